@@ -1,0 +1,3 @@
+//! A batching iSCSI load generator.
+
+fn main() {}

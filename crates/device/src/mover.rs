@@ -1,0 +1,47 @@
+//! The datamover (RFC 5047) as one command sees it.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use ring::{Buf, Chain};
+
+/// Why data cannot move any more: the task was aborted, or its connection is gone. A unit that sees this stops what it
+/// is doing and returns whatever outcome it likes; nobody will read it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the task was aborted or its connection was lost")]
+pub struct Lost;
+
+/// Moves one command's data. Below it stands a transport: TCP makes Data-In and R2T of it, RDMA makes Write and Read.
+pub trait DataMover {
+    /// Put_Data: the next bytes of data-in, in order. Bytes beyond the command's expected length are dropped here (the
+    /// residual comes from [`crate::Outcome::wanted_in`]). Never waits: the transport queues, and `data` stays alive
+    /// until it has left.
+    fn put_data(&mut self, data: Buf);
+
+    /// Waits until fewer than the connection's send high-water mark of bytes are queued. A unit that puts more than
+    /// one buffer calls it between them, so that a slow reader bounds memory.
+    fn poll_put_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Lost>>;
+
+    /// Get_Data: the next `len` bytes of data-out, in order. Resolves to exactly `len` bytes, or fewer when the
+    /// initiator's expected length ends first. Called again with the same `len` until it is ready.
+    fn poll_get_data(&mut self, cx: &mut Context<'_>, len: usize) -> Poll<Result<Chain, Lost>>;
+}
+
+/// Async forms of the trait's poll functions.
+pub trait GetData: DataMover {
+    /// [`DataMover::poll_get_data`] as a future.
+    fn get_data(&mut self, len: usize) -> impl Future<Output = Result<Chain, Lost>> {
+        std::future::poll_fn(move |cx| self.poll_get_data(cx, len))
+    }
+
+    /// [`DataMover::poll_put_ready`] as a future.
+    fn put_ready(&mut self) -> impl Future<Output = Result<(), Lost>> {
+        std::future::poll_fn(|cx| self.poll_put_ready(cx))
+    }
+}
+
+impl<T: DataMover + ?Sized> GetData for T {}
+
+/// The mover of a command whose unit runs in a future of its own.
+pub type BoxedMover = Pin<Box<dyn DataMover>>;

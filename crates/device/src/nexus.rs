@@ -1,0 +1,118 @@
+//! I_T and I_T_L nexuses: who talks to whom, and what a unit wants checked before each of their commands.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use scsi::UnitAttention;
+
+/// Names an I_T nexus for as long as the daemon runs; never given twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct NexusId(pub u64);
+
+/// An I_T nexus: one initiator port joined to one target port; for iSCSI, one session (RFC 7143 §4.4).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Nexus {
+    /// Its number.
+    pub id: NexusId,
+    /// The initiator's device name, e.g. `iqn.1993-08.org.debian:01:abc`.
+    pub initiator: String,
+    /// The initiator port's TransportID as SPC-4 §7.6.4 formats it (for iSCSI, format 01b: `name,i,0xISID`): persistent
+    /// reservations know a registrant by it across sessions and restarts.
+    pub transport_id: Vec<u8>,
+    /// RELATIVE TARGET PORT IDENTIFIER of the target port, 1 to 65535 (for iSCSI, the portal group tag).
+    pub target_port: u16,
+    /// The target's device name.
+    pub target: String,
+}
+
+/// What a unit wants checked before a command of this nexus runs; bits of [`ItlNexus::verdict`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Verdict(pub u8);
+
+impl Verdict {
+    /// A unit attention is pending.
+    pub const ATTENTION: u8 = 1;
+    /// A reservation of another nexus is in force: consult the reservation rules before any command.
+    pub const RESERVED: u8 = 2;
+
+    /// Nothing to check: the fast path.
+    pub const fn clear(self) -> bool {
+        self.0 == 0
+    }
+    /// Whether a unit attention is pending.
+    pub const fn attention(self) -> bool {
+        self.0 & Self::ATTENTION != 0
+    }
+    /// Whether a reservation has to be consulted.
+    pub const fn reserved(self) -> bool {
+        self.0 & Self::RESERVED != 0
+    }
+}
+
+/// An I_T_L nexus: an I_T nexus and one logical unit. The server keeps one per session and LUN and names it in every
+/// command; the unit keeps it too and writes its verdicts.
+#[derive(Debug)]
+pub struct ItlNexus {
+    /// The I_T nexus.
+    pub nexus: Arc<Nexus>,
+    verdict: AtomicU8,
+    attentions: Mutex<VecDeque<UnitAttention>>,
+    /// What the server's access control says, over and above the unit: this nexus may not write.
+    pub read_only: bool,
+}
+
+impl ItlNexus {
+    /// Unit attentions kept per nexus; when full, the newest is dropped (the oldest are what the initiator must learn
+    /// first, and SAM-5 §5.14 lets a unit merge them).
+    pub const MAX_ATTENTIONS: usize = 16;
+
+    /// A nexus with nothing pending.
+    pub fn new(nexus: Arc<Nexus>, read_only: bool) -> Self {
+        Self { nexus, verdict: AtomicU8::new(0), attentions: Mutex::default(), read_only }
+    }
+
+    /// What to check before the next command: one relaxed load.
+    pub fn verdict(&self) -> Verdict {
+        Verdict(self.verdict.load(Ordering::Acquire))
+    }
+
+    /// Says whether another nexus's reservation is in force.
+    pub fn set_reserved(&self, reserved: bool) {
+        if reserved {
+            self.verdict.fetch_or(Verdict::RESERVED, Ordering::AcqRel);
+        } else {
+            self.verdict.fetch_and(!Verdict::RESERVED, Ordering::AcqRel);
+        }
+    }
+
+    /// Establishes a unit attention. One that is pending already is not doubled.
+    pub fn establish(&self, attention: UnitAttention) {
+        let mut queue = self.attentions.lock().unwrap_or_else(PoisonError::into_inner);
+        if !queue.contains(&attention) && queue.len() < Self::MAX_ATTENTIONS {
+            queue.push_back(attention);
+        }
+        self.verdict.fetch_or(Verdict::ATTENTION, Ordering::AcqRel);
+    }
+
+    /// Takes the oldest pending unit attention.
+    pub fn take_attention(&self) -> Option<UnitAttention> {
+        self.remove(|queue| queue.pop_front())
+    }
+
+    /// Removes `attention` if it is pending: REPORT LUNS does that with REPORTED LUNS DATA HAS CHANGED.
+    pub fn clear_attention(&self, attention: UnitAttention) {
+        self.remove(|queue| {
+            queue.retain(|a| *a != attention);
+        });
+    }
+
+    fn remove<T>(&self, f: impl FnOnce(&mut VecDeque<UnitAttention>) -> T) -> T {
+        let mut queue = self.attentions.lock().unwrap_or_else(PoisonError::into_inner);
+        let result = f(&mut queue);
+        if queue.is_empty() {
+            self.verdict.fetch_and(!Verdict::ATTENTION, Ordering::AcqRel);
+        }
+        result
+    }
+}

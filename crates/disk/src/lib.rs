@@ -1,0 +1,6 @@
+//! Logical units of blocks: the SCSI disk (`unit`) over a medium (`store`): files, block devices, memory.
+//!
+//! The stores know bytes and durability and nothing of SCSI; the unit knows SCSI and nothing of files.
+#![forbid(unsafe_code)]
+
+pub mod store;

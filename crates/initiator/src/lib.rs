@@ -1,0 +1,1 @@
+//! An iSCSI initiator library: sessions, multi-connection, block access, reconnect.

@@ -1,0 +1,1 @@
+//! SCSI commands, data, sense and reservations as bytes and state machines: no I/O.

@@ -1,0 +1,1 @@
+//! A seeded simulator of initiator, target, network and store in one thread.

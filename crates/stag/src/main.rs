@@ -1,0 +1,3 @@
+//! The `stag` command.
+
+fn main() {}

@@ -1,0 +1,1 @@
+//! The iSCSI target: portals, logins, sessions on many cores, task routing.
