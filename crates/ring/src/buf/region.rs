@@ -1,0 +1,275 @@
+//! [`Region`]: memory that all cores share, such as a memory disk.
+//!
+//! Nothing here ever lends a reference to a region's bytes: they are copied by [`super::racy`] or handed to the kernel by
+//! pointer.
+
+use std::fmt;
+use std::io;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::pool::{self, Header};
+use super::{Buf, racy};
+
+/// An offset and a length that do not lie within a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the range lies outside of the region")]
+pub struct OutOfRange;
+
+impl From<OutOfRange> for io::Error {
+    fn from(error: OutOfRange) -> Self {
+        Self::new(io::ErrorKind::InvalidInput, error)
+    }
+}
+
+/// Counts regions that were closed: a core that sees it change looks whether it holds one of them.
+static CLOSED: AtomicUsize = AtomicUsize::new(0);
+
+/// How many regions were closed so far.
+pub(super) fn closed_count() -> usize {
+    CLOSED.load(Ordering::Acquire)
+}
+
+/// Small numbers for mappings, given again only after the last header of the old one has gone.
+static NUMBERS: Mutex<(usize, Vec<usize>)> = Mutex::new((0, Vec::new()));
+
+/// The pages, kept alive by the region and by each core that has sliced it.
+pub(super) struct Mapping {
+    base: NonNull<u8>,
+    len: usize,
+    number: usize,
+    closed: AtomicBool,
+}
+
+// SAFETY: the pages are only touched through `racy` and by the kernel, which any thread may do at any time.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    fn new(len: usize) -> io::Result<Self> {
+        let base = map(len)?;
+        let mut numbers = NUMBERS.lock().unwrap_or_else(PoisonError::into_inner);
+        let number = numbers.1.pop().unwrap_or_else(|| {
+            numbers.0 += 1;
+            numbers.0 - 1
+        });
+        Ok(Self { base, len, number, closed: AtomicBool::new(false) })
+    }
+
+    pub(super) fn number(&self) -> usize {
+        self.number
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: exactly what `map` returned, and the last owner has gone.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.len.max(1)) };
+        NUMBERS.lock().unwrap_or_else(PoisonError::into_inner).1.push(self.number);
+    }
+}
+
+/// Maps zeros, without reserving memory for them.
+pub(super) fn map(len: usize) -> io::Result<NonNull<u8>> {
+    // SAFETY: a new anonymous mapping at an address of the kernel's choice touches no existing memory.
+    let ptr = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            len.max(1),
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+            -1,
+            0,
+        )
+    };
+    if ptr == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: advice about the mapping just made. It may be refused; nothing depends on it.
+    unsafe { libc::madvise(ptr, len, libc::MADV_HUGEPAGE) };
+    NonNull::new(ptr.cast()).ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))
+}
+
+/// Zero-filled memory of a fixed length that any core reads and writes at any time. Pages are allocated when they are
+/// first written. When two writers, or a reader and a writer, meet on the same bytes, the result is a mixture of both.
+///
+/// The memory is given back once the `Region` has been dropped, the last [`Buf`] of it has gone, and each core that ever
+/// sliced it has run once more.
+pub struct Region {
+    mapping: Arc<Mapping>,
+}
+
+impl Region {
+    /// Maps `len` bytes.
+    pub fn new(len: usize) -> io::Result<Arc<Self>> {
+        Ok(Arc::new(Self { mapping: Arc::new(Mapping::new(len)?) }))
+    }
+
+    /// Its length in bytes.
+    pub fn len(&self) -> usize {
+        self.mapping.len
+    }
+
+    /// Whether its length is 0.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The address of `at`, once `at..at+len` is known to lie within the region.
+    fn at(&self, at: usize, len: usize) -> Result<NonNull<u8>, OutOfRange> {
+        let end = at.checked_add(len).ok_or(OutOfRange)?;
+        if end > self.mapping.len {
+            return Err(OutOfRange);
+        }
+        // SAFETY: `at` is at most the mapping's length.
+        Ok(unsafe { self.mapping.base.add(at) })
+    }
+
+    /// Copies the bytes from `at` on to `dst`.
+    pub fn read_into(&self, at: usize, dst: &mut [u8]) -> Result<(), OutOfRange> {
+        let src = self.at(at, dst.len())?;
+        // SAFETY: the range was checked, and no `&mut [u8]` can name a region's memory.
+        unsafe { racy::copy(src.as_ptr(), dst.as_mut_ptr(), dst.len()) };
+        Ok(())
+    }
+
+    /// Copies `src` to the bytes from `at` on.
+    pub fn write_from(&self, at: usize, src: &[u8]) -> Result<(), OutOfRange> {
+        let dst = self.at(at, src.len())?;
+        // SAFETY: the range was checked, and no `&[u8]` can name a region's memory.
+        unsafe { racy::copy(src.as_ptr(), dst.as_ptr(), src.len()) };
+        Ok(())
+    }
+
+    /// Copies `src`, which may be a slice of this or another region, to the bytes from `at` on. Overlapping ranges end
+    /// up as if `src` had been copied aside first.
+    pub fn write_buf(&self, at: usize, src: &Buf) -> Result<(), OutOfRange> {
+        let (len, from) = (src.len(), src.as_ptr());
+        let dst = self.at(at, len)?.as_ptr();
+        if (dst as usize).wrapping_sub(from as usize) >= len {
+            // SAFETY: both ranges were checked; they do not overlap, or `dst` starts before `from`.
+            unsafe { racy::copy(from, dst, len) };
+            return Ok(());
+        }
+        // The destination starts within the source: piecewise from the end.
+        let mut piece = [0u8; 4096];
+        let mut end = len;
+        while end > 0 {
+            let n = piece.len().min(end);
+            end -= n;
+            // SAFETY: `end..end+n` lies within both ranges, and the piece is this function's own.
+            unsafe {
+                racy::copy(from.add(end), piece.as_mut_ptr(), n);
+                racy::copy(piece.as_ptr(), dst.add(end), n);
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets `len` bytes to `byte`.
+    pub fn fill(&self, at: usize, len: usize, byte: u8) -> Result<(), OutOfRange> {
+        let dst = self.at(at, len)?;
+        // SAFETY: the range was checked.
+        unsafe { racy::fill(dst.as_ptr(), byte, len) };
+        Ok(())
+    }
+
+    /// Makes a range zeros and gives its whole pages back to the system.
+    pub fn punch(&self, at: usize, len: usize) -> io::Result<()> {
+        let start = self.at(at, len)?.as_ptr();
+        // SAFETY: sysconf only reads.
+        let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
+        let first = (at.next_multiple_of(page)).min(at + len);
+        let last = ((at + len) / page * page).max(first);
+        self.fill(at, first - at, 0)?;
+        self.fill(last, at + len - last, 0)?;
+        if last > first {
+            // SAFETY: `first..last` are whole pages of this private anonymous mapping; they read as zeros afterwards.
+            // Other cores and the kernel may use them meanwhile and see either content.
+            let rc =
+                unsafe { libc::madvise(start.add(first - at).cast(), last - first, libc::MADV_DONTNEED) };
+            if rc != 0 {
+                return Err(io::Error::last_os_error());
+            }
+        }
+        Ok(())
+    }
+
+    /// Names `len` bytes from `at` on, without a copy. The `Buf` reads as the region does when it is read.
+    pub fn slice(&self, at: usize, len: usize) -> Result<Buf, OutOfRange> {
+        let ptr = self.at(at, len)?;
+        let header = pool::region_header(&self.mapping);
+        // SAFETY: the range was checked, the header keeps the mapping alive, and its reference is given to the `Buf`.
+        Ok(unsafe { Buf::from_header(ptr, len, header) })
+    }
+
+    /// Names `len` bytes from `at` on for an operation to fill, such as a receive.
+    pub fn destination(&self, at: usize, len: usize) -> Result<RegionRange, OutOfRange> {
+        Ok(RegionRange(self.slice(at, len)?))
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        self.mapping.closed.store(true, Ordering::Release);
+        CLOSED.fetch_add(1, Ordering::AcqRel);
+        pool::release_closed_regions();
+    }
+}
+
+impl fmt::Debug for Region {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Region({})", self.len())
+    }
+}
+
+/// A part of a region that an operation may fill. Write-only: once filled, [`Region::slice`] names the bytes.
+pub struct RegionRange(Buf);
+
+impl RegionRange {
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether the length is 0.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Splits off the first `n` bytes and keeps the rest. Panics if `n` is more than there are.
+    pub fn split_to(&mut self, n: usize) -> Self {
+        Self(self.0.split_to(n))
+    }
+
+    /// Copies `src` to the start. Panics if `src` is longer.
+    pub fn write(&mut self, src: &[u8]) {
+        assert!(src.len() <= self.len(), "{} bytes into {}", src.len(), self.len());
+        // SAFETY: the range is mapped and long enough, and no `&[u8]` can name a region's memory.
+        unsafe { racy::copy(src.as_ptr(), self.as_mut_ptr(), src.len()) };
+    }
+
+    pub(crate) fn as_mut_ptr(&mut self) -> *mut u8 {
+        self.0.as_ptr().cast_mut()
+    }
+}
+
+impl fmt::Debug for RegionRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RegionRange({})", self.len())
+    }
+}
+
+/// What a core's header holds for a region.
+pub(super) type Held = Arc<Mapping>;
+
+/// Whether `header` names a mapping whose region is gone.
+pub(super) fn header_is_closed(header: &Header) -> bool {
+    header.mapping().is_some_and(|m| m.is_closed())
+}

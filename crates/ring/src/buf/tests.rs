@@ -1,0 +1,266 @@
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+
+use super::*;
+
+struct Count(AtomicUsize);
+impl Wake for Count {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_pool_buffer_is_aligned_and_comes_back_when_the_last_name_of_it_goes() {
+    let before = pool::stats().in_use;
+    let mut buf = pool::alloc(5000).unwrap();
+    assert_eq!((buf.len(), buf.capacity(), buf.as_ptr() as usize % 4096), (5000, 8192, 0));
+    buf.fill(7);
+    let buf = buf.freeze();
+    let part = buf.slice(4000..4500);
+    drop(buf);
+    assert_eq!(pool::stats().in_use, before + 8192);
+    assert_eq!(part.as_slice().unwrap(), [7; 500]);
+    drop(part);
+    assert_eq!(pool::stats().in_use, before);
+    assert!(pool::stats().high_water >= 8192);
+}
+
+#[test]
+fn the_block_that_was_freed_last_is_used_first() {
+    let first = pool::alloc(4096).unwrap();
+    let at = first.as_ptr();
+    drop(first);
+    assert_eq!(pool::alloc(100).unwrap().as_ptr(), at);
+}
+
+#[test]
+fn a_pool_never_maps_more_than_its_limit_and_carves_free_chunks_anew() {
+    pool::set_limit(4 << 20);
+    let large: Vec<_> = std::iter::from_fn(|| pool::alloc(1 << 20)).collect();
+    assert_eq!(large.len(), 4);
+    assert!(pool::alloc(1).is_none());
+    drop(large);
+    let small: Vec<_> = std::iter::from_fn(|| pool::alloc(4096)).collect();
+    assert_eq!(small.len(), 1024);
+    assert_eq!(pool::stats().mapped, 4 << 20);
+    let mut addresses: Vec<_> = small.iter().map(|b| b.as_ptr() as usize).collect();
+    addresses.sort_unstable();
+    addresses.dedup();
+    assert_eq!(addresses.len(), 1024, "no block is given twice");
+    drop(small);
+    assert!(pool::alloc(1 << 20).is_some());
+}
+
+#[test]
+fn no_buffer_is_longer_than_the_largest_class() {
+    assert!(pool::alloc(pool::MAX_ALLOC + 1).is_none());
+    let many = pool::alloc_many(2 * pool::MAX_ALLOC + 1).unwrap();
+    assert_eq!(many.iter().map(|b| b.len()).collect::<Vec<_>>(), [1 << 20, 1 << 20, 1]);
+}
+
+#[test]
+fn a_zeroed_buffer_shows_nothing_of_its_last_use() {
+    let mut buf = pool::alloc(4096).unwrap();
+    buf.fill(0xaa);
+    drop(buf);
+    assert!(pool::alloc_zeroed(4096).unwrap().iter().all(|&b| b == 0));
+}
+
+#[test]
+fn waiters_get_blocks_in_the_order_in_which_they_came() {
+    pool::set_limit(2 << 20);
+    let held: Vec<_> = std::iter::from_fn(|| pool::alloc(1 << 20)).collect();
+    let counts = [0; 2].map(|_| Arc::new(Count(AtomicUsize::new(0))));
+    let wakers = counts.clone().map(Waker::from);
+    let mut first = Box::pin(pool::alloc_wait(1 << 20));
+    let mut second = Box::pin(pool::alloc_wait(1 << 20));
+    assert!(first.as_mut().poll(&mut Context::from_waker(&wakers[0])).is_pending());
+    assert!(second.as_mut().poll(&mut Context::from_waker(&wakers[1])).is_pending());
+    drop(held);
+    assert_eq!(counts[0].0.load(Ordering::Relaxed), 1);
+    assert!(second.as_mut().poll(&mut Context::from_waker(&wakers[1])).is_pending(), "not before the first");
+    let Poll::Ready(buf) = first.as_mut().poll(&mut Context::from_waker(&wakers[0])) else {
+        panic!("not ready")
+    };
+    assert_eq!(counts[1].0.load(Ordering::Relaxed), 1, "the next one is told when the first has its block");
+    assert!(second.as_mut().poll(&mut Context::from_waker(&wakers[1])).is_ready());
+    drop(buf);
+}
+
+#[test]
+fn a_waiter_that_gives_up_passes_its_turn_on() {
+    pool::set_limit(2 << 20);
+    let held: Vec<_> = std::iter::from_fn(|| pool::alloc(1 << 20)).collect();
+    let count = Arc::new(Count(AtomicUsize::new(0)));
+    let waker = Waker::from(count.clone());
+    let mut first = Box::pin(pool::alloc_wait(1));
+    let mut second = Box::pin(pool::alloc_wait(1));
+    assert!(first.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    assert!(second.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    drop(held);
+    drop(first);
+    assert_eq!(count.0.load(Ordering::Relaxed), 1);
+    assert!(second.as_mut().poll(&mut Context::from_waker(&waker)).is_ready());
+}
+
+#[test]
+fn slices_and_splits_name_the_right_bytes_of_any_source() {
+    let region = Region::new(8192).unwrap();
+    region.write_from(0, b"0123456789").unwrap();
+    let mut block = pool::alloc(10).unwrap();
+    block.copy_from_slice(b"0123456789");
+    let sources = [
+        Buf::from(b"0123456789"),
+        Buf::from(b"0123456789".to_vec()),
+        Buf::from(b"0123456789".to_vec().into_boxed_slice()),
+        block.freeze(),
+        region.slice(0, 10).unwrap(),
+    ];
+    for mut buf in sources {
+        assert_eq!(buf.slice(2..5).to_vec(), b"234");
+        assert_eq!(buf.slice(..=1).to_vec(), b"01");
+        assert_eq!(buf.split_to(4).to_vec(), b"0123");
+        buf.advance(1);
+        buf.truncate(3);
+        assert_eq!(buf.to_vec(), b"567");
+        assert_eq!(&*buf.stable().unwrap(), b"567");
+        assert_eq!(buf.is_region(), buf.as_slice().is_none());
+    }
+}
+
+#[test]
+#[should_panic(expected = "range 3..11 of 10 bytes")]
+fn a_slice_beyond_the_end_panics() {
+    Buf::from(b"0123456789").slice(3..11);
+}
+
+#[test]
+fn a_buffer_becomes_unique_again_only_when_nobody_else_names_it() {
+    let buf = pool::alloc(100).unwrap().freeze();
+    let other = buf.clone();
+    let buf = buf.try_into_mut().unwrap_err();
+    drop(other);
+    assert_eq!(buf.try_into_mut().unwrap().len(), 100);
+    assert!(Buf::from(vec![1, 2, 3]).try_into_mut().is_err());
+}
+
+#[test]
+fn a_buffer_outlives_the_thread_local_pool() {
+    struct Late(std::cell::RefCell<Option<Buf>>);
+    impl Drop for Late {
+        fn drop(&mut self) {
+            let held = self.0.take().unwrap();
+            assert_eq!(held.to_vec(), [5; 4096]);
+            assert_eq!(Buf::from(vec![1u8; 10]).to_vec(), [1; 10]);
+        }
+    }
+    thread_local!(static LATE: Late = const { Late(std::cell::RefCell::new(None)) });
+    std::thread::spawn(|| {
+        LATE.with(|_| ());
+        let mut buf = pool::alloc(4096).unwrap();
+        buf.fill(5);
+        LATE.with(|late| late.0.replace(Some(buf.freeze())));
+    })
+    .join()
+    .unwrap();
+}
+
+#[test]
+fn a_chain_splits_at_any_byte_and_keeps_its_length() {
+    for n in 0..=9 {
+        let mut chain: Chain =
+            [b"012".as_slice(), b"", b"34", b"5678"].into_iter().map(Buf::from_static).collect();
+        assert_eq!((chain.len(), chain.bufs().len()), (9, 3));
+        let head = chain.split_to(n);
+        assert_eq!((head.len(), chain.len()), (n, 9 - n));
+        assert_eq!(head.to_vec(), &b"012345678"[..n]);
+        assert_eq!(chain.to_vec(), &b"012345678"[n..]);
+    }
+}
+
+#[test]
+fn a_chain_knows_whether_it_is_aligned() {
+    let buf = pool::alloc(8192).unwrap().freeze();
+    let mut chain = Chain::from(buf.slice(..4096));
+    assert!(chain.is_aligned(4096));
+    chain.push(buf.slice(4096..4608));
+    assert!(chain.is_aligned(512) && !chain.is_aligned(4096));
+    chain.push(buf.slice(1..513));
+    assert!(!chain.is_aligned(512));
+}
+
+#[test]
+fn a_region_reads_what_was_written_and_zeros_where_it_was_punched() {
+    let region = Region::new(64 << 10).unwrap();
+    region.fill(0, 64 << 10, 0xee).unwrap();
+    region.punch(1000, 20_000).unwrap();
+    let mut bytes = vec![0; 64 << 10];
+    region.read_into(0, &mut bytes).unwrap();
+    for (i, b) in bytes.iter().enumerate() {
+        assert_eq!(*b, if (1000..21_000).contains(&i) { 0 } else { 0xee }, "byte {i}");
+    }
+    region.punch(30_000, 10).unwrap();
+    region.read_into(29_999, &mut bytes[..12]).unwrap();
+    assert_eq!(bytes[..12], [0xee, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xee]);
+}
+
+#[test]
+fn a_region_refuses_every_range_outside_of_it() {
+    let region = Region::new(4096).unwrap();
+    for (at, len) in [(4096, 1), (0, 4097), (usize::MAX, 2), (2, usize::MAX)] {
+        assert_eq!(region.slice(at, len).unwrap_err(), OutOfRange);
+        assert!(region.destination(at, len).is_err());
+        assert!(region.fill(at, len, 0).is_err());
+        assert!(region.punch(at, len).is_err());
+    }
+    assert!(region.write_from(4095, b"ab").is_err());
+    assert!(region.read_into(4095, &mut [0; 2]).is_err());
+    assert!(region.slice(4096, 0).is_ok());
+}
+
+#[test]
+fn overlapping_copies_within_a_region_behave_as_if_made_aside() {
+    let region = Region::new(40_000).unwrap();
+    let pattern: Vec<u8> = (0..20_000u32).map(|i| (i % 251) as u8).collect();
+    for (from, to) in [(0, 1), (0, 5000), (5000, 0), (1, 0), (100, 100)] {
+        region.write_from(from, &pattern).unwrap();
+        region.write_buf(to, &region.slice(from, pattern.len()).unwrap()).unwrap();
+        assert_eq!(region.slice(to, pattern.len()).unwrap().to_vec(), pattern, "{from} to {to}");
+    }
+}
+
+#[test]
+fn a_region_lives_until_its_last_slice_on_any_core_has_gone() {
+    let region = Region::new(4096).unwrap();
+    region.fill(0, 4096, 3).unwrap();
+    let slice = region.slice(10, 20).unwrap();
+    let other = region.clone();
+    std::thread::spawn(move || assert_eq!(other.slice(0, 1).unwrap().to_vec(), [3])).join().unwrap();
+    drop(region);
+    assert_eq!(slice.to_vec(), [3; 20]);
+}
+
+#[test]
+fn digesting_a_region_sees_each_byte_once() {
+    let region = Region::new(10_000).unwrap();
+    let pattern: Vec<u8> = (0..10_000u32).map(|i| (i % 253) as u8).collect();
+    region.write_from(0, &pattern).unwrap();
+    let mut seen = Vec::new();
+    Chain::from(region.slice(0, 10_000).unwrap()).for_each_slice(|s| seen.extend_from_slice(s));
+    assert_eq!(seen, pattern);
+}
+
+#[test]
+fn a_full_pool_makes_wait_pending_and_dropping_the_future_leaves_no_trace() {
+    pool::set_limit(0);
+    {
+        let mut wait = pin!(pool::alloc_wait(1));
+        assert!(wait.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    }
+    pool::set_limit(2 << 20);
+    assert!(pool::alloc(1).is_some());
+}
