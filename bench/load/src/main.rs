@@ -1,3 +1,27 @@
-//! A batching iSCSI load generator.
+//! The command `stag-load`: see `--help`.
+#![forbid(unsafe_code)]
 
-fn main() {}
+use std::process::ExitCode;
+
+use clap::Parser;
+use stag_load::args::Args;
+use stag_load::{LoadError, null, run};
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let done = match args.null_target {
+        Some(address) => null::listen(address, |bound| println!("iscsi://{bound}/{}/0", null::IQN)),
+        None => run::run(&args).and_then(|report| {
+            let line = serde_json::to_string(&report).map_err(|e| LoadError::Usage(e.to_string()))?;
+            println!("{line}");
+            Ok(())
+        }),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("stag-load: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

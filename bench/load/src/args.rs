@@ -1,0 +1,173 @@
+//! The command line.
+
+use std::net::SocketAddr;
+
+use clap::{Parser, ValueEnum};
+
+use crate::LoadError;
+
+/// Loads an iSCSI logical unit and prints one line of JSON
+#[derive(Clone, Debug, Parser)]
+#[command(name = "stag-load", version, after_help = EXAMPLES)]
+pub struct Args {
+    /// The unit: iscsi://HOST:PORT/IQN/LUN
+    #[arg(required_unless_present = "null_target")]
+    pub url: Option<String>,
+    /// What to do
+    #[arg(default_value = "rr")]
+    pub pattern: Pattern,
+    /// Bytes of one I/O, 512 to 1M; a multiple of the unit's block size
+    #[arg(default_value = "4K", value_parser = parse_bytes)]
+    pub block: usize,
+    /// Commands in flight on each connection
+    #[arg(default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub depth: u16,
+    /// How long to measure, in seconds
+    #[arg(default_value_t = 5.0)]
+    pub seconds: f64,
+    /// Connections, each with a session of its own
+    #[arg(default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub connections: u16,
+    /// Ask the sockets over and over instead of sleeping until one is readable
+    #[arg(long)]
+    pub spin: bool,
+    /// Of a mixed pattern, how many of 100 commands read
+    #[arg(long, default_value_t = 70, value_parser = clap::value_parser!(u8).range(0..=100))]
+    pub read_percent: u8,
+    /// Load this long before measuring, in seconds
+    #[arg(long, default_value_t = 0.2)]
+    pub warmup: f64,
+    /// Report the processor time of this process (the target's) per I/O too
+    #[arg(long, value_name = "PID")]
+    pub target_pid: Option<u32>,
+    /// The initiator's name; a connection's number is appended
+    #[arg(long, default_value = "iqn.2026-11.dev.stag:load")]
+    pub initiator: String,
+    /// Instead of loading: be a target that stores nothing, on ADDR:PORT; the floor of this machine and a check of this tool
+    #[arg(long, value_name = "ADDR:PORT", conflicts_with = "url")]
+    pub null_target: Option<SocketAddr>,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  stag-load iscsi://127.0.0.1:3260/iqn.2026-11.dev.stag:disk/0 rr 4K 32 5
+  stag-load --target-pid $(pidof tgtd) iscsi://127.0.0.1:3260/iqn.2001-04.com.example:t/1 sw 256K 16 5
+  stag-load --null-target 127.0.0.1:3261";
+
+/// What to do with which addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Pattern {
+    /// Random reads
+    Rr,
+    /// Random writes
+    Rw,
+    /// Random reads and writes
+    Rm,
+    /// Sequential reads
+    Sr,
+    /// Sequential writes
+    Sw,
+    /// Sequential reads and writes
+    Sm,
+}
+
+impl Pattern {
+    /// Whether addresses are random.
+    pub fn random(self) -> bool {
+        matches!(self, Self::Rr | Self::Rw | Self::Rm)
+    }
+
+    /// How many of 100 commands read, where `mixed` of them do in a mixed pattern.
+    pub fn read_percent(self, mixed: u8) -> u8 {
+        match self {
+            Self::Rr | Self::Sr => 100,
+            Self::Rw | Self::Sw => 0,
+            Self::Rm | Self::Sm => mixed,
+        }
+    }
+}
+
+/// Bytes with an optional K or M (powers of 1024), from 512 bytes to 1 MiB, in steps of 512.
+fn parse_bytes(text: &str) -> Result<usize, String> {
+    let (digits, unit) = match text.trim_end_matches("iB").trim_end_matches(['k', 'K', 'm', 'M']) {
+        digits if digits.len() == text.len() => (digits, 1),
+        digits if text[digits.len()..].starts_with(['m', 'M']) => (digits, 1 << 20),
+        digits => (digits, 1 << 10),
+    };
+    let bytes = digits.parse::<usize>().ok().and_then(|n| n.checked_mul(unit));
+    bytes
+        .filter(|n| (512..=1 << 20).contains(n) && n % 512 == 0)
+        .ok_or_else(|| "write a multiple of 512 from 512 to 1M, for example 4K".into())
+}
+
+/// Where a unit is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unit {
+    /// Host and port as `ToSocketAddrs` takes them.
+    pub portal: String,
+    /// The target's name.
+    pub target: String,
+    /// The LUN.
+    pub lun: u16,
+}
+
+impl Unit {
+    /// Takes `iscsi://HOST[:PORT]/IQN/LUN` apart; the port is 3260 if there is none.
+    ///
+    /// # Errors
+    /// [`LoadError::Usage`] that shows what is expected.
+    pub fn parse(url: &str) -> Result<Self, LoadError> {
+        let usage = || LoadError::Usage(format!("'{url}' is not of the form iscsi://HOST:PORT/IQN/LUN"));
+        let rest = url.strip_prefix("iscsi://").ok_or_else(usage)?;
+        let (portal, rest) = rest.split_once('/').ok_or_else(usage)?;
+        let (target, lun) = rest.split_once('/').ok_or_else(usage)?;
+        let lun = lun.parse().ok().filter(|lun| *lun < 1 << 14).ok_or_else(usage)?;
+        let has_port =
+            portal.rsplit_once(':').is_some_and(|(host, _)| !host.contains(':') || host.ends_with(']'));
+        let portal = if has_port { portal.to_owned() } else { format!("{portal}:3260") };
+        if target.is_empty() || portal.starts_with(':') {
+            return Err(usage());
+        }
+        Ok(Self { portal, target: target.to_owned(), lun })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        use clap::CommandFactory;
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn sizes_are_read_with_and_without_units() {
+        assert_eq!(parse_bytes("512"), Ok(512));
+        assert_eq!(parse_bytes("4K"), Ok(4096));
+        assert_eq!(parse_bytes("256KiB"), Ok(256 * 1024));
+        assert_eq!(parse_bytes("1M"), Ok(1 << 20));
+        for bad in ["", "K", "2M", "0", "511", "513", "1G", "-1", "18446744073709551615K"] {
+            assert!(parse_bytes(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn urls_are_taken_apart() {
+        let unit = Unit::parse("iscsi://127.0.0.1:3261/iqn.x:a/7").unwrap();
+        assert_eq!(unit, Unit { portal: "127.0.0.1:3261".into(), target: "iqn.x:a".into(), lun: 7 });
+        assert_eq!(Unit::parse("iscsi://[::1]/iqn.x:a/0").unwrap().portal, "[::1]:3260");
+        assert_eq!(Unit::parse("iscsi://[::1]:99/iqn.x:a/0").unwrap().portal, "[::1]:99");
+        for bad in [
+            "iscsi://h/t",
+            "http://h/t/0",
+            "iscsi://h/t/x",
+            "iscsi:///t/0",
+            "iscsi://h//0",
+            "iscsi://h/t/16384",
+        ] {
+            assert!(Unit::parse(bad).is_err(), "{bad}");
+        }
+    }
+}

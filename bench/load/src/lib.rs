@@ -1,0 +1,20 @@
+//! A batching iSCSI load generator that does not hide the target's cost.
+//!
+//! Most clients spend more processor time on an I/O than a good target does, so whatever they are pointed at looks alike.
+//! This one takes as many responses as one receive yields, answers them all with new commands in one send, and looks at
+//! no payload byte: well under a microsecond of its own for a 4 KiB read at depth 32.
+//!
+//! It must never use the project's own iSCSI crate: it is a second opinion of the wire, written from RFC 7143 alone.
+#![forbid(unsafe_code)]
+
+pub mod args;
+pub mod cpu;
+pub mod error;
+pub mod login;
+pub mod null;
+pub mod outbox;
+pub mod run;
+pub mod session;
+pub mod wire;
+
+pub use error::LoadError;

@@ -1,0 +1,337 @@
+//! The loop: sockets, clock and processor time around [`Session`]s.
+
+use std::io::{IoSlice, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
+use serde::Serialize;
+
+use crate::args::{Args, Unit};
+use crate::login::{self, Negotiated};
+use crate::outbox::SLICES;
+use crate::session::{Plan, Session, Tally};
+use crate::wire::{self, BHS, FINAL, op};
+use crate::{LoadError, cpu};
+
+/// Bytes taken in one receive: all of 32 reads of 4 KiB, and small enough to stay in a core's cache.
+const RECEIVE: usize = 256 * 1024;
+/// How long a target may say nothing while it has commands.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// What a run found; printed as JSON.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    /// What was done, e.g. `Rr`.
+    pub pattern: String,
+    /// Bytes of one I/O.
+    pub block: usize,
+    /// Commands in flight on each connection.
+    pub depth: u16,
+    /// Connections.
+    pub connections: u16,
+    /// Seconds measured.
+    pub seconds: f64,
+    /// I/Os completed in them.
+    pub ios: u64,
+    /// I/Os a second.
+    pub iops: f64,
+    /// Megabytes (10^6) a second.
+    pub mb_s: f64,
+    /// Half of the I/Os took no longer than this many microseconds.
+    pub p50_us: f64,
+    /// 99 of 100 took no longer.
+    pub p99_us: f64,
+    /// The longest.
+    pub max_us: f64,
+    /// This client's processor microseconds per I/O.
+    pub client_us: f64,
+    /// This client's system calls per I/O.
+    pub calls: f64,
+    /// The target's processor microseconds per I/O, if it was named.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub target_us: Option<f64>,
+    /// I/Os that ended in anything but GOOD and all their bytes.
+    pub errors: u64,
+    /// The first of them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first_error: Option<String>,
+}
+
+struct Link {
+    stream: TcpStream,
+    session: Session,
+}
+
+/// Runs the load that `args` describe.
+///
+/// # Errors
+/// See [`LoadError`]. I/Os that fail are counted in the report instead.
+pub fn run(args: &Args) -> Result<Report, LoadError> {
+    let unit = Unit::parse(args.url.as_deref().unwrap_or_default())?;
+    let mut links = Vec::new();
+    for number in 0..args.connections {
+        links.push(open(args, &unit, number)?);
+    }
+    Runner {
+        links,
+        block: payload(args.block),
+        buffer: vec![0; RECEIVE],
+        tally: Tally::default(),
+        calls: 0,
+        started: Instant::now(),
+        spin: args.spin,
+    }
+    .measure(args)
+}
+
+/// Connects, logs in and brings the unit to the point where it takes reads and writes.
+fn open(args: &Args, unit: &Unit, number: u16) -> Result<Link, LoadError> {
+    let mut stream = TcpStream::connect(&unit.portal).map_err(|e| LoadError::Io("connecting", e))?;
+    let set = |result: std::io::Result<()>| result.map_err(|e| LoadError::Io("setting a socket option", e));
+    set(stream.set_nodelay(true))?;
+    set(stream.set_read_timeout(Some(PATIENCE)))?;
+    set(stream.set_write_timeout(Some(PATIENCE)))?;
+    let isid = std::process::id() << 8 | u32::from(number);
+    let name = format!("{}.{number}", args.initiator);
+    let mut negotiated = login::login(&mut stream, &name, &unit.target, isid)?;
+    let (blocks, lba_bytes) = capacity(&mut stream, &mut negotiated, unit.lun)?;
+    if args.block % lba_bytes != 0 {
+        return Err(LoadError::Usage(format!(
+            "{} bytes are not a multiple of the unit's {lba_bytes}-byte blocks",
+            args.block
+        )));
+    }
+    let plan = Plan {
+        block: args.block,
+        depth: args.depth,
+        random: args.pattern.random(),
+        read_percent: args.pattern.read_percent(args.read_percent),
+        lun: unit.lun,
+        lba_bytes,
+        slots: blocks / (args.block / lba_bytes) as u64,
+    };
+    if plan.slots == 0 {
+        return Err(LoadError::Usage("the unit is smaller than one I/O".into()));
+    }
+    Ok(Link { stream, session: Session::new(plan, negotiated, number) })
+}
+
+/// READ CAPACITY(16) (SBC-3 §5.16), again for each unit attention that a fresh nexus has pending: blocks and their bytes.
+fn capacity(
+    stream: &mut TcpStream,
+    negotiated: &mut Negotiated,
+    lun: u16,
+) -> Result<(u64, usize), LoadError> {
+    let mut last = 0;
+    for tag in 0..16 {
+        let mut bhs = [0; BHS];
+        bhs[0] = op::SCSI_COMMAND;
+        bhs[1] = FINAL | 0x40 | 1;
+        wire::set_lun(&mut bhs, lun);
+        wire::put32(&mut bhs, 16, tag);
+        wire::put32(&mut bhs, 20, 32);
+        wire::put32(&mut bhs, 24, negotiated.cmd_sn);
+        wire::put32(&mut bhs, 28, negotiated.exp_stat_sn);
+        (bhs[32], bhs[33], bhs[45]) = (0x9e, 0x10, 32);
+        stream.write_all(&bhs).map_err(|e| LoadError::Io("sending", e))?;
+        negotiated.cmd_sn = negotiated.cmd_sn.wrapping_add(1);
+        let mut data = Vec::new();
+        loop {
+            let (bhs, body) = login::receive(stream)?;
+            let opcode = bhs[0] & 0x3f;
+            if opcode == op::DATA_IN {
+                data.extend_from_slice(&body);
+            }
+            if opcode == op::SCSI_RESPONSE || opcode == op::DATA_IN && bhs[1] & wire::STATUS != 0 {
+                negotiated.exp_stat_sn = wire::get32(&bhs, 24).wrapping_add(1);
+                negotiated.max_cmd_sn = wire::get32(&bhs, 32);
+                last = bhs[3];
+                break;
+            }
+        }
+        if last == 0 && data.len() >= 12 {
+            let block = wire::get32(&data, 8) as usize;
+            let top = u64::from(wire::get32(&data, 0)) << 32 | u64::from(wire::get32(&data, 4));
+            if !(512..=1 << 20).contains(&block) || !block.is_power_of_two() || top == u64::MAX {
+                return Err(LoadError::Protocol(format!(
+                    "READ CAPACITY(16) tells of blocks of {block} bytes"
+                )));
+            }
+            return Ok((top + 1, block));
+        }
+    }
+    Err(LoadError::Protocol(format!("READ CAPACITY(16) ends with status {last:#04x}")))
+}
+
+/// Bytes that neither compress nor repeat from block to block.
+fn payload(len: usize) -> Vec<u8> {
+    let mut state = 0x853c_49e6_748f_ea9b_u64;
+    let mut bytes = Vec::with_capacity(len + 8);
+    while bytes.len() < len {
+        state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+        bytes.extend_from_slice(&(state ^ state >> 29).to_le_bytes());
+    }
+    bytes.truncate(len);
+    bytes
+}
+
+struct Runner {
+    links: Vec<Link>,
+    block: Vec<u8>,
+    buffer: Vec<u8>,
+    tally: Tally,
+    calls: u64,
+    started: Instant,
+    spin: bool,
+}
+
+impl Runner {
+    fn measure(mut self, args: &Args) -> Result<Report, LoadError> {
+        let now = self.now_ns();
+        for index in 0..self.links.len() {
+            self.links[index].session.issue(now);
+            self.flush(index)?;
+        }
+        self.drive_until(Duration::from_secs_f64(args.warmup.clamp(0.0, 3600.0)), |_| false)?;
+
+        (self.tally, self.calls) = (Tally::default(), 0);
+        let own = std::process::id();
+        let (own_before, target_before) = (cpu::used(own), args.target_pid.and_then(cpu::used));
+        let from = Instant::now();
+        let seconds = Duration::from_secs_f64(args.seconds.clamp(0.001, 86400.0));
+        self.drive_until(self.started.elapsed() + seconds, |_| false)?;
+        let elapsed = from.elapsed().as_secs_f64();
+        let (own_after, target_after) = (cpu::used(own), args.target_pid.and_then(cpu::used));
+
+        let tally = std::mem::take(&mut self.tally);
+        let calls = self.calls;
+        self.finish();
+
+        let per_io = |amount: f64| amount / tally.ios.max(1) as f64;
+        let spent = |before: Option<Duration>, after: Option<Duration>| {
+            Some(per_io(after?.saturating_sub(before?).as_nanos() as f64 / 1e3))
+        };
+        if args.target_pid.is_some() && target_after.is_none() {
+            return Err(LoadError::Usage("the process named with --target-pid is not there".into()));
+        }
+        let iops = tally.ios as f64 / elapsed;
+        let us = |ns: u64| ns as f64 / 1e3;
+        Ok(Report {
+            pattern: format!("{:?}", args.pattern).to_lowercase(),
+            block: args.block,
+            depth: args.depth,
+            connections: args.connections,
+            seconds: elapsed,
+            ios: tally.ios,
+            iops,
+            mb_s: iops * args.block as f64 / 1e6,
+            p50_us: us(tally.latency_ns.value_at_quantile(0.5)),
+            p99_us: us(tally.latency_ns.value_at_quantile(0.99)),
+            max_us: us(tally.latency_ns.max()),
+            client_us: spent(own_before, own_after).unwrap_or(f64::NAN),
+            calls: per_io(calls as f64),
+            target_us: spent(target_before, target_after),
+            errors: tally.errors,
+            first_error: tally.first_error,
+        })
+    }
+
+    /// Lets what is in flight end and logs out; a target that has gone away meanwhile is no error of the run.
+    fn finish(&mut self) {
+        for link in &mut self.links {
+            link.session.stop();
+        }
+        let limit = self.started.elapsed() + Duration::from_secs(5);
+        let mut drained = self.drive_until(limit, |links| links.iter().all(|link| link.session.idle()));
+        // One after the other: a connection that was closed must not be received from again.
+        while let (Ok(()), Some(mut link)) = (&drained, self.links.pop()) {
+            link.session.logout();
+            let others = std::mem::replace(&mut self.links, vec![link]);
+            drained =
+                self.flush(0).and_then(|()| self.drive_until(limit, |links| links[0].session.logged_out()));
+            self.links = others;
+        }
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.started.elapsed().as_nanos() as u64
+    }
+
+    /// Runs until `limit` after the start, or until `done`.
+    fn drive_until(&mut self, limit: Duration, done: impl Fn(&[Link]) -> bool) -> Result<(), LoadError> {
+        while self.started.elapsed() < limit && !done(&self.links) {
+            // One connection with nothing left to send sleeps in its receive: no call is spent on asking first.
+            if self.links.len() == 1 && !self.spin && self.links[0].session.outbox.is_empty() {
+                self.receive(0, RecvFlags::empty())?;
+                continue;
+            }
+            if !self.spin {
+                self.sleep()?;
+            }
+            for index in 0..self.links.len() {
+                if !self.links[index].session.outbox.is_empty() {
+                    self.flush(index)?;
+                }
+                self.receive(index, RecvFlags::DONTWAIT)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sleeps until a connection can be read, or written if something waits to be sent on it.
+    fn sleep(&mut self) -> Result<(), LoadError> {
+        let mut fds = Vec::with_capacity(self.links.len());
+        for link in &self.links {
+            let wanted =
+                if link.session.outbox.is_empty() { PollFlags::IN } else { PollFlags::IN | PollFlags::OUT };
+            fds.push(PollFd::new(&link.stream, wanted));
+        }
+        self.calls += 1;
+        let patience = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
+        match poll(&mut fds, Some(&patience)) {
+            Ok(0) => Err(stalled()),
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(errno) => Err(LoadError::Io("waiting", errno.into())),
+        }
+    }
+
+    fn receive(&mut self, index: usize, flags: RecvFlags) -> Result<(), LoadError> {
+        self.calls += 1;
+        let got = match rustix::net::recv(&self.links[index].stream, &mut self.buffer[..], flags) {
+            Ok((0, _)) => return Err(LoadError::Protocol("the target closed the connection".into())),
+            Ok((got, _)) => got,
+            Err(Errno::AGAIN) if flags.contains(RecvFlags::DONTWAIT) => return Ok(()),
+            Err(Errno::AGAIN) => return Err(stalled()),
+            Err(Errno::INTR) => return Ok(()),
+            Err(errno) => return Err(LoadError::Io("receiving", errno.into())),
+        };
+        let now = self.now_ns();
+        self.links[index].session.absorb(&self.buffer[..got], now, &mut self.tally)?;
+        self.flush(index)
+    }
+
+    /// Sends as much as the socket takes.
+    fn flush(&mut self, index: usize) -> Result<(), LoadError> {
+        let Link { stream, session } = &mut self.links[index];
+        while !session.outbox.is_empty() {
+            let mut slices = [IoSlice::new(&[]); SLICES];
+            let count = session.outbox.slices(&self.block, &mut slices);
+            self.calls += 1;
+            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+            match rustix::net::sendmsg(&*stream, &slices[..count], &mut SendAncillaryBuffer::default(), flags)
+            {
+                Ok(sent) => session.outbox.consume(sent),
+                Err(Errno::AGAIN | Errno::INTR) => return Ok(()),
+                Err(errno) => return Err(LoadError::Io("sending", errno.into())),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn stalled() -> LoadError {
+    LoadError::Protocol(format!("the target said nothing for {} seconds", PATIENCE.as_secs()))
+}

@@ -1,0 +1,66 @@
+//! The load generator against the target that stores nothing: what each side counts has to agree.
+
+use std::net::TcpListener;
+use std::thread;
+
+use clap::Parser;
+use stag_load::args::Args;
+use stag_load::null::{self, Served};
+use stag_load::run::{self, Report};
+
+fn load(words: &[&str]) -> (Report, Vec<Served>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("iscsi://{}/{}/0", listener.local_addr().unwrap(), null::IQN);
+    let args =
+        Args::parse_from(["stag-load", "--warmup", "0", &url].into_iter().chain(words.iter().copied()));
+    let connections = args.connections;
+    let target = thread::spawn(move || {
+        let serve = |stream| thread::spawn(move || null::serve(stream).unwrap());
+        let threads: Vec<_> = (0..connections).map(|_| serve(listener.accept().unwrap().0)).collect();
+        threads.into_iter().map(|t| t.join().unwrap()).collect::<Vec<_>>()
+    });
+    (run::run(&args).unwrap(), target.join().unwrap())
+}
+
+#[test]
+fn reads_of_every_size_are_counted_alike_on_both_sides() {
+    for block in ["512", "4K", "64K", "256K", "1M"] {
+        let (report, served) = load(&["rr", block, "8", "0.1"]);
+        assert_eq!(report.errors, 0, "{:?}", report.first_error);
+        assert!(report.ios > 0);
+        // What was in flight at the end is served too, and counted by the target alone.
+        assert!((report.ios..=report.ios + 8).contains(&served[0].reads), "{} {served:?}", report.ios);
+        assert_eq!(served[0].pongs, 1, "the target's NOP-In was answered");
+        assert!(served[0].logged_out);
+    }
+}
+
+#[test]
+fn a_write_larger_than_the_first_burst_goes_on_with_r2ts() {
+    for (block, immediate) in [("4K", 4096), ("64K", 65536), ("256K", 65536), ("1M", 65536)] {
+        let (report, served) = load(&["sw", block, "4", "0.1"]);
+        assert_eq!(report.errors, 0, "{:?}", report.first_error);
+        assert!((report.ios..=report.ios + 4).contains(&served[0].writes), "{} {served:?}", report.ios);
+        assert_eq!(served[0].immediate_bytes, served[0].writes * immediate);
+        assert_eq!(served[0].solicited_bytes, served[0].writes * (report.block as u64 - immediate));
+    }
+}
+
+#[test]
+fn connections_and_mixed_patterns_work_with_and_without_spinning() {
+    for words in [&["rm", "4K", "8", "0.2", "3"][..], &["sm", "128K", "8", "0.2", "2", "--spin"]] {
+        let (report, served) = load(words);
+        assert_eq!(report.errors, 0, "{:?}", report.first_error);
+        assert!(served.iter().all(|s| s.reads > 0 && s.writes > 0), "{served:?}");
+    }
+}
+
+#[test]
+fn a_target_that_hangs_up_is_an_error_and_no_hang() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("iscsi://{}/iqn.x:y/0", listener.local_addr().unwrap());
+    let target = thread::spawn(move || drop(listener.accept().unwrap()));
+    let error = run::run(&Args::parse_from(["stag-load", &url])).unwrap_err();
+    target.join().unwrap();
+    assert!(error.to_string().contains("receiving") || error.to_string().contains("sending"), "{error}");
+}
