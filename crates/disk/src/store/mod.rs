@@ -4,11 +4,20 @@
 //! lengths are in bytes and are multiples of the unit's logical block size; the unit has checked them against
 //! [`BlockStore::size`] before.
 
+mod memory;
+pub mod model;
+pub mod size;
+#[cfg(test)]
+mod testing;
+
 use std::future::Future;
+use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use ring::{Chain, Pooled};
+
+pub use memory::MemoryStore;
 
 /// Why a store could not do what it was asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -31,6 +40,31 @@ pub enum StoreError {
     /// Any other failure, with its errno.
     #[error("input/output error (errno {0})")]
     Io(i32),
+}
+
+impl StoreError {
+    /// What an errno of the system means for a medium. 0 and negative numbers become EIO.
+    pub fn from_errno(errno: i32) -> Self {
+        match errno {
+            libc::ENOSPC | libc::EDQUOT => Self::NoSpace,
+            libc::EROFS | libc::EPERM | libc::EACCES => Self::ReadOnly,
+            // A write beyond the largest file that the system or its limits allow: the range cannot exist.
+            libc::EFBIG | libc::ENXIO => Self::OutOfRange,
+            libc::EOPNOTSUPP | libc::ENOSYS | libc::ENOTTY => Self::Unsupported,
+            libc::ENOMEM | libc::ENOBUFS => Self::NoMemory,
+            errno if errno > 0 => Self::Io(errno),
+            _ => Self::Io(libc::EIO),
+        }
+    }
+
+    /// [`Self::from_errno`] of an [`io::Error`].
+    pub fn from_io(error: &io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::UnexpectedEof => Self::OutOfRange,
+            io::ErrorKind::OutOfMemory => Self::NoMemory,
+            _ => Self::from_errno(error.raw_os_error().unwrap_or(0)),
+        }
+    }
 }
 
 /// An operation on a store: finished at once, or on its way.
@@ -73,10 +107,32 @@ pub struct Extent {
     pub mapped: bool,
 }
 
+/// In which pieces a medium works.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// Offsets and lengths must be multiples of this many bytes: a power of two. The unit's logical block size is one of
+    /// its multiples.
+    pub block: u32,
+    /// Bytes that the medium writes without reading their surroundings first: a power of two, at least `block`.
+    pub physical_block: u32,
+    /// Bytes that a discard can give back: a power of two. Parts of them are only zeroed.
+    pub discard_granularity: u32,
+}
+
 /// A medium.
 pub trait BlockStore: Send + Sync + 'static {
-    /// Its size in bytes. It may change while it is open (online resize); the unit asks again on each capacity check.
+    /// Its size in bytes, as last seen: cheap enough for each command's range check. It may change while the store is
+    /// open (online resize, a file that shrinks): see [`Self::refresh`].
     fn size(&self) -> u64;
+
+    /// Looks at the medium (a system call) and returns its size, which [`Self::size`] says from now on. The unit asks when
+    /// its capacity is asked for, and after [`StoreError::OutOfRange`].
+    fn refresh(&self) -> u64 {
+        self.size()
+    }
+
+    /// In which pieces it works.
+    fn geometry(&self) -> Geometry;
 
     /// Whether writes are possible at all.
     fn writable(&self) -> bool;
@@ -85,17 +141,21 @@ pub trait BlockStore: Send + Sync + 'static {
     fn thin(&self) -> bool;
 
     /// Reads `len` bytes at `at`. The buffers are the store's to choose: a memory store hands out slices of its own memory,
-    /// a file store buffers of this core's pool. `aligned` direct stores read whole sectors and return the part asked for.
+    /// a file store buffers of this core's pool. A slice of a memory store shows what is written after this resolved: take
+    /// `Buf::stable` of it where the same bytes must be seen twice (a digest and the data it covers).
     fn read(&self, at: u64, len: usize) -> Io<Chain>;
 
     /// Writes `data` at `at`. With `durable`, it is on the medium when this resolves (FUA, or a write-through cache mode);
-    /// without, it may sit in a volatile cache until [`Self::sync`].
+    /// without, it may sit in a volatile cache until [`Self::sync`]. A write that fails may have been done in part.
     fn write(&self, at: u64, data: Chain, durable: bool) -> Io<()>;
 
-    /// Everything written before this call is on the medium when this resolves.
+    /// Everything that was written, zeroed or discarded before this call (its operation had resolved) is on the medium
+    /// when this resolves. Once a sync has failed, every later one fails too, until the store is opened anew: the system
+    /// may have dropped what it could not write, and no later success would bring it back.
     fn sync(&self) -> Io<()>;
 
-    /// Deallocates a range; it reads as zeros afterwards. Stores that are not [`Self::thin`] write zeros.
+    /// Deallocates a range; it reads as zeros afterwards. Stores that are not [`Self::thin`] write zeros. Like
+    /// [`Self::write_zeros`], it is on the medium only after a [`Self::sync`].
     fn discard(&self, at: u64, len: u64) -> Io<()>;
 
     /// Writes zeros; `deallocate` allows a hole instead.

@@ -1,0 +1,328 @@
+//! A store in memory: `mem:1G`.
+//!
+//! Reads hand out slices of the memory itself, and every operation ends at once. Nothing outlives the process, so
+//! "durable" is what every write is. There is no lock: cores that write the same bytes at once leave a mixture, as any
+//! disk may. Memory is allocated when it is first written, and given back by a discard.
+
+use std::future::poll_fn;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Poll;
+
+use ring::{Chain, Pooled, Region};
+
+use super::{BlockStore, Extent, Geometry, Io, StoreError};
+
+/// Bytes that one bit of the allocation map stands for: a page.
+const UNIT: u64 = 4096;
+
+/// Zeros written in one go before other work of the core gets its turn.
+const SLICE: u64 = 4 << 20;
+
+/// A flat range of memory.
+pub struct MemoryStore {
+    shared: Arc<Shared>,
+    thin: bool,
+}
+
+struct Shared {
+    region: Arc<Region>,
+    map: Map,
+}
+
+impl MemoryStore {
+    /// Maps `size` bytes of zeros. `thin`: discards give memory back; otherwise they write zeros, and
+    /// [`BlockStore::extent`] calls everything mapped.
+    ///
+    /// # Errors
+    /// When the address space has no room for `size` bytes.
+    pub fn new(size: u64, thin: bool) -> io::Result<Self> {
+        let len = usize::try_from(size).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
+        let map = Map::new(size.div_ceil(UNIT))?;
+        Ok(Self { shared: Arc::new(Shared { region: Region::new(len)?, map }), thin })
+    }
+
+    /// Bytes of memory that hold data, in whole pages.
+    pub fn allocated(&self) -> u64 {
+        self.shared.map.count() * UNIT
+    }
+
+    /// Runs `each` over the pieces of a range, at once if there is one piece, else with a turn for others in between.
+    fn in_slices(&self, at: u64, len: u64, each: fn(&Shared, u64, u64) -> Result<(), StoreError>) -> Io<()> {
+        if at.checked_add(len).is_none_or(|end| end > self.size()) {
+            return Io::err(StoreError::OutOfRange);
+        }
+        if len <= SLICE {
+            return Io::Ready(Some(each(&self.shared, at, len)));
+        }
+        let shared = self.shared.clone();
+        Io::Running(Pooled::new(async move {
+            let mut done = 0;
+            while done < len {
+                let n = SLICE.min(len - done);
+                each(&shared, at + done, n)?;
+                done += n;
+                let mut turned = false;
+                poll_fn(|cx| {
+                    if std::mem::replace(&mut turned, true) {
+                        return Poll::Ready(());
+                    }
+                    cx.waker().wake_by_ref();
+                    Poll::Pending
+                })
+                .await;
+            }
+            Ok(())
+        }))
+    }
+}
+
+impl Shared {
+    fn zero(&self, at: u64, len: u64) -> Result<(), StoreError> {
+        // The store's size is a usize, and the range was checked against it.
+        self.region.fill(at as usize, len as usize, 0).map_err(|_| StoreError::OutOfRange)?;
+        self.map.set(at, len);
+        Ok(())
+    }
+
+    fn punch(&self, at: u64, len: u64) -> Result<(), StoreError> {
+        // Cleared before the pages go, and set only after a write's bytes have come: so a page that holds data is never
+        // called a hole once the operations on it have ended, in whatever order they ran.
+        self.map.clear_whole(at, len);
+        self.region.punch(at as usize, len as usize).map_err(|e| StoreError::from_io(&e))
+    }
+}
+
+impl BlockStore for MemoryStore {
+    fn size(&self) -> u64 {
+        self.shared.region.len() as u64
+    }
+
+    fn writable(&self) -> bool {
+        true
+    }
+
+    fn thin(&self) -> bool {
+        self.thin
+    }
+
+    fn geometry(&self) -> Geometry {
+        Geometry { block: 1, physical_block: 1, discard_granularity: UNIT as u32 }
+    }
+
+    #[inline]
+    fn read(&self, at: u64, len: usize) -> Io<Chain> {
+        let Ok(at) = usize::try_from(at) else { return Io::err(StoreError::OutOfRange) };
+        match self.shared.region.slice(at, len) {
+            Ok(buf) => Io::ok(buf.into()),
+            Err(_) => Io::err(StoreError::OutOfRange),
+        }
+    }
+
+    #[inline]
+    fn write(&self, at: u64, data: Chain, _durable: bool) -> Io<()> {
+        if at.checked_add(data.len() as u64).is_none_or(|end| end > self.size()) {
+            return Io::err(StoreError::OutOfRange);
+        }
+        let mut to = at as usize;
+        for buf in &data {
+            if self.shared.region.write_buf(to, buf).is_err() {
+                return Io::err(StoreError::OutOfRange);
+            }
+            to += buf.len();
+        }
+        self.shared.map.set(at, data.len() as u64);
+        Io::ok(())
+    }
+
+    fn sync(&self) -> Io<()> {
+        Io::ok(())
+    }
+
+    fn discard(&self, at: u64, len: u64) -> Io<()> {
+        self.in_slices(at, len, if self.thin { Shared::punch } else { Shared::zero })
+    }
+
+    fn write_zeros(&self, at: u64, len: u64, deallocate: bool) -> Io<()> {
+        self.in_slices(at, len, if deallocate && self.thin { Shared::punch } else { Shared::zero })
+    }
+
+    fn extent(&self, at: u64, len: u64) -> Io<Extent> {
+        let len = len.min(self.size().saturating_sub(at));
+        if len == 0 {
+            return Io::err(StoreError::OutOfRange);
+        }
+        if !self.thin {
+            return Io::ok(Extent { at, len, mapped: true });
+        }
+        let (mapped, units) = self.shared.map.run(at / UNIT, (at + len).div_ceil(UNIT));
+        let end = (at / UNIT + units) * UNIT;
+        Io::ok(Extent { at, len: len.min(end - at), mapped })
+    }
+}
+
+/// Which units hold data: one bit each.
+struct Map(Box<[AtomicU64]>);
+
+impl Map {
+    fn new(units: u64) -> io::Result<Self> {
+        let words =
+            usize::try_from(units.div_ceil(64)).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
+        let mut map = Vec::new();
+        map.try_reserve_exact(words).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
+        map.resize_with(words, AtomicU64::default);
+        Ok(Self(map.into_boxed_slice()))
+    }
+
+    /// Marks every unit that the range touches.
+    #[inline]
+    fn set(&self, at: u64, len: u64) {
+        if len == 0 {
+            return;
+        }
+        Self::words(at / UNIT, (at + len).div_ceil(UNIT), |word, mask| {
+            let Some(word) = self.0.get(word) else { return };
+            // Looked at first: rewriting data must not take the cache line from other cores.
+            if word.load(Ordering::Relaxed) & mask != mask {
+                word.fetch_or(mask, Ordering::Release);
+            }
+        });
+    }
+
+    /// Clears the units that lie wholly within the range.
+    fn clear_whole(&self, at: u64, len: u64) {
+        Self::words(at.div_ceil(UNIT), (at + len) / UNIT, |word, mask| {
+            if let Some(word) = self.0.get(word) {
+                word.fetch_and(!mask, Ordering::AcqRel);
+            }
+        });
+    }
+
+    /// Whether `first` is set, and how many units from it on, up to `end`, are like it.
+    fn run(&self, first: u64, end: u64) -> (bool, u64) {
+        let word = |unit: u64| self.0.get((unit / 64) as usize).map_or(0, |w| w.load(Ordering::Acquire));
+        let mapped = word(first) >> (first % 64) & 1 == 1;
+        let mut unit = first;
+        while unit < end {
+            let bits = if mapped { !word(unit) } else { word(unit) } >> (unit % 64);
+            if bits != 0 {
+                unit += u64::from(bits.trailing_zeros());
+                break;
+            }
+            unit = (unit / 64 + 1) * 64;
+        }
+        (mapped, unit.min(end) - first)
+    }
+
+    fn count(&self) -> u64 {
+        self.0.iter().map(|word| u64::from(word.load(Ordering::Relaxed).count_ones())).sum()
+    }
+
+    /// Calls `f` with each word and the mask of its units in `first..end`.
+    #[inline]
+    fn words(first: u64, end: u64, mut f: impl FnMut(usize, u64)) {
+        let mut unit = first;
+        while unit < end {
+            let last = end.min((unit / 64 + 1) * 64);
+            let count = last - unit;
+            let mask = if count == 64 { u64::MAX } else { ((1 << count) - 1) << (unit % 64) };
+            f((unit / 64) as usize, mask);
+            unit = last;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::testing::now;
+
+    fn pattern(len: usize, salt: u8) -> Vec<u8> {
+        (0..len).map(|i| (i as u8).wrapping_mul(31).wrapping_add(salt)).collect()
+    }
+
+    #[test]
+    fn what_was_written_is_read_back_and_the_rest_is_zeros() {
+        let store = MemoryStore::new(1 << 20, true).unwrap();
+        let data = pattern(1536, 7);
+        let chain: Chain = [data[..512].to_vec(), data[512..].to_vec()].into_iter().collect();
+        now(store.write(3584, chain, false)).unwrap();
+        assert_eq!(now(store.read(3584, 1536)).unwrap().to_vec(), data);
+        assert_eq!(now(store.read(3072, 512)).unwrap().to_vec(), vec![0; 512]);
+        assert_eq!(now(store.read(5120, 512)).unwrap().to_vec(), vec![0; 512]);
+    }
+
+    #[test]
+    fn ranges_beyond_the_end_are_refused() {
+        let store = MemoryStore::new(8192, true).unwrap();
+        assert_eq!(now(store.read(8192, 512)).unwrap_err(), StoreError::OutOfRange);
+        assert_eq!(now(store.read(u64::MAX, 512)).unwrap_err(), StoreError::OutOfRange);
+        for at in [7680 + 512, u64::MAX - 100] {
+            assert_eq!(now(store.write(at, vec![1; 512].into(), true)).unwrap_err(), StoreError::OutOfRange);
+            assert_eq!(now(store.discard(at, 512)).unwrap_err(), StoreError::OutOfRange);
+            assert_eq!(now(store.write_zeros(at, 512, true)).unwrap_err(), StoreError::OutOfRange);
+            assert_eq!(now(store.extent(at, 512)).unwrap_err(), StoreError::OutOfRange);
+        }
+    }
+
+    #[test]
+    fn discarded_pages_are_holes_and_read_as_zeros() {
+        let store = MemoryStore::new(1 << 20, true).unwrap();
+        assert_eq!(now(store.extent(0, u64::MAX)).unwrap(), Extent { at: 0, len: 1 << 20, mapped: false });
+        now(store.write(0, pattern(65536, 1).into(), false)).unwrap();
+        assert_eq!(store.allocated(), 65536);
+        now(store.discard(6144, 10240)).unwrap();
+        // 6144..8192 shares its page with data: zeroed, but kept.
+        assert_eq!(now(store.read(6144, 10240)).unwrap().to_vec(), vec![0; 10240]);
+        assert_eq!(now(store.read(0, 6144)).unwrap().to_vec(), pattern(65536, 1)[..6144]);
+        assert_eq!(now(store.extent(512, 1 << 20)).unwrap(), Extent { at: 512, len: 7680, mapped: true });
+        assert_eq!(now(store.extent(8192, 1 << 20)).unwrap(), Extent { at: 8192, len: 8192, mapped: false });
+        assert_eq!(now(store.extent(16384, 100)).unwrap(), Extent { at: 16384, len: 100, mapped: true });
+        assert_eq!(now(store.extent(65536, 1 << 20)).unwrap().len, (1 << 20) - 65536);
+    }
+
+    #[test]
+    fn zeros_are_data_unless_they_may_be_a_hole() {
+        let store = MemoryStore::new(1 << 20, true).unwrap();
+        now(store.write_zeros(0, 8192, false)).unwrap();
+        assert!(now(store.extent(0, 8192)).unwrap().mapped);
+        now(store.write_zeros(0, 8192, true)).unwrap();
+        assert!(!now(store.extent(0, 8192)).unwrap().mapped);
+    }
+
+    #[test]
+    fn a_thick_store_has_no_holes() {
+        let store = MemoryStore::new(1 << 20, false).unwrap();
+        now(store.write(0, pattern(8192, 1).into(), false)).unwrap();
+        now(store.discard(0, 8192)).unwrap();
+        assert_eq!(now(store.read(0, 8192)).unwrap().to_vec(), vec![0; 8192]);
+        assert_eq!(now(store.extent(0, u64::MAX)).unwrap(), Extent { at: 0, len: 1 << 20, mapped: true });
+    }
+
+    #[test]
+    fn a_long_range_is_done_in_turns() {
+        let size = 3 * SLICE + 4096;
+        let store = MemoryStore::new(size, true).unwrap();
+        let io = store.write_zeros(0, size, false);
+        assert!(matches!(io, Io::Running(_)));
+        now(io).unwrap();
+        assert_eq!(store.allocated(), size);
+        now(store.discard(0, size)).unwrap();
+        assert_eq!(store.allocated(), 0);
+    }
+
+    #[test]
+    fn the_map_finds_runs_across_words() {
+        let map = Map::new(300).unwrap();
+        map.set(10 * UNIT, 200 * UNIT);
+        assert_eq!(map.run(0, 300), (false, 10));
+        assert_eq!(map.run(10, 300), (true, 200));
+        assert_eq!(map.run(100, 150), (true, 50));
+        assert_eq!(map.run(210, 300), (false, 90));
+        map.clear_whole(64 * UNIT + 1, 64 * UNIT);
+        assert_eq!(map.run(10, 300), (true, 55));
+        assert_eq!(map.run(65, 300), (false, 63));
+        assert_eq!(map.count(), 137);
+    }
+}

@@ -1,0 +1,16 @@
+//! What the stores' tests share.
+
+use std::future::Future;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+
+/// Polls a future that nothing outside has to happen for.
+pub(super) fn now<F: Future>(future: F) -> F::Output {
+    let mut future = pin!(future);
+    for _ in 0..100_000 {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            return output;
+        }
+    }
+    panic!("it waits for something");
+}
