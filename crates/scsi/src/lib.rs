@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod attention;
+pub mod reservation;
 pub mod sense;
 pub mod status;
 
