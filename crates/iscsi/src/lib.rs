@@ -1,1 +1,7 @@
 //! iSCSI (RFC 7143) without I/O: PDUs, negotiation, login, sessions of targets and initiators.
+#![forbid(unsafe_code)]
+
+pub mod chap;
+pub mod keys;
+pub mod name;
+pub mod text;

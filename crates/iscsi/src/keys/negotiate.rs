@@ -1,0 +1,477 @@
+//! Runs a negotiation by the key table: answers the peer's offers, takes the answers to ours, and refuses what
+//! RFC 7143 §6 forbids. Names, security keys and `SendTargets` are not for it: [`crate::login`] and
+//! [`crate::discovery`] take those out before.
+
+use super::{IrrelevantWhen, Key, KeySet, Kind, Offer, Params, Senders, Use};
+use crate::keys::params::{Digest, DigestChoice, TaskReporting};
+use crate::text::{self, Pair, TextBuf};
+
+/// Which end we are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// The initiator.
+    Initiator,
+    /// The target.
+    Target,
+}
+
+/// What is being negotiated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Phase {
+    /// Login of a normal session's leading connection.
+    Leading,
+    /// Login of a further connection of a session.
+    Further,
+    /// Login of a discovery session.
+    Discovery,
+    /// Text Requests in the full feature phase.
+    FullFeature,
+}
+
+/// Why a negotiation fails. In login that is an initiator error (0x0200), in the full feature phase a reject.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum NegotiationError {
+    /// The peer sent a key twice (RFC 7143 §6.3).
+    #[error("{} was sent twice", .0.name())]
+    Repeated(Key),
+    /// The peer answered our offer with something that is no answer to it.
+    #[error("{} was answered with a value that was not offered", .0.name())]
+    BadAnswer(Key),
+    /// We require what the peer will not do.
+    #[error("{} is required and was not agreed on", .0.name())]
+    Required(Key),
+}
+
+/// One negotiation: a login, or one exchange of Text Requests.
+#[derive(Debug, Clone)]
+pub struct Negotiator {
+    role: Role,
+    phase: Phase,
+    offer: Offer,
+    params: Params,
+    /// Keys that the peer sent first.
+    received: KeySet,
+    /// Keys that we sent first: they must not be sent again.
+    sent: KeySet,
+    /// Keys that we sent and whose answer has not come.
+    unanswered: KeySet,
+}
+
+const REJECT: &str = "Reject";
+const IRRELEVANT: &str = "Irrelevant";
+const NOT_UNDERSTOOD: &str = "NotUnderstood";
+
+impl Negotiator {
+    /// Begins with `params`: the defaults, or what the session has already.
+    pub fn new(role: Role, phase: Phase, offer: Offer, params: Params) -> Self {
+        let (received, sent, unanswered) = Default::default();
+        Negotiator { role, phase, offer, params, received, sent, unanswered }
+    }
+
+    /// What has been agreed so far.
+    pub fn params(&self) -> &Params {
+        &self.params
+    }
+
+    /// Whether the peer owes an answer to an offer of ours.
+    pub fn is_waiting(&self) -> bool {
+        !self.unanswered.is_empty()
+    }
+
+    /// Handles a whole text and writes the answers. Keys whose relevance hangs on others are handled after those.
+    ///
+    /// # Errors
+    /// Any [`NegotiationError`] ends the negotiation.
+    pub fn receive(&mut self, pairs: &[Pair<'_>], out: &mut TextBuf) -> Result<(), NegotiationError> {
+        let depends = |pair: &Pair<'_>| {
+            let irrelevant = Key::from_name(pair.key).map(|k| k.spec().irrelevant);
+            matches!(irrelevant, Some(IrrelevantWhen::NoUnsolicitedData | IrrelevantWhen::NoRdma))
+        };
+        for pair in pairs.iter().filter(|p| !depends(p)) {
+            self.receive_one(pair, out)?;
+        }
+        for pair in pairs.iter().filter(|p| depends(p)) {
+            self.receive_one(pair, out)?;
+        }
+        Ok(())
+    }
+
+    fn receive_one(&mut self, pair: &Pair<'_>, out: &mut TextBuf) -> Result<(), NegotiationError> {
+        let refusal = [REJECT, IRRELEVANT, NOT_UNDERSTOOD].contains(&pair.value);
+        let Some(key) = Key::from_name(pair.key) else {
+            if !refusal {
+                out.put(pair.key, NOT_UNDERSTOOD);
+            }
+            return Ok(());
+        };
+        if self.unanswered.remove(key) {
+            return if refusal { self.check_required(key) } else { self.take_answer(key, pair.value) };
+        }
+        if refusal {
+            // An answer to a declaration of ours, or to nothing: there is nothing to decide.
+            return Ok(());
+        }
+        if !key.may_repeat() && (!self.received.insert(key) || self.sent.contains(key) && !is_declared(key)) {
+            return Err(NegotiationError::Repeated(key));
+        }
+        if self.is_forbidden(key) {
+            out.put(key.name(), REJECT);
+            return Ok(());
+        }
+        if self.is_irrelevant(key) {
+            if !is_declared(key) {
+                out.put(key.name(), IRRELEVANT);
+            }
+            return Ok(());
+        }
+        self.answer(key, pair.value, out);
+        Ok(())
+    }
+
+    /// By who sends it, and when (RFC 7143 §13).
+    fn is_forbidden(&self, key: Key) -> bool {
+        let spec = key.spec();
+        let sender_ok = match spec.senders {
+            Senders::Both => true,
+            Senders::Initiator => self.role == Role::Target,
+            Senders::Target => self.role == Role::Initiator,
+        };
+        let time_ok = match spec.use_ {
+            Use::Always => true,
+            Use::InitializeOnly => self.phase != Phase::FullFeature,
+            Use::LeadingOnly => matches!(self.phase, Phase::Leading | Phase::Discovery),
+            Use::FullFeatureOnly => self.phase == Phase::FullFeature,
+        };
+        !(sender_ok && time_ok)
+    }
+
+    fn is_irrelevant(&self, key: Key) -> bool {
+        let discovery = self.phase == Phase::Discovery;
+        match key.spec().irrelevant {
+            IrrelevantWhen::Never => false,
+            IrrelevantWhen::Discovery => discovery,
+            IrrelevantWhen::NoUnsolicitedData => {
+                let p = &self.params;
+                let decided = |k| self.received.contains(k) || self.sent.contains(k);
+                let both = decided(Key::InitialR2T) && decided(Key::ImmediateData);
+                discovery || (both && p.initial_r2t && !p.immediate_data)
+            }
+            IrrelevantWhen::NoRdma => !self.params.rdma_extensions,
+        }
+    }
+
+    /// Answers an offer of the peer's, or notes its declaration.
+    fn answer(&mut self, key: Key, value: &str, out: &mut TextBuf) {
+        let name = key.name();
+        match key.spec().kind {
+            Kind::And | Kind::Or => match text::parse_bool(value) {
+                Some(theirs) => {
+                    let result = combine_bool(key, self.own_bool(key), theirs);
+                    self.set_bool(key, result);
+                    out.put_bool(name, result);
+                }
+                None => out.put(name, REJECT),
+            },
+            Kind::Min(low, high) | Kind::Max(low, high) => match parse_in_range(value, low, high) {
+                Some(theirs) => {
+                    let result = combine_number(key, self.own_number(key), theirs);
+                    self.set_number(key, result);
+                    out.put_number(name, result.into());
+                }
+                None => out.put(name, REJECT),
+            },
+            Kind::List => match self.pick(key, value) {
+                Some(picked) => out.put(name, picked),
+                None => out.put(name, REJECT),
+            },
+            Kind::DeclareNumber(low, high) => match parse_in_range(value, low, high) {
+                Some(n) => self.set_number(key, n),
+                None => out.put(name, REJECT),
+            },
+            Kind::DeclareBool => match text::parse_bool(value) {
+                Some(b) => self.set_bool(key, b),
+                None => out.put(name, REJECT),
+            },
+            Kind::DeclareText(max) => {
+                if value.len() > max {
+                    out.put(name, REJECT);
+                }
+            }
+            Kind::ObsoleteBool => out.put(name, "No"),
+            Kind::ObsoleteRange | Kind::Security | Kind::SendTargets => out.put(name, REJECT),
+        }
+    }
+
+    /// The responder's pick from a list; it is agreed then.
+    fn pick(&mut self, key: Key, list: &str) -> Option<&'static str> {
+        match key {
+            Key::HeaderDigest | Key::DataDigest => {
+                let picked = self.own_digest(key).pick(list)?;
+                self.set_digest(key, picked);
+                Some(picked.name())
+            }
+            Key::TaskReporting => {
+                let mut names = text::parse_list(list)?.filter_map(TaskReporting::from_name);
+                let supported = self.offer.task_reporting;
+                let picked = names.find(|t| *t == TaskReporting::Rfc3720 || supported.contains(t))?;
+                self.params.task_reporting = picked;
+                Some(picked.name())
+            }
+            _ => None,
+        }
+    }
+
+    /// Takes the peer's answer to our offer. The result function is applied once more, so that a peer which answers
+    /// with its own value instead of the result means the same.
+    fn take_answer(&mut self, key: Key, value: &str) -> Result<(), NegotiationError> {
+        let bad = NegotiationError::BadAnswer(key);
+        match key.spec().kind {
+            Kind::And | Kind::Or => {
+                let theirs = text::parse_bool(value).ok_or(bad)?;
+                self.set_bool(key, combine_bool(key, self.own_bool(key), theirs));
+            }
+            Kind::Min(low, high) | Kind::Max(low, high) => {
+                let theirs = parse_in_range(value, low, high).ok_or(bad)?;
+                self.set_number(key, combine_number(key, self.own_number(key), theirs));
+            }
+            Kind::List if key == Key::TaskReporting => {
+                let picked = TaskReporting::from_name(value).ok_or(bad)?;
+                if picked != TaskReporting::Rfc3720 && !self.offer.task_reporting.contains(&picked) {
+                    return Err(bad);
+                }
+                self.params.task_reporting = picked;
+            }
+            Kind::List => {
+                let one = !value.contains(',');
+                let picked = self.own_digest(key).pick(value).filter(|_| one).ok_or(bad)?;
+                self.set_digest(key, picked);
+            }
+            _ => return Err(bad),
+        }
+        Ok(())
+    }
+
+    /// Offers a key of ours unless it has been negotiated, or is irrelevant. Declarations await no answer.
+    pub fn originate(&mut self, key: Key, out: &mut TextBuf) {
+        if self.sent.contains(key) {
+            return;
+        }
+        let declared = is_declared(key);
+        if !declared && self.received.contains(key) {
+            return;
+        }
+        let name = key.name();
+        match key.spec().kind {
+            Kind::And | Kind::Or => out.put_bool(name, self.own_bool(key)),
+            Kind::Min(..) | Kind::Max(..) | Kind::DeclareNumber(..) => {
+                let n = self.own_number(key);
+                if key == Key::MaxRecvDataSegmentLength {
+                    self.params.max_recv_data_segment_length = n;
+                }
+                out.put_number(name, n.into());
+            }
+            Kind::List if key == Key::TaskReporting => {
+                let names: Vec<_> = self.offer.task_reporting.iter().map(|t| t.name()).collect();
+                out.put(name, &names.join(","));
+            }
+            Kind::List => out.put(name, self.own_digest(key).list()),
+            _ => return,
+        }
+        self.sent.insert(key);
+        if !declared {
+            self.unanswered.insert(key);
+        }
+    }
+
+    /// Offers everything that an initiator brings to this phase.
+    pub fn originate_all(&mut self, out: &mut TextBuf) {
+        use Key::{
+            DataDigest, DataPDUInOrder, DataSequenceInOrder, DefaultTime2Retain, DefaultTime2Wait,
+            ErrorRecoveryLevel, FirstBurstLength, HeaderDigest, ImmediateData, InitialR2T, MaxBurstLength,
+            MaxConnections, MaxOutstandingR2T,
+        };
+        let connection = [HeaderDigest, DataDigest];
+        let both = [DefaultTime2Wait, DefaultTime2Retain, ErrorRecoveryLevel];
+        let normal = [
+            InitialR2T,
+            ImmediateData,
+            MaxBurstLength,
+            FirstBurstLength,
+            MaxOutstandingR2T,
+            MaxConnections,
+            DataPDUInOrder,
+            DataSequenceInOrder,
+        ];
+        if self.phase != Phase::FullFeature {
+            connection.into_iter().for_each(|k| self.originate(k, out));
+        }
+        if matches!(self.phase, Phase::Leading | Phase::Discovery) {
+            both.into_iter().for_each(|k| self.originate(k, out));
+        }
+        if self.phase == Phase::Leading {
+            normal.into_iter().for_each(|k| self.originate(k, out));
+            // Keys that only say what is the default already are left out: old targets log them as unknown.
+            if self.offer.task_reporting.iter().any(|t| *t != TaskReporting::Rfc3720) {
+                self.originate(Key::TaskReporting, out);
+            }
+            if self.offer.protocol_level > 1 {
+                self.originate(Key::ISCSIProtocolLevel, out);
+            }
+            if self.offer.rdma_extensions {
+                self.originate(Key::RDMAExtensions, out);
+            }
+        }
+        self.originate(Key::MaxRecvDataSegmentLength, out);
+    }
+
+    /// Offers what we require and the peer has not brought up: a responder calls it before it agrees to go on.
+    pub fn originate_required(&mut self, out: &mut TextBuf) {
+        for key in [Key::HeaderDigest, Key::DataDigest] {
+            if self.own_digest(key) == DigestChoice::Require {
+                self.originate(key, out);
+            }
+        }
+    }
+
+    /// Ends the negotiation. Offers that were never answered leave the defaults, except for booleans that our side
+    /// decides alone (RFC 7143 §6.2.2 lets the answer be left out).
+    ///
+    /// # Errors
+    /// [`NegotiationError::Required`] if a digest that we require was not agreed on.
+    pub fn finish(mut self) -> Result<Params, NegotiationError> {
+        for key in [Key::HeaderDigest, Key::DataDigest] {
+            self.check_required(key)?;
+        }
+        let unanswered = self.unanswered;
+        for spec in super::TABLE.iter().filter(|s| unanswered.contains(s.key)) {
+            match (spec.kind, self.own_bool_opt(spec.key)) {
+                (Kind::And, Some(false)) => self.set_bool(spec.key, false),
+                (Kind::Or, Some(true)) => self.set_bool(spec.key, true),
+                _ => {}
+            }
+        }
+        // RFC 7143 §13.14: it must not exceed MaxBurstLength; sides that agree on such a thing mean the smaller.
+        self.params.first_burst_length = self.params.first_burst_length.min(self.params.max_burst_length);
+        Ok(self.params)
+    }
+
+    fn check_required(&self, key: Key) -> Result<(), NegotiationError> {
+        let agreed = match key {
+            Key::HeaderDigest => self.params.header_digest,
+            Key::DataDigest => self.params.data_digest,
+            _ => return Ok(()),
+        };
+        if self.own_digest(key).supports(agreed) { Ok(()) } else { Err(NegotiationError::Required(key)) }
+    }
+
+    fn own_digest(&self, key: Key) -> DigestChoice {
+        if key == Key::HeaderDigest { self.offer.header_digest } else { self.offer.data_digest }
+    }
+
+    fn set_digest(&mut self, key: Key, digest: Digest) {
+        if key == Key::HeaderDigest {
+            self.params.header_digest = digest;
+        } else {
+            self.params.data_digest = digest;
+        }
+    }
+
+    fn own_bool_opt(&self, key: Key) -> Option<bool> {
+        let o = &self.offer;
+        Some(match key {
+            Key::InitialR2T => o.initial_r2t,
+            Key::ImmediateData => o.immediate_data,
+            Key::DataPDUInOrder => o.data_pdu_in_order,
+            Key::DataSequenceInOrder => o.data_sequence_in_order,
+            Key::RDMAExtensions => o.rdma_extensions,
+            _ => return None,
+        })
+    }
+
+    fn own_bool(&self, key: Key) -> bool {
+        self.own_bool_opt(key).unwrap_or(false)
+    }
+
+    fn set_bool(&mut self, key: Key, value: bool) {
+        let p = &mut self.params;
+        match key {
+            Key::InitialR2T => p.initial_r2t = value,
+            Key::ImmediateData => p.immediate_data = value,
+            Key::DataPDUInOrder => p.data_pdu_in_order = value,
+            Key::DataSequenceInOrder => p.data_sequence_in_order = value,
+            Key::RDMAExtensions => p.rdma_extensions = value,
+            Key::TaggedBufferForSolicitedDataOnly => p.tagged_buffer_for_solicited_data_only = value,
+            Key::ISERHelloRequired => p.iser_hello_required = value,
+            _ => {}
+        }
+    }
+
+    /// What we offer for a number, in its range.
+    fn own_number(&self, key: Key) -> u32 {
+        let o = &self.offer;
+        let n = match key {
+            Key::MaxConnections => o.max_connections.into(),
+            Key::MaxRecvDataSegmentLength => o.max_recv_data_segment_length,
+            Key::MaxBurstLength => o.max_burst_length,
+            Key::FirstBurstLength => o.first_burst_length.min(o.max_burst_length),
+            Key::DefaultTime2Wait => o.default_time2wait_s.into(),
+            Key::DefaultTime2Retain => o.default_time2retain_s.into(),
+            Key::MaxOutstandingR2T => o.max_outstanding_r2t.into(),
+            Key::ErrorRecoveryLevel => o.error_recovery_level.into(),
+            Key::ISCSIProtocolLevel => o.protocol_level.into(),
+            Key::TargetRecvDataSegmentLength | Key::InitiatorRecvDataSegmentLength => {
+                o.max_recv_data_segment_length
+            }
+            _ => 0,
+        };
+        match key.spec().kind {
+            Kind::Min(low, high) | Kind::Max(low, high) | Kind::DeclareNumber(low, high) => {
+                n.clamp(low, high)
+            }
+            _ => n,
+        }
+    }
+
+    /// Sets a number that is in its key's range, so every cast below keeps the value.
+    fn set_number(&mut self, key: Key, value: u32) {
+        let p = &mut self.params;
+        match key {
+            Key::MaxConnections => p.max_connections = value as u16,
+            Key::MaxRecvDataSegmentLength => p.peer_max_recv_data_segment_length = value,
+            Key::MaxBurstLength => p.max_burst_length = value,
+            Key::FirstBurstLength => p.first_burst_length = value,
+            Key::DefaultTime2Wait => p.default_time2wait_s = value as u16,
+            Key::DefaultTime2Retain => p.default_time2retain_s = value as u16,
+            Key::MaxOutstandingR2T => p.max_outstanding_r2t = value as u16,
+            Key::ErrorRecoveryLevel => p.error_recovery_level = value as u8,
+            Key::ISCSIProtocolLevel => p.protocol_level = value as u8,
+            Key::TargetRecvDataSegmentLength => p.target_recv_data_segment_length = value,
+            Key::InitiatorRecvDataSegmentLength => p.initiator_recv_data_segment_length = value,
+            Key::MaxOutstandingUnexpectedPDUs => p.peer_max_outstanding_unexpected_pdus = value,
+            Key::MaxAHSLength => p.peer_max_ahs_length = value,
+            _ => {}
+        }
+    }
+}
+
+/// Whether each side declares its own value and none is answered.
+fn is_declared(key: Key) -> bool {
+    matches!(key.spec().kind, Kind::DeclareNumber(..) | Kind::DeclareBool | Kind::DeclareText(_))
+}
+
+fn combine_bool(key: Key, ours: bool, theirs: bool) -> bool {
+    if key.spec().kind == Kind::Or { ours || theirs } else { ours && theirs }
+}
+
+fn combine_number(key: Key, ours: u32, theirs: u32) -> u32 {
+    if matches!(key.spec().kind, Kind::Max(..)) { ours.max(theirs) } else { ours.min(theirs) }
+}
+
+fn parse_in_range(value: &str, low: u32, high: u32) -> Option<u32> {
+    let n = u32::try_from(text::parse_number(value)?).ok()?;
+    (low..=high).contains(&n).then_some(n)
+}
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;

@@ -1,0 +1,265 @@
+//! What negotiation yields ([`Params`]) and what our side brings to it ([`Offer`]).
+
+use crate::text;
+
+/// A digest of PDU headers or data (RFC 7143 §13.1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Digest {
+    /// No digest.
+    #[default]
+    None,
+    /// CRC32C (Castagnoli).
+    Crc32c,
+}
+
+impl Digest {
+    /// Its name in the list.
+    pub fn name(self) -> &'static str {
+        match self {
+            Digest::None => "None",
+            Digest::Crc32c => "CRC32C",
+        }
+    }
+
+    fn from_name(name: &str) -> Option<Self> {
+        [Digest::None, Digest::Crc32c].into_iter().find(|d| d.name() == name)
+    }
+}
+
+/// Which digests a side supports, in order of preference.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum DigestChoice {
+    /// `None` only.
+    Never,
+    /// `None,CRC32C`: the peer's wish decides.
+    #[default]
+    Allow,
+    /// `CRC32C,None`: preferred.
+    Prefer,
+    /// `CRC32C` only.
+    Require,
+}
+
+impl DigestChoice {
+    /// The list that offers it.
+    pub fn list(self) -> &'static str {
+        match self {
+            DigestChoice::Never => "None",
+            DigestChoice::Allow => "None,CRC32C",
+            DigestChoice::Prefer => "CRC32C,None",
+            DigestChoice::Require => "CRC32C",
+        }
+    }
+
+    /// Whether this side supports `digest`.
+    pub fn supports(self, digest: Digest) -> bool {
+        match digest {
+            Digest::None => self != DigestChoice::Require,
+            Digest::Crc32c => self != DigestChoice::Never,
+        }
+    }
+
+    /// The responder's pick from the originator's list: the first that we support (RFC 7143 §6.2.1).
+    pub fn pick(self, list: &str) -> Option<Digest> {
+        text::parse_list(list)?.filter_map(Digest::from_name).find(|d| self.supports(*d))
+    }
+}
+
+/// How aborts are reported (RFC 7143 §13.23).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum TaskReporting {
+    /// As RFC 3720 had it.
+    #[default]
+    Rfc3720,
+    /// Response fences on behalf of other sessions' task management (RFC 7143 §4.2.2.3.3).
+    ResponseFence,
+    /// FastAbort multi-task abort semantics (RFC 7143 §4.2.3.4).
+    FastAbort,
+}
+
+impl TaskReporting {
+    /// Its name in the list.
+    pub fn name(self) -> &'static str {
+        match self {
+            TaskReporting::Rfc3720 => "RFC3720",
+            TaskReporting::ResponseFence => "ResponseFence",
+            TaskReporting::FastAbort => "FastAbort",
+        }
+    }
+
+    /// By its name in the list.
+    pub fn from_name(name: &str) -> Option<Self> {
+        [Self::Rfc3720, Self::ResponseFence, Self::FastAbort].into_iter().find(|t| t.name() == name)
+    }
+}
+
+/// The operational parameters of a connection and its session once logged in. Before negotiation, and for keys
+/// that nobody offers: the defaults of RFC 7143 §13.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Params {
+    /// Header digest of this connection.
+    pub header_digest: Digest,
+    /// Data digest of this connection.
+    pub data_digest: Digest,
+    /// The largest data segment that we receive, as we declared it, bytes. Connection.
+    pub max_recv_data_segment_length: u32,
+    /// The largest data segment that the peer receives, as it declared it, bytes. Connection.
+    pub peer_max_recv_data_segment_length: u32,
+    /// Connections that the session may have.
+    pub max_connections: u16,
+    /// Whether unsolicited Data-Out is forbidden.
+    pub initial_r2t: bool,
+    /// Whether commands may carry immediate data.
+    pub immediate_data: bool,
+    /// The longest Data-In or solicited Data-Out sequence, bytes.
+    pub max_burst_length: u32,
+    /// The most unsolicited data of one command, immediate data included, bytes; never above `max_burst_length`.
+    pub first_burst_length: u32,
+    /// Seconds to wait before reconnecting after a loss.
+    pub default_time2wait_s: u16,
+    /// Seconds that tasks are kept after `default_time2wait_s` for reassignment.
+    pub default_time2retain_s: u16,
+    /// R2Ts outstanding per task.
+    pub max_outstanding_r2t: u16,
+    /// Whether PDUs within a sequence come in order of their offset.
+    pub data_pdu_in_order: bool,
+    /// Whether sequences come in order of their offset.
+    pub data_sequence_in_order: bool,
+    /// Error recovery level, 0 to 2.
+    pub error_recovery_level: u8,
+    /// How aborts are reported.
+    pub task_reporting: TaskReporting,
+    /// `iSCSIProtocolLevel`: 1 is RFC 7143, 2 RFC 7144.
+    pub protocol_level: u8,
+    /// Whether the session uses iSER (RFC 7145).
+    pub rdma_extensions: bool,
+    /// iSER: the largest data segment of a control PDU that the target receives, bytes. Connection.
+    pub target_recv_data_segment_length: u32,
+    /// iSER: the largest data segment of a control PDU that the initiator receives, bytes. Connection.
+    pub initiator_recv_data_segment_length: u32,
+    /// iSER: unexpected PDUs that the peer can take; 0 means no limit.
+    pub peer_max_outstanding_unexpected_pdus: u32,
+    /// iSER: AHS bytes that the peer can take; 0 means no limit.
+    pub peer_max_ahs_length: u32,
+    /// iSER: whether the initiator wants a Hello exchange.
+    pub iser_hello_required: bool,
+    /// iSER: whether tagged buffers stand for solicited data only.
+    pub tagged_buffer_for_solicited_data_only: bool,
+}
+
+impl Default for Params {
+    fn default() -> Self {
+        Params {
+            header_digest: Digest::None,
+            data_digest: Digest::None,
+            max_recv_data_segment_length: 8192,
+            peer_max_recv_data_segment_length: 8192,
+            max_connections: 1,
+            initial_r2t: true,
+            immediate_data: true,
+            max_burst_length: 262_144,
+            first_burst_length: 65_536,
+            default_time2wait_s: 2,
+            default_time2retain_s: 20,
+            max_outstanding_r2t: 1,
+            data_pdu_in_order: true,
+            data_sequence_in_order: true,
+            error_recovery_level: 0,
+            task_reporting: TaskReporting::Rfc3720,
+            protocol_level: 1,
+            rdma_extensions: false,
+            target_recv_data_segment_length: 8192,
+            initiator_recv_data_segment_length: 8192,
+            peer_max_outstanding_unexpected_pdus: 0,
+            peer_max_ahs_length: 256,
+            iser_hello_required: false,
+            tagged_buffer_for_solicited_data_only: false,
+        }
+    }
+}
+
+impl Params {
+    /// What a further connection of a session starts from: the session's values, and a connection's defaults.
+    pub fn for_further_connection(&self) -> Params {
+        let d = Params::default();
+        Params {
+            header_digest: d.header_digest,
+            data_digest: d.data_digest,
+            max_recv_data_segment_length: d.max_recv_data_segment_length,
+            peer_max_recv_data_segment_length: d.peer_max_recv_data_segment_length,
+            target_recv_data_segment_length: d.target_recv_data_segment_length,
+            initiator_recv_data_segment_length: d.initiator_recv_data_segment_length,
+            ..self.clone()
+        }
+    }
+}
+
+/// What one side supports and wants. Out-of-range numbers are brought into range when they are offered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Offer {
+    /// Header digests.
+    pub header_digest: DigestChoice,
+    /// Data digests.
+    pub data_digest: DigestChoice,
+    /// The largest data segment that we receive, bytes.
+    pub max_recv_data_segment_length: u32,
+    /// Connections that we allow a session.
+    pub max_connections: u16,
+    /// Whether we want unsolicited Data-Out forbidden.
+    pub initial_r2t: bool,
+    /// Whether we support immediate data.
+    pub immediate_data: bool,
+    /// The longest burst, bytes.
+    pub max_burst_length: u32,
+    /// The most unsolicited data, bytes.
+    pub first_burst_length: u32,
+    /// Seconds.
+    pub default_time2wait_s: u16,
+    /// Seconds.
+    pub default_time2retain_s: u16,
+    /// R2Ts outstanding per task.
+    pub max_outstanding_r2t: u16,
+    /// Whether we need PDUs in order.
+    pub data_pdu_in_order: bool,
+    /// Whether we need sequences in order.
+    pub data_sequence_in_order: bool,
+    /// The highest error recovery level that we support.
+    pub error_recovery_level: u8,
+    /// What we support besides RFC3720, in order of preference as initiator.
+    pub task_reporting: &'static [TaskReporting],
+    /// The highest protocol level that we support.
+    pub protocol_level: u8,
+    /// Whether this connection can turn to iSER.
+    pub rdma_extensions: bool,
+}
+
+impl Default for Offer {
+    fn default() -> Self {
+        Offer {
+            header_digest: DigestChoice::Allow,
+            data_digest: DigestChoice::Allow,
+            max_recv_data_segment_length: 262_144,
+            max_connections: 8,
+            initial_r2t: false,
+            immediate_data: true,
+            max_burst_length: 1 << 20,
+            first_burst_length: 262_144,
+            default_time2wait_s: 2,
+            default_time2retain_s: 20,
+            max_outstanding_r2t: 8,
+            data_pdu_in_order: true,
+            data_sequence_in_order: true,
+            error_recovery_level: 0,
+            task_reporting: &[TaskReporting::Rfc3720],
+            protocol_level: 1,
+            rdma_extensions: false,
+        }
+    }
+}
+
+impl Offer {
+    /// What a discovery session needs.
+    pub fn discovery() -> Self {
+        Offer { max_recv_data_segment_length: 65_536, ..Offer::default() }
+    }
+}
