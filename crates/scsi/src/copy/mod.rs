@@ -1,0 +1,93 @@
+//! Third-party copy as LID1 commands do it (SPC-4 §5.17, §6.4): EXTENDED COPY's parameter list and RECEIVE COPY RESULTS'
+//! data, for block to block segments.
+//!
+//! Owns bytes, limits and the bookkeeping of copies that ran; it never moves a block and knows no unit.
+
+mod list;
+mod status;
+
+pub use list::{CopyList, CopyListError, Cscd, ListIdUsage, Segment, SegmentLength};
+pub use status::{CopyProgress, CopyRecords, CopyState, RecordError};
+
+/// CSCD descriptors in one parameter list: MAXIMUM CSCD DESCRIPTOR COUNT.
+pub const MAX_CSCDS: usize = 16;
+/// Segment descriptors in one parameter list: MAXIMUM SEGMENT DESCRIPTOR COUNT.
+pub const MAX_SEGMENTS: usize = 64;
+/// Bytes of all descriptors of one parameter list: MAXIMUM DESCRIPTOR LIST LENGTH.
+pub const MAX_DESCRIPTOR_LIST_BYTES: u32 = 4096;
+/// Bytes that one segment may copy: MAXIMUM SEGMENT LENGTH.
+pub const MAX_SEGMENT_BYTES: u32 = 32 << 20;
+/// Copies that a unit runs at a time: MAXIMUM CONCURRENT COPIES.
+pub const MAX_CONCURRENT: u8 = 16;
+
+/// DESCRIPTOR TYPE CODE of an identification descriptor CSCD descriptor.
+pub const CSCD_IDENTIFICATION: u8 = 0xe4;
+/// DESCRIPTOR TYPE CODE of a block device to block device segment.
+pub const SEGMENT_BLOCKS: u8 = 0x02;
+/// DESCRIPTOR TYPE CODE of a block device to block device segment with byte offsets and a byte count.
+pub const SEGMENT_BYTES: u8 = 0x0a;
+
+/// SERVICE ACTION of RECEIVE COPY RESULTS (SPC-4 §6.17 to §6.20): the ones that block to block copies need.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum ResultsAction {
+    /// RECEIVE COPY STATUS(LID1).
+    CopyStatus = 0x00,
+    /// RECEIVE COPY OPERATING PARAMETERS.
+    OperatingParameters = 0x03,
+    /// RECEIVE COPY FAILURE DETAILS(LID1), once FAILED SEGMENT DETAILS.
+    FailedSegmentDetails = 0x04,
+}
+
+impl ResultsAction {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::CopyStatus, Self::OperatingParameters, Self::FailedSegmentDetails];
+
+    /// From the SERVICE ACTION field.
+    pub fn from_code(code: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|a| *a as u8 == code)
+    }
+}
+
+/// RECEIVE COPY OPERATING PARAMETERS data (SPC-4 §6.19) for a unit with blocks of `block_length` bytes.
+pub fn operating_parameters(block_length: u32) -> Vec<u8> {
+    let types = [SEGMENT_BLOCKS, SEGMENT_BYTES, CSCD_IDENTIFICATION];
+    let mut data = vec![0u8; 44];
+    // SNLID: a list identifier may be left out.
+    data[4] = 1;
+    data[8..10].copy_from_slice(&(MAX_CSCDS as u16).to_be_bytes());
+    data[10..12].copy_from_slice(&(MAX_SEGMENTS as u16).to_be_bytes());
+    data[12..16].copy_from_slice(&MAX_DESCRIPTOR_LIST_BYTES.to_be_bytes());
+    data[16..20].copy_from_slice(&MAX_SEGMENT_BYTES.to_be_bytes());
+    // No inline data, no held data, no streams: bytes 20 to 31 stay zero.
+    data[34..36].copy_from_slice(&u16::from(MAX_CONCURRENT).to_be_bytes());
+    data[36] = MAX_CONCURRENT;
+    // DATA SEGMENT GRANULARITY, a power of two.
+    data[37] = block_length.trailing_zeros() as u8;
+    data[43] = types.len() as u8;
+    data.extend_from_slice(&types);
+    let available = (data.len() - 4) as u32;
+    data[..4].copy_from_slice(&available.to_be_bytes());
+    data
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn operating_parameters_say_what_is_parsed() {
+        let data = operating_parameters(4096);
+        assert_eq!(data.len(), 47);
+        assert_eq!(data[..5], [0, 0, 0, 43, 1]);
+        assert_eq!(data[8..12], [0, 16, 0, 64]);
+        assert_eq!(data[37], 12);
+        assert_eq!(data[43..], [3, 0x02, 0x0a, 0xe4]);
+    }
+
+    #[test]
+    fn one_descriptor_too_many_of_each_kind_still_fits_the_list_length() {
+        // So that its refusal names the count and not the length.
+        assert!((MAX_CSCDS + 1) * 32 + (MAX_SEGMENTS + 1) * 32 <= MAX_DESCRIPTOR_LIST_BYTES as usize);
+    }
+}
