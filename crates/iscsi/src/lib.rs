@@ -2,6 +2,10 @@
 #![forbid(unsafe_code)]
 
 pub mod chap;
+pub mod digest;
+pub mod frame;
 pub mod keys;
 pub mod name;
+pub mod pdu;
+pub mod sn;
 pub mod text;
