@@ -8,4 +8,5 @@ pub mod keys;
 pub mod name;
 pub mod pdu;
 pub mod sn;
+pub mod target;
 pub mod text;

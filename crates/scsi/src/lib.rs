@@ -5,7 +5,6 @@
 #![forbid(unsafe_code)]
 
 pub mod attention;
-pub mod cdb;
 pub mod copy;
 pub mod reservation;
 pub mod sense;

@@ -1,0 +1,665 @@
+//! What a target makes of the PDUs that arrive on one connection in full-feature phase.
+//!
+//! The other direction, the PDUs that it sends, is in [`super::respond`].
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use smallvec::SmallVec;
+
+use super::inbound::{Inbound, InboundError, WriteLimits};
+use super::payload::{Payload, Sink};
+use super::tasks::{Task, TaskKey, TaskTable};
+use super::window::{Admission, Cid, Window};
+use crate::pdu::{self, Bhs, Lun, PduRef, RESERVED_TAG, RejectReason};
+use crate::sn;
+
+/// What negotiation and the session give a connection to begin with.
+#[derive(Debug)]
+pub struct Config {
+    /// Its CID.
+    pub cid: Cid,
+    /// The session's command window.
+    pub window: Window,
+    /// The StatSN of its first response.
+    pub stat_sn: u32,
+    /// Commands outstanding at most; the window's depth.
+    pub queue_depth: u32,
+    /// Bounds on writes.
+    pub write: WriteLimits,
+    /// The initiator's MaxRecvDataSegmentLength, bytes.
+    pub peer_max_data_segment: u32,
+    /// HeaderDigest=CRC32C.
+    pub header_digest: bool,
+    /// DataDigest=CRC32C.
+    pub data_digest: bool,
+    /// A discovery session: text, NOP and logout only (RFC 7143 §4.3).
+    pub discovery: bool,
+    /// Silence after which [`Connection::handle_timeout`] pings; zero for never.
+    pub nop_interval: Duration,
+    /// Time for the answer to a ping.
+    pub nop_timeout: Duration,
+}
+
+/// A SCSI command, ready to be run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScsiCommand {
+    /// Its task.
+    pub task: TaskKey,
+    /// The unit it is for.
+    pub lun: Lun,
+    /// The CDB: 16 bytes, or more with an Extended CDB (RFC 7143 §11.2.2.3).
+    pub cdb: SmallVec<[u8; 16]>,
+    /// The ATTR field, 0 to 7 (§11.3.1).
+    pub attribute: u8,
+    /// Expected data-in, bytes.
+    pub expected_in: u32,
+    /// Expected data-out, bytes.
+    pub expected_out: u32,
+}
+
+/// A task management function request (RFC 7143 §11.5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TaskManagement {
+    /// Its own tag.
+    pub itt: u32,
+    /// The Function field's seven bits.
+    pub function: u8,
+    /// The unit.
+    pub lun: Lun,
+    /// Referenced Task Tag.
+    pub referenced: u32,
+    /// RefCmdSN.
+    pub ref_cmd_sn: u32,
+    /// Its CmdSN.
+    pub cmd_sn: u32,
+    /// Whether it was immediate.
+    pub immediate: bool,
+}
+
+/// A whole text request, however many PDUs it came in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TextExchange {
+    /// Its tag.
+    pub itt: u32,
+    /// The LUN field, echoed.
+    pub lun: Lun,
+    /// The keys.
+    pub text: Vec<u8>,
+    /// The F bit: the initiator has no more to say.
+    pub is_final: bool,
+    /// Whether it was immediate.
+    pub immediate: bool,
+}
+
+/// A logout request (RFC 7143 §11.14).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogoutRequest {
+    /// Its tag.
+    pub itt: u32,
+    /// The reason code: 0 close the session, 1 close a connection, 2 remove a connection for recovery.
+    pub reason: u8,
+    /// Which connection.
+    pub cid: Cid,
+    /// Whether it was immediate.
+    pub immediate: bool,
+}
+
+/// What a PDU means to whoever runs commands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// Run this.
+    Command(ScsiCommand),
+    /// More of the task's data-out is [available](Connection::data_available).
+    Data(TaskKey),
+    /// Do this, then answer with [`Connection::task_management_response`].
+    TaskManagement(TaskManagement),
+    /// Answer with [`Connection::text_response`].
+    Text(TextExchange),
+    /// Answer with [`Connection::logout_response`].
+    Logout(LogoutRequest),
+}
+
+/// Why the connection cannot go on. At ErrorRecoveryLevel 0 it is dropped (RFC 7143 §7.1.4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Fatal {
+    /// A Data-Out that leaves a hole or comes twice.
+    #[error("data-out lost or out of order: {0}")]
+    Data(#[from] InboundError),
+    /// A PDU that has no place in full-feature phase.
+    #[error("opcode {0:#04x} in full-feature phase")]
+    Opcode(u8),
+    /// No answer to a ping.
+    #[error("the initiator did not answer a NOP-In")]
+    Silent,
+    /// The peer sends what it may not, again and again.
+    #[error("too many rejected PDUs")]
+    TooManyRejects,
+}
+
+/// The end of a command, as its unit tells it.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Completion {
+    /// SCSI status.
+    pub status: u8,
+    /// Sense data, as bytes.
+    pub sense: Option<Box<[u8]>>,
+    /// Bytes of data-in that the CDB called for.
+    pub wanted_in: u64,
+    /// Bytes of data-out that the CDB called for.
+    pub wanted_out: u64,
+}
+
+/// What [`Connection::abort`] found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Abort {
+    /// No such task any more.
+    Gone,
+    /// Its unit was not at work on it: it is over.
+    Ended,
+    /// Its unit is at work: it is over when [`Connection::finish`] is called for it.
+    Running,
+}
+
+/// A numbered PDU that waits for its turn.
+#[derive(Debug)]
+pub(super) enum Work<P> {
+    Event(Event),
+    /// Refused at arrival: the response waits for its place in the order.
+    Refuse(TaskKey, Completion),
+    Ping(pdu::NopOut, P),
+    /// The initiator is not finished with its text, or asks for more of ours.
+    MoreText(u32, Lun),
+    Reject(RejectReason, Bhs),
+    Nothing,
+}
+
+/// A text exchange that takes several PDUs, in either direction.
+#[derive(Debug, Default)]
+pub(super) struct TextState {
+    /// The Target Transfer Tag that continues it.
+    pub tag: Option<u32>,
+    /// What the initiator has said so far.
+    pub request: Vec<u8>,
+    /// What is still to be answered.
+    pub reply: Vec<u8>,
+}
+
+/// Rejected PDUs a connection may cause before it is dropped.
+const MAX_REJECTS: u32 = 256;
+/// Immediate commands in hand at once, over the window's.
+const MAX_IMMEDIATE: usize = 16;
+/// Text of one exchange, bytes.
+const MAX_TEXT: usize = 64 << 10;
+
+/// One connection in full-feature phase. `P` is the driver's payload buffer.
+#[derive(Debug)]
+pub struct Connection<P> {
+    pub(super) cid: Cid,
+    pub(super) window: Window,
+    pub(super) stat_sn: u32,
+    pub(super) tasks: TaskTable<P>,
+    pub(super) limits: WriteLimits,
+    pub(super) peer_max_data_segment: u32,
+    pub(super) header_digest: bool,
+    pub(super) data_digest: bool,
+    discovery: bool,
+    held: BTreeMap<u32, Work<P>>,
+    immediate: usize,
+    pub(super) text: TextState,
+    pub(super) next_tag: u32,
+    rejects: u32,
+    last_heard: Instant,
+    pub(super) ping: Option<(u32, Instant)>,
+    nop_interval: Duration,
+    nop_timeout: Duration,
+}
+
+impl<P: Payload> Connection<P> {
+    /// A connection that has just finished its login.
+    pub fn new(config: Config, now: Instant) -> Self {
+        let max = config.queue_depth as usize + MAX_IMMEDIATE;
+        Self {
+            cid: config.cid,
+            window: config.window,
+            stat_sn: config.stat_sn,
+            tasks: TaskTable::new(max),
+            limits: config.write,
+            peer_max_data_segment: config.peer_max_data_segment.max(512),
+            header_digest: config.header_digest,
+            data_digest: config.data_digest,
+            discovery: config.discovery,
+            held: BTreeMap::new(),
+            immediate: 0,
+            text: TextState::default(),
+            next_tag: 0,
+            rejects: 0,
+            last_heard: now,
+            ping: None,
+            nop_interval: config.nop_interval,
+            nop_timeout: config.nop_timeout,
+        }
+    }
+
+    /// Takes in one PDU: its header, its AHS and its data segment, cut and with digests checked. Afterwards ask
+    /// [`Self::next_held`] until it gives nothing.
+    pub fn handle(
+        &mut self,
+        bhs: &Bhs,
+        ahs: &[u8],
+        data: P,
+        now: Instant,
+        sink: &mut impl Sink<P>,
+    ) -> Result<Option<Event>, Fatal> {
+        self.last_heard = now;
+        let Some(view) = bhs.view() else {
+            return self.reject(RejectReason::CommandNotSupported, bhs, sink).map(|()| None);
+        };
+        match view {
+            PduRef::DataOut(out) => return self.data_out(out, data, sink),
+            PduRef::SnackRequest(_) => {
+                // ErrorRecoveryLevel 0 has no SNACK (RFC 7143 §11.16).
+                return self.reject(RejectReason::SnackReject, bhs, sink).map(|()| None);
+            }
+            PduRef::NopOut(nop) if bhs.itt() == RESERVED_TAG => {
+                // The answer to a ping of ours; it takes no place among the commands (§11.18).
+                if self.ping.is_some_and(|(tag, _)| tag == nop.ttt.get()) {
+                    self.ping = None;
+                }
+                return Ok(None);
+            }
+            _ => {}
+        }
+        let Some(cmd_sn) = bhs.cmd_sn() else { return Err(Fatal::Opcode(bhs.opcode_code())) };
+        if bhs.immediate() {
+            let work = self.interpret(view, bhs, ahs, data, cmd_sn);
+            return self.deliver(work, true, sink);
+        }
+        let cid = self.cid;
+        match self.window.with(|window| window.receive(cmd_sn, cid)) {
+            Admission::Deliver => {
+                let work = self.interpret(view, bhs, ahs, data, cmd_sn);
+                self.deliver(work, false, sink)
+            }
+            Admission::Hold => {
+                let work = self.interpret(view, bhs, ahs, data, cmd_sn);
+                self.held.insert(cmd_sn, work);
+                Ok(None)
+            }
+            Admission::Ignore => Ok(None),
+        }
+    }
+
+    /// The next command that waited for its turn and has it now.
+    pub fn next_held(&mut self, sink: &mut impl Sink<P>) -> Result<Option<Event>, Fatal> {
+        while !self.held.is_empty() {
+            let exp = self.window.with(|window| window.exp_cmd_sn());
+            // Serial numbers wrap: the oldest is the one farthest behind ExpCmdSN.
+            let oldest = self.held.keys().copied().filter(|cmd_sn| sn::lt(*cmd_sn, exp));
+            let Some(cmd_sn) = oldest.reduce(|a, b| if sn::lt(b, a) { b } else { a }) else { break };
+            let Some(work) = self.held.remove(&cmd_sn) else { break };
+            let event = self.deliver(work, false, sink)?;
+            if event.is_some() {
+                return Ok(event);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Connections of this session (others than this one, too) that hold commands whose turn has come.
+    pub fn take_released(&mut self) -> Vec<Cid> {
+        match &mut self.window {
+            Window::Own(window) if !window.has_released() => Vec::new(),
+            window => window.with(|window| window.take_released()),
+        }
+    }
+
+    fn interpret(&mut self, view: PduRef<'_>, bhs: &Bhs, ahs: &[u8], data: P, cmd_sn: u32) -> Work<P> {
+        let immediate = bhs.immediate();
+        match view {
+            PduRef::ScsiCommand(command) if !self.discovery => {
+                self.scsi_command(command, bhs, ahs, data, cmd_sn)
+            }
+            PduRef::TaskManagementRequest(request) if !self.discovery => {
+                Work::Event(Event::TaskManagement(TaskManagement {
+                    itt: bhs.itt(),
+                    function: request.function_code(),
+                    lun: bhs.lun(),
+                    referenced: request.referenced_task_tag.get(),
+                    ref_cmd_sn: request.ref_cmd_sn.get(),
+                    cmd_sn,
+                    immediate,
+                }))
+            }
+            PduRef::NopOut(nop) => Work::Ping(*nop, data),
+            PduRef::TextRequest(request) => self.text_request(request, bhs, &data, immediate),
+            PduRef::LogoutRequest(request) => Work::Event(Event::Logout(LogoutRequest {
+                itt: bhs.itt(),
+                reason: request.reason_code(),
+                cid: request.cid.get(),
+                immediate,
+            })),
+            _ => Work::Reject(RejectReason::ProtocolError, *bhs),
+        }
+    }
+
+    fn scsi_command(
+        &mut self,
+        command: &pdu::ScsiCommand,
+        bhs: &Bhs,
+        ahs: &[u8],
+        data: P,
+        cmd_sn: u32,
+    ) -> Work<P> {
+        let immediate = bhs.immediate();
+        if bhs.itt() == RESERVED_TAG {
+            return Work::Reject(RejectReason::InvalidPduField, *bhs);
+        }
+        if self.tasks.find(bhs.itt()).is_some() {
+            return Work::Reject(RejectReason::TaskInProgress, *bhs);
+        }
+        if immediate && self.immediate >= MAX_IMMEDIATE {
+            return Work::Reject(RejectReason::ImmediateCommandReject, *bhs);
+        }
+        let (read, write) = (command.read(), command.write());
+        let edtl = command.edtl.get();
+        let mut cdb = SmallVec::from_slice(&command.cdb);
+        let mut read_len = 0;
+        for header in pdu::ahs::iter(ahs) {
+            match header {
+                Ok(pdu::ahs::Ahs::ExtendedCdb(rest)) if cdb.len() == 16 => cdb.extend_from_slice(rest),
+                Ok(pdu::ahs::Ahs::BidiReadLength(len)) => read_len = len,
+                _ => return Work::Reject(RejectReason::InvalidPduField, *bhs),
+            }
+        }
+        let (expected_in, expected_out) = match (read, write) {
+            (true, true) => (read_len, edtl),
+            (true, false) => (edtl, 0),
+            (false, true) => (0, edtl),
+            (false, false) => (0, 0),
+        };
+        let is_final = command.is_final() || !write;
+        let (inbound, refused) = match write || !data.is_empty() {
+            false => (Inbound::none(), None),
+            true => match Inbound::command(expected_out, data, is_final, &self.limits) {
+                Ok(inbound) => (inbound, None),
+                Err(error) => (Inbound::none(), Some(refusal(error))),
+            },
+        };
+        let attribute = command.flags & 0x07;
+        let Some(task) = self.tasks.insert(Task {
+            itt: bhs.itt(),
+            lun: bhs.lun(),
+            cmd_sn,
+            immediate,
+            expected_in,
+            expected_out,
+            bidirectional: read && write,
+            inbound,
+            put: 0,
+            tail: None,
+            sent: 0,
+            data_sn: 0,
+            refused: None,
+            finished: None,
+            aborted: false,
+        }) else {
+            return Work::Reject(RejectReason::LongOperationReject, *bhs);
+        };
+        self.immediate += usize::from(immediate);
+        match refused {
+            Some(completion) => Work::Refuse(task, completion),
+            None => Work::Event(Event::Command(ScsiCommand {
+                task,
+                lun: bhs.lun(),
+                cdb,
+                attribute,
+                expected_in,
+                expected_out,
+            })),
+        }
+    }
+
+    fn text_request(&mut self, request: &pdu::TextRequest, bhs: &Bhs, data: &P, immediate: bool) -> Work<P> {
+        let (is_final, more) = (request.is_final(), request.continues());
+        if is_final && more {
+            return Work::Reject(RejectReason::InvalidPduField, *bhs);
+        }
+        if request.ttt.get() == RESERVED_TAG {
+            // A new exchange: whatever was left of another is forgotten (RFC 7143 §11.10.4).
+            self.text = TextState::default();
+        } else if self.text.tag != Some(request.ttt.get()) {
+            return Work::Reject(RejectReason::InvalidPduField, *bhs);
+        }
+        if self.text.request.len() + data.len() > MAX_TEXT {
+            self.text = TextState::default();
+            return Work::Reject(RejectReason::LongOperationReject, *bhs);
+        }
+        self.text.request.extend_from_slice(&data.to_vec());
+        if more || !self.text.reply.is_empty() {
+            return Work::MoreText(bhs.itt(), bhs.lun());
+        }
+        let text = std::mem::take(&mut self.text.request);
+        Work::Event(Event::Text(TextExchange { itt: bhs.itt(), lun: bhs.lun(), text, is_final, immediate }))
+    }
+
+    /// Acts on a PDU whose turn it is.
+    fn deliver(
+        &mut self,
+        work: Work<P>,
+        immediate: bool,
+        sink: &mut impl Sink<P>,
+    ) -> Result<Option<Event>, Fatal> {
+        match work {
+            Work::Event(event) => Ok(Some(event)),
+            Work::Refuse(task, completion) => {
+                self.finish(task, completion, sink);
+                Ok(None)
+            }
+            Work::Ping(nop, data) => {
+                self.pong(&nop, data, immediate, sink);
+                Ok(None)
+            }
+            Work::MoreText(itt, lun) => {
+                self.continue_text(itt, lun, immediate, sink);
+                Ok(None)
+            }
+            Work::Reject(reason, bhs) => {
+                if !immediate {
+                    self.window.with(|window| window.complete());
+                }
+                self.reject(reason, &bhs, sink).map(|()| None)
+            }
+            Work::Nothing => Ok(None),
+        }
+    }
+
+    fn data_out(
+        &mut self,
+        out: &pdu::DataOut,
+        data: P,
+        sink: &mut impl Sink<P>,
+    ) -> Result<Option<Event>, Fatal> {
+        let solicited = out.ttt.get() != RESERVED_TAG;
+        let key = match solicited {
+            true => Some(TaskKey::from_tag(out.ttt.get())),
+            false => self.tasks.find(out.itt.get()),
+        };
+        let limits = self.limits;
+        let Some((key, task)) = key.and_then(|key| Some((key, self.tasks.get_mut(key)?))) else {
+            // Data for a task that has ended, or never was: there is nothing it could change.
+            return Ok(None);
+        };
+        if task.itt != out.itt.get() {
+            return Ok(None);
+        }
+        let is_final = out.is_final();
+        match task.inbound.data_out(out.buffer_offset.get(), out.data_sn.get(), data, is_final, solicited) {
+            Ok(()) => {}
+            Err(error @ (InboundError::OutOfOrder | InboundError::DataSn)) => return Err(error.into()),
+            Err(error) => {
+                // What the unit waits for will not come, and this answer replaces its own.
+                task.inbound.fail();
+                task.refused = Some(refusal(error));
+            }
+        }
+        if task.finished.is_some() {
+            if !task.inbound.owed() {
+                self.settle(key, sink);
+            }
+            return Ok(None);
+        }
+        self.solicit(key, &limits, sink);
+        Ok(Some(Event::Data(key)))
+    }
+
+    /// What of a task's data-out has arrived and was not taken, bytes.
+    pub fn data_available(&self, key: TaskKey) -> usize {
+        self.tasks.get(key).map_or(0, |task| task.inbound.available())
+    }
+
+    /// Get_Data: the unit wants the task's next `len` bytes. Sends the R2Ts that it takes; says how many bytes there will be
+    /// (fewer at the end of the transfer). `None`: the task is aborted, its data is broken, or it is not there.
+    pub fn want_data(&mut self, key: TaskKey, len: usize, sink: &mut impl Sink<P>) -> Option<usize> {
+        let limits = self.limits;
+        let task = self.tasks.get_mut(key).filter(|task| !task.aborted && !task.inbound.failed())?;
+        let len = task.inbound.want(len);
+        self.solicit(key, &limits, sink);
+        Some(len)
+    }
+
+    /// Takes `len` available bytes of a task's data-out.
+    pub fn take_data(&mut self, key: TaskKey, len: usize, give: impl FnMut(P)) {
+        if let Some(task) = self.tasks.get_mut(key) {
+            task.inbound.take(len, give);
+        }
+    }
+
+    /// The task with tag `itt`, if this connection has it.
+    pub fn find(&self, itt: u32) -> Option<TaskKey> {
+        self.tasks.find(itt)
+    }
+
+    /// The tasks in hand.
+    pub fn tasks(&self) -> impl Iterator<Item = (TaskKey, &Task<P>)> {
+        self.tasks.iter()
+    }
+
+    /// Whether the task is still in hand.
+    pub fn has(&self, key: TaskKey) -> bool {
+        self.tasks.get(key).is_some()
+    }
+
+    /// Whether there is no task in hand.
+    pub fn is_idle(&self) -> bool {
+        self.tasks.is_empty()
+    }
+
+    /// Whether the task is aborted or gone.
+    pub fn is_aborted(&self, key: TaskKey) -> bool {
+        self.tasks.get(key).is_none_or(|task| task.aborted)
+    }
+
+    /// Aborts a task: it ends without a response.
+    pub fn abort(&mut self, key: TaskKey) -> Abort {
+        let Some(task) = self.tasks.get_mut(key) else { return Abort::Gone };
+        let cmd_sn = task.cmd_sn;
+        if !task.immediate
+            && let Some(work) = self.held.get_mut(&cmd_sn)
+        {
+            *work = Work::Nothing;
+        } else if task.finished.is_none() {
+            task.aborted = true;
+            return Abort::Running;
+        }
+        self.forget(key);
+        Abort::Ended
+    }
+
+    /// The command numbered `cmd_sn` will not be run when it comes: ABORT TASK named it first. True if its place was open.
+    pub fn skip(&mut self, cmd_sn: u32) -> bool {
+        self.window.with(|window| window.skip(cmd_sn))
+    }
+
+    /// The next CmdSN that the session expects.
+    pub fn exp_cmd_sn(&mut self) -> u32 {
+        self.window.with(|window| window.exp_cmd_sn())
+    }
+
+    /// The connection is gone: the places of the commands that it held are given up, so that the session's other connections
+    /// go on.
+    pub fn release_held(&mut self) {
+        for cmd_sn in std::mem::take(&mut self.held).into_keys() {
+            self.window.with(|window| window.skip(cmd_sn));
+        }
+    }
+
+    /// Counts and sends a Reject (RFC 7143 §11.17).
+    pub fn reject(&mut self, reason: RejectReason, bhs: &Bhs, sink: &mut impl Sink<P>) -> Result<(), Fatal> {
+        self.rejects += 1;
+        if self.rejects > MAX_REJECTS {
+            return Err(Fatal::TooManyRejects);
+        }
+        self.send_reject(reason, bhs, sink);
+        Ok(())
+    }
+
+    /// When [`Self::handle_timeout`] should be called next.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        match self.ping {
+            Some((_, sent)) => Some(sent + self.nop_timeout),
+            None if self.nop_interval.is_zero() => None,
+            None => Some(self.last_heard + self.nop_interval),
+        }
+    }
+
+    /// Pings an initiator that has been silent, and gives up on one that stays so.
+    pub fn handle_timeout(&mut self, now: Instant, sink: &mut impl Sink<P>) -> Result<(), Fatal> {
+        match self.ping {
+            // Anything heard since the ping shows that the peer lives, even if it never answers pings.
+            Some((_, sent)) if self.last_heard > sent => {
+                self.ping = None;
+                Ok(())
+            }
+            Some((_, sent)) if now >= sent + self.nop_timeout => Err(Fatal::Silent),
+            Some(_) => Ok(()),
+            None if self.nop_interval.is_zero() || now < self.last_heard + self.nop_interval => Ok(()),
+            None => {
+                let tag = self.tag();
+                self.send_ping(tag, sink);
+                self.ping = Some((tag, now));
+                Ok(())
+            }
+        }
+    }
+
+    /// A fresh Target Transfer Tag for something that is no task.
+    pub(super) fn tag(&mut self) -> u32 {
+        self.next_tag = self.next_tag.wrapping_add(1) % (u32::MAX - 1);
+        self.next_tag
+    }
+
+    /// The tags and counts that end with a task.
+    pub(super) fn forget(&mut self, key: TaskKey) -> Option<Task<P>> {
+        let task = self.tasks.remove(key)?;
+        match task.immediate {
+            true => self.immediate -= 1,
+            false => self.window.with(|window| window.complete()),
+        }
+        Some(task)
+    }
+}
+
+/// CHECK CONDITION, ABORTED COMMAND for data that breaks the rules (RFC 7143 §11.4.7.2).
+fn refusal(error: InboundError) -> Completion {
+    let ascq = match error {
+        InboundError::UnexpectedUnsolicited => 0x0c, // UNEXPECTED UNSOLICITED DATA
+        _ => 0x0d,                                   // INCORRECT AMOUNT OF DATA
+    };
+    let mut sense = [0; 18];
+    (sense[0], sense[2], sense[7], sense[12], sense[13]) = (0x70, 0x0b, 10, 0x0c, ascq);
+    Completion { status: 0x02, sense: Some(Box::new(sense)), ..Completion::default() }
+}
+
+#[cfg(test)]
+mod tests;

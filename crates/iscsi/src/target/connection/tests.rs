@@ -1,0 +1,352 @@
+//! Dialogs of an initiator with a target's connection, PDU by PDU.
+
+use super::*;
+use crate::frame::{Cut, Cutter};
+use crate::pdu::{
+    LogoutReason, LogoutResult, NopOut, TaskAttribute, TaskManagementFunction, TaskManagementResult,
+};
+use crate::target::CommandWindow;
+
+/// A connection, and everything it has sent since it was last looked at.
+struct Dialog {
+    connection: Connection<Vec<u8>>,
+    sent: Vec<u8>,
+    now: Instant,
+    cmd_sn: u32,
+    data_digest: bool,
+    header_digest: bool,
+}
+
+impl Dialog {
+    fn new() -> Self {
+        Self::with(|_| ())
+    }
+
+    fn with(change: impl FnOnce(&mut Config)) -> Self {
+        let now = Instant::now();
+        let mut config = Config {
+            cid: 7,
+            window: Window::Own(Box::new(CommandWindow::new(100, 8))),
+            stat_sn: 50,
+            queue_depth: 8,
+            write: WriteLimits {
+                max_burst: 4096,
+                first_burst: 2048,
+                max_r2t: 1,
+                initial_r2t: false,
+                immediate: true,
+            },
+            peer_max_data_segment: 1024,
+            header_digest: false,
+            data_digest: false,
+            discovery: false,
+            nop_interval: Duration::from_secs(10),
+            nop_timeout: Duration::from_secs(5),
+        };
+        change(&mut config);
+        let (header_digest, data_digest) = (config.header_digest, config.data_digest);
+        Self {
+            connection: Connection::new(config, now),
+            sent: Vec::new(),
+            now,
+            cmd_sn: 100,
+            data_digest,
+            header_digest,
+        }
+    }
+
+    fn say(&mut self, bhs: Bhs, data: &[u8]) -> Option<Event> {
+        self.try_say(bhs, data).expect("the connection goes on")
+    }
+
+    fn try_say(&mut self, bhs: Bhs, data: &[u8]) -> Result<Option<Event>, Fatal> {
+        self.connection.handle(&bhs, &[], data.to_vec(), self.now, &mut self.sent)
+    }
+
+    /// The PDUs sent since the last call, shown as traces, with the bytes of their data segments.
+    fn heard(&mut self) -> Vec<(String, Vec<u8>)> {
+        let cutter = Cutter {
+            header_digest: self.header_digest,
+            data_digest: self.data_digest,
+            max_data_segment: 1 << 20,
+            max_ahs: 0,
+        };
+        let sent = std::mem::take(&mut self.sent);
+        let mut rest = &sent[..];
+        let mut all = Vec::new();
+        while !rest.is_empty() {
+            let Cut::Pdu { bhs, data, consumed, .. } = cutter.cut(rest).expect("well-formed PDUs") else {
+                panic!("a PDU was cut short");
+            };
+            all.push((bhs.to_string(), rest[data].to_vec()));
+            rest = &rest[consumed..];
+        }
+        all
+    }
+
+    fn command(&mut self, itt: u32, read: bool, write: bool, edtl: u32) -> Bhs {
+        let mut command = pdu::ScsiCommand::new(itt, Lun::default(), TaskAttribute::Simple, &[0x28; 10]);
+        command.set_read(read);
+        command.set_write(write);
+        command.edtl.set(edtl);
+        command.cmd_sn.set(self.cmd_sn);
+        self.cmd_sn += 1;
+        command.into()
+    }
+
+    fn start(&mut self, bhs: Bhs, data: &[u8]) -> TaskKey {
+        match self.say(bhs, data) {
+            Some(Event::Command(command)) => command.task,
+            other => panic!("no command but {other:?}"),
+        }
+    }
+}
+
+fn good(wanted_in: u64, wanted_out: u64) -> Completion {
+    Completion { wanted_in, wanted_out, ..Completion::default() }
+}
+
+#[test]
+fn a_read_ends_with_its_status_in_the_last_data_in() {
+    let mut d = Dialog::new();
+    let read = d.command(1, true, false, 2500);
+    let task = d.start(read, &[]);
+    d.connection.put_data(task, vec![7; 2500], &mut d.sent);
+    d.connection.finish(task, good(2500, 0), &mut d.sent);
+    let heard = d.heard();
+    let lines: Vec<_> = heard.iter().map(|(line, _)| line.as_str()).collect();
+    assert_eq!(
+        lines,
+        [
+            "SCSI Data-In itt=0x1 ttt=none datasn=0 offset=0 expcmdsn=101 maxcmdsn=108 dsl=1024",
+            "SCSI Data-In itt=0x1 ttt=none datasn=1 offset=1024 expcmdsn=101 maxcmdsn=108 dsl=1024",
+            "SCSI Data-In itt=0x1 ttt=none datasn=2 offset=2048 expcmdsn=101 maxcmdsn=108 F S status=0x00 statsn=50 dsl=452",
+        ]
+    );
+    assert_eq!(heard.iter().map(|(_, data)| data.len()).sum::<usize>(), 2500);
+    assert!(d.connection.is_idle());
+}
+
+#[test]
+fn a_read_that_fails_sends_its_data_then_its_sense() {
+    let mut d = Dialog::new();
+    let read = d.command(1, true, false, 1000);
+    let task = d.start(read, &[]);
+    d.connection.put_data(task, vec![7; 600], &mut d.sent);
+    let sense: Box<[u8]> = Box::new([0x70, 0, 3]);
+    let failed = Completion { status: 2, sense: Some(sense), ..Completion::default() };
+    d.connection.finish(task, failed, &mut d.sent);
+    let heard = d.heard();
+    assert!(heard[0].0.contains(" F dsl=600"), "{}", heard[0].0);
+    assert!(heard[1].0.starts_with("SCSI Response itt=0x1"), "{}", heard[1].0);
+    assert!(heard[1].0.contains("residual=-400"), "{}", heard[1].0);
+    assert_eq!(heard[1].1, [0, 3, 0x70, 0, 3]);
+}
+
+#[test]
+fn data_beyond_the_expected_length_is_dropped_and_counted_as_overflow() {
+    let mut d = Dialog::new();
+    let read = d.command(1, true, false, 512);
+    let task = d.start(read, &[]);
+    d.connection.put_data(task, vec![7; 1024], &mut d.sent);
+    d.connection.finish(task, good(1024, 0), &mut d.sent);
+    let heard = d.heard();
+    assert_eq!(heard.len(), 1);
+    assert_eq!(heard[0].1.len(), 512);
+    assert!(heard[0].0.contains("residual=+512"), "{}", heard[0].0);
+}
+
+#[test]
+fn a_write_takes_immediate_data_and_asks_for_the_rest() {
+    let mut d = Dialog::new();
+    let write = d.command(9, false, true, 6000);
+    let task = d.start(write, &[1; 2048]);
+    assert_eq!(d.connection.want_data(task, 6000, &mut d.sent), Some(6000));
+    let heard = d.heard();
+    assert_eq!(heard.len(), 1, "MaxOutstandingR2T is 1");
+    assert!(heard[0].0.contains("r2tsn=0 offset=2048 length=3952 statsn=50"), "{}", heard[0].0);
+    let mut out = pdu::DataOut::new(9, task.tag(), Lun::default(), 0, 2048);
+    out.set_final(true);
+    assert_eq!(d.say(out.into(), &[2; 3952]), Some(Event::Data(task)));
+    assert_eq!(d.connection.data_available(task), 6000);
+    let mut data = Vec::new();
+    d.connection.take_data(task, 6000, |piece| data.extend(piece));
+    assert_eq!((data.len(), data[2047], data[2048]), (6000, 1, 2));
+    d.connection.finish(task, good(0, 6000), &mut d.sent);
+    let heard = d.heard();
+    assert!(
+        heard[0].0.contains("status=0x00 statsn=50 expcmdsn=101 maxcmdsn=108 expdatasn=1"),
+        "{}",
+        heard[0].0
+    );
+}
+
+#[test]
+fn a_response_waits_for_the_data_that_is_still_owed() {
+    let mut d = Dialog::new();
+    let write = d.command(9, false, true, 2048);
+    let task = d.start(write, &[]);
+    d.connection.want_data(task, 2048, &mut d.sent);
+    d.heard();
+    d.connection.finish(task, Completion { status: 2, ..Completion::default() }, &mut d.sent);
+    assert!(d.heard().is_empty(), "RFC 7143 §11.4.2");
+    let mut out = pdu::DataOut::new(9, task.tag(), Lun::default(), 0, 0);
+    out.set_final(true);
+    assert_eq!(d.say(out.into(), &[2; 2048]), None);
+    assert!(d.heard()[0].0.contains("status=0x02"));
+}
+
+#[test]
+fn unsolicited_data_that_was_not_negotiated_fails_the_command_not_the_connection() {
+    let mut d = Dialog::with(|config| config.write.immediate = false);
+    let write = d.command(9, false, true, 512);
+    assert_eq!(d.say(write, &[0; 512]), None);
+    let heard = d.heard();
+    assert!(heard[0].0.contains("status=0x02"), "{}", heard[0].0);
+    assert_eq!(&heard[0].1[14..16], [0x0c, 0x0c], "UNEXPECTED UNSOLICITED DATA");
+}
+
+#[test]
+fn a_hole_in_a_data_out_sequence_is_fatal() {
+    let mut d = Dialog::new();
+    let write = d.command(9, false, true, 2048);
+    let task = d.start(write, &[]);
+    d.connection.want_data(task, 2048, &mut d.sent);
+    let out = pdu::DataOut::new(9, task.tag(), Lun::default(), 1, 0);
+    assert_eq!(d.try_say(out.into(), &[2; 512]), Err(Fatal::Data(InboundError::DataSn)));
+}
+
+#[test]
+fn a_command_that_comes_early_waits_for_its_turn() {
+    let mut d = Dialog::new();
+    let first = d.command(1, true, false, 0);
+    let second = d.command(2, true, false, 0);
+    assert_eq!(d.say(second, &[]), None);
+    let task = d.start(first, &[]);
+    let held = d.connection.next_held(&mut d.sent).expect("goes on");
+    let Some(Event::Command(second)) = held else { panic!("{held:?}") };
+    assert_ne!(second.task, task);
+    assert_eq!(d.connection.next_held(&mut d.sent), Ok(None));
+}
+
+#[test]
+fn a_held_command_can_be_aborted_and_never_runs() {
+    let mut d = Dialog::new();
+    let first = d.command(1, true, false, 0);
+    let second = d.command(2, true, false, 0);
+    d.say(second, &[]);
+    let key = d.connection.find(2).expect("it is in hand");
+    assert_eq!(d.connection.abort(key), Abort::Ended);
+    d.start(first, &[]);
+    assert_eq!(d.connection.next_held(&mut d.sent), Ok(None));
+    assert_eq!(d.connection.exp_cmd_sn(), 102);
+}
+
+#[test]
+fn an_aborted_task_ends_without_a_response() {
+    let mut d = Dialog::new();
+    let read = d.command(1, true, false, 512);
+    let task = d.start(read, &[]);
+    assert_eq!(d.connection.abort(task), Abort::Running);
+    d.connection.put_data(task, vec![0; 512], &mut d.sent);
+    d.connection.finish(task, good(512, 0), &mut d.sent);
+    assert!(d.heard().is_empty());
+    assert_eq!(d.connection.abort(task), Abort::Gone);
+}
+
+#[test]
+fn a_tag_in_use_is_rejected_and_the_window_moves_on() {
+    let mut d = Dialog::new();
+    let first = d.command(1, true, false, 0);
+    let again = d.command(1, true, false, 0);
+    d.start(first, &[]);
+    assert_eq!(d.say(again, &[]), None);
+    let heard = d.heard();
+    assert!(heard[0].0.contains("Task in progress"), "{}", heard[0].0);
+    assert_eq!(heard[0].1, again.bytes());
+    assert!(heard[0].0.contains("maxcmdsn=108"), "{}", heard[0].0);
+}
+
+#[test]
+fn pings_are_answered_and_a_silent_initiator_is_pinged_then_dropped() {
+    let mut d = Dialog::new();
+    let mut nop = NopOut::ping(5);
+    nop.as_bhs_mut().set_immediate(true);
+    assert_eq!(d.say(nop.into(), b"hello"), None);
+    let heard = d.heard();
+    assert!(heard[0].0.starts_with("NOP-In itt=0x5"), "{}", heard[0].0);
+    assert_eq!(heard[0].1, b"hello");
+
+    let due = d.connection.poll_timeout().expect("a ping is due");
+    d.connection.handle_timeout(due, &mut d.sent).expect("not lost yet");
+    assert!(d.heard()[0].0.starts_with("NOP-In itt=none"));
+    let due = d.connection.poll_timeout().expect("the answer is due");
+    assert_eq!(d.connection.handle_timeout(due, &mut d.sent), Err(Fatal::Silent));
+}
+
+#[test]
+fn task_management_and_logout_are_handed_up_and_answered() {
+    let mut d = Dialog::new();
+    let mut request = pdu::TaskManagementRequest::new(3, TaskManagementFunction::AbortTask, Lun::default());
+    request.as_bhs_mut().set_immediate(true);
+    request.referenced_task_tag.set(1);
+    let Some(Event::TaskManagement(request)) = d.say(request.into(), &[]) else { panic!("no event") };
+    assert_eq!((request.itt, request.referenced, request.function), (3, 1, 1));
+    d.connection.task_management_response(&request, TaskManagementResult::TaskDoesNotExist, &mut d.sent);
+    let mut logout = pdu::LogoutRequest::new(4, LogoutReason::CloseSession, 0);
+    logout.cmd_sn.set(100);
+    let Some(Event::Logout(logout)) = d.say(logout.into(), &[]) else { panic!("no event") };
+    d.connection.logout_response(&logout, LogoutResult::Success, &mut d.sent);
+    let heard = d.heard();
+    assert!(heard[0].0.starts_with("Task Management Response itt=0x3"), "{}", heard[0].0);
+    assert!(heard[1].0.starts_with("Logout Response itt=0x4"), "{}", heard[1].0);
+    assert!(heard[1].0.contains("expcmdsn=101 maxcmdsn=108"), "{}", heard[1].0);
+}
+
+#[test]
+fn a_long_text_answer_is_fetched_piece_by_piece() {
+    let mut d = Dialog::new();
+    let mut request = pdu::TextRequest::new(6, RESERVED_TAG);
+    request.as_bhs_mut().set_immediate(true);
+    let Some(Event::Text(exchange)) = d.say(request.into(), b"SendTargets=All\0") else { panic!("no event") };
+    assert_eq!(exchange.text, b"SendTargets=All\0");
+    let answer: Vec<u8> = (0..2500u32).map(|i| i as u8).collect();
+    d.connection.text_response(&exchange, answer.clone(), &mut d.sent);
+    let mut got: Vec<u8> = Vec::new();
+    loop {
+        let heard = d.heard();
+        assert_eq!(heard.len(), 1);
+        got.extend(&heard[0].1);
+        let Some(tag) = d.connection.text.tag else { break };
+        let mut more = pdu::TextRequest::new(6, tag);
+        more.as_bhs_mut().set_immediate(true);
+        assert_eq!(d.say(more.into(), &[]), None);
+    }
+    assert_eq!(got, answer);
+}
+
+#[test]
+fn digests_cover_headers_data_and_padding() {
+    let mut d = Dialog::with(|config| (config.header_digest, config.data_digest) = (true, true));
+    let read = d.command(1, true, false, 511);
+    let task = d.start(read, &[]);
+    d.connection.put_data(task, vec![7; 511], &mut d.sent);
+    d.connection.finish(task, good(511, 0), &mut d.sent);
+    assert_eq!(d.heard()[0].1.len(), 511, "the cutter has verified both digests");
+}
+
+#[test]
+fn a_discovery_session_runs_no_command() {
+    let mut d = Dialog::with(|config| config.discovery = true);
+    let read = d.command(1, true, false, 512);
+    assert_eq!(d.say(read, &[]), None);
+    assert!(d.heard()[0].0.contains("Protocol Error"));
+}
+
+#[test]
+fn a_peer_that_is_rejected_without_end_is_dropped() {
+    let mut d = Dialog::new();
+    let snack = pdu::SnackRequest::new(pdu::SnackType::Status, RESERVED_TAG, RESERVED_TAG, 0, 0);
+    let outcome = (0..=MAX_REJECTS).map(|_| d.try_say(snack.into(), &[])).find(Result::is_err);
+    assert_eq!(outcome, Some(Err(Fatal::TooManyRejects)));
+}

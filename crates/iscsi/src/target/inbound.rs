@@ -1,0 +1,355 @@
+//! One write's data on its way in: immediate data, the unsolicited sequence, and the sequences that R2Ts ask for
+//! (RFC 7143 §4.2.5, §11.7, §11.8).
+//!
+//! Data comes strictly in order, because this target always negotiates DataPDUInOrder=Yes and DataSequenceInOrder=Yes.
+//! What has arrived is queued here until the logical unit takes it; what is asked for is bounded by what the unit wants.
+
+use std::collections::VecDeque;
+
+use super::payload::Payload;
+
+/// The limits that a connection's negotiation set for writes.
+#[derive(Clone, Copy, Debug)]
+pub struct WriteLimits {
+    /// MaxBurstLength, bytes: the longest solicited sequence.
+    pub max_burst: u32,
+    /// FirstBurstLength, bytes: immediate and unsolicited data together.
+    pub first_burst: u32,
+    /// MaxOutstandingR2T.
+    pub max_r2t: u16,
+    /// InitialR2T: no unsolicited Data-Out.
+    pub initial_r2t: bool,
+    /// ImmediateData.
+    pub immediate: bool,
+}
+
+/// An R2T to be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct R2t {
+    /// R2TSN, from 0 in each task.
+    pub r2t_sn: u32,
+    /// Buffer Offset, bytes.
+    pub offset: u32,
+    /// Desired Data Transfer Length, bytes.
+    pub len: u32,
+}
+
+/// What is wrong with a data PDU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InboundError {
+    /// Immediate or unsolicited data where negotiation allowed none: NON-ZERO… the sense is UNEXPECTED UNSOLICITED DATA (0C/0C).
+    #[error("unsolicited data that negotiation does not allow")]
+    UnexpectedUnsolicited,
+    /// More than FirstBurstLength, or more than the sequence was to carry.
+    #[error("data beyond the end of its sequence")]
+    TooMuch,
+    /// The offset is not where the last PDU ended.
+    #[error("data out of order")]
+    OutOfOrder,
+    /// DataSN is not the next.
+    #[error("a DataSN out of order")]
+    DataSn,
+    /// The F bit came before the sequence was complete.
+    #[error("a sequence that ended early")]
+    Incorrect,
+}
+
+/// A sequence of Data-Out PDUs that is due.
+#[derive(Clone, Copy, Debug)]
+struct Sequence {
+    /// End offset.
+    end: u32,
+    /// Next DataSN.
+    data_sn: u32,
+}
+
+/// The data of one write.
+#[derive(Debug)]
+pub struct Inbound<P> {
+    /// Expected data transfer length, bytes.
+    expected: u32,
+    /// Where the next byte from the wire belongs.
+    received: u32,
+    /// Where the next byte to the unit comes from.
+    taken: u32,
+    /// Up to where the unit wants data.
+    wanted: u32,
+    /// Up to where R2Ts have asked for it.
+    asked: u32,
+    /// The unsolicited sequence, while it is open.
+    unsolicited: Option<Sequence>,
+    /// Solicited sequences that are due, oldest first.
+    solicited: VecDeque<Sequence>,
+    next_r2t_sn: u32,
+    queue: VecDeque<P>,
+    /// The unit is finished or the task aborted: what still comes is dropped.
+    discard: bool,
+    /// The peer broke the rules: no more data is to be had.
+    failed: bool,
+}
+
+impl<P: Payload> Inbound<P> {
+    /// A command that expects no data-out.
+    pub fn none() -> Self {
+        Self::with(0, None)
+    }
+
+    fn with(expected: u32, unsolicited: Option<Sequence>) -> Self {
+        Self {
+            expected,
+            received: 0,
+            taken: 0,
+            wanted: 0,
+            asked: 0,
+            unsolicited,
+            solicited: VecDeque::new(),
+            next_r2t_sn: 0,
+            queue: VecDeque::new(),
+            discard: false,
+            failed: false,
+        }
+    }
+
+    /// A write command of `expected` bytes arrived with `immediate` data; `is_final` is its F bit: no unsolicited
+    /// Data-Out follows.
+    pub fn command(
+        expected: u32,
+        immediate: P,
+        is_final: bool,
+        limits: &WriteLimits,
+    ) -> Result<Self, InboundError> {
+        let len = immediate.len() as u64;
+        if len > 0 && !limits.immediate {
+            return Err(InboundError::UnexpectedUnsolicited);
+        }
+        if !is_final && limits.initial_r2t {
+            return Err(InboundError::UnexpectedUnsolicited);
+        }
+        let bound = expected.min(limits.first_burst);
+        if len > u64::from(bound) {
+            return Err(InboundError::TooMuch);
+        }
+        let unsolicited = (!is_final).then_some(Sequence { end: bound, data_sn: 0 });
+        let mut inbound = Self::with(expected, unsolicited);
+        inbound.store(immediate);
+        inbound.asked = inbound.received;
+        Ok(inbound)
+    }
+
+    fn store(&mut self, data: P) {
+        // The lengths were checked against `expected`, a u32, by the callers.
+        self.received += data.len() as u32;
+        if self.discard {
+            self.taken = self.received;
+        } else if !data.is_empty() {
+            self.queue.push_back(data);
+        }
+    }
+
+    /// A Data-Out arrived. `solicited` tells that it named an R2T's Target Transfer Tag.
+    pub fn data_out(
+        &mut self,
+        offset: u32,
+        data_sn: u32,
+        data: P,
+        is_final: bool,
+        solicited: bool,
+    ) -> Result<(), InboundError> {
+        let sequence = match solicited {
+            true => self.solicited.front_mut().ok_or(InboundError::TooMuch)?,
+            false => self.unsolicited.as_mut().ok_or(InboundError::UnexpectedUnsolicited)?,
+        };
+        if offset != self.received {
+            return Err(InboundError::OutOfOrder);
+        }
+        if data_sn != sequence.data_sn {
+            return Err(InboundError::DataSn);
+        }
+        let end = u64::from(offset) + data.len() as u64;
+        if end > u64::from(sequence.end) {
+            return Err(InboundError::TooMuch);
+        }
+        sequence.data_sn = sequence.data_sn.wrapping_add(1);
+        let complete = end == u64::from(sequence.end);
+        if solicited {
+            // An R2T's sequence carries exactly what it asked for (RFC 7143 §11.8.2).
+            if is_final != complete {
+                return Err(InboundError::Incorrect);
+            }
+            if is_final {
+                self.solicited.pop_front();
+            }
+        } else if is_final {
+            self.unsolicited = None;
+        } else if complete && self.received != end as u32 && data.is_empty() {
+            return Err(InboundError::Incorrect);
+        }
+        self.store(data);
+        if !solicited {
+            self.asked = self.received;
+        }
+        Ok(())
+    }
+
+    /// The unit wants the next `len` bytes; says how many of them there will be.
+    pub fn want(&mut self, len: usize) -> usize {
+        let left = (self.expected - self.taken) as usize;
+        let len = len.min(left);
+        self.wanted = self.wanted.max(self.taken + len as u32);
+        len
+    }
+
+    /// The next R2T that what is wanted calls for, within the limits. None while the unsolicited sequence is open.
+    pub fn next_r2t(&mut self, limits: &WriteLimits) -> Option<R2t> {
+        if self.discard
+            || self.unsolicited.is_some()
+            || self.asked >= self.wanted
+            || self.solicited.len() >= usize::from(limits.max_r2t.max(1))
+        {
+            return None;
+        }
+        let len = (self.wanted - self.asked).min(limits.max_burst);
+        let r2t = R2t { r2t_sn: self.next_r2t_sn, offset: self.asked, len };
+        self.next_r2t_sn += 1;
+        self.asked += len;
+        self.solicited.push_back(Sequence { end: self.asked, data_sn: 0 });
+        Some(r2t)
+    }
+
+    /// Bytes that have arrived and were not taken.
+    pub fn available(&self) -> usize {
+        (self.received - self.taken) as usize
+    }
+
+    /// Takes exactly `len` bytes, which are [`Self::available`].
+    pub fn take(&mut self, len: usize, mut give: impl FnMut(P)) {
+        let mut left = len;
+        while left > 0 {
+            let Some(front) = self.queue.front_mut() else { break };
+            if front.len() <= left {
+                left -= front.len();
+                if let Some(whole) = self.queue.pop_front() {
+                    give(whole);
+                }
+            } else {
+                give(front.split_to(left));
+                left = 0;
+            }
+        }
+        self.taken += (len - left) as u32;
+    }
+
+    /// Drops what is queued and whatever else arrives: the unit is finished with the command.
+    pub fn discard(&mut self) {
+        self.discard = true;
+        self.queue.clear();
+        self.taken = self.received;
+    }
+
+    /// Gives up on data that broke the rules: nothing more is owed or had.
+    pub fn fail(&mut self) {
+        self.discard();
+        self.failed = true;
+        self.unsolicited = None;
+        self.solicited.clear();
+    }
+
+    /// Whether [`Self::fail`] was called.
+    pub fn failed(&self) -> bool {
+        self.failed
+    }
+
+    /// Whether a sequence is open, so that the response must wait (RFC 7143 §11.4.2).
+    pub fn owed(&self) -> bool {
+        self.unsolicited.is_some() || !self.solicited.is_empty()
+    }
+
+    /// R2Ts sent so far: the R2TSN of the next, reported as ExpDataSN of a write's response (§11.4.8).
+    pub fn r2ts(&self) -> u32 {
+        self.next_r2t_sn
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: WriteLimits =
+        WriteLimits { max_burst: 8, first_burst: 6, max_r2t: 2, initial_r2t: false, immediate: true };
+
+    fn taken(inbound: &mut Inbound<Vec<u8>>, len: usize) -> Vec<u8> {
+        let mut all = Vec::new();
+        inbound.take(len, |p| all.extend(p));
+        all
+    }
+
+    #[test]
+    fn immediate_unsolicited_and_solicited_data_arrive_in_order() {
+        let mut w = Inbound::command(30, vec![0, 1], false, &LIMITS).unwrap();
+        assert_eq!(w.want(100), 30);
+        assert_eq!(w.next_r2t(&LIMITS), None, "the unsolicited sequence is open");
+        w.data_out(2, 0, vec![2, 3], false, false).unwrap();
+        w.data_out(4, 1, vec![4], true, false).unwrap();
+        assert_eq!(w.next_r2t(&LIMITS), Some(R2t { r2t_sn: 0, offset: 5, len: 8 }));
+        assert_eq!(w.next_r2t(&LIMITS), Some(R2t { r2t_sn: 1, offset: 13, len: 8 }));
+        assert_eq!(w.next_r2t(&LIMITS), None, "MaxOutstandingR2T");
+        w.data_out(5, 0, (5..13).collect(), true, true).unwrap();
+        assert_eq!(w.next_r2t(&LIMITS), Some(R2t { r2t_sn: 2, offset: 21, len: 8 }));
+        w.data_out(13, 0, (13..21).collect(), true, true).unwrap();
+        assert_eq!(w.next_r2t(&LIMITS), Some(R2t { r2t_sn: 3, offset: 29, len: 1 }));
+        w.data_out(21, 0, (21..25).collect(), false, true).unwrap();
+        assert!(w.owed());
+        w.data_out(25, 1, (25..29).collect(), true, true).unwrap();
+        w.data_out(29, 0, vec![29], true, true).unwrap();
+        assert!(!w.owed());
+        assert_eq!(w.available(), 30);
+        assert_eq!(taken(&mut w, 7), (0..7).collect::<Vec<u8>>());
+        assert_eq!(taken(&mut w, 23), (7..30).collect::<Vec<u8>>());
+    }
+
+    #[test]
+    fn r2ts_ask_for_no_more_than_the_unit_wants() {
+        let mut w = Inbound::command(30, Vec::new(), true, &LIMITS).unwrap();
+        assert_eq!(w.next_r2t(&LIMITS), None);
+        assert_eq!(w.want(3), 3);
+        assert_eq!(w.next_r2t(&LIMITS), Some(R2t { r2t_sn: 0, offset: 0, len: 3 }));
+        assert_eq!(w.next_r2t(&LIMITS), None);
+    }
+
+    #[test]
+    fn data_that_breaks_the_rules_is_refused() {
+        let none = WriteLimits { initial_r2t: true, immediate: false, ..LIMITS };
+        assert_eq!(
+            Inbound::command(9, vec![1], true, &none).unwrap_err(),
+            InboundError::UnexpectedUnsolicited
+        );
+        assert_eq!(
+            Inbound::command(9, Vec::new(), false, &none).unwrap_err(),
+            InboundError::UnexpectedUnsolicited
+        );
+        assert_eq!(Inbound::command(9, vec![0; 7], true, &LIMITS).unwrap_err(), InboundError::TooMuch);
+        assert_eq!(Inbound::command(3, vec![0; 4], true, &LIMITS).unwrap_err(), InboundError::TooMuch);
+        let mut w = Inbound::command(30, Vec::new(), true, &LIMITS).unwrap();
+        assert_eq!(w.data_out(0, 0, vec![1], true, false).unwrap_err(), InboundError::UnexpectedUnsolicited);
+        assert_eq!(w.data_out(0, 0, vec![1], true, true).unwrap_err(), InboundError::TooMuch);
+        w.want(8);
+        w.next_r2t(&LIMITS).unwrap();
+        assert_eq!(w.data_out(1, 0, vec![1], true, true).unwrap_err(), InboundError::OutOfOrder);
+        assert_eq!(w.data_out(0, 5, vec![1], true, true).unwrap_err(), InboundError::DataSn);
+        assert_eq!(w.data_out(0, 0, vec![1; 9], true, true).unwrap_err(), InboundError::TooMuch);
+        assert_eq!(w.data_out(0, 0, vec![1; 7], true, true).unwrap_err(), InboundError::Incorrect);
+    }
+
+    #[test]
+    fn a_finished_unit_discards_what_is_still_owed() {
+        let mut w = Inbound::command(30, vec![1, 2], true, &LIMITS).unwrap();
+        w.want(10);
+        w.next_r2t(&LIMITS).unwrap();
+        w.discard();
+        assert!(w.owed());
+        w.data_out(2, 0, vec![9; 8], true, true).unwrap();
+        assert!(!w.owed());
+        assert_eq!(w.available(), 0);
+        assert_eq!(w.next_r2t(&LIMITS), None);
+    }
+}

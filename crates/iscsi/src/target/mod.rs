@@ -1,0 +1,21 @@
+//! The target's side of a connection in full-feature phase, without I/O.
+//!
+//! [`Connection`] is fed the PDUs that its driver has cut from the stream ([`Connection::handle`]), gives back what they
+//! mean ([`Event`]), and writes its own PDUs, in order, to a [`Sink`]. It owns StatSN, the task table and the sequencing of
+//! data in both directions; the [`window`] of CmdSNs may be shared with the session's other connections. It runs no
+//! command and knows no unit.
+
+mod connection;
+pub mod inbound;
+pub mod payload;
+mod respond;
+mod tasks;
+pub mod window;
+
+pub use connection::{
+    Abort, Completion, Config, Connection, Event, Fatal, LogoutRequest, ScsiCommand, TaskManagement,
+    TextExchange,
+};
+pub use payload::{Payload, Sink};
+pub use tasks::{Task, TaskKey};
+pub use window::{Admission, Cid, CommandWindow, Window};

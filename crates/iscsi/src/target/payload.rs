@@ -1,0 +1,54 @@
+//! What the target's state machine needs of payload buffers and of the place that its PDUs go to.
+
+use crate::digest::{self, DigestBytes};
+
+/// Bytes that a PDU carries, by reference: cheap to cut, never looked into on the way through.
+pub trait Payload: Clone {
+    /// Bytes.
+    fn len(&self) -> usize;
+    /// Whether there are none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+    /// Takes the first `n` bytes off. `n` is at most [`Self::len`].
+    fn split_to(&mut self, n: usize) -> Self;
+    /// The CRC32C of these bytes and of the zeros that pad them to a multiple of four (RFC 7143 §13.1), together with a
+    /// payload that will not change any more: one whose memory others may write at the same time copies itself first.
+    fn with_digest(self) -> (Self, DigestBytes);
+    /// Copies the bytes out: text, parameter lists; never the data path.
+    fn to_vec(&self) -> Vec<u8>;
+}
+
+impl Payload for Vec<u8> {
+    fn len(&self) -> usize {
+        Vec::len(self)
+    }
+    fn split_to(&mut self, n: usize) -> Self {
+        let rest = self.split_off(n);
+        std::mem::replace(self, rest)
+    }
+    fn with_digest(self) -> (Self, DigestBytes) {
+        let value = digest::data(&self);
+        (self, value)
+    }
+    fn to_vec(&self) -> Vec<u8> {
+        self.clone()
+    }
+}
+
+/// Where finished PDUs go, in order: the one queue in front of a connection's socket.
+pub trait Sink<P> {
+    /// Appends bytes, copied.
+    fn bytes(&mut self, bytes: &[u8]);
+    /// Appends a payload, by reference.
+    fn payload(&mut self, payload: P);
+}
+
+impl<P: Payload> Sink<P> for Vec<u8> {
+    fn bytes(&mut self, bytes: &[u8]) {
+        self.extend_from_slice(bytes);
+    }
+    fn payload(&mut self, payload: P) {
+        self.extend_from_slice(&payload.to_vec());
+    }
+}

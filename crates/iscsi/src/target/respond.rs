@@ -1,0 +1,363 @@
+//! The PDUs that a target sends on one connection in full-feature phase, in the order of their StatSNs.
+//!
+//! Each call appends whole PDUs to the sink, with the digests and the padding that were negotiated. A read's last piece of
+//! data is held back until its status is known, so that both leave in one PDU (RFC 7143 §11.7.2).
+
+use std::cmp::Ordering;
+
+use super::connection::{Completion, Connection, LogoutRequest, TaskManagement, TextExchange, TextState};
+use super::inbound::WriteLimits;
+use super::payload::{Payload, Sink};
+use super::tasks::{Task, TaskKey};
+use crate::digest;
+use crate::pdu::{
+    self, AsyncEvent, Bhs, LogoutResult, Lun, RESERVED_TAG, RejectReason, Residual, ResponseCode,
+    TaskManagementResult,
+};
+
+/// Writes the numbers that a target's PDU carries into its fields.
+macro_rules! number {
+    ($header:ident, $numbers:expr $(, $stat_sn:expr)?) => {
+        let (exp_cmd_sn, max_cmd_sn) = $numbers;
+        $header.exp_cmd_sn.set(exp_cmd_sn);
+        $header.max_cmd_sn.set(max_cmd_sn);
+        $($header.stat_sn.set($stat_sn);)?
+    };
+}
+
+impl<P: Payload> Connection<P> {
+    /// ExpCmdSN and MaxCmdSN as they are now.
+    fn numbers(&mut self) -> (u32, u32) {
+        self.window.with(|window| (window.exp_cmd_sn(), window.max_cmd_sn()))
+    }
+
+    fn next_stat_sn(&mut self) -> u32 {
+        let stat_sn = self.stat_sn;
+        self.stat_sn = stat_sn.wrapping_add(1);
+        stat_sn
+    }
+
+    /// Put_Data: the next bytes of a task's data-in. What passes the expected length is dropped.
+    pub fn put_data(&mut self, key: TaskKey, mut data: P, sink: &mut impl Sink<P>) {
+        let Some(task) = self.tasks.get_mut(key) else { return };
+        if task.aborted || data.is_empty() {
+            return;
+        }
+        let room = (task.expected_in - task.put) as usize;
+        if data.len() > room {
+            data = data.split_to(room);
+        }
+        if data.is_empty() {
+            return;
+        }
+        task.put += data.len() as u32;
+        let earlier = task.tail.replace(data);
+        if let Some(earlier) = earlier {
+            self.send_data(key, earlier, None, sink);
+        }
+    }
+
+    /// The unit has finished with a task: answers it, at once or when the data that its initiator owes has come.
+    pub fn finish(&mut self, key: TaskKey, completion: Completion, sink: &mut impl Sink<P>) {
+        let Some(task) = self.tasks.get_mut(key) else { return };
+        if task.aborted {
+            self.forget(key);
+            return;
+        }
+        task.inbound.discard();
+        if task.inbound.owed() {
+            task.finished = Some(completion);
+            return;
+        }
+        self.answer(key, completion, sink);
+    }
+
+    /// Answers a task that waited for the data that was owed to it.
+    pub(super) fn settle(&mut self, key: TaskKey, sink: &mut impl Sink<P>) {
+        if let Some(completion) = self.tasks.get_mut(key).and_then(|task| task.finished.take()) {
+            self.answer(key, completion, sink);
+        }
+    }
+
+    fn answer(&mut self, key: TaskKey, completion: Completion, sink: &mut impl Sink<P>) {
+        let Some(task) = self.tasks.get_mut(key) else { return };
+        let completion = task.refused.take().unwrap_or(completion);
+        let residuals = Residuals::of(task, &completion);
+        let collapsed = completion.sense.is_none() && !task.bidirectional;
+        if let Some(tail) = task.tail.take() {
+            let status = collapsed.then_some((completion.status, residuals.main));
+            self.send_data(key, tail, Some(status), sink);
+            if collapsed {
+                return;
+            }
+        }
+        let Some(task) = self.forget(key) else { return };
+        let stat_sn = self.next_stat_sn();
+        let numbers = self.numbers();
+        let sense = completion.sense.unwrap_or_default();
+        let mut response =
+            pdu::ScsiResponse::new(task.itt, ResponseCode::CommandCompleted, completion.status);
+        number!(response, numbers, stat_sn);
+        response.exp_data_sn.set(task.data_sn.wrapping_add(task.inbound.r2ts()));
+        response.set_residual(residuals.main);
+        response.set_bidi_residual(residuals.read);
+        let mut segment = Vec::new();
+        if !sense.is_empty() {
+            segment.reserve(2 + sense.len());
+            segment.extend_from_slice(&(sense.len() as u16).to_be_bytes());
+            segment.extend_from_slice(&sense);
+        }
+        self.send_small(response.into(), &segment, sink);
+    }
+
+    /// Sends a run of data-in. `end` is `None` while more follows; at the end it may bring the status along.
+    fn send_data(
+        &mut self,
+        key: TaskKey,
+        mut data: P,
+        end: Option<Option<(u8, Residual)>>,
+        sink: &mut impl Sink<P>,
+    ) {
+        let collapse = matches!(end, Some(Some(_)));
+        // The task's place in the window is free before its status is sent, so that the status can say so.
+        let mut ended = None;
+        if collapse {
+            ended = self.forget(key);
+        }
+        let numbers = self.numbers();
+        let stat_sn = if collapse { self.next_stat_sn() } else { 0 };
+        let (max_burst, max_segment) = (self.limits.max_burst, self.peer_max_data_segment);
+        while !data.is_empty() {
+            let Some(task) = ended.as_mut().or_else(|| self.tasks.get_mut(key)) else { return };
+            let in_burst = max_burst - task.sent % max_burst;
+            let len = data.len().min(max_segment as usize).min(in_burst as usize);
+            let piece = data.split_to(len);
+            let last = data.is_empty() && end.is_some();
+            let is_final = last || len == in_burst as usize;
+            let mut header = pdu::DataIn::new(task.itt, task.data_sn, task.sent);
+            header.set_final(is_final);
+            task.data_sn = task.data_sn.wrapping_add(1);
+            task.sent += len as u32;
+            number!(header, numbers);
+            if last && let Some(Some((status, residual))) = end {
+                header.set_status(status, residual);
+                header.stat_sn.set(stat_sn);
+            }
+            self.send(header.into(), piece, sink);
+        }
+    }
+
+    /// Sends the R2Ts that a task is due.
+    pub(super) fn solicit(&mut self, key: TaskKey, limits: &WriteLimits, sink: &mut impl Sink<P>) {
+        let Some(task) = self.tasks.get_mut(key) else { return };
+        if task.aborted {
+            return;
+        }
+        let (itt, lun) = (task.itt, task.lun);
+        while let Some(r2t) = self.tasks.get_mut(key).and_then(|task| task.inbound.next_r2t(limits)) {
+            let numbers = self.numbers();
+            let mut header = pdu::ReadyToTransfer::new(itt, key.tag(), lun, r2t.r2t_sn, r2t.offset, r2t.len);
+            // An R2T shows the next StatSN without taking it (RFC 7143 §11.8.3).
+            number!(header, numbers, self.stat_sn);
+            self.send_small(header.into(), &[], sink);
+        }
+    }
+
+    /// Answers a NOP-Out (RFC 7143 §11.19).
+    pub(super) fn pong(&mut self, nop: &pdu::NopOut, mut data: P, immediate: bool, sink: &mut impl Sink<P>) {
+        self.done_with(immediate);
+        let stat_sn = self.next_stat_sn();
+        let numbers = self.numbers();
+        if data.len() > self.peer_max_data_segment as usize {
+            data = data.split_to(self.peer_max_data_segment as usize);
+        }
+        let mut header = pdu::NopIn::answer(nop.itt.get());
+        number!(header, numbers, stat_sn);
+        self.send(header.into(), data, sink);
+    }
+
+    /// Asks the initiator for a sign of life.
+    pub(super) fn send_ping(&mut self, tag: u32, sink: &mut impl Sink<P>) {
+        let numbers = self.numbers();
+        let mut header = pdu::NopIn::ping(tag, Lun::default());
+        number!(header, numbers, self.stat_sn);
+        self.send_small(header.into(), &[], sink);
+    }
+
+    /// Answers a task management request (RFC 7143 §11.6.1).
+    pub fn task_management_response(
+        &mut self,
+        request: &TaskManagement,
+        result: TaskManagementResult,
+        sink: &mut impl Sink<P>,
+    ) {
+        self.done_with(request.immediate);
+        let stat_sn = self.next_stat_sn();
+        let numbers = self.numbers();
+        let mut header = pdu::TaskManagementResponse::new(request.itt, result);
+        number!(header, numbers, stat_sn);
+        self.send_small(header.into(), &[], sink);
+    }
+
+    /// Answers a text request with `keys`, in as many PDUs as the initiator's MaxRecvDataSegmentLength makes of them.
+    pub fn text_response(&mut self, exchange: &TextExchange, keys: Vec<u8>, sink: &mut impl Sink<P>) {
+        self.text.reply = keys;
+        self.send_text(exchange.itt, exchange.lun, exchange.immediate, exchange.is_final, sink);
+    }
+
+    /// Asks for more of the initiator's text, or sends more of ours.
+    pub(super) fn continue_text(&mut self, itt: u32, lun: Lun, immediate: bool, sink: &mut impl Sink<P>) {
+        self.send_text(itt, lun, immediate, true, sink);
+    }
+
+    fn send_text(&mut self, itt: u32, lun: Lun, immediate: bool, is_final: bool, sink: &mut impl Sink<P>) {
+        self.done_with(immediate);
+        let stat_sn = self.next_stat_sn();
+        let numbers = self.numbers();
+        let limit = (self.peer_max_data_segment as usize).min(8192);
+        let asking = !self.text.request.is_empty();
+        let cut = self.text.reply.len().min(limit);
+        let rest = self.text.reply.split_off(cut);
+        let segment = std::mem::replace(&mut self.text.reply, rest);
+        let more = !self.text.reply.is_empty();
+        // The exchange ends when both sides have nothing more to say (§11.10.1, §11.11.1).
+        let over = is_final && !more && !asking;
+        let tag = if over { RESERVED_TAG } else { self.tag() };
+        self.text.tag = (!over).then_some(tag);
+        if over {
+            self.text = TextState::default();
+        }
+        let mut header = pdu::TextResponse::new(itt, tag);
+        header.lun = lun;
+        header.set_continues(more);
+        number!(header, numbers, stat_sn);
+        self.send_small(header.into(), &segment, sink);
+    }
+
+    /// Answers a logout request (RFC 7143 §11.15). The driver closes what was asked for after it has left.
+    pub fn logout_response(
+        &mut self,
+        request: &LogoutRequest,
+        result: LogoutResult,
+        sink: &mut impl Sink<P>,
+    ) {
+        self.done_with(request.immediate);
+        let stat_sn = self.next_stat_sn();
+        let numbers = self.numbers();
+        let mut header = pdu::LogoutResponse::new(request.itt, result, 2, 0);
+        number!(header, numbers, stat_sn);
+        self.send_small(header.into(), &[], sink);
+    }
+
+    /// Tells the initiator of something that it did not ask about (RFC 7143 §11.9): a logout that the target wants, a
+    /// connection or session that it is about to drop. `parameters` are Parameter1 to 3 of the event.
+    pub fn async_message(&mut self, event: AsyncEvent, parameters: [u16; 3], sink: &mut impl Sink<P>) {
+        let stat_sn = self.next_stat_sn();
+        let numbers = self.numbers();
+        let mut header = pdu::AsyncMessage::new(event, Lun::default(), parameters);
+        number!(header, numbers, stat_sn);
+        self.send_small(header.into(), &[], sink);
+    }
+
+    pub(super) fn send_reject(&mut self, reason: RejectReason, bhs: &Bhs, sink: &mut impl Sink<P>) {
+        let stat_sn = self.next_stat_sn();
+        let numbers = self.numbers();
+        let mut header = pdu::Reject::new(reason);
+        number!(header, numbers, stat_sn);
+        self.send_small(header.into(), bhs.bytes(), sink);
+    }
+
+    /// Gives back the place of a numbered PDU that is not a SCSI command.
+    fn done_with(&mut self, immediate: bool) {
+        if !immediate {
+            self.window.with(|window| window.complete());
+        }
+    }
+
+    /// Sends a PDU whose data segment is not worth a buffer.
+    fn send_small(&mut self, bhs: Bhs, segment: &[u8], sink: &mut impl Sink<P>) {
+        self.send_header(bhs, segment.len(), sink);
+        if segment.is_empty() {
+            return;
+        }
+        sink.bytes(segment);
+        let pad = [0; 3];
+        let pad = &pad[..segment.len().wrapping_neg() % 4];
+        sink.bytes(pad);
+        if self.data_digest {
+            sink.bytes(&digest::data(segment));
+        }
+    }
+
+    /// Sends a PDU with `data` as its data segment.
+    fn send(&mut self, bhs: Bhs, data: P, sink: &mut impl Sink<P>) {
+        self.send_header(bhs, data.len(), sink);
+        if data.is_empty() {
+            return;
+        }
+        let pad = [0; 3];
+        let pad = &pad[..data.len().wrapping_neg() % 4];
+        let mut digest = None;
+        let data = match self.data_digest {
+            false => data,
+            true => {
+                let (data, value) = data.with_digest();
+                digest = Some(value);
+                data
+            }
+        };
+        sink.payload(data);
+        if !pad.is_empty() {
+            sink.bytes(pad);
+        }
+        if let Some(digest) = digest {
+            sink.bytes(&digest);
+        }
+    }
+
+    fn send_header(&mut self, mut bhs: Bhs, data_len: usize, sink: &mut impl Sink<P>) {
+        bhs.set_data_segment_len(data_len);
+        sink.bytes(bhs.bytes());
+        if self.header_digest {
+            sink.bytes(&digest::header(bhs.bytes(), &[]));
+        }
+    }
+}
+
+/// What was not moved, or would have been but for want of room (RFC 7143 §11.4.5).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Residuals {
+    /// Of the command's one direction, or of data-out if it has both.
+    main: Residual,
+    /// Of a bidirectional command's data-in.
+    read: Residual,
+}
+
+impl Residuals {
+    fn of<P>(task: &Task<P>, completion: &Completion) -> Self {
+        // A command that failed on its way moved what was put, whatever it wanted.
+        let good = completion.status == 0;
+        let wanted_in = if good { completion.wanted_in } else { u64::from(task.put) };
+        let read = residual(wanted_in, task.expected_in);
+        let write = residual(completion.wanted_out, task.expected_out);
+        match (task.bidirectional, task.expected_out > 0) {
+            (true, _) => Self { main: write, read },
+            (false, true) => Self { main: write, read: Residual::Exact },
+            // With no direction announced, data that the CDB calls for is an overflow of nothing expected.
+            (false, false) if task.expected_in == 0 && completion.wanted_out > 0 => {
+                Self { main: write, read: Residual::Exact }
+            }
+            (false, false) => Self { main: read, read: Residual::Exact },
+        }
+    }
+}
+
+fn residual(wanted: u64, expected: u32) -> Residual {
+    let expected = u64::from(expected);
+    let clamp = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
+    match wanted.cmp(&expected) {
+        Ordering::Equal => Residual::Exact,
+        Ordering::Greater => Residual::Overflow(clamp(wanted - expected)),
+        Ordering::Less => Residual::Underflow(clamp(expected - wanted)),
+    }
+}

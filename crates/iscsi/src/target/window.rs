@@ -1,0 +1,191 @@
+//! A session's command window: which command comes next, and how many more the initiator may send (RFC 7143 §4.2.2.1).
+//!
+//! Owns ExpCmdSN and MaxCmdSN and nothing else. Connections keep the PDUs that arrive too early themselves; the window
+//! says when they may be delivered. A session of one connection owns its window; the connections of a larger one share
+//! it behind a mutex that is taken once for each PDU, never across I/O.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::sn;
+
+/// Which connection of a session: its CID (RFC 7143 §11.12.7).
+pub type Cid = u16;
+
+/// What to do with a numbered command that has arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Admission {
+    /// It is the next one: deliver it now, then whatever it released.
+    Deliver,
+    /// Earlier ones are missing: keep it until the window has moved past it.
+    Hold,
+    /// Outside the window, or there already: ignore it silently, as §4.2.2.1 demands.
+    Ignore,
+}
+
+/// ExpCmdSN, MaxCmdSN and the numbers that arrived ahead of their turn.
+#[derive(Debug)]
+pub struct CommandWindow {
+    exp: u32,
+    max: u32,
+    early: BTreeMap<u32, Option<Cid>>,
+    released: Vec<Cid>,
+}
+
+impl CommandWindow {
+    /// A window that expects `first` (the CmdSN of the leading login request, which is not consumed by it) and lets
+    /// `depth` commands be outstanding at once (1 to 2³¹−1).
+    pub fn new(first: u32, depth: u32) -> Self {
+        let depth = depth.clamp(1, (1 << 31) - 1);
+        Self { exp: first, max: first.wrapping_add(depth - 1), early: BTreeMap::new(), released: Vec::new() }
+    }
+
+    /// The next CmdSN to be delivered.
+    pub fn exp_cmd_sn(&self) -> u32 {
+        self.exp
+    }
+
+    /// The last CmdSN that the initiator may use now.
+    pub fn max_cmd_sn(&self) -> u32 {
+        self.max
+    }
+
+    /// A non-immediate command numbered `cmd_sn` arrived on connection `cid`.
+    pub fn receive(&mut self, cmd_sn: u32, cid: Cid) -> Admission {
+        if cmd_sn == self.exp && self.early.is_empty() && cmd_sn != self.max.wrapping_add(1) {
+            self.exp = self.exp.wrapping_add(1);
+            return Admission::Deliver;
+        }
+        if sn::lt(cmd_sn, self.exp) || sn::lt(self.max, cmd_sn) {
+            return Admission::Ignore;
+        }
+        if cmd_sn == self.exp {
+            self.advance();
+            return Admission::Deliver;
+        }
+        match self.early.entry(cmd_sn) {
+            std::collections::btree_map::Entry::Occupied(_) => Admission::Ignore,
+            std::collections::btree_map::Entry::Vacant(place) => {
+                place.insert(Some(cid));
+                Admission::Hold
+            }
+        }
+    }
+
+    /// Fills the place of a command that will not be run: one that ABORT TASK named before it arrived
+    /// (RFC 7143 §11.5.1), or one held by a connection that is gone. True if the place was open.
+    pub fn skip(&mut self, cmd_sn: u32) -> bool {
+        if sn::lt(cmd_sn, self.exp) || sn::lt(self.max, cmd_sn) {
+            return false;
+        }
+        let open = !matches!(self.early.get(&cmd_sn), Some(None));
+        if cmd_sn == self.exp {
+            self.advance();
+        } else {
+            self.early.insert(cmd_sn, None);
+        }
+        // Nothing will ever complete it, so its place in the window is given back now.
+        if open {
+            self.complete();
+        }
+        open
+    }
+
+    fn advance(&mut self) {
+        self.exp = self.exp.wrapping_add(1);
+        while let Some(entry) = self.early.remove(&self.exp) {
+            if let Some(cid) = entry
+                && !self.released.contains(&cid)
+            {
+                self.released.push(cid);
+            }
+            self.exp = self.exp.wrapping_add(1);
+        }
+    }
+
+    /// A delivered command is finished: the initiator may have one more.
+    pub fn complete(&mut self) {
+        self.max = self.max.wrapping_add(1);
+    }
+
+    /// The connections that hold commands which have become deliverable since the last call.
+    pub fn take_released(&mut self) -> Vec<Cid> {
+        std::mem::take(&mut self.released)
+    }
+
+    /// Whether [`Self::take_released`] has anything.
+    pub fn has_released(&self) -> bool {
+        !self.released.is_empty()
+    }
+}
+
+/// A window as a connection holds it.
+#[derive(Debug)]
+pub enum Window {
+    /// The session has one connection for ever (MaxConnections=1): no sharing, no lock.
+    Own(Box<CommandWindow>),
+    /// Shared by the session's connections, on whatever cores they are.
+    Shared(Arc<Mutex<CommandWindow>>),
+}
+
+impl Window {
+    /// Runs `f` on the window. Never call out of `f`.
+    pub fn with<T>(&mut self, f: impl FnOnce(&mut CommandWindow) -> T) -> T {
+        match self {
+            Self::Own(window) => f(window),
+            Self::Shared(window) => f(&mut window.lock().unwrap_or_else(PoisonError::into_inner)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_in_order_are_delivered_and_the_window_moves_with_completions() {
+        let mut w = CommandWindow::new(10, 4);
+        assert_eq!((w.exp_cmd_sn(), w.max_cmd_sn()), (10, 13));
+        for sn in 10..14 {
+            assert_eq!(w.receive(sn, 0), Admission::Deliver);
+        }
+        assert_eq!(w.receive(14, 0), Admission::Ignore, "the window is full");
+        w.complete();
+        assert_eq!(w.receive(14, 0), Admission::Deliver);
+        assert_eq!(w.receive(14, 0), Admission::Ignore, "a duplicate");
+    }
+
+    #[test]
+    fn a_gap_holds_later_commands_until_it_is_filled() {
+        let mut w = CommandWindow::new(u32::MAX, 8);
+        assert_eq!(w.receive(1, 2), Admission::Hold);
+        assert_eq!(w.receive(0, 1), Admission::Hold);
+        assert_eq!(w.receive(1, 3), Admission::Ignore);
+        assert_eq!(w.receive(u32::MAX, 1), Admission::Deliver);
+        assert_eq!(w.exp_cmd_sn(), 2);
+        assert_eq!(w.take_released(), vec![1, 2]);
+        assert!(!w.has_released());
+    }
+
+    #[test]
+    fn a_skipped_number_lets_the_rest_go_on() {
+        let mut w = CommandWindow::new(5, 4);
+        assert_eq!(w.receive(7, 0), Admission::Hold);
+        assert!(w.skip(6));
+        assert!(!w.skip(6));
+        assert!(w.skip(5));
+        assert_eq!(w.exp_cmd_sn(), 8);
+        assert_eq!(w.take_released(), vec![0]);
+        assert!(!w.skip(5), "it is behind the window");
+        assert_eq!(w.max_cmd_sn(), 10);
+    }
+
+    #[test]
+    fn the_window_works_across_the_wrap_of_serial_numbers() {
+        let mut w = CommandWindow::new(u32::MAX - 1, 4);
+        for i in 0..100u32 {
+            assert_eq!(w.receive((u32::MAX - 1).wrapping_add(i), 0), Admission::Deliver);
+            w.complete();
+        }
+    }
+}
