@@ -3,8 +3,10 @@
 
 pub mod chap;
 pub mod digest;
+pub mod discovery;
 pub mod frame;
 pub mod keys;
+pub mod login;
 pub mod name;
 pub mod pdu;
 pub mod sn;

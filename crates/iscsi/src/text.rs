@@ -210,6 +210,12 @@ impl Assembler {
         &self.bytes
     }
 
+    /// Takes the whole text out; the next call to [`Assembler::push`] starts anew.
+    pub fn take(&mut self) -> Vec<u8> {
+        self.complete = true;
+        std::mem::take(&mut self.bytes)
+    }
+
     /// Whether a part is held whose rest has not come.
     pub fn is_pending(&self) -> bool {
         !self.complete

@@ -474,4 +474,4 @@ fn parse_in_range(value: &str, low: u32, high: u32) -> Option<u32> {
 
 #[cfg(test)]
 #[path = "tests.rs"]
-mod tests;
+pub(crate) mod tests;
