@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod attention;
+pub mod cdb;
 pub mod copy;
 pub mod reservation;
 pub mod sense;

@@ -221,6 +221,11 @@ impl Sense {
             .with_key_specific(KeySpecific::Field(FieldPointer { in_cdb: true, byte, bit }))
     }
 
+    /// INVALID FIELD IN CDB at the SERVICE ACTION of byte 1: the operation code is known, the service action is not.
+    pub const fn invalid_service_action() -> Self {
+        Self::invalid_field_in_cdb(1, Some(4))
+    }
+
     /// INVALID FIELD IN PARAMETER LIST: the field that starts at `byte` of the data-out.
     pub const fn invalid_field_in_parameter_list(byte: u16, bit: Option<u8>) -> Self {
         Self::in_parameter_list(AdditionalSense::INVALID_FIELD_IN_PARAMETER_LIST, byte, bit)
