@@ -15,10 +15,9 @@ pub use block::{
     Transfer, Unmap, Verify, WriteAndVerify, WriteAtomic, WriteSame,
 };
 pub use primary::{
-    Inquiry, LogSense, ModeSelect, ModeSense, PageControl, PersistentReserveIn, PersistentReserveInAction,
-    PersistentReserveOut, PersistentReserveOutAction, ReceiveCopyAction, ReceiveCopyResults, ReportLuns,
-    ReportSupportedOpcodes, ReportSupportedTmfs, ReportTargetPortGroups, ReportingOptions, SelectReport,
-    SendDiagnostic,
+    Inquiry, LogSense, ModeSelect, ModeSense, PageControl, PersistentReserveIn, PersistentReserveOut,
+    ReceiveCopyResults, ReportLuns, ReportSupportedOpcodes, ReportSupportedTmfs, ReportTargetPortGroups,
+    ReportingOptions, SelectReport, SendDiagnostic,
 };
 
 use crate::Sense;

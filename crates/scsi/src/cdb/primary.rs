@@ -2,6 +2,8 @@
 
 use super::{Bytes, table};
 use crate::Sense;
+use crate::copy::ResultsAction;
+use crate::reservation::{InAction, OutAction};
 
 /// INQUIRY.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,80 +101,33 @@ pub struct SendDiagnostic {
     pub parameter_len: u16,
 }
 
-/// Service actions of PERSISTENT RESERVE IN (SPC-4 table 212).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PersistentReserveInAction {
-    /// READ KEYS.
-    ReadKeys,
-    /// READ RESERVATION.
-    ReadReservation,
-    /// REPORT CAPABILITIES.
-    ReportCapabilities,
-    /// READ FULL STATUS.
-    ReadFullStatus,
-}
-
 /// PERSISTENT RESERVE IN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PersistentReserveIn {
     /// SERVICE ACTION.
-    pub action: PersistentReserveInAction,
+    pub action: InAction,
     /// ALLOCATION LENGTH in bytes.
     pub allocation: u16,
-}
-
-/// Service actions of PERSISTENT RESERVE OUT (SPC-4 table 222).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PersistentReserveOutAction {
-    /// REGISTER.
-    Register,
-    /// RESERVE.
-    Reserve,
-    /// RELEASE.
-    Release,
-    /// CLEAR.
-    Clear,
-    /// PREEMPT.
-    Preempt,
-    /// PREEMPT AND ABORT.
-    PreemptAndAbort,
-    /// REGISTER AND IGNORE EXISTING KEY.
-    RegisterAndIgnoreExistingKey,
-    /// REGISTER AND MOVE.
-    RegisterAndMove,
 }
 
 /// PERSISTENT RESERVE OUT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PersistentReserveOut {
     /// SERVICE ACTION.
-    pub action: PersistentReserveOutAction,
+    pub action: OutAction,
     /// SCOPE; only 0, LU_SCOPE, is in use. Whether it matters depends on the action, so it is not checked here.
     pub scope: u8,
-    /// TYPE, four bits as they are.
+    /// TYPE, four bits as they are: [`crate::reservation::ReservationType::from_code`] reads them.
     pub kind: u8,
     /// PARAMETER LIST LENGTH in bytes.
     pub parameter_len: u32,
-}
-
-/// Service actions of RECEIVE COPY RESULTS for list identifiers of one byte (SPC-4 table 273).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ReceiveCopyAction {
-    /// RECEIVE COPY STATUS (LID1).
-    Status,
-    /// RECEIVE COPY DATA (LID1).
-    Data,
-    /// RECEIVE COPY OPERATING PARAMETERS.
-    OperatingParameters,
-    /// RECEIVE COPY FAILURE DETAILS (LID1).
-    FailureDetails,
 }
 
 /// RECEIVE COPY RESULTS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReceiveCopyResults {
     /// SERVICE ACTION.
-    pub action: ReceiveCopyAction,
+    pub action: ResultsAction,
     /// LIST IDENTIFIER.
     pub list_id: u8,
     /// ALLOCATION LENGTH in bytes.
@@ -290,45 +245,26 @@ pub(super) fn send_diagnostic(b: &Bytes) -> SendDiagnostic {
     }
 }
 
-pub(super) fn persistent_reserve_in(b: &Bytes, len: usize) -> Result<PersistentReserveIn, Sense> {
-    use PersistentReserveInAction as Action;
-    let (action, entry) = match b.0[1] & 0x1F {
-        0 => (Action::ReadKeys, &table::PR_IN_READ_KEYS),
-        1 => (Action::ReadReservation, &table::PR_IN_READ_RESERVATION),
-        2 => (Action::ReportCapabilities, &table::PR_IN_REPORT_CAPABILITIES),
-        3 => (Action::ReadFullStatus, &table::PR_IN_READ_FULL_STATUS),
-        _ => return Err(Sense::invalid_service_action()),
-    };
+/// Refuses a service action that is not in the table, and the reserved bits of one that is.
+fn check_action(b: &Bytes, len: usize) -> Result<u8, Sense> {
+    let action = b.0[1] & 0x1F;
+    let entry = table::find(b.0[0], Some(action)).ok_or(Sense::invalid_service_action())?;
     entry.check(&b.0, len)?;
+    Ok(action)
+}
+
+pub(super) fn persistent_reserve_in(b: &Bytes, len: usize) -> Result<PersistentReserveIn, Sense> {
+    let action = InAction::from_code(check_action(b, len)?).ok_or(Sense::invalid_service_action())?;
     Ok(PersistentReserveIn { action, allocation: b.u16(7) })
 }
 
 pub(super) fn persistent_reserve_out(b: &Bytes, len: usize) -> Result<PersistentReserveOut, Sense> {
-    use PersistentReserveOutAction as Action;
-    let (action, entry) = match b.0[1] & 0x1F {
-        0 => (Action::Register, &table::PR_OUT_REGISTER),
-        1 => (Action::Reserve, &table::PR_OUT_RESERVE),
-        2 => (Action::Release, &table::PR_OUT_RELEASE),
-        3 => (Action::Clear, &table::PR_OUT_CLEAR),
-        4 => (Action::Preempt, &table::PR_OUT_PREEMPT),
-        5 => (Action::PreemptAndAbort, &table::PR_OUT_PREEMPT_AND_ABORT),
-        6 => (Action::RegisterAndIgnoreExistingKey, &table::PR_OUT_REGISTER_AND_IGNORE),
-        7 => (Action::RegisterAndMove, &table::PR_OUT_REGISTER_AND_MOVE),
-        _ => return Err(Sense::invalid_service_action()),
-    };
-    entry.check(&b.0, len)?;
+    let action = OutAction::from_code(check_action(b, len)?).ok_or(Sense::invalid_service_action())?;
     Ok(PersistentReserveOut { action, scope: b.0[2] >> 4, kind: b.0[2] & 0x0F, parameter_len: b.u32(5) })
 }
 
 pub(super) fn receive_copy_results(b: &Bytes, len: usize) -> Result<ReceiveCopyResults, Sense> {
-    let (action, entry) = match b.0[1] & 0x1F {
-        0 => (ReceiveCopyAction::Status, &table::RECEIVE_COPY_STATUS_LID1),
-        1 => (ReceiveCopyAction::Data, &table::RECEIVE_COPY_DATA_LID1),
-        3 => (ReceiveCopyAction::OperatingParameters, &table::RECEIVE_COPY_OPERATING_PARAMETERS),
-        4 => (ReceiveCopyAction::FailureDetails, &table::RECEIVE_COPY_FAILURE_DETAILS),
-        _ => return Err(Sense::invalid_service_action()),
-    };
-    entry.check(&b.0, len)?;
+    let action = ResultsAction::from_code(check_action(b, len)?).ok_or(Sense::invalid_service_action())?;
     Ok(ReceiveCopyResults { action, list_id: b.0[2], allocation: b.u32(10) })
 }
 
