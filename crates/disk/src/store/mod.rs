@@ -4,9 +4,13 @@
 //! lengths are in bytes and are multiples of the unit's logical block size; the unit has checked them against
 //! [`BlockStore::size`] before.
 
+pub mod faulty;
+mod file;
+mod group;
 mod memory;
 pub mod model;
 pub mod size;
+pub mod spec;
 #[cfg(test)]
 mod testing;
 
@@ -17,6 +21,7 @@ use std::task::{Context, Poll};
 
 use ring::{Chain, Pooled};
 
+pub use file::{FileOptions, FileStore, OpenError};
 pub use memory::MemoryStore;
 
 /// Why a store could not do what it was asked.
@@ -163,4 +168,46 @@ pub trait BlockStore: Send + Sync + 'static {
 
     /// The extent that contains `at`, no longer than `len`.
     fn extent(&self, at: u64, len: u64) -> Io<Extent>;
+}
+
+/// A store that refuses every change.
+pub struct ReadOnly<S>(
+    /// What is read.
+    pub S,
+);
+
+impl<S: BlockStore> BlockStore for ReadOnly<S> {
+    fn size(&self) -> u64 {
+        self.0.size()
+    }
+    fn refresh(&self) -> u64 {
+        self.0.refresh()
+    }
+    fn writable(&self) -> bool {
+        false
+    }
+    fn thin(&self) -> bool {
+        self.0.thin()
+    }
+    fn geometry(&self) -> Geometry {
+        self.0.geometry()
+    }
+    fn read(&self, at: u64, len: usize) -> Io<Chain> {
+        self.0.read(at, len)
+    }
+    fn write(&self, _at: u64, _data: Chain, _durable: bool) -> Io<()> {
+        Io::err(StoreError::ReadOnly)
+    }
+    fn sync(&self) -> Io<()> {
+        Io::ok(())
+    }
+    fn discard(&self, _at: u64, _len: u64) -> Io<()> {
+        Io::err(StoreError::ReadOnly)
+    }
+    fn write_zeros(&self, _at: u64, _len: u64, _deallocate: bool) -> Io<()> {
+        Io::err(StoreError::ReadOnly)
+    }
+    fn extent(&self, at: u64, len: u64) -> Io<Extent> {
+        self.0.extent(at, len)
+    }
 }

@@ -14,3 +14,14 @@ pub(super) fn now<F: Future>(future: F) -> F::Output {
     }
     panic!("it waits for something");
 }
+
+/// Runs a future to its end.
+pub(super) fn run<F: Future>(future: F) -> F::Output {
+    now(future)
+}
+
+/// Somewhere on a real file system, for temporary files: the build's own output, which tmpfs rarely holds.
+pub(super) fn directory_on_disk() -> std::path::PathBuf {
+    let test = std::env::current_exe().expect("a test knows where it is");
+    test.parent().expect("in a directory").to_owned()
+}

@@ -1,0 +1,498 @@
+//! Faults on demand, over any store: errors, delays, lies and a full medium, by rules.
+//!
+//! Everything is deterministic: rules count operations, and time is a number that the owner of the [`Faults`] moves
+//! forward by [`Faults::step`]; nothing here reads a clock or starts a timer. For what a power cut leaves, put a
+//! [`super::model::ModelStore`] below.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::future::poll_fn;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use ring::{Chain, Pooled};
+
+use super::model::Random;
+use super::{BlockStore, Extent, Geometry, Io, StoreError};
+
+/// A set of operations of a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Operations(u8);
+
+impl Operations {
+    /// [`BlockStore::read`].
+    pub const READ: Self = Self(1);
+    /// [`BlockStore::write`].
+    pub const WRITE: Self = Self(2);
+    /// [`BlockStore::sync`]. It has no range: a rule for a range does not see it.
+    pub const SYNC: Self = Self(4);
+    /// [`BlockStore::discard`].
+    pub const DISCARD: Self = Self(8);
+    /// [`BlockStore::write_zeros`].
+    pub const ZEROS: Self = Self(16);
+    /// [`BlockStore::extent`].
+    pub const EXTENT: Self = Self(32);
+    /// All of them.
+    pub const ALL: Self = Self(63);
+
+    /// Either.
+    pub const fn or(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    const fn overlaps(self, other: Self) -> bool {
+        self.0 & other.0 != 0
+    }
+}
+
+/// What a rule does to an operation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// It fails, and nothing of it happens.
+    Fail(StoreError),
+    /// It happens (and resolves) this many steps later: a number from the range, chosen by the rule's seed. Operations
+    /// with different delays overtake each other. A range that starts at `u64::MAX` never ends by itself: see
+    /// [`Faults::release`].
+    Delay(Range<u64>),
+    /// It is called done and never happens: a medium that lies. A test that does not notice proves nothing. Only for
+    /// operations that return no data; others are let through.
+    Lie,
+}
+
+/// When which operations meet with what.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// Which operations.
+    pub operations: Operations,
+    /// Only those that touch these bytes.
+    pub bytes: Option<Range<u64>>,
+    /// How many of them are let through first.
+    pub after: u64,
+    /// How many are met then; `u64::MAX` for all.
+    pub times: u64,
+    /// With what.
+    pub action: Action,
+    /// For delays.
+    pub seed: u64,
+}
+
+impl Rule {
+    /// Every one of `operations` meets `action`.
+    pub const fn new(operations: Operations, action: Action) -> Self {
+        Self { operations, bytes: None, after: 0, times: u64::MAX, action, seed: 0 }
+    }
+    /// Only those that touch `bytes`.
+    pub fn on(self, bytes: Range<u64>) -> Self {
+        Self { bytes: Some(bytes), ..self }
+    }
+    /// Lets `count` through first.
+    pub fn after(self, count: u64) -> Self {
+        Self { after: count, ..self }
+    }
+    /// Ends after `count`.
+    pub fn times(self, count: u64) -> Self {
+        Self { times: count, ..self }
+    }
+    /// Seeds the delays.
+    pub fn seed(self, seed: u64) -> Self {
+        Self { seed, ..self }
+    }
+}
+
+/// Names a rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RuleId(u64);
+
+/// The rules and the time of a [`FaultyStore`]: the handle of who causes the faults. Clones are the same.
+#[derive(Clone, Default)]
+pub struct Faults(Arc<Mutex<State>>);
+
+#[derive(Default)]
+struct State {
+    rules: Vec<Active>,
+    next_rule: u64,
+    /// Bytes that may still be written.
+    space: Option<u64>,
+    now: u64,
+    /// By the step at which they end, and their number.
+    waiting: BTreeMap<(u64, u64), Option<Waker>>,
+    next_wait: u64,
+    operations: u64,
+}
+
+struct Active {
+    id: RuleId,
+    rule: Rule,
+    random: Random,
+}
+
+/// What becomes of one operation.
+enum Verdict {
+    Through,
+    Fail(StoreError),
+    Lie,
+    /// Wait for this place in `waiting`, then go on.
+    Wait((u64, u64)),
+}
+
+impl Faults {
+    /// No faults.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a rule. Rules are tried in the order they were added; the first that matches decides, but a delay lets later
+    /// rules decide what happens when it ends.
+    pub fn add(&self, rule: Rule) -> RuleId {
+        let mut state = self.lock();
+        state.next_rule += 1;
+        let id = RuleId(state.next_rule);
+        let random = Random::new(rule.seed);
+        state.rules.push(Active { id, rule, random });
+        id
+    }
+
+    /// Takes a rule away. Operations that it delays already still wait.
+    pub fn remove(&self, id: RuleId) {
+        self.lock().rules.retain(|active| active.id != id);
+    }
+
+    /// Takes all rules and the limit of space away, and ends all delays.
+    pub fn clear(&self) {
+        let mut state = self.lock();
+        state.rules.clear();
+        state.space = None;
+        drop(state);
+        self.release();
+    }
+
+    /// Lets this many more bytes be written (overwritten ones count too: a log-structured medium); the write that needs
+    /// more fails with [`StoreError::NoSpace`]. `None` for no limit.
+    pub fn limit_space(&self, bytes: Option<u64>) {
+        self.lock().space = bytes;
+    }
+
+    /// Moves time forward, and wakes the operations whose delay has ended.
+    pub fn step(&self, steps: u64) {
+        let woken = {
+            let mut state = self.lock();
+            state.now = state.now.saturating_add(steps);
+            let rest = (state.now.saturating_add(1), 0);
+            let later = state.waiting.split_off(&rest);
+            std::mem::replace(&mut state.waiting, later)
+        };
+        woken.into_values().flatten().for_each(Waker::wake);
+    }
+
+    /// How many steps until the next delay ends; `None` if nothing waits, or only what waits for ever.
+    pub fn next_step(&self) -> Option<u64> {
+        let state = self.lock();
+        state.waiting.keys().next().filter(|(due, _)| *due < u64::MAX).map(|(due, _)| due - state.now)
+    }
+
+    /// Ends all delays now.
+    pub fn release(&self) {
+        let woken = std::mem::take(&mut self.lock().waiting);
+        woken.into_values().flatten().for_each(Waker::wake);
+    }
+
+    /// How many operations wait.
+    pub fn waiting(&self) -> usize {
+        self.lock().waiting.len()
+    }
+
+    /// How many operations were started so far.
+    pub fn operations(&self) -> u64 {
+        self.lock().operations
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// `delays`: whether rules may still delay it.
+    fn verdict(&self, operation: Operations, bytes: &Range<u64>, delays: bool) -> Verdict {
+        let mut state = self.lock();
+        let state = &mut *state;
+        state.operations += u64::from(delays);
+        for active in &mut state.rules {
+            let rule = &mut active.rule;
+            let delay = matches!(rule.action, Action::Delay(_));
+            let touches = rule.bytes.as_ref().is_none_or(|b| b.start < bytes.end && bytes.start < b.end);
+            // What is not a delay decides once: at the end of the delay if there is one.
+            if !rule.operations.overlaps(operation) || !touches || (delay && !delays) || rule.times == 0 {
+                continue;
+            }
+            if rule.after > 0 {
+                rule.after -= 1;
+                continue;
+            }
+            if rule.times != u64::MAX {
+                rule.times -= 1;
+            }
+            match &rule.action {
+                Action::Fail(error) => return Verdict::Fail(*error),
+                Action::Lie => return Verdict::Lie,
+                Action::Delay(steps) => {
+                    let chosen = steps.start + active.random.below(steps.end.saturating_sub(steps.start));
+                    state.next_wait += 1;
+                    let place = (state.now.saturating_add(chosen), state.next_wait);
+                    state.waiting.insert(place, None);
+                    return Verdict::Wait(place);
+                }
+            }
+        }
+        if operation.overlaps(Operations::WRITE) {
+            if let Some(space) = &mut state.space {
+                match space.checked_sub(bytes.end - bytes.start) {
+                    Some(left) => *space = left,
+                    None => return Verdict::Fail(StoreError::NoSpace),
+                }
+            }
+        }
+        Verdict::Through
+    }
+
+    fn poll_wait(&self, cx: &mut Context<'_>, place: (u64, u64)) -> Poll<()> {
+        match self.lock().waiting.get_mut(&place) {
+            Some(waker) => {
+                *waker = Some(cx.waker().clone());
+                Poll::Pending
+            }
+            None => Poll::Ready(()),
+        }
+    }
+}
+
+impl fmt::Debug for Faults {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.lock();
+        f.debug_struct("Faults")
+            .field("rules", &state.rules.len())
+            .field("now", &state.now)
+            .field("waiting", &state.waiting.len())
+            .finish()
+    }
+}
+
+/// A place in `waiting`, given up when the operation is dropped.
+struct Place(Faults, (u64, u64));
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.lock().waiting.remove(&self.1);
+    }
+}
+
+/// A store that misbehaves as its [`Faults`] say.
+#[derive(Clone)]
+pub struct FaultyStore {
+    inner: Arc<dyn BlockStore>,
+    faults: Faults,
+}
+
+impl FaultyStore {
+    /// Puts `faults` over `inner`.
+    pub fn new(inner: Arc<dyn BlockStore>, faults: Faults) -> Self {
+        Self { inner, faults }
+    }
+
+    fn run<T: Unpin + 'static>(
+        &self,
+        operation: Operations,
+        at: u64,
+        len: u64,
+        lie: Option<T>,
+        start: impl FnOnce(&dyn BlockStore) -> Io<T> + 'static,
+    ) -> Io<T> {
+        // A sync has no bytes: no range overlaps it.
+        let bytes = at..at.saturating_add(len);
+        match self.faults.verdict(operation, &bytes, true) {
+            Verdict::Wait(place) => {
+                let (inner, place) = (self.inner.clone(), Place(self.faults.clone(), place));
+                Io::Running(Pooled::new(async move {
+                    poll_fn(|cx| place.0.poll_wait(cx, place.1)).await;
+                    let verdict = place.0.verdict(operation, &bytes, false);
+                    drop(place);
+                    decide(verdict, lie, inner.as_ref(), start).await
+                }))
+            }
+            verdict => decide(verdict, lie, self.inner.as_ref(), start),
+        }
+    }
+}
+
+fn decide<T>(
+    verdict: Verdict,
+    lie: Option<T>,
+    inner: &dyn BlockStore,
+    start: impl FnOnce(&dyn BlockStore) -> Io<T>,
+) -> Io<T> {
+    match (verdict, lie) {
+        (Verdict::Fail(error), _) => Io::err(error),
+        (Verdict::Lie, Some(value)) => Io::ok(value),
+        _ => start(inner),
+    }
+}
+
+impl BlockStore for FaultyStore {
+    fn size(&self) -> u64 {
+        self.inner.size()
+    }
+
+    fn refresh(&self) -> u64 {
+        self.inner.refresh()
+    }
+
+    fn writable(&self) -> bool {
+        self.inner.writable()
+    }
+
+    fn thin(&self) -> bool {
+        self.inner.thin()
+    }
+
+    fn geometry(&self) -> Geometry {
+        self.inner.geometry()
+    }
+
+    fn read(&self, at: u64, len: usize) -> Io<Chain> {
+        self.run(Operations::READ, at, len as u64, None, move |inner| inner.read(at, len))
+    }
+
+    fn write(&self, at: u64, data: Chain, durable: bool) -> Io<()> {
+        let len = data.len() as u64;
+        self.run(Operations::WRITE, at, len, Some(()), move |inner| inner.write(at, data, durable))
+    }
+
+    fn sync(&self) -> Io<()> {
+        self.run(Operations::SYNC, 0, 0, Some(()), |inner| inner.sync())
+    }
+
+    fn discard(&self, at: u64, len: u64) -> Io<()> {
+        self.run(Operations::DISCARD, at, len, Some(()), move |inner| inner.discard(at, len))
+    }
+
+    fn write_zeros(&self, at: u64, len: u64, deallocate: bool) -> Io<()> {
+        self.run(Operations::ZEROS, at, len, Some(()), move |inner| inner.write_zeros(at, len, deallocate))
+    }
+
+    fn extent(&self, at: u64, len: u64) -> Io<Extent> {
+        self.run(Operations::EXTENT, at, len, None, move |inner| inner.extent(at, len))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::Pin;
+
+    use super::*;
+    use crate::store::model::ModelStore;
+    use crate::store::testing::now;
+
+    const EIO: StoreError = StoreError::Io(libc::EIO);
+
+    fn faulty() -> (FaultyStore, Faults, ModelStore) {
+        let (faults, model) = (Faults::new(), ModelStore::new(1 << 16, 512));
+        (FaultyStore::new(Arc::new(model.clone()), faults.clone()), faults, model)
+    }
+
+    fn poll<T: Unpin>(io: &mut Io<T>) -> Poll<Result<T, StoreError>> {
+        Pin::new(io).poll(&mut Context::from_waker(Waker::noop()))
+    }
+
+    fn sector(byte: u8) -> Chain {
+        vec![byte; 512].into()
+    }
+
+    #[test]
+    fn a_rule_meets_its_operations_after_some_and_so_many_times() {
+        let (store, faults, _) = faulty();
+        faults.add(Rule::new(Operations::WRITE, Action::Fail(EIO)).after(2).times(1));
+        let write = || now(store.write(0, sector(1), false));
+        assert_eq!([write(), write(), write(), write()], [Ok(()), Ok(()), Err(EIO), Ok(())]);
+        now(store.read(0, 512)).unwrap();
+        assert_eq!(faults.operations(), 5);
+    }
+
+    #[test]
+    fn a_bad_range_fails_whoever_touches_it() {
+        let (store, faults, _) = faulty();
+        let rule = faults.add(Rule::new(Operations::ALL, Action::Fail(EIO)).on(1024..1536));
+        assert!(now(store.read(512, 512)).is_ok());
+        assert!(now(store.read(512, 1024)).is_err());
+        assert_eq!(now(store.discard(1024, 512)), Err(EIO));
+        assert!(now(store.read(1536, 512)).is_ok());
+        assert_eq!(now(store.sync()), Ok(()), "a sync has no range");
+        faults.remove(rule);
+        assert!(now(store.read(512, 1024)).is_ok());
+    }
+
+    #[test]
+    fn delayed_operations_overtake_each_other_and_happen_when_they_end() {
+        let (store, faults, _) = faulty();
+        let slow = faults.add(Rule::new(Operations::WRITE, Action::Delay(5..6)));
+        let mut first = store.write(0, sector(1), false);
+        faults.remove(slow);
+        faults.add(Rule::new(Operations::WRITE, Action::Delay(2..3)));
+        let mut second = store.write(0, sector(2), false);
+        assert!(poll(&mut first).is_pending() && poll(&mut second).is_pending());
+        assert_eq!((faults.waiting(), faults.next_step()), (2, Some(2)));
+        faults.step(2);
+        assert!(poll(&mut first).is_pending());
+        assert_eq!(now(store.read(0, 1024)).unwrap().to_vec()[0], 0, "not before it is polled");
+        assert_eq!(poll(&mut second), Poll::Ready(Ok(())));
+        assert_eq!(now(store.read(0, 512)).unwrap().to_vec()[0], 2);
+        faults.step(3);
+        assert_eq!(poll(&mut first), Poll::Ready(Ok(())));
+        assert_eq!(now(store.read(0, 512)).unwrap().to_vec()[0], 1);
+        assert_eq!(faults.next_step(), None);
+    }
+
+    #[test]
+    fn what_hangs_is_released_by_hand_and_may_be_dropped() {
+        let (store, faults, _) = faulty();
+        faults.add(Rule::new(Operations::ALL, Action::Delay(u64::MAX..u64::MAX)));
+        faults.add(Rule::new(Operations::SYNC, Action::Fail(EIO)));
+        let (read, mut sync) = (store.read(0, 512), store.sync());
+        assert!(poll(&mut sync).is_pending());
+        drop(read);
+        assert_eq!((faults.waiting(), faults.next_step()), (1, None));
+        faults.release();
+        assert_eq!(poll(&mut sync), Poll::Ready(Err(EIO)), "a later rule decides when the delay has ended");
+    }
+
+    #[test]
+    fn a_seed_gives_the_same_delays_again() {
+        let delays = |seed| {
+            let (store, faults, _) = faulty();
+            faults.add(Rule::new(Operations::READ, Action::Delay(0..1000)).seed(seed));
+            let _kept: Vec<_> = (0..20).map(|_| store.read(0, 512)).collect();
+            faults.lock().waiting.keys().copied().collect::<Vec<_>>()
+        };
+        assert_eq!(delays(1), delays(1));
+        assert_ne!(delays(1), delays(2));
+    }
+
+    #[test]
+    fn the_medium_fills_up() {
+        let (store, faults, _) = faulty();
+        faults.limit_space(Some(1500));
+        let write = || now(store.write(0, sector(1), false));
+        assert_eq!([write(), write(), write()], [Ok(()), Ok(()), Err(StoreError::NoSpace)]);
+        assert!(now(store.discard(0, 512)).is_ok());
+        faults.clear();
+        assert_eq!(write(), Ok(()));
+    }
+
+    #[test]
+    fn a_lying_medium_loses_what_it_called_durable() {
+        let (store, faults, model) = faulty();
+        faults.add(Rule::new(Operations::SYNC, Action::Lie));
+        now(store.write(0, sector(1), false)).unwrap();
+        now(store.sync()).unwrap();
+        assert_eq!(model.unsynced(), 1);
+        assert_eq!(model.durable_bytes(0, 1), Some(vec![0]));
+    }
+}

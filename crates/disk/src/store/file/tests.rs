@@ -1,0 +1,269 @@
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::FileExt;
+
+use tempfile::TempDir;
+
+use super::*;
+use crate::store::testing::{directory_on_disk, run};
+
+/// A directory on a real file system, next to the build's own output.
+fn on_disk() -> TempDir {
+    tempfile::tempdir_in(directory_on_disk()).unwrap()
+}
+
+/// A directory in memory, if the system has one.
+fn on_tmpfs() -> Option<TempDir> {
+    tempfile::tempdir_in("/dev/shm").ok()
+}
+
+fn options(size: u64, cache: CacheMode) -> FileOptions {
+    FileOptions { size: Some(size), cache: Some(cache), ..FileOptions::default() }
+}
+
+/// A new store of 1 MiB in each cache mode and on each file system that the machine has.
+fn each_store(test: impl Fn(FileStore, &Path)) {
+    let directories = [Some(on_disk()), on_tmpfs()];
+    for directory in directories.into_iter().flatten() {
+        for cache in [CacheMode::WriteBack, CacheMode::WriteThrough, CacheMode::Direct] {
+            let path = directory.path().join(cache.to_string());
+            match FileStore::open(&path, &options(1 << 20, cache)) {
+                Ok(store) => test(store, &path),
+                Err(OpenError::NoDirect { path }) => eprintln!("SKIPPED: no O_DIRECT at {}", path.display()),
+                Err(e) => panic!("{e}"),
+            }
+        }
+    }
+}
+
+fn pattern(len: usize, salt: u8) -> Vec<u8> {
+    (0..len).map(|i| ((i / 512) as u8).wrapping_mul(31).wrapping_add(i as u8).wrapping_add(salt)).collect()
+}
+
+#[test]
+fn what_was_written_is_read_back_in_every_mode() {
+    each_store(|store, path| {
+        run(async move {
+            let block = store.block_size() as usize;
+            let data = pattern(40 * block, 3);
+            // Oddly cut and oddly aligned, as a network delivers it.
+            let whole: Buf = [vec![0; 5], data.clone()].concat().into();
+            let chain: Chain =
+                [whole.slice(5..105), whole.slice(105..9000), whole.slice(9000..)].into_iter().collect();
+            store.write(3 * block as u64, chain, false).await.unwrap();
+            assert_eq!(store.read(3 * block as u64, data.len()).await.unwrap().to_vec(), data);
+            assert_eq!(store.read(0, 3 * block).await.unwrap().to_vec(), vec![0; 3 * block]);
+            store.write(0, data[..block].to_vec().into(), true).await.unwrap();
+            store.sync().await.unwrap();
+            assert_eq!(store.read(0, block).await.unwrap().to_vec(), data[..block]);
+        });
+        assert_eq!(fs::metadata(path).unwrap().len(), 1 << 20);
+    });
+}
+
+#[test]
+fn transfers_longer_than_a_pool_buffer_arrive_whole() {
+    let directory = on_disk();
+    for cache in [CacheMode::WriteBack, CacheMode::Direct] {
+        let store =
+            FileStore::open(&directory.path().join(cache.to_string()), &options(8 << 20, cache)).unwrap();
+        run(async move {
+            let data = pattern(3 * pool::MAX_ALLOC + 8192, 9);
+            let whole: Buf = [vec![0; 3], data.clone()].concat().into();
+            store.write(4096, whole.slice(3..).into(), false).await.unwrap();
+            assert!(store.read(4096, data.len()).await.unwrap().to_vec() == data);
+        });
+    }
+}
+
+#[test]
+fn a_discard_makes_holes_that_read_as_zeros() {
+    each_store(|store, path| {
+        let path = path.to_owned();
+        run(async move {
+            let data = pattern(1 << 20, 1);
+            store.write(0, data.clone().into(), false).await.unwrap();
+            store.sync().await.unwrap();
+            let before = allocated(&path);
+            assert!(store.thin(), "ext4, xfs, btrfs and tmpfs all make holes");
+            store.discard(256 << 10, 512 << 10).await.unwrap();
+            store.sync().await.unwrap();
+            assert!(allocated(&path) <= before - (512 << 10) + 4096, "{} of {before}", allocated(&path));
+            let bytes = store.read(0, 1 << 20).await.unwrap().to_vec();
+            assert!(bytes[..256 << 10] == data[..256 << 10] && bytes[768 << 10..] == data[768 << 10..]);
+            assert!(bytes[256 << 10..768 << 10].iter().all(|b| *b == 0));
+            let extent = |at: u64, len| store.extent(at, len);
+            let expect = |at: u64, len: u64, mapped| Extent { at: at << 10, len: len << 10, mapped };
+            assert_eq!(extent(0, 1 << 20).await.unwrap(), expect(0, 256, true));
+            assert_eq!(extent(256 << 10, 1 << 20).await.unwrap(), expect(256, 512, false));
+            assert_eq!(extent(260 << 10, 8 << 10).await.unwrap(), expect(260, 8, false));
+            assert_eq!(extent(768 << 10, u64::MAX - (1 << 40)).await.unwrap(), expect(768, 256, true));
+            assert_eq!(extent(1 << 20, 512).await, Err(StoreError::OutOfRange));
+        });
+    });
+}
+
+#[test]
+fn zeros_keep_their_space_unless_they_may_be_a_hole() {
+    each_store(|store, path| {
+        let path = path.to_owned();
+        run(async move {
+            store.write(0, pattern(1 << 20, 1).into(), false).await.unwrap();
+            store.sync().await.unwrap();
+            let before = allocated(&path);
+            store.write_zeros(4096, 256 << 10, false).await.unwrap();
+            store.sync().await.unwrap();
+            assert_eq!(allocated(&path), before);
+            assert!(store.read(4096, 256 << 10).await.unwrap().to_vec().iter().all(|b| *b == 0));
+            assert!(store.read(0, 4096).await.unwrap().to_vec() == pattern(4096, 1));
+            store.write_zeros(4096, 256 << 10, true).await.unwrap();
+            store.sync().await.unwrap();
+            assert!(allocated(&path) < before);
+            assert!(store.read(4096, 256 << 10).await.unwrap().to_vec().iter().all(|b| *b == 0));
+        });
+    });
+}
+
+#[test]
+fn a_thick_file_keeps_its_space() {
+    let directory = on_disk();
+    let path = directory.path().join("thick");
+    let options = FileOptions { thin: Some(false), ..options(1 << 20, CacheMode::WriteBack) };
+    let store = FileStore::open(&path, &options).unwrap();
+    run(async move {
+        store.write(0, pattern(1 << 20, 1).into(), false).await.unwrap();
+        store.sync().await.unwrap();
+        let before = allocated(&path);
+        store.discard(0, 1 << 20).await.unwrap();
+        store.sync().await.unwrap();
+        assert_eq!(allocated(&path), before);
+        assert_eq!(store.read(4096, 4096).await.unwrap().to_vec(), vec![0; 4096]);
+        assert_eq!(store.extent(0, 1 << 20).await, Ok(Extent { at: 0, len: 1 << 20, mapped: true }));
+    });
+}
+
+fn allocated(path: &Path) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    fs::metadata(path).unwrap().blocks() * 512
+}
+
+#[test]
+fn a_file_is_served_once_at_a_time_but_read_by_many() {
+    let directory = on_disk();
+    let path = directory.path().join("disk");
+    let first = FileStore::open(&path, &options(1 << 20, CacheMode::WriteBack)).unwrap();
+    let read_only = FileOptions { read_only: true, ..FileOptions::default() };
+    for options in [FileOptions::default(), read_only.clone()] {
+        let error = FileStore::open(&path, &options).unwrap_err();
+        assert!(matches!(error, OpenError::Locked { .. }), "{error}");
+        assert!(error.to_string().contains("End the other one"), "{error}");
+    }
+    drop(first);
+    let readers = [FileStore::open(&path, &read_only).unwrap(), FileStore::open(&path, &read_only).unwrap()];
+    assert!(matches!(FileStore::open(&path, &FileOptions::default()), Err(OpenError::Locked { .. })));
+    for reader in readers {
+        assert!(!reader.writable());
+        run(async move {
+            assert_eq!(reader.write(0, vec![1; 512].into(), false).await, Err(StoreError::ReadOnly));
+            assert_eq!(reader.discard(0, 512).await, Err(StoreError::ReadOnly));
+            assert_eq!(reader.write_zeros(0, 512, true).await, Err(StoreError::ReadOnly));
+            assert_eq!(reader.sync().await, Ok(()));
+            assert_eq!(reader.read(0, 512).await.unwrap().to_vec(), vec![0; 512]);
+        });
+    }
+    FileStore::open(&path, &FileOptions::default()).unwrap();
+}
+
+#[test]
+fn what_cannot_be_served_is_refused_with_what_to_do() {
+    let directory = on_disk();
+    let at = |name: &str| directory.path().join(name);
+    fs::write(at("empty"), "").unwrap();
+    fs::write(at("tiny"), "x").unwrap();
+    fs::write(at("small"), vec![0; 4096]).unwrap();
+    let plain = FileOptions::default();
+    let refusals = [
+        (at("missing"), plain.clone(), ",size=1G"),
+        (at("missing"), FileOptions { read_only: true, ..options(512, CacheMode::WriteBack) }, ",size=1G"),
+        (at("no/directory"), options(512, CacheMode::WriteBack), "cannot be created"),
+        (at("empty"), plain.clone(), "less than one block of 512"),
+        (at("tiny"), plain.clone(), "1 bytes"),
+        (at("small"), options(8192, CacheMode::WriteBack), "truncate -s"),
+        (directory.path().to_owned(), plain.clone(), "is a directory"),
+        ("/dev/null".into(), plain.clone(), "character device"),
+    ];
+    for (path, options, hint) in refusals {
+        let message = FileStore::open(&path, &options).unwrap_err().to_string();
+        assert!(message.contains(hint) && message.contains(path.to_str().unwrap()), "{message}");
+    }
+    assert!(!at("missing").exists(), "what could not be opened was not made");
+    assert_eq!(FileStore::open(&at("empty"), &options(1024, CacheMode::WriteBack)).unwrap().size(), 1024);
+}
+
+#[test]
+fn a_file_that_cannot_be_made_whole_is_not_left_behind() {
+    let directory = on_disk();
+    let path = directory.path().join("huge");
+    // Larger than any file of ext4 or XFS may be.
+    match FileStore::open(&path, &options(i64::MAX as u64 - 4095, CacheMode::WriteBack)) {
+        Err(OpenError::System { .. }) => assert!(!path.exists()),
+        Err(e) => panic!("{e}"),
+        Ok(_) => eprintln!("SKIPPED: this file system has room for everything"),
+    }
+}
+
+#[test]
+fn growth_is_seen_and_a_file_that_shrank_is_out_of_range() {
+    each_store(|store, path| {
+        let file = OpenOptions::new().write(true).open(path).unwrap();
+        run(async move {
+            store.write(0, pattern(1 << 20, 1).into(), false).await.unwrap();
+            file.set_len((2 << 20) + 100).unwrap();
+            assert_eq!(store.size(), 1 << 20, "not looked at yet");
+            assert_eq!(store.refresh(), 2 << 20);
+            assert_eq!(store.size(), 2 << 20);
+            store.write((2 << 20) - 4096, pattern(4096, 2).into(), true).await.unwrap();
+            store.sync().await.unwrap();
+
+            file.set_len((512 << 10) + 100).unwrap();
+            assert_eq!(store.read(512 << 10, 4096).await.unwrap_err(), StoreError::OutOfRange);
+            assert_eq!(store.size(), 512 << 10, "the failed read looked");
+            assert_eq!(store.read((512 << 10) - 4096, 8192).await.unwrap_err(), StoreError::OutOfRange);
+            assert_eq!(store.read(1 << 20, 4096).await.unwrap_err(), StoreError::OutOfRange);
+            assert!(store.read(0, 512 << 10).await.unwrap().to_vec() == pattern(512 << 10, 1));
+        });
+    });
+}
+
+#[test]
+fn syncs_that_come_together_share_flushes() {
+    let directory = on_disk();
+    let store =
+        FileStore::open(&directory.path().join("disk"), &options(1 << 20, CacheMode::WriteBack)).unwrap();
+    run(async move {
+        store.sync().await.unwrap();
+        assert!(matches!(store.sync(), Io::Ready(_)), "nothing was written since");
+        store.write(0, vec![1; 512].into(), true).await.unwrap();
+        assert!(matches!(store.sync(), Io::Ready(_)), "the write was durable by itself");
+        store.write(0, vec![2; 512].into(), false).await.unwrap();
+        assert!(matches!(store.sync(), Io::Running(_)));
+        store.discard(0, 4096).await.unwrap();
+        let mut syncs = [store.sync(), store.sync(), store.sync()];
+        for sync in &mut syncs {
+            sync.await.unwrap();
+        }
+        assert!(matches!(store.sync(), Io::Ready(Some(Ok(())))));
+    });
+}
+
+#[test]
+fn data_lies_where_other_programs_expect_it() {
+    let directory = on_disk();
+    let path = directory.path().join("disk");
+    let store = FileStore::open(&path, &options(1 << 20, CacheMode::Direct)).unwrap();
+    run(async move {
+        store.write(8192, pattern(4096, 5).into(), true).await.unwrap();
+        let mut bytes = vec![0; 4096];
+        fs::File::open(&path).unwrap().read_exact_at(&mut bytes, 8192).unwrap();
+        assert_eq!(bytes, pattern(4096, 5));
+    });
+}

@@ -1,0 +1,86 @@
+# Functions for scripts that run in the guest. Each case of a script prints `CASE ok NAME` or `CASE failed NAME` and why.
+
+# case_ NAME COMMAND...: one case: passes when COMMAND (a program or function) returns 0.
+case_() {
+  local name=$1; shift
+  # Not in a subshell: a function may leave values behind.
+  "$@" >/tmp/printed 2>&1
+  local code=$?
+  if [ $code = 0 ]; then echo "CASE ok $name"; else
+    echo "CASE failed $name"
+    { echo "exit code $code: $*"; tail -12 /tmp/printed; } | sed 's/^/  | /'
+  fi
+}
+
+# What the kernel said since the last look, of errors.
+kernel_errors() { dmesg -c | grep -iE 'error|timed out|abort|reset|offline|corrupt|bug:|call trace' ; }
+
+# initiator_up [KEY=VALUE...]: Linux's initiator, with these settings of iscsid.conf.
+initiator_up() {
+  echo "InitiatorName=iqn.2026-01.example.lab:guest" >/etc/iscsi/initiatorname.iscsi
+  {
+    echo "iscsid.startup = $(command -v iscsid)"
+    echo "node.session.timeo.replacement_timeout = 60"
+    echo "node.conn[0].timeo.login_timeout = 8"
+    echo "node.conn[0].timeo.noop_out_interval = 2"
+    echo "node.conn[0].timeo.noop_out_timeout = 5"
+    for setting in "$@"; do echo "${setting%%=*} = ${setting#*=}"; done
+  } >/etc/iscsi/iscsid.conf
+  iscsid
+  for _ in $(seq 50); do iscsiadm -m session >/dev/null 2>&1; [ $? = 21 ] && return 0; sleep 0.1; done
+  echo "iscsid does not answer"; return 1
+}
+
+# login: discover the target under test and log in to what it offers.
+login() {
+  timeout 30 iscsiadm -m discovery -t sendtargets -p "$PORTAL" || return
+  timeout 40 iscsiadm -m node -T "$IQN" -p "$PORTAL" -l || return
+  wait_disks "$UNITS"
+}
+logout() { timeout 40 iscsiadm -m node -T "$IQN" -p "$PORTAL" -u; }
+
+# wait_disks COUNT: until the kernel has that many disks; their names, in the order of LUNs, go to $disks.
+wait_disks() {
+  for _ in $(seq 100); do
+    mapfile -t disks < <(disks)
+    [ ${#disks[@]} -ge "$1" ] && return 0
+    sleep 0.1
+  done
+  echo "${#disks[@]} disks of $1"; return 1
+}
+disks() {
+  for device in /sys/class/scsi_disk/*; do
+    [ -e "$device" ] && echo "${device##*:} $(ls "$device/device/block")"
+  done | sort -n | while read -r _ name; do [ -b "/dev/$name" ] && echo "/dev/$name"; done
+}
+
+# fresh DEVICE: forget what the kernel has cached of it.
+fresh() { echo 3 >/proc/sys/vm/drop_caches; blockdev --flushbufs "$1"; }
+
+# verify_fio DEVICE [fio's options]: random writes of mixed sizes with checksums, read back and verified.
+verify_fio() {
+  local device=$1; shift
+  (cd /tmp && timeout 100 fio --name=verify --filename="$device" --direct=1 --ioengine=libaio --iodepth=16 --rw=randwrite \
+    --bsrange=4k-64k --size=32m --verify=crc32c --verify_fatal=1 --verify_state_save=0 --output-format=terse --minimal "$@")
+}
+
+# same_file_system DEVICE: make ext4 on it, fill it, and find the same again after a new mount, with nothing to repair.
+same_file_system() {
+  mkdir -p /run/disk
+  mke2fs -q -F -t ext4 "$1" && mount "$1" /run/disk || return
+  for n in $(seq 40); do head -c $((n * 7919)) /dev/urandom >"/run/disk/file$n"; done
+  mkdir /run/disk/deep && cp /run/disk/file1? /run/disk/deep && rm /run/disk/file2?
+  (cd /run/disk && find . -type f -exec sha256sum {} + | sort) >/tmp/sums
+  umount /run/disk && fresh "$1" && mount "$1" /run/disk || return
+  (cd /run/disk && sha256sum --quiet -c /tmp/sums) || return
+  umount /run/disk && e2fsck -fn "$1"
+}
+
+# ask NAME: have the host do something (restart the target…); ask_and_wait NAME: and wait until it is done.
+asked=0
+ask() { echo "$1" >>/mnt/asked; asked=$((asked + 1)); }
+ask_and_wait() {
+  ask "$1"
+  for _ in $(seq 300); do ls /mnt | grep -qx "answer.$((asked - 1))" && return 0; sleep 0.1; done
+  echo "the host did not answer $1"; return 1
+}

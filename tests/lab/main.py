@@ -1,0 +1,95 @@
+#!/usr/bin/env python3
+"""Runs suites of tests against a target: main.py [--target stag|tgt] [--results FILE] [--keep] [SUITE[:CASE]...]
+
+tests/run calls it inside a network namespace of its own; by hand: `unshare -n tests/lab/main.py --target tgt kernel`.
+"""
+
+import argparse
+import importlib
+import os
+import subprocess
+import sys
+import tempfile
+import time
+
+sys.dont_write_bytecode = True
+TESTS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+sys.path.insert(0, TESTS)
+
+from lab.report import Report  # noqa: E402
+from lab.target import Lab, Stag  # noqa: E402
+
+# Suites in the order they run: the cheapest and most telling first.
+SUITES = ["peers.libiscsi", "peers.qemu", "peers.login", "peers.hostile", "peers.capture", "peers.cu", "kernel.linux"]
+
+
+def selected(words):
+    """The suites that the words name: all, a group ("peers"), or one ("cu", "peers.cu")."""
+    chosen = [suite for suite in SUITES for word in words or ["all"]
+              if word == "all" or word.split(":")[0] in (suite, suite.split(".")[0], suite.split(".")[1])]
+    unknown = [word for word in words
+               if word != "all" and not any(word.split(":")[0] in (s, *s.split(".")) for s in SUITES)]
+    if unknown:
+        sys.exit(f"no suite {', '.join(unknown)}; there are: {', '.join(SUITES)}")
+    return list(dict.fromkeys(chosen))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("suite", nargs="*")
+    parser.add_argument("--target", default="stag", choices=["stag", "tgt"])
+    parser.add_argument("--results", help="save the outcomes here as JSON")
+    parser.add_argument("--keep", action="store_true", help="keep the folder with logs and images")
+    options = parser.parse_args()
+
+    # A network namespace begins with its loopback down. Outside of one this changes nothing.
+    subprocess.run(["ip", "link", "set", "lo", "up"], check=False, stderr=subprocess.DEVNULL)
+    if options.target == "stag" and not Stag.binary:
+        root = os.path.dirname(TESTS)
+        Stag.binary = os.path.join(os.environ.get("CARGO_TARGET_DIR", os.path.join(root, "target")), "debug", "stag")
+        if not os.path.exists(Stag.binary):
+            sys.exit(f"{Stag.binary} is missing: cargo build -p stag, or set STAG_BIN")
+
+    report = Report()
+    with temporary(options.keep) as folder:
+        lab = Lab(report, folder, options.target)
+        for suite in selected(options.suite):
+            only = [word.split(":", 1)[1] for word in options.suite
+                    if ":" in word and word.split(":")[0] in (suite, *suite.split("."))]
+            start = time.monotonic()
+            print(f"== {suite} ({options.target})", flush=True)
+            module = importlib.import_module(suite)
+            for name, function in module.CASES:
+                if not only or any(word in name for word in only):
+                    if getattr(function, "adds_its_own", False):
+                        function(lab)
+                    else:
+                        lab.case(name, function, lab)
+            print(f"== {suite}: {time.monotonic() - start:.0f} s", flush=True)
+    if options.results:
+        report.save(options.results)
+    for name, why in report.failed:
+        print(f"FAILED: {name}")
+    print(report.summary())
+    sys.exit(1 if report.failed else 0)
+
+
+class temporary:
+    """A folder for the run, deleted after it unless it is to be kept."""
+
+    def __init__(self, keep):
+        self.keep = keep
+
+    def __enter__(self):
+        self.folder = tempfile.mkdtemp(prefix="stag-lab-")
+        return self.folder
+
+    def __exit__(self, *_):
+        if self.keep:
+            print(f"kept: {self.folder}")
+        else:
+            subprocess.run(["rm", "-rf", self.folder], check=False)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""Programs, run with a time limit and ended by their own process id, never by name."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+
+from .report import Failed, Skip
+
+# Debian keeps some of the peers where an ordinary user's PATH does not look.
+os.environ["PATH"] += ":/usr/local/sbin:/usr/sbin:/sbin"
+
+
+def need(*programs):
+    """Skip the case unless every program is installed."""
+    missing = [program for program in programs if not shutil.which(program)]
+    if missing:
+        raise Skip(f"{', '.join(missing)} not installed (tests/install-peers installs it)")
+
+
+def tail(text, lines=12):
+    return "\n".join(text.strip().splitlines()[-lines:])
+
+
+class Output(str):
+    """What a program printed (standard output and error in order), with its exit code."""
+
+    code = 0
+
+
+def run(*command, timeout=60, ok=(0,), stdin=None, env=None):
+    """Run a program to its end and return its Output. `ok`: the exit codes that are not a failure; None: any."""
+    command = [str(word) for word in command]
+    environment = {**os.environ, **env} if env else None
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, env=environment, start_new_session=True)
+    try:
+        printed, _ = process.communicate(stdin, timeout=timeout)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        printed, _ = process.communicate()
+        raise Failed(f"{' '.join(command)}: not done after {timeout} s\n"
+                     f"{tail(printed.decode(errors='replace'))}") from None
+    output = Output(printed.decode(errors="replace"))
+    output.code = process.returncode
+    if ok is not None and process.returncode not in ok:
+        raise Failed(f"{' '.join(command)}: exit code {process.returncode}\n{tail(output)}")
+    return output
+
+
+def end(process, timeout=10):
+    """SIGTERM, and SIGKILL if that does not end it in time. Returns the exit code; None: it had to be killed."""
+    if process.poll() is None:
+        process.terminate()
+    try:
+        return process.wait(timeout)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+        return None
+
+
+def wait_until(condition, timeout, what, step=0.05):
+    """Poll `condition` until it is true; its value is returned."""
+    limit = time.monotonic() + timeout
+    while True:
+        if value := condition():
+            return value
+        if time.monotonic() > limit:
+            raise Failed(f"{what}: not within {timeout} s")
+        time.sleep(step)
+
+
+def free_port(host="127.0.0.1"):
+    """A TCP port that nobody listens on now."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, 0))
+        return listener.getsockname()[1]

@@ -1,0 +1,72 @@
+"""Outcomes: what passed, failed and was skipped, printed as they come and counted at the end.
+
+A case is a function; it passes when it returns, fails when it raises, and is skipped when it raises Skip. A suite may
+also add outcomes itself (`Report.add`), as for a peer that runs hundreds of tests of its own.
+"""
+
+import json
+import os
+import time
+import traceback
+
+
+class Failed(Exception):
+    """A peer did not get what it should: the message is for the reader of the report."""
+
+
+class Skip(Exception):
+    """A case cannot run here: the message says what is missing."""
+
+
+class Report:
+    def __init__(self):
+        self.passed, self.failed, self.skipped = [], [], []
+
+    def add(self, outcome, name, why="", seconds=None, quiet=False):
+        """Count one outcome ("passed", "failed", "skipped"). `quiet` prints nothing for what passed."""
+        getattr(self, outcome).append((name, why))
+        if quiet and outcome == "passed":
+            return
+        mark = {"passed": "  ok  ", "failed": " FAIL ", "skipped": " skip "}[outcome]
+        took = f" ({seconds:.1f} s)" if seconds is not None else ""
+        indented = "".join(f"\n        {line}" for line in why.strip().splitlines()) if why else ""
+        print(f"{mark} {name}{took}{indented}", flush=True)
+
+    def case(self, name, function, *arguments):
+        """Run one case and count it. Returns whether it passed."""
+        start = time.monotonic()
+        try:
+            function(*arguments)
+        except Skip as reason:
+            # Where everything is installed first, a missing peer is a failure, not a reason to look away.
+            outcome = "failed" if os.environ.get("CI") == "true" else "skipped"
+            self.add(outcome, name, f"cannot run here: {reason}", time.monotonic() - start)
+            return False
+        except Failed as reason:
+            self.add("failed", name, str(reason), time.monotonic() - start)
+            return False
+        except Exception:  # A fault of the harness is a failure too, with its place.
+            self.add("failed", name, traceback.format_exc(limit=6), time.monotonic() - start)
+            return False
+        self.add("passed", name, seconds=time.monotonic() - start)
+        return True
+
+    def save(self, path):
+        with open(path, "w") as file:
+            json.dump({"passed": self.passed, "failed": self.failed, "skipped": self.skipped}, file)
+
+    def load(self, path):
+        with open(path) as file:
+            saved = json.load(file)
+        for outcome in ("passed", "failed", "skipped"):
+            getattr(self, outcome).extend(tuple(entry) for entry in saved[outcome])
+
+    def summary(self):
+        """The last line of every run."""
+        line = f"{len(self.passed)} passed, {len(self.failed)} failed"
+        return line + (f", {len(self.skipped)} skipped" if self.skipped else "")
+
+
+def expect(condition, why):
+    if not condition:
+        raise Failed(why)
