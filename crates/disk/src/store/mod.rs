@@ -7,6 +7,7 @@
 pub mod faulty;
 mod file;
 mod group;
+pub mod ledger;
 mod memory;
 pub mod model;
 pub mod size;

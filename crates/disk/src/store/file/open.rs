@@ -6,6 +6,7 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use ring::pool;
 use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, SeekFrom, StatxFlags};
@@ -346,17 +347,34 @@ fn open_data(
     })
 }
 
+/// How long a lock is waited for, and how often it is tried.
+const LOCK_PATIENCE: Duration = Duration::from_millis(if cfg!(test) { 60 } else { 2000 });
+const LOCK_PAUSE: Duration = Duration::from_millis(20);
+
 /// Takes the lock that keeps other servers away: `flock`, which ends with the open file description and therefore with
 /// the process, however it ends; on block devices it also keeps udev from probing. Readers share it.
+///
+/// After a kill the kernel may still be finishing the process's last writes, which hold the lock until they are done: the
+/// successor waits a moment for them, and never reads under them.
 fn lock(path: &Path, file: &File, read_only: bool) -> Result<(), OpenError> {
     let operation = match read_only {
         true => FlockOperation::NonBlockingLockShared,
         false => FlockOperation::NonBlockingLockExclusive,
     };
-    match rustix::fs::flock(file, operation) {
-        Ok(()) => Ok(()),
-        Err(Errno::WOULDBLOCK) => Err(OpenError::Locked { path: path.to_owned() }),
-        Err(e) => Err(OpenError::System { path: path.to_owned(), doing: "locked", source: e.into() }),
+    let mut waited = Duration::ZERO;
+    loop {
+        match rustix::fs::flock(file, operation) {
+            Ok(()) => return Ok(()),
+            Err(Errno::WOULDBLOCK) if waited < LOCK_PATIENCE => {
+                std::thread::sleep(LOCK_PAUSE);
+                waited += LOCK_PAUSE;
+            }
+            Err(Errno::WOULDBLOCK) => return Err(OpenError::Locked { path: path.to_owned() }),
+            Err(Errno::INTR) => {}
+            Err(e) => {
+                return Err(OpenError::System { path: path.to_owned(), doing: "locked", source: e.into() });
+            }
+        }
     }
 }
 

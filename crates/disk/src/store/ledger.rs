@@ -1,0 +1,324 @@
+//! The books of a verifying writer: which contents each block may have after a crash.
+//!
+//! Blocks are stamped with their address and a generation. The ledger is told of every write when it is issued and when it
+//! is acknowledged, and of every sync; after a crash it judges what is found: a block must hold a generation that was
+//! issued for it, whole, and none older than the newest one that was acknowledged as durable. It does no I/O, so that the
+//! same books serve a store, a simulator and a target on the network.
+
+use std::fmt;
+
+/// Number of a write; 0 stands for a block that was never written and reads as zeros.
+pub type Generation = u64;
+
+const MAGIC: u64 = u64::from_be_bytes(*b"StagMark");
+/// Bytes that are stamped as one: no medium tears them.
+const SECTOR: usize = 512;
+
+/// Fills `block` (a multiple of 512 bytes) for `generation` of the block at `lba`.
+pub fn stamp(lba: u64, generation: Generation, block: &mut [u8]) {
+    for (i, sector) in block.chunks_mut(SECTOR).enumerate() {
+        let words = [MAGIC, lba, generation, i as u64];
+        let mut mixed = lba.rotate_left(32) ^ generation.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ i as u64;
+        for (at, word) in sector.chunks_mut(8).enumerate() {
+            let value = words.get(at).copied().unwrap_or_else(|| {
+                mixed = mixed.rotate_left(7).wrapping_mul(0xff51_afd7_ed55_8ccd).wrapping_add(at as u64);
+                mixed
+            });
+            word.copy_from_slice(&value.to_be_bytes()[..word.len()]);
+        }
+    }
+}
+
+/// Reads the generation off a block, checking every byte of it.
+///
+/// # Errors
+/// What is wrong with the block.
+pub fn read_stamp(lba: u64, block: &[u8]) -> Result<Generation, Damage> {
+    let mut found = None;
+    for (i, sector) in block.chunks(SECTOR).enumerate() {
+        let generation = sector_stamp(lba, i, sector)?;
+        match found {
+            None => found = Some(generation),
+            Some(first) if first != generation => return Err(Damage::Torn(first, generation)),
+            Some(_) => {}
+        }
+    }
+    Ok(found.unwrap_or(0))
+}
+
+fn sector_stamp(lba: u64, index: usize, sector: &[u8]) -> Result<Generation, Damage> {
+    if sector.iter().all(|byte| *byte == 0) {
+        return Ok(0);
+    }
+    let word = |at: usize| {
+        sector.get(at * 8..at * 8 + 8).and_then(|w| w.try_into().ok()).map_or(0, u64::from_be_bytes)
+    };
+    if word(0) != MAGIC || word(3) != index as u64 {
+        return Err(Damage::Garbage);
+    }
+    if word(1) != lba {
+        return Err(Damage::Misplaced(word(1)));
+    }
+    let generation = word(2);
+    let mut expected = vec![0; (index + 1) * SECTOR];
+    stamp(lba, generation, &mut expected);
+    if expected[index * SECTOR..] == *sector { Ok(generation) } else { Err(Damage::Garbage) }
+}
+
+/// What is wrong with one block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Damage {
+    /// Its bytes are no stamp.
+    #[error("its bytes were never written")]
+    Garbage,
+    /// It holds another block's bytes.
+    #[error("it holds the bytes of block {0}")]
+    Misplaced(u64),
+    /// It holds parts of two writes.
+    #[error("it holds parts of generations {0} and {1}")]
+    Torn(Generation, Generation),
+}
+
+/// A block that is not what it must be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Violation {
+    /// It cannot be read as any write's.
+    #[error("block {lba}: {damage}")]
+    Damaged {
+        /// Its address.
+        lba: u64,
+        /// How.
+        damage: Damage,
+    },
+    /// A write that was acknowledged as durable is gone.
+    #[error("block {lba}: generation {durable} was acknowledged as durable, but {found} is there")]
+    Lost {
+        /// Its address.
+        lba: u64,
+        /// What must be there, or something newer.
+        durable: Generation,
+        /// What is there.
+        found: Generation,
+    },
+    /// A generation that was never written to it, or that cannot come back.
+    #[error("block {lba}: generation {found} is there, which it cannot hold any more (newest {newest})")]
+    Unexpected {
+        /// Its address.
+        lba: u64,
+        /// What is there.
+        found: Generation,
+        /// The newest write that was issued.
+        newest: Generation,
+    },
+}
+
+/// The books.
+pub struct Ledger {
+    blocks: Vec<Block>,
+    next_generation: Generation,
+    /// Counts acknowledgements.
+    acknowledged: u64,
+}
+
+#[derive(Clone, Default)]
+struct Block {
+    durable: Generation,
+    /// Issued after `durable`, oldest first.
+    newer: Vec<Issued>,
+}
+
+#[derive(Clone, Copy)]
+struct Issued {
+    generation: Generation,
+    /// Which acknowledgement it was.
+    acknowledged: Option<u64>,
+}
+
+/// Names a sync that was issued: it covers the writes acknowledged before.
+#[derive(Clone, Copy, Debug)]
+pub struct SyncToken(u64);
+
+impl Ledger {
+    /// For a medium of `blocks` blocks of zeros.
+    pub fn new(blocks: usize) -> Self {
+        Self { blocks: vec![Block::default(); blocks], next_generation: 0, acknowledged: 0 }
+    }
+
+    /// How many blocks there are.
+    pub fn blocks(&self) -> usize {
+        self.blocks.len()
+    }
+
+    /// A write to `count` blocks from `lba` on is about to be issued: the generation to stamp them with. Only one write
+    /// to a block may be on its way at a time.
+    pub fn issue(&mut self, lba: u64, count: usize) -> Generation {
+        self.next_generation += 1;
+        let generation = self.next_generation;
+        for block in self.range(lba, count) {
+            block.newer.push(Issued { generation, acknowledged: None });
+        }
+        generation
+    }
+
+    /// The write was acknowledged; `durable` if that promised that it is on the medium.
+    pub fn acknowledge(&mut self, lba: u64, count: usize, generation: Generation, durable: bool) {
+        self.acknowledged += 1;
+        let now = self.acknowledged;
+        for block in self.range(lba, count) {
+            if durable {
+                block.settle(|issued| issued.generation == generation);
+            } else if let Some(issued) = block.newer.iter_mut().find(|issued| issued.generation == generation)
+            {
+                issued.acknowledged = Some(now);
+            }
+        }
+    }
+
+    /// A sync is about to be issued.
+    pub fn issue_sync(&self) -> SyncToken {
+        SyncToken(self.acknowledged)
+    }
+
+    /// The sync was acknowledged.
+    pub fn acknowledge_sync(&mut self, token: SyncToken) {
+        for block in &mut self.blocks {
+            block.settle(|issued| issued.acknowledged.is_some_and(|at| at <= token.0));
+        }
+    }
+
+    /// Judges what is found at `lba`: after a crash, or at any time when nothing is on its way to it. What is found is
+    /// remembered: the block cannot go back before it unless it was not `durable` yet (a process that was killed leaves
+    /// the page cache behind; a power cut leaves the medium).
+    ///
+    /// # Errors
+    /// The [`Violation`], if there is one.
+    pub fn check(&mut self, lba: u64, bytes: &[u8], durable: bool) -> Result<Generation, Violation> {
+        let found = read_stamp(lba, bytes).map_err(|damage| Violation::Damaged { lba, damage })?;
+        let block = usize::try_from(lba).ok().and_then(|at| self.blocks.get_mut(at));
+        let Some(block) = block else { return Err(Violation::Unexpected { lba, found, newest: 0 }) };
+        let newest = block.newer.last().map_or(block.durable, |issued| issued.generation);
+        if found != block.durable {
+            if !block.newer.iter().any(|issued| issued.generation == found) {
+                return Err(match found < block.durable {
+                    true => Violation::Lost { lba, durable: block.durable, found },
+                    false => Violation::Unexpected { lba, found, newest },
+                });
+            }
+            if durable {
+                block.durable = found;
+            }
+        }
+        // Writes that were on their way have ended with the crash, and those that were overwritten do not come back.
+        block.newer.retain(|issued| issued.generation == found && found != block.durable);
+        for issued in &mut block.newer {
+            issued.acknowledged.get_or_insert(self.acknowledged);
+        }
+        Ok(found)
+    }
+
+    fn range(&mut self, lba: u64, count: usize) -> std::slice::IterMut<'_, Block> {
+        let end = self.blocks.len();
+        let start = usize::try_from(lba).map_or(end, |at| at.min(end));
+        self.blocks[start..start.saturating_add(count).min(end)].iter_mut()
+    }
+}
+
+impl Block {
+    /// The newest write for which `is` holds is durable now.
+    fn settle(&mut self, is: impl Fn(&Issued) -> bool) {
+        if let Some(at) = self.newer.iter().rposition(is) {
+            self.durable = self.newer[at].generation;
+            self.newer.drain(..=at);
+        }
+    }
+}
+
+impl fmt::Debug for Ledger {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ledger")
+            .field("blocks", &self.blocks.len())
+            .field("writes", &self.next_generation)
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn block(lba: u64, generation: Generation) -> Vec<u8> {
+        let mut bytes = vec![0; 4096];
+        if generation > 0 {
+            stamp(lba, generation, &mut bytes);
+        }
+        bytes
+    }
+
+    #[test]
+    fn a_stamp_tells_every_damage() {
+        assert_eq!(read_stamp(7, &block(7, 3)), Ok(3));
+        assert_eq!(read_stamp(7, &[0; 4096]), Ok(0));
+        assert_eq!(read_stamp(8, &block(7, 3)), Err(Damage::Misplaced(7)));
+        let torn = [&block(7, 3)[..2048], &block(7, 4)[2048..]].concat();
+        assert_eq!(read_stamp(7, &torn), Err(Damage::Torn(3, 4)));
+        for at in [0, 100, 511, 512, 4095] {
+            let mut bytes = block(7, 3);
+            bytes[at] ^= 1;
+            assert_eq!(read_stamp(7, &bytes), Err(Damage::Garbage), "{at}");
+        }
+    }
+
+    #[test]
+    fn what_was_acknowledged_as_durable_must_be_there() {
+        let mut ledger = Ledger::new(10);
+        let first = ledger.issue(2, 3);
+        ledger.acknowledge(2, 3, first, true);
+        assert_eq!(ledger.check(2, &block(2, first), true), Ok(first));
+        assert_eq!(
+            ledger.check(4, &block(4, 0), true),
+            Err(Violation::Lost { lba: 4, durable: first, found: 0 })
+        );
+        assert_eq!(ledger.check(5, &block(5, 0), true), Ok(0));
+        assert!(matches!(ledger.check(5, &block(5, first), true), Err(Violation::Unexpected { .. })));
+        assert!(matches!(ledger.check(10, &block(10, 0), true), Err(Violation::Unexpected { .. })));
+    }
+
+    #[test]
+    fn what_was_not_synced_may_be_there_or_not() {
+        let fresh = || {
+            let mut ledger = Ledger::new(1);
+            let first = ledger.issue(0, 1);
+            ledger.acknowledge(0, 1, first, false);
+            let second = ledger.issue(0, 1);
+            (ledger, first, second)
+        };
+        for found in 0..=2 {
+            let (mut ledger, _, _) = fresh();
+            assert_eq!(ledger.check(0, &block(0, found), true), Ok(found));
+            // And then nothing else.
+            for other in (0..=2).filter(|other| *other != found) {
+                assert!(ledger.check(0, &block(0, other), true).is_err(), "{other} after {found}");
+            }
+        }
+        let (mut ledger, first, second) = fresh();
+        ledger.check(0, &block(0, second), false).unwrap();
+        assert!(ledger.check(0, &block(0, first), true).is_err());
+        assert_eq!(ledger.check(0, &block(0, 0), true), Ok(0), "seen in a cache that a power cut took");
+    }
+
+    #[test]
+    fn a_sync_covers_what_was_acknowledged_before_it_was_issued() {
+        let mut ledger = Ledger::new(3);
+        let first = ledger.issue(0, 1);
+        ledger.acknowledge(0, 1, first, false);
+        let on_its_way = ledger.issue(1, 1);
+        let token = ledger.issue_sync();
+        ledger.acknowledge(1, 1, on_its_way, false);
+        let newer = ledger.issue(0, 1);
+        ledger.acknowledge(0, 1, newer, false);
+        ledger.acknowledge_sync(token);
+        assert_eq!(ledger.check(1, &block(1, 0), true), Ok(0));
+        assert!(matches!(ledger.check(0, &block(0, 0), true), Err(Violation::Lost { .. })));
+        assert_eq!(ledger.check(0, &block(0, first), true), Ok(first));
+    }
+}
