@@ -1,0 +1,243 @@
+//! The commands that work on units: `ls`, `info`, `read`, `write` and `cp`.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::{Args, ValueEnum};
+
+use super::url::{self, Url};
+
+/// How to reach a target, the same for every command.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Connection")]
+pub struct Connect {
+    /// This initiator's name
+    #[arg(
+        long,
+        value_name = "IQN",
+        env = "STAG_INITIATOR",
+        default_value = "iqn.2026-11.dev.stag:initiator"
+    )]
+    pub initiator: String,
+    /// CHAP name; one in the URL goes before
+    #[arg(long, value_name = "NAME")]
+    pub user: Option<String>,
+    /// File that holds the CHAP secret alone
+    #[arg(long, value_name = "FILE", requires = "user")]
+    pub secret_file: Option<PathBuf>,
+    /// CHAP name that the target has to prove (mutual CHAP)
+    #[arg(long, value_name = "NAME", requires = "mutual_secret_file")]
+    pub mutual_user: Option<String>,
+    /// File that holds the target's CHAP secret alone
+    #[arg(long, value_name = "FILE", requires = "mutual_user")]
+    pub mutual_secret_file: Option<PathBuf>,
+    /// CRC32C of PDU headers
+    #[arg(long, value_enum, default_value_t = Digest::None)]
+    pub header_digest: Digest,
+    /// CRC32C of PDU data
+    #[arg(long, value_enum, default_value_t = Digest::None)]
+    pub data_digest: Digest,
+    /// Connections of the session (MC/S)
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub connections: u16,
+    /// Seconds for the connection and for each command
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=3600))]
+    pub timeout: u32,
+}
+
+/// Whether a digest is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Digest {
+    /// Not
+    None,
+    /// Yes, or no login
+    Crc32c,
+    /// If the target wants it
+    Either,
+}
+
+/// How data is moved.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Transfer")]
+pub struct Transfer {
+    /// Commands in flight
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub depth: u16,
+    /// Bytes of one command
+    #[arg(long, value_name = "SIZE", default_value = "256K", value_parser = block)]
+    pub block: u64,
+    /// No progress bar (there is none either if stderr is no terminal)
+    #[arg(short, long)]
+    pub quiet: bool,
+}
+
+/// `stag ls`
+#[derive(Clone, Debug, Args)]
+#[command(long_about = "List the targets behind a portal, and their units.\n\n\
+    Asks with a discovery session (SendTargets). With --units, logs in to each target and lists its units, one URL a line \
+    with its type and size. The URL of a target lists that target's units.")]
+#[command(
+    after_long_help = "Examples:\n  stag ls 192.0.2.1\n  stag ls --units iscsi://192.0.2.1:3260\n  stag ls --json '[2001:db8::1]:3260'"
+)]
+pub struct Ls {
+    /// HOST[:PORT] or iscsi://HOST[:PORT][/IQN]
+    #[arg(value_name = "PORTAL", value_parser = url::portal)]
+    pub url: Url,
+    /// List the units of each target too
+    #[arg(short, long)]
+    pub units: bool,
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub connect: Connect,
+}
+
+/// `stag info`
+#[derive(Clone, Debug, Args)]
+#[command(
+    long_about = "Tell everything that a unit says about itself: INQUIRY data, vital product data pages, capacity, block \
+    sizes, provisioning, limits and mode pages."
+)]
+#[command(
+    after_long_help = "Examples:\n  stag info iscsi://192.0.2.1/iqn.2026-01.org.example:disks/0\n  stag info --json URL | jq .capacity_bytes"
+)]
+pub struct Info {
+    /// The unit: iscsi://HOST[:PORT]/IQN/LUN
+    #[arg(value_name = "URL", value_parser = url::unit)]
+    pub url: Url,
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub connect: Connect,
+}
+
+/// `stag read`
+#[derive(Clone, Debug, Args)]
+#[command(
+    after_long_help = "Examples:\n  stag read URL -o disk.img\n  stag read URL --length 512 | xxd\n  stag read URL --offset 1G --length 64M -o part.img"
+)]
+pub struct Read {
+    /// The unit: iscsi://HOST[:PORT]/IQN/LUN
+    #[arg(value_name = "URL", value_parser = url::unit)]
+    pub url: Url,
+    /// Where to; zeros become holes in a new file; - is stdout
+    #[arg(short, long, value_name = "FILE", default_value = "-")]
+    pub output: Place,
+    /// First byte; need not be a block's
+    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = super::size)]
+    pub offset: u64,
+    /// How many bytes [default: to the end]
+    #[arg(long, value_name = "SIZE", value_parser = super::size)]
+    pub length: Option<u64>,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub transfer: Transfer,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub connect: Connect,
+}
+
+/// `stag write`
+#[derive(Clone, Debug, Args)]
+#[command(long_about = "Write a file or stdin to a unit.\n\n\
+    Ends when all of the input is on the medium (SYNCHRONIZE CACHE), unless --no-sync. Input that ends within a block \
+    replaces the beginning of that block only.")]
+#[command(
+    after_long_help = "Examples:\n  stag write URL -i disk.img\n  zcat disk.img.gz | stag write URL\n  stag write URL --offset 1M -i boot.bin"
+)]
+pub struct Write {
+    /// The unit: iscsi://HOST[:PORT]/IQN/LUN
+    #[arg(value_name = "URL", value_parser = url::unit)]
+    pub url: Url,
+    /// Where from; - is stdin
+    #[arg(short, long, value_name = "FILE", default_value = "-")]
+    pub input: Place,
+    /// First byte; need not be a block's
+    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = super::size)]
+    pub offset: u64,
+    /// Do not wait until the data is on the medium
+    #[arg(long)]
+    pub no_sync: bool,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub transfer: Transfer,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub connect: Connect,
+}
+
+/// `stag cp`
+#[derive(Clone, Debug, Args)]
+#[command(long_about = "Copy between units, files and stdio.\n\n\
+    Either side is a URL, a file, or - for stdin and stdout. Runs of zeros become holes in a file and unmapped blocks on a \
+    thin unit; a file's holes are not read. With --verify, what was written to a unit is read back and compared.")]
+#[command(
+    after_long_help = "Examples:\n  stag cp disk.img iscsi://192.0.2.1/iqn.2026-01.org.example:disks/0\n  stag cp --connections 4 URL backup.img\n  stag cp --verify URL1 URL2\n  stag cp URL - | zstd > disk.img.zst"
+)]
+pub struct Cp {
+    /// From where
+    #[arg(value_name = "FROM")]
+    pub from: Place,
+    /// To where
+    #[arg(value_name = "TO")]
+    pub to: Place,
+    /// Read what was written back and compare
+    #[arg(long)]
+    pub verify: bool,
+    /// Write zeros as they are: no holes, no unmapping
+    #[arg(long)]
+    pub no_sparse: bool,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub transfer: Transfer,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub connect: Connect,
+}
+
+/// Where data comes from or goes to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// A unit.
+    Unit(Url),
+    /// A file.
+    File(PathBuf),
+    /// stdin or stdout.
+    Stdio,
+}
+
+impl std::fmt::Display for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Unit(url) => url.fmt(f),
+            Self::File(path) => path.display().fmt(f),
+            Self::Stdio => f.write_str("-"),
+        }
+    }
+}
+
+impl FromStr for Place {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "-" => Ok(Self::Stdio),
+            _ if text.starts_with("iscsi://") => url::unit(text).map(Self::Unit),
+            "" => Err("write a file, a URL or -".into()),
+            _ => Ok(Self::File(text.into())),
+        }
+    }
+}
+
+fn block(text: &str) -> Result<u64, String> {
+    let bytes = super::size(text)?;
+    if (512..=16 << 20).contains(&bytes) && bytes.is_power_of_two() {
+        Ok(bytes)
+    } else {
+        Err("write a power of two from 512 to 16M".into())
+    }
+}

@@ -1,0 +1,140 @@
+//! The command line as clap sees it. Man pages and completions are generated from it.
+
+mod client;
+mod serve;
+pub mod url;
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+use clap_complete::Shell;
+
+pub use client::{Cp, Info, Ls, Read, Write};
+pub use serve::{Demo, Serve};
+
+/// Serves disks over iSCSI, and reads and writes them
+#[derive(Clone, Debug, Parser)]
+#[command(name = "stag", version, max_term_width = 110, after_long_help = format!("{EXAMPLES}\n\n{}", crate::exit::HELP))]
+#[command(long_about = "Serves disks over iSCSI, and reads and writes them.\n\n\
+    `stag serve` makes files, block devices and memory into disks of the network; the other commands work on the disks of \
+    any iSCSI target, named by a URL: iscsi://HOST[:PORT]/IQN/LUN.")]
+pub struct Cli {
+    /// Which messages go to stderr: error, warn, info, debug, trace, or target=level,…
+    #[arg(long, global = true, env = "STAG_LOG", value_name = "FILTER", value_parser = log_filter, hide_env_values = true)]
+    pub log: Option<String>,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  stag demo
+  stag serve /srv/disk.img,size=10G
+  stag info iscsi://localhost/iqn.2026-11.dev.stag:disk/0";
+
+/// What to do.
+#[derive(Clone, Debug, Subcommand)]
+pub enum Command {
+    /// Serve disks
+    Serve(Serve),
+    /// Check a configuration file and say what it means
+    CheckConfig(CheckConfig),
+    /// Serve a new disk, write to it and read it back: shows that all works here
+    Demo(Demo),
+    /// List the targets behind a portal, and their units
+    Ls(Ls),
+    /// Tell everything that a unit says about itself
+    Info(Info),
+    /// Read a unit into a file or to stdout
+    Read(Read),
+    /// Write a file or stdin to a unit
+    Write(Write),
+    /// Copy between units, files and stdio
+    Cp(Cp),
+    /// Print completions for a shell
+    Completions(Completions),
+    /// Write the man pages into a directory
+    Man(Man),
+}
+
+/// `stag check-config`
+#[derive(Clone, Debug, Args)]
+#[command(long_about = "Check a configuration file and say what it means.\n\n\
+    Reports every mistake with its line, the offending text and what to write instead, and ends with status 3 if there is \
+    one. Opens no unit and no socket; reads the secret files that the configuration names.")]
+#[command(
+    after_long_help = "Examples:\n  stag check-config /etc/stag.toml\n  stag check-config --quiet /etc/stag.toml && systemctl restart stag"
+)]
+pub struct CheckConfig {
+    /// The file
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// Say nothing if it is in order
+    #[arg(short, long)]
+    pub quiet: bool,
+}
+
+/// `stag completions`
+#[derive(Clone, Debug, Args)]
+#[command(
+    after_long_help = "Examples:\n  stag completions bash > /usr/share/bash-completion/completions/stag\n  stag completions zsh > /usr/share/zsh/site-functions/_stag"
+)]
+pub struct Completions {
+    /// Which shell
+    #[arg(value_enum)]
+    pub shell: Shell,
+}
+
+/// `stag man`
+#[derive(Clone, Debug, Args)]
+#[command(after_long_help = "Examples:\n  stag man /usr/share/man/man1")]
+pub struct Man {
+    /// Where to; made if missing
+    #[arg(value_name = "DIR")]
+    pub dir: PathBuf,
+}
+
+fn log_filter(text: &str) -> Result<String, String> {
+    crate::log::check(text).map(|()| text.to_owned())
+}
+
+/// A size of the command line, bytes.
+fn size(text: &str) -> Result<u64, String> {
+    disk::store::size::parse_size(text).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_subcommand_has_examples_and_the_statuses_are_told() {
+        let mut cli = Cli::command();
+        assert!(cli.render_long_help().to_string().contains(crate::exit::HELP));
+        for command in cli.get_subcommands_mut().filter(|command| command.get_name() != "help") {
+            let name = command.get_name().to_owned();
+            let help = command.render_long_help().to_string();
+            assert!(help.contains("Examples:"), "stag {name} --help has no examples");
+            assert!(
+                help.contains(&format!("  stag {name}")),
+                "the examples of stag {name} are of something else"
+            );
+        }
+    }
+
+    #[test]
+    fn a_unit_that_is_not_understood_is_a_usage_error_that_says_what_to_write() {
+        let error = Cli::try_parse_from(["stag", "serve", "mem:1G,blocksize=4096"]).unwrap_err();
+        let text = error.to_string();
+        assert_eq!(error.exit_code(), 2);
+        assert!(text.contains("no option `blocksize`"), "{text}");
+    }
+}

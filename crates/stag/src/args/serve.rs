@@ -1,0 +1,85 @@
+//! `stag serve` and `stag demo`.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::unit::UnitSpec;
+
+/// `stag serve`
+#[derive(Clone, Debug, Args)]
+#[command(long_about = "Serve disks over iSCSI until SIGTERM or SIGINT.\n\n\
+    Each PATH becomes a logical unit, numbered from 0 in the order given. It is a file, a block device, or mem:SIZE. When \
+    all are open and every address is listened on, the URL of each unit is printed on stdout, alone on a line.")]
+#[command(after_long_help = OPTIONS)]
+pub struct Serve {
+    /// The units: a file, a block device or mem:SIZE, and its options
+    #[arg(value_name = "PATH[,option...]", value_parser = crate::unit::parse, required_unless_present = "config")]
+    pub units: Vec<UnitSpec>,
+    /// A configuration file; PATHs given too are served by a target of their own
+    #[arg(short, long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Where to listen: an IP address, with a port or for 3260; repeatable. Replaces the portals of the configuration.
+    /// Port 0 takes a free one [default: 127.0.0.1:3260]
+    #[arg(short, long, value_name = "ADDR:PORT", value_parser = address)]
+    pub listen: Vec<SocketAddr>,
+    /// The name of the target that serves the PATHs
+    #[arg(long, value_name = "IQN", default_value = crate::iqn::DEFAULT_TARGET, value_parser = iqn)]
+    pub iqn: String,
+    /// Threads, each on a core of its own; 0 for all cores that the process may use [default: 0]
+    #[arg(long, value_name = "N")]
+    pub cores: Option<u16>,
+    /// How long a core looks for new work before it sleeps, µs: more is faster for lone commands and costs CPU meanwhile
+    #[arg(long, value_name = "µs")]
+    pub spin: Option<u32>,
+}
+
+const OPTIONS: &str = "\
+Options of a unit, after its path and separated by commas (a comma of the path is written \\,):
+  size=10G            make the file, sparse, if it is not there
+  bs=512|4096         logical block size in bytes (512)
+  pbe=N               a physical block is 2^N logical ones, 0 to 15
+  ro                  refuse writes
+  removable           the medium can be ejected
+  thin                unmapped blocks are given back
+  cache=writeback     data reaches the medium on SYNCHRONIZE CACHE and FUA (files' default)
+  cache=writethrough  data is on the medium before a write is acknowledged
+  cache=direct        past the kernel's cache, O_DIRECT (block devices' default)
+  serial=TEXT  vendor=TEXT  product=TEXT  revision=TEXT
+                      how the unit names itself in INQUIRY
+  naa=HEX             its worldwide name: 16 hexadecimal digits, or 32 that begin with 6
+  aptpl=FILE          where persistent reservations are kept
+
+Examples:
+  stag serve mem:1G
+  stag serve --listen 0.0.0.0:3260 /srv/a.img,size=100G,thin /dev/sdb,cache=direct
+  stag serve --listen '[::]:3260' --iqn iqn.2026-01.org.example:media /srv/dvd.iso,ro,removable
+  stag serve --config /etc/stag.toml";
+
+/// `stag demo`
+#[derive(Clone, Debug, Args)]
+#[command(long_about = "Serve a new disk, write to it and read it back: shows that all works here.\n\n\
+    Makes a sparse file in a new directory, starts a server for it on a free port of the loopback, logs in with Stag's own \
+    initiator, writes a pattern that no stale or misplaced block could pass for, reads it back and compares. Leaves nothing \
+    behind, unless --keep says to go on serving.")]
+#[command(after_long_help = "Examples:\n  stag demo\n  stag demo --size 1G --keep")]
+pub struct Demo {
+    /// How large the disk is
+    #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = super::size)]
+    pub size: u64,
+    /// Go on serving the disk until interrupted
+    #[arg(long)]
+    pub keep: bool,
+}
+
+fn address(text: &str) -> Result<SocketAddr, String> {
+    crate::config::address(text)
+        .ok_or_else(|| "write an IP address and a port: 192.0.2.1:3260 or [::]:3260".into())
+}
+
+fn iqn(text: &str) -> Result<String, String> {
+    crate::iqn::check(text)
+        .map(|()| text.to_owned())
+        .map_err(|what| format!("{what}; {}", crate::iqn::EXAMPLE))
+}

@@ -1,0 +1,38 @@
+//! The `[limits]` table.
+
+use super::model::Limits;
+use super::problem::Problems;
+use super::reader::{At, Table};
+
+/// Reads `[limits]`.
+pub fn limits(mut given: Table<'_>, problems: &mut Problems) -> Limits {
+    let n = |at: At<u64>| u32::try_from(at.value).unwrap_or(u32::MAX);
+    let h = |at: At<u64>| u16::try_from(at.value).unwrap_or(u16::MAX);
+    // Ranges of the sizes are those of their keys (RFC 7143 §13.12 to §13.17).
+    const DATA: std::ops::Range<u64> = 512..1 << 24;
+    let limits = Limits {
+        connections: given.int("connections", 1..1 << 20, problems).map(n),
+        logins: given.int("logins", 1..1 << 20, problems).map(n),
+        sessions: given.int("sessions", 1..1 << 20, problems).map(n),
+        connections_per_session: given.int("connections-per-session", 1..65536, problems).map(h),
+        queue_depth: given.int("queue-depth", 1..16385, problems).map(n),
+        max_recv_data_segment: given.size("max-recv-data-segment", DATA, problems).map(n),
+        max_outstanding_r2t: given.int("max-outstanding-r2t", 1..65536, problems).map(h),
+        login_timeout: given.int("login-timeout", 1..3601, problems).map(n),
+        nop_interval: given.int("nop-interval", 0..86401, problems).map(n),
+        nop_timeout: given.int("nop-timeout", 1..3601, problems).map(n),
+        send_high_water: given.size("send-high-water", 65536..1 << 31, problems).map(n),
+        max_burst: None,
+        first_burst: None,
+    };
+    let max_burst = given.size("max-burst", DATA, problems);
+    let first_burst = given.size("first-burst", DATA, problems);
+    if let (Some(first), Some(max)) = (&first_burst, &max_burst)
+        && first.value > max.value
+    {
+        let what = format!("first-burst ({}) is more than max-burst ({})", first.value, max.value);
+        problems.error(&first.span, what, "make it as large or smaller (RFC 7143 §13.14)");
+    }
+    given.end(problems);
+    Limits { max_burst: max_burst.map(n), first_burst: first_burst.map(n), ..limits }
+}

@@ -1,0 +1,159 @@
+//! What a person says about one logical unit, on the command line or in a configuration file, as plain data.
+//!
+//! Owns the options' names, values and contradictions. Must never open anything: that is `serve`'s.
+
+pub(crate) mod options;
+mod parse;
+
+use std::path::PathBuf;
+
+use disk::store::size::{Size, parse_size};
+
+pub use options::{OptionError, Options};
+pub use parse::parse;
+
+/// Where a unit's blocks are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Backing {
+    /// In memory, this many bytes; gone when the daemon ends.
+    Memory(u64),
+    /// In a file or on a block device.
+    Path(PathBuf),
+}
+
+/// When written data reaches the medium.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CacheMode {
+    /// On SYNCHRONIZE CACHE and FUA (WCE=1).
+    WriteBack,
+    /// Before every write is acknowledged (WCE=0).
+    WriteThrough,
+    /// Without the kernel's cache (O_DIRECT).
+    Direct,
+}
+
+impl CacheMode {
+    /// All, by the names that people write.
+    pub const ALL: [(&'static str, Self); 3] =
+        [("writeback", Self::WriteBack), ("writethrough", Self::WriteThrough), ("direct", Self::Direct)];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        Self::ALL.iter().find(|(_, mode)| *mode == self).map_or("", |(name, _)| name)
+    }
+}
+
+/// One logical unit as it was asked for. What is `None` was left to the daemon.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnitSpec {
+    /// Where its blocks are.
+    pub backing: Backing,
+    /// How it shall behave.
+    pub options: Options,
+}
+
+/// Two things that do not go together.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{what}")]
+pub struct Contradiction {
+    /// The option to blame.
+    pub option: &'static str,
+    /// What is wrong with it.
+    pub what: String,
+    /// What to write instead.
+    pub instead: String,
+}
+
+impl UnitSpec {
+    /// Reads `path` (a file's or device's path, or `mem:SIZE`) and joins it with `options`.
+    ///
+    /// # Errors
+    /// Every contradiction that can be seen without opening anything.
+    pub fn new(path: &str, options: Options) -> Result<Self, Vec<Contradiction>> {
+        let mut found = Vec::new();
+        let mut wrong = |option, what: String, instead: &str| {
+            found.push(Contradiction { option, what, instead: instead.to_owned() });
+        };
+        let (backing, size) = match path.strip_prefix("mem:").map(parse_size) {
+            None => (Backing::Path(path.into()), options.size),
+            Some(Ok(bytes)) => (Backing::Memory(bytes), Some(bytes)),
+            Some(Err(error)) => {
+                wrong("path", error.to_string(), "write how large the memory is, as in mem:1G");
+                (Backing::Memory(0), None)
+            }
+        };
+        let in_memory = matches!(backing, Backing::Memory(_));
+        if path.is_empty() {
+            wrong("path", "the path is empty".into(), "write a file, a block device, or mem:1G");
+        }
+        let block = u64::from(options.block_bytes());
+        if let Some(size) = size {
+            let option = if in_memory { "path" } else { "size" };
+            if size == 0 {
+                wrong(option, "a unit has at least one block".into(), "write a size such as 1G");
+            } else if size % block != 0 {
+                let instead = format!("write {} instead of {size}", size.next_multiple_of(block));
+                wrong(option, format!("{size} bytes are not a multiple of the {block}-byte block"), &instead);
+            }
+        }
+        if in_memory {
+            if options.size.is_some() {
+                wrong("size", "memory has its size in its path".into(), "write mem:SIZE and leave size out");
+            }
+            if let Some(cache) = options.cache {
+                let what = format!("memory has no cache to be {}", cache.name());
+                wrong("cache", what, "leave cache out");
+            }
+            if options.aptpl.is_some() {
+                let what = "what is in memory does not outlive the daemon, so neither can its reservations"
+                    .to_owned();
+                wrong("aptpl", what, "leave aptpl out");
+            }
+        }
+        if found.is_empty() { Ok(Self { backing, options }) } else { Err(found) }
+    }
+
+    /// How `check-config` shows it.
+    pub fn describe(&self) -> String {
+        let mut words = match &self.backing {
+            Backing::Memory(bytes) => vec![format!("memory, {}", Size(*bytes))],
+            Backing::Path(path) => vec![path.display().to_string()],
+        };
+        let options = &self.options;
+        words.extend(options.size.map(|size| format!("{} (made if missing)", Size(size))));
+        words.push(format!("{}-byte blocks", options.block_bytes()));
+        words.extend(options.cache.map(|cache| cache.name().to_owned()));
+        for (set, name) in
+            [(options.ro, "read-only"), (options.removable, "removable"), (options.thin, "thin")]
+        {
+            words.extend((set == Some(true)).then(|| name.to_owned()));
+        }
+        words.extend(options.serial.as_ref().map(|serial| format!("serial {serial}")));
+        words.join(", ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wrong(path: &str, options: &[(&str, &str)]) -> Vec<&'static str> {
+        let mut set = Options::default();
+        for (name, value) in options {
+            set.set(name, value).unwrap();
+        }
+        UnitSpec::new(path, set).unwrap_err().into_iter().map(|found| found.option).collect()
+    }
+
+    #[test]
+    fn contradictions_name_the_option_to_blame() {
+        assert_eq!(wrong("mem:1G", &[("size", "1G")]), ["size"]);
+        assert_eq!(wrong("mem:many", &[]), ["path"]);
+        assert_eq!(wrong("mem:0", &[]), ["path"]);
+        assert_eq!(wrong("mem:1G", &[("cache", "direct"), ("aptpl", "/x")]), ["cache", "aptpl"]);
+        assert_eq!(wrong("mem:1536", &[("bs", "4096")]), ["path"]);
+        assert_eq!(wrong("/x", &[("size", "5000")]), ["size"]);
+        assert_eq!(wrong("/x", &[("size", "0")]), ["size"]);
+        assert_eq!(wrong("", &[]), ["path"]);
+    }
+}

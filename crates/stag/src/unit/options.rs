@@ -1,0 +1,260 @@
+//! The options of a logical unit: one name and one grammar each, the same on the command line and in a file.
+
+use std::path::PathBuf;
+
+use disk::store::size::parse_size;
+
+use super::CacheMode;
+use crate::suggest;
+
+/// The options that a unit can have.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// `size`: make the file this long (sparse) if it is not there; bytes.
+    pub size: Option<u64>,
+    /// `bs`: logical block size in bytes, 512 or 4096.
+    pub bs: Option<u32>,
+    /// `pbe`: physical block exponent: a physical block is 2^pbe logical ones (SBC-3 §5.16.2), 0 to 15.
+    pub pbe: Option<u8>,
+    /// `ro`: the unit refuses writes.
+    pub ro: Option<bool>,
+    /// `removable`: the medium can be ejected (RMB=1).
+    pub removable: Option<bool>,
+    /// `thin`: unmapped blocks are given back to the medium (LBPME=1).
+    pub thin: Option<bool>,
+    /// `cache`: when written data reaches the medium.
+    pub cache: Option<CacheMode>,
+    /// `serial`: the unit serial number (VPD page 80h), 1 to 36 printable ASCII characters.
+    pub serial: Option<String>,
+    /// `vendor`: T10 VENDOR IDENTIFICATION, at most 8 printable ASCII characters.
+    pub vendor: Option<String>,
+    /// `product`: PRODUCT IDENTIFICATION, at most 16 printable ASCII characters.
+    pub product: Option<String>,
+    /// `revision`: PRODUCT REVISION LEVEL, at most 4 printable ASCII characters.
+    pub revision: Option<String>,
+    /// `naa`: the NAA designator (VPD page 83h): 8 bytes, or 16 if they begin with 6.
+    pub naa: Option<Vec<u8>>,
+    /// `aptpl`: the file that keeps persistent reservations over a power loss.
+    pub aptpl: Option<PathBuf>,
+}
+
+/// Every option's name.
+pub const NAMES: [&str; 13] = [
+    "size",
+    "bs",
+    "pbe",
+    "ro",
+    "removable",
+    "thin",
+    "cache",
+    "serial",
+    "vendor",
+    "product",
+    "revision",
+    "naa",
+    "aptpl",
+];
+
+/// Why an option was not understood.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OptionError {
+    /// No option has that name.
+    #[error("there is no option `{name}`")]
+    Unknown {
+        /// What was written.
+        name: String,
+        /// What may have been meant, or what there is.
+        instead: String,
+    },
+    /// The option was given before.
+    #[error("`{0}` is given twice")]
+    Twice(&'static str),
+    /// The value does not fit.
+    #[error("`{value}` does not fit `{name}`")]
+    Value {
+        /// The option.
+        name: &'static str,
+        /// What was written.
+        value: String,
+        /// What to write.
+        instead: String,
+    },
+}
+
+impl OptionError {
+    /// What to write instead.
+    pub fn instead(&self) -> &str {
+        match self {
+            Self::Unknown { instead, .. } | Self::Value { instead, .. } => instead,
+            Self::Twice(_) => "leave one of them out",
+        }
+    }
+}
+
+impl Options {
+    /// The block size that is in force, in bytes.
+    pub fn block_bytes(&self) -> u32 {
+        self.bs.unwrap_or(512)
+    }
+
+    /// Sets the option called `name` from its text. An empty `value` says yes to an option that is yes or no.
+    ///
+    /// # Errors
+    /// [`OptionError`], which says what to write instead.
+    pub fn set(&mut self, name: &str, value: &str) -> Result<(), OptionError> {
+        let Some(name) = NAMES.into_iter().find(|known| *known == name) else {
+            let instead = match suggest::nearest(name, NAMES) {
+                _ if name == "read-only" || name == "readonly" => "did you mean `ro`?".to_owned(),
+                Some(near) => format!("did you mean `{near}`?"),
+                None => format!("there are {}", suggest::list(NAMES)),
+            };
+            return Err(OptionError::Unknown { name: name.to_owned(), instead });
+        };
+        let fit = |instead: String| OptionError::Value { name, value: value.to_owned(), instead };
+        match name {
+            "size" => once(name, &mut self.size, parse_size(value).map_err(|e| fit(e.to_string()))?),
+            "bs" => {
+                let bytes = parse_size(value).ok().filter(|bytes| matches!(bytes, 512 | 4096));
+                once(name, &mut self.bs, bytes.ok_or_else(|| fit("write 512 or 4096".into()))? as u32)
+            }
+            "pbe" => {
+                let exponent = value.parse().ok().filter(|exponent| *exponent <= 15);
+                let instead =
+                    "write 0 to 15: a physical block is 2^pbe logical blocks, so bs=512,pbe=3 is 512e";
+                once(name, &mut self.pbe, exponent.ok_or_else(|| fit(instead.into()))?)
+            }
+            "ro" => once(name, &mut self.ro, yes_or_no(value).ok_or_else(|| fit("write yes or no".into()))?),
+            "removable" => once(
+                name,
+                &mut self.removable,
+                yes_or_no(value).ok_or_else(|| fit("write yes or no".into()))?,
+            ),
+            "thin" => {
+                once(name, &mut self.thin, yes_or_no(value).ok_or_else(|| fit("write yes or no".into()))?)
+            }
+            "cache" => {
+                let mode =
+                    CacheMode::ALL.into_iter().find(|(known, _)| *known == value).map(|(_, mode)| mode);
+                once(
+                    name,
+                    &mut self.cache,
+                    mode.ok_or_else(|| fit("write writeback, writethrough or direct".into()))?,
+                )
+            }
+            "serial" => once(name, &mut self.serial, ascii(value, 36).ok_or_else(|| fit(printable(36)))?),
+            "vendor" => once(name, &mut self.vendor, ascii(value, 8).ok_or_else(|| fit(printable(8)))?),
+            "product" => once(name, &mut self.product, ascii(value, 16).ok_or_else(|| fit(printable(16)))?),
+            "revision" => once(name, &mut self.revision, ascii(value, 4).ok_or_else(|| fit(printable(4)))?),
+            "naa" => once(name, &mut self.naa, naa(value).map_err(|instead| fit(instead.into()))?),
+            _ => {
+                if value.is_empty() {
+                    return Err(fit("write the path of the file that keeps persistent reservations".into()));
+                }
+                once(name, &mut self.aptpl, value.into())
+            }
+        }
+    }
+}
+
+fn once<T>(name: &'static str, slot: &mut Option<T>, value: T) -> Result<(), OptionError> {
+    match slot.replace(value) {
+        None => Ok(()),
+        Some(_) => Err(OptionError::Twice(name)),
+    }
+}
+
+fn yes_or_no(value: &str) -> Option<bool> {
+    match value {
+        "" | "yes" | "true" | "on" | "1" => Some(true),
+        "no" | "false" | "off" | "0" => Some(false),
+        _ => None,
+    }
+}
+
+fn ascii(value: &str, longest: usize) -> Option<String> {
+    let fits =
+        (1..=longest).contains(&value.len()) && value.bytes().all(|byte| (0x20..=0x7e).contains(&byte));
+    fits.then(|| value.to_owned())
+}
+
+fn printable(longest: usize) -> String {
+    format!("write 1 to {longest} printable ASCII characters")
+}
+
+/// An NAA designator (SPC-4 §7.8.6.6): its first digit says how long it is.
+fn naa(value: &str) -> Result<Vec<u8>, &'static str> {
+    let digits = value.strip_prefix("naa.").or_else(|| value.strip_prefix("0x")).unwrap_or(value);
+    let bytes: Option<Vec<u8>> = (digits.is_ascii() && digits.len() % 2 == 0)
+        .then(|| {
+            (0..digits.len()).step_by(2).map(|at| u8::from_str_radix(&digits[at..at + 2], 16).ok()).collect()
+        })
+        .flatten();
+    match bytes {
+        Some(bytes) if bytes.len() == 16 && bytes[0] >> 4 == 6 => Ok(bytes),
+        Some(bytes) if bytes.len() == 8 && matches!(bytes[0] >> 4, 2 | 3 | 5) => Ok(bytes),
+        _ => Err("write 16 hexadecimal digits that begin with 2, 3 or 5, or 32 that begin with 6"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_can_be_set_once_and_only_once() {
+        let values = [
+            ("size", "1G"),
+            ("bs", "4k"),
+            ("pbe", "3"),
+            ("ro", ""),
+            ("removable", "no"),
+            ("thin", "yes"),
+            ("cache", "direct"),
+            ("serial", "A 1"),
+            ("vendor", "ACME"),
+            ("product", "disk"),
+            ("revision", "0001"),
+            ("naa", "3000000000000001"),
+            ("aptpl", "/x"),
+        ];
+        assert_eq!(values.map(|(name, _)| name), NAMES);
+        for (name, value) in values {
+            let mut options = Options::default();
+            assert_eq!(options.set(name, value), Ok(()), "{name}={value}");
+            assert_ne!(options, Options::default(), "{name} changes nothing");
+            assert_eq!(options.set(name, value), Err(OptionError::Twice(name)));
+        }
+    }
+
+    #[test]
+    fn values_that_do_not_fit_say_what_does() {
+        let long = "x".repeat(37);
+        for (name, value) in [
+            ("size", "1GB"),
+            ("bs", "520"),
+            ("pbe", "16"),
+            ("ro", "maybe"),
+            ("cache", "none"),
+            ("serial", ""),
+            ("serial", &long),
+            ("vendor", "NINECHARS"),
+            ("product", "caf\u{e9}"),
+            ("naa", "6000000000000001"),
+            ("naa", "\u{e9}\u{e9}"),
+            ("naa", "zz00000000000001"),
+            ("aptpl", ""),
+        ] {
+            let error = Options::default().set(name, value).unwrap_err();
+            assert!(matches!(error, OptionError::Value { .. }), "{name}={value}: {error}");
+            assert!(!error.instead().is_empty());
+        }
+    }
+
+    #[test]
+    fn unknown_options_name_the_nearest() {
+        let instead = |name| Options::default().set(name, "").unwrap_err().instead().to_owned();
+        assert_eq!(instead("removeable"), "did you mean `removable`?");
+        assert_eq!(instead("readonly"), "did you mean `ro`?");
+        assert!(instead("flavour").contains("thin"));
+    }
+}
