@@ -1,0 +1,46 @@
+//! What the fuzz targets run: one function for each parser and state machine that reads what a peer or a user wrote, and
+//! the seeds they start from. The functions check properties where there are any, and panic when one does not hold.
+//!
+//! `fuzz/fuzz_targets` gives them to libFuzzer; `tests/replay.rs` gives them every seed and mutations of it on the stable
+//! toolchain. `cargo run -p stag-fuzz-entry` writes the seeds to `fuzz/corpus`.
+#![forbid(unsafe_code)]
+
+pub mod chap;
+pub mod input;
+pub mod mutate;
+pub mod negotiation;
+pub mod pdu;
+pub mod reservation;
+pub mod scsi;
+pub mod text;
+
+use input::Seed;
+
+/// A fuzz target: its name, what it runs on an input, and its named seeds.
+#[derive(Debug, Clone, Copy)]
+pub struct Target {
+    /// Its name, and that of its file and of its corpus.
+    pub name: &'static str,
+    /// Runs one input. A panic is a finding.
+    pub run: fn(&[u8]),
+    /// Inputs made by hand that reach deep.
+    pub seeds: fn() -> Vec<(&'static str, Seed)>,
+}
+
+/// All fuzz targets.
+pub const TARGETS: &[Target] = &[
+    Target { name: "pdu_cut", run: pdu::cut, seeds: pdu::cut_seeds },
+    Target { name: "pdu_fields", run: pdu::fields, seeds: pdu::fields_seeds },
+    Target { name: "text_keys", run: text::keys, seeds: text::keys_seeds },
+    Target { name: "negotiation", run: negotiation::run, seeds: negotiation::seeds },
+    Target { name: "chap", run: chap::run, seeds: chap::seeds },
+    Target { name: "sense", run: scsi::sense, seeds: scsi::sense_seeds },
+    Target { name: "copy_list", run: scsi::copy_list, seeds: scsi::copy_list_seeds },
+    Target { name: "reservation_out", run: reservation::out, seeds: reservation::out_seeds },
+    Target { name: "reservation_saved", run: reservation::saved, seeds: reservation::saved_seeds },
+];
+
+/// The target of this name.
+pub fn target(name: &str) -> Option<&'static Target> {
+    TARGETS.iter().find(|target| target.name == name)
+}

@@ -1,0 +1,87 @@
+//! What SCSI devices and initiators say: sense data, and the parameter lists of commands.
+
+use crate::input::Seed;
+use scsi::copy::CopyList;
+use scsi::{AdditionalSense, Sense, SenseKey};
+
+/// Sense data of either format. What is understood is said again in descriptor format and understood the same.
+pub fn sense(data: &[u8]) {
+    let Some(sense) = Sense::parse(data) else { return };
+    let _ = format!("{sense:?}");
+    for descriptor in [false, true] {
+        let bytes = sense.emit(descriptor);
+        let again = Sense::parse(&bytes).expect("sense data that we emit parses");
+        assert_eq!(again.key, sense.key);
+        assert_eq!(Sense::parse(&again.emit(descriptor)).as_ref(), Some(&again), "emitting settles at once");
+    }
+    assert_eq!(Sense::parse(&sense.emit(true)).as_ref(), Some(&sense), "the descriptor format loses nothing");
+}
+
+/// Both formats with all they can carry, and cut short.
+pub fn sense_seeds() -> Vec<(&'static str, Seed)> {
+    let plain = Sense::new(SenseKey::MediumError, AdditionalSense::new(0x11, 0));
+    let field = Sense::invalid_field_in_parameter_list(12, Some(3));
+    let mut fixed = [0u8; 18];
+    fixed[..8].copy_from_slice(&[0xf0, 0, 0xe5, 1, 2, 3, 4, 10]);
+    fixed[12..].copy_from_slice(&[0x24, 0, 0, 0xcf, 0, 2]);
+    let descriptors = [
+        0x72, 0x05, 0x24, 0x00, 0, 0, 0, 28, // header
+        0x00, 0x0a, 0x80, 0, 0, 0, 0, 1, 0, 0, 0, 2, // information
+        0x02, 0x06, 0, 0, 0xcf, 0, 2, 0, // sense key specific
+        0x04, 0x02, 0, 0xe0, // stream
+        0x05, 0x02, 0, 0x20, // block
+    ];
+    vec![
+        ("fixed", Seed::new().bytes(plain.emit(false))),
+        ("descriptor", Seed::new().bytes(field.emit(true))),
+        ("fixed-full", Seed::new().bytes(fixed)),
+        ("descriptor-full", Seed::new().bytes(descriptors)),
+        ("fixed-short", Seed::new().bytes(&fixed[..3])),
+        ("descriptor-short", Seed::new().bytes(&descriptors[..13])),
+        ("deferred", Seed::new().bytes([0x71, 0, 3, 0, 0, 0, 0, 0])),
+    ]
+}
+
+/// The parameter list of EXTENDED COPY.
+pub fn copy_list(data: &[u8]) {
+    match CopyList::parse(data) {
+        Ok(list) => {
+            assert!(
+                list.cscds.len() <= scsi::copy::MAX_CSCDS && list.segments.len() <= scsi::copy::MAX_SEGMENTS
+            );
+            assert!(16 + 32 * list.cscds.len() <= data.len());
+        }
+        Err(error) => {
+            assert!(!error.to_string().is_empty());
+            let _ = Sense::from(error);
+        }
+    }
+}
+
+/// Lists of both segment types, and with lengths that do not fit.
+pub fn copy_list_seeds() -> Vec<(&'static str, Seed)> {
+    let cscd = |n: u8| {
+        let mut bytes = [0u8; 32];
+        bytes[0] = 0xe4;
+        bytes[4..8].copy_from_slice(&[1, 3, 0, 16]);
+        bytes[8..24].copy_from_slice(&[n; 16]);
+        bytes[30] = 2;
+        bytes
+    };
+    let blocks = [0x02, 2, 0, 0x18, 0, 0, 0, 1, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9];
+    let bytes = [
+        0x0a, 1, 0, 0x1c, 0, 0, 0, 1, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9, 0, 1, 0, 2,
+    ];
+    let header = |flags: u8, cscds: u16, segments: u32| {
+        let head = Seed::new().bytes([7, flags, (cscds >> 8) as u8, cscds as u8, 0, 0, 0, 0]);
+        head.bytes(segments.to_be_bytes()).bytes([0; 4])
+    };
+    vec![
+        ("blocks", header(0, 64, 28).bytes(cscd(1)).bytes(cscd(2)).bytes(blocks)),
+        ("bytes", header(0x10, 64, 60).bytes(cscd(1)).bytes(cscd(2)).bytes(blocks).bytes(bytes)),
+        ("no-segments", header(0, 32, 0).bytes(cscd(1))),
+        ("short", header(0, 64, 28).bytes(cscd(1))),
+        ("huge-lengths", header(0, 0xffff, 0xffff_ffff).bytes(cscd(1))),
+        ("wrong-type", header(0, 32, 28).bytes([0xff; 32]).bytes(blocks)),
+    ]
+}
