@@ -34,16 +34,18 @@ pub fn stamp(lba: u64, generation: Generation, block: &mut [u8]) {
 /// # Errors
 /// What is wrong with the block.
 pub fn read_stamp(lba: u64, block: &[u8]) -> Result<Generation, Damage> {
-    let mut found = None;
+    let (oldest, newest) = read_stamps(lba, block)?;
+    if oldest == newest { Ok(newest) } else { Err(Damage::Torn(oldest, newest)) }
+}
+
+/// The oldest and the newest generation in a block.
+fn read_stamps(lba: u64, block: &[u8]) -> Result<(Generation, Generation), Damage> {
+    let (mut oldest, mut newest) = (Generation::MAX, 0);
     for (i, sector) in block.chunks(SECTOR).enumerate() {
         let generation = sector_stamp(lba, i, sector)?;
-        match found {
-            None => found = Some(generation),
-            Some(first) if first != generation => return Err(Damage::Torn(first, generation)),
-            Some(_) => {}
-        }
+        (oldest, newest) = (oldest.min(generation), newest.max(generation));
     }
-    Ok(found.unwrap_or(0))
+    Ok((oldest.min(newest), newest))
 }
 
 fn sector_stamp(lba: u64, index: usize, sector: &[u8]) -> Result<Generation, Damage> {
@@ -186,34 +188,46 @@ impl Ledger {
         }
     }
 
-    /// Judges what is found at `lba`: after a crash, or at any time when nothing is on its way to it. What is found is
-    /// remembered: the block cannot go back before it unless it was not `durable` yet (a process that was killed leaves
-    /// the page cache behind; a power cut leaves the medium).
+    /// The newest generation that was issued.
+    pub fn newest(&self) -> Generation {
+        self.next_generation
+    }
+
+    /// Judges what is found at `lba`: after a crash, or at any time when nothing is on its way to it. Answers the
+    /// generation that is there, or `None` if the crash tore a block between generations that it may hold. What is found
+    /// is remembered: the block cannot go back before it unless it was not `durable` yet (a process that was killed
+    /// leaves the page cache behind; a power cut leaves the medium).
     ///
     /// # Errors
     /// The [`Violation`], if there is one.
-    pub fn check(&mut self, lba: u64, bytes: &[u8], durable: bool) -> Result<Generation, Violation> {
-        let found = read_stamp(lba, bytes).map_err(|damage| Violation::Damaged { lba, damage })?;
+    pub fn check(&mut self, lba: u64, bytes: &[u8], durable: bool) -> Result<Option<Generation>, Violation> {
+        let (oldest, newest) =
+            read_stamps(lba, bytes).map_err(|damage| Violation::Damaged { lba, damage })?;
         let block = usize::try_from(lba).ok().and_then(|at| self.blocks.get_mut(at));
-        let Some(block) = block else { return Err(Violation::Unexpected { lba, found, newest: 0 }) };
-        let newest = block.newer.last().map_or(block.durable, |issued| issued.generation);
-        if found != block.durable {
-            if !block.newer.iter().any(|issued| issued.generation == found) {
+        let Some(block) = block else { return Err(Violation::Unexpected { lba, found: newest, newest: 0 }) };
+        for found in [oldest, newest] {
+            if found != block.durable && !block.newer.iter().any(|issued| issued.generation == found) {
+                let newest = block.newer.last().map_or(block.durable, |issued| issued.generation);
                 return Err(match found < block.durable {
                     true => Violation::Lost { lba, durable: block.durable, found },
                     false => Violation::Unexpected { lba, found, newest },
                 });
             }
-            if durable {
-                block.durable = found;
-            }
+        }
+        if oldest != newest {
+            // It stays between these two until it is written again.
+            block.newer.retain(|issued| (oldest..=newest).contains(&issued.generation));
+            return Ok(None);
+        }
+        if durable {
+            block.durable = newest;
         }
         // Writes that were on their way have ended with the crash, and those that were overwritten do not come back.
-        block.newer.retain(|issued| issued.generation == found && found != block.durable);
+        block.newer.retain(|issued| issued.generation == newest && newest != block.durable);
         for issued in &mut block.newer {
             issued.acknowledged.get_or_insert(self.acknowledged);
         }
-        Ok(found)
+        Ok(Some(newest))
     }
 
     fn range(&mut self, lba: u64, count: usize) -> std::slice::IterMut<'_, Block> {
@@ -273,12 +287,12 @@ mod tests {
         let mut ledger = Ledger::new(10);
         let first = ledger.issue(2, 3);
         ledger.acknowledge(2, 3, first, true);
-        assert_eq!(ledger.check(2, &block(2, first), true), Ok(first));
+        assert_eq!(ledger.check(2, &block(2, first), true), Ok(Some(first)));
         assert_eq!(
             ledger.check(4, &block(4, 0), true),
             Err(Violation::Lost { lba: 4, durable: first, found: 0 })
         );
-        assert_eq!(ledger.check(5, &block(5, 0), true), Ok(0));
+        assert_eq!(ledger.check(5, &block(5, 0), true), Ok(Some(0)));
         assert!(matches!(ledger.check(5, &block(5, first), true), Err(Violation::Unexpected { .. })));
         assert!(matches!(ledger.check(10, &block(10, 0), true), Err(Violation::Unexpected { .. })));
     }
@@ -294,7 +308,7 @@ mod tests {
         };
         for found in 0..=2 {
             let (mut ledger, _, _) = fresh();
-            assert_eq!(ledger.check(0, &block(0, found), true), Ok(found));
+            assert_eq!(ledger.check(0, &block(0, found), true), Ok(Some(found)));
             // And then nothing else.
             for other in (0..=2).filter(|other| *other != found) {
                 assert!(ledger.check(0, &block(0, other), true).is_err(), "{other} after {found}");
@@ -303,7 +317,7 @@ mod tests {
         let (mut ledger, first, second) = fresh();
         ledger.check(0, &block(0, second), false).unwrap();
         assert!(ledger.check(0, &block(0, first), true).is_err());
-        assert_eq!(ledger.check(0, &block(0, 0), true), Ok(0), "seen in a cache that a power cut took");
+        assert_eq!(ledger.check(0, &block(0, 0), true), Ok(Some(0)), "seen in a cache that a power cut took");
     }
 
     #[test]
@@ -317,8 +331,21 @@ mod tests {
         let newer = ledger.issue(0, 1);
         ledger.acknowledge(0, 1, newer, false);
         ledger.acknowledge_sync(token);
-        assert_eq!(ledger.check(1, &block(1, 0), true), Ok(0));
+        assert_eq!(ledger.check(1, &block(1, 0), true), Ok(Some(0)));
         assert!(matches!(ledger.check(0, &block(0, 0), true), Err(Violation::Lost { .. })));
-        assert_eq!(ledger.check(0, &block(0, first), true), Ok(first));
+        assert_eq!(ledger.check(0, &block(0, first), true), Ok(Some(first)));
+    }
+
+    #[test]
+    fn a_crash_may_tear_what_was_not_durable_and_nothing_else() {
+        let mut ledger = Ledger::new(1);
+        let first = ledger.issue(0, 1);
+        ledger.acknowledge(0, 1, first, true);
+        let second = ledger.issue(0, 1);
+        let torn = |a, b| [&block(0, a)[..512], &block(0, b)[512..]].concat();
+        assert_eq!(ledger.check(0, &torn(second, first), true), Ok(None));
+        assert!(matches!(ledger.check(0, &torn(0, second), true), Err(Violation::Lost { .. })));
+        ledger.acknowledge(0, 1, second, true);
+        assert!(matches!(ledger.check(0, &torn(second, first), true), Err(Violation::Lost { .. })));
     }
 }
