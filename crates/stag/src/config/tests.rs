@@ -4,9 +4,11 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
+use disk::store::spec::CacheMode;
+
 use super::model::{AclLun, Auth};
 use super::*;
-use crate::unit::{Backing, CacheMode};
+use crate::unit::Backing;
 
 const EXAMPLE: &str = include_str!("../../../../docs/stag.toml.example");
 

@@ -21,28 +21,6 @@ pub enum Backing {
     Path(PathBuf),
 }
 
-/// When written data reaches the medium.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CacheMode {
-    /// On SYNCHRONIZE CACHE and FUA (WCE=1).
-    WriteBack,
-    /// Before every write is acknowledged (WCE=0).
-    WriteThrough,
-    /// Without the kernel's cache (O_DIRECT).
-    Direct,
-}
-
-impl CacheMode {
-    /// All, by the names that people write.
-    pub const ALL: [(&'static str, Self); 3] =
-        [("writeback", Self::WriteBack), ("writethrough", Self::WriteThrough), ("direct", Self::Direct)];
-
-    /// Its name.
-    pub fn name(self) -> &'static str {
-        Self::ALL.iter().find(|(_, mode)| *mode == self).map_or("", |(name, _)| name)
-    }
-}
-
 /// One logical unit as it was asked for. What is `None` was left to the daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnitSpec {
@@ -101,7 +79,7 @@ impl UnitSpec {
                 wrong("size", "memory has its size in its path".into(), "write mem:SIZE and leave size out");
             }
             if let Some(cache) = options.cache {
-                let what = format!("memory has no cache to be {}", cache.name());
+                let what = format!("memory has no cache to be {}", cache);
                 wrong("cache", what, "leave cache out");
             }
             if options.aptpl.is_some() {
@@ -122,7 +100,7 @@ impl UnitSpec {
         let options = &self.options;
         words.extend(options.size.map(|size| format!("{} (made if missing)", Size(size))));
         words.push(format!("{}-byte blocks", options.block_bytes()));
-        words.extend(options.cache.map(|cache| cache.name().to_owned()));
+        words.extend(options.cache.map(|cache| cache.to_string()));
         for (set, name) in
             [(options.ro, "read-only"), (options.removable, "removable"), (options.thin, "thin")]
         {

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use disk::store::size::parse_size;
+use disk::store::spec::CacheMode;
 
-use super::CacheMode;
 use crate::suggest;
 
 /// The options that a unit can have.
@@ -24,7 +24,7 @@ pub struct Options {
     pub thin: Option<bool>,
     /// `cache`: when written data reaches the medium.
     pub cache: Option<CacheMode>,
-    /// `serial`: the unit serial number (VPD page 80h), 1 to 36 printable ASCII characters.
+    /// `serial`: the unit serial number (VPD page 80h), 1 to 64 printable ASCII characters.
     pub serial: Option<String>,
     /// `vendor`: T10 VENDOR IDENTIFICATION, at most 8 printable ASCII characters.
     pub vendor: Option<String>,
@@ -32,12 +32,15 @@ pub struct Options {
     pub product: Option<String>,
     /// `revision`: PRODUCT REVISION LEVEL, at most 4 printable ASCII characters.
     pub revision: Option<String>,
-    /// `naa`: the NAA designator (VPD page 83h): 8 bytes, or 16 if they begin with 6.
-    pub naa: Option<Vec<u8>>,
+    /// `naa`: the NAA IEEE Registered Extended designator (VPD page 83h), which begins with 6.
+    pub naa: Option<[u8; 16]>,
     /// `aptpl`: the file that keeps persistent reservations over a power loss.
     pub aptpl: Option<PathBuf>,
 }
 
+const MODES: &str = "write writeback, writethrough or direct";
+/// Longest serial number, bytes.
+const SERIAL: usize = 64;
 /// Every option's name.
 pub const NAMES: [&str; 13] = [
     "size",
@@ -132,20 +135,18 @@ impl Options {
             "thin" => {
                 once(name, &mut self.thin, yes_or_no(value).ok_or_else(|| fit("write yes or no".into()))?)
             }
-            "cache" => {
-                let mode =
-                    CacheMode::ALL.into_iter().find(|(known, _)| *known == value).map(|(_, mode)| mode);
-                once(
-                    name,
-                    &mut self.cache,
-                    mode.ok_or_else(|| fit("write writeback, writethrough or direct".into()))?,
-                )
+            "cache" => once(name, &mut self.cache, value.parse().map_err(|_| fit(MODES.into()))?),
+            "serial" => {
+                once(name, &mut self.serial, ascii(value, SERIAL).ok_or_else(|| fit(printable(SERIAL)))?)
             }
-            "serial" => once(name, &mut self.serial, ascii(value, 36).ok_or_else(|| fit(printable(36)))?),
             "vendor" => once(name, &mut self.vendor, ascii(value, 8).ok_or_else(|| fit(printable(8)))?),
             "product" => once(name, &mut self.product, ascii(value, 16).ok_or_else(|| fit(printable(16)))?),
             "revision" => once(name, &mut self.revision, ascii(value, 4).ok_or_else(|| fit(printable(4)))?),
-            "naa" => once(name, &mut self.naa, naa(value).map_err(|instead| fit(instead.into()))?),
+            "naa" => once(
+                name,
+                &mut self.naa,
+                naa(value).ok_or_else(|| fit("write 32 hexadecimal digits, the first of them 6".into()))?,
+            ),
             _ => {
                 if value.is_empty() {
                     return Err(fit("write the path of the file that keeps persistent reservations".into()));
@@ -181,19 +182,13 @@ fn printable(longest: usize) -> String {
     format!("write 1 to {longest} printable ASCII characters")
 }
 
-/// An NAA designator (SPC-4 §7.8.6.6): its first digit says how long it is.
-fn naa(value: &str) -> Result<Vec<u8>, &'static str> {
+/// An NAA IEEE Registered Extended designator (SPC-4 §7.8.6.6.5).
+fn naa(value: &str) -> Option<[u8; 16]> {
     let digits = value.strip_prefix("naa.").or_else(|| value.strip_prefix("0x")).unwrap_or(value);
-    let bytes: Option<Vec<u8>> = (digits.is_ascii() && digits.len() % 2 == 0)
-        .then(|| {
-            (0..digits.len()).step_by(2).map(|at| u8::from_str_radix(&digits[at..at + 2], 16).ok()).collect()
-        })
-        .flatten();
-    match bytes {
-        Some(bytes) if bytes.len() == 16 && bytes[0] >> 4 == 6 => Ok(bytes),
-        Some(bytes) if bytes.len() == 8 && matches!(bytes[0] >> 4, 2 | 3 | 5) => Ok(bytes),
-        _ => Err("write 16 hexadecimal digits that begin with 2, 3 or 5, or 32 that begin with 6"),
-    }
+    let fits = digits.len() == 32
+        && digits.starts_with('6')
+        && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+    fits.then(|| u128::from_str_radix(digits, 16).ok().map(u128::to_be_bytes)).flatten()
 }
 
 #[cfg(test)]
@@ -214,7 +209,7 @@ mod tests {
             ("vendor", "ACME"),
             ("product", "disk"),
             ("revision", "0001"),
-            ("naa", "3000000000000001"),
+            ("naa", "naa.6000000000000000000000000000000A"),
             ("aptpl", "/x"),
         ];
         assert_eq!(values.map(|(name, _)| name), NAMES);
@@ -228,7 +223,7 @@ mod tests {
 
     #[test]
     fn values_that_do_not_fit_say_what_does() {
-        let long = "x".repeat(37);
+        let long = "x".repeat(65);
         for (name, value) in [
             ("size", "1GB"),
             ("bs", "520"),

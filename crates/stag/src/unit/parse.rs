@@ -56,8 +56,10 @@ fn push(parts: &mut [String], char: char) {
 mod tests {
     use std::path::PathBuf;
 
+    use disk::store::spec::CacheMode;
+
     use super::*;
-    use crate::unit::{Backing, CacheMode};
+    use crate::unit::Backing;
 
     #[test]
     fn a_path_alone_leaves_everything_to_the_daemon() {
