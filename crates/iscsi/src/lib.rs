@@ -5,6 +5,7 @@ pub mod chap;
 pub mod digest;
 pub mod discovery;
 pub mod frame;
+pub mod initiator;
 pub mod keys;
 pub mod login;
 pub mod name;

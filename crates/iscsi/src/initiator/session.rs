@@ -1,0 +1,534 @@
+//! The session: its window of CmdSNs, the commands that wait for it, and what each connection has to send.
+
+use std::collections::VecDeque;
+
+use arrayvec::ArrayVec;
+
+use crate::frame::{self, Digests, MAX_HEADER_LEN};
+use crate::keys::{Digest, Params};
+use crate::login::initiator::Established;
+use crate::pdu::{
+    Bhs, DataOut, LogoutReason, LogoutRequest, Lun, NopOut, RESERVED_TAG, ScsiCommand, TaskAttribute,
+    TaskManagementFunction, TaskManagementRequest, TextRequest, ahs,
+};
+use crate::sn;
+use crate::target::{Payload, Sink};
+use crate::text::Assembler;
+
+use super::MAX_TEXT_RESPONSE;
+use super::tasks::{Kind, Scsi, Task, TaskKey, Tasks};
+
+/// A connection of a session, by its place in the session. Not the CID.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ConnectionId(pub usize);
+
+/// What a session is made with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SessionConfig {
+    /// Tasks at once, waiting ones included, 1 to 65535.
+    pub max_tasks: usize,
+    /// CmdSN of the first command: what the leading login carried.
+    pub first_cmd_sn: u32,
+}
+
+/// A SCSI command to submit.
+#[derive(Debug, Clone)]
+pub struct Command<'a, P> {
+    /// The logical unit.
+    pub lun: Lun,
+    /// The task attribute.
+    pub attribute: TaskAttribute,
+    /// 6 to 260 bytes.
+    pub cdb: &'a [u8],
+    /// What the command writes.
+    pub write: Option<P>,
+    /// Bytes that the command reads at most; `None` if it reads nothing.
+    pub read_len: Option<u32>,
+    /// Whether the command may be sent again after a lost connection, not knowing whether it ran.
+    pub may_repeat: bool,
+}
+
+/// Something to be sent.
+#[derive(Debug)]
+enum Out<P> {
+    /// A SCSI command, with its immediate and unsolicited data.
+    Command(TaskKey),
+    /// Data that an R2T asked for.
+    Solicited { key: TaskKey, ttt: u32, offset: u32, len: u32 },
+    /// A PDU whose header lacks numbers only.
+    Ready { header: Box<Bhs>, data: Option<P> },
+}
+
+#[derive(Debug)]
+pub(super) struct Connection<P> {
+    pub cid: u16,
+    digests: Digests,
+    /// The largest data segment that the target takes here, bytes.
+    peer_segment: u32,
+    pub exp_stat_sn: u32,
+    out: VecDeque<Out<P>>,
+    /// Tasks sent here that have not ended.
+    pub outstanding: usize,
+}
+
+/// A session of one or more connections. `P` is a payload, `T` what the owner keeps with each task.
+#[derive(Debug)]
+pub struct Session<P, T> {
+    pub(super) params: Params,
+    pub(super) tasks: Tasks<P, T>,
+    /// Tasks that wait for the window or a connection, in order.
+    waiting: VecDeque<TaskKey>,
+    pub(super) connections: Vec<Option<Connection<P>>>,
+    /// The next command's.
+    cmd_sn: u32,
+    exp_cmd_sn: u32,
+    max_cmd_sn: u32,
+}
+
+impl<P: Payload, T> Session<P, T> {
+    /// A session without connections: nothing is sent until [`Session::connect`].
+    pub fn new(config: SessionConfig) -> Self {
+        Session {
+            params: Params::default(),
+            tasks: Tasks::new(config.max_tasks),
+            waiting: VecDeque::new(),
+            connections: Vec::new(),
+            cmd_sn: config.first_cmd_sn,
+            exp_cmd_sn: config.first_cmd_sn,
+            max_cmd_sn: config.first_cmd_sn.wrapping_sub(1),
+        }
+    }
+
+    /// Adds a connection whose login is done. The first one brings the session's parameters.
+    pub fn connect(&mut self, cid: u16, login: &Established) -> ConnectionId {
+        if self.is_disconnected() {
+            self.params = login.params.clone();
+            self.exp_cmd_sn = login.exp_cmd_sn;
+            self.max_cmd_sn = login.exp_cmd_sn.wrapping_sub(1);
+            self.connections.clear();
+        }
+        self.update_window(login.exp_cmd_sn, login.max_cmd_sn);
+        let connection = Connection {
+            cid,
+            digests: Digests {
+                header: login.params.header_digest == Digest::Crc32c,
+                data: login.params.data_digest == Digest::Crc32c,
+            },
+            peer_segment: login.params.peer_max_recv_data_segment_length.max(512),
+            exp_stat_sn: login.stat_sn.wrapping_add(1),
+            out: VecDeque::new(),
+            outstanding: 0,
+        };
+        let index = self.connections.iter().position(Option::is_none).unwrap_or(self.connections.len());
+        if index == self.connections.len() {
+            self.connections.push(None);
+        }
+        self.connections[index] = Some(connection);
+        ConnectionId(index)
+    }
+
+    /// Whether the session has no connection.
+    pub fn is_disconnected(&self) -> bool {
+        self.connections.iter().all(Option::is_none)
+    }
+
+    /// The CmdSN that the next command, and the login of a further connection, carries.
+    pub fn cmd_sn(&self) -> u32 {
+        self.cmd_sn
+    }
+
+    /// What the leading login negotiated for the session.
+    pub fn params(&self) -> &Params {
+        &self.params
+    }
+
+    /// Tasks that have not ended, waiting ones included.
+    pub fn len(&self) -> usize {
+        self.tasks.len()
+    }
+
+    /// Whether no task is under way.
+    pub fn is_empty(&self) -> bool {
+        self.tasks.len() == 0
+    }
+
+    /// Whether [`Session::submit`] would give a command back.
+    pub fn is_full(&self) -> bool {
+        self.tasks.is_full()
+    }
+
+    /// Queues a command. It is sent when the target's window lets it.
+    ///
+    /// # Errors
+    /// The token comes back if there are as many tasks as the limit, or the command cannot be put into a PDU: a CDB that
+    /// is empty or longer than 260 bytes, or a write longer than 4 GiB.
+    pub fn submit(&mut self, command: Command<'_, P>, token: T) -> Result<TaskKey, T> {
+        let write_len = command.write.as_ref().map_or(0, Payload::len);
+        let (Ok(write_len), 1..=ahs::MAX_CDB_LEN) = (u32::try_from(write_len), command.cdb.len()) else {
+            return Err(token);
+        };
+        let mut cdb = [0; 16];
+        let head = command.cdb.len().min(16);
+        cdb[..head].copy_from_slice(&command.cdb[..head]);
+        let scsi = Scsi {
+            lun: command.lun,
+            attribute: command.attribute,
+            cdb,
+            cdb_rest: command.cdb.get(16..).filter(|r| !r.is_empty()).map(Into::into),
+            write: command.write,
+            write_len,
+            read_len: command.read_len,
+            may_repeat: command.may_repeat,
+            received: 0,
+            data_sn: 0,
+            r2t_sn: 0,
+            solicited: 0,
+        };
+        let task = Task { token, kind: Kind::Scsi(scsi), cmd_sn: 0, connection: None };
+        let key = self.tasks.insert(task).map_err(|task| task.token)?;
+        self.waiting.push_back(key);
+        Ok(key)
+    }
+
+    /// Sends a task management function at once (immediate delivery). `task` is the one that ABORT TASK means.
+    ///
+    /// # Errors
+    /// The token comes back if the connection is gone or there are too many tasks.
+    pub fn task_management(
+        &mut self,
+        on: ConnectionId,
+        function: TaskManagementFunction,
+        lun: Lun,
+        task: Option<TaskKey>,
+        token: T,
+    ) -> Result<TaskKey, T> {
+        let referenced = task.and_then(|key| Some((key, self.tasks.get(key)?.cmd_sn)));
+        let key = self.begin(on, Kind::TaskManagement, token)?;
+        let mut pdu = TaskManagementRequest::new(key.0, function, lun);
+        pdu.cmd_sn.set(self.cmd_sn);
+        if let Some((task, cmd_sn)) = referenced {
+            pdu.referenced_task_tag.set(task.0);
+            pdu.ref_cmd_sn.set(cmd_sn);
+        }
+        self.put(on, pdu.into(), true, None);
+        Ok(key)
+    }
+
+    /// Pings the target (immediate delivery): [`super::Event::Pong`] follows.
+    ///
+    /// # Errors
+    /// As [`Session::task_management`].
+    pub fn ping(&mut self, on: ConnectionId, token: T) -> Result<TaskKey, T> {
+        let key = self.begin(on, Kind::Ping, token)?;
+        let mut pdu = NopOut::ping(key.0);
+        pdu.cmd_sn.set(self.cmd_sn);
+        self.put(on, pdu.into(), true, None);
+        Ok(key)
+    }
+
+    /// Sends a text (immediate delivery), which must fit one PDU.
+    ///
+    /// # Errors
+    /// As [`Session::task_management`].
+    pub fn text(&mut self, on: ConnectionId, text: P, token: T) -> Result<TaskKey, T> {
+        let key = self.begin(on, Kind::Text(Assembler::new(MAX_TEXT_RESPONSE)), token)?;
+        let mut pdu = TextRequest::new(key.0, RESERVED_TAG);
+        pdu.cmd_sn.set(self.cmd_sn);
+        self.put(on, pdu.into(), true, Some(text));
+        Ok(key)
+    }
+
+    /// Asks to log out (immediate delivery): [`super::Event::LoggedOut`] follows.
+    ///
+    /// # Errors
+    /// As [`Session::task_management`].
+    pub fn logout(&mut self, on: ConnectionId, reason: LogoutReason, token: T) -> Result<TaskKey, T> {
+        let Some(cid) = self.connection(on).map(|c| c.cid) else { return Err(token) };
+        let key = self.begin(on, Kind::Logout, token)?;
+        let mut pdu = LogoutRequest::new(key.0, reason, cid);
+        pdu.cmd_sn.set(self.cmd_sn);
+        self.put(on, pdu.into(), true, None);
+        Ok(key)
+    }
+
+    /// Forgets a task that the target will not answer any more, such as one that was aborted.
+    pub fn forget(&mut self, key: TaskKey) -> Option<T> {
+        self.take_task(key).map(|task| task.token)
+    }
+
+    /// What the owner keeps with a task.
+    pub fn token_mut(&mut self, key: TaskKey) -> Option<&mut T> {
+        self.tasks.get_mut(key).map(|t| &mut t.token)
+    }
+
+    /// Drops all connections. Commands that may be repeated, and those that were never sent, wait for the next
+    /// connection in their old order; the others come back. `first_cmd_sn` is the next login's CmdSN.
+    pub fn disconnect(&mut self, first_cmd_sn: u32) -> Vec<(TaskKey, T)> {
+        self.connections.clear();
+        self.cmd_sn = first_cmd_sn;
+        self.exp_cmd_sn = first_cmd_sn;
+        self.max_cmd_sn = first_cmd_sn.wrapping_sub(1);
+        let mut again: Vec<(u32, TaskKey)> = Vec::new();
+        let mut lost = Vec::new();
+        for (key, task) in self.tasks.iter() {
+            match &task.kind {
+                _ if task.connection.is_none() => {}
+                Kind::Scsi(scsi) if scsi.may_repeat => again.push((task.cmd_sn, key)),
+                _ => lost.push(key),
+            }
+        }
+        // Commands under way span far less than half the numbers, so this is an order.
+        again.sort_by(
+            |(a, _), (b, _)| {
+                if sn::lt(*a, *b) { std::cmp::Ordering::Less } else { std::cmp::Ordering::Greater }
+            },
+        );
+        for (_, key) in again.into_iter().rev() {
+            let Some(task) = self.tasks.get_mut(key) else { continue };
+            task.connection = None;
+            if let Kind::Scsi(scsi) = &mut task.kind {
+                (scsi.received, scsi.data_sn, scsi.r2t_sn, scsi.solicited) = (0, 0, 0, 0);
+            }
+            self.waiting.push_front(key);
+        }
+        lost.into_iter().filter_map(|key| Some((key, self.tasks.remove(key)?.token))).collect()
+    }
+
+    /// Ends the session: every task comes back, in no order.
+    pub fn abandon(&mut self) -> Vec<(TaskKey, T)> {
+        self.connections.clear();
+        self.waiting.clear();
+        let keys: Vec<_> = self.tasks.iter().map(|(key, _)| key).collect();
+        keys.into_iter().filter_map(|key| Some((key, self.tasks.remove(key)?.token))).collect()
+    }
+
+    /// Gives waiting commands their CmdSN and connection, as far as the window reaches. Answers whether `on` has
+    /// something to send; other connections may have, too.
+    pub fn schedule(&mut self, on: ConnectionId) -> bool {
+        while let Some(&key) = self.waiting.front() {
+            if !sn::le(self.cmd_sn, self.max_cmd_sn) {
+                break;
+            }
+            let open =
+                self.connections.iter().enumerate().filter_map(|(i, c)| Some((c.as_ref()?.outstanding, i)));
+            let Some((_, index)) = open.min() else { break };
+            self.waiting.pop_front();
+            let Some(task) = self.tasks.get_mut(key) else { continue };
+            task.cmd_sn = self.cmd_sn;
+            task.connection = Some(ConnectionId(index));
+            self.cmd_sn = sn::next(self.cmd_sn);
+            if let Some(connection) = &mut self.connections[index] {
+                connection.outstanding += 1;
+                connection.out.push_back(Out::Command(key));
+            }
+        }
+        self.has_output(on)
+    }
+
+    /// Whether a connection has something to send.
+    pub fn has_output(&self, on: ConnectionId) -> bool {
+        self.connection(on).is_some_and(|c| !c.out.is_empty())
+    }
+
+    /// Writes PDUs of a connection to `sink`, in order, until it has `max_bytes` or nothing is left. Answers how many
+    /// bytes it wrote.
+    pub fn transmit(&mut self, on: ConnectionId, max_bytes: usize, sink: &mut impl Sink<P>) -> usize {
+        self.schedule(on);
+        let mut written = 0;
+        while written < max_bytes {
+            let Some(connection) = self.connections.get_mut(on.0).and_then(Option::as_mut) else { break };
+            let Some(out) = connection.out.pop_front() else { break };
+            let mut writer = Writer {
+                digests: connection.digests,
+                exp_stat_sn: connection.exp_stat_sn,
+                peer_segment: connection.peer_segment,
+                written: &mut written,
+                sink,
+            };
+            match out {
+                Out::Ready { mut header, data } => writer.pdu(&mut header, &[], data),
+                Out::Command(key) => {
+                    if let Some(task) = self.tasks.get_mut(key) {
+                        writer.command(key, task, &self.params);
+                    }
+                }
+                Out::Solicited { key, ttt, offset, len } => {
+                    // The task may have ended meanwhile; then nobody waits for its data.
+                    if let Some(Kind::Scsi(scsi)) = self.tasks.get(key).map(|t| &t.kind) {
+                        writer.data_out(key, scsi, ttt, offset, len);
+                    }
+                }
+            }
+        }
+        written
+    }
+
+    /// Puts a task that is sent at once.
+    fn begin(&mut self, on: ConnectionId, kind: Kind<P>, token: T) -> Result<TaskKey, T> {
+        let Some(connection) = self.connections.get_mut(on.0).and_then(Option::as_mut) else {
+            return Err(token);
+        };
+        let task = Task { token, kind, cmd_sn: self.cmd_sn, connection: Some(on) };
+        let key = self.tasks.insert(task).map_err(|task| task.token)?;
+        connection.outstanding += 1;
+        Ok(key)
+    }
+
+    pub(super) fn put(&mut self, on: ConnectionId, mut header: Bhs, immediate: bool, data: Option<P>) {
+        header.set_immediate(immediate);
+        if let Some(connection) = self.connections.get_mut(on.0).and_then(Option::as_mut) {
+            connection.out.push_back(Out::Ready { header: Box::new(header), data });
+        }
+    }
+
+    pub(super) fn put_solicited(&mut self, on: ConnectionId, key: TaskKey, ttt: u32, offset: u32, len: u32) {
+        if let Some(connection) = self.connections.get_mut(on.0).and_then(Option::as_mut) {
+            connection.out.push_back(Out::Solicited { key, ttt, offset, len });
+        }
+    }
+
+    /// Answers the target's ping.
+    pub(super) fn answer_ping(&mut self, on: ConnectionId, ttt: u32, lun: Lun) {
+        let mut pdu = NopOut::answer(ttt, lun);
+        pdu.cmd_sn.set(self.cmd_sn);
+        self.put(on, pdu.into(), true, None);
+    }
+
+    /// Asks for the rest of a text.
+    pub(super) fn continue_text(&mut self, on: ConnectionId, key: TaskKey, ttt: u32, lun: Lun) {
+        let mut pdu = TextRequest::new(key.0, ttt);
+        pdu.cmd_sn.set(self.cmd_sn);
+        pdu.lun = lun;
+        self.put(on, pdu.into(), true, None);
+    }
+
+    pub(super) fn connection(&self, on: ConnectionId) -> Option<&Connection<P>> {
+        self.connections.get(on.0)?.as_ref()
+    }
+
+    pub(super) fn take_task(&mut self, key: TaskKey) -> Option<Task<P, T>> {
+        let task = self.tasks.remove(key)?;
+        match task.connection {
+            Some(on) => {
+                if let Some(connection) = self.connections.get_mut(on.0).and_then(Option::as_mut) {
+                    connection.outstanding = connection.outstanding.saturating_sub(1);
+                }
+            }
+            None => self.waiting.retain(|waiting| *waiting != key),
+        }
+        Some(task)
+    }
+
+    /// Takes ExpCmdSN and MaxCmdSN of a PDU (RFC 7143 §4.2.2.1): older ones, and a pair that contradicts itself, say
+    /// nothing.
+    pub(super) fn update_window(&mut self, exp_cmd_sn: u32, max_cmd_sn: u32) {
+        if sn::lt(max_cmd_sn, exp_cmd_sn.wrapping_sub(1)) {
+            return;
+        }
+        if sn::gt(max_cmd_sn, self.max_cmd_sn) {
+            self.max_cmd_sn = max_cmd_sn;
+        }
+        if sn::gt(exp_cmd_sn, self.exp_cmd_sn) {
+            self.exp_cmd_sn = exp_cmd_sn;
+        }
+    }
+}
+
+/// Writes a connection's PDUs.
+struct Writer<'a, S> {
+    digests: Digests,
+    exp_stat_sn: u32,
+    peer_segment: u32,
+    written: &'a mut usize,
+    sink: &'a mut S,
+}
+
+impl<S> Writer<'_, S> {
+    fn pdu<P: Payload>(&mut self, header: &mut Bhs, ahs: &[u8], data: Option<P>)
+    where
+        S: Sink<P>,
+    {
+        // ExpStatSN is in bytes 28 to 31 of every PDU that an initiator sends (RFC 7143 §11.3 and on).
+        header.specific_20[8..12].copy_from_slice(&self.exp_stat_sn.to_be_bytes());
+        let data_len = data.as_ref().map_or(0, Payload::len);
+        let mut bytes = [0; MAX_HEADER_LEN];
+        let Some(len) = frame::emit_header(header, ahs, data_len, self.digests.header, &mut bytes) else {
+            // MAX_HEADER_LEN holds every header.
+            return;
+        };
+        self.sink.bytes(&bytes[..len]);
+        *self.written += len;
+        let Some(data) = data.filter(|_| data_len > 0) else { return };
+        let mut trailer = frame::trailer(data_len, None);
+        if self.digests.data {
+            let (data, digest) = data.with_digest();
+            self.sink.payload(data);
+            // At most three bytes of padding stand before it.
+            let _ = trailer.try_extend_from_slice(&digest);
+        } else {
+            self.sink.payload(data);
+        }
+        self.sink.bytes(&trailer);
+        *self.written += data_len + trailer.len();
+    }
+
+    /// The command PDU with immediate data, and the unsolicited Data-Out after it (RFC 7143 §4.2.5.2, §11.3.4).
+    fn command<P: Payload, T>(&mut self, key: TaskKey, task: &mut Task<P, T>, params: &Params)
+    where
+        S: Sink<P>,
+    {
+        let cmd_sn = task.cmd_sn;
+        let Kind::Scsi(scsi) = &mut task.kind else { return };
+        let mut pdu = ScsiCommand::new(key.0, scsi.lun, scsi.attribute, &scsi.cdb);
+        pdu.cmd_sn.set(cmd_sn);
+        pdu.set_read(scsi.read_len.is_some());
+        pdu.set_write(scsi.write.is_some());
+        pdu.edtl.set(if scsi.write.is_some() { scsi.write_len } else { scsi.read_len.unwrap_or(0) });
+        let mut ahs = ArrayVec::<u8, { ahs::MAX_LEN }>::new();
+        if let Some(rest) = &scsi.cdb_rest {
+            // Lengths were checked when the command was submitted.
+            let _ = ahs::Ahs::ExtendedCdb(rest).emit(&mut ahs);
+        }
+        if let (Some(read_len), Some(_)) = (scsi.read_len, &scsi.write) {
+            let _ = ahs::Ahs::BidiReadLength(read_len).emit(&mut ahs);
+        }
+        let burst = scsi.write_len.min(params.first_burst_length);
+        let immediate = if params.immediate_data { burst.min(self.peer_segment) } else { 0 };
+        let unsolicited = if params.initial_r2t { immediate } else { burst };
+        pdu.set_final(unsolicited == immediate);
+        scsi.solicited = unsolicited;
+        let data = part(scsi, 0, immediate);
+        self.pdu(&mut pdu.into(), &ahs, data);
+        if unsolicited > immediate {
+            self.data_out(key, scsi, RESERVED_TAG, immediate, unsolicited - immediate);
+        }
+    }
+
+    /// A sequence of Data-Out PDUs (RFC 7143 §11.7).
+    fn data_out<P: Payload>(&mut self, key: TaskKey, scsi: &Scsi<P>, ttt: u32, offset: u32, len: u32)
+    where
+        S: Sink<P>,
+    {
+        let (mut at, end, mut data_sn) = (offset, offset + len, 0);
+        while at < end {
+            let n = (end - at).min(self.peer_segment);
+            let mut pdu = DataOut::new(key.0, ttt, scsi.lun, data_sn, at);
+            pdu.set_final(at + n == end);
+            self.pdu(&mut pdu.into(), &[], part(scsi, at, n));
+            at += n;
+            data_sn += 1;
+        }
+    }
+}
+
+/// Bytes `at..at + len` of a command's write data.
+fn part<P: Payload>(scsi: &Scsi<P>, at: u32, len: u32) -> Option<P> {
+    if len == 0 {
+        return None;
+    }
+    let mut data = scsi.write.clone()?;
+    if at > 0 {
+        data.split_to(at as usize);
+    }
+    Some(if (len as usize) < data.len() { data.split_to(len as usize) } else { data })
+}
