@@ -7,6 +7,7 @@
 pub mod attention;
 pub mod cdb;
 pub mod copy;
+pub mod data;
 pub mod reservation;
 pub mod sense;
 pub mod status;
