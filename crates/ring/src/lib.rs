@@ -3,8 +3,33 @@
 //! This is the only crate of the workspace with `unsafe`; each block says why it is sound. Everything here belongs to
 //! the thread that made it, unless its documentation says `Send`.
 
-mod buf;
-mod pooled;
+//!
+//! - [`Buf`], [`BufMut`], [`Chain`], [`Region`], [`pool`]: bytes that operations own.
+//! - [`Runtime`], [`spawn`], [`Cores`]: an executor a thread, and threads pinned to cores.
+//! - [`TcpListener`], [`TcpStream`], [`Gather`], [`Scatter`]: sockets.
+//! - [`File`]: files and block devices.
+//! - [`sleep`], [`timeout`], [`now`]: time. [`blocking`]: system calls that the ring does not have. [`Signals`].
+//!
+//! Dropping the future of any operation cancels it. The buffers it was given stay alive until the kernel has let go of
+//! them, and then return to their pool; nobody has to wait for that.
 
+mod blocking;
+mod buf;
+mod cores;
+mod fs;
+mod net;
+mod op;
+mod pooled;
+mod runtime;
+mod signal;
+mod time;
+
+pub use blocking::blocking;
 pub use buf::{Buf, BufMut, Bytes, Chain, Destination, OutOfRange, Region, RegionRange, pool};
+pub use cores::{CoreGone, Cores, Handle, core_count, current_core};
+pub use fs::{File, OpenOptions};
+pub use net::{Destinations, Gather, Keepalive, ListenOptions, Scatter, TcpListener, TcpStream};
 pub use pooled::Pooled;
+pub use runtime::{Config, JoinError, JoinHandle, Runtime, available_cores, is_running, spawn, yield_now};
+pub use signal::{Signal, Signals};
+pub use time::{Elapsed, Sleep, now, sleep, sleep_until, timeout};

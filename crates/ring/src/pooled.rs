@@ -146,6 +146,47 @@ impl<T> std::fmt::Debug for Pooled<T> {
     }
 }
 
+/// A value in a recycled slot: what `Box` is, without its allocation.
+pub(crate) struct PooledBox<T> {
+    value: NonNull<T>,
+    /// Slots are recycled on the thread that drops them.
+    _owned: PhantomData<(T, Rc<()>)>,
+}
+
+impl<T> PooledBox<T> {
+    pub(crate) fn new(value: T) -> Self {
+        let slot = take_slot(Layout::new::<T>()).cast::<T>();
+        // SAFETY: the slot is large and aligned enough for `T`, and is nobody else's.
+        unsafe { slot.as_ptr().write(value) };
+        Self { value: slot, _owned: PhantomData }
+    }
+}
+
+impl<T> std::ops::Deref for PooledBox<T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        // SAFETY: the value lives in its slot until this is dropped.
+        unsafe { self.value.as_ref() }
+    }
+}
+
+impl<T> std::ops::DerefMut for PooledBox<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: as in `deref`; `&mut self` makes the borrow unique.
+        unsafe { self.value.as_mut() }
+    }
+}
+
+impl<T> Drop for PooledBox<T> {
+    fn drop(&mut self) {
+        // SAFETY: value and slot are given up once, here. A panic in between leaks the slot.
+        unsafe {
+            self.value.drop_in_place();
+            put_slot(self.value.cast(), Layout::new::<T>());
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -27,6 +27,7 @@ pub use bytes::Bytes;
 pub use chain::Chain;
 use pool::{Header, Kind};
 pub use region::{OutOfRange, Region, RegionRange};
+pub(crate) use region::{map as map_pages, unmap as unmap_pages};
 pub use unique::{BufMut, Destination};
 
 /// Immutable, counted bytes; cheap to clone and to slice. See the module for what "immutable" means for a region.

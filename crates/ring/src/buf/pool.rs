@@ -500,7 +500,7 @@ impl Drop for Pool {
     fn drop(&mut self) {
         for chunk in self.chunks.get_mut().drain(..) {
             // SAFETY: a chunk that `carve` mapped; none of its blocks is in use, since no header is.
-            unsafe { libc::munmap(chunk.base.as_ptr().cast(), CHUNK) };
+            unsafe { region::unmap(chunk.base, CHUNK) };
         }
         for slab in self.slabs.get_mut().drain(..) {
             let slab = NonNull::slice_from_raw_parts(slab, HEADERS_PER_SLAB);

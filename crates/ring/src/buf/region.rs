@@ -70,13 +70,13 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: exactly what `map` returned, and the last owner has gone.
-        unsafe { libc::munmap(self.base.as_ptr().cast(), self.len.max(1)) };
+        unsafe { unmap(self.base, self.len) };
         NUMBERS.lock().unwrap_or_else(PoisonError::into_inner).1.push(self.number);
     }
 }
 
 /// Maps zeros, without reserving memory for them.
-pub(super) fn map(len: usize) -> io::Result<NonNull<u8>> {
+pub(crate) fn map(len: usize) -> io::Result<NonNull<u8>> {
     // SAFETY: a new anonymous mapping at an address of the kernel's choice touches no existing memory.
     let ptr = unsafe {
         libc::mmap(
@@ -94,6 +94,15 @@ pub(super) fn map(len: usize) -> io::Result<NonNull<u8>> {
     // SAFETY: advice about the mapping just made. It may be refused; nothing depends on it.
     unsafe { libc::madvise(ptr, len, libc::MADV_HUGEPAGE) };
     NonNull::new(ptr.cast()).ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))
+}
+
+/// Unmaps what [`map`] mapped.
+///
+/// # Safety
+/// `map(len)` returned `base`, and nothing uses the pages any more.
+pub(crate) unsafe fn unmap(base: NonNull<u8>, len: usize) {
+    // SAFETY: the caller's.
+    unsafe { libc::munmap(base.as_ptr().cast(), len.max(1)) };
 }
 
 /// Zero-filled memory of a fixed length that any core reads and writes at any time. Pages are allocated when they are

@@ -26,6 +26,11 @@ impl BufMut {
         unsafe { self.header.as_ref() }
     }
 
+    /// Where the bytes start, for the kernel to write.
+    pub(crate) fn as_mut_ptr(&mut self) -> *mut u8 {
+        self.header().base().as_ptr()
+    }
+
     /// Length in bytes.
     pub fn len(&self) -> usize {
         self.len
@@ -115,6 +120,37 @@ impl Destination {
     pub fn from_offset(buf: BufMut, at: usize) -> Self {
         let len = buf.len().checked_sub(at).expect("an offset within the buffer");
         Self::Pool { buf, at, len }
+    }
+
+    /// Where its bytes are and how many.
+    pub(crate) fn parts_mut(&mut self) -> (*mut u8, usize) {
+        match self {
+            Self::Pool { buf, at, len } => {
+                let (at, len) = (*at, *len);
+                assert!(
+                    at.checked_add(len).is_some_and(|end| end <= buf.capacity()),
+                    "outside of the buffer"
+                );
+                (buf.as_mut_ptr().wrapping_add(at), len)
+            }
+            Self::Region(range) => (range.as_mut_ptr(), range.len()),
+        }
+    }
+
+    /// The bytes that it takes, unless they are a region's.
+    pub fn as_bytes(&self) -> Option<&[u8]> {
+        match self {
+            Self::Pool { buf, at, len } => buf.get(*at..at.checked_add(*len)?),
+            Self::Region(_) => None,
+        }
+    }
+
+    /// The buffer, unless it is a region.
+    pub fn into_buf(self) -> Option<BufMut> {
+        match self {
+            Self::Pool { buf, .. } => Some(buf),
+            Self::Region(_) => None,
+        }
     }
 
     /// How many bytes it takes.

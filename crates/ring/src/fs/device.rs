@@ -1,0 +1,73 @@
+//! What block devices say and do through ioctls, and where files have holes. All of these are system calls that the ring
+//! does not have; those that may take long run on the blocking threads.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use crate::net::check;
+
+const BLKGETSIZE64: libc::Ioctl = 0x8008_1272_u64 as libc::Ioctl;
+const BLKSSZGET: libc::Ioctl = 0x1268;
+const BLKPBSZGET: libc::Ioctl = 0x127b;
+const BLKDISCARD: libc::Ioctl = 0x1277;
+const BLKZEROOUT: libc::Ioctl = 0x127f;
+
+pub(super) fn size(fd: BorrowedFd<'_>) -> io::Result<u64> {
+    let mut bytes = 0u64;
+    // SAFETY: BLKGETSIZE64 writes a u64.
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), BLKGETSIZE64, &raw mut bytes) })?;
+    Ok(bytes)
+}
+
+pub(super) fn logical_sector(fd: BorrowedFd<'_>) -> io::Result<u32> {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: BLKSSZGET writes an int.
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), BLKSSZGET, &raw mut bytes) })?;
+    u32::try_from(bytes).map_err(|_| io::ErrorKind::InvalidData.into())
+}
+
+pub(super) fn physical_sector(fd: BorrowedFd<'_>) -> io::Result<u32> {
+    let mut bytes: libc::c_uint = 0;
+    // SAFETY: BLKPBSZGET writes an unsigned int.
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), BLKPBSZGET, &raw mut bytes) })?;
+    Ok(bytes)
+}
+
+pub(super) fn discard(fd: BorrowedFd<'_>, at: u64, len: u64) -> io::Result<()> {
+    let range = [at, len];
+    // SAFETY: BLKDISCARD reads two u64.
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), BLKDISCARD, range.as_ptr()) }).map(drop)
+}
+
+pub(super) fn zero_out(fd: BorrowedFd<'_>, at: u64, len: u64) -> io::Result<()> {
+    let range = [at, len];
+    // SAFETY: BLKZEROOUT reads two u64.
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), BLKZEROOUT, range.as_ptr()) }).map(drop)
+}
+
+/// lseek with SEEK_DATA or SEEK_HOLE; `None` when there is none from `at` on.
+pub(super) fn seek(fd: BorrowedFd<'_>, at: u64, whence: libc::c_int) -> io::Result<Option<u64>> {
+    let at = i64::try_from(at).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+    // SAFETY: takes numbers only. The file's position, which this moves, is used by nobody.
+    let found = unsafe { libc::lseek64(fd.as_raw_fd(), at, whence) };
+    if found >= 0 {
+        return Ok(Some(found as u64));
+    }
+    let error = io::Error::last_os_error();
+    if error.raw_os_error() == Some(libc::ENXIO) { Ok(None) } else { Err(error) }
+}
+
+pub(super) fn set_len(fd: BorrowedFd<'_>, len: u64) -> io::Result<()> {
+    let len = i64::try_from(len).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+    // SAFETY: takes numbers only.
+    check(unsafe { libc::ftruncate64(fd.as_raw_fd(), len) }).map(drop)
+}
+
+pub(super) fn stat(fd: BorrowedFd<'_>) -> io::Result<libc::stat64> {
+    // SAFETY: plain numbers, for which zeros are valid; the kernel fills them in.
+    unsafe {
+        let mut stat: libc::stat64 = std::mem::zeroed();
+        check(libc::fstat64(fd.as_raw_fd(), &raw mut stat))?;
+        Ok(stat)
+    }
+}

@@ -1,0 +1,55 @@
+//! How a file is opened.
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use crate::net::check;
+
+/// How [`crate::File::open`] opens a file. The default opens an existing file for reading and writing, through the page
+/// cache.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OpenOptions {
+    /// For reading only.
+    pub read_only: bool,
+    /// Past the page cache (O_DIRECT): addresses, lengths and offsets have to be multiples of the sector size.
+    pub direct: bool,
+    /// Every write is on the medium when it ends (O_DSYNC).
+    pub dsync: bool,
+    /// Create the file if it is not there.
+    pub create: bool,
+    /// With `create`: fail with `AlreadyExists` if it is there.
+    pub create_new: bool,
+    /// Cut an existing file to nothing.
+    pub truncate: bool,
+    /// With `create` or `create_new`: a file that is shorter is made this long, sparsely. Bytes.
+    pub size: Option<u64>,
+    /// Nobody else may open a block device this way at the same time (O_EXCL); no effect on files.
+    pub exclusive: bool,
+}
+
+impl OpenOptions {
+    pub(super) fn open(&self, path: &Path) -> io::Result<OwnedFd> {
+        let path = CString::new(path.as_os_str().as_bytes())?;
+        let mut flags = libc::O_CLOEXEC | if self.read_only { libc::O_RDONLY } else { libc::O_RDWR };
+        for (wanted, flag) in [
+            (self.direct, libc::O_DIRECT),
+            (self.dsync, libc::O_DSYNC),
+            (self.create || self.create_new, libc::O_CREAT),
+            (self.create_new || self.exclusive, libc::O_EXCL),
+            (self.truncate, libc::O_TRUNC),
+        ] {
+            if wanted {
+                flags |= flag;
+            }
+        }
+        if self.exclusive && self.create && !self.create_new {
+            // With O_CREAT, O_EXCL would mean that the file must be new.
+            flags &= !libc::O_CREAT;
+        }
+        // SAFETY: the path is a C string that outlives the call; the descriptor returned is ours alone.
+        unsafe { Ok(OwnedFd::from_raw_fd(check(libc::open(path.as_ptr(), flags, 0o644))?)) }
+    }
+}

@@ -1,0 +1,236 @@
+//! [`Gather`]: what one vectored send sends.
+
+use std::fmt;
+
+use io_uring::squeue::Entry;
+use io_uring::{opcode, types};
+
+use crate::buf::{Buf, Chain};
+
+/// Stable bytes up to this many are copied by [`Gather::push`]: cheaper than a vector of their own.
+const COPIED: usize = 256;
+/// How many vectors one system call takes (UIO_MAXIOV).
+const MOST_VECTORS: usize = 1024;
+/// The most that one system call moves (MAX_RW_COUNT, less a page).
+const MOST_BYTES: usize = 0x7fff_0000;
+const FIRST_ARENA: usize = 1 << 10;
+const LAST_ARENA: usize = 64 << 10;
+
+/// Collects bytes for one send: headers are copied into an arena of its own, payloads are kept alive until they have
+/// been sent. [`crate::TcpStream::send`] gives it back empty, its memory kept, so that using it again does not
+/// allocate.
+#[derive(Default)]
+pub struct Gather(Box<Inner>);
+
+struct Inner {
+    /// Points into arenas, buffers and vectors; all of them stay where they are when this moves.
+    header: libc::msghdr,
+    vectors: Vec<libc::iovec>,
+    /// The first vector that is not sent wholly.
+    next: usize,
+    /// Bytes not sent yet.
+    len: usize,
+    buffers: Vec<Buf>,
+    /// Filled one after the other and never moved; the last is the one in use.
+    arenas: Vec<Vec<u8>>,
+}
+
+impl Default for Inner {
+    fn default() -> Self {
+        // SAFETY: plain numbers and pointers, for which zeros are valid.
+        let header = unsafe { std::mem::zeroed() };
+        Self { header, vectors: Vec::new(), next: 0, len: 0, buffers: Vec::new(), arenas: Vec::new() }
+    }
+}
+
+impl Gather {
+    /// Nothing to send.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Bytes that are to be sent.
+    pub fn len(&self) -> usize {
+        self.0.len
+    }
+
+    /// Whether there is nothing to send.
+    pub fn is_empty(&self) -> bool {
+        self.0.len == 0
+    }
+
+    /// Into how many pieces of memory the bytes fall.
+    pub fn vectors(&self) -> usize {
+        self.0.vectors.len() - self.0.next
+    }
+
+    /// Appends a copy of `bytes`; for headers.
+    pub fn push_copy(&mut self, bytes: &[u8]) {
+        self.0.reserve(bytes.len()).extend_from_slice(bytes);
+        self.0.commit(bytes.len());
+    }
+
+    /// Appends `buf` and keeps it until it has been sent. Short ones are copied instead, unless they are a region's.
+    pub fn push(&mut self, buf: Buf) {
+        if buf.len() <= COPIED {
+            if let Some(bytes) = buf.as_slice() {
+                return self.push_copy(bytes);
+            }
+        }
+        let inner = &mut *self.0;
+        inner.append(buf.as_ptr().cast_mut(), buf.len());
+        inner.buffers.push(buf);
+    }
+
+    /// Appends all buffers of `chain`.
+    pub fn push_chain(&mut self, chain: Chain) {
+        for buf in chain {
+            self.push(buf);
+        }
+    }
+
+    /// Drops everything, and keeps the memory for the next use.
+    pub fn clear(&mut self) {
+        let inner = &mut *self.0;
+        inner.vectors.clear();
+        inner.next = 0;
+        inner.len = 0;
+        inner.buffers.clear();
+        // The last arena is the largest: enough for what was collected this time, in one piece.
+        if let Some(mut arena) = inner.arenas.pop() {
+            arena.clear();
+            inner.arenas.clear();
+            inner.arenas.push(arena);
+        }
+    }
+
+    /// What to submit next. The entry points to memory that this owns and that does not move with it.
+    pub(super) fn entry(&mut self, fd: types::Fd) -> Entry {
+        let inner = &mut *self.0;
+        let rest = &mut inner.vectors[inner.next..];
+        let flags = libc::MSG_WAITALL | libc::MSG_NOSIGNAL;
+        if let [only] = rest {
+            let len = only.iov_len.min(MOST_BYTES) as u32;
+            return opcode::Send::new(fd, only.iov_base.cast_const().cast(), len).flags(flags).build();
+        }
+        let more = if rest.len() > MOST_VECTORS { libc::MSG_MORE } else { 0 };
+        inner.header.msg_iov = rest.as_mut_ptr();
+        inner.header.msg_iovlen = rest.len().min(MOST_VECTORS) as _;
+        opcode::SendMsg::new(fd, &raw const inner.header).flags((flags | more) as u32).build()
+    }
+
+    /// Notes that the first `n` bytes have been sent.
+    pub(super) fn advance(&mut self, n: usize) {
+        let inner = &mut *self.0;
+        let mut n = n.min(inner.len);
+        inner.len -= n;
+        while n > 0 {
+            let vector = &mut inner.vectors[inner.next];
+            if n < vector.iov_len {
+                // SAFETY: within the same piece of memory.
+                vector.iov_base = unsafe { vector.iov_base.byte_add(n) };
+                vector.iov_len -= n;
+                return;
+            }
+            n -= vector.iov_len;
+            inner.next += 1;
+        }
+    }
+}
+
+impl Inner {
+    /// An arena with room for `len` bytes.
+    fn reserve(&mut self, len: usize) -> &mut Vec<u8> {
+        let room = self.arenas.last().map_or(0, |a| a.capacity() - a.len());
+        if room < len || self.arenas.is_empty() {
+            let last = self.arenas.last().map_or(FIRST_ARENA / 2, Vec::capacity);
+            self.arenas.push(Vec::with_capacity((last * 2).clamp(FIRST_ARENA, LAST_ARENA).max(len)));
+        }
+        let last = self.arenas.len() - 1;
+        &mut self.arenas[last]
+    }
+
+    /// Appends the last `len` bytes of the arena in use.
+    fn commit(&mut self, len: usize) {
+        let Some(arena) = self.arenas.last_mut() else { return };
+        // The pointer is taken from the whole vector, so that neighbours can be joined.
+        let start = arena.len() - len;
+        let ptr = arena.as_mut_ptr().wrapping_add(start);
+        self.append(ptr, len);
+    }
+
+    /// Appends `len` bytes at `ptr`, to the last vector if they follow it.
+    fn append(&mut self, ptr: *mut u8, len: usize) {
+        if len == 0 {
+            return;
+        }
+        self.len += len;
+        if let Some(last) = self.vectors.last_mut() {
+            if last.iov_base.wrapping_byte_add(last.iov_len) == ptr.cast() {
+                last.iov_len += len;
+                return;
+            }
+        }
+        self.vectors.push(libc::iovec { iov_base: ptr.cast(), iov_len: len });
+    }
+}
+
+impl fmt::Debug for Gather {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Gather({} bytes in {})", self.len(), self.vectors())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::buf::{Region, pool};
+
+    #[test]
+    fn neighbours_become_one_vector_and_strangers_do_not() {
+        let mut gather = Gather::new();
+        gather.push_copy(b"abc");
+        gather.push_copy(b"def");
+        assert_eq!((gather.len(), gather.vectors()), (6, 1));
+        let region = Region::new(1 << 20).unwrap();
+        gather.push(region.slice(0, 4096).unwrap());
+        gather.push(region.slice(4096, 4096).unwrap());
+        assert_eq!((gather.len(), gather.vectors()), (6 + 8192, 2));
+        gather.push(region.slice(0, 4096).unwrap());
+        gather.push(Buf::from(b"short"));
+        assert_eq!(gather.vectors(), 4);
+        gather.push(Buf::new());
+        assert_eq!(gather.vectors(), 4);
+    }
+
+    #[test]
+    fn buffers_are_kept_until_it_is_cleared_and_memory_is_used_again() {
+        let used = pool::stats().in_use;
+        let mut gather = Gather::new();
+        for _ in 0..3 {
+            for _ in 0..1000 {
+                gather.push_copy(&[1; 48]);
+            }
+            gather.push(pool::alloc(4096).unwrap().freeze());
+            assert_eq!(pool::stats().in_use, used + 4096);
+            gather.clear();
+            assert_eq!((gather.len(), pool::stats().in_use), (0, used));
+        }
+        assert_eq!(gather.0.arenas.len(), 1);
+        gather.push_copy(&[1; 48]);
+        assert_eq!(gather.0.arenas.len(), 1);
+    }
+
+    #[test]
+    fn a_partial_send_leaves_the_rest() {
+        let mut gather = Gather::new();
+        gather.push_copy(b"0123456789");
+        gather.push(pool::alloc(4096).unwrap().freeze());
+        gather.advance(4);
+        assert_eq!((gather.len(), gather.vectors()), (4102, 2));
+        gather.advance(6);
+        assert_eq!((gather.len(), gather.vectors()), (4096, 1));
+        gather.advance(4096);
+        assert_eq!((gather.len(), gather.vectors()), (0, 0));
+    }
+}

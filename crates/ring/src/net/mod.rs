@@ -1,0 +1,15 @@
+//! TCP: listeners, streams, and what they send from and receive into.
+
+mod addr;
+mod gather;
+mod listener;
+mod options;
+mod scatter;
+mod stream;
+
+pub use gather::Gather;
+pub use listener::{ListenOptions, TcpListener};
+pub use options::Keepalive;
+pub(crate) use options::check;
+pub use scatter::{Destinations, Scatter};
+pub use stream::TcpStream;

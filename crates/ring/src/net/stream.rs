@@ -1,0 +1,251 @@
+//! [`TcpStream`]: one connection.
+
+use std::cell::Cell;
+use std::io;
+use std::net::{Shutdown, SocketAddr};
+use std::os::fd::{AsFd, AsRawFd, IntoRawFd, OwnedFd};
+use std::time::Duration;
+
+use io_uring::{opcode, squeue, types};
+
+use super::addr::RawAddr;
+use super::options::{self, Keepalive, check, set};
+use super::{Gather, Scatter};
+use crate::buf::{Bytes, pool};
+use crate::op::{IGNORED, Op, RECV_BUFFER, is_transient};
+use crate::runtime::Core;
+
+/// Wait for data before the first try (IORING_RECVSEND_POLL_FIRST).
+const POLL_FIRST: u16 = 1;
+
+/// A TCP connection. Its operations run on the ring of the core that calls them.
+///
+/// One task may send while another receives; two sends (or two receives) at a time have no order, and are the caller's
+/// mistake. Dropping the future of an operation cancels it: a send may have gone out in part, and a receive may have
+/// taken bytes that are lost, so the only thing left to do with the stream is usually to drop it. Buffers of a cancelled
+/// operation return to their pool when the kernel has let go of them.
+///
+/// Dropping the stream closes it after what was submitted before; data that was sent still reaches the peer.
+pub struct TcpStream {
+    /// `None` only while it is dropped.
+    fd: Option<OwnedFd>,
+    /// Whether the last receive left something in the socket.
+    more: Cell<bool>,
+}
+
+impl TcpStream {
+    pub(super) fn from_accepted(fd: OwnedFd) -> Self {
+        Self { fd: Some(fd), more: Cell::new(true) }
+    }
+
+    /// Takes over a connected socket, such as one that was accepted on another core.
+    pub fn from_fd(fd: OwnedFd) -> io::Result<Self> {
+        options::make_blocking(fd.as_fd())?;
+        Ok(Self::from_accepted(fd))
+    }
+
+    /// Connects to `addr`. Errors are those of connect(2), and `TimedOut` after `timeout`. TCP_NODELAY is set.
+    pub async fn connect(addr: SocketAddr, timeout: Duration) -> io::Result<Self> {
+        let addr = Box::new(RawAddr::new(addr));
+        let stream = Self::from_accepted(options::socket(&addr)?);
+        stream.set_nodelay(true)?;
+        let entry = opcode::Connect::new(stream.raw(), addr.as_ptr(), addr.len()).build();
+        // SAFETY: the entry points to the boxed address, which the operation owns.
+        let op = unsafe { Op::start(entry, addr) };
+        let (completion, _) = crate::time::timeout(timeout, op).await?;
+        completion.count()?;
+        Ok(stream)
+    }
+
+    fn fd(&self) -> &OwnedFd {
+        self.fd.as_ref().expect("there until it is dropped")
+    }
+
+    fn raw(&self) -> types::Fd {
+        types::Fd(self.fd().as_raw_fd())
+    }
+
+    /// Waits until something has arrived and returns it, up to `max` bytes and at most 64 KiB; no bytes mean that the
+    /// peer has sent its last. No buffer is tied up while it waits.
+    ///
+    /// What comes back pins a pool buffer of up to 64 KiB for as long as any slice of it lives: bytes that are kept for
+    /// long should be copied out. When the pool is exhausted this waits until buffers have come back.
+    pub async fn recv_some(&self, max: usize) -> io::Result<Bytes> {
+        let len = max.clamp(1, RECV_BUFFER) as u32;
+        loop {
+            let entry = opcode::Recv::new(self.raw(), std::ptr::null_mut(), len);
+            let entry = entry.buf_group(0).ioprio(self.ioprio()).build().flags(squeue::Flags::BUFFER_SELECT);
+            // SAFETY: the entry points to nothing: the kernel chooses one of the provided buffers, which are kept until
+            // it gives them back.
+            let op = unsafe { Op::start(entry, ()) };
+            let (completion, ()) = op.await;
+            self.more.set(completion.socket_nonempty());
+            match completion.count() {
+                Ok(n) => {
+                    let Some(id) = completion.buffer() else { return Ok(Bytes::new()) };
+                    return Ok(Core::current().provided.borrow_mut().take(id, n));
+                }
+                Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => {
+                    self.more.set(true);
+                    wait_for_buffers().await;
+                }
+                Err(e) if is_transient(&e) => {}
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    /// Receives into `scatter`, in one system call if what is there suffices, until at least `at_least` bytes have
+    /// arrived (at least one, in any case). Returns how many arrived: fewer than `at_least` mean that the peer has sent
+    /// its last. Destinations are filled in order; [`Scatter::take`] gives them back.
+    pub async fn recv_into(&self, mut scatter: Scatter, at_least: usize) -> (io::Result<usize>, Scatter) {
+        let at_least = at_least.min(scatter.len());
+        let mut received = 0;
+        while !scatter.is_empty() {
+            let entry = scatter.entry(self.raw(), self.ioprio());
+            // SAFETY: the entry points to memory that the scatter owns and that does not move with it.
+            let op = unsafe { Op::start(entry, scatter) };
+            let (completion, back) = op.await;
+            scatter = back;
+            self.more.set(completion.socket_nonempty());
+            match completion.count() {
+                Ok(0) => break,
+                Ok(n) => {
+                    scatter.advance(n);
+                    received += n;
+                    if received >= at_least {
+                        break;
+                    }
+                }
+                Err(e) if is_transient(&e) => {}
+                Err(e) => return (Err(e), scatter),
+            }
+        }
+        (Ok(received), scatter)
+    }
+
+    /// Whether to try at once or to wait for data first.
+    fn ioprio(&self) -> u16 {
+        if self.more.get() { 0 } else { POLL_FIRST }
+    }
+
+    /// Sends everything in `gather` and gives it back, empty. After an error it holds what was not sent, and the stream
+    /// is of no more use.
+    pub async fn send(&self, mut gather: Gather) -> (io::Result<()>, Gather) {
+        while !gather.is_empty() {
+            let entry = gather.entry(self.raw());
+            // SAFETY: the entry points to memory that the gather owns and that does not move with it.
+            let op = unsafe { Op::start(entry, gather) };
+            let (completion, back) = op.await;
+            gather = back;
+            match completion.count() {
+                Ok(0) => return (Err(io::ErrorKind::WriteZero.into()), gather),
+                Ok(n) => gather.advance(n),
+                Err(e) if is_transient(&e) => {}
+                Err(e) => return (Err(e), gather),
+            }
+        }
+        gather.clear();
+        (Ok(()), gather)
+    }
+
+    /// Ends one or both directions. Receives in flight end with no bytes, sends with EPIPE.
+    pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
+        let how = match how {
+            Shutdown::Read => libc::SHUT_RD,
+            Shutdown::Write => libc::SHUT_WR,
+            Shutdown::Both => libc::SHUT_RDWR,
+        };
+        // SAFETY: takes numbers only.
+        check(unsafe { libc::shutdown(self.fd().as_raw_fd(), how) }).map(drop)
+    }
+
+    /// Closes the connection and tells the peer at once that it is gone (RST), dropping what was not sent.
+    pub fn reset(self) {
+        let linger = libc::linger { l_onoff: 1, l_linger: 0 };
+        // SAFETY: the value outlives the call, and its length is its own. If it fails the stream is closed as usual.
+        unsafe {
+            libc::setsockopt(
+                self.fd().as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_LINGER,
+                (&raw const linger).cast(),
+                size_of::<libc::linger>() as libc::socklen_t,
+            );
+        }
+    }
+
+    /// Gives the socket up, to be used elsewhere. What was received stays with those who have it.
+    pub fn into_fd(mut self) -> OwnedFd {
+        self.fd.take().expect("there until it is dropped")
+    }
+
+    /// Address of the peer.
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        options::peer_addr(self.fd().as_fd())
+    }
+
+    /// Address of this end.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        options::local_addr(self.fd().as_fd())
+    }
+
+    /// Whether small segments are sent at once (TCP_NODELAY).
+    pub fn set_nodelay(&self, nodelay: bool) -> io::Result<()> {
+        set(self.fd().as_fd(), libc::IPPROTO_TCP, libc::TCP_NODELAY, nodelay.into())
+    }
+
+    /// When to ask a silent peer whether it is still there; `None` never asks.
+    pub fn set_keepalive(&self, keepalive: Option<Keepalive>) -> io::Result<()> {
+        options::set_keepalive(self.fd().as_fd(), keepalive)
+    }
+
+    /// How long sent data may stay unacknowledged before the connection is lost (TCP_USER_TIMEOUT).
+    pub fn set_user_timeout(&self, timeout: Duration) -> io::Result<()> {
+        let ms = i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX);
+        set(self.fd().as_fd(), libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, ms)
+    }
+
+    /// Size of the kernel's receive buffer in bytes (SO_RCVBUF; the kernel doubles it).
+    pub fn set_recv_buffer(&self, bytes: usize) -> io::Result<()> {
+        set(self.fd().as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUF, i32::try_from(bytes).unwrap_or(i32::MAX))
+    }
+
+    /// Size of the kernel's send buffer in bytes (SO_SNDBUF; the kernel doubles it).
+    pub fn set_send_buffer(&self, bytes: usize) -> io::Result<()> {
+        set(self.fd().as_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF, i32::try_from(bytes).unwrap_or(i32::MAX))
+    }
+}
+
+/// Waits until the ring has a buffer to receive into.
+async fn wait_for_buffers() {
+    let core = Core::current();
+    core.provided.borrow_mut().refill();
+    while core.provided.borrow().is_exhausted() {
+        let buffer = pool::alloc_wait(RECV_BUFFER).await;
+        let given = core.provided.borrow_mut().give(buffer);
+        if given {
+            return;
+        }
+    }
+}
+
+impl Drop for TcpStream {
+    fn drop(&mut self) {
+        let Some(fd) = self.fd.take() else { return };
+        // On the ring, where it costs no system call of its own; elsewhere at once.
+        Core::with_current(|core| {
+            if let Some(core) = core {
+                let entry = opcode::Close::new(types::Fd(fd.into_raw_fd())).build();
+                // SAFETY: the entry points to nothing, and the descriptor is nobody else's.
+                unsafe { core.uring.push(&entry.user_data(IGNORED).flags(squeue::Flags::SKIP_SUCCESS)) };
+            }
+        });
+    }
+}
+
+impl std::fmt::Debug for TcpStream {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "TcpStream({})", self.fd().as_raw_fd())
+    }
+}

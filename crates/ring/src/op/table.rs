@@ -1,0 +1,291 @@
+//! The table of operations: which are in flight, what came of them, and what they own after their future has gone.
+//!
+//! A slot is named by its index and a generation, together the entry's user data; a completion that names an old
+//! generation belongs to nobody. Slots are used again, so a warm data path does not allocate.
+
+use std::alloc::Layout;
+use std::collections::VecDeque;
+use std::ptr::NonNull;
+use std::task::{Context, Poll, Waker};
+
+use super::Completion;
+use crate::pooled::{put_slot, take_slot};
+
+/// Names a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Key {
+    index: u32,
+    generation: u32,
+}
+
+impl Key {
+    pub(crate) fn user_data(self) -> u64 {
+        u64::from(self.generation) << 32 | u64::from(self.index)
+    }
+
+    fn from_user_data(user_data: u64) -> Self {
+        Self { index: user_data as u32, generation: (user_data >> 32) as u32 }
+    }
+}
+
+/// What an abandoned operation owns, its type forgotten.
+pub(super) struct Orphan {
+    data: NonNull<u8>,
+    layout: Layout,
+    drop: unsafe fn(NonNull<u8>),
+}
+
+impl Orphan {
+    pub(super) fn new<T: 'static>(data: T) -> Self {
+        /// # Safety
+        /// A `T` lives there, and nobody uses it afterwards.
+        unsafe fn drop_as<T>(data: NonNull<u8>) {
+            // SAFETY: the caller's.
+            unsafe { data.cast::<T>().drop_in_place() };
+        }
+        let layout = Layout::new::<T>();
+        let slot = take_slot(layout);
+        // SAFETY: the slot is large and aligned enough for `T`, and is nobody else's.
+        unsafe { slot.cast::<T>().write(data) };
+        Self { data: slot, layout, drop: drop_as::<T> }
+    }
+}
+
+impl Drop for Orphan {
+    fn drop(&mut self) {
+        // SAFETY: made by `new` with this type and layout; the slot goes back once, after its content.
+        unsafe {
+            (self.drop)(self.data);
+            put_slot(self.data, self.layout);
+        }
+    }
+}
+
+enum State {
+    Free {
+        next: u32,
+    },
+    /// In flight; somebody holds the operation.
+    Pending,
+    /// Ended, and not yet asked for.
+    Done(Completion),
+    /// In flight, with any number of completions.
+    Multi {
+        ended: bool,
+    },
+    /// In flight; what it owns is kept until it ends.
+    Abandoned(#[expect(dead_code, reason = "kept only to be dropped")] Orphan),
+    /// In flight, with any number of completions that are thrown away.
+    AbandonedMulti(fn(Completion)),
+}
+
+struct Slot {
+    generation: u32,
+    state: State,
+    /// The entry's number in the submission queue.
+    number: u64,
+    waker: Option<Waker>,
+    /// Completions of a multi-shot operation that were not taken yet.
+    completions: VecDeque<Completion>,
+}
+
+/// What the loop has to do about a completion.
+pub(crate) enum Completed {
+    /// Wake this task.
+    Wake(Option<Waker>),
+    /// It belonged to nobody: see to a buffer that the kernel chose.
+    Unclaimed(Completion),
+    /// Wake this task, and stop the operation: too many of its completions were not taken.
+    Stop(Option<Waker>),
+    /// Throw it away so.
+    Dispose(fn(Completion), Completion),
+}
+
+const NONE: u32 = u32::MAX;
+/// How many completions of a multi-shot operation may wait before it is stopped.
+const MOST_WAITING: usize = 64;
+
+/// All operations of one ring.
+pub(crate) struct Table {
+    slots: Vec<Slot>,
+    free: u32,
+    in_flight: usize,
+    /// What ended operations owned, until [`Self::take_ended`]: dropping it may run any code, so not in here.
+    ended: Vec<State>,
+}
+
+impl Table {
+    pub(crate) fn new() -> Self {
+        Self { slots: Vec::new(), free: NONE, in_flight: 0, ended: Vec::new() }
+    }
+
+    /// Operations whose last completion has not arrived.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    pub(super) fn insert(&mut self, multi: bool) -> Key {
+        let state = if multi { State::Multi { ended: false } } else { State::Pending };
+        self.in_flight += 1;
+        let index = self.free;
+        if let Some(slot) = self.slots.get_mut(index as usize) {
+            if let State::Free { next } = slot.state {
+                self.free = next;
+            }
+            slot.state = state;
+            return Key { index, generation: slot.generation };
+        }
+        let index = u32::try_from(self.slots.len())
+            .ok()
+            .filter(|i| *i < NONE - 1)
+            .expect("fewer than 2^32 operations");
+        self.slots.push(Slot { generation: 0, state, number: 0, waker: None, completions: VecDeque::new() });
+        Key { index, generation: 0 }
+    }
+
+    pub(super) fn set_number(&mut self, key: Key, number: u64) {
+        if let Some(slot) = self.get(key) {
+            slot.number = number;
+        }
+    }
+
+    pub(super) fn number(&self, key: Key) -> Option<u64> {
+        let slot = self.slots.get(key.index as usize)?;
+        (slot.generation == key.generation).then_some(slot.number)
+    }
+
+    #[inline]
+    fn get(&mut self, key: Key) -> Option<&mut Slot> {
+        self.slots.get_mut(key.index as usize).filter(|slot| slot.generation == key.generation)
+    }
+
+    fn free(&mut self, key: Key) -> State {
+        let next = self.free;
+        let slot = &mut self.slots[key.index as usize];
+        // The topmost generations are the module's own user data.
+        slot.generation = if slot.generation >= u32::MAX - 1 { 0 } else { slot.generation + 1 };
+        slot.waker = None;
+        slot.completions.clear();
+        self.free = key.index;
+        std::mem::replace(&mut slot.state, State::Free { next })
+    }
+
+    /// The completion of a single operation, once it is there; the slot is free then.
+    #[inline]
+    pub(super) fn poll(&mut self, key: Key, cx: &mut Context<'_>) -> Option<Completion> {
+        let slot = self.get(key)?;
+        if let State::Done(completion) = slot.state {
+            self.free(key);
+            return Some(completion);
+        }
+        set_waker(&mut slot.waker, cx);
+        None
+    }
+
+    pub(super) fn poll_next(&mut self, key: Key, cx: &mut Context<'_>) -> Poll<Option<Completion>> {
+        let Some(slot) = self.get(key) else { return Poll::Ready(None) };
+        if let Some(completion) = slot.completions.pop_front() {
+            return Poll::Ready(Some(completion));
+        }
+        if let State::Multi { ended: true } = slot.state {
+            self.free(key);
+            return Poll::Ready(None);
+        }
+        set_waker(&mut slot.waker, cx);
+        Poll::Pending
+    }
+
+    /// Gives a single operation up. If it has ended, its slot is free and its completion is returned; if not, the table
+    /// keeps what `orphan` gives until it ends.
+    pub(super) fn abandon(&mut self, key: Key, orphan: impl FnOnce() -> Orphan) -> Option<Completion> {
+        let slot = self.get(key)?;
+        if let State::Done(completion) = slot.state {
+            self.free(key);
+            return Some(completion);
+        }
+        slot.waker = None;
+        slot.state = State::Abandoned(orphan());
+        None
+    }
+
+    /// Gives a multi-shot operation up. Says whether it is still in flight, and what was not taken.
+    pub(super) fn abandon_multi(
+        &mut self,
+        key: Key,
+        dispose: fn(Completion),
+    ) -> (bool, VecDeque<Completion>) {
+        let Some(slot) = self.get(key) else { return (false, VecDeque::new()) };
+        let left = std::mem::take(&mut slot.completions);
+        let ended = matches!(slot.state, State::Multi { ended: true });
+        if ended {
+            self.free(key);
+        } else {
+            slot.waker = None;
+            slot.state = State::AbandonedMulti(dispose);
+        }
+        (!ended, left)
+    }
+
+    /// Files a completion.
+    #[inline]
+    pub(crate) fn complete(&mut self, user_data: u64, completion: Completion) -> Completed {
+        let key = Key::from_user_data(user_data);
+        let Some(slot) = self.get(key) else { return Completed::Unclaimed(completion) };
+        let last = !completion.more();
+        match &mut slot.state {
+            State::Pending => {
+                slot.state = State::Done(completion);
+                let waker = slot.waker.take();
+                self.in_flight -= 1;
+                Completed::Wake(waker)
+            }
+            State::Multi { ended } => {
+                *ended = last;
+                slot.completions.push_back(completion);
+                let waker = slot.waker.take();
+                let stop = !last && slot.completions.len() == MOST_WAITING;
+                self.in_flight -= usize::from(last);
+                if stop { Completed::Stop(waker) } else { Completed::Wake(waker) }
+            }
+            State::Abandoned(_) => {
+                if last {
+                    let state = self.free(key);
+                    self.ended.push(state);
+                    self.in_flight -= 1;
+                }
+                Completed::Unclaimed(completion)
+            }
+            State::AbandonedMulti(dispose) => {
+                let dispose = *dispose;
+                if last {
+                    self.free(key);
+                    self.in_flight -= 1;
+                }
+                Completed::Dispose(dispose, completion)
+            }
+            State::Done(_) | State::Free { .. } => Completed::Unclaimed(completion),
+        }
+    }
+
+    /// What ended operations owned; to be dropped while the table is not borrowed.
+    #[inline]
+    pub(crate) fn take_ended(&mut self) -> Option<impl Sized + use<>> {
+        self.ended.pop()
+    }
+
+    /// Leaks what abandoned operations own: the ring is going and the kernel may still touch it.
+    pub(crate) fn leak(&mut self) {
+        for slot in &mut self.slots {
+            std::mem::forget(std::mem::replace(&mut slot.state, State::Free { next: NONE }));
+        }
+        std::mem::forget(std::mem::take(&mut self.ended));
+    }
+}
+
+#[inline]
+fn set_waker(slot: &mut Option<Waker>, cx: &Context<'_>) {
+    match slot {
+        Some(waker) if waker.will_wake(cx.waker()) => {}
+        _ => *slot = Some(cx.waker().clone()),
+    }
+}

@@ -1,0 +1,358 @@
+//! What one thread's executor consists of, and one turn of its loop.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::io;
+use std::marker::PhantomData;
+use std::rc::Rc;
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+use io_uring::{opcode, squeue, types};
+
+use super::Config;
+use super::remote::{Address, Message, Remote};
+use super::spin::Spin;
+use super::task::{self, Tasks};
+use super::waker::TaskName;
+use crate::op::{Completed, Completion, IGNORED, Provided, Table, Uring, WOKEN};
+use crate::time::Timers;
+
+/// How many polls of tasks a turn makes at most before it looks at the ring.
+const POLLS_PER_TURN: usize = 256;
+
+/// One thread's executor.
+pub(crate) struct Core {
+    pub(crate) uring: Uring,
+    pub(crate) table: RefCell<Table>,
+    pub(crate) provided: RefCell<Provided>,
+    pub(crate) timers: RefCell<Timers>,
+    pub(super) tasks: RefCell<Tasks>,
+    queue: RefCell<VecDeque<TaskName>>,
+    remote: &'static Remote,
+    mail: RefCell<Vec<Message>>,
+    main_woken: Cell<bool>,
+    /// Whether the poll of the remote's event is in the ring.
+    event_armed: Cell<bool>,
+    /// The time, once somebody asked for it in this turn.
+    now: Cell<Option<Instant>>,
+    spin: Spin,
+}
+
+thread_local! {
+    /// The runtime that drives this thread right now.
+    static CURRENT: Cell<Option<&'static Rc<Core>>> = const { Cell::new(None) };
+}
+
+/// Leaves the runtime when dropped.
+pub(super) struct Entered<'a> {
+    before: Option<&'static Rc<Core>>,
+    _core: PhantomData<&'a Rc<Core>>,
+}
+
+impl Drop for Entered<'_> {
+    fn drop(&mut self) {
+        CURRENT.set(self.before);
+    }
+}
+
+impl Core {
+    pub(super) fn new(config: &Config) -> io::Result<Self> {
+        let uring = Uring::new(config.entries)?;
+        let provided = Provided::new(uring.ring(), config.recv_buffers)?;
+        let remote = Remote::open()?;
+        Ok(Self {
+            uring,
+            table: RefCell::new(Table::new()),
+            provided: RefCell::new(provided),
+            timers: RefCell::default(),
+            tasks: RefCell::new(Tasks::new(remote.number())),
+            queue: RefCell::default(),
+            remote,
+            mail: RefCell::default(),
+            main_woken: Cell::new(false),
+            event_armed: Cell::new(false),
+            now: Cell::new(None),
+            spin: Spin::new(Duration::from_micros(config.spin_us.into())),
+        })
+    }
+
+    /// Makes this the thread's runtime until the guard is dropped.
+    pub(super) fn enter<'a>(self: &'a Rc<Self>) -> Entered<'a> {
+        assert!(CURRENT.get().is_none(), "a runtime runs on this thread already");
+        self.enter_nested()
+    }
+
+    /// Like [`Self::enter`], but a runtime that runs already is only set aside.
+    fn enter_nested<'a>(self: &'a Rc<Self>) -> Entered<'a> {
+        // SAFETY: the reference leaves the cell when the guard is dropped, which borrows the same `Rc`. A guard that is
+        // leaked keeps that borrow only by name, hence guards are private and live on the stack of `block_on` and
+        // `shut_down`.
+        let before = CURRENT.replace(Some(unsafe { &*std::ptr::from_ref(self) }));
+        Entered { before, _core: PhantomData }
+    }
+
+    /// Runs `f` with this thread's runtime.
+    #[inline]
+    pub(crate) fn with_current<R>(f: impl FnOnce(Option<&Rc<Self>>) -> R) -> R {
+        f(CURRENT.get())
+    }
+
+    /// This thread's runtime.
+    #[inline]
+    pub(crate) fn try_current() -> Option<Rc<Self>> {
+        CURRENT.get().cloned()
+    }
+
+    /// This thread's runtime. Panics outside of one.
+    #[inline]
+    pub(crate) fn current() -> Rc<Self> {
+        Self::try_current().expect("called outside of a ring runtime")
+    }
+
+    /// How other threads reach this runtime.
+    pub(crate) fn address(&self) -> Address {
+        self.remote.address()
+    }
+
+    /// The runtime's number in the process.
+    pub(super) fn number(&self) -> usize {
+        usize::from(self.remote.number())
+    }
+
+    /// The time as of this turn.
+    #[inline]
+    pub(crate) fn now(&self) -> Instant {
+        self.now.get().unwrap_or_else(|| {
+            let now = Instant::now();
+            self.now.set(Some(now));
+            now
+        })
+    }
+
+    /// Puts a task of this thread into the run queue.
+    #[inline]
+    pub(super) fn schedule(&self, name: TaskName) {
+        if name.index() == 0 {
+            self.main_woken.set(true);
+        } else if self.tasks.borrow_mut().mark_queued(name) {
+            self.queue.borrow_mut().push_back(name);
+        }
+    }
+
+    pub(super) fn main_waker(&self) -> Waker {
+        self.tasks.borrow().main().waker()
+    }
+
+    pub(super) fn wake_main(&self) {
+        self.main_woken.set(true);
+    }
+
+    pub(super) fn take_main_woken(&self) -> bool {
+        self.main_woken.replace(false)
+    }
+
+    fn has_ready(&self) -> bool {
+        self.main_woken.get() || !self.queue.borrow().is_empty()
+    }
+
+    /// One turn: run what is ready, then submit, wait if there is nothing else to do, and reap.
+    pub(super) fn turn(&self) {
+        self.run_tasks();
+        if self.remote.has_mail() {
+            self.read_mail();
+        }
+        self.arm_event();
+        if self.has_ready() {
+            if self.uring.unsubmitted() > 0 || self.uring.has_work() {
+                self.must_enter(0, None);
+            }
+        } else {
+            self.wait();
+        }
+        self.now.set(None);
+        self.reap();
+        self.fire_timers();
+    }
+
+    fn run_tasks(&self) {
+        for _ in 0..POLLS_PER_TURN {
+            let Some(name) = self.queue.borrow_mut().pop_front() else { return };
+            let task = self.tasks.borrow_mut().take_queued(name);
+            if let Some(task) = task {
+                // SAFETY: it is in the table.
+                unsafe { task::run(self, task, name) };
+            }
+            if self.main_woken.get() {
+                return;
+            }
+        }
+    }
+
+    #[cold]
+    fn read_mail(&self) {
+        let mut mail = std::mem::take(&mut *self.mail.borrow_mut());
+        self.remote.take_mail(&mut mail);
+        for message in mail.drain(..) {
+            match message {
+                Message::Wake(name) => self.schedule(name),
+                Message::Run(job) => job(),
+            }
+        }
+        *self.mail.borrow_mut() = mail;
+    }
+
+    /// Sees to it that the ring notices a wake-up from another thread.
+    fn arm_event(&self) {
+        if self.event_armed.replace(true) {
+            return;
+        }
+        let event = types::Fd(self.remote.event());
+        let entry = opcode::PollAdd::new(event, libc::POLLIN as u32).multi(true).build().user_data(WOKEN);
+        // SAFETY: the entry points to nothing.
+        unsafe { self.uring.push(&entry) };
+    }
+
+    /// Wakes the sleepers whose time has come. Whether there were any.
+    #[inline]
+    fn fire_timers(&self) -> bool {
+        if self.timers.borrow().is_empty() {
+            return false;
+        }
+        let now = self.now();
+        let mut fired = false;
+        loop {
+            let waker = self.timers.borrow_mut().pop_due(now);
+            match waker {
+                Some(waker) => waker.wake(),
+                None => return fired,
+            }
+            fired = true;
+        }
+    }
+
+    /// Submits, and waits for the next completion, timer or message.
+    fn wait(&self) {
+        if !self.spin.is_worthwhile() || !self.uring.can_poll() {
+            let start = (!self.spin.is_off()).then(Instant::now);
+            self.sleep();
+            if let Some(start) = start {
+                self.spin.waited(start.elapsed());
+            }
+            return;
+        }
+        if self.uring.unsubmitted() > 0 {
+            self.must_enter(0, None);
+            if self.uring.has_completions() {
+                return;
+            }
+        }
+        let start = Instant::now();
+        if self.spin.poll(start, || self.uring.has_work() || self.remote.has_mail()) {
+            if !self.uring.has_completions() && self.uring.has_work() {
+                self.must_enter(0, None);
+            }
+        } else {
+            self.sleep();
+        }
+        self.spin.waited(start.elapsed());
+    }
+
+    /// Submits, and sleeps until the next completion, timer or message.
+    fn sleep(&self) {
+        crate::buf::pool::release_closed_regions();
+        self.provided.borrow_mut().refill();
+        if self.remote.may_sleep() {
+            let deadline = self.timers.borrow().next();
+            let timeout = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+            self.must_enter(1, timeout);
+        }
+        self.remote.awake();
+    }
+
+    fn must_enter(&self, want: u32, timeout: Option<Duration>) {
+        if let Err(error) = self.uring.enter(want, timeout) {
+            // The ring is this thread's alone and set up as the kernel wished: no error is left that could pass.
+            panic!("io_uring_enter: {error}");
+        }
+    }
+
+    /// Files every completion that is there.
+    fn reap(&self) {
+        while let Some(entry) = self.uring.next_completion() {
+            self.complete(entry.user_data(), Completion::from_entry(&entry));
+        }
+    }
+
+    /// Files one completion.
+    #[inline]
+    pub(crate) fn complete(&self, user_data: u64, completion: Completion) {
+        if user_data == IGNORED {
+            return;
+        }
+        if user_data == WOKEN {
+            self.event_armed.set(completion.more());
+            return;
+        }
+        let completed = self.table.borrow_mut().complete(user_data, completion);
+        match completed {
+            Completed::Wake(Some(waker)) => waker.wake(),
+            Completed::Wake(None) => {}
+            Completed::Stop(waker) => {
+                let entry = opcode::AsyncCancel::new(user_data).build();
+                // SAFETY: the entry points to nothing.
+                unsafe { self.uring.push(&entry.user_data(IGNORED).flags(squeue::Flags::SKIP_SUCCESS)) };
+                if let Some(waker) = waker {
+                    waker.wake();
+                }
+            }
+            Completed::Unclaimed(completion) => {
+                if let Some(buffer) = completion.buffer() {
+                    self.provided.borrow_mut().put_back(buffer);
+                }
+                loop {
+                    let ended = self.table.borrow_mut().take_ended();
+                    if ended.is_none() {
+                        break;
+                    }
+                }
+            }
+            Completed::Dispose(dispose, completion) => dispose(completion),
+        }
+    }
+
+    /// Drops all tasks, cancels all operations, and waits up to `patience` for the kernel to let go of what they own;
+    /// what it has not let go of by then is leaked.
+    pub(super) fn shut_down(self: &Rc<Self>, patience: Duration) {
+        let entered = self.enter_nested();
+        loop {
+            let task = self.tasks.borrow().any();
+            let Some(task) = task else { break };
+            // SAFETY: it is in the table.
+            unsafe { task::abort(self, task) };
+        }
+        self.queue.borrow_mut().clear();
+        let cancel = opcode::AsyncCancel2::new(types::CancelBuilder::any()).build().user_data(IGNORED);
+        // SAFETY: the entry points to nothing.
+        unsafe { self.uring.push(&cancel) };
+        let deadline = Instant::now() + patience;
+        loop {
+            let in_flight = self.table.borrow().in_flight() > 0 || self.uring.unsubmitted() > 0;
+            let now = Instant::now();
+            if !in_flight || now >= deadline {
+                break;
+            }
+            if self.uring.enter(1, Some((deadline - now).min(Duration::from_millis(100)))).is_err() {
+                break;
+            }
+            self.reap();
+        }
+        if self.table.borrow().in_flight() > 0 {
+            tracing::error!("operations did not end; their buffers are leaked");
+            self.table.borrow_mut().leak();
+            self.provided.borrow_mut().leak();
+        }
+        drop(entered);
+        self.remote.close();
+    }
+}

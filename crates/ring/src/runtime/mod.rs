@@ -1,0 +1,147 @@
+//! The executor: one a thread, driving futures and one io_uring.
+//!
+//! A turn of its loop runs every task that is ready, then makes one `io_uring_enter` that submits everything the tasks
+//! queued and reaps everything that completed. With nothing to do it sleeps in that call; with completions expected
+//! within microseconds it polls for them first.
+
+mod core;
+mod remote;
+mod spin;
+mod task;
+mod waker;
+
+use std::future::Future;
+use std::io;
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+pub(crate) use self::core::Core;
+pub(crate) use remote::Address;
+pub use task::{JoinError, JoinHandle, spawn};
+
+/// How a runtime is set up.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Operations queued between two system calls before one more is made. Rounded up to a power of two; 8 to 16384.
+    pub entries: u32,
+    /// How long to poll for completions before sleeping, in microseconds. Polling only happens while completions have
+    /// been arriving within about that time; an idle runtime sleeps. 0 never polls.
+    pub spin_us: u32,
+    /// The processor to run on; `None` leaves the thread where it is.
+    pub core: Option<usize>,
+    /// How many bytes the core's buffer pool maps at most ([`crate::pool::set_limit`]).
+    pub pool_bytes: usize,
+    /// How many 64 KiB buffers wait for sockets to receive into. Rounded up to a power of two; 2 to 4096.
+    pub recv_buffers: u16,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            entries: 1024,
+            spin_us: 5,
+            core: None,
+            pool_bytes: crate::pool::DEFAULT_LIMIT,
+            recv_buffers: 32,
+        }
+    }
+}
+
+/// An executor with its ring. It belongs to the thread that made it.
+///
+/// Dropping it drops all tasks, cancels all operations and waits until the kernel has let go of their buffers.
+pub struct Runtime {
+    core: Rc<Core>,
+}
+
+impl Runtime {
+    /// Sets up a ring and its buffers. Fails with `Unsupported` on kernels before 5.19, with EPERM or ENOSYS where
+    /// io_uring is forbidden, with EMFILE or ENOMEM when there is no more.
+    pub fn new(config: Config) -> io::Result<Self> {
+        if let Some(core) = config.core {
+            pin_to(core)?;
+        }
+        crate::pool::set_limit(config.pool_bytes);
+        Ok(Self { core: Rc::new(Core::new(&config)?) })
+    }
+
+    /// Drives `future`, and all tasks spawned meanwhile, until `future` ends. Tasks that have not ended stay for the next
+    /// call. Panics if a runtime runs on this thread already, or if the ring breaks.
+    pub fn block_on<F: Future>(&self, future: F) -> F::Output {
+        let _entered = self.core.enter();
+        let mut future = pin!(future);
+        let waker = self.core.main_waker();
+        let mut cx = Context::from_waker(&waker);
+        self.core.wake_main();
+        loop {
+            if self.core.take_main_woken() {
+                if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
+                    // What it queued last, such as closing a socket, is not left lying.
+                    let _ = self.core.uring.enter(0, None);
+                    return output;
+                }
+            }
+            self.core.turn();
+        }
+    }
+}
+
+impl std::fmt::Debug for Runtime {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Runtime")
+    }
+}
+
+impl Drop for Runtime {
+    fn drop(&mut self) {
+        self.core.shut_down(Duration::from_secs(10));
+    }
+}
+
+/// Whether a runtime drives the current thread right now.
+pub fn is_running() -> bool {
+    Core::try_current().is_some()
+}
+
+/// Lets every other ready task of this core run once.
+pub async fn yield_now() {
+    let mut yielded = false;
+    std::future::poll_fn(|cx| {
+        if std::mem::replace(&mut yielded, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
+/// Pins the current thread to one processor.
+fn pin_to(core: usize) -> io::Result<()> {
+    if core >= libc::CPU_SETSIZE as usize {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    // SAFETY: a `cpu_set_t` is plain bits, for which zeros are valid; the index was checked; the set outlives the call.
+    let rc = unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(core, &mut set);
+        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set)
+    };
+    if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// The processors that this process may run on.
+pub fn available_cores() -> Vec<usize> {
+    // SAFETY: a `cpu_set_t` is plain bits, for which zeros are valid; the set outlives the call.
+    let (rc, set) = unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        (libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &raw mut set), set)
+    };
+    if rc != 0 {
+        return vec![0];
+    }
+    // SAFETY: the index is below the set's size.
+    (0..libc::CPU_SETSIZE as usize).filter(|&i| unsafe { libc::CPU_ISSET(i, &set) }).collect()
+}

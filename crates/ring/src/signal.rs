@@ -1,0 +1,91 @@
+//! Signals that end the daemon, as something to wait for.
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+use io_uring::{opcode, types};
+
+use crate::net::check;
+use crate::op::{Op, is_transient};
+
+/// A signal that can be waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Signal {
+    /// SIGTERM: end.
+    Terminate,
+    /// SIGINT: end, from the keyboard.
+    Interrupt,
+    /// SIGHUP: read the configuration again.
+    Hangup,
+    /// SIGUSR1.
+    User1,
+}
+
+impl Signal {
+    const ALL: [(Self, libc::c_int); 4] = [
+        (Self::Terminate, libc::SIGTERM),
+        (Self::Interrupt, libc::SIGINT),
+        (Self::Hangup, libc::SIGHUP),
+        (Self::User1, libc::SIGUSR1),
+    ];
+
+    fn number(self) -> libc::c_int {
+        Self::ALL.iter().find(|(signal, _)| *signal == self).map_or(0, |(_, number)| *number)
+    }
+}
+
+/// Receives signals instead of letting them end the process.
+///
+/// Make it before any other thread is started: it blocks the signals in the current thread, and threads started later
+/// inherit that. A thread that does not block them may get them in its place.
+#[derive(Debug)]
+pub struct Signals {
+    fd: OwnedFd,
+}
+
+impl Signals {
+    /// Takes `signals` over.
+    pub fn new(signals: &[Signal]) -> io::Result<Self> {
+        // SAFETY: the set is made valid by sigemptyset before it is used, and outlives each call; the descriptor that
+        // signalfd returns is ours alone.
+        unsafe {
+            let mut set: libc::sigset_t = std::mem::zeroed();
+            libc::sigemptyset(&raw mut set);
+            for signal in signals {
+                libc::sigaddset(&raw mut set, signal.number());
+            }
+            let rc = libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut());
+            if rc != 0 {
+                return Err(io::Error::from_raw_os_error(rc));
+            }
+            let fd = check(libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC))?;
+            Ok(Self { fd: OwnedFd::from_raw_fd(fd) })
+        }
+    }
+
+    /// Waits for the next one. Signals that come while nobody waits are kept, each kind once.
+    pub async fn next(&self) -> io::Result<Signal> {
+        loop {
+            // SAFETY: plain numbers, for which zeros are valid.
+            let mut info: Box<libc::signalfd_siginfo> = Box::new(unsafe { std::mem::zeroed() });
+            let len = size_of::<libc::signalfd_siginfo>();
+            let entry =
+                opcode::Read::new(types::Fd(self.fd.as_raw_fd()), (&raw mut *info).cast(), len as u32)
+                    .build();
+            // SAFETY: the entry points to the box, which the operation owns.
+            let (completion, info) = unsafe { Op::start(entry, info) }.await;
+            match completion.count() {
+                Ok(n) if n == len => {
+                    let known = Signal::ALL.iter().find(|(_, number)| *number as u32 == info.ssi_signo);
+                    if let Some((signal, _)) = known {
+                        return Ok(*signal);
+                    }
+                }
+                Ok(_) => {}
+                Err(e) if is_transient(&e) => {}
+                Err(e) => return Err(e),
+            }
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! Files: what is written is read, at any alignment, from any core.
+
+extern crate stag_ring as ring;
+
+mod common;
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::{pattern, run};
+use ring::{Buf, Chain, Config, Cores, File, OpenOptions, Region, pool, sleep, spawn, timeout};
+
+fn create(size: u64) -> (tempfile::TempDir, Arc<File>) {
+    let dir = tempfile::tempdir().unwrap();
+    let options = OpenOptions { create: true, size: Some(size), ..OpenOptions::default() };
+    let file = File::open(dir.path().join("disk"), options).unwrap();
+    (dir, Arc::new(file))
+}
+
+async fn read(file: &File, at: u64, len: usize) -> Vec<u8> {
+    let (result, mut buf) = file.read_at(pool::alloc(len).unwrap(), at).await;
+    buf.truncate(result.unwrap());
+    buf.to_vec()
+}
+
+#[test]
+fn a_file_reads_what_was_written_as_one_buffer_or_as_many() {
+    run(async {
+        let (_dir, file) = create(1 << 20);
+        assert_eq!(file.size().unwrap(), 1 << 20);
+        assert!(!file.is_block_device());
+        file.write_at(Buf::from(pattern(5000)), 100, false).await.unwrap();
+        let region = Region::new(4096).unwrap();
+        region.fill(0, 4096, 9).unwrap();
+        let chain: Chain =
+            [Buf::from(vec![1; 1000]), region.slice(0, 4096).unwrap(), Buf::from_static(b"end")]
+                .into_iter()
+                .collect();
+        file.write_at(chain, 10_000, true).await.unwrap();
+        assert!(read(&file, 100, 5000).await == pattern(5000));
+        let got = read(&file, 10_000, 5099).await;
+        assert!(got[..1000] == [1; 1000] && got[1000..5096] == [9; 4096] && &got[5096..] == b"end");
+        file.sync_data().await.unwrap();
+        file.sync_all().await.unwrap();
+    });
+}
+
+#[test]
+fn a_write_of_more_buffers_than_one_call_takes_is_whole() {
+    run(async {
+        let (_dir, file) = create(1 << 20);
+        let data = pattern(300_000);
+        let chain: Chain = data.chunks(100).map(|piece| Buf::from(piece.to_vec())).collect();
+        assert_eq!(chain.bufs().len(), 3000);
+        file.write_at(chain, 1, false).await.unwrap();
+        assert!(read(&file, 1, 300_000).await == data);
+    });
+}
+
+#[test]
+fn a_read_beyond_the_end_is_short_and_one_into_a_region_lands_there() {
+    run(async {
+        let (_dir, file) = create(10_000);
+        file.write_at(Buf::from(vec![7; 10_000]), 0, false).await.unwrap();
+        assert_eq!(read(&file, 9_000, 4096).await.len(), 1000);
+        assert_eq!(read(&file, 20_000, 4096).await.len(), 0);
+        let region = Region::new(8192).unwrap();
+        let (result, _) = file.read_into(region.destination(10, 8000).unwrap().into(), 0).await;
+        assert_eq!(result.unwrap(), 8000);
+        assert_eq!(region.slice(9, 2).unwrap().to_vec(), [0, 7]);
+        assert_eq!(region.slice(8009, 2).unwrap().to_vec(), [7, 0]);
+    });
+}
+
+#[test]
+fn holes_are_punched_found_and_filled() {
+    run(async {
+        let (_dir, file) = create(1 << 20);
+        file.write_at(Buf::from(vec![1; 1 << 20]), 0, true).await.unwrap();
+        let full = file.allocated().unwrap();
+        match file.punch(256 << 10, 256 << 10).await {
+            Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => return,
+            other => other.unwrap(),
+        }
+        assert!(file.allocated().unwrap() < full);
+        assert!(read(&file, 256 << 10, 4096).await.iter().all(|&b| b == 0));
+        assert_eq!(file.seek_hole(0).await.unwrap(), Some(256 << 10));
+        assert_eq!(file.seek_data(256 << 10).await.unwrap(), Some(512 << 10));
+        assert_eq!(file.seek_data(2 << 20).await.unwrap(), None);
+        file.set_len(2 << 20).await.unwrap();
+        assert_eq!(file.size().unwrap(), 2 << 20);
+        assert_eq!(file.seek_data(1 << 20).await.unwrap(), None);
+        match file.zero(0, 4096).await {
+            Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => {}
+            other => {
+                other.unwrap();
+                assert!(read(&file, 0, 4096).await.iter().all(|&b| b == 0));
+            }
+        }
+        file.fallocate(0, 0, 1 << 20).await.unwrap();
+        assert!(file.allocated().unwrap() >= full);
+    });
+}
+
+#[test]
+fn direct_io_takes_pool_buffers_as_they_are() {
+    run(async {
+        let (dir, _file) = create(1 << 20);
+        let options = OpenOptions { direct: true, dsync: true, ..OpenOptions::default() };
+        let file = match File::open(dir.path().join("disk"), options) {
+            Err(e) if e.raw_os_error() == Some(libc::EINVAL) => return,
+            other => other.unwrap(),
+        };
+        assert!(file.logical_sector().unwrap() >= 512);
+        let mut buf = pool::alloc(8192).unwrap();
+        buf.copy_from_slice(&pattern(8192));
+        file.write_at(buf.freeze(), 4096, false).await.unwrap();
+        assert!(read(&file, 4096, 8192).await == pattern(8192));
+        let unaligned = pool::alloc(8192).unwrap().freeze().slice(1..513);
+        // File systems in memory do not mind.
+        if let Err(error) = file.write_at(unaligned, 0, false).await {
+            assert_eq!(error.raw_os_error(), Some(libc::EINVAL));
+        }
+    });
+}
+
+#[test]
+fn errors_are_those_of_the_system() {
+    run(async {
+        let dir = tempfile::tempdir().unwrap();
+        let missing = File::open(dir.path().join("no"), OpenOptions::default()).unwrap_err();
+        assert_eq!(missing.kind(), io::ErrorKind::NotFound);
+        assert_eq!(
+            File::open(dir.path(), OpenOptions { read_only: true, ..Default::default() }).unwrap_err().kind(),
+            io::ErrorKind::InvalidInput
+        );
+        let new = OpenOptions { create_new: true, size: Some(10), ..OpenOptions::default() };
+        File::open(dir.path().join("a"), new).unwrap();
+        assert_eq!(File::open(dir.path().join("a"), new).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        let file =
+            File::open(dir.path().join("a"), OpenOptions { read_only: true, ..Default::default() }).unwrap();
+        let error = file.write_at(Buf::from_static(b"x"), 0, false).await.unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EBADF));
+        if let Ok(full) = File::open("/dev/full", OpenOptions::default()) {
+            panic!("{full:?} is neither a file nor a block device");
+        }
+    });
+}
+
+#[test]
+fn one_file_is_used_from_several_cores_at_once() {
+    let (_dir, file) = create(4 << 20);
+    let cores = Cores::start(2, Config::default()).unwrap();
+    run(async {
+        let calls: Vec<_> = cores
+            .handles()
+            .iter()
+            .enumerate()
+            .map(|(i, handle)| {
+                let file = file.clone();
+                handle.call(move || async move {
+                    let tasks: Vec<_> = (0..64u64)
+                        .map(|n| {
+                            let file = file.clone();
+                            spawn(async move {
+                                let at = (n * 2 + i as u64) * 8192;
+                                let mut buf = pool::alloc(8192).unwrap();
+                                buf.fill((n * 2) as u8 + i as u8);
+                                file.write_at(buf.freeze(), at, false).await.unwrap();
+                                assert!(
+                                    read(&file, at, 8192).await.iter().all(|&b| b == (n * 2) as u8 + i as u8)
+                                );
+                            })
+                        })
+                        .collect();
+                    for task in tasks {
+                        task.await.unwrap();
+                    }
+                })
+            })
+            .collect();
+        for call in calls {
+            call.await.unwrap();
+        }
+        assert!(
+            read(&file, 0, 1 << 20)
+                .await
+                .chunks(8192)
+                .enumerate()
+                .all(|(i, c)| c.iter().all(|&b| b == i as u8))
+        );
+    });
+}
+
+#[test]
+fn dropped_writes_return_their_buffers_and_leave_other_data_alone() {
+    run(async {
+        let (_dir, file) = create(16 << 20);
+        let before = pool::stats().in_use;
+        for i in 0..100u64 {
+            let buf = pool::alloc(1 << 16).unwrap().freeze();
+            let write = file.write_at(buf, i << 16, true);
+            drop(timeout(Duration::ZERO, write).await);
+        }
+        for _ in 0..1000 {
+            if pool::stats().in_use == before {
+                break;
+            }
+            sleep(Duration::from_millis(1)).await;
+        }
+        assert_eq!(pool::stats().in_use, before);
+        file.write_at(Buf::from_static(b"whole"), 12 << 20, true).await.unwrap();
+        assert_eq!(read(&file, 12 << 20, 5).await, b"whole");
+    });
+}
