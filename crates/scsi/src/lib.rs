@@ -8,6 +8,7 @@ pub mod attention;
 pub mod cdb;
 pub mod copy;
 pub mod data;
+pub mod mode;
 pub mod reservation;
 pub mod sense;
 pub mod status;

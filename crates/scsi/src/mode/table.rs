@@ -1,0 +1,73 @@
+//! The table of a disk's mode pages: defaults, and which bits MODE SELECT may change.
+
+use super::{CACHING, CONTROL, Config, INFORMATIONAL_EXCEPTIONS, Page, READ_WRITE_ERROR_RECOVERY};
+
+/// A bit of a page: the byte behind the page's header, and the mask.
+pub(super) type Bit = (usize, u8);
+
+/// WCE, byte 2 bit 2 of the Caching page (SBC-3 §6.5.5).
+pub(super) const WCE: Bit = (0, 0x04);
+/// D_SENSE, byte 2 bit 2 of the Control page (SPC-4 §7.5.8).
+pub(super) const D_SENSE: Bit = (0, 0x04);
+/// SWP, byte 4 bit 3 of the Control page.
+pub(super) const SWP: Bit = (2, 0x08);
+
+/// AWRE and ARRE: the medium below reallocates by itself (SBC-3 §6.5.8).
+const AUTOMATIC_REALLOCATION: u8 = 0xC0;
+/// GLTSD: log parameters are not saved by themselves.
+const GLTSD: u8 = 0x02;
+/// QUEUE ALGORITHM MODIFIER 1h: commands may be reordered without restriction. Commands that overlap and are outstanding
+/// together complete in any order.
+const UNRESTRICTED_REORDERING: u8 = 0x10;
+/// DEXCPT: no informational exceptions are reported.
+const DEXCPT: u8 = 0x08;
+
+/// A page of `len` bytes behind its header: `defaults` and `changeable` are (byte, bits) that are not zero.
+fn page(code: u8, subpage: u8, len: usize, defaults: &[Bit], changeable: &[Bit]) -> Page {
+    let fill = |bits: &[Bit]| {
+        let mut values = vec![0; len];
+        for &(byte, bits) in bits {
+            values[byte] |= bits;
+        }
+        values
+    };
+    let default = fill(defaults);
+    Page {
+        code,
+        subpage,
+        current: default.clone(),
+        saved: default.clone(),
+        default,
+        changeable: fill(changeable),
+    }
+}
+
+/// The pages in ascending order of code and subpage.
+pub(super) fn pages(config: &Config) -> Vec<Page> {
+    let when = |on: bool, (byte, bits): Bit| (byte, if on { bits } else { 0 });
+    let mut pages = vec![
+        page(READ_WRITE_ERROR_RECOVERY, 0, 10, &[(0, AUTOMATIC_REALLOCATION)], &[]),
+        page(CACHING, 0, 18, &[when(config.write_cache, WCE)], &[when(config.write_cache_changeable, WCE)]),
+        page(
+            CONTROL,
+            0,
+            10,
+            &[
+                when(config.task_set_per_nexus, (0, 0x20)), // TST
+                (0, GLTSD),
+                (1, UNRESTRICTED_REORDERING),
+                // BUSY TIMEOUT PERIOD: unlimited.
+                (6, 0xFF),
+                (7, 0xFF),
+            ],
+            &[D_SENSE, SWP],
+        ),
+        page(CONTROL, 0x01, 28, &[], &[]),
+        page(INFORMATIONAL_EXCEPTIONS, 0, 10, &[(0, DEXCPT)], &[]),
+    ];
+    if config.thin {
+        // Without threshold descriptors: no threshold is watched.
+        pages.push(page(INFORMATIONAL_EXCEPTIONS, 0x02, 12, &[], &[]));
+    }
+    pages
+}
