@@ -9,7 +9,7 @@
 //! therefore kept, and every later request gets it, until the store is opened anew.
 
 use std::future::{Future, poll_fn};
-use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
@@ -18,9 +18,9 @@ use super::StoreError;
 /// The flushes of one store, shared by all cores.
 #[derive(Debug)]
 pub(super) struct Group {
-    /// Something was written since the last flush started. Set when a write *completes*: a write that completes while a
-    /// flush runs is not covered by it.
-    dirty: AtomicBool,
+    /// Bytes written since the last flush started. Counted when a write *completes*: a write that completes while a flush
+    /// runs is not covered by it.
+    dirty: AtomicU64,
     state: Mutex<State>,
 }
 
@@ -41,17 +41,18 @@ impl Group {
     /// `dirty`: whether the first request must flush. A store over a file that outlives the process must: what an
     /// earlier process wrote and acknowledged may still be in a volatile cache.
     pub(super) fn new(dirty: bool) -> Self {
-        Self { dirty: AtomicBool::new(dirty), state: Mutex::default() }
+        Self { dirty: AtomicU64::new(u64::from(dirty)), state: Mutex::default() }
     }
 
-    /// Notes that a write completed that is not durable by itself.
-    pub(super) fn wrote(&self) {
-        // The write must be seen by whichever flush clears the mark that the load sees. The load, rather than a plain
-        // store, keeps the cache line shared among cores while writes stream.
-        fence(Ordering::SeqCst);
-        if !self.dirty.load(Ordering::Acquire) {
-            self.dirty.store(true, Ordering::Release);
-        }
+    /// Notes that a write of some bytes completed that is not durable by itself.
+    pub(super) fn wrote(&self, bytes: u64) {
+        // Ordered against the swap in `sync`: the write is seen by whichever flush takes these bytes from the count.
+        self.dirty.fetch_add(bytes.max(1), Ordering::SeqCst);
+    }
+
+    /// How many bytes the next flush may have to write.
+    pub(super) fn dirty(&self) -> u64 {
+        self.dirty.load(Ordering::Acquire)
     }
 
     /// The error of the flush that failed, if one did.
@@ -65,7 +66,7 @@ impl Group {
         let state = self.lock();
         match state.failed {
             Some(error) => Some(Err(error)),
-            None if !state.running && !self.dirty.load(Ordering::Acquire) => Some(Ok(())),
+            None if !state.running && self.dirty() == 0 => Some(Ok(())),
             None => None,
         }
     }
@@ -78,7 +79,7 @@ impl Group {
         let ticket = {
             let state = self.lock();
             // While nothing completed since the running flush started, that flush covers this request too.
-            state.started + u64::from(self.dirty.load(Ordering::Acquire))
+            state.started + u64::from(self.dirty() > 0)
         };
         let mut place = None;
         loop {
@@ -86,9 +87,8 @@ impl Group {
                 Turn::Covered(result) => return result,
                 Turn::Lead(number) => {
                     let lead = Lead { group: self, number };
-                    // Before the flush looks at the medium: the other half of the fence in `wrote`.
-                    self.dirty.swap(false, Ordering::SeqCst);
-                    fence(Ordering::SeqCst);
+                    // Before the flush looks at the medium.
+                    self.dirty.swap(0, Ordering::SeqCst);
                     let result = flush().await;
                     lead.end(result);
                 }
@@ -164,7 +164,7 @@ impl Lead<'_> {
 
 impl Drop for Lead<'_> {
     fn drop(&mut self) {
-        self.group.dirty.store(true, Ordering::Release);
+        self.group.wrote(1);
         self.group.leave(|_| ());
     }
 }
@@ -205,7 +205,7 @@ mod tests {
         let sync = || group.sync(|| medium.flush());
         let mut first = pin!(sync());
         assert!(poll(&mut first).is_pending());
-        group.wrote();
+        group.wrote(512);
         let (mut second, mut third) = (pin!(sync()), pin!(sync()));
         assert!(poll(&mut second).is_pending());
         assert!(poll(&mut third).is_pending());
@@ -235,7 +235,7 @@ mod tests {
         assert_eq!(poll(&mut second), Poll::Ready(Ok(())));
         assert_eq!(medium.flushes.get(), 1);
         assert_eq!(group.settled(), Some(Ok(())));
-        group.wrote();
+        group.wrote(512);
         assert_eq!(group.settled(), None);
     }
 

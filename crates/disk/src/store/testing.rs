@@ -15,9 +15,9 @@ pub(super) fn now<F: Future>(future: F) -> F::Output {
     panic!("it waits for something");
 }
 
-/// Runs a future to its end.
+/// Runs a future to its end on a ring of its own.
 pub(super) fn run<F: Future>(future: F) -> F::Output {
-    now(future)
+    ring::Runtime::new(ring::Config::default()).expect("a ring").block_on(future)
 }
 
 /// Somewhere on a real file system, for temporary files: the build's own output, which tmpfs rarely holds.

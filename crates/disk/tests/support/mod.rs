@@ -3,17 +3,10 @@
 
 use std::future::Future;
 use std::path::PathBuf;
-use std::pin::pin;
-use std::task::{Context, Poll, Waker};
 
-/// Runs a future to its end.
+/// Runs a future to its end on a ring of its own.
 pub fn run<F: Future>(future: F) -> F::Output {
-    let mut future = pin!(future);
-    loop {
-        if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-            return output;
-        }
-    }
+    ring::Runtime::new(ring::Config::default()).expect("a ring").block_on(future)
 }
 
 /// Somewhere on a real file system, for temporary files: the build's own output, which tmpfs rarely holds.

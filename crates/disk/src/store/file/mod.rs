@@ -4,7 +4,6 @@
 //! must never do: call a write durable, or a sync done, of which the system has not said so; and call a sync done after
 //! one has failed (see `group`).
 
-mod io;
 mod open;
 #[cfg(test)]
 mod tests;
@@ -14,16 +13,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use ring::{Buf, Chain, Pooled, pool};
-use rustix::fs::{FallocateFlags, SeekFrom};
-use rustix::io::Errno;
+use ring::{Buf, Chain, File, Pooled, pool};
 
 pub use open::{FileOptions, OpenError};
 
 use super::group::Group;
 use super::spec::CacheMode;
 use super::{BlockStore, Extent, Geometry, Io, StoreError};
-use io::Handle;
 use open::Medium;
 
 /// Zeros are written from here where the system has no call for it.
@@ -31,6 +27,9 @@ static ZEROS: Zeros = Zeros([0; ZEROS_LEN]);
 const ZEROS_LEN: usize = 64 << 10;
 /// Bytes of zeros in one write.
 const ZEROS_WRITE: u64 = 1 << 20;
+
+/// Up to this many dirty bytes, durable writes share flushes.
+const FLUSHED_TOGETHER: u64 = 16 << 20;
 
 #[repr(align(4096))]
 struct Zeros([u8; ZEROS_LEN]);
@@ -42,9 +41,10 @@ pub struct FileStore {
 
 struct Inner {
     path: PathBuf,
-    data: Handle,
-    flush: Handle,
-    is_block_device: bool,
+    /// Reads, writes, zeros and holes.
+    data: File,
+    /// The same file for flushes: see [`Medium::flush`].
+    flush: File,
     writable: bool,
     thin: bool,
     cache: CacheMode,
@@ -71,9 +71,8 @@ impl FileStore {
         Ok(Self {
             inner: Arc::new(Inner {
                 path: path.to_owned(),
-                data: Handle::new(medium.data),
-                flush: Handle::new(medium.flush),
-                is_block_device: medium.is_block_device,
+                data: medium.data,
+                flush: medium.flush,
                 writable: medium.writable,
                 thin: medium.thin,
                 cache: medium.cache,
@@ -131,46 +130,43 @@ impl Inner {
     }
 
     async fn read_piece(&self, at: u64, len: usize) -> Result<Buf, StoreError> {
-        let mut buf = pool::alloc(len).ok_or(StoreError::NoMemory)?;
-        let mut done = 0;
-        loop {
-            let (result, back) = self.data.read(at + done as u64, buf, done).await;
-            buf = back;
-            let n = result.map_err(|e| self.error(&e))?;
-            if done + n >= len {
-                return Ok(buf.freeze());
-            }
-            // A read that brings nothing, or stops within a sector of a direct file, is at the end of the medium.
-            let before = done;
-            done = self.whole_sectors(done + n);
-            if done <= before {
+        let buf = pool::alloc(len).ok_or(StoreError::NoMemory)?;
+        let (result, buf) = self.data.read_at(buf, at).await;
+        match result {
+            Ok(n) if n == len => Ok(buf.freeze()),
+            // The file is shorter than it was. A direct read may also call what is left of its last sector an error.
+            Ok(_) => {
                 self.size_now();
-                return Err(StoreError::OutOfRange);
+                Err(StoreError::OutOfRange)
             }
+            Err(_) if self.size_now() < at + len as u64 => Err(StoreError::OutOfRange),
+            Err(e) => Err(StoreError::from_io(&e)),
         }
     }
 
-    /// Where to go on after `done` bytes: a direct file is read and written from sector borders only.
-    fn whole_sectors(&self, done: usize) -> usize {
-        let sector = self.geometry.block as usize;
-        if self.memory_align == 1 { done } else { done / sector * sector }
-    }
-
     async fn write(&self, at: u64, data: Chain, durable: bool) -> Result<(), StoreError> {
-        // Where every write is durable, many of them share one flush; a single durable write among others flushes only
-        // its own range.
-        let shared_flush = durable && self.cache == CacheMode::WriteThrough;
-        let by_itself = durable && !shared_flush;
+        let by_itself = durable && !self.flushes_together();
+        let len = data.len() as u64;
         let result = if self.is_aligned(&data) {
-            self.write_all(at, data, by_itself).await
+            self.data.write_at(data, at, by_itself).await.map_err(|e| StoreError::from_io(&e))
         } else {
             self.write_copied(at, data, by_itself).await
         };
         if !by_itself {
-            self.group.wrote();
+            self.group.wrote(len);
         }
         result?;
-        if shared_flush { self.sync().await } else { Ok(()) }
+        if durable && !by_itself { self.sync().await } else { Ok(()) }
+    }
+
+    /// How a durable write gets to the medium: by a flush that it shares with others, or by itself (RWF_DSYNC).
+    ///
+    /// Through the page cache the kernel runs one write to a file at a time, flush included, so that durable writes by
+    /// themselves wait for each other and hold up all others; sharing a flush is several times faster. But a flush
+    /// writes everything that is dirty: while that is a lot, a durable write had better care for itself. Direct writes
+    /// run side by side.
+    fn flushes_together(&self) -> bool {
+        self.cache != CacheMode::Direct && self.group.dirty() <= FLUSHED_TOGETHER
     }
 
     /// Whether the kernel takes these buffers as they are.
@@ -188,33 +184,21 @@ impl Inner {
             piece.copy_to_slice(&mut copy);
             drop(piece);
             let len = copy.len() as u64;
-            self.write_all(to, copy.freeze().into(), durable).await?;
+            let written = self.data.write_at(copy.freeze(), to, durable).await;
+            written.map_err(|e| StoreError::from_io(&e))?;
             to += len;
         }
         Ok(())
     }
 
-    async fn write_all(&self, at: u64, mut data: Chain, durable: bool) -> Result<(), StoreError> {
-        let mut to = at;
-        while !data.is_empty() {
-            let n = self.data.write(to, &data, durable).await.map_err(|e| self.error(&e))?;
-            let n = if n == data.len() { n } else { self.whole_sectors(n) };
-            if n == 0 {
-                return Err(StoreError::Io(libc::EIO));
-            }
-            data.advance(n);
-            to += n as u64;
-        }
-        Ok(())
-    }
-
     async fn sync(&self) -> Result<(), StoreError> {
-        self.group.sync(|| async { self.flush.fdatasync().await.map_err(|e| self.flush_error(&e)) }).await
+        self.group.sync(|| async { self.flush.sync_data().await.map_err(|e| self.flush_error(&e)) }).await
     }
 
     async fn punch_or_zero(&self, at: u64, len: u64) -> Result<(), StoreError> {
         if self.thin && !self.no_punch.load(Ordering::Relaxed) {
-            let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            // On a block device too, where it promises zeros afterwards, as BLKDISCARD does not.
+            let flags = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
             match self.fallocate(flags, at, len).await {
                 Err(StoreError::Unsupported) => self.no_punch.store(true, Ordering::Relaxed),
                 result => return result,
@@ -225,7 +209,7 @@ impl Inner {
 
     async fn zero(&self, at: u64, len: u64) -> Result<(), StoreError> {
         if !self.no_zero_range.load(Ordering::Relaxed) {
-            let flags = FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE;
+            let flags = libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE;
             match self.fallocate(flags, at, len).await {
                 Err(StoreError::Unsupported) => self.no_zero_range.store(true, Ordering::Relaxed),
                 result => return result,
@@ -245,48 +229,38 @@ impl Inner {
         Ok(())
     }
 
-    async fn fallocate(&self, flags: FallocateFlags, at: u64, len: u64) -> Result<(), StoreError> {
+    async fn fallocate(&self, mode: i32, at: u64, len: u64) -> Result<(), StoreError> {
         if len == 0 {
             return Ok(());
         }
-        let result = self.data.fallocate(flags, at, len).await;
-        self.group.wrote();
-        result.map_err(|e| self.error(&e))
+        let result = self.data.fallocate(mode, at, len).await;
+        self.group.wrote(1);
+        result.map_err(|e| StoreError::from_io(&e))
     }
 
-    fn extent(&self, at: u64, len: u64) -> Result<Extent, StoreError> {
-        let size = self.size.load(Ordering::Acquire);
-        let len = len.min(size.saturating_sub(at));
-        if len == 0 {
-            return Err(StoreError::OutOfRange);
-        }
-        if self.is_block_device || !self.thin {
-            return Ok(Extent { at, len, mapped: true });
-        }
+    /// `at..at + len` lies within the file, and `len` is not 0.
+    async fn extent(&self, at: u64, len: u64) -> Result<Extent, StoreError> {
         let (end, block) = (at + len, u64::from(self.block_size));
-        // Both calls look at the file's map only: they neither read nor wait for data.
-        let data = match rustix::fs::seek(self.data.file(), SeekFrom::Data(at)) {
-            Ok(data) => data.min(end),
-            // No data from here to the end.
-            Err(Errno::NXIO) => end,
-            Err(Errno::INVAL) => at,
-            Err(e) => return Err(StoreError::from_errno(e.raw_os_error())),
+        let data = match self.data.seek_data(at).await {
+            Ok(data) => data.map_or(end, |data| data.min(end)),
+            // A file system that cannot say.
+            Err(_) => at,
         };
         // A block that is partly a hole is mapped.
         let hole_len = if data == end { len } else { (data - at) / block * block };
         if hole_len > 0 {
             return Ok(Extent { at, len: hole_len, mapped: false });
         }
-        let hole = match rustix::fs::seek(self.data.file(), SeekFrom::Hole(data)) {
-            Ok(hole) => hole.min(end),
-            Err(_) => end,
+        let hole = match self.data.seek_hole(data).await {
+            Ok(Some(hole)) => hole.min(end),
+            Ok(None) | Err(_) => end,
         };
         Ok(Extent { at, len: (hole - at).next_multiple_of(block).min(len), mapped: true })
     }
 
     /// Looks how large the medium is.
     fn size_now(&self) -> u64 {
-        let Ok(size) = open::media_size(self.data.file()) else { return self.size.load(Ordering::Acquire) };
+        let Ok(size) = self.data.size() else { return self.size.load(Ordering::Acquire) };
         let block = u64::from(self.block_size);
         let size = size / block * block;
         let before = self.size.swap(size, Ordering::AcqRel);
@@ -294,11 +268,6 @@ impl Inner {
             tracing::warn!(path = %self.path.display(), before, size, "the medium's size changed");
         }
         size
-    }
-
-    /// An error of the data path. No line is logged for it: the initiator gets it as sense data.
-    fn error(&self, error: &std::io::Error) -> StoreError {
-        StoreError::from_io(error)
     }
 
     /// A flush failed: that is the end of all syncs, and worth a line.
@@ -360,7 +329,14 @@ impl BlockStore for FileStore {
     }
 
     fn extent(&self, at: u64, len: u64) -> Io<Extent> {
-        Io::Ready(Some(self.inner.extent(at, len)))
+        let len = len.min(self.size().saturating_sub(at));
+        if len == 0 {
+            return Io::err(StoreError::OutOfRange);
+        }
+        if self.inner.data.is_block_device() || !self.inner.thin {
+            return Io::ok(Extent { at, len, mapped: true });
+        }
+        self.run(move |inner| async move { inner.extent(at, len).await })
     }
 }
 

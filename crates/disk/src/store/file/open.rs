@@ -158,11 +158,10 @@ pub enum OpenError {
 #[derive(Debug)]
 pub(super) struct Medium {
     /// Reads and writes go here. Holds the lock.
-    pub data: File,
+    pub data: ring::File,
     /// Flushes go here: another open file description of the same file. Linux reports a write-back error once to each
     /// description, so that a durable write on `data` cannot swallow the error that the next flush must report.
-    pub flush: File,
-    pub is_block_device: bool,
+    pub flush: ring::File,
     pub writable: bool,
     pub size: u64,
     pub cache: CacheMode,
@@ -253,9 +252,8 @@ impl Medium {
         }
         Ok(Self {
             geometry: geometry(&data, &metadata, is_block_device, sector),
-            data,
-            flush,
-            is_block_device,
+            data: ring::File::from_fd(data.into()).map_err(system("used"))?,
+            flush: ring::File::from_fd(flush.into()).map_err(system("used"))?,
             writable: !options.read_only,
             size,
             cache,
@@ -379,7 +377,7 @@ fn lock(path: &Path, file: &File, read_only: bool) -> Result<(), OpenError> {
 }
 
 /// How many bytes there are: what a regular file's metadata say, and for a block device where its end is.
-pub(super) fn media_size(file: &File) -> io::Result<u64> {
+fn media_size(file: &File) -> io::Result<u64> {
     // Nothing uses the file's position, so that moving it hurts nobody.
     Ok(rustix::fs::seek(file, SeekFrom::End(0))?)
 }
