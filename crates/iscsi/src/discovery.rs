@@ -64,10 +64,12 @@ impl TargetAddress {
             Some((place, tag)) => (place, Some(tag.parse().ok()?)),
             None => (value, None),
         };
+        let canonical;
         let (host, port) = if let Some(rest) = place.strip_prefix('[') {
             let (host, after) = rest.split_once(']')?;
-            host.parse::<std::net::Ipv6Addr>().ok()?;
-            (host, after.strip_prefix(':').or_else(|| after.is_empty().then_some("")))
+            // In canonical form, so that equal addresses are equal here.
+            canonical = host.parse::<std::net::Ipv6Addr>().ok()?.to_string();
+            (canonical.as_str(), after.strip_prefix(':').or_else(|| after.is_empty().then_some("")))
         } else {
             match place.split_once(':') {
                 Some((host, port)) => (host, Some(port)),
@@ -154,6 +156,13 @@ mod tests {
             Some(SendTargets::Named("iqn.2026-01.org.x:a"))
         );
         assert_eq!(SendTargets::parse("all"), None);
+    }
+
+    #[test]
+    fn one_ipv6_address_in_two_spellings_is_one_portal() {
+        let long = TargetAddress::parse("[2001:0DB8:0::0001]:3260,1");
+        assert_eq!(long, TargetAddress::parse("[2001:db8::1],1"));
+        assert_eq!(long.unwrap().to_string(), "[2001:db8::1]:3260,1");
     }
 
     #[test]

@@ -171,7 +171,6 @@ pub(super) enum Work<P> {
     /// The initiator is not finished with its text, or asks for more of ours.
     MoreText(u32, Lun),
     Reject(RejectReason, Bhs),
-    Nothing,
 }
 
 /// A text exchange that takes several PDUs, in either direction.
@@ -470,7 +469,6 @@ impl<P: Payload> Connection<P> {
                 }
                 self.reject(reason, &bhs, sink).map(|()| None)
             }
-            Work::Nothing => Ok(None),
         }
     }
 
@@ -564,11 +562,17 @@ impl<P: Payload> Connection<P> {
     pub fn abort(&mut self, key: TaskKey) -> Abort {
         let Some(task) = self.tasks.get_mut(key) else { return Abort::Gone };
         let cmd_sn = task.cmd_sn;
-        if !task.immediate
-            && let Some(work) = self.held.get_mut(&cmd_sn)
-        {
-            *work = Work::Nothing;
-        } else if task.finished.is_none() {
+        if !task.immediate && self.held.remove(&cmd_sn).is_some() {
+            self.tasks.remove(key);
+            // Its place in the window is given back when its turn comes, or now if it had come.
+            self.window.with(|window| {
+                if !window.skip(cmd_sn) {
+                    window.complete();
+                }
+            });
+            return Abort::Ended;
+        }
+        if task.finished.is_none() {
             task.aborted = true;
             return Abort::Running;
         }

@@ -80,13 +80,10 @@ impl CommandWindow {
         }
         let open = !matches!(self.early.get(&cmd_sn), Some(None));
         if cmd_sn == self.exp {
+            self.complete();
             self.advance();
         } else {
             self.early.insert(cmd_sn, None);
-        }
-        // Nothing will ever complete it, so its place in the window is given back now.
-        if open {
-            self.complete();
         }
         open
     }
@@ -94,10 +91,12 @@ impl CommandWindow {
     fn advance(&mut self) {
         self.exp = self.exp.wrapping_add(1);
         while let Some(entry) = self.early.remove(&self.exp) {
-            if let Some(cid) = entry
-                && !self.released.contains(&cid)
-            {
-                self.released.push(cid);
+            match entry {
+                Some(cid) if !self.released.contains(&cid) => self.released.push(cid),
+                Some(_) => {}
+                // Nothing will ever complete a skipped command: its place is given back when its turn has come, not
+                // before, or a peer could widen the window, and `early` with it, without end.
+                None => self.complete(),
             }
             self.exp = self.exp.wrapping_add(1);
         }
@@ -178,6 +177,19 @@ mod tests {
         assert_eq!(w.take_released(), vec![0]);
         assert!(!w.skip(5), "it is behind the window");
         assert_eq!(w.max_cmd_sn(), 10);
+    }
+
+    #[test]
+    fn skipping_what_is_ahead_never_widens_the_window() {
+        let mut w = CommandWindow::new(5, 4);
+        for _ in 0..100 {
+            w.skip(w.max_cmd_sn());
+        }
+        assert_eq!((w.exp_cmd_sn(), w.max_cmd_sn()), (5, 8));
+        for sn in 5..8 {
+            assert_eq!(w.receive(sn, 0), Admission::Deliver);
+        }
+        assert_eq!((w.exp_cmd_sn(), w.max_cmd_sn()), (9, 9), "three are running, one place is free");
     }
 
     #[test]

@@ -243,6 +243,29 @@ fn a_held_command_can_be_aborted_and_never_runs() {
 }
 
 #[test]
+fn aborting_held_commands_never_widens_the_window() {
+    let mut d = Dialog::new();
+    for itt in 0..50 {
+        d.cmd_sn = 107;
+        let early = d.command(itt, true, false, 512);
+        assert_eq!(d.say(early, &[]), None, "100 to 106 are missing");
+        let held = d.connection.find(itt);
+        if let Some(key) = held {
+            assert_eq!(d.connection.abort(key), Abort::Ended);
+        }
+    }
+    assert_eq!(d.connection.window.with(|w| (w.exp_cmd_sn(), w.max_cmd_sn())), (100, 107));
+    assert!(d.connection.is_idle() && d.connection.held.is_empty());
+    for cmd_sn in 100..107 {
+        d.cmd_sn = cmd_sn;
+        let command = d.command(cmd_sn, true, false, 512);
+        d.start(command, &[]);
+    }
+    assert_eq!(d.connection.next_held(&mut d.sent), Ok(None));
+    assert_eq!(d.connection.window.with(|w| (w.exp_cmd_sn(), w.max_cmd_sn())), (108, 108));
+}
+
+#[test]
 fn an_aborted_task_ends_without_a_response() {
     let mut d = Dialog::new();
     let read = d.command(1, true, false, 512);
