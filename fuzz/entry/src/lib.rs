@@ -6,7 +6,9 @@
 #![forbid(unsafe_code)]
 
 pub mod chap;
+pub mod connection;
 pub mod input;
+pub mod login;
 pub mod mutate;
 pub mod negotiation;
 pub mod pdu;
@@ -33,7 +35,13 @@ pub const TARGETS: &[Target] = &[
     Target { name: "pdu_fields", run: pdu::fields, seeds: pdu::fields_seeds },
     Target { name: "text_keys", run: text::keys, seeds: text::keys_seeds },
     Target { name: "negotiation", run: negotiation::run, seeds: negotiation::seeds },
+    Target { name: "discovery", run: text::discovery, seeds: text::discovery_seeds },
+    Target { name: "login_target", run: login::target, seeds: login::target_seeds },
+    Target { name: "login_initiator", run: login::initiator, seeds: login::initiator_seeds },
+    Target { name: "login_pair", run: login::pair, seeds: login::pair_seeds },
+    Target { name: "target_connection", run: connection::run, seeds: connection::seeds },
     Target { name: "chap", run: chap::run, seeds: chap::seeds },
+    Target { name: "cdb", run: scsi::cdb, seeds: scsi::cdb_seeds },
     Target { name: "sense", run: scsi::sense, seeds: scsi::sense_seeds },
     Target { name: "copy_list", run: scsi::copy_list, seeds: scsi::copy_list_seeds },
     Target { name: "reservation_out", run: reservation::out, seeds: reservation::out_seeds },

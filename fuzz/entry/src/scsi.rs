@@ -85,3 +85,56 @@ pub fn copy_list_seeds() -> Vec<(&'static str, Seed)> {
         ("wrong-type", header(0, 32, 28).bytes([0xff; 32]).bytes(blocks)),
     ]
 }
+
+/// Any bytes as a CDB.
+pub fn cdb(data: &[u8]) {
+    let cdb = &data[..data.len().min(260)];
+    let _ = scsi::reservation::access(cdb);
+    match scsi::cdb::decode(cdb) {
+        Ok(command) => {
+            assert!(!format!("{command:?}").is_empty());
+            // iSCSI's field is padded with zeros.
+            if cdb.len() < 16 {
+                let mut padded = [0; 16];
+                padded[..cdb.len()].copy_from_slice(cdb);
+                assert_eq!(scsi::cdb::decode(&padded), Ok(command));
+            }
+        }
+        Err(sense) => {
+            assert_eq!(sense.key, SenseKey::IllegalRequest);
+            let _ = (sense.emit(false), sense.emit(true));
+        }
+    }
+}
+
+/// One CDB of every command that an initiator builds, and each entry of the command table with nothing set.
+pub fn cdb_seeds() -> Vec<(&'static str, Seed)> {
+    use scsi::cdb::build::{self, Flags};
+    let seed = |cdb: build::CdbBytes| Seed::new().bytes(cdb);
+    vec![
+        ("inquiry-vpd", seed(build::inquiry(Some(0xb0), 255))),
+        ("report-luns", seed(build::report_luns(0, 4096))),
+        ("read-capacity-16", seed(build::read_capacity16(32))),
+        ("get-lba-status", seed(build::get_lba_status(1 << 40, 1024))),
+        ("read-10", seed(build::read10(7, 8, Flags::FUA))),
+        ("read-16", seed(build::read16(7, 8, Flags::default()))),
+        ("write-10", seed(build::write10(7, 8, Flags::FUA))),
+        ("write-12", seed(build::write12(7, 8, Flags::default()))),
+        ("write-16", seed(build::write16(u64::MAX, u32::MAX, Flags::default()))),
+        ("verify-16", seed(build::verify16(1, 2, 3))),
+        ("compare-and-write", seed(build::compare_and_write(1, 2, Flags::default()))),
+        ("write-same-16", seed(build::write_same16(1, 2, true, true))),
+        ("unmap", seed(build::unmap(24))),
+        ("synchronize-cache-16", seed(build::synchronize_cache16(1, 2))),
+        ("mode-select-10", seed(build::mode_select10(true, 28))),
+        ("start-stop-unit", seed(build::start_stop_unit(true, true))),
+        ("report-supported-opcodes", seed(build::report_supported_opcodes(true, 4096))),
+        ("log-sense", seed(build::log_sense(0x2f, 0, 512))),
+        ("persistent-reserve-in", seed(build::persistent_reserve_in(3, 4096))),
+        ("persistent-reserve-out", seed(build::persistent_reserve_out(1, 5, 24))),
+        ("variable-length", Seed::new().bytes([0x7f, 0, 0, 0, 0, 0, 0, 24, 0, 9]).bytes([0; 22])),
+        ("sanitize", Seed::new().bytes([0x48, 0x03, 0, 0, 0, 0, 0, 0, 0, 0])),
+        ("extended-copy", Seed::new().bytes([0x83, 0]).bytes([0; 12])),
+        ("receive-copy-results", Seed::new().bytes([0x84, 3]).bytes([0; 12])),
+    ]
+}

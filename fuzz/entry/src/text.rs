@@ -95,3 +95,39 @@ pub fn keys_seeds() -> Vec<(&'static str, Seed)> {
         ),
     ]
 }
+
+/// An answer to SendTargets, or any other text, as records of targets and their portals.
+pub fn discovery(data: &[u8]) {
+    let Ok(records) = iscsi::discovery::read_records(data) else { return };
+    let mut out = TextBuf::new();
+    records.iter().for_each(|record| record.put(&mut out));
+    assert_eq!(iscsi::discovery::read_records(out.as_bytes()).as_ref(), Ok(&records));
+    for address in records.iter().flat_map(|record| &record.addresses) {
+        assert_eq!(iscsi::discovery::TargetAddress::parse(&address.to_string()).as_ref(), Some(address));
+    }
+}
+
+/// Records with all forms of addresses, and malformed ones.
+pub fn discovery_seeds() -> Vec<(&'static str, Seed)> {
+    let seed = |text: &str| Seed::new().bytes(text);
+    vec![
+        (
+            "two-targets",
+            seed(
+                "TargetName=iqn.2026-01.org.stag:a\0TargetAddress=192.0.2.1:3260,1\0TargetAddress=[2001:db8::1]:860,2\0TargetName=iqn.2026-01.org.stag:b\0",
+            ),
+        ),
+        (
+            "names",
+            seed(
+                "TargetName=eui.02004567a425678d\0TargetAddress=storage.example.org,7\0TargetAddress=host\0",
+            ),
+        ),
+        (
+            "malformed",
+            seed(
+                "TargetAddress=1.2.3.4\0TargetName=x\0TargetName=iqn.2026-01.org.stag:a\0TargetAddress=[::1:3260\0TargetAddress=:,\0TargetAddress=h:99999,1\0TargetAddress=h:1,99999\0",
+            ),
+        ),
+    ]
+}
