@@ -5,6 +5,7 @@ Both are described by the same words: a list of Units, perhaps CHAP credentials.
 
 import contextlib
 import dataclasses
+import json
 import os
 import re
 import subprocess
@@ -40,13 +41,15 @@ class Chap:
     secret: str
     target_name: str = ""
     target_secret: str = ""
+    hashes: list = dataclasses.field(default_factory=list)  # Which hashes the target may use; empty: all it knows.
 
 
 class Target:
     """A running target. `urls[n]` is the URL of unit n."""
 
-    def __init__(self, folder, units, host, port, chap):
+    def __init__(self, folder, units, host, port, chap, extra):
         self.folder, self.units, self.host, self.port, self.chap = folder, units, host, port, chap
+        self.extra = extra
         self.process, self.urls = None, []
         self.log_path = os.path.join(folder, "target.log")
         for number, unit in enumerate(units):
@@ -112,9 +115,9 @@ class Stag(Target):
 
     def command(self):
         words = [self.binary, "serve"]
-        if self.chap:
+        if self.chap or self.extra:
             path = os.path.join(self.folder, "stag.toml")
-            with open(path, "w") as file:
+            with open(path, "w", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
                 file.write(self.config())
             return words + ["--config", path]
         return words + ["--listen", self.portal, "--iqn", IQN] + [self.operand(unit) for unit in self.units]
@@ -133,9 +136,27 @@ class Stag(Target):
         return ",".join(words)
 
     def config(self):
-        """The same, as a configuration file with credentials."""
-        lines = [f'[[portal]]\nlisten = "{self.portal}"\n', f'[[target]]\niqn = "{IQN}"']
-        return "\n".join(lines)
+        """The same, as a configuration file with credentials, limits and ACLs."""
+        lines = [f"{key} = {json.dumps(value)}" for key, value in self.extra.get("top", {}).items()]
+        lines += ["[[portal]]", f'listen = "{self.portal}"']
+        if self.extra.get("limits"):
+            lines += ["[limits]"] + [f"{key} = {value}" for key, value in self.extra["limits"].items()]
+        lines += ["[[target]]", f'iqn = "{IQN}"']
+        if self.chap:
+            lines += ["[target.auth]", f'users = [{{ name = "{self.chap.name}", secret = "{self.chap.secret}" }}]']
+            if self.chap.target_name:
+                lines += [f'mutual = {{ name = "{self.chap.target_name}", secret = "{self.chap.target_secret}" }}']
+            if self.chap.hashes:
+                lines += [f"hashes = {json.dumps(self.chap.hashes)}"]
+        for number, unit in enumerate(self.units):
+            path, *options = self.operand(unit).split(",")
+            lines += ["[[target.unit]]", f"lun = {number}", f'path = "{path}"']
+            for option in options:
+                key, _, value = option.partition("=")
+                lines.append(f"{key} = " + ("true" if not value else value if value.isdigit() else f'"{value}"'))
+        for initiator, luns in self.extra.get("acls", {}).items():
+            lines += ["[[target.acl]]", f'initiator = "{initiator}"'] + ([] if luns is None else [f"luns = {luns}"])
+        return "\n".join(lines) + "\n"
 
     def start(self, timeout=15):
         if not self.binary:
@@ -246,10 +267,12 @@ class Lab:
         return folder
 
     @contextlib.contextmanager
-    def serve(self, *units, host="127.0.0.1", port=None, chap=None):
-        """A running target with these units; ended, and looked at for its health, when the block ends."""
+    def serve(self, *units, host="127.0.0.1", port=None, chap=None, **extra):
+        """A running target with these units; ended, and looked at for its health, when the block ends.
+
+        `extra`, for Stag's configuration file only: `top`, `limits` (keys and values), `acls` (initiator: LUNs)."""
         kind = {"stag": Stag, "tgt": Tgt}[self.kind]
-        target = kind(self.new_folder(), list(units) or [Unit()], host, port or proc.free_port(host), chap)
+        target = kind(self.new_folder(), list(units) or [Unit()], host, port or proc.free_port(host), chap, extra)
         try:
             target.start()
             yield target
