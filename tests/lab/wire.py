@@ -70,6 +70,8 @@ class Connection:
         self.max_command_number = 0
         self.header_digest = self.data_digest = False
         self.keys = {}
+        self.lun = 0
+        self.out = b""
 
     def __enter__(self):
         return self
@@ -184,9 +186,10 @@ class Connection:
         self.next_tag += 1
         return self.next_tag
 
-    def command_pdu(self, cdb, length=0, write=False, tag=None, data=b"", lun=0, command_number=None, flags=None, final=True):
+    def command_pdu(self, cdb, length=0, write=False, tag=None, data=b"", lun=None, command_number=None, flags=None, final=True):
         """A SCSI command with a CDB of up to 16 bytes; `length` is its Expected Data Transfer Length."""
         tag = self.tag() if tag is None else tag
+        lun = self.lun if lun is None else lun
         if flags is None:
             flags = (FINAL if final else 0) | (0x20 if write else 0x40 if length else 0)
         if command_number is None:
@@ -218,23 +221,23 @@ class Connection:
             elif pdu.opcode == REJECT:
                 raise Failed(f"rejected: reason {pdu.bhs[2]:#x}")
 
-    def send_data(self, tag, target_tag, offset, data, lun=0, number=0, segment=4096):
+    def send_data(self, tag, target_tag, offset, data, number=0, segment=4096):
         """Data-Out PDUs that answer one R2T."""
         for start in range(0, len(data), segment):
             part = data[start:start + segment]
             final = FINAL if start + len(part) == len(data) else 0
             specific = struct.pack(">IIIIII", target_tag, 0, self.status_number, 0, number, offset + start)
-            self.send(bhs(DATA_OUT, final, len(part), lun, tag, specific), part)
+            self.send(bhs(DATA_OUT, final, len(part), self.lun, tag, specific), part)
             number += 1
 
-    def run(self, cdb, length=0, out=None, lun=0):
+    def run(self, cdb, length=0, out=None, lun=None):
         """One command to its end. Returns (status, sense with its length, data)."""
         self.out = out or b""
         tag = self.tag()
         self.send(*self.command_pdu(cdb, len(out) if out else length, out is not None, tag, lun=lun))
         return self.answer(tag)
 
-    def test_unit_ready(self, lun=0):
+    def test_unit_ready(self, lun=None):
         """Until ready: unit attentions that are pending are taken."""
         for _ in range(8):
             status, _, _ = self.run(bytes(6), lun=lun)
@@ -242,13 +245,13 @@ class Connection:
                 return
         raise Failed(f"TEST UNIT READY: status {status:#x}")
 
-    def read(self, lba, blocks, block_bytes=512, lun=0):
+    def read(self, lba, blocks, block_bytes=512, lun=None):
         status, sense, data = self.run(struct.pack(">BBIBHB", 0x28, 0, lba, 0, blocks, 0), blocks * block_bytes, lun=lun)
         if status:
             raise Failed(f"READ (10): status {status:#x}, {sense.hex()}")
         return data
 
-    def write(self, lba, data, block_bytes=512, lun=0):
+    def write(self, lba, data, block_bytes=512, lun=None):
         status, sense, _ = self.run(struct.pack(">BBIBHB", 0x2A, 0, lba, 0, len(data) // block_bytes, 0), out=data, lun=lun)
         if status:
             raise Failed(f"WRITE (10): status {status:#x}, {sense.hex()}")
@@ -262,11 +265,11 @@ class Connection:
             if pdu.opcode == NOP_IN and pdu.tag == tag:
                 return pdu.data
 
-    def task_management(self, function, referenced=NO_TAG, lun=0, referenced_number=0):
+    def task_management(self, function, referenced=NO_TAG, lun=None, referenced_number=0):
         """The response's code (RFC 7143 §11.6.1)."""
         tag = self.tag()
         specific = struct.pack(">IIII", referenced, self.command_number, self.status_number, referenced_number)
-        self.send(bhs(TASK_MANAGEMENT | IMMEDIATE, FINAL | function, 0, lun, tag, specific))
+        self.send(bhs(TASK_MANAGEMENT | IMMEDIATE, FINAL | function, 0, self.lun if lun is None else lun, tag, specific))
         while True:
             pdu = self.receive()
             if pdu.opcode == TASK_RESPONSE and pdu.tag == tag:
@@ -282,9 +285,6 @@ class Connection:
                 return pdu.bhs[2]
 
 
-LUN_OF = {"stag": 0, "tgt": 1}
-
-
 def session(target, initiator="iqn.2026-01.example.lab:wire", isid=b"\x40\0\0\1\0\0", timeout=10, **keys):
     """A logged-in connection of a session of its own, its pending unit attentions taken."""
     connection = Connection(target, timeout)
@@ -293,4 +293,5 @@ def session(target, initiator="iqn.2026-01.example.lab:wire", isid=b"\x40\0\0\1\
     name, _, lun = target.urls[0].split("/", 3)[3].partition("/")
     connection.login(name, initiator, isid, **offer)
     connection.lun = int(lun)
+    connection.test_unit_ready()
     return connection

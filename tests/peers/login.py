@@ -1,0 +1,169 @@
+"""Logins: CHAP as libiscsi speaks it, ACLs, and negotiation by hand."""
+
+import re
+
+from lab import proc, wire
+from lab.report import Failed, expect
+from lab.target import IQN, Chap, Unit
+
+
+def reaches(url, initiator=None):
+    name = ["-i", initiator] if initiator else []
+    return "DIRECT_ACCESS" in proc.run("iscsi-inq", *name, url, ok=None)
+
+
+def chap(lab):
+    proc.need("iscsi-inq")
+    right = Chap("alice", "alice-secret-12")
+    with lab.serve(Unit(), chap=right) as target:
+        expect(reaches(target.url()), "refused with the right secret")
+        expect(not reaches(target.url(chap=Chap("alice", "wrong-secret-12"))), "served with a wrong secret")
+        expect(not reaches(target.url(chap=Chap("bob", "alice-secret-12"))), "served under a wrong name")
+        expect(not reaches(target.urls[0]), "served without CHAP")
+        expect(reaches(target.url(header_digest="crc32c")), "refused with CHAP and header digests")
+
+
+def mutual_chap(lab):
+    proc.need("iscsi-inq")
+    right = Chap("alice", "alice-secret-12", "target", "target-secret-1")
+    with lab.serve(Unit(), chap=right) as target:
+        expect(reaches(target.url()), "refused with the right secrets")
+        expect(reaches(target.url(chap=Chap("alice", "alice-secret-12"))), "an initiator that asks for no proof is refused")
+        expect(not reaches(target.url(chap=Chap("alice", "alice-secret-12", "target", "wrong-target-1"))),
+               "libiscsi accepts a target with a wrong secret: the target did not prove itself")
+
+
+def hashes(lab):
+    """Each hash by itself, as libiscsi knows them (MD5, SHA-1, SHA-256, SHA3-256 by number, RFC 7143 §12.1.3)."""
+    if lab.kind != "stag":
+        return
+    served = []
+    for name in ("md5", "sha1", "sha256", "sha3-256"):
+        with lab.serve(Unit(memory=True), chap=Chap("alice", "alice-secret-12", hashes=[name])) as target:
+            if reaches(target.url()):
+                served.append(name)
+    expect("md5" in served, f"libiscsi logs in with: {served}")
+
+
+def acls(lab):
+    if lab.kind != "stag":
+        return
+    one, two = "iqn.2026-01.example.lab:one", "iqn.2026-01.example.lab:two"
+    with lab.serve(Unit(), Unit(mib=128), acls={one: None, two: [1]}) as target:
+        def luns(name):
+            return re.findall(r"Lun:(\d+)\s+Type:DIRECT_ACCESS", proc.run("iscsi-ls", "-s", "-i", name,
+                                                                          f"iscsi://{target.portal}", ok=None))
+        expect(luns(one) == ["0", "1"], f"the initiator of all units sees {luns(one)}")
+        expect(luns(two) == ["1"], f"the initiator of unit 1 sees {luns(two)}")
+        expect(not reaches(target.urls[0], two), "a masked unit answers INQUIRY as a disk")
+        expect(not reaches(target.urls[0], "iqn.2026-01.example.lab:three"), "an initiator that no ACL names is served")
+
+
+def keys(lab):
+    """What the target answers to the keys of RFC 7143 §13, offered by hand."""
+    offers = {"HeaderDigest": "CRC32C,None", "DataDigest": "CRC32C", "MaxConnections": "8", "InitialR2T": "No",
+              "ImmediateData": "Yes", "MaxRecvDataSegmentLength": "8192", "MaxBurstLength": "16384",
+              "FirstBurstLength": "4096", "DefaultTime2Wait": "3", "DefaultTime2Retain": "9", "MaxOutstandingR2T": "4",
+              "DataPDUInOrder": "Yes", "DataSequenceInOrder": "Yes", "ErrorRecoveryLevel": "2",
+              "X-com.example.unknown": "1"}
+    with lab.serve(Unit()) as target, wire.session(target, **offers) as session:
+        said = session.keys
+        expect(said.get("HeaderDigest") == "CRC32C", f"HeaderDigest: {said.get('HeaderDigest')}")
+        expect(said.get("DataDigest") == "CRC32C", f"DataDigest: {said.get('DataDigest')}")
+        expect(said.get("MaxBurstLength") == "16384", f"MaxBurstLength: {said.get('MaxBurstLength')}")
+        expect(said.get("FirstBurstLength") == "4096", f"FirstBurstLength: {said.get('FirstBurstLength')}")
+        expect(said.get("DefaultTime2Wait") == "3", f"DefaultTime2Wait, the larger: {said.get('DefaultTime2Wait')}")
+        expect(said.get("X-com.example.unknown") == "NotUnderstood",
+               f"an unknown key: {said.get('X-com.example.unknown')}")
+        if lab.kind == "stag":
+            expect(said.get("ErrorRecoveryLevel") == "0", f"ErrorRecoveryLevel: {said.get('ErrorRecoveryLevel')}")
+            expect(said.get("MaxConnections") == "8", f"MaxConnections: {said.get('MaxConnections')}")
+            expect(said.get("TargetPortalGroupTag") is not None, "TargetPortalGroupTag is missing in the first response")
+        data = bytes(range(256)) * 64
+        session.write(8, data)
+        expect(session.read(8, 32) == data, "what was written with both digests reads otherwise")
+
+
+def reinstated(lab):
+    """A login with the same initiator, ISID and target takes the place of the session before it (RFC 7143 §6.3.5)."""
+    with lab.serve(Unit()) as target:
+        first = wire.session(target)
+        with wire.session(target) as second:
+            expect(first.wait_closed(5), "the old session's connection stays open")
+            second.write(0, bytes(4096))
+
+
+def side_by_side(lab):
+    """Other ISIDs are other sessions."""
+    with lab.serve(Unit()) as target:
+        sessions = [wire.session(target, isid=bytes([0x40, 0, 0, 1, 0, number])) for number in range(16)]
+        for number, session in enumerate(sessions):
+            session.write(number, bytes([number]) * 512)
+        for number, session in enumerate(sessions):
+            expect(session.read(15 - number, 1) == bytes([15 - number]) * 512, "another session's write is not seen")
+            expect(session.logout() == 0, "logout is refused")
+            session.close()
+
+
+def refused_logins(lab):
+    """Each refusal has its status (RFC 7143 §11.13.5), or the connection ends."""
+    with lab.serve(Unit()) as target:
+        def status(offer, **fields):
+            with wire.Connection(target) as connection:
+                try:
+                    connection.send(*connection.login_pdu(offer, **fields))
+                    answer = connection.receive()
+                except wire.Closed:
+                    return "closed"
+                if answer.opcode != wire.LOGIN_RESPONSE:
+                    return f"opcode {answer.opcode:#x}"
+                return answer.bhs[36] << 8 | answer.bhs[37]
+
+        name = ("InitiatorName", "iqn.2026-01.example.lab:wire")
+        normal = [name, ("SessionType", "Normal"), ("TargetName", IQN)]
+        for what, offer, fields, wanted in (
+                ("a target that is not there", [name, ("SessionType", "Normal"), ("TargetName", "iqn.2026-01.x:none")],
+                 {}, (0x0203,)),
+                ("no initiator name", [("SessionType", "Normal"), ("TargetName", IQN)], {}, (0x0207,)),
+                ("no target name", [name, ("SessionType", "Normal")], {}, (0x0207,)),
+                ("a session type that is none", [name, ("SessionType", "Odd"), ("TargetName", IQN)], {},
+                 (0x0209, 0x0200, 0x0207)),
+                ("a version that is none", normal, {"version": 7}, (0x0205,)),
+                ("a session that is not there", normal, {"tsih": 0x7777}, (0x020A,)),
+                ("the reserved stage", normal, {"flags": 0x8B}, (0x0200, 0x020B)),
+                ("a transit backwards", normal, {"flags": 0x84}, (0x0200, 0x020B)),
+                ("text without an equals sign", b"InitiatorName\0", {}, (0x0200, 0x0207, 0x020B)),
+                ("text that does not end", b"InitiatorName=iqn.2026-01.example.lab:wire", {}, (0x0200, 0x0207, 0x020B)),
+        ):
+            got = status(offer, **fields)
+            if lab.kind == "stag":
+                expect(got == "closed" or got in wanted,
+                       f"{what}: {got if isinstance(got, str) else hex(got)}, not {[hex(one) for one in wanted]}")
+            expect(got != 0, f"{what}: logged in")
+        wire.session(target).close()
+
+
+def full_feature_text(lab):
+    """A text request in full-feature phase: SendTargets, also in a normal session."""
+    with lab.serve(Unit()) as target, wire.session(target) as session:
+        tag = session.tag()
+        import struct
+        text = b"SendTargets=\0"
+        specific = struct.pack(">III", wire.NO_TAG, session.command_number, session.status_number)
+        session.send(wire.bhs(wire.TEXT | wire.IMMEDIATE, wire.FINAL, len(text), 0, tag, specific), text)
+        answer = session.receive()
+        expect(answer.opcode == wire.TEXT_RESPONSE, f"answered by {answer}")
+        expect(IQN.encode() in answer.data, f"SendTargets= in a normal session names {answer.data!r}")
+
+
+CASES = [
+    ("libiscsi: CHAP", chap),
+    ("libiscsi: mutual CHAP", mutual_chap),
+    ("libiscsi: CHAP with each hash", hashes),
+    ("libiscsi: ACLs and LUN masking", acls),
+    ("every key is answered, and both digests hold", keys),
+    ("a session is reinstated", reinstated),
+    ("sixteen sessions of one initiator", side_by_side),
+    ("logins are refused with the status of the RFC", refused_logins),
+    ("SendTargets in a normal session", full_feature_text),
+]
