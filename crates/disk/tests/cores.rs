@@ -75,7 +75,7 @@ fn cores_share_a_file_and_its_flushes() {
     for cache in ["writeback", "writethrough", "direct"] {
         let path = directory.path().join(cache);
         let mut spec = StoreSpec::parse(path.to_str().unwrap()).unwrap();
-        for (key, value) in [("size", "1M"), ("cache", cache), ("block", "4096")] {
+        for (key, value) in [("size", "1M"), ("cache", cache), ("bs", "4096")] {
             spec.set(key, Some(value)).unwrap();
         }
         match spec.open() {

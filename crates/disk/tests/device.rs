@@ -116,10 +116,10 @@ fn a_discarded_range_of_a_device_gives_its_space_back_and_is_zeros() {
 fn blocks_smaller_than_a_direct_mediums_sectors_are_refused() {
     let Some(device) = Loop::new(4096) else { return };
     assert_eq!(device.open("").block_size, 4096, "the default follows the medium");
-    let error = device.spec("block=512").open().map(|_| ()).unwrap_err();
+    let error = device.spec("bs=512").open().map(|_| ()).unwrap_err();
     assert!(matches!(error, OpenError::SmallBlocks { sector: 4096, .. }), "{error}");
-    assert!(error.to_string().contains("block=4096"), "{error}");
-    let store = device.open("block=512,cache=writeback").store;
+    assert!(error.to_string().contains("bs=4096"), "{error}");
+    let store = device.open("bs=512,cache=writeback").store;
     run(async move {
         store.write(0, pattern(4096).into(), true).await.unwrap();
         store.write(512, vec![7; 512].into(), true).await.unwrap();

@@ -31,7 +31,7 @@ fn each_mode(test: impl Fn(&dyn BlockStore, &Path, &str)) {
         let mut spec = StoreSpec::parse(path.to_str().unwrap()).unwrap();
         spec.set("size", Some("8M")).unwrap();
         spec.set("cache", Some(cache)).unwrap();
-        spec.set("block", Some("4096")).unwrap();
+        spec.set("bs", Some("4096")).unwrap();
         match spec.open() {
             Ok(opened) => test(opened.store.as_ref(), &path, cache),
             Err(e) => eprintln!("SKIPPED: {e}"),

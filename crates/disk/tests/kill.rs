@@ -59,7 +59,7 @@ fn open(path: &Path, cache: &str) -> std::sync::Arc<dyn BlockStore> {
     let mut spec = StoreSpec::parse(path.to_str().unwrap()).unwrap();
     spec.set("size", Some(&(BLOCK * BLOCKS).to_string())).unwrap();
     spec.set("cache", Some(cache)).unwrap();
-    spec.set("block", Some("4096")).unwrap();
+    spec.set("bs", Some("4096")).unwrap();
     spec.open().unwrap_or_else(|e| panic!("{e}")).store
 }
 

@@ -112,7 +112,7 @@ pub struct StoreSpec {
     pub cache: Option<CacheMode>,
     /// `thin=`: whether deallocated ranges give space back. `None`: if the medium can.
     pub thin: Option<bool>,
-    /// `block=`: the logical block size in bytes. `None`: 512, or the sector of a direct medium if that is larger.
+    /// `bs=`: the logical block size in bytes. `None`: 512, or the sector of a direct medium if that is larger.
     pub block_size: Option<u32>,
     /// `ro`: opened for reading only.
     pub read_only: bool,
@@ -137,7 +137,7 @@ impl StoreSpec {
         ("size", "SIZE: create the file with this size if it does not exist"),
         ("cache", "writeback|writethrough|direct: when a write is durable"),
         ("thin", "on|off: whether deallocated blocks give space back"),
-        ("block", "512|1024|2048|4096: bytes in a logical block"),
+        ("bs", "512|1024|2048|4096: bytes in a logical block"),
         ("ro", "read-only"),
     ];
 
@@ -167,8 +167,8 @@ impl StoreSpec {
             "size" => self.size = Some(size_of(need("size", "1G")?)?),
             "cache" => self.cache = Some(need("cache", "writeback")?.parse()?),
             "thin" => self.thin = Some(switch("thin", value)?),
-            "block" => {
-                let text = need("block", "4096")?;
+            "bs" => {
+                let text = need("bs", "4096")?;
                 let size = parse_size(text).ok().filter(|size| [512, 1024, 2048, 4096].contains(size));
                 self.block_size = Some(size.ok_or_else(|| SpecError::BlockSize(text.to_owned()))? as u32);
             }
@@ -246,7 +246,7 @@ impl fmt::Display for StoreSpec {
             write!(f, ",thin={}", if thin { "on" } else { "off" })?;
         }
         if let Some(block) = self.block_size {
-            write!(f, ",block={block}")?;
+            write!(f, ",bs={block}")?;
         }
         if self.read_only {
             f.write_str(",ro")?;
@@ -273,12 +273,9 @@ mod tests {
 
     #[test]
     fn what_is_written_is_what_is_shown() {
-        for text in [
-            "mem:1G",
-            "/dev/sdb",
-            "a.img,size=1536M,cache=direct,thin=off,block=4096,ro",
-            "mem:1000,thin=on,ro",
-        ] {
+        for text in
+            ["mem:1G", "/dev/sdb", "a.img,size=1536M,cache=direct,thin=off,bs=4096,ro", "mem:1000,thin=on,ro"]
+        {
             assert_eq!(spec(text).unwrap().to_string(), text);
         }
         assert_eq!(spec("./mem:1G").unwrap().source, Source::File("./mem:1G".into()));
@@ -292,7 +289,7 @@ mod tests {
             ("mem:lots", "number and a unit"),
             ("a,size", "size=1G"),
             ("a,cache=none", "writeback, writethrough or direct"),
-            ("a,block=520", "512, 1024"),
+            ("a,bs=520", "512, 1024"),
             ("a,thin=maybe", "thin=on or thin=off"),
             ("mem:1G,size=2G", "not for mem:"),
         ] {
@@ -304,7 +301,7 @@ mod tests {
 
     #[test]
     fn a_memory_store_opens_as_described() {
-        let opened = spec("mem:1M,block=4096").unwrap().open().unwrap();
+        let opened = spec("mem:1M,bs=4096").unwrap().open().unwrap();
         assert_eq!((opened.store.size(), opened.block_size, opened.store.thin()), (1 << 20, 4096, true));
         now(opened.store.write(0, vec![1; 4096].into(), false)).unwrap();
         let opened = spec("mem:1M,ro,thin=off").unwrap().open().unwrap();

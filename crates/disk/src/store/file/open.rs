@@ -102,7 +102,7 @@ pub enum OpenError {
     },
     /// The unit's blocks are smaller than what the medium can write.
     #[error(
-        "{path} can only be written in pieces of {sector} bytes past the page cache, but the unit's blocks have {block_size}: write block={sector} if it holds no data yet, or cache=writeback"
+        "{path} can only be written in pieces of {sector} bytes past the page cache, but the unit's blocks have {block_size}: write bs={sector} if it holds no data yet, or cache=writeback"
     )]
     SmallBlocks {
         /// The path.
