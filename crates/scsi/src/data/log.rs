@@ -61,8 +61,8 @@ pub fn sense(request: &LogSense, provisioning: Option<Provisioning>) -> Result<V
         }
         (SUPPORTED_PAGES, 0 | 0xFF) => return Err(Sense::invalid_field_in_cdb(5, None)),
         (INFORMATIONAL_EXCEPTIONS, 0) => {
-            // No exception, no temperature known (FFh).
-            vec![Parameter { code: 0, control: BINARY_LIST, value: vec![0, 0, 0xFF, 0] }]
+            // No exception; temperature and, as many devices add, its threshold are not known (FFh).
+            vec![Parameter { code: 0, control: BINARY_LIST, value: vec![0, 0, 0xFF, 0xFF] }]
         }
         (LOGICAL_BLOCK_PROVISIONING, 0) => {
             let count = |code, count: u32| {
