@@ -67,8 +67,9 @@ pub struct Cores {
 }
 
 impl Cores {
-    /// Starts `count` cores. Each is pinned to a processor of its own as long as the process may use that many, beginning
-    /// with `config.core` if that is set; beyond that they float. Returns once all of them run.
+    /// Starts `count` cores. Several are pinned to processors of their own as long as the process may use that many,
+    /// beginning with `config.core` if that is set; a single one is pinned only if that is set. Returns once all of them
+    /// run.
     pub fn start(count: usize, config: Config) -> io::Result<Self> {
         let count = count.max(1);
         let mut processors = available_cores();
@@ -76,8 +77,9 @@ impl Cores {
             processors.rotate_left(first);
         }
         let mut this = Self { handles: Vec::new(), stops: Vec::new(), threads: Vec::new() };
+        let pin = count <= processors.len() && (count > 1 || config.core.is_some());
         for index in 0..count {
-            let pinned = if count <= processors.len() { processors.get(index).copied() } else { None };
+            let pinned = if pin { processors.get(index).copied() } else { None };
             let config = Config { core: pinned, ..config.clone() };
             let stop = Arc::new(Stop::default());
             let theirs = Arc::clone(&stop);

@@ -387,6 +387,21 @@ fn a_listener_that_nobody_asks_does_not_accept_without_bound() {
 }
 
 #[test]
+fn dropping_a_listener_closes_what_it_accepted_for_nobody() {
+    run(async {
+        let (mut listener, addr) = listen();
+        let (first, second) = (connect(addr).await, connect(addr).await);
+        let accepted = listener.accept().await.unwrap();
+        sleep(Duration::from_millis(5)).await;
+        drop(listener);
+        let ended = timeout(Duration::from_secs(5), second.recv_some(1)).await.unwrap();
+        assert!(ended.is_err() || ended.unwrap().is_empty());
+        send(&accepted, b"alive").await;
+        assert_eq!(recv(&first, 5).await, b"alive");
+    });
+}
+
+#[test]
 fn ten_thousand_connections_are_served_at_once() {
     const MANY: usize = 10_000;
     // Both ends are here; as many as the limit of descriptors allows.

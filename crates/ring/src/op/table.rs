@@ -110,13 +110,15 @@ pub(crate) struct Table {
     slots: Vec<Slot>,
     free: u32,
     in_flight: usize,
+    /// The ring went while operations were in flight: what they own is never freed.
+    leaked: bool,
     /// What ended operations owned, until [`Self::take_ended`]: dropping it may run any code, so not in here.
     ended: Vec<State>,
 }
 
 impl Table {
     pub(crate) fn new() -> Self {
-        Self { slots: Vec::new(), free: NONE, in_flight: 0, ended: Vec::new() }
+        Self { slots: Vec::new(), free: NONE, in_flight: 0, leaked: false, ended: Vec::new() }
     }
 
     /// Operations whose last completion has not arrived.
@@ -198,6 +200,10 @@ impl Table {
     /// Gives a single operation up. If it has ended, its slot is free and its completion is returned; if not, the table
     /// keeps what `orphan` gives until it ends.
     pub(super) fn abandon(&mut self, key: Key, orphan: impl FnOnce() -> Orphan) -> Option<Completion> {
+        if self.leaked {
+            std::mem::forget(orphan());
+            return None;
+        }
         let slot = self.get(key)?;
         if let State::Done(completion) = slot.state {
             self.free(key);
@@ -275,8 +281,11 @@ impl Table {
 
     /// Leaks what abandoned operations own: the ring is going and the kernel may still touch it.
     pub(crate) fn leak(&mut self) {
+        self.leaked = true;
         for slot in &mut self.slots {
-            std::mem::forget(std::mem::replace(&mut slot.state, State::Free { next: NONE }));
+            if !matches!(slot.state, State::Done(_)) {
+                std::mem::forget(std::mem::replace(&mut slot.state, State::Free { next: NONE }));
+            }
         }
         std::mem::forget(std::mem::take(&mut self.ended));
     }
@@ -287,5 +296,101 @@ fn set_waker(slot: &mut Option<Waker>, cx: &Context<'_>) {
     match slot {
         Some(waker) if waker.will_wake(cx.waker()) => {}
         _ => *slot = Some(cx.waker().clone()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+    use std::rc::Rc;
+
+    struct OnDrop(Rc<Cell<u32>>);
+    impl Drop for OnDrop {
+        fn drop(&mut self) {
+            self.0.set(self.0.get() + 1);
+        }
+    }
+
+    fn cx() -> Context<'static> {
+        Context::from_waker(Waker::noop())
+    }
+
+    const DONE: Completion = Completion { result: 5, flags: 0 };
+    /// IORING_CQE_F_MORE.
+    const MORE: Completion = Completion { result: 6, flags: 2 };
+
+    #[test]
+    fn a_completion_reaches_its_own_operation_and_never_the_next_user_of_the_slot() {
+        let mut table = Table::new();
+        let old = table.insert(false);
+        table.complete(old.user_data(), DONE);
+        assert_eq!(table.poll(old, &mut cx()).unwrap().result, 5);
+        let new = table.insert(false);
+        assert_eq!((new.index, new.generation), (old.index, old.generation + 1));
+        assert!(matches!(table.complete(old.user_data(), DONE), Completed::Unclaimed(_)));
+        assert!(table.poll(new, &mut cx()).is_none());
+        assert_eq!(table.in_flight(), 1);
+    }
+
+    #[test]
+    fn what_an_abandoned_operation_owns_lives_until_its_last_completion() {
+        let drops = Rc::new(Cell::new(0));
+        let mut table = Table::new();
+        let key = table.insert(false);
+        assert!(table.abandon(key, || Orphan::new(OnDrop(drops.clone()))).is_none());
+        assert!(matches!(table.complete(key.user_data(), MORE), Completed::Unclaimed(_)));
+        assert!(table.take_ended().is_none());
+        assert!(matches!(table.complete(key.user_data(), DONE), Completed::Unclaimed(_)));
+        assert_eq!(drops.get(), 0, "dropped by the caller, outside of the table");
+        drop(table.take_ended());
+        assert_eq!((drops.get(), table.in_flight()), (1, 0));
+    }
+
+    #[test]
+    fn a_leaked_table_frees_nothing_that_the_kernel_may_touch() {
+        let drops = Rc::new(Cell::new(0));
+        let mut table = Table::new();
+        let (abandoned, held) = (table.insert(false), table.insert(false));
+        table.abandon(abandoned, || Orphan::new(OnDrop(drops.clone())));
+        table.leak();
+        table.abandon(held, || Orphan::new(OnDrop(drops.clone())));
+        drop(table);
+        assert_eq!(drops.get(), 0);
+    }
+
+    #[test]
+    fn a_multi_shot_operation_gives_its_completions_in_order_and_stops_when_nobody_takes_them() {
+        let mut table = Table::new();
+        let key = table.insert(true);
+        for i in 1..=MOST_WAITING {
+            let completed = table.complete(key.user_data(), Completion { result: i as i32, ..MORE });
+            assert_eq!(matches!(completed, Completed::Stop(_)), i == MOST_WAITING);
+        }
+        table.complete(key.user_data(), DONE);
+        for i in 1..=MOST_WAITING {
+            assert!(matches!(table.poll_next(key, &mut cx()), Poll::Ready(Some(c)) if c.result == i as i32));
+        }
+        assert!(matches!(table.poll_next(key, &mut cx()), Poll::Ready(Some(c)) if c.result == 5));
+        assert!(matches!(table.poll_next(key, &mut cx()), Poll::Ready(None)));
+        assert_eq!(table.in_flight(), 0);
+    }
+
+    #[test]
+    fn an_abandoned_multi_shot_operation_throws_everything_away() {
+        thread_local!(static SEEN: Cell<u32> = const { Cell::new(0) });
+        let dispose: fn(Completion) = |_| SEEN.set(SEEN.get() + 1);
+        let mut table = Table::new();
+        let key = table.insert(true);
+        table.complete(key.user_data(), MORE);
+        let (running, left) = table.abandon_multi(key, dispose);
+        assert!(running && left.len() == 1);
+        for completion in [MORE, DONE] {
+            match table.complete(key.user_data(), completion) {
+                Completed::Dispose(dispose, completion) => dispose(completion),
+                _ => panic!("not thrown away"),
+            }
+        }
+        assert_eq!((SEEN.get(), table.in_flight()), (2, 0));
     }
 }
