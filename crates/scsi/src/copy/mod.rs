@@ -71,6 +71,44 @@ pub fn operating_parameters(block_length: u32) -> Vec<u8> {
     data
 }
 
+/// Page code of the Third-party Copy VPD page.
+pub const THIRD_PARTY_COPY_PAGE: u8 = 0x8f;
+
+/// The body of the Third-party Copy VPD page (SPC-4 §7.8.17) for a unit with blocks of `block_length` bytes: which
+/// commands, descriptors and sizes [`CopyList::parse`] and its copy manager know.
+pub fn third_party_copy_page(block_length: u32) -> Vec<u8> {
+    let results = ResultsAction::ALL.map(|action| action as u8);
+    // EXTENDED COPY(LID1); RECEIVE COPY RESULTS with its service actions.
+    let commands = [&[0x83, 1, 0x00, 0x84, results.len() as u8][..], &results].concat();
+    let types = [SEGMENT_BLOCKS, SEGMENT_BYTES, CSCD_IDENTIFICATION];
+    let mut parameters = vec![0; 28];
+    parameters[4..6].copy_from_slice(&(MAX_CSCDS as u16).to_be_bytes());
+    parameters[6..8].copy_from_slice(&(MAX_SEGMENTS as u16).to_be_bytes());
+    parameters[8..12].copy_from_slice(&MAX_DESCRIPTOR_LIST_BYTES.to_be_bytes());
+    let mut general = vec![0; 32];
+    general[..4].copy_from_slice(&u32::from(MAX_CONCURRENT).to_be_bytes());
+    general[4..8].copy_from_slice(&u32::from(MAX_CONCURRENT).to_be_bytes());
+    general[8..12].copy_from_slice(&MAX_SEGMENT_BYTES.to_be_bytes());
+    general[12] = block_length.trailing_zeros() as u8;
+    let mut page = Vec::new();
+    for (kind, content) in [
+        (0x0001u16, [&[commands.len() as u8][..], &commands].concat()),
+        (0x0004, parameters),
+        (0x0008, [&[types.len() as u8][..], &types].concat()),
+        // No CSCD descriptor IDs but indexes into the list.
+        (0x000c, vec![0, 0]),
+        (0x8001, general),
+    ] {
+        // Each descriptor is a multiple of four bytes long.
+        let length = content.len().next_multiple_of(4);
+        page.extend_from_slice(&kind.to_be_bytes());
+        page.extend_from_slice(&(length as u16).to_be_bytes());
+        page.extend_from_slice(&content);
+        page.resize(page.len() + length - content.len(), 0);
+    }
+    page
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -83,6 +121,21 @@ mod tests {
         assert_eq!(data[8..12], [0, 16, 0, 64]);
         assert_eq!(data[37], 12);
         assert_eq!(data[43..], [3, 0x02, 0x0a, 0xe4]);
+    }
+
+    #[test]
+    fn the_vpd_page_is_a_list_of_whole_descriptors_that_begins_with_the_commands() {
+        let page = third_party_copy_page(512);
+        assert_eq!(page[..13], [0, 1, 0, 12, 8, 0x83, 1, 0, 0x84, 3, 0, 3, 4]);
+        let (mut rest, mut kinds) = (&page[..], Vec::new());
+        while let [a, b, c, d, ..] = *rest {
+            kinds.push(u16::from_be_bytes([a, b]));
+            let length = usize::from(u16::from_be_bytes([c, d]));
+            assert_eq!(length % 4, 0);
+            rest = &rest[4 + length..];
+        }
+        assert!(rest.is_empty());
+        assert_eq!(kinds, [1, 4, 8, 12, 0x8001]);
     }
 
     #[test]

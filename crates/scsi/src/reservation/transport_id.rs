@@ -82,6 +82,14 @@ impl TransportId {
         Self::iscsi(0b00, name, "")
     }
 
+    /// A TransportID that no protocol has (PROTOCOL IDENTIFIER Fh), for a nexus whose own cannot be read.
+    pub fn opaque(number: u64) -> Self {
+        let mut bytes = SmallVec::from_elem(0, Self::MIN_LEN);
+        bytes[0] = 0x0f;
+        bytes[16..24].copy_from_slice(&number.to_be_bytes());
+        Self(bytes)
+    }
+
     fn iscsi(format: u8, name: &str, suffix: &str) -> Option<Self> {
         if name.is_empty() || name.len() > 223 || name.contains('\0') {
             return None;

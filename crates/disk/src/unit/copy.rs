@@ -1,0 +1,281 @@
+//! EXTENDED COPY (LID1) as its copy manager: finds the units that descriptors name, checks that the initiator may do to
+//! them itself what it asks to be done, and copies segment after segment. RECEIVE COPY RESULTS tells how it went.
+
+use std::sync::Arc;
+
+use device::{Command, DataMover, ItlNexus, Outcome};
+use ring::Chain;
+use scsi::cdb::{ReceiveCopyResults, opcode};
+use scsi::copy::{
+    CopyList, CopyProgress, CopyState, Cscd, ListIdUsage, MAX_SEGMENT_BYTES, RecordError, ResultsAction,
+    Segment, SegmentLength, operating_parameters,
+};
+use scsi::{AdditionalSense, KeySpecific, Sense, SenseKey, Status};
+
+use super::gate::flag;
+use super::limits::CHUNK_BYTES;
+use super::{DiskUnit, Range};
+
+/// One side of a segment: a unit, the nexus whose rights count there, and the bytes.
+struct Side {
+    unit: Arc<DiskUnit>,
+    nexus: Arc<ItlNexus>,
+    at: u64,
+}
+
+/// A segment that cannot be copied: COPY ABORTED.
+fn aborted(additional: AdditionalSense) -> Sense {
+    Sense::new(SenseKey::CopyAborted, additional)
+}
+
+/// Points at a byte of the segment descriptor at fault.
+fn in_segment(sense: Sense, byte: u16) -> Sense {
+    sense.with_key_specific(KeySpecific::Segment { in_segment: true, byte, bit: None })
+}
+
+impl DiskUnit {
+    /// EXTENDED COPY (LID1).
+    pub(super) async fn extended_copy(
+        self: &Arc<Self>,
+        command: &Command,
+        mover: &mut dyn DataMover,
+        parameter_len: u32,
+    ) -> Result<Outcome, Outcome> {
+        if parameter_len == 0 {
+            return Ok(Outcome::GOOD);
+        }
+        if parameter_len > CopyList::MAX_LEN {
+            return Err(Sense::parameter_list_length_error().into());
+        }
+        let list = self.parameter_list(command, mover, u64::from(parameter_len)).await?;
+        let list = CopyList::parse(&list).map_err(Sense::from)?;
+        let id = (list.usage != ListIdUsage::None).then_some(list.list_id);
+        let ticket =
+            self.state().copies.start(command.nexus.nexus.id.0, id).map_err(|error| match error {
+                RecordError::InProgress => Sense::illegal_request(AdditionalSense::OPERATION_IN_PROGRESS),
+                RecordError::TooMany => aborted(AdditionalSense::INSUFFICIENT_RESOURCES),
+            })?;
+        let ended = self.copy_segments(command, mover, &list, ticket).await;
+        let state = match &ended {
+            Ok(()) => CopyState::Done,
+            Err(sense) => CopyState::Failed(Status::CheckCondition, sense.emit(self.descriptor_sense())),
+        };
+        self.state().copies.finish(ticket, state, list.usage == ListIdUsage::Hold);
+        ended.map_err(|sense| Outcome { wanted_out: u64::from(parameter_len), ..sense.into() })?;
+        Ok(Outcome::wrote(u64::from(parameter_len)))
+    }
+
+    async fn copy_segments(
+        self: &Arc<Self>,
+        command: &Command,
+        mover: &mut dyn DataMover,
+        list: &CopyList,
+        ticket: u64,
+    ) -> Result<(), Sense> {
+        let mut progress = CopyProgress::default();
+        for (n, segment) in list.segments.iter().enumerate() {
+            let copied = self.copy_segment(command, mover, list, segment, ticket, &mut progress).await;
+            // SPC-4 §6.4.6.1: which segment it was.
+            copied.map_err(|sense| sense.with_command_specific(n as u64))?;
+            progress.segments += 1;
+            self.state().copies.advance(ticket, progress);
+        }
+        Ok(())
+    }
+
+    async fn copy_segment(
+        self: &Arc<Self>,
+        command: &Command,
+        mover: &mut dyn DataMover,
+        list: &CopyList,
+        segment: &Segment,
+        ticket: u64,
+        progress: &mut CopyProgress,
+    ) -> Result<(), Sense> {
+        let mut source = self.side(command, list, segment.source, 4)?;
+        let mut destination = self.side(command, list, segment.destination, 6)?;
+        let (from_block, to_block) = (source.block(), destination.block());
+        let bytes = match segment.length {
+            SegmentLength::Blocks { count, of_destination } => {
+                let bytes = u64::from(count) * if of_destination { to_block } else { from_block };
+                // Without PAD and CAT what does not fill its last block is an error (SPC-4 table 144).
+                if bytes % from_block != 0 || bytes % to_block != 0 {
+                    return Err(in_segment(aborted(AdditionalSense::UNEXPECTED_INEXACT_SEGMENT), 10));
+                }
+                bytes
+            }
+            SegmentLength::Bytes { count, source_offset, destination_offset } => {
+                source.at = u64::from(source_offset);
+                destination.at = u64::from(destination_offset);
+                u64::from(count)
+            }
+        };
+        if bytes > u64::from(MAX_SEGMENT_BYTES) {
+            return Err(in_segment(aborted(AdditionalSense::INVALID_FIELD_IN_PARAMETER_LIST), 8));
+        }
+        source.locate(segment.source_lba, bytes).ok_or(in_segment(no_room(), 12))?;
+        destination.locate(segment.destination_lba, bytes).ok_or(in_segment(no_room(), 20))?;
+        let mut done = 0;
+        while done < bytes {
+            // Again for each chunk: what fences the initiator out meanwhile fences its copy out, too.
+            source.check(opcode::READ_16)?;
+            destination.check(opcode::WRITE_16)?;
+            if matches!(poll_lost(mover).await, Err(device::Lost)) {
+                return Err(aborted(AdditionalSense::NO_ADDITIONAL_SENSE_INFORMATION));
+            }
+            let len = (bytes - done).min(CHUNK_BYTES as u64);
+            let data = source.unit.read_bytes(source.at + done, len).await?;
+            destination.unit.write_bytes(destination.at + done, data).await?;
+            done += len;
+            progress.bytes += len;
+            self.state().copies.advance(ticket, *progress);
+        }
+        Ok(())
+    }
+
+    /// The unit that a CSCD descriptor names and the initiator reaches.
+    fn side(
+        self: &Arc<Self>,
+        command: &Command,
+        list: &CopyList,
+        index: u16,
+        byte: u16,
+    ) -> Result<Side, Sense> {
+        let Some(cscd) = list.cscds.get(usize::from(index)) else {
+            return Err(in_segment(aborted(AdditionalSense::new(0x08, 0x04)), byte));
+        };
+        let unreachable = || in_segment(aborted(AdditionalSense::COPY_TARGET_DEVICE_NOT_REACHABLE), byte);
+        let unit = self.unit_of(cscd).ok_or_else(unreachable)?;
+        if cscd.device_type != 0 {
+            return Err(in_segment(aborted(AdditionalSense::INCORRECT_COPY_TARGET_DEVICE_TYPE), byte));
+        }
+        if cscd.block_length != 0 && cscd.block_length != unit.options.block_size {
+            return Err(Sense::invalid_field_in_parameter_list(16 + 32 * index + 29, None));
+        }
+        // A unit that the initiator does not reach is as good as none.
+        let nexus = if Arc::ptr_eq(&unit, self) {
+            command.nexus.clone()
+        } else {
+            unit.nexus_of(&command.nexus).ok_or_else(unreachable)?
+        };
+        Ok(Side { unit, nexus, at: 0 })
+    }
+
+    fn unit_of(self: &Arc<Self>, cscd: &Cscd) -> Option<Arc<Self>> {
+        // An NAA designator of the unit, in binary.
+        if cscd.designator_type != 3 || cscd.association != 0 || cscd.code_set != 1 {
+            return None;
+        }
+        let naa = cscd.designator.as_slice();
+        if naa == self.options.naa { Some(self.clone()) } else { self.registry.find(naa) }
+    }
+
+    /// The nexus by which the same initiator reaches this unit: its session's own, or another session of its.
+    fn nexus_of(&self, nexus: &ItlNexus) -> Option<Arc<ItlNexus>> {
+        let state = self.state();
+        let own = state.nexuses.iter().find(|known| known.nexus.nexus.id == nexus.nexus.id);
+        let same = || state.nexuses.iter().find(|known| known.nexus.nexus.initiator == nexus.nexus.initiator);
+        own.or_else(same).map(|known| known.nexus.clone())
+    }
+
+    /// Reads bytes from anywhere, not only from block to block.
+    async fn read_bytes(&self, at: u64, len: u64) -> Result<Chain, Sense> {
+        let range = self.around(at, len);
+        let read = self.store.read(range.at, range.bytes as usize).await;
+        let mut chain = read.map_err(|error| {
+            self.read_failed(error, range.lba);
+            in_segment(aborted(AdditionalSense::THIRD_PARTY_DEVICE_FAILURE), 4)
+        })?;
+        chain.advance((at - range.at) as usize);
+        chain.truncate(len as usize);
+        // A copy: a memory store's slices may be overwritten by the very write that they go to.
+        Ok(chain.to_vec().into())
+    }
+
+    /// Writes bytes to anywhere. Blocks that are covered in part are read first, with other writers kept out.
+    async fn write_bytes(&self, at: u64, data: Chain) -> Result<(), Sense> {
+        let len = data.len() as u64;
+        let range = self.around(at, len);
+        let failed = |_| in_segment(aborted(AdditionalSense::THIRD_PARTY_DEVICE_FAILURE), 6);
+        if range.at == at && range.bytes == len {
+            return self.write_chain(range, data, self.write_through()).await.map_err(failed);
+        }
+        let _alone = self.begin_atomic(range).await?;
+        let mut blocks = self.read_chain(range).await.map_err(|_| failed(Sense::no_sense()))?.to_vec();
+        let start = (at - range.at) as usize;
+        data.copy_to_slice(&mut blocks[start..start + data.len()]);
+        let written = self.store.write(range.at, blocks.into(), self.write_through()).await;
+        written.map_err(|error| failed(self.write_failed(error, range.lba)))
+    }
+
+    /// The whole blocks that hold `len` bytes at `at`.
+    fn around(&self, at: u64, len: u64) -> Range {
+        let block = u64::from(self.options.block_size);
+        let start = at - at % block;
+        Range { lba: start >> self.block_shift, at: start, bytes: (at + len).next_multiple_of(block) - start }
+    }
+
+    /// RECEIVE COPY RESULTS.
+    pub(super) fn receive_copy_results(
+        &self,
+        command: &Command,
+        mover: &mut dyn DataMover,
+        cdb: ReceiveCopyResults,
+    ) -> Result<Outcome, Outcome> {
+        let session = command.nexus.nexus.id.0;
+        let data = match cdb.action {
+            ResultsAction::OperatingParameters => Some(operating_parameters(self.options.block_size)),
+            ResultsAction::CopyStatus => {
+                self.state().copies.status(session, cdb.list_id).map(|data| data.to_vec())
+            }
+            ResultsAction::FailedSegmentDetails => self.state().copies.failure_details(session, cdb.list_id),
+        };
+        let data = data.ok_or(Sense::invalid_field_in_cdb(2, None))?;
+        Ok(self.answer(mover, data, u64::from(cdb.allocation)))
+    }
+}
+
+/// The segment reaches beyond a medium's end.
+fn no_room() -> Sense {
+    aborted(AdditionalSense::NO_ADDITIONAL_SENSE_INFORMATION)
+}
+
+/// Whether the command was aborted, without waiting for a slow reader: a copy moves no data of its own.
+async fn poll_lost(mover: &mut dyn DataMover) -> Result<(), device::Lost> {
+    std::future::poll_fn(|cx| match mover.poll_put_ready(cx) {
+        std::task::Poll::Ready(Err(lost)) => std::task::Poll::Ready(Err(lost)),
+        _ => std::task::Poll::Ready(Ok(())),
+    })
+    .await
+}
+
+impl Side {
+    fn block(&self) -> u64 {
+        u64::from(self.unit.options.block_size)
+    }
+
+    /// Turns the offset into a place: `None` if `bytes` from there on are not all within the medium.
+    fn locate(&mut self, lba: u64, bytes: u64) -> Option<()> {
+        let start = lba.checked_mul(self.block())?.checked_add(self.at)?;
+        let end = start.checked_add(bytes)?;
+        self.at = start;
+        (end <= self.unit.capacity() << self.unit.block_shift).then_some(())
+    }
+
+    /// What a READ or WRITE of the initiator itself would be refused for.
+    fn check(&self, operation: u8) -> Result<(), Sense> {
+        let byte = if operation == opcode::WRITE_16 { 6 } else { 4 };
+        let refused = |additional| in_segment(aborted(additional), byte);
+        if self.unit.flags() & flag::STOPS_READ != 0 {
+            return Err(refused(AdditionalSense::THIRD_PARTY_DEVICE_FAILURE));
+        }
+        if operation == opcode::WRITE_16 {
+            self.unit.check_writable(&self.nexus).map_err(|sense| refused(sense.additional))?;
+        }
+        if self.nexus.verdict().reserved() {
+            let allowed = self.unit.check_reservation(&self.nexus, &[operation, 0, 0, 0, 0, 0]);
+            allowed.map_err(|_| refused(AdditionalSense::THIRD_PARTY_DEVICE_FAILURE))?;
+        }
+        Ok(())
+    }
+}

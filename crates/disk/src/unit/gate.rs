@@ -1,0 +1,103 @@
+//! What is checked before any command runs: unit attentions, reservations, sanitizing, the medium, write protection, in
+//! that order.
+
+use device::{Command, ItlNexus, Outcome};
+use scsi::cdb::{self, opcode};
+use scsi::reservation::access;
+use scsi::{AdditionalSense, Sense, SenseKey, Status};
+
+use super::DiskUnit;
+
+/// Bits of a unit's `flags`.
+pub(super) mod flag {
+    /// The medium was ejected.
+    pub const NO_MEDIUM: u32 = 1;
+    /// A SANITIZE runs.
+    pub const SANITIZING: u32 = 1 << 1;
+    /// A SANITIZE failed, and neither another nor EXIT FAILURE MODE has mended it.
+    pub const SANITIZE_FAILED: u32 = 1 << 2;
+    /// Nothing can ever be written.
+    pub const READ_ONLY: u32 = 1 << 3;
+    /// SWP of the Control mode page.
+    pub const SOFTWARE_PROTECTED: u32 = 1 << 4;
+    /// WCE is zero.
+    pub const WRITE_THROUGH: u32 = 1 << 5;
+    /// D_SENSE.
+    pub const DESCRIPTOR_SENSE: u32 = 1 << 6;
+
+    /// Any of these keeps a READ from the fast path.
+    pub const STOPS_READ: u32 = NO_MEDIUM | SANITIZING | SANITIZE_FAILED;
+    /// Any of these keeps a WRITE from the fast path.
+    pub const STOPS_WRITE: u32 = STOPS_READ | READ_ONLY | SOFTWARE_PROTECTED;
+}
+
+impl DiskUnit {
+    /// What has to be checked before the CDB is even decoded.
+    pub(super) fn gate_nexus(&self, command: &Command) -> Result<(), Outcome> {
+        let verdict = command.nexus.verdict();
+        if verdict.clear() {
+            return Ok(());
+        }
+        let code = command.cdb.opcode();
+        // SAM-5 §5.14.4: these run whatever is pending. REQUEST SENSE takes what is pending as its data.
+        let exempt = matches!(code, opcode::INQUIRY | opcode::REPORT_LUNS | opcode::REQUEST_SENSE);
+        if verdict.attention() && !exempt {
+            if let Some(attention) = command.nexus.take_attention() {
+                return Err(Sense::from(attention).into());
+            }
+        }
+        if verdict.reserved() {
+            self.check_reservation(&command.nexus, command.cdb.bytes())?;
+        }
+        Ok(())
+    }
+
+    /// RESERVATION CONFLICT, if a reservation forbids `cdb` to `nexus`.
+    pub(super) fn check_reservation(&self, nexus: &ItlNexus, cdb: &[u8]) -> Result<(), Outcome> {
+        let port = self.port_of(nexus);
+        let state = self.state();
+        let allowed = state.reservations.check(&port, nexus.nexus.id.0, access(cdb));
+        allowed.map_err(|_| Outcome::status(Status::ReservationConflict))
+    }
+
+    /// What has to be checked of a decoded command.
+    pub(super) fn gate_state(&self, command: &Command, decoded: &cdb::Command) -> Result<(), Outcome> {
+        use cdb::Command as C;
+        let flags = self.flags();
+        if flags & (flag::SANITIZING | flag::SANITIZE_FAILED) != 0 {
+            // SBC-3 §4.11.2: what runs while a sanitize does, and after one failed.
+            let always =
+                matches!(decoded, C::Inquiry(_) | C::ReportLuns(_) | C::RequestSense { .. } | C::LogSense(_));
+            if flags & flag::SANITIZING != 0 && !always {
+                return Err(Sense::sanitize_in_progress(self.sanitize_progress()).into());
+            }
+            if flags & flag::SANITIZE_FAILED != 0 && !always && !matches!(decoded, C::Sanitize(_)) {
+                return Err(sanitize_failed().into());
+            }
+        }
+        if flags & flag::NO_MEDIUM != 0 && decoded.needs_medium() {
+            return Err(Sense::medium_not_present().into());
+        }
+        if decoded.writes_medium() {
+            self.check_writable(&command.nexus)?;
+        }
+        Ok(())
+    }
+
+    /// DATA PROTECT, if `nexus` may not write.
+    pub(super) fn check_writable(&self, nexus: &ItlNexus) -> Result<(), Sense> {
+        let flags = self.flags();
+        if flags & flag::READ_ONLY != 0 || nexus.read_only {
+            return Err(Sense::write_protected());
+        }
+        if flags & flag::SOFTWARE_PROTECTED != 0 {
+            return Err(Sense::software_write_protected());
+        }
+        Ok(())
+    }
+}
+
+/// What every command meets after a sanitize failed.
+pub(super) fn sanitize_failed() -> Sense {
+    Sense::new(SenseKey::MediumError, AdditionalSense::SANITIZE_COMMAND_FAILED)
+}

@@ -1,0 +1,133 @@
+//! What a unit can do, as it reports it: REPORT SUPPORTED OPERATION CODES, ... TASK MANAGEMENT FUNCTIONS, REPORT TARGET
+//! PORT GROUPS, REQUEST SENSE, LOG SENSE, READ DEFECT DATA, SEND DIAGNOSTIC, FORMAT UNIT.
+
+use device::{Command, DataMover, Outcome};
+use scsi::Sense;
+use scsi::cdb::table::Entry;
+use scsi::cdb::{
+    FormatUnit, LogSense, ReadDefectData, ReportSupportedOpcodes, ReportSupportedTmfs,
+    ReportTargetPortGroups, SendDiagnostic, opcode as op,
+};
+use scsi::data::format::FormatHeader;
+use scsi::data::target_port_groups::{self, TargetPortGroup};
+use scsi::data::tmfs::SupportedTmfs;
+use scsi::data::{defects, log, opcodes};
+
+use super::DiskUnit;
+use super::gate::{flag, sanitize_failed};
+
+/// The one target port group that every port of a target is in.
+pub(super) const TARGET_PORT_GROUP: u16 = 1;
+
+impl DiskUnit {
+    /// Whether this unit runs a command that the decoder knows.
+    fn supports(&self, entry: &Entry) -> bool {
+        match (entry.opcode, entry.service_action) {
+            (op::UNMAP, _) => self.options.thin,
+            // SBC-3 §4.11.1: block erase needs a unit whose blocks can be erased; there is no key for a cryptographic one.
+            (op::SANITIZE, Some(0x02)) => self.options.thin,
+            (op::SANITIZE, Some(0x03)) => false,
+            (op::MAINTENANCE_IN, Some(op::SA_REPORT_TIMESTAMP)) => false,
+            _ => true,
+        }
+    }
+
+    /// REPORT SUPPORTED OPERATION CODES.
+    pub(super) fn report_supported_opcodes(
+        &self,
+        mover: &mut dyn DataMover,
+        cdb: ReportSupportedOpcodes,
+    ) -> Result<Outcome, Outcome> {
+        let data = opcodes::report(&cdb, |entry| self.supports(entry))?;
+        Ok(self.answer(mover, data, u64::from(cdb.allocation)))
+    }
+
+    /// REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS.
+    pub(super) fn report_supported_tmfs(
+        &self,
+        mover: &mut dyn DataMover,
+        cdb: ReportSupportedTmfs,
+    ) -> Result<Outcome, Outcome> {
+        Ok(self.answer(mover, SupportedTmfs::ISCSI.emit(cdb.extended), u64::from(cdb.allocation)))
+    }
+
+    /// REPORT TARGET PORT GROUPS: all ports are in one group, active and optimized.
+    pub(super) fn report_target_port_groups(
+        &self,
+        command: &Command,
+        mover: &mut dyn DataMover,
+        cdb: ReportTargetPortGroups,
+    ) -> Result<Outcome, Outcome> {
+        let mut ports = self.state().target_ports.clone();
+        ports.push(command.nexus.nexus.target_port);
+        ports.sort_unstable();
+        ports.dedup();
+        let group = TargetPortGroup::optimized(TARGET_PORT_GROUP, ports);
+        let data = target_port_groups::emit(&[group], cdb.extended);
+        Ok(self.answer(mover, data, u64::from(cdb.allocation)))
+    }
+
+    /// REQUEST SENSE: what is pending, as data and with GOOD.
+    pub(super) fn request_sense(
+        &self,
+        command: &Command,
+        mover: &mut dyn DataMover,
+        descriptor: bool,
+        allocation: u8,
+    ) -> Result<Outcome, Outcome> {
+        let flags = self.flags();
+        let sense = match command.nexus.take_attention() {
+            Some(attention) => Sense::from(attention),
+            None if flags & flag::SANITIZING != 0 => Sense::sanitize_in_progress(self.sanitize_progress()),
+            None if flags & flag::SANITIZE_FAILED != 0 => sanitize_failed(),
+            None if flags & flag::NO_MEDIUM != 0 => Sense::medium_not_present(),
+            None => Sense::no_sense(),
+        };
+        Ok(self.answer(mover, sense.emit(descriptor).to_vec(), u64::from(allocation)))
+    }
+
+    /// LOG SENSE.
+    pub(super) fn log_sense(&self, mover: &mut dyn DataMover, cdb: LogSense) -> Result<Outcome, Outcome> {
+        let data = log::sense(&cdb, None)?;
+        Ok(self.answer(mover, data, u64::from(cdb.allocation)))
+    }
+
+    /// READ DEFECT DATA: there are none.
+    pub(super) fn read_defect_data(
+        &self,
+        mover: &mut dyn DataMover,
+        cdb: ReadDefectData,
+    ) -> Result<Outcome, Outcome> {
+        Ok(self.answer(mover, defects::emit_empty(&cdb), u64::from(cdb.allocation)))
+    }
+
+    /// SEND DIAGNOSTIC: the default self-test passes; there are no pages and no other tests.
+    pub(super) fn send_diagnostic(&self, cdb: SendDiagnostic) -> Result<Outcome, Outcome> {
+        if cdb.code != 0 {
+            return Err(Sense::invalid_field_in_cdb(1, Some(7)).into());
+        }
+        if cdb.parameter_len != 0 {
+            return Err(Sense::invalid_field_in_cdb(3, None).into());
+        }
+        Ok(Outcome::GOOD)
+    }
+
+    /// FORMAT UNIT: a medium that is always formatted stays as it is (SBC-3 §5.3 leaves the data's fate to the unit), except
+    /// that a thin one becomes wholly deallocated.
+    pub(super) async fn format_unit(
+        &self,
+        command: &Command,
+        mover: &mut dyn DataMover,
+        cdb: FormatUnit,
+    ) -> Result<Outcome, Outcome> {
+        let wanted = FormatHeader::len(&cdb) as u64;
+        let list = self.parameter_list(command, mover, wanted).await?;
+        FormatHeader::parse(&cdb, &list)?;
+        if self.options.thin {
+            let all = self.range(0, self.capacity())?;
+            self.deallocate(all).await?;
+            self.flush(0).await?;
+        }
+        Ok(Outcome::wrote(wanted))
+    }
+}

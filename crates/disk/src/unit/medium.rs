@@ -1,0 +1,124 @@
+//! The medium as a thing: its capacity, its cache, taking it out and keeping it in. START STOP UNIT, PREVENT ALLOW MEDIUM
+//! REMOVAL, SYNCHRONIZE CACHE, PRE-FETCH, and the capacity that changes under a running unit.
+
+use std::sync::atomic::Ordering;
+
+use device::{Command, Outcome};
+use scsi::cdb::{CacheRange, StartStopUnit};
+use scsi::{Sense, UnitAttention};
+
+use super::gate::flag;
+use super::{DiskUnit, Range};
+
+impl DiskUnit {
+    /// Blocks of the medium, as the store last saw it.
+    #[inline]
+    pub(super) fn capacity(&self) -> u64 {
+        self.store.size() >> self.block_shift
+    }
+
+    /// Looks at the medium's size, and tells every nexus if it is not what they were told.
+    pub(super) fn check_capacity(&self) -> u64 {
+        let blocks = self.store.refresh() >> self.block_shift;
+        if self.told_blocks.swap(blocks, Ordering::AcqRel) != blocks {
+            for known in &self.state().nexuses {
+                known.nexus.establish(UnitAttention::CapacityDataHasChanged);
+            }
+        }
+        blocks
+    }
+
+    /// `blocks` blocks from `lba` on, if the medium has them. None, right behind the last block, is within it.
+    #[inline]
+    pub(super) fn range(&self, lba: u64, blocks: u64) -> Result<Range, Sense> {
+        if lba.checked_add(blocks).is_none_or(|end| end > self.capacity()) {
+            return Err(self.out_of_range());
+        }
+        Ok(Range { lba, at: lba << self.block_shift, bytes: blocks << self.block_shift })
+    }
+
+    /// [`Self::range`] for a command that moves its blocks, which MAXIMUM TRANSFER LENGTH bounds.
+    #[inline]
+    pub(super) fn transfer_range(&self, lba: u64, blocks: u32) -> Result<Range, Sense> {
+        let range = self.range(lba, u64::from(blocks))?;
+        if range.bytes > super::limits::MAX_TRANSFER_BYTES {
+            return Err(Sense::invalid_field_in_cdb(0, None));
+        }
+        Ok(range)
+    }
+
+    #[cold]
+    fn out_of_range(&self) -> Sense {
+        // It may have grown meanwhile; the next command sees it.
+        self.check_capacity();
+        Sense::lba_out_of_range()
+    }
+
+    /// A range whose length 0 means "to the end".
+    fn cache_range(&self, cdb: CacheRange) -> Result<Range, Sense> {
+        let range = self.range(cdb.lba, u64::from(cdb.blocks))?;
+        match cdb.blocks {
+            0 => self.range(cdb.lba, self.capacity().saturating_sub(cdb.lba)),
+            _ => Ok(range),
+        }
+    }
+
+    /// SYNCHRONIZE CACHE. The whole cache is synchronised, whatever the range: a promise kept too well is still kept. With
+    /// IMMED, too: status comes when the work is done, which an initiator cannot tell from fast work.
+    pub(super) async fn synchronize_cache(&self, cdb: CacheRange) -> Result<Outcome, Outcome> {
+        let range = self.cache_range(cdb)?;
+        self.flush(range.lba).await?;
+        Ok(Outcome::GOOD)
+    }
+
+    /// PRE-FETCH. The store's cache decides by itself; the range is checked.
+    pub(super) fn pre_fetch(&self, cdb: CacheRange) -> Result<Outcome, Outcome> {
+        self.cache_range(cdb)?;
+        Ok(Outcome::GOOD)
+    }
+
+    /// Brings everything to the medium.
+    pub(super) async fn flush(&self, lba: u64) -> Result<(), Outcome> {
+        self.store.sync().await.map_err(|error| self.write_failed(error, lba).into())
+    }
+
+    /// START STOP UNIT. Power conditions and stopping change nothing that an initiator could see of a disk without a motor;
+    /// the cache is written first unless NO_FLUSH. With LOEJ a removable medium goes out or comes in.
+    pub(super) async fn start_stop(&self, cdb: StartStopUnit) -> Result<Outcome, Outcome> {
+        if cdb.power_condition != 0 {
+            return Ok(Outcome::GOOD);
+        }
+        if cdb.load_eject {
+            if !self.options.removable {
+                return Err(Sense::invalid_field_in_cdb(4, Some(1)).into());
+            }
+            // SBC-3 §5.25: neither way while any nexus prevents it.
+            if !self.state().prevents.is_empty() {
+                return Err(Sense::medium_removal_prevented().into());
+            }
+        }
+        if !cdb.start && !cdb.no_flush && self.flags() & (flag::NO_MEDIUM | flag::READ_ONLY) == 0 {
+            self.flush(0).await?;
+        }
+        if cdb.load_eject {
+            // Again: a PREVENT may have come during the flush.
+            let state = self.state();
+            if !state.prevents.is_empty() {
+                return Err(Sense::medium_removal_prevented().into());
+            }
+            self.set_flag(flag::NO_MEDIUM, !cdb.start);
+        }
+        Ok(Outcome::GOOD)
+    }
+
+    /// PREVENT ALLOW MEDIUM REMOVAL: each nexus for itself (SPC-4 §6.14).
+    pub(super) fn prevent_allow(&self, command: &Command, prevent: u8) -> Result<Outcome, Outcome> {
+        let id = command.nexus.nexus.id;
+        let mut state = self.state();
+        state.prevents.retain(|holder| *holder != id);
+        if prevent & 1 != 0 {
+            state.prevents.push(id);
+        }
+        Ok(Outcome::GOOD)
+    }
+}

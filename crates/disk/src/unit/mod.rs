@@ -1,0 +1,413 @@
+//! The SCSI disk: a [`DiskUnit`] runs the commands of SPC-4 and SBC-3 over a store.
+//!
+//! Here is the unit itself: what it holds, how a command finds the code that runs it, and its nexuses' coming and going.
+//! Each kind of command has a file of its own. A READ or WRITE that the store finishes at once takes no future, no
+//! allocation and no lock; everything else may take its time, but never blocks its core.
+
+mod compare;
+mod copy;
+mod error;
+mod exclusion;
+mod gate;
+mod inquiry;
+pub mod limits;
+mod maintenance;
+mod medium;
+mod mode;
+mod options;
+mod persist;
+mod provisioning;
+mod range;
+mod read_write;
+mod registry;
+mod reserve;
+mod sanitize;
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use device::{Command, DataMover, Execution, ItlNexus, LogicalUnit, NexusId, Outcome, ResetKind};
+use ring::Pooled;
+use scsi::cdb;
+use scsi::copy::CopyRecords;
+use scsi::reservation::{ItPort, Reservations, SavedError};
+use scsi::{Sense, UnitAttention};
+
+use crate::store::BlockStore;
+use exclusion::Exclusion;
+use gate::flag;
+use range::Range;
+
+pub use options::{DiskOptions, OptionError};
+pub use persist::{FilePersist, Persist};
+pub use registry::Registry;
+pub use reserve::AbortTasks;
+
+/// A nexus that reaches the unit.
+struct Known {
+    nexus: Arc<ItlNexus>,
+    /// Its name in persistent reservations.
+    port: ItPort,
+}
+
+/// What all cores share behind one mutex, taken on the slow path only and never across an await.
+struct State {
+    reservations: Reservations,
+    nexuses: Vec<Known>,
+    /// Relative identifiers of the target ports that lead to the unit.
+    target_ports: Vec<u16>,
+    /// Nexuses that prevent the removal of the medium.
+    prevents: Vec<NexusId>,
+    copies: CopyRecords,
+    sanitizing: sanitize::Sanitizing,
+    modes: scsi::mode::Pages,
+}
+
+/// A disk.
+pub struct DiskUnit {
+    store: Arc<dyn BlockStore>,
+    options: DiskOptions,
+    /// Binary logarithm of the block size.
+    block_shift: u32,
+    /// Bits of [`gate::flag`].
+    flags: AtomicU32,
+    /// Blocks of the medium, as the nexuses were last told.
+    told_blocks: AtomicU64,
+    /// Of 65536, how much of the sanitize is done.
+    sanitize_done: AtomicU32,
+    /// Keeps atomic commands apart from writes; in blocks.
+    exclusion: Exclusion,
+    /// Lets one PERSISTENT RESERVE OUT run at a time.
+    reserving: Exclusion,
+    state: Mutex<State>,
+    registry: Registry,
+    aborter: Mutex<Option<Arc<dyn AbortTasks>>>,
+}
+
+/// Why a disk cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub enum DiskError {
+    /// An option cannot be met.
+    #[error(transparent)]
+    Option(#[from] OptionError),
+    /// The medium has not even one block.
+    #[error("the medium is smaller than one block")]
+    TooSmall,
+    /// The medium works in blocks that are not a divisor of the unit's.
+    #[error("the medium works in blocks of {medium} bytes, the unit in blocks of {unit}")]
+    BlockSize {
+        /// The store's [`crate::store::Geometry::block`].
+        medium: u32,
+        /// The unit's block size.
+        unit: u32,
+    },
+    /// Kept reservations cannot be read. Serving the unit without them could let a fenced node write.
+    #[error("the kept reservations cannot be read")]
+    Reservations(#[from] io::Error),
+    /// Kept reservations are torn or not ours. Serving the unit without them could let a fenced node write.
+    #[error("the kept reservations cannot be used")]
+    SavedReservations(#[from] SavedError),
+}
+
+impl DiskUnit {
+    /// Makes a disk of `store`, with the reservations that APTPL kept. Blocks for a small file if there is such a place.
+    /// Units that copy among each other share `registry`.
+    ///
+    /// # Errors
+    /// A [`DiskError`].
+    pub fn new(
+        store: Arc<dyn BlockStore>,
+        mut options: DiskOptions,
+        registry: &Registry,
+    ) -> Result<Arc<Self>, DiskError> {
+        options.check()?;
+        let geometry = store.geometry();
+        if options.block_size % geometry.block.max(1) != 0 {
+            return Err(DiskError::BlockSize { medium: geometry.block, unit: options.block_size });
+        }
+        options.thin &= store.thin();
+        options.read_only |= !store.writable();
+        let block_shift = options.block_size.trailing_zeros();
+        let blocks = store.size() >> block_shift;
+        if blocks == 0 {
+            return Err(DiskError::TooSmall);
+        }
+        let kept = match &options.persist {
+            Some(persist) => persist.load(Reservations::MAX_SAVED_LEN)?,
+            None => None,
+        };
+        let reservations = match kept {
+            Some(bytes) => Reservations::from_bytes(&bytes)?,
+            None => Reservations::new(),
+        };
+        let state = State {
+            reservations,
+            nexuses: Vec::new(),
+            target_ports: Vec::new(),
+            prevents: Vec::new(),
+            copies: CopyRecords::new(),
+            sanitizing: sanitize::Sanitizing::default(),
+            modes: mode::pages(&options),
+        };
+        let flags = if options.read_only { flag::READ_ONLY } else { 0 };
+        let unit = Arc::new(Self {
+            store,
+            options,
+            block_shift,
+            flags: AtomicU32::new(flags),
+            told_blocks: AtomicU64::new(blocks),
+            sanitize_done: AtomicU32::new(0),
+            exclusion: Exclusion::new(),
+            reserving: Exclusion::new(),
+            state: Mutex::new(state),
+            registry: registry.clone(),
+            aborter: Mutex::new(None),
+        });
+        unit.apply_modes();
+        registry.add(&unit);
+        Ok(unit)
+    }
+
+    /// What the disk was told to be. `thin` and `read_only` are as the store allows.
+    pub fn options(&self) -> &DiskOptions {
+        &self.options
+    }
+
+    /// The store.
+    pub fn store(&self) -> &Arc<dyn BlockStore> {
+        &self.store
+    }
+
+    /// Size of the medium in blocks.
+    pub fn blocks(&self) -> u64 {
+        self.capacity()
+    }
+
+    /// D_SENSE of the Control mode page: sense data goes out in descriptor format.
+    pub fn descriptor_sense(&self) -> bool {
+        self.flags() & flag::DESCRIPTOR_SENSE != 0
+    }
+
+    /// Says which target ports lead to the unit: what ALL_TG_PT registers with. Those of nexuses that are attached always
+    /// count.
+    pub fn set_target_ports(&self, ports: &[u16]) {
+        self.state().target_ports = ports.to_vec();
+    }
+
+    /// Says who aborts tasks for PREEMPT AND ABORT.
+    pub fn set_aborter(&self, aborter: Arc<dyn AbortTasks>) {
+        *self.aborter.lock().unwrap_or_else(PoisonError::into_inner) = Some(aborter);
+    }
+
+    /// Looks whether the medium has another size than it had, and tells the initiators if so.
+    pub fn revalidate(&self) {
+        self.check_capacity();
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    #[inline]
+    fn flags(&self) -> u32 {
+        self.flags.load(Ordering::Acquire)
+    }
+
+    fn set_flag(&self, bit: u32, on: bool) {
+        if on {
+            self.flags.fetch_or(bit, Ordering::AcqRel);
+        } else {
+            self.flags.fetch_and(!bit, Ordering::AcqRel);
+        }
+    }
+
+    #[inline]
+    fn write_through(&self) -> bool {
+        self.flags() & flag::WRITE_THROUGH != 0
+    }
+
+    /// Puts `data`, cut to the allocation length, and says that the command called for that much.
+    fn answer(&self, mover: &mut dyn DataMover, mut data: Vec<u8>, allocation: u64) -> Outcome {
+        data.truncate(usize::try_from(allocation).unwrap_or(usize::MAX));
+        let outcome = Outcome::read(data.len() as u64);
+        if !data.is_empty() {
+            mover.put_data(data.into());
+        }
+        outcome
+    }
+
+    /// Gets a parameter list of `wanted` bytes, which must be what the initiator sends and no more than is reasonable.
+    async fn parameter_list(
+        &self,
+        command: &Command,
+        mover: &mut dyn DataMover,
+        wanted: u64,
+    ) -> Result<Vec<u8>, Outcome> {
+        if wanted > limits::MAX_PARAMETER_LIST as u64 || command.data_out_len < wanted {
+            return Err(Outcome { wanted_out: wanted, ..Sense::parameter_list_length_error().into() });
+        }
+        if wanted == 0 {
+            return Ok(Vec::new());
+        }
+        Ok(self.get(mover, wanted).await?.to_vec())
+    }
+
+    /// Everything but READ and WRITE.
+    #[inline(never)]
+    fn execute_other<M: DataMover + 'static>(
+        self: &Arc<Self>,
+        command: Command,
+        decoded: cdb::Command,
+        mut mover: M,
+    ) -> Execution<M> {
+        if let Some(result) = self.answer_at_once(&command, &mut mover, &decoded) {
+            return Execution::Done(mover, result.unwrap_or_else(|outcome| outcome));
+        }
+        let unit = self.clone();
+        Execution::Running(Pooled::new(async move {
+            let result = unit.run(&command, &mut mover, decoded).await;
+            (mover, result.unwrap_or_else(|outcome| outcome))
+        }))
+    }
+
+    /// Commands that wait for nothing. `None` for the others.
+    fn answer_at_once(
+        &self,
+        command: &Command,
+        mover: &mut dyn DataMover,
+        decoded: &cdb::Command,
+    ) -> Option<Result<Outcome, Outcome>> {
+        use cdb::Command as C;
+        Some(match *decoded {
+            C::TestUnitReady => {
+                self.check_capacity();
+                Ok(Outcome::GOOD)
+            }
+            C::RequestSense { descriptor, allocation } => {
+                self.request_sense(command, mover, descriptor, allocation)
+            }
+            C::Inquiry(cdb) => self.inquiry(command, mover, cdb),
+            C::ModeSense(cdb) => self.mode_sense(command, mover, cdb),
+            C::LogSense(cdb) => self.log_sense(mover, cdb),
+            C::ReadCapacity10 => self.read_capacity_10(mover),
+            C::ReadCapacity16 { allocation } => self.read_capacity_16(mover, allocation),
+            C::ReadDefectData(cdb) => self.read_defect_data(mover, cdb),
+            C::PreFetch(cdb) => self.pre_fetch(cdb),
+            C::PreventAllowMediumRemoval { prevent } => self.prevent_allow(command, prevent),
+            C::Reserve => self.reserve_legacy(command, false),
+            C::Release => self.reserve_legacy(command, true),
+            C::PersistentReserveIn(cdb) => self.persistent_in(command, mover, cdb),
+            C::ReceiveCopyResults(cdb) => self.receive_copy_results(command, mover, cdb),
+            C::ReportTargetPortGroups(cdb) => self.report_target_port_groups(command, mover, cdb),
+            C::ReportSupportedOpcodes(cdb) => self.report_supported_opcodes(mover, cdb),
+            C::ReportSupportedTmfs(cdb) => self.report_supported_tmfs(mover, cdb),
+            C::ReportTimestamp { .. } | C::ReportLuns(_) => Err(Sense::invalid_opcode().into()),
+            _ => return None,
+        })
+    }
+
+    /// Commands that may wait: for data, for the store, for each other.
+    async fn run(
+        self: &Arc<Self>,
+        command: &Command,
+        mover: &mut dyn DataMover,
+        decoded: cdb::Command,
+    ) -> Result<Outcome, Outcome> {
+        use cdb::Command as C;
+        match decoded {
+            C::WriteAndVerify(cdb) => self.write_and_verify(command, mover, cdb).await,
+            C::Verify(cdb) => self.verify(command, mover, cdb).await,
+            C::CompareAndWrite(cdb) => self.compare_and_write(command, mover, cdb).await,
+            C::OrWrite(cdb) => self.or_write(command, mover, cdb).await,
+            C::WriteAtomic(cdb) => self.write_atomic(command, mover, cdb).await,
+            C::WriteSame(cdb) => self.write_same(command, mover, cdb).await,
+            C::Unmap(cdb) => self.unmap(command, mover, cdb).await,
+            C::GetLbaStatus(cdb) => self.get_lba_status(mover, cdb).await,
+            C::SynchronizeCache(cdb) => self.synchronize_cache(cdb).await,
+            C::StartStopUnit(cdb) => self.start_stop(cdb).await,
+            C::ModeSelect(cdb) => self.mode_select(command, mover, cdb).await,
+            C::PersistentReserveOut(cdb) => self.persistent_out(command, mover, cdb).await,
+            C::ExtendedCopy { parameter_len } => self.extended_copy(command, mover, parameter_len).await,
+            C::Sanitize(cdb) => self.sanitize(command, mover, cdb).await,
+            C::SendDiagnostic(cdb) => self.send_diagnostic(cdb),
+            C::FormatUnit(cdb) => self.format_unit(command, mover, cdb).await,
+            _ => Err(Sense::invalid_opcode().into()),
+        }
+    }
+}
+
+impl LogicalUnit for DiskUnit {
+    #[inline]
+    fn execute<M: DataMover + 'static>(self: &Arc<Self>, command: Command, mover: M) -> Execution<M> {
+        if let Err(outcome) = self.gate_nexus(&command) {
+            return Execution::Done(mover, outcome);
+        }
+        let decoded = match cdb::decode(command.cdb.bytes()) {
+            Ok(decoded) => decoded,
+            Err(sense) => return Execution::Done(mover, sense.into()),
+        };
+        match decoded {
+            cdb::Command::Read(transfer) if self.flags() & flag::STOPS_READ == 0 => {
+                self.read(&command, mover, transfer)
+            }
+            cdb::Command::Write(transfer)
+                if self.flags() & flag::STOPS_WRITE == 0 && !command.nexus.read_only =>
+            {
+                self.write(&command, mover, transfer)
+            }
+            decoded => match self.gate_state(&command, &decoded) {
+                Err(outcome) => Execution::Done(mover, outcome),
+                Ok(()) => match decoded {
+                    // A flag that was cleared in between.
+                    cdb::Command::Read(transfer) => self.read(&command, mover, transfer),
+                    cdb::Command::Write(transfer) => self.write(&command, mover, transfer),
+                    decoded => self.execute_other(command, decoded, mover),
+                },
+            },
+        }
+    }
+
+    fn device_type(&self) -> u8 {
+        0x00
+    }
+
+    fn attach(&self, nexus: &Arc<ItlNexus>) {
+        let mut state = self.state();
+        nexus.establish(UnitAttention::PowerOnOccurred);
+        state.nexuses.retain(|known| known.nexus.nexus.id != nexus.nexus.id);
+        state.nexuses.push(Known { nexus: nexus.clone(), port: reserve::port_of(&nexus.nexus) });
+        state.refresh_verdicts();
+    }
+
+    fn detach(&self, nexus: NexusId) {
+        let mut state = self.state();
+        state.nexuses.retain(|known| known.nexus.nexus.id != nexus);
+        state.prevents.retain(|holder| *holder != nexus);
+        state.copies.nexus_lost(nexus.0);
+        if state.reservations.nexus_lost(nexus.0) {
+            state.refresh_verdicts();
+        }
+    }
+
+    fn reset(&self, kind: ResetKind, _by: Option<NexusId>) {
+        let mut state = self.state();
+        state.reservations.reset();
+        state.refresh_verdicts();
+        state.prevents.clear();
+        state.copies.reset();
+        state.modes.reset();
+        let attention = match kind {
+            ResetKind::LogicalUnit => UnitAttention::BusDeviceResetFunctionOccurred,
+            ResetKind::TargetWarm => UnitAttention::ScsiBusReset,
+            ResetKind::TargetCold => UnitAttention::PowerOnResetOrBusDeviceReset,
+        };
+        for known in &state.nexuses {
+            known.nexus.establish(attention);
+        }
+        drop(state);
+        self.apply_modes();
+    }
+}

@@ -1,0 +1,34 @@
+//! Which units there are, by their NAA designator: how EXTENDED COPY finds its sources and destinations.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use super::DiskUnit;
+
+/// The units of a daemon. Cheap to clone; all clones are one registry.
+#[derive(Clone, Default)]
+pub struct Registry(Arc<Mutex<HashMap<Vec<u8>, Weak<DiskUnit>>>>);
+
+impl Registry {
+    /// No units.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Makes `unit` known by its designator. One that had the same designator is known no more.
+    pub fn add(&self, unit: &Arc<DiskUnit>) {
+        let mut units = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        units.retain(|_, unit| unit.strong_count() > 0);
+        units.insert(unit.options().naa.clone(), Arc::downgrade(unit));
+    }
+
+    /// Forgets `unit`.
+    pub fn remove(&self, unit: &DiskUnit) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&unit.options().naa);
+    }
+
+    /// The unit with this designator, if there is one.
+    pub fn find(&self, naa: &[u8]) -> Option<Arc<DiskUnit>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(naa).and_then(Weak::upgrade)
+    }
+}

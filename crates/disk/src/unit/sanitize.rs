@@ -1,0 +1,190 @@
+//! SANITIZE (SBC-3 §4.11, §5.24): overwriting or deallocating the whole medium. It outlives the command, the session and
+//! resets that started it; nothing but its own end stops it.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+use device::{Command, DataMover, Outcome};
+use ring::{Chain, Pooled};
+use scsi::Sense;
+use scsi::cdb::{Sanitize, SanitizeAction};
+use scsi::data::sanitize::Overwrite;
+
+use super::gate::{flag, sanitize_failed};
+use super::limits::CHUNK_BYTES;
+use super::{DiskUnit, Range};
+use crate::store::StoreError;
+
+/// How a sanitize stands.
+#[derive(Default)]
+pub(super) struct Sanitizing {
+    /// It may be left by EXIT FAILURE MODE if it fails.
+    allow_exit: bool,
+    /// Commands that wait for the end.
+    waiting: Vec<Waker>,
+}
+
+/// What is done to the medium.
+enum Work {
+    /// Each pass writes the pattern, inverted on every other pass if `invert`.
+    Overwrite { pattern: Vec<u8>, passes: u8, invert: bool },
+    /// Everything is deallocated.
+    Erase,
+}
+
+impl DiskUnit {
+    /// PROGRESS INDICATION: how much of 65536 is done.
+    pub(super) fn sanitize_progress(&self) -> u16 {
+        u16::try_from(self.sanitize_done.load(Ordering::Relaxed)).unwrap_or(u16::MAX)
+    }
+
+    /// SANITIZE.
+    pub(super) async fn sanitize(
+        self: &Arc<Self>,
+        command: &Command,
+        mover: &mut dyn DataMover,
+        cdb: Sanitize,
+    ) -> Result<Outcome, Outcome> {
+        let wanted = u64::from(cdb.parameter_len);
+        let work = match cdb.action {
+            SanitizeAction::ExitFailureMode => return self.exit_failure_mode(),
+            // Without encryption there is no key to destroy.
+            SanitizeAction::CryptographicErase => return Err(Sense::invalid_field_in_cdb(1, Some(4)).into()),
+            SanitizeAction::BlockErase if !self.options.thin => {
+                return Err(Sense::invalid_field_in_cdb(1, Some(4)).into());
+            }
+            SanitizeAction::BlockErase => Work::Erase,
+            SanitizeAction::Overwrite => {
+                let list = self.parameter_list(command, mover, wanted).await?;
+                let overwrite = Overwrite::parse(&list, self.options.block_size)?;
+                // The pattern is repeated, and cut off, in each block.
+                let block = self.options.block_size as usize;
+                let pattern = overwrite.pattern.iter().copied().cycle().take(block).collect();
+                Work::Overwrite { pattern, passes: overwrite.count, invert: overwrite.invert }
+            }
+        };
+        {
+            let mut state = self.state();
+            // Two at once: the gate let both through.
+            if self.flags() & flag::SANITIZING != 0 {
+                return Err(Sense::sanitize_in_progress(self.sanitize_progress()).into());
+            }
+            state.sanitizing.allow_exit = cdb.allow_unrestricted_exit;
+            self.sanitize_done.store(0, Ordering::Relaxed);
+            self.set_flag(flag::SANITIZING, true);
+            self.set_flag(flag::SANITIZE_FAILED, false);
+        }
+        let unit = self.clone();
+        let all = Pooled::new(async move { unit.run_sanitize(work).await });
+        if ring::is_running() {
+            // On its own: what becomes of this command is nothing to it.
+            drop(ring::spawn(all));
+        } else {
+            all.await;
+        }
+        if !cdb.immediate {
+            self.sanitize_end(mover).await;
+            if self.flags() & flag::SANITIZE_FAILED != 0 {
+                return Err(Outcome { wanted_out: wanted, ..sanitize_failed().into() });
+            }
+        }
+        Ok(Outcome::wrote(wanted))
+    }
+
+    fn exit_failure_mode(&self) -> Result<Outcome, Outcome> {
+        let state = self.state();
+        if self.flags() & flag::SANITIZE_FAILED == 0 {
+            return Ok(Outcome::GOOD);
+        }
+        // Only if the sanitize that failed allowed it (AUSE).
+        if !state.sanitizing.allow_exit {
+            return Err(sanitize_failed().into());
+        }
+        self.set_flag(flag::SANITIZE_FAILED, false);
+        Ok(Outcome::GOOD)
+    }
+
+    async fn run_sanitize(self: Arc<Self>, work: Work) {
+        let result = self.wipe(work).await;
+        let waiting = {
+            let mut state = self.state();
+            self.set_flag(flag::SANITIZE_FAILED, result.is_err());
+            self.set_flag(flag::SANITIZING, false);
+            std::mem::take(&mut state.sanitizing.waiting)
+        };
+        if let Err(error) = result {
+            tracing::error!(%error, "a sanitize failed");
+        }
+        waiting.into_iter().for_each(Waker::wake);
+    }
+
+    async fn wipe(&self, work: Work) -> Result<(), StoreError> {
+        // Writes that were under way when it began are waited for; those that come later are refused.
+        drop(self.exclusion.atomic(0, u64::MAX).await);
+        let blocks = self.capacity();
+        let all = Range { lba: 0, at: 0, bytes: blocks << self.block_shift };
+        let passes = match &work {
+            Work::Overwrite { passes, .. } => u64::from(*passes),
+            Work::Erase => 1,
+        };
+        for pass in 0..passes {
+            let data = match &work {
+                Work::Overwrite { pattern, invert, .. } => {
+                    let flip = if *invert && pass % 2 == 1 { 0xff } else { 0 };
+                    let block: Vec<u8> = pattern.iter().map(|byte| byte ^ flip).collect();
+                    Some(Chain::from(block.repeat(CHUNK_BYTES / block.len())))
+                }
+                Work::Erase => None,
+            };
+            for chunk in all.chunks(self.block_shift) {
+                match &data {
+                    Some(data) => {
+                        let mut data = data.clone();
+                        data.truncate(chunk.bytes as usize);
+                        self.store.write(chunk.at, data, false).await?;
+                    }
+                    None => self.store.discard(chunk.at, chunk.bytes).await?,
+                }
+                let done = u128::from(pass) * u128::from(all.bytes) + u128::from(chunk.at + chunk.bytes);
+                let total = u128::from(passes) * u128::from(all.bytes);
+                self.sanitize_done.store((done * 65536 / total).min(65535) as u32, Ordering::Relaxed);
+                self.pace(chunk.bytes).await;
+            }
+        }
+        self.store.sync().await
+    }
+
+    /// Lets others have their turn, and holds to the configured rate.
+    async fn pace(&self, bytes: u64) {
+        if !ring::is_running() {
+            return;
+        }
+        match self.options.sanitize_bytes_per_s {
+            Some(rate) => {
+                let us = bytes.saturating_mul(1_000_000) / rate.max(1);
+                ring::sleep(Duration::from_micros(us)).await;
+            }
+            None => ring::yield_now().await,
+        }
+    }
+
+    /// Waits for the sanitize's end, or for the loss of the command that waits.
+    async fn sanitize_end(&self, mover: &mut dyn DataMover) {
+        poll_fn(|cx| {
+            if matches!(mover.poll_put_ready(cx), Poll::Ready(Err(device::Lost))) {
+                return Poll::Ready(());
+            }
+            let mut state = self.state();
+            if self.flags() & flag::SANITIZING == 0 {
+                return Poll::Ready(());
+            }
+            state.sanitizing.waiting.retain(|waker| !waker.will_wake(cx.waker()));
+            state.sanitizing.waiting.push(cx.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
+}
