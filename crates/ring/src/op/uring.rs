@@ -42,6 +42,42 @@ struct Timespec {
     nanoseconds: i64,
 }
 
+/// What a ring asks of the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Flavour {
+    /// Linux 6.6: as `Deferred`, without the indirection of the submission queue.
+    Direct,
+    /// Linux 6.1: completions are finished when this thread asks for them, in one batch.
+    Deferred,
+    /// Linux 5.19: completions are finished when this thread next enters the kernel.
+    Cooperative,
+    /// Whatever is left.
+    Plain,
+}
+
+/// Best first.
+const FLAVOURS: [Flavour; 4] = [Flavour::Direct, Flavour::Deferred, Flavour::Cooperative, Flavour::Plain];
+
+impl Flavour {
+    fn builder(self, entries: u32) -> io_uring::Builder {
+        let mut builder = IoUring::builder();
+        builder.dontfork().setup_clamp().setup_cqsize((entries * 8).min(65536));
+        if self == Self::Direct {
+            builder.setup_no_sqarray();
+        }
+        match self {
+            Self::Direct | Self::Deferred => {
+                builder.setup_submit_all().setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag();
+            }
+            Self::Cooperative => {
+                builder.setup_submit_all().setup_coop_taskrun().setup_taskrun_flag();
+            }
+            Self::Plain => {}
+        }
+        builder
+    }
+}
+
 /// One io_uring and what is queued for it.
 pub(crate) struct Uring {
     ring: IoUring,
@@ -57,36 +93,21 @@ pub(crate) struct Uring {
 }
 
 impl Uring {
-    /// Sets up a ring with `entries` submissions and eight times as many completions.
+    /// Sets up a ring with `entries` submissions and eight times as many completions, as well as the kernel can.
     pub(crate) fn new(entries: u32) -> io::Result<Self> {
-        let entries = entries.clamp(8, 16384);
-        let base = || {
-            let mut builder = IoUring::builder();
-            builder.dontfork().setup_clamp().setup_cqsize((entries * 8).min(65536));
-            builder
-        };
-        // From the newest kernel to the oldest: 6.6, 6.1, 5.19, any.
-        let mut newest = base();
-        newest
-            .setup_submit_all()
-            .setup_single_issuer()
-            .setup_defer_taskrun()
-            .setup_taskrun_flag()
-            .setup_no_sqarray();
-        let mut deferred = base();
-        deferred.setup_submit_all().setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag();
-        let mut cooperative = base();
-        cooperative.setup_submit_all().setup_coop_taskrun().setup_taskrun_flag();
-        let mut last = None;
-        for (builder, flags_work) in [(newest, true), (deferred, true), (cooperative, true), (base(), false)]
-        {
-            match builder.build(entries) {
-                Ok(ring) => return Self::with(ring, flags_work),
-                Err(error) if error.raw_os_error() == Some(libc::EINVAL) => last = Some(error),
+        let mut last = io::Error::from(io::ErrorKind::Unsupported);
+        for flavour in FLAVOURS {
+            #[cfg(test)]
+            if tests::FORCED.get().is_some_and(|forced| forced != flavour) {
+                continue;
+            }
+            match flavour.builder(entries.clamp(8, 16384)).build(entries.clamp(8, 16384)) {
+                Ok(ring) => return Self::with(ring, flavour != Flavour::Plain),
+                Err(error) if error.raw_os_error() == Some(libc::EINVAL) => last = error,
                 Err(error) => return Err(error),
             }
         }
-        Err(last.unwrap_or_else(|| io::ErrorKind::Unsupported.into()))
+        Err(last)
     }
 
     fn with(ring: IoUring, flags_work: bool) -> io::Result<Self> {
@@ -275,5 +296,65 @@ impl Drop for Uring {
                 libc::syscall(libc::SYS_io_uring_register, fd, UNREGISTER_RING_FDS, &raw mut update, 1)
             };
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        Config, Gather, ListenOptions, Runtime, TcpListener, TcpStream, blocking, pool, sleep, spawn, timeout,
+    };
+
+    thread_local!(pub(super) static FORCED: Cell<Option<Flavour>> = const { Cell::new(None) });
+
+    #[test]
+    fn every_flavour_of_ring_runs_sockets_timers_cancellation_and_wakes_from_other_threads() {
+        for flavour in FLAVOURS {
+            FORCED.set(Some(flavour));
+            let runtime = match Runtime::new(Config { entries: 8, ..Config::default() }) {
+                Ok(runtime) => runtime,
+                Err(error) if error.raw_os_error() == Some(libc::EINVAL) => continue,
+                Err(error) => panic!("{flavour:?}: {error}"),
+            };
+            let held = pool::stats().in_use;
+            runtime.block_on(async {
+                let any = "127.0.0.1:0".parse().unwrap();
+                let mut listener = TcpListener::bind(any, ListenOptions::default()).unwrap();
+                let addr = listener.local_addr().unwrap();
+                let server = spawn(async move {
+                    let mut streams = Vec::new();
+                    for _ in 0..50 {
+                        let stream = listener.accept().await.unwrap();
+                        streams.push(spawn(async move {
+                            let bytes = stream.recv_some(100).await.unwrap();
+                            let mut gather = Gather::new();
+                            gather.push(bytes.into_buf());
+                            stream.send(gather).await.0.unwrap();
+                            assert!(timeout(Duration::from_millis(5), stream.recv_some(1)).await.is_err());
+                        }));
+                    }
+                    for stream in streams {
+                        stream.await.unwrap();
+                    }
+                });
+                let mut clients = Vec::new();
+                for i in 0..50u8 {
+                    let client = TcpStream::connect(addr, Duration::from_secs(5)).await.unwrap();
+                    let mut gather = Gather::new();
+                    gather.push_copy(&[i; 10]);
+                    client.send(gather).await.0.unwrap();
+                    assert_eq!(*client.recv_some(100).await.unwrap(), [i; 10]);
+                    clients.push(client);
+                }
+                server.await.unwrap();
+                for _ in 0..20 {
+                    blocking(|| std::thread::sleep(Duration::from_micros(300))).await;
+                }
+                sleep(Duration::from_millis(2)).await;
+            });
+            assert_eq!(pool::stats().in_use, held, "{flavour:?}");
+        }
+        FORCED.set(None);
     }
 }
