@@ -9,6 +9,8 @@ use crate::text::{MAX_VALUE_LEN, Pairs, TextBuf, TextError};
 
 /// The well-known port of iSCSI.
 pub const DEFAULT_PORT: u16 = 3260;
+/// The longest host name, bytes (RFC 1035 §2.3.4).
+const MAX_HOST_LEN: usize = 253;
 /// The most records and addresses that [`read_records`] keeps.
 pub const MAX_RECORDS: usize = 65_536;
 
@@ -80,7 +82,8 @@ impl TargetAddress {
             "" => DEFAULT_PORT,
             digits => digits.parse().ok()?,
         };
-        let host_ok = !host.is_empty() && !host.contains(|c: char| c.is_whitespace() || "[]/@,".contains(c));
+        let host_ok = (1..=MAX_HOST_LEN).contains(&host.len())
+            && !host.contains(|c: char| c.is_whitespace() || c.is_control() || "[]/@,".contains(c));
         host_ok.then(|| TargetAddress { host: host.to_owned(), port, portal_group_tag: tag })
     }
 }
@@ -156,6 +159,13 @@ mod tests {
             Some(SendTargets::Named("iqn.2026-01.org.x:a"))
         );
         assert_eq!(SendTargets::parse("all"), None);
+    }
+
+    #[test]
+    fn a_host_that_no_name_can_be_is_no_portal() {
+        assert_eq!(TargetAddress::parse("\u{1b}[2J:3260"), None, "it would reach a terminal");
+        assert_eq!(TargetAddress::parse(&"h".repeat(254)), None);
+        assert!(TargetAddress::parse(&"h".repeat(253)).is_some());
     }
 
     #[test]

@@ -46,6 +46,8 @@ struct Harness {
     tags: Vec<u32>,
     now: Instant,
     dead: bool,
+    /// Show the PDUs that pass.
+    trace: bool,
 }
 
 impl Harness {
@@ -90,6 +92,7 @@ impl Harness {
             tags: Vec::new(),
             now,
             dead: false,
+            trace: std::env::var_os("FUZZ_TRACE").is_some(),
         }
     }
 
@@ -139,6 +142,9 @@ impl Harness {
         bhs.set_total_ahs_len(area.len());
         bhs.set_data_segment_len(len);
         let data = vec![flags; len];
+        if self.trace {
+            eprintln!("-> {bhs}");
+        }
         match self.connection.handle(&bhs, area, data, self.now, &mut self.sent) {
             Ok(event) => {
                 self.event(event);
@@ -285,6 +291,9 @@ impl Harness {
     }
 
     fn rules(&mut self, bhs: &Bhs, len: u32) {
+        if self.trace {
+            eprintln!("<- {bhs}");
+        }
         assert!(!bhs.immediate() && bhs.opcode().is_some_and(|opcode| !opcode.is_from_initiator()), "{bhs}");
         // Bytes 24, 28 and 32 of every PDU of a target.
         let word = |at: usize| u32::from_be_bytes([0, 1, 2, 3].map(|i| bhs.bytes()[at + i]));

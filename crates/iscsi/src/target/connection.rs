@@ -564,12 +564,7 @@ impl<P: Payload> Connection<P> {
         let cmd_sn = task.cmd_sn;
         if !task.immediate && self.held.remove(&cmd_sn).is_some() {
             self.tasks.remove(key);
-            // Its place in the window is given back when its turn comes, or now if it had come.
-            self.window.with(|window| {
-                if !window.skip(cmd_sn) {
-                    window.complete();
-                }
-            });
+            self.window.with(|window| window.give_up(cmd_sn));
             return Abort::Ended;
         }
         if task.finished.is_none() {
@@ -594,7 +589,7 @@ impl<P: Payload> Connection<P> {
     /// go on.
     pub fn release_held(&mut self) {
         for cmd_sn in std::mem::take(&mut self.held).into_keys() {
-            self.window.with(|window| window.skip(cmd_sn));
+            self.window.with(|window| window.give_up(cmd_sn));
         }
     }
 

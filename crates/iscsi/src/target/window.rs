@@ -72,20 +72,28 @@ impl CommandWindow {
         }
     }
 
-    /// Fills the place of a command that will not be run: one that ABORT TASK named before it arrived
-    /// (RFC 7143 §11.5.1), or one held by a connection that is gone. True if the place was open.
+    /// Fills the place of a command that has not arrived and will not be run: ABORT TASK named it first (RFC 7143
+    /// §11.5.5). True if the place was open.
     pub fn skip(&mut self, cmd_sn: u32) -> bool {
-        if sn::lt(cmd_sn, self.exp) || sn::lt(self.max, cmd_sn) {
+        if sn::lt(cmd_sn, self.exp) || sn::lt(self.max, cmd_sn) || self.early.contains_key(&cmd_sn) {
             return false;
         }
-        let open = !matches!(self.early.get(&cmd_sn), Some(None));
         if cmd_sn == self.exp {
             self.complete();
             self.advance();
         } else {
             self.early.insert(cmd_sn, None);
         }
-        open
+        true
+    }
+
+    /// A command that was held will not be run: it is aborted, or its connection is gone. Its place is given back when its
+    /// turn comes, or now if it had come.
+    pub fn give_up(&mut self, cmd_sn: u32) {
+        match self.early.get_mut(&cmd_sn) {
+            Some(place) => *place = None,
+            None => self.complete(),
+        }
     }
 
     fn advance(&mut self) {
@@ -190,6 +198,21 @@ mod tests {
             assert_eq!(w.receive(sn, 0), Admission::Deliver);
         }
         assert_eq!((w.exp_cmd_sn(), w.max_cmd_sn()), (9, 9), "three are running, one place is free");
+    }
+
+    #[test]
+    fn a_held_command_is_not_skipped_but_given_up_and_counts_once() {
+        let mut w = CommandWindow::new(5, 4);
+        assert_eq!(w.receive(6, 0), Admission::Hold);
+        assert!(!w.skip(6), "it is there");
+        w.give_up(6);
+        assert_eq!(w.receive(6, 0), Admission::Ignore);
+        assert_eq!(w.receive(5, 0), Admission::Deliver);
+        assert_eq!((w.exp_cmd_sn(), w.max_cmd_sn()), (7, 9), "6 is over, 5 is running");
+        assert_eq!(w.receive(8, 0), Admission::Hold);
+        assert_eq!(w.receive(7, 0), Admission::Deliver);
+        w.give_up(8);
+        assert_eq!((w.exp_cmd_sn(), w.max_cmd_sn()), (9, 10), "5 and 7 are running");
     }
 
     #[test]
