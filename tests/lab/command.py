@@ -1,0 +1,176 @@
+"""What tests/run does, step by step: prints each step with its time, and the count of everything at the end."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+from lab.report import Report  # noqa: E402
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+TOOLS = os.environ.get("STAG_TOOLS") or os.path.expanduser("~/.cache/stag-tools")
+CARGO_DENY = "0.20.2"
+CI = os.environ.get("CI") == "true"
+
+report = Report()
+started = time.monotonic()
+
+
+def say(text):
+    seconds = int(time.monotonic() - started)
+    print(f"\n[{seconds // 60}:{seconds % 60:02}] {text}", flush=True)
+
+
+def stream(command, timeout, each_line=None, env=None):
+    """Run a program, print what it prints, and return its exit code; None: it took too long and was ended."""
+    process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                               stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True,
+                               env={**os.environ, **(env or {})})
+    late = threading.Event()
+
+    def end():
+        late.set()
+        os.killpg(process.pid, signal.SIGKILL)
+
+    timer = threading.Timer(timeout, end)
+    timer.start()
+    try:
+        for line in process.stdout:
+            if each_line is None or each_line(line.rstrip("\n")) is not False:
+                print(line, end="", flush=True)
+        code = process.wait()
+    finally:
+        timer.cancel()
+    if late.is_set():
+        print(f"ended after {timeout} s", flush=True)
+        return None
+    return code
+
+
+def step(name, command, timeout, **options):
+    """One command that is one test."""
+    say(name)
+    start = time.monotonic()
+    code = stream(command, timeout, **options)
+    report.add("passed" if code == 0 else "failed", name, "" if code == 0 else f"exit code {code}",
+               time.monotonic() - start)
+    return code == 0
+
+
+def quiet_cargo(line):
+    """Of cargo's lines, not those of each crate."""
+    return not re.match(r"\s+(Compiling|Checking|Downloading|Downloaded|Adding|Locking|Updating|Installing|Replacing) ", line)
+
+
+def cargo_deny():
+    program = os.path.join(TOOLS, "bin", "cargo-deny")
+    if found := shutil.which("cargo-deny"):
+        program = found
+    elif not os.path.exists(program):
+        # Unoptimized: it runs for a second, and compiles in a third of the time.
+        say(f"building cargo-deny {CARGO_DENY} (once, in {TOOLS})")
+        with tempfile.TemporaryDirectory() as target:
+            code = stream(["cargo", "install", "--locked", "--debug", "--version", CARGO_DENY, "cargo-deny", "--root", TOOLS,
+                           "--target-dir", target], 900, quiet_cargo)
+        if code != 0:
+            report.add("failed" if CI else "skipped", "cargo deny", f"cargo-deny cannot be built here: exit code {code}")
+            return
+    # Not the advisories: their database is fetched from one place that is not reachable from everywhere.
+    step("cargo deny: licenses, bans, sources", [program, "check", "bans", "licenses", "sources"], 120)
+
+
+def cargo_test():
+    say("cargo test")
+    start = time.monotonic()
+    counted = {"passed": 0, "failed": 0, "skipped": 0}
+    failed = []
+
+    def read(line):
+        if match := re.match(r"test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored", line):
+            for outcome, number in zip(counted, match.groups()):
+                counted[outcome] += int(number)
+            return match[2] != "0"
+        if match := re.match(r"test (.+?)(?: - should panic)? \.\.\. (\S+)", line):
+            if match[2] == "FAILED":
+                failed.append(match[1])
+            return match[2] == "FAILED"
+        return not re.match(r"\s+(Running|Doc-tests) |running \d+ tests?$|$", line) and quiet_cargo(line)
+
+    code = stream(["cargo", "test", "--workspace", "--no-fail-fast"], 1500, read)
+    report.passed += [("cargo test", "")] * counted["passed"]
+    report.failed += [(f"cargo test: {name}", "") for name in failed]
+    report.failed += [("cargo test", "")] * max(0, counted["failed"] - len(failed))
+    report.skipped += [("cargo test", "ignored")] * counted["skipped"]
+    if code != 0 and not counted["failed"]:
+        report.add("failed", "cargo test", f"exit code {code}")
+    print(f"cargo test: {counted['passed']} passed, {counted['failed']} failed, {counted['skipped']} ignored "
+          f"({time.monotonic() - start:.0f} s)", flush=True)
+
+
+def suites(names):
+    """The suites of main.py, in a network namespace of their own where that is allowed."""
+    with tempfile.TemporaryDirectory() as folder:
+        results = os.path.join(folder, "results.json")
+        command = [sys.executable, os.path.join(ROOT, "tests/lab/main.py"), "--results", results, *names]
+        alone = ["unshare", "--net"]
+        if shutil.which("unshare") and subprocess.run([*alone, "true"], stderr=subprocess.DEVNULL).returncode == 0:
+            command = alone + command
+        else:
+            print("no network namespace here: the tests run on this machine's own loopback", flush=True)
+        code = stream(command, 1800)
+        if os.path.exists(results):
+            report.load(results)
+        else:
+            report.add("failed", " ".join(names), f"the tests ended with exit code {code} and without results")
+
+
+def main():
+    words = sys.argv[1:] or ["unit", "peers", "kernel"]
+    names = [word for word in words if word != "unit"]
+    kernel = any(word.split(":")[0] in ("kernel", "linux", "kernel.linux", "all") for word in names)
+
+    build = None
+    if kernel:
+        # In the background and at low priority: it fills the gaps that compiling Rust leaves.
+        build = subprocess.Popen([os.path.join(ROOT, "tests/kernel/build")], start_new_session=True)
+    if "unit" in words:
+        step("cargo fmt", ["cargo", "fmt", "--all", "--check"], 120)
+        step("clippy, warnings denied",
+             ["cargo", "clippy", "--workspace", "--all-targets", "--", "-D", "warnings"], 1200, each_line=quiet_cargo)
+        cargo_deny()
+        cargo_test()
+    if names:
+        if not os.environ.get("STAG_BIN"):
+            step("build of stag", ["cargo", "build", "-p", "stag"], 900, each_line=quiet_cargo)
+        before = [name for name in names if name not in ("kernel", "linux", "kernel.linux")]
+        if before:
+            say(f"peers: {' '.join(before)}")
+            suites(before)
+        after = [name for name in names if name not in before]
+        if build:
+            if build.poll() is None:
+                say("waiting for the lab's kernel")
+            if build.wait(1500) != 0:
+                print("the lab's kernel could not be built", flush=True)
+        if after:
+            say("kernel")
+            suites(after)
+
+    say("done")
+    for name, why in report.skipped:
+        if why != "ignored":
+            print(f"skipped: {name}")
+    for name, _ in report.failed:
+        print(f"failed: {name}")
+    print(report.summary(), flush=True)
+    sys.exit(1 if report.failed else 0)
+
+
+main()
