@@ -8,17 +8,21 @@ use std::path::{Path, PathBuf};
 /// The one crate that may contain `unsafe`.
 const UNSAFE_CRATE: &str = "ring";
 
-/// Paths of std that do I/O, read a clock or start a thread: floor 1 names none of them.
+/// Names of std that do I/O, read a clock or start a thread: floor 1 uses none of them outside of its tests. An address
+/// or an instant that is passed in is a value like any other.
 const NOT_ON_FLOOR_1: &[&str] = &[
     "std::fs",
-    "std::net",
     "std::os",
     "std::process",
     "std::thread",
     "std::env",
     "std::io",
+    "TcpStream",
+    "TcpListener",
+    "UdpSocket",
+    "ToSocketAddrs",
     "Instant::now",
-    "SystemTime",
+    "SystemTime::now",
 ];
 
 fn workspace() -> PathBuf {
@@ -158,8 +162,12 @@ fn protocol_crates_do_no_io_and_read_no_clock() {
         }
         let mut files = Vec::new();
         rust_files(&workspace().join("crates").join(&name).join("src"), &mut files);
+        files.retain(|file| !file.ends_with("tests.rs") && !file.iter().any(|part| part == "tests"));
         for file in files {
-            for (number, line) in read(&file).lines().enumerate() {
+            let text = read(&file);
+            // By custom, a file's module of tests comes last.
+            let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+            for (number, line) in text.lines().enumerate() {
                 let code = line.split("//").next().unwrap_or_default();
                 if let Some(word) = NOT_ON_FLOOR_1.iter().find(|word| code.contains(**word)) {
                     wrong.push(format!("{}:{}: {word}", file.display(), number + 1));
