@@ -1,7 +1,6 @@
 //! The datamover (RFC 5047) as one command sees it.
 
 use std::future::Future;
-use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use ring::{Buf, Chain};
@@ -42,6 +41,3 @@ pub trait GetData: DataMover {
 }
 
 impl<T: DataMover + ?Sized> GetData for T {}
-
-/// The mover of a command whose unit runs in a future of its own.
-pub type BoxedMover = Pin<Box<dyn DataMover>>;

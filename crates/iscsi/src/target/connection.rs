@@ -52,6 +52,8 @@ pub struct ScsiCommand {
     pub cdb: SmallVec<[u8; 16]>,
     /// The ATTR field, 0 to 7 (§11.3.1).
     pub attribute: u8,
+    /// CmdSN.
+    pub cmd_sn: u32,
     /// Expected data-in, bytes.
     pub expected_in: u32,
     /// Expected data-out, bytes.
@@ -413,6 +415,7 @@ impl<P: Payload> Connection<P> {
                 lun: bhs.lun(),
                 cdb,
                 attribute,
+                cmd_sn,
                 expected_in,
                 expected_out,
             })),
@@ -551,6 +554,11 @@ impl<P: Payload> Connection<P> {
     /// Whether there is no task in hand.
     pub fn is_idle(&self) -> bool {
         self.tasks.is_empty()
+    }
+
+    /// The initiator declared another MaxRecvDataSegmentLength, bytes; it holds for PDUs sent from now on.
+    pub fn set_peer_max_data_segment(&mut self, bytes: u32) {
+        self.peer_max_data_segment = bytes.max(512);
     }
 
     /// Whether the task is aborted or gone.

@@ -4,7 +4,7 @@
 //! Data comes strictly in order, because this target always negotiates DataPDUInOrder=Yes and DataSequenceInOrder=Yes.
 //! What has arrived is queued here until the logical unit takes it; what is asked for is bounded by what the unit wants.
 
-use std::collections::VecDeque;
+use smallvec::SmallVec;
 
 use super::payload::Payload;
 
@@ -63,6 +63,41 @@ struct Sequence {
     data_sn: u32,
 }
 
+/// Payloads in the order of their arrival. Most writes come in one or two pieces, which take no allocation.
+#[derive(Debug)]
+struct Queue<P> {
+    pieces: SmallVec<[Option<P>; 2]>,
+    head: usize,
+}
+
+impl<P> Queue<P> {
+    fn new() -> Self {
+        Self { pieces: SmallVec::new(), head: 0 }
+    }
+
+    fn push(&mut self, piece: P) {
+        self.pieces.push(Some(piece));
+    }
+
+    fn front_mut(&mut self) -> Option<&mut P> {
+        self.pieces.get_mut(self.head)?.as_mut()
+    }
+
+    fn pop(&mut self) -> Option<P> {
+        let piece = self.pieces.get_mut(self.head)?.take();
+        self.head += 1;
+        if self.head == self.pieces.len() {
+            self.clear();
+        }
+        piece
+    }
+
+    fn clear(&mut self) {
+        self.pieces.clear();
+        self.head = 0;
+    }
+}
+
 /// The data of one write.
 #[derive(Debug)]
 pub struct Inbound<P> {
@@ -79,9 +114,9 @@ pub struct Inbound<P> {
     /// The unsolicited sequence, while it is open.
     unsolicited: Option<Sequence>,
     /// Solicited sequences that are due, oldest first.
-    solicited: VecDeque<Sequence>,
+    solicited: SmallVec<[Sequence; 2]>,
     next_r2t_sn: u32,
-    queue: VecDeque<P>,
+    queue: Queue<P>,
     /// The unit is finished or the task aborted: what still comes is dropped.
     discard: bool,
     /// The peer broke the rules: no more data is to be had.
@@ -102,9 +137,9 @@ impl<P: Payload> Inbound<P> {
             wanted: 0,
             asked: 0,
             unsolicited,
-            solicited: VecDeque::new(),
+            solicited: SmallVec::new(),
             next_r2t_sn: 0,
-            queue: VecDeque::new(),
+            queue: Queue::new(),
             discard: false,
             failed: false,
         }
@@ -142,7 +177,7 @@ impl<P: Payload> Inbound<P> {
         if self.discard {
             self.taken = self.received;
         } else if !data.is_empty() {
-            self.queue.push_back(data);
+            self.queue.push(data);
         }
     }
 
@@ -156,7 +191,7 @@ impl<P: Payload> Inbound<P> {
         solicited: bool,
     ) -> Result<(), InboundError> {
         let sequence = match solicited {
-            true => self.solicited.front_mut().ok_or(InboundError::TooMuch)?,
+            true => self.solicited.first_mut().ok_or(InboundError::TooMuch)?,
             false => self.unsolicited.as_mut().ok_or(InboundError::UnexpectedUnsolicited)?,
         };
         if offset != self.received {
@@ -177,7 +212,7 @@ impl<P: Payload> Inbound<P> {
                 return Err(InboundError::Incorrect);
             }
             if is_final {
-                self.solicited.pop_front();
+                self.solicited.remove(0);
             }
         } else if is_final {
             self.unsolicited = None;
@@ -212,7 +247,7 @@ impl<P: Payload> Inbound<P> {
         let r2t = R2t { r2t_sn: self.next_r2t_sn, offset: self.asked, len };
         self.next_r2t_sn += 1;
         self.asked += len;
-        self.solicited.push_back(Sequence { end: self.asked, data_sn: 0 });
+        self.solicited.push(Sequence { end: self.asked, data_sn: 0 });
         Some(r2t)
     }
 
@@ -226,14 +261,12 @@ impl<P: Payload> Inbound<P> {
         let mut left = len;
         while left > 0 {
             let Some(front) = self.queue.front_mut() else { break };
-            if front.len() <= left {
-                left -= front.len();
-                if let Some(whole) = self.queue.pop_front() {
-                    give(whole);
-                }
-            } else {
+            if front.len() > left {
                 give(front.split_to(left));
                 left = 0;
+            } else if let Some(whole) = self.queue.pop() {
+                left -= whole.len();
+                give(whole);
             }
         }
         self.taken += (len - left) as u32;
