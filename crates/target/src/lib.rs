@@ -1,1 +1,26 @@
 //! The iSCSI target: portals, logins, sessions on many cores, task routing.
+//!
+//! [`Server::start`] takes a [`config::ServerConfig`] and serves until [`Server::stop`]. A connection lives on one core:
+//! `server` accepts it, `login` brings it to full-feature phase, `connection` runs it, `mover` carries the data of its
+//! commands, and `management` reaches across cores for task management and logout.
+#![forbid(unsafe_code)]
+
+pub mod config;
+mod connection;
+mod login;
+mod lun_map;
+mod management;
+mod mover;
+mod node;
+mod notify;
+mod order;
+mod receive;
+mod router;
+mod server;
+mod session;
+mod text;
+mod unit;
+mod wire;
+
+pub use server::{BoundPortal, Server};
+pub use unit::Unit;

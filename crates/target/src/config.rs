@@ -1,0 +1,161 @@
+//! What a server is to serve, as plain data: portals, targets, their units and who may use them.
+//!
+//! Whoever starts a server fills this in; nothing here reads a file or checks more than types do.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use iscsi::chap::{Credential, Hash};
+
+use crate::Unit;
+
+/// Everything that a server is started with.
+#[derive(Clone, Debug)]
+pub struct ServerConfig {
+    /// Where to listen.
+    pub portals: Vec<Portal>,
+    /// What to serve.
+    pub targets: Vec<TargetConfig>,
+    /// Who may ask for the list of targets (discovery sessions).
+    pub discovery_auth: Auth,
+    /// Bounds.
+    pub limits: Limits,
+    /// Threads, each pinned to a core of its own; 0 means one for every core that the process may use.
+    pub cores: usize,
+    /// How long a core looks for new work before it sleeps, µs. More makes lone commands faster and costs CPU while they come.
+    pub spin_us: u32,
+    /// Pool memory for payload buffers, bytes a core.
+    pub pool_bytes: usize,
+}
+
+/// A listening address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Portal {
+    /// Address and port; port 0 takes a free one.
+    pub listen: SocketAddr,
+    /// Target portal group tag, 1 to 65535: connections of one session may spread over the portals of one group
+    /// (RFC 7143 §4.4.1). It is the RELATIVE TARGET PORT IDENTIFIER too.
+    pub group: u16,
+}
+
+/// A target.
+#[derive(Clone, Debug)]
+pub struct TargetConfig {
+    /// Its iSCSI name, e.g. `iqn.2026-01.org.example:disks`.
+    pub name: String,
+    /// Its alias, shown to people; empty for none.
+    pub alias: String,
+    /// Portal groups that serve it; empty for all.
+    pub groups: Vec<u16>,
+    /// How initiators prove who they are, where their ACL entry does not say otherwise.
+    pub auth: Auth,
+    /// Its logical units.
+    pub units: Vec<LunConfig>,
+    /// Who may log in. `None`: everybody, to all units.
+    pub acls: Option<Vec<Acl>>,
+}
+
+/// A unit under its number.
+#[derive(Clone, Debug)]
+pub struct LunConfig {
+    /// Logical unit number, 0 to 16383.
+    pub lun: u16,
+    /// The unit.
+    pub unit: Unit,
+}
+
+/// What one initiator may do.
+#[derive(Clone, Debug)]
+pub struct Acl {
+    /// Its iSCSI name; a trailing `*` matches any ending.
+    pub initiator: String,
+    /// How it proves who it is; `None` for the target's way.
+    pub auth: Option<Auth>,
+    /// The units that it sees, under the numbers that it sees them at. `None`: all, as they are.
+    pub luns: Option<Vec<AclLun>>,
+}
+
+/// One unit as one initiator sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AclLun {
+    /// The number that the initiator uses.
+    pub seen_as: u16,
+    /// The unit's number in the target.
+    pub unit: u16,
+    /// Whether it may only read.
+    pub read_only: bool,
+}
+
+/// How an initiator proves who it is.
+#[derive(Clone, Debug, Default)]
+pub enum Auth {
+    /// Not at all.
+    #[default]
+    None,
+    /// CHAP (RFC 7143 §12.1).
+    Chap(Chap),
+}
+
+/// Names and secrets for CHAP.
+#[derive(Clone, Debug)]
+pub struct Chap {
+    /// Whom the target lets in.
+    pub users: Vec<Credential>,
+    /// What the target answers when it is asked to prove itself too (mutual CHAP).
+    pub mutual: Option<Credential>,
+    /// Hashes that may be used, the most wanted first.
+    pub hashes: Vec<Hash>,
+}
+
+/// Bounds on what peers may cost. Memory per session is at most
+/// `queue_depth × (first_burst + 1 KiB) + connections × (send_high_water + max_recv_data_segment × 2)` bytes, besides the
+/// data of running commands, which comes out of the cores' pools.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Connections at once, logging in or logged in. One more is closed at once.
+    pub connections: usize,
+    /// Connections that have not finished their login, all together.
+    pub logins: usize,
+    /// Sessions at once.
+    pub sessions: usize,
+    /// MaxConnections offered: connections of one session, 1 to 65535.
+    pub connections_per_session: u16,
+    /// Commands of a session outstanding at once (the CmdSN window).
+    pub queue_depth: u32,
+    /// MaxRecvDataSegmentLength that the target declares, bytes (512 to 2²⁴−1).
+    pub max_recv_data_segment: u32,
+    /// MaxBurstLength offered, bytes.
+    pub max_burst: u32,
+    /// FirstBurstLength offered, bytes.
+    pub first_burst: u32,
+    /// MaxOutstandingR2T offered.
+    pub max_outstanding_r2t: u16,
+    /// Time for a whole login.
+    pub login_timeout: Duration,
+    /// Silence after which the target pings with NOP-In; zero for never.
+    pub nop_interval: Duration,
+    /// Time for the answer to a ping; after it the connection is dropped.
+    pub nop_timeout: Duration,
+    /// Bytes queued to one connection's socket above which its commands wait.
+    pub send_high_water: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections: 16384,
+            logins: 4096,
+            sessions: 8192,
+            connections_per_session: 8,
+            queue_depth: 128,
+            max_recv_data_segment: 262_144,
+            max_burst: 1 << 20,
+            first_burst: 262_144,
+            max_outstanding_r2t: 8,
+            login_timeout: Duration::from_secs(15),
+            nop_interval: Duration::from_secs(10),
+            nop_timeout: Duration::from_secs(10),
+            send_high_water: 4 << 20,
+        }
+    }
+}

@@ -1,0 +1,598 @@
+//! One connection in full-feature phase: the loop that receives and the loop that sends, around the state machine.
+//!
+//! A connection lives on one core. What other cores want of it (close, abort tasks, deliver what it held) reaches it as a
+//! message to that core, through [`Remote`].
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::future::{Future, poll_fn};
+use std::net::Shutdown;
+use std::pin::pin;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+use device::{Cdb, Command, Execution, Outcome};
+use iscsi::frame::Cutter;
+use iscsi::pdu::{AsyncEvent, Bhs, Lun, TaskAttribute};
+use iscsi::sn;
+use iscsi::target::{Abort, Completion, Event, Fatal, ScsiCommand, TaskKey};
+use ring::{Buf, Handle, TcpStream};
+
+use crate::lun_map::Entry;
+use crate::mover::TcpMover;
+use crate::notify::Notify;
+use crate::order::Order;
+use crate::receive::Receiver;
+use crate::server::Shared;
+use crate::session::Session;
+use crate::text::Negotiated;
+use crate::wire::{Outbox, Segment};
+use crate::{management, router, text};
+
+/// Names a connection for as long as the daemon runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct ConnectionId(pub u64);
+
+/// Time for a closing connection's last PDUs to leave.
+const LAST_WORDS: Duration = Duration::from_secs(5);
+
+thread_local! {
+    /// The connections of this core.
+    static LOCAL: RefCell<HashMap<ConnectionId, Weak<Connection>>> = RefCell::default();
+}
+
+/// A connection as other cores reach it.
+#[derive(Clone)]
+pub(crate) struct Remote {
+    pub id: ConnectionId,
+    pub core: Handle,
+}
+
+/// Which tasks to abort.
+#[derive(Clone)]
+pub(crate) enum Victims {
+    /// The one with this Initiator Task Tag.
+    Tag(u32),
+    /// All that are for this unit.
+    Unit(crate::Unit),
+    /// All.
+    All,
+}
+
+impl Remote {
+    /// Runs `f` on the connection, on its core, and waits for what it gives; `None` if the connection is gone.
+    async fn ask<T, F, Fut>(&self, f: F) -> Option<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(Rc<Connection>) -> Fut + Send + 'static,
+        Fut: Future<Output = T> + 'static,
+    {
+        let id = self.id;
+        let answer = self.core.call(move || async move {
+            match find(id) {
+                Some(connection) => Some(f(connection).await),
+                None => None,
+            }
+        });
+        answer.await.ok().flatten()
+    }
+
+    /// Closes the connection; returns when it and its tasks have ended.
+    pub(crate) async fn close(&self) {
+        self.ask(|connection| async move {
+            connection.shut();
+            connection.ended().await;
+        })
+        .await;
+    }
+
+    /// Closes the connection and does not wait.
+    pub(crate) fn shut(&self) {
+        self.tell(|connection| connection.shut());
+    }
+
+    /// Sends an Async Message.
+    pub(crate) fn announce(&self, event: AsyncEvent, parameters: [u16; 3]) {
+        self.tell(move |connection| {
+            connection.with(|state, outbox| state.async_message(event, parameters, outbox));
+        });
+    }
+
+    /// Aborts tasks; returns how many there were, when they have ended.
+    pub(crate) async fn abort(&self, victims: Victims) -> usize {
+        self.ask(|connection| async move { connection.abort(&victims).await }).await.unwrap_or(0)
+    }
+
+    /// Has the connection deliver the commands that it held.
+    fn deliver_held(&self) {
+        self.tell(|connection| {
+            if let Err(error) = connection.deliver_held() {
+                connection.lose(error);
+            }
+        });
+    }
+
+    /// Does something with the connection, on its core, if it still is there.
+    fn tell(&self, f: impl FnOnce(&Rc<Connection>) + Send + 'static) {
+        let id = self.id;
+        // A core that has stopped has no connections any more.
+        let _ = self.core.run(move || async move {
+            if let Some(connection) = find(id) {
+                f(&connection);
+            }
+        });
+    }
+}
+
+/// The connection of this core with this number.
+fn find(id: ConnectionId) -> Option<Rc<Connection>> {
+    LOCAL.with(|local| local.borrow().get(&id).and_then(Weak::upgrade))
+}
+
+/// The state machine and what it wants sent.
+pub(crate) struct Inner {
+    pub state: iscsi::target::Connection<Segment>,
+    pub outbox: Outbox,
+}
+
+/// One connection in full-feature phase.
+pub(crate) struct Connection {
+    pub id: ConnectionId,
+    pub cid: u16,
+    pub shared: Arc<Shared>,
+    pub session: Arc<Session>,
+    inner: RefCell<Inner>,
+    /// Wakers of tasks that wait for data-out, by task slot.
+    data_waits: RefCell<Vec<Option<Waker>>>,
+    /// Commands that wait for others because of their task attributes.
+    order: RefCell<Order>,
+    /// Bytes handed to the socket and not sent yet.
+    sending: Cell<usize>,
+    /// No more I/O: the peer is gone or the connection was closed.
+    lost: Cell<bool>,
+    /// Close when everything queued has been sent.
+    closing: Cell<bool>,
+    /// Tasks that units are at work on.
+    running: Cell<usize>,
+    /// There is something to send, or nothing any more for ever.
+    to_send: Notify,
+    /// There is room in the send queue again.
+    pub room: Notify,
+    /// A task has ended, or the connection has.
+    progress: Notify,
+    /// The connection is to stop receiving.
+    stop: Notify,
+    over: Cell<bool>,
+    /// Why the connection was given up, if not by its receive loop.
+    failure: Cell<Option<End>>,
+    /// What login and text negotiation agreed on.
+    pub negotiated: RefCell<Negotiated>,
+}
+
+/// Why a connection ended.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum End {
+    /// The peer closed it, or logged out.
+    #[error("closed")]
+    Closed,
+    /// The socket failed.
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+    /// The peer broke the protocol.
+    #[error(transparent)]
+    Fatal(#[from] Fatal),
+    /// What it sent cannot be cut into PDUs.
+    #[error(transparent)]
+    Frame(#[from] iscsi::frame::FrameError),
+    /// No buffer for a data segment.
+    #[error("out of buffers")]
+    NoBuffers,
+}
+
+impl Connection {
+    pub(crate) fn new(
+        id: ConnectionId,
+        cid: u16,
+        shared: Arc<Shared>,
+        session: Arc<Session>,
+        state: iscsi::target::Connection<Segment>,
+        negotiated: Negotiated,
+    ) -> Rc<Self> {
+        let connection = Rc::new(Self {
+            id,
+            cid,
+            shared,
+            session,
+            inner: RefCell::new(Inner { state, outbox: Outbox::default() }),
+            data_waits: RefCell::default(),
+            order: RefCell::default(),
+            sending: Cell::new(0),
+            lost: Cell::new(false),
+            closing: Cell::new(false),
+            running: Cell::new(0),
+            to_send: Notify::default(),
+            room: Notify::default(),
+            progress: Notify::default(),
+            stop: Notify::default(),
+            over: Cell::new(false),
+            failure: Cell::new(None),
+            negotiated: RefCell::new(negotiated),
+        });
+        LOCAL.with(|local| local.borrow_mut().insert(id, Rc::downgrade(&connection)));
+        connection
+    }
+
+    /// Runs the connection to its end. `early` is what came after the last login PDU.
+    pub(crate) async fn run(self: &Rc<Self>, stream: TcpStream, cutter: Cutter, early: Vec<u8>) -> End {
+        let stream = Rc::new(stream);
+        let sender = ring::spawn(self.clone().send_loop(stream.clone()));
+        let pinger = ring::spawn(self.clone().ping_loop());
+        if self.session.is_ending() {
+            self.shut();
+        }
+        let mut end = {
+            let mut receiving = pin!(self.receive_loop(&stream, cutter, early));
+            let mut stopped = pin!(self.stopped());
+            poll_fn(|cx| match receiving.as_mut().poll(cx) {
+                Poll::Ready(end) => Poll::Ready(end),
+                Poll::Pending => stopped.as_mut().poll(cx).map(|()| End::Closed),
+            })
+            .await
+        };
+        pinger.abort();
+        if let Some(error) = self.failure.take() {
+            end = error;
+        }
+        // After a clean end what is queued is still sent, for a while; after any other nobody would read it.
+        self.closing.set(true);
+        self.lost.set(!matches!(end, End::Closed));
+        self.to_send.notify();
+        if ring::timeout(LAST_WORDS, sender).await.is_err() {
+            self.lost.set(true);
+        }
+        self.lost.set(true);
+        self.wake_all();
+        // Units finish what they have begun; their answers are dropped.
+        self.abort(&Victims::All).await;
+        let released = {
+            let state = &mut self.inner.borrow_mut().state;
+            state.release_held();
+            state.take_released()
+        };
+        self.tell_released(&released);
+        end
+    }
+
+    /// The connection is out of its session too: whoever waits for its end may go on.
+    pub(crate) fn bury(&self) {
+        LOCAL.with(|local| local.borrow_mut().remove(&self.id));
+        self.over.set(true);
+        self.progress.notify();
+    }
+
+    /// Takes in one PDU and does what it says.
+    pub(crate) fn on_pdu(self: &Rc<Self>, bhs: &Bhs, ahs: &[u8], data: Buf) -> Result<(), End> {
+        let now = ring::now();
+        let event = {
+            let Inner { state, outbox } = &mut *self.inner.borrow_mut();
+            state.handle(bhs, ahs, Segment(data), now, outbox)?
+        };
+        if let Some(event) = event {
+            self.act(event);
+        }
+        self.deliver_held()
+    }
+
+    /// Delivers the commands whose turn has come, here and on the session's other connections.
+    fn deliver_held(self: &Rc<Self>) -> Result<(), End> {
+        loop {
+            let event = {
+                let Inner { state, outbox } = &mut *self.inner.borrow_mut();
+                state.next_held(outbox)?
+            };
+            let Some(event) = event else { break };
+            self.act(event);
+        }
+        let released = self.inner.borrow_mut().state.take_released();
+        self.tell_released(&released);
+        self.kick();
+        Ok(())
+    }
+
+    fn tell_released(&self, released: &[u16]) {
+        if released.is_empty() {
+            return;
+        }
+        for member in self.session.connections() {
+            if member.remote.id != self.id && released.contains(&member.cid) {
+                member.remote.deliver_held();
+            }
+        }
+    }
+
+    fn act(self: &Rc<Self>, event: Event) {
+        match event {
+            Event::Command(command) => {
+                let plain = command.attribute <= TaskAttribute::Simple.code();
+                let admitted = if plain && self.order.borrow().is_empty() {
+                    Some(command)
+                } else {
+                    let older = self.has_older(&command);
+                    self.order.borrow_mut().admit(command, || older)
+                };
+                if let Some(command) = admitted {
+                    self.start(command);
+                }
+            }
+            Event::Data(task) => self.wake_task(task),
+            Event::TaskManagement(request) => {
+                let connection = self.clone();
+                ring::spawn(async move {
+                    let result = management::run(&connection, &request).await;
+                    let reset = management::ends_sessions(&request);
+                    connection.with(|state, outbox| state.task_management_response(&request, result, outbox));
+                    if reset {
+                        connection.shut();
+                    }
+                });
+            }
+            Event::Text(exchange) => {
+                let reply = text::answer(self, &exchange);
+                self.with(|state, outbox| state.text_response(&exchange, reply, outbox));
+            }
+            Event::Logout(request) => {
+                let connection = self.clone();
+                ring::spawn(async move { management::logout(connection, request).await });
+            }
+        }
+    }
+
+    /// Hands a command to its unit.
+    fn start(self: &Rc<Self>, scsi: ScsiCommand) {
+        let (task, lun) = (scsi.task, scsi.lun);
+        let entry = self.session.luns.get(scsi.lun);
+        let Some(cdb) = Cdb::new(&scsi.cdb) else {
+            return self.finish(task, lun, entry, scsi::Sense::invalid_opcode().into());
+        };
+        if let Some((data, outcome)) = router::answer(&self.session, entry, &cdb) {
+            self.with(|state, outbox| state.put_data(task, Segment(data.into()), outbox));
+            return self.finish(task, lun, entry, outcome);
+        }
+        // The router answers for every unit that does not exist.
+        let Some(entry) = entry else { return };
+        let command = Command {
+            cdb,
+            attribute: router::attribute(scsi.attribute),
+            nexus: entry.nexus.clone(),
+            data_out_len: scsi.expected_out.into(),
+            data_in_len: scsi.expected_in.into(),
+        };
+        match entry.unit.execute(command, TcpMover::new(self.clone(), task)) {
+            Execution::Done(_, outcome) => self.finish(task, lun, Some(entry), outcome),
+            Execution::Running(future) => {
+                self.running.set(self.running.get() + 1);
+                let connection = self.clone();
+                ring::spawn(async move {
+                    let (_, outcome) = future.await;
+                    connection.running.set(connection.running.get() - 1);
+                    connection.finish(task, lun, connection.session.luns.get(lun), outcome);
+                    connection.kick();
+                    connection.progress.notify();
+                });
+            }
+        }
+    }
+
+    /// Whether commands of the same unit that are older than `command` are at work.
+    fn has_older(&self, command: &ScsiCommand) -> bool {
+        let inner = self.inner.borrow();
+        let mut tasks = inner.state.tasks();
+        tasks.any(|(key, task)| {
+            key != command.task && task.lun == command.lun && sn::lt(task.cmd_sn, command.cmd_sn)
+        })
+    }
+
+    /// Starts the commands that waited for `ended`.
+    fn start_waiting(self: &Rc<Self>, lun: Lun, ended: TaskKey) {
+        while !self.order.borrow().is_empty() {
+            let next = self.order.borrow_mut().next(lun, ended, |command| self.has_older(command));
+            let Some(command) = next else { return };
+            self.start(command);
+        }
+    }
+
+    /// Answers a command.
+    fn finish(self: &Rc<Self>, task: TaskKey, lun: Lun, entry: Option<&Entry>, outcome: Outcome) {
+        let completion = Completion {
+            status: outcome.status as u8,
+            sense: outcome.sense.map(|sense| {
+                let d_sense = entry.is_some_and(|entry| entry.unit.descriptor_sense());
+                sense.emit(d_sense).as_ref().into()
+            }),
+            wanted_in: outcome.wanted_in,
+            wanted_out: outcome.wanted_out,
+        };
+        {
+            let Inner { state, outbox } = &mut *self.inner.borrow_mut();
+            state.finish(task, completion, outbox);
+        }
+        if !self.order.borrow().is_empty() {
+            self.start_waiting(lun, task);
+        }
+    }
+
+    /// Lends the state machine and its outbox, and sees that what comes of it is sent.
+    pub(crate) fn with<T>(
+        &self,
+        f: impl FnOnce(&mut iscsi::target::Connection<Segment>, &mut Outbox) -> T,
+    ) -> T {
+        let Inner { state, outbox } = &mut *self.inner.borrow_mut();
+        let result = f(state, outbox);
+        if !outbox.0.is_empty() {
+            self.to_send.notify();
+        }
+        result
+    }
+
+    /// Sees that what is queued is sent.
+    pub(crate) fn kick(&self) {
+        self.with(|_, _| ());
+    }
+
+    /// Whether no more I/O is possible.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.lost.get()
+    }
+
+    /// Whether the task is aborted or gone.
+    pub(crate) fn is_aborted(&self, task: TaskKey) -> bool {
+        self.inner.borrow().state.is_aborted(task)
+    }
+
+    /// Whether the send queue is short enough for more.
+    pub(crate) fn has_room(&self) -> bool {
+        self.sending.get() + self.inner.borrow().outbox.0.len() < self.shared.limits.send_high_water
+    }
+
+    /// Leaves a waker for the task's next data-out.
+    pub(crate) fn wait_for_data(&self, task: TaskKey, waker: &Waker) {
+        let mut waits = self.data_waits.borrow_mut();
+        if waits.len() <= task.slot() {
+            waits.resize_with(task.slot() + 1, || None);
+        }
+        match &mut waits[task.slot()] {
+            Some(old) => old.clone_from(waker),
+            none => *none = Some(waker.clone()),
+        }
+    }
+
+    fn wake_task(&self, task: TaskKey) {
+        let waker = self.data_waits.borrow_mut().get_mut(task.slot()).and_then(Option::take);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    fn wake_all(&self) {
+        let wakers: Vec<_> = self.data_waits.borrow_mut().iter_mut().filter_map(Option::take).collect();
+        wakers.into_iter().for_each(Waker::wake);
+        self.room.notify();
+    }
+
+    /// Aborts tasks, waits until they have ended, and says how many there were.
+    pub(crate) async fn abort(&self, victims: &Victims) -> usize {
+        let mut running = Vec::new();
+        let mut ended = 0;
+        {
+            let Inner { state, outbox } = &mut *self.inner.borrow_mut();
+            let keys: Vec<TaskKey> = state
+                .tasks()
+                .filter(|(_, task)| match victims {
+                    Victims::Tag(itt) => task.itt == *itt,
+                    Victims::All => true,
+                    Victims::Unit(unit) => {
+                        self.session.luns.get(task.lun).is_some_and(|entry| entry.unit.is(unit))
+                    }
+                })
+                .map(|(key, _)| key)
+                .collect();
+            for key in keys {
+                match state.abort(key) {
+                    Abort::Gone => {}
+                    Abort::Ended => ended += 1,
+                    Abort::Running if self.order.borrow_mut().remove(key) => {
+                        // No unit has seen it: it ends here.
+                        state.finish(key, Completion::default(), outbox);
+                        ended += 1;
+                    }
+                    Abort::Running => running.push(key),
+                }
+            }
+        }
+        running.iter().for_each(|key| self.wake_task(*key));
+        self.room.notify();
+        let gone = || running.iter().all(|key| !self.inner.borrow().state.has(*key)).then_some(());
+        self.progress.until(gone).await;
+        ended + running.len()
+    }
+
+    /// Closes the connection now; what is queued is still sent if the peer takes it.
+    pub(crate) fn shut(&self) {
+        self.closing.set(true);
+        self.stop.notify();
+    }
+
+    /// Waits for the end of the connection and of its tasks.
+    pub(crate) async fn ended(&self) {
+        self.progress.until(|| self.over.get().then_some(())).await;
+    }
+
+    /// Gives the connection up.
+    fn lose(&self, error: End) {
+        self.failure.set(Some(error));
+        self.lost.set(true);
+        self.shut();
+    }
+
+    async fn stopped(&self) {
+        self.stop.until(|| self.closing.get().then_some(())).await;
+    }
+
+    /// Receives until the peer closes, breaks the protocol or is lost.
+    async fn receive_loop(self: &Rc<Self>, stream: &TcpStream, cutter: Cutter, early: Vec<u8>) -> End {
+        let mut receiver = Receiver::new(cutter, early);
+        loop {
+            let fed = receiver.feed(stream, |bhs, ahs, data| self.on_pdu(bhs, ahs, data)).await;
+            if let Err(end) = fed {
+                return end;
+            }
+            self.kick();
+            // A peer that does not read what it asked for is not listened to either.
+            self.room.until(|| (self.has_room() || self.is_lost()).then_some(())).await;
+        }
+    }
+
+    /// Sends what is queued, one vectored send at a time, in order.
+    async fn send_loop(self: Rc<Self>, stream: Rc<TcpStream>) {
+        let mut spare = ring::Gather::new();
+        loop {
+            let more = self.to_send.until(|| {
+                let empty = self.inner.borrow().outbox.0.is_empty();
+                match (empty, self.lost.get() || self.closing.get()) {
+                    (_, _) if self.lost.get() => Some(false),
+                    (false, _) => Some(true),
+                    (true, true) => Some(false),
+                    (true, false) => None,
+                }
+            });
+            if !more.await {
+                break;
+            }
+            let gather = std::mem::replace(&mut self.inner.borrow_mut().outbox.0, spare);
+            self.sending.set(gather.len());
+            let (result, gather) = stream.send(gather).await;
+            self.sending.set(0);
+            spare = gather;
+            self.room.notify();
+            if let Err(error) = result {
+                self.lose(error.into());
+            }
+        }
+        // The peer may be gone already.
+        let _ = stream.shutdown(Shutdown::Write);
+    }
+
+    /// Pings an initiator that is silent.
+    async fn ping_loop(self: Rc<Self>) {
+        loop {
+            let Some(at) = self.inner.borrow().state.poll_timeout() else { return };
+            ring::sleep_until(at).await;
+            let result = self.with(|state, outbox| state.handle_timeout(ring::now(), outbox));
+            if let Err(error) = result {
+                return self.lose(error.into());
+            }
+        }
+    }
+}

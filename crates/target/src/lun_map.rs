@@ -1,0 +1,68 @@
+//! Which units one initiator sees, and under which numbers (LUN masking).
+
+use std::sync::Arc;
+
+use device::{ItlNexus, Nexus};
+use iscsi::pdu::Lun;
+
+use crate::Unit;
+use crate::config::{Acl, TargetConfig};
+
+/// One unit as one session sees it.
+#[derive(Debug)]
+pub struct Entry {
+    /// Under which number.
+    pub lun: u16,
+    /// The unit.
+    pub unit: Unit,
+    /// The session's nexus with it.
+    pub nexus: Arc<ItlNexus>,
+}
+
+/// The units of one session, by number.
+#[derive(Debug, Default)]
+pub struct LunMap {
+    entries: Vec<Option<Entry>>,
+}
+
+impl LunMap {
+    /// What `nexus` sees of `target` under `acl`.
+    pub fn new(target: &TargetConfig, acl: Option<&Acl>, nexus: &Arc<Nexus>) -> Self {
+        let mut map = Self::default();
+        match acl.and_then(|acl| acl.luns.as_ref()) {
+            None => {
+                for unit in &target.units {
+                    map.add(unit.lun, &unit.unit, false, nexus);
+                }
+            }
+            Some(luns) => {
+                for seen in luns {
+                    if let Some(unit) = target.units.iter().find(|unit| unit.lun == seen.unit) {
+                        map.add(seen.seen_as, &unit.unit, seen.read_only, nexus);
+                    }
+                }
+            }
+        }
+        map
+    }
+
+    fn add(&mut self, lun: u16, unit: &Unit, read_only: bool, nexus: &Arc<Nexus>) {
+        let at = usize::from(lun);
+        if self.entries.len() <= at {
+            self.entries.resize_with(at + 1, || None);
+        }
+        let nexus = Arc::new(ItlNexus::new(nexus.clone(), read_only));
+        self.entries[at] = Some(Entry { lun, unit: unit.clone(), nexus });
+    }
+
+    /// The unit that `lun` names, if it is a single-level number that exists.
+    #[inline]
+    pub fn get(&self, lun: Lun) -> Option<&Entry> {
+        self.entries.get(usize::from(lun.number()?))?.as_ref()
+    }
+
+    /// All of them, in the order of their numbers.
+    pub fn iter(&self) -> impl Iterator<Item = &Entry> {
+        self.entries.iter().flatten()
+    }
+}

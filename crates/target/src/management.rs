@@ -1,0 +1,195 @@
+//! Task management functions (RFC 7143 §11.5, SAM-5 §7) and logout (§11.14), across connections, sessions and cores.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::{Arc, Weak};
+
+use device::{Command, ItlNexus, ResetKind};
+use disk::unit::AbortTasks;
+use iscsi::pdu::{LogoutReason, LogoutResult, Lun, TaskManagementFunction, TaskManagementResult};
+use iscsi::sn;
+use iscsi::target::{LogoutRequest, TaskManagement};
+use scsi::UnitAttention;
+
+use crate::Unit;
+use crate::connection::{Connection, Victims};
+use crate::server::Shared;
+use crate::session::Session;
+
+/// Does what `request` asks; returns when it has been done.
+pub(crate) async fn run(connection: &Rc<Connection>, request: &TaskManagement) -> TaskManagementResult {
+    use TaskManagementFunction as Function;
+    let Some(function) = Function::from_code(request.function) else {
+        return TaskManagementResult::FunctionRejected;
+    };
+    match function {
+        Function::AbortTask => abort_task(connection, request).await,
+        Function::TaskReassign => TaskManagementResult::ReassignmentNotSupported,
+        // There is no auto contingent allegiance to clear: NormACA is 0.
+        Function::ClearAca => TaskManagementResult::NotSupported,
+        Function::AbortTaskSet | Function::ClearTaskSet | Function::LogicalUnitReset => {
+            let Some(unit) = unit_of(connection, request.lun) else {
+                return TaskManagementResult::LunDoesNotExist;
+            };
+            let own = &connection.session;
+            match function {
+                Function::AbortTaskSet => {
+                    abort_in(own, &Victims::Unit(unit)).await;
+                }
+                Function::ClearTaskSet => clear_task_set(connection, &unit).await,
+                _ => {
+                    for session in connection.shared.registry.of_unit(&unit) {
+                        abort_in(&session, &Victims::Unit(unit.clone())).await;
+                    }
+                    unit.reset(ResetKind::LogicalUnit, Some(own.nexus.id));
+                }
+            }
+            TaskManagementResult::FunctionComplete
+        }
+        Function::TargetWarmReset => reset_target(connection, ResetKind::TargetWarm).await,
+        Function::TargetColdReset => reset_target(connection, ResetKind::TargetCold).await,
+        // RFC 7144's functions come with iSCSIProtocolLevel 2, which this target does not claim.
+        Function::QueryTask
+        | Function::QueryTaskSet
+        | Function::ItNexusReset
+        | Function::QueryAsynchronousEvent => TaskManagementResult::NotSupported,
+    }
+}
+
+/// Whether the sessions of the target end after this function: a cold reset is as a power cycle (RFC 7143 §11.5.1).
+pub(crate) fn ends_sessions(request: &TaskManagement) -> bool {
+    request.function == TaskManagementFunction::TargetColdReset.code()
+}
+
+fn unit_of(connection: &Connection, lun: Lun) -> Option<Unit> {
+    connection.session.luns.get(lun).map(|entry| entry.unit.clone())
+}
+
+/// All sessions with the connection's target.
+fn sessions(connection: &Connection) -> Vec<Arc<Session>> {
+    match &connection.session.target {
+        Some(target) => connection.shared.registry.of_target(target),
+        None => Vec::new(),
+    }
+}
+
+/// Aborts tasks on all connections of a session; says how many there were.
+async fn abort_in(session: &Session, victims: &Victims) -> usize {
+    let mut count = 0;
+    for member in session.connections() {
+        count += member.remote.abort(victims.clone()).await;
+    }
+    count
+}
+
+async fn abort_task(connection: &Rc<Connection>, request: &TaskManagement) -> TaskManagementResult {
+    let victim = Victims::Tag(request.referenced);
+    // Its own connection is the usual place, and needs no message.
+    if connection.abort(&victim).await > 0 || abort_in(&connection.session, &victim).await > 0 {
+        return TaskManagementResult::FunctionComplete;
+    }
+    // A command that has not come yet, though it was sent before this request: it is aborted in advance (§11.5.1).
+    let coming = connection.with(|state, _| {
+        let exp = state.exp_cmd_sn();
+        !sn::lt(request.ref_cmd_sn, exp)
+            && sn::lt(request.ref_cmd_sn, request.cmd_sn)
+            && state.skip(request.ref_cmd_sn)
+    });
+    match coming {
+        true => TaskManagementResult::FunctionComplete,
+        false => TaskManagementResult::TaskDoesNotExist,
+    }
+}
+
+/// SAM-5 §7.4: all tasks of all nexuses; with TAS=0 the others learn of it by a unit attention.
+async fn clear_task_set(connection: &Rc<Connection>, unit: &Unit) {
+    for session in connection.shared.registry.of_unit(unit) {
+        let aborted = abort_in(&session, &Victims::Unit(unit.clone())).await;
+        if aborted > 0 && !Arc::ptr_eq(&session, &connection.session) {
+            for entry in session.luns.iter().filter(|entry| entry.unit.is(unit)) {
+                entry.nexus.establish(UnitAttention::CommandsClearedByAnotherInitiator);
+            }
+        }
+    }
+}
+
+async fn reset_target(connection: &Rc<Connection>, kind: ResetKind) -> TaskManagementResult {
+    let Some(target) = &connection.session.target else {
+        return TaskManagementResult::FunctionRejected;
+    };
+    for session in sessions(connection) {
+        abort_in(&session, &Victims::All).await;
+    }
+    for lun in &target.config.units {
+        lun.unit.reset(kind, Some(connection.session.nexus.id));
+    }
+    if kind == ResetKind::TargetCold {
+        for session in sessions(connection) {
+            if !Arc::ptr_eq(&session, &connection.session) {
+                connection.shared.registry.end(&session).await;
+            }
+        }
+    }
+    TaskManagementResult::FunctionComplete
+}
+
+/// Answers a logout and closes what it asked to be closed.
+pub(crate) async fn logout(connection: Rc<Connection>, request: LogoutRequest) {
+    let others: Vec<_> = connection
+        .session
+        .connections()
+        .into_iter()
+        .filter(|member| member.remote.id != connection.id)
+        .collect();
+    let own = request.cid == connection.cid;
+    let result = match LogoutReason::from_code(request.reason) {
+        Some(LogoutReason::CloseSession) => {
+            for member in &others {
+                member.remote.close().await;
+            }
+            LogoutResult::Success
+        }
+        Some(LogoutReason::CloseConnection) => match others.iter().find(|m| m.cid == request.cid) {
+            _ if own => LogoutResult::Success,
+            Some(member) => {
+                member.remote.close().await;
+                LogoutResult::Success
+            }
+            None => LogoutResult::CidNotFound,
+        },
+        // ErrorRecoveryLevel 0 and 1 have no connection recovery.
+        Some(LogoutReason::RemoveForRecovery) => LogoutResult::RecoveryNotSupported,
+        None => LogoutResult::CleanupFailed,
+    };
+    let ends = matches!(LogoutReason::from_code(request.reason), Some(LogoutReason::CloseSession))
+        || own && result == LogoutResult::Success;
+    if ends {
+        // Commands that came before it are over before it is answered (§11.14).
+        connection.abort(&Victims::All).await;
+    }
+    connection.with(|state, outbox| state.logout_response(&request, result, outbox));
+    if ends {
+        connection.shut();
+    }
+}
+
+/// Aborts the tasks of a nexus that another has preempted (PREEMPT AND ABORT, SPC-4 §5.13.11.2.5).
+pub(crate) struct Preemptor(pub Weak<Shared>);
+
+impl AbortTasks for Preemptor {
+    fn abort(&self, nexus: Arc<ItlNexus>, except: &Command) -> Pin<Box<dyn Future<Output = ()>>> {
+        let shared = self.0.upgrade();
+        // The command that preempts is a task of its own nexus: it must not wait for its own end.
+        let own = Arc::ptr_eq(&nexus, &except.nexus);
+        Box::pin(async move {
+            let Some(shared) = shared.filter(|_| !own) else { return };
+            for session in shared.registry.all() {
+                let entry = session.luns.iter().find(|entry| Arc::ptr_eq(&entry.nexus, &nexus));
+                if let Some(unit) = entry.map(|entry| entry.unit.clone()) {
+                    abort_in(&session, &Victims::Unit(unit)).await;
+                }
+            }
+        })
+    }
+}

@@ -1,0 +1,216 @@
+//! Cutting what a socket delivers into PDUs, with as little copying as can be.
+//!
+//! Whole PDUs are handled where they lie in the receive buffer. A PDU whose data segment has only begun gets a buffer of its
+//! own, aligned, and if much of it is still to come that is received straight into it; so a large write's payload is never
+//! copied in user space.
+
+use iscsi::digest::Crc32c;
+use iscsi::frame::{Cut, Cutter, FrameError, verify_trailer};
+use iscsi::pdu::Bhs;
+use ring::{Buf, BufMut, Destination, Scatter, TcpStream, pool};
+
+use crate::connection::End;
+
+/// Bytes still to come for which a receive of their own is worth a system call.
+const DIRECT: usize = 16 << 10;
+
+/// What has arrived of a PDU that is not whole yet.
+enum Partial {
+    Nothing,
+    /// Some of its header.
+    Header(Vec<u8>),
+    /// Its header, and some of its data segment.
+    Body(Body),
+}
+
+struct Body {
+    bhs: Bhs,
+    ahs: Vec<u8>,
+    /// Data segment, padding and digest.
+    bytes: BufMut,
+    filled: usize,
+    data_len: usize,
+}
+
+/// One connection's incoming stream.
+pub(crate) struct Receiver {
+    cutter: Cutter,
+    partial: Partial,
+    early: Option<Buf>,
+    scatter: Scatter,
+}
+
+impl Receiver {
+    /// A stream cut by `cutter`, of which `early` has been received already.
+    pub(crate) fn new(cutter: Cutter, early: Vec<u8>) -> Self {
+        Self {
+            cutter,
+            partial: Partial::Nothing,
+            early: (!early.is_empty()).then(|| early.into()),
+            scatter: Scatter::new(),
+        }
+    }
+
+    /// Receives once and gives all PDUs that are whole now to `handle`.
+    pub(crate) async fn feed(
+        &mut self,
+        stream: &TcpStream,
+        mut handle: impl FnMut(&Bhs, &[u8], Buf) -> Result<(), End>,
+    ) -> Result<(), End> {
+        if let Partial::Body(body) = &mut self.partial
+            && body.bytes.len() - body.filled >= DIRECT
+        {
+            return self.feed_body(stream, handle).await;
+        }
+        let received = match self.early.take() {
+            Some(early) => early,
+            None => stream.recv_some(usize::MAX).await?.into(),
+        };
+        if received.is_empty() {
+            return Err(End::Closed);
+        }
+        self.take(received, &mut handle)
+    }
+
+    /// Cuts `received` into PDUs.
+    fn take(
+        &mut self,
+        mut received: Buf,
+        handle: &mut impl FnMut(&Bhs, &[u8], Buf) -> Result<(), End>,
+    ) -> Result<(), End> {
+        loop {
+            match std::mem::replace(&mut self.partial, Partial::Nothing) {
+                Partial::Nothing => return self.cut(&received, handle),
+                Partial::Header(header) => {
+                    if self.header(header, &mut received)? {
+                        return Ok(());
+                    }
+                }
+                Partial::Body(mut body) => {
+                    let len = received.len().min(body.bytes.len() - body.filled);
+                    received.split_to(len).copy_to(&mut body.bytes[body.filled..body.filled + len]);
+                    body.filled += len;
+                    if body.filled < body.bytes.len() {
+                        self.partial = Partial::Body(body);
+                        return Ok(());
+                    }
+                    self.whole(body, handle)?;
+                }
+            }
+            if received.is_empty() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Handles the PDUs that are whole, and keeps the beginning of the one that is not.
+    fn cut(
+        &mut self,
+        received: &Buf,
+        handle: &mut impl FnMut(&Bhs, &[u8], Buf) -> Result<(), End>,
+    ) -> Result<(), End> {
+        let bytes = received.as_slice().unwrap_or_default();
+        let mut at = 0;
+        while at < bytes.len() {
+            match self.cutter.cut(&bytes[at..])? {
+                Cut::Pdu { bhs, ahs, data, consumed } => {
+                    let data = match data.is_empty() {
+                        true => Buf::new(),
+                        false => received.slice(at + data.start..at + data.end),
+                    };
+                    handle(bhs, ahs, data)?;
+                    at += consumed;
+                }
+                Cut::Partial { bhs, ahs, data_offset, data_len, trailer } => {
+                    let mut body = Body::new(*bhs, ahs.to_vec(), data_len, trailer)?;
+                    let begun = &bytes[at + data_offset..];
+                    body.bytes[..begun.len()].copy_from_slice(begun);
+                    body.filled = begun.len();
+                    self.partial = Partial::Body(body);
+                    return Ok(());
+                }
+                Cut::NeedMore { .. } => {
+                    self.partial = Partial::Header(bytes[at..].to_vec());
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds to a header that was cut short, until it is whole. True when all of `received` went into it.
+    fn header(&mut self, mut header: Vec<u8>, received: &mut Buf) -> Result<bool, End> {
+        loop {
+            match self.cutter.cut(&header)? {
+                Cut::NeedMore { at_least } => {
+                    let len = received.len().min(at_least.saturating_sub(header.len()));
+                    if len == 0 {
+                        self.partial = Partial::Header(header);
+                        return Ok(true);
+                    }
+                    let start = header.len();
+                    header.resize(start + len, 0);
+                    received.split_to(len).copy_to(&mut header[start..]);
+                }
+                Cut::Partial { bhs, ahs, data_len, trailer, .. } => {
+                    self.partial = Partial::Body(Body::new(*bhs, ahs.to_vec(), data_len, trailer)?);
+                    return Ok(false);
+                }
+                // Only a header without data gets here whole: no byte of a data segment is added above.
+                Cut::Pdu { bhs, ahs, .. } => {
+                    self.partial = Partial::Body(Body::new(*bhs, ahs.to_vec(), 0, 0)?);
+                    return Ok(false);
+                }
+            }
+        }
+    }
+
+    /// A PDU with a buffer of its own is complete.
+    fn whole(
+        &self,
+        mut body: Body,
+        handle: &mut impl FnMut(&Bhs, &[u8], Buf) -> Result<(), End>,
+    ) -> Result<(), End> {
+        if self.cutter.data_digest && body.data_len > 0 {
+            let mut digest = Crc32c::new();
+            digest.update(&body.bytes[..body.data_len]);
+            if !verify_trailer(digest, &body.bytes[body.data_len..]) {
+                let (ahs_len, consumed) = (body.ahs.len(), 0);
+                return Err(FrameError::DataDigest { bhs: body.bhs, ahs_len, consumed }.into());
+            }
+        }
+        body.bytes.truncate(body.data_len);
+        handle(&body.bhs, &body.ahs, body.bytes.freeze())
+    }
+
+    /// Receives the rest of a large data segment into its place.
+    async fn feed_body(
+        &mut self,
+        stream: &TcpStream,
+        mut handle: impl FnMut(&Bhs, &[u8], Buf) -> Result<(), End>,
+    ) -> Result<(), End> {
+        let Partial::Body(Body { bhs, ahs, bytes, filled, data_len }) =
+            std::mem::replace(&mut self.partial, Partial::Nothing)
+        else {
+            return Ok(());
+        };
+        let rest = bytes.len() - filled;
+        self.scatter.push(Destination::from_offset(bytes, filled));
+        let (result, scatter) = stream.recv_into(std::mem::take(&mut self.scatter), rest).await;
+        self.scatter = scatter;
+        if result? < rest {
+            return Err(End::Closed);
+        }
+        let bytes = self.scatter.take().into_iter().next().and_then(Destination::into_buf);
+        let bytes = bytes.ok_or(End::NoBuffers)?;
+        let filled = bytes.len();
+        self.whole(Body { bhs, ahs, bytes, filled, data_len }, &mut handle)
+    }
+}
+
+impl Body {
+    fn new(bhs: Bhs, ahs: Vec<u8>, data_len: usize, trailer: usize) -> Result<Self, End> {
+        let bytes = pool::alloc(data_len + trailer).ok_or(End::NoBuffers)?;
+        Ok(Self { bhs, ahs, bytes, filled: 0, data_len })
+    }
+}

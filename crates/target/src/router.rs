@@ -1,0 +1,92 @@
+//! What a target answers itself: REPORT LUNS, and everything for units that do not exist.
+
+use device::{Cdb, Outcome, TaskAttribute};
+use iscsi::pdu::Lun;
+use scsi::{Sense, UnitAttention};
+
+use crate::lun_map::Entry;
+use crate::session::Session;
+
+const INQUIRY: u8 = 0x12;
+const REQUEST_SENSE: u8 = 0x03;
+const REPORT_LUNS: u8 = 0xa0;
+
+/// PERIPHERAL QUALIFIER 011b and DEVICE TYPE 1Fh: there is no unit and can be none (SPC-4 §6.6.2).
+const NO_UNIT: u8 = 0x7f;
+
+/// The answer to a command that no unit gets to see: its data-in and its outcome.
+pub(crate) fn answer(session: &Session, entry: Option<&Entry>, cdb: &Cdb) -> Option<(Vec<u8>, Outcome)> {
+    let cdb_bytes = cdb.bytes();
+    match (cdb.opcode(), entry) {
+        (REPORT_LUNS, _) => Some(report_luns(session, entry, cdb_bytes)),
+        (_, Some(_)) => None,
+        (INQUIRY, None) => Some(match cdb_bytes[1] & 1 {
+            0 => limited(absent_inquiry(), u16::from_be_bytes([cdb_bytes[3], cdb_bytes[4]]).into()),
+            _ => (Vec::new(), Sense::invalid_field_in_cdb(1, Some(0)).into()),
+        }),
+        (REQUEST_SENSE, None) => {
+            let sense = Sense::logical_unit_not_supported();
+            let bytes = if cdb_bytes[1] & 1 == 0 { sense.emit_fixed() } else { sense.emit_descriptor() };
+            Some(limited(bytes.to_vec(), cdb_bytes[4].into()))
+        }
+        (_, None) => Some((Vec::new(), Sense::logical_unit_not_supported().into())),
+    }
+}
+
+/// SPC-4 §6.33.
+fn report_luns(session: &Session, entry: Option<&Entry>, cdb: &[u8]) -> (Vec<u8>, Outcome) {
+    if cdb.len() < 12 {
+        return (Vec::new(), Sense::invalid_opcode().into());
+    }
+    let ordinary = || session.luns.iter().filter_map(|entry| Lun::new(entry.lun));
+    let luns: Vec<Lun> = match cdb[2] {
+        // Without, or with, well-known units; of this kind there is only the one asked here.
+        0x00 | 0x10 | 0x11 => ordinary().collect(),
+        0x01 => vec![Lun::REPORT_LUNS],
+        0x02 => std::iter::once(Lun::REPORT_LUNS).chain(ordinary()).collect(),
+        0x12 => Vec::new(),
+        _ => return (Vec::new(), Sense::invalid_field_in_cdb(2, None).into()),
+    };
+    let room = u32::from_be_bytes([cdb[6], cdb[7], cdb[8], cdb[9]]);
+    if room < 16 {
+        return (Vec::new(), Sense::invalid_field_in_cdb(6, None).into());
+    }
+    // The initiator has now learnt what the unit attention wanted to tell it (SPC-4 §6.33.1).
+    if let Some(entry) = entry {
+        entry.nexus.clear_attention(UnitAttention::ReportedLunsDataHasChanged);
+    }
+    let mut data = Vec::with_capacity(8 + 8 * luns.len());
+    data.extend_from_slice(&(8 * luns.len() as u32).to_be_bytes());
+    data.extend_from_slice(&[0; 4]);
+    luns.iter().for_each(|lun| data.extend_from_slice(&lun.0));
+    limited(data, room as usize)
+}
+
+fn absent_inquiry() -> Vec<u8> {
+    let mut data = vec![0; 36];
+    data[0] = NO_UNIT;
+    data[2] = 6; // SPC-4
+    data[3] = 2; // RESPONSE DATA FORMAT
+    data[4] = 31; // ADDITIONAL LENGTH
+    data[8..16].copy_from_slice(b"STAG    ");
+    data[16..32].copy_from_slice(b"NO LOGICAL UNIT ");
+    data[32..36].copy_from_slice(b"    ");
+    data
+}
+
+/// Data cut to the ALLOCATION LENGTH, which is no error (SPC-4 §4.2.5.6).
+fn limited(mut data: Vec<u8>, room: usize) -> (Vec<u8>, Outcome) {
+    data.truncate(room);
+    let outcome = Outcome::read(data.len() as u64);
+    (data, outcome)
+}
+
+/// The task attribute of RFC 7143 §11.3.1's ATTR field; untagged and unknown ones are SIMPLE.
+pub(crate) fn attribute(code: u8) -> TaskAttribute {
+    match code {
+        2 => TaskAttribute::Ordered,
+        3 => TaskAttribute::HeadOfQueue,
+        4 => TaskAttribute::Aca,
+        _ => TaskAttribute::Simple,
+    }
+}

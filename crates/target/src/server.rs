@@ -1,0 +1,308 @@
+//! A running server: its cores, its portals, and the connections that come in.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use iscsi::discovery::{Record, SendTargets, TargetAddress};
+use iscsi::name;
+use iscsi::pdu::AsyncEvent;
+use iscsi::text::TextBuf;
+use ring::{Cores, Handle, TcpListener, TcpStream};
+
+use crate::config::{Auth, Limits, ServerConfig};
+use crate::connection::{ConnectionId, End};
+use crate::login::{self, LoginFailure};
+use crate::management::Preemptor;
+use crate::node::Target;
+use crate::session::Registry;
+
+/// What all cores share. Changed by atomics, or behind the registry's mutex.
+pub(crate) struct Shared {
+    pub targets: Vec<Arc<Target>>,
+    pub registry: Registry,
+    pub limits: Limits,
+    pub discovery_auth: Auth,
+    portals: Vec<BoundPortal>,
+    cores: Vec<CoreLoad>,
+    connections: AtomicUsize,
+    logins: AtomicUsize,
+    next_connection: AtomicU64,
+    stopping: AtomicBool,
+}
+
+/// A portal as it listens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BoundPortal {
+    /// The address, with the port that was really taken.
+    pub address: SocketAddr,
+    /// Target portal group tag.
+    pub group: u16,
+}
+
+struct CoreLoad {
+    handle: Handle,
+    connections: AtomicUsize,
+}
+
+impl Shared {
+    /// The target with this name.
+    pub(crate) fn target(&self, wanted: &str) -> Option<&Arc<Target>> {
+        self.targets.iter().find(|target| name::eq(&target.config.name, wanted))
+    }
+
+    /// Whether the server lets nobody in any more.
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+
+    /// A number for a new connection.
+    pub(crate) fn connection_id(&self) -> ConnectionId {
+        ConnectionId(self.next_connection.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// The answer to SendTargets (RFC 7143 Appendix C) from `initiator`, who came through `local`.
+    pub(crate) fn send_targets(
+        &self,
+        wanted: SendTargets<'_>,
+        initiator: &str,
+        own: Option<&Target>,
+        local: SocketAddr,
+        out: &mut TextBuf,
+    ) {
+        for target in &self.targets {
+            let named = match wanted {
+                SendTargets::All => own.is_none(),
+                SendTargets::This => own.is_some_and(|own| own.config.name == target.config.name),
+                SendTargets::Named(wanted) => name::eq(&target.config.name, wanted),
+            };
+            if !named || target.acl(initiator).is_none() {
+                continue;
+            }
+            let portals = self.portals.iter().filter(|portal| target.serves(portal.group));
+            let addresses = portals
+                .map(|portal| {
+                    // A wildcard is no address to connect to: what the initiator used is.
+                    let mut address = portal.address;
+                    if address.ip().is_unspecified() {
+                        address.set_ip(local.ip().to_canonical());
+                    }
+                    TargetAddress::new(address, portal.group)
+                })
+                .collect();
+            Record { name: target.config.name.clone(), addresses }.put(out);
+        }
+    }
+}
+
+/// A server that runs until it is told to stop.
+pub struct Server {
+    shared: Arc<Shared>,
+    cores: Cores,
+}
+
+impl Server {
+    /// Binds the portals, starts the cores and lets initiators in.
+    ///
+    /// # Errors
+    /// When an address cannot be bound, or a core has no io_uring.
+    pub fn start(config: ServerConfig) -> io::Result<Self> {
+        let count = if config.cores == 0 { ring::available_cores().len() } else { config.cores };
+        let ring_config = ring::Config {
+            spin_us: config.spin_us,
+            pool_bytes: config.pool_bytes,
+            ..ring::Config::default()
+        };
+        let cores = Cores::start(count, ring_config)?;
+        let mut listeners = Vec::new();
+        let mut portals = Vec::new();
+        for portal in &config.portals {
+            let listener = std::net::TcpListener::bind(portal.listen)
+                .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", portal.listen)))?;
+            portals.push(BoundPortal { address: listener.local_addr()?, group: portal.group });
+            listeners.push(listener);
+        }
+        let handles = cores.handles().to_vec();
+        let shared = Arc::new(Shared {
+            targets: config.targets.into_iter().map(Target::new).collect(),
+            registry: Registry::default(),
+            limits: config.limits,
+            discovery_auth: config.discovery_auth,
+            portals: portals.clone(),
+            cores: handles
+                .iter()
+                .map(|handle| CoreLoad { handle: *handle, connections: AtomicUsize::new(0) })
+                .collect(),
+            connections: AtomicUsize::new(0),
+            logins: AtomicUsize::new(0),
+            next_connection: AtomicU64::new(1),
+            stopping: AtomicBool::new(false),
+        });
+        let preemptor = Arc::new(Preemptor(Arc::downgrade(&shared)));
+        let mut groups: Vec<u16> = shared.portals.iter().map(|portal| portal.group).collect();
+        groups.sort_unstable();
+        groups.dedup();
+        for target in &shared.targets {
+            let ports: Vec<u16> = groups.iter().copied().filter(|group| target.serves(*group)).collect();
+            for lun in &target.config.units {
+                lun.unit.connect(preemptor.clone(), &ports);
+            }
+        }
+        for (at, (listener, portal)) in listeners.into_iter().zip(portals).enumerate() {
+            let shared = shared.clone();
+            handles[at % handles.len()]
+                .run(move || listen(listener, portal, shared))
+                .map_err(io::Error::other)?;
+        }
+        Ok(Self { shared, cores })
+    }
+
+    /// The portals, with the ports that were really taken.
+    pub fn portals(&self) -> &[BoundPortal] {
+        &self.shared.portals
+    }
+
+    /// Sessions that are logged in.
+    pub fn sessions(&self) -> usize {
+        self.shared.registry.all().len()
+    }
+
+    /// Lets nobody in any more, asks the initiators to log out, gives them `grace` to do so, closes what is left and flushes
+    /// every unit.
+    ///
+    /// # Errors
+    /// The first unit that could not be flushed.
+    pub fn stop(self, grace: Duration) -> io::Result<()> {
+        self.shared.stopping.store(true, Ordering::Release);
+        let shared = self.shared.clone();
+        let (done, wait) = std::sync::mpsc::channel();
+        let wound_down = self.shared.cores[0].handle.run(move || async move {
+            // Only a caller that has vanished does not listen.
+            let _ = done.send(wind_down(&shared, grace).await);
+        });
+        let result = match (wound_down, wait.recv()) {
+            (Ok(()), Ok(result)) => result,
+            _ => Err(io::Error::other("a core has ended before its time")),
+        };
+        self.cores.stop();
+        result.and(self.cores.join())
+    }
+}
+
+async fn wind_down(shared: &Arc<Shared>, grace: Duration) -> io::Result<()> {
+    let seconds = u16::try_from(grace.as_secs()).unwrap_or(u16::MAX).max(1);
+    for session in shared.registry.all() {
+        for member in session.connections() {
+            // Parameter3: the time in which to log out (RFC 7143 §11.9.1).
+            member.remote.announce(AsyncEvent::LogoutRequest, [0, 0, seconds]);
+        }
+    }
+    let deadline = ring::now() + grace;
+    while !shared.registry.all().is_empty() && ring::now() < deadline {
+        ring::sleep(Duration::from_millis(20)).await;
+    }
+    for session in shared.registry.all() {
+        shared.registry.end(&session).await;
+    }
+    let mut result = Ok(());
+    for target in &shared.targets {
+        for lun in &target.config.units {
+            if let Err(error) = lun.unit.flush().await {
+                let error = io::Error::other(format!("{} LUN {}: {error}", target.config.name, lun.lun));
+                tracing::error!(%error, "could not be flushed");
+                result = result.and(Err(error));
+            }
+        }
+    }
+    result
+}
+
+/// Accepts on one portal and hands each connection to the core that has the fewest.
+async fn listen(listener: std::net::TcpListener, portal: BoundPortal, shared: Arc<Shared>) {
+    let mut listener = match TcpListener::from_fd(listener.into()) {
+        Ok(listener) => listener,
+        Err(error) => return tracing::error!(%error, portal = %portal.address, "cannot listen"),
+    };
+    while !shared.is_stopping() {
+        let accepted = listener.accept().await.and_then(|stream| Ok((stream.peer_addr()?, stream.into_fd())));
+        let (peer, socket) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                // Out of descriptors or memory: what exists goes on, new ones wait in the backlog.
+                tracing::warn!(%error, portal = %portal.address, "accept failed");
+                ring::sleep(Duration::from_millis(50)).await;
+                continue;
+            }
+        };
+        let limits = &shared.limits;
+        if shared.connections.load(Ordering::Relaxed) >= limits.connections
+            || shared.logins.load(Ordering::Relaxed) >= limits.logins
+        {
+            tracing::debug!(%peer, "too many connections");
+            continue;
+        }
+        let Some(load) = shared.cores.iter().min_by_key(|core| core.connections.load(Ordering::Relaxed))
+        else {
+            return;
+        };
+        load.connections.fetch_add(1, Ordering::Relaxed);
+        shared.connections.fetch_add(1, Ordering::Relaxed);
+        shared.logins.fetch_add(1, Ordering::Relaxed);
+        let index = shared.cores.iter().position(|core| std::ptr::eq(core, load)).unwrap_or(0);
+        let moved = shared.clone();
+        let moved_on = load.handle.run(move || async move {
+            let shared = moved;
+            let core = shared.cores[index].handle;
+            serve(socket, peer, portal.group, core, &shared).await;
+            shared.cores[index].connections.fetch_sub(1, Ordering::Relaxed);
+            shared.connections.fetch_sub(1, Ordering::Relaxed);
+        });
+        if moved_on.is_err() {
+            return;
+        }
+    }
+}
+
+/// One connection, from accept to its end.
+async fn serve(
+    socket: std::os::fd::OwnedFd,
+    peer: SocketAddr,
+    group: u16,
+    core: Handle,
+    shared: &Arc<Shared>,
+) {
+    let logged_in = async {
+        let stream = TcpStream::from_fd(socket)?;
+        stream.set_nodelay(true)?;
+        let dialog = login::run(&stream, peer, group, shared, core);
+        match ring::timeout(shared.limits.login_timeout, dialog).await {
+            Ok(result) => Ok((stream, result?)),
+            Err(_) => Err(LoginFailure::TimedOut),
+        }
+    }
+    .await;
+    shared.logins.fetch_sub(1, Ordering::Relaxed);
+    let (stream, logged_in) = match logged_in {
+        Ok(logged_in) => logged_in,
+        Err(error) => return tracing::info!(%peer, %error, "no login"),
+    };
+    let Ok(local) = stream.local_addr() else {
+        return shared.registry.leave(&logged_in.session, logged_in.id);
+    };
+    let (connection, cutter, early) = login::full_feature(logged_in, local, shared);
+    let (session, id) = (connection.session.clone(), connection.id);
+    let end = connection.run(stream, cutter, early).await;
+    // At ErrorRecoveryLevel 0 a connection that is lost takes its session along (RFC 7143 §7.1.4.1).
+    if !matches!(end, End::Closed) && session.connections().len() > 1 {
+        for member in session.connections() {
+            if member.remote.id != id {
+                member.remote.shut();
+            }
+        }
+    }
+    shared.registry.leave(&session, id);
+    connection.bury();
+    tracing::info!(%peer, initiator = session.port.initiator, tsih = session.tsih, %end, "connection ended");
+}

@@ -1,0 +1,242 @@
+//! Sessions, and the registry of all of them.
+//!
+//! A session is shared by its connections on whatever cores they are. Everything in it that changes is behind a mutex that is
+//! taken at login, logout and task management only; the command window has its own.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use device::{Nexus, NexusId};
+use iscsi::keys::Params;
+use iscsi::pdu::Isid;
+use iscsi::target::{Cid, CommandWindow};
+
+use crate::Unit;
+use crate::connection::{ConnectionId, Remote};
+use crate::lun_map::LunMap;
+use crate::node::Target;
+
+/// One session: an I_T nexus and its connections.
+pub(crate) struct Session {
+    /// Target Session Identifying Handle, never 0.
+    pub tsih: u16,
+    /// Which session of its initiator.
+    pub port: PortName,
+    /// The nexus.
+    pub nexus: Arc<Nexus>,
+    /// The target; `None` in a discovery session.
+    pub target: Option<Arc<Target>>,
+    /// What it sees.
+    pub luns: LunMap,
+    /// The command window, when the session may have several connections.
+    pub window: Option<Arc<Mutex<CommandWindow>>>,
+    /// What its leading login negotiated.
+    pub params: Params,
+    members: Mutex<Members>,
+}
+
+/// The connections of a session.
+#[derive(Default)]
+struct Members {
+    list: Vec<Member>,
+    /// Set once: the session takes no new connection.
+    ending: bool,
+}
+
+/// One connection of a session, as others reach it.
+#[derive(Clone)]
+pub(crate) struct Member {
+    /// Its CID.
+    pub cid: Cid,
+    /// Where it is.
+    pub remote: Remote,
+}
+
+/// What names a session for reinstatement (RFC 7143 §6.3.5): the initiator port and the target port.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct PortName {
+    /// The initiator's name.
+    pub initiator: String,
+    /// Its ISID.
+    pub isid: Isid,
+    /// The target's name; empty for discovery.
+    pub target: String,
+    /// Target portal group.
+    pub group: u16,
+}
+
+impl Session {
+    fn members(&self) -> MutexGuard<'_, Members> {
+        self.members.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Its connections now.
+    pub(crate) fn connections(&self) -> Vec<Member> {
+        self.members().list.clone()
+    }
+
+    /// Adds a connection. False when the session is ending, has that CID, or has as many as it may.
+    pub(crate) fn join(&self, member: Member) -> bool {
+        let mut members = self.members();
+        let fits = !members.ending
+            && members.list.len() < usize::from(self.params.max_connections)
+            && members.list.iter().all(|other| other.cid != member.cid);
+        if fits {
+            members.list.push(member);
+        }
+        fits
+    }
+
+    /// Removes a connection. True when it was the last: the session is over.
+    fn leave(&self, id: ConnectionId) -> bool {
+        let mut members = self.members();
+        members.list.retain(|member| member.remote.id != id);
+        let last = members.list.is_empty();
+        members.ending |= last;
+        last
+    }
+
+    /// Whether it takes no new connection any more.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.members().ending
+    }
+
+    /// Refuses new connections from now on and says which there are.
+    fn end(&self) -> Vec<Member> {
+        let mut members = self.members();
+        members.ending = true;
+        members.list.clone()
+    }
+}
+
+/// All sessions of the server.
+#[derive(Default)]
+pub(crate) struct Registry {
+    sessions: Mutex<Sessions>,
+    next_nexus: AtomicU64,
+}
+
+#[derive(Default)]
+struct Sessions {
+    by_tsih: HashMap<u16, Arc<Session>>,
+    by_port: HashMap<PortName, u16>,
+    last_tsih: u16,
+}
+
+/// What a new session is made of.
+pub(crate) struct NewSession {
+    pub port: PortName,
+    pub nexus: Arc<Nexus>,
+    pub target: Option<Arc<Target>>,
+    pub luns: LunMap,
+    pub window: Option<Arc<Mutex<CommandWindow>>>,
+    pub params: Params,
+}
+
+impl Registry {
+    fn sessions(&self) -> MutexGuard<'_, Sessions> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A number for a new nexus.
+    pub(crate) fn nexus_id(&self) -> NexusId {
+        NexusId(self.next_nexus.fetch_add(1, Ordering::Relaxed) + 1)
+    }
+
+    /// A free TSIH, reserved for nobody yet; `None` when there are `limit` sessions.
+    pub(crate) fn free_tsih(&self, limit: usize) -> Option<u16> {
+        let mut sessions = self.sessions();
+        if sessions.by_tsih.len() >= limit.min(usize::from(u16::MAX - 1)) {
+            return None;
+        }
+        loop {
+            sessions.last_tsih = sessions.last_tsih.wrapping_add(1).max(1);
+            if !sessions.by_tsih.contains_key(&sessions.last_tsih) {
+                return Some(sessions.last_tsih);
+            }
+        }
+    }
+
+    /// The session with this TSIH.
+    pub(crate) fn find(&self, tsih: u16) -> Option<Arc<Session>> {
+        self.sessions().by_tsih.get(&tsih).cloned()
+    }
+
+    /// The session of this port, which a login with TSIH 0 reinstates.
+    pub(crate) fn of_port(&self, port: &PortName) -> Option<Arc<Session>> {
+        let sessions = self.sessions();
+        sessions.by_port.get(port).and_then(|tsih| sessions.by_tsih.get(tsih)).cloned()
+    }
+
+    /// All sessions with `target`.
+    pub(crate) fn of_target(&self, target: &Arc<Target>) -> Vec<Arc<Session>> {
+        let of = |session: &&Arc<Session>| session.target.as_ref().is_some_and(|t| Arc::ptr_eq(t, target));
+        self.sessions().by_tsih.values().filter(of).cloned().collect()
+    }
+
+    /// All sessions that see `unit`, through whatever target.
+    pub(crate) fn of_unit(&self, unit: &Unit) -> Vec<Arc<Session>> {
+        let sees = |session: &Arc<Session>| session.luns.iter().any(|entry| entry.unit.is(unit));
+        let mut all = self.all();
+        all.retain(sees);
+        all
+    }
+
+    /// All sessions.
+    pub(crate) fn all(&self) -> Vec<Arc<Session>> {
+        self.sessions().by_tsih.values().cloned().collect()
+    }
+
+    /// Enters a session under `tsih` with its first connection, and attaches it to its units. `None` when the port got
+    /// a session, or the TSIH was taken, in the meantime.
+    pub(crate) fn add(&self, tsih: u16, new: NewSession, first: Member) -> Option<Arc<Session>> {
+        let session = Arc::new(Session {
+            tsih,
+            port: new.port,
+            nexus: new.nexus,
+            target: new.target,
+            luns: new.luns,
+            window: new.window,
+            params: new.params,
+            members: Mutex::new(Members { list: vec![first], ending: false }),
+        });
+        let mut sessions = self.sessions();
+        let taken = session.target.is_some() && sessions.by_port.contains_key(&session.port);
+        if taken || sessions.by_tsih.contains_key(&tsih) {
+            return None;
+        }
+        // Discovery sessions do not reinstate each other: tools use one ISID for all that they run side by side.
+        if session.target.is_some() {
+            sessions.by_port.insert(session.port.clone(), tsih);
+        }
+        sessions.by_tsih.insert(tsih, session.clone());
+        drop(sessions);
+        for entry in session.luns.iter() {
+            entry.unit.attach(&entry.nexus);
+        }
+        Some(session)
+    }
+
+    /// A connection has ended and its tasks too. The last one takes the session with it.
+    pub(crate) fn leave(&self, session: &Arc<Session>, id: ConnectionId) {
+        if !session.leave(id) {
+            return;
+        }
+        for entry in session.luns.iter() {
+            entry.unit.detach(session.nexus.id);
+        }
+        let mut sessions = self.sessions();
+        if session.target.is_some() {
+            sessions.by_port.remove(&session.port);
+        }
+        sessions.by_tsih.remove(&session.tsih);
+    }
+
+    /// Closes all connections of a session and waits until they have ended, and the session with them.
+    pub(crate) async fn end(&self, session: &Arc<Session>) {
+        for member in session.end() {
+            member.remote.close().await;
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! The kinds of logical units that a target can hold.
+
+use std::sync::Arc;
+
+use device::{Command, DataMover, Execution, ItlNexus, LogicalUnit, NexusId, ResetKind};
+use disk::unit::{AbortTasks, DiskUnit};
+
+/// A logical unit of any kind. An enum, not a trait object, so that the data path makes no virtual call.
+#[derive(Clone)]
+pub enum Unit {
+    /// A SCSI disk.
+    Disk(Arc<DiskUnit>),
+}
+
+impl std::fmt::Debug for Unit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Disk(_) => f.write_str("Disk"),
+        }
+    }
+}
+
+impl Unit {
+    /// See [`LogicalUnit::execute`].
+    #[inline]
+    pub fn execute<M: DataMover + 'static>(&self, command: Command, mover: M) -> Execution<M> {
+        match self {
+            Self::Disk(unit) => unit.execute(command, mover),
+        }
+    }
+
+    /// See [`LogicalUnit::device_type`].
+    pub fn device_type(&self) -> u8 {
+        match self {
+            Self::Disk(unit) => unit.device_type(),
+        }
+    }
+
+    /// See [`LogicalUnit::attach`].
+    pub fn attach(&self, nexus: &Arc<ItlNexus>) {
+        match self {
+            Self::Disk(unit) => unit.attach(nexus),
+        }
+    }
+
+    /// See [`LogicalUnit::detach`].
+    pub fn detach(&self, nexus: NexusId) {
+        match self {
+            Self::Disk(unit) => unit.detach(nexus),
+        }
+    }
+
+    /// See [`LogicalUnit::reset`].
+    pub fn reset(&self, kind: ResetKind, by: Option<NexusId>) {
+        match self {
+            Self::Disk(unit) => unit.reset(kind, by),
+        }
+    }
+
+    /// Whether `other` is this very unit.
+    pub fn is(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Disk(a), Self::Disk(b)) => Arc::ptr_eq(a, b),
+        }
+    }
+
+    /// Tells the unit who aborts tasks for it, and through which target ports it is reached.
+    pub(crate) fn connect(&self, aborter: Arc<dyn AbortTasks>, ports: &[u16]) {
+        match self {
+            Self::Disk(unit) => {
+                unit.set_aborter(aborter);
+                unit.set_target_ports(ports);
+            }
+        }
+    }
+
+    /// Whether sense data goes out in descriptor format (D_SENSE of the Control mode page).
+    pub fn descriptor_sense(&self) -> bool {
+        match self {
+            Self::Disk(unit) => unit.descriptor_sense(),
+        }
+    }
+
+    /// Everything that was acknowledged is on the medium when this returns.
+    ///
+    /// # Errors
+    /// The medium's.
+    pub async fn flush(&self) -> std::io::Result<()> {
+        match self {
+            Self::Disk(unit) => unit.store().sync().await.map_err(std::io::Error::other),
+        }
+    }
+}

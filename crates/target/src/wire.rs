@@ -1,0 +1,52 @@
+//! The ring's buffers as the iSCSI state machine's payloads, and a vectored send as the place that its PDUs go to.
+
+use iscsi::digest::{Crc32c, DigestBytes};
+use iscsi::target::{Payload, Sink};
+use ring::{Buf, Gather};
+
+/// A payload on its way through a connection.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Segment(pub Buf);
+
+impl Payload for Segment {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn split_to(&mut self, n: usize) -> Self {
+        Self(self.0.split_to(n))
+    }
+
+    fn with_digest(self) -> (Self, DigestBytes) {
+        // A region's bytes may change between the digest and the send; what is digested must be what is sent.
+        let stable = match self.0.is_region() {
+            false => self.0,
+            true => match self.0.stable() {
+                Some(copy) => copy.into(),
+                None => self.0.to_vec().into(),
+            },
+        };
+        let mut digest = Crc32c::new();
+        stable.for_each_slice(|bytes| digest.update(bytes));
+        digest.pad(stable.len());
+        (Self(stable), digest.finish())
+    }
+
+    fn to_vec(&self) -> Vec<u8> {
+        self.0.to_vec()
+    }
+}
+
+/// What a connection has to send next.
+#[derive(Default)]
+pub(crate) struct Outbox(pub Gather);
+
+impl Sink<Segment> for Outbox {
+    fn bytes(&mut self, bytes: &[u8]) {
+        self.0.push_copy(bytes);
+    }
+
+    fn payload(&mut self, payload: Segment) {
+        self.0.push(payload.0);
+    }
+}

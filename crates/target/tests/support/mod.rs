@@ -1,0 +1,248 @@
+//! A blocking initiator for tests: it sends the PDUs that a test makes and shows what comes back.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::time::Duration;
+
+use disk::store::MemoryStore;
+use disk::unit::{DiskOptions, DiskUnit, Registry};
+use iscsi::frame::{Cut, Cutter};
+use iscsi::keys::Offer;
+use iscsi::login::initiator::{Config, Established, InitiatorLogin, Step};
+use iscsi::pdu::{Bhs, Isid, Lun, ScsiCommand, TaskAttribute};
+use stag_target::config::{Auth, Limits, LunConfig, Portal, ServerConfig, TargetConfig};
+use stag_target::{Server, Unit};
+
+pub const IQN: &str = "iqn.2026-01.org.example:test";
+pub const BLOCKS: usize = 8192;
+
+/// A server with one memory disk of 4 MiB under LUN 0 and another under LUN 3.
+pub fn server(change: impl FnOnce(&mut ServerConfig)) -> Server {
+    let unit = |name: &str| {
+        let store = Arc::new(MemoryStore::new(BLOCKS as u64 * 512, false).expect("memory"));
+        let options = DiskOptions::default().with_identity(name);
+        Unit::Disk(DiskUnit::new(store, options, &Registry::new()).expect("a disk"))
+    };
+    let mut config = ServerConfig {
+        portals: vec![Portal { listen: "127.0.0.1:0".parse().expect("an address"), group: 1 }],
+        targets: vec![TargetConfig {
+            name: IQN.into(),
+            alias: "test".into(),
+            groups: vec![],
+            auth: Auth::None,
+            units: vec![LunConfig { lun: 0, unit: unit("a") }, LunConfig { lun: 3, unit: unit("b") }],
+            acls: None,
+        }],
+        discovery_auth: Auth::None,
+        limits: Limits { login_timeout: Duration::from_secs(2), ..Limits::default() },
+        cores: 2,
+        spin_us: 0,
+        pool_bytes: 64 << 20,
+    };
+    change(&mut config);
+    Server::start(config).expect("the server starts")
+}
+
+pub fn address(server: &Server) -> SocketAddr {
+    server.portals()[0].address
+}
+
+/// One PDU as it came.
+pub struct Pdu {
+    pub bhs: Bhs,
+    pub data: Vec<u8>,
+}
+
+/// One connection of an initiator.
+pub struct Client {
+    pub stream: TcpStream,
+    input: Vec<u8>,
+    cutter: Cutter,
+    pub session: Option<Established>,
+    pub cmd_sn: u32,
+    itt: u32,
+}
+
+impl Client {
+    /// Connects, and does no more.
+    pub fn connect(to: SocketAddr) -> Self {
+        let stream = TcpStream::connect(to).expect("the portal listens");
+        stream.set_read_timeout(Some(Duration::from_secs(10))).expect("a timeout can be set");
+        let cutter =
+            Cutter { header_digest: false, data_digest: false, max_data_segment: 1 << 24, max_ahs: 0 };
+        Self { stream, input: Vec::new(), cutter, session: None, cmd_sn: 1, itt: 100 }
+    }
+
+    /// What a login as initiator `number` asks for.
+    pub fn config(number: u8) -> Config {
+        Config {
+            initiator: format!("iqn.2026-01.org.example:client{number}"),
+            target: Some(IQN.into()),
+            isid: Isid([0x80, 0, 0, number, 0, 0]),
+            cmd_sn: 1,
+            alias: None,
+            tsih: 0,
+            cid: 0,
+            itt: 1,
+            chap: None,
+            offer: Offer::default(),
+            session: None,
+            skip_security: true,
+        }
+    }
+
+    /// Connects and logs in.
+    pub fn login(to: SocketAddr, config: Config) -> Self {
+        let mut client = Self::connect(to);
+        client.log_in(config).expect("the login succeeds");
+        client
+    }
+
+    /// Logs in, or says why not.
+    pub fn log_in(&mut self, config: Config) -> Result<(), String> {
+        let mut login = InitiatorLogin::new(config);
+        let mut request = login.start();
+        loop {
+            self.send(request.header.into(), &request.data);
+            let reply = self.receive().ok_or("the target closed the connection")?;
+            match login.handle(reply.bhs.as_login_response(), &reply.data).map_err(|e| e.to_string())? {
+                Step::Send(next) => request = next,
+                Step::Done(established) => {
+                    self.cmd_sn = established.exp_cmd_sn;
+                    self.session = Some(*established);
+                    return Ok(());
+                }
+                other => return Err(format!("{other:?}")),
+            }
+        }
+    }
+
+    /// Sends one PDU.
+    pub fn send(&mut self, mut bhs: Bhs, data: &[u8]) {
+        bhs.set_data_segment_len(data.len());
+        let mut bytes = bhs.bytes().to_vec();
+        bytes.extend_from_slice(data);
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        self.stream.write_all(&bytes).expect("the target reads");
+    }
+
+    /// The next PDU; `None` when the target has closed the connection.
+    pub fn receive(&mut self) -> Option<Pdu> {
+        loop {
+            if let Cut::Pdu { bhs, data, consumed, .. } =
+                self.cutter.cut(&self.input).expect("well-formed PDUs")
+            {
+                let pdu = Pdu { bhs: *bhs, data: self.input[data].to_vec() };
+                self.input.drain(..consumed);
+                return Some(pdu);
+            }
+            let mut piece = [0; 65536];
+            match self.stream.read(&mut piece) {
+                Ok(0) => return None,
+                Ok(n) => self.input.extend_from_slice(&piece[..n]),
+                Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => return None,
+                Err(error) => panic!("nothing came: {error}"),
+            }
+        }
+    }
+
+    /// A fresh Initiator Task Tag.
+    pub fn tag(&mut self) -> u32 {
+        self.itt += 1;
+        self.itt
+    }
+
+    /// A numbered command for `lun`, not sent yet.
+    pub fn command(&mut self, lun: u16, cdb: &[u8]) -> ScsiCommand {
+        let itt = self.tag();
+        let lun = Lun::new(lun).expect("a small number");
+        let mut command = ScsiCommand::new(itt, lun, TaskAttribute::Simple, cdb);
+        command.cmd_sn.set(self.cmd_sn);
+        self.cmd_sn = self.cmd_sn.wrapping_add(1);
+        command
+    }
+
+    /// Runs a command that reads; gives its status and its data.
+    pub fn read(&mut self, lun: u16, cdb: &[u8], len: u32) -> (u8, Vec<u8>) {
+        let mut command = self.command(lun, cdb);
+        command.set_read(true);
+        command.edtl.set(len);
+        self.send(command.into(), &[]);
+        self.finish()
+    }
+
+    /// Runs a command that writes; gives its status, and its sense data if it has any.
+    pub fn write(&mut self, lun: u16, cdb: &[u8], data: &[u8]) -> (u8, Vec<u8>) {
+        let mut command = self.command(lun, cdb);
+        command.set_write(true);
+        command.edtl.set(data.len() as u32);
+        let itt = command.itt.get();
+        let first = self.session.as_ref().map_or(8192, |s| s.params.first_burst_length as usize);
+        let first = first.min(8192).min(data.len());
+        self.send(command.into(), &data[..first]);
+        loop {
+            let pdu = self.receive().expect("an answer");
+            if pdu.bhs.opcode() != Some(iscsi::pdu::Opcode::ReadyToTransfer) {
+                return status(&pdu);
+            }
+            let r2t = *pdu.bhs.as_ready_to_transfer();
+            let (start, len) = (r2t.buffer_offset.get() as usize, r2t.desired_length.get() as usize);
+            for (sn, at) in (0..).zip((start..start + len).step_by(65536)) {
+                let end = (at + 65536).min(start + len);
+                let mut out = iscsi::pdu::DataOut::new(itt, r2t.ttt.get(), r2t.lun, sn, at as u32);
+                out.set_final(end == start + len);
+                self.send(out.into(), &data[at..end]);
+            }
+        }
+    }
+
+    /// Takes in a command's data and status.
+    pub fn finish(&mut self) -> (u8, Vec<u8>) {
+        let mut all = Vec::new();
+        loop {
+            let pdu = self.receive().expect("an answer");
+            match pdu.bhs.opcode() {
+                Some(iscsi::pdu::Opcode::DataIn) => {
+                    let header = *pdu.bhs.as_data_in();
+                    assert_eq!(header.buffer_offset.get() as usize, all.len());
+                    all.extend(pdu.data);
+                    if header.has_status() {
+                        return (header.status, all);
+                    }
+                }
+                _ => {
+                    let (status, sense) = status(&pdu);
+                    return (status, if status == 0 { all } else { sense });
+                }
+            }
+        }
+    }
+
+    /// Takes the unit attention that a new session finds.
+    pub fn settle(&mut self, lun: u16) {
+        while self.read(lun, &[0; 6], 0).0 != 0 {}
+    }
+}
+
+/// Status and sense data of a SCSI Response.
+pub fn status(pdu: &Pdu) -> (u8, Vec<u8>) {
+    assert_eq!(pdu.bhs.opcode(), Some(iscsi::pdu::Opcode::ScsiResponse), "{}", pdu.bhs);
+    (pdu.bhs.as_scsi_response().status, pdu.data.get(2..).unwrap_or_default().to_vec())
+}
+
+pub fn read10(lba: u32, blocks: u16) -> [u8; 10] {
+    rw10(0x28, lba, blocks)
+}
+
+pub fn write10(lba: u32, blocks: u16) -> [u8; 10] {
+    rw10(0x2a, lba, blocks)
+}
+
+fn rw10(opcode: u8, lba: u32, blocks: u16) -> [u8; 10] {
+    let mut cdb = [0; 10];
+    cdb[0] = opcode;
+    cdb[2..6].copy_from_slice(&lba.to_be_bytes());
+    cdb[7..9].copy_from_slice(&blocks.to_be_bytes());
+    cdb
+}
