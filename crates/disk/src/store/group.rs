@@ -265,4 +265,59 @@ mod tests {
         medium.results.borrow_mut().push_back(Ok(()));
         assert_eq!(poll(&mut second), Poll::Ready(Ok(())));
     }
+
+    /// Wakes a thread.
+    struct Unpark(std::thread::Thread);
+
+    impl std::task::Wake for Unpark {
+        fn wake(self: std::sync::Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+
+    fn block_on<F: Future>(future: F) -> F::Output {
+        let mut future = pin!(future);
+        let waker = Waker::from(std::sync::Arc::new(Unpark(std::thread::current())));
+        loop {
+            if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+                return output;
+            }
+            std::thread::park_timeout(std::time::Duration::from_secs(10));
+        }
+    }
+
+    #[test]
+    fn every_request_of_every_thread_is_covered_by_a_flush_that_started_after_its_write() {
+        const THREADS: u64 = 8;
+        const ROUNDS: u64 = 2000;
+        let (group, written, flushed) = (Group::new(true), AtomicU64::new(0), AtomicU64::new(0));
+        let flushes = AtomicU64::new(0);
+        let flush = || async {
+            flushes.fetch_add(1, Ordering::Relaxed);
+            let covered = written.load(Ordering::SeqCst);
+            std::thread::yield_now();
+            flushed.fetch_max(covered, Ordering::SeqCst);
+            Ok(())
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..THREADS {
+                scope.spawn(|| {
+                    for round in 0..ROUNDS {
+                        let mine = written.fetch_add(1, Ordering::SeqCst) + 1;
+                        group.wrote(1);
+                        if round % 3 == 0 {
+                            std::thread::yield_now();
+                        }
+                        match group.settled() {
+                            Some(result) => result.unwrap(),
+                            None => block_on(group.sync(flush)).unwrap(),
+                        }
+                        assert!(flushed.load(Ordering::SeqCst) >= mine, "the flush did not cover this write");
+                    }
+                });
+            }
+        });
+        let flushes = flushes.load(Ordering::Relaxed);
+        assert!(flushes < THREADS * ROUNDS, "{flushes} flushes: none was shared");
+    }
 }
