@@ -59,7 +59,7 @@ impl Signals {
             if rc != 0 {
                 return Err(io::Error::from_raw_os_error(rc));
             }
-            let fd = check(libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC))?;
+            let fd = check(libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK))?;
             Ok(Self { fd: OwnedFd::from_raw_fd(fd) })
         }
     }
@@ -67,24 +67,41 @@ impl Signals {
     /// Waits for the next one. Signals that come while nobody waits are kept, each kind once.
     pub async fn next(&self) -> io::Result<Signal> {
         loop {
-            // SAFETY: plain numbers, for which zeros are valid.
-            let mut info: Box<libc::signalfd_siginfo> = Box::new(unsafe { std::mem::zeroed() });
-            let len = size_of::<libc::signalfd_siginfo>();
-            let entry =
-                opcode::Read::new(types::Fd(self.fd.as_raw_fd()), (&raw mut *info).cast(), len as u32)
-                    .build();
-            // SAFETY: the entry points to the box, which the operation owns.
-            let (completion, info) = unsafe { Op::start(entry, info) }.await;
+            if let Some(signal) = self.read()? {
+                return Ok(signal);
+            }
+            // Not a read on the ring: it may be made by another thread, which sees other signals.
+            let entry = opcode::PollAdd::new(types::Fd(self.fd.as_raw_fd()), libc::POLLIN as u32).build();
+            // SAFETY: the entry points to nothing.
+            let (completion, ()) = unsafe { Op::start(entry, ()) }.await;
             match completion.count() {
-                Ok(n) if n == len => {
-                    let known = Signal::ALL.iter().find(|(_, number)| *number as u32 == info.ssi_signo);
-                    if let Some((signal, _)) = known {
-                        return Ok(*signal);
-                    }
+                Err(e) if !is_transient(&e) => return Err(e),
+                _ => {}
+            }
+        }
+    }
+
+    /// A signal that is there.
+    fn read(&self) -> io::Result<Option<Signal>> {
+        loop {
+            // SAFETY: plain numbers, for which zeros are valid; the structure outlives the call, and its length is its
+            // own.
+            let (n, info) = unsafe {
+                let mut info: libc::signalfd_siginfo = std::mem::zeroed();
+                let len = size_of::<libc::signalfd_siginfo>();
+                (libc::read(self.fd.as_raw_fd(), (&raw mut info).cast(), len), info)
+            };
+            if n < 0 {
+                let error = io::Error::last_os_error();
+                match error.raw_os_error() {
+                    Some(libc::EAGAIN) => return Ok(None),
+                    Some(libc::EINTR) => continue,
+                    _ => return Err(error),
                 }
-                Ok(_) => {}
-                Err(e) if is_transient(&e) => {}
-                Err(e) => return Err(e),
+            }
+            let known = Signal::ALL.iter().find(|(_, number)| *number as u32 == info.ssi_signo);
+            if let Some((signal, _)) = known {
+                return Ok(Some(*signal));
             }
         }
     }
