@@ -1,0 +1,84 @@
+//! How a session is set up.
+
+use std::time::Duration;
+
+use iscsi::keys::{DigestChoice, Offer};
+use iscsi::login::initiator::Chap;
+
+/// How to log in, how much to have under way, and what to do when the connection is lost.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// InitiatorName.
+    pub initiator: String,
+    /// InitiatorAlias.
+    pub alias: Option<String>,
+    /// CHAP, one-way or mutual. A credential in the URL takes its name and secret from there. If no algorithms are named,
+    /// all are offered, and a login that is refused is tried once more with MD5 alone: some targets number them wrongly.
+    pub chap: Option<Chap>,
+    /// Header digests: wanted, allowed or required.
+    pub header_digest: DigestChoice,
+    /// Data digests.
+    pub data_digest: DigestChoice,
+    /// Connections of the session (MC/S), 1 to 64. Fewer if the target allows no more.
+    pub connections: u16,
+    /// Commands under way or waiting at most, 1 to 32768; starting more waits.
+    pub queue_depth: usize,
+    /// Time for a TCP connection and its login.
+    pub connect_timeout: Duration,
+    /// Time for a command. After it the session is taken for dead and made anew.
+    pub command_timeout: Duration,
+    /// Silence after which the target is asked whether it lives. It has the same time again to answer.
+    pub ping_interval: Duration,
+    /// How long a lost session is tried to be made anew; zero means not at all.
+    pub reconnect_timeout: Duration,
+    /// How often a command is sent again, at most, because its session was lost.
+    pub max_replays: u8,
+    /// Longest data segment that we take, bytes.
+    pub max_recv_data_segment_length: u32,
+    /// Most unsolicited data of one command, bytes.
+    pub first_burst_length: u32,
+    /// Longest burst, bytes.
+    pub max_burst_length: u32,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            initiator: "iqn.2026-01.org.stag:initiator".to_owned(),
+            alias: None,
+            chap: None,
+            header_digest: DigestChoice::Allow,
+            data_digest: DigestChoice::Allow,
+            connections: 1,
+            queue_depth: 128,
+            connect_timeout: Duration::from_secs(10),
+            command_timeout: Duration::from_secs(30),
+            ping_interval: Duration::from_secs(10),
+            reconnect_timeout: Duration::from_secs(60),
+            max_replays: 5,
+            max_recv_data_segment_length: 262_144,
+            first_burst_length: 262_144,
+            max_burst_length: 1 << 20,
+        }
+    }
+}
+
+impl Options {
+    pub(crate) fn offer(&self) -> Offer {
+        Offer {
+            header_digest: self.header_digest,
+            data_digest: self.data_digest,
+            max_recv_data_segment_length: self.max_recv_data_segment_length,
+            max_connections: self.connections.clamp(1, 64),
+            initial_r2t: false,
+            immediate_data: true,
+            max_burst_length: self.max_burst_length,
+            first_burst_length: self.first_burst_length,
+            // Tasks do not outlive a connection at error recovery level 0.
+            default_time2wait_s: 0,
+            default_time2retain_s: 0,
+            max_outstanding_r2t: 8,
+            ..Offer::default()
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! What the protocol's state machine moves: the ring's buffers as its payload, the ring's gather as its sink, and the
+//! memory that a read fills.
+
+use iscsi::digest::{Crc32c, DigestBytes};
+use iscsi::initiator::Place;
+use iscsi::target::{Payload, Sink};
+use ring::{BufMut, Bytes, Chain, Gather};
+
+/// A write's data.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Data(pub Chain);
+
+impl Payload for Data {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn split_to(&mut self, n: usize) -> Self {
+        Data(self.0.split_to(n))
+    }
+
+    fn with_digest(self) -> (Self, DigestBytes) {
+        let len = self.0.len();
+        let mut stable = Chain::new();
+        let mut crc = Crc32c::new();
+        for buf in self.0 {
+            // A region may change between the digest and the sending, so it is copied first.
+            let bytes = buf.stable().unwrap_or_else(|| Bytes::from(buf.to_vec()));
+            crc.update(&bytes);
+            stable.push(bytes);
+        }
+        crc.pad(len);
+        (Data(stable), crc.finish())
+    }
+
+    fn to_vec(&self) -> Vec<u8> {
+        self.0.to_vec()
+    }
+}
+
+/// The queue in front of a socket.
+pub(crate) struct Out<'a>(pub &'a mut Gather);
+
+impl Sink<Data> for Out<'_> {
+    fn bytes(&mut self, bytes: &[u8]) {
+        self.0.push_copy(bytes);
+    }
+
+    fn payload(&mut self, payload: Data) {
+        self.0.push_chain(payload.0);
+    }
+}
+
+/// Memory for what a command reads. The session places no byte beyond what was asked for.
+#[derive(Debug)]
+pub(crate) enum Destination {
+    /// The command reads nothing.
+    Nothing,
+    /// As long as the read.
+    Pool(BufMut),
+    /// For more than the pool has in one piece; grows as data arrive.
+    Heap(Vec<u8>),
+}
+
+impl Destination {
+    /// The first `received` bytes.
+    pub fn into_chain(self, received: usize) -> Chain {
+        match self {
+            Destination::Nothing => Chain::new(),
+            Destination::Pool(mut buf) => {
+                buf.truncate(received);
+                buf.freeze().into()
+            }
+            Destination::Heap(mut bytes) => {
+                bytes.truncate(received);
+                Bytes::from(bytes).into()
+            }
+        }
+    }
+}
+
+impl Place<&[u8]> for Destination {
+    fn place(&mut self, offset: usize, data: &[u8]) {
+        match self {
+            Destination::Nothing => {}
+            Destination::Pool(buf) => {
+                if let Some(part) = buf.get_mut(offset..offset + data.len()) {
+                    part.copy_from_slice(data);
+                }
+            }
+            Destination::Heap(bytes) => bytes.place(offset, data),
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! One connection's two tasks: one sends what the protocol has to say, one cuts what arrives.
+
+use std::rc::Rc;
+
+use arrayvec::ArrayVec;
+use iscsi::digest::Crc32c;
+use iscsi::frame::{Cut, Cutter, FrameError, MAX_TRAILER_LEN, verify_trailer};
+use iscsi::initiator::{ConnectionId, Event, Segment, TaskKey};
+use iscsi::keys::{Digest, Params};
+use iscsi::pdu::{AsyncEvent, Bhs, Opcode};
+use ring::{Gather, TcpStream};
+
+use super::state::{Core, Inner, Task};
+use crate::bell::Bell;
+use crate::error::Error;
+use crate::payload::Out;
+
+/// Bytes put into one send, about; what is queued meanwhile goes with the next.
+const BATCH: usize = 1 << 20;
+/// Bytes taken by one receive.
+const RECEIVE: usize = 64 << 10;
+
+/// Sends until the connection breaks.
+pub(super) async fn send(
+    inner: Rc<Inner>,
+    stream: Rc<TcpStream>,
+    on: ConnectionId,
+    generation: u64,
+    bell: Rc<Bell>,
+) {
+    let mut gather = Gather::new();
+    loop {
+        bell.heard().await;
+        loop {
+            inner.core.borrow_mut().protocol.transmit(on, BATCH, &mut Out(&mut gather));
+            if gather.is_empty() {
+                break;
+            }
+            let (sent, back) = stream.send(gather).await;
+            gather = back;
+            if let Err(e) = sent {
+                inner.lose(generation, Error::lost(&e));
+                return;
+            }
+        }
+    }
+}
+
+/// Receives until the connection breaks. `rest` arrived with the last Login Response.
+pub(super) async fn receive(
+    inner: Rc<Inner>,
+    stream: Rc<TcpStream>,
+    on: ConnectionId,
+    generation: u64,
+    params: Params,
+    rest: Vec<u8>,
+) {
+    let mut reader = Reader::new(&params);
+    let mut outcome = reader.feed(&inner, on, &rest);
+    while outcome.is_ok() {
+        match stream.recv_some(RECEIVE).await {
+            Ok(bytes) if bytes.is_empty() => {
+                outcome = Err(Error::Lost("the target closed the connection".to_owned()));
+            }
+            Ok(bytes) => outcome = reader.feed(&inner, on, &bytes),
+            Err(e) => outcome = Err(Error::lost(&e)),
+        }
+    }
+    if let Err(error) = outcome {
+        inner.lose(generation, error);
+    }
+}
+
+/// Data-In whose data come in pieces.
+struct Stream {
+    bhs: Bhs,
+    key: TaskKey,
+    /// Where the next byte belongs in what the command reads.
+    at: usize,
+    /// Bytes still to come.
+    left: usize,
+    crc: Crc32c,
+    /// Padding and digest, as far as they have come.
+    trailer: ArrayVec<u8, MAX_TRAILER_LEN>,
+    trailer_len: usize,
+}
+
+/// Cuts a connection's bytes into PDUs. Data-In goes straight from where it was received to where it belongs; only what
+/// a receive cut in two is kept.
+struct Reader {
+    cutter: Cutter,
+    /// The beginning of a PDU whose end has not come.
+    kept: Vec<u8>,
+    stream: Option<Stream>,
+}
+
+impl Reader {
+    fn new(params: &Params) -> Self {
+        let cutter = Cutter {
+            header_digest: params.header_digest == Digest::Crc32c,
+            data_digest: params.data_digest == Digest::Crc32c,
+            max_data_segment: params.max_recv_data_segment_length,
+            // A target's PDUs have no AHS.
+            max_ahs: 0,
+        };
+        Reader { cutter, kept: Vec::new(), stream: None }
+    }
+
+    fn feed(&mut self, inner: &Inner, on: ConnectionId, mut bytes: &[u8]) -> Result<(), Error> {
+        let mut core = inner.core.borrow_mut();
+        let core = &mut *core;
+        if let Some(link) = core.links.iter_mut().find(|l| l.on == on) {
+            link.last_heard = ring::now();
+        }
+        while !bytes.is_empty() {
+            if self.stream.is_some() {
+                bytes = self.feed_stream(inner, core, on, bytes)?;
+                continue;
+            }
+            if self.kept.is_empty() {
+                let (taken, wanted) = self.cut(inner, core, on, bytes)?;
+                bytes = &bytes[taken..];
+                if wanted && self.stream.is_none() {
+                    self.kept.extend_from_slice(bytes);
+                    break;
+                }
+                continue;
+            }
+            // Bytes are added to what was kept by as many as the cut asks for, so that what follows is not copied.
+            let mut kept = std::mem::take(&mut self.kept);
+            let more = self.missing(&kept)?.min(bytes.len());
+            kept.extend_from_slice(&bytes[..more]);
+            bytes = &bytes[more..];
+            let (taken, wanted) = self.cut(inner, core, on, &kept)?;
+            if wanted && taken == 0 {
+                self.kept = kept;
+            } else {
+                kept.clear();
+                self.kept = kept;
+            }
+        }
+        core.ring_links();
+        Ok(())
+    }
+
+    /// How many bytes more the PDU that begins in `kept` needs for the next step, at least 1.
+    fn missing(&self, kept: &[u8]) -> Result<usize, Error> {
+        let needed = match self.cutter.cut(kept).map_err(broken)? {
+            Cut::NeedMore { at_least } => at_least,
+            Cut::Partial { data_offset, data_len, trailer, .. } => data_offset + data_len + trailer,
+            Cut::Pdu { consumed, .. } => consumed,
+        };
+        Ok(needed.saturating_sub(kept.len()).max(1))
+    }
+
+    /// Handles whole PDUs at the start of `bytes`. Answers how many bytes are done with, and whether a PDU lacks its end.
+    fn cut(
+        &mut self,
+        inner: &Inner,
+        core: &mut Core,
+        on: ConnectionId,
+        bytes: &[u8],
+    ) -> Result<(usize, bool), Error> {
+        let mut at = 0;
+        while at < bytes.len() {
+            let rest = &bytes[at..];
+            match self.cutter.cut(rest).map_err(broken)? {
+                Cut::NeedMore { .. } => return Ok((at, true)),
+                Cut::Partial { bhs, data_offset, data_len, trailer, .. } => {
+                    if bhs.opcode() != Some(Opcode::DataIn) {
+                        return Ok((at, true));
+                    }
+                    let (key, offset) = core.protocol.expect_data(on, bhs)?;
+                    self.stream = Some(Stream {
+                        bhs: *bhs,
+                        key,
+                        at: offset as usize,
+                        left: data_len,
+                        crc: Crc32c::new(),
+                        trailer: ArrayVec::new(),
+                        trailer_len: trailer,
+                    });
+                    let left = self.feed_stream(inner, core, on, &rest[data_offset..])?.len();
+                    return Ok((bytes.len() - left, true));
+                }
+                Cut::Pdu { bhs, data, consumed, .. } => {
+                    let event = core.protocol.handle(on, bhs, Segment::Here(&rest[data]))?;
+                    act(inner, core, on, event)?;
+                    at += consumed;
+                }
+            }
+        }
+        Ok((at, false))
+    }
+
+    /// Places more of a Data-In; with its last byte it is handled. Answers what does not belong to it.
+    fn feed_stream<'b>(
+        &mut self,
+        inner: &Inner,
+        core: &mut Core,
+        on: ConnectionId,
+        bytes: &'b [u8],
+    ) -> Result<&'b [u8], Error> {
+        let Some(stream) = &mut self.stream else { return Ok(bytes) };
+        let (data, bytes) = bytes.split_at(stream.left.min(bytes.len()));
+        core.protocol.place(stream.key, stream.at, data);
+        if self.cutter.data_digest {
+            stream.crc.update(data);
+        }
+        stream.at += data.len();
+        stream.left -= data.len();
+        if stream.left > 0 {
+            return Ok(bytes);
+        }
+        let missing = stream.trailer_len - stream.trailer.len();
+        let (trailer, bytes) = bytes.split_at(missing.min(bytes.len()));
+        // There is room: a trailer has at most MAX_TRAILER_LEN bytes.
+        let _ = stream.trailer.try_extend_from_slice(trailer);
+        if stream.trailer.len() < stream.trailer_len {
+            return Ok(bytes);
+        }
+        if self.cutter.data_digest && !verify_trailer(stream.crc, &stream.trailer) {
+            return Err(Error::Lost("wrong data digest".to_owned()));
+        }
+        let bhs = stream.bhs;
+        self.stream = None;
+        let event = core.protocol.handle(on, &bhs, Segment::Placed::<&[u8]>)?;
+        act(inner, core, on, event)?;
+        Ok(bytes)
+    }
+}
+
+/// At error recovery level 0 a PDU that cannot be read ends the session (RFC 7143 §7.7, §7.8, §7.14).
+fn broken(error: FrameError) -> Error {
+    Error::Lost(error.to_string())
+}
+
+fn act(inner: &Inner, core: &mut Core, on: ConnectionId, event: Option<Event<Task>>) -> Result<(), Error> {
+    match event {
+        None => {}
+        Some(Event::Done(_, task, completion)) => inner.complete(core, task, completion),
+        Some(Event::Pong(..)) => {
+            if let Some(link) = core.links.iter_mut().find(|l| l.on == on) {
+                link.pinged = None;
+            }
+        }
+        Some(Event::TaskManagement(_, task, result)) => {
+            inner.complete_plain(core, &task, result.map_or(0xff, |r| r.code()));
+        }
+        Some(Event::LoggedOut(_, task, result)) => {
+            inner.complete_plain(core, &task, result.map_or(0xff, |r| r.code()));
+        }
+        Some(Event::Text(_, task, _)) => inner.complete_plain(core, &task, 0),
+        Some(Event::Rejected(reason, task)) => {
+            tracing::debug!(?reason, "the target rejected a PDU");
+            if let Some((_, task)) = task {
+                inner.fail_task(core, &task, Error::Rejected(reason));
+            }
+        }
+        Some(Event::Async(message)) => match message.event_code() {
+            Some(AsyncEvent::LogoutRequest) => {
+                return Err(Error::Lost("the target asks for a logout".to_owned()));
+            }
+            Some(AsyncEvent::DropConnection | AsyncEvent::DropSession) => {
+                return Err(Error::Lost("the target drops the session".to_owned()));
+            }
+            _ => tracing::debug!(%message, "asynchronous message"),
+        },
+    }
+    Ok(())
+}

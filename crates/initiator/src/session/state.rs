@@ -1,0 +1,345 @@
+//! What a session's handles, connections and supervisor share. Everything runs on one thread, and no borrow is held
+//! across an await.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::task::Waker;
+use std::time::Instant;
+
+use iscsi::initiator::{Completion, ConnectionId, Place, Session as Protocol, SessionConfig, TaskKey};
+use iscsi::keys::Params;
+use iscsi::login::initiator::Chap;
+use iscsi::pdu::{Isid, ResponseCode};
+use ring::JoinHandle;
+use slab::Slab;
+
+use super::Response;
+use super::ticket::Ticket;
+use crate::bell::{Bell, Queue};
+use crate::dial::Portal;
+use crate::error::Error;
+use crate::options::Options;
+use crate::payload::{Data, Destination};
+
+/// What a task of the protocol belongs to.
+#[derive(Debug)]
+pub(super) enum Task {
+    /// Somebody waits, or has ceased to, at this slot.
+    Waited { slot: usize, destination: Destination },
+    /// The supervisor's ping.
+    Ping,
+}
+
+impl Place<&[u8]> for Task {
+    fn place(&mut self, offset: usize, data: &[u8]) {
+        if let Task::Waited { destination, .. } = self {
+            destination.place(offset, data);
+        }
+    }
+}
+
+/// Where a command's answer is put.
+#[derive(Debug)]
+pub(super) struct Slot {
+    pub key: TaskKey,
+    pub answer: Option<Result<Response, Error>>,
+    pub waiter: Option<Waker>,
+    /// Nobody waits any more.
+    pub abandoned: bool,
+    /// When it was last sent, or queued.
+    pub since: Instant,
+    pub replays: u8,
+}
+
+/// A connection.
+pub(super) struct Link {
+    pub on: ConnectionId,
+    pub bell: Rc<Bell>,
+    pub tasks: [JoinHandle<()>; 2],
+    pub last_heard: Instant,
+    /// When the ping that has no answer yet was sent.
+    pub pinged: Option<Instant>,
+}
+
+/// Where the session stands.
+#[derive(Debug, Clone)]
+pub(super) enum State {
+    /// Logged in, or logging in for the first time.
+    Up,
+    /// Lost; the supervisor makes it anew.
+    Down(Error),
+    /// Logging out: nothing new is accepted, and a loss is the end.
+    Closing,
+    /// Over.
+    Over(Error),
+}
+
+pub(super) struct Core {
+    pub protocol: Protocol<Data, Task>,
+    pub slots: Slab<Slot>,
+    pub links: Vec<Link>,
+    pub state: State,
+    /// Counts the sessions: what an old connection's task reports must not hurt a new one.
+    pub generation: u64,
+    pub portal: Portal,
+    pub alias: Option<String>,
+    pub reconnects: u64,
+    supervisor: Option<JoinHandle<()>>,
+}
+
+pub(super) struct Inner {
+    pub options: Options,
+    pub chap: Option<Chap>,
+    /// Where the target was first looked for; redirections start here again.
+    pub home: Portal,
+    pub target: String,
+    pub isid: Isid,
+    pub core: RefCell<Core>,
+    pub room: Queue,
+    pub supervisor_bell: Bell,
+}
+
+/// CmdSN of the first command of every session.
+pub(super) const FIRST_CMD_SN: u32 = 1;
+
+impl Inner {
+    pub fn new(options: Options, chap: Option<Chap>, portal: Portal, target: String, isid: Isid) -> Self {
+        // A few tags more than commands, for pings and logout.
+        let max_tasks = options.queue_depth.clamp(1, 32_768) + 8;
+        let core = Core {
+            protocol: Protocol::new(SessionConfig { max_tasks, first_cmd_sn: FIRST_CMD_SN }),
+            slots: Slab::new(),
+            links: Vec::new(),
+            state: State::Up,
+            generation: 0,
+            portal: portal.clone(),
+            alias: None,
+            reconnects: 0,
+            supervisor: None,
+        };
+        Inner {
+            options,
+            chap,
+            home: portal,
+            target,
+            isid,
+            core: RefCell::new(core),
+            room: Queue::default(),
+            supervisor_bell: Bell::default(),
+        }
+    }
+
+    /// Whether a command may be submitted, or will be refused for good.
+    pub fn has_room(&self) -> bool {
+        let core = self.core.borrow();
+        !matches!(core.state, State::Up | State::Down(_))
+            || core.protocol.len() < self.options.queue_depth.clamp(1, 32_768)
+    }
+
+    /// Whether commands are accepted.
+    pub fn check_open(&self) -> Result<(), Error> {
+        match &self.core.borrow().state {
+            State::Up | State::Down(_) => Ok(()),
+            State::Closing => Err(Error::Closed),
+            State::Over(error) => Err(error.clone()),
+        }
+    }
+
+    /// Gives a task to the protocol and wakes whoever sends it.
+    pub fn submit(
+        self: &Rc<Self>,
+        destination: Destination,
+        submit: impl FnOnce(&mut Protocol<Data, Task>, Task) -> Result<TaskKey, Task>,
+    ) -> Result<Ticket, Error> {
+        let mut core = self.core.borrow_mut();
+        let core = &mut *core;
+        if let State::Over(error) = &core.state {
+            return Err(error.clone());
+        }
+        let entry = core.slots.vacant_entry();
+        let slot = entry.key();
+        let key = submit(&mut core.protocol, Task::Waited { slot, destination });
+        let key = key.map_err(|_| Error::Argument("the command fits no PDU, or too many are under way"))?;
+        let since = ring::now();
+        entry.insert(Slot { key, answer: None, waiter: None, abandoned: false, since, replays: 0 });
+        core.ring_links();
+        Ok(Ticket::new(self.clone(), slot))
+    }
+
+    /// A command ended.
+    pub fn complete(&self, core: &mut Core, task: Task, completion: Completion) {
+        let Task::Waited { slot, destination } = task else { return };
+        let answer = if completion.response == ResponseCode::CommandCompleted {
+            Ok(Response {
+                status: completion.status,
+                sense: completion.sense,
+                data: destination.into_chain(completion.received as usize),
+                residual: completion.residual,
+                read_residual: completion.read_residual,
+            })
+        } else {
+            Err(Error::TargetFailure)
+        };
+        self.answer(core, slot, answer);
+    }
+
+    /// Something without data ended, well: `status` says what it needs to.
+    pub fn complete_plain(&self, core: &mut Core, task: &Task, status: u8) {
+        if let Task::Waited { slot, .. } = task {
+            let answer = Response {
+                status,
+                sense: Vec::new(),
+                data: ring::Chain::new(),
+                residual: Default::default(),
+                read_residual: Default::default(),
+            };
+            self.answer(core, *slot, Ok(answer));
+        }
+    }
+
+    /// A task ended without its answer.
+    pub fn fail_task(&self, core: &mut Core, task: &Task, error: Error) {
+        if let Task::Waited { slot, .. } = task {
+            self.answer(core, *slot, Err(error));
+        }
+    }
+
+    fn answer(&self, core: &mut Core, slot: usize, answer: Result<Response, Error>) {
+        if let Some(entry) = core.slots.get_mut(slot) {
+            if entry.abandoned {
+                core.slots.remove(slot);
+            } else {
+                entry.answer = Some(answer);
+                if let Some(waiter) = entry.waiter.take() {
+                    waiter.wake();
+                }
+            }
+        }
+        self.room.wake_one();
+    }
+
+    /// The session is lost: connections end, what may be repeated waits for the next session, the rest fails. Does
+    /// nothing if this session is not the newest.
+    pub fn lose(&self, generation: u64, error: Error) {
+        let mut core = self.core.borrow_mut();
+        let core = &mut *core;
+        if core.generation != generation {
+            return;
+        }
+        match core.state {
+            State::Up if !self.options.reconnect_timeout.is_zero() => {
+                tracing::warn!(target = %self.target, %error, "session lost");
+                core.state = State::Down(error.clone());
+                core.drop_links();
+                for (_, task) in core.protocol.disconnect(FIRST_CMD_SN) {
+                    self.fail_task(core, &task, error.clone());
+                }
+                self.count_replays(core, &error);
+                self.supervisor_bell.ring();
+            }
+            State::Up => self.end(core, error),
+            State::Closing => self.end(core, Error::Closed),
+            State::Down(_) | State::Over(_) => {}
+        }
+    }
+
+    /// Commands that were sent too often fail.
+    fn count_replays(&self, core: &mut Core, error: &Error) {
+        let mut tired = Vec::new();
+        for (index, slot) in &mut core.slots {
+            if slot.answer.is_none() {
+                slot.replays = slot.replays.saturating_add(1);
+                if slot.replays > self.options.max_replays {
+                    tired.push((index, slot.key));
+                }
+            }
+        }
+        for (index, key) in tired {
+            if core.protocol.forget(key).is_some() {
+                self.answer(core, index, Err(error.clone()));
+            }
+        }
+    }
+
+    /// Ends the session for good.
+    pub fn shut(&self, error: Error) {
+        let mut core = self.core.borrow_mut();
+        self.end(&mut core, error);
+        // Not from within `end`: the supervisor calls that itself, and then ends on its own.
+        if let Some(supervisor) = core.supervisor.take() {
+            supervisor.abort();
+        }
+    }
+
+    pub fn end(&self, core: &mut Core, error: Error) {
+        if matches!(core.state, State::Over(_)) {
+            return;
+        }
+        core.state = State::Over(error.clone());
+        core.drop_links();
+        for (_, task) in core.protocol.abandon() {
+            self.fail_task(core, &task, error.clone());
+        }
+        self.room.wake_all();
+        self.supervisor_bell.ring();
+    }
+
+    pub fn begin_closing(&self) {
+        let mut core = self.core.borrow_mut();
+        if matches!(core.state, State::Up) {
+            core.state = State::Closing;
+        }
+        drop(core);
+        self.room.wake_all();
+    }
+
+    pub fn keep_supervisor(&self, supervisor: JoinHandle<()>) {
+        self.core.borrow_mut().supervisor = Some(supervisor);
+    }
+
+    pub fn first_link(&self) -> Option<ConnectionId> {
+        self.core.borrow().links.first().map(|l| l.on)
+    }
+
+    pub fn link_count(&self) -> usize {
+        self.core.borrow().links.len()
+    }
+
+    pub fn params(&self) -> Params {
+        self.core.borrow().protocol.params().clone()
+    }
+
+    pub fn portal(&self) -> Portal {
+        self.core.borrow().portal.clone()
+    }
+
+    pub fn reconnects(&self) -> u64 {
+        self.core.borrow().reconnects
+    }
+
+    pub fn target_alias(&self) -> Option<String> {
+        self.core.borrow().alias.clone()
+    }
+}
+
+impl Core {
+    /// Wakes the senders of all connections that have something to send.
+    pub fn ring_links(&mut self) {
+        if let Some(first) = self.links.first() {
+            self.protocol.schedule(first.on);
+        }
+        for link in &self.links {
+            if self.protocol.has_output(link.on) {
+                link.bell.ring();
+            }
+        }
+    }
+
+    /// Ends all connections. A task that ends itself this way stops at its next await.
+    fn drop_links(&mut self) {
+        self.generation += 1;
+        for link in self.links.drain(..) {
+            link.tasks.iter().for_each(JoinHandle::abort);
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! `iscsi://[user[%secret]@]host[:port]/target-name/lun`, as libiscsi and QEMU write it; IPv6 hosts stand in brackets.
+
+use std::fmt;
+use std::str::FromStr;
+
+use iscsi::chap::{Credential, Secret};
+use iscsi::discovery::DEFAULT_PORT;
+use iscsi::name;
+
+/// Where a portal, a target or a unit is.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Url {
+    /// CHAP name and secret. Everybody who lists processes sees a URL on a command line: better set
+    /// [`crate::Options::chap`].
+    pub credential: Option<Credential>,
+    /// Host name or address, without brackets.
+    pub host: String,
+    /// TCP port.
+    pub port: u16,
+    /// TargetName.
+    pub target: Option<String>,
+    /// Logical unit number, 0 to 16383.
+    pub lun: Option<u16>,
+}
+
+/// Why a text is no URL.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum UrlError {
+    /// It does not begin with `iscsi://`.
+    #[error("a URL begins with iscsi://, as in iscsi://host:3260/iqn.2026-01.org.example:disk/0")]
+    Scheme,
+    /// The host is missing or malformed.
+    #[error("the host is missing or malformed (an IPv6 address stands in brackets)")]
+    Host,
+    /// The port is no port.
+    #[error("the port is a number from 1 to 65535")]
+    Port,
+    /// The target's name is no iSCSI name.
+    #[error("malformed target name: {0}")]
+    Target(#[from] name::NameError),
+    /// The unit's number is none.
+    #[error("the logical unit number is a number from 0 to 16383")]
+    Lun,
+    /// There is more after the unit's number.
+    #[error("nothing may follow the logical unit number")]
+    Rest,
+}
+
+impl Url {
+    /// The URL of a portal.
+    pub fn portal(host: impl Into<String>, port: u16) -> Self {
+        Url { credential: None, host: host.into(), port, target: None, lun: None }
+    }
+
+    /// The same place with a target and a unit.
+    pub fn with_unit(&self, target: &str, lun: u16) -> Self {
+        Url { target: Some(target.to_owned()), lun: Some(lun), ..self.clone() }
+    }
+}
+
+impl FromStr for Url {
+    type Err = UrlError;
+
+    fn from_str(text: &str) -> Result<Self, UrlError> {
+        let rest = text.strip_prefix("iscsi://").ok_or(UrlError::Scheme)?;
+        let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+        // The secret may hold an @; the host cannot.
+        let (login, place) = match authority.rsplit_once('@') {
+            Some((login, place)) => (Some(login), place),
+            None => (None, authority),
+        };
+        let credential = login.map(|login| {
+            let (user, secret) = login.split_once('%').unwrap_or((login, ""));
+            Credential { name: user.to_owned(), secret: Secret::new(secret.as_bytes()) }
+        });
+        let (host, port) = if let Some(bracketed) = place.strip_prefix('[') {
+            let (host, after) = bracketed.split_once(']').ok_or(UrlError::Host)?;
+            host.parse::<std::net::Ipv6Addr>().map_err(|_| UrlError::Host)?;
+            match after.strip_prefix(':') {
+                Some(port) => (host, Some(port)),
+                None if after.is_empty() => (host, None),
+                None => return Err(UrlError::Host),
+            }
+        } else {
+            match place.split_once(':') {
+                Some((host, port)) => (host, Some(port)),
+                None => (place, None),
+            }
+        };
+        if host.is_empty()
+            || host.contains(|c: char| c.is_whitespace() || c.is_control() || "[]%".contains(c))
+        {
+            return Err(UrlError::Host);
+        }
+        let port = match port {
+            None => DEFAULT_PORT,
+            Some(digits) => digits.parse().ok().filter(|p| *p != 0).ok_or(UrlError::Port)?,
+        };
+        let mut parts = path.splitn(3, '/');
+        let target = parts.next().filter(|t| !t.is_empty());
+        if let Some(target) = target {
+            name::check_received(target)?;
+        }
+        let lun = match parts.next().filter(|l| !l.is_empty()) {
+            None => None,
+            Some(digits) => Some(digits.parse().ok().filter(|l| *l < 16384).ok_or(UrlError::Lun)?),
+        };
+        if parts.next().is_some_and(|rest| !rest.is_empty()) {
+            return Err(UrlError::Rest);
+        }
+        Ok(Url { credential, host: host.to_owned(), port, target: target.map(str::to_owned), lun })
+    }
+}
+
+impl fmt::Display for Url {
+    /// Without the credential.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.host.contains(':') {
+            write!(f, "iscsi://[{}]:{}", self.host, self.port)?;
+        } else {
+            write!(f, "iscsi://{}:{}", self.host, self.port)?;
+        }
+        if let Some(target) = &self.target {
+            write!(f, "/{target}")?;
+            if let Some(lun) = self.lun {
+                write!(f, "/{lun}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Url {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Url({self})")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_parts_are_read() {
+        let url: Url =
+            "iscsi://me%se@cret@storage.example:99/iqn.2026-01.org.example:disk/7".parse().unwrap();
+        let credential = url.credential.as_ref().unwrap();
+        assert_eq!((credential.name.as_str(), &credential.secret), ("me", &Secret::new(*b"se@cret")));
+        assert_eq!((url.host.as_str(), url.port, url.lun), ("storage.example", 99, Some(7)));
+        assert_eq!(url.to_string(), "iscsi://storage.example:99/iqn.2026-01.org.example:disk/7");
+        assert!(!format!("{url:?}").contains("cret@"));
+    }
+
+    #[test]
+    fn ipv6_and_defaults_are_understood() {
+        let url: Url = "iscsi://[2001:db8::1]/iqn.2026-01.org.example:disk/0/".parse().unwrap();
+        assert_eq!((url.host.as_str(), url.port, url.lun), ("2001:db8::1", 3260, Some(0)));
+        assert_eq!(url.to_string(), "iscsi://[2001:db8::1]:3260/iqn.2026-01.org.example:disk/0");
+        let portal: Url = "iscsi://127.0.0.1".parse().unwrap();
+        assert_eq!((portal.target, portal.lun), (None, None));
+    }
+
+    #[test]
+    fn faults_are_named() {
+        for (text, want) in [
+            ("http://x/", UrlError::Scheme),
+            ("iscsi:///iqn.2026-01.org.example:disk/0", UrlError::Host),
+            ("iscsi://[::1/x", UrlError::Host),
+            ("iscsi://[host]/x", UrlError::Host),
+            ("iscsi://[::1]9/x", UrlError::Host),
+            ("iscsi://h:0/", UrlError::Port),
+            ("iscsi://h:70000/", UrlError::Port),
+            ("iscsi://::1/", UrlError::Host),
+            ("iscsi://h/disk/0", UrlError::Target(name::NameError::Type)),
+            ("iscsi://h/iqn.2026-01.org.example:disk/16384", UrlError::Lun),
+            ("iscsi://h/iqn.2026-01.org.example:disk/-1", UrlError::Lun),
+            ("iscsi://h/iqn.2026-01.org.example:disk/0/1", UrlError::Rest),
+        ] {
+            assert_eq!(text.parse::<Url>(), Err(want), "{text}");
+        }
+    }
+}
