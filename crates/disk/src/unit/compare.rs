@@ -43,7 +43,10 @@ impl DiskUnit {
         };
         for chunk in range.chunks(self.block_shift) {
             match cdb.check {
-                ByteCheck::Medium => drop(self.read_chain(chunk).await?),
+                ByteCheck::Medium => {
+                    self.pause(mover).await?;
+                    drop(self.read_chain(chunk).await?);
+                }
                 ByteCheck::Blocks => {
                     let data = self.get(mover, chunk.bytes).await?;
                     let medium = self.read_chain(chunk).await?;
@@ -52,6 +55,7 @@ impl DiskUnit {
                     }
                 }
                 ByteCheck::OneBlock => {
+                    self.pause(mover).await?;
                     let medium = self.read_chain(chunk).await?.to_vec();
                     if medium.chunks(one.len().max(1)).any(|block| block != one) {
                         return Err(Outcome { wanted_out: wanted, ..miscompare().into() });
@@ -93,7 +97,8 @@ impl DiskUnit {
         Ok(Outcome::wrote(wanted))
     }
 
-    /// ORWRITE (16) (SBC-3 §5.14): what is on the medium, with the bits of data-out set.
+    /// ORWRITE (16) (SBC-3 §5.14): what is on the medium, with the bits of data-out set. It has to hold all of its data
+    /// before it begins, so it is bounded as WRITE ATOMIC is.
     pub(super) async fn or_write(
         &self,
         command: &Command,
@@ -101,6 +106,9 @@ impl DiskUnit {
         cdb: Transfer,
     ) -> Result<Outcome, Outcome> {
         let range = self.transfer_range(cdb.lba, cdb.blocks)?;
+        if range.bytes > MAX_ATOMIC_BYTES {
+            return Err(Sense::invalid_field_in_cdb(10, None).into());
+        }
         if command.data_out_len < range.bytes {
             return Err(wrong_data_length(range.bytes));
         }

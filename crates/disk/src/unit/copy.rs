@@ -120,9 +120,8 @@ impl DiskUnit {
             // Again for each chunk: what fences the initiator out meanwhile fences its copy out, too.
             source.check(opcode::READ_16)?;
             destination.check(opcode::WRITE_16)?;
-            if matches!(poll_lost(mover).await, Err(device::Lost)) {
-                return Err(aborted(AdditionalSense::NO_ADDITIONAL_SENSE_INFORMATION));
-            }
+            let alive = self.pause(mover).await;
+            alive.map_err(|_| aborted(AdditionalSense::NO_ADDITIONAL_SENSE_INFORMATION))?;
             let len = (bytes - done).min(CHUNK_BYTES as u64);
             let data = source.unit.read_bytes(source.at + done, len).await?;
             destination.unit.write_bytes(destination.at + done, data).await?;
@@ -238,15 +237,6 @@ impl DiskUnit {
 /// The segment reaches beyond a medium's end.
 fn no_room() -> Sense {
     aborted(AdditionalSense::NO_ADDITIONAL_SENSE_INFORMATION)
-}
-
-/// Whether the command was aborted, without waiting for a slow reader: a copy moves no data of its own.
-async fn poll_lost(mover: &mut dyn DataMover) -> Result<(), device::Lost> {
-    std::future::poll_fn(|cx| match mover.poll_put_ready(cx) {
-        std::task::Poll::Ready(Err(lost)) => std::task::Poll::Ready(Err(lost)),
-        _ => std::task::Poll::Ready(Ok(())),
-    })
-    .await
 }
 
 impl Side {

@@ -8,7 +8,7 @@ pub const OPTIMAL_TRANSFER_BYTES: u64 = 1 << 20;
 pub const CHUNK_BYTES: usize = 1 << 20;
 /// Blocks that COMPARE AND WRITE compares: MAXIMUM COMPARE AND WRITE LENGTH.
 pub const MAX_COMPARE_BLOCKS: u32 = 255;
-/// Bytes that WRITE ATOMIC (16) writes: MAXIMUM ATOMIC TRANSFER LENGTH.
+/// Bytes that WRITE ATOMIC (16) writes: MAXIMUM ATOMIC TRANSFER LENGTH. ORWRITE, too, takes no more.
 pub const MAX_ATOMIC_BYTES: u64 = 2 << 20;
 /// Bytes that WRITE SAME writes: MAXIMUM WRITE SAME LENGTH.
 pub const MAX_WRITE_SAME_BYTES: u64 = 1 << 30;
@@ -18,5 +18,5 @@ pub const MAX_UNMAP_DESCRIPTORS: u32 = 256;
 pub const MAX_UNMAP_BLOCKS: u32 = 1 << 24;
 /// Descriptors in one GET LBA STATUS answer.
 pub const MAX_LBA_STATUS: usize = 1024;
-/// Nexuses that a unit keeps; logins beyond are the server's to bound.
+/// Bytes of a parameter list that is taken; no command of a disk has use for more.
 pub const MAX_PARAMETER_LIST: usize = 64 << 10;

@@ -125,7 +125,7 @@ impl DiskUnit {
         FormatHeader::parse(&cdb, &list)?;
         if self.options.thin {
             let all = self.range(0, self.capacity())?;
-            self.deallocate(all).await?;
+            self.deallocate(mover, all).await?;
             self.flush(0).await?;
         }
         Ok(Outcome::wrote(wanted))

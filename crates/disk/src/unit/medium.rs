@@ -84,7 +84,7 @@ impl DiskUnit {
 
     /// START STOP UNIT. Power conditions and stopping change nothing that an initiator could see of a disk without a motor;
     /// the cache is written first unless NO_FLUSH. With LOEJ a removable medium goes out or comes in.
-    pub(super) async fn start_stop(&self, cdb: StartStopUnit) -> Result<Outcome, Outcome> {
+    pub(super) async fn start_stop(&self, command: &Command, cdb: StartStopUnit) -> Result<Outcome, Outcome> {
         if cdb.power_condition != 0 {
             return Ok(Outcome::GOOD);
         }
@@ -105,6 +105,10 @@ impl DiskUnit {
             let state = self.state();
             if !state.prevents.is_empty() {
                 return Err(Sense::medium_removal_prevented().into());
+            }
+            if cdb.start && self.flags() & flag::NO_MEDIUM != 0 {
+                let others = state.nexuses.iter().filter(|k| k.nexus.nexus.id != command.nexus.nexus.id);
+                others.for_each(|known| known.nexus.establish(UnitAttention::MediumMayHaveChanged));
             }
             self.set_flag(flag::NO_MEDIUM, !cdb.start);
         }

@@ -25,11 +25,13 @@ mod sanitize;
 #[cfg(test)]
 mod tests;
 
+use std::future::poll_fn;
 use std::io;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
 
-use device::{Command, DataMover, Execution, ItlNexus, LogicalUnit, NexusId, Outcome, ResetKind};
+use device::{Command, DataMover, Execution, ItlNexus, LogicalUnit, Lost, NexusId, Outcome, ResetKind};
 use ring::Pooled;
 use scsi::cdb;
 use scsi::copy::CopyRecords;
@@ -239,6 +241,17 @@ impl DiskUnit {
         outcome
     }
 
+    /// Between the steps of a long command: gives the core's other tasks a turn, and ends the command if it was aborted.
+    async fn pause(&self, mover: &mut dyn DataMover) -> Result<(), Outcome> {
+        if ring::is_running() {
+            ring::yield_now().await;
+        }
+        // Whether the connection can take more is no matter here; whether it is there is.
+        let lost =
+            poll_fn(|cx| Poll::Ready(matches!(mover.poll_put_ready(cx), Poll::Ready(Err(Lost))))).await;
+        if lost { Err(Outcome::GOOD) } else { Ok(()) }
+    }
+
     /// Gets a parameter list of `wanted` bytes, which must be what the initiator sends and no more than is reasonable.
     async fn parameter_list(
         &self,
@@ -327,7 +340,7 @@ impl DiskUnit {
             C::Unmap(cdb) => self.unmap(command, mover, cdb).await,
             C::GetLbaStatus(cdb) => self.get_lba_status(mover, cdb).await,
             C::SynchronizeCache(cdb) => self.synchronize_cache(cdb).await,
-            C::StartStopUnit(cdb) => self.start_stop(cdb).await,
+            C::StartStopUnit(cdb) => self.start_stop(command, cdb).await,
             C::ModeSelect(cdb) => self.mode_select(command, mover, cdb).await,
             C::PersistentReserveOut(cdb) => self.persistent_out(command, mover, cdb).await,
             C::ExtendedCopy { parameter_len } => self.extended_copy(command, mover, parameter_len).await,

@@ -44,15 +44,16 @@ impl DiskUnit {
         let ranges = unmap::parse(&list, &limits)?;
         for range in ranges {
             let range = self.range(range.lba, u64::from(range.blocks))?;
-            self.deallocate(range).await?;
+            self.deallocate(mover, range).await?;
         }
         self.settle().await?;
         Ok(Outcome::wrote(wanted))
     }
 
     /// Deallocates `range`, or zeroes what cannot be deallocated.
-    pub(super) async fn deallocate(&self, range: Range) -> Result<(), Outcome> {
+    pub(super) async fn deallocate(&self, mover: &mut dyn DataMover, range: Range) -> Result<(), Outcome> {
         for step in range.steps(self.block_shift, STEP_BYTES) {
+            self.pause(mover).await?;
             let _guard = self.begin_write(step).await?;
             let done = self.store.discard(step.at, step.bytes).await;
             done.map_err(|error| self.write_failed(error, step.lba))?;
@@ -100,16 +101,22 @@ impl DiskUnit {
         }
         let block = self.get(mover, wanted).await?.to_vec();
         if block.iter().all(|&byte| byte == 0) {
-            self.write_zeros(range, cdb.unmap).await?;
+            self.write_zeros(mover, range, cdb.unmap).await?;
         } else {
             // What does not read as zeros cannot be deallocated: UNMAP is then only a hint.
-            self.write_pattern(range, &block).await?;
+            self.write_pattern(mover, range, &block).await?;
         }
         Ok(Outcome::wrote(wanted))
     }
 
-    async fn write_zeros(&self, range: Range, deallocate: bool) -> Result<(), Outcome> {
+    async fn write_zeros(
+        &self,
+        mover: &mut dyn DataMover,
+        range: Range,
+        deallocate: bool,
+    ) -> Result<(), Outcome> {
         for step in range.steps(self.block_shift, STEP_BYTES) {
+            self.pause(mover).await?;
             let _guard = self.begin_write(step).await?;
             let done = self.store.write_zeros(step.at, step.bytes, deallocate).await;
             done.map_err(|error| self.write_failed(error, step.lba))?;
@@ -118,11 +125,17 @@ impl DiskUnit {
     }
 
     /// Writes copies of `block`, which is one block long, all over `range`.
-    pub(super) async fn write_pattern(&self, range: Range, block: &[u8]) -> Result<(), Outcome> {
+    async fn write_pattern(
+        &self,
+        mover: &mut dyn DataMover,
+        range: Range,
+        block: &[u8],
+    ) -> Result<(), Outcome> {
         let copies = range.bytes.min(CHUNK_BYTES as u64) as usize / block.len().max(1);
         let pattern = Chain::from(block.repeat(copies));
         let durable = self.write_through();
         for chunk in range.chunks(self.block_shift) {
+            self.pause(mover).await?;
             let mut data = pattern.clone();
             data.truncate(chunk.bytes as usize);
             self.write_chain(chunk, data, durable).await?;

@@ -1,0 +1,224 @@
+//! A disk over real files on a running ring: commands that wait for the medium, work that outlives its command, and
+//! reservations that outlive the daemon.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use device::{
+    Cdb, Command, DataMover, Execution, ItlNexus, LogicalUnit, Lost, Nexus, NexusId, Outcome, TaskAttribute,
+};
+use ring::{Buf, Chain};
+use scsi::reservation::{ReservationType, Reservations, TransportId};
+use scsi::{AdditionalSense, Status};
+use stag_disk::store::spec::StoreSpec;
+use stag_disk::unit::{DiskOptions, DiskUnit, FilePersist, Registry};
+
+mod support;
+use support::run;
+
+const MIB: u64 = 8;
+
+struct Mover {
+    data_out: Vec<u8>,
+    data_in: Vec<u8>,
+    /// The task was aborted.
+    lost: std::rc::Rc<std::cell::Cell<bool>>,
+}
+
+impl DataMover for Mover {
+    fn put_data(&mut self, data: Buf) {
+        self.data_in.extend(data.to_vec());
+    }
+    fn poll_put_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Lost>> {
+        Poll::Ready(if self.lost.get() { Err(Lost) } else { Ok(()) })
+    }
+    fn poll_get_data(&mut self, _: &mut Context<'_>, len: usize) -> Poll<Result<Chain, Lost>> {
+        let rest = self.data_out.split_off(len.min(self.data_out.len()));
+        Poll::Ready(Ok(std::mem::replace(&mut self.data_out, rest).into()))
+    }
+}
+
+struct Initiator {
+    unit: Arc<DiskUnit>,
+    nexus: Arc<ItlNexus>,
+}
+
+impl Initiator {
+    fn new(unit: &Arc<DiskUnit>, id: u64) -> Self {
+        let initiator = format!("iqn.2000-01.com.example:host{id}");
+        let nexus = Nexus {
+            id: NexusId(id),
+            transport_id: TransportId::iscsi_port(&initiator, id).unwrap().bytes().to_vec(),
+            initiator,
+            target_port: 1,
+            target: "iqn.2000-01.com.example:target".into(),
+        };
+        let nexus = Arc::new(ItlNexus::new(Arc::new(nexus), false));
+        unit.attach(&nexus);
+        nexus.take_attention();
+        Self { unit: unit.clone(), nexus }
+    }
+
+    fn start(&self, cdb: &[u8], out: &[u8]) -> (Execution<Mover>, std::rc::Rc<std::cell::Cell<bool>>) {
+        let command = Command {
+            cdb: Cdb::new(cdb).unwrap(),
+            attribute: TaskAttribute::Simple,
+            nexus: self.nexus.clone(),
+            data_out_len: out.len() as u64,
+            data_in_len: 64 << 20,
+        };
+        let lost = std::rc::Rc::default();
+        let mover = Mover { data_out: out.to_vec(), data_in: vec![], lost: std::rc::Rc::clone(&lost) };
+        (self.unit.execute(command, mover), lost)
+    }
+
+    async fn run(&self, cdb: &[u8], out: &[u8]) -> (Outcome, Vec<u8>) {
+        let (mover, outcome) = match self.start(cdb, out).0 {
+            Execution::Done(mover, outcome) => (mover, outcome),
+            Execution::Running(future) => future.await,
+        };
+        (outcome, mover.data_in)
+    }
+
+    async fn good(&self, cdb: &[u8], out: &[u8]) -> Vec<u8> {
+        let (outcome, data) = self.run(cdb, out).await;
+        assert_eq!(outcome.status, Status::Good, "{:?}", outcome.sense);
+        data
+    }
+}
+
+fn cdb16(code: u8, flags: u8, lba: u64, blocks: u32) -> [u8; 16] {
+    let mut cdb = [0; 16];
+    cdb[0] = code;
+    cdb[1] = flags;
+    cdb[2..10].copy_from_slice(&lba.to_be_bytes());
+    cdb[10..14].copy_from_slice(&blocks.to_be_bytes());
+    cdb
+}
+
+/// A thin unit in the file, in a cache mode, with its reservations beside it. `None` if the file system has no such mode.
+fn open(directory: &Path, cache: &str, rate: Option<u64>) -> Option<Arc<DiskUnit>> {
+    let path = directory.join(cache);
+    let mut spec = StoreSpec::parse(path.to_str().unwrap()).unwrap();
+    spec.set("size", Some(&format!("{MIB}M"))).unwrap();
+    spec.set("cache", Some(cache)).unwrap();
+    spec.set("bs", Some("4096")).unwrap();
+    let opened = spec.open().map_err(|e| eprintln!("SKIPPED: {e}")).ok()?;
+    let options = DiskOptions {
+        block_size: opened.block_size,
+        thin: true,
+        write_cache: cache == "writeback",
+        persist: Some(Arc::new(FilePersist::new(path.with_extension("pr")))),
+        sanitize_bytes_per_s: rate,
+        ..DiskOptions::default()
+    }
+    .with_identity(cache);
+    Some(DiskUnit::new(opened.store, options, &Registry::new()).unwrap())
+}
+
+#[test]
+fn every_kind_of_write_is_read_back_in_every_cache_mode() {
+    let directory = tempfile::tempdir_in(support::directory_on_disk()).unwrap();
+    for cache in ["writeback", "writethrough", "direct"] {
+        let Some(unit) = open(directory.path(), cache, None) else { continue };
+        run(async move {
+            let it = Initiator::new(&unit, 1);
+            let data: Vec<u8> = (0..3u32 << 20).map(|n| (n / 4096) as u8 | 1).collect();
+            let blocks = (data.len() / 4096) as u32;
+            it.good(&cdb16(0x8a, 0, 5, blocks), &data).await;
+            assert_eq!(it.good(&cdb16(0x88, 0, 5, blocks), &[]).await, data);
+            it.good(&cdb16(0x8a, 0x08, 0, 1), &[7; 4096]).await;
+            let mut compare = cdb16(0x89, 0, 0, 0);
+            compare[13] = 1;
+            it.good(&compare, &[[7; 4096], [8; 4096]].concat()).await;
+            it.good(&cdb16(0x8b, 0, 0, 1), &[0x10; 4096]).await;
+            assert_eq!(it.good(&cdb16(0x88, 0, 0, 1), &[]).await, [0x18; 4096]);
+            it.good(&cdb16(0x93, 0, 0, 600), &[3; 4096]).await;
+            assert_eq!(it.good(&cdb16(0x88, 0, 0, 600), &[]).await, vec![3; 600 * 4096]);
+            it.good(&cdb16(0x93, 0x08, 0, 0), &[0; 4096]).await;
+            let status = it.good(&cdb16(0x9e, 0x12, 0, 1000), &[]).await;
+            assert_eq!((status.len(), status[20] & 0xf), (24, 1), "{cache}");
+            it.good(&cdb16(0x91, 0, 0, 0), &[]).await;
+        });
+    }
+}
+
+#[test]
+fn a_sanitize_outlives_its_command_and_tells_its_progress() {
+    let directory = tempfile::tempdir_in(support::directory_on_disk()).unwrap();
+    // A second for the whole medium.
+    let unit = open(directory.path(), "writeback", Some(MIB << 20)).unwrap();
+    run(async move {
+        let it = Initiator::new(&unit, 1);
+        let list = [1, 0, 0, 1, 0x5a];
+        let sanitize = [0x48, 1, 0, 0, 0, 0, 0, 0, 5, 0];
+        let (execution, lost) = it.start(&sanitize, &list);
+        let Execution::Running(command) = execution else { panic!("it takes a second") };
+        let task = ring::spawn(command);
+        ring::sleep(Duration::from_millis(300)).await;
+        let busy = AdditionalSense::SANITIZE_IN_PROGRESS;
+        let (outcome, _) = it.run(&[0; 6], &[]).await;
+        assert_eq!(outcome.sense.unwrap().additional, busy);
+        // The abort ends the command and not its work.
+        lost.set(true);
+        drop(task);
+        unit.reset(device::ResetKind::TargetCold, None);
+        it.nexus.take_attention();
+        let sense = it.good(&[0x03, 0, 0, 0, 252, 0], &[]).await;
+        let progress = u16::from_be_bytes([sense[16], sense[17]]);
+        assert!(progress > 0 && progress < 0xffff, "{progress}");
+        let start = Instant::now();
+        while it.run(&[0; 6], &[]).await.0.status != Status::Good {
+            assert!(start.elapsed() < Duration::from_secs(20));
+            ring::sleep(Duration::from_millis(20)).await;
+        }
+        assert_eq!(it.good(&cdb16(0x88, 0, 0, 2048), &[]).await, vec![0x5a; 8 << 20]);
+    });
+}
+
+#[test]
+fn an_immediate_sanitize_answers_before_it_is_done() {
+    let directory = tempfile::tempdir_in(support::directory_on_disk()).unwrap();
+    let unit = open(directory.path(), "writeback", Some(MIB << 21)).unwrap();
+    run(async move {
+        let it = Initiator::new(&unit, 1);
+        let start = Instant::now();
+        it.good(&[0x48, 0x82, 0, 0, 0, 0, 0, 0, 0, 0], &[]).await;
+        assert!(start.elapsed() < Duration::from_millis(250));
+        assert_eq!(it.run(&[0; 6], &[]).await.0.status, Status::CheckCondition);
+        while it.run(&[0; 6], &[]).await.0.status != Status::Good {
+            assert!(start.elapsed() < Duration::from_secs(20));
+            ring::sleep(Duration::from_millis(20)).await;
+        }
+    });
+}
+
+#[test]
+fn aptpl_reservations_are_on_the_medium_when_good_is_said() {
+    let directory = tempfile::tempdir_in(support::directory_on_disk()).unwrap();
+    let list = |key: u64, new: u64, aptpl: u8| {
+        let mut list = [key.to_be_bytes(), new.to_be_bytes()].concat();
+        list.extend([0, 0, 0, 0, aptpl, 0, 0, 0]);
+        list
+    };
+    let out = |action, kind| [0x5f, action, kind, 0, 0, 0, 0, 0, 24, 0];
+    let unit = open(directory.path(), "writeback", None).unwrap();
+    let kept = directory.path().join("writeback.pr");
+    run(async move {
+        let it = Initiator::new(&unit, 1);
+        it.good(&out(0, 0), &list(0, 9, 1)).await;
+        it.good(&out(1, 3), &list(9, 0, 0)).await;
+        // A daemon that were killed now would start from this.
+        let kept = std::fs::read(&kept).unwrap();
+        let kept = Reservations::from_bytes(&kept).unwrap();
+        assert_eq!(kept.reservation_type(), Some(ReservationType::ExclusiveAccess));
+    });
+    let unit = open(directory.path(), "writeback", None).unwrap();
+    run(async move {
+        let (holder, other) = (Initiator::new(&unit, 1), Initiator::new(&unit, 2));
+        holder.good(&cdb16(0x88, 0, 0, 1), &[]).await;
+        assert_eq!(other.run(&cdb16(0x88, 0, 0, 1), &[]).await.0.status, Status::ReservationConflict);
+    });
+}
