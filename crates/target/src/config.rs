@@ -143,8 +143,8 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         Self {
-            connections: 16384,
-            logins: 4096,
+            connections: 65536,
+            logins: 32768,
             sessions: 8192,
             connections_per_session: 8,
             queue_depth: 128,

@@ -236,43 +236,60 @@ async fn listen(listener: std::net::TcpListener, portal: BoundPortal, shared: Ar
                 continue;
             }
         };
-        let limits = &shared.limits;
-        if shared.connections.load(Ordering::Relaxed) >= limits.connections
-            || shared.logins.load(Ordering::Relaxed) >= limits.logins
-        {
+        let Some(place) = Place::take(&shared) else {
             tracing::debug!(%peer, "too many connections");
             continue;
-        }
-        let Some(load) = shared.cores.iter().min_by_key(|core| core.connections.load(Ordering::Relaxed))
-        else {
-            return;
         };
-        load.connections.fetch_add(1, Ordering::Relaxed);
-        shared.connections.fetch_add(1, Ordering::Relaxed);
-        shared.logins.fetch_add(1, Ordering::Relaxed);
-        let index = shared.cores.iter().position(|core| std::ptr::eq(core, load)).unwrap_or(0);
-        let moved = shared.clone();
-        let moved_on = load.handle.run(move || async move {
-            let shared = moved;
-            let core = shared.cores[index].handle;
-            serve(socket, peer, portal.group, core, &shared).await;
-            shared.cores[index].connections.fetch_sub(1, Ordering::Relaxed);
-            shared.connections.fetch_sub(1, Ordering::Relaxed);
-        });
-        if moved_on.is_err() {
+        let core = shared.cores[place.core].handle;
+        if core.run(move || serve(socket, peer, portal.group, core, place)).is_err() {
             return;
         }
     }
 }
 
+/// A connection's place among those that the server may have. Given back when it is dropped, whatever ended the connection.
+struct Place {
+    shared: Arc<Shared>,
+    /// The core that has the connection: the one with the fewest.
+    core: usize,
+    /// Whether it counts among those that log in.
+    login: bool,
+}
+
+impl Place {
+    fn take(shared: &Arc<Shared>) -> Option<Self> {
+        let full = shared.connections.load(Ordering::Relaxed) >= shared.limits.connections
+            || shared.logins.load(Ordering::Relaxed) >= shared.limits.logins;
+        if full {
+            return None;
+        }
+        let loads = shared.cores.iter().map(|core| core.connections.load(Ordering::Relaxed));
+        let (core, _) = loads.enumerate().min_by_key(|(_, connections)| *connections)?;
+        shared.cores[core].connections.fetch_add(1, Ordering::Relaxed);
+        shared.connections.fetch_add(1, Ordering::Relaxed);
+        shared.logins.fetch_add(1, Ordering::Relaxed);
+        Some(Self { shared: shared.clone(), core, login: true })
+    }
+
+    /// The login is over.
+    fn logged_in(&mut self) {
+        if std::mem::take(&mut self.login) {
+            self.shared.logins.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.logged_in();
+        self.shared.cores[self.core].connections.fetch_sub(1, Ordering::Relaxed);
+        self.shared.connections.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// One connection, from accept to its end.
-async fn serve(
-    socket: std::os::fd::OwnedFd,
-    peer: SocketAddr,
-    group: u16,
-    core: Handle,
-    shared: &Arc<Shared>,
-) {
+async fn serve(socket: std::os::fd::OwnedFd, peer: SocketAddr, group: u16, core: Handle, mut place: Place) {
+    let shared = &place.shared.clone();
     let logged_in = async {
         let stream = TcpStream::from_fd(socket)?;
         stream.set_nodelay(true)?;
@@ -283,7 +300,7 @@ async fn serve(
         }
     }
     .await;
-    shared.logins.fetch_sub(1, Ordering::Relaxed);
+    place.logged_in();
     let (stream, logged_in) = match logged_in {
         Ok(logged_in) => logged_in,
         Err(error) => return tracing::info!(%peer, %error, "no login"),
