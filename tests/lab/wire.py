@@ -160,13 +160,15 @@ class Connection:
         header += isid + struct.pack(">HIHxxII", tsih, tag, cid, self.command_number, self.status_number)
         return header.ljust(48, b"\0"), data
 
-    def login(self, target_name=None, initiator="iqn.2026-01.example.lab:wire", isid=b"\x40\0\0\1\0\0", **keys):
-        """Log in without authentication. `keys` are offered beside the usual ones."""
+    def login(self, target_name=None, initiator="iqn.2026-01.example.lab:wire", isid=b"\x40\0\0\1\0\0", tsih=0, cid=1,
+              **keys):
+        """Log in without authentication. `keys` are offered beside the usual ones. With a `tsih`: a further connection, of
+        number `cid`, of that session."""
         offer = [("InitiatorName", initiator), ("SessionType", "Normal" if target_name else "Discovery")]
         if target_name:
             offer.append(("TargetName", target_name))
         offer += keys.items()
-        self.send(*self.login_pdu(offer, isid=isid))
+        self.send(*self.login_pdu(offer, isid=isid, tsih=tsih, cid=cid))
         answer = self.receive()
         if answer.opcode != LOGIN_RESPONSE:
             raise Failed(f"a login is answered by {answer}")
@@ -175,9 +177,10 @@ class Connection:
         self.keys.update(pair.split("=", 1) for pair in answer.data.decode().split("\0") if "=" in pair)
         if not answer.flags & 0x80:
             # The target wants a further round: agree to what is left.
-            self.send(*self.login_pdu([]))
+            self.send(*self.login_pdu([], isid=isid, tsih=tsih, cid=cid))
             answer = self.receive()
             self.keys.update(pair.split("=", 1) for pair in answer.data.decode().split("\0") if "=" in pair)
+        self.tsih = struct.unpack_from(">H", answer.bhs, 14)[0]
         self.header_digest = self.keys.get("HeaderDigest") == "CRC32C"
         self.data_digest = self.keys.get("DataDigest") == "CRC32C"
         return self
@@ -285,13 +288,18 @@ class Connection:
                 return pdu.bhs[2]
 
 
+def unit_of(target):
+    """The target's name and the LUN of its first unit."""
+    name, _, lun = target.urls[0].split("/", 3)[3].partition("/")
+    return name, int(lun)
+
+
 def session(target, initiator="iqn.2026-01.example.lab:wire", isid=b"\x40\0\0\1\0\0", timeout=10, **keys):
     """A logged-in connection of a session of its own, its pending unit attentions taken."""
     connection = Connection(target, timeout)
     offer = {"HeaderDigest": "None", "DataDigest": "None", "InitialR2T": "Yes", "ImmediateData": "No",
              "MaxRecvDataSegmentLength": 65536, "MaxBurstLength": 262144, "FirstBurstLength": 65536, **keys}
-    name, _, lun = target.urls[0].split("/", 3)[3].partition("/")
+    name, connection.lun = unit_of(target)
     connection.login(name, initiator, isid, **offer)
-    connection.lun = int(lun)
     connection.test_unit_ready()
     return connection
