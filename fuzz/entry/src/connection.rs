@@ -221,6 +221,11 @@ impl Harness {
     }
 
     fn abort(&mut self, key: TaskKey) -> TaskManagementResult {
+        self.look();
+        if let Some((_, task)) = self.connection.tasks().find(|(other, _)| *other == key) {
+            // Nothing more may be sent for it.
+            self.seen.remove(&task.itt);
+        }
         match self.connection.abort(key) {
             Abort::Gone | Abort::Ended => assert!(!self.connection.has(key)),
             Abort::Running => assert!(self.connection.is_aborted(key)),
@@ -232,6 +237,9 @@ impl Harness {
     fn driver(&mut self, step: u8, input: &mut Input<'_>) {
         let nth = usize::from(input.u8());
         let len = usize::from(input.u16());
+        if self.trace {
+            eprintln!("   step {} of task {nth} of {}, {len}", step % 10, self.running.len());
+        }
         let key = self.running.get(nth % self.running.len().max(1)).copied();
         match (step % 10, key) {
             (0 | 1, Some(key)) => {
