@@ -113,8 +113,10 @@ impl Harness {
         let ttt = match input.u8() {
             0 => RESERVED_TAG,
             n => {
-                let n = usize::from(n) % (self.tags.len() + 1);
-                self.tags.iter().rev().nth(n).copied().unwrap_or(n as u32)
+                // The youngest is 1.
+                let n = usize::from(n) - 1;
+                let tag = self.tags.iter().rev().nth(n % self.tags.len().max(1)).copied();
+                tag.unwrap_or(n as u32)
             }
         };
         let cmd_sn = self.connection.exp_cmd_sn().wrapping_add_signed(i32::from(input.u8() as i8) / 8);

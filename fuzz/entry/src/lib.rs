@@ -7,10 +7,12 @@
 
 pub mod chap;
 pub mod connection;
+pub mod device_data;
 pub mod input;
 pub mod login;
 pub mod mutate;
 pub mod negotiation;
+pub mod parameters;
 pub mod pdu;
 pub mod reservation;
 pub mod scsi;
@@ -43,6 +45,9 @@ pub const TARGETS: &[Target] = &[
     Target { name: "chap", run: chap::run, seeds: chap::seeds },
     Target { name: "cdb", run: scsi::cdb, seeds: scsi::cdb_seeds },
     Target { name: "sense", run: scsi::sense, seeds: scsi::sense_seeds },
+    Target { name: "device_data", run: device_data::run, seeds: device_data::seeds },
+    Target { name: "mode_select", run: parameters::mode_select, seeds: parameters::mode_select_seeds },
+    Target { name: "parameter_lists", run: parameters::lists, seeds: parameters::lists_seeds },
     Target { name: "copy_list", run: scsi::copy_list, seeds: scsi::copy_list_seeds },
     Target { name: "reservation_out", run: reservation::out, seeds: reservation::out_seeds },
     Target { name: "reservation_saved", run: reservation::saved, seeds: reservation::saved_seeds },
