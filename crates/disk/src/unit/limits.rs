@@ -15,7 +15,7 @@ pub const MAX_WRITE_SAME_BYTES: u64 = 1 << 30;
 /// Descriptors of one UNMAP: MAXIMUM UNMAP BLOCK DESCRIPTOR COUNT.
 pub const MAX_UNMAP_DESCRIPTORS: u32 = 256;
 /// Blocks that one UNMAP deallocates in all: MAXIMUM UNMAP LBA COUNT.
-pub const MAX_UNMAP_BLOCKS: u32 = 1 << 24;
+pub const MAX_UNMAP_BLOCKS: u32 = 1 << 20;
 /// Descriptors in one GET LBA STATUS answer.
 pub const MAX_LBA_STATUS: usize = 1024;
 /// Bytes of a parameter list that is taken; no command of a disk has use for more.

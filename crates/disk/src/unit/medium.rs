@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use device::{Command, Outcome};
 use scsi::cdb::{CacheRange, StartStopUnit};
-use scsi::{Sense, UnitAttention};
+use scsi::{AdditionalSense, Sense, UnitAttention};
 
 use super::gate::flag;
 use super::{DiskUnit, Range};
@@ -42,7 +42,8 @@ impl DiskUnit {
     pub(super) fn transfer_range(&self, lba: u64, blocks: u32) -> Result<Range, Sense> {
         let range = self.range(lba, u64::from(blocks))?;
         if range.bytes > super::limits::MAX_TRANSFER_BYTES {
-            return Err(Sense::invalid_field_in_cdb(0, None));
+            // TRANSFER LENGTH, wherever this form of the command has it.
+            return Err(Sense::illegal_request(AdditionalSense::INVALID_FIELD_IN_CDB));
         }
         Ok(range)
     }
