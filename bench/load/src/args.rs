@@ -41,7 +41,7 @@ pub struct Args {
     #[arg(long, value_name = "PID")]
     pub target_pid: Option<u32>,
     /// The initiator's name; a connection's number is appended
-    #[arg(long, default_value = "iqn.2026-11.dev.stag:load")]
+    #[arg(long, default_value = "iqn.2026-01.org.stag:load")]
     pub initiator: String,
     /// Instead of loading: be a target that stores nothing, on ADDR:PORT; the floor of this machine and a check of this tool
     #[arg(long, value_name = "ADDR:PORT", conflicts_with = "url")]
@@ -50,7 +50,7 @@ pub struct Args {
 
 const EXAMPLES: &str = "\
 Examples:
-  stag-load iscsi://127.0.0.1:3260/iqn.2026-11.dev.stag:disk/0 rr 4K 32 5
+  stag-load iscsi://127.0.0.1:3260/iqn.2026-01.org.stag:disk/0 rr 4K 32 5
   stag-load --target-pid $(pidof tgtd) iscsi://127.0.0.1:3260/iqn.2001-04.com.example:t/1 sw 256K 16 5
   stag-load --null-target 127.0.0.1:3261";
 

@@ -12,7 +12,7 @@ use crate::outbox::{Outbox, SLICES};
 use crate::wire::{self, BHS, Bhs, FINAL, NO_TAG, op};
 
 /// Its name.
-pub const IQN: &str = "iqn.2026-11.dev.stag:null";
+pub const IQN: &str = "iqn.2026-01.org.stag:null";
 const LBA_BYTES: usize = 512;
 const LBAS: u64 = (1 << 30) / LBA_BYTES as u64;
 const WINDOW: u32 = 1024;

@@ -1,7 +1,7 @@
 //! iSCSI names as people write them: checked by the protocol's own rules, and the names that Stag uses when it is given none.
 
 /// The target that `stag serve` serves if no name is given.
-pub const DEFAULT_TARGET: &str = "iqn.2026-11.dev.stag:disk";
+pub const DEFAULT_TARGET: &str = "iqn.2026-01.org.stag:disk";
 /// What to write where a name is wrong.
 pub const EXAMPLE: &str = "write a name such as iqn.2026-01.org.example:disks (RFC 7143 §4.2.7)";
 

@@ -2,11 +2,15 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod client;
 mod config;
+mod convert;
+mod demo;
 mod docs;
 mod exit;
 mod iqn;
 mod log;
+mod serve;
 mod suggest;
 mod unit;
 
@@ -18,34 +22,34 @@ use exit::Exit;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    let log = cli.log.as_deref();
+    let filter = cli.log.as_deref();
+    // `serve` starts its log itself, once it knows what the configuration says of it.
+    if !matches!(cli.command, Command::Serve(_)) {
+        log::start(filter, "warn");
+    }
     let exit = match cli.command {
+        Command::Serve(args) => serve::serve(args, filter),
         Command::CheckConfig(args) => check_config(&args),
+        Command::Demo(args) => demo::demo(&args),
+        Command::Ls(args) => client::ls(&args),
+        Command::Info(args) => client::info(&args),
+        Command::Read(args) => client::read(&args),
+        Command::Write(args) => client::write(&args),
+        Command::Cp(args) => client::cp(&args),
         Command::Completions(args) => docs::completions(args.shell),
         Command::Man(args) => docs::man(&args.dir),
-        other => {
-            log::start(log, "warn");
-            eprintln!("stag: {other:?}");
-            Exit::Failed
-        }
     };
     exit.into()
 }
 
 fn check_config(args: &CheckConfig) -> Exit {
-    match config::load(&args.file) {
-        Ok((config, warnings)) => {
-            for warning in warnings {
-                eprintln!("{:?}", miette::Report::new(warning));
-            }
+    match config::load_or_show(&args.file) {
+        Ok(config) => {
             if !args.quiet {
                 print!("{}", config::summary(&config));
             }
             Exit::Done
         }
-        Err(error) => {
-            eprintln!("{:?}", miette::Report::new(error));
-            Exit::Config
-        }
+        Err(exit) => exit,
     }
 }

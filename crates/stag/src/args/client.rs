@@ -5,7 +5,9 @@ use std::str::FromStr;
 
 use clap::{Args, ValueEnum};
 
-use super::url::{self, Url};
+use initiator::Url;
+
+use super::url;
 
 /// How to reach a target, the same for every command.
 #[derive(Clone, Debug, Args)]
@@ -16,7 +18,7 @@ pub struct Connect {
         long,
         value_name = "IQN",
         env = "STAG_INITIATOR",
-        default_value = "iqn.2026-11.dev.stag:initiator"
+        default_value = "iqn.2026-01.org.stag:initiator"
     )]
     pub initiator: String,
     /// CHAP name; one in the URL goes before
@@ -32,10 +34,10 @@ pub struct Connect {
     #[arg(long, value_name = "FILE", requires = "mutual_user")]
     pub mutual_secret_file: Option<PathBuf>,
     /// CRC32C of PDU headers
-    #[arg(long, value_enum, default_value_t = Digest::None)]
+    #[arg(long, value_enum, default_value_t = Digest::Allow)]
     pub header_digest: Digest,
     /// CRC32C of PDU data
-    #[arg(long, value_enum, default_value_t = Digest::None)]
+    #[arg(long, value_enum, default_value_t = Digest::Allow)]
     pub data_digest: Digest,
     /// Connections of the session (MC/S)
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
@@ -45,15 +47,34 @@ pub struct Connect {
     pub timeout: u32,
 }
 
+impl Default for Connect {
+    /// What holds if the command line says nothing.
+    fn default() -> Self {
+        Self {
+            initiator: initiator::Options::default().initiator,
+            user: None,
+            secret_file: None,
+            mutual_user: None,
+            mutual_secret_file: None,
+            header_digest: Digest::Allow,
+            data_digest: Digest::Allow,
+            connections: 1,
+            timeout: 30,
+        }
+    }
+}
+
 /// Whether a digest is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Digest {
     /// Not
-    None,
+    Never,
+    /// If the target insists
+    Allow,
+    /// If the target can
+    Prefer,
     /// Yes, or no login
-    Crc32c,
-    /// If the target wants it
-    Either,
+    Require,
 }
 
 /// How data is moved.

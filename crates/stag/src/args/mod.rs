@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 
-pub use client::{Cp, Info, Ls, Read, Write};
+pub use client::{Connect, Cp, Digest, Info, Ls, Place, Read, Transfer, Write};
 pub use serve::{Demo, Serve};
 
 /// Serves disks over iSCSI, and reads and writes them
@@ -31,7 +31,7 @@ const EXAMPLES: &str = "\
 Examples:
   stag demo
   stag serve /srv/disk.img,size=10G
-  stag info iscsi://localhost/iqn.2026-11.dev.stag:disk/0";
+  stag info iscsi://localhost/iqn.2026-01.org.stag:disk/0";
 
 /// What to do.
 #[derive(Clone, Debug, Subcommand)]

@@ -48,7 +48,7 @@ Options of a unit, after its path and separated by commas (a comma of the path i
   cache=direct        past the kernel's cache, O_DIRECT (block devices' default)
   serial=TEXT  vendor=TEXT  product=TEXT  revision=TEXT
                       how the unit names itself in INQUIRY
-  naa=HEX             its worldwide name: 32 hexadecimal digits that begin with 6
+  naa=HEX             its worldwide name: 16 hexadecimal digits, or 32 that begin with 6
   aptpl=FILE          where persistent reservations are kept
 
 Examples:

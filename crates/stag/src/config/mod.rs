@@ -20,12 +20,14 @@ use miette::NamedSource;
 use toml::de::DeTable;
 
 pub use decode::{ISCSI_PORT, address};
-pub use model::Config;
+pub use model::{Acl, AclLun, Auth, ChapHash, Config, Credential, Limits, Lun, Portal, Target};
 pub use problem::{ConfigErrors, Shown};
 pub use summary::summary;
 
 use auth::Place;
 use problem::{Problem, Problems};
+
+use crate::exit::Exit;
 
 /// The largest file that is read, bytes.
 const MAX_FILE: u64 = 16 << 20;
@@ -71,6 +73,25 @@ pub fn load(path: &Path) -> Result<(Config, Vec<Shown>), LoadError> {
     match config {
         Some(config) => Ok((config, shown(problems))),
         None => Err(ConfigErrors { path: name, errors: shown(problems) }.into()),
+    }
+}
+
+/// [`load`] for a command: shows warnings and mistakes on stderr.
+///
+/// # Errors
+/// What to end with.
+pub fn load_or_show(path: &Path) -> Result<Config, Exit> {
+    match load(path) {
+        Ok((config, warnings)) => {
+            for warning in warnings {
+                eprintln!("{:?}", miette::Report::new(warning));
+            }
+            Ok(config)
+        }
+        Err(error) => {
+            eprintln!("{:?}", miette::Report::new(error));
+            Err(Exit::Config)
+        }
     }
 }
 

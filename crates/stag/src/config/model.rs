@@ -66,7 +66,7 @@ pub struct Limits {
 }
 
 /// One target.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Target {
     /// Its iSCSI name.
     pub iqn: String,

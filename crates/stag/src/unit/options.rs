@@ -32,8 +32,8 @@ pub struct Options {
     pub product: Option<String>,
     /// `revision`: PRODUCT REVISION LEVEL, at most 4 printable ASCII characters.
     pub revision: Option<String>,
-    /// `naa`: the NAA IEEE Registered Extended designator (VPD page 83h), which begins with 6.
-    pub naa: Option<[u8; 16]>,
+    /// `naa`: the NAA designator (VPD page 83h): 8 bytes, or 16 if they begin with 6.
+    pub naa: Option<Vec<u8>>,
     /// `aptpl`: the file that keeps persistent reservations over a power loss.
     pub aptpl: Option<PathBuf>,
 }
@@ -145,7 +145,10 @@ impl Options {
             "naa" => once(
                 name,
                 &mut self.naa,
-                naa(value).ok_or_else(|| fit("write 32 hexadecimal digits, the first of them 6".into()))?,
+                naa(value).ok_or_else(|| {
+                    fit("write 16 hexadecimal digits that begin with 2, 3 or 5, or 32 that begin with 6"
+                        .into())
+                })?,
             ),
             _ => {
                 if value.is_empty() {
@@ -182,13 +185,17 @@ fn printable(longest: usize) -> String {
     format!("write 1 to {longest} printable ASCII characters")
 }
 
-/// An NAA IEEE Registered Extended designator (SPC-4 §7.8.6.6.5).
-fn naa(value: &str) -> Option<[u8; 16]> {
+/// An NAA designator (SPC-4 §7.8.6.6): its first digit says how long it is.
+fn naa(value: &str) -> Option<Vec<u8>> {
     let digits = value.strip_prefix("naa.").or_else(|| value.strip_prefix("0x")).unwrap_or(value);
-    let fits = digits.len() == 32
-        && digits.starts_with('6')
-        && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
-    fits.then(|| u128::from_str_radix(digits, 16).ok().map(u128::to_be_bytes)).flatten()
+    if !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+        return None;
+    }
+    match (digits.len(), digits.bytes().next()?) {
+        (16, b'2' | b'3' | b'5') => Some(u64::from_str_radix(digits, 16).ok()?.to_be_bytes().into()),
+        (32, b'6') => Some(u128::from_str_radix(digits, 16).ok()?.to_be_bytes().into()),
+        _ => None,
+    }
 }
 
 #[cfg(test)]

@@ -1,0 +1,186 @@
+//! From what people wrote to what the server wants: opens units, and turns the configuration's structs into `target`'s.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use disk::store::spec::{Opened, Source, StoreSpec};
+use disk::unit::{DiskOptions, DiskUnit, FilePersist, Persist, Registry};
+use iscsi::chap::{self, Hash, Secret};
+use target::Unit;
+use target::config as server;
+
+use crate::config::{Acl, AclLun, Auth, ChapHash, Config, Credential, Limits, Target};
+use crate::unit::{Backing, UnitSpec};
+
+/// Microseconds that a core looks for new work before it sleeps, if nobody says otherwise.
+const SPIN_US: u32 = 20;
+/// Bytes of payload buffers a core, if nobody says otherwise.
+const POOL_BYTES: u64 = 256 << 20;
+
+/// A unit that cannot be served.
+#[derive(Debug, thiserror::Error)]
+#[error("{target} LUN {lun}: {reason}")]
+pub struct UnitError {
+    target: String,
+    lun: u16,
+    reason: String,
+}
+
+/// Opens every unit and makes the server's configuration. Blocks on media.
+///
+/// # Errors
+/// The first unit that cannot be opened.
+pub fn server_config(config: Config) -> Result<server::ServerConfig, UnitError> {
+    let registry = Registry::default();
+    let mut targets = Vec::new();
+    for target in config.targets {
+        targets.push(target_config(target, &registry)?);
+    }
+    let portal =
+        |portal: crate::config::Portal| server::Portal { listen: portal.listen, group: portal.group };
+    Ok(server::ServerConfig {
+        portals: config.portals.into_iter().map(portal).collect(),
+        targets,
+        discovery_auth: auth(config.discovery),
+        limits: limits(&config.limits),
+        cores: config.cores.unwrap_or(0).into(),
+        spin_us: config.spin_us.unwrap_or(SPIN_US),
+        pool_bytes: usize::try_from(config.pool_bytes.unwrap_or(POOL_BYTES)).unwrap_or(usize::MAX),
+    })
+}
+
+fn target_config(target: Target, registry: &Registry) -> Result<server::TargetConfig, UnitError> {
+    let mut units = Vec::new();
+    for lun in &target.units {
+        let failed = |reason| UnitError { target: target.iqn.clone(), lun: lun.lun, reason };
+        let unit = open(&lun.spec, &target.iqn, lun.lun, registry).map_err(failed)?;
+        units.push(server::LunConfig { lun: lun.lun, unit: Unit::Disk(unit) });
+    }
+    Ok(server::TargetConfig {
+        name: target.iqn,
+        alias: target.alias,
+        groups: target.groups,
+        auth: auth(target.auth),
+        units,
+        acls: target.acls.map(|acls| acls.into_iter().map(acl).collect()),
+    })
+}
+
+/// Opens one unit.
+fn open(spec: &UnitSpec, iqn: &str, lun: u16, registry: &Registry) -> Result<Arc<DiskUnit>, String> {
+    let options = &spec.options;
+    let store = StoreSpec {
+        source: match &spec.backing {
+            Backing::Memory(bytes) => Source::Memory(*bytes),
+            Backing::Path(path) => Source::File(path.clone()),
+        },
+        size: options.size,
+        cache: options.cache,
+        thin: Some(options.thin.unwrap_or(false)),
+        block_size: options.bs,
+        read_only: options.ro.unwrap_or(false),
+    };
+    let opened = store.open().map_err(|error| error.to_string())?;
+    let disk = disk_options(spec, &opened, iqn, lun);
+    DiskUnit::new(opened.store, disk, registry).map_err(|error| error.to_string())
+}
+
+fn disk_options(spec: &UnitSpec, opened: &Opened, iqn: &str, lun: u16) -> DiskOptions {
+    let options = &spec.options;
+    let physical = opened.geometry.physical_block.max(opened.block_size);
+    // A physical block that is no power of two blocks has no exponent: then it is not told.
+    let exponent = physical.is_power_of_two().then(|| (physical / opened.block_size).ilog2() as u8);
+    // The same unit has the same names after every start: those of a path belong to the path, those of memory to the LUN.
+    let seed = match &spec.backing {
+        Backing::Path(path) => {
+            std::fs::canonicalize(path).unwrap_or_else(|_| path.clone()).display().to_string()
+        }
+        Backing::Memory(_) => format!("{iqn}/{lun}"),
+    };
+    let identity = DiskOptions::default().with_identity(&seed);
+    let default = DiskOptions::default();
+    DiskOptions {
+        block_size: opened.block_size,
+        physical_block_exponent: options.pbe.or(exponent).unwrap_or(0),
+        read_only: options.ro.unwrap_or(false),
+        removable: options.removable.unwrap_or(false),
+        thin: options.thin.unwrap_or(false),
+        write_cache: opened.cache.write_cache(),
+        vendor: options.vendor.clone().unwrap_or(default.vendor),
+        product: options.product.clone().unwrap_or(default.product),
+        revision: options.revision.clone().unwrap_or(default.revision),
+        serial: options.serial.clone().unwrap_or(identity.serial),
+        naa: options.naa.clone().unwrap_or(identity.naa),
+        persist: persist(spec),
+        ..DiskOptions::default()
+    }
+}
+
+/// Where persistent reservations are kept: where `aptpl` says, else beside a file. A device in /dev has no place beside it
+/// that would be there after a restart.
+fn persist(spec: &UnitSpec) -> Option<Arc<dyn Persist>> {
+    let path = match (&spec.options.aptpl, &spec.backing) {
+        (Some(path), _) => path.clone(),
+        (None, Backing::Path(path)) if !path.starts_with(Path::new("/dev")) => {
+            let mut beside = path.clone().into_os_string();
+            beside.push(".reservations");
+            beside.into()
+        }
+        _ => return None,
+    };
+    Some(Arc::new(FilePersist::new(path)))
+}
+
+fn acl(acl: Acl) -> server::Acl {
+    let lun = |lun: AclLun| server::AclLun { seen_as: lun.seen_as, unit: lun.lun, read_only: lun.read_only };
+    server::Acl {
+        initiator: acl.initiator,
+        auth: acl.auth.map(auth),
+        luns: acl.luns.map(|luns| luns.into_iter().map(lun).collect()),
+    }
+}
+
+fn auth(auth: Auth) -> server::Auth {
+    let credential = |own: Credential| chap::Credential { name: own.name, secret: Secret::new(own.secret) };
+    match auth {
+        Auth::None => server::Auth::None,
+        Auth::Chap(chap) => server::Auth::Chap(server::Chap {
+            users: chap.users.into_iter().map(credential).collect(),
+            mutual: chap.mutual.map(credential),
+            hashes: chap.hashes.into_iter().map(hash).collect(),
+        }),
+    }
+}
+
+fn hash(hash: ChapHash) -> Hash {
+    match hash {
+        ChapHash::Md5 => Hash::Md5,
+        ChapHash::Sha1 => Hash::Sha1,
+        ChapHash::Sha256 => Hash::Sha256,
+        ChapHash::Sha3_256 => Hash::Sha3_256,
+    }
+}
+
+/// The server's own bounds, with those that were said put in their place.
+fn limits(said: &Limits) -> server::Limits {
+    let own = server::Limits::default();
+    let seconds = |said: Option<u32>, own: Duration| said.map_or(own, |s| Duration::from_secs(s.into()));
+    let max_burst = said.max_burst.unwrap_or(own.max_burst);
+    server::Limits {
+        connections: said.connections.map_or(own.connections, |n| n as usize),
+        logins: said.logins.map_or(own.logins, |n| n as usize),
+        sessions: said.sessions.map_or(own.sessions, |n| n as usize),
+        connections_per_session: said.connections_per_session.unwrap_or(own.connections_per_session),
+        queue_depth: said.queue_depth.unwrap_or(own.queue_depth),
+        max_recv_data_segment: said.max_recv_data_segment.unwrap_or(own.max_recv_data_segment),
+        max_burst,
+        // FirstBurstLength is no more than MaxBurstLength (RFC 7143 §13.14).
+        first_burst: said.first_burst.unwrap_or(own.first_burst).min(max_burst),
+        max_outstanding_r2t: said.max_outstanding_r2t.unwrap_or(own.max_outstanding_r2t),
+        login_timeout: seconds(said.login_timeout, own.login_timeout),
+        nop_interval: seconds(said.nop_interval, own.nop_interval),
+        nop_timeout: seconds(said.nop_timeout, own.nop_timeout),
+        send_high_water: said.send_high_water.map_or(own.send_high_water, |n| n as usize),
+    }
+}

@@ -1,0 +1,221 @@
+//! `stag serve`: joins the command line and the configuration, starts the server, says where its units are, and ends it when
+//! a signal asks for that.
+
+use std::io::{self, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+
+use ring::{Runtime, Signal, Signals};
+use target::Server;
+
+use crate::args::Serve;
+use crate::config::{self, Config, ISCSI_PORT, Lun, Portal, Target};
+use crate::exit::Exit;
+use crate::{convert, log};
+
+/// How long initiators have to log out when the server ends.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// Serves until a signal says to end.
+pub fn serve(args: Serve, log: Option<&str>) -> Exit {
+    let config = match joined(args) {
+        Ok(config) => config,
+        Err(exit) => return exit,
+    };
+    log::start(log.or(config.log.as_deref()), "info");
+    // Before any other thread starts, so that all of them leave these signals to this one.
+    match Signals::new(&[Signal::Terminate, Signal::Interrupt]) {
+        Ok(signals) => run(config, &signals),
+        Err(error) => failed(format_args!("signals cannot be received: {error}"), None),
+    }
+}
+
+fn run(config: Config, signals: &Signals) -> Exit {
+    raise_descriptor_limit();
+    let config = match convert::server_config(config) {
+        Ok(config) => config,
+        Err(error) => return failed(error, None),
+    };
+    let places: Vec<(String, Vec<u16>, Vec<u16>)> = config
+        .targets
+        .iter()
+        .map(|target| {
+            (target.name.clone(), target.groups.clone(), target.units.iter().map(|unit| unit.lun).collect())
+        })
+        .collect();
+    let server = match Server::start(config) {
+        Ok(server) => server,
+        Err(error) => return failed(&error, help_for(&error)),
+    };
+    let mut urls = Vec::new();
+    for (iqn, groups, luns) in &places {
+        let serving = |portal: &&target::BoundPortal| groups.is_empty() || groups.contains(&portal.group);
+        let Some(portal) = server.portals().iter().find(serving) else { continue };
+        urls.extend(luns.iter().map(|lun| format!("iscsi://{}/{iqn}/{lun}", reachable(portal.address))));
+    }
+    if let Err(error) = announce(&urls) {
+        tracing::warn!(%error, "the URLs could not be printed");
+    }
+    for portal in server.portals() {
+        tracing::info!(address = %portal.address, group = portal.group, "listening");
+    }
+    let signal = match wait(signals) {
+        Ok(signal) => signal,
+        Err(error) => {
+            tracing::error!(%error, "signals cannot be received any more; ending");
+            Signal::Terminate
+        }
+    };
+    tracing::info!(?signal, sessions = server.sessions(), "ending");
+    match server.stop(GRACE) {
+        Ok(()) => Exit::Done,
+        Err(error) => {
+            eprintln!("stag: {error}");
+            Exit::Failed
+        }
+    }
+}
+
+/// Waits for a signal, on a ring of this thread's own that does nothing else.
+fn wait(signals: &Signals) -> io::Result<Signal> {
+    let small = ring::Config {
+        entries: 8,
+        spin_us: 0,
+        pool_bytes: 2 << 20,
+        recv_buffers: 2,
+        ..ring::Config::default()
+    };
+    Runtime::new(small)?.block_on(signals.next())
+}
+
+/// The configuration that the command line and the file say together.
+fn joined(args: Serve) -> Result<Config, Exit> {
+    let mut config = match &args.config {
+        None => Config::default(),
+        Some(file) => config::load_or_show(file)?,
+    };
+    if !args.units.is_empty() {
+        if config.targets.iter().any(|target| target.iqn.eq_ignore_ascii_case(&args.iqn)) {
+            eprintln!(
+                "stag: the configuration has a target {} already: give the PATHs another --iqn",
+                args.iqn
+            );
+            return Err(Exit::Usage);
+        }
+        let units = args.units.into_iter().zip(0..).map(|(spec, lun)| Lun { lun, spec }).collect();
+        config.targets.push(Target { iqn: args.iqn, units, ..Target::default() });
+    }
+    let listen: Vec<SocketAddr> = if args.listen.is_empty() && config.portals.is_empty() {
+        vec![SocketAddr::new(Ipv4Addr::LOCALHOST.into(), ISCSI_PORT)]
+    } else {
+        args.listen
+    };
+    if !listen.is_empty() {
+        config.portals = listen.into_iter().map(|listen| Portal { listen, group: 1 }).collect();
+    }
+    config.cores = args.cores.or(config.cores);
+    config.spin_us = args.spin.or(config.spin_us);
+    Ok(config)
+}
+
+/// An address that a client on this machine can use: a wildcard is the loopback's.
+fn reachable(address: SocketAddr) -> SocketAddr {
+    let ip = match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    SocketAddr::new(ip, address.port())
+}
+
+fn announce(urls: &[String]) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    for url in urls {
+        writeln!(out, "{url}")?;
+    }
+    out.flush()
+}
+
+fn failed(error: impl std::fmt::Display, help: Option<&str>) -> Exit {
+    eprintln!("stag: {error}");
+    if let Some(help) = help {
+        eprintln!("      {help}");
+    }
+    Exit::Startup
+}
+
+/// What to do about an error of the system at the start.
+fn help_for(error: &io::Error) -> Option<&'static str> {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            Some("another server listens there: end it, or choose another address with --listen")
+        }
+        io::ErrorKind::AddrNotAvailable => {
+            Some("no interface of this machine has that address: see `ip address`")
+        }
+        io::ErrorKind::PermissionDenied => Some(
+            "ports below 1024 need CAP_NET_BIND_SERVICE; io_uring may be forbidden by kernel.io_uring_disabled or seccomp",
+        ),
+        io::ErrorKind::Unsupported => Some("this kernel's io_uring is too old: 6.1 or later is needed"),
+        _ => None,
+    }
+}
+
+/// Every connection is a descriptor: takes as many as the system grants.
+fn raise_descriptor_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    if setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum }).is_err() {
+        tracing::debug!("the limit of open files stays as it is");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::args::{Cli, Command};
+
+    fn args(words: &[&str]) -> Serve {
+        match Cli::parse_from(["stag", "serve"].iter().chain(words)).command {
+            Command::Serve(serve) => serve,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn paths_are_numbered_in_their_order_and_served_on_the_loopback() {
+        let config = joined(args(&["mem:1M", "mem:2M"])).unwrap();
+        assert_eq!(config.portals, [Portal { listen: "127.0.0.1:3260".parse().unwrap(), group: 1 }]);
+        let target = &config.targets[0];
+        assert_eq!(target.iqn, crate::iqn::DEFAULT_TARGET);
+        assert_eq!(target.units.iter().map(|unit| unit.lun).collect::<Vec<_>>(), [0, 1]);
+    }
+
+    #[test]
+    fn the_command_line_goes_before_the_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("stag.toml");
+        let text = "cores = 3\n[[portal]]\nlisten = \"192.0.2.1\"\n[[target]]\niqn = \"iqn.2026-01.org.example:t\"\n\
+                    [[target.unit]]\nlun = 7\npath = \"mem:1M\"\n";
+        std::fs::write(&file, text).unwrap();
+        let file = file.to_str().unwrap();
+        let config = joined(args(&["--config", file])).unwrap();
+        assert_eq!((config.cores, config.portals[0].listen.port()), (Some(3), 3260));
+        let config =
+            joined(args(&["--config", file, "--listen", "[::1]:0", "--cores", "1", "mem:1M"])).unwrap();
+        assert_eq!((config.cores, config.portals.len(), config.targets.len()), (Some(1), 1, 2));
+        assert!(config.portals[0].listen.is_ipv6());
+        let taken = args(&["--config", file, "--iqn", "iqn.2026-01.org.example:T", "mem:1M"]);
+        assert_eq!(joined(taken), Err(Exit::Usage));
+    }
+
+    #[test]
+    fn a_wildcard_is_shown_as_an_address_to_connect_to() {
+        let shown = |address: &str| reachable(address.parse().unwrap()).to_string();
+        assert_eq!(shown("0.0.0.0:1"), "127.0.0.1:1");
+        assert_eq!(shown("[::]:1"), "[::1]:1");
+        assert_eq!(shown("192.0.2.1:1"), "192.0.2.1:1");
+    }
+}
