@@ -306,7 +306,7 @@ pub fn modes(data: &[u8]) -> (Option<bool>, Option<bool>) {
 impl std::fmt::Display for Facts {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let mut line = |name: &str, value: String| {
-            if value.is_empty() { Ok(()) } else { writeln!(f, "{name:<22} {value}") }
+            if value.is_empty() { Ok(()) } else { writeln!(f, "{name:<25} {value}") }
         };
         let yes = |yes: bool| if yes { "yes" } else { "no" }.to_owned();
         let inquiry = &self.inquiry;

@@ -36,6 +36,12 @@ pub async fn info(args: &Info) -> Result<String, ConnectError> {
 
 async fn ask(unit: &Unit, url: String) -> Result<Facts, Error> {
     let inquiry = Inquiry::from(unit.inquiry().await?);
+    // PERIPHERAL QUALIFIER 011b: there is nothing at this number (SPC-4 table 138).
+    if inquiry.qualifier == 3 {
+        return Err(Error::Argument(
+            "the target has no such unit; `stag ls --units` lists those that it has",
+        ));
+    }
     let vpd_pages = known(unit.vpd_pages().await)?.unwrap_or_default();
     let mut facts = Facts { url, inquiry, vpd_pages, ..Facts::default() };
     for page in facts.vpd_pages.clone() {

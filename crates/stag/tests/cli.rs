@@ -1,0 +1,248 @@
+//! The `stag` command as people run it: its own server and its own client, in processes of their own.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+const STAG: &str = env!("CARGO_BIN_EXE_stag");
+
+/// A `stag serve` that ends with the test.
+struct Server {
+    child: Child,
+    urls: Vec<String>,
+}
+
+impl Server {
+    fn start(args: &[&str], units: usize) -> Self {
+        let mut child = Command::new(STAG)
+            .args(["--log", "warn", "serve"])
+            .args(args)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let urls: Vec<String> = lines.take(units).map(|line| line.unwrap()).collect();
+        assert_eq!(urls.len(), units, "the server printed {urls:?}");
+        Self { child, urls }
+    }
+
+    /// Ends it with `signal`; its exit status.
+    fn end(mut self, signal: Signal) -> Option<i32> {
+        kill_process(Pid::from_raw(self.child.id() as i32).unwrap(), signal).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(20);
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status.code();
+            }
+            assert!(Instant::now() < deadline, "the server does not end");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Runs `stag` with `input` on its stdin.
+fn stag_with(args: &[&str], input: &[u8]) -> Output {
+    let mut child = Command::new(STAG)
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let input = input.to_vec();
+    // A command that fails early does not read it all.
+    let feeder = std::thread::spawn(move || drop(stdin.write_all(&input)));
+    let output = child.wait_with_output().unwrap();
+    feeder.join().unwrap();
+    output
+}
+
+fn stag(args: &[&str]) -> Output {
+    stag_with(args, b"")
+}
+
+/// Runs `stag`, which has to do well; what it printed.
+fn done(args: &[&str]) -> Vec<u8> {
+    let output = stag(args);
+    assert!(output.status.success(), "stag {args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    output.stdout
+}
+
+/// Runs `stag`, which has to fail with `status`; what it complained of.
+fn fails(args: &[&str], status: i32) -> String {
+    let output = stag(args);
+    let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(status), "stag {args:?}: {complaint}");
+    assert!(!complaint.contains("panicked"), "{complaint}");
+    complaint
+}
+
+fn path(dir: &Path, name: &str) -> String {
+    dir.join(name).to_str().unwrap().to_owned()
+}
+
+fn noise(len: usize) -> Vec<u8> {
+    let mut state = 42u64;
+    (0..len)
+        .map(|_| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 56) as u8
+        })
+        .collect()
+}
+
+#[test]
+fn the_demo_shows_that_all_works_and_leaves_nothing_behind() {
+    let dir = tempfile::tempdir().unwrap();
+    let output =
+        Command::new(STAG).args(["demo", "--size", "8M"]).env("TMPDIR", dir.path()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(said.ends_with("OK\n"), "{said}");
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn what_was_written_is_there_after_the_server_was_ended_and_started_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let (disk, back) = (path(dir.path(), "disk.img"), path(dir.path(), "back"));
+    let data = noise(3_000_017);
+    let server = Server::start(&["--listen", "127.0.0.1:0", &format!("{disk},size=16M")], 1);
+    let written = stag_with(&["write", &server.urls[0], "--offset", "1M"], &data);
+    assert!(written.status.success(), "{}", String::from_utf8_lossy(&written.stderr));
+    assert_eq!(server.end(Signal::TERM), Some(0));
+    assert!(fs::read(&disk).unwrap()[1 << 20..][..data.len()] == data);
+    let server = Server::start(&["--listen", "[::1]:0", &disk], 1);
+    let range = ["--offset", "1M", "--length", "3000017"];
+    done(&[&["read", &server.urls[0], "-o", &back][..], &range].concat());
+    assert!(fs::read(&back).unwrap() == data);
+    assert!(done(&[&["read", &server.urls[0]][..], &range].concat()) == data, "read to stdout");
+    assert_eq!(server.end(Signal::INT), Some(0));
+}
+
+#[test]
+fn a_sparse_file_stays_sparse_on_a_thin_unit_and_on_its_way_back() {
+    use std::os::unix::fs::{FileExt, MetadataExt};
+    let dir = tempfile::tempdir().unwrap();
+    let (disk, from, back) = (path(dir.path(), "disk"), path(dir.path(), "from"), path(dir.path(), "back"));
+    let file = fs::File::create(&from).unwrap();
+    file.set_len(256 << 20).unwrap();
+    file.write_all_at(&noise(100_000), 128 << 20).unwrap();
+    let server = Server::start(&["--listen", "127.0.0.1:0", &format!("{disk},size=256M,thin")], 1);
+    done(&["cp", "--verify", "--connections", "3", &from, &server.urls[0]]);
+    done(&["cp", "--header-digest", "require", "--data-digest", "require", &server.urls[0], &back]);
+    assert_eq!(server.end(Signal::TERM), Some(0));
+    for copy in [&disk, &back] {
+        let about = fs::metadata(copy).unwrap();
+        assert_eq!(about.len(), 256 << 20);
+        assert!(about.blocks() * 512 < 4 << 20, "{copy} takes {} bytes", about.blocks() * 512);
+    }
+    let mut middle = vec![0; 100_000];
+    fs::File::open(&back).unwrap().read_exact_at(&mut middle, 128 << 20).unwrap();
+    assert!(middle == noise(100_000));
+}
+
+#[test]
+fn ls_and_info_tell_of_units_as_they_were_served() {
+    let units =
+        ["--listen", "127.0.0.1:0", "mem:8M,serial=S1", "mem:16M,bs=4096,ro,vendor=ACME,product=Deep"];
+    let server = Server::start(&units, 2);
+    let portal = server.urls[0].split('/').nth(2).unwrap();
+    let targets = String::from_utf8(done(&["ls", portal])).unwrap();
+    assert!(targets.contains("iqn.2026-01.org.stag:disk") && targets.contains(portal), "{targets}");
+    let listed = String::from_utf8(done(&["ls", "--units", portal])).unwrap();
+    assert!(server.urls.iter().all(|url| listed.contains(url)), "{listed}");
+    assert!(listed.contains("disk  16M  ACME Deep"), "{listed}");
+    let info: serde_json::Value =
+        serde_json::from_slice(&done(&["info", "--json", &server.urls[1]])).unwrap();
+    assert_eq!(info["block_bytes"], 4096);
+    assert_eq!(info["capacity_bytes"], 16 << 20);
+    assert_eq!(info["write_protected"], true);
+    let text = String::from_utf8(done(&["info", &server.urls[0]])).unwrap();
+    assert!(text.lines().any(|line| line.starts_with("serial") && line.ends_with("S1")), "{text}");
+}
+
+#[test]
+fn a_configuration_with_chap_and_masking_lets_in_whom_it_names() {
+    let dir = tempfile::tempdir().unwrap();
+    let (config, right, wrong) =
+        (path(dir.path(), "stag.toml"), path(dir.path(), "right"), path(dir.path(), "wrong"));
+    let target_secret = path(dir.path(), "target");
+    fs::write(&right, "correct horse battery\n").unwrap();
+    fs::write(&wrong, "incorrect horse battery\n").unwrap();
+    fs::write(&target_secret, "staple staple staple\n").unwrap();
+    let text = r#"
+        [[portal]]
+        listen = "127.0.0.1:0"
+        [[target]]
+        iqn = "iqn.2026-01.org.example:t"
+        auth = { users = [{ name = "alice", secret-file = "right" }], mutual = { name = "t", secret-file = "target" } }
+        [[target.unit]]
+        lun = 3
+        path = "mem:1M"
+        [[target.unit]]
+        lun = 4
+        path = "mem:2M"
+        [[target.acl]]
+        initiator = "iqn.2026-01.org.example:i*"
+        luns = [{ lun = 4, as = 0, ro = true }]
+    "#;
+    fs::write(&config, text).unwrap();
+    let server = Server::start(&["--config", &config], 2);
+    let url = format!("{}0", server.urls[0].trim_end_matches('3'));
+    let me = ["--initiator", "iqn.2026-01.org.example:i7", "--user", "alice"];
+    let with = |secret: &str, more: &[&str]| -> Output {
+        stag(&[&["info", "--json", &url, "--secret-file", secret][..], &me, more].concat())
+    };
+    let info = with(&right, &["--mutual-user", "t", "--mutual-secret-file", &target_secret]);
+    assert!(info.status.success(), "{}", String::from_utf8_lossy(&info.stderr));
+    let info: serde_json::Value = serde_json::from_slice(&info.stdout).unwrap();
+    assert_eq!((&info["capacity_bytes"], &info["write_protected"]), (&(2 << 20).into(), &true.into()));
+    assert_eq!(with(&wrong, &[]).status.code(), Some(5), "a wrong secret");
+    let mutual = with(&right, &["--mutual-user", "t", "--mutual-secret-file", &wrong]);
+    assert_eq!(mutual.status.code(), Some(5), "a target that cannot prove itself");
+    let stranger = ["--initiator", "iqn.2026-01.org.example:x", "--user", "alice", "--secret-file", &right];
+    fails(&[&["info", &url][..], &stranger].concat(), 5);
+    let write = [&["write", &url, "--secret-file", &right][..], &me].concat();
+    let refused = stag_with(&write, &[1; 512]);
+    assert_eq!(refused.status.code(), Some(1), "{}", String::from_utf8_lossy(&refused.stderr));
+    assert_eq!(server.end(Signal::TERM), Some(0));
+}
+
+#[test]
+fn every_way_to_fail_has_its_status_and_says_what_to_do() {
+    let dir = tempfile::tempdir().unwrap();
+    let (disk, config) = (path(dir.path(), "disk.img"), path(dir.path(), "stag.toml"));
+    fails(&["serve"], 2);
+    fails(&["read", "http://x"], 2);
+    fs::write(&config, "[[target]]\niqm = \"x\"\n").unwrap();
+    assert!(fails(&["check-config", &config], 3).contains("did you mean `iqn`?"));
+    assert!(fails(&["serve", "--config", &config], 3).contains("stag.toml:2:1"));
+    assert!(fails(&["serve", "--config", &path(dir.path(), "none")], 3).contains("cannot be read"));
+    assert!(fails(&["serve", "--listen", "127.0.0.1:0", &disk], 4).contains("size=1G"));
+    let server = Server::start(&["--listen", "127.0.0.1:0", &format!("{disk},size=1M")], 1);
+    assert!(fails(&["serve", "--listen", "127.0.0.1:0", &disk], 4).contains("in use by another process"));
+    let portal = server.urls[0].split('/').nth(2).unwrap();
+    assert!(fails(&["serve", "--listen", portal, "mem:1M"], 4).contains("--listen"));
+    assert!(fails(&["serve", "--listen", "192.0.2.1:0", "mem:1M"], 4).contains("no interface"));
+    fails(&["info", "iscsi://127.0.0.1:1/iqn.2026-01.org.example:t/0"], 5);
+    fails(&["info", &format!("iscsi://{portal}/iqn.2026-01.org.example:none/0")], 5);
+    assert!(fails(&["info", &format!("{}9", server.urls[0])], 1).contains("no such unit"));
+    assert!(fails(&["cp", &config, &path(dir.path(), "no/such/directory")], 1).contains("no/such/directory"));
+    let too_long = stag_with(&["write", &server.urls[0]], &vec![1; (1 << 20) + 1]);
+    assert_eq!(too_long.status.code(), Some(1));
+    let refused = String::from_utf8_lossy(&too_long.stderr).into_owned();
+    assert!(refused.contains("room for"), "{refused}");
+}
