@@ -31,5 +31,5 @@ pub use fs::{File, OpenOptions};
 pub use net::{Destinations, Gather, Keepalive, ListenOptions, Scatter, TcpListener, TcpStream};
 pub use pooled::Pooled;
 pub use runtime::{Config, JoinError, JoinHandle, Runtime, available_cores, is_running, spawn, yield_now};
-pub use signal::{Signal, Signals};
+pub use signal::{Signal, Signals, survive_file_size_limit};
 pub use time::{Elapsed, Sleep, now, sleep, sleep_until, timeout};

@@ -35,6 +35,13 @@ impl Signal {
     }
 }
 
+/// Lets a write beyond the process's limit of file size (RLIMIT_FSIZE) fail with EFBIG, instead of ending the process by
+/// SIGXFSZ. For the whole process, and for those that it starts.
+pub fn survive_file_size_limit() {
+    // SAFETY: to ignore a signal runs no handler; SIGXFSZ is a valid number, so that the call cannot fail.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+}
+
 /// Receives signals instead of letting them end the process.
 ///
 /// Make it before any other thread is started: it blocks the signals in the current thread, and threads started later

@@ -32,6 +32,7 @@ pub fn serve(args: Serve, log: Option<&str>) -> Exit {
 
 fn run(config: Config, signals: &Signals) -> Exit {
     raise_descriptor_limit();
+    ring::survive_file_size_limit();
     let config = match convert::server_config(config) {
         Ok(config) => config,
         Err(error) => return failed(error, None),

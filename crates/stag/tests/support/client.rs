@@ -1,0 +1,247 @@
+//! A blocking iSCSI client of one connection with many commands on their way: the protocol crate's state machine over a
+//! socket. It never logs in again by itself: the tests want to see connections end.
+
+use std::collections::VecDeque;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use iscsi::frame::{Cut, Cutter, Digests, emit_pdu};
+use iscsi::initiator::{Command, ConnectionId, Event, Place, Segment, Session, SessionConfig};
+use iscsi::keys::{Digest, Offer};
+use iscsi::login::initiator::{Config, Established, InitiatorLogin, Step};
+use iscsi::pdu::{Bhs, Isid, Lun, PduRef, ResponseCode, TaskAttribute};
+
+/// How long an answer may take.
+const PATIENCE: Duration = Duration::from_secs(20);
+const READ_SEGMENT: u32 = 262_144;
+
+/// GOOD.
+pub const GOOD: u8 = 0x00;
+/// CHECK CONDITION.
+pub const CHECK_CONDITION: u8 = 0x02;
+/// RESERVATION CONFLICT.
+pub const RESERVATION_CONFLICT: u8 = 0x18;
+const UNIT_ATTENTION: u8 = 6;
+
+/// A command on its way.
+pub struct Task {
+    id: u64,
+    data: Vec<u8>,
+}
+
+impl Place<&[u8]> for Task {
+    fn place(&mut self, offset: usize, data: &[u8]) {
+        self.data.place(offset, data);
+    }
+}
+
+/// How a command ended.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// What [`Client::submit`] said.
+    pub id: u64,
+    /// SAM status.
+    pub status: u8,
+    /// Sense data.
+    pub sense: Vec<u8>,
+    /// What was read.
+    pub data: Vec<u8>,
+}
+
+impl Answer {
+    /// SENSE KEY, 0 if there is no sense.
+    pub fn sense_key(&self) -> u8 {
+        match self.sense.first().map(|code| code & 0x7f) {
+            Some(0x72 | 0x73) => self.sense.get(1).map_or(0, |byte| byte & 0x0f),
+            Some(_) => self.sense.get(2).map_or(0, |byte| byte & 0x0f),
+            None => 0,
+        }
+    }
+
+    /// ADDITIONAL SENSE CODE and its qualifier, zeros if there are none.
+    pub fn additional(&self) -> (u8, u8) {
+        let at = match self.sense.first().map(|code| code & 0x7f) {
+            Some(0x72 | 0x73) => 2,
+            _ => 12,
+        };
+        self.sense.get(at..at + 2).map_or((0, 0), |bytes| (bytes[0], bytes[1]))
+    }
+}
+
+/// The client.
+pub struct Client {
+    stream: TcpStream,
+    session: Session<Vec<u8>, Task>,
+    on: ConnectionId,
+    cutter: Cutter,
+    input: Vec<u8>,
+    answers: VecDeque<Answer>,
+    next_id: u64,
+}
+
+impl Client {
+    /// Logs in to `target` as `initiator`, whose initiator port is the same each time.
+    pub fn login(portal: SocketAddr, target: &str, initiator: &str) -> io::Result<Self> {
+        let mut stream = TcpStream::connect_timeout(&portal, PATIENCE)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        let mut input = Vec::new();
+        let login = Self::negotiate(&mut stream, &mut input, target, initiator)?;
+        let mut session = Session::new(SessionConfig { max_tasks: 1024, first_cmd_sn: 1 });
+        let on = session.connect(0, &login);
+        let cutter = Cutter {
+            header_digest: login.params.header_digest == Digest::Crc32c,
+            data_digest: login.params.data_digest == Digest::Crc32c,
+            max_data_segment: READ_SEGMENT,
+            max_ahs: 0,
+        };
+        Ok(Self { stream, session, on, cutter, input, answers: VecDeque::new(), next_id: 0 })
+    }
+
+    fn negotiate(
+        stream: &mut TcpStream,
+        input: &mut Vec<u8>,
+        target: &str,
+        initiator: &str,
+    ) -> io::Result<Established> {
+        let mut login = InitiatorLogin::new(Config {
+            initiator: initiator.to_owned(),
+            alias: None,
+            target: Some(target.to_owned()),
+            isid: Isid::random([1, 2, 3], 0),
+            tsih: 0,
+            cid: 0,
+            cmd_sn: 1,
+            itt: 0,
+            chap: None,
+            offer: Offer { max_recv_data_segment_length: READ_SEGMENT, ..Offer::default() },
+            session: None,
+            skip_security: true,
+        });
+        let cutter = Cutter { header_digest: false, data_digest: false, max_data_segment: 8192, max_ahs: 0 };
+        let mut request = login.start();
+        loop {
+            let mut bytes = Vec::new();
+            emit_pdu(&mut Bhs::from(request.header), &[], &request.data, Digests::default(), &mut bytes);
+            stream.write_all(&bytes)?;
+            let (bhs, data) = next_pdu(stream, input, &cutter)?;
+            let Some(PduRef::LoginResponse(response)) = bhs.view() else {
+                return Err(broken("no Login Response"));
+            };
+            request = match login.handle(response, &data).map_err(broken)? {
+                Step::Send(request) => request,
+                Step::Done(established) => return Ok(*established),
+                Step::Moved { address, .. } => return Err(broken(format!("moved to {address}"))),
+            };
+        }
+    }
+
+    /// Queues a command for LUN 0; [`Self::answers`] sends it.
+    pub fn submit(&mut self, cdb: &[u8], write: Option<Vec<u8>>, read_len: Option<u32>) -> u64 {
+        self.next_id += 1;
+        let command = Command {
+            lun: Lun::ZERO,
+            attribute: TaskAttribute::Simple,
+            cdb,
+            write,
+            read_len,
+            may_repeat: false,
+        };
+        let task = Task { id: self.next_id, data: Vec::new() };
+        assert!(self.session.submit(command, task).is_ok(), "too many commands at once");
+        self.next_id
+    }
+
+    /// Commands that were not answered yet.
+    pub fn outstanding(&self) -> usize {
+        self.session.len()
+    }
+
+    /// Sends what is queued.
+    pub fn send(&mut self) -> io::Result<()> {
+        let mut bytes = Wire(Vec::new());
+        self.session.transmit(self.on, usize::MAX, &mut bytes);
+        self.stream.write_all(&bytes.0)
+    }
+
+    /// Sends what is queued, and waits for an answer.
+    ///
+    /// # Errors
+    /// When the connection ends or says nothing for too long.
+    pub fn answer(&mut self) -> io::Result<Answer> {
+        loop {
+            if let Some(answer) = self.answers.pop_front() {
+                return Ok(answer);
+            }
+            self.send()?;
+            self.hear()?;
+        }
+    }
+
+    /// Reads the answers that had been sent when the connection ended, without sending anything more.
+    pub fn last_words(&mut self) -> Vec<Answer> {
+        while self.hear().is_ok() {}
+        self.answers.drain(..).collect()
+    }
+
+    /// One command, alone. A unit attention is taken note of, and the command sent again.
+    pub fn run(&mut self, cdb: &[u8], write: Option<Vec<u8>>, read_len: Option<u32>) -> io::Result<Answer> {
+        loop {
+            let id = self.submit(cdb, write.clone(), read_len);
+            let answer = self.answer()?;
+            assert_eq!(answer.id, id, "no other command is on its way");
+            if answer.status != CHECK_CONDITION || answer.sense_key() != UNIT_ATTENTION {
+                return Ok(answer);
+            }
+        }
+    }
+
+    fn hear(&mut self) -> io::Result<()> {
+        let (bhs, data) = next_pdu(&mut self.stream, &mut self.input, &self.cutter)?;
+        match self.session.handle(self.on, &bhs, Segment::Here(data.as_slice())).map_err(broken)? {
+            Some(Event::Done(_, task, completion)) => {
+                if completion.response != ResponseCode::CommandCompleted {
+                    return Err(broken("the target failed"));
+                }
+                let (status, sense) = (completion.status, completion.sense);
+                self.answers.push_back(Answer { id: task.id, status, sense, data: task.data });
+            }
+            Some(Event::Rejected(reason, _)) => return Err(broken(format!("rejected: {reason:?}"))),
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+fn broken(what: impl ToString) -> io::Error {
+    io::Error::new(ErrorKind::InvalidData, what.to_string())
+}
+
+fn next_pdu(stream: &mut TcpStream, input: &mut Vec<u8>, cutter: &Cutter) -> io::Result<(Bhs, Vec<u8>)> {
+    loop {
+        if let Cut::Pdu { bhs, data, consumed, .. } = cutter.cut(input).map_err(broken)? {
+            let pdu = (*bhs, input[data].to_vec());
+            input.drain(..consumed);
+            return Ok(pdu);
+        }
+        let mut piece = [0; 65536];
+        match stream.read(&mut piece)? {
+            0 => return Err(ErrorKind::UnexpectedEof.into()),
+            n => input.extend_from_slice(&piece[..n]),
+        }
+    }
+}
+
+/// Bytes on their way to the socket.
+struct Wire(Vec<u8>);
+
+impl iscsi::target::Sink<Vec<u8>> for Wire {
+    fn bytes(&mut self, bytes: &[u8]) {
+        self.0.extend_from_slice(bytes);
+    }
+    fn payload(&mut self, payload: Vec<u8>) {
+        self.0.extend_from_slice(&payload);
+    }
+}
