@@ -50,6 +50,8 @@ pub(super) struct Scsi<P> {
     pub data_sn: u32,
     /// R2TSN that the next R2T carries.
     pub r2t_sn: u32,
+    /// R2Ts whose data has not been handed to the sink yet.
+    pub r2ts_open: u16,
     /// Bytes of the write that were sent unsolicited or asked for by R2Ts.
     pub solicited: u32,
 }
