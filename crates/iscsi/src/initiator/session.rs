@@ -265,6 +265,11 @@ impl<P: Payload, T> Session<P, T> {
         self.tasks.get_mut(key).map(|t| &mut t.token)
     }
 
+    /// What the owner keeps with each task, in no order.
+    pub fn tokens_mut(&mut self) -> impl Iterator<Item = (TaskKey, &mut T)> {
+        self.tasks.iter_mut().map(|(key, task)| (key, &mut task.token))
+    }
+
     /// Drops all connections. Commands that may be repeated, and those that were never sent, wait for the next
     /// connection in their old order; the others come back. `first_cmd_sn` is the next login's CmdSN.
     pub fn disconnect(&mut self, first_cmd_sn: u32) -> Vec<(TaskKey, T)> {

@@ -128,6 +128,13 @@ impl<P, T> Tasks<P, T> {
         Some(task)
     }
 
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (TaskKey, &mut Task<P, T>)> {
+        self.slots.iter_mut().enumerate().filter_map(|(i, s)| {
+            let task = s.task.as_mut()?;
+            Some((TaskKey(u32::from(s.generation) << 16 | i as u32), task))
+        })
+    }
+
     pub fn iter(&self) -> impl Iterator<Item = (TaskKey, &Task<P, T>)> {
         self.slots.iter().enumerate().filter_map(|(i, s)| {
             let task = s.task.as_ref()?;
