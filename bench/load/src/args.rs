@@ -37,6 +37,9 @@ pub struct Args {
     /// Load this long before measuring, in seconds
     #[arg(long, default_value_t = 0.2)]
     pub warmup: f64,
+    /// Write every block of the unit once, in order, instead of measuring for a time
+    #[arg(long, conflicts_with_all = ["connections", "warmup"])]
+    pub fill: bool,
     /// Report the processor time of this process (the target's) per I/O too
     #[arg(long, value_name = "PID")]
     pub target_pid: Option<u32>,

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
 use serde::Serialize;
 
-use crate::args::{Args, Unit};
+use crate::args::{Args, Pattern, Unit};
 use crate::login::{self, Negotiated};
 use crate::outbox::SLICES;
 use crate::session::{Plan, Session, Tally};
@@ -104,11 +104,12 @@ fn open(args: &Args, unit: &Unit, number: u16) -> Result<Link, LoadError> {
             args.block
         )));
     }
+    let pattern = if args.fill { Pattern::Sw } else { args.pattern };
     let plan = Plan {
         block: args.block,
         depth: args.depth,
-        random: args.pattern.random(),
-        read_percent: args.pattern.read_percent(args.read_percent),
+        random: pattern.random(),
+        read_percent: pattern.read_percent(args.read_percent),
         lun: unit.lun,
         lba_bytes,
         slots: blocks / (args.block / lba_bytes) as u64,
@@ -195,14 +196,19 @@ impl Runner {
             self.links[index].session.issue(now);
             self.flush(index)?;
         }
-        self.drive_until(Duration::from_secs_f64(args.warmup.clamp(0.0, 3600.0)), |_| false)?;
+        let warmup = if args.fill { 0.0 } else { args.warmup.clamp(0.0, 3600.0) };
+        self.drive_until(Duration::from_secs_f64(warmup), |_, _| false)?;
 
         (self.tally, self.calls) = (Tally::default(), 0);
         let own = std::process::id();
         let (own_before, target_before) = (cpu::used(own), args.target_pid.and_then(cpu::used));
         let from = Instant::now();
-        let seconds = Duration::from_secs_f64(args.seconds.clamp(0.001, 86400.0));
-        self.drive_until(self.started.elapsed() + seconds, |_| false)?;
+        if args.fill {
+            self.drive_until(Duration::MAX, |links, tally| tally.ios >= links[0].session.slots())?;
+        } else {
+            let seconds = Duration::from_secs_f64(args.seconds.clamp(0.001, 86400.0));
+            self.drive_until(self.started.elapsed() + seconds, |_, _| false)?;
+        }
         let elapsed = from.elapsed().as_secs_f64();
         let (own_after, target_after) = (cpu::used(own), args.target_pid.and_then(cpu::used));
 
@@ -245,13 +251,14 @@ impl Runner {
             link.session.stop();
         }
         let limit = self.started.elapsed() + Duration::from_secs(5);
-        let mut drained = self.drive_until(limit, |links| links.iter().all(|link| link.session.idle()));
+        let mut drained = self.drive_until(limit, |links, _| links.iter().all(|link| link.session.idle()));
         // One after the other: a connection that was closed must not be received from again.
         while let (Ok(()), Some(mut link)) = (&drained, self.links.pop()) {
             link.session.logout();
             let others = std::mem::replace(&mut self.links, vec![link]);
-            drained =
-                self.flush(0).and_then(|()| self.drive_until(limit, |links| links[0].session.logged_out()));
+            drained = self
+                .flush(0)
+                .and_then(|()| self.drive_until(limit, |links, _| links[0].session.logged_out()));
             self.links = others;
         }
     }
@@ -261,8 +268,12 @@ impl Runner {
     }
 
     /// Runs until `limit` after the start, or until `done`.
-    fn drive_until(&mut self, limit: Duration, done: impl Fn(&[Link]) -> bool) -> Result<(), LoadError> {
-        while self.started.elapsed() < limit && !done(&self.links) {
+    fn drive_until(
+        &mut self,
+        limit: Duration,
+        done: impl Fn(&[Link], &Tally) -> bool,
+    ) -> Result<(), LoadError> {
+        while self.started.elapsed() < limit && !done(&self.links, &self.tally) {
             // One connection with nothing left to send sleeps in its receive: no call is spent on asking first.
             if self.links.len() == 1 && !self.spin && self.links[0].session.outbox.is_empty() {
                 self.receive(0, RecvFlags::empty())?;

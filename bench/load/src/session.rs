@@ -107,6 +107,11 @@ impl Session {
         }
     }
 
+    /// How many I/Os cover the unit.
+    pub fn slots(&self) -> u64 {
+        self.plan.slots
+    }
+
     /// No further commands.
     pub fn stop(&mut self) {
         self.issuing = false;

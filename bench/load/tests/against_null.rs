@@ -11,8 +11,7 @@ use stag_load::run::{self, Report};
 fn load(words: &[&str]) -> (Report, Vec<Served>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("iscsi://{}/{}/0", listener.local_addr().unwrap(), null::IQN);
-    let args =
-        Args::parse_from(["stag-load", "--warmup", "0", &url].into_iter().chain(words.iter().copied()));
+    let args = Args::parse_from(["stag-load", &url].into_iter().chain(words.iter().copied()));
     let connections = args.connections;
     let target = thread::spawn(move || {
         let serve = |stream| thread::spawn(move || null::serve(stream).unwrap());
@@ -25,7 +24,7 @@ fn load(words: &[&str]) -> (Report, Vec<Served>) {
 #[test]
 fn reads_of_every_size_are_counted_alike_on_both_sides() {
     for block in ["512", "4K", "64K", "256K", "1M"] {
-        let (report, served) = load(&["rr", block, "8", "0.1"]);
+        let (report, served) = load(&["--warmup", "0", "rr", block, "8", "0.1"]);
         assert_eq!(report.errors, 0, "{:?}", report.first_error);
         assert!(report.ios > 0);
         // What was in flight at the end is served too, and counted by the target alone.
@@ -38,12 +37,20 @@ fn reads_of_every_size_are_counted_alike_on_both_sides() {
 #[test]
 fn a_write_larger_than_the_first_burst_goes_on_with_r2ts() {
     for (block, immediate) in [("4K", 4096), ("64K", 65536), ("256K", 65536), ("1M", 65536)] {
-        let (report, served) = load(&["sw", block, "4", "0.1"]);
+        let (report, served) = load(&["--warmup", "0", "sw", block, "4", "0.1"]);
         assert_eq!(report.errors, 0, "{:?}", report.first_error);
         assert!((report.ios..=report.ios + 4).contains(&served[0].writes), "{} {served:?}", report.ios);
         assert_eq!(served[0].immediate_bytes, served[0].writes * immediate);
         assert_eq!(served[0].solicited_bytes, served[0].writes * (report.block as u64 - immediate));
     }
+}
+
+#[test]
+fn filling_writes_every_block_once() {
+    let (report, served) = load(&["--fill", "rr", "1M", "8"]);
+    assert_eq!((report.errors, report.ios), (0, 1024));
+    // Up to a window more were under way when the last one ended.
+    assert!((1024..=1024 + 8).contains(&served[0].writes), "{served:?}");
 }
 
 #[test]

@@ -3,10 +3,11 @@
 
 use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ring::{Runtime, Signal, Signals};
 use target::Server;
+use target::config::ServerConfig;
 
 use crate::args::Serve;
 use crate::config::{self, Config, ISCSI_PORT, Lun, Portal, Target};
@@ -15,6 +16,8 @@ use crate::{convert, log};
 
 /// How long initiators have to log out when the server ends.
 const GRACE: Duration = Duration::from_secs(2);
+/// How long an address may be in use before the start fails.
+const ADDRESS_PATIENCE: Duration = Duration::from_secs(3);
 
 /// Serves until a signal says to end.
 pub fn serve(args: Serve, log: Option<&str>) -> Exit {
@@ -44,7 +47,7 @@ fn run(config: Config, signals: &Signals) -> Exit {
             (target.name.clone(), target.groups.clone(), target.units.iter().map(|unit| unit.lun).collect())
         })
         .collect();
-    let server = match Server::start(config) {
+    let server = match start(config) {
         Ok(server) => server,
         Err(error) => return failed(&error, help_for(&error)),
     };
@@ -73,6 +76,20 @@ fn run(config: Config, signals: &Signals) -> Exit {
         Err(error) => {
             eprintln!("stag: {error}");
             Exit::Failed
+        }
+    }
+}
+
+/// Starts the server. An address that is in use may be so for a moment only: the kernel lets go of the listener of a process that
+/// was killed a little later than of the process.
+fn start(config: ServerConfig) -> io::Result<Server> {
+    let deadline = Instant::now() + ADDRESS_PATIENCE;
+    loop {
+        match Server::start(config.clone()) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            other => return other,
         }
     }
 }

@@ -114,8 +114,7 @@ impl Negotiator {
         if !key.may_repeat() && (!self.received.insert(key) || self.sent.contains(key) && !is_declared(key)) {
             return Err(NegotiationError::Repeated(key));
         }
-        let peer = if self.role == Role::Target { Role::Initiator } else { Role::Target };
-        if self.is_forbidden(key, peer) {
+        if self.is_forbidden(key) {
             out.put(key.name(), REJECT);
             return Ok(());
         }
@@ -130,12 +129,12 @@ impl Negotiator {
     }
 
     /// By who sends it, and when (RFC 7143 §13).
-    fn is_forbidden(&self, key: Key, sender: Role) -> bool {
+    fn is_forbidden(&self, key: Key) -> bool {
         let spec = key.spec();
         let sender_ok = match spec.senders {
             Senders::Both => true,
-            Senders::Initiator => sender == Role::Initiator,
-            Senders::Target => sender == Role::Target,
+            Senders::Initiator => self.role == Role::Target,
+            Senders::Target => self.role == Role::Initiator,
         };
         let time_ok = match spec.use_ {
             Use::Always => true,
@@ -252,9 +251,9 @@ impl Negotiator {
         Ok(())
     }
 
-    /// Offers a key of ours unless it has been negotiated or has no place in this phase. Declarations await no answer.
+    /// Offers a key of ours unless it has been negotiated, or is irrelevant. Declarations await no answer.
     pub fn originate(&mut self, key: Key, out: &mut TextBuf) {
-        if self.sent.contains(key) || self.is_forbidden(key, self.role) {
+        if self.sent.contains(key) {
             return;
         }
         let declared = is_declared(key);
