@@ -46,11 +46,12 @@ fn a_write_larger_than_the_first_burst_goes_on_with_r2ts() {
 }
 
 #[test]
-fn filling_writes_every_block_once() {
+fn filling_writes_every_block() {
     let (report, served) = load(&["--fill", "rr", "1M", "8"]);
-    assert_eq!((report.errors, report.ios), (0, 1024));
-    // Up to a window more were under way when the last one ended.
-    assert!((1024..=1024 + 8).contains(&served[0].writes), "{served:?}");
+    assert_eq!(report.errors, 0, "{:?}", report.first_error);
+    // 1024 cover the unit; the last receive may bring some more, and a window of them was under way then.
+    assert!((1024..1024 + 8).contains(&report.ios), "{}", report.ios);
+    assert!((1024..=1024 + 16).contains(&served[0].writes), "{served:?}");
 }
 
 #[test]
