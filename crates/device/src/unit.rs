@@ -41,7 +41,7 @@ pub trait LogicalUnit: Send + Sync + 'static {
     /// PERIPHERAL DEVICE TYPE (SPC-4 table 139): 00h disk, 11h OSD.
     fn device_type(&self) -> u8;
 
-    /// A session reached the unit: it gets POWER ON OCCURRED as its first unit attention.
+    /// A session reached the unit: it gets POWER ON, RESET, OR BUS DEVICE RESET OCCURRED as its first unit attention.
     fn attach(&self, nexus: &Arc<ItlNexus>);
 
     /// A session is gone: RESERVE(6) reservations of it end, what it held is forgotten; persistent reservations stay.

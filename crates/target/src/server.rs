@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -10,9 +11,9 @@ use iscsi::discovery::{Record, SendTargets, TargetAddress};
 use iscsi::name;
 use iscsi::pdu::AsyncEvent;
 use iscsi::text::TextBuf;
-use ring::{Cores, Handle, TcpListener, TcpStream};
+use ring::{Cores, Handle, ListenOptions, TcpListener, TcpStream};
 
-use crate::config::{Auth, Limits, ServerConfig};
+use crate::config::{Auth, Limits, Portal, ServerConfig};
 use crate::connection::{ConnectionId, End};
 use crate::login::{self, LoginFailure};
 use crate::management::Preemptor;
@@ -119,10 +120,10 @@ impl Server {
         let mut listeners = Vec::new();
         let mut portals = Vec::new();
         for portal in &config.portals {
-            let listener = std::net::TcpListener::bind(portal.listen)
+            let listener = bind(portal.listen, &config.portals)
                 .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", portal.listen)))?;
             portals.push(BoundPortal { address: listener.local_addr()?, group: portal.group });
-            listeners.push(listener);
+            listeners.push(listener.into_fd());
         }
         let handles = cores.handles().to_vec();
         let shared = Arc::new(Shared {
@@ -219,9 +220,15 @@ async fn wind_down(shared: &Arc<Shared>, grace: Duration) -> io::Result<()> {
     result
 }
 
+fn bind(address: SocketAddr, portals: &[Portal]) -> io::Result<TcpListener> {
+    // An IPv6 wildcard takes IPv4 connections too, unless a portal of their own is there for them.
+    let own_v4 = portals.iter().any(|p| p.listen.is_ipv4() && p.listen.port() == address.port());
+    TcpListener::bind(address, ListenOptions { backlog: 4096, v6only: own_v4, ..ListenOptions::default() })
+}
+
 /// Accepts on one portal and hands each connection to the core that has the fewest.
-async fn listen(listener: std::net::TcpListener, portal: BoundPortal, shared: Arc<Shared>) {
-    let mut listener = match TcpListener::from_fd(listener.into()) {
+async fn listen(socket: OwnedFd, portal: BoundPortal, shared: Arc<Shared>) {
+    let mut listener = match TcpListener::from_fd(socket) {
         Ok(listener) => listener,
         Err(error) => return tracing::error!(%error, portal = %portal.address, "cannot listen"),
     };

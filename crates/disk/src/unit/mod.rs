@@ -389,7 +389,8 @@ impl LogicalUnit for DiskUnit {
 
     fn attach(&self, nexus: &Arc<ItlNexus>) {
         let mut state = self.state();
-        nexus.establish(UnitAttention::PowerOnOccurred);
+        // Of the codes for a new nexus the general one: it is the only one that some initiators (libiscsi's iscsi-ls) expect.
+        nexus.establish(UnitAttention::PowerOnResetOrBusDeviceReset);
         state.nexuses.retain(|known| known.nexus.nexus.id != nexus.nexus.id);
         state.nexuses.push(Known { nexus: nexus.clone(), port: reserve::port_of(&nexus.nexus) });
         state.refresh_verdicts();

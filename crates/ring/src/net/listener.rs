@@ -67,6 +67,11 @@ impl TcpListener {
         Ok(Self { fd, accept: None, single: false })
     }
 
+    /// Gives the listening socket up, to be used on another core.
+    pub fn into_fd(self) -> OwnedFd {
+        self.fd
+    }
+
     /// Where it listens.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         local_addr(self.fd.as_fd())

@@ -118,7 +118,7 @@ fn nothing_that_is_reported_supported_is_an_invalid_operation_code() {
 fn request_sense_takes_what_is_pending() {
     let it = Initiator::fresh(&disk(options()), 1, false);
     let data = it.run(&[0x03, 0, 0, 0, 252, 0]).good();
-    assert_eq!((data[0], data[2], data[12], data[13]), (0x70, 6, 0x29, 0x01));
+    assert_eq!((data[0], data[2], data[12], data[13]), (0x70, 6, 0x29, 0x00));
     let data = it.run(&[0x03, 1, 0, 0, 252, 0]).good();
     assert_eq!((data[0], data[1]), (0x72, 0));
     it.run(&[0; 6]).good();

@@ -134,7 +134,7 @@ impl Initiator {
     /// Attaches, and takes the unit attention that this makes.
     pub fn new(unit: &Arc<DiskUnit>, id: u64) -> Self {
         let this = Self::fresh(unit, id, false);
-        this.run(&[0; 6]).fails(SenseKey::UnitAttention, AdditionalSense::POWER_ON_OCCURRED);
+        this.run(&[0; 6]).fails(SenseKey::UnitAttention, AdditionalSense::POWER_ON_RESET_OR_BUS_DEVICE_RESET);
         this
     }
 
