@@ -11,6 +11,9 @@ use super::Place;
 use super::session::{ConnectionId, Session};
 use super::tasks::{Kind, TaskKey};
 
+/// PDUs that may wait to be sent because the target asked for them.
+const MAX_READY: usize = 256;
+
 /// A PDU's data segment.
 #[derive(Debug, Clone)]
 pub enum Segment<D> {
@@ -73,6 +76,9 @@ pub enum ProtocolError {
         /// What the command writes.
         expected: u32,
     },
+    /// More R2Ts than MaxOutstandingR2T, or pings without end while nothing can be sent.
+    #[error("the target asks for more than it may at once")]
+    Flood,
     /// Flags contradict each other, or a length does not suit the PDU.
     #[error("a field of the PDU makes no sense")]
     Field,
@@ -224,7 +230,7 @@ impl<P: Payload, T> Session<P, T> {
             }
             PduRef::ReadyToTransfer(pdu) => {
                 let key = self.task_of(on, bhs, |k| matches!(k, Kind::Scsi(s) if s.write.is_some()))?;
-                let max_burst = self.params.max_burst_length;
+                let (max_burst, max_open) = (self.params.max_burst_length, self.params.max_outstanding_r2t);
                 let (offset, len) = (pdu.buffer_offset.get(), pdu.desired_length.get());
                 let Some(Kind::Scsi(scsi)) = self.tasks.get_mut(key).map(|t| &mut t.kind) else {
                     return Err(ProtocolError::UnknownTask(key.0));
@@ -238,6 +244,11 @@ impl<P: Payload, T> Session<P, T> {
                 if len == 0 || len > max_burst || !fits {
                     return Err(ProtocolError::R2t { offset, len, expected });
                 }
+                // A target that keeps to MaxOutstandingR2T waits for data that we have not even sent.
+                if scsi.r2ts_open >= max_open {
+                    return Err(ProtocolError::Flood);
+                }
+                scsi.r2ts_open += 1;
                 scsi.r2t_sn = scsi.r2t_sn.wrapping_add(1);
                 scsi.solicited += len;
                 self.put_solicited(on, key, pdu.ttt.get(), offset, len);
@@ -252,6 +263,9 @@ impl<P: Payload, T> Session<P, T> {
                     self.take_task(key).map(|task| Event::Pong(key, task.token))
                 };
                 if pdu.ttt.get() != RESERVED_TAG {
+                    if self.connection(on).is_some_and(|c| c.ready >= MAX_READY) {
+                        return Err(ProtocolError::Flood);
+                    }
                     self.answer_ping(on, pdu.ttt.get(), pdu.lun);
                 }
                 event

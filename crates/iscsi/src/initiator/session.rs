@@ -67,6 +67,8 @@ pub(super) struct Connection<P> {
     peer_segment: u32,
     pub exp_stat_sn: u32,
     out: VecDeque<Out<P>>,
+    /// How many of them are [`Out::Ready`].
+    pub ready: usize,
     /// Tasks sent here that have not ended.
     pub outstanding: usize,
 }
@@ -117,6 +119,7 @@ impl<P: Payload, T> Session<P, T> {
             peer_segment: login.params.peer_max_recv_data_segment_length.max(512),
             exp_stat_sn: login.stat_sn.wrapping_add(1),
             out: VecDeque::new(),
+            ready: 0,
             outstanding: 0,
         };
         let index = self.connections.iter().position(Option::is_none).unwrap_or(self.connections.len());
@@ -182,6 +185,7 @@ impl<P: Payload, T> Session<P, T> {
             received: 0,
             data_sn: 0,
             r2t_sn: 0,
+            r2ts_open: 0,
             solicited: 0,
         };
         let task = Task { token, kind: Kind::Scsi(scsi), cmd_sn: 0, connection: None };
@@ -261,6 +265,11 @@ impl<P: Payload, T> Session<P, T> {
         self.tasks.get_mut(key).map(|t| &mut t.token)
     }
 
+    /// What the owner keeps with each task, in no order.
+    pub fn tokens_mut(&mut self) -> impl Iterator<Item = (TaskKey, &mut T)> {
+        self.tasks.iter_mut().map(|(key, task)| (key, &mut task.token))
+    }
+
     /// Drops all connections. Commands that may be repeated, and those that were never sent, wait for the next
     /// connection in their old order; the others come back. `first_cmd_sn` is the next login's CmdSN.
     pub fn disconnect(&mut self, first_cmd_sn: u32) -> Vec<(TaskKey, T)> {
@@ -287,7 +296,8 @@ impl<P: Payload, T> Session<P, T> {
             let Some(task) = self.tasks.get_mut(key) else { continue };
             task.connection = None;
             if let Kind::Scsi(scsi) = &mut task.kind {
-                (scsi.received, scsi.data_sn, scsi.r2t_sn, scsi.solicited) = (0, 0, 0, 0);
+                (scsi.received, scsi.data_sn, scsi.solicited) = (0, 0, 0);
+                (scsi.r2t_sn, scsi.r2ts_open) = (0, 0);
             }
             self.waiting.push_front(key);
         }
@@ -346,7 +356,10 @@ impl<P: Payload, T> Session<P, T> {
                 sink,
             };
             match out {
-                Out::Ready { mut header, data } => writer.pdu(&mut header, &[], data),
+                Out::Ready { mut header, data } => {
+                    connection.ready = connection.ready.saturating_sub(1);
+                    writer.pdu(&mut header, &[], data);
+                }
                 Out::Command(key) => {
                     if let Some(task) = self.tasks.get_mut(key) {
                         writer.command(key, task, &self.params);
@@ -354,7 +367,8 @@ impl<P: Payload, T> Session<P, T> {
                 }
                 Out::Solicited { key, ttt, offset, len } => {
                     // The task may have ended meanwhile; then nobody waits for its data.
-                    if let Some(Kind::Scsi(scsi)) = self.tasks.get(key).map(|t| &t.kind) {
+                    if let Some(Kind::Scsi(scsi)) = self.tasks.get_mut(key).map(|t| &mut t.kind) {
+                        scsi.r2ts_open = scsi.r2ts_open.saturating_sub(1);
                         writer.data_out(key, scsi, ttt, offset, len);
                     }
                 }
@@ -377,6 +391,7 @@ impl<P: Payload, T> Session<P, T> {
     pub(super) fn put(&mut self, on: ConnectionId, mut header: Bhs, immediate: bool, data: Option<P>) {
         header.set_immediate(immediate);
         if let Some(connection) = self.connections.get_mut(on.0).and_then(Option::as_mut) {
+            connection.ready += 1;
             connection.out.push_back(Out::Ready { header: Box::new(header), data });
         }
     }

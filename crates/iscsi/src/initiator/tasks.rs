@@ -50,6 +50,8 @@ pub(super) struct Scsi<P> {
     pub data_sn: u32,
     /// R2TSN that the next R2T carries.
     pub r2t_sn: u32,
+    /// R2Ts whose data has not been handed to the sink yet.
+    pub r2ts_open: u16,
     /// Bytes of the write that were sent unsolicited or asked for by R2Ts.
     pub solicited: u32,
 }
@@ -124,6 +126,13 @@ impl<P, T> Tasks<P, T> {
         self.free.push(key.index() as u16);
         self.len -= 1;
         Some(task)
+    }
+
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (TaskKey, &mut Task<P, T>)> {
+        self.slots.iter_mut().enumerate().filter_map(|(i, s)| {
+            let task = s.task.as_mut()?;
+            Some((TaskKey(u32::from(s.generation) << 16 | i as u32), task))
+        })
     }
 
     pub fn iter(&self) -> impl Iterator<Item = (TaskKey, &Task<P, T>)> {

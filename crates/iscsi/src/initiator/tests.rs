@@ -337,6 +337,29 @@ fn what_a_target_may_not_send_is_an_error() {
 }
 
 #[test]
+fn a_target_cannot_make_us_queue_without_end() {
+    let params =
+        Params { max_outstanding_r2t: 2, initial_r2t: true, immediate_data: false, ..Params::default() };
+    let (mut s, on) = session(params);
+    let itt = s.submit(write(vec![0; 5000]), vec![]).unwrap().itt();
+    sent(&mut s, on);
+    let r2t = |n: u32| numbered!(pdu::ReadyToTransfer::new(itt, 1, Lun::ZERO, n, n, 1), 10);
+    for n in 0..2 {
+        assert!(hear(&mut s, on, r2t(n), &[]).is_ok());
+    }
+    assert_eq!(hear(&mut s, on, r2t(2), &[]).unwrap_err(), ProtocolError::Flood);
+    assert_eq!(sent(&mut s, on).len(), 2);
+    assert!(hear(&mut s, on, r2t(2), &[]).is_ok(), "after the data is sent there may be more");
+
+    let (mut s, on) = session(Params::default());
+    let mut pings = 0;
+    while hear(&mut s, on, numbered!(pdu::NopIn::ping(1, Lun::ZERO), 10), &[]).is_ok() {
+        pings += 1;
+    }
+    assert!((16..1000).contains(&pings));
+}
+
+#[test]
 fn a_contradictory_window_is_ignored() {
     let (mut s, on) = session(Params::default());
     let mut ping = pdu::NopIn::unsolicited();

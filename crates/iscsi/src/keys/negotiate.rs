@@ -114,7 +114,8 @@ impl Negotiator {
         if !key.may_repeat() && (!self.received.insert(key) || self.sent.contains(key) && !is_declared(key)) {
             return Err(NegotiationError::Repeated(key));
         }
-        if self.is_forbidden(key) {
+        let peer = if self.role == Role::Target { Role::Initiator } else { Role::Target };
+        if self.is_forbidden(key, peer) {
             out.put(key.name(), REJECT);
             return Ok(());
         }
@@ -129,12 +130,12 @@ impl Negotiator {
     }
 
     /// By who sends it, and when (RFC 7143 §13).
-    fn is_forbidden(&self, key: Key) -> bool {
+    fn is_forbidden(&self, key: Key, sender: Role) -> bool {
         let spec = key.spec();
         let sender_ok = match spec.senders {
             Senders::Both => true,
-            Senders::Initiator => self.role == Role::Target,
-            Senders::Target => self.role == Role::Initiator,
+            Senders::Initiator => sender == Role::Initiator,
+            Senders::Target => sender == Role::Target,
         };
         let time_ok = match spec.use_ {
             Use::Always => true,
@@ -251,9 +252,9 @@ impl Negotiator {
         Ok(())
     }
 
-    /// Offers a key of ours unless it has been negotiated, or is irrelevant. Declarations await no answer.
+    /// Offers a key of ours unless it has been negotiated or has no place in this phase. Declarations await no answer.
     pub fn originate(&mut self, key: Key, out: &mut TextBuf) {
-        if self.sent.contains(key) {
+        if self.sent.contains(key) || self.is_forbidden(key, self.role) {
             return;
         }
         let declared = is_declared(key);

@@ -164,6 +164,18 @@ fn a_required_digest_is_offered_by_the_responder_and_insisted_on() {
     assert_eq!(n.finish(), Err(NegotiationError::Required(Key::HeaderDigest)));
 }
 
+#[test]
+fn a_digest_is_never_brought_up_after_login() {
+    let offer = Offer { header_digest: DigestChoice::Require, ..Offer::default() };
+    let session = Params { header_digest: Digest::Crc32c, ..Params::default() };
+    let mut n = Negotiator::new(Role::Target, Phase::FullFeature, offer, session);
+    let mut out = TextBuf::new();
+    n.originate_required(&mut out);
+    assert!(out.is_empty() && !n.is_waiting());
+    assert_eq!(ask(&mut n, "HeaderDigest=None").as_deref(), Ok("HeaderDigest=Reject"));
+    assert_eq!(n.finish().map(|p| p.header_digest), Ok(Digest::Crc32c));
+}
+
 fn initiator(offer: Offer) -> Negotiator {
     let mut n = Negotiator::new(Role::Initiator, Phase::Leading, offer, Params::default());
     n.originate_all(&mut TextBuf::new());

@@ -2,7 +2,7 @@
 
 /// Makes `enum Name: int { Variant = value => "NAME IN THE RFC", … }` with `from_code`, `code`, `name`, `ALL` and Display.
 macro_rules! code_points {
-    ($(#[$meta:meta])* pub enum $name:ident: $int:ty { $($(#[$vmeta:meta])* $variant:ident = $value:expr => $text:expr,)+ }) => {
+    ($(#[$meta:meta])* pub enum $name:ident: $int:ty { $($(#[$vmeta:meta])* $variant:ident = $value:literal => $text:expr,)+ }) => {
         $(#[$meta])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[repr($int)]
@@ -16,7 +16,7 @@ macro_rules! code_points {
             #[inline]
             pub const fn from_code(code: $int) -> Option<Self> {
                 match code {
-                    $(x if x == $value => Some(Self::$variant),)+
+                    $($value => Some(Self::$variant),)+
                     _ => None,
                 }
             }

@@ -66,13 +66,26 @@ pub fn load(path: &Path) -> Result<(Config, Vec<Shown>), LoadError> {
     let (text, open_to_others) =
         read().map_err(|error| LoadError::Unreadable { path: name.clone(), error })?;
     let directory = path.parent().unwrap_or(Path::new(""));
+    Ok(load_text(&name, text, directory, open_to_others)?)
+}
+
+/// [`load`] for a text that was read from the file `name`. `directory` is where its files of secrets are.
+///
+/// # Errors
+/// All mistakes of the text at once.
+pub fn load_text(
+    name: &str,
+    text: String,
+    directory: &Path,
+    open_to_others: bool,
+) -> Result<(Config, Vec<Shown>), ConfigErrors> {
     let (config, problems) = parse(&text, &Place { directory, open_to_others });
-    let source = Arc::new(NamedSource::new(&name, text).with_language("toml"));
+    let source = Arc::new(NamedSource::new(name, text).with_language("toml"));
     let shown =
         |problems: Vec<Problem>| problems.into_iter().map(|problem| Shown::new(problem, &source)).collect();
     match config {
         Some(config) => Ok((config, shown(problems))),
-        None => Err(ConfigErrors { path: name, errors: shown(problems) }.into()),
+        None => Err(ConfigErrors { path: name.to_owned(), errors: shown(problems) }),
     }
 }
 

@@ -1,0 +1,73 @@
+//! The `stag` command: reads the command line, runs one subcommand, ends with one of the statuses of `exit::Exit`. A library
+//! so that what reads configurations can be tested from outside; it is no interface for others.
+#![forbid(unsafe_code)]
+
+mod args;
+mod client;
+mod config;
+mod convert;
+mod demo;
+mod docs;
+mod exit;
+mod iqn;
+mod log;
+mod serve;
+mod suggest;
+mod unit;
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use args::{CheckConfig, Cli, Command};
+use clap::Parser;
+use exit::Exit;
+
+/// The whole command: from the arguments of the process to its status.
+pub fn run() -> ExitCode {
+    let cli = Cli::parse();
+    let filter = cli.log.as_deref();
+    // `serve` starts its log itself, once it knows what the configuration says of it.
+    if !matches!(cli.command, Command::Serve(_)) {
+        log::start(filter, "warn");
+    }
+    let exit = match cli.command {
+        Command::Serve(args) => serve::serve(args, filter),
+        Command::CheckConfig(args) => check_config(&args),
+        Command::Demo(args) => demo::demo(&args),
+        Command::Ls(args) => client::ls(&args),
+        Command::Info(args) => client::info(&args),
+        Command::Read(args) => client::read(&args),
+        Command::Write(args) => client::write(&args),
+        Command::Cp(args) => client::cp(&args),
+        Command::Completions(args) => docs::completions(args.shell),
+        Command::Man(args) => docs::man(&args.dir),
+    };
+    exit.into()
+}
+
+/// Reads the text of a configuration file as `stag check-config` does. Files of secrets are looked for in `directory`.
+///
+/// # Errors
+/// Every mistake, as it is shown to the user.
+pub fn check_config_text(text: &str, directory: &Path) -> Result<String, String> {
+    match config::load_text("stag.toml", text.to_owned(), directory, false) {
+        Ok((config, warnings)) => {
+            let shown: String =
+                warnings.into_iter().map(|warning| format!("{:?}", miette::Report::new(warning))).collect();
+            Ok(shown + &config::summary(&config))
+        }
+        Err(errors) => Err(format!("{:?}", miette::Report::new(errors))),
+    }
+}
+
+fn check_config(args: &CheckConfig) -> Exit {
+    match config::load_or_show(&args.file) {
+        Ok(config) => {
+            if !args.quiet {
+                print!("{}", config::summary(&config));
+            }
+            Exit::Done
+        }
+        Err(exit) => exit,
+    }
+}
