@@ -46,6 +46,9 @@ impl DiskUnit {
         if len == 0 {
             return Execution::Done(mover, outcome);
         }
+        if transfer.fua && !self.write_through() {
+            return self.read_medium(mover, Range { bytes: len, ..range }, outcome);
+        }
         if len > CHUNK_BYTES as u64 {
             return self.read_in_chunks(mover, Range { bytes: len, ..range }, outcome);
         }
@@ -69,6 +72,24 @@ impl DiskUnit {
                 }))
             }
         }
+    }
+
+    /// With FUA: what a volatile cache has of these blocks goes to the medium first (SBC-3 §5.15), so that what is read here
+    /// is there after a power loss. A store with nothing to write does nothing.
+    fn read_medium<M: DataMover + 'static>(
+        self: &Arc<Self>,
+        mut mover: M,
+        range: Range,
+        outcome: Outcome,
+    ) -> Execution<M> {
+        let unit = self.clone();
+        Execution::Running(Pooled::new(async move {
+            let result = match unit.flush(range.lba).await {
+                Ok(()) => unit.put_range(&mut mover, range).await,
+                failed => failed,
+            };
+            (mover, result.err().unwrap_or(outcome))
+        }))
     }
 
     fn read_in_chunks<M: DataMover + 'static>(

@@ -201,6 +201,21 @@ fn fua_and_write_through_reach_the_medium_and_write_back_does_not() {
 }
 
 #[test]
+fn a_read_with_fua_brings_the_cache_to_the_medium_first() {
+    for write_cache in [true, false] {
+        let store = Watched::new();
+        let it = Initiator::new(&disk_of(store.clone(), DiskOptions { write_cache, ..options() }), 1);
+        it.write(0, &[1; 512]).good();
+        it.read(0, 1).good();
+        assert_eq!(store.syncs.load(Ordering::Relaxed), 0);
+        let mut fua = cdb10(0x28, 0, 1);
+        fua[1] = 0x08;
+        assert_eq!(it.run(&fua).good(), [1; 512]);
+        assert_eq!(store.syncs.load(Ordering::Relaxed), u64::from(write_cache));
+    }
+}
+
+#[test]
 fn each_reset_has_its_unit_attention() {
     let it = pair();
     for (kind, additional) in [
