@@ -39,7 +39,7 @@ fn inquiry_is_cut_to_its_allocation_length_and_answers_before_unit_attentions() 
         assert_eq!(ran.data.len(), usize::from(allocation).min(96));
         assert_eq!(ran.outcome, Outcome::read(ran.data.len() as u64));
     }
-    it.run(&[0; 6]).fails(SenseKey::UnitAttention, A::POWER_ON_OCCURRED);
+    it.run(&[0; 6]).fails(SenseKey::UnitAttention, A::POWER_ON_RESET_OR_BUS_DEVICE_RESET);
     it.run(&[0; 6]).good();
 }
 
