@@ -156,7 +156,7 @@ class Connection:
     def login_pdu(self, text, flags=0x87, isid=b"\x40\0\0\1\0\0", tsih=0, tag=0, version=0, immediate=IMMEDIATE, cid=1):
         """A login request. Flags 0x87: from operational negotiation straight to full-feature phase."""
         data = "".join(f"{key}={value}\0" for key, value in text).encode() if not isinstance(text, bytes) else text
-        header = struct.pack(">BBBBB", LOGIN | immediate, flags, version, 0, 0) + len(data).to_bytes(3, "big")
+        header = struct.pack(">BBBBB", LOGIN | immediate, flags, version, version, 0) + len(data).to_bytes(3, "big")
         header += isid + struct.pack(">HIHxxII", tsih, tag, cid, self.command_number, self.status_number)
         return header.ljust(48, b"\0"), data
 

@@ -90,7 +90,7 @@ def by_hand(lab):
                 session.run(bytes([0xC7]))
                 session.task_management(5)
                 session.test_unit_ready()
-                session.send(wire.bhs(0x0F | wire.IMMEDIATE, wire.FINAL, 0, 0, 5,
+                session.send(wire.bhs(wire.SNACK | wire.IMMEDIATE, wire.FINAL, 0, 0, 5,
                                       struct.pack(">III", wire.NO_TAG, session.command_number, 0)))
                 time.sleep(0.2)
             with wire.session(target, HeaderDigest="CRC32C", DataDigest="CRC32C") as session:

@@ -161,6 +161,7 @@ def shrunk_file(lab):
         status, response, data = session.run(struct.pack(">BBIBHB", 0x28, 0, 100_000, 0, 8, 0), 4096)
         expect(status == CHECK_CONDITION and sense_of(response)[0] in (3, 4) or status == 0 and data == bytes(4096),
                f"a read of what is gone: status {status}, sense {sense_of(response)}")
+        session.test_unit_ready()  # CAPACITY DATA HAS CHANGED may have been told.
         expect(session.read(0, 8) == b"\x11" * 4096, "a read of what is there fails")
         session.test_unit_ready(lun=session.lun + 1)
         session.read(0, 8, lun=session.lun + 1)

@@ -470,7 +470,7 @@ def task_management(lab):
                 expect(code in (5, 255, None), f"function {function}: response {code}")
                 if code is None:
                     session = full_feature(target)
-        for function in (2, 3, 5):
+        for function in (2, 4, 5):
             code = session.task_management(function)
             expect(code == 0, f"function {function}: response {code}")
         session.test_unit_ready()
@@ -503,19 +503,22 @@ def endless_text(lab):
             connection = Connection(target, 3) if phase == "login" else full_feature(target)
             text = b"".join(b"X-com.example.key%d=%s\0" % (number, b"v" * 200) for number in range(30))
             try:
+                target_tag = NO_TAG
                 for _ in range(3000):
                     if phase == "login":
                         # C: more text follows (RFC 7143 §11.12.2).
                         connection.send(*connection.login_pdu(text, flags=0x44))
                     else:
-                        specific = struct.pack(">III", NO_TAG, connection.command_number, connection.status_number)
+                        specific = struct.pack(">III", target_tag, connection.command_number, connection.status_number)
                         connection.send(bhs(wire.TEXT | IMMEDIATE, 0x40, len(text), 0, 7, specific), text)
-                    connection.receive()
-            except (Closed, Failed, OSError):
-                pass
-            else:
-                if lab.kind == "stag":
+                    answer = connection.receive()
+                    if answer.opcode == wire.REJECT:
+                        break
+                    target_tag = answer.target_tag
+                else:
                     raise Failed(f"{phase}: 18 MiB of text were taken")
+            except (Closed, OSError):
+                pass
             connection.close()
 
 
