@@ -30,6 +30,7 @@ class Unit:
     memory: bool = False
     cache: str = ""  # "", "writeback", "writethrough" or "direct".
     serial: str = ""
+    sanitize_rate: str = ""  # Bytes a second that SANITIZE may write at most.
     path: str = ""  # Given: this file or block device, as it is.
 
 
@@ -126,13 +127,18 @@ class Stag(Target):
     def operand(unit):
         words = [f"mem:{unit.mib}M" if unit.memory else unit.path]
         if not unit.memory and not os.path.exists(unit.path):
-            words.append(f"size={unit.mib}M")
+            if unit.read_only:  # What may not be written is not made either.
+                with open(unit.path, "wb") as file:
+                    file.truncate(unit.mib << 20)
+            else:
+                words.append(f"size={unit.mib}M")
         if unit.block_bytes != 512:
             words.append(f"bs={unit.block_bytes}")
         if unit.physical_exponent:
             words.append(f"pbe={unit.physical_exponent}")
         words += [word for word, on in (("thin", unit.thin), ("ro", unit.read_only), ("removable", unit.removable)) if on]
-        words += [f"{key}={value}" for key, value in (("cache", unit.cache), ("serial", unit.serial)) if value]
+        words += [f"{key}={value}" for key, value in (("cache", unit.cache), ("serial", unit.serial),
+                                                      ("sanitize-rate", unit.sanitize_rate)) if value]
         return ",".join(words)
 
     def config(self):
