@@ -18,6 +18,8 @@ pub mod reservation;
 pub mod scsi;
 pub mod session;
 pub mod text;
+pub mod unit;
+pub mod user;
 
 use input::Seed;
 
@@ -52,6 +54,9 @@ pub const TARGETS: &[Target] = &[
     Target { name: "parameter_lists", run: parameters::lists, seeds: parameters::lists_seeds },
     Target { name: "copy_list", run: scsi::copy_list, seeds: scsi::copy_list_seeds },
     Target { name: "reservation_out", run: reservation::out, seeds: reservation::out_seeds },
+    Target { name: "disk_unit", run: unit::run, seeds: unit::seeds },
+    Target { name: "config", run: user::config, seeds: user::config_seeds },
+    Target { name: "url", run: user::url, seeds: user::url_seeds },
     Target { name: "reservation_saved", run: reservation::saved, seeds: reservation::saved_seeds },
 ];
 
