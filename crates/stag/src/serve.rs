@@ -27,7 +27,7 @@ pub fn serve(args: Serve, log: Option<&str>) -> Exit {
     };
     log::start(log.or(config.log.as_deref()), "info");
     // Before any other thread starts, so that all of them leave these signals to this one.
-    match Signals::new(&[Signal::Terminate, Signal::Interrupt]) {
+    match Signals::new(&[Signal::Terminate, Signal::Interrupt, Signal::Hangup]) {
         Ok(signals) => run(config, &signals),
         Err(error) => failed(format_args!("signals cannot be received: {error}"), None),
     }

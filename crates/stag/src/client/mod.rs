@@ -79,6 +79,8 @@ fn not_connected(place: &str, error: &ConnectError) -> Exit {
 fn moved(result: Option<Result<(), TransferError>>) -> Exit {
     match result {
         Some(Ok(())) => Exit::Done,
+        // Whoever read our stdout has enough: nothing to tell.
+        Some(Err(error)) if transfer::reader_left(&error) => Exit::Failed,
         Some(Err(error)) => {
             eprintln!("stag: {error}");
             if transfer::unreachable(&error) { Exit::Unreachable } else { Exit::Failed }

@@ -172,6 +172,12 @@ pub fn unreachable(error: &TransferError) -> bool {
     }
 }
 
+/// Whether it was stdout's reader who ended it.
+pub fn reader_left(error: &TransferError) -> bool {
+    matches!(error, TransferError::Copy(CopyError::Io { place, error })
+        if place == "stdout" && error.kind() == std::io::ErrorKind::BrokenPipe)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
