@@ -9,6 +9,12 @@ from lab.report import Failed
 from lab.target import IQN, Chap, Unit
 
 
+def serve(lab, *units, **options):
+    """A target at the guest's side of the network."""
+    uml.network_up()
+    return lab.serve(*units, host=uml.HOST, port=3260, **options)
+
+
 def boot(lab, target, script, timeout=120, requests=None, **values):
     """Run a script in the guest and count each of its cases."""
     guest = uml.Guest(lab.new_folder("guest"), script, PORTAL=target.portal, IQN=IQN, UNITS=len(target.units), **values)
@@ -188,30 +194,30 @@ case_ "fio verifies over a network that loses packets" verify_fio $d0 --size=8m
 def sg_tools(lab):
     units = [Unit(thin=True, physical_exponent=3), Unit(block_bytes=4096, memory=True), Unit(read_only=True),
              Unit(removable=True)]
-    with lab.serve(*units, host=uml.HOST, port=3260) as target:
+    with serve(lab, *units) as target:
         boot(lab, target, SG, timeout=180)
 
 
 def disk(lab):
-    with lab.serve(Unit(mib=256, thin=True), Unit(mib=256, block_bytes=4096), host=uml.HOST, port=3260) as target:
+    with serve(lab, Unit(mib=256, thin=True), Unit(mib=256, block_bytes=4096)) as target:
         boot(lab, target, DISK, timeout=240)
 
 
 def parameters(lab):
-    with lab.serve(Unit(), host=uml.HOST, port=3260) as target:
+    with serve(lab, Unit()) as target:
         boot(lab, target, PARAMETERS, timeout=180)
 
 
 def chap(lab):
     for what, credentials in (("CHAP", Chap("alice", "alice-secret-12")),
                               ("mutual CHAP", Chap("alice", "alice-secret-12", "target", "target-secret-1"))):
-        with lab.serve(Unit(), host=uml.HOST, port=3260, chap=credentials) as target:
+        with serve(lab, Unit(), chap=credentials) as target:
             boot(lab, target, CHAP, WHAT=what, NAME=credentials.name, SECRET=credentials.secret,
                  TARGET_NAME=credentials.target_name, TARGET_SECRET=credentials.target_secret)
 
 
 def restart(lab):
-    with lab.serve(Unit(), host=uml.HOST, port=3260) as target:
+    with serve(lab, Unit()) as target:
         def stop_and_start():
             target.stop()
             time.sleep(1)
