@@ -7,7 +7,7 @@
 
 use std::fmt;
 
-/// Number of a write; 0 stands for a block that was never written and reads as zeros.
+/// Number of a write; 0 stands for zeros: a block that was never written, or was zeroed.
 pub type Generation = u64;
 
 const MAGIC: u64 = u64::from_be_bytes(*b"StagMark");
@@ -34,18 +34,23 @@ pub fn stamp(lba: u64, generation: Generation, block: &mut [u8]) {
 /// # Errors
 /// What is wrong with the block.
 pub fn read_stamp(lba: u64, block: &[u8]) -> Result<Generation, Damage> {
-    let (oldest, newest) = read_stamps(lba, block)?;
-    if oldest == newest { Ok(newest) } else { Err(Damage::Torn(oldest, newest)) }
+    match read_stamps(lba, block)?[..] {
+        [] => Ok(0),
+        [one] => Ok(one),
+        [first, second, ..] => Err(Damage::Torn(first, second)),
+    }
 }
 
-/// The oldest and the newest generation in a block.
-fn read_stamps(lba: u64, block: &[u8]) -> Result<(Generation, Generation), Damage> {
-    let (mut oldest, mut newest) = (Generation::MAX, 0);
+/// The generations in a block, each once.
+fn read_stamps(lba: u64, block: &[u8]) -> Result<Vec<Generation>, Damage> {
+    let mut found = Vec::with_capacity(1);
     for (i, sector) in block.chunks(SECTOR).enumerate() {
         let generation = sector_stamp(lba, i, sector)?;
-        (oldest, newest) = (oldest.min(generation), newest.max(generation));
+        if !found.contains(&generation) {
+            found.push(generation);
+        }
     }
-    Ok((oldest.min(newest), newest))
+    Ok(found)
 }
 
 fn sector_stamp(lba: u64, index: usize, sector: &[u8]) -> Result<Generation, Damage> {
@@ -124,6 +129,7 @@ pub struct Ledger {
 
 #[derive(Clone, Default)]
 struct Block {
+    /// What is on the medium, unless something of `newer` is.
     durable: Generation,
     /// Issued after `durable`, oldest first.
     newer: Vec<Issued>,
@@ -132,6 +138,8 @@ struct Block {
 #[derive(Clone, Copy)]
 struct Issued {
     generation: Generation,
+    /// What the block holds then: the generation, or 0 for zeros.
+    content: Generation,
     /// Which acknowledgement it was.
     acknowledged: Option<u64>,
 }
@@ -154,10 +162,19 @@ impl Ledger {
     /// A write to `count` blocks from `lba` on is about to be issued: the generation to stamp them with. Only one write
     /// to a block may be on its way at a time.
     pub fn issue(&mut self, lba: u64, count: usize) -> Generation {
+        self.issue_content(lba, count, |generation| generation)
+    }
+
+    /// The same for a command that makes the blocks zeros (WRITE SAME, UNMAP of a unit that reads zeros afterwards).
+    pub fn issue_zeros(&mut self, lba: u64, count: usize) -> Generation {
+        self.issue_content(lba, count, |_| 0)
+    }
+
+    fn issue_content(&mut self, lba: u64, count: usize, of: impl Fn(Generation) -> Generation) -> Generation {
         self.next_generation += 1;
         let generation = self.next_generation;
         for block in self.range(lba, count) {
-            block.newer.push(Issued { generation, acknowledged: None });
+            block.newer.push(Issued { generation, content: of(generation), acknowledged: None });
         }
         generation
     }
@@ -201,12 +218,13 @@ impl Ledger {
     /// # Errors
     /// The [`Violation`], if there is one.
     pub fn check(&mut self, lba: u64, bytes: &[u8], durable: bool) -> Result<Option<Generation>, Violation> {
-        let (oldest, newest) =
-            read_stamps(lba, bytes).map_err(|damage| Violation::Damaged { lba, damage })?;
+        let found = read_stamps(lba, bytes).map_err(|damage| Violation::Damaged { lba, damage })?;
         let block = usize::try_from(lba).ok().and_then(|at| self.blocks.get_mut(at));
-        let Some(block) = block else { return Err(Violation::Unexpected { lba, found: newest, newest: 0 }) };
-        for found in [oldest, newest] {
-            if found != block.durable && !block.newer.iter().any(|issued| issued.generation == found) {
+        let Some(block) = block else {
+            return Err(Violation::Unexpected { lba, found: found.first().copied().unwrap_or(0), newest: 0 });
+        };
+        for &found in &found {
+            if found != block.durable && !block.newer.iter().any(|issued| issued.content == found) {
                 let newest = block.newer.last().map_or(block.durable, |issued| issued.generation);
                 return Err(match found < block.durable {
                     true => Violation::Lost { lba, durable: block.durable, found },
@@ -214,20 +232,22 @@ impl Ledger {
                 });
             }
         }
-        if oldest != newest {
-            // It stays between these two until it is written again.
-            block.newer.retain(|issued| (oldest..=newest).contains(&issued.generation));
-            return Ok(None);
-        }
-        if durable {
-            block.durable = newest;
-        }
         // Writes that were on their way have ended with the crash, and those that were overwritten do not come back.
-        block.newer.retain(|issued| issued.generation == newest && newest != block.durable);
+        block.newer.retain(|issued| found.contains(&issued.content));
         for issued in &mut block.newer {
             issued.acknowledged.get_or_insert(self.acknowledged);
         }
-        Ok(Some(newest))
+        match found[..] {
+            [one] => {
+                if durable {
+                    block.durable = one;
+                    block.newer.clear();
+                }
+                Ok(Some(one))
+            }
+            // It stays between these until it is written again.
+            _ => Ok(None),
+        }
     }
 
     fn range(&mut self, lba: u64, count: usize) -> std::slice::IterMut<'_, Block> {
@@ -241,7 +261,7 @@ impl Block {
     /// The newest write for which `is` holds is durable now.
     fn settle(&mut self, is: impl Fn(&Issued) -> bool) {
         if let Some(at) = self.newer.iter().rposition(is) {
-            self.durable = self.newer[at].generation;
+            self.durable = self.newer[at].content;
             self.newer.drain(..=at);
         }
     }
@@ -334,6 +354,21 @@ mod tests {
         assert_eq!(ledger.check(1, &block(1, 0), true), Ok(Some(0)));
         assert!(matches!(ledger.check(0, &block(0, 0), true), Err(Violation::Lost { .. })));
         assert_eq!(ledger.check(0, &block(0, first), true), Ok(Some(first)));
+    }
+
+    #[test]
+    fn zeros_are_a_content_like_any_other() {
+        let mut ledger = Ledger::new(1);
+        let first = ledger.issue(0, 1);
+        ledger.acknowledge(0, 1, first, true);
+        assert!(matches!(ledger.check(0, &block(0, 0), true), Err(Violation::Lost { .. })));
+        let zeros = ledger.issue_zeros(0, 1);
+        assert_eq!(ledger.check(0, &block(0, first), false), Ok(Some(first)));
+        let again = ledger.issue_zeros(0, 1);
+        ledger.acknowledge(0, 1, again, true);
+        assert!(zeros < again);
+        assert!(ledger.check(0, &block(0, first), true).is_err());
+        assert_eq!(ledger.check(0, &block(0, 0), true), Ok(Some(0)));
     }
 
     #[test]

@@ -1,0 +1,268 @@
+//! The library against a target that breaks off, garbles, dawdles and refuses: what is read is always what was written.
+
+mod fake;
+
+use std::time::{Duration, Instant};
+
+use fake::{BLOCK, Fake, Faults};
+use initiator::{DigestChoice, Disk, Error, Lun, Options, Session, TaskManagementFunction, Unit};
+use iscsi::keys::Offer;
+use iscsi::pdu::AsyncEvent;
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use ring::{Buf, Runtime};
+use scsi::cdb::build;
+
+fn run<T>(test: impl Future<Output = T>) -> T {
+    let runtime = Runtime::new(ring::Config::default()).expect("io_uring works here");
+    runtime.block_on(async {
+        ring::timeout(Duration::from_secs(60), test).await.expect("the test ends in time")
+    })
+}
+
+async fn open(fake: &Fake, options: Options) -> Disk {
+    let session = Session::connect(&fake.url(), options).await.expect("a session");
+    Disk::open(&session, 0).await.expect("a disk")
+}
+
+/// Several tasks read and write areas of their own, and compare every read with what they wrote last.
+async fn churn(disk: &Disk, tasks: u64, rounds: u32, seed: u64) {
+    let area = disk.blocks() / tasks;
+    let tasks: Vec<_> = (0..tasks)
+        .map(|task| {
+            let disk = disk.clone();
+            ring::spawn(async move {
+                let mut random = SmallRng::seed_from_u64(seed.wrapping_mul(1000) + task);
+                let first = task * area;
+                let mut model = vec![0u8; area as usize * BLOCK];
+                for _ in 0..rounds {
+                    let at = random.random_range(0..area);
+                    let blocks = random.random_range(1..=(area - at).min(300)) as u32;
+                    let range = at as usize * BLOCK..(at as usize + blocks as usize) * BLOCK;
+                    if random.random() {
+                        random.fill(&mut model[range.clone()]);
+                        disk.write(first + at, Buf::from(model[range].to_vec())).await.expect("a write");
+                    } else {
+                        let data = disk.read(first + at, blocks).await.expect("a read");
+                        assert!(data.to_vec() == model[range], "task {task} reads what it wrote");
+                    }
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.expect("no panic");
+    }
+}
+
+#[test]
+fn a_stream_in_crumbs_is_put_together() {
+    for (crumb, digest) in
+        [(1, DigestChoice::Require), (7, DigestChoice::Never), (3000, DigestChoice::Require)]
+    {
+        run(async {
+            let fake = Fake::start(Faults { crumb, ..Faults::default() }, Offer::default(), 2048);
+            let options = Options { header_digest: digest, data_digest: digest, ..Options::default() };
+            let disk = open(&fake, options).await;
+            let rounds = if crumb == 1 { 2 } else { 12 };
+            churn(&disk, 4, rounds, crumb as u64).await;
+            assert_eq!(disk.session().reconnects(), 0);
+            disk.session().close().await.unwrap();
+        });
+    }
+}
+
+#[test]
+fn connections_that_break_off_anywhere_are_made_anew_and_no_data_is_wrong() {
+    for seed in 0..6 {
+        run(async {
+            let faults = Faults { seed, break_after: 600_000, crumb: 20_000, ..Faults::default() };
+            let fake = Fake::start(faults, Offer::default(), 4096);
+            let connections = 1 + (seed % 3) as u16;
+            let options = Options { connections, queue_depth: 24, max_replays: 200, ..Options::default() };
+            let disk = open(&fake, options).await;
+            churn(&disk, 6, 30, seed).await;
+            assert!(disk.session().reconnects() > 0, "seed {seed}");
+            // The wire breaks under a logout, too; then there is nothing left to log out.
+            disk.session().close().await.unwrap();
+        });
+    }
+}
+
+#[test]
+fn garbled_bytes_are_found_by_digests_and_no_data_is_wrong() {
+    for seed in 0..6 {
+        run(async {
+            let faults = Faults { seed, garble_after: 900_000, crumb: 30_000, ..Faults::default() };
+            let fake = Fake::start(faults, Offer::default(), 4096);
+            let options = Options {
+                header_digest: DigestChoice::Require,
+                data_digest: DigestChoice::Require,
+                connections: 1 + (seed % 2) as u16,
+                max_replays: 200,
+                // A garbled length may make us wait for bytes that never come.
+                ping_interval: Duration::from_millis(300),
+                command_timeout: Duration::from_secs(1),
+                ..Options::default()
+            };
+            let disk = open(&fake, options).await;
+            churn(&disk, 5, 30, seed).await;
+            assert!(disk.session().reconnects() > 0, "seed {seed}");
+            let _ = disk.session().close().await;
+        });
+    }
+}
+
+#[test]
+fn commands_spread_over_all_connections_of_a_session() {
+    run(async {
+        let fake = Fake::start(Faults::default(), Offer::default(), 4096);
+        let disk = open(&fake, Options { connections: 4, ..Options::default() }).await;
+        assert_eq!((disk.session().connections(), fake.connections()), (4, 4));
+        churn(&disk, 8, 40, 1).await;
+        assert_eq!(fake.state.borrow().logins, 4);
+        disk.session().close().await.unwrap();
+
+        let fewer = Fake::start(Faults::default(), Offer { max_connections: 2, ..Offer::default() }, 4096);
+        let disk = open(&fewer, Options { connections: 4, ..Options::default() }).await;
+        assert_eq!(disk.session().connections(), 2, "as many as the target allows");
+        disk.session().close().await.unwrap();
+    });
+}
+
+#[test]
+fn every_way_of_moving_write_data_works() {
+    let base = Offer::default();
+    for offer in [
+        Offer { initial_r2t: true, immediate_data: false, ..base.clone() },
+        Offer { initial_r2t: true, immediate_data: true, first_burst_length: 4096, ..base.clone() },
+        Offer { initial_r2t: false, immediate_data: false, first_burst_length: 9000, ..base.clone() },
+        Offer { max_burst_length: 5000, max_outstanding_r2t: 1, max_recv_data_segment_length: 777, ..base },
+    ] {
+        run(async {
+            let fake = Fake::start(Faults::default(), offer, 2048);
+            let disk =
+                open(&fake, Options { max_recv_data_segment_length: 3000, ..Options::default() }).await;
+            churn(&disk, 3, 12, 5).await;
+            disk.session().close().await.unwrap();
+        });
+    }
+}
+
+#[test]
+fn a_target_that_is_busy_for_a_while_is_tried_until_it_lets_us_in() {
+    run(async {
+        let fake = Fake::start(Faults { refuse_logins: 2..5, ..Faults::default() }, Offer::default(), 64);
+        let disk = open(&fake, Options::default()).await;
+        fake.announce(AsyncEvent::DropSession);
+        disk.write(1, Buf::from(vec![7; BLOCK])).await.unwrap();
+        // The loss may come after the write; it is certain that a read comes through after it.
+        while disk.session().reconnects() == 0 {
+            ring::sleep(Duration::from_millis(10)).await;
+        }
+        assert!(disk.read(1, 1).await.unwrap().to_vec() == [7; BLOCK]);
+        assert_eq!(fake.state.borrow().logins, 5);
+        disk.session().close().await.unwrap();
+    });
+}
+
+#[test]
+fn a_logout_that_the_target_asks_for_is_followed_by_a_new_session() {
+    run(async {
+        let fake = Fake::start(Faults::default(), Offer::default(), 64);
+        let disk = open(&fake, Options { connections: 2, ..Options::default() }).await;
+        fake.announce(AsyncEvent::LogoutRequest);
+        while disk.session().reconnects() == 0 {
+            ring::sleep(Duration::from_millis(10)).await;
+        }
+        disk.read(0, 8).await.unwrap();
+        disk.session().close().await.unwrap();
+    });
+}
+
+#[test]
+fn what_must_not_be_repeated_is_lost_and_said_to_be() {
+    run(async {
+        let fake = Fake::start(Faults::default(), Offer::default(), 64);
+        let disk = open(&fake, Options::default()).await;
+        assert!(
+            disk.compare_and_write(0, Buf::from(vec![0; BLOCK]), Buf::from(vec![1; BLOCK])).await.unwrap()
+        );
+        assert!(
+            !disk.compare_and_write(0, Buf::from(vec![0; BLOCK]), Buf::from(vec![1; BLOCK])).await.unwrap()
+        );
+        // The answer to the next one never comes: its connection breaks before.
+        fake.state.borrow_mut().faults.break_after = 1;
+        fake.announce(AsyncEvent::DropSession);
+        while disk.session().reconnects() == 0 {
+            ring::sleep(Duration::from_millis(5)).await;
+        }
+        let unit: &Unit = &disk;
+        let outcome = unit.scsi_command(&build::test_unit_ready(), None, None).await;
+        assert!(matches!(outcome, Err(Error::Lost(_))), "{outcome:?}");
+        fake.state.borrow_mut().faults.break_after = 0;
+        // What may be repeated comes through.
+        disk.read(0, 1).await.unwrap();
+        disk.session().close().await.unwrap();
+    });
+}
+
+#[test]
+fn a_command_that_is_lost_again_and_again_fails_in_the_end() {
+    run(async {
+        let fake = Fake::start(Faults::default(), Offer::default(), 64);
+        let options = Options { max_replays: 3, ..Options::default() };
+        let disk = open(&fake, options).await;
+        fake.state.borrow_mut().faults.break_after = 1;
+        fake.announce(AsyncEvent::DropSession);
+        let begun = Instant::now();
+        let outcome = disk.read(0, 1).await;
+        assert!(matches!(outcome, Err(Error::Lost(_))), "{outcome:?}");
+        assert!(begun.elapsed() < Duration::from_secs(20));
+        fake.state.borrow_mut().faults.break_after = 0;
+        disk.read(0, 1).await.unwrap();
+        disk.session().close().await.unwrap();
+    });
+}
+
+#[test]
+fn task_management_is_answered() {
+    run(async {
+        let fake = Fake::start(Faults::default(), Offer::default(), 64);
+        let disk = open(&fake, Options::default()).await;
+        let result =
+            disk.session().task_management(TaskManagementFunction::LogicalUnitReset, Lun::ZERO).await;
+        assert_eq!(result.unwrap(), Some(initiator::TaskManagementResult::FunctionComplete));
+        disk.session().close().await.unwrap();
+    });
+}
+
+#[test]
+fn a_session_that_nobody_holds_leaves_nothing_behind() {
+    run(async {
+        let fake = Fake::start(Faults::default(), Offer::default(), 64);
+        let used = ring::pool::stats().in_use;
+        for _ in 0..20 {
+            let disk = open(&fake, Options { connections: 3, ..Options::default() }).await;
+            let cdb = build::read10(0, 16, build::Flags::default());
+            let ticket = disk.session().start(disk.command(&cdb).reading(8192)).await.unwrap();
+            drop(disk);
+            // The session ended under the ticket.
+            assert_eq!(ticket.await.unwrap_err(), Error::Closed);
+        }
+        while fake.connections() > 0 {
+            ring::sleep(Duration::from_millis(5)).await;
+        }
+        assert!(ring::pool::stats().in_use <= used + (1 << 20), "{:?}", ring::pool::stats());
+    });
+}
+
+#[test]
+fn more_commands_than_the_depth_wait_their_turn() {
+    run(async {
+        let fake = Fake::start(Faults::default(), Offer::default(), 4096);
+        let disk = open(&fake, Options { queue_depth: 3, ..Options::default() }).await;
+        churn(&disk, 40, 5, 3).await;
+        disk.session().close().await.unwrap();
+    });
+}
