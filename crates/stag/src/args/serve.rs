@@ -50,6 +50,7 @@ Options of a unit, after its path and separated by commas (a comma of the path i
                       how the unit names itself in INQUIRY
   naa=HEX             its worldwide name: 16 hexadecimal digits, or 32 that begin with 6
   aptpl=FILE          where persistent reservations are kept
+  sanitize-rate=100M  the most that SANITIZE writes in a second
 
 Examples:
   stag serve mem:1G

@@ -36,13 +36,15 @@ pub struct Options {
     pub naa: Option<Vec<u8>>,
     /// `aptpl`: the file that keeps persistent reservations over a power loss.
     pub aptpl: Option<PathBuf>,
+    /// `sanitize-rate`: the most that SANITIZE writes, bytes a second.
+    pub sanitize_rate: Option<u64>,
 }
 
 const MODES: &str = "write writeback, writethrough or direct";
 /// Longest serial number, bytes.
 const SERIAL: usize = 64;
 /// Every option's name.
-pub const NAMES: [&str; 13] = [
+pub const NAMES: [&str; 14] = [
     "size",
     "bs",
     "pbe",
@@ -56,6 +58,7 @@ pub const NAMES: [&str; 13] = [
     "revision",
     "naa",
     "aptpl",
+    "sanitize-rate",
 ];
 
 /// Why an option was not understood.
@@ -150,6 +153,13 @@ impl Options {
                         .into())
                 })?,
             ),
+            "sanitize-rate" => {
+                let rate = parse_size(value).map_err(|error| fit(error.to_string()))?;
+                if rate == 0 {
+                    return Err(fit("write how many bytes a second, as in 100M".into()));
+                }
+                once(name, &mut self.sanitize_rate, rate)
+            }
             _ => {
                 if value.is_empty() {
                     return Err(fit("write the path of the file that keeps persistent reservations".into()));
@@ -218,6 +228,7 @@ mod tests {
             ("revision", "0001"),
             ("naa", "naa.6000000000000000000000000000000A"),
             ("aptpl", "/x"),
+            ("sanitize-rate", "10M"),
         ];
         assert_eq!(values.map(|(name, _)| name), NAMES);
         for (name, value) in values {
@@ -245,6 +256,7 @@ mod tests {
             ("naa", "\u{e9}\u{e9}"),
             ("naa", "zz00000000000001"),
             ("aptpl", ""),
+            ("sanitize-rate", "0"),
         ] {
             let error = Options::default().set(name, value).unwrap_err();
             assert!(matches!(error, OptionError::Value { .. }), "{name}={value}: {error}");
