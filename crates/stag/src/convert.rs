@@ -114,7 +114,6 @@ fn disk_options(spec: &UnitSpec, opened: &Opened, iqn: &str, lun: u16) -> DiskOp
         naa: options.naa.clone().unwrap_or(identity.naa),
         persist: persist(spec),
         sanitize_bytes_per_s: options.sanitize_rate,
-        ..DiskOptions::default()
     }
 }
 
