@@ -6,7 +6,7 @@ use ring::Chain;
 use scsi::cdb::{ByteCheck, Transfer, Verify, WriteAtomic};
 use scsi::{AdditionalSense, Sense, SenseKey};
 
-use super::error::wrong_data_length;
+use super::error::{not_the_data, wrong_data_length};
 use super::limits::{MAX_ATOMIC_BYTES, MAX_COMPARE_BLOCKS};
 use super::{DiskUnit, Range};
 
@@ -79,7 +79,7 @@ impl DiskUnit {
         let range = self.transfer_range(cdb.lba, cdb.blocks)?;
         let wanted = range.bytes * 2;
         if command.data_out_len != wanted {
-            return Err(wrong_data_length(wanted));
+            return Err(not_the_data(wanted, 13));
         }
         if range.bytes == 0 {
             return Ok(Outcome::GOOD);

@@ -39,6 +39,11 @@ pub(super) fn wrong_data_length(wanted_out: u64) -> Outcome {
     Outcome { wanted_out, ..Outcome::check(sense) }
 }
 
+/// The same for commands whose data-out has one length that makes sense: INVALID FIELD IN CDB, at the block count.
+pub(super) fn not_the_data(wanted_out: u64, byte: u16) -> Outcome {
+    Outcome { wanted_out, ..Sense::invalid_field_in_cdb(byte, None).into() }
+}
+
 /// Data-out ended early though the expected length promised all of it.
 pub(super) fn short_data() -> Outcome {
     Sense::aborted(AdditionalSense::DATA_PHASE_ERROR).into()

@@ -3,11 +3,11 @@
 use device::{Command, DataMover, Outcome};
 use ring::Chain;
 use scsi::Sense;
-use scsi::cdb::{GetLbaStatus, Unmap, WriteSame};
+use scsi::cdb::{GetLbaStatus, Unmap, WriteSame, opcode};
 use scsi::data::lba_status::{self, LbaStatus, Provisioning};
 use scsi::data::unmap;
 
-use super::error::wrong_data_length;
+use super::error::not_the_data;
 use super::limits::{
     CHUNK_BYTES, MAX_LBA_STATUS, MAX_UNMAP_BLOCKS, MAX_UNMAP_DESCRIPTORS, MAX_WRITE_SAME_BYTES,
 };
@@ -89,6 +89,7 @@ impl DiskUnit {
             0 => self.capacity() - first.lba,
             blocks => u64::from(blocks),
         };
+        let count_at = if command.cdb.opcode() == opcode::WRITE_SAME_10 { 7 } else { 10 };
         if blocks > MAX_WRITE_SAME_BYTES >> self.block_shift {
             return Err(
                 Sense::invalid_field_in_cdb(if command.cdb.opcode() == 0x41 { 7 } else { 10 }, None).into()
@@ -97,7 +98,7 @@ impl DiskUnit {
         let range = self.range(cdb.lba, blocks)?;
         let wanted = if cdb.no_data_out { 0 } else { u64::from(self.options.block_size) };
         if command.data_out_len != wanted {
-            return Err(wrong_data_length(wanted));
+            return Err(not_the_data(wanted, count_at));
         }
         let block = self.get(mover, wanted).await?.to_vec();
         if block.iter().all(|&byte| byte == 0) {

@@ -8,7 +8,7 @@ use ring::{Chain, Pooled};
 use scsi::Sense;
 use scsi::cdb::{Transfer, WriteAndVerify};
 
-use super::error::{read_error, short_data, write_error, wrong_data_length};
+use super::error::{read_error, short_data, write_error};
 use super::exclusion::{Queued, WriteGuard};
 use super::gate::flag;
 use super::limits::CHUNK_BYTES;
@@ -134,13 +134,13 @@ impl DiskUnit {
             Ok(range) => range,
             Err(sense) => return Execution::Done(mover, sense.into()),
         };
-        if command.data_out_len < range.bytes {
-            return Execution::Done(mover, wrong_data_length(range.bytes));
-        }
         if range.bytes == 0 {
             return Execution::Done(mover, Outcome::GOOD);
         }
         let durable = transfer.fua || self.write_through();
+        if command.data_out_len < range.bytes {
+            return self.write_short(mover, range, command.data_out_len, durable);
+        }
         if range.bytes <= CHUNK_BYTES as u64 {
             // Immediate data is there already: try without a waker, and wait with one only if it is not.
             let got = mover.poll_get_data(&mut Context::from_waker(Waker::noop()), range.bytes as usize);
@@ -154,6 +154,55 @@ impl DiskUnit {
             let result = unit.get_range(&mut mover, range, durable).await;
             (mover, result.err().unwrap_or(Outcome::wrote(range.bytes)))
         }))
+    }
+
+    /// A WRITE whose initiator sends less than it calls for: what comes is written, and not a byte more (FCP-4 §9.4.2's
+    /// first way; the residual tells the initiator).
+    #[cold]
+    fn write_short<M: DataMover + 'static>(
+        self: &Arc<Self>,
+        mut mover: M,
+        range: Range,
+        bytes: u64,
+        durable: bool,
+    ) -> Execution<M> {
+        let unit = self.clone();
+        Execution::Running(Pooled::new(async move {
+            let mut written = Outcome::wrote(range.bytes);
+            if let Err(outcome) = unit.get_short(&mut mover, range, bytes, durable).await {
+                written = outcome;
+            }
+            (mover, written)
+        }))
+    }
+
+    async fn get_short(
+        &self,
+        mover: &mut dyn DataMover,
+        range: Range,
+        bytes: u64,
+        durable: bool,
+    ) -> Result<(), Outcome> {
+        let tail = bytes % u64::from(self.options.block_size);
+        let whole = Range { bytes: bytes - tail, ..range };
+        for chunk in whole.chunks(self.block_shift) {
+            let data = self.get(mover, chunk.bytes).await?;
+            self.write_chain(chunk, data, durable).await?;
+        }
+        if tail > 0 {
+            let last = Range {
+                lba: whole.end(self.block_shift),
+                at: whole.at + whole.bytes,
+                bytes: u64::from(self.options.block_size),
+            };
+            let data = self.get(mover, tail).await?;
+            let _alone = self.begin_atomic(last).await?;
+            let mut block = self.read_chain(last).await?.to_vec();
+            data.copy_to_slice(&mut block[..data.len()]);
+            let written = self.store.write(last.at, block.into(), durable).await;
+            written.map_err(|error| self.write_failed(error, last.lba))?;
+        }
+        Ok(())
     }
 
     /// Writes one chunk whose data is there.
@@ -235,7 +284,11 @@ impl DiskUnit {
     ) -> Result<Outcome, Outcome> {
         let range = self.transfer_range(cdb.lba, cdb.blocks)?;
         if command.data_out_len < range.bytes {
-            return Err(wrong_data_length(range.bytes));
+            self.get_short(mover, range, command.data_out_len, true).await?;
+            for chunk in range.chunks(self.block_shift) {
+                self.read_chain(chunk).await?;
+            }
+            return Ok(Outcome::wrote(range.bytes));
         }
         for chunk in range.chunks(self.block_shift) {
             let data = self.get(mover, chunk.bytes).await?;

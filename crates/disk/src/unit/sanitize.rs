@@ -18,6 +18,9 @@ use super::limits::CHUNK_BYTES;
 use super::{DiskUnit, Range};
 use crate::store::StoreError;
 
+/// How soon a command that waits for its sanitize notices that it was aborted.
+const LOOK_FOR_ABORT: Duration = Duration::from_millis(20);
+
 /// How a sanitize stands.
 #[derive(Default)]
 pub(super) struct Sanitizing {
@@ -173,18 +176,25 @@ impl DiskUnit {
 
     /// Waits for the sanitize's end, or for the loss of the command that waits.
     async fn sanitize_end(&self, mover: &mut dyn DataMover) {
-        poll_fn(|cx| {
-            if matches!(mover.poll_put_ready(cx), Poll::Ready(Err(device::Lost))) {
-                return Poll::Ready(());
+        let ended = || {
+            poll_fn(|cx| {
+                let mut state = self.state();
+                if self.flags() & flag::SANITIZING == 0 {
+                    return Poll::Ready(());
+                }
+                state.sanitizing.waiting.retain(|waker| !waker.will_wake(cx.waker()));
+                state.sanitizing.waiting.push(cx.waker().clone());
+                Poll::Pending
+            })
+        };
+        if !ring::is_running() {
+            return ended().await;
+        }
+        // Nobody wakes a command that waits for neither data nor room when it is aborted: it looks by itself.
+        while ring::timeout(LOOK_FOR_ABORT, ended()).await.is_err() {
+            if self.pause(mover).await.is_err() {
+                return;
             }
-            let mut state = self.state();
-            if self.flags() & flag::SANITIZING == 0 {
-                return Poll::Ready(());
-            }
-            state.sanitizing.waiting.retain(|waker| !waker.will_wake(cx.waker()));
-            state.sanitizing.waiting.push(cx.waker().clone());
-            Poll::Pending
-        })
-        .await;
+        }
     }
 }

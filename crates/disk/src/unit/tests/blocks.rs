@@ -72,17 +72,20 @@ fn ranges_beyond_the_end_are_refused_and_empty_ones_at_the_end_are_not() {
 }
 
 #[test]
-fn a_write_that_the_initiator_has_not_enough_data_for_is_refused_whole() {
+fn a_write_with_too_little_data_writes_what_comes_and_not_a_byte_more() {
     let it = pair();
-    for len in [0, 200, 511] {
-        let ran = it.run_out(&cdb10(0x2a, 0, 1), &vec![7; len]);
-        assert_eq!(ran.outcome.wanted_out, 512);
-        ran.refused(A::new(0x0e, 0x03));
+    for code in [0x2a, 0x2e] {
+        for len in [0, 200, 511, 512, 700, 1024] {
+            it.write(0, &[1; 2048]).good();
+            let ran = it.run_out(&cdb10(code, 0, 3), &vec![7; len]);
+            assert_eq!(ran.outcome, Outcome::wrote(1536));
+            let expected = [vec![7; len], vec![1; 2048 - len]].concat();
+            assert_eq!(it.read(0, 4).good(), expected, "{code:02x} {len}");
+        }
     }
-    assert_eq!(it.read(0, 1).good(), [0; 512]);
-    let more = it.run_out(&cdb10(0x2a, 0, 1), &[7; 10000]);
+    let more = it.run_out(&cdb10(0x2a, 0, 1), &[9; 10000]);
     assert_eq!(more.outcome, Outcome::wrote(512));
-    assert_eq!(it.read(0, 2).good()[511..513], [7, 0]);
+    assert_eq!(it.read(0, 2).good()[511..513], [9, 7]);
 }
 
 #[test]
@@ -162,7 +165,7 @@ fn compare_and_write_writes_only_over_what_it_was_told_is_there() {
     assert_eq!(it.read(4, 1).good(), [1; 512]);
     it.run(&compare_and_write(4, 0)).good();
     for len in [512, 1023, 2048] {
-        it.run_out(&compare_and_write(4, 1), &vec![1; len]).refused(A::new(0x0e, 0x03));
+        it.run_out(&compare_and_write(4, 1), &vec![1; len]).refused(A::INVALID_FIELD_IN_CDB);
     }
 }
 

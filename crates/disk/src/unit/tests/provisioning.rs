@@ -83,7 +83,7 @@ fn write_same_repeats_its_block() {
     it.run_out(&cdb16(0x93, 0, BLOCKS - 2, 0), &block).good();
     assert_eq!(it.read(BLOCKS as u32 - 2, 2).good(), block.repeat(2));
     for len in [0, 256, 1024] {
-        it.run_out(&cdb16(0x93, 0, 0, 1), &vec![0; len]).refused(A::new(0x0e, 0x03));
+        it.run_out(&cdb16(0x93, 0, 0, 1), &vec![0; len]).refused(A::INVALID_FIELD_IN_CDB);
     }
 }
 
