@@ -14,7 +14,7 @@ use crate::config::{Acl, AclLun, Auth, ChapHash, Config, Credential, Limits, Tar
 use crate::unit::{Backing, UnitSpec};
 
 /// Microseconds that a core looks for new work before it sleeps, if nobody says otherwise.
-const SPIN_US: u32 = 20;
+const SPIN_US: u32 = 50;
 /// Bytes of payload buffers a core, if nobody says otherwise.
 const POOL_BYTES: u64 = 256 << 20;
 
