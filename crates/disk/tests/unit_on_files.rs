@@ -163,7 +163,8 @@ fn a_sanitize_outlives_its_command_and_tells_its_progress() {
         assert_eq!(outcome.sense.unwrap().additional, busy);
         // The abort ends the command and not its work.
         lost.set(true);
-        drop(task);
+        let ended = ring::timeout(Duration::from_millis(250), task).await;
+        assert!(ended.is_ok(), "an aborted command waits for its sanitize");
         unit.reset(device::ResetKind::TargetCold, None);
         it.nexus.take_attention();
         let sense = it.good(&[0x03, 0, 0, 0, 252, 0], &[]).await;
