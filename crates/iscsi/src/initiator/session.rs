@@ -260,6 +260,12 @@ impl<P: Payload, T> Session<P, T> {
         self.take_task(key).map(|task| task.token)
     }
 
+    /// The connection that a task was sent on, where ABORT TASK for it belongs (RFC 7143 §11.5.1). `None` while it waits for
+    /// the window, and when it has ended.
+    pub fn connection_of(&self, key: TaskKey) -> Option<ConnectionId> {
+        self.tasks.get(key)?.connection
+    }
+
     /// What the owner keeps with a task.
     pub fn token_mut(&mut self, key: TaskKey) -> Option<&mut T> {
         self.tasks.get_mut(key).map(|t| &mut t.token)

@@ -611,6 +611,12 @@ impl<P: Payload> Connection<P> {
         Ok(())
     }
 
+    /// The initiator showed a sign of life other than a whole PDU: some bytes of one came, or it took bytes that waited for
+    /// it. On a slow connection PDUs may be far apart in either direction.
+    pub fn heard(&mut self, now: Instant) {
+        self.last_heard = now;
+    }
+
     /// When [`Self::handle_timeout`] should be called next.
     pub fn poll_timeout(&self) -> Option<Instant> {
         match self.ping {
