@@ -1,1 +1,22 @@
-//! A seeded simulator of initiator, target, network and store in one thread.
+//! A seeded simulator of a whole SAN in one thread.
+//!
+//! A seed stands for a plan: a network, a disk, a target, initiators, and what goes wrong when. The run of a plan
+//! drives the code that is shipped: the initiator's and the target's state machines of `iscsi` (login, CHAP, digests,
+//! negotiation, sessions of several connections), the disk unit of `disk` with its decoder in `scsi`, over a model of a
+//! medium that loses what was not synced. Time is a number, chance comes from the seed, so a run can be repeated byte for
+//! byte; a digest of its record proves it.
+#![forbid(unsafe_code)]
+
+pub mod clock;
+pub mod executor;
+pub mod initiator;
+pub mod network;
+pub mod oracle;
+pub mod plan;
+pub mod random;
+pub mod target;
+pub mod trace;
+pub mod workload;
+pub mod world;
+
+pub use world::{Failure, Report, run};

@@ -1,0 +1,186 @@
+//! How tasks end, and what the oracle learns of it.
+
+use iscsi::initiator::{Completion, Event};
+use iscsi::pdu::{LogoutResult, TaskManagementResult};
+
+use super::{Initiator, Op, Purpose, Stage, State, Token};
+use crate::clock::MS;
+use crate::oracle::{Ending, OpId};
+use crate::trace::note;
+use crate::workload::{self, Answer, Kind, Scsi};
+
+impl Initiator {
+    pub(super) fn on_event(&mut self, event: Event<Token>) -> Result<(), String> {
+        match event {
+            Event::Done(_, token, completion) => self.done(token, &completion),
+            Event::Pong(_, token) => {
+                let op = self.take(&token)?;
+                if let Purpose::Ping(id) = op.purpose {
+                    let link = self.links.iter_mut().find(|link| link.id == id);
+                    link.into_iter().for_each(|link| link.pinged = None);
+                }
+                Ok(())
+            }
+            Event::Text(_, token, text) => {
+                self.take(&token)?;
+                match text == *self.shared.text {
+                    true => Ok(()),
+                    false => Err(format!("op {}: {} bytes of text are wrong", token.op, text.len())),
+                }
+            }
+            Event::TaskManagement(_, token, result) => self.managed(&token, result),
+            Event::LoggedOut(_, token, result) => {
+                self.take(&token)?;
+                if result != Some(LogoutResult::Success) {
+                    return Err(format!("op {}: logout: {result:?}", token.op));
+                }
+                self.logged_out();
+                Ok(())
+            }
+            Event::Async(message) => Err(format!("initiator {}: {message}", self.number)),
+            Event::Rejected(reason, task) => Err(format!(
+                "initiator {}: rejected: {reason:?}, {:?}",
+                self.number,
+                task.map(|(_, token)| token.op)
+            )),
+        }
+    }
+
+    /// A task ends; it must be one that has not.
+    fn take(&mut self, token: &Token) -> Result<Op, String> {
+        self.ended += 1;
+        self.ops.remove(&token.op).ok_or_else(|| format!("op {} ended twice", token.op))
+    }
+
+    fn logged_out(&mut self) {
+        // The commands that were under way are over (RFC 7143 §11.14); what was never sent goes to the next session.
+        self.drop_links();
+        for (_, token) in self.protocol.disconnect(self.plan.first_cmd_sn) {
+            self.give_up(token.op);
+        }
+        for op in std::mem::take(&mut self.lost) {
+            self.shared.oracle.borrow_mut().end_write(op, Ending::Unknown);
+        }
+        self.ops.values_mut().for_each(|op| op.replayed = true);
+        if self.stage == Stage::Leaving {
+            note!(self.shared.trace, "initiator {}: has left", self.number);
+            self.state = State::Over;
+        } else {
+            let pause = self.rng.between(0, 20 * MS);
+            self.state = State::Down(self.now() + pause);
+        }
+    }
+
+    fn managed(&mut self, token: &Token, result: Option<TaskManagementResult>) -> Result<(), String> {
+        let op = self.take(token)?;
+        note!(self.shared.trace, "initiator {}: op {} ends: {result:?}", self.number, token.op);
+        match (op.purpose, result) {
+            (Purpose::Abort(victim, key), Some(TaskManagementResult::FunctionComplete)) => {
+                // It will not be answered any more, and was not: a target that has answered has no task to abort.
+                if self.answered.contains(&victim) {
+                    return Err(format!("op {victim} was aborted after it had been answered"));
+                }
+                self.protocol.forget(key);
+                self.aborted(victim);
+                Ok(())
+            }
+            // Its answer is on its way.
+            (Purpose::Abort(..), Some(TaskManagementResult::TaskDoesNotExist)) => Ok(()),
+            (Purpose::Manage(victims), Some(TaskManagementResult::FunctionComplete)) => {
+                for (victim, key) in victims {
+                    if self.protocol.forget(key).is_some() {
+                        self.aborted(victim);
+                    }
+                }
+                Ok(())
+            }
+            (purpose, result) => Err(format!("op {}: {result:?} for {purpose:?}", token.op)),
+        }
+    }
+
+    /// A command is over without an answer: it may have happened.
+    fn aborted(&mut self, id: OpId) {
+        if self.ops.remove(&id).is_none() {
+            return;
+        }
+        self.ended += 1;
+        let mut oracle = self.shared.oracle.borrow_mut();
+        oracle.end_look(id);
+        oracle.end_sync(id, false);
+        oracle.end_write(id, Ending::Unknown);
+    }
+
+    fn done(&mut self, token: Token, completion: &Completion) -> Result<(), String> {
+        let id = token.op;
+        let op = self.take(&token)?;
+        self.answered.insert(id);
+        let Purpose::Scsi(scsi) = op.purpose else {
+            return Err(format!("op {id}: a SCSI response to {:?}", op.purpose));
+        };
+        let answer = workload::judge(&scsi, completion, self.shared.excuses.get())
+            .map_err(|wrong| format!("op {id} ({}): {wrong}", scsi.name))?;
+        note!(self.shared.trace, "initiator {}: op {id} ends: {answer:?}", self.number);
+        self.tell(id, &scsi, answer, &token.data, op.replayed)?;
+        self.shared.oracle.borrow_mut().end_look(id);
+        if answer == Answer::Attention {
+            self.again.push(*scsi);
+        }
+        Ok(())
+    }
+
+    /// Tells the oracle.
+    fn tell(
+        &mut self,
+        id: OpId,
+        scsi: &Scsi,
+        answer: Answer,
+        data: &[u8],
+        replayed: bool,
+    ) -> Result<(), String> {
+        let mut oracle = self.shared.oracle.borrow_mut();
+        // Of a command that was sent again, an earlier sending may have run.
+        let refused = if replayed { Ending::Unknown } else { Ending::Refused };
+        // The target died after it had answered: what it wrote was done before, and if that was no promise it may be lost.
+        let stale = self.incarnation != self.shared.incarnation.get();
+        let done = match (stale, scsi.durable) {
+            (true, false) => Ending::Unknown,
+            (_, durable) => Ending::Done { durable },
+        };
+        match (&scsi.kind, answer) {
+            (Kind::Read, Answer::Good) => {
+                let whole = data.len() / crate::oracle::SECTOR * crate::oracle::SECTOR;
+                oracle.saw(id, scsi.first, &data[..whole], stale)
+            }
+            (Kind::Verify(guess), Answer::Good) => oracle.saw(id, scsi.first, guess, stale),
+            (Kind::CompareAndWrite(guess), Answer::Good) => {
+                let result = oracle.saw(id, scsi.first, guess, stale);
+                oracle.end_write(id, done);
+                result
+            }
+            (Kind::CompareAndWrite(guess) | Kind::Verify(guess), Answer::Miscompare) => {
+                let wrong = oracle.had_to_see(id, scsi.first, guess);
+                oracle.end_write(id, refused);
+                match wrong {
+                    true => Err(format!("op {id} ({}) did not find what is there", scsi.name)),
+                    false => Ok(()),
+                }
+            }
+            (Kind::Sync, answer) => {
+                oracle.end_sync(id, answer == Answer::Good);
+                Ok(())
+            }
+            (_, Answer::Good) => {
+                oracle.end_write(id, done);
+                Ok(())
+            }
+            (_, Answer::Attention | Answer::Refused) => {
+                oracle.end_write(id, refused);
+                Ok(())
+            }
+            (_, Answer::Failed | Answer::Miscompare) => {
+                oracle.end_write(id, Ending::Unknown);
+                Ok(())
+            }
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! One connection of an initiator: its login, and cutting what arrives into PDUs.
+
+use iscsi::digest::Crc32c;
+use iscsi::frame::{Cut, Cutter, FrameError, verify_trailer};
+use iscsi::initiator::{ConnectionId, Event, ProtocolError, Segment, Session, TaskKey};
+use iscsi::keys::{Digest, Params};
+use iscsi::login::initiator::InitiatorLogin;
+use iscsi::pdu::{Bhs, Opcode};
+
+use super::Token;
+use super::payload::Slice;
+use crate::clock::Micros;
+use crate::network::LinkId;
+
+pub(super) type Protocol = Session<Slice, Token>;
+
+/// A PDU's header and what it meant.
+pub(super) type Handled = (Bhs, Option<Event<Token>>);
+
+/// Where a link stands.
+pub(super) enum Phase {
+    Login(Box<InitiatorLogin>),
+    Full(ConnectionId, Reader),
+}
+
+/// A link as its initiator sees it.
+pub(super) struct Link {
+    pub id: LinkId,
+    pub cid: u16,
+    pub phase: Phase,
+    pub input: Vec<u8>,
+    pub output: Vec<u8>,
+    pub last_heard: Micros,
+    /// When the ping that has no answer yet was sent.
+    pub pinged: Option<Micros>,
+}
+
+/// Why what arrived cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Unreadable {
+    Frame(FrameError),
+    Protocol(ProtocolError),
+    Digest,
+}
+
+impl From<FrameError> for Unreadable {
+    fn from(error: FrameError) -> Self {
+        Self::Frame(error)
+    }
+}
+
+impl From<ProtocolError> for Unreadable {
+    fn from(error: ProtocolError) -> Self {
+        Self::Protocol(error)
+    }
+}
+
+/// Data-In whose data come in pieces.
+struct Pieces {
+    bhs: Bhs,
+    key: TaskKey,
+    at: usize,
+    left: usize,
+    trailer: usize,
+    crc: Crc32c,
+}
+
+/// Cuts a connection's bytes in full-feature phase.
+pub(super) struct Reader {
+    cutter: Cutter,
+    piecewise: bool,
+    pieces: Option<Pieces>,
+}
+
+impl Reader {
+    pub fn new(params: &Params, piecewise: bool) -> Self {
+        let cutter = Cutter {
+            header_digest: params.header_digest == Digest::Crc32c,
+            data_digest: params.data_digest == Digest::Crc32c,
+            max_data_segment: params.max_recv_data_segment_length,
+            max_ahs: 0,
+        };
+        Self { cutter, piecewise, pieces: None }
+    }
+
+    /// Handles the next whole PDU in `input`, or more of a Data-In. Answers the PDU's header and what it meant, or nothing
+    /// when more has to come first.
+    pub fn next(
+        &mut self,
+        protocol: &mut Protocol,
+        on: ConnectionId,
+        input: &mut Vec<u8>,
+    ) -> Result<Option<Handled>, Unreadable> {
+        if self.pieces.is_some() {
+            return self.more(protocol, on, input);
+        }
+        let (bhs, data, consumed) = match self.cutter.cut(input)? {
+            Cut::NeedMore { .. } => return Ok(None),
+            Cut::Pdu { bhs, data, consumed, .. } => (*bhs, data, consumed),
+            Cut::Partial { bhs, data_offset, data_len, trailer, .. } => {
+                if self.piecewise && bhs.opcode() == Some(Opcode::DataIn) {
+                    let bhs = *bhs;
+                    let (key, at) = protocol.expect_data(on, &bhs)?;
+                    let (at, left, crc) = (at as usize, data_len, Crc32c::new());
+                    self.pieces = Some(Pieces { bhs, key, at, left, trailer, crc });
+                    input.drain(..data_offset);
+                    return self.more(protocol, on, input);
+                }
+                return Ok(None);
+            }
+        };
+        let event = protocol.handle(on, &bhs, Segment::Here(&input[data]))?;
+        input.drain(..consumed);
+        Ok(Some((bhs, event)))
+    }
+
+    fn more(
+        &mut self,
+        protocol: &mut Protocol,
+        on: ConnectionId,
+        input: &mut Vec<u8>,
+    ) -> Result<Option<Handled>, Unreadable> {
+        let Some(pieces) = &mut self.pieces else { return Ok(None) };
+        let n = pieces.left.min(input.len());
+        protocol.place(pieces.key, pieces.at, &input[..n]);
+        pieces.crc.update(&input[..n]);
+        pieces.at += n;
+        pieces.left -= n;
+        input.drain(..n);
+        if pieces.left > 0 || input.len() < pieces.trailer {
+            return Ok(None);
+        }
+        if self.cutter.data_digest && !verify_trailer(pieces.crc, &input[..pieces.trailer]) {
+            return Err(Unreadable::Digest);
+        }
+        input.drain(..pieces.trailer);
+        let bhs = pieces.bhs;
+        self.pieces = None;
+        let event = protocol.handle(on, &bhs, Segment::Placed::<&[u8]>)?;
+        Ok(Some((bhs, event)))
+    }
+}

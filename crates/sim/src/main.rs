@@ -1,0 +1,73 @@
+//! Runs many seeds, or one of them aloud.
+
+use std::process::ExitCode;
+use std::time::Instant;
+
+const USAGE: &str = "usage: stag-sim [--seeds A..B | --seed N]
+
+  --seeds A..B   run the seeds from A to B, B not included (default: 0..1000)
+  --seed N       run one seed and print its record as it grows";
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    match args.as_slice() {
+        [] => many(0, 1000),
+        ["--seeds", range] => match range.split_once("..").map(|(a, b)| (a.parse(), b.parse())) {
+            Some((Ok(first), Ok(end))) => many(first, end),
+            _ => usage(),
+        },
+        ["--seed", seed] => match seed.parse() {
+            Ok(seed) => one(seed),
+            Err(_) => usage(),
+        },
+        _ => usage(),
+    }
+}
+
+fn usage() -> ExitCode {
+    eprintln!("{USAGE}");
+    ExitCode::from(2)
+}
+
+fn one(seed: u64) -> ExitCode {
+    match stag_sim::run(seed, true) {
+        Ok(report) => {
+            println!("{report:#?}");
+            ExitCode::SUCCESS
+        }
+        Err(failure) => {
+            failure.state.iter().for_each(|line| println!("{line}"));
+            println!("seed {seed}: {}", failure.what);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn many(first: u64, end: u64) -> ExitCode {
+    let began = Instant::now();
+    let (mut commands, mut losses, mut restarts, mut failed) = (0, 0, 0, Vec::new());
+    for seed in first..end {
+        match stag_sim::run(seed, false) {
+            Ok(report) => {
+                commands += report.commands;
+                losses += report.losses;
+                restarts += report.restarts;
+            }
+            Err(failure) => {
+                println!("seed {seed}: {}", failure.what);
+                failed.push(seed);
+            }
+        }
+        let done = seed + 1 - first;
+        if done % 100 == 0 || seed + 1 == end {
+            println!(
+                "{done} of {} seeds in {} s: {commands} commands, {losses} sessions lost, {restarts} restarts, {} failures",
+                end - first,
+                began.elapsed().as_secs(),
+                failed.len()
+            );
+        }
+    }
+    if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

@@ -1,0 +1,277 @@
+//! What a seed stands for: the network, the disk, the target, the initiators, and what goes wrong when.
+
+use std::time::Duration;
+
+use disk::unit::DiskOptions;
+use iscsi::keys::{DigestChoice, Offer};
+use iscsi::pdu::Isid;
+
+use crate::clock::{MS, Micros, SECOND};
+use crate::network::Quality;
+use crate::random::Rng;
+use crate::target::Settings;
+
+/// The whole of a run, decided before it begins.
+#[derive(Clone)]
+pub struct Plan {
+    /// Bytes of a logical block.
+    pub block: u32,
+    /// Blocks of the disk.
+    pub blocks: u64,
+    /// Blocks of one command at most.
+    pub most_blocks: u64,
+    /// The links.
+    pub quality: Quality,
+    /// The target.
+    pub target: Settings,
+    /// The disk.
+    pub disk: DiskOptions,
+    /// How long operations of the store take at most; `None` for no time at all.
+    pub store_delay: Option<Micros>,
+    /// The initiators.
+    pub initiators: Vec<InitiatorPlan>,
+    /// What goes wrong, by the number of commands that have been submitted.
+    pub troubles: Vec<(u64, Trouble)>,
+}
+
+/// One initiator.
+#[derive(Clone)]
+pub struct InitiatorPlan {
+    /// Its name.
+    pub name: String,
+    /// Its ISID.
+    pub isid: Isid,
+    /// Connections that it wants.
+    pub connections: usize,
+    /// What it brings to negotiation.
+    pub offer: Offer,
+    /// Begin with operational negotiation.
+    pub skip_security: bool,
+    /// CmdSN of its sessions' first command.
+    pub first_cmd_sn: u32,
+    /// Commands to submit in all.
+    pub commands: u64,
+    /// Commands under way at most.
+    pub depth: usize,
+    /// Time between commands at most.
+    pub pause: Micros,
+    /// Place Data-In piece by piece as it arrives, instead of PDU by PDU.
+    pub piecewise: bool,
+    /// What it likes to do.
+    pub mix: Mix,
+}
+
+/// How often each kind of command comes, by weight.
+#[derive(Clone, Copy, Debug)]
+pub struct Mix {
+    /// READ.
+    pub read: u64,
+    /// WRITE.
+    pub write: u64,
+    /// SYNCHRONIZE CACHE.
+    pub sync: u64,
+    /// UNMAP and WRITE SAME.
+    pub provision: u64,
+    /// VERIFY, COMPARE AND WRITE.
+    pub compare: u64,
+    /// Commands that must be refused.
+    pub wrong: u64,
+    /// Pings and texts.
+    pub talk: u64,
+    /// ABORT TASK.
+    pub abort: u64,
+    /// Functions that end many tasks.
+    pub reset: u64,
+    /// Logouts, and logins after them.
+    pub logout: u64,
+}
+
+/// Something that goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trouble {
+    /// A link is reset in the middle of whatever it carries.
+    Cut,
+    /// A link goes silent.
+    Vanish,
+    /// A bit flips on the way to the target.
+    FlipUp,
+    /// A bit flips on the way to the initiator.
+    FlipDown,
+    /// An initiator does not read for a while.
+    Deaf(Micros),
+    /// The target's process dies. The machine does not: what the system has cached stays.
+    Kill {
+        /// Links go silent instead of being reset.
+        silent: bool,
+        /// Until it is up again.
+        down: Micros,
+    },
+    /// The power goes.
+    PowerCut {
+        /// As with `Kill`.
+        silent: bool,
+        /// As with `Kill`.
+        down: Micros,
+        /// After so many more operations of the store; 0 for now.
+        after: u64,
+    },
+    /// Some reads of the store fail.
+    ReadErrors(u64),
+    /// Some writes of the store fail.
+    WriteErrors(u64),
+    /// The next sync of the medium fails, and loses what it should have written.
+    SyncError,
+    /// The medium has room for so many more bytes.
+    Space(u64),
+    /// It has room again.
+    SpaceAgain,
+}
+
+impl Trouble {
+    /// Whether it may cost initiators their sessions.
+    pub fn disrupts(self) -> bool {
+        matches!(
+            self,
+            Self::Cut
+                | Self::Vanish
+                | Self::FlipUp
+                | Self::FlipDown
+                | Self::Kill { .. }
+                | Self::PowerCut { .. }
+        )
+    }
+}
+
+impl Plan {
+    /// The plan of a seed.
+    pub fn new(seed: u64) -> Self {
+        let mut rng = Rng::new(seed ^ 0x5349_4d00);
+        // One seed in eight is without troubles: there nothing at all may go wrong.
+        let calm = rng.chance(125);
+        let block = rng.pick(&[512, 512, 512, 4096]);
+        // One in forty moves more than a chunk of the unit at a time.
+        let large = rng.chance(25);
+        let blocks = if large { (3 << 20) / u64::from(block) } else { rng.between(16, 300) };
+        let most_blocks = if large { blocks } else { rng.between(1, 64) };
+        let pdus = [512, 513, 1000, 4096, 8192, 65_536, 262_144];
+        let bursts = [512, 1024, 5000, 16_384, 65_536, 262_144];
+        // A pair that makes many tiny PDUs of a large transfer only costs time.
+        let least = if large { 3 } else { 0 };
+        let digest = [DigestChoice::Never, DigestChoice::Allow, DigestChoice::Prefer, DigestChoice::Require];
+        let digests = rng.chance(500);
+        let their_digest = if digests { rng.pick(&digest[1..]) } else { DigestChoice::Allow };
+        let target = Settings {
+            queue_depth: rng.pick(&[1, 2, 4, 16, 64]),
+            max_recv_data_segment: rng.pick(&pdus[least..]),
+            max_burst: rng.pick(&bursts[least..]),
+            first_burst: rng.pick(&bursts[least..]),
+            max_r2t: rng.pick(&[1, 1, 2, 8]),
+            connections: rng.pick(&[1, 2, 4]),
+            initial_r2t: rng.chance(400),
+            immediate_data: rng.chance(600),
+            header_digest: their_digest,
+            data_digest: their_digest,
+            send_high_water: rng.pick(&[1, 4096, 65_536, 1 << 20]),
+            nop_interval: Duration::from_secs(rng.pick(&[0, 2, 5])),
+            nop_timeout: Duration::from_secs(3),
+            chap: rng.chance(300).then(|| ("user".to_owned(), "a secret of the simulator".to_owned())),
+            text_len: rng.pick(&[0, 500, 20_000]),
+        };
+        let count = if large { 1 } else { rng.pick(&[1, 1, 2, 3]) };
+        let mut initiators = Vec::new();
+        for number in 0..count {
+            initiators.push(InitiatorPlan {
+                name: format!("iqn.2026-01.example.sim:initiator-{number}"),
+                isid: Isid::random([1, 2, 3], number),
+                connections: rng.pick(&[1, 1, 2, 3]),
+                offer: Offer {
+                    header_digest: if digests { DigestChoice::Require } else { DigestChoice::Never },
+                    data_digest: if digests { DigestChoice::Require } else { DigestChoice::Never },
+                    max_recv_data_segment_length: rng.pick(&pdus[least..]),
+                    max_connections: 4,
+                    initial_r2t: rng.chance(300),
+                    immediate_data: rng.chance(700),
+                    max_burst_length: rng.pick(&bursts[least..]),
+                    first_burst_length: rng.pick(&bursts[least..]),
+                    max_outstanding_r2t: rng.pick(&[1, 2, 8]),
+                    ..Offer::default()
+                },
+                skip_security: rng.chance(500),
+                first_cmd_sn: rng.pick(&[0, 1, u32::MAX - 5, (1 << 31) - 3]),
+                commands: if large { 24 } else { rng.between(40, 120) / u64::from(count) },
+                depth: rng.pick(&[1, 2, 8, 20]),
+                pause: rng.pick(&[0, 0, 500, 20 * MS]),
+                piecewise: rng.chance(500),
+                mix: Mix {
+                    read: 30,
+                    write: 30,
+                    sync: rng.pick(&[0, 2, 8]),
+                    provision: rng.pick(&[0, 6]),
+                    compare: rng.pick(&[0, 8]),
+                    wrong: rng.pick(&[0, 4]),
+                    talk: rng.pick(&[0, 4]),
+                    abort: rng.pick(&[0, 6]),
+                    reset: rng.pick(&[0, 0, 2]),
+                    logout: rng.pick(&[0, 0, 1]),
+                },
+            });
+        }
+        let quality = Quality {
+            latency: (rng.between(1, 100), rng.between(100, 3000)),
+            segment: if large {
+                (500, 9000)
+            } else {
+                rng.pick(&[(1, 60), (1, 1460), (200, 9000), (1448, 1448)])
+            },
+            window: if large { 262_144 } else { rng.pick(&[700, 4096, 65_536, 1 << 20]) },
+            stalls: rng.pick(&[0, 2, 20]),
+            stall: rng.pick(&[5, 50, 200]) * MS,
+        };
+        let commands: u64 = initiators.iter().map(|initiator| initiator.commands).sum();
+        let troubles = if calm { Vec::new() } else { troubles(&mut rng, commands, digests) };
+        let disk = DiskOptions {
+            block_size: block,
+            thin: true,
+            write_cache: rng.chance(700),
+            ..DiskOptions::default()
+        };
+        let store_delay = rng.pick(&[None, Some(100), Some(3 * MS), Some(40 * MS)]);
+        Self { block, blocks, most_blocks, quality, target, disk, store_delay, initiators, troubles }
+    }
+}
+
+/// Troubles of some kinds, spread over the run.
+fn troubles(rng: &mut Rng, commands: u64, digests: bool) -> Vec<(u64, Trouble)> {
+    let mut troubles = Vec::new();
+    let mut add = |rng: &mut Rng, per_mille: u64, most: u64, make: &mut dyn FnMut(&mut Rng) -> Trouble| {
+        if rng.chance(per_mille) {
+            for _ in 0..rng.between(1, most) {
+                let at = rng.below(commands);
+                let trouble = make(rng);
+                troubles.push((at, trouble));
+            }
+        }
+    };
+    let down = |rng: &mut Rng| rng.pick(&[MS, 50 * MS, 4 * SECOND]);
+    add(rng, 500, 4, &mut |_| Trouble::Cut);
+    add(rng, 200, 2, &mut |_| Trouble::Vanish);
+    if digests {
+        add(rng, 400, 3, &mut |rng| if rng.chance(500) { Trouble::FlipUp } else { Trouble::FlipDown });
+    }
+    add(rng, 200, 3, &mut |rng| Trouble::Deaf(rng.between(MS, 900 * MS)));
+    add(rng, 150, 2, &mut |rng| Trouble::Kill { silent: rng.chance(300), down: down(rng) });
+    add(rng, 400, 3, &mut |rng| Trouble::PowerCut {
+        silent: rng.chance(500),
+        down: down(rng),
+        after: rng.pick(&[0, 0, 1, 5, 20]),
+    });
+    add(rng, 150, 2, &mut |rng| Trouble::ReadErrors(rng.between(1, 3)));
+    add(rng, 150, 2, &mut |rng| Trouble::WriteErrors(rng.between(1, 3)));
+    add(rng, 150, 1, &mut |_| Trouble::SyncError);
+    add(rng, 150, 1, &mut |rng| Trouble::Space(rng.below(100_000)));
+    let space: Vec<u64> =
+        troubles.iter().filter(|(_, t)| matches!(t, Trouble::Space(_))).map(|(at, _)| *at).collect();
+    troubles.extend(space.iter().map(|at| (at + 10, Trouble::SpaceAgain)));
+    troubles.sort_by_key(|(at, _)| *at);
+    troubles
+}

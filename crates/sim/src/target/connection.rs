@@ -1,0 +1,385 @@
+//! One connection in full-feature phase: the state machine, its output, and the commands that it runs.
+
+use std::cell::{Cell, RefCell};
+use std::rc::{Rc, Weak};
+use std::task::Waker;
+
+use device::{Cdb, Command, Execution, LogicalUnit, Outcome};
+use iscsi::pdu::{Bhs, Lun};
+use iscsi::sn;
+use iscsi::target::{Abort, Cid, Completion, Event, Fatal, ScsiCommand, TaskKey};
+use scsi::Sense;
+
+use super::mover::Mover;
+use super::payload::Segment;
+use super::session::Session;
+use super::{Phase, Target, management, send_targets};
+use crate::clock::{Micros, SECOND};
+use crate::executor::Signal;
+use crate::network::{LinkId, Side};
+use crate::trace::note;
+
+/// Time for a closing connection's last PDUs to leave.
+const LAST_WORDS: Micros = 5 * SECOND;
+
+type State = iscsi::target::Connection<Segment>;
+
+/// Which tasks to abort.
+#[derive(Clone, Copy)]
+pub(super) enum Victims {
+    /// The one with this Initiator Task Tag.
+    Tag(u32),
+    /// Those that were sent before the command with this CmdSN.
+    Before(u32),
+    /// All.
+    All,
+}
+
+/// One connection.
+pub(super) struct Connection {
+    pub cid: Cid,
+    link: LinkId,
+    pub session: Rc<Session>,
+    target: Weak<Target>,
+    state: RefCell<State>,
+    output: Rc<RefCell<Vec<u8>>>,
+    high_water: usize,
+    /// Wakers of tasks that wait for data-out, by slot.
+    data_waits: RefCell<Vec<Option<Waker>>>,
+    /// Rings when there is room in the output again.
+    pub room: Signal,
+    /// Rings when a task has ended, or the connection.
+    progress: Signal,
+    /// No more I/O.
+    lost: Cell<bool>,
+    /// It ends, and listens no more.
+    ending: Cell<bool>,
+    /// When its last words are cut off.
+    last_words: Cell<Option<Micros>>,
+    over: Cell<bool>,
+}
+
+impl Connection {
+    pub fn new(
+        target: &Rc<Target>,
+        session: Rc<Session>,
+        cid: Cid,
+        link: LinkId,
+        output: Rc<RefCell<Vec<u8>>>,
+        state: State,
+    ) -> Rc<Self> {
+        Rc::new(Self {
+            cid,
+            link,
+            session,
+            target: Rc::downgrade(target),
+            state: RefCell::new(state),
+            output,
+            high_water: target.settings.send_high_water,
+            data_waits: RefCell::default(),
+            room: Signal::default(),
+            progress: Signal::default(),
+            lost: Cell::new(false),
+            ending: Cell::new(false),
+            last_words: Cell::new(None),
+            over: Cell::new(false),
+        })
+    }
+
+    /// Lends the state machine and the place its PDUs go to.
+    pub fn with<T>(&self, f: impl FnOnce(&mut State, &mut Vec<u8>) -> T) -> T {
+        f(&mut self.state.borrow_mut(), &mut self.output.borrow_mut())
+    }
+
+    /// Whether it takes PDUs in: not when it ends, nor from a peer that does not read.
+    pub fn listens(&self) -> bool {
+        !self.ending.get() && self.has_room()
+    }
+
+    pub fn has_room(&self) -> bool {
+        self.output.borrow().len() < self.high_water
+    }
+
+    pub fn is_lost(&self) -> bool {
+        self.lost.get()
+    }
+
+    pub fn is_aborted(&self, task: TaskKey) -> bool {
+        self.state.borrow().is_aborted(task)
+    }
+
+    /// The peer lives: bytes came, or it took some.
+    pub fn heard(&self) {
+        if let Some(target) = self.target.upgrade() {
+            self.state.borrow_mut().heard(target.clock.instant());
+        }
+    }
+
+    /// Some of the output has left.
+    pub fn sent(&self, all: bool) {
+        self.heard();
+        self.room.ring();
+        if all && self.ending.get() {
+            self.progress.ring();
+        }
+    }
+
+    pub fn wait_for_data(&self, task: TaskKey, waker: &Waker) {
+        let mut waits = self.data_waits.borrow_mut();
+        if waits.len() <= task.slot() {
+            waits.resize_with(task.slot() + 1, || None);
+        }
+        waits[task.slot()] = Some(waker.clone());
+    }
+
+    fn wake_task(&self, task: TaskKey) {
+        let waker = self.data_waits.borrow_mut().get_mut(task.slot()).and_then(Option::take);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    fn wake_all(&self) {
+        let wakers: Vec<_> = self.data_waits.borrow_mut().iter_mut().filter_map(Option::take).collect();
+        wakers.into_iter().for_each(Waker::wake);
+        self.room.ring();
+    }
+
+    /// Takes in one PDU and does what it says.
+    pub fn on_pdu(self: &Rc<Self>, bhs: &Bhs, ahs: &[u8], data: Segment) -> Result<(), Fatal> {
+        let Some(target) = self.target.upgrade() else { return Ok(()) };
+        note!(target.trace, "target {}.{} <- {bhs}", self.session.tsih, self.cid);
+        let now = target.clock.instant();
+        let event = self.with(|state, out| state.handle(bhs, ahs, data, now, out))?;
+        if let Some(event) = event {
+            self.act(&target, event);
+        }
+        self.deliver_held(&target)
+    }
+
+    fn deliver_held(self: &Rc<Self>, target: &Rc<Target>) -> Result<(), Fatal> {
+        loop {
+            let event = self.with(|state, out| state.next_held(out))?;
+            let Some(event) = event else { break };
+            self.act(target, event);
+        }
+        let released = self.state.borrow_mut().take_released();
+        self.tell_released(target, &released);
+        Ok(())
+    }
+
+    fn tell_released(self: &Rc<Self>, target: &Rc<Target>, released: &[Cid]) {
+        for member in self.session.connections() {
+            if !Rc::ptr_eq(&member, self) && released.contains(&member.cid) {
+                // As a message to another core: it comes a little later.
+                let owner = target.clone();
+                target.executor.spawn(async move {
+                    if let Err(error) = member.deliver_held(&owner) {
+                        owner.report(format!("a held command broke the protocol: {error}"));
+                        member.end(false);
+                    }
+                });
+            }
+        }
+    }
+
+    fn act(self: &Rc<Self>, target: &Rc<Target>, event: Event) {
+        match event {
+            Event::Command(command) => self.start(target, command),
+            Event::Data(task) => self.wake_task(task),
+            Event::TaskManagement(request) => {
+                let connection = self.clone();
+                let owner = target.clone();
+                target.executor.spawn(async move {
+                    let result = management::run(&owner, &connection, &request).await;
+                    note!(owner.trace, "target cid {}: task management: {result}", connection.cid);
+                    connection.with(|state, out| state.task_management_response(&request, result, out));
+                });
+            }
+            Event::Text(exchange) => {
+                let reply = match exchange.text.starts_with(b"SendTargets=") {
+                    true => send_targets(target.settings.text_len),
+                    false => Vec::new(),
+                };
+                self.with(|state, out| state.text_response(&exchange, reply, out));
+            }
+            Event::Logout(request) => {
+                target.executor.spawn(management::logout(self.clone(), request));
+            }
+        }
+    }
+
+    fn start(self: &Rc<Self>, target: &Rc<Target>, scsi: ScsiCommand) {
+        let task = scsi.task;
+        let Some(cdb) = Cdb::new(&scsi.cdb) else {
+            return self.finish(task, Sense::invalid_opcode().into());
+        };
+        if scsi.lun != Lun::ZERO {
+            return self.finish(task, Sense::logical_unit_not_supported().into());
+        }
+        let command = Command {
+            cdb,
+            attribute: device::TaskAttribute::Simple,
+            nexus: self.session.nexus.clone(),
+            data_out_len: scsi.expected_out.into(),
+            data_in_len: scsi.expected_in.into(),
+        };
+        match self.session.unit.execute(command, Mover { connection: self.clone(), task }) {
+            Execution::Done(_, outcome) => self.finish(task, outcome),
+            Execution::Running(future) => {
+                let connection = self.clone();
+                target.executor.spawn(async move {
+                    let (_, outcome) = future.await;
+                    connection.finish(task, outcome);
+                    connection.progress.ring();
+                });
+            }
+        }
+    }
+
+    fn finish(&self, task: TaskKey, outcome: Outcome) {
+        let d_sense = self.session.unit.descriptor_sense();
+        let completion = Completion {
+            status: outcome.status.code(),
+            sense: outcome.sense.map(|sense| sense.emit(d_sense).as_ref().into()),
+            wanted_in: outcome.wanted_in,
+            wanted_out: outcome.wanted_out,
+        };
+        self.with(|state, out| state.finish(task, completion, out));
+    }
+
+    /// Aborts tasks, waits until they have ended, and says how many there were.
+    pub async fn abort(&self, victims: Victims) -> usize {
+        let mut running = Vec::new();
+        let mut ended = 0;
+        {
+            let mut state = self.state.borrow_mut();
+            let chosen = |itt: u32, cmd_sn: u32| match victims {
+                Victims::Tag(tag) => itt == tag,
+                Victims::Before(later) => sn::lt(cmd_sn, later),
+                Victims::All => true,
+            };
+            let tasks = state.tasks().filter(|(_, task)| chosen(task.itt, task.cmd_sn));
+            let keys: Vec<TaskKey> = tasks.map(|(key, _)| key).collect();
+            for key in keys {
+                match state.abort(key) {
+                    Abort::Gone => {}
+                    Abort::Ended => ended += 1,
+                    Abort::Running => running.push(key),
+                }
+            }
+        }
+        running.iter().for_each(|key| self.wake_task(*key));
+        self.room.ring();
+        let gone = || running.iter().all(|key| !self.state.borrow().has(*key)).then_some(());
+        self.progress.until(gone).await;
+        ended + running.len()
+    }
+
+    /// Ends the connection. When it is `clean`, what is queued is still sent, for a while.
+    pub fn end(self: &Rc<Self>, clean: bool) {
+        let Some(target) = self.target.upgrade() else { return };
+        if !clean {
+            self.lost.set(true);
+            self.progress.ring();
+            self.wake_all();
+        }
+        if self.ending.replace(true) {
+            return;
+        }
+        self.last_words.set(Some(target.clock.now() + LAST_WORDS));
+        let connection = self.clone();
+        let owner = target.clone();
+        target.executor.spawn(async move {
+            let said = || (connection.lost.get() || connection.output.borrow().is_empty()).then_some(());
+            connection.progress.until(said).await;
+            connection.lost.set(true);
+            connection.wake_all();
+            connection.abort(Victims::All).await;
+            let released = {
+                let mut state = connection.state.borrow_mut();
+                state.release_held();
+                state.take_released()
+            };
+            connection.tell_released(&owner, &released);
+            owner.leave(&connection.session, &connection);
+            connection.bury(&owner, clean);
+        });
+    }
+
+    fn bury(&self, target: &Target, clean: bool) {
+        let now = target.clock.now();
+        match clean {
+            true => target.network.borrow_mut().close(now, self.link, Side::Target),
+            false => target.network.borrow_mut().abandon(now, self.link, Side::Target),
+        }
+        for port in target.ports.borrow().iter().filter(|port| port.link == self.link) {
+            *port.phase.borrow_mut() = Phase::Over;
+        }
+        self.over.set(true);
+        self.progress.ring();
+        note!(target.trace, "target {}.{}: over", self.session.tsih, self.cid);
+    }
+
+    /// Waits for the end of the connection and its tasks.
+    pub async fn ended(&self) {
+        self.progress.until(|| self.over.get().then_some(())).await;
+    }
+
+    /// Acts on what is due.
+    pub fn tick(self: &Rc<Self>, now: Micros) {
+        let Some(target) = self.target.upgrade() else { return };
+        if self.ending.get() {
+            if self.last_words.get().is_some_and(|at| now >= at) {
+                self.last_words.set(None);
+                self.lost.set(true);
+                self.output.borrow_mut().clear();
+                self.wake_all();
+                self.progress.ring();
+            }
+            return;
+        }
+        let due = self.state.borrow().poll_timeout().is_some_and(|at| target.clock.micros(at) <= now);
+        if due {
+            let instant = target.clock.instant();
+            if let Err(error) = self.with(|state, out| state.handle_timeout(instant, out)) {
+                note!(target.trace, "target {}.{}: {error}", self.session.tsih, self.cid);
+                self.end(false);
+            }
+        }
+    }
+
+    /// When [`Self::tick`] has something to do.
+    pub fn next_event(&self) -> Option<Micros> {
+        let target = self.target.upgrade()?;
+        if self.ending.get() {
+            return self.last_words.get();
+        }
+        let at = self.state.borrow().poll_timeout()?;
+        Some(target.clock.micros(at))
+    }
+
+    /// ExpCmdSN of its session.
+    pub fn exp_cmd_sn(&self) -> u32 {
+        self.state.borrow_mut().exp_cmd_sn()
+    }
+
+    pub fn describe(&self) -> String {
+        let state = self.state.borrow();
+        let tasks: Vec<String> = state
+            .tasks()
+            .map(|(_, task)| {
+                format!(
+                    "itt {:#x} sn {} out {} owed {} finished {} aborted {}",
+                    task.itt,
+                    task.cmd_sn,
+                    task.expected_out,
+                    task.inbound.owed(),
+                    task.finished.is_some(),
+                    task.aborted
+                )
+            })
+            .collect();
+        format!("session {} cid {} tasks [{}]", self.session.tsih, self.cid, tasks.join("; "))
+    }
+}

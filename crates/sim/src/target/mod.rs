@@ -1,0 +1,460 @@
+//! The target: accepts links, runs login, and drives `iscsi::target` and the disk unit as a server does. It can be killed
+//! at any moment and started anew over what its medium has kept.
+
+mod connection;
+mod login;
+mod management;
+mod mover;
+mod payload;
+mod session;
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use disk::store::BlockStore;
+use disk::unit::{DiskOptions, DiskUnit, Registry};
+use iscsi::frame::{Cut, Cutter, FrameError, MAX_HEADER_LEN, MAX_TRAILER_LEN};
+use iscsi::keys::DigestChoice;
+use iscsi::login::target::{LoginError, TargetLogin};
+use iscsi::pdu::Opcode;
+use iscsi::text::LOGIN_SEGMENT_LEN;
+
+use crate::clock::{Clock, Micros, SECOND};
+use crate::executor::{Executor, Signal};
+use crate::network::{LinkId, Network, Received, Side};
+use crate::random::Rng;
+use crate::trace::{Trace, note};
+use connection::Connection;
+use payload::Segment;
+use session::Session;
+
+/// Time for a login.
+const LOGIN_TIME: Micros = 30 * SECOND;
+
+const LOGIN_CUTTER: Cutter = Cutter {
+    header_digest: false,
+    data_digest: false,
+    max_data_segment: LOGIN_SEGMENT_LEN as u32,
+    max_ahs: 0,
+};
+
+/// What a target is told to be.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Depth of a session's command window.
+    pub queue_depth: u32,
+    /// MaxRecvDataSegmentLength.
+    pub max_recv_data_segment: u32,
+    /// MaxBurstLength.
+    pub max_burst: u32,
+    /// FirstBurstLength.
+    pub first_burst: u32,
+    /// MaxOutstandingR2T.
+    pub max_r2t: u16,
+    /// MaxConnections.
+    pub connections: u16,
+    /// InitialR2T.
+    pub initial_r2t: bool,
+    /// ImmediateData.
+    pub immediate_data: bool,
+    /// Header digests.
+    pub header_digest: DigestChoice,
+    /// Data digests.
+    pub data_digest: DigestChoice,
+    /// Bytes queued to a peer beyond which it is not listened to.
+    pub send_high_water: usize,
+    /// Silence before a ping.
+    pub nop_interval: Duration,
+    /// Silence after a ping that ends the connection.
+    pub nop_timeout: Duration,
+    /// CHAP user and secret that initiators must know.
+    pub chap: Option<(String, String)>,
+    /// Bytes of its answer to SendTargets, about.
+    pub text_len: usize,
+}
+
+/// The name of the target.
+pub const NAME: &str = "iqn.2026-01.example.sim:disk";
+
+/// The answer to SendTargets: as many addresses as fill `len` bytes.
+pub fn send_targets(len: usize) -> Vec<u8> {
+    let mut text = format!("TargetName={NAME}\0").into_bytes();
+    let mut port = 0u32;
+    while text.len() < len {
+        text.extend_from_slice(format!("TargetAddress=192.0.2.1:{port},1\0").as_bytes());
+        port = (port + 1) % 65_536;
+    }
+    text
+}
+
+/// Where a link stands.
+enum Phase {
+    Login(Box<TargetLogin>),
+    /// The session is looked for; nothing is read meanwhile.
+    Placing,
+    Full(Rc<Connection>, Cutter),
+    /// What is queued is sent, then it is closed.
+    Closing,
+    Over,
+}
+
+/// One accepted link.
+struct Port {
+    link: LinkId,
+    phase: RefCell<Phase>,
+    input: RefCell<Vec<u8>>,
+    /// What is to be sent, login or not.
+    output: Rc<RefCell<Vec<u8>>>,
+    deadline: Micros,
+}
+
+/// Why a link is given up.
+#[derive(Debug, thiserror::Error)]
+enum Broken {
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+    #[error("opcode {0:#04x} during login")]
+    NoLogin(u8),
+    #[error("{0}")]
+    Refused(LoginError),
+    #[error(transparent)]
+    Fatal(#[from] iscsi::target::Fatal),
+}
+
+/// The target node.
+pub struct Target {
+    executor: Executor,
+    clock: Rc<Clock>,
+    trace: Rc<Trace>,
+    network: Rc<RefCell<Network>>,
+    rng: RefCell<Rng>,
+    settings: Settings,
+    options: DiskOptions,
+    store: Arc<dyn BlockStore>,
+    /// `None` while the target is down.
+    unit: RefCell<Option<Arc<DiskUnit>>>,
+    ports: RefCell<Vec<Rc<Port>>>,
+    sessions: RefCell<BTreeMap<u16, Rc<Session>>>,
+    last_tsih: Cell<u16>,
+    next_nexus: Cell<u64>,
+    /// Rings when a session has ended.
+    session_ended: Signal,
+    /// What must never happen, and did.
+    incident: RefCell<Option<String>>,
+}
+
+impl Target {
+    /// A target that is up.
+    pub fn new(
+        settings: Settings,
+        options: DiskOptions,
+        store: Arc<dyn BlockStore>,
+        network: Rc<RefCell<Network>>,
+        clock: Rc<Clock>,
+        trace: Rc<Trace>,
+        rng: Rng,
+    ) -> Rc<Self> {
+        let target = Rc::new(Self {
+            executor: Executor::default(),
+            clock,
+            trace,
+            network,
+            rng: RefCell::new(rng),
+            settings,
+            options,
+            store,
+            unit: RefCell::default(),
+            ports: RefCell::default(),
+            sessions: RefCell::default(),
+            last_tsih: Cell::new(0),
+            next_nexus: Cell::new(0),
+            session_ended: Signal::default(),
+            incident: RefCell::default(),
+        });
+        target.start();
+        target
+    }
+
+    /// Starts it over its store.
+    pub fn start(&self) {
+        match DiskUnit::new(self.store.clone(), self.options.clone(), &Registry::new()) {
+            Ok(unit) => *self.unit.borrow_mut() = Some(unit),
+            Err(error) => self.report(format!("the unit does not start: {error}")),
+        }
+        note!(self.trace, "target: up");
+    }
+
+    /// Kills it: whatever it was doing is not done, and nobody is told by it. Its links break as `silent` says: without a
+    /// word, or by the resets that a kernel sends for a dead process.
+    pub fn kill(&self, silent: bool) {
+        note!(self.trace, "target: killed{}", if silent { ", silently" } else { "" });
+        for port in std::mem::take(&mut *self.ports.borrow_mut()) {
+            let mut network = self.network.borrow_mut();
+            match silent {
+                true => network.vanish(port.link),
+                false => network.cut(self.clock.now(), port.link),
+            }
+        }
+        self.executor.kill();
+        self.sessions.borrow_mut().clear();
+        self.unit.borrow_mut().take();
+    }
+
+    /// Whether it is up.
+    pub fn is_up(&self) -> bool {
+        self.unit.borrow().is_some()
+    }
+
+    /// Remembers what must never happen.
+    fn report(&self, what: String) {
+        note!(self.trace, "target: INCIDENT: {what}");
+        self.incident.borrow_mut().get_or_insert(what);
+    }
+
+    /// What must never happen, and did.
+    pub fn incident(&self) -> Option<String> {
+        self.incident.borrow().clone()
+    }
+
+    fn unit(&self) -> Option<Arc<DiskUnit>> {
+        self.unit.borrow().clone()
+    }
+
+    /// Takes what has come, does what can be done, sends what can be sent. Answers whether there was anything.
+    pub fn pump(self: &Rc<Self>) -> bool {
+        let mut moved = self.accept();
+        self.tick();
+        let ports = self.ports.borrow().clone();
+        for port in &ports {
+            moved |= self.pump_port(port);
+        }
+        moved |= self.executor.run(&self.rng);
+        for port in &ports {
+            moved |= self.flush(port);
+        }
+        self.ports.borrow_mut().retain(|port| !matches!(*port.phase.borrow(), Phase::Over));
+        moved
+    }
+
+    fn accept(&self) -> bool {
+        let now = self.clock.now();
+        let mut any = false;
+        loop {
+            let Some(link) = self.network.borrow_mut().accept(now) else { return any };
+            any = true;
+            if !self.is_up() {
+                self.network.borrow_mut().abandon(now, link, Side::Target);
+                continue;
+            }
+            let near_wrap = self.rng.borrow_mut().chance(300);
+            let stat_sn = if near_wrap { u32::MAX - self.rng.borrow_mut().below(30) as u32 } else { 1 };
+            self.ports.borrow_mut().push(Rc::new(Port {
+                link,
+                phase: RefCell::new(Phase::Login(Box::new(TargetLogin::new(stat_sn)))),
+                input: RefCell::default(),
+                output: Rc::default(),
+                deadline: now + LOGIN_TIME,
+            }));
+        }
+    }
+
+    /// Acts on what is due.
+    fn tick(self: &Rc<Self>) {
+        let now = self.clock.now();
+        for port in self.ports.borrow().clone() {
+            let connection = match &*port.phase.borrow() {
+                Phase::Full(connection, _) => Some(connection.clone()),
+                Phase::Over => continue,
+                _ => None,
+            };
+            match connection {
+                Some(connection) => connection.tick(now),
+                None if now >= port.deadline => {
+                    note!(self.trace, "target: link {} took too long to log in", port.link.0);
+                    self.drop_port(&port);
+                }
+                None => {}
+            }
+        }
+    }
+
+    /// When [`Self::pump`] has something to do though nothing came.
+    pub fn next_event(&self) -> Option<Micros> {
+        let ports = self.ports.borrow();
+        let due = ports.iter().filter_map(|port| match &*port.phase.borrow() {
+            Phase::Login(_) | Phase::Placing | Phase::Closing => Some(port.deadline),
+            Phase::Full(connection, _) => connection.next_event(),
+            Phase::Over => None,
+        });
+        due.min()
+    }
+
+    /// Sends what is queued.
+    fn flush(&self, port: &Port) -> bool {
+        let mut output = port.output.borrow_mut();
+        let mut sent = 0;
+        if matches!(&*port.phase.borrow(), Phase::Full(connection, _) if connection.is_lost()) {
+            // What units say of tasks that lost their connection is nobody's to read.
+            output.clear();
+        }
+        if !output.is_empty() {
+            sent = self.network.borrow_mut().send(self.clock.now(), port.link, Side::Target, &output);
+            output.drain(..sent);
+        }
+        let empty = output.is_empty();
+        drop(output);
+        let closing = match &*port.phase.borrow() {
+            Phase::Full(connection, _) => {
+                if sent > 0 {
+                    connection.sent(empty);
+                }
+                false
+            }
+            Phase::Closing => empty,
+            _ => false,
+        };
+        if closing {
+            self.network.borrow_mut().close(self.clock.now(), port.link, Side::Target);
+            *port.phase.borrow_mut() = Phase::Over;
+        }
+        sent > 0
+    }
+
+    /// Gives a link up that has no session.
+    fn drop_port(&self, port: &Port) {
+        self.network.borrow_mut().abandon(self.clock.now(), port.link, Side::Target);
+        *port.phase.borrow_mut() = Phase::Over;
+    }
+
+    fn pump_port(self: &Rc<Self>, port: &Rc<Port>) -> bool {
+        let mut moved = self.flush(port);
+        loop {
+            if let Err(broken) = self.digest(port) {
+                self.break_off(port, &broken);
+                return true;
+            }
+            let connection = match &*port.phase.borrow() {
+                Phase::Login(_) => None,
+                Phase::Full(connection, _) if connection.listens() => Some(connection.clone()),
+                _ => return moved,
+            };
+            let received = self.network.borrow_mut().receive(self.clock.now(), port.link, Side::Target);
+            match received {
+                Received::Nothing => return moved,
+                Received::Bytes(bytes) => {
+                    port.input.borrow_mut().extend(bytes);
+                    connection.iter().for_each(|connection| connection.heard());
+                }
+                Received::Closed | Received::Reset => {
+                    let clean = received == Received::Closed;
+                    note!(self.trace, "target: link {} {received:?}", port.link.0);
+                    match connection {
+                        Some(connection) => connection.end(clean),
+                        None => self.drop_port(port),
+                    }
+                    return true;
+                }
+            }
+            moved = true;
+        }
+    }
+
+    fn break_off(&self, port: &Rc<Port>, broken: &Broken) {
+        note!(self.trace, "target: link {} given up: {broken}", port.link.0);
+        if matches!(broken, Broken::Refused(_)) {
+            return;
+        }
+        let connection = match &*port.phase.borrow() {
+            Phase::Full(connection, _) => Some(connection.clone()),
+            _ => None,
+        };
+        // Digests find a flipped bit, and at ErrorRecoveryLevel 0 the connection ends with it.
+        let corrupted = self.network.borrow().corrupted(port.link, Side::Target);
+        if !(corrupted && connection.is_some() && matches!(broken, Broken::Frame(_))) {
+            self.report(format!("link {} broke the protocol: {broken}", port.link.0));
+        }
+        match connection {
+            Some(connection) => connection.end(false),
+            None => self.drop_port(port),
+        }
+    }
+
+    /// Cuts the input into PDUs and acts on them.
+    fn digest(self: &Rc<Self>, port: &Rc<Port>) -> Result<(), Broken> {
+        loop {
+            let (cutter, connection) = match &*port.phase.borrow() {
+                Phase::Login(_) => (LOGIN_CUTTER, None),
+                Phase::Full(connection, cutter) if connection.listens() => {
+                    (*cutter, Some(connection.clone()))
+                }
+                _ => return Ok(()),
+            };
+            let (bhs, ahs, data) = {
+                let mut input = port.input.borrow_mut();
+                let bound = MAX_HEADER_LEN + cutter.max_data_segment as usize + MAX_TRAILER_LEN;
+                let (bhs, ahs, data, consumed) = match cutter.cut(&input)? {
+                    Cut::Pdu { bhs, ahs, data, consumed } => {
+                        (*bhs, ahs.to_vec(), input[data].to_vec(), consumed)
+                    }
+                    _ => {
+                        if input.len() > bound {
+                            self.report(format!("{} bytes without a whole PDU", input.len()));
+                        }
+                        return Ok(());
+                    }
+                };
+                input.drain(..consumed);
+                (bhs, ahs, data)
+            };
+            match connection {
+                Some(connection) => {
+                    connection.on_pdu(&bhs, &ahs, Segment(data.into()))?;
+                }
+                None if bhs.opcode() == Some(Opcode::LoginRequest) => {
+                    login::request(self, port, &bhs, &data)?;
+                }
+                None => return Err(Broken::NoLogin(bhs.opcode_code())),
+            }
+        }
+    }
+
+    /// Bytes that one connection may have queued.
+    pub fn most_queued(&self, max_transfer: usize) -> usize {
+        // Each command in hand may put a chunk after the mark was passed, as it does on a real socket.
+        let commands = self.settings.queue_depth as usize + 16;
+        self.settings.send_high_water + self.settings.text_len + commands * (2 * max_transfer + 4096)
+    }
+
+    /// The longest queue to a peer, bytes.
+    pub fn longest_queue(&self) -> usize {
+        self.ports.borrow().iter().map(|port| port.output.borrow().len()).max().unwrap_or(0)
+    }
+
+    /// Sessions, links and futures: all 0 when everybody has left.
+    pub fn leftovers(&self) -> (usize, usize, usize) {
+        (self.sessions.borrow().len(), self.ports.borrow().len(), self.executor.len())
+    }
+
+    /// One line on each link, for a report.
+    pub fn describe(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        for port in self.ports.borrow().iter() {
+            let state = match &*port.phase.borrow() {
+                Phase::Login(_) => "login".to_owned(),
+                Phase::Placing => "placing".to_owned(),
+                Phase::Full(connection, _) => connection.describe(),
+                Phase::Closing => "closing".to_owned(),
+                Phase::Over => "over".to_owned(),
+            };
+            let (input, output) = (port.input.borrow().len(), port.output.borrow().len());
+            lines.push(format!(
+                "target link {}: {state}; input {input} bytes, output {output} bytes",
+                port.link.0
+            ));
+        }
+        lines
+    }
+}

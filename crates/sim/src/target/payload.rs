@@ -1,0 +1,30 @@
+//! The units' buffers as the target state machine's payloads.
+
+use iscsi::digest::{Crc32c, DigestBytes};
+use iscsi::target::Payload;
+use ring::Buf;
+
+/// A payload on its way through a connection of the target.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Segment(pub Buf);
+
+impl Payload for Segment {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn split_to(&mut self, n: usize) -> Self {
+        Self(self.0.split_to(n))
+    }
+
+    fn with_digest(self) -> (Self, DigestBytes) {
+        let mut digest = Crc32c::new();
+        self.0.for_each_slice(|bytes| digest.update(bytes));
+        digest.pad(self.0.len());
+        (self, digest.finish())
+    }
+
+    fn to_vec(&self) -> Vec<u8> {
+        self.0.to_vec()
+    }
+}

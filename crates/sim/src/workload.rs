@@ -1,0 +1,442 @@
+//! What initiators do: commands chosen by chance, and what each of them must come to.
+
+use std::ops::Range;
+
+use iscsi::initiator::Completion;
+use iscsi::pdu::{Residual, ResponseCode, TaskManagementFunction};
+use scsi::cdb::build::{self, Flags};
+use scsi::data::unmap::{self, UnmapRange};
+use scsi::{Sense, SenseKey, Status};
+
+use crate::oracle::{Content, OpId, Oracle, SECTOR};
+use crate::plan::{InitiatorPlan, Mix, Plan};
+use crate::random::Rng;
+
+/// What a command is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// READ.
+    Read,
+    /// WRITE, WRITE SAME, UNMAP.
+    Write,
+    /// COMPARE AND WRITE; the bytes to compare with.
+    CompareAndWrite(Vec<u8>),
+    /// VERIFY with BYTCHK=1; the bytes to compare with.
+    Verify(Vec<u8>),
+    /// VERIFY of the medium alone, TEST UNIT READY.
+    Nothing,
+    /// SYNCHRONIZE CACHE.
+    Sync,
+    /// It must be refused with this sense: key, ASC, ASCQ.
+    Wrong(SenseKey, u8, u8),
+}
+
+/// A SCSI command to be submitted.
+#[derive(Clone, Debug)]
+pub struct Scsi {
+    /// What it is.
+    pub kind: Kind,
+    /// For people.
+    pub name: &'static str,
+    /// The unit.
+    pub lun: u16,
+    /// The CDB.
+    pub cdb: Vec<u8>,
+    /// What it writes, to the target.
+    pub data_out: Option<Vec<u8>>,
+    /// What it expects to read.
+    pub read_len: Option<u32>,
+    /// What it changes on the disk.
+    pub writes: Vec<Range<usize>>,
+    /// What it puts there.
+    pub content: Content,
+    /// The first sector that it looks at.
+    pub first: usize,
+    /// GOOD promises that it is on the medium.
+    pub durable: bool,
+    /// It may be sent again when nobody knows whether it ran.
+    pub may_repeat: bool,
+    /// Bytes that the CDB calls for, in and out.
+    pub wanted: (u64, u64),
+}
+
+/// What an initiator does next.
+#[derive(Clone, Debug)]
+pub enum Action {
+    /// A SCSI command.
+    Scsi(Box<Scsi>),
+    /// A NOP-Out.
+    Ping,
+    /// SendTargets.
+    Text,
+    /// ABORT TASK of one of its own commands.
+    Abort,
+    /// A function that ends many tasks.
+    Manage(TaskManagementFunction),
+    /// Log out, and in again.
+    Logout,
+}
+
+/// Makes commands.
+pub struct Workload {
+    block: u64,
+    blocks: u64,
+    most_blocks: u64,
+    write_through: bool,
+    mix: Mix,
+    /// It may use functions that end many tasks of its own.
+    own_resets: bool,
+    /// It may use functions that end tasks of others, too.
+    all_resets: bool,
+}
+
+impl Workload {
+    /// What `initiator` does in `plan`.
+    pub fn new(plan: &Plan, initiator: &InitiatorPlan) -> Self {
+        Self {
+            block: u64::from(plan.block),
+            blocks: plan.blocks,
+            most_blocks: plan.most_blocks.min(plan.blocks),
+            write_through: !plan.disk.write_cache,
+            mix: initiator.mix,
+            // Which responses may still come after such a function is clear on one connection only, and others do not
+            // learn which of their commands it ended: see the crate's page.
+            own_resets: initiator.connections == 1,
+            all_resets: initiator.connections == 1 && plan.initiators.len() == 1,
+        }
+    }
+
+    fn per_block(&self) -> usize {
+        (self.block as usize / SECTOR).max(1)
+    }
+
+    fn sectors(&self, lba: u64, blocks: u64) -> Range<usize> {
+        let per_block = self.per_block();
+        lba as usize * per_block..(lba + blocks) as usize * per_block
+    }
+
+    fn place(&self, rng: &mut Rng, most: u64) -> (u64, u64) {
+        let blocks = rng.between(1, most.min(self.most_blocks));
+        // Small disks are crowded anyway; half of the commands go where others go, too.
+        let room = self.blocks - blocks;
+        let lba = if rng.chance(500) { rng.below(room.min(8) + 1) } else { rng.below(room + 1) };
+        (lba, blocks)
+    }
+
+    /// The next thing to do; `op` is the number it gets if it is a command.
+    pub fn next(&self, rng: &mut Rng, oracle: &Oracle, op: OpId) -> Action {
+        let mix = &self.mix;
+        let weights = [
+            mix.read,
+            mix.write,
+            mix.sync,
+            mix.provision,
+            mix.compare,
+            mix.wrong,
+            mix.talk,
+            mix.abort,
+            if self.own_resets { mix.reset } else { 0 },
+            mix.logout,
+        ];
+        let mut choice = rng.below(weights.iter().sum());
+        let mut kind = 0;
+        while choice >= weights[kind] {
+            choice -= weights[kind];
+            kind += 1;
+        }
+        let scsi = match kind {
+            0 => self.read(rng),
+            1 => self.write(rng, oracle, op),
+            2 => self.sync(),
+            3 => self.provision(rng, oracle, op),
+            4 => self.compare(rng, oracle, op),
+            5 => self.wrong(rng),
+            6 if rng.chance(500) => return Action::Ping,
+            6 => return Action::Text,
+            7 => return Action::Abort,
+            8 if !self.all_resets => return Action::Manage(TaskManagementFunction::AbortTaskSet),
+            8 => {
+                return Action::Manage(rng.pick(&[
+                    TaskManagementFunction::AbortTaskSet,
+                    TaskManagementFunction::LogicalUnitReset,
+                    TaskManagementFunction::ClearTaskSet,
+                    TaskManagementFunction::TargetWarmReset,
+                ]));
+            }
+            _ => return Action::Logout,
+        };
+        Action::Scsi(Box::new(scsi))
+    }
+
+    fn command(&self, name: &'static str, kind: Kind, cdb: &[u8]) -> Scsi {
+        Scsi {
+            kind,
+            name,
+            lun: 0,
+            cdb: cdb.to_vec(),
+            data_out: None,
+            read_len: None,
+            writes: Vec::new(),
+            content: Content::Zeros,
+            first: 0,
+            durable: false,
+            may_repeat: true,
+            wanted: (0, 0),
+        }
+    }
+
+    /// READ of `blocks` from `lba` on.
+    pub fn read_of(&self, lba: u64, blocks: u64, fua: bool) -> Scsi {
+        let cdb = build::read(lba, blocks as u32, Flags { fua, ..Flags::default() });
+        let mut scsi = self.command("READ", Kind::Read, &cdb);
+        scsi.first = self.sectors(lba, blocks).start;
+        scsi.wanted.0 = blocks * self.block;
+        scsi.read_len = Some(scsi.wanted.0 as u32);
+        scsi
+    }
+
+    fn read(&self, rng: &mut Rng) -> Scsi {
+        let (lba, blocks) = self.place(rng, u64::MAX);
+        let mut scsi = self.read_of(lba, blocks, rng.chance(100));
+        if rng.chance(100) {
+            // Room for more or for less than the CDB calls for.
+            scsi.read_len = Some(rng.below(2 * scsi.wanted.0) as u32);
+        }
+        scsi
+    }
+
+    fn bytes(&self, oracle: &Oracle, content: Content, sectors: Range<usize>) -> Vec<u8> {
+        sectors.flat_map(|sector| oracle.bytes(content, sector)).collect()
+    }
+
+    fn write(&self, rng: &mut Rng, oracle: &Oracle, op: OpId) -> Scsi {
+        let (lba, blocks) = self.place(rng, u64::MAX);
+        let fua = rng.chance(250);
+        let flags = Flags { fua, ..Flags::default() };
+        let verify = rng.chance(60);
+        let mut cdb = build::write16(lba, blocks as u32, flags);
+        if verify {
+            // WRITE AND VERIFY (16) without BYTCHK: what it verifies, it has written to the medium.
+            cdb[0] = 0x8e;
+            cdb[1] = 0;
+        } else if rng.chance(500) {
+            cdb = build::write(lba, blocks as u32, flags);
+        }
+        let name = if verify { "WRITE AND VERIFY" } else { "WRITE" };
+        let mut scsi = self.command(name, Kind::Write, &cdb);
+        scsi.writes = vec![self.sectors(lba, blocks)];
+        scsi.content = Content::Stamp(op);
+        let mut data = self.bytes(oracle, scsi.content, self.sectors(lba, blocks));
+        scsi.wanted.1 = data.len() as u64;
+        if rng.chance(50) {
+            // More than the CDB calls for: a residual underflow, and data that nobody wants.
+            data.extend(std::iter::repeat_n(0xee, 1 + rng.index(2000)));
+        }
+        scsi.data_out = Some(data);
+        scsi.durable = fua || verify || self.write_through;
+        scsi
+    }
+
+    /// SYNCHRONIZE CACHE.
+    pub fn sync(&self) -> Scsi {
+        self.command("SYNCHRONIZE CACHE", Kind::Sync, &build::synchronize_cache10())
+    }
+
+    fn provision(&self, rng: &mut Rng, oracle: &Oracle, op: OpId) -> Scsi {
+        if rng.chance(400) {
+            let mut ranges = Vec::new();
+            let mut writes = Vec::new();
+            for _ in 0..rng.between(1, 3) {
+                let (lba, blocks) = self.place(rng, u64::MAX);
+                ranges.push(UnmapRange { lba, blocks: blocks as u32 });
+                writes.push(self.sectors(lba, blocks));
+            }
+            let list = unmap::emit(&ranges);
+            let mut scsi = self.command("UNMAP", Kind::Write, &build::unmap(list.len() as u16));
+            scsi.wanted.1 = list.len() as u64;
+            scsi.data_out = Some(list);
+            scsi.writes = writes;
+            scsi.durable = self.write_through;
+            return scsi;
+        }
+        let (lba, blocks) = self.place(rng, u64::MAX);
+        let (zeros, unmap) = (rng.chance(500), rng.chance(500));
+        let no_data = zeros && rng.chance(500);
+        let cdb = build::write_same16(lba, blocks as u32, unmap, no_data);
+        let mut scsi = self.command("WRITE SAME", Kind::Write, &cdb);
+        scsi.writes = vec![self.sectors(lba, blocks)];
+        scsi.durable = self.write_through;
+        if !zeros {
+            scsi.content = Content::Repeated(op);
+        }
+        if !no_data {
+            let block = self.bytes(oracle, scsi.content, self.sectors(lba, 1));
+            scsi.wanted.1 = block.len() as u64;
+            scsi.data_out = Some(block);
+        }
+        scsi
+    }
+
+    fn compare(&self, rng: &mut Rng, oracle: &Oracle, op: OpId) -> Scsi {
+        let (lba, blocks) = self.place(rng, 8);
+        let sectors = self.sectors(lba, blocks);
+        let mut guess: Vec<u8> =
+            sectors.clone().flat_map(|sector| oracle.bytes(oracle.guess(sector), sector)).collect();
+        if rng.chance(100) {
+            // A guess that is wrong for certain.
+            let at = rng.index(guess.len());
+            guess[at] ^= 0x55;
+        }
+        if rng.chance(400) {
+            let check = rng.chance(700);
+            let cdb = build::verify16(lba, blocks as u32, u8::from(check));
+            if !check {
+                return self.command("VERIFY", Kind::Nothing, &cdb);
+            }
+            let mut scsi = self.command("VERIFY", Kind::Verify(guess.clone()), &cdb);
+            scsi.first = sectors.start;
+            scsi.wanted.1 = guess.len() as u64;
+            scsi.data_out = Some(guess);
+            return scsi;
+        }
+        let fua = rng.chance(300);
+        let cdb = build::compare_and_write(lba, blocks as u8, Flags { fua, ..Flags::default() });
+        let mut scsi = self.command("COMPARE AND WRITE", Kind::CompareAndWrite(guess.clone()), &cdb);
+        scsi.content = Content::Stamp(op);
+        guess.extend(self.bytes(oracle, scsi.content, sectors.clone()));
+        scsi.wanted.1 = guess.len() as u64;
+        scsi.data_out = Some(guess);
+        scsi.first = sectors.start;
+        scsi.writes = vec![sectors];
+        scsi.durable = fua || self.write_through;
+        scsi.may_repeat = false;
+        scsi
+    }
+
+    fn wrong(&self, rng: &mut Rng) -> Scsi {
+        let (_, blocks) = self.place(rng, u64::MAX);
+        let beyond = self.blocks - blocks + 1 + rng.below(1 << 20);
+        let out_of_range = Kind::Wrong(SenseKey::IllegalRequest, 0x21, 0x00);
+        let bytes = (blocks * self.block) as usize;
+        match rng.below(5) {
+            0 => {
+                let cdb = build::read(beyond, blocks as u32, Flags::default());
+                let mut scsi = self.command("READ beyond the end", out_of_range, &cdb);
+                scsi.read_len = Some(bytes as u32);
+                scsi
+            }
+            1 => {
+                let cdb = build::write(beyond, blocks as u32, Flags::default());
+                let mut scsi = self.command("WRITE beyond the end", out_of_range, &cdb);
+                scsi.data_out = Some(vec![0xbd; bytes]);
+                scsi
+            }
+            2 => {
+                let wrong = Kind::Wrong(SenseKey::IllegalRequest, 0x25, 0x00);
+                let cdb = build::write(0, blocks as u32, Flags::default());
+                let mut scsi = self.command("WRITE to no unit", wrong, &cdb);
+                scsi.lun = 3;
+                scsi.data_out = Some(vec![0xbd; bytes]);
+                scsi
+            }
+            3 => {
+                // Fewer bytes than the CDB calls for.
+                let wrong = Kind::Wrong(SenseKey::IllegalRequest, 0x0e, 0x03);
+                let cdb = build::write(0, blocks as u32, Flags::default());
+                let mut scsi = self.command("WRITE with too little", wrong, &cdb);
+                scsi.data_out = Some(vec![0xbd; bytes - 1]);
+                scsi
+            }
+            _ => {
+                let wrong = Kind::Wrong(SenseKey::IllegalRequest, 0x20, 0x00);
+                self.command("an opcode that is none", wrong, &[0xc7, 0, 0, 0, 0, 0])
+            }
+        }
+    }
+
+    /// TEST UNIT READY.
+    pub fn test_unit_ready(&self) -> Scsi {
+        self.command("TEST UNIT READY", Kind::Nothing, &build::test_unit_ready())
+    }
+}
+
+/// What a SCSI answer says, as far as the model of the disk goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// It was done.
+    Good,
+    /// A unit attention came first: nothing was done.
+    Attention,
+    /// What was compared differs.
+    Miscompare,
+    /// It was refused, as it had to be.
+    Refused,
+    /// The medium failed.
+    Failed,
+}
+
+/// What may fail at the moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Excuses {
+    /// Reads of the medium.
+    pub reads: bool,
+    /// Writes and syncs of the medium.
+    pub writes: bool,
+    /// There may be no space.
+    pub space: bool,
+}
+
+/// Reads an answer.
+///
+/// # Errors
+/// It cannot be the answer to this command.
+pub fn judge(scsi: &Scsi, answer: &Completion, excuses: Excuses) -> Result<Answer, String> {
+    if answer.response != ResponseCode::CommandCompleted {
+        return Err(format!("response {}", answer.response));
+    }
+    let wrong = matches!(scsi.kind, Kind::Wrong(..));
+    if answer.status == Status::Good.code() && !wrong {
+        return residuals(scsi, answer).map(|()| Answer::Good);
+    }
+    let sense = Sense::parse(&answer.sense);
+    let (Some(sense), true) = (sense, answer.status == Status::CheckCondition.code()) else {
+        return Err(format!("status {:#04x} with sense {:02x?}", answer.status, answer.sense));
+    };
+    let code = (sense.key, sense.additional.asc, sense.additional.ascq);
+    let writes = !matches!(scsi.kind, Kind::Read | Kind::Verify(_) | Kind::Nothing);
+    match (code, &scsi.kind) {
+        ((SenseKey::UnitAttention, 0x29 | 0x2f, _), _) => Ok(Answer::Attention),
+        ((key, asc, ascq), Kind::Wrong(k, a, q)) if (key, asc, ascq) == (*k, *a, *q) => Ok(Answer::Refused),
+        ((SenseKey::Miscompare, 0x1d, 0), Kind::CompareAndWrite(_) | Kind::Verify(_)) => {
+            Ok(Answer::Miscompare)
+        }
+        ((SenseKey::MediumError, 0x11, _), _) if excuses.reads => Ok(Answer::Failed),
+        ((SenseKey::MediumError, 0x0c, _), _) if writes && excuses.writes => Ok(Answer::Failed),
+        ((SenseKey::DataProtect, 0x27, 0x07), _) if writes && excuses.space => Ok(Answer::Failed),
+        _ => {
+            Err(format!("sense {:?} {:#04x}/{:#04x}", sense.key, sense.additional.asc, sense.additional.ascq))
+        }
+    }
+}
+
+/// RFC 7143 §11.4.5.
+fn residuals(scsi: &Scsi, answer: &Completion) -> Result<(), String> {
+    let (expected, wanted) = match (&scsi.data_out, scsi.read_len) {
+        (Some(data), _) => (data.len() as u64, scsi.wanted.1),
+        (None, Some(len)) => (u64::from(len), scsi.wanted.0),
+        (None, None) => (0, 0),
+    };
+    let residual = match wanted.cmp(&expected) {
+        std::cmp::Ordering::Equal => Residual::Exact,
+        std::cmp::Ordering::Less => Residual::Underflow((expected - wanted) as u32),
+        std::cmp::Ordering::Greater => Residual::Overflow((wanted - expected) as u32),
+    };
+    if answer.residual != residual {
+        return Err(format!("residual {:?} instead of {residual:?}", answer.residual));
+    }
+    let received = if scsi.read_len.is_some() { wanted.min(expected) } else { 0 };
+    if u64::from(answer.received) != received {
+        return Err(format!("{} bytes read instead of {received}", answer.received));
+    }
+    Ok(())
+}

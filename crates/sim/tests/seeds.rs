@@ -1,0 +1,42 @@
+//! Seeds that every run of the tests goes through, and the proof that a seed repeats.
+
+use std::time::{Duration, Instant};
+
+/// Seeds of a normal run, if time allows.
+const SEEDS: u64 = 400;
+/// No new seed is begun after this.
+const TIME: Duration = Duration::from_secs(25);
+
+#[test]
+fn whatever_goes_wrong_reads_return_what_was_written_and_every_command_ends_once() {
+    if let Some(seed) = std::env::var("SIM_SEED").ok().and_then(|seed| seed.parse().ok()) {
+        if let Err(failure) = stag_sim::run(seed, true) {
+            panic!("{failure}");
+        }
+        return;
+    }
+    let began = Instant::now();
+    let (mut seeds, mut losses, mut restarts) = (0, 0, 0);
+    for seed in 0..SEEDS {
+        if began.elapsed() > TIME {
+            break;
+        }
+        match stag_sim::run(seed, false) {
+            Ok(report) => (losses, restarts) = (losses + report.losses, restarts + report.restarts),
+            Err(failure) => panic!("{failure}"),
+        }
+        seeds += 1;
+    }
+    // Runs in which nothing goes wrong prove nothing.
+    assert!(seeds < 50 || losses > seeds && restarts > seeds / 4, "{seeds} {losses} {restarts}");
+}
+
+#[test]
+fn a_seed_repeats_itself_to_the_last_line() {
+    for seed in 1000..1025 {
+        let reports = [stag_sim::run(seed, false), stag_sim::run(seed, false)];
+        let [Ok(first), Ok(second)] = reports else { panic!("seed {seed} fails") };
+        assert_eq!(first, second);
+        assert!(first.lines > 100);
+    }
+}
