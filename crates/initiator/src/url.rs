@@ -38,6 +38,9 @@ pub enum UrlError {
     /// The target's name is no iSCSI name.
     #[error("malformed target name: {0}")]
     Target(#[from] name::NameError),
+    /// There is a unit's number and no target.
+    #[error("a logical unit number stands behind a target's name")]
+    NoTarget,
     /// The unit's number is none.
     #[error("the logical unit number is a number from 0 to 16383")]
     Lun,
@@ -103,6 +106,7 @@ impl FromStr for Url {
         }
         let lun = match parts.next().filter(|l| !l.is_empty()) {
             None => None,
+            Some(_) if target.is_none() => return Err(UrlError::NoTarget),
             Some(digits) => Some(digits.parse().ok().filter(|l| *l < 16384).ok_or(UrlError::Lun)?),
         };
         if parts.next().is_some_and(|rest| !rest.is_empty()) {
@@ -139,6 +143,12 @@ impl fmt::Debug for Url {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_unit_number_without_a_target_is_refused() {
+        assert_eq!("iscsi://host//7".parse::<Url>(), Err(UrlError::NoTarget));
+        assert!("iscsi://host//".parse::<Url>().is_ok());
+    }
 
     #[test]
     fn all_parts_are_read() {
