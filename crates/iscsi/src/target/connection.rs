@@ -125,9 +125,6 @@ pub enum Event {
 /// Why the connection cannot go on. At ErrorRecoveryLevel 0 it is dropped (RFC 7143 §7.1.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fatal {
-    /// A Data-Out that leaves a hole or comes twice.
-    #[error("data-out lost or out of order: {0}")]
-    Data(#[from] InboundError),
     /// A PDU that has no place in full-feature phase.
     #[error("opcode {0:#04x} in full-feature phase")]
     Opcode(u8),
@@ -495,14 +492,21 @@ impl<P: Payload> Connection<P> {
             return Ok(None);
         }
         let is_final = out.is_final();
-        match task.inbound.data_out(out.buffer_offset.get(), out.data_sn.get(), data, is_final, solicited) {
-            Ok(()) => {}
-            Err(error @ (InboundError::OutOfOrder | InboundError::DataSn)) => return Err(error.into()),
-            Err(error) => {
-                // What the unit waits for will not come, and this answer replaces its own.
-                task.inbound.fail();
-                task.refused = Some(refusal(error));
+        let taken = match task.inbound.failed() {
+            true => None,
+            false => {
+                let (offset, data_sn) = (out.buffer_offset.get(), out.data_sn.get());
+                task.inbound.data_out(offset, data_sn, data, is_final, solicited).err()
             }
+        };
+        if let Some(error) = taken {
+            // What the unit waits for will not come, and this answer replaces its own. The connection goes on: the rest of the
+            // sequence is known by its tags.
+            task.inbound.fail();
+            task.refused = Some(refusal(error));
+        }
+        if task.inbound.failed() {
+            task.inbound.pass(is_final, solicited);
         }
         if task.finished.is_some() {
             if !task.inbound.owed() {
@@ -665,12 +669,14 @@ impl<P: Payload> Connection<P> {
 
 /// CHECK CONDITION, ABORTED COMMAND for data that breaks the rules (RFC 7143 §11.4.7.2).
 fn refusal(error: InboundError) -> Completion {
-    let ascq = match error {
-        InboundError::UnexpectedUnsolicited => 0x0c, // UNEXPECTED UNSOLICITED DATA
-        _ => 0x0d,                                   // INCORRECT AMOUNT OF DATA
+    let (asc, ascq) = match error {
+        InboundError::UnexpectedUnsolicited => (0x0c, 0x0c), // UNEXPECTED UNSOLICITED DATA
+        InboundError::TooMuch | InboundError::Incorrect => (0x0c, 0x0d), // INCORRECT AMOUNT OF DATA
+        // A hole is what a data PDU dropped for its digest leaves (§7.8): PROTOCOL SERVICE CRC ERROR.
+        InboundError::OutOfOrder | InboundError::DataSn => (0x47, 0x05),
     };
     let mut sense = [0; 18];
-    (sense[0], sense[2], sense[7], sense[12], sense[13]) = (0x70, 0x0b, 10, 0x0c, ascq);
+    (sense[0], sense[2], sense[7], sense[12], sense[13]) = (0x70, 0x0b, 10, asc, ascq);
     Completion { status: 0x02, sense: Some(Box::new(sense)), ..Completion::default() }
 }
 

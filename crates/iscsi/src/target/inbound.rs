@@ -279,12 +279,21 @@ impl<P: Payload> Inbound<P> {
         self.taken = self.received;
     }
 
-    /// Gives up on data that broke the rules: nothing more is owed or had.
+    /// Gives up on data that broke the rules: nothing more is to be had. What is still owed comes, and is dropped.
     pub fn fail(&mut self) {
         self.discard();
         self.failed = true;
-        self.unsolicited = None;
-        self.solicited.clear();
+    }
+
+    /// Lets a PDU of failed data pass: its F bit ends its sequence, wherever it stands.
+    pub fn pass(&mut self, is_final: bool, solicited: bool) {
+        match (is_final, solicited) {
+            (true, true) if !self.solicited.is_empty() => {
+                self.solicited.remove(0);
+            }
+            (true, false) => self.unsolicited = None,
+            _ => {}
+        }
     }
 
     /// Whether [`Self::fail`] was called.

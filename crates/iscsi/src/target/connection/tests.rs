@@ -207,13 +207,23 @@ fn unsolicited_data_that_was_not_negotiated_fails_the_command_not_the_connection
 }
 
 #[test]
-fn a_hole_in_a_data_out_sequence_is_fatal() {
+fn a_hole_in_a_data_out_sequence_fails_the_command_after_the_sequence_and_not_the_connection() {
     let mut d = Dialog::new();
     let write = d.command(9, false, true, 2048);
     let task = d.start(write, &[]);
     d.connection.want_data(task, 2048, &mut d.sent);
+    d.heard();
     let out = pdu::DataOut::new(9, task.tag(), Lun::default(), 1, 0);
-    assert_eq!(d.try_say(out.into(), &[2; 512]), Err(Fatal::Data(InboundError::DataSn)));
+    assert_eq!(d.say(out.into(), &[2; 512]), Some(Event::Data(task)));
+    assert_eq!(d.connection.want_data(task, 2048, &mut d.sent), None, "the unit gives up");
+    d.connection.finish(task, good(0, 2048), &mut d.sent);
+    assert!(d.heard().is_empty(), "the sequence goes on");
+    let mut last = pdu::DataOut::new(9, task.tag(), Lun::default(), 2, 512);
+    last.set_final(true);
+    assert_eq!(d.say(last.into(), &[2; 1536]), None);
+    let heard = d.heard();
+    assert!(heard[0].0.contains("status=0x02"), "{}", heard[0].0);
+    assert_eq!(&heard[0].1[14..16], [0x47, 0x05], "PROTOCOL SERVICE CRC ERROR");
 }
 
 #[test]
