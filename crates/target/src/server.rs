@@ -233,9 +233,12 @@ async fn listen(socket: OwnedFd, portal: BoundPortal, shared: Arc<Shared>) {
         Err(error) => return tracing::error!(%error, portal = %portal.address, "cannot listen"),
     };
     while !shared.is_stopping() {
-        let accepted = listener.accept().await.and_then(|stream| Ok((stream.peer_addr()?, stream.into_fd())));
-        let (peer, socket) = match accepted {
-            Ok(accepted) => accepted,
+        let (peer, socket) = match listener.accept().await {
+            Ok(stream) => match stream.peer_addr() {
+                Ok(peer) => (peer, stream.into_fd()),
+                // The peer has reset the connection already. Others must not wait for that.
+                Err(_) => continue,
+            },
             Err(error) => {
                 // Out of descriptors or memory: what exists goes on, new ones wait in the backlog.
                 tracing::warn!(%error, portal = %portal.address, "accept failed");
