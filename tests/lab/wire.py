@@ -56,9 +56,11 @@ def bhs(opcode, flags=0, length=0, lun=0, tag=0, specific=b"", ahs_words=0):
 
 
 class Connection:
-    """A TCP connection to the target, in login or full-feature phase."""
+    """A TCP connection to the target, in login or full-feature phase.
 
-    def __init__(self, target, timeout=10, receive_buffer=None):
+    The time limit for an answer is shorter than the target's own interval of pings: a ping would hide a lost wake-up."""
+
+    def __init__(self, target, timeout=8, receive_buffer=None):
         family = socket.AF_INET6 if ":" in target.host else socket.AF_INET
         self.socket = socket.socket(family, socket.SOCK_STREAM)
         if receive_buffer:
@@ -294,7 +296,7 @@ def unit_of(target):
     return name, int(lun)
 
 
-def session(target, initiator="iqn.2026-01.example.lab:wire", isid=b"\x40\0\0\1\0\0", timeout=10, **keys):
+def session(target, initiator="iqn.2026-01.example.lab:wire", isid=b"\x40\0\0\1\0\0", timeout=8, **keys):
     """A logged-in connection of a session of its own, its pending unit attentions taken."""
     connection = Connection(target, timeout)
     offer = {"HeaderDigest": "None", "DataDigest": "None", "InitialR2T": "Yes", "ImmediateData": "No",

@@ -41,7 +41,7 @@ def under_attack(lab, units=None, **extra):
 
 
 def serves(target):
-    with wire.session(target, GOOD, timeout=10) as session:
+    with wire.session(target, GOOD) as session:
         expect(session.read(0, 8) == b"\xc3" * 4096, "a well-behaved session reads other data")
         session.logout()
 
@@ -214,7 +214,7 @@ def stalled_login(lab):
 def dripping(lab):
     """A login and a command that come one byte at a time are served like any other."""
     with under_attack(lab) as target:
-        with Connection(target, 10) as connection:
+        with Connection(target) as connection:
             offer = [("InitiatorName", "iqn.2026-01.example.lab:drip"), ("SessionType", "Normal"), ("TargetName", IQN)]
             for byte in connection.encode(*connection.login_pdu(offer)):
                 connection.send_raw(bytes([byte]))

@@ -292,11 +292,18 @@ impl Connection {
                 let Inner { state, outbox } = &mut *self.inner.borrow_mut();
                 state.next_held(outbox)?
             };
-            let Some(event) = event else { break };
-            self.act(event);
+            if let Some(event) = event {
+                self.act(event);
+                continue;
+            }
+            let released = self.inner.borrow_mut().state.take_released();
+            self.tell_released(&released);
+            // Another connection may have released commands of this one since they were looked for, and this one may have
+            // taken that news before the other did: then nobody else will tell it.
+            if !released.contains(&self.cid) {
+                break;
+            }
         }
-        let released = self.inner.borrow_mut().state.take_released();
-        self.tell_released(&released);
         self.kick();
         Ok(())
     }

@@ -85,6 +85,8 @@ impl Receiver {
                     if self.header(header, &mut received)? {
                         return Ok(());
                     }
+                    // Whole already if it has no data segment, even when nothing is left of what was received.
+                    continue;
                 }
                 Partial::Body(mut body) => {
                     let len = received.len().min(body.bytes.len() - body.filled);
