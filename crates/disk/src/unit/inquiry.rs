@@ -69,8 +69,9 @@ impl DiskUnit {
             vpd::BLOCK_LIMITS => self.block_limits().body(),
             vpd::BLOCK_CHARACTERISTICS => BlockCharacteristics {
                 rotation_rate: NON_ROTATING,
-                // Only thin units know SANITIZE BLOCK ERASE; what it erased reads as zeros.
+                // Only thin units know SANITIZE's erases; what they erased reads as zeros.
                 after_block_erase: u8::from(self.options.thin),
+                after_cryptographic_erase: u8::from(self.options.thin),
                 fua_behavior: true,
                 verify_unmapped: true,
                 ..BlockCharacteristics::default()

@@ -24,9 +24,8 @@ impl DiskUnit {
     fn supports(&self, entry: &Entry) -> bool {
         match (entry.opcode, entry.service_action) {
             (op::UNMAP, _) => self.options.thin,
-            // SBC-3 §4.11.1: block erase needs a unit whose blocks can be erased; there is no key for a cryptographic one.
-            (op::SANITIZE, Some(0x02)) => self.options.thin,
-            (op::SANITIZE, Some(0x03)) => false,
+            // SBC-3 §4.11.1: both erases need a unit whose blocks can be erased.
+            (op::SANITIZE, Some(0x02 | 0x03)) => self.options.thin,
             (op::MAINTENANCE_IN, Some(op::SA_REPORT_TIMESTAMP)) => false,
             _ => true,
         }

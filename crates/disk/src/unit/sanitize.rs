@@ -54,12 +54,12 @@ impl DiskUnit {
         let wanted = u64::from(cdb.parameter_len);
         let work = match cdb.action {
             SanitizeAction::ExitFailureMode => return self.exit_failure_mode(),
-            // Without encryption there is no key to destroy.
-            SanitizeAction::CryptographicErase => return Err(Sense::invalid_field_in_cdb(1, Some(4)).into()),
-            SanitizeAction::BlockErase if !self.options.thin => {
+            SanitizeAction::BlockErase | SanitizeAction::CryptographicErase if !self.options.thin => {
                 return Err(Sense::invalid_field_in_cdb(1, Some(4)).into());
             }
-            SanitizeAction::BlockErase => Work::Erase,
+            // There is no key to change. What a host is promised, that nothing it reads was there before, holds all the same
+            // when every block is erased.
+            SanitizeAction::BlockErase | SanitizeAction::CryptographicErase => Work::Erase,
             SanitizeAction::Overwrite => {
                 let list = self.parameter_list(command, mover, wanted).await?;
                 let overwrite = Overwrite::parse(&list, self.options.block_size)?;
