@@ -92,7 +92,7 @@ pub struct Transfer {
     pub quiet: bool,
 }
 
-/// `stag ls`
+/// List the targets behind a portal, and their units
 #[derive(Clone, Debug, Args)]
 #[command(long_about = "List the targets behind a portal, and their units.\n\n\
     Asks with a discovery session (SendTargets). With --units, logs in to each target and lists its units, one URL a line \
@@ -115,7 +115,7 @@ pub struct Ls {
     pub connect: Connect,
 }
 
-/// `stag info`
+/// Tell everything that a unit says about itself
 #[derive(Clone, Debug, Args)]
 #[command(
     long_about = "Tell everything that a unit says about itself: INQUIRY data, vital product data pages, capacity, block \
@@ -136,7 +136,7 @@ pub struct Info {
     pub connect: Connect,
 }
 
-/// `stag read`
+/// Read a unit into a file or to stdout
 #[derive(Clone, Debug, Args)]
 #[command(
     after_long_help = "Examples:\n  stag read URL -o disk.img\n  stag read URL --length 512 | xxd\n  stag read URL --offset 1G --length 64M -o part.img"
@@ -162,7 +162,7 @@ pub struct Read {
     pub connect: Connect,
 }
 
-/// `stag write`
+/// Write a file or stdin to a unit
 #[derive(Clone, Debug, Args)]
 #[command(long_about = "Write a file or stdin to a unit.\n\n\
     Ends when all of the input is on the medium (SYNCHRONIZE CACHE), unless --no-sync. Input that ends within a block \
@@ -191,7 +191,7 @@ pub struct Write {
     pub connect: Connect,
 }
 
-/// `stag cp`
+/// Copy between units, files and stdio
 #[derive(Clone, Debug, Args)]
 #[command(long_about = "Copy between units, files and stdio.\n\n\
     Either side is a URL, a file, or - for stdin and stdout. Runs of zeros become holes in a file and unmapped blocks on a \

@@ -36,29 +36,20 @@ Examples:
 /// What to do.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Command {
-    /// Serve disks
+    // Each is described at its arguments.
     Serve(Serve),
-    /// Check a configuration file and say what it means
     CheckConfig(CheckConfig),
-    /// Serve a new disk, write to it and read it back: shows that all works here
     Demo(Demo),
-    /// List the targets behind a portal, and their units
     Ls(Ls),
-    /// Tell everything that a unit says about itself
     Info(Info),
-    /// Read a unit into a file or to stdout
     Read(Read),
-    /// Write a file or stdin to a unit
     Write(Write),
-    /// Copy between units, files and stdio
     Cp(Cp),
-    /// Print completions for a shell
     Completions(Completions),
-    /// Write the man pages into a directory
     Man(Man),
 }
 
-/// `stag check-config`
+/// Check a configuration file and say what it means
 #[derive(Clone, Debug, Args)]
 #[command(long_about = "Check a configuration file and say what it means.\n\n\
     Reports every mistake with its line, the offending text and what to write instead, and ends with status 3 if there is \
@@ -75,7 +66,7 @@ pub struct CheckConfig {
     pub quiet: bool,
 }
 
-/// `stag completions`
+/// Print completions for a shell
 #[derive(Clone, Debug, Args)]
 #[command(
     after_long_help = "Examples:\n  stag completions bash > /usr/share/bash-completion/completions/stag\n  stag completions zsh > /usr/share/zsh/site-functions/_stag"
@@ -86,7 +77,7 @@ pub struct Completions {
     pub shell: Shell,
 }
 
-/// `stag man`
+/// Write the man pages into a directory
 #[derive(Clone, Debug, Args)]
 #[command(after_long_help = "Examples:\n  stag man /usr/share/man/man1")]
 pub struct Man {
@@ -122,6 +113,11 @@ mod tests {
         for command in cli.get_subcommands_mut().filter(|command| command.get_name() != "help") {
             let name = command.get_name().to_owned();
             let help = command.render_long_help().to_string();
+            let about = command.get_about().map(ToString::to_string).unwrap_or_default();
+            assert!(
+                !about.is_empty() && help.starts_with(&about),
+                "stag {name} --help begins with {help:.60}"
+            );
             assert!(help.contains("Examples:"), "stag {name} --help has no examples");
             assert!(
                 help.contains(&format!("  stag {name}")),

@@ -7,7 +7,7 @@ use clap::Args;
 
 use crate::unit::UnitSpec;
 
-/// `stag serve`
+/// Serve disks
 #[derive(Clone, Debug, Args)]
 #[command(long_about = "Serve disks over iSCSI until SIGTERM or SIGINT.\n\n\
     Each PATH becomes a logical unit, numbered from 0 in the order given. It is a file, a block device, or mem:SIZE. When \
@@ -58,7 +58,7 @@ Examples:
   stag serve --listen '[::]:3260' --iqn iqn.2026-01.org.example:media /srv/dvd.iso,ro,removable
   stag serve --config /etc/stag.toml";
 
-/// `stag demo`
+/// Serve a new disk, write to it and read it back: shows that all works here
 #[derive(Clone, Debug, Args)]
 #[command(long_about = "Serve a new disk, write to it and read it back: shows that all works here.\n\n\
     Makes a sparse file in a new directory, starts a server for it on a free port of the loopback, logs in with Stag's own \

@@ -142,10 +142,11 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// ASCII of a peer without padding; what cannot be printed is shown as a question mark.
+/// ASCII of a peer without its padding of blanks or NULs; what cannot be printed is shown as a question mark.
 fn text(bytes: &[u8]) -> String {
     let shown = |byte: &u8| if (0x20..=0x7e).contains(byte) { char::from(*byte) } else { '?' };
-    bytes.iter().map(shown).collect::<String>().trim().to_owned()
+    let end = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+    bytes[..end].iter().map(shown).collect::<String>().trim().to_owned()
 }
 
 /// A PERIPHERAL DEVICE TYPE in words (SPC-4 table 139).
