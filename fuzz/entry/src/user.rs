@@ -13,14 +13,14 @@ pub fn config(data: &[u8]) {
     }
 }
 
-/// The example that documents every key, and files with one mistake each.
+/// A file with every key (a copy of an example in docs/, which may change without this), and files with one mistake each.
 pub fn config_seeds() -> Vec<(&'static str, Seed)> {
     let seed = |text: &str| Seed::new().bytes(text);
     let target = "[[target]]\niqn = \"iqn.2026-01.org.stag:x\"\n";
     let unit = "[[target.unit]]\nlun = 0\npath = \"mem:1M\"\n";
     let users = "[target.auth]\nusers = [{ name = \"u\", secret = \"a long enough secret\" }]\n";
     vec![
-        ("example", seed(include_str!("../../../docs/stag.toml.example"))),
+        ("every-key", seed(include_str!("every-key.toml"))),
         ("small", seed(&format!("{target}{unit}"))),
         ("chap", seed(&format!("{target}{users}hashes = [\"sha256\"]\n{unit}"))),
         ("unknown-key", seed(&format!("{target}{unit}siez = \"1G\"\n"))),
