@@ -123,11 +123,16 @@ impl Disk {
         self.max_transfer
     }
 
-    /// Reads `blocks` blocks from `lba` on. Long reads run as several commands side by side.
+    /// Reads `blocks` blocks from `lba` on. Long reads run as several commands side by side. The data is in buffers of this
+    /// thread's pool; a read that waits for memory ends when other data was dropped.
     ///
     /// # Errors
-    /// Any [`Error`]; [`Error::Data`] if the unit sends less than it says.
+    /// Any [`Error`]; [`Error::Data`] if the unit sends less than it says; [`Error::Argument`] for a read that is longer
+    /// than half of the pool ([`pool::stats`]), which could wait for its own memory.
     pub async fn read(&self, lba: u64, blocks: u32) -> Result<Chain, Error> {
+        if u64::from(blocks) * u64::from(self.block_len()) > pool::stats().limit as u64 / 2 {
+            return Err(Error::Argument("the read is longer than half of the buffer pool"));
+        }
         let mut parts = SmallVec::<[(Command, Ticket); 4]>::new();
         for (lba, blocks) in pieces(lba, blocks.into(), self.max_transfer) {
             let len = blocks * self.block_len();

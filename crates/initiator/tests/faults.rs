@@ -266,3 +266,13 @@ fn more_commands_than_the_depth_wait_their_turn() {
         disk.session().close().await.unwrap();
     });
 }
+
+#[test]
+fn a_read_that_could_wait_for_its_own_memory_is_refused() {
+    run(async {
+        let fake = Fake::start(Faults::default(), Offer::default(), 64);
+        let disk = open(&fake, Options::default()).await;
+        assert!(matches!(disk.read(0, u32::MAX).await, Err(Error::Argument(_))));
+        disk.session().close().await.unwrap();
+    });
+}

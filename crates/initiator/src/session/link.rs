@@ -32,7 +32,12 @@ pub(super) async fn send(
     loop {
         bell.heard().await;
         loop {
-            inner.core.borrow_mut().protocol.transmit(on, BATCH, &mut Out(&mut gather));
+            {
+                let mut core = inner.core.borrow_mut();
+                core.protocol.transmit(on, BATCH, &mut Out(&mut gather));
+                // It may have given waiting commands to other connections.
+                core.ring_links();
+            }
             if gather.is_empty() {
                 break;
             }
