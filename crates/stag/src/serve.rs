@@ -174,7 +174,7 @@ fn help_for(error: &io::Error) -> Option<&'static str> {
         io::ErrorKind::PermissionDenied => Some(
             "ports below 1024 need CAP_NET_BIND_SERVICE; io_uring may be forbidden by kernel.io_uring_disabled or seccomp",
         ),
-        io::ErrorKind::Unsupported => Some("this kernel's io_uring is too old: 6.1 or later is needed"),
+        io::ErrorKind::Unsupported => Some("this kernel's io_uring is too old: 5.19 or later is needed"),
         _ => None,
     }
 }

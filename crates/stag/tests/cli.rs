@@ -246,3 +246,27 @@ fn every_way_to_fail_has_its_status_and_says_what_to_do() {
     let refused = String::from_utf8_lossy(&too_long.stderr).into_owned();
     assert!(refused.contains("room for"), "{refused}");
 }
+
+#[test]
+fn a_copy_goes_on_where_its_target_was_killed_and_started_again() {
+    use std::os::unix::fs::MetadataExt;
+    let dir = tempfile::tempdir().unwrap();
+    let (disk, from) = (path(dir.path(), "disk"), path(dir.path(), "from"));
+    fs::write(&from, noise(48 << 20)).unwrap();
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let server = Server::start(&["--listen", &port, &format!("{disk},size=48M")], 1);
+    let url = server.urls[0].clone();
+    let words = ["cp", "--verify", "--connections", "2", "--block", "4K", "--depth", "4", &from, &url];
+    let mut copy = Command::new(STAG).args(words).spawn().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while fs::metadata(&disk).unwrap().blocks() * 512 < 4 << 20 {
+        assert!(Instant::now() < deadline, "nothing is copied");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(copy.try_wait().unwrap(), None, "the copy has ended before the target could be killed");
+    assert_eq!(server.end(Signal::KILL), None);
+    let server = Server::start(&["--listen", &port, &disk], 1);
+    assert!(copy.wait().unwrap().success());
+    assert_eq!(server.end(Signal::TERM), Some(0));
+    assert!(fs::read(&disk).unwrap() == fs::read(&from).unwrap());
+}
