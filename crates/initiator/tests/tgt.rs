@@ -386,7 +386,7 @@ fn a_stopped_target_is_found_out_by_pings() {
     let Some(mut tgt) = Tgt::start(&[]) else { return };
     run(async {
         let options = Options {
-            ping_interval: Duration::from_millis(200),
+            ping_interval: Duration::from_millis(800),
             reconnect_timeout: Duration::from_millis(600),
             connect_timeout: Duration::from_millis(300),
             ..Options::default()
@@ -397,7 +397,7 @@ fn a_stopped_target_is_found_out_by_pings() {
             assert!(Process::new("kill").args([signal, &pid]).status().unwrap().success());
         };
         // Pings are answered.
-        ring::sleep(Duration::from_secs(1)).await;
+        ring::sleep(Duration::from_secs(2)).await;
         assert_eq!((disk.session().connections(), disk.session().reconnects()), (1, 0));
         stop("-STOP");
         let error = disk.read(0, 1).await.unwrap_err();
