@@ -57,7 +57,8 @@ struct Initiator {
 /// A disk, from power on.
 fn unit(store: &FaultyStore, write_cache: bool) -> Arc<DiskUnit> {
     let options =
-        DiskOptions { thin: true, write_cache, ..DiskOptions::default() }.with_identity("power cut");
+        DiskOptions { thin: true, write_cache, physical_block_exponent: 0, ..DiskOptions::default() }
+            .with_identity("power cut");
     DiskUnit::new(Arc::new(store.clone()), options, &Registry::new()).expect("a disk")
 }
 

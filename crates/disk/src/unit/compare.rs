@@ -139,7 +139,12 @@ impl DiskUnit {
             return Err(Sense::invalid_field_in_cdb(10, None).into());
         }
         let range = self.transfer_range(cdb.transfer.lba, cdb.transfer.blocks)?;
-        if range.bytes > MAX_ATOMIC_BYTES {
+        // ATOMIC ALIGNMENT and ATOMIC TRANSFER LENGTH GRANULARITY: physical blocks, as a medium can only write those at once.
+        let within = (1u64 << self.options.physical_block_exponent) - 1;
+        if cdb.transfer.lba & within != 0 {
+            return Err(Sense::invalid_field_in_cdb(2, None).into());
+        }
+        if range.bytes > MAX_ATOMIC_BYTES || range.bytes >> self.block_shift & within != 0 {
             return Err(Sense::invalid_field_in_cdb(12, None).into());
         }
         if command.data_out_len < range.bytes {

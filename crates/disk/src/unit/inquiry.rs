@@ -115,8 +115,8 @@ impl DiskUnit {
             unmap_alignment: self.options.thin.then_some(0),
             max_write_same: MAX_WRITE_SAME_BYTES >> self.block_shift,
             max_atomic: blocks(MAX_ATOMIC_BYTES),
-            atomic_alignment: 1,
-            atomic_granularity: 1,
+            atomic_alignment: 1 << self.options.physical_block_exponent,
+            atomic_granularity: 1 << self.options.physical_block_exponent,
             max_atomic_with_boundary: 0,
             max_atomic_boundary: 0,
         }

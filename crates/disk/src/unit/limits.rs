@@ -10,8 +10,8 @@ pub const CHUNK_BYTES: usize = 1 << 20;
 pub const MAX_COMPARE_BLOCKS: u32 = 255;
 /// Bytes that WRITE ATOMIC (16) writes: MAXIMUM ATOMIC TRANSFER LENGTH. ORWRITE, too, takes no more.
 pub const MAX_ATOMIC_BYTES: u64 = 2 << 20;
-/// Bytes that WRITE SAME writes: MAXIMUM WRITE SAME LENGTH.
-pub const MAX_WRITE_SAME_BYTES: u64 = 1 << 30;
+/// Bytes that WRITE SAME writes: MAXIMUM WRITE SAME LENGTH. No more than a WRITE of the same blocks may.
+pub const MAX_WRITE_SAME_BYTES: u64 = MAX_TRANSFER_BYTES;
 /// Descriptors of one UNMAP: MAXIMUM UNMAP BLOCK DESCRIPTOR COUNT.
 pub const MAX_UNMAP_DESCRIPTORS: u32 = 256;
 /// Blocks that one UNMAP deallocates in all: MAXIMUM UNMAP LBA COUNT.

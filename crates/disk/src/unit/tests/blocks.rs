@@ -178,19 +178,23 @@ fn orwrite_sets_bits() {
 }
 
 #[test]
-fn write_atomic_is_bounded_and_takes_no_boundary() {
+fn write_atomic_is_bounded_takes_whole_physical_blocks_and_no_boundary() {
     let it = pair();
-    let atomic = |blocks: u16, boundary: u16| {
-        let mut cdb = cdb16(0x9c, 0, 0, 0);
+    let atomic_at = |lba: u64, blocks: u16, boundary: u16| {
+        let mut cdb = cdb16(0x9c, 0, lba, 0);
         cdb[10..12].copy_from_slice(&boundary.to_be_bytes());
         cdb[12..14].copy_from_slice(&blocks.to_be_bytes());
         cdb
     };
-    it.run_out(&atomic(4, 0), &[3; 2048]).good();
-    assert_eq!(it.read(0, 5).good()[2047..2049], [3, 0]);
-    it.run_out(&atomic(4, 2), &[3; 2048]).refused(A::INVALID_FIELD_IN_CDB);
+    let atomic = |blocks, boundary| atomic_at(0, blocks, boundary);
+    it.run_out(&atomic(8, 0), &[3; 4096]).good();
+    assert_eq!(it.read(0, 9).good()[4095..4097], [3, 0]);
+    it.run_out(&atomic(8, 2), &[3; 4096]).refused(A::INVALID_FIELD_IN_CDB);
+    it.run_out(&atomic(4, 0), &[3; 2048]).refused(A::INVALID_FIELD_IN_CDB);
+    it.run_out(&atomic_at(4, 8, 0), &[3; 4096]).refused(A::INVALID_FIELD_IN_CDB);
+    it.run_out(&atomic_at(16, 8, 0), &[3; 4096]).good();
     let it = Initiator::new(&disk_of(Arc::new(MemoryStore::new(8 << 20, true).unwrap()), options()), 1);
-    it.run_out(&atomic(4097, 0), &vec![3; 4097 * 512]).refused(A::INVALID_FIELD_IN_CDB);
+    it.run_out(&atomic(4104, 0), &vec![3; 4104 * 512]).refused(A::INVALID_FIELD_IN_CDB);
 }
 
 #[test]

@@ -77,7 +77,7 @@ fn writers() -> Vec<(Vec<u8>, usize)> {
     let mut compare = cdb16(0x89, 0, 0, 0);
     compare[13] = 1;
     let mut atomic = cdb16(0x9c, 0, 0, 0);
-    atomic[13] = 1;
+    atomic[13] = 8;
     vec![
         (vec![0x0a, 0, 0, 0, 1, 0], 512),
         (cdb10(0x2a, 0, 1).to_vec(), 512),
@@ -87,7 +87,7 @@ fn writers() -> Vec<(Vec<u8>, usize)> {
         (cdb16(0x8b, 0, 0, 1).to_vec(), 512),
         (cdb10(0x41, 0, 1).to_vec(), 512),
         (cdb16(0x93, 0, 0, 1).to_vec(), 512),
-        (atomic.to_vec(), 512),
+        (atomic.to_vec(), 4096),
         (cdb10(0x42, 0, 24).to_vec(), 24),
         (vec![0x48, 2, 0, 0, 0, 0, 0, 0, 0, 0], 0),
     ]

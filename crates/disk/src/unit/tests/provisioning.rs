@@ -105,9 +105,9 @@ fn write_same_with_unmap_deallocates_zeros_and_writes_the_rest() {
 
 #[test]
 fn write_same_is_bounded() {
-    let store = MemoryStore::new((1 << 30) + (1 << 20), true).unwrap();
+    let store = MemoryStore::new((32 << 20) + (1 << 20), true).unwrap();
     let it = Initiator::new(&disk_of(Arc::new(store), options()), 1);
-    let most = 1u32 << 21;
+    let most = 1u32 << 16;
     it.run_out(&cdb16(0x93, 0x08, 0, most), &[0; 512]).good();
     it.run_out(&cdb16(0x93, 0x08, 0, most + 1), &[0; 512]).refused(A::INVALID_FIELD_IN_CDB);
     it.run_out(&cdb16(0x93, 0x08, 0, 0), &[0; 512]).refused(A::INVALID_FIELD_IN_CDB);
