@@ -228,7 +228,14 @@ impl Workload {
         scsi.content = Content::Stamp(op);
         let mut data = self.bytes(oracle, scsi.content, self.sectors(lba, blocks));
         scsi.wanted.1 = data.len() as u64;
-        if rng.chance(50) {
+        let sectors = data.len() / SECTOR;
+        if sectors > 1 && rng.chance(60) {
+            // Less than the CDB calls for, perhaps only a part of the last block: what comes is written.
+            let some = rng.between(1, sectors as u64 - 1) as usize;
+            data.truncate(some * SECTOR);
+            let first = scsi.writes[0].start;
+            scsi.writes = vec![Range { start: first, end: first + some }];
+        } else if rng.chance(50) {
             // More than the CDB calls for: a residual underflow, and data that nobody wants.
             data.extend(std::iter::repeat_n(0xee, 1 + rng.index(2000)));
         }
@@ -318,7 +325,7 @@ impl Workload {
         let beyond = self.blocks - blocks + 1 + rng.below(1 << 20);
         let out_of_range = Kind::Wrong(SenseKey::IllegalRequest, 0x21, 0x00);
         let bytes = (blocks * self.block) as usize;
-        match rng.below(5) {
+        match rng.below(4) {
             0 => {
                 let cdb = build::read(beyond, blocks as u32, Flags::default());
                 let mut scsi = self.command("READ beyond the end", out_of_range, &cdb);
@@ -337,14 +344,6 @@ impl Workload {
                 let mut scsi = self.command("WRITE to no unit", wrong, &cdb);
                 scsi.lun = 3;
                 scsi.data_out = Some(vec![0xbd; bytes]);
-                scsi
-            }
-            3 => {
-                // Fewer bytes than the CDB calls for.
-                let wrong = Kind::Wrong(SenseKey::IllegalRequest, 0x0e, 0x03);
-                let cdb = build::write(0, blocks as u32, Flags::default());
-                let mut scsi = self.command("WRITE with too little", wrong, &cdb);
-                scsi.data_out = Some(vec![0xbd; bytes - 1]);
                 scsi
             }
             _ => {
@@ -403,7 +402,13 @@ pub fn judge(scsi: &Scsi, answer: &Completion, excuses: Excuses) -> Result<Answe
         return Err(format!("status {:#04x} with sense {:02x?}", answer.status, answer.sense));
     };
     let code = (sense.key, sense.additional.asc, sense.additional.ascq);
-    let writes = !matches!(scsi.kind, Kind::Read | Kind::Verify(_) | Kind::Nothing);
+    // A READ with FUA has the cache written first.
+    let fua = scsi.cdb.get(1).is_some_and(|flags| flags & 8 != 0);
+    let writes = match scsi.kind {
+        Kind::Read => fua,
+        Kind::Verify(_) | Kind::Nothing => false,
+        _ => true,
+    };
     match (code, &scsi.kind) {
         ((SenseKey::UnitAttention, 0x29 | 0x2f, _), _) => Ok(Answer::Attention),
         ((key, asc, ascq), Kind::Wrong(k, a, q)) if (key, asc, ascq) == (*k, *a, *q) => Ok(Answer::Refused),
