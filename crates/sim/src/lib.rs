@@ -19,4 +19,4 @@ pub mod trace;
 pub mod workload;
 pub mod world;
 
-pub use world::{Failure, Report, run};
+pub use world::{Failure, Report, Sabotage, run, run_sabotaged};

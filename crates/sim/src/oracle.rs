@@ -85,8 +85,8 @@ pub struct Oracle {
     writes: BTreeMap<OpId, Pending>,
     /// When the commands that look at data were submitted.
     looks: BTreeMap<OpId, u64>,
-    /// When the SYNCHRONIZE CACHE commands under way were submitted.
-    syncs: BTreeMap<OpId, u64>,
+    /// When the commands under way that write the cache were submitted, and which sectors they promise.
+    syncs: BTreeMap<OpId, (u64, Range<usize>)>,
 }
 
 impl Oracle {
@@ -314,17 +314,17 @@ impl Oracle {
         })
     }
 
-    /// SYNCHRONIZE CACHE is submitted.
-    pub fn submit_sync(&mut self, op: OpId) {
+    /// A command is submitted that promises to bring these sectors to the medium: SYNCHRONIZE CACHE, READ with FUA.
+    pub fn submit_sync(&mut self, op: OpId, sectors: Range<usize>) {
         let now = self.tick();
-        self.syncs.insert(op, now);
+        self.syncs.insert(op, (now, sectors));
     }
 
-    /// SYNCHRONIZE CACHE ended; `good` if it promised anything.
+    /// It ended; `good` if it has done so.
     pub fn end_sync(&mut self, op: OpId, good: bool) {
-        let Some(start) = self.syncs.remove(&op).filter(|_| good) else { return };
+        let Some((start, sectors)) = self.syncs.remove(&op).filter(|_| good) else { return };
         let oldest_look = self.oldest_look();
-        for entries in &mut self.sectors {
+        for entries in &mut self.sectors[sectors] {
             let mut newest_start = 0;
             for entry in entries.iter_mut() {
                 if entry.done && !entry.doubtful && entry.end < start {
@@ -449,7 +449,7 @@ mod tests {
     fn a_sync_makes_durable_what_had_ended_when_it_was_submitted() {
         let mut oracle = Oracle::new(8, 1);
         write(&mut oracle, 1, false);
-        oracle.submit_sync(2);
+        oracle.submit_sync(2, 0..8);
         write(&mut oracle, 3, false);
         oracle.end_sync(2, true);
         oracle.power_cut();

@@ -52,6 +52,8 @@ pub struct Scsi {
     pub content: Content,
     /// The first sector that it looks at.
     pub first: usize,
+    /// What it brings from the cache to the medium.
+    pub syncs: Range<usize>,
     /// GOOD promises that it is on the medium.
     pub durable: bool,
     /// It may be sent again when nobody knows whether it ran.
@@ -147,7 +149,7 @@ impl Workload {
         let scsi = match kind {
             0 => self.read(rng),
             1 => self.write(rng, oracle, op),
-            2 => self.sync(),
+            2 => self.sync_some(rng),
             3 => self.provision(rng, oracle, op),
             4 => self.compare(rng, oracle, op),
             5 => self.wrong(rng),
@@ -179,6 +181,7 @@ impl Workload {
             writes: Vec::new(),
             content: Content::Zeros,
             first: 0,
+            syncs: 0..0,
             durable: false,
             may_repeat: true,
             wanted: (0, 0),
@@ -190,6 +193,9 @@ impl Workload {
         let cdb = build::read(lba, blocks as u32, Flags { fua, ..Flags::default() });
         let mut scsi = self.command("READ", Kind::Read, &cdb);
         scsi.first = self.sectors(lba, blocks).start;
+        if fua {
+            scsi.syncs = self.sectors(lba, blocks);
+        }
         scsi.wanted.0 = blocks * self.block;
         scsi.read_len = Some(scsi.wanted.0 as u32);
         scsi
@@ -244,9 +250,22 @@ impl Workload {
         scsi
     }
 
-    /// SYNCHRONIZE CACHE.
+    /// SYNCHRONIZE CACHE of everything.
     pub fn sync(&self) -> Scsi {
-        self.command("SYNCHRONIZE CACHE", Kind::Sync, &build::synchronize_cache10())
+        let mut scsi = self.command("SYNCHRONIZE CACHE", Kind::Sync, &build::synchronize_cache10());
+        scsi.syncs = self.sectors(0, self.blocks);
+        scsi
+    }
+
+    fn sync_some(&self, rng: &mut Rng) -> Scsi {
+        if rng.chance(500) {
+            return self.sync();
+        }
+        let (lba, blocks) = self.place(rng, u64::MAX);
+        let cdb = build::synchronize_cache16(lba, blocks as u32);
+        let mut scsi = self.command("SYNCHRONIZE CACHE", Kind::Sync, &cdb);
+        scsi.syncs = self.sectors(lba, blocks);
+        scsi
     }
 
     fn provision(&self, rng: &mut Rng, oracle: &Oracle, op: OpId) -> Scsi {

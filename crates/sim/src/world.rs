@@ -20,7 +20,7 @@ use crate::trace::{Trace, note};
 use crate::workload::{Excuses, Workload};
 
 /// Simulated time in which something must have come of something.
-const PATIENCE: Micros = 120 * SECOND;
+const PATIENCE: Micros = 300 * SECOND;
 /// Rounds at one moment of time.
 const MOST_ROUNDS: u32 = 100_000;
 /// EIO.
@@ -104,6 +104,35 @@ struct World {
 /// What must never happen, and did.
 pub fn run(seed: u64, loud: bool) -> Result<Report, Box<Failure>> {
     let mut world = World::new(seed, Plan::new(seed), loud);
+    world.run().map_err(|what| Box::new(world.failure(what)))
+}
+
+/// A fault that the rules do not allow. A simulator that does not find it proves nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sabotage {
+    /// Some writes of the store are said to be done, and are not.
+    LostWrites,
+    /// Syncs of the store are said to be done, and are not.
+    LyingSyncs,
+    /// A write of the store never ends.
+    EndlessWrite,
+}
+
+/// Runs a seed with a fault that must be found.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_sabotaged(seed: u64, sabotage: Sabotage) -> Result<Report, Box<Failure>> {
+    let mut world = World::new(seed, Plan::new(seed), false);
+    let writes = Operations::WRITE.or(Operations::ZEROS).or(Operations::DISCARD);
+    match sabotage {
+        Sabotage::LostWrites => world.faults.add(Rule::new(writes, Action::Lie).after(30).times(3)),
+        Sabotage::LyingSyncs => world.faults.add(Rule::new(Operations::SYNC, Action::Lie)),
+        Sabotage::EndlessWrite => {
+            let never = Action::Delay(u64::MAX..u64::MAX);
+            world.faults.add(Rule::new(writes, never).after(30).times(1))
+        }
+    };
     world.run().map_err(|what| Box::new(world.failure(what)))
 }
 
@@ -234,7 +263,7 @@ impl World {
         let Some(next) = next else { return Err("nothing will ever happen again".to_owned()) };
         self.clock.advance_to(next);
         self.faults.step(next - now);
-        let ended: u64 = self.initiators.iter().map(|i| i.ended() + i.mishaps().0 + i.mishaps().1).sum();
+        let ended: u64 = self.initiators.iter().map(Initiator::ended).sum();
         if ended != self.progress.0 {
             self.progress = (ended, next);
         }

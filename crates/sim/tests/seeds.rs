@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use stag_sim::Sabotage;
+
 /// Seeds of a normal run, if time allows.
 const SEEDS: u64 = 400;
 /// No new seed is begun after this.
@@ -39,4 +41,27 @@ fn a_seed_repeats_itself_to_the_last_line() {
         assert_eq!(first, second);
         assert!(first.lines > 100);
     }
+}
+
+/// What the first of some seeds finds of a fault that was planted.
+fn found(sabotage: Sabotage) -> String {
+    let runs = (0..40).map(|seed| stag_sim::run_sabotaged(seed, sabotage));
+    let failures: Vec<_> = runs.filter_map(Result::err).collect();
+    assert!(failures.len() > 3, "{sabotage:?} was found {} times only", failures.len());
+    failures.into_iter().map(|failure| failure.what + "\n").collect()
+}
+
+#[test]
+fn writes_that_a_store_loses_are_found() {
+    assert!(found(Sabotage::LostWrites).contains("saw in sector"));
+}
+
+#[test]
+fn syncs_that_a_store_only_pretends_are_found() {
+    assert!(found(Sabotage::LyingSyncs).contains("saw in sector"));
+}
+
+#[test]
+fn a_write_that_never_ends_is_found() {
+    assert!(found(Sabotage::EndlessWrite).contains("nothing has ended"));
 }

@@ -15,6 +15,8 @@ impl Initiator {
             Event::Done(_, token, completion) => self.done(token, &completion),
             Event::Pong(_, token) => {
                 let op = self.take(&token)?;
+                // A sign of life, but no progress.
+                self.ended -= 1;
                 if let Purpose::Ping(id) = op.purpose {
                     let link = self.links.iter_mut().find(|link| link.id == id);
                     link.into_iter().for_each(|link| link.pinged = None);
@@ -146,6 +148,8 @@ impl Initiator {
             (true, false) => Ending::Unknown,
             (_, durable) => Ending::Done { durable },
         };
+        // Of what a target promised that has died since, only what was told in time is in the books.
+        oracle.end_sync(id, answer == Answer::Good && !stale);
         match (&scsi.kind, answer) {
             (Kind::Read, Answer::Good) => {
                 let whole = data.len() / crate::oracle::SECTOR * crate::oracle::SECTOR;
@@ -165,10 +169,7 @@ impl Initiator {
                     false => Ok(()),
                 }
             }
-            (Kind::Sync, answer) => {
-                oracle.end_sync(id, answer == Answer::Good);
-                Ok(())
-            }
+            (Kind::Sync, _) => Ok(()),
             (_, Answer::Good) => {
                 oracle.end_write(id, done);
                 Ok(())

@@ -581,8 +581,10 @@ impl Initiator {
             }
             match scsi.kind {
                 Kind::Read | Kind::CompareAndWrite(_) | Kind::Verify(_) => oracle.submit_look(op),
-                Kind::Sync => oracle.submit_sync(op),
                 _ => {}
+            }
+            if !scsi.syncs.is_empty() {
+                oracle.submit_sync(op, scsi.syncs.clone());
             }
         }
         let command = Command {
