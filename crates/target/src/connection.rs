@@ -20,6 +20,7 @@ use iscsi::sn;
 use iscsi::target::{Abort, Completion, Event, Fatal, ScsiCommand, TaskKey};
 use ring::{Buf, Handle, TcpStream};
 
+use crate::Unit;
 use crate::lun_map::Entry;
 use crate::mover::TcpMover;
 use crate::notify::Notify;
@@ -56,7 +57,10 @@ pub(crate) enum Victims {
     /// The one with this Initiator Task Tag.
     Tag(u32),
     /// All that are for this unit.
-    Unit(crate::Unit),
+    Unit(Unit),
+    /// Those that were sent before the request with this CmdSN, for this unit or for all: what a task management function
+    /// affects in its own session (RFC 7143 §4.2.3.2). Later ones may have come while it was at work.
+    Earlier(u32, Option<Unit>),
     /// All.
     All,
 }
@@ -494,13 +498,17 @@ impl Connection {
         let mut ended = 0;
         {
             let Inner { state, outbox } = &mut *self.inner.borrow_mut();
+            let is_for =
+                |lun, unit: &Unit| self.session.luns.get(lun).is_some_and(|entry| entry.unit.is(unit));
             let keys: Vec<TaskKey> = state
                 .tasks()
                 .filter(|(_, task)| match victims {
                     Victims::Tag(itt) => task.itt == *itt,
                     Victims::All => true,
-                    Victims::Unit(unit) => {
-                        self.session.luns.get(task.lun).is_some_and(|entry| entry.unit.is(unit))
+                    Victims::Unit(unit) => is_for(task.lun, unit),
+                    Victims::Earlier(cmd_sn, unit) => {
+                        sn::lt(task.cmd_sn, *cmd_sn)
+                            && unit.as_ref().is_none_or(|unit| is_for(task.lun, unit))
                     }
                 })
                 .map(|(key, _)| key)
@@ -555,10 +563,16 @@ impl Connection {
             if let Err(end) = fed {
                 return end;
             }
+            self.heard();
             self.kick();
             // A peer that does not read what it asked for is not listened to either.
             self.room.until(|| (self.has_room() || self.is_lost()).then_some(())).await;
         }
+    }
+
+    /// The peer lives: some bytes came, or it took some. On a slow connection whole PDUs may be far apart.
+    fn heard(&self) {
+        self.inner.borrow_mut().state.heard(ring::now());
     }
 
     /// Sends what is queued, one vectored send at a time, in order.
@@ -583,6 +597,7 @@ impl Connection {
             self.sending.set(0);
             spare = gather;
             self.room.notify();
+            self.heard();
             if let Err(error) = result {
                 self.lose(error.into());
             }

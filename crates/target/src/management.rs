@@ -35,20 +35,20 @@ pub(crate) async fn run(connection: &Rc<Connection>, request: &TaskManagement) -
             let own = &connection.session;
             match function {
                 Function::AbortTaskSet => {
-                    abort_in(own, &Victims::Unit(unit)).await;
+                    abort_in(own, &Victims::Earlier(request.cmd_sn, Some(unit))).await;
                 }
-                Function::ClearTaskSet => clear_task_set(connection, &unit).await,
+                Function::ClearTaskSet => clear_task_set(connection, request, &unit).await,
                 _ => {
                     for session in connection.shared.registry.of_unit(&unit) {
-                        abort_in(&session, &Victims::Unit(unit.clone())).await;
+                        abort_in(&session, &affected(&session, connection, request, &unit)).await;
                     }
                     unit.reset(ResetKind::LogicalUnit, Some(own.nexus.id));
                 }
             }
             TaskManagementResult::FunctionComplete
         }
-        Function::TargetWarmReset => reset_target(connection, ResetKind::TargetWarm).await,
-        Function::TargetColdReset => reset_target(connection, ResetKind::TargetCold).await,
+        Function::TargetWarmReset => reset_target(connection, request, ResetKind::TargetWarm).await,
+        Function::TargetColdReset => reset_target(connection, request, ResetKind::TargetCold).await,
         // RFC 7144's functions come with iSCSIProtocolLevel 2, which this target does not claim.
         Function::QueryTask
         | Function::QueryTaskSet
@@ -102,10 +102,23 @@ async fn abort_task(connection: &Rc<Connection>, request: &TaskManagement) -> Ta
     }
 }
 
+/// Which tasks of `session` for `unit` are affected by a function that `connection` asks for.
+fn affected(
+    session: &Arc<Session>,
+    connection: &Connection,
+    request: &TaskManagement,
+    unit: &Unit,
+) -> Victims {
+    match Arc::ptr_eq(session, &connection.session) {
+        true => Victims::Earlier(request.cmd_sn, Some(unit.clone())),
+        false => Victims::Unit(unit.clone()),
+    }
+}
+
 /// SAM-5 §7.4: all tasks of all nexuses; with TAS=0 the others learn of it by a unit attention.
-async fn clear_task_set(connection: &Rc<Connection>, unit: &Unit) {
+async fn clear_task_set(connection: &Rc<Connection>, request: &TaskManagement, unit: &Unit) {
     for session in connection.shared.registry.of_unit(unit) {
-        let aborted = abort_in(&session, &Victims::Unit(unit.clone())).await;
+        let aborted = abort_in(&session, &affected(&session, connection, request, unit)).await;
         if aborted > 0 && !Arc::ptr_eq(&session, &connection.session) {
             for entry in session.luns.iter().filter(|entry| entry.unit.is(unit)) {
                 entry.nexus.establish(UnitAttention::CommandsClearedByAnotherInitiator);
@@ -114,12 +127,20 @@ async fn clear_task_set(connection: &Rc<Connection>, unit: &Unit) {
     }
 }
 
-async fn reset_target(connection: &Rc<Connection>, kind: ResetKind) -> TaskManagementResult {
+async fn reset_target(
+    connection: &Rc<Connection>,
+    request: &TaskManagement,
+    kind: ResetKind,
+) -> TaskManagementResult {
     let Some(target) = &connection.session.target else {
         return TaskManagementResult::FunctionRejected;
     };
     for session in sessions(connection) {
-        abort_in(&session, &Victims::All).await;
+        let victims = match Arc::ptr_eq(&session, &connection.session) {
+            true => Victims::Earlier(request.cmd_sn, None),
+            false => Victims::All,
+        };
+        abort_in(&session, &victims).await;
     }
     for lun in &target.config.units {
         lun.unit.reset(kind, Some(connection.session.nexus.id));

@@ -129,6 +129,52 @@ fn an_aborted_write_ends_and_its_tag_is_free_again() {
 }
 
 #[test]
+fn a_function_that_ends_many_tasks_spares_those_that_were_sent_after_it() {
+    for function in [
+        TaskManagementFunction::AbortTaskSet,
+        TaskManagementFunction::ClearTaskSet,
+        TaskManagementFunction::LogicalUnitReset,
+        TaskManagementFunction::TargetWarmReset,
+    ] {
+        let server = server(|_| ());
+        let mut client = Client::login(address(&server), Client::config(1));
+        client.settle(0);
+        let mut request = TaskManagementRequest::new(client.tag(), function, iscsi::pdu::Lun::ZERO);
+        request.as_bhs_mut().set_immediate(true);
+        request.cmd_sn.set(client.cmd_sn);
+        let mut write = client.command(0, &write10(0, 64));
+        write.set_write(true);
+        write.edtl.set(64 * 512);
+        // Both come in one piece, so that the write is at work before the function is.
+        let both = [&request.as_bhs().bytes()[..], &write.as_bhs().bytes()[..]].concat();
+        client.stream.write_all(&both).expect("the target reads");
+        let mut opcodes: Vec<_> = (0..2).map(|_| client.receive().expect("an answer").bhs.opcode()).collect();
+        opcodes.sort_unstable_by_key(|opcode| opcode.map(|opcode| opcode as u8));
+        assert_eq!(opcodes[0], Some(Opcode::TaskManagementResponse), "{function}");
+        if opcodes[1] == Some(Opcode::ReadyToTransfer) {
+            // It is still there, and can be aborted.
+            let mut abort = TaskManagementRequest::new(
+                client.tag(),
+                TaskManagementFunction::AbortTask,
+                iscsi::pdu::Lun::ZERO,
+            );
+            abort.as_bhs_mut().set_immediate(true);
+            abort.referenced_task_tag.set(write.itt.get());
+            abort.ref_cmd_sn.set(write.cmd_sn.get());
+            abort.cmd_sn.set(client.cmd_sn);
+            client.send(abort.into(), &[]);
+            let answer = client.receive().expect("an answer");
+            let result = answer.bhs.as_task_management_response().result();
+            assert_eq!(result, Some(TaskManagementResult::FunctionComplete), "{function}");
+        } else {
+            // A reset came first, and its unit attention was the answer.
+            assert_eq!(opcodes[1], Some(Opcode::ScsiResponse), "{function}");
+        }
+        stop(server);
+    }
+}
+
+#[test]
 fn a_unit_reset_is_told_to_all_sessions() {
     let server = server(|_| ());
     let mut one = Client::login(address(&server), Client::config(1));
