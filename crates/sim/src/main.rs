@@ -1,4 +1,5 @@
 //! Runs many seeds, or one of them aloud.
+#![forbid(unsafe_code)]
 
 use std::process::ExitCode;
 use std::time::Instant;
