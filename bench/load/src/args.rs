@@ -11,7 +11,7 @@ use crate::LoadError;
 #[command(name = "stag-load", version, after_help = EXAMPLES)]
 pub struct Args {
     /// The unit: iscsi://HOST:PORT/IQN/LUN
-    #[arg(required_unless_present = "null_target")]
+    #[arg(required_unless_present_any = ["null_target", "between"])]
     pub url: Option<String>,
     /// What to do
     #[arg(default_value = "rr")]
@@ -49,6 +49,9 @@ pub struct Args {
     /// Instead of loading: be a target that stores nothing, on ADDR:PORT; the floor of this machine and a check of this tool
     #[arg(long, value_name = "ADDR:PORT", conflicts_with = "url")]
     pub null_target: Option<SocketAddr>,
+    /// Instead of loading: how long a cache line takes from one core to the other, ns
+    #[arg(long, value_name = "CORE", num_args = 2, conflicts_with_all = ["url", "null_target"])]
+    pub between: Vec<usize>,
 }
 
 const EXAMPLES: &str = "\

@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 pub mod args;
+pub mod between;
 pub mod cpu;
 pub mod error;
 pub mod login;
