@@ -5,6 +5,15 @@
 //! negotiation, sessions of several connections), the disk unit of `disk` with its decoder in `scsi`, over a model of a
 //! medium that loses what was not synced. Time is a number, chance comes from the seed, so a run can be repeated byte for
 //! byte; a digest of its record proves it.
+//!
+//! - [`plan`] turns a seed into a plan, [`world`] runs it in one loop;
+//! - [`network`] carries bytes, [`target`] and [`initiator`] drive the state machines on its two sides;
+//! - [`workload`] makes commands and judges their answers, [`oracle`] knows what each sector may hold.
+//!
+//! It does not run `ring`, nor the drivers in `target` and `initiator` that stand on it: it has small ones of its own.
+//! Functions that end many tasks come only from initiators with one connection: which responses of other connections may
+//! still follow theirs is a matter of those drivers. `docs/simulator.md` tells how to run it, what it checks, and what else
+//! it leaves out.
 #![forbid(unsafe_code)]
 
 pub mod clock;

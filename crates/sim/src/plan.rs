@@ -30,6 +30,8 @@ pub struct Plan {
     pub store_delay: Option<Micros>,
     /// The initiators.
     pub initiators: Vec<InitiatorPlan>,
+    /// Initiators may use functions that end other initiators' commands, who must find out.
+    pub resets_by_others: bool,
     /// What goes wrong, by the number of commands that have been submitted.
     pub troubles: Vec<(u64, Trouble)>,
 }
@@ -57,6 +59,10 @@ pub struct InitiatorPlan {
     pub pause: Micros,
     /// Place Data-In piece by piece as it arrives, instead of PDU by PDU.
     pub piecewise: bool,
+    /// Its first login brings a secret that is not the target's, if CHAP is asked for.
+    pub wrong_secret: bool,
+    /// It asks the target to prove itself, if CHAP is asked for.
+    pub mutual_chap: bool,
     /// What it likes to do.
     pub mix: Mix,
 }
@@ -202,6 +208,8 @@ impl Plan {
                 depth: rng.pick(&[1, 2, 8, 20]),
                 pause: rng.pick(&[0, 0, 500, 20 * MS]),
                 piecewise: rng.chance(500),
+                wrong_secret: rng.chance(200),
+                mutual_chap: rng.chance(400),
                 mix: Mix {
                     read: 30,
                     write: 30,
@@ -236,7 +244,19 @@ impl Plan {
             ..DiskOptions::default()
         };
         let store_delay = rng.pick(&[None, Some(100), Some(3 * MS), Some(40 * MS)]);
-        Self { block, blocks, most_blocks, quality, target, disk, store_delay, initiators, troubles }
+        let resets_by_others = initiators.len() > 1 && rng.chance(400);
+        Self {
+            resets_by_others,
+            block,
+            blocks,
+            most_blocks,
+            quality,
+            target,
+            disk,
+            store_delay,
+            initiators,
+            troubles,
+        }
     }
 }
 

@@ -101,10 +101,9 @@ impl Workload {
             most_blocks: plan.most_blocks.min(plan.blocks),
             write_through: !plan.disk.write_cache,
             mix: initiator.mix,
-            // Which responses may still come after such a function is clear on one connection only, and others do not
-            // learn which of their commands it ended: see the crate's page.
+            // Which responses may still come after such a function is clear on one connection only: see the crate's page.
             own_resets: initiator.connections == 1,
-            all_resets: initiator.connections == 1 && plan.initiators.len() == 1,
+            all_resets: initiator.connections == 1 && (plan.initiators.len() == 1 || plan.resets_by_others),
         }
     }
 

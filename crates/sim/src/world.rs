@@ -173,6 +173,7 @@ impl World {
             chap: plan.target.chap.clone(),
             text: Rc::new(send_targets(plan.target.text_len)),
             queue_depth: plan.target.queue_depth,
+            resets_by_others: plan.resets_by_others,
         };
         let initiators = plan.initiators.iter().enumerate().map(|(number, own)| {
             let workload = Workload::new(&plan, own);

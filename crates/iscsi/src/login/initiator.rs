@@ -4,7 +4,7 @@
 //! [`InitiatorLogin::start`] gives the first request, [`InitiatorLogin::handle`] takes each response and says what is
 //! next. Following a redirection and trying again are for the layer above.
 
-use crate::chap::{self, ChapError, ChapKeys, Credential, Hash};
+use crate::chap::{self, ChapError, ChapKeys, Credential, Hash, RandomSource};
 use crate::keys::{NegotiationError, Negotiator, Offer, Params, Phase, Role};
 use crate::login::{MAX_LOGIN_PDUS, MAX_LOGIN_TEXT, SessionType};
 use crate::pdu::{Isid, LoginRequest, LoginResponse, LoginStatus, Stage, StatusClass};
@@ -200,6 +200,19 @@ impl InitiatorLogin {
     /// # Errors
     /// Any [`InitiatorLoginError`] ends the login: close the connection.
     pub fn handle(&mut self, response: &LoginResponse, data: &[u8]) -> Result<Step, InitiatorLoginError> {
+        self.handle_with(response, data, &mut chap::os_random)
+    }
+
+    /// [`InitiatorLogin::handle`] with the randomness of mutual CHAP's challenge from the caller.
+    ///
+    /// # Errors
+    /// As [`InitiatorLogin::handle`].
+    pub fn handle_with(
+        &mut self,
+        response: &LoginResponse,
+        data: &[u8],
+        random: RandomSource<'_>,
+    ) -> Result<Step, InitiatorLoginError> {
         self.responses += 1;
         if self.responses > MAX_LOGIN_PDUS {
             return Err(InitiatorLoginError::Protocol("it takes too many responses"));
@@ -236,7 +249,7 @@ impl InitiatorLogin {
         let pairs = Pairs::new(&text).collect::<Result<Vec<_>, _>>()?;
         let rest = self.take_declarations(&pairs);
         match self.stage {
-            Stage::SecurityNegotiation => self.security(&rest)?,
+            Stage::SecurityNegotiation => self.security(&rest, random)?,
             _ => self.negotiator.receive(&rest, &mut self.out)?,
         }
         if response.transit() {
@@ -269,7 +282,7 @@ impl InitiatorLogin {
         rest
     }
 
-    fn security(&mut self, pairs: &[Pair<'_>]) -> Result<(), InitiatorLoginError> {
+    fn security(&mut self, pairs: &[Pair<'_>], random: RandomSource<'_>) -> Result<(), InitiatorLoginError> {
         let mut keys = ChapKeys::default();
         let mut method = None;
         let mut rest = Vec::new();
@@ -304,7 +317,7 @@ impl InitiatorLogin {
         }
         if !keys.is_empty() {
             let end = self.chap.as_mut().filter(|_| self.chap_chosen).ok_or(ChapError::Malformed)?;
-            end.handle(&keys, &mut chap::os_random, &mut self.out)?;
+            end.handle(&keys, random, &mut self.out)?;
             // The response is written: with it we are ready to move on.
             self.wanted = Some(Stage::LoginOperationalNegotiation);
         }

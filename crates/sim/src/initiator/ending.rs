@@ -86,8 +86,26 @@ impl Initiator {
                 self.aborted(victim);
                 Ok(())
             }
-            // Its answer is on its way.
-            (Purpose::Abort(..), Some(TaskManagementResult::TaskDoesNotExist)) => Ok(()),
+            (Purpose::Abort(victim, key), Some(TaskManagementResult::TaskDoesNotExist)) => {
+                // Its answer came before this one, unless another function of ours is ending it, or somebody else has ended it
+                // without a word.
+                let other = self.ops.values().any(|op| match &op.purpose {
+                    Purpose::Abort(id, _) => *id == victim,
+                    Purpose::Manage(victims) => victims.iter().any(|(id, _)| *id == victim),
+                    _ => false,
+                });
+                if other {
+                    return Ok(());
+                }
+                match self.protocol.forget(key) {
+                    None => Ok(()),
+                    Some(_) if self.shared.resets_by_others => {
+                        self.aborted(victim);
+                        Ok(())
+                    }
+                    Some(_) => Err(format!("op {victim} is not at the target, and was not answered")),
+                }
+            }
             (Purpose::Manage(victims), Some(TaskManagementResult::FunctionComplete)) => {
                 for (victim, key) in victims {
                     if self.protocol.forget(key).is_some() {
@@ -126,6 +144,9 @@ impl Initiator {
         self.shared.oracle.borrow_mut().end_look(id);
         if answer == Answer::Attention {
             self.again.push(*scsi);
+            if self.shared.resets_by_others {
+                self.ask_after(self.now());
+            }
         }
         Ok(())
     }

@@ -14,8 +14,8 @@ use std::rc::Rc;
 use iscsi::chap::{Credential, Secret};
 use iscsi::frame::{Cut, Cutter, padding_len};
 use iscsi::initiator::{Command, ConnectionId, Place, Session, SessionConfig, TaskKey};
-use iscsi::login::initiator::{Chap, Config, InitiatorLogin, Request, Step};
-use iscsi::pdu::{Bhs, LogoutReason, Lun, Opcode, TaskAttribute, TaskManagementFunction};
+use iscsi::login::initiator::{Chap, Config, InitiatorLogin, InitiatorLoginError, Request, Step};
+use iscsi::pdu::{Bhs, LoginStatus, LogoutReason, Lun, Opcode, TaskAttribute, TaskManagementFunction};
 use iscsi::text::LOGIN_SEGMENT_LEN;
 
 use crate::clock::{Clock, MS, Micros, SECOND};
@@ -23,7 +23,7 @@ use crate::network::{LinkId, Network, Quality, Received, Side};
 use crate::oracle::{OpId, Oracle};
 use crate::plan::InitiatorPlan;
 use crate::random::Rng;
-use crate::target::NAME;
+use crate::target::{NAME, TARGET_SECRET};
 use crate::trace::{Trace, note};
 use crate::workload::{Action, Excuses, Kind, Scsi, Workload};
 use link::{Link, Phase, Protocol, Reader, Unreadable};
@@ -33,6 +33,8 @@ use tap::Tap;
 const PING_AFTER: Micros = 4 * SECOND;
 /// Silence after a ping that ends the session.
 const PING_TIME: Micros = 6 * SECOND;
+/// Time for a command, when others may end it without a word.
+const COMMAND_TIME: Micros = 30 * SECOND;
 /// Time for a login.
 const LOGIN_TIME: Micros = 20 * SECOND;
 /// Bytes queued on a link beyond which no more is put there.
@@ -70,6 +72,8 @@ pub struct Shared {
     pub text: Rc<Vec<u8>>,
     /// Depth of the target's window.
     pub queue_depth: u32,
+    /// Initiators end each other's commands.
+    pub resets_by_others: bool,
 }
 
 /// What the session keeps with each task.
@@ -105,6 +109,9 @@ struct Op {
     key: TaskKey,
     /// It was given back to the session to be sent again.
     replayed: bool,
+    since: Micros,
+    /// ABORT TASK was sent for it.
+    aborting: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,6 +151,10 @@ pub struct Initiator {
     stage: Stage,
     links: Vec<Link>,
     tsih: u16,
+    /// The login under way must fail.
+    wrong_secret: bool,
+    /// Logins that failed as they had to.
+    refused_logins: u64,
     /// The life of the target that the session belongs to.
     incarnation: u64,
     next_cid: u16,
@@ -158,6 +169,7 @@ pub struct Initiator {
     again: Vec<Scsi>,
     submitted: u64,
     next_command: Micros,
+    next_question: Micros,
     deaf_until: Micros,
     tap: Tap,
     blocks: u64,
@@ -180,7 +192,7 @@ impl Initiator {
         shared: Shared,
         rng: Rng,
     ) -> Self {
-        let config = SessionConfig { max_tasks: plan.depth + 16, first_cmd_sn: plan.first_cmd_sn };
+        let config = SessionConfig { max_tasks: 2 * plan.depth + 16, first_cmd_sn: plan.first_cmd_sn };
         Self {
             number,
             workload,
@@ -190,6 +202,8 @@ impl Initiator {
             stage: Stage::Work,
             links: Vec::new(),
             tsih: 0,
+            wrong_secret: false,
+            refused_logins: 0,
             incarnation: 0,
             next_cid: 0,
             joining: None,
@@ -199,6 +213,7 @@ impl Initiator {
             again: Vec::new(),
             submitted: 0,
             next_command: 0,
+            next_question: 0,
             deaf_until: 0,
             tap: Tap::new(shared.queue_depth),
             blocks,
@@ -221,9 +236,9 @@ impl Initiator {
         self.ended
     }
 
-    /// Sessions lost, and logins failed.
+    /// Sessions lost, and logins that failed and did not have to.
     pub fn mishaps(&self) -> (u64, u64) {
-        (self.losses, self.failed_logins)
+        (self.losses, self.failed_logins - self.refused_logins)
     }
 
     /// Whether its workload is done.
@@ -304,8 +319,16 @@ impl Initiator {
             .map(|link| link.pinged.map_or(link.last_heard + PING_AFTER, |pinged| pinged + PING_TIME));
         let more = self.stage == Stage::Work && self.submitted < self.plan.commands;
         let work = (more && self.state == State::Up).then_some(self.next_command);
+        let question = (self.shared.resets_by_others && !self.ops.is_empty()).then_some(self.next_question);
         let deaf = (self.deaf_until > now).then_some(self.deaf_until);
-        links.chain(state).chain(self.joining).chain(work).chain(deaf).filter(|at| *at > now).min()
+        links
+            .chain(state)
+            .chain(self.joining)
+            .chain(work)
+            .chain(deaf)
+            .chain(question)
+            .filter(|at| *at > now)
+            .min()
     }
 
     /// Makes a link and begins its login.
@@ -314,10 +337,17 @@ impl Initiator {
         let id = self.shared.network.borrow_mut().connect(now, self.shared.quality);
         let cid = self.next_cid;
         self.next_cid = self.next_cid.wrapping_add(1);
-        let chap = self.shared.chap.as_ref().map(|(name, secret)| Chap {
-            credential: Credential { name: name.clone(), secret: Secret::new(secret.as_bytes()) },
-            target: None,
-            hashes: Vec::new(),
+        self.wrong_secret =
+            self.plan.wrong_secret && self.shared.chap.is_some() && id.0 < 3 && self.tsih == 0;
+        let (wrong, mutual) = (self.wrong_secret, self.plan.mutual_chap);
+        let chap = self.shared.chap.as_ref().map(|(name, secret)| {
+            let secret = if wrong { "not the secret of it" } else { secret };
+            let target = Credential { name: String::new(), secret: Secret::new(TARGET_SECRET) };
+            Chap {
+                credential: Credential { name: name.clone(), secret: Secret::new(secret) },
+                target: mutual.then_some(target),
+                hashes: Vec::new(),
+            }
         });
         let mut login = InitiatorLogin::new(Config {
             initiator: self.plan.name.clone(),
@@ -368,6 +398,10 @@ impl Initiator {
         if silent {
             return self.lose("the target is silent");
         }
+        if self.shared.resets_by_others && self.state == State::Up && now >= self.next_question {
+            self.next_question = now + COMMAND_TIME / 2;
+            self.ask_after(now.saturating_sub(COMMAND_TIME));
+        }
         if self.joining.is_some_and(|until| until <= now) {
             return self.lose("a further login took too long");
         }
@@ -388,6 +422,11 @@ impl Initiator {
         match self.state {
             State::Connecting(_) => self.failed_logins += 1,
             _ => self.losses += 1,
+        }
+        // Its host may have died, too: then the target hears nothing, and meets the next login with the old session alive.
+        if self.rng.chance(300) {
+            let mut network = self.shared.network.borrow_mut();
+            self.links.iter().for_each(|link| network.vanish(link.id));
         }
         self.drop_links();
         for (_, token) in self.protocol.disconnect(self.plan.first_cmd_sn) {
@@ -432,7 +471,7 @@ impl Initiator {
 
     fn track(&mut self, op: OpId, key: Result<TaskKey, Token>, purpose: Purpose) {
         if let Ok(key) = key {
-            self.ops.insert(op, Op { purpose, key, replayed: false });
+            self.ops.insert(op, Op { purpose, key, replayed: false, since: self.now(), aborting: false });
         }
     }
 
@@ -542,6 +581,10 @@ impl Initiator {
             return;
         }
         let (victim, key) = self.rng.pick(&sent);
+        self.abort_op(victim, key);
+    }
+
+    fn abort_op(&mut self, victim: OpId, key: TaskKey) {
         // It goes where the command went (RFC 7143 §11.5.1).
         let Some(on) = self.protocol.connection_of(key) else { return };
         let op = self.new_op();
@@ -549,6 +592,21 @@ impl Initiator {
         let function = TaskManagementFunction::AbortTask;
         let task = self.protocol.task_management(on, function, Lun::ZERO, Some(key), Self::token(op));
         self.track(op, task, Purpose::Abort(victim, key));
+        if let Some(op) = self.ops.get_mut(&victim) {
+            op.aborting = true;
+        }
+    }
+
+    /// Others may have ended commands of ours without a word: asks after those that were sent before then.
+    fn ask_after(&mut self, before: Micros) {
+        let silent = self.ops.iter().filter(|(_, op)| {
+            matches!(op.purpose, Purpose::Scsi(_))
+                && !op.aborting
+                && op.since <= before
+                && self.protocol.connection_of(op.key).is_some()
+        });
+        let silent: Vec<(OpId, TaskKey)> = silent.map(|(id, op)| (*id, op.key)).collect();
+        silent.into_iter().for_each(|(id, key)| self.abort_op(id, key));
     }
 
     fn log_out(&mut self) {
@@ -597,7 +655,16 @@ impl Initiator {
         };
         let key = self.protocol.submit(command, Self::token(op));
         let key = key.map_err(|_| "the session takes no command though there is room".to_owned())?;
-        self.ops.insert(op, Op { purpose: Purpose::Scsi(Box::new(scsi)), key, replayed: false });
+        self.ops.insert(
+            op,
+            Op {
+                purpose: Purpose::Scsi(Box::new(scsi)),
+                key,
+                replayed: false,
+                since: self.now(),
+                aborting: false,
+            },
+        );
         Ok(())
     }
 
@@ -708,10 +775,18 @@ impl Initiator {
         if bhs.opcode() != Some(Opcode::LoginResponse) {
             return Err(format!("initiator {number}: {bhs} during login"));
         }
-        let step = login.handle(bhs.as_login_response(), &link.input[data]);
+        let rng = &mut self.rng;
+        let mut random = |buf: &mut [u8]| {
+            buf.iter_mut().for_each(|byte| *byte = rng.bits() as u8);
+            Ok(())
+        };
+        let step = login.handle_with(bhs.as_login_response(), &link.input[data], &mut random);
         link.input.drain(..consumed);
         match step {
             Ok(Step::Send(request)) => emit(request, &mut link.output),
+            Ok(Step::Done(_)) if self.wrong_secret => {
+                return Err(format!("initiator {number}: a login with a wrong secret"));
+            }
             Ok(Step::Done(established)) => {
                 let on = self.protocol.connect(link.cid, &established);
                 let reader = Reader::new(&established.params, self.plan.piecewise);
@@ -730,8 +805,20 @@ impl Initiator {
                 }
             }
             Ok(Step::Moved { .. }) => return Err(format!("initiator {number}: the target has moved")),
+            Err(error) if self.state == State::LoggingOut => {
+                // A connection that wanted to join a session which is going.
+                note!(self.shared.trace, "initiator {number}: login: {error}");
+                let link = self.links.remove(at);
+                let now = self.now();
+                self.shared.network.borrow_mut().abandon(now, link.id, Side::Initiator);
+                return Ok(false);
+            }
             Err(error) => {
                 note!(self.shared.trace, "initiator {number}: login: {error}");
+                let refused = InitiatorLoginError::Status(LoginStatus::AuthenticationFailure);
+                if self.wrong_secret && error == refused {
+                    self.refused_logins += 1;
+                }
                 self.lose("the login failed");
             }
         }

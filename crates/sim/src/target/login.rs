@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
 use device::{ItlNexus, Nexus};
-use iscsi::chap::{ChapError, Secret};
+use iscsi::chap::{ChapError, Credential, Secret};
 use iscsi::frame::{Cutter, padding_len};
 use iscsi::keys::{Digest, Offer};
 use iscsi::login::target::{
@@ -18,7 +18,7 @@ use scsi::reservation::TransportId;
 
 use super::connection::Connection;
 use super::session::Session;
-use super::{Broken, NAME, Phase, Port, Target};
+use super::{Broken, NAME, Phase, Port, TARGET_SECRET, Target};
 use crate::trace::note;
 
 impl Directory for Target {
@@ -29,7 +29,10 @@ impl Directory for Target {
         let settings = &self.settings;
         let auth = match settings.chap {
             None => Auth::None,
-            Some(_) => Auth::Chap { hashes: Vec::new(), mutual: None, required: true },
+            Some(_) => {
+                let mutual = Credential { name: "target".to_owned(), secret: Secret::new(TARGET_SECRET) };
+                Auth::Chap { hashes: Vec::new(), mutual: Some(mutual), required: true }
+            }
         };
         let session = match claim.tsih {
             0 => None,

@@ -79,6 +79,9 @@ pub struct Settings {
 /// The name of the target.
 pub const NAME: &str = "iqn.2026-01.example.sim:disk";
 
+/// What the target proves itself with in mutual CHAP.
+pub const TARGET_SECRET: &str = "the target's own secret";
+
 /// The answer to SendTargets: as many addresses as fill `len` bytes.
 pub fn send_targets(len: usize) -> Vec<u8> {
     let mut text = format!("TargetName={NAME}\0").into_bytes();
