@@ -5,6 +5,7 @@ Nothing here trusts the target either: every receive has a time limit and a leng
 
 import socket
 import struct
+import time
 
 from .report import Failed
 
@@ -145,11 +146,13 @@ class Connection:
 
     def wait_closed(self, timeout=10):
         """Whether the target closes the connection in time, whatever it says before."""
-        self.socket.settimeout(timeout)
+        limit = time.monotonic() + timeout
         try:
-            while self.socket.recv(1 << 16):
-                pass
-            return True
+            while time.monotonic() < limit:
+                self.socket.settimeout(max(0.01, limit - time.monotonic()))
+                if not self.socket.recv(1 << 16):
+                    return True
+            return False
         except TimeoutError:
             return False
         except OSError:

@@ -36,6 +36,9 @@ use crate::{management, router, text};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ConnectionId(pub u64);
 
+/// A send that takes this long waited for the peer to make room.
+const TAKEN_SLOWLY: Duration = Duration::from_millis(100);
+
 /// Time for a closing connection's last PDUs to leave.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
@@ -593,11 +596,15 @@ impl Connection {
             }
             let gather = std::mem::replace(&mut self.inner.borrow_mut().outbox.0, spare);
             self.sending.set(gather.len());
+            let begun = ring::now();
             let (result, gather) = stream.send(gather).await;
             self.sending.set(0);
             spare = gather;
             self.room.notify();
-            self.heard();
+            // What the socket's buffer takes at once, a ping above all, says nothing of the peer.
+            if ring::now().saturating_duration_since(begun) >= TAKEN_SLOWLY {
+                self.heard();
+            }
             if let Err(error) = result {
                 self.lose(error.into());
             }
