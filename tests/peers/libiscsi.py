@@ -79,7 +79,7 @@ def perf(lab):
                  {"4 KiB random, depth 32": ("-r", "-m", 32, "-b", 8), "4 KiB random, depth 1": ("-r", "-m", 1, "-b", 8),
                   "256 KiB, depth 8": ("-m", 8, "-b", 512)}.items()}
         print("       iscsi-perf: " + ", ".join(f"{name}: {rate}/s" for name, rate in rates.items()))
-        expect(all(rate > 100 for rate in rates.values()), f"too slow to be sound: {rates}")
+        expect(all(rate > 10 for rate in rates.values()), f"too slow to be sound: {rates}")
 
 
 def header_digest(lab):
