@@ -33,6 +33,10 @@ impl Payload for Data {
         (Data(stable), crc.finish())
     }
 
+    fn copied(bytes: Vec<u8>) -> Self {
+        Data(bytes.into())
+    }
+
     fn to_vec(&self) -> Vec<u8> {
         self.0.to_vec()
     }

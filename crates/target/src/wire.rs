@@ -32,6 +32,10 @@ impl Payload for Segment {
         (Self(stable), digest.finish())
     }
 
+    fn copied(bytes: Vec<u8>) -> Self {
+        Self(bytes.into())
+    }
+
     fn to_vec(&self) -> Vec<u8> {
         self.0.to_vec()
     }

@@ -70,13 +70,34 @@ struct Queue<P> {
     head: usize,
 }
 
-impl<P> Queue<P> {
+/// Pieces that are kept where they were received, however small they are.
+const FEW: usize = 4;
+/// A piece of fewer bytes keeps much more memory alive than it has: a driver receives into buffers of many KiB.
+const SMALL: usize = 16 << 10;
+
+impl<P: Payload> Queue<P> {
     fn new() -> Self {
         Self { pieces: SmallVec::new(), head: 0 }
     }
 
     fn push(&mut self, piece: P) {
-        self.pieces.push(Some(piece));
+        let kept = self.pieces.len() - self.head;
+        if kept < FEW || piece.len() >= SMALL {
+            return self.pieces.push(Some(piece));
+        }
+        // Many small pieces are joined, so that a peer that cuts its data into crumbs pins no buffer with each. A piece is joined
+        // with those before it that are shorter than twice itself: that leaves few, and copies no byte often.
+        let mut bytes = piece.to_vec();
+        while self.pieces.len() - self.head > FEW
+            && let Some(Some(last)) = self.pieces.last()
+            && last.len() < SMALL.min(2 * bytes.len())
+        {
+            let mut joined = last.to_vec();
+            joined.append(&mut bytes);
+            bytes = joined;
+            self.pieces.pop();
+        }
+        self.pieces.push(Some(P::copied(bytes)));
     }
 
     fn front_mut(&mut self) -> Option<&mut P> {
@@ -256,6 +277,11 @@ impl<P: Payload> Inbound<P> {
         (self.received - self.taken) as usize
     }
 
+    /// Whether fewer than `len` bytes have arrived of what the transfer still has to give.
+    pub fn is_short(&self, len: usize) -> bool {
+        self.available() < len.min((self.expected - self.taken) as usize)
+    }
+
     /// Takes exactly `len` bytes, which are [`Self::available`].
     pub fn take(&mut self, len: usize, mut give: impl FnMut(P)) {
         let mut left = len;
@@ -347,6 +373,18 @@ mod tests {
         assert_eq!(w.available(), 30);
         assert_eq!(taken(&mut w, 7), (0..7).collect::<Vec<u8>>());
         assert_eq!(taken(&mut w, 23), (7..30).collect::<Vec<u8>>());
+    }
+
+    #[test]
+    fn data_in_crumbs_is_kept_in_few_pieces() {
+        let limits = WriteLimits { first_burst: 5000, ..LIMITS };
+        let mut w = Inbound::command(5000, Vec::new(), false, &limits).unwrap();
+        w.want(5000);
+        for at in 0..5000u32 {
+            w.data_out(at, at, vec![at as u8], at == 4999, false).unwrap();
+            assert!(w.queue.pieces.len() <= FEW + 14, "{} pieces of {at}", w.queue.pieces.len());
+        }
+        assert_eq!(taken(&mut w, 5000), (0..5000u32).map(|at| at as u8).collect::<Vec<_>>());
     }
 
     #[test]

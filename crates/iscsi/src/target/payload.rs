@@ -15,6 +15,8 @@ pub trait Payload: Clone {
     /// The CRC32C of these bytes and of the zeros that pad them to a multiple of four (RFC 7143 §13.1), together with a
     /// payload that will not change any more: one whose memory others may write at the same time copies itself first.
     fn with_digest(self) -> (Self, DigestBytes);
+    /// A payload of bytes of its own, which keeps nothing else alive.
+    fn copied(bytes: Vec<u8>) -> Self;
     /// Copies the bytes out: text, parameter lists; never the data path.
     fn to_vec(&self) -> Vec<u8>;
 }
@@ -30,6 +32,9 @@ impl Payload for Vec<u8> {
     fn with_digest(self) -> (Self, DigestBytes) {
         let value = digest::data(&self);
         (self, value)
+    }
+    fn copied(bytes: Vec<u8>) -> Self {
+        bytes
     }
     fn to_vec(&self) -> Vec<u8> {
         self.clone()

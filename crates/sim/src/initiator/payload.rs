@@ -41,6 +41,10 @@ impl Payload for Slice {
         (self, value)
     }
 
+    fn copied(bytes: Vec<u8>) -> Self {
+        bytes.into()
+    }
+
     fn to_vec(&self) -> Vec<u8> {
         self.get().to_vec()
     }

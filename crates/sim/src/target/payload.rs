@@ -24,6 +24,10 @@ impl Payload for Segment {
         (self, digest.finish())
     }
 
+    fn copied(bytes: Vec<u8>) -> Self {
+        Self(bytes.into())
+    }
+
     fn to_vec(&self) -> Vec<u8> {
         self.0.to_vec()
     }
