@@ -185,7 +185,7 @@ pub(super) struct TextState {
 
 /// Rejected PDUs a connection may cause before it is dropped.
 const MAX_REJECTS: u32 = 256;
-/// Immediate commands in hand at once, over the window's.
+/// Immediate commands, task management requests and logouts in hand at once, over the window's.
 const MAX_IMMEDIATE: usize = 16;
 /// Text of one exchange, bytes.
 const MAX_TEXT: usize = 64 << 10;
@@ -203,7 +203,8 @@ pub struct Connection<P> {
     pub(super) data_digest: bool,
     discovery: bool,
     held: BTreeMap<u32, Work<P>>,
-    immediate: usize,
+    /// Immediate commands, task management requests and logouts in hand.
+    pub(super) immediate: usize,
     pub(super) text: TextState,
     pub(super) next_tag: u32,
     rejects: u32,
@@ -258,6 +259,10 @@ impl<P: Payload> Connection<P> {
             PduRef::SnackRequest(_) => {
                 // ErrorRecoveryLevel 0 has no SNACK (RFC 7143 §11.16).
                 return self.reject(RejectReason::SnackReject, bhs, sink).map(|()| None);
+            }
+            PduRef::NopOut(_) if bhs.itt() == RESERVED_TAG && !bhs.immediate() => {
+                // It may have no number (§11.18.1), and must not take one from a command.
+                return self.reject(RejectReason::ProtocolError, bhs, sink).map(|()| None);
             }
             PduRef::NopOut(nop) if bhs.itt() == RESERVED_TAG => {
                 // The answer to a ping of ours; it takes no place among the commands (§11.18).
@@ -318,7 +323,13 @@ impl<P: Payload> Connection<P> {
             PduRef::ScsiCommand(command) if !self.discovery => {
                 self.scsi_command(command, bhs, ahs, data, cmd_sn)
             }
+            PduRef::TaskManagementRequest(_) | PduRef::LogoutRequest(_)
+                if immediate && self.immediate >= MAX_IMMEDIATE =>
+            {
+                Work::Reject(RejectReason::ImmediateCommandReject, *bhs)
+            }
             PduRef::TaskManagementRequest(request) if !self.discovery => {
+                self.immediate += usize::from(immediate);
                 Work::Event(Event::TaskManagement(TaskManagement {
                     itt: bhs.itt(),
                     function: request.function_code(),
@@ -331,12 +342,15 @@ impl<P: Payload> Connection<P> {
             }
             PduRef::NopOut(nop) => Work::Ping(*nop, data),
             PduRef::TextRequest(request) => self.text_request(request, bhs, &data, immediate),
-            PduRef::LogoutRequest(request) => Work::Event(Event::Logout(LogoutRequest {
-                itt: bhs.itt(),
-                reason: request.reason_code(),
-                cid: request.cid.get(),
-                immediate,
-            })),
+            PduRef::LogoutRequest(request) => {
+                self.immediate += usize::from(immediate);
+                Work::Event(Event::Logout(LogoutRequest {
+                    itt: bhs.itt(),
+                    reason: request.reason_code(),
+                    cid: request.cid.get(),
+                    immediate,
+                }))
+            }
             _ => Work::Reject(RejectReason::ProtocolError, *bhs),
         }
     }
@@ -531,6 +545,13 @@ impl<P: Payload> Connection<P> {
         let len = task.inbound.want(len);
         self.solicit(key, &limits, sink);
         Some(len)
+    }
+
+    /// Whether a task's next `len` bytes are not all there, and may still come: what a driver asks before it lets
+    /// [`Self::want_data`] send R2Ts for them.
+    pub fn is_short_of_data(&self, key: TaskKey, len: usize) -> bool {
+        let task = self.tasks.get(key).filter(|task| !task.aborted && !task.inbound.failed());
+        task.is_some_and(|task| task.inbound.is_short(len))
     }
 
     /// Takes `len` available bytes of a task's data-out.
