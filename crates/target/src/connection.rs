@@ -15,19 +15,20 @@ use std::time::Duration;
 
 use device::{Cdb, Command, Execution, Outcome};
 use iscsi::frame::Cutter;
-use iscsi::pdu::{AsyncEvent, Bhs, Lun, TaskAttribute};
+use iscsi::pdu::{AsyncEvent, Bhs, Lun, RESERVED_TAG, TaskAttribute};
 use iscsi::sn;
 use iscsi::target::{Abort, Completion, Event, Fatal, ScsiCommand, TaskKey};
 use ring::{Buf, Handle, TcpStream};
 
 use crate::Unit;
+use crate::grants::Grants;
 use crate::lun_map::Entry;
 use crate::mover::TcpMover;
 use crate::notify::Notify;
 use crate::order::Order;
 use crate::receive::Receiver;
 use crate::server::Shared;
-use crate::session::Session;
+use crate::session::{Member, Session};
 use crate::text::Negotiated;
 use crate::wire::{Outbox, Segment};
 use crate::{management, router, text};
@@ -95,6 +96,15 @@ impl Remote {
         .await;
     }
 
+    /// Closes connections, all at once, and returns when they and their tasks have ended.
+    pub(crate) async fn close_all(members: &[Member]) {
+        // Each may take its time, if its peer does not read.
+        members.iter().for_each(|member| member.remote.shut());
+        for member in members {
+            member.remote.close().await;
+        }
+    }
+
     /// Closes the connection and does not wait.
     pub(crate) fn shut(&self) {
         self.tell(|connection| connection.shut());
@@ -133,6 +143,14 @@ impl Remote {
     }
 }
 
+/// Forgets a connection of this core that is out of its session.
+pub(crate) fn bury(id: ConnectionId) {
+    let connection = LOCAL.with(|local| local.borrow_mut().remove(&id));
+    if let Some(connection) = connection.and_then(|connection| connection.upgrade()) {
+        connection.bury();
+    }
+}
+
 /// The connection of this core with this number.
 fn find(id: ConnectionId) -> Option<Rc<Connection>> {
     LOCAL.with(|local| local.borrow().get(&id).and_then(Weak::upgrade))
@@ -161,12 +179,12 @@ pub(crate) struct Connection {
     lost: Cell<bool>,
     /// Close when everything queued has been sent.
     closing: Cell<bool>,
-    /// Tasks that units are at work on.
-    running: Cell<usize>,
     /// There is something to send, or nothing any more for ever.
     to_send: Notify,
     /// There is room in the send queue again.
     pub room: Notify,
+    /// What units may ask its initiator for.
+    pub grants: Grants,
     /// A task has ended, or the connection has.
     progress: Notify,
     /// The connection is to stop receiving.
@@ -181,9 +199,12 @@ pub(crate) struct Connection {
 /// Why a connection ended.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum End {
-    /// The peer closed it, or logged out.
+    /// The peer logged out, or the connection was closed here.
     #[error("closed")]
     Closed,
+    /// The peer closed it and had not logged out.
+    #[error("closed without a logout")]
+    HungUp,
     /// The socket failed.
     #[error(transparent)]
     Io(#[from] std::io::Error),
@@ -218,9 +239,9 @@ impl Connection {
             sending: Cell::new(0),
             lost: Cell::new(false),
             closing: Cell::new(false),
-            running: Cell::new(0),
             to_send: Notify::default(),
             room: Notify::default(),
+            grants: Grants::default(),
             progress: Notify::default(),
             stop: Notify::default(),
             over: Cell::new(false),
@@ -252,12 +273,17 @@ impl Connection {
         if let Some(error) = self.failure.take() {
             end = error;
         }
+        if self.closing.get() && matches!(end, End::HungUp) {
+            end = End::Closed;
+        }
         // After a clean end what is queued is still sent, for a while; after any other nobody would read it.
         self.closing.set(true);
-        self.lost.set(!matches!(end, End::Closed));
+        self.lost.set(!matches!(end, End::Closed | End::HungUp));
         self.to_send.notify();
         if ring::timeout(LAST_WORDS, sender).await.is_err() {
-            self.lost.set(true);
+            // The peer does not read, and its send would wait, with the socket and all that it sends, for as long as the peer
+            // pleases. Without a socket to send to it fails; if there is none any more, it has.
+            let _ = stream.shutdown(Shutdown::Both);
         }
         self.lost.set(true);
         self.wake_all();
@@ -272,9 +298,12 @@ impl Connection {
         end
     }
 
-    /// The connection is out of its session too: whoever waits for its end may go on.
-    pub(crate) fn bury(&self) {
-        LOCAL.with(|local| local.borrow_mut().remove(&self.id));
+    /// The connection is out of its session too, whatever ended it: whoever waits for its end may go on.
+    fn bury(&self) {
+        self.lost.set(true);
+        self.closing.set(true);
+        self.to_send.notify();
+        self.wake_all();
         self.over.set(true);
         self.progress.notify();
     }
@@ -289,6 +318,7 @@ impl Connection {
         if let Some(event) = event {
             self.act(event);
         }
+        self.start_all_waiting();
         self.deliver_held()
     }
 
@@ -386,14 +416,10 @@ impl Connection {
         match entry.unit.execute(command, TcpMover::new(self.clone(), task)) {
             Execution::Done(_, outcome) => self.finish(task, lun, Some(entry), outcome),
             Execution::Running(future) => {
-                self.running.set(self.running.get() + 1);
-                let connection = self.clone();
+                let running = Running { connection: self.clone(), task, lun };
                 ring::spawn(async move {
                     let (_, outcome) = future.await;
-                    connection.running.set(connection.running.get() - 1);
-                    connection.finish(task, lun, connection.session.luns.get(lun), outcome);
-                    connection.kick();
-                    connection.progress.notify();
+                    running.finish(outcome);
                 });
             }
         }
@@ -414,6 +440,18 @@ impl Connection {
             let next = self.order.borrow_mut().next(lun, ended, |command| self.has_older(command));
             let Some(command) = next else { return };
             self.start(command);
+        }
+    }
+
+    /// Starts the commands that waited for tasks that ended without [`Self::finish`]: aborted, or answered when the data that
+    /// was owed to them had come.
+    fn start_all_waiting(self: &Rc<Self>) {
+        if self.order.borrow().is_empty() {
+            return;
+        }
+        let luns = self.order.borrow().luns();
+        for lun in luns {
+            self.start_waiting(lun, TaskKey::from_tag(RESERVED_TAG));
         }
     }
 
@@ -496,7 +534,7 @@ impl Connection {
     }
 
     /// Aborts tasks, waits until they have ended, and says how many there were.
-    pub(crate) async fn abort(&self, victims: &Victims) -> usize {
+    pub(crate) async fn abort(self: &Rc<Self>, victims: &Victims) -> usize {
         let mut running = Vec::new();
         let mut ended = 0;
         {
@@ -529,6 +567,9 @@ impl Connection {
                 }
             }
         }
+        // Commands may have waited for those that are over already.
+        self.start_all_waiting();
+        self.kick();
         running.iter().for_each(|key| self.wake_task(*key));
         self.room.notify();
         let gone = || running.iter().all(|key| !self.inner.borrow().state.has(*key)).then_some(());
@@ -622,6 +663,33 @@ impl Connection {
             if let Err(error) = result {
                 return self.lose(error.into());
             }
+        }
+    }
+}
+
+/// A task that a unit is at work on.
+struct Running {
+    connection: Rc<Connection>,
+    task: TaskKey,
+    lun: Lun,
+}
+
+impl Running {
+    fn finish(&self, outcome: Outcome) {
+        let connection = &self.connection;
+        connection.finish(self.task, self.lun, connection.session.luns.get(self.lun), outcome);
+        connection.kick();
+        connection.progress.notify();
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // A unit that panics must not leave a task that nobody ends: its connection would wait for it for ever.
+        if std::thread::panicking() {
+            let Self { connection, task, lun } = self;
+            let running = Self { connection: connection.clone(), task: *task, lun: *lun };
+            ring::spawn(async move { running.finish(scsi::Sense::internal_target_failure().into()) });
         }
     }
 }

@@ -7,6 +7,7 @@
 
 pub mod config;
 mod connection;
+mod grants;
 mod login;
 mod lun_map;
 mod management;

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use device::Nexus;
 use iscsi::chap::Secret;
@@ -21,11 +22,11 @@ use ring::{Gather, Handle, TcpStream};
 use scsi::reservation::TransportId;
 
 use crate::config::{Auth, Limits};
-use crate::connection::{Connection, ConnectionId, Remote};
+use crate::connection::{Connection, Remote};
 use crate::lun_map::LunMap;
 use crate::node::Target;
 use crate::server::Shared;
-use crate::session::{Member, NewSession, PortName, Session};
+use crate::session::{Member, NewSession, PortName, Seat};
 use crate::text;
 
 /// Why a connection did not get through login.
@@ -47,10 +48,14 @@ pub(crate) enum LoginFailure {
     TimedOut,
 }
 
+/// How often a login ends the session that it reinstates, before it gives up.
+const REINSTATEMENTS: usize = 200;
+/// The time between two of those.
+const REINSTATEMENT_PAUSE: Duration = Duration::from_millis(10);
+
 /// A connection that is through.
 pub(crate) struct LoggedIn {
-    pub session: Arc<Session>,
-    pub id: ConnectionId,
+    pub seat: Seat,
     pub outcome: Box<Outcome>,
     pub stat_sn: u32,
     pub window: Window,
@@ -213,21 +218,18 @@ pub(crate) async fn run(
             }
             Step::Place(outcome) => {
                 let placed = place(&outcome, group, shared, core).await;
-                let (session, id, window, placement) = match placed {
+                let (seat, window, placement) = match placed {
                     Ok(placed) => placed,
                     Err(status) => {
                         send(stream, login.refuse(status)).await?;
                         return Err(LoginFailure::Placement(status));
                     }
                 };
-                if let Err(error) = send(stream, login.accept(placement)).await {
-                    shared.registry.leave(&session, id);
-                    return Err(error.into());
-                }
-                tracing::info!(%peer, initiator = outcome.initiator, tsih = session.tsih, cid = outcome.cid,
+                send(stream, login.accept(placement)).await?;
+                tracing::info!(%peer, initiator = outcome.initiator, tsih = seat.session.tsih, cid = outcome.cid,
                     target = outcome.target.as_deref().unwrap_or("(discovery)"), "logged in");
                 let stat_sn = login.next_stat_sn();
-                return Ok(LoggedIn { session, id, outcome, stat_sn, window, early: input });
+                return Ok(LoggedIn { seat, outcome, stat_sn, window, early: input });
             }
         }
     }
@@ -248,7 +250,7 @@ async fn place(
     group: u16,
     shared: &Arc<Shared>,
     core: Handle,
-) -> Result<(Arc<Session>, ConnectionId, Window, Placement), LoginStatus> {
+) -> Result<(Seat, Window, Placement), LoginStatus> {
     let id = shared.connection_id();
     let member = Member { cid: outcome.cid, remote: Remote { id, core } };
     let port = PortName {
@@ -271,10 +273,10 @@ async fn place(
         }
         let mut window = Window::Shared(window);
         let placement = placement(session.tsih, &mut window);
-        return Ok((session, id, window, placement));
+        return Ok((Seat::new(session, id, shared.clone()), window, placement));
     }
     let target = outcome.target.as_deref().and_then(|name| shared.target(name)).cloned();
-    for _ in 0..8 {
+    for _ in 0..REINSTATEMENTS {
         if let Some(old) = shared.registry.of_port(&port) {
             shared.registry.end(&old).await;
         }
@@ -313,8 +315,10 @@ async fn place(
         if let Some(session) = shared.registry.add(tsih, new, member.clone()) {
             let mut own = own;
             let placement = placement(tsih, &mut own);
-            return Ok((session, id, own, placement));
+            return Ok((Seat::new(session, id, shared.clone()), own, placement));
         }
+        // The old session's connection has just logged in and is not reached yet, or it is on its way out.
+        ring::sleep(REINSTATEMENT_PAUSE).await;
     }
     // Somebody else logs in as the same port again and again.
     Err(LoginStatus::ServiceUnavailable)
@@ -338,8 +342,8 @@ pub(crate) fn full_feature(
     logged_in: LoggedIn,
     local: SocketAddr,
     shared: &Arc<Shared>,
-) -> (Rc<Connection>, Cutter, Vec<u8>) {
-    let LoggedIn { session, id, outcome, stat_sn, window, early } = logged_in;
+) -> (Rc<Connection>, Seat, Cutter, Vec<u8>) {
+    let LoggedIn { seat, outcome, stat_sn, window, early } = logged_in;
     let params = &outcome.params;
     let limits = &shared.limits;
     let discovery = outcome.session_type == SessionType::Discovery;
@@ -366,6 +370,7 @@ pub(crate) fn full_feature(
         max_ahs: iscsi::pdu::ahs::MAX_LEN,
     };
     let negotiated = text::Negotiated { params: outcome.params.clone(), local };
-    let connection = Connection::new(id, outcome.cid, shared.clone(), session, state, negotiated);
-    (connection, cutter, early)
+    let session = seat.session.clone();
+    let connection = Connection::new(seat.id, outcome.cid, shared.clone(), session, state, negotiated);
+    (connection, seat, cutter, early)
 }

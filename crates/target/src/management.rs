@@ -13,7 +13,7 @@ use iscsi::target::{LogoutRequest, TaskManagement};
 use scsi::UnitAttention;
 
 use crate::Unit;
-use crate::connection::{Connection, Victims};
+use crate::connection::{Connection, Remote, Victims};
 use crate::server::Shared;
 use crate::session::Session;
 
@@ -157,18 +157,17 @@ async fn reset_target(
 
 /// Answers a logout and closes what it asked to be closed.
 pub(crate) async fn logout(connection: Rc<Connection>, request: LogoutRequest) {
-    let others: Vec<_> = connection
-        .session
-        .connections()
-        .into_iter()
-        .filter(|member| member.remote.id != connection.id)
-        .collect();
     let own = request.cid == connection.cid;
-    let result = match LogoutReason::from_code(request.reason) {
+    let reason = LogoutReason::from_code(request.reason);
+    let mut others = match reason {
+        // Nobody joins it any more.
+        Some(LogoutReason::CloseSession) => connection.session.end(),
+        _ => connection.session.connections(),
+    };
+    others.retain(|member| member.remote.id != connection.id);
+    let result = match reason {
         Some(LogoutReason::CloseSession) => {
-            for member in &others {
-                member.remote.close().await;
-            }
+            Remote::close_all(&others).await;
             LogoutResult::Success
         }
         Some(LogoutReason::CloseConnection) => match others.iter().find(|m| m.cid == request.cid) {
@@ -183,8 +182,7 @@ pub(crate) async fn logout(connection: Rc<Connection>, request: LogoutRequest) {
         Some(LogoutReason::RemoveForRecovery) => LogoutResult::RecoveryNotSupported,
         None => LogoutResult::CleanupFailed,
     };
-    let ends = matches!(LogoutReason::from_code(request.reason), Some(LogoutReason::CloseSession))
-        || own && result == LogoutResult::Success;
+    let ends = matches!(reason, Some(LogoutReason::CloseSession)) || own && result == LogoutResult::Success;
     if ends {
         // Commands that came before it are over before it is answered (§11.14).
         connection.abort(&Victims::All).await;

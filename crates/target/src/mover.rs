@@ -8,17 +8,35 @@ use iscsi::target::TaskKey;
 use ring::{Buf, Chain};
 
 use crate::connection::Connection;
+use crate::grants;
 use crate::wire::Segment;
 
 /// One task's way to its initiator.
 pub struct TcpMover {
     connection: Rc<Connection>,
     task: TaskKey,
+    /// Bytes that the unit may have asked for and not given up.
+    granted: usize,
+    /// The unit has got what was granted.
+    given: bool,
 }
 
 impl TcpMover {
     pub(crate) fn new(connection: Rc<Connection>, task: TaskKey) -> Self {
-        Self { connection, task }
+        Self { connection, task, granted: 0, given: false }
+    }
+}
+
+impl TcpMover {
+    fn give_back(&mut self) {
+        grants::give_back(&self.connection, std::mem::take(&mut self.granted));
+        self.given = false;
+    }
+}
+
+impl Drop for TcpMover {
+    fn drop(&mut self) {
+        self.give_back();
     }
 }
 
@@ -40,10 +58,21 @@ impl DataMover for TcpMover {
     }
 
     fn poll_get_data(&mut self, cx: &mut Context<'_>, len: usize) -> Poll<Result<Chain, Lost>> {
-        let connection = &*self.connection;
-        if connection.is_lost() {
+        if self.connection.is_lost() {
             return Poll::Ready(Err(Lost));
         }
+        if self.given {
+            self.give_back();
+        }
+        if self.granted == 0 && self.connection.with(|state, _| state.is_short_of_data(self.task, len)) {
+            if grants::poll_take(&self.connection, len, cx).is_pending() {
+                // It may be aborted meanwhile, or the data come unasked.
+                self.connection.wait_for_data(self.task, cx.waker());
+                return Poll::Pending;
+            }
+            self.granted = len;
+        }
+        let connection = &*self.connection;
         let ready = connection.with(|state, outbox| {
             let len = state.want_data(self.task, len, outbox).ok_or(Lost)?;
             Ok((state.data_available(self.task) >= len).then(|| {
@@ -53,6 +82,7 @@ impl DataMover for TcpMover {
             }))
         });
         if let Some(ready) = ready.transpose() {
+            self.given = true;
             return Poll::Ready(ready);
         }
         connection.wait_for_data(self.task, cx.waker());

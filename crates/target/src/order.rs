@@ -32,6 +32,11 @@ impl Order {
         self.gates.is_empty()
     }
 
+    /// The units with commands that wait or make others wait.
+    pub(crate) fn luns(&self) -> Vec<Lun> {
+        self.gates.iter().map(|gate| gate.lun).collect()
+    }
+
     /// Gives `command` back if it may run now, and keeps it otherwise. `older` tells whether older commands of its unit
     /// are at work; it is asked only when that matters.
     pub(crate) fn admit(

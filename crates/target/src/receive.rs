@@ -4,6 +4,8 @@
 //! own, aligned, and if much of it is still to come that is received straight into it; so a large write's payload is never
 //! copied in user space.
 
+use std::time::Duration;
+
 use iscsi::digest::Crc32c;
 use iscsi::frame::{Cut, Cutter, FrameError, verify_trailer};
 use iscsi::pdu::Bhs;
@@ -13,6 +15,9 @@ use crate::connection::End;
 
 /// Bytes still to come for which a receive of their own is worth a system call.
 const DIRECT: usize = 16 << 10;
+
+/// How long a data segment waits for a buffer.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What has arrived of a PDU that is not whole yet.
 enum Partial {
@@ -67,22 +72,22 @@ impl Receiver {
             None => stream.recv_some(usize::MAX).await?.into(),
         };
         if received.is_empty() {
-            return Err(End::Closed);
+            return Err(End::HungUp);
         }
-        self.take(received, &mut handle)
+        self.take(received, &mut handle).await
     }
 
     /// Cuts `received` into PDUs.
-    fn take(
+    async fn take(
         &mut self,
         mut received: Buf,
         handle: &mut impl FnMut(&Bhs, &[u8], Buf) -> Result<(), End>,
     ) -> Result<(), End> {
         loop {
             match std::mem::replace(&mut self.partial, Partial::Nothing) {
-                Partial::Nothing => return self.cut(&received, handle),
+                Partial::Nothing => return self.cut(&received, handle).await,
                 Partial::Header(header) => {
-                    if self.header(header, &mut received)? {
+                    if self.header(header, &mut received).await? {
                         return Ok(());
                     }
                     // Whole already if it has no data segment, even when nothing is left of what was received.
@@ -106,7 +111,7 @@ impl Receiver {
     }
 
     /// Handles the PDUs that are whole, and keeps the beginning of the one that is not.
-    fn cut(
+    async fn cut(
         &mut self,
         received: &Buf,
         handle: &mut impl FnMut(&Bhs, &[u8], Buf) -> Result<(), End>,
@@ -124,7 +129,7 @@ impl Receiver {
                     at += consumed;
                 }
                 Cut::Partial { bhs, ahs, data_offset, data_len, trailer } => {
-                    let mut body = Body::new(*bhs, ahs.to_vec(), data_len, trailer)?;
+                    let mut body = Body::new(*bhs, ahs.to_vec(), data_len, trailer).await?;
                     let begun = &bytes[at + data_offset..];
                     body.bytes[..begun.len()].copy_from_slice(begun);
                     body.filled = begun.len();
@@ -141,7 +146,7 @@ impl Receiver {
     }
 
     /// Adds to a header that was cut short, until it is whole. True when all of `received` went into it.
-    fn header(&mut self, mut header: Vec<u8>, received: &mut Buf) -> Result<bool, End> {
+    async fn header(&mut self, mut header: Vec<u8>, received: &mut Buf) -> Result<bool, End> {
         loop {
             match self.cutter.cut(&header)? {
                 Cut::NeedMore { at_least } => {
@@ -155,12 +160,12 @@ impl Receiver {
                     received.split_to(len).copy_to(&mut header[start..]);
                 }
                 Cut::Partial { bhs, ahs, data_len, trailer, .. } => {
-                    self.partial = Partial::Body(Body::new(*bhs, ahs.to_vec(), data_len, trailer)?);
+                    self.partial = Partial::Body(Body::new(*bhs, ahs.to_vec(), data_len, trailer).await?);
                     return Ok(false);
                 }
                 // Only a header without data gets here whole: no byte of a data segment is added above.
                 Cut::Pdu { bhs, ahs, .. } => {
-                    self.partial = Partial::Body(Body::new(*bhs, ahs.to_vec(), 0, 0)?);
+                    self.partial = Partial::Body(Body::new(*bhs, ahs.to_vec(), 0, 0).await?);
                     return Ok(false);
                 }
             }
@@ -201,7 +206,7 @@ impl Receiver {
         let (result, scatter) = stream.recv_into(std::mem::take(&mut self.scatter), rest).await;
         self.scatter = scatter;
         if result? < rest {
-            return Err(End::Closed);
+            return Err(End::HungUp);
         }
         let bytes = self.scatter.take().into_iter().next().and_then(Destination::into_buf);
         let bytes = bytes.ok_or(End::NoBuffers)?;
@@ -211,8 +216,14 @@ impl Receiver {
 }
 
 impl Body {
-    fn new(bhs: Bhs, ahs: Vec<u8>, data_len: usize, trailer: usize) -> Result<Self, End> {
-        let bytes = pool::alloc(data_len + trailer).ok_or(End::NoBuffers)?;
+    async fn new(bhs: Bhs, ahs: Vec<u8>, data_len: usize, trailer: usize) -> Result<Self, End> {
+        let len = data_len + trailer;
+        let bytes = match pool::alloc(len) {
+            Some(bytes) => bytes,
+            None if len > pool::MAX_ALLOC => return Err(End::NoBuffers),
+            // Others hold them all. They mostly give some back soon; a connection that got none for long gives back its own.
+            None => ring::timeout(PATIENCE, pool::alloc_wait(len)).await.map_err(|_| End::NoBuffers)?,
+        };
         Ok(Self { bhs, ahs, bytes, filled: 0, data_len })
     }
 }

@@ -204,7 +204,9 @@ async fn wind_down(shared: &Arc<Shared>, grace: Duration) -> io::Result<()> {
     while !shared.registry.all().is_empty() && ring::now() < deadline {
         ring::sleep(Duration::from_millis(20)).await;
     }
-    for session in shared.registry.all() {
+    let left = shared.registry.all();
+    left.iter().flat_map(|session| session.end()).for_each(|member| member.remote.shut());
+    for session in left {
         shared.registry.end(&session).await;
     }
     let mut result = Ok(());
@@ -315,21 +317,18 @@ async fn serve(socket: std::os::fd::OwnedFd, peer: SocketAddr, group: u16, core:
         Ok(logged_in) => logged_in,
         Err(error) => return tracing::info!(%peer, %error, "no login"),
     };
-    let Ok(local) = stream.local_addr() else {
-        return shared.registry.leave(&logged_in.session, logged_in.id);
-    };
-    let (connection, cutter, early) = login::full_feature(logged_in, local, shared);
-    let (session, id) = (connection.session.clone(), connection.id);
+    let Ok(local) = stream.local_addr() else { return };
+    let (connection, seat, cutter, early) = login::full_feature(logged_in, local, shared);
+    let session = &seat.session;
     let end = connection.run(stream, cutter, early).await;
-    // At ErrorRecoveryLevel 0 a connection that is lost takes its session along (RFC 7143 §7.1.4.1).
-    if !matches!(end, End::Closed) && session.connections().len() > 1 {
-        for member in session.connections() {
-            if member.remote.id != id {
+    // At ErrorRecoveryLevel 0 a connection that is lost takes its session along (RFC 7143 §7.1.4.1), with those that are
+    // about to join it.
+    if !matches!(end, End::Closed) {
+        for member in session.end() {
+            if member.remote.id != seat.id {
                 member.remote.shut();
             }
         }
     }
-    shared.registry.leave(&session, id);
-    connection.bury();
     tracing::info!(%peer, initiator = session.port.initiator, tsih = session.tsih, %end, "connection ended");
 }

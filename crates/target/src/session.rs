@@ -13,9 +13,10 @@ use iscsi::pdu::Isid;
 use iscsi::target::{Cid, CommandWindow};
 
 use crate::Unit;
-use crate::connection::{ConnectionId, Remote};
+use crate::connection::{self, ConnectionId, Remote};
 use crate::lun_map::LunMap;
 use crate::node::Target;
+use crate::server::Shared;
 
 /// One session: an I_T nexus and its connections.
 pub(crate) struct Session {
@@ -103,7 +104,7 @@ impl Session {
     }
 
     /// Refuses new connections from now on and says which there are.
-    fn end(&self) -> Vec<Member> {
+    pub(crate) fn end(&self) -> Vec<Member> {
         let mut members = self.members();
         members.ending = true;
         members.list.clone()
@@ -219,7 +220,7 @@ impl Registry {
     }
 
     /// A connection has ended and its tasks too. The last one takes the session with it.
-    pub(crate) fn leave(&self, session: &Arc<Session>, id: ConnectionId) {
+    fn leave(&self, session: &Arc<Session>, id: ConnectionId) {
         if !session.leave(id) {
             return;
         }
@@ -235,8 +236,28 @@ impl Registry {
 
     /// Closes all connections of a session and waits until they have ended, and the session with them.
     pub(crate) async fn end(&self, session: &Arc<Session>) {
-        for member in session.end() {
-            member.remote.close().await;
-        }
+        Remote::close_all(&session.end()).await;
+    }
+}
+
+/// A connection's place in its session. Dropped when the connection has ended, however it did: after its login timed out, by a
+/// panic, or in order.
+pub(crate) struct Seat {
+    pub session: Arc<Session>,
+    pub id: ConnectionId,
+    shared: Arc<Shared>,
+}
+
+impl Seat {
+    /// The place of connection `id`, which has been entered in `session`.
+    pub(crate) fn new(session: Arc<Session>, id: ConnectionId, shared: Arc<Shared>) -> Self {
+        Self { session, id, shared }
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.shared.registry.leave(&self.session, self.id);
+        connection::bury(self.id);
     }
 }

@@ -29,7 +29,8 @@ pub(crate) fn answer(connection: &Connection, exchange: &TextExchange) -> Vec<u8
     let own = session.target.as_deref();
     let (asks, keys): (Vec<Pair<'_>>, Vec<Pair<'_>>) =
         pairs.into_iter().partition(|pair| pair.key == "SendTargets");
-    for ask in asks {
+    // Once: a key comes once in an exchange (§6.2), and answers a thousand times as long as what was asked are none.
+    for ask in asks.into_iter().take(1) {
         // A normal session learns of its own target only (Appendix C).
         let local = connection.negotiated.borrow().local;
         match SendTargets::parse(ask.value) {

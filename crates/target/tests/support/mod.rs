@@ -8,7 +8,7 @@ use std::time::Duration;
 use disk::store::MemoryStore;
 use disk::unit::{DiskOptions, DiskUnit, Registry};
 use iscsi::frame::{Cut, Cutter};
-use iscsi::keys::Offer;
+use iscsi::keys::{Digest, Offer};
 use iscsi::login::initiator::{Config, Established, InitiatorLogin, Step};
 use iscsi::pdu::{Bhs, Isid, Lun, ScsiCommand, TaskAttribute};
 use stag_target::config::{Auth, Limits, LunConfig, Portal, ServerConfig, TargetConfig};
@@ -110,6 +110,8 @@ impl Client {
                 Step::Send(next) => request = next,
                 Step::Done(established) => {
                     self.cmd_sn = established.exp_cmd_sn;
+                    self.cutter.header_digest = established.params.header_digest == Digest::Crc32c;
+                    self.cutter.data_digest = established.params.data_digest == Digest::Crc32c;
                     self.session = Some(*established);
                     return Ok(());
                 }
@@ -119,12 +121,24 @@ impl Client {
     }
 
     /// Sends one PDU.
-    pub fn send(&mut self, mut bhs: Bhs, data: &[u8]) {
+    pub fn send(&mut self, bhs: Bhs, data: &[u8]) {
+        let bytes = self.bytes(bhs, data);
+        self.stream.write_all(&bytes).expect("the target reads");
+    }
+
+    /// One PDU as it is sent.
+    pub fn bytes(&self, mut bhs: Bhs, data: &[u8]) -> Vec<u8> {
         bhs.set_data_segment_len(data.len());
         let mut bytes = bhs.bytes().to_vec();
+        if self.cutter.header_digest {
+            bytes.extend_from_slice(&iscsi::digest::header(bhs.bytes(), &[]));
+        }
         bytes.extend_from_slice(data);
         bytes.resize(bytes.len().next_multiple_of(4), 0);
-        self.stream.write_all(&bytes).expect("the target reads");
+        if self.cutter.data_digest && !data.is_empty() {
+            bytes.extend_from_slice(&iscsi::digest::data(data));
+        }
+        bytes
     }
 
     /// The next PDU; `None` when the target has closed the connection.
