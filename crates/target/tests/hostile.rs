@@ -158,7 +158,7 @@ fn what_is_sent_after_a_reset_is_not_swallowed_by_it() {
 
 #[test]
 fn a_flood_of_task_management_is_refused_before_it_costs_much() {
-    let server = server(|_| ());
+    let server = server(|config| config.limits.queue_depth = 8);
     let mut client = Client::login(address(&server), Client::config(1));
     client.settle(0);
     let mut bytes = Vec::new();

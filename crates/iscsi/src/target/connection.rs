@@ -185,7 +185,7 @@ pub(super) struct TextState {
 
 /// Rejected PDUs a connection may cause before it is dropped.
 const MAX_REJECTS: u32 = 256;
-/// Immediate commands, task management requests and logouts in hand at once, over the window's.
+/// Immediate commands in hand at once, over the window's.
 const MAX_IMMEDIATE: usize = 16;
 /// Text of one exchange, bytes.
 const MAX_TEXT: usize = 64 << 10;
@@ -203,8 +203,11 @@ pub struct Connection<P> {
     pub(super) data_digest: bool,
     discovery: bool,
     held: BTreeMap<u32, Work<P>>,
-    /// Immediate commands, task management requests and logouts in hand.
-    pub(super) immediate: usize,
+    immediate: usize,
+    /// Immediate task management requests and logouts in hand.
+    pub(super) managing: usize,
+    /// As many as there can be commands to abort.
+    max_managing: usize,
     pub(super) text: TextState,
     pub(super) next_tag: u32,
     rejects: u32,
@@ -230,6 +233,8 @@ impl<P: Payload> Connection<P> {
             discovery: config.discovery,
             held: BTreeMap::new(),
             immediate: 0,
+            managing: 0,
+            max_managing: max,
             text: TextState::default(),
             next_tag: 0,
             rejects: 0,
@@ -324,12 +329,12 @@ impl<P: Payload> Connection<P> {
                 self.scsi_command(command, bhs, ahs, data, cmd_sn)
             }
             PduRef::TaskManagementRequest(_) | PduRef::LogoutRequest(_)
-                if immediate && self.immediate >= MAX_IMMEDIATE =>
+                if immediate && self.managing >= self.max_managing =>
             {
                 Work::Reject(RejectReason::ImmediateCommandReject, *bhs)
             }
             PduRef::TaskManagementRequest(request) if !self.discovery => {
-                self.immediate += usize::from(immediate);
+                self.managing += usize::from(immediate);
                 Work::Event(Event::TaskManagement(TaskManagement {
                     itt: bhs.itt(),
                     function: request.function_code(),
@@ -343,7 +348,7 @@ impl<P: Payload> Connection<P> {
             PduRef::NopOut(nop) => Work::Ping(*nop, data),
             PduRef::TextRequest(request) => self.text_request(request, bhs, &data, immediate),
             PduRef::LogoutRequest(request) => {
-                self.immediate += usize::from(immediate);
+                self.managing += usize::from(immediate);
                 Work::Event(Event::Logout(LogoutRequest {
                     itt: bhs.itt(),
                     reason: request.reason_code(),

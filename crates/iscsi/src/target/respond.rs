@@ -191,7 +191,7 @@ impl<P: Payload> Connection<P> {
         result: TaskManagementResult,
         sink: &mut impl Sink<P>,
     ) {
-        self.immediate -= usize::from(request.immediate);
+        self.managing -= usize::from(request.immediate);
         self.done_with(request.immediate);
         let stat_sn = self.next_stat_sn();
         let numbers = self.numbers();
@@ -242,7 +242,7 @@ impl<P: Payload> Connection<P> {
         result: LogoutResult,
         sink: &mut impl Sink<P>,
     ) {
-        self.immediate -= usize::from(request.immediate);
+        self.managing -= usize::from(request.immediate);
         self.done_with(request.immediate);
         let stat_sn = self.next_stat_sn();
         let numbers = self.numbers();
