@@ -108,7 +108,7 @@ case_ "sg_start: eject and load the removable unit" eval 'sg_start --eject $d3; 
 case_ "sg_prevent: prevents the eject" eval 'sg_prevent --prevent=1 $d3 && ! sg_start --eject $d3; sg_prevent --allow $d3'
 case_ "sg_reset: logical unit" eval 'sg_reset -d $d0; sg_turs $d0 || sg_turs $d0'
 case_ "sg_reset: target" eval 'sg_reset -t $d0; sleep 1; sg_turs $d0 || sg_turs $d0'
-case_ "sg_sanitize: crypto erase" eval 'sg_sanitize --crypto --quick --wait $d3 && { sg_turs $d3 || sg_turs $d3; }'
+case_ "sg_sanitize: crypto erase" eval 'sg_sanitize --crypto --quick --wait $d0 && { sg_turs $d0 || sg_turs $d0; }'
 case_ "logout" logout
 """
 
