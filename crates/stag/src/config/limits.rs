@@ -10,13 +10,15 @@ pub fn limits(mut given: Table<'_>, problems: &mut Problems) -> Limits {
     let h = |at: At<u64>| u16::try_from(at.value).unwrap_or(u16::MAX);
     // Ranges of the sizes are those of their keys (RFC 7143 §13.12 to §13.17).
     const DATA: std::ops::Range<u64> = 512..1 << 24;
+    // A data segment is received into one buffer of the pool, its padding and digest too: 1 MiB at most (`ring::pool`).
+    const SEGMENT: std::ops::Range<u64> = 512..(1 << 20) - 4095;
     let limits = Limits {
         connections: given.int("connections", 1..1 << 20, problems).map(n),
         logins: given.int("logins", 1..1 << 20, problems).map(n),
         sessions: given.int("sessions", 1..1 << 20, problems).map(n),
         connections_per_session: given.int("connections-per-session", 1..65536, problems).map(h),
         queue_depth: given.int("queue-depth", 1..16385, problems).map(n),
-        max_recv_data_segment: given.size("max-recv-data-segment", DATA, problems).map(n),
+        max_recv_data_segment: given.size("max-recv-data-segment", SEGMENT, problems).map(n),
         max_outstanding_r2t: given.int("max-outstanding-r2t", 1..65536, problems).map(h),
         login_timeout: given.int("login-timeout", 1..3601, problems).map(n),
         nop_interval: given.int("nop-interval", 0..86401, problems).map(n),

@@ -217,3 +217,9 @@ fn no_text_makes_the_reader_panic() {
         }
     }
 }
+
+#[test]
+fn a_data_segment_that_no_buffer_holds_is_refused() {
+    let found = errors("[limits]\nmax-recv-data-segment = \"1M\"\n");
+    assert!(found.iter().any(|(text, _, _)| text == "\"1M\""), "{found:?}");
+}
