@@ -31,6 +31,11 @@ pub struct Args {
     /// Ask the sockets over and over instead of sleeping until one is readable
     #[arg(long)]
     pub spin: bool,
+    /// Bytes taken off a socket at once. A window of answers is taken in several steps, each followed at once by the commands that
+    /// replace what it completed; a client that takes a whole window at once works in lock-step with the target, which waits
+    /// meanwhile
+    #[arg(long, value_name = "BYTES", default_value = "64K", value_parser = parse_bytes)]
+    pub receive: usize,
     /// Of a mixed pattern, how many of 100 commands read
     #[arg(long, default_value_t = 70, value_parser = clap::value_parser!(u8).range(0..=100))]
     pub read_percent: u8,
