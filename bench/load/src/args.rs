@@ -10,8 +10,8 @@ use crate::LoadError;
 #[derive(Clone, Debug, Parser)]
 #[command(name = "stag-load", version, after_help = EXAMPLES)]
 pub struct Args {
-    /// The unit: iscsi://HOST:PORT/IQN/LUN
-    #[arg(required_unless_present_any = ["null_target", "between"])]
+    /// The unit: iscsi://HOST:PORT/IQN/LUN, or tcp://HOST:PORT of a --floor-target
+    #[arg(required_unless_present_any = ["null_target", "floor_target", "between"])]
     pub url: Option<String>,
     /// What to do
     #[arg(default_value = "rr")]
@@ -51,11 +51,17 @@ pub struct Args {
     /// The initiator's name; a connection's number is appended
     #[arg(long, default_value = "iqn.2026-01.org.stag:load")]
     pub initiator: String,
-    /// Instead of loading: be a target that stores nothing, on ADDR:PORT; the floor of this machine and a check of this tool
+    /// Instead of loading: log in N sessions, say so, and keep them idle until the end of standard input
+    #[arg(long, value_name = "N", conflicts_with_all = ["fill", "target_pid"], value_parser = clap::value_parser!(u32).range(1..=60_000))]
+    pub hold: Option<u32>,
+    /// Instead of loading: be the other side of raw TCP with the bytes of iSCSI and nothing of it, on ADDR:PORT
+    #[arg(long, value_name = "ADDR:PORT", conflicts_with_all = ["url", "null_target"])]
+    pub floor_target: Option<SocketAddr>,
+    /// Instead of loading: be a target that stores nothing, on ADDR:PORT; what iSCSI itself costs, and a check of this tool
     #[arg(long, value_name = "ADDR:PORT", conflicts_with = "url")]
     pub null_target: Option<SocketAddr>,
     /// Instead of loading: how long a cache line takes from one core to the other, ns
-    #[arg(long, value_name = "CORE", num_args = 2, conflicts_with_all = ["url", "null_target"])]
+    #[arg(long, value_name = "CORE", num_args = 2, conflicts_with_all = ["url", "null_target", "floor_target"])]
     pub between: Vec<usize>,
 }
 
@@ -63,7 +69,8 @@ const EXAMPLES: &str = "\
 Examples:
   stag-load iscsi://127.0.0.1:3260/iqn.2026-01.org.stag:disk/0 rr 4K 32 5
   stag-load --target-pid $(pidof tgtd) iscsi://127.0.0.1:3260/iqn.2001-04.com.example:t/1 sw 256K 16 5
-  stag-load --null-target 127.0.0.1:3261";
+  stag-load --floor-target 127.0.0.1:3261 & stag-load --target-pid $! tcp://127.0.0.1:3261 rr 4K 32 5
+  stag-load --hold 10000 iscsi://127.0.0.1:3260/iqn.2026-01.org.stag:disk/0";
 
 /// What to do with which addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -5,20 +5,22 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use stag_load::args::Args;
-use stag_load::{LoadError, between, null, run};
+use stag_load::{between, floor, hold, null, run};
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    let done = match args.null_target {
-        None if !args.between.is_empty() => {
+    let done = match (args.null_target, args.floor_target, args.hold) {
+        _ if !args.between.is_empty() => {
             between::one_way_ns(args.between[0], args.between[1]).map(|ns| println!("{ns:.0}"))
         }
-        Some(address) => null::listen(address, |bound| println!("iscsi://{bound}/{}/0", null::IQN)),
-        None => run::run(&args).and_then(|report| {
-            let line = serde_json::to_string(&report).map_err(|e| LoadError::Usage(e.to_string()))?;
-            println!("{line}");
-            Ok(())
-        }),
+        (Some(address), ..) => null::listen(address, |bound| println!("iscsi://{bound}/{}/0", null::IQN)),
+        (_, Some(address), _) => floor::listen(address, |bound| println!("tcp://{bound}")),
+        (.., Some(count)) => hold::run(&args, count, print, std::io::stdin()),
+        _ => match args.url.as_deref().unwrap_or_default().strip_prefix("tcp://") {
+            Some(portal) => floor::run(&args, portal),
+            None => run::run(&args),
+        }
+        .map(|report| print(&report)),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -26,5 +28,12 @@ fn main() -> ExitCode {
             eprintln!("stag-load: {error}");
             ExitCode::FAILURE
         }
+    }
+}
+
+fn print(found: &impl serde::Serialize) {
+    match serde_json::to_string(found) {
+        Ok(line) => println!("{line}"),
+        Err(error) => eprintln!("stag-load: {error}"),
     }
 }

@@ -2,70 +2,35 @@
 
 use std::io::{IoSlice, Write};
 use std::net::TcpStream;
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::buffer::spare_capacity;
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
-use serde::Serialize;
 
+use crate::LoadError;
 use crate::args::{Args, Pattern, Unit};
 use crate::login::{self, Negotiated};
 use crate::outbox::SLICES;
+use crate::report::{Report, Start};
 use crate::session::{Plan, Session, Tally};
 use crate::wire::{self, BHS, FINAL, op};
-use crate::{LoadError, cpu};
 
 /// From this length on, a PDU's payload is discarded in the kernel instead of copied: calls more, a copy less. Measured: at 16 KiB
 /// a copy costs the client more than two calls, and the target too, which waits for it.
-const DISCARD: usize = 8 * 1024;
+pub(crate) const DISCARD: usize = 8 * 1024;
 /// Bytes taken in one receive where payload is discarded: a window of headers.
 const SHORT: usize = 2048;
 /// How long a target may say nothing while it has commands.
-const PATIENCE: Duration = Duration::from_secs(15);
-
-/// What a run found; printed as JSON.
-#[derive(Debug, Serialize)]
-pub struct Report {
-    /// What was done, e.g. `Rr`.
-    pub pattern: String,
-    /// Bytes of one I/O.
-    pub block: usize,
-    /// Commands in flight on each connection.
-    pub depth: u16,
-    /// Connections.
-    pub connections: u16,
-    /// Seconds measured.
-    pub seconds: f64,
-    /// I/Os completed in them.
-    pub ios: u64,
-    /// I/Os a second.
-    pub iops: f64,
-    /// Megabytes (10^6) a second.
-    pub mb_s: f64,
-    /// Half of the I/Os took no longer than this many microseconds.
-    pub p50_us: f64,
-    /// 99 of 100 took no longer.
-    pub p99_us: f64,
-    /// The longest.
-    pub max_us: f64,
-    /// This client's processor microseconds per I/O.
-    pub client_us: f64,
-    /// This client's system calls per I/O.
-    pub calls: f64,
-    /// The target's processor microseconds per I/O, if it was named.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub target_us: Option<f64>,
-    /// I/Os that ended in anything but GOOD and all their bytes.
-    pub errors: u64,
-    /// The first of them.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub first_error: Option<String>,
-}
+pub(crate) const PATIENCE: Duration = Duration::from_secs(15);
 
 struct Link {
     stream: TcpStream,
     session: Session,
+    /// Whether the queue of events is to tell when it can be written.
+    blocked: bool,
 }
 
 /// Runs the load that `args` describe.
@@ -79,6 +44,7 @@ pub fn run(args: &Args) -> Result<Report, LoadError> {
         links.push(open(args, &unit, number)?);
     }
     Runner {
+        queue: Queue::of(&links)?,
         links,
         block: payload(args.block),
         buffer: vec![0; args.receive],
@@ -120,7 +86,7 @@ fn open(args: &Args, unit: &Unit, number: u16) -> Result<Link, LoadError> {
     if plan.slots == 0 {
         return Err(LoadError::Usage("the unit is smaller than one I/O".into()));
     }
-    Ok(Link { stream, session: Session::new(plan, negotiated, number) })
+    Ok(Link { stream, session: Session::new(plan, negotiated, number), blocked: false })
 }
 
 /// READ CAPACITY(16) (SBC-3 §5.16), again for each unit attention that a fresh nexus has pending: blocks and their bytes.
@@ -171,7 +137,7 @@ fn capacity(
 }
 
 /// Bytes that neither compress nor repeat from block to block.
-fn payload(len: usize) -> Vec<u8> {
+pub(crate) fn payload(len: usize) -> Vec<u8> {
     let mut state = 0x853c_49e6_748f_ea9b_u64;
     let mut bytes = Vec::with_capacity(len + 8);
     while bytes.len() < len {
@@ -182,7 +148,41 @@ fn payload(len: usize) -> Vec<u8> {
     bytes
 }
 
+/// Which of many connections have something to say.
+struct Queue {
+    epoll: OwnedFd,
+    events: Vec<epoll::Event>,
+}
+
+impl Queue {
+    /// A queue where there are several connections; one alone needs none.
+    fn of(links: &[Link]) -> Result<Option<Self>, LoadError> {
+        if links.len() < 2 {
+            return Ok(None);
+        }
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(waiting)?;
+        for (index, link) in links.iter().enumerate() {
+            let data = epoll::EventData::new_u64(index as u64);
+            epoll::add(&epoll, &link.stream, data, epoll::EventFlags::IN).map_err(waiting)?;
+        }
+        Ok(Some(Self { epoll, events: Vec::with_capacity(links.len()) }))
+    }
+
+    /// From now on tells of `link` too when it can be written, or no longer does.
+    fn watch(&self, index: usize, link: &mut Link, blocked: bool) -> Result<(), LoadError> {
+        if blocked == link.blocked {
+            return Ok(());
+        }
+        link.blocked = blocked;
+        let wanted =
+            if blocked { epoll::EventFlags::IN | epoll::EventFlags::OUT } else { epoll::EventFlags::IN };
+        epoll::modify(&self.epoll, &link.stream, epoll::EventData::new_u64(index as u64), wanted)
+            .map_err(waiting)
+    }
+}
+
 struct Runner {
+    queue: Option<Queue>,
     links: Vec<Link>,
     block: Vec<u8>,
     buffer: Vec<u8>,
@@ -198,54 +198,28 @@ impl Runner {
         for index in 0..self.links.len() {
             self.links[index].session.issue(now);
             self.flush(index)?;
+            if let Some(queue) = &self.queue {
+                let link = &mut self.links[index];
+                let blocked = !link.session.outbox.is_empty();
+                queue.watch(index, link, blocked)?;
+            }
         }
         let warmup = if args.fill { 0.0 } else { args.warmup.clamp(0.0, 3600.0) };
         self.drive_until(Duration::from_secs_f64(warmup), |_, _| false)?;
 
         (self.tally, self.calls) = (Tally::default(), 0);
-        let own = std::process::id();
-        let (own_before, target_before) = (cpu::used(own), args.target_pid.and_then(cpu::used));
-        let from = Instant::now();
+        let start = Start::now(args);
         if args.fill {
             self.drive_until(Duration::MAX, |links, tally| tally.ios >= links[0].session.slots())?;
         } else {
             let seconds = Duration::from_secs_f64(args.seconds.clamp(0.001, 86400.0));
             self.drive_until(self.started.elapsed() + seconds, |_, _| false)?;
         }
-        let elapsed = from.elapsed().as_secs_f64();
-        let (own_after, target_after) = (cpu::used(own), args.target_pid.and_then(cpu::used));
-
+        let elapsed = start.elapsed(args)?;
         let tally = std::mem::take(&mut self.tally);
         let calls = self.calls;
         self.finish();
-
-        let per_io = |amount: f64| amount / tally.ios.max(1) as f64;
-        let spent = |before: Option<Duration>, after: Option<Duration>| {
-            Some(per_io(after?.saturating_sub(before?).as_nanos() as f64 / 1e3))
-        };
-        if args.target_pid.is_some() && target_after.is_none() {
-            return Err(LoadError::Usage("the process named with --target-pid is not there".into()));
-        }
-        let iops = tally.ios as f64 / elapsed;
-        let us = |ns: u64| ns as f64 / 1e3;
-        Ok(Report {
-            pattern: format!("{:?}", args.pattern).to_lowercase(),
-            block: args.block,
-            depth: args.depth,
-            connections: args.connections,
-            seconds: elapsed,
-            ios: tally.ios,
-            iops,
-            mb_s: iops * args.block as f64 / 1e6,
-            p50_us: us(tally.latency_ns.value_at_quantile(0.5)),
-            p99_us: us(tally.latency_ns.value_at_quantile(0.99)),
-            max_us: us(tally.latency_ns.max()),
-            client_us: spent(own_before, own_after).unwrap_or(f64::NAN),
-            calls: per_io(calls as f64),
-            target_us: spent(target_before, target_after),
-            errors: tally.errors,
-            first_error: tally.first_error,
-        })
+        Ok(Report::new(args, tally, calls, &elapsed))
     }
 
     /// Lets what is in flight end and logs out; a target that has gone away meanwhile is no error of the run.
@@ -282,39 +256,65 @@ impl Runner {
                 self.receive(0, RecvFlags::empty())?;
                 continue;
             }
-            if !self.spin {
-                self.sleep()?;
-            }
-            for index in 0..self.links.len() {
-                if !self.links[index].session.outbox.is_empty() {
-                    self.flush(index)?;
+            if self.links.len() == 1 {
+                if !self.spin {
+                    self.sleep()?;
                 }
-                self.receive(index, RecvFlags::DONTWAIT)?;
+                self.serve(0)?;
+            } else {
+                self.serve_ready()?;
             }
         }
         Ok(())
     }
 
-    /// Sleeps until a connection can be read, or written if something waits to be sent on it.
-    fn sleep(&mut self) -> Result<(), LoadError> {
-        let mut fds = Vec::with_capacity(self.links.len());
-        for link in &self.links {
-            let wanted =
-                if link.session.outbox.is_empty() { PollFlags::IN } else { PollFlags::IN | PollFlags::OUT };
-            fds.push(PollFd::new(&link.stream, wanted));
+    fn serve(&mut self, index: usize) -> Result<(), LoadError> {
+        if !self.links[index].session.outbox.is_empty() {
+            self.flush(index)?;
         }
+        self.receive(index, RecvFlags::DONTWAIT)
+    }
+
+    /// Sleeps until some of the connections have something, and serves those.
+    fn serve_ready(&mut self) -> Result<(), LoadError> {
+        let Some(mut queue) = self.queue.take() else { return Ok(()) };
+        queue.events.clear();
+        self.calls += 1;
+        let patience = if self.spin { Duration::ZERO } else { PATIENCE };
+        let patience = Timespec { tv_sec: patience.as_secs() as i64, tv_nsec: 0 };
+        match epoll::wait(&queue.epoll, spare_capacity(&mut queue.events), Some(&patience)) {
+            Ok(0) if !self.spin => return Err(stalled()),
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(errno) => return Err(waiting(errno)),
+        }
+        for event in &queue.events {
+            let index = event.data.u64() as usize;
+            self.serve(index)?;
+            let link = &mut self.links[index];
+            let blocked = !link.session.outbox.is_empty();
+            queue.watch(index, link, blocked)?;
+        }
+        self.queue = Some(queue);
+        Ok(())
+    }
+
+    /// Sleeps until the only connection can be read, or written if something waits to be sent on it.
+    fn sleep(&mut self) -> Result<(), LoadError> {
+        let link = &self.links[0];
+        let wanted =
+            if link.session.outbox.is_empty() { PollFlags::IN } else { PollFlags::IN | PollFlags::OUT };
         self.calls += 1;
         let patience = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
-        match poll(&mut fds, Some(&patience)) {
+        match poll(&mut [PollFd::new(&link.stream, wanted)], Some(&patience)) {
             Ok(0) => Err(stalled()),
             Ok(_) | Err(Errno::INTR) => Ok(()),
-            Err(errno) => Err(LoadError::Io("waiting", errno.into())),
+            Err(errno) => Err(waiting(errno)),
         }
     }
 
     fn receive(&mut self, index: usize, flags: RecvFlags) -> Result<(), LoadError> {
         self.calls += 1;
-        let Link { stream, session } = &mut self.links[index];
+        let Link { stream, session, .. } = &mut self.links[index];
         // recv(2): of a TCP socket, MSG_TRUNC throws the bytes away. What it may throw away has to be known before, so where
         // PDUs are long, little more than a header is received at once.
         let discard = session.unread() >= DISCARD;
@@ -342,7 +342,7 @@ impl Runner {
 
     /// Sends as much as the socket takes.
     fn flush(&mut self, index: usize) -> Result<(), LoadError> {
-        let Link { stream, session } = &mut self.links[index];
+        let Link { stream, session, .. } = &mut self.links[index];
         while !session.outbox.is_empty() {
             let mut slices = [IoSlice::new(&[]); SLICES];
             let count = session.outbox.slices(&self.block, &mut slices);
@@ -357,6 +357,10 @@ impl Runner {
         }
         Ok(())
     }
+}
+
+fn waiting(errno: Errno) -> LoadError {
+    LoadError::Io("waiting", errno.into())
 }
 
 fn stalled() -> LoadError {

@@ -5,6 +5,7 @@ use hdrhistogram::Histogram;
 use crate::LoadError;
 use crate::login::Negotiated;
 use crate::outbox::Outbox;
+use crate::random::Random;
 use crate::wire::{self, BHS, Bhs, FINAL, IMMEDIATE, NO_TAG, op};
 
 /// What every connection does.
@@ -68,7 +69,7 @@ pub struct Session {
     /// Bytes of `header` that are there, and bytes of the current PDU's body still to pass over.
     have: usize,
     skip: usize,
-    random: u64,
+    random: Random,
     next_slot: u64,
     issuing: bool,
     logged_out: bool,
@@ -89,7 +90,7 @@ impl Session {
             header: [0; BHS],
             have: 0,
             skip: 0,
-            random: 0x9e37_79b9_7f4a_7c15 ^ (u64::from(number) + 1).wrapping_mul(0xd134_2543_de82_ef95),
+            random: Random::new(number.into()),
             next_slot: u64::from(number) * 99_991 % plan.slots.max(1),
             issuing: true,
             logged_out: false,
@@ -150,10 +151,9 @@ impl Session {
 
     fn command(&mut self, tag: u16, now_ns: u64) {
         let read = self.plan.read_percent == 100
-            || self.plan.read_percent > 0 && self.draw() % 100 < u64::from(self.plan.read_percent);
+            || self.plan.read_percent > 0 && self.random.below(100) < u64::from(self.plan.read_percent);
         let slot = if self.plan.random {
-            // The high half of a product is a fair draw below `slots`, without a division.
-            ((u128::from(self.draw()) * u128::from(self.plan.slots)) >> 64) as u64
+            self.random.below(self.plan.slots)
         } else {
             let slot = self.next_slot;
             self.next_slot = (slot + 1) % self.plan.slots;
@@ -179,14 +179,6 @@ impl Session {
         wire::set_data_len(&mut bhs, payload);
         self.outbox.push(&bhs, 0..payload);
         self.tasks[usize::from(tag)] = Task { started_ns: now_ns, received: 0, read, running: true };
-    }
-
-    fn draw(&mut self) -> u64 {
-        // xorshift64* (Marsaglia; Vigna 2016).
-        self.random ^= self.random >> 12;
-        self.random ^= self.random << 25;
-        self.random ^= self.random >> 27;
-        self.random.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
     /// Takes `bytes` off the wire; queues new commands for completed ones, and data for R2Ts.

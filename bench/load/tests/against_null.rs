@@ -6,7 +6,7 @@ use std::thread;
 use clap::Parser;
 use stag_load::args::Args;
 use stag_load::null::{self, Served};
-use stag_load::run::{self, Report};
+use stag_load::{hold, report::Report, run};
 
 fn load(words: &[&str]) -> (Report, Vec<Served>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -71,4 +71,21 @@ fn a_target_that_hangs_up_is_an_error_and_no_hang() {
     let error = run::run(&Args::parse_from(["stag-load", &url])).unwrap_err();
     target.join().unwrap();
     assert!(error.to_string().contains("receiving") || error.to_string().contains("sending"), "{error}");
+}
+
+#[test]
+fn held_sessions_are_there_until_the_end_is_said() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("iscsi://{}/{}/0", listener.local_addr().unwrap(), null::IQN);
+    let args = Args::parse_from(["stag-load", "--hold", "20", &url]);
+    let target = thread::spawn(move || {
+        let serve = |stream| thread::spawn(move || null::serve(stream).unwrap());
+        let threads: Vec<_> = (0..20).map(|_| serve(listener.accept().unwrap().0)).collect();
+        threads.into_iter().map(|t| t.join().unwrap()).collect::<Vec<_>>()
+    });
+    let mut held = 0;
+    hold::run(&args, args.hold.unwrap(), |all| held = all.sessions, std::io::empty()).unwrap();
+    assert_eq!(held, 20);
+    let served = target.join().unwrap();
+    assert!(served.iter().all(|s| s.reads == 0 && s.writes == 0 && !s.logged_out), "{served:?}");
 }

@@ -1,0 +1,367 @@
+//! The floor: the bytes of iSCSI over TCP, and nothing of iSCSI.
+//!
+//! A request is 48 bytes, an answer 48 bytes and the payload; for writes the payload goes with the request. The server's payload
+//! lies anywhere in 1 GiB of memory, as a disk's does, so that it comes from memory and not from a cache. Both sides do what is
+//! best for TCP and nothing else: no header is read, payload is scattered to its place by the receive itself, answers go out
+//! in chunks, so that both sides work at the same time.
+//!
+//! What a target costs beyond this is its own.
+
+use std::io::{ErrorKind, IoSlice, IoSliceMut, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
+
+use crate::args::{Args, Pattern};
+use crate::report::{Report, Start};
+use crate::run::{DISCARD, PATIENCE, payload};
+use crate::session::Tally;
+use crate::wire::{self, BHS};
+use crate::{LoadError, random::Random};
+
+/// Bytes that the server's payload lies in.
+const MEMORY: usize = 1 << 30;
+/// Answers of one send, and their bytes: enough to make the call cheap, few enough that the client begins meanwhile.
+const CHUNK: usize = 16;
+const CHUNK_BYTES: usize = 64 * 1024;
+/// The first bytes of a connection.
+const MAGIC: &[u8; 8] = b"floor 1\n";
+/// The longest that the server asks its socket over and over at depth 1, where a wake-up would be all that is measured.
+const AWAKE: Duration = Duration::from_micros(100);
+
+/// What a client asks of the server, in its first 48 bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Hello {
+    block: usize,
+    depth: u16,
+    read: bool,
+    random: bool,
+}
+
+impl Hello {
+    fn to_bytes(self) -> [u8; BHS] {
+        let mut bytes = [0; BHS];
+        bytes[..8].copy_from_slice(MAGIC);
+        wire::put32(&mut bytes, 8, self.block as u32);
+        wire::put32(&mut bytes, 12, u32::from(self.depth));
+        (bytes[16], bytes[17]) = (u8::from(self.read), u8::from(self.random));
+        bytes
+    }
+
+    fn parse(bytes: &[u8; BHS]) -> Option<Self> {
+        let (block, depth) = (wire::get32(bytes, 8) as usize, wire::get32(bytes, 12));
+        let sane =
+            bytes.starts_with(MAGIC) && (512..=1 << 20).contains(&block) && (1..=1024).contains(&depth);
+        sane.then_some(Self { block, depth: depth as u16, read: bytes[16] != 0, random: bytes[17] != 0 })
+    }
+}
+
+/// Listens on `address`, tells `ready` where that is, and serves one connection after the other for ever.
+///
+/// # Errors
+/// The socket's.
+pub fn listen(address: SocketAddr, ready: impl FnOnce(SocketAddr)) -> Result<(), LoadError> {
+    let listener = TcpListener::bind(address).map_err(|e| LoadError::Io("listening", e))?;
+    // Every page is there and none is the shared page of zeros.
+    let mut memory = vec![0xa5; MEMORY];
+    ready(listener.local_addr().map_err(|e| LoadError::Io("listening", e))?);
+    for stream in listener.incoming() {
+        let stream = stream.map_err(|e| LoadError::Io("accepting", e))?;
+        if let Err(error) = serve(stream, &mut memory) {
+            eprintln!("stag-load: floor: {error}");
+        }
+    }
+    Ok(())
+}
+
+/// Serves one connection until it ends.
+///
+/// # Errors
+/// The socket's, and a first message that is none of [`run`]'s.
+pub fn serve(mut stream: TcpStream, memory: &mut [u8]) -> Result<(), LoadError> {
+    let io = |e| LoadError::Io("serving", e);
+    stream.set_nodelay(true).map_err(io)?;
+    stream.set_read_timeout(Some(Duration::from_secs(60))).map_err(io)?;
+    stream.set_write_timeout(Some(Duration::from_secs(60))).map_err(io)?;
+    let mut hello = [0; BHS];
+    stream.read_exact(&mut hello).map_err(io)?;
+    let hello = Hello::parse(&hello).filter(|hello| hello.block <= memory.len());
+    let hello = hello.ok_or_else(|| LoadError::Protocol("no client of the floor".into()))?;
+    let served =
+        if hello.read { serve_reads(&stream, hello, memory) } else { serve_writes(&stream, hello, memory) };
+    match served {
+        // A client that has what it wants just closes, whatever is under way.
+        Err(LoadError::Io(_, e))
+            if matches!(e.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe) =>
+        {
+            Ok(())
+        }
+        other => other,
+    }
+}
+
+/// Which places of the memory come next.
+struct Places {
+    slots: u64,
+    random: Option<Random>,
+    next: u64,
+}
+
+impl Places {
+    fn new(hello: Hello, memory: &[u8]) -> Self {
+        let slots = (memory.len() / hello.block) as u64;
+        Self { slots, random: hello.random.then(|| Random::new(1)), next: 0 }
+    }
+
+    fn draw(&mut self) -> usize {
+        match &mut self.random {
+            Some(random) => random.below(self.slots) as usize,
+            None => {
+                self.next = (self.next + 1) % self.slots;
+                self.next as usize
+            }
+        }
+    }
+}
+
+/// How many I/Os of `block` bytes go into one call.
+fn chunk(block: usize) -> usize {
+    (CHUNK_BYTES / block).clamp(1, CHUNK)
+}
+
+fn serve_reads(stream: &TcpStream, hello: Hello, memory: &[u8]) -> Result<(), LoadError> {
+    let mut places = Places::new(hello, memory);
+    let mut requests = vec![0; usize::from(hello.depth) * BHS];
+    let header = [0; BHS];
+    let mut partial = 0;
+    loop {
+        let got = receive(stream, &mut [IoSliceMut::new(&mut requests)], hello.depth == 1)?;
+        if got == 0 {
+            return Ok(());
+        }
+        let mut due = (partial + got) / BHS;
+        partial = (partial + got) % BHS;
+        while due > 0 {
+            let now = due.min(chunk(hello.block));
+            let mut slices = [IoSlice::new(&[]); 2 * CHUNK];
+            for pair in slices[..2 * now].chunks_exact_mut(2) {
+                let at = places.draw() * hello.block;
+                pair[0] = IoSlice::new(&header);
+                pair[1] = IoSlice::new(&memory[at..at + hello.block]);
+            }
+            send_all(stream, &mut slices[..2 * now])?;
+            due -= now;
+        }
+    }
+}
+
+fn serve_writes(stream: &TcpStream, hello: Hello, memory: &mut [u8]) -> Result<(), LoadError> {
+    let mut places = Places::new(hello, memory);
+    let answers = [0; BHS * CHUNK];
+    let most = chunk(hello.block);
+    loop {
+        // In ascending order, so that they can be lent out all at once; a place drawn twice is received into once.
+        let mut drawn = [usize::MAX; CHUNK];
+        drawn[..most].fill_with(|| places.draw());
+        drawn.sort_unstable();
+        let mut headers = [[0; BHS]; CHUNK];
+        let mut slices: [IoSliceMut<'_>; 2 * CHUNK] = std::array::from_fn(|_| IoSliceMut::new(&mut []));
+        let (mut count, mut rest, mut passed) = (0, &mut *memory, 0);
+        for (&slot, header) in drawn[..most].iter().zip(&mut headers) {
+            let Some(skip) = (slot * hello.block).checked_sub(passed) else { continue };
+            let (place, after) = std::mem::take(&mut rest)[skip..].split_at_mut(hello.block);
+            (rest, passed) = (after, (slot + 1) * hello.block);
+            slices[2 * count] = IoSliceMut::new(header);
+            slices[2 * count + 1] = IoSliceMut::new(place);
+            count += 1;
+        }
+        let mut left = &mut slices[..2 * count];
+        let mut partial = 0;
+        while !left.is_empty() {
+            let got = receive(stream, left, hello.depth == 1)?;
+            if got == 0 {
+                return Ok(());
+            }
+            IoSliceMut::advance_slices(&mut left, got);
+            let whole = (partial + got) / (BHS + hello.block);
+            partial = (partial + got) % (BHS + hello.block);
+            send_all(stream, &mut [IoSlice::new(&answers[..whole * BHS])])?;
+        }
+    }
+}
+
+/// Sleeps until there is something; `awake` asks over and over for a while first. 0 at the end.
+fn receive(stream: &TcpStream, into: &mut [IoSliceMut<'_>], awake: bool) -> Result<usize, LoadError> {
+    let from = Instant::now();
+    let mut flags = if awake { RecvFlags::DONTWAIT } else { RecvFlags::empty() };
+    loop {
+        match rustix::net::recvmsg(stream, into, &mut Default::default(), flags) {
+            Ok(message) => return Ok(message.bytes),
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) if flags.contains(RecvFlags::DONTWAIT) => {
+                if from.elapsed() > AWAKE {
+                    flags = RecvFlags::empty();
+                }
+                std::hint::spin_loop();
+            }
+            Err(errno) => return Err(LoadError::Io("receiving", errno.into())),
+        }
+    }
+}
+
+/// Sends everything, sleeping where the socket is full; calls that it took.
+fn send_all(stream: &TcpStream, mut slices: &mut [IoSlice<'_>]) -> Result<u64, LoadError> {
+    IoSlice::advance_slices(&mut slices, 0);
+    let mut calls = 0;
+    while !slices.is_empty() {
+        calls += 1;
+        match rustix::net::sendmsg(stream, slices, &mut SendAncillaryBuffer::default(), SendFlags::NOSIGNAL) {
+            Ok(sent) => IoSlice::advance_slices(&mut slices, sent),
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(LoadError::Io("sending", errno.into())),
+        }
+    }
+    Ok(calls)
+}
+
+/// Loads the server at `portal` (`HOST:PORT`) as `args` say, with one connection.
+///
+/// # Errors
+/// The socket's, and patterns that a floor has no meaning for.
+pub fn run(args: &Args, portal: &str) -> Result<Report, LoadError> {
+    let mixed = matches!(args.pattern, Pattern::Rm | Pattern::Sm);
+    if mixed || args.connections != 1 || args.fill {
+        return Err(LoadError::Usage("the floor is reads or writes on one connection".into()));
+    }
+    let io = |what| move |e| LoadError::Io(what, e);
+    let mut stream = TcpStream::connect(portal).map_err(io("connecting"))?;
+    stream.set_nodelay(true).map_err(io("setting a socket option"))?;
+    stream.set_read_timeout(Some(PATIENCE)).map_err(io("setting a socket option"))?;
+    stream.set_write_timeout(Some(PATIENCE)).map_err(io("setting a socket option"))?;
+    let read = args.pattern.read_percent(0) == 100;
+    let hello = Hello { block: args.block, depth: args.depth, read, random: args.pattern.random() };
+    stream.write_all(&hello.to_bytes()).map_err(io("sending"))?;
+    let mut client = Client::new(stream, hello, args.receive);
+    client.request(usize::from(args.depth))?;
+    client.until(Duration::from_secs_f64(args.warmup.clamp(0.0, 3600.0)))?;
+    (client.tally, client.calls) = (Tally::default(), 0);
+    let start = Start::now(args);
+    client.until(Duration::from_secs_f64(args.seconds.clamp(0.001, 86400.0)))?;
+    let elapsed = start.elapsed(args)?;
+    Ok(Report::new(args, client.tally, client.calls, &elapsed))
+}
+
+struct Client {
+    stream: TcpStream,
+    hello: Hello,
+    /// A window of requests, for writes with their payload.
+    requests: Vec<u8>,
+    buffer: Vec<u8>,
+    /// Bytes of the next answer that are there.
+    partial: usize,
+    /// When each request was sent, in a ring: answers come in order.
+    sent_ns: Vec<u64>,
+    next_sent: usize,
+    next_done: usize,
+    clock: Instant,
+    tally: Tally,
+    calls: u64,
+}
+
+impl Client {
+    fn new(stream: TcpStream, hello: Hello, receive: usize) -> Self {
+        let mut requests = Vec::new();
+        let block = payload(hello.block);
+        // Long payload is sent from one place again and again, as the iSCSI client does.
+        for _ in 0..if hello.read { hello.depth.into() } else { chunk(hello.block) } {
+            requests.extend_from_slice(&[0; BHS]);
+            if !hello.read {
+                requests.extend_from_slice(&block);
+            }
+        }
+        Self {
+            stream,
+            hello,
+            requests,
+            buffer: vec![0; receive],
+            partial: 0,
+            sent_ns: vec![0; hello.depth.into()],
+            next_sent: 0,
+            next_done: 0,
+            clock: Instant::now(),
+            tally: Tally::default(),
+            calls: 0,
+        }
+    }
+
+    fn request(&mut self, count: usize) -> Result<(), LoadError> {
+        let now = self.clock.elapsed().as_nanos() as u64;
+        for _ in 0..count {
+            self.sent_ns[self.next_sent] = now;
+            self.next_sent = (self.next_sent + 1) % self.sent_ns.len();
+        }
+        let one = if self.hello.read { BHS } else { BHS + self.hello.block };
+        let mut left = count * one;
+        while left > 0 {
+            let now = left.min(self.requests.len());
+            self.calls += send_all(&self.stream, &mut [IoSlice::new(&self.requests[..now])])?;
+            left -= now;
+        }
+        Ok(())
+    }
+
+    fn until(&mut self, limit: Duration) -> Result<(), LoadError> {
+        let answer = if self.hello.read { BHS + self.hello.block } else { BHS };
+        let from = Instant::now();
+        while from.elapsed() < limit {
+            // Payload that would be discarded of iSCSI's is discarded here; there, headers are received between.
+            let (most, flags) = match self.hello.read && self.hello.block >= DISCARD {
+                true => (answer - self.partial, RecvFlags::TRUNC),
+                false => (self.buffer.len(), RecvFlags::empty()),
+            };
+            if self.buffer.len() < most {
+                self.buffer.resize(most, 0);
+            }
+            self.calls += 1;
+            let got = match rustix::net::recv(&self.stream, &mut self.buffer[..most], flags) {
+                Ok((_, 0)) => return Err(LoadError::Protocol("the floor closed the connection".into())),
+                Ok((_, got)) => got,
+                Err(Errno::INTR) => continue,
+                Err(errno) => return Err(LoadError::Io("receiving", errno.into())),
+            };
+            let whole = (self.partial + got) / answer;
+            self.partial = (self.partial + got) % answer;
+            if whole == 0 {
+                continue;
+            }
+            let now = self.clock.elapsed().as_nanos() as u64;
+            for _ in 0..whole {
+                let latency = now - self.sent_ns[self.next_done];
+                self.tally.latency_ns.saturating_record(latency.max(1));
+                self.next_done = (self.next_done + 1) % self.sent_ns.len();
+            }
+            self.tally.ios += whole as u64;
+            self.request(whole)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_message_says_what_is_asked_for_and_nonsense_is_refused() {
+        let hello = Hello { block: 4096, depth: 32, read: true, random: false };
+        assert_eq!(Hello::parse(&hello.to_bytes()), Some(hello));
+        assert_eq!(Hello::parse(&[0; BHS]), None);
+        for (at, value) in [(8, 511), (8, 1 << 21), (12, 0), (12, 1025)] {
+            let mut bytes = hello.to_bytes();
+            wire::put32(&mut bytes, at, value);
+            assert_eq!(Hello::parse(&bytes), None, "{value} at {at}");
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! Sessions that do nothing: how many a target holds, and what it costs to hold them.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Instant;
+
+use rustix::buffer::spare_capacity;
+use rustix::event::epoll;
+use serde::Serialize;
+
+use crate::args::{Args, Unit};
+use crate::login::{self, Negotiated};
+use crate::wire::{self, BHS, FINAL, IMMEDIATE, NO_TAG, op};
+use crate::{LoadError, run};
+
+/// What is said when all are logged in.
+#[derive(Debug, Serialize)]
+pub struct Held {
+    /// Sessions that are logged in.
+    pub sessions: u32,
+    /// How long their logins took, one after the other, in seconds.
+    pub seconds: f64,
+}
+
+/// Logs in `count` sessions, tells `ready`, and answers the target's NOP-Ins until `end` has nothing more to say.
+///
+/// # Errors
+/// A login that fails, and a connection that the target closes.
+pub fn run(
+    args: &Args,
+    count: u32,
+    ready: impl FnOnce(&Held),
+    end: impl Read + Send,
+) -> Result<(), LoadError> {
+    let unit = Unit::parse(args.url.as_deref().unwrap_or_default())?;
+    let from = Instant::now();
+    let io = |errno: rustix::io::Errno| LoadError::Io("waiting", errno.into());
+    let queue = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(io)?;
+    let mut sessions = Vec::new();
+    for number in 0..count {
+        let mut stream = TcpStream::connect(&unit.portal).map_err(|e| LoadError::Io("connecting", e))?;
+        stream
+            .set_read_timeout(Some(run::PATIENCE))
+            .map_err(|e| LoadError::Io("setting a socket option", e))?;
+        let name = format!("{}.{number}", args.initiator);
+        let negotiated = login::login(&mut stream, &name, &unit.target, number)?;
+        let data = epoll::EventData::new_u64(u64::from(number));
+        epoll::add(&queue, &stream, data, epoll::EventFlags::IN).map_err(io)?;
+        sessions.push((stream, negotiated));
+    }
+    ready(&Held { sessions: count, seconds: from.elapsed().as_secs_f64() });
+    let (reader, writer) = std::io::pipe().map_err(|e| LoadError::Io("making a pipe", e))?;
+    let data = epoll::EventData::new_u64(u64::MAX);
+    epoll::add(&queue, &reader, data, epoll::EventFlags::IN).map_err(io)?;
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let mut end = end;
+            // An error ends it as well as the end does.
+            let _ = std::io::copy(&mut end, &mut std::io::sink());
+            drop(writer);
+        });
+        let mut events = Vec::with_capacity(256);
+        loop {
+            events.clear();
+            match epoll::wait(&queue, spare_capacity(&mut events), None) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(errno) => return Err(io(errno)),
+            }
+            for event in &events {
+                let number = event.data.u64();
+                let Some((stream, negotiated)) = sessions.get_mut(number as usize) else { return Ok(()) };
+                answer(stream, negotiated)?;
+            }
+        }
+    })
+}
+
+/// Answers one PDU of the target, if it is a ping (RFC 7143 §11.19).
+fn answer(stream: &mut TcpStream, negotiated: &Negotiated) -> Result<(), LoadError> {
+    let (nop_in, _) = login::receive(stream)?;
+    if nop_in[0] & 0x3f != op::NOP_IN {
+        return Err(LoadError::Protocol(format!("opcode {:#04x} on an idle session", nop_in[0] & 0x3f)));
+    }
+    if wire::get32(&nop_in, 20) == NO_TAG {
+        return Ok(());
+    }
+    let mut bhs = [0; BHS];
+    bhs[0] = op::NOP_OUT | IMMEDIATE;
+    bhs[1] = FINAL;
+    bhs[8..16].copy_from_slice(&nop_in[8..16]);
+    wire::put32(&mut bhs, 16, NO_TAG);
+    bhs[20..24].copy_from_slice(&nop_in[20..24]);
+    wire::put32(&mut bhs, 24, negotiated.cmd_sn);
+    wire::put32(&mut bhs, 28, wire::get32(&nop_in, 24));
+    stream.write_all(&bhs).map_err(|e| LoadError::Io("sending", e))
+}
