@@ -68,8 +68,8 @@ pub struct Cores {
 
 impl Cores {
     /// Starts `count` cores. Several are pinned to processors of their own as long as the process may use that many,
-    /// beginning with `config.core` if that is set; a single one is pinned only if that is set. Returns once all of them
-    /// run.
+    /// beginning with `config.core` if that is set; a single one is pinned only if that is set. More of them than processors
+    /// never poll. Returns once all of them run.
     pub fn start(count: usize, config: Config) -> io::Result<Self> {
         let count = count.max(1);
         let mut processors = available_cores();
@@ -78,9 +78,11 @@ impl Cores {
         }
         let mut this = Self { handles: Vec::new(), stops: Vec::new(), threads: Vec::new() };
         let pin = count <= processors.len() && (count > 1 || config.core.is_some());
+        // Cores that take turns on a processor would poll while the others have work.
+        let spin_us = if count <= processors.len() { config.spin_us } else { 0 };
         for index in 0..count {
             let pinned = if pin { processors.get(index).copied() } else { None };
-            let config = Config { core: pinned, ..config.clone() };
+            let config = Config { core: pinned, spin_us, ..config.clone() };
             let stop = Arc::new(Stop::default());
             let theirs = Arc::clone(&stop);
             let (started, ready) = mpsc::channel();

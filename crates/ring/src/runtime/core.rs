@@ -12,7 +12,7 @@ use io_uring::{opcode, squeue, types};
 
 use super::Config;
 use super::remote::{Address, Message, Remote};
-use super::spin::Spin;
+use super::spin::{Polled, Spin};
 use super::task::{self, Tasks};
 use super::waker::TaskName;
 use crate::op::{Completed, Completion, IGNORED, Provided, Table, Uring, WOKEN};
@@ -20,6 +20,19 @@ use crate::time::Timers;
 
 /// How many polls of tasks a turn makes at most before it looks at the ring.
 const POLLS_PER_TURN: usize = 256;
+
+/// Sixteen looks at the ring take far less; if they took longer, something else ran.
+const INTERRUPTED_NS: u64 = 3_000;
+
+/// How often this thread was made to give its processor to another.
+fn preemptions() -> i64 {
+    let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: the structure is plain numbers, which the call writes and for which zeros are valid, and outlives the call.
+    unsafe {
+        libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr());
+        usage.assume_init().ru_nivcsw
+    }
+}
 
 /// One thread's executor.
 pub(crate) struct Core {
@@ -36,7 +49,11 @@ pub(crate) struct Core {
     event_armed: Cell<bool>,
     /// The time, once somebody asked for it in this turn.
     now: Cell<Option<Instant>>,
-    spin: Spin,
+    /// Whether to poll or to sleep; its clock begins with the core.
+    spin: RefCell<Spin>,
+    begun: Instant,
+    /// How often this thread had been pushed aside when it was last looked at.
+    preemptions: Cell<i64>,
 }
 
 thread_local! {
@@ -73,7 +90,9 @@ impl Core {
             main_woken: Cell::new(false),
             event_armed: Cell::new(false),
             now: Cell::new(None),
-            spin: Spin::new(Duration::from_micros(config.spin_us.into())),
+            spin: RefCell::new(Spin::new(u64::from(config.spin_us) * 1000)),
+            begun: Instant::now(),
+            preemptions: Cell::new(preemptions()),
         })
     }
 
@@ -233,29 +252,62 @@ impl Core {
 
     /// Submits, and waits for the next completion, timer or message.
     fn wait(&self) {
-        if !self.spin.is_worthwhile() || !self.uring.can_poll() {
-            let start = (!self.spin.is_off()).then(Instant::now);
+        if self.spin.borrow().is_off() || !self.uring.can_poll() {
+            return self.sleep();
+        }
+        let mut begin = self.elapsed_ns();
+        let budget = self.spin.borrow_mut().budget_ns(begin);
+        if budget == 0 {
             self.sleep();
-            if let Some(start) = start {
-                self.spin.waited(start.elapsed());
-            }
-            return;
+            return self.spin.borrow_mut().slept(self.elapsed_ns() - begin);
         }
         if self.uring.unsubmitted() > 0 {
             self.must_enter(0, None);
             if self.uring.has_completions() {
                 return;
             }
+            begin = self.elapsed_ns();
         }
-        let start = Instant::now();
-        if self.spin.poll(start, || self.uring.has_work() || self.remote.has_mail()) {
-            if !self.uring.has_completions() && self.uring.has_work() {
-                self.must_enter(0, None);
-            }
-        } else {
+        let (found, preempted) = self.poll(begin, budget);
+        if !found {
             self.sleep();
+        } else if !self.uring.has_completions() && self.uring.has_work() {
+            self.must_enter(0, None);
         }
-        self.spin.waited(start.elapsed());
+        let now = self.elapsed_ns();
+        self.spin.borrow_mut().polled(Polled { found, wait_ns: now - begin, preempted }, now);
+    }
+
+    /// Polls for at most `budget` nanoseconds from `begin` on. Whether there is something to do, and whether somebody else had
+    /// the processor meanwhile.
+    fn poll(&self, begin: u64, budget: u64) -> (bool, bool) {
+        let (mut last, mut interrupted) = (begin, false);
+        let found = 'found: loop {
+            for _ in 0..16 {
+                if self.uring.has_work() || self.remote.has_mail() {
+                    break 'found true;
+                }
+                std::hint::spin_loop();
+            }
+            let now = self.elapsed_ns();
+            // An interrupt, or another thread.
+            interrupted |= now - last > INTERRUPTED_NS;
+            last = now;
+            if now - begin >= budget {
+                break false;
+            }
+        };
+        if !interrupted {
+            return (found, false);
+        }
+        let before = self.preemptions.replace(preemptions());
+        (found, self.preemptions.get() != before)
+    }
+
+    /// Nanoseconds since the core began.
+    #[inline]
+    fn elapsed_ns(&self) -> u64 {
+        u64::try_from(self.begun.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
     /// Submits, and sleeps until the next completion, timer or message.

@@ -26,8 +26,9 @@ pub use task::{JoinError, JoinHandle, spawn};
 pub struct Config {
     /// Operations queued between two system calls before one more is made. Rounded up to a power of two; 8 to 16384.
     pub entries: u32,
-    /// How long to poll for completions before sleeping, in microseconds. Polling only happens while completions have
-    /// been arriving within about that time; an idle runtime sleeps. 0 never polls.
+    /// How long to poll for completions before sleeping, at most, in microseconds: what it is worth not to sleep. How long it
+    /// really polls follows from how soon work has been coming; an idle runtime, or one that shares its processor with
+    /// others who want it, sleeps. 0 never polls.
     pub spin_us: u32,
     /// The processor to run on; `None` leaves the thread where it is.
     pub core: Option<usize>,

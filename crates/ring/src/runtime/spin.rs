@@ -1,51 +1,181 @@
-//! Whether to poll for the next completion or to sleep at once.
+//! Whether a core with nothing to do polls for the next completion or sleeps at once, and for how long it polls.
 //!
-//! Polling pays when completions come within a few microseconds, and is a waste otherwise. The decision follows the
-//! recent waits: their moving average has to lie below the limit, and a wait that outlasts its polling counts as long.
+//! A sleep costs: the switch away and back, the interrupt that ends it (on a virtual machine an exit to the host at either
+//! end), and the time until the thread runs again, which its peers wait for too. Polling costs the processor time that it takes,
+//! and all of it is wasted when nothing comes. What a sleep is worth is the configured limit; the state machine below
+//! polls for as long as that is cheaper on the average of the latest waits, never longer than the limit, and mostly not at all
+//! when work is rare.
+//!
+//! Only waits that polled tell how soon work comes: a sleeper's work comes later, because whoever sends it has slept
+//! meanwhile as well. So a core that has given up polling tries again, at growing intervals, and only while work comes often enough.
+//! Somebody else who wants the processor ends polling for a growing while too.
+//!
+//! It owns no clock: the time is handed in, in nanoseconds from any beginning.
 
-use std::cell::Cell;
-use std::time::{Duration, Instant};
+/// Upper ends of the classes of waits, in nanoseconds; longer ones are in a class of their own.
+const CLASSES: [u64; 20] = [
+    500, 1_000, 1_500, 2_000, 3_000, 4_000, 6_000, 8_000, 12_000, 16_000, 20_000, 24_000, 32_000, 40_000,
+    48_000, 64_000, 96_000, 128_000, 256_000, 512_000,
+];
 
+/// Waits between two looks at the classes.
+const REVIEW: u16 = 16;
+/// Waits that count; when there are more, all count half.
+const MEMORY: u16 = 128;
+/// Waits that a trial polls.
+const TRIAL: u16 = 8;
+/// A wait this many limits long was idleness.
+const IDLE_LIMITS: u64 = 8;
+/// Work that comes to a sleeper within this many limits may come soon enough to a poller.
+const NEAR_LIMITS: u64 = 4;
+/// The first interval between trials, and the longest, in nanoseconds.
+const INTERVAL_NS: u64 = 4_000_000;
+const LONGEST_INTERVAL_NS: u64 = 1_000_000_000;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Polls, and looks again whether that pays after so many waits.
+    Polling { review_in: u16 },
+    /// Sleeps at once, until then at least.
+    Sleeping { until_ns: u64 },
+}
+
+/// How a wait that polled went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Polled {
+    /// Whether work came while it polled; if not, it slept afterwards.
+    pub found: bool,
+    /// How long it took until work came, polling and sleeping together, in nanoseconds.
+    pub wait_ns: u64,
+    /// Whether somebody else took the processor meanwhile.
+    pub preempted: bool,
+}
+
+/// One core's decisions.
+#[derive(Clone, Debug)]
 pub(super) struct Spin {
-    limit: Duration,
-    /// Moving average of recent waits, in nanoseconds; each wait counts as at most eight limits.
-    average_ns: Cell<u64>,
+    limit_ns: u64,
+    state: State,
+    /// How long to poll, in nanoseconds.
+    budget_ns: u64,
+    /// Waits that polled, by class.
+    seen: [u16; CLASSES.len() + 1],
+    total: u16,
+    /// How long to leave polling alone if it turns out not to pay.
+    interval_ns: u64,
+    /// The latest wait that slept, in nanoseconds.
+    slept_ns: u64,
 }
 
 impl Spin {
-    pub(super) fn new(limit: Duration) -> Self {
-        Self { limit, average_ns: Cell::new(0) }
+    /// Never polls longer than `limit_ns`, which also is what a sleep is worth. 0 never polls.
+    pub(super) fn new(limit_ns: u64) -> Self {
+        let state = State::Polling { review_in: TRIAL };
+        let seen = [0; CLASSES.len() + 1];
+        Self { limit_ns, state, budget_ns: limit_ns, seen, total: 0, interval_ns: INTERVAL_NS, slept_ns: 0 }
     }
 
-    /// Whether to poll before sleeping.
-    pub(super) fn is_worthwhile(&self) -> bool {
-        !self.is_off() && self.average_ns.get() <= self.limit.as_nanos() as u64
+    /// Whether it never polls.
+    pub(super) fn is_off(&self) -> bool {
+        self.limit_ns == 0
     }
 
-    /// Polls `ready` until the limit. Whether it became ready.
-    pub(super) fn poll(&self, start: Instant, mut ready: impl FnMut() -> bool) -> bool {
-        loop {
-            for _ in 0..16 {
-                if ready() {
-                    return true;
-                }
-                std::hint::spin_loop();
+    /// How long to poll in a wait that begins now, in nanoseconds; 0 to sleep at once.
+    #[inline]
+    pub(super) fn budget_ns(&mut self, now_ns: u64) -> u64 {
+        match self.state {
+            State::Polling { .. } => self.budget_ns,
+            State::Sleeping { until_ns } if now_ns >= until_ns && self.is_near(self.slept_ns) => {
+                self.begin_trial();
+                self.budget_ns
             }
-            if start.elapsed() >= self.limit {
-                return false;
-            }
+            State::Sleeping { .. } => 0,
         }
     }
 
-    /// Notes how long a wait took, polling and sleeping together.
-    pub(super) fn waited(&self, time: Duration) {
-        let most = self.limit.as_nanos() as u64 * 8;
-        let time = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX).min(most);
-        self.average_ns.set((self.average_ns.get() * 7 + time) / 8);
+    /// Notes a wait that slept at once.
+    #[inline]
+    pub(super) fn slept(&mut self, wait_ns: u64) {
+        self.slept_ns = wait_ns;
     }
 
-    pub(super) fn is_off(&self) -> bool {
-        self.limit.is_zero()
+    /// Notes a wait that polled, which ended now.
+    #[inline]
+    pub(super) fn polled(&mut self, wait: Polled, now_ns: u64) {
+        if wait.preempted {
+            return self.stop(now_ns);
+        }
+        if !wait.found && wait.wait_ns > self.limit_ns * IDLE_LIMITS {
+            // A pause says nothing of what comes after it: the first wait after the next one that is near will tell.
+            self.slept_ns = wait.wait_ns;
+            self.state = State::Sleeping { until_ns: now_ns };
+            return;
+        }
+        let class = CLASSES.partition_point(|end| *end < wait.wait_ns);
+        self.seen[class] += 1;
+        self.total += 1;
+        let State::Polling { review_in } = &mut self.state else { return };
+        *review_in -= 1;
+        if *review_in == 0 {
+            self.review(now_ns);
+        }
+    }
+
+    fn is_near(&self, wait_ns: u64) -> bool {
+        wait_ns <= self.limit_ns * NEAR_LIMITS
+    }
+
+    fn begin_trial(&mut self) {
+        self.state = State::Polling { review_in: TRIAL };
+        self.budget_ns = self.limit_ns;
+        self.seen = Default::default();
+        self.total = 0;
+    }
+
+    /// Polling does not pay: leaves it alone, for twice as long as the last time.
+    fn stop(&mut self, now_ns: u64) {
+        self.state = State::Sleeping { until_ns: now_ns + self.interval_ns };
+        self.interval_ns = (self.interval_ns * 2).min(LONGEST_INTERVAL_NS);
+    }
+
+    /// Looks for the time to poll that would have cost the least.
+    fn review(&mut self, now_ns: u64) {
+        self.budget_ns = self.cheapest();
+        if self.budget_ns == 0 {
+            return self.stop(now_ns);
+        }
+        if self.total >= REVIEW {
+            // More than a trial went well.
+            self.interval_ns = INTERVAL_NS;
+        }
+        if self.total >= MEMORY {
+            self.seen.iter_mut().for_each(|count| *count /= 2);
+            self.total = self.seen.iter().sum();
+        }
+        self.state = State::Polling { review_in: REVIEW };
+    }
+
+    /// What each time to poll would have cost over the waits that count: those that end within it cost what they take, the
+    /// others all of it and a sleep.
+    fn cheapest(&self) -> u64 {
+        let total = u64::from(self.total);
+        let (mut best, mut least) = (0, total * self.limit_ns);
+        let (mut caught, mut caught_cost, mut start) = (0, 0, 0);
+        for (end, count) in CLASSES.iter().zip(self.seen) {
+            let (end, count) = ((*end).min(self.limit_ns), u64::from(count));
+            caught += count;
+            caught_cost += count * u64::midpoint(start, end);
+            let cost = caught_cost + (total - caught) * (end + self.limit_ns);
+            // A longer one that costs the same catches more.
+            if cost <= least && caught > 0 {
+                (best, least) = (end, cost);
+            }
+            if end == self.limit_ns {
+                break;
+            }
+            start = end;
+        }
+        best
     }
 }
 
@@ -53,22 +183,137 @@ impl Spin {
 mod tests {
     use super::*;
 
+    const US: u64 = 1_000;
+    const MS: u64 = 1_000_000;
+
+    /// A core whose work comes as `next` says, given whether the core is asleep: so long after the wait begins.
+    struct Simulation {
+        spin: Spin,
+        now_ns: u64,
+        polled_ns: u64,
+        sleeps: u64,
+        waits: u64,
+    }
+
+    impl Simulation {
+        fn new(limit_us: u64) -> Self {
+            Self { spin: Spin::new(limit_us * US), now_ns: 0, polled_ns: 0, sleeps: 0, waits: 0 }
+        }
+
+        /// One wait, and 2 µs of work after it. `poller` and `sleeper`: how long until work comes to either.
+        fn wait(&mut self, poller: u64, sleeper: u64, preempted: bool) {
+            self.waits += 1;
+            let budget = self.spin.budget_ns(self.now_ns);
+            if budget == 0 {
+                self.sleeps += 1;
+                self.now_ns += sleeper;
+                self.spin.slept(sleeper);
+            } else if poller <= budget {
+                self.polled_ns += poller;
+                self.now_ns += poller;
+                self.spin.polled(Polled { found: true, wait_ns: poller, preempted }, self.now_ns);
+            } else {
+                self.polled_ns += budget;
+                self.sleeps += 1;
+                let wait_ns = budget + sleeper;
+                self.now_ns += wait_ns;
+                self.spin.polled(Polled { found: false, wait_ns, preempted }, self.now_ns);
+            }
+            self.now_ns += 2 * US;
+        }
+
+        fn waits(&mut self, n: u32, mut next: impl FnMut(u32) -> (u64, u64)) {
+            for i in 0..n {
+                let (poller, sleeper) = next(i);
+                self.wait(poller, sleeper, false);
+            }
+        }
+
+        /// The part of all time that was polled away.
+        fn polled_part(&self) -> f64 {
+            self.polled_ns as f64 / self.now_ns as f64
+        }
+
+        fn forget(&mut self) {
+            (self.polled_ns, self.sleeps, self.waits) = (0, 0, 0);
+        }
+    }
+
     #[test]
-    fn long_waits_end_polling_and_short_waits_bring_it_back() {
-        let spin = Spin::new(Duration::from_micros(5));
-        let mut asked = 0;
-        assert!(!spin.poll(Instant::now(), || {
-            asked += 1;
-            false
-        }));
-        assert!(asked > 0 && spin.is_worthwhile());
-        for _ in 0..4 {
-            spin.waited(Duration::from_millis(10));
+    fn work_that_comes_soon_is_polled_for_from_the_first_wait_on() {
+        let mut core = Simulation::new(50);
+        core.waits(10_000, |i| (u64::from(5 + i % 20) * US, 60 * US));
+        assert_eq!(core.sleeps, 0);
+    }
+
+    #[test]
+    fn an_idle_core_polls_once_and_then_never_again() {
+        let mut core = Simulation::new(50);
+        core.waits(100, |_| (20 * MS, 20 * MS));
+        assert_eq!((core.polled_ns, core.sleeps), (50 * US, 100));
+    }
+
+    #[test]
+    fn work_that_always_comes_a_little_too_late_costs_next_to_nothing() {
+        for late in [60, 100, 150] {
+            let mut core = Simulation::new(50);
+            core.waits(100_000, |_| (late * US, late * US));
+            assert!(core.polled_part() < 0.002, "{late} µs: {}", core.polled_part());
         }
-        assert!(!spin.is_worthwhile());
-        for _ in 0..40 {
-            spin.waited(Duration::from_micros(1));
+    }
+
+    #[test]
+    fn a_sleeper_whose_peer_sleeps_too_finds_out_that_polling_is_faster() {
+        // A sleeper sees its work come after 43 µs, beyond its limit of 20, a poller after 15.
+        let mut core = Simulation::new(20);
+        core.spin.stop(0);
+        core.waits(1_000, |_| (15 * US, 43 * US));
+        core.forget();
+        core.waits(1_000, |_| (15 * US, 43 * US));
+        assert_eq!(core.sleeps, 0);
+    }
+
+    #[test]
+    fn when_most_work_comes_at_once_and_the_rest_far_too_late_it_polls_only_for_the_first() {
+        let mut core = Simulation::new(50);
+        core.waits(1_000, |i| if i % 4 == 0 { (200 * US, 200 * US) } else { (3 * US, 50 * US) });
+        core.forget();
+        core.waits(1_000, |i| if i % 4 == 0 { (200 * US, 200 * US) } else { (3 * US, 50 * US) });
+        assert_eq!(core.sleeps, 250);
+        let most = 750 * 3 * US + 250 * 4 * US;
+        assert!(core.polled_ns <= most, "{} of {most}", core.polled_ns);
+    }
+
+    #[test]
+    fn bursts_after_pauses_are_polled_through_from_their_second_wait_on() {
+        let mut core = Simulation::new(50);
+        core.waits(1_000, |i| if i % 100 == 0 { (5 * MS, 5 * MS) } else { (8 * US, 40 * US) });
+        assert!(core.sleeps <= 2 * 10 + 1, "{} sleeps in 10 bursts of 99 waits", core.sleeps);
+        assert!(core.polled_part() < 0.2);
+    }
+
+    #[test]
+    fn whoever_else_wants_the_processor_gets_it() {
+        let mut core = Simulation::new(50);
+        for _ in 0..100_000 {
+            // The peer is on the same core: it runs only once the core sleeps or is pushed aside.
+            core.wait(30 * US, 10 * US, true);
         }
-        assert!(spin.is_worthwhile() && spin.poll(Instant::now(), || true));
+        assert!(core.polled_part() < 0.001, "{}", core.polled_part());
+    }
+
+    #[test]
+    fn never_longer_than_the_limit_and_never_at_all_with_none() {
+        for limit_us in [0, 1, 7, 50, 300, 1_000_000] {
+            let mut core = Simulation::new(limit_us);
+            let mut random = 1u64;
+            for _ in 0..20_000 {
+                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                let wait = (random >> 33) % (1 << (8 + (random >> 60)));
+                assert!(core.spin.budget_ns(core.now_ns) <= limit_us * US);
+                core.wait(wait, wait + 20 * US, random % 1000 == 0);
+            }
+        }
+        assert!(Spin::new(0).is_off());
     }
 }
