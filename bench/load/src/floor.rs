@@ -11,24 +11,27 @@ use std::io::{ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
+use memmap2::{Advice, MmapMut};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
+use rustix::net::{RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags};
+
+use serde::Serialize;
 
 use crate::args::{Args, Pattern};
 use crate::report::{Report, Start};
 use crate::run::{DISCARD, PATIENCE, payload};
 use crate::session::Tally;
 use crate::wire::{self, BHS};
-use crate::{LoadError, random::Random};
+use crate::{LoadError, cpu, random::Random};
 
 /// Bytes that the server's payload lies in.
 const MEMORY: usize = 1 << 30;
 /// Answers of one send, and their bytes: enough to make the call cheap, few enough that the client begins meanwhile.
-const CHUNK: usize = 16;
+const CHUNK: usize = 32;
 const CHUNK_BYTES: usize = 64 * 1024;
 /// The first bytes of a connection.
 const MAGIC: &[u8; 8] = b"floor 1\n";
-/// The longest that the server asks its socket over and over at depth 1, where a wake-up would be all that is measured.
+/// The longest that the server asks its socket over and over before it sleeps, so that it is no wake-up that is measured.
 const AWAKE: Duration = Duration::from_micros(100);
 
 /// What a client asks of the server, in its first 48 bytes.
@@ -58,19 +61,36 @@ impl Hello {
     }
 }
 
-/// Listens on `address`, tells `ready` where that is, and serves one connection after the other for ever.
+/// What the server did for one connection; printed as JSON.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Served {
+    /// I/Os answered, the client's warm-up included.
+    pub ios: u64,
+    /// Processor microseconds per I/O, without those in which it waited awake.
+    pub working_us: f64,
+}
+
+/// Listens on `address`, tells `ready` where that is, and serves one connection after the other for ever; tells `done` of each.
 ///
 /// # Errors
 /// The socket's.
-pub fn listen(address: SocketAddr, ready: impl FnOnce(SocketAddr)) -> Result<(), LoadError> {
+pub fn listen(
+    address: SocketAddr,
+    ready: impl FnOnce(SocketAddr),
+    done: impl Fn(&Served),
+) -> Result<(), LoadError> {
     let listener = TcpListener::bind(address).map_err(|e| LoadError::Io("listening", e))?;
+    let mut memory = MmapMut::map_anon(MEMORY).map_err(|e| LoadError::Io("getting memory", e))?;
+    // Large pages, as a target that cares has them: it is no miss of a TLB that is measured. A kernel without them refuses.
+    let _ = memory.advise(Advice::HugePage);
     // Every page is there and none is the shared page of zeros.
-    let mut memory = vec![0xa5; MEMORY];
+    memory.fill(0xa5);
     ready(listener.local_addr().map_err(|e| LoadError::Io("listening", e))?);
     for stream in listener.incoming() {
         let stream = stream.map_err(|e| LoadError::Io("accepting", e))?;
-        if let Err(error) = serve(stream, &mut memory) {
-            eprintln!("stag-load: floor: {error}");
+        match serve(stream, &mut memory) {
+            Ok(served) => done(&served),
+            Err(error) => eprintln!("stag-load: floor: {error}"),
         }
     }
     Ok(())
@@ -80,7 +100,7 @@ pub fn listen(address: SocketAddr, ready: impl FnOnce(SocketAddr)) -> Result<(),
 ///
 /// # Errors
 /// The socket's, and a first message that is none of [`run`]'s.
-pub fn serve(mut stream: TcpStream, memory: &mut [u8]) -> Result<(), LoadError> {
+pub fn serve(mut stream: TcpStream, memory: &mut [u8]) -> Result<Served, LoadError> {
     let io = |e| LoadError::Io("serving", e);
     stream.set_nodelay(true).map_err(io)?;
     stream.set_read_timeout(Some(Duration::from_secs(60))).map_err(io)?;
@@ -89,17 +109,20 @@ pub fn serve(mut stream: TcpStream, memory: &mut [u8]) -> Result<(), LoadError> 
     stream.read_exact(&mut hello).map_err(io)?;
     let hello = Hello::parse(&hello).filter(|hello| hello.block <= memory.len());
     let hello = hello.ok_or_else(|| LoadError::Protocol("no client of the floor".into()))?;
-    let served =
-        if hello.read { serve_reads(&stream, hello, memory) } else { serve_writes(&stream, hello, memory) };
+    let before = cpu::used(std::process::id());
+    let mut server =
+        Server { stream, hello, places: Places::new(hello, memory), ios: 0, waited: Duration::ZERO };
+    let served = if hello.read { server.reads(memory) } else { server.writes(memory) };
     match served {
         // A client that has what it wants just closes, whatever is under way.
         Err(LoadError::Io(_, e))
-            if matches!(e.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe) =>
-        {
-            Ok(())
-        }
-        other => other,
+            if matches!(e.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe) => {}
+        Err(other) => return Err(other),
+        Ok(()) => {}
     }
+    let used = cpu::used(std::process::id()).unwrap_or_default().saturating_sub(before.unwrap_or_default());
+    let working_us = used.saturating_sub(server.waited).as_secs_f64() * 1e6 / server.ios.max(1) as f64;
+    Ok(Served { ios: server.ios, working_us })
 }
 
 /// Which places of the memory come next.
@@ -128,85 +151,103 @@ impl Places {
 
 /// How many I/Os of `block` bytes go into one call.
 fn chunk(block: usize) -> usize {
-    (CHUNK_BYTES / block).clamp(1, CHUNK)
+    (CHUNK_BYTES / block).clamp(2, CHUNK)
 }
 
-fn serve_reads(stream: &TcpStream, hello: Hello, memory: &[u8]) -> Result<(), LoadError> {
-    let mut places = Places::new(hello, memory);
-    let mut requests = vec![0; usize::from(hello.depth) * BHS];
-    let header = [0; BHS];
-    let mut partial = 0;
-    loop {
-        let got = receive(stream, &mut [IoSliceMut::new(&mut requests)], hello.depth == 1)?;
-        if got == 0 {
-            return Ok(());
-        }
-        let mut due = (partial + got) / BHS;
-        partial = (partial + got) % BHS;
-        while due > 0 {
-            let now = due.min(chunk(hello.block));
-            let mut slices = [IoSlice::new(&[]); 2 * CHUNK];
-            for pair in slices[..2 * now].chunks_exact_mut(2) {
-                let at = places.draw() * hello.block;
-                pair[0] = IoSlice::new(&header);
-                pair[1] = IoSlice::new(&memory[at..at + hello.block]);
-            }
-            send_all(stream, &mut slices[..2 * now])?;
-            due -= now;
-        }
-    }
+struct Server {
+    stream: TcpStream,
+    hello: Hello,
+    places: Places,
+    ios: u64,
+    /// Time in which it did nothing, awake.
+    waited: Duration,
 }
 
-fn serve_writes(stream: &TcpStream, hello: Hello, memory: &mut [u8]) -> Result<(), LoadError> {
-    let mut places = Places::new(hello, memory);
-    let answers = [0; BHS * CHUNK];
-    let most = chunk(hello.block);
-    loop {
-        // In ascending order, so that they can be lent out all at once; a place drawn twice is received into once.
-        let mut drawn = [usize::MAX; CHUNK];
-        drawn[..most].fill_with(|| places.draw());
-        drawn.sort_unstable();
-        let mut headers = [[0; BHS]; CHUNK];
-        let mut slices: [IoSliceMut<'_>; 2 * CHUNK] = std::array::from_fn(|_| IoSliceMut::new(&mut []));
-        let (mut count, mut rest, mut passed) = (0, &mut *memory, 0);
-        for (&slot, header) in drawn[..most].iter().zip(&mut headers) {
-            let Some(skip) = (slot * hello.block).checked_sub(passed) else { continue };
-            let (place, after) = std::mem::take(&mut rest)[skip..].split_at_mut(hello.block);
-            (rest, passed) = (after, (slot + 1) * hello.block);
-            slices[2 * count] = IoSliceMut::new(header);
-            slices[2 * count + 1] = IoSliceMut::new(place);
-            count += 1;
-        }
-        let mut left = &mut slices[..2 * count];
+impl Server {
+    fn reads(&mut self, memory: &[u8]) -> Result<(), LoadError> {
+        let block = self.hello.block;
+        let mut requests = vec![0; usize::from(self.hello.depth) * BHS];
+        let header = [0; BHS];
         let mut partial = 0;
-        while !left.is_empty() {
-            let got = receive(stream, left, hello.depth == 1)?;
+        loop {
+            let got = self.receive(&mut [IoSliceMut::new(&mut requests)])?;
             if got == 0 {
                 return Ok(());
             }
-            IoSliceMut::advance_slices(&mut left, got);
-            let whole = (partial + got) / (BHS + hello.block);
-            partial = (partial + got) % (BHS + hello.block);
-            send_all(stream, &mut [IoSlice::new(&answers[..whole * BHS])])?;
+            let mut due = (partial + got) / BHS;
+            partial = (partial + got) % BHS;
+            while due > 0 {
+                let now = due.min(chunk(block));
+                let mut slices = [IoSlice::new(&[]); 2 * CHUNK];
+                for pair in slices[..2 * now].chunks_exact_mut(2) {
+                    let at = self.places.draw() * block;
+                    pair[0] = IoSlice::new(&header);
+                    pair[1] = IoSlice::new(&memory[at..at + block]);
+                }
+                send_all(&self.stream, &mut slices[..2 * now])?;
+                self.ios += now as u64;
+                due -= now;
+            }
         }
     }
-}
 
-/// Sleeps until there is something; `awake` asks over and over for a while first. 0 at the end.
-fn receive(stream: &TcpStream, into: &mut [IoSliceMut<'_>], awake: bool) -> Result<usize, LoadError> {
-    let from = Instant::now();
-    let mut flags = if awake { RecvFlags::DONTWAIT } else { RecvFlags::empty() };
-    loop {
-        match rustix::net::recvmsg(stream, into, &mut Default::default(), flags) {
-            Ok(message) => return Ok(message.bytes),
-            Err(Errno::INTR) => {}
-            Err(Errno::AGAIN) if flags.contains(RecvFlags::DONTWAIT) => {
-                if from.elapsed() > AWAKE {
-                    flags = RecvFlags::empty();
-                }
-                std::hint::spin_loop();
+    fn writes(&mut self, memory: &mut [u8]) -> Result<(), LoadError> {
+        let block = self.hello.block;
+        let answers = [0; BHS * CHUNK];
+        let most = chunk(block);
+        loop {
+            // In ascending order, so that they can be lent out all at once; a place drawn twice is received into once.
+            let mut drawn = [usize::MAX; CHUNK];
+            drawn[..most].fill_with(|| self.places.draw());
+            drawn.sort_unstable();
+            let mut headers = [[0; BHS]; CHUNK];
+            let mut slices: [IoSliceMut<'_>; 2 * CHUNK] = std::array::from_fn(|_| IoSliceMut::new(&mut []));
+            let (mut count, mut rest, mut passed) = (0, &mut *memory, 0);
+            for (&slot, header) in drawn[..most].iter().zip(&mut headers) {
+                let Some(skip) = (slot * block).checked_sub(passed) else { continue };
+                let (place, after) = std::mem::take(&mut rest)[skip..].split_at_mut(block);
+                (rest, passed) = (after, (slot + 1) * block);
+                slices[2 * count] = IoSliceMut::new(header);
+                slices[2 * count + 1] = IoSliceMut::new(place);
+                count += 1;
             }
-            Err(errno) => return Err(LoadError::Io("receiving", errno.into())),
+            let mut left = &mut slices[..2 * count];
+            let mut partial = 0;
+            while !left.is_empty() {
+                let got = self.receive(left)?;
+                if got == 0 {
+                    return Ok(());
+                }
+                IoSliceMut::advance_slices(&mut left, got);
+                let whole = (partial + got) / (BHS + block);
+                partial = (partial + got) % (BHS + block);
+                send_all(&self.stream, &mut [IoSlice::new(&answers[..whole * BHS])])?;
+                self.ios += whole as u64;
+            }
+        }
+    }
+
+    /// What is there, after waiting for it awake, then asleep. 0 at the end.
+    fn receive(&mut self, into: &mut [IoSliceMut<'_>]) -> Result<usize, LoadError> {
+        let (mut flags, mut from, mut waited) = (RecvFlags::DONTWAIT, None, Duration::ZERO);
+        loop {
+            let got = rustix::net::recvmsg(&self.stream, into, &mut RecvAncillaryBuffer::default(), flags);
+            let awake = flags.contains(RecvFlags::DONTWAIT);
+            match got {
+                Ok(message) => {
+                    self.waited += waited;
+                    return Ok(message.bytes);
+                }
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) if awake => {
+                    waited = from.get_or_insert_with(Instant::now).elapsed();
+                    if waited > AWAKE {
+                        flags = RecvFlags::empty();
+                    }
+                    std::hint::spin_loop();
+                }
+                Err(errno) => return Err(LoadError::Io("receiving", errno.into())),
+            }
         }
     }
 }
