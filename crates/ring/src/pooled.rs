@@ -162,6 +162,19 @@ impl<T> PooledBox<T> {
     }
 }
 
+impl<T> PooledBox<T> {
+    /// Moves the value out.
+    pub(crate) fn into_inner(self) -> T {
+        let this = std::mem::ManuallyDrop::new(self);
+        // SAFETY: the value is moved out once, and its slot given up once: `this` is not dropped.
+        unsafe {
+            let value = this.value.read();
+            put_slot(this.value.cast(), Layout::new::<T>());
+            value
+        }
+    }
+}
+
 impl<T> std::ops::Deref for PooledBox<T> {
     type Target = T;
     fn deref(&self) -> &T {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::{pattern, run};
-use ring::{Buf, Chain, Config, Cores, File, OpenOptions, Region, pool, sleep, spawn, timeout};
+use ring::{Buf, Chain, Config, Cores, File, OpenOptions, Patience, Region, pool, sleep, spawn, timeout};
 
 fn create(size: u64) -> (tempfile::TempDir, Arc<File>) {
     let dir = tempfile::tempdir().unwrap();
@@ -212,5 +212,75 @@ fn dropped_writes_return_their_buffers_and_leave_other_data_alone() {
         assert_eq!(pool::stats().in_use, before);
         file.write_at(Buf::from_static(b"whole"), 12 << 20, true).await.unwrap();
         assert_eq!(read(&file, 12 << 20, 5).await, b"whole");
+    });
+}
+
+#[test]
+fn calls_on_threads_move_the_same_bytes_as_the_ring() {
+    run(async {
+        let (_dir, file) = create(1 << 20);
+        let data = pattern(300_000);
+        let chain: Chain = data.chunks(100).map(|piece| Buf::from(piece.to_vec())).collect();
+        file.write_on_thread(chain, 1, false).await.unwrap();
+        assert!(read(&file, 1, 300_000).await == data, "more vectors than one call takes");
+        file.write_on_thread(Buf::from(vec![7; 4096]), 5000, true).await.unwrap();
+        let (result, buf) = file.read_on_thread(pool::alloc(4096).unwrap(), 5000).await;
+        assert_eq!((result.unwrap(), &buf[..]), (4096, &[7; 4096][..]));
+        let (result, _) = file.read_on_thread(pool::alloc(8192).unwrap(), (1 << 20) - 4096).await;
+        assert_eq!(result.unwrap(), 4096, "short at the end of the file");
+        let many: Vec<_> = (0..500u64)
+            .map(|i| {
+                let file = file.clone();
+                spawn(async move {
+                    file.write_on_thread(Buf::from(vec![i as u8; 512]), i * 512, false).await.unwrap();
+                    let (result, buf) = file.read_on_thread(pool::alloc(512).unwrap(), i * 512).await;
+                    assert_eq!((result.unwrap(), &buf[..]), (512, &[i as u8; 512][..]));
+                })
+            })
+            .collect();
+        for one in many {
+            one.await.unwrap();
+        }
+    });
+}
+
+#[test]
+fn calls_that_nobody_waits_for_any_more_keep_their_buffers_and_their_file_until_they_end() {
+    let before = pool::stats().in_use;
+    for _ in 0..50 {
+        run(async {
+            let (_dir, file) = create(4 << 20);
+            for at in 0..4 {
+                let reading = file.clone();
+                let task = spawn(async move {
+                    reading.read_on_thread(pool::alloc(1 << 20).unwrap(), at << 20).await.0.unwrap()
+                });
+                ring::yield_now().await;
+                drop(task);
+            }
+            let writing = file.clone();
+            let write = async move { writing.write_on_thread(Buf::from(vec![1; 100_000]), 0, true).await };
+            let _ = timeout(Duration::from_micros(1), write).await;
+            drop(file);
+        });
+    }
+    assert_eq!(pool::stats().in_use, before);
+}
+
+#[test]
+fn what_the_page_cache_has_is_there_at_once_and_the_end_of_a_file_is_short() {
+    run(async {
+        let (_dir, file) = create(1 << 20);
+        let chain: Chain = [Buf::from(vec![1; 1000]), Buf::from(vec![2; 3096])].into_iter().collect();
+        assert_eq!(file.write_now(&chain, 4096, true, Patience::Wait).unwrap(), 4096);
+        let mut buf = pool::alloc(8192).unwrap();
+        assert_eq!(file.read_now(&mut buf, 4096, Patience::Wait).unwrap(), 8192);
+        assert!(buf[..1000] == [1; 1000] && buf[1000..4096] == [2; 3096] && buf[4096..] == [0; 4096]);
+        match file.read_now(&mut buf, 4096, Patience::None) {
+            Ok(n) => assert_eq!(n, 8192),
+            Err(e) => assert!(matches!(e.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EAGAIN)), "{e}"),
+        }
+        assert_eq!(file.read_now(&mut buf, (1 << 20) - 4096, Patience::Wait).unwrap(), 4096);
+        assert_eq!(file.read_now(&mut buf, 2 << 20, Patience::Wait).unwrap(), 0);
     });
 }

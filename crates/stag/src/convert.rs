@@ -77,6 +77,7 @@ fn open(spec: &UnitSpec, iqn: &str, lun: u16, registry: &Registry) -> Result<Arc
         },
         size: options.size,
         cache: options.cache,
+        engine: options.engine,
         thin: Some(options.thin.unwrap_or(false)),
         block_size: options.bs,
         read_only: options.ro.unwrap_or(false),

@@ -9,18 +9,18 @@
 //! therefore kept, and every later request gets it, until the store is opened anew.
 
 use std::future::{Future, poll_fn};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use super::StoreError;
+use super::sharded::Sharded;
 
 /// The flushes of one store, shared by all cores.
 #[derive(Debug)]
 pub(super) struct Group {
     /// Bytes written since the last flush started. Counted when a write *completes*: a write that completes while a flush
     /// runs is not covered by it.
-    dirty: AtomicU64,
+    dirty: Sharded,
     state: Mutex<State>,
 }
 
@@ -41,18 +41,22 @@ impl Group {
     /// `dirty`: whether the first request must flush. A store over a file that outlives the process must: what an
     /// earlier process wrote and acknowledged may still be in a volatile cache.
     pub(super) fn new(dirty: bool) -> Self {
-        Self { dirty: AtomicU64::new(u64::from(dirty)), state: Mutex::default() }
+        let group = Self { dirty: Sharded::new(), state: Mutex::default() };
+        if dirty {
+            group.wrote(1);
+        }
+        group
     }
 
     /// Notes that a write of some bytes completed that is not durable by itself.
     pub(super) fn wrote(&self, bytes: u64) {
-        // Ordered against the swap in `sync`: the write is seen by whichever flush takes these bytes from the count.
-        self.dirty.fetch_add(bytes.max(1), Ordering::SeqCst);
+        // Ordered against the clearing in `sync`: the write is seen by whichever flush takes these bytes from the count.
+        self.dirty.add(bytes.max(1));
     }
 
     /// How many bytes the next flush may have to write.
     pub(super) fn dirty(&self) -> u64 {
-        self.dirty.load(Ordering::Acquire)
+        self.dirty.sum()
     }
 
     /// The error of the flush that failed, if one did.
@@ -88,7 +92,7 @@ impl Group {
                 Turn::Lead(number) => {
                     let lead = Lead { group: self, number };
                     // Before the flush looks at the medium.
-                    self.dirty.swap(0, Ordering::SeqCst);
+                    self.dirty.clear();
                     let result = flush().await;
                     lead.end(result);
                 }
@@ -174,6 +178,7 @@ mod tests {
     use std::cell::{Cell, RefCell};
     use std::collections::VecDeque;
     use std::pin::{Pin, pin};
+    use std::sync::atomic::{AtomicU64, Ordering};
 
     use super::*;
 

@@ -4,12 +4,14 @@
 //! lengths are in bytes and are multiples of the unit's logical block size; the unit has checked them against
 //! [`BlockStore::size`] before.
 
+pub mod engine;
 pub mod faulty;
 mod file;
 mod group;
 pub mod ledger;
 mod memory;
 pub mod model;
+mod sharded;
 pub mod size;
 pub mod spec;
 #[cfg(test)]

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use super::engine::Engine;
 use super::file::{FileOptions, FileStore, OpenError};
 use super::memory::MemoryStore;
 use super::size::{Size, SizeError, parse_size};
@@ -77,6 +78,9 @@ pub enum SpecError {
     /// The cache mode is not one.
     #[error("`{0}` is not a cache mode: write writeback, writethrough or direct")]
     Cache(String),
+    /// The engine is not one.
+    #[error("`{0}` is not an engine: write {names}", names = engine_names())]
+    Engine(String),
     /// The block size is not one.
     #[error("`{0}` is not a block size: write 512, 1024, 2048 or 4096")]
     BlockSize(String),
@@ -110,6 +114,8 @@ pub struct StoreSpec {
     pub size: Option<u64>,
     /// `cache=`: `None` for the default of what the path names.
     pub cache: Option<CacheMode>,
+    /// `engine=`: by which calls a file is read and written. `None`: the measured best for the cache mode.
+    pub engine: Option<Engine>,
     /// `thin=`: whether deallocated ranges give space back. `None`: if the medium can.
     pub thin: Option<bool>,
     /// `bs=`: the logical block size in bytes. `None`: 512, or the sector of a direct medium if that is larger.
@@ -133,9 +139,10 @@ pub struct Opened {
 
 impl StoreSpec {
     /// The names of the options that [`Self::set`] knows, each with what it takes.
-    pub const OPTIONS: [(&'static str, &'static str); 5] = [
+    pub const OPTIONS: [(&'static str, &'static str); 6] = [
         ("size", "SIZE: create the file with this size if it does not exist"),
         ("cache", "writeback|writethrough|direct: when a write is durable"),
+        ("engine", "uring|inline|threads|sync: by which calls a file is read and written"),
         ("thin", "on|off: whether deallocated blocks give space back"),
         ("bs", "512|1024|2048|4096: bytes in a logical block"),
         ("ro", "read-only"),
@@ -151,7 +158,15 @@ impl StoreSpec {
             None if source.is_empty() => return Err(SpecError::NoPath),
             None => Source::File(PathBuf::from(source)),
         };
-        Ok(Self { source, size: None, cache: None, thin: None, block_size: None, read_only: false })
+        Ok(Self {
+            source,
+            size: None,
+            cache: None,
+            engine: None,
+            thin: None,
+            block_size: None,
+            read_only: false,
+        })
     }
 
     /// Sets an option by its name; `Ok(false)` if the store has no option of that name, so that the caller can try others'.
@@ -164,8 +179,10 @@ impl StoreSpec {
         match key {
             "size" if memory => return Err(SpecError::NotForMemory("size")),
             "cache" if memory => return Err(SpecError::NotForMemory("cache")),
+            "engine" if memory => return Err(SpecError::NotForMemory("engine")),
             "size" => self.size = Some(size_of(need("size", "1G")?)?),
             "cache" => self.cache = Some(need("cache", "writeback")?.parse()?),
+            "engine" => self.engine = Some(need("engine", "uring")?.parse()?),
             "thin" => self.thin = Some(switch("thin", value)?),
             "bs" => {
                 let text = need("bs", "4096")?;
@@ -199,6 +216,7 @@ impl StoreSpec {
                 let options = FileOptions {
                     size: self.size,
                     cache: self.cache,
+                    engine: self.engine,
                     thin: self.thin,
                     block_size: self.block_size,
                     read_only: self.read_only,
@@ -213,6 +231,13 @@ impl StoreSpec {
 
 /// The logical block size where nothing asks for another.
 pub const DEFAULT_BLOCK_SIZE: u32 = 512;
+
+/// All engines' names, as a sentence lists them.
+pub fn engine_names() -> String {
+    let names = Engine::ALL.map(|(engine, _)| engine.name());
+    let (last, others) = names.split_last().unwrap_or((&"", &[]));
+    format!("{} or {last}", others.join(", "))
+}
 
 fn size_of(text: &str) -> Result<u64, SpecError> {
     match parse_size(text)? {
@@ -241,6 +266,9 @@ impl fmt::Display for StoreSpec {
         }
         if let Some(cache) = self.cache {
             write!(f, ",cache={cache}")?;
+        }
+        if let Some(engine) = self.engine {
+            write!(f, ",engine={engine}")?;
         }
         if let Some(thin) = self.thin {
             write!(f, ",thin={}", if thin { "on" } else { "off" })?;
@@ -273,9 +301,12 @@ mod tests {
 
     #[test]
     fn what_is_written_is_what_is_shown() {
-        for text in
-            ["mem:1G", "/dev/sdb", "a.img,size=1536M,cache=direct,thin=off,bs=4096,ro", "mem:1000,thin=on,ro"]
-        {
+        for text in [
+            "mem:1G",
+            "/dev/sdb",
+            "a.img,size=1536M,cache=direct,engine=uring,thin=off,bs=4096,ro",
+            "mem:1000,thin=on,ro",
+        ] {
             assert_eq!(spec(text).unwrap().to_string(), text);
         }
         assert_eq!(spec("./mem:1G").unwrap().source, Source::File("./mem:1G".into()));
@@ -289,9 +320,11 @@ mod tests {
             ("mem:lots", "number and a unit"),
             ("a,size", "size=1G"),
             ("a,cache=none", "writeback, writethrough or direct"),
+            ("a,engine=fast", "inline, threads"),
             ("a,bs=520", "512, 1024"),
             ("a,thin=maybe", "thin=on or thin=off"),
             ("mem:1G,size=2G", "not for mem:"),
+            ("mem:1G,engine=uring", "not for mem:"),
         ] {
             let message = spec(text).unwrap_err().to_string();
             assert!(message.contains(hint), "{text}: {message}");

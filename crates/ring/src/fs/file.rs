@@ -13,9 +13,10 @@ use crate::blocking;
 use crate::buf::{Buf, BufMut, Chain, Destination};
 use crate::op::{Op, is_transient};
 use crate::pooled::PooledBox;
+use crate::shared::{Local, Shared};
 
 /// The most that one operation moves.
-const MOST_BYTES: usize = 1 << 30;
+pub(super) const MOST_BYTES: usize = 1 << 30;
 /// How many vectors one operation takes (UIO_MAXIOV).
 const MOST_VECTORS: usize = 1024;
 
@@ -25,7 +26,7 @@ const MOST_VECTORS: usize = 1024;
 /// write may or may not be in the file. Short reads and writes are continued.
 #[derive(Debug)]
 pub struct File {
-    fd: Arc<OwnedFd>,
+    fd: Shared<Arc<OwnedFd>>,
     is_block_device: bool,
 }
 
@@ -35,7 +36,7 @@ impl File {
         let file = Self::from_fd(options.open(path.as_ref())?)?;
         if let Some(size) = options.size.filter(|_| options.create || options.create_new) {
             if !file.is_block_device && file.size()? < size {
-                device::set_len(file.fd.as_fd(), size)?;
+                device::set_len(file.fd().as_fd(), size)?;
             }
         }
         Ok(file)
@@ -47,11 +48,20 @@ impl File {
         if mode != libc::S_IFREG && mode != libc::S_IFBLK {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "neither a file nor a block device"));
         }
-        Ok(Self { fd: Arc::new(fd), is_block_device: mode == libc::S_IFBLK })
+        Ok(Self { fd: Shared::new(Arc::new(fd)), is_block_device: mode == libc::S_IFBLK })
     }
 
     fn raw(&self) -> types::Fd {
         types::Fd(self.fd.as_raw_fd())
+    }
+
+    pub(super) fn fd(&self) -> &OwnedFd {
+        &self.fd
+    }
+
+    /// Keeps the file open.
+    pub(super) fn local_fd(&self) -> Local<Arc<OwnedFd>> {
+        self.fd.local()
     }
 
     /// Whether it is a block device.
@@ -62,29 +72,29 @@ impl File {
     /// Its length in bytes.
     pub fn size(&self) -> io::Result<u64> {
         if self.is_block_device {
-            return device::size(self.fd.as_fd());
+            return device::size(self.fd().as_fd());
         }
-        u64::try_from(device::stat(self.fd.as_fd())?.st_size).map_err(|_| io::ErrorKind::InvalidData.into())
+        u64::try_from(device::stat(self.fd().as_fd())?.st_size).map_err(|_| io::ErrorKind::InvalidData.into())
     }
 
     /// How many bytes of a file are allocated.
     pub fn allocated(&self) -> io::Result<u64> {
-        Ok(u64::try_from(device::stat(self.fd.as_fd())?.st_blocks).unwrap_or(0).saturating_mul(512))
+        Ok(u64::try_from(device::stat(self.fd().as_fd())?.st_blocks).unwrap_or(0).saturating_mul(512))
     }
 
     /// The smallest unit of direct I/O, in bytes: a device's logical sector; for a file its system's block size is a safe
     /// choice, which this returns.
     pub fn logical_sector(&self) -> io::Result<u32> {
         if self.is_block_device {
-            return device::logical_sector(self.fd.as_fd());
+            return device::logical_sector(self.fd().as_fd());
         }
-        let block = device::stat(self.fd.as_fd())?.st_blksize;
+        let block = device::stat(self.fd().as_fd())?.st_blksize;
         Ok(u32::try_from(block).ok().filter(|b| b.is_power_of_two()).map_or(4096, |b| b.clamp(512, 4096)))
     }
 
     /// The unit in which the medium writes, in bytes.
     pub fn physical_sector(&self) -> io::Result<u32> {
-        if self.is_block_device { device::physical_sector(self.fd.as_fd()) } else { self.logical_sector() }
+        if self.is_block_device { device::physical_sector(self.fd().as_fd()) } else { self.logical_sector() }
     }
 
     /// Reads into all of `buf` from `at` on. Returns how many bytes there were: fewer than asked for only at the end of
@@ -133,7 +143,8 @@ impl File {
                 unsafe { Op::start(entry, only) }.await.0
             } else {
                 let mut vectored = PooledBox::new(Vectored { vectors: SmallVec::new(), data: data.clone() });
-                vectored.fill();
+                let Vectored { vectors, data } = &mut *vectored;
+                fill_vectors(vectors, data);
                 let (ptr, len) = (vectored.vectors.as_ptr(), vectored.vectors.len() as u32);
                 let entry = opcode::Writev::new(self.raw(), ptr, len).offset(at).rw_flags(flags).build();
                 // SAFETY: the entry points to vectors in the box, and they to buffers that it keeps.
@@ -192,7 +203,7 @@ impl File {
     /// afterwards is up to the device.
     pub async fn punch(&self, at: u64, len: u64) -> io::Result<()> {
         if self.is_block_device {
-            let fd = Arc::clone(&self.fd);
+            let fd = Arc::clone(&*self.fd);
             return blocking(move || device::discard(fd.as_fd(), at, len)).await;
         }
         self.fallocate(libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, at, len).await
@@ -202,7 +213,7 @@ impl File {
     /// then zeros have to be written.
     pub async fn zero(&self, at: u64, len: u64) -> io::Result<()> {
         if self.is_block_device {
-            let fd = Arc::clone(&self.fd);
+            let fd = Arc::clone(&*self.fd);
             return blocking(move || device::zero_out(fd.as_fd(), at, len)).await;
         }
         self.fallocate(libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE, at, len).await
@@ -210,19 +221,19 @@ impl File {
 
     /// Makes a file longer (with a hole) or shorter.
     pub async fn set_len(&self, len: u64) -> io::Result<()> {
-        let fd = Arc::clone(&self.fd);
+        let fd = Arc::clone(&*self.fd);
         blocking(move || device::set_len(fd.as_fd(), len)).await
     }
 
     /// The first byte from `at` on that the file has data for; `None` if there is only a hole up to the end.
     pub async fn seek_data(&self, at: u64) -> io::Result<Option<u64>> {
-        let fd = Arc::clone(&self.fd);
+        let fd = Arc::clone(&*self.fd);
         blocking(move || device::seek(fd.as_fd(), at, libc::SEEK_DATA)).await
     }
 
     /// The first byte from `at` on that lies in a hole (the end of the file counts as one); `None` beyond the end.
     pub async fn seek_hole(&self, at: u64) -> io::Result<Option<u64>> {
-        let fd = Arc::clone(&self.fd);
+        let fd = Arc::clone(&*self.fd);
         blocking(move || device::seek(fd.as_fd(), at, libc::SEEK_HOLE)).await
     }
 }
@@ -233,16 +244,15 @@ struct Vectored {
     data: Chain,
 }
 
-impl Vectored {
-    fn fill(&mut self) {
-        let mut room = MOST_BYTES;
-        for buf in self.data.iter().take(MOST_VECTORS) {
-            let len = buf.len().min(room);
-            if len == 0 {
-                break;
-            }
-            self.vectors.push(libc::iovec { iov_base: buf.as_ptr().cast_mut().cast(), iov_len: len });
-            room -= len;
+/// Names what one call can take of `data`.
+pub(super) fn fill_vectors(vectors: &mut SmallVec<[libc::iovec; 16]>, data: &Chain) {
+    let mut room = MOST_BYTES;
+    for buf in data.iter().take(MOST_VECTORS) {
+        let len = buf.len().min(room);
+        if len == 0 {
+            break;
         }
+        vectors.push(libc::iovec { iov_base: buf.as_ptr().cast_mut().cast(), iov_len: len });
+        room -= len;
     }
 }

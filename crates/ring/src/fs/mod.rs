@@ -1,8 +1,12 @@
 //! Files and block devices.
 
+mod blocking;
 mod device;
 mod file;
 mod options;
+mod threads;
 
+pub use blocking::Patience;
 pub use file::File;
 pub use options::OpenOptions;
+pub(crate) use threads::{Call, Direction, Threads};

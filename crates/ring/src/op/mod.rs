@@ -23,6 +23,7 @@ pub(crate) use provided::{Provided, RECV_BUFFER};
 pub(crate) use table::{Completed, Key, Table};
 pub(crate) use uring::Uring;
 
+use crate::fs::Call;
 use crate::runtime::Core;
 use table::Orphan;
 
@@ -104,6 +105,27 @@ impl<T: 'static> Op<T> {
         let number = unsafe { core.uring.push(&entry.user_data(key.user_data())) };
         table.set_number(key, number);
         drop(table);
+        Self { core, key, data: Some(data) }
+    }
+}
+
+impl<T: 'static> Op<T> {
+    /// Starts an operation that a thread of this core carries out.
+    ///
+    /// # Safety
+    /// The file of the call, and everything that it points to, are owned by `data`, stay valid while `data` is alive, and
+    /// do not move when `data` does.
+    pub(crate) unsafe fn start_call(mut call: Call, data: T) -> Self {
+        let core = Core::current();
+        // Number 0: the ring has nothing to submit for it.
+        let key = {
+            let mut table = core.table.borrow_mut();
+            let key = table.insert(false);
+            table.set_number(key, 0);
+            key
+        };
+        call.user_data = key.user_data();
+        core.calls.borrow_mut().push(call);
         Self { core, key, data: Some(data) }
     }
 }

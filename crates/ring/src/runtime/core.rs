@@ -1,6 +1,6 @@
 //! What one thread's executor consists of, and one turn of its loop.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::VecDeque;
 use std::io;
 use std::marker::PhantomData;
@@ -15,6 +15,7 @@ use super::remote::{Address, Message, Remote};
 use super::spin::{Polled, Spin};
 use super::task::{self, Tasks};
 use super::waker::TaskName;
+use crate::fs::{Call, Threads};
 use crate::op::{Completed, Completion, IGNORED, Provided, Table, Uring, WOKEN};
 use crate::time::Timers;
 
@@ -43,6 +44,10 @@ pub(crate) struct Core {
     pub(super) tasks: RefCell<Tasks>,
     queue: RefCell<VecDeque<TaskName>>,
     remote: &'static Remote,
+    address: Address,
+    /// Calls for the core's threads, handed over once a turn.
+    pub(crate) calls: RefCell<Vec<Call>>,
+    threads: OnceCell<Threads>,
     mail: RefCell<Vec<Message>>,
     main_woken: Cell<bool>,
     /// Whether the poll of the remote's event is in the ring.
@@ -86,6 +91,9 @@ impl Core {
             tasks: RefCell::new(Tasks::new(remote.number())),
             queue: RefCell::default(),
             remote,
+            address: remote.address(),
+            calls: RefCell::default(),
+            threads: OnceCell::new(),
             mail: RefCell::default(),
             main_woken: Cell::new(false),
             event_armed: Cell::new(false),
@@ -131,7 +139,7 @@ impl Core {
 
     /// How other threads reach this runtime.
     pub(crate) fn address(&self) -> Address {
-        self.remote.address()
+        self.address
     }
 
     /// The runtime's number in the process.
@@ -181,6 +189,7 @@ impl Core {
         if self.remote.has_mail() {
             self.read_mail();
         }
+        self.submit_calls();
         self.arm_event();
         if self.has_ready() {
             if self.uring.unsubmitted() > 0 || self.uring.has_work() {
@@ -216,9 +225,32 @@ impl Core {
             match message {
                 Message::Wake(name) => self.schedule(name),
                 Message::Run(job) => job(),
+                Message::Complete { user_data, result } => {
+                    self.complete(user_data, Completion { result, flags: 0 });
+                }
             }
         }
         *self.mail.borrow_mut() = mail;
+    }
+
+    /// Hands the calls that tasks made to the core's threads.
+    #[inline]
+    fn submit_calls(&self) {
+        let mut calls = self.calls.borrow_mut();
+        if !calls.is_empty() {
+            self.threads.get_or_init(|| Threads::new(self.address)).submit(&mut calls);
+        }
+    }
+
+    /// Files what other threads did for operations of this core, and drops other mail.
+    fn reap_calls(&self) {
+        let mut mail = Vec::new();
+        self.remote.take_mail(&mut mail);
+        for message in mail {
+            if let Message::Complete { user_data, result } = message {
+                self.complete(user_data, Completion { result, flags: 0 });
+            }
+        }
     }
 
     /// Sees to it that the ring notices a wake-up from another thread.
@@ -384,6 +416,7 @@ impl Core {
             unsafe { task::abort(self, task) };
         }
         self.queue.borrow_mut().clear();
+        self.submit_calls();
         let cancel = opcode::AsyncCancel2::new(types::CancelBuilder::any()).build().user_data(IGNORED);
         // SAFETY: the entry points to nothing.
         unsafe { self.uring.push(&cancel) };
@@ -394,10 +427,13 @@ impl Core {
             if !in_flight || now >= deadline {
                 break;
             }
-            if self.uring.enter(1, Some((deadline - now).min(Duration::from_millis(100)))).is_err() {
+            // Threads do not wake the ring of a core that is being taken down.
+            let step = if self.threads.get().is_some() { 1 } else { 100 };
+            if self.uring.enter(1, Some((deadline - now).min(Duration::from_millis(step)))).is_err() {
                 break;
             }
             self.reap();
+            self.reap_calls();
         }
         if self.table.borrow().in_flight() > 0 {
             tracing::error!("operations did not end; their buffers are leaked");

@@ -20,6 +20,11 @@ type Job = Box<dyn FnOnce() + Send>;
 pub(super) enum Message {
     Wake(TaskName),
     Run(Job),
+    /// A call that another thread made for an operation of this core has ended.
+    Complete {
+        user_data: u64,
+        result: i32,
+    },
 }
 
 #[derive(Default)]
@@ -164,6 +169,12 @@ impl Address {
     /// Gives the runtime work. Whether it is still there; if not, the work is dropped.
     pub(crate) fn run(&self, job: Job) -> bool {
         self.remote.send(Message::Run(job), Some(self.owner)).is_ok()
+    }
+
+    /// Tells the runtime what came of an operation that was carried out elsewhere.
+    pub(crate) fn complete(&self, user_data: u64, result: i32) {
+        // A runtime that has gone has leaked what the operation owns.
+        let _ = self.remote.send(Message::Complete { user_data, result }, Some(self.owner));
     }
 }
 

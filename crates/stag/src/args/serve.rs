@@ -46,6 +46,10 @@ Options of a unit, after its path and separated by commas (a comma of the path i
   cache=writeback     data reaches the medium on SYNCHRONIZE CACHE and FUA (files' default)
   cache=writethrough  data is on the medium before a write is acknowledged
   cache=direct        past the kernel's cache, O_DIRECT (block devices' default)
+  engine=uring        read and written by io_uring (the default with cache=direct)
+  engine=inline       at once what the kernel's cache has, the rest by io_uring and threads (the default else)
+  engine=threads      by blocking calls on threads
+  engine=sync         by blocking calls on the connection's core, each write durable
   serial=TEXT  vendor=TEXT  product=TEXT  revision=TEXT
                       how the unit names itself in INQUIRY
   naa=HEX             its worldwide name: 16 hexadecimal digits, or 32 that begin with 6

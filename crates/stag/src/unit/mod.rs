@@ -82,11 +82,20 @@ impl UnitSpec {
                 let what = format!("memory has no cache to be {}", cache);
                 wrong("cache", what, "leave cache out");
             }
+            if let Some(engine) = options.engine {
+                let what = format!("memory is not read and written by {engine}");
+                wrong("engine", what, "leave engine out");
+            }
             if options.aptpl.is_some() {
                 let what = "what is in memory does not outlive the daemon, so neither can its reservations"
                     .to_owned();
                 wrong("aptpl", what, "leave aptpl out");
             }
+        }
+        if let (Some(engine), Some(cache)) = (options.engine, options.cache)
+            && let Err(instead) = engine.fits(cache)
+        {
+            wrong("engine", format!("engine={engine} does not go with cache={cache}"), instead);
         }
         if found.is_empty() { Ok(Self { backing, options }) } else { Err(found) }
     }
@@ -101,6 +110,7 @@ impl UnitSpec {
         words.extend(options.size.map(|size| format!("{} (made if missing)", Size(size))));
         words.push(format!("{}-byte blocks", options.block_bytes()));
         words.extend(options.cache.map(|cache| cache.to_string()));
+        words.extend(options.engine.map(|engine| format!("engine {engine}")));
         for (set, name) in
             [(options.ro, "read-only"), (options.removable, "removable"), (options.thin, "thin")]
         {
@@ -129,6 +139,8 @@ mod tests {
         assert_eq!(wrong("mem:many", &[]), ["path"]);
         assert_eq!(wrong("mem:0", &[]), ["path"]);
         assert_eq!(wrong("mem:1G", &[("cache", "direct"), ("aptpl", "/x")]), ["cache", "aptpl"]);
+        assert_eq!(wrong("mem:1G", &[("engine", "uring")]), ["engine"]);
+        assert_eq!(wrong("/x", &[("cache", "direct"), ("engine", "inline")]), ["engine"]);
         assert_eq!(wrong("mem:1536", &[("bs", "4096")]), ["path"]);
         assert_eq!(wrong("/x", &[("size", "5000")]), ["size"]);
         assert_eq!(wrong("/x", &[("size", "0")]), ["size"]);

@@ -2,8 +2,9 @@
 
 use std::path::PathBuf;
 
+use disk::store::engine::Engine;
 use disk::store::size::parse_size;
-use disk::store::spec::CacheMode;
+use disk::store::spec::{CacheMode, engine_names};
 
 use crate::suggest;
 
@@ -24,6 +25,8 @@ pub struct Options {
     pub thin: Option<bool>,
     /// `cache`: when written data reaches the medium.
     pub cache: Option<CacheMode>,
+    /// `engine`: by which calls a file or block device is read and written.
+    pub engine: Option<Engine>,
     /// `serial`: the unit serial number (VPD page 80h), 1 to 64 printable ASCII characters.
     pub serial: Option<String>,
     /// `vendor`: T10 VENDOR IDENTIFICATION, at most 8 printable ASCII characters.
@@ -44,7 +47,7 @@ const MODES: &str = "write writeback, writethrough or direct";
 /// Longest serial number, bytes.
 const SERIAL: usize = 64;
 /// Every option's name.
-pub const NAMES: [&str; 14] = [
+pub const NAMES: [&str; 15] = [
     "size",
     "bs",
     "pbe",
@@ -52,6 +55,7 @@ pub const NAMES: [&str; 14] = [
     "removable",
     "thin",
     "cache",
+    "engine",
     "serial",
     "vendor",
     "product",
@@ -139,6 +143,10 @@ impl Options {
                 once(name, &mut self.thin, yes_or_no(value).ok_or_else(|| fit("write yes or no".into()))?)
             }
             "cache" => once(name, &mut self.cache, value.parse().map_err(|_| fit(MODES.into()))?),
+            "engine" => {
+                let instead = || fit(format!("write {}", engine_names()));
+                once(name, &mut self.engine, value.parse().map_err(|_| instead())?)
+            }
             "serial" => {
                 once(name, &mut self.serial, ascii(value, SERIAL).ok_or_else(|| fit(printable(SERIAL)))?)
             }
@@ -222,6 +230,7 @@ mod tests {
             ("removable", "no"),
             ("thin", "yes"),
             ("cache", "direct"),
+            ("engine", "threads"),
             ("serial", "A 1"),
             ("vendor", "ACME"),
             ("product", "disk"),
@@ -248,6 +257,7 @@ mod tests {
             ("pbe", "16"),
             ("ro", "maybe"),
             ("cache", "none"),
+            ("engine", "fast"),
             ("serial", ""),
             ("serial", &long),
             ("vendor", "NINECHARS"),

@@ -7,20 +7,22 @@
 mod open;
 #[cfg(test)]
 mod tests;
+mod transfer;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use ring::{Buf, Chain, File, Pooled, pool};
+use ring::{Buf, Chain, File, Local, Pooled, Shared};
 
 pub use open::{FileOptions, OpenError};
 
+use super::engine::Engine;
 use super::group::Group;
 use super::spec::CacheMode;
 use super::{BlockStore, Extent, Geometry, Io, StoreError};
 use open::Medium;
+use transfer::Impatience;
 
 /// Zeros are written from here where the system has no call for it.
 static ZEROS: Zeros = Zeros([0; ZEROS_LEN]);
@@ -28,15 +30,12 @@ const ZEROS_LEN: usize = 64 << 10;
 /// Bytes of zeros in one write.
 const ZEROS_WRITE: u64 = 1 << 20;
 
-/// Up to this many dirty bytes, durable writes share flushes.
-const FLUSHED_TOGETHER: u64 = 16 << 20;
-
 #[repr(align(4096))]
 struct Zeros([u8; ZEROS_LEN]);
 
 /// A regular file or block device. Locked for as long as it is open.
 pub struct FileStore {
-    inner: Arc<Inner>,
+    inner: Shared<Inner>,
 }
 
 struct Inner {
@@ -48,6 +47,9 @@ struct Inner {
     writable: bool,
     thin: bool,
     cache: CacheMode,
+    engine: Engine,
+    /// On a file system in memory: what is written needs no flush, and none would make it last.
+    in_memory: bool,
     block_size: u32,
     geometry: Geometry,
     memory_align: usize,
@@ -58,6 +60,7 @@ struct Inner {
     no_zero_range: AtomicBool,
     /// The medium has no call that makes holes, though it looked so.
     no_punch: AtomicBool,
+    impatience: Impatience,
 }
 
 impl FileStore {
@@ -69,13 +72,15 @@ impl FileStore {
         let medium = Medium::open(path, options)?;
         let block = u64::from(medium.block_size);
         Ok(Self {
-            inner: Arc::new(Inner {
+            inner: Shared::new(Inner {
                 path: path.to_owned(),
                 data: medium.data,
                 flush: medium.flush,
                 writable: medium.writable,
                 thin: medium.thin,
                 cache: medium.cache,
+                engine: medium.engine,
+                in_memory: medium.in_memory,
                 block_size: medium.block_size,
                 geometry: medium.geometry,
                 memory_align: medium.memory_align,
@@ -83,6 +88,7 @@ impl FileStore {
                 group: Group::new(true),
                 no_zero_range: AtomicBool::new(false),
                 no_punch: AtomicBool::new(false),
+                impatience: Impatience::default(),
             }),
         })
     }
@@ -97,21 +103,26 @@ impl FileStore {
         self.inner.cache
     }
 
+    /// The engine in use.
+    pub fn engine(&self) -> Engine {
+        self.inner.engine
+    }
+
     /// The error of the sync that failed, after which no sync succeeds until the store is opened anew.
     pub fn failed(&self) -> Option<StoreError> {
         self.inner.group.failed()
     }
 
     /// Starts an operation that needs the medium.
-    fn run<T, F>(&self, operation: impl FnOnce(Arc<Inner>) -> F) -> Io<T>
+    fn run<T, F>(&self, operation: impl FnOnce(Local<Inner>) -> F) -> Io<T>
     where
         F: Future<Output = Result<T, StoreError>> + 'static,
     {
-        Io::Running(Pooled::new(operation(self.inner.clone())))
+        Io::Running(Pooled::new(operation(self.inner.local())))
     }
 
     /// The same for one that changes it.
-    fn change<F>(&self, operation: impl FnOnce(Arc<Inner>) -> F) -> Io<()>
+    fn change<F>(&self, operation: impl FnOnce(Local<Inner>) -> F) -> Io<()>
     where
         F: Future<Output = Result<(), StoreError>> + 'static,
     {
@@ -120,77 +131,6 @@ impl FileStore {
 }
 
 impl Inner {
-    async fn read(&self, at: u64, len: usize) -> Result<Chain, StoreError> {
-        let mut chain = Chain::new();
-        while chain.len() < len {
-            let piece = pool::MAX_ALLOC.min(len - chain.len());
-            chain.push(self.read_piece(at + chain.len() as u64, piece).await?);
-        }
-        Ok(chain)
-    }
-
-    async fn read_piece(&self, at: u64, len: usize) -> Result<Buf, StoreError> {
-        let buf = pool::alloc(len).ok_or(StoreError::NoMemory)?;
-        let (result, buf) = self.data.read_at(buf, at).await;
-        match result {
-            Ok(n) if n == len => Ok(buf.freeze()),
-            // The file is shorter than it was. A direct read may also call what is left of its last sector an error.
-            Ok(_) => {
-                self.size_now();
-                Err(StoreError::OutOfRange)
-            }
-            Err(_) if self.size_now() < at + len as u64 => Err(StoreError::OutOfRange),
-            Err(e) => Err(StoreError::from_io(&e)),
-        }
-    }
-
-    async fn write(&self, at: u64, data: Chain, durable: bool) -> Result<(), StoreError> {
-        let by_itself = durable && !self.flushes_together();
-        let len = data.len() as u64;
-        let result = if self.is_aligned(&data) {
-            self.data.write_at(data, at, by_itself).await.map_err(|e| StoreError::from_io(&e))
-        } else {
-            self.write_copied(at, data, by_itself).await
-        };
-        if !by_itself {
-            self.group.wrote(len);
-        }
-        result?;
-        if durable && !by_itself { self.sync().await } else { Ok(()) }
-    }
-
-    /// How a durable write gets to the medium: by a flush that it shares with others, or by itself (RWF_DSYNC).
-    ///
-    /// Through the page cache the kernel runs one write to a file at a time, flush included, so that durable writes by
-    /// themselves wait for each other and hold up all others; sharing a flush is several times faster. But a flush
-    /// writes everything that is dirty: while that is a lot, a durable write had better care for itself. Direct writes
-    /// run side by side.
-    fn flushes_together(&self) -> bool {
-        self.cache != CacheMode::Direct && self.group.dirty() <= FLUSHED_TOGETHER
-    }
-
-    /// Whether the kernel takes these buffers as they are.
-    fn is_aligned(&self, data: &Chain) -> bool {
-        let sector = self.geometry.block as usize;
-        self.memory_align == 1
-            || data.iter().all(|buf| buf.is_aligned(self.memory_align) && buf.len() % sector == 0)
-    }
-
-    async fn write_copied(&self, at: u64, mut data: Chain, durable: bool) -> Result<(), StoreError> {
-        let mut to = at;
-        while !data.is_empty() {
-            let piece = data.split_to(pool::MAX_ALLOC.min(data.len()));
-            let mut copy = pool::alloc(piece.len()).ok_or(StoreError::NoMemory)?;
-            piece.copy_to_slice(&mut copy);
-            drop(piece);
-            let len = copy.len() as u64;
-            let written = self.data.write_at(copy.freeze(), to, durable).await;
-            written.map_err(|e| StoreError::from_io(&e))?;
-            to += len;
-        }
-        Ok(())
-    }
-
     async fn sync(&self) -> Result<(), StoreError> {
         self.group.sync(|| async { self.flush.sync_data().await.map_err(|e| self.flush_error(&e)) }).await
     }
@@ -300,12 +240,23 @@ impl BlockStore for FileStore {
         self.inner.geometry
     }
 
+    #[inline]
     fn read(&self, at: u64, len: usize) -> Io<Chain> {
-        self.run(|inner| async move { inner.read(at, len).await })
+        match self.inner.read_at_once(at, len) {
+            Some(result) => Io::Ready(Some(result)),
+            None => self.run(|inner| async move { inner.read(at, len).await }),
+        }
     }
 
+    #[inline]
     fn write(&self, at: u64, data: Chain, durable: bool) -> Io<()> {
-        self.change(|inner| async move { inner.write(at, data, durable).await })
+        if !self.inner.writable {
+            return Io::err(StoreError::ReadOnly);
+        }
+        match self.inner.write_at_once(at, data, durable) {
+            Ok(result) => Io::Ready(Some(result)),
+            Err(data) => self.run(|inner| async move { inner.write(at, data, durable).await }),
+        }
     }
 
     fn sync(&self) -> Io<()> {
@@ -342,6 +293,10 @@ impl BlockStore for FileStore {
 
 impl fmt::Debug for FileStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("FileStore").field("path", &self.inner.path).field("cache", &self.inner.cache).finish()
+        f.debug_struct("FileStore")
+            .field("path", &self.inner.path)
+            .field("cache", &self.inner.cache)
+            .field("engine", &self.inner.engine)
+            .finish()
     }
 }

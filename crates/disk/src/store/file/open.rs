@@ -13,6 +13,7 @@ use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, SeekFrom, StatxFlags};
 use rustix::io::Errno;
 
 use crate::store::Geometry;
+use crate::store::engine::Engine;
 use crate::store::size::Size;
 use crate::store::spec::{CacheMode, DEFAULT_BLOCK_SIZE};
 
@@ -21,8 +22,10 @@ use crate::store::spec::{CacheMode, DEFAULT_BLOCK_SIZE};
 pub struct FileOptions {
     /// Bytes; creates a sparse file if there is none (or an empty one). One that exists must have this size.
     pub size: Option<u64>,
-    /// `None`: write-back for files, direct for block devices.
+    /// `None`: what the engine needs, else write-back for files and direct for block devices.
     pub cache: Option<CacheMode>,
+    /// `None`: [`Engine::default_for`] the cache mode.
+    pub engine: Option<Engine>,
     /// `None`: thin if the medium can give space back.
     pub thin: Option<bool>,
     /// Logical block size in bytes: 512 to 4096. `None`: 512, or the sector of a direct medium if that is larger.
@@ -122,6 +125,18 @@ pub enum OpenError {
         /// What O_DIRECT asks for, in bytes.
         sector: u32,
     },
+    /// The engine and the cache mode do not go together.
+    #[error("{path} cannot be served with engine={engine} and cache={cache}: {instead}")]
+    Engine {
+        /// The path.
+        path: PathBuf,
+        /// The engine asked for.
+        engine: Engine,
+        /// The cache mode asked for.
+        cache: CacheMode,
+        /// What to write.
+        instead: &'static str,
+    },
     /// It was asked to be thin and cannot.
     #[error("{path} lies on a medium that cannot give space back: write thin=off")]
     NotThin {
@@ -165,6 +180,9 @@ pub(super) struct Medium {
     pub writable: bool,
     pub size: u64,
     pub cache: CacheMode,
+    pub engine: Engine,
+    /// It lies on a file system in memory: nothing ever waits for a medium.
+    pub in_memory: bool,
     pub block_size: u32,
     pub thin: bool,
     pub geometry: Geometry,
@@ -183,15 +201,17 @@ impl Medium {
         if create && (options.size.is_none() || options.read_only) {
             return Err(OpenError::Missing { path: path.to_owned() });
         }
-        let cache = options.cache.unwrap_or(match is_block_device {
-            true => CacheMode::Direct,
-            false => CacheMode::WriteBack,
-        });
+        let default = if is_block_device { CacheMode::Direct } else { CacheMode::WriteBack };
+        let cache = options.cache.unwrap_or_else(|| options.engine.map_or(default, |e| e.cache(default)));
+        let engine = options.engine.unwrap_or(Engine::default_for(cache));
+        if let Err(instead) = engine.fits(cache) {
+            return Err(OpenError::Engine { path: path.to_owned(), engine, cache, instead });
+        }
         let mut created = None;
         if create {
             created = Some(create_file(path, options.size.unwrap_or(0))?);
         }
-        let result = Self::open_existing(path, options, cache, is_block_device);
+        let result = Self::open_existing(path, options, (cache, engine), is_block_device);
         match (&result, created) {
             // Locked: somebody else found it between its making and our lock, and serves it now.
             (Err(OpenError::Locked { .. }), _) => {}
@@ -205,7 +225,7 @@ impl Medium {
     fn open_existing(
         path: &Path,
         options: &FileOptions,
-        cache: CacheMode,
+        (cache, engine): (CacheMode, Engine),
         is_block_device: bool,
     ) -> Result<Self, OpenError> {
         let system = |doing| move |source| OpenError::System { path: path.to_owned(), doing, source };
@@ -250,6 +270,7 @@ impl Medium {
         if options.thin == Some(true) && !can_be_thin {
             return Err(OpenError::NotThin { path: path.to_owned() });
         }
+        let in_memory = !is_block_device && is_in_memory(&data);
         Ok(Self {
             geometry: geometry(&data, &metadata, is_block_device, sector),
             data: ring::File::from_fd(data.into()).map_err(system("used"))?,
@@ -257,6 +278,8 @@ impl Medium {
             writable: !options.read_only,
             size,
             cache,
+            engine,
+            in_memory,
             block_size,
             thin: options.thin.unwrap_or(can_be_thin),
             memory_align,
@@ -415,6 +438,13 @@ fn block_size(path: &Path, asked: Option<u32>, sector: u32) -> Result<u32, OpenE
         None if sector > LARGEST => Err(OpenError::LargeSectors { path, sector }),
         None => Ok(sector.max(DEFAULT_BLOCK_SIZE)),
     }
+}
+
+/// Whether the file system keeps its files in memory alone.
+fn is_in_memory(file: &File) -> bool {
+    const TMPFS: i64 = 0x0102_1994;
+    const RAMFS: i64 = 0x8584_58f6;
+    rustix::fs::fstatfs(file).is_ok_and(|fs| fs.f_type == TMPFS as _ || fs.f_type == RAMFS as _)
 }
 
 /// Whether the file system can make holes: tried behind the end, where a hole changes nothing.

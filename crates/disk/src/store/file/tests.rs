@@ -1,6 +1,7 @@
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;
 
+use ring::{Buf, pool};
 use tempfile::TempDir;
 
 use super::*;
@@ -20,13 +21,20 @@ fn options(size: u64, cache: CacheMode) -> FileOptions {
     FileOptions { size: Some(size), cache: Some(cache), ..FileOptions::default() }
 }
 
-/// A new store of 1 MiB in each cache mode and on each file system that the machine has.
+/// Every engine in every cache mode that it can work in.
+fn each_way() -> impl Iterator<Item = (CacheMode, Engine)> {
+    let modes = [CacheMode::WriteBack, CacheMode::WriteThrough, CacheMode::Direct];
+    let ways = modes.into_iter().flat_map(|mode| Engine::ALL.map(|(engine, _)| (mode, engine)));
+    ways.filter(|(mode, engine)| engine.fits(*mode).is_ok())
+}
+
+/// A new store of 1 MiB for each cache mode and engine, on each file system that the machine has.
 fn each_store(test: impl Fn(FileStore, &Path)) {
     let directories = [Some(on_disk()), on_tmpfs()];
     for directory in directories.into_iter().flatten() {
-        for cache in [CacheMode::WriteBack, CacheMode::WriteThrough, CacheMode::Direct] {
-            let path = directory.path().join(cache.to_string());
-            match FileStore::open(&path, &options(1 << 20, cache)) {
+        for (cache, engine) in each_way() {
+            let path = directory.path().join(format!("{cache}-{engine}"));
+            match FileStore::open(&path, &FileOptions { engine: Some(engine), ..options(1 << 20, cache) }) {
                 Ok(store) => test(store, &path),
                 Err(OpenError::NoDirect { path }) => eprintln!("SKIPPED: no O_DIRECT at {}", path.display()),
                 Err(e) => panic!("{e}"),
@@ -63,9 +71,10 @@ fn what_was_written_is_read_back_in_every_mode() {
 #[test]
 fn transfers_longer_than_a_pool_buffer_arrive_whole() {
     let directory = on_disk();
-    for cache in [CacheMode::WriteBack, CacheMode::Direct] {
+    for (cache, engine) in each_way() {
+        let path = directory.path().join(format!("{cache}-{engine}"));
         let store =
-            FileStore::open(&directory.path().join(cache.to_string()), &options(8 << 20, cache)).unwrap();
+            FileStore::open(&path, &FileOptions { engine: Some(engine), ..options(8 << 20, cache) }).unwrap();
         run(async move {
             let data = pattern(3 * pool::MAX_ALLOC + 8192, 9);
             let whole: Buf = [vec![0; 3], data.clone()].concat().into();
@@ -265,5 +274,68 @@ fn data_lies_where_other_programs_expect_it() {
         let mut bytes = vec![0; 4096];
         fs::File::open(&path).unwrap().read_exact_at(&mut bytes, 8192).unwrap();
         assert_eq!(bytes, pattern(4096, 5));
+    });
+}
+
+#[test]
+fn an_engine_refuses_cache_modes_that_it_cannot_work_in_and_chooses_one_that_it_can() {
+    let directory = on_disk();
+    let path = directory.path().join("disk");
+    let open = |cache, engine| {
+        FileStore::open(&path, &FileOptions { size: Some(1 << 20), cache, engine, ..FileOptions::default() })
+    };
+    for (cache, engine, hint) in [
+        (CacheMode::Direct, Engine::Inline, "engine=uring"),
+        (CacheMode::WriteBack, Engine::Sync, "cache=writethrough"),
+        (CacheMode::Direct, Engine::Sync, "cache=writethrough"),
+    ] {
+        let message = open(Some(cache), Some(engine)).unwrap_err().to_string();
+        assert!(message.contains(hint), "{message}");
+        assert!(!path.exists(), "nothing was made");
+    }
+    for (cache, engine, works_as) in [
+        (None, Some(Engine::Sync), (CacheMode::WriteThrough, Engine::Sync)),
+        (None, Some(Engine::Threads), (CacheMode::WriteBack, Engine::Threads)),
+        (None, None, (CacheMode::WriteBack, Engine::default_for(CacheMode::WriteBack))),
+        (Some(CacheMode::Direct), None, (CacheMode::Direct, Engine::default_for(CacheMode::Direct))),
+    ] {
+        let store = open(cache, engine).unwrap();
+        assert_eq!((store.cache(), store.engine()), works_as);
+    }
+}
+
+#[test]
+fn many_operations_at_once_on_several_cores_all_arrive() {
+    each_store(|store, _| {
+        const BLOCK: usize = 4096;
+        let cores = ring::Cores::start(2, ring::Config::default()).unwrap();
+        let store = std::sync::Arc::new(store);
+        let (sender, results) = std::sync::mpsc::channel();
+        for (number, core) in cores.handles().iter().enumerate() {
+            let (store, sender) = (store.clone(), sender.clone());
+            core.run(move || async move {
+                let work = move |block: usize| {
+                    let store = store.clone();
+                    async move {
+                        let (at, data) = ((block * BLOCK) as u64, pattern(BLOCK, block as u8));
+                        for round in 0..4 {
+                            store.write(at, data.clone().into(), round == 3).await.unwrap();
+                            assert!(store.read(at, BLOCK).await.unwrap().to_vec() == data);
+                        }
+                    }
+                };
+                let running: Vec<_> = (0..64).map(|i| ring::spawn(work(2 * i + number))).collect();
+                for work in running {
+                    work.await.unwrap();
+                }
+                sender.send(()).unwrap();
+            })
+            .unwrap();
+        }
+        for _ in 0..2 {
+            results.recv_timeout(std::time::Duration::from_secs(60)).unwrap();
+        }
+        cores.stop();
+        cores.join().unwrap();
     });
 }

@@ -1,0 +1,195 @@
+//! How the engines read and write. What an engine can do at once is done here and now, with no future; the rest goes to
+//! the ring or to threads.
+//!
+//! What it must never do: call a write durable that its calls have not made so.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use ring::{Buf, Chain, Patience, pool};
+
+use super::{Engine, Inner};
+use crate::store::StoreError;
+use crate::store::spec::CacheMode;
+
+/// Up to this many dirty bytes, durable writes share flushes.
+const FLUSHED_TOGETHER: u64 = 16 << 20;
+
+/// What calls without patience were found not to work on this file system.
+#[derive(Debug, Default)]
+pub(super) struct Impatience {
+    reads_refused: AtomicBool,
+    writes_refused: AtomicBool,
+}
+
+/// Notes what an impatient call that failed says about all others. Whether it only had to wait.
+fn must_wait(error: &io::Error, refused: &AtomicBool) -> bool {
+    match error.raw_os_error() {
+        Some(libc::EAGAIN) => true,
+        Some(libc::EOPNOTSUPP | libc::EINVAL) => {
+            refused.store(true, Ordering::Relaxed);
+            true
+        }
+        _ => false,
+    }
+}
+
+impl Inner {
+    /// How long the connection's core may wait for a call of its own; `None` if it makes none.
+    fn patience(&self, refused: &AtomicBool) -> Option<Patience> {
+        match self.engine {
+            Engine::Sync => Some(Patience::Wait),
+            // Nothing that has to be waited for: there is no medium.
+            Engine::Inline if self.in_memory => Some(Patience::Wait),
+            Engine::Inline if !refused.load(Ordering::Relaxed) => Some(Patience::None),
+            _ => None,
+        }
+    }
+
+    /// Reads what needs no waiting, or what this engine waits for on the spot. `None` if it has to be [`Self::read`].
+    #[inline]
+    pub(super) fn read_at_once(&self, at: u64, len: usize) -> Option<Result<Chain, StoreError>> {
+        let patience = self.patience(&self.impatience.reads_refused)?;
+        let mut chain = Chain::new();
+        while chain.len() < len {
+            let (from, n) = (at + chain.len() as u64, pool::MAX_ALLOC.min(len - chain.len()));
+            let Some(mut buf) = pool::alloc(n) else { return Some(Err(StoreError::NoMemory)) };
+            match self.data.read_now(&mut buf, from, patience) {
+                Ok(read) if read == n => chain.push(buf.freeze()),
+                // The end of the file, or a call that was interrupted: whoever waits finds out which.
+                Ok(_) => return None,
+                Err(e) if must_wait(&e, &self.impatience.reads_refused) => return None,
+                Err(e) => return Some(Err(self.read_error(&e, from, n))),
+            }
+        }
+        Some(Ok(chain))
+    }
+
+    pub(super) async fn read(&self, at: u64, len: usize) -> Result<Chain, StoreError> {
+        let mut chain = Chain::new();
+        while chain.len() < len {
+            let piece = pool::MAX_ALLOC.min(len - chain.len());
+            chain.push(self.read_piece(at + chain.len() as u64, piece).await?);
+        }
+        Ok(chain)
+    }
+
+    async fn read_piece(&self, at: u64, len: usize) -> Result<Buf, StoreError> {
+        let buf = pool::alloc(len).ok_or(StoreError::NoMemory)?;
+        let (result, buf) = match self.engine {
+            Engine::Threads => self.data.read_on_thread(buf, at).await,
+            _ => self.data.read_at(buf, at).await,
+        };
+        match result {
+            Ok(n) if n == len => Ok(buf.freeze()),
+            // The file is shorter than it was.
+            Ok(_) => {
+                self.size_now();
+                Err(StoreError::OutOfRange)
+            }
+            Err(e) => Err(self.read_error(&e, at, len)),
+        }
+    }
+
+    /// A direct read may also call what is left of the last sector of a file that shrank an error.
+    #[cold]
+    fn read_error(&self, error: &io::Error, at: u64, len: usize) -> StoreError {
+        if self.size_now() < at + len as u64 { StoreError::OutOfRange } else { StoreError::from_io(error) }
+    }
+
+    /// Writes what needs no waiting, or what this engine waits for on the spot. Gives the data back that has to be
+    /// written by [`Self::write`] (again, from its start).
+    #[inline]
+    pub(super) fn write_at_once(
+        &self,
+        at: u64,
+        data: Chain,
+        durable: bool,
+    ) -> Result<Result<(), StoreError>, Chain> {
+        let refused = &self.impatience.writes_refused;
+        let Some(patience) = self.patience(refused) else { return Err(data) };
+        let by_itself = self.engine == Engine::Sync;
+        if durable && !by_itself && !self.in_memory {
+            return Err(data);
+        }
+        let mut rest = data.clone();
+        let mut to = at;
+        while !rest.is_empty() {
+            match self.data.write_now(&rest, to, by_itself, patience) {
+                Ok(0) => return Ok(Err(StoreError::Io(libc::EIO))),
+                Ok(n) => {
+                    self.wrote(n as u64, by_itself);
+                    to += n as u64;
+                    rest.advance(n.min(rest.len()));
+                }
+                Err(e) if must_wait(&e, refused) => return Err(data),
+                Err(e) => return Ok(Err(StoreError::from_io(&e))),
+            }
+        }
+        Ok(Ok(()))
+    }
+
+    /// Notes bytes that a later sync has to see to.
+    fn wrote(&self, bytes: u64, durable: bool) {
+        if !durable && !self.in_memory {
+            self.group.wrote(bytes);
+        }
+    }
+
+    pub(super) async fn write(&self, at: u64, data: Chain, durable: bool) -> Result<(), StoreError> {
+        let by_itself = durable && !self.flushes_together();
+        let len = data.len() as u64;
+        let result = if self.is_aligned(&data) {
+            self.write_piece(data, at, by_itself).await
+        } else {
+            self.write_copied(at, data, by_itself).await
+        };
+        if !by_itself {
+            self.group.wrote(len);
+        }
+        result?;
+        if durable && !by_itself { self.sync().await } else { Ok(()) }
+    }
+
+    async fn write_piece(&self, data: Chain, at: u64, durable: bool) -> Result<(), StoreError> {
+        let written = match self.engine {
+            // The kernel hands a buffered write of most file systems to a worker of its own, which costs more than ours.
+            Engine::Threads | Engine::Inline => self.data.write_on_thread(data, at, durable).await,
+            _ => self.data.write_at(data, at, durable).await,
+        };
+        written.map_err(|e| StoreError::from_io(&e))
+    }
+
+    /// How a durable write gets to the medium: by a flush that it shares with others, or by itself (RWF_DSYNC).
+    ///
+    /// Through the page cache the kernel runs one write to a file at a time, flush included, so that durable writes by
+    /// themselves wait for each other and hold up all others; sharing a flush is several times faster. But a flush
+    /// writes everything that is dirty: while that is a lot, a durable write had better care for itself. Direct writes
+    /// run side by side.
+    fn flushes_together(&self) -> bool {
+        self.cache != CacheMode::Direct
+            && self.engine != Engine::Sync
+            && self.group.dirty() <= FLUSHED_TOGETHER
+    }
+
+    /// Whether the kernel takes these buffers as they are.
+    fn is_aligned(&self, data: &Chain) -> bool {
+        let sector = self.geometry.block as usize;
+        self.memory_align == 1
+            || data.iter().all(|buf| buf.is_aligned(self.memory_align) && buf.len() % sector == 0)
+    }
+
+    async fn write_copied(&self, at: u64, mut data: Chain, durable: bool) -> Result<(), StoreError> {
+        let mut to = at;
+        while !data.is_empty() {
+            let piece = data.split_to(pool::MAX_ALLOC.min(data.len()));
+            let mut copy = pool::alloc(piece.len()).ok_or(StoreError::NoMemory)?;
+            piece.copy_to_slice(&mut copy);
+            drop(piece);
+            let len = copy.len() as u64;
+            self.write_piece(copy.freeze().into(), to, durable).await?;
+            to += len;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,176 @@
+//! Reads and writes of a [`File`] that are plain system calls: at once on the calling thread, or on the core's threads.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::file::{MOST_BYTES, fill_vectors};
+use super::{Call, Direction, File};
+use crate::buf::{BufMut, Chain, Destination};
+use crate::op::{Op, is_transient};
+use crate::pooled::PooledBox;
+use crate::shared::Local;
+
+/// What a call on the calling thread may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Patience {
+    /// Nothing that takes time: what the page cache does not have is `WouldBlock` (RWF_NOWAIT). Files whose system knows no
+    /// such calls are `Unsupported`.
+    None,
+    /// Wait for the medium, and the whole core with it.
+    Wait,
+}
+
+impl Patience {
+    const fn flags(self) -> i32 {
+        match self {
+            Self::None => libc::RWF_NOWAIT,
+            Self::Wait => 0,
+        }
+    }
+}
+
+/// What a call on a thread owns.
+struct Moving<T> {
+    vectors: SmallVec<[libc::iovec; 16]>,
+    data: T,
+    /// Keeps the file open until the call has ended.
+    _fd: Local<Arc<OwnedFd>>,
+}
+
+impl File {
+    /// Reads into `buf` from `at` on, at once. Returns how many bytes there were: fewer than asked for at the end of the
+    /// file, or where more would have taken time.
+    ///
+    /// # Errors
+    /// Those of preadv2(2); `WouldBlock` and `Unsupported` without patience.
+    #[inline]
+    pub fn read_now(&self, buf: &mut BufMut, at: u64, patience: Patience) -> io::Result<usize> {
+        let vector = libc::iovec { iov_base: buf.as_mut_ptr().cast(), iov_len: buf.len().min(MOST_BYTES) };
+        loop {
+            // SAFETY: the vector names the buffer's own bytes, which nobody else uses.
+            let rc = unsafe {
+                libc::preadv2(self.fd().as_raw_fd(), &raw const vector, 1, at as i64, patience.flags())
+            };
+            match usize::try_from(rc) {
+                Ok(n) => return Ok(n),
+                Err(_) => {
+                    let error = io::Error::last_os_error();
+                    if error.kind() != io::ErrorKind::Interrupted {
+                        return Err(error);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Writes `data` at `at`, at once, and as much of it as one call takes; with `durable` it is on the medium then.
+    /// Returns how many bytes were written.
+    ///
+    /// # Errors
+    /// Those of pwritev2(2); `WouldBlock` and `Unsupported` without patience.
+    #[inline]
+    pub fn write_now(&self, data: &Chain, at: u64, durable: bool, patience: Patience) -> io::Result<usize> {
+        let mut vectors = SmallVec::<[libc::iovec; 16]>::new();
+        fill_vectors(&mut vectors, data);
+        let flags = patience.flags() | if durable { libc::RWF_DSYNC } else { 0 };
+        loop {
+            // SAFETY: the vectors name the chain's bytes, which live while it is borrowed; they are only read.
+            let rc = unsafe {
+                libc::pwritev2(
+                    self.fd().as_raw_fd(),
+                    vectors.as_ptr(),
+                    vectors.len() as i32,
+                    at as i64,
+                    flags,
+                )
+            };
+            match usize::try_from(rc) {
+                Ok(n) => return Ok(n),
+                Err(_) => {
+                    let error = io::Error::last_os_error();
+                    if error.kind() != io::ErrorKind::Interrupted {
+                        return Err(error);
+                    }
+                }
+            }
+        }
+    }
+
+    /// [`Self::read_at`] by a blocking call on one of the core's threads.
+    pub async fn read_on_thread(&self, buf: BufMut, at: u64) -> (io::Result<usize>, BufMut) {
+        let mut destination = Destination::from(buf);
+        let mut done = 0;
+        let result = loop {
+            let (ptr, len) = destination.parts_mut();
+            if done == len {
+                break Ok(done);
+            }
+            let vector = libc::iovec {
+                iov_base: ptr.wrapping_add(done).cast(),
+                iov_len: (len - done).min(MOST_BYTES),
+            };
+            let mut vectors = SmallVec::new();
+            vectors.push(vector);
+            let (result, back) =
+                self.on_thread(Direction::Read, vectors, destination, at + done as u64, 0).await;
+            destination = back;
+            match result {
+                Ok(0) => break Ok(done),
+                Ok(n) => done += n,
+                Err(e) if is_transient(&e) => {}
+                Err(e) => break Err(e),
+            }
+        };
+        (result, destination.into_buf().expect("a buffer went in"))
+    }
+
+    /// [`Self::write_at`] by blocking calls on one of the core's threads.
+    pub async fn write_on_thread(&self, data: impl Into<Chain>, at: u64, durable: bool) -> io::Result<()> {
+        let mut data = data.into();
+        let flags = if durable { libc::RWF_DSYNC } else { 0 };
+        let mut at = at;
+        while !data.is_empty() {
+            let mut vectors = SmallVec::new();
+            fill_vectors(&mut vectors, &data);
+            let (result, mut back) = self.on_thread(Direction::Write, vectors, data, at, flags).await;
+            match result {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(n) => {
+                    back.advance(n.min(back.len()));
+                    at += n as u64;
+                }
+                Err(e) if is_transient(&e) => {}
+                Err(e) => return Err(e),
+            }
+            data = back;
+        }
+        Ok(())
+    }
+
+    /// One call. The vectors name memory that `data` owns and that does not move with it.
+    async fn on_thread<T: 'static>(
+        &self,
+        direction: Direction,
+        vectors: SmallVec<[libc::iovec; 16]>,
+        data: T,
+        at: u64,
+        flags: i32,
+    ) -> (io::Result<usize>, T) {
+        let moving = PooledBox::new(Moving { vectors, data, _fd: self.local_fd() });
+        let call = Call {
+            direction,
+            fd: self.fd().as_raw_fd(),
+            vectors: moving.vectors.as_ptr(),
+            count: moving.vectors.len() as i32,
+            at: at as i64,
+            flags,
+            user_data: 0,
+        };
+        // SAFETY: the call points to vectors in the box, and they to memory that its data owns; the box holds the file.
+        let (completion, moving) = unsafe { Op::start_call(call, moving) }.await;
+        (completion.count(), moving.into_inner().data)
+    }
+}
