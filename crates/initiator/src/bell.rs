@@ -43,11 +43,11 @@ impl Bell {
 
 /// Tasks that wait for room, in order.
 #[derive(Debug, Default)]
-pub(crate) struct Queue {
+pub(crate) struct Room {
     waiting: RefCell<VecDeque<Waker>>,
 }
 
-impl Queue {
+impl Room {
     pub fn wake_one(&self) {
         let first = self.waiting.borrow_mut().pop_front();
         if let Some(waker) = first {

@@ -45,6 +45,8 @@
 //! # }
 //! ```
 //!
+//! Very many commands: a [`Queue`] sends and collects them by the batch, and costs well under a microsecond for each.
+//!
 //! Mutual CHAP, digests and four connections:
 //!
 //! ```no_run
@@ -86,7 +88,7 @@ pub use discover::discover;
 pub use disk::Disk;
 pub use error::{Error, ScsiError};
 pub use options::Options;
-pub use session::{Command, MAX_READ, Response, Session, Ticket};
+pub use session::{Command, Completed, MAX_READ, Queue, Response, Session, Ticket, Transfer};
 pub use unit::Unit;
 pub use url::{Url, UrlError};
 

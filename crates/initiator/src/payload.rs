@@ -60,6 +60,8 @@ impl Sink<Data> for Out<'_> {
 pub(crate) enum Destination {
     /// The command reads nothing.
     Nothing,
+    /// Nobody wants the data.
+    Discard,
     /// As long as the read.
     Pool(BufMut),
     /// For more than the pool has in one piece; grows as data arrive.
@@ -70,7 +72,7 @@ impl Destination {
     /// The first `received` bytes.
     pub fn into_chain(self, received: usize) -> Chain {
         match self {
-            Destination::Nothing => Chain::new(),
+            Destination::Nothing | Destination::Discard => Chain::new(),
             Destination::Pool(mut buf) => {
                 buf.truncate(received);
                 buf.freeze().into()
@@ -83,10 +85,19 @@ impl Destination {
     }
 }
 
+impl Destination {
+    /// The pool's buffer, cut to the first `received` bytes.
+    pub fn into_buffer(self, received: usize) -> Option<BufMut> {
+        let Destination::Pool(mut buf) = self else { return None };
+        buf.truncate(received);
+        Some(buf)
+    }
+}
+
 impl Place<&[u8]> for Destination {
     fn place(&mut self, offset: usize, data: &[u8]) {
         match self {
-            Destination::Nothing => {}
+            Destination::Nothing | Destination::Discard => {}
             Destination::Pool(buf) => {
                 if let Some(part) = buf.get_mut(offset..offset + data.len()) {
                     part.copy_from_slice(data);

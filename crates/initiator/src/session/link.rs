@@ -145,6 +145,10 @@ impl Reader {
             }
         }
         core.ring_links();
+        if !core.ended.is_empty() {
+            inner.queue_bell.ring();
+            inner.room.wake_all();
+        }
         Ok(())
     }
 

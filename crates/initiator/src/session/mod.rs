@@ -3,6 +3,7 @@
 //! What the protocol demands is decided by [`iscsi::initiator`]; this owns sockets, time and waiting tasks.
 
 mod link;
+mod queue;
 mod state;
 mod supervise;
 mod ticket;
@@ -24,6 +25,7 @@ use crate::error::{Error, ScsiError};
 use crate::options::Options;
 use crate::payload::{Data, Destination};
 use crate::url::Url;
+pub use queue::{Completed, Queue, Transfer};
 use state::Inner;
 pub use ticket::Ticket;
 

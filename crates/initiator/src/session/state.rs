@@ -14,8 +14,9 @@ use ring::JoinHandle;
 use slab::Slab;
 
 use super::Response;
+use super::queue::{Completed, Queued};
 use super::ticket::Ticket;
-use crate::bell::{Bell, Queue};
+use crate::bell::{Bell, Room};
 use crate::dial::Portal;
 use crate::error::Error;
 use crate::options::Options;
@@ -26,13 +27,15 @@ use crate::payload::{Data, Destination};
 pub(super) enum Task {
     /// Somebody waits, or has ceased to, at this slot.
     Waited { slot: usize, destination: Destination },
+    /// A queue's, at this place of [`Core::queued`].
+    Queued { slot: usize, destination: Destination },
     /// The supervisor's ping.
     Ping,
 }
 
 impl Place<&[u8]> for Task {
     fn place(&mut self, offset: usize, data: &[u8]) {
-        if let Task::Waited { destination, .. } = self {
+        if let Task::Waited { destination, .. } | Task::Queued { destination, .. } = self {
             destination.place(offset, data);
         }
     }
@@ -77,6 +80,11 @@ pub(super) enum State {
 pub(super) struct Core {
     pub protocol: Protocol<Data, Task>,
     pub slots: Slab<Slot>,
+    /// Commands of the queue under way.
+    pub queued: Slab<Queued>,
+    /// Commands of the queue that have ended and were not collected.
+    pub ended: Vec<Completed>,
+    pub has_queue: bool,
     pub links: Vec<Link>,
     pub state: State,
     /// Counts the sessions: what an old connection's task reports must not hurt a new one.
@@ -95,20 +103,29 @@ pub(super) struct Inner {
     pub target: String,
     pub isid: Isid,
     pub core: RefCell<Core>,
-    pub room: Queue,
+    pub room: Room,
+    /// Rung when commands of the queue have ended, and when the session is over.
+    pub queue_bell: Bell,
     pub supervisor_bell: Bell,
 }
 
 /// CmdSN of the first command of every session.
 pub(super) const FIRST_CMD_SN: u32 = 1;
 
+fn depth(options: &Options) -> usize {
+    options.queue_depth.clamp(1, 32_768)
+}
+
 impl Inner {
     pub fn new(options: Options, chap: Option<Chap>, portal: Portal, target: String, isid: Isid) -> Self {
         // A few tags more than commands, for pings and logout.
-        let max_tasks = options.queue_depth.clamp(1, 32_768) + 8;
+        let max_tasks = depth(&options) + 8;
         let core = Core {
             protocol: Protocol::new(SessionConfig { max_tasks, first_cmd_sn: FIRST_CMD_SN }),
             slots: Slab::new(),
+            queued: Slab::new(),
+            ended: Vec::new(),
+            has_queue: false,
             links: Vec::new(),
             state: State::Up,
             generation: 0,
@@ -124,7 +141,8 @@ impl Inner {
             target,
             isid,
             core: RefCell::new(core),
-            room: Queue::default(),
+            room: Room::default(),
+            queue_bell: Bell::default(),
             supervisor_bell: Bell::default(),
         }
     }
@@ -132,8 +150,12 @@ impl Inner {
     /// Whether a command may be submitted, or will be refused for good.
     pub fn has_room(&self) -> bool {
         let core = self.core.borrow();
-        !matches!(core.state, State::Up | State::Down(_))
-            || core.protocol.len() < self.options.queue_depth.clamp(1, 32_768)
+        !matches!(core.state, State::Up | State::Down(_)) || core.protocol.len() < self.queue_depth()
+    }
+
+    /// Commands under way or waiting at most.
+    pub fn queue_depth(&self) -> usize {
+        depth(&self.options)
     }
 
     /// Whether commands are accepted.
@@ -168,7 +190,11 @@ impl Inner {
 
     /// A command ended.
     pub fn complete(&self, core: &mut Core, task: Task, completion: Completion) {
-        let Task::Waited { slot, destination } = task else { return };
+        let (slot, destination) = match task {
+            Task::Waited { slot, destination } => (slot, destination),
+            Task::Queued { slot, destination } => return core.end_queued(slot, destination, &completion),
+            Task::Ping => return,
+        };
         let answer = if completion.response == ResponseCode::CommandCompleted {
             Ok(Response {
                 status: completion.status,
@@ -199,8 +225,13 @@ impl Inner {
 
     /// A task ended without its answer.
     pub fn fail_task(&self, core: &mut Core, task: &Task, error: Error) {
-        if let Task::Waited { slot, .. } = task {
-            self.answer(core, *slot, Err(error));
+        match task {
+            Task::Waited { slot, .. } => self.answer(core, *slot, Err(error)),
+            Task::Queued { slot, .. } => {
+                core.fail_queued(*slot, error);
+                self.queue_bell.ring();
+            }
+            Task::Ping => {}
         }
     }
 
@@ -259,6 +290,19 @@ impl Inner {
                 self.answer(core, index, Err(error.clone()));
             }
         }
+        let mut tired = Vec::new();
+        for (index, queued) in &mut core.queued {
+            queued.replays = queued.replays.saturating_add(1);
+            if queued.replays > self.options.max_replays {
+                tired.push((index, queued.key));
+            }
+        }
+        for (index, key) in tired {
+            if core.protocol.forget(key).is_some() {
+                core.fail_queued(index, error.clone());
+            }
+        }
+        self.queue_bell.ring();
     }
 
     /// Ends the session for good.
@@ -281,6 +325,7 @@ impl Inner {
             self.fail_task(core, &task, error.clone());
         }
         self.room.wake_all();
+        self.queue_bell.ring();
         self.supervisor_bell.ring();
     }
 

@@ -70,6 +70,7 @@ impl Inner {
             core.alias = dialed.login.target_alias.clone();
             let now = ring::now();
             core.slots.iter_mut().for_each(|(_, slot)| slot.since = now);
+            core.queued.iter_mut().for_each(|(_, queued)| queued.since = now);
         }
         let on = core.protocol.connect(cid, &dialed.login);
         let generation = core.generation;
@@ -118,7 +119,10 @@ impl Inner {
             }
         }
         let limit = self.options.command_timeout;
-        if core.slots.iter().any(|(_, s)| s.answer.is_none() && now >= s.since + limit) {
+        let late = |since: Instant| now >= since + limit;
+        if core.slots.iter().any(|(_, s)| s.answer.is_none() && late(s.since))
+            || core.queued.iter().any(|(_, q)| late(q.since))
+        {
             dead = Some(Error::TimedOut("command"));
         }
         for on in ping {
