@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod bench;
 mod client;
 mod config;
 mod convert;
@@ -39,6 +40,7 @@ pub fn run() -> ExitCode {
         Command::Read(args) => client::read(&args),
         Command::Write(args) => client::write(&args),
         Command::Cp(args) => client::cp(&args),
+        Command::Bench(args) => bench::bench(&args),
         Command::Completions(args) => docs::completions(args.shell),
         Command::Man(args) => docs::man(&args.dir),
     };

@@ -1,5 +1,6 @@
 //! The command line as clap sees it. Man pages and completions are generated from it.
 
+mod bench;
 mod client;
 mod serve;
 pub mod url;
@@ -9,6 +10,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 
+pub use bench::{Bench, Pattern};
 pub use client::{Connect, Cp, Digest, Info, Ls, Place, Read, Transfer, Write};
 pub use serve::{Demo, Serve};
 
@@ -45,6 +47,7 @@ pub enum Command {
     Read(Read),
     Write(Write),
     Cp(Cp),
+    Bench(Box<Bench>),
     Completions(Completions),
     Man(Man),
 }
