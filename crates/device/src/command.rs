@@ -1,7 +1,6 @@
 //! One SCSI command on its way to a logical unit, and what came of it.
 
-use std::sync::Arc;
-
+use ring::Use;
 use scsi::{Sense, Status};
 use smallvec::SmallVec;
 
@@ -54,7 +53,7 @@ pub struct Command {
     /// Its task attribute. Ordering is the server's business; a unit may look.
     pub attribute: TaskAttribute,
     /// Whence it came: initiator port, target port and unit.
-    pub nexus: Arc<ItlNexus>,
+    pub nexus: Use<ItlNexus>,
     /// Bytes that the initiator is ready to send (its expected data-out length); 0 for none.
     pub data_out_len: u64,
     /// Bytes that the initiator has room for (its expected data-in length); 0 for none.

@@ -65,7 +65,7 @@ impl Initiator {
         let command = Command {
             cdb: Cdb::new(cdb).unwrap(),
             attribute: TaskAttribute::Simple,
-            nexus: self.nexus.clone(),
+            nexus: self.nexus.clone().into(),
             data_out_len: out.len() as u64,
             data_in_len: 64 << 20,
         };

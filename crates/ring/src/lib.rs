@@ -5,7 +5,8 @@
 
 //!
 //! - [`Buf`], [`BufMut`], [`Chain`], [`Region`], [`pool`]: bytes that operations own.
-//! - [`Runtime`], [`spawn`], [`Cores`]: an executor a thread, and threads pinned to cores.
+//! - [`Runtime`], [`spawn`], [`Cores`]: an executor a thread, and threads pinned to cores. [`Shared`], [`Use`]: what they share,
+//!   without writing to what they share.
 //! - [`TcpListener`], [`TcpStream`], [`Gather`], [`Scatter`]: sockets.
 //! - [`File`]: files and block devices.
 //! - [`sleep`], [`timeout`], [`now`]: time. [`blocking`]: system calls that the ring does not have. [`Signals`].
@@ -24,6 +25,7 @@ mod runtime;
 mod shared;
 mod signal;
 mod time;
+mod uses;
 
 pub use blocking::blocking;
 pub use buf::{Buf, BufMut, Bytes, Chain, Destination, OutOfRange, Region, RegionRange, pool};
@@ -35,3 +37,4 @@ pub use runtime::{Config, JoinError, JoinHandle, Runtime, available_cores, is_ru
 pub use shared::{Local, Shared};
 pub use signal::{Signal, Signals, survive_file_size_limit};
 pub use time::{Elapsed, Sleep, now, sleep, sleep_until, timeout};
+pub use uses::Use;

@@ -22,7 +22,7 @@ use ring::{Buf, Handle, TcpStream};
 
 use crate::Unit;
 use crate::grants::Grants;
-use crate::lun_map::Entry;
+use crate::lun_map::{Entry, LocalNexuses};
 use crate::mover::TcpMover;
 use crate::notify::Notify;
 use crate::order::Order;
@@ -169,6 +169,8 @@ pub(crate) struct Connection {
     pub shared: Arc<Shared>,
     pub session: Arc<Session>,
     inner: RefCell<Inner>,
+    /// Whence its commands come, by unit.
+    nexuses: LocalNexuses,
     /// Wakers of tasks that wait for data-out, by task slot.
     data_waits: RefCell<Vec<Option<Waker>>>,
     /// Commands that wait for others because of their task attributes.
@@ -234,6 +236,7 @@ impl Connection {
             shared,
             session,
             inner: RefCell::new(Inner { state, outbox: Outbox::default() }),
+            nexuses: LocalNexuses::default(),
             data_waits: RefCell::default(),
             order: RefCell::default(),
             sending: Cell::new(0),
@@ -409,7 +412,7 @@ impl Connection {
         let command = Command {
             cdb,
             attribute: router::attribute(scsi.attribute),
-            nexus: entry.nexus.clone(),
+            nexus: self.nexuses.of(entry),
             data_out_len: scsi.expected_out.into(),
             data_in_len: scsi.expected_in.into(),
         };

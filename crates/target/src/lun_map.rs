@@ -1,9 +1,11 @@
 //! Which units one initiator sees, and under which numbers (LUN masking).
 
+use std::cell::RefCell;
 use std::sync::Arc;
 
 use device::{ItlNexus, Nexus};
 use iscsi::pdu::Lun;
+use ring::Use;
 
 use crate::Unit;
 use crate::config::{Acl, TargetConfig};
@@ -64,5 +66,31 @@ impl LunMap {
     /// All of them, in the order of their numbers.
     pub fn iter(&self) -> impl Iterator<Item = &Entry> {
         self.entries.iter().flatten()
+    }
+}
+
+/// One connection's uses of its session's nexuses: commands count themselves here, and not where connections on other cores
+/// do.
+#[derive(Debug, Default)]
+pub(crate) struct LocalNexuses(RefCell<Vec<Option<Use<ItlNexus>>>>);
+
+impl LocalNexuses {
+    /// The nexus of `entry`, for one more command.
+    #[inline]
+    pub(crate) fn of(&self, entry: &Entry) -> Use<ItlNexus> {
+        let at = usize::from(entry.lun);
+        if let Some(Some(nexus)) = self.0.borrow().get(at) {
+            return nexus.clone();
+        }
+        self.add(at, entry)
+    }
+
+    #[cold]
+    fn add(&self, at: usize, entry: &Entry) -> Use<ItlNexus> {
+        let mut nexuses = self.0.borrow_mut();
+        if nexuses.len() <= at {
+            nexuses.resize(at + 1, None);
+        }
+        nexuses[at].insert(entry.nexus.clone().into()).clone()
     }
 }

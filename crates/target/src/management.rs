@@ -200,7 +200,7 @@ impl AbortTasks for Preemptor {
     fn abort(&self, nexus: Arc<ItlNexus>, except: &Command) -> Pin<Box<dyn Future<Output = ()>>> {
         let shared = self.0.upgrade();
         // The command that preempts is a task of its own nexus: it must not wait for its own end.
-        let own = Arc::ptr_eq(&nexus, &except.nexus);
+        let own = Arc::ptr_eq(&nexus, except.nexus.shared());
         Box::pin(async move {
             let Some(shared) = shared.filter(|_| !own) else { return };
             for session in shared.registry.all() {

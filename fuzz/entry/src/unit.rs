@@ -178,7 +178,7 @@ fn execute(
     let command = Command {
         cdb: cdb.clone(),
         attribute: TaskAttribute::Simple,
-        nexus: nexus.clone(),
+        nexus: nexus.clone().into(),
         data_out_len: out,
         data_in_len: room,
     };

@@ -153,7 +153,7 @@ impl DiskUnit {
         }
         // A unit that the initiator does not reach is as good as none.
         let nexus = if Arc::ptr_eq(&unit, self) {
-            command.nexus.clone()
+            command.nexus.shared().clone()
         } else {
             unit.nexus_of(&command.nexus).ok_or_else(unreachable)?
         };

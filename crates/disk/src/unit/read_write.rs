@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use device::{Command, DataMover, Execution, GetData, Lost, Outcome};
-use ring::{Chain, Pooled};
+use ring::{Chain, Pooled, Use};
 use scsi::Sense;
 use scsi::cdb::{Transfer, WriteAndVerify};
 
@@ -17,7 +17,7 @@ use crate::store::{Io, StoreError};
 
 /// A plain write's place in the unit's exclusion, for as long as its operation runs.
 struct Counted {
-    unit: Arc<DiskUnit>,
+    unit: Use<DiskUnit>,
     slot: usize,
 }
 
@@ -60,7 +60,7 @@ impl DiskUnit {
             Io::Ready(Some(Err(error))) => Execution::Done(mover, self.read_failed(error, range.lba)),
             io => {
                 let lba = range.lba;
-                let unit = self.clone();
+                let unit = Use::of(self);
                 Execution::Running(Pooled::new(async move {
                     match io.await {
                         Ok(chain) => {
@@ -82,7 +82,7 @@ impl DiskUnit {
         range: Range,
         outcome: Outcome,
     ) -> Execution<M> {
-        let unit = self.clone();
+        let unit = Use::of(self);
         Execution::Running(Pooled::new(async move {
             let result = match unit.flush(range.lba).await {
                 Ok(()) => unit.put_range(&mut mover, range).await,
@@ -98,7 +98,7 @@ impl DiskUnit {
         range: Range,
         outcome: Outcome,
     ) -> Execution<M> {
-        let unit = self.clone();
+        let unit = Use::of(self);
         Execution::Running(Pooled::new(async move {
             let result = unit.put_range(&mut mover, range).await;
             (mover, result.err().unwrap_or(outcome))
@@ -149,7 +149,7 @@ impl DiskUnit {
                 return self.write_data(mover, range, data, durable);
             }
         }
-        let unit = self.clone();
+        let unit = Use::of(self);
         Execution::Running(Pooled::new(async move {
             let result = unit.get_range(&mut mover, range, durable).await;
             (mover, result.err().unwrap_or(Outcome::wrote(range.bytes)))
@@ -166,7 +166,7 @@ impl DiskUnit {
         bytes: u64,
         durable: bool,
     ) -> Execution<M> {
-        let unit = self.clone();
+        let unit = Use::of(self);
         Execution::Running(Pooled::new(async move {
             let mut written = Outcome::wrote(range.bytes);
             if let Err(outcome) = unit.get_short(&mut mover, range, bytes, durable).await {
@@ -220,7 +220,7 @@ impl DiskUnit {
         let outcome = Outcome::wrote(range.bytes);
         let guard = self.exclusion.try_write().filter(|_| self.flags() & flag::SANITIZING == 0);
         let Some(guard) = guard else {
-            let unit = self.clone();
+            let unit = Use::of(self);
             return Execution::Running(Pooled::new(async move {
                 let result = unit.write_chain(range, data, durable).await;
                 (mover, result.err().map_or(outcome, Outcome::from))
@@ -230,7 +230,7 @@ impl DiskUnit {
             Io::Ready(Some(Ok(()))) => Execution::Done(mover, outcome),
             Io::Ready(Some(Err(error))) => Execution::Done(mover, self.write_failed(error, range.lba).into()),
             io => {
-                let counted = Counted { unit: self.clone(), slot: guard.into_slot() };
+                let counted = Counted { unit: Use::of(self), slot: guard.into_slot() };
                 Execution::Running(Pooled::new(async move {
                     let outcome = match io.await {
                         Ok(()) => outcome,

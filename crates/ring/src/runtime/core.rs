@@ -347,7 +347,7 @@ impl Core {
         crate::buf::pool::release_closed_regions();
         self.provided.borrow_mut().refill();
         if self.remote.may_sleep() {
-            let deadline = self.timers.borrow().next();
+            let deadline = self.timers.borrow().next().into_iter().chain(crate::uses::sweep()).min();
             let timeout = deadline.map(|at| at.saturating_duration_since(Instant::now()));
             self.must_enter(1, timeout);
         }

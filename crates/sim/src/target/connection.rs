@@ -220,7 +220,7 @@ impl Connection {
         let command = Command {
             cdb,
             attribute: device::TaskAttribute::Simple,
-            nexus: self.session.nexus.clone(),
+            nexus: self.session.nexus.clone().into(),
             data_out_len: scsi.expected_out.into(),
             data_in_len: scsi.expected_in.into(),
         };

@@ -158,7 +158,7 @@ impl Initiator {
         Command {
             cdb: Cdb::new(cdb).unwrap(),
             attribute: TaskAttribute::Simple,
-            nexus: self.nexus.clone(),
+            nexus: self.nexus.clone().into(),
             data_out_len: out,
             data_in_len: room,
         }
