@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use device::Nexus;
@@ -16,7 +16,7 @@ use iscsi::login::target::{
 };
 use iscsi::name;
 use iscsi::pdu::{Bhs, Isid, LoginStatus, Opcode};
-use iscsi::target::{CommandWindow, Window, inbound::WriteLimits};
+use iscsi::target::{CommandWindow, SharedWindow, Window, inbound::WriteLimits};
 use iscsi::text::LOGIN_SEGMENT_LEN;
 use ring::{Gather, Handle, TcpStream};
 use scsi::reservation::TransportId;
@@ -271,8 +271,8 @@ async fn place(
         if !session.join(member) {
             return Err(LoginStatus::TooManyConnections);
         }
-        let mut window = Window::Shared(window);
-        let placement = placement(session.tsih, &mut window);
+        let window = Window::Shared(window);
+        let placement = placement(session.tsih, &window);
         return Ok((Seat::new(session, id, shared.clone()), window, placement));
     }
     let target = outcome.target.as_deref().and_then(|name| shared.target(name)).cloned();
@@ -296,11 +296,10 @@ async fn place(
             None => LunMap::default(),
         };
         let depth = shared.limits.queue_depth;
-        let window = CommandWindow::new(outcome.cmd_sn, depth);
         let (own, common) = match outcome.params.max_connections {
-            0 | 1 => (Window::Own(Box::new(window)), None),
+            0 | 1 => (Window::Own(Box::new(CommandWindow::new(outcome.cmd_sn, depth))), None),
             _ => {
-                let common = Arc::new(Mutex::new(window));
+                let common = Arc::new(SharedWindow::new(outcome.cmd_sn, depth));
                 (Window::Shared(common.clone()), Some(common))
             }
         };
@@ -313,8 +312,7 @@ async fn place(
             params: outcome.params.clone(),
         };
         if let Some(session) = shared.registry.add(tsih, new, member.clone()) {
-            let mut own = own;
-            let placement = placement(tsih, &mut own);
+            let placement = placement(tsih, &own);
             return Ok((Seat::new(session, id, shared.clone()), own, placement));
         }
         // The old session's connection has just logged in and is not reached yet, or it is on its way out.
@@ -333,8 +331,9 @@ fn transport_id(initiator: &str, isid: Isid) -> Vec<u8> {
         .unwrap_or_default()
 }
 
-fn placement(tsih: u16, window: &mut Window) -> Placement {
-    window.with(|window| Placement { tsih, exp_cmd_sn: window.exp_cmd_sn(), max_cmd_sn: window.max_cmd_sn() })
+fn placement(tsih: u16, window: &Window) -> Placement {
+    let (exp_cmd_sn, max_cmd_sn) = window.numbers();
+    Placement { tsih, exp_cmd_sn, max_cmd_sn }
 }
 
 /// The state machine that a login ends in.

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use device::{Nexus, NexusId};
 use iscsi::keys::Params;
 use iscsi::pdu::Isid;
-use iscsi::target::{Cid, CommandWindow};
+use iscsi::target::{Cid, SharedWindow};
 
 use crate::Unit;
 use crate::connection::{self, ConnectionId, Remote};
@@ -31,7 +31,7 @@ pub(crate) struct Session {
     /// What it sees.
     pub luns: LunMap,
     /// The command window, when the session may have several connections.
-    pub window: Option<Arc<Mutex<CommandWindow>>>,
+    pub window: Option<Arc<SharedWindow>>,
     /// What its leading login negotiated.
     pub params: Params,
     members: Mutex<Members>,
@@ -131,7 +131,7 @@ pub(crate) struct NewSession {
     pub nexus: Arc<Nexus>,
     pub target: Option<Arc<Target>>,
     pub luns: LunMap,
-    pub window: Option<Arc<Mutex<CommandWindow>>>,
+    pub window: Option<Arc<SharedWindow>>,
     pub params: Params,
 }
 

@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::net::Shutdown;
 use std::rc::Rc;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use iscsi::chap::Secret;
@@ -15,7 +15,7 @@ use iscsi::keys::{Digest, Offer, Params};
 use iscsi::login::target::{Auth, Claim, Directory, Grant, Placement, Refusal, Reply, Step, TargetLogin};
 use iscsi::pdu::{AsyncEvent, LogoutResult, Opcode, TaskManagementResult};
 use iscsi::target::inbound::WriteLimits;
-use iscsi::target::{CommandWindow, Completion, Config, Connection, Event, ScsiCommand, Window};
+use iscsi::target::{Completion, Config, Connection, Event, ScsiCommand, SharedWindow, Window};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use ring::{Gather, ListenOptions, TcpListener, TcpStream};
@@ -50,7 +50,7 @@ impl Default for Faults {
 
 /// One session of the target.
 struct Nexus {
-    window: Arc<Mutex<CommandWindow>>,
+    window: Arc<SharedWindow>,
     params: Params,
     /// Whether the unit has yet to tell that the nexus is new.
     attention: bool,
@@ -254,7 +254,7 @@ fn place(
         state.nexuses.clear();
         let tsih = state.next_tsih;
         state.next_tsih += 1;
-        let window = Arc::new(Mutex::new(CommandWindow::new(outcome.cmd_sn, depth)));
+        let window = Arc::new(SharedWindow::new(outcome.cmd_sn, depth));
         state.nexuses.insert(tsih, Nexus { window, params: outcome.params.clone(), attention: true });
         tsih
     } else {
@@ -293,8 +293,8 @@ fn place(
         max_data_segment: p.max_recv_data_segment_length,
         max_ahs: 1020,
     };
-    let window = window.lock().unwrap();
-    (Placement { tsih, exp_cmd_sn: window.exp_cmd_sn(), max_cmd_sn: window.max_cmd_sn() }, id, cutter)
+    let (exp_cmd_sn, max_cmd_sn) = window.numbers();
+    (Placement { tsih, exp_cmd_sn, max_cmd_sn }, id, cutter)
 }
 
 fn take(state: &mut State, id: u32, event: Option<Event>) {

@@ -1,6 +1,6 @@
 //! The session against single PDUs, and against our own target's connections with a disk of memory behind them.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
@@ -14,7 +14,7 @@ use crate::pdu::{
     TaskManagementResult,
 };
 use crate::target::inbound::WriteLimits;
-use crate::target::{self, CommandWindow, Connection, Window};
+use crate::target::{self, Connection, SharedWindow, Window};
 
 fn established(params: Params) -> Established {
     Established {
@@ -417,7 +417,7 @@ struct Target {
 
 impl Target {
     fn new(params: &Params, connections: usize, depth: u32, disk: usize) -> Self {
-        let window = Arc::new(Mutex::new(CommandWindow::new(100, depth)));
+        let window = Arc::new(SharedWindow::new(100, depth));
         let now = Instant::now();
         let digests = (params.header_digest == Digest::Crc32c, params.data_digest == Digest::Crc32c);
         let make = |cid| {

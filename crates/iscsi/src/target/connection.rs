@@ -284,7 +284,7 @@ impl<P: Payload> Connection<P> {
             return self.deliver(work, true, sink);
         }
         let cid = self.cid;
-        match self.window.with(|window| window.receive(cmd_sn, cid)) {
+        match self.window.receive(cmd_sn, cid) {
             Admission::Deliver => {
                 let work = self.interpret(view, bhs, ahs, data, cmd_sn);
                 self.deliver(work, false, sink)
@@ -301,7 +301,7 @@ impl<P: Payload> Connection<P> {
     /// The next command that waited for its turn and has it now.
     pub fn next_held(&mut self, sink: &mut impl Sink<P>) -> Result<Option<Event>, Fatal> {
         while !self.held.is_empty() {
-            let exp = self.window.with(|window| window.exp_cmd_sn());
+            let exp = self.window.numbers().0;
             // Serial numbers wrap: the oldest is the one farthest behind ExpCmdSN.
             let oldest = self.held.keys().copied().filter(|cmd_sn| sn::lt(*cmd_sn, exp));
             let Some(cmd_sn) = oldest.reduce(|a, b| if sn::lt(b, a) { b } else { a }) else { break };
@@ -316,10 +316,7 @@ impl<P: Payload> Connection<P> {
 
     /// Connections of this session (others than this one, too) that hold commands whose turn has come.
     pub fn take_released(&mut self) -> Vec<Cid> {
-        match &mut self.window {
-            Window::Own(window) if !window.has_released() => Vec::new(),
-            window => window.with(|window| window.take_released()),
-        }
+        self.window.take_released()
     }
 
     fn interpret(&mut self, view: PduRef<'_>, bhs: &Bhs, ahs: &[u8], data: P, cmd_sn: u32) -> Work<P> {
@@ -484,7 +481,7 @@ impl<P: Payload> Connection<P> {
             }
             Work::Reject(reason, bhs) => {
                 if !immediate {
-                    self.window.with(|window| window.complete());
+                    self.window.complete();
                 }
                 self.reject(reason, &bhs, sink).map(|()| None)
             }
@@ -602,7 +599,7 @@ impl<P: Payload> Connection<P> {
         let cmd_sn = task.cmd_sn;
         if !task.immediate && self.held.remove(&cmd_sn).is_some() {
             self.tasks.remove(key);
-            self.window.with(|window| window.give_up(cmd_sn));
+            self.window.give_up(cmd_sn);
             return Abort::Ended;
         }
         if task.finished.is_none() {
@@ -615,19 +612,19 @@ impl<P: Payload> Connection<P> {
 
     /// The command numbered `cmd_sn` will not be run when it comes: ABORT TASK named it first. True if its place was open.
     pub fn skip(&mut self, cmd_sn: u32) -> bool {
-        self.window.with(|window| window.skip(cmd_sn))
+        self.window.skip(cmd_sn)
     }
 
     /// The next CmdSN that the session expects.
     pub fn exp_cmd_sn(&mut self) -> u32 {
-        self.window.with(|window| window.exp_cmd_sn())
+        self.window.numbers().0
     }
 
     /// The connection is gone: the places of the commands that it held are given up, so that the session's other connections
     /// go on.
     pub fn release_held(&mut self) {
         for cmd_sn in std::mem::take(&mut self.held).into_keys() {
-            self.window.with(|window| window.give_up(cmd_sn));
+            self.window.give_up(cmd_sn);
         }
     }
 
@@ -687,7 +684,7 @@ impl<P: Payload> Connection<P> {
         let task = self.tasks.remove(key)?;
         match task.immediate {
             true => self.immediate -= 1,
-            false => self.window.with(|window| window.complete()),
+            false => self.window.complete(),
         }
         Some(task)
     }

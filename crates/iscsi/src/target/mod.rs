@@ -9,6 +9,7 @@ mod connection;
 pub mod inbound;
 pub mod payload;
 mod respond;
+mod shared_window;
 mod tasks;
 pub mod window;
 
@@ -17,5 +18,6 @@ pub use connection::{
     TextExchange,
 };
 pub use payload::{Payload, Sink};
+pub use shared_window::SharedWindow;
 pub use tasks::{Task, TaskKey};
 pub use window::{Admission, Cid, CommandWindow, Window};

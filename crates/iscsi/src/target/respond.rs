@@ -28,7 +28,7 @@ macro_rules! number {
 impl<P: Payload> Connection<P> {
     /// ExpCmdSN and MaxCmdSN as they are now.
     fn numbers(&mut self) -> (u32, u32) {
-        self.window.with(|window| (window.exp_cmd_sn(), window.max_cmd_sn()))
+        self.window.numbers()
     }
 
     fn next_stat_sn(&mut self) -> u32 {
@@ -272,7 +272,7 @@ impl<P: Payload> Connection<P> {
     /// Gives back the place of a numbered PDU that is not a SCSI command.
     fn done_with(&mut self, immediate: bool) {
         if !immediate {
-            self.window.with(|window| window.complete());
+            self.window.complete();
         }
     }
 

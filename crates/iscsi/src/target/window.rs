@@ -2,11 +2,12 @@
 //!
 //! Owns ExpCmdSN and MaxCmdSN and nothing else. Connections keep the PDUs that arrive too early themselves; the window
 //! says when they may be delivered. A session of one connection owns its window; the connections of a larger one share
-//! it behind a mutex that is taken once for each PDU, never across I/O.
+//! a [`SharedWindow`].
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use super::shared_window::SharedWindow;
 use crate::sn;
 
 /// Which connection of a session: its CID (RFC 7143 §11.12.7).
@@ -119,28 +120,67 @@ impl CommandWindow {
     pub fn take_released(&mut self) -> Vec<Cid> {
         std::mem::take(&mut self.released)
     }
-
-    /// Whether [`Self::take_released`] has anything.
-    pub fn has_released(&self) -> bool {
-        !self.released.is_empty()
-    }
 }
 
 /// A window as a connection holds it.
 #[derive(Debug)]
 pub enum Window {
-    /// The session has one connection for ever (MaxConnections=1): no sharing, no lock.
+    /// The session has one connection for ever (MaxConnections=1): nothing is shared.
     Own(Box<CommandWindow>),
     /// Shared by the session's connections, on whatever cores they are.
-    Shared(Arc<Mutex<CommandWindow>>),
+    Shared(Arc<SharedWindow>),
 }
 
 impl Window {
-    /// Runs `f` on the window. Never call out of `f`.
-    pub fn with<T>(&mut self, f: impl FnOnce(&mut CommandWindow) -> T) -> T {
+    /// ExpCmdSN and MaxCmdSN.
+    #[inline]
+    pub fn numbers(&self) -> (u32, u32) {
         match self {
-            Self::Own(window) => f(window),
-            Self::Shared(window) => f(&mut window.lock().unwrap_or_else(PoisonError::into_inner)),
+            Self::Own(window) => (window.exp_cmd_sn(), window.max_cmd_sn()),
+            Self::Shared(window) => window.numbers(),
+        }
+    }
+
+    /// [`CommandWindow::receive`].
+    #[inline]
+    pub fn receive(&mut self, cmd_sn: u32, cid: Cid) -> Admission {
+        match self {
+            Self::Own(window) => window.receive(cmd_sn, cid),
+            Self::Shared(window) => window.receive(cmd_sn, cid),
+        }
+    }
+
+    /// [`CommandWindow::complete`].
+    #[inline]
+    pub fn complete(&mut self) {
+        match self {
+            Self::Own(window) => window.complete(),
+            Self::Shared(window) => window.complete(),
+        }
+    }
+
+    /// [`CommandWindow::skip`].
+    pub fn skip(&mut self, cmd_sn: u32) -> bool {
+        match self {
+            Self::Own(window) => window.skip(cmd_sn),
+            Self::Shared(window) => window.skip(cmd_sn),
+        }
+    }
+
+    /// [`CommandWindow::give_up`].
+    pub fn give_up(&mut self, cmd_sn: u32) {
+        match self {
+            Self::Own(window) => window.give_up(cmd_sn),
+            Self::Shared(window) => window.give_up(cmd_sn),
+        }
+    }
+
+    /// [`CommandWindow::take_released`].
+    #[inline]
+    pub fn take_released(&mut self) -> Vec<Cid> {
+        match self {
+            Self::Own(window) => window.take_released(),
+            Self::Shared(window) => window.take_released(),
         }
     }
 }
@@ -171,7 +211,7 @@ mod tests {
         assert_eq!(w.receive(u32::MAX, 1), Admission::Deliver);
         assert_eq!(w.exp_cmd_sn(), 2);
         assert_eq!(w.take_released(), vec![1, 2]);
-        assert!(!w.has_released());
+        assert!(w.take_released().is_empty());
     }
 
     #[test]

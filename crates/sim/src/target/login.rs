@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::rc::Rc;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use device::{ItlNexus, Nexus};
 use iscsi::chap::{ChapError, Credential, Secret};
@@ -13,7 +13,7 @@ use iscsi::login::target::{
 };
 use iscsi::pdu::{Bhs, LoginStatus};
 use iscsi::target::inbound::WriteLimits;
-use iscsi::target::{CommandWindow, Window};
+use iscsi::target::{CommandWindow, SharedWindow, Window};
 use scsi::reservation::TransportId;
 
 use super::connection::Connection;
@@ -111,7 +111,7 @@ async fn place(target: Rc<Target>, port: Rc<Port>, mut login: Box<TargetLogin>, 
         }
         return;
     }
-    let (session, mut window) = match placed {
+    let (session, window) = match placed {
         Ok(placed) => placed,
         Err(status) => {
             note!(target.trace, "target: link {} refused: {status}", port.link.0);
@@ -120,11 +120,8 @@ async fn place(target: Rc<Target>, port: Rc<Port>, mut login: Box<TargetLogin>, 
             return;
         }
     };
-    let placement = window.with(|window| Placement {
-        tsih: session.tsih,
-        exp_cmd_sn: window.exp_cmd_sn(),
-        max_cmd_sn: window.max_cmd_sn(),
-    });
+    let (exp_cmd_sn, max_cmd_sn) = window.numbers();
+    let placement = Placement { tsih: session.tsih, exp_cmd_sn, max_cmd_sn };
     queue(&port, login.accept(placement));
     let params = &outcome.params;
     let (header_digest, data_digest) =
@@ -198,11 +195,11 @@ async fn find(target: &Rc<Target>, outcome: &Outcome) -> Result<(Rc<Session>, Wi
         target_port: 1,
         target: NAME.to_owned(),
     });
-    let window = CommandWindow::new(outcome.cmd_sn, target.settings.queue_depth);
+    let depth = target.settings.queue_depth;
     let (own, common) = match outcome.params.max_connections {
-        0 | 1 => (Window::Own(Box::new(window)), None),
+        0 | 1 => (Window::Own(Box::new(CommandWindow::new(outcome.cmd_sn, depth))), None),
         _ => {
-            let common = Arc::new(Mutex::new(window));
+            let common = Arc::new(SharedWindow::new(outcome.cmd_sn, depth));
             (Window::Shared(common.clone()), Some(common))
         }
     };

@@ -2,13 +2,13 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use device::{ItlNexus, LogicalUnit, NexusId};
 use disk::unit::DiskUnit;
 use iscsi::keys::Params;
 use iscsi::pdu::Isid;
-use iscsi::target::CommandWindow;
+use iscsi::target::SharedWindow;
 
 use super::Target;
 use super::connection::Connection;
@@ -22,7 +22,7 @@ pub(super) struct Session {
     pub nexus: Arc<ItlNexus>,
     pub unit: Arc<DiskUnit>,
     /// When it may have several connections.
-    pub window: Option<Arc<Mutex<CommandWindow>>>,
+    pub window: Option<Arc<SharedWindow>>,
     pub params: Params,
     pub members: RefCell<Vec<Rc<Connection>>>,
     /// Connections that were let in and are not members yet.
