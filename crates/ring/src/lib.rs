@@ -24,6 +24,8 @@ mod pooled;
 mod runtime;
 mod shared;
 mod signal;
+#[cfg(feature = "testing")]
+pub mod testing;
 mod time;
 mod uses;
 

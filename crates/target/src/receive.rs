@@ -42,7 +42,8 @@ pub(crate) struct Receiver {
     cutter: Cutter,
     partial: Partial,
     early: Option<Buf>,
-    scatter: Scatter,
+    /// What a receive into place goes by; made for the first one.
+    scatter: Option<Scatter>,
 }
 
 impl Receiver {
@@ -52,7 +53,7 @@ impl Receiver {
             cutter,
             partial: Partial::Nothing,
             early: (!early.is_empty()).then(|| early.into()),
-            scatter: Scatter::new(),
+            scatter: None,
         }
     }
 
@@ -202,13 +203,14 @@ impl Receiver {
             return Ok(());
         };
         let rest = bytes.len() - filled;
-        self.scatter.push(Destination::from_offset(bytes, filled));
-        let (result, scatter) = stream.recv_into(std::mem::take(&mut self.scatter), rest).await;
-        self.scatter = scatter;
+        let mut scatter = self.scatter.take().unwrap_or_default();
+        scatter.push(Destination::from_offset(bytes, filled));
+        let (result, mut scatter) = stream.recv_into(scatter, rest).await;
         if result? < rest {
             return Err(End::HungUp);
         }
-        let bytes = self.scatter.take().into_iter().next().and_then(Destination::into_buf);
+        let bytes = scatter.take().into_iter().next().and_then(Destination::into_buf);
+        self.scatter = Some(scatter);
         let bytes = bytes.ok_or(End::NoBuffers)?;
         let filled = bytes.len();
         self.whole(Body { bhs, ahs, bytes, filled, data_len }, &mut handle)
