@@ -33,7 +33,9 @@ pub use blocking::blocking;
 pub use buf::{Buf, BufMut, Bytes, Chain, Destination, OutOfRange, Region, RegionRange, pool};
 pub use cores::{CoreGone, Cores, Handle, core_count, current_core};
 pub use fs::{File, OpenOptions, Patience};
-pub use net::{Destinations, Gather, Keepalive, ListenOptions, Scatter, TcpListener, TcpStream};
+pub use net::{
+    Destinations, Gather, Keepalive, Lender, Lent, ListenOptions, Scatter, TcpListener, TcpStream,
+};
 pub use pooled::Pooled;
 pub use runtime::{Config, JoinError, JoinHandle, Runtime, available_cores, is_running, spawn, yield_now};
 pub use shared::{Local, Shared};

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use common::{connect, listen, pair, pattern, recv, run, run_with, send};
 use ring::{
-    Buf, Config, Cores, Destination, Gather, ListenOptions, Region, Scatter, TcpListener, TcpStream, pool,
-    sleep, spawn, timeout,
+    Buf, Config, Cores, Destination, Gather, Lender, Lent, ListenOptions, Region, Scatter, TcpListener,
+    TcpStream, pool, sleep, spawn, timeout,
 };
 
 #[test]
@@ -528,5 +528,136 @@ fn listeners_of_one_address_share_its_connections() {
             seen[usize::from(recv(&connect(addr).await, 1).await[0])] += 1;
         }
         assert!(seen[1] > 10 && seen[2] > 10, "{seen:?}");
+    });
+}
+
+/// A gather of `blocks` blocks of 4 KiB of `region` from its start on, each after a header.
+fn blocks_of(region: &Region, blocks: usize) -> (Gather, Vec<u8>) {
+    let (mut gather, mut bytes) = (Gather::new(), Vec::new());
+    for block in 0..blocks {
+        let header = [block as u8; 48];
+        let payload = region.slice(block * 4096, 4096).unwrap();
+        bytes.extend_from_slice(&header);
+        bytes.extend_from_slice(&payload.to_vec());
+        gather.push_copy(&header);
+        gather.push_lent(payload);
+    }
+    (gather, bytes)
+}
+
+/// Lends everything, however often the socket is full.
+async fn lend(stream: &TcpStream, lender: &mut Lender, gather: &mut Gather) {
+    loop {
+        match stream.try_lend(lender, gather).unwrap() {
+            Lent::All => return,
+            Lent::Full => stream.writable().await.unwrap(),
+            Lent::Rest => panic!("not lent"),
+        }
+    }
+}
+
+#[test]
+fn what_is_lent_arrives_whole_and_in_order_through_full_sockets() {
+    run(async {
+        let (a, b) = pair().await;
+        a.set_send_buffer(64 << 10).unwrap();
+        let region = Region::new(8 << 20).unwrap();
+        region.write_from(0, &pattern(8 << 20)).unwrap();
+        // More than the socket holds, and not more than the headers have room for.
+        let (mut gather, expected) = blocks_of(&region, 120);
+        let reader = spawn(async move { recv(&b, 120 * 4144).await });
+        let mut lender = Lender::new();
+        lend(&a, &mut lender, &mut gather).await;
+        assert!(gather.is_empty() && !lender.is_midway());
+        assert!(reader.await.unwrap() == expected);
+    });
+}
+
+#[test]
+fn what_is_lent_outlives_its_region_and_its_lender() {
+    run(async {
+        let (a, b) = pair().await;
+        let region = Region::new(1 << 20).unwrap();
+        region.write_from(0, &pattern(1 << 20)).unwrap();
+        let (mut gather, expected) = blocks_of(&region, 16);
+        let mut lender = Lender::new();
+        lend(&a, &mut lender, &mut gather).await;
+        drop((lender, gather, region, a));
+        // Each core lets go of a closed region's pages when it next sleeps.
+        sleep(Duration::from_millis(20)).await;
+        assert!(recv(&b, expected.len()).await == expected);
+    });
+}
+
+#[test]
+fn headers_are_used_again_only_when_they_are_confirmed() {
+    run(async {
+        let (a, b) = pair().await;
+        let region = Region::new(1 << 20).unwrap();
+        let mut lender = Lender::new();
+        let mut mark = 0;
+        let mut lent = 0;
+        // Each gather of eight headers takes a page for them, until there is none.
+        let refused = loop {
+            let (mut gather, expected) = blocks_of(&region, 8);
+            match a.try_lend(&mut lender, &mut gather).unwrap() {
+                Lent::All => lent += 1,
+                Lent::Rest => break gather,
+                Lent::Full => a.writable().await.unwrap(),
+            }
+            assert!(lender.mark() > mark);
+            mark = lender.mark();
+            assert!(recv(&b, expected.len()).await == expected);
+        };
+        assert_eq!(lent, 16);
+        // A plain send takes what is left.
+        let len = refused.len();
+        a.send(refused).await.0.unwrap();
+        recv(&b, len).await;
+        lender.confirm(mark);
+        let (mut gather, expected) = blocks_of(&region, 8);
+        assert_eq!(a.try_lend(&mut lender, &mut gather).unwrap(), Lent::All);
+        assert!(recv(&b, expected.len()).await == expected);
+    });
+}
+
+#[test]
+fn little_and_what_is_not_a_regions_is_not_lent() {
+    run(async {
+        let (a, b) = pair().await;
+        let mut lender = Lender::new();
+        let region = Region::new(1 << 20).unwrap();
+        let (mut gather, _) = blocks_of(&region, 1);
+        assert_eq!(a.try_lend(&mut lender, &mut gather).unwrap(), Lent::Rest);
+        let mut gather = Gather::new();
+        gather.push_lent(pool::alloc(64 << 10).unwrap().freeze());
+        assert_eq!(a.try_lend(&mut lender, &mut gather).unwrap(), Lent::Rest);
+        assert_eq!(lender.mark(), 0);
+        send(&a, b"plain").await;
+        assert_eq!(recv(&b, 5).await, b"plain");
+    });
+}
+
+#[test]
+fn lending_to_a_peer_that_is_gone_is_an_error() {
+    run(async {
+        let (a, b) = pair().await;
+        b.reset();
+        let region = Region::new(1 << 20).unwrap();
+        let mut lender = Lender::new();
+        let failed = async {
+            loop {
+                let (mut gather, _) = blocks_of(&region, 16);
+                match a.try_lend(&mut lender, &mut gather) {
+                    Err(error) => break error,
+                    Ok(_) => sleep(Duration::from_millis(1)).await,
+                }
+            }
+        };
+        let error = timeout(Duration::from_secs(10), failed).await.unwrap();
+        assert!(
+            matches!(error.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe),
+            "{error}"
+        );
     });
 }

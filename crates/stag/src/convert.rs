@@ -46,6 +46,7 @@ pub fn server_config(config: Config) -> Result<server::ServerConfig, UnitError> 
         limits: limits(&config.limits),
         cores: config.cores.unwrap_or(0).into(),
         spin_us: config.spin_us.unwrap_or(SPIN_US),
+        zero_copy: config.zero_copy.unwrap_or(true),
         pool_bytes: usize::try_from(config.pool_bytes.unwrap_or(POOL_BYTES)).unwrap_or(usize::MAX),
     })
 }

@@ -133,6 +133,9 @@ fn joined(args: Serve) -> Result<Config, Exit> {
     }
     config.cores = args.cores.or(config.cores);
     config.spin_us = args.spin.or(config.spin_us);
+    if args.no_zero_copy {
+        config.zero_copy = Some(false);
+    }
     Ok(config)
 }
 

@@ -24,6 +24,8 @@ pub struct ServerConfig {
     pub cores: usize,
     /// How long a core looks for new work before it sleeps, µs. More makes lone commands faster and costs CPU while they come.
     pub spin_us: u32,
+    /// Whether a memory unit's read data may be sent by reference, its pages lent to the network, instead of copied.
+    pub zero_copy: bool,
     /// Pool memory for payload buffers, bytes a core.
     pub pool_bytes: usize,
 }

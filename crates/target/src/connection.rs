@@ -18,10 +18,11 @@ use iscsi::frame::Cutter;
 use iscsi::pdu::{AsyncEvent, Bhs, Lun, RESERVED_TAG, TaskAttribute};
 use iscsi::sn;
 use iscsi::target::{Abort, Completion, Event, Fatal, ScsiCommand, TaskKey};
-use ring::{Buf, Handle, TcpStream};
+use ring::{Buf, Gather, Handle, Lent, TcpStream};
 
 use crate::Unit;
 use crate::grants::Grants;
+use crate::loans::Loans;
 use crate::lun_map::{Entry, LocalNexuses};
 use crate::mover::TcpMover;
 use crate::notify::Notify;
@@ -171,6 +172,10 @@ pub(crate) struct Connection {
     inner: RefCell<Inner>,
     /// Whence its commands come, by unit.
     nexuses: LocalNexuses,
+    stream: TcpStream,
+    loans: RefCell<Loans>,
+    /// The status that the initiator expects next, as its last PDU said.
+    exp_stat_sn: Cell<u32>,
     /// Wakers of tasks that wait for data-out, by task slot.
     data_waits: RefCell<Vec<Option<Waker>>>,
     /// Commands that wait for others because of their task attributes.
@@ -227,16 +232,22 @@ impl Connection {
         cid: u16,
         shared: Arc<Shared>,
         session: Arc<Session>,
+        stream: TcpStream,
         state: iscsi::target::Connection<Segment>,
         negotiated: Negotiated,
     ) -> Rc<Self> {
+        let exp_stat_sn = state.stat_sn();
+        let outbox = Outbox { lend: shared.zero_copy, ..Outbox::default() };
         let connection = Rc::new(Self {
             id,
             cid,
             shared,
             session,
-            inner: RefCell::new(Inner { state, outbox: Outbox::default() }),
+            inner: RefCell::new(Inner { state, outbox }),
             nexuses: LocalNexuses::default(),
+            stream,
+            loans: RefCell::default(),
+            exp_stat_sn: Cell::new(exp_stat_sn),
             data_waits: RefCell::default(),
             order: RefCell::default(),
             sending: Cell::new(0),
@@ -256,15 +267,14 @@ impl Connection {
     }
 
     /// Runs the connection to its end. `early` is what came after the last login PDU.
-    pub(crate) async fn run(self: &Rc<Self>, stream: TcpStream, cutter: Cutter, early: Vec<u8>) -> End {
-        let stream = Rc::new(stream);
-        let sender = ring::spawn(self.clone().send_loop(stream.clone()));
+    pub(crate) async fn run(self: &Rc<Self>, cutter: Cutter, early: Vec<u8>) -> End {
+        let sender = ring::spawn(self.clone().send_loop());
         let pinger = ring::spawn(self.clone().ping_loop());
         if self.session.is_ending() {
             self.shut();
         }
         let mut end = {
-            let mut receiving = pin!(self.receive_loop(&stream, cutter, early));
+            let mut receiving = pin!(self.receive_loop(cutter, early));
             let mut stopped = pin!(self.stopped());
             poll_fn(|cx| match receiving.as_mut().poll(cx) {
                 Poll::Ready(end) => Poll::Ready(end),
@@ -286,7 +296,7 @@ impl Connection {
         if ring::timeout(LAST_WORDS, sender).await.is_err() {
             // The peer does not read, and its send would wait, with the socket and all that it sends, for as long as the peer
             // pleases. Without a socket to send to it fails; if there is none any more, it has.
-            let _ = stream.shutdown(Shutdown::Both);
+            let _ = self.stream.shutdown(Shutdown::Both);
         }
         self.lost.set(true);
         self.wake_all();
@@ -314,6 +324,9 @@ impl Connection {
     /// Takes in one PDU and does what it says.
     pub(crate) fn on_pdu(self: &Rc<Self>, bhs: &Bhs, ahs: &[u8], data: Buf) -> Result<(), End> {
         let now = ring::now();
+        if let Some(exp_stat_sn) = bhs.exp_stat_sn() {
+            self.exp_stat_sn.set(exp_stat_sn);
+        }
         let event = {
             let Inner { state, outbox } = &mut *self.inner.borrow_mut();
             state.handle(bhs, ahs, Segment(data), now, outbox)?
@@ -323,6 +336,25 @@ impl Connection {
         }
         self.start_all_waiting();
         self.deliver_held()
+    }
+
+    /// Sends all of `gather`.
+    async fn send(&self, mut gather: Gather) -> (std::io::Result<()>, Gather) {
+        loop {
+            let next_stat_sn = self.inner.borrow().state.stat_sn();
+            let sent =
+                self.loans.borrow_mut().send(&self.stream, &mut gather, next_stat_sn, self.exp_stat_sn.get());
+            match sent {
+                Ok(Lent::All) => return (Ok(()), gather),
+                Ok(Lent::Rest) => return self.stream.send(gather).await,
+                Ok(Lent::Full) => {
+                    if let Err(error) = self.stream.writable().await {
+                        return (Err(error), gather);
+                    }
+                }
+                Err(error) => return (Err(error), gather),
+            }
+        }
     }
 
     /// Delivers the commands whose turn has come, here and on the session's other connections.
@@ -363,6 +395,10 @@ impl Connection {
         match event {
             Event::Command(command) => {
                 let plain = command.attribute <= TaskAttribute::Simple.code();
+                if !plain {
+                    // Who asks for an order wants each read as it was in its turn, and not as it is when it arrives.
+                    self.inner.borrow_mut().outbox.lend = false;
+                }
                 let admitted = if plain && self.order.borrow().is_empty() {
                     Some(command)
                 } else {
@@ -485,7 +521,7 @@ impl Connection {
     ) -> T {
         let Inner { state, outbox } = &mut *self.inner.borrow_mut();
         let result = f(state, outbox);
-        if !outbox.0.is_empty() {
+        if !outbox.gather.is_empty() {
             self.to_send.notify();
         }
         result
@@ -508,7 +544,7 @@ impl Connection {
 
     /// Whether the send queue is short enough for more.
     pub(crate) fn has_room(&self) -> bool {
-        self.sending.get() + self.inner.borrow().outbox.0.len() < self.shared.limits.send_high_water
+        self.sending.get() + self.inner.borrow().outbox.gather.len() < self.shared.limits.send_high_water
     }
 
     /// Leaves a waker for the task's next data-out.
@@ -603,10 +639,10 @@ impl Connection {
     }
 
     /// Receives until the peer closes, breaks the protocol or is lost.
-    async fn receive_loop(self: &Rc<Self>, stream: &TcpStream, cutter: Cutter, early: Vec<u8>) -> End {
+    async fn receive_loop(self: &Rc<Self>, cutter: Cutter, early: Vec<u8>) -> End {
         let mut receiver = Receiver::new(cutter, early);
         loop {
-            let fed = receiver.feed(stream, |bhs, ahs, data| self.on_pdu(bhs, ahs, data)).await;
+            let fed = receiver.feed(&self.stream, |bhs, ahs, data| self.on_pdu(bhs, ahs, data)).await;
             if let Err(end) = fed {
                 return end;
             }
@@ -623,11 +659,11 @@ impl Connection {
     }
 
     /// Sends what is queued, one vectored send at a time, in order.
-    async fn send_loop(self: Rc<Self>, stream: Rc<TcpStream>) {
-        let mut spare = ring::Gather::new();
+    async fn send_loop(self: Rc<Self>) {
+        let mut spare = Gather::new();
         loop {
             let more = self.to_send.until(|| {
-                let empty = self.inner.borrow().outbox.0.is_empty();
+                let empty = self.inner.borrow().outbox.gather.is_empty();
                 match (empty, self.lost.get() || self.closing.get()) {
                     (_, _) if self.lost.get() => Some(false),
                     (false, _) => Some(true),
@@ -638,10 +674,10 @@ impl Connection {
             if !more.await {
                 break;
             }
-            let gather = std::mem::replace(&mut self.inner.borrow_mut().outbox.0, spare);
+            let gather = std::mem::replace(&mut self.inner.borrow_mut().outbox.gather, spare);
             self.sending.set(gather.len());
             let begun = ring::now();
-            let (result, gather) = stream.send(gather).await;
+            let (result, gather) = self.send(gather).await;
             self.sending.set(0);
             spare = gather;
             self.room.notify();
@@ -654,7 +690,7 @@ impl Connection {
             }
         }
         // The peer may be gone already.
-        let _ = stream.shutdown(Shutdown::Write);
+        let _ = self.stream.shutdown(Shutdown::Write);
     }
 
     /// Pings an initiator that is silent.

@@ -8,6 +8,7 @@
 pub mod config;
 mod connection;
 mod grants;
+mod loans;
 mod login;
 mod lun_map;
 mod management;

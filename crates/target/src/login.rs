@@ -339,9 +339,10 @@ fn placement(tsih: u16, window: &Window) -> Placement {
 /// The state machine that a login ends in.
 pub(crate) fn full_feature(
     logged_in: LoggedIn,
-    local: SocketAddr,
+    stream: TcpStream,
     shared: &Arc<Shared>,
-) -> (Rc<Connection>, Seat, Cutter, Vec<u8>) {
+) -> std::io::Result<(Rc<Connection>, Seat, Cutter, Vec<u8>)> {
+    let local = stream.local_addr()?;
     let LoggedIn { seat, outcome, stat_sn, window, early } = logged_in;
     let params = &outcome.params;
     let limits = &shared.limits;
@@ -370,6 +371,7 @@ pub(crate) fn full_feature(
     };
     let negotiated = text::Negotiated { params: outcome.params.clone(), local };
     let session = seat.session.clone();
-    let connection = Connection::new(seat.id, outcome.cid, shared.clone(), session, state, negotiated);
-    (connection, seat, cutter, early)
+    let connection =
+        Connection::new(seat.id, outcome.cid, shared.clone(), session, stream, state, negotiated);
+    Ok((connection, seat, cutter, early))
 }

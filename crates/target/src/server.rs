@@ -26,6 +26,7 @@ pub(crate) struct Shared {
     pub registry: Registry,
     pub limits: Limits,
     pub discovery_auth: Auth,
+    pub zero_copy: bool,
     portals: Vec<BoundPortal>,
     cores: Vec<CoreLoad>,
     connections: AtomicUsize,
@@ -131,6 +132,7 @@ impl Server {
             registry: Registry::default(),
             limits: config.limits,
             discovery_auth: config.discovery_auth,
+            zero_copy: config.zero_copy,
             portals: portals.clone(),
             cores: handles
                 .iter()
@@ -317,10 +319,11 @@ async fn serve(socket: std::os::fd::OwnedFd, peer: SocketAddr, group: u16, core:
         Ok(logged_in) => logged_in,
         Err(error) => return tracing::info!(%peer, %error, "no login"),
     };
-    let Ok(local) = stream.local_addr() else { return };
-    let (connection, seat, cutter, early) = login::full_feature(logged_in, local, shared);
+    let Ok((connection, seat, cutter, early)) = login::full_feature(logged_in, stream, shared) else {
+        return;
+    };
     let session = &seat.session;
-    let end = connection.run(stream, cutter, early).await;
+    let end = connection.run(cutter, early).await;
     // At ErrorRecoveryLevel 0 a connection that is lost takes its session along (RFC 7143 §7.1.4.1), with those that are
     // about to join it.
     if !matches!(end, End::Closed) {

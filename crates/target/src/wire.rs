@@ -43,14 +43,21 @@ impl Payload for Segment {
 
 /// What a connection has to send next.
 #[derive(Default)]
-pub(crate) struct Outbox(pub Gather);
+pub(crate) struct Outbox {
+    pub gather: Gather,
+    /// Whether units' memory may be sent by reference.
+    pub lend: bool,
+}
 
 impl Sink<Segment> for Outbox {
     fn bytes(&mut self, bytes: &[u8]) {
-        self.0.push_copy(bytes);
+        self.gather.push_copy(bytes);
     }
 
     fn payload(&mut self, payload: Segment) {
-        self.0.push(payload.0);
+        match self.lend {
+            true => self.gather.push_lent(payload.0),
+            false => self.gather.push(payload.0),
+        }
     }
 }

@@ -245,6 +245,11 @@ impl<P: Payload> Connection<P> {
         }
     }
 
+    /// The StatSN of the next PDU that takes one.
+    pub fn stat_sn(&self) -> u32 {
+        self.stat_sn
+    }
+
     /// Takes in one PDU: its header, its AHS and its data segment, cut and with digests checked. Afterwards ask
     /// [`Self::next_held`] until it gives nothing.
     pub fn handle(

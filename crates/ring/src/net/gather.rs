@@ -9,6 +9,10 @@ use crate::buf::{Buf, Chain};
 
 /// Stable bytes up to this many are copied by [`Gather::push`]: cheaper than a vector of their own.
 const COPIED: usize = 256;
+/// Less than this is not worth lending: the copy costs less than a page's way through a pipe.
+const LENT: usize = 2048;
+/// A gather is worth lending if it has this many bytes to lend, and not more than this to copy.
+const WORTH_LENDING: usize = 8 << 10;
 /// How many vectors one system call takes (UIO_MAXIOV).
 const MOST_VECTORS: usize = 1024;
 /// The most that one system call moves (MAX_RW_COUNT, less a page).
@@ -19,6 +23,8 @@ const LAST_ARENA: usize = 64 << 10;
 /// Collects bytes for one send: headers are copied into an arena of its own, payloads are kept alive until they have
 /// been sent. [`crate::TcpStream::send`] gives it back empty, its memory kept, so that using it again does not
 /// allocate.
+///
+/// While a part of it has been sent, more may be appended.
 #[derive(Default)]
 pub struct Gather(Box<Inner>);
 
@@ -26,20 +32,44 @@ struct Inner {
     /// Points into arenas, buffers and vectors; all of them stay where they are when this moves.
     header: libc::msghdr,
     vectors: Vec<libc::iovec>,
+    /// For each vector whether its memory may be lent.
+    lent: Vec<bool>,
+    /// Bytes of all vectors that may be lent.
+    lent_len: usize,
     /// The first vector that is not sent wholly.
     next: usize,
     /// Bytes not sent yet.
     len: usize,
+    /// Bytes of all vectors.
+    total: usize,
     buffers: Vec<Buf>,
     /// Filled one after the other and never moved; the last is the one in use.
     arenas: Vec<Vec<u8>>,
+}
+
+/// A piece of memory that is to be sent.
+#[derive(Clone, Copy)]
+pub(super) struct Piece {
+    pub vector: libc::iovec,
+    /// It may be lent instead of copied.
+    pub lent: bool,
 }
 
 impl Default for Inner {
     fn default() -> Self {
         // SAFETY: plain numbers and pointers, for which zeros are valid.
         let header = unsafe { std::mem::zeroed() };
-        Self { header, vectors: Vec::new(), next: 0, len: 0, buffers: Vec::new(), arenas: Vec::new() }
+        Self {
+            header,
+            vectors: Vec::new(),
+            lent: Vec::new(),
+            lent_len: 0,
+            next: 0,
+            len: 0,
+            total: 0,
+            buffers: Vec::new(),
+            arenas: Vec::new(),
+        }
     }
 }
 
@@ -78,8 +108,31 @@ impl Gather {
             }
         }
         let inner = &mut *self.0;
-        inner.append(buf.as_ptr().cast_mut(), buf.len());
+        inner.append(buf.as_ptr().cast_mut(), buf.len(), false);
         inner.buffers.push(buf);
+    }
+
+    /// Like [`Self::push`], and says that a region's memory may also be sent as it is when the peer gets it, which may be
+    /// after the send is over (see [`super::Lender`]).
+    pub fn push_lent(&mut self, buf: Buf) {
+        if !buf.is_region() || buf.len() < LENT {
+            return self.push(buf);
+        }
+        let inner = &mut *self.0;
+        inner.append(buf.as_ptr().cast_mut(), buf.len(), true);
+        inner.buffers.push(buf);
+    }
+
+    /// Whether what may be lent outweighs what has to be copied to lend it.
+    pub(super) fn is_worth_lending(&self) -> bool {
+        let copied = self.0.total - self.0.lent_len;
+        self.0.lent_len >= WORTH_LENDING && copied <= WORTH_LENDING.max(self.0.lent_len / 8)
+    }
+
+    /// The pieces that are not sent yet.
+    pub(super) fn pieces(&self) -> impl Iterator<Item = Piece> {
+        let (vectors, lent) = (&self.0.vectors[self.0.next..], &self.0.lent[self.0.next..]);
+        vectors.iter().zip(lent).map(|(&vector, &lent)| Piece { vector, lent })
     }
 
     /// Appends all buffers of `chain`.
@@ -93,7 +146,10 @@ impl Gather {
     pub fn clear(&mut self) {
         let inner = &mut *self.0;
         inner.vectors.clear();
+        inner.lent.clear();
         inner.next = 0;
+        inner.total = 0;
+        inner.lent_len = 0;
         inner.len = 0;
         inner.buffers.clear();
         // The last arena is the largest: enough for what was collected this time, in one piece.
@@ -156,22 +212,29 @@ impl Inner {
         // The pointer is taken from the whole vector, so that neighbours can be joined.
         let start = arena.len() - len;
         let ptr = arena.as_mut_ptr().wrapping_add(start);
-        self.append(ptr, len);
+        self.append(ptr, len, false);
     }
 
     /// Appends `len` bytes at `ptr`, to the last vector if they follow it.
-    fn append(&mut self, ptr: *mut u8, len: usize) {
+    fn append(&mut self, ptr: *mut u8, len: usize, lent: bool) {
         if len == 0 {
             return;
         }
         self.len += len;
-        if let Some(last) = self.vectors.last_mut() {
-            if last.iov_base.wrapping_byte_add(last.iov_len) == ptr.cast() {
-                last.iov_len += len;
-                return;
-            }
+        self.total += len;
+        self.lent_len += if lent { len } else { 0 };
+        // A vector that is sent already is not longer what it was.
+        let fresh = self.vectors.len() > self.next;
+        if let Some(last) = self.vectors.last_mut()
+            && fresh
+            && self.lent.last() == Some(&lent)
+            && last.iov_base.wrapping_byte_add(last.iov_len) == ptr.cast()
+        {
+            last.iov_len += len;
+            return;
         }
         self.vectors.push(libc::iovec { iov_base: ptr.cast(), iov_len: len });
+        self.lent.push(lent);
     }
 }
 

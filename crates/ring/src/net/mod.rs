@@ -2,12 +2,14 @@
 
 mod addr;
 mod gather;
+mod lend;
 mod listener;
 mod options;
 mod scatter;
 mod stream;
 
 pub use gather::Gather;
+pub use lend::{Lender, Lent};
 pub use listener::{ListenOptions, TcpListener};
 pub use options::Keepalive;
 pub(crate) use options::check;

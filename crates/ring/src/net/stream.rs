@@ -10,7 +10,7 @@ use io_uring::{opcode, squeue, types};
 
 use super::addr::RawAddr;
 use super::options::{self, Keepalive, check, set};
-use super::{Gather, Scatter};
+use super::{Gather, Lender, Lent, Scatter};
 use crate::buf::{Bytes, pool};
 use crate::op::{IGNORED, Op, RECV_BUFFER, is_transient};
 use crate::runtime::Core;
@@ -153,6 +153,21 @@ impl TcpStream {
         }
         gather.clear();
         (Ok(()), gather)
+    }
+
+    /// Sends what the socket takes at once of `gather`, by reference where that pays. What may be lent is what was given to
+    /// [`Gather::push_lent`]; no [`Self::send`] may be in flight. Errors are those of splice(2) but EAGAIN.
+    pub fn try_lend(&self, lender: &mut Lender, gather: &mut Gather) -> io::Result<Lent> {
+        lender.send(self.fd().as_fd(), gather)
+    }
+
+    /// Waits until the socket has room to send, or has failed.
+    pub async fn writable(&self) -> io::Result<()> {
+        let entry = opcode::PollAdd::new(self.raw(), libc::POLLOUT as u32).build();
+        // SAFETY: the entry points to nothing.
+        let op = unsafe { Op::start(entry, ()) };
+        let (completion, ()) = op.await;
+        completion.count().map(drop)
     }
 
     /// Ends one or both directions. Receives in flight end with no bytes, sends with EPIPE.

@@ -33,6 +33,9 @@ pub struct Serve {
     /// How long a core looks for new work before it sleeps, µs: more is faster for lone commands and costs CPU meanwhile
     #[arg(long, value_name = "µs")]
     pub spin: Option<u32>,
+    /// Copy read data into the socket, instead of lending a memory unit's pages to the network
+    #[arg(long)]
+    pub no_zero_copy: bool,
 }
 
 const OPTIONS: &str = "\

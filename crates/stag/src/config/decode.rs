@@ -28,6 +28,7 @@ pub fn document(document: &Spanned<DeTable<'_>>, place: &Place<'_>, problems: &m
     let mut config = Config {
         cores: given.int("cores", 0..1025, problems).map(|at| at.value as u16),
         spin_us: given.int("spin", 0..1_000_001, problems).map(|at| at.value as u32),
+        zero_copy: given.bool("zero-copy", problems),
         pool_bytes: given.size("pool", POOL, problems).map(|at| at.value),
         log: given.string("log", problems).and_then(|log| check_log(log, problems)),
         ..Config::default()

@@ -11,6 +11,8 @@ pub struct Config {
     pub cores: Option<u16>,
     /// Microseconds that a core looks for new work before it sleeps.
     pub spin_us: Option<u32>,
+    /// Whether read data may be sent by reference.
+    pub zero_copy: Option<bool>,
     /// Bytes of payload buffers a core.
     pub pool_bytes: Option<u64>,
     /// What to log, as `--log` takes it.

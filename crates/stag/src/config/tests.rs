@@ -76,6 +76,7 @@ fn the_example_mentions_every_key() {
     let others = [
         "cores",
         "spin",
+        "zero-copy",
         "pool",
         "log",
         "listen",

@@ -38,6 +38,7 @@ pub fn server(change: impl FnOnce(&mut ServerConfig)) -> Server {
         limits: Limits { login_timeout: Duration::from_secs(2), ..Limits::default() },
         cores: 2,
         spin_us: 0,
+        zero_copy: true,
         pool_bytes: 64 << 20,
     };
     change(&mut config);

@@ -1,0 +1,270 @@
+//! [`Lender`]: sends memory by reference. The socket's queue gets the pages themselves instead of copies of their bytes
+//! (vmsplice(2) into a pipe, splice(2) from there to the socket), and so does a peer on the same machine or the card.
+//!
+//! Nobody says when the kernel has done with such a page, so what is lent must either be allowed to change until the peer
+//! has it (a disk's blocks) or wait for the peer's word (headers, which [`Lender::confirm`] frees). It never copies
+//! payload, and never waits: what a socket has no room for is left to the caller.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ptr::NonNull;
+
+use super::Gather;
+use super::options::check;
+use crate::buf::{map_pages, unmap_pages};
+use crate::op::is_transient;
+
+/// Bytes of headers that may be on their way. Touched page by page, when first needed.
+const HEADER_SPACE: usize = 64 << 10;
+const PAGE: usize = 4096;
+/// Pages of one round, which are as many as a pipe holds and as the kernel gives to the socket in one call. More would leave
+/// the first of them in the socket, waiting to be joined with the rest, and the rest without room.
+const PAGES_A_ROUND: usize = 16;
+
+/// Bytes of headers that may share a page with those of the next round.
+const SHARED_PAGE: u64 = 256;
+
+/// What came of trying to send by reference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lent {
+    /// Everything was sent.
+    All,
+    /// The socket has no room: wait until it is writable, then go on with the same gather.
+    Full,
+    /// The rest is for a plain send.
+    Rest,
+}
+
+/// Sends gathers on one socket by reference. One that holds a part of a gather must be given the same gather next.
+#[derive(Default)]
+pub struct Lender {
+    pipe: Option<Pipe>,
+    headers: Option<Headers>,
+    /// Bytes of the gather that lie in the pipe.
+    in_pipe: usize,
+    /// The kernel or the limits on descriptors do not allow it.
+    unable: bool,
+}
+
+struct Pipe {
+    read: OwnedFd,
+    write: OwnedFd,
+}
+
+impl Lender {
+    /// One that has lent nothing.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// How far headers were lent so far; what [`Self::confirm`] takes once the peer has them all.
+    pub fn mark(&self) -> u64 {
+        self.headers.as_ref().map_or(0, |headers| headers.end)
+    }
+
+    /// The peer has received everything that was lent up to `mark`: its headers' memory is used again.
+    pub fn confirm(&mut self, mark: u64) {
+        if let Some(headers) = &mut self.headers {
+            headers.confirmed = headers.confirmed.max(mark.min(headers.end));
+        }
+    }
+
+    /// Whether a part of a gather is on its way, so that nothing else may be sent before its rest.
+    pub fn is_midway(&self) -> bool {
+        self.in_pipe > 0
+    }
+
+    /// Sends as much of `gather` as `socket` takes, which stays blocking for everybody else.
+    pub(super) fn send(&mut self, socket: BorrowedFd<'_>, gather: &mut Gather) -> io::Result<Lent> {
+        if !self.is_midway() && (self.unable || !gather.is_worth_lending()) {
+            return Ok(Lent::Rest);
+        }
+        let _nonblocking = NonBlocking::new(socket)?;
+        loop {
+            if !self.drain(socket, gather)? {
+                return Ok(Lent::Full);
+            }
+            if gather.is_empty() {
+                gather.clear();
+                return Ok(Lent::All);
+            }
+            if !self.fill(gather)? {
+                return Ok(Lent::Rest);
+            }
+        }
+    }
+
+    /// Moves what lies in the pipe to the socket. False if that has no room for all of it.
+    fn drain(&mut self, socket: BorrowedFd<'_>, gather: &mut Gather) -> io::Result<bool> {
+        let Some(pipe) = &self.pipe else { return Ok(true) };
+        while self.in_pipe > 0 {
+            let (from, to) = (pipe.read.as_raw_fd(), socket.as_raw_fd());
+            let (null, flags) = (std::ptr::null_mut(), libc::SPLICE_F_NONBLOCK);
+            // SAFETY: takes descriptors and numbers only.
+            let moved = unsafe { libc::splice(from, null, to, null, self.in_pipe, flags) };
+            match usize::try_from(moved) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(n) => {
+                    self.in_pipe -= n;
+                    gather.advance(n);
+                }
+                Err(_) => match io::Error::last_os_error() {
+                    e if e.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                    e if is_transient(&e) => {}
+                    e => return Err(e),
+                },
+            }
+        }
+        Ok(true)
+    }
+
+    /// Puts the next round of `gather` into the empty pipe. False if it has to be sent in another way.
+    fn fill(&mut self, gather: &Gather) -> io::Result<bool> {
+        let Some((pipe, headers)) = self.tools() else { return Ok(false) };
+        let mut vectors = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; PAGES_A_ROUND];
+        let (mut count, mut pages) = (0, 0);
+        headers.next_round();
+        for piece in gather.pieces() {
+            let mut vector = piece.vector;
+            if !piece.lent {
+                let Some(copy) = headers.copy(vector) else { break };
+                vector.iov_base = copy.as_ptr().cast();
+            }
+            let start = vector.iov_base as usize;
+            vectors[count] = vector;
+            count += 1;
+            pages += (start + vector.iov_len).div_ceil(PAGE) - start / PAGE;
+            // What the pipe has no room for stays for the next round.
+            if pages >= PAGES_A_ROUND || count == PAGES_A_ROUND {
+                break;
+            }
+        }
+        if count == 0 {
+            return Ok(false);
+        }
+        let flags = libc::SPLICE_F_NONBLOCK;
+        // SAFETY: the vectors point to memory that the gather keeps until it is sent, or to headers that stay until they are
+        // confirmed; the kernel takes references to the pages, which outlive their mapping.
+        let put = unsafe { libc::vmsplice(pipe.write.as_raw_fd(), vectors.as_ptr(), count, flags) };
+        match usize::try_from(put) {
+            Ok(n) if n > 0 => {
+                self.in_pipe = n;
+                Ok(true)
+            }
+            // Whatever it is, a plain send says it better.
+            _ => {
+                self.unable = true;
+                Ok(false)
+            }
+        }
+    }
+
+    /// The pipe and the memory for headers, made when first needed.
+    fn tools(&mut self) -> Option<(&Pipe, &mut Headers)> {
+        if self.pipe.is_none() || self.headers.is_none() {
+            let made = Pipe::new().and_then(|pipe| Ok((pipe, Headers::new()?)));
+            match made {
+                Ok((pipe, headers)) => (self.pipe, self.headers) = (Some(pipe), Some(headers)),
+                Err(error) => {
+                    tracing::warn!(%error, "sending by reference is not possible");
+                    self.unable = true;
+                }
+            }
+        }
+        self.pipe.as_ref().zip(self.headers.as_mut())
+    }
+}
+
+impl Pipe {
+    fn new() -> io::Result<Self> {
+        let mut fds = [0; 2];
+        // SAFETY: the kernel writes two descriptors, which are nobody else's.
+        unsafe {
+            check(libc::pipe2(fds.as_mut_ptr(), libc::O_CLOEXEC | libc::O_NONBLOCK))?;
+            Ok(Self { read: OwnedFd::from_raw_fd(fds[0]), write: OwnedFd::from_raw_fd(fds[1]) })
+        }
+    }
+}
+
+/// Makes a socket non-blocking for as long as it lives: splice(2) has no flag for that, and io_uring gives up on sockets
+/// that are so for good.
+struct NonBlocking<'a> {
+    socket: BorrowedFd<'a>,
+}
+
+impl<'a> NonBlocking<'a> {
+    fn new(socket: BorrowedFd<'a>) -> io::Result<Self> {
+        set_nonblocking(socket, true)?;
+        Ok(Self { socket })
+    }
+}
+
+impl Drop for NonBlocking<'_> {
+    fn drop(&mut self) {
+        let _ = set_nonblocking(self.socket, false);
+    }
+}
+
+fn set_nonblocking(socket: BorrowedFd<'_>, on: bool) -> io::Result<()> {
+    let mut on = libc::c_int::from(on);
+    // SAFETY: the kernel reads one number.
+    check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::FIONBIO, &raw mut on) }).map(drop)
+}
+
+/// A ring of memory for headers that are on their way. A page of its own for every round of many keeps the kernel's count of
+/// the page's users on one core at a time.
+struct Headers {
+    base: NonNull<u8>,
+    /// Positions that only grow; modulo the space they are offsets.
+    end: u64,
+    confirmed: u64,
+}
+
+impl Headers {
+    fn new() -> io::Result<Self> {
+        let base = map_pages(HEADER_SPACE)?;
+        // SAFETY: advice about the mapping just made. Huge pages would have one count of users for all headers.
+        unsafe { libc::madvise(base.as_ptr().cast(), HEADER_SPACE, libc::MADV_NOHUGEPAGE) };
+        Ok(Self { base, end: 0, confirmed: 0 })
+    }
+
+    /// Begins a round: on a new page, unless this one has few headers.
+    fn next_round(&mut self) {
+        if self.end % PAGE as u64 >= SHARED_PAGE {
+            self.end = self.end.next_multiple_of(PAGE as u64);
+        }
+    }
+
+    /// Copies the bytes of `vector`, unless there is no room until more is confirmed.
+    fn copy(&mut self, vector: libc::iovec) -> Option<NonNull<u8>> {
+        let space = HEADER_SPACE as u64;
+        let len = vector.iov_len as u64;
+        let mut start = self.end;
+        if start % space + len > space {
+            start = start.next_multiple_of(space);
+        }
+        if start + len > self.confirmed + space {
+            return None;
+        }
+        self.end = start + len;
+        // SAFETY: the offset and the length were just found to lie within the mapping; the source is the gather's.
+        unsafe {
+            let place = self.base.add((start % space) as usize);
+            std::ptr::copy_nonoverlapping(vector.iov_base.cast::<u8>(), place.as_ptr(), vector.iov_len);
+            Some(place)
+        }
+    }
+}
+
+impl std::fmt::Debug for Lender {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Lender({} bytes in its pipe)", self.in_pipe)
+    }
+}
+
+impl Drop for Headers {
+    fn drop(&mut self) {
+        // SAFETY: what was mapped. Pages that the socket still holds stay with it and are nobody else's.
+        unsafe { unmap_pages(self.base, HEADER_SPACE) };
+    }
+}
