@@ -148,7 +148,7 @@ def main():
         cargo_test()
     if names:
         if not os.environ.get("STAG_BIN"):
-            step("build of stag", ["cargo", "build", "-p", "stag"], 900, each_line=quiet_cargo)
+            step("build of stag and stag-load", ["cargo", "build", "-p", "stag", "-p", "stag-load"], 900, each_line=quiet_cargo)
         before = [name for name in names if name not in ("kernel", "linux", "kernel.linux")]
         if before:
             say(f"peers: {' '.join(before)}")

@@ -357,16 +357,14 @@ impl Client {
         let answer = if self.hello.read { BHS + self.hello.block } else { BHS };
         let from = Instant::now();
         while from.elapsed() < limit {
-            // Payload that would be discarded of iSCSI's is discarded here; there, headers are received between.
-            let (most, flags) = match self.hello.read && self.hello.block >= DISCARD {
-                true => (answer - self.partial, RecvFlags::TRUNC),
-                false => (self.buffer.len(), RecvFlags::empty()),
+            // Where payload of iSCSI's is discarded, it is here; there, headers are received between.
+            let flags = if self.hello.read && self.hello.block >= 2 * DISCARD {
+                RecvFlags::TRUNC
+            } else {
+                RecvFlags::empty()
             };
-            if self.buffer.len() < most {
-                self.buffer.resize(most, 0);
-            }
             self.calls += 1;
-            let got = match rustix::net::recv(&self.stream, &mut self.buffer[..most], flags) {
+            let got = match rustix::net::recv(&self.stream, &mut self.buffer[..], flags) {
                 Ok((_, 0)) => return Err(LoadError::Protocol("the floor closed the connection".into())),
                 Ok((_, got)) => got,
                 Err(Errno::INTR) => continue,

@@ -1,0 +1,374 @@
+"""The report: one list of blocks, written as Markdown, as one HTML file that needs no other, and as CSV."""
+
+import base64
+import csv
+import html
+import json
+import shutil
+import statistics
+import subprocess
+import sys
+
+from . import matrix, plot
+from .measure import near
+from .targets import NAMES
+
+ORDER = ["stag", "tgt", "istgt", "floor", "null"]
+
+
+def rate(value):
+    if value >= 999_500:
+        return f"{value / 1e6:.2f}M"
+    return f"{value / 1e3:.0f}K" if value >= 99_500 else f"{value / 1e3:.1f}K" if value >= 995 else f"{value:.0f}"
+
+
+def micros(value):
+    return f"{value:.2f}" if value < 100 else f"{value:,.0f}"
+
+
+class View:
+    """The results of one mode of the machine: the two cores share a cache (`near`) or do not."""
+
+    def __init__(self, results, is_near):
+        self.results, self.is_near = results, is_near
+        self.cells, self.unable = {}, {}
+        for entry in results["runs"]:
+            if "unable" in entry:
+                self.unable[entry["line"], entry["target"]] = entry["unable"]
+            elif near(entry["core_ns"]) == is_near:
+                self.cells.setdefault((entry["line"], entry["target"]), []).append(entry["run"])
+
+    def values(self, line, target, what):
+        return [run[what] for run in self.cells.get((line, target), []) if run.get(what) is not None]
+
+    def get(self, line, target, what):
+        values = self.values(line, target, what)
+        return statistics.median(values) if values else None
+
+    def sessions(self, target, what):
+        return self.results.get("sessions", {}).get(target, {}).get(what)
+
+    def idle(self, target):
+        return self.results.get("idle", {}).get(target)
+
+    @property
+    def targets(self):
+        found = {target for _, target in [*self.cells, *self.unable]}
+        return [name for name in ORDER if name in found]
+
+
+def views(results):
+    """The modes that there are runs of, the one with more of them first."""
+    found = [View(results, is_near) for is_near in (True, False)]
+    return sorted((view for view in found if view.cells), key=lambda view: -sum(map(len, view.cells.values())))
+
+
+def marks(results):
+    """Each mark judged by the runs on cores that share a cache, or, if it was not measured there, by the others."""
+    judged = []
+    found = sorted(views(results), key=lambda view: not view.is_near)
+    for mark in matrix.MARKS:
+        for view in found:
+            value = mark.value(view)
+            if value is not None:
+                judged.append({"words": mark.words, "aim": mark.aim, "unit": mark.unit, "most": mark.most, "reached": value,
+                               "met": mark.met(value), "floor": mark.floor(view) if mark.floor else "", "near": view.is_near})
+                break
+        else:
+            judged.append({"words": mark.words, "aim": mark.aim, "unit": mark.unit, "most": mark.most, "reached": None,
+                           "met": None, "floor": "", "near": None})
+    return judged
+
+
+def _amount(value, unit):
+    if unit == "IOPS":
+        return rate(value)
+    return f"{value:.2f} %" if unit == "%" else f"{value:.2f}{'×' if unit == '×' else ' ' + unit}"
+
+
+def _marks_table(results):
+    rows = []
+    for mark in marks(results):
+        sign = "≤" if mark["most"] else "≥"
+        if mark["reached"] is None:
+            reached, met, floor = "", "not measured", ""
+        else:
+            reached = _amount(mark["reached"], mark["unit"]) + ("" if mark["near"] else " (cores apart)")
+            met = "met" if mark["met"] else "**not met**"
+            floor = "" if mark["met"] else mark["floor"]
+        rows.append([mark["words"], f"{sign} {_amount(mark['aim'], mark['unit'])}", reached, met, floor])
+    return ["mark", "aim", "reached", "", "raw TCP in the same run, where it is not met"], rows
+
+
+class Notes:
+    """Footnotes: why a target has no figure."""
+
+    def __init__(self):
+        self.texts = []
+
+    def mark(self, text):
+        if text not in self.texts:
+            self.texts.append(text)
+        return f"– [{self.texts.index(text) + 1}]"
+
+
+def _cell(view, line, target, what, show, notes, wide=True):
+    values = view.values(line.key, target, what)
+    if not values:
+        if target == "floor" and not line.floor:
+            return ""
+        why = view.unable.get((line.key, target))
+        return notes.mark(f"{NAMES[target]}: {why}") if why else "–"
+    middle = show(statistics.median(values))
+    return middle if len(values) == 1 or not wide else f"{middle} ({show(min(values))}–{show(max(values))})"
+
+
+def _ratio(view, line, over, what="iops", digits=1):
+    ours, theirs = view.get(line.key, "stag", what), view.get(line.key, over, what)
+    return f"{ours / theirs:.{digits}f}×" if ours and theirs else ""
+
+
+def _lines(view, sweep):
+    have = {key for key, _ in [*view.cells, *view.unable]}
+    return [line for line in (matrix.sweep(False) if sweep else matrix.LINES) if line.key in have]
+
+
+def _speed_table(view, notes, sweep=False):
+    names = view.targets
+    peers = [name for name in names if name in ("tgt", "istgt")]
+    has_floor = "floor" in names
+    head = ["workload", *[NAMES[name] for name in names], *[f"Stag / {NAMES[name]}" for name in peers]]
+    head += ["Stag / raw TCP"] if has_floor else []
+    rows = []
+    for line in _lines(view, sweep):
+        row = [line.words, *[_cell(view, line, name, "iops", rate, notes) for name in names]]
+        row += [_ratio(view, line, name) for name in peers]
+        row += [_ratio(view, line, "floor", digits=2)] if has_floor else []
+        rows.append(row)
+    return head, rows
+
+
+def _cpu_table(view, notes, sweep=False):
+    names = view.targets
+    peers = [name for name in names if name in ("tgt", "istgt")]
+    has_floor = "floor" in names
+    head = ["workload", *[f"{NAMES[name]}" for name in names], *[f"{NAMES[name]} / Stag" for name in peers]]
+    head += ["× floor"] if has_floor else []
+    rows = []
+    for line in _lines(view, sweep):
+        row = [line.words]
+        for name in names:
+            text = _cell(view, line, name, "target_us", micros, notes)
+            busy = view.get(line.key, name, "target_busy")
+            row.append(f"{text}, {busy:.0f} %" if busy is not None and name != "floor" else text)
+        for name in peers:
+            ours, theirs = (view.get(line.key, who, "target_us") for who in ("stag", name))
+            row.append(f"{theirs / ours:.1f}×" if ours and theirs else "")
+        row += [_ratio(view, line, "floor", "target_us", 2)] if has_floor else []
+        rows.append(row)
+    return head, rows
+
+
+def _latency_table(view, notes):
+    names = view.targets
+    head = ["workload", *[f"{NAMES[name]}: p50, p99" for name in names]]
+    rows = []
+    for line in _lines(view, False):
+        row = [line.words]
+        for name in names:
+            p50 = _cell(view, line, name, "p50_us", micros, notes, wide=False)
+            p99 = view.get(line.key, name, "p99_us")
+            row.append(f"{p50}, {micros(p99)}" if p99 is not None else p50)
+        rows.append(row)
+    return head, rows
+
+
+def _client_table(view):
+    rows = []
+    for line in _lines(view, False):
+        ours, busy = view.get(line.key, "stag", "client_us"), view.get(line.key, "stag", "client_busy")
+        if ours is not None:
+            client = view.cells[line.key, "stag"][0]["client"]
+            second = [view.get(f"{line.key}:second", "stag", what) for what in ("iops", "client_us")]
+            second = f"{rate(second[0])}, {second[1]:.2f} µs" if second[0] else ""
+            rows.append([line.words, client, f"{micros(ours)} µs, {busy:.0f} %", rate(view.get(line.key, "stag", "iops")), second])
+    return ["workload", "client", "its CPU per I/O, busy", "IOPS", "the other client: IOPS, CPU per I/O"], rows
+
+
+def _idle_table(results, notes):
+    head = ["", "idle, % of a core", "idle sessions", "memory of each", "% of a core meanwhile", "logins a second",
+            "IOPS beside them, times alone"]
+    rows = []
+    for name in ORDER:
+        if name not in results.get("idle", {}) or name in ("floor", "null"):
+            continue
+        held = results.get("sessions", {}).get(name)
+        why = notes.mark(f"{NAMES[name]}, {results['options']['sessions']:,} idle sessions: {held['unable']}") if held and "unable" in held else ""
+        if held and "bytes_per_session" not in held:
+            cells = [why, "", "", "", ""]
+        elif held:
+            cells = [f"{held['count']:,} {why.removeprefix('– ')}".strip(), f"{held['bytes_per_session'] / 1024:.1f} KiB", f"{held['idle_percent']:.2f} %",
+                     f"{held['logins_per_second']:,.0f}",
+                     f"{held['slowdown']:.2f}× ({rate(held['iops_alone'])} → {rate(held['iops_beside'])})"]
+        else:
+            cells = [""] * 5
+        rows.append([NAMES[name], f"{results['idle'][name]:.2f} %", *cells])
+    return head, rows
+
+
+def _plots(view):
+    """File name -> (title, SVG)."""
+    machine = view.results["machine"]
+    found = {}
+    for pattern, what in (("sr", "read"), ("sw", "write")):
+        lines = [line for line in _lines(view, True) if line.pattern == pattern]
+        for key, words, y_words, log in (
+            ("iops", "IOPS", "I/Os a second", True),
+            ("cpu", "target CPU per I/O", "processor time of the target, µs per I/O", True),
+        ):
+            series = {}
+            for name in [name for name in view.targets if name != "null"]:
+                points = []
+                for line in lines:
+                    values = view.values(line.key, name, "iops" if key == "iops" else "target_us")
+                    if values:
+                        points.append((line.block, statistics.median(values), min(values), max(values)))
+                if points:
+                    series[name] = points
+            title = f"Sequential {what}s: {words}"
+            subtitle = (f"32 in flight, 16 from 256K on; one core for the target; {machine['cpu']},"
+                        f" Linux {machine['kernel'].split('-')[0]}")
+            if svg := plot.lines(title, subtitle, y_words, series, NAMES, log):
+                found[f"{key}-{what}.svg"] = (title, svg)
+    return found
+
+
+def _method(results):
+    machine, options = results["machine"], results["options"]
+    between = sorted(entry["core_ns"] for entry in results["runs"] if entry.get("core_ns") is not None)
+    where = (f"a cache line goes from one core to the other in {between[0]}–{between[-1]} ns (measured before and after each"
+             " line)" if between else "one core for both")
+    return [
+        f"{machine['cpu']}{' (virtual)' if machine['virtual'] else ''}, {machine['cores']} cores, {machine['memory_gib']} GiB,"
+        f" Linux {machine['kernel']}, {machine['date']}; {where}.",
+        "Mitigations: " + ("; ".join(f"{name}: {said}" for name, said in machine["mitigations"].items()) or "none needed") + ".",
+        "Versions: " + ", ".join(f"{name} {version}" for name, version in results["versions"].items() if version) + ".",
+        f"The target alone on core {options['target_core']}, the client alone on core {options['client_core']}"
+        + (", both before everything else (SCHED_FIFO)" if options["realtime"] else "")
+        + f"; loopback; {options['unit_mib']} MiB a target, Stag's in memory (`mem:`), tgt's and istgt's a file on tmpfs;"
+        f" {options['rounds']} rounds of {options['seconds']:g} s ({options['sweep_seconds']:g} s for the sweep), the targets in turn"
+        " within each line. Figures are medians, with the least and the most in parentheses.",
+        "“Raw TCP” is the floor: the same bytes (48 and the payload) over loopback with plain sockets and nothing of iSCSI, its"
+        " payload anywhere in 1 GiB; its processor time is without the time it waits awake, Stag's with it. It copies payload"
+        " into the socket, so that a target that need not can be below it.",
+    ]
+
+
+def blocks(results, plots):
+    """The report as ("heading", level, text), ("text", text), ("table", head, rows) and ("plot", file, title)."""
+    out = [("heading", 1, "Stag and its peers, side by side")]
+    out += [("text", text) for text in _method(results)]
+    found = views(results)
+    notes = Notes()
+    out += [("plot", name, title) for name, (title, _) in plots.items()]
+    out += [("heading", 2, "Marks"), ("table", *_marks_table(results))]
+    for number, view in enumerate(found):
+        if len(found) > 1:
+            share = "share a cache" if view.is_near else "do not share a cache"
+            out.append(("heading", 2, f"While the two cores {share}"))
+        level = 3 if len(found) > 1 else 2
+        out += [("heading", level, "I/Os a second"), ("table", *_speed_table(view, notes)),
+                ("heading", level, "Target CPU, µs per I/O, and how busy its core is"), ("table", *_cpu_table(view, notes)),
+                ("heading", level, "Latency, µs"), ("table", *_latency_table(view, notes))]
+        if _lines(view, True):
+            out += [("heading", level, "Block sizes: I/Os a second"), ("table", *_speed_table(view, notes, True)),
+                    ("heading", level, "Block sizes: target CPU, µs per I/O"), ("table", *_cpu_table(view, notes, True))]
+        out += [("heading", level, "The client, against Stag"), ("table", *_client_table(view))]
+    if results.get("idle"):
+        out += [("heading", 2, "Idle"), ("table", *_idle_table(results, notes))]
+    if results.get("kernel"):
+        out += [("heading", 2, "Inside the same virtual kernel: Stag and LIO")]
+        out += [("text", text) for text in results["kernel"].get("text", [])]
+        if results["kernel"].get("rows"):
+            out.append(("table", results["kernel"]["head"], results["kernel"]["rows"]))
+    if notes.texts:
+        out += [("heading", 2, "What a target could not do")]
+        out += [("text", f"[{number}] {text}") for number, text in enumerate(notes.texts, 1)]
+    return out
+
+
+def to_markdown(parts):
+    out = []
+    for kind, *rest in parts:
+        if kind == "heading":
+            out.append("#" * rest[0] + " " + rest[1])
+        elif kind == "text":
+            out.append(rest[0])
+        elif kind == "plot":
+            out.append(f"![{rest[1]}]({rest[0]})")
+        else:
+            head, rows = rest
+            table = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+            out.append("\n".join(table + ["| " + " | ".join(row) + " |" for row in rows]))
+    return "\n\n".join(out) + "\n"
+
+
+STYLE = """body{font:15px/1.5 system-ui,sans-serif;max-width:78rem;margin:2rem auto;padding:0 1rem;color:#222}
+table{border-collapse:collapse;font-size:13px;display:block;overflow-x:auto}td,th{border:1px solid #ddd;padding:.25rem .6rem;text-align:right;white-space:nowrap}
+td:first-child,th:first-child{text-align:left}th{background:#f5f5f5}img{max-width:100%;margin:.3rem}"""
+
+
+def to_html(parts, plots):
+    def inline(text):
+        text = html.escape(text, quote=False)
+        pieces = text.split("**")
+        text = "".join(f"<b>{piece}</b>" if n % 2 else piece for n, piece in enumerate(pieces))
+        pieces = text.split("`")
+        return "".join(f"<code>{piece}</code>" if n % 2 else piece for n, piece in enumerate(pieces))
+
+    out = ["<!doctype html>", '<html lang="en"><head><meta charset="utf-8">',
+           '<meta name="viewport" content="width=device-width">', "<title>Stag and its peers</title>",
+           f"<style>{STYLE}</style></head><body>"]
+    for kind, *rest in parts:
+        if kind == "heading":
+            out.append(f"<h{rest[0]}>{inline(rest[1])}</h{rest[0]}>")
+        elif kind == "text":
+            out.append(f"<p>{inline(rest[0])}</p>")
+        elif kind == "plot":
+            data = base64.b64encode(plots[rest[0]][1].encode()).decode()
+            out.append(f'<img alt="{html.escape(rest[1])}" src="data:image/svg+xml;base64,{data}">')
+        else:
+            head, rows = rest
+            out.append("<table><thead><tr>" + "".join(f"<th>{inline(cell)}</th>" for cell in head) + "</tr></thead><tbody>")
+            out += ["<tr>" + "".join(f"<td>{inline(cell)}</td>" for cell in row) + "</tr>" for row in rows]
+            out.append("</tbody></table>")
+    return "\n".join([*out, "</body></html>", ""])
+
+
+FIELDS = ["client", "ios", "iops", "mb_s", "p50_us", "p99_us", "max_us", "target_us", "target_busy", "client_us", "client_busy"]
+
+
+def write(results, out):
+    """Everything, into the folder `out`; the names of the files."""
+    (out / "results.json").write_text(json.dumps(results, indent=1) + "\n")
+    with open(out / "results.csv", "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["line", "target", "round", "core_ns", *FIELDS, "unable"])
+        for entry in results["runs"]:
+            run = entry.get("run", {})
+            writer.writerow([entry["line"], entry["target"], entry["round"], entry.get("core_ns"),
+                             *[run.get(field) for field in FIELDS], entry.get("unable", "")])
+    found = views(results)
+    # The plots show cores that share a cache, where that was measured for every point as much as the other.
+    shown = sorted(found, key=lambda view: (-len(_lines(view, True)), not view.is_near))
+    plots = _plots(shown[0]) if shown else {}
+    converter = shutil.which("rsvg-convert")
+    for name, (_, svg) in plots.items():
+        (out / name).write_text(svg)
+        if converter:
+            subprocess.run([converter, "--zoom", "1.6", "-o", out / name.replace(".svg", ".png"), out / name], check=True)
+    if plots and not converter:
+        print("bench/peers: no PNG: rsvg-convert is not installed (on Debian: apt-get install librsvg2-bin)", file=sys.stderr)
+    parts = blocks(results, plots)
+    (out / "report.md").write_text(to_markdown(parts))
+    (out / "report.html").write_text(to_html(parts, plots))
