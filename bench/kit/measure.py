@@ -90,7 +90,12 @@ def idle(all_running, seconds):
     start = time.monotonic()
     time.sleep(seconds)
     passed = time.monotonic() - start
-    return {running.name: 100 * (running.cpu_seconds() - before[running.name]) / passed for running in all_running}
+    used = {}
+    for running in all_running:
+        # A thread that ended meanwhile has taken its figure with it.
+        threads = running.cpu_seconds().items()
+        used[running.name] = 100 * sum(now - before[running.name].get(thread, 0) for thread, now in threads) / passed
+    return used
 
 
 @contextlib.contextmanager
@@ -109,7 +114,7 @@ def held(options, running, count):
     finally:
         child.stdin.close()
         try:
-            child.wait(30)
+            child.wait(5)
         except subprocess.TimeoutExpired:
             child.kill()
             child.wait()

@@ -40,12 +40,12 @@ class Running:
             raise Unable(f"{self.name} ended by itself with exit code {self.process.returncode}")
 
     def cpu_seconds(self):
-        """Processor time of all threads, in seconds."""
-        total = 0
+        """Processor time of each thread, in seconds."""
+        found = {}
         for thread in Path(f"/proc/{self.pid}/task").iterdir():
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-                total += int((thread / "schedstat").read_text().split()[0])
-        return total / 1e9
+                found[thread.name] = int((thread / "schedstat").read_text().split()[0]) / 1e9
+        return found
 
     def memory_bytes(self):
         """Memory that is its own: resident, without the pages that it shares with files."""
