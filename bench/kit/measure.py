@@ -49,6 +49,8 @@ def by_load(options, running, line, seconds):
     url = running.urls[line.unit]
     command = [options.load, "--target-pid", running.pid, "--warmup", options.warmup, url, line.pattern, line.block, line.depth,
                seconds, line.connections]
+    # At depth 1 it is the target's answer that is measured, not the client's wake-up.
+    command += ["--spin"] if line.depth == line.connections == 1 else []
     found = _client(options, command, seconds + options.warmup)
     if found["errors"]:
         raise Unable(f"{found['errors']} I/Os failed: {found.get('first_error')}")

@@ -284,7 +284,7 @@ pub fn run(args: &Args, portal: &str) -> Result<Report, LoadError> {
     let read = args.pattern.read_percent(0) == 100;
     let hello = Hello { block: args.block, depth: args.depth, read, random: args.pattern.random() };
     stream.write_all(&hello.to_bytes()).map_err(io("sending"))?;
-    let mut client = Client::new(stream, hello, args.receive);
+    let mut client = Client::new(stream, hello, args.receive, args.spin);
     client.request(usize::from(args.depth))?;
     client.until(Duration::from_secs_f64(args.warmup.clamp(0.0, 3600.0)))?;
     (client.tally, client.calls) = (Tally::default(), 0);
@@ -306,13 +306,14 @@ struct Client {
     sent_ns: Vec<u64>,
     next_sent: usize,
     next_done: usize,
+    spin: bool,
     clock: Instant,
     tally: Tally,
     calls: u64,
 }
 
 impl Client {
-    fn new(stream: TcpStream, hello: Hello, receive: usize) -> Self {
+    fn new(stream: TcpStream, hello: Hello, receive: usize, spin: bool) -> Self {
         let mut requests = Vec::new();
         let block = payload(hello.block);
         // Long payload is sent from one place again and again, as the iSCSI client does.
@@ -331,6 +332,7 @@ impl Client {
             sent_ns: vec![0; hello.depth.into()],
             next_sent: 0,
             next_done: 0,
+            spin,
             clock: Instant::now(),
             tally: Tally::default(),
             calls: 0,
@@ -363,11 +365,13 @@ impl Client {
             } else {
                 RecvFlags::empty()
             };
+            let flags = if self.spin { flags | RecvFlags::DONTWAIT } else { flags };
             self.calls += 1;
             let got = match rustix::net::recv(&self.stream, &mut self.buffer[..], flags) {
                 Ok((_, 0)) => return Err(LoadError::Protocol("the floor closed the connection".into())),
                 Ok((_, got)) => got,
                 Err(Errno::INTR) => continue,
+                Err(Errno::AGAIN) if self.spin => continue,
                 Err(errno) => return Err(LoadError::Io("receiving", errno.into())),
             };
             let whole = (self.partial + got) / answer;

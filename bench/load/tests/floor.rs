@@ -31,6 +31,7 @@ fn reads_of_every_size_are_answered_and_change_nothing() {
         let memory = floor(&[&words[..], &["0.1"]].concat());
         assert!(memory.iter().all(|byte| *byte == 0), "{words:?}");
     }
+    floor(&["rr", "4K", "1", "0.1", "--spin"]);
 }
 
 #[test]
