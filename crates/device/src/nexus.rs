@@ -51,8 +51,9 @@ impl Verdict {
 }
 
 /// An I_T_L nexus: an I_T nexus and one logical unit. The server keeps one per session and LUN and names it in every
-/// command; the unit keeps it too and writes its verdicts.
+/// command; the unit keeps it too and writes its verdicts. It is on cache lines of its own, which cores read for each command.
 #[derive(Debug)]
+#[repr(align(128))]
 pub struct ItlNexus {
     /// The I_T nexus.
     pub nexus: Arc<Nexus>,

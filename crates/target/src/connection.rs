@@ -17,7 +17,7 @@ use device::{Cdb, Command, Execution, Outcome};
 use iscsi::frame::Cutter;
 use iscsi::pdu::{AsyncEvent, Bhs, Lun, RESERVED_TAG, TaskAttribute};
 use iscsi::sn;
-use iscsi::target::{Abort, Completion, Event, Fatal, ScsiCommand, TaskKey};
+use iscsi::target::{Abort, Cid, Completion, Event, Fatal, ScsiCommand, TaskKey};
 use ring::{Buf, Gather, Handle, Lent, TcpStream};
 
 use crate::Unit;
@@ -170,6 +170,8 @@ pub(crate) struct Connection {
     pub shared: Arc<Shared>,
     pub session: Arc<Session>,
     inner: RefCell<Inner>,
+    /// Connections of its session that hold commands whose turn has come, and have not been told.
+    news: RefCell<Vec<Cid>>,
     /// Whence its commands come, by unit.
     nexuses: LocalNexuses,
     stream: TcpStream,
@@ -244,6 +246,7 @@ impl Connection {
             shared,
             session,
             inner: RefCell::new(Inner { state, outbox }),
+            news: RefCell::default(),
             nexuses: LocalNexuses::default(),
             stream,
             loans: RefCell::default(),
@@ -380,14 +383,27 @@ impl Connection {
         Ok(())
     }
 
-    fn tell_released(&self, released: &[u16]) {
-        if released.is_empty() {
-            return;
-        }
-        for member in self.session.connections() {
-            if member.remote.id != self.id && released.contains(&member.cid) {
-                member.remote.deliver_held();
+    /// Has the session's other connections deliver what this one has released for them: once all that is ready on this core
+    /// now has run, so that they are told once of what came together.
+    fn tell_released(self: &Rc<Self>, released: &[Cid]) {
+        let others = released.iter().filter(|cid| **cid != self.cid);
+        let mut news = self.news.borrow_mut();
+        let known = !news.is_empty();
+        others.for_each(|cid| {
+            if !news.contains(cid) {
+                news.push(*cid);
             }
+        });
+        if !known && !news.is_empty() {
+            let connection = self.clone();
+            ring::spawn(async move {
+                let news = std::mem::take(&mut *connection.news.borrow_mut());
+                for member in connection.session.connections() {
+                    if member.remote.id != connection.id && news.contains(&member.cid) {
+                        member.remote.deliver_held();
+                    }
+                }
+            });
         }
     }
 

@@ -10,8 +10,9 @@ use ring::Use;
 use crate::Unit;
 use crate::config::{Acl, TargetConfig};
 
-/// One unit as one session sees it.
+/// One unit as one session sees it. On a cache line of its own, which cores only read.
 #[derive(Debug)]
+#[repr(align(64))]
 pub struct Entry {
     /// Under which number.
     pub lun: u16,

@@ -18,7 +18,9 @@ use crate::lun_map::LunMap;
 use crate::node::Target;
 use crate::server::Shared;
 
-/// One session: an I_T nexus and its connections.
+/// One session: an I_T nexus and its connections. On cache lines of its own: all of its connections' cores read it for each
+/// command.
+#[repr(align(128))]
 pub(crate) struct Session {
     /// Target Session Identifying Handle, never 0.
     pub tsih: u16,

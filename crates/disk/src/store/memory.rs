@@ -26,6 +26,7 @@ pub struct MemoryStore {
     thin: bool,
 }
 
+#[repr(align(128))]
 struct Shared {
     region: Arc<Region>,
     map: Map,

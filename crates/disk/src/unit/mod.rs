@@ -68,7 +68,8 @@ struct State {
     modes: scsi::mode::Pages,
 }
 
-/// A disk.
+/// A disk. On cache lines of its own, which cores read for each command.
+#[repr(align(128))]
 pub struct DiskUnit {
     store: Arc<dyn BlockStore>,
     options: DiskOptions,

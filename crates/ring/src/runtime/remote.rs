@@ -35,7 +35,9 @@ struct Mail {
     messages: Option<Vec<Message>>,
 }
 
-/// A runtime's mailbox.
+/// A runtime's mailbox. Its flags change with every sleep, so no other runtime's are on their cache line (or its prefetched
+/// neighbour).
+#[repr(align(128))]
 pub(super) struct Remote {
     number: u16,
     mail: Mutex<Mail>,
