@@ -284,3 +284,67 @@ fn what_the_page_cache_has_is_there_at_once_and_the_end_of_a_file_is_short() {
         assert_eq!(file.read_now(&mut buf, 2 << 20, Patience::Wait).unwrap(), 0);
     });
 }
+
+#[test]
+fn a_mapped_file_shows_what_is_written_either_way_and_survives_being_cut_short() {
+    run(async {
+        let (dir, file) = create(1 << 20);
+        let region = match Region::of_file(&file, 1 << 20, true, true) {
+            Err(e) if e.kind() == io::ErrorKind::Unsupported => return,
+            other => other.unwrap(),
+        };
+        file.write_at(Buf::from(pattern(100_000)), 5000, false).await.unwrap();
+        let slice = region.slice(5000, 100_000).unwrap();
+        assert!(slice.is_region() && slice.is_lent() && slice.to_vec() == pattern(100_000));
+        assert!(!Region::of_file(&file, 4096, false, false).unwrap().slice(0, 4096).unwrap().is_lent());
+        region.write_from(200_001, &pattern(5000)).unwrap();
+        assert!(read(&file, 200_001, 5000).await == pattern(5000));
+        assert!(region.is_resident(5000, 100_000) && region.touch(5000, 100_000).is_ok());
+        assert_eq!(region.punch(0, 4096).unwrap_err().kind(), io::ErrorKind::Unsupported);
+
+        let path = dir.path().join("disk");
+        std::fs::OpenOptions::new().write(true).open(path).unwrap().set_len(65536).unwrap();
+        let mut bytes = vec![0; 8192];
+        for _ in 0..3 {
+            assert!(region.touch(65536, 1).is_err() && region.touch(61440, 8192).is_err());
+            assert!(region.touch(1000, 64_000).is_ok());
+            assert!(region.write_from(65536 - 10, &[1; 20]).is_err());
+            assert!(region.read_into(65536, &mut bytes).is_err());
+            assert!(region.slice(61440, 8192).unwrap().try_copy_to(&mut bytes).is_err());
+            assert!(region.slice(61440, 8192).unwrap().stable().is_none());
+            assert!(region.fill(70_000, 10, 1).is_err());
+        }
+        assert!(!region.is_resident(65536, 4096));
+        assert!(slice.slice(..60_000).to_vec() == pattern(100_000)[..60_000]);
+        // A file that grows again is there again.
+        file.set_len(1 << 20).await.unwrap();
+        region.write_from(500_000, &[7; 100]).unwrap();
+        assert_eq!(read(&file, 500_000, 100).await, [7; 100]);
+    });
+}
+
+#[test]
+fn a_bus_error_of_anything_else_still_ends_the_process() {
+    const CHILD: &str = "RING_TEST_BUS_ERROR";
+    if std::env::var_os(CHILD).is_some() {
+        let (_dir, file) = create(4096);
+        let _region = Region::of_file(&file, 4096, false, false).unwrap();
+        // Not within a copy, and from outside: nobody's but the process's own. Rust's own handler, which ours passes it on
+        // to, only takes itself away the first time, and counts on the access to be made again.
+        let me = std::process::id().to_string();
+        for _ in 0..2 {
+            let _ = std::process::Command::new("kill").args(["-BUS", &me]).status();
+        }
+        std::thread::sleep(Duration::from_secs(10));
+        return;
+    }
+    let child = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "a_bus_error_of_anything_else_still_ends_the_process", "-q"])
+        .env(CHILD, "1")
+        .output()
+        .unwrap();
+    if cfg!(target_arch = "x86_64") {
+        use std::os::unix::process::ExitStatusExt;
+        assert_eq!(child.status.signal(), Some(libc::SIGBUS), "{child:?}");
+    }
+}

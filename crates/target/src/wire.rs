@@ -19,14 +19,22 @@ impl Payload for Segment {
 
     fn with_digest(self) -> (Self, DigestBytes) {
         // A region's bytes may change between the digest and the send; what is digested must be what is sent.
+        let mut digest = Crc32c::new();
         let stable = match self.0.is_region() {
             false => self.0,
             true => match self.0.stable() {
                 Some(copy) => copy.into(),
-                None => self.0.to_vec().into(),
+                None => {
+                    let mut copy = vec![0; self.0.len()];
+                    if self.0.try_copy_to(&mut copy).is_err() {
+                        // A file was cut short under the read, which has been answered: a digest that is wrong tells the
+                        // initiator not to believe these bytes.
+                        digest.update(&[0]);
+                    }
+                    copy.into()
+                }
             },
         };
-        let mut digest = Crc32c::new();
         stable.for_each_slice(|bytes| digest.update(bytes));
         digest.pad(stable.len());
         (Self(stable), digest.finish())

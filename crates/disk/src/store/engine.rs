@@ -14,8 +14,12 @@ pub enum Engine {
     /// io_uring, one operation an I/O.
     Uring,
     /// A system call on the connection's core where that needs no waiting (what the page cache has; anything on a file
-    /// system in memory); for the rest io_uring reads, and a thread writes.
+    /// system in memory); the rest by io_uring.
     Inline,
+    /// What the page cache has is sent from a shared mapping of the file; the rest as [`Self::Inline`].
+    Mmap,
+    /// The same, and the socket gets the page cache's own pages: nothing is copied.
+    Sendpage,
     /// Blocking calls on threads of the core.
     Threads,
     /// Blocking calls on the connection's core, with every write durable before it ends (O_DSYNC). Always write-through.
@@ -24,9 +28,11 @@ pub enum Engine {
 
 impl Engine {
     /// All of them, with what each is.
-    pub const ALL: [(Self, &'static str); 4] = [
+    pub const ALL: [(Self, &'static str); 6] = [
         (Self::Uring, "io_uring"),
-        (Self::Inline, "at once what the page cache has, the rest by io_uring and threads"),
+        (Self::Inline, "at once what the page cache has, the rest by io_uring"),
+        (Self::Mmap, "what the page cache has from a mapping, the rest by io_uring"),
+        (Self::Sendpage, "the same, and nothing is copied on the way to the socket"),
         (Self::Threads, "blocking calls on threads"),
         (Self::Sync, "blocking calls on the connection's core, each write durable"),
     ];
@@ -36,6 +42,8 @@ impl Engine {
         match self {
             Self::Uring => "uring",
             Self::Inline => "inline",
+            Self::Mmap => "mmap",
+            Self::Sendpage => "sendpage",
             Self::Threads => "threads",
             Self::Sync => "sync",
         }
@@ -47,7 +55,9 @@ impl Engine {
     /// What to write.
     pub const fn fits(self, cache: CacheMode) -> Result<(), &'static str> {
         match (self, cache) {
-            (Self::Inline, CacheMode::Direct) => Err("write engine=uring, or leave cache out"),
+            (Self::Inline | Self::Mmap | Self::Sendpage, CacheMode::Direct) => {
+                Err("write engine=uring, or leave cache out")
+            }
             (Self::Sync, CacheMode::WriteBack | CacheMode::Direct) => {
                 Err("this engine makes every write durable; write cache=writethrough, or leave cache out")
             }

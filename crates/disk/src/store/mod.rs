@@ -153,6 +153,12 @@ pub trait BlockStore: Send + Sync + 'static {
     /// `Buf::stable` of it where the same bytes must be seen twice (a digest and the data it covers).
     fn read(&self, at: u64, len: usize) -> Io<Chain>;
 
+    /// Like [`Self::read`], for bytes that are only sent: they may be the medium's own memory, which shows what is written
+    /// later, and which only a send, `Buf::stable` or `Buf::try_copy_to` should look at (a file's can be cut short).
+    fn read_to_send(&self, at: u64, len: usize) -> Io<Chain> {
+        self.read(at, len)
+    }
+
     /// Writes `data` at `at`. With `durable`, it is on the medium when this resolves (FUA, or a write-through cache mode);
     /// without, it may sit in a volatile cache until [`Self::sync`]. A write that fails may have been done in part.
     fn write(&self, at: u64, data: Chain, durable: bool) -> Io<()>;
@@ -197,6 +203,9 @@ impl<S: BlockStore> BlockStore for ReadOnly<S> {
     }
     fn read(&self, at: u64, len: usize) -> Io<Chain> {
         self.0.read(at, len)
+    }
+    fn read_to_send(&self, at: u64, len: usize) -> Io<Chain> {
+        self.0.read_to_send(at, len)
     }
     fn write(&self, _at: u64, _data: Chain, _durable: bool) -> Io<()> {
         Io::err(StoreError::ReadOnly)

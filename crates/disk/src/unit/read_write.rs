@@ -52,7 +52,7 @@ impl DiskUnit {
         if len > CHUNK_BYTES as u64 {
             return self.read_in_chunks(mover, Range { bytes: len, ..range }, outcome);
         }
-        match self.store.read(range.at, len as usize) {
+        match self.store.read_to_send(range.at, len as usize) {
             Io::Ready(Some(Ok(chain))) => {
                 chain.into_iter().for_each(|buf| mover.put_data(buf));
                 Execution::Done(mover, outcome)
@@ -113,7 +113,7 @@ impl DiskUnit {
             let len = (range.bytes - done).min(CHUNK_BYTES as u64);
             let chain = self
                 .store
-                .read(range.at + done, len as usize)
+                .read_to_send(range.at + done, len as usize)
                 .await
                 .map_err(|error| self.read_failed(error, range.lba + (done >> self.block_shift)))?;
             chain.into_iter().for_each(|buf| mover.put_data(buf));

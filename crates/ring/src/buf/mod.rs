@@ -128,15 +128,35 @@ impl Buf {
         self.len = end - start;
     }
 
-    /// Copies all bytes to `dst`. Panics if the lengths differ.
+    /// Whether a socket may send this memory as it is when it leaves, after the send is over: a region's, unless it was
+    /// mapped otherwise.
+    pub fn is_lent(&self) -> bool {
+        // SAFETY: a `Buf` holds a reference on its header, so the header lives.
+        self.header.is_some_and(|h| unsafe { h.as_ref() }.mapping().is_some_and(|m| m.is_lent()))
+    }
+
+    /// Copies all bytes to `dst`. Panics if the lengths differ, or if these are a file's that are not there any more: see
+    /// [`Self::try_copy_to`].
     pub fn copy_to(&self, dst: &mut [u8]) {
+        self.try_copy_to(dst).expect("a file's pages are copied by those who can do without");
+    }
+
+    /// Copies all bytes to `dst`. Panics if the lengths differ.
+    ///
+    /// # Errors
+    /// When these are a file's ([`Region::of_file`]) and are not there any more; then `dst` has some of them.
+    pub fn try_copy_to(&self, dst: &mut [u8]) -> Result<(), OutOfRange> {
         assert_eq!(dst.len(), self.len, "lengths differ");
-        match self.as_slice() {
-            Some(bytes) => dst.copy_from_slice(bytes),
+        let all = match self.as_slice() {
+            Some(bytes) => {
+                dst.copy_from_slice(bytes);
+                true
+            }
             // SAFETY: `len` bytes are readable at `ptr` (the region is mapped while the header lives) and writable at
             // `dst`; they cannot overlap since nothing lends a `&mut` to a region's memory.
             None => unsafe { racy::copy(self.ptr.as_ptr(), dst.as_mut_ptr(), self.len) },
-        }
+        };
+        if all { Ok(()) } else { Err(OutOfRange) }
     }
 
     /// A copy on the heap.
@@ -157,20 +177,21 @@ impl Buf {
         while at < self.len {
             let n = piece.len().min(self.len - at);
             // SAFETY: as in `copy_to`, for the range `at..at+n`.
-            unsafe { racy::copy(self.ptr.as_ptr().add(at), piece.as_mut_ptr(), n) };
+            let all = unsafe { racy::copy(self.ptr.as_ptr().add(at), piece.as_mut_ptr(), n) };
+            assert!(all, "a file's pages are shown to those who can do without");
             f(&piece[..n]);
             at += n;
         }
     }
 
     /// These bytes in memory that nobody writes: the same ones, or for a region a copy in a pool buffer. `None` when
-    /// the pool is exhausted or a region's slice is longer than [`pool::MAX_ALLOC`].
+    /// the pool is exhausted, a region's slice is longer than [`pool::MAX_ALLOC`], or a file's bytes are not there any more.
     pub fn stable(&self) -> Option<Bytes> {
         if !self.is_region() {
             return Some(Bytes::from_stable(self.clone()));
         }
         let mut copy = pool::alloc(self.len)?;
-        self.copy_to(&mut copy);
+        self.try_copy_to(&mut copy).ok()?;
         Some(copy.freeze_bytes())
     }
 

@@ -1,26 +1,126 @@
-//! Copying memory that others may be writing at the same time.
+//! Copying memory that others may be writing at the same time, or that a file may stop standing behind.
 //!
 //! A plain copy of such memory is a data race, which Rust's memory model leaves undefined. These copies are made where
 //! the compiler cannot see them (one string instruction on x86-64) or through atomics, so that a race yields mixed bytes
 //! and nothing worse.
+//!
+//! A mapped file that is cut short, or whose medium fails, answers an access with SIGBUS. [`survive_bus_errors`] installs a
+//! handler that ends the copy at hand instead of the process: while a copy runs, its thread notes where to go on, and the
+//! handler goes there. A SIGBUS of anything else goes where it went before.
 
-/// Copies `len` bytes forwards. Either side may be written or read by others meanwhile.
+#[cfg(target_arch = "x86_64")]
+mod guard {
+    use std::cell::Cell;
+    use std::io;
+    use std::sync::{Mutex, OnceLock, PoisonError};
+
+    thread_local! {
+        /// Where the copy that runs on this thread goes on after a bus error; 0 while none runs.
+        pub(super) static RESUME: Cell<usize> = const { Cell::new(0) };
+    }
+
+    /// What SIGBUS did before.
+    static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
+
+    /// Runs on the thread that met the bus error, within the instruction that did.
+    extern "C" fn on_bus_error(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+        let resume = RESUME.get();
+        // SAFETY: the kernel passes valid pointers to both; the context is a `ucontext_t`, whose registers are what the
+        // thread goes on with when this returns. A code above 0 says that the signal is the kernel's, for this access.
+        unsafe {
+            if resume != 0 && (*info).si_code > 0 {
+                let context = context.cast::<libc::ucontext_t>();
+                (*context).uc_mcontext.gregs[libc::REG_RIP as usize] = resume as libc::greg_t;
+                return;
+            }
+        }
+        let Some(before) = BEFORE.get() else { return };
+        match before.sa_sigaction {
+            // Returns to the same access, which ends the process.
+            // SAFETY: an action that was in force before; sigaction may be called by a handler.
+            libc::SIG_DFL | libc::SIG_IGN => unsafe {
+                libc::sigaction(signal, before, std::ptr::null_mut());
+            },
+            handler if before.sa_flags & libc::SA_SIGINFO != 0 => {
+                type Handler = extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void);
+                // SAFETY: SA_SIGINFO says that it is a function of this type.
+                let handler = unsafe { std::mem::transmute::<usize, Handler>(handler) };
+                handler(signal, info, context);
+            }
+            handler => {
+                // SAFETY: without SA_SIGINFO it is a function of this type.
+                let handler = unsafe { std::mem::transmute::<usize, extern "C" fn(libc::c_int)>(handler) };
+                handler(signal);
+            }
+        }
+    }
+
+    pub(crate) fn survive_bus_errors() -> io::Result<()> {
+        static INSTALLING: Mutex<()> = Mutex::new(());
+        let _installing = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
+        if BEFORE.get().is_some() {
+            return Ok(());
+        }
+        // SAFETY: plain numbers, for which zeros are valid; both structures outlive the calls. The handler does nothing
+        // that a handler may not do: it reads a thread-local without a destructor and sets a register.
+        unsafe {
+            let mut before: libc::sigaction = std::mem::zeroed();
+            if libc::sigaction(libc::SIGBUS, std::ptr::null(), &raw mut before) != 0 {
+                return Err(io::Error::last_os_error());
+            }
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = on_bus_error as *const () as usize;
+            action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+            libc::sigemptyset(&raw mut action.sa_mask);
+            // Known before the handler can run.
+            let _ = BEFORE.set(before);
+            if libc::sigaction(libc::SIGBUS, &raw const action, std::ptr::null_mut()) != 0 {
+                return Err(io::Error::last_os_error());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// From now on a bus error within [`copy`] or [`fill`] ends that copy and nothing else.
+#[cfg(target_arch = "x86_64")]
+pub(crate) use guard::survive_bus_errors;
+
+/// `Unsupported`: here a bus error ends the process.
+#[cfg(not(target_arch = "x86_64"))]
+pub(crate) fn survive_bus_errors() -> std::io::Result<()> {
+    Err(std::io::ErrorKind::Unsupported.into())
+}
+
+/// Copies `len` bytes forwards. Either side may be written or read by others meanwhile. False if a bus error ended it
+/// after some of them.
 ///
 /// # Safety
 /// `src` is readable and `dst` writable for `len` bytes; the ranges do not overlap, or `dst` starts before `src`.
 #[inline]
-pub(crate) unsafe fn copy(src: *const u8, dst: *mut u8, len: usize) {
+#[must_use]
+pub(crate) unsafe fn copy(src: *const u8, dst: *mut u8, len: usize) -> bool {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: the caller vouches for both ranges; the direction flag is clear on entry by the ABI. The three registers
-    // are declared as changed, and memory is taken as clobbered since `nomem` is not given.
+    // SAFETY: the caller vouches for both ranges; the direction flag is clear on entry by the ABI. All registers that
+    // change are declared, and memory is taken as clobbered since `nomem` is not given. A bus error goes on at the label
+    // with the registers as they were in the middle of the copy: then some of `rcx` is left.
     unsafe {
+        let left: usize;
+        let resume = guard::RESUME.with(std::cell::Cell::as_ptr);
         std::arch::asm!(
+            "lea {after}, [rip + 2f]",
+            "mov qword ptr [{resume}], {after}",
             "rep movsb",
-            inout("rcx") len => _,
+            "2:",
+            "mov qword ptr [{resume}], 0",
+            resume = in(reg) resume,
+            after = out(reg) _,
+            inout("rcx") len => left,
             inout("rsi") src => _,
             inout("rdi") dst => _,
             options(nostack, preserves_flags)
         );
+        left == 0
     }
     #[cfg(not(target_arch = "x86_64"))]
     // SAFETY: the caller vouches for both ranges; words are only used where both pointers are aligned for them.
@@ -45,25 +145,36 @@ pub(crate) unsafe fn copy(src: *const u8, dst: *mut u8, len: usize) {
                 .store(AtomicU8::from_ptr(src.add(i).cast_mut()).load(Relaxed), Relaxed);
             i += 1;
         }
+        true
     }
 }
 
-/// Sets `len` bytes to `byte`.
+/// Sets `len` bytes to `byte`. False if a bus error ended it after some of them.
 ///
 /// # Safety
 /// `dst` is writable for `len` bytes.
 #[inline]
-pub(crate) unsafe fn fill(dst: *mut u8, byte: u8, len: usize) {
+#[must_use]
+pub(crate) unsafe fn fill(dst: *mut u8, byte: u8, len: usize) -> bool {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: the caller vouches for the range; registers and memory as in `copy`.
+    // SAFETY: the caller vouches for the range; registers, memory and bus errors as in `copy`.
     unsafe {
+        let left: usize;
+        let resume = guard::RESUME.with(std::cell::Cell::as_ptr);
         std::arch::asm!(
+            "lea {after}, [rip + 2f]",
+            "mov qword ptr [{resume}], {after}",
             "rep stosb",
-            inout("rcx") len => _,
+            "2:",
+            "mov qword ptr [{resume}], 0",
+            resume = in(reg) resume,
+            after = out(reg) _,
+            inout("rcx") len => left,
             inout("rdi") dst => _,
             in("al") byte,
             options(nostack, preserves_flags)
         );
+        left == 0
     }
     #[cfg(not(target_arch = "x86_64"))]
     // SAFETY: the caller vouches for the range.
@@ -72,5 +183,6 @@ pub(crate) unsafe fn fill(dst: *mut u8, byte: u8, len: usize) {
         for i in 0..len {
             AtomicU8::from_ptr(dst.add(i)).store(byte, Relaxed);
         }
+        true
     }
 }

@@ -1,18 +1,21 @@
-//! [`Region`]: memory that all cores share, such as a memory disk.
+//! [`Region`]: memory that all cores share, such as a memory disk, or the page cache's pages of a file.
 //!
 //! Nothing here ever lends a reference to a region's bytes: they are copied by [`super::racy`] or handed to the kernel by
 //! pointer.
 
 use std::fmt;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::pool::{self, Header};
 use super::{Buf, racy};
+use crate::fs::File;
 
-/// An offset and a length that do not lie within a region.
+/// An offset and a length that do not lie within a region; or, of a file's region, what the file has not got any more or
+/// its medium failed to bring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the range lies outside of the region")]
 pub struct OutOfRange;
@@ -40,6 +43,16 @@ pub(super) struct Mapping {
     len: usize,
     number: usize,
     closed: AtomicBool,
+    backing: Backing,
+}
+
+/// What stands behind a mapping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Backing {
+    /// Memory of its own.
+    Memory,
+    /// A file's pages, and whether they may be lent to sockets.
+    File { lent: bool },
 }
 
 // SAFETY: the pages are only touched through `racy` and by the kernel, which any thread may do at any time.
@@ -49,13 +62,21 @@ unsafe impl Sync for Mapping {}
 
 impl Mapping {
     fn new(len: usize) -> io::Result<Self> {
-        let base = map(len)?;
+        Ok(Self::with(map(len)?, len, Backing::Memory))
+    }
+
+    fn with(base: NonNull<u8>, len: usize, backing: Backing) -> Self {
         let mut numbers = NUMBERS.lock().unwrap_or_else(PoisonError::into_inner);
         let number = numbers.1.pop().unwrap_or_else(|| {
             numbers.0 += 1;
             numbers.0 - 1
         });
-        Ok(Self { base, len, number, closed: AtomicBool::new(false) })
+        Self { base, len, number, closed: AtomicBool::new(false), backing }
+    }
+
+    /// Whether a socket may send its pages as they are when they leave.
+    pub(super) fn is_lent(&self) -> bool {
+        matches!(self.backing, Backing::Memory | Backing::File { lent: true })
     }
 
     pub(super) fn number(&self) -> usize {
@@ -105,8 +126,26 @@ pub(crate) unsafe fn unmap(base: NonNull<u8>, len: usize) {
     unsafe { libc::munmap(base.as_ptr().cast(), len.max(1)) };
 }
 
-/// Zero-filled memory of a fixed length that any core reads and writes at any time. Pages are allocated when they are
-/// first written. When two writers, or a reader and a writer, meet on the same bytes, the result is a mixture of both.
+fn page_size() -> usize {
+    // SAFETY: sysconf only reads.
+    usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
+}
+
+/// Maps the first `len` bytes of a file, shared with all who use it.
+fn map_file(file: &File, len: usize, writable: bool) -> io::Result<NonNull<u8>> {
+    let access = libc::PROT_READ | if writable { libc::PROT_WRITE } else { 0 };
+    // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
+    let ptr = unsafe {
+        libc::mmap(std::ptr::null_mut(), len.max(1), access, libc::MAP_SHARED, file.fd().as_raw_fd(), 0)
+    };
+    if ptr == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    NonNull::new(ptr.cast()).ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))
+}
+
+/// Zero-filled memory of a fixed length that any core reads and writes at any time, or the pages of a file
+/// ([`Self::of_file`]). Pages are allocated when they are first written. When two writers, or a reader and a writer, meet on the same bytes, the result is a mixture of both.
 ///
 /// The memory is given back once the `Region` has been dropped, the last [`Buf`] of it has gone, and each core that ever
 /// sliced it has run once more.
@@ -118,6 +157,62 @@ impl Region {
     /// Maps `len` bytes.
     pub fn new(len: usize) -> io::Result<Arc<Self>> {
         Ok(Arc::new(Self { mapping: Arc::new(Mapping::new(len)?) }))
+    }
+
+    /// Maps the first `len` bytes of `file`: what is written here is written to the file, and the other way round, by
+    /// whomever. With `lent`, sockets may send the page cache's own pages, which others may change until the peer has them.
+    ///
+    /// A page that is not in memory is fetched when it is touched, and whoever touches it waits. Where the file has become
+    /// shorter, or its medium fails, [`Self::touch`] and all that copies say so; a send fails with EFAULT. Only the first
+    /// call of a process installs a handler for SIGBUS, which passes on what is not its own.
+    ///
+    /// # Errors
+    /// Those of mmap(2); `Unsupported` where bus errors cannot be survived (anywhere but on x86-64).
+    pub fn of_file(file: &File, len: usize, writable: bool, lent: bool) -> io::Result<Arc<Self>> {
+        racy::survive_bus_errors()?;
+        let base = map_file(file, len, writable)?;
+        Ok(Arc::new(Self { mapping: Arc::new(Mapping::with(base, len, Backing::File { lent })) }))
+    }
+
+    /// Whether all pages of a range are in memory, as the kernel tells without fetching any (mincore(2)).
+    pub fn is_resident(&self, at: usize, len: usize) -> bool {
+        const MOST: usize = 64;
+        let page = page_size();
+        let first = at / page * page;
+        let Ok(start) = self.at(first, (at - first).saturating_add(len)) else { return false };
+        let (mut done, total) = (0, at - first + len);
+        while done < total {
+            let mut pages = [0u8; MOST];
+            let n = (total - done).min(MOST * page);
+            // SAFETY: the range was checked, and the vector has a byte for each of its pages.
+            let rc = unsafe { libc::mincore(start.add(done).as_ptr().cast(), n, pages.as_mut_ptr()) };
+            if rc != 0 || pages[..n.div_ceil(page)].iter().any(|page| page & 1 == 0) {
+                return false;
+            }
+            done += n;
+        }
+        true
+    }
+
+    /// Touches every page of a range, so that what uses it next finds it in memory.
+    ///
+    /// # Errors
+    /// When a page cannot be had: the file has become shorter, or its medium fails.
+    #[inline]
+    pub fn touch(&self, at: usize, len: usize) -> Result<(), OutOfRange> {
+        const STEP: usize = 4096;
+        let start = self.at(at, len)?;
+        let mut byte = 0u8;
+        let mut offset = 0;
+        while offset < len {
+            // SAFETY: the offset lies within the range, which was checked; the byte is this function's own.
+            if !unsafe { racy::copy(start.as_ptr().add(offset), &raw mut byte, 1) } {
+                return Err(OutOfRange);
+            }
+            // The first byte of each further page.
+            offset += STEP - (at + offset) % STEP;
+        }
+        Ok(())
     }
 
     /// Its length in bytes.
@@ -144,16 +239,14 @@ impl Region {
     pub fn read_into(&self, at: usize, dst: &mut [u8]) -> Result<(), OutOfRange> {
         let src = self.at(at, dst.len())?;
         // SAFETY: the range was checked, and no `&mut [u8]` can name a region's memory.
-        unsafe { racy::copy(src.as_ptr(), dst.as_mut_ptr(), dst.len()) };
-        Ok(())
+        unsafe { whole(racy::copy(src.as_ptr(), dst.as_mut_ptr(), dst.len())) }
     }
 
     /// Copies `src` to the bytes from `at` on.
     pub fn write_from(&self, at: usize, src: &[u8]) -> Result<(), OutOfRange> {
         let dst = self.at(at, src.len())?;
         // SAFETY: the range was checked, and no `&[u8]` can name a region's memory.
-        unsafe { racy::copy(src.as_ptr(), dst.as_ptr(), src.len()) };
-        Ok(())
+        unsafe { whole(racy::copy(src.as_ptr(), dst.as_ptr(), src.len())) }
     }
 
     /// Copies `src`, which may be a slice of this or another region, to the bytes from `at` on. Overlapping ranges end
@@ -163,8 +256,7 @@ impl Region {
         let dst = self.at(at, len)?.as_ptr();
         if (dst as usize).wrapping_sub(from as usize) >= len {
             // SAFETY: both ranges were checked; they do not overlap, or `dst` starts before `from`.
-            unsafe { racy::copy(from, dst, len) };
-            return Ok(());
+            return unsafe { whole(racy::copy(from, dst, len)) };
         }
         // The destination starts within the source: piecewise from the end.
         let mut piece = [0u8; 4096];
@@ -174,8 +266,8 @@ impl Region {
             end -= n;
             // SAFETY: `end..end+n` lies within both ranges, and the piece is this function's own.
             unsafe {
-                racy::copy(from.add(end), piece.as_mut_ptr(), n);
-                racy::copy(piece.as_ptr(), dst.add(end), n);
+                whole(racy::copy(from.add(end), piece.as_mut_ptr(), n))?;
+                whole(racy::copy(piece.as_ptr(), dst.add(end), n))?;
             }
         }
         Ok(())
@@ -185,15 +277,17 @@ impl Region {
     pub fn fill(&self, at: usize, len: usize, byte: u8) -> Result<(), OutOfRange> {
         let dst = self.at(at, len)?;
         // SAFETY: the range was checked.
-        unsafe { racy::fill(dst.as_ptr(), byte, len) };
-        Ok(())
+        unsafe { whole(racy::fill(dst.as_ptr(), byte, len)) }
     }
 
-    /// Makes a range zeros and gives its whole pages back to the system.
+    /// Makes a range zeros and gives its whole pages back to the system. `Unsupported` of a file's region: the file itself
+    /// has to be asked.
     pub fn punch(&self, at: usize, len: usize) -> io::Result<()> {
+        if self.mapping.backing != Backing::Memory {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
         let start = self.at(at, len)?.as_ptr();
-        // SAFETY: sysconf only reads.
-        let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
+        let page = page_size();
         let first = (at.next_multiple_of(page)).min(at + len);
         let last = ((at + len) / page * page).max(first);
         self.fill(at, first - at, 0)?;
@@ -261,7 +355,8 @@ impl RegionRange {
     pub fn write(&mut self, src: &[u8]) {
         assert!(src.len() <= self.len(), "{} bytes into {}", src.len(), self.len());
         // SAFETY: the range is mapped and long enough, and no `&[u8]` can name a region's memory.
-        unsafe { racy::copy(src.as_ptr(), self.as_mut_ptr(), src.len()) };
+        let all = unsafe { racy::copy(src.as_ptr(), self.as_mut_ptr(), src.len()) };
+        assert!(all, "a bus error");
     }
 
     pub(crate) fn as_mut_ptr(&mut self) -> *mut u8 {
@@ -273,6 +368,11 @@ impl fmt::Debug for RegionRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "RegionRange({})", self.len())
     }
+}
+
+/// What a copy tells.
+fn whole(all: bool) -> Result<(), OutOfRange> {
+    if all { Ok(()) } else { Err(OutOfRange) }
 }
 
 /// What a core's header holds for a region.

@@ -55,7 +55,7 @@ impl File {
         types::Fd(self.fd.as_raw_fd())
     }
 
-    pub(super) fn fd(&self) -> &OwnedFd {
+    pub(crate) fn fd(&self) -> &OwnedFd {
         &self.fd
     }
 

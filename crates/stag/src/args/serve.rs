@@ -50,7 +50,9 @@ Options of a unit, after its path and separated by commas (a comma of the path i
   cache=writethrough  data is on the medium before a write is acknowledged
   cache=direct        past the kernel's cache, O_DIRECT (block devices' default)
   engine=uring        read and written by io_uring (the default with cache=direct)
-  engine=inline       at once what the kernel's cache has, the rest by io_uring and threads (the default else)
+  engine=inline       at once what the kernel's cache has, the rest by io_uring
+  engine=mmap         what the kernel's cache has from a mapping of the file, the rest by io_uring
+  engine=sendpage     the same, lent to the network without a copy (the default without cache=direct)
   engine=threads      by blocking calls on threads
   engine=sync         by blocking calls on the connection's core, each write durable
   serial=TEXT  vendor=TEXT  product=TEXT  revision=TEXT

@@ -4,6 +4,7 @@
 //! must never do: call a write durable, or a sync done, of which the system has not said so; and call a sync done after
 //! one has failed (see `group`).
 
+mod mapped;
 mod open;
 #[cfg(test)]
 mod tests;
@@ -21,6 +22,7 @@ use super::engine::Engine;
 use super::group::Group;
 use super::spec::CacheMode;
 use super::{BlockStore, Extent, Geometry, Io, StoreError};
+use mapped::Mapped;
 use open::Medium;
 use transfer::Impatience;
 
@@ -61,6 +63,8 @@ struct Inner {
     /// The medium has no call that makes holes, though it looked so.
     no_punch: AtomicBool,
     impatience: Impatience,
+    /// Of engines that use one.
+    mapped: Option<Mapped>,
 }
 
 impl FileStore {
@@ -71,6 +75,15 @@ impl FileStore {
     pub fn open(path: &Path, options: &FileOptions) -> Result<Self, OpenError> {
         let medium = Medium::open(path, options)?;
         let block = u64::from(medium.block_size);
+        let size = medium.size / block * block;
+        let mapped = match medium.engine {
+            Engine::Mmap | Engine::Sendpage => {
+                let lent = medium.engine == Engine::Sendpage;
+                let mapped = Mapped::new(&medium.data, size, medium.writable, lent, medium.in_memory);
+                Some(mapped.map_err(|source| OpenError::NoMapping { path: path.to_owned(), source })?)
+            }
+            _ => None,
+        };
         Ok(Self {
             inner: Shared::new(Inner {
                 path: path.to_owned(),
@@ -84,11 +97,12 @@ impl FileStore {
                 block_size: medium.block_size,
                 geometry: medium.geometry,
                 memory_align: medium.memory_align,
-                size: AtomicU64::new(medium.size / block * block),
+                size: AtomicU64::new(size),
                 group: Group::new(true),
                 no_zero_range: AtomicBool::new(false),
                 no_punch: AtomicBool::new(false),
                 impatience: Impatience::default(),
+                mapped,
             }),
         })
     }
@@ -173,6 +187,9 @@ impl Inner {
         if len == 0 {
             return Ok(());
         }
+        if let Some(mapped) = &self.mapped {
+            mapped.forget(at, len);
+        }
         let result = self.data.fallocate(mode, at, len).await;
         self.group.wrote(1);
         result.map_err(|e| StoreError::from_io(&e))
@@ -245,6 +262,22 @@ impl BlockStore for FileStore {
         match self.inner.read_at_once(at, len) {
             Some(result) => Io::Ready(Some(result)),
             None => self.run(|inner| async move { inner.read(at, len).await }),
+        }
+    }
+
+    #[inline]
+    fn read_to_send(&self, at: u64, len: usize) -> Io<Chain> {
+        let Some(mapped) = &self.inner.mapped else { return self.read(at, len) };
+        if let Some(chain) = mapped.slice(at, len) {
+            return Io::ok(chain);
+        }
+        match self.inner.read_at_once(at, len) {
+            Some(Ok(chain)) => {
+                mapped.saw(at, len, false);
+                Io::ok(chain)
+            }
+            Some(Err(error)) => Io::err(error),
+            None => self.run(|inner| async move { inner.read_and_note(at, len).await }),
         }
     }
 

@@ -137,6 +137,14 @@ pub enum OpenError {
         /// What to write.
         instead: &'static str,
     },
+    /// It cannot be mapped.
+    #[error("{path} cannot be mapped ({source}): write engine=inline, or leave engine out")]
+    NoMapping {
+        /// The path.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
     /// It was asked to be thin and cannot.
     #[error("{path} lies on a medium that cannot give space back: write thin=off")]
     NotThin {

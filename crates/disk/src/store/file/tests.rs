@@ -243,6 +243,79 @@ fn growth_is_seen_and_a_file_that_shrank_is_out_of_range() {
     });
 }
 
+/// What a read for sending brings, as a socket would take it.
+async fn sent(store: &FileStore, at: u64, len: usize) -> Result<Vec<u8>, StoreError> {
+    let chain = store.read_to_send(at, len).await?;
+    let mut bytes = vec![0; chain.len()];
+    let mut done = 0;
+    for buf in &chain {
+        buf.try_copy_to(&mut bytes[done..done + buf.len()]).unwrap();
+        done += buf.len();
+    }
+    Ok(bytes)
+}
+
+#[test]
+fn what_is_sent_is_what_was_written_last_however_often_it_was_sent_before() {
+    each_store(|store, path| {
+        let path = path.to_owned();
+        run(async move {
+            let block = store.block_size() as usize;
+            for salt in 0..3 {
+                store.write(0, pattern(1 << 20, salt).into(), false).await.unwrap();
+                for _ in 0..2 {
+                    assert!(sent(&store, 0, 1 << 20).await.unwrap() == pattern(1 << 20, salt));
+                }
+                store.write(5 * block as u64, pattern(3 * block, 77).into(), false).await.unwrap();
+                assert!(sent(&store, 5 * block as u64, 3 * block).await.unwrap() == pattern(3 * block, 77));
+                store.discard(64 << 10, 64 << 10).await.unwrap();
+                assert!(sent(&store, 64 << 10, 64 << 10).await.unwrap() == vec![0; 64 << 10]);
+                store.write_zeros(128 << 10, 4096, false).await.unwrap();
+                assert!(sent(&store, 128 << 10, 4096).await.unwrap() == vec![0; 4096]);
+            }
+            // By another program, behind the store's back.
+            if store.cache() != CacheMode::Direct {
+                let other = OpenOptions::new().write(true).open(path).unwrap();
+                other.write_all_at(&[9; 4096], 8192).unwrap();
+                assert_eq!(sent(&store, 8192, 4096).await.unwrap(), [9; 4096]);
+            }
+        });
+    });
+}
+
+#[test]
+fn a_file_that_shrinks_under_reads_for_sending_is_out_of_range_and_kills_nobody() {
+    each_store(|store, path| {
+        let file = OpenOptions::new().write(true).open(path).unwrap();
+        run(async move {
+            store.write(0, pattern(1 << 20, 1).into(), false).await.unwrap();
+            for _ in 0..2 {
+                assert!(sent(&store, 0, 1 << 20).await.unwrap() == pattern(1 << 20, 1));
+            }
+            file.set_len(512 << 10).unwrap();
+            assert_eq!(sent(&store, 512 << 10, 4096).await.unwrap_err(), StoreError::OutOfRange);
+            assert_eq!(sent(&store, (512 << 10) - 4096, 8192).await.unwrap_err(), StoreError::OutOfRange);
+            assert!(sent(&store, 0, 512 << 10).await.unwrap() == pattern(512 << 10, 1));
+            // A write makes it long again.
+            store.write(768 << 10, pattern(4096, 3).into(), false).await.unwrap();
+            assert!(sent(&store, 768 << 10, 4096).await.unwrap() == pattern(4096, 3));
+            assert_eq!(sent(&store, 640 << 10, 4096).await.unwrap(), vec![0; 4096]);
+        });
+    });
+}
+
+#[test]
+fn reads_for_sending_leave_holes_as_they_are() {
+    each_store(|store, path| {
+        run(async move {
+            for _ in 0..3 {
+                assert!(sent(&store, 0, 1 << 20).await.unwrap() == vec![0; 1 << 20]);
+            }
+        });
+        assert_eq!(allocated(path), 0, "a hole was filled by looking at it");
+    });
+}
+
 #[test]
 fn syncs_that_come_together_share_flushes() {
     let directory = on_disk();
@@ -286,6 +359,7 @@ fn an_engine_refuses_cache_modes_that_it_cannot_work_in_and_chooses_one_that_it_
     };
     for (cache, engine, hint) in [
         (CacheMode::Direct, Engine::Inline, "engine=uring"),
+        (CacheMode::Direct, Engine::Mmap, "engine=uring"),
         (CacheMode::WriteBack, Engine::Sync, "cache=writethrough"),
         (CacheMode::Direct, Engine::Sync, "cache=writethrough"),
     ] {

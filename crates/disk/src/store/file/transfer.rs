@@ -39,10 +39,12 @@ impl Inner {
     fn patience(&self, refused: &AtomicBool) -> Option<Patience> {
         match self.engine {
             Engine::Sync => Some(Patience::Wait),
-            // Nothing that has to be waited for: there is no medium.
-            Engine::Inline if self.in_memory => Some(Patience::Wait),
-            Engine::Inline if !refused.load(Ordering::Relaxed) => Some(Patience::None),
-            _ => None,
+            Engine::Inline | Engine::Mmap | Engine::Sendpage => match self.in_memory {
+                // Nothing that has to be waited for: there is no medium.
+                true => Some(Patience::Wait),
+                false => (!refused.load(Ordering::Relaxed)).then_some(Patience::None),
+            },
+            Engine::Uring | Engine::Threads => None,
         }
     }
 
@@ -63,6 +65,15 @@ impl Inner {
             }
         }
         Some(Ok(chain))
+    }
+
+    /// Like [`Self::read`], and notes that the page cache has the range now.
+    pub(super) async fn read_and_note(&self, at: u64, len: usize) -> Result<Chain, StoreError> {
+        let chain = self.read(at, len).await?;
+        if let Some(mapped) = &self.mapped {
+            mapped.saw(at, len, false);
+        }
+        Ok(chain)
     }
 
     pub(super) async fn read(&self, at: u64, len: usize) -> Result<Chain, StoreError> {
@@ -106,6 +117,11 @@ impl Inner {
         data: Chain,
         durable: bool,
     ) -> Result<Result<(), StoreError>, Chain> {
+        if let Some(mapped) = &self.mapped
+            && mapped.store(at, &data)
+        {
+            return Ok(Ok(()));
+        }
         let refused = &self.impatience.writes_refused;
         let Some(patience) = self.patience(refused) else { return Err(data) };
         let by_itself = self.engine == Engine::Sync;
@@ -126,6 +142,9 @@ impl Inner {
                 Err(e) => return Ok(Err(StoreError::from_io(&e))),
             }
         }
+        if let Some(mapped) = &self.mapped {
+            mapped.saw(at, data.len(), true);
+        }
         Ok(Ok(()))
     }
 
@@ -138,23 +157,25 @@ impl Inner {
 
     pub(super) async fn write(&self, at: u64, data: Chain, durable: bool) -> Result<(), StoreError> {
         let by_itself = durable && !self.flushes_together();
-        let len = data.len() as u64;
+        let len = data.len();
         let result = if self.is_aligned(&data) {
             self.write_piece(data, at, by_itself).await
         } else {
             self.write_copied(at, data, by_itself).await
         };
         if !by_itself {
-            self.group.wrote(len);
+            self.group.wrote(len as u64);
         }
         result?;
+        if let Some(mapped) = &self.mapped {
+            mapped.saw(at, len, true);
+        }
         if durable && !by_itself { self.sync().await } else { Ok(()) }
     }
 
     async fn write_piece(&self, data: Chain, at: u64, durable: bool) -> Result<(), StoreError> {
         let written = match self.engine {
-            // The kernel hands a buffered write of most file systems to a worker of its own, which costs more than ours.
-            Engine::Threads | Engine::Inline => self.data.write_on_thread(data, at, durable).await,
+            Engine::Threads => self.data.write_on_thread(data, at, durable).await,
             _ => self.data.write_at(data, at, durable).await,
         };
         written.map_err(|e| StoreError::from_io(&e))
