@@ -13,6 +13,8 @@ use super::spec::{CacheMode, SpecError};
 pub enum Engine {
     /// io_uring, one operation an I/O.
     Uring,
+    /// The same, with buffers that the kernel knows beforehand.
+    Fixed,
     /// A system call on the connection's core where that needs no waiting (what the page cache has; anything on a file
     /// system in memory); the rest by io_uring.
     Inline,
@@ -28,8 +30,9 @@ pub enum Engine {
 
 impl Engine {
     /// All of them, with what each is.
-    pub const ALL: [(Self, &'static str); 6] = [
+    pub const ALL: [(Self, &'static str); 7] = [
         (Self::Uring, "io_uring"),
+        (Self::Fixed, "io_uring with registered buffers"),
         (Self::Inline, "at once what the page cache has, the rest by io_uring"),
         (Self::Mmap, "what the page cache has from a mapping, the rest by io_uring"),
         (Self::Sendpage, "the same, and nothing is copied on the way to the socket"),
@@ -41,6 +44,7 @@ impl Engine {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Uring => "uring",
+            Self::Fixed => "fixed",
             Self::Inline => "inline",
             Self::Mmap => "mmap",
             Self::Sendpage => "sendpage",
@@ -56,7 +60,7 @@ impl Engine {
     pub const fn fits(self, cache: CacheMode) -> Result<(), &'static str> {
         match (self, cache) {
             (Self::Inline | Self::Mmap | Self::Sendpage, CacheMode::Direct) => {
-                Err("write engine=uring, or leave cache out")
+                Err("write engine=fixed, or leave cache out")
             }
             (Self::Sync, CacheMode::WriteBack | CacheMode::Direct) => {
                 Err("this engine makes every write durable; write cache=writethrough, or leave cache out")
@@ -74,8 +78,8 @@ impl Engine {
     /// The measured best for a cache mode.
     pub const fn default_for(cache: CacheMode) -> Self {
         match cache {
-            CacheMode::Direct => Self::Uring,
-            CacheMode::WriteBack | CacheMode::WriteThrough => Self::Inline,
+            CacheMode::Direct => Self::Fixed,
+            CacheMode::WriteBack | CacheMode::WriteThrough => Self::Sendpage,
         }
     }
 }

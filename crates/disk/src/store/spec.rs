@@ -142,7 +142,10 @@ impl StoreSpec {
     pub const OPTIONS: [(&'static str, &'static str); 6] = [
         ("size", "SIZE: create the file with this size if it does not exist"),
         ("cache", "writeback|writethrough|direct: when a write is durable"),
-        ("engine", "uring|inline|mmap|sendpage|threads|sync: by which calls a file is read and written"),
+        (
+            "engine",
+            "uring|fixed|inline|mmap|sendpage|threads|sync: by which calls a file is read and written",
+        ),
         ("thin", "on|off: whether deallocated blocks give space back"),
         ("bs", "512|1024|2048|4096: bytes in a logical block"),
         ("ro", "read-only"),
@@ -320,7 +323,7 @@ mod tests {
             ("mem:lots", "number and a unit"),
             ("a,size", "size=1G"),
             ("a,cache=none", "writeback, writethrough or direct"),
-            ("a,engine=fast", "write uring, inline"),
+            ("a,engine=fast", "write uring, fixed"),
             ("a,bs=520", "512, 1024"),
             ("a,thin=maybe", "thin=on or thin=off"),
             ("mem:1G,size=2G", "not for mem:"),

@@ -128,6 +128,12 @@ impl Buf {
         self.len = end - start;
     }
 
+    /// The pool chunk that it lies in.
+    pub(crate) fn chunk(&self) -> Option<pool::ChunkName> {
+        // SAFETY: a `Buf` holds a reference on its header, so the header lives.
+        self.header.and_then(|h| unsafe { h.as_ref() }.chunk_name())
+    }
+
     /// Whether a socket may send this memory as it is when it leaves, after the send is over: a region's, unless it was
     /// mapped otherwise.
     pub fn is_lent(&self) -> bool {

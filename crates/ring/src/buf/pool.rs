@@ -43,6 +43,16 @@ pub struct Stats {
     pub limit: usize,
 }
 
+/// One chunk of this core's pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ChunkName {
+    /// The same chunk has the same one for the pool's life.
+    pub(crate) index: u32,
+    pub(crate) base: NonNull<u8>,
+    /// Bytes.
+    pub(crate) len: usize,
+}
+
 /// What a header keeps alive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -88,6 +98,17 @@ impl Header {
     /// Of a block.
     pub(super) fn capacity(&self) -> usize {
         ALIGN << self.class.get()
+    }
+
+    /// The chunk that a block is a part of.
+    pub(super) fn chunk_name(&self) -> Option<ChunkName> {
+        if self.kind.get() != Kind::Block {
+            return None;
+        }
+        // SAFETY: a pool lives until all of its headers are back.
+        let chunks = unsafe { self.pool.as_ref() }.chunks.borrow();
+        let index = self.chunk.get();
+        chunks.get(index as usize).map(|chunk| ChunkName { index, base: chunk.base, len: CHUNK })
     }
 
     pub(super) fn is_unique_block(&self, ptr: NonNull<u8>) -> bool {

@@ -31,6 +31,11 @@ impl BufMut {
         self.header().base().as_ptr()
     }
 
+    /// The pool chunk that it lies in.
+    pub(crate) fn chunk(&self) -> Option<super::pool::ChunkName> {
+        self.header().chunk_name()
+    }
+
     /// Length in bytes.
     pub fn len(&self) -> usize {
         self.len

@@ -51,7 +51,7 @@ impl File {
         Ok(Self { fd: Shared::new(Arc::new(fd)), is_block_device: mode == libc::S_IFBLK })
     }
 
-    fn raw(&self) -> types::Fd {
+    pub(super) fn raw(&self) -> types::Fd {
         types::Fd(self.fd.as_raw_fd())
     }
 

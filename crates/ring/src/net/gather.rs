@@ -115,7 +115,7 @@ impl Gather {
     /// Like [`Self::push`], and says that a region's memory may also be sent as it is when the peer gets it, which may be
     /// after the send is over (see [`super::Lender`]).
     pub fn push_lent(&mut self, buf: Buf) {
-        if !buf.is_region() || buf.len() < LENT {
+        if !buf.is_lent() || buf.len() < LENT {
             return self.push(buf);
         }
         let inner = &mut *self.0;

@@ -15,7 +15,7 @@ use super::remote::{Address, Message, Remote};
 use super::spin::{Polled, Spin};
 use super::task::{self, Tasks};
 use super::waker::TaskName;
-use crate::fs::{Call, Threads};
+use crate::fs::{Call, Registered, Threads};
 use crate::op::{Completed, Completion, IGNORED, Provided, Table, Uring, WOKEN};
 use crate::time::Timers;
 
@@ -48,6 +48,8 @@ pub(crate) struct Core {
     /// Calls for the core's threads, handed over once a turn.
     pub(crate) calls: RefCell<Vec<Call>>,
     threads: OnceCell<Threads>,
+    /// The pool's memory that the ring knows.
+    pub(crate) registered: RefCell<Registered>,
     mail: RefCell<Vec<Message>>,
     main_woken: Cell<bool>,
     /// Whether the poll of the remote's event is in the ring.
@@ -94,6 +96,7 @@ impl Core {
             address: remote.address(),
             calls: RefCell::default(),
             threads: OnceCell::new(),
+            registered: RefCell::default(),
             mail: RefCell::default(),
             main_woken: Cell::new(false),
             event_armed: Cell::new(false),

@@ -49,7 +49,8 @@ Options of a unit, after its path and separated by commas (a comma of the path i
   cache=writeback     data reaches the medium on SYNCHRONIZE CACHE and FUA (files' default)
   cache=writethrough  data is on the medium before a write is acknowledged
   cache=direct        past the kernel's cache, O_DIRECT (block devices' default)
-  engine=uring        read and written by io_uring (the default with cache=direct)
+  engine=uring        read and written by io_uring
+  engine=fixed        the same, with registered buffers (the default with cache=direct)
   engine=inline       at once what the kernel's cache has, the rest by io_uring
   engine=mmap         what the kernel's cache has from a mapping of the file, the rest by io_uring
   engine=sendpage     the same, lent to the network without a copy (the default without cache=direct)

@@ -358,8 +358,8 @@ fn an_engine_refuses_cache_modes_that_it_cannot_work_in_and_chooses_one_that_it_
         FileStore::open(&path, &FileOptions { size: Some(1 << 20), cache, engine, ..FileOptions::default() })
     };
     for (cache, engine, hint) in [
-        (CacheMode::Direct, Engine::Inline, "engine=uring"),
-        (CacheMode::Direct, Engine::Mmap, "engine=uring"),
+        (CacheMode::Direct, Engine::Inline, "engine=fixed"),
+        (CacheMode::Direct, Engine::Mmap, "engine=fixed"),
         (CacheMode::WriteBack, Engine::Sync, "cache=writethrough"),
         (CacheMode::Direct, Engine::Sync, "cache=writethrough"),
     ] {

@@ -44,7 +44,7 @@ impl Inner {
                 true => Some(Patience::Wait),
                 false => (!refused.load(Ordering::Relaxed)).then_some(Patience::None),
             },
-            Engine::Uring | Engine::Threads => None,
+            Engine::Uring | Engine::Fixed | Engine::Threads => None,
         }
     }
 
@@ -89,6 +89,7 @@ impl Inner {
         let buf = pool::alloc(len).ok_or(StoreError::NoMemory)?;
         let (result, buf) = match self.engine {
             Engine::Threads => self.data.read_on_thread(buf, at).await,
+            Engine::Fixed => self.data.read_registered(buf, at).await,
             _ => self.data.read_at(buf, at).await,
         };
         match result {
@@ -176,6 +177,7 @@ impl Inner {
     async fn write_piece(&self, data: Chain, at: u64, durable: bool) -> Result<(), StoreError> {
         let written = match self.engine {
             Engine::Threads => self.data.write_on_thread(data, at, durable).await,
+            Engine::Fixed => self.data.write_registered(data, at, durable).await,
             _ => self.data.write_at(data, at, durable).await,
         };
         written.map_err(|e| StoreError::from_io(&e))
