@@ -2,8 +2,12 @@
 //!
 //! Touching a page that is not in memory makes the whole core wait, so only pages are used that were seen there a short
 //! while ago: a read that finds them elsewhere, or for the first time, goes the ordinary way, and notes that the page
-//! cache has them now. Owns that knowledge, which may be stale; every page is touched once more before it is handed out, so
-//! that a file that was cut short, or a medium that failed, is found out here and not by a send.
+//! cache has them now. Owns that knowledge, which may be stale.
+//!
+//! A file that was cut short, or a medium that fails to bring a page back, must not be found out by a send, which can only
+//! end the connection. Pages whose bytes are copied are touched before they are handed out, which finds out, and costs
+//! nothing that the copy would not. Pages that are lent are touched by nobody, and that is much of what lending saves: there
+//! the file's length is looked at once a millisecond, and only a page that is lost within that time costs the connection.
 
 use std::fmt;
 use std::io;
@@ -21,6 +25,9 @@ const WORD: u64 = 32;
 /// unused page under pressure, and long enough that looking again costs nothing.
 const TRUSTED_S: u64 = 10;
 
+/// How often the length of a file whose pages are lent is looked at, milliseconds.
+const LOOKED_AT_MS: u64 = 1;
+
 /// A file's mapping, and which of its pages were seen in memory of late.
 pub(super) struct Mapped {
     region: Arc<Region>,
@@ -29,6 +36,9 @@ pub(super) struct Mapped {
     start: Instant,
     /// The file system allocates what is touched, so that only the kernel can tell a page from a hole.
     in_memory: bool,
+    lent: bool,
+    /// When the file's length was last looked at, milliseconds since the start.
+    looked_at_ms: AtomicU64,
 }
 
 impl Mapped {
@@ -47,22 +57,46 @@ impl Mapped {
         // Age 0 is nobody's.
         seen.resize_with(words, AtomicU64::default);
         let region = Region::of_file(file, len, writable, lent)?;
-        Ok(Self { region, seen: seen.into_boxed_slice(), start: Instant::now(), in_memory })
+        Ok(Self {
+            region,
+            seen: seen.into_boxed_slice(),
+            start: Instant::now(),
+            in_memory,
+            lent,
+            looked_at_ms: AtomicU64::new(0),
+        })
     }
 
-    /// The bytes of a range, if all of it is in memory as far as is known.
+    /// The bytes of a range of `file`, if all of it is in memory as far as is known.
     #[inline]
-    pub(super) fn slice(&self, at: u64, len: usize) -> Option<Chain> {
+    pub(super) fn slice(&self, file: &File, at: u64, len: usize) -> Option<Chain> {
         if !self.is_trusted(at, len) {
             return None;
         }
         let start = usize::try_from(at).ok()?;
-        if self.region.touch(start, len).is_err() {
+        let there = if self.lent { self.is_whole(file) } else { self.region.touch(start, len).is_ok() };
+        if !there {
             // Whoever reads it the ordinary way learns what is wrong.
             self.forget(at, len as u64);
             return None;
         }
         self.region.slice(start, len).ok().map(Chain::from)
+    }
+
+    /// Whether the file is as long as it was mapped, as far as was seen of late.
+    #[inline]
+    fn is_whole(&self, file: &File) -> bool {
+        let elapsed = ring::now().saturating_duration_since(self.start).as_millis() as u64;
+        elapsed < self.looked_at_ms.load(Ordering::Relaxed) + LOOKED_AT_MS || self.look(file, elapsed)
+    }
+
+    #[cold]
+    fn look(&self, file: &File, elapsed_ms: u64) -> bool {
+        let whole = file.size().is_ok_and(|size| size >= self.region.len() as u64);
+        if whole {
+            self.looked_at_ms.store(elapsed_ms, Ordering::Relaxed);
+        }
+        whole
     }
 
     /// Stores `data`, if all of the range is in memory as far as is known and the file system keeps it there. False if it

@@ -268,7 +268,7 @@ impl BlockStore for FileStore {
     #[inline]
     fn read_to_send(&self, at: u64, len: usize) -> Io<Chain> {
         let Some(mapped) = &self.inner.mapped else { return self.read(at, len) };
-        if let Some(chain) = mapped.slice(at, len) {
+        if let Some(chain) = mapped.slice(&self.inner.data, at, len) {
             return Io::ok(chain);
         }
         match self.inner.read_at_once(at, len) {
