@@ -133,7 +133,7 @@ def stag(options):
 
 @contextlib.contextmanager
 def floor(options):
-    command = [options.load, "--floor-target", "127.0.0.1:0"]
+    command = [options.load, "--floor-target", "127.0.0.1:0", "--floor-mib", options.unit_bytes >> 20]
     with _process(options, "floor", command, stdout=subprocess.PIPE) as child:
         yield Running("floor", child, {"memory": _url(child, "the floor", "tcp://")})
 

@@ -57,6 +57,9 @@ pub struct Args {
     /// Instead of loading: be the other side of raw TCP with the bytes of iSCSI and nothing of it, on ADDR:PORT
     #[arg(long, value_name = "ADDR:PORT", conflicts_with_all = ["url", "null_target"])]
     pub floor_target: Option<SocketAddr>,
+    /// MiB of memory that the payload of a --floor-target lies in
+    #[arg(long, value_name = "MIB", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    pub floor_mib: u32,
     /// Instead of loading: be a target that stores nothing, on ADDR:PORT; what iSCSI itself costs, and a check of this tool
     #[arg(long, value_name = "ADDR:PORT", conflicts_with = "url")]
     pub null_target: Option<SocketAddr>,

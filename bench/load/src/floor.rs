@@ -1,7 +1,7 @@
 //! The floor: the bytes of iSCSI over TCP, and nothing of iSCSI.
 //!
 //! A request is 48 bytes, an answer 48 bytes and the payload; for writes the payload goes with the request. The server's payload
-//! lies anywhere in 1 GiB of memory, as a disk's does, so that it comes from memory and not from a cache. Both sides do what is
+//! lies anywhere in 1 GiB of memory (`--floor-mib`), as a disk's does, so that it comes from memory and not from a cache. Both sides do what is
 //! best for TCP and nothing else: no header is read, payload is scattered to its place by the receive itself, answers go out
 //! in chunks, so that both sides work at the same time.
 //!
@@ -24,8 +24,6 @@ use crate::session::Tally;
 use crate::wire::{self, BHS};
 use crate::{LoadError, cpu, random::Random};
 
-/// Bytes that the server's payload lies in.
-const MEMORY: usize = 1 << 30;
 /// Answers of one send, and their bytes: enough to make the call cheap, few enough that the client begins meanwhile.
 const CHUNK: usize = 32;
 const CHUNK_BYTES: usize = 64 * 1024;
@@ -71,16 +69,18 @@ pub struct Served {
 }
 
 /// Listens on `address`, tells `ready` where that is, and serves one connection after the other for ever; tells `done` of each.
+/// Payload lies in `memory` bytes.
 ///
 /// # Errors
 /// The socket's.
 pub fn listen(
     address: SocketAddr,
+    memory: usize,
     ready: impl FnOnce(SocketAddr),
     done: impl Fn(&Served),
 ) -> Result<(), LoadError> {
     let listener = TcpListener::bind(address).map_err(|e| LoadError::Io("listening", e))?;
-    let mut memory = MmapMut::map_anon(MEMORY).map_err(|e| LoadError::Io("getting memory", e))?;
+    let mut memory = MmapMut::map_anon(memory).map_err(|e| LoadError::Io("getting memory", e))?;
     // Large pages, as a target that cares has them: it is no miss of a TLB that is measured. A kernel without them refuses.
     let _ = memory.advise(Advice::HugePage);
     // Every page is there and none is the shared page of zeros.

@@ -14,7 +14,9 @@ fn main() -> ExitCode {
             between::one_way_ns(args.between[0], args.between[1]).map(|ns| println!("{ns:.0}"))
         }
         (Some(address), ..) => null::listen(address, |bound| println!("iscsi://{bound}/{}/0", null::IQN)),
-        (_, Some(address), _) => floor::listen(address, |bound| println!("tcp://{bound}"), print),
+        (_, Some(address), _) => {
+            floor::listen(address, (args.floor_mib as usize) << 20, |bound| println!("tcp://{bound}"), print)
+        }
         (.., Some(count)) => hold::run(&args, count, print, std::io::stdin()),
         _ => match args.url.as_deref().unwrap_or_default().strip_prefix("tcp://") {
             Some(portal) => floor::run(&args, portal),
