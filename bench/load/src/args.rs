@@ -31,11 +31,11 @@ pub struct Args {
     /// Ask the sockets over and over instead of sleeping until one is readable
     #[arg(long)]
     pub spin: bool,
-    /// Bytes taken off a socket at once. A window of answers is taken in several steps, each followed at once by the commands that
-    /// replace what it completed; a client that takes a whole window at once works in lock-step with the target, which waits
-    /// meanwhile
-    #[arg(long, value_name = "BYTES", default_value = "64K", value_parser = parse_bytes)]
-    pub receive: usize,
+    /// Bytes taken off a socket at once; else those of eight I/Os, from 64K to 512K. A window of answers is taken in several steps,
+    /// each followed at once by the commands that replace what it completed; a client that takes a whole window at once works in
+    /// lock-step with the target, which waits meanwhile
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    pub receive: Option<usize>,
     /// Of a mixed pattern, how many of 100 commands read
     #[arg(long, default_value_t = 70, value_parser = clap::value_parser!(u8).range(0..=100))]
     pub read_percent: u8,
@@ -66,6 +66,13 @@ pub struct Args {
     /// Instead of loading: how long a cache line takes from one core to the other, ns
     #[arg(long, value_name = "CORE", num_args = 2, conflicts_with_all = ["url", "null_target", "floor_target"])]
     pub between: Vec<usize>,
+}
+
+impl Args {
+    /// Bytes taken off a socket at once.
+    pub fn receive(&self) -> usize {
+        self.receive.unwrap_or_else(|| (8 * self.block).clamp(64 * 1024, 512 * 1024))
+    }
 }
 
 const EXAMPLES: &str = "\

@@ -19,7 +19,7 @@ use serde::Serialize;
 
 use crate::args::{Args, Pattern};
 use crate::report::{Report, Start};
-use crate::run::{DISCARD, PATIENCE, payload};
+use crate::run::{PATIENCE, payload};
 use crate::session::Tally;
 use crate::wire::{self, BHS};
 use crate::{LoadError, cpu, random::Random};
@@ -284,7 +284,7 @@ pub fn run(args: &Args, portal: &str) -> Result<Report, LoadError> {
     let read = args.pattern.read_percent(0) == 100;
     let hello = Hello { block: args.block, depth: args.depth, read, random: args.pattern.random() };
     stream.write_all(&hello.to_bytes()).map_err(io("sending"))?;
-    let mut client = Client::new(stream, hello, args.receive, args.spin);
+    let mut client = Client::new(stream, hello, args.receive(), args.spin);
     client.request(usize::from(args.depth))?;
     client.until(Duration::from_secs_f64(args.warmup.clamp(0.0, 3600.0)))?;
     (client.tally, client.calls) = (Tally::default(), 0);
@@ -359,13 +359,7 @@ impl Client {
         let answer = if self.hello.read { BHS + self.hello.block } else { BHS };
         let from = Instant::now();
         while from.elapsed() < limit {
-            // Where payload of iSCSI's is discarded, it is here; there, headers are received between.
-            let flags = if self.hello.read && self.hello.block >= 2 * DISCARD {
-                RecvFlags::TRUNC
-            } else {
-                RecvFlags::empty()
-            };
-            let flags = if self.spin { flags | RecvFlags::DONTWAIT } else { flags };
+            let flags = if self.spin { RecvFlags::DONTWAIT } else { RecvFlags::empty() };
             self.calls += 1;
             let got = match rustix::net::recv(&self.stream, &mut self.buffer[..], flags) {
                 Ok((_, 0)) => return Err(LoadError::Protocol("the floor closed the connection".into())),

@@ -18,11 +18,6 @@ use crate::report::{Report, Start};
 use crate::session::{Plan, Session, Tally};
 use crate::wire::{self, BHS, FINAL, op};
 
-/// From this length on, a PDU's payload is discarded in the kernel instead of copied: calls more, a copy less. Measured: at 16 KiB
-/// a copy costs the client more than two calls, and the target too, which waits for it.
-pub(crate) const DISCARD: usize = 8 * 1024;
-/// Bytes taken in one receive where payload is discarded: a window of headers.
-const SHORT: usize = 2048;
 /// How long a target may say nothing while it has commands.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(15);
 
@@ -47,7 +42,7 @@ pub fn run(args: &Args) -> Result<Report, LoadError> {
         queue: Queue::of(&links)?,
         links,
         block: payload(args.block),
-        buffer: vec![0; args.receive],
+        buffer: vec![0; args.receive()],
         tally: Tally::default(),
         calls: 0,
         started: Instant::now(),
@@ -314,20 +309,8 @@ impl Runner {
 
     fn receive(&mut self, index: usize, flags: RecvFlags) -> Result<(), LoadError> {
         self.calls += 1;
-        let Link { stream, session, .. } = &mut self.links[index];
-        // recv(2): of a TCP socket, MSG_TRUNC throws the bytes away. What it may throw away has to be known before, so where
-        // PDUs are long, little more than a header is received at once.
-        let discard = session.unread() >= DISCARD;
-        let (most, flags) = match () {
-            () if discard => (session.unread().min(self.buffer.len()), flags | RecvFlags::TRUNC),
-            () if self.block.len() >= 2 * DISCARD => (SHORT, flags),
-            () => (self.buffer.len(), flags),
-        };
-        let got = match rustix::net::recv(&*stream, &mut self.buffer[..most], flags) {
-            Ok((_, got)) if discard && got > 0 => {
-                session.discarded(got);
-                return Ok(());
-            }
+        let stream = &self.links[index].stream;
+        let got = match rustix::net::recv(stream, &mut self.buffer[..], flags) {
             Ok((0, _)) => return Err(LoadError::Protocol("the target closed the connection".into())),
             Ok((got, _)) => got,
             Err(Errno::AGAIN) if flags.contains(RecvFlags::DONTWAIT) => return Ok(()),

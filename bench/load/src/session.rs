@@ -113,16 +113,6 @@ impl Session {
         self.plan.slots
     }
 
-    /// Bytes of payload that come next and that nobody looks at.
-    pub fn unread(&self) -> usize {
-        self.skip
-    }
-
-    /// Passes over `bytes` of [`Self::unread`] payload that were never received.
-    pub fn discarded(&mut self, bytes: usize) {
-        self.skip -= bytes.min(self.skip);
-    }
-
     /// No further commands.
     pub fn stop(&mut self) {
         self.issuing = false;
