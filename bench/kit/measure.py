@@ -31,7 +31,7 @@ def near(nanoseconds):
 
 
 def _client(options, command, seconds):
-    limit = seconds + 15
+    limit = seconds + 8
     try:
         done = subprocess.run(pinned(options, options.client_core, *command), capture_output=True, text=True, timeout=limit)
     except subprocess.TimeoutExpired:
@@ -49,8 +49,7 @@ def by_load(options, running, line, seconds):
     url = running.urls[line.unit]
     command = [options.load, "--target-pid", running.pid, "--warmup", options.warmup, url, line.pattern, line.block, line.depth,
                seconds, line.connections]
-    # At depth 1 it is the target's answer that is measured, not the client's wake-up.
-    command += ["--spin"] if line.depth == line.connections == 1 else []
+    command += ["--spin"] if options.spin else []
     found = _client(options, command, seconds + options.warmup)
     if found["errors"]:
         raise Unable(f"{found['errors']} I/Os failed: {found.get('first_error')}")

@@ -263,7 +263,9 @@ def _method(results):
         + (", both before everything else (SCHED_FIFO)" if options["realtime"] else "")
         + f"; loopback; {options['unit_mib']} MiB a target, Stag's in memory (`mem:`), tgt's and istgt's a file on tmpfs;"
         f" {options['rounds']} rounds of {options['seconds']:g} s ({options['sweep_seconds']:g} s for the sweep), the targets in turn"
-        " within each line. At depth 1 the client waits awake. Figures are medians, with the least and the most in parentheses.",
+        " within each line. The client"
+        + (" waits awake, so that no target is charged for waking it." if options["spin"] else " sleeps while it waits.")
+        + " Figures are medians, with the least and the most in parentheses.",
         "“Raw TCP” is the floor: the same bytes (48 and the payload) over loopback with plain sockets and nothing of iSCSI, its"
         " payload anywhere in as much memory; its processor time is without the time it waits awake, Stag's with it. It copies payload"
         " into the socket, so that a target that need not can be below it.",
