@@ -29,6 +29,28 @@ fn what_is_sent_arrives_and_the_end_is_no_bytes() {
 }
 
 #[test]
+fn what_is_discarded_is_gone_and_what_follows_is_not() {
+    run(async {
+        let (a, b) = pair().await;
+        let bytes = pattern(300_000);
+        let sender = spawn(async move {
+            send(&a, &bytes).await;
+            a
+        });
+        assert_eq!(recv(&b, 100).await, pattern(300_000)[..100]);
+        let mut left = 299_000;
+        while left > 0 {
+            let n = b.discard(left).await.unwrap();
+            assert!((1..=left).contains(&n));
+            left -= n;
+        }
+        assert_eq!(recv(&b, 900).await, pattern(300_000)[299_100..]);
+        drop(sender.await.unwrap());
+        assert_eq!(b.discard(1).await.unwrap(), 0);
+    });
+}
+
+#[test]
 fn addresses_and_options_are_those_of_the_socket() {
     run(async {
         let (a, b) = pair().await;

@@ -33,6 +33,13 @@ pub(super) enum Task {
     Ping,
 }
 
+impl Task {
+    /// Whether nobody looks at what it reads.
+    pub fn discards(&self) -> bool {
+        matches!(self, Task::Queued { destination: Destination::Discard, .. })
+    }
+}
+
 impl Place<&[u8]> for Task {
     fn place(&mut self, offset: usize, data: &[u8]) {
         if let Task::Waited { destination, .. } | Task::Queued { destination, .. } = self {
@@ -92,6 +99,8 @@ pub(super) struct Core {
     pub portal: Portal,
     pub alias: Option<String>,
     pub reconnects: u64,
+    /// When the newest session began.
+    pub up_since: Option<Instant>,
     supervisor: Option<JoinHandle<()>>,
 }
 
@@ -132,6 +141,7 @@ impl Inner {
             portal: portal.clone(),
             alias: None,
             reconnects: 0,
+            up_since: None,
             supervisor: None,
         };
         Inner {

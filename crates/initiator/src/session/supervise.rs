@@ -15,6 +15,9 @@ use crate::bell::Bell;
 use crate::dial::{Dialed, dial};
 use crate::error::Error;
 
+/// A session that is lost within this time of its login was lost at once.
+const SHORT_LIFE: Duration = Duration::from_millis(500);
+
 impl Inner {
     /// Logs in all connections.
     pub(super) async fn establish(self: &Rc<Self>) -> Result<(), Error> {
@@ -69,6 +72,7 @@ impl Inner {
             core.portal = dialed.portal;
             core.alias = dialed.login.target_alias.clone();
             let now = ring::now();
+            core.up_since = Some(now);
             core.slots.iter_mut().for_each(|(_, slot)| slot.since = now);
             core.queued.iter_mut().for_each(|(_, queued)| queued.since = now);
         }
@@ -161,6 +165,11 @@ async fn supervise(inner: Rc<Inner>) {
 async fn reconnect(inner: &Rc<Inner>) {
     let deadline = ring::now() + inner.options.reconnect_timeout;
     let mut pause = Duration::from_millis(50);
+    let since = inner.core.borrow().up_since;
+    if since.is_some_and(|since| ring::now() < since + SHORT_LIFE) {
+        // A target that takes logins and drops the session at once is not to be hammered.
+        ring::sleep(pause).await;
+    }
     loop {
         let Err(error) = inner.establish().await else {
             inner.core.borrow_mut().reconnects += 1;

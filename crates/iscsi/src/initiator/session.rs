@@ -4,12 +4,13 @@ use std::collections::VecDeque;
 
 use arrayvec::ArrayVec;
 
+use crate::digest::DIGEST_LEN;
 use crate::frame::{self, Digests, MAX_HEADER_LEN};
 use crate::keys::{Digest, Params};
 use crate::login::initiator::Established;
 use crate::pdu::{
-    Bhs, DataOut, LogoutReason, LogoutRequest, Lun, NopOut, RESERVED_TAG, ScsiCommand, TaskAttribute,
-    TaskManagementFunction, TaskManagementRequest, TextRequest, ahs,
+    BHS_LEN, Bhs, DataOut, LogoutReason, LogoutRequest, Lun, NopOut, RESERVED_TAG, ScsiCommand,
+    TaskAttribute, TaskManagementFunction, TaskManagementRequest, TextRequest, ahs,
 };
 use crate::sn;
 use crate::target::{Payload, Sink};
@@ -472,9 +473,17 @@ impl<S> Writer<'_, S> {
         // ExpStatSN is in bytes 28 to 31 of every PDU that an initiator sends (RFC 7143 §11.3 and on).
         header.specific_20[8..12].copy_from_slice(&self.exp_stat_sn.to_be_bytes());
         let data_len = data.as_ref().map_or(0, Payload::len);
-        let mut bytes = [0; MAX_HEADER_LEN];
-        let Some(len) = frame::emit_header(header, ahs, data_len, self.digests.header, &mut bytes) else {
-            // MAX_HEADER_LEN holds every header.
+        // Nearly every PDU is without AHS, and clearing room for the longest takes longer than writing the header.
+        let mut short = [0; BHS_LEN + DIGEST_LEN];
+        let mut long;
+        let bytes: &mut [u8] = if ahs.is_empty() {
+            &mut short
+        } else {
+            long = [0; MAX_HEADER_LEN];
+            &mut long
+        };
+        let Some(len) = frame::emit_header(header, ahs, data_len, self.digests.header, bytes) else {
+            // Each holds the headers that it is for.
             return;
         };
         self.sink.bytes(&bytes[..len]);

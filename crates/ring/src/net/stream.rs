@@ -130,6 +130,26 @@ impl TcpStream {
         (Ok(received), scatter)
     }
 
+    /// Receives up to `len` bytes and throws them away in the kernel, which copies nothing. Returns how many; none mean
+    /// that the peer has sent its last.
+    pub async fn discard(&self, len: usize) -> io::Result<usize> {
+        let len = len.clamp(1, 1 << 30) as u32;
+        loop {
+            // recv(2): of a TCP socket, MSG_TRUNC takes the bytes without storing them.
+            let entry = opcode::Recv::new(self.raw(), std::ptr::null_mut(), len);
+            let entry = entry.flags(libc::MSG_TRUNC | libc::MSG_WAITALL).ioprio(self.ioprio()).build();
+            // SAFETY: nothing is written to the place that the entry names.
+            let op = unsafe { Op::start(entry, ()) };
+            let (completion, ()) = op.await;
+            self.more.set(completion.socket_nonempty());
+            match completion.count() {
+                Ok(n) => return Ok(n),
+                Err(e) if is_transient(&e) => {}
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
     /// Whether to try at once or to wait for data first.
     fn ioprio(&self) -> u16 {
         if self.more.get() { 0 } else { POLL_FIRST }

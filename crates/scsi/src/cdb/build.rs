@@ -26,8 +26,14 @@ impl Flags {
     }
 }
 
+#[inline]
 fn cdb(parts: &[&[u8]]) -> CdbBytes {
-    parts.iter().flat_map(|p| p.iter().copied()).collect()
+    let mut bytes = CdbBytes::new();
+    for part in parts {
+        // No CDB here has more than 16 bytes.
+        let _ = bytes.try_extend_from_slice(part);
+    }
+    bytes
 }
 
 fn ten(opcode: u8, flags: u8, lba: u32, len: u16) -> CdbBytes {
