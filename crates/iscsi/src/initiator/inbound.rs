@@ -260,7 +260,7 @@ impl<P: Payload, T> Session<P, T> {
                 } else {
                     let key = self.task_of(on, bhs, |k| matches!(k, Kind::Ping))?;
                     self.take_stat_sn(on, pdu.stat_sn.get())?;
-                    self.take_task(key).map(|task| Event::Pong(key, task.token))
+                    self.take_task(key).map(|(token, _)| Event::Pong(key, token))
                 };
                 if pdu.ttt.get() != RESERVED_TAG {
                     if self.connection(on).is_some_and(|c| c.ready >= MAX_READY) {
@@ -273,7 +273,7 @@ impl<P: Payload, T> Session<P, T> {
             PduRef::TaskManagementResponse(pdu) => {
                 let key = self.task_of(on, bhs, |k| matches!(k, Kind::TaskManagement))?;
                 self.take_stat_sn(on, pdu.stat_sn.get())?;
-                self.take_task(key).map(|task| Event::TaskManagement(key, task.token, pdu.result()))
+                self.take_task(key).map(|(token, _)| Event::TaskManagement(key, token, pdu.result()))
             }
             PduRef::TextResponse(pdu) => {
                 let key = self.task_of(on, bhs, |k| matches!(k, Kind::Text(_)))?;
@@ -294,13 +294,13 @@ impl<P: Payload, T> Session<P, T> {
                     None
                 } else {
                     let text = assembler.take();
-                    self.take_task(key).map(|task| Event::Text(key, task.token, text))
+                    self.take_task(key).map(|(token, _)| Event::Text(key, token, text))
                 }
             }
             PduRef::LogoutResponse(pdu) => {
                 let key = self.task_of(on, bhs, |k| matches!(k, Kind::Logout))?;
                 self.take_stat_sn(on, pdu.stat_sn.get())?;
-                self.take_task(key).map(|task| Event::LoggedOut(key, task.token, pdu.result()))
+                self.take_task(key).map(|(token, _)| Event::LoggedOut(key, token, pdu.result()))
             }
             PduRef::AsyncMessage(pdu) => {
                 self.take_stat_sn(on, pdu.stat_sn.get())?;
@@ -314,7 +314,7 @@ impl<P: Payload, T> Session<P, T> {
                     Segment::Placed => None,
                 };
                 let ours = rejected.filter(|k| self.tasks.get(*k).is_some_and(|t| t.connection == Some(on)));
-                let task = ours.and_then(|key| Some((key, self.take_task(key)?.token)));
+                let task = ours.and_then(|key| Some((key, self.take_task(key)?.0)));
                 Some(Event::Rejected(pdu.reason_code(), task))
             }
             _ => return wrong,
@@ -358,11 +358,10 @@ impl<P: Payload, T> Session<P, T> {
         read_residual: Residual,
         sense: &[u8],
     ) -> Result<Option<Event<T>>, ProtocolError> {
-        let task = self.take_task(key).ok_or(ProtocolError::UnknownTask(key.0))?;
-        let received = if let Kind::Scsi(scsi) = &task.kind { scsi.received } else { 0 };
+        let (token, received) = self.take_task(key).ok_or(ProtocolError::UnknownTask(key.0))?;
         let sense = sense.to_vec();
         let completion = Completion { status, response, received, residual, read_residual, sense };
-        Ok(Some(Event::Done(key, task.token, completion)))
+        Ok(Some(Event::Done(key, token, completion)))
     }
 }
 

@@ -189,8 +189,7 @@ impl<P: Payload, T> Session<P, T> {
             r2ts_open: 0,
             solicited: 0,
         };
-        let task = Task { token, kind: Kind::Scsi(scsi), cmd_sn: 0, connection: None };
-        let key = self.tasks.insert(task).map_err(|task| task.token)?;
+        let key = self.tasks.insert(token, Kind::Scsi(scsi), 0, None)?;
         self.waiting.push_back(key);
         Ok(key)
     }
@@ -258,7 +257,7 @@ impl<P: Payload, T> Session<P, T> {
 
     /// Forgets a task that the target will not answer any more, such as one that was aborted.
     pub fn forget(&mut self, key: TaskKey) -> Option<T> {
-        self.take_task(key).map(|task| task.token)
+        self.take_task(key).map(|(token, _)| token)
     }
 
     /// The connection that a task was sent on, where ABORT TASK for it belongs (RFC 7143 §11.5.1). `None` while it waits for
@@ -269,12 +268,12 @@ impl<P: Payload, T> Session<P, T> {
 
     /// What the owner keeps with a task.
     pub fn token_mut(&mut self, key: TaskKey) -> Option<&mut T> {
-        self.tasks.get_mut(key).map(|t| &mut t.token)
+        self.tasks.get_mut(key)?.token.as_mut()
     }
 
     /// What the owner keeps with each task, in no order.
     pub fn tokens_mut(&mut self) -> impl Iterator<Item = (TaskKey, &mut T)> {
-        self.tasks.iter_mut().map(|(key, task)| (key, &mut task.token))
+        self.tasks.iter_mut().filter_map(|(key, task)| Some((key, task.token.as_mut()?)))
     }
 
     /// Drops all connections. Commands that may be repeated, and those that were never sent, wait for the next
@@ -308,7 +307,7 @@ impl<P: Payload, T> Session<P, T> {
             }
             self.waiting.push_front(key);
         }
-        lost.into_iter().filter_map(|key| Some((key, self.tasks.remove(key)?.token))).collect()
+        lost.into_iter().filter_map(|key| Some((key, self.tasks.remove(key, |_| ())?.0))).collect()
     }
 
     /// Ends the session: every task comes back, in no order.
@@ -316,7 +315,7 @@ impl<P: Payload, T> Session<P, T> {
         self.connections.clear();
         self.waiting.clear();
         let keys: Vec<_> = self.tasks.iter().map(|(key, _)| key).collect();
-        keys.into_iter().filter_map(|key| Some((key, self.tasks.remove(key)?.token))).collect()
+        keys.into_iter().filter_map(|key| Some((key, self.tasks.remove(key, |_| ())?.0))).collect()
     }
 
     /// Gives waiting commands their CmdSN and connection, as far as the window reaches. Answers whether `on` has
@@ -389,8 +388,7 @@ impl<P: Payload, T> Session<P, T> {
         let Some(connection) = self.connections.get_mut(on.0).and_then(Option::as_mut) else {
             return Err(token);
         };
-        let task = Task { token, kind, cmd_sn: self.cmd_sn, connection: Some(on) };
-        let key = self.tasks.insert(task).map_err(|task| task.token)?;
+        let key = self.tasks.insert(token, kind, self.cmd_sn, Some(on))?;
         connection.outstanding += 1;
         Ok(key)
     }
@@ -428,9 +426,13 @@ impl<P: Payload, T> Session<P, T> {
         self.connections.get(on.0)?.as_ref()
     }
 
-    pub(super) fn take_task(&mut self, key: TaskKey) -> Option<Task<P, T>> {
-        let task = self.tasks.remove(key)?;
-        match task.connection {
+    /// Ends a task: its token, and how many bytes of a read were placed.
+    pub(super) fn take_task(&mut self, key: TaskKey) -> Option<(T, u32)> {
+        let (token, (connection, received)) = self.tasks.remove(key, |task| {
+            let received = if let Kind::Scsi(scsi) = &task.kind { scsi.received } else { 0 };
+            (task.connection, received)
+        })?;
+        match connection {
             Some(on) => {
                 if let Some(connection) = self.connections.get_mut(on.0).and_then(Option::as_mut) {
                     connection.outstanding = connection.outstanding.saturating_sub(1);
@@ -438,7 +440,7 @@ impl<P: Payload, T> Session<P, T> {
             }
             None => self.waiting.retain(|waiting| *waiting != key),
         }
-        Some(task)
+        Some((token, received))
     }
 
     /// Takes ExpCmdSN and MaxCmdSN of a PDU (RFC 7143 §4.2.2.1): older ones, and a pair that contradicts itself, say

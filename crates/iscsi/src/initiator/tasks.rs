@@ -58,7 +58,8 @@ pub(super) struct Scsi<P> {
 
 #[derive(Debug)]
 pub(super) struct Task<P, T> {
-    pub token: T,
+    /// There until the task ends.
+    pub token: Option<T>,
     pub kind: Kind<P>,
     pub cmd_sn: u32,
     /// Where it was sent; `None` while it waits.
@@ -93,19 +94,26 @@ impl<P, T> Tasks<P, T> {
         self.len >= self.max
     }
 
-    /// Gives the task back if there are as many as the limit.
-    pub fn insert(&mut self, task: Task<P, T>) -> Result<TaskKey, Task<P, T>> {
+    /// Gives the token back if there are as many as the limit.
+    #[inline]
+    pub fn insert(
+        &mut self,
+        token: T,
+        kind: Kind<P>,
+        cmd_sn: u32,
+        connection: Option<ConnectionId>,
+    ) -> Result<TaskKey, T> {
         let index = match self.free.pop() {
             Some(index) => index,
             None if self.slots.len() < self.max => {
                 self.slots.push(Slot { generation: 0, task: None });
                 (self.slots.len() - 1) as u16
             }
-            None => return Err(task),
+            None => return Err(token),
         };
         let slot = &mut self.slots[usize::from(index)];
         slot.generation = slot.generation.wrapping_add(1);
-        slot.task = Some(task);
+        slot.task = Some(Task { token: Some(token), kind, cmd_sn, connection });
         self.len += 1;
         Ok(TaskKey(u32::from(slot.generation) << 16 | u32::from(index)))
     }
@@ -120,12 +128,19 @@ impl<P, T> Tasks<P, T> {
         if u32::from(slot.generation) == key.0 >> 16 { slot.task.as_mut() } else { None }
     }
 
-    pub fn remove(&mut self, key: TaskKey) -> Option<Task<P, T>> {
-        self.get(key)?;
-        let task = self.slots.get_mut(key.index())?.task.take()?;
+    /// Ends a task. What it holds is dropped where it is: only the token, and what `about` says of the rest, is moved.
+    pub fn remove<R>(&mut self, key: TaskKey, about: impl FnOnce(&Task<P, T>) -> R) -> Option<(T, R)> {
+        let slot = self.slots.get_mut(key.index())?;
+        if u32::from(slot.generation) != key.0 >> 16 {
+            return None;
+        }
+        let task = slot.task.as_mut()?;
+        let told = about(task);
+        let token = task.token.take();
+        slot.task = None;
         self.free.push(key.index() as u16);
         self.len -= 1;
-        Some(task)
+        Some((token?, told))
     }
 
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (TaskKey, &mut Task<P, T>)> {

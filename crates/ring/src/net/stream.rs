@@ -135,9 +135,10 @@ impl TcpStream {
     pub async fn discard(&self, len: usize) -> io::Result<usize> {
         let len = len.clamp(1, 1 << 30) as u32;
         loop {
-            // recv(2): of a TCP socket, MSG_TRUNC takes the bytes without storing them.
+            // recv(2): of a TCP socket, MSG_TRUNC takes the bytes without storing them. Not together with MSG_WAITALL: the
+            // ring goes on after a short receive by how far its iterator came, which is nowhere.
             let entry = opcode::Recv::new(self.raw(), std::ptr::null_mut(), len);
-            let entry = entry.flags(libc::MSG_TRUNC | libc::MSG_WAITALL).ioprio(self.ioprio()).build();
+            let entry = entry.flags(libc::MSG_TRUNC).ioprio(self.ioprio()).build();
             // SAFETY: nothing is written to the place that the entry names.
             let op = unsafe { Op::start(entry, ()) };
             let (completion, ()) = op.await;

@@ -1,0 +1,340 @@
+"""`stag bench` against tgt, istgt and Stag: what it measures, what it refuses, and whether it finds what a target loses.
+
+Rates are not judged here: a machine that runs tests is no place to measure.
+"""
+
+import csv
+import io
+import json
+import os
+import signal
+import subprocess
+import threading
+import time
+
+from lab import proc
+from lab.report import Failed, Skip, expect
+from lab.target import Lab, Stag, Target, Tgt, Unit
+
+MIB = 1 << 20
+FIELDS = {"urls", "pattern", "read_percent", "zipf", "bs", "depth", "connections", "sessions", "initiators", "threads",
+          "rate", "verify", "seconds", "ios", "reads", "writes", "iops", "mb_s", "lat_us", "client_us",
+          "client_cpu_percent", "target_us", "target_cpu_percent", "unsent", "errors", "first_error", "reconnects",
+          "verified_blocks"}
+LATENCIES = ["min", "mean", "p50", "p90", "p99", "p999", "p9999", "max"]
+
+
+class Istgt(Target):
+    """istgt with a configuration of its own; its units are files."""
+
+    BASE = "iqn.2026-01.org.example"
+
+    def start(self):
+        proc.need("istgt")
+        lines = ["[Global]", f'  NodeBase "{self.BASE}"', f"  PidFile {self.folder}/pid", f"  AuthFile {self.folder}/auth",
+                 "  Timeout 30", "  NopInInterval 20", "  DiscoveryAuthMethod Auto", "  MaxSessions 64",
+                 "  MaxConnections 4", "  MaxR2T 32", "  MaxOutstandingR2T 16", "  DefaultTime2Wait 2",
+                 "  DefaultTime2Retain 60", "  FirstBurstLength 65536", "  MaxBurstLength 262144",
+                 "  MaxRecvDataSegmentLength 65536", "  InitialR2T Yes", "  ImmediateData Yes", "  DataPDUInOrder Yes",
+                 "  DataSequenceInOrder Yes", "  ErrorRecoveryLevel 0", "[UnitControl]", "  AuthMethod Auto",
+                 f"  Portal UC1 127.0.0.1:{proc.free_port()}", "  Netmask 127.0.0.1", "[PortalGroup1]",
+                 f"  Portal DA1 {self.portal}", "[InitiatorGroup1]", '  InitiatorName "ALL"', "  Netmask 127.0.0.0/8",
+                 "[LogicalUnit1]", "  TargetName disk", "  Mapping PortalGroup1 InitiatorGroup1", "  AuthMethod None",
+                 "  AuthGroup None", "  UseDigest Auto", "  UnitType Disk", "  QueueDepth 64"]
+        for number, unit in enumerate(self.units):
+            with open(unit.path, "ab") as file:
+                file.truncate(unit.mib * MIB)
+            lines.append(f"  LUN{number} Storage {unit.path} {unit.mib}MB")
+        with open(os.path.join(self.folder, "istgt.conf"), "w") as file:
+            file.write("\n".join(lines) + "\n")
+        open(os.path.join(self.folder, "auth"), "a").close()
+        log = open(self.log_path, "ab")
+        self.process = subprocess.Popen(["istgt", "-D", "-c", file.name], stdout=log, stderr=log)
+
+        def ready():
+            self.check_alive()
+            return proc.run("sh", "-c", f"ss -Hltn sport = :{self.port}", ok=None).strip() != ""
+
+        proc.wait_until(ready, 10, "istgt listens")
+        self.urls = [f"iscsi://{self.portal}/{self.BASE}:disk/{number}" for number in range(len(self.units))]
+
+    def stop(self):
+        self.check_alive()
+        proc.end(self.process, 3)
+
+
+KINDS = {"tgt": Tgt, "istgt": Istgt, "stag": Stag}
+
+
+class serve:
+    """A running target of some kind, in a folder of its own."""
+
+    def __init__(self, lab, kind, *units):
+        folder = Lab(lab.report, lab.new_folder(kind), "stag").new_folder()
+        self.target = KINDS[kind](folder, list(units) or [Unit(mib=16)], "127.0.0.1", proc.free_port(), None, {})
+
+    def __enter__(self):
+        self.target.start()
+        return self.target
+
+    def __exit__(self, kind, *_):
+        if kind is None:
+            self.target.stop()
+        elif self.target.process and self.target.alive():
+            self.target.kill()
+
+
+def against(*kinds):
+    """Runs a case against each kind of target that is installed; one at least has to be."""
+    def decorate(case):
+        def each(lab):
+            ran, missing = 0, []
+            for kind in kinds:
+                try:
+                    case(lab, kind)
+                    ran += 1
+                except Skip as reason:
+                    missing.append(str(reason))
+                    if os.environ.get("CI") == "true":
+                        raise
+                except Failed as reason:
+                    raise Failed(f"against {kind}: {reason}") from None
+            if not ran:
+                raise Skip("; ".join(missing))
+        return each
+    return decorate
+
+
+def command(*words):
+    if not Stag.binary:
+        raise Skip("no stag binary: set STAG_BIN")
+    return [Stag.binary, "bench", *[str(word) for word in words]]
+
+
+def bench(*words, code=0, timeout=90):
+    """Runs to the end; the runs of the JSON document, and what was said on stderr."""
+    process = subprocess.run(command(*words, "--json"), capture_output=True, text=True, timeout=timeout)
+    expect(process.returncode == code, f"stag bench {' '.join(map(str, words))}: exit code {process.returncode}\n"
+                                       f"{proc.tail(process.stdout + process.stderr)}")
+    return (json.loads(process.stdout)["runs"] if process.stdout else []), process.stderr
+
+
+class running:
+    """A bench in the background."""
+
+    def __init__(self, *words):
+        self.process = subprocess.Popen(command(*words, "--json"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def end(self, code, timeout=120):
+        try:
+            out, err = self.process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            raise Failed("stag bench hangs") from None
+        expect(self.process.returncode == code, f"exit code {self.process.returncode}:\n{proc.tail(out + err)}")
+        return (json.loads(out)["runs"][0] if out else None), err
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+
+
+@against("tgt", "istgt", "stag")
+def patterns(lab, kind):
+    with serve(lab, kind) as target:
+        # istgt takes a second for each logout.
+        sizes, depths = ("512,4k,64k", "1,16") if kind == "stag" else ("4k,64k", "16")
+        runs, _ = bench(target.urls[0], "--pattern", "read,randread,write,randwrite,rw,randrw", "--bs", sizes,
+                        "--depth", depths, "--time", 0.4, "--destroy", "--target-pid", target.pid)
+        expect(len(runs) == (36 if kind == "stag" else 12), f"{len(runs)} runs")
+        for run in runs:
+            name = f"{run['pattern']} {run['bs']} depth {run['depth']}"
+            expect(set(run) == FIELDS, f"{name}: fields {set(run) ^ FIELDS}")
+            lat = run["lat_us"]
+            expect(sorted(lat) == sorted(LATENCIES), f"{name}: {lat}")
+            expect(run["ios"] > 0 and run["errors"] == 0 and run["ios"] == run["reads"] + run["writes"], f"{name}: {run}")
+            ordered = [lat[key] for key in LATENCIES if key != "mean"]
+            expect(ordered == sorted(ordered) and lat["min"] > 0, f"{name}: {lat}")
+            expect(abs(run["iops"] * run["seconds"] - run["ios"]) < 1 + run["ios"] / 1000, f"{name}: {run}")
+            reads = {"read": True, "randread": True, "write": False, "randwrite": False}.get(run["pattern"])
+            expect(reads is None or (run["writes"] == 0) == reads and (run["reads"] == 0) != reads, f"{name}: {run}")
+            expect(run["target_us"] > 0 and run["client_us"] > 0, f"{name}: {run}")
+
+
+@against("tgt", "istgt", "stag")
+def sessions(lab, kind):
+    with serve(lab, kind, Unit(mib=16), Unit(mib=16)) as target:
+        words = ["--initiators", 2, "--sessions", 2, "--threads", 2, "--pattern", "randrw", "--zipf", 0.99, "--depth", 8]
+        runs, _ = bench(*target.urls, *words, "--count", 5000, "--verify", "--destroy")
+        run = runs[0]
+        expect((run["sessions"], run["ios"]) == (8, 5000), f"{run}")
+        expect(run["verified_blocks"] > 0, f"{run}")
+        connections = 1 if kind == "tgt" else 2
+        runs, _ = bench(target.urls[0], "--connections", connections, "--depth", 32, "--time", 0.3, "--bs", "512..4k")
+        expect([run["bs"] for run in runs] == [512, 1024, 2048, 4096], f"{runs}")
+
+
+@against("tgt", "istgt", "stag")
+def verifies(lab, kind):
+    with serve(lab, kind) as target:
+        for bs in (512, 4096, 65536):
+            runs, _ = bench(target.urls[0], "--fill", "--pattern", "randrw", "--bs", bs, "--depth", 32, "--time", 0.7,
+                            "--verify", "--destroy")
+            # The end reads everything that was written, and everything was.
+            expect(runs[0]["verified_blocks"] >= 16 * MIB // 512 and runs[0]["errors"] == 0, f"{runs[0]}")
+
+
+def finds_corruption(lab):
+    unit = Unit(mib=8)
+    with serve(lab, "stag", unit) as target:
+        with running(target.urls[0], "--fill", "--pattern", "randread", "--time", 3, "--verify", "--destroy",
+                     "--max-errors", 1000000) as run:
+            time.sleep(1.5)
+            with open(unit.path, "r+b") as file:
+                file.seek(1234 * 512 + 100)
+                byte = file.read(1)
+                file.seek(1234 * 512 + 100)
+                file.write(bytes([byte[0] ^ 0x40]))
+            report, err = run.end(1)
+        expect(report["errors"] > 0, f"{report}")
+        expect("LBA 1234: expected generation 1, found 1 with a wrong byte at 100" in err, err)
+        others = [line for line in err.splitlines() if "expected generation" in line and "LBA 1234:" not in line]
+        expect(not others, f"{others}")
+
+
+def finds_a_lost_write(lab):
+    """What is on the medium is set back by a second: of some two hundred writes, all but a few were the last of their place."""
+    unit = Unit(mib=4)
+    with serve(lab, "stag", unit) as target:
+        with running(target.urls[0], "--fill", "--pattern", "randwrite", "--rate", 200, "--depth", 4, "--time", 4,
+                     "--verify", "--destroy", "--max-errors", 1000000) as run:
+            time.sleep(1.5)
+            with open(unit.path, "rb") as file:
+                old = file.read()
+            time.sleep(1.2)
+            with open(unit.path, "r+b") as file:
+                file.write(old)
+            report, err = run.end(1)
+        expect(report["errors"] > 8 and "expected generation 2, found 1: an acknowledged write was lost" in err, err)
+
+
+def finds_a_lost_medium(lab):
+    """A unit in memory forgets everything when its target dies: the first read that follows must tell."""
+    with serve(lab, "stag", Unit(mib=8, memory=True)) as target:
+        with running(target.urls[0], "--fill", "--pattern", "randread", "--time", 5, "--verify", "--destroy") as run:
+            time.sleep(1.5)
+            target.kill()
+            target.restart()
+            report, err = run.end(1)
+        expect(report["reconnects"] == 1 and "found zeros: an acknowledged write was lost" in err, f"{report}\n{err}")
+
+
+@against("tgt", "stag")
+def survives_kills(lab, kind):
+    with serve(lab, kind, Unit(mib=16), Unit(mib=16)) as target:
+        with running(*target.urls, "--fill", "--pattern", "randrw", "--depth", 16, "--time", 6, "--verify", "--destroy",
+                     "--sessions", 2) as run:
+            time.sleep(1.5)
+            for _ in range(3):
+                time.sleep(0.7)
+                expect(run.process.poll() is None, "it has ended with its target")
+                target.kill()
+                target.restart()
+            report, err = run.end(0)
+        expect(report["reconnects"] >= 3 * 4, f"{report['reconnects']} sessions were made anew")
+        expect(report["errors"] == 0 and report["verified_blocks"] > 0, f"{report}\n{err}")
+
+
+def stall(target, after, seconds):
+    """Stops the target for a while."""
+    def work():
+        time.sleep(after)
+        target.process.send_signal(signal.SIGSTOP)
+        time.sleep(seconds)
+        target.process.send_signal(signal.SIGCONT)
+    thread = threading.Thread(target=work)
+    thread.start()
+    return thread
+
+
+@against("tgt", "stag")
+def counts_what_a_stall_delays(lab, kind):
+    """Half a second of four: an eighth of the I/Os of a fixed rate were late. A closed loop sends one in that time."""
+    with serve(lab, kind) as target:
+        for rate in (["--rate", 1000], []):
+            thread = stall(target, 1.5, 0.5)
+            runs, _ = bench(target.urls[0], "--depth", 1, "--time", 4, *rate)
+            thread.join()
+            lat, run = runs[0]["lat_us"], runs[0]
+            expect(lat["max"] > 300_000, f"nothing was stalled: {lat}")
+            if rate:
+                expect(3990 <= run["ios"] + run["unsent"] <= 4010, f"{run}")
+                expect(lat["p90"] > 20_000 and lat["p99"] > 300_000, f"the stall hides itself: {lat}")
+                expect(lat["p50"] < 20_000, f"{lat}")
+            else:
+                expect(lat["p99"] < 100_000, f"{lat}")
+
+
+def keeps_a_rate(lab):
+    with serve(lab, "stag") as target:
+        for threads, rate in ((1, 500), (2, 3000)):
+            runs, _ = bench(target.urls[0], "--sessions", 4, "--threads", threads, "--rate", rate, "--time", 1)
+            expect(abs(runs[0]["iops"] - rate) < rate / 50, f"{runs[0]}")
+
+
+def comma_separated(lab):
+    with serve(lab, "stag") as target:
+        printed = proc.run(*command(target.urls[0], "--bs", "512..4k", "--depth", "1,4", "--time", 0.1, "--csv"))
+        rows = list(csv.DictReader(io.StringIO(printed)))
+        expect(len(rows) == 8 and None not in rows[0] and None not in rows[0].values(), printed)
+        for row in rows:
+            expect(row["urls"] == target.urls[0] and float(row["iops"]) > 0 and float(row["lat_p999_us"]) > 0, str(row))
+            expect(row["target_us"] == "" and row["errors"] == "0", str(row))
+        table = proc.run(*command(target.urls[0], "--bs", "4k,1M", "--time", 0.1))
+        expect(table.count("randread") == 2 and " 1M " in table, table)
+
+
+def refuses(lab):
+    with serve(lab, "stag", Unit(mib=16, block_bytes=4096), Unit(mib=16, read_only=True)) as target:
+        url, read_only = target.urls
+        for words, code, says in (
+                ([url, "--pattern", "randwrite"], 2, "--destroy"),
+                ([url, "--fill"], 2, "--destroy"),
+                ([url, "--verify"], 2, "--destroy"),
+                ([url, "--verify", "--destroy"], 2, "pattern that writes"),
+                ([url, "--bs", 512], 2, "no whole number of its blocks of 4096"),
+                ([url, "--zipf", 1.1, "--pattern", "read"], 2, "random"),
+                ([url, "--span", "2k"], 2, "no room"),
+                ([url, "--target-comm", "no-such-process"], 2, "no process is called"),
+                ([url, "--depth", 0], 2, "1 to 4096"),
+                ([url.replace(IQN_END, "nobody")], 5, "log in"),
+                ([f"iscsi://127.0.0.1:{proc.free_port()}/iqn.2026-01.org.example:x/0"], 5, "connect"),
+                ([read_only, "--pattern", "write", "--destroy", "--time", 1], 1, "write of 8 blocks at LBA 0"),
+        ):
+            _, err = bench(*words, code=code)
+            expect(says in err, f"{words}: {err}")
+            expect("panicked" not in err, err)
+        # Nothing was written by what was refused.
+        with open(target.units[0].path, "rb") as file:
+            expect(not any(file.read()), "a refused run has written")
+
+
+IQN_END = "disks"
+
+CASES = [
+    ("stag bench: every pattern, sizes and depths, on tgt, istgt and Stag", patterns),
+    ("stag bench: units, initiators, sessions, connections, threads, on tgt, istgt and Stag", sessions),
+    ("stag bench --verify: finds tgt, istgt and Stag without fault", verifies),
+    ("stag bench --verify: a flipped bit under the target is found and named", finds_corruption),
+    ("stag bench --verify: a write that is undone is found", finds_a_lost_write),
+    ("stag bench --verify: a medium that was lost is found after reconnecting", finds_a_lost_medium),
+    ("stag bench --verify: goes on when tgt and Stag are killed, and finds everything", survives_kills),
+    ("stag bench --rate: a stalled tgt or Stag is seen in the percentiles", counts_what_a_stall_delays),
+    ("stag bench --rate: the rate is kept, by one thread or two", keeps_a_rate),
+    ("stag bench --csv and the table", comma_separated),
+    ("stag bench: what it refuses, and how it says so", refuses),
+]
