@@ -20,7 +20,7 @@ const BATCH: usize = 1 << 20;
 /// Bytes taken by one receive.
 const RECEIVE: usize = 64 << 10;
 /// From this many bytes on, data that nobody wants is thrown away by the kernel instead of copied.
-const DISCARD: usize = 16 << 10;
+const DISCARD: usize = 48 << 10;
 /// Bytes taken by one receive where such data are expected: a few headers.
 const SHORT: usize = 512;
 
@@ -141,7 +141,8 @@ impl Reader {
     /// How many of the next bytes nobody wants, if they are worth a call of their own.
     fn unwanted(&self) -> usize {
         match &self.stream {
-            Some(stream) if stream.unwanted && stream.left >= DISCARD => stream.left,
+            // What a short receive has left of it, or a discard, is discarded too.
+            Some(stream) if stream.unwanted && (self.discarding || stream.left >= DISCARD) => stream.left,
             _ => 0,
         }
     }
