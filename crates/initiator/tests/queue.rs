@@ -25,7 +25,7 @@ async fn open(fake: &Fake, options: Options) -> Disk {
 }
 
 fn block(number: u64) -> Vec<u8> {
-    (0..BLOCK).map(|i| (i as u64 ^ number * 7) as u8).collect()
+    (0..BLOCK).map(|i| (i as u64 ^ (number * 7)) as u8).collect()
 }
 
 fn buffer(len: usize) -> ring::BufMut {
