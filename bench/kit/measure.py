@@ -44,6 +44,13 @@ def _client(options, command, seconds):
         raise Unable(f"the client printed {done.stdout[:200]!r}") from None
 
 
+def _check(found):
+    if found["errors"]:
+        raise Unable(f"{found['errors']} I/Os failed: {found.get('first_error')}")
+    if not found["ios"]:
+        raise Unable(f"no I/O ended within {found['seconds']:.1f} s")
+
+
 def by_load(options, running, line, seconds):
     """One run of stag-load."""
     url = running.urls[line.unit]
@@ -51,8 +58,7 @@ def by_load(options, running, line, seconds):
                seconds, line.connections]
     command += ["--spin"] if options.spin else []
     found = _client(options, command, seconds + options.warmup)
-    if found["errors"]:
-        raise Unable(f"{found['errors']} I/Os failed: {found.get('first_error')}")
+    _check(found)
     run = {key: found[key] for key in ("ios", "iops", "mb_s", "p50_us", "p99_us", "max_us", "client_us", "client_busy",
                                        "target_us", "target_busy")}
     if running.name == "floor":
@@ -69,8 +75,7 @@ def by_bench(options, running, line, seconds, rate=None):
     command += ["--destroy"] if line.pattern[1] == "w" else []
     command += ["--rate", int(rate)] if rate else []
     found = _client(options, command, seconds + options.warmup)["runs"][0]
-    if found["errors"]:
-        raise Unable(f"{found['errors']} I/Os failed: {found.get('first_error')}")
+    _check(found)
     run = {key: found[key] for key in ("ios", "iops", "mb_s", "client_us", "target_us")}
     latency = found["lat_us"]
     run |= {"p50_us": latency["p50"], "p99_us": latency["p99"], "max_us": latency["max"],
@@ -79,9 +84,9 @@ def by_bench(options, running, line, seconds, rate=None):
 
 
 def fill(options, running):
-    """Every block of the unit written once."""
-    command = [options.load, "--fill", running.urls["memory"], "sw", "1M", 8]
-    _client(options, command, 120)
+    """Every block of the unit in memory written once, and every block of the file read: nothing is touched for the first time later."""
+    _client(options, [options.load, "--fill", running.urls["memory"], "sw", "1M", 8], 120)
+    _client(options, [options.load, running.urls["file"], "sr", "1M", 16, max(0.2, 1.5 * options.unit_bytes / (1 << 30))], 30)
 
 
 def idle(all_running, seconds):

@@ -64,7 +64,7 @@ def need(program, package):
 
 
 def pinned(options, core, *command):
-    first = [need("chrt", "util-linux"), "--fifo", "2"] if options.realtime else []
+    first = [need("chrt", "util-linux"), "--fifo", "50"] if options.realtime else []
     return [*first, need("taskset", "util-linux"), "-c", str(core), *map(str, command)]
 
 
