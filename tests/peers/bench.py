@@ -179,6 +179,16 @@ def sessions(lab, kind):
 
 
 @against("tgt", "istgt", "stag")
+def fills(lab, kind):
+    """Also before runs that only read."""
+    with serve(lab, kind) as target:
+        bench(target.urls[0], "--fill", "--pattern", "randread", "--bs", "64k", "--count", 1, "--destroy")
+        with open(target.units[0].path, "rb") as file:
+            for place in range(0, 16 * MIB, 65536):
+                expect(any(file.read(65536)), f"nothing was written at {place}")
+
+
+@against("tgt", "istgt", "stag")
 def verifies(lab, kind):
     with serve(lab, kind) as target:
         for bs in (512, 4096, 65536):
@@ -342,6 +352,7 @@ IQN_END = "disks"
 CASES = [
     ("stag bench: every pattern, sizes and depths, on tgt, istgt and Stag", patterns),
     ("stag bench: units, initiators, sessions, connections, threads, on tgt, istgt and Stag", sessions),
+    ("stag bench --fill: writes all of tgt's, istgt's and Stag's units", fills),
     ("stag bench --verify: finds tgt, istgt and Stag without fault", verifies),
     ("stag bench --verify: a flipped bit under the target is found and named", finds_corruption),
     ("stag bench --verify: a write that is undone is found", finds_a_lost_write),

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use iscsi::initiator::{Command as ProtocolCommand, Completion, TaskKey};
-use iscsi::pdu::{Lun, ResponseCode, TaskAttribute};
+use iscsi::pdu::{Lun, Residual, ResponseCode, TaskAttribute};
 use ring::{BufMut, Chain};
 
 use super::state::{Core, Inner, State, Task};
@@ -37,6 +37,8 @@ pub struct Completed {
     pub token: u64,
     /// Bytes that were read.
     pub received: u32,
+    /// Whether the command moved more or less than was expected.
+    pub residual: Residual,
     /// The buffer of [`Transfer::Read`], cut to what was received.
     pub buffer: Option<BufMut>,
     /// [`Error::Scsi`] for a status other than GOOD and CONDITION MET; else as for a [`super::Ticket`].
@@ -220,19 +222,25 @@ impl Core {
             _ => Err(Error::TargetFailure),
         };
         let buffer = destination.into_buffer(completion.received as usize);
-        self.collect(slot, completion.received, buffer, outcome);
+        self.collect(slot, (completion.received, completion.residual), buffer, outcome);
     }
 
     /// A queue's command ended without an answer.
     pub(super) fn fail_queued(&mut self, slot: usize, error: Error) {
-        self.collect(slot, 0, None, Err(error));
+        self.collect(slot, (0, Residual::Exact), None, Err(error));
     }
 
-    fn collect(&mut self, slot: usize, received: u32, buffer: Option<BufMut>, outcome: Result<(), Error>) {
+    fn collect(
+        &mut self,
+        slot: usize,
+        (received, residual): (u32, Residual),
+        buffer: Option<BufMut>,
+        outcome: Result<(), Error>,
+    ) {
         let Some(Queued { token, .. }) = self.queued.try_remove(slot) else { return };
         // Ends that nobody will collect are dropped.
         if self.has_queue {
-            self.ended.push(Completed { token, received, buffer, outcome, at: ring::now() });
+            self.ended.push(Completed { token, received, residual, buffer, outcome, at: ring::now() });
         }
     }
 }

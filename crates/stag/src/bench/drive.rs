@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use initiator::{Completed, Disk, Error, Lun, Queue, Transfer};
+use initiator::{Completed, Disk, Error, Lun, Queue, Residual, Transfer};
 use ring::{Chain, pool};
 use scsi::SenseKey;
 use scsi::cdb::build::{self, Flags};
@@ -112,7 +112,7 @@ impl Driver {
             lun: disk.lun(),
             bs: run.bs,
             blocks: run.bs / disk.block_len(),
-            data: if run.read_percent < 100 { random_data(run.bs)? } else { Chain::new() },
+            data: random_data(run.bs)?,
             ios: vec![idle; run.depth.into()],
             free: (0..run.depth).rev().collect(),
             again: Vec::with_capacity(run.depth.into()),
@@ -383,7 +383,9 @@ impl Driver {
         let index = completed.token as u16;
         let io = *self.ios.get(usize::from(index))?;
         match completed.outcome {
-            Ok(()) if io.write || completed.received == self.bs => {
+            Ok(())
+                if completed.residual == Residual::Exact && (io.write || completed.received == self.bs) =>
+            {
                 self.free.push(index);
                 let Some(verifier) = &mut self.verifier else { return Some(index) };
                 if io.write {
@@ -409,6 +411,7 @@ impl Driver {
             outcome => {
                 self.free.push(index);
                 let reason = match outcome {
+                    Ok(()) if io.write => "the target did not take all of the data".to_owned(),
                     Ok(()) => format!("{} of {} bytes came", completed.received, self.bs),
                     Err(error) => error.to_string(),
                 };
