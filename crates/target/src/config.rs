@@ -22,7 +22,8 @@ pub struct ServerConfig {
     pub limits: Limits,
     /// Threads, each pinned to a core of its own; 0 means one for every core that the process may use.
     pub cores: usize,
-    /// How long a core looks for new work before it sleeps, µs. More makes lone commands faster and costs CPU while they come.
+    /// How long a core looks for new work before it sleeps, at most, µs. More makes lone commands faster; it is done only where
+    /// what came before says that it pays.
     pub spin_us: u32,
     /// Whether a memory unit's read data may be sent by reference, its pages lent to the network, instead of copied.
     pub zero_copy: bool,
