@@ -236,7 +236,8 @@ def _plots(view):
             for name in [name for name in view.targets if name != "null"]:
                 points = []
                 for line in lines:
-                    values = view.values(line.key, name, "iops" if key == "iops" else "target_us")
+                    # On a scale of powers of ten there is no place for nothing at all.
+                    values = [value for value in view.values(line.key, name, "iops" if key == "iops" else "target_us") if value > 0]
                     if values:
                         points.append((line.block, statistics.median(values), min(values), max(values)))
                 if points:
