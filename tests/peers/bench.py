@@ -143,7 +143,20 @@ class running:
             self.process.wait()
 
 
+def patiently(case):
+    """Tries thrice: a machine that is busy with something else stalls by itself."""
+    def tries(*arguments):
+        for left in (2, 1, 0):
+            try:
+                return case(*arguments)
+            except Failed:
+                if not left:
+                    raise
+    return tries
+
+
 @against("tgt", "istgt", "stag")
+@patiently
 def patterns(lab, kind):
     with serve(lab, kind) as target:
         # istgt takes a second for each logout.
@@ -269,18 +282,6 @@ def stall(target, after, seconds):
     thread = threading.Thread(target=work)
     thread.start()
     return thread
-
-
-def patiently(case):
-    """Tries thrice: a machine that is busy with something else stalls by itself."""
-    def tries(*arguments):
-        for left in (2, 1, 0):
-            try:
-                return case(*arguments)
-            except Failed:
-                if not left:
-                    raise
-    return tries
 
 
 @against("tgt", "stag")

@@ -88,6 +88,20 @@ pub fn read(block: &[u8], run: u64, lba: u64) -> Found {
     Found::Generation(generation)
 }
 
+/// Whether each byte of a block is that of one of these generations: what a read beside a write may find, as nothing makes the
+/// two one after the other.
+pub fn is_mixture(block: &[u8], run: u64, lba: u64, generations: impl Iterator<Item = u32>) -> bool {
+    let mut right = vec![false; block.len()];
+    let mut written = vec![0; block.len()];
+    for generation in generations {
+        write(&mut written, run, lba, generation);
+        for (right, (found, written)) in right.iter_mut().zip(block.iter().zip(&written)) {
+            *right |= found == written;
+        }
+    }
+    block.len() > HEADER && right.into_iter().all(|right| right)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -132,5 +146,21 @@ mod tests {
         write(&mut new, 1, 2, 4);
         new[2048..].copy_from_slice(&old[2048..]);
         assert_eq!(read(&new, 1, 2), Found::Corrupt { generation: 4, at: 2048 });
+    }
+
+    #[test]
+    fn a_mixture_has_no_byte_of_any_other_generation() {
+        let (mut old, mut new) = (vec![0; 512], vec![0; 512]);
+        write(&mut old, 1, 2, 3);
+        write(&mut new, 1, 2, 4);
+        old[320..].copy_from_slice(&new[320..]);
+        assert!(is_mixture(&old, 1, 2, 3..=4));
+        assert!(!is_mixture(&old, 1, 2, 3..=3) && !is_mixture(&old, 1, 9, 3..=4));
+        let (a, b) = (old[400], 0x55);
+        old[400] ^= b;
+        assert!(!is_mixture(&old, 1, 2, 3..=4));
+        old[400] = a;
+        assert!(is_mixture(&old, 1, 2, 3..=4));
+        assert!(!is_mixture(&[], 1, 2, 3..=4));
     }
 }

@@ -1,0 +1,114 @@
+//! Once warm, a queue does not allocate: reads that are dropped or kept and writes, short and long, with digests and without.
+
+#[allow(dead_code, reason = "shared with tests that use all of it")]
+mod fake;
+
+use std::sync::mpsc;
+use std::time::Duration;
+
+use fake::{BLOCK, Fake, Faults};
+use initiator::{Completed, DigestChoice, Disk, Options, Queue, Session, Transfer};
+use iscsi::keys::Offer;
+use ring::testing::Counting;
+use ring::{Buf, Chain, Runtime, pool};
+use scsi::cdb::build::{self, Flags};
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Commands in flight at once.
+const DEPTH: u64 = 8;
+const BLOCKS: usize = 4096;
+
+/// A target on a thread of its own, whose allocations do not count; it ends with what is returned.
+fn target() -> (String, mpsc::Sender<()>) {
+    let (tell, told) = mpsc::channel();
+    let (stop, stopped) = mpsc::channel();
+    std::thread::spawn(move || {
+        Counting::ignore_this_thread();
+        let runtime = Runtime::new(ring::Config::default()).expect("io_uring works here");
+        runtime.block_on(async {
+            let fake = Fake::start(Faults::default(), Offer::default(), BLOCKS);
+            tell.send(fake.url().to_string()).expect("the test waits");
+            while stopped.try_recv() != Err(mpsc::TryRecvError::Disconnected) {
+                ring::sleep(Duration::from_millis(20)).await;
+            }
+        });
+    });
+    (told.recv().expect("a URL"), stop)
+}
+
+#[derive(Clone, Copy, Debug)]
+enum What {
+    Discard,
+    Read,
+    Write,
+}
+
+/// Runs `count` commands, `DEPTH` at once.
+async fn work(
+    queue: &mut Queue,
+    disk: &Disk,
+    what: What,
+    data: &Chain,
+    count: u64,
+    ended: &mut Vec<Completed>,
+) {
+    let len = data.len();
+    let blocks = (len / BLOCK) as u32;
+    let mut begun = 0;
+    while begun < count || queue.in_flight() > 0 {
+        while begun < count && queue.in_flight() < DEPTH as usize {
+            let lba = begun * 37 % (BLOCKS as u64 - u64::from(blocks));
+            let (cdb, transfer) = match what {
+                What::Discard => (build::read(lba, blocks, Flags::default()), Transfer::Discard(len as u32)),
+                What::Read => {
+                    let mut buffer = pool::alloc(len).expect("memory");
+                    buffer.set_len(len);
+                    (build::read(lba, blocks, Flags::default()), Transfer::Read(buffer))
+                }
+                What::Write => (build::write(lba, blocks, Flags::default()), Transfer::Write(data.clone())),
+            };
+            queue.submit(begun, disk.lun(), &cdb, transfer).expect("room");
+            begun += 1;
+        }
+        queue.flush();
+        queue.completions(ended).await.expect("a session");
+        ended.drain(..).for_each(|command| command.outcome.expect("it goes well"));
+    }
+}
+
+#[test]
+fn a_warm_queue_does_not_allocate() {
+    let (url, _stop) = target();
+    let runtime = Runtime::new(ring::Config::default()).expect("io_uring works here");
+    let mut found = Vec::new();
+    for digest in [DigestChoice::Never, DigestChoice::Require] {
+        runtime.block_on(async {
+            let options = Options { header_digest: digest, data_digest: digest, ..Options::default() };
+            let session = Session::connect(&url.parse().expect("a URL"), options).await.expect("a session");
+            let disk = Disk::open(&session, 0).await.expect("a disk");
+            let mut queue = session.queue().expect("a queue");
+            let mut ended = Vec::with_capacity(64);
+            for what in [What::Discard, What::Read, What::Write] {
+                for len in [512, 4096, 65536, 262_144] {
+                    let data = Buf::from(vec![7u8; len]).into();
+                    // The least of a few counts: what is warm depends on how many commands happened to meet.
+                    let mut least = u64::MAX;
+                    for _ in 0..6 {
+                        let before = Counting::allocations();
+                        work(&mut queue, &disk, what, &data, 200, &mut ended).await;
+                        least = least.min(Counting::allocations() - before);
+                    }
+                    if least > 0 {
+                        found.push(format!("{what:?} of {len} bytes, digests {digest:?}: {least} for 200"));
+                    }
+                }
+            }
+            drop(queue);
+            session.close().await.expect("a logout");
+        });
+    }
+    assert!(Counting::allocations() > 0, "nothing is counted");
+    assert!(found.is_empty(), "{found:#?}");
+}
