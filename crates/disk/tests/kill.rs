@@ -10,9 +10,10 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use stag_disk::store::engine::Engine;
 use stag_disk::store::ledger::{Ledger, stamp};
 use stag_disk::store::model::Random;
-use stag_disk::store::spec::StoreSpec;
+use stag_disk::store::spec::{CacheMode, StoreSpec};
 use stag_disk::store::{BlockStore, StoreError};
 
 mod support;
@@ -42,7 +43,7 @@ fn writer() {
             }
             let count = 1 + random.below(8) as usize;
             let lba = random.below((BLOCKS - count + 1) as u64);
-            let durable = cache == "writethrough" || random.below(3) == 0;
+            let durable = cache.starts_with("writethrough") || random.below(3) == 0;
             generation += 1;
             let mut bytes = vec![0; count * BLOCK];
             for (i, block) in bytes.chunks_mut(BLOCK).enumerate() {
@@ -55,11 +56,17 @@ fn writer() {
     });
 }
 
+/// `cache` may name an engine too: `writeback:mmap`.
 fn open(path: &Path, cache: &str) -> std::sync::Arc<dyn BlockStore> {
+    let (cache, engine) =
+        cache.split_once(':').map_or((cache, None), |(cache, engine)| (cache, Some(engine)));
     let mut spec = StoreSpec::parse(path.to_str().unwrap()).unwrap();
     spec.set("size", Some(&(BLOCK * BLOCKS).to_string())).unwrap();
     spec.set("cache", Some(cache)).unwrap();
     spec.set("bs", Some("4096")).unwrap();
+    if engine.is_some() {
+        spec.set("engine", engine).unwrap();
+    }
     spec.open().unwrap_or_else(|e| panic!("{e}")).store
 }
 
@@ -152,4 +159,12 @@ fn a_killed_writer_in_write_through_mode_leaves_what_was_acknowledged() {
 #[test]
 fn a_killed_writer_in_direct_mode_leaves_what_was_acknowledged() {
     killed_again_and_again("direct");
+}
+
+#[test]
+fn a_killed_writer_leaves_what_was_acknowledged_whatever_its_engine() {
+    for (engine, _) in Engine::ALL {
+        let cache = if engine.fits(CacheMode::WriteBack).is_ok() { "writeback" } else { "writethrough" };
+        killed_again_and_again(&format!("{cache}:{engine}"));
+    }
 }
