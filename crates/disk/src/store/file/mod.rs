@@ -73,14 +73,22 @@ impl FileStore {
     /// # Errors
     /// An [`OpenError`], whose text says what to do.
     pub fn open(path: &Path, options: &FileOptions) -> Result<Self, OpenError> {
-        let medium = Medium::open(path, options)?;
+        let mut medium = Medium::open(path, options)?;
         let block = u64::from(medium.block_size);
         let size = medium.size / block * block;
         let mapped = match medium.engine {
             Engine::Mmap | Engine::Sendpage => {
                 let lent = medium.engine == Engine::Sendpage;
                 let mapped = Mapped::new(&medium.data, size, medium.writable, lent, medium.in_memory);
-                Some(mapped.map_err(|source| OpenError::NoMapping { path: path.to_owned(), source })?)
+                match mapped {
+                    Ok(mapped) => Some(mapped),
+                    Err(error) if options.engine.is_none() => {
+                        tracing::info!(path = %path.display(), %error, "cannot be mapped: read by engine=inline");
+                        medium.engine = Engine::Inline;
+                        None
+                    }
+                    Err(source) => return Err(OpenError::NoMapping { path: path.to_owned(), source }),
+                }
             }
             _ => None,
         };
