@@ -10,7 +10,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from .targets import Running, Unable, pinned, read_line
+from .targets import Nothing, Running, Unable, pinned, read_line
 
 SPELLED = {"rr": "randread", "rw": "randwrite", "sr": "read", "sw": "write"}
 # Above this many nanoseconds for a cache line, two cores do not share a cache.
@@ -48,7 +48,7 @@ def _check(found):
     if found["errors"]:
         raise Unable(f"{found['errors']} I/Os failed: {found.get('first_error')}")
     if not found["ios"]:
-        raise Unable(f"no I/O ended within {found['seconds']:.1f} s")
+        raise Nothing(f"no I/O ended within {found['seconds']:.1f} s")
 
 
 def by_load(options, running, line, seconds):

@@ -25,6 +25,10 @@ class Unable(Exception):
     """This target cannot do that; the message is for the reader of the report."""
 
 
+class Nothing(Unable):
+    """No I/O ended: the machine had no time for it, perhaps."""
+
+
 @dataclasses.dataclass
 class Running:
     name: str

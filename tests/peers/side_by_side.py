@@ -29,7 +29,7 @@ def a_short_run_leaves_a_report_with_every_line(lab):
     last_core = min(1, (os.cpu_count() or 1) - 1)
     printed = proc.run(
         sys.executable, os.path.join(ROOT, "bench/peers"), "--quick", "--stag", Stag.binary, "--load", load, "--no-install",
-        "--seconds", "0.05", "--sweep-seconds", "0.05", "--warmup", "0.01", "--unit-mib", "16", "--sessions", "40",
+        "--no-spin", "--seconds", "0.05", "--sweep-seconds", "0.05", "--warmup", "0.01", "--unit-mib", "16", "--sessions", "40",
         "--client-core", last_core, "--out", out, timeout=500)
     files = set(os.listdir(out))
     plots = {f"{what}-{way}" for what in ("iops", "cpu") for way in ("read", "write")}
