@@ -37,7 +37,9 @@ pub use net::{
     Destinations, Gather, Keepalive, Lender, Lent, ListenOptions, Scatter, TcpListener, TcpStream,
 };
 pub use pooled::Pooled;
-pub use runtime::{Config, JoinError, JoinHandle, Runtime, available_cores, is_running, spawn, yield_now};
+pub use runtime::{
+    Config, JoinError, JoinHandle, Runtime, available_cores, has_polled, is_running, spawn, yield_now,
+};
 pub use shared::{Local, Shared};
 pub use signal::{Signal, Signals, survive_file_size_limit};
 pub use time::{Elapsed, Sleep, now, sleep, sleep_until, timeout};

@@ -148,7 +148,7 @@ impl Default for Limits {
         Self {
             connections: 65536,
             logins: 32768,
-            sessions: 8192,
+            sessions: 16384,
             connections_per_session: 8,
             queue_depth: 128,
             max_recv_data_segment: 262_144,

@@ -16,6 +16,9 @@ use crate::connection::End;
 /// Bytes still to come for which a receive of their own is worth a system call.
 const DIRECT: usize = 16 << 10;
 
+/// PDUs in half of a receive that are many.
+const MANY: usize = 4;
+
 /// How long a data segment waits for a buffer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -57,11 +60,12 @@ impl Receiver {
         }
     }
 
-    /// Receives once and gives all PDUs that are whole now to `handle`.
+    /// Receives once and gives all PDUs that are whole now to `handle`. When half of many are through, `halfway` is called.
     pub(crate) async fn feed(
         &mut self,
         stream: &TcpStream,
         mut handle: impl FnMut(&Bhs, &[u8], Buf) -> Result<(), End>,
+        mut halfway: impl FnMut() -> Result<(), End>,
     ) -> Result<(), End> {
         if let Partial::Body(body) = &mut self.partial
             && body.bytes.len() - body.filled >= DIRECT
@@ -75,7 +79,7 @@ impl Receiver {
         if received.is_empty() {
             return Err(End::HungUp);
         }
-        self.take(received, &mut handle).await
+        self.take(received, &mut handle, &mut halfway).await
     }
 
     /// Cuts `received` into PDUs.
@@ -83,10 +87,11 @@ impl Receiver {
         &mut self,
         mut received: Buf,
         handle: &mut impl FnMut(&Bhs, &[u8], Buf) -> Result<(), End>,
+        halfway: &mut impl FnMut() -> Result<(), End>,
     ) -> Result<(), End> {
         loop {
             match std::mem::replace(&mut self.partial, Partial::Nothing) {
-                Partial::Nothing => return self.cut(&received, handle).await,
+                Partial::Nothing => return self.cut(&received, handle, halfway).await,
                 Partial::Header(header) => {
                     if self.header(header, &mut received).await? {
                         return Ok(());
@@ -116,9 +121,10 @@ impl Receiver {
         &mut self,
         received: &Buf,
         handle: &mut impl FnMut(&Bhs, &[u8], Buf) -> Result<(), End>,
+        halfway: &mut impl FnMut() -> Result<(), End>,
     ) -> Result<(), End> {
         let bytes = received.as_slice().unwrap_or_default();
-        let mut at = 0;
+        let (mut at, mut count) = (0, 0);
         while at < bytes.len() {
             match self.cutter.cut(&bytes[at..])? {
                 Cut::Pdu { bhs, ahs, data, consumed } => {
@@ -127,7 +133,12 @@ impl Receiver {
                         false => received.slice(at + data.start..at + data.end),
                     };
                     handle(bhs, ahs, data)?;
+                    let first_half = at < bytes.len() / 2;
                     at += consumed;
+                    count += 1;
+                    if first_half && at >= bytes.len() / 2 && count >= MANY {
+                        halfway()?;
+                    }
                 }
                 Cut::Partial { bhs, ahs, data_offset, data_len, trailer } => {
                     let mut body = Body::new(*bhs, ahs.to_vec(), data_len, trailer).await?;

@@ -1,6 +1,7 @@
 //! [`Gather`]: what one vectored send sends.
 
-use std::fmt;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::{fmt, io};
 
 use io_uring::squeue::Entry;
 use io_uring::{opcode, types};
@@ -162,17 +163,21 @@ impl Gather {
 
     /// What to submit next. The entry points to memory that this owns and that does not move with it.
     pub(super) fn entry(&mut self, fd: types::Fd) -> Entry {
-        let inner = &mut *self.0;
-        let rest = &mut inner.vectors[inner.next..];
         let flags = libc::MSG_WAITALL | libc::MSG_NOSIGNAL;
-        if let [only] = rest {
+        if let [only] = &self.0.vectors[self.0.next..] {
             let len = only.iov_len.min(MOST_BYTES) as u32;
             return opcode::Send::new(fd, only.iov_base.cast_const().cast(), len).flags(flags).build();
         }
-        let more = if rest.len() > MOST_VECTORS { libc::MSG_MORE } else { 0 };
-        inner.header.msg_iov = rest.as_mut_ptr();
-        inner.header.msg_iovlen = rest.len().min(MOST_VECTORS) as _;
-        opcode::SendMsg::new(fd, &raw const inner.header).flags((flags | more) as u32).build()
+        let more = self.0.prepare();
+        opcode::SendMsg::new(fd, &raw const self.0.header).flags((flags | more) as u32).build()
+    }
+
+    /// Sends what `socket` takes without waiting, and returns how many bytes that were.
+    pub(super) fn send_now(&mut self, socket: BorrowedFd<'_>) -> io::Result<usize> {
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | self.0.prepare();
+        // SAFETY: the header points to vectors, and they to memory, that this owns.
+        let sent = unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const self.0.header, flags) };
+        usize::try_from(sent).map_err(|_| io::Error::last_os_error())
     }
 
     /// Notes that the first `n` bytes have been sent.
@@ -195,6 +200,14 @@ impl Gather {
 }
 
 impl Inner {
+    /// Points the header to what is to be sent next, and returns the flag that says whether more will follow.
+    fn prepare(&mut self) -> libc::c_int {
+        let rest = &mut self.vectors[self.next..];
+        self.header.msg_iov = rest.as_mut_ptr();
+        self.header.msg_iovlen = rest.len().min(MOST_VECTORS) as _;
+        if rest.len() > MOST_VECTORS { libc::MSG_MORE } else { 0 }
+    }
+
     /// An arena with room for `len` bytes.
     fn reserve(&mut self, len: usize) -> &mut Vec<u8> {
         let room = self.arenas.last().map_or(0, |a| a.capacity() - a.len());

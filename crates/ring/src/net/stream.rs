@@ -176,6 +176,23 @@ impl TcpStream {
         (Ok(()), gather)
     }
 
+    /// Sends what the socket takes at once, with a system call of its own, and returns whether that was everything;
+    /// otherwise `gather` holds the rest. For data that should leave before the caller goes on with other work; no
+    /// [`Self::send`] may be in flight. Errors are those of sendmsg(2) but EAGAIN.
+    pub fn try_send(&self, gather: &mut Gather) -> io::Result<bool> {
+        while !gather.is_empty() {
+            match gather.send_now(self.fd().as_fd()) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(n) => gather.advance(n),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(e) if is_transient(&e) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        gather.clear();
+        Ok(true)
+    }
+
     /// Sends what the socket takes at once of `gather`, by reference where that pays. What may be lent is what was given to
     /// [`Gather::push_lent`]; no [`Self::send`] may be in flight. Errors are those of splice(2) but EAGAIN.
     pub fn try_lend(&self, lender: &mut Lender, gather: &mut Gather) -> io::Result<Lent> {

@@ -58,6 +58,8 @@ pub(crate) struct Core {
     now: Cell<Option<Instant>>,
     /// Whether to poll or to sleep; its clock begins with the core.
     spin: RefCell<Spin>,
+    /// Whether the latest wait polled, since there was nothing to do.
+    polled: Cell<bool>,
     begun: Instant,
     /// How often this thread had been pushed aside when it was last looked at.
     preemptions: Cell<i64>,
@@ -102,6 +104,7 @@ impl Core {
             event_armed: Cell::new(false),
             now: Cell::new(None),
             spin: RefCell::new(Spin::new(u64::from(config.spin_us) * 1000)),
+            polled: Cell::new(false),
             begun: Instant::now(),
             preemptions: Cell::new(preemptions()),
         })
@@ -148,6 +151,11 @@ impl Core {
     /// The runtime's number in the process.
     pub(super) fn number(&self) -> usize {
         usize::from(self.remote.number())
+    }
+
+    /// Whether it had to wait for its latest work, polling.
+    pub(crate) fn has_polled(&self) -> bool {
+        self.polled.get()
     }
 
     /// The time as of this turn.
@@ -287,6 +295,7 @@ impl Core {
 
     /// Submits, and waits for the next completion, timer or message.
     fn wait(&self) {
+        self.polled.set(false);
         if self.spin.borrow().is_off() || !self.uring.can_poll() {
             return self.sleep();
         }
@@ -303,6 +312,7 @@ impl Core {
             }
             begin = self.elapsed_ns();
         }
+        self.polled.set(true);
         let (found, preempted) = self.poll(begin, budget);
         if !found {
             self.sleep();

@@ -106,6 +106,11 @@ pub fn is_running() -> bool {
     Core::try_current().is_some()
 }
 
+/// Whether this core had nothing to do before its latest work came, and looked out for it: it has time to spare.
+pub fn has_polled() -> bool {
+    Core::with_current(|core| core.is_some_and(|core| core.has_polled()))
+}
+
 /// Lets every other ready task of this core run once.
 pub async fn yield_now() {
     let mut yielded = false;
