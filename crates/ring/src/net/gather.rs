@@ -11,7 +11,7 @@ use crate::buf::{Buf, Chain};
 /// Stable bytes up to this many are copied by [`Gather::push`]: cheaper than a vector of their own.
 const COPIED: usize = 256;
 /// Less than this is not worth lending: the copy costs less than a page's way through a pipe.
-const LENT: usize = 2048;
+const LENT: usize = 4096;
 /// A gather is worth lending if it has this many bytes to lend, and not more than this to copy.
 const WORTH_LENDING: usize = 8 << 10;
 /// How many vectors one system call takes (UIO_MAXIOV).
