@@ -182,6 +182,6 @@ def versions(options, root):
         "stag": f"{_said(str(options.stag), '--version').removeprefix('stag ')} ({commit})" if commit else "",
         "tgt": _package("tgt") or _said("tgtd", "-V"),
         "istgt": _package("istgt"),
-        "rustc": _said("rustc", "--version"),
+        "rustc": _said("rustc", "--version").removeprefix("rustc "),
         "python": platform.python_version(),
     }

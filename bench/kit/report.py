@@ -250,6 +250,16 @@ def _plots(view):
     return found
 
 
+def _rounds(results):
+    """How often lines were measured, over both modes: an interrupted run has some more often than others."""
+    counts = {}
+    for entry in results["runs"]:
+        if entry["target"] == "stag" and "run" in entry:
+            counts[entry["line"]] = counts.get(entry["line"], 0) + 1
+    least, most = min(counts.values(), default=0), max(counts.values(), default=0)
+    return f"{least} to {most} rounds" if least < most else f"{most} round{'s' if most != 1 else ''}"
+
+
 def _method(results):
     machine, options = results["machine"], results["options"]
     between = sorted(entry["core_ns"] for entry in results["runs"] if entry.get("core_ns") is not None)
@@ -263,7 +273,7 @@ def _method(results):
         f"The target alone on core {options['target_core']}, the client alone on core {options['client_core']}"
         + (", both before everything else (SCHED_FIFO)" if options["realtime"] else "")
         + f"; loopback; {options['unit_mib']} MiB a target, Stag's in memory (`mem:`), tgt's and istgt's a file on tmpfs;"
-        f" {options['rounds']} rounds of {options['seconds']:g} s ({options['sweep_seconds']:g} s for the sweep), the targets in turn"
+        f" {_rounds(results)} of {options['seconds']:g} s ({options['sweep_seconds']:g} s for the sweep), the targets in turn"
         " within each line. The client"
         + (" waits awake, so that no target is charged for waking it." if options["spin"] else " sleeps while it waits.")
         + " Figures are medians, with the least and the most in parentheses.",
