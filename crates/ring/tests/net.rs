@@ -683,3 +683,33 @@ fn lending_to_a_peer_that_is_gone_is_an_error() {
         );
     });
 }
+
+#[test]
+fn more_sockets_than_buffers_receive_at_once_and_none_waits_for_the_others() {
+    run_with(Config { recv_buffers: 2, ..Config::default() }, async {
+        let mut pairs = Vec::new();
+        for _ in 0..100 {
+            pairs.push(Rc::new(pair().await));
+        }
+        for round in 0..100u8 {
+            let readers: Vec<_> = pairs
+                .iter()
+                .map(|pair| {
+                    let pair = pair.clone();
+                    spawn(async move { recv(&pair.1, 2000).await })
+                })
+                .collect();
+            for pair in &pairs {
+                send(&pair.0, &[round; 2000]).await;
+            }
+            for reader in readers {
+                assert_eq!(reader.await.unwrap(), [round; 2000]);
+            }
+        }
+        // One alone goes on with few.
+        for _ in 0..20_000 {
+            send(&pairs[0].0, b"alone").await;
+            assert_eq!(recv(&pairs[0].1, 5).await, b"alone");
+        }
+    });
+}

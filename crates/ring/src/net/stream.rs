@@ -279,7 +279,7 @@ impl TcpStream {
 /// Waits until the ring has a buffer to receive into.
 async fn wait_for_buffers() {
     let core = Core::current();
-    core.provided.borrow_mut().refill();
+    core.provided.borrow_mut().grow();
     while core.provided.borrow().is_exhausted() {
         let buffer = pool::alloc_wait(RECV_BUFFER).await;
         let given = core.provided.borrow_mut().give(buffer);

@@ -15,6 +15,8 @@ use crate::buf::{BufMut, Bytes, pool};
 
 /// Size of each provided buffer in bytes, and the most that one receive returns.
 pub(crate) const RECV_BUFFER: usize = 64 << 10;
+/// Receives without a want of buffers after which there may be half as many.
+const ENOUGH: u32 = 8192;
 /// Arrivals up to this many bytes are copied.
 const COPIED: usize = 1024;
 
@@ -26,12 +28,18 @@ pub(crate) struct Provided {
     /// By buffer id. `None` where the pool had nothing left.
     buffers: Vec<Option<BufMut>>,
     missing: usize,
+    /// How many there are to be; more when more sockets than that received at once.
+    wanted: usize,
+    least: usize,
+    /// Receives since more were wanted, or less.
+    since: u32,
 }
 
 impl Provided {
-    /// Maps and registers a ring of `count` buffers, rounded up to a power of two.
-    pub(crate) fn new(ring: &IoUring, count: u16) -> io::Result<Self> {
-        let count = count.clamp(2, 4096).next_power_of_two();
+    /// Maps and registers a ring with `count` buffers and places for `most`, both rounded up to a power of two.
+    pub(crate) fn new(ring: &IoUring, count: u16, most: u16) -> io::Result<Self> {
+        let wanted = count.clamp(2, 4096).next_power_of_two();
+        let count = most.clamp(wanted, 4096).next_power_of_two();
         let entries = crate::buf::map_pages(usize::from(count) * size_of::<BufRingEntry>())?.cast();
         let address = entries.as_ptr() as u64;
         let mut this = Self {
@@ -40,6 +48,9 @@ impl Provided {
             tail: 0,
             buffers: (0..count).map(|_| None).collect(),
             missing: 0,
+            wanted: usize::from(wanted),
+            least: usize::from(wanted),
+            since: 0,
         };
         this.missing = usize::from(count);
         // SAFETY: the pages were mapped for that many entries and stay mapped until the ring has gone.
@@ -48,12 +59,31 @@ impl Provided {
         Ok(this)
     }
 
+    /// Wants more buffers: a socket found none, since more of them received at once than there were.
+    pub(crate) fn grow(&mut self) {
+        self.wanted = (self.wanted * 2).min(self.buffers.len());
+        self.since = 0;
+        self.refill();
+    }
+
+    /// Counts a receive, and wants fewer buffers after many that all found one: the fewer take turns, the more of them the
+    /// processor's caches hold. Whether there is one too many.
+    #[inline]
+    fn is_plenty(&mut self) -> bool {
+        self.since += 1;
+        if self.since >= ENOUGH {
+            self.since = 0;
+            self.wanted = (self.wanted / 2).max(self.least);
+        }
+        self.buffers.len() - self.missing > self.wanted
+    }
+
     /// Puts buffers of the pool where some are missing.
     pub(crate) fn refill(&mut self) {
-        if self.missing == 0 {
-            return;
-        }
         for id in 0..self.buffers.len() {
+            if self.buffers.len() - self.missing >= self.wanted {
+                return;
+            }
             if self.buffers[id].is_none() {
                 let Some(buffer) = pool::alloc(RECV_BUFFER) else { return };
                 self.supply(id as u16, buffer);
@@ -108,6 +138,7 @@ impl Provided {
     /// Takes the first `len` bytes of what the kernel put into buffer `id`.
     #[inline]
     pub(crate) fn take(&mut self, id: u16, len: usize) -> Bytes {
+        let plenty = self.is_plenty();
         let Some(slot) = self.buffers.get_mut(usize::from(id)) else { return Bytes::new() };
         let Some(buffer) = slot else { return Bytes::new() };
         let len = len.min(RECV_BUFFER);
@@ -119,12 +150,17 @@ impl Provided {
                 }
                 None => buffer[..len].to_vec().into(),
             };
-            self.offer(id);
+            if plenty {
+                *slot = None;
+                self.missing += 1;
+            } else {
+                self.offer(id);
+            }
             return bytes;
         }
         let Some(mut buffer) = slot.take() else { return Bytes::new() };
         self.missing += 1;
-        if let Some(other) = pool::alloc(RECV_BUFFER) {
+        if !plenty && let Some(other) = pool::alloc(RECV_BUFFER) {
             self.supply(id, other);
         }
         buffer.truncate(len);

@@ -16,7 +16,7 @@ use super::spin::{Polled, Spin};
 use super::task::{self, Tasks};
 use super::waker::TaskName;
 use crate::fs::{Call, Registered, Threads};
-use crate::op::{Completed, Completion, IGNORED, Provided, Table, Uring, WOKEN};
+use crate::op::{Completed, Completion, IGNORED, Provided, RECV_BUFFER, Table, Uring, WOKEN};
 use crate::time::Timers;
 
 /// How many polls of tasks a turn makes at most before it looks at the ring.
@@ -85,7 +85,9 @@ impl Drop for Entered<'_> {
 impl Core {
     pub(super) fn new(config: &Config) -> io::Result<Self> {
         let uring = Uring::new(config.entries)?;
-        let provided = Provided::new(uring.ring(), config.recv_buffers)?;
+        // An eighth of the pool at most, however many sockets receive at once.
+        let most = u16::try_from(config.pool_bytes / 8 / RECV_BUFFER).unwrap_or(u16::MAX);
+        let provided = Provided::new(uring.ring(), config.recv_buffers, most)?;
         let remote = Remote::open()?;
         Ok(Self {
             uring,

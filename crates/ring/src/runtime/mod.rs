@@ -34,7 +34,8 @@ pub struct Config {
     pub core: Option<usize>,
     /// How many bytes the core's buffer pool maps at most ([`crate::pool::set_limit`]).
     pub pool_bytes: usize,
-    /// How many 64 KiB buffers wait for sockets to receive into. Rounded up to a power of two; 2 to 4096.
+    /// How many 64 KiB buffers wait for sockets to receive into, at first: there will be more, up to an eighth of the pool, if
+    /// more sockets receive at once. Rounded up to a power of two; 2 to 4096.
     pub recv_buffers: u16,
 }
 
