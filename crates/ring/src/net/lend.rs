@@ -5,9 +5,11 @@
 //! has it (a disk's blocks) or wait for the peer's word (headers, which [`Lender::confirm`] frees). It never copies
 //! payload, and never waits: what a socket has no room for is left to the caller.
 
+use std::cell::RefCell;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
+use std::sync::Once;
 
 use super::Gather;
 use super::options::check;
@@ -35,9 +37,19 @@ pub enum Lent {
     Rest,
 }
 
+/// Pipes that a core keeps for the next who lends.
+const SPARE_PIPES: usize = 4;
+
+thread_local! {
+    /// Empty pipes of this core. Connections have none of their own: most have nothing to send at any one time, and a user's
+    /// descriptors and pipes are limited.
+    static SPARE: RefCell<Vec<Pipe>> = const { RefCell::new(Vec::new()) };
+}
+
 /// Sends gathers on one socket by reference. One that holds a part of a gather must be given the same gather next.
 #[derive(Default)]
 pub struct Lender {
+    /// There while a part of a gather lies in it.
     pipe: Option<Pipe>,
     headers: Option<Headers>,
     /// Bytes of the gather that lie in the pipe.
@@ -80,6 +92,16 @@ impl Lender {
             return Ok(Lent::Rest);
         }
         let _nonblocking = NonBlocking::new(socket)?;
+        let sent = self.send_rounds(socket, gather);
+        if !self.is_midway()
+            && let Some(pipe) = self.pipe.take()
+        {
+            pipe.keep();
+        }
+        sent
+    }
+
+    fn send_rounds(&mut self, socket: BorrowedFd<'_>, gather: &mut Gather) -> io::Result<Lent> {
         loop {
             if !self.drain(socket, gather)? {
                 return Ok(Lent::Full);
@@ -88,7 +110,7 @@ impl Lender {
                 gather.clear();
                 return Ok(Lent::All);
             }
-            if !self.fill(gather)? {
+            if !self.fill(gather) {
                 return Ok(Lent::Rest);
             }
         }
@@ -119,8 +141,8 @@ impl Lender {
     }
 
     /// Puts the next round of `gather` into the empty pipe. False if it has to be sent in another way.
-    fn fill(&mut self, gather: &Gather) -> io::Result<bool> {
-        let Some((pipe, headers)) = self.tools() else { return Ok(false) };
+    fn fill(&mut self, gather: &Gather) -> bool {
+        let Some((pipe, headers)) = self.tools() else { return false };
         let mut vectors = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; PAGES_A_ROUND];
         let (mut count, mut pages) = (0, 0);
         headers.next_round();
@@ -140,7 +162,7 @@ impl Lender {
             }
         }
         if count == 0 {
-            return Ok(false);
+            return false;
         }
         let flags = libc::SPLICE_F_NONBLOCK;
         // SAFETY: the vectors point to memory that the gather keeps until it is sent, or to headers that stay until they are
@@ -149,29 +171,35 @@ impl Lender {
         match usize::try_from(put) {
             Ok(n) if n > 0 => {
                 self.in_pipe = n;
-                Ok(true)
+                true
             }
             // Whatever it is, a plain send says it better.
             _ => {
                 self.unable = true;
-                Ok(false)
+                false
             }
         }
     }
 
-    /// The pipe and the memory for headers, made when first needed.
+    /// A pipe, and the memory for headers, which is made when first needed.
     fn tools(&mut self) -> Option<(&Pipe, &mut Headers)> {
-        if self.pipe.is_none() || self.headers.is_none() {
-            let made = Pipe::new().and_then(|pipe| Ok((pipe, Headers::new()?)));
-            match made {
-                Ok((pipe, headers)) => (self.pipe, self.headers) = (Some(pipe), Some(headers)),
-                Err(error) => {
-                    tracing::warn!(%error, "sending by reference is not possible");
-                    self.unable = true;
-                }
-            }
+        if let Err(error) = self.take_tools() {
+            static ONCE: Once = Once::new();
+            ONCE.call_once(|| tracing::warn!(%error, "read data has to be copied"));
+            self.unable = true;
         }
         self.pipe.as_ref().zip(self.headers.as_mut())
+    }
+
+    fn take_tools(&mut self) -> io::Result<()> {
+        if self.headers.is_none() {
+            self.headers = Some(Headers::new()?);
+        }
+        if self.pipe.is_none() {
+            let spare = SPARE.with_borrow_mut(Vec::pop);
+            self.pipe = Some(spare.map_or_else(Pipe::new, Ok)?);
+        }
+        Ok(())
     }
 }
 
@@ -183,6 +211,15 @@ impl Pipe {
             check(libc::pipe2(fds.as_mut_ptr(), libc::O_CLOEXEC | libc::O_NONBLOCK))?;
             Ok(Self { read: OwnedFd::from_raw_fd(fds[0]), write: OwnedFd::from_raw_fd(fds[1]) })
         }
+    }
+
+    /// Leaves an empty pipe for the next who lends on this core.
+    fn keep(self) {
+        SPARE.with_borrow_mut(|spare| {
+            if spare.len() < SPARE_PIPES {
+                spare.push(self);
+            }
+        });
     }
 }
 
@@ -266,5 +303,55 @@ impl Drop for Headers {
     fn drop(&mut self) {
         // SAFETY: what was mapped. Pages that the socket still holds stay with it and are nobody else's.
         unsafe { unmap_pages(self.base, HEADER_SPACE) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::AsFd;
+
+    use super::*;
+    use crate::buf::Region;
+
+    fn gather(region: &Region, blocks: usize) -> Gather {
+        let mut gather = Gather::new();
+        for block in 0..blocks {
+            gather.push_copy(&[7; 48]);
+            gather.push_lent(region.slice(block * 4096, 4096).unwrap());
+        }
+        gather
+    }
+
+    #[test]
+    fn only_a_lender_that_is_midway_has_a_pipe() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut peer, _) = listener.accept().unwrap();
+        let region = Region::new(8 << 20).unwrap();
+        let (mut first, mut second) = (Lender::new(), Lender::new());
+        for lender in [&mut first, &mut second] {
+            assert_eq!(lender.send(socket.as_fd(), &mut gather(&region, 8)).unwrap(), Lent::All);
+            assert!(lender.pipe.is_none() && lender.headers.is_some());
+        }
+        assert_eq!(SPARE.with_borrow(Vec::len), 1, "they took turns with one");
+        // Until nobody reads: then a round is left in the pipe, and its lender keeps it.
+        let (mut rest, mut lent) = (gather(&region, 1), 16 * 4144);
+        while !first.is_midway() {
+            rest = gather(&region, 8);
+            lent += rest.len();
+            first.confirm(first.mark());
+            first.send(socket.as_fd(), &mut rest).unwrap();
+        }
+        assert!(first.pipe.is_some());
+        assert_eq!(SPARE.with_borrow(Vec::len), 0);
+        let reader = std::thread::spawn(move || peer.read_exact(&mut vec![0; lent]));
+        while first.send(socket.as_fd(), &mut rest).unwrap() != Lent::All {
+            std::thread::yield_now();
+        }
+        assert!(first.pipe.is_none());
+        assert_eq!(SPARE.with_borrow(Vec::len), 1);
+        reader.join().unwrap().unwrap();
     }
 }

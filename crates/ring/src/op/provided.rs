@@ -25,11 +25,12 @@ pub(crate) struct Provided {
     entries: NonNull<BufRingEntry>,
     mask: u16,
     tail: u16,
-    /// By buffer id. `None` where the pool had nothing left.
+    /// By buffer id. `None` where fewer are wanted, or the pool had nothing left.
     buffers: Vec<Option<BufMut>>,
     missing: usize,
     /// How many there are to be; more when more sockets than that received at once.
     wanted: usize,
+    /// How many are wanted at least.
     least: usize,
     /// Receives since more were wanted, or less.
     since: u32,
@@ -101,7 +102,7 @@ impl Provided {
         true
     }
 
-    /// How many of the ring's places are empty.
+    /// Whether the kernel has none to receive into.
     pub(crate) fn is_exhausted(&self) -> bool {
         self.missing == self.buffers.len()
     }
@@ -175,6 +176,7 @@ impl Provided {
     /// Leaks the buffers and the ring's pages: the kernel may still touch them.
     pub(crate) fn leak(&mut self) {
         std::mem::forget(std::mem::take(&mut self.buffers));
+        self.missing = 0;
         self.mask = u16::MAX;
     }
 }
