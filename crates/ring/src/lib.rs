@@ -10,6 +10,7 @@
 //! - [`TcpListener`], [`TcpStream`], [`Gather`], [`Scatter`]: sockets.
 //! - [`File`]: files and block devices.
 //! - [`sleep`], [`timeout`], [`now`]: time. [`blocking`]: system calls that the ring does not have. [`Signals`].
+//!   [`Readable`]: descriptors that belong to another library.
 //!
 //! Dropping the future of any operation cancels it. The buffers it was given stay alive until the kernel has let go of
 //! them, and then return to their pool; nobody has to wait for that.
@@ -21,6 +22,7 @@ mod fs;
 mod net;
 mod op;
 mod pooled;
+mod readable;
 mod runtime;
 mod shared;
 mod signal;
@@ -37,6 +39,7 @@ pub use net::{
     Destinations, Gather, Keepalive, Lender, Lent, ListenOptions, Scatter, TcpListener, TcpStream,
 };
 pub use pooled::Pooled;
+pub use readable::Readable;
 pub use runtime::{
     Config, JoinError, JoinHandle, Runtime, available_cores, has_polled, is_running, spawn, yield_now,
 };

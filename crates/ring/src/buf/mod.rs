@@ -69,8 +69,9 @@ impl Buf {
         self.len == 0
     }
 
-    /// Where the bytes start. For the kernel, and for alignment checks.
-    pub(crate) const fn as_ptr(&self) -> *const u8 {
+    /// Where the bytes start. For the kernel or a device, and for alignment checks: memory behind it is only read by those
+    /// who keep the `Buf` meanwhile, and a region's only as [`Self::copy_to`] does it.
+    pub const fn as_ptr(&self) -> *const u8 {
         self.ptr.as_ptr()
     }
 
@@ -128,8 +129,8 @@ impl Buf {
         self.len = end - start;
     }
 
-    /// The pool chunk that it lies in.
-    pub(crate) fn chunk(&self) -> Option<pool::ChunkName> {
+    /// The chunk of this core's pool that it lies in; `None` of all other memory.
+    pub fn chunk(&self) -> Option<pool::ChunkName> {
         // SAFETY: a `Buf` holds a reference on its header, so the header lives.
         self.header.and_then(|h| unsafe { h.as_ref() }.chunk_name())
     }

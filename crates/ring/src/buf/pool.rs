@@ -43,14 +43,15 @@ pub struct Stats {
     pub limit: usize,
 }
 
-/// One chunk of this core's pool.
+/// One chunk of this core's pool: what is registered, once, with whoever wants to know the pool's memory beforehand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ChunkName {
-    /// The same chunk has the same one for the pool's life.
-    pub(crate) index: u32,
-    pub(crate) base: NonNull<u8>,
+pub struct ChunkName {
+    /// The same chunk has the same one for the pool's life. Counted from 0.
+    pub index: u32,
+    /// Where it is mapped, for the pool's life.
+    pub base: NonNull<u8>,
     /// Bytes.
-    pub(crate) len: usize,
+    pub len: usize,
 }
 
 /// What a header keeps alive.

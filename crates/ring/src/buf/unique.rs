@@ -26,13 +26,13 @@ impl BufMut {
         unsafe { self.header.as_ref() }
     }
 
-    /// Where the bytes start, for the kernel to write.
-    pub(crate) fn as_mut_ptr(&mut self) -> *mut u8 {
+    /// Where the bytes start, for the kernel or a device to write while this is kept and nobody borrows it.
+    pub fn as_mut_ptr(&mut self) -> *mut u8 {
         self.header().base().as_ptr()
     }
 
-    /// The pool chunk that it lies in.
-    pub(crate) fn chunk(&self) -> Option<super::pool::ChunkName> {
+    /// The chunk of this core's pool that it lies in.
+    pub fn chunk(&self) -> Option<super::pool::ChunkName> {
         self.header().chunk_name()
     }
 
