@@ -175,9 +175,9 @@ impl<P: Payload, T> Session<P, T> {
         D: AsRef<[u8]>,
         T: Place<D>,
     {
-        if self.connection(on).is_none() {
+        let Some(rdma) = self.connection(on).map(|c| c.rdma) else {
             return Err(ProtocolError::NoConnection);
-        }
+        };
         let wrong = Err(ProtocolError::Opcode(bhs.opcode_code()));
         let Some(pdu) = bhs.view() else { return wrong };
         // ExpCmdSN and MaxCmdSN are in bytes 28 to 35 of every PDU that a target sends (RFC 7143 §11.4 and on).
@@ -187,6 +187,8 @@ impl<P: Payload, T> Session<P, T> {
         };
         let (exp_cmd_sn, max_cmd_sn) = (word(8), word(12));
         let event = match pdu {
+            // They are the datamover's to turn into RDMA (RFC 7145 §7.3.5, §7.3.6).
+            PduRef::DataIn(_) | PduRef::ReadyToTransfer(_) if rdma => return wrong,
             PduRef::DataIn(pdu) => {
                 let (key, offset) = self.expect_data(on, bhs)?;
                 if pdu.has_status() {
@@ -226,6 +228,9 @@ impl<P: Payload, T> Session<P, T> {
                     Segment::Here(data) => sense_of(data.as_ref()),
                     Segment::Placed => &[],
                 };
+                if rdma {
+                    self.count_received(key, residual, read_residual)?;
+                }
                 self.complete(key, pdu.status, response, residual, read_residual, sense)?
             }
             PduRef::ReadyToTransfer(pdu) => {
@@ -346,6 +351,24 @@ impl<P: Payload, T> Session<P, T> {
             return Err(ProtocolError::StatSn { got, expected });
         }
         connection.exp_stat_sn = got.wrapping_add(1);
+        Ok(())
+    }
+
+    /// Over RDMA nobody saw the data pass: what was read is what the command expected, less what the response says is
+    /// missing.
+    fn count_received(
+        &mut self,
+        key: TaskKey,
+        residual: Residual,
+        read_residual: Residual,
+    ) -> Result<(), ProtocolError> {
+        let Some(Kind::Scsi(scsi)) = self.tasks.get_mut(key).map(|t| &mut t.kind) else { return Ok(()) };
+        let Some(expected) = scsi.read_len else { return Ok(()) };
+        let missing = match if scsi.write.is_some() { read_residual } else { residual } {
+            Residual::Underflow(missing) => missing,
+            Residual::Exact | Residual::Overflow(_) => 0,
+        };
+        scsi.received = expected.checked_sub(missing).ok_or(ProtocolError::Field)?;
         Ok(())
     }
 

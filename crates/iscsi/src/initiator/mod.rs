@@ -5,13 +5,19 @@
 //! [`Session::handle`], and after every batch asks [`Session::transmit`] for what each connection has to send. A task
 //! carries a [`Place`], which takes a read's data as it arrives.
 //!
+//! Over iSER (RFC 7145) there is neither Data-In nor R2T: [`Session::transmit_messages`] hands each command to a
+//! [`Datamover`], which brings the command's buffers within the target's reach first, and the response alone tells how
+//! much was read.
+//!
 //! Error recovery level 0: a fault ends the session. [`Session::disconnect`] then keeps the tasks that may be repeated
 //! for the next login, and gives the others back.
 
+mod emit;
 mod inbound;
 mod session;
 mod tasks;
 
+pub use emit::{Buffers, Datamover};
 pub use inbound::{Completion, Event, ProtocolError, Segment};
 pub use session::{Command, ConnectionId, Session, SessionConfig};
 pub use tasks::TaskKey;

@@ -2,22 +2,20 @@
 
 use std::collections::VecDeque;
 
-use arrayvec::ArrayVec;
-
-use crate::digest::DIGEST_LEN;
-use crate::frame::{self, Digests, MAX_HEADER_LEN};
+use crate::frame::Digests;
 use crate::keys::{Digest, Params};
 use crate::login::initiator::Established;
 use crate::pdu::{
-    BHS_LEN, Bhs, DataOut, LogoutReason, LogoutRequest, Lun, NopOut, RESERVED_TAG, ScsiCommand,
-    TaskAttribute, TaskManagementFunction, TaskManagementRequest, TextRequest, ahs,
+    Bhs, LogoutReason, LogoutRequest, Lun, NopOut, RESERVED_TAG, TaskAttribute, TaskManagementFunction,
+    TaskManagementRequest, TextRequest, ahs,
 };
 use crate::sn;
 use crate::target::{Payload, Sink};
 use crate::text::Assembler;
 
 use super::MAX_TEXT_RESPONSE;
-use super::tasks::{Kind, Scsi, Task, TaskKey, Tasks};
+use super::emit::{self, Datamover, Emit, Messages, Room, Stream};
+use super::tasks::{Kind, Scsi, TaskKey, Tasks};
 
 /// A connection of a session, by its place in the session. Not the CID.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -64,8 +62,9 @@ enum Out<P> {
 pub(super) struct Connection<P> {
     pub cid: u16,
     digests: Digests,
-    /// The largest data segment that the target takes here, bytes.
-    peer_segment: u32,
+    room: Room,
+    /// Data come and go by RDMA: no Data-In and no R2T (RFC 7145 §7.3).
+    pub rdma: bool,
     pub exp_stat_sn: u32,
     out: VecDeque<Out<P>>,
     /// How many of them are [`Out::Ready`].
@@ -86,6 +85,8 @@ pub struct Session<P, T> {
     cmd_sn: u32,
     exp_cmd_sn: u32,
     max_cmd_sn: u32,
+    /// Over RDMA, the longest write of which anything is sent unasked, bytes.
+    unsolicited: u32,
 }
 
 impl<P: Payload, T> Session<P, T> {
@@ -99,7 +100,15 @@ impl<P: Payload, T> Session<P, T> {
             cmd_sn: config.first_cmd_sn,
             exp_cmd_sn: config.first_cmd_sn,
             max_cmd_sn: config.first_cmd_sn.wrapping_sub(1),
+            unsolicited: u32::MAX,
         }
+    }
+
+    /// Over RDMA, sends nothing unasked of writes longer than `bytes`: the target fetches them whole by RDMA Read, which
+    /// costs a round trip and spares the target a copy. For connections that are made from now on; all of what the target
+    /// allows is sent otherwise, and over TCP in any case.
+    pub fn limit_unsolicited(&mut self, bytes: u32) {
+        self.unsolicited = bytes;
     }
 
     /// Adds a connection whose login is done. The first one brings the session's parameters.
@@ -111,13 +120,23 @@ impl<P: Payload, T> Session<P, T> {
             self.connections.clear();
         }
         self.update_window(login.exp_cmd_sn, login.max_cmd_sn);
+        let rdma = login.params.rdma_extensions;
+        let segment = if rdma {
+            login.params.target_recv_data_segment_length
+        } else {
+            login.params.peer_max_recv_data_segment_length
+        };
         let connection = Connection {
             cid,
+            rdma,
+            room: Room {
+                segment: segment.max(512),
+                unsolicited: if rdma { self.unsolicited } else { u32::MAX },
+            },
             digests: Digests {
                 header: login.params.header_digest == Digest::Crc32c,
                 data: login.params.data_digest == Digest::Crc32c,
             },
-            peer_segment: login.params.peer_max_recv_data_segment_length.max(512),
             exp_stat_sn: login.stat_sn.wrapping_add(1),
             out: VecDeque::new(),
             ready: 0,
@@ -350,17 +369,30 @@ impl<P: Payload, T> Session<P, T> {
     /// bytes it wrote.
     pub fn transmit(&mut self, on: ConnectionId, max_bytes: usize, sink: &mut impl Sink<P>) -> usize {
         self.schedule(on);
-        let mut written = 0;
-        while written < max_bytes {
+        let Some(connection) = self.connection(on) else { return 0 };
+        let (digests, exp_stat_sn) = (connection.digests, connection.exp_stat_sn);
+        self.emit(on, max_bytes, &mut Stream { digests, exp_stat_sn, written: 0, sink })
+    }
+
+    /// As [`Session::transmit`] for a connection whose login agreed on RDMAExtensions=Yes: hands PDUs to its datamover one
+    /// by one.
+    pub fn transmit_messages(
+        &mut self,
+        on: ConnectionId,
+        max_bytes: usize,
+        mover: &mut impl Datamover<P, T>,
+    ) -> usize {
+        self.schedule(on);
+        let Some(connection) = self.connection(on) else { return 0 };
+        let exp_stat_sn = connection.exp_stat_sn;
+        self.emit(on, max_bytes, &mut Messages { exp_stat_sn, written: 0, mover })
+    }
+
+    fn emit(&mut self, on: ConnectionId, max_bytes: usize, writer: &mut impl Emit<P, T>) -> usize {
+        while writer.written() < max_bytes {
             let Some(connection) = self.connections.get_mut(on.0).and_then(Option::as_mut) else { break };
             let Some(out) = connection.out.pop_front() else { break };
-            let mut writer = Writer {
-                digests: connection.digests,
-                exp_stat_sn: connection.exp_stat_sn,
-                peer_segment: connection.peer_segment,
-                written: &mut written,
-                sink,
-            };
+            let room = connection.room;
             match out {
                 Out::Ready { mut header, data } => {
                     connection.ready = connection.ready.saturating_sub(1);
@@ -368,19 +400,19 @@ impl<P: Payload, T> Session<P, T> {
                 }
                 Out::Command(key) => {
                     if let Some(task) = self.tasks.get_mut(key) {
-                        writer.command(key, task, &self.params);
+                        emit::command(writer, key, task, &self.params, room);
                     }
                 }
                 Out::Solicited { key, ttt, offset, len } => {
                     // The task may have ended meanwhile; then nobody waits for its data.
                     if let Some(Kind::Scsi(scsi)) = self.tasks.get_mut(key).map(|t| &mut t.kind) {
                         scsi.r2ts_open = scsi.r2ts_open.saturating_sub(1);
-                        writer.data_out(key, scsi, ttt, offset, len);
+                        emit::data_out(writer, key, scsi, ttt, offset, len, room);
                     }
                 }
             }
         }
-        written
+        writer.written()
     }
 
     /// Puts a task that is sent at once.
@@ -456,111 +488,4 @@ impl<P: Payload, T> Session<P, T> {
             self.exp_cmd_sn = exp_cmd_sn;
         }
     }
-}
-
-/// Writes a connection's PDUs.
-struct Writer<'a, S> {
-    digests: Digests,
-    exp_stat_sn: u32,
-    peer_segment: u32,
-    written: &'a mut usize,
-    sink: &'a mut S,
-}
-
-impl<S> Writer<'_, S> {
-    fn pdu<P: Payload>(&mut self, header: &mut Bhs, ahs: &[u8], data: Option<P>)
-    where
-        S: Sink<P>,
-    {
-        // ExpStatSN is in bytes 28 to 31 of every PDU that an initiator sends (RFC 7143 §11.3 and on).
-        header.specific_20[8..12].copy_from_slice(&self.exp_stat_sn.to_be_bytes());
-        let data_len = data.as_ref().map_or(0, Payload::len);
-        // Nearly every PDU is without AHS, and clearing room for the longest takes longer than writing the header.
-        let mut short = [0; BHS_LEN + DIGEST_LEN];
-        let mut long;
-        let bytes: &mut [u8] = if ahs.is_empty() {
-            &mut short
-        } else {
-            long = [0; MAX_HEADER_LEN];
-            &mut long
-        };
-        let Some(len) = frame::emit_header(header, ahs, data_len, self.digests.header, bytes) else {
-            // Each holds the headers that it is for.
-            return;
-        };
-        self.sink.bytes(&bytes[..len]);
-        *self.written += len;
-        let Some(data) = data.filter(|_| data_len > 0) else { return };
-        let mut trailer = frame::trailer(data_len, None);
-        if self.digests.data {
-            let (data, digest) = data.with_digest();
-            self.sink.payload(data);
-            // At most three bytes of padding stand before it.
-            let _ = trailer.try_extend_from_slice(&digest);
-        } else {
-            self.sink.payload(data);
-        }
-        self.sink.bytes(&trailer);
-        *self.written += data_len + trailer.len();
-    }
-
-    /// The command PDU with immediate data, and the unsolicited Data-Out after it (RFC 7143 §4.2.5.2, §11.3.4).
-    fn command<P: Payload, T>(&mut self, key: TaskKey, task: &mut Task<P, T>, params: &Params)
-    where
-        S: Sink<P>,
-    {
-        let cmd_sn = task.cmd_sn;
-        let Kind::Scsi(scsi) = &mut task.kind else { return };
-        let mut pdu = ScsiCommand::new(key.0, scsi.lun, scsi.attribute, &scsi.cdb);
-        pdu.cmd_sn.set(cmd_sn);
-        pdu.set_read(scsi.read_len.is_some());
-        pdu.set_write(scsi.write.is_some());
-        pdu.edtl.set(if scsi.write.is_some() { scsi.write_len } else { scsi.read_len.unwrap_or(0) });
-        let mut ahs = ArrayVec::<u8, { ahs::MAX_LEN }>::new();
-        if let Some(rest) = &scsi.cdb_rest {
-            // Lengths were checked when the command was submitted.
-            let _ = ahs::Ahs::ExtendedCdb(rest).emit(&mut ahs);
-        }
-        if let (Some(read_len), Some(_)) = (scsi.read_len, &scsi.write) {
-            let _ = ahs::Ahs::BidiReadLength(read_len).emit(&mut ahs);
-        }
-        let burst = scsi.write_len.min(params.first_burst_length);
-        let immediate = if params.immediate_data { burst.min(self.peer_segment) } else { 0 };
-        let unsolicited = if params.initial_r2t { immediate } else { burst };
-        pdu.set_final(unsolicited == immediate);
-        scsi.solicited = unsolicited;
-        let data = part(scsi, 0, immediate);
-        self.pdu(&mut pdu.into(), &ahs, data);
-        if unsolicited > immediate {
-            self.data_out(key, scsi, RESERVED_TAG, immediate, unsolicited - immediate);
-        }
-    }
-
-    /// A sequence of Data-Out PDUs (RFC 7143 §11.7).
-    fn data_out<P: Payload>(&mut self, key: TaskKey, scsi: &Scsi<P>, ttt: u32, offset: u32, len: u32)
-    where
-        S: Sink<P>,
-    {
-        let (mut at, end, mut data_sn) = (offset, offset + len, 0);
-        while at < end {
-            let n = (end - at).min(self.peer_segment);
-            let mut pdu = DataOut::new(key.0, ttt, scsi.lun, data_sn, at);
-            pdu.set_final(at + n == end);
-            self.pdu(&mut pdu.into(), &[], part(scsi, at, n));
-            at += n;
-            data_sn += 1;
-        }
-    }
-}
-
-/// Bytes `at..at + len` of a command's write data.
-fn part<P: Payload>(scsi: &Scsi<P>, at: u32, len: u32) -> Option<P> {
-    if len == 0 {
-        return None;
-    }
-    let mut data = scsi.write.clone()?;
-    if at > 0 {
-        data.split_to(at as usize);
-    }
-    Some(if (len as usize) < data.len() { data.split_to(len as usize) } else { data })
 }
