@@ -84,3 +84,53 @@ ask_and_wait() {
   for _ in $(seq 300); do ls /mnt | grep -qx "answer.$((asked - 1))" && return 0; sleep 0.1; done
   echo "the host did not answer $1"; return 1
 }
+
+# ready: tell the host that what the guest serves can be reached, and wait until the host's client is done.
+ready() { ask_and_wait ready; }
+
+# siw_up, rxe_up: software iWARP, or RoCE, on the guest's network; ready when its verbs device and its address can be used.
+siw_up() { rdma_device siw0 siw; }
+rxe_up() { rdma_device rxe0 rxe; }
+rdma_device() {
+  rdma link add "$1" type "$2" netdev vec0 || return
+  for _ in $(seq 50); do rdma link show | grep -q "$1/1 state ACTIVE" && [ -e /dev/infiniband/rdma_cm ] && return 0; sleep 0.1; done
+  rdma link show; ls /dev/infiniband; return 1
+}
+
+# iser_up [KEY=VALUE...]: siw, and Linux's initiator for logins over iSER.
+iser_up() { siw_up && initiator_up "$@"; }
+# iser_login: log in to $IQN at $PORTAL by iSER, and wait for its $UNITS disks.
+iser_login() {
+  iscsiadm -m node -T "$IQN" -p "$PORTAL" -o new -I iser || return
+  timeout 40 iscsiadm -m node -T "$IQN" -p "$PORTAL" -I iser -l || return
+  wait_disks "$UNITS"
+}
+
+# lio_up MIB [tcp]: Linux's own target with a disk of so much memory, by iSER over siw (which must be up), or by TCP, at $GUEST:3260
+# as $LIO. Making a portal first opens iSCSI's TCP listener, and that takes the port from siw: so the portal is made from a
+# network namespace where the address may be bound although no interface has it, and iSER is switched on after.
+LIO=iqn.2026-01.example.lab:lio
+lio_up() {
+  local root=/sys/kernel/config/target group
+  [ -d $root ] || mount -t configfs configfs /sys/kernel/config
+  [ -d $root ] || mkdir $root
+  group=$root/iscsi/$LIO/tpgt_1
+  mkdir -p $root/core/rd_mcp_0/disk && echo "rd_pages=$(($1 * 256))" >$root/core/rd_mcp_0/disk/control && echo 1 >$root/core/rd_mcp_0/disk/enable || return
+  mkdir -p $group/lun/lun_0 && ln -s $root/core/rd_mcp_0/disk $group/lun/lun_0/disk || return
+  for attribute in authentication=0 generate_node_acls=1 cache_dynamic_acls=1 demo_mode_write_protect=0; do
+    echo "${attribute#*=}" >$group/attrib/${attribute%=*} || return
+  done
+  if [ "${2:-iser}" = tcp ]; then
+    mkdir -p "$group/np/$GUEST:3260" || return
+  else
+    unshare --net bash -c "echo 1 >/proc/sys/net/ipv4/ip_nonlocal_bind && mkdir -p $group/np/$GUEST:3260" || return
+    echo 1 >"$group/np/$GUEST:3260/iser" || return
+  fi
+  echo 1 >$group/enable
+}
+
+# network DELAY LOSS | network fine: what leaves the guest from now on is late by DELAY (10ms) and lost at a rate of LOSS (1%).
+network() {
+  tc qdisc del dev vec0 root 2>/dev/null
+  [ "$1" = fine ] || tc qdisc add dev vec0 root netem delay "$1" loss "$2"
+}

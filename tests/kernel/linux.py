@@ -5,7 +5,6 @@ import signal
 import time
 
 from lab import uml
-from lab.report import Failed
 from lab.target import IQN, Chap, Unit
 
 
@@ -17,20 +16,7 @@ def serve(lab, *units, **options):
 
 def boot(lab, target, script, timeout=120, requests=None, **values):
     """Run a script in the guest and count each of its cases."""
-    guest = uml.Guest(lab.new_folder("guest"), script, PORTAL=target.portal, IQN=IQN, UNITS=len(target.units), **values)
-    code, output = guest.run(timeout, requests)
-    cases, name = {}, None
-    for line in output.splitlines():
-        if line.startswith("CASE "):
-            _, outcome, name = line.split(" ", 2)
-            cases[name] = [outcome, ""]
-        elif name and line.startswith("  | "):
-            cases[name][1] += line[4:] + "\n"
-    for name, (outcome, why) in cases.items():
-        lab.report.add("passed" if outcome == "ok" else "failed", f"linux: {name}", why)
-    if code != 0 or not cases:
-        raise Failed(f"the guest's script ended with {code} after {len(cases)} cases:\n"
-                     + "\n".join(output.splitlines()[-15:]))
+    uml.run_cases(lab, "linux", script, timeout, requests, PORTAL=target.portal, IQN=IQN, UNITS=len(target.units), **values)
 
 
 # Every tool of sg3-utils that fits a disk, by what it must print or do. $d0: thin, 512-byte blocks, 8 to a physical

@@ -4,6 +4,7 @@ It needs root and a network namespace of its own: tests/run gives it both. This 
 """
 
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -15,7 +16,6 @@ from .report import Failed, Skip
 
 HOST, GUEST = "10.99.0.1", "10.99.0.2"
 KERNEL_FOLDER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "kernel")
-CACHE = os.environ.get("STAG_KLAB") or os.path.expanduser("~/.cache/stag-klab")
 
 
 def network_up():
@@ -33,15 +33,16 @@ class Guest:
     """One boot of the guest, running `script` (bash, with the functions of tests/kernel/guest.sh)."""
 
     def __init__(self, folder, script, memory_mib=256, **values):
-        kernel = os.path.join(CACHE, "linux")
+        kernel = proc.run(os.path.join(KERNEL_FOLDER, "build"), "--where").strip()
         if not os.path.exists(kernel):
-            raise Skip(f"no kernel in {CACHE}: tests/kernel/build makes it")
+            raise Skip(f"no kernel {kernel}: tests/kernel/build makes it")
         network_up()
         self.share = os.path.join(folder, "share")
         os.makedirs(self.share)
         shutil.copy(os.path.join(KERNEL_FOLDER, "guest.sh"), self.share)
         with open(os.path.join(self.share, "script"), "w") as file:
-            file.write("".join(f"{key}='{value}'\n" for key, value in values.items()))
+            values = {"HOST": HOST, "GUEST": GUEST, **values}
+            file.write("".join(f"{key}={shlex.quote(str(value))}\n" for key, value in values.items()))
             file.write(f". /mnt/guest.sh\n{script}")
         self.command = [
             kernel, f"mem={memory_mib}M", "root=none", "rootfstype=hostfs", "rootflags=/", "ro", "quiet",
@@ -99,3 +100,21 @@ class Guest:
             with open(self.console, errors="replace") as file:
                 raise Failed(f"the guest did not finish; its console:\n{proc.tail(file.read(), 20)}")
         return int(code), self.read("output")
+
+
+def run_cases(lab, prefix, script, timeout=120, requests=None, **values):
+    """Run a script in the guest and count each of its cases, named `PREFIX: …`."""
+    guest = Guest(lab.new_folder("guest"), script, **values)
+    code, output = guest.run(timeout, requests)
+    cases, name = {}, None
+    for line in output.splitlines():
+        if line.startswith("CASE "):
+            _, outcome, name = line.split(" ", 2)
+            cases[name] = [outcome, ""]
+        elif name and line.startswith("  | "):
+            cases[name][1] += line[4:] + "\n"
+    for name, (outcome, why) in cases.items():
+        lab.report.add("passed" if outcome == "ok" else "failed", f"{prefix}: {name}", why)
+    if code != 0 or not cases:
+        raise Failed(f"the guest's script ended with {code} after {len(cases)} cases:\n"
+                     + "\n".join(output.splitlines()[-15:]))
