@@ -300,6 +300,11 @@ fn a_mapped_file_shows_what_is_written_either_way_and_survives_being_cut_short()
         region.write_from(200_001, &pattern(5000)).unwrap();
         assert!(read(&file, 200_001, 5000).await == pattern(5000));
         assert!(region.is_resident(5000, 100_000) && region.touch(5000, 100_000).is_ok());
+        let mut pages = [9; 24];
+        region.resident_pages(4096, &mut pages).unwrap();
+        assert_eq!(pages, [1; 24]);
+        assert_eq!(region.resident_pages(1, &mut pages).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        assert!(region.resident_pages((1 << 20) - 4096, &mut pages).is_err());
         assert_eq!(region.punch(0, 4096).unwrap_err().kind(), io::ErrorKind::Unsupported);
 
         let path = dir.path().join("disk");

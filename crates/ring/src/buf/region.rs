@@ -44,6 +44,8 @@ pub(super) struct Mapping {
     number: usize,
     closed: AtomicBool,
     backing: Backing,
+    /// Whether the kernel tells this process which pages are in memory.
+    told: bool,
 }
 
 /// What stands behind a mapping.
@@ -62,16 +64,16 @@ unsafe impl Sync for Mapping {}
 
 impl Mapping {
     fn new(len: usize) -> io::Result<Self> {
-        Ok(Self::with(map(len)?, len, Backing::Memory))
+        Ok(Self::with(map(len)?, len, Backing::Memory, true))
     }
 
-    fn with(base: NonNull<u8>, len: usize, backing: Backing) -> Self {
+    fn with(base: NonNull<u8>, len: usize, backing: Backing, told: bool) -> Self {
         let mut numbers = NUMBERS.lock().unwrap_or_else(PoisonError::into_inner);
         let number = numbers.1.pop().unwrap_or_else(|| {
             numbers.0 += 1;
             numbers.0 - 1
         });
-        Self { base, len, number, closed: AtomicBool::new(false), backing }
+        Self { base, len, number, closed: AtomicBool::new(false), backing, told }
     }
 
     /// Whether a socket may send its pages as they are when they leave.
@@ -170,28 +172,59 @@ impl Region {
     /// Those of mmap(2); `Unsupported` where bus errors cannot be survived (anywhere but on x86-64).
     pub fn of_file(file: &File, len: usize, writable: bool, lent: bool) -> io::Result<Arc<Self>> {
         racy::survive_bus_errors()?;
+        // Of a file that it neither owns nor may write a process is told that all pages are there.
+        let told = writable || file.is_own()?;
         let base = map_file(file, len, writable)?;
-        Ok(Arc::new(Self { mapping: Arc::new(Mapping::with(base, len, Backing::File { lent })) }))
+        let mapping = Mapping::with(base, len, Backing::File { lent }, told);
+        Ok(Arc::new(Self { mapping: Arc::new(mapping) }))
     }
 
-    /// Whether all pages of a range are in memory, as the kernel tells without fetching any (mincore(2)).
+    /// Whether all pages of a range are in memory, as the kernel tells without fetching any. False where it does not tell.
     pub fn is_resident(&self, at: usize, len: usize) -> bool {
         const MOST: usize = 64;
         let page = page_size();
         let first = at / page * page;
-        let Ok(start) = self.at(first, (at - first).saturating_add(len)) else { return false };
-        let (mut done, total) = (0, at - first + len);
-        while done < total {
+        let Some(end) = at.checked_add(len) else { return false };
+        let mut from = first;
+        while from < end {
             let mut pages = [0u8; MOST];
-            let n = (total - done).min(MOST * page);
-            // SAFETY: the range was checked, and the vector has a byte for each of its pages.
-            let rc = unsafe { libc::mincore(start.add(done).as_ptr().cast(), n, pages.as_mut_ptr()) };
-            if rc != 0 || pages[..n.div_ceil(page)].iter().any(|page| page & 1 == 0) {
+            let pages = &mut pages[..(end - from).div_ceil(page).min(MOST)];
+            if self.resident_pages(from, pages).is_err() || pages.contains(&0) {
                 return false;
             }
-            done += n;
+            from += pages.len() * page;
         }
         true
+    }
+
+    /// Which of the pages from `at` on, the start of a page, are in memory: 1 for each that is, 0 for each that is not, as the
+    /// kernel tells without fetching any. One system call.
+    ///
+    /// # Errors
+    /// Those of mincore(2); `InvalidInput` if not all of the pages lie within the region; `PermissionDenied` of a file that this process
+    /// neither owns nor opened for writing, about which the kernel does not tell.
+    pub fn resident_pages(&self, at: usize, pages: &mut [u8]) -> io::Result<()> {
+        if !self.mapping.told {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        let page = page_size();
+        let whole = self.mapping.len.next_multiple_of(page);
+        let len = pages.len() * page;
+        if at % page != 0 || at.checked_add(len).is_none_or(|end| end > whole) {
+            return Err(OutOfRange.into());
+        }
+        // SAFETY: the mapping has that many pages from there on, the last of which may be used in part only; the vector has a
+        // byte for each.
+        let rc = unsafe {
+            let start = self.mapping.base.as_ptr().add(at);
+            libc::mincore(start.cast(), len, pages.as_mut_ptr())
+        };
+        if rc != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // The other bits mean nothing.
+        pages.iter_mut().for_each(|page| *page &= 1);
+        Ok(())
     }
 
     /// Touches every page of a range, so that what uses it next finds it in memory.

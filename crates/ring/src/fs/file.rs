@@ -77,6 +77,13 @@ impl File {
         u64::try_from(device::stat(self.fd().as_fd())?.st_size).map_err(|_| io::ErrorKind::InvalidData.into())
     }
 
+    /// Whether it belongs to the user whom this process acts for.
+    pub(crate) fn is_own(&self) -> io::Result<bool> {
+        // SAFETY: takes nothing and cannot fail.
+        let user = unsafe { libc::geteuid() };
+        Ok(device::stat(self.fd().as_fd())?.st_uid == user)
+    }
+
     /// How many bytes of a file are allocated.
     pub fn allocated(&self) -> io::Result<u64> {
         Ok(u64::try_from(device::stat(self.fd().as_fd())?.st_blocks).unwrap_or(0).saturating_mul(512))

@@ -22,7 +22,7 @@ use super::engine::Engine;
 use super::group::Group;
 use super::spec::CacheMode;
 use super::{BlockStore, Extent, Geometry, Io, StoreError};
-use mapped::Mapped;
+use mapped::{Mapped, Seen};
 use open::Medium;
 use transfer::Impatience;
 
@@ -199,6 +199,10 @@ impl Inner {
             mapped.forget(at, len);
         }
         let result = self.data.fallocate(mode, at, len).await;
+        // What was there may have been seen again meanwhile.
+        if let Some(mapped) = &self.mapped {
+            mapped.forget(at, len);
+        }
         self.group.wrote(1);
         result.map_err(|e| StoreError::from_io(&e))
     }
@@ -281,7 +285,7 @@ impl BlockStore for FileStore {
         }
         match self.inner.read_at_once(at, len) {
             Some(Ok(chain)) => {
-                mapped.saw(at, len, false);
+                mapped.saw(at, len, Seen::AtOnce { written: false });
                 Io::ok(chain)
             }
             Some(Err(error)) => Io::err(error),

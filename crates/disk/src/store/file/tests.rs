@@ -318,6 +318,75 @@ fn reads_for_sending_leave_holes_as_they_are() {
     });
 }
 
+/// A store whose reads for sending are slices of a mapping, on a file of 4 MiB of which the second half is a hole.
+fn half_a_file(directory: &TempDir) -> Option<FileStore> {
+    let path = directory.path().join("disk");
+    fs::write(&path, pattern(2 << 20, 5)).unwrap();
+    fs::File::options().write(true).open(&path).unwrap().set_len(4 << 20).unwrap();
+    let options = FileOptions { engine: Some(Engine::Sendpage), ..options(4 << 20, CacheMode::WriteBack) };
+    match FileStore::open(&path, &options) {
+        Err(OpenError::NoMapping { .. }) => None,
+        other => Some(other.unwrap()),
+    }
+}
+
+#[test]
+fn one_read_that_the_page_cache_answers_makes_all_pages_around_it_known_but_no_hole() {
+    for directory in [Some(on_disk()), on_tmpfs()].into_iter().flatten() {
+        let Some(store) = half_a_file(&directory) else { continue };
+        run(async move {
+            let inner = &store.inner;
+            let mapped = inner.mapped.as_ref().unwrap();
+            let known = |at, len| mapped.slice(&inner.data, at, len).is_some();
+            assert!(!known(0, 4096));
+            assert!(sent(&store, 1 << 20, 4096).await.unwrap() == pattern(2 << 20, 5)[1 << 20..][..4096]);
+            assert!(known(0, 2 << 20), "it was written a moment ago, and all of it is in the page cache");
+            assert!(!known(2 << 20, 4096) && !known((2 << 20) - 4096, 8192));
+            if inner.in_memory {
+                for _ in 0..2 {
+                    assert_eq!(sent(&store, 3 << 20, 4096).await.unwrap(), [0; 4096]);
+                    assert!(!known(3 << 20, 4096), "what is a hole must not be touched");
+                }
+                store.write(3 << 20, pattern(4096, 6).into(), false).await.unwrap();
+                assert!(known(3 << 20, 4096) && !known((3 << 20) + 4096, 4096));
+            }
+            mapped.forget(4096, 4096);
+            assert!(known(0, 4096) && !known(4096, 4096) && known(8192, 4096));
+        });
+    }
+}
+
+#[test]
+fn the_kernel_is_asked_about_a_window_once_a_second_and_for_a_part_of_the_time() {
+    let Some(directory) = on_tmpfs() else { return };
+    let Some(store) = half_a_file(&directory) else { return };
+    let mapped = store.inner.mapped.as_ref().unwrap();
+    let found = Seen::AtOnce { written: false };
+    let known = |at| mapped.slice(&store.inner.data, at, 4096).is_some();
+    run(async {
+        mapped.saw(0, 4096, found);
+        assert!(known(0) && known(1 << 20));
+        mapped.forget(0, 2 << 20);
+        mapped.saw(4096, 4096, found);
+        // Unless a second began in between.
+        if !known(0) {
+            assert!(known(4096), "what was read itself is known in any case");
+        }
+    });
+}
+
+#[test]
+fn pages_that_had_to_be_fetched_say_nothing_of_those_around_them() {
+    let directory = on_disk();
+    let Some(store) = half_a_file(&directory) else { return };
+    let mapped = store.inner.mapped.as_ref().unwrap();
+    run(async {
+        mapped.saw(8192, 4096, Seen::Waited { written: false });
+        let known = |at| mapped.slice(&store.inner.data, at, 4096).is_some();
+        assert!(known(8192) && !known(4096) && !known(12288));
+    });
+}
+
 #[test]
 fn syncs_that_come_together_share_flushes() {
     let directory = on_disk();

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use ring::{Buf, Chain, Patience, pool};
 
-use super::{Engine, Inner};
+use super::{Engine, Inner, Seen};
 use crate::store::StoreError;
 use crate::store::spec::CacheMode;
 
@@ -71,7 +71,7 @@ impl Inner {
     pub(super) async fn read_and_note(&self, at: u64, len: usize) -> Result<Chain, StoreError> {
         let chain = self.read(at, len).await?;
         if let Some(mapped) = &self.mapped {
-            mapped.saw(at, len, false);
+            mapped.saw(at, len, Seen::Waited { written: false });
         }
         Ok(chain)
     }
@@ -144,7 +144,7 @@ impl Inner {
             }
         }
         if let Some(mapped) = &self.mapped {
-            mapped.saw(at, data.len(), true);
+            mapped.saw(at, data.len(), Seen::AtOnce { written: true });
         }
         Ok(Ok(()))
     }
@@ -169,7 +169,7 @@ impl Inner {
         }
         result?;
         if let Some(mapped) = &self.mapped {
-            mapped.saw(at, len, true);
+            mapped.saw(at, len, Seen::Waited { written: true });
         }
         if durable && !by_itself { self.sync().await } else { Ok(()) }
     }
