@@ -1,2 +1,19 @@
 //! iSER (RFC 7145) without I/O: its header, its CM private data, and which steering tags belong to which task.
+//!
+//! - [`header`]: the 28 bytes before every message, for iSCSI control-type PDUs, Hello and HelloReply.
+//! - [`message`]: where header, BHS, AHSs and data lie in a Send, and the bounds that are checked before any is used.
+//! - [`private_data`]: what both sides say of themselves when the connection is made.
+//!
+//! It knows no iSCSI types: a BHS is 48 bytes, of which it reads the two lengths. It moves no data and posts no work.
 #![forbid(unsafe_code)]
+
+pub mod header;
+pub mod message;
+pub mod private_data;
+
+pub use header::{Control, HEADER_LEN, Header, HeaderError, Hello, HelloReply, Remote, VERSION};
+pub use message::{BHS_LEN, HEAD_LEN, Layout, Limits, MessageError, UNTIL_FULL_FEATURE_DATA};
+pub use private_data::PrivateData;
+
+#[cfg(test)]
+mod tests;

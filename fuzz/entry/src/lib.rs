@@ -9,6 +9,7 @@ pub mod chap;
 pub mod connection;
 pub mod device_data;
 pub mod input;
+pub mod iser;
 pub mod login;
 pub mod mutate;
 pub mod negotiation;
@@ -58,6 +59,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "config", run: user::config, seeds: user::config_seeds },
     Target { name: "url", run: user::url, seeds: user::url_seeds },
     Target { name: "reservation_saved", run: reservation::saved, seeds: reservation::saved_seeds },
+    Target { name: "iser_message", run: iser::message, seeds: iser::message_seeds },
 ];
 
 /// The target of this name.
