@@ -60,22 +60,26 @@ def lab_serves(lab):
         expect(server.finish() == [(bool(crc), 20)] * 3, f"served (CRC, rounds): {server.served}")
 
 
+# A server for each client: rping's persistent server now and then misses the first Send of a client that is quick.
 SERVER = r"""
-rping -s -a $GUEST -p $PORT -S 65000 -P >/tmp/rping 2>&1 &
-sleep 0.5
-case_ "siw's server is there" ready
+listening() { for _ in $(seq 50); do ss -Hltn "sport = :$PORT" | grep -q . && return 0; sleep 0.1; done; return 1; }
+call() { timeout 60 rping -s -a $GUEST -p $PORT -S 65000 & local server=$!; listening && ask_and_wait "$1" && wait $server; }
+for how in $HOWS; do case_ "siw serves, $WHO calls, $how" call $how; done
 """
 
 
 def lab_calls(lab):
-    """The lab's client and siw's server, with CRC and without, markers never (siw has none)."""
-    def client():
-        for crc, size in ((False, 64), (True, 64), (True, 4099), (False, 65000)):
+    """The lab's client and siw's server. Markers: siw refuses whoever wants them."""
+    def client(crc, size):
+        def call():
             with iwarp.connect(uml.GUEST, PORT, iwarp.Setup(crc=crc)) as stream:
                 expect(stream.crc == crc, f"CRC asked for: {crc}, answered: {stream.crc}")
                 rping.ping(stream, 10, size)
+        return call
 
-    guest(lab, SERVER, requests={"ready": client})
+    hows = {"no-CRC,64": client(False, 64), "CRC,64": client(True, 64), "CRC,4099": client(True, 4099),
+            "no-CRC,65000": client(False, 65000)}
+    guest(lab, SERVER, requests=hows, WHO="the lab's peer", HOWS=" ".join(hows))
 
 
 CASES = [
