@@ -57,8 +57,14 @@ fn check(params: &Params, offer: &Offer, phase: Phase) {
     assert!(params.max_connections >= 1 && params.max_outstanding_r2t >= 1);
     assert!(params.error_recovery_level <= 2);
     assert!(params.default_time2wait_s <= 3600 && params.default_time2retain_s <= 3600);
-    assert!(offer.header_digest.supports(params.header_digest));
-    assert!(offer.data_digest.supports(params.data_digest));
+    if offer.rdma_extensions {
+        assert_eq!((params.header_digest, params.data_digest), (Digest::None, Digest::None), "RFC 7145 §6.1");
+        assert!(params.rdma_extensions || matches!(phase, Phase::Discovery | Phase::FullFeature));
+    } else {
+        assert!(offer.header_digest.supports(params.header_digest));
+        assert!(offer.data_digest.supports(params.data_digest));
+        assert!(!params.rdma_extensions);
+    }
     if phase == Phase::FullFeature {
         assert_eq!(
             (params.header_digest, params.data_digest),

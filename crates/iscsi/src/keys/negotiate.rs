@@ -78,7 +78,8 @@ impl Negotiator {
         !self.unanswered.is_empty()
     }
 
-    /// Handles a whole text and writes the answers. Keys whose relevance hangs on others are handled after those.
+    /// Handles a whole text and writes the answers. Keys whose relevance hangs on others are handled after those, and
+    /// `RDMAExtensions`, which many hang on, before all.
     ///
     /// # Errors
     /// Any [`NegotiationError`] ends the negotiation.
@@ -87,13 +88,46 @@ impl Negotiator {
             let irrelevant = Key::from_name(pair.key).map(|k| k.spec().irrelevant);
             matches!(irrelevant, Some(IrrelevantWhen::NoUnsolicitedData | IrrelevantWhen::NoRdma))
         };
-        for pair in pairs.iter().filter(|p| !depends(p)) {
+        let decides = |pair: &Pair<'_>| pair.key == Key::RDMAExtensions.name();
+        for pair in pairs.iter().filter(|p| decides(p)) {
+            self.receive_one(pair, out)?;
+        }
+        for pair in pairs.iter().filter(|p| !depends(p) && !decides(p)) {
             self.receive_one(pair, out)?;
         }
         for pair in pairs.iter().filter(|p| depends(p)) {
             self.receive_one(pair, out)?;
         }
+        if self.role == Role::Target && self.params.rdma_extensions {
+            self.declare_iser(out);
+        }
         Ok(())
+    }
+
+    /// A target's own declarations of RFC 7145, for an initiator that made some itself: others may end the login at a key that
+    /// they do not know, as open-iscsi does.
+    fn declare_iser(&mut self, out: &mut TextBuf) {
+        use Key::{
+            ISERHelloRequired, MaxAHSLength, MaxOutstandingUnexpectedPDUs, TaggedBufferForSolicitedDataOnly,
+        };
+        let known =
+            [MaxOutstandingUnexpectedPDUs, MaxAHSLength, ISERHelloRequired, TaggedBufferForSolicitedDataOnly];
+        if known.into_iter().any(|key| self.received.contains(key)) {
+            self.originate_iser_declarations(out);
+        }
+    }
+
+    /// What differs from the defaults.
+    fn originate_iser_declarations(&mut self, out: &mut TextBuf) {
+        if self.offer.max_outstanding_unexpected_pdus != 0 {
+            self.originate(Key::MaxOutstandingUnexpectedPDUs, out);
+        }
+        if self.offer.max_ahs_length != 256 {
+            self.originate(Key::MaxAHSLength, out);
+        }
+        if self.offer.iser_hello_required {
+            self.originate(Key::ISERHelloRequired, out);
+        }
     }
 
     fn receive_one(&mut self, pair: &Pair<'_>, out: &mut TextBuf) -> Result<(), NegotiationError> {
@@ -257,6 +291,10 @@ impl Negotiator {
         if self.sent.contains(key) || self.is_forbidden(key, self.role) {
             return;
         }
+        if key == Key::MaxRecvDataSegmentLength && self.is_iser() {
+            // RFC 7145 §6.2: two other keys replace it.
+            return;
+        }
         let declared = is_declared(key);
         if !declared && self.received.contains(key) {
             return;
@@ -276,6 +314,11 @@ impl Negotiator {
                 out.put(name, &names.join(","));
             }
             Kind::List => out.put(name, self.own_digest(key).list()),
+            Kind::DeclareBool => {
+                let value = self.own_bool(key);
+                self.set_bool(key, value);
+                out.put_bool(name, value);
+            }
             _ => return,
         }
         self.sent.insert(key);
@@ -303,7 +346,7 @@ impl Negotiator {
             DataPDUInOrder,
             DataSequenceInOrder,
         ];
-        if self.phase != Phase::FullFeature {
+        if self.phase != Phase::FullFeature && !self.offer.rdma_extensions {
             connection.into_iter().for_each(|k| self.originate(k, out));
         }
         if matches!(self.phase, Phase::Leading | Phase::Discovery) {
@@ -320,6 +363,9 @@ impl Negotiator {
             }
             if self.offer.rdma_extensions {
                 self.originate(Key::RDMAExtensions, out);
+                self.originate(Key::InitiatorRecvDataSegmentLength, out);
+                self.originate(Key::TargetRecvDataSegmentLength, out);
+                self.originate_iser_declarations(out);
             }
         }
         self.originate(Key::MaxRecvDataSegmentLength, out);
@@ -338,7 +384,7 @@ impl Negotiator {
     /// decides alone (RFC 7143 §6.2.2 lets the answer be left out).
     ///
     /// # Errors
-    /// [`NegotiationError::Required`] if a digest that we require was not agreed on.
+    /// [`NegotiationError::Required`] if a digest that we require was not agreed on, or `RDMAExtensions` on RDMA.
     pub fn finish(mut self) -> Result<Params, NegotiationError> {
         for key in [Key::HeaderDigest, Key::DataDigest] {
             self.check_required(key)?;
@@ -353,7 +399,29 @@ impl Negotiator {
         }
         // RFC 7143 §13.14: it must not exceed MaxBurstLength; sides that agree on such a thing mean the smaller.
         self.params.first_burst_length = self.params.first_burst_length.min(self.params.max_burst_length);
+        if self.is_iser() {
+            self.finish_iser()?;
+        }
         Ok(self.params)
+    }
+
+    /// Whether this is a login on RDMA whose session is to use iSER.
+    fn is_iser(&self) -> bool {
+        self.offer.rdma_extensions && matches!(self.phase, Phase::Leading | Phase::Further)
+    }
+
+    /// RFC 7145 §6.1, §6.2: digests are off whatever was said of them, and the lengths of data segments are those of the keys of
+    /// each direction.
+    fn finish_iser(&mut self) -> Result<(), NegotiationError> {
+        let p = &mut self.params;
+        if !p.rdma_extensions {
+            return Err(NegotiationError::Required(Key::RDMAExtensions));
+        }
+        (p.header_digest, p.data_digest) = (Digest::None, Digest::None);
+        let lengths = (p.target_recv_data_segment_length, p.initiator_recv_data_segment_length);
+        let (own, peer) = if self.role == Role::Target { lengths } else { (lengths.1, lengths.0) };
+        (p.max_recv_data_segment_length, p.peer_max_recv_data_segment_length) = (own, peer);
+        Ok(())
     }
 
     fn check_required(&self, key: Key) -> Result<(), NegotiationError> {
@@ -366,6 +434,9 @@ impl Negotiator {
     }
 
     fn own_digest(&self, key: Key) -> DigestChoice {
+        if self.offer.rdma_extensions {
+            return DigestChoice::Never;
+        }
         if key == Key::HeaderDigest { self.offer.header_digest } else { self.offer.data_digest }
     }
 
@@ -385,6 +456,7 @@ impl Negotiator {
             Key::DataPDUInOrder => o.data_pdu_in_order,
             Key::DataSequenceInOrder => o.data_sequence_in_order,
             Key::RDMAExtensions => o.rdma_extensions,
+            Key::ISERHelloRequired => o.iser_hello_required,
             _ => return None,
         })
     }
@@ -420,9 +492,10 @@ impl Negotiator {
             Key::MaxOutstandingR2T => o.max_outstanding_r2t.into(),
             Key::ErrorRecoveryLevel => o.error_recovery_level.into(),
             Key::ISCSIProtocolLevel => o.protocol_level.into(),
-            Key::TargetRecvDataSegmentLength | Key::InitiatorRecvDataSegmentLength => {
-                o.max_recv_data_segment_length
-            }
+            Key::TargetRecvDataSegmentLength => o.target_recv_data_segment_length,
+            Key::InitiatorRecvDataSegmentLength => o.initiator_recv_data_segment_length,
+            Key::MaxOutstandingUnexpectedPDUs => o.max_outstanding_unexpected_pdus,
+            Key::MaxAHSLength => o.max_ahs_length,
             _ => 0,
         };
         match key.spec().kind {

@@ -229,8 +229,19 @@ pub struct Offer {
     pub task_reporting: &'static [TaskReporting],
     /// The highest protocol level that we support.
     pub protocol_level: u8,
-    /// Whether this connection can turn to iSER.
+    /// Whether this connection is on RDMA: then `RDMAExtensions=Yes` is required of a normal session, and digests are off
+    /// whatever the choices above say (RFC 7145 §6.1, §6.3).
     pub rdma_extensions: bool,
+    /// iSER: the largest data segment of a control-type PDU that the target receives, bytes.
+    pub target_recv_data_segment_length: u32,
+    /// iSER: the largest data segment of a control-type PDU that the initiator receives, bytes.
+    pub initiator_recv_data_segment_length: u32,
+    /// iSER: unexpected PDUs that we take at a time; 0, the default of RFC 7145 §6.7, says no limit and is not declared.
+    pub max_outstanding_unexpected_pdus: u32,
+    /// iSER: AHS bytes that we take; 256 is the default of RFC 7145 §6.8 and is not declared.
+    pub max_ahs_length: u32,
+    /// iSER, initiator: whether we want a Hello exchange (RFC 7145 §6.10).
+    pub iser_hello_required: bool,
 }
 
 impl Default for Offer {
@@ -253,11 +264,22 @@ impl Default for Offer {
             task_reporting: &[TaskReporting::Rfc3720],
             protocol_level: 1,
             rdma_extensions: false,
+            target_recv_data_segment_length: 8192,
+            initiator_recv_data_segment_length: 262_144,
+            max_outstanding_unexpected_pdus: 0,
+            max_ahs_length: 256,
+            iser_hello_required: false,
         }
     }
 }
 
 impl Offer {
+    /// The same on RDMA: iSER, one connection a session, and no digests, which RDMA's own checks replace.
+    pub fn over_rdma(self) -> Self {
+        let (header_digest, data_digest) = (DigestChoice::Never, DigestChoice::Never);
+        Offer { header_digest, data_digest, max_connections: 1, rdma_extensions: true, ..self }
+    }
+
     /// What a discovery session needs.
     pub fn discovery() -> Self {
         Offer { max_recv_data_segment_length: 65_536, ..Offer::default() }

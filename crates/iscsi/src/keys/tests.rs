@@ -176,6 +176,108 @@ fn a_digest_is_never_brought_up_after_login() {
     assert_eq!(n.finish().map(|p| p.header_digest), Ok(Digest::Crc32c));
 }
 
+/// What Linux's ib_iser and open-iscsi send in one PDU.
+const LINUX_ISER: &str = "DefaultTime2Wait=2 DefaultTime2Retain=0 IFMarker=No OFMarker=No ErrorRecoveryLevel=0 InitialR2T=No \
+    ImmediateData=Yes MaxBurstLength=16776192 FirstBurstLength=262144 MaxOutstandingR2T=1 MaxConnections=1 DataPDUInOrder=Yes \
+    DataSequenceInOrder=Yes InitiatorRecvDataSegmentLength=262144 TargetRecvDataSegmentLength=8192 RDMAExtensions=Yes";
+
+fn on_rdma(role: Role, phase: Phase, offer: Offer) -> Negotiator {
+    Negotiator::new(role, phase, offer.over_rdma(), Params::default())
+}
+
+#[test]
+fn linux_gets_iser_on_rdma_and_no_key_that_it_does_not_know() {
+    let offer = Offer { max_outstanding_unexpected_pdus: 16, max_ahs_length: 64, ..Offer::default() };
+    let mut n = on_rdma(Role::Target, Phase::Leading, offer);
+    let answer = ask(&mut n, LINUX_ISER).unwrap();
+    assert_eq!(
+        answer,
+        "RDMAExtensions=Yes DefaultTime2Wait=2 DefaultTime2Retain=0 IFMarker=No OFMarker=No ErrorRecoveryLevel=0 InitialR2T=No \
+         ImmediateData=Yes MaxBurstLength=1048576 MaxOutstandingR2T=1 MaxConnections=1 DataPDUInOrder=Yes \
+         DataSequenceInOrder=Yes FirstBurstLength=262144 InitiatorRecvDataSegmentLength=262144 \
+         TargetRecvDataSegmentLength=8192"
+    );
+    let mut out = TextBuf::new();
+    n.originate(Key::MaxRecvDataSegmentLength, &mut out);
+    assert!(out.is_empty(), "RFC 7145 §6.2");
+    let p = n.finish().unwrap();
+    assert!(p.rdma_extensions && !p.iser_hello_required);
+    assert_eq!((p.max_recv_data_segment_length, p.peer_max_recv_data_segment_length), (8192, 262_144));
+}
+
+#[test]
+fn digests_are_off_with_iser_whoever_wants_them() {
+    for require in [DigestChoice::Require, DigestChoice::Prefer] {
+        let offer = Offer { header_digest: require, data_digest: require, ..Offer::default() };
+        let offer = Offer { rdma_extensions: true, ..offer };
+        let mut n = Negotiator::new(Role::Target, Phase::Leading, offer, Params::default());
+        let answer = ask(&mut n, "HeaderDigest=CRC32C,None DataDigest=CRC32C RDMAExtensions=Yes");
+        assert_eq!(answer.as_deref(), Ok("RDMAExtensions=Yes HeaderDigest=None DataDigest=Reject"));
+        let mut out = TextBuf::new();
+        n.originate_required(&mut out);
+        assert!(out.is_empty());
+        let p = n.finish().unwrap();
+        assert_eq!((p.header_digest, p.data_digest), (Digest::None, Digest::None));
+    }
+}
+
+#[test]
+fn a_normal_session_on_rdma_must_agree_to_iser() {
+    for refusal in ["RDMAExtensions=No", "InitialR2T=Yes"] {
+        let mut n = on_rdma(Role::Target, Phase::Leading, Offer::default());
+        ask(&mut n, refusal).unwrap();
+        assert_eq!(n.finish(), Err(NegotiationError::Required(Key::RDMAExtensions)), "{refusal}");
+        let mut n = on_rdma(Role::Initiator, Phase::Leading, Offer::default());
+        n.originate_all(&mut TextBuf::new());
+        ask(&mut n, refusal).unwrap();
+        assert_eq!(n.finish(), Err(NegotiationError::Required(Key::RDMAExtensions)), "{refusal}");
+    }
+    let mut n = on_rdma(Role::Target, Phase::Discovery, Offer::discovery());
+    let answer = ask(&mut n, "HeaderDigest=CRC32C,None MaxRecvDataSegmentLength=32768 RDMAExtensions=Yes");
+    assert_eq!(answer.as_deref(), Ok("RDMAExtensions=Irrelevant HeaderDigest=None"));
+    assert_eq!(n.finish().unwrap().peer_max_recv_data_segment_length, 32_768);
+}
+
+#[test]
+fn declarations_of_iser_are_made_to_those_who_make_them() {
+    let offer = Offer { max_outstanding_unexpected_pdus: 16, max_ahs_length: 64, ..Offer::default() };
+    let mut n = on_rdma(Role::Target, Phase::Leading, offer);
+    let text = "iSERHelloRequired=Yes RDMAExtensions=Yes MaxOutstandingUnexpectedPDUs=4 MaxAHSLength=128 \
+                TaggedBufferForSolicitedDataOnly=Yes MaxRecvDataSegmentLength=4096";
+    let answer = ask(&mut n, text);
+    assert_eq!(answer.as_deref(), Ok("RDMAExtensions=Yes MaxOutstandingUnexpectedPDUs=16 MaxAHSLength=64"));
+    let p = n.finish().unwrap();
+    assert!(p.iser_hello_required && p.tagged_buffer_for_solicited_data_only);
+    assert_eq!((p.peer_max_outstanding_unexpected_pdus, p.peer_max_ahs_length), (4, 128));
+    assert_eq!(p.peer_max_recv_data_segment_length, 8192, "RFC 7145 §6.2: the declared one is ignored");
+}
+
+#[test]
+fn both_ends_of_iser_agree() {
+    let theirs = Offer {
+        initiator_recv_data_segment_length: 1024,
+        target_recv_data_segment_length: 65_536,
+        max_outstanding_unexpected_pdus: 4,
+        iser_hello_required: true,
+        ..Offer::default()
+    };
+    let ours = Offer { max_outstanding_unexpected_pdus: 20, max_ahs_length: 64, ..Offer::default() };
+    let (mut i, mut t) =
+        (on_rdma(Role::Initiator, Phase::Leading, theirs), on_rdma(Role::Target, Phase::Leading, ours));
+    let mut request = TextBuf::new();
+    i.originate_all(&mut request);
+    let request = String::from_utf8(request.as_bytes().to_vec()).unwrap().replace('\0', " ");
+    assert!(!request.contains("Digest=") && !request.contains(" MaxRecvDataSegmentLength"), "{request}");
+    let answer = ask(&mut t, request.trim_end()).unwrap();
+    ask(&mut i, &answer).unwrap();
+    let (i, t) = (i.finish().unwrap(), t.finish().unwrap());
+    assert!(i.rdma_extensions && i.iser_hello_required && t.iser_hello_required);
+    assert_eq!((i.max_recv_data_segment_length, i.peer_max_recv_data_segment_length), (1024, 8192));
+    assert_eq!((t.max_recv_data_segment_length, t.peer_max_recv_data_segment_length), (8192, 1024));
+    assert_eq!((t.peer_max_outstanding_unexpected_pdus, t.peer_max_ahs_length), (4, 256));
+    assert_eq!((i.peer_max_outstanding_unexpected_pdus, i.peer_max_ahs_length), (20, 64));
+}
+
 fn initiator(offer: Offer) -> Negotiator {
     let mut n = Negotiator::new(Role::Initiator, Phase::Leading, offer, Params::default());
     n.originate_all(&mut TextBuf::new());
