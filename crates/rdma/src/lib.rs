@@ -1,2 +1,28 @@
 //! Queue pairs: connect, send, receive, RDMA Write and Read, over software iWARP or rdma-core verbs.
+//!
+//! A [`QueuePair`] is one connection and lives on the core that made it. Posting never waits: [`QueuePair::post_send`],
+//! [`QueuePair::post_write`] and [`QueuePair::post_read`] only queue, and everything that is queued in one turn of a task leaves
+//! in one vectored send. [`QueuePair::next`] receives and gives completions; nothing is received while nobody asks for one,
+//! which is what holds a peer back. Memory that the peer may reach is exposed under an [`Stag`] and lent to the queue pair
+//! meanwhile: [`QueuePair::withdraw`] gives it back.
+//!
+//! [`connect`] and [`accept`] set a connection up. A portal that serves iSCSI over TCP as well looks at a connection's first
+//! bytes with [`sniff`].
+//!
+//! Operations own their buffers. Dropping a queue pair at any point ends its connection and leaves nothing behind.
 #![forbid(unsafe_code)]
+
+mod counters;
+mod error;
+mod options;
+mod pair;
+mod setup;
+mod software;
+mod types;
+
+pub use counters::{Counters, counters};
+pub use error::{Error, Side, Terminated};
+pub use options::{Crc, Options};
+pub use pair::QueuePair;
+pub use setup::{Incoming, Listener, Protocol, accept, connect, sniff};
+pub use types::{Buffers, Completion, Flags, Remote, Rights, Stag, Withdrawn};

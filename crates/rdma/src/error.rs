@@ -1,0 +1,90 @@
+//! Why a queue pair could not be set up, or has ended.
+
+use std::io;
+use std::net::SocketAddr;
+
+/// Who ended a stream for breaking the protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// This side, of what the peer did.
+    Local,
+    /// The peer, of what was done here.
+    Remote,
+}
+
+/// A Terminate message's reason: layer, error type and error code (RFC 5040 §4.8).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terminated {
+    /// 0 RDMAP, 1 DDP, 2 the layer below (MPA).
+    pub layer: u8,
+    /// Error type of that layer.
+    pub error_type: u8,
+    /// Error code of that type.
+    pub code: u8,
+}
+
+impl std::fmt::Display for Terminated {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let layer = match self.layer {
+            0 => "RDMAP",
+            1 => "DDP",
+            2 => "MPA",
+            _ => "unknown layer",
+        };
+        write!(f, "{layer} error type {:#x} code {:#04x}", self.error_type, self.code)
+    }
+}
+
+/// Why a queue pair could not be set up, or has ended.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The network failed, or the peer reset the connection.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// Nobody answers there.
+    #[error("cannot connect to {address}: {source}")]
+    Connect {
+        /// Where.
+        address: SocketAddr,
+        /// Why.
+        source: io::Error,
+    },
+    /// The connection was closed, by [`crate::QueuePair::disconnect`] or by the peer between two messages.
+    #[error("closed")]
+    Closed,
+    /// The peer closed the connection within a message.
+    #[error("closed in the middle of a message")]
+    Cut,
+    /// It took too long.
+    #[error("timed out: {0}")]
+    TimedOut(&'static str),
+    /// The peer does not want this connection. Holds the private data that it said so with.
+    #[error("the peer refuses the connection")]
+    Rejected(Vec<u8>),
+    /// The peer's side of the setup breaks the protocol.
+    #[error("setup: {0}")]
+    Setup(String),
+    /// A message broke the protocol, and a Terminate was sent for it.
+    #[error("{} ended the connection: {reason}{}", if *.side == Side::Local { "this side" } else { "the peer" }, .detail)]
+    Terminated {
+        /// Who found it broken.
+        side: Side,
+        /// The reason sent or received.
+        reason: Terminated,
+        /// What was found, in words; empty if the peer found it.
+        detail: String,
+    },
+    /// No buffer came free for incoming data.
+    #[error("out of buffers")]
+    NoBuffers,
+    /// No STag is free.
+    #[error("too much memory is exposed")]
+    TooManyStags,
+    /// More than one message can hold: 2^32 - 1 bytes.
+    #[error("{0} bytes do not fit a message")]
+    TooLong(usize),
+    /// The provider cannot do that.
+    #[error("{0}")]
+    Unsupported(&'static str),
+}

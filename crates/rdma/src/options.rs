@@ -1,0 +1,64 @@
+//! What a queue pair is set up with.
+
+use std::time::Duration;
+
+/// Whether FPDUs carry a CRC32C (RFC 5044 §4.4): they do as soon as either side asks. Software iWARP only.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Crc {
+    /// Not asked for; used if the peer asks.
+    Never,
+    /// Asked for by the side that connects; the side that accepts does as it is asked.
+    #[default]
+    Prefer,
+    /// Always used.
+    Require,
+}
+
+/// What a queue pair is set up with.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// RDMA Reads that the peer may have outstanding at once (inbound read queue depth), 1 to 16383. The peer may ask for
+    /// less.
+    pub ird: u16,
+    /// RDMA Reads that are sent at once (outbound read queue depth), 1 to 16383; more that are posted wait. The peer may allow
+    /// less.
+    pub ord: u16,
+    /// Sends that the peer may send before more are posted with [`crate::QueuePair::post_receives`].
+    pub receives: u32,
+    /// Length of the longest Send that is received, in bytes.
+    pub receive_size: u32,
+    /// Memory exposed at once at most, in STags.
+    pub stags: u32,
+    /// Bytes queued to the peer from which on it is not listened to. A read of the peer's may add its own length to that.
+    pub send_high_water: usize,
+    /// How long setting up may take.
+    pub setup_timeout: Duration,
+    /// Software iWARP: whether FPDUs carry a CRC.
+    pub crc: Crc,
+    /// Software iWARP: whether to demand markers of the peer (RFC 5044 §4.3). It gets them if it demands them.
+    pub markers: bool,
+    /// Software iWARP: length of the longest FPDU sent, in bytes, headers and CRC included: 256 to 65544. RNICs may take no
+    /// more than fits a TCP segment.
+    pub max_fpdu: usize,
+    /// Software iWARP: data in memory that may change meanwhile (a [`ring::Region`]'s) may be sent as it is when the peer gets
+    /// it, by reference, where there is no CRC.
+    pub lend: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            ird: 128,
+            ord: 128,
+            receives: 128,
+            receive_size: 8 << 10,
+            stags: 16 << 10,
+            send_high_water: 1 << 20,
+            setup_timeout: Duration::from_secs(10),
+            crc: Crc::Prefer,
+            markers: false,
+            max_fpdu: 65_536,
+            lend: false,
+        }
+    }
+}

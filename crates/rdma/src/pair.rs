@@ -1,0 +1,194 @@
+//! [`QueuePair`]: one interface, whichever provider moves the bytes. Nothing here knows a protocol.
+
+use std::future::poll_fn;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use ring::{BufMut, Chain};
+
+use crate::software;
+use crate::{Completion, Counters, Error, Flags, Remote, Rights, Stag, Withdrawn};
+
+/// One connection, on the core that made it. Clones are the same queue pair; with the last of them it ends.
+///
+/// Posts never fail: what cannot be sent any more is told by [`Self::next`], as [`Completion::Flushed`] for each post that
+/// would have given a completion, and then an error. On the wire posts are in the order of their calls, with one exception that
+/// RDMA has everywhere: an RDMA Read is answered when the peer comes to it.
+#[derive(Clone)]
+pub struct QueuePair {
+    provider: Provider,
+}
+
+/// Who moves the bytes.
+#[allow(dead_code)]
+#[derive(Clone)]
+enum Provider {
+    Software(Rc<software::Handle>),
+}
+
+impl QueuePair {
+    #[allow(dead_code)]
+    pub(crate) fn software(handle: software::Handle) -> Self {
+        Self { provider: Provider::Software(Rc::new(handle)) }
+    }
+
+    /// Posts a Send of `head` and after it `data`. `head` is copied; `data` is sent by reference. With an `id` there will be a
+    /// [`Completion::Sent`]. The peer must have posted a receive for it.
+    pub fn post_send(&self, head: &[u8], data: Chain, flags: Flags, id: Option<u64>) {
+        match &self.provider {
+            Provider::Software(pair) => pair.post_send(head, data, flags, id),
+        }
+    }
+
+    /// Posts an RDMA Write of `data` to the peer's memory, by reference. With an `id` there will be a [`Completion::Written`].
+    pub fn post_write(&self, to: Remote, data: Chain, id: Option<u64>) {
+        match &self.provider {
+            Provider::Software(pair) => pair.post_write(to, data, id),
+        }
+    }
+
+    /// Posts an RDMA Read of `len` bytes of the peer's memory; they come with [`Completion::Read`]. More than the negotiated
+    /// [`Self::ord`] wait for their turn, in order.
+    pub fn post_read(&self, from: Remote, len: usize, id: u64) {
+        match &self.provider {
+            Provider::Software(pair) => pair.post_read(from, len, id),
+        }
+    }
+
+    /// Lets the peer send `count` more Sends.
+    pub fn post_receives(&self, count: u32) {
+        match &self.provider {
+            Provider::Software(pair) => pair.post_receives(count),
+        }
+    }
+
+    /// Exposes buffers to the peer as one run of bytes from offset 0 on; empty ones are allowed. They stay with the queue pair
+    /// until [`Self::withdraw`], also when the peer has invalidated them or the connection is lost, and are dropped with it.
+    ///
+    /// # Errors
+    /// [`Error::TooManyStags`]; then the buffers are dropped.
+    pub fn expose(&self, buffers: impl IntoIterator<Item = BufMut>, rights: Rights) -> Result<Stag, Error> {
+        match &self.provider {
+            Provider::Software(pair) => pair.expose(buffers.into_iter().collect(), rights),
+        }
+    }
+
+    /// Exposes bytes that the peer may read, from offset 0 on; they are sent by reference.
+    ///
+    /// # Errors
+    /// [`Error::TooManyStags`]
+    pub fn expose_source(&self, data: Chain) -> Result<Stag, Error> {
+        match &self.provider {
+            Provider::Software(pair) => pair.expose_source(data),
+        }
+    }
+
+    /// Exposes `len` bytes that the peer may write to and that nobody will look at: they are dropped when they come, by the
+    /// kernel if they are many.
+    ///
+    /// # Errors
+    /// [`Error::TooManyStags`]
+    pub fn expose_sink(&self, len: u64) -> Result<Stag, Error> {
+        match &self.provider {
+            Provider::Software(pair) => pair.expose_sink(len),
+        }
+    }
+
+    /// Takes exposed memory back; the peer cannot reach it from now on. `None` if it is not exposed here. What the peer has
+    /// asked to read of it and the network has not taken yet is still sent.
+    pub fn withdraw(&self, stag: Stag) -> Option<Withdrawn> {
+        match &self.provider {
+            Provider::Software(pair) => pair.withdraw(stag),
+        }
+    }
+
+    /// Receives if need be, and gives the next completion. Dropping the future loses nothing.
+    ///
+    /// # Errors
+    /// Why the connection has ended, once; after that [`Error::Closed`].
+    pub async fn next(&self) -> Result<Completion, Error> {
+        poll_fn(|cx| self.poll_next(cx)).await
+    }
+
+    /// As [`Self::next`], for one waiter at a time.
+    ///
+    /// # Errors
+    /// See [`Self::next`].
+    pub fn poll_next(&self, cx: &mut Context<'_>) -> Poll<Result<Completion, Error>> {
+        match &self.provider {
+            Provider::Software(pair) => pair.poll_next(cx),
+        }
+    }
+
+    /// Hands what is queued to the network now if nothing is on its way, with a system call of its own, instead of at the end
+    /// of the turn.
+    pub fn flush(&self) {
+        match &self.provider {
+            Provider::Software(pair) => pair.flush(),
+        }
+    }
+
+    /// Bytes that were posted and have not been taken by the network.
+    pub fn queued(&self) -> usize {
+        match &self.provider {
+            Provider::Software(pair) => pair.queued(),
+        }
+    }
+
+    /// Waits until fewer than `bytes` are queued, or the connection has ended.
+    pub async fn drained_below(&self, bytes: usize) {
+        match &self.provider {
+            Provider::Software(pair) => pair.drained_below(bytes).await,
+        }
+    }
+
+    /// Closes the connection: what is queued is still sent, and nothing may be posted any more. [`Self::next`] goes on
+    /// to give completions until the peer has closed too, or has taken 5 s over it, and then [`Error::Closed`].
+    pub fn disconnect(&self) {
+        match &self.provider {
+            Provider::Software(pair) => pair.disconnect(),
+        }
+    }
+
+    /// RDMA Reads that are sent at once, as negotiated.
+    pub fn ord(&self) -> u16 {
+        match &self.provider {
+            Provider::Software(pair) => pair.ord(),
+        }
+    }
+
+    /// RDMA Reads that the peer may have outstanding, as negotiated.
+    pub fn ird(&self) -> u16 {
+        match &self.provider {
+            Provider::Software(pair) => pair.ird(),
+        }
+    }
+
+    /// Address of the peer.
+    pub fn peer_addr(&self) -> SocketAddr {
+        match &self.provider {
+            Provider::Software(pair) => pair.peer_addr(),
+        }
+    }
+
+    /// Address of this end.
+    pub fn local_addr(&self) -> SocketAddr {
+        match &self.provider {
+            Provider::Software(pair) => pair.local_addr(),
+        }
+    }
+
+    /// What it has moved so far, and how. Zeros from providers that do not count.
+    pub fn counters(&self) -> Counters {
+        match &self.provider {
+            Provider::Software(pair) => pair.counters(),
+        }
+    }
+}
+
+impl std::fmt::Debug for QueuePair {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "QueuePair({})", self.peer_addr())
+    }
+}
