@@ -72,7 +72,7 @@ def lab_calls(lab):
     """The lab's client and siw's server. Markers: siw refuses whoever wants them."""
     def client(crc, size):
         def call():
-            with iwarp.connect(uml.GUEST, PORT, iwarp.Setup(crc=crc)) as stream:
+            with iwarp.connect(uml.GUEST, PORT, iwarp.Setup(crc=crc, settle=0.1)) as stream:
                 expect(stream.crc == crc, f"CRC asked for: {crc}, answered: {stream.crc}")
                 rping.ping(stream, 10, size)
         return call

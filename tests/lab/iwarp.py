@@ -76,6 +76,7 @@ class Setup:
     ord: int = 128
     reject: bool = False
     fpdu: int = 16384  # Payload bytes in an FPDU that this side sends, at most.
+    settle: float = 0.0  # Seconds from the reply to the first FPDU: siw's server misses one that comes at once.
 
 
 class Stream:
@@ -389,6 +390,7 @@ def connect(host, port, setup, timeout=8):
     flags, revision, ird, ord_, data = read_startup(connected, REPLY_KEY)
     expect(not flags & REJECT, f"the connection is rejected, private data {data.hex()}")
     expect(revision == setup.revision, f"the reply has revision {revision}")
+    time.sleep(setup.settle)
     expect(flags & CRC or not setup.crc, "the reply declines the CRC that the request asked for (RFC 5044 §7.1.2)")
     return Stream(connected, setup, bool(flags & CRC), bool(flags & MARKERS), data, flags, ird, ord_)
 

@@ -137,7 +137,10 @@ class Connection:
         if self.data_digest and length:
             if struct.unpack("<I", self.receive_exactly(4))[0] != crc32c(data):
                 raise Failed("the target's data digest is wrong")
-        pdu = Pdu(header, data[:length], ahs)
+        return self.heard(Pdu(header, data[:length], ahs))
+
+    def heard(self, pdu):
+        """Take the numbers that a PDU of the target brings."""
         if pdu.opcode in (NOP_IN, RESPONSE, TASK_RESPONSE, LOGIN_RESPONSE, TEXT_RESPONSE, LOGOUT_RESPONSE, REJECT, ASYNC) or (
                 pdu.opcode == DATA_IN and pdu.flags & 1):
             self.status_number = pdu.word(24) + 1 & 0xFFFFFFFF
