@@ -612,6 +612,36 @@ fn what_is_lent_outlives_its_region_and_its_lender() {
 }
 
 #[test]
+fn a_stream_that_has_lent_waits_in_sends_and_receives_as_before_and_is_given_up_blocking() {
+    run(async {
+        let (a, b) = pair().await;
+        a.set_send_buffer(64 << 10).unwrap();
+        let region = Region::new(1 << 20).unwrap();
+        let mut lender = Lender::new();
+        let (mut gather, expected) = blocks_of(&region, 8);
+        lend(&a, &mut lender, &mut gather).await;
+        assert!(recv(&b, expected.len()).await == expected);
+        assert!(timeout(Duration::from_millis(20), a.recv_some(10)).await.is_err(), "nothing has come");
+        let answer = spawn(async move {
+            sleep(Duration::from_millis(20)).await;
+            send(&b, b"late").await;
+            sleep(Duration::from_millis(20)).await;
+            recv(&b, 8 << 20).await
+        });
+        assert_eq!(*a.recv_some(10).await.unwrap(), *b"late");
+        // More than the socket takes before its reader comes.
+        let mut gather = Gather::new();
+        gather.push(Buf::from(pattern(8 << 20)));
+        a.send(gather).await.0.unwrap();
+        assert!(answer.await.unwrap() == pattern(8 << 20));
+        let socket = std::net::TcpStream::from(a.into_fd());
+        // SAFETY: takes numbers only.
+        let flags = unsafe { libc::fcntl(std::os::fd::AsRawFd::as_raw_fd(&socket), libc::F_GETFL) };
+        assert_eq!(flags & libc::O_NONBLOCK, 0);
+    });
+}
+
+#[test]
 fn headers_are_used_again_only_when_they_are_confirmed() {
     run(async {
         let (a, b) = pair().await;

@@ -86,12 +86,16 @@ impl Lender {
         self.in_pipe > 0
     }
 
-    /// Sends as much of `gather` as `socket` takes, which stays blocking for everybody else.
+    /// Whether it would send any of `gather`.
+    pub(super) fn takes(&self, gather: &Gather) -> bool {
+        self.is_midway() || !self.unable && gather.is_worth_lending()
+    }
+
+    /// Sends as much of `gather` as `socket` takes, which must be non-blocking: splice(2) has no flag for that.
     pub(super) fn send(&mut self, socket: BorrowedFd<'_>, gather: &mut Gather) -> io::Result<Lent> {
-        if !self.is_midway() && (self.unable || !gather.is_worth_lending()) {
+        if !self.takes(gather) {
             return Ok(Lent::Rest);
         }
-        let _nonblocking = NonBlocking::new(socket)?;
         let sent = self.send_rounds(socket, gather);
         if !self.is_midway()
             && let Some(pipe) = self.pipe.take()
@@ -223,31 +227,6 @@ impl Pipe {
     }
 }
 
-/// Makes a socket non-blocking for as long as it lives: splice(2) has no flag for that, and io_uring gives up on sockets
-/// that are so for good.
-struct NonBlocking<'a> {
-    socket: BorrowedFd<'a>,
-}
-
-impl<'a> NonBlocking<'a> {
-    fn new(socket: BorrowedFd<'a>) -> io::Result<Self> {
-        set_nonblocking(socket, true)?;
-        Ok(Self { socket })
-    }
-}
-
-impl Drop for NonBlocking<'_> {
-    fn drop(&mut self) {
-        let _ = set_nonblocking(self.socket, false);
-    }
-}
-
-fn set_nonblocking(socket: BorrowedFd<'_>, on: bool) -> io::Result<()> {
-    let mut on = libc::c_int::from(on);
-    // SAFETY: the kernel reads one number.
-    check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::FIONBIO, &raw mut on) }).map(drop)
-}
-
 /// A ring of memory for headers that are on their way. A page of its own for every round of many keeps the kernel's count of
 /// the page's users on one core at a time.
 struct Headers {
@@ -328,6 +307,7 @@ mod tests {
     fn only_a_lender_that_is_midway_has_a_pipe() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        socket.set_nonblocking(true).unwrap();
         let (mut peer, _) = listener.accept().unwrap();
         let region = Region::new(8 << 20).unwrap();
         let (mut first, mut second) = (Lender::new(), Lender::new());

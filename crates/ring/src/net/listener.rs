@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use io_uring::{opcode, types};
 
 use super::addr::RawAddr;
-use super::options::{check, local_addr, make_blocking, set, socket};
+use super::options::{check, local_addr, set, set_nonblocking, socket};
 use super::stream::TcpStream;
 use crate::op::{Completion, Multi};
 
@@ -63,7 +63,7 @@ impl TcpListener {
 
     /// Takes over a socket that listens already, such as a service manager hands out.
     pub fn from_fd(fd: OwnedFd) -> io::Result<Self> {
-        make_blocking(fd.as_fd())?;
+        set_nonblocking(fd.as_fd(), false)?;
         Ok(Self { fd, accept: None, single: false })
     }
 

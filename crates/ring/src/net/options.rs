@@ -52,13 +52,12 @@ pub(super) fn socket(addr: &RawAddr) -> io::Result<OwnedFd> {
     }
 }
 
-/// Makes a descriptor from elsewhere blocking, since the ring gives up on sockets that are not.
-pub(super) fn make_blocking(fd: BorrowedFd<'_>) -> io::Result<()> {
-    // SAFETY: takes numbers only.
-    unsafe {
-        let flags = check(libc::fcntl(fd.as_raw_fd(), libc::F_GETFL))?;
-        check(libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, flags & !libc::O_NONBLOCK)).map(drop)
-    }
+/// Makes a socket non-blocking or, as the ring's accept wants a listener to be, blocking. The ring's sends and receives
+/// wait either way.
+pub(super) fn set_nonblocking(fd: BorrowedFd<'_>, on: bool) -> io::Result<()> {
+    let mut on = libc::c_int::from(on);
+    // SAFETY: the kernel reads one number.
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::FIONBIO, &raw mut on) }).map(drop)
 }
 
 pub(super) fn local_addr(fd: BorrowedFd<'_>) -> io::Result<SocketAddr> {

@@ -31,16 +31,19 @@ pub struct TcpStream {
     fd: Option<OwnedFd>,
     /// Whether the last receive left something in the socket.
     more: Cell<bool>,
+    /// Whether the socket was made non-blocking, as lending needs it. The ring's own operations wait on such a socket as on
+    /// any other.
+    nonblocking: Cell<bool>,
 }
 
 impl TcpStream {
     pub(super) fn from_accepted(fd: OwnedFd) -> Self {
-        Self { fd: Some(fd), more: Cell::new(true) }
+        Self { fd: Some(fd), more: Cell::new(true), nonblocking: Cell::new(false) }
     }
 
     /// Takes over a connected socket, such as one that was accepted on another core.
     pub fn from_fd(fd: OwnedFd) -> io::Result<Self> {
-        options::make_blocking(fd.as_fd())?;
+        options::set_nonblocking(fd.as_fd(), false)?;
         Ok(Self::from_accepted(fd))
     }
 
@@ -95,7 +98,7 @@ impl TcpStream {
                         crate::time::sleep(Duration::from_micros(100)).await;
                     }
                 }
-                Err(e) if is_transient(&e) => {}
+                Err(e) if is_transient(&e) => self.after(&e, libc::POLLIN).await,
                 Err(e) => return Err(e),
             }
         }
@@ -123,7 +126,7 @@ impl TcpStream {
                         break;
                     }
                 }
-                Err(e) if is_transient(&e) => {}
+                Err(e) if is_transient(&e) => self.after(&e, libc::POLLIN).await,
                 Err(e) => return (Err(e), scatter),
             }
         }
@@ -145,9 +148,19 @@ impl TcpStream {
             self.more.set(completion.socket_nonempty());
             match completion.count() {
                 Ok(n) => return Ok(n),
-                Err(e) if is_transient(&e) => {}
+                Err(e) if is_transient(&e) => self.after(&e, libc::POLLIN).await,
                 Err(e) => return Err(e),
             }
+        }
+    }
+
+    /// Before an operation is tried again that ended with the transient `error`: waits for the socket if a kernel should take its
+    /// being non-blocking for the operation's.
+    #[cold]
+    async fn after(&self, error: &io::Error, events: libc::c_short) {
+        if error.kind() == io::ErrorKind::WouldBlock {
+            // What is wrong with the socket the next try says.
+            let _ = self.poll(events).await;
         }
     }
 
@@ -168,7 +181,7 @@ impl TcpStream {
             match completion.count() {
                 Ok(0) => return (Err(io::ErrorKind::WriteZero.into()), gather),
                 Ok(n) => gather.advance(n),
-                Err(e) if is_transient(&e) => {}
+                Err(e) if is_transient(&e) => self.after(&e, libc::POLLOUT).await,
                 Err(e) => return (Err(e), gather),
             }
         }
@@ -196,12 +209,22 @@ impl TcpStream {
     /// Sends what the socket takes at once of `gather`, by reference where that pays. What may be lent is what was given to
     /// [`Gather::push_lent`]; no [`Self::send`] may be in flight. Errors are those of splice(2) but EAGAIN.
     pub fn try_lend(&self, lender: &mut Lender, gather: &mut Gather) -> io::Result<Lent> {
-        lender.send(self.fd().as_fd(), gather)
+        let socket = self.fd().as_fd();
+        if !self.nonblocking.get() && lender.takes(gather) {
+            options::set_nonblocking(socket, true)?;
+            self.nonblocking.set(true);
+        }
+        lender.send(socket, gather)
     }
 
     /// Waits until the socket has room to send, or has failed.
     pub async fn writable(&self) -> io::Result<()> {
-        let entry = opcode::PollAdd::new(self.raw(), libc::POLLOUT as u32).build();
+        self.poll(libc::POLLOUT).await
+    }
+
+    /// Waits until the socket has one of `events`, or has failed.
+    async fn poll(&self, events: libc::c_short) -> io::Result<()> {
+        let entry = opcode::PollAdd::new(self.raw(), events as u32).build();
         // SAFETY: the entry points to nothing.
         let op = unsafe { Op::start(entry, ()) };
         let (completion, ()) = op.await;
@@ -236,6 +259,10 @@ impl TcpStream {
 
     /// Gives the socket up, to be used elsewhere. What was received stays with those who have it.
     pub fn into_fd(mut self) -> OwnedFd {
+        if self.nonblocking.get() {
+            // Whoever takes it over expects what a new socket is. It fails of no socket.
+            let _ = options::set_nonblocking(self.fd().as_fd(), false);
+        }
         self.fd.take().expect("there until it is dropped")
     }
 
