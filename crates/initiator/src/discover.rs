@@ -3,18 +3,17 @@
 use std::time::Duration;
 
 use iscsi::discovery::{Record, read_records};
-use iscsi::frame::{Cut, Cutter};
 use iscsi::initiator::{ConnectionId, Event, Segment, Session, SessionConfig};
-use iscsi::keys::{Digest, Offer};
+use iscsi::keys::Offer;
 use iscsi::login::initiator::Config;
 use iscsi::pdu::LogoutReason;
-use ring::{Gather, TcpStream};
 
 use crate::dial::{Dialed, Portal, dial};
 use crate::error::Error;
 use crate::options::Options;
 use crate::session::{chap_of, isid};
 use crate::url::Url;
+use crate::wire::Wire;
 
 /// Asks a portal which targets there are (RFC 7143 Appendix C), by a discovery session of its own. The target in the URL
 /// does not matter.
@@ -40,8 +39,7 @@ pub async fn discover(url: &Url, options: &Options) -> Result<Vec<Record>, Error
         session: None,
         skip_security: false,
     };
-    let portal = Portal { host: url.host.clone(), port: url.port };
-    let dialed = dial(&portal, &config, options.connect_timeout).await?;
+    let dialed = dial(&Portal::from(url), &config, options).await?;
     let talk = async {
         let mut talk = Talk::new(dialed);
         let text = talk.ask(b"SendTargets=All\0".to_vec()).await?;
@@ -53,25 +51,16 @@ pub async fn discover(url: &Url, options: &Options) -> Result<Vec<Record>, Error
 
 /// One connection, one question at a time.
 struct Talk {
-    stream: TcpStream,
+    wire: Wire,
     session: Session<Vec<u8>, ()>,
     on: ConnectionId,
-    cutter: Cutter,
-    received: Vec<u8>,
 }
 
 impl Talk {
     fn new(dialed: Dialed) -> Self {
         let mut session = Session::new(SessionConfig { max_tasks: 4, first_cmd_sn: 1 });
         let on = session.connect(0, &dialed.login);
-        let params = &dialed.login.params;
-        let cutter = Cutter {
-            header_digest: params.header_digest == Digest::Crc32c,
-            data_digest: params.data_digest == Digest::Crc32c,
-            max_data_segment: params.max_recv_data_segment_length,
-            max_ahs: 0,
-        };
-        Talk { stream: dialed.stream, session, on, cutter, received: dialed.rest }
+        Talk { wire: dialed.wire, session, on }
     }
 
     async fn ask(&mut self, text: Vec<u8>) -> Result<Vec<u8>, Error> {
@@ -103,30 +92,11 @@ impl Talk {
 
     async fn next(&mut self) -> Result<Event<()>, Error> {
         loop {
-            let mut out = Vec::new();
-            self.session.transmit(self.on, usize::MAX, &mut out);
-            if !out.is_empty() {
-                let mut gather = Gather::new();
-                gather.push_copy(&out);
-                self.stream.send(gather).await.0.map_err(|e| Error::lost(&e))?;
+            self.wire.flush(&mut self.session, self.on).await?;
+            let (bhs, data) = self.wire.receive().await?;
+            if let Some(event) = self.session.handle(self.on, &bhs, Segment::Here(&data))? {
+                return Ok(event);
             }
-            match self.cutter.cut(&self.received) {
-                Ok(Cut::Pdu { bhs, data, consumed, .. }) => {
-                    let event = self.session.handle(self.on, bhs, Segment::Here(&self.received[data]))?;
-                    self.received.drain(..consumed);
-                    match event {
-                        Some(event) => return Ok(event),
-                        None => continue,
-                    }
-                }
-                Ok(_) => {}
-                Err(e) => return Err(Error::Lost(e.to_string())),
-            }
-            let bytes = self.stream.recv_some(64 << 10).await.map_err(|e| Error::lost(&e))?;
-            if bytes.is_empty() {
-                return Err(Error::Lost("the target closed the connection".to_owned()));
-            }
-            self.received.extend_from_slice(&bytes);
         }
     }
 }

@@ -83,6 +83,7 @@ mod payload;
 mod session;
 mod unit;
 mod url;
+mod wire;
 
 pub use discover::discover;
 pub use disk::Disk;
@@ -90,7 +91,7 @@ pub use error::{Error, ScsiError};
 pub use options::Options;
 pub use session::{Command, Completed, MAX_READ, Queue, Response, Session, Ticket, Transfer};
 pub use unit::Unit;
-pub use url::{Url, UrlError};
+pub use url::{Transport, Url, UrlError};
 
 pub use iscsi::chap::{Credential, Hash, Secret};
 pub use iscsi::discovery::{Record, TargetAddress};

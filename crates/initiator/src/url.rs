@@ -1,4 +1,5 @@
-//! `iscsi://[user[%secret]@]host[:port]/target-name/lun`, as libiscsi and QEMU write it; IPv6 hosts stand in brackets.
+//! `iscsi://[user[%secret]@]host[:port]/target-name/lun`, as libiscsi and QEMU write it; IPv6 hosts stand in brackets. With
+//! `iser://` the same place is reached by RDMA.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,9 +8,33 @@ use iscsi::chap::{Credential, Secret};
 use iscsi::discovery::DEFAULT_PORT;
 use iscsi::name;
 
+/// What carries a session's PDUs and data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Transport {
+    /// TCP (RFC 7143): `iscsi://`.
+    #[default]
+    Tcp,
+    /// iSER (RFC 7145), over a queue pair: `iser://`.
+    Iser,
+}
+
+impl Transport {
+    const ALL: [Transport; 2] = [Transport::Tcp, Transport::Iser];
+
+    /// What a URL begins with, `://` included.
+    pub fn scheme(self) -> &'static str {
+        match self {
+            Transport::Tcp => "iscsi://",
+            Transport::Iser => "iser://",
+        }
+    }
+}
+
 /// Where a portal, a target or a unit is.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Url {
+    /// How it is reached.
+    pub transport: Transport,
     /// CHAP name and secret. Everybody who lists processes sees a URL on a command line: better set
     /// [`crate::Options::chap`].
     pub credential: Option<Credential>,
@@ -26,8 +51,8 @@ pub struct Url {
 /// Why a text is no URL.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UrlError {
-    /// It does not begin with `iscsi://`.
-    #[error("a URL begins with iscsi://, as in iscsi://host:3260/iqn.2026-01.org.example:disk/0")]
+    /// It begins neither with `iscsi://` nor with `iser://`.
+    #[error("a URL begins with iscsi:// or iser://, as in iscsi://host:3260/iqn.2026-01.org.example:disk/0")]
     Scheme,
     /// The host is missing or malformed.
     #[error("the host is missing or malformed (an IPv6 address stands in brackets)")]
@@ -50,9 +75,9 @@ pub enum UrlError {
 }
 
 impl Url {
-    /// The URL of a portal.
+    /// The URL of a portal, over TCP.
     pub fn portal(host: impl Into<String>, port: u16) -> Self {
-        Url { credential: None, host: host.into(), port, target: None, lun: None }
+        Url { transport: Transport::Tcp, credential: None, host: host.into(), port, target: None, lun: None }
     }
 
     /// The same place with a target and a unit.
@@ -65,7 +90,10 @@ impl FromStr for Url {
     type Err = UrlError;
 
     fn from_str(text: &str) -> Result<Self, UrlError> {
-        let rest = text.strip_prefix("iscsi://").ok_or(UrlError::Scheme)?;
+        let (transport, rest) = Transport::ALL
+            .into_iter()
+            .find_map(|transport| Some((transport, text.strip_prefix(transport.scheme())?)))
+            .ok_or(UrlError::Scheme)?;
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
         // The secret may hold an @; the host cannot.
         let (login, place) = match authority.rsplit_once('@') {
@@ -112,17 +140,18 @@ impl FromStr for Url {
         if parts.next().is_some_and(|rest| !rest.is_empty()) {
             return Err(UrlError::Rest);
         }
-        Ok(Url { credential, host: host.to_owned(), port, target: target.map(str::to_owned), lun })
+        Ok(Url { transport, credential, host: host.to_owned(), port, target: target.map(str::to_owned), lun })
     }
 }
 
 impl fmt::Display for Url {
     /// Without the credential.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.transport.scheme())?;
         if self.host.contains(':') {
-            write!(f, "iscsi://[{}]:{}", self.host, self.port)?;
+            write!(f, "[{}]:{}", self.host, self.port)?;
         } else {
-            write!(f, "iscsi://{}:{}", self.host, self.port)?;
+            write!(f, "{}:{}", self.host, self.port)?;
         }
         if let Some(target) = &self.target {
             write!(f, "/{target}")?;
@@ -168,6 +197,17 @@ mod tests {
         assert_eq!(url.to_string(), "iscsi://[2001:db8::1]:3260/iqn.2026-01.org.example:disk/0");
         let portal: Url = "iscsi://127.0.0.1".parse().unwrap();
         assert_eq!((portal.target, portal.lun), (None, None));
+    }
+
+    #[test]
+    fn the_scheme_chooses_the_transport_and_is_kept() {
+        let url: Url = "iser://host/iqn.2026-01.org.example:disk/0".parse().unwrap();
+        assert_eq!((url.transport, url.port), (Transport::Iser, 3260));
+        assert_eq!(url.to_string(), "iser://host:3260/iqn.2026-01.org.example:disk/0");
+        assert_eq!(url.with_unit("iqn.2026-01.org.example:b", 1).transport, Transport::Iser);
+        let url: Url = "iscsi://host".parse().unwrap();
+        assert_eq!(url.transport, Transport::Tcp);
+        assert_eq!("iscsi.iser://host".parse::<Url>(), Err(UrlError::Scheme));
     }
 
     #[test]

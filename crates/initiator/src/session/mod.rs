@@ -2,10 +2,11 @@
 //!
 //! What the protocol demands is decided by [`iscsi::initiator`]; this owns sockets, time and waiting tasks.
 
-mod link;
+mod event;
 mod queue;
 mod state;
 mod supervise;
+mod tcp;
 mod ticket;
 
 use std::rc::Rc;
@@ -135,8 +136,7 @@ impl Session {
             return Err(Error::Argument("the URL names no target"));
         };
         let chap = chap_of(url, &options);
-        let portal = Portal { host: url.host.clone(), port: url.port };
-        let inner = Rc::new(Inner::new(options, chap, portal, target, isid()?));
+        let inner = Rc::new(Inner::new(options, chap, Portal::from(url), target, isid()?));
         // Whatever happens from here on, dropping the owner ends the tasks.
         let session = Session { owner: Rc::new(Owner(inner.clone())) };
         inner.establish().await?;

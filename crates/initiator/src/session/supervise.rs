@@ -9,11 +9,12 @@ use std::time::{Duration, Instant};
 use iscsi::login::initiator::{Config, InitiatorLoginError};
 use iscsi::pdu::LoginStatus;
 
-use super::link;
 use super::state::{FIRST_CMD_SN, Inner, Link, State, Task};
+use super::tcp;
 use crate::bell::Bell;
 use crate::dial::{Dialed, dial};
 use crate::error::Error;
+use crate::wire::Wire;
 
 /// A session that is lost within this time of its login was lost at once.
 const SHORT_LIFE: Duration = Duration::from_millis(500);
@@ -35,8 +36,7 @@ impl Inner {
             session: None,
             skip_security: false,
         };
-        let limit = self.options.connect_timeout;
-        let leading = dial(&self.home, &config, limit).await?;
+        let leading = dial(&self.home, &config, &self.options).await?;
         let (params, portal) = (leading.login.params.clone(), leading.portal.clone());
         config.tsih = leading.login.tsih;
         self.install(leading, 0)?;
@@ -45,7 +45,7 @@ impl Inner {
         for cid in 1..wanted {
             config.cid = cid;
             config.cmd_sn = self.core.borrow().protocol.cmd_sn();
-            match dial(&portal, &config, limit).await {
+            match dial(&portal, &config, &self.options).await {
                 Ok(further) => self.install(further, cid)?,
                 Err(error) if no_more(&error) => {
                     tracing::info!(connections = cid, "the target takes no more connections");
@@ -78,11 +78,15 @@ impl Inner {
         }
         let on = core.protocol.connect(cid, &dialed.login);
         let generation = core.generation;
-        let stream = Rc::new(dialed.stream);
         let bell = Rc::new(Bell::default());
-        let send = link::send(self.clone(), stream.clone(), on, generation, bell.clone());
-        let receive = link::receive(self.clone(), stream, on, generation, dialed.login.params, dialed.rest);
-        let tasks = [ring::spawn(send), ring::spawn(receive)];
+        let tasks = match dialed.wire {
+            Wire::Tcp(wire) => {
+                let (stream, rest) = (Rc::new(wire.stream), wire.received);
+                let send = tcp::send(self.clone(), stream.clone(), on, generation, bell.clone());
+                let receive = tcp::receive(self.clone(), stream, on, generation, dialed.login.params, rest);
+                [ring::spawn(send), ring::spawn(receive)]
+            }
+        };
         core.links.push(Link { on, bell, tasks, last_heard: ring::now(), pinged: None });
         core.ring_links();
         Ok(())

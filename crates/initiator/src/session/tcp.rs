@@ -1,19 +1,21 @@
-//! One connection's two tasks: one sends what the protocol has to say, one cuts what arrives.
+//! One TCP connection's two tasks: one sends what the protocol has to say, one cuts what arrives.
 
 use std::rc::Rc;
 
 use arrayvec::ArrayVec;
 use iscsi::digest::Crc32c;
 use iscsi::frame::{Cut, Cutter, FrameError, MAX_TRAILER_LEN, verify_trailer};
-use iscsi::initiator::{ConnectionId, Event, Segment, TaskKey};
-use iscsi::keys::{Digest, Params};
-use iscsi::pdu::{AsyncEvent, Bhs, Opcode};
+use iscsi::initiator::{ConnectionId, Segment, TaskKey};
+use iscsi::keys::Params;
+use iscsi::pdu::{Bhs, Opcode};
 use ring::{Gather, TcpStream};
 
-use super::state::{Core, Inner, Task};
+use super::event::{act, follow_up, heard};
+use super::state::{Core, Inner};
 use crate::bell::Bell;
 use crate::error::Error;
 use crate::payload::Out;
+use crate::wire::tcp::Tcp;
 
 /// Bytes put into one send, about; what is queued meanwhile goes with the next.
 const BATCH: usize = 1 << 20;
@@ -123,14 +125,7 @@ struct Reader {
 
 impl Reader {
     fn new(params: &Params) -> Self {
-        let cutter = Cutter {
-            header_digest: params.header_digest == Digest::Crc32c,
-            data_digest: params.data_digest == Digest::Crc32c,
-            max_data_segment: params.max_recv_data_segment_length,
-            // A target's PDUs have no AHS.
-            max_ahs: 0,
-        };
-        Reader { cutter, kept: Vec::new(), stream: None, discarding: false }
+        Reader { cutter: Tcp::cutter(params), kept: Vec::new(), stream: None, discarding: false }
     }
 
     /// How much to receive next.
@@ -151,9 +146,7 @@ impl Reader {
     fn skip(&mut self, inner: &Inner, on: ConnectionId, len: usize) -> Result<(), Error> {
         let mut core = inner.core.borrow_mut();
         let core = &mut *core;
-        if let Some(link) = core.links.iter_mut().find(|l| l.on == on) {
-            link.last_heard = ring::now();
-        }
+        heard(core, on);
         if let Some(stream) = &mut self.stream {
             stream.at += len;
             stream.left = stream.left.saturating_sub(len);
@@ -161,25 +154,14 @@ impl Reader {
                 self.feed_stream(inner, core, on, &[])?;
             }
         }
-        self.after(inner, core);
+        follow_up(inner, core);
         Ok(())
-    }
-
-    /// Sends what follows from what was received, and wakes who waits for it.
-    fn after(&self, inner: &Inner, core: &mut Core) {
-        core.ring_links();
-        if !core.ended.is_empty() {
-            inner.queue_bell.ring();
-            inner.room.wake_all();
-        }
     }
 
     fn feed(&mut self, inner: &Inner, on: ConnectionId, mut bytes: &[u8]) -> Result<(), Error> {
         let mut core = inner.core.borrow_mut();
         let core = &mut *core;
-        if let Some(link) = core.links.iter_mut().find(|l| l.on == on) {
-            link.last_heard = ring::now();
-        }
+        heard(core, on);
         while !bytes.is_empty() {
             if self.stream.is_some() {
                 bytes = self.feed_stream(inner, core, on, bytes)?;
@@ -207,7 +189,7 @@ impl Reader {
                 self.kept = kept;
             }
         }
-        self.after(inner, core);
+        follow_up(inner, core);
         Ok(())
     }
 
@@ -306,39 +288,4 @@ impl Reader {
 /// At error recovery level 0 a PDU that cannot be read ends the session (RFC 7143 §7.7, §7.8, §7.14).
 fn broken(error: FrameError) -> Error {
     Error::Lost(error.to_string())
-}
-
-fn act(inner: &Inner, core: &mut Core, on: ConnectionId, event: Option<Event<Task>>) -> Result<(), Error> {
-    match event {
-        None => {}
-        Some(Event::Done(_, task, completion)) => inner.complete(core, task, completion),
-        Some(Event::Pong(..)) => {
-            if let Some(link) = core.links.iter_mut().find(|l| l.on == on) {
-                link.pinged = None;
-            }
-        }
-        Some(Event::TaskManagement(_, task, result)) => {
-            inner.complete_plain(core, &task, result.map_or(0xff, |r| r.code()));
-        }
-        Some(Event::LoggedOut(_, task, result)) => {
-            inner.complete_plain(core, &task, result.map_or(0xff, |r| r.code()));
-        }
-        Some(Event::Text(_, task, _)) => inner.complete_plain(core, &task, 0),
-        Some(Event::Rejected(reason, task)) => {
-            tracing::debug!(?reason, "the target rejected a PDU");
-            if let Some((_, task)) = task {
-                inner.fail_task(core, &task, Error::Rejected(reason));
-            }
-        }
-        Some(Event::Async(message)) => match message.event_code() {
-            Some(AsyncEvent::LogoutRequest) => {
-                return Err(Error::Lost("the target asks for a logout".to_owned()));
-            }
-            Some(AsyncEvent::DropConnection | AsyncEvent::DropSession) => {
-                return Err(Error::Lost("the target drops the session".to_owned()));
-            }
-            _ => tracing::debug!(%message, "asynchronous message"),
-        },
-    }
-    Ok(())
 }

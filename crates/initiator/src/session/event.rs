@@ -1,0 +1,64 @@
+//! What follows from what a connection received, whatever it runs over.
+
+use iscsi::initiator::{ConnectionId, Event};
+use iscsi::pdu::AsyncEvent;
+
+use super::state::{Core, Inner, Task};
+use crate::error::Error;
+
+/// Notes that a connection lives.
+pub(super) fn heard(core: &mut Core, on: ConnectionId) {
+    if let Some(link) = core.links.iter_mut().find(|l| l.on == on) {
+        link.last_heard = ring::now();
+    }
+}
+
+/// Sends what follows from what was received, and wakes who waits for it.
+pub(super) fn follow_up(inner: &Inner, core: &mut Core) {
+    core.ring_links();
+    if !core.ended.is_empty() {
+        inner.queue_bell.ring();
+        inner.room.wake_all();
+    }
+}
+
+/// Does what an event of the protocol asks for.
+pub(super) fn act(
+    inner: &Inner,
+    core: &mut Core,
+    on: ConnectionId,
+    event: Option<Event<Task>>,
+) -> Result<(), Error> {
+    match event {
+        None => {}
+        Some(Event::Done(_, task, completion)) => inner.complete(core, task, completion),
+        Some(Event::Pong(..)) => {
+            if let Some(link) = core.links.iter_mut().find(|l| l.on == on) {
+                link.pinged = None;
+            }
+        }
+        Some(Event::TaskManagement(_, task, result)) => {
+            inner.complete_plain(core, &task, result.map_or(0xff, |r| r.code()));
+        }
+        Some(Event::LoggedOut(_, task, result)) => {
+            inner.complete_plain(core, &task, result.map_or(0xff, |r| r.code()));
+        }
+        Some(Event::Text(_, task, _)) => inner.complete_plain(core, &task, 0),
+        Some(Event::Rejected(reason, task)) => {
+            tracing::debug!(?reason, "the target rejected a PDU");
+            if let Some((_, task)) = task {
+                inner.fail_task(core, &task, Error::Rejected(reason));
+            }
+        }
+        Some(Event::Async(message)) => match message.event_code() {
+            Some(AsyncEvent::LogoutRequest) => {
+                return Err(Error::Lost("the target asks for a logout".to_owned()));
+            }
+            Some(AsyncEvent::DropConnection | AsyncEvent::DropSession) => {
+                return Err(Error::Lost("the target drops the session".to_owned()));
+            }
+            _ => tracing::debug!(%message, "asynchronous message"),
+        },
+    }
+    Ok(())
+}

@@ -1,0 +1,94 @@
+//! What a connection runs over, chosen by its URL: TCP, or iSER over a queue pair. Here PDUs go one by one, for logins and
+//! discovery; the full feature phase of a session has a pair of tasks for each kind ([`crate::session`]).
+
+pub(crate) mod tcp;
+
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+
+use iscsi::initiator::{Buffers, ConnectionId, Datamover, Session};
+use iscsi::keys::Params;
+use iscsi::pdu::Bhs;
+
+use crate::dial::Portal;
+use crate::error::Error;
+use crate::options::Options;
+use crate::url::Transport;
+
+/// A connection.
+pub(crate) enum Wire {
+    Tcp(tcp::Tcp),
+}
+
+impl Wire {
+    /// Connects to a portal by its transport.
+    pub async fn connect(portal: &Portal, options: &Options) -> Result<Wire, Error> {
+        let limit = options.connect_timeout;
+        let mut reason = "no address".to_owned();
+        for address in resolve(portal).await? {
+            let wire = match portal.transport {
+                Transport::Tcp | Transport::Iser => tcp::Tcp::connect(address, limit).await.map(Wire::Tcp),
+            };
+            match wire {
+                Ok(wire) => return Ok(wire),
+                Err(why) => reason = why,
+            }
+        }
+        Err(Error::Connect { portal: portal.to_string(), reason })
+    }
+
+    /// Sends a PDU; its lengths are set here.
+    pub async fn send(&mut self, header: Bhs, data: &[u8]) -> Result<(), Error> {
+        match self {
+            Wire::Tcp(tcp) => tcp.send(header, data).await,
+        }
+    }
+
+    /// Waits for a PDU: its header and its data segment.
+    pub async fn receive(&mut self) -> Result<(Bhs, Vec<u8>), Error> {
+        match self {
+            Wire::Tcp(tcp) => tcp.receive().await,
+        }
+    }
+
+    /// Takes what the login agreed on.
+    pub fn begin_full_feature(&mut self, params: &Params) {
+        match self {
+            Wire::Tcp(tcp) => tcp.begin_full_feature(params),
+        }
+    }
+
+    /// Sends what a session that moves no data has to send.
+    pub async fn flush(&mut self, session: &mut Session<Vec<u8>, ()>, on: ConnectionId) -> Result<(), Error> {
+        let mut out = Pdus(Vec::new());
+        session.transmit_messages(on, usize::MAX, &mut out);
+        for (header, data) in out.0 {
+            self.send(header, &data).await?;
+        }
+        Ok(())
+    }
+}
+
+/// PDUs without AHS.
+struct Pdus(Vec<(Bhs, Vec<u8>)>);
+
+impl Datamover<Vec<u8>, ()> for Pdus {
+    fn send_control(&mut self, header: &Bhs, _: &[u8], data: Option<Vec<u8>>) {
+        self.0.push((*header, data.unwrap_or_default()));
+    }
+
+    fn send_command(&mut self, _: &Bhs, _: &[u8], _: Option<Vec<u8>>, _: Buffers<'_, Vec<u8>, ()>) {
+        // Such a session is given no commands.
+    }
+}
+
+async fn resolve(portal: &Portal) -> Result<Vec<SocketAddr>, Error> {
+    if let Ok(ip) = portal.host.parse::<IpAddr>() {
+        return Ok(vec![SocketAddr::new(ip, portal.port)]);
+    }
+    let (host, port) = (portal.host.clone(), portal.port);
+    // The system's resolver blocks, so it has a thread of its own.
+    let found = ring::blocking(move || {
+        (host.as_str(), port).to_socket_addrs().map(Iterator::collect::<Vec<_>>).map_err(|e| e.to_string())
+    });
+    found.await.map_err(|reason| Error::Resolve { host: portal.host.clone(), reason })
+}
