@@ -10,7 +10,7 @@ use iscsi::pdu::LogoutReason;
 
 use crate::dial::{Dialed, Portal, dial};
 use crate::error::Error;
-use crate::options::Options;
+use crate::options::{Options, on_transport};
 use crate::session::{chap_of, isid};
 use crate::url::Url;
 use crate::wire::Wire;
@@ -31,11 +31,14 @@ pub async fn discover(url: &Url, options: &Options) -> Result<Vec<Record>, Error
         cmd_sn: 1,
         itt: 0,
         chap: chap_of(url, options),
-        offer: Offer {
-            header_digest: options.header_digest,
-            data_digest: options.data_digest,
-            ..Offer::discovery()
-        },
+        offer: on_transport(
+            Offer {
+                header_digest: options.header_digest,
+                data_digest: options.data_digest,
+                ..Offer::discovery()
+            },
+            url.transport,
+        ),
         session: None,
         skip_security: false,
     };

@@ -27,6 +27,16 @@ pub enum Error {
         /// What the system says.
         reason: String,
     },
+    /// Somebody answers at the portal, but without iSER.
+    #[error(
+        "{portal} takes connections, but none for iSER ({reason}): log in with iscsi://, or turn iSER on there"
+    )]
+    NoIser {
+        /// Host and port.
+        portal: String,
+        /// How it answered.
+        reason: String,
+    },
     /// The login failed.
     #[error("cannot log in: {0}")]
     Login(#[from] InitiatorLoginError),
@@ -71,6 +81,14 @@ impl Error {
         Error::Lost(error.to_string())
     }
 
+    /// What became of a queue pair.
+    pub(crate) fn of_pair(error: &rdma::Error) -> Self {
+        Error::Lost(match error {
+            rdma::Error::Closed => "the target closed the connection".to_owned(),
+            other => other.to_string(),
+        })
+    }
+
     /// The sense data, if the unit sent any.
     pub fn sense(&self) -> Option<&Sense> {
         match self {
@@ -91,7 +109,14 @@ impl Error {
 
     /// Whether the target was not reached or refused the login: nothing was done.
     pub fn is_unreachable(&self) -> bool {
-        matches!(self, Error::Resolve { .. } | Error::Connect { .. } | Error::Login(_) | Error::Redirects)
+        matches!(
+            self,
+            Error::Resolve { .. }
+                | Error::Connect { .. }
+                | Error::NoIser { .. }
+                | Error::Login(_)
+                | Error::Redirects
+        )
     }
 }
 

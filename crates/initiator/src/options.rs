@@ -4,6 +4,13 @@ use std::time::Duration;
 
 use iscsi::keys::{DigestChoice, Offer};
 use iscsi::login::initiator::Chap;
+use iser::UNTIL_FULL_FEATURE_DATA;
+use rdma::Crc;
+
+use crate::url::Transport;
+
+/// The longest data segment of a control-type PDU that we ask a target to take over iSER, bytes.
+const ISER_TARGET_SEGMENT: u32 = 64 << 10;
 
 /// How to log in, how much to have under way, and what to do when the connection is lost.
 #[derive(Debug, Clone)]
@@ -39,6 +46,13 @@ pub struct Options {
     pub first_burst_length: u32,
     /// Longest burst, bytes.
     pub max_burst_length: u32,
+    /// Over iSER, the longest write of which data is sent with the command, bytes, as far as the target takes it: longer
+    /// ones are fetched whole by RDMA Read, which costs a round trip and spares the target a copy. At most
+    /// [`Options::first_burst_length`].
+    pub iser_unsolicited: u32,
+    /// Over iSER on software iWARP, whether FPDUs carry a CRC32C (RFC 5044 §4.4). It stands for header and data digests,
+    /// which iSER does not have.
+    pub iser_crc: Crc,
 }
 
 impl Default for Options {
@@ -59,13 +73,16 @@ impl Default for Options {
             max_recv_data_segment_length: 262_144,
             first_burst_length: 262_144,
             max_burst_length: 1 << 20,
+            iser_unsolicited: 8192,
+            iser_crc: Crc::Prefer,
         }
     }
 }
 
 impl Options {
-    pub(crate) fn offer(&self) -> Offer {
-        Offer {
+    /// What a login brings to negotiation.
+    pub(crate) fn offer(&self, transport: Transport) -> Offer {
+        let offer = Offer {
             header_digest: self.header_digest,
             data_digest: self.data_digest,
             max_recv_data_segment_length: self.max_recv_data_segment_length,
@@ -79,6 +96,19 @@ impl Options {
             default_time2retain_s: 0,
             max_outstanding_r2t: 8,
             ..Offer::default()
-        }
+        };
+        on_transport(offer, transport)
+    }
+}
+
+/// The same for the transport.
+pub(crate) fn on_transport(offer: Offer, transport: Transport) -> Offer {
+    match transport {
+        Transport::Tcp => offer,
+        Transport::Iser => Offer {
+            target_recv_data_segment_length: ISER_TARGET_SEGMENT,
+            initiator_recv_data_segment_length: UNTIL_FULL_FEATURE_DATA as u32,
+            ..offer.over_rdma()
+        },
     }
 }

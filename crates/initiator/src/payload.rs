@@ -1,9 +1,10 @@
 //! What the protocol's state machine moves: the ring's buffers as its payload, the ring's gather as its sink, and the
-//! memory that a read fills.
+//! memory that a read fills, which over RDMA a queue pair has meanwhile.
 
 use iscsi::digest::{Crc32c, DigestBytes};
 use iscsi::initiator::Place;
 use iscsi::target::{Payload, Sink};
+use rdma::Buffers;
 use ring::{BufMut, Bytes, Chain, Gather};
 
 /// A write's data.
@@ -66,16 +67,25 @@ pub(crate) enum Destination {
     Pool(BufMut),
     /// For more than the pool has in one piece; grows as data arrive.
     Heap(Vec<u8>),
+    /// The same over RDMA, all of it there from the start.
+    Pieces(Buffers),
+    /// A queue pair has the memory, so many bytes, while the target may write it.
+    Lent(usize),
 }
 
 impl Destination {
     /// The first `received` bytes.
     pub fn into_chain(self, received: usize) -> Chain {
         match self {
-            Destination::Nothing | Destination::Discard => Chain::new(),
+            Destination::Nothing | Destination::Discard | Destination::Lent(_) => Chain::new(),
             Destination::Pool(mut buf) => {
                 buf.truncate(received);
                 buf.freeze().into()
+            }
+            Destination::Pieces(buffers) => {
+                let mut chain: Chain = buffers.into_iter().map(BufMut::freeze).collect();
+                chain.truncate(received);
+                chain
             }
             Destination::Heap(mut bytes) => {
                 bytes.truncate(received);
@@ -86,6 +96,38 @@ impl Destination {
 }
 
 impl Destination {
+    /// Memory of the pool that an RDMA Write may fill, all at once. `None` if the pool has not got it.
+    pub fn in_pieces(len: usize) -> Option<Self> {
+        let buffers = ring::pool::alloc_many(len)?;
+        Some(Self::of_buffers(buffers.into_iter().collect()))
+    }
+
+    /// The memory that a queue pair gave back.
+    pub fn of_buffers(mut buffers: Buffers) -> Self {
+        match (buffers.len(), buffers.pop()) {
+            (1, Some(buffer)) => Destination::Pool(buffer),
+            (_, Some(last)) => {
+                buffers.push(last);
+                Destination::Pieces(buffers)
+            }
+            (_, None) => Destination::Nothing,
+        }
+    }
+
+    /// Takes the memory out for a queue pair, if there is any.
+    pub fn lend(&mut self) -> Option<Buffers> {
+        let (len, buffers) = match std::mem::replace(self, Destination::Nothing) {
+            Destination::Pool(buffer) => (buffer.len(), Buffers::from_iter([buffer])),
+            Destination::Pieces(buffers) => (buffers.iter().map(|b| b.len()).sum(), buffers),
+            other => {
+                *self = other;
+                return None;
+            }
+        };
+        *self = Destination::Lent(len);
+        Some(buffers)
+    }
+
     /// The pool's buffer, cut to the first `received` bytes.
     pub fn into_buffer(self, received: usize) -> Option<BufMut> {
         let Destination::Pool(mut buf) = self else { return None };
@@ -97,7 +139,8 @@ impl Destination {
 impl Place<&[u8]> for Destination {
     fn place(&mut self, offset: usize, data: &[u8]) {
         match self {
-            Destination::Nothing | Destination::Discard => {}
+            // What a queue pair fills is never placed.
+            Destination::Nothing | Destination::Discard | Destination::Pieces(_) | Destination::Lent(_) => {}
             Destination::Pool(buf) => {
                 if let Some(part) = buf.get_mut(offset..offset + data.len()) {
                     part.copy_from_slice(data);

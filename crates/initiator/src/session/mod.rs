@@ -3,6 +3,7 @@
 //! What the protocol demands is decided by [`iscsi::initiator`]; this owns sockets, time and waiting tasks.
 
 mod event;
+mod iser;
 mod queue;
 mod state;
 mod supervise;
@@ -25,7 +26,7 @@ use crate::dial::Portal;
 use crate::error::{Error, ScsiError};
 use crate::options::Options;
 use crate::payload::{Data, Destination};
-use crate::url::Url;
+use crate::url::{Transport, Url};
 pub use queue::{Completed, Queue, Transfer};
 use state::Inner;
 pub use ticket::Ticket;
@@ -175,6 +176,7 @@ impl Session {
                 buf.set_len(len as usize);
                 Destination::Pool(buf)
             }
+            Some(len) if inner.home.transport == Transport::Iser => long_destination(len as usize).await?,
             Some(_) => Destination::Heap(Vec::new()),
         };
         inner.room.until(|| inner.has_room()).await;
@@ -301,6 +303,20 @@ impl Session {
 impl std::fmt::Debug for Session {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Session({} at {})", self.target(), self.inner().portal())
+    }
+}
+
+/// Memory for a read of more than the pool has in one piece, all of it at once: who had a part and waited for the rest
+/// might wait for somebody who does the same.
+async fn long_destination(len: usize) -> Result<Destination, Error> {
+    loop {
+        if let Some(destination) = Destination::in_pieces(len) {
+            return Ok(destination);
+        }
+        if pool::stats().limit < len {
+            return Err(Error::Argument("the read is longer than all buffers are together"));
+        }
+        ring::sleep(Duration::from_millis(1)).await;
     }
 }
 

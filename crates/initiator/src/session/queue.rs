@@ -161,7 +161,8 @@ impl Queue {
         let command =
             ProtocolCommand { lun, attribute: TaskAttribute::Simple, cdb, write, read_len, may_repeat: true };
         let entry = core.queued.vacant_entry();
-        let key = core.protocol.submit(command, Task::Queued { slot: entry.key(), destination });
+        let key =
+            core.protocol.submit(command, Task::Queued { slot: entry.key(), buffers: destination.into() });
         let key = key.map_err(|_| Error::Argument("the command fits no PDU"))?;
         entry.insert(Queued { key, token, since: ring::now(), replays: 0 });
         Ok(())

@@ -10,10 +10,12 @@ use iscsi::initiator::{Completion, ConnectionId, Place, Session as Protocol, Ses
 use iscsi::keys::Params;
 use iscsi::login::initiator::Chap;
 use iscsi::pdu::{Isid, ResponseCode};
+use rdma::QueuePair;
 use ring::JoinHandle;
 use slab::Slab;
 
 use super::Response;
+use super::iser::Reach;
 use super::queue::{Completed, Queued};
 use super::ticket::Ticket;
 use crate::bell::{Bell, Room};
@@ -26,24 +28,46 @@ use crate::payload::{Data, Destination};
 #[derive(Debug)]
 pub(super) enum Task {
     /// Somebody waits, or has ceased to, at this slot.
-    Waited { slot: usize, destination: Destination },
+    Waited { slot: usize, buffers: Buffers },
     /// A queue's, at this place of [`Core::queued`].
-    Queued { slot: usize, destination: Destination },
+    Queued { slot: usize, buffers: Buffers },
     /// The supervisor's ping.
     Ping,
+}
+
+/// A command's memory.
+#[derive(Debug)]
+pub(super) struct Buffers {
+    pub destination: Destination,
+    /// What of it the target may reach at the moment.
+    pub reach: Reach,
+}
+
+impl From<Destination> for Buffers {
+    fn from(destination: Destination) -> Self {
+        Buffers { destination, reach: Reach::default() }
+    }
 }
 
 impl Task {
     /// Whether nobody looks at what it reads.
     pub fn discards(&self) -> bool {
-        matches!(self, Task::Queued { destination: Destination::Discard, .. })
+        matches!(self, Task::Queued { buffers: Buffers { destination: Destination::Discard, .. }, .. })
+    }
+
+    /// A command's memory.
+    pub fn buffers_mut(&mut self) -> Option<&mut Buffers> {
+        match self {
+            Task::Waited { buffers, .. } | Task::Queued { buffers, .. } => Some(buffers),
+            Task::Ping => None,
+        }
     }
 }
 
 impl Place<&[u8]> for Task {
     fn place(&mut self, offset: usize, data: &[u8]) {
-        if let Task::Waited { destination, .. } | Task::Queued { destination, .. } = self {
-            destination.place(offset, data);
+        if let Some(buffers) = self.buffers_mut() {
+            buffers.destination.place(offset, data);
         }
     }
 }
@@ -65,6 +89,8 @@ pub(super) struct Slot {
 pub(super) struct Link {
     pub on: ConnectionId,
     pub bell: Rc<Bell>,
+    /// Over iSER.
+    pub pair: Option<QueuePair>,
     pub tasks: [JoinHandle<()>; 2],
     pub last_heard: Instant,
     /// When the ping that has no answer yet was sent.
@@ -190,7 +216,7 @@ impl Inner {
         }
         let entry = core.slots.vacant_entry();
         let slot = entry.key();
-        let key = submit(&mut core.protocol, Task::Waited { slot, destination });
+        let key = submit(&mut core.protocol, Task::Waited { slot, buffers: destination.into() });
         let key = key.map_err(|_| Error::Argument("the command fits no PDU, or too many are under way"))?;
         let since = ring::now();
         entry.insert(Slot { key, answer: None, waiter: None, abandoned: false, since, replays: 0 });
@@ -201,8 +227,10 @@ impl Inner {
     /// A command ended.
     pub fn complete(&self, core: &mut Core, task: Task, completion: Completion) {
         let (slot, destination) = match task {
-            Task::Waited { slot, destination } => (slot, destination),
-            Task::Queued { slot, destination } => return core.end_queued(slot, destination, &completion),
+            Task::Waited { slot, buffers } => (slot, buffers.destination),
+            Task::Queued { slot, buffers } => {
+                return core.end_queued(slot, buffers.destination, &completion);
+            }
             Task::Ping => return,
         };
         let answer = if completion.response == ResponseCode::CommandCompleted {
@@ -378,6 +406,21 @@ impl Inner {
 }
 
 impl Core {
+    /// Takes all memory back that targets may reach, as it was before it was lent.
+    fn withdraw_all(&mut self) {
+        let Core { protocol, links, .. } = self;
+        if links.iter().all(|link| link.pair.is_none()) {
+            return;
+        }
+        for (_, task) in protocol.tokens_mut() {
+            let Some(buffers) = task.buffers_mut() else { continue };
+            let Some(link) = links.iter().find(|link| Some(link.on) == buffers.reach.on()) else { continue };
+            if let Some(pair) = &link.pair {
+                buffers.reach.withdraw(pair, &mut buffers.destination);
+            }
+        }
+    }
+
     /// Wakes the senders of all connections that have something to send.
     pub fn ring_links(&mut self) {
         if let Some(first) = self.links.first() {
@@ -393,6 +436,7 @@ impl Core {
     /// Ends all connections. A task that ends itself this way stops at its next await.
     fn drop_links(&mut self) {
         self.generation += 1;
+        self.withdraw_all();
         for link in self.links.drain(..) {
             link.tasks.iter().for_each(JoinHandle::abort);
         }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use iscsi::login::initiator::{Config, InitiatorLoginError};
 use iscsi::pdu::LoginStatus;
 
+use super::iser;
 use super::state::{FIRST_CMD_SN, Inner, Link, State, Task};
 use super::tcp;
 use crate::bell::Bell;
@@ -32,7 +33,7 @@ impl Inner {
             cmd_sn: FIRST_CMD_SN,
             itt: 0,
             chap: self.chap.clone(),
-            offer: self.options.offer(),
+            offer: self.options.offer(self.home.transport),
             session: None,
             skip_security: false,
         };
@@ -76,10 +77,20 @@ impl Inner {
             core.slots.iter_mut().for_each(|(_, slot)| slot.since = now);
             core.queued.iter_mut().for_each(|(_, queued)| queued.since = now);
         }
+        // As much as one PDU takes: unsolicited Data-Out would need receives that nobody promised.
+        let segment = dialed.login.params.target_recv_data_segment_length;
+        core.protocol.limit_unsolicited(self.options.iser_unsolicited.min(segment));
         let on = core.protocol.connect(cid, &dialed.login);
         let generation = core.generation;
         let bell = Rc::new(Bell::default());
+        let mut pair = None;
         let tasks = match dialed.wire {
+            Wire::Iser(wire) => {
+                pair = Some(wire.pair.clone());
+                let send = iser::send(self.clone(), wire.pair.clone(), on, generation, bell.clone());
+                let receive = iser::receive(self.clone(), *wire, on, generation);
+                [ring::spawn(send), ring::spawn(receive)]
+            }
             Wire::Tcp(wire) => {
                 let (stream, rest) = (Rc::new(wire.stream), wire.received);
                 let send = tcp::send(self.clone(), stream.clone(), on, generation, bell.clone());
@@ -87,7 +98,7 @@ impl Inner {
                 [ring::spawn(send), ring::spawn(receive)]
             }
         };
-        core.links.push(Link { on, bell, tasks, last_heard: ring::now(), pinged: None });
+        core.links.push(Link { on, bell, pair, tasks, last_heard: ring::now(), pinged: None });
         core.ring_links();
         Ok(())
     }

@@ -1,6 +1,7 @@
 //! What a connection runs over, chosen by its URL: TCP, or iSER over a queue pair. Here PDUs go one by one, for logins and
 //! discovery; the full feature phase of a session has a pair of tasks for each kind ([`crate::session`]).
 
+pub(crate) mod iser;
 pub(crate) mod tcp;
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
@@ -17,16 +18,23 @@ use crate::url::Transport;
 /// A connection.
 pub(crate) enum Wire {
     Tcp(tcp::Tcp),
+    Iser(Box<iser::Iser>),
 }
 
 impl Wire {
     /// Connects to a portal by its transport.
     pub async fn connect(portal: &Portal, options: &Options) -> Result<Wire, Error> {
-        let limit = options.connect_timeout;
         let mut reason = "no address".to_owned();
         for address in resolve(portal).await? {
             let wire = match portal.transport {
-                Transport::Tcp | Transport::Iser => tcp::Tcp::connect(address, limit).await.map(Wire::Tcp),
+                Transport::Tcp => tcp::Tcp::connect(address, options.connect_timeout).await.map(Wire::Tcp),
+                Transport::Iser => match iser::Iser::connect(address, options).await {
+                    Ok(wire) => Ok(Wire::Iser(Box::new(wire))),
+                    Err(iser::Refusal::Unreachable(why)) => Err(why),
+                    Err(iser::Refusal::NoIser(reason)) => {
+                        return Err(Error::NoIser { portal: portal.to_string(), reason });
+                    }
+                },
             };
             match wire {
                 Ok(wire) => return Ok(wire),
@@ -40,6 +48,10 @@ impl Wire {
     pub async fn send(&mut self, header: Bhs, data: &[u8]) -> Result<(), Error> {
         match self {
             Wire::Tcp(tcp) => tcp.send(header, data).await,
+            Wire::Iser(iser) => {
+                iser.send(header, data);
+                Ok(())
+            }
         }
     }
 
@@ -47,6 +59,7 @@ impl Wire {
     pub async fn receive(&mut self) -> Result<(Bhs, Vec<u8>), Error> {
         match self {
             Wire::Tcp(tcp) => tcp.receive().await,
+            Wire::Iser(iser) => iser.receive().await,
         }
     }
 
@@ -54,6 +67,7 @@ impl Wire {
     pub fn begin_full_feature(&mut self, params: &Params) {
         match self {
             Wire::Tcp(tcp) => tcp.begin_full_feature(params),
+            Wire::Iser(iser) => iser.begin_full_feature(params),
         }
     }
 

@@ -1,0 +1,229 @@
+//! One iSER connection's two tasks (RFC 7145 §7): one exposes each command's memory and sends the command, one takes what
+//! the target sends, and takes the memory back before its owner has it.
+//!
+//! No byte of a command's memory may be within the target's reach once its owner has been told of its end.
+
+use std::rc::Rc;
+
+use iscsi::initiator::{Buffers as Command, ConnectionId, Datamover, Event, Segment};
+use iscsi::pdu::Bhs;
+use iscsi::target::Payload;
+use iser::{Control, Remote};
+use rdma::{Completion, QueuePair, Rights, Stag};
+use ring::Chain;
+
+use super::event::{act, follow_up, heard};
+use super::state::{Buffers, Core, Inner, Task};
+use crate::bell::Bell;
+use crate::error::Error;
+use crate::payload::{Data, Destination};
+use crate::wire::iser::{Iser, foreign, post};
+
+/// Bytes put into one round of posts, about; what is queued meanwhile goes with the next.
+const BATCH: usize = 1 << 20;
+
+/// Which of a command's memory the target may reach, and over which connection.
+#[derive(Debug, Default)]
+pub(super) struct Reach {
+    on: Option<ConnectionId>,
+    /// What the target writes: a read's data.
+    read: Option<Stag>,
+    /// What the target reads: a write's data.
+    write: Option<Stag>,
+}
+
+impl Reach {
+    /// The connection that the memory is exposed on.
+    pub fn on(&self) -> Option<ConnectionId> {
+        self.on
+    }
+
+    fn owns(&self, stag: Stag) -> bool {
+        self.read == Some(stag) || self.write == Some(stag)
+    }
+
+    /// Takes all of it back. Answers how far the target has written, if that is known; [`Destination::Lent`] stays
+    /// where the network is writing at this moment.
+    pub fn withdraw(&mut self, pair: &QueuePair, destination: &mut Destination) -> Option<u64> {
+        self.on = None;
+        if let Some(stag) = self.write.take() {
+            pair.withdraw(stag);
+        }
+        let withdrawn = pair.withdraw(self.read.take()?)?;
+        if matches!(destination, Destination::Lent(_)) && !withdrawn.busy {
+            *destination = Destination::of_buffers(withdrawn.buffers);
+        }
+        withdrawn.placed
+    }
+}
+
+/// Posts until the connection ends.
+pub(super) async fn send(
+    inner: Rc<Inner>,
+    pair: QueuePair,
+    on: ConnectionId,
+    generation: u64,
+    bell: Rc<Bell>,
+) {
+    loop {
+        bell.heard().await;
+        loop {
+            let mut mover = Mover { pair: &pair, on, error: None };
+            let written = {
+                let mut core = inner.core.borrow_mut();
+                let written = core.protocol.transmit_messages(on, BATCH, &mut mover);
+                // It may have given waiting commands to other connections.
+                core.ring_links();
+                written
+            };
+            if let Some(error) = mover.error {
+                inner.lose(generation, error);
+                return;
+            }
+            if written == 0 {
+                break;
+            }
+            pair.drained_below(BATCH).await;
+        }
+    }
+}
+
+/// Exposes and posts.
+struct Mover<'a> {
+    pair: &'a QueuePair,
+    on: ConnectionId,
+    error: Option<Error>,
+}
+
+impl Datamover<Data, Task> for Mover<'_> {
+    fn send_control(&mut self, header: &Bhs, ahs: &[u8], data: Option<Data>) {
+        post(self.pair, Control::default(), header, ahs, data.map(|data| data.0));
+    }
+
+    fn send_command(
+        &mut self,
+        header: &Bhs,
+        ahs: &[u8],
+        data: Option<Data>,
+        command: Command<'_, Data, Task>,
+    ) {
+        match self.expose(command) {
+            Ok(control) => post(self.pair, control, header, ahs, data.map(|data| data.0)),
+            Err(error) => self.error = Some(error),
+        }
+    }
+}
+
+impl Mover<'_> {
+    fn expose(&self, command: Command<'_, Data, Task>) -> Result<Control, Error> {
+        let mut control = Control::default();
+        let Some(Buffers { destination, reach }) = command.token.buffers_mut() else { return Ok(control) };
+        reach.on = Some(self.on);
+        let pair = |error: rdma::Error| Error::of_pair(&error);
+        if command.read_len > 0 {
+            if let Destination::Lent(len) = *destination {
+                // The network was still writing to it when the connection was lost.
+                let again = Destination::in_pieces(len);
+                *destination = again.ok_or_else(|| Error::Lost("no memory for a read".to_owned()))?;
+            }
+            let stag = match destination.lend() {
+                Some(buffers) => self.pair.expose(buffers, Rights::Write).map_err(pair)?,
+                None => self.pair.expose_sink(command.read_len.into()).map_err(pair)?,
+            };
+            reach.read = Some(stag);
+            control.read = Some(Remote { stag: stag.0, offset: 0 });
+        }
+        if let Some(data) = command.write {
+            // What goes unsolicited is not to be fetched, so it is not to be reached.
+            let mut rest = data.clone();
+            let sent = (command.unsolicited as usize).min(rest.len());
+            rest.split_to(sent);
+            if !rest.is_empty() {
+                let stag = self.pair.expose_source(rest.0).map_err(pair)?;
+                reach.write = Some(stag);
+                control.write = Some(Remote { stag: stag.0, offset: 0 });
+            }
+        }
+        Ok(control)
+    }
+}
+
+/// Takes what arrives until the connection ends.
+pub(super) async fn receive(inner: Rc<Inner>, mut wire: Iser, on: ConnectionId, generation: u64) {
+    loop {
+        let outcome = match wire.pair.next().await {
+            Ok(Completion::Received { message, invalidated, .. }) => {
+                wire.pair.post_receives(1);
+                take(&inner, &mut wire, on, &message, invalidated)
+            }
+            // Nothing else was asked for.
+            Ok(_) => Ok(()),
+            Err(error) => Err(Error::of_pair(&error)),
+        };
+        if let Err(error) = outcome {
+            inner.lose(generation, error);
+            return;
+        }
+    }
+}
+
+/// Handles one message.
+fn take(
+    inner: &Inner,
+    wire: &mut Iser,
+    on: ConnectionId,
+    message: &Chain,
+    invalidated: Option<Stag>,
+) -> Result<(), Error> {
+    let mut core = inner.core.borrow_mut();
+    let core = &mut *core;
+    heard(core, on);
+    let event = wire.read(message, |bhs, data| Ok(core.protocol.handle(on, bhs, Segment::Here(data))?))?;
+    let event = match (event, invalidated) {
+        (Some(event), invalidated) => settle(inner, core, &wire.pair, event, invalidated)?,
+        (None, Some(stag)) => return Err(foreign(stag)),
+        (None, None) => None,
+    };
+    act(inner, core, on, event)?;
+    follow_up(inner, core);
+    Ok(())
+}
+
+/// Takes an ended command's memory out of the target's reach. A command whose end cannot be believed fails.
+fn settle(
+    inner: &Inner,
+    core: &mut Core,
+    pair: &QueuePair,
+    mut event: Event<Task>,
+    invalidated: Option<Stag>,
+) -> Result<Option<Event<Task>>, Error> {
+    let buffers = match &mut event {
+        Event::Done(_, task, _) | Event::Rejected(_, Some((_, task))) => task.buffers_mut(),
+        _ => None,
+    };
+    let Some(Buffers { destination, reach }) = buffers else {
+        return invalidated.map_or(Ok(Some(event)), |stag| Err(foreign(stag)));
+    };
+    let stray = invalidated.filter(|stag| !reach.owns(*stag));
+    let placed = reach.withdraw(pair, destination);
+    let fault = match stray {
+        Some(stag) => Some(foreign(stag)),
+        None if matches!(destination, Destination::Lent(_)) => {
+            Some(Error::Lost("the target goes on writing after its response".to_owned()))
+        }
+        None => None,
+    };
+    match (&mut event, fault) {
+        (Event::Done(_, task, _) | Event::Rejected(_, Some((_, task))), Some(fault)) => {
+            inner.fail_task(core, task, fault.clone());
+            return Err(fault);
+        }
+        (Event::Done(_, _, completion), None) => {
+            // A residual can claim more than the target wrote; what lies behind is not what was read.
+            let placed = placed.map_or(u32::MAX, |placed| u32::try_from(placed).unwrap_or(u32::MAX));
+            completion.received = completion.received.min(placed);
+        }
+        _ => {}
+    }
+    Ok(Some(event))
+}
