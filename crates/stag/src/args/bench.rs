@@ -20,7 +20,7 @@ use super::{Connect, url};
 )]
 #[command(after_long_help = EXAMPLES)]
 pub struct Bench {
-    /// The units: iscsi://HOST[:PORT]/IQN/LUN
+    /// The units: iscsi://HOST[:PORT]/IQN/LUN, or iser:// for RDMA
     #[arg(value_name = "URL", value_parser = url::unit, required = true)]
     pub urls: Vec<Url>,
     #[command(flatten)]
@@ -143,6 +143,7 @@ Examples:
   stag bench URL --pattern randrw --read-percent 70 --zipf 0.99 --depth 1,8,32 --destroy
   stag bench URL --pattern randwrite --verify --destroy --time 60     (kill the target and start it again meanwhile)
   stag bench URL --rate 20000 --time 30 --target-comm tgtd --json | jq '.runs[0].lat_us.p99'
+  stag bench iser://192.0.2.1/iqn.2026-01.org.example:disks/0 --bs 512..1M --pattern read,write --destroy --csv
   stag bench URL1 URL2 --initiators 4 --sessions 2 --connections 2 --threads 2 --cpus 2,3
 
 Why --destroy: a disk of the network shows no file system that is mounted elsewhere, and one URL looks like another.";

@@ -39,6 +39,9 @@ pub struct Connect {
     /// CRC32C of PDU data
     #[arg(long, value_enum, default_value_t = Digest::Allow)]
     pub data_digest: Digest,
+    /// With iser://, CRC32C of what software iWARP sends; digests are of iscsi:// only
+    #[arg(long, value_enum, default_value_t = RdmaCrc::Prefer)]
+    pub rdma_crc: RdmaCrc,
     /// Connections of the session (MC/S)
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     pub connections: u16,
@@ -58,6 +61,7 @@ impl Default for Connect {
             mutual_secret_file: None,
             header_digest: Digest::Allow,
             data_digest: Digest::Allow,
+            rdma_crc: RdmaCrc::Prefer,
             connections: 1,
             timeout: 30,
         }
@@ -74,6 +78,17 @@ pub enum Digest {
     /// If the target can
     Prefer,
     /// Yes, or no login
+    Require,
+}
+
+/// Whether software iWARP adds a CRC to what it sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum RdmaCrc {
+    /// Only if the target asks for it
+    Never,
+    /// Yes
+    Prefer,
+    /// Yes, or no connection
     Require,
 }
 
@@ -101,7 +116,7 @@ pub struct Transfer {
     after_long_help = "Examples:\n  stag ls 192.0.2.1\n  stag ls --units iscsi://192.0.2.1:3260\n  stag ls --json '[2001:db8::1]:3260'"
 )]
 pub struct Ls {
-    /// HOST[:PORT] or iscsi://HOST[:PORT][/IQN]
+    /// HOST[:PORT] or iscsi://HOST[:PORT][/IQN]; iser:// asks over RDMA
     #[arg(value_name = "PORTAL", value_parser = url::portal)]
     pub url: Url,
     /// List the units of each target too
@@ -125,7 +140,7 @@ pub struct Ls {
     after_long_help = "Examples:\n  stag info iscsi://192.0.2.1/iqn.2026-01.org.example:disks/0\n  stag info --json URL | jq .capacity_bytes"
 )]
 pub struct Info {
-    /// The unit: iscsi://HOST[:PORT]/IQN/LUN
+    /// The unit: iscsi://HOST[:PORT]/IQN/LUN, or iser:// for RDMA
     #[arg(value_name = "URL", value_parser = url::unit)]
     pub url: Url,
     /// As JSON
@@ -142,7 +157,7 @@ pub struct Info {
     after_long_help = "Examples:\n  stag read URL -o disk.img\n  stag read URL --length 512 | xxd\n  stag read URL --offset 1G --length 64M -o part.img"
 )]
 pub struct Read {
-    /// The unit: iscsi://HOST[:PORT]/IQN/LUN
+    /// The unit: iscsi://HOST[:PORT]/IQN/LUN, or iser:// for RDMA
     #[arg(value_name = "URL", value_parser = url::unit)]
     pub url: Url,
     /// Where to; zeros become holes in a new file; - is stdout
@@ -171,7 +186,7 @@ pub struct Read {
     after_long_help = "Examples:\n  stag write URL -i disk.img\n  zcat disk.img.gz | stag write URL\n  stag write URL --offset 1M -i boot.bin"
 )]
 pub struct Write {
-    /// The unit: iscsi://HOST[:PORT]/IQN/LUN
+    /// The unit: iscsi://HOST[:PORT]/IQN/LUN, or iser:// for RDMA
     #[arg(value_name = "URL", value_parser = url::unit)]
     pub url: Url,
     /// Where from; - is stdin
@@ -247,7 +262,9 @@ impl FromStr for Place {
     fn from_str(text: &str) -> Result<Self, String> {
         match text {
             "-" => Ok(Self::Stdio),
-            _ if text.starts_with("iscsi://") => url::unit(text).map(Self::Unit),
+            _ if text.starts_with("iscsi://") || text.starts_with("iser://") => {
+                url::unit(text).map(Self::Unit)
+            }
             "" => Err("write a file, a URL or -".into()),
             _ => Ok(Self::File(text.into())),
         }

@@ -11,7 +11,7 @@ use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 
 pub use bench::{Bench, Pattern};
-pub use client::{Connect, Cp, Digest, Info, Ls, Place, Read, Transfer, Write};
+pub use client::{Connect, Cp, Digest, Info, Ls, Place, RdmaCrc, Read, Transfer, Write};
 pub use serve::{Demo, Serve};
 
 /// Serves disks over iSCSI, and reads and writes them
@@ -19,7 +19,8 @@ pub use serve::{Demo, Serve};
 #[command(name = "stag", version, max_term_width = 110, after_long_help = format!("{EXAMPLES}\n\n{}", crate::exit::HELP))]
 #[command(long_about = "Serves disks over iSCSI, and reads and writes them.\n\n\
     `stag serve` makes files, block devices and memory into disks of the network; the other commands work on the disks of \
-    any iSCSI target, named by a URL: iscsi://HOST[:PORT]/IQN/LUN.")]
+    any iSCSI target, named by a URL: iscsi://HOST[:PORT]/IQN/LUN, or iser:// to reach it by RDMA (iSER), which needs no RDMA \
+    hardware: software iWARP is built in.")]
 pub struct Cli {
     /// Which messages go to stderr: error, warn, info, debug, trace, or target=level,…
     #[arg(long, global = true, env = "STAG_LOG", value_name = "FILTER", value_parser = log_filter, hide_env_values = true)]

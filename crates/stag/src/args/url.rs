@@ -36,6 +36,8 @@ mod tests {
         assert_eq!(portal("host:1").unwrap().port, 1);
         assert_eq!(portal("[::1]").unwrap().host, "::1");
         assert_eq!(portal("iscsi://host").unwrap().port, 3260);
+        assert_eq!(portal("iser://host").unwrap().transport, initiator::Transport::Iser);
+        assert_eq!(portal("host").unwrap().transport, initiator::Transport::Tcp);
         assert!(portal("").is_err());
     }
 }

@@ -4,14 +4,14 @@ use std::cell::Cell;
 use std::path::Path;
 use std::time::Duration;
 
-use initiator::{Error, Options, Session, Url};
+use initiator::{Crc, Error, Options, Session, Url};
 use iscsi::chap::{Credential, Secret};
 use iscsi::keys::DigestChoice;
 use iscsi::login::initiator::Chap;
 use ring::Chain;
 
 use super::copy::Disk;
-use crate::args::{Connect, Digest};
+use crate::args::{Connect, Digest, RdmaCrc};
 
 /// Why there is no session.
 #[derive(Debug, thiserror::Error)]
@@ -41,6 +41,11 @@ pub fn options(args: &Connect) -> Result<Options, ConnectError> {
         chap,
         header_digest: digest(args.header_digest),
         data_digest: digest(args.data_digest),
+        iser_crc: match args.rdma_crc {
+            RdmaCrc::Never => Crc::Never,
+            RdmaCrc::Prefer => Crc::Prefer,
+            RdmaCrc::Require => Crc::Require,
+        },
         connections: args.connections,
         connect_timeout: timeout,
         command_timeout: timeout,
