@@ -1,0 +1,213 @@
+//! Setting connections up: [`connect`], [`Listener`], [`Incoming`]. Everything waits on descriptors through the ring, and for no
+//! longer than the options say.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use ring::Readable;
+
+use crate::abi::event;
+use crate::cm::{Channel, Event, Id, Parameters};
+use crate::error::Error;
+use crate::options::Options;
+use crate::queue::QueuePair;
+
+/// The longest private data of a request, in bytes: what InfiniBand's connection manager leaves of a REQ.
+pub const MAX_CONNECT_DATA: usize = 56;
+/// The same of an acceptance.
+pub const MAX_ACCEPT_DATA: usize = 196;
+/// The same of a rejection.
+pub const MAX_REJECT_DATA: usize = 148;
+
+fn check_data(private_data: &[u8], limit: usize) -> Result<(), Error> {
+    if private_data.len() <= limit {
+        return Ok(());
+    }
+    Err(Error::TooMuch { what: "bytes of private data", asked: private_data.len(), limit })
+}
+
+/// Fails an operation that takes too long.
+async fn in_time<T>(options: &Options, f: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    ring::timeout(options.setup_timeout, f)
+        .await
+        .unwrap_or(Err(Error::Unreachable { status: -libc::ETIMEDOUT }))
+}
+
+/// Connects to a listener. Gives the queue pair and what the listener said along; InfiniBand pads that with zeros.
+///
+/// # Errors
+/// When rdma-core is not there, no device leads to the address, or the peer does not want to or does not answer.
+pub async fn connect(
+    address: SocketAddr,
+    private_data: &[u8],
+    options: &Options,
+) -> Result<(QueuePair, Vec<u8>), Error> {
+    check_data(private_data, MAX_CONNECT_DATA)?;
+    in_time(options, async {
+        let channel = Channel::open()?;
+        let id = Id::new(&channel)?;
+        let mut events = Readable::new(channel.fd()).map_err(|source| Error::Call { call: "dup", source })?;
+        id.resolve_address(address)?;
+        expect(&channel, &mut events, event::ADDR_RESOLVED).await?;
+        id.resolve_route()?;
+        expect(&channel, &mut events, event::ROUTE_RESOLVED).await?;
+        drop(events);
+        let mut pair = QueuePair::new(id, options)?;
+        let (ird, ord) = (pair.ird(), pair.ord());
+        let parameters = Parameters { private_data, responder_resources: ird, initiator_depth: ord };
+        pair.with_id(|id| id.connect(&parameters))?;
+        let answer = pair.next_event().await?;
+        if answer.kind != event::ESTABLISHED {
+            return Err(answer.into_error());
+        }
+        // Of this event both are told as this side's, after what the peer can do.
+        let least = |ours: u8, said: u8| if said == 0 { ours } else { ours.min(said) };
+        pair.agree(least(ird, answer.responder_resources), least(ord, answer.initiator_depth));
+        Ok((pair, answer.private_data))
+    })
+    .await
+}
+
+/// Waits for one event, which is to be `kind`.
+async fn expect(channel: &Arc<Channel>, events: &mut Readable, kind: i32) -> Result<(), Error> {
+    let event = next(channel, events).await?;
+    if event.kind == kind { Ok(()) } else { Err(event.into_error()) }
+}
+
+async fn next(channel: &Arc<Channel>, events: &mut Readable) -> Result<Event, Error> {
+    loop {
+        if let Some(event) = channel.next()? {
+            return Ok(event);
+        }
+        events.readable().await.map_err(|source| Error::Call { call: "poll", source })?;
+    }
+}
+
+/// Listens for connections on all devices that the address belongs to.
+pub struct Listener {
+    events: Readable,
+    id: Id,
+}
+
+impl Listener {
+    /// Listens at an address; its port may be 0.
+    ///
+    /// # Errors
+    /// When rdma-core is not there, or no device has the address, or the port is taken.
+    pub fn bind(address: SocketAddr, backlog: u16) -> Result<Self, Error> {
+        let channel = Channel::open()?;
+        let id = Id::new(&channel)?;
+        id.bind(address)?;
+        id.listen(backlog)?;
+        let events = Readable::new(channel.fd()).map_err(|source| Error::Call { call: "dup", source })?;
+        Ok(Self { events, id })
+    }
+
+    /// Where it listens.
+    pub fn local(&self) -> Option<SocketAddr> {
+        self.id.local()
+    }
+
+    /// The next request for a connection.
+    ///
+    /// # Errors
+    /// When the device has gone, or the connection manager fails.
+    pub async fn accept(&mut self) -> Result<Incoming, Error> {
+        loop {
+            let event = next(self.id.channel(), &mut self.events).await?;
+            match (event.kind, event.request) {
+                (event::CONNECT_REQUEST, Some(id)) => {
+                    return Ok(Incoming {
+                        id,
+                        private_data: event.private_data,
+                        reads_of_peer: event.responder_resources,
+                        reads_of_ours: event.initiator_depth,
+                    });
+                }
+                (event::DEVICE_REMOVAL, _) => return Err(Error::DeviceRemoved),
+                // Of a request that nobody has taken yet.
+                _ => {}
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Listener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Listener").field("local", &self.local()).finish_non_exhaustive()
+    }
+}
+
+/// Somebody wants to connect. It may be taken by another core than the one that listens. Dropping it rejects it.
+pub struct Incoming {
+    id: Id,
+    private_data: Vec<u8>,
+    reads_of_peer: u8,
+    reads_of_ours: u8,
+}
+
+impl Incoming {
+    /// What the peer said along. InfiniBand pads it with zeros to 56 bytes.
+    pub fn private_data(&self) -> &[u8] {
+        &self.private_data
+    }
+
+    /// The peer's address.
+    pub fn peer(&self) -> Option<SocketAddr> {
+        self.id.peer()
+    }
+
+    /// The address that it came to.
+    pub fn local(&self) -> Option<SocketAddr> {
+        self.id.local()
+    }
+
+    /// RDMA Reads that the peer wants to have outstanding towards us.
+    pub fn ird(&self) -> u8 {
+        self.reads_of_peer
+    }
+
+    /// RDMA Reads that we may have outstanding towards the peer.
+    pub fn ord(&self) -> u8 {
+        self.reads_of_ours
+    }
+
+    /// Takes it, on this core, and says something along.
+    ///
+    /// # Errors
+    /// When the device has no room, or the peer has given up.
+    pub async fn accept(self, private_data: &[u8], options: &Options) -> Result<QueuePair, Error> {
+        check_data(private_data, MAX_ACCEPT_DATA)?;
+        in_time(options, async move {
+            let Self { mut id, reads_of_peer, reads_of_ours, .. } = self;
+            id.migrate()?;
+            let mut pair = QueuePair::new(id, options)?;
+            let (ird, ord) = (pair.ird().min(reads_of_peer), pair.ord().min(reads_of_ours));
+            pair.agree(ird, ord);
+            let parameters = Parameters { private_data, responder_resources: ird, initiator_depth: ord };
+            pair.with_id(|id| id.accept(&parameters))?;
+            let answer = pair.next_event().await?;
+            if answer.kind != event::ESTABLISHED {
+                return Err(answer.into_error());
+            }
+            Ok(pair)
+        })
+        .await
+    }
+
+    /// Turns it away, and says why.
+    ///
+    /// # Errors
+    /// When the peer has given up meanwhile.
+    pub fn reject(self, private_data: &[u8]) -> Result<(), Error> {
+        check_data(private_data, MAX_REJECT_DATA)?;
+        self.id.reject(private_data)
+    }
+}
+
+impl fmt::Debug for Incoming {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Incoming").field("peer", &self.peer()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,67 @@
+//! Which RDMA devices there are, to show to people. Opens each for a moment; no connection goes through here.
+
+use std::ffi::CStr;
+
+use crate::abi;
+use crate::domain;
+use crate::error::Error;
+use crate::library::library;
+
+/// One RDMA device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Device {
+    /// Its name, as `rdma link` shows it.
+    pub name: String,
+    /// Its node's GUID, 0 if it cannot be opened.
+    pub guid: u64,
+    /// Whether it is iWARP; else InfiniBand or RoCE.
+    pub iwarp: bool,
+    /// Whether memory is exposed by windows of type 2B, without a copy.
+    pub windows: bool,
+    /// Queue pairs that it can have.
+    pub queue_pairs: u32,
+    /// RDMA Reads outstanding at once on a queue pair.
+    pub reads: u32,
+}
+
+/// The devices that are there.
+///
+/// # Errors
+/// When rdma-core is not installed ([`Error::Load`]), or the kernel has no RDMA at all.
+pub fn devices() -> Result<Vec<Device>, Error> {
+    let library = library()?;
+    let mut count = 0;
+    // SAFETY: the library fills the count in and gives a list that is freed below.
+    let list = unsafe { (library.ibv_get_device_list)(&raw mut count) };
+    if list.is_null() {
+        return Err(Error::NoDevice(std::io::Error::last_os_error()));
+    }
+    let mut devices = Vec::new();
+    for i in 0..usize::try_from(count).unwrap_or(0) {
+        // SAFETY: the list has `count` devices, valid until it is freed; a name ends with a zero; a context is used only
+        // between its opening and its closing.
+        let device = unsafe {
+            let raw = *list.add(i);
+            let name = (library.ibv_get_device_name)(raw);
+            let name = if name.is_null() { "?".into() } else { CStr::from_ptr(name).to_string_lossy() };
+            let context = (library.ibv_open_device)(raw);
+            let attributes = if context.is_null() { None } else { domain::query(library, context).ok() };
+            if !context.is_null() {
+                (library.ibv_close_device)(context);
+            }
+            let iwarp = (*raw).transport_type == abi::TRANSPORT_IWARP;
+            Device {
+                name: name.into_owned(),
+                guid: attributes.map_or(0, |a| u64::from_be(a.node_guid)),
+                iwarp,
+                windows: !iwarp && attributes.is_some_and(|a| domain::has_windows(&a)),
+                queue_pairs: attributes.map_or(0, |a| u32::try_from(a.max_qp).unwrap_or(0)),
+                reads: attributes.map_or(0, |a| u32::try_from(a.max_qp_rd_atom).unwrap_or(0)),
+            }
+        };
+        devices.push(device);
+    }
+    // SAFETY: gotten above; no device of it is used any more.
+    unsafe { (library.ibv_free_device_list)(list) };
+    Ok(devices)
+}
