@@ -199,6 +199,8 @@ enum Over {
 #[derive(Debug)]
 pub struct Stream {
     role: Role,
+    /// The RTR message still to be sent.
+    rtr: Option<Rtr>,
     framing: Framing,
     inbound: Inbound,
     outbound: Outbound,
@@ -217,6 +219,7 @@ impl Stream {
         let ird = if agreed.rtr == Some(Rtr::Read) { agreed.ird.max(1) } else { agreed.ird };
         Self {
             role: agreed.role,
+            rtr: agreed.rtr.filter(|_| agreed.role == Role::Requester),
             framing: Framing::new(agreed.crc, agreed.receive_markers),
             inbound: Inbound::new(ird, options.receive_size, agreed),
             outbound: Outbound::new(agreed.ord, options.max_queued, sink),
@@ -228,17 +231,17 @@ impl Stream {
     }
 
     /// What a requester sends first: its RTR message, where one was agreed upon (RFC 6581 §8). Call it once, before
-    /// anything else is sent.
-    pub fn start<P: Payload>(&mut self, rtr: Option<Rtr>, sink: &mut impl Sink<P>) {
-        if self.role == Role::Requester {
+    /// anything else is sent; a responder, or a stream without RTR, sends nothing.
+    pub fn start<P: Payload>(&mut self, sink: &mut impl Sink<P>) {
+        if let Some(rtr) = self.rtr.take() {
             self.send_rtr(rtr, sink);
         }
     }
 
-    /// Whether FPDUs may leave: always for a requester, for a responder once one has come.
+    /// Whether FPDUs may leave: always for a requester, for a responder once one has come, good or bad.
     #[inline]
     pub fn may_send(&self) -> bool {
-        self.role == Role::Requester || self.inbound.heard()
+        self.role == Role::Requester || self.inbound.heard() || self.over.is_some()
     }
 
     /// Posts `n` more receives of [`Options::receive_size`] bytes each.

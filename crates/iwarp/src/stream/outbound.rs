@@ -437,19 +437,18 @@ impl Stream {
         }
     }
 
-    pub(super) fn send_rtr<P: Payload>(&mut self, rtr: Option<Rtr>, sink: &mut impl payload::Sink<P>) {
+    pub(super) fn send_rtr<P: Payload>(&mut self, rtr: Rtr, sink: &mut impl payload::Sink<P>) {
         match rtr {
-            None => {}
-            Some(Rtr::Send) => {
+            Rtr::Send => {
                 let msn = self.outbound.next_msn(queue::SEND);
                 let header = Untagged::new(Opcode::Send, true, None, queue::SEND, msn, 0);
                 self.writer.empty(header.as_bytes(), sink);
             }
-            Some(Rtr::Write) => {
+            Rtr::Write => {
                 let header = Tagged::new(Opcode::Write, true, self.outbound.sink, 0);
                 self.writer.empty(header.as_bytes(), sink);
             }
-            Some(Rtr::Read) => {
+            Rtr::Read => {
                 let read = Read {
                     id: 0,
                     sink: Sink::Rtr,
