@@ -15,8 +15,12 @@ case_() {
 # What the kernel said since the last look, of errors.
 kernel_errors() { dmesg -c | grep -iE 'error|timed out|abort|reset|offline|corrupt|bug:|call trace' ; }
 
+# What Linux's initiator speaks: default (iSCSI over TCP), or iser (over RDMA, here siw).
+TRANSPORT=${TRANSPORT:-default}
+
 # initiator_up [KEY=VALUE...]: Linux's initiator, with these settings of iscsid.conf.
 initiator_up() {
+  [ "$TRANSPORT" != iser ] || siw_up || return
   echo "InitiatorName=iqn.2026-01.example.lab:guest" >/etc/iscsi/initiatorname.iscsi
   {
     echo "iscsid.startup = $(command -v iscsid)"
@@ -33,8 +37,8 @@ initiator_up() {
 
 # login: discover the target under test and log in to what it offers.
 login() {
-  timeout 30 iscsiadm -m discovery -t sendtargets -p "$PORTAL" || return
-  timeout 40 iscsiadm -m node -T "$IQN" -p "$PORTAL" -l || return
+  timeout 30 iscsiadm -m discovery -t sendtargets -p "$PORTAL" -I "$TRANSPORT" || return
+  timeout 40 iscsiadm -m node -T "$IQN" -p "$PORTAL" -I "$TRANSPORT" -l || return
   wait_disks "$UNITS"
 }
 logout() { timeout 40 iscsiadm -m node -T "$IQN" -p "$PORTAL" -u; }
@@ -97,9 +101,8 @@ rdma_device() {
   rdma link show; ls /dev/infiniband; return 1
 }
 
-# iser_up [KEY=VALUE...]: siw, and Linux's initiator for logins over iSER.
-iser_up() { siw_up && initiator_up "$@"; }
-# iser_login: log in to $IQN at $PORTAL by iSER, and wait for its $UNITS disks.
+# iser_up [KEY=VALUE...]: initiator_up over iSER. iser_login: log in to $IQN at $PORTAL without discovery, wait for $UNITS disks.
+iser_up() { TRANSPORT=iser; initiator_up "$@"; }
 iser_login() {
   iscsiadm -m node -T "$IQN" -p "$PORTAL" -o new -I iser || return
   timeout 40 iscsiadm -m node -T "$IQN" -p "$PORTAL" -I iser -l || return

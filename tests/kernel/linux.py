@@ -14,9 +14,9 @@ def serve(lab, *units, **options):
     return lab.serve(*units, host=uml.HOST, port=3260, **options)
 
 
-def boot(lab, target, script, timeout=120, requests=None, **values):
+def boot(lab, target, script, timeout=120, requests=None, prefix="linux", **values):
     """Run a script in the guest and count each of its cases."""
-    uml.run_cases(lab, "linux", script, timeout, requests, PORTAL=target.portal, IQN=IQN, UNITS=len(target.units), **values)
+    uml.run_cases(lab, prefix, script, timeout, requests, PORTAL=target.portal, IQN=IQN, UNITS=len(target.units), **values)
 
 
 # Every tool of sg3-utils that fits a disk, by what it must print or do. $d0: thin, 512-byte blocks, 8 to a physical
@@ -143,8 +143,8 @@ CHAP = r"""
 initiator_up node.session.auth.authmethod=CHAP node.session.auth.username=$NAME node.session.auth.password=$SECRET \
   ${TARGET_NAME:+node.session.auth.username_in=$TARGET_NAME node.session.auth.password_in=$TARGET_SECRET} \
   discovery.sendtargets.auth.authmethod=${DISCOVERY_AUTH:-None} discovery.sendtargets.auth.username=$NAME discovery.sendtargets.auth.password=$SECRET || exit 1
-iscsiadm -m node -T $IQN -p $PORTAL -o new
-in_() { timeout 40 iscsiadm -m node -T $IQN -p $PORTAL -l && wait_disks 1; }
+iscsiadm -m node -T $IQN -p $PORTAL -I $TRANSPORT -o new
+in_() { timeout 40 iscsiadm -m node -T $IQN -p $PORTAL -I $TRANSPORT -l && wait_disks 1; }
 case_ "$WHAT: login" in_
 case_ "$WHAT: a block can be read" dd if=/dev/sda of=/dev/null bs=4k count=1
 case_ "$WHAT: logout" logout
@@ -172,7 +172,7 @@ sleep 2; ask_and_wait freeze
 case_ "writes during a target's frozen seconds are all verified" verified
 case_ "there is one session, with its disk" eval '[ "$(iscsiadm -m session | wc -l)" = 1 ] && dd if=$d0 of=/dev/null bs=4k count=1 iflag=direct'
 case_ "ext4 is sound after that" same_file_system $d0
-/sbin/tc qdisc add dev vec0 root netem delay 3ms loss 1%
+network 3ms 1%
 case_ "fio verifies over a network that loses packets" verify_fio $d0 --size=8m
 """
 
@@ -202,25 +202,29 @@ def chap(lab):
                  TARGET_NAME=credentials.target_name, TARGET_SECRET=credentials.target_secret)
 
 
+def interruptions(target):
+    """What the guest may ask to be done to the target under its I/O."""
+    def stop_and_start():
+        target.stop()
+        time.sleep(1)
+        target.restart()
+
+    def kill_and_start():
+        target.kill()
+        time.sleep(1)
+        target.restart()
+
+    def freeze():
+        os.kill(target.pid, signal.SIGSTOP)
+        time.sleep(9)
+        os.kill(target.pid, signal.SIGCONT)
+
+    return {"restart": stop_and_start, "kill": kill_and_start, "freeze": freeze}
+
+
 def restart(lab):
     with serve(lab, Unit()) as target:
-        def stop_and_start():
-            target.stop()
-            time.sleep(1)
-            target.restart()
-
-        def kill_and_start():
-            target.kill()
-            time.sleep(1)
-            target.restart()
-
-        def freeze():
-            os.kill(target.pid, signal.SIGSTOP)
-            time.sleep(9)
-            os.kill(target.pid, signal.SIGCONT)
-
-        boot(lab, target, RESTART, timeout=240,
-             requests={"restart": stop_and_start, "kill": kill_and_start, "freeze": freeze})
+        boot(lab, target, RESTART, timeout=240, requests=interruptions(target))
 
 
 CASES = [
