@@ -80,14 +80,15 @@ same_file_system() {
   umount /run/disk && e2fsck -fn "$1"
 }
 
-# ask NAME: have the host do something (restart the target…); ask_and_wait NAME: and wait until it is done.
+# ask NAME: have the host do something (restart the target…); answered N: wait until it has done what was asked as the
+# Nth; ask_and_wait NAME: both.
 asked=0
 ask() { echo "$1" >>/mnt/asked; asked=$((asked + 1)); }
-ask_and_wait() {
-  ask "$1"
-  for _ in $(seq 300); do ls /mnt | grep -qx "answer.$((asked - 1))" && return 0; sleep 0.1; done
-  echo "the host did not answer $1"; return 1
+answered() {
+  for _ in $(seq 900); do ls /mnt | grep -qx "answer.$(($1 - 1))" && return 0; sleep 0.1; done
+  echo "the host did not answer request $1"; return 1
 }
+ask_and_wait() { ask "$1" && answered $asked; }
 
 # ready: tell the host that what the guest serves can be reached, and wait until the host's client is done.
 ready() { ask_and_wait ready; }

@@ -131,10 +131,16 @@ def suites(names):
             report.add("failed", " ".join(names), f"the tests ended with exit code {code} and without results")
 
 
+def of_the_kernel(word):
+    """Whether a word names suites that boot the lab's kernel: the group, or one of its files."""
+    name = word.split(":")[0].removeprefix("kernel.")
+    return name == "kernel" or os.path.exists(os.path.join(ROOT, "tests/kernel", f"{name}.py"))
+
+
 def main():
     words = sys.argv[1:] or ["unit", "peers", "kernel"]
     names = [word for word in words if word != "unit"]
-    kernel = any(word.split(":")[0] in ("kernel", "linux", "kernel.linux", "all") for word in names)
+    kernel = any(of_the_kernel(word) or word == "all" for word in names)
 
     build = None
     if kernel:
@@ -149,7 +155,7 @@ def main():
     if names:
         if not os.environ.get("STAG_BIN"):
             step("build of stag and stag-load", ["cargo", "build", "-p", "stag", "-p", "stag-load"], 900, each_line=quiet_cargo)
-        before = [name for name in names if name not in ("kernel", "linux", "kernel.linux")]
+        before = [name for name in names if not of_the_kernel(name)]
         if before:
             say(f"peers: {' '.join(before)}")
             suites(before)
