@@ -18,8 +18,8 @@ pub struct Counters {
     pub sent: u64,
     /// Bytes of outgoing payload copied in user space: memory that may change, under a CRC; and small pieces.
     pub copied_out: u64,
-    /// FPDUs received.
-    pub fpdus_in: u64,
+    /// Messages received that were to be acted upon: all but RDMA Writes.
+    pub messages_in: u64,
     /// Receives from the socket.
     pub receives: u64,
     /// Sends to the socket.
@@ -28,13 +28,20 @@ pub struct Counters {
 
 thread_local! {
     static CORE: Cell<Counters> = const { Cell::new(Counters {
-        copied_in: 0, by_reference: 0, in_place: 0, dropped: 0, sent: 0, copied_out: 0, fpdus_in: 0, receives: 0, sends: 0,
+        copied_in: 0, by_reference: 0, in_place: 0, dropped: 0, sent: 0, copied_out: 0, messages_in: 0, receives: 0, sends: 0,
     }) };
 }
 
 /// What all queue pairs of this core have moved so far.
 pub fn counters() -> Counters {
     CORE.get()
+}
+
+/// Adds to the counts of this core.
+pub(crate) fn count_on_core(more: Counters) {
+    let mut counters = CORE.get();
+    counters += more;
+    CORE.set(counters);
 }
 
 impl AddAssign for Counters {
@@ -45,7 +52,7 @@ impl AddAssign for Counters {
         self.dropped += other.dropped;
         self.sent += other.sent;
         self.copied_out += other.copied_out;
-        self.fpdus_in += other.fpdus_in;
+        self.messages_in += other.messages_in;
         self.receives += other.receives;
         self.sends += other.sends;
     }
@@ -61,7 +68,7 @@ impl Sub for Counters {
             dropped: self.dropped - other.dropped,
             sent: self.sent - other.sent,
             copied_out: self.copied_out - other.copied_out,
-            fpdus_in: self.fpdus_in - other.fpdus_in,
+            messages_in: self.messages_in - other.messages_in,
             receives: self.receives - other.receives,
             sends: self.sends - other.sends,
         }

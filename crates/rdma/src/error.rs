@@ -72,7 +72,7 @@ pub enum Error {
         side: Side,
         /// The reason sent or received.
         reason: Terminated,
-        /// What was found, in words; empty if the peer found it.
+        /// The same in words, in brackets, if they are known.
         detail: String,
     },
     /// No buffer came free for incoming data.
@@ -82,8 +82,8 @@ pub enum Error {
     #[error("too much memory is exposed")]
     TooManyStags,
     /// More than one message can hold: 2^32 - 1 bytes.
-    #[error("{0} bytes do not fit a message")]
-    TooLong(usize),
+    #[error("a message of 4 GiB or more")]
+    TooLong,
     /// The provider cannot do that.
     #[error("{0}")]
     Unsupported(&'static str),

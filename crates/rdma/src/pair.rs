@@ -13,22 +13,20 @@ use crate::{Completion, Counters, Error, Flags, Remote, Rights, Stag, Withdrawn}
 /// One connection, on the core that made it. Clones are the same queue pair; with the last of them it ends.
 ///
 /// Posts never fail: what cannot be sent any more is told by [`Self::next`], as [`Completion::Flushed`] for each post that
-/// would have given a completion, and then an error. On the wire posts are in the order of their calls, with one exception that
-/// RDMA has everywhere: an RDMA Read is answered when the peer comes to it.
+/// would have given a completion, and then an error. Posts leave in the order of their calls, but RDMA Reads that wait for their turn
+/// are overtaken: nothing that is sent may take back, before a read is over, the memory that it reads.
 #[derive(Clone)]
 pub struct QueuePair {
     provider: Provider,
 }
 
 /// Who moves the bytes.
-#[allow(dead_code)]
 #[derive(Clone)]
 enum Provider {
     Software(Rc<software::Handle>),
 }
 
 impl QueuePair {
-    #[allow(dead_code)]
     pub(crate) fn software(handle: software::Handle) -> Self {
         Self { provider: Provider::Software(Rc::new(handle)) }
     }
@@ -38,6 +36,13 @@ impl QueuePair {
     pub fn post_send(&self, head: &[u8], data: Chain, flags: Flags, id: Option<u64>) {
         match &self.provider {
             Provider::Software(pair) => pair.post_send(head, data, flags, id),
+        }
+    }
+
+    /// Posts eight bytes of Immediate Data (RFC 7306 §6), which use up one of the receives that the peer has posted.
+    pub fn post_immediate(&self, data: [u8; 8], solicited: bool) {
+        match &self.provider {
+            Provider::Software(pair) => pair.post_immediate(data, solicited),
         }
     }
 
@@ -162,6 +167,13 @@ impl QueuePair {
     pub fn ird(&self) -> u16 {
         match &self.provider {
             Provider::Software(pair) => pair.ird(),
+        }
+    }
+
+    /// Whether what is received is protected by a CRC or an equal of it above TCP's checksum.
+    pub fn has_crc(&self) -> bool {
+        match &self.provider {
+            Provider::Software(pair) => pair.crc(),
         }
     }
 

@@ -1,11 +1,16 @@
 //! Setting connections up, from either side: who wants what, private data, refusals. Nothing after the first message.
 
+use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::rc::Rc;
 use std::time::Duration;
 
-use ring::{ListenOptions, TcpListener, TcpStream};
+use iwarp::mpa::{self, CrcPolicy, MAX_DEPTH, REQUEST_KEY, Reply, Request, Requester, Responder};
+use ring::{Gather, ListenOptions, TcpListener, TcpStream};
 
-use crate::{Error, Options, QueuePair};
+use crate::software::Handle;
+use crate::{Crc, Error, Options, QueuePair};
 
 /// What the first bytes of a TCP connection say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,9 +20,6 @@ pub enum Protocol {
     /// Something else.
     Other,
 }
-
-/// MPA's request begins with this (RFC 5044 §7.1.1).
-const KEY: &[u8; 16] = b"MPA ID Req Frame";
 
 /// Reads the first bytes of a connection, as many as tell what it is, and returns them for whoever speaks that protocol.
 /// No bytes mean that the peer has closed the connection.
@@ -30,102 +32,198 @@ pub async fn sniff(stream: &TcpStream, patience: Duration) -> Result<(Protocol, 
         loop {
             let bytes = stream.recv_some(1024).await?;
             early.extend_from_slice(&bytes);
-            let len = early.len().min(KEY.len());
-            if early[..len] != KEY[..len] || bytes.is_empty() {
+            let len = early.len().min(REQUEST_KEY.len());
+            if early[..len] != REQUEST_KEY[..len] || bytes.is_empty() {
                 return Ok(Protocol::Other);
             }
-            if len == KEY.len() {
+            if len == REQUEST_KEY.len() {
                 return Ok(Protocol::Mpa);
             }
         }
     };
-    let protocol: Result<Protocol, Error> =
-        ring::timeout(patience, reading).await.map_err(|_| Error::TimedOut("the first bytes"))?;
+    let protocol: Result<Protocol, Error> = within(patience, "the first bytes", reading).await;
     Ok((protocol?, early))
+}
+
+/// Gives up after some time.
+async fn within<T>(
+    patience: Duration,
+    what: &'static str,
+    future: impl Future<Output = Result<T, Error>>,
+) -> Result<T, Error> {
+    ring::timeout(patience, future).await.unwrap_or(Err(Error::TimedOut(what)))
 }
 
 /// A connection that asks to be accepted.
 pub struct Incoming {
-    /* provider's side of it */
     stream: TcpStream,
-    peer: SocketAddr,
-    local: SocketAddr,
-    private_data: Vec<u8>,
-    ird: u16,
-    ord: u16,
+    ends: (SocketAddr, SocketAddr),
+    request: Request,
 }
 
 impl Incoming {
     /// What the peer's upper layer has sent along.
     pub fn private_data(&self) -> &[u8] {
-        &self.private_data
+        self.request.private_data()
     }
 
     /// Address of the peer.
     pub fn peer_addr(&self) -> SocketAddr {
-        self.peer
+        self.ends.0
     }
 
     /// Address of this end.
     pub fn local_addr(&self) -> SocketAddr {
-        self.local
+        self.ends.1
     }
 
-    /// RDMA Reads that the peer can answer at once, if it says.
-    pub fn ird(&self) -> u16 {
-        self.ird
+    /// RDMA Reads that the peer takes at once, if it says.
+    pub fn ird(&self) -> Option<u16> {
+        self.request.ird()
     }
 
     /// RDMA Reads that the peer wants to have outstanding, if it says.
-    pub fn ord(&self) -> u16 {
-        self.ord
+    pub fn ord(&self) -> Option<u16> {
+        self.request.ord()
     }
 
-    /// Accepts it, with at most 500 bytes of private data.
+    /// Accepts it, with at most 508 bytes of private data; Linux's siw takes 252.
     ///
     /// # Errors
-    /// If the peer demands what `options` forbid, it is refused and gone.
+    /// [`Error::Setup`] if the private data is too long, [`Error::TimedOut`], and those of the socket.
     pub async fn accept(self, private_data: &[u8], options: &Options) -> Result<QueuePair, Error> {
-        let _ = (private_data, options, &self.stream);
-        Err(Error::Unsupported("not yet"))
+        let (reply, agreed) = self.request.accept(&mpa_options(options), private_data).map_err(setup)?;
+        within(options.setup_timeout, "the reply", send(&self.stream, &reply)).await?;
+        Ok(QueuePair::software(Handle::new(self.stream, self.ends, agreed, Vec::new(), options)?))
     }
 
-    /// Refuses it, with at most 500 bytes of private data.
+    /// Refuses it, with at most 508 bytes of private data.
     ///
     /// # Errors
-    /// Those of the socket.
+    /// [`Error::Setup`] if the private data is too long, [`Error::TimedOut`], and those of the socket.
     pub async fn reject(self, private_data: &[u8]) -> Result<(), Error> {
-        let _ = private_data;
-        Err(Error::Unsupported("not yet"))
+        let reply = self.request.reject(private_data).map_err(setup)?;
+        within(SETUP, "the reply", send(&self.stream, &reply)).await
     }
 }
+
+impl std::fmt::Debug for Incoming {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Incoming({})", self.ends.0)
+    }
+}
+
+/// Time for a peer to ask, where nobody says.
+const SETUP: Duration = Duration::from_secs(10);
 
 /// Takes software iWARP's request from a connection that was accepted, of which `early` has been received already.
 ///
 /// # Errors
-/// [`Error::Setup`] if it is none, [`Error::TimedOut`] after `patience`, and those of the socket.
+/// [`Error::Setup`] if it is none, [`Error::TimedOut`] after `patience`, [`Error::Closed`], and those of the socket.
 pub async fn accept(stream: TcpStream, early: Vec<u8>, patience: Duration) -> Result<Incoming, Error> {
-    let _ = (stream, early, patience);
-    Err(Error::Unsupported("not yet"))
+    let ends = (stream.peer_addr()?, stream.local_addr()?);
+    stream.set_nodelay(true)?;
+    let mut responder = Responder::new();
+    let receiving = async {
+        let mut input = &early[..];
+        let mut bytes;
+        loop {
+            match responder.receive(&mut input) {
+                Ok(Some(request)) => return Ok(request),
+                Ok(None) => {}
+                Err(error) => {
+                    if let mpa::Error::Revision(_) = error {
+                        send(&stream, &Responder::refusal()).await?;
+                    }
+                    return Err(setup(error));
+                }
+            }
+            bytes = stream.recv_some(mpa::MAX_FRAME_LEN).await?;
+            if bytes.is_empty() {
+                return Err(Error::Closed);
+            }
+            input = &bytes;
+        }
+    };
+    let request = within(patience, "the request", receiving).await?;
+    Ok(Incoming { stream, ends, request })
 }
 
-/// Connects to `address` with at most 500 bytes of private data; returns the peer's private data as well.
+/// Connects to `address` with at most 508 bytes of private data (Linux's siw takes 252), and returns the peer's private data
+/// as well.
 ///
 /// # Errors
-/// [`Error::Connect`], [`Error::Rejected`], [`Error::Setup`], [`Error::TimedOut`].
+/// [`Error::Connect`], [`Error::Rejected`], [`Error::Setup`], [`Error::TimedOut`], [`Error::Closed`].
 pub async fn connect(
     address: SocketAddr,
     private_data: &[u8],
     options: &Options,
 ) -> Result<(QueuePair, Vec<u8>), Error> {
-    let _ = (address, private_data, options);
-    Err(Error::Unsupported("not yet"))
+    let mut requester = Requester::new(mpa_options(options), private_data).map_err(setup)?;
+    let connecting = async {
+        let stream = TcpStream::connect(address, options.setup_timeout)
+            .await
+            .map_err(|source| Error::Connect { address, source })?;
+        let ends = (stream.peer_addr()?, stream.local_addr()?);
+        send(&stream, requester.request()).await?;
+        loop {
+            let bytes = stream.recv_some(usize::MAX).await?;
+            if bytes.is_empty() {
+                return Err(Error::Closed);
+            }
+            let mut input = &bytes[..];
+            match requester.receive(&mut input).map_err(setup)? {
+                None => {}
+                Some(Reply::Rejected { private_data }) => return Err(Error::Rejected(private_data)),
+                Some(Reply::Accepted { agreed, private_data }) => {
+                    let handle = Handle::new(stream, ends, agreed, input.to_vec(), options)?;
+                    return Ok((QueuePair::software(handle), private_data));
+                }
+            }
+        }
+    };
+    within(options.setup_timeout, "setting up", connecting).await
 }
+
+fn mpa_options(options: &Options) -> mpa::Options {
+    mpa::Options {
+        crc: match options.crc {
+            Crc::Never => CrcPolicy::Never,
+            Crc::Prefer => CrcPolicy::Prefer,
+            Crc::Require => CrcPolicy::Require,
+        },
+        markers: options.markers,
+        ird: options.ird.clamp(1, MAX_DEPTH),
+        ord: options.ord.clamp(1, MAX_DEPTH),
+        ..mpa::Options::default()
+    }
+}
+
+fn setup(error: mpa::Error) -> Error {
+    Error::Setup(error.to_string())
+}
+
+async fn send(stream: &TcpStream, bytes: &[u8]) -> Result<(), Error> {
+    let mut gather = Gather::new();
+    gather.push_copy(bytes);
+    Ok(stream.send(gather).await.0?)
+}
+
+/// Connections that have not asked yet: more than that are dropped.
+const ASKING: usize = 256;
 
 /// Listens for connections of one kind only. Accepting them is up to [`Incoming`].
 pub struct Listener {
     listener: TcpListener,
-    patience: Duration,
+    asking: Rc<RefCell<Asking>>,
+}
+
+/// Connections between the listener and whoever waits for them.
+#[derive(Default)]
+struct Asking {
+    count: usize,
+    ready: VecDeque<Incoming>,
+    waiter: Option<std::task::Waker>,
 }
 
 impl Listener {
@@ -135,7 +233,7 @@ impl Listener {
     /// Those of bind(2) and listen(2).
     pub fn bind(address: SocketAddr) -> Result<Self, Error> {
         let listener = TcpListener::bind(address, ListenOptions::default())?;
-        Ok(Self { listener, patience: Duration::from_secs(10) })
+        Ok(Self { listener, asking: Rc::default() })
     }
 
     /// Where it listens.
@@ -146,12 +244,51 @@ impl Listener {
         Ok(self.listener.local_addr()?)
     }
 
-    /// The next connection that asks to be accepted. One that asks nothing within 10 s is dropped.
+    /// The next connection that asks to be accepted. One that asks for nothing within 10 s, or for something else, is dropped, and
+    /// keeps nobody waiting. Dropping the future loses nothing.
     ///
     /// # Errors
     /// Those of accept(2), which may pass.
     pub async fn accept(&mut self) -> Result<Incoming, Error> {
-        let stream = self.listener.accept().await?;
-        accept(stream, Vec::new(), self.patience).await
+        let Self { listener, asking } = self;
+        loop {
+            let mut accepting = std::pin::pin!(listener.accept());
+            let accepted = std::future::poll_fn(|cx| {
+                let mut state = asking.borrow_mut();
+                if let Some(incoming) = state.ready.pop_front() {
+                    return std::task::Poll::Ready(Ok(Err(incoming)));
+                }
+                state.waiter = Some(cx.waker().clone());
+                drop(state);
+                accepting.as_mut().poll(cx).map(|accepted| accepted.map(Ok))
+            });
+            let stream = match accepted.await? {
+                Ok(stream) => stream,
+                Err(incoming) => return Ok(incoming),
+            };
+            if asking.borrow().count >= ASKING {
+                continue;
+            }
+            asking.borrow_mut().count += 1;
+            let asking = asking.clone();
+            ring::spawn(async move {
+                let incoming = accept(stream, Vec::new(), SETUP).await;
+                let mut state = asking.borrow_mut();
+                state.count -= 1;
+                match incoming {
+                    Ok(incoming) => state.ready.push_back(incoming),
+                    Err(error) => tracing::debug!(%error, "a connection asked for nothing that is here"),
+                }
+                if let Some(waiter) = state.waiter.take() {
+                    waiter.wake();
+                }
+            });
+        }
+    }
+}
+
+impl std::fmt::Debug for Listener {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Listener({:?})", self.listener)
     }
 }

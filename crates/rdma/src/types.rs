@@ -75,6 +75,13 @@ pub enum Completion {
         /// Whether the peer asked for an event.
         solicited: bool,
     },
+    /// Immediate Data has arrived (RFC 7306 §6), which has used one of the receives up.
+    Immediate {
+        /// The data.
+        data: [u8; 8],
+        /// Whether the peer asked for an event.
+        solicited: bool,
+    },
     /// A Send that was posted with this number has been handed to the network; its data is not used any more.
     Sent {
         /// The number.

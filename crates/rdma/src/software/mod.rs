@@ -1,69 +1,581 @@
-//! Software iWARP over a TCP socket.
+//! The software provider: iWARP over a TCP socket of the ring. One protocol state, one loop that receives, driven by whoever
+//! asks for completions, and one task that sends. Which bytes belong where is the protocol's business (`iwarp`).
 
-use std::net::SocketAddr;
-use std::task::{Context, Poll};
+mod arriving;
+mod memory;
+mod notify;
+mod payload;
+mod receive;
 
-use ring::Chain;
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::future::{Future, poll_fn};
+use std::net::{Shutdown, SocketAddr};
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
-use crate::{Buffers, Completion, Counters, Error, Flags, Remote, Rights, Stag, Withdrawn};
+use iwarp::mpa::Agreed;
+use iwarp::rdmap::Terminate;
+use iwarp::stag::{Registration, Rights as StagRights};
+use iwarp::stream::{Landing, PostError, SendFlags, Stream};
+use ring::{Chain, Gather, JoinHandle, TcpStream};
 
-/// One queue pair. There is none before the protocol below is there.
-pub(crate) enum Handle {}
+use self::memory::{Exposed, Memory};
+use self::notify::Notify;
+use self::payload::{Data, Outbox};
+use self::receive::Receiver;
+use crate::counters::count_on_core;
+use crate::{
+    Buffers, Completion, Counters, Error, Flags, Options, Remote, Rights, Side, Stag, Terminated, Withdrawn,
+};
 
-#[allow(unused_variables)]
+/// How long a closing connection waits for its peer to close as well.
+const CLOSING: Duration = Duration::from_secs(5);
+/// How long a connection stays for its Terminate to be read.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// A queue pair as its users hold it: with it go the loops, and with them all that the connection holds.
+pub(crate) struct Handle {
+    pair: Rc<Pair>,
+    /// `None` when it has ended.
+    receiving: RefCell<Option<Pin<Box<dyn Future<Output = Error>>>>>,
+    sending: JoinHandle<()>,
+}
+
+/// One connection.
+struct Pair {
+    socket: TcpStream,
+    peer: SocketAddr,
+    local: SocketAddr,
+    agreed: Agreed,
+    crc: bool,
+    send_high_water: usize,
+    inner: RefCell<Inner>,
+    /// Who asked last for a completion and got none.
+    waiter: Cell<Option<Waker>>,
+    /// Bytes handed to the socket and not sent yet.
+    in_flight: Cell<usize>,
+    /// No more I/O.
+    lost: Cell<bool>,
+    /// Close when everything queued has been sent.
+    closing: Cell<bool>,
+    /// There is something to send, or nothing any more for ever.
+    to_send: Notify,
+    /// There is room in the send queue again, or the connection is closing or lost.
+    room: Notify,
+}
+
+/// A read that was posted.
+struct Read {
+    id: u64,
+    len: usize,
+}
+
+/// What changes with every operation.
+struct Inner {
+    stream: Stream,
+    outbox: Outbox,
+    memory: Memory,
+    /// Reads of ours, the oldest first.
+    reads: VecDeque<Read>,
+    completions: VecDeque<Completion>,
+    counters: Counters,
+    /// What of them was added to the core's.
+    counted: Counters,
+    ended: Option<Ended>,
+}
+
+/// How it ended.
+enum Ended {
+    /// Why; nobody has been told yet.
+    Because(Error),
+    /// Somebody has been told.
+    Told,
+}
+
+impl Inner {
+    /// Sends what the protocol has to send by itself.
+    fn flush_stream(&mut self) {
+        let Self { stream, outbox, .. } = self;
+        stream.flush::<Data<'_>>(outbox);
+    }
+
+    /// Ends it: everything posted that would have given a completion gives one now, and then the error is told.
+    fn end(&mut self, error: Error) {
+        if self.ended.is_some() {
+            return;
+        }
+        self.ended = Some(Ended::Because(error));
+        while let Some(completion) = self.outbox.due(u64::MAX) {
+            if let Completion::Sent { id } | Completion::Written { id } = completion {
+                self.completions.push_back(Completion::Flushed { id });
+            }
+        }
+        self.completions.extend(self.reads.drain(..).map(|read| Completion::Flushed { id: read.id }));
+    }
+
+    fn commit_counters(&mut self) {
+        let Self { outbox, counters, .. } = self;
+        outbox.count(counters);
+        count_on_core(self.counters - self.counted);
+        self.counted = self.counters;
+    }
+}
+
 impl Handle {
+    /// The queue pair of a connection that is set up. `early` came after the setup's last message.
+    pub(crate) fn new(
+        socket: TcpStream,
+        (peer, local): (SocketAddr, SocketAddr),
+        agreed: Agreed,
+        early: Vec<u8>,
+        options: &Options,
+    ) -> Result<Self, Error> {
+        let mut seed = [0; 16];
+        getrandom::fill(&mut seed).map_err(|_| Error::Unsupported("the system has no random numbers"))?;
+        let stream_options = iwarp::stream::Options {
+            max_fpdu: options.max_fpdu,
+            receive_size: options.receive_size,
+            max_stags: options.stags.min(memory::MOST) as usize,
+            // The upper layer bounds its own reads.
+            max_queued: usize::MAX,
+            ..iwarp::stream::Options::new(seed)
+        };
+        let mut stream = Stream::new(&agreed, &stream_options);
+        stream.post_receives(options.receives);
+        let mut outbox = Outbox::default();
+        outbox.lend = options.lend && !agreed.crc;
+        stream.start::<Data<'_>>(agreed.rtr, &mut outbox);
+        let inner = Inner {
+            stream,
+            outbox,
+            memory: Memory::default(),
+            reads: VecDeque::new(),
+            completions: VecDeque::new(),
+            counters: Counters::default(),
+            counted: Counters::default(),
+            ended: None,
+        };
+        let pair = Rc::new(Pair {
+            socket,
+            peer,
+            local,
+            crc: agreed.crc,
+            agreed,
+            send_high_water: options.send_high_water.max(1),
+            inner: RefCell::new(inner),
+            waiter: Cell::new(None),
+            in_flight: Cell::new(0),
+            lost: Cell::new(false),
+            closing: Cell::new(false),
+            to_send: Notify::default(),
+            room: Notify::default(),
+        });
+        let receiving: Pin<Box<dyn Future<Output = Error>>> = Box::pin(pair.clone().receive(early));
+        let sending = ring::spawn(pair.clone().send());
+        Ok(Self { pair, receiving: RefCell::new(Some(receiving)), sending })
+    }
+
+    /// Does something with the protocol, unless it is over, and sees that what comes of it is sent.
+    fn post(&self, id: Option<u64>, f: impl FnOnce(&mut Inner) -> Result<Option<Completion>, PostError>) {
+        let mut inner = self.pair.inner.borrow_mut();
+        if inner.ended.is_some() || self.pair.closing.get() {
+            if let Some(id) = id
+                && !matches!(inner.ended, Some(Ended::Told))
+            {
+                inner.completions.push_back(Completion::Flushed { id });
+            }
+            return;
+        }
+        match f(&mut inner) {
+            Ok(report) => {
+                if let Some(completion) = report {
+                    inner.outbox.report(completion);
+                }
+                if !inner.outbox.gather.is_empty() {
+                    drop(inner);
+                    self.pair.to_send.notify();
+                }
+            }
+            Err(error) => {
+                inner.completions.extend(id.map(|id| Completion::Flushed { id }));
+                if error != PostError::Over {
+                    drop(inner);
+                    self.pair.lose(post_error(error));
+                }
+            }
+        }
+    }
+
     pub(crate) fn post_send(&self, head: &[u8], data: Chain, flags: Flags, id: Option<u64>) {
-        match *self {}
+        let flags = SendFlags {
+            invalidate: flags.invalidate.map(|stag| iwarp::stag::Stag(stag.0)),
+            solicited: flags.solicited,
+        };
+        self.post(id, |Inner { stream, outbox, .. }| {
+            stream.send(Data::new(head, data), flags, outbox)?;
+            Ok(id.map(|id| Completion::Sent { id }))
+        });
     }
+
+    pub(crate) fn post_immediate(&self, data: [u8; 8], solicited: bool) {
+        self.post(None, |Inner { stream, outbox, .. }| {
+            stream.immediate::<Data<'_>>(data, solicited, outbox)?;
+            Ok(None)
+        });
+    }
+
     pub(crate) fn post_write(&self, to: Remote, data: Chain, id: Option<u64>) {
-        match *self {}
+        self.post(id, |Inner { stream, outbox, .. }| {
+            stream.write(remote(to), Data::new(&[], data), outbox)?;
+            Ok(id.map(|id| Completion::Written { id }))
+        });
     }
+
     pub(crate) fn post_read(&self, from: Remote, len: usize, id: u64) {
-        match *self {}
+        self.post(Some(id), |Inner { stream, outbox, reads, .. }| {
+            let bytes = u32::try_from(len).map_err(|_| PostError::TooLong)?;
+            stream.read::<Data<'_>>(remote(from), bytes, Landing::Given, id, outbox)?;
+            reads.push_back(Read { id, len });
+            Ok(None)
+        });
     }
+
     pub(crate) fn post_receives(&self, count: u32) {
-        match *self {}
+        self.pair.inner.borrow_mut().stream.post_receives(count);
     }
+
     pub(crate) fn expose(&self, buffers: Buffers, rights: Rights) -> Result<Stag, Error> {
-        match *self {}
+        let len = buffers.iter().map(|buffer| buffer.len() as u64).sum();
+        self.register(Exposed::Buffers(buffers), len, rights.into())
     }
+
     pub(crate) fn expose_source(&self, data: Chain) -> Result<Stag, Error> {
-        match *self {}
+        let (len, rights) = (data.len() as u64, StagRights::REMOTE_READ | StagRights::REMOTE_INVALIDATE);
+        self.register(Exposed::Source(data), len, rights)
     }
+
     pub(crate) fn expose_sink(&self, len: u64) -> Result<Stag, Error> {
-        match *self {}
+        self.register(Exposed::Nothing, len, Rights::Write.into())
     }
+
+    fn register(&self, exposed: Exposed, len: u64, rights: StagRights) -> Result<Stag, Error> {
+        let Inner { stream, memory, .. } = &mut *self.pair.inner.borrow_mut();
+        let index = memory.insert(exposed).ok_or(Error::TooManyStags)?;
+        let registration = Registration { index, base: 0, len, rights, domain: stream.domain() };
+        match stream.register(registration) {
+            Ok(stag) => Ok(Stag(stag.0)),
+            Err(_) => {
+                memory.remove(index);
+                Err(Error::TooManyStags)
+            }
+        }
+    }
+
     pub(crate) fn withdraw(&self, stag: Stag) -> Option<Withdrawn> {
-        match *self {}
+        let Inner { stream, memory, .. } = &mut *self.pair.inner.borrow_mut();
+        let index = match stream.invalidate(iwarp::stag::Stag(stag.0)) {
+            Some(registration) => registration.index,
+            None => memory.find_invalidated(stag.0)?,
+        };
+        memory.remove(index)
     }
+
     pub(crate) fn poll_next(&self, cx: &mut Context<'_>) -> Poll<Result<Completion, Error>> {
-        match *self {}
+        loop {
+            {
+                let mut inner = self.pair.inner.borrow_mut();
+                if let Some(completion) = inner.completions.pop_front() {
+                    return Poll::Ready(Ok(completion));
+                }
+                if let Some(ended) = &mut inner.ended {
+                    return Poll::Ready(Err(match std::mem::replace(ended, Ended::Told) {
+                        Ended::Because(error) => error,
+                        Ended::Told => Error::Closed,
+                    }));
+                }
+            }
+            let mut receiving = self.receiving.borrow_mut();
+            let polled = receiving.as_mut().map(|receiving| receiving.as_mut().poll(cx));
+            match polled {
+                Some(Poll::Ready(error)) => {
+                    *receiving = None;
+                    self.pair.lose(error);
+                }
+                Some(Poll::Pending) => {
+                    let inner = self.pair.inner.borrow();
+                    if inner.completions.is_empty() && inner.ended.is_none() {
+                        self.pair.waiter.set(Some(cx.waker().clone()));
+                        return Poll::Pending;
+                    }
+                }
+                None => return Poll::Ready(Err(Error::Closed)),
+            }
+        }
     }
+
     pub(crate) fn flush(&self) {
-        match *self {}
+        self.pair.flush();
     }
+
     pub(crate) fn queued(&self) -> usize {
-        match *self {}
+        self.pair.queued()
     }
+
     pub(crate) async fn drained_below(&self, bytes: usize) {
-        match *self {}
+        let pair = &self.pair;
+        pair.room.until(|| (pair.queued() < bytes || pair.lost.get()).then_some(())).await;
     }
+
     pub(crate) fn disconnect(&self) {
-        match *self {}
+        self.pair.close();
     }
+
     pub(crate) fn ord(&self) -> u16 {
-        match *self {}
+        self.pair.agreed.ord
     }
+
     pub(crate) fn ird(&self) -> u16 {
-        match *self {}
+        self.pair.agreed.ird
     }
+
+    pub(crate) fn crc(&self) -> bool {
+        self.pair.crc
+    }
+
     pub(crate) fn peer_addr(&self) -> SocketAddr {
-        match *self {}
+        self.pair.peer
     }
+
     pub(crate) fn local_addr(&self) -> SocketAddr {
-        match *self {}
+        self.pair.local
     }
+
     pub(crate) fn counters(&self) -> Counters {
-        match *self {}
+        let mut inner = self.pair.inner.borrow_mut();
+        inner.commit_counters();
+        inner.counters
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        // What was posted last leaves if the socket takes it at once.
+        self.pair.flush();
+        self.sending.abort();
+        self.pair.inner.borrow_mut().commit_counters();
+    }
+}
+
+impl Pair {
+    /// Receives until the connection ends, and says why it did.
+    async fn receive(self: Rc<Self>, early: Vec<u8>) -> Error {
+        let error = {
+            let mut receiving = pin!(self.receive_loop(early));
+            let mut closing = pin!(self.closed_in_vain());
+            poll_fn(|cx| match receiving.as_mut().poll(cx) {
+                Poll::Ready(error) => Poll::Ready(error),
+                Poll::Pending => closing.as_mut().poll(cx),
+            })
+            .await
+        };
+        if matches!(error, Error::Terminated { side: Side::Local, .. }) {
+            let _ = ring::timeout(LAST_WORDS, self.last_words()).await;
+        }
+        error
+    }
+
+    async fn receive_loop(&self, early: Vec<u8>) -> Error {
+        let mut receiver = Receiver::new(early);
+        loop {
+            // Nothing is received before what came is taken.
+            poll_fn(
+                |_| if self.inner.borrow().completions.is_empty() { Poll::Ready(()) } else { Poll::Pending },
+            )
+            .await;
+            // A peer that does not read what it asked for is not listened to either.
+            if self.is_congested()
+                && let Err(error) = self.room().await
+            {
+                return error;
+            }
+            if let Err(error) = receiver.feed(self).await {
+                return error;
+            }
+            self.kick();
+        }
+    }
+
+    /// Ends some time after the connection was closed from here.
+    async fn closed_in_vain(&self) -> Error {
+        self.room.until(|| self.closing.get().then_some(())).await;
+        ring::sleep(CLOSING).await;
+        Error::Closed
+    }
+
+    /// Sees that what is queued is sent, that the peer can read it to its end, and that the peer has.
+    async fn last_words(&self) {
+        self.close();
+        // A socket that is closed with unread bytes in it takes back what the peer has not read yet.
+        while self.socket.discard(1 << 20).await.is_ok_and(|len| len > 0) {}
+    }
+
+    /// Sends what is queued, one vectored send at a time, in order.
+    async fn send(self: Rc<Self>) {
+        let mut spare = Gather::new();
+        loop {
+            let more = self.to_send.until(|| {
+                if self.lost.get() {
+                    return Some(false);
+                }
+                match (self.may_send(), self.closing.get()) {
+                    (true, _) => Some(true),
+                    (false, true) => Some(false),
+                    (false, false) => None,
+                }
+            });
+            if !more.await {
+                break;
+            }
+            let gather = std::mem::replace(&mut self.inner.borrow_mut().outbox.gather, spare);
+            self.in_flight.set(gather.len());
+            let (result, gather) = self.socket.send(gather).await;
+            self.in_flight.set(0);
+            spare = gather;
+            spare.clear();
+            self.after_send();
+            self.room.notify();
+            if let Err(error) = result {
+                self.lose(error.into());
+            }
+        }
+        // The peer may be gone already.
+        let _ = self.socket.shutdown(Shutdown::Write);
+    }
+
+    /// Whether there is something to send and it may be sent.
+    fn may_send(&self) -> bool {
+        let inner = self.inner.borrow();
+        // Who was connected to waits for the other's first message (RFC 5044 §7.1.2).
+        !inner.outbox.gather.is_empty() && (inner.stream.may_send() || inner.stream.is_over())
+    }
+
+    /// Tells what the network has taken.
+    fn after_send(&self) {
+        let mut inner = self.inner.borrow_mut();
+        inner.counters.sends += 1;
+        let taken = inner.outbox.end - inner.outbox.gather.len() as u64;
+        let mut told = false;
+        while let Some(completion) = inner.outbox.due(taken) {
+            inner.completions.push_back(completion);
+            told = true;
+        }
+        drop(inner);
+        if told {
+            self.wake();
+        }
+    }
+
+    fn flush(&self) {
+        if self.in_flight.get() > 0 || self.lost.get() || !self.may_send() {
+            return;
+        }
+        let result = {
+            let Inner { outbox, .. } = &mut *self.inner.borrow_mut();
+            self.socket.try_send(&mut outbox.gather)
+        };
+        match result {
+            Ok(_) => self.after_send(),
+            Err(error) => self.lose(error.into()),
+        }
+    }
+
+    fn queued(&self) -> usize {
+        self.in_flight.get() + self.inner.borrow().outbox.gather.len()
+    }
+
+    fn is_congested(&self) -> bool {
+        self.queued() >= self.send_high_water
+    }
+
+    /// Waits for room in the send queue.
+    async fn room(&self) -> Result<(), Error> {
+        self.kick();
+        self.room.until(|| (!self.is_congested() || self.lost.get()).then_some(())).await;
+        if self.lost.get() { Err(Error::Closed) } else { Ok(()) }
+    }
+
+    /// Sees that what is queued is sent.
+    fn kick(&self) {
+        let empty = {
+            let mut inner = self.inner.borrow_mut();
+            inner.commit_counters();
+            inner.outbox.gather.is_empty()
+        };
+        if !empty {
+            self.to_send.notify();
+        }
+    }
+
+    /// Closes the connection when everything queued has been sent.
+    fn close(&self) {
+        self.closing.set(true);
+        self.to_send.notify();
+        self.room.notify();
+        self.wake();
+    }
+
+    /// Gives the connection up.
+    fn lose(&self, error: Error) {
+        self.inner.borrow_mut().end(error);
+        self.lost.set(true);
+        self.to_send.notify();
+        self.room.notify();
+        self.wake();
+    }
+
+    fn wake(&self) {
+        if let Some(waker) = self.waiter.take() {
+            waker.wake();
+        }
+    }
+
+    /// The peer has broken the protocol, and is told so.
+    fn violation(&self, error: Terminate) -> Error {
+        let Inner { stream, outbox, .. } = &mut *self.inner.borrow_mut();
+        stream.terminate::<Data<'_>>(error, outbox);
+        Error::Terminated {
+            side: Side::Local,
+            reason: terminated(error.code()),
+            detail: format!(" ({error})"),
+        }
+    }
+}
+
+fn remote(remote: Remote) -> iwarp::stream::Remote {
+    iwarp::stream::Remote { stag: iwarp::stag::Stag(remote.stag.0), to: remote.offset }
+}
+
+fn terminated(code: u16) -> Terminated {
+    Terminated { layer: (code >> 12) as u8, error_type: (code >> 8 & 0xf) as u8, code: code as u8 }
+}
+
+fn remote_terminate(code: u16) -> Error {
+    let detail = match Terminate::from_code(code) {
+        Some(error) => format!(" ({error})"),
+        None => String::new(),
+    };
+    Error::Terminated { side: Side::Remote, reason: terminated(code), detail }
+}
+
+/// Why the protocol did not take an operation of ours.
+fn post_error(error: PostError) -> Error {
+    match error {
+        PostError::TooLong => Error::TooLong,
+        PostError::NoReads => Error::Unsupported("the peer takes no RDMA Reads"),
+        PostError::Wraps => Error::Unsupported("a place that passes the end of the peer's memory"),
+        _ => Error::Closed,
     }
 }

@@ -1,0 +1,139 @@
+//! A run of bytes that arrives in order, kept in as few pieces as can be without copying what is long.
+
+use ring::{BufMut, Bytes, Chain, pool};
+
+/// Pieces that are shorter are gathered, unless they are the first.
+const SMALL: usize = 4 << 10;
+/// Bytes that small pieces are gathered into.
+const GATHERED: usize = 16 << 10;
+
+/// Slices of what was received, and buffers of its own where those would be small or have been cut in two.
+#[derive(Default)]
+pub(super) struct Arriving {
+    chain: Chain,
+    /// Not in the chain yet, and how far it is filled.
+    open: Option<(BufMut, usize)>,
+}
+
+/// What became of a piece.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Taken {
+    /// It is kept where it was received.
+    Slice,
+    /// It was copied.
+    Copied,
+    /// It was not taken: a buffer of so many bytes is missing.
+    Needs(usize),
+}
+
+impl Arriving {
+    /// Whether nothing has come.
+    pub(super) fn is_empty(&self) -> bool {
+        self.chain.is_empty() && self.open.is_none()
+    }
+
+    fn has(&self) -> usize {
+        self.chain.len() + self.open.as_ref().map_or(0, |(_, filled)| *filled)
+    }
+
+    /// Takes `here` bytes at `at` of `bytes`, which are followed by `rest` that belong to the same piece.
+    pub(super) fn take(&mut self, bytes: &Bytes, at: usize, here: usize, rest: usize) -> Taken {
+        let piece = &bytes[at..at + here];
+        if let Some((open, filled)) = &mut self.open
+            && let Some(room) = open.get_mut(*filled..*filled + here)
+        {
+            room.copy_from_slice(piece);
+            *filled += here;
+            return Taken::Copied;
+        }
+        if rest == 0 && (here >= SMALL || self.has() == 0) {
+            self.close();
+            self.chain.push(bytes.slice(at..at + here));
+            return Taken::Slice;
+        }
+        // Cut in two by the end of the receive, or one of many that are short.
+        let len = if self.has() == 0 { here + rest } else { (here + rest).max(GATHERED) };
+        let Some(mut open) = pool::alloc(len) else { return Taken::Needs(len) };
+        self.close();
+        open[..here].copy_from_slice(piece);
+        self.open = Some((open, here));
+        Taken::Copied
+    }
+
+    /// A buffer with room for `len` bytes that come next, and where; `None` if there is none.
+    /// [`Self::put_back`] takes it again.
+    pub(super) fn room(&mut self, len: usize) -> Option<(BufMut, usize)> {
+        if self.open.as_ref().is_some_and(|(open, filled)| open.len() - filled >= len) {
+            return self.open.take();
+        }
+        let fresh = pool::alloc(len)?;
+        self.close();
+        Some((fresh, 0))
+    }
+
+    /// Takes a buffer of [`Self::room`] back, filled so far.
+    pub(super) fn put_back(&mut self, buffer: BufMut, filled: usize) {
+        self.open = Some((buffer, filled));
+    }
+
+    fn close(&mut self) {
+        if let Some((mut open, filled)) = self.open.take() {
+            open.truncate(filled);
+            self.chain.push(open);
+        }
+    }
+
+    /// All that has come; nothing is left.
+    pub(super) fn finish(&mut self) -> Chain {
+        self.close();
+        std::mem::take(&mut self.chain)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bytes(len: usize) -> Bytes {
+        (0..len).map(|i| i as u8).collect::<Vec<_>>().into()
+    }
+
+    #[test]
+    fn one_whole_piece_is_kept_where_it_was_received() {
+        let (mut arriving, all) = (Arriving::default(), bytes(100));
+        assert_eq!(arriving.take(&all, 10, 76, 0), Taken::Slice);
+        let chain = arriving.finish();
+        assert_eq!((chain.bufs().len(), chain.to_vec()), (1, all[10..86].to_vec()));
+        assert!(arriving.is_empty());
+    }
+
+    #[test]
+    fn many_small_pieces_make_few_buffers() {
+        let (mut arriving, all) = (Arriving::default(), bytes(64 << 10));
+        for piece in 0..64 {
+            assert_ne!(arriving.take(&all, piece * 1024, 1024, 0), Taken::Needs(0));
+        }
+        let chain = arriving.finish();
+        assert_eq!(chain.to_vec(), all.to_vec());
+        assert!(chain.bufs().len() <= 5, "{}", chain.bufs().len());
+    }
+
+    #[test]
+    fn a_piece_that_was_cut_is_gathered_in_one_buffer() {
+        let (mut arriving, all) = (Arriving::default(), bytes(8000));
+        assert_eq!(arriving.take(&all, 0, 100, 7900), Taken::Copied);
+        assert_eq!(arriving.take(&all, 100, 7900, 0), Taken::Copied);
+        let chain = arriving.finish();
+        assert_eq!((chain.bufs().len(), chain.to_vec()), (1, all.to_vec()));
+    }
+
+    #[test]
+    fn large_pieces_behind_small_ones_are_not_copied() {
+        let (mut arriving, all) = (Arriving::default(), bytes(32 << 10));
+        assert_eq!(arriving.take(&all, 0, 10, 0), Taken::Slice);
+        assert_eq!(arriving.take(&all, 10, 20, 0), Taken::Copied);
+        assert_eq!(arriving.take(&all, 30, 30_000, 0), Taken::Slice);
+        let chain = arriving.finish();
+        assert_eq!((chain.bufs().len(), chain.to_vec()), (3, all[..30_030].to_vec()));
+    }
+}

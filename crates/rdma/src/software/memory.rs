@@ -1,0 +1,176 @@
+//! The memory that is exposed on one queue pair, by the index that the protocol names it with. The protocol has checked every
+//! offset and length that comes here; what does not fit even so is not written.
+
+use ring::{BufMut, Chain};
+
+use crate::{Buffers, Rights, Withdrawn};
+
+/// Bits of an index that name the slot; those above count its uses, so that an index that is gone names nothing.
+const SLOT_BITS: u32 = 20;
+const SLOT_MASK: u32 = (1 << SLOT_BITS) - 1;
+/// The most that can be exposed.
+pub(super) const MOST: u32 = SLOT_MASK;
+
+/// What an STag stands for.
+pub(super) enum Exposed {
+    /// Buffers that the peer writes, and reads if it may.
+    Buffers(Buffers),
+    /// Bytes that the peer reads.
+    Source(Chain),
+    /// Nothing: what the peer writes is dropped.
+    Nothing,
+}
+
+struct Slot {
+    uses: u32,
+    exposed: Option<Exposed>,
+    /// End of the last byte that the peer has written.
+    placed: u64,
+    /// One of the buffers is being received into, and not in its list.
+    busy: bool,
+    invalidated: bool,
+}
+
+/// All that is exposed.
+#[derive(Default)]
+pub(super) struct Memory {
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    /// Indices whose STags the peer has invalidated.
+    invalidated: Vec<(u32, u32)>,
+}
+
+/// A buffer taken out to be received into.
+pub(super) struct Loan {
+    index: u32,
+    position: usize,
+}
+
+impl Memory {
+    /// Keeps `exposed` and returns its index; `None` if there are too many.
+    pub(super) fn insert(&mut self, exposed: Exposed) -> Option<u32> {
+        let at = match self.free.pop() {
+            Some(at) => at,
+            None if self.slots.len() < MOST as usize => {
+                self.slots.push(Slot { uses: 0, exposed: None, placed: 0, busy: false, invalidated: false });
+                (self.slots.len() - 1) as u32
+            }
+            None => return None,
+        };
+        let slot = &mut self.slots[at as usize];
+        *slot = Slot { uses: slot.uses, exposed: Some(exposed), placed: 0, busy: false, invalidated: false };
+        Some(slot.uses << SLOT_BITS | at)
+    }
+
+    fn slot(&mut self, index: u32) -> Option<&mut Slot> {
+        let slot = self.slots.get_mut((index & SLOT_MASK) as usize)?;
+        (slot.exposed.is_some() && slot.uses == index >> SLOT_BITS).then_some(slot)
+    }
+
+    /// What the index stands for.
+    pub(super) fn get(&mut self, index: u32) -> Option<&mut Exposed> {
+        self.slot(index)?.exposed.as_mut()
+    }
+
+    /// Notes that the peer has taken the STag back.
+    pub(super) fn invalidate(&mut self, index: u32, stag: u32) {
+        if let Some(slot) = self.slot(index) {
+            slot.invalidated = true;
+            self.invalidated.push((stag, index));
+        }
+    }
+
+    /// The index of an STag that the peer has taken back.
+    pub(super) fn find_invalidated(&mut self, stag: u32) -> Option<u32> {
+        let at = self.invalidated.iter().position(|(s, _)| *s == stag)?;
+        Some(self.invalidated.swap_remove(at).1)
+    }
+
+    /// Forgets what the index stood for and gives it back.
+    pub(super) fn remove(&mut self, index: u32) -> Option<Withdrawn> {
+        let slot = self.slot(index)?;
+        let buffers = match slot.exposed.take() {
+            Some(Exposed::Buffers(buffers)) => buffers,
+            _ => Buffers::new(),
+        };
+        let withdrawn =
+            Withdrawn { buffers, placed: Some(slot.placed), invalidated: slot.invalidated, busy: slot.busy };
+        slot.uses = (slot.uses + 1) & (u32::MAX >> SLOT_BITS);
+        // While a buffer is out the slot is nobody else's: it must not come back to another's.
+        if !slot.busy {
+            self.free.push(index & SLOT_MASK);
+        }
+        Some(withdrawn)
+    }
+
+    /// Copies what the peer has written to its place.
+    pub(super) fn write(&mut self, index: u32, offset: u64, bytes: &[u8]) {
+        let Some(slot) = self.slot(index) else { return };
+        slot.placed = slot.placed.max(offset + bytes.len() as u64);
+        if let Some(Exposed::Buffers(buffers)) = &mut slot.exposed {
+            copy_in(buffers, offset as usize, bytes);
+        }
+    }
+
+    /// Notes that `len` bytes came that nobody wants.
+    pub(super) fn skip(&mut self, index: u32, offset: u64, len: usize) {
+        if let Some(slot) = self.slot(index) {
+            slot.placed = slot.placed.max(offset + len as u64);
+        }
+    }
+
+    /// Takes out the buffer that `offset` lies in, to be received into from that byte on.
+    pub(super) fn lend(&mut self, index: u32, offset: u64) -> Option<(Loan, BufMut, usize)> {
+        let slot = self.slot(index)?;
+        let Some(Exposed::Buffers(buffers)) = &mut slot.exposed else { return None };
+        let (position, at) = find(buffers, offset as usize)?;
+        let buffer = buffers.remove(position);
+        slot.busy = true;
+        Some((Loan { index, position }, buffer, at))
+    }
+
+    /// Puts the buffer back, into which the peer has written up to `end`, unless it has been withdrawn meanwhile.
+    pub(super) fn put_back(&mut self, loan: &Loan, buffer: BufMut, end: u64) {
+        let Some(slot) = self.slot(loan.index) else {
+            return self.free.push(loan.index & SLOT_MASK);
+        };
+        slot.busy = false;
+        slot.placed = slot.placed.max(end);
+        if let Some(Exposed::Buffers(buffers)) = &mut slot.exposed {
+            buffers.insert(loan.position.min(buffers.len()), buffer);
+        }
+    }
+}
+
+/// The buffer that byte `offset` of all lies in, and its place there.
+pub(super) fn find(buffers: &[BufMut], mut offset: usize) -> Option<(usize, usize)> {
+    for (position, buffer) in buffers.iter().enumerate() {
+        if offset < buffer.len() {
+            return Some((position, offset));
+        }
+        offset -= buffer.len();
+    }
+    None
+}
+
+/// Copies `bytes` to `offset` of all.
+pub(super) fn copy_in(buffers: &mut [BufMut], offset: usize, mut bytes: &[u8]) {
+    let Some((first, mut at)) = find(buffers, offset) else { return };
+    for buffer in &mut buffers[first..] {
+        let (here, rest) = bytes.split_at(bytes.len().min(buffer.len() - at));
+        buffer[at..at + here.len()].copy_from_slice(here);
+        (bytes, at) = (rest, 0);
+        if bytes.is_empty() {
+            return;
+        }
+    }
+}
+
+impl From<Rights> for iwarp::stag::Rights {
+    fn from(rights: Rights) -> Self {
+        match rights {
+            Rights::Write => Self::REMOTE_WRITE | Self::REMOTE_INVALIDATE,
+            Rights::ReadWrite => Self::REMOTE_WRITE | Self::REMOTE_READ | Self::REMOTE_INVALIDATE,
+        }
+    }
+}

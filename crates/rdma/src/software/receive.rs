@@ -1,0 +1,427 @@
+//! What a queue pair receives: from the socket into one buffer or straight to where it belongs, and from there through the
+//! protocol. Payload is copied only where it has a place of its own and has been received elsewhere already.
+
+use std::time::Duration;
+
+use iwarp::rdmap::Terminate;
+use iwarp::stream::{Event, Place, Step};
+use ring::{BufMut, Bytes, Chain, Destination, Scatter, pool};
+
+use super::arriving::{Arriving, Taken};
+use super::memory::{Exposed, Loan, copy_in, find};
+use super::payload::{Data, copy_out};
+use super::{Inner, Pair};
+use crate::{Buffers, Completion, Error, Stag};
+
+/// Bytes still to come of a piece for which a receive of their own is worth a system call.
+const DIRECT: usize = 16 << 10;
+/// Bytes received behind a piece that is received straight into its place: its CRC, and what follows it up to the
+/// next long piece.
+const TAIL: usize = 256;
+/// Bytes received at once while pieces are long, so that they can be received straight into their place.
+const FEW: usize = 256;
+/// Short pieces after a long one before more than a few bytes are received at once again.
+const LONG_AGO: u32 = 8;
+/// How long incoming data waits for a buffer.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Zeros to tell the protocol of bytes that were thrown away in the kernel.
+static NOBODYS: [u8; 64 << 10] = [0; 64 << 10];
+
+/// How the data of one RDMA Read are kept.
+enum Kept {
+    /// Nothing has come.
+    Nothing,
+    /// As they come.
+    Arriving(Arriving),
+    /// In buffers that hold all of them.
+    Whole(Buffers),
+}
+
+/// Where the rest of a piece is received to.
+enum Target {
+    Exposed(Loan),
+    Message,
+    /// The buffer at this position of those of the read under way.
+    Read(usize),
+    /// Slices of the read under way.
+    ReadArriving,
+}
+
+/// Why what was received is not handled further at once.
+enum Stop {
+    /// All of it has been.
+    More,
+    /// A buffer of so many bytes is missing.
+    Buffer(usize),
+    /// Something was queued to the peer for it.
+    Answered,
+    Violation(Terminate),
+    Over(Error),
+}
+
+/// One queue pair's incoming stream.
+pub(super) struct Receiver {
+    early: Option<Bytes>,
+    message: Arriving,
+    read: Kept,
+    /// Used again and again.
+    scatter: Option<Scatter>,
+    /// Above 0 while pieces are long.
+    long: u32,
+}
+
+impl Receiver {
+    /// A stream of which `early` has been received already.
+    pub(super) fn new(early: Vec<u8>) -> Self {
+        Self {
+            early: (!early.is_empty()).then(|| early.into()),
+            message: Arriving::default(),
+            read: Kept::Nothing,
+            scatter: None,
+            long: 0,
+        }
+    }
+
+    /// Receives once, and handles all of it.
+    pub(super) async fn feed(&mut self, pair: &Pair) -> Result<(), Error> {
+        let bytes = match self.early.take() {
+            Some(early) => early,
+            None => {
+                // What is under way, if anything is.
+                let step = pair.inner.borrow_mut().stream.step(&mut &[][..]);
+                let mut most = if self.long > 0 { FEW } else { usize::MAX };
+                match step {
+                    Ok(Step::Payload { place, offset, rest, .. }) if rest >= DIRECT => {
+                        match self.target(pair, place, offset, rest).await? {
+                            Some((target, buffer, at)) => {
+                                return self.feed_direct(pair, target, buffer, at, offset, rest).await;
+                            }
+                            None if !pair.crc => return self.discard(pair, place, offset, rest).await,
+                            // What is under the CRC must be looked at.
+                            None => {}
+                        }
+                    }
+                    Ok(Step::Payload { rest, .. }) => most = most.saturating_add(rest),
+                    Ok(_) => {}
+                    Err(error) => return Err(pair.violation(error)),
+                }
+                let bytes = pair.socket.recv_some(most).await?;
+                pair.inner.borrow_mut().counters.receives += 1;
+                bytes
+            }
+        };
+        if bytes.is_empty() {
+            return Err(self.end_of_stream(pair));
+        }
+        self.take(pair, &bytes).await
+    }
+
+    /// The peer has sent its last.
+    fn end_of_stream(&self, pair: &Pair) -> Error {
+        let between = matches!(pair.inner.borrow_mut().stream.step(&mut &[][..]), Ok(Step::More));
+        match between && self.message.is_empty() && matches!(self.read, Kept::Nothing) {
+            true => Error::Closed,
+            false => Error::Cut,
+        }
+    }
+
+    /// Handles what was received.
+    async fn take(&mut self, pair: &Pair, bytes: &Bytes) -> Result<(), Error> {
+        let mut done = 0;
+        loop {
+            let stopped = self.advance(&mut pair.inner.borrow_mut(), bytes, &mut done);
+            match stopped {
+                Stop::More => return Ok(()),
+                Stop::Buffer(len) => wait_for_buffer(len).await?,
+                Stop::Answered if pair.is_congested() => pair.room().await?,
+                Stop::Answered => {}
+                Stop::Violation(error) => return Err(pair.violation(error)),
+                Stop::Over(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Handles what was received from byte `done` on, as far as it goes without waiting.
+    fn advance(&mut self, inner: &mut Inner, bytes: &Bytes, done: &mut usize) -> Stop {
+        let mut input = &bytes[*done..];
+        let stop = loop {
+            match inner.stream.step(&mut input) {
+                Ok(Step::More | Step::Payload { here: 0, .. }) => break Stop::More,
+                Ok(Step::Payload { place, offset, here, rest }) => {
+                    let at = bytes.len() - input.len();
+                    if here + rest >= DIRECT {
+                        self.long = LONG_AGO;
+                    } else if rest == 0 {
+                        self.long = self.long.saturating_sub(1);
+                    }
+                    if let Err(len) = self.place(inner, place, offset, bytes, at, here, rest) {
+                        break Stop::Buffer(len);
+                    }
+                    inner.stream.took(&input[..here]);
+                    input = &input[here..];
+                }
+                Ok(Step::Event(event)) => match self.event(inner, event) {
+                    Ok(false) => {}
+                    Ok(true) => break Stop::Answered,
+                    Err(error) => break Stop::Over(error),
+                },
+                Err(error) => break Stop::Violation(error),
+            }
+        };
+        *done = bytes.len() - input.len();
+        // Reads of ours whose turn has come, answers to reads of nothing.
+        inner.flush_stream();
+        stop
+    }
+
+    /// Puts `here` bytes at `at` of `bytes` where they belong; `rest` more of the same piece will come. An error says of what
+    /// length a buffer is missing.
+    #[allow(clippy::too_many_arguments)]
+    fn place(
+        &mut self,
+        inner: &mut Inner,
+        place: Place,
+        offset: u64,
+        bytes: &Bytes,
+        at: usize,
+        here: usize,
+        rest: usize,
+    ) -> Result<(), usize> {
+        let Inner { memory, counters, reads, .. } = inner;
+        let arriving = match place {
+            Place::Tagged(index) => {
+                if let Some(Exposed::Buffers(_)) = memory.get(index) {
+                    memory.write(index, offset, &bytes[at..at + here]);
+                    counters.copied_in += here as u64;
+                } else {
+                    memory.skip(index, offset, here);
+                    counters.dropped += here as u64;
+                }
+                return Ok(());
+            }
+            Place::Receive => &mut self.message,
+            Place::Read(_) => {
+                let len = reads.front().map_or(0, |read| read.len);
+                match keep(&mut self.read, len, here)? {
+                    Kept::Whole(buffers) => {
+                        copy_in(buffers, offset as usize, &bytes[at..at + here]);
+                        counters.copied_in += here as u64;
+                        return Ok(());
+                    }
+                    Kept::Arriving(arriving) => arriving,
+                    Kept::Nothing => return Ok(()),
+                }
+            }
+        };
+        match arriving.take(bytes, at, here, rest) {
+            Taken::Slice => counters.by_reference += here as u64,
+            Taken::Copied => counters.copied_in += here as u64,
+            Taken::Needs(len) => return Err(len),
+        }
+        Ok(())
+    }
+
+    /// Where the next `rest` bytes, which belong to `offset` of `place`, can be received straight to; `None` if nobody wants
+    /// them.
+    async fn target(
+        &mut self,
+        pair: &Pair,
+        place: Place,
+        offset: u64,
+        rest: usize,
+    ) -> Result<Option<(Target, BufMut, usize)>, Error> {
+        loop {
+            let (arriving, target) = match place {
+                Place::Tagged(index) => {
+                    let found = pair.inner.borrow_mut().memory.lend(index, offset);
+                    return Ok(found.map(|(loan, buffer, at)| (Target::Exposed(loan), buffer, at)));
+                }
+                Place::Receive => (&mut self.message, Target::Message),
+                Place::Read(_) => {
+                    let len = pair.inner.borrow().reads.front().map_or(0, |read| read.len);
+                    match keep(&mut self.read, len, 0) {
+                        Ok(Kept::Whole(buffers)) => {
+                            return Ok(find(buffers, offset as usize)
+                                .map(|(i, at)| (Target::Read(i), buffers.remove(i), at)));
+                        }
+                        Ok(Kept::Arriving(arriving)) => (arriving, Target::ReadArriving),
+                        Ok(Kept::Nothing) => return Ok(None),
+                        Err(len) => {
+                            wait_for_buffer(len).await?;
+                            continue;
+                        }
+                    }
+                }
+            };
+            match arriving.room(rest) {
+                Some((buffer, at)) => return Ok(Some((target, buffer, at))),
+                None => wait_for_buffer(rest).await?,
+            }
+        }
+    }
+
+    /// Receives the rest of a long piece straight to where it belongs, from byte `at` of `buffer` on, and a little of what
+    /// follows.
+    async fn feed_direct(
+        &mut self,
+        pair: &Pair,
+        target: Target,
+        buffer: BufMut,
+        at: usize,
+        offset: u64,
+        rest: usize,
+    ) -> Result<(), Error> {
+        let len = rest.min(buffer.len() - at);
+        let mut scatter = self.scatter.take().unwrap_or_default();
+        scatter.push(Destination::Pool { buf: buffer, at, len });
+        if let Some(tail) = (len == rest).then(|| pool::alloc(TAIL)).flatten() {
+            scatter.push(tail);
+        }
+        let (result, mut scatter) = pair.socket.recv_into(scatter, len).await;
+        let mut filled = scatter.take().into_iter().filter_map(Destination::into_buf);
+        let (buffer, tail) = (filled.next(), filled.next());
+        drop(filled);
+        self.scatter = Some(scatter);
+        let got = *result.as_ref().unwrap_or(&0);
+        let here = got.min(len);
+        if let Some(buffer) = buffer {
+            let mut inner = pair.inner.borrow_mut();
+            inner.stream.took(&buffer[at..at + here]);
+            inner.counters.in_place += here as u64;
+            inner.counters.receives += 1;
+            match target {
+                Target::Exposed(loan) => inner.memory.put_back(&loan, buffer, offset + here as u64),
+                Target::Message => self.message.put_back(buffer, at + here),
+                Target::Read(position) => {
+                    if let Kept::Whole(buffers) = &mut self.read {
+                        buffers.insert(position.min(buffers.len()), buffer);
+                    }
+                }
+                Target::ReadArriving => {
+                    if let Kept::Arriving(arriving) = &mut self.read {
+                        arriving.put_back(buffer, at + here);
+                    }
+                }
+            }
+        }
+        result?;
+        if got < len {
+            return Err(Error::Cut);
+        }
+        match tail {
+            Some(mut tail) if got > len => {
+                tail.truncate(got - len);
+                self.take(pair, &tail.freeze_bytes()).await
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Has the kernel throw a long piece away that nobody wants.
+    async fn discard(&mut self, pair: &Pair, place: Place, offset: u64, rest: usize) -> Result<(), Error> {
+        let got = pair.socket.discard(rest.min(NOBODYS.len())).await?;
+        if got == 0 {
+            return Err(Error::Cut);
+        }
+        let mut inner = pair.inner.borrow_mut();
+        inner.stream.took(&NOBODYS[..got.min(NOBODYS.len())]);
+        inner.counters.dropped += got as u64;
+        inner.counters.receives += 1;
+        if let Place::Tagged(index) = place {
+            inner.memory.skip(index, offset, got);
+        }
+        Ok(())
+    }
+
+    /// Does what an event asks for. Whether something was sent for it.
+    fn event(&mut self, inner: &mut Inner, event: Event) -> Result<bool, Error> {
+        inner.counters.messages_in += 1;
+        match event {
+            Event::Received { solicited, invalidated, .. } => {
+                let message = self.message.finish();
+                if let Some(invalidated) = &invalidated {
+                    inner.memory.invalidate(invalidated.index, invalidated.stag.0);
+                }
+                let invalidated = invalidated.map(|invalidated| Stag(invalidated.stag.0));
+                inner.completions.push_back(Completion::Received { message, invalidated, solicited });
+            }
+            Event::Immediate { data, solicited } => {
+                inner.completions.push_back(Completion::Immediate { data, solicited });
+            }
+            Event::ReadRequest { index, offset, len } => {
+                let (at, len) = (offset as usize, len as usize);
+                let data = match inner.memory.get(index) {
+                    Some(Exposed::Source(chain)) => part(chain, at, len),
+                    Some(Exposed::Buffers(buffers)) => {
+                        inner.counters.copied_out += len as u64;
+                        copy_out(buffers, at, len)
+                    }
+                    Some(Exposed::Nothing) | None => Chain::new(),
+                };
+                let Inner { stream, outbox, .. } = inner;
+                stream.read_response(Data::new(&[], data), outbox).map_err(super::post_error)?;
+                return Ok(true);
+            }
+            Event::ReadDone { .. } => {
+                let data = match std::mem::replace(&mut self.read, Kept::Nothing) {
+                    Kept::Nothing => Chain::new(),
+                    Kept::Arriving(mut arriving) => arriving.finish(),
+                    Kept::Whole(buffers) => buffers.into_iter().collect(),
+                };
+                if let Some(read) = inner.reads.pop_front() {
+                    inner.completions.push_back(Completion::Read { id: read.id, data });
+                }
+            }
+            // No memory is exposed for them, and none are posted.
+            Event::AtomicRequest { .. } | Event::AtomicDone { .. } => {}
+            Event::Terminated(terminated) => return Err(super::remote_terminate(terminated.code)),
+        }
+        Ok(false)
+    }
+}
+
+/// How the read under way, of `len` bytes, is kept; decided when its first `here` bytes have come. An error says of what
+/// length a buffer is missing.
+fn keep(read: &mut Kept, len: usize, here: usize) -> Result<&mut Kept, usize> {
+    if let Kept::Nothing = read {
+        // Of a long one of which little has come, the rest is received straight into place.
+        *read = match len.saturating_sub(here) >= DIRECT {
+            false => Kept::Arriving(Arriving::default()),
+            true => match pool::alloc_many(len) {
+                Some(buffers) => Kept::Whole(buffers.into_iter().collect()),
+                None if len <= pool::MAX_ALLOC => return Err(len),
+                // The pool has not got that much at once, and may never have.
+                None => Kept::Arriving(Arriving::default()),
+            },
+        };
+    }
+    Ok(read)
+}
+
+/// Bytes `at..at + len` of `chain`, as many as there are.
+fn part(chain: &Chain, mut at: usize, mut len: usize) -> Chain {
+    let mut part = Chain::new();
+    for buf in chain {
+        if at >= buf.len() {
+            at -= buf.len();
+            continue;
+        }
+        let here = len.min(buf.len() - at);
+        part.push(buf.slice(at..at + here));
+        (at, len) = (0, len - here);
+        if len == 0 {
+            break;
+        }
+    }
+    part
+}
+
+/// Waits until the pool has a block of `len` bytes, at most [`pool::MAX_ALLOC`].
+async fn wait_for_buffer(len: usize) -> Result<(), Error> {
+    // Held for nobody: the next try finds it in the pool. Others hold them all; they mostly give some back soon.
+    match ring::timeout(PATIENCE, pool::alloc_wait(len)).await {
+        Ok(_) => Ok(()),
+        Err(_) => Err(Error::NoBuffers),
+    }
+}

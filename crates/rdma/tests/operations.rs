@@ -1,0 +1,300 @@
+//! Every operation, between two ends over loopback, in all sizes and settings.
+
+mod support;
+
+use ring::Chain;
+use stag_rdma::{Completion, Crc, Error, Flags, Options, QueuePair, Remote, Rights};
+use support::{buffers, chain, pattern, received, rest, run, two};
+
+/// Lengths around every border: nothing, FPDUs, buffers of the pool, the receive buffer.
+const SIZES: [usize; 19] = [
+    0,
+    1,
+    3,
+    76,
+    255,
+    256,
+    257,
+    1460,
+    4096,
+    16_383,
+    16_384,
+    16_385,
+    61_440,
+    61_441,
+    65_536,
+    131_071,
+    1 << 20,
+    (1 << 20) + 1,
+    5_000_000,
+];
+
+/// Settings that put other bytes on the wire.
+fn settings() -> Vec<(&'static str, Options)> {
+    let base = Options { receive_size: 16 << 20, crc: Crc::Never, ..Options::default() };
+    vec![
+        ("plain", base.clone()),
+        ("crc", Options { crc: Crc::Require, ..base.clone() }),
+        ("markers", Options { markers: true, ..base.clone() }),
+        ("crc and markers", Options { crc: Crc::Require, markers: true, ..base.clone() }),
+        ("small FPDUs", Options { max_fpdu: 1460, ..base.clone() }),
+        ("tiny FPDUs with crc", Options { max_fpdu: 256, crc: Crc::Require, ..base }),
+    ]
+}
+
+/// The largest size worth a test with these settings.
+fn sizes(options: &Options) -> impl Iterator<Item = usize> {
+    let most = if options.max_fpdu < 4096 || options.markers { 1 << 20 } else { usize::MAX };
+    SIZES.into_iter().filter(move |&size| size <= most)
+}
+
+/// Runs a test with all settings.
+fn with_all<F: Future<Output = ()>>(test: impl Fn(QueuePair, QueuePair, Options) -> F) {
+    for (name, options) in settings() {
+        run(async {
+            let (a, b) = two(&options, &options).await;
+            // Who accepted sends nothing before it has received something.
+            b.post_send(b"first", Chain::new(), Flags::default(), None);
+            assert_eq!(received(&a).await, b"first", "{name}");
+            test(a, b, options).await;
+        });
+    }
+}
+
+/// Lets one end receive for as long as the other is at work.
+fn serve(pair: &QueuePair) -> ring::JoinHandle<(Vec<Completion>, Error)> {
+    let pair = pair.clone();
+    ring::spawn(async move { rest(&pair).await })
+}
+
+#[test]
+fn a_send_of_any_length_arrives_as_it_was() {
+    with_all(async |a, b, options| {
+        for size in sizes(&options) {
+            let bytes = pattern(size, 1);
+            let head = size.min(48);
+            b.post_send(&bytes[..head], chain(&bytes[head..]), Flags::default(), Some(size as u64));
+            b.flush();
+            let sender = b.clone();
+            let sent = ring::spawn(async move { sender.next().await });
+            assert!(received(&a).await == bytes, "{size}");
+            let sent = sent.await.expect("no panic").expect("a completion");
+            assert!(matches!(sent, Completion::Sent { id } if id == size as u64));
+        }
+    });
+}
+
+#[test]
+fn an_rdma_write_of_any_length_is_where_it_belongs_when_the_next_send_arrives() {
+    with_all(async |a, b, options| {
+        for size in sizes(&options) {
+            let bytes = pattern(size, 2);
+            let stag = a.expose(buffers(size + 200), Rights::Write).expect("an STag");
+            b.post_write(Remote { stag, offset: 100 }, chain(&bytes), Some(7));
+            b.post_send(b"there", Chain::new(), Flags::default(), None);
+            let sender = b.clone();
+            let written = ring::spawn(async move { sender.next().await });
+            assert_eq!(received(&a).await, b"there");
+            let withdrawn = a.withdraw(stag).expect("it is exposed");
+            let all: Chain = withdrawn.buffers.into_iter().collect();
+            let all = all.to_vec();
+            assert!(all[100..100 + size] == bytes, "{size}");
+            assert!(all[..100].iter().chain(&all[100 + size..]).all(|&b| b == 0xee), "{size}");
+            let placed = if size == 0 { 0 } else { 100 + size as u64 };
+            assert_eq!((withdrawn.placed, withdrawn.busy), (Some(placed), false));
+            assert!(matches!(written.await.expect("no panic"), Ok(Completion::Written { id: 7 })));
+            assert!(a.withdraw(stag).is_none());
+        }
+    });
+}
+
+#[test]
+fn an_rdma_read_of_any_length_gives_what_is_there() {
+    with_all(async |a, b, options| {
+        let _serving = serve(&a);
+        for size in sizes(&options) {
+            let bytes = pattern(size + 30, 3);
+            let source = a.expose_source(chain(&bytes)).expect("an STag");
+            b.post_read(Remote { stag: source, offset: 20 }, size, 9);
+            match b.next().await {
+                Ok(Completion::Read { id: 9, data }) => {
+                    assert!(data.to_vec() == bytes[20..20 + size], "{size}")
+                }
+                other => panic!("{other:?}"),
+            }
+            a.withdraw(source).expect("it is exposed");
+        }
+    });
+}
+
+#[test]
+fn memory_that_may_be_read_and_written_is_both() {
+    with_all(async |a, b, _| {
+        let _serving = serve(&a);
+        let stag = a.expose(buffers(3 << 20), Rights::ReadWrite).expect("an STag");
+        let bytes = pattern(1 << 20, 4);
+        let place = Remote { stag, offset: 700_000 };
+        b.post_write(place, chain(&bytes), None);
+        b.post_read(place, bytes.len(), 1);
+        match b.next().await {
+            Ok(Completion::Read { data, .. }) => assert!(data.to_vec() == bytes),
+            other => panic!("{other:?}"),
+        }
+    });
+}
+
+#[test]
+fn many_operations_at_once_come_in_order() {
+    with_all(async |a, b, _| {
+        let bytes = pattern(40_000, 5);
+        let source = b.expose_source(chain(&bytes)).expect("an STag");
+        let serving = serve(&b);
+        for round in 0..5u64 {
+            for i in 0..300 {
+                let (at, len) = ((i * 131) % 20_000, (i * 57) % 20_000);
+                a.post_read(Remote { stag: source, offset: at as u64 }, len, round * 1000 + i as u64);
+                a.post_send(&(i as u32).to_be_bytes(), Chain::new(), Flags::default(), None);
+                if i % 100 == 99 {
+                    b.post_receives(100);
+                }
+            }
+            for i in 0..300 {
+                let (at, len) = ((i * 131) % 20_000, (i * 57) % 20_000);
+                match a.next().await {
+                    Ok(Completion::Read { id, data }) => {
+                        assert_eq!(id, round * 1000 + i as u64);
+                        assert!(data.to_vec() == bytes[at..at + len]);
+                    }
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+        a.disconnect();
+        let (_, end) = rest(&a).await;
+        assert!(matches!(end, Error::Closed), "{end}");
+        let (all, end) = serving.await.expect("no panic");
+        assert!(matches!(end, Error::Closed), "{end}");
+        assert_eq!(all.len(), 1500);
+        for (i, completion) in all.into_iter().enumerate() {
+            let Completion::Received { message, .. } = completion else { panic!("{completion:?}") };
+            assert_eq!(message.to_vec(), (i as u32 % 300).to_be_bytes());
+        }
+    });
+}
+
+#[test]
+fn a_send_takes_back_memory_and_says_so() {
+    with_all(async |a, b, _| {
+        let stag = a.expose(buffers(5000), Rights::Write).expect("an STag");
+        let source = a.expose_source(chain(&[1; 100])).expect("an STag");
+        b.post_write(Remote { stag, offset: 0 }, chain(&[3; 4096]), None);
+        for (stag, solicited) in [(stag, false), (source, true)] {
+            b.post_send(b"done", Chain::new(), Flags { invalidate: Some(stag), solicited }, None);
+            match a.next().await {
+                Ok(Completion::Received { message, invalidated, solicited: told }) => {
+                    assert_eq!((message.to_vec(), invalidated), (b"done".to_vec(), Some(stag)));
+                    assert_eq!(told, solicited);
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        let withdrawn = a.withdraw(stag).expect("it is still lent");
+        assert!(withdrawn.invalidated);
+        assert_eq!((withdrawn.placed, withdrawn.buffers.len()), (Some(4096), 1));
+        assert!(a.withdraw(stag).is_none());
+        // The peer has no way to it any more.
+        let _serving = serve(&a);
+        b.post_write(Remote { stag, offset: 0 }, chain(&[4; 10]), None);
+        let (_, end) = rest(&b).await;
+        assert!(matches!(end, Error::Terminated { .. }), "{end}");
+    });
+}
+
+#[test]
+fn a_sink_takes_everything_and_keeps_nothing() {
+    with_all(async |a, b, _| {
+        let used = ring::pool::stats().in_use;
+        let stag = a.expose_sink(10 << 20).expect("an STag");
+        let bytes = pattern(1 << 20, 6);
+        for i in 0..10 {
+            b.post_write(Remote { stag, offset: i << 20 }, chain(&bytes), None);
+            b.post_send(b"there", Chain::new(), Flags::default(), None);
+            let sender = b.clone();
+            let sending = ring::spawn(async move { sender.drained_below(1).await });
+            assert_eq!(received(&a).await, b"there");
+            sending.await.expect("no panic");
+        }
+        assert_eq!(a.counters().dropped, 10 << 20);
+        assert_eq!(a.withdraw(stag).expect("it is exposed").placed, Some(10 << 20));
+        assert!(ring::pool::stats().in_use < used + (1 << 20), "what is held is what is received into");
+    });
+}
+
+#[test]
+fn immediate_data_arrives() {
+    with_all(async |a, b, _| {
+        b.post_immediate(*b"8 bytes.", true);
+        match a.next().await {
+            Ok(Completion::Immediate { data, solicited: true }) => assert_eq!(&data, b"8 bytes."),
+            other => panic!("{other:?}"),
+        }
+    });
+}
+
+#[test]
+fn large_data_is_not_copied_by_who_receives_it() {
+    let options = Options { crc: Crc::Never, ..Options::default() };
+    run(async {
+        let (a, b) = two(&options, &options).await;
+        let bytes = pattern(1 << 20, 7);
+        let stag = a.expose(buffers(1 << 20), Rights::Write).expect("an STag");
+        for _ in 0..20 {
+            b.post_write(Remote { stag, offset: 0 }, chain(&bytes), None);
+            b.post_send(b"there", Chain::new(), Flags::default(), None);
+            assert_eq!(received(&a).await, b"there");
+        }
+        let counters = a.counters();
+        let all = 20 << 20;
+        assert_eq!(counters.copied_in + counters.in_place + counters.by_reference, all + 20 * 5);
+        assert!(counters.copied_in < all / 50, "{counters:?}");
+        assert_eq!(b.counters().copied_out, 20 * 5, "{:?}", b.counters());
+        // And the other way, read.
+        let source = b.expose_source(chain(&bytes)).expect("an STag");
+        let _serving = serve(&b);
+        let before = a.counters();
+        for i in 0..20 {
+            a.post_read(Remote { stag: source, offset: 0 }, 1 << 20, i);
+            match a.next().await {
+                Ok(Completion::Read { data, .. }) => assert!(data.to_vec() == bytes),
+                other => panic!("{other:?}"),
+            }
+        }
+        let counters = a.counters() - before;
+        assert!(counters.copied_in < all / 50, "{counters:?}");
+    });
+}
+
+#[test]
+fn reads_of_4_kib_are_handed_on_where_they_were_received() {
+    let options = Options { crc: Crc::Never, ..Options::default() };
+    run(async {
+        let (a, b) = two(&options, &options).await;
+        let source = b.expose_source(chain(&pattern(1 << 20, 8))).expect("an STag");
+        a.post_receives(1);
+        b.post_send(b"x", Chain::new(), Flags::default(), None);
+        let _serving = serve(&b);
+        received(&a).await;
+        for round in 0..20 {
+            for i in 0..32 {
+                a.post_read(Remote { stag: source, offset: i * 4096 }, 4096, round);
+            }
+            for _ in 0..32 {
+                assert!(matches!(a.next().await, Ok(Completion::Read { .. })));
+            }
+        }
+        let counters = a.counters();
+        assert_eq!(counters.in_place + counters.by_reference + counters.copied_in, 1 + 640 * 4096);
+        // Only what lay across the end of a receive.
+        assert!(counters.copied_in < 640 * 4096 / 10, "{counters:?}");
+    });
+}
