@@ -147,7 +147,7 @@ impl Handle {
         stream.post_receives(options.receives);
         let mut outbox = Outbox::default();
         outbox.lend = options.lend && !agreed.crc;
-        stream.start::<Data<'_>>(agreed.rtr, &mut outbox);
+        stream.start::<Data<'_>>(&mut outbox);
         let inner = Inner {
             stream,
             outbox,
