@@ -54,7 +54,7 @@ pub(crate) struct DeviceAttr {
     sys_image_guid: u64,
     max_mr_size: u64,
     page_size_cap: u64,
-    vendor_id: u32,
+    pub(crate) vendor_id: u32,
     vendor_part_id: u32,
     hw_ver: u32,
     pub(crate) max_qp: c_int,
@@ -247,6 +247,10 @@ pub(crate) const WC_SUCCESS: c_int = 0;
 pub(crate) const WC_WR_FLUSH_ERR: c_int = 5;
 /// `IBV_WC_WITH_INV`.
 pub(crate) const WC_WITH_INV: c_uint = 1 << 3;
+/// `IB_WC_WITH_INVALIDATE`, the kernel's number for the same, which Linux' rxe gives to user space as it is.
+pub(crate) const WC_WITH_INV_OF_RXE: c_uint = 1 << 2;
+/// The vendor's ID of Linux' rxe.
+pub(crate) const VENDOR_RXE: u32 = 0xff_ffff;
 
 /// `struct ibv_qp_cap`.
 #[repr(C)]

@@ -63,7 +63,7 @@ pub async fn connect(
         }
         // Of this event both are told as this side's, after what the peer can do.
         let least = |ours: u8, said: u8| if said == 0 { ours } else { ours.min(said) };
-        pair.agree(least(ird, answer.responder_resources), least(ord, answer.initiator_depth));
+        pair.begin(least(ird, answer.responder_resources), least(ord, answer.initiator_depth));
         Ok((pair, answer.private_data))
     })
     .await
@@ -184,13 +184,13 @@ impl Incoming {
             id.migrate()?;
             let mut pair = QueuePair::new(id, options)?;
             let (ird, ord) = (pair.ird().min(reads_of_peer), pair.ord().min(reads_of_ours));
-            pair.agree(ird, ord);
             let parameters = Parameters { private_data, responder_resources: ird, initiator_depth: ord };
             pair.with_id(|id| id.accept(&parameters))?;
             let answer = pair.next_event().await?;
             if answer.kind != event::ESTABLISHED {
                 return Err(answer.into_error());
             }
+            pair.begin(ird, ord);
             Ok(pair)
         })
         .await

@@ -154,6 +154,8 @@ pub(crate) struct Limits {
     pub(crate) ird: u8,
     /// RDMA Reads of ours at once.
     pub(crate) ord: u8,
+    /// The flag of a completion that says that its Send has invalidated something.
+    pub(crate) invalidated_flag: u32,
 }
 
 impl Limits {
@@ -166,6 +168,11 @@ impl Limits {
             completions: at_least(attributes.max_cqe, 32),
             ird: reads(attributes.max_qp_rd_atom),
             ord: reads(attributes.max_qp_init_rd_atom),
+            invalidated_flag: if attributes.vendor_id == abi::VENDOR_RXE {
+                abi::WC_WITH_INV | abi::WC_WITH_INV_OF_RXE
+            } else {
+                abi::WC_WITH_INV
+            },
         }
     }
 }
@@ -264,7 +271,7 @@ impl Domain {
     unsafe fn register(&self, base: *mut u8, len: usize, access: u32) -> Result<Registration, Error> {
         // SAFETY: the domain is there as long as `self`; the rest is the caller's.
         let raw = unsafe { (self.library.ibv_reg_mr)(self.raw(), base.cast::<c_void>(), len, access as i32) };
-        let raw = NonNull::new(raw).ok_or_else(|| Error::call("ibv_reg_mr"))?;
+        let raw = NonNull::new(raw).ok_or_else(|| Error::call("ibv_reg_mr (see `ulimit -l`)"))?;
         Ok(Registration { library: self.library, raw })
     }
 

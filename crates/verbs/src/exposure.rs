@@ -69,6 +69,8 @@ pub(crate) enum Place {
 
 struct Exposure {
     place: Place,
+    /// Where it begins, as the peer knows it.
+    origin: u64,
     window: Option<Window>,
     /// How often it is exposed under the same key: a slot without window that nobody looks at.
     users: u32,
@@ -195,7 +197,7 @@ impl Exposures {
             return self.bind(Place::Slot(slot, buffers), mr, address, len, rights, post);
         }
         let place = Place::Slot(slot, buffers);
-        let new = Exposure { place, window: None, users: 0, invalidated: false };
+        let new = Exposure { place, origin: address, window: None, users: 0, invalidated: false };
         self.known.entry(rkey).or_insert(new).users += 1;
         Ok(Remote { stag: rkey, offset: address })
     }
@@ -217,7 +219,8 @@ impl Exposures {
         // A window over nothing is no window.
         let info = abi::MwBindInfo { mr, addr: address, length: len.max(1) as u64, access: rights.access() };
         post(Op::Bind { window: window.raw(), rkey, info });
-        let exposure = Exposure { place, window: Some(window), users: 1, invalidated: false };
+        let exposure =
+            Exposure { place, origin: address, window: Some(window), users: 1, invalidated: false };
         self.known.insert(rkey, exposure);
         Ok(Remote { stag: rkey, offset: address })
     }
@@ -334,6 +337,11 @@ impl Exposures {
             exposure.window = None;
         }
         self.windows.clear();
+    }
+
+    /// Where an exposure begins.
+    pub(crate) fn origin(&self, rkey: u32) -> Option<u64> {
+        self.known.get(&rkey).map(|exposure| exposure.origin)
     }
 
     /// How many keys are exposed.

@@ -17,6 +17,8 @@ mod cm;
 mod connect;
 mod device;
 mod domain;
+mod drive;
+mod endpoint;
 mod error;
 mod exposure;
 mod library;

@@ -82,7 +82,24 @@ functions! {
 /// When one is not installed or lacks a function; the same for every later call.
 pub(crate) fn library() -> Result<&'static Library, LoadError> {
     static LIBRARY: OnceLock<Result<Library, LoadError>> = OnceLock::new();
-    LIBRARY.get_or_init(Library::open).as_ref().map_err(Clone::clone)
+    let opened = LIBRARY.get_or_init(|| Library::open().inspect(|_| lock_memory_freely()));
+    opened.as_ref().map_err(Clone::clone)
+}
+
+/// Lets this process lock as much memory as it may: what is registered is locked, and some devices (siw) hold even root to the
+/// limit. Where it may not be raised, a registration that finds it too low says so.
+fn lock_memory_freely() {
+    let all = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
+    // SAFETY: the structures outlive the calls.
+    unsafe {
+        if libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const all) != 0 {
+            let mut limit = all;
+            if libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit) == 0 {
+                limit.rlim_cur = limit.rlim_max;
+                libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const limit);
+            }
+        }
+    }
 }
 
 /// A shared library that is never unloaded.
