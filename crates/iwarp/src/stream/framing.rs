@@ -291,11 +291,15 @@ impl Stream {
         let bytes = framing.take(input, need - framing.have, true);
         framing.head[framing.have..framing.have + bytes.len()].copy_from_slice(bytes);
         framing.have += bytes.len();
-        if framing.have < need || need == PEEK {
+        if framing.have < need {
             return Ok(!input.is_empty());
         }
         let ulpdu_len = usize::from(u16::from_be_bytes([framing.head[0], framing.head[1]]));
-        let payload_len = (ulpdu_len + LENGTH_LEN).checked_sub(need).ok_or(Terminate::Malformed)?;
+        let header_len = ddp::header_len(framing.head[LENGTH_LEN]);
+        let payload_len = ulpdu_len.checked_sub(header_len).ok_or(Terminate::Malformed)?;
+        if need == PEEK {
+            return Ok(!input.is_empty());
+        }
         let head = framing.head;
         let body = self.segment(&head[LENGTH_LEN..need], payload_len)?;
         let framing = &mut self.framing;

@@ -3,7 +3,7 @@
 use iwarp::mpa::{self, Requester, Responder};
 use iwarp::stag::{Domain, Registration, Rights};
 use iwarp::stream::{Event, Landing, Options, Place, Remote, SendFlags, Step, Stream};
-extern crate stag_iwarp as iwarp;
+use stag_iwarp as iwarp;
 
 fn connect(ours: mpa::Options, theirs: mpa::Options) -> (mpa::Agreed, mpa::Agreed) {
     let mut requester = Requester::new(ours, b"hello").unwrap();
