@@ -39,7 +39,7 @@ fn side() -> (Side, Stags) {
         last: side.expose(16, u64::MAX - 15, all_rights()),
         stale,
     };
-    side.stream.invalidate(stale).expect("live");
+    side.withdraw(0);
     (side, stags)
 }
 

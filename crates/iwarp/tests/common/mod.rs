@@ -7,7 +7,7 @@ use std::collections::{HashMap, VecDeque};
 use iwarp::crc::crc32c;
 use iwarp::ddp::{Tagged, Untagged};
 use iwarp::mpa::{Agreed, Role};
-use iwarp::rdmap::{Atomic, Opcode, Terminate};
+use iwarp::rdmap::{Opcode, Terminate};
 use iwarp::stag::{Domain, Registration, Rights, Stag};
 use iwarp::stream::{Event, Options, Place, Step, Stream};
 use stag_iwarp as iwarp;
@@ -47,6 +47,10 @@ pub struct Side {
     pub lens: HashMap<u64, u32>,
     reads: HashMap<u64, Vec<u8>>,
     asked: VecDeque<Asked>,
+    /// By index: the peer, or a read of ours, may write there now.
+    pub writable: Vec<bool>,
+    /// Data that the peer read, in order.
+    pub given: Vec<Vec<u8>>,
     /// Bytes of payload placed.
     pub placed: usize,
 }
@@ -80,6 +84,8 @@ impl Side {
             lens: HashMap::new(),
             reads: HashMap::new(),
             asked: VecDeque::new(),
+            writable: Vec::new(),
+            given: Vec::new(),
             placed: 0,
         }
     }
@@ -101,7 +107,16 @@ impl Side {
         let stag = self.stream.register(registration).expect("room");
         self.memory.push((0..len).map(|i| (i * 31 + index as usize) as u8).collect());
         self.stags.push(stag);
+        self.writable.push(
+            domain == DOMAIN && (rights.contain(Rights::REMOTE_WRITE) || rights.contain(Rights::LOCAL_WRITE)),
+        );
         stag
+    }
+
+    /// Takes the STag of this memory back.
+    pub fn withdraw(&mut self, index: usize) {
+        self.stream.invalidate(self.stags[index]).expect("live");
+        self.writable[index] = false;
     }
 
     fn place(&mut self, place: Place, offset: u64, bytes: &[u8], rest: usize) {
@@ -116,6 +131,7 @@ impl Side {
             Place::Tagged(index) => {
                 let memory = &mut self.memory[index as usize];
                 assert!(end <= memory.len(), "beyond the registered range");
+                assert!(self.writable[index as usize], "memory that nobody may write");
                 memory[at..at + bytes.len()].copy_from_slice(bytes);
             }
             Place::Read(id) => {
@@ -158,6 +174,10 @@ impl Side {
             Event::Received { len, solicited, invalidated } => {
                 let data = std::mem::take(&mut self.message);
                 assert_eq!(data.len(), len as usize);
+                if let Some(invalidated) = invalidated {
+                    assert_eq!(self.stags[invalidated.index as usize], invalidated.stag);
+                    self.writable[invalidated.index as usize] = false;
+                }
                 self.seen.push(Seen::Message { data, solicited, invalidated: invalidated.map(|i| i.index) });
             }
             Event::Immediate { data, solicited } => self.seen.push(Seen::Immediate(data, solicited)),
@@ -190,6 +210,7 @@ impl Side {
                 Asked::Read { index, offset, len } => {
                     let at = offset as usize;
                     let data = self.memory[index as usize][at..at + len as usize].to_vec();
+                    self.given.push(data.clone());
                     self.stream.read_response(data, &mut self.out).expect("asked");
                 }
                 Asked::Atomic { original } => {
@@ -201,12 +222,6 @@ impl Side {
             self.stream.flush::<Vec<u8>>(&mut self.out);
         }
         assert!(!self.stream.wants_flush());
-    }
-
-    pub fn atomic_now(operation: Atomic, memory: &mut [u8]) -> u64 {
-        let original = u64::from_be_bytes(memory.try_into().expect("eight bytes"));
-        memory.copy_from_slice(&operation.apply(original).to_be_bytes());
-        original
     }
 }
 
