@@ -3,47 +3,19 @@
 The lab's own peer comes first: when it fails, the guest is at fault, or the test, and not the stack.
 """
 
-import threading
-
 from lab import iwarp, proc, rping, uml
 from lab.report import expect
 
 PORT = 7174
 
 
-def guest(lab, script, timeout=90, requests=None, **values):
+def guest(lab, script, timeout=90, requests=None, port=PORT, **values):
     proc.need("rping", "rdma", "ip")
     uml.network_up()
-    uml.run_cases(lab, "iwarp", "siw_up || exit 1\n" + script, timeout, requests, PORT=PORT, **values)
+    uml.run_cases(lab, "iwarp", "siw_up || exit 1\n" + script, timeout, requests, PORT=port, **values)
 
 
-class LabServer:
-    """rping's server, of the lab, for so many connections; each is set up as `setups` say."""
-
-    def __init__(self, *setups):
-        self.setups, self.served, self.errors, self.streams = setups, [], [], []
-        self.listener = iwarp.listen(uml.HOST, PORT)
-        self.thread = threading.Thread(target=self.work, daemon=True)
-        self.thread.start()
-
-    def work(self):
-        try:
-            for setup in self.setups:
-                with iwarp.accept(self.listener, setup, 60) as stream:
-                    self.served.append((stream.crc, rping.serve(stream)))
-        except Exception as error:  # Reported by the case that waits for it.
-            self.errors.append(error)
-        finally:
-            self.listener.close()
-
-    def finish(self):
-        self.thread.join(30)
-        if self.errors:
-            raise self.errors[0]
-        return self.served
-
-
-# $CRC and $MODE only name the case.
+# $WHO and $HOW only name the case.
 CLIENT = r"""
 case_ "$WHO serves, siw's client, $HOW: small" timeout 40 rping -c -a $HOST -p $PORT -C 20 -S 64 -V
 case_ "$WHO serves, siw's client, $HOW: 65000 bytes" timeout 40 rping -c -a $HOST -p $PORT -C 20 -S 65000 -V
@@ -55,7 +27,7 @@ def lab_serves(lab):
     """The guest itself: siw's client and the lab's server, with CRC and without."""
     uml.network_up()
     for crc in (None, True):
-        server = LabServer(*[iwarp.Setup(crc=crc)] * 3)
+        server = rping.Server(uml.HOST, PORT, *[iwarp.Setup(crc=crc)] * 3)
         guest(lab, CLIENT, WHO="the lab's peer", HOW="CRC" if crc else "no CRC")
         expect(server.finish() == [(bool(crc), 20)] * 3, f"served (CRC, rounds): {server.served}")
 
@@ -82,7 +54,47 @@ def lab_calls(lab):
     guest(lab, SERVER, requests=hows, WHO="the lab's peer", HOWS=" ".join(hows))
 
 
+def we_serve(lab):
+    """siw's client and our own server: the CRC as siw asks for it, which is never, and required."""
+    program = rping.program()
+    uml.network_up()
+    for port, crc, how in ((PORT + 1, "never", "no CRC"), (PORT + 2, "require", "CRC")):
+        with rping.running(program, "-s", "-P", "-a", uml.HOST, "-p", port, "-S", 65000, "--crc", crc):
+            guest(lab, CLIENT + POOR, port=port, WHO="Stag", HOW=how)
+
+
+# Over a network that loses what the guest sends, and delays it.
+POOR = r"""
+network 2ms 2%
+case_ "$WHO serves, siw's client, $HOW: delay and loss" timeout 60 rping -c -a $HOST -p $PORT -C 30 -S 16000 -V
+network 20ms 0%
+case_ "$WHO serves, siw's client, $HOW: a long way" timeout 60 rping -c -a $HOST -p $PORT -C 10 -S 65000 -V
+network fine
+"""
+
+
+def we_call(lab):
+    """Our own client and siw's server."""
+    program = rping.program()
+
+    def client(crc, size, *words):
+        return lambda: proc.run(program, "-c", "-a", uml.GUEST, "-p", PORT, "-C", 20, "-S", size, "-V", "--crc", crc, *words)
+
+    hows = {"no-CRC,64": client("never", 64), "CRC,64": client("require", 64), "CRC,4099": client("prefer", 4099),
+            "no-CRC,65000": client("never", 65000), "CRC,65000": client("require", 65000),
+            "CRC,small-FPDUs": client("require", 20000, "--fpdu", 1000)}
+    guest(lab, SERVER + POOR_SERVER, requests={**hows, "poor": client("require", 16000)}, WHO="Stag", HOWS=" ".join(hows))
+
+
+POOR_SERVER = r"""
+network 2ms 2%
+case_ "siw serves, $WHO calls, over delay and loss" call poor
+"""
+
+
 CASES = [
     ("iwarp: siw's client reaches the lab's own peer", lab_serves),
     ("iwarp: the lab's own peer reaches siw's server", lab_calls),
+    ("iwarp: siw's client reaches Stag", we_serve),
+    ("iwarp: Stag reaches siw's server", we_call),
 ]

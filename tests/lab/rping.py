@@ -4,10 +4,16 @@ The client advertises a source; the server reads it by RDMA Read and says go; th
 writes the same bytes there by RDMA Write and says go again. An advertisement is a Send of address, key and size.
 """
 
+import contextlib
+import os
 import struct
+import subprocess
+import threading
 
+from . import iwarp, proc
 from .iwarp import Closed
-from .report import expect
+from .report import Failed, Skip, expect
+from .target import Stag
 
 ADVERTISEMENT = ">QII"
 GO = bytes(16)
@@ -56,3 +62,58 @@ def ping(stream, rounds, size):
         stream.receive()
         expect(bytes(stream.buffers[sink].data) == data, f"round {round_}: other bytes came back")
         del stream.buffers[source], stream.buffers[sink]
+
+
+class Server:
+    """rping's server, of the lab, for as many connections as there are setups."""
+
+    def __init__(self, host, port, *setups):
+        self.setups, self.served, self.errors = setups, [], []
+        self.listener = iwarp.listen(host, port)
+        self.thread = threading.Thread(target=self.work, daemon=True)
+        self.thread.start()
+
+    def work(self):
+        try:
+            for setup in self.setups:
+                with iwarp.accept(self.listener, setup, 60) as stream:
+                    self.served.append((stream.crc, serve(stream)))
+        except Exception as error:  # Reported by the case that waits for it.
+            self.errors.append(error)
+        finally:
+            self.listener.close()
+
+    def finish(self):
+        """(CRC, whole rounds) of each connection."""
+        self.thread.join(30)
+        if self.errors:
+            raise self.errors[0]
+        return self.served
+
+
+def program():
+    """Stag's own rping, beside the program under test."""
+    path = os.path.join(os.path.dirname(Stag.binary), "examples", "rping")
+    if not os.path.exists(path):
+        raise Skip(f"{path} is missing: cargo build -p stag-rdma --example rping")
+    return path
+
+
+@contextlib.contextmanager
+def running(*command):
+    """A server that listens when the block begins, and has not ended by itself when it ends."""
+    command = [str(word) for word in command]
+    address, port = command[command.index("-a") + 1], int(command[command.index("-p") + 1])
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+
+    def listens():
+        if process.poll() is not None:
+            raise Failed(f"{' '.join(command)} ended with exit code {process.returncode}")
+        return proc.run("ss", "-Hltn", "src", f"{address}:{port}").strip()
+
+    try:
+        proc.wait_until(listens, 10, "rping listens")
+        yield process
+        expect(process.poll() is None, f"{' '.join(command)} ended by itself with exit code {process.returncode}")
+    finally:
+        proc.end(process)
