@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{DOMAIN, Seen, Side, all_rights};
+use common::{DOMAIN, Seen, Side};
 use iwarp::mpa::{self, Agreed, CrcPolicy, Reply, Requester, Responder, Rtr};
 use iwarp::rdmap::Atomic;
 use iwarp::stag::Rights;
