@@ -4,12 +4,10 @@ mod fake;
 
 use std::time::{Duration, Instant};
 
-use fake::{BLOCK, Fake, Faults};
+use fake::{BLOCK, Fake, Faults, churn};
 use initiator::{DigestChoice, Disk, Error, Lun, Options, Session, TaskManagementFunction, Unit};
 use iscsi::keys::Offer;
 use iscsi::pdu::AsyncEvent;
-use rand::rngs::SmallRng;
-use rand::{Rng, SeedableRng};
 use ring::{Buf, Runtime};
 use scsi::cdb::build;
 
@@ -23,36 +21,6 @@ fn run<T>(test: impl Future<Output = T>) -> T {
 async fn open(fake: &Fake, options: Options) -> Disk {
     let session = Session::connect(&fake.url(), options).await.expect("a session");
     Disk::open(&session, 0).await.expect("a disk")
-}
-
-/// Several tasks read and write areas of their own, and compare every read with what they wrote last.
-async fn churn(disk: &Disk, tasks: u64, rounds: u32, seed: u64) {
-    let area = disk.blocks() / tasks;
-    let tasks: Vec<_> = (0..tasks)
-        .map(|task| {
-            let disk = disk.clone();
-            ring::spawn(async move {
-                let mut random = SmallRng::seed_from_u64(seed.wrapping_mul(1000) + task);
-                let first = task * area;
-                let mut model = vec![0u8; area as usize * BLOCK];
-                for _ in 0..rounds {
-                    let at = random.random_range(0..area);
-                    let blocks = random.random_range(1..=(area - at).min(300)) as u32;
-                    let range = at as usize * BLOCK..(at as usize + blocks as usize) * BLOCK;
-                    if random.random() {
-                        random.fill(&mut model[range.clone()]);
-                        disk.write(first + at, Buf::from(model[range].to_vec())).await.expect("a write");
-                    } else {
-                        let data = disk.read(first + at, blocks).await.expect("a read");
-                        assert!(data.to_vec() == model[range], "task {task} reads what it wrote");
-                    }
-                }
-            })
-        })
-        .collect();
-    for task in tasks {
-        task.await.expect("no panic");
-    }
 }
 
 #[test]

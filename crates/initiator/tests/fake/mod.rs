@@ -355,7 +355,7 @@ fn run(state: &mut State, id: u32, command: &ScsiCommand) -> bool {
     true
 }
 
-fn execute(disk: &mut [u8], cdb: &[u8], written: &[u8]) -> Result<Vec<u8>, Sense> {
+pub fn execute(disk: &mut [u8], cdb: &[u8], written: &[u8]) -> Result<Vec<u8>, Sense> {
     let be = |r: std::ops::Range<usize>| cdb[r].iter().fold(0usize, |n, b| n << 8 | usize::from(*b));
     let (lba, blocks) = match cdb[0] {
         0x28 | 0x2a => (be(2..6), be(7..9)),
@@ -444,5 +444,37 @@ async fn send(state: Rc<RefCell<State>>, stream: Rc<TcpStream>, id: u32) {
             return;
         }
         ring::sleep(Duration::from_micros(100)).await;
+    }
+}
+
+/// Several tasks read and write areas of their own, and compare every read with what they wrote last.
+pub async fn churn(disk: &initiator::Disk, tasks: u64, rounds: u32, seed: u64) {
+    let area = disk.blocks() / tasks;
+    let tasks: Vec<_> = (0..tasks)
+        .map(|task| {
+            let disk = disk.clone();
+            ring::spawn(async move {
+                let mut random = SmallRng::seed_from_u64(seed.wrapping_mul(1000) + task);
+                let first = task * area;
+                let mut model = vec![0u8; area as usize * BLOCK];
+                for _ in 0..rounds {
+                    let at = random.random_range(0..area);
+                    let blocks = random.random_range(1..=(area - at).min(300)) as u32;
+                    let range = at as usize * BLOCK..(at as usize + blocks as usize) * BLOCK;
+                    if random.random() {
+                        random.fill(&mut model[range.clone()]);
+                        disk.write(first + at, ring::Buf::from(model[range].to_vec()))
+                            .await
+                            .expect("a write");
+                    } else {
+                        let data = disk.read(first + at, blocks).await.expect("a read");
+                        assert!(data.to_vec() == model[range], "task {task} reads what it wrote");
+                    }
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.expect("no panic");
     }
 }
