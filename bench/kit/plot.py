@@ -1,4 +1,4 @@
-"""Line plots as SVG: block size, in powers of two, across; a figure upwards, linear or in powers of ten."""
+"""Line plots as SVG: block size or depth, in powers of two, across; a figure upwards, linear or in powers of ten."""
 
 import math
 from xml.sax.saxutils import escape
@@ -9,6 +9,11 @@ STYLES = {
     "tgt": ("#0072B2", "square"),
     "istgt": ("#009E73", "triangle"),
     "floor": ("#666666", "diamond"),
+    "tcp": ("#0072B2", "square"),
+    "tcp-digests": ("#56B4E9", "square"),
+    "iser": ("#D55E00", "circle"),
+    "iser-crc": ("#E69F00", "circle"),
+    "tgt-tcp": ("#666666", "triangle"),
 }
 WIDTH, HEIGHT = 720, 440
 LEFT, RIGHT, TOP, BOTTOM = 84, 18, 64, 62
@@ -43,7 +48,7 @@ def _linear_ticks(top):
     return [step * n for n in range(int(math.ceil(top / step)) + 1)]
 
 
-def lines(title, subtitle, y_words, series, names, log=False):
+def lines(title, subtitle, y_words, series, names, log=False, x_words="bytes of one I/O"):
     """`series`: name -> [(block, middle, least, most)]. Returns the SVG's text."""
     points = [point for line in series.values() for point in line]
     if not points:
@@ -83,7 +88,7 @@ def lines(title, subtitle, y_words, series, names, log=False):
         out.append(f'<text x="{across(block):.1f}" y="{HEIGHT - BOTTOM + 20}" font-size="12" fill="#333" text-anchor="middle">{size(block)}</text>')
     out.append(f'<path d="M{LEFT} {TOP}V{HEIGHT - BOTTOM}H{WIDTH - RIGHT}" fill="none" stroke="#333"/>')
     middle = (LEFT + WIDTH - RIGHT) / 2
-    out.append(f'<text x="{middle}" y="{HEIGHT - 22}" font-size="13" fill="#222" text-anchor="middle">bytes of one I/O</text>')
+    out.append(f'<text x="{middle}" y="{HEIGHT - 22}" font-size="13" fill="#222" text-anchor="middle">{escape(x_words)}</text>')
     middle = (TOP + HEIGHT - BOTTOM) / 2
     out.append(f'<text transform="translate(20 {middle}) rotate(-90)" font-size="13" fill="#222" text-anchor="middle">{escape(y_words)}</text>')
     for name, line in series.items():
