@@ -359,6 +359,7 @@ pub(crate) fn full_feature(
         header_digest,
         data_digest,
         discovery,
+        rdma: false,
         nop_interval: limits.nop_interval,
         nop_timeout: limits.nop_timeout,
     };

@@ -72,6 +72,7 @@ impl Harness {
             header_digest,
             data_digest,
             discovery: flags & 128 != 0,
+            rdma: false,
             nop_interval: Duration::from_secs(10),
             nop_timeout: Duration::from_secs(5),
         };

@@ -279,6 +279,7 @@ fn place(
         header_digest: digests.0,
         data_digest: digests.1,
         discovery: false,
+        rdma: false,
         nop_interval: Duration::ZERO,
         nop_timeout: Duration::ZERO,
     };

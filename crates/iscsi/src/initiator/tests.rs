@@ -437,6 +437,7 @@ impl Target {
                 header_digest: digests.0,
                 data_digest: digests.1,
                 discovery: false,
+                rdma: false,
                 nop_interval: Duration::ZERO,
                 nop_timeout: Duration::ZERO,
             };

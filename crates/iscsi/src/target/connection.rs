@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use smallvec::SmallVec;
 
-use super::inbound::{Inbound, InboundError, WriteLimits};
-use super::payload::{Payload, Sink};
+use super::inbound::{Inbound, InboundError, Read, WriteLimits};
+use super::payload::{Data, Payload, Sink};
 use super::tasks::{Task, TaskKey, TaskTable};
 use super::window::{Admission, Cid, Window};
 use crate::pdu::{self, Bhs, Lun, PduRef, RESERVED_TAG, RejectReason};
@@ -35,6 +35,8 @@ pub struct Config {
     pub data_digest: bool,
     /// A discovery session: text, NOP and logout only (RFC 7143 §4.3).
     pub discovery: bool,
+    /// iSER: data moves by RDMA, so no R2T is ever sent.
+    pub rdma: bool,
     /// Silence after which [`Connection::handle_timeout`] pings; zero for never.
     pub nop_interval: Duration,
     /// Time for the answer to a ping.
@@ -156,7 +158,8 @@ pub enum Abort {
     Gone,
     /// Its unit was not at work on it: it is over.
     Ended,
-    /// Its unit is at work: it is over when [`Connection::finish`] is called for it.
+    /// Its unit is at work, or RDMA Reads are: it is over when [`Connection::finish`] has been called for it, and
+    /// [`Connection::read_done`] for the last of them.
     Running,
 }
 
@@ -187,6 +190,9 @@ pub(super) struct TextState {
 const MAX_REJECTS: u32 = 256;
 /// Immediate commands in hand at once, over the window's.
 const MAX_IMMEDIATE: usize = 16;
+/// What every initiator takes in one data segment, bytes: with iSER fewer than the 512 of RFC 7143 §13.12, since Linux's has room
+/// for no more whatever it declares.
+const LEAST_SEGMENT: u32 = 128;
 /// Text of one exchange, bytes.
 const MAX_TEXT: usize = 64 << 10;
 
@@ -202,6 +208,7 @@ pub struct Connection<P> {
     pub(super) header_digest: bool,
     pub(super) data_digest: bool,
     discovery: bool,
+    pub(super) rdma: bool,
     held: BTreeMap<u32, Work<P>>,
     immediate: usize,
     /// Immediate task management requests and logouts in hand.
@@ -227,10 +234,11 @@ impl<P: Payload> Connection<P> {
             stat_sn: config.stat_sn,
             tasks: TaskTable::new(max),
             limits: config.write,
-            peer_max_data_segment: config.peer_max_data_segment.max(512),
+            peer_max_data_segment: config.peer_max_data_segment.max(LEAST_SEGMENT),
             header_digest: config.header_digest,
             data_digest: config.data_digest,
             discovery: config.discovery,
+            rdma: config.rdma,
             held: BTreeMap::new(),
             immediate: 0,
             managing: 0,
@@ -256,7 +264,7 @@ impl<P: Payload> Connection<P> {
         &mut self,
         bhs: &Bhs,
         ahs: &[u8],
-        data: P,
+        data: impl Data<P>,
         now: Instant,
         sink: &mut impl Sink<P>,
     ) -> Result<Option<Event>, Fatal> {
@@ -324,7 +332,14 @@ impl<P: Payload> Connection<P> {
         self.window.take_released()
     }
 
-    fn interpret(&mut self, view: PduRef<'_>, bhs: &Bhs, ahs: &[u8], data: P, cmd_sn: u32) -> Work<P> {
+    fn interpret(
+        &mut self,
+        view: PduRef<'_>,
+        bhs: &Bhs,
+        ahs: &[u8],
+        data: impl Data<P>,
+        cmd_sn: u32,
+    ) -> Work<P> {
         let immediate = bhs.immediate();
         match view {
             PduRef::ScsiCommand(command) if !self.discovery => {
@@ -347,7 +362,7 @@ impl<P: Payload> Connection<P> {
                     immediate,
                 }))
             }
-            PduRef::NopOut(nop) => Work::Ping(*nop, data),
+            PduRef::NopOut(nop) => Work::Ping(*nop, data.join()),
             PduRef::TextRequest(request) => self.text_request(request, bhs, &data, immediate),
             PduRef::LogoutRequest(request) => {
                 self.managing += usize::from(immediate);
@@ -367,7 +382,7 @@ impl<P: Payload> Connection<P> {
         command: &pdu::ScsiCommand,
         bhs: &Bhs,
         ahs: &[u8],
-        data: P,
+        data: impl Data<P>,
         cmd_sn: u32,
     ) -> Work<P> {
         let immediate = bhs.immediate();
@@ -440,7 +455,13 @@ impl<P: Payload> Connection<P> {
         }
     }
 
-    fn text_request(&mut self, request: &pdu::TextRequest, bhs: &Bhs, data: &P, immediate: bool) -> Work<P> {
+    fn text_request(
+        &mut self,
+        request: &pdu::TextRequest,
+        bhs: &Bhs,
+        data: &impl Data<P>,
+        immediate: bool,
+    ) -> Work<P> {
         let (is_final, more) = (request.is_final(), request.continues());
         if is_final && more {
             return Work::Reject(RejectReason::InvalidPduField, *bhs);
@@ -496,7 +517,7 @@ impl<P: Payload> Connection<P> {
     fn data_out(
         &mut self,
         out: &pdu::DataOut,
-        data: P,
+        data: impl Data<P>,
         sink: &mut impl Sink<P>,
     ) -> Result<Option<Event>, Fatal> {
         let solicited = out.ttt.get() != RESERVED_TAG;
@@ -568,6 +589,39 @@ impl<P: Payload> Connection<P> {
         }
     }
 
+    /// Put_Data over iSER: the unit has `len` more bytes of a task's data-in. Says where in the initiator's buffer they go, and
+    /// how many of them: what passes the expected length is dropped. `None`: none.
+    pub fn put(&mut self, key: TaskKey, len: usize) -> Option<(u32, usize)> {
+        let task = self.tasks.get_mut(key).filter(|task| !task.aborted)?;
+        let offset = task.put;
+        let len = len.min((task.expected_in - offset) as usize);
+        task.put += len as u32;
+        (len > 0).then_some((offset, len))
+    }
+
+    /// The next RDMA Read, of at most `max` bytes, for what the unit [wants](Self::want_data). The driver posts it, and gives what
+    /// it brings to [`Self::read_done`].
+    pub fn next_read(&mut self, key: TaskKey, max: u32) -> Option<Read> {
+        let task = self.tasks.get_mut(key).filter(|task| !task.aborted && !task.inbound.failed())?;
+        task.inbound.next_read(max)
+    }
+
+    /// An RDMA Read of a task is done. True if the task was waiting for that only, and is over now.
+    pub fn read_done(&mut self, key: TaskKey, data: impl Data<P>, sink: &mut impl Sink<P>) -> bool {
+        let Some(task) = self.tasks.get_mut(key) else { return false };
+        data.give(|piece| task.inbound.placed(piece));
+        if task.finished.is_none() || task.inbound.owed() {
+            return false;
+        }
+        self.settle(key, sink);
+        true
+    }
+
+    /// The connection is lost: no RDMA Read brings anything any more.
+    pub fn forget_reads(&mut self) {
+        self.tasks.iter_mut().for_each(|task| task.inbound.forget_reads());
+    }
+
     /// The task with tag `itt`, if this connection has it.
     pub fn find(&self, itt: u32) -> Option<TaskKey> {
         self.tasks.find(itt)
@@ -590,7 +644,7 @@ impl<P: Payload> Connection<P> {
 
     /// The initiator declared another MaxRecvDataSegmentLength, bytes; it holds for PDUs sent from now on.
     pub fn set_peer_max_data_segment(&mut self, bytes: u32) {
-        self.peer_max_data_segment = bytes.max(512);
+        self.peer_max_data_segment = bytes.max(LEAST_SEGMENT);
     }
 
     /// Whether the task is aborted or gone.
@@ -607,7 +661,7 @@ impl<P: Payload> Connection<P> {
             self.window.give_up(cmd_sn);
             return Abort::Ended;
         }
-        if task.finished.is_none() {
+        if task.finished.is_none() || task.inbound.is_reading() {
             task.aborted = true;
             return Abort::Running;
         }

@@ -6,7 +6,7 @@
 
 use smallvec::SmallVec;
 
-use super::payload::Payload;
+use super::payload::{Data, Payload};
 
 /// The limits that a connection's negotiation set for writes.
 #[derive(Clone, Copy, Debug)]
@@ -31,6 +31,16 @@ pub struct R2t {
     /// Buffer Offset, bytes.
     pub offset: u32,
     /// Desired Data Transfer Length, bytes.
+    pub len: u32,
+}
+
+/// An RDMA Read that is due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Read {
+    /// Where it begins, counted in bytes from the first byte that did not come unsolicited: what an iSER header's base offset
+    /// of a write stands for (RFC 7145 §9.2).
+    pub offset: u32,
+    /// Bytes.
     pub len: u32,
 }
 
@@ -130,8 +140,12 @@ pub struct Inbound<P> {
     taken: u32,
     /// Up to where the unit wants data.
     wanted: u32,
-    /// Up to where R2Ts have asked for it.
+    /// Up to where R2Ts, or RDMA Reads, have asked for it.
     asked: u32,
+    /// Where unsolicited data ended.
+    unasked: u32,
+    /// Bytes that RDMA Reads are fetching.
+    reading: u32,
     /// The unsolicited sequence, while it is open.
     unsolicited: Option<Sequence>,
     /// Solicited sequences that are due, oldest first.
@@ -157,6 +171,8 @@ impl<P: Payload> Inbound<P> {
             taken: 0,
             wanted: 0,
             asked: 0,
+            unasked: 0,
+            reading: 0,
             unsolicited,
             solicited: SmallVec::new(),
             next_r2t_sn: 0,
@@ -170,7 +186,7 @@ impl<P: Payload> Inbound<P> {
     /// Data-Out follows.
     pub fn command(
         expected: u32,
-        immediate: P,
+        immediate: impl Data<P>,
         is_final: bool,
         limits: &WriteLimits,
     ) -> Result<Self, InboundError> {
@@ -187,9 +203,14 @@ impl<P: Payload> Inbound<P> {
         }
         let unsolicited = (!is_final).then_some(Sequence { end: bound, data_sn: 0 });
         let mut inbound = Self::with(expected, unsolicited);
-        inbound.store(immediate);
-        inbound.asked = inbound.received;
+        immediate.give(|piece| inbound.store(piece));
+        inbound.came_unasked();
         Ok(inbound)
+    }
+
+    fn came_unasked(&mut self) {
+        self.asked = self.received;
+        self.unasked = self.received;
     }
 
     fn store(&mut self, data: P) {
@@ -207,7 +228,7 @@ impl<P: Payload> Inbound<P> {
         &mut self,
         offset: u32,
         data_sn: u32,
-        data: P,
+        data: impl Data<P>,
         is_final: bool,
         solicited: bool,
     ) -> Result<(), InboundError> {
@@ -240,9 +261,9 @@ impl<P: Payload> Inbound<P> {
         } else if complete && self.received != end as u32 && data.is_empty() {
             return Err(InboundError::Incorrect);
         }
-        self.store(data);
+        data.give(|piece| self.store(piece));
         if !solicited {
-            self.asked = self.received;
+            self.came_unasked();
         }
         Ok(())
     }
@@ -270,6 +291,37 @@ impl<P: Payload> Inbound<P> {
         self.asked += len;
         self.solicited.push(Sequence { end: self.asked, data_sn: 0 });
         Some(r2t)
+    }
+
+    /// The next RDMA Read that what is wanted calls for, of at most `max` bytes. None while the unsolicited sequence is open. It
+    /// is under way until [`Self::placed`] has its bytes.
+    pub fn next_read(&mut self, max: u32) -> Option<Read> {
+        if self.discard || self.unsolicited.is_some() || self.asked >= self.wanted {
+            return None;
+        }
+        let len = (self.wanted - self.asked).min(max.max(1));
+        let read = Read { offset: self.asked - self.unasked, len };
+        self.asked += len;
+        self.reading += len;
+        Some(read)
+    }
+
+    /// A piece of what RDMA Reads fetch has come. They come in the order of [`Self::next_read`].
+    pub fn placed(&mut self, data: P) {
+        // A driver gives what was asked for; more would pass the transfer's end.
+        debug_assert!(data.len() as u64 <= u64::from(self.reading), "more than RDMA Reads asked for");
+        self.reading -= (data.len() as u32).min(self.reading);
+        self.store(data);
+    }
+
+    /// Whether RDMA Reads are under way.
+    pub fn is_reading(&self) -> bool {
+        self.reading > 0
+    }
+
+    /// The RDMA Reads under way will bring nothing: the connection is lost.
+    pub fn forget_reads(&mut self) {
+        self.reading = 0;
     }
 
     /// Bytes that have arrived and were not taken.
@@ -327,9 +379,10 @@ impl<P: Payload> Inbound<P> {
         self.failed
     }
 
-    /// Whether a sequence is open, so that the response must wait (RFC 7143 §11.4.2).
+    /// Whether a sequence is open, so that the response must wait (RFC 7143 §11.4.2). It waits for RDMA Reads too: after it the
+    /// initiator takes its memory back, and a read that finds it gone costs the connection.
     pub fn owed(&self) -> bool {
-        self.unsolicited.is_some() || !self.solicited.is_empty()
+        self.unsolicited.is_some() || !self.solicited.is_empty() || self.reading > 0
     }
 
     /// R2Ts sent so far: the R2TSN of the next, reported as ExpDataSN of a write's response (§11.4.8).
@@ -361,13 +414,13 @@ mod tests {
         assert_eq!(w.next_r2t(&LIMITS), Some(R2t { r2t_sn: 0, offset: 5, len: 8 }));
         assert_eq!(w.next_r2t(&LIMITS), Some(R2t { r2t_sn: 1, offset: 13, len: 8 }));
         assert_eq!(w.next_r2t(&LIMITS), None, "MaxOutstandingR2T");
-        w.data_out(5, 0, (5..13).collect(), true, true).unwrap();
+        w.data_out(5, 0, (5..13).collect::<Vec<u8>>(), true, true).unwrap();
         assert_eq!(w.next_r2t(&LIMITS), Some(R2t { r2t_sn: 2, offset: 21, len: 8 }));
-        w.data_out(13, 0, (13..21).collect(), true, true).unwrap();
+        w.data_out(13, 0, (13..21).collect::<Vec<u8>>(), true, true).unwrap();
         assert_eq!(w.next_r2t(&LIMITS), Some(R2t { r2t_sn: 3, offset: 29, len: 1 }));
-        w.data_out(21, 0, (21..25).collect(), false, true).unwrap();
+        w.data_out(21, 0, (21..25).collect::<Vec<u8>>(), false, true).unwrap();
         assert!(w.owed());
-        w.data_out(25, 1, (25..29).collect(), true, true).unwrap();
+        w.data_out(25, 1, (25..29).collect::<Vec<u8>>(), true, true).unwrap();
         w.data_out(29, 0, vec![29], true, true).unwrap();
         assert!(!w.owed());
         assert_eq!(w.available(), 30);
@@ -385,6 +438,30 @@ mod tests {
             assert!(w.queue.pieces.len() <= FEW + 14, "{} pieces of {at}", w.queue.pieces.len());
         }
         assert_eq!(taken(&mut w, 5000), (0..5000u32).map(|at| at as u8).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn rdma_reads_begin_where_unsolicited_data_ended_and_are_owed_until_they_are_done() {
+        let mut w = Inbound::command(30, vec![0, 1], false, &LIMITS).unwrap();
+        assert_eq!(w.want(20), 20);
+        assert_eq!(w.next_read(10), None, "the unsolicited sequence is open");
+        w.data_out(2, 0, vec![2, 3], true, false).unwrap();
+        assert_eq!(w.next_read(10), Some(Read { offset: 0, len: 10 }));
+        assert_eq!(w.next_read(10), Some(Read { offset: 10, len: 6 }));
+        assert_eq!(w.next_read(10), None, "no more than is wanted");
+        assert!(w.owed() && w.is_reading());
+        w.placed((4..9).collect());
+        w.placed((9..14).collect());
+        w.placed((14..20).collect());
+        assert!(!w.owed() && !w.is_reading());
+        assert_eq!(taken(&mut w, 20), (0..20).collect::<Vec<u8>>());
+        assert_eq!(w.want(20), 10);
+        assert_eq!(w.next_read(100), Some(Read { offset: 16, len: 10 }));
+        w.discard();
+        assert!(w.owed(), "what was asked for still comes");
+        w.placed(vec![0; 10]);
+        assert!(!w.owed());
+        assert_eq!(w.available(), 0, "and is dropped");
     }
 
     #[test]

@@ -4,6 +4,9 @@
 //! mean ([`Event`]), and writes its own PDUs, in order, to a [`Sink`]. It owns StatSN, the task table and the sequencing of
 //! data in both directions; the [`window`] of CmdSNs may be shared with the session's other connections. It runs no
 //! command and knows no unit.
+//!
+//! Over iSER ([`Config::rdma`]) data moves by RDMA, outside of PDUs: the driver does it, and this keeps the account
+//! ([`Connection::put`], [`Connection::next_read`], [`Connection::read_done`]).
 
 mod connection;
 pub mod inbound;
@@ -17,7 +20,8 @@ pub use connection::{
     Abort, Completion, Config, Connection, Event, Fatal, LogoutRequest, ScsiCommand, TaskManagement,
     TextExchange,
 };
-pub use payload::{Payload, Sink};
+pub use inbound::Read;
+pub use payload::{Data, Payload, Sink};
 pub use shared_window::SharedWindow;
 pub use tasks::{Task, TaskKey};
 pub use window::{Admission, Cid, CommandWindow, Window};

@@ -1,5 +1,6 @@
 //! What the target's state machine needs of payload buffers and of the place that its PDUs go to.
 
+use super::tasks::TaskKey;
 use crate::digest::{self, DigestBytes};
 
 /// Bytes that a PDU carries, by reference: cheap to cut, never looked into on the way through.
@@ -41,12 +42,48 @@ impl Payload for Vec<u8> {
     }
 }
 
+/// A data segment as it arrived: one payload, or several where a transport delivers a message in pieces.
+pub trait Data<P>: Sized {
+    /// Bytes.
+    fn len(&self) -> usize;
+    /// Whether there are none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+    /// Gives the pieces in order.
+    fn give(self, to: impl FnMut(P));
+    /// As one payload, copied if it is in pieces: for pings, never the data path.
+    fn join(self) -> P;
+    /// Copies the bytes out: text, never the data path.
+    fn to_vec(&self) -> Vec<u8>;
+}
+
+impl<P: Payload> Data<P> for P {
+    fn len(&self) -> usize {
+        Payload::len(self)
+    }
+    fn give(self, mut to: impl FnMut(P)) {
+        to(self);
+    }
+    fn join(self) -> P {
+        self
+    }
+    fn to_vec(&self) -> Vec<u8> {
+        Payload::to_vec(self)
+    }
+}
+
 /// Where finished PDUs go, in order: the one queue in front of a connection's socket.
 pub trait Sink<P> {
     /// Appends bytes, copied.
     fn bytes(&mut self, bytes: &[u8]);
     /// Appends a payload, by reference.
     fn payload(&mut self, payload: P);
+    /// The PDU that is begun next has the status of this task, which is over with it. For transports that tell the initiator
+    /// more with it, as iSER does.
+    fn ends(&mut self, _task: TaskKey) {}
+    /// The PDU is whole. For transports that keep PDUs apart.
+    fn whole(&mut self) {}
 }
 
 impl<P: Payload> Sink<P> for Vec<u8> {

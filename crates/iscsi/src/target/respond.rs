@@ -60,7 +60,7 @@ impl<P: Payload> Connection<P> {
     /// The unit has finished with a task: answers it, at once or when the data that its initiator owes has come.
     pub fn finish(&mut self, key: TaskKey, completion: Completion, sink: &mut impl Sink<P>) {
         let Some(task) = self.tasks.get_mut(key) else { return };
-        if task.aborted {
+        if task.aborted && !task.inbound.is_reading() {
             self.forget(key);
             return;
         }
@@ -74,6 +74,10 @@ impl<P: Payload> Connection<P> {
 
     /// Answers a task that waited for the data that was owed to it.
     pub(super) fn settle(&mut self, key: TaskKey, sink: &mut impl Sink<P>) {
+        if self.is_aborted(key) {
+            self.forget(key);
+            return;
+        }
         if let Some(completion) = self.tasks.get_mut(key).and_then(|task| task.finished.take()) {
             self.answer(key, completion, sink);
         }
@@ -103,10 +107,13 @@ impl<P: Payload> Connection<P> {
         response.set_bidi_residual(residuals.read);
         let mut segment = Vec::new();
         if !sense.is_empty() {
+            // All of it, or what the initiator has room for: SenseLength says how much (RFC 7143 §11.4.7.1).
+            let sense = &sense[..sense.len().min(self.peer_max_data_segment as usize - 2)];
             segment.reserve(2 + sense.len());
             segment.extend_from_slice(&(sense.len() as u16).to_be_bytes());
-            segment.extend_from_slice(&sense);
+            segment.extend_from_slice(sense);
         }
+        sink.ends(key);
         self.send_small(response.into(), &segment, sink);
     }
 
@@ -149,8 +156,9 @@ impl<P: Payload> Connection<P> {
 
     /// Sends the R2Ts that a task is due.
     pub(super) fn solicit(&mut self, key: TaskKey, limits: &WriteLimits, sink: &mut impl Sink<P>) {
+        let rdma = self.rdma;
         let Some(task) = self.tasks.get_mut(key) else { return };
-        if task.aborted {
+        if task.aborted || rdma {
             return;
         }
         let (itt, lun) = (task.itt, task.lun);
@@ -280,7 +288,7 @@ impl<P: Payload> Connection<P> {
     fn send_small(&mut self, bhs: Bhs, segment: &[u8], sink: &mut impl Sink<P>) {
         self.send_header(bhs, segment.len(), sink);
         if segment.is_empty() {
-            return;
+            return sink.whole();
         }
         sink.bytes(segment);
         let pad = [0; 3];
@@ -289,13 +297,14 @@ impl<P: Payload> Connection<P> {
         if self.data_digest {
             sink.bytes(&digest::data(segment));
         }
+        sink.whole();
     }
 
     /// Sends a PDU with `data` as its data segment.
     fn send(&mut self, bhs: Bhs, data: P, sink: &mut impl Sink<P>) {
         self.send_header(bhs, data.len(), sink);
         if data.is_empty() {
-            return;
+            return sink.whole();
         }
         let pad = [0; 3];
         let pad = &pad[..data.len().wrapping_neg() % 4];
@@ -315,6 +324,7 @@ impl<P: Payload> Connection<P> {
         if let Some(digest) = digest {
             sink.bytes(&digest);
         }
+        sink.whole();
     }
 
     fn send_header(&mut self, mut bhs: Bhs, data_len: usize, sink: &mut impl Sink<P>) {

@@ -139,6 +139,11 @@ impl<P> TaskTable<P> {
         Some(TaskKey::new(slot, self.slots[slot].0))
     }
 
+    /// All tasks, to change.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Task<P>> {
+        self.slots.iter_mut().filter_map(|(_, task)| task.as_mut())
+    }
+
     /// All tasks.
     pub fn iter(&self) -> impl Iterator<Item = (TaskKey, &Task<P>)> {
         self.slots

@@ -142,6 +142,7 @@ async fn place(target: Rc<Target>, port: Rc<Port>, mut login: Box<TargetLogin>, 
         header_digest,
         data_digest,
         discovery: false,
+        rdma: false,
         nop_interval: target.settings.nop_interval,
         nop_timeout: target.settings.nop_timeout,
     };

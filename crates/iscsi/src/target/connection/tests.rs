@@ -40,6 +40,7 @@ impl Dialog {
             header_digest: false,
             data_digest: false,
             discovery: false,
+            rdma: false,
             nop_interval: Duration::from_secs(10),
             nop_timeout: Duration::from_secs(5),
         };
