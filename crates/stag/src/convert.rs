@@ -10,7 +10,7 @@ use iscsi::chap::{self, Hash, Secret};
 use target::Unit;
 use target::config as server;
 
-use crate::config::{Acl, AclLun, Auth, ChapHash, Config, Credential, Limits, Target};
+use crate::config::{Acl, AclLun, Auth, ChapHash, Config, Credential, Iser, Limits, Target};
 use crate::unit::{Backing, UnitSpec};
 
 /// Microseconds that a core looks for new work before it sleeps, if nobody says otherwise.
@@ -37,8 +37,11 @@ pub fn server_config(config: Config) -> Result<server::ServerConfig, UnitError> 
     for target in config.targets {
         targets.push(target_config(target, &registry)?);
     }
-    let portal =
-        |portal: crate::config::Portal| server::Portal { listen: portal.listen, group: portal.group };
+    let portal = |portal: crate::config::Portal| server::Portal {
+        listen: portal.listen,
+        group: portal.group,
+        transports: portal.transports,
+    };
     Ok(server::ServerConfig {
         portals: config.portals.into_iter().map(portal).collect(),
         targets,
@@ -48,7 +51,18 @@ pub fn server_config(config: Config) -> Result<server::ServerConfig, UnitError> 
         spin_us: config.spin_us.unwrap_or(SPIN_US),
         zero_copy: config.zero_copy.unwrap_or(true),
         pool_bytes: usize::try_from(config.pool_bytes.unwrap_or(POOL_BYTES)).unwrap_or(usize::MAX),
+        iser: iser(&config.iser),
     })
+}
+
+fn iser(said: &Iser) -> server::IserConfig {
+    let own = server::IserConfig::default();
+    server::IserConfig {
+        crc: said.crc.unwrap_or(own.crc),
+        max_fpdu: said.fpdu.map_or(own.max_fpdu, |bytes| bytes as usize),
+        reads: said.reads.unwrap_or(own.reads),
+        unsolicited_data: said.unsolicited_data.unwrap_or(own.unsolicited_data),
+    }
 }
 
 fn target_config(target: Target, registry: &Registry) -> Result<server::TargetConfig, UnitError> {

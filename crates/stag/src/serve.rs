@@ -10,7 +10,7 @@ use target::Server;
 use target::config::ServerConfig;
 
 use crate::args::Serve;
-use crate::config::{self, Config, ISCSI_PORT, Lun, Portal, Target};
+use crate::config::{self, Config, ISCSI_PORT, Lun, Portal, Target, Transports};
 use crate::exit::Exit;
 use crate::{convert, log};
 
@@ -61,7 +61,8 @@ fn run(config: Config, signals: &Signals) -> Exit {
         tracing::warn!(%error, "the URLs could not be printed");
     }
     for portal in server.portals() {
-        tracing::info!(address = %portal.address, group = portal.group, "listening");
+        let transports = config::iser::describe(portal.transports);
+        tracing::info!(address = %portal.address, group = portal.group, transports, "listening");
     }
     let signal = match wait(signals) {
         Ok(signal) => signal,
@@ -129,13 +130,20 @@ fn joined(args: Serve) -> Result<Config, Exit> {
         args.listen
     };
     if !listen.is_empty() {
-        config.portals = listen.into_iter().map(|listen| Portal { listen, group: 1 }).collect();
+        config.portals = listen
+            .into_iter()
+            .map(|listen| Portal { listen, group: 1, transports: Transports::All })
+            .collect();
     }
     config.cores = args.cores.or(config.cores);
     config.spin_us = args.spin.or(config.spin_us);
     if args.no_zero_copy {
         config.zero_copy = Some(false);
     }
+    if args.no_iser {
+        config.portals.iter_mut().for_each(|portal| portal.transports = Transports::Tcp);
+    }
+    config.iser.crc = args.iser_crc.or(config.iser.crc);
     Ok(config)
 }
 
@@ -208,7 +216,10 @@ mod tests {
     #[test]
     fn paths_are_numbered_in_their_order_and_served_on_the_loopback() {
         let config = joined(args(&["mem:1M", "mem:2M"])).unwrap();
-        assert_eq!(config.portals, [Portal { listen: "127.0.0.1:3260".parse().unwrap(), group: 1 }]);
+        assert_eq!(
+            config.portals,
+            [Portal { listen: "127.0.0.1:3260".parse().unwrap(), group: 1, transports: Transports::All }]
+        );
         let target = &config.targets[0];
         assert_eq!(target.iqn, crate::iqn::DEFAULT_TARGET);
         assert_eq!(target.units.iter().map(|unit| unit.lun).collect::<Vec<_>>(), [0, 1]);
@@ -228,6 +239,10 @@ mod tests {
             joined(args(&["--config", file, "--listen", "[::1]:0", "--cores", "1", "mem:1M"])).unwrap();
         assert_eq!((config.cores, config.portals.len(), config.targets.len()), (Some(1), 1, 2));
         assert!(config.portals[0].listen.is_ipv6());
+        assert_eq!(config.portals[0].transports, Transports::All);
+        let config = joined(args(&["--config", file, "--no-iser", "--iser-crc", "require"])).unwrap();
+        assert_eq!(config.portals[0].transports, Transports::Tcp);
+        assert_eq!(config.iser.crc, Some(crate::config::Crc::Require));
         let taken = args(&["--config", file, "--iqn", "iqn.2026-01.org.example:T", "mem:1M"]);
         assert_eq!(joined(taken), Err(Exit::Usage));
     }

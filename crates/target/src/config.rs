@@ -9,6 +9,8 @@ use iscsi::chap::{Credential, Hash};
 
 use crate::Unit;
 
+pub use rdma::Crc;
+
 /// Everything that a server is started with.
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
@@ -29,6 +31,29 @@ pub struct ServerConfig {
     pub zero_copy: bool,
     /// Pool memory for payload buffers, bytes a core.
     pub pool_bytes: usize,
+    /// How iSER is spoken where portals let it in.
+    pub iser: IserConfig,
+}
+
+/// How iSER is spoken (RFC 7145), over software iWARP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IserConfig {
+    /// Whether FPDUs carry a CRC.
+    pub crc: Crc,
+    /// The longest FPDU sent, bytes. RNICs may take no more than fits a TCP segment.
+    pub max_fpdu: usize,
+    /// RDMA Reads outstanding at once on one connection (ORD), 1 to 16383. The initiator may allow fewer.
+    pub reads: u16,
+    /// Whether writes may bring data unasked beyond what comes with the command (InitialR2T=No). It spares a wide network a
+    /// turnaround; fetched by RDMA Read data comes straight to where it belongs.
+    pub unsolicited_data: bool,
+}
+
+impl Default for IserConfig {
+    fn default() -> Self {
+        let options = rdma::Options::default();
+        Self { crc: options.crc, max_fpdu: options.max_fpdu, reads: options.ord, unsolicited_data: false }
+    }
 }
 
 /// A listening address.
@@ -39,6 +64,20 @@ pub struct Portal {
     /// Target portal group tag, 1 to 65535: connections of one session may spread over the portals of one group
     /// (RFC 7143 §4.4.1). It is the RELATIVE TARGET PORT IDENTIFIER too.
     pub group: u16,
+    /// What it lets in.
+    pub transports: Transports,
+}
+
+/// What initiators may speak at a portal. Both begin with a TCP connection to its port; the first bytes tell them apart.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Transports {
+    /// iSCSI over TCP, and iSER over iWARP.
+    #[default]
+    All,
+    /// iSCSI over TCP only.
+    Tcp,
+    /// iSER over iWARP only.
+    Iser,
 }
 
 /// A target.

@@ -1,4 +1,5 @@
-//! One connection in full-feature phase: the loop that receives and the loop that sends, around the state machine.
+//! One connection in full-feature phase: its tasks and their units, around the state machine. What carries its PDUs and its data
+//! is below it, in [`crate::transport`].
 //!
 //! A connection lives on one core. What other cores want of it (close, abort tasks, deliver what it held) reaches it as a
 //! message to that core, through [`Remote`].
@@ -6,40 +7,35 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::future::{Future, poll_fn};
-use std::net::Shutdown;
 use std::pin::pin;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-use device::{Cdb, Command, Execution, Outcome};
-use iscsi::frame::Cutter;
+use device::{Cdb, Command, DataMover, Execution, Outcome};
 use iscsi::pdu::{AsyncEvent, Bhs, Lun, RESERVED_TAG, TaskAttribute};
 use iscsi::sn;
-use iscsi::target::{Abort, Cid, Completion, Event, Fatal, ScsiCommand, TaskKey};
-use ring::{Buf, Gather, Handle, Lent, TcpStream};
+use iscsi::target::{Abort, Cid, Completion, Data, Event, Fatal, ScsiCommand, TaskKey};
+use ring::Handle;
 
 use crate::Unit;
 use crate::grants::Grants;
-use crate::loans::Loans;
 use crate::lun_map::{Entry, LocalNexuses};
-use crate::mover::TcpMover;
+use crate::mover::Mover;
 use crate::notify::Notify;
 use crate::order::Order;
-use crate::receive::Receiver;
 use crate::server::Shared;
 use crate::session::{Member, Session};
 use crate::text::Negotiated;
-use crate::wire::{Outbox, Segment};
+use crate::transport::tcp::receive::Receiver;
+use crate::transport::{Link, Outbox, Start, Transport, iser};
+use crate::wire::Segment;
 use crate::{management, router, text};
 
 /// Names a connection for as long as the daemon runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ConnectionId(pub u64);
-
-/// A send that takes this long waited for the peer to make room.
-const TAKEN_SLOWLY: Duration = Duration::from_millis(100);
 
 /// Time for a closing connection's last PDUs to leave.
 const LAST_WORDS: Duration = Duration::from_secs(5);
@@ -169,27 +165,20 @@ pub(crate) struct Connection {
     pub cid: u16,
     pub shared: Arc<Shared>,
     pub session: Arc<Session>,
-    inner: RefCell<Inner>,
+    pub inner: RefCell<Inner>,
     /// Connections of its session that hold commands whose turn has come, and have not been told.
     news: RefCell<Vec<Cid>>,
     /// Whence its commands come, by unit.
     nexuses: LocalNexuses,
-    stream: TcpStream,
-    loans: RefCell<Loans>,
-    /// The status that the initiator expects next, as its last PDU said.
-    exp_stat_sn: Cell<u32>,
+    pub transport: Transport,
     /// Wakers of tasks that wait for data-out, by task slot.
     data_waits: RefCell<Vec<Option<Waker>>>,
     /// Commands that wait for others because of their task attributes.
     order: RefCell<Order>,
-    /// Bytes handed to the socket and not sent yet.
-    sending: Cell<usize>,
     /// No more I/O: the peer is gone or the connection was closed.
     lost: Cell<bool>,
     /// Close when everything queued has been sent.
     closing: Cell<bool>,
-    /// There is something to send, or nothing any more for ever.
-    to_send: Notify,
     /// There is room in the send queue again.
     pub room: Notify,
     /// What units may ask its initiator for.
@@ -226,6 +215,30 @@ pub(crate) enum End {
     /// No buffer for a data segment.
     #[error("out of buffers")]
     NoBuffers,
+    /// The queue pair failed, or the peer broke RDMA's protocol.
+    #[error(transparent)]
+    Rdma(rdma::Error),
+    /// A message that is none of iSER's.
+    #[error(transparent)]
+    IserHeader(#[from] ::iser::HeaderError),
+    /// A message that holds no whole PDU.
+    #[error(transparent)]
+    IserMessage(#[from] ::iser::MessageError),
+    /// A command without memory for its data.
+    #[error(transparent)]
+    NoStag(#[from] iser::NoStag),
+    /// A Hello that was not to come, or that did not come, or that cannot be agreed with.
+    #[error("the Hello exchange failed")]
+    NoHello,
+}
+
+impl From<rdma::Error> for End {
+    fn from(error: rdma::Error) -> Self {
+        match error {
+            rdma::Error::Closed => Self::HungUp,
+            other => Self::Rdma(other),
+        }
+    }
 }
 
 impl Connection {
@@ -234,12 +247,11 @@ impl Connection {
         cid: u16,
         shared: Arc<Shared>,
         session: Arc<Session>,
-        stream: TcpStream,
+        link: Link,
         state: iscsi::target::Connection<Segment>,
         negotiated: Negotiated,
     ) -> Rc<Self> {
-        let exp_stat_sn = state.stat_sn();
-        let outbox = Outbox { lend: shared.zero_copy, ..Outbox::default() };
+        let Link { transport, outbox } = link;
         let connection = Rc::new(Self {
             id,
             cid,
@@ -248,15 +260,11 @@ impl Connection {
             inner: RefCell::new(Inner { state, outbox }),
             news: RefCell::default(),
             nexuses: LocalNexuses::default(),
-            stream,
-            loans: RefCell::default(),
-            exp_stat_sn: Cell::new(exp_stat_sn),
+            transport,
             data_waits: RefCell::default(),
             order: RefCell::default(),
-            sending: Cell::new(0),
             lost: Cell::new(false),
             closing: Cell::new(false),
-            to_send: Notify::default(),
             room: Notify::default(),
             grants: Grants::default(),
             progress: Notify::default(),
@@ -269,15 +277,19 @@ impl Connection {
         connection
     }
 
-    /// Runs the connection to its end. `early` is what came after the last login PDU.
-    pub(crate) async fn run(self: &Rc<Self>, cutter: Cutter, early: Vec<u8>) -> End {
-        let sender = ring::spawn(self.clone().send_loop());
+    /// Runs the connection to its end.
+    pub(crate) async fn run(self: &Rc<Self>, start: Start) -> End {
+        let sender = match &self.transport {
+            Transport::Tcp(_) => Some(ring::spawn(self.clone().send_loop())),
+            // A queue pair sends by itself.
+            Transport::Iser(_) => None,
+        };
         let pinger = ring::spawn(self.clone().ping_loop());
         if self.session.is_ending() {
             self.shut();
         }
         let mut end = {
-            let mut receiving = pin!(self.receive_loop(cutter, early));
+            let mut receiving = pin!(self.receive_loop(start));
             let mut stopped = pin!(self.stopped());
             poll_fn(|cx| match receiving.as_mut().poll(cx) {
                 Poll::Ready(end) => Poll::Ready(end),
@@ -294,14 +306,22 @@ impl Connection {
         }
         // After a clean end what is queued is still sent, for a while; after any other nobody would read it.
         self.closing.set(true);
-        self.lost.set(!matches!(end, End::Closed | End::HungUp));
-        self.to_send.notify();
-        if ring::timeout(LAST_WORDS, sender).await.is_err() {
-            // The peer does not read, and its send would wait, with the socket and all that it sends, for as long as the peer
-            // pleases. Without a socket to send to it fails; if there is none any more, it has.
-            let _ = self.stream.shutdown(Shutdown::Both);
+        let clean = matches!(end, End::Closed | End::HungUp);
+        self.lost.set(!clean);
+        match (&self.transport, sender) {
+            (Transport::Tcp(tcp), Some(sender)) => {
+                tcp.to_send.notify();
+                if ring::timeout(LAST_WORDS, sender).await.is_err() {
+                    // The peer does not read, and its send would wait, with the socket and all that it sends, for as long as the
+                    // peer pleases. Without a socket to send to it fails; if there is none any more, it has.
+                    tcp.cut();
+                }
+            }
+            (Transport::Iser(iser), _) => Box::pin(iser.wind_down(self, clean, LAST_WORDS)).await,
+            (Transport::Tcp(_), None) => {}
         }
         self.lost.set(true);
+        self.inner.borrow_mut().state.forget_reads();
         self.wake_all();
         // Units finish what they have begun; their answers are dropped.
         self.abort(&Victims::All).await;
@@ -318,21 +338,29 @@ impl Connection {
     fn bury(&self) {
         self.lost.set(true);
         self.closing.set(true);
-        self.to_send.notify();
+        if let Transport::Tcp(tcp) = &self.transport {
+            tcp.to_send.notify();
+        }
         self.wake_all();
         self.over.set(true);
         self.progress.notify();
     }
 
-    /// Takes in one PDU and does what it says.
-    pub(crate) fn on_pdu(self: &Rc<Self>, bhs: &Bhs, ahs: &[u8], data: Buf) -> Result<(), End> {
+    /// Takes in one PDU and does what it says. `seen` learns what it means before that is done.
+    #[inline]
+    pub(crate) fn on_pdu(
+        self: &Rc<Self>,
+        bhs: &Bhs,
+        ahs: &[u8],
+        data: impl Data<Segment>,
+        seen: impl FnOnce(&mut Inner, Option<&Event>),
+    ) -> Result<(), End> {
         let now = ring::now();
-        if let Some(exp_stat_sn) = bhs.exp_stat_sn() {
-            self.exp_stat_sn.set(exp_stat_sn);
-        }
         let event = {
-            let Inner { state, outbox } = &mut *self.inner.borrow_mut();
-            state.handle(bhs, ahs, Segment(data), now, outbox)?
+            let inner = &mut *self.inner.borrow_mut();
+            let event = inner.state.handle(bhs, ahs, data, now, &mut inner.outbox)?;
+            seen(inner, event.as_ref());
+            event
         };
         if let Some(event) = event {
             self.act(event);
@@ -341,37 +369,20 @@ impl Connection {
         self.deliver_held()
     }
 
-    /// Sends what the first half of a receive has led to before the second is handled, if this core has time to spare: a peer
-    /// that gets all its answers at once has nothing to do until then, nor has this core afterwards until the peer has
-    /// made something of them. A core that is always busy does better with one send.
-    fn send_early(&self) -> Result<(), End> {
-        if !ring::has_polled() || self.sending.get() > 0 || self.lost.get() {
-            return Ok(());
-        }
-        let Inner { state, outbox } = &mut *self.inner.borrow_mut();
-        let (gather, next, expected) = (&mut outbox.gather, state.stat_sn(), self.exp_stat_sn.get());
-        if self.loans.borrow_mut().send(&self.stream, gather, next, expected)? == Lent::Rest {
-            self.stream.try_send(gather)?;
-        }
-        Ok(())
-    }
-
-    /// Sends all of `gather`.
-    async fn send(&self, mut gather: Gather) -> (std::io::Result<()>, Gather) {
-        loop {
-            let next_stat_sn = self.inner.borrow().state.stat_sn();
-            let sent =
-                self.loans.borrow_mut().send(&self.stream, &mut gather, next_stat_sn, self.exp_stat_sn.get());
-            match sent {
-                Ok(Lent::All) => return (Ok(()), gather),
-                Ok(Lent::Rest) => return self.stream.send(gather).await,
-                Ok(Lent::Full) => {
-                    if let Err(error) = self.stream.writable().await {
-                        return (Err(error), gather);
-                    }
-                }
-                Err(error) => return (Err(error), gather),
+    /// Takes in what an RDMA Read of a task has brought.
+    pub(crate) fn read_done(self: &Rc<Self>, task: TaskKey, data: impl Data<Segment>) {
+        let over = {
+            let Inner { state, outbox } = &mut *self.inner.borrow_mut();
+            if let Some(outgoing) = &mut outbox.iser {
+                outgoing.read_done();
             }
+            state.read_done(task, data, outbox)
+        };
+        self.wake_task(task);
+        if over {
+            // Others may wait for its end: an abort, or commands that are to come after it.
+            self.start_all_waiting();
+            self.progress.notify();
         }
     }
 
@@ -471,7 +482,7 @@ impl Connection {
             return self.finish(task, lun, entry, scsi::Sense::invalid_opcode().into());
         };
         if let Some((data, outcome)) = router::answer(&self.session, entry, &cdb) {
-            self.with(|state, outbox| state.put_data(task, Segment(data.into()), outbox));
+            Mover::new(self.clone(), task).put_data(data.into());
             return self.finish(task, lun, entry, outcome);
         }
         // The router answers for every unit that does not exist.
@@ -483,7 +494,7 @@ impl Connection {
             data_out_len: scsi.expected_out.into(),
             data_in_len: scsi.expected_in.into(),
         };
-        match entry.unit.execute(command, TcpMover::new(self.clone(), task)) {
+        match entry.unit.execute(command, Mover::new(self.clone(), task)) {
             Execution::Done(_, outcome) => self.finish(task, lun, Some(entry), outcome),
             Execution::Running(future) => {
                 let running = Running { connection: self.clone(), task, lun };
@@ -552,8 +563,10 @@ impl Connection {
     ) -> T {
         let Inner { state, outbox } = &mut *self.inner.borrow_mut();
         let result = f(state, outbox);
-        if !outbox.gather.is_empty() {
-            self.to_send.notify();
+        if let Transport::Tcp(tcp) = &self.transport
+            && !outbox.gather.is_empty()
+        {
+            tcp.to_send.notify();
         }
         result
     }
@@ -568,6 +581,11 @@ impl Connection {
         self.lost.get()
     }
 
+    /// Whether it ends when everything queued has been sent.
+    pub(crate) fn is_closing(&self) -> bool {
+        self.closing.get()
+    }
+
     /// Whether the task is aborted or gone.
     pub(crate) fn is_aborted(&self, task: TaskKey) -> bool {
         self.inner.borrow().state.is_aborted(task)
@@ -575,7 +593,8 @@ impl Connection {
 
     /// Whether the send queue is short enough for more.
     pub(crate) fn has_room(&self) -> bool {
-        self.sending.get() + self.inner.borrow().outbox.gather.len() < self.shared.limits.send_high_water
+        let outbox = &self.inner.borrow().outbox;
+        self.sending(outbox) + outbox.gather.len() < self.shared.limits.send_high_water
     }
 
     /// Leaves a waker for the task's next data-out.
@@ -659,7 +678,7 @@ impl Connection {
     }
 
     /// Gives the connection up.
-    fn lose(&self, error: End) {
+    pub(crate) fn lose(&self, error: End) {
         self.failure.set(Some(error));
         self.lost.set(true);
         self.shut();
@@ -670,63 +689,27 @@ impl Connection {
     }
 
     /// Receives until the peer closes, breaks the protocol or is lost.
-    async fn receive_loop(self: &Rc<Self>, cutter: Cutter, early: Vec<u8>) -> End {
-        let mut receiver = Receiver::new(cutter, early);
-        loop {
-            let fed = receiver.feed(
-                &self.stream,
-                |bhs, ahs, data| self.on_pdu(bhs, ahs, data),
-                || self.send_early(),
-            );
-            let fed = fed.await;
-            if let Err(end) = fed {
-                return end;
+    async fn receive_loop(self: &Rc<Self>, start: Start) -> End {
+        match (&self.transport, start) {
+            (Transport::Tcp(tcp), Start::Tcp(cutter, early)) => {
+                tcp.receive_loop(self, Receiver::new(cutter, early)).await
             }
-            self.heard();
-            self.kick();
-            // A peer that does not read what it asked for is not listened to either.
-            self.room.until(|| (self.has_room() || self.is_lost()).then_some(())).await;
+            // Boxed: an idle TCP connection need not have room for it.
+            (Transport::Iser(iser), Start::Iser { hello }) => Box::pin(iser.receive_loop(self, hello)).await,
+            _ => End::Closed,
         }
     }
 
     /// The peer lives: some bytes came, or it took some. On a slow connection whole PDUs may be far apart.
-    fn heard(&self) {
+    pub(crate) fn heard(&self) {
         self.inner.borrow_mut().state.heard(ring::now());
     }
 
-    /// Sends what is queued, one vectored send at a time, in order.
+    /// Sends what is queued, until the end.
     async fn send_loop(self: Rc<Self>) {
-        let mut spare = Gather::new();
-        loop {
-            let more = self.to_send.until(|| {
-                let empty = self.inner.borrow().outbox.gather.is_empty();
-                match (empty, self.lost.get() || self.closing.get()) {
-                    (_, _) if self.lost.get() => Some(false),
-                    (false, _) => Some(true),
-                    (true, true) => Some(false),
-                    (true, false) => None,
-                }
-            });
-            if !more.await {
-                break;
-            }
-            let gather = std::mem::replace(&mut self.inner.borrow_mut().outbox.gather, spare);
-            self.sending.set(gather.len());
-            let begun = ring::now();
-            let (result, gather) = self.send(gather).await;
-            self.sending.set(0);
-            spare = gather;
-            self.room.notify();
-            // What the socket's buffer takes at once, a ping above all, says nothing of the peer.
-            if ring::now().saturating_duration_since(begun) >= TAKEN_SLOWLY {
-                self.heard();
-            }
-            if let Err(error) = result {
-                self.lose(error.into());
-            }
+        if let Transport::Tcp(tcp) = &self.transport {
+            tcp.send_loop(&self).await;
         }
-        // The peer may be gone already.
-        let _ = self.stream.shutdown(Shutdown::Write);
     }
 
     /// Pings an initiator that is silent.
@@ -734,6 +717,11 @@ impl Connection {
         loop {
             let Some(at) = self.inner.borrow().state.poll_timeout() else { return };
             ring::sleep_until(at).await;
+            if let Transport::Iser(iser) = &self.transport
+                && iser.has_progressed()
+            {
+                self.heard();
+            }
             let result = self.with(|state, outbox| state.handle_timeout(ring::now(), outbox));
             if let Err(error) = result {
                 return self.lose(error.into());

@@ -2,13 +2,12 @@
 //!
 //! [`Server::start`] takes a [`config::ServerConfig`] and serves until [`Server::stop`]. A connection lives on one core:
 //! `server` accepts it, `login` brings it to full-feature phase, `connection` runs it, `mover` carries the data of its
-//! commands, and `management` reaches across cores for task management and logout.
+//! commands, `transport` is what TCP and iSER do differently, and `management` reaches across cores for task management and logout.
 #![forbid(unsafe_code)]
 
 pub mod config;
 mod connection;
 mod grants;
-mod loans;
 mod login;
 mod lun_map;
 mod management;
@@ -16,11 +15,11 @@ mod mover;
 mod node;
 mod notify;
 mod order;
-mod receive;
 mod router;
 mod server;
 mod session;
 mod text;
+mod transport;
 mod unit;
 mod wire;
 

@@ -18,16 +18,20 @@ use iscsi::name;
 use iscsi::pdu::{Bhs, Isid, LoginStatus, Opcode};
 use iscsi::target::{CommandWindow, SharedWindow, Window, inbound::WriteLimits};
 use iscsi::text::LOGIN_SEGMENT_LEN;
+use rdma::QueuePair;
 use ring::{Gather, Handle, TcpStream};
 use scsi::reservation::TransportId;
 
-use crate::config::{Auth, Limits};
+use crate::config::{Auth, IserConfig, Limits, Transports};
 use crate::connection::{Connection, Remote};
 use crate::lun_map::LunMap;
 use crate::node::Target;
 use crate::server::Shared;
 use crate::session::{Member, NewSession, PortName, Seat};
 use crate::text;
+use crate::transport::iser::{Iser, Outgoing, setup};
+use crate::transport::tcp::Tcp;
+use crate::transport::{Link, Outbox, Start, Transport};
 
 /// Why a connection did not get through login.
 #[derive(Debug, thiserror::Error)]
@@ -38,6 +42,14 @@ pub(crate) enum LoginFailure {
     Io(#[from] std::io::Error),
     #[error("not an iSCSI login: {0}")]
     Frame(#[from] iscsi::frame::FrameError),
+    #[error(transparent)]
+    Rdma(#[from] rdma::Error),
+    #[error("not an iSER login: {0}")]
+    IserHeader(#[from] iser::HeaderError),
+    #[error("not an iSER login: {0}")]
+    IserMessage(#[from] iser::MessageError),
+    #[error("no RDMA, which this portal is for")]
+    NotRdma,
     #[error("opcode {0:#04x} instead of a login request")]
     Opcode(u8),
     #[error(transparent)]
@@ -59,8 +71,77 @@ pub(crate) struct LoggedIn {
     pub outcome: Box<Outcome>,
     pub stat_sn: u32,
     pub window: Window,
-    /// Bytes that came after the last login request.
-    pub early: Vec<u8>,
+}
+
+/// A connection whose peer has said what it speaks.
+pub(crate) enum Wire {
+    /// TCP, and what has been received of it and not been used.
+    Tcp(TcpStream, Vec<u8>),
+    /// RDMA, and whether responses may invalidate the initiator's STags.
+    Iser(QueuePair, bool),
+}
+
+impl Wire {
+    /// Finds out what a new connection's peer speaks, if the portal leaves it the choice, and makes a queue pair of it if it
+    /// is RDMA.
+    pub(crate) async fn of(
+        stream: TcpStream,
+        transports: Transports,
+        shared: &Shared,
+    ) -> Result<Self, LoginFailure> {
+        if transports == Transports::Tcp {
+            return Ok(Self::Tcp(stream, Vec::new()));
+        }
+        let patience = shared.limits.login_timeout;
+        let (protocol, early) = rdma::sniff(&stream, patience).await?;
+        match protocol {
+            rdma::Protocol::Mpa => {
+                let incoming = rdma::accept(stream, early, patience).await?;
+                let (pair, remote_invalidation) =
+                    setup::accept(incoming, &shared.limits, &shared.iser).await?;
+                Ok(Self::Iser(pair, remote_invalidation))
+            }
+            rdma::Protocol::Other if early.is_empty() => Err(LoginFailure::Closed),
+            rdma::Protocol::Other if transports == Transports::Iser => Err(LoginFailure::NotRdma),
+            rdma::Protocol::Other => Ok(Self::Tcp(stream, early)),
+        }
+    }
+
+    /// Where the peer has reached this end.
+    fn local_addr(&self) -> std::io::Result<SocketAddr> {
+        match self {
+            Self::Tcp(stream, _) => stream.local_addr(),
+            Self::Iser(pair, _) => Ok(pair.local_addr()),
+        }
+    }
+
+    /// The next PDU of the login, with its data segment.
+    async fn receive(&mut self) -> Result<(Bhs, Vec<u8>), LoginFailure> {
+        match self {
+            Self::Tcp(stream, input) => receive(stream, input).await,
+            Self::Iser(pair, _) => setup::receive(pair).await,
+        }
+    }
+
+    async fn send(&self, reply: Reply) -> Result<(), LoginFailure> {
+        let bhs: Bhs = reply.header.into();
+        match self {
+            Self::Tcp(stream, _) => send(stream, &bhs, &reply.data).await?,
+            Self::Iser(pair, _) => setup::send(pair, &bhs, &reply.data),
+        }
+        Ok(())
+    }
+
+    /// Sends the last reply to a peer that is not let in.
+    async fn send_last(&self, reply: Reply) -> Result<(), LoginFailure> {
+        self.send(reply).await?;
+        if let Self::Iser(pair, _) = self {
+            // A queue pair that is dropped sends nothing more: the peer ends the connection when it has read this.
+            pair.disconnect();
+            while pair.next().await.is_ok() {}
+        }
+        Ok(())
+    }
 }
 
 /// What this portal lets in: the answers to a login's questions.
@@ -68,9 +149,19 @@ struct Door<'a> {
     shared: &'a Shared,
     /// The portal group that the connection came through.
     group: u16,
+    /// It came over RDMA.
+    rdma: bool,
 }
 
 impl Door<'_> {
+    fn offer(&self, session_type: SessionType) -> Offer {
+        let offer = offer(&self.shared.limits, session_type);
+        match self.rdma {
+            true => offer_iser(offer, &self.shared.iser),
+            false => offer,
+        }
+    }
+
     fn target(&self, claim: &Claim<'_>) -> Option<&Arc<Target>> {
         self.shared.target(claim.target?)
     }
@@ -95,7 +186,7 @@ impl Directory for Door<'_> {
         }
         let mut grant = Grant {
             auth: AuthDemand::None,
-            offer: offer(&self.shared.limits, claim.session_type),
+            offer: self.offer(claim.session_type),
             portal_group_tag: self.group,
             alias: None,
             session: None,
@@ -165,6 +256,19 @@ pub(crate) fn offer(limits: &Limits, session_type: SessionType) -> Offer {
     }
 }
 
+/// The same over iSER. Connections of a session share no queue pair, so a session has one of them.
+pub(crate) fn offer_iser(offer: Offer, config: &IserConfig) -> Offer {
+    let segment = iser::UNTIL_FULL_FEATURE_DATA as u32;
+    Offer {
+        initial_r2t: !config.unsolicited_data,
+        max_recv_data_segment_length: segment,
+        target_recv_data_segment_length: segment,
+        max_outstanding_unexpected_pdus: setup::UNEXPECTED,
+        max_ahs_length: setup::MAX_AHS as u32,
+        ..offer.over_rdma()
+    }
+}
+
 /// Bounds on writes, as negotiated.
 pub(crate) fn write_limits(params: &Params) -> WriteLimits {
     WriteLimits {
@@ -178,42 +282,25 @@ pub(crate) fn write_limits(params: &Params) -> WriteLimits {
 
 /// Runs the login dialog on a new connection.
 pub(crate) async fn run(
-    stream: &TcpStream,
+    wire: &mut Wire,
     peer: SocketAddr,
     group: u16,
     shared: &Arc<Shared>,
     core: Handle,
 ) -> Result<LoggedIn, LoginFailure> {
-    let cutter = Cutter {
-        header_digest: false,
-        data_digest: false,
-        max_data_segment: LOGIN_SEGMENT_LEN as u32,
-        max_ahs: 0,
-    };
-    let door = Door { shared, group };
+    let rdma = matches!(wire, Wire::Iser(..));
+    let door = Door { shared, group, rdma };
     let mut login = TargetLogin::new(1);
-    let mut input: Vec<u8> = Vec::new();
     loop {
-        let (bhs, data, consumed) = match cutter.cut(&input)? {
-            Cut::Pdu { bhs, data, consumed, .. } => (*bhs, input[data].to_vec(), consumed),
-            _ => {
-                let received = stream.recv_some(LOGIN_SEGMENT_LEN).await?;
-                if received.is_empty() {
-                    return Err(LoginFailure::Closed);
-                }
-                input.extend_from_slice(&received);
-                continue;
-            }
-        };
+        let (bhs, data) = wire.receive().await?;
         if bhs.opcode() != Some(Opcode::LoginRequest) {
             // RFC 7143 §6.3: nothing else may come before the full-feature phase.
             return Err(LoginFailure::Opcode(bhs.opcode_code()));
         }
-        input.drain(..consumed);
         match login.handle(bhs.as_login_request(), &data, &door) {
-            Step::Reply(reply) => send(stream, reply).await?,
+            Step::Reply(reply) => wire.send(reply).await?,
             Step::Close(reply, error) => {
-                send(stream, reply).await?;
+                wire.send_last(reply).await?;
                 return Err(error.into());
             }
             Step::Place(outcome) => {
@@ -221,26 +308,47 @@ pub(crate) async fn run(
                 let (seat, window, placement) = match placed {
                     Ok(placed) => placed,
                     Err(status) => {
-                        send(stream, login.refuse(status)).await?;
+                        wire.send_last(login.refuse(status)).await?;
                         return Err(LoginFailure::Placement(status));
                     }
                 };
-                send(stream, login.accept(placement)).await?;
+                wire.send(login.accept(placement)).await?;
                 tracing::info!(%peer, initiator = outcome.initiator, tsih = seat.session.tsih, cid = outcome.cid,
-                    target = outcome.target.as_deref().unwrap_or("(discovery)"), "logged in");
+                    target = outcome.target.as_deref().unwrap_or("(discovery)"), iser = rdma, "logged in");
                 let stat_sn = login.next_stat_sn();
-                return Ok(LoggedIn { seat, outcome, stat_sn, window, early: input });
+                return Ok(LoggedIn { seat, outcome, stat_sn, window });
             }
         }
     }
 }
 
-async fn send(stream: &TcpStream, reply: Reply) -> std::io::Result<()> {
+/// The next PDU from a stream, of which `input` has been received already.
+async fn receive(stream: &TcpStream, input: &mut Vec<u8>) -> Result<(Bhs, Vec<u8>), LoginFailure> {
+    let cutter = Cutter {
+        header_digest: false,
+        data_digest: false,
+        max_data_segment: LOGIN_SEGMENT_LEN as u32,
+        max_ahs: 0,
+    };
+    loop {
+        if let Cut::Pdu { bhs, data, consumed, .. } = cutter.cut(input)? {
+            let (bhs, data) = (*bhs, input[data].to_vec());
+            input.drain(..consumed);
+            return Ok((bhs, data));
+        }
+        let received = stream.recv_some(LOGIN_SEGMENT_LEN).await?;
+        if received.is_empty() {
+            return Err(LoginFailure::Closed);
+        }
+        input.extend_from_slice(&received);
+    }
+}
+
+async fn send(stream: &TcpStream, bhs: &Bhs, data: &[u8]) -> std::io::Result<()> {
     let mut gather = Gather::new();
-    let bhs: Bhs = reply.header.into();
     gather.push_copy(bhs.bytes());
-    gather.push_copy(&reply.data);
-    gather.push_copy(&[0; 3][..padding_len(reply.data.len())]);
+    gather.push_copy(data);
+    gather.push_copy(&[0; 3][..padding_len(data.len())]);
     stream.send(gather).await.0
 }
 
@@ -336,43 +444,62 @@ fn placement(tsih: u16, window: &Window) -> Placement {
     Placement { tsih, exp_cmd_sn, max_cmd_sn }
 }
 
-/// The state machine that a login ends in.
+/// The connection that a login ends in, and what it begins with.
 pub(crate) fn full_feature(
     logged_in: LoggedIn,
-    stream: TcpStream,
+    wire: Wire,
     shared: &Arc<Shared>,
-) -> std::io::Result<(Rc<Connection>, Seat, Cutter, Vec<u8>)> {
-    let local = stream.local_addr()?;
-    let LoggedIn { seat, outcome, stat_sn, window, early } = logged_in;
+) -> std::io::Result<(Rc<Connection>, Seat, Start)> {
+    let local = wire.local_addr()?;
+    let LoggedIn { seat, outcome, stat_sn, window } = logged_in;
     let params = &outcome.params;
     let limits = &shared.limits;
     let discovery = outcome.session_type == SessionType::Discovery;
     let (header_digest, data_digest) =
         (params.header_digest == Digest::Crc32c, params.data_digest == Digest::Crc32c);
+    let peer_max_data_segment = match (&wire, discovery) {
+        (Wire::Tcp(..), _) => params.peer_max_recv_data_segment_length,
+        (Wire::Iser(..), true) => {
+            params.peer_max_recv_data_segment_length.min(iser::UNTIL_FULL_FEATURE_DATA as u32)
+        }
+        (Wire::Iser(..), false) => params.peer_max_recv_data_segment_length.min(setup::SMALLEST_PEER),
+    };
     let config = iscsi::target::Config {
         cid: outcome.cid,
         window,
         stat_sn,
         queue_depth: limits.queue_depth,
         write: write_limits(params),
-        peer_max_data_segment: params.peer_max_recv_data_segment_length,
+        peer_max_data_segment,
         header_digest,
         data_digest,
         discovery,
-        rdma: false,
+        rdma: matches!(wire, Wire::Iser(..)),
         nop_interval: limits.nop_interval,
         nop_timeout: limits.nop_timeout,
     };
     let state = iscsi::target::Connection::new(config, ring::now());
-    let cutter = Cutter {
-        header_digest,
-        data_digest,
-        max_data_segment: params.max_recv_data_segment_length,
-        max_ahs: iscsi::pdu::ahs::MAX_LEN,
+    let (link, start) = match wire {
+        Wire::Tcp(stream, early) => {
+            let cutter = Cutter {
+                header_digest,
+                data_digest,
+                max_data_segment: params.max_recv_data_segment_length,
+                max_ahs: iscsi::pdu::ahs::MAX_LEN,
+            };
+            let outbox = Outbox { lend: shared.zero_copy, ..Outbox::default() };
+            let transport = Transport::Tcp(Tcp::new(stream, stat_sn));
+            (Link { transport, outbox }, Start::Tcp(cutter, early))
+        }
+        Wire::Iser(pair, remote_invalidation) => {
+            let outgoing = Outgoing::new(pair.clone(), remote_invalidation);
+            let outbox = Outbox { iser: Some(Box::new(outgoing)), ..Outbox::default() };
+            let start = Start::Iser { hello: params.iser_hello_required };
+            (Link { transport: Transport::Iser(Iser::new(pair)), outbox }, start)
+        }
     };
     let negotiated = text::Negotiated { params: outcome.params.clone(), local };
     let session = seat.session.clone();
-    let connection =
-        Connection::new(seat.id, outcome.cid, shared.clone(), session, stream, state, negotiated);
-    Ok((connection, seat, cutter, early))
+    let connection = Connection::new(seat.id, outcome.cid, shared.clone(), session, link, state, negotiated);
+    Ok((connection, seat, start))
 }

@@ -1,4 +1,5 @@
-//! The datamover of a command that came over TCP: Put_Data becomes Data-In PDUs, Get_Data becomes R2Ts and Data-Outs.
+//! The datamover (RFC 5047) of a command: over TCP Put_Data becomes Data-In PDUs and Get_Data R2Ts and Data-Outs, over iSER they
+//! become RDMA Writes and RDMA Reads.
 
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -7,12 +8,13 @@ use device::{DataMover, Lost};
 use iscsi::target::TaskKey;
 use ring::{Buf, Chain};
 
-use crate::connection::Connection;
+use crate::connection::{Connection, Inner};
 use crate::grants;
+use crate::transport::{Transport, iser};
 use crate::wire::Segment;
 
 /// One task's way to its initiator.
-pub struct TcpMover {
+pub struct Mover {
     connection: Rc<Connection>,
     task: TaskKey,
     /// Bytes that the unit may have asked for and not given up.
@@ -21,32 +23,67 @@ pub struct TcpMover {
     given: bool,
 }
 
-impl TcpMover {
+impl Mover {
     pub(crate) fn new(connection: Rc<Connection>, task: TaskKey) -> Self {
         Self { connection, task, granted: 0, given: false }
     }
-}
 
-impl TcpMover {
     fn give_back(&mut self) {
         grants::give_back(&self.connection, std::mem::take(&mut self.granted));
         self.given = false;
     }
+
+    /// Posts the RDMA Writes that bring data-in to where the initiator wants it.
+    fn write(&self, mut data: Buf) {
+        let result = {
+            let Inner { state, outbox } = &mut *self.connection.inner.borrow_mut();
+            let Some((offset, len)) = state.put(self.task, data.len()) else { return };
+            data.truncate(len);
+            match &mut outbox.iser {
+                Some(outgoing) => outgoing.write(self.task, offset, data),
+                None => Ok(()),
+            }
+        };
+        if let Err(error) = result {
+            self.connection.lose(error.into());
+        }
+    }
+
+    /// Posts all RDMA Reads that what the unit wants calls for.
+    fn read(&self) -> Result<(), Lost> {
+        let result = {
+            let Inner { state, outbox } = &mut *self.connection.inner.borrow_mut();
+            let Some(outgoing) = &mut outbox.iser else { return Err(Lost) };
+            let mut reads = std::iter::from_fn(|| state.next_read(self.task, iser::LONGEST_READ));
+            reads.try_for_each(|read| outgoing.read(self.task, read.offset, read.len))
+        };
+        result.map_err(|error| {
+            // None of it is under way.
+            self.connection.lose(error.into());
+            Lost
+        })
+    }
 }
 
-impl Drop for TcpMover {
+impl Drop for Mover {
     fn drop(&mut self) {
         self.give_back();
     }
 }
 
-impl DataMover for TcpMover {
+impl DataMover for Mover {
+    #[inline]
     fn put_data(&mut self, data: Buf) {
-        self.connection.with(|state, outbox| state.put_data(self.task, Segment(data), outbox));
+        match &self.connection.transport {
+            Transport::Tcp(_) => {
+                self.connection.with(|state, outbox| state.put_data(self.task, Segment(data), outbox));
+            }
+            Transport::Iser(_) => self.write(data),
+        }
     }
 
     fn poll_put_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Lost>> {
-        let connection = &*self.connection;
+        let connection = &self.connection;
         if connection.is_lost() || connection.is_aborted(self.task) {
             return Poll::Ready(Err(Lost));
         }
@@ -54,6 +91,9 @@ impl DataMover for TcpMover {
             return Poll::Ready(Ok(()));
         }
         connection.room.register(cx.waker());
+        if let Transport::Iser(iser) = &connection.transport {
+            iser.watch_room(connection);
+        }
         Poll::Pending
     }
 
@@ -73,17 +113,21 @@ impl DataMover for TcpMover {
             self.granted = len;
         }
         let connection = &*self.connection;
-        let ready = connection.with(|state, outbox| {
-            let len = state.want_data(self.task, len, outbox).ok_or(Lost)?;
-            Ok((state.data_available(self.task) >= len).then(|| {
+        let wanted = connection.with(|state, outbox| state.want_data(self.task, len, outbox));
+        let Some(len) = wanted else { return Poll::Ready(Err(Lost)) };
+        if connection.is_iser() {
+            self.read()?;
+        }
+        let ready = connection.with(|state, _| {
+            (state.data_available(self.task) >= len).then(|| {
                 let mut chain = Chain::new();
                 state.take_data(self.task, len, |segment| chain.push(segment.0));
                 chain
-            }))
+            })
         });
-        if let Some(ready) = ready.transpose() {
+        if let Some(chain) = ready {
             self.given = true;
-            return Poll::Ready(ready);
+            return Poll::Ready(Ok(chain));
         }
         connection.wait_for_data(self.task, cx.waker());
         Poll::Pending

@@ -13,9 +13,9 @@ use iscsi::pdu::AsyncEvent;
 use iscsi::text::TextBuf;
 use ring::{Cores, Handle, ListenOptions, TcpListener, TcpStream};
 
-use crate::config::{Auth, Limits, Portal, ServerConfig};
+use crate::config::{Auth, IserConfig, Limits, Portal, ServerConfig, Transports};
 use crate::connection::{ConnectionId, End};
-use crate::login::{self, LoginFailure};
+use crate::login::{self, LoginFailure, Wire};
 use crate::management::Preemptor;
 use crate::node::Target;
 use crate::session::Registry;
@@ -27,6 +27,7 @@ pub(crate) struct Shared {
     pub limits: Limits,
     pub discovery_auth: Auth,
     pub zero_copy: bool,
+    pub iser: IserConfig,
     portals: Vec<BoundPortal>,
     cores: Vec<CoreLoad>,
     connections: AtomicUsize,
@@ -42,6 +43,8 @@ pub struct BoundPortal {
     pub address: SocketAddr,
     /// Target portal group tag.
     pub group: u16,
+    /// What it lets in.
+    pub transports: Transports,
 }
 
 struct CoreLoad {
@@ -123,7 +126,11 @@ impl Server {
         for portal in &config.portals {
             let listener = bind(portal.listen, &config.portals)
                 .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", portal.listen)))?;
-            portals.push(BoundPortal { address: listener.local_addr()?, group: portal.group });
+            portals.push(BoundPortal {
+                address: listener.local_addr()?,
+                group: portal.group,
+                transports: portal.transports,
+            });
             listeners.push(listener.into_fd());
         }
         let handles = cores.handles().to_vec();
@@ -133,6 +140,7 @@ impl Server {
             limits: config.limits,
             discovery_auth: config.discovery_auth,
             zero_copy: config.zero_copy,
+            iser: config.iser,
             portals: portals.clone(),
             cores: handles
                 .iter()
@@ -255,7 +263,7 @@ async fn listen(socket: OwnedFd, portal: BoundPortal, shared: Arc<Shared>) {
             continue;
         };
         let core = shared.cores[place.core].handle;
-        if core.run(move || serve(socket, peer, portal.group, core, place)).is_err() {
+        if core.run(move || serve(socket, peer, portal, core, place)).is_err() {
             return;
         }
     }
@@ -302,28 +310,32 @@ impl Drop for Place {
 }
 
 /// One connection, from accept to its end.
-async fn serve(socket: std::os::fd::OwnedFd, peer: SocketAddr, group: u16, core: Handle, mut place: Place) {
+async fn serve(socket: OwnedFd, peer: SocketAddr, portal: BoundPortal, core: Handle, mut place: Place) {
     let shared = &place.shared.clone();
     let logged_in = async {
         let stream = TcpStream::from_fd(socket)?;
         stream.set_nodelay(true)?;
-        let dialog = login::run(&stream, peer, group, shared, core);
-        match ring::timeout(shared.limits.login_timeout, dialog).await {
-            Ok(result) => Ok((stream, result?)),
-            Err(_) => Err(LoginFailure::TimedOut),
-        }
+        let dialog = async {
+            let mut wire = Wire::of(stream, portal.transports, shared).await?;
+            let logged_in = login::run(&mut wire, peer, portal.group, shared, core).await?;
+            Ok((wire, logged_in))
+        };
+        // Boxed: what it takes is given back when it is over.
+        ring::timeout(shared.limits.login_timeout, Box::pin(dialog))
+            .await
+            .unwrap_or(Err(LoginFailure::TimedOut))
     }
     .await;
     place.logged_in();
-    let (stream, logged_in) = match logged_in {
+    let (wire, logged_in) = match logged_in {
         Ok(logged_in) => logged_in,
         Err(error) => return tracing::info!(%peer, %error, "no login"),
     };
-    let Ok((connection, seat, cutter, early)) = login::full_feature(logged_in, stream, shared) else {
+    let Ok((connection, seat, start)) = login::full_feature(logged_in, wire, shared) else {
         return;
     };
     let session = &seat.session;
-    let end = connection.run(cutter, early).await;
+    let end = connection.run(start).await;
     // At ErrorRecoveryLevel 0 a connection that is lost takes its session along (RFC 7143 §7.1.4.1), with those that are
     // about to join it.
     if !matches!(end, End::Closed) {

@@ -43,7 +43,10 @@ pub(crate) fn answer(connection: &Connection, exchange: &TextExchange) -> Vec<u8
     if !keys.is_empty() {
         let mut negotiated = connection.negotiated.borrow_mut();
         let kind = if own.is_some() { SessionType::Normal } else { SessionType::Discovery };
-        let offer = login::offer(&connection.shared.limits, kind);
+        let mut offer = login::offer(&connection.shared.limits, kind);
+        if connection.is_iser() {
+            offer = login::offer_iser(offer, &connection.shared.iser);
+        }
         let mut negotiator =
             Negotiator::new(Role::Target, Phase::FullFeature, offer, negotiated.params.clone());
         let before = out.as_bytes().len();
@@ -51,7 +54,10 @@ pub(crate) fn answer(connection: &Connection, exchange: &TextExchange) -> Vec<u8
         match agreed {
             Ok(params) => {
                 let segment = params.peer_max_recv_data_segment_length;
-                connection.with(|state, _| state.set_peer_max_data_segment(segment));
+                // With iSER it stays what login has made it (RFC 7145 §6.2).
+                if !connection.is_iser() {
+                    connection.with(|state, _| state.set_peer_max_data_segment(segment));
+                }
                 negotiated.params = params;
             }
             // The old values stand.

@@ -1,8 +1,8 @@
-//! The ring's buffers as the iSCSI state machine's payloads, and a vectored send as the place that its PDUs go to.
+//! The ring's buffers as the iSCSI state machine's payloads.
 
 use iscsi::digest::{Crc32c, DigestBytes};
-use iscsi::target::{Payload, Sink};
-use ring::{Buf, Gather};
+use iscsi::target::{Data, Payload};
+use ring::{Buf, Chain};
 
 /// A payload on its way through a connection.
 #[derive(Clone, Debug, Default)]
@@ -49,23 +49,26 @@ impl Payload for Segment {
     }
 }
 
-/// What a connection has to send next.
-#[derive(Default)]
-pub(crate) struct Outbox {
-    pub gather: Gather,
-    /// Whether units' memory may be sent by reference.
-    pub lend: bool,
-}
+/// A data segment, or what an RDMA Read brought, in the pieces in which it came.
+pub(crate) struct Pieces(pub Chain);
 
-impl Sink<Segment> for Outbox {
-    fn bytes(&mut self, bytes: &[u8]) {
-        self.gather.push_copy(bytes);
+impl Data<Segment> for Pieces {
+    fn len(&self) -> usize {
+        self.0.len()
     }
 
-    fn payload(&mut self, payload: Segment) {
-        match self.lend {
-            true => self.gather.push_lent(payload.0),
-            false => self.gather.push(payload.0),
+    fn give(self, mut to: impl FnMut(Segment)) {
+        self.0.into_iter().for_each(|piece| to(Segment(piece)));
+    }
+
+    fn join(self) -> Segment {
+        match self.0.bufs() {
+            [one] => Segment(one.clone()),
+            _ => Segment(self.0.to_vec().into()),
         }
+    }
+
+    fn to_vec(&self) -> Vec<u8> {
+        self.0.to_vec()
     }
 }

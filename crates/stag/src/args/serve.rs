@@ -36,6 +36,12 @@ pub struct Serve {
     /// Copy read data into the socket, instead of lending a memory unit's pages to the network
     #[arg(long)]
     pub no_zero_copy: bool,
+    /// Let in iSCSI over TCP only. Otherwise each address takes iSER over iWARP too, as the first bytes of a connection say
+    #[arg(long)]
+    pub no_iser: bool,
+    /// CRCs of iSER over iWARP: never, prefer (as the initiator asks) or require [default: prefer]
+    #[arg(long, value_name = "WHEN", value_parser = crate::config::iser::crc)]
+    pub iser_crc: Option<crate::config::Crc>,
 }
 
 const OPTIONS: &str = "\

@@ -8,6 +8,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::auth::{self, Place};
+use super::iser::{iser, transport};
 use super::limits::limits;
 use super::model::{Acl, AclLun, Config, Lun, Portal, Target};
 use super::problem::Problems;
@@ -38,6 +39,9 @@ pub fn document(document: &Spanned<DeTable<'_>>, place: &Place<'_>, problems: &m
     }
     if let Some(table) = given.table("limits", problems) {
         config.limits = limits(table, problems);
+    }
+    if let Some(table) = given.table("iser", problems) {
+        config.iser = iser(table, problems);
     }
     if let Some(mut table) = given.table("discovery", problems) {
         if let Some(value) = table.take("auth") {
@@ -80,6 +84,7 @@ fn check_log(log: At<String>, problems: &mut Problems) -> Option<String> {
 
 fn portals(mut given: Table<'_>, portals: &mut Vec<Portal>, problems: &mut Problems) {
     let group = given.int("group", GROUPS, problems).map_or(1, |at| at.value as u16);
+    let transports = transport(&mut given, problems);
     let addresses = given.list("listen");
     if addresses.as_ref().is_none_or(Vec::is_empty) {
         given.missing("listen", "listen = \"0.0.0.0:3260\"", problems);
@@ -102,7 +107,7 @@ fn portals(mut given: Table<'_>, portals: &mut Vec<Portal>, problems: &mut Probl
             problems.error(&value.span(), format!("{listen} is listened on twice"), "leave one of them out");
             continue;
         }
-        portals.push(Portal { listen, group });
+        portals.push(Portal { listen, group, transports });
     }
     given.end(problems);
 }

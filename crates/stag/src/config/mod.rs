@@ -3,6 +3,7 @@
 
 mod auth;
 mod decode;
+pub mod iser;
 mod limits;
 mod model;
 mod problem;
@@ -20,7 +21,9 @@ use miette::NamedSource;
 use toml::de::DeTable;
 
 pub use decode::{ISCSI_PORT, address};
-pub use model::{Acl, AclLun, Auth, ChapHash, Config, Credential, Limits, Lun, Portal, Target};
+pub use model::{
+    Acl, AclLun, Auth, ChapHash, Config, Crc, Credential, Iser, Limits, Lun, Portal, Target, Transports,
+};
 pub use problem::{ConfigErrors, Shown};
 pub use summary::summary;
 

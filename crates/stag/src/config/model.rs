@@ -2,6 +2,8 @@
 
 use std::net::SocketAddr;
 
+pub use target::config::{Crc, Transports};
+
 use crate::unit::UnitSpec;
 
 /// A whole configuration. What is `None` was left to the daemon.
@@ -21,6 +23,8 @@ pub struct Config {
     pub portals: Vec<Portal>,
     /// Bounds.
     pub limits: Limits,
+    /// iSER.
+    pub iser: Iser,
     /// Who may ask which targets there are.
     pub discovery: Auth,
     /// What is served.
@@ -34,6 +38,21 @@ pub struct Portal {
     pub listen: SocketAddr,
     /// Target portal group tag, 1 to 65535.
     pub group: u16,
+    /// What it lets in.
+    pub transports: Transports,
+}
+
+/// How iSER is spoken, where that is not left to the daemon.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Iser {
+    /// Whether FPDUs carry a CRC.
+    pub crc: Option<Crc>,
+    /// The longest FPDU sent, bytes.
+    pub fpdu: Option<u32>,
+    /// RDMA Reads outstanding on a connection.
+    pub reads: Option<u16>,
+    /// Whether writes may bring data unasked besides what comes with the command.
+    pub unsolicited_data: Option<bool>,
 }
 
 /// Bounds that replace the daemon's own.

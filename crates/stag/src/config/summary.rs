@@ -16,7 +16,8 @@ fn write_summary(out: &mut String, config: &Config) -> std::fmt::Result {
         writeln!(out, "listens where --listen says")?;
     }
     for portal in &config.portals {
-        writeln!(out, "listens on {} (portal group {})", portal.listen, portal.group)?;
+        let lets_in = super::iser::describe(portal.transports);
+        writeln!(out, "listens on {} for {lets_in} (portal group {})", portal.listen, portal.group)?;
     }
     writeln!(out, "discovery: {}", auth(&config.discovery))?;
     for target in &config.targets {

@@ -72,6 +72,11 @@ fn the_example_mentions_every_key() {
         "nop-interval",
         "nop-timeout",
         "send-high-water",
+        "transport",
+        "crc",
+        "fpdu",
+        "reads",
+        "unsolicited-data",
     ];
     let others = [
         "cores",

@@ -25,7 +25,11 @@ pub fn server(change: impl FnOnce(&mut ServerConfig)) -> Server {
         Unit::Disk(DiskUnit::new(store, options, &Registry::new()).expect("a disk"))
     };
     let mut config = ServerConfig {
-        portals: vec![Portal { listen: "127.0.0.1:0".parse().expect("an address"), group: 1 }],
+        portals: vec![Portal {
+            listen: "127.0.0.1:0".parse().expect("an address"),
+            group: 1,
+            transports: Default::default(),
+        }],
         targets: vec![TargetConfig {
             name: IQN.into(),
             alias: "test".into(),
@@ -40,6 +44,7 @@ pub fn server(change: impl FnOnce(&mut ServerConfig)) -> Server {
         spin_us: 0,
         zero_copy: true,
         pool_bytes: 64 << 20,
+        iser: Default::default(),
     };
     change(&mut config);
     Server::start(config).expect("the server starts")

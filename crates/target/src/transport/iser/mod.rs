@@ -1,0 +1,184 @@
+//! iSCSI over RDMA (iSER, RFC 7145): PDUs are RDMA Sends, a read's data goes by RDMA Write, a write's is fetched by RDMA Read.
+//!
+//! What is posted, and which memory of the initiator's belongs to which task, is in [`outgoing`]; how a connection request is
+//! answered and how its login comes in [`setup`]. Nothing here copies payload, and nothing waits but for the queue pair.
+
+mod outgoing;
+pub(crate) mod setup;
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use iscsi::pdu::{Bhs, Opcode};
+use iscsi::target::{Event, TaskKey};
+use iser::{Control, HEAD_LEN, HEADER_LEN, Header, Layout};
+use rdma::{Completion, Flags, QueuePair};
+use ring::Chain;
+
+use crate::connection::{Connection, End};
+use crate::wire::Pieces;
+pub(crate) use outgoing::{NoStag, Outgoing};
+
+/// The longest RDMA Read, bytes. Long ones cost a wide network fewer turnarounds; they go side by side, so that they need not be
+/// longer.
+pub(crate) const LONGEST_READ: u32 = 512 << 10;
+
+/// One connection's queue pair as its receive loop sees it.
+pub(crate) struct Iser {
+    pair: QueuePair,
+    /// Somebody waits until the queue pair has room.
+    waits_for_room: Cell<bool>,
+    /// What the queue pair had sent when the peer was last looked at.
+    sent: Cell<u64>,
+}
+
+impl Iser {
+    pub(crate) fn new(pair: QueuePair) -> Self {
+        Self { pair, waits_for_room: Cell::new(false), sent: Cell::new(0) }
+    }
+
+    /// Whether the network has taken something while more was waiting, since this was asked last: a peer that takes data lives,
+    /// though its answer to a ping has to wait for all that was queued before.
+    pub(crate) fn has_progressed(&self) -> bool {
+        let sent = self.pair.counters().sent;
+        self.sent.replace(sent) != sent && self.pair.queued() > 0
+    }
+
+    /// Takes in what the queue pair brings, until the peer closes, breaks the protocol or is lost.
+    pub(crate) async fn receive_loop(&self, connection: &Rc<Connection>, mut hello: bool) -> End {
+        loop {
+            let completion = match self.pair.next().await {
+                Ok(completion) => completion,
+                Err(error) => return error.into(),
+            };
+            connection.heard();
+            match completion {
+                Completion::Received { message, .. } => {
+                    self.pair.post_receives(1);
+                    let taken = match std::mem::take(&mut hello) {
+                        true => self.answer_hello(connection, &message),
+                        false => on_message(connection, message),
+                    };
+                    if let Err(end) = taken {
+                        return end;
+                    }
+                }
+                Completion::Read { id, data } => connection.read_done(key_of(id), Pieces(data)),
+                // Only reads are posted with a number; one that was flushed brings nothing, and the error follows.
+                _ => {}
+            }
+        }
+    }
+
+    /// The first message of an initiator that declared iSERHelloRequired (RFC 7145 §5.1.3).
+    fn answer_hello(&self, connection: &Connection, message: &Chain) -> Result<(), End> {
+        let mut head = [0; HEADER_LEN];
+        let len = message.len().min(HEADER_LEN);
+        let Header::Hello(hello) = Header::decode(prefix(message, &mut head[..len]))? else {
+            return Err(End::NoHello);
+        };
+        let reply = hello.answer(self.pair.ord());
+        let flags = Flags { invalidate: None, solicited: true };
+        self.pair.post_send(&reply.encode(), Chain::new(), flags, None);
+        if reply.rejected || reply.ord == 0 {
+            self.pair.flush();
+            return Err(End::NoHello);
+        }
+        if let Some(outgoing) = &mut connection.inner.borrow_mut().outbox.iser {
+            outgoing.limit_reads(reply.ord);
+        }
+        Ok(())
+    }
+
+    /// Has `connection`'s waiters for room told when there is some.
+    pub(crate) fn watch_room(&self, connection: &Rc<Connection>) {
+        if self.waits_for_room.replace(true) {
+            return;
+        }
+        let connection = connection.clone();
+        ring::spawn(async move {
+            let below = connection.shared.limits.send_high_water;
+            let Transport::Iser(iser) = &connection.transport else { return };
+            iser.pair.drained_below(below).await;
+            iser.waits_for_room.set(false);
+            connection.room.notify();
+        });
+    }
+
+    /// Ends the connection: after a `clean` end what is queued is still sent, if the peer takes it within `patience`.
+    pub(crate) async fn wind_down(&self, connection: &Connection, clean: bool, patience: Duration) {
+        self.pair.disconnect();
+        if clean {
+            // What still comes is of no use, but taking it lets the queue pair work.
+            let drained = async { while self.pair.next().await.is_ok() {} };
+            let _ = ring::timeout(patience, drained).await;
+        }
+        connection.inner.borrow_mut().outbox.iser = None;
+    }
+}
+
+use super::Transport;
+
+/// One message of the full-feature phase.
+fn on_message(connection: &Rc<Connection>, mut message: Chain) -> Result<(), End> {
+    let mut space = [0; HEAD_LEN + setup::MAX_AHS];
+    let len = message.len().min(space.len());
+    let head = prefix(&message, &mut space[..len]);
+    let Header::Control(control) = Header::decode(head)? else { return Err(End::NoHello) };
+    let layout = Layout::of(head, message.len(), setup::LIMITS)?;
+    // `Layout` has seen to it that there is a BHS and that the AHSs are within the head.
+    let Some(bhs) = head.get(HEADER_LEN..HEAD_LEN).and_then(Bhs::ref_from).copied() else {
+        return Err(End::NoHello);
+    };
+    let mut ahs = [0; setup::MAX_AHS];
+    let ahs = &mut ahs[..layout.ahs.len()];
+    ahs.copy_from_slice(&head[layout.ahs.clone()]);
+    message.truncate(layout.data.end);
+    message.advance(layout.data.start);
+    let data = Pieces(message);
+    connection.on_pdu(&bhs, ahs, data, |inner, event| {
+        if bhs.opcode() == Some(Opcode::ScsiCommand) {
+            remember(inner, control, bhs.itt(), event);
+        }
+    })
+}
+
+/// Keeps a command's steering tags by its task.
+fn remember(inner: &mut crate::connection::Inner, control: Control, itt: u32, event: Option<&Event>) {
+    let task = match event {
+        Some(Event::Command(command)) => Some(command.task),
+        // It waits for its turn, or was refused.
+        _ => inner.state.find(itt),
+    };
+    if let (Some(task), Some(outgoing)) = (task, &mut inner.outbox.iser) {
+        outgoing.remember(task, control);
+    }
+}
+
+/// The first bytes of a message: where they lie if they are in one piece, or else copied to `space`, which is no longer than the
+/// message.
+fn prefix<'a>(message: &'a Chain, space: &'a mut [u8]) -> &'a [u8] {
+    let first = message.bufs().first().and_then(|buf| buf.as_slice());
+    if let Some(bytes) = first.and_then(|bytes| bytes.get(..space.len())) {
+        return bytes;
+    }
+    let mut at = 0;
+    for piece in message.bufs() {
+        let len = piece.len().min(space.len() - at);
+        piece.slice(..len).copy_to(&mut space[at..at + len]);
+        at += len;
+    }
+    space
+}
+
+/// The number of a task's RDMA Reads.
+fn id_of(task: TaskKey) -> u64 {
+    task.tag().into()
+}
+
+/// The task whose RDMA Read has this number.
+fn key_of(id: u64) -> TaskKey {
+    // Made by `id_of` from 32 bits.
+    TaskKey::from_tag(id as u32)
+}

@@ -1,0 +1,90 @@
+//! From a connection request to the first PDU over RDMA: what a queue pair is made with, and login PDUs as messages.
+
+use iscsi::pdu::Bhs;
+use iser::{Control, HEAD_LEN, HEADER_LEN, Header, Layout, PrivateData, UNTIL_FULL_FEATURE_DATA};
+use rdma::{Completion, Flags, Incoming, Options, QueuePair};
+use ring::Chain;
+
+use crate::config::{IserConfig, Limits};
+use crate::login::LoginFailure;
+
+/// AHSs that a message may have, bytes: MaxAHSLength's default (RFC 7145 §6.8), which a CDB of 260 bytes and a bidirectional
+/// command's read length fit into.
+pub(crate) const MAX_AHS: usize = 256;
+
+/// What a message may have, whatever phase the connection is in.
+pub(crate) const LIMITS: iser::Limits = iser::Limits { data: UNTIL_FULL_FEATURE_DATA, ahs: MAX_AHS };
+
+/// Bytes of the longest message.
+const LONGEST: u32 = (HEAD_LEN + MAX_AHS + UNTIL_FULL_FEATURE_DATA) as u32;
+
+/// Messages besides commands that an initiator may have on their way: immediate ones, pings and their answers, task management,
+/// logout (RFC 7145 §8.1). It is what MaxOutstandingUnexpectedPDUs declares.
+pub(crate) const UNEXPECTED: u32 = 64;
+
+/// What an initiator may be sent before it has been asked for more, bytes of one data segment: Linux's has room for no more in
+/// full-feature phase, whatever it declares.
+pub(crate) const SMALLEST_PEER: u32 = 128;
+
+/// Messages that an initiator may send before more receives are posted, which happens as each is taken in.
+fn receives(limits: &Limits, config: &IserConfig) -> u32 {
+    let per_command = match config.unsolicited_data {
+        true => 1 + limits.first_burst.div_ceil(UNTIL_FULL_FEATURE_DATA as u32),
+        false => 1,
+    };
+    limits.queue_depth.saturating_mul(per_command).saturating_add(UNEXPECTED)
+}
+
+/// Accepts a connection request. Says too whether responses may invalidate the initiator's STags.
+pub(crate) async fn accept(
+    incoming: Incoming,
+    limits: &Limits,
+    config: &IserConfig,
+) -> Result<(QueuePair, bool), rdma::Error> {
+    let options = Options {
+        // Initiators read nothing of a target's, but some want to hear that they could.
+        ird: 1,
+        ord: config.reads,
+        receives: receives(limits, config),
+        receive_size: LONGEST,
+        // None of the target's memory is exposed.
+        stags: 1,
+        send_high_water: limits.send_high_water,
+        setup_timeout: limits.login_timeout,
+        crc: config.crc,
+        max_fpdu: config.max_fpdu,
+        ..Options::default()
+    };
+    let peer = PrivateData::decode(incoming.private_data());
+    let own = PrivateData::new(peer.remote_invalidation);
+    let pair = incoming.accept(&own.encode(), &options).await?;
+    Ok((pair, peer.remote_invalidation))
+}
+
+/// The next PDU of a login, with its data segment.
+pub(crate) async fn receive(pair: &QueuePair) -> Result<(Bhs, Vec<u8>), LoginFailure> {
+    loop {
+        let message = match pair.next().await {
+            Ok(Completion::Received { message, .. }) => message.to_vec(),
+            Ok(_) => continue,
+            Err(rdma::Error::Closed) => return Err(LoginFailure::Closed),
+            Err(error) => return Err(error.into()),
+        };
+        pair.post_receives(1);
+        let header = Header::decode(&message)?;
+        let layout = Layout::of(&message, message.len(), LIMITS)?;
+        let bhs = Bhs::ref_from(&message[HEADER_LEN..HEAD_LEN]);
+        let (Header::Control(_), Some(bhs)) = (header, bhs) else { return Err(LoginFailure::Closed) };
+        return Ok((*bhs, message[layout.data].to_vec()));
+    }
+}
+
+/// Sends a PDU of a login.
+pub(crate) fn send(pair: &QueuePair, bhs: &Bhs, data: &[u8]) {
+    let mut message = Vec::with_capacity(HEAD_LEN + data.len() + 3);
+    message.extend_from_slice(&Control::default().encode());
+    message.extend_from_slice(bhs.bytes());
+    message.extend_from_slice(data);
+    message.resize(message.len() + Layout::padding(data.len()), 0);
+    pair.post_send(&message, Chain::new(), Flags { invalidate: None, solicited: true }, None);
+}

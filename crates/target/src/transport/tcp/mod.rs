@@ -1,0 +1,143 @@
+//! iSCSI over TCP: the loop that receives and cuts PDUs from the stream, and the loop that sends what is queued.
+
+mod loans;
+pub(crate) mod receive;
+
+use std::cell::{Cell, RefCell};
+use std::net::Shutdown;
+use std::rc::Rc;
+use std::time::Duration;
+
+use ring::{Gather, Lent, TcpStream};
+
+use crate::connection::{Connection, End, Inner};
+use crate::notify::Notify;
+use loans::Loans;
+use receive::Receiver;
+
+/// A send that takes this long waited for the peer to make room.
+const TAKEN_SLOWLY: Duration = Duration::from_millis(100);
+
+/// One connection's socket.
+pub(crate) struct Tcp {
+    stream: TcpStream,
+    loans: RefCell<Loans>,
+    /// The status that the initiator expects next, as its last PDU said.
+    pub exp_stat_sn: Cell<u32>,
+    /// Bytes handed to the socket and not sent yet.
+    pub sending: Cell<usize>,
+    /// There is something to send, or nothing any more for ever.
+    pub to_send: Notify,
+}
+
+impl Tcp {
+    /// A socket whose peer expects the status `exp_stat_sn` first.
+    pub(crate) fn new(stream: TcpStream, exp_stat_sn: u32) -> Self {
+        Self {
+            stream,
+            loans: RefCell::default(),
+            exp_stat_sn: Cell::new(exp_stat_sn),
+            sending: Cell::new(0),
+            to_send: Notify::default(),
+        }
+    }
+
+    /// Lets no send wait any more.
+    pub(crate) fn cut(&self) {
+        // The peer may be gone already.
+        let _ = self.stream.shutdown(Shutdown::Both);
+    }
+
+    /// Sends what the first half of a receive has led to before the second is handled, if this core has time to spare: a peer
+    /// that gets all its answers at once has nothing to do until then, nor has this core afterwards until the peer has
+    /// made something of them. A core that is always busy does better with one send.
+    fn send_early(&self, connection: &Connection) -> Result<(), End> {
+        if !ring::has_polled() || self.sending.get() > 0 || connection.is_lost() {
+            return Ok(());
+        }
+        let Inner { state, outbox } = &mut *connection.inner.borrow_mut();
+        let (gather, next, expected) = (&mut outbox.gather, state.stat_sn(), self.exp_stat_sn.get());
+        if self.loans.borrow_mut().send(&self.stream, gather, next, expected)? == Lent::Rest {
+            self.stream.try_send(gather)?;
+        }
+        Ok(())
+    }
+
+    /// Sends all of `gather`.
+    async fn send(&self, connection: &Connection, mut gather: Gather) -> (std::io::Result<()>, Gather) {
+        loop {
+            let next_stat_sn = connection.inner.borrow().state.stat_sn();
+            let sent =
+                self.loans.borrow_mut().send(&self.stream, &mut gather, next_stat_sn, self.exp_stat_sn.get());
+            match sent {
+                Ok(Lent::All) => return (Ok(()), gather),
+                Ok(Lent::Rest) => return self.stream.send(gather).await,
+                Ok(Lent::Full) => {
+                    if let Err(error) = self.stream.writable().await {
+                        return (Err(error), gather);
+                    }
+                }
+                Err(error) => return (Err(error), gather),
+            }
+        }
+    }
+
+    /// Receives until the peer closes, breaks the protocol or is lost.
+    pub(crate) async fn receive_loop(&self, connection: &Rc<Connection>, mut receiver: Receiver) -> End {
+        loop {
+            let fed = receiver.feed(
+                &self.stream,
+                |bhs, ahs, data| {
+                    if let Some(exp_stat_sn) = bhs.exp_stat_sn() {
+                        self.exp_stat_sn.set(exp_stat_sn);
+                    }
+                    connection.on_pdu(bhs, ahs, crate::wire::Segment(data), |_, _| ())
+                },
+                || self.send_early(connection),
+            );
+            let fed = fed.await;
+            if let Err(end) = fed {
+                return end;
+            }
+            connection.heard();
+            connection.kick();
+            // A peer that does not read what it asked for is not listened to either.
+            connection.room.until(|| (connection.has_room() || connection.is_lost()).then_some(())).await;
+        }
+    }
+
+    /// Sends what is queued, one vectored send at a time, in order.
+    pub(crate) async fn send_loop(&self, connection: &Connection) {
+        let mut spare = Gather::new();
+        loop {
+            let more = self.to_send.until(|| {
+                let empty = connection.inner.borrow().outbox.gather.is_empty();
+                match (empty, connection.is_lost() || connection.is_closing()) {
+                    (_, _) if connection.is_lost() => Some(false),
+                    (false, _) => Some(true),
+                    (true, true) => Some(false),
+                    (true, false) => None,
+                }
+            });
+            if !more.await {
+                break;
+            }
+            let gather = std::mem::replace(&mut connection.inner.borrow_mut().outbox.gather, spare);
+            self.sending.set(gather.len());
+            let begun = ring::now();
+            let (result, gather) = self.send(connection, gather).await;
+            self.sending.set(0);
+            spare = gather;
+            connection.room.notify();
+            // What the socket's buffer takes at once, a ping above all, says nothing of the peer.
+            if ring::now().saturating_duration_since(begun) >= TAKEN_SLOWLY {
+                connection.heard();
+            }
+            if let Err(error) = result {
+                connection.lose(error.into());
+            }
+        }
+        // The peer may be gone already.
+        let _ = self.stream.shutdown(Shutdown::Write);
+    }
+}
