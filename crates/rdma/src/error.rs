@@ -84,6 +84,9 @@ pub enum Error {
     /// More than one message can hold: 2^32 - 1 bytes.
     #[error("a message of 4 GiB or more")]
     TooLong,
+    /// rdma-core or a device is missing, or an operation of it failed.
+    #[error("{0}")]
+    Verbs(String),
     /// The provider cannot do that.
     #[error("{0}")]
     Unsupported(&'static str),

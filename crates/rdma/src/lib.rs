@@ -9,11 +9,14 @@
 //! [`connect`] and [`accept`] set a connection up. A portal that serves iSCSI over TCP as well looks at a connection's first
 //! bytes with [`sniff`].
 //!
+//! Through RDMA devices, [`VerbsListener`] listens, and [`connect`] does what [`Options::provider`] says.
+//!
 //! Operations own their buffers. Dropping a queue pair at any point ends its connection and leaves nothing behind.
 #![forbid(unsafe_code)]
 
 mod counters;
 mod error;
+mod hardware;
 mod options;
 mod pair;
 mod setup;
@@ -22,7 +25,8 @@ mod types;
 
 pub use counters::{Counters, counters};
 pub use error::{Error, Side, Terminated};
-pub use options::{Crc, Options};
+pub use hardware::{VerbsListener, VerbsRequest, verbs_available};
+pub use options::{Crc, Options, Provider};
 pub use pair::QueuePair;
 pub use setup::{Incoming, Listener, Protocol, accept, connect, sniff};
 pub use types::{Buffers, Completion, Flags, Remote, Rights, Stag, Withdrawn};

@@ -14,9 +14,21 @@ pub enum Crc {
     Require,
 }
 
+/// Who moves the bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Provider {
+    /// iWARP in software over a TCP socket, with any network card.
+    #[default]
+    Software,
+    /// rdma-core's verbs: InfiniBand, RoCE, and iWARP by a card or by the kernel.
+    Verbs,
+}
+
 /// What a queue pair is set up with.
 #[derive(Clone, Debug)]
 pub struct Options {
+    /// Who moves the bytes of a connection that is made by [`crate::connect`].
+    pub provider: Provider,
     /// RDMA Reads that the peer may have outstanding at once (inbound read queue depth), 1 to 16383. The peer may ask for
     /// less.
     pub ird: u16,
@@ -48,6 +60,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
+            provider: Provider::Software,
             ird: 128,
             ord: 128,
             receives: 128,

@@ -7,6 +7,8 @@ use std::task::{Context, Poll};
 
 use ring::{BufMut, Chain};
 
+#[cfg(feature = "verbs")]
+use crate::hardware;
 use crate::software;
 use crate::{Completion, Counters, Error, Flags, Remote, Rights, Stag, Withdrawn};
 
@@ -24,6 +26,8 @@ pub struct QueuePair {
 #[derive(Clone)]
 enum Provider {
     Software(Rc<software::Handle>),
+    #[cfg(feature = "verbs")]
+    Verbs(Rc<hardware::Handle>),
 }
 
 impl QueuePair {
@@ -31,11 +35,18 @@ impl QueuePair {
         Self { provider: Provider::Software(Rc::new(handle)) }
     }
 
+    #[cfg(feature = "verbs")]
+    pub(crate) fn hardware(handle: hardware::Handle) -> Self {
+        Self { provider: Provider::Verbs(Rc::new(handle)) }
+    }
+
     /// Posts a Send of `head` and after it `data`. `head` is copied; `data` is sent by reference. With an `id` there will be a
     /// [`Completion::Sent`]. The peer must have posted a receive for it.
     pub fn post_send(&self, head: &[u8], data: Chain, flags: Flags, id: Option<u64>) {
         match &self.provider {
             Provider::Software(pair) => pair.post_send(head, data, flags, id),
+            #[cfg(feature = "verbs")]
+            Provider::Verbs(pair) => pair.post_send(head, data, flags, id),
         }
     }
 
@@ -43,6 +54,8 @@ impl QueuePair {
     pub fn post_immediate(&self, data: [u8; 8], solicited: bool) {
         match &self.provider {
             Provider::Software(pair) => pair.post_immediate(data, solicited),
+            #[cfg(feature = "verbs")]
+            Provider::Verbs(pair) => pair.post_immediate(data, solicited),
         }
     }
 
@@ -50,6 +63,8 @@ impl QueuePair {
     pub fn post_write(&self, to: Remote, data: Chain, id: Option<u64>) {
         match &self.provider {
             Provider::Software(pair) => pair.post_write(to, data, id),
+            #[cfg(feature = "verbs")]
+            Provider::Verbs(pair) => pair.post_write(to, data, id),
         }
     }
 
@@ -58,6 +73,8 @@ impl QueuePair {
     pub fn post_read(&self, from: Remote, len: usize, id: u64) {
         match &self.provider {
             Provider::Software(pair) => pair.post_read(from, len, id),
+            #[cfg(feature = "verbs")]
+            Provider::Verbs(pair) => pair.post_read(from, len, id),
         }
     }
 
@@ -65,10 +82,12 @@ impl QueuePair {
     pub fn post_receives(&self, count: u32) {
         match &self.provider {
             Provider::Software(pair) => pair.post_receives(count),
+            #[cfg(feature = "verbs")]
+            Provider::Verbs(pair) => pair.post_receives(count),
         }
     }
 
-    /// Exposes buffers to the peer as one run of bytes from offset 0 on; empty ones are allowed. They stay with the queue pair
+    /// Exposes buffers to the peer as one run of bytes from [`Self::origin`] on; empty ones are allowed. They stay with the queue pair
     /// until [`Self::withdraw`], also when the peer has invalidated them or the connection is lost, and are dropped with it.
     ///
     /// # Errors
@@ -76,16 +95,20 @@ impl QueuePair {
     pub fn expose(&self, buffers: impl IntoIterator<Item = BufMut>, rights: Rights) -> Result<Stag, Error> {
         match &self.provider {
             Provider::Software(pair) => pair.expose(buffers.into_iter().collect(), rights),
+            #[cfg(feature = "verbs")]
+            Provider::Verbs(pair) => pair.expose(buffers.into_iter().collect(), rights),
         }
     }
 
-    /// Exposes bytes that the peer may read, from offset 0 on; they are sent by reference.
+    /// Exposes bytes that the peer may read, from [`Self::origin`] on; they are sent by reference.
     ///
     /// # Errors
     /// [`Error::TooManyStags`]
     pub fn expose_source(&self, data: Chain) -> Result<Stag, Error> {
         match &self.provider {
             Provider::Software(pair) => pair.expose_source(data),
+            #[cfg(feature = "verbs")]
+            Provider::Verbs(pair) => pair.expose_source(data),
         }
     }
 
@@ -97,6 +120,31 @@ impl QueuePair {
     pub fn expose_sink(&self, len: u64) -> Result<Stag, Error> {
         match &self.provider {
             Provider::Software(pair) => pair.expose_sink(len),
+            #[cfg(feature = "verbs")]
+            Provider::Verbs(pair) => pair.expose_sink(len),
+        }
+    }
+
+    /// The tagged offset that exposed memory begins at: what the peer has to be told with the STag. 0 in software; over verbs a
+    /// virtual address.
+    pub fn origin(&self, stag: Stag) -> u64 {
+        match &self.provider {
+            Provider::Software(_) => {
+                let _ = stag;
+                0
+            }
+            #[cfg(feature = "verbs")]
+            Provider::Verbs(pair) => pair.origin(stag),
+        }
+    }
+
+    /// Whether the peer may invalidate what is exposed to it. Not so over devices that have no memory windows: say so to the
+    /// peer.
+    pub fn takes_invalidation(&self) -> bool {
+        match &self.provider {
+            Provider::Software(_) => true,
+            #[cfg(feature = "verbs")]
+            Provider::Verbs(pair) => pair.takes_invalidation(),
         }
     }
 
@@ -105,6 +153,8 @@ impl QueuePair {
     pub fn withdraw(&self, stag: Stag) -> Option<Withdrawn> {
         match &self.provider {
             Provider::Software(pair) => pair.withdraw(stag),
+            #[cfg(feature = "verbs")]
+            Provider::Verbs(pair) => pair.withdraw(stag),
         }
     }
 
@@ -123,6 +173,8 @@ impl QueuePair {
     pub fn poll_next(&self, cx: &mut Context<'_>) -> Poll<Result<Completion, Error>> {
         match &self.provider {
             Provider::Software(pair) => pair.poll_next(cx),
+            #[cfg(feature = "verbs")]
+            Provider::Verbs(pair) => pair.poll_next(cx),
         }
     }
 
@@ -131,6 +183,8 @@ impl QueuePair {
     pub fn flush(&self) {
         match &self.provider {
             Provider::Software(pair) => pair.flush(),
+            #[cfg(feature = "verbs")]
+            Provider::Verbs(pair) => pair.flush(),
         }
     }
 
@@ -138,6 +192,8 @@ impl QueuePair {
     pub fn queued(&self) -> usize {
         match &self.provider {
             Provider::Software(pair) => pair.queued(),
+            #[cfg(feature = "verbs")]
+            Provider::Verbs(pair) => pair.queued(),
         }
     }
 
@@ -145,6 +201,8 @@ impl QueuePair {
     pub async fn drained_below(&self, bytes: usize) {
         match &self.provider {
             Provider::Software(pair) => pair.drained_below(bytes).await,
+            #[cfg(feature = "verbs")]
+            Provider::Verbs(pair) => pair.drained_below(bytes).await,
         }
     }
 
@@ -153,6 +211,8 @@ impl QueuePair {
     pub fn disconnect(&self) {
         match &self.provider {
             Provider::Software(pair) => pair.disconnect(),
+            #[cfg(feature = "verbs")]
+            Provider::Verbs(pair) => pair.disconnect(),
         }
     }
 
@@ -160,6 +220,8 @@ impl QueuePair {
     pub fn ord(&self) -> u16 {
         match &self.provider {
             Provider::Software(pair) => pair.ord(),
+            #[cfg(feature = "verbs")]
+            Provider::Verbs(pair) => pair.ord(),
         }
     }
 
@@ -167,6 +229,8 @@ impl QueuePair {
     pub fn ird(&self) -> u16 {
         match &self.provider {
             Provider::Software(pair) => pair.ird(),
+            #[cfg(feature = "verbs")]
+            Provider::Verbs(pair) => pair.ird(),
         }
     }
 
@@ -174,6 +238,8 @@ impl QueuePair {
     pub fn has_crc(&self) -> bool {
         match &self.provider {
             Provider::Software(pair) => pair.crc(),
+            #[cfg(feature = "verbs")]
+            Provider::Verbs(_) => true,
         }
     }
 
@@ -181,6 +247,8 @@ impl QueuePair {
     pub fn peer_addr(&self) -> SocketAddr {
         match &self.provider {
             Provider::Software(pair) => pair.peer_addr(),
+            #[cfg(feature = "verbs")]
+            Provider::Verbs(pair) => pair.peer_addr(),
         }
     }
 
@@ -188,6 +256,8 @@ impl QueuePair {
     pub fn local_addr(&self) -> SocketAddr {
         match &self.provider {
             Provider::Software(pair) => pair.local_addr(),
+            #[cfg(feature = "verbs")]
+            Provider::Verbs(pair) => pair.local_addr(),
         }
     }
 
@@ -195,6 +265,8 @@ impl QueuePair {
     pub fn counters(&self) -> Counters {
         match &self.provider {
             Provider::Software(pair) => pair.counters(),
+            #[cfg(feature = "verbs")]
+            Provider::Verbs(_) => Counters::default(),
         }
     }
 }

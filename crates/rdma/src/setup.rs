@@ -9,8 +9,9 @@ use std::time::Duration;
 use iwarp::mpa::{self, CrcPolicy, MAX_DEPTH, REQUEST_KEY, Reply, Request, Requester, Responder};
 use ring::{Gather, ListenOptions, TcpListener, TcpStream};
 
+use crate::hardware::{self, VerbsRequest};
 use crate::software::Handle;
-use crate::{Crc, Error, Options, QueuePair};
+use crate::{Crc, Error, Options, Provider, QueuePair};
 
 /// What the first bytes of a TCP connection say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,60 +57,113 @@ async fn within<T>(
 
 /// A connection that asks to be accepted.
 pub struct Incoming {
-    stream: TcpStream,
-    ends: (SocketAddr, SocketAddr),
-    request: Request,
+    asking: Ask,
+}
+
+/// By whom.
+enum Ask {
+    Software {
+        stream: TcpStream,
+        ends: (SocketAddr, SocketAddr),
+        request: Request,
+    },
+    #[cfg(feature = "verbs")]
+    Verbs(VerbsRequest),
+}
+
+impl From<VerbsRequest> for Incoming {
+    #[cfg(feature = "verbs")]
+    fn from(request: VerbsRequest) -> Self {
+        Self { asking: Ask::Verbs(request) }
+    }
+
+    #[cfg(not(feature = "verbs"))]
+    fn from(_request: VerbsRequest) -> Self {
+        unreachable!("nobody can make one")
+    }
 }
 
 impl Incoming {
-    /// What the peer's upper layer has sent along.
+    /// What the peer's upper layer has sent along. InfiniBand and RoCE pad it with zeros.
     pub fn private_data(&self) -> &[u8] {
-        self.request.private_data()
+        match &self.asking {
+            Ask::Software { request, .. } => request.private_data(),
+            #[cfg(feature = "verbs")]
+            Ask::Verbs(asking) => asking.request.private_data(),
+        }
     }
 
     /// Address of the peer.
     pub fn peer_addr(&self) -> SocketAddr {
-        self.ends.0
+        match &self.asking {
+            Ask::Software { ends, .. } => ends.0,
+            #[cfg(feature = "verbs")]
+            Ask::Verbs(asking) => asking.request.peer().unwrap_or_else(hardware::nowhere),
+        }
     }
 
     /// Address of this end.
     pub fn local_addr(&self) -> SocketAddr {
-        self.ends.1
+        match &self.asking {
+            Ask::Software { ends, .. } => ends.1,
+            #[cfg(feature = "verbs")]
+            Ask::Verbs(asking) => asking.request.local().unwrap_or_else(hardware::nowhere),
+        }
     }
 
     /// RDMA Reads that the peer takes at once, if it says.
     pub fn ird(&self) -> Option<u16> {
-        self.request.ird()
+        match &self.asking {
+            Ask::Software { request, .. } => request.ird(),
+            #[cfg(feature = "verbs")]
+            Ask::Verbs(asking) => Some(asking.request.ord().into()),
+        }
     }
 
     /// RDMA Reads that the peer wants to have outstanding, if it says.
     pub fn ord(&self) -> Option<u16> {
-        self.request.ord()
+        match &self.asking {
+            Ask::Software { request, .. } => request.ord(),
+            #[cfg(feature = "verbs")]
+            Ask::Verbs(asking) => Some(asking.request.ird().into()),
+        }
     }
 
-    /// Accepts it, with at most 508 bytes of private data; Linux's siw takes 252.
+    /// Accepts it, with at most 508 bytes of private data; Linux's siw takes 252, other devices 196.
     ///
     /// # Errors
-    /// [`Error::Setup`] if the private data is too long, [`Error::TimedOut`], and those of the socket.
+    /// [`Error::Setup`] if the private data is too long, [`Error::TimedOut`], [`Error::Verbs`], and those of the socket.
     pub async fn accept(self, private_data: &[u8], options: &Options) -> Result<QueuePair, Error> {
-        let (reply, agreed) = self.request.accept(&mpa_options(options), private_data).map_err(setup)?;
-        within(options.setup_timeout, "the reply", send(&self.stream, &reply)).await?;
-        Ok(QueuePair::software(Handle::new(self.stream, self.ends, agreed, Vec::new(), options)?))
+        match self.asking {
+            Ask::Software { stream, ends, request } => {
+                let (reply, agreed) = request.accept(&mpa_options(options), private_data).map_err(setup)?;
+                within(options.setup_timeout, "the reply", send(&stream, &reply)).await?;
+                Ok(QueuePair::software(Handle::new(stream, ends, agreed, Vec::new(), options)?))
+            }
+            #[cfg(feature = "verbs")]
+            Ask::Verbs(asking) => asking.accept(private_data, options).await,
+        }
     }
 
-    /// Refuses it, with at most 508 bytes of private data.
+    /// Refuses it, with at most 508 bytes of private data; other devices than siw take 148.
     ///
     /// # Errors
-    /// [`Error::Setup`] if the private data is too long, [`Error::TimedOut`], and those of the socket.
+    /// [`Error::Setup`] if the private data is too long, [`Error::TimedOut`], [`Error::Verbs`], and those of the socket.
     pub async fn reject(self, private_data: &[u8]) -> Result<(), Error> {
-        let reply = self.request.reject(private_data).map_err(setup)?;
-        within(SETUP, "the reply", send(&self.stream, &reply)).await
+        match self.asking {
+            Ask::Software { stream, request, .. } => {
+                let reply = request.reject(private_data).map_err(setup)?;
+                within(SETUP, "the reply", send(&stream, &reply)).await
+            }
+            #[cfg(feature = "verbs")]
+            Ask::Verbs(asking) => asking.reject(private_data),
+        }
     }
 }
 
 impl std::fmt::Debug for Incoming {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Incoming({})", self.ends.0)
+        write!(f, "Incoming({})", self.peer_addr())
     }
 }
 
@@ -146,19 +200,22 @@ pub async fn accept(stream: TcpStream, early: Vec<u8>, patience: Duration) -> Re
         }
     };
     let request = within(patience, "the request", receiving).await?;
-    Ok(Incoming { stream, ends, request })
+    Ok(Incoming { asking: Ask::Software { stream, ends, request } })
 }
 
-/// Connects to `address` with at most 508 bytes of private data (Linux's siw takes 252), and returns the peer's private data
+/// Connects to `address` with at most 508 bytes of private data (Linux's siw takes 252, verbs carry 56), and returns the peer's private data
 /// as well.
 ///
 /// # Errors
-/// [`Error::Connect`], [`Error::Rejected`], [`Error::Setup`], [`Error::TimedOut`], [`Error::Closed`].
+/// [`Error::Connect`], [`Error::Rejected`], [`Error::Setup`], [`Error::TimedOut`], [`Error::Closed`], [`Error::Verbs`].
 pub async fn connect(
     address: SocketAddr,
     private_data: &[u8],
     options: &Options,
 ) -> Result<(QueuePair, Vec<u8>), Error> {
+    if options.provider == Provider::Verbs {
+        return hardware::connect(address, private_data, options).await;
+    }
     let mut requester = Requester::new(mpa_options(options), private_data).map_err(setup)?;
     let connecting = async {
         let stream = TcpStream::connect(address, options.setup_timeout)

@@ -29,7 +29,7 @@ impl fmt::Display for Stag {
 pub struct Remote {
     /// Which memory.
     pub stag: Stag,
-    /// The tagged offset, as the peer has advertised it: memory exposed here begins at offset 0, other peers' at a virtual
+    /// The tagged offset, as the peer has advertised it: software begins at 0 ([`crate::QueuePair::origin`]), others at a virtual
     /// address.
     pub offset: u64,
 }

@@ -255,18 +255,20 @@ impl QueuePair {
 
     /// Waits until fewer than `bytes` are queued, or the connection has ended.
     pub async fn drained_below(&self, bytes: usize) {
-        std::future::poll_fn(|cx| {
-            let state = &mut *self.state.borrow_mut();
-            if state.queued < bytes.max(1) || state.end.is_some() {
-                return Poll::Ready(());
-            }
-            if !state.drained.iter().any(|(most, waker)| *most == bytes.max(1) && waker.will_wake(cx.waker()))
-            {
-                state.drained.push((bytes.max(1), cx.waker().clone()));
-            }
-            Poll::Pending
-        })
-        .await
+        std::future::poll_fn(|cx| self.poll_drained(bytes, cx)).await
+    }
+
+    /// [`Self::drained_below`] for who polls.
+    pub fn poll_drained(&self, bytes: usize, cx: &mut Context<'_>) -> Poll<()> {
+        let state = &mut *self.state.borrow_mut();
+        let bytes = bytes.max(1);
+        if state.queued < bytes || state.end.is_some() {
+            return Poll::Ready(());
+        }
+        if !state.drained.iter().any(|(most, waker)| *most == bytes && waker.will_wake(cx.waker())) {
+            state.drained.push((bytes, cx.waker().clone()));
+        }
+        Poll::Pending
     }
 
     fn post(&self, op: Op, notify: Option<u64>) {
