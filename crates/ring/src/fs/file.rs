@@ -13,6 +13,7 @@ use crate::blocking;
 use crate::buf::{Buf, BufMut, Chain, Destination};
 use crate::op::{Op, is_transient};
 use crate::pooled::PooledBox;
+use crate::runtime::Core;
 use crate::shared::{Local, Shared};
 
 /// The most that one operation moves.
@@ -123,7 +124,7 @@ impl File {
             let entry =
                 opcode::Read::new(self.raw(), ptr.wrapping_add(done), n).offset(at + done as u64).build();
             // SAFETY: the entry points into the destination, whose memory does not move with it.
-            let op = unsafe { Op::start(entry, destination) };
+            let op = unsafe { Op::transfer(Core::current(), entry, destination) };
             let (completion, back) = op.await;
             destination = back;
             match completion.count() {
@@ -147,7 +148,7 @@ impl File {
                 let entry =
                     opcode::Write::new(self.raw(), only.as_ptr(), len).offset(at).rw_flags(flags).build();
                 // SAFETY: the entry points to the buffer's memory, which does not move with it.
-                unsafe { Op::start(entry, only) }.await.0
+                unsafe { Op::transfer(Core::current(), entry, only) }.await.0
             } else {
                 let mut vectored = PooledBox::new(Vectored { vectors: SmallVec::new(), data: data.clone() });
                 let Vectored { vectors, data } = &mut *vectored;
@@ -155,7 +156,7 @@ impl File {
                 let (ptr, len) = (vectored.vectors.as_ptr(), vectored.vectors.len() as u32);
                 let entry = opcode::Writev::new(self.raw(), ptr, len).offset(at).rw_flags(flags).build();
                 // SAFETY: the entry points to vectors in the box, and they to buffers that it keeps.
-                unsafe { Op::start(entry, vectored) }.await.0
+                unsafe { Op::transfer(Core::current(), entry, vectored) }.await.0
             };
             match completion.count() {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),

@@ -85,7 +85,7 @@ impl File {
             let ptr = buf.as_mut_ptr().wrapping_add(done);
             let entry = opcode::ReadFixed::new(self.raw(), ptr, n, index).offset(at + done as u64).build();
             // SAFETY: the entry points into the buffer, whose memory does not move with it.
-            let (completion, back) = unsafe { Op::start_on(Rc::clone(&core), entry, buf) }.await;
+            let (completion, back) = unsafe { Op::transfer(Rc::clone(&core), entry, buf) }.await;
             buf = back;
             match completion.count() {
                 Ok(0) => break,
@@ -113,7 +113,7 @@ impl File {
             let entry = opcode::WriteFixed::new(self.raw(), rest.as_ptr(), len, index);
             let entry = entry.offset(at).rw_flags(flags).build();
             // SAFETY: the entry points to the buffer's memory, which does not move with it.
-            let (completion, back) = unsafe { Op::start_on(Rc::clone(&core), entry, rest) }.await;
+            let (completion, back) = unsafe { Op::transfer(Rc::clone(&core), entry, rest) }.await;
             rest = back;
             match completion.count() {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),

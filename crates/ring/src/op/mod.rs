@@ -110,6 +110,18 @@ impl<T: 'static> Op<T> {
 }
 
 impl<T: 'static> Op<T> {
+    /// Like [`Self::start_on`], of a file's data: it is not left waiting for many others.
+    ///
+    /// # Safety
+    /// As for [`Self::start`].
+    #[inline]
+    pub(crate) unsafe fn transfer(core: Rc<Core>, entry: Entry, data: T) -> Self {
+        // SAFETY: passed on.
+        let op = unsafe { Self::start_on(core, entry, data) };
+        op.core.uring.hurry();
+        op
+    }
+
     /// Starts an operation that a thread of this core carries out.
     ///
     /// # Safety

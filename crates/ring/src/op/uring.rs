@@ -18,6 +18,9 @@ const ENTER_NO_IOWAIT: u32 = 1 << 7;
 const REGISTER_RING_FDS: libc::c_uint = 20;
 const UNREGISTER_RING_FDS: libc::c_uint = 21;
 
+/// Transfers of files that are submitted together at most: enough to make the call and the disk's notification cheap.
+const TOGETHER: u32 = 8;
+
 /// `struct io_uring_getevents_arg` of the kernel's ABI.
 #[repr(C)]
 struct GetEventsArg {
@@ -90,6 +93,8 @@ pub(crate) struct Uring {
     /// Entries that found the queue full, in order. They go first.
     backlog: RefCell<VecDeque<Entry>>,
     pushed: Cell<u64>,
+    /// Transfers of files among the entries queued.
+    transfers: Cell<u32>,
 }
 
 impl Uring {
@@ -145,6 +150,7 @@ impl Uring {
             flags_work,
             backlog: RefCell::default(),
             pushed: Cell::new(0),
+            transfers: Cell::new(0),
         })
     }
 
@@ -167,6 +173,19 @@ impl Uring {
             self.push_to_backlog(entry);
         }
         number
+    }
+
+    /// The entry pushed last moves a file's data. Submits what is queued once there are several of these: to prepare a direct
+    /// transfer takes the kernel 2 to 3 µs, and it gives a disk all of one submission at its end, so that a disk with nothing to do
+    /// would wait for the last of them.
+    #[inline]
+    pub(crate) fn hurry(&self) {
+        let transfers = self.transfers.get() + 1;
+        self.transfers.set(transfers);
+        if transfers >= TOGETHER {
+            // Failure shows at the next turn of the loop, which tries again.
+            let _ = self.enter_with(self.enter_flags & !ENTER_GETEVENTS, 0, None);
+        }
     }
 
     #[cold]
@@ -240,13 +259,18 @@ impl Uring {
     /// `timeout` has passed. Says whether the kernel took what was queued; if not (it is out of memory, or holds
     /// completions that found no room), completions have to be reaped first.
     pub(crate) fn enter(&self, want: u32, timeout: Option<Duration>) -> io::Result<()> {
+        self.enter_with(self.enter_flags, want, timeout)
+    }
+
+    fn enter_with(&self, enter_flags: u32, want: u32, timeout: Option<Duration>) -> io::Result<()> {
+        self.transfers.set(0);
         self.feed();
         // SAFETY: only this thread touches the queue, and no other borrow of it is alive here.
         let submit = unsafe { self.ring.submission_shared() }.len();
         let timespec;
         let argument;
         let (flags, arg, arg_len) = match timeout {
-            None => (self.enter_flags, std::ptr::null(), 8),
+            None => (enter_flags, std::ptr::null(), 8),
             Some(timeout) => {
                 timespec = Timespec {
                     seconds: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
@@ -258,7 +282,7 @@ impl Uring {
                     min_wait_us: 0,
                     timespec: &raw const timespec as u64,
                 };
-                (self.enter_flags | ENTER_EXT_ARG, &raw const argument, size_of::<GetEventsArg>())
+                (enter_flags | ENTER_EXT_ARG, &raw const argument, size_of::<GetEventsArg>())
             }
         };
         // SAFETY: entries in the queue are vouched for by those who pushed them; the argument outlives the call.
