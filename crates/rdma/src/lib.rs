@@ -3,7 +3,8 @@
 //! A [`QueuePair`] is one connection and lives on the core that made it. Posting never waits: [`QueuePair::post_send`],
 //! [`QueuePair::post_write`] and [`QueuePair::post_read`] only queue, and everything that is queued in one turn of a task leaves
 //! in one vectored send. [`QueuePair::next`] receives and gives completions; nothing is received while nobody asks for one,
-//! which is what holds a peer back. Memory that the peer may reach is exposed under an [`Stag`] and lent to the queue pair
+//! which is how an upper layer holds a peer back that does not read what it asked for. Of two peers only one may do that: if each
+//! waits for the other to read, both wait for ever. Memory that the peer may reach is exposed under an [`Stag`] and lent to the queue pair
 //! meanwhile: [`QueuePair::withdraw`] gives it back.
 //!
 //! [`connect`] and [`accept`] set a connection up. A portal that serves iSCSI over TCP as well looks at a connection's first

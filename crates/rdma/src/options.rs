@@ -41,7 +41,8 @@ pub struct Options {
     pub receive_size: u32,
     /// Memory exposed at once at most, in STags.
     pub stags: u32,
-    /// Bytes queued to the peer from which on it is not listened to. A read of the peer's may add its own length to that.
+    /// Bytes of answers to the peer's RDMA Reads that are queued from which on the next answer waits: what a peer that does not
+    /// read can make this side hold, beside one read's length and what is posted to it ([`crate::QueuePair::queued`]).
     pub send_high_water: usize,
     /// How long setting up may take.
     pub setup_timeout: Duration,

@@ -24,7 +24,7 @@ use ring::{Chain, Gather, JoinHandle, TcpStream};
 
 use self::memory::{Exposed, Memory};
 use self::notify::Notify;
-use self::payload::{Data, Outbox};
+use self::payload::{Data, Outbox, copy_out};
 use self::receive::Receiver;
 use crate::counters::count_on_core;
 use crate::{
@@ -51,7 +51,6 @@ struct Pair {
     local: SocketAddr,
     agreed: Agreed,
     crc: bool,
-    send_high_water: usize,
     inner: RefCell<Inner>,
     /// Who asked last for a completion and got none.
     waiter: Cell<Option<Waker>>,
@@ -63,7 +62,7 @@ struct Pair {
     closing: Cell<bool>,
     /// There is something to send, or nothing any more for ever.
     to_send: Notify,
-    /// There is room in the send queue again, or the connection is closing or lost.
+    /// Something was sent, or the connection is closing or lost.
     room: Notify,
 }
 
@@ -73,6 +72,14 @@ struct Read {
     len: usize,
 }
 
+/// What the peer has asked to read.
+enum Asked {
+    /// This.
+    Data(Chain),
+    /// A copy of this part of memory that is written as well, made when there is room for it.
+    Copy { index: u32, at: usize, len: usize },
+}
+
 /// What changes with every operation.
 struct Inner {
     stream: Stream,
@@ -80,6 +87,12 @@ struct Inner {
     memory: Memory,
     /// Reads of ours, the oldest first.
     reads: VecDeque<Read>,
+    /// Reads of the peer's that are not answered yet: no more than it may have outstanding, since the protocol counts.
+    asked: VecDeque<Asked>,
+    /// Bytes of answers in the outbox, and in what is being sent.
+    answered: [usize; 2],
+    /// How many of them there may be before the next has to wait.
+    most_answered: usize,
     completions: VecDeque<Completion>,
     counters: Counters,
     /// What of them was added to the core's.
@@ -100,6 +113,31 @@ impl Inner {
     fn flush_stream(&mut self) {
         let Self { stream, outbox, .. } = self;
         stream.flush::<Data<'_>>(outbox);
+    }
+
+    /// Answers what the peer has asked to read, as far as there is room: a peer that takes no answers gets no more of them. It
+    /// is listened to even so, or two that read from each other would wait for each other.
+    fn answer(&mut self) -> Result<(), Terminate> {
+        while self.answered[0] + self.answered[1] < self.most_answered {
+            let data = match self.asked.pop_front() {
+                None => return Ok(()),
+                Some(Asked::Data(data)) => data,
+                Some(Asked::Copy { index, at, len }) => match self.memory.get(index) {
+                    Some(Exposed::Buffers(buffers)) => {
+                        self.counters.copied_out += len as u64;
+                        copy_out(buffers, at, len)
+                    }
+                    // Withdrawn while the peer was still reading it.
+                    _ => return Err(Terminate::InvalidStag),
+                },
+            };
+            self.answered[0] += data.len();
+            let Self { stream, outbox, .. } = self;
+            if stream.read_response(Data::new(&[], data), outbox).is_err() {
+                return Err(Terminate::LocalCatastrophic);
+            }
+        }
+        Ok(())
     }
 
     /// Ends it: everything posted that would have given a completion gives one now, and then the error is told.
@@ -153,6 +191,9 @@ impl Handle {
             outbox,
             memory: Memory::default(),
             reads: VecDeque::new(),
+            asked: VecDeque::new(),
+            answered: [0; 2],
+            most_answered: options.send_high_water.max(1),
             completions: VecDeque::new(),
             counters: Counters::default(),
             counted: Counters::default(),
@@ -164,7 +205,6 @@ impl Handle {
             local,
             crc: agreed.crc,
             agreed,
-            send_high_water: options.send_high_water.max(1),
             inner: RefCell::new(inner),
             waiter: Cell::new(None),
             in_flight: Cell::new(0),
@@ -395,12 +435,6 @@ impl Pair {
                 |_| if self.inner.borrow().completions.is_empty() { Poll::Ready(()) } else { Poll::Pending },
             )
             .await;
-            // A peer that does not read what it asked for is not listened to either.
-            if self.is_congested()
-                && let Err(error) = self.room().await
-            {
-                return error;
-            }
             if let Err(error) = receiver.feed(self).await {
                 return error;
             }
@@ -439,12 +473,17 @@ impl Pair {
             if !more.await {
                 break;
             }
-            let gather = std::mem::replace(&mut self.inner.borrow_mut().outbox.gather, spare);
+            let gather = {
+                let mut inner = self.inner.borrow_mut();
+                inner.answered = [0, inner.answered[0]];
+                std::mem::replace(&mut inner.outbox.gather, spare)
+            };
             self.in_flight.set(gather.len());
             let (result, gather) = self.socket.send(gather).await;
             self.in_flight.set(0);
             spare = gather;
             spare.clear();
+            self.inner.borrow_mut().answered[1] = 0;
             self.after_send();
             self.room.notify();
             if let Err(error) = result {
@@ -466,6 +505,14 @@ impl Pair {
     fn after_send(&self) {
         let mut inner = self.inner.borrow_mut();
         inner.counters.sends += 1;
+        if inner.outbox.gather.is_empty() {
+            inner.answered[0] = 0;
+        }
+        if let Err(error) = inner.answer() {
+            drop(inner);
+            let error = self.violation(error);
+            return self.lose(error);
+        }
         let taken = inner.outbox.end - inner.outbox.gather.len() as u64;
         let mut told = false;
         while let Some(completion) = inner.outbox.due(taken) {
@@ -494,17 +541,6 @@ impl Pair {
 
     fn queued(&self) -> usize {
         self.in_flight.get() + self.inner.borrow().outbox.gather.len()
-    }
-
-    fn is_congested(&self) -> bool {
-        self.queued() >= self.send_high_water
-    }
-
-    /// Waits for room in the send queue.
-    async fn room(&self) -> Result<(), Error> {
-        self.kick();
-        self.room.until(|| (!self.is_congested() || self.lost.get()).then_some(())).await;
-        if self.lost.get() { Err(Error::Closed) } else { Ok(()) }
     }
 
     /// Sees that what is queued is sent.

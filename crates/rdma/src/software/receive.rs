@@ -9,8 +9,7 @@ use ring::{BufMut, Bytes, Chain, Destination, Scatter, pool};
 
 use super::arriving::{Arriving, Taken};
 use super::memory::{Exposed, Loan, copy_in, find};
-use super::payload::{Data, copy_out};
-use super::{Inner, Pair};
+use super::{Asked, Inner, Pair};
 use crate::{Buffers, Completion, Error, Stag};
 
 /// Bytes still to come of a piece for which a receive of their own is worth a system call.
@@ -54,8 +53,6 @@ enum Stop {
     More,
     /// A buffer of so many bytes is missing.
     Buffer(usize),
-    /// Something was queued to the peer for it.
-    Answered,
     Violation(Terminate),
     Over(Error),
 }
@@ -134,8 +131,6 @@ impl Receiver {
             match stopped {
                 Stop::More => return Ok(()),
                 Stop::Buffer(len) => wait_for_buffer(len).await?,
-                Stop::Answered if pair.is_congested() => pair.room().await?,
-                Stop::Answered => {}
                 Stop::Violation(error) => return Err(pair.violation(error)),
                 Stop::Over(error) => return Err(error),
             }
@@ -161,18 +156,21 @@ impl Receiver {
                     inner.stream.took(&input[..here]);
                     input = &input[here..];
                 }
-                Ok(Step::Event(event)) => match self.event(inner, event) {
-                    Ok(false) => {}
-                    Ok(true) => break Stop::Answered,
-                    Err(error) => break Stop::Over(error),
-                },
+                Ok(Step::Event(event)) => {
+                    if let Err(error) = self.event(inner, event) {
+                        break Stop::Over(error);
+                    }
+                }
                 Err(error) => break Stop::Violation(error),
             }
         };
         *done = bytes.len() - input.len();
         // Reads of ours whose turn has come, answers to reads of nothing.
         inner.flush_stream();
-        stop
+        match inner.answer() {
+            Ok(()) => stop,
+            Err(error) => Stop::Violation(error),
+        }
     }
 
     /// Puts `here` bytes at `at` of `bytes` where they belong; `rest` more of the same piece will come. An error says of what
@@ -334,8 +332,8 @@ impl Receiver {
         Ok(())
     }
 
-    /// Does what an event asks for. Whether something was sent for it.
-    fn event(&mut self, inner: &mut Inner, event: Event) -> Result<bool, Error> {
+    /// Does what an event asks for.
+    fn event(&mut self, inner: &mut Inner, event: Event) -> Result<(), Error> {
         inner.counters.messages_in += 1;
         match event {
             Event::Received { solicited, invalidated, .. } => {
@@ -351,17 +349,10 @@ impl Receiver {
             }
             Event::ReadRequest { index, offset, len } => {
                 let (at, len) = (offset as usize, len as usize);
-                let data = match inner.memory.get(index) {
-                    Some(Exposed::Source(chain)) => part(chain, at, len),
-                    Some(Exposed::Buffers(buffers)) => {
-                        inner.counters.copied_out += len as u64;
-                        copy_out(buffers, at, len)
-                    }
-                    Some(Exposed::Nothing) | None => Chain::new(),
-                };
-                let Inner { stream, outbox, .. } = inner;
-                stream.read_response(Data::new(&[], data), outbox).map_err(super::post_error)?;
-                return Ok(true);
+                inner.asked.push_back(match inner.memory.get(index) {
+                    Some(Exposed::Source(chain)) => Asked::Data(part(chain, at, len)),
+                    _ => Asked::Copy { index, at, len },
+                });
             }
             Event::ReadDone { .. } => {
                 let data = match std::mem::replace(&mut self.read, Kept::Nothing) {
@@ -377,7 +368,7 @@ impl Receiver {
             Event::AtomicRequest { .. } | Event::AtomicDone { .. } => {}
             Event::Terminated(terminated) => return Err(super::remote_terminate(terminated.code)),
         }
-        Ok(false)
+        Ok(())
     }
 }
 

@@ -1,4 +1,5 @@
 //! Two queue pairs over loopback in one thread, and what tests say about them.
+#![allow(dead_code, reason = "not every test uses all of it")]
 
 use std::future::Future;
 use std::net::SocketAddr;
