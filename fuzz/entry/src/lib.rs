@@ -10,6 +10,7 @@ pub mod connection;
 pub mod device_data;
 pub mod input;
 pub mod iser;
+pub mod iwarp;
 pub mod login;
 pub mod mutate;
 pub mod negotiation;
@@ -60,6 +61,10 @@ pub const TARGETS: &[Target] = &[
     Target { name: "url", run: user::url, seeds: user::url_seeds },
     Target { name: "reservation_saved", run: reservation::saved, seeds: reservation::saved_seeds },
     Target { name: "iser_message", run: iser::message, seeds: iser::message_seeds },
+    Target { name: "iwarp_startup", run: iwarp::startup, seeds: iwarp::startup_seeds },
+    Target { name: "iwarp_stream", run: iwarp::stream, seeds: iwarp::stream_seeds },
+    Target { name: "iwarp_segments", run: iwarp::segments, seeds: iwarp::segments_seeds },
+    Target { name: "iwarp_pair", run: iwarp::pair, seeds: iwarp::pair_seeds },
 ];
 
 /// The target of this name.
