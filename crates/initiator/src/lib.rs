@@ -98,4 +98,4 @@ pub use iscsi::discovery::{Record, TargetAddress};
 pub use iscsi::keys::{DigestChoice, Params};
 pub use iscsi::login::initiator::Chap;
 pub use iscsi::pdu::{Lun, Residual, TaskAttribute, TaskManagementFunction, TaskManagementResult};
-pub use rdma::Crc;
+pub use rdma::{Crc, Provider};

@@ -5,7 +5,7 @@ use std::time::Duration;
 use iscsi::keys::{DigestChoice, Offer};
 use iscsi::login::initiator::Chap;
 use iser::UNTIL_FULL_FEATURE_DATA;
-use rdma::Crc;
+use rdma::{Crc, Provider};
 
 use crate::url::Transport;
 
@@ -53,6 +53,8 @@ pub struct Options {
     /// Over iSER on software iWARP, whether FPDUs carry a CRC32C (RFC 5044 §4.4). It stands for header and data digests,
     /// which iSER does not have.
     pub iser_crc: Crc,
+    /// Over iSER, who moves the bytes: software iWARP, or an RDMA device by rdma-core's verbs.
+    pub iser_provider: Provider,
 }
 
 impl Default for Options {
@@ -75,6 +77,7 @@ impl Default for Options {
             max_burst_length: 1 << 20,
             iser_unsolicited: 8192,
             iser_crc: Crc::Prefer,
+            iser_provider: Provider::Software,
         }
     }
 }

@@ -131,7 +131,7 @@ impl Mover<'_> {
                 None => self.pair.expose_sink(command.read_len.into()).map_err(pair)?,
             };
             reach.read = Some(stag);
-            control.read = Some(Remote { stag: stag.0, offset: 0 });
+            control.read = Some(Remote { stag: stag.0, offset: self.pair.origin(stag) });
         }
         if let Some(data) = command.write {
             // What goes unsolicited is not to be fetched, so it is not to be reached.
@@ -141,7 +141,7 @@ impl Mover<'_> {
             if !rest.is_empty() {
                 let stag = self.pair.expose_source(rest.0).map_err(pair)?;
                 reach.write = Some(stag);
-                control.write = Some(Remote { stag: stag.0, offset: 0 });
+                control.write = Some(Remote { stag: stag.0, offset: self.pair.origin(stag) });
             }
         }
         Ok(control)

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use iscsi::keys::Params;
 use iscsi::pdu::{BHS_LEN, Bhs, ahs};
 use iser::{Control, HEAD_LEN, HEADER_LEN, Header, Layout, Limits, PrivateData, UNTIL_FULL_FEATURE_DATA};
-use rdma::{Completion, Flags, QueuePair, Stag};
+use rdma::{Completion, Flags, Provider, QueuePair, Stag};
 use ring::{Buf, Chain};
 
 use crate::error::Error;
@@ -35,11 +35,12 @@ pub(crate) enum Refusal {
 }
 
 impl Iser {
-    /// Connects; a target may invalidate a task's STag with its response (RFC 7145 §7.3.2).
+    /// Connects; over software iWARP a target may invalidate a task's STag with its response (RFC 7145 §7.3.2).
     pub async fn connect(address: SocketAddr, options: &Options) -> Result<Iser, Refusal> {
         let depth = u32::try_from(options.queue_depth.clamp(1, 32_768)).unwrap_or(32_768);
         let receive_size = (HEAD_LEN + UNTIL_FULL_FEATURE_DATA).next_multiple_of(4) as u32;
         let wanted = rdma::Options {
+            provider: options.iser_provider,
             ird: IRD,
             // We read nothing of a target's.
             ord: 1,
@@ -51,7 +52,9 @@ impl Iser {
             crc: options.iser_crc,
             ..rdma::Options::default()
         };
-        let private_data = PrivateData::new(true).encode();
+        // Whether a device lets its peer invalidate is known only once there is a queue pair.
+        let invalidation = options.iser_provider == Provider::Software;
+        let private_data = PrivateData::new(invalidation).encode();
         let (pair, _) =
             rdma::connect(address, &private_data, &wanted).await.map_err(|error| match error {
                 rdma::Error::Connect { source, .. } => Refusal::Unreachable(source.to_string()),

@@ -42,6 +42,9 @@ pub struct Connect {
     /// With iser://, CRC32C of what software iWARP sends; digests are of iscsi:// only
     #[arg(long, value_enum, default_value_t = RdmaCrc::Prefer)]
     pub rdma_crc: RdmaCrc,
+    /// With iser://, who moves the bytes
+    #[arg(long, value_enum, default_value_t = Rdma::Software)]
+    pub rdma: Rdma,
     /// Connections of the session (MC/S)
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     pub connections: u16,
@@ -62,6 +65,7 @@ impl Default for Connect {
             header_digest: Digest::Allow,
             data_digest: Digest::Allow,
             rdma_crc: RdmaCrc::Prefer,
+            rdma: Rdma::Software,
             connections: 1,
             timeout: 30,
         }
@@ -79,6 +83,15 @@ pub enum Digest {
     Prefer,
     /// Yes, or no login
     Require,
+}
+
+/// Who moves the bytes of an RDMA connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Rdma {
+    /// iWARP in software over TCP, with any network card
+    Software,
+    /// An RDMA device, by rdma-core: InfiniBand, RoCE or iWARP
+    Verbs,
 }
 
 /// Whether software iWARP adds a CRC to what it sends.

@@ -11,7 +11,7 @@ use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 
 pub use bench::{Bench, Pattern};
-pub use client::{Connect, Cp, Digest, Info, Ls, Place, RdmaCrc, Read, Transfer, Write};
+pub use client::{Connect, Cp, Digest, Info, Ls, Place, Rdma, RdmaCrc, Read, Transfer, Write};
 pub use serve::{Demo, Serve};
 
 /// Serves disks over iSCSI, and reads and writes them

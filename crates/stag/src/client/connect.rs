@@ -4,14 +4,14 @@ use std::cell::Cell;
 use std::path::Path;
 use std::time::Duration;
 
-use initiator::{Crc, Error, Options, Session, Url};
+use initiator::{Crc, Error, Options, Provider, Session, Url};
 use iscsi::chap::{Credential, Secret};
 use iscsi::keys::DigestChoice;
 use iscsi::login::initiator::Chap;
 use ring::Chain;
 
 use super::copy::Disk;
-use crate::args::{Connect, Digest, RdmaCrc};
+use crate::args::{Connect, Digest, Rdma, RdmaCrc};
 
 /// Why there is no session.
 #[derive(Debug, thiserror::Error)]
@@ -45,6 +45,10 @@ pub fn options(args: &Connect) -> Result<Options, ConnectError> {
             RdmaCrc::Never => Crc::Never,
             RdmaCrc::Prefer => Crc::Prefer,
             RdmaCrc::Require => Crc::Require,
+        },
+        iser_provider: match args.rdma {
+            Rdma::Software => Provider::Software,
+            Rdma::Verbs => Provider::Verbs,
         },
         connections: args.connections,
         connect_timeout: timeout,
