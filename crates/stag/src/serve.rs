@@ -55,7 +55,8 @@ fn run(config: Config, signals: &Signals) -> Exit {
     for (iqn, groups, luns) in &places {
         let serving = |portal: &&target::BoundPortal| groups.is_empty() || groups.contains(&portal.group);
         let Some(portal) = server.portals().iter().find(serving) else { continue };
-        urls.extend(luns.iter().map(|lun| format!("iscsi://{}/{iqn}/{lun}", reachable(portal.address))));
+        let scheme = if portal.transports == Transports::Verbs { "iser" } else { "iscsi" };
+        urls.extend(luns.iter().map(|lun| format!("{scheme}://{}/{iqn}/{lun}", reachable(portal.address))));
     }
     if let Err(error) = announce(&urls) {
         tracing::warn!(%error, "the URLs could not be printed");
@@ -124,23 +125,30 @@ fn joined(args: Serve) -> Result<Config, Exit> {
         let units = args.units.into_iter().zip(0..).map(|(spec, lun)| Lun { lun, spec }).collect();
         config.targets.push(Target { iqn: args.iqn, units, ..Target::default() });
     }
-    let listen: Vec<SocketAddr> = if args.listen.is_empty() && config.portals.is_empty() {
-        vec![SocketAddr::new(Ipv4Addr::LOCALHOST.into(), ISCSI_PORT)]
-    } else {
-        args.listen
-    };
+    let listen: Vec<SocketAddr> =
+        if args.listen.is_empty() && args.verbs.is_empty() && config.portals.is_empty() {
+            vec![SocketAddr::new(Ipv4Addr::LOCALHOST.into(), ISCSI_PORT)]
+        } else {
+            args.listen
+        };
     if !listen.is_empty() {
         config.portals = listen
             .into_iter()
             .map(|listen| Portal { listen, group: 1, transports: Transports::All })
             .collect();
     }
+    config.portals.extend(args.verbs.into_iter().map(|listen| Portal {
+        listen,
+        group: 1,
+        transports: Transports::Verbs,
+    }));
     config.cores = args.cores.or(config.cores);
     config.spin_us = args.spin.or(config.spin_us);
     if args.no_zero_copy {
         config.zero_copy = Some(false);
     }
     if args.no_iser {
+        config.portals.retain(|portal| portal.transports != Transports::Verbs);
         config.portals.iter_mut().for_each(|portal| portal.transports = Transports::Tcp);
     }
     config.iser.crc = args.iser_crc.or(config.iser.crc);

@@ -68,7 +68,8 @@ pub struct Portal {
     pub transports: Transports,
 }
 
-/// What initiators may speak at a portal. Both begin with a TCP connection to its port; the first bytes tell them apart.
+/// What initiators may speak at a portal. All but the last begin with a TCP connection to its port; the first bytes tell iSCSI and
+/// iWARP apart.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Transports {
     /// iSCSI over TCP, and iSER over iWARP.
@@ -78,6 +79,9 @@ pub enum Transports {
     Tcp,
     /// iSER over iWARP only.
     Iser,
+    /// iSER through the RDMA devices that have the address, by rdma-core: InfiniBand, RoCE, and iWARP that cards or the kernel
+    /// speak.
+    Verbs,
 }
 
 /// A target.

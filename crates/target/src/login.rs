@@ -18,7 +18,7 @@ use iscsi::name;
 use iscsi::pdu::{Bhs, Isid, LoginStatus, Opcode};
 use iscsi::target::{CommandWindow, SharedWindow, Window, inbound::WriteLimits};
 use iscsi::text::LOGIN_SEGMENT_LEN;
-use rdma::QueuePair;
+use rdma::{Incoming, QueuePair, VerbsRequest};
 use ring::{Gather, Handle, TcpStream};
 use scsi::reservation::TransportId;
 
@@ -82,6 +82,13 @@ pub(crate) enum Wire {
 }
 
 impl Wire {
+    /// Accepts a connection that came through an RDMA device.
+    pub(crate) async fn of_verbs(request: VerbsRequest, shared: &Shared) -> Result<Self, LoginFailure> {
+        let (pair, remote_invalidation) =
+            setup::accept(Incoming::from(request), &shared.limits, &shared.iser).await?;
+        Ok(Self::Iser(pair, remote_invalidation))
+    }
+
     /// Finds out what a new connection's peer speaks, if the portal leaves it the choice, and makes a queue pair of it if it
     /// is RDMA.
     pub(crate) async fn of(

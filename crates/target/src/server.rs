@@ -11,6 +11,7 @@ use iscsi::discovery::{Record, SendTargets, TargetAddress};
 use iscsi::name;
 use iscsi::pdu::AsyncEvent;
 use iscsi::text::TextBuf;
+use rdma::{VerbsListener, VerbsRequest};
 use ring::{Cores, Handle, ListenOptions, TcpListener, TcpStream};
 
 use crate::config::{Auth, IserConfig, Limits, Portal, ServerConfig, Transports};
@@ -124,6 +125,16 @@ impl Server {
         let mut listeners = Vec::new();
         let mut portals = Vec::new();
         for portal in &config.portals {
+            if portal.transports == Transports::Verbs {
+                // Its core binds it.
+                portals.push(BoundPortal {
+                    address: portal.listen,
+                    group: portal.group,
+                    transports: portal.transports,
+                });
+                listeners.push(None);
+                continue;
+            }
             let listener = bind(portal.listen, &config.portals)
                 .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", portal.listen)))?;
             portals.push(BoundPortal {
@@ -131,7 +142,7 @@ impl Server {
                 group: portal.group,
                 transports: portal.transports,
             });
-            listeners.push(listener.into_fd());
+            listeners.push(Some(listener.into_fd()));
         }
         let handles = cores.handles().to_vec();
         let shared = Arc::new(Shared {
@@ -163,9 +174,18 @@ impl Server {
         }
         for (at, (listener, portal)) in listeners.into_iter().zip(portals).enumerate() {
             let shared = shared.clone();
-            handles[at % handles.len()]
-                .run(move || listen(listener, portal, shared))
-                .map_err(io::Error::other)?;
+            let handle = &handles[at % handles.len()];
+            match listener {
+                Some(listener) => handle.run(move || listen(listener, portal, shared)),
+                None => {
+                    let (bound, wait) = std::sync::mpsc::channel();
+                    let run = handle.run(move || listen_verbs(portal, shared, bound));
+                    wait.recv()
+                        .unwrap_or_else(|_| Err(io::Error::other("a core has ended before its time")))?;
+                    run
+                }
+            }
+            .map_err(io::Error::other)?;
         }
         Ok(Self { shared, cores })
     }
@@ -238,6 +258,49 @@ fn bind(address: SocketAddr, portals: &[Portal]) -> io::Result<TcpListener> {
     TcpListener::bind(address, ListenOptions { backlog: 4096, v6only: own_v4, ..ListenOptions::default() })
 }
 
+/// What a new connection came by.
+enum Arrived {
+    Tcp(OwnedFd),
+    Verbs(VerbsRequest),
+}
+
+/// [`listen`] through RDMA devices. Says first whether it could be bound.
+async fn listen_verbs(
+    portal: BoundPortal,
+    shared: Arc<Shared>,
+    bound: std::sync::mpsc::Sender<io::Result<()>>,
+) {
+    let name = |error: rdma::Error| io::Error::other(format!("{} over RDMA: {error}", portal.address));
+    let mut listener = match VerbsListener::bind(portal.address).map_err(name) {
+        Ok(listener) => {
+            // Only a caller that has vanished does not listen.
+            let _ = bound.send(Ok(()));
+            listener
+        }
+        Err(error) => {
+            let _ = bound.send(Err(error));
+            return;
+        }
+    };
+    while !shared.is_stopping() {
+        let request = match listener.accept().await {
+            Ok(request) => request,
+            Err(error) => {
+                return tracing::error!(%error, portal = %portal.address, "cannot listen any more");
+            }
+        };
+        let peer = request.peer_addr().unwrap_or(portal.address);
+        let Some(place) = Place::take(&shared) else {
+            tracing::debug!(%peer, "too many connections");
+            continue;
+        };
+        let core = shared.cores[place.core].handle;
+        if core.run(move || serve(Arrived::Verbs(request), peer, portal, core, place)).is_err() {
+            return;
+        }
+    }
+}
+
 /// Accepts on one portal and hands each connection to the core that has the fewest.
 async fn listen(socket: OwnedFd, portal: BoundPortal, shared: Arc<Shared>) {
     let mut listener = match TcpListener::from_fd(socket) {
@@ -263,7 +326,7 @@ async fn listen(socket: OwnedFd, portal: BoundPortal, shared: Arc<Shared>) {
             continue;
         };
         let core = shared.cores[place.core].handle;
-        if core.run(move || serve(socket, peer, portal, core, place)).is_err() {
+        if core.run(move || serve(Arrived::Tcp(socket), peer, portal, core, place)).is_err() {
             return;
         }
     }
@@ -310,13 +373,18 @@ impl Drop for Place {
 }
 
 /// One connection, from accept to its end.
-async fn serve(socket: OwnedFd, peer: SocketAddr, portal: BoundPortal, core: Handle, mut place: Place) {
+async fn serve(arrived: Arrived, peer: SocketAddr, portal: BoundPortal, core: Handle, mut place: Place) {
     let shared = &place.shared.clone();
     let logged_in = async {
-        let stream = TcpStream::from_fd(socket)?;
-        stream.set_nodelay(true)?;
         let dialog = async {
-            let mut wire = Wire::of(stream, portal.transports, shared).await?;
+            let mut wire = match arrived {
+                Arrived::Tcp(socket) => {
+                    let stream = TcpStream::from_fd(socket)?;
+                    stream.set_nodelay(true)?;
+                    Wire::of(stream, portal.transports, shared).await?
+                }
+                Arrived::Verbs(request) => Wire::of_verbs(request, shared).await?,
+            };
             let logged_in = login::run(&mut wire, peer, portal.group, shared, core).await?;
             Ok((wire, logged_in))
         };

@@ -24,6 +24,10 @@ pub struct Serve {
     /// Port 0 takes a free one [default: 127.0.0.1:3260]
     #[arg(short, long, value_name = "ADDR:PORT", value_parser = address)]
     pub listen: Vec<SocketAddr>,
+    /// Listen for iSER through the RDMA devices that have this address too, by rdma-core: InfiniBand, RoCE, iWARP cards, the
+    /// kernel's siw; repeatable. Without --listen and portals of the configuration, it is the only place
+    #[arg(long, value_name = "ADDR:PORT", value_parser = address, conflicts_with = "no_iser")]
+    pub verbs: Vec<SocketAddr>,
     /// The name of the target that serves the PATHs
     #[arg(long, value_name = "IQN", default_value = crate::iqn::DEFAULT_TARGET, value_parser = iqn)]
     pub iqn: String,

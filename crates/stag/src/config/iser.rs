@@ -5,8 +5,12 @@ use super::problem::Problems;
 use super::reader::{At, Table};
 
 /// What people write for each.
-const TRANSPORTS: [(&str, Transports); 3] =
-    [("any", Transports::All), ("tcp", Transports::Tcp), ("iser", Transports::Iser)];
+const TRANSPORTS: [(&str, Transports); 4] = [
+    ("any", Transports::All),
+    ("tcp", Transports::Tcp),
+    ("iser", Transports::Iser),
+    ("verbs", Transports::Verbs),
+];
 const CRCS: [(&str, Crc); 3] = [("never", Crc::Never), ("prefer", Crc::Prefer), ("require", Crc::Require)];
 
 /// Reads `[iser]`.
@@ -35,6 +39,7 @@ pub fn describe(transports: Transports) -> &'static str {
         Transports::All => "iSCSI and iSER",
         Transports::Tcp => "iSCSI",
         Transports::Iser => "iSER",
+        Transports::Verbs => "iSER through RDMA devices",
     }
 }
 
