@@ -186,6 +186,13 @@ pub enum Event {
     Terminated(Terminated),
 }
 
+/// The only FPDU of a stream that never was: a Terminate, for a peer that believes in the connection (RFC 6581 §10).
+pub(crate) fn lone_terminate(error: Terminate, crc: bool, markers: bool) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    Writer::new(crc, markers, Options::MAX_FPDU).terminate::<&[u8]>(error, None, &mut bytes);
+    bytes
+}
+
 /// How a stream ended.
 #[derive(Debug, Clone, Copy)]
 enum Over {

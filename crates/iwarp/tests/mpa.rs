@@ -144,6 +144,24 @@ fn a_responder_that_wants_more_reads_than_our_ird_gets_insufficient_ird() {
     let error = reply(&mut asks, &reply_frame(0x10, 2, &[0, 4, 0, 5])).unwrap_err();
     assert_eq!(error, Error::InsufficientIrd { theirs: 5, ours: 4 });
     assert_eq!(error.terminate(), Terminate::InsufficientIrd);
+    // Told to a peer that believes in the connection.
+    let told = asks.farewell(&error).unwrap();
+    assert_eq!(told[2..4], [0x41, 0x47]);
+    assert_eq!(told[20..24], [0x20, 0x06, 0, 0]);
+}
+
+#[test]
+fn only_who_was_accepted_says_farewell() {
+    let mut asks = Requester::new(Options::default(), b"").unwrap();
+    let error = reply(&mut asks, b"HTTP/1.1 400").unwrap_err();
+    assert_eq!(asks.farewell(&error), None);
+    let mut asks =
+        Requester::new(Options { ird: 4, crc: CrcPolicy::Require, ..Options::default() }, b"").unwrap();
+    let error = reply(&mut asks, &reply_frame(0x90, 2, &[0, 4, 0, 5])).unwrap_err();
+    // With the marker that the peer asked for in front, and a CRC.
+    let told = asks.farewell(&error).unwrap();
+    assert_eq!(told[..8], [0, 0, 0, 0, 0, 22, 0x41, 0x47]);
+    assert_eq!(told[28..], iwarp::crc::crc32c(&told[..28]));
 }
 
 #[test]

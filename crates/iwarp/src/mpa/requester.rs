@@ -1,5 +1,7 @@
 //! The side that connects: its request, and what it makes of the reply (RFC 5044 §7.1, RFC 6581 §8 and §9).
 
+use crate::stream::lone_terminate;
+
 use super::frame::{Collector, Flags, Frame, REPLY_KEY, REQUEST_KEY};
 use super::{
     Agreed, CrcPolicy, DEPTH_UNSAID, ENHANCED_LEN, Enhanced, Error, FrameError, MAX_DEPTH, MAX_PRIVATE_DATA,
@@ -29,6 +31,8 @@ pub struct Requester {
     options: Options,
     request: Vec<u8>,
     reply: Collector,
+    /// Of an accepting reply: CRCs are used, the peer wants markers.
+    accepted: Option<(bool, bool)>,
 }
 
 impl Requester {
@@ -49,7 +53,7 @@ impl Requester {
         let flags =
             Flags { markers: options.markers, crc: options.crc != CrcPolicy::Never, reject: false, enhanced };
         let request = Frame { flags, revision: options.revision, private_data: all }.emit(REQUEST_KEY);
-        Ok(Self { options, request, reply: Collector::new(REPLY_KEY) })
+        Ok(Self { options, request, reply: Collector::new(REPLY_KEY), accepted: None })
     }
 
     /// The bytes to send first.
@@ -58,8 +62,7 @@ impl Requester {
     }
 
     /// Takes the reply's bytes off `input`; what it says, once it is whole. Bytes behind it stay in `input`: they are the
-    /// stream's. An error after which the peer should be told why ([`Error::terminate`]) leaves the peer believing in a
-    /// connection.
+    /// stream's. After an error the peer may have to be told why: see [`Self::farewell`].
     pub fn receive(&mut self, input: &mut &[u8]) -> Result<Option<Reply>, Error> {
         let Some(frame) = self.reply.receive(input)? else { return Ok(None) };
         let Frame { flags, revision, mut private_data } = frame;
@@ -78,8 +81,16 @@ impl Requester {
         if revision != self.options.revision {
             return Err(Error::Revision(revision));
         }
+        self.accepted = Some((flags.crc || self.options.crc != CrcPolicy::Never, flags.markers));
         let agreed = self.agree(flags, enhanced)?;
         Ok(Some(Reply::Accepted { agreed, private_data }))
+    }
+
+    /// What to send before closing when [`Self::receive`] could not live with what an accepting reply said: the Terminate
+    /// that says why (RFC 6581 §10). `None` where the peer believes in no connection, so that closing is all.
+    pub fn farewell(&self, error: &Error) -> Option<Vec<u8>> {
+        let (crc, markers) = self.accepted?;
+        Some(lone_terminate(error.terminate(), crc, markers))
     }
 
     fn agree(&self, flags: Flags, enhanced: Option<Enhanced>) -> Result<Agreed, Error> {

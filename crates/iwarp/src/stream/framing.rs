@@ -41,6 +41,8 @@ pub(super) struct Framing {
     have: usize,
     head: [u8; LENGTH_LEN + ddp::UNTAGGED_LEN],
     control: [u8; CONTROL_MAX_LEN],
+    /// The segment's payload is a header of RDMAP's.
+    is_control: bool,
     /// Bytes of the segment's payload.
     payload_len: usize,
     /// Bytes of payload still to come.
@@ -71,6 +73,7 @@ impl Framing {
             have: 0,
             head: [0; LENGTH_LEN + ddp::UNTAGGED_LEN],
             control: [0; CONTROL_MAX_LEN],
+            is_control: false,
             payload_len: 0,
             left: 0,
             place: Place::Receive,
@@ -278,6 +281,7 @@ impl Stream {
         (framing.place, framing.offset) = place;
         (framing.payload_len, framing.left) = (payload.len(), payload.len());
         framing.pad = padding(ulpdu_len);
+        framing.is_control = false;
         framing.checked = true;
         *input = &bytes[LENGTH_LEN + header_len..];
         Ok(Whole::Step(Step::Payload { place: place.0, offset: place.1, here: payload.len(), rest: 0 }))
@@ -306,6 +310,7 @@ impl Stream {
         framing.have = 0;
         (framing.payload_len, framing.left) = (payload_len, payload_len);
         framing.pad = padding(ulpdu_len);
+        framing.is_control = matches!(body, Body::Control);
         framing.phase = match body {
             Body::Place { place, offset } => {
                 (framing.place, framing.offset) = (place, offset);
@@ -319,6 +324,13 @@ impl Stream {
     /// Collects padding and CRC; whether all is here and right.
     fn trailer(&mut self, input: &mut &[u8]) -> Result<bool, Terminate> {
         let framing = &mut self.framing;
+        if framing.checked && framing.have == 0 {
+            // An FPDU that was found right as a whole: nothing is left to look at.
+            if let Some(rest) = input.get(framing.pad + CRC_LEN..) {
+                *input = rest;
+                return Ok(true);
+            }
+        }
         // The padding is under the CRC, the CRC is not; a marker between them is taken in between.
         let in_pad = framing.have < framing.pad;
         let end = if in_pad { framing.pad } else { framing.pad + CRC_LEN };

@@ -44,7 +44,8 @@ struct Segment {
     last: bool,
     /// Of a tagged segment with payload: the STag that it is placed under.
     stag: Option<Stag>,
-    /// Of a tagged segment.
+    /// Of a tagged segment: the STag in its header, and the tagged offset.
+    named: Stag,
     to: u64,
     /// The STag to invalidate, where the opcode does.
     invalidate: Stag,
@@ -98,6 +99,7 @@ impl Inbound {
             opcode: Opcode::Write,
             last: false,
             stag: None,
+            named: Stag(0),
             to: 0,
             invalidate: Stag(0),
             rtr: false,
@@ -220,14 +222,14 @@ impl Stream {
         let (stag, to) = (Stag(header.stag.get()), header.to.get());
         let last = header.control & ddp::LAST != 0;
         let opcode = Opcode::from_bits(header.rdmap).ok_or(Terminate::UnexpectedOpcode)?;
-        let (place, offset, named) = match opcode {
+        let (place, offset, placed) = match opcode {
             Opcode::Write => self.write_segment(stag, to, payload_len)?,
             Opcode::ReadResponse => self.response_segment(stag, to, payload_len, last)?,
             _ => return Err(Terminate::UnexpectedOpcode),
         };
         let segment = &mut self.inbound.segment;
-        (segment.opcode, segment.last, segment.to) = (opcode, last, to);
-        segment.stag = named;
+        (segment.opcode, segment.last) = (opcode, last);
+        (segment.named, segment.to, segment.stag) = (stag, to, placed);
         Ok(Body::Place { place, offset })
     }
 
@@ -387,7 +389,7 @@ impl Stream {
     }
 
     /// The segment is complete, and its CRC right. `control` is its payload where that is a header of RDMAP's.
-    #[inline]
+    #[inline(always)]
     pub(super) fn finish(&mut self, control: &[u8]) -> Result<Option<Event>, Terminate> {
         let done = self.complete(control);
         self.inbound.heard = true;
@@ -400,26 +402,20 @@ impl Stream {
         })
     }
 
-    #[inline]
+    #[inline(always)]
     fn complete(&mut self, control: &[u8]) -> Result<Option<Event>, Terminate> {
-        let segment = self.inbound.segment;
+        let segment = &self.inbound.segment;
         match segment.opcode {
             Opcode::Write => {
-                let stag = Stag(u32::from_be_bytes([
-                    segment.header[2],
-                    segment.header[3],
-                    segment.header[4],
-                    segment.header[5],
-                ]));
                 let next = segment.to.wrapping_add(segment.payload_len as u64);
-                self.inbound.writing = if segment.last { None } else { Some((stag, next)) };
+                self.inbound.writing = if segment.last { None } else { Some((segment.named, next)) };
                 Ok(None)
             }
             Opcode::ReadResponse => Ok(self.outbound.responded(segment.payload_len as u32, segment.last)),
             Opcode::Send
             | Opcode::SendInvalidate
             | Opcode::SendSolicited
-            | Opcode::SendSolicitedInvalidate => self.sent_segment(&segment),
+            | Opcode::SendSolicitedInvalidate => self.sent_segment(),
             Opcode::ReadRequest => {
                 self.inbound.msn[queue::REQUEST as usize] =
                     self.inbound.msn[queue::REQUEST as usize].wrapping_add(1);
@@ -439,9 +435,10 @@ impl Stream {
                 Ok(Some(Event::AtomicDone { id: done, original: header.original.get() }))
             }
             Opcode::Immediate | Opcode::ImmediateSolicited => {
+                let solicited = segment.opcode.solicited();
                 self.used_receive();
                 let data = *control.first_chunk().ok_or(Terminate::Malformed)?;
-                Ok(Some(Event::Immediate { data, solicited: segment.opcode.solicited() }))
+                Ok(Some(Event::Immediate { data, solicited }))
             }
             Opcode::Terminate => {
                 let terminated = Terminated::parse(control).ok_or(Terminate::Malformed)?;
@@ -458,29 +455,26 @@ impl Stream {
         inbound.msn[queue::SEND as usize] = inbound.msn[queue::SEND as usize].wrapping_add(1);
     }
 
-    #[inline]
-    fn sent_segment(&mut self, segment: &Segment) -> Result<Option<Event>, Terminate> {
+    #[inline(always)]
+    fn sent_segment(&mut self) -> Result<Option<Event>, Terminate> {
         let inbound = &mut self.inbound;
-        if segment.rtr {
+        let Segment { opcode, invalidate, last, payload_len, rtr, .. } = inbound.segment;
+        if rtr {
             inbound.msn[queue::SEND as usize] = inbound.msn[queue::SEND as usize].wrapping_add(1);
             return Ok(None);
         }
         // At most the size of a receive.
-        let len = inbound.mo + segment.payload_len as u32;
-        if !segment.last {
+        let len = inbound.mo + payload_len as u32;
+        if !last {
             inbound.mo = len;
-            inbound.sending = Some(Sending { opcode: segment.opcode, invalidate: segment.invalidate });
+            inbound.sending = Some(Sending { opcode, invalidate });
             return Ok(None);
         }
         inbound.mo = 0;
         inbound.sending = None;
         self.used_receive();
-        let invalidated = if segment.opcode.invalidates() {
-            Some(self.remote_invalidate(segment.invalidate)?)
-        } else {
-            None
-        };
-        Ok(Some(Event::Received { len, solicited: segment.opcode.solicited(), invalidated }))
+        let invalidated = if opcode.invalidates() { Some(self.remote_invalidate(invalidate)?) } else { None };
+        Ok(Some(Event::Received { len, solicited: opcode.solicited(), invalidated }))
     }
 
     /// A Send with Invalidate takes an STag back that lets it (RFC 5040 §5.3).
