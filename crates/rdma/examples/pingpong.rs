@@ -175,6 +175,8 @@ async fn serve(mut listener: Listener, arguments: &Arguments) -> Counters {
         pair.post_send(&message(Some(whole), 0), Chain::new(), Flags::default(), None);
     }
     let mut asked = vec![Stag(0); arguments.depth];
+    // Who asks with a slot again has taken in what it asked with it before.
+    let mut marks = vec![0; arguments.depth];
     while let Ok(completion) = pair.next().await {
         match completion {
             Completion::Received { message: request, .. } => {
@@ -187,9 +189,11 @@ async fn serve(mut listener: Listener, arguments: &Arguments) -> Counters {
                 let remote = Remote { stag, offset: 0 };
                 match arguments.operation {
                     Operation::Write => {
+                        pair.confirm(marks[slot]);
                         pair.post_write(remote, source.next().into(), None);
                         let flags = Flags { invalidate: Some(stag), solicited: false };
                         pair.post_send(&message(None, slot), Chain::new(), flags, None);
+                        marks[slot] = pair.posted();
                     }
                     _ => {
                         asked[slot] = stag;

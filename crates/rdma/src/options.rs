@@ -54,7 +54,7 @@ pub struct Options {
     /// more than fits a TCP segment.
     pub max_fpdu: usize,
     /// Software iWARP: data in memory that may change meanwhile (a [`ring::Region`]'s) may be sent as it is when the peer gets
-    /// it, by reference, where there is no CRC.
+    /// it, by reference, where there is no CRC. See [`crate::QueuePair::confirm`].
     pub lend: bool,
 }
 

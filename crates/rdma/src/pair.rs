@@ -197,6 +197,27 @@ impl QueuePair {
         }
     }
 
+    /// A mark behind everything that was posted so far, for [`Self::confirm`].
+    pub fn posted(&self) -> u64 {
+        match &self.provider {
+            Provider::Software(pair) => pair.posted(),
+            // An adapter tells when it has done with memory: nothing is lent beyond that.
+            #[cfg(feature = "verbs")]
+            Provider::Verbs(_) => 0,
+        }
+    }
+
+    /// Says that the peer has taken in everything that was posted before the mark was made, as can be told from what it has
+    /// sent since. Data is only sent by reference ([`crate::Options::lend`]) while this side hears that: the headers around it
+    /// are kept until then, and there is room for 64 KiB of them. A mark that lies ahead is ignored.
+    pub fn confirm(&self, mark: u64) {
+        match &self.provider {
+            Provider::Software(pair) => pair.confirm(mark),
+            #[cfg(feature = "verbs")]
+            Provider::Verbs(_) => {}
+        }
+    }
+
     /// Waits until fewer than `bytes` are queued, or the connection has ended.
     pub async fn drained_below(&self, bytes: usize) {
         match &self.provider {

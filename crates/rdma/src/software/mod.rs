@@ -2,6 +2,7 @@
 //! asks for completions, and one task that sends. Which bytes belong where is the protocol's business (`iwarp`).
 
 mod arriving;
+mod loans;
 mod memory;
 mod notify;
 mod payload;
@@ -20,8 +21,9 @@ use iwarp::mpa::Agreed;
 use iwarp::rdmap::Terminate;
 use iwarp::stag::{Registration, Rights as StagRights};
 use iwarp::stream::{Landing, PostError, SendFlags, Stream};
-use ring::{Chain, Gather, JoinHandle, TcpStream};
+use ring::{Chain, Gather, JoinHandle, Lent, TcpStream};
 
+use self::loans::Loans;
 use self::memory::{Exposed, Memory};
 use self::notify::Notify;
 use self::payload::{Data, Outbox, copy_out};
@@ -52,6 +54,7 @@ struct Pair {
     agreed: Agreed,
     crc: bool,
     inner: RefCell<Inner>,
+    loans: RefCell<Loans>,
     /// Who asked last for a completion and got none.
     waiter: Cell<Option<Waker>>,
     /// Bytes handed to the socket and not sent yet.
@@ -206,6 +209,7 @@ impl Handle {
             crc: agreed.crc,
             agreed,
             inner: RefCell::new(inner),
+            loans: RefCell::default(),
             waiter: Cell::new(None),
             in_flight: Cell::new(0),
             lost: Cell::new(false),
@@ -364,6 +368,16 @@ impl Handle {
         self.pair.queued()
     }
 
+    pub(crate) fn posted(&self) -> u64 {
+        self.pair.inner.borrow().outbox.end
+    }
+
+    pub(crate) fn confirm(&self, mark: u64) {
+        if mark <= self.posted() {
+            self.pair.loans.borrow_mut().confirm(mark);
+        }
+    }
+
     pub(crate) async fn drained_below(&self, bytes: usize) {
         let pair = &self.pair;
         pair.room.until(|| (pair.queued() < bytes || pair.lost.get()).then_some(())).await;
@@ -476,10 +490,10 @@ impl Pair {
             let gather = {
                 let mut inner = self.inner.borrow_mut();
                 inner.answered = [0, inner.answered[0]];
-                std::mem::replace(&mut inner.outbox.gather, spare)
+                inner.outbox.take(spare)
             };
             self.in_flight.set(gather.len());
-            let (result, gather) = self.socket.send(gather).await;
+            let (result, gather) = self.transmit(gather).await;
             self.in_flight.set(0);
             spare = gather;
             spare.clear();
@@ -492,6 +506,26 @@ impl Pair {
         }
         // The peer may be gone already.
         let _ = self.socket.shutdown(Shutdown::Write);
+    }
+
+    /// Sends all of `gather`, by reference where that may be and pays.
+    async fn transmit(&self, mut gather: Gather) -> (std::io::Result<()>, Gather) {
+        loop {
+            let sent = {
+                let end = self.inner.borrow().outbox.swapped;
+                self.loans.borrow_mut().send(&self.socket, &mut gather, end)
+            };
+            match sent {
+                Ok(Lent::All) => return (Ok(()), gather),
+                Ok(Lent::Rest) => return self.socket.send(gather).await,
+                Ok(Lent::Full) => {
+                    if let Err(error) = self.socket.writable().await {
+                        return (Err(error), gather);
+                    }
+                }
+                Err(error) => return (Err(error), gather),
+            }
+        }
     }
 
     /// Whether there is something to send and it may be sent.
@@ -530,11 +564,15 @@ impl Pair {
             return;
         }
         let result = {
-            let Inner { outbox, .. } = &mut *self.inner.borrow_mut();
-            self.socket.try_send(&mut outbox.gather)
+            let Outbox { gather, end, .. } = &mut self.inner.borrow_mut().outbox;
+            match self.loans.borrow_mut().send(&self.socket, gather, *end) {
+                Ok(Lent::Rest) => self.socket.try_send(gather).map(drop),
+                Ok(Lent::All | Lent::Full) => Ok(()),
+                Err(error) => Err(error),
+            }
         };
         match result {
-            Ok(_) => self.after_send(),
+            Ok(()) => self.after_send(),
             Err(error) => self.lose(error.into()),
         }
     }

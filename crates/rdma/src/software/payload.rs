@@ -134,6 +134,8 @@ pub(super) struct Outbox {
     pub(super) lend: bool,
     /// Bytes that were ever appended.
     pub(super) end: u64,
+    /// The same when the gather was last taken.
+    pub(super) swapped: u64,
     /// What is to be told once the network has taken the bytes up to there.
     reports: VecDeque<(u64, Completion)>,
     pub(super) sent: u64,
@@ -150,6 +152,12 @@ impl Outbox {
     pub(super) fn due(&mut self, taken: u64) -> Option<Completion> {
         let (at, _) = self.reports.front()?;
         if *at > taken { None } else { self.reports.pop_front().map(|(_, completion)| completion) }
+    }
+
+    /// Takes what is to be sent, and collects in `spare` from now on.
+    pub(super) fn take(&mut self, spare: Gather) -> Gather {
+        self.swapped = self.end;
+        std::mem::replace(&mut self.gather, spare)
     }
 
     /// Counts what was appended since the last call.

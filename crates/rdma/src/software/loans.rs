@@ -1,0 +1,97 @@
+//! What a queue pair has lent to the network: data sent by reference, and the headers around it. Headers must not change before
+//! the peer has them; only the upper layer knows when that is. This file keeps the account. It never waits and never looks into
+//! what is sent.
+
+use std::collections::VecDeque;
+use std::io;
+
+use ring::{Gather, Lender, Lent, TcpStream};
+
+/// One queue pair's loans.
+#[derive(Default)]
+pub(super) struct Loans {
+    lender: Lender,
+    /// How many bytes were ever posted up to the end of what was lent, and how far headers were lent then; both grow.
+    pending: VecDeque<(u64, u64)>,
+}
+
+impl Loans {
+    /// Sends what the socket takes of `gather`, which ends with byte `end` of all that was ever posted.
+    pub(super) fn send(&mut self, socket: &TcpStream, gather: &mut Gather, end: u64) -> io::Result<Lent> {
+        let before = self.lender.mark();
+        let result = socket.try_lend(&mut self.lender, gather);
+        let mark = self.lender.mark();
+        if mark != before {
+            match self.pending.back_mut() {
+                Some((last, at)) if *last == end => *at = mark,
+                _ => self.pending.push_back((end, mark)),
+            }
+        }
+        result
+    }
+
+    /// The peer has everything that was posted up to byte `end`.
+    pub(super) fn confirm(&mut self, end: u64) {
+        while let Some((posted, mark)) = self.pending.front()
+            && *posted <= end
+        {
+            self.lender.confirm(*mark);
+            self.pending.pop_front();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use ring::{Config, ListenOptions, Region, Runtime, TcpListener};
+
+    use super::*;
+
+    /// Lends gathers of eight blocks and says how many until one has to be copied; `confirmed` tells what the peer has, of
+    /// what was posted.
+    fn lent(most: u32, confirmed: impl Fn(u64) -> u64) -> u32 {
+        let runtime = Runtime::new(Config::default()).unwrap();
+        runtime.block_on(async {
+            let mut listener =
+                TcpListener::bind("127.0.0.1:0".parse().unwrap(), ListenOptions::default()).unwrap();
+            let address = listener.local_addr().unwrap();
+            let stream = TcpStream::connect(address, Duration::from_secs(5)).await.unwrap();
+            let peer = listener.accept().await.unwrap();
+            let region = Region::new(1 << 20).unwrap();
+            let (mut loans, mut end) = (Loans::default(), 0);
+            for round in 0..most {
+                loans.confirm(confirmed(end));
+                let mut gather = Gather::new();
+                for block in 0..8 {
+                    gather.push_copy(&[block as u8; 116]);
+                    gather.push_lent(region.slice(block * 4096, 4096).unwrap());
+                }
+                let mut left = gather.len();
+                end += left as u64;
+                match loans.send(&stream, &mut gather, end).unwrap() {
+                    Lent::Rest => return round,
+                    Lent::All => {}
+                    Lent::Full => panic!("the peer has read everything"),
+                }
+                while left > 0 {
+                    left -= peer.recv_some(left).await.unwrap().len();
+                }
+            }
+            most
+        })
+    }
+
+    #[test]
+    fn headers_are_lent_again_as_the_peer_is_known_to_have_them() {
+        assert_eq!(lent(100, |posted| posted), 100);
+        assert_eq!(lent(100, |posted| posted.saturating_sub(100_000)), 100);
+    }
+
+    #[test]
+    fn without_word_of_the_peer_data_is_copied_once_the_room_for_headers_is_used_up() {
+        let most = lent(100, |_| 0);
+        assert!((8..40).contains(&most), "{most}");
+    }
+}

@@ -1,0 +1,120 @@
+//! Once warm, no operation allocates: Sends, RDMA Writes, RDMA Reads both ways, exposing and withdrawing.
+
+mod support;
+
+use std::cell::Cell;
+
+use ring::testing::Counting;
+use ring::{Buf, Chain, Region, pool};
+use stag_rdma::{Completion, Crc, Flags, Options, QueuePair, Remote, Rights, Stag};
+use support::{run, two};
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Operations at once.
+const DEPTH: usize = 16;
+
+/// What one round does.
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Send,
+    Write,
+    Read,
+}
+
+/// `DEPTH` operations of `a`, which `b` serves.
+async fn round(a: &QueuePair, kind: Kind, data: &Buf, stag: Stag, len: usize) {
+    for id in 0..DEPTH {
+        let place = Remote { stag, offset: 0 };
+        match kind {
+            Kind::Send => a.post_send(&[7; 48], data.slice(..len.min(8000)).into(), Flags::default(), None),
+            Kind::Write => a.post_write(place, data.slice(..len).into(), None),
+            Kind::Read => a.post_read(place, len, id as u64),
+        }
+    }
+    if let Kind::Read = kind {
+        for _ in 0..DEPTH {
+            assert!(matches!(a.next().await, Ok(Completion::Read { .. })));
+        }
+    }
+    // Memory is exposed for each, and taken back by the peer.
+    let buffer = pool::alloc(4096).expect("a buffer");
+    let mine = a.expose([buffer], Rights::Write).expect("an STag");
+    a.post_send(&mine.0.to_be_bytes(), Chain::new(), Flags::default(), Some(1));
+    let mut left = 2;
+    while left > 0 {
+        match a.next().await {
+            Ok(Completion::Received { invalidated, .. }) => {
+                assert_eq!(invalidated, Some(mine));
+                assert!(a.withdraw(mine).is_some());
+                a.post_receives(1);
+                left -= 1;
+            }
+            Ok(Completion::Sent { id: 1 }) => left -= 1,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// Answers what asks for it.
+async fn serve(b: QueuePair) {
+    while let Ok(completion) = b.next().await {
+        if let Completion::Received { message, .. } = completion {
+            b.post_receives(1);
+            if message.len() == 4 {
+                let mut name = [0; 4];
+                message.copy_to_slice(&mut name);
+                let stag = Stag(u32::from_be_bytes(name));
+                b.post_write(Remote { stag, offset: 0 }, Buf::from_static(&[1; 4096]).into(), None);
+                let flags = Flags { invalidate: Some(stag), solicited: true };
+                b.post_send(b"done", Chain::new(), flags, None);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_warm_queue_pair_does_not_allocate() {
+    let found = Cell::new(Vec::new());
+    for (name, crc, lend) in
+        [("plain", Crc::Never, false), ("crc", Crc::Require, false), ("lent", Crc::Never, true)]
+    {
+        run(async {
+            let options = Options { crc, lend, receives: 1000, receive_size: 16 << 10, ..Options::default() };
+            let (b, a) = two(&options, &options).await;
+            assert!(Counting::allocations() > 0, "setting up allocates, and is counted");
+            let region = Region::new(1 << 20).expect("memory");
+            let memory = b.expose([pool::alloc(1 << 20).expect("a buffer")], Rights::Write).expect("an STag");
+            let source = region.slice(0, 1 << 20).expect("within");
+            let readable = b.expose_source(source.clone().into()).expect("an STag");
+            ring::spawn(serve(b));
+            for data in [source, pool::alloc(1 << 20).expect("a buffer").freeze()] {
+                for (kind, stag) in [(Kind::Send, memory), (Kind::Write, memory), (Kind::Read, readable)] {
+                    for len in [100, 4096, 65_536, 1 << 20] {
+                        let mut least = u64::MAX;
+                        for time in 0..6 {
+                            let before = Counting::allocations();
+                            for _ in 0..8 {
+                                round(&a, kind, &data, stag, len).await;
+                            }
+                            if time > 0 {
+                                least = least.min(Counting::allocations() - before);
+                            }
+                            if least == 0 {
+                                break;
+                            }
+                        }
+                        if least > 0 {
+                            let mut all = found.take();
+                            all.push(format!("{name}: {kind:?} of {len} of {data:?}: {least} allocations"));
+                            found.set(all);
+                        }
+                    }
+                }
+            }
+        });
+    }
+    let found = found.take();
+    assert!(found.is_empty(), "{found:#?}");
+}
