@@ -1,0 +1,238 @@
+//! `stag`'s client commands over iSER, in processes of their own, against `stag serve`: the same disk by `iscsi://` and by
+//! `iser://`.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+const STAG: &str = env!("CARGO_BIN_EXE_stag");
+
+/// A `stag serve` that ends with the test.
+struct Server {
+    child: Child,
+    /// `HOST:PORT/IQN/LUN` of each unit.
+    places: Vec<String>,
+}
+
+impl Server {
+    fn start(args: &[&str], units: usize) -> Self {
+        let mut child = Command::new(STAG)
+            .args(["--log", "warn", "serve"])
+            .args(args)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let mut places = Vec::new();
+        while places.len() < units {
+            let line = lines.next().expect("the server goes on").unwrap();
+            let Some((_, place)) = line.split_once("://") else { continue };
+            if !places.iter().any(|known| known == place) {
+                places.push(place.to_owned());
+            }
+        }
+        Self { child, places }
+    }
+
+    fn iser(&self, unit: usize) -> String {
+        format!("iser://{}", self.places[unit])
+    }
+
+    fn iscsi(&self, unit: usize) -> String {
+        format!("iscsi://{}", self.places[unit])
+    }
+
+    fn portal(&self) -> &str {
+        self.places[0].split('/').next().unwrap()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn stag(args: &[&str]) -> Output {
+    Command::new(STAG).args(args).stdin(Stdio::null()).output().unwrap()
+}
+
+/// Runs `stag`, which has to do well; what it printed.
+fn done(args: &[&str]) -> String {
+    let output = stag(args);
+    assert!(output.status.success(), "stag {args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Runs `stag`, which has to fail with `status`; what it complained of.
+fn fails(args: &[&str], status: i32) -> String {
+    let output = stag(args);
+    let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(status), "stag {args:?}: {complaint}");
+    complaint
+}
+
+fn path(dir: &Path, name: &str) -> String {
+    dir.join(name).to_str().unwrap().to_owned()
+}
+
+fn noise(len: usize) -> Vec<u8> {
+    let mut state = 7u64;
+    (0..len)
+        .map(|_| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 56) as u8
+        })
+        .collect()
+}
+
+#[test]
+fn what_goes_in_one_way_comes_out_the_other_at_every_block_size() {
+    let dir = tempfile::tempdir().unwrap();
+    let (from, back, disk) = (path(dir.path(), "from"), path(dir.path(), "back"), path(dir.path(), "disk"));
+    let data = noise(20_000_123);
+    fs::write(&from, &data).unwrap();
+    let server = Server::start(&["--listen", "127.0.0.1:0", "mem:64M", &format!("{disk},size=64M")], 2);
+    for unit in 0..2 {
+        for (block, crc) in
+            [("512", "never"), ("4K", "require"), ("64K", "prefer"), ("1M", "never"), ("16M", "require")]
+        {
+            let offset = if block == "512" { "19999744" } else { "0" };
+            let (iser, iscsi) = (server.iser(unit), server.iscsi(unit));
+            let how = ["-q", "--block", block, "--rdma-crc", crc, "--offset", offset];
+            let len = (64 << 20) - offset.parse::<usize>().unwrap();
+            let len = len.min(data.len()).min(if block == "512" { 400_000 } else { usize::MAX });
+            fs::write(&from, &data[..len]).unwrap();
+            done(&[&["write", &iser, "-i", &from][..], &how].concat());
+            done(&["read", "-q", &iscsi, "-o", &back, "--offset", offset, "--length", &len.to_string()]);
+            assert!(fs::read(&back).unwrap() == data[..len], "{block} in by iSER");
+            done(&["write", "-q", &iscsi, "-i", &from, "--offset", offset]);
+            done(&[&["read", &iser, "-o", &back, "--length", &len.to_string()][..], &how].concat());
+            assert!(fs::read(&back).unwrap() == data[..len], "{block} out by iSER");
+        }
+    }
+    fs::write(&from, &data).unwrap();
+    done(&["cp", "-q", "--verify", &from, &server.iser(0)]);
+    done(&["cp", "-q", "--verify", &server.iser(0), &server.iser(1)]);
+    done(&["cp", "-q", "--verify", &server.iscsi(1), &server.iser(0)]);
+}
+
+#[test]
+fn ls_and_info_answer_over_iser_and_name_it() {
+    let server = Server::start(&["--listen", "127.0.0.1:0", "mem:8M,serial=S1", "mem:16M"], 2);
+    let portal = format!("iser://{}", server.portal());
+    assert!(done(&["ls", &portal]).contains("iser://"));
+    let listed = done(&["ls", "--units", &portal]);
+    assert!(listed.contains(&server.iser(0)) && listed.contains(&server.iser(1)), "{listed}");
+    let info = done(&["info", &server.iser(0)]);
+    assert!(info.lines().any(|line| line.starts_with("serial") && line.ends_with("S1")), "{info}");
+}
+
+#[test]
+fn a_verified_load_of_every_size_and_depth_finds_what_it_wrote() {
+    let server = Server::start(&["--listen", "127.0.0.1:0", "mem:32M"], 1);
+    for crc in ["never", "require"] {
+        for (sizes, depths) in [("512,4k,12k,64k,1M", "8"), ("8k", "1,2,64")] {
+            let printed = done(&[
+                "bench",
+                &server.iser(0),
+                "--pattern",
+                "randrw",
+                "--bs",
+                sizes,
+                "--depth",
+                depths,
+                "--count",
+                "300",
+                "--verify",
+                "--fill",
+                "--destroy",
+                "--json",
+                "--rdma-crc",
+                crc,
+            ]);
+            let report: serde_json::Value = serde_json::from_str(&printed).unwrap();
+            for run in report["runs"].as_array().unwrap() {
+                assert_eq!((&run["errors"], &run["reconnects"]), (&0.into(), &0.into()), "{run}");
+                assert!(run["verified_blocks"].as_u64() > Some(0), "{run}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_verified_load_outlives_a_target_that_is_killed_and_started_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = path(dir.path(), "disk");
+    let server = Server::start(&["--listen", "127.0.0.1:0", &format!("{disk},size=32M")], 1);
+    let (portal, url) = (server.portal().to_owned(), server.iser(0));
+    let load = Command::new(STAG)
+        .args([
+            "bench",
+            &url,
+            "--pattern",
+            "randrw",
+            "--bs",
+            "16k",
+            "--depth",
+            "16",
+            "--time",
+            "4",
+            "--verify",
+            "--fill",
+        ])
+        .args(["--destroy", "--json", "--reconnect", "30"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    std::thread::sleep(Duration::from_millis(1500));
+    drop(server);
+    std::thread::sleep(Duration::from_millis(300));
+    let _server = Server::start(&["--listen", &portal, &disk], 1);
+    let output = load.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let run = &report["runs"][0];
+    assert_eq!((&run["errors"], &run["reconnects"]), (&0.into(), &1.into()), "{run}");
+}
+
+#[test]
+fn chap_both_ways_works_over_iser() {
+    let dir = tempfile::tempdir().unwrap();
+    let (config, right, wrong) =
+        (path(dir.path(), "stag.toml"), path(dir.path(), "right"), path(dir.path(), "wrong"));
+    let target_secret = path(dir.path(), "target");
+    fs::write(&right, "correct horse battery\n").unwrap();
+    fs::write(&wrong, "incorrect horse battery\n").unwrap();
+    fs::write(&target_secret, "staple staple staple\n").unwrap();
+    let text = r#"
+        [[portal]]
+        listen = "127.0.0.1:0"
+        [[target]]
+        iqn = "iqn.2026-01.org.example:t"
+        auth = { users = [{ name = "alice", secret-file = "right" }], mutual = { name = "t", secret-file = "target" } }
+        [[target.unit]]
+        lun = 3
+        path = "mem:1M"
+    "#;
+    fs::write(&config, text).unwrap();
+    let server = Server::start(&["--config", &config], 1);
+    let url = server.iser(0);
+    let me = ["info", &url, "--user", "alice", "--secret-file"];
+    done(&[&me[..], &[&right, "--mutual-user", "t", "--mutual-secret-file", &target_secret]].concat());
+    fails(&[&me[..], &[&wrong]].concat(), 5);
+    fails(&[&me[..], &[&right, "--mutual-user", "t", "--mutual-secret-file", &wrong]].concat(), 5);
+    fails(&["info", &url], 5);
+}
+
+#[test]
+fn a_portal_without_iser_says_so_and_goes_on_with_iscsi() {
+    let server = Server::start(&["--listen", "127.0.0.1:0", "--no-iser", "mem:8M"], 1);
+    let complaint = fails(&["info", "--timeout", "3", &server.iser(0)], 5);
+    assert!(complaint.contains("iscsi://") && complaint.contains("iSER"), "{complaint}");
+    done(&["info", &server.iscsi(0)]);
+}
