@@ -1,7 +1,5 @@
 """Linux's own iSER initiator (ib_iser) over its software iWARP (siw), in the lab's guest, against the target."""
 
-import json
-
 from lab import proc, uml
 from lab.target import Chap, Unit
 
@@ -101,6 +99,15 @@ def chap(lab):
                  TARGET_NAME=credentials.target_name, TARGET_SECRET=credentials.target_secret)
 
 
+def crc(lab):
+    """siw never asks for a CRC; it uses one when the target requires it. Small FPDUs too, and data that comes unasked."""
+    for how, settings in (("CRC", {"crc": "require"}), ("CRC, small FPDUs", {"crc": "require", "fpdu": 1400}),
+                          ("no CRC, small FPDUs, one read at a time", {"crc": "never", "fpdu": 512, "reads": 1}),
+                          ("unsolicited data", {"unsolicited-data": True})):
+        with linux.serve(lab, Unit(), iser=settings) as target:
+            boot(lab, target, CRC, HOW=how)
+
+
 def abort(lab):
     with linux.serve(lab, Unit()) as target:
         boot(lab, target, ABORT, timeout=180, requests=linux.interruptions(target))
@@ -119,6 +126,7 @@ def network(lab):
 CASES = [
     ("iser: disks' script ran to its end", disk),
     ("iser: CHAP's scripts ran to their end", chap),
+    ("iser: scripts with and without CRC ran to their end", crc),
     ("iser: aborts' script ran to its end", abort),
     ("iser: restarts' script ran to its end", restart),
     ("iser: poor networks' script ran to its end", network),

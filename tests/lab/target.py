@@ -147,6 +147,8 @@ class Stag(Target):
         lines += ["[[portal]]", f'listen = "{self.portal}"']
         if self.extra.get("limits"):
             lines += ["[limits]"] + [f"{key} = {value}" for key, value in self.extra["limits"].items()]
+        if self.extra.get("iser"):
+            lines += ["[iser]"] + [f"{key} = {json.dumps(value)}" for key, value in self.extra["iser"].items()]
         lines += ["[[target]]", f'iqn = "{IQN}"']
         if self.chap:
             lines += ["[target.auth]", f'users = [{{ name = "{self.chap.name}", secret = "{self.chap.secret}" }}]']
@@ -276,7 +278,8 @@ class Lab:
     def serve(self, *units, host="127.0.0.1", port=None, chap=None, **extra):
         """A running target with these units; ended, and looked at for its health, when the block ends.
 
-        `extra`, for Stag's configuration file only: `top`, `limits` (keys and values), `acls` (initiator: LUNs)."""
+        `extra`, for Stag's configuration file only: `top`, `limits` and `iser` (keys and values), `acls` (initiator:
+        LUNs)."""
         kind = {"stag": Stag, "tgt": Tgt}[self.kind]
         target = kind(self.new_folder(), list(units) or [Unit()], host, port or proc.free_port(host), chap, extra)
         try:
