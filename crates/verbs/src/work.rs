@@ -140,6 +140,8 @@ impl Work {
                 wr.opcode = abi::WR_SEND;
                 if let Some(rkey) = invalidate {
                     (wr.opcode, wr.invalidate_rkey) = (abi::WR_SEND_WITH_INV, *rkey);
+                    // rdma-core's siw takes the key from where writes and reads have it; others do not look there.
+                    wr.rkey = *rkey;
                 }
                 if *solicited {
                     wr.send_flags |= abi::SEND_SOLICITED;
