@@ -19,7 +19,7 @@ use crate::error::Error;
 use crate::exposure::Exposures;
 use crate::options::Options;
 use crate::queue::Completion;
-use crate::work::{Heads, Hold, Kind, Op, Posted, Prepared, Work};
+use crate::work::{Heads, Hold, Kind, Op, Posted, Prepared, Request, Work};
 
 /// Completions taken at once.
 const BATCH: usize = 16;
@@ -330,14 +330,15 @@ impl State {
                     break;
                 }
                 Prepared::Ready(request, last) => {
-                    let mut wr = request.wr;
+                    let Request { mut wr, mut posted } = request;
                     (wr.wr_id, wr.num_sge) = (number, (self.sges.len() - before) as i32);
                     // A queue of unsignalled requests alone would never be found to be done.
                     if self.posted.len() + 1 == self.depth {
                         wr.send_flags |= abi::SEND_SIGNALED;
+                        posted.signalled = true;
                     }
                     self.wrs.push(wr);
-                    self.posted.push_back(request.posted);
+                    self.posted.push_back(posted);
                     if last {
                         self.waiting.pop_front();
                     }
@@ -458,15 +459,19 @@ impl State {
         self.ready.push_back(Completion::Received { message: Chain::from(buffer.freeze()), invalidated });
     }
 
-    /// A work request is done, and with it all before it.
+    /// A work request is done, and with it those before it that have no completion of their own. Others may still be under way:
+    /// siw completes an RDMA Read after what was sent after it.
     fn complete_sends(&mut self, wc: &Wc) {
-        let last = wc.wr_id;
-        if last < self.first || last - self.first >= self.posted.len() as u64 {
-            let status = format!("number {last} is not posted");
+        let index = wc.wr_id.checked_sub(self.first).and_then(|i| usize::try_from(i).ok());
+        let Some(index) = index.filter(|&i| self.posted.get(i).is_some_and(|posted| !posted.done)) else {
+            let status = format!("number {} is not posted", wc.wr_id);
             return self.finish(End::Failed { operation: "ibv_poll_cq", status });
+        };
+        for (i, posted) in self.posted.iter_mut().enumerate().take(index + 1) {
+            posted.done |= i == index || !posted.signalled;
         }
-        while self.first <= last {
-            let Some(Posted { kind, hold, notify, bytes }) = self.posted.pop_front() else { break };
+        while self.posted.front().is_some_and(|posted| posted.done) {
+            let Some(Posted { kind, hold, notify, bytes, .. }) = self.posted.pop_front() else { break };
             self.first += 1;
             self.queued -= bytes.min(self.queued);
             match hold {

@@ -88,6 +88,9 @@ pub(crate) struct Posted {
     pub(crate) notify: Option<u64>,
     /// Payload bytes of its own.
     pub(crate) bytes: usize,
+    /// It has a completion of its own. Otherwise it is done when a later one is.
+    pub(crate) signalled: bool,
+    pub(crate) done: bool,
 }
 
 /// What the device may touch until the completion.
@@ -224,7 +227,9 @@ impl Work {
             }
         }
         let notify = if last { self.notify } else { None };
-        Ok(Prepared::Ready(Request { wr, posted: Posted { kind, hold, notify, bytes } }, last))
+        let signalled = wr.send_flags & abi::SEND_SIGNALED != 0;
+        let posted = Posted { kind, hold, notify, bytes, signalled, done: false };
+        Ok(Prepared::Ready(Request { wr, posted }, last))
     }
 }
 
