@@ -17,6 +17,8 @@ pub enum Exit {
     Startup = 4,
     /// The target could not be reached, or refused the login.
     Unreachable = 5,
+    /// A signal ended it before its time; what was found until then was told.
+    Interrupted = 130,
 }
 
 impl From<Exit> for ExitCode {
@@ -33,4 +35,5 @@ Exit status:
   2  the command line makes no sense
   3  the configuration file has mistakes or cannot be read
   4  the server could not start: a port in use, a unit that cannot be opened
-  5  the target could not be reached, or refused the login";
+  5  the target could not be reached, or refused the login
+  130  a signal ended it before its time; what was found until then was told";

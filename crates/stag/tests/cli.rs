@@ -270,3 +270,41 @@ fn a_copy_goes_on_where_its_target_was_killed_and_started_again() {
     assert_eq!(server.end(Signal::TERM), Some(0));
     assert!(fs::read(&disk).unwrap() == fs::read(&from).unwrap());
 }
+
+/// Starts `stag bench` on `url`, and ends it by SIGINT after a moment; what came of it.
+fn interrupted_bench(url: &str, more: &[&str]) -> Output {
+    let child = Command::new(STAG)
+        .args(["bench", url, "--json", "--time", "60", "--depth", "4"])
+        .args(more)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    std::thread::sleep(Duration::from_millis(1500));
+    kill_process(Pid::from_raw(child.id() as i32).unwrap(), Signal::INT).unwrap();
+    let begin = Instant::now();
+    let output = child.wait_with_output().unwrap();
+    assert!(begin.elapsed() < Duration::from_secs(20), "it went on");
+    output
+}
+
+#[test]
+fn a_bench_that_is_interrupted_tells_what_it_measured_until_then() {
+    let server = Server::start(&["--listen", "127.0.0.1:0", "mem:16M"], 1);
+    for more in [&["--warmup", "0"][..], &["--warmup", "0", "--rate", "20", "--bs", "4k,8k"]] {
+        let output = interrupted_bench(&server.urls[0], more);
+        assert_eq!(output.status.code(), Some(130), "{output:?}");
+        let document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let runs = document["runs"].as_array().unwrap();
+        assert_eq!(runs.len(), 1, "no other run is begun");
+        let seconds = runs[0]["seconds"].as_f64().unwrap();
+        assert!((0.01..30.0).contains(&seconds), "{seconds}");
+        let (ios, iops) = (runs[0]["ios"].as_f64().unwrap(), runs[0]["iops"].as_f64().unwrap());
+        assert!(ios > 0.0 && (iops - ios / seconds).abs() <= iops / 100.0, "{document}");
+        assert_eq!(runs[0]["errors"], 0);
+    }
+    // Before there is anything to tell.
+    let output = interrupted_bench(&server.urls[0], &["--warmup", "30"]);
+    assert_eq!(output.status.code(), Some(130), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("before anything was measured"));
+}

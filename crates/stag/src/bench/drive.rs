@@ -12,6 +12,7 @@ use scsi::SenseKey;
 use scsi::cdb::build::{self, Flags};
 
 use super::cpu::{Load, Sample};
+use super::interrupt;
 use super::pace::Pace;
 use super::plan::{Part, Run, Source, Window};
 use super::tally::Tally;
@@ -21,6 +22,8 @@ use super::verify::Verifier;
 const MAX_TRIES: u8 = 50;
 /// How long to leave a busy unit alone.
 const BUSY_PAUSE: Duration = Duration::from_millis(2);
+/// How long an I/O that is due late may keep a driver from seeing that it is to end.
+const LOOK: Duration = Duration::from_millis(100);
 /// Timers may be this late: what is due earlier is waited for awake.
 const TIMER_SLACK: Duration = Duration::from_micros(20);
 
@@ -153,7 +156,7 @@ impl Driver {
     /// Whatever ended the session.
     pub async fn load(
         &mut self,
-        window: Window,
+        mut window: Window,
         mut pace: Option<Pace>,
         share: Option<u64>,
         target: Option<Option<u32>>,
@@ -164,6 +167,9 @@ impl Driver {
         let known = pace.is_some() || share.is_some();
         loop {
             let now = Instant::now();
+            if interrupt::came() && window.end.is_none_or(|end| now < end) {
+                window.end = Some(now.max(window.start));
+            }
             if let (Some(target), None) = (target, before) {
                 before = (now >= window.start).then(|| Sample::take(target));
             }
@@ -199,6 +205,7 @@ impl Driver {
                 (None, Some(end)) if !over && self.queue.in_flight() == 0 => Some(end),
                 (wake, _) => wake,
             };
+            let wake = wake.map(|wake| wake.min(now + LOOK));
             let counted = |io: &Io, at: Instant| {
                 if known { io.counts } else { at >= window.start && window.end.is_none_or(|end| at < end) }
             };
@@ -228,7 +235,7 @@ impl Driver {
     }
 
     fn stopped(&self) -> bool {
-        self.shared.errors.load(Ordering::Relaxed) >= self.shared.max_errors
+        interrupt::came() || self.shared.errors.load(Ordering::Relaxed) >= self.shared.max_errors
     }
 
     /// Submits the next I/O; false if there is none at the moment.

@@ -4,6 +4,7 @@
 mod cpu;
 mod drive;
 mod generations;
+mod interrupt;
 mod pace;
 mod plan;
 mod random;
@@ -72,6 +73,7 @@ fn bench_all(args: &Bench) -> Result<Exit, BenchError> {
     if let Some(pid) = target.filter(|pid| cpu::used(*pid).is_none()) {
         return Err(BenchError::Usage(format!("there is no process {pid}")));
     }
+    interrupt::watch();
     let quiet = args.output.quiet || !std::io::stderr().is_terminal();
     let (mut reports, mut exit) = (Vec::new(), Exit::Done);
     print(&head(args, target.is_some()))?;
@@ -82,6 +84,11 @@ fn bench_all(args: &Bench) -> Result<Exit, BenchError> {
             print(&report::json(&reports))?;
         }
         let (report, messages) = ended?;
+        if interrupt::came() && report.is_empty() {
+            eprintln!("stag: interrupted before anything was measured");
+            exit = Exit::Interrupted;
+            break;
+        }
         print(&line(args, &report, target.is_some()))?;
         for message in &messages {
             eprintln!("stag: {message}");
@@ -93,6 +100,10 @@ fn bench_all(args: &Bench) -> Result<Exit, BenchError> {
             exit = Exit::Failed;
         }
         reports.push(report);
+        if interrupt::came() {
+            exit = Exit::Interrupted;
+            break;
+        }
     }
     if args.output.json {
         print(&report::json(&reports))?;

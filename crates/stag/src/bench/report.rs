@@ -81,6 +81,11 @@ pub struct Report {
 }
 
 impl Report {
+    /// Whether it ended before its load began.
+    pub fn is_empty(&self) -> bool {
+        self.seconds == 0.0
+    }
+
     /// Of a run over `sessions`.
     pub fn new(args: &Bench, run: &Run, sessions: usize, tally: &Tally, outcome: &Outcome) -> Self {
         let seconds = outcome.seconds.max(1e-9);
