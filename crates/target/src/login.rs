@@ -89,19 +89,18 @@ impl Wire {
         Ok(Self::Iser(pair, remote_invalidation))
     }
 
-    /// Finds out what a new connection's peer speaks, if the portal leaves it the choice, and makes a queue pair of it if it
-    /// is RDMA.
+    /// Finds out what a new connection's peer speaks, and makes a queue pair of it if it is RDMA.
     pub(crate) async fn of(
         stream: TcpStream,
         transports: Transports,
         shared: &Shared,
     ) -> Result<Self, LoginFailure> {
-        if transports == Transports::Tcp {
-            return Ok(Self::Tcp(stream, Vec::new()));
-        }
         let patience = shared.limits.login_timeout;
         let (protocol, early) = rdma::sniff(&stream, patience).await?;
         match protocol {
+            rdma::Protocol::Mpa if transports == Transports::Tcp => {
+                Err(LoginFailure::Rdma(rdma::Error::Unsupported("RDMA, which this portal does not let in")))
+            }
             rdma::Protocol::Mpa => {
                 let incoming = rdma::accept(stream, early, patience).await?;
                 let (pair, remote_invalidation) =

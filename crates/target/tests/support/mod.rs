@@ -1,5 +1,8 @@
 //! A blocking initiator for tests: it sends the PDUs that a test makes and shows what comes back.
 
+#[allow(dead_code, reason = "not every test uses it")]
+pub mod iser;
+
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
@@ -124,6 +127,11 @@ impl Client {
                 other => return Err(format!("{other:?}")),
             }
         }
+    }
+
+    /// Whether the portal takes it at all: a login that it closes instead is none.
+    pub fn log_in_if_taken(&mut self) -> bool {
+        self.log_in(Self::config(1)).is_ok()
     }
 
     /// Sends one PDU.
