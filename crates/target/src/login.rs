@@ -29,7 +29,7 @@ use crate::node::Target;
 use crate::server::Shared;
 use crate::session::{Member, NewSession, PortName, Seat};
 use crate::text;
-use crate::transport::iser::{Iser, Outgoing, setup};
+use crate::transport::iser::{Iser, Outgoing, sent_or_over, setup};
 use crate::transport::tcp::Tcp;
 use crate::transport::{Link, Outbox, Start, Transport};
 
@@ -60,6 +60,8 @@ pub(crate) enum LoginFailure {
     TimedOut,
 }
 
+/// Time for a peer that is refused to take the answer.
+const LAST_WORDS: Duration = Duration::from_secs(5);
 /// How often a login ends the session that it reinstates, before it gives up.
 const REINSTATEMENTS: usize = 200;
 /// The time between two of those.
@@ -142,9 +144,8 @@ impl Wire {
     async fn send_last(&self, reply: Reply) -> Result<(), LoginFailure> {
         self.send(reply).await?;
         if let Self::Iser(pair, _) = self {
-            // A queue pair that is dropped sends nothing more: the peer ends the connection when it has read this.
-            pair.disconnect();
-            while pair.next().await.is_ok() {}
+            // A queue pair that is dropped sends nothing more.
+            sent_or_over(pair, LAST_WORDS).await;
         }
         Ok(())
     }

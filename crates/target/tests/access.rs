@@ -1,5 +1,6 @@
 //! Who gets in and what they see: CHAP, access lists, masked and read-only units, discovery, digests.
 
+#[allow(dead_code, reason = "not every test uses all of it")]
 mod support;
 
 use std::time::Duration;

@@ -1,5 +1,6 @@
 //! Dialogs of a plain initiator with a whole server over loopback.
 
+#[allow(dead_code, reason = "not every test uses all of it")]
 mod support;
 
 use std::io::Write;

@@ -1,5 +1,6 @@
 //! Dialogs with peers that are slow, hostile or die at the wrong moment: what they cost ends with them, and others go on.
 
+#[allow(dead_code, reason = "not every test uses all of it")]
 mod support;
 
 use std::io::{Read, Write};

@@ -1,6 +1,7 @@
 //! iSER against a whole server over loopback, as Linux's initiator speaks it: logins, data in both directions, aborts, and both
 //! transports at one portal.
 
+#[allow(dead_code, reason = "not every test uses all of it")]
 mod support;
 
 use std::time::Duration;
@@ -293,6 +294,22 @@ fn a_session_over_rdma_has_one_connection() {
             Client::connect(address(&server), LINUX, &options()).await.expect("the portal takes iSER");
         let refused = second.log_in(config).await.expect_err("no second connection");
         assert!(refused.contains("Too many connections"), "{refused}");
+    });
+    stop(server);
+}
+
+#[test]
+fn a_session_is_reinstated_at_once_though_its_old_connection_is_idle() {
+    let server = server(|_| ());
+    run(async {
+        let mut old = Client::login(address(&server), 1).await;
+        old.settle(0).await;
+        let begun = std::time::Instant::now();
+        let mut new = Client::login(address(&server), 1).await;
+        assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+        new.settle(0).await;
+        assert!(old.receive().await.is_none());
+        assert!(new.is_alive().await);
     });
     stop(server);
 }

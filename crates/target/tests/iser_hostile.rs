@@ -1,5 +1,6 @@
 //! Initiators over RDMA that break the protocol, lie about their memory, flood, or vanish: their connection ends, and others go on.
 
+#[allow(dead_code, reason = "not every test uses all of it")]
 mod support;
 
 use std::net::SocketAddr;

@@ -1,5 +1,6 @@
 //! Once warm, the data path over iSER does not allocate: READ and WRITE commands of every size, answered by a whole server.
 
+#[allow(dead_code, reason = "not every test uses all of it")]
 mod support;
 
 use std::time::Duration;

@@ -129,7 +129,7 @@ impl Client {
         }
     }
 
-    /// Whether the portal takes it at all: a login that it closes instead is none.
+    /// Whether the portal takes it: a login that it closes instead is none.
     pub fn log_in_if_taken(&mut self) -> bool {
         self.log_in(Self::config(1)).is_ok()
     }

@@ -6,8 +6,11 @@
 mod outgoing;
 pub(crate) mod setup;
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::rc::Rc;
+use std::task::Poll;
 use std::time::Duration;
 
 use iscsi::pdu::{Bhs, Opcode};
@@ -16,6 +19,7 @@ use iser::{Control, HEAD_LEN, HEADER_LEN, Header, Layout};
 use rdma::{Completion, Flags, QueuePair};
 use ring::Chain;
 
+use super::Transport;
 use crate::connection::{Connection, End};
 use crate::wire::Pieces;
 pub(crate) use outgoing::{NoStag, Outgoing};
@@ -26,7 +30,8 @@ pub(crate) const LONGEST_READ: u32 = 512 << 10;
 
 /// One connection's queue pair as its receive loop sees it.
 pub(crate) struct Iser {
-    pair: QueuePair,
+    /// `None` when the connection has ended: whoever still holds that does not hold its socket.
+    pair: RefCell<Option<QueuePair>>,
     /// Somebody waits until the queue pair has room.
     waits_for_room: Cell<bool>,
     /// What the queue pair had sent when the peer was last looked at.
@@ -35,29 +40,40 @@ pub(crate) struct Iser {
 
 impl Iser {
     pub(crate) fn new(pair: QueuePair) -> Self {
-        Self { pair, waits_for_room: Cell::new(false), sent: Cell::new(0) }
+        Self { pair: RefCell::new(Some(pair)), waits_for_room: Cell::new(false), sent: Cell::new(0) }
     }
 
     /// Whether the network has taken something while more was waiting, since this was asked last: a peer that takes data lives,
     /// though its answer to a ping has to wait for all that was queued before.
     pub(crate) fn has_progressed(&self) -> bool {
-        let sent = self.pair.counters().sent;
-        self.sent.replace(sent) != sent && self.pair.queued() > 0
+        let Some(pair) = self.pair() else { return false };
+        let sent = pair.counters().sent;
+        self.sent.replace(sent) != sent && pair.queued() > 0
+    }
+
+    fn pair(&self) -> Option<QueuePair> {
+        self.pair.borrow().clone()
     }
 
     /// Takes in what the queue pair brings, until the peer closes, breaks the protocol or is lost.
     pub(crate) async fn receive_loop(&self, connection: &Rc<Connection>, mut hello: bool) -> End {
+        let Some(pair) = self.pair() else { return End::Closed };
+        let high_water = connection.shared.limits.send_high_water;
         loop {
-            let completion = match self.pair.next().await {
+            // A peer that does not read what it asked for is not listened to either.
+            if pair.queued() >= high_water {
+                pair.drained_below(high_water).await;
+            }
+            let completion = match pair.next().await {
                 Ok(completion) => completion,
                 Err(error) => return error.into(),
             };
             connection.heard();
             match completion {
                 Completion::Received { message, .. } => {
-                    self.pair.post_receives(1);
+                    pair.post_receives(1);
                     let taken = match std::mem::take(&mut hello) {
-                        true => self.answer_hello(connection, &message),
+                        true => answer_hello(&pair, connection, &message),
                         false => on_message(connection, message),
                     };
                     if let Err(end) = taken {
@@ -71,26 +87,6 @@ impl Iser {
         }
     }
 
-    /// The first message of an initiator that declared iSERHelloRequired (RFC 7145 §5.1.3).
-    fn answer_hello(&self, connection: &Connection, message: &Chain) -> Result<(), End> {
-        let mut head = [0; HEADER_LEN];
-        let len = message.len().min(HEADER_LEN);
-        let Header::Hello(hello) = Header::decode(prefix(message, &mut head[..len]))? else {
-            return Err(End::NoHello);
-        };
-        let reply = hello.answer(self.pair.ord());
-        let flags = Flags { invalidate: None, solicited: true };
-        self.pair.post_send(&reply.encode(), Chain::new(), flags, None);
-        if reply.rejected || reply.ord == 0 {
-            self.pair.flush();
-            return Err(End::NoHello);
-        }
-        if let Some(outgoing) = &mut connection.inner.borrow_mut().outbox.iser {
-            outgoing.limit_reads(reply.ord);
-        }
-        Ok(())
-    }
-
     /// Has `connection`'s waiters for room told when there is some.
     pub(crate) fn watch_room(&self, connection: &Rc<Connection>) {
         if self.waits_for_room.replace(true) {
@@ -100,7 +96,9 @@ impl Iser {
         ring::spawn(async move {
             let below = connection.shared.limits.send_high_water;
             let Transport::Iser(iser) = &connection.transport else { return };
-            iser.pair.drained_below(below).await;
+            if let Some(pair) = iser.pair() {
+                pair.drained_below(below).await;
+            }
             iser.waits_for_room.set(false);
             connection.room.notify();
         });
@@ -108,17 +106,47 @@ impl Iser {
 
     /// Ends the connection: after a `clean` end what is queued is still sent, if the peer takes it within `patience`.
     pub(crate) async fn wind_down(&self, connection: &Connection, clean: bool, patience: Duration) {
-        self.pair.disconnect();
+        let Some(pair) = self.pair.take() else { return };
         if clean {
-            // What still comes is of no use, but taking it lets the queue pair work.
-            let drained = async { while self.pair.next().await.is_ok() {} };
-            let _ = ring::timeout(patience, drained).await;
+            sent_or_over(&pair, patience).await;
         }
+        pair.disconnect();
         connection.inner.borrow_mut().outbox.iser = None;
     }
 }
 
-use super::Transport;
+/// Waits until all that is queued has been taken by the network, the connection is over, or `patience` has passed.
+pub(crate) async fn sent_or_over(pair: &QueuePair, patience: Duration) {
+    let mut sent = pin!(pair.drained_below(1));
+    // What still comes is of no use, but taking it lets the queue pair work.
+    let mut over = pin!(async { while pair.next().await.is_ok() {} });
+    let either = poll_fn(|cx| match sent.as_mut().poll(cx) {
+        Poll::Ready(()) => Poll::Ready(()),
+        Poll::Pending => over.as_mut().poll(cx),
+    });
+    // A peer that takes nothing is left alone.
+    let _ = ring::timeout(patience, either).await;
+}
+
+/// The first message of an initiator that declared iSERHelloRequired (RFC 7145 §5.1.3).
+fn answer_hello(pair: &QueuePair, connection: &Connection, message: &Chain) -> Result<(), End> {
+    let mut head = [0; HEADER_LEN];
+    let len = message.len().min(HEADER_LEN);
+    let Header::Hello(hello) = Header::decode(prefix(message, &mut head[..len]))? else {
+        return Err(End::NoHello);
+    };
+    let reply = hello.answer(pair.ord());
+    let flags = Flags { invalidate: None, solicited: true };
+    pair.post_send(&reply.encode(), Chain::new(), flags, None);
+    if reply.rejected || reply.ord == 0 {
+        pair.flush();
+        return Err(End::NoHello);
+    }
+    if let Some(outgoing) = &mut connection.inner.borrow_mut().outbox.iser {
+        outgoing.limit_reads(reply.ord);
+    }
+    Ok(())
+}
 
 /// One message of the full-feature phase.
 fn on_message(connection: &Rc<Connection>, mut message: Chain) -> Result<(), End> {
