@@ -229,7 +229,17 @@ pub async fn connect(
                 return Err(Error::Closed);
             }
             let mut input = &bytes[..];
-            match requester.receive(&mut input).map_err(setup)? {
+            let reply = match requester.receive(&mut input) {
+                Ok(reply) => reply,
+                Err(error) => {
+                    // The peer may believe in a connection.
+                    if let Some(farewell) = requester.farewell(&error) {
+                        send(&stream, &farewell).await?;
+                    }
+                    return Err(setup(error));
+                }
+            };
+            match reply {
                 None => {}
                 Some(Reply::Rejected { private_data }) => return Err(Error::Rejected(private_data)),
                 Some(Reply::Accepted { agreed, private_data }) => {

@@ -301,3 +301,31 @@ fn at_whatever_point_a_connection_ends_every_post_is_accounted_for_and_nothing_i
         assert!(end <= used[10], "{end} of {used:?}");
     });
 }
+
+#[test]
+fn a_core_without_buffers_waits_for_them_and_gives_up_a_connection_that_gets_none() {
+    run(async {
+        let (a, b) = ready(&options()).await;
+        let source = b.expose_source(chain(&[1; 1 << 20])).expect("an STag");
+        let serving = b.clone();
+        ring::spawn(async move { rest(&serving).await });
+        // What is left goes to somebody else.
+        pool::set_limit(pool::stats().mapped);
+        let mut held: Vec<_> = std::iter::from_fn(|| pool::alloc(1 << 20)).collect();
+        held.extend(std::iter::from_fn(|| pool::alloc(64 << 10)));
+        for id in 0..2 {
+            a.post_read(Remote { stag: source, offset: 0 }, 1 << 20, id);
+        }
+        let waited = ring::timeout(Duration::from_millis(100), a.next()).await;
+        assert!(waited.is_err(), "{waited:?}");
+        held.clear();
+        assert!(matches!(a.next().await, Ok(Completion::Read { id: 0, data }) if data.len() == 1 << 20));
+        assert!(matches!(a.next().await, Ok(Completion::Read { id: 1, data }) if data.len() == 1 << 20));
+        held.extend(std::iter::from_fn(|| pool::alloc(1 << 20)));
+        held.extend(std::iter::from_fn(|| pool::alloc(64 << 10)));
+        a.post_read(Remote { stag: source, offset: 0 }, 1 << 20, 2);
+        assert!(matches!(a.next().await, Ok(Completion::Flushed { id: 2 })));
+        let end = a.next().await;
+        assert!(matches!(end, Err(Error::NoBuffers)), "{end:?}");
+    });
+}

@@ -14,6 +14,9 @@ use crate::{Buffers, Completion, Error, Stag};
 
 /// Bytes still to come of a piece for which a receive of their own is worth a system call.
 const DIRECT: usize = 16 << 10;
+/// From this length on a piece counts as long: so few of them come with one receive that the copy costs more than a receive of
+/// their own.
+const LONG: usize = 32 << 10;
 /// Bytes received behind a piece that is received straight into its place: its CRC, and what follows it up to the
 /// next long piece.
 const TAIL: usize = 256;
@@ -145,7 +148,7 @@ impl Receiver {
                 Ok(Step::More | Step::Payload { here: 0, .. }) => break Stop::More,
                 Ok(Step::Payload { place, offset, here, rest }) => {
                     let at = bytes.len() - input.len();
-                    if here + rest >= DIRECT {
+                    if here + rest >= LONG {
                         self.long = LONG_AGO;
                     } else if rest == 0 {
                         self.long = self.long.saturating_sub(1);
