@@ -99,7 +99,7 @@ impl Receiver {
                             }
                             None if !pair.crc => return self.discard(pair, place, offset, rest).await,
                             // What is under the CRC must be looked at.
-                            None => {}
+                            None => most = rest.saturating_add(FEW),
                         }
                     }
                     Ok(Step::Payload { rest, .. }) => most = most.saturating_add(rest),
