@@ -23,7 +23,7 @@ class Line:
     @property
     def floor(self):
         """Whether raw TCP has something to say about it."""
-        return self.connections == 1 and self.unit == "memory" and not self.half
+        return (self.connections == 1 or self.pattern.endswith("r")) and self.unit == "memory" and not self.half
 
 
 def size(block):
@@ -140,9 +140,9 @@ MARKS = [
     Mark("256 KiB sequential read, depth 16: IOPS", 23e3, "IOPS", False, _iops("r256k"), _floor("r256k")),
     Mark("256 KiB sequential write, depth 16: IOPS", 15e3, "IOPS", False, _iops("w256k"), _floor("w256k")),
     Mark("256 KiB sequential write, depth 16: times tgt", 5, "×", False, _over("w256k", "tgt")),
-    Mark("4 KiB random read, 4 connections: times one connection", 1, "×", False, _connections("c4")),
-    Mark("4 KiB random read, 32 connections: times one connection", 1, "×", False, _connections("c32")),
-    Mark("4 KiB random read, 256 connections: times one connection", 1, "×", False, _connections("c256")),
+    Mark("4 KiB random read, 4 connections: times one connection", 1, "×", False, _connections("c4"), _floor("c4")),
+    Mark("4 KiB random read, 32 connections: times one connection", 1, "×", False, _connections("c32"), _floor("c32")),
+    Mark("4 KiB random read, 256 connections: times one connection", 1, "×", False, _connections("c256"), _floor("c256")),
     Mark("4 KiB random read with idle sessions beside it: times without", 0.95, "×", False,
          lambda view: view.sessions("stag", "slowdown")),
     Mark("4 KiB random read of a file on tmpfs, depth 32: IOPS", 500e3, "IOPS", False, _iops("f4k32")),

@@ -5,7 +5,7 @@
 //! best for TCP and nothing else: no header is read, payload is scattered to its place by the receive itself, answers go out
 //! in chunks, so that both sides work at the same time.
 //!
-//! What a target costs beyond this is its own.
+//! What a target costs beyond this is its own. With many connections it is in [`many`].
 
 use std::io::{ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -22,7 +22,7 @@ use crate::report::{Report, Start};
 use crate::run::{PATIENCE, payload};
 use crate::session::Tally;
 use crate::wire::{self, BHS};
-use crate::{LoadError, cpu, random::Random};
+use crate::{LoadError, cpu, many, random::Random};
 
 /// Answers of one send, and their bytes: enough to make the call cheap, few enough that the client begins meanwhile.
 const CHUNK: usize = 32;
@@ -30,15 +30,17 @@ const CHUNK_BYTES: usize = 64 * 1024;
 /// The first bytes of a connection.
 const MAGIC: &[u8; 8] = b"floor 1\n";
 /// The longest that the server asks its socket over and over before it sleeps, so that it is no wake-up that is measured.
-const AWAKE: Duration = Duration::from_micros(100);
+pub(crate) const AWAKE: Duration = Duration::from_micros(100);
 
 /// What a client asks of the server, in its first 48 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Hello {
-    block: usize,
-    depth: u16,
+pub(crate) struct Hello {
+    pub(crate) block: usize,
+    pub(crate) depth: u16,
     read: bool,
     random: bool,
+    /// How many connections there are to be, each of which begins so.
+    pub(crate) connections: u16,
 }
 
 impl Hello {
@@ -48,14 +50,24 @@ impl Hello {
         wire::put32(&mut bytes, 8, self.block as u32);
         wire::put32(&mut bytes, 12, u32::from(self.depth));
         (bytes[16], bytes[17]) = (u8::from(self.read), u8::from(self.random));
+        wire::put32(&mut bytes, 20, u32::from(self.connections));
         bytes
     }
 
     fn parse(bytes: &[u8; BHS]) -> Option<Self> {
         let (block, depth) = (wire::get32(bytes, 8) as usize, wire::get32(bytes, 12));
-        let sane =
-            bytes.starts_with(MAGIC) && (512..=1 << 20).contains(&block) && (1..=1024).contains(&depth);
-        sane.then_some(Self { block, depth: depth as u16, read: bytes[16] != 0, random: bytes[17] != 0 })
+        let (read, connections) = (bytes[16] != 0, wire::get32(bytes, 20));
+        let sane = bytes.starts_with(MAGIC)
+            && (512..=1 << 20).contains(&block)
+            && (1..=1024).contains(&depth)
+            && (1..=if read { 4096 } else { 1 }).contains(&connections);
+        sane.then_some(Self {
+            block,
+            depth: depth as u16,
+            read,
+            random: bytes[17] != 0,
+            connections: connections as u16,
+        })
     }
 }
 
@@ -88,7 +100,11 @@ pub fn listen(
     ready(listener.local_addr().map_err(|e| LoadError::Io("listening", e))?);
     for stream in listener.incoming() {
         let stream = stream.map_err(|e| LoadError::Io("accepting", e))?;
-        match serve(stream, &mut memory) {
+        let served = greeted(&stream, memory.len()).and_then(|hello| match hello.connections {
+            1 => serve_one(stream, hello, &mut memory),
+            _ => many::serve(stream, hello, &listener, &memory),
+        });
+        match served {
             Ok(served) => done(&served),
             Err(error) => eprintln!("stag-load: floor: {error}"),
         }
@@ -96,22 +112,30 @@ pub fn listen(
     Ok(())
 }
 
-/// Serves one connection until it ends.
+/// Serves the only connection of a client until it ends.
 ///
 /// # Errors
 /// The socket's, and a first message that is none of [`run`]'s.
-pub fn serve(mut stream: TcpStream, memory: &mut [u8]) -> Result<Served, LoadError> {
+pub fn serve(stream: TcpStream, memory: &mut [u8]) -> Result<Served, LoadError> {
+    let hello = greeted(&stream, memory.len())?;
+    serve_one(stream, hello, memory)
+}
+
+/// What a client that has just connected asks for.
+pub(crate) fn greeted(mut stream: &TcpStream, memory: usize) -> Result<Hello, LoadError> {
     let io = |e| LoadError::Io("serving", e);
     stream.set_nodelay(true).map_err(io)?;
     stream.set_read_timeout(Some(Duration::from_secs(60))).map_err(io)?;
     stream.set_write_timeout(Some(Duration::from_secs(60))).map_err(io)?;
     let mut hello = [0; BHS];
     stream.read_exact(&mut hello).map_err(io)?;
-    let hello = Hello::parse(&hello).filter(|hello| hello.block <= memory.len());
-    let hello = hello.ok_or_else(|| LoadError::Protocol("no client of the floor".into()))?;
+    let hello = Hello::parse(&hello).filter(|hello| hello.block <= memory);
+    hello.ok_or_else(|| LoadError::Protocol("no client of the floor".into()))
+}
+
+fn serve_one(stream: TcpStream, hello: Hello, memory: &mut [u8]) -> Result<Served, LoadError> {
     let before = cpu::used(std::process::id());
-    let mut server =
-        Server { stream, hello, places: Places::new(hello, memory), ios: 0, waited: Duration::ZERO };
+    let mut server = Server::new(stream, hello, memory.len(), 1);
     let served = if hello.read { server.reads(memory) } else { server.writes(memory) };
     match served {
         // A client that has what it wants just closes, whatever is under way.
@@ -133,9 +157,9 @@ struct Places {
 }
 
 impl Places {
-    fn new(hello: Hello, memory: &[u8]) -> Self {
-        let slots = (memory.len() / hello.block) as u64;
-        Self { slots, random: hello.random.then(|| Random::new(1)), next: 0 }
+    fn new(hello: Hello, memory: usize, seed: u64) -> Self {
+        let slots = (memory / hello.block) as u64;
+        Self { slots, random: hello.random.then(|| Random::new(seed)), next: 0 }
     }
 
     fn draw(&mut self) -> usize {
@@ -154,40 +178,51 @@ fn chunk(block: usize) -> usize {
     (CHUNK_BYTES / block).clamp(2, CHUNK)
 }
 
-struct Server {
-    stream: TcpStream,
+pub(crate) struct Server {
+    pub(crate) stream: TcpStream,
     hello: Hello,
     places: Places,
-    ios: u64,
+    pub(crate) ios: u64,
     /// Time in which it did nothing, awake.
     waited: Duration,
 }
 
 impl Server {
-    fn reads(&mut self, memory: &[u8]) -> Result<(), LoadError> {
+    pub(crate) fn new(stream: TcpStream, hello: Hello, memory: usize, seed: u64) -> Self {
+        let places = Places::new(hello, memory, seed);
+        Self { stream, hello, places, ios: 0, waited: Duration::ZERO }
+    }
+
+    /// Answers so many reads.
+    pub(crate) fn answer(&mut self, mut due: usize, memory: &[u8]) -> Result<(), LoadError> {
         let block = self.hello.block;
-        let mut requests = vec![0; usize::from(self.hello.depth) * BHS];
         let header = [0; BHS];
+        while due > 0 {
+            let now = due.min(chunk(block));
+            let mut slices = [IoSlice::new(&[]); 2 * CHUNK];
+            for pair in slices[..2 * now].chunks_exact_mut(2) {
+                let at = self.places.draw() * block;
+                pair[0] = IoSlice::new(&header);
+                pair[1] = IoSlice::new(&memory[at..at + block]);
+            }
+            send_all(&self.stream, &mut slices[..2 * now])?;
+            self.ios += now as u64;
+            due -= now;
+        }
+        Ok(())
+    }
+
+    fn reads(&mut self, memory: &[u8]) -> Result<(), LoadError> {
+        let mut requests = vec![0; usize::from(self.hello.depth) * BHS];
         let mut partial = 0;
         loop {
             let got = self.receive(&mut [IoSliceMut::new(&mut requests)])?;
             if got == 0 {
                 return Ok(());
             }
-            let mut due = (partial + got) / BHS;
+            let due = (partial + got) / BHS;
             partial = (partial + got) % BHS;
-            while due > 0 {
-                let now = due.min(chunk(block));
-                let mut slices = [IoSlice::new(&[]); 2 * CHUNK];
-                for pair in slices[..2 * now].chunks_exact_mut(2) {
-                    let at = self.places.draw() * block;
-                    pair[0] = IoSlice::new(&header);
-                    pair[1] = IoSlice::new(&memory[at..at + block]);
-                }
-                send_all(&self.stream, &mut slices[..2 * now])?;
-                self.ios += now as u64;
-                due -= now;
-            }
+            self.answer(due, memory)?;
         }
     }
 
@@ -267,53 +302,82 @@ fn send_all(stream: &TcpStream, mut slices: &mut [IoSlice<'_>]) -> Result<u64, L
     Ok(calls)
 }
 
-/// Loads the server at `portal` (`HOST:PORT`) as `args` say, with one connection.
+/// Loads the server at `portal` (`HOST:PORT`) as `args` say.
 ///
 /// # Errors
 /// The socket's, and patterns that a floor has no meaning for.
 pub fn run(args: &Args, portal: &str) -> Result<Report, LoadError> {
     let mixed = matches!(args.pattern, Pattern::Rm | Pattern::Sm);
-    if mixed || args.connections != 1 || args.fill {
-        return Err(LoadError::Usage("the floor is reads or writes on one connection".into()));
+    let read = args.pattern.read_percent(0) == 100;
+    if mixed || args.fill || args.connections != 1 && !read {
+        return Err(LoadError::Usage("the floor is reads, or writes on one connection".into()));
     }
+    let (block, depth) = (args.block, args.depth);
+    let hello = Hello { block, depth, read, random: args.pattern.random(), connections: args.connections };
+    if args.connections != 1 {
+        return many::run(args, portal, hello);
+    }
+    let mut client = Client::new(connect(portal, hello)?, hello);
+    let mut load = Load::new(args);
+    client.request(&mut load, usize::from(depth))?;
+    load.measure(args, |load, limit| client.until(load, limit, args.spin))
+}
+
+/// Connects and asks for `hello`.
+pub(crate) fn connect(portal: &str, hello: Hello) -> Result<TcpStream, LoadError> {
     let io = |what| move |e| LoadError::Io(what, e);
     let mut stream = TcpStream::connect(portal).map_err(io("connecting"))?;
     stream.set_nodelay(true).map_err(io("setting a socket option"))?;
     stream.set_read_timeout(Some(PATIENCE)).map_err(io("setting a socket option"))?;
     stream.set_write_timeout(Some(PATIENCE)).map_err(io("setting a socket option"))?;
-    let read = args.pattern.read_percent(0) == 100;
-    let hello = Hello { block: args.block, depth: args.depth, read, random: args.pattern.random() };
     stream.write_all(&hello.to_bytes()).map_err(io("sending"))?;
-    let mut client = Client::new(stream, hello, args.receive(), args.spin);
-    client.request(usize::from(args.depth))?;
-    client.until(Duration::from_secs_f64(args.warmup.clamp(0.0, 3600.0)))?;
-    (client.tally, client.calls) = (Tally::default(), 0);
-    let start = Start::now(args);
-    client.until(Duration::from_secs_f64(args.seconds.clamp(0.001, 86400.0)))?;
-    let elapsed = start.elapsed(args)?;
-    Ok(Report::new(args, client.tally, client.calls, &elapsed))
+    Ok(stream)
 }
 
-struct Client {
-    stream: TcpStream,
+/// What all connections of a client share: where answers are received, and what was counted.
+pub(crate) struct Load {
+    buffer: Vec<u8>,
+    tally: Tally,
+    pub(crate) calls: u64,
+}
+
+/// One connection of a client.
+pub(crate) struct Client {
+    pub(crate) stream: TcpStream,
     hello: Hello,
     /// A window of requests, for writes with their payload.
     requests: Vec<u8>,
-    buffer: Vec<u8>,
     /// Bytes of the next answer that are there.
     partial: usize,
     /// When each request was sent, in a ring: answers come in order.
     sent_ns: Vec<u64>,
     next_sent: usize,
     next_done: usize,
-    spin: bool,
     clock: Instant,
-    tally: Tally,
-    calls: u64,
+}
+
+impl Load {
+    pub(crate) fn new(args: &Args) -> Self {
+        Self { buffer: vec![0; args.receive()], tally: Tally::default(), calls: 0 }
+    }
+
+    /// Measures what `until` does, which runs the load for a time, after a warm-up.
+    pub(crate) fn measure(
+        mut self,
+        args: &Args,
+        mut until: impl FnMut(&mut Self, Duration) -> Result<(), LoadError>,
+    ) -> Result<Report, LoadError> {
+        until(&mut self, Duration::from_secs_f64(args.warmup.clamp(0.0, 3600.0)))?;
+        (self.tally, self.calls) = (Tally::default(), 0);
+        let start = Start::now(args);
+        until(&mut self, Duration::from_secs_f64(args.seconds.clamp(0.001, 86400.0)))?;
+        let elapsed = start.elapsed(args)?;
+        Ok(Report::new(args, self.tally, self.calls, &elapsed))
+    }
 }
 
 impl Client {
-    fn new(stream: TcpStream, hello: Hello, receive: usize, spin: bool) -> Self {
+    pub(crate) fn new(stream: TcpStream, hello: Hello) -> Self {
         let mut requests = Vec::new();
         let block = payload(hello.block);
         // Long payload is sent from one place again and again, as the iSCSI client does.
@@ -327,19 +391,16 @@ impl Client {
             stream,
             hello,
             requests,
-            buffer: vec![0; receive],
             partial: 0,
             sent_ns: vec![0; hello.depth.into()],
             next_sent: 0,
             next_done: 0,
-            spin,
             clock: Instant::now(),
-            tally: Tally::default(),
-            calls: 0,
         }
     }
 
-    fn request(&mut self, count: usize) -> Result<(), LoadError> {
+    /// Sends so many requests.
+    pub(crate) fn request(&mut self, load: &mut Load, count: usize) -> Result<(), LoadError> {
         let now = self.clock.elapsed().as_nanos() as u64;
         for _ in 0..count {
             self.sent_ns[self.next_sent] = now;
@@ -349,40 +410,45 @@ impl Client {
         let mut left = count * one;
         while left > 0 {
             let now = left.min(self.requests.len());
-            self.calls += send_all(&self.stream, &mut [IoSlice::new(&self.requests[..now])])?;
+            load.calls += send_all(&self.stream, &mut [IoSlice::new(&self.requests[..now])])?;
             left -= now;
         }
         Ok(())
     }
 
-    fn until(&mut self, limit: Duration) -> Result<(), LoadError> {
-        let answer = if self.hello.read { BHS + self.hello.block } else { BHS };
+    fn until(&mut self, load: &mut Load, limit: Duration, spin: bool) -> Result<(), LoadError> {
         let from = Instant::now();
         while from.elapsed() < limit {
-            let flags = if self.spin { RecvFlags::DONTWAIT } else { RecvFlags::empty() };
-            self.calls += 1;
-            let got = match rustix::net::recv(&self.stream, &mut self.buffer[..], flags) {
-                Ok((_, 0)) => return Err(LoadError::Protocol("the floor closed the connection".into())),
-                Ok((_, got)) => got,
-                Err(Errno::INTR) => continue,
-                Err(Errno::AGAIN) if self.spin => continue,
-                Err(errno) => return Err(LoadError::Io("receiving", errno.into())),
-            };
-            let whole = (self.partial + got) / answer;
-            self.partial = (self.partial + got) % answer;
-            if whole == 0 {
-                continue;
-            }
-            let now = self.clock.elapsed().as_nanos() as u64;
-            for _ in 0..whole {
-                let latency = now - self.sent_ns[self.next_done];
-                self.tally.latency_ns.saturating_record(latency.max(1));
-                self.next_done = (self.next_done + 1) % self.sent_ns.len();
-            }
-            self.tally.ios += whole as u64;
-            self.request(whole)?;
+            self.receive(load, spin)?;
         }
         Ok(())
+    }
+
+    /// Takes answers, those that are there or after waiting for some, and asks for as many again.
+    pub(crate) fn receive(&mut self, load: &mut Load, at_once: bool) -> Result<(), LoadError> {
+        let answer = if self.hello.read { BHS + self.hello.block } else { BHS };
+        let flags = if at_once { RecvFlags::DONTWAIT } else { RecvFlags::empty() };
+        load.calls += 1;
+        let got = match rustix::net::recv(&self.stream, &mut load.buffer[..], flags) {
+            Ok((_, 0)) => return Err(LoadError::Protocol("the floor closed the connection".into())),
+            Ok((_, got)) => got,
+            Err(Errno::INTR) => return Ok(()),
+            Err(Errno::AGAIN) if at_once => return Ok(()),
+            Err(errno) => return Err(LoadError::Io("receiving", errno.into())),
+        };
+        let whole = (self.partial + got) / answer;
+        self.partial = (self.partial + got) % answer;
+        if whole == 0 {
+            return Ok(());
+        }
+        let now = self.clock.elapsed().as_nanos() as u64;
+        for _ in 0..whole {
+            let latency = now - self.sent_ns[self.next_done];
+            load.tally.latency_ns.saturating_record(latency.max(1));
+            self.next_done = (self.next_done + 1) % self.sent_ns.len();
+        }
+        load.tally.ios += whole as u64;
+        self.request(load, whole)
     }
 }
 
@@ -392,10 +458,11 @@ mod tests {
 
     #[test]
     fn the_first_message_says_what_is_asked_for_and_nonsense_is_refused() {
-        let hello = Hello { block: 4096, depth: 32, read: true, random: false };
+        let hello = Hello { block: 4096, depth: 32, read: true, random: false, connections: 256 };
         assert_eq!(Hello::parse(&hello.to_bytes()), Some(hello));
         assert_eq!(Hello::parse(&[0; BHS]), None);
-        for (at, value) in [(8, 511), (8, 1 << 21), (12, 0), (12, 1025)] {
+        assert_eq!(Hello::parse(&Hello { read: false, ..hello }.to_bytes()), None, "writes have one");
+        for (at, value) in [(8, 511), (8, 1 << 21), (12, 0), (12, 1025), (20, 0), (20, 4097)] {
             let mut bytes = hello.to_bytes();
             wire::put32(&mut bytes, at, value);
             assert_eq!(Hello::parse(&bytes), None, "{value} at {at}");

@@ -14,6 +14,7 @@ pub mod error;
 pub mod floor;
 pub mod hold;
 pub mod login;
+mod many;
 pub mod null;
 pub mod outbox;
 pub mod random;

@@ -1,7 +1,9 @@
 //! The floor and its client: what is asked for is what goes over the wire, and its end is no hang.
 
 use std::net::TcpListener;
+use std::sync::mpsc;
 use std::thread;
+use std::time::Duration;
 
 use clap::Parser;
 use stag_load::args::Args;
@@ -55,8 +57,27 @@ fn writes_reach_their_places_whole() {
 }
 
 #[test]
+fn many_connections_read_at_once_and_one_client_after_the_other_is_served() {
+    let (told, address) = mpsc::channel();
+    let (done, served) = mpsc::channel();
+    thread::spawn(move || {
+        let any = "127.0.0.1:0".parse().unwrap();
+        floor::listen(any, 4 << 20, |bound| told.send(bound).unwrap(), |ended| done.send(ended.ios).unwrap())
+    });
+    let portal = address.recv().unwrap().to_string();
+    for (connections, more) in [("2", &[][..]), ("100", &["--spin"]), ("1", &[]), ("3", &["--spin"])] {
+        let url = format!("tcp://{portal}");
+        let words = ["stag-load", &url, "rr", "4K", "4", "0.1", connections];
+        let report = floor::run(&Args::parse_from(words.iter().chain(more)), &portal).unwrap();
+        assert!(report.ios > 0 && report.errors == 0, "{report:?}");
+        let ios = served.recv_timeout(Duration::from_secs(20)).unwrap();
+        assert!(ios >= report.ios, "{ios} were answered, {} arrived", report.ios);
+    }
+}
+
+#[test]
 fn what_a_floor_has_no_meaning_for_is_refused() {
-    for words in [&["rm"][..], &["rr", "4K", "8", "1", "2"]] {
+    for words in [&["rm"][..], &["rw", "4K", "8", "1", "2"]] {
         let args =
             Args::parse_from(["stag-load", "tcp://127.0.0.1:1"].into_iter().chain(words.iter().copied()));
         assert!(floor::run(&args, "127.0.0.1:1").unwrap_err().to_string().contains("one connection"));

@@ -1,0 +1,148 @@
+//! The floor with many connections, reads only: one thread on each side, which takes from epoll what is ready and serves it with the
+//! same calls as the floor of one connection.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use rustix::buffer::spare_capacity;
+use rustix::event::{Timespec, epoll};
+use rustix::io::Errno;
+use rustix::net::RecvFlags;
+
+use crate::args::Args;
+use crate::floor::{AWAKE, Client, Hello, Load, Served, Server, connect, greeted};
+use crate::report::Report;
+use crate::run::PATIENCE;
+use crate::wire::BHS;
+use crate::{LoadError, cpu};
+
+/// Which of the connections have something.
+struct Ready {
+    epoll: OwnedFd,
+    events: Vec<epoll::Event>,
+}
+
+impl Ready {
+    fn of<'a>(streams: impl ExactSizeIterator<Item = &'a TcpStream>) -> Result<Self, LoadError> {
+        let events = Vec::with_capacity(streams.len());
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(waiting)?;
+        for (index, stream) in streams.enumerate() {
+            let data = epoll::EventData::new_u64(index as u64);
+            epoll::add(&epoll, stream, data, epoll::EventFlags::IN).map_err(waiting)?;
+        }
+        Ok(Self { epoll, events })
+    }
+
+    /// Waits for at most `patience`.
+    fn wait(&mut self, patience: Duration) -> Result<&[epoll::Event], LoadError> {
+        self.events.clear();
+        let patience =
+            Timespec { tv_sec: patience.as_secs() as i64, tv_nsec: i64::from(patience.subsec_nanos()) };
+        match epoll::wait(&self.epoll, spare_capacity(&mut self.events), Some(&patience)) {
+            Ok(_) | Err(Errno::INTR) => Ok(&self.events),
+            Err(errno) => Err(waiting(errno)),
+        }
+    }
+}
+
+fn waiting(errno: Errno) -> LoadError {
+    LoadError::Io("waiting", errno.into())
+}
+
+/// Accepts the others of a client that has connected once and asked for `hello`, and serves all until one ends.
+pub(crate) fn serve(
+    first: TcpStream,
+    hello: Hello,
+    listener: &TcpListener,
+    memory: &[u8],
+) -> Result<Served, LoadError> {
+    let mut servers = vec![Server::new(first, hello, memory.len(), 1)];
+    while servers.len() < usize::from(hello.connections) {
+        let stream = listener.accept().map_err(|e| LoadError::Io("accepting", e))?.0;
+        if greeted(&stream, memory.len())? != hello {
+            return Err(LoadError::Protocol("another client came in between".into()));
+        }
+        servers.push(Server::new(stream, hello, memory.len(), servers.len() as u64 + 1));
+    }
+    // The client begins when all are there.
+    for server in &servers {
+        (&server.stream).write_all(&[0; BHS]).map_err(|e| LoadError::Io("serving", e))?;
+    }
+    let before = cpu::used(std::process::id());
+    let mut waited = Duration::ZERO;
+    match answer(&mut servers, hello, memory, &mut waited) {
+        // A client that has what it wants just closes, whatever is under way.
+        Err(LoadError::Io(_, e))
+            if matches!(e.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe) => {}
+        other => other?,
+    }
+    let used = cpu::used(std::process::id()).unwrap_or_default().saturating_sub(before.unwrap_or_default());
+    let ios: u64 = servers.iter().map(|server| server.ios).sum();
+    let working_us = used.saturating_sub(waited).as_secs_f64() * 1e6 / ios.max(1) as f64;
+    Ok(Served { ios, working_us })
+}
+
+/// Answers until a connection ends; adds up the time in which there was nothing to do and it was awake.
+fn answer(
+    servers: &mut [Server],
+    hello: Hello,
+    memory: &[u8],
+    waited: &mut Duration,
+) -> Result<(), LoadError> {
+    let mut ready = Ready::of(servers.iter().map(|server| &server.stream))?;
+    let mut requests = vec![0; usize::from(hello.depth) * BHS];
+    let mut partial = vec![0; servers.len()];
+    let mut idle: Option<Instant> = None;
+    loop {
+        let awake = idle.map_or(Duration::ZERO, |from| from.elapsed());
+        let events = ready.wait(if awake > AWAKE { Duration::from_secs(60) } else { Duration::ZERO })?;
+        if events.is_empty() {
+            idle.get_or_insert_with(Instant::now);
+            continue;
+        }
+        if idle.take().is_some() {
+            *waited += awake.min(AWAKE);
+        }
+        for event in events {
+            let index = event.data.u64() as usize;
+            let server = &mut servers[index];
+            let got = match rustix::net::recv(&server.stream, &mut requests[..], RecvFlags::DONTWAIT) {
+                Ok((_, 0)) => return Ok(()),
+                Ok((_, got)) => partial[index] + got,
+                Err(Errno::AGAIN | Errno::INTR) => continue,
+                Err(errno) => return Err(LoadError::Io("receiving", errno.into())),
+            };
+            partial[index] = got % BHS;
+            server.answer(got / BHS, memory)?;
+        }
+    }
+}
+
+/// Loads the server at `portal` as `args` say, with the connections of `hello`.
+pub(crate) fn run(args: &Args, portal: &str, hello: Hello) -> Result<Report, LoadError> {
+    let mut clients = Vec::new();
+    for _ in 0..hello.connections {
+        clients.push(Client::new(connect(portal, hello)?, hello));
+    }
+    for client in &clients {
+        (&client.stream).read_exact(&mut [0; BHS]).map_err(|e| LoadError::Io("waiting for the floor", e))?;
+    }
+    let mut load = Load::new(args);
+    let mut ready = Ready::of(clients.iter().map(|client| &client.stream))?;
+    for client in &mut clients {
+        client.request(&mut load, usize::from(hello.depth))?;
+    }
+    let patience = if args.spin { Duration::ZERO } else { PATIENCE };
+    load.measure(args, |load, limit| {
+        let from = Instant::now();
+        while from.elapsed() < limit {
+            load.calls += 1;
+            for event in ready.wait(patience)? {
+                clients[event.data.u64() as usize].receive(load, true)?;
+            }
+        }
+        Ok(())
+    })
+}
