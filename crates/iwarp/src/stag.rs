@@ -59,7 +59,7 @@ impl BitOrAssign for Rights {
     }
 }
 
-/// A protection domain: a stream uses registrations of its own domain only (RFC 5042 §2.2).
+/// A protection domain: a stream uses registrations of its own domain only (RFC 5042 §2.2.4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Domain(pub u32);
 

@@ -79,7 +79,7 @@ impl Options {
     /// The shortest that is useful: RFC 5044 §5.1 has a ULPDU be at least 128 bytes.
     pub const MIN_FPDU: usize = 160;
 
-    /// Long FPDUs, 1024 receives' worth of STags, nothing received yet.
+    /// The longest FPDUs, receives of 8 KiB, 4096 STags, as many waiting reads.
     pub fn new(seed: [u8; 16]) -> Self {
         Self {
             max_fpdu: Self::MAX_FPDU,
