@@ -1,13 +1,16 @@
-//! Once warm, a queue does not allocate: reads that are dropped or kept and writes, short and long, with digests and without.
+//! Once warm, a queue does not allocate: reads that are dropped or kept and writes, short and long, over TCP with digests and
+//! without, over iSER with CRC and without.
 
 #[allow(dead_code, reason = "shared with tests that use all of it")]
 mod fake;
+#[allow(dead_code, reason = "shared with tests that use all of it")]
+mod fake_iser;
 
 use std::sync::mpsc;
 use std::time::Duration;
 
 use fake::{BLOCK, Fake, Faults};
-use initiator::{Completed, DigestChoice, Disk, Options, Queue, Session, Transfer};
+use initiator::{Completed, Crc, DigestChoice, Disk, Options, Queue, Session, Transfer};
 use iscsi::keys::Offer;
 use ring::testing::Counting;
 use ring::{Buf, Chain, Runtime, pool};
@@ -21,15 +24,17 @@ const DEPTH: u64 = 8;
 const BLOCKS: usize = 4096;
 
 /// A target on a thread of its own, whose allocations do not count; it ends with what is returned.
-fn target() -> (String, mpsc::Sender<()>) {
+fn target(iser: bool) -> (String, mpsc::Sender<()>) {
     let (tell, told) = mpsc::channel();
     let (stop, stopped) = mpsc::channel();
     std::thread::spawn(move || {
         Counting::ignore_this_thread();
         let runtime = Runtime::new(ring::Config::default()).expect("io_uring works here");
         runtime.block_on(async {
-            let fake = Fake::start(Faults::default(), Offer::default(), BLOCKS);
-            tell.send(fake.url().to_string()).expect("the test waits");
+            let plain = Fake::start(Faults::default(), Offer::default(), BLOCKS);
+            let rdma = fake_iser::Fake::start(fake_iser::Manners::default(), BLOCKS);
+            let url = if iser { rdma.url() } else { plain.url() };
+            tell.send(url.to_string()).expect("the test waits");
             while stopped.try_recv() != Err(mpsc::TryRecvError::Disconnected) {
                 ring::sleep(Duration::from_millis(20)).await;
             }
@@ -78,36 +83,45 @@ async fn work(
     }
 }
 
+/// Runs everything in one session. What allocates once it is warm is named.
+async fn measure(url: &str, options: Options, how: &str, found: &mut Vec<String>) {
+    let session = Session::connect(&url.parse().expect("a URL"), options).await.expect("a session");
+    let disk = Disk::open(&session, 0).await.expect("a disk");
+    let mut queue = session.queue().expect("a queue");
+    let mut ended = Vec::with_capacity(64);
+    for what in [What::Discard, What::Read, What::Write] {
+        for len in [512, 4096, 65536, 262_144] {
+            let data = Buf::from(vec![7u8; len]).into();
+            // The least of a few counts: what is warm depends on how many commands happened to meet.
+            let mut least = u64::MAX;
+            for _ in 0..6 {
+                let before = Counting::allocations();
+                work(&mut queue, &disk, what, &data, 200, &mut ended).await;
+                least = least.min(Counting::allocations() - before);
+            }
+            if least > 0 {
+                found.push(format!("{what:?} of {len} bytes, {how}: {least} for 200"));
+            }
+        }
+    }
+    drop(queue);
+    session.close().await.expect("a logout");
+}
+
 #[test]
 fn a_warm_queue_does_not_allocate() {
-    let (url, _stop) = target();
     let runtime = Runtime::new(ring::Config::default()).expect("io_uring works here");
     let mut found = Vec::new();
+    let (url, stop) = target(false);
     for digest in [DigestChoice::Never, DigestChoice::Require] {
-        runtime.block_on(async {
-            let options = Options { header_digest: digest, data_digest: digest, ..Options::default() };
-            let session = Session::connect(&url.parse().expect("a URL"), options).await.expect("a session");
-            let disk = Disk::open(&session, 0).await.expect("a disk");
-            let mut queue = session.queue().expect("a queue");
-            let mut ended = Vec::with_capacity(64);
-            for what in [What::Discard, What::Read, What::Write] {
-                for len in [512, 4096, 65536, 262_144] {
-                    let data = Buf::from(vec![7u8; len]).into();
-                    // The least of a few counts: what is warm depends on how many commands happened to meet.
-                    let mut least = u64::MAX;
-                    for _ in 0..6 {
-                        let before = Counting::allocations();
-                        work(&mut queue, &disk, what, &data, 200, &mut ended).await;
-                        least = least.min(Counting::allocations() - before);
-                    }
-                    if least > 0 {
-                        found.push(format!("{what:?} of {len} bytes, digests {digest:?}: {least} for 200"));
-                    }
-                }
-            }
-            drop(queue);
-            session.close().await.expect("a logout");
-        });
+        let options = Options { header_digest: digest, data_digest: digest, ..Options::default() };
+        runtime.block_on(measure(&url, options, &format!("digests {digest:?}"), &mut found));
+    }
+    drop(stop);
+    let (url, _stop) = target(true);
+    for iser_crc in [Crc::Never, Crc::Require] {
+        let options = Options { iser_crc, ..Options::default() };
+        runtime.block_on(measure(&url, options, &format!("iSER, CRC {iser_crc:?}"), &mut found));
     }
     assert!(Counting::allocations() > 0, "nothing is counted");
     assert!(found.is_empty(), "{found:#?}");
