@@ -8,6 +8,7 @@
 //!
 //! - [`plan`] turns a seed into a plan, [`world`] runs it in one loop;
 //! - [`network`] carries bytes, [`target`] and [`initiator`] drive the state machines on its two sides;
+//! - [`rdma`] makes a queue pair of a link with the streams of `iwarp`, [`iser`] has the messages that it carries;
 //! - [`workload`] makes commands and judges their answers, [`oracle`] knows what each sector may hold.
 //!
 //! It does not run `ring`, nor the drivers in `target` and `initiator` that stand on it: it has small ones of its own.
@@ -19,10 +20,12 @@
 pub mod clock;
 pub mod executor;
 pub mod initiator;
+pub mod iser;
 pub mod network;
 pub mod oracle;
 pub mod plan;
 pub mod random;
+pub mod rdma;
 pub mod target;
 pub mod trace;
 pub mod workload;

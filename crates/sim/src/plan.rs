@@ -9,6 +9,7 @@ use iscsi::pdu::Isid;
 use crate::clock::{MS, Micros, SECOND};
 use crate::network::Quality;
 use crate::random::Rng;
+use crate::rdma::Setup;
 use crate::target::Settings;
 
 /// The whole of a run, decided before it begins.
@@ -45,6 +46,8 @@ pub struct InitiatorPlan {
     pub isid: Isid,
     /// Connections that it wants.
     pub connections: usize,
+    /// iSER, and how its queue pairs are run.
+    pub iser: Option<Setup>,
     /// What it brings to negotiation.
     pub offer: Offer,
     /// Begin with operational negotiation.
@@ -181,6 +184,7 @@ impl Plan {
             nop_interval: Duration::from_secs(rng.pick(&[0, 2, 5])),
             nop_timeout: Duration::from_secs(3),
             chap: rng.chance(300).then(|| ("user".to_owned(), "a secret of the simulator".to_owned())),
+            iser: None,
             text_len: rng.pick(&[0, 500, 20_000]),
         };
         let count = if large { 1 } else { rng.pick(&[1, 1, 2, 3]) };
@@ -190,6 +194,7 @@ impl Plan {
                 name: format!("iqn.2026-01.example.sim:initiator-{number}"),
                 isid: Isid::random([1, 2, 3], number),
                 connections: rng.pick(&[1, 1, 2, 3]),
+                iser: None,
                 offer: Offer {
                     header_digest: if digests { DigestChoice::Require } else { DigestChoice::Never },
                     data_digest: if digests { DigestChoice::Require } else { DigestChoice::Never },
@@ -245,7 +250,7 @@ impl Plan {
         };
         let store_delay = rng.pick(&[None, Some(100), Some(3 * MS), Some(40 * MS)]);
         let resets_by_others = initiators.len() > 1 && rng.chance(400);
-        Self {
+        let mut plan = Self {
             resets_by_others,
             block,
             blocks,
@@ -256,6 +261,38 @@ impl Plan {
             store_delay,
             initiators,
             troubles,
+        };
+        // Drawn apart, so that the other worlds stay what they were.
+        let mut rng = Rng::new(seed ^ 0x4953_4552);
+        if rng.chance(350) {
+            plan.over_rdma(&mut rng, digests);
+        }
+        plan
+    }
+
+    /// The same over iSER: CRCs stand for digests, a session has one connection.
+    fn over_rdma(&mut self, rng: &mut Rng, crc: bool) {
+        let mut setup = |receives: u32| Setup {
+            crc,
+            markers: rng.chance(300),
+            depth: rng.pick(&[1, 2, 8, 128]),
+            max_fpdu: rng.pick(&[160, 256, 1460, 65_536]),
+            receives,
+            receive_size: (::iser::HEAD_LEN + iscsi::pdu::ahs::MAX_LEN) as u32 + crate::iser::SEGMENT,
+            seed: [0; 16],
+        };
+        // A window of commands, and what comes beside it.
+        self.target.iser = Some(setup(self.target.queue_depth + 64));
+        self.target.connections = 1;
+        for initiator in &mut self.initiators {
+            initiator.iser = Some(setup(2 * initiator.depth as u32 + 64));
+            initiator.connections = 1;
+            initiator.offer = Offer {
+                target_recv_data_segment_length: crate::iser::SEGMENT,
+                initiator_recv_data_segment_length: crate::iser::SEGMENT,
+                ..initiator.offer.clone()
+            }
+            .over_rdma();
         }
     }
 }

@@ -82,7 +82,7 @@ impl Initiator {
                 if self.answered.contains(&victim) {
                     return Err(format!("op {victim} was aborted after it had been answered"));
                 }
-                self.protocol.forget(key);
+                self.forget(key);
                 self.aborted(victim);
                 Ok(())
             }
@@ -97,7 +97,7 @@ impl Initiator {
                 if other {
                     return Ok(());
                 }
-                match self.protocol.forget(key) {
+                match self.forget(key) {
                     None => Ok(()),
                     Some(_) if self.shared.resets_by_others => {
                         self.aborted(victim);
@@ -108,7 +108,7 @@ impl Initiator {
             }
             (Purpose::Manage(victims), Some(TaskManagementResult::FunctionComplete)) => {
                 for (victim, key) in victims {
-                    if self.protocol.forget(key).is_some() {
+                    if self.forget(key).is_some() {
                         self.aborted(victim);
                     }
                 }

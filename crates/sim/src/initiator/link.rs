@@ -11,6 +11,7 @@ use super::Token;
 use super::payload::Slice;
 use crate::clock::Micros;
 use crate::network::LinkId;
+use crate::rdma::Pair;
 
 pub(super) type Protocol = Session<Slice, Token>;
 
@@ -30,6 +31,8 @@ pub(super) struct Link {
     pub phase: Phase,
     pub input: Vec<u8>,
     pub output: Vec<u8>,
+    /// The queue pair, of iSER.
+    pub pair: Option<Pair>,
     pub last_heard: Micros,
     /// When the ping that has no answer yet was sent.
     pub pinged: Option<Micros>,

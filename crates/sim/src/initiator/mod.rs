@@ -5,6 +5,7 @@
 mod ending;
 mod link;
 mod payload;
+mod reach;
 mod sessions;
 mod tap;
 mod traffic;
@@ -24,6 +25,7 @@ use crate::random::Rng;
 use crate::trace::Trace;
 use crate::workload::{Excuses, Scsi, Workload};
 use link::{Link, Phase, Protocol};
+use reach::Reach;
 use tap::Tap;
 
 /// Silence before a ping.
@@ -71,6 +73,8 @@ pub struct Shared {
 pub(crate) struct Token {
     op: OpId,
     data: Vec<u8>,
+    /// The STags of what the target may write and read.
+    reach: Reach,
 }
 
 impl Place<&[u8]> for Token {

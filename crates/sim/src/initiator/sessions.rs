@@ -11,10 +11,13 @@ use iscsi::text::LOGIN_SEGMENT_LEN;
 use super::link::{Link, Phase, Reader};
 use super::{COMMAND_TIME, Initiator, LOGIN_TIME, PING_AFTER, PING_TIME, Purpose, State};
 use crate::clock::MS;
+use crate::iser;
 use crate::network::Side;
 use crate::oracle::OpId;
+use crate::rdma::Pair;
 use crate::target::{NAME, TARGET_SECRET};
 use crate::trace::note;
+use ::iser::Control;
 
 const LOGIN_CUTTER: Cutter = Cutter {
     header_digest: false,
@@ -58,8 +61,13 @@ impl Initiator {
         });
         note!(self.shared.trace, "initiator {}: dials link {} (cid {cid})", self.number, id.0);
         let mut output = Vec::new();
-        emit(login.start(), &mut output);
+        let mut pair = self.plan.iser.map(|mut setup| {
+            setup.seed = std::array::from_fn(|_| self.rng.bits() as u8);
+            Pair::call(setup).expect("a setup that is right")
+        });
+        emit(login.start(), pair.as_mut(), &mut output);
         self.links.push(Link {
+            pair,
             id,
             cid,
             phase: Phase::Login(Box::new(login)),
@@ -155,11 +163,20 @@ impl Initiator {
 
     /// Handles a Login Response; false when it is not whole.
     pub(super) fn login_pdu(&mut self, at: usize) -> Result<bool, String> {
+        let link = &mut self.links[at];
+        let cut = LOGIN_CUTTER.cut(&link.input);
+        let cut = cut.map_err(|error| format!("initiator {}: login: {error}", self.number))?;
+        let Cut::Pdu { bhs, data, consumed, .. } = cut else { return Ok(false) };
+        let (bhs, data) = (*bhs, link.input[data].to_vec());
+        link.input.drain(..consumed);
+        self.login_response(at, &bhs, &data)
+    }
+
+    /// Handles a Login Response; false if its link is gone after it.
+    pub(super) fn login_response(&mut self, at: usize, bhs: &Bhs, data: &[u8]) -> Result<bool, String> {
         let number = self.number;
         let link = &mut self.links[at];
         let Phase::Login(login) = &mut link.phase else { return Ok(false) };
-        let cut = LOGIN_CUTTER.cut(&link.input).map_err(|e| format!("initiator {number}: login: {e}"))?;
-        let Cut::Pdu { bhs, data, consumed, .. } = cut else { return Ok(false) };
         if bhs.opcode() != Some(Opcode::LoginResponse) {
             return Err(format!("initiator {number}: {bhs} during login"));
         }
@@ -168,10 +185,9 @@ impl Initiator {
             buf.iter_mut().for_each(|byte| *byte = rng.bits() as u8);
             Ok(())
         };
-        let step = login.handle_with(bhs.as_login_response(), &link.input[data], &mut random);
-        link.input.drain(..consumed);
+        let step = login.handle_with(bhs.as_login_response(), data, &mut random);
         match step {
-            Ok(Step::Send(request)) => emit(request, &mut link.output),
+            Ok(Step::Send(request)) => emit(request, link.pair.as_mut(), &mut link.output),
             Ok(Step::Done(_)) if self.wrong_secret => {
                 return Err(format!("initiator {number}: a login with a wrong secret"));
             }
@@ -214,9 +230,11 @@ impl Initiator {
     }
 }
 
-fn emit(request: Request, output: &mut Vec<u8>) {
+fn emit(request: Request, pair: Option<&mut Pair>, output: &mut Vec<u8>) {
     let bhs: Bhs = request.header.into();
-    output.extend_from_slice(bhs.bytes());
-    output.extend_from_slice(&request.data);
-    output.extend_from_slice(&[0; 3][..padding_len(request.data.len())]);
+    let pdu = [bhs.bytes(), &request.data[..], &[0; 3][..padding_len(request.data.len())]].concat();
+    match pair {
+        Some(pair) => pair.send(iser::message(Control::default(), &pdu), None),
+        None => output.extend_from_slice(&pdu),
+    }
 }

@@ -3,6 +3,7 @@
 //! What a PDU means is decided elsewhere.
 
 use super::link::{Phase, Unreadable};
+use super::reach::Exposing;
 use super::{BATCH, Initiator, State};
 use crate::network::{Received, Side};
 use crate::trace::note;
@@ -53,6 +54,12 @@ impl Initiator {
         loop {
             // Whatever a PDU led to, go on only with the same link.
             let Some(link) = self.links.get_mut(at).filter(|link| link.id == id) else { return Ok(()) };
+            if link.pair.is_some() {
+                if !self.message(at)? {
+                    return Ok(());
+                }
+                continue;
+            }
             let (on, read) = match &mut link.phase {
                 Phase::Login(_) => {
                     if !self.login_pdu(at)? {
@@ -92,7 +99,17 @@ impl Initiator {
                 if let Phase::Full(on, _) = &link.phase
                     && link.output.len() < BATCH
                 {
-                    self.protocol.transmit(*on, BATCH, &mut link.output);
+                    match &mut link.pair {
+                        None => {
+                            self.protocol.transmit(*on, BATCH, &mut link.output);
+                        }
+                        Some(pair) => {
+                            self.protocol.transmit_messages(*on, BATCH, &mut Exposing(pair));
+                        }
+                    }
+                }
+                if let Some(pair) = &mut link.pair {
+                    link.output.append(&mut pair.take_output());
                 }
                 if link.output.is_empty() {
                     break;

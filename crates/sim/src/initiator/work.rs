@@ -6,6 +6,7 @@ use iscsi::initiator::{Command, ConnectionId, TaskKey};
 use iscsi::pdu::{LogoutReason, Lun, TaskAttribute, TaskManagementFunction};
 
 use super::link::Phase;
+use super::reach::Reach;
 use super::{Initiator, Op, Purpose, Stage, State, Token};
 use crate::clock::Micros;
 use crate::network::LinkId;
@@ -20,7 +21,7 @@ impl Initiator {
     }
 
     pub(super) fn token(op: OpId) -> Token {
-        Token { op, data: Vec::new() }
+        Token { op, data: Vec::new(), reach: Reach::default() }
     }
 
     pub(super) fn track(&mut self, op: OpId, key: Result<TaskKey, Token>, purpose: Purpose) {

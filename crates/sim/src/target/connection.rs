@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 use std::task::Waker;
 
+use ::iser::Control;
 use device::{Cdb, Command, Execution, LogicalUnit, Outcome};
 use iscsi::pdu::{Bhs, Lun};
 use iscsi::sn;
@@ -11,6 +12,7 @@ use iscsi::target::{Abort, Cid, Completion, Event, Fatal, ScsiCommand, TaskKey};
 use scsi::Sense;
 
 use super::mover::Mover;
+use super::output::Output;
 use super::payload::Segment;
 use super::session::Session;
 use super::{Phase, Target, management, send_targets};
@@ -22,7 +24,10 @@ use crate::trace::note;
 /// Time for a closing connection's last PDUs to leave.
 const LAST_WORDS: Micros = 5 * SECOND;
 
-type State = iscsi::target::Connection<Segment>;
+pub(super) type State = iscsi::target::Connection<Segment>;
+
+/// Bytes of one RDMA Read at most: small, so that there are several.
+const READ: u32 = 20_000;
 
 /// Which tasks to abort.
 #[derive(Clone, Copy)]
@@ -42,7 +47,7 @@ pub(super) struct Connection {
     pub session: Rc<Session>,
     target: Weak<Target>,
     state: RefCell<State>,
-    output: Rc<RefCell<Vec<u8>>>,
+    output: Rc<RefCell<Output>>,
     high_water: usize,
     /// Wakers of tasks that wait for data-out, by slot.
     data_waits: RefCell<Vec<Option<Waker>>>,
@@ -65,7 +70,7 @@ impl Connection {
         session: Rc<Session>,
         cid: Cid,
         link: LinkId,
-        output: Rc<RefCell<Vec<u8>>>,
+        output: Rc<RefCell<Output>>,
         state: State,
     ) -> Rc<Self> {
         Rc::new(Self {
@@ -87,7 +92,7 @@ impl Connection {
     }
 
     /// Lends the state machine and the place its PDUs go to.
-    pub fn with<T>(&self, f: impl FnOnce(&mut State, &mut Vec<u8>) -> T) -> T {
+    pub fn with<T>(&self, f: impl FnOnce(&mut State, &mut Output) -> T) -> T {
         f(&mut self.state.borrow_mut(), &mut self.output.borrow_mut())
     }
 
@@ -146,15 +151,54 @@ impl Connection {
     }
 
     /// Takes in one PDU and does what it says.
-    pub fn on_pdu(self: &Rc<Self>, bhs: &Bhs, ahs: &[u8], data: Segment) -> Result<(), Fatal> {
+    pub fn on_pdu(
+        self: &Rc<Self>,
+        bhs: &Bhs,
+        ahs: &[u8],
+        data: Segment,
+        control: Control,
+    ) -> Result<(), Fatal> {
         let Some(target) = self.target.upgrade() else { return Ok(()) };
         note!(target.trace, "target {}.{} <- {bhs}", self.session.tsih, self.cid);
         let now = target.clock.instant();
         let event = self.with(|state, out| state.handle(bhs, ahs, data, now, out))?;
         if let Some(event) = event {
+            if let Event::Command(command) = &event {
+                self.output.borrow_mut().advertised(command.task, control);
+            }
             self.act(&target, event);
         }
         self.deliver_held(&target)
+    }
+
+    /// Takes in what an RDMA Read has brought.
+    pub fn on_read(&self, id: u64, data: Segment) {
+        let task = self.output.borrow_mut().reader(id);
+        let Some(task) = task else { return };
+        if self.with(|state, out| state.read_done(task, data, out)) {
+            self.progress.ring();
+        }
+        self.wake_task(task);
+    }
+
+    /// What a unit has for its initiator.
+    pub fn put(&self, task: TaskKey, data: Segment) {
+        self.with(|state, out| {
+            if let Some(data) = out.put(task, data, |len| state.put(task, len)) {
+                state.put_data(task, data, out);
+            }
+        });
+    }
+
+    /// Asks for a task's next `len` bytes; says how many there will be.
+    pub fn want(&self, task: TaskKey, len: usize) -> Option<usize> {
+        self.with(|state, out| {
+            let len = state.want_data(task, len, out)?;
+            while let Some(read) = out.reads().then(|| state.next_read(task, READ)).flatten() {
+                out.read(task, read);
+            }
+            Some(len)
+        })
     }
 
     fn deliver_held(self: &Rc<Self>, target: &Rc<Target>) -> Result<(), Fatal> {
@@ -291,9 +335,10 @@ impl Connection {
         let connection = self.clone();
         let owner = target.clone();
         target.executor.spawn(async move {
-            let said = || (connection.lost.get() || connection.output.borrow().is_empty()).then_some(());
+            let said = || (connection.lost.get() || connection.output.borrow().len() == 0).then_some(());
             connection.progress.until(said).await;
             connection.lost.set(true);
+            connection.state.borrow_mut().forget_reads();
             connection.wake_all();
             connection.abort(Victims::All).await;
             let released = {
@@ -333,7 +378,7 @@ impl Connection {
             if self.last_words.get().is_some_and(|at| now >= at) {
                 self.last_words.set(None);
                 self.lost.set(true);
-                self.output.borrow_mut().clear();
+                self.output.borrow_mut().bytes.clear();
                 self.wake_all();
                 self.progress.ring();
             }

@@ -55,8 +55,11 @@ impl Directory for Target {
             max_outstanding_r2t: settings.max_r2t,
             initial_r2t: settings.initial_r2t,
             immediate_data: settings.immediate_data,
+            target_recv_data_segment_length: crate::iser::SEGMENT,
+            initiator_recv_data_segment_length: crate::iser::SEGMENT,
             ..Offer::default()
         };
+        let offer = if settings.iser.is_some() { offer.over_rdma() } else { offer };
         Ok(Grant { auth, offer, portal_group_tag: 1, alias: None, session })
     }
 
@@ -73,11 +76,9 @@ impl Directory for Target {
 }
 
 fn queue(port: &Port, reply: Reply) {
-    let mut output = port.output.borrow_mut();
     let bhs: Bhs = reply.header.into();
-    output.extend_from_slice(bhs.bytes());
-    output.extend_from_slice(&reply.data);
-    output.extend_from_slice(&[0; 3][..padding_len(reply.data.len())]);
+    let pdu = [bhs.bytes(), &reply.data[..], &[0; 3][..padding_len(reply.data.len())]].concat();
+    port.output.borrow_mut().pdu(&pdu);
 }
 
 /// Handles a Login Request.
@@ -142,7 +143,7 @@ async fn place(target: Rc<Target>, port: Rc<Port>, mut login: Box<TargetLogin>, 
         header_digest,
         data_digest,
         discovery: false,
-        rdma: false,
+        rdma: params.rdma_extensions,
         nop_interval: target.settings.nop_interval,
         nop_timeout: target.settings.nop_timeout,
     };

@@ -5,6 +5,7 @@ mod connection;
 mod login;
 mod management;
 mod mover;
+mod output;
 mod payload;
 mod session;
 
@@ -14,6 +15,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ::iser::Control;
 use disk::store::BlockStore;
 use disk::unit::{DiskOptions, DiskUnit, Registry};
 use iscsi::frame::{Cut, Cutter, FrameError, MAX_HEADER_LEN, MAX_TRAILER_LEN};
@@ -24,10 +26,13 @@ use iscsi::text::LOGIN_SEGMENT_LEN;
 
 use crate::clock::{Clock, Micros, SECOND};
 use crate::executor::{Executor, Signal};
+use crate::iser;
 use crate::network::{LinkId, Network, Received, Side};
 use crate::random::Rng;
+use crate::rdma::{Fault, Happening, Pair, Setup};
 use crate::trace::{Trace, note};
 use connection::Connection;
+use output::Output;
 use payload::Segment;
 use session::Session;
 
@@ -72,6 +77,8 @@ pub struct Settings {
     pub nop_timeout: Duration,
     /// CHAP user and secret that initiators must know.
     pub chap: Option<(String, String)>,
+    /// iSER, and how its queue pairs are run.
+    pub iser: Option<Setup>,
     /// Bytes of its answer to SendTargets, about.
     pub text_len: usize,
 }
@@ -110,7 +117,7 @@ struct Port {
     phase: RefCell<Phase>,
     input: RefCell<Vec<u8>>,
     /// What is to be sent, login or not.
-    output: Rc<RefCell<Vec<u8>>>,
+    output: Rc<RefCell<Output>>,
     deadline: Micros,
 }
 
@@ -125,6 +132,10 @@ enum Broken {
     Refused(LoginError),
     #[error(transparent)]
     Fatal(#[from] iscsi::target::Fatal),
+    #[error("no iSER message: {0}")]
+    Message(String),
+    #[error("the queue pair: {0}")]
+    Pair(#[from] Fault),
 }
 
 /// The target node.
@@ -254,11 +265,15 @@ impl Target {
             }
             let near_wrap = self.rng.borrow_mut().chance(300);
             let stat_sn = if near_wrap { u32::MAX - self.rng.borrow_mut().below(30) as u32 } else { 1 };
+            let output = self.settings.iser.map(|mut setup| {
+                setup.seed = std::array::from_fn(|_| self.rng.borrow_mut().bits() as u8);
+                Output::over(Pair::answer(setup))
+            });
             self.ports.borrow_mut().push(Rc::new(Port {
                 link,
                 phase: RefCell::new(Phase::Login(Box::new(TargetLogin::new(stat_sn)))),
                 input: RefCell::default(),
-                output: Rc::default(),
+                output: Rc::new(RefCell::new(output.unwrap_or_default())),
                 deadline: now + LOGIN_TIME,
             }));
         }
@@ -301,13 +316,17 @@ impl Target {
         let mut sent = 0;
         if matches!(&*port.phase.borrow(), Phase::Full(connection, _) if connection.is_lost()) {
             // What units say of tasks that lost their connection is nobody's to read.
-            output.clear();
+            output.bytes.clear();
         }
-        if !output.is_empty() {
-            sent = self.network.borrow_mut().send(self.clock.now(), port.link, Side::Target, &output);
-            output.drain(..sent);
+        output.gather();
+        if !output.bytes.is_empty() {
+            sent = self.network.borrow_mut().send(self.clock.now(), port.link, Side::Target, &output.bytes);
+            output.bytes.drain(..sent);
         }
-        let empty = output.is_empty();
+        let empty = output.len() == 0;
+        if let Some(fault) = output.fault() {
+            self.report(format!("link {}: {fault}", port.link.0));
+        }
         drop(output);
         let closing = match &*port.phase.borrow() {
             Phase::Full(connection, _) => {
@@ -376,7 +395,11 @@ impl Target {
         };
         // Digests find a flipped bit, and at ErrorRecoveryLevel 0 the connection ends with it.
         let corrupted = self.network.borrow().corrupted(port.link, Side::Target);
-        if !(corrupted && connection.is_some() && matches!(broken, Broken::Frame(_))) {
+        let found = matches!(broken, Broken::Frame(_) | Broken::Pair(_));
+        // The other side may have found one and say so.
+        let told = matches!(broken, Broken::Pair(Fault::Theirs(_)))
+            && self.network.borrow().corrupted(port.link, Side::Initiator);
+        if !(connection.is_some() && (corrupted && found || told)) {
             self.report(format!("link {} broke the protocol: {broken}", port.link.0));
         }
         match connection {
@@ -385,8 +408,51 @@ impl Target {
         }
     }
 
+    /// Takes in what a queue pair brings.
+    fn digest_rdma(self: &Rc<Self>, port: &Rc<Port>) -> Result<(), Broken> {
+        loop {
+            let connection = match &*port.phase.borrow() {
+                Phase::Login(_) => None,
+                Phase::Full(connection, _) if connection.listens() => Some(connection.clone()),
+                _ => return Ok(()),
+            };
+            let happening = match port.output.borrow_mut().pair() {
+                Some(pair) => pair.next(&mut port.input.borrow_mut())?,
+                None => None,
+            };
+            match (happening, connection) {
+                (None, _) => return Ok(()),
+                (Some(Happening::Message(bytes, invalidated)), connection) => {
+                    if let Some(stag) = invalidated {
+                        return Err(Broken::Message(format!("an initiator invalidated {stag:#x}")));
+                    }
+                    let message = iser::parse(&bytes).map_err(Broken::Message)?;
+                    let (bhs, data) = (message.bhs, message.data);
+                    match connection {
+                        Some(connection) => {
+                            connection.on_pdu(&bhs, &message.ahs, Segment(data.into()), message.control)?;
+                        }
+                        None if bhs.opcode() == Some(Opcode::LoginRequest) => {
+                            login::request(self, port, &bhs, &data)?;
+                        }
+                        None => return Err(Broken::NoLogin(bhs.opcode_code())),
+                    }
+                }
+                (Some(Happening::Read(id, data)), Some(connection)) => {
+                    connection.on_read(id, Segment(data.into()));
+                }
+                (Some(Happening::Read(..)), None) => {
+                    return Err(Broken::Message("a read before login".to_owned()));
+                }
+            }
+        }
+    }
+
     /// Cuts the input into PDUs and acts on them.
     fn digest(self: &Rc<Self>, port: &Rc<Port>) -> Result<(), Broken> {
+        if port.output.borrow().reads() {
+            return self.digest_rdma(port);
+        }
         loop {
             let (cutter, connection) = match &*port.phase.borrow() {
                 Phase::Login(_) => (LOGIN_CUTTER, None),
@@ -414,7 +480,7 @@ impl Target {
             };
             match connection {
                 Some(connection) => {
-                    connection.on_pdu(&bhs, &ahs, Segment(data.into()))?;
+                    connection.on_pdu(&bhs, &ahs, Segment(data.into()), Control::default())?;
                 }
                 None if bhs.opcode() == Some(Opcode::LoginRequest) => {
                     login::request(self, port, &bhs, &data)?;

@@ -1,4 +1,5 @@
-//! The datamover of one command: Put_Data becomes Data-In PDUs, Get_Data becomes R2Ts and Data-Outs.
+//! The datamover of one command: Put_Data becomes Data-In PDUs, or RDMA Writes; Get_Data becomes R2Ts and Data-Outs,
+//! or RDMA Reads.
 
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -18,7 +19,7 @@ pub(super) struct Mover {
 
 impl DataMover for Mover {
     fn put_data(&mut self, data: Buf) {
-        self.connection.with(|state, out| state.put_data(self.task, Segment(data), out));
+        self.connection.put(self.task, Segment(data));
     }
 
     fn poll_put_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Lost>> {
@@ -36,16 +37,16 @@ impl DataMover for Mover {
         if self.connection.is_lost() {
             return Poll::Ready(Err(Lost));
         }
-        let ready = self.connection.with(|state, out| {
-            let len = state.want_data(self.task, len, out).ok_or(Lost)?;
-            Ok((state.data_available(self.task) >= len).then(|| {
+        let Some(len) = self.connection.want(self.task, len) else { return Poll::Ready(Err(Lost)) };
+        let ready = self.connection.with(|state, _| {
+            (state.data_available(self.task) >= len).then(|| {
                 let mut chain = Chain::new();
                 state.take_data(self.task, len, |segment| chain.push(segment.0));
                 chain
-            }))
+            })
         });
-        if let Some(ready) = ready.transpose() {
-            return Poll::Ready(ready);
+        if let Some(chain) = ready {
+            return Poll::Ready(Ok(chain));
         }
         self.connection.wait_for_data(self.task, cx.waker());
         Poll::Pending
