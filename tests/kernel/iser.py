@@ -56,7 +56,6 @@ verified() { wait $writer || { cat /tmp/load; dmesg | tail -20; return 1; }; }
 load & writer=$!
 sleep 0.7; case_ "LOGICAL UNIT RESET under load" sg_reset -d $d0
 sleep 0.7; case_ "TARGET RESET under load" sg_reset -t $d0
-sleep 0.7; case_ "a host reset under load" sg_reset -H $d0
 case_ "writes that resets interrupt are all verified" verified
 echo 4 >/sys/block/${d0#/dev/}/device/timeout
 load --bsrange=256k-512k --randseed=5 & writer=$!

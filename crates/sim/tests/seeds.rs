@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use stag_sim::Sabotage;
+use stag_sim::plan::Plan;
 
 /// Seeds of a normal run, if time allows.
 const SEEDS: u64 = 400;
@@ -31,6 +32,16 @@ fn whatever_goes_wrong_reads_return_what_was_written_and_every_command_ends_once
     }
     // Runs in which nothing goes wrong prove nothing.
     assert!(seeds < 50 || losses > seeds && restarts > seeds / 4, "{seeds} {losses} {restarts}");
+}
+
+#[test]
+fn a_third_of_the_worlds_speaks_iser_with_every_kind_of_queue_pair() {
+    let setups: Vec<_> = (0..SEEDS).filter_map(|seed| Plan::new(seed).target.iser).collect();
+    assert!((100..180).contains(&setups.len()), "{} of {SEEDS} worlds", setups.len());
+    for wanted in [true, false] {
+        assert!(setups.iter().any(|setup| setup.crc == wanted));
+        assert!(setups.iter().any(|setup| setup.markers == wanted));
+    }
 }
 
 #[test]

@@ -87,7 +87,11 @@ impl Initiator {
             let Phase::Full(on, _) = &link.phase else { continue };
             let (on, id) = (*on, link.id);
             match link.pinged {
-                Some(pinged) if link.last_heard > pinged => self.links[at].pinged = None,
+                // Of iSER the answer is wanted: a flipped bit in an FPDU's length, which nothing guards before the CRC, has the
+                // target wait for the rest of 64 KiB, and what it hears meanwhile keeps it content.
+                Some(pinged) if link.last_heard > pinged && link.pair.is_none() => {
+                    self.links[at].pinged = None;
+                }
                 Some(pinged) => silent |= now >= pinged + PING_TIME,
                 None if now >= link.last_heard + PING_AFTER => {
                     self.links[at].pinged = Some(now);
