@@ -36,6 +36,11 @@ impl Initiator {
                 if result != Some(LogoutResult::Success) {
                     return Err(format!("op {}: logout: {result:?}", token.op));
                 }
+                let exposed: usize =
+                    self.links.iter().filter_map(|link| link.pair.as_ref()).map(|pair| pair.exposed()).sum();
+                if self.ops.is_empty() && exposed > 0 {
+                    return Err(format!("initiator {}: {exposed} pieces of memory nobody uses", self.number));
+                }
                 self.logged_out();
                 Ok(())
             }
