@@ -84,9 +84,9 @@ def clients(lab):
         "nocrc": ("with no CRC", there_and_back("--rdma-crc", "never")),
         "copy": ("stag cp verifies", copy),
         "sizes": ("random reads and writes of 512 B to 1 MiB are verified", lambda: bench(
-            "--pattern", "randrw", "--bs", "512..1M", "--depth", "8", "--time", "0.3", "--span", "32M", "--fill")),
+            "--pattern", "randrw", "--bs", "512..1M", "--depth", "4", "--time", "0.3", "--span", "8M", "--fill")),
         "depths": ("random reads and writes at depth 1 to 128 are verified", lambda: bench(
-            "--pattern", "randrw", "--bs", "16k", "--depth", "1,8,32,128", "--time", "0.4", "--span", "16M", "--fill")),
+            "--pattern", "randrw", "--bs", "16k", "--depth", "1,8,32,128", "--time", "0.4", "--span", "8M", "--fill")),
         "sessions": ("eight sessions at once are verified", lambda: bench(
             "--pattern", "randrw", "--bs", "16k", "--depth", "4", "--sessions", "8", "--time", "2", "--span", "32M", "--fill")),
         "lost": ("a target that goes away twice under load: all that is read is verified", lost),
