@@ -73,7 +73,8 @@ def by_bench(options, running, line, seconds, rate=None):
     command = [options.stag, "bench", url, "--pattern", SPELLED[line.pattern], "--bs", line.block, "--depth", line.depth,
                "--sessions", line.connections, "--time", seconds, "--warmup", options.warmup, "--target-pid", running.pid, "--json"]
     command += ["--destroy"] if line.pattern[1] == "w" else []
-    command += ["--rate", int(rate)] if rate else []
+    # At a fixed rate latency is what counts: as stag-load does, it waits awake.
+    command += ["--rate", int(rate), *(["--spin", 50] if options.spin else [])] if rate else []
     found = _client(options, command, seconds + options.warmup)["runs"][0]
     _check(found)
     run = {key: found[key] for key in ("ios", "iops", "mb_s", "client_us", "target_us")}
