@@ -439,7 +439,7 @@ impl Connection {
                 let plain = command.attribute <= TaskAttribute::Simple.code();
                 if !plain {
                     // Who asks for an order wants each read as it was in its turn, and not as it is when it arrives.
-                    self.inner.borrow_mut().outbox.lend = false;
+                    self.inner.borrow_mut().outbox.stop_lending();
                 }
                 let admitted = if plain && self.order.borrow().is_empty() {
                     Some(command)

@@ -2,7 +2,8 @@
 //!
 //! What R2Ts ask for comes into buffers of the core's pool. If units could ask for more than it has, it would be full of the
 //! beginnings of transfers, each waiting for buffers that the others hold. So a unit waits for a grant before it asks for
-//! data, and gives it back when it asks for more or has ended. It never waits for one while it holds another.
+//! data, and gives it back when it asks for more or has ended. It never waits for one while it holds another. Over iSER it asks for
+//! more ahead of its turn, as long as nobody waits.
 //!
 //! Every connection may hold one grant, however much the others hold: none can keep another from going on.
 
@@ -57,6 +58,19 @@ pub(crate) fn poll_take(connection: &Rc<Connection>, len: usize, cx: &mut Contex
             core.waiting.borrow_mut().push_back(Rc::downgrade(connection));
         }
         Poll::Pending
+    })
+}
+
+/// Grants a task of `connection` `len` bytes more if nobody has to wait for that: what it may ask for ahead of its turn.
+pub(crate) fn try_take(connection: &Connection, len: usize) -> bool {
+    CORE.with(|core| {
+        let own = &connection.grants;
+        let fits = core.waiting.borrow().is_empty() && core.granted.get() + len <= pool::stats().limit / PART;
+        if fits {
+            own.granted.set(own.granted.get() + len);
+            core.granted.set(core.granted.get() + len);
+        }
+        fits
     })
 }
 

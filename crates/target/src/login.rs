@@ -86,8 +86,7 @@ pub(crate) enum Wire {
 impl Wire {
     /// Accepts a connection that came through an RDMA device.
     pub(crate) async fn of_verbs(request: VerbsRequest, shared: &Shared) -> Result<Self, LoginFailure> {
-        let (pair, remote_invalidation) =
-            setup::accept(Incoming::from(request), &shared.limits, &shared.iser).await?;
+        let (pair, remote_invalidation) = setup::accept(Incoming::from(request), shared).await?;
         Ok(Self::Iser(pair, remote_invalidation))
     }
 
@@ -105,8 +104,7 @@ impl Wire {
             }
             rdma::Protocol::Mpa => {
                 let incoming = rdma::accept(stream, early, patience).await?;
-                let (pair, remote_invalidation) =
-                    setup::accept(incoming, &shared.limits, &shared.iser).await?;
+                let (pair, remote_invalidation) = setup::accept(incoming, shared).await?;
                 Ok(Self::Iser(pair, remote_invalidation))
             }
             rdma::Protocol::Other if early.is_empty() => Err(LoginFailure::Closed),
@@ -499,7 +497,7 @@ pub(crate) fn full_feature(
             (Link { transport, outbox }, Start::Tcp(cutter, early))
         }
         Wire::Iser(pair, remote_invalidation) => {
-            let outgoing = Outgoing::new(pair.clone(), remote_invalidation);
+            let outgoing = Outgoing::new(pair.clone(), remote_invalidation, shared.zero_copy);
             let outbox = Outbox { iser: Some(Box::new(outgoing)), ..Outbox::default() };
             let start = Start::Iser { hello: params.iser_hello_required };
             (Link { transport: Transport::Iser(Iser::new(pair)), outbox }, start)

@@ -565,6 +565,11 @@ impl<P: Payload> Connection<P> {
         self.tasks.get(key).map_or(0, |task| task.inbound.available())
     }
 
+    /// What of a task's data-out has not been taken, bytes, whether it has arrived or not.
+    pub fn data_left(&self, key: TaskKey) -> usize {
+        self.tasks.get(key).map_or(0, |task| task.inbound.left())
+    }
+
     /// Get_Data: the unit wants the task's next `len` bytes. Sends the R2Ts that it takes; says how many bytes there will be
     /// (fewer at the end of the transfer). `None`: the task is aborted, its data is broken, or it is not there.
     pub fn want_data(&mut self, key: TaskKey, len: usize, sink: &mut impl Sink<P>) -> Option<usize> {

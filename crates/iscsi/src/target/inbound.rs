@@ -268,10 +268,14 @@ impl<P: Payload> Inbound<P> {
         Ok(())
     }
 
+    /// Bytes of the transfer that were not taken.
+    pub fn left(&self) -> usize {
+        (self.expected - self.taken) as usize
+    }
+
     /// The unit wants the next `len` bytes; says how many of them there will be.
     pub fn want(&mut self, len: usize) -> usize {
-        let left = (self.expected - self.taken) as usize;
-        let len = len.min(left);
+        let len = len.min(self.left());
         self.wanted = self.wanted.max(self.taken + len as u32);
         len
     }
@@ -331,7 +335,7 @@ impl<P: Payload> Inbound<P> {
 
     /// Whether fewer than `len` bytes have arrived of what the transfer still has to give.
     pub fn is_short(&self, len: usize) -> bool {
-        self.available() < len.min((self.expected - self.taken) as usize)
+        self.available() < len.min(self.left())
     }
 
     /// Takes exactly `len` bytes, which are [`Self::available`].

@@ -46,6 +46,16 @@ pub(crate) struct Outbox {
     pub iser: Option<Box<iser::Outgoing>>,
 }
 
+impl Outbox {
+    /// Units' memory is sent as it is now from here on.
+    pub(crate) fn stop_lending(&mut self) {
+        self.lend = false;
+        if let Some(iser) = &mut self.iser {
+            iser.stop_lending();
+        }
+    }
+}
+
 impl Sink<Segment> for Outbox {
     #[inline]
     fn bytes(&mut self, bytes: &[u8]) {

@@ -384,3 +384,129 @@ fn a_peer_that_is_rejected_without_end_is_dropped() {
     let outcome = (0..=MAX_REJECTS).map(|_| d.try_say(snack.into(), &[])).find(Result::is_err);
     assert_eq!(outcome, Some(Err(Fatal::TooManyRejects)));
 }
+
+/// What a transport is told of the PDUs: their opcodes, each with the task that it ends.
+#[derive(Default)]
+struct Told {
+    bytes: Vec<u8>,
+    ends: Option<TaskKey>,
+    pdus: Vec<(u8, Option<TaskKey>, usize)>,
+}
+
+impl Sink<Vec<u8>> for Told {
+    fn bytes(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+    }
+    fn payload(&mut self, payload: Vec<u8>) {
+        self.bytes.extend(payload);
+    }
+    fn ends(&mut self, task: TaskKey) {
+        self.ends = Some(task);
+    }
+    fn whole(&mut self) {
+        let pdu = std::mem::take(&mut self.bytes);
+        self.pdus.push((pdu[0], self.ends.take(), pdu.len()));
+    }
+}
+
+const SCSI_RESPONSE: u8 = 0x21;
+
+#[test]
+fn over_rdma_a_bidirectional_commands_data_is_accounted_for_and_only_its_status_is_a_pdu() {
+    let mut d = Dialog::with(|config| config.rdma = true);
+    let mut command = pdu::ScsiCommand::new(1, Lun::default(), TaskAttribute::Simple, &[0x53; 10]);
+    command.set_read(true);
+    command.set_write(true);
+    command.edtl.set(3000);
+    command.cmd_sn.set(d.cmd_sn);
+    let mut ahs = arrayvec::ArrayVec::<u8, { pdu::ahs::MAX_LEN }>::new();
+    assert!(pdu::ahs::Ahs::BidiReadLength(1000).emit(&mut ahs));
+    let mut told = Told::default();
+    let event = d.connection.handle(&command.into(), &ahs, vec![1; 500], d.now, &mut told).unwrap();
+    let Some(Event::Command(command)) = event else { panic!("{event:?}") };
+    let task = command.task;
+    assert_eq!((command.expected_in, command.expected_out), (1000, 3000));
+    assert_eq!(d.connection.put(task, 600), Some((0, 600)));
+    assert_eq!(d.connection.put(task, 600), Some((600, 400)), "what passes the expected length is dropped");
+    assert_eq!(d.connection.put(task, 600), None);
+    assert_eq!(d.connection.want_data(task, 3000, &mut told), Some(3000));
+    assert_eq!(d.connection.next_read(task, 2000), Some(Read { offset: 0, len: 2000 }));
+    assert_eq!(d.connection.next_read(task, 2000), Some(Read { offset: 2000, len: 500 }));
+    assert_eq!(d.connection.next_read(task, 2000), None);
+    assert!(!d.connection.read_done(task, vec![2; 2000], &mut told));
+    assert!(!d.connection.read_done(task, vec![3; 500], &mut told));
+    let mut all = Vec::new();
+    d.connection.take_data(task, 3000, |piece| all.extend(piece));
+    assert_eq!(all, [vec![1; 500], vec![2; 2000], vec![3; 500]].concat());
+    d.connection.finish(task, good(1000, 3000), &mut told);
+    assert_eq!(told.pdus, [(SCSI_RESPONSE, Some(task), 48)], "no Data-In, no R2T");
+    assert!(d.connection.is_idle());
+}
+
+#[test]
+fn a_response_waits_for_the_rdma_reads_of_its_task() {
+    let mut d = Dialog::with(|config| config.rdma = true);
+    let write = d.command(1, false, true, 1000);
+    let task = d.start(write, &[]);
+    let mut told = Told::default();
+    d.connection.want_data(task, 1000, &mut told);
+    assert!(d.connection.next_read(task, 1000).is_some());
+    // The unit has had enough of it.
+    d.connection.finish(task, good(0, 0), &mut told);
+    assert_eq!(told.pdus, []);
+    assert!(d.connection.read_done(task, vec![0; 1000], &mut told));
+    assert_eq!(told.pdus, [(SCSI_RESPONSE, Some(task), 48)]);
+}
+
+#[test]
+fn an_aborted_task_is_over_when_its_rdma_reads_are() {
+    let mut d = Dialog::with(|config| config.rdma = true);
+    let mut told = Told::default();
+    for unit_first in [true, false] {
+        let write = d.command(1, false, true, 1000);
+        let task = d.start(write, &[]);
+        d.connection.want_data(task, 1000, &mut told);
+        assert!(d.connection.next_read(task, 500).is_some());
+        assert_eq!(d.connection.abort(task), Abort::Running);
+        assert_eq!(d.connection.next_read(task, 500), None, "it asks for no more");
+        if unit_first {
+            d.connection.finish(task, good(0, 0), &mut told);
+            assert_eq!(d.connection.abort(task), Abort::Running, "asked for again");
+            assert!(d.connection.has(task));
+            assert!(d.connection.read_done(task, vec![0; 500], &mut told));
+        } else {
+            assert!(!d.connection.read_done(task, vec![0; 500], &mut told));
+            assert!(d.connection.has(task));
+            d.connection.finish(task, good(0, 0), &mut told);
+        }
+        assert!(!d.connection.has(task));
+        assert_eq!(told.pdus, [], "an aborted task has no response");
+    }
+}
+
+#[test]
+fn reads_of_a_lost_connection_keep_nobody_waiting() {
+    let mut d = Dialog::with(|config| config.rdma = true);
+    let write = d.command(1, false, true, 1000);
+    let task = d.start(write, &[]);
+    let mut told = Told::default();
+    d.connection.want_data(task, 1000, &mut told);
+    assert!(d.connection.next_read(task, 1000).is_some());
+    d.connection.abort(task);
+    d.connection.finish(task, good(0, 0), &mut told);
+    assert!(d.connection.has(task));
+    d.connection.forget_reads();
+    assert_eq!(d.connection.abort(task), Abort::Ended);
+    assert!(d.connection.is_idle());
+}
+
+#[test]
+fn sense_data_is_cut_to_what_the_initiator_takes() {
+    let mut d = Dialog::with(|config| config.peer_max_data_segment = 128);
+    let read = d.command(1, true, false, 0);
+    let task = d.start(read, &[]);
+    let failed = Completion { status: 2, sense: Some(vec![0x72; 252].into()), ..Completion::default() };
+    d.connection.finish(task, failed, &mut d.sent);
+    let heard = d.heard();
+    assert_eq!((heard[0].1.len(), &heard[0].1[..3]), (128, &[0, 126, 0x72][..]));
+}

@@ -20,7 +20,7 @@ use rdma::{Completion, Flags, QueuePair};
 use ring::Chain;
 
 use super::Transport;
-use crate::connection::{Connection, End};
+use crate::connection::{Connection, End, Inner};
 use crate::wire::Pieces;
 pub(crate) use outgoing::{NoStag, Outgoing};
 
@@ -165,6 +165,12 @@ fn on_message(connection: &Rc<Connection>, mut message: Chain) -> Result<(), End
     message.truncate(layout.data.end);
     message.advance(layout.data.start);
     let data = Pieces(message);
+    if let Some(expected) = bhs.exp_stat_sn() {
+        let Inner { state, outbox } = &mut *connection.inner.borrow_mut();
+        if let Some(outgoing) = &mut outbox.iser {
+            outgoing.confirm(state.stat_sn(), expected);
+        }
+    }
     connection.on_pdu(&bhs, ahs, data, |inner, event| {
         if bhs.opcode() == Some(Opcode::ScsiCommand) {
             remember(inner, control, bhs.itt(), event);
@@ -173,7 +179,7 @@ fn on_message(connection: &Rc<Connection>, mut message: Chain) -> Result<(), End
 }
 
 /// Keeps a command's steering tags by its task.
-fn remember(inner: &mut crate::connection::Inner, control: Control, itt: u32, event: Option<&Event>) {
+fn remember(inner: &mut Inner, control: Control, itt: u32, event: Option<&Event>) {
     let task = match event {
         Some(Event::Command(command)) => Some(command.task),
         // It waits for its turn, or was refused.

@@ -5,12 +5,16 @@
 
 use std::collections::VecDeque;
 
+use iscsi::sn;
 use iscsi::target::TaskKey;
 use iser::Control;
 use rdma::{Flags, QueuePair, Remote, Stag};
 use ring::{Buf, Chain};
 
 use super::id_of;
+
+/// Marks that are kept at most.
+const MARKS: usize = 1024;
 
 /// The initiator has named no memory for what a command of its wants moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -28,6 +32,12 @@ pub(crate) struct Outgoing {
     invalidate: Option<Stag>,
     /// Whether the initiator lets its STags be invalidated by responses.
     remote_invalidation: bool,
+    /// Whether units' memory may be sent as it is when it leaves.
+    lend: bool,
+    /// It may not any more, though the queue pair would: memory that may change is copied first.
+    copy: bool,
+    /// StatSNs and what was posted before a PDU took that number; both grow.
+    marks: VecDeque<(u32, u64)>,
     /// What each task's command brought, by slot.
     tags: Vec<Option<(TaskKey, Control)>>,
     /// RDMA Reads that may be posted besides; `None`: the queue pair's own limit holds.
@@ -37,13 +47,16 @@ pub(crate) struct Outgoing {
 }
 
 impl Outgoing {
-    pub(crate) fn new(pair: QueuePair, remote_invalidation: bool) -> Self {
+    pub(crate) fn new(pair: QueuePair, remote_invalidation: bool, lend: bool) -> Self {
         Self {
             pair,
             head: Vec::with_capacity(512),
             data: Chain::new(),
             invalidate: None,
             remote_invalidation,
+            lend,
+            copy: false,
+            marks: VecDeque::new(),
             tags: Vec::new(),
             reads: None,
             waiting: VecDeque::new(),
@@ -59,6 +72,35 @@ impl Outgoing {
     pub(super) fn limit_reads(&mut self, most: u16) {
         if most < self.pair.ord() {
             self.reads = Some(most);
+        }
+    }
+
+    /// Units' memory is sent as it is now from here on.
+    pub(crate) fn stop_lending(&mut self) {
+        self.copy |= std::mem::take(&mut self.lend);
+    }
+
+    /// A PDU has come whose sender expects the status `expected` next; the next that it is sent will be `next`. What was posted
+    /// before a status that it has, it has too: headers around memory that was lent may be used again (see
+    /// [`crate::transport::tcp`]'s loans).
+    pub(super) fn confirm(&mut self, next: u32, expected: u32) {
+        // A number that was never given confirms nothing.
+        if !self.lend || sn::lt(next, expected) {
+            return;
+        }
+        let mut confirmed = None;
+        while let Some((status, mark)) = self.marks.front()
+            && sn::lt(*status, expected)
+        {
+            confirmed = Some(*mark);
+            self.marks.pop_front();
+        }
+        if let Some(mark) = confirmed {
+            self.pair.confirm(mark);
+        }
+        // An initiator that confirms nothing is lent nothing; no more marks than that takes are kept.
+        if self.marks.len() < MARKS && self.marks.back().is_none_or(|(status, _)| *status != next) {
+            self.marks.push_back((next, self.pair.posted()));
         }
     }
 
@@ -85,7 +127,11 @@ impl Outgoing {
     pub(crate) fn write(&mut self, task: TaskKey, offset: u32, data: Buf) -> Result<(), NoStag> {
         let to = remote(self.control(task).read)?.plus(offset.into());
         let mut chain = Chain::new();
-        chain.push(data);
+        match (self.copy && data.is_lent()).then(|| data.stable()).flatten() {
+            Some(copy) => chain.push(copy),
+            // It leaves as it is, also where there is no buffer to copy it to.
+            None => chain.push(data),
+        }
         self.pair.post_write(to, chain, None);
         Ok(())
     }

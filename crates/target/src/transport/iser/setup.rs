@@ -7,6 +7,7 @@ use ring::Chain;
 
 use crate::config::{IserConfig, Limits};
 use crate::login::LoginFailure;
+use crate::server::Shared;
 
 /// AHSs that a message may have, bytes: MaxAHSLength's default (RFC 7145 §6.8), which a CDB of 260 bytes and a bidirectional
 /// command's read length fit into.
@@ -36,11 +37,8 @@ fn receives(limits: &Limits, config: &IserConfig) -> u32 {
 }
 
 /// Accepts a connection request. Says too whether responses may invalidate the initiator's STags.
-pub(crate) async fn accept(
-    incoming: Incoming,
-    limits: &Limits,
-    config: &IserConfig,
-) -> Result<(QueuePair, bool), rdma::Error> {
+pub(crate) async fn accept(incoming: Incoming, shared: &Shared) -> Result<(QueuePair, bool), rdma::Error> {
+    let (limits, config) = (&shared.limits, &shared.iser);
     let options = Options {
         // Initiators read nothing of a target's, but some want to hear that they could.
         ird: 1,
@@ -53,6 +51,7 @@ pub(crate) async fn accept(
         setup_timeout: limits.login_timeout,
         crc: config.crc,
         max_fpdu: config.max_fpdu,
+        lend: shared.zero_copy,
         ..Options::default()
     };
     let peer = PrivateData::decode(incoming.private_data());
