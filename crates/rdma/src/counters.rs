@@ -14,9 +14,10 @@ pub struct Counters {
     pub in_place: u64,
     /// Bytes of incoming payload that nobody wanted.
     pub dropped: u64,
-    /// Bytes of outgoing payload sent from where they are.
+    /// Bytes of outgoing payload: all that was posted but heads of Sends.
     pub sent: u64,
-    /// Bytes of outgoing payload copied in user space: memory that may change, under a CRC; and small pieces.
+    /// Bytes of it copied in user space: memory that may change, under a CRC; pieces of up to 256 bytes; and what the peer reads
+    /// of memory that it may write as well.
     pub copied_out: u64,
     /// Messages received that were to be acted upon: all but RDMA Writes.
     pub messages_in: u64,

@@ -149,7 +149,9 @@ impl QueuePair {
     }
 
     /// Takes exposed memory back; the peer cannot reach it from now on. `None` if it is not exposed here. What the peer has
-    /// asked to read of it and the network has not taken yet is still sent.
+    /// asked to read of a source and the network has not taken yet is still sent. An RDMA Write under way is dropped, as far as it
+    /// is being received already, or ends the connection, as does a read of buffers that is not answered yet: whoever withdraws
+    /// memory that the peer has not done with must reckon with that.
     pub fn withdraw(&self, stag: Stag) -> Option<Withdrawn> {
         match &self.provider {
             Provider::Software(pair) => pair.withdraw(stag),

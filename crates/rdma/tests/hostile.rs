@@ -368,3 +368,37 @@ fn a_valid_stream_that_comes_in_any_pieces_is_understood() {
         }
     });
 }
+
+#[test]
+fn memory_that_is_withdrawn_while_it_is_written_is_not_written_any_more_and_not_lost() {
+    run(async {
+        let used = ring::pool::stats().in_use;
+        let (pair, mut peer) = raw(&options()).await;
+        let stag = pair.expose(buffers(60_000), Rights::Write).expect("an STag");
+        let other = pair.expose(buffers(60_000), Rights::Write).expect("an STag");
+        let bytes = tagged(0, true, stag.0, 0, &[1; 60_000]);
+        peer.write_all(&bytes[..20_000]).expect("sent");
+        for _ in 0..3 {
+            let nothing = ring::timeout(Duration::from_millis(20), pair.next()).await;
+            assert!(nothing.is_err(), "{nothing:?}");
+        }
+        let withdrawn = pair.withdraw(stag).expect("lent");
+        assert!(withdrawn.busy && withdrawn.buffers.is_empty());
+        // Its place is not given to another meanwhile.
+        let third = pair.expose(buffers(60_000), Rights::Write).expect("an STag");
+        peer.write_all(&bytes[20_000..]).expect("sent");
+        // What was under way is dropped; what begins now has no place.
+        peer.write_all(&untagged(3, true, 0, 1, 0, b"written")).expect("sent");
+        assert_eq!(support::received(&pair).await, b"written");
+        peer.write_all(&bytes).expect("sent");
+        let (_, end) = rest(&pair).await;
+        assert!(matches!(end, Error::Terminated { side: Side::Local, .. }), "{end}");
+        for stag in [other, third] {
+            let withdrawn = pair.withdraw(stag).expect("lent");
+            assert!(withdrawn.buffers[0].iter().all(|&b| b == 0xee));
+        }
+        drop(pair);
+        ring::sleep(Duration::from_millis(10)).await;
+        assert!(ring::pool::stats().in_use <= used, "{} {used}", ring::pool::stats().in_use);
+    });
+}

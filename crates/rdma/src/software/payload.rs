@@ -177,8 +177,8 @@ impl<'a> Sink<Data<'a>> for Outbox {
     #[inline]
     fn payload(&mut self, payload: Data<'a>) {
         self.end += payload.len() as u64;
-        self.sent += payload.len() as u64;
-        self.copied += (payload.copied + payload.head.len()) as u64;
+        self.sent += payload.chain.len() as u64;
+        self.copied += payload.copied as u64;
         if !payload.head.is_empty() {
             self.gather.push_copy(payload.head);
         }
