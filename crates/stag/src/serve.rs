@@ -55,7 +55,10 @@ fn run(config: Config, signals: &Signals) -> Exit {
     for (iqn, groups, luns) in &places {
         let serving = |portal: &&target::BoundPortal| groups.is_empty() || groups.contains(&portal.group);
         let Some(portal) = server.portals().iter().find(serving) else { continue };
-        let scheme = if portal.transports == Transports::Verbs { "iser" } else { "iscsi" };
+        let scheme = match portal.transports {
+            Transports::Iser | Transports::Verbs => "iser",
+            Transports::All | Transports::Tcp => "iscsi",
+        };
         urls.extend(luns.iter().map(|lun| format!("{scheme}://{}/{iqn}/{lun}", reachable(portal.address))));
     }
     if let Err(error) = announce(&urls) {
