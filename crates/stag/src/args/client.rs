@@ -42,6 +42,9 @@ pub struct Connect {
     /// With iser://, CRC32C of what software iWARP sends; digests are of iscsi:// only
     #[arg(long, value_enum, default_value_t = RdmaCrc::Prefer)]
     pub rdma_crc: RdmaCrc,
+    /// With iser://, the longest write whose data goes with its command, as far as the target takes it; it fetches longer ones
+    #[arg(long, value_name = "SIZE", default_value = "8K", value_parser = super::size)]
+    pub iser_unsolicited: u64,
     /// With iser://, who moves the bytes
     #[arg(long, value_enum, default_value_t = Rdma::Software)]
     pub rdma: Rdma,
@@ -65,6 +68,7 @@ impl Default for Connect {
             header_digest: Digest::Allow,
             data_digest: Digest::Allow,
             rdma_crc: RdmaCrc::Prefer,
+            iser_unsolicited: 8192,
             rdma: Rdma::Software,
             connections: 1,
             timeout: 30,

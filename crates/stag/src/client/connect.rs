@@ -46,6 +46,7 @@ pub fn options(args: &Connect) -> Result<Options, ConnectError> {
             RdmaCrc::Prefer => Crc::Prefer,
             RdmaCrc::Require => Crc::Require,
         },
+        iser_unsolicited: u32::try_from(args.iser_unsolicited).unwrap_or(u32::MAX),
         iser_provider: match args.rdma {
             Rdma::Software => Provider::Software,
             Rdma::Verbs => Provider::Verbs,
