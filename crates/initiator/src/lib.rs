@@ -47,6 +47,9 @@
 //!
 //! Very many commands: a [`Queue`] sends and collects them by the batch, and costs well under a microsecond for each.
 //!
+//! A URL that begins with `iser://` reaches the same unit by RDMA (iSER, RFC 7145), over software iWARP or an RDMA device
+//! ([`Options::iser_provider`]); all else is the same.
+//!
 //! Mutual CHAP, digests and four connections:
 //!
 //! ```no_run
