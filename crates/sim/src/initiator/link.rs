@@ -7,8 +7,8 @@ use iscsi::keys::{Digest, Params};
 use iscsi::login::initiator::InitiatorLogin;
 use iscsi::pdu::{Bhs, Opcode};
 
-use super::Token;
 use super::payload::Slice;
+use super::{ANSWER_TIME, PING_TIME, Token};
 use crate::clock::Micros;
 use crate::network::LinkId;
 use crate::rdma::Pair;
@@ -36,6 +36,13 @@ pub(super) struct Link {
     pub last_heard: Micros,
     /// When the ping that has no answer yet was sent.
     pub pinged: Option<Micros>,
+}
+
+impl Link {
+    /// Silence after a ping that ends the session.
+    pub fn patience(&self) -> Micros {
+        if self.pair.is_some() { ANSWER_TIME } else { PING_TIME }
+    }
 }
 
 /// Why what arrived cannot be read.

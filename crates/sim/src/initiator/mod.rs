@@ -32,6 +32,9 @@ use tap::Tap;
 const PING_AFTER: Micros = 4 * SECOND;
 /// Silence after a ping that ends the session.
 const PING_TIME: Micros = 6 * SECOND;
+/// The same over iSER, where the answer itself is awaited: the ping may lie behind all of a write's data, which the target
+/// fetches at once and without a word.
+const ANSWER_TIME: Micros = 60 * SECOND;
 /// Time for a command, when others may end it without a word.
 const COMMAND_TIME: Micros = 30 * SECOND;
 /// Time for a login.
@@ -306,11 +309,10 @@ impl Initiator {
             State::Down(at) | State::Connecting(at) => Some(at),
             _ => None,
         };
-        let links = self
-            .links
-            .iter()
-            .filter(|link| matches!(link.phase, Phase::Full(..)))
-            .map(|link| link.pinged.map_or(link.last_heard + PING_AFTER, |pinged| pinged + PING_TIME));
+        let links =
+            self.links.iter().filter(|link| matches!(link.phase, Phase::Full(..))).map(|link| {
+                link.pinged.map_or(link.last_heard + PING_AFTER, |pinged| pinged + link.patience())
+            });
         let more = self.stage == Stage::Work && self.submitted < self.plan.commands;
         let work = (more && self.state == State::Up).then_some(self.next_command);
         let question = (self.shared.resets_by_others && !self.ops.is_empty()).then_some(self.next_question);

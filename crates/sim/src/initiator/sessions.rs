@@ -9,7 +9,7 @@ use iscsi::pdu::{Bhs, LoginStatus, Opcode};
 use iscsi::text::LOGIN_SEGMENT_LEN;
 
 use super::link::{Link, Phase, Reader};
-use super::{COMMAND_TIME, Initiator, LOGIN_TIME, PING_AFTER, PING_TIME, Purpose, State};
+use super::{COMMAND_TIME, Initiator, LOGIN_TIME, PING_AFTER, Purpose, State};
 use crate::clock::MS;
 use crate::iser;
 use crate::network::Side;
@@ -92,7 +92,7 @@ impl Initiator {
                 Some(pinged) if link.last_heard > pinged && link.pair.is_none() => {
                     self.links[at].pinged = None;
                 }
-                Some(pinged) => silent |= now >= pinged + PING_TIME,
+                Some(pinged) => silent |= now >= pinged + link.patience(),
                 None if now >= link.last_heard + PING_AFTER => {
                     self.links[at].pinged = Some(now);
                     self.ping(on, id);
