@@ -203,6 +203,10 @@ pub async fn accept(stream: TcpStream, early: Vec<u8>, patience: Duration) -> Re
     Ok(Incoming { asking: Ask::Software { stream, ends, request } })
 }
 
+/// Time from the reply to the first FPDU. Linux's siw sends its reply first and listens for FPDUs after: one that is there before
+/// lies unseen until more bytes come, and a login waits for its answer until it has taken too long.
+const SETTLE: Duration = Duration::from_millis(20);
+
 /// Connects to `address` with at most 508 bytes of private data (Linux's siw takes 252, verbs carry 56), and returns the peer's private data
 /// as well.
 ///
@@ -243,6 +247,7 @@ pub async fn connect(
                 None => {}
                 Some(Reply::Rejected { private_data }) => return Err(Error::Rejected(private_data)),
                 Some(Reply::Accepted { agreed, private_data }) => {
+                    ring::sleep(SETTLE).await;
                     let handle = Handle::new(stream, ends, agreed, input.to_vec(), options)?;
                     return Ok((QueuePair::software(handle), private_data));
                 }
