@@ -13,11 +13,11 @@ from lab.target import IQN, Stag
 DEVICES = ("rxe", "siw")
 
 
-def program():
-    """The verbs crate's own rping, beside the program under test."""
-    path = os.path.join(os.path.dirname(os.path.abspath(Stag.binary)), "examples", "verbs-rping")
+def example(name):
+    """A program of the verbs crate's, beside the program under test."""
+    path = os.path.join(os.path.dirname(os.path.abspath(Stag.binary)), "examples", name)
     if not os.path.exists(path):
-        raise Skip(f"{path} is missing: cargo build -p stag-verbs --example verbs-rping")
+        raise Skip(f"{path} is missing: cargo build -p stag-verbs --examples")
     return path
 
 
@@ -64,7 +64,10 @@ case_ "rping's client and our server" both $RPING -s -a $GUEST -- rping -c -a $G
 thrice() { "$@" || "$@" || "$@"; }
 case_ "our client and rping's server" thrice both rping -s -a $GUEST -C 30 -S 60000 -- $RPING -c -a $GUEST -C 30 -S 60000 -V
 [ $DEVICE != rxe ] ||
-  case_ "windows are invalidated by the peer" both $RPING -s -i -a $GUEST -- $RPING -c -i -a $GUEST -C 300 -S 4000 -V
+  for how in "" -i; do
+    case_ "memory windows${how:+, invalidated by the peer}" both $RPING -s -w $how -a $GUEST -- $RPING -c -w $how -a $GUEST -C 300 -S 4000 -V
+  done
+case_ "a peer that reaches for more than it was given gets none of it" timeout 60 $ATTACK $GUEST
 refused() { timeout 20 $RPING -c -a $GUEST -p 99 >/tmp/said 2>&1; [ $? = 1 ] && grep -qiE "reject|refused" /tmp/said; }
 case_ "nobody listens: that is said" refused
 killed() {
@@ -79,7 +82,7 @@ case_ "a client that is killed ends its server" killed
 
 
 def rping(lab, device):
-    guest(lab, device, RPING, RPING=program())
+    guest(lab, device, RPING, RPING=example("verbs-rping"), ATTACK=example("verbs-attack"))
 
 
 ISER = r"""

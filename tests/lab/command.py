@@ -156,7 +156,7 @@ def main():
         if not os.environ.get("STAG_BIN"):
             step("build of stag and stag-load", ["cargo", "build", "-p", "stag", "-p", "stag-load"], 900, each_line=quiet_cargo)
             step("build of rping", ["cargo", "build", "-p", "stag-rdma", "--example", "rping"], 300, each_line=quiet_cargo)
-            step("build of verbs-rping", ["cargo", "build", "-p", "stag-verbs", "--example", "verbs-rping"], 300, each_line=quiet_cargo)
+            step("build of the verbs crate's programs", ["cargo", "build", "-p", "stag-verbs", "--examples"], 300, each_line=quiet_cargo)
         before = [name for name in names if not of_the_kernel(name)]
         if before:
             say(f"peers: {' '.join(before)}")

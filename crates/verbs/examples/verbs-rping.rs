@@ -1,10 +1,11 @@
 //! What rdmacm-utils' `rping` does, by this crate: client and server of either speak with client and server of the other.
 //!
 //!     verbs-rping -s -a 10.99.0.2 [-p 7174] [-C rounds]
-//!     verbs-rping -c -a 10.99.0.2 [-p 7174] [-C rounds] [-S bytes] [-V] [-i]
+//!     verbs-rping -c -a 10.99.0.2 [-p 7174] [-C rounds] [-S bytes] [-V] [-i] [-w]
 //!
 //! A round: the client names its data, the server fetches it by RDMA Read and says so, the client names room, the server puts the
-//! data there by RDMA Write and says so. `-i`, between two of this crate: the server invalidates what the client had named.
+//! data there by RDMA Write and says so. `-i`, between two of this crate: the server invalidates what the client had named. `-w`:
+//! memory windows, even where the device does not hold the peer to their bounds (rxe).
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -20,6 +21,7 @@ struct Arguments {
     bytes: usize,
     verify: bool,
     invalidate: bool,
+    windows: bool,
 }
 
 fn arguments() -> Option<Arguments> {
@@ -31,6 +33,7 @@ fn arguments() -> Option<Arguments> {
         bytes: 64,
         verify: false,
         invalidate: false,
+        windows: false,
     };
     let mut role = false;
     let mut words = std::env::args().skip(1);
@@ -40,6 +43,7 @@ fn arguments() -> Option<Arguments> {
             "-c" => role = true,
             "-V" => parsed.verify = true,
             "-i" => parsed.invalidate = true,
+            "-w" => parsed.windows = true,
             "-a" => parsed.address = words.next()?,
             "-p" => parsed.port = words.next()?.parse().ok()?,
             "-C" => parsed.rounds = words.next()?.parse().ok()?,
@@ -152,7 +156,8 @@ async fn ask(pair: &QueuePair, arguments: &Arguments) -> Result<(), Box<dyn std:
 
 async fn run(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
     let address = format!("{}:{}", arguments.address, arguments.port).parse()?;
-    let options = Options { receives: 8, receive_size: 4096, ..Options::default() };
+    let options =
+        Options { receives: 8, receive_size: 4096, unsound_windows: arguments.windows, ..Options::default() };
     if arguments.server {
         let mut listener = Listener::bind(address, 8)?;
         println!("listening on {}", listener.local().map_or_else(String::new, |a| a.to_string()));
@@ -179,7 +184,7 @@ async fn run(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
 
 fn main() -> ExitCode {
     let Some(arguments) = arguments() else {
-        eprintln!("usage: verbs-rping -s|-c -a ADDRESS [-p PORT] [-C ROUNDS] [-S BYTES] [-V] [-i]");
+        eprintln!("usage: verbs-rping -s|-c -a ADDRESS [-p PORT] [-C ROUNDS] [-S BYTES] [-V] [-i] [-w]");
         return ExitCode::from(2);
     };
     let runtime = match ring::Runtime::new(ring::Config { pool_bytes: 64 << 20, ..ring::Config::default() }) {

@@ -54,7 +54,7 @@ pub fn devices() -> Result<Vec<Device>, Error> {
                 name: name.into_owned(),
                 guid: attributes.map_or(0, |a| u64::from_be(a.node_guid)),
                 iwarp,
-                windows: !iwarp && attributes.is_some_and(|a| domain::has_windows(&a)),
+                windows: attributes.is_some_and(|a| domain::has_sound_windows(&a, iwarp)),
                 queue_pairs: attributes.map_or(0, |a| u32::try_from(a.max_qp).unwrap_or(0)),
                 reads: attributes.map_or(0, |a| u32::try_from(a.max_qp_rd_atom).unwrap_or(0)),
             }

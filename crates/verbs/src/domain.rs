@@ -6,8 +6,8 @@
 //! - *Windows*: the device binds memory windows of type 2B, as InfiniBand and RoCE devices do. A core has one domain for all of its
 //!   connections. The pool's chunks are registered once for local use only, so that their keys are worth nothing to a peer, and
 //!   what a peer shall reach is bound to a window that works on that peer's queue pair alone, for as long as it is exposed.
-//! - *Bounce*: it does not, or it is iWARP, where the sink of an RDMA Read must be open to the peer's writes. Each connection
-//!   has a domain of its own, so that no key of it works for another peer. Local memory is as above; what the peer may reach are
+//! - *Bounce*: it does not, or not soundly, or it is iWARP, where the sink of an RDMA Read must be open to the peer's writes. Each
+//!   connection has a domain of its own, so that no key of it works for another peer. Local memory is as above; what the peer may reach are
 //!   slots, registered apart and kept for the connection's life, and data is copied between them and where it belongs.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
@@ -184,6 +184,7 @@ pub(crate) struct Domain {
     raw: NonNull<Pd>,
     limits: Limits,
     windows: bool,
+    iwarp: bool,
     chunks: RefCell<Vec<Option<Registration>>>,
 }
 
@@ -200,25 +201,30 @@ impl Domain {
     pub(crate) unsafe fn for_connection(
         library: &'static Library,
         context: NonNull<Context>,
+        unsound_windows: bool,
     ) -> Result<Rc<Self>, Error> {
+        // SAFETY: the context is open; its device is valid as long as it is.
+        let (attributes, transport) =
+            unsafe { (query(library, context.as_ptr())?, (*context.as_ref().device).transport_type) };
+        let iwarp = transport == abi::TRANSPORT_IWARP;
+        let windows = match unsound_windows {
+            true => !iwarp && has_windows(&attributes),
+            false => has_sound_windows(&attributes, iwarp),
+        };
         let known = || {
             SHARED.with_borrow(|shared| {
                 shared.iter().filter_map(Weak::upgrade).find(|domain| domain.context == context)
             })
         };
-        if let Some(domain) = known() {
+        if let Some(domain) = windows.then(known).flatten() {
             return Ok(domain);
         }
-        // SAFETY: the context is open; its device is valid as long as it is.
-        let (attributes, transport) =
-            unsafe { (query(library, context.as_ptr())?, (*context.as_ref().device).transport_type) };
-        let iwarp = transport == abi::TRANSPORT_IWARP;
-        let windows = !iwarp && has_windows(&attributes);
         // SAFETY: the context is open.
         let raw = unsafe { (library.ibv_alloc_pd)(context.as_ptr()) };
         let raw = NonNull::new(raw).ok_or_else(|| Error::call("ibv_alloc_pd"))?;
         let limits = Limits::of(&attributes);
-        let domain = Rc::new(Self { library, context, raw, limits, windows, chunks: RefCell::default() });
+        let domain =
+            Rc::new(Self { library, context, raw, limits, windows, iwarp, chunks: RefCell::default() });
         if windows {
             SHARED.with_borrow_mut(|shared| {
                 shared.retain(|domain| domain.strong_count() > 0);
@@ -243,6 +249,11 @@ impl Domain {
     /// Whether what a peer reaches is bound to windows; else it is a slot.
     pub(crate) fn has_windows(&self) -> bool {
         self.windows
+    }
+
+    /// Whether the sink of an RDMA Read is open to the peer's writes, and so must be a slot.
+    pub(crate) fn opens_sinks(&self) -> bool {
+        self.iwarp
     }
 
     /// The local key of a chunk of this core's pool, and its registration. Registers it when it is first used.
@@ -314,8 +325,14 @@ impl Drop for Domain {
     }
 }
 
+/// Whether windows may be relied on: a device binds them, and holds the peer to their bounds. Linux' rxe looks at those of the
+/// memory beneath only (6.1: `check_rkey`), which would open a whole chunk of the pool.
+pub(crate) fn has_sound_windows(attributes: &DeviceAttr, iwarp: bool) -> bool {
+    !iwarp && has_windows(attributes) && attributes.vendor_id != abi::VENDOR_RXE
+}
+
 /// Whether a device binds windows of type 2B.
-pub(crate) fn has_windows(attributes: &DeviceAttr) -> bool {
+fn has_windows(attributes: &DeviceAttr) -> bool {
     attributes.max_mw > 0 && attributes.device_cap_flags & abi::DEVICE_MEM_WINDOW_TYPE_2B != 0
 }
 
@@ -353,5 +370,9 @@ mod tests {
         let limits = Limits::of(&attributes);
         assert_eq!((limits.sges, limits.ird), (1, 128));
         assert!(!has_windows(&attributes));
+        (attributes.max_mw, attributes.device_cap_flags) = (1024, abi::DEVICE_MEM_WINDOW_TYPE_2B);
+        assert!(has_sound_windows(&attributes, false) && !has_sound_windows(&attributes, true));
+        attributes.vendor_id = abi::VENDOR_RXE;
+        assert!(!has_sound_windows(&attributes, false), "rxe does not hold peers to a window's bounds");
     }
 }

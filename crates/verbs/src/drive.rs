@@ -103,9 +103,7 @@ pub(crate) struct State {
 
 impl Drop for State {
     fn drop(&mut self) {
-        // Windows, then the queue pair; only then any memory.
-        self.exposures.unbind_all();
-        self.endpoint.destroy_queue_pair();
+        self.end_queue_pair();
         if let Some(driver) = self.driver.take() {
             driver.wake();
         }
@@ -115,7 +113,7 @@ impl Drop for State {
 impl State {
     /// The state of a connection through `id` that is not connected yet, with its receives posted.
     pub(crate) fn new(id: Id, options: &Options) -> Result<Self, Error> {
-        let (endpoint, depth, max_receives) = Endpoint::new(id, options.sends, options.receives)?;
+        let (endpoint, depth, max_receives) = Endpoint::new(id, options)?;
         let io = |source| Error::Call { call: "dup", source };
         let mut state = Self {
             exposures: Exposures::new(Rc::clone(endpoint.domain()), options.stags, options.slot_bytes),
@@ -494,6 +492,19 @@ impl State {
         }
     }
 
+    /// Windows go, then the queue pair; only then may any memory. A queue pair that still has a window bound to it would be
+    /// waited for.
+    fn end_queue_pair(&mut self) {
+        self.exposures.unbind_all();
+        for posted in &mut self.posted {
+            if let Hold::Leaving(leaving) = &mut posted.hold {
+                leaving.unbind();
+            }
+        }
+        self.waiting.iter_mut().filter_map(|work| work.leaving.as_mut()).for_each(|leaving| leaving.unbind());
+        self.endpoint.destroy_queue_pair();
+    }
+
     fn fail(&mut self, operation: &'static str, error: &Error) {
         self.finish(End::Failed { operation, status: error.to_string() });
     }
@@ -504,8 +515,7 @@ impl State {
             return;
         }
         self.end = Some(end);
-        self.exposures.unbind_all();
-        self.endpoint.destroy_queue_pair();
+        self.end_queue_pair();
         let posted = self.posted.drain(..).filter_map(|posted| posted.notify);
         let waiting = self.waiting.drain(..).filter_map(|work| work.notify);
         self.ready.extend(posted.chain(waiting).map(|id| Completion::Flushed { id }));

@@ -12,6 +12,7 @@ use crate::cm::{Id, check, set_nonblocking};
 use crate::domain::Domain;
 use crate::error::Error;
 use crate::library::Library;
+use crate::options::Options;
 
 /// See the module. The domain goes before the identifier, which keeps the device's context open.
 pub(crate) struct Endpoint {
@@ -25,15 +26,15 @@ pub(crate) struct Endpoint {
 }
 
 impl Endpoint {
-    /// Queues for a connection through `id`, for so many sends and receives at once; fewer if the device has no more. Gives
-    /// the endpoint and both numbers.
-    pub(crate) fn new(id: Id, sends: u32, receives: u32) -> Result<(Self, u32, u32), Error> {
+    /// Queues for a connection through `id`, for as many sends and receives at once as the options say; fewer if the device
+    /// has no more. Gives the endpoint and both numbers.
+    pub(crate) fn new(id: Id, options: &Options) -> Result<(Self, u32, u32), Error> {
         let library = id.library();
         // SAFETY: the identifier holds the device, and lives in the same structure as the domain, which goes first there.
-        let domain = unsafe { Domain::for_connection(library, id.context()?) }?;
+        let domain = unsafe { Domain::for_connection(library, id.context()?, options.unsound_windows) }?;
         let limits = domain.limits();
-        let sends = sends.clamp(4, limits.work_requests.min(4096));
-        let receives = receives.clamp(1, limits.work_requests.min(16 << 10));
+        let sends = options.sends.clamp(4, limits.work_requests.min(4096));
+        let receives = options.receives.clamp(1, limits.work_requests.min(16 << 10));
         let entries = (sends + receives + 2).min(limits.completions);
         // SAFETY: the context is open.
         let channel = unsafe { (library.ibv_create_comp_channel)(domain.context()) };

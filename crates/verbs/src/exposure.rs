@@ -312,7 +312,7 @@ impl Exposures {
             }
         }
         let Some(window) = window else { return Ok(withdrawn) };
-        post(Op::Invalidate { rkey }, Leaving { window, place });
+        post(Op::Invalidate { rkey }, Leaving { window: Some(window), place });
         Ok(withdrawn)
     }
 
@@ -325,7 +325,7 @@ impl Exposures {
 
     /// What [`Self::withdraw`] had posted is done.
     pub(crate) fn left(&mut self, leaving: Leaving) {
-        self.windows.push(leaving.window);
+        self.windows.extend(leaving.window);
         if let Place::Slot(slot, _) = leaving.place {
             self.give_slot(slot);
         }
@@ -352,6 +352,13 @@ impl Exposures {
 
 /// Memory that was withdrawn and that the peer can reach until its invalidation is done.
 pub(crate) struct Leaving {
-    window: Window,
+    window: Option<Window>,
     place: Place,
+}
+
+impl Leaving {
+    /// Unbinds its window, so that the queue pair can go; the memory stays until that has gone.
+    pub(crate) fn unbind(&mut self) {
+        self.window = None;
+    }
 }

@@ -19,6 +19,9 @@ pub struct Options {
     pub stags: usize,
     /// Bytes of slots that a connection may have, where data is exposed by copying it: see `domain`.
     pub slot_bytes: usize,
+    /// Bind memory windows even where the device does not hold the peer to their bounds (Linux' rxe), which opens up to 2 MiB
+    /// around what is exposed. For tests of windows where there is no other device.
+    pub unsound_windows: bool,
     /// How long setting up may take.
     pub setup_timeout: Duration,
 }
@@ -33,6 +36,7 @@ impl Default for Options {
             receive_size: 8 << 10,
             stags: 16 << 10,
             slot_bytes: 128 << 20,
+            unsound_windows: false,
             setup_timeout: Duration::from_secs(10),
         }
     }

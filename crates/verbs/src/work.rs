@@ -196,7 +196,7 @@ impl Work {
                 (wr.opcode, wr.rkey, wr.remote_addr) = (abi::WR_RDMA_READ, *stag, *offset);
                 let n = (*len).min(pool::MAX_ALLOC);
                 let Some(mut buffer) = pool::alloc(n) else { return Ok(Prepared::NoMemory(n)) };
-                let slot = if domain.has_windows() { None } else { Some(exposures.read_sink(n)?) };
+                let slot = if domain.opens_sinks() { Some(exposures.read_sink(n)?) } else { None };
                 match (&slot, buffer.chunk()) {
                     (Some(slot), _) => sges.push(Sge {
                         addr: slot.address(),
