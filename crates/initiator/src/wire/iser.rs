@@ -2,6 +2,7 @@
 //! session's to say ([`crate::session`]).
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use iscsi::keys::Params;
 use iscsi::pdu::{BHS_LEN, Bhs, ahs};
@@ -15,6 +16,9 @@ use crate::options::Options;
 /// PDUs that a target may send without being asked at any time, on top of an answer to each command: pings,
 /// asynchronous messages, rejects.
 const UNEXPECTED: u32 = 64;
+/// How long the first message waits for a target over software iWARP: Linux's siw looks at the socket only a while after its MPA
+/// reply has left, and may never notice what comes before.
+const SETTLING: Duration = Duration::from_millis(20);
 /// RDMA Reads that a target may have outstanding.
 const IRD: u16 = 128;
 
@@ -53,14 +57,17 @@ impl Iser {
             ..rdma::Options::default()
         };
         // Whether a device lets its peer invalidate is known only once there is a queue pair.
-        let invalidation = options.iser_provider == Provider::Software;
-        let private_data = PrivateData::new(invalidation).encode();
+        let software = options.iser_provider == Provider::Software;
+        let private_data = PrivateData::new(software).encode();
         let (pair, _) =
             rdma::connect(address, &private_data, &wanted).await.map_err(|error| match error {
                 rdma::Error::Connect { source, .. } => Refusal::Unreachable(source.to_string()),
                 rdma::Error::Io(error) => Refusal::NoIser(error.to_string()),
                 other => Refusal::NoIser(other.to_string()),
             })?;
+        if software {
+            ring::sleep(SETTLING).await;
+        }
         let limits = Limits { data: UNTIL_FULL_FEATURE_DATA, ahs: 0 };
         Ok(Iser { pair, limits, scratch: Vec::new() })
     }
