@@ -13,21 +13,27 @@ from lab.target import IQN, Stag
 DEVICES = ("rxe", "siw")
 
 
+def programs():
+    """Where the program under test lies."""
+    if not Stag.binary:
+        raise Skip("no stag binary: set STAG_BIN")
+    return os.path.dirname(os.path.abspath(Stag.binary))
+
+
 def example(name):
-    """A program of the verbs crate's, beside the program under test."""
-    path = os.path.join(os.path.dirname(os.path.abspath(Stag.binary)), "examples", name)
+    """A program of the verbs crate's, beside the program under test, as the guest finds it."""
+    path = os.path.join(programs(), "examples", name)
     if not os.path.exists(path):
         raise Skip(f"{path} is missing: cargo build -p stag-verbs --examples")
-    return path
+    return f"{uml.PROGRAMS}/examples/{name}"
 
 
 def guest(lab, device, script, timeout=150, **values):
     proc.need("rping", "rdma", "ip")
-    if not Stag.binary:
-        raise Skip("no stag binary: set STAG_BIN")
     uml.network_up()
     uml.run_cases(lab, f"verbs, {device}", f"{device}_up || exit 1\n{SERVING}{script}", timeout, memory_mib=512,
-                  STAG=os.path.abspath(Stag.binary), IQN=IQN, PORTAL=f"{uml.GUEST}:3260", UNITS=1, DEVICE=device, **values)
+                  programs=programs(), STAG=f"{uml.PROGRAMS}/{os.path.basename(Stag.binary)}", IQN=IQN,
+                  PORTAL=f"{uml.GUEST}:3260", UNITS=1, DEVICE=device, **values)
 
 
 # serve PATH...: our target, through the guest's device; ended by unserve. both SERVER... -- CLIENT...: a server, and once it listens

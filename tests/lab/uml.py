@@ -15,6 +15,7 @@ from . import proc
 from .report import Failed, Skip
 
 HOST, GUEST = "10.99.0.1", "10.99.0.2"
+PROGRAMS = "/srv"
 KERNEL_FOLDER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "kernel")
 
 
@@ -30,9 +31,10 @@ def network_up():
 
 
 class Guest:
-    """One boot of the guest, running `script` (bash, with the functions of tests/kernel/guest.sh)."""
+    """One boot of the guest, running `script` (bash, with the functions of tests/kernel/guest.sh). `programs`: a folder of this
+    side's that the guest finds at PROGRAMS, wherever it lies."""
 
-    def __init__(self, folder, script, memory_mib=256, **values):
+    def __init__(self, folder, script, memory_mib=256, programs=None, **values):
         kernel = proc.run(os.path.join(KERNEL_FOLDER, "build"), "--where").strip()
         if not os.path.exists(kernel):
             raise Skip(f"no kernel {kernel}: tests/kernel/build makes it")
@@ -48,7 +50,7 @@ class Guest:
             kernel, f"mem={memory_mib}M", "root=none", "rootfstype=hostfs", "rootflags=/", "ro", "quiet",
             f"init={os.path.join(KERNEL_FOLDER, 'init')}", "con=null", "con0=null,fd:1", "con1=null",
             f"uml_dir={folder}", f"lab.share={self.share}", f"lab.ip={GUEST}/24", "panic=1",
-            "vec0:transport=tap,ifname=tap0,depth=64,gro=1"]
+            "vec0:transport=tap,ifname=tap0,depth=64,gro=1", *([f"lab.programs={programs}"] if programs else [])]
         self.console = os.path.join(folder, "console")
 
     def read(self, name):
