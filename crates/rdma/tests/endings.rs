@@ -158,6 +158,13 @@ fn a_peer_that_does_not_read_gets_no_more_answers_than_there_is_room_for() {
         for id in 0..10_000 {
             b.post_send(&[id as u8; 1000], Chain::new(), Flags::default(), None);
         }
+        let filled = async {
+            while a.queued() < 1 << 20 {
+                ring::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        ring::timeout(Duration::from_secs(30), filled).await.expect("answers until there is no room");
+        // More of them would come now.
         ring::sleep(Duration::from_millis(300)).await;
         let queued = a.queued();
         assert!((1 << 20..3 << 20).contains(&queued), "{queued}");
