@@ -1,107 +1,13 @@
 //! The `stag` command as people run it: its own server and its own client, in processes of their own.
 
+mod support;
+
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
-use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
-
-const STAG: &str = env!("CARGO_BIN_EXE_stag");
-
-/// A `stag serve` that ends with the test.
-struct Server {
-    child: Child,
-    urls: Vec<String>,
-}
-
-impl Server {
-    fn start(args: &[&str], units: usize) -> Self {
-        let mut child = Command::new(STAG)
-            .args(["--log", "warn", "serve"])
-            .args(args)
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let urls: Vec<String> = lines.take(units).map(|line| line.unwrap()).collect();
-        assert_eq!(urls.len(), units, "the server printed {urls:?}");
-        Self { child, urls }
-    }
-
-    /// Ends it with `signal`; its exit status.
-    fn end(mut self, signal: Signal) -> Option<i32> {
-        kill_process(Pid::from_raw(self.child.id() as i32).unwrap(), signal).unwrap();
-        let deadline = Instant::now() + Duration::from_secs(20);
-        loop {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                return status.code();
-            }
-            assert!(Instant::now() < deadline, "the server does not end");
-            std::thread::sleep(Duration::from_millis(5));
-        }
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// Runs `stag` with `input` on its stdin.
-fn stag_with(args: &[&str], input: &[u8]) -> Output {
-    let mut child = Command::new(STAG)
-        .args(args)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut stdin = child.stdin.take().unwrap();
-    let input = input.to_vec();
-    // A command that fails early does not read it all.
-    let feeder = std::thread::spawn(move || drop(stdin.write_all(&input)));
-    let output = child.wait_with_output().unwrap();
-    feeder.join().unwrap();
-    output
-}
-
-fn stag(args: &[&str]) -> Output {
-    stag_with(args, b"")
-}
-
-/// Runs `stag`, which has to do well; what it printed.
-fn done(args: &[&str]) -> Vec<u8> {
-    let output = stag(args);
-    assert!(output.status.success(), "stag {args:?}: {}", String::from_utf8_lossy(&output.stderr));
-    output.stdout
-}
-
-/// Runs `stag`, which has to fail with `status`; what it complained of.
-fn fails(args: &[&str], status: i32) -> String {
-    let output = stag(args);
-    let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(status), "stag {args:?}: {complaint}");
-    assert!(!complaint.contains("panicked"), "{complaint}");
-    complaint
-}
-
-fn path(dir: &Path, name: &str) -> String {
-    dir.join(name).to_str().unwrap().to_owned()
-}
-
-fn noise(len: usize) -> Vec<u8> {
-    let mut state = 42u64;
-    (0..len)
-        .map(|_| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            (state >> 56) as u8
-        })
-        .collect()
-}
+use support::command::{STAG, Server, done, fails, noise, path, stag, stag_with};
 
 #[test]
 fn the_demo_shows_that_all_works_and_leaves_nothing_behind() {
@@ -159,7 +65,7 @@ fn ls_and_info_tell_of_units_as_they_were_served() {
     let units =
         ["--listen", "127.0.0.1:0", "mem:8M,serial=S1", "mem:16M,bs=4096,ro,vendor=ACME,product=Deep"];
     let server = Server::start(&units, 2);
-    let portal = server.urls[0].split('/').nth(2).unwrap();
+    let portal = server.portal();
     let targets = String::from_utf8(done(&["ls", portal])).unwrap();
     assert!(targets.contains("iqn.2026-01.org.stag:disk") && targets.contains(portal), "{targets}");
     let listed = String::from_utf8(done(&["ls", "--units", portal])).unwrap();
@@ -234,7 +140,7 @@ fn every_way_to_fail_has_its_status_and_says_what_to_do() {
     assert!(fails(&["serve", "--listen", "127.0.0.1:0", &disk], 4).contains("size=1G"));
     let server = Server::start(&["--listen", "127.0.0.1:0", &format!("{disk},size=1M")], 1);
     assert!(fails(&["serve", "--listen", "127.0.0.1:0", &disk], 4).contains("in use by another process"));
-    let portal = server.urls[0].split('/').nth(2).unwrap();
+    let portal = server.portal();
     assert!(fails(&["serve", "--listen", portal, "mem:1M"], 4).contains("--listen"));
     assert!(fails(&["serve", "--listen", "192.0.2.1:0", "mem:1M"], 4).contains("no interface"));
     fails(&["info", "iscsi://127.0.0.1:1/iqn.2026-01.org.example:t/0"], 5);

@@ -1,93 +1,13 @@
 //! `stag`'s client commands over iSER, in processes of their own, against `stag serve`: the same disk by `iscsi://` and by
 //! `iser://`.
 
+mod support;
+
 use std::fs;
-use std::io::{BufRead, BufReader};
-use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
-const STAG: &str = env!("CARGO_BIN_EXE_stag");
-
-/// A `stag serve` that ends with the test.
-struct Server {
-    child: Child,
-    /// `HOST:PORT/IQN/LUN` of each unit.
-    places: Vec<String>,
-}
-
-impl Server {
-    fn start(args: &[&str], units: usize) -> Self {
-        let mut child = Command::new(STAG)
-            .args(["--log", "warn", "serve"])
-            .args(args)
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let mut places = Vec::new();
-        while places.len() < units {
-            let line = lines.next().expect("the server goes on").unwrap();
-            let Some((_, place)) = line.split_once("://") else { continue };
-            if !places.iter().any(|known| known == place) {
-                places.push(place.to_owned());
-            }
-        }
-        Self { child, places }
-    }
-
-    fn iser(&self, unit: usize) -> String {
-        format!("iser://{}", self.places[unit])
-    }
-
-    fn iscsi(&self, unit: usize) -> String {
-        format!("iscsi://{}", self.places[unit])
-    }
-
-    fn portal(&self) -> &str {
-        self.places[0].split('/').next().unwrap()
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn stag(args: &[&str]) -> Output {
-    Command::new(STAG).args(args).stdin(Stdio::null()).output().unwrap()
-}
-
-/// Runs `stag`, which has to do well; what it printed.
-fn done(args: &[&str]) -> String {
-    let output = stag(args);
-    assert!(output.status.success(), "stag {args:?}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
-/// Runs `stag`, which has to fail with `status`; what it complained of.
-fn fails(args: &[&str], status: i32) -> String {
-    let output = stag(args);
-    let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(status), "stag {args:?}: {complaint}");
-    complaint
-}
-
-fn path(dir: &Path, name: &str) -> String {
-    dir.join(name).to_str().unwrap().to_owned()
-}
-
-fn noise(len: usize) -> Vec<u8> {
-    let mut state = 7u64;
-    (0..len)
-        .map(|_| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            (state >> 56) as u8
-        })
-        .collect()
-}
+use support::command::{STAG, Server, done, fails, noise, path, said};
 
 #[test]
 fn what_goes_in_one_way_comes_out_the_other_at_every_block_size() {
@@ -107,9 +27,9 @@ fn what_goes_in_one_way_comes_out_the_other_at_every_block_size() {
             let len = len.min(data.len()).min(if block == "512" { 400_000 } else { usize::MAX });
             fs::write(&from, &data[..len]).unwrap();
             done(&[&["write", &iser, "-i", &from][..], &how].concat());
-            done(&["read", "-q", &iscsi, "-o", &back, "--offset", offset, "--length", &len.to_string()]);
+            done(&["read", "-q", iscsi, "-o", &back, "--offset", offset, "--length", &len.to_string()]);
             assert!(fs::read(&back).unwrap() == data[..len], "{block} in by iSER");
-            done(&["write", "-q", &iscsi, "-i", &from, "--offset", offset]);
+            done(&["write", "-q", iscsi, "-i", &from, "--offset", offset]);
             done(&[&["read", &iser, "-o", &back, "--length", &len.to_string()][..], &how].concat());
             assert!(fs::read(&back).unwrap() == data[..len], "{block} out by iSER");
         }
@@ -117,17 +37,17 @@ fn what_goes_in_one_way_comes_out_the_other_at_every_block_size() {
     fs::write(&from, &data).unwrap();
     done(&["cp", "-q", "--verify", &from, &server.iser(0)]);
     done(&["cp", "-q", "--verify", &server.iser(0), &server.iser(1)]);
-    done(&["cp", "-q", "--verify", &server.iscsi(1), &server.iser(0)]);
+    done(&["cp", "-q", "--verify", server.iscsi(1), &server.iser(0)]);
 }
 
 #[test]
 fn ls_and_info_answer_over_iser_and_name_it() {
     let server = Server::start(&["--listen", "127.0.0.1:0", "mem:8M,serial=S1", "mem:16M"], 2);
     let portal = format!("iser://{}", server.portal());
-    assert!(done(&["ls", &portal]).contains("iser://"));
-    let listed = done(&["ls", "--units", &portal]);
+    assert!(said(&["ls", &portal]).contains("iser://"));
+    let listed = said(&["ls", "--units", &portal]);
     assert!(listed.contains(&server.iser(0)) && listed.contains(&server.iser(1)), "{listed}");
-    let info = done(&["info", &server.iser(0)]);
+    let info = said(&["info", &server.iser(0)]);
     assert!(info.lines().any(|line| line.starts_with("serial") && line.ends_with("S1")), "{info}");
 }
 
@@ -136,7 +56,7 @@ fn a_verified_load_of_every_size_and_depth_finds_what_it_wrote() {
     let server = Server::start(&["--listen", "127.0.0.1:0", "mem:32M"], 1);
     for crc in ["never", "require"] {
         for (sizes, depths) in [("512,4k,12k,64k,1M", "8"), ("8k", "1,2,64")] {
-            let printed = done(&[
+            let printed = said(&[
                 "bench",
                 &server.iser(0),
                 "--pattern",
@@ -234,5 +154,5 @@ fn a_portal_without_iser_says_so_and_goes_on_with_iscsi() {
     let server = Server::start(&["--listen", "127.0.0.1:0", "--no-iser", "mem:8M"], 1);
     let complaint = fails(&["info", "--timeout", "3", &server.iser(0)], 5);
     assert!(complaint.contains("iscsi://") && complaint.contains("iSER"), "{complaint}");
-    done(&["info", &server.iscsi(0)]);
+    done(&["info", server.iscsi(0)]);
 }

@@ -1,0 +1,125 @@
+//! The `stag` command as a process: a server that ends with its test, and commands whose end is looked at.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+pub const STAG: &str = env!("CARGO_BIN_EXE_stag");
+
+/// A `stag serve` that ends with the test.
+pub struct Server {
+    child: Child,
+    /// The URL of each unit, by iSCSI over TCP.
+    pub urls: Vec<String>,
+}
+
+impl Server {
+    /// Starts it, and waits until it has printed the URLs of so many units.
+    pub fn start(args: &[&str], units: usize) -> Self {
+        let mut child = Command::new(STAG)
+            .args(["--log", "warn", "serve"])
+            .args(args)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let urls: Vec<String> = lines.take(units).map(|line| line.unwrap()).collect();
+        assert_eq!(urls.len(), units, "the server printed {urls:?}");
+        Self { child, urls }
+    }
+
+    /// The URL of a unit by iSCSI over TCP.
+    pub fn iscsi(&self, unit: usize) -> &str {
+        &self.urls[unit]
+    }
+
+    /// The URL of a unit by iSER.
+    pub fn iser(&self, unit: usize) -> String {
+        self.urls[unit].replace("iscsi://", "iser://")
+    }
+
+    /// Address and port.
+    pub fn portal(&self) -> &str {
+        self.urls[0].split('/').nth(2).unwrap()
+    }
+
+    /// Ends it with `signal`; its exit status.
+    pub fn end(mut self, signal: Signal) -> Option<i32> {
+        kill_process(Pid::from_raw(self.child.id() as i32).unwrap(), signal).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(20);
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status.code();
+            }
+            assert!(Instant::now() < deadline, "the server does not end");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Runs `stag` with `input` on its stdin.
+pub fn stag_with(args: &[&str], input: &[u8]) -> Output {
+    let mut child = Command::new(STAG)
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let input = input.to_vec();
+    // A command that fails early does not read it all.
+    let feeder = std::thread::spawn(move || drop(stdin.write_all(&input)));
+    let output = child.wait_with_output().unwrap();
+    feeder.join().unwrap();
+    output
+}
+
+pub fn stag(args: &[&str]) -> Output {
+    stag_with(args, b"")
+}
+
+/// Runs `stag`, which has to do well; what it printed.
+pub fn done(args: &[&str]) -> Vec<u8> {
+    let output = stag(args);
+    assert!(output.status.success(), "stag {args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    output.stdout
+}
+
+/// The same for a command that prints text.
+pub fn said(args: &[&str]) -> String {
+    String::from_utf8(done(args)).unwrap()
+}
+
+/// Runs `stag`, which has to fail with `status`; what it complained of.
+pub fn fails(args: &[&str], status: i32) -> String {
+    let output = stag(args);
+    let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(status), "stag {args:?}: {complaint}");
+    assert!(!complaint.contains("panicked"), "{complaint}");
+    complaint
+}
+
+pub fn path(dir: &Path, name: &str) -> String {
+    dir.join(name).to_str().unwrap().to_owned()
+}
+
+pub fn noise(len: usize) -> Vec<u8> {
+    let mut state = 42u64;
+    (0..len)
+        .map(|_| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 56) as u8
+        })
+        .collect()
+}
