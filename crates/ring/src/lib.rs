@@ -10,7 +10,7 @@
 //! - [`TcpListener`], [`TcpStream`], [`Gather`], [`Scatter`]: sockets.
 //! - [`File`]: files and block devices.
 //! - [`sleep`], [`timeout`], [`now`]: time. [`blocking`]: system calls that the ring does not have. [`Signals`].
-//!   [`Readable`]: descriptors that belong to another library.
+//!   [`Readable`]: descriptors that belong to another library. [`Notify`]: what other code of the core will do.
 //!
 //! Dropping the future of any operation cancels it. The buffers it was given stay alive until the kernel has let go of
 //! them, and then return to their pool; nobody has to wait for that.
@@ -20,6 +20,7 @@ mod buf;
 mod cores;
 mod fs;
 mod net;
+mod notify;
 mod op;
 mod pooled;
 mod readable;
@@ -38,6 +39,7 @@ pub use fs::{File, OpenOptions, Patience};
 pub use net::{
     Destinations, Gather, Keepalive, Lender, Lent, ListenOptions, Scatter, TcpListener, TcpStream,
 };
+pub use notify::Notify;
 pub use pooled::Pooled;
 pub use readable::Readable;
 pub use runtime::{

@@ -17,13 +17,12 @@ use device::{Cdb, Command, DataMover, Execution, Outcome};
 use iscsi::pdu::{AsyncEvent, Bhs, Lun, RESERVED_TAG, TaskAttribute};
 use iscsi::sn;
 use iscsi::target::{Abort, Cid, Completion, Data, Event, Fatal, ScsiCommand, TaskKey};
-use ring::Handle;
+use ring::{Handle, Notify};
 
 use crate::Unit;
 use crate::grants::Grants;
 use crate::lun_map::{Entry, LocalNexuses};
 use crate::mover::Mover;
-use crate::notify::Notify;
 use crate::order::Order;
 use crate::server::Shared;
 use crate::session::{Member, Session};

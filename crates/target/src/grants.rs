@@ -12,10 +12,9 @@ use std::collections::VecDeque;
 use std::rc::{Rc, Weak};
 use std::task::{Context, Poll};
 
-use ring::pool;
+use ring::{Notify, pool};
 
 use crate::connection::Connection;
-use crate::notify::Notify;
 
 thread_local! {
     static CORE: Core = Core::default();

@@ -13,7 +13,6 @@ mod lun_map;
 mod management;
 mod mover;
 mod node;
-mod notify;
 mod order;
 mod router;
 mod server;

@@ -11,10 +11,9 @@ use std::task::{Context, Poll};
 use iwarp::mpa::Agreed;
 use iwarp::stag::{Registration, Rights as StagRights};
 use iwarp::stream::{Landing, PostError, SendFlags, Stream};
-use ring::{Chain, JoinHandle, TcpStream};
+use ring::{Chain, JoinHandle, Notify, TcpStream};
 
 use super::memory::{self, Exposed, Memory};
-use super::notify::Notify;
 use super::payload::{Data, Outbox};
 use super::{Ended, Inner, Pair, Read, post_error};
 use crate::{Buffers, Completion, Counters, Error, Flags, Options, Remote, Rights, Stag, Withdrawn};

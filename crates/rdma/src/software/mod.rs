@@ -5,7 +5,6 @@ mod arriving;
 mod handle;
 mod loans;
 mod memory;
-mod notify;
 mod payload;
 mod receive;
 
@@ -21,12 +20,11 @@ use std::time::Duration;
 use iwarp::mpa::Agreed;
 use iwarp::rdmap::Terminate;
 use iwarp::stream::{PostError, Stream};
-use ring::{Chain, Gather, Lent, TcpStream};
+use ring::{Chain, Gather, Lent, Notify, TcpStream};
 
 pub(crate) use self::handle::Handle;
 use self::loans::Loans;
 use self::memory::{Exposed, Memory};
-use self::notify::Notify;
 use self::payload::{Data, Outbox, copy_out};
 use self::receive::Receiver;
 use crate::counters::count_on_core;

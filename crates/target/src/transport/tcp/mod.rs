@@ -8,10 +8,9 @@ use std::net::Shutdown;
 use std::rc::Rc;
 use std::time::Duration;
 
-use ring::{Gather, Lent, TcpStream};
+use ring::{Gather, Lent, Notify, TcpStream};
 
 use crate::connection::{Connection, End, Inner};
-use crate::notify::Notify;
 use loans::Loans;
 use receive::Receiver;
 

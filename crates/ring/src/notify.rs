@@ -6,18 +6,19 @@ use std::task::{Poll, Waker};
 
 /// Wakes everybody who waits. It remembers nothing: a waiter looks at the state it waits for, before and after.
 #[derive(Default)]
-pub(crate) struct Notify {
+pub struct Notify {
     waiters: RefCell<Vec<Waker>>,
 }
 
 impl Notify {
     /// Wakes all who wait now.
-    pub(crate) fn notify(&self) {
+    pub fn notify(&self) {
+        if self.waiters.borrow().is_empty() {
+            return;
+        }
         // Taken out first: a woken future may wait again at once.
         let mut waiters = std::mem::take(&mut *self.waiters.borrow_mut());
-        for waker in waiters.drain(..) {
-            waker.wake();
-        }
+        waiters.drain(..).for_each(Waker::wake);
         // Keep the allocation, unless somebody has begun a new list.
         let mut current = self.waiters.borrow_mut();
         if current.is_empty() {
@@ -26,7 +27,7 @@ impl Notify {
     }
 
     /// Leaves a waker for the next [`Self::notify`].
-    pub(crate) fn register(&self, waker: &Waker) {
+    pub fn register(&self, waker: &Waker) {
         let mut waiters = self.waiters.borrow_mut();
         if !waiters.iter().any(|waiter| waiter.will_wake(waker)) {
             waiters.push(waker.clone());
@@ -34,7 +35,7 @@ impl Notify {
     }
 
     /// Waits until `ready` gives something; it is asked at once and after every notification.
-    pub(crate) async fn until<T>(&self, mut ready: impl FnMut() -> Option<T>) -> T {
+    pub async fn until<T>(&self, mut ready: impl FnMut() -> Option<T>) -> T {
         poll_fn(|cx| match ready() {
             Some(value) => Poll::Ready(value),
             None => {
