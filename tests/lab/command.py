@@ -28,8 +28,9 @@ def say(text):
     print(f"\n[{seconds // 60}:{seconds % 60:02}] {text}", flush=True)
 
 
-def stream(command, timeout, each_line=None, env=None):
-    """Run a program, print what it prints, and return its exit code; None: it took too long and was ended."""
+def stream(command, timeout, each_line=None, env=None, out=print):
+    """Run a program, print what it prints, and return its exit code; None: it took too long and was ended. `out` takes its
+    lines, as print does."""
     process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True,
                                env={**os.environ, **(env or {})})
@@ -44,14 +45,34 @@ def stream(command, timeout, each_line=None, env=None):
     try:
         for line in process.stdout:
             if each_line is None or each_line(line.rstrip("\n")) is not False:
-                print(line, end="", flush=True)
+                out(line, end="", flush=True)
         code = process.wait()
     finally:
         timer.cancel()
     if late.is_set():
-        print(f"ended after {timeout} s", flush=True)
+        out(f"ended after {timeout} s", flush=True)
         return None
     return code
+
+
+class Later:
+    """What is printed when it is its turn, and from then on at once: for what runs beside something that prints."""
+
+    def __init__(self):
+        self.lock = threading.Lock()
+        self.kept = []
+
+    def print(self, text, end="\n", flush=True):
+        with self.lock:
+            if self.kept is None:
+                print(text, end=end, flush=flush)
+            else:
+                self.kept.append(text + end)
+
+    def turn(self):
+        with self.lock:
+            print("".join(self.kept), end="", flush=True)
+            self.kept = None
 
 
 def step(name, command, timeout, **options):
@@ -114,7 +135,7 @@ def cargo_test():
           f"({time.monotonic() - start:.0f} s)", flush=True)
 
 
-def suites(names):
+def suites(names, out=print):
     """The suites of main.py, in a network namespace of their own where that is allowed."""
     with tempfile.TemporaryDirectory() as folder:
         results = os.path.join(folder, "results.json")
@@ -123,8 +144,8 @@ def suites(names):
         if shutil.which("unshare") and subprocess.run([*alone, "true"], stderr=subprocess.DEVNULL).returncode == 0:
             command = alone + command
         else:
-            print("no network namespace here: the tests run on this machine's own loopback", flush=True)
-        code = stream(command, 1800)
+            out("no network namespace here: the tests run on this machine's own loopback", flush=True)
+        code = stream(command, 1800, out=out)
         if os.path.exists(results):
             report.load(results)
         else:
@@ -135,6 +156,14 @@ def of_the_kernel(word):
     """Whether a word names suites that boot the lab's kernel: the group, or one of its files."""
     name = word.split(":")[0].removeprefix("kernel.")
     return name == "kernel" or os.path.exists(os.path.join(ROOT, "tests/kernel", f"{name}.py"))
+
+
+def kernel_suites(build, names, out):
+    """The suites that boot the lab's kernel, once `build` has made it."""
+    if build and build.wait(1500) != 0:
+        out("the lab's kernel could not be built", flush=True)
+    if names:
+        suites(names, out)
 
 
 def main():
@@ -154,22 +183,21 @@ def main():
         cargo_test()
     if names:
         if not os.environ.get("STAG_BIN"):
-            step("build of stag and stag-load", ["cargo", "build", "-p", "stag", "-p", "stag-load"], 900, each_line=quiet_cargo)
-            step("build of rping", ["cargo", "build", "-p", "stag-rdma", "--example", "rping"], 300, each_line=quiet_cargo)
-            step("build of the verbs crate's programs", ["cargo", "build", "-p", "stag-verbs", "--examples"], 300, each_line=quiet_cargo)
-        before = [name for name in names if not of_the_kernel(name)]
-        if before:
-            say(f"peers: {' '.join(before)}")
-            suites(before)
-        after = [name for name in names if name not in before]
-        if build:
-            if build.poll() is None:
-                say("waiting for the lab's kernel")
-            if build.wait(1500) != 0:
-                print("the lab's kernel could not be built", flush=True)
-        if after:
-            say("kernel")
-            suites(after)
+            # With --workspace what `cargo test` has built can be used again: features are the same.
+            step("build of the programs", ["cargo", "build", "--workspace", "--bins", "--examples"], 900, each_line=quiet_cargo)
+        in_kernel = [name for name in names if of_the_kernel(name)]
+        others = [name for name in names if name not in in_kernel]
+        # Both at once: each mostly waits, in a network of its own.
+        later = Later()
+        beside = threading.Thread(target=kernel_suites, args=(build, in_kernel, later.print))
+        beside.start()
+        if others:
+            say(f"{' '.join(others)}" + (f", and {' '.join(in_kernel)} beside" if in_kernel else ""))
+            suites(others)
+        if in_kernel:
+            say(" ".join(in_kernel))
+        later.turn()
+        beside.join()
 
     say("done")
     for name, why in report.skipped:
