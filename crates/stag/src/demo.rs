@@ -168,7 +168,7 @@ impl Server {
         // A comma of a path is written \, among units.
         let path = disk.display().to_string().replace(',', "\\,");
         let mut child = Command::new(program)
-            .args(["--log", "warn", "serve", "--listen", "127.0.0.1:0"])
+            .args(["--log", "warn", "serve", "--control", "none", "--listen", "127.0.0.1:0"])
             .arg(format!("{path},size={size}"))
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

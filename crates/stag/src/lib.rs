@@ -6,6 +6,7 @@ mod args;
 mod bench;
 mod client;
 mod config;
+mod control;
 mod convert;
 mod demo;
 mod docs;
@@ -35,6 +36,7 @@ pub fn run() -> ExitCode {
         Command::Serve(args) => serve::serve(args, filter),
         Command::CheckConfig(args) => check_config(&args),
         Command::Demo(args) => demo::demo(&args),
+        Command::Status(args) => control::status::command(&args),
         Command::Ls(args) => client::ls(&args),
         Command::Info(args) => client::info(&args),
         Command::Read(args) => client::read(&args),

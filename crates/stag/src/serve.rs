@@ -11,6 +11,9 @@ use target::config::ServerConfig;
 
 use crate::args::Serve;
 use crate::config::{self, Config, ISCSI_PORT, Lun, Portal, Target, Transports};
+use crate::control::daemon::Daemon;
+use crate::control::server::ControlServer;
+use crate::control::socket::{ControlSocket, Place, SocketError, usual_path};
 use crate::exit::Exit;
 use crate::{convert, log};
 
@@ -21,6 +24,7 @@ const ADDRESS_PATIENCE: Duration = Duration::from_secs(3);
 
 /// Serves until a signal says to end.
 pub fn serve(args: Serve, log: Option<&str>) -> Exit {
+    let control = args.control.clone().unwrap_or_default();
     let config = match joined(args) {
         Ok(config) => config,
         Err(exit) => return exit,
@@ -28,14 +32,24 @@ pub fn serve(args: Serve, log: Option<&str>) -> Exit {
     log::start(log.or(config.log.as_deref()), "info");
     // Before any other thread starts, so that all of them leave these signals to this one.
     match Signals::new(&[Signal::Terminate, Signal::Interrupt, Signal::Hangup]) {
-        Ok(signals) => run(config, &signals),
+        Ok(signals) => run(config, &control, &signals),
         Err(error) => failed(format_args!("signals cannot be received: {error}"), None),
     }
 }
 
-fn run(config: Config, signals: &Signals) -> Exit {
+fn run(config: Config, control: &Place, signals: &Signals) -> Exit {
     raise_descriptor_limit();
     ring::survive_file_size_limit();
+    let socket = match control_socket(control) {
+        Ok(socket) => socket,
+        Err(error) => {
+            return failed(
+                error,
+                Some("end it, or choose another place with --control PATH, or --control none"),
+            );
+        }
+    };
+    let configured = config.clone();
     let config = match convert::server_config(config) {
         Ok(config) => config,
         Err(error) => return failed(error, None),
@@ -68,6 +82,14 @@ fn run(config: Config, signals: &Signals) -> Exit {
         let transports = config::iser::describe(portal.transports);
         tracing::info!(address = %portal.address, group = portal.group, transports, "listening");
     }
+    let control = socket.map(|socket| {
+        tracing::info!(path = %socket.path().display(), "managed by");
+        ControlServer::start(socket, Daemon::new(server.handle(), configured))
+    });
+    let control = match control.transpose() {
+        Ok(control) => control,
+        Err(error) => return failed(format_args!("the control socket cannot be served: {error}"), None),
+    };
     let signal = match wait(signals) {
         Ok(signal) => signal,
         Err(error) => {
@@ -75,6 +97,7 @@ fn run(config: Config, signals: &Signals) -> Exit {
             Signal::Terminate
         }
     };
+    drop(control);
     tracing::info!(?signal, sessions = server.sessions(), "ending");
     match server.stop(GRACE) {
         Ok(()) => Exit::Done,
@@ -82,6 +105,19 @@ fn run(config: Config, signals: &Signals) -> Exit {
             eprintln!("stag: {error}");
             Exit::Failed
         }
+    }
+}
+
+/// Takes the place of the control socket. At the usual one another daemon is no reason not to serve.
+fn control_socket(place: &Place) -> Result<Option<ControlSocket>, SocketError> {
+    match place {
+        Place::Nowhere => Ok(None),
+        Place::At(path) => ControlSocket::bind(path).map(Some),
+        Place::Usual => Ok(ControlSocket::bind(&usual_path())
+            .inspect_err(|error| {
+                tracing::warn!(%error, "this daemon cannot be managed: give it a place of its own with --control PATH");
+            })
+            .ok()),
     }
 }
 

@@ -8,6 +8,7 @@
 pub mod config;
 mod connection;
 mod grants;
+mod handle;
 mod login;
 mod lun_map;
 mod management;
@@ -22,5 +23,6 @@ mod transport;
 mod unit;
 mod wire;
 
+pub use handle::{ConnectionStatus, CoreStatus, Handle, SessionStatus, TargetStatus};
 pub use server::{BoundPortal, Server};
 pub use unit::Unit;

@@ -24,6 +24,7 @@ use scsi::reservation::TransportId;
 
 use crate::config::{Auth, IserConfig, Limits, Transports};
 use crate::connection::{Connection, Remote};
+use crate::handle::Arrival;
 use crate::lun_map::LunMap;
 use crate::node::Target;
 use crate::server::Shared;
@@ -309,7 +310,14 @@ pub(crate) async fn run(
                 return Err(error.into());
             }
             Step::Place(outcome) => {
-                let placed = place(&outcome, group, shared, core).await;
+                let arrival = Arrival {
+                    peer,
+                    iser: rdma,
+                    header_digest: outcome.params.header_digest,
+                    data_digest: outcome.params.data_digest,
+                    at: ring::now(),
+                };
+                let placed = place(&outcome, group, shared, core, arrival).await;
                 let (seat, window, placement) = match placed {
                     Ok(placed) => placed,
                     Err(status) => {
@@ -363,9 +371,10 @@ async fn place(
     group: u16,
     shared: &Arc<Shared>,
     core: Handle,
+    arrival: Arrival,
 ) -> Result<(Seat, Window, Placement), LoginStatus> {
     let id = shared.connection_id();
-    let member = Member { cid: outcome.cid, remote: Remote { id, core } };
+    let member = Member { cid: outcome.cid, remote: Remote { id, core }, arrival };
     let port = PortName {
         initiator: name::normalize(&outcome.initiator),
         isid: outcome.isid,

@@ -64,6 +64,21 @@ impl Shared {
         self.stopping.load(Ordering::Acquire)
     }
 
+    /// The portals, as they listen.
+    pub(crate) fn portals(&self) -> &[BoundPortal] {
+        &self.portals
+    }
+
+    /// The cores.
+    pub(crate) fn core_handles(&self) -> impl Iterator<Item = Handle> {
+        self.cores.iter().map(|core| core.handle)
+    }
+
+    /// How many connections live on each core.
+    pub(crate) fn core_connections(&self) -> impl Iterator<Item = usize> {
+        self.cores.iter().map(|core| core.connections.load(Ordering::Relaxed))
+    }
+
     /// A number for a new connection.
     pub(crate) fn connection_id(&self) -> ConnectionId {
         ConnectionId(self.next_connection.fetch_add(1, Ordering::Relaxed))
@@ -193,6 +208,11 @@ impl Server {
     /// The portals, with the ports that were really taken.
     pub fn portals(&self) -> &[BoundPortal] {
         &self.shared.portals
+    }
+
+    /// The server as its administrators reach it.
+    pub fn handle(&self) -> crate::Handle {
+        crate::Handle::new(self.shared.clone())
     }
 
     /// Sessions that are logged in.

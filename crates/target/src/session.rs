@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use device::{Nexus, NexusId};
 use iscsi::keys::Params;
@@ -14,6 +15,7 @@ use iscsi::target::{Cid, SharedWindow};
 
 use crate::Unit;
 use crate::connection::{self, ConnectionId, Remote};
+use crate::handle::Arrival;
 use crate::lun_map::LunMap;
 use crate::node::Target;
 use crate::server::Shared;
@@ -36,6 +38,8 @@ pub(crate) struct Session {
     pub window: Option<Arc<SharedWindow>>,
     /// What its leading login negotiated.
     pub params: Params,
+    /// When it began.
+    pub since: Instant,
     members: Mutex<Members>,
 }
 
@@ -54,6 +58,8 @@ pub(crate) struct Member {
     pub cid: Cid,
     /// Where it is.
     pub remote: Remote,
+    /// How it came.
+    pub arrival: Arrival,
 }
 
 /// What names a session for reinstatement (RFC 7143 §6.3.5): the initiator port and the target port.
@@ -202,6 +208,7 @@ impl Registry {
             luns: new.luns,
             window: new.window,
             params: new.params,
+            since: first.arrival.at,
             members: Mutex::new(Members { list: vec![first], ending: false }),
         });
         let mut sessions = self.sessions();

@@ -2,6 +2,7 @@
 
 mod bench;
 mod client;
+mod control;
 mod serve;
 pub mod url;
 
@@ -12,6 +13,7 @@ use clap_complete::Shell;
 
 pub use bench::{Bench, Pattern};
 pub use client::{Connect, Cp, Digest, Info, Ls, Place, Rdma, RdmaCrc, Read, Transfer, Write};
+pub use control::Status;
 pub use serve::{Demo, Serve};
 
 /// Serves disks over iSCSI, and reads and writes them
@@ -43,6 +45,7 @@ pub enum Command {
     Serve(Serve),
     CheckConfig(CheckConfig),
     Demo(Demo),
+    Status(Status),
     Ls(Ls),
     Info(Info),
     Read(Read),

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use crate::control::socket::Place;
 use crate::unit::UnitSpec;
 
 /// Serve disks
@@ -43,6 +44,10 @@ pub struct Serve {
     /// Let in iSCSI over TCP only. Otherwise each address takes iSER over iWARP too, as the first bytes of a connection say
     #[arg(long)]
     pub no_iser: bool,
+    /// Where to be managed (`stag status` and others): a path, or none. The usual place goes to the first daemon that takes it
+    /// [default: /run/stag/control.sock, or stag/control.sock in $XDG_RUNTIME_DIR if not root]
+    #[arg(long, value_name = "PATH", value_parser = control, env = "STAG_CONTROL", hide_env_values = true)]
+    pub control: Option<Place>,
     /// CRCs of iSER over iWARP: never, prefer (as the initiator asks) or require [default: prefer]
     #[arg(long, value_name = "WHEN", value_parser = crate::config::iser::crc)]
     pub iser_crc: Option<crate::config::Crc>,
@@ -97,6 +102,10 @@ pub struct Demo {
 fn address(text: &str) -> Result<SocketAddr, String> {
     crate::config::address(text)
         .ok_or_else(|| "write an IP address and a port: 192.0.2.1:3260 or [::]:3260".into())
+}
+
+fn control(text: &str) -> Result<Place, std::convert::Infallible> {
+    text.parse()
 }
 
 fn iqn(text: &str) -> Result<String, String> {

@@ -21,6 +21,16 @@ pub enum Backing {
     Path(PathBuf),
 }
 
+impl std::fmt::Display for Backing {
+    /// As it is written.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Memory(bytes) => write!(f, "mem:{}", Size(*bytes)),
+            Self::Path(path) => path.display().fmt(f),
+        }
+    }
+}
+
 /// One logical unit as it was asked for. What is `None` was left to the daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnitSpec {

@@ -22,6 +22,8 @@ impl Server {
         let mut child = Command::new(STAG)
             .args(["--log", "warn", "serve"])
             .args(args)
+            // Those that want to be managed say where.
+            .env("STAG_CONTROL", "none")
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();

@@ -32,6 +32,7 @@ impl Daemon {
             .args(&words[1..])
             .args(["serve", "--listen", "127.0.0.1:0", "--cores", "1", "--log", "error"])
             .args(units)
+            .env("STAG_CONTROL", "none")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()

@@ -1,0 +1,54 @@
+//! What a running daemon knows of itself, and which verb of the control socket is answered where.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use serde_json::Value;
+
+use super::protocol::{Fault, Kind, Request};
+use super::status;
+use crate::config::Config;
+
+/// Receives what a long verb has to say while it is at work.
+pub type Progress<'a> = &'a mut dyn FnMut(Value);
+
+/// A running daemon as its verbs see it.
+pub struct Daemon {
+    /// When it started.
+    pub started: Instant,
+    /// The server.
+    pub server: target::Handle,
+    /// What was configured.
+    pub config: Config,
+}
+
+impl Daemon {
+    /// A daemon that has just started to serve what `config` says.
+    pub fn new(server: target::Handle, config: Config) -> Arc<Self> {
+        Arc::new(Self { started: Instant::now(), server, config })
+    }
+
+    /// Does what `request` asks, on the thread of the client that asks.
+    ///
+    /// # Errors
+    /// What to tell the client.
+    pub fn answer(&self, request: &Request, _progress: Progress<'_>) -> Result<Value, Fault> {
+        match request.verb.as_str() {
+            "status" => request.arguments::<NoArguments>().and_then(|_| status::answer(self)),
+            other => Err(Fault::new(Kind::Request, format!("this daemon does not know `{other}`"))),
+        }
+    }
+}
+
+/// For verbs that want to know nothing besides.
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NoArguments {}
+
+/// The answer of a verb as JSON.
+///
+/// # Errors
+/// Never, for what verbs answer.
+pub fn json(answer: &impl serde::Serialize) -> Result<Value, Fault> {
+    serde_json::to_value(answer).map_err(|error| Fault::new(Kind::Failed, error.to_string()))
+}

@@ -1,0 +1,350 @@
+//! `status`: what a daemon serves and to whom, as JSON and as text.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use disk::store::size::Size;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::client::{CallError, Client};
+use super::daemon::{Daemon, json};
+use super::protocol::Fault;
+use crate::args;
+use crate::config::{self, Config};
+use crate::exit::Exit;
+use crate::unit::UnitSpec;
+
+/// How long a core may take to say how it is used.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// A daemon as it is now.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Status {
+    /// The program's version.
+    pub version: String,
+    /// Its process.
+    pub pid: u32,
+    /// How long it has been serving, seconds.
+    pub uptime_s: f64,
+    /// Where it listens.
+    pub portals: Vec<PortalStatus>,
+    /// What it serves.
+    pub targets: Vec<TargetStatus>,
+    /// Who is logged in.
+    pub sessions: Vec<SessionStatus>,
+    /// Its threads. `None` of one that did not answer.
+    pub cores: Vec<Option<CoreStatus>>,
+}
+
+/// A listening address.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct PortalStatus {
+    /// Address and port.
+    pub listen: String,
+    /// Target portal group tag.
+    pub group: u16,
+    /// What it lets in.
+    pub transports: String,
+}
+
+/// A target.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct TargetStatus {
+    /// Its name.
+    pub iqn: String,
+    /// Its alias; empty for none.
+    pub alias: String,
+    /// Portal groups that serve it; empty for all.
+    pub groups: Vec<u16>,
+    /// Its units.
+    pub units: Vec<UnitStatus>,
+}
+
+/// A unit.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct UnitStatus {
+    /// Its number in its target.
+    pub lun: u16,
+    /// Its path, or `mem:SIZE`.
+    pub path: String,
+    /// Bytes.
+    pub size: u64,
+    /// Bytes of a logical block.
+    pub block: u32,
+    /// Whether it can be written.
+    pub read_only: bool,
+    /// Whether unmapped blocks are given back.
+    pub thin: bool,
+    /// Whether writes may wait in a volatile cache.
+    pub write_cache: bool,
+    /// By which calls it is read and written, if that was asked for.
+    pub engine: Option<String>,
+    /// Its serial number.
+    pub serial: String,
+}
+
+/// A session.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct SessionStatus {
+    /// Target Session Identifying Handle.
+    pub tsih: u16,
+    /// The initiator's name.
+    pub initiator: String,
+    /// Its ISID, hexadecimal.
+    pub isid: String,
+    /// The target's name; none in a discovery session.
+    pub target: Option<String>,
+    /// Portal group.
+    pub group: u16,
+    /// ErrorRecoveryLevel.
+    pub error_recovery_level: u8,
+    /// MaxConnections.
+    pub max_connections: u16,
+    /// How long it has been there, seconds.
+    pub age_s: f64,
+    /// Its connections.
+    pub connections: Vec<ConnectionStatus>,
+}
+
+/// A connection.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ConnectionStatus {
+    /// Its CID.
+    pub cid: u16,
+    /// The initiator's address.
+    pub peer: String,
+    /// `iscsi` or `iser`.
+    pub transport: String,
+    /// Whether headers have a digest.
+    pub header_digest: bool,
+    /// Whether data has a digest.
+    pub data_digest: bool,
+    /// The core that it lives on.
+    pub core: usize,
+    /// How long it has been there, seconds.
+    pub age_s: f64,
+}
+
+/// A thread.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct CoreStatus {
+    /// Connections that live on it.
+    pub connections: usize,
+    /// Bytes of its buffer pool that are in use.
+    pub pool_in_use: usize,
+    /// The most that ever were.
+    pub pool_high_water: usize,
+    /// Bytes that it has mapped.
+    pub pool_mapped: usize,
+    /// Bytes that it may map.
+    pub pool_limit: usize,
+}
+
+/// The verb.
+///
+/// # Errors
+/// Never.
+pub fn answer(daemon: &Daemon) -> Result<Value, Fault> {
+    json(&status(daemon))
+}
+
+fn status(daemon: &Daemon) -> Status {
+    let server = &daemon.server;
+    Status {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        pid: std::process::id(),
+        uptime_s: daemon.started.elapsed().as_secs_f64(),
+        portals: server.portals().into_iter().map(portal).collect(),
+        targets: server.targets().into_iter().map(|one| target(one, &daemon.config)).collect(),
+        sessions: server.sessions().into_iter().map(session).collect(),
+        cores: server.cores(PATIENCE).into_iter().map(|core| core.map(self::core)).collect(),
+    }
+}
+
+fn portal(portal: target::BoundPortal) -> PortalStatus {
+    PortalStatus {
+        listen: portal.address.to_string(),
+        group: portal.group,
+        transports: config::iser::describe(portal.transports).to_owned(),
+    }
+}
+
+fn target(served: target::TargetStatus, config: &Config) -> TargetStatus {
+    let configured = config.targets.iter().find(|target| target.iqn == served.name);
+    let spec = |number| configured?.units.iter().find(|unit| unit.lun == number).map(|unit| &unit.spec);
+    let units = served.units.into_iter().map(|(number, one)| unit(number, &one, spec(number))).collect();
+    TargetStatus { iqn: served.name, alias: served.alias, groups: served.groups, units }
+}
+
+fn unit(lun: u16, unit: &target::Unit, spec: Option<&UnitSpec>) -> UnitStatus {
+    let target::Unit::Disk(disk) = unit;
+    let options = disk.options();
+    UnitStatus {
+        lun,
+        path: spec.map_or_else(String::new, |spec| spec.backing.to_string()),
+        size: disk.blocks() * u64::from(options.block_size),
+        block: options.block_size,
+        read_only: options.read_only,
+        thin: options.thin,
+        write_cache: options.write_cache,
+        engine: spec.and_then(|spec| spec.options.engine).map(|engine| engine.to_string()),
+        serial: options.serial.clone(),
+    }
+}
+
+fn session(session: target::SessionStatus) -> SessionStatus {
+    SessionStatus {
+        tsih: session.tsih,
+        initiator: session.initiator,
+        isid: session.isid.iter().map(|byte| format!("{byte:02x}")).collect(),
+        target: session.target,
+        group: session.group,
+        error_recovery_level: session.error_recovery_level,
+        max_connections: session.max_connections,
+        age_s: session.age.as_secs_f64(),
+        connections: session.connections.into_iter().map(connection).collect(),
+    }
+}
+
+fn connection(connection: target::ConnectionStatus) -> ConnectionStatus {
+    ConnectionStatus {
+        cid: connection.cid,
+        peer: connection.peer.to_string(),
+        transport: if connection.iser { "iser" } else { "iscsi" }.to_owned(),
+        header_digest: connection.header_digest,
+        data_digest: connection.data_digest,
+        core: connection.core,
+        age_s: connection.age.as_secs_f64(),
+    }
+}
+
+fn core(core: target::CoreStatus) -> CoreStatus {
+    CoreStatus {
+        connections: core.connections,
+        pool_in_use: core.pool.in_use,
+        pool_high_water: core.pool.high_water,
+        pool_mapped: core.pool.mapped,
+        pool_limit: core.pool.limit,
+    }
+}
+
+/// `stag status`.
+pub fn command(args: &args::Status) -> Exit {
+    match run(args) {
+        Ok(text) => {
+            print!("{text}");
+            Exit::Done
+        }
+        Err(error) => error.show(),
+    }
+}
+
+fn run(args: &args::Status) -> Result<String, CallError> {
+    let mut client = Client::connect(args.at.control.as_deref())?;
+    if args.json {
+        let value: Value = client.ask("status")?;
+        return Ok(format!("{value:#}\n"));
+    }
+    let status: Status = client.ask("status")?;
+    let mut out = String::new();
+    let _ = write_text(&mut out, &status);
+    Ok(out)
+}
+
+fn write_text(out: &mut String, status: &Status) -> std::fmt::Result {
+    writeln!(
+        out,
+        "stag {}, process {}, serving for {}",
+        status.version,
+        status.pid,
+        duration(status.uptime_s)
+    )?;
+    for portal in &status.portals {
+        writeln!(
+            out,
+            "listens on {} for {} (portal group {})",
+            portal.listen, portal.transports, portal.group
+        )?;
+    }
+    for target in &status.targets {
+        let alias = if target.alias.is_empty() { String::new() } else { format!(" \"{}\"", target.alias) };
+        writeln!(out, "\ntarget {}{alias}", target.iqn)?;
+        for unit in &target.units {
+            let mut words = vec![unit.path.clone(), Size(unit.size).to_string()];
+            words.push(format!("{}-byte blocks", unit.block));
+            words.extend(unit.read_only.then(|| "read-only".to_owned()));
+            words.extend(unit.thin.then(|| "thin".to_owned()));
+            words.extend((!unit.write_cache).then(|| "write-through".to_owned()));
+            words.extend(unit.engine.as_ref().map(|engine| format!("engine {engine}")));
+            writeln!(out, "  lun {}: {}", unit.lun, words.join(", "))?;
+        }
+        for session in status.sessions.iter().filter(|s| s.target.as_ref() == Some(&target.iqn)) {
+            write_session(out, session)?;
+        }
+    }
+    let discovery: Vec<_> = status.sessions.iter().filter(|session| session.target.is_none()).collect();
+    if !discovery.is_empty() {
+        writeln!(out, "\ndiscovery")?;
+    }
+    for session in discovery {
+        write_session(out, session)?;
+    }
+    writeln!(out)?;
+    for (at, core) in status.cores.iter().enumerate() {
+        match core {
+            None => writeln!(out, "core {at}: does not answer")?,
+            Some(core) => writeln!(
+                out,
+                "core {at}: {} connections, buffers {} of {} in use, {} at most so far",
+                core.connections,
+                Size(core.pool_in_use as u64),
+                Size(core.pool_limit as u64),
+                Size(core.pool_high_water as u64),
+            )?,
+        }
+    }
+    Ok(())
+}
+
+fn write_session(out: &mut String, session: &SessionStatus) -> std::fmt::Result {
+    writeln!(
+        out,
+        "  session {} of {} (isid {}), portal group {}, recovery level {}, for {}",
+        session.tsih,
+        session.initiator,
+        session.isid,
+        session.group,
+        session.error_recovery_level,
+        duration(session.age_s),
+    )?;
+    for connection in &session.connections {
+        let digests = match (connection.header_digest, connection.data_digest) {
+            (true, true) => ", header and data digests",
+            (true, false) => ", header digests",
+            (false, true) => ", data digests",
+            (false, false) => "",
+        };
+        writeln!(
+            out,
+            "    connection {} from {} by {}{digests}, on core {}, for {}",
+            connection.cid,
+            connection.peer,
+            connection.transport,
+            connection.core,
+            duration(connection.age_s),
+        )?;
+    }
+    Ok(())
+}
+
+/// A time as people say it.
+fn duration(seconds: f64) -> String {
+    let whole = seconds as u64;
+    match (whole / 86400, whole / 3600 % 24, whole / 60 % 60, whole % 60) {
+        (0, 0, 0, _) => format!("{seconds:.1} s"),
+        (0, 0, minutes, seconds) => format!("{minutes} min {seconds} s"),
+        (0, hours, minutes, _) => format!("{hours} h {minutes} min"),
+        (days, hours, ..) => format!("{days} d {hours} h"),
+    }
+}

@@ -1,0 +1,106 @@
+//! The management of a running daemon, as its administrators see it: the control socket and the commands that use it.
+
+mod support;
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+
+use rustix::process::Signal;
+use serde_json::Value;
+use support::command::{Server, fails, path, said};
+
+/// What the daemon answers to one line.
+fn ask(socket: &str, line: &str) -> Value {
+    let mut stream = UnixStream::connect(socket).unwrap();
+    stream.write_all(line.as_bytes()).unwrap();
+    stream.write_all(b"\n").unwrap();
+    let mut answer = String::new();
+    BufReader::new(stream).read_line(&mut answer).unwrap();
+    serde_json::from_str(&answer).unwrap()
+}
+
+fn status(socket: &str) -> Value {
+    serde_json::from_str(&said(&["status", "--control", socket, "--json"])).unwrap()
+}
+
+#[test]
+fn status_tells_what_is_served_and_to_whom() {
+    let dir = tempfile::tempdir().unwrap();
+    let (socket, disk) = (path(dir.path(), "control.sock"), path(dir.path(), "disk.img"));
+    let server = Server::start(
+        &["--listen", "127.0.0.1:0", "--control", &socket, "mem:8M", &format!("{disk},size=4M,bs=4096")],
+        2,
+    );
+    let empty = status(&socket);
+    assert_eq!(empty["version"], env!("CARGO_PKG_VERSION"));
+    assert_eq!(empty["portals"][0]["listen"], server.portal());
+    assert_eq!(empty["targets"][0]["units"][0]["size"], 8 << 20);
+    assert_eq!(empty["targets"][0]["units"][1]["path"], disk.as_str());
+    assert_eq!(empty["targets"][0]["units"][1]["block"], 4096);
+    assert_eq!(empty["sessions"].as_array().unwrap().len(), 0);
+    let mut bench = std::process::Command::new(support::command::STAG)
+        .args(["bench", server.iscsi(0), "--time", "20", "--connections", "2"])
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
+    let busy = loop {
+        let busy = status(&socket);
+        let connections = busy["sessions"][0]["connections"].as_array().map_or(0, Vec::len);
+        if connections == 2 {
+            break busy;
+        }
+        assert!(std::time::Instant::now() < deadline, "{busy:#}");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    };
+    let text = said(&["status", "--control", &socket]);
+    bench.kill().unwrap();
+    bench.wait().unwrap();
+    let session = &busy["sessions"][0];
+    assert_eq!(session["target"], empty["targets"][0]["iqn"]);
+    assert_eq!(session["connections"][1]["transport"], "iscsi");
+    assert!(text.contains(session["initiator"].as_str().unwrap()), "{text}");
+    assert!(text.contains("lun 1: ") && text.contains("4M, 4096-byte blocks"), "{text}");
+    assert_eq!(server.end(Signal::TERM), Some(0));
+    assert!(!std::path::Path::new(&socket).exists(), "the socket goes with its daemon");
+    assert!(fails(&["status", "--control", &socket], 5).contains("is `stag serve` running?"));
+}
+
+#[test]
+fn two_daemons_do_not_share_a_socket_and_a_dead_one_leaves_it_to_the_next() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = path(dir.path(), "control.sock");
+    let args = ["--listen", "127.0.0.1:0", "--control", &socket, "mem:1M"];
+    let first = Server::start(&args, 1);
+    let words: Vec<&str> = ["serve"].iter().chain(&args).copied().collect();
+    assert!(fails(&words, 4).contains("another daemon has the control socket"));
+    assert_eq!(ask(&socket, r#"{"do":"status"}"#)["v"], 1);
+    assert_eq!(first.end(Signal::KILL), None);
+    let second = Server::start(&args, 1);
+    assert_eq!(status(&socket)["portals"][0]["listen"], second.portal());
+}
+
+#[test]
+fn what_is_no_request_is_answered_and_the_next_one_is_served() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = path(dir.path(), "control.sock");
+    let _server = Server::start(&["--listen", "127.0.0.1:0", "--control", &socket, "mem:1M"], 1);
+    for nonsense in [
+        "",
+        "{",
+        "[]",
+        r#"{"do":7}"#,
+        r#"{"do":"dance"}"#,
+        r#"{"v":2,"do":"status"}"#,
+        r#"{"do":"status","x":1}"#,
+    ] {
+        assert_eq!(ask(&socket, nonsense)["error"]["kind"], "request", "{nonsense}");
+    }
+    // Clients that say nothing are in nobody's way, up to their number; then more are told so.
+    let silent: Vec<UnixStream> = (0..20).map(|_| UnixStream::connect(&socket).unwrap()).collect();
+    assert!(ask(&socket, r#"{"do":"status"}"#)["ok"]["pid"].is_u64());
+    let more: Vec<UnixStream> = (0..20).map(|_| UnixStream::connect(&socket).unwrap()).collect();
+    let refused = ask(&socket, r#"{"do":"status"}"#);
+    assert_eq!(refused["error"]["kind"], "refused", "{refused}");
+    drop((silent, more));
+}

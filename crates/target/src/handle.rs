@@ -1,0 +1,174 @@
+//! [`Handle`]: what others may ask of a running server and do to it, from any thread. Nothing here is on the data path; calls
+//! wait for the cores, so that a core must never make one.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use iscsi::keys::Digest;
+
+use crate::Unit;
+use crate::server::{BoundPortal, Shared};
+
+/// A running server as its administrators reach it. Cheap to clone.
+#[derive(Clone)]
+pub struct Handle {
+    shared: Arc<Shared>,
+}
+
+/// One session as it is now.
+#[derive(Clone, Debug)]
+pub struct SessionStatus {
+    /// Target Session Identifying Handle.
+    pub tsih: u16,
+    /// The initiator's name.
+    pub initiator: String,
+    /// Its ISID.
+    pub isid: [u8; 6],
+    /// The target's name; `None` in a discovery session.
+    pub target: Option<String>,
+    /// The portal group that it came through.
+    pub group: u16,
+    /// The ErrorRecoveryLevel that was negotiated.
+    pub error_recovery_level: u8,
+    /// MaxConnections that was negotiated.
+    pub max_connections: u16,
+    /// How long it has been there.
+    pub age: Duration,
+    /// Its connections.
+    pub connections: Vec<ConnectionStatus>,
+}
+
+/// One connection of a session.
+#[derive(Clone, Debug)]
+pub struct ConnectionStatus {
+    /// Its CID.
+    pub cid: u16,
+    /// The initiator's end.
+    pub peer: SocketAddr,
+    /// The core that it lives on.
+    pub core: usize,
+    /// Whether its data moves by RDMA (iSER).
+    pub iser: bool,
+    /// Whether headers have a digest.
+    pub header_digest: bool,
+    /// Whether data has a digest.
+    pub data_digest: bool,
+    /// How long it has been there.
+    pub age: Duration,
+}
+
+/// What a connection was when it logged in.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Arrival {
+    pub peer: SocketAddr,
+    pub iser: bool,
+    pub header_digest: Digest,
+    pub data_digest: Digest,
+    pub at: Instant,
+}
+
+/// One target as it is served now.
+#[derive(Clone, Debug)]
+pub struct TargetStatus {
+    /// Its name.
+    pub name: String,
+    /// Its alias; empty for none.
+    pub alias: String,
+    /// Portal groups that serve it; empty for all.
+    pub groups: Vec<u16>,
+    /// Its units by their numbers.
+    pub units: Vec<(u16, Unit)>,
+}
+
+/// How a core's buffer pool is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CoreStatus {
+    /// Connections that live on the core, those that log in among them.
+    pub connections: usize,
+    /// Its buffer pool.
+    pub pool: ring::pool::Stats,
+}
+
+impl Handle {
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        Self { shared }
+    }
+
+    /// The portals, with the ports that were really taken.
+    pub fn portals(&self) -> Vec<BoundPortal> {
+        self.shared.portals().to_vec()
+    }
+
+    /// The targets.
+    pub fn targets(&self) -> Vec<TargetStatus> {
+        let of = |target: &Arc<crate::node::Target>| TargetStatus {
+            name: target.config.name.clone(),
+            alias: target.config.alias.clone(),
+            groups: target.config.groups.clone(),
+            units: target.config.units.iter().map(|unit| (unit.lun, unit.unit.clone())).collect(),
+        };
+        self.shared.targets.iter().map(of).collect()
+    }
+
+    /// The sessions, in the order of their TSIHs.
+    pub fn sessions(&self) -> Vec<SessionStatus> {
+        let mut all = self.shared.registry.all();
+        all.sort_by_key(|session| session.tsih);
+        let connection = |member: crate::session::Member| ConnectionStatus {
+            cid: member.cid,
+            peer: member.arrival.peer,
+            core: member.remote.core.index(),
+            iser: member.arrival.iser,
+            header_digest: member.arrival.header_digest == Digest::Crc32c,
+            data_digest: member.arrival.data_digest == Digest::Crc32c,
+            age: member.arrival.at.elapsed(),
+        };
+        all.into_iter()
+            .map(|session| SessionStatus {
+                tsih: session.tsih,
+                initiator: session.port.initiator.clone(),
+                isid: session.port.isid.0,
+                target: session.target.as_ref().map(|target| target.config.name.clone()),
+                group: session.port.group,
+                error_recovery_level: session.params.error_recovery_level,
+                max_connections: session.params.max_connections,
+                age: session.since.elapsed(),
+                connections: session.connections().into_iter().map(connection).collect(),
+            })
+            .collect()
+    }
+
+    /// How each core is used. A core that does not answer within `patience` is left out.
+    pub fn cores(&self, patience: Duration) -> Vec<Option<CoreStatus>> {
+        self.on_each_core(patience, ring::pool::stats)
+            .into_iter()
+            .zip(self.shared.core_connections())
+            .map(|(pool, connections)| Some(CoreStatus { connections, pool: pool? }))
+            .collect()
+    }
+
+    /// Runs `ask` on every core and waits for what they say, each for `patience` at most.
+    pub(crate) fn on_each_core<T: Send + 'static>(
+        &self,
+        patience: Duration,
+        ask: impl Fn() -> T + Clone + Send + 'static,
+    ) -> Vec<Option<T>> {
+        let answers: Vec<_> = self
+            .shared
+            .core_handles()
+            .map(|core| {
+                let (say, hear) = std::sync::mpsc::channel();
+                let ask = ask.clone();
+                // Who has stopped waiting does not listen.
+                let asked = core.run(move || async move { drop(say.send(ask())) });
+                asked.is_ok().then_some(hear)
+            })
+            .collect();
+        let deadline = Instant::now() + patience;
+        let hear = |hear: std::sync::mpsc::Receiver<T>| {
+            hear.recv_timeout(deadline.saturating_duration_since(Instant::now())).ok()
+        };
+        answers.into_iter().map(|answer| answer.and_then(hear)).collect()
+    }
+}
