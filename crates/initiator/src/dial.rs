@@ -60,10 +60,11 @@ pub(crate) async fn dial(portal: &Portal, config: &Config, options: &Options) ->
     ring::timeout(options.connect_timeout, attempt).await.unwrap_or(Err(Error::TimedOut("login")))
 }
 
-/// Logs in where the target really is.
+/// Logs in where the target really is. Who is sent to where he has been would go round for ever.
 async fn follow(portal: &Portal, config: &Config, options: &Options) -> Result<Dialed, Error> {
     let mut portal = portal.clone();
-    for _ in 0..=MAX_REDIRECTS {
+    let mut been = Vec::new();
+    while been.len() <= MAX_REDIRECTS && !been.contains(&portal) {
         let mut wire = Wire::connect(&portal, options).await?;
         match login(&mut wire, config).await? {
             Outcome::Done(login) => {
@@ -71,7 +72,9 @@ async fn follow(portal: &Portal, config: &Config, options: &Options) -> Result<D
                 return Ok(Dialed { wire, login: *login, portal });
             }
             Outcome::Moved(address) => {
-                portal = Portal { transport: portal.transport, host: address.host, port: address.port };
+                let next = Portal { transport: portal.transport, host: address.host, port: address.port };
+                tracing::info!(from = %portal, to = %next, "redirected");
+                been.push(std::mem::replace(&mut portal, next));
             }
         }
     }

@@ -143,6 +143,11 @@ impl TextBuf {
         self.put(key, &to_hex(value));
     }
 
+    /// Appends another text.
+    pub fn append(&mut self, other: &TextBuf) {
+        self.bytes.extend_from_slice(&other.bytes[other.sent..]);
+    }
+
     /// Whether everything written has been taken.
     pub fn is_empty(&self) -> bool {
         self.sent == self.bytes.len()

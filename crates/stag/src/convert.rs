@@ -79,6 +79,7 @@ fn target_config(target: Target, registry: &Registry) -> Result<server::TargetCo
         auth: auth(target.auth),
         units,
         acls: target.acls.map(|acls| acls.into_iter().map(acl).collect()),
+        redirect: target.redirect,
     })
 }
 

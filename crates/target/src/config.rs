@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use iscsi::chap::{Credential, Hash};
+use iscsi::discovery::TargetAddress;
 
 use crate::Unit;
 
@@ -99,6 +100,19 @@ pub struct TargetConfig {
     pub units: Vec<LunConfig>,
     /// Who may log in. `None`: everybody, to all units.
     pub acls: Option<Vec<Acl>>,
+    /// Where it is instead: whoever may log in is sent there.
+    pub redirect: Option<Redirect>,
+}
+
+/// Where initiators are sent (RFC 7143 §11.13.5, Status-Class 1).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Redirect {
+    /// The other portal; its portal group tag is not told (§13.8).
+    pub address: TargetAddress,
+    /// Whether for good (0102h): then an initiator may forget this address. Otherwise (0101h) its next login comes here again.
+    pub permanent: bool,
+    /// Whether initiators learn of it only once they have proved who they are.
+    pub after_auth: bool,
 }
 
 /// A unit under its number.

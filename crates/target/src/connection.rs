@@ -128,7 +128,7 @@ impl Remote {
     }
 
     /// Does something with the connection, on its core, if it still is there.
-    fn tell(&self, f: impl FnOnce(&Rc<Connection>) + Send + 'static) {
+    pub(crate) fn tell(&self, f: impl FnOnce(&Rc<Connection>) + Send + 'static) {
         let id = self.id;
         // A core that has stopped has no connections any more.
         let _ = self.core.run(move || async move {
@@ -462,10 +462,7 @@ impl Connection {
                     }
                 });
             }
-            Event::Text(exchange) => {
-                let reply = text::answer(self, &exchange);
-                self.with(|state, outbox| state.text_response(&exchange, reply, outbox));
-            }
+            Event::Text(exchange) => text::answer(self, &exchange),
             Event::Logout(request) => {
                 let connection = self.clone();
                 ring::spawn(async move { management::logout(connection, request).await });

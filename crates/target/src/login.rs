@@ -27,6 +27,7 @@ use crate::connection::{Connection, Remote};
 use crate::handle::Arrival;
 use crate::lun_map::LunMap;
 use crate::node::Target;
+use crate::redirect;
 use crate::server::Shared;
 use crate::session::{Member, NewSession, PortName, Seat};
 use crate::text;
@@ -196,6 +197,7 @@ impl Directory for Door<'_> {
             portal_group_tag: self.group,
             alias: None,
             session: None,
+            moved: None,
         };
         if let Some(name) = claim.target {
             let Some(target) = self.shared.target(name).filter(|target| target.serves(self.group)) else {
@@ -220,6 +222,11 @@ impl Directory for Door<'_> {
                 return Err(Refusal::Status(LoginStatus::TooManyConnections));
             }
             grant.session = Some(session.params.clone());
+            return Ok(grant);
+        }
+        // What has a session here may add connections to it; new sessions go where the target is.
+        if let Some(to) = self.target(claim).and_then(|target| target.config.redirect.as_ref()) {
+            redirect::send(to, &mut grant)?;
         }
         Ok(grant)
     }
@@ -512,7 +519,7 @@ pub(crate) fn full_feature(
             (Link { transport: Transport::Iser(Iser::new(pair)), outbox }, start)
         }
     };
-    let negotiated = text::Negotiated { params: outcome.params.clone(), local };
+    let negotiated = text::Negotiated::new(outcome.params.clone(), local);
     let session = seat.session.clone();
     let connection = Connection::new(seat.id, outcome.cid, shared.clone(), session, link, state, negotiated);
     Ok((connection, seat, start))

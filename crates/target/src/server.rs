@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use iscsi::discovery::{Record, SendTargets, TargetAddress};
 use iscsi::name;
-use iscsi::pdu::AsyncEvent;
 use iscsi::text::TextBuf;
 use rdma::{VerbsListener, VerbsRequest};
 use ring::{Cores, Handle, ListenOptions, TcpListener, TcpStream};
@@ -19,6 +18,7 @@ use crate::connection::{ConnectionId, End};
 use crate::login::{self, LoginFailure, Wire};
 use crate::management::Preemptor;
 use crate::node::Target;
+use crate::notices;
 use crate::session::Registry;
 
 /// What all cores share. Changed by atomics, or behind the registry's mutex.
@@ -94,12 +94,13 @@ impl Shared {
         out: &mut TextBuf,
     ) {
         for target in &self.targets {
+            // A normal session learns of its own target only.
+            let own = own.is_none_or(|own| own.config.name == target.config.name);
             let named = match wanted {
-                SendTargets::All => own.is_none(),
-                SendTargets::This => own.is_some_and(|own| own.config.name == target.config.name),
+                SendTargets::All | SendTargets::This => true,
                 SendTargets::Named(wanted) => name::eq(&target.config.name, wanted),
             };
-            if !named || target.acl(initiator).is_none() {
+            if !(own && named) || target.acl(initiator).is_none() {
                 continue;
             }
             let portals = self.portals.iter().filter(|portal| target.serves(portal.group));
@@ -220,6 +221,12 @@ impl Server {
         self.shared.registry.all().len()
     }
 
+    /// Asks the initiators of a target, or of all, to negotiate anew within `time` (RFC 7143 §11.9, event 4): to learn of what has
+    /// changed. Says how many connections were asked.
+    pub fn request_negotiation(&self, target: Option<&str>, time: Duration) -> usize {
+        notices::request_negotiation(&self.shared, target, time)
+    }
+
     /// Lets nobody in any more, asks the initiators to log out, gives them `grace` to do so, closes what is left and flushes
     /// every unit.
     ///
@@ -243,19 +250,20 @@ impl Server {
 }
 
 async fn wind_down(shared: &Arc<Shared>, grace: Duration) -> io::Result<()> {
-    let seconds = u16::try_from(grace.as_secs()).unwrap_or(u16::MAX).max(1);
     for session in shared.registry.all() {
-        for member in session.connections() {
-            // Parameter3: the time in which to log out (RFC 7143 §11.9.1).
-            member.remote.announce(AsyncEvent::LogoutRequest, [0, 0, seconds]);
-        }
+        session.connections().iter().for_each(|member| member.remote.ask_for_logout(grace));
     }
     let deadline = ring::now() + grace;
     while !shared.registry.all().is_empty() && ring::now() < deadline {
         ring::sleep(Duration::from_millis(20)).await;
     }
     let left = shared.registry.all();
-    left.iter().flat_map(|session| session.end()).for_each(|member| member.remote.shut());
+    for session in &left {
+        for member in session.end() {
+            member.remote.announce_session_drop(session);
+            member.remote.shut();
+        }
+    }
     for session in left {
         shared.registry.end(&session).await;
     }

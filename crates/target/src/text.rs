@@ -1,9 +1,12 @@
 //! Text requests in full-feature phase: SendTargets, and the keys that may be negotiated again (RFC 7143 §6.4, §11.10).
+//!
+//! An exchange may take several requests. What it agrees on holds when it ends, and not before; one that is given up changes
+//! nothing.
 
 use std::net::SocketAddr;
 
 use iscsi::discovery::SendTargets;
-use iscsi::keys::{Negotiator, Params, Phase, Role};
+use iscsi::keys::{Key, Negotiator, Params, Phase, Role};
 use iscsi::login::SessionType;
 use iscsi::target::TextExchange;
 use iscsi::text::{Pair, Pairs, TextBuf};
@@ -16,56 +19,118 @@ use crate::login;
 pub(crate) struct Negotiated {
     pub params: Params,
     pub local: SocketAddr,
+    /// The exchange that is not over.
+    talk: Option<Box<Talk>>,
+    /// The initiator was asked to negotiate (Async Message 4), and is told what there is to tell when it does.
+    asked: bool,
 }
 
-/// The answer to a whole text request.
-pub(crate) fn answer(connection: &Connection, exchange: &TextExchange) -> Vec<u8> {
+/// One exchange.
+#[derive(Clone, Debug)]
+struct Talk {
+    negotiator: Negotiator,
+    /// SendTargets has been answered: a key comes once (§6.2), and answers a thousand times as long as what was asked are none.
+    listed: bool,
+}
+
+impl Negotiated {
+    pub(crate) fn new(params: Params, local: SocketAddr) -> Self {
+        Self { params, local, talk: None, asked: false }
+    }
+
+    /// The initiator is being asked to negotiate.
+    pub(crate) fn ask(&mut self) {
+        self.asked = true;
+    }
+}
+
+/// Answers a whole text request.
+pub(crate) fn answer(connection: &Connection, exchange: &TextExchange) {
+    let mut negotiated = connection.negotiated.borrow_mut();
+    let mut talk = match negotiated.talk.take().filter(|_| !exchange.begins) {
+        Some(talk) => talk,
+        None => Box::new(begin(connection, &negotiated)),
+    };
     let mut out = TextBuf::new();
+    let understood = reply(connection, &mut talk, negotiated.local, exchange, &mut out);
+    if understood && std::mem::take(&mut negotiated.asked) {
+        if let Some(target) = connection.session.target.as_ref().filter(|t| !t.config.alias.is_empty()) {
+            out.put(Key::TargetAlias.name(), &target.config.alias);
+        }
+        talk.negotiator.originate(Key::MaxRecvDataSegmentLength, &mut out);
+    }
+    let reply = out.as_bytes().to_vec();
+    connection.with(|state, outbox| state.text_response(exchange, reply, outbox));
+    if !understood {
+        // The old values stand.
+        return;
+    }
+    if !exchange.is_final {
+        negotiated.talk = Some(talk);
+        return;
+    }
+    match talk.negotiator.finish() {
+        Ok(params) => {
+            // With iSER it stays what login has made it (RFC 7145 §6.2).
+            if !connection.is_iser() {
+                let segment = params.peer_max_recv_data_segment_length;
+                connection.with(|state, _| state.set_peer_max_data_segment(segment));
+            }
+            negotiated.params = params;
+        }
+        Err(error) => tracing::debug!(connection = connection.id.0, %error, "text negotiation failed"),
+    }
+}
+
+fn begin(connection: &Connection, negotiated: &Negotiated) -> Talk {
+    let normal = connection.session.target.is_some();
+    let kind = if normal { SessionType::Normal } else { SessionType::Discovery };
+    let mut offer = login::offer(&connection.shared.limits, kind);
+    if connection.is_iser() {
+        offer = login::offer_iser(offer, &connection.shared.iser);
+    }
+    let params = negotiated.params.clone();
+    Talk { negotiator: Negotiator::new(Role::Target, Phase::FullFeature, offer, params), listed: false }
+}
+
+/// Writes the answer to one request. False if it makes no sense: then the exchange has come to nothing.
+fn reply(
+    connection: &Connection,
+    talk: &mut Talk,
+    local: SocketAddr,
+    exchange: &TextExchange,
+    out: &mut TextBuf,
+) -> bool {
     let Ok(pairs) = Pairs::new(&exchange.text).collect::<Result<Vec<_>, _>>() else {
         tracing::debug!(connection = connection.id.0, "malformed text request");
-        return Vec::new();
+        return false;
     };
     let session = &connection.session;
     let own = session.target.as_deref();
     let (asks, keys): (Vec<Pair<'_>>, Vec<Pair<'_>>) =
-        pairs.into_iter().partition(|pair| pair.key == "SendTargets");
-    // Once: a key comes once in an exchange (§6.2), and answers a thousand times as long as what was asked are none.
-    for ask in asks.into_iter().take(1) {
-        // A normal session learns of its own target only (Appendix C).
-        let local = connection.negotiated.borrow().local;
-        match SendTargets::parse(ask.value) {
+        pairs.into_iter().partition(|pair| pair.key == Key::SendTargets.name());
+    for ask in asks {
+        if std::mem::replace(&mut talk.listed, true) {
+            break;
+        }
+        // Appendix C: All is for discovery sessions alone, nothing at all for normal ones.
+        let wanted = SendTargets::parse(ask.value).filter(|wanted| match wanted {
+            SendTargets::All => own.is_none(),
+            SendTargets::This => own.is_some(),
+            SendTargets::Named(_) => true,
+        });
+        match wanted {
             Some(wanted) => {
-                connection.shared.send_targets(wanted, &session.port.initiator, own, local, &mut out);
+                connection.shared.send_targets(wanted, &session.port.initiator, own, local, out);
             }
-            None => out.put("SendTargets", "Reject"),
+            None => out.put(Key::SendTargets.name(), "Reject"),
         }
     }
-    if !keys.is_empty() {
-        let mut negotiated = connection.negotiated.borrow_mut();
-        let kind = if own.is_some() { SessionType::Normal } else { SessionType::Discovery };
-        let mut offer = login::offer(&connection.shared.limits, kind);
-        if connection.is_iser() {
-            offer = login::offer_iser(offer, &connection.shared.iser);
-        }
-        let mut negotiator =
-            Negotiator::new(Role::Target, Phase::FullFeature, offer, negotiated.params.clone());
-        let before = out.as_bytes().len();
-        let agreed = negotiator.receive(&keys, &mut out).and_then(|()| negotiator.finish());
-        match agreed {
-            Ok(params) => {
-                let segment = params.peer_max_recv_data_segment_length;
-                // With iSER it stays what login has made it (RFC 7145 §6.2).
-                if !connection.is_iser() {
-                    connection.with(|state, _| state.set_peer_max_data_segment(segment));
-                }
-                negotiated.params = params;
-            }
-            // The old values stand.
-            Err(error) => {
-                tracing::debug!(connection = connection.id.0, %error, "text negotiation failed");
-                return out.as_bytes()[..before].to_vec();
-            }
-        }
+    let mut said = TextBuf::new();
+    if let Err(error) = talk.negotiator.receive(&keys, &mut said) {
+        tracing::debug!(connection = connection.id.0, %error, "text negotiation failed");
+        return false;
     }
-    out.as_bytes().to_vec()
+    out.append(&said);
+    true
 }

@@ -7,7 +7,7 @@ use std::io::Write;
 use std::time::Duration;
 
 use iscsi::pdu::{
-    DataOut, LogoutReason, LogoutRequest, NopOut, Opcode, RESERVED_TAG, TaskManagementFunction,
+    AsyncEvent, DataOut, LogoutReason, LogoutRequest, NopOut, Opcode, RESERVED_TAG, TaskManagementFunction,
     TaskManagementRequest, TaskManagementResult, TextRequest,
 };
 use support::{BLOCKS, Client, IQN, address, read10, server, write10};
@@ -278,6 +278,8 @@ fn stopping_asks_the_initiators_to_log_out() {
     let stopping = std::thread::spawn(move || stop(server));
     let message = client.receive().expect("an Async Message");
     assert_eq!(message.bhs.opcode(), Some(Opcode::AsyncMessage));
+    let dropped = client.receive().expect("a notice");
+    assert_eq!(dropped.bhs.as_async_message().event_code(), Some(AsyncEvent::DropSession));
     assert!(client.receive().is_none());
     stopping.join().expect("it stopped");
 }

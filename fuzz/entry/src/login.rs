@@ -5,7 +5,9 @@ use crate::input::{Input, Seed};
 use iscsi::chap::{ChapError, Credential, Hash, Secret};
 use iscsi::keys::{DigestChoice, Offer, Params};
 use iscsi::login::initiator::{self, Chap, InitiatorLogin};
-use iscsi::login::target::{Auth, Claim, Directory, Grant, Placement, Refusal, Reply, Step, TargetLogin};
+use iscsi::login::target::{
+    Auth, Claim, Directory, Grant, Moved, Placement, Refusal, Reply, Step, TargetLogin,
+};
 use iscsi::pdu::{Isid, LoginRequest, LoginResponse, LoginStatus, Stage, StatusClass};
 use iscsi::text::LOGIN_SEGMENT_LEN;
 
@@ -45,7 +47,7 @@ fn offer(bits: u8) -> Offer {
 impl Directory for House {
     fn admit(&self, claim: &Claim<'_>) -> Result<Grant, Refusal> {
         if claim.initiator.len() == 13 {
-            return Err(Refusal::Moved { address: "192.0.2.1:3260".to_owned(), permanently: true });
+            return Err(Refusal::Moved(Moved { address: "192.0.2.1:3260".to_owned(), permanently: true }));
         }
         if claim.target.is_some_and(|name| name != TARGET) {
             return Err(Refusal::Status(LoginStatus::NotFound));
@@ -67,6 +69,8 @@ impl Directory for House {
             portal_group_tag: 1,
             alias: (self.0 & 0x80 != 0).then(|| "a".repeat(200)),
             session: (claim.tsih == 1).then(Params::default),
+            moved: (claim.initiator.len() == 14)
+                .then(|| Moved { address: "192.0.2.2:3260".to_owned(), permanently: false }),
         })
     }
 

@@ -154,7 +154,14 @@ impl Directory for Open<'_> {
         if claim.tsih != 0 && session.is_none() {
             return Err(Refusal::Status(LoginStatus::SessionDoesNotExist));
         }
-        Ok(Grant { auth: Auth::None, offer: self.0.offer.clone(), portal_group_tag: 1, alias: None, session })
+        Ok(Grant {
+            auth: Auth::None,
+            offer: self.0.offer.clone(),
+            portal_group_tag: 1,
+            alias: None,
+            session,
+            moved: None,
+        })
     }
 
     fn secret(&self, _: &Claim<'_>, _: &str) -> Option<Secret> {

@@ -185,7 +185,14 @@ impl Directory for Open<'_> {
             mutual: mutual.clone(),
             required: true,
         });
-        Ok(Grant { auth, offer: self.0.offer.clone(), portal_group_tag: 1, alias: None, session: None })
+        Ok(Grant {
+            auth,
+            offer: self.0.offer.clone(),
+            portal_group_tag: 1,
+            alias: None,
+            session: None,
+            moved: None,
+        })
     }
 
     fn secret(&self, _: &Claim<'_>, user: &str) -> Option<Secret> {

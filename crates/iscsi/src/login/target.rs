@@ -58,6 +58,17 @@ pub struct Grant {
     pub alias: Option<String>,
     /// The session's parameters if `tsih` is not 0: session-wide keys are not negotiated again.
     pub session: Option<Params>,
+    /// Where the initiator is sent once it has proved who it is. [`Refusal::Moved`] sends it at once.
+    pub moved: Option<Moved>,
+}
+
+/// Where a target is instead (RFC 7143 §11.13.5, class 1).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Moved {
+    /// `host:port` as `TargetAddress` has it, without a portal group tag (§13.8).
+    pub address: String,
+    /// Whether for good.
+    pub permanently: bool,
 }
 
 /// Why the directory says no.
@@ -65,13 +76,8 @@ pub struct Grant {
 pub enum Refusal {
     /// A status, such as [`LoginStatus::NotFound`].
     Status(LoginStatus),
-    /// The target is elsewhere (RFC 7143 §11.13.5, class 1).
-    Moved {
-        /// `host:port` as `TargetAddress` has it, without a portal group tag.
-        address: String,
-        /// Whether for good.
-        permanently: bool,
-    },
+    /// The target is elsewhere.
+    Moved(Moved),
 }
 
 /// Knows targets, rights, secrets and sessions.
@@ -136,8 +142,8 @@ pub enum LoginError {
     Chap(#[from] ChapError),
     #[error("refused: {0}")]
     Refused(LoginStatus),
-    #[error("the target moved to {address}")]
-    Moved { address: String, permanently: bool },
+    #[error("the target moved to {}", .0.address)]
+    Moved(Moved),
     #[error("a request after the end of login")]
     Over,
 }
@@ -155,8 +161,8 @@ impl LoginError {
                 LoginStatus::AuthenticationFailure
             }
             LoginError::Refused(status) => *status,
-            LoginError::Moved { permanently: true, .. } => LoginStatus::TargetMovedPermanently,
-            LoginError::Moved { permanently: false, .. } => LoginStatus::TargetMovedTemporarily,
+            LoginError::Moved(Moved { permanently: true, .. }) => LoginStatus::TargetMovedPermanently,
+            LoginError::Moved(Moved { permanently: false, .. }) => LoginStatus::TargetMovedTemporarily,
             LoginError::Over => LoginStatus::InvalidDuringLogin,
             _ => LoginStatus::InitiatorError,
         }
@@ -227,6 +233,7 @@ struct Identity {
     target: Option<String>,
     session_type: SessionType,
     auth: Auth,
+    moved: Option<Moved>,
     negotiator: Negotiator,
 }
 
@@ -443,7 +450,7 @@ impl TargetLogin {
         let claim = Claim { initiator, target, session_type, isid, tsih, cid };
         let grant = directory.admit(&claim).map_err(|refusal| match refusal {
             Refusal::Status(status) => LoginError::Refused(status),
-            Refusal::Moved { address, permanently } => LoginError::Moved { address, permanently },
+            Refusal::Moved(moved) => LoginError::Moved(moved),
         })?;
         let phase = match session_type {
             SessionType::Discovery => Phase::Discovery,
@@ -461,6 +468,7 @@ impl TargetLogin {
             target: target.map(str::to_owned),
             session_type,
             auth: grant.auth,
+            moved: grant.moved,
             negotiator: Negotiator::new(Role::Target, phase, grant.offer, params),
         });
         Ok(rest)
@@ -547,7 +555,10 @@ impl TargetLogin {
                 AuthState::Chap => {}
             }
         }
-        Ok(())
+        match self.next.is_some().then(|| identity.moved.take()).flatten() {
+            Some(moved) => Err(LoginError::Moved(moved)),
+            None => Ok(()),
+        }
     }
 
     fn operational(&mut self, pairs: &[Pair<'_>], wanted: Option<Stage>) -> Result<(), LoginError> {
@@ -556,6 +567,9 @@ impl TargetLogin {
         };
         if matches!(identity.auth, Auth::Chap { required: true, .. }) && self.auth != AuthState::Enough {
             return Err(LoginError::AuthRequired);
+        }
+        if let Some(moved) = identity.moved.take() {
+            return Err(LoginError::Moved(moved));
         }
         for pair in pairs {
             if let Some(key) = Key::from_name(pair.key).filter(|k| k.spec().kind == Kind::Security) {
@@ -626,8 +640,8 @@ impl TargetLogin {
         self.over = true;
         self.first.get_or_insert(*request);
         let mut text = TextBuf::new();
-        if let LoginError::Moved { address, .. } = &error {
-            text.put("TargetAddress", address);
+        if let LoginError::Moved(moved) = &error {
+            text.put("TargetAddress", &moved.address);
         }
         let (data, _) = text.take_part(LOGIN_SEGMENT_LEN);
         let mut reply = self.reply(data);

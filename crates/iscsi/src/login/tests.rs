@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::initiator::{self, Chap, Config, InitiatorLogin, InitiatorLoginError};
 use super::target::{
-    Auth, Claim, Directory, Grant, LoginError, Outcome, Placement, Refusal, Reply, Step, TargetLogin,
+    Auth, Claim, Directory, Grant, LoginError, Moved, Outcome, Placement, Refusal, Reply, Step, TargetLogin,
 };
 use super::*;
 use crate::chap::{ChapError, Credential, Hash, Secret};
@@ -24,11 +24,19 @@ struct House {
     alias: Option<String>,
     session: Option<Params>,
     refusal: Option<Refusal>,
+    moved: Option<Moved>,
 }
 
 impl Default for House {
     fn default() -> Self {
-        House { auth: Auth::None, offer: Offer::default(), alias: None, session: None, refusal: None }
+        House {
+            auth: Auth::None,
+            offer: Offer::default(),
+            alias: None,
+            session: None,
+            refusal: None,
+            moved: None,
+        }
     }
 }
 
@@ -56,6 +64,7 @@ impl Directory for House {
             portal_group_tag: 1,
             alias: self.alias.clone(),
             session: self.session.clone().filter(|_| claim.tsih != 0),
+            moved: self.moved.clone(),
         })
     }
 
@@ -353,7 +362,7 @@ fn required_chap_cannot_be_walked_around() {
 #[test]
 fn a_redirection_says_where_the_target_is() {
     for (permanently, code) in [(false, "0101"), (true, "0102")] {
-        let refusal = Refusal::Moved { address: "192.0.2.7:3260".into(), permanently };
+        let refusal = Refusal::Moved(Moved { address: "192.0.2.7:3260".into(), permanently });
         let house = House { refusal: Some(refusal), ..House::default() };
         let mut t = TargetLogin::new(1);
         let got = send(&mut t, &house, &request(SEC, Some(OP)), &names("AuthMethod=None"));
@@ -469,6 +478,19 @@ fn both_machines_authenticate_one_way_and_mutually() {
             assert!(established(end).authenticated);
             assert_eq!(verdict.unwrap().unwrap().user.as_deref(), Some("alice"));
         }
+    }
+}
+
+#[test]
+fn a_redirection_that_waits_for_proof_is_told_to_nobody_else() {
+    let moved = Some(Moved { address: "192.0.2.7:3260".into(), permanently: false });
+    let house = House { moved, ..House::with_chap(false, true) };
+    let right = chap("alice", "alicesecret12", None);
+    let (end, _) = run(&house, &mut InitiatorLogin::new(Config { chap: right, ..config() }));
+    assert!(matches!(end, Ok(initiator::Step::Moved { permanently: false, .. })), "{end:?}");
+    for chap in [chap("alice", "malloryssecret", None), None] {
+        let (end, _) = run(&house, &mut InitiatorLogin::new(Config { chap, ..config() }));
+        assert_eq!(end, Err(InitiatorLoginError::Status(LoginStatus::AuthenticationFailure)));
     }
 }
 

@@ -90,6 +90,8 @@ pub struct TextExchange {
     pub lun: Lun,
     /// The keys.
     pub text: Vec<u8>,
+    /// It begins an exchange: what was negotiated in another that did not end is void (§11.10.4).
+    pub begins: bool,
     /// The F bit: the initiator has no more to say.
     pub is_final: bool,
     /// Whether it was immediate.
@@ -180,6 +182,8 @@ pub(super) enum Work<P> {
 pub(super) struct TextState {
     /// The Target Transfer Tag that continues it.
     pub tag: Option<u32>,
+    /// Nothing of the exchange has been answered yet.
+    pub begins: bool,
     /// What the initiator has said so far.
     pub request: Vec<u8>,
     /// What is still to be answered.
@@ -468,7 +472,7 @@ impl<P: Payload> Connection<P> {
         }
         if request.ttt.get() == RESERVED_TAG {
             // A new exchange: whatever was left of another is forgotten (RFC 7143 §11.10.4).
-            self.text = TextState::default();
+            self.text = TextState { begins: true, ..TextState::default() };
         } else if self.text.tag != Some(request.ttt.get()) {
             return Work::Reject(RejectReason::InvalidPduField, *bhs);
         }
@@ -481,7 +485,15 @@ impl<P: Payload> Connection<P> {
             return Work::MoreText(bhs.itt(), bhs.lun());
         }
         let text = std::mem::take(&mut self.text.request);
-        Work::Event(Event::Text(TextExchange { itt: bhs.itt(), lun: bhs.lun(), text, is_final, immediate }))
+        let begins = std::mem::take(&mut self.text.begins);
+        Work::Event(Event::Text(TextExchange {
+            itt: bhs.itt(),
+            lun: bhs.lun(),
+            text,
+            begins,
+            is_final,
+            immediate,
+        }))
     }
 
     /// Acts on a PDU whose turn it is.

@@ -60,7 +60,7 @@ impl Directory for Target {
             ..Offer::default()
         };
         let offer = if settings.iser.is_some() { offer.over_rdma() } else { offer };
-        Ok(Grant { auth, offer, portal_group_tag: 1, alias: None, session })
+        Ok(Grant { auth, offer, portal_group_tag: 1, alias: None, session, moved: None })
     }
 
     fn secret(&self, _: &Claim<'_>, user: &str) -> Option<Secret> {

@@ -13,6 +13,7 @@ use super::limits::limits;
 use super::model::{Acl, AclLun, Config, Lun, Portal, Target};
 use super::problem::Problems;
 use super::reader::{At, Table, int, mismatch, table};
+use super::redirect::redirect;
 use crate::unit::{Options, UnitSpec};
 
 /// iSCSI's port (RFC 7143 §4.2.7.4, IANA).
@@ -149,7 +150,8 @@ fn target(
         }
     }
     let auth = given.take("auth").and_then(|value| auth::auth(value, place, problems)).unwrap_or_default();
-    let units = units(&mut given, problems);
+    let redirect = given.take("redirect").map(|value| redirect(value, problems));
+    let units = units(&mut given, redirect.is_some(), problems);
     let acls = given.tables("acl", problems).map(|tables| {
         let mut acls: Vec<Acl> = Vec::new();
         for table in tables {
@@ -175,6 +177,7 @@ fn target(
             auth,
             units,
             acls,
+            redirect: redirect.flatten(),
         },
     ))
 }
@@ -186,10 +189,11 @@ fn check_name(name: &At<String>, problems: &mut Problems) {
     }
 }
 
-fn units(given: &mut Table<'_>, problems: &mut Problems) -> Vec<Lun> {
+/// `elsewhere`: the target need have no units here.
+fn units(given: &mut Table<'_>, elsewhere: bool, problems: &mut Problems) -> Vec<Lun> {
     let mut units: Vec<Lun> = Vec::new();
     let tables = given.tables("unit", problems).unwrap_or_default();
-    if tables.is_empty() {
+    if tables.is_empty() && !elsewhere {
         given.missing("unit", "[[target.unit]] and under it lun = 0 and path = \"/srv/disk.img\"", problems);
     }
     for table in tables {

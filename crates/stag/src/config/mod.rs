@@ -8,6 +8,7 @@ mod limits;
 mod model;
 mod problem;
 mod reader;
+mod redirect;
 mod summary;
 
 #[cfg(test)]

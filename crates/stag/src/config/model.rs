@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-pub use target::config::{Crc, Transports};
+pub use target::config::{Crc, Redirect, Transports};
 
 use crate::unit::UnitSpec;
 
@@ -101,6 +101,8 @@ pub struct Target {
     pub units: Vec<Lun>,
     /// Who may log in; `None` for everybody.
     pub acls: Option<Vec<Acl>>,
+    /// Where it is instead.
+    pub redirect: Option<Redirect>,
 }
 
 /// A logical unit under its number.

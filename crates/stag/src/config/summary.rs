@@ -33,6 +33,11 @@ fn write_target(out: &mut String, target: &Target) -> std::fmt::Result {
     if !target.groups.is_empty() {
         writeln!(out, "  portal groups: {:?}", target.groups)?;
     }
+    if let Some(to) = &target.redirect {
+        let how = if to.permanent { "for good" } else { "for now" };
+        let when = if to.after_auth { ", once they have proved who they are" } else { "" };
+        writeln!(out, "  sends initiators to {} {how}{when}", to.address)?;
+    }
     for unit in &target.units {
         writeln!(out, "  lun {}: {}", unit.lun, unit.spec.describe())?;
     }

@@ -44,7 +44,7 @@ fn the_shipped_example_is_in_order_and_means_what_it_says() {
     assert_eq!(problems, []);
     let config = config.unwrap();
     assert_eq!(config.portals.len(), 3);
-    assert_eq!(config.targets.len(), 2);
+    assert_eq!(config.targets.len(), 3);
     let disks = &config.targets[0];
     assert_eq!(disks.units[0].spec.options.cache, Some(CacheMode::WriteBack));
     let Auth::Chap(chap) = &disks.auth else { panic!("{:?}", disks.auth) };
@@ -52,8 +52,10 @@ fn the_shipped_example_is_in_order_and_means_what_it_says() {
     assert_eq!(chap.mutual.as_ref().unwrap().secret, b"staple staple staple");
     let acls = disks.acls.as_ref().unwrap();
     assert_eq!(acls[1].luns.as_ref().unwrap()[0], AclLun { lun: 1, seen_as: 0, read_only: true });
-    assert_eq!(config.targets[1].units[0].spec.backing, Backing::Memory(1 << 30));
-    assert_eq!(config.targets[1].acls, None);
+    let to = config.targets[1].redirect.as_ref().unwrap();
+    assert_eq!((to.address.to_string().as_str(), to.permanent), ("192.0.2.20:3260", false));
+    assert_eq!(config.targets[2].units[0].spec.backing, Backing::Memory(1 << 30));
+    assert_eq!(config.targets[2].acls, None);
 }
 
 #[test]
@@ -101,9 +103,31 @@ fn the_example_mentions_every_key() {
         "luns",
         "as",
         "ro",
+        "redirect",
+        "to",
+        "permanent",
+        "after-auth",
     ];
     for key in limits.iter().chain(&others).chain(&crate::unit::options::NAMES) {
         assert!(EXAMPLE.contains(&format!("{key} = ")), "docs/stag.toml.example does not show `{key}`");
+    }
+}
+
+#[test]
+fn a_target_that_is_elsewhere_needs_no_units_and_an_address_without_a_group() {
+    let text = |to: &str| format!("[[target]]\niqn = \"iqn.2026-01.org.example:t\"\nredirect = {to}\n");
+    let (config, problems) = with_directory(&text("\"[2001:db8::7]\""), Path::new("/nowhere"));
+    assert_eq!(problems, []);
+    let to = config.unwrap().targets.remove(0).redirect.unwrap();
+    assert_eq!((to.address.to_string().as_str(), to.permanent), ("[2001:db8::7]:3260", false));
+    for (wrong, what) in [
+        ("\"192.0.2.7:3260,1\"", "portal group"),
+        ("\"a b\"", "is no portal"),
+        ("{ permanent = true }", "has no `to`"),
+        ("7", "an address in quotes"),
+    ] {
+        let found = errors(&text(wrong));
+        assert!(found[0].1.contains(what), "{wrong}: {found:?}");
     }
 }
 

@@ -40,6 +40,7 @@ pub fn server(change: impl FnOnce(&mut ServerConfig)) -> Server {
             auth: Auth::None,
             units: vec![LunConfig { lun: 0, unit: unit("a") }, LunConfig { lun: 3, unit: unit("b") }],
             acls: None,
+            redirect: None,
         }],
         discovery_auth: Auth::None,
         limits: Limits { login_timeout: Duration::from_secs(2), ..Limits::default() },
