@@ -66,9 +66,10 @@ fn run(config: Config, control: &Place, signals: &Signals) -> Exit {
         Err(error) => return failed(&error, help_for(&error)),
     };
     let mut urls = Vec::new();
+    let portals = server.portals();
     for (iqn, groups, luns) in &places {
         let serving = |portal: &&target::BoundPortal| groups.is_empty() || groups.contains(&portal.group);
-        let Some(portal) = server.portals().iter().find(serving) else { continue };
+        let Some(portal) = portals.iter().find(serving) else { continue };
         let scheme = match portal.transports {
             Transports::Iser | Transports::Verbs => "iser",
             Transports::All | Transports::Tcp => "iscsi",

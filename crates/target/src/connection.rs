@@ -21,7 +21,7 @@ use ring::{Handle, Notify};
 
 use crate::Unit;
 use crate::grants::Grants;
-use crate::lun_map::{Entry, LocalNexuses};
+use crate::lun_map::{Entry, LocalView};
 use crate::mover::Mover;
 use crate::order::Order;
 use crate::server::Shared;
@@ -106,6 +106,11 @@ impl Remote {
         self.tell(|connection| connection.shut());
     }
 
+    /// Has the connection look what its session sees, and let go of what it does not see any more.
+    pub(crate) fn look_again(&self) {
+        self.tell(|connection| drop(connection.view()));
+    }
+
     /// Sends an Async Message.
     pub(crate) fn announce(&self, event: AsyncEvent, parameters: [u16; 3]) {
         self.tell(move |connection| {
@@ -167,8 +172,10 @@ pub(crate) struct Connection {
     pub inner: RefCell<Inner>,
     /// Connections of its session that hold commands whose turn has come, and have not been told.
     news: RefCell<Vec<Cid>>,
-    /// Whence its commands come, by unit.
-    nexuses: LocalNexuses,
+    /// What the session sees, as this connection last looked.
+    view: RefCell<Rc<LocalView>>,
+    /// Bytes queued to the network above which its commands wait.
+    pub send_high_water: usize,
     pub transport: Transport,
     /// Wakers of tasks that wait for data-out, by task slot.
     data_waits: RefCell<Vec<Option<Waker>>>,
@@ -251,6 +258,8 @@ impl Connection {
         negotiated: Negotiated,
     ) -> Rc<Self> {
         let Link { transport, outbox } = link;
+        let view = LocalView::new(session.view());
+        let send_high_water = shared.limits().send_high_water;
         let connection = Rc::new(Self {
             id,
             cid,
@@ -258,7 +267,8 @@ impl Connection {
             session,
             inner: RefCell::new(Inner { state, outbox }),
             news: RefCell::default(),
-            nexuses: LocalNexuses::default(),
+            view: RefCell::new(Rc::new(view)),
+            send_high_water,
             transport,
             data_waits: RefCell::default(),
             order: RefCell::default(),
@@ -470,14 +480,35 @@ impl Connection {
         }
     }
 
+    /// What the session sees now.
+    #[inline]
+    pub(crate) fn view(&self) -> Rc<LocalView> {
+        let view = self.view.borrow();
+        if view.generation() == self.session.generation() {
+            return view.clone();
+        }
+        drop(view);
+        self.look_again()
+    }
+
+    #[cold]
+    fn look_again(&self) -> Rc<LocalView> {
+        let view = Rc::new(LocalView::new(self.session.view()));
+        let before = self.view.replace(view.clone());
+        // Units may go with it.
+        drop(before);
+        view
+    }
+
     /// Hands a command to its unit.
     fn start(self: &Rc<Self>, scsi: ScsiCommand) {
         let (task, lun) = (scsi.task, scsi.lun);
-        let entry = self.session.luns.get(scsi.lun);
+        let view = self.view();
+        let entry = view.luns().get(scsi.lun);
         let Some(cdb) = Cdb::new(&scsi.cdb) else {
             return self.finish(task, lun, entry, scsi::Sense::invalid_opcode().into());
         };
-        if let Some((data, outcome)) = router::answer(&self.session, entry, &cdb) {
+        if let Some((data, outcome)) = router::answer(view.luns(), entry, &cdb) {
             Mover::new(self.clone(), task).put_data(data.into());
             return self.finish(task, lun, entry, outcome);
         }
@@ -486,7 +517,7 @@ impl Connection {
         let command = Command {
             cdb,
             attribute: router::attribute(scsi.attribute),
-            nexus: self.nexuses.of(entry),
+            nexus: view.nexuses.of(entry),
             data_out_len: scsi.expected_out.into(),
             data_in_len: scsi.expected_in.into(),
         };
@@ -590,7 +621,7 @@ impl Connection {
     /// Whether the send queue is short enough for more.
     pub(crate) fn has_room(&self) -> bool {
         let outbox = &self.inner.borrow().outbox;
-        self.sending(outbox) + outbox.gather.len() < self.shared.limits.send_high_water
+        self.sending(outbox) + outbox.gather.len() < self.send_high_water
     }
 
     /// Leaves a waker for the task's next data-out.
@@ -624,8 +655,8 @@ impl Connection {
         let mut ended = 0;
         {
             let Inner { state, outbox } = &mut *self.inner.borrow_mut();
-            let is_for =
-                |lun, unit: &Unit| self.session.luns.get(lun).is_some_and(|entry| entry.unit.is(unit));
+            let view = self.view();
+            let is_for = |lun, unit: &Unit| view.luns().get(lun).is_some_and(|entry| entry.unit.is(unit));
             let keys: Vec<TaskKey> = state
                 .tasks()
                 .filter(|(_, task)| match victims {
@@ -736,7 +767,7 @@ struct Running {
 impl Running {
     fn finish(&self, outcome: Outcome) {
         let connection = &self.connection;
-        connection.finish(self.task, self.lun, connection.session.luns.get(self.lun), outcome);
+        connection.finish(self.task, self.lun, connection.view().luns().get(self.lun), outcome);
         connection.kick();
         connection.progress.notify();
     }

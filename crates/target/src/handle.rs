@@ -1,14 +1,16 @@
 //! [`Handle`]: what others may ask of a running server and do to it, from any thread. Nothing here is on the data path; calls
 //! wait for the cores, so that a core must never make one.
 
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use iscsi::keys::Digest;
 
-use crate::Unit;
+use crate::config::ServerConfig;
 use crate::server::{BoundPortal, Shared};
+use crate::{Applied, Unit};
 
 /// A running server as its administrators reach it. Cheap to clone.
 #[derive(Clone)]
@@ -95,9 +97,28 @@ impl Handle {
         Self { shared }
     }
 
+    /// Serves what `config` says from now on, whole or not at all. What goes on is what is the very same in it: units (the same
+    /// [`Unit`]), portals by the address that was asked for, targets by their names. Sessions are told of units that came, went or
+    /// changed by unit attentions; those that may not be there any more are asked to log out and closed two seconds later; others
+    /// notice nothing. Bounds and authentication hold for what logs in from now on. What the cores were started with (their number,
+    /// polling, pools) stays as it is.
+    ///
+    /// Blocks, and must not be called on a core.
+    ///
+    /// # Errors
+    /// When an address cannot be listened on; nothing has changed then.
+    pub fn apply(&self, config: ServerConfig) -> io::Result<Applied> {
+        self.shared.apply(config)
+    }
+
+    /// Whether the session with this TSIH is there.
+    pub fn has_session(&self, tsih: u16) -> bool {
+        self.shared.registry.find(tsih).is_some()
+    }
+
     /// The portals, with the ports that were really taken.
     pub fn portals(&self) -> Vec<BoundPortal> {
-        self.shared.portals().to_vec()
+        self.shared.portals()
     }
 
     /// The targets.
@@ -108,7 +129,7 @@ impl Handle {
             groups: target.config.groups.clone(),
             units: target.config.units.iter().map(|unit| (unit.lun, unit.unit.clone())).collect(),
         };
-        self.shared.targets.iter().map(of).collect()
+        self.shared.model().targets.iter().map(of).collect()
     }
 
     /// The sessions, in the order of their TSIHs.
@@ -129,7 +150,7 @@ impl Handle {
                 tsih: session.tsih,
                 initiator: session.port.initiator.clone(),
                 isid: session.port.isid.0,
-                target: session.target.as_ref().map(|target| target.config.name.clone()),
+                target: session.target().map(|target| target.config.name.clone()),
                 group: session.port.group,
                 error_recovery_level: session.params.error_recovery_level,
                 max_connections: session.params.max_connections,

@@ -25,7 +25,7 @@ use scsi::reservation::TransportId;
 use crate::config::{Auth, IserConfig, Limits, Transports};
 use crate::connection::{Connection, Remote};
 use crate::handle::Arrival;
-use crate::lun_map::LunMap;
+use crate::model::Model;
 use crate::node::Target;
 use crate::redirect;
 use crate::server::Shared;
@@ -98,7 +98,7 @@ impl Wire {
         transports: Transports,
         shared: &Shared,
     ) -> Result<Self, LoginFailure> {
-        let patience = shared.limits.login_timeout;
+        let patience = shared.limits().login_timeout;
         let (protocol, early) = rdma::sniff(&stream, patience).await?;
         match protocol {
             rdma::Protocol::Mpa if transports == Transports::Tcp => {
@@ -154,6 +154,7 @@ impl Wire {
 /// What this portal lets in: the answers to a login's questions.
 struct Door<'a> {
     shared: &'a Shared,
+    model: &'a Model,
     /// The portal group that the connection came through.
     group: u16,
     /// It came over RDMA.
@@ -162,21 +163,21 @@ struct Door<'a> {
 
 impl Door<'_> {
     fn offer(&self, session_type: SessionType) -> Offer {
-        let offer = offer(&self.shared.limits, session_type);
+        let offer = offer(&self.model.limits, session_type);
         match self.rdma {
-            true => offer_iser(offer, &self.shared.iser),
+            true => offer_iser(offer, &self.model.iser),
             false => offer,
         }
     }
 
     fn target(&self, claim: &Claim<'_>) -> Option<&Arc<Target>> {
-        self.shared.target(claim.target?)
+        self.model.target(claim.target?)
     }
 
     /// What this initiator has to prove.
     fn auth(&self, claim: &Claim<'_>) -> Option<&Auth> {
         match claim.session_type {
-            SessionType::Discovery => Some(&self.shared.discovery_auth),
+            SessionType::Discovery => Some(&self.model.discovery_auth),
             SessionType::Normal => {
                 let target = self.target(claim)?;
                 let acl = target.acl(claim.initiator)?;
@@ -200,7 +201,7 @@ impl Directory for Door<'_> {
             moved: None,
         };
         if let Some(name) = claim.target {
-            let Some(target) = self.shared.target(name).filter(|target| target.serves(self.group)) else {
+            let Some(target) = self.model.target(name).filter(|target| target.serves(self.group)) else {
                 return Err(Refusal::Status(LoginStatus::NotFound));
             };
             if target.acl(claim.initiator).is_none() {
@@ -302,7 +303,8 @@ pub(crate) async fn run(
     core: Handle,
 ) -> Result<LoggedIn, LoginFailure> {
     let rdma = matches!(wire, Wire::Iser(..));
-    let door = Door { shared, group, rdma };
+    let model = shared.model();
+    let door = Door { shared, model: &model, group, rdma };
     let mut login = TargetLogin::new(1);
     loop {
         let (bhs, data) = wire.receive().await?;
@@ -404,12 +406,12 @@ async fn place(
         let placement = placement(session.tsih, &window);
         return Ok((Seat::new(session, id, shared.clone()), window, placement));
     }
-    let target = outcome.target.as_deref().and_then(|name| shared.target(name)).cloned();
     for _ in 0..REINSTATEMENTS {
+        let model = shared.model();
         if let Some(old) = shared.registry.of_port(&port) {
             shared.registry.end(&old).await;
         }
-        let tsih = shared.registry.free_tsih(shared.limits.sessions).ok_or(LoginStatus::OutOfResources)?;
+        let tsih = shared.registry.free_tsih(model.limits.sessions).ok_or(LoginStatus::OutOfResources)?;
         let nexus = Arc::new(Nexus {
             id: shared.registry.nexus_id(),
             initiator: port.initiator.clone(),
@@ -417,14 +419,10 @@ async fn place(
             target_port: group,
             target: port.target.clone(),
         });
-        let luns = match &target {
-            Some(target) => {
-                let acl = target.acl(&outcome.initiator).ok_or(LoginStatus::AuthorizationFailure)?;
-                LunMap::new(&target.config, acl, &nexus)
-            }
-            None => LunMap::default(),
-        };
-        let depth = shared.limits.queue_depth;
+        let view = model
+            .first_view(outcome.target.as_deref(), &outcome.initiator, &nexus)
+            .ok_or(LoginStatus::AuthorizationFailure)?;
+        let depth = model.limits.queue_depth;
         let (own, common) = match outcome.params.max_connections {
             0 | 1 => (Window::Own(Box::new(CommandWindow::new(outcome.cmd_sn, depth))), None),
             _ => {
@@ -432,15 +430,14 @@ async fn place(
                 (Window::Shared(common.clone()), Some(common))
             }
         };
-        let new = NewSession {
-            port: port.clone(),
-            nexus,
-            target: target.clone(),
-            luns,
-            window: common,
-            params: outcome.params.clone(),
-        };
+        let new =
+            NewSession { port: port.clone(), nexus, view, window: common, params: outcome.params.clone() };
         if let Some(session) = shared.registry.add(tsih, new, member.clone()) {
+            // What has changed since, and did not find this session yet.
+            let now = shared.model();
+            if now.generation != model.generation {
+                shared.renew(&session, &now);
+            }
             let placement = placement(tsih, &own);
             return Ok((Seat::new(session, id, shared.clone()), own, placement));
         }
@@ -474,7 +471,8 @@ pub(crate) fn full_feature(
     let local = wire.local_addr()?;
     let LoggedIn { seat, outcome, stat_sn, window } = logged_in;
     let params = &outcome.params;
-    let limits = &shared.limits;
+    let model = shared.model();
+    let limits = &model.limits;
     let discovery = outcome.session_type == SessionType::Discovery;
     let (header_digest, data_digest) =
         (params.header_digest == Digest::Crc32c, params.data_digest == Digest::Crc32c);
@@ -508,12 +506,12 @@ pub(crate) fn full_feature(
                 max_data_segment: params.max_recv_data_segment_length,
                 max_ahs: iscsi::pdu::ahs::MAX_LEN,
             };
-            let outbox = Outbox { lend: shared.zero_copy, ..Outbox::default() };
+            let outbox = Outbox { lend: model.zero_copy, ..Outbox::default() };
             let transport = Transport::Tcp(Tcp::new(stream, stat_sn));
             (Link { transport, outbox }, Start::Tcp(cutter, early))
         }
         Wire::Iser(pair, remote_invalidation) => {
-            let outgoing = Outgoing::new(pair.clone(), remote_invalidation, shared.zero_copy);
+            let outgoing = Outgoing::new(pair.clone(), remote_invalidation, model.zero_copy);
             let outbox = Outbox { iser: Some(Box::new(outgoing)), ..Outbox::default() };
             let start = Start::Iser { hello: params.iser_hello_required };
             (Link { transport: Transport::Iser(Iser::new(pair)), outbox }, start)

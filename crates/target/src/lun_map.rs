@@ -1,6 +1,7 @@
 //! Which units one initiator sees, and under which numbers (LUN masking).
 
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use device::{ItlNexus, Nexus};
@@ -9,6 +10,7 @@ use ring::Use;
 
 use crate::Unit;
 use crate::config::{Acl, TargetConfig};
+use crate::session::View;
 
 /// One unit as one session sees it. On a cache line of its own, which cores only read.
 #[derive(Debug)]
@@ -29,19 +31,22 @@ pub struct LunMap {
 }
 
 impl LunMap {
-    /// What `nexus` sees of `target` under `acl`.
-    pub fn new(target: &TargetConfig, acl: Option<&Acl>, nexus: &Arc<Nexus>) -> Self {
+    /// What `nexus` sees of `target` under `acl`. Nexuses go on if they were there `before` with the same number, unit and right to
+    /// write.
+    pub fn new(target: &TargetConfig, acl: Option<&Acl>, nexus: &Arc<Nexus>, before: Option<&Self>) -> Self {
         let mut map = Self::default();
         match acl.and_then(|acl| acl.luns.as_ref()) {
             None => {
                 for unit in &target.units {
-                    map.add(unit.lun, &unit.unit, false, nexus);
+                    map.add(unit.lun, &unit.unit, false, nexus, before);
                 }
             }
             Some(luns) => {
+                let units: HashMap<u16, &Unit> =
+                    target.units.iter().map(|unit| (unit.lun, &unit.unit)).collect();
                 for seen in luns {
-                    if let Some(unit) = target.units.iter().find(|unit| unit.lun == seen.unit) {
-                        map.add(seen.seen_as, &unit.unit, seen.read_only, nexus);
+                    if let Some(unit) = units.get(&seen.unit) {
+                        map.add(seen.seen_as, unit, seen.read_only, nexus, before);
                     }
                 }
             }
@@ -49,13 +54,35 @@ impl LunMap {
         map
     }
 
-    fn add(&mut self, lun: u16, unit: &Unit, read_only: bool, nexus: &Arc<Nexus>) {
+    fn add(&mut self, lun: u16, unit: &Unit, read_only: bool, nexus: &Arc<Nexus>, before: Option<&Self>) {
         let at = usize::from(lun);
         if self.entries.len() <= at {
             self.entries.resize_with(at + 1, || None);
         }
-        let nexus = Arc::new(ItlNexus::new(nexus.clone(), read_only));
+        let goes_on = |entry: &&Entry| entry.unit.is(unit) && entry.nexus.read_only == read_only;
+        let kept = before.and_then(|before| before.number(lun)).filter(goes_on);
+        let nexus = match kept {
+            Some(entry) => entry.nexus.clone(),
+            None => Arc::new(ItlNexus::new(nexus.clone(), read_only)),
+        };
         self.entries[at] = Some(Entry { lun, unit: unit.clone(), nexus });
+    }
+
+    /// The unit with this number.
+    pub fn number(&self, lun: u16) -> Option<&Entry> {
+        self.entries.get(usize::from(lun))?.as_ref()
+    }
+
+    /// Whether REPORT LUNS says something else of `other`, or a number means another unit there.
+    pub fn inventory_differs(&self, other: &Self) -> bool {
+        let mut pairs = (self.iter(), other.iter());
+        loop {
+            match (pairs.0.next(), pairs.1.next()) {
+                (None, None) => return false,
+                (Some(a), Some(b)) if a.lun == b.lun && a.unit.is(&b.unit) => {}
+                _ => return true,
+            }
+        }
     }
 
     /// The unit that `lun` names, if it is a single-level number that exists.
@@ -67,6 +94,32 @@ impl LunMap {
     /// All of them, in the order of their numbers.
     pub fn iter(&self) -> impl Iterator<Item = &Entry> {
         self.entries.iter().flatten()
+    }
+}
+
+/// What a session sees, as one of its connections keeps it.
+#[derive(Debug)]
+pub(crate) struct LocalView {
+    view: Arc<View>,
+    /// Whence the connection's commands come, by unit.
+    pub nexuses: LocalNexuses,
+}
+
+impl LocalView {
+    pub(crate) fn new(view: Arc<View>) -> Self {
+        Self { view, nexuses: LocalNexuses::default() }
+    }
+
+    /// See [`View::generation`].
+    #[inline]
+    pub(crate) fn generation(&self) -> u64 {
+        self.view.generation
+    }
+
+    /// The units.
+    #[inline]
+    pub(crate) fn luns(&self) -> &LunMap {
+        &self.view.luns
     }
 }
 

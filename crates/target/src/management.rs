@@ -63,12 +63,12 @@ pub(crate) fn ends_sessions(request: &TaskManagement) -> bool {
 }
 
 fn unit_of(connection: &Connection, lun: Lun) -> Option<Unit> {
-    connection.session.luns.get(lun).map(|entry| entry.unit.clone())
+    connection.view().luns().get(lun).map(|entry| entry.unit.clone())
 }
 
 /// All sessions with the connection's target.
 fn sessions(connection: &Connection) -> Vec<Arc<Session>> {
-    match &connection.session.target {
+    match connection.session.target_name() {
         Some(target) => connection.shared.registry.of_target(target),
         None => Vec::new(),
     }
@@ -120,7 +120,7 @@ async fn clear_task_set(connection: &Rc<Connection>, request: &TaskManagement, u
     for session in connection.shared.registry.of_unit(unit) {
         let aborted = abort_in(&session, &affected(&session, connection, request, unit)).await;
         if aborted > 0 && !Arc::ptr_eq(&session, &connection.session) {
-            for entry in session.luns.iter().filter(|entry| entry.unit.is(unit)) {
+            for entry in session.view().luns.iter().filter(|entry| entry.unit.is(unit)) {
                 entry.nexus.establish(UnitAttention::CommandsClearedByAnotherInitiator);
             }
         }
@@ -132,7 +132,7 @@ async fn reset_target(
     request: &TaskManagement,
     kind: ResetKind,
 ) -> TaskManagementResult {
-    let Some(target) = &connection.session.target else {
+    let Some(target) = connection.session.target() else {
         return TaskManagementResult::FunctionRejected;
     };
     for session in sessions(connection) {
@@ -204,7 +204,8 @@ impl AbortTasks for Preemptor {
         Box::pin(async move {
             let Some(shared) = shared.filter(|_| !own) else { return };
             for session in shared.registry.all() {
-                let entry = session.luns.iter().find(|entry| Arc::ptr_eq(&entry.nexus, &nexus));
+                let view = session.view();
+                let entry = view.luns.iter().find(|entry| Arc::ptr_eq(&entry.nexus, &nexus));
                 if let Some(unit) = entry.map(|entry| entry.unit.clone()) {
                     abort_in(&session, &Victims::Unit(unit)).await;
                 }

@@ -17,6 +17,11 @@ impl Target {
         Arc::new(Self { config })
     }
 
+    /// The same target with another configuration.
+    pub(crate) fn changed(&self, config: TargetConfig) -> Arc<Self> {
+        Arc::new(Self { config })
+    }
+
     /// Whether it is reached through portal group `group`.
     pub(crate) fn serves(&self, group: u16) -> bool {
         self.config.groups.is_empty() || self.config.groups.contains(&group)

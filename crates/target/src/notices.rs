@@ -50,9 +50,7 @@ fn times(session: &Session) -> (u16, u16) {
 /// were asked.
 pub(crate) fn request_negotiation(shared: &Shared, target: Option<&str>, time: Duration) -> usize {
     let of = |session: &&std::sync::Arc<Session>| {
-        target.is_none_or(|name| {
-            session.target.as_ref().is_some_and(|own| iscsi::name::eq(&own.config.name, name))
-        })
+        target.is_none_or(|name| session.target_name().is_some_and(|own| iscsi::name::eq(own, name)))
     };
     let all = shared.registry.all();
     let members = all.iter().filter(of).flat_map(|session| session.connections());

@@ -4,8 +4,7 @@ use device::{Cdb, Outcome, TaskAttribute};
 use iscsi::pdu::Lun;
 use scsi::{Sense, UnitAttention};
 
-use crate::lun_map::Entry;
-use crate::session::Session;
+use crate::lun_map::{Entry, LunMap};
 
 const INQUIRY: u8 = 0x12;
 const REQUEST_SENSE: u8 = 0x03;
@@ -15,10 +14,10 @@ const REPORT_LUNS: u8 = 0xa0;
 const NO_UNIT: u8 = 0x7f;
 
 /// The answer to a command that no unit gets to see: its data-in and its outcome.
-pub(crate) fn answer(session: &Session, entry: Option<&Entry>, cdb: &Cdb) -> Option<(Vec<u8>, Outcome)> {
+pub(crate) fn answer(luns: &LunMap, entry: Option<&Entry>, cdb: &Cdb) -> Option<(Vec<u8>, Outcome)> {
     let cdb_bytes = cdb.bytes();
     match (cdb.opcode(), entry) {
-        (REPORT_LUNS, _) => Some(report_luns(session, entry, cdb_bytes)),
+        (REPORT_LUNS, _) => Some(report_luns(luns, entry, cdb_bytes)),
         (_, Some(_)) => None,
         (INQUIRY, None) => Some(match cdb_bytes[1] & 1 {
             0 => limited(absent_inquiry(), u16::from_be_bytes([cdb_bytes[3], cdb_bytes[4]]).into()),
@@ -34,12 +33,12 @@ pub(crate) fn answer(session: &Session, entry: Option<&Entry>, cdb: &Cdb) -> Opt
 }
 
 /// SPC-4 §6.33.
-fn report_luns(session: &Session, entry: Option<&Entry>, cdb: &[u8]) -> (Vec<u8>, Outcome) {
+fn report_luns(luns: &LunMap, entry: Option<&Entry>, cdb: &[u8]) -> (Vec<u8>, Outcome) {
     if cdb.len() < 12 {
         return (Vec::new(), Sense::invalid_opcode().into());
     }
-    let ordinary = || session.luns.iter().filter_map(|entry| Lun::new(entry.lun));
-    let luns: Vec<Lun> = match cdb[2] {
+    let ordinary = || luns.iter().filter_map(|entry| Lun::new(entry.lun));
+    let listed: Vec<Lun> = match cdb[2] {
         // Without, or with, well-known units; of this kind there is only the one asked here.
         0x00 | 0x10 | 0x11 => ordinary().collect(),
         0x01 => vec![Lun::REPORT_LUNS],
@@ -52,13 +51,18 @@ fn report_luns(session: &Session, entry: Option<&Entry>, cdb: &[u8]) -> (Vec<u8>
         return (Vec::new(), Sense::invalid_field_in_cdb(6, None).into());
     }
     // The initiator has now learnt what the unit attention wanted to tell it (SPC-4 §6.33.1).
-    if let Some(entry) = entry {
-        entry.nexus.clear_attention(UnitAttention::ReportedLunsDataHasChanged);
+    if entry.is_some() {
+        luns.iter().for_each(|entry| {
+            // Most have none, and are not locked to find out.
+            if entry.nexus.verdict().attention() {
+                entry.nexus.clear_attention(UnitAttention::ReportedLunsDataHasChanged);
+            }
+        });
     }
-    let mut data = Vec::with_capacity(8 + 8 * luns.len());
-    data.extend_from_slice(&(8 * luns.len() as u32).to_be_bytes());
+    let mut data = Vec::with_capacity(8 + 8 * listed.len());
+    data.extend_from_slice(&(8 * listed.len() as u32).to_be_bytes());
     data.extend_from_slice(&[0; 4]);
-    luns.iter().for_each(|lun| data.extend_from_slice(&lun.0));
+    listed.iter().for_each(|lun| data.extend_from_slice(&lun.0));
     limited(data, room as usize)
 }
 

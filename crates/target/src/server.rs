@@ -3,8 +3,8 @@
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use iscsi::discovery::{Record, SendTargets, TargetAddress};
@@ -13,23 +13,22 @@ use iscsi::text::TextBuf;
 use rdma::{VerbsListener, VerbsRequest};
 use ring::{Cores, Handle, ListenOptions, TcpListener, TcpStream};
 
-use crate::config::{Auth, IserConfig, Limits, Portal, ServerConfig, Transports};
+use crate::config::{Portal, ServerConfig, Transports};
 use crate::connection::{ConnectionId, End};
 use crate::login::{self, LoginFailure, Wire};
-use crate::management::Preemptor;
+use crate::model::Model;
 use crate::node::Target;
 use crate::notices;
+pub(crate) use crate::portals::PortalEntry;
 use crate::session::Registry;
 
 /// What all cores share. Changed by atomics, or behind the registry's mutex.
 pub(crate) struct Shared {
-    pub targets: Vec<Arc<Target>>,
+    /// What is served; replaced by [`Shared::apply`] only.
+    pub(crate) model: Mutex<Arc<Model>>,
+    /// Held while a change is applied.
+    pub(crate) applying: Mutex<()>,
     pub registry: Registry,
-    pub limits: Limits,
-    pub discovery_auth: Auth,
-    pub zero_copy: bool,
-    pub iser: IserConfig,
-    portals: Vec<BoundPortal>,
     cores: Vec<CoreLoad>,
     connections: AtomicUsize,
     logins: AtomicUsize,
@@ -54,19 +53,14 @@ struct CoreLoad {
 }
 
 impl Shared {
-    /// The target with this name.
-    pub(crate) fn target(&self, wanted: &str) -> Option<&Arc<Target>> {
-        self.targets.iter().find(|target| name::eq(&target.config.name, wanted))
-    }
-
     /// Whether the server lets nobody in any more.
     pub(crate) fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Acquire)
     }
 
     /// The portals, as they listen.
-    pub(crate) fn portals(&self) -> &[BoundPortal] {
-        &self.portals
+    pub(crate) fn portals(&self) -> Vec<BoundPortal> {
+        self.model().portals.iter().map(|portal| portal.bound).collect()
     }
 
     /// The cores.
@@ -93,7 +87,8 @@ impl Shared {
         local: SocketAddr,
         out: &mut TextBuf,
     ) {
-        for target in &self.targets {
+        let model = self.model();
+        for target in &model.targets {
             // A normal session learns of its own target only.
             let own = own.is_none_or(|own| own.config.name == target.config.name);
             let named = match wanted {
@@ -103,7 +98,8 @@ impl Shared {
             if !(own && named) || target.acl(initiator).is_none() {
                 continue;
             }
-            let portals = self.portals.iter().filter(|portal| target.serves(portal.group));
+            let portals = model.portals.iter().map(|portal| portal.bound);
+            let portals = portals.filter(|portal| target.serves(portal.group));
             let addresses = portals
                 .map(|portal| {
                     // A wildcard is no address to connect to: what the initiator used is.
@@ -138,37 +134,12 @@ impl Server {
             ..ring::Config::default()
         };
         let cores = Cores::start(count, ring_config)?;
-        let mut listeners = Vec::new();
-        let mut portals = Vec::new();
-        for portal in &config.portals {
-            if portal.transports == Transports::Verbs {
-                // Its core binds it.
-                portals.push(BoundPortal {
-                    address: portal.listen,
-                    group: portal.group,
-                    transports: portal.transports,
-                });
-                listeners.push(None);
-                continue;
-            }
-            let listener = bind(portal.listen, &config.portals)
-                .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", portal.listen)))?;
-            portals.push(BoundPortal {
-                address: listener.local_addr()?,
-                group: portal.group,
-                transports: portal.transports,
-            });
-            listeners.push(Some(listener.into_fd()));
-        }
         let handles = cores.handles().to_vec();
+        let nothing = ServerConfig { portals: Vec::new(), targets: Vec::new(), ..config.clone() };
         let shared = Arc::new(Shared {
-            targets: config.targets.into_iter().map(Target::new).collect(),
+            model: Mutex::new(Arc::new(Model::new(nothing, Vec::new(), None))),
+            applying: Mutex::new(()),
             registry: Registry::default(),
-            limits: config.limits,
-            discovery_auth: config.discovery_auth,
-            zero_copy: config.zero_copy,
-            iser: config.iser,
-            portals: portals.clone(),
             cores: handles
                 .iter()
                 .map(|handle| CoreLoad { handle: *handle, connections: AtomicUsize::new(0) })
@@ -178,37 +149,19 @@ impl Server {
             next_connection: AtomicU64::new(1),
             stopping: AtomicBool::new(false),
         });
-        let preemptor = Arc::new(Preemptor(Arc::downgrade(&shared)));
-        let mut groups: Vec<u16> = shared.portals.iter().map(|portal| portal.group).collect();
-        groups.sort_unstable();
-        groups.dedup();
-        for target in &shared.targets {
-            let ports: Vec<u16> = groups.iter().copied().filter(|group| target.serves(*group)).collect();
-            for lun in &target.config.units {
-                lun.unit.connect(preemptor.clone(), &ports);
-            }
-        }
-        for (at, (listener, portal)) in listeners.into_iter().zip(portals).enumerate() {
-            let shared = shared.clone();
-            let handle = &handles[at % handles.len()];
-            match listener {
-                Some(listener) => handle.run(move || listen(listener, portal, shared)),
-                None => {
-                    let (bound, wait) = std::sync::mpsc::channel();
-                    let run = handle.run(move || listen_verbs(portal, shared, bound));
-                    wait.recv()
-                        .unwrap_or_else(|_| Err(io::Error::other("a core has ended before its time")))?;
-                    run
-                }
-            }
-            .map_err(io::Error::other)?;
+        let (portals, _) = shared.prepare_portals(&[], &config.portals)?;
+        let model = Arc::new(Model::new(config, portals, None));
+        model.connect_units(&shared, None);
+        *shared.model.lock().unwrap_or_else(PoisonError::into_inner) = model.clone();
+        for portal in &model.portals {
+            shared.start_portal(portal)?;
         }
         Ok(Self { shared, cores })
     }
 
     /// The portals, with the ports that were really taken.
-    pub fn portals(&self) -> &[BoundPortal] {
-        &self.shared.portals
+    pub fn portals(&self) -> Vec<BoundPortal> {
+        self.shared.portals()
     }
 
     /// The server as its administrators reach it.
@@ -245,7 +198,9 @@ impl Server {
             _ => Err(io::Error::other("a core has ended before its time")),
         };
         self.cores.stop();
-        result.and(self.cores.join())
+        let result = result.and(self.cores.join());
+        self.shared.serve_nothing();
+        result
     }
 }
 
@@ -268,7 +223,7 @@ async fn wind_down(shared: &Arc<Shared>, grace: Duration) -> io::Result<()> {
         shared.registry.end(&session).await;
     }
     let mut result = Ok(());
-    for target in &shared.targets {
+    for target in &shared.model().targets {
         for lun in &target.config.units {
             if let Err(error) = lun.unit.flush().await {
                 let error = io::Error::other(format!("{} LUN {}: {error}", target.config.name, lun.lun));
@@ -280,7 +235,7 @@ async fn wind_down(shared: &Arc<Shared>, grace: Duration) -> io::Result<()> {
     result
 }
 
-fn bind(address: SocketAddr, portals: &[Portal]) -> io::Result<TcpListener> {
+pub(crate) fn bind(address: SocketAddr, portals: &[Portal]) -> io::Result<TcpListener> {
     // An IPv6 wildcard takes IPv4 connections too, unless a portal of their own is there for them.
     let own_v4 = portals.iter().any(|p| p.listen.is_ipv4() && p.listen.port() == address.port());
     TcpListener::bind(address, ListenOptions { backlog: 4096, v6only: own_v4, ..ListenOptions::default() })
@@ -293,7 +248,7 @@ enum Arrived {
 }
 
 /// [`listen`] through RDMA devices. Says first whether it could be bound.
-async fn listen_verbs(
+pub(crate) async fn listen_verbs(
     portal: BoundPortal,
     shared: Arc<Shared>,
     bound: std::sync::mpsc::Sender<io::Result<()>>,
@@ -330,7 +285,7 @@ async fn listen_verbs(
 }
 
 /// Accepts on one portal and hands each connection to the core that has the fewest.
-async fn listen(socket: OwnedFd, portal: BoundPortal, shared: Arc<Shared>) {
+pub(crate) async fn listen(socket: OwnedFd, portal: BoundPortal, shared: Arc<Shared>) {
     let mut listener = match TcpListener::from_fd(socket) {
         Ok(listener) => listener,
         Err(error) => return tracing::error!(%error, portal = %portal.address, "cannot listen"),
@@ -371,8 +326,9 @@ struct Place {
 
 impl Place {
     fn take(shared: &Arc<Shared>) -> Option<Self> {
-        let full = shared.connections.load(Ordering::Relaxed) >= shared.limits.connections
-            || shared.logins.load(Ordering::Relaxed) >= shared.limits.logins;
+        let limits = shared.limits();
+        let full = shared.connections.load(Ordering::Relaxed) >= limits.connections
+            || shared.logins.load(Ordering::Relaxed) >= limits.logins;
         if full {
             return None;
         }
@@ -417,7 +373,7 @@ async fn serve(arrived: Arrived, peer: SocketAddr, portal: BoundPortal, core: Ha
             Ok((wire, logged_in))
         };
         // Boxed: what it takes is given back when it is over.
-        ring::timeout(shared.limits.login_timeout, Box::pin(dialog))
+        ring::timeout(shared.limits().login_timeout, Box::pin(dialog))
             .await
             .unwrap_or(Err(LoginFailure::TimedOut))
     }

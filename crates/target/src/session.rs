@@ -30,10 +30,10 @@ pub(crate) struct Session {
     pub port: PortName,
     /// The nexus.
     pub nexus: Arc<Nexus>,
-    /// The target; `None` in a discovery session.
-    pub target: Option<Arc<Target>>,
-    /// What it sees.
-    pub luns: LunMap,
+    /// [`View::generation`] of the view: written when that is replaced, read for each command.
+    generation: AtomicU64,
+    /// What it sees now.
+    view: Mutex<Viewed>,
     /// The command window, when the session may have several connections.
     pub window: Option<Arc<SharedWindow>>,
     /// What its leading login negotiated.
@@ -41,6 +41,23 @@ pub(crate) struct Session {
     /// When it began.
     pub since: Instant,
     members: Mutex<Members>,
+}
+
+/// What a session sees of a model.
+#[derive(Debug, Default)]
+pub(crate) struct View {
+    /// The model's.
+    pub generation: u64,
+    /// The target; `None` in a discovery session.
+    pub target: Option<Arc<Target>>,
+    /// Its units, as this session sees them.
+    pub luns: LunMap,
+}
+
+struct Viewed {
+    view: Arc<View>,
+    /// The session is over: units do not get to know it again.
+    over: bool,
 }
 
 /// The connections of a session.
@@ -76,6 +93,45 @@ pub(crate) struct PortName {
 }
 
 impl Session {
+    fn viewed(&self) -> MutexGuard<'_, Viewed> {
+        self.view.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What it sees now. Not for the data path: connections keep it.
+    pub(crate) fn view(&self) -> Arc<View> {
+        self.viewed().view.clone()
+    }
+
+    /// [`View::generation`] of [`Self::view`], for connections to compare.
+    #[inline]
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    /// Its target now; `None` in a discovery session.
+    pub(crate) fn target(&self) -> Option<Arc<Target>> {
+        self.viewed().view.target.clone()
+    }
+
+    /// The name of its target; `None` in a discovery session.
+    pub(crate) fn target_name(&self) -> Option<&str> {
+        Some(self.port.target.as_str()).filter(|name| !name.is_empty())
+    }
+
+    /// Replaces what it sees, and gives what it saw. `before_seen` is done with both, before the first command finds the new one.
+    /// `None` if the session has seen that or more already, or is over.
+    pub(crate) fn set_view(&self, view: View, before_seen: impl FnOnce(&View, &View)) -> Option<Arc<View>> {
+        let mut viewed = self.viewed();
+        if viewed.over || view.generation <= viewed.view.generation {
+            return None;
+        }
+        let generation = view.generation;
+        before_seen(&viewed.view, &view);
+        let before = std::mem::replace(&mut viewed.view, Arc::new(view));
+        self.generation.store(generation, Ordering::Release);
+        Some(before)
+    }
+
     fn members(&self) -> MutexGuard<'_, Members> {
         self.members.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -137,8 +193,7 @@ struct Sessions {
 pub(crate) struct NewSession {
     pub port: PortName,
     pub nexus: Arc<Nexus>,
-    pub target: Option<Arc<Target>>,
-    pub luns: LunMap,
+    pub view: View,
     pub window: Option<Arc<SharedWindow>>,
     pub params: Params,
 }
@@ -178,15 +233,20 @@ impl Registry {
         sessions.by_port.get(port).and_then(|tsih| sessions.by_tsih.get(tsih)).cloned()
     }
 
-    /// All sessions with `target`.
-    pub(crate) fn of_target(&self, target: &Arc<Target>) -> Vec<Arc<Session>> {
-        let of = |session: &&Arc<Session>| session.target.as_ref().is_some_and(|t| Arc::ptr_eq(t, target));
+    /// All sessions with the target of this normalized name.
+    pub(crate) fn of_target(&self, target: &str) -> Vec<Arc<Session>> {
+        let of = |session: &&Arc<Session>| session.target_name() == Some(target);
         self.sessions().by_tsih.values().filter(of).cloned().collect()
+    }
+
+    /// Whether `session` is still there.
+    pub(crate) fn has(&self, session: &Arc<Session>) -> bool {
+        self.find(session.tsih).is_some_and(|there| Arc::ptr_eq(&there, session))
     }
 
     /// All sessions that see `unit`, through whatever target.
     pub(crate) fn of_unit(&self, unit: &Unit) -> Vec<Arc<Session>> {
-        let sees = |session: &Arc<Session>| session.luns.iter().any(|entry| entry.unit.is(unit));
+        let sees = |session: &Arc<Session>| session.view().luns.iter().any(|entry| entry.unit.is(unit));
         let mut all = self.all();
         all.retain(sees);
         all
@@ -204,25 +264,25 @@ impl Registry {
             tsih,
             port: new.port,
             nexus: new.nexus,
-            target: new.target,
-            luns: new.luns,
+            generation: AtomicU64::new(new.view.generation),
+            view: Mutex::new(Viewed { view: Arc::new(new.view), over: false }),
             window: new.window,
             params: new.params,
             since: first.arrival.at,
             members: Mutex::new(Members { list: vec![first], ending: false }),
         });
         let mut sessions = self.sessions();
-        let taken = session.target.is_some() && sessions.by_port.contains_key(&session.port);
+        let taken = session.target_name().is_some() && sessions.by_port.contains_key(&session.port);
         if taken || sessions.by_tsih.contains_key(&tsih) {
             return None;
         }
         // Discovery sessions do not reinstate each other: tools use one ISID for all that they run side by side.
-        if session.target.is_some() {
+        if session.target_name().is_some() {
             sessions.by_port.insert(session.port.clone(), tsih);
         }
         sessions.by_tsih.insert(tsih, session.clone());
         drop(sessions);
-        for entry in session.luns.iter() {
+        for entry in session.view().luns.iter() {
             entry.unit.attach(&entry.nexus);
         }
         Some(session)
@@ -233,11 +293,16 @@ impl Registry {
         if !session.leave(id) {
             return;
         }
-        for entry in session.luns.iter() {
+        let last = {
+            let mut viewed = session.viewed();
+            viewed.over = true;
+            viewed.view.clone()
+        };
+        for entry in last.luns.iter() {
             entry.unit.detach(session.nexus.id);
         }
         let mut sessions = self.sessions();
-        if session.target.is_some() {
+        if session.target_name().is_some() {
             sessions.by_port.remove(&session.port);
         }
         sessions.by_tsih.remove(&session.tsih);

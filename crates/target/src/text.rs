@@ -54,7 +54,7 @@ pub(crate) fn answer(connection: &Connection, exchange: &TextExchange) {
     let mut out = TextBuf::new();
     let understood = reply(connection, &mut talk, negotiated.local, exchange, &mut out);
     if understood && std::mem::take(&mut negotiated.asked) {
-        if let Some(target) = connection.session.target.as_ref().filter(|t| !t.config.alias.is_empty()) {
+        if let Some(target) = connection.session.target().filter(|t| !t.config.alias.is_empty()) {
             out.put(Key::TargetAlias.name(), &target.config.alias);
         }
         talk.negotiator.originate(Key::MaxRecvDataSegmentLength, &mut out);
@@ -83,11 +83,11 @@ pub(crate) fn answer(connection: &Connection, exchange: &TextExchange) {
 }
 
 fn begin(connection: &Connection, negotiated: &Negotiated) -> Talk {
-    let normal = connection.session.target.is_some();
+    let normal = connection.session.target_name().is_some();
     let kind = if normal { SessionType::Normal } else { SessionType::Discovery };
-    let mut offer = login::offer(&connection.shared.limits, kind);
+    let mut offer = login::offer(&connection.shared.limits(), kind);
     if connection.is_iser() {
-        offer = login::offer_iser(offer, &connection.shared.iser);
+        offer = login::offer_iser(offer, &connection.shared.model().iser);
     }
     let params = negotiated.params.clone();
     Talk { negotiator: Negotiator::new(Role::Target, Phase::FullFeature, offer, params), listed: false }
@@ -106,7 +106,8 @@ fn reply(
         return false;
     };
     let session = &connection.session;
-    let own = session.target.as_deref();
+    let target = session.target();
+    let own = target.as_deref();
     let (asks, keys): (Vec<Pair<'_>>, Vec<Pair<'_>>) =
         pairs.into_iter().partition(|pair| pair.key == Key::SendTargets.name());
     for ask in asks {

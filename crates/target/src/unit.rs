@@ -64,6 +64,13 @@ impl Unit {
         }
     }
 
+    /// Where it is in memory: what tells it from all other units that there are at the time.
+    pub(crate) fn address(&self) -> usize {
+        match self {
+            Self::Disk(unit) => Arc::as_ptr(unit).addr(),
+        }
+    }
+
     /// Tells the unit who aborts tasks for it, and through which target ports it is reached.
     pub(crate) fn connect(&self, aborter: Arc<dyn AbortTasks>, ports: &[u16]) {
         match self {

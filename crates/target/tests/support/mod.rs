@@ -22,12 +22,21 @@ pub const BLOCKS: usize = 8192;
 
 /// A server with one memory disk of 4 MiB under LUN 0 and another under LUN 3.
 pub fn server(change: impl FnOnce(&mut ServerConfig)) -> Server {
-    let unit = |name: &str| {
-        let store = Arc::new(MemoryStore::new(BLOCKS as u64 * 512, false).expect("memory"));
-        let options = DiskOptions::default().with_identity(name);
-        Unit::Disk(DiskUnit::new(store, options, &Registry::new()).expect("a disk"))
-    };
-    let mut config = ServerConfig {
+    let mut config = config();
+    change(&mut config);
+    Server::start(config).expect("the server starts")
+}
+
+/// A memory disk of 4 MiB.
+pub fn unit(name: &str) -> Unit {
+    let store = Arc::new(MemoryStore::new(BLOCKS as u64 * 512, false).expect("memory"));
+    let options = DiskOptions::default().with_identity(name);
+    Unit::Disk(DiskUnit::new(store, options, &Registry::new()).expect("a disk"))
+}
+
+/// What [`server`] is started with.
+pub fn config() -> ServerConfig {
+    ServerConfig {
         portals: vec![Portal {
             listen: "127.0.0.1:0".parse().expect("an address"),
             group: 1,
@@ -49,9 +58,7 @@ pub fn server(change: impl FnOnce(&mut ServerConfig)) -> Server {
         zero_copy: true,
         pool_bytes: 64 << 20,
         iser: Default::default(),
-    };
-    change(&mut config);
-    Server::start(config).expect("the server starts")
+    }
 }
 
 pub fn address(server: &Server) -> SocketAddr {

@@ -58,7 +58,7 @@ impl Iser {
     /// Takes in what the queue pair brings, until the peer closes, breaks the protocol or is lost.
     pub(crate) async fn receive_loop(&self, connection: &Rc<Connection>, mut hello: bool) -> End {
         let Some(pair) = self.pair() else { return End::Closed };
-        let high_water = connection.shared.limits.send_high_water;
+        let high_water = connection.send_high_water;
         loop {
             // A peer that does not read what it asked for is not listened to either.
             if pair.queued() >= high_water {
@@ -94,7 +94,7 @@ impl Iser {
         }
         let connection = connection.clone();
         ring::spawn(async move {
-            let below = connection.shared.limits.send_high_water;
+            let below = connection.send_high_water;
             let Transport::Iser(iser) = &connection.transport else { return };
             if let Some(pair) = iser.pair() {
                 pair.drained_below(below).await;

@@ -38,7 +38,8 @@ fn receives(limits: &Limits, config: &IserConfig) -> u32 {
 
 /// Accepts a connection request. Says too whether responses may invalidate the initiator's STags.
 pub(crate) async fn accept(incoming: Incoming, shared: &Shared) -> Result<(QueuePair, bool), rdma::Error> {
-    let (limits, config) = (&shared.limits, &shared.iser);
+    let model = shared.model();
+    let (limits, config) = (&model.limits, &model.iser);
     let options = Options {
         // Initiators read nothing of a target's, but some want to hear that they could.
         ird: 1,
@@ -51,7 +52,7 @@ pub(crate) async fn accept(incoming: Incoming, shared: &Shared) -> Result<(Queue
         setup_timeout: limits.login_timeout,
         crc: config.crc,
         max_fpdu: config.max_fpdu,
-        lend: shared.zero_copy,
+        lend: model.zero_copy,
         ..Options::default()
     };
     let peer = PrivateData::decode(incoming.private_data());
