@@ -6,6 +6,7 @@ mod args;
 mod bench;
 mod client;
 mod config;
+mod conformance;
 mod control;
 mod convert;
 mod demo;
@@ -43,6 +44,7 @@ pub fn run() -> ExitCode {
         Command::Write(args) => client::write(&args),
         Command::Cp(args) => client::cp(&args),
         Command::Bench(args) => bench::bench(&args),
+        Command::Conform(args) => conformance::conform(&args),
         Command::Completions(args) => docs::completions(args.shell),
         Command::Man(args) => docs::man(&args.dir),
     };

@@ -2,6 +2,7 @@
 
 mod bench;
 mod client;
+mod conform;
 mod control;
 mod serve;
 pub mod url;
@@ -13,6 +14,7 @@ use clap_complete::Shell;
 
 pub use bench::{Bench, Pattern};
 pub use client::{Connect, Cp, Digest, Info, Ls, Place, Rdma, RdmaCrc, Read, Transfer, Write};
+pub use conform::Conform;
 pub use control::Status;
 pub use serve::{Demo, Serve};
 
@@ -52,6 +54,7 @@ pub enum Command {
     Write(Write),
     Cp(Cp),
     Bench(Box<Bench>),
+    Conform(Conform),
     Completions(Completions),
     Man(Man),
 }

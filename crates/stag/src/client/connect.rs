@@ -58,7 +58,11 @@ pub fn options(args: &Connect) -> Result<Options, ConnectError> {
     })
 }
 
-fn credential(name: Option<&str>, file: Option<&Path>) -> Result<Option<Credential>, ConnectError> {
+/// A name, and the secret that a file holds; `None` if there is no name.
+///
+/// # Errors
+/// A secret file that cannot be read.
+pub fn credential(name: Option<&str>, file: Option<&Path>) -> Result<Option<Credential>, ConnectError> {
     let (Some(name), Some(file)) = (name, file) else { return Ok(None) };
     let mut secret = std::fs::read(file).map_err(|error| {
         ConnectError::Secret(format!("the secret cannot be read: {}: {error}", file.display()))
