@@ -1,14 +1,31 @@
 //! The checks, a file an area.
 
+mod data_in;
+mod data_out;
+mod discovery;
+mod keys;
 mod login;
 mod nop;
 mod numbers;
+mod security;
+mod text;
 
 use crate::check::Check;
 
 /// Every check, in the order in which they run.
 pub fn all() -> Vec<Check> {
-    [login::CHECKS, numbers::CHECKS, nop::CHECKS].concat()
+    [
+        login::CHECKS,
+        keys::CHECKS,
+        security::CHECKS,
+        discovery::CHECKS,
+        numbers::CHECKS,
+        nop::CHECKS,
+        text::CHECKS,
+        data_in::CHECKS,
+        data_out::CHECKS,
+    ]
+    .concat()
 }
 
 /// The checks that a word means: an area, `AREA/NAME`, or a part of a name. None: the word means nothing.
