@@ -199,5 +199,11 @@ fn limits(said: &Limits) -> server::Limits {
         nop_interval: seconds(said.nop_interval, own.nop_interval),
         nop_timeout: seconds(said.nop_timeout, own.nop_timeout),
         send_high_water: said.send_high_water.map_or(own.send_high_water, |n| n as usize),
+        // The reader has seen to it that it is 0 to 2.
+        error_recovery_level: said.error_recovery_level.map_or(own.error_recovery_level, |n| n.min(2) as u8),
+        default_time2wait_s: said.default_time2wait.unwrap_or(own.default_time2wait_s),
+        default_time2retain_s: said.default_time2retain.unwrap_or(own.default_time2retain_s),
+        unacknowledged: said.unacknowledged.map_or(own.unacknowledged, |n| n as usize),
+        data_timeout: seconds(said.data_timeout, own.data_timeout),
     }
 }

@@ -198,6 +198,18 @@ pub struct Limits {
     pub nop_timeout: Duration,
     /// Bytes queued to one connection's socket above which its commands wait.
     pub send_high_water: usize,
+    /// ErrorRecoveryLevel offered, 0 to 2; the smaller of both sides' counts. Over iSER it is 0.
+    pub error_recovery_level: u8,
+    /// DefaultTime2Wait offered, seconds (0 to 3600); the larger of both sides' counts.
+    pub default_time2wait_s: u16,
+    /// DefaultTime2Retain offered, seconds (0 to 3600); the smaller of both sides' counts. At level 2 the tasks of a connection that
+    /// is lost wait for a new one for so long, after Time2Wait.
+    pub default_time2retain_s: u16,
+    /// ErrorRecoveryLevel 1 and 2: bytes of one connection that may wait for their acknowledgement; above it no read begins another
+    /// burst.
+    pub unacknowledged: usize,
+    /// ErrorRecoveryLevel 1 and 2: how long a sequence of Data-Out may pause before it counts as lost.
+    pub data_timeout: Duration,
 }
 
 impl Default for Limits {
@@ -216,6 +228,11 @@ impl Default for Limits {
             nop_interval: Duration::from_secs(10),
             nop_timeout: Duration::from_secs(10),
             send_high_water: 4 << 20,
+            error_recovery_level: 1,
+            default_time2wait_s: 2,
+            default_time2retain_s: 20,
+            unacknowledged: 8 << 20,
+            data_timeout: Duration::from_secs(5),
         }
     }
 }

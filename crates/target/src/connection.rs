@@ -187,6 +187,12 @@ pub(crate) struct Connection {
     closing: Cell<bool>,
     /// There is room in the send queue again.
     pub room: Notify,
+    /// ErrorRecoveryLevel 1 or 2: something may have to be sent again.
+    recovers: bool,
+    /// The loop that looks after what may be lost does so.
+    watching: Cell<bool>,
+    /// It is to begin.
+    watch: Notify,
     /// What units may ask its initiator for.
     pub grants: Grants,
     /// A task has ended, or the connection has.
@@ -260,6 +266,7 @@ impl Connection {
         let Link { transport, outbox } = link;
         let view = LocalView::new(session.view());
         let send_high_water = shared.limits().send_high_water;
+        let recovers = state.error_recovery_level() > 0;
         let connection = Rc::new(Self {
             id,
             cid,
@@ -275,6 +282,9 @@ impl Connection {
             lost: Cell::new(false),
             closing: Cell::new(false),
             room: Notify::default(),
+            recovers,
+            watching: Cell::new(false),
+            watch: Notify::default(),
             grants: Grants::default(),
             progress: Notify::default(),
             stop: Notify::default(),
@@ -294,6 +304,7 @@ impl Connection {
             Transport::Iser(_) => None,
         };
         let pinger = ring::spawn(self.clone().ping_loop());
+        let watcher = self.recovers.then(|| ring::spawn(self.clone().watch_loop()));
         if self.session.is_ending() {
             self.shut();
         }
@@ -307,6 +318,9 @@ impl Connection {
             .await
         };
         pinger.abort();
+        if let Some(watcher) = watcher {
+            watcher.abort();
+        }
         if let Some(error) = self.failure.take() {
             end = error;
         }
@@ -374,8 +388,34 @@ impl Connection {
         if let Some(event) = event {
             self.act(event);
         }
+        if self.recovers {
+            self.on_acknowledged();
+        }
         self.start_all_waiting();
         self.deliver_held()
+    }
+
+    /// Drops a PDU whose data digest is wrong (RFC 7143 §7.8), and has it sent again.
+    pub(crate) fn on_damaged(self: &Rc<Self>, bhs: &Bhs) -> Result<(), End> {
+        self.with(|state, outbox| state.damaged(bhs, ring::now(), outbox))?;
+        let task = self.inner.borrow().state.find(bhs.itt());
+        if let Some(task) = task {
+            self.wake_task(task);
+        }
+        self.start_all_waiting();
+        self.deliver_held()
+    }
+
+    /// Reads that waited for acknowledgements go on if there were some.
+    fn on_acknowledged(&self) {
+        if self.inner.borrow_mut().state.take_made_room() {
+            self.room.notify();
+        }
+    }
+
+    /// Whether a unit may put more of a task's data-in: not while too much waits to be acknowledged.
+    pub(crate) fn may_put(&self, task: TaskKey) -> bool {
+        !self.recovers || self.with(|state, outbox| state.may_put(task, ring::now(), outbox))
     }
 
     /// Takes in what an RDMA Read of a task has brought.
@@ -595,6 +635,10 @@ impl Connection {
         {
             tcp.to_send.notify();
         }
+        if self.recovers && !self.watching.get() && state.is_pending() {
+            self.watching.set(true);
+            self.watch.notify();
+        }
         result
     }
 
@@ -719,7 +763,7 @@ impl Connection {
     async fn receive_loop(self: &Rc<Self>, start: Start) -> End {
         match (&self.transport, start) {
             (Transport::Tcp(tcp), Start::Tcp(cutter, early)) => {
-                tcp.receive_loop(self, Receiver::new(cutter, early)).await
+                tcp.receive_loop(self, Receiver::new(cutter, early, self.recovers)).await
             }
             // Boxed: an idle TCP connection need not have room for it.
             (Transport::Iser(iser), Start::Iser { hello }) => Box::pin(iser.receive_loop(self, hello)).await,
@@ -753,6 +797,25 @@ impl Connection {
             if let Err(error) = result {
                 return self.lose(error.into());
             }
+        }
+    }
+
+    /// Looks after what may be lost, as long as there is something.
+    async fn watch_loop(self: Rc<Self>) {
+        let interval = self.inner.borrow().state.recovery_interval();
+        loop {
+            self.watch.until(|| self.watching.get().then_some(())).await;
+            ring::sleep(interval).await;
+            let late = {
+                let Inner { state, outbox } = &mut *self.inner.borrow_mut();
+                let late = state.recover(ring::now(), outbox);
+                self.watching.set(state.is_pending());
+                late
+            };
+            late.into_iter().for_each(|task| self.wake_task(task));
+            self.start_all_waiting();
+            self.progress.notify();
+            self.kick();
         }
     }
 }

@@ -16,7 +16,7 @@ use iscsi::login::target::{
 };
 use iscsi::name;
 use iscsi::pdu::{Bhs, Isid, LoginStatus, Opcode};
-use iscsi::target::{CommandWindow, SharedWindow, Window, inbound::WriteLimits};
+use iscsi::target::{CommandWindow, SharedWindow, Window, inbound::WriteLimits, recovery};
 use iscsi::text::LOGIN_SEGMENT_LEN;
 use rdma::{Incoming, QueuePair, VerbsRequest};
 use ring::{Gather, Handle, TcpStream};
@@ -264,7 +264,9 @@ pub(crate) fn offer(limits: &Limits, session_type: SessionType) -> Offer {
             // Data in order is what `iscsi::target::inbound` relies on.
             data_pdu_in_order: true,
             data_sequence_in_order: true,
-            error_recovery_level: 0,
+            error_recovery_level: limits.error_recovery_level,
+            default_time2wait_s: limits.default_time2wait_s,
+            default_time2retain_s: limits.default_time2retain_s,
             ..Offer::default()
         },
     }
@@ -279,6 +281,8 @@ pub(crate) fn offer_iser(offer: Offer, config: &IserConfig) -> Offer {
         target_recv_data_segment_length: segment,
         max_outstanding_unexpected_pdus: setup::UNEXPECTED,
         max_ahs_length: setup::MAX_AHS as u32,
+        // RDMA's own checks leave nothing to recover within a connection (RFC 7145 §10.1).
+        error_recovery_level: 0,
         ..offer.over_rdma()
     }
 }
@@ -292,6 +296,17 @@ pub(crate) fn write_limits(params: &Params) -> WriteLimits {
         initial_r2t: params.initial_r2t,
         immediate: params.immediate_data,
     }
+}
+
+/// What recovery may cost a connection, if its session has any.
+fn recovery(params: &Params, limits: &Limits) -> Option<recovery::Limits> {
+    (params.error_recovery_level > 0).then(|| recovery::Limits {
+        level: params.error_recovery_level,
+        // A burst must fit, or nothing could ever be acknowledged.
+        keep_bytes: limits.unacknowledged.max(params.max_burst_length as usize),
+        keep_statuses: 2 * limits.queue_depth as usize + 64,
+        data_timeout: limits.data_timeout,
+    })
 }
 
 /// Runs the login dialog on a new connection.
@@ -483,6 +498,7 @@ pub(crate) fn full_feature(
         }
         (Wire::Iser(..), false) => params.peer_max_recv_data_segment_length.min(setup::SMALLEST_PEER),
     };
+    let recovery = recovery(params, limits).filter(|_| !discovery && matches!(wire, Wire::Tcp(..)));
     let config = iscsi::target::Config {
         cid: outcome.cid,
         window,
@@ -496,8 +512,11 @@ pub(crate) fn full_feature(
         rdma: matches!(wire, Wire::Iser(..)),
         nop_interval: limits.nop_interval,
         nop_timeout: limits.nop_timeout,
+        recovery,
     };
-    let state = iscsi::target::Connection::new(config, ring::now());
+    let mut state = iscsi::target::Connection::new(config, ring::now());
+    let retain = if params.error_recovery_level == 2 { params.default_time2retain_s } else { 0 };
+    state.set_logout_times(params.default_time2wait_s, retain);
     let (link, start) = match wire {
         Wire::Tcp(stream, early) => {
             let cutter = Cutter {
@@ -506,7 +525,8 @@ pub(crate) fn full_feature(
                 max_data_segment: params.max_recv_data_segment_length,
                 max_ahs: iscsi::pdu::ahs::MAX_LEN,
             };
-            let outbox = Outbox { lend: model.zero_copy, ..Outbox::default() };
+            // What may have to be sent again is sent from memory that does not change.
+            let outbox = Outbox { lend: model.zero_copy && recovery.is_none(), ..Outbox::default() };
             let transport = Transport::Tcp(Tcp::new(stream, stat_sn));
             (Link { transport, outbox }, Start::Tcp(cutter, early))
         }

@@ -110,7 +110,7 @@ impl DataMover for Mover {
         if connection.is_lost() || connection.is_aborted(self.task) {
             return Poll::Ready(Err(Lost));
         }
-        if connection.has_room() {
+        if connection.has_room() && connection.may_put(self.task) {
             return Poll::Ready(Ok(()));
         }
         connection.room.register(cx.waker());

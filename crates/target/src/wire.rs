@@ -40,6 +40,21 @@ impl Payload for Segment {
         (Self(stable), digest.finish())
     }
 
+    fn stable(self) -> Self {
+        match self.0.is_region() {
+            false => self,
+            true => match self.0.stable() {
+                Some(copy) => Self(copy.into()),
+                None => {
+                    let mut copy = vec![0; self.0.len()];
+                    // A file that was cut short under the read reads as zeros from there on, and the read has been answered.
+                    let _ = self.0.try_copy_to(&mut copy);
+                    Self(copy.into())
+                }
+            },
+        }
+    }
+
     fn copied(bytes: Vec<u8>) -> Self {
         Self(bytes.into())
     }

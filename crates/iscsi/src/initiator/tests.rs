@@ -440,6 +440,7 @@ impl Target {
                 rdma: false,
                 nop_interval: Duration::ZERO,
                 nop_timeout: Duration::ZERO,
+                recovery: None,
             };
             (Connection::new(config, now), Vec::new())
         };

@@ -288,6 +288,13 @@ impl Bhs {
         self.opcode().is_some_and(Opcode::is_from_initiator).then(|| self.word(8))
     }
 
+    /// Sets ExpCmdSN and MaxCmdSN, bytes 28 to 35 of every target's PDU in full-feature phase.
+    #[inline]
+    pub fn set_command_window(&mut self, (exp_cmd_sn, max_cmd_sn): (u32, u32)) {
+        self.specific_20[8..12].copy_from_slice(&exp_cmd_sn.to_be_bytes());
+        self.specific_20[12..16].copy_from_slice(&max_cmd_sn.to_be_bytes());
+    }
+
     fn word(&self, at: usize) -> u32 {
         let s = &self.specific_20;
         u32::from_be_bytes([s[at], s[at + 1], s[at + 2], s[at + 3]])

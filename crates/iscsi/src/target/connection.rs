@@ -7,163 +7,17 @@ use std::time::{Duration, Instant};
 
 use smallvec::SmallVec;
 
+use super::events::{
+    Abort, Completion, Config, Event, Fatal, LogoutRequest, ScsiCommand, TaskManagement, TextExchange,
+};
 use super::inbound::{Inbound, InboundError, Read, WriteLimits};
 use super::payload::{Data, Payload, Sink};
+use super::recovery::{History, Recovery};
+use super::respond::fresh_tag;
 use super::tasks::{Task, TaskKey, TaskTable};
 use super::window::{Admission, Cid, Window};
 use crate::pdu::{self, Bhs, Lun, PduRef, RESERVED_TAG, RejectReason};
 use crate::sn;
-
-/// What negotiation and the session give a connection to begin with.
-#[derive(Debug)]
-pub struct Config {
-    /// Its CID.
-    pub cid: Cid,
-    /// The session's command window.
-    pub window: Window,
-    /// The StatSN of its first response.
-    pub stat_sn: u32,
-    /// Commands outstanding at most; the window's depth.
-    pub queue_depth: u32,
-    /// Bounds on writes.
-    pub write: WriteLimits,
-    /// The initiator's MaxRecvDataSegmentLength, bytes.
-    pub peer_max_data_segment: u32,
-    /// HeaderDigest=CRC32C.
-    pub header_digest: bool,
-    /// DataDigest=CRC32C.
-    pub data_digest: bool,
-    /// A discovery session: text, NOP and logout only (RFC 7143 §4.3).
-    pub discovery: bool,
-    /// iSER: data moves by RDMA, so no R2T is ever sent.
-    pub rdma: bool,
-    /// Silence after which [`Connection::handle_timeout`] pings; zero for never.
-    pub nop_interval: Duration,
-    /// Time for the answer to a ping.
-    pub nop_timeout: Duration,
-}
-
-/// A SCSI command, ready to be run.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ScsiCommand {
-    /// Its task.
-    pub task: TaskKey,
-    /// The unit it is for.
-    pub lun: Lun,
-    /// The CDB: 16 bytes, or more with an Extended CDB (RFC 7143 §11.2.2.3).
-    pub cdb: SmallVec<[u8; 16]>,
-    /// The ATTR field, 0 to 7 (§11.3.1).
-    pub attribute: u8,
-    /// CmdSN.
-    pub cmd_sn: u32,
-    /// Expected data-in, bytes.
-    pub expected_in: u32,
-    /// Expected data-out, bytes.
-    pub expected_out: u32,
-}
-
-/// A task management function request (RFC 7143 §11.5).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TaskManagement {
-    /// Its own tag.
-    pub itt: u32,
-    /// The Function field's seven bits.
-    pub function: u8,
-    /// The unit.
-    pub lun: Lun,
-    /// Referenced Task Tag.
-    pub referenced: u32,
-    /// RefCmdSN.
-    pub ref_cmd_sn: u32,
-    /// Its CmdSN.
-    pub cmd_sn: u32,
-    /// Whether it was immediate.
-    pub immediate: bool,
-}
-
-/// A whole text request, however many PDUs it came in.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TextExchange {
-    /// Its tag.
-    pub itt: u32,
-    /// The LUN field, echoed.
-    pub lun: Lun,
-    /// The keys.
-    pub text: Vec<u8>,
-    /// It begins an exchange: what was negotiated in another that did not end is void (§11.10.4).
-    pub begins: bool,
-    /// The F bit: the initiator has no more to say.
-    pub is_final: bool,
-    /// Whether it was immediate.
-    pub immediate: bool,
-}
-
-/// A logout request (RFC 7143 §11.14).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LogoutRequest {
-    /// Its tag.
-    pub itt: u32,
-    /// The reason code: 0 close the session, 1 close a connection, 2 remove a connection for recovery.
-    pub reason: u8,
-    /// Which connection.
-    pub cid: Cid,
-    /// Whether it was immediate.
-    pub immediate: bool,
-}
-
-/// What a PDU means to whoever runs commands.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
-    /// Run this.
-    Command(ScsiCommand),
-    /// More of the task's data-out is [available](Connection::data_available).
-    Data(TaskKey),
-    /// Do this, then answer with [`Connection::task_management_response`].
-    TaskManagement(TaskManagement),
-    /// Answer with [`Connection::text_response`].
-    Text(TextExchange),
-    /// Answer with [`Connection::logout_response`].
-    Logout(LogoutRequest),
-}
-
-/// Why the connection cannot go on. At ErrorRecoveryLevel 0 it is dropped (RFC 7143 §7.1.4).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Fatal {
-    /// A PDU that has no place in full-feature phase.
-    #[error("opcode {0:#04x} in full-feature phase")]
-    Opcode(u8),
-    /// No answer to a ping.
-    #[error("the initiator did not answer a NOP-In")]
-    Silent,
-    /// The peer sends what it may not, again and again.
-    #[error("too many rejected PDUs")]
-    TooManyRejects,
-}
-
-/// The end of a command, as its unit tells it.
-#[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct Completion {
-    /// SCSI status.
-    pub status: u8,
-    /// Sense data, as bytes.
-    pub sense: Option<Box<[u8]>>,
-    /// Bytes of data-in that the CDB called for.
-    pub wanted_in: u64,
-    /// Bytes of data-out that the CDB called for.
-    pub wanted_out: u64,
-}
-
-/// What [`Connection::abort`] found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Abort {
-    /// No such task any more.
-    Gone,
-    /// Its unit was not at work on it: it is over.
-    Ended,
-    /// Its unit is at work, or RDMA Reads are: it is over when [`Connection::finish`] has been called for it, and
-    /// [`Connection::read_done`] for the last of them.
-    Running,
-}
 
 /// A numbered PDU that waits for its turn.
 #[derive(Debug)]
@@ -222,10 +76,14 @@ pub struct Connection<P> {
     pub(super) text: TextState,
     pub(super) next_tag: u32,
     rejects: u32,
-    last_heard: Instant,
+    /// What may have to be sent again; `None` at ErrorRecoveryLevel 0.
+    pub(super) recovery: Option<Box<Recovery<P>>>,
+    pub(super) last_heard: Instant,
     pub(super) ping: Option<(u32, Instant)>,
     nop_interval: Duration,
     nop_timeout: Duration,
+    /// Time2Wait and Time2Retain of logout responses, seconds.
+    pub(super) times: (u16, u16),
 }
 
 impl<P: Payload> Connection<P> {
@@ -250,11 +108,19 @@ impl<P: Payload> Connection<P> {
             text: TextState::default(),
             next_tag: 0,
             rejects: 0,
+            recovery: config.recovery.map(|limits| Box::new(Recovery::new(limits, now))),
             last_heard: now,
             ping: None,
             nop_interval: config.nop_interval,
             nop_timeout: config.nop_timeout,
+            times: (2, 0),
         }
+    }
+
+    /// What logout responses tell the initiator: seconds before it connects again, and seconds after those for which tasks are kept
+    /// (RFC 7143 §11.15.3, §11.15.4). 2 and 0 without this.
+    pub fn set_logout_times(&mut self, time2wait_s: u16, time2retain_s: u16) {
+        self.times = (time2wait_s, time2retain_s);
     }
 
     /// The StatSN of the next PDU that takes one.
@@ -276,7 +142,20 @@ impl<P: Payload> Connection<P> {
         let Some(view) = bhs.view() else {
             return self.reject(RejectReason::CommandNotSupported, bhs, sink).map(|()| None);
         };
+        if self.recovery.is_some() {
+            self.check_overrun()?;
+            if let PduRef::SnackRequest(request) = view {
+                // What it asks for may not be acknowledged by the same PDU.
+                let result = self.snack(request, bhs, sink).map(|()| None);
+                self.acknowledge(request.exp_stat_sn.get(), now);
+                return result;
+            }
+            self.acknowledge(bhs.exp_stat_sn().unwrap_or(self.stat_sn), now);
+        }
         match view {
+            PduRef::DataOut(out) if self.recovery.is_some() => {
+                return Ok(self.data_out_recoverable(out, data, now, sink));
+            }
             PduRef::DataOut(out) => return self.data_out(out, data, sink),
             PduRef::SnackRequest(_) => {
                 // ErrorRecoveryLevel 0 has no SNACK (RFC 7143 §11.16).
@@ -364,6 +243,7 @@ impl<P: Payload> Connection<P> {
                     ref_cmd_sn: request.ref_cmd_sn.get(),
                     cmd_sn,
                     immediate,
+                    exp_data_sn: request.exp_data_sn.get(),
                 }))
             }
             PduRef::NopOut(nop) => Work::Ping(*nop, data.join()),
@@ -441,6 +321,7 @@ impl<P: Payload> Connection<P> {
             refused: None,
             finished: None,
             aborted: false,
+            history: self.recovery.is_some().then(|| Box::new(History::new(self.last_heard))),
         }) else {
             return Work::Reject(RejectReason::LongOperationReject, *bhs);
         };
@@ -519,7 +400,7 @@ impl<P: Payload> Connection<P> {
             }
             Work::Reject(reason, bhs) => {
                 if !immediate {
-                    self.window.complete();
+                    self.give_place();
                 }
                 self.reject(reason, &bhs, sink).map(|()| None)
             }
@@ -636,7 +517,7 @@ impl<P: Payload> Connection<P> {
 
     /// The connection is lost: no RDMA Read brings anything any more.
     pub fn forget_reads(&mut self) {
-        self.tasks.iter_mut().for_each(|task| task.inbound.forget_reads());
+        self.tasks.iter_mut().for_each(|(_, task)| task.inbound.forget_reads());
     }
 
     /// The task with tag `itt`, if this connection has it.
@@ -682,7 +563,7 @@ impl<P: Payload> Connection<P> {
             task.aborted = true;
             return Abort::Running;
         }
-        self.forget(key);
+        self.drop_task(key);
         Abort::Ended
     }
 
@@ -706,11 +587,21 @@ impl<P: Payload> Connection<P> {
 
     /// Counts and sends a Reject (RFC 7143 §11.17).
     pub fn reject(&mut self, reason: RejectReason, bhs: &Bhs, sink: &mut impl Sink<P>) -> Result<(), Fatal> {
+        self.reject_with(reason, bhs, 0, sink)
+    }
+
+    pub(super) fn reject_with(
+        &mut self,
+        reason: RejectReason,
+        bhs: &Bhs,
+        data_sn: u32,
+        sink: &mut impl Sink<P>,
+    ) -> Result<(), Fatal> {
         self.rejects += 1;
         if self.rejects > MAX_REJECTS {
             return Err(Fatal::TooManyRejects);
         }
-        self.send_reject(reason, bhs, sink);
+        self.send_reject_with(reason, bhs, data_sn, sink);
         Ok(())
     }
 
@@ -751,8 +642,7 @@ impl<P: Payload> Connection<P> {
 
     /// A fresh Target Transfer Tag for something that is no task.
     pub(super) fn tag(&mut self) -> u32 {
-        self.next_tag = self.next_tag.wrapping_add(1) % (u32::MAX - 1);
-        self.next_tag
+        fresh_tag(&mut self.next_tag)
     }
 
     /// The tags and counts that end with a task.
@@ -760,14 +650,23 @@ impl<P: Payload> Connection<P> {
         let task = self.tasks.remove(key)?;
         match task.immediate {
             true => self.immediate -= 1,
-            false => self.window.complete(),
+            false => self.give_place(),
         }
         Some(task)
+    }
+
+    /// Ends a task that nothing will be sent of again.
+    pub(super) fn drop_task(&mut self, key: TaskKey) {
+        let Some(mut task) = self.forget(key) else { return };
+        if let (Some(recovery), Some(history)) = (&mut self.recovery, &mut task.history) {
+            recovery.release(history);
+        }
+        self.give_owed_places();
     }
 }
 
 /// CHECK CONDITION, ABORTED COMMAND for data that breaks the rules (RFC 7143 §11.4.7.2).
-fn refusal(error: InboundError) -> Completion {
+pub(super) fn refusal(error: InboundError) -> Completion {
     let (asc, ascq) = match error {
         InboundError::UnexpectedUnsolicited => (0x0c, 0x0c), // UNEXPECTED UNSOLICITED DATA
         InboundError::TooMuch | InboundError::Incorrect => (0x0c, 0x0d), // INCORRECT AMOUNT OF DATA
@@ -780,4 +679,4 @@ fn refusal(error: InboundError) -> Completion {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

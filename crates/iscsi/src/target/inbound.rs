@@ -7,6 +7,8 @@
 use smallvec::SmallVec;
 
 use super::payload::{Data, Payload};
+use crate::pdu::RESERVED_TAG;
+use crate::sn;
 
 /// The limits that a connection's negotiation set for writes.
 #[derive(Clone, Copy, Debug)]
@@ -67,6 +69,8 @@ pub enum InboundError {
 /// A sequence of Data-Out PDUs that is due.
 #[derive(Clone, Copy, Debug)]
 struct Sequence {
+    /// The Target Transfer Tag of its R2T, where each has one of its own.
+    tag: u32,
     /// End offset.
     end: u32,
     /// Next DataSN.
@@ -156,6 +160,12 @@ pub struct Inbound<P> {
     discard: bool,
     /// The peer broke the rules: no more data is to be had.
     failed: bool,
+    /// ErrorRecoveryLevel 1: a PDU of a sequence that is open was lost. What still comes of it is dropped.
+    damaged: bool,
+    /// How often data was asked for again since some of it came.
+    recoveries: u8,
+    /// Some unsolicited data was lost, and asked for again: what still comes of it is late, and no more.
+    gave_up_unsolicited: bool,
 }
 
 impl<P: Payload> Inbound<P> {
@@ -179,6 +189,9 @@ impl<P: Payload> Inbound<P> {
             queue: Queue::new(),
             discard: false,
             failed: false,
+            damaged: false,
+            recoveries: 0,
+            gave_up_unsolicited: false,
         }
     }
 
@@ -201,7 +214,7 @@ impl<P: Payload> Inbound<P> {
         if len > u64::from(bound) {
             return Err(InboundError::TooMuch);
         }
-        let unsolicited = (!is_final).then_some(Sequence { end: bound, data_sn: 0 });
+        let unsolicited = (!is_final).then_some(Sequence { tag: RESERVED_TAG, end: bound, data_sn: 0 });
         let mut inbound = Self::with(expected, unsolicited);
         immediate.give(|piece| inbound.store(piece));
         inbound.came_unasked();
@@ -268,6 +281,137 @@ impl<P: Payload> Inbound<P> {
         Ok(())
     }
 
+    /// A Data-Out arrived at ErrorRecoveryLevel 1 or 2, where each R2T has a `tag` of its own (`None`: it is unsolicited).
+    /// Duplicates and what belongs to sequences that were given up change nothing; a gap means that a PDU was lost (RFC 7143
+    /// §7.9). Afterwards [`Self::recover`] is due.
+    pub fn data_out_again(
+        &mut self,
+        offset: u32,
+        data_sn: u32,
+        data: impl Data<P>,
+        is_final: bool,
+        tag: Option<u32>,
+    ) -> Result<(), InboundError> {
+        let Some(sequence) = self.arrived(tag)? else { return Ok(()) };
+        let expected = sequence.data_sn;
+        if self.damaged || sn::lt(expected, data_sn) {
+            self.damaged = true;
+            self.pass(is_final, tag.is_some());
+            return Ok(());
+        }
+        if data_sn != expected {
+            return Ok(());
+        }
+        let before = self.received;
+        self.data_out(offset, data_sn, data, is_final, tag.is_some())?;
+        if self.received != before {
+            self.recoveries = 0;
+        }
+        Ok(())
+    }
+
+    /// The sequence that a Data-Out belongs to. Sequences come in the order of their R2Ts: an older one that is still open has lost
+    /// its end.
+    fn arrived(&mut self, tag: Option<u32>) -> Result<Option<&mut Sequence>, InboundError> {
+        let Some(tag) = tag else {
+            return match &mut self.unsolicited {
+                None if self.gave_up_unsolicited => Ok(None),
+                None => Err(InboundError::UnexpectedUnsolicited),
+                open => Ok(open.as_mut()),
+            };
+        };
+        let Some(at) = self.solicited.iter().position(|sequence| sequence.tag == tag) else {
+            return Ok(None);
+        };
+        if at > 0 {
+            self.damaged = true;
+            self.solicited.drain(..at);
+        }
+        Ok(self.solicited.first_mut())
+    }
+
+    /// A Data-Out came whose data is of no use. Afterwards [`Self::recover`] is due.
+    pub fn lose(&mut self, is_final: bool, tag: Option<u32>) {
+        if let Ok(Some(_)) = self.arrived(tag) {
+            self.damaged = true;
+            self.pass(is_final, tag.is_some());
+        }
+    }
+
+    /// The rest of all open sequences will not come (a sequence reception timeout, RFC 7143 §7.1.4.1). Afterwards
+    /// [`Self::recover`] is due.
+    pub fn time_out(&mut self) {
+        self.damaged = true;
+        self.gave_up_unsolicited |= self.unsolicited.take().is_some();
+        self.solicited.clear();
+    }
+
+    /// Once no sequence is open any more: what was lost is to be asked for again, by [`Self::next_r2t`]. An R2T is outstanding
+    /// until the F bit of its data has come or a timeout has passed (§13.17), so that nothing is asked for before that.
+    pub fn recover(&mut self, most: u8) -> Result<(), InboundError> {
+        if !self.damaged || self.unsolicited.is_some() || !self.solicited.is_empty() {
+            return Ok(());
+        }
+        self.damaged = false;
+        self.asked = self.received;
+        self.gave_up_unsolicited = true;
+        self.recoveries += 1;
+        match self.recoveries > most {
+            true => Err(InboundError::OutOfOrder),
+            false => Ok(()),
+        }
+    }
+
+    /// Gives the R2T that [`Self::next_r2t`] has just given a tag of its own.
+    pub fn label(&mut self, tag: u32) {
+        if let Some(sequence) = self.solicited.last_mut() {
+            sequence.tag = tag;
+        }
+    }
+
+    /// Whether a sequence of Data-Out PDUs is open.
+    pub fn is_open(&self) -> bool {
+        self.unsolicited.is_some() || !self.solicited.is_empty()
+    }
+
+    /// R2Ts outstanding.
+    pub fn outstanding(&self) -> usize {
+        self.solicited.len()
+    }
+
+    /// Bytes of the transfer.
+    pub fn expected(&self) -> u32 {
+        self.expected
+    }
+
+    /// Bytes that have arrived.
+    pub fn received(&self) -> u32 {
+        self.received
+    }
+
+    /// How many R2Ts, from the first on, have brought some of their data.
+    pub fn r2ts_answered(&self) -> u32 {
+        let unanswered = self.solicited.iter().filter(|sequence| sequence.data_sn == 0).count();
+        self.next_r2t_sn - (unanswered as u32).min(self.next_r2t_sn)
+    }
+
+    /// What goes on with a transfer of `expected` bytes on another connection, where the next byte is the one at `received` and
+    /// the next R2TSN is `next_r2t_sn`.
+    pub fn resumed(expected: u32, received: u32, next_r2t_sn: u32) -> Self {
+        let at = received;
+        let fresh = Self::with(expected, None);
+        Self {
+            received: at,
+            taken: at,
+            wanted: at,
+            asked: at,
+            unasked: at,
+            next_r2t_sn,
+            gave_up_unsolicited: true,
+            ..fresh
+        }
+    }
+
     /// Bytes of the transfer that were not taken.
     pub fn left(&self) -> usize {
         (self.expected - self.taken) as usize
@@ -293,7 +437,7 @@ impl<P: Payload> Inbound<P> {
         let r2t = R2t { r2t_sn: self.next_r2t_sn, offset: self.asked, len };
         self.next_r2t_sn += 1;
         self.asked += len;
-        self.solicited.push(Sequence { end: self.asked, data_sn: 0 });
+        self.solicited.push(Sequence { tag: RESERVED_TAG, end: self.asked, data_sn: 0 });
         Some(r2t)
     }
 

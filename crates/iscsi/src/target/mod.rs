@@ -9,16 +9,18 @@
 //! ([`Connection::put`], [`Connection::next_read`], [`Connection::read_done`]).
 
 mod connection;
+mod events;
 pub mod inbound;
 pub mod payload;
+pub mod recovery;
 mod respond;
 mod shared_window;
 mod tasks;
 pub mod window;
 
-pub use connection::{
-    Abort, Completion, Config, Connection, Event, Fatal, LogoutRequest, ScsiCommand, TaskManagement,
-    TextExchange,
+pub use connection::Connection;
+pub use events::{
+    Abort, Completion, Config, Event, Fatal, LogoutRequest, ScsiCommand, TaskManagement, TextExchange,
 };
 pub use inbound::Read;
 pub use payload::{Data, Payload, Sink};

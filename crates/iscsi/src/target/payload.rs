@@ -16,6 +16,11 @@ pub trait Payload: Clone {
     /// The CRC32C of these bytes and of the zeros that pad them to a multiple of four (RFC 7143 §13.1), together with a
     /// payload that will not change any more: one whose memory others may write at the same time copies itself first.
     fn with_digest(self) -> (Self, DigestBytes);
+    /// The same bytes in memory that will not change any more: what may have to be sent a second time (RFC 7143 §11.16 wants
+    /// exact replicas). For payloads of which no memory is shared with a writer there is nothing to do.
+    fn stable(self) -> Self {
+        self
+    }
     /// A payload of bytes of its own, which keeps nothing else alive.
     fn copied(bytes: Vec<u8>) -> Self;
     /// Copies the bytes out: text, parameter lists; never the data path.

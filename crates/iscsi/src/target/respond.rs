@@ -5,9 +5,11 @@
 
 use std::cmp::Ordering;
 
-use super::connection::{Completion, Connection, LogoutRequest, TaskManagement, TextExchange, TextState};
+use super::connection::{Connection, TextState};
+use super::events::{Completion, LogoutRequest, TaskManagement, TextExchange};
 use super::inbound::WriteLimits;
 use super::payload::{Payload, Sink};
+use super::recovery::{Status, StatusData};
 use super::tasks::{Task, TaskKey};
 use crate::digest;
 use crate::pdu::{
@@ -61,7 +63,7 @@ impl<P: Payload> Connection<P> {
     pub fn finish(&mut self, key: TaskKey, completion: Completion, sink: &mut impl Sink<P>) {
         let Some(task) = self.tasks.get_mut(key) else { return };
         if task.aborted && !task.inbound.is_reading() {
-            self.forget(key);
+            self.drop_task(key);
             return;
         }
         task.inbound.discard();
@@ -75,7 +77,7 @@ impl<P: Payload> Connection<P> {
     /// Answers a task that waited for the data that was owed to it.
     pub(super) fn settle(&mut self, key: TaskKey, sink: &mut impl Sink<P>) {
         if self.is_aborted(key) {
-            self.forget(key);
+            self.drop_task(key);
             return;
         }
         if let Some(completion) = self.tasks.get_mut(key).and_then(|task| task.finished.take()) {
@@ -87,9 +89,11 @@ impl<P: Payload> Connection<P> {
         let Some(task) = self.tasks.get_mut(key) else { return };
         let completion = task.refused.take().unwrap_or(completion);
         let residuals = Residuals::of(task, &completion);
-        let collapsed = completion.sense.is_none() && !task.bidirectional;
+        // After an R-Data SNACK the status comes in a SCSI Response, which has the SNACK's tag (§11.16.3).
+        let asked_again = task.history.as_ref().is_some_and(|history| history.snack_tag != 0);
+        let collapsed = completion.sense.is_none() && !task.bidirectional && !asked_again;
         if let Some(tail) = task.tail.take() {
-            let status = collapsed.then_some((completion.status, residuals.main));
+            let status = collapsed.then_some((&completion, residuals.main));
             self.send_data(key, tail, Some(status), sink);
             if collapsed {
                 return;
@@ -98,23 +102,15 @@ impl<P: Payload> Connection<P> {
         let Some(task) = self.forget(key) else { return };
         let stat_sn = self.next_stat_sn();
         let numbers = self.numbers();
-        let sense = completion.sense.unwrap_or_default();
-        let mut response =
-            pdu::ScsiResponse::new(task.itt, ResponseCode::CommandCompleted, completion.status);
+        let (mut response, segment) = scsi_response(&task, &completion, self.peer_max_data_segment);
         number!(response, numbers, stat_sn);
-        response.exp_data_sn.set(task.data_sn.wrapping_add(task.inbound.r2ts()));
-        response.set_residual(residuals.main);
-        response.set_bidi_residual(residuals.read);
-        let mut segment = Vec::new();
-        if !sense.is_empty() {
-            // All of it, or what the initiator has room for: SenseLength says how much (RFC 7143 §11.4.7.1).
-            let sense = &sense[..sense.len().min(self.peer_max_data_segment as usize - 2)];
-            segment.reserve(2 + sense.len());
-            segment.extend_from_slice(&(sense.len() as u16).to_be_bytes());
-            segment.extend_from_slice(sense);
-        }
         sink.ends(key);
-        self.send_small(response.into(), &segment, sink);
+        let bhs = Bhs::from(response);
+        self.send_small(bhs, &segment, sink);
+        if self.recovery.is_some() {
+            let ended = Some(Box::new((task, completion)));
+            self.keep_status(Status { stat_sn, bhs, data: StatusData::Small(segment), ended, resent: 0 });
+        }
     }
 
     /// Sends a run of data-in. `end` is `None` while more follows; at the end it may bring the status along.
@@ -122,7 +118,7 @@ impl<P: Payload> Connection<P> {
         &mut self,
         key: TaskKey,
         mut data: P,
-        end: Option<Option<(u8, Residual)>>,
+        end: Option<Option<(&Completion, Residual)>>,
         sink: &mut impl Sink<P>,
     ) {
         let collapse = matches!(end, Some(Some(_)));
@@ -134,11 +130,12 @@ impl<P: Payload> Connection<P> {
         let numbers = self.numbers();
         let stat_sn = if collapse { self.next_stat_sn() } else { 0 };
         let (max_burst, max_segment) = (self.limits.max_burst, self.peer_max_data_segment);
+        let mut kept = None;
         while !data.is_empty() {
             let Some(task) = ended.as_mut().or_else(|| self.tasks.get_mut(key)) else { return };
             let in_burst = max_burst - task.sent % max_burst;
             let len = data.len().min(max_segment as usize).min(in_burst as usize);
-            let piece = data.split_to(len);
+            let mut piece = data.split_to(len);
             let last = data.is_empty() && end.is_some();
             let is_final = last || len == in_burst as usize;
             let mut header = pdu::DataIn::new(task.itt, task.data_sn, task.sent);
@@ -146,11 +143,29 @@ impl<P: Payload> Connection<P> {
             task.data_sn = task.data_sn.wrapping_add(1);
             task.sent += len as u32;
             number!(header, numbers);
-            if last && let Some(Some((status, residual))) = end {
-                header.set_status(status, residual);
+            if last && let Some(Some((completion, residual))) = end {
+                header.set_status(completion.status, residual);
                 header.stat_sn.set(stat_sn);
             }
+            if let (Some(recovery), Some(history)) = (&mut self.recovery, &mut task.history) {
+                if is_final && !last {
+                    // Once every MaxBurstLength bytes, the initiator is asked to acknowledge them (§11.7.2).
+                    let next_tag = &mut self.next_tag;
+                    let tag = *history.ack_tag.get_or_insert_with(|| fresh_tag(next_tag));
+                    header.set_wants_ack(true);
+                    header.ttt.set(tag);
+                    header.lun = task.lun;
+                }
+                piece = piece.stable();
+                recovery.keep_data(history, header, piece.clone());
+                kept = Some((header, piece.clone()));
+            }
             self.send(header.into(), piece, sink);
+        }
+        if let (Some(task), Some((header, piece)), Some(Some((completion, _)))) = (ended, kept, end) {
+            let (bhs, data) = (header.into(), StatusData::Payload(piece));
+            let ended = Some(Box::new((task, completion.clone())));
+            self.keep_status(Status { stat_sn, bhs, data, ended, resent: 0 });
         }
     }
 
@@ -162,9 +177,22 @@ impl<P: Payload> Connection<P> {
             return;
         }
         let (itt, lun) = (task.itt, task.lun);
-        while let Some(r2t) = self.tasks.get_mut(key).and_then(|task| task.inbound.next_r2t(limits)) {
+        loop {
+            let Some(task) = self.tasks.get_mut(key) else { return };
+            let Some(mut r2t) = task.inbound.next_r2t(limits) else { return };
+            if task.bidirectional {
+                r2t.r2t_sn = task.data_sn;
+                task.data_sn = task.data_sn.wrapping_add(1);
+            }
+            let mut tag = key.tag();
+            if let Some(history) = &mut task.history {
+                tag = fresh_tag(&mut self.next_tag);
+                task.inbound.label(tag);
+                history.asked(tag, r2t, task.inbound.outstanding());
+                history.heard = None;
+            }
             let numbers = self.numbers();
-            let mut header = pdu::ReadyToTransfer::new(itt, key.tag(), lun, r2t.r2t_sn, r2t.offset, r2t.len);
+            let mut header = pdu::ReadyToTransfer::new(itt, tag, lun, r2t.r2t_sn, r2t.offset, r2t.len);
             // An R2T shows the next StatSN without taking it (RFC 7143 §11.8.3).
             number!(header, numbers, self.stat_sn);
             self.send_small(header.into(), &[], sink);
@@ -181,7 +209,12 @@ impl<P: Payload> Connection<P> {
         }
         let mut header = pdu::NopIn::answer(nop.itt.get());
         number!(header, numbers, stat_sn);
-        self.send(header.into(), data, sink);
+        let bhs = header.into();
+        if self.recovery.is_some() {
+            let data = StatusData::Payload(data.clone());
+            self.keep_status(Status { stat_sn, bhs, data, ended: None, resent: 0 });
+        }
+        self.send(bhs, data, sink);
     }
 
     /// Asks the initiator for a sign of life.
@@ -205,7 +238,7 @@ impl<P: Payload> Connection<P> {
         let numbers = self.numbers();
         let mut header = pdu::TaskManagementResponse::new(request.itt, result);
         number!(header, numbers, stat_sn);
-        self.send_small(header.into(), &[], sink);
+        self.send_status(stat_sn, header.into(), &[], sink);
     }
 
     /// Answers a text request with `keys`, in as many PDUs as the initiator's MaxRecvDataSegmentLength makes of them.
@@ -240,7 +273,7 @@ impl<P: Payload> Connection<P> {
         header.lun = lun;
         header.set_continues(more);
         number!(header, numbers, stat_sn);
-        self.send_small(header.into(), &segment, sink);
+        self.send_status(stat_sn, header.into(), &segment, sink);
     }
 
     /// Answers a logout request (RFC 7143 §11.15). The driver closes what was asked for after it has left.
@@ -254,9 +287,9 @@ impl<P: Payload> Connection<P> {
         self.done_with(request.immediate);
         let stat_sn = self.next_stat_sn();
         let numbers = self.numbers();
-        let mut header = pdu::LogoutResponse::new(request.itt, result, 2, 0);
+        let mut header = pdu::LogoutResponse::new(request.itt, result, self.times.0, self.times.1);
         number!(header, numbers, stat_sn);
-        self.send_small(header.into(), &[], sink);
+        self.send_status(stat_sn, header.into(), &[], sink);
     }
 
     /// Tells the initiator of something that it did not ask about (RFC 7143 §11.9): a logout that the target wants, a
@@ -266,26 +299,62 @@ impl<P: Payload> Connection<P> {
         let numbers = self.numbers();
         let mut header = pdu::AsyncMessage::new(event, Lun::default(), parameters);
         number!(header, numbers, stat_sn);
-        self.send_small(header.into(), &[], sink);
+        self.send_status(stat_sn, header.into(), &[], sink);
     }
 
     pub(super) fn send_reject(&mut self, reason: RejectReason, bhs: &Bhs, sink: &mut impl Sink<P>) {
+        self.send_reject_with(reason, bhs, 0, sink);
+    }
+
+    /// `data_sn`: the DataSN or R2TSN that comes next, where a SNACK for data is rejected (RFC 7143 §11.17.3).
+    pub(super) fn send_reject_with(
+        &mut self,
+        reason: RejectReason,
+        bhs: &Bhs,
+        data_sn: u32,
+        sink: &mut impl Sink<P>,
+    ) {
         let stat_sn = self.next_stat_sn();
         let numbers = self.numbers();
         let mut header = pdu::Reject::new(reason);
+        header.data_sn.set(data_sn);
         number!(header, numbers, stat_sn);
-        self.send_small(header.into(), bhs.bytes(), sink);
+        self.send_status(stat_sn, header.into(), bhs.bytes(), sink);
     }
 
     /// Gives back the place of a numbered PDU that is not a SCSI command.
     fn done_with(&mut self, immediate: bool) {
         if !immediate {
+            self.give_place();
+        }
+    }
+
+    /// Gives back a place in the command window: now, or when the initiator has acknowledged enough of what it got.
+    pub(super) fn give_place(&mut self) {
+        if self.recovery.as_mut().is_none_or(|recovery| recovery.may_give_place()) {
             self.window.complete();
         }
     }
 
+    /// Keeps a PDU that took a StatSN until that is acknowledged.
+    fn keep_status(&mut self, status: Status<P>) {
+        let now = self.last_heard;
+        if let Some(recovery) = &mut self.recovery {
+            recovery.keep_status(status, now);
+        }
+    }
+
+    /// Sends a PDU that took a StatSN, and is no SCSI command's.
+    fn send_status(&mut self, stat_sn: u32, bhs: Bhs, segment: &[u8], sink: &mut impl Sink<P>) {
+        if self.recovery.is_some() {
+            let data = StatusData::Small(segment.to_vec());
+            self.keep_status(Status { stat_sn, bhs, data, ended: None, resent: 0 });
+        }
+        self.send_small(bhs, segment, sink);
+    }
+
     /// Sends a PDU whose data segment is not worth a buffer.
-    fn send_small(&mut self, bhs: Bhs, segment: &[u8], sink: &mut impl Sink<P>) {
+    pub(super) fn send_small(&mut self, bhs: Bhs, segment: &[u8], sink: &mut impl Sink<P>) {
         self.send_header(bhs, segment.len(), sink);
         if segment.is_empty() {
             return sink.whole();
@@ -301,7 +370,7 @@ impl<P: Payload> Connection<P> {
     }
 
     /// Sends a PDU with `data` as its data segment.
-    fn send(&mut self, bhs: Bhs, data: P, sink: &mut impl Sink<P>) {
+    pub(super) fn send(&mut self, bhs: Bhs, data: P, sink: &mut impl Sink<P>) {
         self.send_header(bhs, data.len(), sink);
         if data.is_empty() {
             return sink.whole();
@@ -334,6 +403,35 @@ impl<P: Payload> Connection<P> {
             sink.bytes(&digest::header(bhs.bytes(), &[]));
         }
     }
+}
+
+/// A fresh Target Transfer Tag for something that is no task.
+pub(super) fn fresh_tag(next_tag: &mut u32) -> u32 {
+    *next_tag = next_tag.wrapping_add(1) % (u32::MAX - 1);
+    *next_tag
+}
+
+/// The SCSI Response that ends `task`, without StatSN and window, and its data segment.
+pub(super) fn scsi_response<P: Payload>(
+    task: &Task<P>,
+    completion: &Completion,
+    peer_max_data_segment: u32,
+) -> (pdu::ScsiResponse, Vec<u8>) {
+    let residuals = Residuals::of(task, completion);
+    let mut response = pdu::ScsiResponse::new(task.itt, ResponseCode::CommandCompleted, completion.status);
+    response.exp_data_sn.set(task.next_data_sn());
+    response.set_residual(residuals.main);
+    response.set_bidi_residual(residuals.read);
+    response.snack_tag.set(task.history.as_ref().map_or(0, |history| history.snack_tag));
+    let mut segment = Vec::new();
+    if let Some(sense) = &completion.sense {
+        // All of it, or what the initiator has room for: SenseLength says how much (RFC 7143 §11.4.7.1).
+        let sense = &sense[..sense.len().min(peer_max_data_segment as usize - 2)];
+        segment.reserve(2 + sense.len());
+        segment.extend_from_slice(&(sense.len() as u16).to_be_bytes());
+        segment.extend_from_slice(sense);
+    }
+    (response, segment)
 }
 
 /// What was not moved, or would have been but for want of room (RFC 7143 §11.4.5).

@@ -1,6 +1,8 @@
 //! The commands that a connection has in hand, by slot and by tag.
 
 use super::inbound::Inbound;
+use super::payload::Payload;
+use super::recovery::History;
 use crate::pdu::{Lun, RESERVED_TAG};
 
 /// Names a task of one connection: its slot and the slot's generation, so that a key kept too long finds nothing. As a
@@ -63,6 +65,19 @@ pub struct Task<P> {
     pub finished: Option<super::Completion>,
     /// Aborted: it ends without a response.
     pub aborted: bool,
+    /// What may have to be sent again. `None` at ErrorRecoveryLevel 0.
+    pub history: Option<Box<History<P>>>,
+}
+
+impl<P: Payload> Task<P> {
+    /// The DataSN or R2TSN that comes next: how many Data-In PDUs and R2Ts there were (ExpDataSN, RFC 7143 §11.4.8).
+    pub fn next_data_sn(&self) -> u32 {
+        match self.bidirectional {
+            // Its R2Ts share the numbers of its data (§11.7.5).
+            true => self.data_sn,
+            false => self.data_sn.wrapping_add(self.inbound.r2ts()),
+        }
+    }
 }
 
 /// The tasks of one connection.
@@ -140,8 +155,11 @@ impl<P> TaskTable<P> {
     }
 
     /// All tasks, to change.
-    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Task<P>> {
-        self.slots.iter_mut().filter_map(|(_, task)| task.as_mut())
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (TaskKey, &mut Task<P>)> {
+        self.slots
+            .iter_mut()
+            .enumerate()
+            .filter_map(|(slot, (generation, task))| Some((TaskKey::new(slot, *generation), task.as_mut()?)))
     }
 
     /// All tasks.

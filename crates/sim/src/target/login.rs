@@ -146,6 +146,7 @@ async fn place(target: Rc<Target>, port: Rc<Port>, mut login: Box<TargetLogin>, 
         rdma: params.rdma_extensions,
         nop_interval: target.settings.nop_interval,
         nop_timeout: target.settings.nop_timeout,
+        recovery: None,
     };
     let state = iscsi::target::Connection::new(config, target.clock.instant());
     let cutter = Cutter {

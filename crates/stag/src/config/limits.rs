@@ -24,6 +24,11 @@ pub fn limits(mut given: Table<'_>, problems: &mut Problems) -> Limits {
         nop_interval: given.int("nop-interval", 0..86401, problems).map(n),
         nop_timeout: given.int("nop-timeout", 1..3601, problems).map(n),
         send_high_water: given.size("send-high-water", 65536..1 << 31, problems).map(n),
+        error_recovery_level: given.int("error-recovery-level", 0..3, problems).map(h),
+        default_time2wait: given.int("default-time2wait", 0..3601, problems).map(h),
+        default_time2retain: given.int("default-time2retain", 0..3601, problems).map(h),
+        unacknowledged: given.size("unacknowledged", 65536..1 << 31, problems).map(n),
+        data_timeout: given.int("data-timeout", 1..3601, problems).map(n),
         max_burst: None,
         first_burst: None,
     };

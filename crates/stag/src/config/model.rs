@@ -84,6 +84,16 @@ pub struct Limits {
     pub nop_timeout: Option<u32>,
     /// Bytes queued on a connection above which its commands wait.
     pub send_high_water: Option<u32>,
+    /// ErrorRecoveryLevel, 0 to 2.
+    pub error_recovery_level: Option<u16>,
+    /// DefaultTime2Wait, seconds.
+    pub default_time2wait: Option<u16>,
+    /// DefaultTime2Retain, seconds.
+    pub default_time2retain: Option<u16>,
+    /// Bytes of a connection that may wait to be acknowledged, at ErrorRecoveryLevel 1 and 2.
+    pub unacknowledged: Option<u32>,
+    /// Seconds for which Data-Out may pause before it counts as lost, at ErrorRecoveryLevel 1 and 2.
+    pub data_timeout: Option<u32>,
 }
 
 /// One target.

@@ -8,21 +8,21 @@ use crate::pdu::{
 use crate::target::CommandWindow;
 
 /// A connection, and everything it has sent since it was last looked at.
-struct Dialog {
-    connection: Connection<Vec<u8>>,
-    sent: Vec<u8>,
-    now: Instant,
-    cmd_sn: u32,
+pub(in crate::target) struct Dialog {
+    pub connection: Connection<Vec<u8>>,
+    pub sent: Vec<u8>,
+    pub now: Instant,
+    pub cmd_sn: u32,
     data_digest: bool,
     header_digest: bool,
 }
 
 impl Dialog {
-    fn new() -> Self {
+    pub fn new() -> Self {
         Self::with(|_| ())
     }
 
-    fn with(change: impl FnOnce(&mut Config)) -> Self {
+    pub fn with(change: impl FnOnce(&mut Config)) -> Self {
         let now = Instant::now();
         let mut config = Config {
             cid: 7,
@@ -43,6 +43,7 @@ impl Dialog {
             rdma: false,
             nop_interval: Duration::from_secs(10),
             nop_timeout: Duration::from_secs(5),
+            recovery: None,
         };
         change(&mut config);
         let (header_digest, data_digest) = (config.header_digest, config.data_digest);
@@ -56,16 +57,16 @@ impl Dialog {
         }
     }
 
-    fn say(&mut self, bhs: Bhs, data: &[u8]) -> Option<Event> {
+    pub fn say(&mut self, bhs: Bhs, data: &[u8]) -> Option<Event> {
         self.try_say(bhs, data).expect("the connection goes on")
     }
 
-    fn try_say(&mut self, bhs: Bhs, data: &[u8]) -> Result<Option<Event>, Fatal> {
+    pub fn try_say(&mut self, bhs: Bhs, data: &[u8]) -> Result<Option<Event>, Fatal> {
         self.connection.handle(&bhs, &[], data.to_vec(), self.now, &mut self.sent)
     }
 
     /// The PDUs sent since the last call, shown as traces, with the bytes of their data segments.
-    fn heard(&mut self) -> Vec<(String, Vec<u8>)> {
+    pub fn heard(&mut self) -> Vec<(String, Vec<u8>)> {
         let cutter = Cutter {
             header_digest: self.header_digest,
             data_digest: self.data_digest,
@@ -85,7 +86,7 @@ impl Dialog {
         all
     }
 
-    fn command(&mut self, itt: u32, read: bool, write: bool, edtl: u32) -> Bhs {
+    pub fn command(&mut self, itt: u32, read: bool, write: bool, edtl: u32) -> Bhs {
         let mut command = pdu::ScsiCommand::new(itt, Lun::default(), TaskAttribute::Simple, &[0x28; 10]);
         command.set_read(read);
         command.set_write(write);
@@ -95,7 +96,7 @@ impl Dialog {
         command.into()
     }
 
-    fn start(&mut self, bhs: Bhs, data: &[u8]) -> TaskKey {
+    pub fn start(&mut self, bhs: Bhs, data: &[u8]) -> TaskKey {
         match self.say(bhs, data) {
             Some(Event::Command(command)) => command.task,
             other => panic!("no command but {other:?}"),
@@ -103,7 +104,7 @@ impl Dialog {
     }
 }
 
-fn good(wanted_in: u64, wanted_out: u64) -> Completion {
+pub(in crate::target) fn good(wanted_in: u64, wanted_out: u64) -> Completion {
     Completion { wanted_in, wanted_out, ..Completion::default() }
 }
 

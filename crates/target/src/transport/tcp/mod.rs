@@ -87,6 +87,7 @@ impl Tcp {
             let fed = receiver.feed(
                 &self.stream,
                 |bhs, ahs, data| {
+                    let Some(data) = data else { return connection.on_damaged(bhs) };
                     if let Some(exp_stat_sn) = bhs.exp_stat_sn() {
                         self.exp_stat_sn.set(exp_stat_sn);
                     }

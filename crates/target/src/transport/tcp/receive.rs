@@ -3,11 +3,15 @@
 //! Whole PDUs are handled where they lie in the receive buffer. A PDU whose data segment has only begun gets a buffer of its
 //! own, aligned, and if much of it is still to come that is received straight into it; so a large write's payload is never
 //! copied in user space.
+//!
+//! At ErrorRecoveryLevel 1 and 2 a wrong digest costs the PDU and not the connection (RFC 7143 §7.8). A wrong header digest leaves the
+//! beginning of the next PDU uncertain: it is believed to be where the header says if a header with a right digest is there, and
+//! else the connection ends.
 
 use std::time::Duration;
 
 use iscsi::digest::Crc32c;
-use iscsi::frame::{Cut, Cutter, FrameError, verify_trailer};
+use iscsi::frame::{Cut, Cutter, FrameError, header_len, trailer_len, verify_trailer};
 use iscsi::pdu::Bhs;
 use ring::{Buf, BufMut, Destination, Scatter, TcpStream, pool};
 
@@ -29,6 +33,8 @@ enum Partial {
     Header(Vec<u8>),
     /// Its header, and some of its data segment.
     Body(Body),
+    /// Its header was not right, and this many bytes are still to be dropped.
+    Skip(usize),
 }
 
 struct Body {
@@ -47,12 +53,18 @@ pub(crate) struct Receiver {
     early: Option<Buf>,
     /// What a receive into place goes by; made for the first one.
     scatter: Option<Scatter>,
+    /// A wrong digest costs the PDU only.
+    recovers: bool,
+    /// The last header's digest was wrong: the next one must be right.
+    suspect: bool,
 }
 
 impl Receiver {
     /// A stream cut by `cutter`, of which `early` has been received already.
-    pub(crate) fn new(cutter: Cutter, early: Vec<u8>) -> Self {
+    pub(crate) fn new(cutter: Cutter, early: Vec<u8>, recovers: bool) -> Self {
         Self {
+            recovers,
+            suspect: false,
             cutter,
             partial: Partial::Nothing,
             early: (!early.is_empty()).then(|| early.into()),
@@ -60,11 +72,12 @@ impl Receiver {
         }
     }
 
-    /// Receives once and gives all PDUs that are whole now to `handle`. When half of many are through, `halfway` is called.
+    /// Receives once and gives all PDUs that are whole now to `handle`: without their data if its digest is wrong. When half of many
+    /// are through, `halfway` is called.
     pub(crate) async fn feed(
         &mut self,
         stream: &TcpStream,
-        mut handle: impl FnMut(&Bhs, &[u8], Buf) -> Result<(), End>,
+        mut handle: impl FnMut(&Bhs, &[u8], Option<Buf>) -> Result<(), End>,
         mut halfway: impl FnMut() -> Result<(), End>,
     ) -> Result<(), End> {
         if let Partial::Body(body) = &mut self.partial
@@ -86,7 +99,7 @@ impl Receiver {
     async fn take(
         &mut self,
         mut received: Buf,
-        handle: &mut impl FnMut(&Bhs, &[u8], Buf) -> Result<(), End>,
+        handle: &mut impl FnMut(&Bhs, &[u8], Option<Buf>) -> Result<(), End>,
         halfway: &mut impl FnMut() -> Result<(), End>,
     ) -> Result<(), End> {
         loop {
@@ -109,6 +122,13 @@ impl Receiver {
                     }
                     self.whole(body, handle)?;
                 }
+                Partial::Skip(len) => {
+                    let now = len.min(received.len());
+                    received.split_to(now);
+                    if now < len {
+                        self.partial = Partial::Skip(len - now);
+                    }
+                }
             }
             if received.is_empty() {
                 return Ok(());
@@ -120,19 +140,34 @@ impl Receiver {
     async fn cut(
         &mut self,
         received: &Buf,
-        handle: &mut impl FnMut(&Bhs, &[u8], Buf) -> Result<(), End>,
+        handle: &mut impl FnMut(&Bhs, &[u8], Option<Buf>) -> Result<(), End>,
         halfway: &mut impl FnMut() -> Result<(), End>,
     ) -> Result<(), End> {
         let bytes = received.as_slice().unwrap_or_default();
         let (mut at, mut count) = (0, 0);
         while at < bytes.len() {
-            match self.cutter.cut(&bytes[at..])? {
+            let cut = match self.cutter.cut(&bytes[at..]) {
+                Ok(cut) => cut,
+                Err(FrameError::DataDigest { bhs, consumed, .. }) if self.recovers => {
+                    self.suspect = false;
+                    handle(&bhs, &[], None)?;
+                    at += consumed;
+                    continue;
+                }
+                Err(error) => {
+                    let skipped = self.skip(&bytes[at..], error)?;
+                    at += skipped;
+                    continue;
+                }
+            };
+            self.suspect &= matches!(cut, Cut::NeedMore { .. });
+            match cut {
                 Cut::Pdu { bhs, ahs, data, consumed } => {
                     let data = match data.is_empty() {
                         true => Buf::new(),
                         false => received.slice(at + data.start..at + data.end),
                     };
-                    handle(bhs, ahs, data)?;
+                    handle(bhs, ahs, Some(data))?;
                     let first_half = at < bytes.len() / 2;
                     at += consumed;
                     count += 1;
@@ -160,7 +195,15 @@ impl Receiver {
     /// Adds to a header that was cut short, until it is whole. True when all of `received` went into it.
     async fn header(&mut self, mut header: Vec<u8>, received: &mut Buf) -> Result<bool, End> {
         loop {
-            match self.cutter.cut(&header)? {
+            let cut = match self.cutter.cut(&header) {
+                Ok(cut) => cut,
+                Err(error) => {
+                    self.skip(&header, error)?;
+                    return Ok(received.is_empty());
+                }
+            };
+            self.suspect &= matches!(cut, Cut::NeedMore { .. });
+            match cut {
                 Cut::NeedMore { at_least } => {
                     let len = received.len().min(at_least.saturating_sub(header.len()));
                     if len == 0 {
@@ -184,29 +227,51 @@ impl Receiver {
         }
     }
 
+    /// Drops the PDU at the start of `bytes` if nothing is wrong with it but its header's digest, and the one before it was right.
+    /// Says how many bytes of it are there; what is not will be dropped as it comes.
+    fn skip(&mut self, bytes: &[u8], error: FrameError) -> Result<usize, End> {
+        let bhs = Bhs::ref_from(bytes).filter(|_| matches!(error, FrameError::HeaderDigest));
+        let Some(bhs) = bhs.filter(|_| self.recovers && !self.suspect) else { return Err(error.into()) };
+        let data_len = bhs.data_segment_len();
+        if data_len > self.cutter.max_data_segment {
+            return Err(error.into());
+        }
+        self.suspect = true;
+        let data_len = data_len as usize;
+        let len =
+            header_len(bhs.total_ahs_len(), true) + data_len + trailer_len(data_len, self.cutter.data_digest);
+        if len > bytes.len() {
+            self.partial = Partial::Skip(len - bytes.len());
+        }
+        Ok(len.min(bytes.len()))
+    }
+
     /// A PDU with a buffer of its own is complete.
     fn whole(
         &self,
         mut body: Body,
-        handle: &mut impl FnMut(&Bhs, &[u8], Buf) -> Result<(), End>,
+        handle: &mut impl FnMut(&Bhs, &[u8], Option<Buf>) -> Result<(), End>,
     ) -> Result<(), End> {
         if self.cutter.data_digest && body.data_len > 0 {
             let mut digest = Crc32c::new();
             digest.update(&body.bytes[..body.data_len]);
             if !verify_trailer(digest, &body.bytes[body.data_len..]) {
+                if self.recovers {
+                    return handle(&body.bhs, &body.ahs, None);
+                }
                 let (ahs_len, consumed) = (body.ahs.len(), 0);
                 return Err(FrameError::DataDigest { bhs: body.bhs, ahs_len, consumed }.into());
             }
         }
         body.bytes.truncate(body.data_len);
-        handle(&body.bhs, &body.ahs, body.bytes.freeze())
+        handle(&body.bhs, &body.ahs, Some(body.bytes.freeze()))
     }
 
     /// Receives the rest of a large data segment into its place.
     async fn feed_body(
         &mut self,
         stream: &TcpStream,
-        mut handle: impl FnMut(&Bhs, &[u8], Buf) -> Result<(), End>,
+        mut handle: impl FnMut(&Bhs, &[u8], Option<Buf>) -> Result<(), End>,
     ) -> Result<(), End> {
         let Partial::Body(Body { bhs, ahs, bytes, filled, data_len }) =
             std::mem::replace(&mut self.partial, Partial::Nothing)

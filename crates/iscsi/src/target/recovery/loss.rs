@@ -1,0 +1,200 @@
+//! Data-Out that is lost: PDUs dropped for their digests, gaps in their DataSNs, and sequences that stop coming (RFC 7143 §7.8, §7.9,
+//! §7.1.4.1). What is missing is asked for again by a recovery R2T (§11.8), once the sequence that lacks it is over.
+//!
+//! Data behind a gap is dropped and comes again with it: errors are rare, and a write is kept in order.
+
+use std::time::{Duration, Instant};
+
+use super::{ASK_AGAIN, MAX_RECOVERIES, PATIENCE, Recovery};
+use crate::pdu::{self, Bhs, PduRef, RESERVED_TAG, RejectReason};
+use crate::target::connection::{Connection, refusal};
+use crate::target::events::{Event, Fatal};
+use crate::target::payload::{Data, Payload, Sink};
+use crate::target::tasks::TaskKey;
+
+fn tag_of(out: &pdu::DataOut) -> Option<u32> {
+    Some(out.ttt.get()).filter(|ttt| *ttt != RESERVED_TAG)
+}
+
+impl<P: Payload> Connection<P> {
+    /// How far the connection goes to recover: ErrorRecoveryLevel.
+    pub fn error_recovery_level(&self) -> u8 {
+        self.recovery.as_ref().map_or(0, |recovery| recovery.limits.level)
+    }
+
+    /// A PDU came whose header is right and whose data digest is wrong: it is dropped, and the initiator told so (RFC 7143 §7.8).
+    /// A lost Data-Out is asked for again; anything else the initiator sends again by itself.
+    pub fn damaged(&mut self, bhs: &Bhs, now: Instant, sink: &mut impl Sink<P>) -> Result<(), Fatal> {
+        self.heard(now);
+        self.check_overrun()?;
+        // Not counted among what a peer may not do: a bad cable is no bad peer, and unacknowledged answers are bounded.
+        self.send_reject(RejectReason::DataDigestError, bhs, sink);
+        let Some(PduRef::DataOut(out)) = bhs.view() else { return Ok(()) };
+        let Some(key) = self.tasks.find(out.itt.get()) else { return Ok(()) };
+        if let Some(task) = self.tasks.get_mut(key) {
+            task.inbound.lose(out.is_final(), tag_of(out));
+            if let Some(history) = &mut task.history {
+                history.heard = Some(now);
+            }
+        }
+        self.after_data(key, sink);
+        Ok(())
+    }
+
+    /// A Data-Out at ErrorRecoveryLevel 1 or 2: its task is known by its ITT, its sequence by its Target Transfer Tag.
+    pub(in crate::target) fn data_out_recoverable(
+        &mut self,
+        out: &pdu::DataOut,
+        data: impl Data<P>,
+        now: Instant,
+        sink: &mut impl Sink<P>,
+    ) -> Option<Event> {
+        let key = self.tasks.find(out.itt.get())?;
+        let task = self.tasks.get_mut(key)?;
+        if let Some(history) = &mut task.history {
+            history.heard = Some(now);
+        }
+        let (is_final, tag) = (out.is_final(), tag_of(out));
+        let inbound = &mut task.inbound;
+        if inbound.failed() {
+            inbound.lose(is_final, tag);
+        } else if let Err(error) =
+            inbound.data_out_again(out.buffer_offset.get(), out.data_sn.get(), data, is_final, tag)
+        {
+            inbound.fail();
+            task.refused = Some(refusal(error));
+            task.inbound.lose(is_final, tag);
+        }
+        self.after_data(key, sink)
+    }
+
+    /// A task's data-out came, or was found to be lost.
+    fn after_data(&mut self, key: TaskKey, sink: &mut impl Sink<P>) -> Option<Event> {
+        let limits = self.limits;
+        let task = self.tasks.get_mut(key)?;
+        if let Err(error) = task.inbound.recover(MAX_RECOVERIES)
+            && !task.inbound.failed()
+        {
+            task.inbound.fail();
+            task.refused = Some(refusal(error));
+        }
+        if task.finished.is_some() {
+            if !task.inbound.owed() {
+                self.settle(key, sink);
+            }
+            return None;
+        }
+        self.solicit(key, &limits, sink);
+        Some(Event::Data(key))
+    }
+
+    /// How often [`Self::recover`] is to be called while [`Self::is_pending`].
+    pub fn recovery_interval(&self) -> Duration {
+        self.recovery.as_ref().map_or(PATIENCE, |recovery| (recovery.limits.data_timeout / 5).min(PATIENCE))
+    }
+
+    /// Whether there is something that may be lost: tasks in hand, or statuses that are not acknowledged. Never at
+    /// ErrorRecoveryLevel 0.
+    pub fn is_pending(&self) -> bool {
+        let kept = |recovery: &Recovery<P>| recovery.wants_room || !recovery.statuses.is_empty();
+        self.recovery.as_ref().is_some_and(|recovery| kept(recovery) || !self.tasks.is_empty())
+    }
+
+    /// Looks after what does not come by itself: sequences that have stopped, and acknowledgements of an initiator that says
+    /// nothing. Gives the tasks of which a sequence has timed out: their unit may be told to go on.
+    pub fn recover(&mut self, now: Instant, sink: &mut impl Sink<P>) -> Vec<TaskKey> {
+        let Some(recovery) = &self.recovery else { return Vec::new() };
+        let timeout = recovery.limits.data_timeout;
+        // TCP loses nothing that was not dropped here for its digest: what is on its way behind other data is late, not lost.
+        let quiet = now.saturating_duration_since(self.last_heard) >= timeout / 5;
+        let limit: Duration = if quiet { timeout / 5 } else { timeout };
+        let mut late = Vec::new();
+        for (key, task) in self.tasks.iter_mut() {
+            let Some(history) = &mut task.history else { continue };
+            let heard = *history.heard.get_or_insert(now);
+            if !task.aborted && task.inbound.is_open() && now.saturating_duration_since(heard) >= limit {
+                task.inbound.time_out();
+                late.push(key);
+            }
+        }
+        for key in &late {
+            self.after_data(*key, sink);
+        }
+        self.ask_for_acknowledgement(now, sink);
+        late
+    }
+
+    /// A status that the initiator does not acknowledge, because it has lost it or has nothing to say, is asked about: a NOP-In shows
+    /// the StatSN that comes next, and its answer the one that the initiator expects (RFC 7143 §11.19).
+    fn ask_for_acknowledgement(&mut self, now: Instant, sink: &mut impl Sink<P>) {
+        let next = self.stat_sn;
+        let Some(recovery) = &mut self.recovery else { return };
+        if recovery.statuses.is_empty() && !recovery.wants_room {
+            return;
+        }
+        let waited = now.saturating_duration_since(recovery.since);
+        // Once for each StatSN, and again if even that was lost.
+        let due = match recovery.asked == Some(next) {
+            true => waited >= ASK_AGAIN,
+            false => recovery.wants_room || waited >= PATIENCE,
+        };
+        if !due {
+            return;
+        }
+        recovery.asked = Some(next);
+        recovery.since = now;
+        let tag = self.tag();
+        self.send_ping(tag, sink);
+    }
+
+    /// Whether a unit may put more of a task's data-in. False while too much waits for its acknowledgement: then the initiator has
+    /// been asked for it, and [`Self::take_made_room`] tells when to ask again.
+    pub fn may_put(&mut self, key: TaskKey, now: Instant, sink: &mut impl Sink<P>) -> bool {
+        let max_burst = self.limits.max_burst.max(1);
+        let Some(recovery) = &mut self.recovery else { return true };
+        let Some(task) = self.tasks.get_mut(key) else { return true };
+        let Some(history) = &mut task.history else { return true };
+        let burst = (max_burst - task.put % max_burst).min(task.expected_in - task.put);
+        if burst == 0 || recovery.promise(history, burst as usize) {
+            return true;
+        }
+        self.ask_for_acknowledgement(now, sink);
+        false
+    }
+
+    /// Whether something was acknowledged since this was asked last, so that what waited for room may go on.
+    pub fn take_made_room(&mut self) -> bool {
+        self.recovery.as_mut().is_some_and(|recovery| std::mem::take(&mut recovery.made_room))
+    }
+
+    /// Bytes that are kept until the initiator acknowledges them.
+    pub fn kept_bytes(&self) -> usize {
+        self.recovery.as_ref().map_or(0, |recovery| recovery.kept)
+    }
+
+    /// The initiator's PDU says which status it expects next: those before it have arrived.
+    pub(in crate::target) fn acknowledge(&mut self, exp_stat_sn: u32, now: Instant) {
+        let next = self.stat_sn;
+        let Some(recovery) = &mut self.recovery else { return };
+        recovery.ack_statuses(exp_stat_sn, next, now);
+        self.give_owed_places();
+    }
+
+    /// Gives the places back that waited for room.
+    pub(in crate::target) fn give_owed_places(&mut self) {
+        let Some(recovery) = &mut self.recovery else { return };
+        if recovery.made_room && !recovery.is_full() {
+            recovery.wants_room = false;
+        }
+        for _ in 0..recovery.take_owed() {
+            self.window.complete();
+        }
+    }
+
+    pub(in crate::target) fn check_overrun(&self) -> Result<(), Fatal> {
+        match self.recovery.as_ref().is_some_and(|recovery| recovery.is_overrun()) {
+            true => Err(Fatal::Unacknowledged),
+            false => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,275 @@
+//! What was sent and is not acknowledged: statuses by StatSN, and the Data-In PDUs and R2Ts of each task.
+//!
+//! Payload is kept by reference, in memory that does not change. The account of it bounds what an initiator that acknowledges
+//! nothing can make a target keep.
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use super::{Limits, MAX_R2TS, OVERRUN};
+use crate::pdu::{self, Bhs};
+use crate::sn;
+use crate::target::events::Completion;
+use crate::target::inbound::R2t;
+use crate::target::payload::Payload;
+use crate::target::tasks::Task;
+
+/// A Data-In PDU as it was sent.
+#[derive(Debug, Clone)]
+pub(in crate::target) struct SentData<P> {
+    pub header: pdu::DataIn,
+    pub data: P,
+    /// How often it was sent again.
+    pub resent: u8,
+}
+
+/// An R2T as it was sent.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::target) struct SentR2t {
+    pub tag: u32,
+    pub r2t: R2t,
+    pub resent: u8,
+}
+
+/// What one task has sent, and may be asked to send again.
+#[derive(Debug)]
+pub struct History<P> {
+    /// Data-In PDUs, in the order of their DataSNs.
+    pub(in crate::target) data: VecDeque<SentData<P>>,
+    /// The data acknowledgement reference number: the first DataSN that is not acknowledged (RFC 7143 §11.5.6).
+    pub(in crate::target) acked: u32,
+    /// Bytes of data-in that are acknowledged.
+    pub(in crate::target) acked_bytes: u32,
+    /// The Target Transfer Tag of its Data-In PDUs that ask to be acknowledged.
+    pub(in crate::target) ack_tag: Option<u32>,
+    pub(in crate::target) r2ts: VecDeque<SentR2t>,
+    /// The tag of the R-Data SNACK that was honoured last, or 0 (§11.4.4).
+    pub(in crate::target) snack_tag: u32,
+    /// Bytes that it may put before it has to ask again.
+    pub(in crate::target) promised: usize,
+    /// When data-out last came. `None`: it was asked for since the clock was last looked at.
+    pub(in crate::target) heard: Option<Instant>,
+}
+
+impl<P: Payload> History<P> {
+    pub(in crate::target) fn new(now: Instant) -> Self {
+        Self {
+            data: VecDeque::new(),
+            acked: 0,
+            acked_bytes: 0,
+            ack_tag: None,
+            r2ts: VecDeque::new(),
+            snack_tag: 0,
+            promised: 0,
+            heard: Some(now),
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        self.data.iter().map(|sent| sent.data.len()).sum()
+    }
+
+    /// Remembers an R2T, and forgets those that are long answered.
+    pub(in crate::target) fn asked(&mut self, tag: u32, r2t: R2t, outstanding: usize) {
+        self.r2ts.push_back(SentR2t { tag, r2t, resent: 0 });
+        while self.r2ts.len() > MAX_R2TS.max(outstanding) {
+            self.r2ts.pop_front();
+        }
+    }
+}
+
+/// The data segment of a status PDU.
+#[derive(Debug)]
+pub(in crate::target) enum StatusData<P> {
+    Small(Vec<u8>),
+    Payload(P),
+}
+
+impl<P: Payload> StatusData<P> {
+    fn len(&self) -> usize {
+        match self {
+            Self::Small(bytes) => bytes.len(),
+            Self::Payload(payload) => payload.len(),
+        }
+    }
+}
+
+/// A PDU that took a StatSN.
+#[derive(Debug)]
+pub(in crate::target) struct Status<P> {
+    pub stat_sn: u32,
+    pub bhs: Bhs,
+    pub data: StatusData<P>,
+    /// The SCSI command that ended with it.
+    pub ended: Option<Box<(Task<P>, Completion)>>,
+    pub resent: u8,
+}
+
+/// One connection's account of what may have to be sent again.
+#[derive(Debug)]
+pub(in crate::target) struct Recovery<P> {
+    pub limits: Limits,
+    /// In the order of their StatSNs, without a gap.
+    pub statuses: VecDeque<Status<P>>,
+    /// Bytes kept.
+    pub kept: usize,
+    /// Bytes that tasks may put besides, since they have begun a burst.
+    promised: usize,
+    /// Places in the command window that are not given back yet.
+    owed: u32,
+    /// Something was acknowledged since this was asked last.
+    pub made_room: bool,
+    /// Room was asked for and not there.
+    pub wants_room: bool,
+    /// The StatSN that came next when the initiator was last asked for an acknowledgement.
+    pub asked: Option<u32>,
+    /// When a status was first sent, acknowledged or asked about.
+    pub since: Instant,
+}
+
+impl<P: Payload> Recovery<P> {
+    pub fn new(limits: Limits, now: Instant) -> Self {
+        Self {
+            limits,
+            statuses: VecDeque::new(),
+            kept: 0,
+            promised: 0,
+            owed: 0,
+            made_room: false,
+            wants_room: false,
+            asked: None,
+            since: now,
+        }
+    }
+
+    /// Whether as much is kept as may be.
+    pub fn is_full(&self) -> bool {
+        self.kept > self.limits.keep_bytes || self.statuses.len() > self.limits.keep_statuses
+    }
+
+    /// Whether far more is kept than a peer that acknowledges anything brings about.
+    pub fn is_overrun(&self) -> bool {
+        self.kept > OVERRUN * self.limits.keep_bytes.max(1 << 20)
+            || self.statuses.len() > OVERRUN * self.limits.keep_statuses
+    }
+
+    /// A place in the command window is free: true if it may be given back now, false if it waits for acknowledgements.
+    pub fn may_give_place(&mut self) -> bool {
+        if self.is_full() {
+            self.owed += 1;
+            self.wants_room = true;
+            return false;
+        }
+        true
+    }
+
+    /// The places that may be given back after all.
+    pub fn take_owed(&mut self) -> u32 {
+        match self.is_full() {
+            true => 0,
+            false => std::mem::take(&mut self.owed),
+        }
+    }
+
+    /// Whether a task may put the next `burst` bytes. One is always let go on, so that what it sends can be acknowledged.
+    pub fn promise(&mut self, history: &mut History<P>, burst: usize) -> bool {
+        if history.promised > 0 {
+            return true;
+        }
+        let committed = self.kept + self.promised;
+        if committed > 0 && committed + burst > self.limits.keep_bytes {
+            self.wants_room = true;
+            return false;
+        }
+        history.promised = burst;
+        self.promised += burst;
+        true
+    }
+
+    /// Keeps a Data-In PDU.
+    pub fn keep_data(&mut self, history: &mut History<P>, header: pdu::DataIn, data: P) {
+        let len = data.len();
+        let used = history.promised.min(len);
+        history.promised -= used;
+        self.promised -= used;
+        self.kept += len;
+        history.data.push_back(SentData { header, data, resent: 0 });
+    }
+
+    /// A task will put nothing more.
+    pub fn end_promise(&mut self, history: &mut History<P>) {
+        self.promised -= std::mem::take(&mut history.promised);
+    }
+
+    /// Forgets all that is kept for a task.
+    pub fn release(&mut self, history: &mut History<P>) {
+        self.end_promise(history);
+        self.kept -= history.bytes();
+        history.data.clear();
+        self.made_room = true;
+    }
+
+    /// The Data-In PDUs before `exp_data_sn` have arrived.
+    pub fn ack_data(&mut self, history: &mut History<P>, exp_data_sn: u32) {
+        while let Some(sent) = history.data.front()
+            && sn::lt(sent.header.data_sn.get(), exp_data_sn)
+        {
+            self.kept -= sent.data.len();
+            history.acked = sent.header.data_sn.get().wrapping_add(1);
+            history.acked_bytes += sent.data.len() as u32;
+            history.data.pop_front();
+        }
+        self.made_room = true;
+    }
+
+    /// Keeps a PDU that took a StatSN.
+    pub fn keep_status(&mut self, mut status: Status<P>, now: Instant) {
+        match &mut status.ended {
+            Some(ended) => {
+                if let Some(history) = &mut ended.0.history {
+                    self.end_promise(history);
+                }
+            }
+            None => self.kept += status.data.len(),
+        }
+        if self.statuses.is_empty() {
+            self.since = now;
+        }
+        self.statuses.push_back(status);
+    }
+
+    /// The statuses before `exp_stat_sn` have arrived. `next` is the StatSN that comes next: a number that was never given
+    /// acknowledges nothing.
+    pub fn ack_statuses(&mut self, exp_stat_sn: u32, next: u32, now: Instant) {
+        if sn::lt(next, exp_stat_sn) {
+            return;
+        }
+        while let Some(status) = self.statuses.front()
+            && sn::lt(status.stat_sn, exp_stat_sn)
+        {
+            let Some(mut status) = self.statuses.pop_front() else { break };
+            match &mut status.ended {
+                Some(ended) => {
+                    if let Some(history) = &mut ended.0.history {
+                        self.release(history);
+                    }
+                }
+                None => self.kept -= status.data.len(),
+            }
+            self.made_room = true;
+            self.since = now;
+        }
+    }
+
+    /// The place of a StatSN among those kept.
+    pub fn place_of(&self, stat_sn: u32) -> Option<usize> {
+        let first = self.statuses.front()?.stat_sn;
+        let at = stat_sn.wrapping_sub(first) as usize;
+        (at < self.statuses.len()).then_some(at)
+    }
+
+    /// The SCSI command with tag `itt` whose status is not acknowledged: the last one, if a tag was used again.
+    pub fn ended(&self, itt: u32) -> Option<usize> {
+        self.statuses.iter().rposition(|status| status.ended.as_ref().is_some_and(|ended| ended.0.itt == itt))
+    }
+}
