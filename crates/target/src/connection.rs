@@ -5,7 +5,7 @@
 //! message to that core, through [`Remote`].
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::rc::{Rc, Weak};
@@ -189,6 +189,8 @@ pub(crate) struct Connection {
     pub room: Notify,
     /// ErrorRecoveryLevel 1 or 2: something may have to be sent again.
     recovers: bool,
+    /// Reads that begin when enough of what was sent has been acknowledged.
+    deferred: RefCell<VecDeque<ScsiCommand>>,
     /// The loop that looks after what may be lost does so.
     watching: Cell<bool>,
     /// It is to begin.
@@ -283,6 +285,7 @@ impl Connection {
             closing: Cell::new(false),
             room: Notify::default(),
             recovers,
+            deferred: RefCell::default(),
             watching: Cell::new(false),
             watch: Notify::default(),
             grants: Grants::default(),
@@ -407,10 +410,35 @@ impl Connection {
     }
 
     /// Reads that waited for acknowledgements go on if there were some.
-    fn on_acknowledged(&self) {
-        if self.inner.borrow_mut().state.take_made_room() {
-            self.room.notify();
+    fn on_acknowledged(self: &Rc<Self>) {
+        if !self.inner.borrow_mut().state.take_made_room() {
+            return;
         }
+        self.room.notify();
+        loop {
+            let next = self.deferred.borrow_mut().pop_front();
+            let Some(command) = next else { break };
+            if !self.may_begin() {
+                self.deferred.borrow_mut().push_front(command);
+                break;
+            }
+            self.start(command);
+        }
+    }
+
+    /// Whether a read may begin: not while too much waits to be acknowledged.
+    fn may_begin(&self) -> bool {
+        self.with(|state, outbox| state.may_begin(ring::now(), outbox))
+    }
+
+    /// Forgets a command that no unit has seen. False if it is none.
+    fn remove_waiting(&self, key: TaskKey) -> bool {
+        let mut deferred = self.deferred.borrow_mut();
+        if let Some(at) = deferred.iter().position(|command| command.task == key) {
+            deferred.remove(at);
+            return true;
+        }
+        self.order.borrow_mut().remove(key)
     }
 
     /// Whether a unit may put more of a task's data-in: not while too much waits to be acknowledged.
@@ -542,6 +570,10 @@ impl Connection {
 
     /// Hands a command to its unit.
     fn start(self: &Rc<Self>, scsi: ScsiCommand) {
+        if self.recovers && scsi.expected_in > 0 && !self.may_begin() {
+            self.deferred.borrow_mut().push_back(scsi);
+            return;
+        }
         let (task, lun) = (scsi.task, scsi.lun);
         let view = self.view();
         let entry = view.luns().get(scsi.lun);
@@ -718,7 +750,7 @@ impl Connection {
                 match state.abort(key) {
                     Abort::Gone => {}
                     Abort::Ended => ended += 1,
-                    Abort::Running if self.order.borrow_mut().remove(key) => {
+                    Abort::Running if self.remove_waiting(key) => {
                         // No unit has seen it: it ends here.
                         state.finish(key, Completion::default(), outbox);
                         ended += 1;

@@ -162,6 +162,17 @@ impl<P: Payload> Connection<P> {
         false
     }
 
+    /// Whether a read may be begun at all. False while too much waits for its acknowledgement, as for [`Self::may_put`].
+    pub fn may_begin(&mut self, now: Instant, sink: &mut impl Sink<P>) -> bool {
+        let Some(recovery) = &mut self.recovery else { return true };
+        if !recovery.is_full() {
+            return true;
+        }
+        recovery.wants_room = true;
+        self.ask_for_acknowledgement(now, sink);
+        false
+    }
+
     /// Whether something was acknowledged since this was asked last, so that what waited for room may go on.
     pub fn take_made_room(&mut self) -> bool {
         self.recovery.as_mut().is_some_and(|recovery| std::mem::take(&mut recovery.made_room))

@@ -36,8 +36,8 @@ const MAX_RESENDS: u8 = 16;
 const MAX_RECOVERIES: u8 = 16;
 /// R2Ts of a task that are remembered. Those before them have been answered long since.
 const MAX_R2TS: usize = 64;
-/// How many times as many bytes and statuses as [`Limits`] has may wait before the connection is given up: it takes an initiator
-/// that asks for more by immediate commands and never acknowledges anything.
+/// How many times as many statuses, and bytes of other things than reads, as [`Limits`] has may wait before the connection is given
+/// up: it takes an initiator that asks for more by immediate commands and never acknowledges anything.
 const OVERRUN: usize = 4;
 /// How long a status waits for its acknowledgement before the initiator is asked for it.
 const PATIENCE: Duration = Duration::from_secs(1);

@@ -113,6 +113,8 @@ pub(in crate::target) struct Recovery<P> {
     pub statuses: VecDeque<Status<P>>,
     /// Bytes kept.
     pub kept: usize,
+    /// Those of them that are no task's: ping data, text, rejected headers.
+    others: usize,
     /// Bytes that tasks may put besides, since they have begun a burst.
     promised: usize,
     /// Places in the command window that are not given back yet.
@@ -133,6 +135,7 @@ impl<P: Payload> Recovery<P> {
             limits,
             statuses: VecDeque::new(),
             kept: 0,
+            others: 0,
             promised: 0,
             owed: 0,
             made_room: false,
@@ -149,7 +152,7 @@ impl<P: Payload> Recovery<P> {
 
     /// Whether far more is kept than a peer that acknowledges anything brings about.
     pub fn is_overrun(&self) -> bool {
-        self.kept > OVERRUN * self.limits.keep_bytes.max(1 << 20)
+        self.others > OVERRUN * self.limits.keep_bytes
             || self.statuses.len() > OVERRUN * self.limits.keep_statuses
     }
 
@@ -230,7 +233,10 @@ impl<P: Payload> Recovery<P> {
                     self.end_promise(history);
                 }
             }
-            None => self.kept += status.data.len(),
+            None => {
+                self.kept += status.data.len();
+                self.others += status.data.len();
+            }
         }
         if self.statuses.is_empty() {
             self.since = now;
@@ -254,7 +260,10 @@ impl<P: Payload> Recovery<P> {
                         self.release(history);
                     }
                 }
-                None => self.kept -= status.data.len(),
+                None => {
+                    self.kept -= status.data.len();
+                    self.others -= status.data.len();
+                }
             }
             self.made_room = true;
             self.since = now;
