@@ -9,6 +9,7 @@ from lab import wire
 from lab.report import Failed, expect
 from lab.target import Unit
 
+LEVEL = 1  # What the target offers.
 DATA_R2T, STATUS, DATA_ACK, R_DATA = 0, 1, 2, 3
 DATA_DIGEST, SNACK_REJECT, PROTOCOL_ERROR, INVALID_ACK = 2, 3, 4, 8
 OFFER = {"HeaderDigest": "CRC32C", "DataDigest": "CRC32C", "InitialR2T": "Yes", "ImmediateData": "No",
@@ -91,7 +92,7 @@ def connect(target, level=1, isid=b"\x40\0\0\1\0\1", initiator="iqn.2026-01.exam
         offer = {key: offer[key] for key in ("HeaderDigest", "DataDigest", "MaxRecvDataSegmentLength")}
     peer.login(name, initiator, isid, tsih=first.tsih if first else 0, cid=cid, **offer)
     if not first:
-        expect(int(peer.keys["ErrorRecoveryLevel"]) == min(level, 2), f"ErrorRecoveryLevel: {peer.keys['ErrorRecoveryLevel']}")
+        expect(int(peer.keys["ErrorRecoveryLevel"]) == min(level, LEVEL), f"ErrorRecoveryLevel: {peer.keys['ErrorRecoveryLevel']}")
         for _ in range(4):  # Unit attentions.
             tag, _ = peer.begin(bytes(6), 0)
             answer = peer.next(wire.RESPONSE)
