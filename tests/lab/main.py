@@ -23,7 +23,7 @@ from lab.target import Lab, Stag  # noqa: E402
 SUITES = ["peers.libiscsi", "peers.qemu", "peers.login", "peers.session", "peers.recovery", "peers.durable", "peers.hostile",
           "peers.capture", "peers.rping", "peers.iwarp_hostile", "peers.iser_capture", "peers.initiator", "peers.bench",
           "peers.side_by_side", "peers.cu", "kernel.iwarp", "kernel.iser", "kernel.lio", "kernel.verbs",
-          "kernel.linux"]
+          "kernel.multipath", "kernel.linux"]
 
 
 def selected(words):

@@ -114,8 +114,13 @@ class Target:
 class Stag(Target):
     binary = os.environ.get("STAG_BIN", "")
 
+    @property
+    def control(self):
+        """Its control socket."""
+        return os.path.join(self.folder, "control.sock")
+
     def command(self):
-        words = [self.binary, "serve"]
+        words = [self.binary, "serve", "--control", self.control]
         if self.chap or self.extra:
             path = os.path.join(self.folder, "stag.toml")
             with open(path, "w", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
@@ -145,6 +150,8 @@ class Stag(Target):
         """The same, as a configuration file with credentials, limits and ACLs."""
         lines = [f"{key} = {json.dumps(value)}" for key, value in self.extra.get("top", {}).items()]
         lines += ["[[portal]]", f'listen = "{self.portal}"']
+        for number, portal in enumerate(self.extra.get("portals", []), 2):
+            lines += ["[[portal]]", f'listen = "{portal}"', f"group = {number}"]
         if self.extra.get("limits"):
             lines += ["[limits]"] + [f"{key} = {value}" for key, value in self.extra["limits"].items()]
         if self.extra.get("iser"):
@@ -156,6 +163,7 @@ class Stag(Target):
                 lines += [f'mutual = {{ name = "{self.chap.target_name}", secret = "{self.chap.target_secret}" }}']
             if self.chap.hashes:
                 lines += [f"hashes = {json.dumps(self.chap.hashes)}"]
+        lines += self.extra.get("target", [])
         for number, unit in enumerate(self.units):
             path, *options = self.operand(unit).split(",")
             lines += ["[[target.unit]]", f"lun = {number}", f'path = "{path}"']
@@ -279,7 +287,7 @@ class Lab:
         """A running target with these units; ended, and looked at for its health, when the block ends.
 
         `extra`, for Stag's configuration file only: `top`, `limits` and `iser` (keys and values), `acls` (initiator:
-        LUNs)."""
+        LUNs), `portals` (further ones, in the groups 2 and on), `target` (lines of the target's own)."""
         kind = {"stag": Stag, "tgt": Tgt}[self.kind]
         target = kind(self.new_folder(), list(units) or [Unit()], host, port or proc.free_port(host), chap, extra)
         try:

@@ -8,9 +8,13 @@
 mod command;
 mod mover;
 mod nexus;
+mod persist;
+mod ports;
 mod unit;
 
 pub use command::{Cdb, Command, Outcome, TaskAttribute};
 pub use mover::{DataMover, GetData, Lost};
 pub use nexus::{ItlNexus, Nexus, NexusId, Verdict};
+pub use persist::Persist;
+pub use ports::{AccessError, PortGroups};
 pub use unit::{Execution, LogicalUnit, ResetKind};

@@ -4,14 +4,18 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use scsi::UnitAttention;
+use scsi::data::target_port_groups::AccessState;
+use scsi::{Sense, UnitAttention};
+
+use crate::PortGroups;
+use crate::ports;
 
 /// Names an I_T nexus for as long as the daemon runs; never given twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NexusId(pub u64);
 
 /// An I_T nexus: one initiator port joined to one target port; for iSCSI, one session (RFC 7143 §4.4).
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Nexus {
     /// Its number.
     pub id: NexusId,
@@ -24,6 +28,8 @@ pub struct Nexus {
     pub target_port: u16,
     /// The target's device name.
     pub target: String,
+    /// The target's port groups; `None` where all ports are alike.
+    pub ports: Option<Arc<PortGroups>>,
 }
 
 /// What a unit wants checked before a command of this nexus runs; bits of [`ItlNexus::verdict`].
@@ -35,6 +41,8 @@ impl Verdict {
     pub const ATTENTION: u8 = 1;
     /// A reservation of another nexus is in force: consult the reservation rules before any command.
     pub const RESERVED: u8 = 2;
+    /// The target port's asymmetric access state is none in which every command runs.
+    pub const INACTIVE: u8 = 4;
 
     /// Nothing to check: the fast path.
     pub const fn clear(self) -> bool {
@@ -48,6 +56,10 @@ impl Verdict {
     pub const fn reserved(self) -> bool {
         self.0 & Self::RESERVED != 0
     }
+    /// Whether the target port's state has to be looked at.
+    pub const fn inactive(self) -> bool {
+        self.0 & Self::INACTIVE != 0
+    }
 }
 
 /// An I_T_L nexus: an I_T nexus and one logical unit. The server keeps one per session and LUN and names it in every
@@ -58,6 +70,8 @@ pub struct ItlNexus {
     /// The I_T nexus.
     pub nexus: Arc<Nexus>,
     verdict: AtomicU8,
+    /// Code of the target port's asymmetric access state.
+    access: AtomicU8,
     attentions: Mutex<VecDeque<UnitAttention>>,
     /// What the server's access control says, over and above the unit: this nexus may not write.
     pub read_only: bool,
@@ -70,7 +84,13 @@ impl ItlNexus {
 
     /// A nexus with nothing pending.
     pub fn new(nexus: Arc<Nexus>, read_only: bool) -> Self {
-        Self { nexus, verdict: AtomicU8::new(0), attentions: Mutex::default(), read_only }
+        Self {
+            nexus,
+            verdict: AtomicU8::new(0),
+            access: AtomicU8::new(AccessState::ActiveOptimized.code()),
+            attentions: Mutex::default(),
+            read_only,
+        }
     }
 
     /// What to check before the next command: one relaxed load.
@@ -85,6 +105,29 @@ impl ItlNexus {
         } else {
             self.verdict.fetch_and(!Verdict::RESERVED, Ordering::AcqRel);
         }
+    }
+
+    /// Says in which state its target port is.
+    pub(crate) fn set_access(&self, state: AccessState) {
+        self.access.store(state.code(), Ordering::Release);
+        if state.active() {
+            self.verdict.fetch_and(!Verdict::INACTIVE, Ordering::AcqRel);
+        } else {
+            self.verdict.fetch_or(Verdict::INACTIVE, Ordering::AcqRel);
+        }
+    }
+
+    /// The state of its target port.
+    pub fn access(&self) -> AccessState {
+        AccessState::from_code(self.access.load(Ordering::Acquire)).unwrap_or(AccessState::Unavailable)
+    }
+
+    /// Whether `cdb` runs in the state of the target port. To be asked when the verdict says [`Verdict::inactive`].
+    ///
+    /// # Errors
+    /// NOT READY with the state's own additional sense code.
+    pub fn check_access(&self, cdb: &[u8]) -> Result<(), Sense> {
+        ports::check(self.access(), cdb)
     }
 
     /// Establishes a unit attention. One that is pending already is not doubled.

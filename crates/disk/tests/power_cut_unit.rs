@@ -70,6 +70,7 @@ fn nexus(unit: &Arc<DiskUnit>) -> Arc<ItlNexus> {
             transport_id: Vec::new(),
             target_port: 1,
             target: "iqn.2026-01.test.stag:target".into(),
+            ports: None,
         }),
         false,
     ));

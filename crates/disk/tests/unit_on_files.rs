@@ -54,6 +54,7 @@ impl Initiator {
             initiator,
             target_port: 1,
             target: "iqn.2000-01.com.example:target".into(),
+            ports: None,
         };
         let nexus = Arc::new(ItlNexus::new(Arc::new(nexus), false));
         unit.attach(&nexus);

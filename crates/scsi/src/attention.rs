@@ -31,6 +31,8 @@ pub enum UnitAttention {
     RegistrationsPreempted,
     /// 2Ah/06h: a target port group changed its state.
     AsymmetricAccessStateChanged,
+    /// 2Ah/07h: the target could not change a target port group's state.
+    ImplicitTransitionFailed,
     /// 2Ah/09h: the unit grew or shrank.
     CapacityDataHasChanged,
     /// 2Fh/00h: a task management function or PREEMPT AND ABORT of another nexus cleared commands of this one.
@@ -67,6 +69,7 @@ impl UnitAttention {
             Self::ReservationsReleased => A::RESERVATIONS_RELEASED,
             Self::RegistrationsPreempted => A::REGISTRATIONS_PREEMPTED,
             Self::AsymmetricAccessStateChanged => A::ASYMMETRIC_ACCESS_STATE_CHANGED,
+            Self::ImplicitTransitionFailed => A::IMPLICIT_ASYMMETRIC_ACCESS_STATE_TRANSITION_FAILED,
             Self::CapacityDataHasChanged => A::CAPACITY_DATA_HAS_CHANGED,
             Self::CommandsClearedByAnotherInitiator => A::COMMANDS_CLEARED_BY_ANOTHER_INITIATOR,
             Self::ThinProvisioningSoftThresholdReached => A::THIN_PROVISIONING_SOFT_THRESHOLD_REACHED,

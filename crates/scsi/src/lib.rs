@@ -4,6 +4,7 @@
 //! and back. It never does I/O, reads a clock or starts a thread, and nothing that a peer sends can make it panic.
 #![forbid(unsafe_code)]
 
+pub mod alua;
 pub mod attention;
 pub mod cdb;
 pub mod copy;

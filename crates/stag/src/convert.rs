@@ -4,13 +4,16 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use device::PortGroups;
 use disk::store::spec::{Opened, Source, StoreSpec};
 use disk::unit::{DiskOptions, DiskUnit, FilePersist, Persist, Registry};
 use iscsi::chap::{self, Hash, Secret};
+use scsi::alua::Groups;
+use scsi::data::target_port_groups::{TargetPortGroup, supported};
 use target::Unit;
 use target::config as server;
 
-use crate::config::{Acl, AclLun, Auth, ChapHash, Config, Credential, Iser, Limits, Target};
+use crate::config::{Acl, AclLun, Alua, AluaGroup, Auth, ChapHash, Config, Credential, Iser, Limits, Target};
 use crate::unit::{Backing, UnitSpec};
 
 /// Microseconds that a core looks for new work before it sleeps, if nobody says otherwise.
@@ -20,10 +23,11 @@ const POOL_BYTES: u64 = 256 << 20;
 
 /// A unit that cannot be served.
 #[derive(Debug, thiserror::Error)]
-#[error("{target} LUN {lun}: {reason}")]
+#[error("{target}{}: {reason}", .lun.map_or_else(String::new, |lun| format!(" LUN {lun}")))]
 pub struct UnitError {
     target: String,
-    lun: u16,
+    /// `None` where it is about the whole target.
+    lun: Option<u16>,
     reason: String,
 }
 
@@ -68,10 +72,18 @@ fn iser(said: &Iser) -> server::IserConfig {
 fn target_config(target: Target, registry: &Registry) -> Result<server::TargetConfig, UnitError> {
     let mut units = Vec::new();
     for lun in &target.units {
-        let failed = |reason| UnitError { target: target.iqn.clone(), lun: lun.lun, reason };
+        let failed = |reason| UnitError { target: target.iqn.clone(), lun: Some(lun.lun), reason };
         let unit = open(&lun.spec, &target.iqn, lun.lun, registry).map_err(failed)?;
         units.push(server::LunConfig { lun: lun.lun, unit: Unit::Disk(unit) });
     }
+    let ports = match &target.alua {
+        Some(alua) => Some(port_groups(alua).map_err(|reason| UnitError {
+            target: target.iqn.clone(),
+            lun: None,
+            reason,
+        })?),
+        None => None,
+    };
     Ok(server::TargetConfig {
         name: target.iqn,
         alias: target.alias,
@@ -80,7 +92,26 @@ fn target_config(target: Target, registry: &Registry) -> Result<server::TargetCo
         units,
         acls: target.acls.map(|acls| acls.into_iter().map(acl).collect()),
         redirect: target.redirect,
+        ports,
     })
+}
+
+/// Makes a target's port groups, with the states that were kept of them.
+fn port_groups(alua: &Alua) -> Result<Arc<PortGroups>, String> {
+    let group = |group: &AluaGroup| TargetPortGroup {
+        id: group.id,
+        preferred: group.preferred,
+        state: group.state,
+        supported: group.states.iter().fold(supported::TRANSITIONING, |bits, state| bits | state.support()),
+        status: scsi::alua::STATUS_NONE,
+        ports: group.portal_groups.clone(),
+    };
+    let groups = alua.groups.iter().map(group).collect();
+    let groups = Groups::new(groups, alua.explicit, alua.implicit, alua.transition_hint_s);
+    let keep = alua.keep.as_ref().map(|path| Arc::new(FilePersist::new(path)) as Arc<dyn Persist>);
+    let transition = Duration::from_millis(alua.transition_ms.into());
+    PortGroups::new(groups.map_err(|error| error.to_string())?, transition, keep)
+        .map_err(|error| format!("its target port groups: {error}"))
 }
 
 /// Opens one unit.

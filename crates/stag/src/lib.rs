@@ -38,6 +38,7 @@ pub fn run() -> ExitCode {
         Command::CheckConfig(args) => check_config(&args),
         Command::Demo(args) => demo::demo(&args),
         Command::Status(args) => control::status::command(&args),
+        Command::Alua(args) => control::alua::command(&args),
         Command::Ls(args) => client::ls(&args),
         Command::Info(args) => client::info(&args),
         Command::Read(args) => client::read(&args),

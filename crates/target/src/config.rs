@@ -3,8 +3,10 @@
 //! Whoever starts a server fills this in; nothing here reads a file or checks more than types do.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
+use device::PortGroups;
 use iscsi::chap::{Credential, Hash};
 use iscsi::discovery::TargetAddress;
 
@@ -102,6 +104,8 @@ pub struct TargetConfig {
     pub acls: Option<Vec<Acl>>,
     /// Where it is instead: whoever may log in is sent there.
     pub redirect: Option<Redirect>,
+    /// Its target port groups (asymmetric access), made of portal group tags. `None`: all in one, always active/optimized.
+    pub ports: Option<Arc<PortGroups>>,
 }
 
 /// Where initiators are sent (RFC 7143 §11.13.5, Status-Class 1).

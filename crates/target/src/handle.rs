@@ -6,7 +6,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use device::{AccessError, PortGroups};
 use iscsi::keys::Digest;
+use scsi::data::target_port_groups::AccessState;
 
 use crate::config::ServerConfig;
 use crate::server::{BoundPortal, Shared};
@@ -92,6 +94,20 @@ pub struct CoreStatus {
     pub pool: ring::pool::Stats,
 }
 
+/// Why a target port group's state was not changed.
+#[derive(Debug, thiserror::Error)]
+pub enum SetAccessError {
+    /// No target has that name.
+    #[error("there is no target {0}")]
+    NoTarget(String),
+    /// The groups did not take it.
+    #[error(transparent)]
+    Access(#[from] AccessError),
+    /// The server has ended.
+    #[error("the server has ended")]
+    Ended,
+}
+
 impl Handle {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
         Self { shared }
@@ -158,6 +174,29 @@ impl Handle {
                 connections: session.connections().into_iter().map(connection).collect(),
             })
             .collect()
+    }
+
+    /// The target port groups of the target with this name: what they are now.
+    pub fn port_groups(&self, target: &str) -> Option<Arc<PortGroups>> {
+        self.shared.model().target(target).map(|target| target.ports.clone())
+    }
+
+    /// Changes the state of one of a target's port groups, as [`PortGroups::change`] does, on a core. Returns when it has changed.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn set_access(&self, target: &str, group: u16, state: AccessState) -> Result<(), SetAccessError> {
+        let ports = self.port_groups(target).ok_or_else(|| SetAccessError::NoTarget(target.to_owned()))?;
+        let (done, wait) = std::sync::mpsc::channel();
+        let core = self.shared.core_handles().next().ok_or(SetAccessError::Ended)?;
+        let ran = core.run(move || async move {
+            // Only a caller that has vanished does not listen.
+            let _ = done.send(ports.change(group, state).await);
+        });
+        match (ran, wait.recv()) {
+            (Ok(()), Ok(result)) => Ok(result?),
+            _ => Err(SetAccessError::Ended),
+        }
     }
 
     /// How each core is used. A core that does not answer within `patience` is left out.

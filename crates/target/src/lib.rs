@@ -27,7 +27,7 @@ mod transport;
 mod unit;
 mod wire;
 
-pub use handle::{ConnectionStatus, CoreStatus, Handle, SessionStatus, TargetStatus};
+pub use handle::{ConnectionStatus, CoreStatus, Handle, SessionStatus, SetAccessError, TargetStatus};
 pub use model::Applied;
 pub use server::{BoundPortal, Server};
 pub use unit::Unit;

@@ -433,6 +433,7 @@ async fn place(
             transport_id: transport_id(&port.initiator, outcome.isid),
             target_port: group,
             target: port.target.clone(),
+            ports: outcome.target.as_deref().and_then(|name| Some(model.target(name)?.ports.clone())),
         });
         let view = model
             .first_view(outcome.target.as_deref(), &outcome.initiator, &nexus)

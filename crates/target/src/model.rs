@@ -51,10 +51,13 @@ pub struct Applied {
 impl Model {
     /// What `config` says, at `portals`. Targets go on as they are if they have the name of one of `before`.
     pub(crate) fn new(config: ServerConfig, portals: Vec<PortalEntry>, before: Option<&Self>) -> Self {
+        let mut groups: Vec<u16> = portals.iter().map(|portal| portal.bound.group).collect();
+        groups.sort_unstable();
+        groups.dedup();
         let carried = |config: crate::config::TargetConfig| match before.and_then(|b| b.target(&config.name))
         {
-            Some(old) => old.changed(config),
-            None => Target::new(config),
+            Some(old) => old.changed(config, &groups),
+            None => Target::new(config, &groups),
         };
         let targets: Vec<_> = config.targets.into_iter().map(carried).collect();
         Self {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use device::PortGroups;
 use iscsi::name;
 
 use crate::config::{Acl, TargetConfig};
@@ -10,16 +11,21 @@ use crate::config::{Acl, TargetConfig};
 #[derive(Debug)]
 pub(crate) struct Target {
     pub config: TargetConfig,
+    /// Its target port groups.
+    pub ports: Arc<PortGroups>,
 }
 
 impl Target {
-    pub(crate) fn new(config: TargetConfig) -> Arc<Self> {
-        Arc::new(Self { config })
+    /// A target of a server whose portals are in `groups`.
+    pub(crate) fn new(config: TargetConfig, groups: &[u16]) -> Arc<Self> {
+        let ports = port_groups(&config, groups);
+        Arc::new(Self { config, ports })
     }
 
-    /// The same target with another configuration.
-    pub(crate) fn changed(&self, config: TargetConfig) -> Arc<Self> {
-        Arc::new(Self { config })
+    /// The same target with another configuration. Its sessions know its target port groups: these change too.
+    pub(crate) fn changed(&self, config: TargetConfig, groups: &[u16]) -> Arc<Self> {
+        self.ports.become_like(&port_groups(&config, groups));
+        Arc::new(Self { config, ports: self.ports.clone() })
     }
 
     /// Whether it is reached through portal group `group`.
@@ -43,4 +49,11 @@ impl Target {
         });
         matching.max_by_key(|(length, _)| *length).map(|(_, acl)| Some(acl))
     }
+}
+
+/// The target port groups that `config` says, of a server whose portals are in `groups`.
+fn port_groups(config: &TargetConfig, groups: &[u16]) -> Arc<PortGroups> {
+    let serves = |group: &u16| config.groups.is_empty() || config.groups.contains(group);
+    let own: Vec<u16> = groups.iter().copied().filter(serves).collect();
+    config.ports.clone().unwrap_or_else(|| PortGroups::symmetric(&own))
 }

@@ -66,10 +66,7 @@ pub fn run(data: &[u8]) {
         }
         GROUPS => {
             if let Some(groups) = target_port_groups::parse(bytes) {
-                assert_eq!(
-                    target_port_groups::parse(&target_port_groups::emit(&groups, false)),
-                    Some(groups)
-                );
+                assert_eq!(target_port_groups::parse(&target_port_groups::emit(&groups, None)), Some(groups));
             }
         }
         TMFS => {
@@ -165,7 +162,7 @@ pub fn seeds() -> Vec<(&'static str, Seed)> {
         ("lba-status", seed(LBA_STATUS).bytes(lba_status::emit(&ranges))),
         ("log", seed(LOG).bytes(log)),
         ("opcodes", seed(OPCODES).bytes(opcodes)),
-        ("groups", seed(GROUPS).bytes(target_port_groups::emit(&groups, false))),
+        ("groups", seed(GROUPS).bytes(target_port_groups::emit(&groups, None))),
         ("tmfs", seed(TMFS).bytes(tmfs::SupportedTmfs::ISCSI.emit(true))),
         ("mode-6", seed(MODE_6).bytes([31, 0, 0x90, 8, 0, 0, 1, 0, 0, 0, 2, 0]).bytes(caching)),
         ("mode-10", seed(MODE_10).bytes([0, 34, 0, 0, 0, 0, 0, 0]).bytes(caching).bytes(extension)),

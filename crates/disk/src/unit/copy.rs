@@ -262,6 +262,10 @@ impl Side {
         if operation == opcode::WRITE_16 {
             self.unit.check_writable(&self.nexus).map_err(|sense| refused(sense.additional))?;
         }
+        if self.nexus.verdict().inactive() {
+            let allowed = self.nexus.check_access(&[operation, 0, 0, 0, 0, 0]);
+            allowed.map_err(|_| refused(AdditionalSense::THIRD_PARTY_DEVICE_FAILURE))?;
+        }
         if self.nexus.verdict().reserved() {
             let allowed = self.unit.check_reservation(&self.nexus, &[operation, 0, 0, 0, 0, 0]);
             allowed.map_err(|_| refused(AdditionalSense::THIRD_PARTY_DEVICE_FAILURE))?;

@@ -1,4 +1,4 @@
-//! What is checked before any command runs: unit attentions, reservations, sanitizing, the medium, write protection, in
+//! What is checked before any command runs: unit attentions, the target port's access state, reservations, sanitizing, the medium, write protection, in
 //! that order.
 
 use device::{Command, ItlNexus, Outcome};
@@ -45,6 +45,9 @@ impl DiskUnit {
             if let Some(attention) = command.nexus.take_attention() {
                 return Err(Sense::from(attention).into());
             }
+        }
+        if verdict.inactive() {
+            command.nexus.check_access(command.cdb.bytes())?;
         }
         if verdict.reserved() {
             self.check_reservation(&command.nexus, command.cdb.bytes())?;

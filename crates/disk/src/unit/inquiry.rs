@@ -16,7 +16,6 @@ use super::limits::{
     MAX_ATOMIC_BYTES, MAX_COMPARE_BLOCKS, MAX_TRANSFER_BYTES, MAX_UNMAP_BLOCKS, MAX_UNMAP_DESCRIPTORS,
     MAX_WRITE_SAME_BYTES, OPTIMAL_TRANSFER_BYTES,
 };
-use super::maintenance::TARGET_PORT_GROUP;
 
 /// The VPD pages of a disk.
 const PAGES: [u8; 9] = [
@@ -42,12 +41,15 @@ impl DiskUnit {
         mover: &mut dyn DataMover,
         cdb: Inquiry,
     ) -> Result<Outcome, Outcome> {
-        let standard = StandardInquiry::disk(
-            &self.options.vendor,
-            &self.options.product,
-            &self.options.revision,
-            self.options.removable,
-        );
+        let standard = StandardInquiry {
+            target_port_groups: command.nexus.nexus.ports.as_ref().map_or(1, |ports| ports.tpgs()),
+            ..StandardInquiry::disk(
+                &self.options.vendor,
+                &self.options.product,
+                &self.options.revision,
+                self.options.removable,
+            )
+        };
         let data = match cdb.page {
             None => standard.emit(),
             Some(page) => {
@@ -87,14 +89,16 @@ impl DiskUnit {
         let nexus = &command.nexus.nexus;
         // SPC-4 §7.8.6.11 names an iSCSI target port by its target's name and its portal group tag.
         let port = format!("{},t,0x{:04x}", nexus.target, nexus.target_port);
-        Identification(vec![
+        let mut designators = vec![
             Designator::unit(Identifier::Naa(self.options.naa.clone())),
             Designator::unit(Identifier::t10_vendor(&self.options.vendor, &self.options.serial)),
             Designator::iscsi_port(Identifier::RelativeTargetPort(nexus.target_port)),
-            Designator::iscsi_port(Identifier::TargetPortGroup(TARGET_PORT_GROUP)),
-            Designator::iscsi_port(Identifier::ScsiName(port)),
-            Designator::iscsi_device(Identifier::ScsiName(nexus.target.clone())),
-        ])
+        ];
+        let group = self.port_group(command);
+        designators.extend(group.map(|group| Designator::iscsi_port(Identifier::TargetPortGroup(group))));
+        designators.push(Designator::iscsi_port(Identifier::ScsiName(port)));
+        designators.push(Designator::iscsi_device(Identifier::ScsiName(nexus.target.clone())));
+        Identification(designators)
     }
 
     fn block_limits(&self) -> BlockLimits {

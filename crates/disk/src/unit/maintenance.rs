@@ -1,32 +1,31 @@
-//! What a unit can do, as it reports it: REPORT SUPPORTED OPERATION CODES, ... TASK MANAGEMENT FUNCTIONS, REPORT TARGET
-//! PORT GROUPS, REQUEST SENSE, LOG SENSE, READ DEFECT DATA, SEND DIAGNOSTIC, FORMAT UNIT.
+//! What a unit can do, as it reports it: REPORT SUPPORTED OPERATION CODES, ... TASK MANAGEMENT FUNCTIONS, REQUEST
+//! SENSE, LOG SENSE, READ DEFECT DATA, SEND DIAGNOSTIC, FORMAT UNIT.
 
 use device::{Command, DataMover, Outcome};
 use scsi::Sense;
 use scsi::cdb::table::Entry;
 use scsi::cdb::{
-    FormatUnit, LogSense, ReadDefectData, ReportSupportedOpcodes, ReportSupportedTmfs,
-    ReportTargetPortGroups, SendDiagnostic, opcode as op,
+    FormatUnit, LogSense, ReadDefectData, ReportSupportedOpcodes, ReportSupportedTmfs, SendDiagnostic,
+    opcode as op,
 };
 use scsi::data::format::FormatHeader;
-use scsi::data::target_port_groups::{self, TargetPortGroup};
 use scsi::data::tmfs::SupportedTmfs;
 use scsi::data::{defects, log, opcodes};
 
 use super::DiskUnit;
 use super::gate::{flag, sanitize_failed};
 
-/// The one target port group that every port of a target is in.
-pub(super) const TARGET_PORT_GROUP: u16 = 1;
-
 impl DiskUnit {
     /// Whether this unit runs a command that the decoder knows.
-    fn supports(&self, entry: &Entry) -> bool {
+    fn supports(&self, command: &Command, entry: &Entry) -> bool {
         match (entry.opcode, entry.service_action) {
             (op::UNMAP, _) => self.options.thin,
             // SBC-3 §4.11.1: both erases need a unit whose blocks can be erased.
             (op::SANITIZE, Some(0x02 | 0x03)) => self.options.thin,
             (op::MAINTENANCE_IN, Some(op::SA_REPORT_TIMESTAMP)) => false,
+            (op::MAINTENANCE_OUT, Some(op::SA_SET_TARGET_PORT_GROUPS)) => {
+                command.nexus.nexus.ports.as_ref().is_some_and(|ports| ports.explicit())
+            }
             _ => true,
         }
     }
@@ -34,10 +33,11 @@ impl DiskUnit {
     /// REPORT SUPPORTED OPERATION CODES.
     pub(super) fn report_supported_opcodes(
         &self,
+        command: &Command,
         mover: &mut dyn DataMover,
         cdb: ReportSupportedOpcodes,
     ) -> Result<Outcome, Outcome> {
-        let data = opcodes::report(&cdb, |entry| self.supports(entry))?;
+        let data = opcodes::report(&cdb, |entry| self.supports(command, entry))?;
         Ok(self.answer(mover, data, u64::from(cdb.allocation)))
     }
 
@@ -48,22 +48,6 @@ impl DiskUnit {
         cdb: ReportSupportedTmfs,
     ) -> Result<Outcome, Outcome> {
         Ok(self.answer(mover, SupportedTmfs::ISCSI.emit(cdb.extended), u64::from(cdb.allocation)))
-    }
-
-    /// REPORT TARGET PORT GROUPS: all ports are in one group, active and optimized.
-    pub(super) fn report_target_port_groups(
-        &self,
-        command: &Command,
-        mover: &mut dyn DataMover,
-        cdb: ReportTargetPortGroups,
-    ) -> Result<Outcome, Outcome> {
-        let mut ports = self.state().target_ports.clone();
-        ports.push(command.nexus.nexus.target_port);
-        ports.sort_unstable();
-        ports.dedup();
-        let group = TargetPortGroup::optimized(TARGET_PORT_GROUP, ports);
-        let data = target_port_groups::emit(&[group], cdb.extended);
-        Ok(self.answer(mover, data, u64::from(cdb.allocation)))
     }
 
     /// REQUEST SENSE: what is pending, as data and with GOOD.

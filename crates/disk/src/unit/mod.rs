@@ -4,6 +4,7 @@
 //! Each kind of command has a file of its own. A READ or WRITE that the store finishes at once takes no future, no
 //! allocation and no lock; everything else may take its time, but never blocks its core.
 
+mod access;
 mod compare;
 mod copy;
 mod error;
@@ -316,7 +317,7 @@ impl DiskUnit {
             C::PersistentReserveIn(cdb) => self.persistent_in(command, mover, cdb),
             C::ReceiveCopyResults(cdb) => self.receive_copy_results(command, mover, cdb),
             C::ReportTargetPortGroups(cdb) => self.report_target_port_groups(command, mover, cdb),
-            C::ReportSupportedOpcodes(cdb) => self.report_supported_opcodes(mover, cdb),
+            C::ReportSupportedOpcodes(cdb) => self.report_supported_opcodes(command, mover, cdb),
             C::ReportSupportedTmfs(cdb) => self.report_supported_tmfs(mover, cdb),
             C::ReportTimestamp { .. } | C::ReportLuns(_) => Err(Sense::invalid_opcode().into()),
             _ => return None,
@@ -344,6 +345,9 @@ impl DiskUnit {
             C::StartStopUnit(cdb) => self.start_stop(command, cdb).await,
             C::ModeSelect(cdb) => self.mode_select(command, mover, cdb).await,
             C::PersistentReserveOut(cdb) => self.persistent_out(command, mover, cdb).await,
+            C::SetTargetPortGroups { parameter_len } => {
+                self.set_target_port_groups(command, mover, parameter_len).await
+            }
             C::ExtendedCopy { parameter_len } => self.extended_copy(command, mover, parameter_len).await,
             C::Sanitize(cdb) => self.sanitize(command, mover, cdb).await,
             C::SendDiagnostic(cdb) => self.send_diagnostic(cdb),
@@ -395,11 +399,19 @@ impl LogicalUnit for DiskUnit {
         state.nexuses.retain(|known| known.nexus.nexus.id != nexus.nexus.id);
         state.nexuses.push(Known { nexus: nexus.clone(), port: reserve::port_of(&nexus.nexus) });
         state.refresh_verdicts();
+        drop(state);
+        if let Some(ports) = &nexus.nexus.ports {
+            ports.attach(nexus);
+        }
     }
 
     fn detach(&self, nexus: NexusId) {
         let mut state = self.state();
-        state.nexuses.retain(|known| known.nexus.nexus.id != nexus);
+        for known in state.nexuses.extract_if(.., |known| known.nexus.nexus.id == nexus) {
+            if let Some(ports) = &known.nexus.nexus.ports {
+                ports.detach(&known.nexus);
+            }
+        }
         state.prevents.retain(|holder| *holder != nexus);
         state.copies.nexus_lost(nexus.0);
         if state.reservations.nexus_lost(nexus.0) {

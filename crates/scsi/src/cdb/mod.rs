@@ -108,6 +108,11 @@ pub enum Command {
     ReportLuns(ReportLuns),
     /// REPORT TARGET PORT GROUPS.
     ReportTargetPortGroups(ReportTargetPortGroups),
+    /// SET TARGET PORT GROUPS.
+    SetTargetPortGroups {
+        /// PARAMETER LIST LENGTH in bytes; 0 is no error and changes nothing.
+        parameter_len: u32,
+    },
     /// REPORT SUPPORTED OPERATION CODES.
     ReportSupportedOpcodes(ReportSupportedOpcodes),
     /// REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS.
@@ -220,7 +225,7 @@ fn decode_other(b: &Bytes, len: usize) -> Result<Command, Sense> {
         op::RECEIVE_COPY_RESULTS => {
             return primary::receive_copy_results(b, len).map(Command::ReceiveCopyResults);
         }
-        op::EXTENDED_COPY | op::SERVICE_ACTION_IN_16 | op::MAINTENANCE_IN => {
+        op::EXTENDED_COPY | op::SERVICE_ACTION_IN_16 | op::MAINTENANCE_IN | op::MAINTENANCE_OUT => {
             return decode_service_action(b, len);
         }
         _ => {}
@@ -290,6 +295,9 @@ fn decode_service_action(b: &Bytes, len: usize) -> Result<Command, Sense> {
         }
         (op::MAINTENANCE_IN, op::SA_REPORT_TARGET_PORT_GROUPS) => {
             Command::ReportTargetPortGroups(primary::report_target_port_groups(b)?)
+        }
+        (op::MAINTENANCE_OUT, op::SA_SET_TARGET_PORT_GROUPS) => {
+            Command::SetTargetPortGroups { parameter_len: b.u32(6) }
         }
         (op::MAINTENANCE_IN, op::SA_REPORT_SUPPORTED_OPCODES) => {
             Command::ReportSupportedOpcodes(primary::report_supported_opcodes(b)?)

@@ -276,6 +276,8 @@ table! {
         Some(op::SA_REPORT_SUPPORTED_TMFS), [0, 0, 0x80, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], [], SHORT;
     REPORT_TIMESTAMP = "REPORT TIMESTAMP", op::MAINTENANCE_IN, Some(op::SA_REPORT_TIMESTAMP),
         [0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], [], SHORT;
+    SET_TARGET_PORT_GROUPS = "SET TARGET PORT GROUPS", op::MAINTENANCE_OUT, Some(op::SA_SET_TARGET_PORT_GROUPS),
+        [0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], [], LONG;
     READ_12 = "READ (12)", op::READ_12, None, [0, 0x18, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0],
         [(1, 0x07), (10, GROUP)], SHORT;
     WRITE_12 = "WRITE (12)", op::WRITE_12, None, [0, 0x18, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0],

@@ -110,6 +110,7 @@ fn service_actions_that_nobody_knows_are_refused_with_a_pointer_to_theirs() {
         (0x84, &[0, 3, 4]),
         (0x9E, &[0x10, 0x12]),
         (0xA3, &[0x0A, 0x0C, 0x0D, 0x0F]),
+        (0xA4, &[0x0A]),
     ] {
         for action in 0..32u8 {
             let mut cdb = [0; 16];

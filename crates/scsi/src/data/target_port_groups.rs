@@ -1,6 +1,7 @@
-//! REPORT TARGET PORT GROUPS data (SPC-4 §6.37).
+//! REPORT TARGET PORT GROUPS data (SPC-4 §6.37) and SET TARGET PORT GROUPS parameter lists (SPC-4 §6.45).
 
 use super::Fields;
+use crate::Sense;
 
 /// ASYMMETRIC ACCESS STATE (SPC-4 table 317).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,8 +22,76 @@ pub enum AccessState {
     Transitioning,
 }
 
+/// Bits of [`TargetPortGroup::supported`].
+pub mod supported {
+    /// AO_SUP.
+    pub const ACTIVE_OPTIMIZED: u8 = 1;
+    /// AN_SUP.
+    pub const ACTIVE_NON_OPTIMIZED: u8 = 1 << 1;
+    /// S_SUP.
+    pub const STANDBY: u8 = 1 << 2;
+    /// U_SUP.
+    pub const UNAVAILABLE: u8 = 1 << 3;
+    /// LBD_SUP.
+    pub const LOGICAL_BLOCK_DEPENDENT: u8 = 1 << 4;
+    /// O_SUP.
+    pub const OFFLINE: u8 = 1 << 6;
+    /// T_SUP.
+    pub const TRANSITIONING: u8 = 1 << 7;
+    /// All of them.
+    pub const ALL: u8 = 0xDF;
+    /// Those that somebody can ask for.
+    pub const SETTABLE: u8 = ACTIVE_OPTIMIZED | ACTIVE_NON_OPTIMIZED | STANDBY | UNAVAILABLE | OFFLINE;
+}
+
 impl AccessState {
-    const fn code(self) -> u8 {
+    /// All states that can be asked for, with the names that people write.
+    pub const NAMES: [(&'static str, Self); 5] = [
+        ("active/optimized", Self::ActiveOptimized),
+        ("active/non-optimized", Self::ActiveNonOptimized),
+        ("standby", Self::Standby),
+        ("unavailable", Self::Unavailable),
+        ("offline", Self::Offline),
+    ];
+
+    /// The state's name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::ActiveOptimized => "active/optimized",
+            Self::ActiveNonOptimized => "active/non-optimized",
+            Self::Standby => "standby",
+            Self::Unavailable => "unavailable",
+            Self::LogicalBlockDependent => "logical block dependent",
+            Self::Offline => "offline",
+            Self::Transitioning => "transitioning",
+        }
+    }
+
+    /// The state that people mean by a name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::NAMES.into_iter().find(|(known, _)| *known == name).map(|(_, state)| state)
+    }
+
+    /// The bit of [`supported`] that stands for it.
+    pub const fn support(self) -> u8 {
+        match self {
+            Self::ActiveOptimized => supported::ACTIVE_OPTIMIZED,
+            Self::ActiveNonOptimized => supported::ACTIVE_NON_OPTIMIZED,
+            Self::Standby => supported::STANDBY,
+            Self::Unavailable => supported::UNAVAILABLE,
+            Self::LogicalBlockDependent => supported::LOGICAL_BLOCK_DEPENDENT,
+            Self::Offline => supported::OFFLINE,
+            Self::Transitioning => supported::TRANSITIONING,
+        }
+    }
+
+    /// Whether commands that read and write run.
+    pub const fn active(self) -> bool {
+        matches!(self, Self::ActiveOptimized | Self::ActiveNonOptimized | Self::LogicalBlockDependent)
+    }
+
+    /// The code on the wire.
+    pub const fn code(self) -> u8 {
         match self {
             Self::ActiveOptimized => 0x0,
             Self::ActiveNonOptimized => 0x1,
@@ -34,7 +103,8 @@ impl AccessState {
         }
     }
 
-    const fn from_code(code: u8) -> Option<Self> {
+    /// The state with this code; `None` for reserved ones.
+    pub const fn from_code(code: u8) -> Option<Self> {
         Some(match code {
             0x0 => Self::ActiveOptimized,
             0x1 => Self::ActiveNonOptimized,
@@ -72,11 +142,11 @@ impl TargetPortGroup {
     }
 }
 
-/// The data; `extended` has the header of PARAMETER DATA FORMAT 001b.
-pub fn emit(groups: &[TargetPortGroup], extended: bool) -> Vec<u8> {
+/// The data. With `transition_s`, IMPLICIT TRANSITION TIME in seconds, it has the header of PARAMETER DATA FORMAT 001b.
+pub fn emit(groups: &[TargetPortGroup], transition_s: Option<u8>) -> Vec<u8> {
     let mut out = vec![0; 4];
-    if extended {
-        out.extend([0x10, 0, 0, 0]); // RETURN DATA FORMAT, IMPLICIT TRANSITION TIME
+    if let Some(transition_s) = transition_s {
+        out.extend([0x10, transition_s, 0, 0]); // RETURN DATA FORMAT, IMPLICIT TRANSITION TIME
     }
     for group in groups {
         let ports = &group.ports[..group.ports.len().min(255)];
@@ -115,6 +185,34 @@ pub fn parse(bytes: &[u8]) -> Option<Vec<TargetPortGroup>> {
     Some(groups)
 }
 
+/// One descriptor of a SET TARGET PORT GROUPS parameter list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SetTargetPortGroup {
+    /// ASYMMETRIC ACCESS STATE; `None` where it is reserved.
+    pub state: Option<AccessState>,
+    /// TARGET PORT GROUP OR TARGET PORT: a group for primary states, a relative target port identifier for offline.
+    pub group_or_port: u16,
+}
+
+/// Reads a SET TARGET PORT GROUPS parameter list. None at all asks for nothing.
+///
+/// # Errors
+/// PARAMETER LIST LENGTH ERROR for a list that ends within its header or a descriptor.
+pub fn parse_set(list: &[u8]) -> Result<Vec<SetTargetPortGroup>, Sense> {
+    if list.is_empty() {
+        return Ok(Vec::new());
+    }
+    let descriptors = list.get(4..).filter(|descriptors| descriptors.len() % 4 == 0);
+    let descriptors = descriptors.ok_or(Sense::parameter_list_length_error())?;
+    Ok(descriptors
+        .chunks_exact(4)
+        .map(|d| SetTargetPortGroup {
+            state: AccessState::from_code(d[0] & 0x0F),
+            group_or_port: u16::from_be_bytes([d[2], d[3]]),
+        })
+        .collect())
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -124,7 +222,7 @@ mod tests {
     #[test]
     fn a_group_lists_its_ports() {
         let groups = [TargetPortGroup::optimized(0x0102, vec![1, 2])];
-        let data = emit(&groups, false);
+        let data = emit(&groups, None);
         assert_eq!(data, [0, 0, 0, 16, 0, 1, 1, 2, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 2]);
         assert_eq!(parse(&data).as_deref(), Some(&groups[..]));
         assert_eq!(parse(&data[..19]), None);
@@ -132,13 +230,35 @@ mod tests {
 
     #[test]
     fn the_extended_header_counts_in_the_length() {
-        assert_eq!(emit(&[], true), [0, 0, 0, 4, 0x10, 0, 0, 0]);
+        assert_eq!(emit(&[], Some(9)), [0, 0, 0, 4, 0x10, 9, 0, 0]);
+    }
+
+    #[test]
+    fn a_set_list_is_whole_descriptors_behind_a_header() {
+        assert_eq!(parse_set(&[]), Ok(vec![]));
+        assert_eq!(parse_set(&[0; 4]), Ok(vec![]));
+        let set = SetTargetPortGroup { state: Some(AccessState::Standby), group_or_port: 0x0102 };
+        assert_eq!(parse_set(&[0, 0, 0, 0, 0xF2, 0, 1, 2]), Ok(vec![set]));
+        assert_eq!(parse_set(&[0, 0, 0, 0, 7, 0, 1, 2]).unwrap()[0].state, None);
+        for cut in [1, 3, 5, 7] {
+            assert_eq!(parse_set(&[0; 8][..cut]), Err(Sense::parameter_list_length_error()), "{cut}");
+        }
+    }
+
+    #[test]
+    fn names_and_codes_lead_back_to_their_states() {
+        for (name, state) in AccessState::NAMES {
+            assert_eq!((AccessState::named(name), state.name()), (Some(state), name));
+            assert_eq!(AccessState::from_code(state.code()), Some(state));
+        }
+        assert_eq!(AccessState::named("transitioning"), None);
     }
 
     proptest! {
         #[test]
         fn no_bytes_make_parse_panic(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
             let _ = parse(&bytes);
+            let _ = parse_set(&bytes);
         }
     }
 }

@@ -197,6 +197,7 @@ async fn find(target: &Rc<Target>, outcome: &Outcome) -> Result<(Rc<Session>, Wi
         transport_id,
         target_port: 1,
         target: NAME.to_owned(),
+        ports: None,
     });
     let depth = target.settings.queue_depth;
     let (own, common) = match outcome.params.max_connections {

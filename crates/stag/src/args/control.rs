@@ -26,3 +26,35 @@ pub struct Status {
     #[arg(long)]
     pub json: bool,
 }
+
+/// Show the target port groups of a running daemon, or change one's access state
+#[derive(Clone, Debug, Args)]
+#[command(
+    long_about = "Show the target port groups of a running daemon, or change one's access state (ALUA).\n\n\
+    A change is told to every initiator; the command ends when it is done. Initiators that use several paths then leave those \
+    of a group that is not active any more, and prefer those that are active/optimized."
+)]
+#[command(
+    after_long_help = "Examples:\n  stag alua\n  stag alua iqn.2026-01.org.example:disks 1 standby\n  stag alua --json | jq '.[].groups[].state'"
+)]
+pub struct Alua {
+    #[command(flatten)]
+    pub at: At,
+    /// The target whose group is meant
+    #[arg(value_name = "IQN", requires_all = ["group", "state"])]
+    pub target: Option<String>,
+    /// The group's id
+    #[arg(value_name = "GROUP", value_parser = clap::value_parser!(u16).range(1..))]
+    pub group: Option<u16>,
+    /// What it becomes: active/optimized, active/non-optimized, standby, unavailable or offline
+    #[arg(value_name = "STATE", value_parser = access_state)]
+    pub state: Option<String>,
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+fn access_state(text: &str) -> Result<String, String> {
+    let names = scsi::data::target_port_groups::AccessState::NAMES.map(|(name, _)| name);
+    if names.contains(&text) { Ok(text.to_owned()) } else { Err(format!("write {}", names.join(", "))) }
+}

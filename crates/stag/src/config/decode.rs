@@ -165,6 +165,9 @@ fn target(
         }
         acls
     });
+    let ports = if served_by.is_empty() { &distinct(groups) } else { &served_by };
+    let alua = given.table("alua", problems);
+    let alua = alua.and_then(|table| super::alua::alua(table, ports, place.directory, problems));
     let span = given.span.clone();
     given.end(problems);
     let iqn = iqn?.value;
@@ -178,8 +181,16 @@ fn target(
             units,
             acls,
             redirect: redirect.flatten(),
+            alua,
         },
     ))
+}
+
+fn distinct(groups: &[u16]) -> Vec<u16> {
+    let mut groups = groups.to_vec();
+    groups.sort_unstable();
+    groups.dedup();
+    groups
 }
 
 fn check_name(name: &At<String>, problems: &mut Problems) {

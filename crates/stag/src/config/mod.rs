@@ -1,6 +1,7 @@
 //! The configuration file: reads TOML into a checked [`Config`], and says of every mistake where it is and what to write
 //! instead. Must never open a unit or a socket.
 
+mod alua;
 mod auth;
 mod decode;
 pub mod iser;
@@ -23,7 +24,8 @@ use toml::de::DeTable;
 
 pub use decode::{ISCSI_PORT, address};
 pub use model::{
-    Acl, AclLun, Auth, ChapHash, Config, Crc, Credential, Iser, Limits, Lun, Portal, Target, Transports,
+    Acl, AclLun, Alua, AluaGroup, Auth, ChapHash, Config, Crc, Credential, Iser, Limits, Lun, Portal, Target,
+    Transports,
 };
 pub use problem::{ConfigErrors, Shown};
 pub use summary::summary;

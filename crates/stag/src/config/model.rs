@@ -1,7 +1,9 @@
 //! What a configuration says, as plain data that has been checked.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
+use scsi::data::target_port_groups::AccessState;
 pub use target::config::{Crc, Redirect, Transports};
 
 use crate::unit::UnitSpec;
@@ -113,6 +115,40 @@ pub struct Target {
     pub acls: Option<Vec<Acl>>,
     /// Where it is instead.
     pub redirect: Option<Redirect>,
+    /// Asymmetric access; `None` for one target port group that is always active/optimized.
+    pub alua: Option<Alua>,
+}
+
+/// Asymmetric access to a target's units (SPC-4 §5.15).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Alua {
+    /// Whether initiators may change states (SET TARGET PORT GROUPS).
+    pub explicit: bool,
+    /// Whether the target itself may.
+    pub implicit: bool,
+    /// IMPLICIT TRANSITION TIME told to initiators, seconds; 0 says nothing.
+    pub transition_hint_s: u8,
+    /// How long groups are in transition when their state changes, milliseconds.
+    pub transition_ms: u32,
+    /// The file that keeps what initiators have set.
+    pub keep: Option<PathBuf>,
+    /// The target port groups.
+    pub groups: Vec<AluaGroup>,
+}
+
+/// A target port group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AluaGroup {
+    /// TARGET PORT GROUP, 1 to 65535.
+    pub id: u16,
+    /// The portal groups that are its ports.
+    pub portal_groups: Vec<u16>,
+    /// The state that it begins in.
+    pub state: AccessState,
+    /// PREF.
+    pub preferred: bool,
+    /// The states that it can be in.
+    pub states: Vec<AccessState>,
 }
 
 /// A logical unit under its number.

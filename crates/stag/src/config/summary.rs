@@ -38,6 +38,20 @@ fn write_target(out: &mut String, target: &Target) -> std::fmt::Result {
         let when = if to.after_auth { ", once they have proved who they are" } else { "" };
         writeln!(out, "  sends initiators to {} {how}{when}", to.address)?;
     }
+    if let Some(alua) = &target.alua {
+        let who = match (alua.explicit, alua.implicit) {
+            (true, true) => "initiators and the target change states",
+            (true, false) => "initiators change states",
+            (false, true) => "the target changes states",
+            (false, false) => "nobody changes states",
+        };
+        writeln!(out, "  asymmetric access: {who}")?;
+        for group in &alua.groups {
+            let preferred = if group.preferred { ", preferred" } else { "" };
+            let (id, ports) = (group.id, &group.portal_groups);
+            writeln!(out, "    group {id} of portal groups {ports:?}: {}{preferred}", group.state.name())?;
+        }
+    }
     for unit in &target.units {
         writeln!(out, "  lun {}: {}", unit.lun, unit.spec.describe())?;
     }

@@ -47,6 +47,8 @@ fn the_shipped_example_is_in_order_and_means_what_it_says() {
     assert_eq!(config.targets.len(), 3);
     let disks = &config.targets[0];
     assert_eq!(disks.units[0].spec.options.cache, Some(CacheMode::WriteBack));
+    let alua = disks.alua.as_ref().unwrap();
+    assert_eq!((alua.groups.len(), alua.keep.clone().unwrap()), (2, "/srv/stag/disks.alua".into()));
     let Auth::Chap(chap) = &disks.auth else { panic!("{:?}", disks.auth) };
     assert_eq!(chap.users[0].secret, b"correct horse battery");
     assert_eq!(chap.mutual.as_ref().unwrap().secret, b"staple staple staple");
@@ -84,6 +86,16 @@ fn the_example_mentions_every_key() {
         "fpdu",
         "reads",
         "unsolicited-data",
+        "explicit",
+        "implicit",
+        "transition",
+        "transition-hint",
+        "keep",
+        "id",
+        "portal-groups",
+        "state",
+        "preferred",
+        "states",
     ];
     let others = [
         "cores",
@@ -134,6 +146,22 @@ fn a_target_that_is_elsewhere_needs_no_units_and_an_address_without_a_group() {
         let found = errors(&text(wrong));
         assert!(found[0].1.contains(what), "{wrong}: {found:?}");
     }
+}
+
+#[test]
+fn target_port_groups_have_each_portal_group_once_and_states_that_they_support() {
+    let target_errors = |rest: &str| format!("{:?}", target_errors(rest));
+    let found = target_errors("[target.alua]\n[[target.alua.group]]\nid = 1\nportal-groups = [2]");
+    assert!(found.contains("portal group 2 does not serve the target"), "{found}");
+    let group = "[[target.alua.group]]\nid = 1\nportal-groups = [1]\n";
+    let found = target_errors(&format!("[target.alua]\n{group}{group}"));
+    assert!(found.contains("two target port groups with id = 1"), "{found}");
+    assert!(found.contains("portal group 1 is in two target port groups"), "{found}");
+    let found = target_errors(&format!("[target.alua]\n{group}state = \"asleep\""));
+    assert!(found.contains("\\\"standby\\\""), "{found}");
+    let found = target_errors(&format!("[target.alua]\n{group}states = [\"standby\"]"));
+    assert!(found.contains("none of its states"), "{found}");
+    assert!(target_errors("[target.alua]\nexplicit = true").contains("has no `group`"));
 }
 
 #[test]

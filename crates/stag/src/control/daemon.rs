@@ -6,7 +6,7 @@ use std::time::Instant;
 use serde_json::Value;
 
 use super::protocol::{Fault, Kind, Request};
-use super::status;
+use super::{alua, status};
 use crate::config::Config;
 
 /// Receives what a long verb has to say while it is at work.
@@ -35,6 +35,7 @@ impl Daemon {
     pub fn answer(&self, request: &Request, _progress: Progress<'_>) -> Result<Value, Fault> {
         match request.verb.as_str() {
             "status" => request.arguments::<NoArguments>().and_then(|_| status::answer(self)),
+            "alua" => request.arguments().and_then(|wanted| alua::answer(self, wanted)),
             other => Err(Fault::new(Kind::Request, format!("this daemon does not know `{other}`"))),
         }
     }

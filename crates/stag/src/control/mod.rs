@@ -4,6 +4,7 @@
 //! the commands' side, [`daemon`] what the daemon knows of itself and which verb is whose. Each verb has a file of its own. Nothing
 //! here runs on a core of the data path; what a verb wants of the cores goes through [`target::Handle`].
 
+pub mod alua;
 pub mod client;
 pub mod daemon;
 pub mod protocol;

@@ -50,6 +50,7 @@ pub fn config() -> ServerConfig {
             units: vec![LunConfig { lun: 0, unit: unit("a") }, LunConfig { lun: 3, unit: unit("b") }],
             acls: None,
             redirect: None,
+            ports: None,
         }],
         discovery_auth: Auth::None,
         limits: Limits { login_timeout: Duration::from_secs(2), ..Limits::default() },

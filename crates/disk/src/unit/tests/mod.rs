@@ -1,5 +1,6 @@
 //! A disk on a memory store, driven without a ring: each command as an initiator would send it.
 
+mod access;
 mod blocks;
 mod copy;
 mod identity;
@@ -147,6 +148,7 @@ impl Initiator {
                 initiator,
                 target_port: 1,
                 target: "iqn.2000-01.com.example:target".into(),
+                ports: None,
             }),
             read_only,
         ));

@@ -1,0 +1,237 @@
+//! The target port groups of one target as all its units and sessions share them: who reaches units through which port in which
+//! state, and how a change of state comes about. `scsi::alua` says what is allowed; here nexuses learn of it.
+//!
+//! A command pays nothing for this: a port that is not active is a bit of its nexus's verdict.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use scsi::alua::{self, ChangeError, Groups, Plan};
+use scsi::data::target_port_groups::{AccessState, SetTargetPortGroup, TargetPortGroup};
+use scsi::{AdditionalSense, Sense, SenseKey, UnitAttention};
+
+use crate::{ItlNexus, Persist};
+
+/// A target's port groups. Slow path only: behind a mutex that is never held across an await.
+pub struct PortGroups {
+    state: Mutex<State>,
+}
+
+struct State {
+    groups: Groups,
+    /// How long groups stay in transition when their state changes.
+    transition: Duration,
+    /// Where explicit states are kept over a restart.
+    keep: Option<Arc<dyn Persist>>,
+    nexuses: Vec<Weak<ItlNexus>>,
+}
+
+/// Why the target could not change a state by itself.
+#[derive(Debug, thiserror::Error)]
+pub enum AccessError {
+    /// It must not.
+    #[error(transparent)]
+    Change(#[from] ChangeError),
+    /// The change could not be kept, and was taken back; every nexus was told.
+    #[error("the change could not be kept: {0}")]
+    Keep(#[from] std::io::Error),
+}
+
+impl PortGroups {
+    /// `groups`, with the states that `keep` has kept. A change takes `transition`. Blocks for a small file if there is `keep`.
+    ///
+    /// # Errors
+    /// When what is kept cannot be read, or is not what was kept.
+    pub fn new(
+        mut groups: Groups,
+        transition: Duration,
+        keep: Option<Arc<dyn Persist>>,
+    ) -> std::io::Result<Arc<Self>> {
+        if let Some(bytes) = keep.as_ref().map(|keep| keep.load(Groups::MAX_SAVED_LEN)).transpose()?.flatten()
+        {
+            if !groups.restore(&bytes) {
+                let what = "the kept states of target port groups are damaged";
+                return Err(std::io::Error::new(std::io::ErrorKind::InvalidData, what));
+            }
+        }
+        Ok(Self::of(groups, transition, keep))
+    }
+
+    fn of(groups: Groups, transition: Duration, keep: Option<Arc<dyn Persist>>) -> Arc<Self> {
+        Arc::new(Self { state: Mutex::new(State { groups, transition, keep, nexuses: Vec::new() }) })
+    }
+
+    /// One group of `ports`, always active/optimized: a target without asymmetric access.
+    pub fn symmetric(ports: &[u16]) -> Arc<Self> {
+        Self::of(Groups::symmetric(1, ports), Duration::ZERO, None)
+    }
+
+    /// Becomes what `next` is, but keeps its nexuses, and states that somebody has set. Nexuses are told of a difference.
+    pub fn become_like(&self, next: &Self) {
+        if std::ptr::eq(self, next) {
+            return;
+        }
+        let (mut groups, transition, keep) = {
+            let next = next.state();
+            (next.groups.clone(), next.transition, next.keep.clone())
+        };
+        let mut state = self.state();
+        groups.inherit(&state.groups);
+        (state.transition, state.keep) = (transition, keep);
+        if groups != state.groups {
+            state.groups = groups;
+            state.tell(UnitAttention::AsymmetricAccessStateChanged, None);
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A nexus reaches a unit: it gets the state of its port, now and whenever that changes.
+    pub fn attach(&self, nexus: &Arc<ItlNexus>) {
+        let mut state = self.state();
+        state.nexuses.retain(|known| known.strong_count() > 0);
+        nexus.set_access(state.groups.state(nexus.nexus.target_port));
+        state.nexuses.push(Arc::downgrade(nexus));
+    }
+
+    /// A nexus is gone.
+    pub fn detach(&self, nexus: &Arc<ItlNexus>) {
+        self.state().nexuses.retain(|known| !std::ptr::eq(known.as_ptr(), Arc::as_ptr(nexus)));
+    }
+
+    /// The groups as they are now.
+    pub fn groups(&self) -> Vec<TargetPortGroup> {
+        self.state().groups.all().to_vec()
+    }
+
+    /// IMPLICIT TRANSITION TIME in seconds; 0 says nothing.
+    pub fn transition_s(&self) -> u8 {
+        self.state().groups.transition_s()
+    }
+
+    /// TPGS of standard INQUIRY data.
+    pub fn tpgs(&self) -> u8 {
+        self.state().groups.tpgs()
+    }
+
+    /// Whether SET TARGET PORT GROUPS is a command here.
+    pub fn explicit(&self) -> bool {
+        self.state().groups.explicit()
+    }
+
+    /// The group that a port is in.
+    pub fn group_of(&self, port: u16) -> Option<u16> {
+        self.state().groups.of_port(port).map(|group| group.id)
+    }
+
+    /// The state of access through a port.
+    pub fn access(&self, port: u16) -> AccessState {
+        self.state().groups.state(port)
+    }
+
+    /// SET TARGET PORT GROUPS through `by`, which alone gets no unit attention for it (SPC-4 §5.15.2.9).
+    ///
+    /// # Errors
+    /// The sense data to answer with.
+    pub async fn set(&self, requests: &[SetTargetPortGroup], by: &ItlNexus) -> Result<(), Sense> {
+        let plan = {
+            let mut state = self.state();
+            let plan = state.groups.plan_explicit(requests)?;
+            state.begin(&plan);
+            plan
+        };
+        let failed =
+            |_| Sense::new(SenseKey::HardwareError, AdditionalSense::SET_TARGET_PORT_GROUPS_COMMAND_FAILED);
+        self.carry_out(plan, Some(by)).await.map_err(failed)
+    }
+
+    /// The target changes a group's state by itself. Every nexus gets a unit attention. Resolves when the state has changed.
+    ///
+    /// # Errors
+    /// An [`AccessError`]; the state is then as it was.
+    pub async fn change(&self, group: u16, to: AccessState) -> Result<(), AccessError> {
+        let plan = {
+            let mut state = self.state();
+            let plan = state.groups.plan_implicit(group, to)?;
+            state.begin(&plan);
+            plan
+        };
+        Ok(self.carry_out(plan, None).await?)
+    }
+
+    async fn carry_out(&self, plan: Plan, by: Option<&ItlNexus>) -> std::io::Result<()> {
+        if plan.is_empty() {
+            return Ok(());
+        }
+        let transition = self.state().transition;
+        if !transition.is_zero() && ring::is_running() {
+            ring::sleep(transition).await;
+        }
+        let saving = {
+            let state = self.state();
+            state.keep.as_ref().map(|keep| keep.save(state.groups.saved(&plan)))
+        };
+        let kept = match saving {
+            Some(saving) => saving.await,
+            None => Ok(()),
+        };
+        let mut state = self.state();
+        match kept {
+            Ok(()) => {
+                state.groups.finish(&plan);
+                state.tell(UnitAttention::AsymmetricAccessStateChanged, by);
+            }
+            Err(_) => {
+                state.groups.fail(&plan);
+                if by.is_none() {
+                    state.tell(UnitAttention::ImplicitTransitionFailed, None);
+                } else {
+                    state.apply();
+                }
+            }
+        }
+        kept
+    }
+}
+
+impl State {
+    fn begin(&mut self, plan: &Plan) {
+        self.groups.begin(plan);
+        if !plan.is_empty() {
+            self.apply();
+        }
+    }
+
+    /// Gives every nexus the state of its port.
+    fn apply(&self) {
+        for nexus in self.nexuses.iter().filter_map(Weak::upgrade) {
+            nexus.set_access(self.groups.state(nexus.nexus.target_port));
+        }
+    }
+
+    /// [`Self::apply`], and a unit attention for each but those of the I_T nexus `by`.
+    fn tell(&self, attention: UnitAttention, by: Option<&ItlNexus>) {
+        for nexus in self.nexuses.iter().filter_map(Weak::upgrade) {
+            if by.is_none_or(|by| by.nexus.id != nexus.nexus.id) {
+                nexus.establish(attention);
+            }
+            nexus.set_access(self.groups.state(nexus.nexus.target_port));
+        }
+    }
+}
+
+impl std::fmt::Debug for PortGroups {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("PortGroups").field(&self.groups()).finish()
+    }
+}
+
+/// What a command is answered that `nexus`'s port is in no state for.
+///
+/// # Errors
+/// NOT READY with the state's own additional sense code.
+pub(crate) fn check(access: AccessState, cdb: &[u8]) -> Result<(), Sense> {
+    if alua::runs_in(access, cdb) { Ok(()) } else { Err(alua::refusal(access)) }
+}

@@ -1,0 +1,144 @@
+"""Linux's dm-multipath over two portals of one target in different target port groups: asymmetric access seen by sg3_utils and
+scsi_dh_alua, and failover under I/O that is verified."""
+
+import json
+
+from lab import proc, uml
+from lab.target import IQN, Unit
+
+SECOND = "10.99.0.3"
+
+ALUA = """[target.alua]
+explicit = true
+transition = 300
+transition-hint = 5
+keep = "{folder}/alua"
+[[target.alua.group]]
+id = 11
+portal-groups = [1]
+preferred = true
+[[target.alua.group]]
+id = 12
+portal-groups = [2]
+state = "active/non-optimized" """
+
+SCRIPT = r"""
+initiator_up node.session.timeo.replacement_timeout=3 || exit 1
+both() { iscsiadm -m discovery -t sendtargets -p $PORTAL && timeout 40 iscsiadm -m node -T $IQN -l; wait_both; }
+wait_both() { for _ in $(seq 100); do [ $(lsblk -dno NAME | grep -c ^sd) -ge 2 ] && break; sleep 0.1; done; paths; }
+# $one and $two: the disk by each portal group.
+paths() {
+  one= two=
+  for name in $(ls /sys/block | grep ^sd); do
+    case $(sg_vpd -p di_port /dev/$name | grep -i "relative target port" ) in *0x1*) one=/dev/$name ;; *0x2*) two=/dev/$name ;; esac
+  done
+  echo "one: $one, two: $two"; [ -b "$one" ] && [ -b "$two" ]
+}
+prints() { local want=$1; shift; "$@" 2>&1 | tee /tmp/said; grep -qE "$want" /tmp/said; }
+state_of() { sg_rtpg -d $1 | grep -A1 "target port group id : $2" | tail -1; }
+in_state() { state_of $1 $2 | tee /tmp/said; grep -q "$3" /tmp/said; }
+
+network_is() { for d in $one $two; do cat /sys/block/${d#/dev/}/device/dh_state /sys/block/${d#/dev/}/device/access_state 2>/dev/null; done; }
+
+case_ "login by two portals" both
+case_ "sg_inq: implicit and explicit asymmetric access" prints "TPGS=3" sg_inq $one
+case_ "sg_vpd: each path names its own port and group" eval 'sg_vpd -p di $one | grep -qi "group: 0xb" && sg_vpd -p di $two | grep -qi "group: 0xc"'
+case_ "sg_vpd: both paths name one unit" eval '[ "$(sg_vpd -p di_lu $one)" = "$(sg_vpd -p di_lu $two)" ]'
+case_ "sg_rtpg: two groups, one optimized and preferred" eval 'sg_rtpg -d $two | tee /tmp/said; grep -q "0xb , Pref=1" /tmp/said && in_state $two "0xb " "active/optimized" && in_state $two "0xc " "active/non optimized"'
+case_ "sg_rtpg: the extended header has the transition time" prints "[Ii]mplicit transition time: 5" sg_rtpg -ed $one
+case_ "sg_stpg: refuses a group that is not there" prints "Illegal request" sg_stpg --tp=99 --optimized $one
+case_ "sg_stpg: a state is set explicitly" eval 'sg_stpg --tp=12 --standby $one && in_state $one 0xc standby'
+case_ "sg_rtpg: the status says who changed it" prints "SET TARGET PORT GROUPS" sg_rtpg -d $one
+# The kernel takes the unit attention, and asks for the groups anew.
+learns() { sg_turs $two; for _ in $(seq 50); do [ "$(cat /sys/block/${two#/dev/}/device/access_state)" = "$1" ] && return; sleep 0.1; done; network_is; return 1; }
+case_ "the kernel learns of it by the other path's unit attention" learns standby
+case_ "standby: not ready" prints "standby state|Device not ready|not ready" sg_turs -v $two
+case_ "standby: INQUIRY, REPORT TARGET PORT GROUPS, PERSISTENT RESERVE IN run" eval 'sg_inq $two && sg_rtpg $two && sg_persist --in -k $two'
+case_ "sg_stpg: by the path that stands by" eval 'sg_stpg --tp=12 --active $two && sg_turs $two'
+sg_turs $one >/dev/null
+
+case_ "scsi_dh_alua is attached to both paths" eval 'network_is; [ "$(network_is | grep -c alua)" = 2 ]'
+
+# multipathd's work is done by hand: the table has a priority group for each target port group, the handler sets states.
+size=$(blockdev --getsz $one)
+export DM_DISABLE_UDEV=1
+table() { echo "0 $size multipath 1 queue_if_no_path 1 alua 2 1 round-robin 0 1 1 $one 16 round-robin 0 1 1 $two 16"; }
+group() { dmsetup message mp 0 "switch_group $1"; }
+status() { dmsetup status mp; }
+active() { status | grep -oE '[AED] 0 1 [0-9] ' | grep -n A | cut -d: -f1; }
+case_ "a multipath device of both paths" eval 'dmsetup create mp --table "$(table)" && status'
+m=/dev/mapper/mp
+case_ "dm-multipath writes and reads" eval 'verify_fio $m --size=16m && [ "$(active)" = 1 ]'
+slow() { verify_fio $m --rate=8m --size=${1:-48m} --randseed=$RANDOM >/tmp/slow 2>&1; }
+verified() { wait $writer || { cat /tmp/slow; return 1; }; }
+wait_active() { for _ in $(seq 150); do [ "$(active)" = $1 ] && return; sleep 0.1; done; status; return 1; }
+# multipathd reinstates a path when it is ready again.
+checker() { while sleep 0.5; do for d in $one $two; do
+  n=$(cat /sys/block/${d#/dev/}/dev); status | grep -q "$n F" && sg_turs $d >/dev/null 2>&1 && dmsetup message mp 0 "reinstate_path $n"; done; done; }
+checker >/dev/null 2>&1 & checking=$!
+
+slow & writer=$!
+sleep 1.5; ask_and_wait standby_1
+case_ "the daemon puts the optimized group in standby: I/O goes by the other" wait_active 2
+ask_and_wait optimized_1; sleep 1; group 1
+case_ "and back" wait_active 1
+case_ "what was written meanwhile is all verified" verified
+
+slow & writer=$!
+sleep 1.5; ask_and_wait unavailable_1; wait_active 2
+case_ "an unavailable group: I/O goes by the other" eval '[ "$(active)" = 2 ]'
+case_ "what was written meanwhile is all verified (unavailable)" verified
+case_ "the handler sets the state when the priority group is switched" eval 'sg_stpg --tp=11 --active $two; sleep 1; group 1; slow 8m; wait_active 1 && in_state $one 0xb "active/optimized"'
+ask_and_wait optimized_1
+
+slow & writer=$!
+sleep 1.5; ask_and_wait block_1
+case_ "a portal that does not answer any more: I/O goes by the other" wait_active 2
+sleep 1; ask_and_wait unblock_1
+case_ "what was written meanwhile is all verified (a portal lost)" verified
+for _ in $(seq 150); do sg_turs $one >/dev/null 2>&1 && break; sleep 0.1; done
+case_ "the path comes back with its portal" sg_turs $one
+
+sg_stpg --tp=12 --unavailable $one; slow 24m & writer=$!
+sleep 1; ask_and_wait restart
+case_ "what was written while the target restarted is all verified" verified
+for _ in $(seq 100); do sg_rtpg $one >/dev/null 2>&1 && break; sleep 0.1; done
+case_ "an explicit state outlives the target" in_state $one 0xc unavailable
+kill $checking
+case_ "the multipath device is sound after all" eval 'same_file_system $m; code=$?; dmsetup remove mp; [ $code = 0 ]'
+"""
+
+
+def multipath(lab):
+    for program in ("sg_rtpg", "sg_stpg", "dmsetup"):
+        proc.need(program)
+    uml.network_up()
+    proc.run("ip", "address", "add", f"{SECOND}/24", "dev", "tap0")
+    folder = lab.new_folder("alua")
+    socket = f"{folder}/control.sock"
+    with lab.serve(Unit(mib=128), host=SECOND, port=3260, portals=[f"{uml.HOST}:3260"],
+                   target=ALUA.format(folder=folder).splitlines()) as target:
+
+        def state(group, name):
+            def change():
+                proc.run(target.binary, "alua", "--control", target.control, IQN, str(group), name, timeout=20)
+                told = json.loads(proc.run(target.binary, "alua", "--control", target.control, "--json", timeout=20))
+                assert [g["state"] for g in told[0]["groups"] if g["id"] == group] == [name], told
+            return change
+
+        def restart():
+            target.stop()
+            target.restart()
+
+        requests = {
+            "standby_1": state(11, "standby"),
+            "unavailable_1": state(11, "unavailable"),
+            "optimized_1": state(11, "active/optimized"),
+            "block_1": lambda: proc.run("ip", "address", "del", f"{SECOND}/24", "dev", "tap0"),
+            "unblock_1": lambda: proc.run("ip", "address", "add", f"{SECOND}/24", "dev", "tap0"),
+            "restart": restart,
+        }
+        uml.run_cases(lab, "multipath", SCRIPT, 200, requests, PORTAL=f"{uml.HOST}:3260", IQN=IQN, UNITS=1)
+
+
+CASES = [("multipath: the script ran to its end", multipath)]
