@@ -94,20 +94,25 @@ fn a_read_request_names_a_sink_that_is_registered_for_nothing() {
     assert_eq!(wire[24..], hex("0000000000000000 0a0b0c0d 01020304 1122334455667788 00000000"));
 }
 
+/// A stream with FPDUs of up to `max_fpdu` bytes and neither CRC nor markers.
+fn stream_of(max_fpdu: usize) -> Stream {
+    let agreed = Agreed {
+        role: Role::Requester,
+        revision: 2,
+        crc: false,
+        send_markers: false,
+        receive_markers: false,
+        ird: 1,
+        ord: 1,
+        rtr: None,
+    };
+    Stream::new(&agreed, &Options { max_fpdu, ..Options::new([1; 16]) })
+}
+
 #[test]
 fn messages_are_cut_to_the_fpdu_size() {
-    for (max_fpdu, payload) in [(65536, 61440), (9000, 8192), (1460, 1440), (160, 140)] {
-        let agreed = Agreed {
-            role: Role::Requester,
-            revision: 2,
-            crc: false,
-            send_markers: false,
-            receive_markers: false,
-            ird: 1,
-            ord: 1,
-            rtr: None,
-        };
-        let mut stream = Stream::new(&agreed, &Options { max_fpdu, ..Options::new([1; 16]) });
+    for (max_fpdu, payload) in [(1460, 1440), (160, 140)] {
+        let mut stream = stream_of(max_fpdu);
         let mut wire = Vec::new();
         stream.write(Remote { stag: Stag(1), to: 0 }, &vec![9; payload + 1][..], &mut wire).unwrap();
         // Length, header, payload, padding, CRC; then the one byte too many.
@@ -117,5 +122,33 @@ fn messages_are_cut_to_the_fpdu_size() {
         assert_eq!(wire[first..first + 4], [0, 15, 0xc1, 0x40]);
         assert_eq!(wire[first + 8..first + 16], (payload as u64).to_be_bytes());
         assert_eq!(wire.len(), first + 24);
+    }
+}
+
+#[test]
+fn of_long_tagged_segments_the_shorter_one_comes_first() {
+    for (max_fpdu, longest) in [(65536, 65472), (9000, 8960)] {
+        for (len, payloads) in [
+            (longest, vec![longest]),
+            (longest + 1, vec![1, longest]),
+            (2 * longest, vec![longest, longest]),
+            (2 * longest + 4096, vec![4096, longest, longest]),
+        ] {
+            let mut wire = Vec::new();
+            stream_of(max_fpdu).write(Remote { stag: Stag(1), to: 7 }, &vec![9; len][..], &mut wire).unwrap();
+            let (mut rest, mut at) = (&wire[..], 7);
+            for (i, payload) in payloads.iter().enumerate() {
+                let fpdu = (2 + 14 + payload).next_multiple_of(4) + 4;
+                assert!(fpdu <= max_fpdu);
+                let control = if i + 1 == payloads.len() { 0xc1 } else { 0x81 };
+                assert_eq!(
+                    rest[..4],
+                    [&((14 + payload) as u16).to_be_bytes()[..], &[control, 0x40]].concat()
+                );
+                assert_eq!(rest[8..16], (at as u64).to_be_bytes());
+                (rest, at) = (&rest[fpdu..], at + payload);
+            }
+            assert!(rest.is_empty());
+        }
     }
 }

@@ -7,7 +7,7 @@ use stag_rdma::{Completion, Crc, Error, Flags, Options, QueuePair, Remote, Right
 use support::{buffers, chain, pattern, received, rest, run, two};
 
 /// Lengths around every border: nothing, FPDUs, buffers of the pool, the receive buffer.
-const SIZES: [usize; 19] = [
+const SIZES: [usize; 21] = [
     0,
     1,
     3,
@@ -22,6 +22,8 @@ const SIZES: [usize; 19] = [
     16_385,
     61_440,
     61_441,
+    65_472,
+    65_473,
     65_536,
     131_071,
     1 << 20,

@@ -260,11 +260,12 @@ impl Stream {
         mut data: P,
         sink: &mut impl payload::Sink<P>,
     ) {
-        let (mut at, most) = (to.to, self.writer.tagged_max());
-        while data.len() > most {
+        let (mut at, mut now) = (to.to, self.writer.tagged_first(data.len()));
+        while now < data.len() {
             let header = Tagged::new(opcode, false, to.stag, at);
-            self.writer.fpdu(header.as_bytes(), data.split_to(most), sink);
-            at = at.wrapping_add(most as u64);
+            self.writer.fpdu(header.as_bytes(), data.split_to(now), sink);
+            at = at.wrapping_add(now as u64);
+            now = self.writer.tagged_max().min(data.len());
         }
         let header = Tagged::new(opcode, true, to.stag, at);
         self.writer.fpdu(header.as_bytes(), data, sink);

@@ -10,8 +10,10 @@ use super::framing::{LENGTH_LEN, MARKER_GAP, MARKER_LEN, padding};
 use super::inbound::CONTROL_MAX_LEN;
 use super::{Options, Payload, Sink};
 
-/// Payloads of tagged segments are a multiple of this where they can be, so that pages stay pages.
-const PAGE: usize = 4096;
+/// Payloads of long tagged segments are a multiple of this, so that each begins where a cache line does.
+const LINE: usize = 64;
+/// Tagged segments that carry so much are long: a receiver takes the payload of each straight into its place.
+const LONG: usize = 8 << 10;
 
 /// How FPDUs are written.
 #[derive(Debug)]
@@ -38,7 +40,7 @@ impl Writer {
         Self {
             crc,
             markers,
-            tagged_max: if tagged >= 2 * PAGE { tagged & !(PAGE - 1) } else { tagged },
+            tagged_max: if tagged >= LONG { tagged & !(LINE - 1) } else { tagged },
             untagged_max: ulpdu - ddp::UNTAGGED_LEN,
             to_marker: 0,
             since: 0,
@@ -49,6 +51,16 @@ impl Writer {
     /// Bytes of payload that a tagged segment carries at most.
     pub(super) fn tagged_max(&self) -> usize {
         self.tagged_max
+    }
+
+    /// Bytes of payload that the first segment of a tagged message of `len` bytes carries. Where segments are long it is the one
+    /// that is shorter: it comes with the header of the next, and with what was sent before, in one receive.
+    pub(super) fn tagged_first(&self, len: usize) -> usize {
+        match len % self.tagged_max {
+            _ if len <= self.tagged_max => len,
+            rest if rest > 0 && self.tagged_max >= LONG => rest,
+            _ => self.tagged_max,
+        }
     }
 
     /// Bytes of payload that an untagged segment carries at most.

@@ -19,9 +19,9 @@ const DIRECT: usize = 16 << 10;
 const LONG: usize = 32 << 10;
 /// Bytes received behind a piece that is received straight into its place: its CRC, and what follows it up to the
 /// next long piece.
-const TAIL: usize = 256;
+const TAIL: usize = 512;
 /// Bytes received at once while pieces are long, so that they can be received straight into their place.
-const FEW: usize = 256;
+const FEW: usize = 512;
 /// Short pieces after a long one before more than a few bytes are received at once again.
 const LONG_AGO: u32 = 8;
 /// How long incoming data waits for a buffer.

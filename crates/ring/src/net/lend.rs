@@ -23,8 +23,10 @@ const PAGE: usize = 4096;
 /// the first of them in the socket, waiting to be joined with the rest, and the rest without room.
 const PAGES_A_ROUND: usize = 16;
 
-/// Bytes of headers that may share a page with those of the next round.
-const SHARED_PAGE: u64 = 256;
+/// Pieces of headers in a round up to which the next shares their page: there is much payload to each.
+const FEW_PIECES: usize = 4;
+/// Bytes of a page that are used before the next round begins another, at least.
+const FULL_PAGE: u64 = 3 << 10;
 
 /// What came of trying to send by reference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -155,6 +157,15 @@ impl Lender {
             if !piece.lent {
                 let Some(copy) = headers.copy(vector) else { break };
                 vector.iov_base = copy.as_ptr().cast();
+                // Headers next to each other are one piece.
+                if let Some(last) = vectors[..count].last_mut()
+                    && last.iov_base.wrapping_byte_add(last.iov_len) == vector.iov_base
+                {
+                    let end = vector.iov_base as usize + vector.iov_len;
+                    pages += end.div_ceil(PAGE) - (vector.iov_base as usize).div_ceil(PAGE);
+                    last.iov_len += vector.iov_len;
+                    continue;
+                }
             }
             let start = vector.iov_base as usize;
             vectors[count] = vector;
@@ -234,6 +245,8 @@ struct Headers {
     /// Positions that only grow; modulo the space they are offsets.
     end: u64,
     confirmed: u64,
+    /// Pieces of this round.
+    pieces: usize,
 }
 
 impl Headers {
@@ -241,14 +254,16 @@ impl Headers {
         let base = map_pages(HEADER_SPACE)?;
         // SAFETY: advice about the mapping just made. Huge pages would have one count of users for all headers.
         unsafe { libc::madvise(base.as_ptr().cast(), HEADER_SPACE, libc::MADV_NOHUGEPAGE) };
-        Ok(Self { base, end: 0, confirmed: 0 })
+        Ok(Self { base, end: 0, confirmed: 0, pieces: 0 })
     }
 
-    /// Begins a round: on a new page, unless this one has few headers.
+    /// Begins a round: on a new page, unless the last had few headers. Where payloads are long few of them are in a round, and
+    /// pages of their own would be used up by less than is in flight.
     fn next_round(&mut self) {
-        if self.end % PAGE as u64 >= SHARED_PAGE {
+        if self.pieces > FEW_PIECES || self.end % PAGE as u64 >= FULL_PAGE {
             self.end = self.end.next_multiple_of(PAGE as u64);
         }
+        self.pieces = 0;
     }
 
     /// Copies the bytes of `vector`, unless there is no room until more is confirmed.
@@ -263,6 +278,7 @@ impl Headers {
             return None;
         }
         self.end = start + len;
+        self.pieces += 1;
         // SAFETY: the offset and the length were just found to lie within the mapping; the source is the gather's.
         unsafe {
             let place = self.base.add((start % space) as usize);
