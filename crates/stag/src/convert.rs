@@ -74,7 +74,11 @@ fn target_config(target: Target, registry: &Registry) -> Result<server::TargetCo
     for lun in &target.units {
         let failed = |reason| UnitError { target: target.iqn.clone(), lun: Some(lun.lun), reason };
         let unit = open(&lun.spec, &target.iqn, lun.lun, registry).map_err(failed)?;
-        units.push(server::LunConfig { lun: lun.lun, unit: Unit::Disk(unit) });
+        units.push(server::LunConfig {
+            lun: lun.lun,
+            unit: Unit::Disk(unit),
+            limiter: Arc::new(server::Limiter::new(lun.spec.options.limits.qos())),
+        });
     }
     let ports = match &target.alua {
         Some(alua) => Some(port_groups(alua).map_err(|reason| UnitError {
@@ -186,6 +190,7 @@ fn acl(acl: Acl) -> server::Acl {
         initiator: acl.initiator,
         auth: acl.auth.map(auth),
         luns: acl.luns.map(|luns| luns.into_iter().map(lun).collect()),
+        limits: acl.limits.qos(),
     }
 }
 

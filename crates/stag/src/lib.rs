@@ -37,6 +37,7 @@ pub fn run() -> ExitCode {
         Command::Serve(args) => serve::serve(args, filter),
         Command::CheckConfig(args) => check_config(&args),
         Command::Demo(args) => demo::demo(&args),
+        Command::Drain(args) => control::drain::command(&args),
         Command::Status(args) => control::status::command(&args),
         Command::Alua(args) => control::alua::command(&args),
         Command::Ls(args) => client::ls(&args),

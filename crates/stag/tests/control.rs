@@ -104,3 +104,43 @@ fn what_is_no_request_is_answered_and_the_next_one_is_served() {
     assert_eq!(refused["error"]["kind"], "refused", "{refused}");
     drop((silent, more));
 }
+
+#[test]
+fn a_drain_lets_nobody_in_until_it_is_undone() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = path(dir.path(), "control.sock");
+    let server = Server::start(&["--listen", "127.0.0.1:0", "--control", &socket, "mem:8M"], 1);
+    let drain = |words: &[&str]| said(&[&["drain", "--control", &socket], words].concat());
+    assert_eq!(drain(&[]), "nothing is being drained\n");
+    let name = status(&socket)["targets"][0]["iqn"].as_str().unwrap().to_owned();
+    let mut idle = std::process::Command::new(support::command::STAG)
+        .args(["bench", server.iscsi(0), "--time", "60", "--depth", "1", "--reconnect", "0"])
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
+    while status(&socket)["sessions"].as_array().unwrap().is_empty() {
+        assert!(std::time::Instant::now() < deadline, "nobody logs in");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    let told = drain(&[&name, "--timeout", "5"]);
+    idle.kill().unwrap();
+    idle.wait().unwrap();
+    assert!(told.starts_with(&format!("{name}: drained, 1 asked")), "{told}");
+    assert!(drain(&[]).contains("drained"));
+    fails(&["info", server.iscsi(0)], 5);
+    assert!(fails(&["drain", "--control", &socket, &name], 1).contains("being drained already"));
+    assert!(
+        fails(&["drain", "--control", &socket, "iqn.2026-01.org.example:none"], 1)
+            .contains("there is no target")
+    );
+    drain(&[&name, "--undo"]);
+    said(&["info", server.iscsi(0)]);
+    drain(&["--portal", server.portal(), "--redirect", "192.0.2.1", "--no-wait"]);
+    let redirected: Value = serde_json::from_str(&drain(&["--json"])).unwrap();
+    assert_eq!(redirected[0]["redirect"], "192.0.2.1:3260");
+    drain(&["--portal", server.portal(), "--undo"]);
+    said(&["info", server.iscsi(0)]);
+    assert_eq!(server.end(Signal::TERM), Some(0));
+}

@@ -11,6 +11,7 @@ use iscsi::chap::{Credential, Hash};
 use iscsi::discovery::TargetAddress;
 
 use crate::Unit;
+pub use crate::qos::{DEFAULT_BURST, Limiter, MAX_BURST, QosLimits, Rates};
 
 pub use rdma::Crc;
 
@@ -126,6 +127,8 @@ pub struct LunConfig {
     pub lun: u16,
     /// The unit.
     pub unit: Unit,
+    /// What it serves at most, all initiators together.
+    pub limiter: Arc<Limiter>,
 }
 
 /// What one initiator may do.
@@ -137,6 +140,8 @@ pub struct Acl {
     pub auth: Option<Auth>,
     /// The units that it sees, under the numbers that it sees them at. `None`: all, as they are.
     pub luns: Option<Vec<AclLun>>,
+    /// What each initiator of that name is served at most, all its sessions with the target together.
+    pub limits: QosLimits,
 }
 
 /// One unit as one initiator sees it.

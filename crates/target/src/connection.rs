@@ -24,6 +24,7 @@ use crate::grants::Grants;
 use crate::lun_map::{Entry, LocalView};
 use crate::mover::Mover;
 use crate::order::Order;
+use crate::qos::gate::{self, Gate};
 use crate::server::Shared;
 use crate::session::{Member, Session};
 use crate::text::Negotiated;
@@ -181,6 +182,8 @@ pub(crate) struct Connection {
     data_waits: RefCell<Vec<Option<Waker>>>,
     /// Commands that wait for others because of their task attributes.
     order: RefCell<Order>,
+    /// Commands that wait for their time under a limit.
+    pub gate: Gate,
     /// No more I/O: the peer is gone or the connection was closed.
     lost: Cell<bool>,
     /// Close when everything queued has been sent.
@@ -281,6 +284,7 @@ impl Connection {
             transport,
             data_waits: RefCell::default(),
             order: RefCell::default(),
+            gate: Gate::default(),
             lost: Cell::new(false),
             closing: Cell::new(false),
             room: Notify::default(),
@@ -296,6 +300,8 @@ impl Connection {
             negotiated: RefCell::new(negotiated),
         });
         LOCAL.with(|local| local.borrow_mut().insert(id, Rc::downgrade(&connection)));
+        // After it can be found: limits that change from now on are told to it.
+        connection.gate.look(&connection.session);
         connection
     }
 
@@ -422,7 +428,7 @@ impl Connection {
                 self.deferred.borrow_mut().push_front(command);
                 break;
             }
-            self.start(command);
+            self.start_unlimited(command);
         }
     }
 
@@ -438,7 +444,7 @@ impl Connection {
             deferred.remove(at);
             return true;
         }
-        self.order.borrow_mut().remove(key)
+        self.order.borrow_mut().remove(key) || self.gate.remove(key)
     }
 
     /// Whether a unit may put more of a task's data-in: not while too much waits to be acknowledged.
@@ -565,11 +571,25 @@ impl Connection {
         let before = self.view.replace(view.clone());
         // Units may go with it.
         drop(before);
+        self.gate.look(&self.session);
         view
     }
 
+    /// Hands a command to its unit, or keeps it until limits let it go.
+    pub(crate) fn start(self: &Rc<Self>, scsi: ScsiCommand) {
+        if !self.gate.is_closed() {
+            return self.start_unlimited(scsi);
+        }
+        let view = self.view();
+        let entry = view.luns().get(scsi.lun);
+        if let Some(scsi) = gate::pass(self, scsi, entry) {
+            self.start_unlimited(scsi);
+        }
+    }
+
     /// Hands a command to its unit.
-    fn start(self: &Rc<Self>, scsi: ScsiCommand) {
+    #[inline]
+    pub(crate) fn start_unlimited(self: &Rc<Self>, scsi: ScsiCommand) {
         if self.recovers && scsi.expected_in > 0 && !self.may_begin() {
             self.deferred.borrow_mut().push_back(scsi);
             return;

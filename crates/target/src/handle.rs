@@ -66,6 +66,8 @@ pub struct ConnectionStatus {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arrival {
     pub peer: SocketAddr,
+    /// Where the portal listens.
+    pub portal: SocketAddr,
     pub iser: bool,
     pub header_digest: Digest,
     pub data_digest: Digest,
@@ -113,18 +115,24 @@ impl Handle {
         Self { shared }
     }
 
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
     /// Serves what `config` says from now on, whole or not at all. What goes on is what is the very same in it: units (the same
     /// [`Unit`]), portals by the address that was asked for, targets by their names. Sessions are told of units that came, went or
     /// changed by unit attentions; those that may not be there any more are asked to log out and closed two seconds later; others
-    /// notice nothing. Bounds and authentication hold for what logs in from now on. What the cores were started with (their number,
-    /// polling, pools) stays as it is.
+    /// notice nothing. Bounds and authentication hold for what logs in from now on, limits of service for all. What the cores were
+    /// started with (their number, polling, pools) stays as it is.
     ///
     /// Blocks, and must not be called on a core.
     ///
     /// # Errors
     /// When an address cannot be listened on; nothing has changed then.
     pub fn apply(&self, config: ServerConfig) -> io::Result<Applied> {
-        self.shared.apply(config)
+        let applied = self.shared.apply(config)?;
+        self.limits_changed();
+        Ok(applied)
     }
 
     /// Whether the session with this TSIH is there.

@@ -7,6 +7,7 @@
 
 pub mod config;
 mod connection;
+mod drain;
 mod grants;
 mod handle;
 mod login;
@@ -18,6 +19,7 @@ mod node;
 mod notices;
 mod order;
 mod portals;
+mod qos;
 mod redirect;
 mod router;
 mod server;
@@ -27,6 +29,7 @@ mod transport;
 mod unit;
 mod wire;
 
+pub use drain::{DrainError, DrainOptions, DrainScope, DrainState, DrainStatus};
 pub use handle::{ConnectionStatus, CoreStatus, Handle, SessionStatus, SetAccessError, TargetStatus};
 pub use model::Applied;
 pub use server::{BoundPortal, Server};

@@ -28,7 +28,7 @@ use crate::handle::Arrival;
 use crate::model::Model;
 use crate::node::Target;
 use crate::redirect;
-use crate::server::Shared;
+use crate::server::{BoundPortal, Shared};
 use crate::session::{Member, NewSession, PortName, Seat};
 use crate::text;
 use crate::transport::iser::{Iser, Outgoing, sent_or_over, setup};
@@ -157,6 +157,8 @@ struct Door<'a> {
     model: &'a Model,
     /// The portal group that the connection came through.
     group: u16,
+    /// Where that portal listens.
+    portal: SocketAddr,
     /// It came over RDMA.
     rdma: bool,
 }
@@ -213,6 +215,7 @@ impl Directory for Door<'_> {
             grant.auth =
                 AuthDemand::Chap { hashes: chap.hashes.clone(), mutual: chap.mutual.clone(), required: true };
         }
+        self.shared.drains.check(claim, self.portal, &mut grant)?;
         if claim.tsih != 0 {
             let session = self.shared.registry.find(claim.tsih);
             let port = port_name(claim, self.group);
@@ -313,13 +316,14 @@ fn recovery(params: &Params, limits: &Limits) -> Option<recovery::Limits> {
 pub(crate) async fn run(
     wire: &mut Wire,
     peer: SocketAddr,
-    group: u16,
+    portal: BoundPortal,
     shared: &Arc<Shared>,
     core: Handle,
 ) -> Result<LoggedIn, LoginFailure> {
     let rdma = matches!(wire, Wire::Iser(..));
+    let group = portal.group;
     let model = shared.model();
-    let door = Door { shared, model: &model, group, rdma };
+    let door = Door { shared, model: &model, group, portal: portal.address, rdma };
     let mut login = TargetLogin::new(1);
     loop {
         let (bhs, data) = wire.receive().await?;
@@ -336,6 +340,7 @@ pub(crate) async fn run(
             Step::Place(outcome) => {
                 let arrival = Arrival {
                     peer,
+                    portal: portal.address,
                     iser: rdma,
                     header_digest: outcome.params.header_digest,
                     data_digest: outcome.params.data_digest,
@@ -438,6 +443,9 @@ async fn place(
         let view = model
             .first_view(outcome.target.as_deref(), &outcome.initiator, &nexus)
             .ok_or(LoginStatus::AuthorizationFailure)?;
+        let acl = view.target.as_ref().and_then(|target| target.acl(&outcome.initiator)).flatten();
+        let limits = acl.map(|acl| acl.limits).unwrap_or_default();
+        let limiter = shared.initiators.limiter(&port.target, &port.initiator, limits);
         let depth = model.limits.queue_depth;
         let (own, common) = match outcome.params.max_connections {
             0 | 1 => (Window::Own(Box::new(CommandWindow::new(outcome.cmd_sn, depth))), None),
@@ -446,8 +454,14 @@ async fn place(
                 (Window::Shared(common.clone()), Some(common))
             }
         };
-        let new =
-            NewSession { port: port.clone(), nexus, view, window: common, params: outcome.params.clone() };
+        let new = NewSession {
+            port: port.clone(),
+            nexus,
+            view,
+            limiter,
+            window: common,
+            params: outcome.params.clone(),
+        };
         if let Some(session) = shared.registry.add(tsih, new, member.clone()) {
             // What has changed since, and did not find this session yet.
             let now = shared.model();

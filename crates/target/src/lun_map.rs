@@ -9,7 +9,8 @@ use iscsi::pdu::Lun;
 use ring::Use;
 
 use crate::Unit;
-use crate::config::{Acl, TargetConfig};
+use crate::config::{Acl, LunConfig, TargetConfig};
+use crate::qos::Limiter;
 use crate::session::View;
 
 /// One unit as one session sees it. On a cache line of its own, which cores only read.
@@ -22,6 +23,8 @@ pub struct Entry {
     pub unit: Unit,
     /// The session's nexus with it.
     pub nexus: Arc<ItlNexus>,
+    /// What it serves at most.
+    pub limiter: Arc<Limiter>,
 }
 
 /// The units of one session, by number.
@@ -38,12 +41,12 @@ impl LunMap {
         match acl.and_then(|acl| acl.luns.as_ref()) {
             None => {
                 for unit in &target.units {
-                    map.add(unit.lun, &unit.unit, false, nexus, before);
+                    map.add(unit.lun, unit, false, nexus, before);
                 }
             }
             Some(luns) => {
-                let units: HashMap<u16, &Unit> =
-                    target.units.iter().map(|unit| (unit.lun, &unit.unit)).collect();
+                let units: HashMap<u16, &LunConfig> =
+                    target.units.iter().map(|unit| (unit.lun, unit)).collect();
                 for seen in luns {
                     if let Some(unit) = units.get(&seen.unit) {
                         map.add(seen.seen_as, unit, seen.read_only, nexus, before);
@@ -54,18 +57,26 @@ impl LunMap {
         map
     }
 
-    fn add(&mut self, lun: u16, unit: &Unit, read_only: bool, nexus: &Arc<Nexus>, before: Option<&Self>) {
+    fn add(
+        &mut self,
+        lun: u16,
+        unit: &LunConfig,
+        read_only: bool,
+        nexus: &Arc<Nexus>,
+        before: Option<&Self>,
+    ) {
         let at = usize::from(lun);
         if self.entries.len() <= at {
             self.entries.resize_with(at + 1, || None);
         }
-        let goes_on = |entry: &&Entry| entry.unit.is(unit) && entry.nexus.read_only == read_only;
+        let goes_on = |entry: &&Entry| entry.unit.is(&unit.unit) && entry.nexus.read_only == read_only;
         let kept = before.and_then(|before| before.number(lun)).filter(goes_on);
         let nexus = match kept {
             Some(entry) => entry.nexus.clone(),
             None => Arc::new(ItlNexus::new(nexus.clone(), read_only)),
         };
-        self.entries[at] = Some(Entry { lun, unit: unit.clone(), nexus });
+        let limiter = unit.limiter.clone();
+        self.entries[at] = Some(Entry { lun, unit: unit.unit.clone(), nexus, limiter });
     }
 
     /// The unit with this number.

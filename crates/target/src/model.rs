@@ -18,6 +18,7 @@ use crate::config::{Auth, IserConfig, Limits, ServerConfig};
 use crate::lun_map::LunMap;
 use crate::management::Preemptor;
 use crate::node::Target;
+use crate::qos;
 use crate::server::{PortalEntry, Shared};
 use crate::session::{Session, View};
 
@@ -174,6 +175,8 @@ impl Shared {
         let _alone = self.applying.lock().unwrap_or_else(PoisonError::into_inner);
         let before = self.model();
         let (portals, fresh) = self.prepare_portals(&before.portals, &config.portals)?;
+        let mut config = config;
+        qos::carry(&before.targets, &mut config);
         let model = Arc::new(Model::new(config, portals, Some(&before)));
         model.connect_units(self, Some(&before));
         *self.model_lock() = model.clone();

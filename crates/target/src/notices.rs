@@ -21,6 +21,12 @@ impl Remote {
         self.announce(AsyncEvent::LogoutRequest, [0, 0, seconds(time)]);
     }
 
+    /// Says on this connection that connection `cid` of its session is dropped (event 2).
+    pub(crate) fn announce_connection_drop(&self, cid: u16, session: &Session) {
+        let (wait, retain) = times(session);
+        self.announce(AsyncEvent::DropConnection, [cid, wait, retain]);
+    }
+
     /// Says that all connections of the session are dropped (event 3).
     pub(crate) fn announce_session_drop(&self, session: &Session) {
         let (wait, retain) = times(session);

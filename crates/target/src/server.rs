@@ -15,11 +15,13 @@ use ring::{Cores, Handle, ListenOptions, TcpListener, TcpStream};
 
 use crate::config::{Portal, ServerConfig, Transports};
 use crate::connection::{ConnectionId, End};
+use crate::drain::Drains;
 use crate::login::{self, LoginFailure, Wire};
 use crate::model::Model;
 use crate::node::Target;
 use crate::notices;
 pub(crate) use crate::portals::PortalEntry;
+use crate::qos::Initiators;
 use crate::session::Registry;
 
 /// What all cores share. Changed by atomics, or behind the registry's mutex.
@@ -29,6 +31,8 @@ pub(crate) struct Shared {
     /// Held while a change is applied.
     pub(crate) applying: Mutex<()>,
     pub registry: Registry,
+    pub drains: Drains,
+    pub initiators: Initiators,
     cores: Vec<CoreLoad>,
     connections: AtomicUsize,
     logins: AtomicUsize,
@@ -99,7 +103,8 @@ impl Shared {
                 continue;
             }
             let portals = model.portals.iter().map(|portal| portal.bound);
-            let portals = portals.filter(|portal| target.serves(portal.group));
+            let portals =
+                portals.filter(|portal| target.serves(portal.group) && self.drains.offers(portal.address));
             let addresses = portals
                 .map(|portal| {
                     // A wildcard is no address to connect to: what the initiator used is.
@@ -140,6 +145,8 @@ impl Server {
             model: Mutex::new(Arc::new(Model::new(nothing, Vec::new(), None))),
             applying: Mutex::new(()),
             registry: Registry::default(),
+            drains: Drains::default(),
+            initiators: Initiators::default(),
             cores: handles
                 .iter()
                 .map(|handle| CoreLoad { handle: *handle, connections: AtomicUsize::new(0) })
@@ -369,7 +376,7 @@ async fn serve(arrived: Arrived, peer: SocketAddr, portal: BoundPortal, core: Ha
                 }
                 Arrived::Verbs(request) => Wire::of_verbs(request, shared).await?,
             };
-            let logged_in = login::run(&mut wire, peer, portal.group, shared, core).await?;
+            let logged_in = login::run(&mut wire, peer, portal, shared, core).await?;
             Ok((wire, logged_in))
         };
         // Boxed: what it takes is given back when it is over.

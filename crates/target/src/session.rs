@@ -18,6 +18,7 @@ use crate::connection::{self, ConnectionId, Remote};
 use crate::handle::Arrival;
 use crate::lun_map::LunMap;
 use crate::node::Target;
+use crate::qos::Limiter;
 use crate::server::Shared;
 
 /// One session: an I_T nexus and its connections. On cache lines of its own: all of its connections' cores read it for each
@@ -34,6 +35,8 @@ pub(crate) struct Session {
     generation: AtomicU64,
     /// What it sees now.
     view: Mutex<Viewed>,
+    /// What its initiator may have of the target, together with the initiator's other sessions.
+    pub limiter: Arc<Limiter>,
     /// The command window, when the session may have several connections.
     pub window: Option<Arc<SharedWindow>>,
     /// What its leading login negotiated.
@@ -194,6 +197,7 @@ pub(crate) struct NewSession {
     pub port: PortName,
     pub nexus: Arc<Nexus>,
     pub view: View,
+    pub limiter: Arc<Limiter>,
     pub window: Option<Arc<SharedWindow>>,
     pub params: Params,
 }
@@ -266,6 +270,7 @@ impl Registry {
             nexus: new.nexus,
             generation: AtomicU64::new(new.view.generation),
             view: Mutex::new(Viewed { view: Arc::new(new.view), over: false }),
+            limiter: new.limiter,
             window: new.window,
             params: new.params,
             since: first.arrival.at,

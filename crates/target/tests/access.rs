@@ -71,7 +71,8 @@ fn the_target_proves_itself_with_its_own_secret() {
 fn an_initiator_sees_the_units_of_its_entry_only_and_writes_where_it_may() {
     let server = server(|config| {
         let only = |seen_as, unit, read_only| Some(vec![AclLun { seen_as, unit, read_only }]);
-        let acl = |name: &str, luns| Acl { initiator: name.into(), auth: None, luns };
+        let acl =
+            |name: &str, luns| Acl { initiator: name.into(), auth: None, luns, limits: Default::default() };
         config.targets[0].acls = Some(vec![
             acl("iqn.2026-01.org.example:client1", only(5, 3, true)),
             acl("iqn.2026-01.org.example:client2", None),
@@ -96,7 +97,12 @@ fn an_initiator_sees_the_units_of_its_entry_only_and_writes_where_it_may() {
 #[test]
 fn discovery_shows_the_targets_that_the_initiator_may_use() {
     let server = server(|config| {
-        let entry = Acl { initiator: "iqn.2026-01.org.example:client1".into(), auth: None, luns: None };
+        let entry = Acl {
+            initiator: "iqn.2026-01.org.example:client1".into(),
+            auth: None,
+            luns: None,
+            limits: Default::default(),
+        };
         config.targets[0].acls = Some(vec![entry]);
     });
     let record = format!("TargetName={IQN}\0TargetAddress={},1\0", address(&server));

@@ -54,7 +54,7 @@ fn a_unit_that_is_added_is_told_of_and_one_that_is_removed_is_not_there_any_more
     client.settle(0);
     client.settle(3);
     assert_eq!(next(&mut client, 5), NO_SUCH_UNIT);
-    config.targets[0].units.push(LunConfig { lun: 5, unit: unit("c") });
+    config.targets[0].units.push(LunConfig { lun: 5, unit: unit("c"), limiter: Default::default() });
     let applied = server.handle().apply(config.clone()).unwrap();
     assert_eq!((applied.changed, applied.leaving.len()), (1, 0));
     assert_eq!(next(&mut client, 0), LUNS_CHANGED);
@@ -96,7 +96,8 @@ fn a_session_that_may_not_stay_is_asked_to_go_and_others_notice_nothing() {
     let mut staying = Client::login(address(&server), Client::config(2));
     leaving.settle(0);
     staying.settle(0);
-    let acl = Acl { initiator: Client::config(2).initiator, auth: None, luns: None };
+    let acl =
+        Acl { initiator: Client::config(2).initiator, auth: None, luns: None, limits: Default::default() };
     config.targets[0].acls = Some(vec![acl]);
     let applied = server.handle().apply(config.clone()).unwrap();
     assert_eq!((applied.changed, applied.leaving.len()), (0, 1));
@@ -124,7 +125,8 @@ fn what_an_initiator_sees_of_a_target_can_change() {
     client.settle(0);
     let sees = |luns: &[(u16, u16, bool)]| {
         let lun = |&(seen_as, unit, read_only): &(u16, u16, bool)| AclLun { seen_as, unit, read_only };
-        Some(vec![Acl { initiator: "*".into(), auth: None, luns: Some(luns.iter().map(lun).collect()) }])
+        let luns = Some(luns.iter().map(lun).collect());
+        Some(vec![Acl { initiator: "*".into(), auth: None, luns, limits: Default::default() }])
     };
     config.targets[0].acls = sees(&[(0, 0, true), (9, 3, false)]);
     server.handle().apply(config.clone()).unwrap();
@@ -199,7 +201,7 @@ fn changes_under_load_lose_no_command_and_no_login() {
         })
         .collect();
     for _ in 0..200 {
-        config.targets[0].units.push(LunConfig { lun: 7, unit: unit("seven") });
+        config.targets[0].units.push(LunConfig { lun: 7, unit: unit("seven"), limiter: Default::default() });
         handle.apply(config.clone()).unwrap();
         config.targets[0].units.pop();
         handle.apply(config.clone()).unwrap();

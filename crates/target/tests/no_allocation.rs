@@ -101,7 +101,7 @@ fn a_warm_data_path_does_not_allocate() {
     let dir = tempfile::tempdir().expect("a directory");
     let on_file = file_unit(&dir.path().join("disk.img"));
     let server = server(|config| {
-        config.targets[0].units.push(LunConfig { lun: ON_FILE, unit: on_file });
+        config.targets[0].units.push(LunConfig { lun: ON_FILE, unit: on_file, limiter: Default::default() });
     });
     let mut found = Vec::new();
     for (name, digests) in [("plain", false), ("with digests", true)] {

@@ -54,7 +54,52 @@ pub struct Alua {
     pub json: bool,
 }
 
+/// Take initiators off a target, a portal or the whole daemon
+#[derive(Clone, Debug, Args)]
+#[command(long_about = "Take initiators off a target, a portal or the whole daemon, before maintenance.\n\n\
+    New logins are refused, or sent elsewhere with --redirect. Every session is asked to log out (RFC 7143 §11.9, event 1); what is \
+    left after --timeout is dropped with notice (events 2 and 3). Shows how it goes, and ends when nobody is left; logins stay \
+    refused until --undo. Without TARGET, --portal and --all, shows what is being drained.")]
+#[command(
+    after_long_help = "Examples:\n  stag drain iqn.2026-01.org.example:disks\n  stag drain --portal 192.0.2.10:3260 --timeout 60\n  stag drain --all --redirect 192.0.2.20:3260\n  stag drain --all --undo\n  stag drain"
+)]
+pub struct Drain {
+    #[command(flatten)]
+    pub at: At,
+    /// The target's name
+    #[arg(value_name = "TARGET")]
+    pub target: Option<String>,
+    /// What came through this portal, as `stag status` names it
+    #[arg(long, value_name = "ADDR:PORT", value_parser = super::serve::address, conflicts_with = "target")]
+    pub portal: Option<std::net::SocketAddr>,
+    /// Everything
+    #[arg(long, conflicts_with_all = ["target", "portal"])]
+    pub all: bool,
+    /// Seconds that initiators have to log out
+    #[arg(long, value_name = "S", default_value_t = 30, value_parser = clap::value_parser!(u16).range(0..=3600))]
+    pub timeout: u16,
+    /// Where new logins are sent; refused if left out
+    #[arg(long, value_name = "HOST[:PORT]", value_parser = redirect)]
+    pub redirect: Option<String>,
+    /// Let new logins in again
+    #[arg(long, conflicts_with_all = ["redirect", "no_wait"])]
+    pub undo: bool,
+    /// Do not wait until nobody is left
+    #[arg(long)]
+    pub no_wait: bool,
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
 fn access_state(text: &str) -> Result<String, String> {
     let names = scsi::data::target_port_groups::AccessState::NAMES.map(|(name, _)| name);
     if names.contains(&text) { Ok(text.to_owned()) } else { Err(format!("write {}", names.join(", "))) }
+}
+
+fn redirect(text: &str) -> Result<String, String> {
+    match iscsi::discovery::TargetAddress::parse(text) {
+        Some(address) if address.portal_group_tag.is_none() => Ok(address.to_string()),
+        _ => Err("write where they are sent: 192.0.2.20:3260".into()),
+    }
 }

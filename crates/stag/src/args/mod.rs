@@ -15,7 +15,7 @@ use clap_complete::Shell;
 pub use bench::{Bench, Pattern};
 pub use client::{Connect, Cp, Digest, Info, Ls, Place, Rdma, RdmaCrc, Read, Transfer, Write};
 pub use conform::Conform;
-pub use control::{Alua, Status};
+pub use control::{Alua, Drain, Status};
 pub use serve::{Demo, Serve};
 
 /// Serves disks over iSCSI, and reads and writes them
@@ -49,6 +49,7 @@ pub enum Command {
     Demo(Demo),
     Status(Status),
     Alua(Alua),
+    Drain(Drain),
     Ls(Ls),
     Info(Info),
     Read(Read),

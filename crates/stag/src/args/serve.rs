@@ -76,6 +76,11 @@ Options of a unit, after its path and separated by commas (a comma of the path i
   naa=HEX             its worldwide name: 16 hexadecimal digits, or 32 that begin with 6
   aptpl=FILE          where persistent reservations are kept
   sanitize-rate=100M  the most that SANITIZE writes in a second
+  iops=N  read-iops=N  write-iops=N
+                      the most reads and writes that it serves in a second
+  bandwidth=SIZE  read-bandwidth=SIZE  write-bandwidth=SIZE
+                      the most bytes that they move in a second
+  burst=SECONDS       how much of a limit may be saved up (0.1)
 
 Examples:
   stag serve mem:1G
@@ -99,9 +104,10 @@ pub struct Demo {
     pub keep: bool,
 }
 
-fn address(text: &str) -> Result<SocketAddr, String> {
-    crate::config::address(text)
-        .ok_or_else(|| "write an IP address and a port: 192.0.2.1:3260 or [::]:3260".into())
+pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
+    crate::config::address(text).ok_or_else(|| {
+        "write an IP address and a port: 192.0.2.1:3260, [::]:3260 or [fe80::1%eth0]:3260".into()
+    })
 }
 
 fn control(text: &str) -> Result<Place, std::convert::Infallible> {

@@ -1,7 +1,7 @@
 //! The document and its targets, units and ACLs.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::ops::Range;
 
 use toml::Spanned;
@@ -14,6 +14,7 @@ use super::model::{Acl, AclLun, Config, Lun, Portal, Target};
 use super::problem::Problems;
 use super::reader::{At, Table, int, mismatch, table};
 use super::redirect::redirect;
+use crate::unit::limits::{self, Limits};
 use crate::unit::{Options, UnitSpec};
 
 /// iSCSI's port (RFC 7143 §4.2.7.4, IANA).
@@ -113,10 +114,31 @@ fn portals(mut given: Table<'_>, portals: &mut Vec<Portal>, problems: &mut Probl
     given.end(problems);
 }
 
-/// `ADDRESS:PORT` or `ADDRESS` alone, for iSCSI's port.
+/// `ADDRESS:PORT` or `ADDRESS` alone, for iSCSI's port. A link-local address names its interface: `[fe80::1%eth0]:3260`.
 pub fn address(text: &str) -> Option<SocketAddr> {
+    if let Some((ip, rest)) = text.trim_start_matches('[').split_once('%') {
+        let (zone, port) = match rest.split_once(']') {
+            None => (rest, ISCSI_PORT),
+            Some((zone, "")) => (zone, ISCSI_PORT),
+            Some((zone, port)) => (zone, port.strip_prefix(':')?.parse().ok()?),
+        };
+        return Some(SocketAddrV6::new(ip.parse::<Ipv6Addr>().ok()?, port, 0, interface(zone)?).into());
+    }
     let alone = || text.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
     text.parse().ok().or_else(|| Some(SocketAddr::new(alone().ok()?, ISCSI_PORT)))
+}
+
+/// The number of an interface, by its number or its name.
+fn interface(zone: &str) -> Option<u32> {
+    if let Ok(index) = zone.parse() {
+        return (index > 0).then_some(index);
+    }
+    // The kernel's names end at 15 bytes (IFNAMSIZ).
+    if zone.is_empty() || zone.len() > 15 || zone.contains('\0') {
+        return None;
+    }
+    let socket = rustix::net::socket(rustix::net::AddressFamily::INET6, rustix::net::SocketType::DGRAM, None);
+    rustix::net::netdevice::name_to_index(socket.ok()?, zone).ok()
 }
 
 fn target(
@@ -239,21 +261,7 @@ fn unit(mut given: Table<'_>, problems: &mut Problems) -> Option<(Option<At<u64>
     let mut options = Options::default();
     let mut places = HashMap::new();
     for (key, value) in given.rest() {
-        let text = match value.get_ref() {
-            DeValue::String(text) => text.to_string(),
-            DeValue::Integer(number) if number.radix() == 10 => number.as_str().to_owned(),
-            DeValue::Boolean(yes) => if *yes { "yes" } else { "no" }.to_owned(),
-            other => {
-                mismatch::<()>(
-                    &key.value,
-                    "text, a whole number, true or false",
-                    other,
-                    value.span(),
-                    problems,
-                );
-                continue;
-            }
-        };
+        let Some(text) = option_text(&key.value, value, problems) else { continue };
         if let Err(error) = options.set(&key.value, &text) {
             let unknown = matches!(error, crate::unit::OptionError::Unknown { .. });
             let span = if unknown { key.span.clone() } else { value.span() };
@@ -309,8 +317,35 @@ fn acl(mut given: Table<'_>, units: &[Lun], place: &Place<'_>, problems: &mut Pr
         let as_it_is = |unit: &Lun| AclLun { lun: unit.lun, seen_as: unit.lun, read_only: true };
         luns = Some(units.iter().map(as_it_is).collect());
     }
+    let limits = acl_limits(&mut given, problems);
     given.end(problems);
-    Some(Acl { initiator: initiator?.value, auth, luns })
+    Some(Acl { initiator: initiator?.value, auth, luns, limits })
+}
+
+/// Limits are read by the grammar that units have for theirs.
+fn acl_limits(given: &mut Table<'_>, problems: &mut Problems) -> Limits {
+    let mut limits = Limits::default();
+    for name in limits::NAMES {
+        let Some(value) = given.take(name) else { continue };
+        let Some(text) = option_text(name, value, problems) else { continue };
+        if let Err(error) = limits.set(name, &text) {
+            problems.error(&value.span(), error.to_string(), error.instead());
+        }
+    }
+    limits
+}
+
+/// The value of an option as the command line would have it.
+fn option_text(key: &str, value: &Spanned<DeValue<'_>>, problems: &mut Problems) -> Option<String> {
+    Some(match value.get_ref() {
+        DeValue::String(text) => text.to_string(),
+        DeValue::Integer(number) if number.radix() == 10 => number.as_str().to_owned(),
+        DeValue::Float(number) => number.as_str().to_owned(),
+        DeValue::Boolean(yes) => if *yes { "yes" } else { "no" }.to_owned(),
+        other => {
+            return mismatch(key, "text, a number, true or false", other, value.span(), problems);
+        }
+    })
 }
 
 fn acl_lun(

@@ -169,6 +169,8 @@ pub struct Acl {
     pub auth: Option<Auth>,
     /// What it sees; `None` for everything as it is.
     pub luns: Option<Vec<AclLun>>,
+    /// What it is served at most.
+    pub limits: crate::unit::limits::Limits,
 }
 
 /// One unit as one initiator sees it.

@@ -77,7 +77,8 @@ fn write_target(out: &mut String, target: &Target) -> std::fmt::Result {
                 }
             }
         };
-        writeln!(out, "  {}: {sees}{proof}", acl.initiator)?;
+        let limits: String = acl.limits.describe().iter().map(|limit| format!(", {limit}")).collect();
+        writeln!(out, "  {}: {sees}{proof}{limits}", acl.initiator)?;
     }
     Ok(())
 }

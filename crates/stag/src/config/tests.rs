@@ -124,6 +124,10 @@ fn the_example_mentions_every_key() {
         "to",
         "permanent",
         "after-auth",
+        "iops",
+        "read-iops",
+        "bandwidth",
+        "burst",
     ];
     for key in limits.iter().chain(&others).chain(&crate::unit::options::NAMES) {
         assert!(EXAMPLE.contains(&format!("{key} = ")), "docs/stag.toml.example does not show `{key}`");
@@ -162,6 +166,42 @@ fn target_port_groups_have_each_portal_group_once_and_states_that_they_support()
     let found = target_errors(&format!("[target.alua]\n{group}states = [\"standby\"]"));
     assert!(found.contains("none of its states"), "{found}");
     assert!(target_errors("[target.alua]\nexplicit = true").contains("has no `group`"));
+}
+
+#[test]
+fn limits_are_read_alike_for_units_and_initiators() {
+    let text = "[[target]]\niqn = \"iqn.2026-01.org.example:t\"\n[[target.unit]]\nlun = 0\npath = \"mem:1M\"\niops = 500\n\
+                burst = 0.5\n[[target.acl]]\ninitiator = \"iqn.2026-01.org.example:i\"\nread-bandwidth = \"10M\"\n";
+    let (config, problems) = with_directory(text, Path::new("/nowhere"));
+    assert_eq!(problems, []);
+    let target = config.unwrap().targets.remove(0);
+    let unit = target.units[0].spec.options.limits;
+    assert_eq!((unit.iops.total, unit.burst), (Some(500), Some(std::time::Duration::from_millis(500))));
+    assert_eq!(target.acls.unwrap()[0].limits.bandwidth.read, Some(10 << 20));
+    let found = errors(&text.replace("10M", "fast"));
+    assert_eq!(found[0].0, "\"fast\"");
+}
+
+#[test]
+fn a_link_local_address_names_its_interface() {
+    let scope = |text: &str| match address(text)? {
+        std::net::SocketAddr::V6(address) => Some((address.port(), address.scope_id())),
+        std::net::SocketAddr::V4(_) => None,
+    };
+    assert_eq!(scope("[fe80::1%7]:99"), Some((99, 7)));
+    assert_eq!(scope("[fe80::1%7]"), Some((3260, 7)));
+    assert_eq!(scope("fe80::1%7"), Some((3260, 7)));
+    let lo = std::fs::read_to_string("/sys/class/net/lo/ifindex").ok();
+    assert!(lo.is_none() || scope("[fe80::1%lo]:1").is_some_and(|(_, index)| index > 0));
+    for wrong in [
+        "[fe80::1%]:1",
+        "[fe80::1%none-such-if]:1",
+        "[fe80::1%a name that is too long]:1",
+        "1.2.3.4%1",
+        "[fe80::1%0]",
+    ] {
+        assert_eq!(address(wrong), None, "{wrong}");
+    }
 }
 
 #[test]

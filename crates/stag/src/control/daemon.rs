@@ -6,7 +6,7 @@ use std::time::Instant;
 use serde_json::Value;
 
 use super::protocol::{Fault, Kind, Request};
-use super::{alua, status};
+use super::{alua, drain, status};
 use crate::config::Config;
 
 /// Receives what a long verb has to say while it is at work.
@@ -32,10 +32,13 @@ impl Daemon {
     ///
     /// # Errors
     /// What to tell the client.
-    pub fn answer(&self, request: &Request, _progress: Progress<'_>) -> Result<Value, Fault> {
+    pub fn answer(&self, request: &Request, progress: Progress<'_>) -> Result<Value, Fault> {
         match request.verb.as_str() {
             "status" => request.arguments::<NoArguments>().and_then(|_| status::answer(self)),
             "alua" => request.arguments().and_then(|wanted| alua::answer(self, wanted)),
+            "drain" => drain::drain(self, request, progress),
+            "undrain" => drain::undrain(self, request),
+            "drains" => request.arguments::<NoArguments>().and_then(|_| drain::drains(self)),
             other => Err(Fault::new(Kind::Request, format!("this daemon does not know `{other}`"))),
         }
     }

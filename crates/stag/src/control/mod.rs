@@ -7,6 +7,7 @@
 pub mod alua;
 pub mod client;
 pub mod daemon;
+pub mod drain;
 pub mod protocol;
 pub mod server;
 pub mod socket;

@@ -2,6 +2,7 @@
 //!
 //! Owns the options' names, values and contradictions. Must never open anything: that is `serve`'s.
 
+pub(crate) mod limits;
 pub(crate) mod options;
 mod parse;
 
@@ -126,6 +127,7 @@ impl UnitSpec {
         {
             words.extend((set == Some(true)).then(|| name.to_owned()));
         }
+        words.extend(options.limits.describe());
         words.extend(options.serial.as_ref().map(|serial| format!("serial {serial}")));
         words.join(", ")
     }

@@ -6,6 +6,7 @@ use disk::store::engine::Engine;
 use disk::store::size::parse_size;
 use disk::store::spec::{CacheMode, engine_names};
 
+use super::limits::{self, Limits};
 use crate::suggest;
 
 /// The options that a unit can have.
@@ -41,13 +42,15 @@ pub struct Options {
     pub aptpl: Option<PathBuf>,
     /// `sanitize-rate`: the most that SANITIZE writes, bytes a second.
     pub sanitize_rate: Option<u64>,
+    /// `iops` and its like: what the unit serves at most.
+    pub limits: Limits,
 }
 
 const MODES: &str = "write writeback, writethrough or direct";
 /// Longest serial number, bytes.
 const SERIAL: usize = 64;
 /// Every option's name.
-pub const NAMES: [&str; 15] = [
+pub const NAMES: [&str; 22] = [
     "size",
     "bs",
     "pbe",
@@ -63,6 +66,13 @@ pub const NAMES: [&str; 15] = [
     "naa",
     "aptpl",
     "sanitize-rate",
+    "iops",
+    "read-iops",
+    "write-iops",
+    "bandwidth",
+    "read-bandwidth",
+    "write-bandwidth",
+    "burst",
 ];
 
 /// Why an option was not understood.
@@ -120,6 +130,9 @@ impl Options {
             };
             return Err(OptionError::Unknown { name: name.to_owned(), instead });
         };
+        if limits::NAMES.contains(&name) {
+            return self.limits.set(name, value);
+        }
         let fit = |instead: String| OptionError::Value { name, value: value.to_owned(), instead };
         match name {
             "size" => once(name, &mut self.size, parse_size(value).map_err(|e| fit(e.to_string()))?),
@@ -178,7 +191,7 @@ impl Options {
     }
 }
 
-fn once<T>(name: &'static str, slot: &mut Option<T>, value: T) -> Result<(), OptionError> {
+pub(super) fn once<T>(name: &'static str, slot: &mut Option<T>, value: T) -> Result<(), OptionError> {
     match slot.replace(value) {
         None => Ok(()),
         Some(_) => Err(OptionError::Twice(name)),
@@ -238,6 +251,13 @@ mod tests {
             ("naa", "naa.6000000000000000000000000000000A"),
             ("aptpl", "/x"),
             ("sanitize-rate", "10M"),
+            ("iops", "1000"),
+            ("read-iops", "1000"),
+            ("write-iops", "1000"),
+            ("bandwidth", "100M"),
+            ("read-bandwidth", "100M"),
+            ("write-bandwidth", "100M"),
+            ("burst", "0.5"),
         ];
         assert_eq!(values.map(|(name, _)| name), NAMES);
         for (name, value) in values {

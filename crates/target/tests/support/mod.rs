@@ -47,7 +47,10 @@ pub fn config() -> ServerConfig {
             alias: "test".into(),
             groups: vec![],
             auth: Auth::None,
-            units: vec![LunConfig { lun: 0, unit: unit("a") }, LunConfig { lun: 3, unit: unit("b") }],
+            units: vec![
+                LunConfig { lun: 0, unit: unit("a"), limiter: Default::default() },
+                LunConfig { lun: 3, unit: unit("b"), limiter: Default::default() },
+            ],
             acls: None,
             redirect: None,
             ports: None,

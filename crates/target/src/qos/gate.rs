@@ -1,0 +1,186 @@
+//! A connection's commands that wait for their time under a limit. Others pass them: a unit's limit holds back that unit's commands
+//! only. The CmdSN window bounds how many there are.
+
+use std::cell::{Cell, RefCell};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
+
+use iscsi::target::{ScsiCommand, TaskKey};
+use ring::Notify;
+
+use super::{Cost, Limiter};
+use crate::Handle;
+use crate::connection::Connection;
+use crate::lun_map::Entry;
+use crate::session::Session;
+
+/// The commands that wait.
+#[derive(Default)]
+pub(crate) struct Gate {
+    /// Whether any limit holds for the connection: all that commands of others pay for.
+    closed: Cell<bool>,
+    waiting: RefCell<BinaryHeap<Reverse<Waiting>>>,
+    count: Cell<u64>,
+    /// A task sees to those that wait.
+    watched: Cell<bool>,
+    /// The first of them is another, or there is none.
+    changed: Notify,
+}
+
+struct Waiting {
+    until: Instant,
+    /// In the order of their coming.
+    number: u64,
+    command: ScsiCommand,
+    cost: Cost,
+    limiters: [Option<Arc<Limiter>>; 2],
+}
+
+impl Waiting {
+    fn refund(&self) {
+        self.limiters.iter().flatten().for_each(|limiter| limiter.refund(self.cost));
+    }
+
+    fn rank(&self) -> (Instant, u64) {
+        (self.until, self.number)
+    }
+}
+
+impl PartialEq for Waiting {
+    fn eq(&self, other: &Self) -> bool {
+        self.rank() == other.rank()
+    }
+}
+
+impl Eq for Waiting {}
+
+impl PartialOrd for Waiting {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Waiting {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.rank().cmp(&other.rank())
+    }
+}
+
+impl Gate {
+    /// Looks which limits hold for a session.
+    pub(crate) fn look(&self, session: &Session) {
+        let units = session.view().luns.iter().any(|entry| entry.limiter.is_active());
+        self.closed.set(units || session.limiter.is_active());
+    }
+
+    /// Whether limits hold.
+    #[inline]
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.get()
+    }
+
+    /// Forgets a command that waits, and what it was charged. False if it does not wait here.
+    pub(crate) fn remove(&self, task: TaskKey) -> bool {
+        let mut waiting = self.waiting.borrow_mut();
+        let before = waiting.len();
+        waiting.retain(|Reverse(one)| {
+            let keep = one.command.task != task;
+            if !keep {
+                one.refund();
+            }
+            keep
+        });
+        self.changed.notify();
+        waiting.len() < before
+    }
+}
+
+/// Gives the command back if its time is now, and keeps it until then otherwise.
+#[cold]
+pub(crate) fn pass(
+    connection: &Rc<Connection>,
+    command: ScsiCommand,
+    entry: Option<&Entry>,
+) -> Option<ScsiCommand> {
+    let Some(entry) = entry else { return Some(command) };
+    let Some(cost) = Cost::of(&command.cdb, command.expected_in, command.expected_out) else {
+        return Some(command);
+    };
+    let now = ring::now();
+    let of = |limiter: &Arc<Limiter>| limiter.is_active().then(|| limiter.clone());
+    let limiters = [of(&entry.limiter), of(&connection.session.limiter)];
+    let until = limiters.iter().flatten().map(|limiter| limiter.charge(cost, now)).max();
+    let Some(until) = until.filter(|until| *until > now) else { return Some(command) };
+    let gate = &connection.gate;
+    let number = gate.count.get();
+    gate.count.set(number.wrapping_add(1));
+    gate.waiting.borrow_mut().push(Reverse(Waiting { until, number, command, cost, limiters }));
+    if gate.watched.replace(true) {
+        gate.changed.notify();
+    } else {
+        ring::spawn(watch(connection.clone()));
+    }
+    None
+}
+
+/// Starts commands when their time has come, until none waits.
+async fn watch(connection: Rc<Connection>) {
+    let gate = &connection.gate;
+    loop {
+        let first = gate.waiting.borrow().peek().map(|Reverse(first)| first.until);
+        let Some(until) = first else { break };
+        if until > ring::now() {
+            // Another may come before it, or it may go.
+            let moved = || {
+                gate.waiting.borrow().peek().is_none_or(|Reverse(first)| first.until != until).then_some(())
+            };
+            let _ =
+                ring::timeout(until.saturating_duration_since(ring::now()), gate.changed.until(moved)).await;
+            continue;
+        }
+        let due = gate.waiting.borrow_mut().pop();
+        if let Some(Reverse(due)) = due {
+            connection.start_unlimited(due.command);
+            connection.kick();
+        }
+    }
+    gate.watched.set(false);
+}
+
+impl Connection {
+    /// Limits have changed: commands that wait are charged anew.
+    pub(crate) fn limits_changed(self: &Rc<Self>) {
+        self.gate.look(&self.session);
+        let mut waiting = std::mem::take(&mut *self.gate.waiting.borrow_mut()).into_vec();
+        waiting.sort_by_key(|Reverse(one)| one.number);
+        for Reverse(one) in waiting {
+            self.start(one.command);
+        }
+        self.gate.changed.notify();
+        self.kick();
+    }
+}
+
+impl Handle {
+    /// Limits have changed, of units by [`Limiter::set`] or of ACL entries: commands that wait are counted anew. Cheap, and never on
+    /// the data path.
+    pub fn limits_changed(&self) {
+        let shared = self.shared();
+        let model = shared.model();
+        for session in shared.registry.all() {
+            if let Some(target) = session.target_name().and_then(|name| model.target(name)) {
+                let acl = target.acl(&session.port.initiator).flatten();
+                let limits = acl.map(|acl| acl.limits).unwrap_or_default();
+                if limits != session.limiter.limits() {
+                    session.limiter.set(limits);
+                }
+            }
+            for member in session.connections() {
+                member.remote.tell(Connection::limits_changed);
+            }
+        }
+    }
+}
