@@ -68,10 +68,13 @@
 //! };
 //! ```
 //!
-//! # What a lost connection means
+//! # What a fault costs
 //!
-//! Error recovery level 0: when a connection breaks, or the target breaks the protocol, the whole session is made anew, for
-//! up to [`Options::reconnect_timeout`]. Commands that were under way and may be repeated ([`Command::repeatable`]) are
+//! As much as the error recovery level that the target agrees to ([`Options::error_recovery_level`]) makes necessary. At
+//! level 2 a lost connection's commands go on on another one, which loses and repeats nothing; at level 1 a wrong data
+//! digest, or a PDU that went missing, is recovered within its connection ([`Session::recoveries`] counts both). What
+//! cannot be recovered, and everything at level 0, has the whole session made anew, for up to
+//! [`Options::reconnect_timeout`]. Commands that were under way and may be repeated ([`Command::repeatable`]) are
 //! sent again in their order, each at most [`Options::max_replays`] times; the others end with [`Error::Lost`], and whether
 //! they ran is unknown. Units report the lost nexus with a unit attention, which [`Disk`] takes in its stride.
 #![forbid(unsafe_code)]
@@ -98,6 +101,7 @@ pub use url::{Transport, Url, UrlError};
 
 pub use iscsi::chap::{Credential, Hash, Secret};
 pub use iscsi::discovery::{Record, TargetAddress};
+pub use iscsi::initiator::{Recoveries, Spread};
 pub use iscsi::keys::{DigestChoice, Params};
 pub use iscsi::login::initiator::Chap;
 pub use iscsi::pdu::{Lun, Residual, TaskAttribute, TaskManagementFunction, TaskManagementResult};

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use iscsi::initiator::Spread;
 use iscsi::keys::{DigestChoice, Offer};
 use iscsi::login::initiator::Chap;
 use iser::UNTIL_FULL_FEATURE_DATA;
@@ -11,6 +12,9 @@ use crate::url::Transport;
 
 /// The longest data segment of a control-type PDU that we ask a target to take over iSER, bytes.
 const ISER_TARGET_SEGMENT: u32 = 64 << 10;
+
+/// How long a target is asked to keep the tasks of a lost connection, seconds.
+const RETAIN_S: u16 = 20;
 
 /// How to log in, how much to have under way, and what to do when the connection is lost.
 #[derive(Debug, Clone)]
@@ -28,6 +32,10 @@ pub struct Options {
     pub data_digest: DigestChoice,
     /// Connections of the session (MC/S), 1 to 64. Fewer if the target allows no more.
     pub connections: u16,
+    /// Which of several connections a command goes to.
+    pub spread: Spread,
+    /// The highest error recovery level to agree to, 0 to 2; the target's decides too. Over iSER it is 0.
+    pub error_recovery_level: u8,
     /// Commands under way or waiting at most, 1 to 32768; starting more waits.
     pub queue_depth: usize,
     /// Time for a TCP connection and its login.
@@ -66,6 +74,8 @@ impl Default for Options {
             header_digest: DigestChoice::Allow,
             data_digest: DigestChoice::Allow,
             connections: 1,
+            spread: Spread::default(),
+            error_recovery_level: 2,
             queue_depth: 128,
             connect_timeout: Duration::from_secs(10),
             command_timeout: Duration::from_secs(30),
@@ -94,9 +104,10 @@ impl Options {
             immediate_data: true,
             max_burst_length: self.max_burst_length,
             first_burst_length: self.first_burst_length,
-            // Tasks do not outlive a connection at error recovery level 0.
+            error_recovery_level: self.error_recovery_level.min(2),
+            // Tasks do not outlive a connection at lower levels.
             default_time2wait_s: 0,
-            default_time2retain_s: 0,
+            default_time2retain_s: if self.error_recovery_level >= 2 { RETAIN_S } else { 0 },
             max_outstanding_r2t: 8,
             ..Offer::default()
         };
@@ -109,6 +120,8 @@ pub(crate) fn on_transport(offer: Offer, transport: Transport) -> Offer {
     match transport {
         Transport::Tcp => offer,
         Transport::Iser => Offer {
+            error_recovery_level: 0,
+            default_time2retain_s: 0,
             target_recv_data_segment_length: ISER_TARGET_SEGMENT,
             initiator_recv_data_segment_length: UNTIL_FULL_FEATURE_DATA as u32,
             ..offer.over_rdma()

@@ -1,9 +1,11 @@
 //! What follows from what a connection received, whatever it runs over.
 
+use std::time::Duration;
+
 use iscsi::initiator::{ConnectionId, Event};
 use iscsi::pdu::AsyncEvent;
 
-use super::state::{Core, Inner, Task};
+use super::state::{Core, Inner, Removal, Task};
 use crate::error::Error;
 
 /// Notes that a connection lives.
@@ -49,6 +51,15 @@ pub(super) fn act(
             if let Some((_, task)) = task {
                 inner.fail_task(core, &task, Error::Rejected(reason));
             }
+        }
+        Some(Event::Lost(_, task)) => {
+            let lost =
+                Error::Lost("the target does not know the command after its connection was lost".to_owned());
+            inner.fail_task(core, &task, lost);
+        }
+        Some(Event::Removed { cid, result, time2wait_s, .. }) => {
+            core.removal = Some(Removal { cid, result, time2wait: Duration::from_secs(time2wait_s.into()) });
+            inner.mender_bell.ring();
         }
         Some(Event::Async(message)) => match message.event_code() {
             Some(AsyncEvent::LogoutRequest) => {

@@ -58,13 +58,7 @@ impl Reach {
 }
 
 /// Posts until the connection ends.
-pub(super) async fn send(
-    inner: Rc<Inner>,
-    pair: QueuePair,
-    on: ConnectionId,
-    generation: u64,
-    bell: Rc<Bell>,
-) {
+pub(super) async fn send(inner: Rc<Inner>, pair: QueuePair, on: ConnectionId, serial: u64, bell: Rc<Bell>) {
     loop {
         bell.heard().await;
         loop {
@@ -77,7 +71,7 @@ pub(super) async fn send(
                 written
             };
             if let Some(error) = mover.error {
-                inner.lose(generation, error);
+                inner.lose_link(serial, error);
                 return;
             }
             if written == 0 {
@@ -149,7 +143,7 @@ impl Mover<'_> {
 }
 
 /// Takes what arrives until the connection ends.
-pub(super) async fn receive(inner: Rc<Inner>, mut wire: Iser, on: ConnectionId, generation: u64) {
+pub(super) async fn receive(inner: Rc<Inner>, mut wire: Iser, on: ConnectionId, serial: u64) {
     loop {
         let outcome = match wire.pair.next().await {
             Ok(Completion::Received { message, invalidated, .. }) => {
@@ -161,7 +155,7 @@ pub(super) async fn receive(inner: Rc<Inner>, mut wire: Iser, on: ConnectionId, 
             Err(error) => Err(Error::of_pair(&error)),
         };
         if let Err(error) = outcome {
-            inner.lose(generation, error);
+            inner.lose_link(serial, error);
             return;
         }
     }

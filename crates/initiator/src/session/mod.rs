@@ -4,6 +4,7 @@
 
 mod event;
 mod iser;
+mod mend;
 mod queue;
 mod state;
 mod supervise;
@@ -13,7 +14,7 @@ mod ticket;
 use std::rc::Rc;
 use std::time::Duration;
 
-use iscsi::initiator::Command as ProtocolCommand;
+use iscsi::initiator::{Command as ProtocolCommand, Recoveries};
 use iscsi::keys::Params;
 use iscsi::login::initiator::Chap;
 use iscsi::pdu::{
@@ -259,6 +260,11 @@ impl Session {
     /// How often the session was lost and made anew.
     pub fn reconnects(&self) -> u64 {
         self.inner().reconnects()
+    }
+
+    /// What error recovery had to do, within sessions and with their connections.
+    pub fn recoveries(&self) -> Recoveries {
+        self.inner().recoveries()
     }
 
     /// TargetAlias, if the target has one.

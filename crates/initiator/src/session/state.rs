@@ -4,12 +4,14 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::task::Waker;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use iscsi::initiator::{Completion, ConnectionId, Place, Session as Protocol, SessionConfig, TaskKey};
+use iscsi::initiator::{
+    Completion, ConnectionId, Place, Recoveries, Session as Protocol, SessionConfig, TaskKey,
+};
 use iscsi::keys::Params;
 use iscsi::login::initiator::Chap;
-use iscsi::pdu::{Isid, ResponseCode};
+use iscsi::pdu::{Isid, LogoutResult, ResponseCode};
 use rdma::QueuePair;
 use ring::JoinHandle;
 use slab::Slab;
@@ -88,6 +90,9 @@ pub(super) struct Slot {
 /// A connection.
 pub(super) struct Link {
     pub on: ConnectionId,
+    pub cid: u16,
+    /// Its number among all there ever were: what an old connection's task reports must not hurt a new one.
+    pub serial: u64,
     pub bell: Rc<Bell>,
     /// Over iSER.
     pub pair: Option<QueuePair>,
@@ -95,6 +100,25 @@ pub(super) struct Link {
     pub last_heard: Instant,
     /// When the ping that has no answer yet was sent.
     pub pinged: Option<Instant>,
+}
+
+/// A connection that is lost while its session goes on.
+#[derive(Debug, Clone)]
+pub(super) struct Broken {
+    pub cid: u16,
+    pub since: Instant,
+    pub error: Error,
+    /// Its tasks have been taken over; only the connection itself is to be made again.
+    pub adopted: bool,
+}
+
+/// What the target answered to the removal of a connection.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Removal {
+    pub cid: u16,
+    pub result: Option<LogoutResult>,
+    /// To wait before tasks are reassigned.
+    pub time2wait: Duration,
 }
 
 /// Where the session stands.
@@ -119,6 +143,14 @@ pub(super) struct Core {
     pub ended: Vec<Completed>,
     pub has_queue: bool,
     pub links: Vec<Link>,
+    /// Connections that the mender is to make again, in the order of their loss.
+    pub broken: Vec<Broken>,
+    pub removal: Option<Removal>,
+    mender: Option<JoinHandle<()>>,
+    /// Links that there ever were.
+    pub serials: u64,
+    /// The session's identifying handle.
+    pub tsih: u16,
     pub state: State,
     /// Counts the sessions: what an old connection's task reports must not hurt a new one.
     pub generation: u64,
@@ -142,6 +174,8 @@ pub(super) struct Inner {
     /// Rung when commands of the queue have ended, and when the session is over.
     pub queue_bell: Bell,
     pub supervisor_bell: Bell,
+    /// Rung when a removal is answered, and when a connection is lost.
+    pub mender_bell: Bell,
 }
 
 /// CmdSN of the first command of every session.
@@ -155,13 +189,20 @@ impl Inner {
     pub fn new(options: Options, chap: Option<Chap>, portal: Portal, target: String, isid: Isid) -> Self {
         // A few tags more than commands, for pings and logout.
         let max_tasks = depth(&options) + 8;
+        let mut protocol = Protocol::new(SessionConfig { max_tasks, first_cmd_sn: FIRST_CMD_SN });
+        protocol.set_spread(options.spread);
         let core = Core {
-            protocol: Protocol::new(SessionConfig { max_tasks, first_cmd_sn: FIRST_CMD_SN }),
+            protocol,
             slots: Slab::new(),
             queued: Slab::new(),
             ended: Vec::new(),
             has_queue: false,
             links: Vec::new(),
+            broken: Vec::new(),
+            removal: None,
+            mender: None,
+            serials: 0,
+            tsih: 0,
             state: State::Up,
             generation: 0,
             portal: portal.clone(),
@@ -180,6 +221,7 @@ impl Inner {
             room: Room::default(),
             queue_bell: Bell::default(),
             supervisor_bell: Bell::default(),
+            mender_bell: Bell::default(),
         }
     }
 
@@ -287,14 +329,44 @@ impl Inner {
         self.room.wake_one();
     }
 
+    /// A connection is lost. At error recovery level 2 the session goes on: its tasks wait for another connection to take
+    /// them over. Else it takes the session along. Does nothing if the connection is gone already.
+    pub fn lose_link(self: &Rc<Self>, serial: u64, error: Error) {
+        let mut core = self.core.borrow_mut();
+        let core = &mut *core;
+        let Some(at) = core.links.iter().position(|link| link.serial == serial) else { return };
+        let recovers = core.protocol.params().error_recovery_level == 2
+            && matches!(core.state, State::Up)
+            && !self.options.reconnect_timeout.is_zero()
+            && !matches!(&error, Error::Protocol(fault) if fault.ends_session());
+        if !recovers {
+            return self.lose_session(core, error);
+        }
+        let link = core.links.remove(at);
+        tracing::info!(target = %self.target, cid = link.cid, %error, "connection lost");
+        link.tasks.iter().for_each(JoinHandle::abort);
+        for (_, task) in core.protocol.lose_connection(link.on) {
+            self.fail_task(core, &task, error.clone());
+        }
+        core.broken.push(Broken { cid: link.cid, since: ring::now(), error, adopted: false });
+        if core.mender.as_ref().is_none_or(JoinHandle::is_finished) {
+            core.mender = Some(ring::spawn(super::mend::mend(self.clone(), core.generation)));
+        }
+        self.mender_bell.ring();
+        core.ring_links();
+    }
+
     /// The session is lost: connections end, what may be repeated waits for the next session, the rest fails. Does
     /// nothing if this session is not the newest.
     pub fn lose(&self, generation: u64, error: Error) {
         let mut core = self.core.borrow_mut();
         let core = &mut *core;
-        if core.generation != generation {
-            return;
+        if core.generation == generation {
+            self.lose_session(core, error);
         }
+    }
+
+    fn lose_session(&self, core: &mut Core, error: Error) {
         match core.state {
             State::Up if !self.options.reconnect_timeout.is_zero() => {
                 tracing::warn!(target = %self.target, %error, "session lost");
@@ -365,6 +437,7 @@ impl Inner {
         self.room.wake_all();
         self.queue_bell.ring();
         self.supervisor_bell.ring();
+        self.mender_bell.ring();
     }
 
     pub fn begin_closing(&self) {
@@ -394,6 +467,10 @@ impl Inner {
 
     pub fn portal(&self) -> Portal {
         self.core.borrow().portal.clone()
+    }
+
+    pub fn recoveries(&self) -> Recoveries {
+        self.core.borrow().protocol.recoveries()
     }
 
     pub fn reconnects(&self) -> u64 {
@@ -436,6 +513,8 @@ impl Core {
     /// Ends all connections. A task that ends itself this way stops at its next await.
     fn drop_links(&mut self) {
         self.generation += 1;
+        self.broken.clear();
+        self.removal = None;
         self.withdraw_all();
         for link in self.links.drain(..) {
             link.tasks.iter().for_each(JoinHandle::abort);

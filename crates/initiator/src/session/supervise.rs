@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
+use iscsi::initiator::ConnectionId;
 use iscsi::login::initiator::{Config, InitiatorLoginError};
 use iscsi::pdu::LoginStatus;
 
@@ -21,9 +22,9 @@ use crate::wire::Wire;
 const SHORT_LIFE: Duration = Duration::from_millis(500);
 
 impl Inner {
-    /// Logs in all connections.
-    pub(super) async fn establish(self: &Rc<Self>) -> Result<(), Error> {
-        let mut config = Config {
+    /// What a login is made with.
+    pub(super) fn login_config(&self) -> Config {
+        Config {
             initiator: self.options.initiator.clone(),
             alias: self.options.alias.clone(),
             target: Some(self.target.clone()),
@@ -36,18 +37,30 @@ impl Inner {
             offer: self.options.offer(self.home.transport),
             session: None,
             skip_security: false,
-        };
-        let leading = dial(&self.home, &config, &self.options).await?;
-        let (params, portal) = (leading.login.params.clone(), leading.portal.clone());
-        config.tsih = leading.login.tsih;
-        self.install(leading, 0)?;
-        let wanted = self.options.connections.clamp(1, 64).min(params.max_connections.max(1));
-        config.session = Some(params);
+        }
+    }
+
+    /// The same for a further connection of the session.
+    pub(super) fn further_config(&self, cid: u16) -> Config {
+        let core = self.core.borrow();
+        Config {
+            tsih: core.tsih,
+            cid,
+            cmd_sn: core.protocol.cmd_sn(),
+            session: Some(core.protocol.params().clone()),
+            ..self.login_config()
+        }
+    }
+
+    /// Logs in all connections.
+    pub(super) async fn establish(self: &Rc<Self>) -> Result<(), Error> {
+        let leading = dial(&self.home, &self.login_config(), &self.options).await?;
+        let (portal, most) = (leading.portal.clone(), leading.login.params.max_connections.max(1));
+        self.install(leading, 0, true)?;
+        let wanted = self.options.connections.clamp(1, 64).min(most);
         for cid in 1..wanted {
-            config.cid = cid;
-            config.cmd_sn = self.core.borrow().protocol.cmd_sn();
-            match dial(&portal, &config, &self.options).await {
-                Ok(further) => self.install(further, cid)?,
+            match dial(&portal, &self.further_config(cid), &self.options).await {
+                Ok(further) => drop(self.install(further, cid, false)?),
                 Err(error) if no_more(&error) => {
                     tracing::info!(connections = cid, "the target takes no more connections");
                     break;
@@ -59,17 +72,23 @@ impl Inner {
     }
 
     /// Takes a connection into the session and starts its tasks.
-    fn install(self: &Rc<Self>, dialed: Dialed, cid: u16) -> Result<(), Error> {
+    pub(super) fn install(
+        self: &Rc<Self>,
+        dialed: Dialed,
+        cid: u16,
+        leading: bool,
+    ) -> Result<ConnectionId, Error> {
         let mut core = self.core.borrow_mut();
         let core = &mut *core;
         match &core.state {
             State::Over(error) => return Err(error.clone()),
             // A session that lost its first connection while the next logged in has to begin anew.
-            State::Down(error) if cid != 0 => return Err(error.clone()),
+            State::Down(error) if !leading => return Err(error.clone()),
             _ => {}
         }
-        if cid == 0 {
+        if leading {
             core.state = State::Up;
+            core.tsih = dialed.login.tsih;
             core.portal = dialed.portal;
             core.alias = dialed.login.target_alias.clone();
             let now = ring::now();
@@ -81,44 +100,51 @@ impl Inner {
         let segment = dialed.login.params.target_recv_data_segment_length;
         core.protocol.limit_unsolicited(self.options.iser_unsolicited.min(segment));
         let on = core.protocol.connect(cid, &dialed.login);
-        let generation = core.generation;
+        core.serials += 1;
+        let serial = core.serials;
         let bell = Rc::new(Bell::default());
         let mut pair = None;
         let tasks = match dialed.wire {
             Wire::Iser(wire) => {
                 pair = Some(wire.pair.clone());
-                let send = iser::send(self.clone(), wire.pair.clone(), on, generation, bell.clone());
-                let receive = iser::receive(self.clone(), *wire, on, generation);
+                let send = iser::send(self.clone(), wire.pair.clone(), on, serial, bell.clone());
+                let receive = iser::receive(self.clone(), *wire, on, serial);
                 [ring::spawn(send), ring::spawn(receive)]
             }
             Wire::Tcp(wire) => {
                 let (stream, rest) = (Rc::new(wire.stream), wire.received);
-                let send = tcp::send(self.clone(), stream.clone(), on, generation, bell.clone());
-                let receive = tcp::receive(self.clone(), stream, on, generation, dialed.login.params, rest);
+                let send = tcp::send(self.clone(), stream.clone(), on, serial, bell.clone());
+                let receive = tcp::receive(self.clone(), stream, on, serial, dialed.login.params, rest);
                 [ring::spawn(send), ring::spawn(receive)]
             }
         };
-        core.links.push(Link { on, bell, pair, tasks, last_heard: ring::now(), pinged: None });
+        core.links.push(Link { on, cid, serial, bell, pair, tasks, last_heard: ring::now(), pinged: None });
         core.ring_links();
-        Ok(())
+        Ok(on)
     }
 
     pub(super) fn start_supervisor(self: &Rc<Self>) {
         self.keep_supervisor(ring::spawn(supervise(self.clone())));
     }
 
-    /// Pings silent connections; finds those that do not answer and commands that take too long.
-    fn check(&self, now: Instant) {
-        if let Some((generation, error)) = self.find_dead(now) {
+    /// Pings silent connections; finds those that do not answer and commands that take too long. With a `tick`, what is
+    /// missing is asked for again.
+    fn check(self: &Rc<Self>, now: Instant, tick: bool) {
+        let (generation, dead, late) = self.find_dead(now, tick);
+        for (serial, error) in dead {
+            self.lose_link(serial, error);
+        }
+        if let Some(error) = late {
             self.lose(generation, error);
         }
     }
 
-    fn find_dead(&self, now: Instant) -> Option<(u64, Error)> {
+    /// Connections that are dead, by their serials, and why the session is.
+    fn find_dead(&self, now: Instant, tick: bool) -> (u64, Vec<(u64, Error)>, Option<Error>) {
         let mut core = self.core.borrow_mut();
         let core = &mut *core;
         let interval = self.options.ping_interval;
-        let mut dead = None;
+        let (mut dead, mut late) = (Vec::new(), None);
         let mut ping = Vec::new();
         for link in &mut core.links {
             match link.pinged {
@@ -127,7 +153,7 @@ impl Inner {
                     if link.last_heard > since {
                         link.pinged = None;
                     } else {
-                        dead = Some(Error::TimedOut("ping"));
+                        dead.push((link.serial, Error::TimedOut("ping")));
                     }
                 }
                 None if now >= link.last_heard + interval => {
@@ -137,24 +163,32 @@ impl Inner {
                 _ => {}
             }
         }
+        match tick.then(|| core.protocol.tick()).flatten() {
+            Some((Some(on), error)) => {
+                let link = core.links.iter().find(|link| link.on == on);
+                dead.extend(link.map(|link| (link.serial, error.into())));
+            }
+            Some((None, error)) => late = Some(error.into()),
+            None => {}
+        }
         let limit = self.options.command_timeout;
-        let late = |since: Instant| now >= since + limit;
-        if core.slots.iter().any(|(_, s)| s.answer.is_none() && late(s.since))
-            || core.queued.iter().any(|(_, q)| late(q.since))
+        let is_late = |since: Instant| now >= since + limit;
+        if core.slots.iter().any(|(_, s)| s.answer.is_none() && is_late(s.since))
+            || core.queued.iter().any(|(_, q)| is_late(q.since))
         {
-            dead = Some(Error::TimedOut("command"));
+            late = Some(Error::TimedOut("command"));
         }
         for on in ping {
             // A full table is a sign of life enough.
             let _ = core.protocol.ping(on, Task::Ping);
         }
         core.ring_links();
-        dead.map(|error| (core.generation, error))
+        (core.generation, dead, late)
     }
 }
 
 /// Whether the target says that it takes no further connection, and nothing worse.
-fn no_more(error: &Error) -> bool {
+pub(super) fn no_more(error: &Error) -> bool {
     use LoginStatus::{CannotIncludeInSession, TooManyConnections};
     matches!(error, Error::Login(InitiatorLoginError::Status(TooManyConnections | CannotIncludeInSession)))
 }
@@ -164,11 +198,19 @@ async fn supervise(inner: Rc<Inner>) {
     let o = &inner.options;
     let shortest = o.ping_interval.min(o.command_timeout).max(Duration::from_millis(40));
     let tick = (shortest / 4).clamp(Duration::from_millis(10), Duration::from_secs(1));
+    let mut next_tick = ring::now() + tick;
     loop {
         either(inner.supervisor_bell.heard(), ring::sleep(tick)).await;
         let state = inner.core.borrow().state.clone();
+        let now = ring::now();
         match state {
-            State::Up => inner.check(ring::now()),
+            State::Up => {
+                let due = now >= next_tick;
+                if due {
+                    next_tick = now + tick;
+                }
+                inner.check(now, due);
+            }
             State::Closing => {}
             State::Down(_) => reconnect(&inner).await,
             State::Over(_) => return,
@@ -207,7 +249,7 @@ async fn reconnect(inner: &Rc<Inner>) {
 }
 
 /// Whether trying again is of no use: the target knows us and does not want us.
-fn is_final(error: &Error) -> bool {
+pub(super) fn is_final(error: &Error) -> bool {
     matches!(
         error,
         Error::Login(InitiatorLoginError::Status(
@@ -219,7 +261,7 @@ fn is_final(error: &Error) -> bool {
 }
 
 /// Waits for the first of two.
-async fn either(a: impl Future<Output = ()>, b: impl Future<Output = ()>) {
+pub(super) async fn either(a: impl Future<Output = ()>, b: impl Future<Output = ()>) {
     let (mut a, mut b) = (pin!(a), pin!(b));
     poll_fn(|cx| {
         let ready = Pin::new(&mut a).poll(cx).is_ready() || Pin::new(&mut b).poll(cx).is_ready();

@@ -31,7 +31,7 @@ pub(super) async fn send(
     inner: Rc<Inner>,
     stream: Rc<TcpStream>,
     on: ConnectionId,
-    generation: u64,
+    serial: u64,
     bell: Rc<Bell>,
 ) {
     let mut gather = Gather::new();
@@ -50,7 +50,7 @@ pub(super) async fn send(
             let (sent, back) = stream.send(gather).await;
             gather = back;
             if let Err(e) = sent {
-                inner.lose(generation, Error::lost(&e));
+                inner.lose_link(serial, Error::lost(&e));
                 return;
             }
         }
@@ -62,7 +62,7 @@ pub(super) async fn receive(
     inner: Rc<Inner>,
     stream: Rc<TcpStream>,
     on: ConnectionId,
-    generation: u64,
+    serial: u64,
     params: Params,
     rest: Vec<u8>,
 ) {
@@ -92,14 +92,15 @@ pub(super) async fn receive(
         };
     }
     if let Err(error) = outcome {
-        inner.lose(generation, error);
+        inner.lose_link(serial, error);
     }
 }
 
 /// Data-In whose data come in pieces.
 struct Stream {
     bhs: Bhs,
-    key: TaskKey,
+    /// `None` for data that comes again, or too early.
+    key: Option<TaskKey>,
     /// Where the next byte belongs in what the command reads.
     at: usize,
     /// Bytes still to come.
@@ -195,10 +196,11 @@ impl Reader {
 
     /// How many bytes more the PDU that begins in `kept` needs for the next step, at least 1.
     fn missing(&self, kept: &[u8]) -> Result<usize, Error> {
-        let needed = match self.cutter.cut(kept).map_err(broken)? {
-            Cut::NeedMore { at_least } => at_least,
-            Cut::Partial { data_offset, data_len, trailer, .. } => data_offset + data_len + trailer,
-            Cut::Pdu { consumed, .. } => consumed,
+        let needed = match self.cutter.cut(kept) {
+            Ok(Cut::NeedMore { at_least }) => at_least,
+            Ok(Cut::Partial { data_offset, data_len, trailer, .. }) => data_offset + data_len + trailer,
+            Ok(Cut::Pdu { consumed, .. }) | Err(FrameError::DataDigest { consumed, .. }) => consumed,
+            Err(error) => return Err(broken(error)),
         };
         Ok(needed.saturating_sub(kept.len()).max(1))
     }
@@ -214,15 +216,26 @@ impl Reader {
         let mut at = 0;
         while at < bytes.len() {
             let rest = &bytes[at..];
-            match self.cutter.cut(rest).map_err(broken)? {
+            let cut = match self.cutter.cut(rest) {
+                Ok(cut) => cut,
+                Err(FrameError::DataDigest { bhs, consumed, .. }) => {
+                    core.protocol.bad_data_digest(on, &bhs)?;
+                    at += consumed;
+                    continue;
+                }
+                Err(error) => return Err(broken(error)),
+            };
+            match cut {
                 Cut::NeedMore { .. } => return Ok((at, true)),
                 Cut::Partial { bhs, data_offset, data_len, trailer, .. } => {
                     if bhs.opcode() != Some(Opcode::DataIn) {
                         return Ok((at, true));
                     }
-                    let (key, offset) = core.protocol.expect_data(on, bhs)?;
+                    let place = core.protocol.expect_data(on, bhs)?;
+                    let (key, offset) = place.map_or((None, 0), |(key, offset)| (Some(key), offset));
+                    let token = key.map(|key| core.protocol.token_mut(key));
                     let unwanted = !self.cutter.data_digest
-                        && core.protocol.token_mut(key).is_some_and(|task| task.discards());
+                        && token.is_none_or(|token| token.is_some_and(|task| task.discards()));
                     self.discarding = unwanted && data_len >= DISCARD;
                     self.stream = Some(Stream {
                         bhs: *bhs,
@@ -258,7 +271,9 @@ impl Reader {
     ) -> Result<&'b [u8], Error> {
         let Some(stream) = &mut self.stream else { return Ok(bytes) };
         let (data, bytes) = bytes.split_at(stream.left.min(bytes.len()));
-        core.protocol.place(stream.key, stream.at, data);
+        if let Some(key) = stream.key {
+            core.protocol.place(key, stream.at, data);
+        }
         if self.cutter.data_digest {
             stream.crc.update(data);
         }
@@ -274,18 +289,20 @@ impl Reader {
         if stream.trailer.len() < stream.trailer_len {
             return Ok(bytes);
         }
-        if self.cutter.data_digest && !verify_trailer(stream.crc, &stream.trailer) {
-            return Err(Error::Lost("wrong data digest".to_owned()));
-        }
+        let whole = !self.cutter.data_digest || verify_trailer(stream.crc, &stream.trailer);
         let bhs = stream.bhs;
         self.stream = None;
+        if !whole {
+            core.protocol.bad_data_digest(on, &bhs)?;
+            return Ok(bytes);
+        }
         let event = core.protocol.handle(on, &bhs, Segment::Placed::<&[u8]>)?;
         act(inner, core, on, event)?;
         Ok(bytes)
     }
 }
 
-/// At error recovery level 0 a PDU that cannot be read ends the session (RFC 7143 §7.7, §7.8, §7.14).
+/// Where the next PDU begins nobody knows after one whose header cannot be read: the connection ends (RFC 7143 §7.7).
 fn broken(error: FrameError) -> Error {
     Error::Lost(error.to_string())
 }

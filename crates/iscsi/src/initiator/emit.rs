@@ -175,7 +175,7 @@ pub(super) fn command<P: Payload, T>(
     let immediate = if params.immediate_data { burst.min(room.segment) } else { 0 };
     let unsolicited = if params.initial_r2t { immediate } else { burst };
     pdu.set_final(unsolicited == immediate);
-    scsi.solicited = unsolicited;
+    scsi.solicited = scsi.solicited.max(unsolicited);
     let data = part(scsi, 0, immediate);
     let buffers =
         Buffers { key, token, read_len: scsi.read_len.unwrap_or(0), write: scsi.write.as_ref(), unsolicited };

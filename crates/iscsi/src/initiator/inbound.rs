@@ -1,18 +1,21 @@
 //! What a target's PDUs mean to the session.
 
 use crate::pdu::{
-    AsyncMessage, Bhs, LogoutResult, PduRef, RESERVED_TAG, RejectReason, Residual, ResponseCode,
-    TaskManagementResult,
+    AsyncMessage, Bhs, DataIn, LogoutResult, PduRef, RESERVED_TAG, ReadyToTransfer, RejectReason, Residual,
+    ResponseCode, ScsiResponse, TaskManagementResult,
 };
+use crate::sn;
 use crate::target::Payload;
 use crate::text::TextError;
 
 use super::Place;
+use super::arrival::{Arrival, Turn};
+use super::recovery::MAX_GAP;
 use super::session::{ConnectionId, Session};
 use super::tasks::{Kind, TaskKey};
 
 /// PDUs that may wait to be sent because the target asked for them.
-const MAX_READY: usize = 256;
+pub(super) const MAX_READY: usize = 256;
 
 /// A PDU's data segment.
 #[derive(Debug, Clone)]
@@ -23,7 +26,8 @@ pub enum Segment<D> {
     Placed,
 }
 
-/// Why a target's PDU cannot be accepted. At error recovery level 0 the session must end (RFC 7143 §7.4, §7.12).
+/// Why a target's PDU cannot be accepted. At error recovery levels 0 and 1 the session must end (RFC 7143 §7.4, §7.12), at
+/// level 2 the connection, unless [`ProtocolError::ends_session`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ProtocolError {
     /// The connection is not of this session.
@@ -82,9 +86,25 @@ pub enum ProtocolError {
     /// Flags contradict each other, or a length does not suit the PDU.
     #[error("a field of the PDU makes no sense")]
     Field,
+    /// A data digest is wrong, and the session does not recover from that.
+    #[error("wrong data digest")]
+    DataDigest,
+    /// What is missing was asked for again in vain.
+    #[error("the target does not send again what was lost on the way")]
+    Unrecoverable,
+    /// Tasks of a lost connection cannot go on on another.
+    #[error("the target does not reassign tasks")]
+    NoReassignment,
     /// A text is too long.
     #[error("text: {0}")]
     Text(#[from] TextError),
+}
+
+impl ProtocolError {
+    /// Whether a new connection would not help.
+    pub fn ends_session(&self) -> bool {
+        matches!(self, ProtocolError::NoReassignment)
+    }
 }
 
 /// How a SCSI command ended.
@@ -121,37 +141,23 @@ pub enum Event<T> {
     Async(AsyncMessage),
     /// The target rejected a PDU, and with it the task if it had one.
     Rejected(Option<RejectReason>, Option<(TaskKey, T)>),
+    /// A command that must not be repeated was lost with its connection: the target does not know it, and whether it ran
+    /// is unknown.
+    Lost(TaskKey, T),
+    /// The answer to [`Session::remove_for_recovery`]. `None` is a response that RFC 7143 does not define.
+    Removed {
+        /// The lost connection's CID.
+        cid: u16,
+        /// What became of it.
+        result: Option<LogoutResult>,
+        /// Seconds to wait before its tasks are reassigned.
+        time2wait_s: u16,
+        /// Seconds after that for which the target keeps them.
+        time2retain_s: u16,
+    },
 }
 
 impl<P: Payload, T> Session<P, T> {
-    /// Checks the header of a Data-In whose data is still coming, and says which task's data it is and at what offset.
-    /// The driver then calls [`Session::place`] with each piece, and [`Session::handle`] with [`Segment::Placed`].
-    ///
-    /// # Errors
-    /// As [`Session::handle`].
-    pub fn expect_data(&self, on: ConnectionId, bhs: &Bhs) -> Result<(TaskKey, u32), ProtocolError> {
-        let Some(PduRef::DataIn(pdu)) = bhs.view() else {
-            return Err(ProtocolError::Opcode(bhs.opcode_code()));
-        };
-        let itt = pdu.itt.get();
-        let key = TaskKey(itt);
-        let task = self.tasks.get(key).ok_or(ProtocolError::UnknownTask(itt))?;
-        let Kind::Scsi(scsi) = &task.kind else { return Err(ProtocolError::WrongTask(itt)) };
-        let Some(expected) = scsi.read_len.filter(|_| task.connection == Some(on)) else {
-            return Err(ProtocolError::WrongTask(itt));
-        };
-        let (got, data_sn) = (pdu.data_sn.get(), scsi.data_sn);
-        if got != data_sn {
-            return Err(ProtocolError::DataSn { got, expected: data_sn });
-        }
-        let (offset, len, received) = (pdu.buffer_offset.get(), bhs.data_segment_len(), scsi.received);
-        // We insist on DataPDUInOrder and DataSequenceInOrder, so what fits is exactly what is next.
-        if len > 0 && (offset != received || len > expected - received) {
-            return Err(ProtocolError::DataIn { offset, len, expected, received });
-        }
-        Ok((key, received))
-    }
-
     /// Hands a piece of a read's data to its task. Answers false if the task is gone.
     pub fn place<D>(&mut self, key: TaskKey, offset: usize, data: D) -> bool
     where
@@ -164,7 +170,7 @@ impl<P: Payload, T> Session<P, T> {
     /// Handles a PDU whose digests are verified.
     ///
     /// # Errors
-    /// Any [`ProtocolError`] must end the session.
+    /// Any [`ProtocolError`], after which the connection must not be heard any more.
     pub fn handle<D>(
         &mut self,
         on: ConnectionId,
@@ -178,6 +184,7 @@ impl<P: Payload, T> Session<P, T> {
         let Some(rdma) = self.connection(on).map(|c| c.rdma) else {
             return Err(ProtocolError::NoConnection);
         };
+        let recovers = self.recovers();
         let wrong = Err(ProtocolError::Opcode(bhs.opcode_code()));
         let Some(pdu) = bhs.view() else { return wrong };
         // ExpCmdSN and MaxCmdSN are in bytes 28 to 35 of every PDU that a target sends (RFC 7143 §11.4 and on).
@@ -190,82 +197,37 @@ impl<P: Payload, T> Session<P, T> {
             // They are the datamover's to turn into RDMA (RFC 7145 §7.3.5, §7.3.6).
             PduRef::DataIn(_) | PduRef::ReadyToTransfer(_) if rdma => return wrong,
             PduRef::DataIn(pdu) => {
-                let (key, offset) = self.expect_data(on, bhs)?;
-                if pdu.has_status() {
-                    self.take_stat_sn(on, pdu.stat_sn.get())?;
-                }
-                if let Segment::Here(data) = data {
+                if let Segment::Here(data) = &data {
                     if data.as_ref().len() != bhs.data_segment_len() as usize {
                         return Err(ProtocolError::Field);
                     }
-                    self.place(key, offset as usize, data);
                 }
-                if let Some(Kind::Scsi(scsi)) = self.tasks.get_mut(key).map(|t| &mut t.kind) {
-                    scsi.received += bhs.data_segment_len();
-                    scsi.data_sn = scsi.data_sn.wrapping_add(1);
-                }
-                if pdu.has_status() {
-                    let residual = pdu.residual().ok_or(ProtocolError::Field)?;
-                    self.complete(
-                        key,
-                        pdu.status,
-                        ResponseCode::CommandCompleted,
-                        residual,
-                        Residual::Exact,
-                        &[],
-                    )?
-                } else {
-                    None
-                }
+                self.data_in(on, bhs, pdu, data)?
             }
             PduRef::ScsiResponse(pdu) => {
-                let key = self.task_of(on, bhs, |k| matches!(k, Kind::Scsi(_)))?;
-                self.take_stat_sn(on, pdu.stat_sn.get())?;
-                let response = pdu.response_code().unwrap_or(ResponseCode::TargetFailure);
-                let residual = pdu.residual().ok_or(ProtocolError::Field)?;
-                let read_residual = pdu.bidi_residual().ok_or(ProtocolError::Field)?;
                 let sense = match &data {
                     Segment::Here(data) => sense_of(data.as_ref()),
                     Segment::Placed => &[],
                 };
-                if rdma {
-                    self.count_received(key, residual, read_residual)?;
-                }
-                self.complete(key, pdu.status, response, residual, read_residual, sense)?
+                self.scsi_response(on, bhs, pdu, sense)?
             }
             PduRef::ReadyToTransfer(pdu) => {
-                let key = self.task_of(on, bhs, |k| matches!(k, Kind::Scsi(s) if s.write.is_some()))?;
-                let (max_burst, max_open) = (self.params.max_burst_length, self.params.max_outstanding_r2t);
-                let (offset, len) = (pdu.buffer_offset.get(), pdu.desired_length.get());
-                let Some(Kind::Scsi(scsi)) = self.tasks.get_mut(key).map(|t| &mut t.kind) else {
-                    return Err(ProtocolError::UnknownTask(key.0));
-                };
-                let (got, expected) = (pdu.r2t_sn.get(), scsi.r2t_sn);
-                if got != expected {
-                    return Err(ProtocolError::DataSn { got, expected });
-                }
-                let expected = scsi.write_len;
-                let fits = offset == scsi.solicited && len <= expected - scsi.solicited;
-                if len == 0 || len > max_burst || !fits {
-                    return Err(ProtocolError::R2t { offset, len, expected });
-                }
-                // A target that keeps to MaxOutstandingR2T waits for data that we have not even sent.
-                if scsi.r2ts_open >= max_open {
-                    return Err(ProtocolError::Flood);
-                }
-                scsi.r2ts_open += 1;
-                scsi.r2t_sn = scsi.r2t_sn.wrapping_add(1);
-                scsi.solicited += len;
-                self.put_solicited(on, key, pdu.ttt.get(), offset, len);
+                self.ready_to_transfer(on, bhs, pdu)?;
                 None
             }
             PduRef::NopIn(pdu) => {
                 let event = if pdu.itt.get() == RESERVED_TAG {
+                    self.next_status_is(on, pdu.stat_sn.get())?;
                     None
+                } else if self.in_turn(on, pdu.stat_sn.get())? {
+                    match self.task_of(on, bhs, |k| matches!(k, Kind::Ping | Kind::Probe)) {
+                        Ok(key) => self.take_task(key).map(|(token, _)| Event::Pong(key, token)),
+                        // A ping of the session itself that it had given up.
+                        Err(ProtocolError::UnknownTask(_)) if recovers => None,
+                        Err(error) => return Err(error),
+                    }
                 } else {
-                    let key = self.task_of(on, bhs, |k| matches!(k, Kind::Ping))?;
-                    self.take_stat_sn(on, pdu.stat_sn.get())?;
-                    self.take_task(key).map(|(token, _)| Event::Pong(key, token))
+                    None
                 };
                 if pdu.ttt.get() != RESERVED_TAG {
                     if self.connection(on).is_some_and(|c| c.ready >= MAX_READY) {
@@ -276,13 +238,31 @@ impl<P: Payload, T> Session<P, T> {
                 event
             }
             PduRef::TaskManagementResponse(pdu) => {
-                let key = self.task_of(on, bhs, |k| matches!(k, Kind::TaskManagement))?;
-                self.take_stat_sn(on, pdu.stat_sn.get())?;
-                self.take_task(key).map(|(token, _)| Event::TaskManagement(key, token, pdu.result()))
+                if !self.in_turn(on, pdu.stat_sn.get())? {
+                    self.update_window(exp_cmd_sn, max_cmd_sn);
+                    return Ok(None);
+                }
+                let suits = |k: &Kind<P>| matches!(k, Kind::TaskManagement | Kind::Reassign { .. });
+                match self.task_of(on, bhs, suits) {
+                    Ok(key)
+                        if matches!(self.tasks.get(key).map(|t| &t.kind), Some(Kind::Reassign { .. })) =>
+                    {
+                        self.update_window(exp_cmd_sn, max_cmd_sn);
+                        self.reassigned(key, pdu.result())?
+                    }
+                    Ok(key) => {
+                        self.take_task(key).map(|(token, _)| Event::TaskManagement(key, token, pdu.result()))
+                    }
+                    Err(ProtocolError::UnknownTask(_)) if recovers => None,
+                    Err(error) => return Err(error),
+                }
             }
             PduRef::TextResponse(pdu) => {
+                if !self.in_turn(on, pdu.stat_sn.get())? {
+                    self.update_window(exp_cmd_sn, max_cmd_sn);
+                    return Ok(None);
+                }
                 let key = self.task_of(on, bhs, |k| matches!(k, Kind::Text(_)))?;
-                self.take_stat_sn(on, pdu.stat_sn.get())?;
                 let more = !bhs.is_final();
                 let (ttt, lun) = (pdu.ttt.get(), pdu.lun);
                 let Some(Kind::Text(assembler)) = self.tasks.get_mut(key).map(|t| &mut t.kind) else {
@@ -303,24 +283,45 @@ impl<P: Payload, T> Session<P, T> {
                 }
             }
             PduRef::LogoutResponse(pdu) => {
-                let key = self.task_of(on, bhs, |k| matches!(k, Kind::Logout))?;
-                self.take_stat_sn(on, pdu.stat_sn.get())?;
-                self.take_task(key).map(|(token, _)| Event::LoggedOut(key, token, pdu.result()))
+                if !self.in_turn(on, pdu.stat_sn.get())? {
+                    self.update_window(exp_cmd_sn, max_cmd_sn);
+                    return Ok(None);
+                }
+                let key = self.task_of(on, bhs, |k| matches!(k, Kind::Logout | Kind::Removal(_)))?;
+                if let Some(Kind::Removal(cid)) = self.tasks.get(key).map(|t| &t.kind) {
+                    let cid = *cid;
+                    self.end_internal(key);
+                    let (time2wait_s, time2retain_s) = (pdu.time2wait.get(), pdu.time2retain.get());
+                    Some(Event::Removed { cid, result: pdu.result(), time2wait_s, time2retain_s })
+                } else {
+                    self.take_task(key).map(|(token, _)| Event::LoggedOut(key, token, pdu.result()))
+                }
             }
-            PduRef::AsyncMessage(pdu) => {
-                self.take_stat_sn(on, pdu.stat_sn.get())?;
-                Some(Event::Async(*pdu))
-            }
+            PduRef::AsyncMessage(pdu) => self.in_turn(on, pdu.stat_sn.get())?.then_some(Event::Async(*pdu)),
             PduRef::Reject(pdu) => {
-                self.take_stat_sn(on, pdu.stat_sn.get())?;
-                let rejected = match &data {
+                if !self.in_turn(on, pdu.stat_sn.get())? {
+                    self.update_window(exp_cmd_sn, max_cmd_sn);
+                    return Ok(None);
+                }
+                let header = match &data {
                     // The data segment holds the header of the PDU that was rejected (RFC 7143 §11.17).
-                    Segment::Here(data) => Bhs::ref_from(data.as_ref()).map(|b| TaskKey(b.itt())),
+                    Segment::Here(data) => Bhs::ref_from(data.as_ref()),
                     Segment::Placed => None,
                 };
-                let ours = rejected.filter(|k| self.tasks.get(*k).is_some_and(|t| t.connection == Some(on)));
-                let task = ours.and_then(|key| Some((key, self.take_task(key)?.0)));
-                Some(Event::Rejected(pdu.reason_code(), task))
+                let told = match header.filter(|_| recovers) {
+                    Some(header) => self.rejected(on, pdu.reason_code(), header)?,
+                    None => None,
+                };
+                match told {
+                    Some(event) => event,
+                    None => {
+                        let rejected = header.map(|header| TaskKey(header.itt()));
+                        let ours =
+                            rejected.filter(|k| self.tasks.get(*k).is_some_and(|t| t.connection == Some(on)));
+                        let task = ours.and_then(|key| Some((key, self.take_task(key)?.0)));
+                        Some(Event::Rejected(pdu.reason_code(), task))
+                    }
+                }
             }
             _ => return wrong,
         };
@@ -343,15 +344,248 @@ impl<P: Payload, T> Session<P, T> {
         }
     }
 
-    fn take_stat_sn(&mut self, on: ConnectionId, got: u32) -> Result<(), ProtocolError> {
-        let connection = self.connections.get_mut(on.0).and_then(Option::as_mut);
-        let connection = connection.ok_or(ProtocolError::NoConnection)?;
-        let expected = connection.exp_stat_sn;
-        if got != expected {
-            return Err(ProtocolError::StatSn { got, expected });
+    /// Takes a Data-In: its data by its DataSN, its status by its StatSN.
+    fn data_in<D>(
+        &mut self,
+        on: ConnectionId,
+        bhs: &Bhs,
+        pdu: &DataIn,
+        data: Segment<D>,
+    ) -> Result<Option<Event<T>>, ProtocolError>
+    where
+        D: AsRef<[u8]>,
+        T: Place<D>,
+    {
+        let arrival = self.judge_data(on, bhs)?;
+        let turn = if pdu.has_status() { Some(self.turn(on, pdu.stat_sn.get())?) } else { None };
+        let after = sn::next(pdu.data_sn.get());
+        let key = match arrival {
+            Arrival::Next(key, offset) => {
+                if let Segment::Here(data) = data {
+                    self.place(key, offset as usize, data);
+                }
+                let Some(task) = self.tasks.get_mut(key) else { return Ok(None) };
+                let Kind::Scsi(scsi) = &mut task.kind else { return Ok(None) };
+                task.idle = 0;
+                scsi.received = offset + bhs.data_segment_len();
+                (scsi.data_sn, scsi.restart_data) = (after, false);
+                if let Some(trouble) = &mut scsi.trouble {
+                    task.tries = 0;
+                    trouble.data_came(after);
+                }
+                key
+            }
+            Arrival::Old(key) => key,
+            Arrival::Early(key) => {
+                self.data_missing(on, key, pdu.data_sn.get())?;
+                key
+            }
+            Arrival::Stray => {
+                if let Some(Turn::Now) = turn {
+                    self.in_turn(on, pdu.stat_sn.get())?;
+                }
+                return Ok(None);
+            }
+        };
+        if pdu.wants_ack() && self.recovers() && !matches!(arrival, Arrival::Early(_)) {
+            self.acknowledge_data(on, key, pdu.ttt.get(), pdu.lun)?;
         }
-        connection.exp_stat_sn = got.wrapping_add(1);
+        match turn {
+            None | Some(Turn::Old) => Ok(self.complete_held(on, key)),
+            Some(Turn::Early) => {
+                self.status_missing(on, pdu.stat_sn.get())?;
+                Ok(None)
+            }
+            Some(Turn::Now) => {
+                let residual = pdu.residual().ok_or(ProtocolError::Field)?;
+                let completion = Completion {
+                    status: pdu.status,
+                    response: ResponseCode::CommandCompleted,
+                    received: 0,
+                    residual,
+                    read_residual: Residual::Exact,
+                    sense: Vec::new(),
+                };
+                self.end(on, key, completion, after)
+            }
+        }
+    }
+
+    /// Takes a SCSI Response, if it is its turn.
+    fn scsi_response(
+        &mut self,
+        on: ConnectionId,
+        bhs: &Bhs,
+        pdu: &ScsiResponse,
+        sense: &[u8],
+    ) -> Result<Option<Event<T>>, ProtocolError> {
+        match self.turn(on, pdu.stat_sn.get())? {
+            Turn::Now => {}
+            Turn::Old => return Ok(None),
+            Turn::Early => {
+                self.status_missing(on, pdu.stat_sn.get())?;
+                return Ok(None);
+            }
+        }
+        let key = match self.task_of(on, bhs, |k| matches!(k, Kind::Scsi(_))) {
+            Ok(key) => key,
+            // Of a task that was forgotten.
+            Err(ProtocolError::UnknownTask(_)) if self.recovers() => {
+                self.in_turn(on, pdu.stat_sn.get())?;
+                return Ok(None);
+            }
+            Err(error) => return Err(error),
+        };
+        let response = pdu.response_code().unwrap_or(ResponseCode::TargetFailure);
+        let residual = pdu.residual().ok_or(ProtocolError::Field)?;
+        let read_residual = pdu.bidi_residual().ok_or(ProtocolError::Field)?;
+        if self.connection(on).is_some_and(|c| c.rdma) {
+            self.count_received(key, residual, read_residual)?;
+        }
+        let mut needed = None;
+        if let Some(Kind::Scsi(scsi)) = self.tasks.get(key).map(|t| &t.kind) {
+            let tag = scsi.trouble.as_ref().and_then(|trouble| trouble.snack_tag);
+            if tag.is_some_and(|tag| tag != pdu.snack_tag.get()) {
+                // It was sent before the R-Data SNACK had arrived: another one follows (§11.16.1).
+                self.in_turn(on, pdu.stat_sn.get())?;
+                return Ok(None);
+            }
+            let reads = self.recovers() && scsi.read_len.is_some();
+            if reads && response == ResponseCode::CommandCompleted {
+                // ExpDataSN counts a bidirectional command's R2Ts, too (§11.4.8).
+                let r2ts = if scsi.write.is_some() { scsi.r2t_sn } else { 0 };
+                needed = Some(pdu.exp_data_sn.get().wrapping_sub(r2ts));
+            }
+        }
+        let sense = sense.to_vec();
+        let completion =
+            Completion { status: pdu.status, response, received: 0, residual, read_residual, sense };
+        let needed = needed.unwrap_or_else(|| self.data_sn_of(key));
+        self.end(on, key, completion, needed)
+    }
+
+    fn data_sn_of(&self, key: TaskKey) -> u32 {
+        match self.tasks.get(key).map(|t| &t.kind) {
+            Some(Kind::Scsi(scsi)) => scsi.data_sn,
+            _ => 0,
+        }
+    }
+
+    /// A command's status is there: it ends, unless Data-In before `needed` are missing.
+    fn end(
+        &mut self,
+        on: ConnectionId,
+        key: TaskKey,
+        completion: Completion,
+        needed: u32,
+    ) -> Result<Option<Event<T>>, ProtocolError> {
+        if self.connection(on).is_some_and(|c| c.status.held.is_some_and(|held| held != key)) {
+            // Another task has this number, and waits for its data.
+            return Ok(None);
+        }
+        let Some(Kind::Scsi(scsi)) = self.tasks.get_mut(key).map(|t| &mut t.kind) else { return Ok(None) };
+        let missing = sn::lt(scsi.data_sn, needed);
+        if missing && sn::distance(scsi.data_sn, needed) > MAX_GAP {
+            return Err(ProtocolError::DataSn { got: needed, expected: scsi.data_sn });
+        }
+        if missing {
+            let good = completion.status == 0;
+            let trouble = scsi.trouble.get_or_insert_default();
+            if trouble.refused && good {
+                return Err(ProtocolError::Unrecoverable);
+            }
+            if !trouble.refused {
+                trouble.held = Some((completion, needed));
+                let asked = trouble.data.open;
+                let connection = self.connections.get_mut(on.0).and_then(Option::as_mut);
+                connection.into_iter().for_each(|c| c.status.held = Some(key));
+                if !asked {
+                    self.data_missing(on, key, needed.wrapping_sub(1))?;
+                }
+                return Ok(None);
+            }
+        }
+        Ok(self.done(on, key, completion))
+    }
+
+    /// Ends a command whose status waited for its data, if they are there.
+    fn complete_held(&mut self, on: ConnectionId, key: TaskKey) -> Option<Event<T>> {
+        let Some(Kind::Scsi(scsi)) = self.tasks.get_mut(key).map(|t| &mut t.kind) else { return None };
+        let data_sn = scsi.data_sn;
+        let held = &mut scsi.trouble.as_mut()?.held;
+        let (completion, _) = held.take_if(|(_, needed)| sn::ge(data_sn, *needed))?;
+        self.done(on, key, completion)
+    }
+
+    /// The command is over, and its status the one that was expected.
+    fn done(&mut self, on: ConnectionId, key: TaskKey, mut completion: Completion) -> Option<Event<T>> {
+        let held = self.connection(on).is_some_and(|c| c.status.held == Some(key));
+        if !held {
+            self.advance_status(on);
+        }
+        // Taking it releases what was held.
+        let (token, received) = self.take_task(key)?;
+        completion.received = received;
+        Some(Event::Done(key, token, completion))
+    }
+
+    /// Answers an R2T with the data that it asks for: from error recovery level 1 on any of the command's data, sent
+    /// before or not (RFC 7143 §11.8, recovery R2T).
+    fn ready_to_transfer(
+        &mut self,
+        on: ConnectionId,
+        bhs: &Bhs,
+        pdu: &ReadyToTransfer,
+    ) -> Result<(), ProtocolError> {
+        let recovers = self.recovers();
+        let key = match self.task_of(on, bhs, |k| matches!(k, Kind::Scsi(s) if s.write.is_some())) {
+            Ok(key) => key,
+            Err(ProtocolError::UnknownTask(_)) if recovers => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        let (max_burst, max_open) = (self.params.max_burst_length, self.params.max_outstanding_r2t);
+        let (offset, len) = (pdu.buffer_offset.get(), pdu.desired_length.get());
+        let Some(task) = self.tasks.get_mut(key) else { return Err(ProtocolError::UnknownTask(key.0)) };
+        let Kind::Scsi(scsi) = &mut task.kind else { return Err(ProtocolError::UnknownTask(key.0)) };
+        let (got, expected) = (pdu.r2t_sn.get(), scsi.r2t_sn);
+        if got != expected && !(scsi.restart_r2t && sn::le(got, expected)) {
+            return match recovers && sn::distance(expected, got) <= MAX_GAP {
+                true => self.r2t_missing(on, key, got),
+                false if recovers && sn::lt(got, expected) => Ok(()),
+                false => Err(ProtocolError::DataSn { got, expected }),
+            };
+        }
+        let expected = scsi.write_len;
+        let begins_right = recovers || offset == scsi.solicited;
+        let fits = begins_right && offset <= expected && len <= expected - offset;
+        if len == 0 || len > max_burst || !fits {
+            return Err(ProtocolError::R2t { offset, len, expected });
+        }
+        // A target that keeps to MaxOutstandingR2T waits for data that we have not even sent. One that recovers may ask
+        // again for what it thinks lost.
+        let most = if recovers { max_open.saturating_mul(2).saturating_add(8) } else { max_open };
+        if scsi.r2ts_open >= most {
+            return Err(ProtocolError::Flood);
+        }
+        task.idle = 0;
+        scsi.r2ts_open += 1;
+        (scsi.r2t_sn, scsi.restart_r2t) = (sn::next(got), false);
+        scsi.solicited = scsi.solicited.max(offset + len);
+        if let Some(trouble) = &mut scsi.trouble {
+            task.tries = 0;
+            trouble.r2t_came(sn::next(got));
+        }
+        self.put_solicited(on, key, pdu.ttt.get(), offset, len);
         Ok(())
+    }
+
+    /// The target's own ping names the StatSN that comes next: those before it were sent (RFC 7143 §11.19.2).
+    fn next_status_is(&mut self, on: ConnectionId, next: u32) -> Result<(), ProtocolError> {
+        if !self.recovers() || self.turn(on, next)? != Turn::Early {
+            return Ok(());
+        }
+        let open = self.connection(on).is_none_or(|c| c.status.gap.open || c.status.held.is_some());
+        if open { Ok(()) } else { self.status_missing(on, next.wrapping_sub(1)) }
     }
 
     /// Over RDMA nobody saw the data pass: what was read is what the command expected, less what the response says is
@@ -370,21 +604,6 @@ impl<P: Payload, T> Session<P, T> {
         };
         scsi.received = expected.checked_sub(missing).ok_or(ProtocolError::Field)?;
         Ok(())
-    }
-
-    fn complete(
-        &mut self,
-        key: TaskKey,
-        status: u8,
-        response: ResponseCode,
-        residual: Residual,
-        read_residual: Residual,
-        sense: &[u8],
-    ) -> Result<Option<Event<T>>, ProtocolError> {
-        let (token, received) = self.take_task(key).ok_or(ProtocolError::UnknownTask(key.0))?;
-        let sense = sense.to_vec();
-        let completion = Completion { status, response, received, residual, read_residual, sense };
-        Ok(Some(Event::Done(key, token, completion)))
     }
 }
 

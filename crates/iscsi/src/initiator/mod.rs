@@ -10,16 +10,20 @@
 //! much was read.
 //!
 //! Error recovery level 0: a fault ends the session. [`Session::disconnect`] then keeps the tasks that may be repeated
-//! for the next login, and gives the others back.
+//! for the next login, and gives the others back. At level 1 what is missing is asked for again and what was not
+//! acknowledged is sent again ([`Session::tick`]), at level 2 tasks outlive their connection ([`Session::lose_connection`]).
 
+mod arrival;
 mod emit;
 mod inbound;
+mod recovery;
 mod session;
 mod tasks;
 
 pub use emit::{Buffers, Datamover};
 pub use inbound::{Completion, Event, ProtocolError, Segment};
-pub use session::{Command, ConnectionId, Session, SessionConfig};
+pub use recovery::{GivenUp, Recoveries};
+pub use session::{Command, ConnectionId, Session, SessionConfig, Spread};
 pub use tasks::TaskKey;
 
 /// The longest answer to a Text Request that is gathered, bytes: SendTargets of some ten thousand targets.

@@ -6,8 +6,8 @@ use crate::frame::Digests;
 use crate::keys::{Digest, Params};
 use crate::login::initiator::Established;
 use crate::pdu::{
-    Bhs, LogoutReason, LogoutRequest, Lun, NopOut, RESERVED_TAG, TaskAttribute, TaskManagementFunction,
-    TaskManagementRequest, TextRequest, ahs,
+    Bhs, LogoutReason, LogoutRequest, Lun, NopOut, RESERVED_TAG, SnackRequest, SnackType, TaskAttribute,
+    TaskManagementFunction, TaskManagementRequest, TextRequest, ahs,
 };
 use crate::sn;
 use crate::target::{Payload, Sink};
@@ -15,6 +15,7 @@ use crate::text::Assembler;
 
 use super::MAX_TEXT_RESPONSE;
 use super::emit::{self, Datamover, Emit, Messages, Room, Stream};
+use super::recovery::{Failed, Recoveries, Status};
 use super::tasks::{Kind, Scsi, TaskKey, Tasks};
 
 /// A connection of a session, by its place in the session. Not the CID.
@@ -28,6 +29,16 @@ pub struct SessionConfig {
     pub max_tasks: usize,
     /// CmdSN of the first command: what the leading login carried.
     pub first_cmd_sn: u32,
+}
+
+/// Which connection of several the next command goes to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Spread {
+    /// The one with the fewest tasks under way.
+    #[default]
+    LeastOutstanding,
+    /// One after the other.
+    RoundRobin,
 }
 
 /// A SCSI command to submit.
@@ -49,11 +60,13 @@ pub struct Command<'a, P> {
 
 /// Something to be sent.
 #[derive(Debug)]
-enum Out<P> {
+pub(super) enum Out<P> {
     /// A SCSI command, with its immediate and unsolicited data.
     Command(TaskKey),
     /// Data that an R2T asked for.
     Solicited { key: TaskKey, ttt: u32, offset: u32, len: u32 },
+    /// A SNACK, and the LUN of a DataACK.
+    Snack { kind: SnackType, itt: u32, tag: u32, from: u32, lun: Lun },
     /// A PDU whose header lacks numbers only.
     Ready { header: Box<Bhs>, data: Option<P> },
 }
@@ -66,7 +79,11 @@ pub(super) struct Connection<P> {
     /// Data come and go by RDMA: no Data-In and no R2T (RFC 7145 §7.3).
     pub rdma: bool,
     pub exp_stat_sn: u32,
-    out: VecDeque<Out<P>>,
+    /// Statuses that were seen to be missing.
+    pub status: Status,
+    /// Counts changes of the longest data segment that we take.
+    pub segment_epoch: u16,
+    pub out: VecDeque<Out<P>>,
     /// How many of them are [`Out::Ready`].
     pub ready: usize,
     /// Tasks sent here that have not ended.
@@ -79,11 +96,23 @@ pub struct Session<P, T> {
     pub(super) params: Params,
     pub(super) tasks: Tasks<P, T>,
     /// Tasks that wait for the window or a connection, in order.
-    waiting: VecDeque<TaskKey>,
+    pub(super) waiting: VecDeque<TaskKey>,
     pub(super) connections: Vec<Option<Connection<P>>>,
+    /// Lost connections whose tasks wait to be reassigned.
+    pub(super) failed: Vec<Failed>,
+    /// The next login leads a session, and brings its parameters.
+    fresh: bool,
+    spread: Spread,
+    /// Where the next command goes, or behind it, by [`Spread::RoundRobin`].
+    next_connection: usize,
+    pub(super) recoveries: Recoveries,
+    /// TASK REASSIGNs under way.
+    pub(super) reassigning: usize,
+    /// The last R-Data SNACK's.
+    pub(super) snack_tag: u32,
     /// The next command's.
-    cmd_sn: u32,
-    exp_cmd_sn: u32,
+    pub(super) cmd_sn: u32,
+    pub(super) exp_cmd_sn: u32,
     max_cmd_sn: u32,
     /// Over RDMA, the longest write of which anything is sent unasked, bytes.
     unsolicited: u32,
@@ -97,6 +126,13 @@ impl<P: Payload, T> Session<P, T> {
             tasks: Tasks::new(config.max_tasks),
             waiting: VecDeque::new(),
             connections: Vec::new(),
+            failed: Vec::new(),
+            fresh: true,
+            spread: Spread::default(),
+            next_connection: 0,
+            recoveries: Recoveries::default(),
+            reassigning: 0,
+            snack_tag: 0,
             cmd_sn: config.first_cmd_sn,
             exp_cmd_sn: config.first_cmd_sn,
             max_cmd_sn: config.first_cmd_sn.wrapping_sub(1),
@@ -111,9 +147,15 @@ impl<P: Payload, T> Session<P, T> {
         self.unsolicited = bytes;
     }
 
-    /// Adds a connection whose login is done. The first one brings the session's parameters.
+    /// Says how commands are spread over connections from now on.
+    pub fn set_spread(&mut self, spread: Spread) {
+        self.spread = spread;
+    }
+
+    /// Adds a connection whose login is done. The first one of a session brings its parameters. One with the CID of a
+    /// lost connection takes its place; [`Session::adopt`] then takes over its tasks.
     pub fn connect(&mut self, cid: u16, login: &Established) -> ConnectionId {
-        if self.is_disconnected() {
+        if std::mem::replace(&mut self.fresh, false) {
             self.params = login.params.clone();
             self.exp_cmd_sn = login.exp_cmd_sn;
             self.max_cmd_sn = login.exp_cmd_sn.wrapping_sub(1);
@@ -138,6 +180,8 @@ impl<P: Payload, T> Session<P, T> {
                 data: login.params.data_digest == Digest::Crc32c,
             },
             exp_stat_sn: login.stat_sn.wrapping_add(1),
+            status: Status::default(),
+            segment_epoch: 0,
             out: VecDeque::new(),
             ready: 0,
             outstanding: 0,
@@ -207,6 +251,10 @@ impl<P: Payload, T> Session<P, T> {
             r2t_sn: 0,
             r2ts_open: 0,
             solicited: 0,
+            restart_data: false,
+            restart_r2t: false,
+            segment_epoch: 0,
+            trouble: None,
         };
         let key = self.tasks.insert(token, Kind::Scsi(scsi), 0, None)?;
         self.waiting.push_back(key);
@@ -296,9 +344,12 @@ impl<P: Payload, T> Session<P, T> {
     }
 
     /// Drops all connections. Commands that may be repeated, and those that were never sent, wait for the next
-    /// connection in their old order; the others come back. `first_cmd_sn` is the next login's CmdSN.
+    /// session in their old order; the others come back. `first_cmd_sn` is the next login's CmdSN.
     pub fn disconnect(&mut self, first_cmd_sn: u32) -> Vec<(TaskKey, T)> {
         self.connections.clear();
+        self.failed.clear();
+        self.reassigning = 0;
+        self.fresh = true;
         self.cmd_sn = first_cmd_sn;
         self.exp_cmd_sn = first_cmd_sn;
         self.max_cmd_sn = first_cmd_sn.wrapping_sub(1);
@@ -306,24 +357,15 @@ impl<P: Payload, T> Session<P, T> {
         let mut lost = Vec::new();
         for (key, task) in self.tasks.iter() {
             match &task.kind {
-                _ if task.connection.is_none() => {}
-                Kind::Scsi(scsi) if scsi.may_repeat => again.push((task.cmd_sn, key)),
+                _ if task.connection.is_none() && task.orphan.is_none() => {}
+                Kind::Scsi(scsi) if scsi.may_repeat || !task.sent => again.push((task.cmd_sn, key)),
                 _ => lost.push(key),
             }
         }
-        // Commands under way span far less than half the numbers, so this is an order.
-        again.sort_by(
-            |(a, _), (b, _)| {
-                if sn::lt(*a, *b) { std::cmp::Ordering::Less } else { std::cmp::Ordering::Greater }
-            },
-        );
+        in_order(&mut again);
         for (_, key) in again.into_iter().rev() {
             let Some(task) = self.tasks.get_mut(key) else { continue };
-            task.connection = None;
-            if let Kind::Scsi(scsi) = &mut task.kind {
-                (scsi.received, scsi.data_sn, scsi.solicited) = (0, 0, 0);
-                (scsi.r2t_sn, scsi.r2ts_open) = (0, 0);
-            }
+            task.begin_again();
             self.waiting.push_front(key);
         }
         lost.into_iter().filter_map(|key| Some((key, self.tasks.remove(key, |_| ())?.0))).collect()
@@ -332,7 +374,10 @@ impl<P: Payload, T> Session<P, T> {
     /// Ends the session: every task comes back, in no order.
     pub fn abandon(&mut self) -> Vec<(TaskKey, T)> {
         self.connections.clear();
+        self.failed.clear();
+        self.reassigning = 0;
         self.waiting.clear();
+        self.fresh = true;
         let keys: Vec<_> = self.tasks.iter().map(|(key, _)| key).collect();
         keys.into_iter().filter_map(|key| Some((key, self.tasks.remove(key, |_| ())?.0))).collect()
     }
@@ -344,9 +389,7 @@ impl<P: Payload, T> Session<P, T> {
             if !sn::le(self.cmd_sn, self.max_cmd_sn) {
                 break;
             }
-            let open =
-                self.connections.iter().enumerate().filter_map(|(i, c)| Some((c.as_ref()?.outstanding, i)));
-            let Some((_, index)) = open.min() else { break };
+            let Some(ConnectionId(index)) = self.choose() else { break };
             self.waiting.pop_front();
             let Some(task) = self.tasks.get_mut(key) else { continue };
             task.cmd_sn = self.cmd_sn;
@@ -358,6 +401,22 @@ impl<P: Payload, T> Session<P, T> {
             }
         }
         self.has_output(on)
+    }
+
+    /// The connection for the next command.
+    pub(super) fn choose(&mut self) -> Option<ConnectionId> {
+        let open = self.connections.iter().enumerate();
+        let index = match self.spread {
+            Spread::LeastOutstanding => open.filter_map(|(i, c)| Some((c.as_ref()?.outstanding, i))).min()?.1,
+            Spread::RoundRobin => {
+                let (next, count) = (self.next_connection, self.connections.len());
+                let all = (0..count).map(|n| (next + n) % count);
+                let index = { all }.find(|i| self.connections.get(*i).is_some_and(Option::is_some))?;
+                self.next_connection = index + 1;
+                index
+            }
+        };
+        Some(ConnectionId(index))
     }
 
     /// Whether a connection has something to send.
@@ -392,16 +451,26 @@ impl<P: Payload, T> Session<P, T> {
         while writer.written() < max_bytes {
             let Some(connection) = self.connections.get_mut(on.0).and_then(Option::as_mut) else { break };
             let Some(out) = connection.out.pop_front() else { break };
-            let room = connection.room;
+            let (room, epoch) = (connection.room, connection.segment_epoch);
             match out {
                 Out::Ready { mut header, data } => {
                     connection.ready = connection.ready.saturating_sub(1);
                     writer.pdu(&mut header, &[], data);
                 }
                 Out::Command(key) => {
-                    if let Some(task) = self.tasks.get_mut(key) {
+                    if let Some(task) = self.tasks.get_mut(key).filter(|task| task.connection == Some(on)) {
+                        (task.sent, task.idle) = (true, 0);
+                        if let Kind::Scsi(scsi) = &mut task.kind {
+                            scsi.segment_epoch = epoch;
+                        }
                         emit::command(writer, key, task, &self.params, room);
                     }
+                }
+                Out::Snack { kind, itt, tag, from, lun } => {
+                    connection.ready = connection.ready.saturating_sub(1);
+                    let mut pdu = SnackRequest::new(kind, itt, tag, from, 0);
+                    pdu.lun = lun;
+                    writer.pdu(&mut pdu.into(), &[], None);
                 }
                 Out::Solicited { key, ttt, offset, len } => {
                     // The task may have ended meanwhile; then nobody waits for its data.
@@ -416,7 +485,7 @@ impl<P: Payload, T> Session<P, T> {
     }
 
     /// Puts a task that is sent at once.
-    fn begin(&mut self, on: ConnectionId, kind: Kind<P>, token: T) -> Result<TaskKey, T> {
+    pub(super) fn begin(&mut self, on: ConnectionId, kind: Kind<P>, token: T) -> Result<TaskKey, T> {
         let Some(connection) = self.connections.get_mut(on.0).and_then(Option::as_mut) else {
             return Err(token);
         };
@@ -460,6 +529,10 @@ impl<P: Payload, T> Session<P, T> {
 
     /// Ends a task: its token, and how many bytes of a read were placed.
     pub(super) fn take_task(&mut self, key: TaskKey) -> Option<(T, u32)> {
+        if self.tasks.get(key)?.token.is_none() {
+            self.end_internal(key);
+            return None;
+        }
         let (token, (connection, received)) = self.tasks.remove(key, |task| {
             let received = if let Kind::Scsi(scsi) = &task.kind { scsi.received } else { 0 };
             (task.connection, received)
@@ -468,6 +541,9 @@ impl<P: Payload, T> Session<P, T> {
             Some(on) => {
                 if let Some(connection) = self.connections.get_mut(on.0).and_then(Option::as_mut) {
                     connection.outstanding = connection.outstanding.saturating_sub(1);
+                    if connection.status.held == Some(key) {
+                        self.release_status(on);
+                    }
                 }
             }
             None => self.waiting.retain(|waiting| *waiting != key),
@@ -488,4 +564,11 @@ impl<P: Payload, T> Session<P, T> {
             self.exp_cmd_sn = exp_cmd_sn;
         }
     }
+}
+
+/// Puts commands in the order of their CmdSNs: those under way span far less than half the numbers.
+pub(super) fn in_order(commands: &mut [(u32, TaskKey)]) {
+    commands.sort_by(
+        |(a, _), (b, _)| if sn::lt(*a, *b) { std::cmp::Ordering::Less } else { std::cmp::Ordering::Greater },
+    );
 }

@@ -2,8 +2,10 @@
 //! PDU for an ended task never meets its successor.
 
 use crate::pdu::Lun;
+use crate::sn;
 use crate::text::Assembler;
 
+use super::inbound::Completion;
 use super::session::ConnectionId;
 
 /// A task of a session, unique over a very long time. Its number is the Initiator Task Tag.
@@ -29,6 +31,16 @@ pub(super) enum Kind<P> {
     Text(Assembler),
     Ping,
     Logout,
+    /// The session's own ping: what it missed shows by its answer. Without token, as all that follow.
+    Probe,
+    /// The session's own TASK REASSIGN of that task.
+    Reassign {
+        task: TaskKey,
+        /// It was sent again on another connection before.
+        sent_again: bool,
+    },
+    /// The session's own logout of the connection with that CID, to recover its tasks.
+    Removal(u16),
 }
 
 /// A SCSI command's state.
@@ -54,6 +66,53 @@ pub(super) struct Scsi<P> {
     pub r2ts_open: u16,
     /// Bytes of the write that were sent unsolicited or asked for by R2Ts.
     pub solicited: u32,
+    /// The target may begin again with any number that it has used: the task was reassigned.
+    pub restart_data: bool,
+    pub restart_r2t: bool,
+    /// The connection's segment length when the command was sent (RFC 7143 §11.16.1).
+    pub segment_epoch: u16,
+    /// What is missing, from the first fault on.
+    pub trouble: Option<Box<Trouble>>,
+}
+
+impl<P> Scsi<P> {
+    /// As if the command had never been sent.
+    pub fn rewind(&mut self) {
+        (self.received, self.data_sn, self.solicited) = (0, 0, 0);
+        (self.r2t_sn, self.r2ts_open) = (0, 0);
+        (self.restart_data, self.restart_r2t, self.trouble) = (false, false, None);
+    }
+}
+
+/// A gap in numbered PDUs, all of which from the first that is missing on were asked for again.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Gap {
+    pub open: bool,
+    /// The newest number that came since; one that is not after it shows that the sending again has begun.
+    pub last: u32,
+}
+
+impl Gap {
+    /// Notes a number that came before its turn. Answers whether to ask: for the first time, or since what was asked for
+    /// is on its way and its beginning did not come.
+    pub fn early(&mut self, got: u32) -> bool {
+        let ask = !self.open || sn::le(got, self.last);
+        *self = Gap { open: true, last: got };
+        ask
+    }
+}
+
+/// What a task with a fault waits for.
+#[derive(Debug, Default)]
+pub(super) struct Trouble {
+    pub data: Gap,
+    pub r2t: Gap,
+    /// The command's end, and the DataSN after the last of the data that it waits for.
+    pub held: Option<(Completion, u32)>,
+    /// The tag of the last R-Data SNACK, without which a SCSI Response is an old one (RFC 7143 §11.4.5).
+    pub snack_tag: Option<u32>,
+    /// The target cannot send again what is missing, and will end the command.
+    pub refused: bool,
 }
 
 #[derive(Debug)]
@@ -62,8 +121,31 @@ pub(super) struct Task<P, T> {
     pub token: Option<T>,
     pub kind: Kind<P>,
     pub cmd_sn: u32,
-    /// Where it was sent; `None` while it waits.
+    /// Where it was sent; `None` while it waits, and while its connection is lost.
     pub connection: Option<ConnectionId>,
+    /// The CID of the lost connection that it was sent on.
+    pub orphan: Option<u16>,
+    /// Whether it has left on the connection, or one before it.
+    pub sent: bool,
+    /// It was sent again without knowing whether the first went lost, on another connection.
+    pub moved: bool,
+    /// How often it was moved to another connection.
+    pub moves: u8,
+    /// Ticks since it was sent, or something came for it.
+    pub idle: u8,
+    /// How often something was done about its silence or its gaps.
+    pub tries: u8,
+}
+
+impl<P, T> Task<P, T> {
+    /// As if it had never been sent.
+    pub fn begin_again(&mut self) {
+        (self.connection, self.orphan) = (None, None);
+        (self.sent, self.moved, self.idle, self.tries) = (false, false, 0, 0);
+        if let Kind::Scsi(scsi) = &mut self.kind {
+            scsi.rewind();
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -78,12 +160,17 @@ pub(super) struct Tasks<P, T> {
     free: Vec<u16>,
     max: usize,
     len: usize,
+    /// The session's own, which are not counted with the others.
+    internal: usize,
 }
+
+/// The session's own tasks at once, beyond the owner's.
+const MAX_INTERNAL: usize = 256;
 
 impl<P, T> Tasks<P, T> {
     /// Slot 0xffff stays unused: the tag 0xffffffff is reserved (RFC 7143 §11.2.1.8).
     pub fn new(max: usize) -> Self {
-        Tasks { slots: Vec::new(), free: Vec::new(), max: max.clamp(1, 0xffff), len: 0 }
+        Tasks { slots: Vec::new(), free: Vec::new(), max: max.clamp(1, 0xffff), len: 0, internal: 0 }
     }
 
     pub fn len(&self) -> usize {
@@ -103,19 +190,50 @@ impl<P, T> Tasks<P, T> {
         cmd_sn: u32,
         connection: Option<ConnectionId>,
     ) -> Result<TaskKey, T> {
-        let index = match self.free.pop() {
-            Some(index) => index,
-            None if self.slots.len() < self.max => {
+        if self.len >= self.max {
+            return Err(token);
+        }
+        let Some(index) = self.free_slot() else { return Err(token) };
+        self.len += 1;
+        Ok(self.put(index, Some(token), kind, cmd_sn, connection))
+    }
+
+    /// As [`Tasks::insert`] for a task of the session itself. `None` when it has too many.
+    pub fn insert_internal(&mut self, kind: Kind<P>, cmd_sn: u32, on: ConnectionId) -> Option<TaskKey> {
+        if self.internal >= MAX_INTERNAL {
+            return None;
+        }
+        let index = self.free_slot()?;
+        self.internal += 1;
+        Some(self.put(index, None, kind, cmd_sn, Some(on)))
+    }
+
+    #[inline]
+    fn free_slot(&mut self) -> Option<u16> {
+        match self.free.pop() {
+            Some(index) => Some(index),
+            None if self.slots.len() < 0xffff => {
                 self.slots.push(Slot { generation: 0, task: None });
-                (self.slots.len() - 1) as u16
+                Some((self.slots.len() - 1) as u16)
             }
-            None => return Err(token),
-        };
+            None => None,
+        }
+    }
+
+    #[inline]
+    fn put(
+        &mut self,
+        index: u16,
+        token: Option<T>,
+        kind: Kind<P>,
+        cmd_sn: u32,
+        connection: Option<ConnectionId>,
+    ) -> TaskKey {
         let slot = &mut self.slots[usize::from(index)];
         slot.generation = slot.generation.wrapping_add(1);
-        slot.task = Some(Task { token: Some(token), kind, cmd_sn, connection });
-        self.len += 1;
-        Ok(TaskKey(u32::from(slot.generation) << 16 | u32::from(index)))
+        let (orphan, sent, moved, moves, idle, tries) = (None, false, false, 0, 0, 0);
+        slot.task = Some(Task { token, kind, cmd_sn, connection, orphan, sent, moved, moves, idle, tries });
+        TaskKey(u32::from(slot.generation) << 16 | u32::from(index))
     }
 
     pub fn get(&self, key: TaskKey) -> Option<&Task<P, T>> {
@@ -139,7 +257,10 @@ impl<P, T> Tasks<P, T> {
         let token = task.token.take();
         slot.task = None;
         self.free.push(key.index() as u16);
-        self.len -= 1;
+        match &token {
+            Some(_) => self.len -= 1,
+            None => self.internal -= 1,
+        }
         Some((token?, told))
     }
 

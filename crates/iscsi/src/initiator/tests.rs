@@ -101,6 +101,8 @@ macro_rules! numbered {
     }};
 }
 
+mod recovery;
+
 #[test]
 fn a_read_is_placed_piece_by_piece_and_ends_with_its_status() {
     let (mut s, on) = session(Params::default());

@@ -45,6 +45,10 @@ impl Initiator {
                 Ok(())
             }
             Event::Async(message) => Err(format!("initiator {}: {message}", self.number)),
+            Event::Lost(_, token) => Err(format!("op {}: the target does not know it", token.op)),
+            Event::Removed { cid, result, .. } => {
+                Err(format!("initiator {}: removal of cid {cid}: {result:?}", self.number))
+            }
             Event::Rejected(reason, task) => Err(format!(
                 "initiator {}: rejected: {reason:?}, {:?}",
                 self.number,

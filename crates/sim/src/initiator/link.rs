@@ -68,7 +68,7 @@ impl From<ProtocolError> for Unreadable {
 /// Data-In whose data come in pieces.
 struct Pieces {
     bhs: Bhs,
-    key: TaskKey,
+    key: Option<TaskKey>,
     at: usize,
     left: usize,
     trailer: usize,
@@ -110,7 +110,8 @@ impl Reader {
             Cut::Partial { bhs, data_offset, data_len, trailer, .. } => {
                 if self.piecewise && bhs.opcode() == Some(Opcode::DataIn) {
                     let bhs = *bhs;
-                    let (key, at) = protocol.expect_data(on, &bhs)?;
+                    let place = protocol.expect_data(on, &bhs)?;
+                    let (key, at) = place.map_or((None, 0), |(key, at)| (Some(key), at));
                     let (at, left, crc) = (at as usize, data_len, Crc32c::new());
                     self.pieces = Some(Pieces { bhs, key, at, left, trailer, crc });
                     input.drain(..data_offset);
@@ -132,7 +133,9 @@ impl Reader {
     ) -> Result<Option<Handled>, Unreadable> {
         let Some(pieces) = &mut self.pieces else { return Ok(None) };
         let n = pieces.left.min(input.len());
-        protocol.place(pieces.key, pieces.at, &input[..n]);
+        if let Some(key) = pieces.key {
+            protocol.place(key, pieces.at, &input[..n]);
+        }
         pieces.crc.update(&input[..n]);
         pieces.at += n;
         pieces.left -= n;

@@ -51,6 +51,13 @@ pub struct Connect {
     /// Connections of the session (MC/S)
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     pub connections: u16,
+    /// Which of several connections a command goes to
+    #[arg(long, value_enum, default_value_t = Spread::LeastOutstanding)]
+    pub spread: Spread,
+    /// Error recovery level to agree to at most: 0 makes a session anew after any fault, 1 has lost and damaged PDUs sent again,
+    /// 2 also moves the commands of a lost connection to another one [default: 2, with bench 0]
+    #[arg(long, value_name = "LEVEL", value_parser = clap::value_parser!(u8).range(0..=2))]
+    pub erl: Option<u8>,
     /// Seconds for the connection and for each command
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=3600))]
     pub timeout: u32,
@@ -71,6 +78,8 @@ impl Default for Connect {
             iser_unsolicited: 8192,
             rdma: Rdma::Software,
             connections: 1,
+            spread: Spread::LeastOutstanding,
+            erl: None,
             timeout: 30,
         }
     }
@@ -87,6 +96,15 @@ pub enum Digest {
     Prefer,
     /// Yes, or no login
     Require,
+}
+
+/// How commands are spread over the connections of a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Spread {
+    /// To the one with the fewest under way
+    LeastOutstanding,
+    /// To one after the other
+    RoundRobin,
 }
 
 /// Who moves the bytes of an RDMA connection.

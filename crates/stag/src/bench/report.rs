@@ -76,6 +76,14 @@ pub struct Report {
     pub first_error: Option<String>,
     /// How often a session was lost and made anew.
     reconnects: u64,
+    /// Commands sent again within their session.
+    retries: u64,
+    /// Data, R2Ts and statuses asked for again.
+    snacks: u64,
+    /// Commands that went on on another connection.
+    reassigns: u64,
+    /// Connections lost and made again within their session.
+    replaced_connections: u64,
     /// Blocks that were held against their stamp.
     verified_blocks: u64,
 }
@@ -120,6 +128,10 @@ impl Report {
             errors: tally.errors,
             first_error: tally.messages.first().cloned(),
             reconnects: tally.reconnects,
+            retries: tally.recovered.retries,
+            snacks: tally.recovered.snacks,
+            reassigns: tally.recovered.reassigns,
+            replaced_connections: tally.recovered.connections,
             verified_blocks: tally.verified,
         }
     }
@@ -155,7 +167,8 @@ pub fn json(runs: &[Report]) -> String {
 
 const COLUMNS: &str = "urls,pattern,read_percent,zipf,bs,depth,connections,sessions,initiators,threads,rate,verify,seconds,\
     ios,reads,writes,iops,mb_s,lat_min_us,lat_mean_us,lat_p50_us,lat_p90_us,lat_p99_us,lat_p999_us,lat_p9999_us,lat_max_us,\
-    client_us,client_cpu_percent,target_us,target_cpu_percent,unsent,errors,first_error,reconnects,verified_blocks\n";
+    client_us,client_cpu_percent,target_us,target_cpu_percent,unsent,errors,first_error,reconnects,verified_blocks,\
+    retries,snacks,reassigns,replaced_connections\n";
 
 /// The first line of the CSV (RFC 4180).
 pub fn csv_head() -> &'static str {
@@ -202,6 +215,10 @@ pub fn csv(run: &Report) -> String {
         quoted(run.first_error.as_deref().unwrap_or_default()),
         run.reconnects.to_string(),
         run.verified_blocks.to_string(),
+        run.retries.to_string(),
+        run.snacks.to_string(),
+        run.reassigns.to_string(),
+        run.replaced_connections.to_string(),
     ];
     fields.join(",") + "\n"
 }
@@ -269,6 +286,10 @@ pub fn table(run: &Report, target: bool) -> String {
     };
     say("due and not sent", run.unsent);
     say("sessions made anew", run.reconnects);
+    say("connections made again", run.replaced_connections);
+    say("commands reassigned to another connection", run.reassigns);
+    say("commands sent again", run.retries);
+    say("SNACKs", run.snacks);
     say("blocks verified", run.verified_blocks);
     say("ERRORS", run.errors);
     line
@@ -342,6 +363,10 @@ mod tests {
             "errors",
             "first_error",
             "reconnects",
+            "retries",
+            "snacks",
+            "reassigns",
+            "replaced_connections",
             "verified_blocks",
         ];
         let mut sorted = names.clone();

@@ -70,6 +70,8 @@ pub fn run(
     options.queue_depth = run.depth.into();
     options.reconnect_timeout = Duration::from_secs(args.limits.reconnect.into());
     options.max_replays = MAX_REPLAYS;
+    // A target that is to be able to send again keeps what it sends: whoever measures asks for that.
+    options.error_recovery_level = args.connect.erl.unwrap_or(0);
     let sessions = seats.len();
     let common = Arc::new(Common {
         args: args.clone(),
@@ -296,7 +298,10 @@ async fn sessions(
         outcome.cpu = outcome.cpu.or(its.cpu);
     }
     for (_, driver) in drivers {
-        shared.tally.borrow_mut().reconnects += driver.queue.session().reconnects();
+        let session = driver.queue.session();
+        let mut tally = shared.tally.borrow_mut();
+        tally.reconnects += session.reconnects();
+        tally.recovered(&session.recoveries());
         if let Err(error) = driver.queue.session().close().await {
             tracing::warn!(url = driver.url, %error, "no answer to the logout");
         }

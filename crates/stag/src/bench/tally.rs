@@ -1,6 +1,7 @@
 //! What a thread's sessions count while they run. Recording allocates nothing.
 
 use hdrhistogram::Histogram;
+use initiator::Recoveries;
 
 /// Longest latency that is told apart from longer ones, ns: ten minutes.
 const LONGEST_NS: u64 = 600_000_000_000;
@@ -26,6 +27,21 @@ pub struct Tally {
     pub verified: u64,
     /// How often a session was made anew.
     pub reconnects: u64,
+    /// What sessions recovered from without that.
+    pub recovered: Recovered,
+}
+
+/// What error recovery did within sessions.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Recovered {
+    /// Commands sent again.
+    pub retries: u64,
+    /// Data, R2Ts and statuses asked for again.
+    pub snacks: u64,
+    /// Commands that went on on another connection.
+    pub reassigns: u64,
+    /// Connections lost and made again.
+    pub connections: u64,
 }
 
 impl Tally {
@@ -42,6 +58,7 @@ impl Tally {
             messages: Vec::new(),
             verified: 0,
             reconnects: 0,
+            recovered: Recovered::default(),
         }
     }
 
@@ -71,6 +88,14 @@ impl Tally {
         self.reads + self.writes
     }
 
+    /// Counts what a session recovered from.
+    pub fn recovered(&mut self, session: &Recoveries) {
+        self.recovered.retries += session.retries;
+        self.recovered.snacks += session.snacks();
+        self.recovered.reassigns += session.reassigns;
+        self.recovered.connections += session.connections;
+    }
+
     /// Adds another thread's counts.
     pub fn add(&mut self, other: &Self) {
         // Both have the same bounds.
@@ -81,6 +106,10 @@ impl Tally {
         self.errors += other.errors;
         self.verified += other.verified;
         self.reconnects += other.reconnects;
+        self.recovered.retries += other.recovered.retries;
+        self.recovered.snacks += other.recovered.snacks;
+        self.recovered.reassigns += other.recovered.reassigns;
+        self.recovered.connections += other.recovered.connections;
         let room = KEPT.saturating_sub(self.messages.len());
         self.messages.extend(other.messages.iter().take(room).cloned());
     }

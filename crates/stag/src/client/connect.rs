@@ -11,7 +11,7 @@ use iscsi::login::initiator::Chap;
 use ring::Chain;
 
 use super::copy::Disk;
-use crate::args::{Connect, Digest, Rdma, RdmaCrc};
+use crate::args::{Connect, Digest, Rdma, RdmaCrc, Spread};
 
 /// Why there is no session.
 #[derive(Debug, thiserror::Error)]
@@ -52,6 +52,11 @@ pub fn options(args: &Connect) -> Result<Options, ConnectError> {
             Rdma::Verbs => Provider::Verbs,
         },
         connections: args.connections,
+        spread: match args.spread {
+            Spread::LeastOutstanding => initiator::Spread::LeastOutstanding,
+            Spread::RoundRobin => initiator::Spread::RoundRobin,
+        },
+        error_recovery_level: args.erl.unwrap_or(Options::default().error_recovery_level),
         connect_timeout: timeout,
         command_timeout: timeout,
         ..Options::default()

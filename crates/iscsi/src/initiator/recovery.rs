@@ -1,0 +1,651 @@
+//! Error recovery levels 1 and 2 (RFC 7143 §7): asking again for what is missing, sending again what was not acknowledged,
+//! and moving tasks from a lost connection to another.
+//!
+//! It decides; when to give up a connection or a session for dead is the driver's.
+
+use crate::pdu::{
+    Bhs, LogoutReason, LogoutRequest, Lun, NopOut, PduRef, RESERVED_TAG, RejectReason, SnackType,
+    TaskManagementFunction, TaskManagementRequest, TaskManagementResult,
+};
+use crate::sn;
+use crate::target::Payload;
+
+use super::inbound::{Event, MAX_READY, ProtocolError};
+use super::session::{ConnectionId, Out, Session, in_order};
+use super::tasks::{Gap, Kind, TaskKey, Trouble};
+
+/// How far ahead of its turn a number may be at most and still make sense.
+pub(super) const MAX_GAP: u32 = 1 << 16;
+/// How often the same thing is asked for, or sent again.
+const MAX_TRIES: u8 = 10;
+/// How often a task moves to another connection.
+const MAX_MOVES: u8 = 32;
+/// TASK REASSIGNs under way at once: targets take few immediate commands.
+const MAX_REASSIGNS: usize = 4;
+/// Ticks until what was asked for is asked for again, and until a silent task is looked after.
+const PATIENCE: u8 = 2;
+
+/// What recovery had to do, since the session was made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Recoveries {
+    /// Commands that were sent again with their old CmdSN, or as new ones since the target had lost them.
+    pub retries: u64,
+    /// SNACKs for Data-In.
+    pub data_snacks: u64,
+    /// R-Data SNACKs.
+    pub r_data_snacks: u64,
+    /// SNACKs for R2Ts.
+    pub r2t_snacks: u64,
+    /// SNACKs for statuses.
+    pub status_snacks: u64,
+    /// DataACK SNACKs.
+    pub data_acks: u64,
+    /// Tasks that went on on another connection.
+    pub reassigns: u64,
+    /// Connections that were lost while their session went on.
+    pub connections: u64,
+    /// PDUs that were dropped for their data digest.
+    pub digest_errors: u64,
+}
+
+impl Recoveries {
+    /// SNACKs that asked for something to be sent again.
+    pub fn snacks(&self) -> u64 {
+        self.data_snacks + self.r_data_snacks + self.r2t_snacks + self.status_snacks
+    }
+}
+
+/// What a connection knows of statuses that have not come.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Status {
+    pub gap: Gap,
+    /// The task whose status is the expected one, which waits for its data: to acknowledge it would be to do without them.
+    pub held: Option<TaskKey>,
+    /// Ticks since they were asked for.
+    pub ticks: u8,
+    pub tries: u8,
+    /// The session's own ping is under way.
+    pub probing: bool,
+}
+
+/// A connection that was lost, by its CID.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Failed {
+    pub cid: u16,
+    /// The target knows it, too: its tasks may be reassigned.
+    pub removed: bool,
+}
+
+/// What [`Session::tick`] gives up, and why: a connection, or the whole session.
+pub type GivenUp = (Option<ConnectionId>, ProtocolError);
+
+impl<P: Payload, T> Session<P, T> {
+    /// What recovery has had to do.
+    pub fn recoveries(&self) -> Recoveries {
+        self.recoveries
+    }
+
+    /// Takes note that a PDU's data digest was wrong, its header being right (RFC 7143 §7.8): it is dropped, and what it
+    /// carried is asked for again.
+    ///
+    /// # Errors
+    /// [`ProtocolError::DataDigest`] at error recovery level 0; else as [`Session::handle`].
+    pub fn bad_data_digest(&mut self, on: ConnectionId, bhs: &Bhs) -> Result<(), ProtocolError> {
+        if !self.recovers() {
+            return Err(ProtocolError::DataDigest);
+        }
+        self.recoveries.digest_errors += 1;
+        let stat_sn = match bhs.view() {
+            Some(PduRef::DataIn(pdu)) => {
+                use super::arrival::Arrival::{Early, Next};
+                let (got, arrival) = (pdu.data_sn.get(), self.judge_data(on, bhs)?);
+                if let Next(key, _) | Early(key) = arrival {
+                    return self.data_missing(on, key, got);
+                }
+                pdu.has_status().then(|| pdu.stat_sn.get())
+            }
+            Some(PduRef::ScsiResponse(pdu)) => Some(pdu.stat_sn.get()),
+            Some(PduRef::TextResponse(pdu)) => Some(pdu.stat_sn.get()),
+            Some(PduRef::AsyncMessage(pdu)) => Some(pdu.stat_sn.get()),
+            Some(PduRef::Reject(pdu)) => Some(pdu.stat_sn.get()),
+            Some(PduRef::NopIn(pdu)) => (pdu.itt.get() != RESERVED_TAG).then(|| pdu.stat_sn.get()),
+            _ => None,
+        };
+        let Some(got) = stat_sn else { return Ok(()) };
+        let expected = self.connection(on).map_or(got, |c| c.exp_stat_sn);
+        if sn::lt(got, expected) {
+            return Ok(());
+        }
+        if sn::distance(expected, got) > MAX_GAP {
+            return Err(ProtocolError::StatSn { got, expected });
+        }
+        self.status_missing(on, got)
+    }
+
+    /// We take longer, or shorter, data segments on a connection from now on: data that was sent before can only be asked
+    /// for again by R-Data SNACK (RFC 7143 §11.16.1).
+    pub fn segment_length_changed(&mut self, on: ConnectionId) {
+        if let Some(connection) = self.connections.get_mut(on.0).and_then(Option::as_mut) {
+            connection.segment_epoch = connection.segment_epoch.wrapping_add(1);
+        }
+    }
+
+    fn snack(
+        &mut self,
+        on: ConnectionId,
+        kind: SnackType,
+        (itt, tag): (u32, u32),
+        from: u32,
+        lun: Lun,
+    ) -> Result<(), ProtocolError> {
+        let connection = self.connections.get_mut(on.0).and_then(Option::as_mut);
+        let connection = connection.ok_or(ProtocolError::NoConnection)?;
+        if connection.ready >= MAX_READY {
+            return Err(ProtocolError::Flood);
+        }
+        connection.ready += 1;
+        // Before what waits to be sent: somebody waits for the answer.
+        connection.out.push_front(Out::Snack { kind, itt, tag, from, lun });
+        let counted = &mut self.recoveries;
+        *match kind {
+            SnackType::Status => &mut counted.status_snacks,
+            SnackType::DataAck => &mut counted.data_acks,
+            SnackType::RData => &mut counted.r_data_snacks,
+            SnackType::DataR2t => match self.tasks.get(TaskKey(itt)).map(|task| &task.kind) {
+                Some(Kind::Scsi(scsi)) if scsi.read_len.is_none() => &mut counted.r2t_snacks,
+                _ => &mut counted.data_snacks,
+            },
+        } += 1;
+        Ok(())
+    }
+
+    /// A status with that number was sent and did not come in its turn.
+    pub(super) fn status_missing(&mut self, on: ConnectionId, got: u32) -> Result<(), ProtocolError> {
+        let Some(connection) = self.connections.get_mut(on.0).and_then(Option::as_mut) else { return Ok(()) };
+        let status = &mut connection.status;
+        let ask = status.gap.early(got);
+        if ask && status.held.is_none() { self.ask_status(on) } else { Ok(()) }
+    }
+
+    /// All statuses from the expected one on (RFC 7143 §11.16.1, Status).
+    fn ask_status(&mut self, on: ConnectionId) -> Result<(), ProtocolError> {
+        let Some(connection) = self.connections.get_mut(on.0).and_then(Option::as_mut) else { return Ok(()) };
+        connection.status.ticks = 0;
+        connection.status.tries += 1;
+        if connection.status.tries > MAX_TRIES {
+            return Err(ProtocolError::Unrecoverable);
+        }
+        let from = connection.exp_stat_sn;
+        self.snack(on, SnackType::Status, (RESERVED_TAG, RESERVED_TAG), from, Lun::ZERO)
+    }
+
+    /// The status that waited for its data is taken, or its task is gone: those behind it were dropped.
+    pub(super) fn release_status(&mut self, on: ConnectionId) {
+        let Some(connection) = self.connections.get_mut(on.0).and_then(Option::as_mut) else { return };
+        connection.status.held = None;
+        self.advance_status(on);
+        if self.connection(on).is_some_and(|c| c.status.gap.open) {
+            // A flood of its own making is found by the next tick.
+            let _ = self.ask_status(on);
+        }
+    }
+
+    /// A Data-In with that number was sent and did not come in its turn.
+    pub(super) fn data_missing(
+        &mut self,
+        on: ConnectionId,
+        key: TaskKey,
+        got: u32,
+    ) -> Result<(), ProtocolError> {
+        let Some(Kind::Scsi(scsi)) = self.tasks.get_mut(key).map(|t| &mut t.kind) else { return Ok(()) };
+        let trouble = scsi.trouble.get_or_insert_default();
+        if !trouble.refused && trouble.data.early(got) { self.ask_data(on, key) } else { Ok(()) }
+    }
+
+    /// All Data-In from the expected one on (RFC 7143 §11.16.1, Data/R2T and R-Data).
+    fn ask_data(&mut self, on: ConnectionId, key: TaskKey) -> Result<(), ProtocolError> {
+        let epoch = self.connection(on).map(|c| c.segment_epoch);
+        let Some(task) = self.tasks.get_mut(key) else { return Ok(()) };
+        let Kind::Scsi(scsi) = &mut task.kind else { return Ok(()) };
+        task.idle = 0;
+        task.tries += 1;
+        if task.tries > MAX_TRIES {
+            return Err(ProtocolError::Unrecoverable);
+        }
+        let from = scsi.data_sn;
+        if Some(scsi.segment_epoch) == epoch {
+            return self.snack(on, SnackType::DataR2t, (key.0, RESERVED_TAG), from, Lun::ZERO);
+        }
+        self.snack_tag = self.snack_tag.wrapping_add(1) % (u32::MAX - 1);
+        let tag = self.snack_tag + 1;
+        scsi.trouble.get_or_insert_default().snack_tag = Some(tag);
+        self.snack(on, SnackType::RData, (key.0, tag), from, Lun::ZERO)
+    }
+
+    /// An R2T with that number was sent and did not come in its turn.
+    pub(super) fn r2t_missing(
+        &mut self,
+        on: ConnectionId,
+        key: TaskKey,
+        got: u32,
+    ) -> Result<(), ProtocolError> {
+        let Some(Kind::Scsi(scsi)) = self.tasks.get_mut(key).map(|t| &mut t.kind) else { return Ok(()) };
+        if scsi.trouble.get_or_insert_default().r2t.early(got) { self.ask_r2t(on, key) } else { Ok(()) }
+    }
+
+    fn ask_r2t(&mut self, on: ConnectionId, key: TaskKey) -> Result<(), ProtocolError> {
+        let Some(task) = self.tasks.get_mut(key) else { return Ok(()) };
+        let Kind::Scsi(scsi) = &task.kind else { return Ok(()) };
+        task.idle = 0;
+        task.tries += 1;
+        if task.tries > MAX_TRIES {
+            return Err(ProtocolError::Unrecoverable);
+        }
+        let from = scsi.r2t_sn;
+        self.snack(on, SnackType::DataR2t, (key.0, RESERVED_TAG), from, Lun::ZERO)
+    }
+
+    /// Says which Data-In have arrived (RFC 7143 §11.16.1, DataACK).
+    pub(super) fn acknowledge_data(
+        &mut self,
+        on: ConnectionId,
+        key: TaskKey,
+        ttt: u32,
+        lun: Lun,
+    ) -> Result<(), ProtocolError> {
+        let Some(Kind::Scsi(scsi)) = self.tasks.get(key).map(|t| &t.kind) else { return Ok(()) };
+        let from = scsi.data_sn;
+        self.snack(on, SnackType::DataAck, (key.0, ttt), from, lun)
+    }
+
+    /// What a Reject means from error recovery level 1 on. `None` if it ends the task that it names.
+    pub(super) fn rejected(
+        &mut self,
+        on: ConnectionId,
+        reason: Option<RejectReason>,
+        header: &Bhs,
+    ) -> Result<Option<Option<Event<T>>>, ProtocolError> {
+        let key = TaskKey(header.itt());
+        let task = self.tasks.get_mut(key).filter(|task| task.connection == Some(on));
+        match (header.view(), reason) {
+            // The target asks for the data again, or ends the command itself (§7.8).
+            (Some(PduRef::DataOut(_)), _) => Ok(Some(None)),
+            (Some(PduRef::SnackRequest(pdu)), _) => match pdu.kind() {
+                Some(SnackType::DataAck) | None => Ok(Some(None)),
+                Some(SnackType::Status) => Err(ProtocolError::Unrecoverable),
+                Some(SnackType::DataR2t | SnackType::RData) => {
+                    let Some(Kind::Scsi(scsi)) = task.map(|task| &mut task.kind) else {
+                        return Ok(Some(None));
+                    };
+                    let Some(trouble) = &mut scsi.trouble else { return Ok(Some(None)) };
+                    if trouble.r2t.open {
+                        return Err(ProtocolError::Unrecoverable);
+                    }
+                    if trouble.data.open {
+                        // It will end the command with CHECK CONDITION (§11.17.1); what it ended well lacks data.
+                        (trouble.data.open, trouble.refused) = (false, true);
+                        if trouble.held.is_some() {
+                            return Err(ProtocolError::Unrecoverable);
+                        }
+                    }
+                    Ok(Some(None))
+                }
+            },
+            // It never was a command to the target: the retry brings it and all of its data (§7.2.1, §7.8).
+            (Some(PduRef::ScsiCommand(_)), Some(RejectReason::DataDigestError)) => {
+                let Some(task) = task else { return Ok(Some(None)) };
+                task.tries += 1;
+                if task.tries > MAX_TRIES {
+                    return Ok(None);
+                }
+                self.retry(on, key);
+                Ok(Some(None))
+            }
+            // It was sent again although it had arrived.
+            (Some(PduRef::ScsiCommand(_)), Some(RejectReason::TaskInProgress)) => Ok(Some(None)),
+            _ => {
+                let Some(kind) = task.map(|task| &task.kind) else { return Ok(Some(None)) };
+                match kind {
+                    Kind::Reassign { .. } => {
+                        // Too many at once: what it meant waits for the next tick.
+                        self.end_internal(key);
+                        Ok(Some(None))
+                    }
+                    Kind::Probe => {
+                        self.end_internal(key);
+                        Ok(Some(None))
+                    }
+                    Kind::Removal(_) => Err(ProtocolError::NoReassignment),
+                    _ => Ok(None),
+                }
+            }
+        }
+    }
+
+    /// Sends a command again on its connection, with its old numbers (RFC 7143 §7.2.1).
+    fn retry(&mut self, on: ConnectionId, key: TaskKey) {
+        let connection = self.connections.get_mut(on.0).and_then(Option::as_mut);
+        let (Some(task), Some(connection)) = (self.tasks.get_mut(key), connection) else { return };
+        if let Kind::Scsi(scsi) = &mut task.kind {
+            scsi.rewind();
+            connection.out.push_back(Out::Command(key));
+            task.idle = 0;
+            self.recoveries.retries += 1;
+        }
+    }
+
+    /// Looks after what has been silent or missing for a while. To be called at even intervals, a few of which make the time
+    /// after which a silent command is suspicious; it does nothing at error recovery level 0.
+    ///
+    /// Answers what has to be given up, if anything: a connection, or without one the session.
+    pub fn tick(&mut self) -> Option<GivenUp> {
+        if !self.recovers() {
+            return None;
+        }
+        for index in 0..self.connections.len() {
+            let on = ConnectionId(index);
+            let Some(connection) = self.connections.get_mut(index).and_then(Option::as_mut) else { continue };
+            let status = &mut connection.status;
+            if status.gap.open && status.held.is_none() {
+                status.ticks += 1;
+                if status.ticks >= PATIENCE {
+                    if let Err(error) = self.ask_status(on) {
+                        return Some((Some(on), error));
+                    }
+                }
+            }
+        }
+        let mut due = Vec::new();
+        for (key, task) in self.tasks.iter_mut() {
+            let Some(on) = task.connection.filter(|_| task.sent || task.token.is_none()) else { continue };
+            task.idle = task.idle.saturating_add(1);
+            if task.idle >= PATIENCE && task.idle % PATIENCE == 0 {
+                due.push((key, on));
+            }
+        }
+        for (key, on) in due {
+            if let Err(error) = self.look_after(key, on) {
+                return Some((Some(on), error));
+            }
+        }
+        self.move_orphans().err().map(|error| (None, error))
+    }
+
+    /// Something about a task that nothing has come for of late.
+    fn look_after(&mut self, key: TaskKey, on: ConnectionId) -> Result<(), ProtocolError> {
+        let exp_cmd_sn = self.exp_cmd_sn;
+        let probing = self.connection(on).is_some_and(|c| c.status.probing);
+        let Some(task) = self.tasks.get_mut(key) else { return Ok(()) };
+        let scsi = match &mut task.kind {
+            Kind::Scsi(scsi) => scsi,
+            // Unanswered: another may be.
+            Kind::Probe | Kind::Reassign { .. } if task.idle >= 4 * PATIENCE => {
+                self.end_internal(key);
+                return Ok(());
+            }
+            _ => return Ok(()),
+        };
+        let trouble = scsi.trouble.as_deref();
+        if trouble.is_some_and(|t| t.data.open || t.held.is_some()) {
+            return self.ask_data(on, key);
+        }
+        if trouble.is_some_and(|t| t.r2t.open) {
+            return self.ask_r2t(on, key);
+        }
+        // Of commands that the target has not seen, the first is what the others wait for. A ping that was sent after it
+        // and answered shows that it is lost, and not only late.
+        if task.cmd_sn == exp_cmd_sn && task.idle >= 2 * PATIENCE && !probing {
+            task.tries += 1;
+            if task.tries > MAX_TRIES {
+                return Err(ProtocolError::Unrecoverable);
+            }
+            self.retry(on, key);
+            return Ok(());
+        }
+        if sn::lt(task.cmd_sn, exp_cmd_sn) {
+            if task.moved {
+                // The target had it after all, from the lost connection.
+                task.moved = false;
+                return self.reassign(key, on, true);
+            }
+            let waits = scsi.solicited < scsi.write_len && scsi.r2ts_open == 0;
+            if waits && task.idle == 4 * PATIENCE {
+                // Perhaps an R2T went lost; if there was none, the target says so and nothing is hurt.
+                let from = scsi.r2t_sn;
+                self.snack(on, SnackType::DataR2t, (key.0, RESERVED_TAG), from, Lun::ZERO)?;
+            }
+        }
+        if !probing {
+            self.probe(on);
+        }
+        Ok(())
+    }
+
+    /// Pings the target: the answer's numbers show whether a status or a command is missing.
+    fn probe(&mut self, on: ConnectionId) {
+        let Some(key) = self.tasks.insert_internal(Kind::Probe, self.cmd_sn, on) else { return };
+        let mut pdu = NopOut::ping(key.0);
+        pdu.cmd_sn.set(self.cmd_sn);
+        self.put(on, pdu.into(), true, None);
+        if let Some(connection) = self.connections.get_mut(on.0).and_then(Option::as_mut) {
+            connection.status.probing = true;
+        }
+    }
+
+    /// Ends a task of the session itself.
+    pub(super) fn end_internal(&mut self, key: TaskKey) {
+        let Some(task) = self.tasks.get(key) else { return };
+        let on = task.connection;
+        let meant = match task.kind {
+            Kind::Reassign { task, .. } => Some(task),
+            _ => None,
+        };
+        let probe = matches!(task.kind, Kind::Probe);
+        self.tasks.remove(key, |_| ());
+        if let (true, Some(on)) = (probe, on) {
+            if let Some(connection) = self.connections.get_mut(on.0).and_then(Option::as_mut) {
+                connection.status.probing = false;
+            }
+        }
+        if let Some(meant) = meant {
+            self.reassigning = self.reassigning.saturating_sub(1);
+            // Unless an answer came first, it belongs to nobody still.
+            if let Some(task) = self.tasks.get_mut(meant) {
+                if let (Some(on), Some(_)) = (task.connection, task.orphan) {
+                    task.connection = None;
+                    if let Some(connection) = self.connections.get_mut(on.0).and_then(Option::as_mut) {
+                        connection.outstanding = connection.outstanding.saturating_sub(1);
+                    }
+                }
+            }
+        }
+    }
+
+    /// A connection is lost, and error recovery level 2 was agreed on: commands that were sent on it wait to be moved to
+    /// another one ([`Session::adopt`]); what cannot be moved (pings, texts, functions, logouts) comes back.
+    pub fn lose_connection(&mut self, on: ConnectionId) -> Vec<(TaskKey, T)> {
+        let Some(connection) = self.connections.get_mut(on.0).and_then(Option::take) else {
+            return Vec::new();
+        };
+        let cid = connection.cid;
+        self.recoveries.connections += 1;
+        let (mut back, mut internal) = (Vec::new(), Vec::new());
+        for (key, task) in self.tasks.iter_mut().filter(|(_, task)| task.connection == Some(on)) {
+            match &mut task.kind {
+                Kind::Scsi(scsi) => {
+                    (task.connection, task.orphan) = (None, Some(cid));
+                    (task.idle, task.tries) = (0, 0);
+                    (scsi.r2ts_open, scsi.trouble) = (0, None);
+                }
+                _ if task.token.is_none() => internal.push(key),
+                _ => back.push(key),
+            }
+        }
+        internal.into_iter().for_each(|key| self.end_internal(key));
+        self.failed.retain(|failed| failed.cid != cid);
+        self.failed.push(Failed { cid, removed: false });
+        back.into_iter().filter_map(|key| Some((key, self.tasks.remove(key, |_| ())?.0))).collect()
+    }
+
+    /// Commands that wait to be moved to another connection.
+    pub fn orphans(&self) -> usize {
+        if self.failed.is_empty() {
+            return 0;
+        }
+        self.tasks.iter().filter(|(_, task)| task.orphan.is_some()).count()
+    }
+
+    /// Asks on a connection that a lost one be removed for recovery (RFC 7143 §11.14.1): [`Event::Removed`] follows. Answers
+    /// false if there is no such connection.
+    pub fn remove_for_recovery(&mut self, on: ConnectionId, cid: u16) -> bool {
+        if self.connection(on).is_none() {
+            return false;
+        }
+        let Some(key) = self.tasks.insert_internal(Kind::Removal(cid), self.cmd_sn, on) else { return false };
+        let mut pdu = LogoutRequest::new(key.0, LogoutReason::RemoveForRecovery, cid);
+        pdu.cmd_sn.set(self.cmd_sn);
+        self.put(on, pdu.into(), true, None);
+        true
+    }
+
+    /// Moves the tasks of a lost connection to those that are there, now that the target has removed it: it has answered
+    /// [`Session::remove_for_recovery`], or a new connection has the same CID.
+    ///
+    /// # Errors
+    /// [`ProtocolError::NoReassignment`] if they have been moved too often: the session must be made anew.
+    pub fn adopt(&mut self, cid: u16) -> Result<(), ProtocolError> {
+        self.failed.iter_mut().filter(|failed| failed.cid == cid).for_each(|failed| failed.removed = true);
+        self.move_orphans()
+    }
+
+    /// Commands that the target has not seen are sent again, the others reassigned (RFC 7143 §7.2.1, §7.2.2).
+    pub(super) fn move_orphans(&mut self) -> Result<(), ProtocolError> {
+        if self.failed.is_empty() {
+            return Ok(());
+        }
+        let removed = |cid: u16| self.failed.iter().any(|failed| failed.cid == cid && failed.removed);
+        let orphans = self.tasks.iter().filter(|(_, task)| {
+            // One without a number waits in the queue, and one with a connection for an answer.
+            task.connection.is_none() && task.orphan.is_some_and(|cid| removed(cid) || !task.sent)
+        });
+        let mut orphans: Vec<_> = orphans.map(|(key, task)| (task.cmd_sn, key)).collect();
+        in_order(&mut orphans);
+        for (cmd_sn, key) in orphans {
+            let unseen = sn::ge(cmd_sn, self.exp_cmd_sn);
+            if !unseen && self.reassigning >= MAX_REASSIGNS {
+                continue;
+            }
+            let Some(on) = self.choose() else { return Ok(()) };
+            let Some(task) = self.tasks.get_mut(key) else { continue };
+            task.connection = Some(on);
+            task.moves = task.moves.saturating_add(1);
+            if task.moves > MAX_MOVES {
+                return Err(ProtocolError::NoReassignment);
+            }
+            if let Some(connection) = self.connections.get_mut(on.0).and_then(Option::as_mut) {
+                connection.outstanding += 1;
+            }
+            if unseen {
+                task.orphan = None;
+                if task.sent {
+                    task.moved = true;
+                    self.recoveries.retries += 1;
+                }
+                if let Kind::Scsi(scsi) = &mut task.kind {
+                    scsi.rewind();
+                }
+                if let Some(connection) = self.connections.get_mut(on.0).and_then(Option::as_mut) {
+                    connection.out.push_back(Out::Command(key));
+                }
+            } else {
+                self.reassign(key, on, false)?;
+            }
+        }
+        let tasks = &self.tasks;
+        self.failed.retain(|failed| {
+            !failed.removed || tasks.iter().any(|(_, task)| task.orphan == Some(failed.cid))
+        });
+        Ok(())
+    }
+
+    /// Asks that a task go on on a connection (RFC 7143 §11.5.1, §7.2.2).
+    fn reassign(&mut self, key: TaskKey, on: ConnectionId, sent_again: bool) -> Result<(), ProtocolError> {
+        let epoch = self.connection(on).map_or(0, |c| c.segment_epoch);
+        let request = self.tasks.insert_internal(Kind::Reassign { task: key, sent_again }, self.cmd_sn, on);
+        let request = request.ok_or(ProtocolError::Flood)?;
+        self.reassigning += 1;
+        let Some(task) = self.tasks.get_mut(key) else { return Ok(()) };
+        let Kind::Scsi(scsi) = &mut task.kind else { return Ok(()) };
+        (task.idle, task.tries) = (0, 0);
+        (scsi.restart_data, scsi.restart_r2t) = (true, true);
+        scsi.segment_epoch = epoch;
+        let mut pdu = TaskManagementRequest::new(request.0, TaskManagementFunction::TaskReassign, scsi.lun);
+        pdu.referenced_task_tag.set(key.0);
+        pdu.exp_data_sn.set(if scsi.read_len.is_some() { scsi.data_sn } else { scsi.r2t_sn });
+        pdu.cmd_sn.set(self.cmd_sn);
+        self.put(on, pdu.into(), true, None);
+        Ok(())
+    }
+
+    /// The answer to a TASK REASSIGN (RFC 7143 §11.6.1).
+    pub(super) fn reassigned(
+        &mut self,
+        request: TaskKey,
+        result: Option<TaskManagementResult>,
+    ) -> Result<Option<Event<T>>, ProtocolError> {
+        use TaskManagementResult::{FunctionComplete, LunDoesNotExist, TaskDoesNotExist, TaskStillAllegiant};
+        let Some(Kind::Reassign { task: key, sent_again }) = self.tasks.get(request).map(|task| &task.kind)
+        else {
+            return Ok(None);
+        };
+        let (key, sent_again) = (*key, *sent_again);
+        let mut event = None;
+        if let Some(task) = self.tasks.get_mut(key) {
+            match result {
+                Some(FunctionComplete) => {
+                    task.orphan = None;
+                    self.recoveries.reassigns += 1;
+                }
+                // It is this connection's already.
+                Some(TaskStillAllegiant) if sent_again => {}
+                // The target has not noticed the loss: again with the next tick.
+                Some(TaskStillAllegiant) => {}
+                Some(TaskDoesNotExist | LunDoesNotExist) => {
+                    let again = matches!(&task.kind, Kind::Scsi(scsi) if scsi.may_repeat);
+                    if again {
+                        let on = task.connection;
+                        task.begin_again();
+                        self.waiting.push_front(key);
+                        self.recoveries.retries += 1;
+                        let connection = on.and_then(|on| self.connections.get_mut(on.0)?.as_mut());
+                        connection.into_iter().for_each(|c| c.outstanding = c.outstanding.saturating_sub(1));
+                    } else if let Some((token, _)) = self.take_task(key) {
+                        event = Some(Event::Lost(key, token));
+                    }
+                }
+                _ => return Err(ProtocolError::NoReassignment),
+            }
+        }
+        self.end_internal(request);
+        if result != Some(TaskStillAllegiant) {
+            self.move_orphans()?;
+        }
+        Ok(event)
+    }
+}
+
+impl Trouble {
+    /// Closes the gap once all that was seen has come.
+    pub fn data_came(&mut self, next: u32) {
+        if self.data.open {
+            self.data.open = sn::le(next, self.data.last);
+        }
+    }
+
+    /// As [`Trouble::data_came`], of R2Ts.
+    pub fn r2t_came(&mut self, next: u32) {
+        if self.r2t.open {
+            self.r2t.open = sn::le(next, self.r2t.last);
+        }
+    }
+}
