@@ -53,7 +53,7 @@ struct Common {
 /// What a thread says.
 enum Message {
     Ready,
-    Ended(Result<(Tally, Outcome), BenchError>),
+    Ended(Result<Box<(Tally, Outcome)>, BenchError>),
 }
 
 /// Runs one run. Answers with its report and what its first errors were.
@@ -128,7 +128,8 @@ fn gather(
                     let _ = common.window.set(Window::new(Instant::now(), &common.args));
                 }
             }
-            Ok(Message::Ended(Ok((part, its)))) => {
+            Ok(Message::Ended(Ok(parts))) => {
+                let (part, its) = *parts;
                 ended += 1;
                 tally.add(&part);
                 outcome.seconds = outcome.seconds.max(its.seconds);
@@ -210,7 +211,7 @@ fn work(common: &Arc<Common>, index: usize, threads: usize, sender: &Sender<Mess
         runtime.block_on(sessions(common, index, &mine, sender))
     });
     // Nobody listens any more if another thread's error has ended the run.
-    let _ = sender.send(Message::Ended(result));
+    let _ = sender.send(Message::Ended(result.map(Box::new)));
 }
 
 fn runtime(common: &Common, index: usize, sessions: usize) -> Result<ring::Runtime, BenchError> {
@@ -299,9 +300,7 @@ async fn sessions(
     }
     for (_, driver) in drivers {
         let session = driver.queue.session();
-        let mut tally = shared.tally.borrow_mut();
-        tally.reconnects += session.reconnects();
-        tally.recovered(&session.recoveries());
+        shared.tally.borrow_mut().recovered(session);
         if let Err(error) = driver.queue.session().close().await {
             tracing::warn!(url = driver.url, %error, "no answer to the logout");
         }

@@ -1,7 +1,7 @@
 //! What a thread's sessions count while they run. Recording allocates nothing.
 
 use hdrhistogram::Histogram;
-use initiator::Recoveries;
+use initiator::Session;
 
 /// Longest latency that is told apart from longer ones, ns: ten minutes.
 const LONGEST_NS: u64 = 600_000_000_000;
@@ -89,11 +89,13 @@ impl Tally {
     }
 
     /// Counts what a session recovered from.
-    pub fn recovered(&mut self, session: &Recoveries) {
-        self.recovered.retries += session.retries;
-        self.recovered.snacks += session.snacks();
-        self.recovered.reassigns += session.reassigns;
-        self.recovered.connections += session.connections;
+    pub fn recovered(&mut self, session: &Session) {
+        self.reconnects += session.reconnects();
+        let counted = session.recoveries();
+        self.recovered.retries += counted.retries;
+        self.recovered.snacks += counted.snacks();
+        self.recovered.reassigns += counted.reassigns;
+        self.recovered.connections += counted.connections;
     }
 
     /// Adds another thread's counts.
