@@ -82,6 +82,41 @@ fn garbled_bytes_are_found_by_digests_and_no_data_is_wrong() {
 }
 
 #[test]
+fn lost_and_damaged_pdus_are_recovered_within_the_session_and_no_data_is_wrong() {
+    for seed in 0..6 {
+        run(async {
+            let spoil_one_in = if seed % 3 == 0 { 0 } else { 60 };
+            let lose_one_in = if seed % 3 == 1 { 0 } else { 150 };
+            let faults = Faults { seed, lose_one_in, spoil_one_in, crumb: 30_000, ..Faults::default() };
+            let offer = Offer {
+                error_recovery_level: 1,
+                max_recv_data_segment_length: 8192,
+                max_burst_length: 32_768,
+                first_burst_length: 16_384,
+                initial_r2t: seed % 2 == 0,
+                ..Offer::default()
+            };
+            let fake = Fake::start(faults, offer, 4096);
+            let options = Options {
+                header_digest: DigestChoice::Require,
+                data_digest: DigestChoice::Require,
+                connections: 1 + (seed % 2) as u16,
+                max_recv_data_segment_length: 8192,
+                ping_interval: Duration::from_millis(400),
+                command_timeout: Duration::from_secs(20),
+                ..Options::default()
+            };
+            let disk = open(&fake, options).await;
+            churn(&disk, 5, 20, seed).await;
+            let counted = disk.session().recoveries();
+            assert_eq!(disk.session().reconnects(), 0, "seed {seed}: {counted:?}");
+            assert!(counted.snacks() > 0, "seed {seed}: {counted:?}");
+            let _ = disk.session().close().await;
+        });
+    }
+}
+
+#[test]
 fn commands_spread_over_all_connections_of_a_session() {
     run(async {
         let fake = Fake::start(Faults::default(), Offer::default(), 4096);

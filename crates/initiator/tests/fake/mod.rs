@@ -38,13 +38,25 @@ pub struct Faults {
     pub break_after: u64,
     /// Bytes after which one is garbled, at most; 0 for never.
     pub garble_after: u64,
+    /// One of so many PDUs vanishes, in either direction; 0 for none. With error recovery only.
+    pub lose_one_in: u32,
+    /// One of so many data segments has a wrong digest, in either direction; 0 for none. With error recovery only.
+    pub spoil_one_in: u32,
     /// Logins with one of these numbers are refused for want of resources, counting from 1.
     pub refuse_logins: std::ops::Range<u32>,
 }
 
 impl Default for Faults {
     fn default() -> Self {
-        Faults { seed: 1, crumb: usize::MAX, break_after: 0, garble_after: 0, refuse_logins: 0..0 }
+        Faults {
+            seed: 1,
+            crumb: usize::MAX,
+            break_after: 0,
+            garble_after: 0,
+            lose_one_in: 0,
+            spoil_one_in: 0,
+            refuse_logins: 0..0,
+        }
     }
 }
 
@@ -63,6 +75,8 @@ struct Wire {
     waiting: Vec<ScsiCommand>,
     ended: bool,
     digests: (bool, bool),
+    /// When to look for what was lost.
+    look: std::time::Instant,
 }
 
 pub struct State {
@@ -220,21 +234,33 @@ async fn serve(state: Rc<RefCell<State>>, stream: TcpStream) {
         }
     };
     let sender = ring::spawn(send(state.clone(), stream.clone(), id));
+    let mut random = SmallRng::seed_from_u64(state.borrow().faults.seed ^ 77 << 32 ^ u64::from(id));
     loop {
         let mut at = 0;
         while let Ok(Cut::Pdu { bhs, ahs, data, consumed }) = cutter.cut(&received[at..]) {
             let data = received[at..][data].to_vec();
             let state = &mut *state.borrow_mut();
             let Some(wire) = state.wires.get_mut(&id) else { return };
-            let event = wire.connection.handle(bhs, ahs, data, ring::now(), &mut wire.out);
-            take(state, id, event.expect("an initiator that keeps the rules"));
+            at += consumed;
+            match fate(&mut random, &state.faults, wire.connection.error_recovery_level(), data.len()) {
+                Fate::Well => {
+                    let event = wire.connection.handle(bhs, ahs, data, ring::now(), &mut wire.out);
+                    take(state, id, event.expect("an initiator that keeps the rules"));
+                }
+                Fate::Lost => continue,
+                Fate::Spoilt => {
+                    wire.connection
+                        .damaged(bhs, ring::now(), &mut wire.out)
+                        .expect("a PDU that can be dropped");
+                    take(state, id, None);
+                }
+            }
             for other in state.wires.keys().copied().collect::<Vec<_>>() {
                 while let Some(wire) = state.wires.get_mut(&other) {
                     let Some(event) = wire.connection.next_held(&mut wire.out).unwrap() else { break };
                     take(state, other, Some(event));
                 }
             }
-            at += consumed;
         }
         received.drain(..at);
         match stream.recv_some(64 << 10).await {
@@ -289,12 +315,19 @@ fn place(
         rdma: false,
         nop_interval: Duration::ZERO,
         nop_timeout: Duration::ZERO,
+        recovery: (p.error_recovery_level > 0).then_some(iscsi::target::recovery::Limits {
+            level: p.error_recovery_level,
+            keep_bytes: 64 << 20,
+            keep_statuses: 1000,
+            data_timeout: Duration::from_millis(200),
+        }),
     };
     let id = state.next_wire;
     state.next_wire += 1;
     let connection = Connection::new(config, ring::now());
     let (out, waiting) = Default::default();
-    state.wires.insert(id, Wire { connection, out, tsih, waiting, ended: false, digests });
+    let look = ring::now();
+    state.wires.insert(id, Wire { connection, out, tsih, waiting, ended: false, digests, look });
     let cutter = Cutter {
         header_digest: digests.0,
         data_digest: digests.1,
@@ -406,6 +439,49 @@ pub fn execute(disk: &mut [u8], cdb: &[u8], written: &[u8]) -> Result<Vec<u8>, S
     }
 }
 
+/// What becomes of a PDU on the wire.
+enum Fate {
+    Well,
+    Lost,
+    Spoilt,
+}
+
+fn fate(random: &mut SmallRng, faults: &Faults, level: u8, data_len: usize) -> Fate {
+    let one_in = |random: &mut SmallRng, n: u32| level > 0 && n > 0 && random.random_range(0..n) == 0;
+    if one_in(random, faults.lose_one_in) {
+        Fate::Lost
+    } else if data_len > 0 && one_in(random, faults.spoil_one_in) {
+        Fate::Spoilt
+    } else {
+        Fate::Well
+    }
+}
+
+/// Loses and spoils some of the PDUs in `bytes`.
+fn mistreat(bytes: &mut Vec<u8>, random: &mut SmallRng, faults: &Faults, wire: &Wire) {
+    let level = wire.connection.error_recovery_level();
+    if level == 0 || faults.lose_one_in == 0 && faults.spoil_one_in == 0 {
+        return;
+    }
+    let (header_digest, data_digest) = wire.digests;
+    let cutter = Cutter { header_digest, data_digest, max_data_segment: 1 << 24, max_ahs: 1020 };
+    let (mut left, mut at) = (Vec::new(), 0);
+    while at < bytes.len() {
+        let Ok(Cut::Pdu { data, consumed, .. }) = cutter.cut(&bytes[at..]) else { panic!("whole PDUs") };
+        let (data, end) = (at + data.start..at + data.end, at + consumed);
+        match fate(random, faults, level, if data_digest { data.len() } else { 0 }) {
+            Fate::Well => left.extend_from_slice(&bytes[at..end]),
+            Fate::Lost => {}
+            Fate::Spoilt => {
+                bytes[random.random_range(data)] ^= 1 << random.random_range(0..8);
+                left.extend_from_slice(&bytes[at..end]);
+            }
+        }
+        at = end;
+    }
+    *bytes = left;
+}
+
 /// Sends what a connection has to say, with the faults of the wire.
 async fn send(state: Rc<RefCell<State>>, stream: Rc<TcpStream>, id: u32) {
     let faults = state.borrow().faults.clone();
@@ -418,7 +494,15 @@ async fn send(state: Rc<RefCell<State>>, stream: Rc<TcpStream>, id: u32) {
     let mut gather = Gather::new();
     loop {
         let (mut bytes, ended) = match state.borrow_mut().wires.get_mut(&id) {
-            Some(wire) => (std::mem::take(&mut wire.out), wire.ended),
+            Some(wire) => {
+                if ring::now() >= wire.look && wire.connection.error_recovery_level() > 0 {
+                    wire.look = ring::now() + Duration::from_millis(40);
+                    wire.connection.recover(ring::now(), &mut wire.out);
+                }
+                let mut bytes = std::mem::take(&mut wire.out);
+                mistreat(&mut bytes, &mut random, &faults, wire);
+                (bytes, wire.ended)
+            }
             None => break,
         };
         if let Some(at) = garble_at.checked_sub(sent).filter(|at| *at < bytes.len() as u64) {

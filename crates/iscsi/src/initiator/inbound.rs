@@ -221,6 +221,10 @@ impl<P: Payload, T> Session<P, T> {
                     None
                 } else if self.in_turn(on, pdu.stat_sn.get())? {
                     match self.task_of(on, bhs, |k| matches!(k, Kind::Ping | Kind::Probe)) {
+                        Ok(key) if self.connection(on).is_some_and(|c| c.status.probing == Some(key)) => {
+                            self.probed(on, key);
+                            None
+                        }
                         Ok(key) => self.take_task(key).map(|(token, _)| Event::Pong(key, token)),
                         // A ping of the session itself that it had given up.
                         Err(ProtocolError::UnknownTask(_)) if recovers => None,

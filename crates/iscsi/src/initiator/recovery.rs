@@ -64,8 +64,11 @@ pub(super) struct Status {
     /// Ticks since they were asked for.
     pub ticks: u8,
     pub tries: u8,
-    /// The session's own ping is under way.
-    pub probing: bool,
+    /// The session's own ping that is under way.
+    pub probing: Option<TaskKey>,
+    /// Its pings, and the newest of them that was answered.
+    pub probes: u32,
+    pub probe_answered: u32,
 }
 
 /// A connection that was lost, by its CID.
@@ -360,10 +363,12 @@ impl<P: Payload, T> Session<P, T> {
             let Some(on) = task.connection.filter(|_| task.sent || task.token.is_none()) else { continue };
             task.idle = task.idle.saturating_add(1);
             if task.idle >= PATIENCE && task.idle % PATIENCE == 0 {
-                due.push((key, on));
+                due.push((task.cmd_sn, (key, on)));
             }
         }
-        for (key, on) in due {
+        // The oldest first: it is what the target waits for.
+        in_order(&mut due);
+        for (_, (key, on)) in due {
             if let Err(error) = self.look_after(key, on) {
                 return Some((Some(on), error));
             }
@@ -374,7 +379,7 @@ impl<P: Payload, T> Session<P, T> {
     /// Something about a task that nothing has come for of late.
     fn look_after(&mut self, key: TaskKey, on: ConnectionId) -> Result<(), ProtocolError> {
         let exp_cmd_sn = self.exp_cmd_sn;
-        let probing = self.connection(on).is_some_and(|c| c.status.probing);
+        let Some(status) = self.connection(on).map(|c| c.status) else { return Ok(()) };
         let Some(task) = self.tasks.get_mut(key) else { return Ok(()) };
         let scsi = match &mut task.kind {
             Kind::Scsi(scsi) => scsi,
@@ -394,7 +399,11 @@ impl<P: Payload, T> Session<P, T> {
         }
         // Of commands that the target has not seen, the first is what the others wait for. A ping that was sent after it
         // and answered shows that it is lost, and not only late.
-        if task.cmd_sn == exp_cmd_sn && task.idle >= 2 * PATIENCE && !probing {
+        if task.idle == PATIENCE {
+            task.probe = status.probes.wrapping_add(1);
+        }
+        let lost = task.cmd_sn == exp_cmd_sn && sn::ge(status.probe_answered, task.probe);
+        if lost && task.idle > PATIENCE {
             task.tries += 1;
             if task.tries > MAX_TRIES {
                 return Err(ProtocolError::Unrecoverable);
@@ -415,7 +424,7 @@ impl<P: Payload, T> Session<P, T> {
                 self.snack(on, SnackType::DataR2t, (key.0, RESERVED_TAG), from, Lun::ZERO)?;
             }
         }
-        if !probing {
+        if status.probing.is_none() {
             self.probe(on);
         }
         Ok(())
@@ -428,8 +437,17 @@ impl<P: Payload, T> Session<P, T> {
         pdu.cmd_sn.set(self.cmd_sn);
         self.put(on, pdu.into(), true, None);
         if let Some(connection) = self.connections.get_mut(on.0).and_then(Option::as_mut) {
-            connection.status.probing = true;
+            connection.status.probing = Some(key);
+            connection.status.probes = connection.status.probes.wrapping_add(1);
         }
+    }
+
+    /// The answer to the session's own ping.
+    pub(super) fn probed(&mut self, on: ConnectionId, key: TaskKey) {
+        if let Some(connection) = self.connections.get_mut(on.0).and_then(Option::as_mut) {
+            connection.status.probe_answered = connection.status.probes;
+        }
+        self.end_internal(key);
     }
 
     /// Ends a task of the session itself.
@@ -444,7 +462,7 @@ impl<P: Payload, T> Session<P, T> {
         self.tasks.remove(key, |_| ());
         if let (true, Some(on)) = (probe, on) {
             if let Some(connection) = self.connections.get_mut(on.0).and_then(Option::as_mut) {
-                connection.status.probing = false;
+                connection.status.probing = None;
             }
         }
         if let Some(meant) = meant {

@@ -567,7 +567,7 @@ impl<P: Payload, T> Session<P, T> {
 }
 
 /// Puts commands in the order of their CmdSNs: those under way span far less than half the numbers.
-pub(super) fn in_order(commands: &mut [(u32, TaskKey)]) {
+pub(super) fn in_order<T>(commands: &mut [(u32, T)]) {
     commands.sort_by(
         |(a, _), (b, _)| if sn::lt(*a, *b) { std::cmp::Ordering::Less } else { std::cmp::Ordering::Greater },
     );

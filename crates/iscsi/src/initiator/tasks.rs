@@ -135,6 +135,8 @@ pub(super) struct Task<P, T> {
     pub idle: u8,
     /// How often something was done about its silence or its gaps.
     pub tries: u8,
+    /// The session's ping whose answer shows what became of it.
+    pub probe: u32,
 }
 
 impl<P, T> Task<P, T> {
@@ -231,8 +233,9 @@ impl<P, T> Tasks<P, T> {
     ) -> TaskKey {
         let slot = &mut self.slots[usize::from(index)];
         slot.generation = slot.generation.wrapping_add(1);
-        let (orphan, sent, moved, moves, idle, tries) = (None, false, false, 0, 0, 0);
-        slot.task = Some(Task { token, kind, cmd_sn, connection, orphan, sent, moved, moves, idle, tries });
+        let (orphan, sent, moved, moves, idle, tries, probe) = (None, false, false, 0, 0, 0, 0);
+        slot.task =
+            Some(Task { token, kind, cmd_sn, connection, orphan, sent, moved, moves, idle, tries, probe });
         TaskKey(u32::from(slot.generation) << 16 | u32::from(index))
     }
 
