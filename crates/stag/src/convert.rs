@@ -15,48 +15,31 @@ use target::config as server;
 
 use crate::config::{Acl, AclLun, Alua, AluaGroup, Auth, ChapHash, Config, Credential, Iser, Limits, Target};
 use crate::unit::{Backing, UnitSpec};
+use crate::units::{OpenUnit, Place, Units, place};
 
 /// Microseconds that a core looks for new work before it sleeps, if nobody says otherwise.
 const SPIN_US: u32 = 50;
 /// Bytes of payload buffers a core, if nobody says otherwise.
 const POOL_BYTES: u64 = 256 << 20;
 
-/// A unit that cannot be served.
-#[derive(Debug, thiserror::Error)]
-#[error("{target}{}: {reason}", .lun.map_or_else(String::new, |lun| format!(" LUN {lun}")))]
-pub struct UnitError {
-    target: String,
-    /// `None` where it is about the whole target.
-    lun: Option<u16>,
-    reason: String,
-}
-
-/// Opens every unit and makes the server's configuration. Blocks on media.
-///
-/// # Errors
-/// The first unit that cannot be opened.
-pub fn server_config(config: Config) -> Result<server::ServerConfig, UnitError> {
-    let registry = Registry::default();
-    let mut targets = Vec::new();
-    for target in config.targets {
-        targets.push(target_config(target, &registry)?);
-    }
-    let portal = |portal: crate::config::Portal| server::Portal {
+/// The server's configuration: what `config` says, with the units that are open for it.
+pub fn server_config(config: &Config, units: &Units) -> server::ServerConfig {
+    let portal = |portal: &crate::config::Portal| server::Portal {
         listen: portal.listen,
         group: portal.group,
         transports: portal.transports,
     };
-    Ok(server::ServerConfig {
-        portals: config.portals.into_iter().map(portal).collect(),
-        targets,
-        discovery_auth: auth(config.discovery),
+    server::ServerConfig {
+        portals: config.portals.iter().map(portal).collect(),
+        targets: config.targets.iter().map(|target| target_config(target, units)).collect(),
+        discovery_auth: auth(config.discovery.clone()),
         limits: limits(&config.limits),
         cores: config.cores.unwrap_or(0).into(),
         spin_us: config.spin_us.unwrap_or(SPIN_US),
         zero_copy: config.zero_copy.unwrap_or(true),
         pool_bytes: usize::try_from(config.pool_bytes.unwrap_or(POOL_BYTES)).unwrap_or(usize::MAX),
         iser: iser(&config.iser),
-    })
+    }
 }
 
 fn iser(said: &Iser) -> server::IserConfig {
@@ -69,39 +52,36 @@ fn iser(said: &Iser) -> server::IserConfig {
     }
 }
 
-fn target_config(target: Target, registry: &Registry) -> Result<server::TargetConfig, UnitError> {
-    let mut units = Vec::new();
-    for lun in &target.units {
-        let failed = |reason| UnitError { target: target.iqn.clone(), lun: Some(lun.lun), reason };
-        let unit = open(&lun.spec, &target.iqn, lun.lun, registry).map_err(failed)?;
-        units.push(server::LunConfig {
+/// A target with those of its units that are open.
+pub fn target_config(target: &Target, units: &Units) -> server::TargetConfig {
+    let target = target.clone();
+    let unit = |lun: &crate::config::Lun| {
+        let open = units.open.get(&place(&target.iqn, lun.lun))?;
+        Some(server::LunConfig {
             lun: lun.lun,
-            unit: Unit::Disk(unit),
+            unit: Unit::Disk(open.disk.clone()),
+            // One that there was for the unit goes on, with these limits.
             limiter: Arc::new(server::Limiter::new(lun.spec.options.limits.qos())),
-        });
-    }
-    let ports = match &target.alua {
-        Some(alua) => Some(port_groups(alua).map_err(|reason| UnitError {
-            target: target.iqn.clone(),
-            lun: None,
-            reason,
-        })?),
-        None => None,
+        })
     };
-    Ok(server::TargetConfig {
+    let ports = units.ports.get(&target.iqn.to_ascii_lowercase()).map(|(_, ports)| ports.clone());
+    server::TargetConfig {
+        units: target.units.iter().filter_map(unit).collect(),
         name: target.iqn,
         alias: target.alias,
         groups: target.groups,
         auth: auth(target.auth),
-        units,
         acls: target.acls.map(|acls| acls.into_iter().map(acl).collect()),
         redirect: target.redirect,
         ports,
-    })
+    }
 }
 
 /// Makes a target's port groups, with the states that were kept of them.
-fn port_groups(alua: &Alua) -> Result<Arc<PortGroups>, String> {
+///
+/// # Errors
+/// Why there are none.
+pub fn port_groups(alua: &Alua) -> Result<Arc<PortGroups>, String> {
     let group = |group: &AluaGroup| TargetPortGroup {
         id: group.id,
         preferred: group.preferred,
@@ -118,8 +98,11 @@ fn port_groups(alua: &Alua) -> Result<Arc<PortGroups>, String> {
         .map_err(|error| format!("its target port groups: {error}"))
 }
 
-/// Opens one unit.
-fn open(spec: &UnitSpec, iqn: &str, lun: u16, registry: &Registry) -> Result<Arc<DiskUnit>, String> {
+/// Opens one unit. Blocks on its medium.
+///
+/// # Errors
+/// Why it cannot be served.
+pub fn open(spec: &UnitSpec, (iqn, lun): &Place, registry: &Registry) -> Result<OpenUnit, String> {
     let options = &spec.options;
     let store = StoreSpec {
         source: match &spec.backing {
@@ -134,8 +117,26 @@ fn open(spec: &UnitSpec, iqn: &str, lun: u16, registry: &Registry) -> Result<Arc
         read_only: options.ro.unwrap_or(false),
     };
     let opened = store.open().map_err(|error| error.to_string())?;
-    let disk = disk_options(spec, &opened, iqn, lun);
-    DiskUnit::new(opened.store, disk, registry).map_err(|error| error.to_string())
+    let disk = disk_options(spec, &opened, iqn, *lun);
+    let disk = DiskUnit::new(opened.store.clone(), disk, registry).map_err(|error| error.to_string())?;
+    Ok(OpenUnit { spec: spec.clone(), opened, disk })
+}
+
+/// Another unit over the store of an open one, with its reservations.
+///
+/// # Errors
+/// Why it cannot be served.
+pub fn remake(
+    open: &OpenUnit,
+    spec: &UnitSpec,
+    (iqn, lun): &Place,
+    registry: &Registry,
+) -> Result<OpenUnit, String> {
+    let options = disk_options(spec, &open.opened, iqn, *lun);
+    let disk =
+        DiskUnit::new(open.opened.store.clone(), options, registry).map_err(|error| error.to_string())?;
+    disk.inherit(&open.disk);
+    Ok(OpenUnit { spec: spec.clone(), opened: open.opened.clone(), disk })
 }
 
 fn disk_options(spec: &UnitSpec, opened: &Opened, iqn: &str, lun: u16) -> DiskOptions {

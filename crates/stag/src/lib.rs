@@ -17,6 +17,7 @@ mod log;
 mod serve;
 mod suggest;
 mod unit;
+mod units;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -38,6 +39,7 @@ pub fn run() -> ExitCode {
         Command::CheckConfig(args) => check_config(&args),
         Command::Demo(args) => demo::demo(&args),
         Command::Drain(args) => control::drain::command(&args),
+        Command::Apply(args) => control::apply::command(&args),
         Command::Status(args) => control::status::command(&args),
         Command::Alua(args) => control::alua::command(&args),
         Command::Ls(args) => client::ls(&args),

@@ -11,10 +11,12 @@ use target::config::ServerConfig;
 
 use crate::args::Serve;
 use crate::config::{self, Config, ISCSI_PORT, Lun, Portal, Target, Transports};
-use crate::control::daemon::Daemon;
+use crate::control::apply;
+use crate::control::daemon::{Daemon, Running};
 use crate::control::server::ControlServer;
 use crate::control::socket::{ControlSocket, Place, SocketError, usual_path};
 use crate::exit::Exit;
+use crate::units::Units;
 use crate::{convert, log};
 
 /// How long initiators have to log out when the server ends.
@@ -24,23 +26,22 @@ const ADDRESS_PATIENCE: Duration = Duration::from_secs(3);
 
 /// Serves until a signal says to end.
 pub fn serve(args: Serve, log: Option<&str>) -> Exit {
-    let control = args.control.clone().unwrap_or_default();
-    let config = match joined(args) {
+    let config = match joined(args.clone()) {
         Ok(config) => config,
         Err(exit) => return exit,
     };
     log::start(log.or(config.log.as_deref()), "info");
     // Before any other thread starts, so that all of them leave these signals to this one.
     match Signals::new(&[Signal::Terminate, Signal::Interrupt, Signal::Hangup]) {
-        Ok(signals) => run(config, &control, &signals),
+        Ok(signals) => run(&args, config, &signals),
         Err(error) => failed(format_args!("signals cannot be received: {error}"), None),
     }
 }
 
-fn run(config: Config, control: &Place, signals: &Signals) -> Exit {
+fn run(args: &Serve, config: Config, signals: &Signals) -> Exit {
     raise_descriptor_limit();
     ring::survive_file_size_limit();
-    let socket = match control_socket(control) {
+    let socket = match control_socket(args.control.as_ref().unwrap_or(&Place::Usual)) {
         Ok(socket) => socket,
         Err(error) => {
             return failed(
@@ -49,11 +50,13 @@ fn run(config: Config, control: &Place, signals: &Signals) -> Exit {
             );
         }
     };
-    let configured = config.clone();
-    let config = match convert::server_config(config) {
-        Ok(config) => config,
+    let none = Units::default();
+    let units = match none.next(&config, &none.fates(&config, false)) {
+        Ok(units) => units,
         Err(error) => return failed(error, None),
     };
+    let running = Running { config, units };
+    let config = convert::server_config(&running.config, &running.units);
     let places: Vec<(String, Vec<u16>, Vec<u16>)> = config
         .targets
         .iter()
@@ -83,19 +86,23 @@ fn run(config: Config, control: &Place, signals: &Signals) -> Exit {
         let transports = config::iser::describe(portal.transports);
         tracing::info!(address = %portal.address, group = portal.group, transports, "listening");
     }
+    let daemon = Daemon::new(server.handle(), running);
     let control = socket.map(|socket| {
         tracing::info!(path = %socket.path().display(), "managed by");
-        ControlServer::start(socket, Daemon::new(server.handle(), configured))
+        ControlServer::start(socket, daemon.clone())
     });
     let control = match control.transpose() {
         Ok(control) => control,
         Err(error) => return failed(format_args!("the control socket cannot be served: {error}"), None),
     };
-    let signal = match wait(signals) {
-        Ok(signal) => signal,
-        Err(error) => {
-            tracing::error!(%error, "signals cannot be received any more; ending");
-            Signal::Terminate
+    let signal = loop {
+        match wait(signals) {
+            Ok(Signal::Hangup) if args.config.is_some() => reload(&daemon, args.clone()),
+            Ok(signal) => break signal,
+            Err(error) => {
+                tracing::error!(%error, "signals cannot be received any more; ending");
+                break Signal::Terminate;
+            }
         }
     };
     drop(control);
@@ -106,6 +113,16 @@ fn run(config: Config, control: &Place, signals: &Signals) -> Exit {
             eprintln!("stag: {error}");
             Exit::Failed
         }
+    }
+}
+
+/// Reads the configuration again, as at the start, and makes it what is served.
+fn reload(daemon: &Daemon, args: Serve) {
+    // What is wrong with the file has been shown.
+    let Ok(config) = joined(args) else { return tracing::error!("the configuration stays as it was") };
+    match apply::apply(daemon, config, false, false, &mut |_| ()) {
+        Ok(outcome) => outcome.plan.text().lines().for_each(|line| tracing::info!("{line}")),
+        Err(error) => tracing::error!(%error, "the configuration stays as it was"),
     }
 }
 

@@ -144,3 +144,98 @@ fn a_drain_lets_nobody_in_until_it_is_undone() {
     said(&["info", server.iscsi(0)]);
     assert_eq!(server.end(Signal::TERM), Some(0));
 }
+
+/// A configuration of one target, and what else there is to say.
+fn document(units: &[(u16, &str)], more: &str) -> String {
+    let mut text = format!("{more}\n[[target]]\niqn = \"iqn.2026-01.org.example:t\"\n");
+    for (lun, rest) in units {
+        text += &format!("[[target.unit]]\nlun = {lun}\n{rest}\n");
+    }
+    text
+}
+
+#[test]
+fn apply_changes_what_is_served_whole_or_not_at_all() {
+    let dir = tempfile::tempdir().unwrap();
+    let (socket, file) = (path(dir.path(), "control.sock"), path(dir.path(), "stag.toml"));
+    let (a, b) = (path(dir.path(), "a.img"), path(dir.path(), "b.img"));
+    let with = |size: &str| format!("path = \"{a}\"\nsize = \"{size}\"");
+    std::fs::write(&file, document(&[(0, &with("4M"))], "")).unwrap();
+    let server = Server::start(&["--listen", "127.0.0.1:0", "--control", &socket, "--config", &file], 1);
+    let apply = |extra: &[&str]| {
+        let text = said(&[&["apply", "--control", &socket, "--json"], extra, &[file.as_str()]].concat());
+        serde_json::from_str::<Value>(&text).unwrap()
+    };
+    assert_eq!(apply(&[])["plan"]["changes"].as_array().unwrap().len(), 0);
+    // Grown, and one more; seen first in a dry run, which changes nothing.
+    let other = format!("path = \"{b}\"\nsize = \"1M\"");
+    std::fs::write(&file, document(&[(0, &with("8M")), (5, &other)], "")).unwrap();
+    let text = said(&["apply", "--control", &socket, "--dry-run", &file]);
+    assert!(text.contains("~ iqn.2026-01.org.example:t LUN 0: size 8M"), "{text}");
+    assert!(text.contains("+ iqn.2026-01.org.example:t LUN 5") && text.contains("would be done"), "{text}");
+    assert!(!std::path::Path::new(&b).exists() && std::fs::metadata(&a).unwrap().len() == 4 << 20);
+    assert_eq!(apply(&[])["applied"], true);
+    let units = status(&socket)["targets"][0]["units"].clone();
+    assert_eq!((&units[0]["size"], &units[1]["lun"]), (&(8 << 20).into(), &5.into()));
+    let url = server.urls[0].replace("/0", "/5");
+    assert!(said(&["info", &url]).contains("1M") || said(&["info", &url]).contains("MiB"));
+    // What cannot be done is refused with all that came with it.
+    std::fs::write(&file, document(&[(0, &with("2M")), (6, "path = \"mem:1M\"")], "")).unwrap();
+    assert!(fails(&["apply", "--control", &socket, &file], 1).contains("--force"));
+    std::fs::write(&file, document(&[(0, &with("8M")), (6, "path = \"/nowhere/at/all\"")], "")).unwrap();
+    assert!(fails(&["apply", "--control", &socket, &file], 1).contains("nothing has been changed"));
+    assert!(fails(&["apply", "--control", &socket, "/nowhere/at/all.toml"], 3).contains("cannot be read"));
+    assert_eq!(status(&socket)["targets"][0]["units"], units);
+    // SIGHUP reads the same file.
+    std::fs::write(&file, document(&[(9, "path = \"mem:2M\"")], "")).unwrap();
+    server.signal(Signal::HUP);
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
+    while status(&socket)["targets"][0]["units"][0]["lun"] != 9 {
+        assert!(std::time::Instant::now() < deadline);
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    assert_eq!(server.end(Signal::TERM), Some(0));
+}
+
+#[test]
+fn a_session_at_work_is_not_disturbed_by_what_is_not_its_business() {
+    let dir = tempfile::tempdir().unwrap();
+    let (socket, file) = (path(dir.path(), "control.sock"), path(dir.path(), "stag.toml"));
+    let mine = (0, "path = \"mem:16M\"");
+    std::fs::write(&file, document(&[mine], "")).unwrap();
+    let server = Server::start(&["--listen", "127.0.0.1:0", "--control", &socket, "--config", &file], 1);
+    let bench = std::process::Command::new(support::command::STAG)
+        .args([
+            "bench",
+            server.iscsi(0),
+            "--time",
+            "2",
+            "--verify",
+            "--destroy",
+            "--pattern",
+            "randrw",
+            "--reconnect",
+            "0",
+        ])
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let applier = std::thread::spawn({
+        let (socket, file) = (socket.clone(), file.clone());
+        move || {
+            for round in 0..10u16 {
+                let other = (round + 1, "path = \"mem:1M\"");
+                let luns: &[_] = if round % 2 == 0 { &[mine, other] } else { &[mine] };
+                std::fs::write(&file, document(luns, "[limits]\nqueue-depth = 64")).unwrap();
+                said(&["apply", "--control", &socket, &file]);
+                std::thread::sleep(std::time::Duration::from_millis(100));
+            }
+        }
+    });
+    applier.join().unwrap();
+    let output = bench.wait_with_output().unwrap();
+    let said =
+        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+}

@@ -9,6 +9,7 @@ use std::time::Duration;
 use device::PortGroups;
 use iscsi::chap::{Credential, Hash};
 use iscsi::discovery::TargetAddress;
+use iscsi::name;
 
 use crate::Unit;
 pub use crate::qos::{DEFAULT_BURST, Limiter, MAX_BURST, QosLimits, Rates};
@@ -118,6 +119,30 @@ pub struct Redirect {
     pub permanent: bool,
     /// Whether initiators learn of it only once they have proved who they are.
     pub after_auth: bool,
+}
+
+impl TargetConfig {
+    /// Whether `initiator` may log in.
+    pub fn admits(&self, initiator: &str) -> bool {
+        self.acl(initiator).is_some()
+    }
+
+    /// Whether `initiator` may log in, and under which entry: `None` if not, `Some(None)` if everybody may. The entry
+    /// with the longest match counts.
+    pub(crate) fn acl(&self, initiator: &str) -> Option<Option<&Acl>> {
+        let Some(acls) = &self.acls else { return Some(None) };
+        let initiator = name::normalize(initiator);
+        let matching = acls.iter().filter_map(|acl| {
+            let pattern = name::normalize(&acl.initiator);
+            let length = match pattern.strip_suffix('*') {
+                Some(start) if initiator.starts_with(start) => start.len(),
+                None if pattern == initiator => usize::MAX,
+                _ => return None,
+            };
+            Some((length, acl))
+        });
+        matching.max_by_key(|(length, _)| *length).map(|(_, acl)| Some(acl))
+    }
 }
 
 /// A unit under its number.

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use device::PortGroups;
-use iscsi::name;
 
 use crate::config::{Acl, TargetConfig};
 
@@ -24,7 +23,13 @@ impl Target {
 
     /// The same target with another configuration. Its sessions know its target port groups: these change too.
     pub(crate) fn changed(&self, config: TargetConfig, groups: &[u16]) -> Arc<Self> {
-        self.ports.become_like(&port_groups(&config, groups));
+        let same = match (&self.config.ports, &config.ports) {
+            (Some(before), Some(now)) => Arc::ptr_eq(before, now),
+            _ => false,
+        };
+        if !same {
+            self.ports.become_like(&port_groups(&config, groups));
+        }
         Arc::new(Self { config, ports: self.ports.clone() })
     }
 
@@ -33,21 +38,9 @@ impl Target {
         self.config.groups.is_empty() || self.config.groups.contains(&group)
     }
 
-    /// Whether `initiator` may log in, and under which entry: `None` if not, `Some(None)` if everybody may. The entry
-    /// with the longest match counts.
+    /// See [`TargetConfig::acl`].
     pub(crate) fn acl(&self, initiator: &str) -> Option<Option<&Acl>> {
-        let Some(acls) = &self.config.acls else { return Some(None) };
-        let initiator = name::normalize(initiator);
-        let matching = acls.iter().filter_map(|acl| {
-            let pattern = name::normalize(&acl.initiator);
-            let length = match pattern.strip_suffix('*') {
-                Some(start) if initiator.starts_with(start) => start.len(),
-                None if pattern == initiator => usize::MAX,
-                _ => return None,
-            };
-            Some((length, acl))
-        });
-        matching.max_by_key(|(length, _)| *length).map(|(_, acl)| Some(acl))
+        self.config.acl(initiator)
     }
 }
 

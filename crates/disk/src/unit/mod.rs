@@ -206,6 +206,14 @@ impl DiskUnit {
         *self.aborter.lock().unwrap_or_else(PoisonError::into_inner) = Some(aborter);
     }
 
+    /// Takes over the persistent reservations of a unit that this one replaces on the same store.
+    pub fn inherit(&self, old: &Self) {
+        let reservations = old.state().reservations.clone();
+        let mut state = self.state();
+        state.reservations = reservations;
+        state.refresh_verdicts();
+    }
+
     /// Looks whether the medium has another size than it had, and tells the initiators if so.
     pub fn revalidate(&self) {
         self.check_capacity();

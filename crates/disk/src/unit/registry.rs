@@ -9,6 +9,9 @@ use super::DiskUnit;
 #[derive(Clone, Default)]
 pub struct Registry(Arc<Mutex<HashMap<Vec<u8>, Weak<DiskUnit>>>>);
 
+/// Below this many there is no looking for units that are gone.
+const FEW: usize = 64;
+
 impl Registry {
     /// No units.
     pub fn new() -> Self {
@@ -18,7 +21,10 @@ impl Registry {
     /// Makes `unit` known by its designator. One that had the same designator is known no more.
     pub fn add(&self, unit: &Arc<DiskUnit>) {
         let mut units = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        units.retain(|_, unit| unit.strong_count() > 0);
+        // Looked through when they fill what room there is, so that adding many takes no longer each.
+        if units.len() >= FEW && units.len() == units.capacity() {
+            units.retain(|_, unit| unit.strong_count() > 0);
+        }
         units.insert(unit.options().naa.clone(), Arc::downgrade(unit));
     }
 

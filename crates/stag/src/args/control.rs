@@ -103,3 +103,36 @@ fn redirect(text: &str) -> Result<String, String> {
         _ => Err("write where they are sent: 192.0.2.20:3260".into()),
     }
 }
+
+/// Make a configuration file what a running daemon serves
+#[derive(Clone, Debug, Args)]
+#[command(long_about = "Make a configuration file what a running daemon serves.\n\n\
+    The file is the whole of it: what it does not name is taken out. The difference to what runs is computed, printed, and put in \
+    force whole or not at all. Sessions whose target, access and units stay as they are notice nothing; others are told by unit \
+    attentions; those that may not stay are asked to log out and disconnected two seconds later. Portals of the command line stay \
+    if the file has none. What needs a restart is named and left for the next start.")]
+#[command(
+    after_long_help = "Examples:\n  stag apply --dry-run /etc/stag.toml\n  stag apply /etc/stag.toml\n  stag apply --wait --timeout 30 /etc/stag.toml"
+)]
+pub struct Apply {
+    #[command(flatten)]
+    pub at: At,
+    /// The configuration
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// Only say what would change, and whom it would disturb
+    #[arg(short = 'n', long)]
+    pub dry_run: bool,
+    /// Also make units smaller, whatever is lost
+    #[arg(long)]
+    pub force: bool,
+    /// Wait until everybody who has to leave has left
+    #[arg(long)]
+    pub wait: bool,
+    /// How long to wait for that, seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 10.0, requires = "wait")]
+    pub timeout: f64,
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
+}

@@ -15,7 +15,7 @@ use clap_complete::Shell;
 pub use bench::{Bench, Pattern};
 pub use client::{Connect, Cp, Digest, Info, Ls, Place, Rdma, RdmaCrc, Read, Spread, Transfer, Write};
 pub use conform::Conform;
-pub use control::{Alua, Drain, Status};
+pub use control::{Alua, Apply, Drain, Status};
 pub use serve::{Demo, Serve};
 
 /// Serves disks over iSCSI, and reads and writes them
@@ -50,6 +50,7 @@ pub enum Command {
     Status(Status),
     Alua(Alua),
     Drain(Drain),
+    Apply(Apply),
     Ls(Ls),
     Info(Info),
     Read(Read),

@@ -1,13 +1,14 @@
 //! What a running daemon knows of itself, and which verb of the control socket is answered where.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use serde_json::Value;
 
 use super::protocol::{Fault, Kind, Request};
-use super::{alua, drain, status};
+use super::{alua, apply, drain, status};
 use crate::config::Config;
+use crate::units::Units;
 
 /// Receives what a long verb has to say while it is at work.
 pub type Progress<'a> = &'a mut dyn FnMut(Value);
@@ -18,14 +19,44 @@ pub struct Daemon {
     pub started: Instant,
     /// The server.
     pub server: target::Handle,
-    /// What was configured.
+    /// What is served, and by which units.
+    running: Mutex<Arc<Running>>,
+    /// Held while that changes.
+    changing: Mutex<()>,
+}
+
+/// What is served.
+pub struct Running {
+    /// As it is configured.
     pub config: Config,
+    /// Its units.
+    pub units: Units,
 }
 
 impl Daemon {
     /// A daemon that has just started to serve what `config` says.
-    pub fn new(server: target::Handle, config: Config) -> Arc<Self> {
-        Arc::new(Self { started: Instant::now(), server, config })
+    pub fn new(server: target::Handle, running: Running) -> Arc<Self> {
+        Arc::new(Self {
+            started: Instant::now(),
+            server,
+            running: Mutex::new(Arc::new(running)),
+            changing: Mutex::default(),
+        })
+    }
+
+    /// What is served now.
+    pub fn running(&self) -> Arc<Running> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Says what is served from now on. Whoever calls this holds [`Self::changing`].
+    pub fn set_running(&self, running: Running) {
+        *self.running.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(running);
+    }
+
+    /// Keeps others from changing what is served.
+    pub fn changing(&self) -> MutexGuard<'_, ()> {
+        self.changing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Does what `request` asks, on the thread of the client that asks.
@@ -39,6 +70,7 @@ impl Daemon {
             "drain" => drain::drain(self, request, progress),
             "undrain" => drain::undrain(self, request),
             "drains" => request.arguments::<NoArguments>().and_then(|_| drain::drains(self)),
+            "apply" => apply::answer(self, request, progress),
             other => Err(Fault::new(Kind::Request, format!("this daemon does not know `{other}`"))),
         }
     }

@@ -5,9 +5,11 @@
 //! here runs on a core of the data path; what a verb wants of the cores goes through [`target::Handle`].
 
 pub mod alua;
+pub mod apply;
 pub mod client;
 pub mod daemon;
 pub mod drain;
+pub mod plan;
 pub mod protocol;
 pub mod server;
 pub mod socket;

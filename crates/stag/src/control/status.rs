@@ -151,12 +151,13 @@ pub fn answer(daemon: &Daemon) -> Result<Value, Fault> {
 
 fn status(daemon: &Daemon) -> Status {
     let server = &daemon.server;
+    let running = daemon.running();
     Status {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         pid: std::process::id(),
         uptime_s: daemon.started.elapsed().as_secs_f64(),
         portals: server.portals().into_iter().map(portal).collect(),
-        targets: server.targets().into_iter().map(|one| target(one, &daemon.config)).collect(),
+        targets: server.targets().into_iter().map(|one| target(one, &running.config)).collect(),
         sessions: server.sessions().into_iter().map(session).collect(),
         cores: server.cores(PATIENCE).into_iter().map(|core| core.map(self::core)).collect(),
     }

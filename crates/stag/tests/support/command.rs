@@ -48,9 +48,14 @@ impl Server {
         self.urls[0].split('/').nth(2).unwrap()
     }
 
+    /// Sends it `signal`.
+    pub fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_raw(self.child.id() as i32).unwrap(), signal).unwrap();
+    }
+
     /// Ends it with `signal`; its exit status.
     pub fn end(mut self, signal: Signal) -> Option<i32> {
-        kill_process(Pid::from_raw(self.child.id() as i32).unwrap(), signal).unwrap();
+        self.signal(signal);
         let deadline = Instant::now() + Duration::from_secs(20);
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {

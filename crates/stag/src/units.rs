@@ -1,0 +1,339 @@
+//! The units that the daemon has open, by where they are served: opened for a configuration, and taken over into the next one
+//! where that asks for the same. Opening can fail, and changes nothing of what is served.
+
+use std::collections::HashMap;
+use std::fs::OpenOptions;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use device::PortGroups;
+use disk::store::size::Size;
+use disk::store::spec::Opened;
+use disk::unit::{DiskUnit, Registry};
+
+use crate::config::{Alua, Config};
+use crate::convert;
+use crate::unit::{Backing, Options, UnitSpec};
+
+/// A unit that cannot be served.
+#[derive(Debug, thiserror::Error)]
+#[error("{target}{}: {reason}", .lun.map_or_else(String::new, |lun| format!(" LUN {lun}")))]
+pub struct UnitError {
+    /// The target.
+    pub target: String,
+    /// Its number there; `None` where it is about the whole target.
+    pub lun: Option<u16>,
+    /// Why not.
+    pub reason: String,
+}
+
+/// Where a unit is served: its target's name, in lower case, and its number.
+pub type Place = (String, u16);
+
+/// A unit's place.
+pub fn place(iqn: &str, lun: u16) -> Place {
+    (iqn.to_ascii_lowercase(), lun)
+}
+
+/// An open unit.
+#[derive(Clone)]
+pub struct OpenUnit {
+    /// As it was asked for.
+    pub spec: UnitSpec,
+    /// Its store, and what was found out about it.
+    pub opened: Opened,
+    /// The unit.
+    pub disk: Arc<DiskUnit>,
+}
+
+/// All open units.
+#[derive(Clone, Default)]
+pub struct Units {
+    /// By their places.
+    pub open: HashMap<Place, OpenUnit>,
+    /// By their designators.
+    pub registry: Registry,
+    /// Targets' port groups, by the targets' names in lower case, and what was asked for.
+    pub ports: HashMap<String, (Alua, Arc<PortGroups>)>,
+}
+
+/// What becomes of a unit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It goes on, whatever place it had.
+    Same(Place),
+    /// Its file becomes this long, bytes; nothing else changes.
+    Resized(u64),
+    /// It goes on, and serves so much at most.
+    Limited,
+    /// Its store goes on, under a unit that behaves otherwise.
+    Changed,
+    /// It is opened.
+    Opened,
+    /// What was asked for cannot be done while it is served.
+    Refused(String),
+}
+
+/// A file that has grown for a configuration, to be cut again if that comes to nothing.
+pub struct Grown {
+    path: PathBuf,
+    before: u64,
+}
+
+impl Grown {
+    /// Makes it as long as it was.
+    pub fn undo(self) {
+        let file = OpenOptions::new().write(true).open(&self.path);
+        if let Err(error) = file.and_then(|file| file.set_len(self.before)) {
+            tracing::warn!(path = %self.path.display(), %error, "has grown and stays as it is");
+        }
+    }
+}
+
+impl Units {
+    /// What becomes of each unit of `config`, beginning with what is open.
+    pub fn fates(&self, config: &Config, force: bool) -> HashMap<Place, Fate> {
+        let mut by_path: HashMap<&Path, &Place> = HashMap::new();
+        for (place, unit) in &self.open {
+            if let Backing::Path(path) = &unit.spec.backing {
+                by_path.insert(path, place);
+            }
+        }
+        let mut fates = HashMap::new();
+        for target in &config.targets {
+            for lun in &target.units {
+                let place = place(&target.iqn, lun.lun);
+                let fate = self.fate(&place, &lun.spec, &by_path, force);
+                fates.insert(place, fate);
+            }
+        }
+        fates
+    }
+
+    fn fate(&self, place: &Place, spec: &UnitSpec, by_path: &HashMap<&Path, &Place>, force: bool) -> Fate {
+        let here = self.open.get(place);
+        if let Some(open) = here.filter(|open| open.spec == *spec) {
+            // A file may have been made longer or shorter by others.
+            let size = open.opened.store.size();
+            return match spec.options.size {
+                Some(wanted) if wanted != size => Fate::Resized(wanted),
+                _ => Fate::Same(place.clone()),
+            };
+        }
+        match (&spec.backing, here) {
+            (Backing::Memory(bytes), Some(open)) => match open.spec.backing {
+                Backing::Memory(before) if before == *bytes => changed(open, spec, force),
+                Backing::Memory(_) => Fate::Refused(
+                    "memory has the size that it was made with: give it another number, and take the old one out".into(),
+                ),
+                Backing::Path(_) => Fate::Opened,
+            },
+            (Backing::Memory(_), None) => Fate::Opened,
+            (Backing::Path(path), _) => match by_path.get(path.as_path()).map(|at| (*at, &self.open[*at])) {
+                None => Fate::Opened,
+                Some((at, open)) if at == place => changed(open, spec, force),
+                Some((at, open)) if open.spec == *spec => Fate::Same(at.clone()),
+                // Both only read it.
+                Some((_, open)) if open.spec.options.ro == Some(true) && spec.options.ro == Some(true) => Fate::Opened,
+                Some(((iqn, lun), _)) => Fate::Refused(format!(
+                    "{} is served as LUN {lun} of {iqn} in another way: take that out first",
+                    path.display()
+                )),
+            },
+        }
+    }
+
+    /// The units of `config`: those that go on, and the others opened, in the order of the configuration.
+    ///
+    /// # Errors
+    /// The first that cannot be served.
+    pub fn next(&self, config: &Config, fates: &HashMap<Place, Fate>) -> Result<Self, UnitError> {
+        let mut next = Self { open: HashMap::new(), registry: self.registry.clone(), ports: HashMap::new() };
+        for target in &config.targets {
+            let iqn = target.iqn.to_ascii_lowercase();
+            if let Some(alua) = &target.alua {
+                let ports = match self.ports.get(&iqn).filter(|(before, _)| before == alua) {
+                    Some((_, ports)) => ports.clone(),
+                    None => convert::port_groups(alua).map_err(|reason| UnitError {
+                        target: target.iqn.clone(),
+                        lun: None,
+                        reason,
+                    })?,
+                };
+                next.ports.insert(iqn, (alua.clone(), ports));
+            }
+            for lun in &target.units {
+                let failed = |reason| UnitError { target: target.iqn.clone(), lun: Some(lun.lun), reason };
+                let place = place(&target.iqn, lun.lun);
+                let here = self.open.get(&place);
+                let unit = match (fates.get(&place), here) {
+                    (Some(Fate::Same(from)), _) => self.open.get(from).cloned(),
+                    (Some(Fate::Resized(_) | Fate::Limited), Some(open)) => {
+                        Some(OpenUnit { spec: lun.spec.clone(), ..open.clone() })
+                    }
+                    (Some(Fate::Changed), Some(open)) => {
+                        Some(convert::remake(open, &lun.spec, &place, &next.registry).map_err(failed)?)
+                    }
+                    (Some(Fate::Refused(reason)), _) => return Err(failed(reason.clone())),
+                    _ => None,
+                };
+                let unit = match unit {
+                    Some(unit) => unit,
+                    None => convert::open(&lun.spec, &place, &next.registry).map_err(failed)?,
+                };
+                next.open.insert(place, unit);
+            }
+        }
+        Ok(next)
+    }
+
+    /// Makes the files of units longer, or shorter, as `fates` say. Says which have grown.
+    ///
+    /// # Errors
+    /// The first that cannot be; those before are as they were.
+    pub fn resize(&self, fates: &HashMap<Place, Fate>, force: bool) -> Result<Vec<Grown>, UnitError> {
+        let mut grown: Vec<Grown> = Vec::new();
+        for (place, fate) in fates {
+            let (Fate::Resized(bytes), Some(open)) = (fate, self.open.get(place)) else { continue };
+            let Backing::Path(path) = &open.spec.backing else { continue };
+            match set_size(path, *bytes, force) {
+                Ok(None) => {}
+                Ok(Some(before)) => grown.push(Grown { path: path.clone(), before }),
+                Err(reason) => {
+                    grown.into_iter().for_each(Grown::undo);
+                    return Err(UnitError { target: place.0.clone(), lun: Some(place.1), reason });
+                }
+            }
+        }
+        Ok(grown)
+    }
+}
+
+/// What becomes of an open unit that shall be another, at the same place with the same bytes.
+fn changed(open: &OpenUnit, spec: &UnitSpec, force: bool) -> Fate {
+    let (before, now) = (&open.spec.options, &spec.options);
+    let size = open.opened.store.size();
+    if let Some(wanted) = now.size.filter(|wanted| *wanted != size) {
+        if wanted < size && !force {
+            return Fate::Refused(format!(
+                "it has {} and would lose what is behind {}: --force does it",
+                Size(size),
+                Size(wanted)
+            ));
+        }
+        let others_same = Options { size: None, ..before.clone() } == Options { size: None, ..now.clone() };
+        return match others_same {
+            true => Fate::Resized(wanted),
+            false => Fate::Refused("change its size in a step of its own".into()),
+        };
+    }
+    let unlimited = |options: &Options| Options { limits: Default::default(), size: None, ..options.clone() };
+    if unlimited(before) == unlimited(now) {
+        return Fate::Limited;
+    }
+    let reads_only = |options: &Options| options.ro == Some(true);
+    let store = |options: &Options| (options.cache, options.engine, options.bs, options.thin);
+    if store(before) != store(now)
+        || (reads_only(before) && !reads_only(now) && !open.opened.store.writable())
+    {
+        return Fate::Refused(
+            "cache, engine, bs, thin, and writing to what was opened for reading need its file to be opened anew: take it out, apply, and put it back"
+                .into(),
+        );
+    }
+    Fate::Changed
+}
+
+/// Gives a file its size. The size before, if it has grown; a device is as large as it is.
+fn set_size(path: &Path, bytes: u64, force: bool) -> Result<Option<u64>, String> {
+    let failed = |error: std::io::Error| format!("{} cannot be resized: {error}", path.display());
+    let about = std::fs::metadata(path).map_err(failed)?;
+    if about.file_type().is_block_device() {
+        return Ok(None);
+    }
+    if about.len() > bytes && !force {
+        return Err(format!(
+            "{} has {} and would lose data: --force does it",
+            path.display(),
+            Size(about.len())
+        ));
+    }
+    let file = OpenOptions::new().write(true).open(path).map_err(failed)?;
+    file.set_len(bytes).and_then(|()| file.sync_all()).map_err(failed)?;
+    Ok((about.len() < bytes).then_some(about.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Lun, Target};
+
+    fn spec(text: &str) -> UnitSpec {
+        crate::unit::parse(text).unwrap()
+    }
+
+    fn config(units: &[(u16, &str)]) -> Config {
+        let units = units.iter().map(|(lun, text)| Lun { lun: *lun, spec: spec(text) }).collect();
+        Config {
+            targets: vec![Target { iqn: "iqn.2026-01.org.example:t".into(), units, ..Target::default() }],
+            ..Config::default()
+        }
+    }
+
+    fn open(config: &Config) -> Units {
+        let none = Units::default();
+        none.next(config, &none.fates(config, false)).unwrap()
+    }
+
+    #[test]
+    fn what_is_the_same_goes_on_wherever_it_is_served() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = format!("{},size=1M", dir.path().join("a").display());
+        let before = config(&[(0, &file), (1, "mem:1M")]);
+        let units = open(&before);
+        let after = config(&[(7, &file), (1, "mem:1M"), (2, "mem:2M")]);
+        let fates = units.fates(&after, false);
+        let at = |lun| place("iqn.2026-01.org.example:t", lun);
+        assert_eq!(fates[&at(7)], Fate::Same(at(0)));
+        assert_eq!(fates[&at(1)], Fate::Same(at(1)));
+        assert_eq!(fates[&at(2)], Fate::Opened);
+        let next = units.next(&after, &fates).unwrap();
+        assert!(Arc::ptr_eq(&next.open[&at(7)].disk, &units.open[&at(0)].disk));
+    }
+
+    #[test]
+    fn a_file_grows_and_shrinks_only_by_force() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a");
+        let text = |size: &str| format!("{},size={size}", path.display());
+        let units = open(&config(&[(0, &text("2M"))]));
+        let at = place("iqn.2026-01.org.example:t", 0);
+        let fates = units.fates(&config(&[(0, &text("3M"))]), false);
+        assert_eq!(fates[&at], Fate::Resized(3 << 20));
+        let grown = units.resize(&fates, false).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), 3 << 20);
+        grown.into_iter().for_each(Grown::undo);
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), 2 << 20);
+        assert!(matches!(units.fates(&config(&[(0, &text("1M"))]), false)[&at], Fate::Refused(_)));
+        assert_eq!(units.fates(&config(&[(0, &text("1M"))]), true)[&at], Fate::Resized(1 << 20));
+    }
+
+    #[test]
+    fn another_name_keeps_the_store_and_another_engine_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = format!("{},size=1M", dir.path().join("a").display());
+        let units = open(&config(&[(0, &file)]));
+        let at = place("iqn.2026-01.org.example:t", 0);
+        let renamed = config(&[(0, &format!("{file},product=Other,ro"))]);
+        let fates = units.fates(&renamed, false);
+        assert_eq!(fates[&at], Fate::Changed);
+        let next = units.next(&renamed, &fates).unwrap();
+        assert!(Arc::ptr_eq(next.open[&at].disk.store(), units.open[&at].disk.store()));
+        assert!(next.open[&at].disk.options().read_only);
+        let other = units.fates(&config(&[(0, &format!("{file},engine=uring"))]), false);
+        assert!(matches!(&other[&at], Fate::Refused(why) if why.contains("opened anew")));
+        let twice = units.fates(&config(&[(0, &file), (1, &format!("{file},engine=uring"))]), false);
+        assert!(matches!(&twice[&place("iqn.2026-01.org.example:t", 1)], Fate::Refused(_)));
+    }
+}
