@@ -72,13 +72,23 @@ async fn follow(portal: &Portal, config: &Config, options: &Options) -> Result<D
                 return Ok(Dialed { wire, login: *login, portal });
             }
             Outcome::Moved(address) => {
-                let next = Portal { transport: portal.transport, host: address.host, port: address.port };
+                let host = on_the_same_link(address.host, &portal.host);
+                let next = Portal { transport: portal.transport, host, port: address.port };
                 tracing::info!(from = %portal, to = %next, "redirected");
                 been.push(std::mem::replace(&mut portal, next));
             }
         }
     }
     Err(Error::Redirects)
+}
+
+/// A link-local address that a target tells is of the link on which it was reached (RFC 4007 §6).
+fn on_the_same_link(host: String, here: &str) -> String {
+    let link_local = host.parse::<std::net::Ipv6Addr>().is_ok_and(|ip| ip.is_unicast_link_local());
+    match here.split_once('%') {
+        Some((_, zone)) if link_local => format!("{host}%{zone}"),
+        _ => host,
+    }
 }
 
 /// Whether a login may have failed for a CHAP algorithm that the target numbers otherwise (tgt takes 7 for SHA-1).

@@ -38,7 +38,7 @@ pub struct Url {
     /// CHAP name and secret. Everybody who lists processes sees a URL on a command line: better set
     /// [`crate::Options::chap`].
     pub credential: Option<Credential>,
-    /// Host name or address, without brackets.
+    /// Host name or address, without brackets. An IPv6 link-local address has its zone: `fe80::1%eth0`.
     pub host: String,
     /// TCP port.
     pub port: u16,
@@ -106,7 +106,13 @@ impl FromStr for Url {
         });
         let (host, port) = if let Some(bracketed) = place.strip_prefix('[') {
             let (host, after) = bracketed.split_once(']').ok_or(UrlError::Host)?;
-            host.parse::<std::net::Ipv6Addr>().map_err(|_| UrlError::Host)?;
+            // A link-local address names its interface: fe80::1%eth0.
+            let (ip, zone) = host.split_once('%').unwrap_or((host, "0"));
+            ip.parse::<std::net::Ipv6Addr>().map_err(|_| UrlError::Host)?;
+            // As long as Linux lets an interface's name be (IFNAMSIZ).
+            if !(1..=15).contains(&zone.len()) || zone.contains(['%', '/', '[']) {
+                return Err(UrlError::Host);
+            }
             match after.strip_prefix(':') {
                 Some(port) => (host, Some(port)),
                 None if after.is_empty() => (host, None),
@@ -119,7 +125,8 @@ impl FromStr for Url {
             }
         };
         if host.is_empty()
-            || host.contains(|c: char| c.is_whitespace() || c.is_control() || "[]%".contains(c))
+            || host.contains(|c: char| c.is_whitespace() || c.is_control() || "[]".contains(c))
+            || !place.starts_with('[') && host.contains('%')
         {
             return Err(UrlError::Host);
         }
@@ -197,6 +204,21 @@ mod tests {
         assert_eq!(url.to_string(), "iscsi://[2001:db8::1]:3260/iqn.2026-01.org.example:disk/0");
         let portal: Url = "iscsi://127.0.0.1".parse().unwrap();
         assert_eq!((portal.target, portal.lun), (None, None));
+    }
+
+    #[test]
+    fn a_link_local_address_names_its_interface() {
+        let url: Url = "iscsi://[fe80::1%eth0]:99/iqn.2026-01.org.example:disk/0".parse().unwrap();
+        assert_eq!((url.host.as_str(), url.port), ("fe80::1%eth0", 99));
+        assert_eq!(url.to_string(), "iscsi://[fe80::1%eth0]:99/iqn.2026-01.org.example:disk/0");
+        for wrong in [
+            "iscsi://[fe80::1%]",
+            "iscsi://[fe80::1%a%b]",
+            "iscsi://[fe80::1%sixteen-letters-]",
+            "iscsi://h%eth0",
+        ] {
+            assert_eq!(wrong.parse::<Url>(), Err(UrlError::Host), "{wrong}");
+        }
     }
 
     #[test]

@@ -57,7 +57,7 @@ impl TargetAddress {
         }
     }
 
-    /// Reads `host[:port][,tag]`, with an IPv6 host in brackets.
+    /// Reads `host[:port][,tag]`, with an IPv6 host in brackets. The zone of a link-local address is left out.
     pub fn parse(value: &str) -> Option<Self> {
         if value.len() > MAX_VALUE_LEN {
             return None;
@@ -69,6 +69,8 @@ impl TargetAddress {
         let canonical;
         let (host, port) = if let Some(rest) = place.strip_prefix('[') {
             let (host, after) = rest.split_once(']')?;
+            // The zone of a link-local address names an interface of the machine that says it, and of no other.
+            let host = host.split_once('%').map_or(host, |(host, _)| host);
             // In canonical form, so that equal addresses are equal here.
             canonical = host.parse::<std::net::Ipv6Addr>().ok()?.to_string();
             (canonical.as_str(), after.strip_prefix(':').or_else(|| after.is_empty().then_some("")))
@@ -202,6 +204,7 @@ mod tests {
         let parse = |s| TargetAddress::parse(s).map(|a| (a.host, a.port, a.portal_group_tag));
         assert_eq!(parse("storage.example"), Some(("storage.example".into(), 3260, None)));
         assert_eq!(parse("[::1]"), Some(("::1".into(), 3260, None)));
+        assert_eq!(parse("[fe80::1%eth0]:99,1"), Some(("fe80::1".into(), 99, Some(1))));
         assert_eq!(parse("192.0.2.1:99"), Some(("192.0.2.1".into(), 99, None)));
         for bad in ["", ":3260", "h:99999", "h:1,70000", "[::1", "[::1]x", "::1", "[h]:1", "a b:1", "h:1,"] {
             assert_eq!(parse(bad), None, "{bad:?}");

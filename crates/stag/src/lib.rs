@@ -14,6 +14,7 @@ mod docs;
 mod exit;
 mod iqn;
 mod log;
+mod naming;
 mod serve;
 mod suggest;
 mod unit;

@@ -17,7 +17,7 @@ use crate::control::server::ControlServer;
 use crate::control::socket::{ControlSocket, Place, SocketError, usual_path};
 use crate::exit::Exit;
 use crate::units::Units;
-use crate::{convert, log};
+use crate::{convert, log, naming};
 
 /// How long initiators have to log out when the server ends.
 const GRACE: Duration = Duration::from_secs(2);
@@ -50,6 +50,7 @@ fn run(args: &Serve, config: Config, signals: &Signals) -> Exit {
             );
         }
     };
+    let isns = config.isns.clone();
     let none = Units::default();
     let units = match none.next(&config, &none.fates(&config, false)) {
         Ok(units) => units,
@@ -95,6 +96,10 @@ fn run(args: &Serve, config: Config, signals: &Signals) -> Exit {
         Ok(control) => control,
         Err(error) => return failed(format_args!("the control socket cannot be served: {error}"), None),
     };
+    let naming = match isns.map(|isns| naming::Agent::start(isns, server.handle())).transpose() {
+        Ok(naming) => naming,
+        Err(error) => return failed(format_args!("iSNS has no thread: {error}"), None),
+    };
     let signal = loop {
         match wait(signals) {
             Ok(Signal::Hangup) if args.config.is_some() => reload(&daemon, args.clone()),
@@ -106,6 +111,8 @@ fn run(args: &Serve, config: Config, signals: &Signals) -> Exit {
         }
     };
     drop(control);
+    // Initiators learn of no target that is about to go.
+    drop(naming);
     tracing::info!(?signal, sessions = server.sessions(), "ending");
     match server.stop(GRACE) {
         Ok(()) => Exit::Done,

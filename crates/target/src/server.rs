@@ -103,8 +103,11 @@ impl Shared {
                 continue;
             }
             let portals = model.portals.iter().map(|portal| portal.bound);
-            let portals =
-                portals.filter(|portal| target.serves(portal.group) && self.drains.offers(portal.address));
+            let portals = portals.filter(|portal| {
+                target.serves(portal.group)
+                    && self.drains.offers(portal.address)
+                    && is_on_the_way(portal.address, local)
+            });
             let addresses = portals
                 .map(|portal| {
                     // A wildcard is no address to connect to: what the initiator used is.
@@ -118,6 +121,16 @@ impl Shared {
             Record { name: target.config.name.clone(), addresses }.put(out);
         }
     }
+}
+
+/// Whether an initiator that reached this machine at `local` can reach a portal: at a link-local address, if it is on that link. Such an
+/// address is told without its zone, which would name an interface of this machine.
+fn is_on_the_way(portal: SocketAddr, local: SocketAddr) -> bool {
+    let link = |address: SocketAddr| match address {
+        SocketAddr::V6(v6) if v6.ip().is_unicast_link_local() => Some(v6.scope_id()),
+        _ => None,
+    };
+    link(portal).is_none_or(|scope| link(local) == Some(scope))
 }
 
 /// A server that runs until it is told to stop.
@@ -405,4 +418,21 @@ async fn serve(arrived: Arrived, peer: SocketAddr, portal: BoundPortal, core: Ha
         }
     }
     tracing::info!(%peer, initiator = session.port.initiator, tsih = session.tsih, %end, "connection ended");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn link_local_portals_are_told_to_those_on_their_link_only() {
+        let told = |portal: &str, local: &str| {
+            is_on_the_way(portal.parse().expect("an address"), local.parse().expect("an address"))
+        };
+        assert!(told("[fe80::1%2]:3260", "[fe80::1%2]:3260"));
+        assert!(!told("[fe80::1%2]:3260", "[fe80::1%3]:3260"));
+        assert!(!told("[fe80::1%2]:3260", "192.0.2.1:3260"));
+        assert!(told("192.0.2.1:3260", "[fe80::1%2]:3260"));
+        assert!(told("[::]:3260", "[2001:db8::1]:3260"));
+    }
 }

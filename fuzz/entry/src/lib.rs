@@ -10,6 +10,7 @@ pub mod connection;
 pub mod device_data;
 pub mod input;
 pub mod iser;
+pub mod isns;
 pub mod iwarp;
 pub mod login;
 pub mod mutate;
@@ -61,6 +62,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "url", run: user::url, seeds: user::url_seeds },
     Target { name: "reservation_saved", run: reservation::saved, seeds: reservation::saved_seeds },
     Target { name: "iser_message", run: iser::message, seeds: iser::message_seeds },
+    Target { name: "isns_message", run: isns::message, seeds: isns::message_seeds },
     Target { name: "iwarp_startup", run: iwarp::startup, seeds: iwarp::startup_seeds },
     Target { name: "iwarp_stream", run: iwarp::stream, seeds: iwarp::stream_seeds },
     Target { name: "iwarp_segments", run: iwarp::segments, seeds: iwarp::segments_seeds },

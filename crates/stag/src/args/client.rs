@@ -148,12 +148,15 @@ pub struct Transfer {
     Asks with a discovery session (SendTargets). With --units, logs in to each target and lists its units, one URL a line \
     with its type and size. The URL of a target lists that target's units.")]
 #[command(
-    after_long_help = "Examples:\n  stag ls 192.0.2.1\n  stag ls --units iscsi://192.0.2.1:3260\n  stag ls --json '[2001:db8::1]:3260'"
+    after_long_help = "Examples:\n  stag ls 192.0.2.1\n  stag ls --isns 192.0.2.30\n  stag ls --units iscsi://192.0.2.1:3260\n  stag ls --json '[2001:db8::1]:3260'"
 )]
 pub struct Ls {
     /// HOST[:PORT] or iscsi://HOST[:PORT][/IQN]; iser:// asks over RDMA
-    #[arg(value_name = "PORTAL", value_parser = url::portal)]
-    pub url: Url,
+    #[arg(value_name = "PORTAL", value_parser = url::portal, required_unless_present = "isns")]
+    pub url: Option<Url>,
+    /// Ask this iSNS server which targets there are, instead of a portal
+    #[arg(long, value_name = "HOST[:PORT]", value_parser = isns_server, conflicts_with = "url")]
+    pub isns: Option<String>,
     /// List the units of each target too
     #[arg(short, long)]
     pub units: bool,
@@ -304,6 +307,10 @@ impl FromStr for Place {
             _ => Ok(Self::File(text.into())),
         }
     }
+}
+
+fn isns_server(text: &str) -> Result<String, String> {
+    crate::naming::server(text).ok_or_else(|| "write HOST or HOST:PORT".into())
 }
 
 fn block(text: &str) -> Result<u64, String> {

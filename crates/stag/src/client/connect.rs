@@ -22,6 +22,9 @@ pub enum ConnectError {
     /// The target's or the network's.
     #[error("{0}")]
     Session(#[from] Error),
+    /// The iSNS server's.
+    #[error("{0}")]
+    Naming(#[from] crate::naming::LinkError),
 }
 
 /// What the initiator is told.

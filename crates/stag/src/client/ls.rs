@@ -1,11 +1,16 @@
 //! `stag ls`: targets behind a portal, and their units.
 
+use std::net::SocketAddr;
+
 use initiator::{Disk, Session, Unit, Url};
+use iscsi::discovery::TargetAddress;
+use isns::query::Found;
 use serde::Serialize;
 
 use super::connect::{self, ConnectError};
 use super::facts::device_type_name;
 use crate::args::Ls;
+use crate::naming;
 
 /// A target as `ls` shows it.
 #[derive(Debug, Serialize)]
@@ -40,36 +45,56 @@ pub struct ListedUnit {
 /// # Errors
 /// Whatever keeps it from asking at all.
 pub async fn ls(args: &Ls) -> Result<(String, bool), ConnectError> {
-    let mut listed = Vec::new();
-    match &args.url.target {
-        Some(target) => {
-            listed.push(Listed { target: target.clone(), addresses: vec![], units: None, error: None })
-        }
-        None => {
-            for record in initiator::discover(&args.url, &connect::options(&args.connect)?).await? {
-                let addresses = record.addresses.iter().map(ToString::to_string).collect();
-                listed.push(Listed { target: record.name, addresses, units: None, error: None });
+    // Each with a URL through which it is reached.
+    let mut listed: Vec<(Listed, Url)> = Vec::new();
+    let one = |target, addresses| Listed { target, addresses, units: None, error: None };
+    let named = args.url.as_ref().is_some_and(|url| url.target.is_some());
+    match (&args.url, &args.isns) {
+        (Some(url), _) => match &url.target {
+            Some(target) => listed.push((one(target.clone(), vec![]), url.clone())),
+            None => {
+                for record in initiator::discover(url, &connect::options(&args.connect)?).await? {
+                    let addresses = record.addresses.iter().map(ToString::to_string).collect();
+                    // Through the portal that was named: it can be reached, whatever addresses the target tells.
+                    listed.push((one(record.name, addresses), url.clone()));
+                }
+            }
+        },
+        (None, Some(server)) => {
+            for found in by_isns(server, args).await? {
+                let address = |(at, group): &(SocketAddr, u16)| TargetAddress::new(*at, *group);
+                let addresses: Vec<TargetAddress> = found.portals.iter().map(address).collect();
+                let Some(first) = addresses.first() else { continue };
+                let url = Url::portal(first.host.clone(), first.port);
+                listed.push((one(found.name, addresses.iter().map(ToString::to_string).collect()), url));
             }
         }
+        (None, None) => {}
     }
-    if args.units || args.url.target.is_some() {
-        for target in &mut listed {
-            // Through the portal that was named: it can be reached, whatever addresses the target tells.
-            let url = Url { target: Some(target.target.clone()), lun: None, ..args.url.clone() };
+    if args.units || named {
+        for (target, through) in &mut listed {
+            let url = Url { target: Some(target.target.clone()), lun: None, ..through.clone() };
             match units(&url, args).await {
                 Ok(units) => target.units = Some(units),
-                Err(error) if args.url.target.is_some() => return Err(error),
+                Err(error) if named => return Err(error),
                 Err(error) => target.error = Some(error.to_string()),
             }
         }
     }
-    let whole = listed.iter().all(|target| target.error.is_none());
+    let whole = listed.iter().all(|(target, _)| target.error.is_none());
     let text = if args.json {
+        let listed: Vec<&Listed> = listed.iter().map(|(target, _)| target).collect();
         serde_json::to_string_pretty(&listed).unwrap_or_default() + "\n"
     } else {
-        listed.iter().map(|target| show(target, &args.url)).collect()
+        listed.iter().map(|(target, through)| show(target, through)).collect()
     };
     Ok((text, whole))
+}
+
+/// Asks an iSNS server. It blocks, so it has a thread of its own.
+async fn by_isns(server: &str, args: &Ls) -> Result<Vec<Found>, ConnectError> {
+    let (place, initiator) = (server.to_owned(), args.connect.initiator.clone());
+    Ok(ring::blocking(move || naming::discover(&place, &initiator)).await?)
 }
 
 async fn units(url: &Url, args: &Ls) -> Result<Vec<ListedUnit>, ConnectError> {

@@ -14,12 +14,16 @@ use transfer::TransferError;
 
 use crate::args::{Cp, Info, Ls, Read, Write};
 use crate::exit::Exit;
+use crate::naming::LinkError;
 
 /// `stag ls`.
 pub fn ls(args: &Ls) -> Exit {
     match on_ring(ls::ls(args)) {
         Some(Ok((text, whole))) => print(&text).unwrap_or(if whole { Exit::Done } else { Exit::Failed }),
-        Some(Err(error)) => not_connected(&args.url.to_string(), &error),
+        Some(Err(error)) => {
+            let url = args.url.as_ref().map(ToString::to_string);
+            not_connected(&url.or(args.isns.clone()).unwrap_or_default(), &error)
+        }
         None => Exit::Failed,
     }
 }
@@ -72,6 +76,8 @@ fn not_connected(place: &str, error: &ConnectError) -> Exit {
     eprintln!("stag: {place}: {error}");
     match error {
         ConnectError::Session(error) if error.is_unreachable() => Exit::Unreachable,
+        ConnectError::Naming(LinkError::Io(_)) => Exit::Unreachable,
+        ConnectError::Naming(_) => Exit::Failed,
         ConnectError::Secret(_) | ConnectError::Session(_) => Exit::Failed,
     }
 }

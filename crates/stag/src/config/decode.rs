@@ -9,6 +9,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::auth::{self, Place};
 use super::iser::{iser, transport};
+use super::isns::isns;
 use super::limits::limits;
 use super::model::{Acl, AclLun, Config, Lun, Portal, Target};
 use super::problem::Problems;
@@ -44,6 +45,9 @@ pub fn document(document: &Spanned<DeTable<'_>>, place: &Place<'_>, problems: &m
     }
     if let Some(table) = given.table("iser", problems) {
         config.iser = iser(table, problems);
+    }
+    if let Some(table) = given.table("isns", problems) {
+        config.isns = isns(table, problems);
     }
     if let Some(mut table) = given.table("discovery", problems) {
         if let Some(value) = table.take("auth") {

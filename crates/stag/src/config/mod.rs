@@ -5,6 +5,7 @@ mod alua;
 mod auth;
 mod decode;
 pub mod iser;
+mod isns;
 mod limits;
 mod model;
 mod problem;
@@ -24,8 +25,8 @@ use toml::de::DeTable;
 
 pub use decode::{ISCSI_PORT, address};
 pub use model::{
-    Acl, AclLun, Alua, AluaGroup, Auth, ChapHash, Config, Crc, Credential, Iser, Limits, Lun, Portal, Target,
-    Transports,
+    Acl, AclLun, Alua, AluaGroup, Auth, ChapHash, Config, Crc, Credential, Iser, Isns, Limits, Lun, Portal,
+    Target, Transports,
 };
 pub use problem::{ConfigErrors, Shown};
 pub use summary::summary;

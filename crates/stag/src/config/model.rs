@@ -27,6 +27,8 @@ pub struct Config {
     pub limits: Limits,
     /// iSER.
     pub iser: Iser,
+    /// With whom targets are registered.
+    pub isns: Option<Isns>,
     /// Who may ask which targets there are.
     pub discovery: Auth,
     /// What is served.
@@ -42,6 +44,19 @@ pub struct Portal {
     pub group: u16,
     /// What it lets in.
     pub transports: Transports,
+}
+
+/// The iSNS server that the targets are registered with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Isns {
+    /// `HOST:PORT`.
+    pub server: String,
+    /// The entity's identifier; `None` for the host's name.
+    pub entity: Option<String>,
+    /// Seconds for which a registration is asked to hold.
+    pub period_s: Option<u32>,
+    /// Seconds between the server's inquiries; none if 0 or `None`.
+    pub esi_interval_s: Option<u32>,
 }
 
 /// How iSER is spoken, where that is not left to the daemon.

@@ -20,6 +20,9 @@ fn write_summary(out: &mut String, config: &Config) -> std::fmt::Result {
         writeln!(out, "listens on {} for {lets_in} (portal group {})", portal.listen, portal.group)?;
     }
     writeln!(out, "discovery: {}", auth(&config.discovery))?;
+    if let Some(isns) = &config.isns {
+        writeln!(out, "registers with the iSNS server {}", isns.server)?;
+    }
     for target in &config.targets {
         write_target(out, target)?;
     }
