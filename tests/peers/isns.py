@@ -17,11 +17,11 @@ SERVER = f"127.0.0.1:{PORT}"
 class Isnsd:
     """open-isns' server, without its authentication."""
 
-    def __init__(self, lab):
+    def __init__(self, lab, period="10m"):
         self.folder = lab.new_folder("isns")
         with open(f"{self.folder}/isnsd.conf", "w") as file:
             file.write(f"Database = {self.folder}/db\nBindAddress = {SERVER}\nControlSocket = {self.folder}/control\n"
-                       f"PIDFile = {self.folder}/pid\nSecurity = 0\nSLPRegister = 0\nRegistrationPeriod = 10m\n"
+                       f"PIDFile = {self.folder}/pid\nSecurity = 0\nSLPRegister = 0\nRegistrationPeriod = {period}\n"
                        "DefaultDiscoveryDomain = 1\nESIMinInterval = 1s\nESIMaxInterval = 2m\nESIRetries = 3\n")
         with open(f"{self.folder}/isnsadm.conf", "w") as file:
             file.write(f"ServerAddress = {SERVER}\nSecurity = 0\nSourceName = iqn.2026-01.example.lab:adm\n")
@@ -40,7 +40,7 @@ class Isnsd:
         return proc.run("isnsadm", "-c", f"{self.folder}/isnsadm.conf", *words, ok=None, timeout=10)
 
     def nodes(self):
-        return set(re.findall(r"iqn\.\S+", self.admin("--list", "nodes")))
+        return set(re.findall(r"iqn\.[^\s\"]+", self.admin("--list", "nodes")))
 
     def log(self):
         with open(f"{self.folder}/isnsd.log", errors="replace") as file:
@@ -83,7 +83,7 @@ def registered(lab):
             both = {IQN, f"{IQN}-b"}
             proc.wait_until(lambda: server.nodes() >= both, 10, "both targets are registered")
             found = proc.run(Stag.binary, "ls", "--isns", SERVER)
-            lines = sorted(line for line in found.splitlines() if "iqn." in line)
+            lines = sorted((line for line in found.splitlines() if "iqn." in line), key=lambda line: line.split("/")[3])
             expect(len(lines) == 2, f"stag ls --isns says\n{found}")
             expect(f"127.0.0.1:{ports[0]},1 " in lines[0] + " " and f"127.0.0.1:{ports[1]},2" in lines[0],
                    f"not behind both portals: {lines[0]}")
@@ -103,7 +103,7 @@ def forgotten(lab):
     """A server that is down, or comes back without its memory, is registered with when it is there."""
     if not need(lab):
         return
-    server = Isnsd(lab)
+    server = Isnsd(lab, "20s")
     with served(lab, period=20) as (ports, process, log):
         time.sleep(1)
         expect(process.poll() is None, "stag serve ended for want of an iSNS server")

@@ -44,6 +44,8 @@ pub(crate) struct Dialed {
     pub login: Established,
     /// Where the target really is.
     pub portal: Portal,
+    /// It has moved there for good.
+    pub moved_for_good: bool,
 }
 
 /// Connects and logs in, within the options' time for it in all.
@@ -64,14 +66,18 @@ pub(crate) async fn dial(portal: &Portal, config: &Config, options: &Options) ->
 async fn follow(portal: &Portal, config: &Config, options: &Options) -> Result<Dialed, Error> {
     let mut portal = portal.clone();
     let mut been = Vec::new();
+    // Only if every step of the way was for good.
+    let mut for_good = true;
     while been.len() <= MAX_REDIRECTS && !been.contains(&portal) {
         let mut wire = Wire::connect(&portal, options).await?;
         match login(&mut wire, config).await? {
             Outcome::Done(login) => {
                 wire.begin_full_feature(&login.params);
-                return Ok(Dialed { wire, login: *login, portal });
+                let moved_for_good = for_good && !been.is_empty();
+                return Ok(Dialed { wire, login: *login, portal, moved_for_good });
             }
-            Outcome::Moved(address) => {
+            Outcome::Moved(address, permanently) => {
+                for_good &= permanently;
                 let host = on_the_same_link(address.host, &portal.host);
                 let next = Portal { transport: portal.transport, host, port: address.port };
                 tracing::info!(from = %portal, to = %next, "redirected");
@@ -105,7 +111,7 @@ fn md5_only(config: &Config) -> Option<Config> {
 
 enum Outcome {
     Done(Box<Established>),
-    Moved(TargetAddress),
+    Moved(TargetAddress, bool),
 }
 
 async fn login(wire: &mut Wire, config: &Config) -> Result<Outcome, Error> {
@@ -120,10 +126,10 @@ async fn login(wire: &mut Wire, config: &Config) -> Result<Outcome, Error> {
         request = match machine.handle(bhs.as_login_response(), &data)? {
             Step::Send(request) => request,
             Step::Done(login) => return Ok(Outcome::Done(login)),
-            Step::Moved { address, .. } => {
+            Step::Moved { address, permanently } => {
                 let address = TargetAddress::parse(&address);
                 let bad = InitiatorLoginError::Protocol("it redirects to an address that makes no sense");
-                return Ok(Outcome::Moved(address.ok_or(bad)?));
+                return Ok(Outcome::Moved(address.ok_or(bad)?, permanently));
             }
         };
     }

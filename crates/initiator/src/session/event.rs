@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use iscsi::initiator::{ConnectionId, Event};
-use iscsi::pdu::AsyncEvent;
 
+use super::notice;
 use super::state::{Core, Inner, Removal, Task};
 use crate::error::Error;
 
@@ -18,6 +18,10 @@ pub(super) fn heard(core: &mut Core, on: ConnectionId) {
 /// Sends what follows from what was received, and wakes who waits for it.
 pub(super) fn follow_up(inner: &Inner, core: &mut Core) {
     core.ring_links();
+    if core.leaving.is_some() {
+        // What was under way may have ended.
+        inner.supervisor_bell.ring();
+    }
     if !core.ended.is_empty() {
         inner.queue_bell.ring();
         inner.room.wake_all();
@@ -42,10 +46,16 @@ pub(super) fn act(
         Some(Event::TaskManagement(_, task, result)) => {
             inner.complete_plain(core, &task, result.map_or(0xff, |r| r.code()));
         }
+        Some(Event::LoggedOut(_, Task::Leave, _)) => {
+            if let Some(leaving) = &mut core.leaving {
+                leaving.done = true;
+                inner.supervisor_bell.ring();
+            }
+        }
         Some(Event::LoggedOut(_, task, result)) => {
             inner.complete_plain(core, &task, result.map_or(0xff, |r| r.code()));
         }
-        Some(Event::Text(_, task, _)) => inner.complete_plain(core, &task, 0),
+        Some(Event::Text(_, task, text)) => notice::heard_text(inner, core, on, &task, text),
         Some(Event::Rejected(reason, task)) => {
             tracing::debug!(?reason, "the target rejected a PDU");
             if let Some((_, task)) = task {
@@ -61,15 +71,7 @@ pub(super) fn act(
             core.removal = Some(Removal { cid, result, time2wait: Duration::from_secs(time2wait_s.into()) });
             inner.mender_bell.ring();
         }
-        Some(Event::Async(message)) => match message.event_code() {
-            Some(AsyncEvent::LogoutRequest) => {
-                return Err(Error::Lost("the target asks for a logout".to_owned()));
-            }
-            Some(AsyncEvent::DropConnection | AsyncEvent::DropSession) => {
-                return Err(Error::Lost("the target drops the session".to_owned()));
-            }
-            _ => tracing::debug!(%message, "asynchronous message"),
-        },
+        Some(Event::Async(message)) => notice::heed(inner, core, on, &message)?,
     }
     Ok(())
 }

@@ -5,6 +5,7 @@
 mod event;
 mod iser;
 mod mend;
+mod notice;
 mod queue;
 mod state;
 mod supervise;

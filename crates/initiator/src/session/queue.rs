@@ -142,7 +142,9 @@ impl Queue {
         if !(6..=260).contains(&cdb.len()) {
             return Err(Error::Argument("a CDB has 6 to 260 bytes"));
         }
-        if core.protocol.len() >= self.inner().queue_depth() {
+        // The logout that the target has asked for is no command.
+        let besides = usize::from(core.leaving.is_some());
+        if core.protocol.len() >= self.inner().queue_depth() + besides {
             return Err(Error::Argument("as many commands are under way as the session takes"));
         }
         let (destination, read_len, write) = match transfer {

@@ -18,6 +18,7 @@ use slab::Slab;
 
 use super::Response;
 use super::iser::Reach;
+use super::notice::Leaving;
 use super::queue::{Completed, Queued};
 use super::ticket::Ticket;
 use crate::bell::{Bell, Room};
@@ -33,8 +34,10 @@ pub(super) enum Task {
     Waited { slot: usize, buffers: Buffers },
     /// A queue's, at this place of [`Core::queued`].
     Queued { slot: usize, buffers: Buffers },
-    /// The supervisor's ping.
+    /// The supervisor's ping, or a text that nobody waits for.
     Ping,
+    /// The logout that the target asked for.
+    Leave,
 }
 
 /// A command's memory.
@@ -61,7 +64,7 @@ impl Task {
     pub fn buffers_mut(&mut self) -> Option<&mut Buffers> {
         match self {
             Task::Waited { buffers, .. } | Task::Queued { buffers, .. } => Some(buffers),
-            Task::Ping => None,
+            Task::Ping | Task::Leave => None,
         }
     }
 }
@@ -146,6 +149,14 @@ pub(super) struct Core {
     /// Connections that the mender is to make again, in the order of their loss.
     pub broken: Vec<Broken>,
     pub removal: Option<Removal>,
+    /// The target has asked for a logout.
+    pub leaving: Option<Leaving>,
+    /// Serials of links that the target says it drops.
+    pub doomed: Vec<u64>,
+    /// The target lets nobody in before.
+    pub not_before: Option<Instant>,
+    /// Where the target is looked for now: where it was first, until it says that it has moved for good.
+    pub home: Portal,
     mender: Option<JoinHandle<()>>,
     /// Links that there ever were.
     pub serials: u64,
@@ -200,6 +211,10 @@ impl Inner {
             links: Vec::new(),
             broken: Vec::new(),
             removal: None,
+            leaving: None,
+            doomed: Vec::new(),
+            not_before: None,
+            home: portal.clone(),
             mender: None,
             serials: 0,
             tsih: 0,
@@ -273,7 +288,7 @@ impl Inner {
             Task::Queued { slot, buffers } => {
                 return core.end_queued(slot, buffers.destination, &completion);
             }
-            Task::Ping => return,
+            Task::Ping | Task::Leave => return,
         };
         let answer = if completion.response == ResponseCode::CommandCompleted {
             Ok(Response {
@@ -303,6 +318,20 @@ impl Inner {
         }
     }
 
+    /// A text was answered.
+    pub fn complete_text(&self, core: &mut Core, task: &Task, text: Vec<u8>) {
+        if let Task::Waited { slot, .. } = task {
+            let answer = Response {
+                status: 0,
+                sense: Vec::new(),
+                data: ring::Buf::from(text).into(),
+                residual: Default::default(),
+                read_residual: Default::default(),
+            };
+            self.answer(core, *slot, Ok(answer));
+        }
+    }
+
     /// A task ended without its answer.
     pub fn fail_task(&self, core: &mut Core, task: &Task, error: Error) {
         match task {
@@ -311,7 +340,7 @@ impl Inner {
                 core.fail_queued(*slot, error);
                 self.queue_bell.ring();
             }
-            Task::Ping => {}
+            Task::Ping | Task::Leave => {}
         }
     }
 
@@ -361,6 +390,13 @@ impl Inner {
     pub fn lose(&self, generation: u64, error: Error) {
         let mut core = self.core.borrow_mut();
         let core = &mut *core;
+        if core.generation == generation {
+            self.lose_session(core, error);
+        }
+    }
+
+    /// [`Self::lose`] where the core is lent already.
+    pub fn lose_now(&self, core: &mut Core, generation: u64, error: Error) {
         if core.generation == generation {
             self.lose_session(core, error);
         }

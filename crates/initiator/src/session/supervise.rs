@@ -54,7 +54,18 @@ impl Inner {
 
     /// Logs in all connections.
     pub(super) async fn establish(self: &Rc<Self>) -> Result<(), Error> {
-        let leading = dial(&self.home, &self.login_config(), &self.options).await?;
+        let home = self.core.borrow().home.clone();
+        let leading = match dial(&home, &self.login_config(), &self.options).await {
+            Ok(leading) => leading,
+            Err(error) => {
+                // Where it has moved to for good nobody may be any more: the next attempt begins where it was first.
+                self.core.borrow_mut().home = self.home.clone();
+                return Err(error);
+            }
+        };
+        if leading.moved_for_good {
+            self.core.borrow_mut().home = leading.portal.clone();
+        }
         let (portal, most) = (leading.portal.clone(), leading.login.params.max_connections.max(1));
         self.install(leading, 0, true)?;
         let wanted = self.options.connections.clamp(1, 64).min(most);
@@ -88,6 +99,9 @@ impl Inner {
         }
         if leading {
             core.state = State::Up;
+            (core.leaving, core.not_before) = (None, None);
+            core.doomed.clear();
+            core.protocol.hold(false);
             core.tsih = dialed.login.tsih;
             core.portal = dialed.portal;
             core.alias = dialed.login.target_alias.clone();
@@ -145,6 +159,8 @@ impl Inner {
         let core = &mut *core;
         let interval = self.options.ping_interval;
         let (mut dead, mut late) = (Vec::new(), None);
+        let told = Error::Lost("the target drops the connection".to_owned());
+        dead.extend(core.doomed.drain(..).map(|serial| (serial, told.clone())));
         let mut ping = Vec::new();
         for link in &mut core.links {
             match link.pinged {
@@ -210,6 +226,7 @@ async fn supervise(inner: Rc<Inner>) {
                     next_tick = now + tick;
                 }
                 inner.check(now, due);
+                inner.leave(now);
             }
             State::Closing => {}
             State::Down(_) => reconnect(&inner).await,
@@ -226,6 +243,10 @@ async fn reconnect(inner: &Rc<Inner>) {
     if since.is_some_and(|since| ring::now() < since + SHORT_LIFE) {
         // A target that takes logins and drops the session at once is not to be hammered.
         ring::sleep(pause).await;
+    }
+    let not_before = inner.core.borrow().not_before;
+    if let Some(at) = not_before {
+        ring::sleep_until(at.min(deadline)).await;
     }
     loop {
         let Err(error) = inner.establish().await else {

@@ -110,6 +110,8 @@ pub struct Session<P, T> {
     pub(super) reassigning: usize,
     /// The last R-Data SNACK's.
     pub(super) snack_tag: u32,
+    /// Waiting commands stay where they are.
+    held: bool,
     /// The next command's.
     pub(super) cmd_sn: u32,
     pub(super) exp_cmd_sn: u32,
@@ -125,6 +127,7 @@ impl<P: Payload, T> Session<P, T> {
             params: Params::default(),
             tasks: Tasks::new(config.max_tasks),
             waiting: VecDeque::new(),
+            held: false,
             connections: Vec::new(),
             failed: Vec::new(),
             fresh: true,
@@ -382,11 +385,29 @@ impl<P: Payload, T> Session<P, T> {
         keys.into_iter().filter_map(|key| Some((key, self.tasks.remove(key, |_| ())?.0))).collect()
     }
 
+    /// Gives no waiting command to the target any more, or again; those that have their numbers go on.
+    pub fn hold(&mut self, held: bool) {
+        self.held = held;
+    }
+
+    /// Tasks that were given to the target and have not ended.
+    pub fn outstanding(&self) -> usize {
+        self.connections.iter().flatten().map(|connection| connection.outstanding).sum()
+    }
+
+    /// The target declared another MaxRecvDataSegmentLength for a connection (RFC 7143 §13.12), bytes. Over RDMA, login has decided it.
+    pub fn set_segment(&mut self, on: ConnectionId, bytes: u32) {
+        if let Some(connection) = self.connections.get_mut(on.0).and_then(Option::as_mut).filter(|c| !c.rdma)
+        {
+            connection.room.segment = bytes.clamp(512, 0xff_ffff);
+        }
+    }
+
     /// Gives waiting commands their CmdSN and connection, as far as the window reaches. Answers whether `on` has
     /// something to send; other connections may have, too.
     pub fn schedule(&mut self, on: ConnectionId) -> bool {
         while let Some(&key) = self.waiting.front() {
-            if !sn::le(self.cmd_sn, self.max_cmd_sn) {
+            if self.held || !sn::le(self.cmd_sn, self.max_cmd_sn) {
                 break;
             }
             let Some(ConnectionId(index)) = self.choose() else { break };

@@ -83,8 +83,11 @@ struct Work {
 
 impl Work {
     fn new(config: Config, server: target::Handle, woken: UnixStream, ending: Arc<AtomicBool>) -> Self {
-        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        let id = config.entity.clone().unwrap_or(host);
+        let host = || {
+            let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+            Some(name.trim().to_owned()).filter(|name| !name.is_empty()).unwrap_or_else(|| "stag".to_owned())
+        };
+        let id = config.entity.clone().unwrap_or_else(host);
         let now = Instant::now();
         Self {
             config,
