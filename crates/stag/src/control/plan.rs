@@ -160,6 +160,7 @@ impl Plan {
             ("spin", old.spin_us != new.spin_us),
             ("pool", old.pool_bytes != new.pool_bytes),
             ("log", old.log != new.log),
+            ("isns", old.isns != new.isns),
         ];
         self.at_next_start
             .extend(fixed.iter().filter(|(_, differs)| *differs).map(|(name, _)| (*name).to_owned()));
