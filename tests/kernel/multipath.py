@@ -29,8 +29,8 @@ wait_both() { for _ in $(seq 100); do [ $(lsblk -dno NAME | grep -c ^sd) -ge 2 ]
 # $one and $two: the disk by each portal group.
 paths() {
   one= two=
-  for name in $(ls /sys/block | grep ^sd); do
-    case $(sg_vpd -p di_port /dev/$name | grep -i "relative target port" ) in *0x1*) one=/dev/$name ;; *0x2*) two=/dev/$name ;; esac
+  for disk in $(ls /sys/block | grep ^sd); do
+    case $(sg_vpd -p di_port /dev/$disk | grep -i "relative target port" ) in *0x1*) one=/dev/$disk ;; *0x2*) two=/dev/$disk ;; esac
   done
   echo "one: $one, two: $two"; [ -b "$one" ] && [ -b "$two" ]
 }
@@ -115,7 +115,6 @@ def multipath(lab):
     uml.network_up()
     proc.run("ip", "address", "add", f"{SECOND}/24", "dev", "tap0")
     folder = lab.new_folder("alua")
-    socket = f"{folder}/control.sock"
     with lab.serve(Unit(mib=128), host=SECOND, port=3260, portals=[f"{uml.HOST}:3260"],
                    target=ALUA.format(folder=folder).splitlines()) as target:
 
@@ -138,7 +137,10 @@ def multipath(lab):
             "unblock_1": lambda: proc.run("ip", "address", "add", f"{SECOND}/24", "dev", "tap0"),
             "restart": restart,
         }
-        uml.run_cases(lab, "multipath", SCRIPT, 200, requests, PORTAL=f"{uml.HOST}:3260", IQN=IQN, UNITS=1)
+        try:
+            uml.run_cases(lab, "multipath", SCRIPT, 240, requests, PORTAL=f"{uml.HOST}:3260", IQN=IQN, UNITS=1)
+        finally:
+            proc.run("ip", "address", "del", f"{SECOND}/24", "dev", "tap0", ok=None)
 
 
 CASES = [("multipath: the script ran to its end", multipath)]

@@ -32,6 +32,7 @@ class Unit:
     serial: str = ""
     sanitize_rate: str = ""  # Bytes a second that SANITIZE may write at most.
     path: str = ""  # Given: this file or block device, as it is.
+    options: str = ""  # Further options of Stag's, as its command line takes them.
 
 
 @dataclasses.dataclass
@@ -144,6 +145,7 @@ class Stag(Target):
         words += [word for word, on in (("thin", unit.thin), ("ro", unit.read_only), ("removable", unit.removable)) if on]
         words += [f"{key}={value}" for key, value in (("cache", unit.cache), ("serial", unit.serial),
                                                       ("sanitize-rate", unit.sanitize_rate)) if value]
+        words += [unit.options] if unit.options else []
         return ",".join(words)
 
     def config(self):

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use device::PortGroups;
 use disk::store::spec::{Opened, Source, StoreSpec};
-use disk::unit::{DiskOptions, DiskUnit, FilePersist, Persist, Registry};
+use disk::unit::{DiskOptions, DiskUnit, FilePersist, Persist, Registry, Thresholds};
 use iscsi::chap::{self, Hash, Secret};
 use scsi::alua::Groups;
 use scsi::data::target_port_groups::{TargetPortGroup, supported};
@@ -115,6 +115,7 @@ pub fn open(spec: &UnitSpec, (iqn, lun): &Place, registry: &Registry) -> Result<
         thin: Some(options.thin.unwrap_or(false)),
         block_size: options.bs,
         read_only: options.ro.unwrap_or(false),
+        quota: options.quota,
     };
     let opened = store.open().map_err(|error| error.to_string())?;
     let disk = disk_options(spec, &opened, iqn, *lun);
@@ -167,6 +168,7 @@ fn disk_options(spec: &UnitSpec, opened: &Opened, iqn: &str, lun: u16) -> DiskOp
         naa: options.naa.clone().unwrap_or(identity.naa),
         persist: persist(spec),
         sanitize_bytes_per_s: options.sanitize_rate,
+        thresholds: Thresholds { available: options.warn_available, used: options.warn_used },
     }
 }
 

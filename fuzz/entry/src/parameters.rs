@@ -19,6 +19,7 @@ pub fn mode_select(data: &[u8]) {
         thin: bits & 4 != 0,
         saving: bits & 8 != 0,
         task_set_per_nexus: bits & 16 != 0,
+        thresholds: Default::default(),
     };
     let mut pages = Pages::new(&config);
     for _ in 0..16 {
@@ -83,6 +84,7 @@ pub fn mode_select_seeds() -> Vec<(&'static str, Seed)> {
             thin: true,
             saving: true,
             task_set_per_nexus: false,
+            thresholds: Default::default(),
         };
         current(&Pages::new(&config), 0).page(8, 0).expect("a Caching page").to_vec()
     };
@@ -97,6 +99,7 @@ pub fn mode_select_seeds() -> Vec<(&'static str, Seed)> {
         thin: true,
         saving: true,
         task_set_per_nexus: true,
+        thresholds: Default::default(),
     };
     let saved = Pages::new(&config).saved_bytes();
     let mut wrong = on.clone();

@@ -357,6 +357,10 @@ impl BlockStore for FaultyStore {
         self.inner.geometry()
     }
 
+    fn resources(&self) -> Option<super::Resources> {
+        self.inner.resources()
+    }
+
     fn read(&self, at: u64, len: usize) -> Io<Chain> {
         self.run(Operations::READ, at, len as u64, None, move |inner| inner.read(at, len))
     }

@@ -12,7 +12,7 @@ use std::task::Poll;
 
 use ring::{Chain, Pooled, Region};
 
-use super::{BlockStore, Extent, Geometry, Io, StoreError};
+use super::{BlockStore, Extent, Geometry, Io, Resources, StoreError};
 
 /// Bytes that one bit of the allocation map stands for: a page.
 const UNIT: u64 = 4096;
@@ -30,6 +30,10 @@ pub struct MemoryStore {
 struct Shared {
     region: Arc<Region>,
     map: Map,
+    /// Units that may be allocated; more than there are for no bound, and then nothing is counted.
+    quota: u64,
+    /// Units that are allocated or about to be, where there is a quota.
+    taken: AtomicU64,
 }
 
 impl MemoryStore {
@@ -41,7 +45,20 @@ impl MemoryStore {
     pub fn new(size: u64, thin: bool) -> io::Result<Self> {
         let len = usize::try_from(size).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
         let map = Map::new(size.div_ceil(UNIT))?;
-        Ok(Self { shared: Arc::new(Shared { region: Region::new(len)?, map }), thin })
+        let (quota, taken) = (u64::MAX, AtomicU64::new(0));
+        Ok(Self { shared: Arc::new(Shared { region: Region::new(len)?, map, quota, taken }), thin })
+    }
+
+    /// A thin store that takes no more than `quota` bytes of memory, in whole pages: writes that would need more find no space.
+    ///
+    /// # Errors
+    /// When the address space has no room for `size` bytes.
+    pub fn with_quota(size: u64, quota: u64) -> io::Result<Self> {
+        let mut store = Self::new(size, true)?;
+        if let Some(shared) = Arc::get_mut(&mut store.shared) {
+            shared.quota = quota / UNIT;
+        }
+        Ok(store)
     }
 
     /// Bytes of memory that hold data, in whole pages.
@@ -80,17 +97,44 @@ impl MemoryStore {
 }
 
 impl Shared {
+    /// Takes what writing the range will allocate out of the quota. To be settled by [`Self::mark`].
+    #[inline]
+    fn take(&self, at: u64, len: u64) -> Result<u64, StoreError> {
+        if self.quota == u64::MAX { Ok(0) } else { self.take_of_quota(at, len) }
+    }
+
+    #[cold]
+    fn take_of_quota(&self, at: u64, len: u64) -> Result<u64, StoreError> {
+        let wanted = self.map.missing(at, len);
+        let fits = |taken: u64| taken.checked_add(wanted).filter(|taken| *taken <= self.quota);
+        let taken = self.taken.fetch_update(Ordering::AcqRel, Ordering::Acquire, fits);
+        taken.map(|_| wanted).map_err(|_| StoreError::NoSpace)
+    }
+
+    /// The range was written; `wanted` had been taken for it. What somebody else has marked meanwhile is given back.
+    #[inline]
+    fn mark(&self, at: u64, len: u64, wanted: u64) {
+        let marked = self.map.set(at, len);
+        if self.quota != u64::MAX {
+            self.taken.fetch_sub(wanted.saturating_sub(marked), Ordering::AcqRel);
+        }
+    }
+
     fn zero(&self, at: u64, len: u64) -> Result<(), StoreError> {
+        let wanted = self.take(at, len)?;
         // The store's size is a usize, and the range was checked against it.
         self.region.fill(at as usize, len as usize, 0).map_err(|_| StoreError::OutOfRange)?;
-        self.map.set(at, len);
+        self.mark(at, len, wanted);
         Ok(())
     }
 
     fn punch(&self, at: u64, len: u64) -> Result<(), StoreError> {
         // Cleared before the pages go, and set only after a write's bytes have come: so a page that holds data is never
         // called a hole once the operations on it have ended, in whatever order they ran.
-        self.map.clear_whole(at, len);
+        let cleared = self.map.clear_whole(at, len);
+        if self.quota != u64::MAX {
+            self.taken.fetch_sub(cleared, Ordering::AcqRel);
+        }
         self.region.punch(at as usize, len as usize).map_err(|e| StoreError::from_io(&e))
     }
 }
@@ -126,6 +170,10 @@ impl BlockStore for MemoryStore {
         if at.checked_add(data.len() as u64).is_none_or(|end| end > self.size()) {
             return Io::err(StoreError::OutOfRange);
         }
+        let wanted = match self.shared.take(at, data.len() as u64) {
+            Ok(wanted) => wanted,
+            Err(error) => return Io::err(error),
+        };
         let mut to = at as usize;
         for buf in &data {
             if self.shared.region.write_buf(to, buf).is_err() {
@@ -133,7 +181,7 @@ impl BlockStore for MemoryStore {
             }
             to += buf.len();
         }
-        self.shared.map.set(at, data.len() as u64);
+        self.shared.mark(at, data.len() as u64, wanted);
         Io::ok(())
     }
 
@@ -147,6 +195,16 @@ impl BlockStore for MemoryStore {
 
     fn write_zeros(&self, at: u64, len: u64, deallocate: bool) -> Io<()> {
         self.in_slices(at, len, if deallocate && self.thin { Shared::punch } else { Shared::zero })
+    }
+
+    fn resources(&self) -> Option<Resources> {
+        if !self.thin {
+            return None;
+        }
+        let used = self.allocated();
+        let most = self.shared.quota.saturating_mul(UNIT).min(self.size());
+        let dedicated = self.shared.quota != u64::MAX;
+        Some(Resources { used, available: most.saturating_sub(used), dedicated })
     }
 
     fn extent(&self, at: u64, len: u64) -> Io<Extent> {
@@ -176,28 +234,46 @@ impl Map {
         Ok(Self(map.into_boxed_slice()))
     }
 
-    /// Marks every unit that the range touches.
+    /// Marks every unit that the range touches, and says how many were not.
     #[inline]
-    fn set(&self, at: u64, len: u64) {
+    fn set(&self, at: u64, len: u64) -> u64 {
         if len == 0 {
-            return;
+            return 0;
         }
+        let mut marked = 0;
         Self::words(at / UNIT, (at + len).div_ceil(UNIT), |word, mask| {
             let Some(word) = self.0.get(word) else { return };
             // Looked at first: rewriting data must not take the cache line from other cores.
             if word.load(Ordering::Relaxed) & mask != mask {
-                word.fetch_or(mask, Ordering::Release);
+                let before = word.fetch_or(mask, Ordering::Release);
+                marked += u64::from((mask & !before).count_ones());
             }
         });
+        marked
     }
 
-    /// Clears the units that lie wholly within the range.
-    fn clear_whole(&self, at: u64, len: u64) {
+    /// How many units that the range touches are not marked.
+    fn missing(&self, at: u64, len: u64) -> u64 {
+        if len == 0 {
+            return 0;
+        }
+        let mut missing = 0;
+        Self::words(at / UNIT, (at + len).div_ceil(UNIT), |word, mask| {
+            let now = self.0.get(word).map_or(u64::MAX, |word| word.load(Ordering::Acquire));
+            missing += u64::from((mask & !now).count_ones());
+        });
+        missing
+    }
+
+    /// Clears the units that lie wholly within the range, and says how many were marked.
+    fn clear_whole(&self, at: u64, len: u64) -> u64 {
+        let mut cleared = 0;
         Self::words(at.div_ceil(UNIT), (at + len) / UNIT, |word, mask| {
             if let Some(word) = self.0.get(word) {
-                word.fetch_and(!mask, Ordering::AcqRel);
+                cleared += u64::from((word.fetch_and(!mask, Ordering::AcqRel) & mask).count_ones());
             }
         });
+        cleared
     }
 
     /// Whether `first` is set, and how many units from it on, up to `end`, are like it.
@@ -281,6 +357,25 @@ mod tests {
         assert_eq!(now(store.extent(8192, 1 << 20)).unwrap(), Extent { at: 8192, len: 8192, mapped: false });
         assert_eq!(now(store.extent(16384, 100)).unwrap(), Extent { at: 16384, len: 100, mapped: true });
         assert_eq!(now(store.extent(65536, 1 << 20)).unwrap().len, (1 << 20) - 65536);
+    }
+
+    #[test]
+    fn a_quota_bounds_what_is_allocated_and_a_discard_gives_it_back() {
+        let store = MemoryStore::with_quota(1 << 20, 64 << 10).unwrap();
+        let full = Resources { used: 64 << 10, available: 0, dedicated: true };
+        now(store.write(0, pattern(60 << 10, 1).into(), false)).unwrap();
+        now(store.write(100, pattern(4096, 2).into(), false)).unwrap();
+        assert_eq!(now(store.write(60 << 10, pattern(8192, 1).into(), false)), Err(StoreError::NoSpace));
+        assert_eq!(now(store.write_zeros(512 << 10, 8192, false)), Err(StoreError::NoSpace));
+        now(store.write(512 << 10, pattern(512, 1).into(), false)).unwrap();
+        assert_eq!(store.resources(), Some(full));
+        // What is allocated can be written again.
+        now(store.write(512 << 10, pattern(4096, 1).into(), false)).unwrap();
+        assert_eq!(now(store.write(516 << 10, pattern(1, 1).into(), false)), Err(StoreError::NoSpace));
+        now(store.discard(0, 8192)).unwrap();
+        assert_eq!(store.resources().unwrap().available, 8192);
+        now(store.write(600 << 10, pattern(8192, 1).into(), false)).unwrap();
+        assert_eq!(store.resources(), Some(full));
     }
 
     #[test]

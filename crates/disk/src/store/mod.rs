@@ -127,6 +127,17 @@ pub struct Geometry {
     pub discard_granularity: u32,
 }
 
+/// What a thin medium holds, and what it can still take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Resources {
+    /// Bytes that are allocated.
+    pub used: u64,
+    /// Bytes that can still be allocated for this medium.
+    pub available: u64,
+    /// Whether nobody else can take what is available.
+    pub dedicated: bool,
+}
+
 /// A medium.
 pub trait BlockStore: Send + Sync + 'static {
     /// Its size in bytes, as last seen: cheap enough for each command's range check. It may change while the store is
@@ -177,6 +188,11 @@ pub trait BlockStore: Send + Sync + 'static {
 
     /// The extent that contains `at`, no longer than `len`.
     fn extent(&self, at: u64, len: u64) -> Io<Extent>;
+
+    /// What a thin medium holds and can take; `None` where that cannot be said. A system call or two: not for the data path.
+    fn resources(&self) -> Option<Resources> {
+        None
+    }
 }
 
 /// A store that refuses every change.
@@ -221,5 +237,8 @@ impl<S: BlockStore> BlockStore for ReadOnly<S> {
     }
     fn extent(&self, at: u64, len: u64) -> Io<Extent> {
         self.0.extent(at, len)
+    }
+    fn resources(&self) -> Option<Resources> {
+        self.0.resources()
     }
 }

@@ -122,6 +122,8 @@ pub struct StoreSpec {
     pub block_size: Option<u32>,
     /// `ro`: opened for reading only.
     pub read_only: bool,
+    /// The most memory that a thin store in memory takes, bytes; `None` for all of its size. Of no meaning to files.
+    pub quota: Option<u64>,
 }
 
 /// An open store and what was found out about it.
@@ -169,6 +171,7 @@ impl StoreSpec {
             thin: None,
             block_size: None,
             read_only: false,
+            quota: None,
         })
     }
 
@@ -205,8 +208,11 @@ impl StoreSpec {
     pub fn open(&self) -> Result<Opened, OpenError> {
         match &self.source {
             Source::Memory(size) => {
-                let store = MemoryStore::new(*size, self.thin.unwrap_or(true))
-                    .map_err(|source| OpenError::Memory { size: *size, source })?;
+                let store = match self.quota {
+                    Some(quota) => MemoryStore::with_quota(*size, quota),
+                    None => MemoryStore::new(*size, self.thin.unwrap_or(true)),
+                };
+                let store = store.map_err(|source| OpenError::Memory { size: *size, source })?;
                 let geometry = store.geometry();
                 let store: Arc<dyn BlockStore> = match self.read_only {
                     true => Arc::new(super::ReadOnly(store)),

@@ -17,14 +17,14 @@ use super::limits::CHUNK_BYTES;
 use super::{DiskUnit, Range};
 
 /// One side of a segment: a unit, the nexus whose rights count there, and the bytes.
-struct Side {
-    unit: Arc<DiskUnit>,
-    nexus: Arc<ItlNexus>,
-    at: u64,
+pub(super) struct Side {
+    pub unit: Arc<DiskUnit>,
+    pub nexus: Arc<ItlNexus>,
+    pub at: u64,
 }
 
 /// A segment that cannot be copied: COPY ABORTED.
-fn aborted(additional: AdditionalSense) -> Sense {
+pub(super) fn aborted(additional: AdditionalSense) -> Sense {
     Sense::new(SenseKey::CopyAborted, additional)
 }
 
@@ -49,13 +49,17 @@ impl DiskUnit {
         }
         let list = self.parameter_list(command, mover, u64::from(parameter_len)).await?;
         let list = CopyList::parse(&list).map_err(Sense::from)?;
-        let id = (list.usage != ListIdUsage::None).then_some(list.list_id);
+        let id = (list.usage != ListIdUsage::None).then_some(list.list_id as u8);
         let ticket =
             self.state().copies.start(command.nexus.nexus.id.0, id).map_err(|error| match error {
                 RecordError::InProgress => Sense::illegal_request(AdditionalSense::OPERATION_IN_PROGRESS),
                 RecordError::TooMany => aborted(AdditionalSense::INSUFFICIENT_RESOURCES),
             })?;
-        let ended = self.copy_segments(command, mover, &list, ticket).await;
+        let mut report = |progress| {
+            self.state().copies.advance(ticket, progress);
+            true
+        };
+        let ended = self.copy_segments(command, Some(mover), &list, &mut report).await;
         let state = match &ended {
             Ok(()) => CopyState::Done,
             Err(sense) => CopyState::Failed(Status::CheckCondition, sense.emit(self.descriptor_sense())),
@@ -65,20 +69,34 @@ impl DiskUnit {
         Ok(Outcome::wrote(u64::from(parameter_len)))
     }
 
-    async fn copy_segments(
+    /// Copies all segments. `report` is told of progress, and says whether to go on; without a mover, nobody waits.
+    pub(super) async fn copy_segments(
         self: &Arc<Self>,
         command: &Command,
-        mover: &mut dyn DataMover,
+        mut mover: Option<&mut dyn DataMover>,
         list: &CopyList,
-        ticket: u64,
+        report: &mut dyn FnMut(CopyProgress) -> bool,
     ) -> Result<(), Sense> {
         let mut progress = CopyProgress::default();
         for (n, segment) in list.segments.iter().enumerate() {
-            let copied = self.copy_segment(command, mover, list, segment, ticket, &mut progress).await;
+            let copied = self.copy_segment(command, &mut mover, list, segment, report, &mut progress).await;
             // SPC-4 §6.4.6.1: which segment it was.
             copied.map_err(|sense| sense.with_command_specific(n as u64))?;
             progress.segments += 1;
-            self.state().copies.advance(ticket, progress);
+            report(progress);
+        }
+        Ok(())
+    }
+
+    /// Between two steps of a copy: [`DiskUnit::pause`] where somebody waits for it.
+    pub(super) async fn pause_copy(&self, mover: &mut Option<&mut dyn DataMover>) -> Result<(), Sense> {
+        match mover {
+            Some(mover) => {
+                let alive = self.pause(*mover).await;
+                alive.map_err(|_| aborted(AdditionalSense::NO_ADDITIONAL_SENSE_INFORMATION))?;
+            }
+            None if ring::is_running() => ring::yield_now().await,
+            None => {}
         }
         Ok(())
     }
@@ -86,10 +104,10 @@ impl DiskUnit {
     async fn copy_segment(
         self: &Arc<Self>,
         command: &Command,
-        mover: &mut dyn DataMover,
+        mover: &mut Option<&mut dyn DataMover>,
         list: &CopyList,
         segment: &Segment,
-        ticket: u64,
+        report: &mut dyn FnMut(CopyProgress) -> bool,
         progress: &mut CopyProgress,
     ) -> Result<(), Sense> {
         let mut source = self.side(command, list, segment.source, 4)?;
@@ -120,14 +138,15 @@ impl DiskUnit {
             // Again for each chunk: what fences the initiator out meanwhile fences its copy out, too.
             source.check(opcode::READ_16)?;
             destination.check(opcode::WRITE_16)?;
-            let alive = self.pause(mover).await;
-            alive.map_err(|_| aborted(AdditionalSense::NO_ADDITIONAL_SENSE_INFORMATION))?;
+            self.pause_copy(mover).await?;
             let len = (bytes - done).min(CHUNK_BYTES as u64);
             let data = source.unit.read_bytes(source.at + done, len).await?;
             destination.unit.write_bytes(destination.at + done, data).await?;
             done += len;
             progress.bytes += len;
-            self.state().copies.advance(ticket, *progress);
+            if !report(*progress) {
+                return Err(aborted(AdditionalSense::NO_ADDITIONAL_SENSE_INFORMATION));
+            }
         }
         Ok(())
     }
@@ -178,7 +197,7 @@ impl DiskUnit {
     }
 
     /// Reads bytes from anywhere, not only from block to block.
-    async fn read_bytes(&self, at: u64, len: u64) -> Result<Chain, Sense> {
+    pub(super) async fn read_bytes(&self, at: u64, len: u64) -> Result<Chain, Sense> {
         let range = self.around(at, len);
         let read = self.store.read(range.at, range.bytes as usize).await;
         let mut chain = read.map_err(|error| {
@@ -222,12 +241,16 @@ impl DiskUnit {
         cdb: ReceiveCopyResults,
     ) -> Result<Outcome, Outcome> {
         let session = command.nexus.nexus.id.0;
+        let list_id = cdb.list_id as u8;
         let data = match cdb.action {
+            ResultsAction::CopyStatusLid4 | ResultsAction::RodTokenInformation => {
+                return self.receive_lid4(command, mover, cdb);
+            }
             ResultsAction::OperatingParameters => Some(operating_parameters(self.options.block_size)),
             ResultsAction::CopyStatus => {
-                self.state().copies.status(session, cdb.list_id).map(|data| data.to_vec())
+                self.state().copies.status(session, list_id).map(|data| data.to_vec())
             }
-            ResultsAction::FailedSegmentDetails => self.state().copies.failure_details(session, cdb.list_id),
+            ResultsAction::FailedSegmentDetails => self.state().copies.failure_details(session, list_id),
         };
         let data = data.ok_or(Sense::invalid_field_in_cdb(2, None))?;
         Ok(self.answer(mover, data, u64::from(cdb.allocation)))
@@ -253,7 +276,7 @@ impl Side {
     }
 
     /// What a READ or WRITE of the initiator itself would be refused for.
-    fn check(&self, operation: u8) -> Result<(), Sense> {
+    pub(super) fn check(&self, operation: u8) -> Result<(), Sense> {
         let byte = if operation == opcode::WRITE_16 { 6 } else { 4 };
         let refused = |additional| in_segment(aborted(additional), byte);
         if self.unit.flags() & flag::STOPS_READ != 0 {

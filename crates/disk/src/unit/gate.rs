@@ -24,6 +24,10 @@ pub(super) mod flag {
     pub const WRITE_THROUGH: u32 = 1 << 5;
     /// D_SENSE.
     pub const DESCRIPTOR_SENSE: u32 = 1 << 6;
+    /// There are tokens that a write may revoke.
+    pub const TOKENS: u32 = 1 << 7;
+    /// Soft thresholds are enabled.
+    pub const WATCHED: u32 = 1 << 8;
 
     /// Any of these keeps a READ from the fast path.
     pub const STOPS_READ: u32 = NO_MEDIUM | SANITIZING | SANITIZE_FAILED;

@@ -129,7 +129,7 @@ impl DiskUnit {
     fn provisioning(&self) -> LogicalBlockProvisioning {
         let thin = self.options.thin;
         LogicalBlockProvisioning {
-            threshold_exponent: 0,
+            threshold_exponent: if thin { super::thresholds::exponent(self.block_shift) } else { 0 },
             unmap: thin,
             write_same16: thin,
             write_same10: thin,

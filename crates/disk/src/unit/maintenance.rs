@@ -71,7 +71,7 @@ impl DiskUnit {
 
     /// LOG SENSE.
     pub(super) fn log_sense(&self, mover: &mut dyn DataMover, cdb: LogSense) -> Result<Outcome, Outcome> {
-        let data = log::sense(&cdb, None)?;
+        let data = log::sense(&cdb, self.resources_in_sets())?;
         Ok(self.answer(mover, data, u64::from(cdb.allocation)))
     }
 

@@ -112,6 +112,9 @@ impl DiskUnit {
                 others.for_each(|known| known.nexus.establish(UnitAttention::MediumMayHaveChanged));
             }
             self.set_flag(flag::NO_MEDIUM, !cdb.start);
+            drop(state);
+            // Another medium may come.
+            self.touch(Range { lba: 0, at: 0, bytes: self.capacity() << self.block_shift });
         }
         Ok(Outcome::GOOD)
     }

@@ -25,6 +25,8 @@ mod reserve;
 mod sanitize;
 #[cfg(test)]
 mod tests;
+mod thresholds;
+mod token;
 
 use std::future::poll_fn;
 use std::io;
@@ -35,7 +37,7 @@ use std::task::Poll;
 use device::{Command, DataMover, Execution, ItlNexus, LogicalUnit, Lost, NexusId, Outcome, ResetKind};
 use ring::Pooled;
 use scsi::cdb;
-use scsi::copy::CopyRecords;
+use scsi::copy::{CopyRecords, Operations, Tokens};
 use scsi::reservation::{ItPort, Reservations, SavedError};
 use scsi::{Sense, UnitAttention};
 
@@ -44,7 +46,7 @@ use exclusion::Exclusion;
 use gate::flag;
 use range::Range;
 
-pub use options::{DiskOptions, OptionError};
+pub use options::{DiskOptions, OptionError, Thresholds};
 pub use persist::{FilePersist, Persist};
 pub use registry::Registry;
 pub use reserve::AbortTasks;
@@ -65,8 +67,13 @@ struct State {
     /// Nexuses that prevent the removal of the medium.
     prevents: Vec<NexusId>,
     copies: CopyRecords,
+    /// Copies that 32-bit list identifiers name.
+    operations: Operations,
+    /// The tokens that the unit has made.
+    tokens: Tokens,
     sanitizing: sanitize::Sanitizing,
     modes: scsi::mode::Pages,
+    watch: thresholds::Watch,
 }
 
 /// A disk. On cache lines of its own, which cores read for each command.
@@ -153,8 +160,11 @@ impl DiskUnit {
             target_ports: Vec::new(),
             prevents: Vec::new(),
             copies: CopyRecords::new(),
+            operations: Operations::default(),
+            tokens: Tokens::default(),
             sanitizing: sanitize::Sanitizing::default(),
             modes: mode::pages(&options),
+            watch: thresholds::Watch::default(),
         };
         let flags = if options.read_only { flag::READ_ONLY } else { 0 };
         let unit = Arc::new(Self {
@@ -286,6 +296,7 @@ impl DiskUnit {
         decoded: cdb::Command,
         mut mover: M,
     ) -> Execution<M> {
+        self.watch_thresholds();
         if let Some(result) = self.answer_at_once(&command, &mut mover, &decoded) {
             return Execution::Done(mover, result.unwrap_or_else(|outcome| outcome));
         }
@@ -357,6 +368,12 @@ impl DiskUnit {
                 self.set_target_port_groups(command, mover, parameter_len).await
             }
             C::ExtendedCopy { parameter_len } => self.extended_copy(command, mover, parameter_len).await,
+            C::ExtendedCopyLid4 { parameter_len } => {
+                self.extended_copy_lid4(command, mover, parameter_len).await
+            }
+            C::PopulateToken(cdb) => self.populate_token(command, mover, cdb).await,
+            C::WriteUsingToken(cdb) => self.write_using_token(command, mover, cdb).await,
+            C::CopyOperationAbort { list_id } => self.copy_operation_abort(command, mover, list_id).await,
             C::Sanitize(cdb) => self.sanitize(command, mover, cdb).await,
             C::SendDiagnostic(cdb) => self.send_diagnostic(cdb),
             C::FormatUnit(cdb) => self.format_unit(command, mover, cdb).await,
@@ -422,6 +439,7 @@ impl LogicalUnit for DiskUnit {
         }
         state.prevents.retain(|holder| *holder != nexus);
         state.copies.nexus_lost(nexus.0);
+        state.operations.nexus_lost(nexus.0);
         if state.reservations.nexus_lost(nexus.0) {
             state.refresh_verdicts();
         }
@@ -433,6 +451,7 @@ impl LogicalUnit for DiskUnit {
         state.refresh_verdicts();
         state.prevents.clear();
         state.copies.reset();
+        state.operations.reset();
         state.modes.reset();
         let attention = match kind {
             ResetKind::LogicalUnit => UnitAttention::BusDeviceResetFunctionOccurred,

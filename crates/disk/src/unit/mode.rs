@@ -17,6 +17,7 @@ pub(super) fn pages(options: &DiskOptions) -> Pages {
         thin: options.thin,
         saving: false,
         task_set_per_nexus: false,
+        thresholds: super::thresholds::in_sets(&options.thresholds),
     })
 }
 
@@ -27,6 +28,8 @@ impl DiskUnit {
         self.set_flag(flag::WRITE_THROUGH, !state.modes.write_cache());
         self.set_flag(flag::SOFTWARE_PROTECTED, state.modes.software_write_protect());
         self.set_flag(flag::DESCRIPTOR_SENSE, state.modes.descriptor_sense());
+        let watched = state.modes.thresholds() != scsi::mode::Thresholds::default();
+        self.set_flag(flag::WATCHED, watched && self.options.thin);
     }
 
     /// The medium as `nexus` sees it.

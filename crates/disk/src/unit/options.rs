@@ -35,6 +35,17 @@ pub struct DiskOptions {
     /// The most that SANITIZE writes in a second, so that it does not starve what else the daemon serves; `None` for as
     /// fast as the medium goes.
     pub sanitize_bytes_per_s: Option<u64>,
+    /// Soft thresholds of a thin unit: what initiators are warned of. MODE SELECT may change them.
+    pub thresholds: Thresholds,
+}
+
+/// Soft thresholds, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Thresholds {
+    /// Reached when no more than this can still be allocated.
+    pub available: Option<u64>,
+    /// Reached when at least this is allocated.
+    pub used: Option<u64>,
 }
 
 impl Default for DiskOptions {
@@ -53,6 +64,7 @@ impl Default for DiskOptions {
             naa: (3u64 << 60).to_be_bytes().to_vec(),
             persist: None,
             sanitize_bytes_per_s: None,
+            thresholds: Thresholds::default(),
         }
     }
 }

@@ -218,7 +218,8 @@ impl DiskUnit {
             return Execution::Done(mover, short_data());
         }
         let outcome = Outcome::wrote(range.bytes);
-        let guard = self.exclusion.try_write().filter(|_| self.flags() & flag::SANITIZING == 0);
+        let guard = self.exclusion.try_write();
+        let guard = guard.filter(|_| self.flags() & (flag::SANITIZING | flag::TOKENS) == 0);
         let Some(guard) = guard else {
             let unit = Use::of(self);
             return Execution::Running(Pooled::new(async move {
@@ -265,6 +266,9 @@ impl DiskUnit {
         let guard = self.exclusion.write(range.lba, range.end(self.block_shift)).await;
         if self.flags() & flag::SANITIZING != 0 {
             return Err(Sense::sanitize_in_progress(self.sanitize_progress()));
+        }
+        if self.flags() & flag::TOKENS != 0 {
+            self.touch(range);
         }
         Ok(guard)
     }
@@ -313,6 +317,9 @@ impl DiskUnit {
         let guard = self.exclusion.atomic(range.lba, range.end(self.block_shift)).await;
         if self.flags() & flag::SANITIZING != 0 {
             return Err(Sense::sanitize_in_progress(self.sanitize_progress()));
+        }
+        if self.flags() & flag::TOKENS != 0 {
+            self.touch(range);
         }
         Ok(guard)
     }

@@ -129,6 +129,7 @@ impl DiskUnit {
         drop(self.exclusion.atomic(0, u64::MAX).await);
         let blocks = self.capacity();
         let all = Range { lba: 0, at: 0, bytes: blocks << self.block_shift };
+        self.touch(all);
         let passes = match &work {
             Work::Overwrite { passes, .. } => u64::from(*passes),
             Work::Erase => 1,

@@ -17,7 +17,7 @@ pub use block::{
 pub use primary::{
     Inquiry, LogSense, ModeSelect, ModeSense, PageControl, PersistentReserveIn, PersistentReserveOut,
     ReceiveCopyResults, ReportLuns, ReportSupportedOpcodes, ReportSupportedTmfs, ReportTargetPortGroups,
-    ReportingOptions, SelectReport, SendDiagnostic,
+    ReportingOptions, SelectReport, SendDiagnostic, TokenCopy,
 };
 
 use crate::Sense;
@@ -102,6 +102,20 @@ pub enum Command {
         /// PARAMETER LIST LENGTH in bytes; 0 is no error and copies nothing.
         parameter_len: u32,
     },
+    /// EXTENDED COPY (LID4).
+    ExtendedCopyLid4 {
+        /// PARAMETER LIST LENGTH in bytes; 0 is no error and copies nothing.
+        parameter_len: u32,
+    },
+    /// POPULATE TOKEN.
+    PopulateToken(TokenCopy),
+    /// WRITE USING TOKEN.
+    WriteUsingToken(TokenCopy),
+    /// COPY OPERATION ABORT.
+    CopyOperationAbort {
+        /// LIST IDENTIFIER.
+        list_id: u32,
+    },
     /// RECEIVE COPY RESULTS.
     ReceiveCopyResults(ReceiveCopyResults),
     /// REPORT LUNS.
@@ -138,6 +152,7 @@ impl Command {
                 | Self::Unmap(_)
                 | Self::Sanitize(_)
                 | Self::FormatUnit(_)
+                | Self::WriteUsingToken(_)
         )
     }
 
@@ -156,6 +171,8 @@ impl Command {
                     | Self::ReadDefectData(_)
                     | Self::TestUnitReady
                     | Self::ExtendedCopy { .. }
+                    | Self::ExtendedCopyLid4 { .. }
+                    | Self::PopulateToken(_)
             )
     }
 }
@@ -287,6 +304,12 @@ fn decode_service_action(b: &Bytes, len: usize) -> Result<Command, Sense> {
     entry.check(&b.0, len)?;
     Ok(match (b.0[0], action) {
         (op::EXTENDED_COPY, 0) => Command::ExtendedCopy { parameter_len: b.u32(10) },
+        (op::EXTENDED_COPY, op::SA_EXTENDED_COPY_LID4) => {
+            Command::ExtendedCopyLid4 { parameter_len: b.u32(10) }
+        }
+        (op::EXTENDED_COPY, op::SA_POPULATE_TOKEN) => Command::PopulateToken(primary::token_copy(b)),
+        (op::EXTENDED_COPY, op::SA_WRITE_USING_TOKEN) => Command::WriteUsingToken(primary::token_copy(b)),
+        (op::EXTENDED_COPY, op::SA_COPY_OPERATION_ABORT) => Command::CopyOperationAbort { list_id: b.u32(2) },
         (op::SERVICE_ACTION_IN_16, op::SA_READ_CAPACITY_16) => {
             Command::ReadCapacity16 { allocation: b.u32(10) }
         }

@@ -128,10 +128,19 @@ pub struct PersistentReserveOut {
 pub struct ReceiveCopyResults {
     /// SERVICE ACTION.
     pub action: ResultsAction,
-    /// LIST IDENTIFIER.
-    pub list_id: u8,
+    /// LIST IDENTIFIER: one byte, or four for the service actions of LID4.
+    pub list_id: u32,
     /// ALLOCATION LENGTH in bytes.
     pub allocation: u32,
+}
+
+/// POPULATE TOKEN and WRITE USING TOKEN.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TokenCopy {
+    /// LIST IDENTIFIER.
+    pub list_id: u32,
+    /// PARAMETER LIST LENGTH in bytes; 0 is no error and does nothing.
+    pub parameter_len: u32,
 }
 
 /// SELECT REPORT of REPORT LUNS (SPC-4 table 288).
@@ -265,7 +274,15 @@ pub(super) fn persistent_reserve_out(b: &Bytes, len: usize) -> Result<Persistent
 
 pub(super) fn receive_copy_results(b: &Bytes, len: usize) -> Result<ReceiveCopyResults, Sense> {
     let action = ResultsAction::from_code(check_action(b, len)?).ok_or(Sense::invalid_service_action())?;
-    Ok(ReceiveCopyResults { action, list_id: b.0[2], allocation: b.u32(10) })
+    let list_id = match action {
+        ResultsAction::CopyStatusLid4 | ResultsAction::RodTokenInformation => b.u32(2),
+        _ => b.0[2].into(),
+    };
+    Ok(ReceiveCopyResults { action, list_id, allocation: b.u32(10) })
+}
+
+pub(super) fn token_copy(b: &Bytes) -> TokenCopy {
+    TokenCopy { list_id: b.u32(6), parameter_len: b.u32(10) }
 }
 
 pub(super) fn report_luns(b: &Bytes) -> Result<ReportLuns, Sense> {

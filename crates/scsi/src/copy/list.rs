@@ -1,4 +1,4 @@
-//! The parameter list of EXTENDED COPY(LID1) (SPC-4 §6.4.3): parsed whole, or refused with where it is wrong.
+//! The parameter lists of EXTENDED COPY(LID1) and (LID4) (SPC-4 §6.4.2 to §6.5): parsed whole, or refused with where they are wrong.
 
 use arrayvec::ArrayVec;
 
@@ -9,6 +9,8 @@ use crate::{AdditionalSense, Sense};
 
 /// Bytes of the list's header.
 const HEADER_LEN: usize = 16;
+/// Bytes of the header of a LID4 list.
+const HEADER_LEN_LID4: usize = 48;
 /// Bytes of every CSCD descriptor but the extension, which we do not take.
 const CSCD_LEN: usize = 32;
 /// The longest designator that fits an identification descriptor.
@@ -85,10 +87,12 @@ pub struct Segment {
 /// A parsed parameter list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CopyList {
-    /// LIST IDENTIFIER.
-    pub list_id: u8,
+    /// LIST IDENTIFIER; one byte of it in a LID1 list.
+    pub list_id: u32,
     /// LIST ID USAGE.
     pub usage: ListIdUsage,
+    /// IMMED: status comes before the copy is done. LID4 only.
+    pub immediate: bool,
     /// The copy sources and destinations.
     pub cscds: ArrayVec<Cscd, MAX_CSCDS>,
     /// The segments, to be processed in order.
@@ -161,7 +165,7 @@ fn place(at: usize) -> u16 {
 
 impl CopyList {
     /// The longest parameter list that is worth receiving: any longer one is refused by its length.
-    pub const MAX_LEN: u32 = HEADER_LEN as u32 + MAX_DESCRIPTOR_LIST_BYTES;
+    pub const MAX_LEN: u32 = HEADER_LEN_LID4 as u32 + MAX_DESCRIPTOR_LIST_BYTES;
 
     /// Reads a parameter list of PARAMETER LIST LENGTH bytes. (A length of zero means that there is nothing to do, and is
     /// no error: it does not come here.)
@@ -193,14 +197,60 @@ impl CopyList {
             _ => return Err(CopyListError::Field(1)),
         };
         Ok(Self {
-            list_id: header[0],
+            list_id: header[0].into(),
             usage,
-            cscds: Self::parse_cscds(cscds)?,
+            immediate: false,
+            cscds: Self::parse_cscds(cscds, HEADER_LEN)?,
             segments: Self::parse_segments(segments, segments_at)?,
         })
     }
 
-    fn parse_cscds(bytes: &[u8]) -> Result<ArrayVec<Cscd, MAX_CSCDS>, CopyListError> {
+    /// Reads a LID4 parameter list.
+    ///
+    /// # Errors
+    /// A [`CopyListError`]; nothing may be copied then.
+    pub fn parse_lid4(list: &[u8]) -> Result<Self, CopyListError> {
+        let length = CopyListError::Length;
+        let header = list.get(..HEADER_LEN_LID4).ok_or(length)?;
+        // PARAMETER LIST FORMAT, HEADER CSCD DESCRIPTOR LIST LENGTH, HEADER CSCD DESCRIPTOR TYPE CODE.
+        for (at, wrong) in [(0, header[0] != 1), (2, be16(header, 2) != Some(0x20)), (16, header[16] != 0xFF)]
+        {
+            if wrong {
+                return Err(CopyListError::Field(at));
+            }
+        }
+        let (cscd_len, segment_len) = (be16(header, 42).ok_or(length)?, be16(header, 44).ok_or(length)?);
+        if be16(header, 46) != Some(0) {
+            return Err(CopyListError::InlineData);
+        }
+        if u32::from(cscd_len) + u32::from(segment_len) > MAX_DESCRIPTOR_LIST_BYTES {
+            return Err(length);
+        }
+        let segments_at = HEADER_LEN_LID4 + usize::from(cscd_len);
+        let cscds = list.get(HEADER_LEN_LID4..segments_at).ok_or(length)?;
+        let segments = list.get(segments_at..segments_at + usize::from(segment_len)).ok_or(length)?;
+        let immediate = header[15] & 0x01 != 0;
+        // G_SENSE: there is no sense data with GOOD.
+        if header[15] & 0x02 != 0 {
+            return Err(CopyListError::Field(15));
+        }
+        let list_id = be32(header, 20).ok_or(length)?;
+        let usage = match header[1] >> 3 & 0x03 {
+            0b00 => ListIdUsage::Hold,
+            0b10 => ListIdUsage::Discard,
+            0b11 if list_id == 0 && !immediate => ListIdUsage::None,
+            _ => return Err(CopyListError::Field(1)),
+        };
+        Ok(Self {
+            list_id,
+            usage,
+            immediate,
+            cscds: Self::parse_cscds(cscds, HEADER_LEN_LID4)?,
+            segments: Self::parse_segments(segments, segments_at)?,
+        })
+    }
+
+    fn parse_cscds(bytes: &[u8], base: usize) -> Result<ArrayVec<Cscd, MAX_CSCDS>, CopyListError> {
         if bytes.len() % CSCD_LEN != 0 {
             return Err(CopyListError::Length);
         }
@@ -209,7 +259,7 @@ impl CopyList {
         }
         let mut cscds = ArrayVec::new();
         for (n, d) in bytes.chunks_exact(CSCD_LEN).enumerate() {
-            let at = HEADER_LEN + n * CSCD_LEN;
+            let at = base + n * CSCD_LEN;
             if d[0] != CSCD_IDENTIFICATION {
                 return Err(CopyListError::CscdType(place(at)));
             }
@@ -309,6 +359,35 @@ mod tests {
         list.extend_from_slice(&(s.len() as u32).to_be_bytes());
         list.extend_from_slice(&[0; 4]);
         [list, c, s].concat()
+    }
+
+    #[test]
+    fn a_lid4_list_has_a_longer_header_and_the_same_descriptors() {
+        let mut list = vec![0; 48];
+        (list[0], list[1], list[3], list[15], list[16]) = (1, 0x10, 0x20, 1, 0xFF);
+        list[20..24].copy_from_slice(&0x0102_0304u32.to_be_bytes());
+        let (cscds, segments) = ([cscd(0xe4), cscd(0xe4)].concat(), [blocks(2), bytes()].concat());
+        list[42..44].copy_from_slice(&(cscds.len() as u16).to_be_bytes());
+        list[44..46].copy_from_slice(&(segments.len() as u16).to_be_bytes());
+        list.extend([cscds, segments].concat());
+        let parsed = CopyList::parse_lid4(&list).unwrap();
+        assert_eq!((parsed.list_id, parsed.usage), (0x0102_0304, ListIdUsage::Discard));
+        assert!(parsed.immediate);
+        assert_eq!((parsed.cscds.len(), parsed.segments.len()), (2, 2));
+        let refused = |at: usize, value: u8| {
+            let mut list = list.clone();
+            list[at] = value;
+            CopyList::parse_lid4(&list).unwrap_err()
+        };
+        for (at, value) in [(0, 0), (16, 0), (15, 2), (1, 0x18), (1, 0x08)] {
+            assert_eq!(refused(at, value), CopyListError::Field(at as u16));
+        }
+        assert_eq!(refused(3, 0x21), CopyListError::Field(2));
+        assert_eq!(refused(47, 1), CopyListError::InlineData);
+        assert_eq!(refused(48, 0xe0), CopyListError::CscdType(48));
+        for cut in 0..list.len() {
+            assert!(CopyList::parse_lid4(&list[..cut]).is_err());
+        }
     }
 
     #[test]

@@ -1,13 +1,18 @@
-//! Third-party copy as LID1 commands do it (SPC-4 §5.17, §6.4): EXTENDED COPY's parameter list and RECEIVE COPY RESULTS'
-//! data, for block to block segments.
+//! Third-party copy (SPC-4 §5.17, §6.4; SBC-3 §4.28): EXTENDED COPY's parameter lists, LID1 and LID4, with block to block
+//! segments; copies by token; what the commands that ask for results tell.
 //!
 //! Owns bytes, limits and the bookkeeping of copies that ran; it never moves a block and knows no unit.
 
 mod list;
+mod operations;
+pub mod rod;
 mod status;
+mod tokens;
 
 pub use list::{CopyList, CopyListError, Cscd, ListIdUsage, Segment, SegmentLength};
+pub use operations::{Ending, Operations, Originator};
 pub use status::{CopyProgress, CopyRecords, CopyState, RecordError};
+pub use tokens::Tokens;
 
 /// CSCD descriptors in one parameter list: MAXIMUM CSCD DESCRIPTOR COUNT.
 pub const MAX_CSCDS: usize = 16;
@@ -37,11 +42,21 @@ pub enum ResultsAction {
     OperatingParameters = 0x03,
     /// RECEIVE COPY FAILURE DETAILS(LID1), once FAILED SEGMENT DETAILS.
     FailedSegmentDetails = 0x04,
+    /// RECEIVE COPY STATUS(LID4).
+    CopyStatusLid4 = 0x05,
+    /// RECEIVE ROD TOKEN INFORMATION.
+    RodTokenInformation = 0x07,
 }
 
 impl ResultsAction {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::CopyStatus, Self::OperatingParameters, Self::FailedSegmentDetails];
+    pub const ALL: [Self; 5] = [
+        Self::CopyStatus,
+        Self::OperatingParameters,
+        Self::FailedSegmentDetails,
+        Self::CopyStatusLid4,
+        Self::RodTokenInformation,
+    ];
 
     /// From the SERVICE ACTION field.
     pub fn from_code(code: u8) -> Option<Self> {
@@ -78,8 +93,10 @@ pub const THIRD_PARTY_COPY_PAGE: u8 = 0x8f;
 /// commands, descriptors and sizes [`CopyList::parse`] and its copy manager know.
 pub fn third_party_copy_page(block_length: u32) -> Vec<u8> {
     let results = ResultsAction::ALL.map(|action| action as u8);
-    // EXTENDED COPY(LID1); RECEIVE COPY RESULTS with its service actions.
-    let commands = [&[0x83, 1, 0x00, 0x84, results.len() as u8][..], &results].concat();
+    // EXTENDED COPY(LID1) and (LID4), POPULATE TOKEN, WRITE USING TOKEN, COPY OPERATION ABORT; RECEIVE COPY RESULTS with its
+    // service actions.
+    let commands =
+        [&[0x83, 5, 0x00, 0x01, 0x10, 0x11, 0x1C, 0x84, results.len() as u8][..], &results].concat();
     let types = [SEGMENT_BLOCKS, SEGMENT_BYTES, CSCD_IDENTIFICATION];
     let mut parameters = vec![0; 28];
     parameters[4..6].copy_from_slice(&(MAX_CSCDS as u16).to_be_bytes());
@@ -90,13 +107,17 @@ pub fn third_party_copy_page(block_length: u32) -> Vec<u8> {
     general[4..8].copy_from_slice(&u32::from(MAX_CONCURRENT).to_be_bytes());
     general[8..12].copy_from_slice(&MAX_SEGMENT_BYTES.to_be_bytes());
     general[12] = block_length.trailing_zeros() as u8;
+    let [limits, features, rod_types] = rod::descriptors(block_length);
     let mut page = Vec::new();
     for (kind, content) in [
+        limits,
         (0x0001u16, [&[commands.len() as u8][..], &commands].concat()),
         (0x0004, parameters),
         (0x0008, [&[types.len() as u8][..], &types].concat()),
         // No CSCD descriptor IDs but indexes into the list.
         (0x000c, vec![0, 0]),
+        features,
+        rod_types,
         (0x8001, general),
     ] {
         // Each descriptor is a multiple of four bytes long.
@@ -124,9 +145,11 @@ mod tests {
     }
 
     #[test]
-    fn the_vpd_page_is_a_list_of_whole_descriptors_that_begins_with_the_commands() {
+    fn the_vpd_page_is_a_list_of_whole_descriptors_in_ascending_order() {
         let page = third_party_copy_page(512);
-        assert_eq!(page[..13], [0, 1, 0, 12, 8, 0x83, 1, 0, 0x84, 3, 0, 3, 4]);
+        assert_eq!(page[..4], [0, 0, 0, 0x20]);
+        let commands = [0, 1, 0, 16, 14, 0x83, 5, 0, 1, 0x10, 0x11, 0x1C, 0x84, 5, 0, 3, 4, 5, 7, 0];
+        assert_eq!(page[36..56], commands);
         let (mut rest, mut kinds) = (&page[..], Vec::new());
         while let [a, b, c, d, ..] = *rest {
             kinds.push(u16::from_be_bytes([a, b]));
@@ -135,7 +158,7 @@ mod tests {
             rest = &rest[4 + length..];
         }
         assert!(rest.is_empty());
-        assert_eq!(kinds, [1, 4, 8, 12, 0x8001]);
+        assert_eq!(kinds, [0, 1, 4, 8, 12, 0x106, 0x108, 0x8001]);
     }
 
     #[test]

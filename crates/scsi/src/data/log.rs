@@ -19,6 +19,8 @@ pub struct Provisioning {
     pub available: u32,
     /// USED LBA MAPPING RESOURCE COUNT.
     pub used: u32,
+    /// Whether what is available is there for this unit alone (SCOPE; what is used always is its own).
+    pub dedicated: bool,
 }
 
 /// One log parameter.
@@ -65,11 +67,15 @@ pub fn sense(request: &LogSense, provisioning: Option<Provisioning>) -> Result<V
             vec![Parameter { code: 0, control: BINARY_LIST, value: vec![0, 0, 0xFF, 0xFF] }]
         }
         (LOGICAL_BLOCK_PROVISIONING, 0) => {
-            let count = |code, count: u32| {
+            let count = |code, count: u32, dedicated: bool| {
                 let [a, b, c, d] = count.to_be_bytes();
-                Parameter { code, control: BINARY_LIST, value: vec![a, b, c, d, 0, 0, 0, 0] }
+                let scope = if dedicated { 1 } else { 2 };
+                Parameter { code, control: BINARY_LIST, value: vec![a, b, c, d, scope, 0, 0, 0] }
             };
-            provisioning.iter().flat_map(|p| [count(1, p.available), count(2, p.used)]).collect()
+            provisioning
+                .iter()
+                .flat_map(|p| [count(1, p.available, p.dedicated), count(2, p.used, true)])
+                .collect()
         }
         _ => return Err(Sense::invalid_field_in_cdb(3, None)),
     };
@@ -118,7 +124,7 @@ mod tests {
     use crate::cdb::{Command, decode};
     use crate::cdb::{PageControl, build};
 
-    const THIN: Option<Provisioning> = Some(Provisioning { available: 0x0102, used: 3 });
+    const THIN: Option<Provisioning> = Some(Provisioning { available: 0x0102, used: 3, dedicated: false });
 
     fn request(page: u8, subpage: u8) -> LogSense {
         match decode(&build::log_sense(page, subpage, 512)) {
@@ -151,7 +157,7 @@ mod tests {
     fn the_parameter_pointer_skips_parameters_and_may_not_skip_all() {
         let mut r = request(0x0C, 0);
         let data = sense(&r, THIN).unwrap();
-        assert_eq!(data[4..16], [0, 1, 3, 8, 0, 0, 1, 2, 0, 0, 0, 0]);
+        assert_eq!(data[4..16], [0, 1, 3, 8, 0, 0, 1, 2, 2, 0, 0, 0]);
         let (page, subpage, body) = parse(&data).unwrap();
         assert_eq!((page, subpage, parse_parameters(body).len()), (0x0C, 0, 2));
         r.pointer = 2;

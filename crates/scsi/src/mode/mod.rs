@@ -42,6 +42,17 @@ pub struct Config {
     pub saving: bool,
     /// TST is 001b: a task set for each I_T nexus, not one for all.
     pub task_set_per_nexus: bool,
+    /// Where a thin unit's thresholds begin; they are off where nothing is said.
+    pub thresholds: Thresholds,
+}
+
+/// The soft thresholds of a thin unit, in threshold sets (SBC-3 §4.7.3.7).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Thresholds {
+    /// Armed decreasing: reached when no more than this is available.
+    pub available: Option<u32>,
+    /// Armed increasing: reached when at least this is used.
+    pub used: Option<u32>,
 }
 
 /// What header and block descriptor tell of the unit.
@@ -120,6 +131,19 @@ impl Pages {
     /// SWP of the Control page: writes are refused.
     pub fn software_write_protect(&self) -> bool {
         self.bit(CONTROL, table::SWP)
+    }
+
+    /// The thresholds that are enabled; none while LBPERE of the Read-Write Error Recovery page is zero, which keeps them from
+    /// being reported.
+    pub fn thresholds(&self) -> Thresholds {
+        let page = self.pages.iter().find(|p| (p.code, p.subpage) == (INFORMATIONAL_EXCEPTIONS, 0x02));
+        let reported = self.bit(READ_WRITE_ERROR_RECOVERY, table::LBPERE);
+        let Some(page) = page.filter(|_| reported) else { return Thresholds::default() };
+        let enabled = |at: usize| {
+            let d = page.current.get(at..at + 8)?;
+            (d[0] & table::ENABLED != 0).then(|| u32::from_be_bytes([d[4], d[5], d[6], d[7]]))
+        };
+        Thresholds { available: enabled(table::THRESHOLDS), used: enabled(table::THRESHOLDS + 8) }
     }
 
     fn bit(&self, code: u8, (byte, mask): (usize, u8)) -> bool {

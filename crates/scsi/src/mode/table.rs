@@ -12,6 +12,17 @@ pub(super) const D_SENSE: Bit = (0, 0x04);
 /// SWP, byte 4 bit 3 of the Control page.
 pub(super) const SWP: Bit = (2, 0x08);
 
+/// LBPERE, byte 7 bit 7 of the Read-Write Error Recovery page (SBC-3 §6.5.8): thresholds are reported.
+pub(super) const LBPERE: Bit = (5, 0x80);
+/// Where the threshold descriptors of the Logical Block Provisioning page begin, behind the page's header (SBC-3 §6.5.9).
+pub(super) const THRESHOLDS: usize = 12;
+/// ENABLED of a threshold descriptor. THRESHOLD TYPE 000b is a soft threshold.
+pub(super) const ENABLED: u8 = 0x80;
+/// THRESHOLD ARMING: armed decreasing.
+const DECREASING: u8 = 0x01;
+/// THRESHOLD ARMING: armed increasing.
+const INCREASING: u8 = 0x02;
+
 /// AWRE and ARRE: the medium below reallocates by itself (SBC-3 §6.5.8).
 const AUTOMATIC_REALLOCATION: u8 = 0xC0;
 /// GLTSD: log parameters are not saved by themselves.
@@ -45,8 +56,15 @@ fn page(code: u8, subpage: u8, len: usize, defaults: &[Bit], changeable: &[Bit])
 /// The pages in ascending order of code and subpage.
 pub(super) fn pages(config: &Config) -> Vec<Page> {
     let when = |on: bool, (byte, bits): Bit| (byte, if on { bits } else { 0 });
+    let configured = config.thresholds != super::Thresholds::default();
     let mut pages = vec![
-        page(READ_WRITE_ERROR_RECOVERY, 0, 10, &[(0, AUTOMATIC_REALLOCATION)], &[]),
+        page(
+            READ_WRITE_ERROR_RECOVERY,
+            0,
+            10,
+            &[(0, AUTOMATIC_REALLOCATION), when(config.thin && configured, LBPERE)],
+            &[when(config.thin, LBPERE)],
+        ),
         page(CACHING, 0, 18, &[when(config.write_cache, WCE)], &[when(config.write_cache_changeable, WCE)]),
         page(
             CONTROL,
@@ -66,8 +84,19 @@ pub(super) fn pages(config: &Config) -> Vec<Page> {
         page(INFORMATIONAL_EXCEPTIONS, 0, 10, &[(0, DEXCPT)], &[]),
     ];
     if config.thin {
-        // Without threshold descriptors: no threshold is watched.
-        pages.push(page(INFORMATIONAL_EXCEPTIONS, 0x02, 12, &[], &[]));
+        let thresholds =
+            [(0x01, DECREASING, config.thresholds.available), (0x02, INCREASING, config.thresholds.used)];
+        let (mut defaults, mut changeable) = (Vec::new(), Vec::new());
+        for (n, (resource, arming, count)) in thresholds.into_iter().enumerate() {
+            let at = THRESHOLDS + 8 * n;
+            defaults.extend([(at, arming | if count.is_some() { ENABLED } else { 0 }), (at + 1, resource)]);
+            defaults.extend(
+                count.unwrap_or(0).to_be_bytes().into_iter().zip(at + 4..).map(|(byte, at)| (at, byte)),
+            );
+            changeable.push((at, ENABLED));
+            changeable.extend((at + 4..at + 8).map(|at| (at, 0xFF)));
+        }
+        pages.push(page(INFORMATIONAL_EXCEPTIONS, 0x02, THRESHOLDS + 16, &defaults, &changeable));
     }
     pages
 }

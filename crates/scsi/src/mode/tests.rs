@@ -9,6 +9,7 @@ const CONFIG: Config = Config {
     thin: true,
     saving: false,
     task_set_per_nexus: true,
+    thresholds: Thresholds { available: None, used: None },
 };
 const MEDIUM: Medium = Medium { blocks: 0x1000, block_len: 512, write_protected: false };
 
@@ -39,6 +40,33 @@ fn the_caching_page_with_a_short_block_descriptor() {
     assert_eq!(data[..14], [31, 0, 0x10, 8, 0, 0, 0x10, 0, 0, 0, 2, 0, 0x08, 18]);
     assert_eq!(data[14], 0x04);
     assert_eq!(data.len(), 32);
+}
+
+#[test]
+fn thresholds_begin_as_configured_and_mode_select_sets_them() {
+    let thresholds = Thresholds { available: Some(0x0102), used: None };
+    let mut pages = Pages::new(&Config { thresholds, ..CONFIG });
+    let data = pages.sense(&ask(INFORMATIONAL_EXCEPTIONS, 2), &MEDIUM).unwrap();
+    assert_eq!(data[4..8], [0x5C, 2, 0, 28]);
+    assert_eq!(data[20..36], [0x81, 1, 0, 0, 0, 0, 1, 2, 0x02, 2, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(pages.thresholds(), thresholds);
+    let mut list = [&[0; 4][..], &data[4..]].concat();
+    (list[28], list[35]) = (0x82, 9);
+    list[20] = 0x01;
+    assert!(apply(&mut pages, &list).unwrap().changed);
+    assert_eq!(pages.thresholds(), Thresholds { available: None, used: Some(9) });
+    // The resource and the arming stand fast.
+    list[21] = 2;
+    assert!(apply(&mut pages, &list).is_err());
+    // Without LBPERE nothing is reported, and without a configuration LBPERE is zero.
+    let mut list =
+        [&[0; 4][..], &pages.sense(&ask(READ_WRITE_ERROR_RECOVERY, 0), &MEDIUM).unwrap()[4..]].concat();
+    assert_eq!(list[4 + 7], 0x80);
+    list[4 + 7] = 0;
+    list[4] &= 0x3F;
+    apply(&mut pages, &list).unwrap();
+    assert_eq!(pages.thresholds(), Thresholds::default());
+    assert_eq!(Pages::new(&CONFIG).thresholds(), Thresholds::default());
 }
 
 #[test]

@@ -42,6 +42,8 @@ pub fn access(cdb: &[u8]) -> Access {
         // MODE SENSE(6/10), READ DEFECT DATA(10/12), READ BUFFER, RECEIVE DIAGNOSTIC RESULTS, READ ATTRIBUTE,
         // RECEIVE COPY RESULTS.
         0x1a | 0x5a | 0x37 | 0xb7 | 0x3c | 0x1c | 0x8c | 0x84 => Access::Read,
+        // POPULATE TOKEN reads; EXTENDED COPY, WRITE USING TOKEN and the others of this operation code write.
+        0x83 if action == 0x10 => Access::Read,
         // SERVICE ACTION IN(16): READ CAPACITY(16); GET LBA STATUS, REPORT REFERRALS.
         0x9e => match action {
             0x10 => Access::Always,
@@ -79,6 +81,8 @@ mod tests {
         assert_eq!(access(&[0x1b, 0, 0, 0, 1, 0]), Access::Status);
         assert_eq!(access(&[0x1b, 0, 0, 0, 3, 0]), Access::Write);
         assert_eq!(access(&[0x1b, 0, 0, 0, 0x11, 0]), Access::Write);
+        assert_eq!(access(&[0x83, 0x10]), Access::Read);
+        assert_eq!(access(&[0x83, 0x11]), Access::Write);
         assert_eq!(access(&[]), Access::Status);
     }
 }

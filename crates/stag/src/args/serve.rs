@@ -81,6 +81,9 @@ Options of a unit, after its path and separated by commas (a comma of the path i
   bandwidth=SIZE  read-bandwidth=SIZE  write-bandwidth=SIZE
                       the most bytes that they move in a second
   burst=SECONDS       how much of a limit may be saved up (0.1)
+  warn-used=80G  warn-available=20G
+                      when initiators are warned that a thin unit fills up
+  quota=10G           the most memory that a thin unit in memory takes
 
 Examples:
   stag serve mem:1G

@@ -103,6 +103,19 @@ impl UnitSpec {
                 wrong("aptpl", what, "leave aptpl out");
             }
         }
+        if options.quota.is_some() && !in_memory {
+            let what = "a file or device is bounded by what it lies on".to_owned();
+            wrong("quota", what, "leave quota out, or put the file where there is less space");
+        }
+        for (option, given) in [
+            ("quota", options.quota),
+            ("warn-used", options.warn_used),
+            ("warn-available", options.warn_available),
+        ] {
+            if given.is_some() && options.thin != Some(true) {
+                wrong(option, format!("{option} is for thin units"), "write thin too, or leave it out");
+            }
+        }
         if let (Some(engine), Some(cache)) = (options.engine, options.cache)
             && let Err(instead) = engine.fits(cache)
         {
@@ -148,6 +161,8 @@ mod tests {
     #[test]
     fn contradictions_name_the_option_to_blame() {
         assert_eq!(wrong("mem:1G", &[("size", "1G")]), ["size"]);
+        assert_eq!(wrong("/x", &[("quota", "1G"), ("thin", "")]), ["quota"]);
+        assert_eq!(wrong("mem:1G", &[("warn-used", "1G")]), ["warn-used"]);
         assert_eq!(wrong("mem:many", &[]), ["path"]);
         assert_eq!(wrong("mem:0", &[]), ["path"]);
         assert_eq!(wrong("mem:1G", &[("cache", "direct"), ("aptpl", "/x")]), ["cache", "aptpl"]);

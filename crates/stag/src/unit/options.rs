@@ -44,13 +44,19 @@ pub struct Options {
     pub sanitize_rate: Option<u64>,
     /// `iops` and its like: what the unit serves at most.
     pub limits: Limits,
+    /// `quota`: the most memory that a thin unit in memory takes, bytes.
+    pub quota: Option<u64>,
+    /// `warn-used`: initiators are warned when so many bytes of a thin unit are allocated.
+    pub warn_used: Option<u64>,
+    /// `warn-available`: initiators are warned when no more bytes than these can be allocated.
+    pub warn_available: Option<u64>,
 }
 
 const MODES: &str = "write writeback, writethrough or direct";
 /// Longest serial number, bytes.
 const SERIAL: usize = 64;
 /// Every option's name.
-pub const NAMES: [&str; 22] = [
+pub const NAMES: [&str; 25] = [
     "size",
     "bs",
     "pbe",
@@ -73,6 +79,9 @@ pub const NAMES: [&str; 22] = [
     "read-bandwidth",
     "write-bandwidth",
     "burst",
+    "quota",
+    "warn-used",
+    "warn-available",
 ];
 
 /// Why an option was not understood.
@@ -181,6 +190,18 @@ impl Options {
                 }
                 once(name, &mut self.sanitize_rate, rate)
             }
+            "quota" | "warn-used" | "warn-available" => {
+                let bytes = parse_size(value).map_err(|error| fit(error.to_string()))?;
+                if bytes == 0 {
+                    return Err(fit("write a size such as 10G".into()));
+                }
+                let slot = match name {
+                    "quota" => &mut self.quota,
+                    "warn-used" => &mut self.warn_used,
+                    _ => &mut self.warn_available,
+                };
+                once(name, slot, bytes)
+            }
             _ => {
                 if value.is_empty() {
                     return Err(fit("write the path of the file that keeps persistent reservations".into()));
@@ -258,6 +279,9 @@ mod tests {
             ("read-bandwidth", "100M"),
             ("write-bandwidth", "100M"),
             ("burst", "0.5"),
+            ("quota", "1G"),
+            ("warn-used", "1G"),
+            ("warn-available", "1G"),
         ];
         assert_eq!(values.map(|(name, _)| name), NAMES);
         for (name, value) in values {
@@ -287,6 +311,8 @@ mod tests {
             ("naa", "zz00000000000001"),
             ("aptpl", ""),
             ("sanitize-rate", "0"),
+            ("quota", "0"),
+            ("warn-used", "much"),
         ] {
             let error = Options::default().set(name, value).unwrap_err();
             assert!(matches!(error, OptionError::Value { .. }), "{name}={value}: {error}");

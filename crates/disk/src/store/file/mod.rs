@@ -21,7 +21,7 @@ pub use open::{FileOptions, OpenError};
 use super::engine::Engine;
 use super::group::Group;
 use super::spec::CacheMode;
-use super::{BlockStore, Extent, Geometry, Io, StoreError};
+use super::{BlockStore, Extent, Geometry, Io, Resources, StoreError};
 use mapped::{Mapped, Seen};
 use open::Medium;
 use transfer::Impatience;
@@ -322,6 +322,16 @@ impl BlockStore for FileStore {
         self.change(move |inner| async move {
             if deallocate { inner.punch_or_zero(at, len).await } else { inner.zero(at, len).await }
         })
+    }
+
+    fn resources(&self) -> Option<Resources> {
+        if !self.inner.thin || self.inner.data.is_block_device() {
+            return None;
+        }
+        let used = self.inner.data.allocated().ok()?;
+        let free = rustix::fs::statvfs(&self.inner.path).ok()?;
+        let free = free.f_bavail.saturating_mul(free.f_frsize);
+        Some(Resources { used, available: free.min(self.size().saturating_sub(used)), dedicated: false })
     }
 
     fn extent(&self, at: u64, len: u64) -> Io<Extent> {

@@ -9,6 +9,8 @@ mod mode;
 mod provisioning;
 mod reserve;
 mod sanitize;
+mod thresholds;
+mod token;
 
 use std::future::Future;
 use std::pin::{Pin, pin};
