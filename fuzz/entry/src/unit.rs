@@ -84,6 +84,7 @@ fn nexus(id: u64, read_only: bool) -> Arc<ItlNexus> {
         transport_id,
         target_port: 1,
         target: "iqn.2026-01.org.stag:disk".to_owned(),
+        ports: None,
     };
     Arc::new(ItlNexus::new(Arc::new(nexus), read_only))
 }
