@@ -292,13 +292,6 @@ impl Conn {
         sent.map_err(|lost| missing(&lost, "the target takes what is sent"))
     }
 
-    /// No more will be sent.
-    pub fn finish(&self) {
-        if let Wire::Tcp(tcp) = &self.wire {
-            tcp.finish();
-        }
-    }
-
     /// The next PDU, in any case until the check's end.
     pub fn receive(&mut self, within: Duration) -> Result<Pdu, Lost> {
         let until = (Instant::now() + within).min(self.deadline);

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use iscsi::pdu::{BHS_LEN, Bhs};
-use iser::{Control, HEAD_LEN, HEADER_LEN, Header, Layout, Limits, PrivateData};
+use iser::{Control, HEADER_LEN, Header, Layout, Limits, PrivateData};
 use rdma::{Completion, Flags, QueuePair, Rights, Stag};
 use ring::{Buf, BufMut, Runtime};
 
@@ -162,6 +162,3 @@ fn read(message: &[u8], invalidated: Option<u32>) -> Result<Pdu, Lost> {
     pdu.data = message.get(layout.data).unwrap_or_default().to_vec();
     Ok(pdu)
 }
-
-/// Bytes of a message before its AHSs.
-pub(crate) const HEAD: usize = HEAD_LEN;

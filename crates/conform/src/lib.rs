@@ -12,8 +12,6 @@
 //!
 //! Without leave to write it changes nothing on a medium: data that goes out is compared by VERIFY, not written.
 #![forbid(unsafe_code)]
-// Areas that need it come one by one.
-#![allow(dead_code)]
 
 mod areas;
 mod check;

@@ -81,10 +81,14 @@ pub fn run(
         .collect();
     let saved = if lab.options.write { save(&lab) } else { Ok(None) };
     let mut records = Vec::new();
+    let mut gone: Option<String> = None;
     for (done, check) in checks.iter().enumerate() {
         tell(Progress::Begins { check, done, of: checks.len() });
         let began = Instant::now();
-        let outcome = match (check.needs, &saved) {
+        let mut outcome = match (check.needs, &saved) {
+            _ if gone.is_some() => {
+                Outcome::Untested(format!("the target is gone since {}", gone.clone().unwrap_or_default()))
+            }
             (Needs::Writing, _) if !lab.options.write => Outcome::Untested("it writes: --write".to_owned()),
             (Needs::Destruction, _) if !lab.options.destructive => {
                 Outcome::Untested("it disturbs other sessions: --destructive".to_owned())
@@ -92,6 +96,13 @@ pub fn run(
             (_, Err(why)) if check.needs == Needs::Writing => Outcome::Untested(why.clone()),
             _ => one(&lab, check),
         };
+        if gone.is_none() && !matches!(outcome, Outcome::Pass) && !is_there(&lab) {
+            gone = Some(check.full_name());
+            outcome = Outcome::Fail {
+                seen: "the target cannot be reached any more after this check".to_owned(),
+                expected: "a target that lives on".to_owned(),
+            };
+        }
         let record = Record::new(check, outcome, began.elapsed());
         tell(Progress::Ended(&record));
         records.push(record);
@@ -101,6 +112,17 @@ pub fn run(
         left_behind = restore(&lab, &content).err();
     }
     Ok(Report::new(&lab.options, records, began.elapsed(), left_behind))
+}
+
+/// Whether the target takes connections: asked more than once, since it may be starting again.
+fn is_there(lab: &Lab) -> bool {
+    (0..3).any(|attempt| {
+        if attempt > 0 {
+            std::thread::sleep(Duration::from_millis(500));
+        }
+        lab.begin();
+        lab.connect().is_ok()
+    })
 }
 
 fn one(lab: &Lab, check: &Check) -> Outcome {
@@ -208,6 +230,3 @@ fn restore(lab: &Lab, (lba, block_len, content): &Saved) -> Result<(), String> {
     };
     write().map_err(|finding| format!("what was there before could not be written back: {}", told(finding)))
 }
-
-/// A moment.
-pub(crate) const MOMENT: Duration = Duration::from_millis(150);

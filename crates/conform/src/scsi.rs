@@ -1,7 +1,7 @@
 //! SCSI commands over a raw connection, over either transport: sent with what both sides have agreed on, their R2Ts answered, and
 //! every PDU of theirs kept.
 
-use iscsi::pdu::{Bhs, DataOut, FINAL, Lun, Opcode, RESERVED_TAG, ScsiCommand, TaskAttribute, U32};
+use iscsi::pdu::{DataOut, FINAL, Lun, Opcode, RESERVED_TAG, ScsiCommand, TaskAttribute, U32};
 use iser::{Control, Remote};
 use rdma::Stag;
 
@@ -338,11 +338,6 @@ impl Conn {
         }
         wrong("16 unit attentions in a row", "TEST UNIT READY ends with status GOOD")
     }
-
-    /// Sends a header with the next CmdSN and no data, and gives the tag.
-    pub fn bare(&mut self, header: impl Into<Bhs>) -> Verdict {
-        self.post(header, &[])
-    }
 }
 
 fn take_residual(done: &mut Done, pdu: &Pdu) {
@@ -501,9 +496,4 @@ impl Lab {
             }
         })
     }
-}
-
-/// Whether a header is of that PDU kind: for histories.
-pub(crate) fn is<P: iscsi::pdu::Pdu>(bhs: &Bhs) -> bool {
-    bhs.opcode() == Some(P::OPCODE)
 }

@@ -1,7 +1,7 @@
 //! PDUs over TCP, one at a time, each with the digests that it is told to have and whatever else is wanted in its bytes.
 
 use std::io::{self, Read as _, Write as _};
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use iscsi::digest;
@@ -47,12 +47,6 @@ impl Tcp {
             io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Lost::NotReading,
             _ => Lost::Closed,
         })
-    }
-
-    /// No more will be sent.
-    pub fn finish(&self) {
-        // It fails where the connection is gone already.
-        let _ = self.stream.shutdown(Shutdown::Write);
     }
 
     /// The next PDU, until `until`. What has arrived of one that is not whole by then is kept.

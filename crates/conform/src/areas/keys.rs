@@ -114,7 +114,7 @@ pub(super) const CHECKS: &[Check] = &[
         "All operational keys offered in one request are answered in the same exchange, each once.",
         "A key that is not answered has no result.",
         all_at_once),
-    Check::must(Keys, "first-burst-within-max-burst", "RFC 7143 §13.14",
+    Check::should(Keys, "first-burst-within-max-burst", "RFC 7143 §13.14",
         "FirstBurstLength comes out no greater than MaxBurstLength.",
         "An initiator would send more unasked than a burst may be long.",
         first_within_max),

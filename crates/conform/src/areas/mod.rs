@@ -1,13 +1,24 @@
 //! The checks, a file an area.
 
+mod connections;
 mod data_in;
 mod data_out;
+mod digests;
 mod discovery;
+mod iser;
 mod keys;
 mod login;
+mod logout;
 mod nop;
 mod numbers;
+mod protocol;
+mod recovery1;
+mod recovery2;
+mod redirect;
+mod reinstatement;
+mod scsi;
 mod security;
+mod task;
 mod text;
 
 use crate::check::Check;
@@ -24,6 +35,17 @@ pub fn all() -> Vec<Check> {
         text::CHECKS,
         data_in::CHECKS,
         data_out::CHECKS,
+        task::CHECKS,
+        logout::CHECKS,
+        reinstatement::CHECKS,
+        connections::CHECKS,
+        digests::CHECKS,
+        recovery1::CHECKS,
+        recovery2::CHECKS,
+        redirect::CHECKS,
+        protocol::CHECKS,
+        scsi::CHECKS,
+        iser::CHECKS,
     ]
     .concat()
 }

@@ -481,12 +481,17 @@ impl Negotiator {
 
     /// What we offer for a number, in its range.
     fn own_number(&self, key: Key) -> u32 {
-        let o = &self.offer;
+        let (o, p) = (&self.offer, &self.params);
         let n = match key {
             Key::MaxConnections => o.max_connections.into(),
             Key::MaxRecvDataSegmentLength => o.max_recv_data_segment_length,
             Key::MaxBurstLength => o.max_burst_length,
-            Key::FirstBurstLength => o.first_burst_length.min(o.max_burst_length),
+            Key::FirstBurstLength => {
+                // It must not pass MaxBurstLength (RFC 7143 §13.14), which may have come to less by now.
+                let burst =
+                    if self.received.contains(Key::MaxBurstLength) { p.max_burst_length } else { u32::MAX };
+                o.first_burst_length.min(o.max_burst_length).min(burst)
+            }
             Key::DefaultTime2Wait => o.default_time2wait_s.into(),
             Key::DefaultTime2Retain => o.default_time2retain_s.into(),
             Key::MaxOutstandingR2T => o.max_outstanding_r2t.into(),

@@ -148,6 +148,13 @@ fn the_first_burst_never_exceeds_the_burst() {
 }
 
 #[test]
+fn the_first_burst_is_answered_by_no_more_than_the_burst_just_agreed_on() {
+    let mut n = target(Phase::Leading);
+    let answer = ask(&mut n, "MaxBurstLength=4096 FirstBurstLength=65536");
+    assert_eq!(answer.as_deref(), Ok("MaxBurstLength=4096 FirstBurstLength=4096"));
+}
+
+#[test]
 fn a_required_digest_is_offered_by_the_responder_and_insisted_on() {
     let offer = Offer { header_digest: DigestChoice::Require, ..Offer::default() };
     let mut n = Negotiator::new(Role::Target, Phase::Leading, offer.clone(), Params::default());
