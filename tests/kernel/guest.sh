@@ -120,6 +120,8 @@ lio_up() {
   [ -d $root ] || mkdir $root
   group=$root/iscsi/$LIO/tpgt_1
   mkdir -p $root/core/rd_mcp_0/disk && echo "rd_pages=$(($1 * 256))" >$root/core/rd_mcp_0/disk/control && echo 1 >$root/core/rd_mcp_0/disk/enable || return
+  # Without a serial number LIO lists no vital product data pages.
+  echo 5a6b7c8d >$root/core/rd_mcp_0/disk/wwn/vpd_unit_serial || return
   mkdir -p $group/lun/lun_0 && ln -s $root/core/rd_mcp_0/disk $group/lun/lun_0/disk || return
   for attribute in authentication=0 generate_node_acls=1 cache_dynamic_acls=1 demo_mode_write_protect=0; do
     echo "${attribute#*=}" >$group/attrib/${attribute%=*} || return

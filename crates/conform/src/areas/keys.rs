@@ -22,12 +22,12 @@ macro_rules! offer {
 }
 
 pub(super) const CHECKS: &[Check] = &[
-    offer!("initial-r2t-yes", "§13.10, §6.2.2", "InitialR2T=Yes is answered by Yes: the result is the OR of both.", DIFFER,
-        "InitialR2T" = "Yes", Rule::Exactly("Yes")),
+    offer!("initial-r2t-yes", "§13.10, §6.2.2", "InitialR2T=Yes is answered by Yes, or not at all: the result is the OR of both.", DIFFER,
+        "InitialR2T" = "Yes", Rule::ExactlyIfAtAll("Yes")),
     offer!("initial-r2t-no", "§13.10, §6.2.2", "InitialR2T=No is answered by Yes or No.", DIFFER,
         "InitialR2T" = "No", Rule::Bool),
-    offer!("immediate-data-no", "§13.11, §6.2.2", "ImmediateData=No is answered by No: the result is the AND of both.", DIFFER,
-        "ImmediateData" = "No", Rule::Exactly("No")),
+    offer!("immediate-data-no", "§13.11, §6.2.2", "ImmediateData=No is answered by No, or not at all: the result is the AND of both.", DIFFER,
+        "ImmediateData" = "No", Rule::ExactlyIfAtAll("No")),
     offer!("immediate-data-yes", "§13.11, §6.2.2", "ImmediateData=Yes is answered by Yes or No.", DIFFER,
         "ImmediateData" = "Yes", Rule::Bool),
     offer!("max-connections-1", "§13.2, §6.2.2", "MaxConnections=1 is answered by 1: the result is the minimum.", LIMIT,
@@ -70,10 +70,10 @@ pub(super) const CHECKS: &[Check] = &[
         "MaxOutstandingR2T" = "65535", Rule::Range(1, 65_535)),
     offer!("outstanding-r2t-0", "§13.17, §6.2.2", "MaxOutstandingR2T=0 is out of range: Reject, an admissible value, or a refusal.", REFUSE,
         "MaxOutstandingR2T" = "0", Rule::Inadmissible(1, 65_535)),
-    offer!("pdu-in-order-yes", "§13.18, §6.2.2", "DataPDUInOrder=Yes is answered by Yes: the result is the OR of both.", DIFFER,
-        "DataPDUInOrder" = "Yes", Rule::Exactly("Yes")),
-    offer!("sequence-in-order-yes", "§13.19, §6.2.2", "DataSequenceInOrder=Yes is answered by Yes: the result is the OR of both.", DIFFER,
-        "DataSequenceInOrder" = "Yes", Rule::Exactly("Yes")),
+    offer!("pdu-in-order-yes", "§13.18, §6.2.2", "DataPDUInOrder=Yes is answered by Yes, or not at all: the result is the OR of both.", DIFFER,
+        "DataPDUInOrder" = "Yes", Rule::ExactlyIfAtAll("Yes")),
+    offer!("sequence-in-order-yes", "§13.19, §6.2.2", "DataSequenceInOrder=Yes is answered by Yes, or not at all: the result is the OR of both.", DIFFER,
+        "DataSequenceInOrder" = "Yes", Rule::ExactlyIfAtAll("Yes")),
     offer!("in-order-no", "§13.18, §6.2.2", "DataPDUInOrder=No is answered by Yes or No.", DIFFER,
         "DataPDUInOrder" = "No", Rule::Bool),
     offer!("recovery-level-0", "§13.20, §6.2.2", "ErrorRecoveryLevel=0 is answered by 0: the result is the minimum.", LIMIT,
@@ -111,7 +111,7 @@ pub(super) const CHECKS: &[Check] = &[
         "The initiator orders by what it prefers; it may have to pay for a CRC that it does not want.",
         digest_order).tcp(),
     Check::must(Keys, "all-at-once", "RFC 7143 §6.2, §6.3",
-        "All operational keys offered in one request are answered in the same exchange, each once.",
+        "Operational keys offered in one request are answered in the same exchange, each once.",
         "A key that is not answered has no result.",
         all_at_once),
     Check::should(Keys, "first-burst-within-max-burst", "RFC 7143 §13.14",
@@ -179,6 +179,8 @@ pub(super) const CHECKS: &[Check] = &[
 enum Rule {
     /// This value.
     Exactly(&'static str),
+    /// This value, or no answer: the offer has decided it (RFC 7143 §6.2.2).
+    ExactlyIfAtAll(&'static str),
     /// Yes or No.
     Bool,
     /// A number in this range.
@@ -215,13 +217,16 @@ fn single(lab: &Lab, key: &str, value: &str, rule: Rule) -> Verdict {
     let told = answer.pairs.iter().filter(|(name, _)| name == key).count();
     expect(told <= 1, format!("one answer to {key}"), || answer.told())?;
     let Some(told) = answer.get(key) else {
+        if matches!(rule, Rule::ExactlyIfAtAll(_)) {
+            return Ok(());
+        }
         return expect(false, format!("an answer to {key}={value}"), || answer.told());
     };
     let number = parse_number(told);
     let within = |low, high| number.is_some_and(|n| (low..=high).contains(&n));
     let irrelevant = key == "FirstBurstLength" && told == "Irrelevant";
     let (holds, expected) = match rule {
-        Rule::Exactly(wanted) => {
+        Rule::Exactly(wanted) | Rule::ExactlyIfAtAll(wanted) => {
             let same = told == wanted || (number.is_some() && number == parse_number(wanted));
             (same || irrelevant, format!("{key}={wanted}"))
         }
@@ -275,8 +280,11 @@ fn all_at_once(lab: &Lab) -> Verdict {
     let keys: Vec<(String, String)> = lab
         .usual_keys(&lab.normal())
         .into_iter()
-        // Declarations are not answered.
-        .filter(|(key, _)| key != "MaxRecvDataSegmentLength")
+        // Declarations are not answered, and what the offer alone decides need not be.
+        .filter(|(key, _)| {
+            !["MaxRecvDataSegmentLength", "InitialR2T", "DataPDUInOrder", "DataSequenceInOrder"]
+                .contains(&key.as_str())
+        })
         .collect();
     let pairs: Vec<(&str, &str)> = keys.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
     let mut answer = conn.login_step(OPERATIONAL, None, &pairs)?;

@@ -5,7 +5,7 @@ use iscsi::text::{parse_binary, to_hex};
 
 use crate::check::Area::Security;
 use crate::check::{Check, Verdict, expect, not_applicable, should, wrong};
-use crate::conn::Conn;
+use crate::conn::{Conn, Ending};
 use crate::lab::{Challenge, Lab, own_challenge};
 use crate::login::{Answer, FULL_FEATURE, OPERATIONAL, Refused, SECURITY, refused, status_name};
 use crate::options::Account;
@@ -41,13 +41,27 @@ pub(super) const CHECKS: &[Check] = &[
         "A login with no AuthMethod that the target supports does not go on.",
         IN,
         |lab| {
-            let answer = offer(lab, "X-org.stag.conform.trust-me")?;
-            expect(
-                !answer.is_success() || answer.get("AuthMethod") == Some("Reject"),
-                "Reject, or a refusal",
-                || answer.told(),
-            )?;
-            should(!answer.is_success(), format!("status {}", status_name(0x0201)), || answer.told())
+            let mut conn = lab.connect()?;
+            let login = lab.normal();
+            let mut keys = lab.names(&login);
+            keys.push(("AuthMethod", "X-org.stag.conform.trust-me"));
+            let request = conn.login_request(SECURITY, None);
+            conn.post(request, &crate::login::text(&keys))?;
+            match conn.outcome(|_| true) {
+                Ending::Closed => should(false, format!("status {}", status_name(0x0201)), || {
+                    "the connection was closed without a status".to_owned()
+                }),
+                Ending::Silent => wrong("no answer", format!("status {}", status_name(0x0201))),
+                Ending::Pdu(pdu) => {
+                    let text = String::from_utf8_lossy(&pdu.data).into_owned();
+                    let answer = Answer { pdus: vec![pdu], ..Answer::default() };
+                    let declined = !answer.is_success() || text.contains("AuthMethod=Reject");
+                    expect(declined, "Reject, or a refusal", || text.replace('\0', " "))?;
+                    should(!answer.is_success(), format!("status {}", status_name(0x0201)), || {
+                        text.replace('\0', " ")
+                    })
+                }
+            }
         },
     ),
     Check::must(
