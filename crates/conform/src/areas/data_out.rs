@@ -228,7 +228,7 @@ pub(super) const CHECKS: &[Check] = &[
         }),
     Check::must(DataOut, "nothing-to-write", "SBC-3 §5.32, RFC 7143 §11.4.5",
         "WRITE (10) of 0 blocks ends with status GOOD and asks for no data.",
-        "It is no error.",
+        "A transfer length of 0 is no error, and hosts send it.",
         |lab| {
             let mut conn = lab.ready(&[])?;
             let done = conn.run(&Command::new(&write10(0, 0)))?;
