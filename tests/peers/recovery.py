@@ -9,11 +9,10 @@ from lab import wire
 from lab.report import Failed, expect
 from lab.target import Unit
 
-LEVEL = 1  # What the target offers.
 DATA_R2T, STATUS, DATA_ACK, R_DATA = 0, 1, 2, 3
 DATA_DIGEST, SNACK_REJECT, PROTOCOL_ERROR, INVALID_ACK = 2, 3, 4, 8
 OFFER = {"HeaderDigest": "CRC32C", "DataDigest": "CRC32C", "InitialR2T": "Yes", "ImmediateData": "No",
-         "MaxRecvDataSegmentLength": 4096, "MaxBurstLength": 16384, "FirstBurstLength": 8192, "MaxOutstandingR2T": 1}
+         "MaxRecvDataSegmentLength": 4096, "MaxBurstLength": 16384, "FirstBurstLength": 8192, "MaxOutstandingR2T": 1, "DefaultTime2Wait": 2, "DefaultTime2Retain": 20}
 
 
 def read_cdb(lba, blocks):
@@ -65,6 +64,25 @@ class Peer(wire.Connection):
         self.send(header)
         return tag, header
 
+    def ask(self, opcode, flags, specific, answer, tag=None):
+        """An immediate request and its answer."""
+        tag = self.tag() if tag is None else tag
+        self.send(wire.bhs(opcode | wire.IMMEDIATE, wire.FINAL | flags, 0, self.lun if opcode == wire.TASK_MANAGEMENT else 0, tag, specific))
+        while True:
+            pdu = self.receive()
+            if pdu.opcode == answer and pdu.tag == tag:
+                self.status_number = pdu.word(24) + 1
+                return pdu
+
+    def log_out(self, reason, cid):
+        """(response, Time2Wait, Time2Retain) of a logout."""
+        pdu = self.ask(wire.LOGOUT, reason, struct.pack(">HxxII", cid, self.command_number, self.status_number), wire.LOGOUT_RESPONSE)
+        return pdu.bhs[2], *struct.unpack_from(">HH", pdu.bhs, 40)
+
+    def reassign(self, tag, expected=0):
+        specific = struct.pack(">IIIII", tag, self.command_number, self.status_number, 0, expected)
+        return self.ask(wire.TASK_MANAGEMENT, 8, specific, wire.TASK_RESPONSE).bhs[2]
+
     def data_in(self, tag):
         """All Data-In PDUs of a read, up to its status."""
         pdus = []
@@ -73,6 +91,13 @@ class Peer(wire.Connection):
             expect(pdu.tag == tag, f"data of another task: {pdu}")
             pdus.append(pdu)
         return pdus
+
+    def data_in_any(self):
+        """The last Data-In of any read."""
+        while True:
+            pdu = self.next(wire.DATA_IN)
+            if pdu.flags & 1:
+                return pdu
 
     def data_out(self, tag, target_tag, number, offset, data, final, broken=None):
         specific = struct.pack(">IIIIII", target_tag, 0, self.status_number, 0, number, offset)
@@ -92,7 +117,7 @@ def connect(target, level=1, isid=b"\x40\0\0\1\0\1", initiator="iqn.2026-01.exam
         offer = {key: offer[key] for key in ("HeaderDigest", "DataDigest", "MaxRecvDataSegmentLength")}
     peer.login(name, initiator, isid, tsih=first.tsih if first else 0, cid=cid, **offer)
     if not first:
-        expect(int(peer.keys["ErrorRecoveryLevel"]) == min(level, LEVEL), f"ErrorRecoveryLevel: {peer.keys['ErrorRecoveryLevel']}")
+        expect(int(peer.keys["ErrorRecoveryLevel"]) == level, f"ErrorRecoveryLevel: {peer.keys['ErrorRecoveryLevel']}")
         for _ in range(4):  # Unit attentions.
             tag, _ = peer.begin(bytes(6), 0)
             answer = peer.next(wire.RESPONSE)
@@ -474,10 +499,262 @@ def lossy(target):
     peer.close()
 
 
+COMPLETE, NO_TASK, NO_LUN, ALLEGIANT, NOT_SUPPORTED = range(5)
+REMOVE = 2
+
+
+def lost_mid_read(target):
+    """A read whose connection breaks goes on with another one, from the DataSN that it had come to."""
+    first = connect(target, 2)
+    old = random.randbytes(65536)
+    with wire.session(target, "iqn.2026-01.example.lab:writer") as other:
+        other.write(3000, old)
+        tag, _ = first.begin(read_cdb(3000, 128), 65536)
+        got = [first.next(wire.DATA_IN) for _ in range(5)]
+        first.reset()
+        other.write(3000, bytes(65536))
+    second = connect(target, 2, first=first, cid=2, MaxRecvDataSegmentLength=2048)
+    expect(second.reassign(tag, 5) == ALLEGIANT, "a task is reassigned whose connection was not removed")
+    expect(second.log_out(REMOVE, 1) == (0, 2, 3), "logout for recovery")
+    expect(second.reassign(tag + 77) == NO_TASK, "a task that never was")
+    lun, second.lun = second.lun, 9
+    expect(second.reassign(tag) == NO_LUN, "a LUN that is not")
+    second.lun = lun
+    expect(second.reassign(tag, 5) == COMPLETE, "the task is not reassigned")
+    rest = second.data_in(tag)
+    expect(rest[0].word(36) == 5 and rest[0].word(40) == 5 * 4096, f"goes on at DataSN {rest[0].word(36)}")
+    expect(max(len(pdu.data) for pdu in rest) == 2048, "not cut for the new connection")
+    expect(b"".join(pdu.data for pdu in got + rest) == old, "other data than was read")
+    expect(second.reassign(tag) == ALLEGIANT, "reassigned twice")
+    # It may be asked for again here, too.
+    second.snack(DATA_R2T, tag, first=6, count=1)
+    expect(same(second.next(wire.DATA_IN), rest[1]), "what was sent again is not what was sent")
+    second.close()
+
+
+def lost_status_and_connection(target):
+    """Commands that had ended: their statuses and data come again on the new connection; what was acknowledged does not."""
+    first = connect(target, 2)
+    tags = [first.begin(read_cdb(0, 16), 8192)[0] for _ in range(3)]
+    whole = [first.data_in(tag) for tag in tags]
+    first.acknowledge(whole[0][-1].word(24) + 1)
+    time.sleep(0.1)
+    first.close()
+    second = connect(target, 2, first=first, cid=2)
+    expect(second.log_out(REMOVE, 1)[0] == 0, "logout for recovery")
+    expect(second.reassign(tags[0]) == NO_TASK, "a task whose status was acknowledged is still there")
+    expect(second.reassign(tags[1], 2) == COMPLETE, "a task that has ended cannot be reassigned")
+    response = second.next(wire.RESPONSE)
+    expect(response.tag == tags[1] and response.bhs[3] == 0 and response.word(36) == 2, f"{response}")
+    expect(second.reassign(tags[2], 1) == COMPLETE, "a task that has ended cannot be reassigned")
+    again = second.data_in(tags[2])
+    expect([pdu.word(36) for pdu in again] == [1] and again[0].data == whole[2][1].data, "not from ExpDataSN on")
+    second.close()
+
+
+def lost_mid_write(target):
+    """A write whose connection breaks goes on where its data ended: by the login of a new connection with the same CID."""
+    first = connect(target, 2)
+    data = random.randbytes(49152)
+    tag, _ = first.begin(write_cdb(4000, 96), 49152, write=True)
+    r2t = first.next(wire.R2T)
+    for at in range(4):
+        first.data_out(tag, r2t.target_tag, at, 4096 * at, data[4096 * at:4096 * (at + 1)], at == 3)
+    r2t = first.next(wire.R2T)
+    first.data_out(tag, r2t.target_tag, 0, 16384, data[16384:20480], False)
+    time.sleep(0.1)
+    # It is not even broken: the login logs it out (RFC 7143 §6.3.4).
+    second = connect(target, 2, first=first, cid=1)
+    expect(first.wait_closed(3), "the old connection stays")
+    expect(second.reassign(tag, 2) == COMPLETE, "the task is not reassigned")
+    done, number = 20480, 2
+    while done < 49152:
+        r2t = second.next(wire.R2T)
+        expect((r2t.word(36), r2t.word(40)) == (number, done), f"R2TSN {r2t.word(36)} at {r2t.word(40)}, not {number} at {done}")
+        end = done + r2t.word(44)
+        for at in range(0, end - done, 4096):
+            second.data_out(tag, r2t.target_tag, at // 4096, done + at, data[done + at:min(done + at + 4096, end)], done + at + 4096 >= end)
+        done, number = end, number + 1
+    response = second.next(wire.RESPONSE)
+    expect(response.bhs[3] == 0 and response.word(36) == number, f"status {response.bhs[3]}, ExpDataSN {response.word(36)}")
+    second.status_number = response.word(24) + 1
+    tag, _ = second.begin(read_cdb(4000, 96), 49152)
+    expect(b"".join(pdu.data for pdu in second.data_in(tag)) == data, "something else was written")
+    second.close()
+
+
+def several_connections(target):
+    """One connection of several breaks: the others go on, its tasks go to one of them, and the gap that it left is plugged there."""
+    first = connect(target, 2, MaxConnections=4)
+    second = connect(target, 2, first=first, cid=2)
+    third = connect(target, 2, first=first, cid=3)
+    data = random.randbytes(8192)
+    number = first.command_number
+    tag, _ = second.begin(write_cdb(5000, 16), 8192, write=True, tag=1001, number=number)
+    r2t = second.next(wire.R2T)
+    # A command that is lost with the connection, and one behind it that waits on the broken one, and one on another.
+    lost, _ = second.command_pdu(bytes(6), tag=1002, command_number=number + 1)
+    second.send_broken(lost, part="header")
+    second.begin(read_cdb(0, 8), 4096, tag=1003, number=number + 2)
+    third.begin(read_cdb(0, 8), 4096, tag=1004, number=number + 3)
+    time.sleep(0.1)
+    second.reset()
+    time.sleep(0.1)
+    first.command_number = third.command_number = number + 4
+    for peer in (first, third):
+        peer.status_number = peer.ask(wire.NOP_OUT, 0, struct.pack(">III", wire.NO_TAG, number + 4, peer.status_number), wire.NOP_IN).word(24) + 1
+    expect(first.expected_command == number + 1, f"ExpCmdSN {first.expected_command}, not {number + 1}")
+    expect(first.log_out(REMOVE, 2)[0] == 0, "logout for recovery")
+    expect(first.log_out(REMOVE, 9)[0] == 1, "a CID that never was")
+    expect(first.reassign(1001, 1) == COMPLETE, "the write is not reassigned")
+    r2t = first.next(wire.R2T)
+    expect(r2t.word(40) == 0, f"R2T at {r2t.word(40)}")
+    expect(third.reassign(1003) == COMPLETE, "a command that waits for its turn is not reassigned")
+    for at in range(2):
+        first.data_out(1001, r2t.target_tag, at, 4096 * at, data[4096 * at:4096 * (at + 1)], at == 1)
+    expect(first.next(wire.RESPONSE).tag == 1001, "no end of the write")
+    # The lost command is sent again where there is a connection.
+    first.begin(bytes(6), 0, tag=1002, number=number + 1)
+    expect(first.next(wire.RESPONSE).tag == 1002, "no answer to what plugs the gap")
+    answers = {third.data_in_any().tag for _ in range(2)}
+    expect(answers == {1003, 1004}, f"what waited behind the gap: {answers}")
+    first.close()
+    third.close()
+
+
+def others_tasks(target):
+    """Nobody reassigns another session's task, whatever it is called; and one that is lost does not see it."""
+    first = connect(target, 2)
+    tag, _ = first.begin(read_cdb(0, 16), 8192, tag=4711)
+    whole = first.data_in(tag)
+    first.close()
+    thief = connect(target, 2, isid=b"\x40\0\0\7\0\7", initiator="iqn.2026-01.example.lab:thief")
+    expect(thief.log_out(REMOVE, 7)[0] == 1, "a CID of nobody is removed")
+    for _ in range(3):
+        expect(thief.reassign(tag) == NO_TASK, "another session's task is given away")
+    thief.close()
+    second = connect(target, 2, first=first, cid=1)
+    expect(second.reassign(tag) == COMPLETE, "the task is gone")
+    expect(b"".join(pdu.data for pdu in second.data_in(tag)) == b"".join(pdu.data for pdu in whole), "other data")
+    for wild in (0, 0xFFFFFFFF, 12345):
+        expect(second.reassign(wild, wild) in (NO_TASK, ALLEGIANT), "a task that never was")
+    second.close()
+
+
+def below_level_2(target):
+    """At level 1 nothing is reassigned, and a connection that breaks takes its session along."""
+    first = connect(target, 1, MaxConnections=2)
+    second = connect(target, 1, first=first, cid=2)
+    expect(first.reassign(5) == NOT_SUPPORTED, "TASK REASSIGN at level 1")
+    expect(first.log_out(REMOVE, 2)[0] == 2, "logout for recovery at level 1")
+    second.reset()
+    expect(first.wait_closed(4), "the session outlives its connection at level 1")
+
+
+def too_late(target):
+    """After Time2Wait and Time2Retain the tasks of a lost connection have ended, the initiator is told, and a gap that nobody plugs ends
+    the session."""
+    first = connect(target, 2, MaxConnections=2)
+    second = connect(target, 2, first=first, cid=2)
+    number = first.command_number
+    second.begin(write_cdb(6000, 16), 8192, write=True, tag=2001, number=number)
+    second.next(wire.R2T)
+    first.command_number = number + 1
+    second.reset()
+    time.sleep(0.1)
+    expect(first.log_out(REMOVE, 2)[0] == 0, "logout for recovery")
+    began = time.monotonic()
+    while True:
+        tag, _ = first.begin(bytes(6), 0)
+        answer = first.next(wire.RESPONSE)
+        first.status_number = answer.word(24) + 1
+        if answer.bhs[3]:
+            break
+        expect(time.monotonic() - began < 9, "the tasks of a lost connection never end")
+        time.sleep(0.2)
+    expect(time.monotonic() - began > 3.5, "they end before their time")
+    sense = answer.data[2:]
+    code = (sense[1] & 15, sense[2], sense[3]) if sense[0] & 0x7F in (0x72, 0x73) else (sense[2] & 15, sense[12], sense[13])
+    expect(code == (6, 0x47, 0x7F), f"sense {code}, not SOME COMMANDS CLEARED BY ISCSI PROTOCOL EVENT")
+    expect(first.reassign(2001) == NO_TASK, "a task is reassigned after its time")
+    # A command that went down with its connection, and that nobody sends again.
+    third = connect(target, 2, first=first, cid=3)
+    number = first.command_number
+    first.begin(bytes(6), 0, tag=2002, number=number + 1)
+    third.reset()
+    expect(first.wait_closed(12), "a gap that nobody plugs is waited for, for ever")
+
+
+def without_connection(target):
+    """A session whose only connection breaks waits for another one, goes on with it, and ends if none comes."""
+    first = connect(target, 2)
+    tag, _ = first.begin(write_cdb(7000, 8), 4096, write=True)
+    first.next(wire.R2T)
+    first.reset()
+    time.sleep(1)
+    second = connect(target, 2, first=first, cid=4)
+    expect(second.log_out(REMOVE, 1)[0] == 0, "the lost connection cannot be removed")
+    expect(second.reassign(tag, 1) == COMPLETE, "the task is not reassigned")
+    second.reset()
+    # And once more: the task has been reassigned before.
+    third = connect(target, 2, first=second, cid=4)
+    expect(third.reassign(tag, 1) == COMPLETE, "the task is not reassigned again")
+    r2t = third.next(wire.R2T)
+    data = random.randbytes(4096)
+    third.data_out(tag, r2t.target_tag, 0, 0, data, True)
+    response = third.next(wire.RESPONSE)
+    expect(response.tag == tag and response.bhs[3] == 0, f"{response}")
+    third.status_number = response.word(24) + 1
+    third.reset()
+    time.sleep(6.5)
+    try:
+        connect(target, 2, first=third, cid=5)
+    except Failed as refusal:
+        expect("020a" in str(refusal), f"{refusal}")
+    else:
+        raise Failed("the session is still there after its time")
+
+
+def churn(target):
+    """Connections that break again and again while their tasks are reassigned: bounded, and nobody else's business."""
+    bystander = wire.session(target, "iqn.2026-01.example.lab:bystander")
+    marker = random.randbytes(4096)
+    bystander.write(8000, marker)
+    before = target.status("VmRSS")
+    dice = random.Random(11)
+    peer = connect(target, 2, isid=b"\x40\0\0\3\0\3", MaxConnections=3)
+    done = 0
+    for round_ in range(40):
+        tag, _ = peer.begin(read_cdb(0, 512), 262144)
+        got = {}
+        for _ in range(dice.randrange(0, 12)):
+            pdu = peer.next(wire.DATA_IN)
+            got[pdu.word(40)] = pdu
+        getattr(peer, dice.choice(["reset", "close"]))()
+        cid = dice.choice([1, 1, 2])
+        peer = connect(target, 2, isid=b"\x40\0\0\3\0\3", first=peer, cid=cid)
+        expect(peer.log_out(REMOVE, dice.choice([n for n in (1, 2, 3) if n != cid]))[0] in (0, 1), "logout")
+        code = peer.reassign(tag, len(got))
+        if code == COMPLETE:
+            for pdu in peer.data_in(tag):
+                got[pdu.word(40)] = pdu
+            expect(sum(len(pdu.data) for pdu in got.values()) == 262144, "bytes are missing")
+            peer.acknowledge(pdu.word(24) + 1)
+            done += 1
+        else:
+            expect(code in (NO_TASK, ALLEGIANT), f"reassignment: {code}")
+        expect(bystander.read(8000, 8) == marker, "another session suffers")
+    expect(done, "nothing was ever reassigned")
+    peer.close()
+    grown = target.status("VmRSS") - before
+    expect(grown < 96 << 10, f"the target has grown by {grown} KiB")
+    bystander.close()
+
+
 def one_server(*cases):
     """Cases that share a server."""
     def run(lab):
-        with lab.serve(Unit(memory=True), limits={"data-timeout": 3}) as target:
+        with lab.serve(Unit(memory=True), limits={"data-timeout": 3, "default-time2retain": 3}) as target:
             for case in cases:
                 lab.case(f"recovery: {case.__doc__.split(chr(10))[0].rstrip('.')}", case, target)
                 target.check_alive()
@@ -489,4 +766,6 @@ CASES = [
     ("recovery: levels", levels),
     ("recovery: level 1", one_server(lost_data_in, lost_status, lost_r2t, broken_data_out, broken_commands, lost_framing,
                                      cut_anew, hostile_snacks, unacknowledged, lossy)),
+    ("recovery: level 2", one_server(lost_mid_read, lost_status_and_connection, lost_mid_write, several_connections, others_tasks,
+                                     below_level_2, too_late, without_connection, churn)),
 ]

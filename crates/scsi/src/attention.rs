@@ -37,6 +37,8 @@ pub enum UnitAttention {
     CapacityDataHasChanged,
     /// 2Fh/00h: a task management function or PREEMPT AND ABORT of another nexus cleared commands of this one.
     CommandsClearedByAnotherInitiator,
+    /// 47h/7Fh: tasks ended with their iSCSI connection (RFC 7143 §7.6).
+    SomeCommandsClearedByIscsiProtocolEvent,
     /// 38h/07h: a thin unit crossed its soft threshold.
     ThinProvisioningSoftThresholdReached,
     /// 3Fh/00h: something about the target changed.
@@ -72,6 +74,7 @@ impl UnitAttention {
             Self::ImplicitTransitionFailed => A::IMPLICIT_ASYMMETRIC_ACCESS_STATE_TRANSITION_FAILED,
             Self::CapacityDataHasChanged => A::CAPACITY_DATA_HAS_CHANGED,
             Self::CommandsClearedByAnotherInitiator => A::COMMANDS_CLEARED_BY_ANOTHER_INITIATOR,
+            Self::SomeCommandsClearedByIscsiProtocolEvent => A::SOME_COMMANDS_CLEARED_BY_ISCSI_PROTOCOL_EVENT,
             Self::ThinProvisioningSoftThresholdReached => A::THIN_PROVISIONING_SOFT_THRESHOLD_REACHED,
             Self::TargetOperatingConditionsHaveChanged => A::TARGET_OPERATING_CONDITIONS_HAVE_CHANGED,
             Self::MicrocodeChanged => A::MICROCODE_HAS_BEEN_CHANGED,

@@ -262,7 +262,7 @@ impl Default for Limits {
             nop_interval: Duration::from_secs(10),
             nop_timeout: Duration::from_secs(10),
             send_high_water: 4 << 20,
-            error_recovery_level: 1,
+            error_recovery_level: 2,
             default_time2wait_s: 2,
             default_time2retain_s: 20,
             unacknowledged: 8 << 20,

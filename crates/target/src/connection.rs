@@ -14,7 +14,7 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use device::{Cdb, Command, DataMover, Execution, Outcome};
-use iscsi::pdu::{AsyncEvent, Bhs, Lun, RESERVED_TAG, TaskAttribute};
+use iscsi::pdu::{AsyncEvent, Bhs, Lun, RESERVED_TAG, TaskAttribute, TaskManagementFunction};
 use iscsi::sn;
 use iscsi::target::{Abort, Cid, Completion, Data, Event, Fatal, ScsiCommand, TaskKey};
 use ring::{Handle, Notify};
@@ -25,8 +25,9 @@ use crate::lun_map::{Entry, LocalView};
 use crate::mover::Mover;
 use crate::order::Order;
 use crate::qos::gate::{self, Gate};
+use crate::reassign::{self, Ferry, Parcel};
 use crate::server::Shared;
-use crate::session::{Member, Session};
+use crate::session::{Member, Session, Standing};
 use crate::text::Negotiated;
 use crate::transport::tcp::receive::Receiver;
 use crate::transport::{Link, Outbox, Start, Transport, iser};
@@ -36,6 +37,9 @@ use crate::{management, router, text};
 /// Names a connection for as long as the daemon runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ConnectionId(pub u64);
+
+/// TASK REASSIGN.
+const REASSIGN: u8 = TaskManagementFunction::TaskReassign.code();
 
 /// Time for a closing connection's last PDUs to leave.
 const LAST_WORDS: Duration = Duration::from_secs(5);
@@ -126,11 +130,25 @@ impl Remote {
 
     /// Has the connection deliver the commands that it held.
     fn deliver_held(&self) {
-        self.tell(|connection| {
-            if let Err(error) = connection.deliver_held() {
-                connection.lose(error);
-            }
-        });
+        self.tell(|connection| connection.deliver_held_or_lose());
+    }
+
+    /// Removes the connection for recovery.
+    pub(crate) async fn remove(&self) {
+        self.ask(|connection| async move { connection.remove().await }).await;
+    }
+
+    /// The unit of the task with tag `itt`, if it is allegiant to the connection.
+    pub(crate) async fn allegiant(&self, itt: u32) -> Option<Lun> {
+        let lun = self.ask(move |connection| async move { connection.inner.borrow().state.allegiant(itt) });
+        lun.await.flatten()
+    }
+
+    /// Takes a task from the connection, which is gone.
+    pub(crate) async fn give_up(&self, itt: u32, exp_data_sn: u32) -> Option<Parcel> {
+        let parcel =
+            self.ask(move |connection| async move { reassign::give_up(&connection, itt, exp_data_sn) });
+        parcel.await.flatten()
     }
 
     /// Does something with the connection, on its core, if it still is there.
@@ -194,6 +212,16 @@ pub(crate) struct Connection {
     recovers: bool,
     /// Reads that begin when enough of what was sent has been acknowledged.
     deferred: RefCell<VecDeque<ScsiCommand>>,
+    /// ErrorRecoveryLevel 2: its tasks outlive it.
+    keeps: bool,
+    /// It is gone, and its tasks wait for another one: nothing is sent or received any more.
+    detached: Cell<bool>,
+    /// It was removed for recovery: its tasks may be reassigned.
+    removed: Cell<bool>,
+    /// Its tasks need not wait any longer.
+    retired: Cell<bool>,
+    /// Where the units of tasks that were reassigned bring and take their data.
+    ferries: RefCell<HashMap<TaskKey, Arc<Ferry>>>,
     /// The loop that looks after what may be lost does so.
     watching: Cell<bool>,
     /// It is to begin.
@@ -272,6 +300,7 @@ impl Connection {
         let view = LocalView::new(session.view());
         let send_high_water = shared.limits().send_high_water;
         let recovers = state.error_recovery_level() > 0;
+        let keeps = state.error_recovery_level() > 1;
         let connection = Rc::new(Self {
             id,
             cid,
@@ -290,6 +319,11 @@ impl Connection {
             room: Notify::default(),
             recovers,
             deferred: RefCell::default(),
+            keeps,
+            detached: Cell::new(false),
+            removed: Cell::new(false),
+            retired: Cell::new(false),
+            ferries: RefCell::default(),
             watching: Cell::new(false),
             watch: Notify::default(),
             grants: Grants::default(),
@@ -336,12 +370,21 @@ impl Connection {
         if self.closing.get() && matches!(end, End::HungUp) {
             end = End::Closed;
         }
+        let kept = self.keeps
+            && (self.removed.get() || !matches!(end, End::Closed))
+            && self.session.set_standing(self.id, self.standing());
+        if kept && !matches!(end, End::Closed) {
+            self.detach();
+        }
         // After a clean end what is queued is still sent, for a while; after any other nobody would read it.
         self.closing.set(true);
         let clean = matches!(end, End::Closed | End::HungUp);
-        self.lost.set(!clean);
+        self.lost.set(!clean && !kept);
         match (&self.transport, sender) {
             (Transport::Tcp(tcp), Some(sender)) => {
+                if self.detached.get() {
+                    tcp.cut();
+                }
                 tcp.to_send.notify();
                 if ring::timeout(LAST_WORDS, sender).await.is_err() {
                     // The peer does not read, and its send would wait, with the socket and all that it sends, for as long as the
@@ -352,11 +395,21 @@ impl Connection {
             (Transport::Iser(iser), _) => Box::pin(iser.wind_down(self, clean, LAST_WORDS)).await,
             (Transport::Tcp(_), None) => {}
         }
+        if kept {
+            self.detach();
+            self.await_recovery().await;
+        }
         self.lost.set(true);
-        self.inner.borrow_mut().state.forget_reads();
+        {
+            let state = &mut self.inner.borrow_mut().state;
+            state.forget_reads();
+            state.forget_unacknowledged();
+        }
         self.wake_all();
         // Units finish what they have begun; their answers are dropped.
-        self.abort(&Victims::All).await;
+        self.clear().await;
+        // Reads that waited for acknowledgements and belong to another connection now.
+        self.on_acknowledged();
         let released = {
             let state = &mut self.inner.borrow_mut().state;
             state.release_held();
@@ -364,6 +417,110 @@ impl Connection {
         };
         self.tell_released(&released);
         end
+    }
+
+    /// How the connection stands to its session once it is gone.
+    fn standing(&self) -> Standing {
+        if self.removed.get() { Standing::Removed } else { Standing::Lost }
+    }
+
+    /// Sends and receives nothing any more. Units go on: what they bring is kept for another connection.
+    fn detach(&self) {
+        if self.detached.replace(true) {
+            return;
+        }
+        self.inner.borrow_mut().outbox.mute();
+        if let Transport::Tcp(tcp) = &self.transport {
+            tcp.to_send.notify();
+        }
+        self.room.notify();
+        self.progress.notify();
+    }
+
+    /// Waits until no task of this connection, which is gone, can be of use any more: all were reassigned, the time is over, or the
+    /// session is.
+    async fn await_recovery(&self) {
+        let retention = self.session.retention();
+        let mut removed = self.removed.get();
+        loop {
+            let changed = self.progress.until(|| {
+                let now_removed = self.removed.get();
+                let over = self.retired.get() || now_removed && self.inner.borrow().state.has_nothing_left();
+                (over || now_removed != removed).then_some(over)
+            });
+            match ring::timeout(retention, changed).await {
+                // From the logout on the time is counted anew (RFC 7143 §11.15.3).
+                Ok(false) => removed = true,
+                Ok(true) => return,
+                Err(_) => {
+                    tracing::info!(connection = self.id.0, "tasks were not reassigned in time");
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Ends all tasks, and tells the initiator, if its session goes on, that they have ended with their connection (RFC 7143 §7.6).
+    pub(crate) async fn clear(self: &Rc<Self>) {
+        let luns: Vec<Lun> = self.inner.borrow().state.tasks().map(|(_, task)| task.lun).collect();
+        self.abort(&Victims::All).await;
+        if luns.is_empty() || self.session.is_ending() {
+            return;
+        }
+        let view = self.view();
+        let cleared =
+            view.luns().iter().filter(|entry| luns.iter().any(|lun| lun.number() == Some(entry.lun)));
+        cleared.for_each(|entry| {
+            entry.nexus.establish(scsi::UnitAttention::SomeCommandsClearedByIscsiProtocolEvent);
+        });
+    }
+
+    /// Removes the connection for recovery (§11.14.1), and waits until it takes part in nothing any more.
+    async fn remove(&self) {
+        if !self.removed.replace(true) && self.detached.get() {
+            self.session.set_standing(self.id, Standing::Removed);
+        }
+        if !self.detached.get() {
+            self.detach();
+            self.session.set_standing(self.id, Standing::Removed);
+            self.stop_once();
+        }
+        self.progress.notify();
+    }
+
+    /// It answers a logout that removes it for recovery, and then is gone.
+    pub(crate) fn remove_itself(&self) {
+        self.removed.set(true);
+        self.stop_once();
+    }
+
+    /// The ferry of a task that was reassigned.
+    #[inline]
+    pub(crate) fn ferry(&self, task: TaskKey) -> Option<Arc<Ferry>> {
+        if !self.detached.get() {
+            return None;
+        }
+        self.ferries.borrow().get(&task).cloned()
+    }
+
+    /// A task's unit brings and takes its data by `ferry` from now on.
+    pub(crate) fn embark(&self, task: TaskKey, ferry: Arc<Ferry>) {
+        self.ferries.borrow_mut().insert(task, ferry);
+        self.wake_task(task);
+    }
+
+    /// A task was given up: what waited for room may go on, and this connection may have nothing left.
+    pub(crate) fn released(self: &Rc<Self>) {
+        self.room.notify();
+        self.on_acknowledged();
+        self.progress.notify();
+    }
+
+    /// [`Self::deliver_held`], which may end the connection.
+    pub(crate) fn deliver_held_or_lose(self: &Rc<Self>) {
+        if let Err(error) = self.deliver_held() {
+            self.lose(error);
+        }
     }
 
     /// The connection is out of its session too, whatever ended it: whoever waits for its end may go on.
@@ -535,6 +692,9 @@ impl Connection {
                 }
             }
             Event::Data(task) => self.wake_task(task),
+            Event::TaskManagement(request) if request.function == REASSIGN => {
+                ring::spawn(reassign::run(self.clone(), request));
+            }
             Event::TaskManagement(request) => {
                 let connection = self.clone();
                 ring::spawn(async move {
@@ -666,13 +826,31 @@ impl Connection {
             wanted_in: outcome.wanted_in,
             wanted_out: outcome.wanted_out,
         };
-        {
-            let Inner { state, outbox } = &mut *self.inner.borrow_mut();
-            state.finish(task, completion, outbox);
+        self.complete(task, lun, completion);
+    }
+
+    /// Answers a command here, or where it was reassigned to.
+    fn complete(self: &Rc<Self>, task: TaskKey, lun: Lun, completion: Completion) {
+        match self.ferry(task) {
+            Some(ferry) => {
+                self.ferries.borrow_mut().remove(&task);
+                ferry.end(completion);
+            }
+            None => {
+                let Inner { state, outbox } = &mut *self.inner.borrow_mut();
+                state.finish(task, completion, outbox);
+            }
         }
         if !self.order.borrow().is_empty() {
             self.start_waiting(lun, task);
         }
+    }
+
+    /// Answers a command that came from another connection.
+    pub(crate) fn end_task(self: &Rc<Self>, task: TaskKey, lun: Lun, completion: Completion) {
+        self.complete(task, lun, completion);
+        self.kick();
+        self.progress.notify();
     }
 
     /// Lends the state machine and its outbox, and sees that what comes of it is sent.
@@ -699,9 +877,14 @@ impl Connection {
         self.with(|_, _| ());
     }
 
-    /// Whether no more I/O is possible.
+    /// Whether no more I/O is possible, and no task is kept for another connection.
     pub(crate) fn is_lost(&self) -> bool {
         self.lost.get()
+    }
+
+    /// Whether no more I/O is possible.
+    pub(crate) fn is_cut(&self) -> bool {
+        self.lost.get() || self.detached.get()
     }
 
     /// Whether it ends when everything queued has been sent.
@@ -791,8 +974,17 @@ impl Connection {
 
     /// Closes the connection now; what is queued is still sent if the peer takes it.
     pub(crate) fn shut(&self) {
-        self.closing.set(true);
+        // Of one that is gone already, or as good as gone, it is the tasks that end.
+        self.retired.set(self.closing.replace(true));
         self.stop.notify();
+        self.progress.notify();
+    }
+
+    /// [`Self::shut`], if that has not been done: what is lost is not to be given up for that.
+    fn stop_once(&self) {
+        if !self.closing.get() {
+            self.shut();
+        }
     }
 
     /// Waits for the end of the connection and of its tasks.
@@ -802,9 +994,16 @@ impl Connection {
 
     /// Gives the connection up.
     pub(crate) fn lose(&self, error: End) {
+        if self.detached.get() {
+            // What fails now is what was cut off.
+            return;
+        }
         self.failure.set(Some(error));
-        self.lost.set(true);
-        self.shut();
+        match self.keeps && !self.session.is_ending() {
+            true => self.detach(),
+            false => self.lost.set(true),
+        }
+        self.stop_once();
     }
 
     async fn stopped(&self) {

@@ -12,6 +12,7 @@ use scsi::data::target_port_groups::AccessState;
 
 use crate::config::ServerConfig;
 use crate::server::{BoundPortal, Shared};
+use crate::session::Standing;
 use crate::{Applied, Unit};
 
 /// A running server as its administrators reach it. Cheap to clone.
@@ -160,6 +161,7 @@ impl Handle {
     pub fn sessions(&self) -> Vec<SessionStatus> {
         let mut all = self.shared.registry.all();
         all.sort_by_key(|session| session.tsih);
+        let there = |member: &crate::session::Member| member.standing == Standing::Alive;
         let connection = |member: crate::session::Member| ConnectionStatus {
             cid: member.cid,
             peer: member.arrival.peer,
@@ -179,7 +181,7 @@ impl Handle {
                 error_recovery_level: session.params.error_recovery_level,
                 max_connections: session.params.max_connections,
                 age: session.since.elapsed(),
-                connections: session.connections().into_iter().map(connection).collect(),
+                connections: session.connections().into_iter().filter(there).map(connection).collect(),
             })
             .collect()
     }

@@ -20,6 +20,7 @@ mod notices;
 mod order;
 mod portals;
 mod qos;
+mod reassign;
 mod redirect;
 mod router;
 mod server;

@@ -29,7 +29,7 @@ use crate::model::Model;
 use crate::node::Target;
 use crate::redirect;
 use crate::server::{BoundPortal, Shared};
-use crate::session::{Member, NewSession, PortName, Seat};
+use crate::session::{Member, NewSession, PortName, Seat, Standing};
 use crate::text;
 use crate::transport::iser::{Iser, Outgoing, sent_or_over, setup};
 use crate::transport::tcp::Tcp;
@@ -222,7 +222,7 @@ impl Directory for Door<'_> {
             let Some(session) = session.filter(|session| session.port == port) else {
                 return Err(Refusal::Status(LoginStatus::SessionDoesNotExist));
             };
-            if session.params.max_connections == 1 {
+            if session.params.max_connections == 1 && !session.recovers_connections() {
                 return Err(Refusal::Status(LoginStatus::TooManyConnections));
             }
             grant.session = Some(session.params.clone());
@@ -403,7 +403,7 @@ async fn place(
     arrival: Arrival,
 ) -> Result<(Seat, Window, Placement), LoginStatus> {
     let id = shared.connection_id();
-    let member = Member { cid: outcome.cid, remote: Remote { id, core }, arrival };
+    let member = Member { cid: outcome.cid, remote: Remote { id, core }, arrival, standing: Standing::Alive };
     let port = PortName {
         initiator: name::normalize(&outcome.initiator),
         isid: outcome.isid,
@@ -413,10 +413,13 @@ async fn place(
     if outcome.tsih != 0 {
         let session = shared.registry.find(outcome.tsih).filter(|session| session.port == port);
         let session = session.ok_or(LoginStatus::SessionDoesNotExist)?;
-        // A CID that the session has already: the old connection is replaced (§6.3.4).
-        let old = session.connections().into_iter().find(|other| other.cid == outcome.cid);
-        if let Some(old) = old {
-            old.remote.close().await;
+        // A CID that the session has already: the old connection is replaced, and at level 2 removed for recovery (§6.3.4).
+        let old = session.connections().into_iter().filter(|other| other.cid == outcome.cid);
+        for old in old {
+            match session.recovers_connections() {
+                true => old.remote.remove().await,
+                false => old.remote.close().await,
+            }
         }
         let window = session.window.clone().ok_or(LoginStatus::TooManyConnections)?;
         if !session.join(member) {
@@ -447,9 +450,10 @@ async fn place(
         let limits = acl.map(|acl| acl.limits).unwrap_or_default();
         let limiter = shared.initiators.limiter(&port.target, &port.initiator, limits);
         let depth = model.limits.queue_depth;
-        let (own, common) = match outcome.params.max_connections {
-            0 | 1 => (Window::Own(Box::new(CommandWindow::new(outcome.cmd_sn, depth))), None),
-            _ => {
+        let several = outcome.params.max_connections > 1 || outcome.params.error_recovery_level > 1;
+        let (own, common) = match several {
+            false => (Window::Own(Box::new(CommandWindow::new(outcome.cmd_sn, depth))), None),
+            true => {
                 let common = Arc::new(SharedWindow::new(outcome.cmd_sn, depth));
                 (Window::Shared(common.clone()), Some(common))
             }

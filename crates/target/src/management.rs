@@ -25,6 +25,7 @@ pub(crate) async fn run(connection: &Rc<Connection>, request: &TaskManagement) -
     };
     match function {
         Function::AbortTask => abort_task(connection, request).await,
+        // It is not done here but by `reassign`.
         Function::TaskReassign => TaskManagementResult::ReassignmentNotSupported,
         // There is no auto contingent allegiance to clear: NormACA is 0.
         Function::ClearAca => TaskManagementResult::NotSupported,
@@ -170,22 +171,42 @@ pub(crate) async fn logout(connection: Rc<Connection>, request: LogoutRequest) {
             Remote::close_all(&others).await;
             LogoutResult::Success
         }
-        Some(LogoutReason::CloseConnection) => match others.iter().find(|m| m.cid == request.cid) {
-            _ if own => LogoutResult::Success,
-            Some(member) => {
-                member.remote.close().await;
-                LogoutResult::Success
+        Some(LogoutReason::CloseConnection) => {
+            // At level 2 there may be several with this CID, of which one is there at most.
+            others.retain(|member| member.cid == request.cid);
+            match own {
+                true => LogoutResult::Success,
+                false if others.is_empty() => LogoutResult::CidNotFound,
+                false => {
+                    Remote::close_all(&others).await;
+                    LogoutResult::Success
+                }
             }
-            None => LogoutResult::CidNotFound,
-        },
+        }
         // ErrorRecoveryLevel 0 and 1 have no connection recovery.
-        Some(LogoutReason::RemoveForRecovery) => LogoutResult::RecoveryNotSupported,
+        Some(LogoutReason::RemoveForRecovery) if !connection.session.recovers_connections() => {
+            LogoutResult::RecoveryNotSupported
+        }
+        Some(LogoutReason::RemoveForRecovery) => {
+            others.retain(|member| member.cid == request.cid);
+            for member in &others {
+                member.remote.remove().await;
+            }
+            match own || !others.is_empty() {
+                true => LogoutResult::Success,
+                false => LogoutResult::CidNotFound,
+            }
+        }
         None => LogoutResult::CleanupFailed,
     };
+    if own && reason == Some(LogoutReason::RemoveForRecovery) && result == LogoutResult::Success {
+        connection.with(|state, outbox| state.logout_response(&request, result, outbox));
+        return connection.remove_itself();
+    }
     let ends = matches!(reason, Some(LogoutReason::CloseSession)) || own && result == LogoutResult::Success;
     if ends {
         // Commands that came before it are over before it is answered (§11.14).
-        connection.abort(&Victims::All).await;
+        connection.clear().await;
     }
     connection.with(|state, outbox| state.logout_response(&request, result, outbox));
     if ends {

@@ -97,6 +97,9 @@ impl Drop for Mover {
 impl DataMover for Mover {
     #[inline]
     fn put_data(&mut self, data: Buf) {
+        if let Some(ferry) = self.connection.ferry(self.task) {
+            return ferry.put(&data);
+        }
         match &self.connection.transport {
             Transport::Tcp(_) => {
                 self.connection.with(|state, outbox| state.put_data(self.task, Segment(data), outbox));
@@ -107,6 +110,9 @@ impl DataMover for Mover {
 
     fn poll_put_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Lost>> {
         let connection = &self.connection;
+        if let Some(ferry) = connection.ferry(self.task) {
+            return ferry.poll_room(cx);
+        }
         if connection.is_lost() || connection.is_aborted(self.task) {
             return Poll::Ready(Err(Lost));
         }
@@ -121,6 +127,10 @@ impl DataMover for Mover {
     }
 
     fn poll_get_data(&mut self, cx: &mut Context<'_>, len: usize) -> Poll<Result<Chain, Lost>> {
+        if let Some(ferry) = self.connection.ferry(self.task) {
+            self.give_back();
+            return ferry.poll_get(cx, len);
+        }
         if self.connection.is_lost() {
             return Poll::Ready(Err(Lost));
         }

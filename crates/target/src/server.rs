@@ -22,7 +22,7 @@ use crate::node::Target;
 use crate::notices;
 pub(crate) use crate::portals::PortalEntry;
 use crate::qos::Initiators;
-use crate::session::Registry;
+use crate::session::{Registry, Standing};
 
 /// What all cores share. Changed by atomics, or behind the registry's mutex.
 pub(crate) struct Shared {
@@ -226,7 +226,13 @@ impl Server {
 
 async fn wind_down(shared: &Arc<Shared>, grace: Duration) -> io::Result<()> {
     for session in shared.registry.all() {
-        session.connections().iter().for_each(|member| member.remote.ask_for_logout(grace));
+        for member in session.connections() {
+            match member.standing {
+                Standing::Alive => member.remote.ask_for_logout(grace),
+                // Its tasks will not go on.
+                Standing::Lost | Standing::Removed => member.remote.shut(),
+            }
+        }
     }
     let deadline = ring::now() + grace;
     while !shared.registry.all().is_empty() && ring::now() < deadline {
@@ -408,9 +414,13 @@ async fn serve(arrived: Arrived, peer: SocketAddr, portal: BoundPortal, core: Ha
     };
     let session = &seat.session;
     let end = connection.run(start).await;
-    // At ErrorRecoveryLevel 0 a connection that is lost takes its session along (RFC 7143 §7.1.4.1), with those that are
-    // about to join it.
-    if !matches!(end, End::Closed) {
+    // Below ErrorRecoveryLevel 2 a connection that is lost takes its session along (RFC 7143 §7.1.4.4), with those that are
+    // about to join it. At level 2 a session goes on without it, unless the connection took commands along that nobody sends again.
+    let fails = match session.recovers_connections() {
+        false => !matches!(end, End::Closed),
+        true => session.has_lasting_gap().await,
+    };
+    if fails {
         for member in session.end() {
             if member.remote.id != seat.id {
                 member.remote.shut();

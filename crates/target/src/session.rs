@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use device::{Nexus, NexusId};
 use iscsi::keys::Params;
@@ -63,6 +63,9 @@ struct Viewed {
     over: bool,
 }
 
+/// How long a gap among a session's commands may last after the time for their recovery is over.
+const PLUG: Duration = Duration::from_secs(2);
+
 /// The connections of a session.
 #[derive(Default)]
 struct Members {
@@ -80,6 +83,19 @@ pub(crate) struct Member {
     pub remote: Remote,
     /// How it came.
     pub arrival: Arrival,
+    /// Whether it is there.
+    pub standing: Standing,
+}
+
+/// How a connection stands to its session. Only at ErrorRecoveryLevel 2 one stays in it that is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// It is there.
+    Alive,
+    /// It was lost; its tasks are allegiant to it until it is removed.
+    Lost,
+    /// It was removed for recovery (RFC 7143 §11.14.1): its tasks may be reassigned.
+    Removed,
 }
 
 /// What names a session for reinstatement (RFC 7143 §6.3.5): the initiator port and the target port.
@@ -147,13 +163,51 @@ impl Session {
     /// Adds a connection. False when the session is ending, has that CID, or has as many as it may.
     pub(crate) fn join(&self, member: Member) -> bool {
         let mut members = self.members();
+        let max = usize::from(self.params.max_connections);
+        // At level 2 one more may always come, to take over from one that is still believed to be there (§6.3.4).
+        let spare = usize::from(self.recovers_connections());
+        let mut alive = members.list.iter().filter(|other| other.standing == Standing::Alive);
         let fits = !members.ending
-            && members.list.len() < usize::from(self.params.max_connections)
-            && members.list.iter().all(|other| other.cid != member.cid);
+            && members.list.len() < 2 * (max + spare)
+            && alive.clone().count() < max + spare
+            && alive.all(|other| other.cid != member.cid);
         if fits {
             members.list.push(member);
         }
         fits
+    }
+
+    /// Whether tasks outlive their connections: ErrorRecoveryLevel 2.
+    pub(crate) fn recovers_connections(&self) -> bool {
+        self.params.error_recovery_level >= 2 && self.target_name().is_some()
+    }
+
+    /// How long the tasks of a connection that is gone wait for another one: Time2Wait and Time2Retain.
+    pub(crate) fn retention(&self) -> Duration {
+        let seconds =
+            u64::from(self.params.default_time2wait_s) + u64::from(self.params.default_time2retain_s);
+        Duration::from_secs(seconds)
+    }
+
+    /// Whether commands wait for one before them that does not come, though it could have come again for long: it was lost with a
+    /// connection.
+    pub(crate) async fn has_lasting_gap(&self) -> bool {
+        let gap = || self.window.as_ref().and_then(|window| window.gap());
+        let Some(before) = gap().filter(|_| !self.is_ending()) else { return false };
+        ring::sleep(PLUG).await;
+        !self.is_ending() && gap() == Some(before)
+    }
+
+    /// Notes that a connection is gone, and its tasks are not. False when the session is ending.
+    pub(crate) fn set_standing(&self, id: ConnectionId, standing: Standing) -> bool {
+        let mut members = self.members();
+        if members.ending {
+            return false;
+        }
+        if let Some(member) = members.list.iter_mut().find(|member| member.remote.id == id) {
+            member.standing = standing;
+        }
+        true
     }
 
     /// Removes a connection. True when it was the last: the session is over.

@@ -67,8 +67,8 @@ pub struct Connection<P> {
     pub(super) data_digest: bool,
     discovery: bool,
     pub(super) rdma: bool,
-    held: BTreeMap<u32, Work<P>>,
-    immediate: usize,
+    pub(super) held: BTreeMap<u32, Work<P>>,
+    pub(super) immediate: usize,
     /// Immediate task management requests and logouts in hand.
     pub(super) managing: usize,
     /// As many as there can be commands to abort.

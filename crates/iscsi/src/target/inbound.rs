@@ -412,6 +412,12 @@ impl<P: Payload> Inbound<P> {
         }
     }
 
+    /// Data that came on another connection, unasked.
+    pub fn came(&mut self, data: P) {
+        self.store(data);
+        self.came_unasked();
+    }
+
     /// Bytes of the transfer that were not taken.
     pub fn left(&self) -> usize {
         (self.expected - self.taken) as usize

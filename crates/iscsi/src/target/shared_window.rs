@@ -137,6 +137,19 @@ impl SharedWindow {
         }
     }
 
+    /// A command that was held on one connection is held on `cid` from now on.
+    pub fn move_held(&self, cmd_sn: u32, cid: Cid) {
+        if let Some(Some(place)) = self.ahead().early.get_mut(&cmd_sn) {
+            *place = cid;
+        }
+    }
+
+    /// The number that has not come, if others behind it have: a gap, which only the initiator can fill.
+    pub fn gap(&self) -> Option<u32> {
+        let ahead = self.ahead();
+        (!ahead.early.is_empty()).then(|| self.word().exp())
+    }
+
     /// A delivered command is finished: the initiator may have one more.
     #[inline]
     pub fn complete(&self) {

@@ -97,6 +97,13 @@ impl CommandWindow {
         }
     }
 
+    /// A command that was held on one connection is held on `cid` from now on.
+    pub fn move_held(&mut self, cmd_sn: u32, cid: Cid) {
+        if let Some(Some(place)) = self.early.get_mut(&cmd_sn) {
+            *place = cid;
+        }
+    }
+
     fn advance(&mut self) {
         self.exp = self.exp.wrapping_add(1);
         while let Some(entry) = self.early.remove(&self.exp) {
@@ -172,6 +179,14 @@ impl Window {
         match self {
             Self::Own(window) => window.give_up(cmd_sn),
             Self::Shared(window) => window.give_up(cmd_sn),
+        }
+    }
+
+    /// [`CommandWindow::move_held`].
+    pub fn move_held(&mut self, cmd_sn: u32, cid: Cid) {
+        match self {
+            Self::Own(window) => window.move_held(cmd_sn, cid),
+            Self::Shared(window) => window.move_held(cmd_sn, cid),
         }
     }
 

@@ -44,9 +44,17 @@ pub(crate) struct Outbox {
     pub lend: bool,
     /// iSER: where PDUs are posted at once, and data too.
     pub iser: Option<Box<iser::Outgoing>>,
+    /// The connection is gone: what is still said goes nowhere.
+    pub muted: bool,
 }
 
 impl Outbox {
+    /// Nothing is sent any more, of what is queued either.
+    pub(crate) fn mute(&mut self) {
+        self.muted = true;
+        self.gather = Gather::new();
+    }
+
     /// Units' memory is sent as it is now from here on.
     pub(crate) fn stop_lending(&mut self) {
         self.lend = false;
@@ -60,6 +68,7 @@ impl Sink<Segment> for Outbox {
     #[inline]
     fn bytes(&mut self, bytes: &[u8]) {
         match &mut self.iser {
+            None if self.muted => {}
             None => self.gather.push_copy(bytes),
             Some(iser) => iser.bytes(bytes),
         }
@@ -69,6 +78,7 @@ impl Sink<Segment> for Outbox {
     fn payload(&mut self, payload: Segment) {
         match &mut self.iser {
             None if self.lend => self.gather.push_lent(payload.0),
+            None if self.muted => {}
             None => self.gather.push(payload.0),
             Some(iser) => iser.payload(payload.0),
         }

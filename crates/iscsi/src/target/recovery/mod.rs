@@ -5,12 +5,13 @@
 //! of this and pays for none of it.
 
 mod loss;
-pub(super) mod reassign;
+mod reassign;
 mod retain;
 mod snack;
 
 use std::time::Duration;
 
+pub use reassign::{Moved, Released};
 pub use retain::History;
 pub(super) use retain::{Recovery, Status, StatusData};
 

@@ -65,6 +65,20 @@ impl<P: Payload> History<P> {
         }
     }
 
+    /// Of a task whose data-in before `data_sn`, so many bytes, has arrived on another connection.
+    pub(in crate::target) fn resumed(data_sn: u32, bytes: u32) -> Self {
+        Self {
+            data: VecDeque::new(),
+            acked: data_sn,
+            acked_bytes: bytes,
+            ack_tag: None,
+            r2ts: VecDeque::new(),
+            snack_tag: 0,
+            promised: 0,
+            heard: None,
+        }
+    }
+
     fn bytes(&self) -> usize {
         self.data.iter().map(|sent| sent.data.len()).sum()
     }

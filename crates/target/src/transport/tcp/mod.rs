@@ -51,7 +51,7 @@ impl Tcp {
     /// that gets all its answers at once has nothing to do until then, nor has this core afterwards until the peer has
     /// made something of them. A core that is always busy does better with one send.
     fn send_early(&self, connection: &Connection) -> Result<(), End> {
-        if !ring::has_polled() || self.sending.get() > 0 || connection.is_lost() {
+        if !ring::has_polled() || self.sending.get() > 0 || connection.is_cut() {
             return Ok(());
         }
         let Inner { state, outbox } = &mut *connection.inner.borrow_mut();
@@ -102,7 +102,7 @@ impl Tcp {
             connection.heard();
             connection.kick();
             // A peer that does not read what it asked for is not listened to either.
-            connection.room.until(|| (connection.has_room() || connection.is_lost()).then_some(())).await;
+            connection.room.until(|| (connection.has_room() || connection.is_cut()).then_some(())).await;
         }
     }
 
@@ -112,8 +112,8 @@ impl Tcp {
         loop {
             let more = self.to_send.until(|| {
                 let empty = connection.inner.borrow().outbox.gather.is_empty();
-                match (empty, connection.is_lost() || connection.is_closing()) {
-                    (_, _) if connection.is_lost() => Some(false),
+                match (empty, connection.is_cut() || connection.is_closing()) {
+                    (_, _) if connection.is_cut() => Some(false),
                     (false, _) => Some(true),
                     (true, true) => Some(false),
                     (true, false) => None,
