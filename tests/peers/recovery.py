@@ -751,13 +751,20 @@ def churn(target):
     bystander.close()
 
 
+def calm(case, target):
+    """A case, after which no task of the server has panicked."""
+    case(target)
+    target.check_alive()
+    with open(target.log_path, errors="replace") as log:
+        expect("panicked" not in log.read(), f"something panicked:\n{target.log()}")
+
+
 def one_server(*cases):
     """Cases that share a server."""
     def run(lab):
         with lab.serve(Unit(memory=True), limits={"data-timeout": 3, "default-time2retain": 3}) as target:
             for case in cases:
-                lab.case(f"recovery: {case.__doc__.split(chr(10))[0].rstrip('.')}", case, target)
-                target.check_alive()
+                lab.case(f"recovery: {case.__doc__.split(chr(10))[0].rstrip('.')}", calm, case, target)
     run.adds_its_own = True
     return run
 

@@ -182,7 +182,9 @@ pub(crate) fn give_up(connection: &Rc<Connection>, itt: u32, exp_data_sn: u32) -
         for piece in pieces {
             match whole.back_mut() {
                 // What was cut for the old connection need not be for the new one.
-                Some(last) if last.len() + piece.0.len() <= PIECE => last.extend_from_slice(&piece.0.to_vec()),
+                Some(last) if last.len() + piece.0.len() <= PIECE => {
+                    last.extend_from_slice(&piece.0.to_vec())
+                }
                 _ => whole.push_back(piece.0.to_vec()),
             }
         }

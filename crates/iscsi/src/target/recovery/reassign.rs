@@ -6,7 +6,7 @@ use crate::target::connection::{Connection, Work};
 use crate::target::events::{Completion, Event, ScsiCommand};
 use crate::target::inbound::Inbound;
 use crate::target::payload::Payload;
-use crate::target::recovery::{History, Recovery};
+use crate::target::recovery::{History, Recovery, StatusData};
 use crate::target::tasks::{Task, TaskKey};
 
 /// A task between two connections.
@@ -83,7 +83,10 @@ impl<P: Payload> Connection<P> {
             None => {
                 let recovery = self.recovery.as_mut()?;
                 let at = recovery.ended(itt)?;
-                let (task, completion) = *recovery.statuses.get_mut(at)?.ended.take()?;
+                let status = recovery.statuses.get_mut(at)?;
+                let (task, completion) = *status.ended.take()?;
+                // The account of it goes along.
+                status.data = StatusData::Small(Vec::new());
                 // It names nothing any more.
                 (TaskKey::from_tag(crate::pdu::RESERVED_TAG), task, Some(completion))
             }
@@ -263,6 +266,8 @@ mod tests {
         assert_eq!(data(&again), data(&first[3..]));
         assert!(again.last().is_some_and(|(line, _)| line.contains(" S status=0x00 statsn=50")));
         assert_eq!(to.connection.window.numbers(), (100, 107), "its place was given back where it ended");
+        from.connection.forget_unacknowledged();
+        assert!(from.connection.has_nothing_left() && !from.connection.is_pending());
     }
 
     #[test]
