@@ -41,6 +41,9 @@ pub(crate) struct ConnectionId(pub u64);
 /// TASK REASSIGN.
 const REASSIGN: u8 = TaskManagementFunction::TaskReassign.code();
 
+/// How often it is looked whether the gap has been filled that a connection left which is gone.
+const GAP_LOOKS: Duration = Duration::from_millis(200);
+
 /// Time for a closing connection's last PDUs to leave.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
@@ -438,24 +441,33 @@ impl Connection {
     }
 
     /// Waits until no task of this connection, which is gone, can be of use any more: all were reassigned, the time is over, or the
-    /// session is.
+    /// session is. A command that was lost with it may be sent again for as long.
     async fn await_recovery(&self) {
         let retention = self.session.retention();
         let mut removed = self.removed.get();
+        let mut deadline = ring::now() + retention;
         loop {
+            let left = || self.removed.get() && self.inner.borrow().state.has_nothing_left();
             let changed = self.progress.until(|| {
-                let now_removed = self.removed.get();
-                let over = self.retired.get() || now_removed && self.inner.borrow().state.has_nothing_left();
-                (over || now_removed != removed).then_some(over)
+                let done = left() && !self.session.has_gap();
+                (self.retired.get() || done || self.removed.get() != removed).then_some(())
             });
-            match ring::timeout(retention, changed).await {
+            // Nobody tells of a gap that is filled.
+            let soon = if left() { ring::now() + GAP_LOOKS } else { deadline };
+            let told =
+                ring::timeout(soon.min(deadline).saturating_duration_since(ring::now()), changed).await;
+            if told.is_ok() && (self.retired.get() || self.removed.get() == removed) {
+                return;
+            }
+            if told.is_ok() {
                 // From the logout on the time is counted anew (RFC 7143 §11.15.3).
-                Ok(false) => removed = true,
-                Ok(true) => return,
-                Err(_) => {
+                removed = true;
+                deadline = ring::now() + retention;
+            } else if ring::now() >= deadline {
+                if !left() {
                     tracing::info!(connection = self.id.0, "tasks were not reassigned in time");
-                    return;
                 }
+                return;
             }
         }
     }

@@ -189,10 +189,19 @@ impl Session {
         Duration::from_secs(seconds)
     }
 
+    fn gap(&self) -> Option<u32> {
+        self.window.as_ref().and_then(|window| window.gap())
+    }
+
+    /// Whether commands wait for one before them that has not come.
+    pub(crate) fn has_gap(&self) -> bool {
+        self.gap().is_some()
+    }
+
     /// Whether commands wait for one before them that does not come, though it could have come again for long: it was lost with a
     /// connection.
     pub(crate) async fn has_lasting_gap(&self) -> bool {
-        let gap = || self.window.as_ref().and_then(|window| window.gap());
+        let gap = || self.gap();
         let Some(before) = gap().filter(|_| !self.is_ending()) else { return false };
         ring::sleep(PLUG).await;
         !self.is_ending() && gap() == Some(before)

@@ -8,7 +8,7 @@ use std::time::Duration;
 use iscsi::chap::{Credential, Hash, Secret};
 use iscsi::keys::{Digest, DigestChoice};
 use iscsi::login::initiator::Chap as Proof;
-use iscsi::pdu::{Opcode, RESERVED_TAG, TextRequest};
+use iscsi::pdu::{Opcode, RESERVED_TAG, RejectReason, TextRequest};
 use stag_target::config::{Acl, AclLun, Auth, Chap};
 use support::{Client, IQN, address, read10, server, write10};
 
@@ -121,7 +121,7 @@ fn discovery_shows_the_targets_that_the_initiator_may_use() {
 }
 
 #[test]
-fn digests_cover_what_goes_both_ways_and_a_wrong_one_ends_the_connection() {
+fn digests_cover_what_goes_both_ways_and_data_with_a_wrong_one_is_rejected_and_not_written() {
     let server = server(|_| ());
     let mut config = Client::config(1);
     config.offer.header_digest = DigestChoice::Require;
@@ -141,7 +141,10 @@ fn digests_cover_what_goes_both_ways_and_a_wrong_one_ends_the_connection() {
     let mut bytes = client.bytes(write.into(), &[0x99; 512]);
     *bytes.last_mut().expect("a digest") ^= 1;
     std::io::Write::write_all(&mut client.stream, &bytes).expect("the target reads");
-    while client.receive().is_some() {}
+    let reject = client.receive().expect("the connection goes on (RFC 7143 §7.8)");
+    assert_eq!(reject.bhs.opcode(), Some(Opcode::Reject));
+    assert_eq!(reject.bhs.as_reject().reason_code(), Some(RejectReason::DataDigestError));
+    assert_eq!(reject.data, bytes[..48], "the header that was rejected");
     let mut other = Client::login(address(&server), Client::config(2));
     other.settle(0);
     let (status, data) = other.read(0, &read10(0, 1), 512);

@@ -75,6 +75,7 @@ impl Harness {
             rdma: false,
             nop_interval: Duration::from_secs(10),
             nop_timeout: Duration::from_secs(5),
+            recovery: None,
         };
         Self {
             connection: Connection::new(config, now),

@@ -17,6 +17,7 @@ pub mod mutate;
 pub mod negotiation;
 pub mod parameters;
 pub mod pdu;
+pub mod recovery;
 pub mod reservation;
 pub mod scsi;
 pub mod session;
@@ -48,6 +49,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "login_initiator", run: login::initiator, seeds: login::initiator_seeds },
     Target { name: "login_pair", run: login::pair, seeds: login::pair_seeds },
     Target { name: "target_connection", run: connection::run, seeds: connection::seeds },
+    Target { name: "target_recovery", run: recovery::run, seeds: recovery::seeds },
     Target { name: "initiator_session", run: session::run, seeds: session::seeds },
     Target { name: "chap", run: chap::run, seeds: chap::seeds },
     Target { name: "cdb", run: scsi::cdb, seeds: scsi::cdb_seeds },

@@ -200,10 +200,12 @@ impl Harness {
         let on = self.connections[index];
         let outcome = if shape & 4 != 0 && bhs.opcode() == Some(Opcode::DataIn) {
             // As a driver does that places pieces as they come.
-            self.session.expect_data(on, &bhs).and_then(|(key, offset)| {
-                let (a, b) = data.split_at(data.len() / 2);
-                self.session.place(key, offset as usize, a);
-                self.session.place(key, offset as usize + a.len(), b);
+            self.session.expect_data(on, &bhs).and_then(|found| {
+                if let Some((key, offset)) = found {
+                    let (a, b) = data.split_at(data.len() / 2);
+                    self.session.place(key, offset as usize, a);
+                    self.session.place(key, offset as usize + a.len(), b);
+                }
                 self.session.handle(on, &bhs, Segment::Placed)
             })
         } else {

@@ -16,7 +16,7 @@ use super::recovery::{History, Recovery};
 use super::respond::fresh_tag;
 use super::tasks::{Task, TaskKey, TaskTable};
 use super::window::{Admission, Cid, Window};
-use crate::pdu::{self, Bhs, Lun, PduRef, RESERVED_TAG, RejectReason};
+use crate::pdu::{self, Bhs, LogoutReason, Lun, PduRef, RESERVED_TAG, RejectReason};
 use crate::sn;
 
 /// A numbered PDU that waits for its turn.
@@ -84,6 +84,8 @@ pub struct Connection<P> {
     nop_timeout: Duration,
     /// Time2Wait and Time2Retain of logout responses, seconds.
     pub(super) times: (u16, u16),
+    /// The connection is being logged out: requests numbered from here on are none any more.
+    pub(super) leaving: Option<u32>,
 }
 
 impl<P: Payload> Connection<P> {
@@ -114,6 +116,7 @@ impl<P: Payload> Connection<P> {
             nop_interval: config.nop_interval,
             nop_timeout: config.nop_timeout,
             times: (2, 0),
+            leaving: None,
         }
     }
 
@@ -175,6 +178,10 @@ impl<P: Payload> Connection<P> {
             _ => {}
         }
         let Some(cmd_sn) = bhs.cmd_sn() else { return Err(Fatal::Opcode(bhs.opcode_code())) };
+        if self.leaving.is_some_and(|from| sn::le(from, cmd_sn)) {
+            // After its logout an initiator must send no request (RFC 7143 §11.14).
+            return Ok(None);
+        }
         if bhs.immediate() {
             let work = self.interpret(view, bhs, ahs, data, cmd_sn);
             return self.deliver(work, true, sink);
@@ -250,6 +257,9 @@ impl<P: Payload> Connection<P> {
             PduRef::TextRequest(request) => self.text_request(request, bhs, &data, immediate),
             PduRef::LogoutRequest(request) => {
                 self.managing += usize::from(immediate);
+                if request.reason() == Some(LogoutReason::CloseSession) || request.cid.get() == self.cid {
+                    self.leaving = Some(if immediate { cmd_sn } else { cmd_sn.wrapping_add(1) });
+                }
                 Work::Event(Event::Logout(LogoutRequest {
                     itt: bhs.itt(),
                     reason: request.reason_code(),

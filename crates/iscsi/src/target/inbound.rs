@@ -71,6 +71,8 @@ pub enum InboundError {
 struct Sequence {
     /// The Target Transfer Tag of its R2T, where each has one of its own.
     tag: u32,
+    /// R2Ts up to its own.
+    r2ts: u32,
     /// End offset.
     end: u32,
     /// Next DataSN.
@@ -164,6 +166,8 @@ pub struct Inbound<P> {
     damaged: bool,
     /// How often data was asked for again since some of it came.
     recoveries: u8,
+    /// R2Ts up to the last one that has brought anything.
+    answered: u32,
     /// Some unsolicited data was lost, and asked for again: what still comes of it is late, and no more.
     gave_up_unsolicited: bool,
 }
@@ -191,6 +195,7 @@ impl<P: Payload> Inbound<P> {
             failed: false,
             damaged: false,
             recoveries: 0,
+            answered: 0,
             gave_up_unsolicited: false,
         }
     }
@@ -214,7 +219,8 @@ impl<P: Payload> Inbound<P> {
         if len > u64::from(bound) {
             return Err(InboundError::TooMuch);
         }
-        let unsolicited = (!is_final).then_some(Sequence { tag: RESERVED_TAG, end: bound, data_sn: 0 });
+        let unsolicited =
+            (!is_final).then_some(Sequence { tag: RESERVED_TAG, r2ts: 0, end: bound, data_sn: 0 });
         let mut inbound = Self::with(expected, unsolicited);
         immediate.give(|piece| inbound.store(piece));
         inbound.came_unasked();
@@ -327,6 +333,7 @@ impl<P: Payload> Inbound<P> {
             self.damaged = true;
             self.solicited.drain(..at);
         }
+        self.answered = self.solicited.first().map_or(self.answered, |sequence| sequence.r2ts);
         Ok(self.solicited.first_mut())
     }
 
@@ -389,10 +396,9 @@ impl<P: Payload> Inbound<P> {
         self.received
     }
 
-    /// How many R2Ts, from the first on, have brought some of their data.
+    /// How many R2Ts there were up to the last one that has brought anything.
     pub fn r2ts_answered(&self) -> u32 {
-        let unanswered = self.solicited.iter().filter(|sequence| sequence.data_sn == 0).count();
-        self.next_r2t_sn - (unanswered as u32).min(self.next_r2t_sn)
+        self.answered
     }
 
     /// What goes on with a transfer of `expected` bytes on another connection, where the next byte is the one at `received` and
@@ -408,6 +414,7 @@ impl<P: Payload> Inbound<P> {
             unasked: at,
             next_r2t_sn,
             gave_up_unsolicited: true,
+            answered: next_r2t_sn,
             ..fresh
         }
     }
@@ -443,7 +450,12 @@ impl<P: Payload> Inbound<P> {
         let r2t = R2t { r2t_sn: self.next_r2t_sn, offset: self.asked, len };
         self.next_r2t_sn += 1;
         self.asked += len;
-        self.solicited.push(Sequence { tag: RESERVED_TAG, end: self.asked, data_sn: 0 });
+        self.solicited.push(Sequence {
+            tag: RESERVED_TAG,
+            r2ts: self.next_r2t_sn,
+            end: self.asked,
+            data_sn: 0,
+        });
         Some(r2t)
     }
 

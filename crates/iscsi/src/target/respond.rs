@@ -284,6 +284,9 @@ impl<P: Payload> Connection<P> {
         sink: &mut impl Sink<P>,
     ) {
         self.managing -= usize::from(request.immediate);
+        if result != LogoutResult::Success {
+            self.leaving = None;
+        }
         self.done_with(request.immediate);
         let stat_sn = self.next_stat_sn();
         let numbers = self.numbers();

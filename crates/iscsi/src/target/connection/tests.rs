@@ -184,6 +184,20 @@ fn a_write_takes_immediate_data_and_asks_for_the_rest() {
 }
 
 #[test]
+fn after_its_logout_a_connection_takes_no_request_unless_that_fails() {
+    let mut d = Dialog::new();
+    let mut logout = pdu::LogoutRequest::new(5, LogoutReason::CloseConnection, 7);
+    logout.as_bhs_mut().set_immediate(true);
+    logout.cmd_sn.set(100);
+    let Some(Event::Logout(request)) = d.say(logout.into(), &[]) else { panic!("a logout") };
+    let read = d.command(1, true, false, 512);
+    assert_eq!(d.say(read, &[]), None);
+    assert_eq!(d.connection.window.numbers().0, 100, "it was not received");
+    d.connection.logout_response(&request, LogoutResult::CleanupFailed, &mut d.sent);
+    d.start(read, &[]);
+}
+
+#[test]
 fn a_response_waits_for_the_data_that_is_still_owed() {
     let mut d = Dialog::new();
     let write = d.command(9, false, true, 2048);

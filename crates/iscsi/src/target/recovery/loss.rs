@@ -9,6 +9,7 @@ use super::{ASK_AGAIN, MAX_RECOVERIES, PATIENCE, Recovery};
 use crate::pdu::{self, Bhs, PduRef, RESERVED_TAG, RejectReason};
 use crate::target::connection::{Connection, refusal};
 use crate::target::events::{Event, Fatal};
+use crate::target::inbound::InboundError;
 use crate::target::payload::{Data, Payload, Sink};
 use crate::target::tasks::TaskKey;
 
@@ -23,10 +24,16 @@ impl<P: Payload> Connection<P> {
     }
 
     /// A PDU came whose header is right and whose data digest is wrong: it is dropped, and the initiator told so (RFC 7143 §7.8).
-    /// A lost Data-Out is asked for again; anything else the initiator sends again by itself.
+    /// A lost Data-Out is asked for again; anything else the initiator sends again by itself. At ErrorRecoveryLevel 0 a write that has
+    /// lost data fails.
     pub fn damaged(&mut self, bhs: &Bhs, now: Instant, sink: &mut impl Sink<P>) -> Result<(), Fatal> {
         self.heard(now);
         self.check_overrun()?;
+        if self.recovery.is_none() {
+            self.reject(RejectReason::DataDigestError, bhs, sink)?;
+            self.fail_data_out(bhs, sink);
+            return Ok(());
+        }
         // Not counted among what a peer may not do: a bad cable is no bad peer, and unacknowledged answers are bounded.
         self.send_reject(RejectReason::DataDigestError, bhs, sink);
         let Some(PduRef::DataOut(out)) = bhs.view() else { return Ok(()) };
@@ -39,6 +46,19 @@ impl<P: Payload> Connection<P> {
         }
         self.after_data(key, sink);
         Ok(())
+    }
+
+    /// The task of a Data-Out that is lost ends with PROTOCOL SERVICE CRC ERROR, once all that is owed to it has come.
+    fn fail_data_out(&mut self, bhs: &Bhs, sink: &mut impl Sink<P>) {
+        let Some(PduRef::DataOut(out)) = bhs.view() else { return };
+        let Some(key) = self.tasks.find(out.itt.get()) else { return };
+        let Some(task) = self.tasks.get_mut(key) else { return };
+        task.inbound.fail();
+        task.refused.get_or_insert_with(|| refusal(InboundError::DataSn));
+        task.inbound.pass(out.is_final(), tag_of(out).is_some());
+        if task.finished.is_some() && !task.inbound.owed() {
+            self.settle(key, sink);
+        }
     }
 
     /// A Data-Out at ErrorRecoveryLevel 1 or 2: its task is known by its ITT, its sequence by its Target Transfer Tag.

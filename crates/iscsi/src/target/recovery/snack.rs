@@ -70,12 +70,9 @@ impl<P: Payload> Connection<P> {
         let Some(recovery) = &self.recovery else { return Ok(()) };
         let oldest = recovery.statuses.front().map_or(next, |status| status.stat_sn);
         let run = run(request, oldest, next).map_err(|(reason, _)| (reason, 0))?;
-        let mut at = recovery.place_of(run.start).unwrap_or(recovery.statuses.len());
-        for _ in 0..sn::distance(run.start, run.end) {
-            self.resend_status(at, sink)?;
-            at += 1;
-        }
-        Ok(())
+        let first = recovery.place_of(run.start).unwrap_or(recovery.statuses.len());
+        let count = sn::distance(run.start, run.end) as usize;
+        (first..first + count).try_for_each(|at| self.resend_status(at, sink))
     }
 
     fn resend_status(&mut self, at: usize, sink: &mut impl Sink<P>) -> Result<()> {

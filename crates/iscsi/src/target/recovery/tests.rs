@@ -584,6 +584,23 @@ fn an_aborted_task_leaves_nothing_behind() {
 }
 
 #[test]
+fn level_0_rejects_damaged_data_and_fails_its_write_when_the_sequence_is_over() {
+    let mut d = Dialog::new();
+    let task = write(&mut d, 9, 3000);
+    let tag = tag_in(&lines(&mut d)[0]);
+    let bad = data_out(9, tag, 0, 0, false);
+    d.connection.damaged(&bad, d.now, &mut d.sent).expect("goes on");
+    assert!(rejected(&lines(&mut d), RejectReason::DataDigestError));
+    assert_eq!(d.connection.want_data(task, 3000, &mut d.sent), None, "the unit gives up");
+    d.connection.finish(task, good(0, 3000), &mut d.sent);
+    assert!(d.heard().is_empty(), "the sequence goes on");
+    d.say(data_out(9, tag, 1, 1000, true), &[2; 2000]);
+    let heard = d.heard();
+    assert!(heard[0].0.contains("status=0x02"), "{}", heard[0].0);
+    assert_eq!(&heard[0].1[14..16], [0x47, 0x05], "PROTOCOL SERVICE CRC ERROR");
+}
+
+#[test]
 fn level_0_keeps_nothing_and_knows_no_snack() {
     let mut d = Dialog::new();
     whole_read(&mut d, 1, 2000);

@@ -4,9 +4,9 @@
 //! own, aligned, and if much of it is still to come that is received straight into it; so a large write's payload is never
 //! copied in user space.
 //!
-//! At ErrorRecoveryLevel 1 and 2 a wrong digest costs the PDU and not the connection (RFC 7143 §7.8). A wrong header digest leaves the
-//! beginning of the next PDU uncertain: it is believed to be where the header says if a header with a right digest is there, and
-//! else the connection ends.
+//! A wrong data digest costs the PDU and not the connection (RFC 7143 §7.8). A wrong header digest leaves the beginning of the next PDU
+//! uncertain: at ErrorRecoveryLevel 1 and 2 it is believed to be where the header says if a header with a right digest is there,
+//! and else, and at level 0, the connection ends.
 
 use std::time::Duration;
 
@@ -53,7 +53,7 @@ pub(crate) struct Receiver {
     early: Option<Buf>,
     /// What a receive into place goes by; made for the first one.
     scatter: Option<Scatter>,
-    /// A wrong digest costs the PDU only.
+    /// A wrong header digest may cost the PDU only.
     recovers: bool,
     /// The last header's digest was wrong: the next one must be right.
     suspect: bool,
@@ -148,7 +148,7 @@ impl Receiver {
         while at < bytes.len() {
             let cut = match self.cutter.cut(&bytes[at..]) {
                 Ok(cut) => cut,
-                Err(FrameError::DataDigest { bhs, consumed, .. }) if self.recovers => {
+                Err(FrameError::DataDigest { bhs, consumed, .. }) => {
                     self.suspect = false;
                     handle(&bhs, &[], None)?;
                     at += consumed;
@@ -256,11 +256,7 @@ impl Receiver {
             let mut digest = Crc32c::new();
             digest.update(&body.bytes[..body.data_len]);
             if !verify_trailer(digest, &body.bytes[body.data_len..]) {
-                if self.recovers {
-                    return handle(&body.bhs, &body.ahs, None);
-                }
-                let (ahs_len, consumed) = (body.ahs.len(), 0);
-                return Err(FrameError::DataDigest { bhs: body.bhs, ahs_len, consumed }.into());
+                return handle(&body.bhs, &body.ahs, None);
             }
         }
         body.bytes.truncate(body.data_len);
