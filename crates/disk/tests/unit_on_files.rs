@@ -224,3 +224,83 @@ fn aptpl_reservations_are_on_the_medium_when_good_is_said() {
         assert_eq!(other.run(&cdb16(0x88, 0, 0, 1), &[]).await.0.status, Status::ReservationConflict);
     });
 }
+
+/// Two thin units of one daemon, in files of one file system.
+fn two(directory: &Path) -> [Initiator; 2] {
+    let registry = Registry::new();
+    ["one", "two"].map(|name| {
+        let mut spec = StoreSpec::parse(directory.join(name).to_str().unwrap()).unwrap();
+        spec.set("size", Some(&format!("{MIB}M"))).unwrap();
+        let store = spec.open().unwrap().store;
+        let options = DiskOptions { thin: true, ..DiskOptions::default() }.with_identity(name);
+        Initiator::new(&DiskUnit::new(store, options, &registry).unwrap(), 1)
+    })
+}
+
+fn list_cdb(code: u8, action: u8, list_at: usize, list_id: u8, len: u16) -> [u8; 16] {
+    let mut cdb = cdb16(code, action, 0, len.into());
+    cdb[list_at + 3] = list_id;
+    cdb
+}
+
+/// A token of the first `blocks` blocks.
+async fn token(of: &Initiator, blocks: u32) -> Vec<u8> {
+    let mut list = vec![0; 32];
+    (list[1], list[15]) = (30, 16);
+    list[24..28].copy_from_slice(&blocks.to_be_bytes());
+    of.good(&list_cdb(0x83, 0x10, 6, 1, 32), &list).await;
+    of.good(&list_cdb(0x84, 0x07, 2, 1, 1024), &[]).await[38..550].to_vec()
+}
+
+/// WRITE USING TOKEN of `blocks` blocks from `lba` on, and the command's parameter list.
+fn write_using(token: &[u8], flags: u8, lba: u64, blocks: u32) -> ([u8; 16], Vec<u8>) {
+    let mut list = vec![0; 552];
+    list[..2].copy_from_slice(&550u16.to_be_bytes());
+    list[2] = flags;
+    list[16..528].copy_from_slice(token);
+    list[535] = 16;
+    list[536..544].copy_from_slice(&lba.to_be_bytes());
+    list[544..548].copy_from_slice(&blocks.to_be_bytes());
+    (list_cdb(0x83, 0x11, 6, 2, 552), list)
+}
+
+#[test]
+fn a_copy_by_token_between_files_and_within_one_brings_the_same_bytes() {
+    let directory = tempfile::tempdir().unwrap();
+    let [one, two] = two(directory.path());
+    run(async move {
+        let data: Vec<u8> = (0..3u32 << 20).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+        one.good(&cdb16(0x8a, 0, 0, 6144), &data).await;
+        let token = token(&one, 6144).await;
+        for (to, lba) in [(&two, 100u64), (&one, 8192)] {
+            let (cdb, list) = write_using(&token, 0, lba, 6144);
+            to.good(&cdb, &list).await;
+            assert!(to.good(&cdb16(0x88, 0, lba, 6144), &[]).await == data);
+            // In pieces that begin within a page.
+            assert!(to.good(&cdb16(0x88, 0, lba + 3, 64), &[]).await == data[3 * 512..67 * 512]);
+        }
+    });
+}
+
+#[test]
+fn a_copy_in_the_background_is_told_of_and_can_be_aborted() {
+    let directory = tempfile::tempdir().unwrap();
+    let [one, two] = two(directory.path());
+    run(async move {
+        one.good(&cdb16(0x8a, 0, 0, 8192), &vec![7; 4 << 20]).await;
+        let token = token(&one, 8192).await;
+        let status = list_cdb(0x84, 0x05, 2, 2, 64);
+        let (cdb, list) = write_using(&token, 1, 0, 8192);
+        two.good(&cdb, &list).await;
+        assert_eq!(two.good(&status, &[]).await[5], 0x12);
+        two.good(&list_cdb(0x83, 0x1c, 2, 2, 0), &[]).await;
+        assert_eq!(two.good(&status, &[]).await[5], 0x60);
+        two.good(&cdb, &list).await;
+        while two.good(&status, &[]).await[5] == 0x12 {
+            ring::sleep(Duration::from_millis(1)).await;
+        }
+        let ended = two.good(&status, &[]).await;
+        assert_eq!((ended[5], &ended[16..24]), (0x01, &8192u64.to_be_bytes()[..]));
+        assert!(two.good(&cdb16(0x88, 0, 0, 8192), &[]).await == vec![7; 4 << 20]);
+    });
+}

@@ -189,6 +189,18 @@ pub trait BlockStore: Send + Sync + 'static {
     /// The extent that contains `at`, no longer than `len`.
     fn extent(&self, at: u64, len: u64) -> Io<Extent>;
 
+    /// The file that holds the bytes, each at its own offset, for the system to copy from; `None` where there is none.
+    fn file(&self) -> Option<ring::File> {
+        None
+    }
+
+    /// Copies `len` bytes at `from_at` of another store's (or this one's) [`Self::file`] to `at`, by what the system has that is
+    /// better than to read and write them: it may share the blocks. [`StoreError::Unsupported`] where it has nothing; then
+    /// nothing was copied, or a part.
+    fn copy_from(&self, _from: ring::File, _from_at: u64, _at: u64, _len: u64) -> Io<()> {
+        Io::err(StoreError::Unsupported)
+    }
+
     /// What a thin medium holds and can take; `None` where that cannot be said. A system call or two: not for the data path.
     fn resources(&self) -> Option<Resources> {
         None
@@ -237,6 +249,9 @@ impl<S: BlockStore> BlockStore for ReadOnly<S> {
     }
     fn extent(&self, at: u64, len: u64) -> Io<Extent> {
         self.0.extent(at, len)
+    }
+    fn file(&self) -> Option<ring::File> {
+        self.0.file()
     }
     fn resources(&self) -> Option<Resources> {
         self.0.resources()

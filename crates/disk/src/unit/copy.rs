@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use crate::store::StoreError;
 use device::{Command, DataMover, ItlNexus, Outcome};
 use ring::Chain;
 use scsi::cdb::{ReceiveCopyResults, opcode};
@@ -140,8 +141,25 @@ impl DiskUnit {
             destination.check(opcode::WRITE_16)?;
             self.pause_copy(mover).await?;
             let len = (bytes - done).min(CHUNK_BYTES as u64);
-            let data = source.unit.read_bytes(source.at + done, len).await?;
-            destination.unit.write_bytes(destination.at + done, data).await?;
+            let to = destination.unit.around(destination.at + done, len);
+            let durable = destination.unit.write_through();
+            let whole = (to.at, to.bytes) == (destination.at + done, len);
+            let copied = match whole {
+                true => {
+                    destination.unit.copy_within_system(&source.unit, source.at + done, to, durable).await
+                }
+                false => None,
+            };
+            match copied {
+                Some(copied) => {
+                    let failed = |_| in_segment(aborted(AdditionalSense::THIRD_PARTY_DEVICE_FAILURE), 6);
+                    copied.map_err(failed)?;
+                }
+                None => {
+                    let data = source.unit.read_bytes(source.at + done, len).await?;
+                    destination.unit.write_bytes(destination.at + done, data).await?;
+                }
+            }
             done += len;
             progress.bytes += len;
             if !report(*progress) {
@@ -194,6 +212,30 @@ impl DiskUnit {
         let own = state.nexuses.iter().find(|known| known.nexus.nexus.id == nexus.nexus.id);
         let same = || state.nexuses.iter().find(|known| known.nexus.nexus.initiator == nexus.nexus.initiator);
         own.or_else(same).map(|known| known.nexus.clone())
+    }
+
+    /// Copies whole blocks of `from` to `to` within the system, where both stores' files can be copied so. `None`: they cannot.
+    pub(super) async fn copy_within_system(
+        &self,
+        from: &Self,
+        from_at: u64,
+        to: Range,
+        durable: bool,
+    ) -> Option<Result<(), Sense>> {
+        if !ring::is_running() || (from_at | to.at | to.bytes) % u64::from(self.options.block_size) != 0 {
+            return None;
+        }
+        let file = from.store.file()?;
+        let _guard = match self.begin_write(to).await {
+            Ok(guard) => guard,
+            Err(sense) => return Some(Err(sense)),
+        };
+        let copied = match self.store.copy_from(file, from_at, to.at, to.bytes).await {
+            Err(StoreError::Unsupported) => return None,
+            Ok(()) if durable => self.store.sync().await,
+            other => other,
+        };
+        Some(copied.map_err(|error| self.write_failed(error, to.lba)))
     }
 
     /// Reads bytes from anywhere, not only from block to block.

@@ -328,6 +328,17 @@ impl DiskUnit {
         if source.unit.flags() & flag::STOPS_READ != 0 {
             return Err(aborted(AdditionalSense::THIRD_PARTY_DEVICE_FAILURE));
         }
+        let next = read.peek(&source.from).filter(|(_, len)| data == chunk.bytes && *len >= data);
+        if let Some((at, _)) = next {
+            if !source.unit.is_hole(at, data).await {
+                if let Some(copied) = self.copy_within_system(&source.unit, at, chunk, durable).await {
+                    read.offset += data;
+                    // What was copied was there when the token was made only if the token is still good.
+                    source.unit.state().tokens.find(&source.token, now_ms())?;
+                    return copied;
+                }
+            }
+        }
         let mut bytes = Vec::new();
         let mut holes = true;
         while (bytes.len() as u64) < data {
@@ -458,6 +469,15 @@ struct Cursor {
 }
 
 impl Cursor {
+    /// The bytes that come next, all that are left of one range.
+    fn peek(&mut self, of: &[Range]) -> Option<(u64, u64)> {
+        while self.offset == of.get(self.range)?.bytes {
+            (self.range, self.offset) = (self.range + 1, 0);
+        }
+        let range = of.get(self.range)?;
+        Some((range.at + self.offset, range.bytes - self.offset))
+    }
+
     /// The next bytes, `most` at most and of one range: where they are and how many. `None` behind the last.
     fn next(&mut self, of: &[Range], most: u64) -> Option<(u64, u64)> {
         while self.offset == of.get(self.range)?.bytes {

@@ -71,3 +71,21 @@ pub(super) fn stat(fd: BorrowedFd<'_>) -> io::Result<libc::stat64> {
         Ok(stat)
     }
 }
+
+/// copy_file_range(2), once.
+pub(super) fn copy_range(
+    from: BorrowedFd<'_>,
+    from_at: u64,
+    to: BorrowedFd<'_>,
+    at: u64,
+    len: usize,
+) -> io::Result<usize> {
+    let beyond = |_| io::Error::from_raw_os_error(libc::EFBIG);
+    let mut from_at = i64::try_from(from_at).map_err(beyond)?;
+    let mut at = i64::try_from(at).map_err(beyond)?;
+    // SAFETY: both descriptors are open, and both offsets are there for the length of the call.
+    let copied = unsafe {
+        libc::copy_file_range(from.as_raw_fd(), &raw mut from_at, to.as_raw_fd(), &raw mut at, len, 0)
+    };
+    usize::try_from(copied).map_err(|_| io::Error::last_os_error())
+}

@@ -227,6 +227,18 @@ impl File {
         self.fallocate(libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE, at, len).await
     }
 
+    /// Copies up to `len` bytes at `from_at` of `from` to `at` within the kernel (copy_file_range(2)), which shares blocks where the
+    /// file system can. Gives how many were copied. Errors are those of the call: EXDEV, EINVAL or EOPNOTSUPP where it cannot.
+    pub async fn copy_range(&self, from: &Self, from_at: u64, at: u64, len: usize) -> io::Result<usize> {
+        let (source, destination) = (Arc::clone(&*from.fd), Arc::clone(&*self.fd));
+        blocking(move || device::copy_range(source.as_fd(), from_at, destination.as_fd(), at, len)).await
+    }
+
+    /// The same file once more, for a thread or a core of its own.
+    pub fn another(&self) -> Self {
+        Self { fd: Shared::new(Arc::clone(&*self.fd)), is_block_device: self.is_block_device }
+    }
+
     /// Makes a file longer (with a hole) or shorter.
     pub async fn set_len(&self, len: u64) -> io::Result<()> {
         let fd = Arc::clone(&*self.fd);

@@ -207,6 +207,36 @@ impl Inner {
         result.map_err(|e| StoreError::from_io(&e))
     }
 
+    async fn copy_from(&self, from: &File, from_at: u64, at: u64, len: u64) -> Result<(), StoreError> {
+        if let Some(mapped) = &self.mapped {
+            mapped.forget(at, len);
+        }
+        let mut done = 0;
+        let result = loop {
+            if done == len {
+                break Ok(());
+            }
+            match self.data.copy_range(from, from_at + done, at + done, (len - done) as usize).await {
+                Ok(0) => break Err(StoreError::OutOfRange),
+                Ok(copied) => done += copied as u64,
+                Err(error) => {
+                    break Err(match error.raw_os_error() {
+                        Some(libc::EXDEV | libc::EINVAL | libc::EBADF | libc::ETXTBSY | libc::EPERM) => {
+                            StoreError::Unsupported
+                        }
+                        _ => StoreError::from_io(&error),
+                    });
+                }
+            }
+        };
+        // What was there may have been seen again meanwhile.
+        if let Some(mapped) = &self.mapped {
+            mapped.forget(at, len);
+        }
+        self.group.wrote(1);
+        result
+    }
+
     /// `at..at + len` lies within the file, and `len` is not 0.
     async fn extent(&self, at: u64, len: u64) -> Result<Extent, StoreError> {
         let (end, block) = (at + len, u64::from(self.block_size));
@@ -322,6 +352,19 @@ impl BlockStore for FileStore {
         self.change(move |inner| async move {
             if deallocate { inner.punch_or_zero(at, len).await } else { inner.zero(at, len).await }
         })
+    }
+
+    fn file(&self) -> Option<File> {
+        // Past the kernel's cache it has nothing to copy within, and devices share no blocks.
+        let has = self.inner.cache != CacheMode::Direct && !self.inner.data.is_block_device();
+        has.then(|| self.inner.data.another())
+    }
+
+    fn copy_from(&self, from: File, from_at: u64, at: u64, len: u64) -> Io<()> {
+        if self.inner.cache == CacheMode::Direct || self.inner.data.is_block_device() {
+            return Io::err(StoreError::Unsupported);
+        }
+        self.change(move |inner| async move { inner.copy_from(&from, from_at, at, len).await })
     }
 
     fn resources(&self) -> Option<Resources> {

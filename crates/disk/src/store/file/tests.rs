@@ -484,3 +484,31 @@ fn many_operations_at_once_on_several_cores_all_arrive() {
         cores.join().unwrap();
     });
 }
+
+#[test]
+fn the_system_copies_between_files_of_its_cache_and_says_where_it_cannot() {
+    each_store(|store, path| {
+        run(async move {
+            let data = pattern(256 << 10, 5);
+            store.write(4096, data.clone().into(), false).await.unwrap();
+            let Some(file) = store.file() else {
+                assert_eq!(store.cache(), CacheMode::Direct, "{}", path.display());
+                return;
+            };
+            // Seen before, so that a mapping has to forget it.
+            assert!(store.read_to_send(512 << 10, 4096).await.unwrap().to_vec() == [0; 4096]);
+            match store.copy_from(file, 4096, 512 << 10, 256 << 10).await {
+                Ok(()) => {}
+                Err(StoreError::Unsupported) => return eprintln!("SKIPPED: no copies at {}", path.display()),
+                Err(error) => panic!("{}: {error}", path.display()),
+            }
+            assert!(store.read(512 << 10, 256 << 10).await.unwrap().to_vec() == data);
+            assert!(store.read_to_send(512 << 10, 4096).await.unwrap().to_vec() == data[..4096]);
+            // What overlaps is refused, and nothing of it is done.
+            let file = store.file().unwrap();
+            assert_eq!(store.copy_from(file, 4096, 8192, 64 << 10).await, Err(StoreError::Unsupported));
+            let file = store.file().unwrap();
+            assert_eq!(store.copy_from(file, 1 << 20, 0, 4096).await, Err(StoreError::OutOfRange));
+        });
+    });
+}
