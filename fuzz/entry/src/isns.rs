@@ -52,6 +52,18 @@ fn stream(step: u8, messages: &[Message]) -> Seed {
     Seed::new().bytes(&bytes)
 }
 
+/// A message in two PDUs.
+fn in_parts(message: &Message) -> Seed {
+    let (first, second) = message.payload.split_at(16);
+    let part = |payload: &[u8]| Message { payload: payload.to_vec(), ..message.clone() }.encode();
+    let (mut first, mut second) = (part(first), part(second));
+    // Neither the first nor the last is both; the second has a number of its own.
+    first[6] &= !0x08;
+    second[6] &= !0x04;
+    second[11] = 1;
+    Seed::new().bytes([9]).bytes(first).bytes(second)
+}
+
 /// A registration, the answer to a query, an inquiry, and one in pieces.
 pub fn message_seeds() -> Vec<(&'static str, Seed)> {
     let entity = Entity {
@@ -74,13 +86,12 @@ pub fn message_seeds() -> Vec<(&'static str, Seed)> {
     payload.extend_from_slice(found.bytes());
     let answer =
         Message { function: Function::DevAttrQry.code() | RESPONSE, flags: 0x4000, transaction: 1, payload };
-    let long = Message { payload: vec![0; 70_000], ..answer.clone() };
     let inquiry = Message::request(Function::Esi, 3, &found);
     let register = entity.register(1).into_iter().chain(entity.watch(2)).collect::<Vec<_>>();
     vec![
         ("register", stream(255, &register)),
-        ("found", stream(7, &[answer])),
+        ("found", stream(7, std::slice::from_ref(&answer))),
         ("inquiry", stream(1, &[inquiry])),
-        ("long", stream(255, &[long])),
+        ("parts", in_parts(&answer)),
     ]
 }
