@@ -9,6 +9,9 @@ use crate::connection::Remote;
 use crate::server::Shared;
 use crate::session::Session;
 
+/// Time2Retain of what is dropped with notice: its tasks end with it, so that none can be taken up again.
+const TIME2RETAIN: u16 = 0;
+
 /// Whole seconds, at least one, as Parameter3 has them.
 pub(crate) fn seconds(time: Duration) -> u16 {
     u16::try_from(time.as_secs()).unwrap_or(u16::MAX).max(1)
@@ -23,14 +26,12 @@ impl Remote {
 
     /// Says on this connection that connection `cid` of its session is dropped (event 2).
     pub(crate) fn announce_connection_drop(&self, cid: u16, session: &Session) {
-        let (wait, retain) = times(session);
-        self.announce(AsyncEvent::DropConnection, [cid, wait, retain]);
+        self.announce(AsyncEvent::DropConnection, [cid, session.params.default_time2wait_s, TIME2RETAIN]);
     }
 
     /// Says that all connections of the session are dropped (event 3).
     pub(crate) fn announce_session_drop(&self, session: &Session) {
-        let (wait, retain) = times(session);
-        self.announce(AsyncEvent::DropSession, [0, wait, retain]);
+        self.announce(AsyncEvent::DropSession, [0, session.params.default_time2wait_s, TIME2RETAIN]);
     }
 
     /// Asks the initiator to negotiate within `time` (event 4): its Text Request is answered with what there is to tell.
@@ -43,13 +44,6 @@ impl Remote {
             });
         });
     }
-}
-
-/// Time2Wait and Time2Retain of what is dropped: below ErrorRecoveryLevel 2 nothing can be taken up again.
-fn times(session: &Session) -> (u16, u16) {
-    let params = &session.params;
-    let retain = if params.error_recovery_level < 2 { 0 } else { params.default_time2retain_s };
-    (params.default_time2wait_s, retain)
 }
 
 /// Asks the initiators of a target, or of all, to negotiate anew within `time`: to learn of another alias. Says how many connections

@@ -57,7 +57,9 @@ pub(crate) fn answer(connection: &Connection, exchange: &TextExchange) {
         if let Some(target) = connection.session.target().filter(|t| !t.config.alias.is_empty()) {
             out.put(Key::TargetAlias.name(), &target.config.alias);
         }
-        talk.negotiator.originate(Key::MaxRecvDataSegmentLength, &mut out);
+        if !connection.is_iser() {
+            talk.negotiator.originate(Key::MaxRecvDataSegmentLength, &mut out);
+        }
     }
     let reply = out.as_bytes().to_vec();
     connection.with(|state, outbox| state.text_response(exchange, reply, outbox));

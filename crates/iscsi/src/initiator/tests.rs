@@ -185,6 +185,38 @@ fn commands_wait_for_the_window_and_go_out_when_it_opens() {
 }
 
 #[test]
+fn a_session_that_is_held_gives_no_waiting_command_away_until_it_is_let_go() {
+    let (mut s, on) = session(Params::default());
+    let first = s.submit(read(512), Vec::new()).unwrap().itt();
+    assert_eq!(sent(&mut s, on).len(), 1);
+    s.hold(true);
+    s.submit(read(512), Vec::new()).unwrap();
+    assert_eq!((sent(&mut s, on).len(), s.outstanding(), s.len()), (0, 1, 2));
+    let end = numbered!(pdu::ScsiResponse::new(first, ResponseCode::CommandCompleted, 0), 10);
+    assert!(matches!(hear(&mut s, on, end, &[]), Ok(Some(Event::Done(..)))));
+    assert_eq!((sent(&mut s, on).len(), s.outstanding()), (0, 0), "what was under way ends, and that is all");
+    s.logout(on, crate::pdu::LogoutReason::CloseSession, Vec::new()).unwrap();
+    assert_eq!(sent(&mut s, on).len(), 1, "a logout is no waiting command");
+    s.hold(false);
+    assert_eq!(sent(&mut s, on).len(), 1);
+}
+
+#[test]
+fn data_is_cut_by_the_segment_length_that_the_target_declared_last() {
+    let params = Params { peer_max_recv_data_segment_length: 4096, ..Params::default() };
+    let (mut s, on) = session(params);
+    let immediate = |s: &mut Plain| {
+        s.submit(write(vec![0; 8192]), Vec::new()).unwrap();
+        sent(s, on).remove(0)
+    };
+    assert!(immediate(&mut s).ends_with("dsl=4096"));
+    s.set_segment(on, 1024);
+    assert!(immediate(&mut s).ends_with("dsl=1024"));
+    s.set_segment(on, 0);
+    assert!(immediate(&mut s).ends_with("dsl=512"), "no target may declare less");
+}
+
+#[test]
 fn a_full_session_gives_the_command_back() {
     let (mut s, _) = session(Params::default());
     for _ in 0..64 {
