@@ -297,6 +297,8 @@ pub(super) const CHECKS: &[Check] = &[
             stray.flags = FINAL;
             stray.exp_stat_sn = U32::new(conn.exp_stat_sn);
             conn.post(stray, &[0; 512])?;
+            // A Reject is an answer.
+            conn.anything(QUIET, |pdu| pdu.is(Opcode::Reject));
             conn.ping(b"still there")?;
             conn.settle()
         }).tcp(),

@@ -35,7 +35,7 @@ pub(super) const CHECKS: &[Check] = &[
             code(&answer, 0)
         },
     ),
-    Check::must(
+    Check::should(
         Logout,
         "in-its-turn",
         "RFC 7143 §11.14, §4.2.2.1",

@@ -8,7 +8,7 @@ use iscsi::pdu::{
 use super::data_in::absent;
 use crate::check::Area::Task;
 use crate::check::{Check, Verdict, expect, not_applicable, should, wrong};
-use crate::conn::{Conn, Ending, Pdu};
+use crate::conn::{Conn, Ending, Pdu, QUIET};
 use crate::lab::Lab;
 use crate::scsi::{Command, Task as Started};
 
@@ -280,6 +280,11 @@ fn ended(conn: &mut Conn, itt: u32, task: &Started, r2t: &Pdu) -> Verdict {
         conn.history.iter().any(|bhs| bhs.itt() == task.itt && bhs.opcode() == Some(Opcode::ScsiResponse));
     if over {
         return Ok(());
+    }
+    if code == 1 {
+        // It was over, then; what it came to must be told.
+        let status = conn.anything(QUIET, |pdu| pdu.itt() == task.itt && pdu.is(Opcode::ScsiResponse));
+        return expect(status.is_some(), "response 0, or the task's status", || told(code));
     }
     expect(code == 0, told(0), || told(code))?;
     gone(conn, task)
