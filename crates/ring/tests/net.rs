@@ -51,6 +51,36 @@ fn what_is_discarded_is_gone_and_what_follows_is_not() {
 }
 
 #[test]
+fn a_receive_comes_first_while_its_socket_holds_something_and_nothing_waits_when_it_does_not() {
+    run(async {
+        let (a, b) = pair().await;
+        let b = Rc::new(b);
+        send(&a, &pattern(3000)).await;
+        assert_eq!(b.recv_some(1000).await.unwrap().len(), 1000);
+        let came = Rc::new(std::cell::Cell::new(0));
+        let receiver = spawn({
+            let (b, came) = (b.clone(), came.clone());
+            async move {
+                while came.get() < 2000 {
+                    let n = b.recv_some(1000).await.unwrap().len();
+                    came.set(came.get() + n);
+                }
+            }
+        });
+        // Lets it ask.
+        ring::yield_now().await;
+        let mut rounds = 0;
+        while b.receives_first().await {
+            rounds += 1;
+            assert!(rounds <= 10, "the socket was emptied");
+        }
+        assert_eq!(came.get(), 2000);
+        assert!(rounds >= 1);
+        receiver.await.unwrap();
+    });
+}
+
+#[test]
 fn addresses_and_options_are_those_of_the_socket() {
     run(async {
         let (a, b) = pair().await;

@@ -73,6 +73,7 @@ impl Handle {
             loans: RefCell::default(),
             waiter: RefCell::default(),
             batch: Cell::new(0),
+            long: Cell::new(false),
             in_flight: Cell::new(0),
             lost: Cell::new(false),
             closing: Cell::new(false),

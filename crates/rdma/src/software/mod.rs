@@ -32,6 +32,11 @@ use crate::{Completion, Counters, Error, Side, Terminated};
 
 /// Completions of one receive that are many.
 const MANY: usize = 8;
+/// Rounds of the ring for which a send waits while long pieces lie in the socket: each takes a receive of its own, and would have
+/// its answer sent, and the peer woken, by itself. Short ones come many at a time, and a peer must not wait for more of them.
+const ROUNDS: usize = 8;
+/// Bytes to send that wait for no more.
+const PLENTY: usize = 16 << 10;
 /// How long a closing connection waits for its peer to close as well.
 const CLOSING: Duration = Duration::from_secs(5);
 /// How long a connection stays for its Terminate to be read.
@@ -50,6 +55,8 @@ struct Pair {
     waiter: RefCell<Option<Waker>>,
     /// How many completions came with the last receive; 0 once what the first half of them led to has left.
     batch: Cell<usize>,
+    /// Whether pieces are long of late, so that one comes with each receive.
+    long: Cell<bool>,
     /// Bytes handed to the socket and not sent yet.
     in_flight: Cell<usize>,
     /// No more I/O.
@@ -187,6 +194,7 @@ impl Pair {
             if let Err(error) = receiver.feed(self).await {
                 return error;
             }
+            self.long.set(receiver.is_long());
             let count = self.inner.borrow().completions.len();
             self.batch.set(if count >= MANY { count } else { 0 });
             self.kick();
@@ -223,6 +231,12 @@ impl Pair {
             });
             if !more.await {
                 break;
+            }
+            for _ in 0..ROUNDS {
+                let waits = self.long.get() && self.queued() < PLENTY && !self.lost.get();
+                if !waits || !self.socket.receives_first().await {
+                    break;
+                }
             }
             let gather = {
                 let mut inner = self.inner.borrow_mut();

@@ -83,6 +83,11 @@ impl Receiver {
         }
     }
 
+    /// Whether pieces are long of late.
+    pub(super) fn is_long(&self) -> bool {
+        self.long > 0
+    }
+
     /// Receives once, and handles all of it.
     pub(super) async fn feed(&mut self, pair: &Pair) -> Result<(), Error> {
         let bytes = match self.early.take() {

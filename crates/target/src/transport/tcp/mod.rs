@@ -17,12 +17,21 @@ use receive::Receiver;
 /// A send that takes this long waited for the peer to make room.
 const TAKEN_SLOWLY: Duration = Duration::from_millis(100);
 
+/// Rounds of the ring for which a send waits while long data segments lie in the socket: each takes a receive of its own, and
+/// would have its answer sent, and the initiator woken, by itself. Short ones come many at a time, and an initiator must not
+/// wait for more of them.
+const ROUNDS: usize = 8;
+/// Bytes to send that wait for no more.
+const PLENTY: usize = 16 << 10;
+
 /// One connection's socket.
 pub(crate) struct Tcp {
     stream: TcpStream,
     loans: RefCell<Loans>,
     /// The status that the initiator expects next, as its last PDU said.
     pub exp_stat_sn: Cell<u32>,
+    /// Whether a long data segment is on its way, so that the next receive is for it alone.
+    long: Cell<bool>,
     /// Bytes handed to the socket and not sent yet.
     pub sending: Cell<usize>,
     /// There is something to send, or nothing any more for ever.
@@ -36,6 +45,7 @@ impl Tcp {
             stream,
             loans: RefCell::default(),
             exp_stat_sn: Cell::new(exp_stat_sn),
+            long: Cell::new(false),
             sending: Cell::new(0),
             to_send: Notify::default(),
         }
@@ -99,6 +109,7 @@ impl Tcp {
             if let Err(end) = fed {
                 return end;
             }
+            self.long.set(receiver.awaits_long());
             connection.heard();
             connection.kick();
             // A peer that does not read what it asked for is not listened to either.
@@ -121,6 +132,13 @@ impl Tcp {
             });
             if !more.await {
                 break;
+            }
+            for _ in 0..ROUNDS {
+                let plenty = connection.inner.borrow().outbox.gather.len() >= PLENTY;
+                let waits = self.long.get() && !plenty && !connection.is_lost();
+                if !waits || !self.stream.receives_first().await {
+                    break;
+                }
             }
             let gather = std::mem::replace(&mut connection.inner.borrow_mut().outbox.gather, spare);
             self.sending.set(gather.len());

@@ -72,6 +72,11 @@ impl Receiver {
         }
     }
 
+    /// Whether the next receive is for the rest of a long data segment.
+    pub(crate) fn awaits_long(&self) -> bool {
+        matches!(&self.partial, Partial::Body(body) if body.bytes.len() - body.filled >= DIRECT)
+    }
+
     /// Receives once and gives all PDUs that are whole now to `handle`: without their data if its digest is wrong. When half of many
     /// are through, `halfway` is called.
     pub(crate) async fn feed(
@@ -80,9 +85,7 @@ impl Receiver {
         mut handle: impl FnMut(&Bhs, &[u8], Option<Buf>) -> Result<(), End>,
         mut halfway: impl FnMut() -> Result<(), End>,
     ) -> Result<(), End> {
-        if let Partial::Body(body) = &mut self.partial
-            && body.bytes.len() - body.filled >= DIRECT
-        {
+        if self.awaits_long() {
             return self.feed_body(stream, handle).await;
         }
         let received = match self.early.take() {
