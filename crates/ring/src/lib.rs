@@ -38,6 +38,7 @@ pub use cores::{CoreGone, Cores, Handle, core_count, current_core};
 pub use fs::{File, OpenOptions, Patience};
 pub use net::{
     Destinations, Gather, Keepalive, Lender, Lent, ListenOptions, Scatter, TcpListener, TcpStream,
+    handed_sockets,
 };
 pub use notify::Notify;
 pub use pooled::Pooled;

@@ -17,6 +17,7 @@ mod log;
 mod naming;
 mod serve;
 mod suggest;
+mod supervisor;
 mod unit;
 mod units;
 
@@ -41,6 +42,7 @@ pub fn run() -> ExitCode {
         Command::Demo(args) => demo::demo(&args),
         Command::Drain(args) => control::drain::command(&args),
         Command::Apply(args) => control::apply::command(&args),
+        Command::Top(args) => control::top::command(&args),
         Command::Status(args) => control::status::command(&args),
         Command::Alua(args) => control::alua::command(&args),
         Command::Ls(args) => client::ls(&args),

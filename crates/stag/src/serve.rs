@@ -3,6 +3,7 @@
 
 use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use ring::{Runtime, Signal, Signals};
@@ -12,10 +13,13 @@ use target::config::ServerConfig;
 use crate::args::Serve;
 use crate::config::{self, Config, ISCSI_PORT, Lun, Portal, Target, Transports};
 use crate::control::apply;
+use crate::control::client::CallError;
 use crate::control::daemon::{Daemon, Running};
+use crate::control::handover::{self, State, Taken};
 use crate::control::server::ControlServer;
 use crate::control::socket::{ControlSocket, Place, SocketError, usual_path};
 use crate::exit::Exit;
+use crate::supervisor::{self, Supervisor};
 use crate::units::Units;
 use crate::{convert, log, naming};
 
@@ -41,16 +45,36 @@ pub fn serve(args: Serve, log: Option<&str>) -> Exit {
 fn run(args: &Serve, config: Config, signals: &Signals) -> Exit {
     raise_descriptor_limit();
     ring::survive_file_size_limit();
-    let socket = match control_socket(args.control.as_ref().unwrap_or(&Place::Usual)) {
+    let supervisor = Supervisor::find();
+    let mut taken = match take_over(args) {
+        Ok(taken) => taken,
+        Err(exit) => return exit,
+    };
+    let socket = match &mut taken {
+        Some(taken) => Ok(taken.control.take()),
+        None => control_socket(args.control.as_ref().unwrap_or(&Place::Usual)),
+    };
+    let socket = match socket {
         Ok(socket) => socket,
         Err(error) => {
             return failed(
                 error,
-                Some("end it, or choose another place with --control PATH, or --control none"),
+                Some(
+                    "end it, replace it with --takeover, or choose another place with --control PATH, or --control none",
+                ),
             );
         }
     };
     let isns = config.isns.clone();
+    let mut sockets = supervisor::handed();
+    let mut state = State::default();
+    if let Some(taken) = &mut taken {
+        sockets.append(&mut taken.sockets);
+        state = match taken.commit() {
+            Ok(state) => state,
+            Err(error) => return failed(error, None),
+        };
+    }
     let none = Units::default();
     let units = match none.next(&config, &none.fates(&config, false)) {
         Ok(units) => units,
@@ -65,10 +89,13 @@ fn run(args: &Serve, config: Config, signals: &Signals) -> Exit {
             (target.name.clone(), target.groups.clone(), target.units.iter().map(|unit| unit.lun).collect())
         })
         .collect();
-    let server = match start(config) {
+    handover::restore_reservations(&state, &running.units);
+    let server = match start(config, &sockets) {
         Ok(server) => server,
         Err(error) => return failed(&error, help_for(&error)),
     };
+    drop(sockets);
+    handover::restore_access(&state, &server.handle());
     let mut urls = Vec::new();
     let portals = server.portals();
     for (iqn, groups, luns) in &places {
@@ -79,6 +106,10 @@ fn run(args: &Serve, config: Config, signals: &Signals) -> Exit {
             Transports::All | Transports::Tcp => "iscsi",
         };
         urls.extend(luns.iter().map(|lun| format!("{scheme}://{}/{iqn}/{lun}", reachable(portal.address))));
+    }
+    if let Some(taken) = taken {
+        taken.done();
+        socket.iter().for_each(ControlSocket::claim);
     }
     if let Err(error) = announce(&urls) {
         tracing::warn!(%error, "the URLs could not be printed");
@@ -100,9 +131,14 @@ fn run(args: &Serve, config: Config, signals: &Signals) -> Exit {
         Ok(naming) => naming,
         Err(error) => return failed(format_args!("iSNS has no thread: {error}"), None),
     };
+    supervisor.keep(&daemon.server.listening_sockets());
+    supervisor.tell("READY=1");
     let signal = loop {
         match wait(signals) {
-            Ok(Signal::Hangup) if args.config.is_some() => reload(&daemon, args.clone()),
+            Ok(Signal::Hangup) if args.config.is_some() => {
+                reload(&daemon, args.clone());
+                supervisor.keep(&daemon.server.listening_sockets());
+            }
             Ok(signal) => break signal,
             Err(error) => {
                 tracing::error!(%error, "signals cannot be received any more; ending");
@@ -110,9 +146,14 @@ fn run(args: &Serve, config: Config, signals: &Signals) -> Exit {
             }
         }
     };
+    supervisor.tell("STOPPING=1");
     drop(control);
     // Initiators learn of no target that is about to go.
-    drop(naming);
+    match daemon.is_replaced() {
+        // They are the other daemon's now.
+        true => std::mem::forget(naming),
+        false => drop(naming),
+    }
     tracing::info!(?signal, sessions = server.sessions(), "ending");
     match server.stop(GRACE) {
         Ok(()) => Exit::Done,
@@ -133,6 +174,34 @@ fn reload(daemon: &Daemon, args: Serve) {
     }
 }
 
+/// Asks the running daemon for its place, if that is wanted and there is one.
+fn take_over(args: &Serve) -> Result<Option<Taken>, Exit> {
+    if !args.takeover {
+        return Ok(None);
+    }
+    let path = match &args.control {
+        Some(Place::Nowhere) => {
+            eprintln!(
+                "stag: --takeover needs the running daemon's control socket: name it with --control PATH"
+            );
+            return Err(Exit::Usage);
+        }
+        Some(Place::At(path)) => path.clone(),
+        Some(Place::Usual) | None => usual_path(),
+    };
+    match Taken::ask(&path, args.lose_memory_units) {
+        Ok(taken) => Ok(Some(taken)),
+        Err(CallError::Unreachable { .. }) => {
+            tracing::info!(path = %path.display(), "there is no daemon to take over from");
+            Ok(None)
+        }
+        Err(error) => {
+            eprintln!("stag: {error}");
+            Err(Exit::Startup)
+        }
+    }
+}
+
 /// Takes the place of the control socket. At the usual one another daemon is no reason not to serve.
 fn control_socket(place: &Place) -> Result<Option<ControlSocket>, SocketError> {
     match place {
@@ -148,10 +217,12 @@ fn control_socket(place: &Place) -> Result<Option<ControlSocket>, SocketError> {
 
 /// Starts the server. An address that is in use may be so for a moment only: the kernel lets go of the listener of a process that
 /// was killed a little later than of the process.
-fn start(config: ServerConfig) -> io::Result<Server> {
+fn start(config: ServerConfig, sockets: &[(SocketAddr, OwnedFd)]) -> io::Result<Server> {
     let deadline = Instant::now() + ADDRESS_PATIENCE;
     loop {
-        match Server::start(config.clone()) {
+        let sockets: io::Result<Vec<_>> =
+            sockets.iter().map(|(asked, socket)| Ok((*asked, socket.try_clone()?))).collect();
+        match Server::start_with(config.clone(), sockets?) {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < deadline => {
                 std::thread::sleep(Duration::from_millis(50));
             }

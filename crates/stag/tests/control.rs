@@ -175,8 +175,12 @@ fn apply_changes_what_is_served_whole_or_not_at_all() {
     assert!(text.contains("+ iqn.2026-01.org.example:t LUN 5") && text.contains("would be done"), "{text}");
     assert!(!std::path::Path::new(&b).exists() && std::fs::metadata(&a).unwrap().len() == 4 << 20);
     assert_eq!(apply(&[])["applied"], true);
-    let units = status(&socket)["targets"][0]["units"].clone();
-    assert_eq!((&units[0]["size"], &units[1]["lun"]), (&(8 << 20).into(), &5.into()));
+    let units = || -> Vec<(Value, Value)> {
+        let told = status(&socket)["targets"][0]["units"].as_array().unwrap().clone();
+        told.into_iter().map(|unit| (unit["lun"].clone(), unit["size"].clone())).collect()
+    };
+    let grown = [(0.into(), (8 << 20).into()), (5.into(), (1 << 20).into())];
+    assert_eq!(units(), grown);
     let url = server.urls[0].replace("/0", "/5");
     assert!(said(&["info", &url]).contains("1M") || said(&["info", &url]).contains("MiB"));
     // What cannot be done is refused with all that came with it.
@@ -185,7 +189,7 @@ fn apply_changes_what_is_served_whole_or_not_at_all() {
     std::fs::write(&file, document(&[(0, &with("8M")), (6, "path = \"/nowhere/at/all\"")], "")).unwrap();
     assert!(fails(&["apply", "--control", &socket, &file], 1).contains("nothing has been changed"));
     assert!(fails(&["apply", "--control", &socket, "/nowhere/at/all.toml"], 3).contains("cannot be read"));
-    assert_eq!(status(&socket)["targets"][0]["units"], units);
+    assert_eq!(units(), grown);
     // SIGHUP reads the same file.
     std::fs::write(&file, document(&[(9, "path = \"mem:2M\"")], "")).unwrap();
     server.signal(Signal::HUP);
@@ -238,4 +242,130 @@ fn a_session_at_work_is_not_disturbed_by_what_is_not_its_business() {
     let said =
         String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}");
+}
+
+/// `stag bench` at work on a unit, checking what it reads.
+fn verifier(url: &str, seconds: &str) -> std::process::Child {
+    std::process::Command::new(support::command::STAG)
+        .args([
+            "bench",
+            url,
+            "--time",
+            seconds,
+            "--verify",
+            "--destroy",
+            "--pattern",
+            "randrw",
+            "--depth",
+            "8",
+        ])
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+#[test]
+fn top_shows_what_units_and_sessions_do() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = path(dir.path(), "control.sock");
+    let server = Server::start(&["--listen", "127.0.0.1:0", "--control", &socket, "mem:16M", "mem:1M"], 2);
+    let mut bench = verifier(server.iscsi(0), "30");
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    let busy = loop {
+        let top: Value = serde_json::from_str(&said(&[
+            "top",
+            "--control",
+            &socket,
+            "--once",
+            "--json",
+            "--interval",
+            "0.3",
+        ]))
+        .unwrap();
+        if top["total"]["reads"].as_f64().unwrap() > 100.0 && top["total"]["writes"].as_f64().unwrap() > 100.0
+        {
+            break top;
+        }
+        assert!(std::time::Instant::now() < deadline, "{top:#}");
+    };
+    assert!(busy["units"][0]["name"].as_str().unwrap().ends_with("/0"), "the busiest comes first: {busy:#}");
+    assert_eq!(busy["units"][1]["rates"]["reads"], 0.0);
+    assert!(busy["sessions"][0]["rates"]["read_bytes"].as_f64().unwrap() > 100.0 * 4096.0);
+    assert!(busy["units"][0]["rates"]["mean_us"].as_f64().unwrap() > 0.0);
+    let text = said(&["top", "--control", &socket, "--once", "--interval", "0.1"]);
+    assert!(text.contains("reads/s") && text.contains("all "), "{text}");
+    bench.kill().unwrap();
+    bench.wait().unwrap();
+    // What was done is still known when the session has gone.
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
+    let after = loop {
+        let after = status(&socket);
+        if after["sessions"].as_array().unwrap().is_empty() {
+            break after;
+        }
+        assert!(std::time::Instant::now() < deadline);
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    };
+    assert!(after["targets"][0]["units"][0]["io"]["reads"].as_u64().unwrap() > 100, "{after:#}");
+}
+
+#[test]
+fn new_daemons_take_over_one_after_the_other_under_verified_load() {
+    let dir = tempfile::tempdir().unwrap();
+    let (socket, disk) = (path(dir.path(), "control.sock"), path(dir.path(), "disk.img"));
+    let unit = format!("{disk},size=16M");
+    let mut args = vec!["--listen", "127.0.0.1:0", "--control", &socket, &unit];
+    let mut server = Server::start(&args, 1);
+    let url = server.iscsi(0).to_owned();
+    let bench = verifier(&url, "4");
+    args.push("--takeover");
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    for _ in 0..3 {
+        let next = Server::start(&args, 1);
+        assert_eq!(next.iscsi(0), url, "the same socket");
+        assert_eq!(std::mem::replace(&mut server, next).ended(), Some(0));
+        std::thread::sleep(std::time::Duration::from_millis(300));
+    }
+    // One that cannot serve leaves the other one serving, and so does one that dies at it.
+    let mut wrong = args.clone();
+    wrong.extend(["/nowhere/at/all"]);
+    fails(&[&["serve"], &wrong[..]].concat(), 4);
+    for delay in [2, 10, 30] {
+        let mut victim = std::process::Command::new(support::command::STAG)
+            .arg("serve")
+            .args(&args)
+            .stdout(std::process::Stdio::null())
+            .stderr(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(delay));
+        victim.kill().unwrap();
+        victim.wait().unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(500));
+        if server.has_ended() {
+            // It was too late to die: nobody serves now.
+            server = Server::start(&[&["--listen", server.portal()], &args[2..5]].concat(), 1);
+        }
+    }
+    let output = bench.wait_with_output().unwrap();
+    let said =
+        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    assert_eq!(status(&socket)["targets"][0]["units"][0]["size"], 16 << 20);
+    assert_eq!(server.end(Signal::TERM), Some(0));
+}
+
+#[test]
+fn what_is_in_memory_is_not_lost_by_accident() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = path(dir.path(), "control.sock");
+    let args = ["--listen", "127.0.0.1:0", "--control", &socket, "mem:1M", "--takeover"];
+    let first = Server::start(&args, 1);
+    let words: Vec<&str> = ["serve"].iter().chain(&args).copied().collect();
+    assert!(fails(&words, 4).contains("--lose-memory-units"));
+    said(&["info", first.iscsi(0)]);
+    let second = Server::start(&[&args[..], &["--lose-memory-units"]].concat(), 1);
+    assert_eq!(first.ended(), Some(0));
+    said(&["info", second.iscsi(0)]);
 }

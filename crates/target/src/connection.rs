@@ -28,6 +28,7 @@ use crate::qos::gate::{self, Gate};
 use crate::reassign::{self, Ferry, Parcel};
 use crate::server::Shared;
 use crate::session::{Member, Session, Standing};
+use crate::tally::{Class, Counts};
 use crate::text::Negotiated;
 use crate::transport::tcp::receive::Receiver;
 use crate::transport::{Link, Outbox, Start, Transport, iser};
@@ -44,6 +45,8 @@ const REASSIGN: u8 = TaskManagementFunction::TaskReassign.code();
 /// How often it is looked whether the gap has been filled that a connection left which is gone.
 const GAP_LOOKS: Duration = Duration::from_millis(200);
 
+/// Time for commands at work to end before their connection is closed for another daemon.
+const DRAIN: Duration = Duration::from_secs(1);
 /// Time for a closing connection's last PDUs to leave.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
@@ -119,6 +122,14 @@ impl Remote {
         self.tell(|connection| drop(connection.view()));
     }
 
+    /// Has the connection take no more commands, end those at work, say that its session is dropped, and close.
+    pub(crate) fn drain(&self) {
+        self.tell(|connection| {
+            connection.draining.set(true);
+            connection.stop.notify();
+        });
+    }
+
     /// Sends an Async Message.
     pub(crate) fn announce(&self, event: AsyncEvent, parameters: [u16; 3]) {
         self.tell(move |connection| {
@@ -174,6 +185,20 @@ pub(crate) fn bury(id: ConnectionId) {
     }
 }
 
+/// What each connection of this core has counted: its session, and by its units' addresses; what is not of any unit that it sees
+/// now is under 0.
+pub(crate) fn counted() -> Vec<(u16, usize, Counts)> {
+    let connections: Vec<Rc<Connection>> =
+        LOCAL.with(|local| local.borrow().values().filter_map(Weak::upgrade).collect());
+    let of = |connection: &Rc<Connection>| {
+        let tsih = connection.session.tsih;
+        let mut counts = connection.view.borrow().nexuses.counts();
+        counts.push((0, *connection.past.borrow()));
+        counts.into_iter().map(move |(unit, counts)| (tsih, unit, counts)).collect::<Vec<_>>()
+    };
+    connections.iter().flat_map(of).collect()
+}
+
 /// The connection of this core with this number.
 fn find(id: ConnectionId) -> Option<Rc<Connection>> {
     LOCAL.with(|local| local.borrow().get(&id).and_then(Weak::upgrade))
@@ -209,6 +234,10 @@ pub(crate) struct Connection {
     lost: Cell<bool>,
     /// Close when everything queued has been sent.
     closing: Cell<bool>,
+    /// Take no more commands, end those at work, and close.
+    draining: Cell<bool>,
+    /// What was counted under views that the connection has not any more.
+    past: RefCell<Counts>,
     /// There is room in the send queue again.
     pub room: Notify,
     /// ErrorRecoveryLevel 1 or 2: something may have to be sent again.
@@ -319,6 +348,8 @@ impl Connection {
             gate: Gate::default(),
             lost: Cell::new(false),
             closing: Cell::new(false),
+            draining: Cell::new(false),
+            past: RefCell::default(),
             room: Notify::default(),
             recovers,
             deferred: RefCell::default(),
@@ -373,7 +404,14 @@ impl Connection {
         if self.closing.get() && matches!(end, End::HungUp) {
             end = End::Closed;
         }
+        if self.draining.get() && matches!(end, End::Closed) {
+            let over = || self.inner.borrow().state.tasks().next().is_none().then_some(());
+            // Those that wait for their initiator's data wait in vain.
+            let _ = ring::timeout(DRAIN, self.progress.until(over)).await;
+            self.with(|state, outbox| state.async_message(AsyncEvent::DropSession, [0; 3], outbox));
+        }
         let kept = self.keeps
+            && !self.draining.get()
             && (self.removed.get() || !matches!(end, End::Closed))
             && self.session.set_standing(self.id, self.standing());
         if kept && !matches!(end, End::Closed) {
@@ -741,6 +779,8 @@ impl Connection {
     fn look_again(&self) -> Rc<LocalView> {
         let view = Rc::new(LocalView::new(self.session.view()));
         let before = self.view.replace(view.clone());
+        let past = &mut *self.past.borrow_mut();
+        before.nexuses.counts().iter().for_each(|(_, counts)| past.add(counts));
         // Units may go with it.
         drop(before);
         self.gate.look(&self.session);
@@ -778,19 +818,25 @@ impl Connection {
         }
         // The router answers for every unit that does not exist.
         let Some(entry) = entry else { return };
+        let (nexus, tally) = view.nexuses.of(entry);
+        let (class, began) = (Class::of(cdb.opcode()), tally.begin());
         let command = Command {
             cdb,
             attribute: router::attribute(scsi.attribute),
-            nexus: view.nexuses.of(entry),
+            nexus,
             data_out_len: scsi.expected_out.into(),
             data_in_len: scsi.expected_in.into(),
         };
         match entry.unit.execute(command, Mover::new(self.clone(), task)) {
-            Execution::Done(_, outcome) => self.finish(task, lun, Some(entry), outcome),
+            Execution::Done(_, outcome) => {
+                tally.end(class, began, &outcome);
+                self.finish(task, lun, Some(entry), outcome);
+            }
             Execution::Running(future) => {
                 let running = Running { connection: self.clone(), task, lun };
                 ring::spawn(async move {
                     let (_, outcome) = future.await;
+                    tally.end(class, began, &outcome);
                     running.finish(outcome);
                 });
             }
@@ -1019,7 +1065,7 @@ impl Connection {
     }
 
     async fn stopped(&self) {
-        self.stop.until(|| self.closing.get().then_some(())).await;
+        self.stop.until(|| (self.closing.get() || self.draining.get()).then_some(())).await;
     }
 
     /// Receives until the peer closes, breaks the protocol or is lost.

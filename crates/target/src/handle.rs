@@ -1,8 +1,10 @@
 //! [`Handle`]: what others may ask of a running server and do to it, from any thread. Nothing here is on the data path; calls
 //! wait for the cores, so that a core must never make one.
 
+use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,8 +13,10 @@ use iscsi::keys::Digest;
 use scsi::data::target_port_groups::AccessState;
 
 use crate::config::ServerConfig;
+use crate::connection;
 use crate::server::{BoundPortal, Shared};
 use crate::session::Standing;
+use crate::tally::{self, Counts};
 use crate::{Applied, Unit};
 
 /// A running server as its administrators reach it. Cheap to clone.
@@ -88,6 +92,26 @@ pub struct TargetStatus {
     pub units: Vec<(u16, Unit)>,
 }
 
+/// What has been done since the server started.
+#[derive(Clone, Debug, Default)]
+pub struct Activity {
+    /// By the connections that sessions have now; by TSIH.
+    pub sessions: HashMap<u16, Counts>,
+    /// For each unit of each target, by all sessions that there were.
+    pub units: Vec<Flow>,
+}
+
+/// What has been done with one unit.
+#[derive(Clone, Debug)]
+pub struct Flow {
+    /// A target of it.
+    pub target: String,
+    /// Its number there.
+    pub lun: u16,
+    /// What has been done.
+    pub counts: Counts,
+}
+
 /// How a core's buffer pool is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CoreStatus {
@@ -134,6 +158,46 @@ impl Handle {
         let applied = self.shared.apply(config)?;
         self.limits_changed();
         Ok(applied)
+    }
+
+    /// The listening sockets of all portals but those that listen through RDMA devices, and what each was asked to listen on.
+    pub fn listening_sockets(&self) -> Vec<(SocketAddr, Arc<OwnedFd>)> {
+        let portals = self.shared.model();
+        portals.portals.iter().filter_map(|p| Some((p.asked.listen, p.socket.clone()?))).collect()
+    }
+
+    /// Closes all sessions, each as soon as its commands have ended but after `patience` in any case, and lets nobody in until the
+    /// next [`Self::apply`]. The listening sockets stay open: who connects meanwhile waits.
+    ///
+    /// Blocks, and must not be called on a core.
+    pub fn pause(&self, patience: Duration) {
+        self.shared.pause(patience);
+    }
+
+    /// Forgets all targets and their units, which are closed when nobody else has them. For a server that is paused.
+    pub fn let_go_of_units(&self) {
+        self.shared.let_go_of_units();
+    }
+
+    /// What sessions and units have done. Cores that do not answer within `patience` are left out.
+    pub fn activity(&self, patience: Duration) -> Activity {
+        let per_core = self.on_each_core(patience, || (connection::counted(), tally::ended()));
+        let (mut units, mut sessions) = (HashMap::<usize, Counts>::new(), HashMap::<u16, Counts>::new());
+        for (connections, ended) in per_core.into_iter().flatten() {
+            for (tsih, unit, counts) in connections {
+                sessions.entry(tsih).or_default().add(&counts);
+                units.entry(unit).or_default().add(&counts);
+            }
+            ended.into_iter().for_each(|(unit, counts)| units.entry(unit).or_default().add(&counts));
+        }
+        let mut activity = Activity { sessions, units: Vec::new() };
+        for target in &self.shared.model().targets {
+            for lun in &target.config.units {
+                let counts = units.get(&lun.unit.address()).copied().unwrap_or_default();
+                activity.units.push(Flow { target: target.config.name.clone(), lun: lun.lun, counts });
+            }
+        }
+        activity
     }
 
     /// Whether the session with this TSIH is there.

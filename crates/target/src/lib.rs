@@ -25,13 +25,17 @@ mod redirect;
 mod router;
 mod server;
 mod session;
+mod tally;
 mod text;
 mod transport;
 mod unit;
 mod wire;
 
 pub use drain::{DrainError, DrainOptions, DrainScope, DrainState, DrainStatus};
-pub use handle::{ConnectionStatus, CoreStatus, Handle, SessionStatus, SetAccessError, TargetStatus};
+pub use handle::{
+    Activity, ConnectionStatus, CoreStatus, Flow, Handle, SessionStatus, SetAccessError, TargetStatus,
+};
 pub use model::Applied;
 pub use server::{BoundPortal, Server};
+pub use tally::{BUCKETS, Counts};
 pub use unit::Unit;

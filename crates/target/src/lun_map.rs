@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use device::{ItlNexus, Nexus};
@@ -12,6 +13,7 @@ use crate::Unit;
 use crate::config::{Acl, LunConfig, TargetConfig};
 use crate::qos::Limiter;
 use crate::session::View;
+use crate::tally::{self, Counts, Tally};
 
 /// One unit as one session sees it. On a cache line of its own, which cores only read.
 #[derive(Debug)]
@@ -134,28 +136,55 @@ impl LocalView {
     }
 }
 
-/// One connection's uses of its session's nexuses: commands count themselves here, and not where connections on other cores
-/// do.
+/// One connection's uses of its session's nexuses, and what their commands come to: commands count themselves here, and not where
+/// connections on other cores do.
 #[derive(Debug, Default)]
-pub(crate) struct LocalNexuses(RefCell<Vec<Option<Use<ItlNexus>>>>);
+pub(crate) struct LocalNexuses(RefCell<Vec<Option<LocalNexus>>>);
+
+#[derive(Clone, Debug)]
+struct LocalNexus {
+    nexus: Use<ItlNexus>,
+    tally: Rc<Tally>,
+    /// Its unit's address, for which what was counted is kept.
+    unit: usize,
+}
 
 impl LocalNexuses {
-    /// The nexus of `entry`, for one more command.
+    /// The nexus of `entry`, for one more command, and where that is counted.
     #[inline]
-    pub(crate) fn of(&self, entry: &Entry) -> Use<ItlNexus> {
+    pub(crate) fn of(&self, entry: &Entry) -> (Use<ItlNexus>, Rc<Tally>) {
         let at = usize::from(entry.lun);
-        if let Some(Some(nexus)) = self.0.borrow().get(at) {
-            return nexus.clone();
+        if let Some(Some(local)) = self.0.borrow().get(at) {
+            return (local.nexus.clone(), local.tally.clone());
         }
         self.add(at, entry)
     }
 
     #[cold]
-    fn add(&self, at: usize, entry: &Entry) -> Use<ItlNexus> {
+    fn add(&self, at: usize, entry: &Entry) -> (Use<ItlNexus>, Rc<Tally>) {
         let mut nexuses = self.0.borrow_mut();
         if nexuses.len() <= at {
             nexuses.resize(at + 1, None);
         }
-        nexuses[at].insert(entry.nexus.clone().into()).clone()
+        let local = LocalNexus {
+            nexus: entry.nexus.clone().into(),
+            tally: Rc::default(),
+            unit: entry.unit.address(),
+        };
+        let local = nexuses[at].insert(local);
+        (local.nexus.clone(), local.tally.clone())
+    }
+
+    /// What has been counted, by the units' addresses.
+    pub(crate) fn counts(&self) -> Vec<(usize, Counts)> {
+        self.0.borrow().iter().flatten().map(|local| (local.unit, local.tally.counts())).collect()
+    }
+}
+
+impl Drop for LocalNexuses {
+    fn drop(&mut self) {
+        for local in self.0.get_mut().iter().flatten() {
+            tally::keep(local.unit, &local.tally.counts());
+        }
     }
 }

@@ -152,18 +152,45 @@ impl Shared {
     /// Serves nothing any more, and lets go of units and sockets: for a server whose cores have ended.
     pub(crate) fn serve_nothing(&self) {
         let before = self.model();
-        let nothing = ServerConfig {
-            portals: Vec::new(),
-            targets: Vec::new(),
-            discovery_auth: Auth::None,
-            limits: before.limits,
-            cores: 0,
-            spin_us: 0,
-            zero_copy: before.zero_copy,
-            pool_bytes: 0,
-            iser: before.iser,
-        };
+        let nothing = nothing(&before);
         *self.model_lock() = Arc::new(Model::new(nothing, Vec::new(), Some(&before)));
+    }
+
+    /// Closes all sessions, each as soon as its commands have ended, and lets none in until the next [`Self::apply`]. The listening
+    /// sockets stay, and who connects meanwhile waits in their backlog. Blocks for `patience` or a little longer.
+    pub(crate) fn pause(self: &Arc<Self>, patience: Duration) {
+        let _alone = self.applying.lock().unwrap_or_else(PoisonError::into_inner);
+        self.paused.store(true, std::sync::atomic::Ordering::Release);
+        self.model().portals.iter().for_each(crate::portals::stop);
+        for session in self.registry.all() {
+            session.end().iter().for_each(|member| member.remote.drain());
+        }
+        let deadline = std::time::Instant::now() + patience;
+        while !self.registry.all().is_empty() && std::time::Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let left = self.registry.all();
+        left.iter().flat_map(|session| session.end()).for_each(|member| member.remote.shut());
+        let (shared, (done, wait)) = (self.clone(), std::sync::mpsc::channel());
+        let Some(core) = self.core_handles().next().filter(|_| !left.is_empty()) else { return };
+        let ended = core.run(move || async move {
+            for session in left {
+                shared.registry.end(&session).await;
+            }
+            // Only a caller that has vanished does not listen.
+            let _ = done.send(());
+        });
+        if ended.is_ok() {
+            // A peer that does not read may hold its connection for some seconds.
+            let _ = wait.recv_timeout(Duration::from_secs(6));
+        }
+    }
+
+    /// Forgets all targets and their units, and keeps the sockets: what is paused is handed over.
+    pub(crate) fn let_go_of_units(&self) {
+        let before = self.model();
+        let nothing = nothing(&before);
+        *self.model_lock() = Arc::new(Model::new(nothing, before.portals.clone(), Some(&before)));
     }
 
     /// Serves what `config` says from now on. Units that are to go on are those that are the very same there. Nothing has changed
@@ -180,6 +207,7 @@ impl Shared {
         let model = Arc::new(Model::new(config, portals, Some(&before)));
         model.connect_units(self, Some(&before));
         *self.model_lock() = model.clone();
+        self.paused.store(false, std::sync::atomic::Ordering::Release);
         // From here on logins see the new model; those that had seen the old one look again when they have their place.
         self.settle_portals(&before.portals, &model.portals, fresh);
         let mut applied = Applied::default();
@@ -255,6 +283,12 @@ impl Shared {
         let gone: Vec<Unit> =
             units(before).into_iter().filter(|unit| !left.contains(&unit.address())).collect();
         let Some(core) = self.core_handles().next().filter(|_| !gone.is_empty()) else { return };
+        let addresses: Arc<[usize]> = gone.iter().map(Unit::address).collect();
+        for core in self.core_handles() {
+            let addresses = addresses.clone();
+            let _ = core
+                .run(move || async move { addresses.iter().for_each(|unit| crate::tally::forget(*unit)) });
+        }
         // A core that has stopped has flushed everything.
         let _ = core.run(move || async move {
             for unit in gone {
@@ -263,6 +297,21 @@ impl Shared {
                 }
             }
         });
+    }
+}
+
+/// What a server is configured to that serves nothing.
+fn nothing(before: &Model) -> ServerConfig {
+    ServerConfig {
+        portals: Vec::new(),
+        targets: Vec::new(),
+        discovery_auth: Auth::None,
+        limits: before.limits,
+        cores: 0,
+        spin_us: 0,
+        zero_copy: before.zero_copy,
+        pool_bytes: 0,
+        iser: before.iser,
     }
 }
 

@@ -5,14 +5,15 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::future::poll_fn;
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, PoisonError, mpsc};
 use std::task::Poll;
 
-use ring::{Handle, Notify};
+use ring::{Handle, Notify, TcpListener};
 
 use crate::config::{Portal, Transports};
 use crate::server::{BoundPortal, Shared, bind, listen, listen_verbs};
@@ -67,7 +68,8 @@ impl Shared {
             let old = (0..before.len()).find(|i| !taken[*i] && same(&before[*i]));
             if let Some(old) = old {
                 taken[old] = true;
-                if before[old].asked == *portal {
+                // What is paused has no task that listens.
+                if before[old].asked == *portal && !self.paused.load(Ordering::Acquire) {
                     entries.push(before[old].clone());
                     continue;
                 }
@@ -92,7 +94,11 @@ impl Shared {
             // Its core binds it.
             None if portal.transports == Transports::Verbs => (portal.listen, None),
             None => {
-                let listener = bind(portal.listen, all)
+                let listener = match self.take_inherited(portal.listen) {
+                    Some(socket) => TcpListener::from_fd(socket),
+                    None => bind(portal.listen, all),
+                };
+                let listener = listener
                     .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", portal.listen)))?;
                 (listener.local_addr()?, Some(Arc::new(listener.into_fd())))
             }
@@ -105,6 +111,13 @@ impl Shared {
             listener: NEXT.fetch_add(1, Ordering::Relaxed),
             core: cores[at % cores.len()],
         })
+    }
+
+    /// The socket that listens already for `asked`.
+    fn take_inherited(&self, asked: SocketAddr) -> Option<OwnedFd> {
+        let mut inherited = self.inherited.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = inherited.iter().position(|(address, _)| *address == asked)?;
+        Some(inherited.swap_remove(at).1)
     }
 
     /// Stops listening where `now` does not, and begins where tasks are `fresh`.
@@ -147,7 +160,7 @@ impl Shared {
 }
 
 /// Stops the task that accepts at `entry`.
-fn stop(entry: &PortalEntry) {
+pub(crate) fn stop(entry: &PortalEntry) {
     let number = entry.listener;
     // A core that has stopped listens nowhere.
     let _ = entry.core.run(move || async move {

@@ -30,6 +30,10 @@ pub(crate) struct Shared {
     pub(crate) model: Mutex<Arc<Model>>,
     /// Held while a change is applied.
     pub(crate) applying: Mutex<()>,
+    /// Nobody is let in until the next change.
+    pub(crate) paused: AtomicBool,
+    /// Listening sockets of another daemon or of the service manager, by what they were asked to listen on.
+    pub(crate) inherited: Mutex<Vec<(SocketAddr, OwnedFd)>>,
     pub registry: Registry,
     pub drains: Drains,
     pub initiators: Initiators,
@@ -59,7 +63,7 @@ struct CoreLoad {
 impl Shared {
     /// Whether the server lets nobody in any more.
     pub(crate) fn is_stopping(&self) -> bool {
-        self.stopping.load(Ordering::Acquire)
+        self.stopping.load(Ordering::Acquire) || self.paused.load(Ordering::Acquire)
     }
 
     /// The portals, as they listen.
@@ -145,6 +149,15 @@ impl Server {
     /// # Errors
     /// When an address cannot be bound, or a core has no io_uring.
     pub fn start(config: ServerConfig) -> io::Result<Self> {
+        Self::start_with(config, Vec::new())
+    }
+
+    /// [`Self::start`] with sockets that listen already: those of portals that ask for the same addresses are used. The others are
+    /// closed.
+    ///
+    /// # Errors
+    /// Those of [`Self::start`].
+    pub fn start_with(config: ServerConfig, inherited: Vec<(SocketAddr, OwnedFd)>) -> io::Result<Self> {
         let count = if config.cores == 0 { ring::available_cores().len() } else { config.cores };
         let ring_config = ring::Config {
             spin_us: config.spin_us,
@@ -157,6 +170,8 @@ impl Server {
         let shared = Arc::new(Shared {
             model: Mutex::new(Arc::new(Model::new(nothing, Vec::new(), None))),
             applying: Mutex::new(()),
+            paused: AtomicBool::new(false),
+            inherited: Mutex::new(inherited),
             registry: Registry::default(),
             drains: Drains::default(),
             initiators: Initiators::default(),
@@ -176,6 +191,7 @@ impl Server {
         for portal in &model.portals {
             shared.start_portal(portal)?;
         }
+        shared.inherited.lock().unwrap_or_else(PoisonError::into_inner).clear();
         Ok(Self { shared, cores })
     }
 

@@ -224,6 +224,30 @@ impl DiskUnit {
         state.refresh_verdicts();
     }
 
+    /// The persistent reservations for another process that serves the unit from now on: see [`Reservations::hand_over`]. `None` if
+    /// there are none.
+    pub fn hand_over_reservations(&self) -> Option<(Vec<u8>, bool, u32)> {
+        let state = self.state();
+        (!state.reservations.is_empty()).then(|| state.reservations.hand_over())
+    }
+
+    /// Puts into force what [`Self::hand_over_reservations`] gave.
+    ///
+    /// # Errors
+    /// When the bytes are torn; the unit is as it was.
+    pub fn take_over_reservations(
+        &self,
+        bytes: &[u8],
+        aptpl: bool,
+        generation: u32,
+    ) -> Result<(), SavedError> {
+        let reservations = Reservations::take_over(bytes, aptpl, generation)?;
+        let mut state = self.state();
+        state.reservations = reservations;
+        state.refresh_verdicts();
+        Ok(())
+    }
+
     /// Looks whether the medium has another size than it had, and tells the initiators if so.
     pub fn revalidate(&self) {
         self.check_capacity();

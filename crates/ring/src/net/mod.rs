@@ -2,6 +2,7 @@
 
 mod addr;
 mod gather;
+mod handed;
 mod lend;
 mod listener;
 mod options;
@@ -9,6 +10,7 @@ mod scatter;
 mod stream;
 
 pub use gather::Gather;
+pub use handed::handed_sockets;
 pub use lend::{Lender, Lent};
 pub use listener::{ListenOptions, TcpListener};
 pub use options::Keepalive;

@@ -69,6 +69,21 @@ impl Reservations {
         bytes
     }
 
+    /// All of it, for another process that serves the unit from now on: the bytes, whether APTPL is active, and PRGENERATION. What
+    /// RESERVE holds ends with its session.
+    pub fn hand_over(&self) -> (Vec<u8>, bool, u32) {
+        let all = Self { aptpl: true, ..self.clone() };
+        (all.to_bytes(), self.aptpl, self.generation)
+    }
+
+    /// What [`Self::hand_over`] gave.
+    ///
+    /// # Errors
+    /// Those of [`Self::from_bytes`].
+    pub fn take_over(bytes: &[u8], aptpl: bool, generation: u32) -> Result<Self, SavedError> {
+        Ok(Self { aptpl, generation, ..Self::from_bytes(bytes)? })
+    }
+
     /// The state after a power on, from what [`Self::to_bytes`] gave before it.
     ///
     /// # Errors

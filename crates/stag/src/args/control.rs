@@ -27,6 +27,35 @@ pub struct Status {
     pub json: bool,
 }
 
+/// Watch what a running daemon does
+#[derive(Clone, Debug, Args)]
+#[command(
+    long_about = "Watch what a running daemon does: commands, bytes and times of its units and sessions, and how busy its cores are.\n\n\
+    Shows the busiest first, anew every --interval seconds, until interrupted. Times are those that commands spend in the daemon, of \
+    one command of eight."
+)]
+#[command(
+    after_long_help = "Examples:\n  stag top\n  stag top --interval 5\n  stag top --once --json | jq '.units[0]'"
+)]
+pub struct Top {
+    #[command(flatten)]
+    pub at: At,
+    /// Seconds between two looks
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = interval)]
+    pub interval: f64,
+    /// Look once, for one interval, and end
+    #[arg(long)]
+    pub once: bool,
+    /// As JSON, a line each time
+    #[arg(long)]
+    pub json: bool,
+}
+
+fn interval(text: &str) -> Result<f64, String> {
+    let seconds = text.parse().ok().filter(|seconds| (0.05..=3600.0).contains(seconds));
+    seconds.ok_or_else(|| "write seconds, 0.05 to 3600".into())
+}
+
 /// Show the target port groups of a running daemon, or change one's access state
 #[derive(Clone, Debug, Args)]
 #[command(

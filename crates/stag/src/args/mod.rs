@@ -15,7 +15,7 @@ use clap_complete::Shell;
 pub use bench::{Bench, Pattern};
 pub use client::{Connect, Cp, Digest, Info, Ls, Place, Rdma, RdmaCrc, Read, Spread, Transfer, Write};
 pub use conform::Conform;
-pub use control::{Alua, Apply, Drain, Status};
+pub use control::{Alua, Apply, Drain, Status, Top};
 pub use serve::{Demo, Serve};
 
 /// Serves disks over iSCSI, and reads and writes them
@@ -48,6 +48,7 @@ pub enum Command {
     CheckConfig(CheckConfig),
     Demo(Demo),
     Status(Status),
+    Top(Top),
     Alua(Alua),
     Drain(Drain),
     Apply(Apply),

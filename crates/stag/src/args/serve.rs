@@ -48,6 +48,14 @@ pub struct Serve {
     /// [default: /run/stag/control.sock, or stag/control.sock in $XDG_RUNTIME_DIR if not root]
     #[arg(long, value_name = "PATH", value_parser = control, env = "STAG_CONTROL", hide_env_values = true)]
     pub control: Option<Place>,
+    /// Take the place of the daemon that runs: it gets no new connections, ends what its initiators are at, and hands over its
+    /// listening sockets and reservations, so that nobody is refused; initiators come back by themselves. If this one cannot serve,
+    /// the other one goes on
+    #[arg(long)]
+    pub takeover: bool,
+    /// Take over even if units in memory lose their data by it
+    #[arg(long, requires = "takeover")]
+    pub lose_memory_units: bool,
     /// CRCs of iSER over iWARP: never, prefer (as the initiator asks) or require [default: prefer]
     #[arg(long, value_name = "WHEN", value_parser = crate::config::iser::crc)]
     pub iser_crc: Option<crate::config::Crc>,

@@ -1,5 +1,6 @@
 //! What a running daemon knows of itself, and which verb of the control socket is answered where.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -23,6 +24,8 @@ pub struct Daemon {
     running: Mutex<Arc<Running>>,
     /// Held while that changes.
     changing: Mutex<()>,
+    /// Another daemon has taken over.
+    replaced: AtomicBool,
 }
 
 /// What is served.
@@ -41,6 +44,7 @@ impl Daemon {
             server,
             running: Mutex::new(Arc::new(running)),
             changing: Mutex::default(),
+            replaced: AtomicBool::new(false),
         })
     }
 
@@ -52,6 +56,16 @@ impl Daemon {
     /// Says what is served from now on. Whoever calls this holds [`Self::changing`].
     pub fn set_running(&self, running: Running) {
         *self.running.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(running);
+    }
+
+    /// Another daemon has taken over: this one ends.
+    pub fn set_replaced(&self) {
+        self.replaced.store(true, Ordering::Release);
+    }
+
+    /// Whether another daemon has taken over.
+    pub fn is_replaced(&self) -> bool {
+        self.replaced.load(Ordering::Acquire)
     }
 
     /// Keeps others from changing what is served.

@@ -9,6 +9,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::daemon::Daemon;
+use super::handover;
 use super::protocol::{Answer, Fault, Kind, Request, VERSION, read_line, write_answer};
 use super::socket::{ControlSocket, may_enter};
 
@@ -46,6 +47,10 @@ impl ControlServer {
 
 impl Drop for ControlServer {
     fn drop(&mut self) {
+        if self.shared.socket.is_given_away() {
+            // It would not be this process's alone that is shut down.
+            return;
+        }
         self.shared.ending.store(true, Ordering::Release);
         // Wakes the thread that accepts.
         let _ = rustix::net::shutdown(&self.shared.socket.listener, rustix::net::Shutdown::Both);
@@ -58,7 +63,7 @@ impl Drop for ControlServer {
 fn accept(shared: &Arc<Shared>, daemon: &Arc<Daemon>) {
     loop {
         let accepted = shared.socket.listener.accept();
-        if shared.ending.load(Ordering::Acquire) {
+        if shared.ending.load(Ordering::Acquire) || shared.socket.is_given_away() {
             return;
         }
         let stream = match accepted {
@@ -126,6 +131,14 @@ fn serve(stream: &UnixStream, place: ClientPlace, daemon: &Arc<Daemon>) -> io::R
                     request.v
                 );
                 Err(Fault::new(Kind::Request, what))
+            }
+            Ok(request) if request.verb == handover::VERB => {
+                if handover::give(daemon, &place.shared.socket, stream, &mut lines, &request)? {
+                    // As an administrator ends it.
+                    rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::TERM)?;
+                    return Ok(());
+                }
+                continue;
             }
             Ok(request) => daemon.answer(&request, &mut |step| {
                 // A client that is gone is noticed when it is answered; what it has begun is done.

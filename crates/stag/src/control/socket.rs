@@ -3,12 +3,14 @@
 //! A file beside the socket, `PATH.lock`, is locked for as long as its daemon lives, whatever ends it. So the socket of a dead
 //! daemon can be told from that of a live one, and is replaced.
 
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{DirBuilder, OpenOptions};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::FlockOperation;
 
@@ -63,8 +65,12 @@ pub struct ControlSocket {
     /// Listens.
     pub listener: UnixListener,
     path: PathBuf,
-    /// Locked for as long as this lives.
-    _lock: File,
+    /// Locked for as long as this lives, or what it is handed to.
+    pub lock: OwnedFd,
+    /// Another process has it.
+    given_away: AtomicBool,
+    /// Its name goes with this value.
+    owned: AtomicBool,
 }
 
 impl ControlSocket {
@@ -103,7 +109,40 @@ impl ControlSocket {
             Ok(listener)
         };
         let listener = listen().map_err(failed)?;
-        Ok(Self { listener, path: path.to_owned(), _lock: lock })
+        Ok(Self {
+            listener,
+            path: path.to_owned(),
+            lock: lock.into(),
+            given_away: AtomicBool::new(false),
+            owned: AtomicBool::new(true),
+        })
+    }
+
+    /// Listens with another process at `path`, whose it is until [`Self::claim`].
+    pub fn adopt(path: &Path, listener: OwnedFd, lock: OwnedFd) -> Self {
+        Self {
+            listener: listener.into(),
+            path: path.to_owned(),
+            lock,
+            given_away: AtomicBool::new(false),
+            owned: AtomicBool::new(false),
+        }
+    }
+
+    /// The other process has given it up.
+    pub fn claim(&self) {
+        self.owned.store(true, Ordering::Release);
+    }
+
+    /// Another process has it from now on: its name stays.
+    pub fn give_away(&self) {
+        self.owned.store(false, Ordering::Release);
+        self.given_away.store(true, Ordering::Release);
+    }
+
+    /// Whether another process has it.
+    pub fn is_given_away(&self) -> bool {
+        self.given_away.load(Ordering::Acquire)
     }
 
     /// Where it is.
@@ -114,6 +153,9 @@ impl ControlSocket {
 
 impl Drop for ControlSocket {
     fn drop(&mut self) {
+        if !self.owned.load(Ordering::Acquire) {
+            return;
+        }
         // Still locked: it is ours. The lock's file stays, for a lock on a file that is gone would keep nobody out.
         let _ = std::fs::remove_file(&self.path);
     }

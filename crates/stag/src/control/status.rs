@@ -1,5 +1,6 @@
 //! `status`: what a daemon serves and to whom, as JSON and as text.
 
+use std::collections::HashMap;
 use std::fmt::Write;
 use std::time::Duration;
 
@@ -82,6 +83,67 @@ pub struct UnitStatus {
     pub engine: Option<String>,
     /// Its serial number.
     pub serial: String,
+    /// What has been done with it.
+    pub io: Io,
+}
+
+/// What has been done. Times are of one command of eight.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Io {
+    /// Commands that read blocks.
+    pub reads: u64,
+    /// Commands that write blocks.
+    pub writes: u64,
+    /// All others.
+    pub others: u64,
+    /// Bytes that reads called for.
+    pub read_bytes: u64,
+    /// Bytes that writes called for.
+    pub written_bytes: u64,
+    /// Commands that did not end with GOOD.
+    pub failed: u64,
+    /// Commands that were timed.
+    pub timed: u64,
+    /// What those took in the daemon, all together, nanoseconds.
+    pub time_ns: u64,
+    /// The longest of them, nanoseconds.
+    pub longest_ns: u64,
+    /// How many of them took less than 512 ns, 1024 ns, and so on, and not less than half of that.
+    pub buckets: Vec<u32>,
+}
+
+impl Io {
+    /// Adds what was counted elsewhere.
+    pub fn add(&mut self, other: &Self) {
+        self.reads += other.reads;
+        self.writes += other.writes;
+        self.others += other.others;
+        self.read_bytes += other.read_bytes;
+        self.written_bytes += other.written_bytes;
+        self.failed += other.failed;
+        self.timed += other.timed;
+        self.time_ns = self.time_ns.saturating_add(other.time_ns);
+        self.longest_ns = self.longest_ns.max(other.longest_ns);
+        self.buckets.resize(self.buckets.len().max(other.buckets.len()), 0);
+        self.buckets.iter_mut().zip(&other.buckets).for_each(|(own, more)| *own = own.wrapping_add(*more));
+    }
+}
+
+impl From<target::Counts> for Io {
+    fn from(counts: target::Counts) -> Self {
+        Self {
+            reads: counts.reads,
+            writes: counts.writes,
+            others: counts.others,
+            read_bytes: counts.read_bytes,
+            written_bytes: counts.written_bytes,
+            failed: counts.failed,
+            timed: counts.timed,
+            time_ns: counts.time_ns,
+            longest_ns: counts.longest_ns,
+            buckets: counts.buckets.to_vec(),
+        }
+    }
 }
 
 /// A session.
@@ -105,6 +167,8 @@ pub struct SessionStatus {
     pub age_s: f64,
     /// Its connections.
     pub connections: Vec<ConnectionStatus>,
+    /// What the connections that it has now have done.
+    pub io: Io,
 }
 
 /// A connection.
@@ -139,6 +203,8 @@ pub struct CoreStatus {
     pub pool_mapped: usize,
     /// Bytes that it may map.
     pub pool_limit: usize,
+    /// Processor time that its thread has used, seconds; where the system tells.
+    pub busy_s: Option<f64>,
 }
 
 /// The verb.
@@ -152,14 +218,30 @@ pub fn answer(daemon: &Daemon) -> Result<Value, Fault> {
 fn status(daemon: &Daemon) -> Status {
     let server = &daemon.server;
     let running = daemon.running();
+    let mut activity = server.activity(PATIENCE);
+    let mut flows: Flows =
+        activity.units.into_iter().map(|flow| ((flow.target, flow.lun), flow.counts)).collect();
+    let busy = busy_cores();
     Status {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         pid: std::process::id(),
         uptime_s: daemon.started.elapsed().as_secs_f64(),
         portals: server.portals().into_iter().map(portal).collect(),
-        targets: server.targets().into_iter().map(|one| target(one, &running.config)).collect(),
-        sessions: server.sessions().into_iter().map(session).collect(),
-        cores: server.cores(PATIENCE).into_iter().map(|core| core.map(self::core)).collect(),
+        targets: server.targets().into_iter().map(|one| target(one, &running.config, &mut flows)).collect(),
+        sessions: server
+            .sessions()
+            .into_iter()
+            .map(|one| {
+                let counts = activity.sessions.remove(&one.tsih).unwrap_or_default();
+                session(one, counts)
+            })
+            .collect(),
+        cores: server
+            .cores(PATIENCE)
+            .into_iter()
+            .enumerate()
+            .map(|(at, core)| core.map(|core| self::core(core, busy.get(&at).copied())))
+            .collect(),
     }
 }
 
@@ -171,14 +253,22 @@ fn portal(portal: target::BoundPortal) -> PortalStatus {
     }
 }
 
-fn target(served: target::TargetStatus, config: &Config) -> TargetStatus {
+/// What has been done with units, by their targets and numbers.
+type Flows = HashMap<(String, u16), target::Counts>;
+
+fn target(served: target::TargetStatus, config: &Config, flows: &mut Flows) -> TargetStatus {
     let configured = config.targets.iter().find(|target| target.iqn == served.name);
-    let spec = |number| configured?.units.iter().find(|unit| unit.lun == number).map(|unit| &unit.spec);
-    let units = served.units.into_iter().map(|(number, one)| unit(number, &one, spec(number))).collect();
+    let specs: HashMap<u16, &UnitSpec> =
+        configured.iter().flat_map(|target| &target.units).map(|unit| (unit.lun, &unit.spec)).collect();
+    let mut one = |(number, one): (u16, target::Unit)| {
+        let counts = flows.remove(&(served.name.clone(), number)).unwrap_or_default();
+        unit(number, &one, specs.get(&number).copied(), counts)
+    };
+    let units = served.units.into_iter().map(&mut one).collect();
     TargetStatus { iqn: served.name, alias: served.alias, groups: served.groups, units }
 }
 
-fn unit(lun: u16, unit: &target::Unit, spec: Option<&UnitSpec>) -> UnitStatus {
+fn unit(lun: u16, unit: &target::Unit, spec: Option<&UnitSpec>, counts: target::Counts) -> UnitStatus {
     let target::Unit::Disk(disk) = unit;
     let options = disk.options();
     UnitStatus {
@@ -191,10 +281,11 @@ fn unit(lun: u16, unit: &target::Unit, spec: Option<&UnitSpec>) -> UnitStatus {
         write_cache: options.write_cache,
         engine: spec.and_then(|spec| spec.options.engine).map(|engine| engine.to_string()),
         serial: options.serial.clone(),
+        io: counts.into(),
     }
 }
 
-fn session(session: target::SessionStatus) -> SessionStatus {
+fn session(session: target::SessionStatus, counts: target::Counts) -> SessionStatus {
     SessionStatus {
         tsih: session.tsih,
         initiator: session.initiator,
@@ -205,6 +296,7 @@ fn session(session: target::SessionStatus) -> SessionStatus {
         max_connections: session.max_connections,
         age_s: session.age.as_secs_f64(),
         connections: session.connections.into_iter().map(connection).collect(),
+        io: counts.into(),
     }
 }
 
@@ -220,13 +312,31 @@ fn connection(connection: target::ConnectionStatus) -> ConnectionStatus {
     }
 }
 
-fn core(core: target::CoreStatus) -> CoreStatus {
+/// Processor time of the cores' threads, seconds, as far as the system tells.
+fn busy_cores() -> HashMap<usize, f64> {
+    // Of the clock ticks that Linux shows to programs there are always 100 a second.
+    const TICKS: f64 = 100.0;
+    let threads = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    let busy = |thread: std::fs::DirEntry| {
+        let stat = std::fs::read_to_string(thread.path().join("stat")).ok()?;
+        // PID (NAME) STATE …: a name may have spaces.
+        let (head, rest) = stat.rsplit_once(')')?;
+        let core = head.split_once("(core-")?.1.parse().ok()?;
+        let fields: Vec<&str> = rest.split_whitespace().collect();
+        let ticks: u64 = fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?;
+        Some((core, ticks as f64 / TICKS))
+    };
+    threads.filter_map(busy).collect()
+}
+
+fn core(core: target::CoreStatus, busy_s: Option<f64>) -> CoreStatus {
     CoreStatus {
         connections: core.connections,
         pool_in_use: core.pool.in_use,
         pool_high_water: core.pool.high_water,
         pool_mapped: core.pool.mapped,
         pool_limit: core.pool.limit,
+        busy_s,
     }
 }
 
@@ -278,6 +388,7 @@ fn write_text(out: &mut String, status: &Status) -> std::fmt::Result {
             words.extend(unit.thin.then(|| "thin".to_owned()));
             words.extend((!unit.write_cache).then(|| "write-through".to_owned()));
             words.extend(unit.engine.as_ref().map(|engine| format!("engine {engine}")));
+            words.extend(done(&unit.io));
             writeln!(out, "  lun {}: {}", unit.lun, words.join(", "))?;
         }
         for session in status.sessions.iter().filter(|s| s.target.as_ref() == Some(&target.iqn)) {
@@ -308,16 +419,26 @@ fn write_text(out: &mut String, status: &Status) -> std::fmt::Result {
     Ok(())
 }
 
+/// What has been done, if anything was.
+fn done(io: &Io) -> Option<String> {
+    let any = io.reads + io.writes > 0;
+    any.then(|| {
+        let (read, written) = (Size(io.read_bytes), Size(io.written_bytes));
+        format!("{} reads ({read}), {} writes ({written})", io.reads, io.writes)
+    })
+}
+
 fn write_session(out: &mut String, session: &SessionStatus) -> std::fmt::Result {
     writeln!(
         out,
-        "  session {} of {} (isid {}), portal group {}, recovery level {}, for {}",
+        "  session {} of {} (isid {}), portal group {}, recovery level {}, for {}{}",
         session.tsih,
         session.initiator,
         session.isid,
         session.group,
         session.error_recovery_level,
         duration(session.age_s),
+        done(&session.io).map_or_else(String::new, |done| format!(": {done}")),
     )?;
     for connection in &session.connections {
         let digests = match (connection.header_digest, connection.data_digest) {

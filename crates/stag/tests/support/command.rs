@@ -53,9 +53,19 @@ impl Server {
         kill_process(Pid::from_raw(self.child.id() as i32).unwrap(), signal).unwrap();
     }
 
+    /// Whether it has ended.
+    pub fn has_ended(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
+    }
+
     /// Ends it with `signal`; its exit status.
-    pub fn end(mut self, signal: Signal) -> Option<i32> {
+    pub fn end(self, signal: Signal) -> Option<i32> {
         self.signal(signal);
+        self.ended()
+    }
+
+    /// Its exit status, when it ends by itself.
+    pub fn ended(mut self) -> Option<i32> {
         let deadline = Instant::now() + Duration::from_secs(20);
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {

@@ -1,0 +1,223 @@
+"""A daemon that is managed while initiators use it: stag apply, SIGHUP, stag status, and a new daemon that takes the old one's place."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import threading
+import time
+
+from lab import proc, wire
+from lab.report import Skip, expect
+from lab.target import Stag, Unit
+
+from .session import CHECK_CONDITION, sense_of
+
+MIB = 1 << 20
+
+
+def stag(target, verb, *words, ok=(0,)):
+    return proc.run(Stag.binary, verb, "--control", target.control, *words, ok=ok)
+
+
+def document(target):
+    """Writes what the target is to be into its configuration file."""
+    path = os.path.join(target.folder, "stag.toml")
+    with open(path, "w", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+        file.write(target.config())
+    return path
+
+
+def apply(target, *words):
+    return json.loads(stag(target, "apply", "--json", *words, document(target)))
+
+
+def served(lab, *units, **extra):
+    if lab.kind != "stag":
+        raise Skip("stag's own management")
+    return lab.serve(*units, limits={"nop-interval": 0}, **extra)
+
+
+def pending(session, lun=0):
+    """The unit attentions that a session finds, as ASC and ASCQ."""
+    found = []
+    for _ in range(20):
+        status, response, _ = session.run(bytes(6), lun=lun)
+        if status != CHECK_CONDITION:
+            return found
+        sense = sense_of(response)
+        found.append(sense[1:])
+    return found
+
+
+def grown(lab):
+    """A unit that grows, and a new one, as a session and libiscsi's tools see them."""
+    proc.need("iscsi-readcapacity16", "iscsi-inq")
+    with served(lab, Unit(mib=64)) as target:
+        with wire.session(target) as session:
+            pending(session)
+            os.truncate(target.units[0].path, 96 * MIB)
+            target.units.append(Unit(mib=8, path=os.path.join(target.folder, "more.img")))
+            outcome = apply(target)
+            expect(outcome["applied"] and outcome["sessions_changed"] == 1, f"apply says {outcome}")
+            found = pending(session)
+            expect((0x3F, 0x0E) in found, f"REPORTED LUNS DATA HAS CHANGED is not among {found}")
+            size = int(proc.run("iscsi-readcapacity16", "-s", target.url()).split()[-1])
+            expect(size == 96 * MIB, f"iscsi-readcapacity16 finds {size} bytes")
+            found = pending(session)
+            expect((0x2A, 0x09) in found, f"CAPACITY DATA HAS CHANGED is not among {found}")
+        other = target.url().rsplit("/", 1)[0] + "/1"
+        expect("DIRECT_ACCESS" in proc.run("iscsi-inq", other), "the new unit is no disk")
+        target.units.pop()
+        apply(target)
+        gone = proc.run("iscsi-readcapacity16", "-s", other, ok=None)
+        expect(gone.code != 0, f"the unit that was taken out has a capacity:\n{gone}")
+
+
+def undisturbed(lab):
+    """qemu-io works on while everything around it changes."""
+    proc.need("qemu-io")
+    with served(lab, Unit(mib=64)) as target:
+        words = [word for number in range(40) for word in (
+            "-c", f"write -P {number + 1} {number}M 1M", "-c", "sleep 40", "-c", f"read -P {number + 1} {number}M 1M")]
+        worker = subprocess.Popen(["qemu-io", "-f", "raw", *words, target.url()], stdout=subprocess.PIPE,
+                                  stderr=subprocess.STDOUT, text=True)
+        rounds = 0
+        while worker.poll() is None:
+            target.units.append(Unit(mib=1, memory=True))
+            target.extra["portals"] = [f"127.0.0.1:{proc.free_port()}"]
+            target.extra["limits"] = {"nop-interval": 0, "queue-depth": 32 + rounds}
+            apply(target)
+            target.units.pop()
+            target.extra["portals"] = []
+            apply(target)
+            rounds += 1
+        printed = worker.stdout.read()
+        expect(worker.returncode == 0 and "failed" not in printed and "rror" not in printed, f"qemu-io: {printed}")
+        expect(rounds > 2, f"only {rounds} rounds of changes")
+
+
+def shut_out(lab):
+    """Who may not stay is asked to go; who may hears nothing; the file of the daemon is read again on SIGHUP."""
+    with served(lab, Unit(mib=4, memory=True), acls={"iqn.2026-01.example.lab:a": None, "iqn.2026-01.example.lab:b": None}) as target:
+        with wire.session(target, initiator="iqn.2026-01.example.lab:a") as a, \
+                wire.session(target, initiator="iqn.2026-01.example.lab:b", isid=b"\x40\0\0\2\0\0") as b:
+            pending(a), pending(b)
+            del target.extra["acls"]["iqn.2026-01.example.lab:a"]
+            document(target)
+            target.process.send_signal(signal.SIGHUP)
+            a.wait_closed(timeout=8)
+            expect(pending(b) == [], "the other session has heard of it")
+        listed = json.loads(stag(target, "status", "--json"))
+        expect(len(listed["sessions"]) <= 1, f"sessions: {listed['sessions']}")
+
+
+def many_units(lab):
+    """A thousand units in one change, and one more."""
+    with served(lab, Unit(mib=1, memory=True)) as target:
+        counts = {}
+        for count in (200, 1000):
+            target.units = [Unit(mib=1, memory=True) for _ in range(count)]
+            counts[count] = apply(target)["took_ms"] / (count if count == 200 else 800)
+        expect(counts[1000] < 4 * counts[200] + 1, f"milliseconds a unit grow with their number: {counts}")
+        with wire.session(target) as session:
+            status, data, _ = session.run(bytes([0xA0, 0, 2]) + bytes(3) + (1 << 16).to_bytes(4, "big") + bytes(2), 1 << 16)
+        started = time.monotonic()
+        target.units.append(Unit(mib=1, memory=True))
+        apply(target)
+        one = time.monotonic() - started
+        expect(one < 2, f"one more of a thousand took {one:.2f} s")
+
+
+def take_over(target, *words):
+    """A new daemon in the place of the running one."""
+    old = target.process
+    log = open(target.log_path, "ab")
+    command = target.command() + ["--takeover", *words]
+    new = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+    threading.Thread(target=lambda: [None for _ in new.stdout], daemon=True).start()
+    target.process = new
+    code = old.wait(20)
+    expect(code == 0, f"the old daemon ended with {code}:\n{target.log()}")
+    target.check_alive()
+
+
+def upgraded(lab, rounds=10):
+    """qemu-io writes and reads what it wrote while the daemon is replaced ten times; nobody is refused meanwhile."""
+    proc.need("qemu-io")
+    with served(lab, Unit(mib=64)) as target:
+        words = [word for number in range(60) for word in (
+            "-c", f"write -P {number + 1} {number}M 1M", "-c", "sleep 50", "-c", f"read -P {number + 1} {number}M 1M")]
+        worker = subprocess.Popen(["qemu-io", "-f", "raw", *words, target.url()], stdout=subprocess.PIPE,
+                                  stderr=subprocess.STDOUT, text=True)
+        for _ in range(rounds):
+            take_over(target)
+            with wire.session(target, initiator="iqn.2026-01.example.lab:prober") as session:
+                pending(session)
+        printed, _ = worker.communicate(timeout=60)
+        bad = re.search("verification failed|rror|refused", printed)
+        expect(worker.returncode == 0 and not bad, f"qemu-io: {printed}")
+        pids = [json.loads(stag(target, "status", "--json"))["pid"]]
+        expect(pids == [target.pid], f"the control socket is answered by {pids}, not {target.pid}")
+
+
+def fenced_over_upgrades(lab):
+    """A persistent reservation without APTPL is in force after the daemon was replaced."""
+    with served(lab, Unit(mib=4)) as target:
+        key = bytes(8) + (7).to_bytes(8, "big") + bytes(8)
+        holder = {"initiator": "iqn.2026-01.example.lab:holder"}
+        with wire.session(target, **holder) as session:
+            pending(session)
+            for action, kind, parameters in ((0, 0, key), (1, 1, (7).to_bytes(8, "big") + bytes(16))):
+                cdb = bytes([0x5F, action, kind, 0, 0]) + (24).to_bytes(4, "big") + b"\0"
+                status, response, _ = session.run(cdb, out=parameters)
+                expect(status == 0, f"PERSISTENT RESERVE OUT: status {status}, {response.hex()}")
+        take_over(target)
+        with wire.session(target, initiator="iqn.2026-01.example.lab:other", isid=b"\x40\0\0\2\0\0") as session:
+            pending(session)
+            status, _, _ = session.run(bytes([0x2A, 0, 0, 0, 0, 0, 0, 0, 1, 0]), out=bytes(512))
+            expect(status == 0x18, f"WRITE by another initiator: status {status}, not RESERVATION CONFLICT")
+
+
+def failed_upgrade(lab):
+    """A daemon that cannot take over, or is killed at it, leaves the old one serving."""
+    with served(lab, Unit(mib=4)) as target:
+        wrong = os.path.join(target.folder, "wrong.toml")
+        with open(wrong, "w") as file:
+            file.write(target.config().replace(target.units[0].path, "/nowhere/at/all"))
+        command = [Stag.binary, "serve", "--control", target.control, "--takeover", "--config", wrong]
+        failed = proc.run(*command, ok=None)
+        expect(failed.code == 4, f"exit code {failed.code}:\n{failed}")
+        for delay in (0.01, 0.03, 0.1):
+            victim = subprocess.Popen(target.command() + ["--takeover"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            time.sleep(delay)
+            victim.kill()
+            victim.wait()
+            if not target.alive():
+                break  # It was faster.
+            proc.wait_until(lambda: served_units(target) == 1, 15, "the old daemon serves again")
+            with wire.session(target) as session:
+                pending(session)
+        if not target.alive():
+            target.start()
+        with served(lab, Unit(mib=1, memory=True)) as other:
+            refused = proc.run(*other.command(), "--takeover", ok=None)
+            expect(refused.code != 0 and "lose-memory-units" in refused, f"memory: {refused}")
+            other.check_alive()
+
+
+def served_units(target):
+    told = proc.run(Stag.binary, "status", "--control", target.control, "--json", ok=None)
+    return sum(len(one["units"]) for one in json.loads(told)["targets"]) if told.code == 0 else 0
+
+
+CASES = [
+    ("a unit grows and another comes and goes, by unit attention and in libiscsi's eyes", grown),
+    ("qemu-io is not disturbed by changes around it", undisturbed),
+    ("a session that may not stay goes, on SIGHUP, and the other one hears nothing", shut_out),
+    ("a thousand units in one change", many_units),
+    ("ten daemons after each other under qemu-io", upgraded),
+    ("a reservation outlives the daemon that is replaced", fenced_over_upgrades),
+    ("a daemon that fails to take over leaves the old one serving", failed_upgrade),
+]
