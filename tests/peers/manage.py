@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -207,6 +208,38 @@ def failed_upgrade(lab):
             other.check_alive()
 
 
+def supervised(lab):
+    """A service manager keeps the listening sockets of a daemon that is killed: who connects meanwhile is served by the next one."""
+    with served(lab, Unit(mib=4)) as target:
+        target.stop()
+        path = os.path.join(target.folder, "notify")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+            manager.bind(path)
+            manager.settimeout(15)
+            os.environ["NOTIFY_SOCKET"] = path
+            try:
+                target.start()
+                kept, words = [], []
+                while "READY=1" not in words:
+                    data, fds, _, _ = socket.recv_fds(manager, 4096, 4)
+                    words += data.decode().split("\n")
+                    kept += fds
+            finally:
+                del os.environ["NOTIFY_SOCKET"]
+        names = [word for word in words if word.startswith("FDNAME=")]
+        expect(len(kept) == 1 and "FDSTORE=1" in words and names, f"the manager was told {words}, {len(kept)} sockets")
+        target.kill()
+        with socket.create_connection((target.host, target.port), timeout=5):
+            script = f'exec 3<&{kept[0]}; export LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES={names[0].split("=")[1]}; exec "$@"'
+            log = open(target.log_path, "ab")
+            target.process = subprocess.Popen(["sh", "-c", script, "sh", *target.command()], stdout=subprocess.DEVNULL,
+                                              stderr=log, pass_fds=(kept[0],))
+            os.close(kept[0])
+            proc.wait_until(lambda: served_units(target) == 1, 15, "the next daemon serves")
+            with wire.session(target) as session:
+                pending(session)
+
+
 def served_units(target):
     told = proc.run(Stag.binary, "status", "--control", target.control, "--json", ok=None)
     return sum(len(one["units"]) for one in json.loads(told)["targets"]) if told.code == 0 else 0
@@ -219,5 +252,6 @@ CASES = [
     ("a thousand units in one change", many_units),
     ("ten daemons after each other under qemu-io", upgraded),
     ("a reservation outlives the daemon that is replaced", fenced_over_upgrades),
+    ("a service manager keeps the sockets of a daemon that was killed", supervised),
     ("a daemon that fails to take over leaves the old one serving", failed_upgrade),
 ]

@@ -72,6 +72,11 @@ fn run(args: &Serve, config: Config, signals: &Signals) -> Exit {
         sockets.append(&mut taken.sockets);
         state = match taken.commit() {
             Ok(state) => state,
+            // It was killed meanwhile. If it lives after all, its units are locked, and this one ends.
+            Err(CallError::Lost(error)) => {
+                tracing::warn!(%error, "the running daemon is gone, and what it knew of reservations without APTPL");
+                State::default()
+            }
             Err(error) => return failed(error, None),
         };
     }

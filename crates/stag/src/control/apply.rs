@@ -125,11 +125,8 @@ pub fn apply(
         running.units.open.values().for_each(|open| running.units.registry.add(&open.disk));
         refuse(error.to_string())
     })?;
-    for (place, _) in fates.iter().filter(|(_, fate)| matches!(fate, crate::units::Fate::Resized(_))) {
-        if let Some(open) = units.open.get(place) {
-            open.disk.revalidate();
-        }
-    }
+    // Files that have grown, by this or by others.
+    units.open.values().for_each(|open| open.disk.revalidate());
     // What waits for the next start stays as it is, so that the next change says so again.
     let before = &running.config;
     let config = Config {
