@@ -64,10 +64,9 @@ def grown(lab):
             expect(outcome["applied"] and outcome["sessions_changed"] == 1, f"apply says {outcome}")
             found = pending(session)
             expect((0x3F, 0x0E) in found, f"REPORTED LUNS DATA HAS CHANGED is not among {found}")
+            expect((0x2A, 0x09) in found, f"CAPACITY DATA HAS CHANGED is not among {found}")
             size = int(proc.run("iscsi-readcapacity16", "-s", target.url()).split()[-1])
             expect(size == 96 * MIB, f"iscsi-readcapacity16 finds {size} bytes")
-            found = pending(session)
-            expect((0x2A, 0x09) in found, f"CAPACITY DATA HAS CHANGED is not among {found}")
         other = target.url().rsplit("/", 1)[0] + "/1"
         expect("DIRECT_ACCESS" in proc.run("iscsi-inq", other), "the new unit is no disk")
         target.units.pop()

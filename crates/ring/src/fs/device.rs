@@ -12,6 +12,11 @@ const BLKPBSZGET: libc::Ioctl = 0x127b;
 const BLKDISCARD: libc::Ioctl = 0x1277;
 const BLKZEROOUT: libc::Ioctl = 0x127f;
 
+pub(super) fn unlock(fd: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: takes numbers only.
+    check(unsafe { libc::flock(fd.as_raw_fd(), libc::LOCK_UN) }).map(drop)
+}
+
 pub(super) fn size(fd: BorrowedFd<'_>) -> io::Result<u64> {
     let mut bytes = 0u64;
     // SAFETY: BLKGETSIZE64 writes a u64.

@@ -70,6 +70,14 @@ impl File {
         self.is_block_device
     }
 
+    /// Ends a lock of flock(2) that was taken on it.
+    ///
+    /// # Errors
+    /// Those of flock(2).
+    pub fn unlock(&self) -> io::Result<()> {
+        device::unlock(self.fd().as_fd())
+    }
+
     /// Its length in bytes.
     pub fn size(&self) -> io::Result<u64> {
         if self.is_block_device {

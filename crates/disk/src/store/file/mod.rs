@@ -67,6 +67,16 @@ struct Inner {
     mapped: Option<Mapped>,
 }
 
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // Closing does not end the lock while a mapping of the file is left: pages on their way to a peer keep it. They are only read,
+        // and nothing of this store is written any more.
+        if let Err(error) = self.data.unlock() {
+            tracing::debug!(path = %self.path.display(), %error, "unlocking");
+        }
+    }
+}
+
 impl FileStore {
     /// Opens and locks what `path` names, or creates it (see [`FileOptions::size`]). Blocks: for start-up.
     ///
