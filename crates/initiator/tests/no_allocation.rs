@@ -1,5 +1,5 @@
 //! Once warm, a queue does not allocate: reads that are dropped or kept and writes, short and long, over TCP with digests and
-//! without, over iSER with CRC and without.
+//! without, with error recovery, over iSER with CRC and without.
 
 #[allow(dead_code, reason = "shared with tests that use all of it")]
 mod fake;
@@ -24,14 +24,18 @@ const DEPTH: u64 = 8;
 const BLOCKS: usize = 4096;
 
 /// A target on a thread of its own, whose allocations do not count; it ends with what is returned.
-fn target(iser: bool) -> (String, mpsc::Sender<()>) {
+fn target(iser: bool, level: u8) -> (String, mpsc::Sender<()>) {
     let (tell, told) = mpsc::channel();
     let (stop, stopped) = mpsc::channel();
     std::thread::spawn(move || {
         Counting::ignore_this_thread();
         let runtime = Runtime::new(ring::Config::default()).expect("io_uring works here");
         runtime.block_on(async {
-            let plain = Fake::start(Faults::default(), Offer::default(), BLOCKS);
+            let plain = Fake::start(
+                Faults::default(),
+                Offer { error_recovery_level: level, ..Offer::default() },
+                BLOCKS,
+            );
             let rdma = fake_iser::Fake::start(fake_iser::Manners::default(), BLOCKS);
             let url = if iser { rdma.url() } else { plain.url() };
             tell.send(url.to_string()).expect("the test waits");
@@ -112,13 +116,16 @@ async fn measure(url: &str, options: Options, how: &str, found: &mut Vec<String>
 fn a_warm_queue_does_not_allocate() {
     let runtime = Runtime::new(ring::Config::default()).expect("io_uring works here");
     let mut found = Vec::new();
-    let (url, stop) = target(false);
+    let (url, stop) = target(false, 1);
+    runtime.block_on(measure(&url, Options::default(), "error recovery level 1", &mut found));
+    drop(stop);
+    let (url, stop) = target(false, 0);
     for digest in [DigestChoice::Never, DigestChoice::Require] {
         let options = Options { header_digest: digest, data_digest: digest, ..Options::default() };
         runtime.block_on(measure(&url, options, &format!("digests {digest:?}"), &mut found));
     }
     drop(stop);
-    let (url, _stop) = target(true);
+    let (url, _stop) = target(true, 0);
     for iser_crc in [Crc::Never, Crc::Require] {
         let options = Options { iser_crc, ..Options::default() };
         runtime.block_on(measure(&url, options, &format!("iSER, CRC {iser_crc:?}"), &mut found));

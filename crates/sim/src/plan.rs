@@ -66,6 +66,8 @@ pub struct InitiatorPlan {
     pub wrong_secret: bool,
     /// It asks the target to prove itself, if CHAP is asked for.
     pub mutual_chap: bool,
+    /// Of a thousand PDUs that it receives, how many vanish: with error recovery only.
+    pub lost_per_mille: u64,
     /// What it likes to do.
     pub mix: Mix,
 }
@@ -186,6 +188,9 @@ impl Plan {
             chap: rng.chance(300).then(|| ("user".to_owned(), "a secret of the simulator".to_owned())),
             iser: None,
             text_len: rng.pick(&[0, 500, 20_000]),
+            level: 0,
+            data_timeout: Duration::from_secs(1),
+            lost_per_mille: 0,
         };
         let count = if large { 1 } else { rng.pick(&[1, 1, 2, 3]) };
         let mut initiators = Vec::new();
@@ -215,6 +220,7 @@ impl Plan {
                 piecewise: rng.chance(500),
                 wrong_secret: rng.chance(200),
                 mutual_chap: rng.chance(400),
+                lost_per_mille: 0,
                 mix: Mix {
                     read: 30,
                     write: 30,
@@ -267,7 +273,22 @@ impl Plan {
         if rng.chance(350) {
             plan.over_rdma(&mut rng, digests);
         }
+        let mut rng = Rng::new(seed ^ 0x4552_4c32);
+        if plan.target.iser.is_none() && rng.chance(500) {
+            plan.recovering(&mut rng);
+        }
         plan
+    }
+
+    /// The same with error recovery, over links that lose single PDUs.
+    fn recovering(&mut self, rng: &mut Rng) {
+        self.target.level = 1;
+        self.target.data_timeout = Duration::from_millis(rng.pick(&[500, 2000, 5000]));
+        self.target.lost_per_mille = rng.pick(&[0, 2, 5, 10]);
+        for initiator in &mut self.initiators {
+            initiator.offer.error_recovery_level = rng.pick(&[0, 1, 1, 1]);
+            initiator.lost_per_mille = rng.pick(&[0, 2, 5, 10]);
+        }
     }
 
     /// The same over iSER: CRCs stand for digests, a session has one connection.

@@ -151,6 +151,7 @@ impl Session {
             if Pairs::new(&answer).map_while(Result::ok).any(|pair| pair.value == "Reject") {
                 return Err(Error::Argument("the target rejects the data segment's length"));
             }
+            inner.core.borrow_mut().protocol.segment_length_changed(on);
         }
         Ok(())
     }

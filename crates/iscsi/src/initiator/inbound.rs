@@ -1,8 +1,8 @@
 //! What a target's PDUs mean to the session.
 
 use crate::pdu::{
-    AsyncMessage, Bhs, DataIn, LogoutResult, PduRef, RESERVED_TAG, ReadyToTransfer, RejectReason, Residual,
-    ResponseCode, ScsiResponse, TaskManagementResult,
+    AsyncMessage, Bhs, DataIn, LogoutResult, Opcode, PduRef, RESERVED_TAG, ReadyToTransfer, RejectReason,
+    Residual, ResponseCode, ScsiResponse, TaskManagementResult,
 };
 use crate::sn;
 use crate::target::Payload;
@@ -287,7 +287,10 @@ impl<P: Payload, T> Session<P, T> {
                 }
             }
             PduRef::LogoutResponse(pdu) => {
-                if !self.in_turn(on, pdu.stat_sn.get())? {
+                // After the end of the connection nothing comes again: what was lost before it does not matter.
+                let key = TaskKey(bhs.itt());
+                let last = matches!(self.tasks.get(key).map(|t| &t.kind), Some(Kind::Logout));
+                if !self.in_turn(on, pdu.stat_sn.get())? && !last {
                     self.update_window(exp_cmd_sn, max_cmd_sn);
                     return Ok(None);
                 }
@@ -303,15 +306,26 @@ impl<P: Payload, T> Session<P, T> {
             }
             PduRef::AsyncMessage(pdu) => self.in_turn(on, pdu.stat_sn.get())?.then_some(Event::Async(*pdu)),
             PduRef::Reject(pdu) => {
-                if !self.in_turn(on, pdu.stat_sn.get())? {
-                    self.update_window(exp_cmd_sn, max_cmd_sn);
-                    return Ok(None);
-                }
                 let header = match &data {
                     // The data segment holds the header of the PDU that was rejected (RFC 7143 §11.17).
                     Segment::Here(data) => Bhs::ref_from(data.as_ref()),
                     Segment::Placed => None,
                 };
+                // The answer to a SNACK for data that a status waits for comes after that status.
+                let held = self.connection(on).and_then(|c| c.status.held);
+                let snack = header.filter(|header| header.opcode() == Some(Opcode::SnackRequest));
+                let awaited = snack.is_some_and(|header| held == Some(TaskKey(header.itt())));
+                if !self.in_turn(on, pdu.stat_sn.get())? && !awaited {
+                    self.update_window(exp_cmd_sn, max_cmd_sn);
+                    return Ok(None);
+                }
+                let carried = header.and_then(Bhs::opcode);
+                let damaged = pdu.reason_code() == Some(RejectReason::DataDigestError)
+                    && matches!(carried, Some(Opcode::ScsiCommand | Opcode::DataOut));
+                if damaged && !recovers {
+                    // A new session repeats the command; in this one it is lost, or fails.
+                    return Err(ProtocolError::DataDigest);
+                }
                 let told = match header.filter(|_| recovers) {
                     Some(header) => self.rejected(on, pdu.reason_code(), header)?,
                     None => None,
@@ -391,7 +405,9 @@ impl<P: Payload, T> Session<P, T> {
                 return Ok(None);
             }
         };
-        if pdu.wants_ack() && self.recovers() && !matches!(arrival, Arrival::Early(_)) {
+        // A status that is taken acknowledges its data, too (§11.16.1).
+        let asks = pdu.wants_ack() && !(turn == Some(Turn::Now) && matches!(arrival, Arrival::Next(..)));
+        if asks && self.recovers() && !matches!(arrival, Arrival::Early(_)) {
             self.acknowledge_data(on, key, pdu.ttt.get(), pdu.lun)?;
         }
         match turn {
@@ -450,15 +466,28 @@ impl<P: Payload, T> Session<P, T> {
         if let Some(Kind::Scsi(scsi)) = self.tasks.get(key).map(|t| &t.kind) {
             let tag = scsi.trouble.as_ref().and_then(|trouble| trouble.snack_tag);
             if tag.is_some_and(|tag| tag != pdu.snack_tag.get()) {
-                // It was sent before the R-Data SNACK had arrived: another one follows (§11.16.1).
-                self.in_turn(on, pdu.stat_sn.get())?;
+                // It was sent before the R-Data SNACK had arrived: it comes again with the tag (§11.16.1).
                 return Ok(None);
             }
             let reads = self.recovers() && scsi.read_len.is_some();
             if reads && response == ResponseCode::CommandCompleted {
                 // ExpDataSN counts a bidirectional command's R2Ts, too (§11.4.8).
                 let r2ts = if scsi.write.is_some() { scsi.r2t_sn } else { 0 };
-                needed = Some(pdu.exp_data_sn.get().wrapping_sub(r2ts));
+                let told = pdu.exp_data_sn.get().wrapping_sub(r2ts);
+                // Some targets do not count; what was seen to be missing is missing all the same.
+                // After an R-Data SNACK the numbers that were seen before mean nothing.
+                let gap = scsi.trouble.as_ref().map(|trouble| trouble.data);
+                let gap = gap.filter(|gap| gap.open && tag.is_none());
+                let mut least = gap.map_or(told, |gap| sn::max(told, sn::next(gap.last)));
+                // Nor do they send the data of a Data-In whose status they are asked for; it is missing if the residual says so.
+                let all = match residual {
+                    Residual::Underflow(missing) => scsi.read_len.map(|len| len.saturating_sub(missing)),
+                    _ => scsi.read_len,
+                };
+                if pdu.status == 0 && scsi.write.is_none() && all.is_some_and(|all| scsi.received < all) {
+                    least = sn::max(least, sn::next(scsi.data_sn));
+                }
+                needed = Some(least);
             }
         }
         let sense = sense.to_vec();
@@ -522,7 +551,12 @@ impl<P: Payload, T> Session<P, T> {
     }
 
     /// The command is over, and its status the one that was expected.
-    fn done(&mut self, on: ConnectionId, key: TaskKey, mut completion: Completion) -> Option<Event<T>> {
+    pub(super) fn done(
+        &mut self,
+        on: ConnectionId,
+        key: TaskKey,
+        mut completion: Completion,
+    ) -> Option<Event<T>> {
         let held = self.connection(on).is_some_and(|c| c.status.held == Some(key));
         if !held {
             self.advance_status(on);

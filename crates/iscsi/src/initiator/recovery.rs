@@ -11,7 +11,7 @@ use crate::sn;
 use crate::target::Payload;
 
 use super::inbound::{Event, MAX_READY, ProtocolError};
-use super::session::{ConnectionId, Out, Session, in_order};
+use super::session::{ConnectionId, Out, Session, Snack, in_order};
 use super::tasks::{Gap, Kind, TaskKey, Trouble};
 
 /// How far ahead of its turn a number may be at most and still make sense.
@@ -143,12 +143,15 @@ impl<P: Payload, T> Session<P, T> {
     ) -> Result<(), ProtocolError> {
         let connection = self.connections.get_mut(on.0).and_then(Option::as_mut);
         let connection = connection.ok_or(ProtocolError::NoConnection)?;
-        if connection.ready >= MAX_READY {
-            return Err(ProtocolError::Flood);
+        let snack = Snack { kind, itt, tag, from, lun };
+        // The newest acknowledgement of a task says what older ones say.
+        let same = |other: &Snack| (other.kind, other.itt, other.tag) == (kind, itt, tag);
+        let older = connection.snacks.iter().position(|other| kind == SnackType::DataAck && same(other));
+        match older {
+            Some(at) => connection.snacks[at] = snack,
+            None if connection.snacks.len() >= MAX_READY => return Err(ProtocolError::Flood),
+            None => connection.snacks.push_back(snack),
         }
-        connection.ready += 1;
-        // Before what waits to be sent: somebody waits for the answer.
-        connection.out.push_front(Out::Snack { kind, itt, tag, from, lun });
         let counted = &mut self.recoveries;
         *match kind {
             SnackType::Status => &mut counted.status_snacks,
@@ -202,6 +205,7 @@ impl<P: Payload, T> Session<P, T> {
     ) -> Result<(), ProtocolError> {
         let Some(Kind::Scsi(scsi)) = self.tasks.get_mut(key).map(|t| &mut t.kind) else { return Ok(()) };
         let trouble = scsi.trouble.get_or_insert_default();
+        trouble.seen |= trouble.held.is_none();
         if !trouble.refused && trouble.data.early(got) { self.ask_data(on, key) } else { Ok(()) }
     }
 
@@ -287,8 +291,13 @@ impl<P: Payload, T> Session<P, T> {
                     if trouble.data.open {
                         // It will end the command with CHECK CONDITION (§11.17.1); what it ended well lacks data.
                         (trouble.data.open, trouble.refused) = (false, true);
-                        if trouble.held.is_some() {
-                            return Err(ProtocolError::Unrecoverable);
+                        // Without a gap in the numbers the residual alone had it that something is missing.
+                        match trouble.held.take_if(|(_, needed)| *needed == sn::next(scsi.data_sn)) {
+                            Some((completion, _)) if !trouble.seen => {
+                                return Ok(Some(self.done(on, key, completion)));
+                            }
+                            None if trouble.held.is_none() => {}
+                            _ => return Err(ProtocolError::Unrecoverable),
                         }
                     }
                     Ok(Some(None))
@@ -360,7 +369,8 @@ impl<P: Payload, T> Session<P, T> {
         }
         let mut due = Vec::new();
         for (key, task) in self.tasks.iter_mut() {
-            let Some(on) = task.connection.filter(|_| task.sent || task.token.is_none()) else { continue };
+            let immediate = !matches!(task.kind, Kind::Scsi(_));
+            let Some(on) = task.connection.filter(|_| task.sent || immediate) else { continue };
             task.idle = task.idle.saturating_add(1);
             if task.idle >= PATIENCE && task.idle % PATIENCE == 0 {
                 due.push((task.cmd_sn, (key, on)));
@@ -386,6 +396,21 @@ impl<P: Payload, T> Session<P, T> {
             // Unanswered: another may be.
             Kind::Probe | Kind::Reassign { .. } if task.idle >= 4 * PATIENCE => {
                 self.end_internal(key);
+                return Ok(());
+            }
+            // It has no number that would show that it is lost: the target answers each one that comes.
+            Kind::Ping if task.idle >= 2 * PATIENCE => {
+                task.idle = 0;
+                let mut pdu = NopOut::ping(key.0);
+                pdu.cmd_sn.set(self.cmd_sn);
+                self.put(on, pdu.into(), true, None);
+                return Ok(());
+            }
+            // Its answer may be lost.
+            Kind::TaskManagement | Kind::Text(_) | Kind::Logout | Kind::Removal(_) => {
+                if status.probing.is_none() {
+                    self.probe(on);
+                }
                 return Ok(());
             }
             _ => return Ok(()),

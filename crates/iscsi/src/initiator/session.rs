@@ -65,10 +65,18 @@ pub(super) enum Out<P> {
     Command(TaskKey),
     /// Data that an R2T asked for.
     Solicited { key: TaskKey, ttt: u32, offset: u32, len: u32 },
-    /// A SNACK, and the LUN of a DataACK.
-    Snack { kind: SnackType, itt: u32, tag: u32, from: u32, lun: Lun },
     /// A PDU whose header lacks numbers only.
     Ready { header: Box<Bhs>, data: Option<P> },
+}
+
+/// A SNACK to be sent; the LUN is a DataACK's.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Snack {
+    pub kind: SnackType,
+    pub itt: u32,
+    pub tag: u32,
+    pub from: u32,
+    pub lun: Lun,
 }
 
 #[derive(Debug)]
@@ -83,6 +91,8 @@ pub(super) struct Connection<P> {
     pub status: Status,
     /// Counts changes of the longest data segment that we take.
     pub segment_epoch: u16,
+    /// They go before everything else: somebody waits for what they ask for.
+    pub snacks: VecDeque<Snack>,
     pub out: VecDeque<Out<P>>,
     /// How many of them are [`Out::Ready`].
     pub ready: usize,
@@ -185,6 +195,7 @@ impl<P: Payload, T> Session<P, T> {
             exp_stat_sn: login.stat_sn.wrapping_add(1),
             status: Status::default(),
             segment_epoch: 0,
+            snacks: VecDeque::new(),
             out: VecDeque::new(),
             ready: 0,
             outstanding: 0,
@@ -442,7 +453,7 @@ impl<P: Payload, T> Session<P, T> {
 
     /// Whether a connection has something to send.
     pub fn has_output(&self, on: ConnectionId) -> bool {
-        self.connection(on).is_some_and(|c| !c.out.is_empty())
+        self.connection(on).is_some_and(|c| !c.out.is_empty() || !c.snacks.is_empty())
     }
 
     /// Writes PDUs of a connection to `sink`, in order, until it has `max_bytes` or nothing is left. Answers how many
@@ -471,6 +482,17 @@ impl<P: Payload, T> Session<P, T> {
     fn emit(&mut self, on: ConnectionId, max_bytes: usize, writer: &mut impl Emit<P, T>) -> usize {
         while writer.written() < max_bytes {
             let Some(connection) = self.connections.get_mut(on.0).and_then(Option::as_mut) else { break };
+            if let Some(Snack { kind, itt, tag, from, lun }) = connection.snacks.pop_front() {
+                // Data of a task that has ended is acknowledged by its status.
+                if kind != SnackType::DataAck || self.tasks.get(TaskKey(itt)).is_some() {
+                    // The Target Transfer Tag alone says whose data a DataACK means (§11.16.2).
+                    let itt = if kind == SnackType::DataAck { RESERVED_TAG } else { itt };
+                    let mut pdu = SnackRequest::new(kind, itt, tag, from, 0);
+                    pdu.lun = lun;
+                    writer.pdu(&mut pdu.into(), &[], None);
+                }
+                continue;
+            }
             let Some(out) = connection.out.pop_front() else { break };
             let (room, epoch) = (connection.room, connection.segment_epoch);
             match out {
@@ -486,12 +508,6 @@ impl<P: Payload, T> Session<P, T> {
                         }
                         emit::command(writer, key, task, &self.params, room);
                     }
-                }
-                Out::Snack { kind, itt, tag, from, lun } => {
-                    connection.ready = connection.ready.saturating_sub(1);
-                    let mut pdu = SnackRequest::new(kind, itt, tag, from, 0);
-                    pdu.lun = lun;
-                    writer.pdu(&mut pdu.into(), &[], None);
                 }
                 Out::Solicited { key, ttt, offset, len } => {
                     // The task may have ended meanwhile; then nobody waits for its data.

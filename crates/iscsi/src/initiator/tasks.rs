@@ -111,6 +111,8 @@ pub(super) struct Trouble {
     pub held: Option<(Completion, u32)>,
     /// The tag of the last R-Data SNACK, without which a SCSI Response is an old one (RFC 7143 §11.4.5).
     pub snack_tag: Option<u32>,
+    /// Numbers of Data-In showed the gap.
+    pub seen: bool,
     /// The target cannot send again what is missing, and will end the command.
     pub refused: bool,
 }

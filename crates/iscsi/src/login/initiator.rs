@@ -179,7 +179,10 @@ impl InitiatorLogin {
         match &config.target {
             Some(target) => {
                 self.out.put("TargetName", target);
-                self.out.put("SessionType", SessionType::Normal.name());
+                // The leading connection alone says it (RFC 7143 §13.21).
+                if config.tsih == 0 {
+                    self.out.put("SessionType", SessionType::Normal.name());
+                }
             }
             None => self.out.put("SessionType", SessionType::Discovery.name()),
         }

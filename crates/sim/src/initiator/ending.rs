@@ -1,7 +1,7 @@
 //! How tasks end, and what the oracle learns of it.
 
 use iscsi::initiator::{Completion, Event};
-use iscsi::pdu::{LogoutResult, TaskManagementResult};
+use iscsi::pdu::{LogoutResult, RejectReason, TaskManagementResult};
 
 use super::{Initiator, Op, Purpose, Stage, State, Token};
 use crate::clock::MS;
@@ -48,6 +48,14 @@ impl Initiator {
             Event::Lost(_, token) => Err(format!("op {}: the target does not know it", token.op)),
             Event::Removed { cid, result, .. } => {
                 Err(format!("initiator {}: removal of cid {cid}: {result:?}", self.number))
+            }
+            // A text that came damaged was not one: it is not asked again.
+            Event::Rejected(Some(RejectReason::DataDigestError), Some((_, token))) => {
+                let op = self.take(&token)?;
+                match op.purpose {
+                    Purpose::Text => Ok(()),
+                    _ => Err(format!("op {}: rejected", token.op)),
+                }
             }
             Event::Rejected(reason, task) => Err(format!(
                 "initiator {}: rejected: {reason:?}, {:?}",

@@ -5,18 +5,22 @@ use iscsi::frame::{Cut, Cutter, FrameError, verify_trailer};
 use iscsi::initiator::{ConnectionId, Event, ProtocolError, Segment, Session, TaskKey};
 use iscsi::keys::{Digest, Params};
 use iscsi::login::initiator::InitiatorLogin;
-use iscsi::pdu::{Bhs, Opcode};
+use iscsi::pdu::{Bhs, Opcode, RESERVED_TAG};
 
 use super::payload::Slice;
 use super::{ANSWER_TIME, PING_TIME, Token};
 use crate::clock::Micros;
 use crate::network::LinkId;
+use crate::random::Rng;
 use crate::rdma::Pair;
 
 pub(super) type Protocol = Session<Slice, Token>;
 
-/// A PDU's header and what it meant.
-pub(super) type Handled = (Bhs, Option<Event<Token>>);
+/// A PDU's header, and what it meant unless it was lost on the way or came damaged.
+pub(super) enum Handled {
+    Taken(Bhs, Option<Event<Token>>),
+    Dropped(Bhs),
+}
 
 /// Where a link stands.
 pub(super) enum Phase {
@@ -50,7 +54,6 @@ impl Link {
 pub(super) enum Unreadable {
     Frame(FrameError),
     Protocol(ProtocolError),
-    Digest,
 }
 
 impl From<FrameError> for Unreadable {
@@ -80,17 +83,19 @@ pub(super) struct Reader {
     cutter: Cutter,
     piecewise: bool,
     pieces: Option<Pieces>,
+    /// With error recovery, of a thousand PDUs so many vanish.
+    losses: Option<(Rng, u64)>,
 }
 
 impl Reader {
-    pub fn new(params: &Params, piecewise: bool) -> Self {
+    pub fn new(params: &Params, piecewise: bool, losses: Option<(Rng, u64)>) -> Self {
         let cutter = Cutter {
             header_digest: params.header_digest == Digest::Crc32c,
             data_digest: params.data_digest == Digest::Crc32c,
             max_data_segment: params.max_recv_data_segment_length,
             max_ahs: 0,
         };
-        Self { cutter, piecewise, pieces: None }
+        Self { cutter, piecewise, pieces: None, losses }
     }
 
     /// Handles the next whole PDU in `input`, or more of a Data-In. Answers the PDU's header and what it meant, or nothing
@@ -104,7 +109,15 @@ impl Reader {
         if self.pieces.is_some() {
             return self.more(protocol, on, input);
         }
-        let (bhs, data, consumed) = match self.cutter.cut(input)? {
+        let cut = match self.cutter.cut(input) {
+            Err(FrameError::DataDigest { bhs, consumed, .. }) => {
+                protocol.bad_data_digest(on, &bhs)?;
+                input.drain(..consumed);
+                return Ok(Some(Handled::Dropped(bhs)));
+            }
+            cut => cut?,
+        };
+        let (bhs, data, consumed) = match cut {
             Cut::NeedMore { .. } => return Ok(None),
             Cut::Pdu { bhs, data, consumed, .. } => (*bhs, data, consumed),
             Cut::Partial { bhs, data_offset, data_len, trailer, .. } => {
@@ -120,9 +133,13 @@ impl Reader {
                 return Ok(None);
             }
         };
+        if self.loses(&bhs) {
+            input.drain(..consumed);
+            return Ok(Some(Handled::Dropped(bhs)));
+        }
         let event = protocol.handle(on, &bhs, Segment::Here(&input[data]))?;
         input.drain(..consumed);
-        Ok(Some((bhs, event)))
+        Ok(Some(Handled::Taken(bhs, event)))
     }
 
     fn more(
@@ -143,13 +160,26 @@ impl Reader {
         if pieces.left > 0 || input.len() < pieces.trailer {
             return Ok(None);
         }
-        if self.cutter.data_digest && !verify_trailer(pieces.crc, &input[..pieces.trailer]) {
-            return Err(Unreadable::Digest);
-        }
+        let whole = !self.cutter.data_digest || verify_trailer(pieces.crc, &input[..pieces.trailer]);
         input.drain(..pieces.trailer);
         let bhs = pieces.bhs;
         self.pieces = None;
+        if !whole {
+            protocol.bad_data_digest(on, &bhs)?;
+            return Ok(Some(Handled::Dropped(bhs)));
+        }
         let event = protocol.handle(on, &bhs, Segment::Placed::<&[u8]>)?;
-        Ok(Some((bhs, event)))
+        Ok(Some(Handled::Taken(bhs, event)))
+    }
+
+    /// Whether a PDU vanishes before it arrives: one with a number that shows it, or that is asked for again.
+    fn loses(&mut self, bhs: &Bhs) -> bool {
+        use Opcode::{DataIn, NopIn, ReadyToTransfer, ScsiResponse, TaskManagementResponse, TextResponse};
+        let suits = match bhs.opcode() {
+            Some(DataIn | ScsiResponse | ReadyToTransfer | TaskManagementResponse | TextResponse) => true,
+            Some(NopIn) => bhs.itt() != RESERVED_TAG,
+            _ => false,
+        };
+        suits && self.losses.as_mut().is_some_and(|(rng, per_mille)| rng.chance(*per_mille))
     }
 }

@@ -39,6 +39,8 @@ const ANSWER_TIME: Micros = 60 * SECOND;
 const COMMAND_TIME: Micros = 30 * SECOND;
 /// Time for a login.
 const LOGIN_TIME: Micros = 20 * SECOND;
+/// Between two looks after what may be lost.
+const TICK: Micros = SECOND / 2;
 /// Bytes queued on a link beyond which no more is put there.
 const BATCH: usize = 64 << 10;
 
@@ -167,6 +169,7 @@ pub struct Initiator {
     submitted: u64,
     next_command: Micros,
     next_question: Micros,
+    next_tick: Micros,
     deaf_until: Micros,
     tap: Tap,
     blocks: u64,
@@ -211,6 +214,7 @@ impl Initiator {
             submitted: 0,
             next_command: 0,
             next_question: 0,
+            next_tick: 0,
             deaf_until: 0,
             tap: Tap::new(shared.queue_depth),
             blocks,
@@ -317,12 +321,15 @@ impl Initiator {
         let work = (more && self.state == State::Up).then_some(self.next_command);
         let question = (self.shared.resets_by_others && !self.ops.is_empty()).then_some(self.next_question);
         let deaf = (self.deaf_until > now).then_some(self.deaf_until);
+        let recovers = self.state == State::Up && self.protocol.params().error_recovery_level > 0;
+        let tick = (recovers && !self.ops.is_empty()).then_some(self.next_tick);
         links
             .chain(state)
             .chain(self.joining)
             .chain(work)
             .chain(deaf)
             .chain(question)
+            .chain(tick)
             .filter(|at| *at > now)
             .min()
     }

@@ -9,7 +9,7 @@ use iscsi::pdu::{Bhs, LoginStatus, Opcode};
 use iscsi::text::LOGIN_SEGMENT_LEN;
 
 use super::link::{Link, Phase, Reader};
-use super::{COMMAND_TIME, Initiator, LOGIN_TIME, PING_AFTER, Purpose, State};
+use super::{COMMAND_TIME, Initiator, LOGIN_TIME, PING_AFTER, Purpose, State, TICK};
 use crate::clock::MS;
 use crate::iser;
 use crate::network::Side;
@@ -102,6 +102,14 @@ impl Initiator {
         }
         if silent {
             return self.lose("the target is silent");
+        }
+        if self.protocol.params().error_recovery_level > 0 && self.state == State::Up && now >= self.next_tick
+        {
+            self.next_tick = now + TICK;
+            if let Some((on, error)) = self.protocol.tick() {
+                note!(self.shared.trace, "initiator {}: gives {on:?} up: {error}", self.number);
+                return self.lose("what was lost does not come again");
+            }
         }
         if self.shared.resets_by_others && self.state == State::Up && now >= self.next_question {
             self.next_question = now + COMMAND_TIME / 2;
@@ -197,7 +205,11 @@ impl Initiator {
             }
             Ok(Step::Done(established)) => {
                 let on = self.protocol.connect(link.cid, &established);
-                let reader = Reader::new(&established.params, self.plan.piecewise);
+                let reader = {
+                    let recovers = established.params.error_recovery_level > 0;
+                    let losses = recovers.then(|| (self.rng.fork(), self.plan.lost_per_mille));
+                    Reader::new(&established.params, self.plan.piecewise, losses)
+                };
                 link.phase = Phase::Full(on, reader);
                 self.tap.connected(on, established.exp_cmd_sn, established.max_cmd_sn);
                 note!(self.shared.trace, "initiator {number}: logged in on link {}", link.id.0);

@@ -58,8 +58,8 @@ impl Tap {
         if let Some(PduRef::DataIn(pdu)) = bhs.view() {
             let bytes = seen.sequences.entry(pdu.itt.get()).or_default();
             *bytes += bhs.data_segment_len();
-            // §13.13: a sequence is no longer than MaxBurstLength.
-            if *bytes > params.max_burst_length {
+            // §13.13: a sequence is no longer than MaxBurstLength; parts of it may come again.
+            if *bytes > params.max_burst_length && params.error_recovery_level == 0 {
                 return Err(format!("a Data-In sequence of {bytes} bytes: {bhs}"));
             }
             if bhs.is_final() {

@@ -2,7 +2,9 @@
 //!
 //! What a PDU means is decided elsewhere.
 
-use super::link::{Phase, Unreadable};
+use iscsi::initiator::ProtocolError;
+
+use super::link::{Handled, Phase, Unreadable};
 use super::reach::Exposing;
 use super::{BATCH, Initiator, State};
 use crate::network::{Received, Side};
@@ -71,7 +73,10 @@ impl Initiator {
             };
             match read {
                 Ok(None) => return Ok(()),
-                Ok(Some((bhs, event))) => {
+                Ok(Some(Handled::Dropped(bhs))) => {
+                    note!(self.shared.trace, "initiator {} <- lost: {bhs}", self.number);
+                }
+                Ok(Some(Handled::Taken(bhs, event))) => {
                     note!(self.shared.trace, "initiator {} <- {bhs}", self.number);
                     self.tap.see(on, &bhs, self.protocol.params())?;
                     if let Some(event) = event {
@@ -80,7 +85,9 @@ impl Initiator {
                 }
                 Err(error) => {
                     let corrupted = self.shared.network.borrow().corrupted(id, Side::Initiator);
-                    if !corrupted || matches!(error, Unreadable::Protocol(_)) {
+                    if !corrupted
+                        || matches!(error, Unreadable::Protocol(fault) if fault != ProtocolError::DataDigest)
+                    {
                         return Err(format!("initiator {}: link {}: {error:?}", self.number, id.0));
                     }
                     self.lose("what arrived is broken");

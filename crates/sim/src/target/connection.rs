@@ -55,6 +55,8 @@ pub(super) struct Connection {
     pub room: Signal,
     /// Rings when a task has ended, or the connection.
     progress: Signal,
+    /// When to look for what was lost.
+    look_at: Cell<Option<Micros>>,
     /// No more I/O.
     lost: Cell<bool>,
     /// It ends, and listens no more.
@@ -84,6 +86,7 @@ impl Connection {
             data_waits: RefCell::default(),
             room: Signal::default(),
             progress: Signal::default(),
+            look_at: Cell::new(None),
             lost: Cell::new(false),
             ending: Cell::new(false),
             last_words: Cell::new(None),
@@ -169,6 +172,41 @@ impl Connection {
             self.act(&target, event);
         }
         self.deliver_held(&target)
+    }
+
+    /// Whether it was agreed to recover from losses.
+    pub fn recovers(&self) -> bool {
+        self.state.borrow().error_recovery_level() > 0
+    }
+
+    /// Drops a PDU whose data digest is wrong, and has it sent again.
+    pub fn on_damaged(self: &Rc<Self>, bhs: &Bhs) -> Result<(), Fatal> {
+        let Some(target) = self.target.upgrade() else { return Ok(()) };
+        note!(target.trace, "target {}.{} <- damaged {bhs}", self.session.tsih, self.cid);
+        let now = target.clock.instant();
+        self.with(|state, out| state.damaged(bhs, now, out))?;
+        let task = self.state.borrow().find(bhs.itt());
+        if let Some(task) = task {
+            self.wake_task(task);
+        }
+        self.deliver_held(&target)
+    }
+
+    /// Looks for what was lost, when it is time.
+    fn look(&self, target: &Target, now: Micros) {
+        if !self.state.borrow().is_pending() {
+            return self.look_at.set(None);
+        }
+        let interval = self.state.borrow().recovery_interval().as_micros() as Micros;
+        match self.look_at.get() {
+            Some(at) if at > now => {}
+            Some(_) => {
+                let late = self.with(|state, out| state.recover(target.clock.instant(), out));
+                late.into_iter().for_each(|task| self.wake_task(task));
+                self.look_at.set(Some(now + interval.max(1)));
+            }
+            None => self.look_at.set(Some(now + interval.max(1))),
+        }
     }
 
     /// Takes in what an RDMA Read has brought.
@@ -384,6 +422,7 @@ impl Connection {
             }
             return;
         }
+        self.look(&target, now);
         let due = self.state.borrow().poll_timeout().is_some_and(|at| target.clock.micros(at) <= now);
         if due {
             let instant = target.clock.instant();
@@ -400,8 +439,8 @@ impl Connection {
         if self.ending.get() {
             return self.last_words.get();
         }
-        let at = self.state.borrow().poll_timeout()?;
-        Some(target.clock.micros(at))
+        let at = self.state.borrow().poll_timeout().map(|at| target.clock.micros(at));
+        at.into_iter().chain(self.look_at.get()).min()
     }
 
     /// ExpCmdSN of its session.

@@ -57,6 +57,7 @@ impl Directory for Target {
             immediate_data: settings.immediate_data,
             target_recv_data_segment_length: crate::iser::SEGMENT,
             initiator_recv_data_segment_length: crate::iser::SEGMENT,
+            error_recovery_level: settings.level,
             ..Offer::default()
         };
         let offer = if settings.iser.is_some() { offer.over_rdma() } else { offer };
@@ -146,7 +147,12 @@ async fn place(target: Rc<Target>, port: Rc<Port>, mut login: Box<TargetLogin>, 
         rdma: params.rdma_extensions,
         nop_interval: target.settings.nop_interval,
         nop_timeout: target.settings.nop_timeout,
-        recovery: None,
+        recovery: (params.error_recovery_level > 0).then_some(iscsi::target::recovery::Limits {
+            level: params.error_recovery_level,
+            keep_bytes: 64 << 20,
+            keep_statuses: 1000,
+            data_timeout: target.settings.data_timeout,
+        }),
     };
     let state = iscsi::target::Connection::new(config, target.clock.instant());
     let cutter = Cutter {

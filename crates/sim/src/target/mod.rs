@@ -21,7 +21,7 @@ use disk::unit::{DiskOptions, DiskUnit, Registry};
 use iscsi::frame::{Cut, Cutter, FrameError, MAX_HEADER_LEN, MAX_TRAILER_LEN};
 use iscsi::keys::DigestChoice;
 use iscsi::login::target::{LoginError, TargetLogin};
-use iscsi::pdu::Opcode;
+use iscsi::pdu::{Bhs, Opcode, RESERVED_TAG};
 use iscsi::text::LOGIN_SEGMENT_LEN;
 
 use crate::clock::{Clock, Micros, SECOND};
@@ -81,6 +81,12 @@ pub struct Settings {
     pub iser: Option<Setup>,
     /// Bytes of its answer to SendTargets, about.
     pub text_len: usize,
+    /// ErrorRecoveryLevel.
+    pub level: u8,
+    /// A pause of a sequence of Data-Out that counts as a loss.
+    pub data_timeout: Duration,
+    /// Of a thousand PDUs that it receives, how many vanish: with error recovery only.
+    pub lost_per_mille: u64,
 }
 
 /// The name of the target.
@@ -464,7 +470,21 @@ impl Target {
             let (bhs, ahs, data) = {
                 let mut input = port.input.borrow_mut();
                 let bound = MAX_HEADER_LEN + cutter.max_data_segment as usize + MAX_TRAILER_LEN;
-                let (bhs, ahs, data, consumed) = match cutter.cut(&input)? {
+                let cut = match cutter.cut(&input) {
+                    // At error recovery level 0 it ends the connection.
+                    Err(FrameError::DataDigest { bhs, consumed, .. })
+                        if connection.as_ref().is_some_and(|connection| connection.recovers()) =>
+                    {
+                        input.drain(..consumed);
+                        drop(input);
+                        if let Some(connection) = connection {
+                            connection.on_damaged(&bhs)?;
+                        }
+                        continue;
+                    }
+                    cut => cut?,
+                };
+                let (bhs, ahs, data, consumed) = match cut {
                     Cut::Pdu { bhs, ahs, data, consumed } => {
                         (*bhs, ahs.to_vec(), input[data].to_vec(), consumed)
                     }
@@ -479,6 +499,9 @@ impl Target {
                 (bhs, ahs, data)
             };
             match connection {
+                Some(connection) if connection.recovers() && self.loses(&bhs) => {
+                    note!(self.trace, "target: lost on the way: {bhs}")
+                }
                 Some(connection) => {
                     connection.on_pdu(&bhs, &ahs, Segment(data.into()), Control::default())?;
                 }
@@ -490,11 +513,25 @@ impl Target {
         }
     }
 
+    /// Whether a PDU vanishes before it arrives. Those that are lost are those that either side recovers: a command, its data, a
+    /// SNACK, a ping.
+    fn loses(&self, bhs: &Bhs) -> bool {
+        use Opcode::{DataOut, NopOut, ScsiCommand, SnackRequest};
+        let suits = match bhs.opcode() {
+            Some(ScsiCommand | DataOut | SnackRequest) => true,
+            Some(NopOut) => bhs.itt() != RESERVED_TAG,
+            _ => false,
+        };
+        suits && self.rng.borrow_mut().chance(self.settings.lost_per_mille)
+    }
+
     /// Bytes that one connection may have queued.
     pub fn most_queued(&self, max_transfer: usize) -> usize {
         // Each command in hand may put a chunk after the mark was passed, as it does on a real socket.
         let commands = self.settings.queue_depth as usize + 16;
-        self.settings.send_high_water + self.settings.text_len + commands * (2 * max_transfer + 4096)
+        // What is sent again is queued beside that.
+        let times = if self.settings.level > 0 { 4 } else { 1 };
+        self.settings.send_high_water + self.settings.text_len + times * commands * (2 * max_transfer + 4096)
     }
 
     /// The longest queue to a peer, bytes.

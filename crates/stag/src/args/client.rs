@@ -33,6 +33,9 @@ pub struct Connect {
     /// File that holds the target's CHAP secret alone
     #[arg(long, value_name = "FILE", requires = "mutual_user")]
     pub mutual_secret_file: Option<PathBuf>,
+    /// The only CHAP algorithm to offer; else all are
+    #[arg(long, value_enum, value_name = "HASH")]
+    pub chap_hash: Option<ChapHash>,
     /// CRC32C of PDU headers
     #[arg(long, value_enum, default_value_t = Digest::Allow)]
     pub header_digest: Digest,
@@ -72,6 +75,7 @@ impl Default for Connect {
             secret_file: None,
             mutual_user: None,
             mutual_secret_file: None,
+            chap_hash: None,
             header_digest: Digest::Allow,
             data_digest: Digest::Allow,
             rdma_crc: RdmaCrc::Prefer,
@@ -96,6 +100,20 @@ pub enum Digest {
     Prefer,
     /// Yes, or no login
     Require,
+}
+
+/// An algorithm of CHAP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ChapHash {
+    /// What every target has
+    Md5,
+    /// RFC 7143
+    Sha1,
+    /// RFC 7143
+    Sha256,
+    /// RFC 7143
+    #[value(name = "sha3-256")]
+    Sha3,
 }
 
 /// How commands are spread over the connections of a session.

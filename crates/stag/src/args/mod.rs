@@ -13,7 +13,9 @@ use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 
 pub use bench::{Bench, Pattern};
-pub use client::{Connect, Cp, Digest, Info, Ls, Place, Rdma, RdmaCrc, Read, Spread, Transfer, Write};
+pub use client::{
+    ChapHash, Connect, Cp, Digest, Info, Ls, Place, Rdma, RdmaCrc, Read, Spread, Transfer, Write,
+};
 pub use conform::Conform;
 pub use control::{Alua, Apply, Drain, Status, Top};
 pub use serve::{Demo, Serve};

@@ -5,13 +5,13 @@ use std::path::Path;
 use std::time::Duration;
 
 use initiator::{Crc, Error, Options, Provider, Session, Url};
-use iscsi::chap::{Credential, Secret};
+use iscsi::chap::{Credential, Hash, Secret};
 use iscsi::keys::DigestChoice;
 use iscsi::login::initiator::Chap;
 use ring::Chain;
 
 use super::copy::Disk;
-use crate::args::{Connect, Digest, Rdma, RdmaCrc, Spread};
+use crate::args::{ChapHash, Connect, Digest, Rdma, RdmaCrc, Spread};
 
 /// Why there is no session.
 #[derive(Debug, thiserror::Error)]
@@ -37,7 +37,7 @@ pub fn options(args: &Connect) -> Result<Options, ConnectError> {
     let chap = credential(args.user.as_deref(), args.secret_file.as_deref())?.map(|credential| Chap {
         credential,
         target,
-        hashes: Vec::new(),
+        hashes: args.chap_hash.map(hash).into_iter().collect(),
     });
     Ok(Options {
         initiator: args.initiator.clone(),
@@ -79,6 +79,15 @@ pub fn credential(name: Option<&str>, file: Option<&Path>) -> Result<Option<Cred
         secret.pop();
     }
     Ok(Some(Credential { name: name.to_owned(), secret: Secret::new(secret) }))
+}
+
+fn hash(hash: ChapHash) -> Hash {
+    match hash {
+        ChapHash::Md5 => Hash::Md5,
+        ChapHash::Sha1 => Hash::Sha1,
+        ChapHash::Sha256 => Hash::Sha256,
+        ChapHash::Sha3 => Hash::Sha3_256,
+    }
 }
 
 fn digest(digest: Digest) -> DigestChoice {

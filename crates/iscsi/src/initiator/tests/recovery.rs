@@ -205,10 +205,7 @@ fn data_is_acknowledged_when_the_target_asks() {
     ask.lun = Lun::new(3).unwrap();
     hear(&mut s, on, ask, &[1; 100]).unwrap();
     let lines = sent(&mut s, on);
-    assert!(
-        lines[0].contains(&format!("itt={itt:#x} type=\"DataACK\" tag=0x77 begrun=1 runlength=0")),
-        "{lines:?}"
-    );
+    assert!(lines[0].contains("itt=none type=\"DataACK\" tag=0x77 begrun=1 runlength=0"), "{lines:?}");
     // One that comes too early is acknowledged when it comes again.
     let mut early = piece(itt, 2);
     early.set_wants_ack(true);
@@ -233,7 +230,7 @@ fn after_a_change_of_the_segment_length_data_is_asked_for_by_r_data_snack() {
     end.exp_data_sn.set(3);
     assert!(hear(&mut s, on, end, &[]).unwrap().is_none());
     hear(&mut s, on, all, &[5; 300]).unwrap();
-    let mut end = good(itt, 11);
+    let mut end = good(itt, 10);
     end.exp_data_sn.set(1);
     end.snack_tag.set(2);
     let (_, data, _) = done(hear(&mut s, on, end, &[]).unwrap());
@@ -566,5 +563,26 @@ fn commands_are_spread_round_robin_or_by_what_is_outstanding() {
         s.submit(read(100), Vec::new()).unwrap();
         let counts = [sent(&mut s, first).len(), sent(&mut s, second).len()];
         assert_eq!(counts, if spread == Spread::RoundRobin { [0, 1] } else { [1, 0] });
+    }
+}
+
+#[test]
+fn a_good_end_without_the_data_that_its_residual_promises_asks_for_it_once() {
+    for comes in [true, false] {
+        let (mut s, on) = at_level(1);
+        let itt = s.submit(read(100), Vec::new()).unwrap().itt();
+        sent(&mut s, on);
+        // ExpDataSN is 0, as of a target that does not count.
+        assert!(hear(&mut s, on, good(itt, 10), &[]).unwrap().is_none());
+        assert!(snacks(&sent(&mut s, on))[0].contains("begrun=0"));
+        let (_, data, _) = if comes {
+            done(hear(&mut s, on, last_piece(itt, 0, 10), &[4; 100]).unwrap())
+        } else {
+            // It had none: then this was all.
+            let snack = pdu::SnackRequest::new(pdu::SnackType::DataR2t, itt, pdu::RESERVED_TAG, 0, 0);
+            let reject = numbered!(pdu::Reject::new(RejectReason::ProtocolError), 11);
+            done(hear(&mut s, on, reject, Bhs::from(snack).bytes()).unwrap())
+        };
+        assert_eq!(data.len(), if comes { 100 } else { 0 });
     }
 }

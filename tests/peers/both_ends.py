@@ -1,0 +1,79 @@
+"""Our own initiator against our own target (or another that recovers) over a way that loses, spoils and cuts: `stag bench
+--verify` through lab/meddler.py. Every block that is read is checked, and the session must not be lost."""
+
+import json
+import threading
+import urllib.parse
+
+from lab import proc
+from lab.meddler import (COMMAND, DATA_IN, DATA_OUT, DOWN, R2T, RESPONSE, UP, Meddler, Rule)
+from lab.report import Skip, expect
+from lab.target import Stag, Unit
+
+EVERYTHING = [(DOWN, DATA_IN, "spoil", 150), (DOWN, DATA_IN, "lose", 150), (DOWN, RESPONSE, "lose", 150), (DOWN, R2T, "lose", 60),
+              (UP, COMMAND, "spoil", 150), (UP, COMMAND, "lose", 400), (UP, DATA_OUT, "spoil", 100), (UP, DATA_OUT, "lose", 200)]
+
+
+def run(lab, level, connections, rules=(), digests=True, cut_every=None, seconds=3):
+    """One run; its figures, and the proxy."""
+    if lab.kind != "stag":
+        raise Skip("the target does not recover")
+    with lab.serve(Unit(mib=64), limits={"data-timeout": 2, "default-time2wait": 0}) as target:
+        url = urllib.parse.urlparse(target.urls[0])
+        proxy = Meddler(("127.0.0.1", 0), (url.hostname, url.port), (digests, digests), [Rule(*rule) for rule in rules])
+        over = threading.Event()
+
+        def cutter():
+            while cut_every and not over.wait(cut_every):
+                proxy.cut()
+
+        thread = threading.Thread(target=cutter)
+        thread.start()
+        words = ["--header-digest", "require", "--data-digest", "require"] if digests else []
+        try:
+            printed = proc.run(
+                Stag.binary, "bench", "--json", "--verify", "--destroy", "--fill", "--pattern", "randrw", "--bs", "64k", "--depth",
+                "16", "--time", seconds, "--span", "16M", "--erl", level, "--connections", connections, *words,
+                f"iscsi://127.0.0.1:{proxy.port}{url.path}", timeout=90)
+        finally:
+            over.set()
+            thread.join()
+            proxy.close()
+        target.check_alive()
+    figures, = json.loads(printed[printed.index("{"):])["runs"]
+    names = ("ios", "reconnects", "retries", "snacks", "reassigns", "replaced_connections")
+    told = {name: figures[name] for name in names}
+    expect(figures["errors"] == 0, f"{figures['errors']} errors, the first: {figures['first_error']}")
+    expect(figures["reconnects"] == 0, f"the session was lost: {told}")
+    return told, proxy
+
+
+def within_a_connection(connections):
+    def case(lab):
+        told, proxy = run(lab, 1, connections, EVERYTHING)
+        expect(sum(rule.times for rule in proxy.rules) > 3, f"hardly anything was meddled with: {told}")
+        expect(told["snacks"] + told["retries"] > 0, f"nothing was recovered: {told}")
+    return case
+
+
+def of_a_connection(connections, cut_every):
+    def case(lab):
+        told, proxy = run(lab, 2, connections, digests=False, cut_every=cut_every)
+        expect(proxy.cuts > 1 and told["replaced_connections"] > 1, f"no connection was cut: {told}")
+        expect(told["reassigns"] > 0, f"no command was reassigned: {told}")
+    return case
+
+
+def everything_at_once(lab):
+    told, proxy = run(lab, 2, 4, EVERYTHING, cut_every=0.7, seconds=4)
+    expect(proxy.cuts > 1 and told["snacks"] > 0 and told["retries"] > 0, f"nothing was recovered: {told}")
+
+
+CASES = [
+    ("both ends: lost and spoilt PDUs are recovered at level 1", within_a_connection(1)),
+    ("both ends: the same with four connections", within_a_connection(4)),
+    ("both ends: of four connections some are cut again and again, and the others go on with their commands",
+     of_a_connection(4, 0.3)),
+    ("both ends: an only connection is cut again and again, and the next goes on with its commands", of_a_connection(1, 0.5)),
+    ("both ends: all of it at once at level 2", everything_at_once),
+]
