@@ -14,6 +14,7 @@ from lab.target import Stag
 
 IQN = "iqn.2026-01.example.lab:lio"
 DIRECT = (uml.GUEST, 3260)
+HASHES = ["md5", "sha1", "sha256", "sha3-256"]
 
 
 def stag(*words, **options):
@@ -76,7 +77,7 @@ def clients(lab):
         "two": ("two connections", connections(2, "least-outstanding")),
         "four": ("four connections, one after the other", connections(4, "round-robin")),
         "eight": ("eight connections", connections(8, "least-outstanding")),
-        "md5": ("mutual CHAP by MD5, digests, four connections", chap(folder, "md5")),
+        **{digest: (f"mutual CHAP by {digest}, digests, four connections", chap(folder, digest)) for digest in HASHES},
         "datain": ("lost and spoilt Data-In are sent again", meddled(
             [(DOWN, DATA_IN, "spoil", 60), (DOWN, DATA_IN, "lose", 60)])),
         "status": ("lost responses are sent again", meddled([(DOWN, RESPONSE, "lose", 60)])),
@@ -104,7 +105,7 @@ parameter MaxConnections 8
 parameter DefaultTime2Wait 0
 for client in two four eight; do ask_and_wait $client; done
 case_ "LIO has secrets" secrets
-ask_and_wait md5
+for client in md5 sha1 sha256 sha3-256; do ask_and_wait $client; done
 echo 0 >$P/attrib/authentication
 level 1
 for client in r2t command; do ask_and_wait $client; done
