@@ -19,6 +19,8 @@ pub fn start(filter: Option<&str>, otherwise: &str) {
     let subscriber = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
+        // It would tell stderr that stderr cannot be written, and panic when that fails too.
+        .log_internal_errors(false)
         .with_ansi(std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none());
     // Fails if logging was started before, and then goes on with that.
     let _ = subscriber.try_init();

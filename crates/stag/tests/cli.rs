@@ -214,3 +214,12 @@ fn a_bench_that_is_interrupted_tells_what_it_measured_until_then() {
     assert_eq!(output.status.code(), Some(130), "{output:?}");
     assert!(String::from_utf8_lossy(&output.stderr).contains("before anything was measured"));
 }
+
+#[test]
+fn a_daemon_whose_log_cannot_be_written_serves_on_and_ends_when_asked() {
+    let full = || fs::File::options().write(true).open("/dev/full").unwrap().into();
+    let server = Server::start_logging("debug", full(), &["--listen", "127.0.0.1:0", "mem:16M"], 1);
+    done(&["info", server.iscsi(0)]);
+    done(&["info", server.iscsi(0)]);
+    assert_eq!(server.end(Signal::TERM), Some(0));
+}

@@ -425,7 +425,7 @@ impl Core {
     pub(super) fn shut_down(self: &Rc<Self>, patience: Duration) {
         let entered = self.enter_nested();
         loop {
-            let task = self.tasks.borrow().any();
+            let task = self.tasks.borrow().any_idle();
             let Some(task) = task else { break };
             // SAFETY: it is in the table.
             unsafe { task::abort(self, task) };

@@ -250,9 +250,12 @@ impl Tasks {
         Some(task)
     }
 
-    /// Any task that is left.
-    pub(super) fn any(&self) -> Option<NonNull<Head>> {
-        self.slots.iter().find_map(|slot| slot.task)
+    /// Any task that is left and can be aborted at once. One that a panic has torn out of its poll, past what catches a task's
+    /// own, cannot: nobody knows what state it is in.
+    pub(super) fn any_idle(&self) -> Option<NonNull<Head>> {
+        // SAFETY: the table owns its tasks.
+        let idle = |task: &NonNull<Head>| unsafe { task.as_ref() }.phase.get() == Phase::Idle;
+        self.slots.iter().filter_map(|slot| slot.task).find(idle)
     }
 }
 

@@ -19,12 +19,18 @@ pub struct Server {
 impl Server {
     /// Starts it, and waits until it has printed the URLs of so many units.
     pub fn start(args: &[&str], units: usize) -> Self {
+        Self::start_logging("warn", Stdio::inherit(), args, units)
+    }
+
+    /// The same, with what it logs and where.
+    pub fn start_logging(filter: &str, stderr: Stdio, args: &[&str], units: usize) -> Self {
         let mut child = Command::new(STAG)
-            .args(["--log", "warn", "serve"])
+            .args(["--log", filter, "serve"])
             .args(args)
             // Those that want to be managed say where.
             .env("STAG_CONTROL", "none")
             .stdout(Stdio::piped())
+            .stderr(stderr)
             .spawn()
             .unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();

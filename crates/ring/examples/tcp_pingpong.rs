@@ -1,6 +1,6 @@
 //! What the runtime costs over raw TCP: 48 bytes asked, 48 + 4096 answered, many at a time.
 //!
-//! `pingpong DEPTH SECONDS [RESPONSE=4144] [SPIN_US=0] [MODE=buf]`: a server on the ring, pinned to processor 0, and a
+//! `tcp_pingpong DEPTH SECONDS [RESPONSE=4144] [SPIN_US=0] [MODE=buf]`: a server on the ring, pinned to processor 0, and a
 //! client with blocking calls on processor 1 that keeps DEPTH requests under way. Prints what an operation costs the
 //! server. MODE is where payloads come from: `buf` (one pool buffer), `pool` (a new one each time), `region`.
 
