@@ -1,4 +1,4 @@
-//! What the parts of the runtime cost by themselves, in nanoseconds: `costs [ROUNDS=1000000]`.
+//! What the parts of the runtime cost by themselves, in nanoseconds: `ring_costs [ROUNDS=1000000]`.
 
 extern crate stag_ring as ring;
 
