@@ -283,7 +283,7 @@ impl Plan {
     /// The same with error recovery, over links that lose single PDUs.
     fn recovering(&mut self, rng: &mut Rng) {
         self.target.level = 1;
-        self.target.data_timeout = Duration::from_millis(rng.pick(&[500, 2000, 5000]));
+        self.target.data_timeout = Duration::from_millis(rng.pick(&[5000, 10_000, 20_000]));
         self.target.lost_per_mille = rng.pick(&[0, 2, 5, 10]);
         for initiator in &mut self.initiators {
             initiator.offer.error_recovery_level = rng.pick(&[0, 1, 1, 1]);

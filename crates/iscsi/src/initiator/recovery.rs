@@ -25,6 +25,12 @@ const MAX_REASSIGNS: usize = 4;
 /// Ticks until what was asked for is asked for again, and until a silent task is looked after.
 const PATIENCE: u8 = 2;
 
+/// Ticks of silence until the same is asked for again: ever more, since what is on its way through a slow connection only comes
+/// later for being asked for twice.
+fn patience(tries: u8) -> u8 {
+    PATIENCE << tries.saturating_sub(1).min(4)
+}
+
 /// What recovery had to do, since the session was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Recoveries {
@@ -165,10 +171,33 @@ impl<P: Payload, T> Session<P, T> {
         Ok(())
     }
 
+    /// Where a SNACK that was queued begins now; `None` if what it asked for has come, or its task has ended.
+    pub(super) fn still_missing(
+        &self,
+        on: ConnectionId,
+        kind: SnackType,
+        key: TaskKey,
+        from: u32,
+    ) -> Option<u32> {
+        if kind == SnackType::Status {
+            return self.connection(on).filter(|c| c.status.gap.open).map(|c| c.exp_stat_sn);
+        }
+        let Kind::Scsi(scsi) = &self.tasks.get(key)?.kind else { return None };
+        let trouble = scsi.trouble.as_deref();
+        match kind {
+            SnackType::DataAck => Some(from),
+            _ if trouble.is_some_and(|t| t.data.open) => Some(scsi.data_sn),
+            // With a gap or without: one that is asked for in vain does no harm.
+            _ if scsi.write.is_some() => Some(scsi.r2t_sn),
+            _ => None,
+        }
+    }
+
     /// A status with that number was sent and did not come in its turn.
     pub(super) fn status_missing(&mut self, on: ConnectionId, got: u32) -> Result<(), ProtocolError> {
         let Some(connection) = self.connections.get_mut(on.0).and_then(Option::as_mut) else { return Ok(()) };
         let status = &mut connection.status;
+        status.ticks = 0;
         let ask = status.gap.early(got);
         if ask && status.held.is_none() { self.ask_status(on) } else { Ok(()) }
     }
@@ -203,7 +232,9 @@ impl<P: Payload, T> Session<P, T> {
         key: TaskKey,
         got: u32,
     ) -> Result<(), ProtocolError> {
-        let Some(Kind::Scsi(scsi)) = self.tasks.get_mut(key).map(|t| &mut t.kind) else { return Ok(()) };
+        let Some(task) = self.tasks.get_mut(key) else { return Ok(()) };
+        task.idle = 0;
+        let Kind::Scsi(scsi) = &mut task.kind else { return Ok(()) };
         let trouble = scsi.trouble.get_or_insert_default();
         trouble.seen |= trouble.held.is_none();
         if !trouble.refused && trouble.data.early(got) { self.ask_data(on, key) } else { Ok(()) }
@@ -279,11 +310,20 @@ impl<P: Payload, T> Session<P, T> {
             (Some(PduRef::DataOut(_)), _) => Ok(Some(None)),
             (Some(PduRef::SnackRequest(pdu)), _) => match pdu.kind() {
                 Some(SnackType::DataAck) | None => Ok(Some(None)),
-                Some(SnackType::Status) => Err(ProtocolError::Unrecoverable),
+                Some(SnackType::Status) => match self.connection(on) {
+                    // What it asked for has come meanwhile.
+                    Some(c) if !c.status.gap.open || sn::lt(pdu.beg_run.get(), c.exp_stat_sn) => {
+                        Ok(Some(None))
+                    }
+                    _ => Err(ProtocolError::Unrecoverable),
+                },
                 Some(SnackType::DataR2t | SnackType::RData) => {
                     let Some(Kind::Scsi(scsi)) = task.map(|task| &mut task.kind) else {
                         return Ok(Some(None));
                     };
+                    if scsi.write.is_none() && sn::lt(pdu.beg_run.get(), scsi.data_sn) {
+                        return Ok(Some(None));
+                    }
                     let Some(trouble) = &mut scsi.trouble else { return Ok(Some(None)) };
                     if trouble.r2t.open {
                         return Err(ProtocolError::Unrecoverable);
@@ -360,7 +400,7 @@ impl<P: Payload, T> Session<P, T> {
             let status = &mut connection.status;
             if status.gap.open && status.held.is_none() {
                 status.ticks += 1;
-                if status.ticks >= PATIENCE {
+                if status.ticks >= patience(status.tries) {
                     if let Err(error) = self.ask_status(on) {
                         return Some((Some(on), error));
                     }
@@ -416,11 +456,12 @@ impl<P: Payload, T> Session<P, T> {
             _ => return Ok(()),
         };
         let trouble = scsi.trouble.as_deref();
+        let late = task.idle >= patience(task.tries);
         if trouble.is_some_and(|t| t.data.open || t.held.is_some()) {
-            return self.ask_data(on, key);
+            return if late { self.ask_data(on, key) } else { Ok(()) };
         }
         if trouble.is_some_and(|t| t.r2t.open) {
-            return self.ask_r2t(on, key);
+            return if late { self.ask_r2t(on, key) } else { Ok(()) };
         }
         // Of commands that the target has not seen, the first is what the others wait for. A ping that was sent after it
         // and answered shows that it is lost, and not only late.

@@ -483,8 +483,8 @@ impl<P: Payload, T> Session<P, T> {
         while writer.written() < max_bytes {
             let Some(connection) = self.connections.get_mut(on.0).and_then(Option::as_mut) else { break };
             if let Some(Snack { kind, itt, tag, from, lun }) = connection.snacks.pop_front() {
-                // Data of a task that has ended is acknowledged by its status.
-                if kind != SnackType::DataAck || self.tasks.get(TaskKey(itt)).is_some() {
+                // What came since it was queued is acknowledged by now, and must not be asked for (§11.16.1).
+                if let Some(from) = self.still_missing(on, kind, TaskKey(itt), from) {
                     // The Target Transfer Tag alone says whose data a DataACK means (§11.16.2).
                     let itt = if kind == SnackType::DataAck { RESERVED_TAG } else { itt };
                     let mut pdu = SnackRequest::new(kind, itt, tag, from, 0);
