@@ -76,7 +76,7 @@ def keys(lab):
         expect(said.get("X-com.example.unknown") == "NotUnderstood",
                f"an unknown key: {said.get('X-com.example.unknown')}")
         if lab.kind == "stag":
-            expect(said.get("ErrorRecoveryLevel") == "0", f"ErrorRecoveryLevel: {said.get('ErrorRecoveryLevel')}")
+            expect(said.get("ErrorRecoveryLevel") == "2", f"ErrorRecoveryLevel: {said.get('ErrorRecoveryLevel')}")
             expect(said.get("MaxConnections") == "8", f"MaxConnections: {said.get('MaxConnections')}")
             expect(said.get("TargetPortalGroupTag") is not None, "TargetPortalGroupTag is missing in the first response")
         data = bytes(range(256)) * 64
