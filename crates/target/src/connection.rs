@@ -1,39 +1,41 @@
 //! One connection in full-feature phase: its tasks and their units, around the state machine. What carries its PDUs and its data
 //! is below it, in [`crate::transport`].
 //!
-//! A connection lives on one core. What other cores want of it (close, abort tasks, deliver what it held) reaches it as a
-//! message to that core, through [`Remote`].
+//! A connection lives on one core; [`remote`] is how others reach it. [`tasks`] has its commands, [`recovery`] what it does so that
+//! nothing is lost with a PDU or with the connection itself.
+
+mod recovery;
+mod remote;
+mod tasks;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
-use std::future::{Future, poll_fn};
+use std::future::poll_fn;
 use std::pin::pin;
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-use device::{Cdb, Command, DataMover, Execution, Outcome};
-use iscsi::pdu::{AsyncEvent, Bhs, Lun, RESERVED_TAG, TaskAttribute, TaskManagementFunction};
-use iscsi::sn;
-use iscsi::target::{Abort, Cid, Completion, Data, Event, Fatal, ScsiCommand, TaskKey};
-use ring::{Handle, Notify};
+use iscsi::pdu::{AsyncEvent, Bhs, TaskAttribute, TaskManagementFunction};
+use iscsi::target::{Cid, Data, Event, Fatal, ScsiCommand, TaskKey};
+use ring::Notify;
 
-use crate::Unit;
 use crate::grants::Grants;
-use crate::lun_map::{Entry, LocalView};
-use crate::mover::Mover;
+use crate::lun_map::LocalView;
 use crate::order::Order;
-use crate::qos::gate::{self, Gate};
-use crate::reassign::{self, Ferry, Parcel};
+use crate::qos::gate::Gate;
+use crate::reassign::{self, Ferry};
 use crate::server::Shared;
-use crate::session::{Member, Session, Standing};
-use crate::tally::{Class, Counts};
+use crate::session::Session;
+use crate::tally::Counts;
 use crate::text::Negotiated;
 use crate::transport::tcp::receive::Receiver;
 use crate::transport::{Link, Outbox, Start, Transport, iser};
 use crate::wire::Segment;
-use crate::{management, router, text};
+use crate::{management, text};
+
+pub(crate) use remote::{Remote, Victims, bury, counted};
 
 /// Names a connection for as long as the daemon runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -42,167 +44,10 @@ pub(crate) struct ConnectionId(pub u64);
 /// TASK REASSIGN.
 const REASSIGN: u8 = TaskManagementFunction::TaskReassign.code();
 
-/// How often it is looked whether the gap has been filled that a connection left which is gone.
-const GAP_LOOKS: Duration = Duration::from_millis(200);
-
 /// Time for commands at work to end before their connection is closed for another daemon.
 const DRAIN: Duration = Duration::from_secs(1);
 /// Time for a closing connection's last PDUs to leave.
 const LAST_WORDS: Duration = Duration::from_secs(5);
-
-thread_local! {
-    /// The connections of this core.
-    static LOCAL: RefCell<HashMap<ConnectionId, Weak<Connection>>> = RefCell::default();
-}
-
-/// A connection as other cores reach it.
-#[derive(Clone)]
-pub(crate) struct Remote {
-    pub id: ConnectionId,
-    pub core: Handle,
-}
-
-/// Which tasks to abort.
-#[derive(Clone)]
-pub(crate) enum Victims {
-    /// The one with this Initiator Task Tag.
-    Tag(u32),
-    /// All that are for this unit.
-    Unit(Unit),
-    /// Those that were sent before the request with this CmdSN, for this unit or for all: what a task management function
-    /// affects in its own session (RFC 7143 §4.2.3.2). Later ones may have come while it was at work.
-    Earlier(u32, Option<Unit>),
-    /// All.
-    All,
-}
-
-impl Remote {
-    /// Runs `f` on the connection, on its core, and waits for what it gives; `None` if the connection is gone.
-    async fn ask<T, F, Fut>(&self, f: F) -> Option<T>
-    where
-        T: Send + 'static,
-        F: FnOnce(Rc<Connection>) -> Fut + Send + 'static,
-        Fut: Future<Output = T> + 'static,
-    {
-        let id = self.id;
-        let answer = self.core.call(move || async move {
-            match find(id) {
-                Some(connection) => Some(f(connection).await),
-                None => None,
-            }
-        });
-        answer.await.ok().flatten()
-    }
-
-    /// Closes the connection; returns when it and its tasks have ended.
-    pub(crate) async fn close(&self) {
-        self.ask(|connection| async move {
-            connection.shut();
-            connection.ended().await;
-        })
-        .await;
-    }
-
-    /// Closes connections, all at once, and returns when they and their tasks have ended.
-    pub(crate) async fn close_all(members: &[Member]) {
-        // Each may take its time, if its peer does not read.
-        members.iter().for_each(|member| member.remote.shut());
-        for member in members {
-            member.remote.close().await;
-        }
-    }
-
-    /// Closes the connection and does not wait.
-    pub(crate) fn shut(&self) {
-        self.tell(|connection| connection.shut());
-    }
-
-    /// Has the connection look what its session sees, and let go of what it does not see any more.
-    pub(crate) fn look_again(&self) {
-        self.tell(|connection| drop(connection.view()));
-    }
-
-    /// Has the connection take no more commands, end those at work, say that its session is dropped, and close.
-    pub(crate) fn drain(&self) {
-        self.tell(|connection| {
-            connection.draining.set(true);
-            connection.stop.notify();
-        });
-    }
-
-    /// Sends an Async Message.
-    pub(crate) fn announce(&self, event: AsyncEvent, parameters: [u16; 3]) {
-        self.tell(move |connection| {
-            connection.with(|state, outbox| state.async_message(event, parameters, outbox));
-        });
-    }
-
-    /// Aborts tasks; returns how many there were, when they have ended.
-    pub(crate) async fn abort(&self, victims: Victims) -> usize {
-        self.ask(|connection| async move { connection.abort(&victims).await }).await.unwrap_or(0)
-    }
-
-    /// Has the connection deliver the commands that it held.
-    fn deliver_held(&self) {
-        self.tell(|connection| connection.deliver_held_or_lose());
-    }
-
-    /// Removes the connection for recovery.
-    pub(crate) async fn remove(&self) {
-        self.ask(|connection| async move { connection.remove().await }).await;
-    }
-
-    /// The unit of the task with tag `itt`, if it is allegiant to the connection.
-    pub(crate) async fn allegiant(&self, itt: u32) -> Option<Lun> {
-        let lun = self.ask(move |connection| async move { connection.inner.borrow().state.allegiant(itt) });
-        lun.await.flatten()
-    }
-
-    /// Takes a task from the connection, which is gone.
-    pub(crate) async fn give_up(&self, itt: u32, exp_data_sn: u32) -> Option<Parcel> {
-        let parcel =
-            self.ask(move |connection| async move { reassign::give_up(&connection, itt, exp_data_sn) });
-        parcel.await.flatten()
-    }
-
-    /// Does something with the connection, on its core, if it still is there.
-    pub(crate) fn tell(&self, f: impl FnOnce(&Rc<Connection>) + Send + 'static) {
-        let id = self.id;
-        // A core that has stopped has no connections any more.
-        let _ = self.core.run(move || async move {
-            if let Some(connection) = find(id) {
-                f(&connection);
-            }
-        });
-    }
-}
-
-/// Forgets a connection of this core that is out of its session.
-pub(crate) fn bury(id: ConnectionId) {
-    let connection = LOCAL.with(|local| local.borrow_mut().remove(&id));
-    if let Some(connection) = connection.and_then(|connection| connection.upgrade()) {
-        connection.bury();
-    }
-}
-
-/// What each connection of this core has counted: its session, and by its units' addresses; what is not of any unit that it sees
-/// now is under 0.
-pub(crate) fn counted() -> Vec<(u16, usize, Counts)> {
-    let connections: Vec<Rc<Connection>> =
-        LOCAL.with(|local| local.borrow().values().filter_map(Weak::upgrade).collect());
-    let of = |connection: &Rc<Connection>| {
-        let tsih = connection.session.tsih;
-        let mut counts = connection.view.borrow().nexuses.counts();
-        counts.push((0, *connection.past.borrow()));
-        counts.into_iter().map(move |(unit, counts)| (tsih, unit, counts)).collect::<Vec<_>>()
-    };
-    connections.iter().flat_map(of).collect()
-}
-
-/// The connection of this core with this number.
-fn find(id: ConnectionId) -> Option<Rc<Connection>> {
-    LOCAL.with(|local| local.borrow().get(&id).and_then(Weak::upgrade))
-}
 
 /// The state machine and what it wants sent.
 pub(crate) struct Inner {
@@ -367,7 +212,7 @@ impl Connection {
             failure: Cell::new(None),
             negotiated: RefCell::new(negotiated),
         });
-        LOCAL.with(|local| local.borrow_mut().insert(id, Rc::downgrade(&connection)));
+        remote::enter(&connection);
         // After it can be found: limits that change from now on are told to it.
         connection.gate.look(&connection.session);
         connection
@@ -460,112 +305,6 @@ impl Connection {
         end
     }
 
-    /// How the connection stands to its session once it is gone.
-    fn standing(&self) -> Standing {
-        if self.removed.get() { Standing::Removed } else { Standing::Lost }
-    }
-
-    /// Sends and receives nothing any more. Units go on: what they bring is kept for another connection.
-    fn detach(&self) {
-        if self.detached.replace(true) {
-            return;
-        }
-        self.inner.borrow_mut().outbox.mute();
-        if let Transport::Tcp(tcp) = &self.transport {
-            tcp.to_send.notify();
-        }
-        self.room.notify();
-        self.progress.notify();
-    }
-
-    /// Waits until no task of this connection, which is gone, can be of use any more: all were reassigned, the time is over, or the
-    /// session is. A command that was lost with it may be sent again for as long.
-    async fn await_recovery(&self) {
-        let retention = self.session.retention();
-        let mut removed = self.removed.get();
-        let mut deadline = ring::now() + retention;
-        loop {
-            let left = || self.removed.get() && self.inner.borrow().state.has_nothing_left();
-            let changed = self.progress.until(|| {
-                let done = left() && !self.session.has_gap();
-                (self.retired.get() || done || self.removed.get() != removed).then_some(())
-            });
-            // Nobody tells of a gap that is filled.
-            let soon = if left() { ring::now() + GAP_LOOKS } else { deadline };
-            let told =
-                ring::timeout(soon.min(deadline).saturating_duration_since(ring::now()), changed).await;
-            if told.is_ok() && (self.retired.get() || self.removed.get() == removed) {
-                return;
-            }
-            if told.is_ok() {
-                // From the logout on the time is counted anew (RFC 7143 §11.15.3).
-                removed = true;
-                deadline = ring::now() + retention;
-            } else if ring::now() >= deadline {
-                if !left() {
-                    tracing::info!(connection = self.id.0, "tasks were not reassigned in time");
-                }
-                return;
-            }
-        }
-    }
-
-    /// Ends all tasks, and tells the initiator, if its session goes on, that they have ended with their connection (RFC 7143 §7.6).
-    pub(crate) async fn clear(self: &Rc<Self>) {
-        let luns: Vec<Lun> = self.inner.borrow().state.tasks().map(|(_, task)| task.lun).collect();
-        self.abort(&Victims::All).await;
-        if luns.is_empty() || self.session.is_ending() {
-            return;
-        }
-        let view = self.view();
-        let cleared =
-            view.luns().iter().filter(|entry| luns.iter().any(|lun| lun.number() == Some(entry.lun)));
-        cleared.for_each(|entry| {
-            entry.nexus.establish(scsi::UnitAttention::SomeCommandsClearedByIscsiProtocolEvent);
-        });
-    }
-
-    /// Removes the connection for recovery (§11.14.1), and waits until it takes part in nothing any more.
-    async fn remove(&self) {
-        if !self.removed.replace(true) && self.detached.get() {
-            self.session.set_standing(self.id, Standing::Removed);
-        }
-        if !self.detached.get() {
-            self.detach();
-            self.session.set_standing(self.id, Standing::Removed);
-            self.stop_once();
-        }
-        self.progress.notify();
-    }
-
-    /// It answers a logout that removes it for recovery, and then is gone.
-    pub(crate) fn remove_itself(&self) {
-        self.removed.set(true);
-        self.stop_once();
-    }
-
-    /// The ferry of a task that was reassigned.
-    #[inline]
-    pub(crate) fn ferry(&self, task: TaskKey) -> Option<Arc<Ferry>> {
-        if !self.detached.get() {
-            return None;
-        }
-        self.ferries.borrow().get(&task).cloned()
-    }
-
-    /// A task's unit brings and takes its data by `ferry` from now on.
-    pub(crate) fn embark(&self, task: TaskKey, ferry: Arc<Ferry>) {
-        self.ferries.borrow_mut().insert(task, ferry);
-        self.wake_task(task);
-    }
-
-    /// A task was given up: what waited for room may go on, and this connection may have nothing left.
-    pub(crate) fn released(self: &Rc<Self>) {
-        self.room.notify();
-        self.on_acknowledged();
-        self.progress.notify();
-    }
-
     /// [`Self::deliver_held`], which may end the connection.
     pub(crate) fn deliver_held_or_lose(self: &Rc<Self>) {
         if let Err(error) = self.deliver_held() {
@@ -609,71 +348,6 @@ impl Connection {
         }
         self.start_all_waiting();
         self.deliver_held()
-    }
-
-    /// Drops a PDU whose data digest is wrong (RFC 7143 §7.8), and has it sent again.
-    pub(crate) fn on_damaged(self: &Rc<Self>, bhs: &Bhs) -> Result<(), End> {
-        self.with(|state, outbox| state.damaged(bhs, ring::now(), outbox))?;
-        let task = self.inner.borrow().state.find(bhs.itt());
-        if let Some(task) = task {
-            self.wake_task(task);
-        }
-        self.start_all_waiting();
-        self.deliver_held()
-    }
-
-    /// Reads that waited for acknowledgements go on if there were some.
-    fn on_acknowledged(self: &Rc<Self>) {
-        if !self.inner.borrow_mut().state.take_made_room() {
-            return;
-        }
-        self.room.notify();
-        loop {
-            let next = self.deferred.borrow_mut().pop_front();
-            let Some(command) = next else { break };
-            if !self.may_begin() {
-                self.deferred.borrow_mut().push_front(command);
-                break;
-            }
-            self.start_unlimited(command);
-        }
-    }
-
-    /// Whether a read may begin: not while too much waits to be acknowledged.
-    fn may_begin(&self) -> bool {
-        self.with(|state, outbox| state.may_begin(ring::now(), outbox))
-    }
-
-    /// Forgets a command that no unit has seen. False if it is none.
-    fn remove_waiting(&self, key: TaskKey) -> bool {
-        let mut deferred = self.deferred.borrow_mut();
-        if let Some(at) = deferred.iter().position(|command| command.task == key) {
-            deferred.remove(at);
-            return true;
-        }
-        self.order.borrow_mut().remove(key) || self.gate.remove(key)
-    }
-
-    /// Whether a unit may put more of a task's data-in: not while too much waits to be acknowledged.
-    pub(crate) fn may_put(&self, task: TaskKey) -> bool {
-        !self.recovers || self.with(|state, outbox| state.may_put(task, ring::now(), outbox))
-    }
-
-    /// Takes in what an RDMA Read of a task has brought.
-    pub(crate) fn read_done(self: &Rc<Self>, task: TaskKey, data: impl Data<Segment>) {
-        let over = {
-            let Inner { state, outbox } = &mut *self.inner.borrow_mut();
-            if let Some(outgoing) = &mut outbox.iser {
-                outgoing.read_done();
-            }
-            state.read_done(task, data, outbox)
-        };
-        self.wake_task(task);
-        if over {
-            // Others may wait for its end: an abort, or commands that are to come after it.
-            self.start_all_waiting();
-            self.progress.notify();
-        }
     }
 
     /// Delivers the commands whose turn has come, here and on the session's other connections.
@@ -787,130 +461,6 @@ impl Connection {
         view
     }
 
-    /// Hands a command to its unit, or keeps it until limits let it go.
-    pub(crate) fn start(self: &Rc<Self>, scsi: ScsiCommand) {
-        if !self.gate.is_closed() {
-            return self.start_unlimited(scsi);
-        }
-        let view = self.view();
-        let entry = view.luns().get(scsi.lun);
-        if let Some(scsi) = gate::pass(self, scsi, entry) {
-            self.start_unlimited(scsi);
-        }
-    }
-
-    /// Hands a command to its unit.
-    #[inline]
-    pub(crate) fn start_unlimited(self: &Rc<Self>, scsi: ScsiCommand) {
-        if self.recovers && scsi.expected_in > 0 && !self.may_begin() {
-            self.deferred.borrow_mut().push_back(scsi);
-            return;
-        }
-        let (task, lun) = (scsi.task, scsi.lun);
-        let view = self.view();
-        let entry = view.luns().get(scsi.lun);
-        let Some(cdb) = Cdb::new(&scsi.cdb) else {
-            return self.finish(task, lun, entry, scsi::Sense::invalid_opcode().into());
-        };
-        if let Some((data, outcome)) = router::answer(view.luns(), entry, &cdb) {
-            Mover::new(self.clone(), task).put_data(data.into());
-            return self.finish(task, lun, entry, outcome);
-        }
-        // The router answers for every unit that does not exist.
-        let Some(entry) = entry else { return };
-        let (nexus, tally) = view.nexuses.of(entry);
-        let (class, began) = (Class::of(cdb.opcode()), tally.begin());
-        let command = Command {
-            cdb,
-            attribute: router::attribute(scsi.attribute),
-            nexus,
-            data_out_len: scsi.expected_out.into(),
-            data_in_len: scsi.expected_in.into(),
-        };
-        match entry.unit.execute(command, Mover::new(self.clone(), task)) {
-            Execution::Done(_, outcome) => {
-                tally.end(class, began, &outcome);
-                self.finish(task, lun, Some(entry), outcome);
-            }
-            Execution::Running(future) => {
-                let running = Running { connection: self.clone(), task, lun };
-                ring::spawn(async move {
-                    let (_, outcome) = future.await;
-                    tally.end(class, began, &outcome);
-                    running.finish(outcome);
-                });
-            }
-        }
-    }
-
-    /// Whether commands of the same unit that are older than `command` are at work.
-    fn has_older(&self, command: &ScsiCommand) -> bool {
-        let inner = self.inner.borrow();
-        let mut tasks = inner.state.tasks();
-        tasks.any(|(key, task)| {
-            key != command.task && task.lun == command.lun && sn::lt(task.cmd_sn, command.cmd_sn)
-        })
-    }
-
-    /// Starts the commands that waited for `ended`.
-    fn start_waiting(self: &Rc<Self>, lun: Lun, ended: TaskKey) {
-        while !self.order.borrow().is_empty() {
-            let next = self.order.borrow_mut().next(lun, ended, |command| self.has_older(command));
-            let Some(command) = next else { return };
-            self.start(command);
-        }
-    }
-
-    /// Starts the commands that waited for tasks that ended without [`Self::finish`]: aborted, or answered when the data that
-    /// was owed to them had come.
-    fn start_all_waiting(self: &Rc<Self>) {
-        if self.order.borrow().is_empty() {
-            return;
-        }
-        let luns = self.order.borrow().luns();
-        for lun in luns {
-            self.start_waiting(lun, TaskKey::from_tag(RESERVED_TAG));
-        }
-    }
-
-    /// Answers a command.
-    fn finish(self: &Rc<Self>, task: TaskKey, lun: Lun, entry: Option<&Entry>, outcome: Outcome) {
-        let completion = Completion {
-            status: outcome.status as u8,
-            sense: outcome.sense.map(|sense| {
-                let d_sense = entry.is_some_and(|entry| entry.unit.descriptor_sense());
-                sense.emit(d_sense).as_ref().into()
-            }),
-            wanted_in: outcome.wanted_in,
-            wanted_out: outcome.wanted_out,
-        };
-        self.complete(task, lun, completion);
-    }
-
-    /// Answers a command here, or where it was reassigned to.
-    fn complete(self: &Rc<Self>, task: TaskKey, lun: Lun, completion: Completion) {
-        match self.ferry(task) {
-            Some(ferry) => {
-                self.ferries.borrow_mut().remove(&task);
-                ferry.end(completion);
-            }
-            None => {
-                let Inner { state, outbox } = &mut *self.inner.borrow_mut();
-                state.finish(task, completion, outbox);
-            }
-        }
-        if !self.order.borrow().is_empty() {
-            self.start_waiting(lun, task);
-        }
-    }
-
-    /// Answers a command that came from another connection.
-    pub(crate) fn end_task(self: &Rc<Self>, task: TaskKey, lun: Lun, completion: Completion) {
-        self.complete(task, lun, completion);
-        self.kick();
-        self.progress.notify();
-    }
-
     /// Lends the state machine and its outbox, and sees that what comes of it is sent.
     pub(crate) fn with<T>(
         &self,
@@ -950,84 +500,10 @@ impl Connection {
         self.closing.get()
     }
 
-    /// Whether the task is aborted or gone.
-    pub(crate) fn is_aborted(&self, task: TaskKey) -> bool {
-        self.inner.borrow().state.is_aborted(task)
-    }
-
     /// Whether the send queue is short enough for more.
     pub(crate) fn has_room(&self) -> bool {
         let outbox = &self.inner.borrow().outbox;
         self.sending(outbox) + outbox.gather.len() < self.send_high_water
-    }
-
-    /// Leaves a waker for the task's next data-out.
-    pub(crate) fn wait_for_data(&self, task: TaskKey, waker: &Waker) {
-        let mut waits = self.data_waits.borrow_mut();
-        if waits.len() <= task.slot() {
-            waits.resize_with(task.slot() + 1, || None);
-        }
-        match &mut waits[task.slot()] {
-            Some(old) => old.clone_from(waker),
-            none => *none = Some(waker.clone()),
-        }
-    }
-
-    fn wake_task(&self, task: TaskKey) {
-        let waker = self.data_waits.borrow_mut().get_mut(task.slot()).and_then(Option::take);
-        if let Some(waker) = waker {
-            waker.wake();
-        }
-    }
-
-    fn wake_all(&self) {
-        let wakers: Vec<_> = self.data_waits.borrow_mut().iter_mut().filter_map(Option::take).collect();
-        wakers.into_iter().for_each(Waker::wake);
-        self.room.notify();
-    }
-
-    /// Aborts tasks, waits until they have ended, and says how many there were.
-    pub(crate) async fn abort(self: &Rc<Self>, victims: &Victims) -> usize {
-        let mut running = Vec::new();
-        let mut ended = 0;
-        {
-            let Inner { state, outbox } = &mut *self.inner.borrow_mut();
-            let view = self.view();
-            let is_for = |lun, unit: &Unit| view.luns().get(lun).is_some_and(|entry| entry.unit.is(unit));
-            let keys: Vec<TaskKey> = state
-                .tasks()
-                .filter(|(_, task)| match victims {
-                    Victims::Tag(itt) => task.itt == *itt,
-                    Victims::All => true,
-                    Victims::Unit(unit) => is_for(task.lun, unit),
-                    Victims::Earlier(cmd_sn, unit) => {
-                        sn::lt(task.cmd_sn, *cmd_sn)
-                            && unit.as_ref().is_none_or(|unit| is_for(task.lun, unit))
-                    }
-                })
-                .map(|(key, _)| key)
-                .collect();
-            for key in keys {
-                match state.abort(key) {
-                    Abort::Gone => {}
-                    Abort::Ended => ended += 1,
-                    Abort::Running if self.remove_waiting(key) => {
-                        // No unit has seen it: it ends here.
-                        state.finish(key, Completion::default(), outbox);
-                        ended += 1;
-                    }
-                    Abort::Running => running.push(key),
-                }
-            }
-        }
-        // Commands may have waited for those that are over already.
-        self.start_all_waiting();
-        self.kick();
-        running.iter().for_each(|key| self.wake_task(*key));
-        self.room.notify();
-        let gone = || running.iter().all(|key| !self.inner.borrow().state.has(*key)).then_some(());
-        self.progress.until(gone).await;
-        ended + running.len()
     }
 
     /// Closes the connection now; what is queued is still sent if the peer takes it.
@@ -1106,52 +582,6 @@ impl Connection {
             if let Err(error) = result {
                 return self.lose(error.into());
             }
-        }
-    }
-
-    /// Looks after what may be lost, as long as there is something.
-    async fn watch_loop(self: Rc<Self>) {
-        let interval = self.inner.borrow().state.recovery_interval();
-        loop {
-            self.watch.until(|| self.watching.get().then_some(())).await;
-            ring::sleep(interval).await;
-            let late = {
-                let Inner { state, outbox } = &mut *self.inner.borrow_mut();
-                let late = state.recover(ring::now(), outbox);
-                self.watching.set(state.is_pending());
-                late
-            };
-            late.into_iter().for_each(|task| self.wake_task(task));
-            self.start_all_waiting();
-            self.progress.notify();
-            self.kick();
-        }
-    }
-}
-
-/// A task that a unit is at work on.
-struct Running {
-    connection: Rc<Connection>,
-    task: TaskKey,
-    lun: Lun,
-}
-
-impl Running {
-    fn finish(&self, outcome: Outcome) {
-        let connection = &self.connection;
-        connection.finish(self.task, self.lun, connection.view().luns().get(self.lun), outcome);
-        connection.kick();
-        connection.progress.notify();
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        // A unit that panics must not leave a task that nobody ends: its connection would wait for it for ever.
-        if std::thread::panicking() {
-            let Self { connection, task, lun } = self;
-            let running = Self { connection: connection.clone(), task: *task, lun: *lun };
-            ring::spawn(async move { running.finish(scsi::Sense::internal_target_failure().into()) });
         }
     }
 }

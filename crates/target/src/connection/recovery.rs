@@ -1,0 +1,182 @@
+//! What a connection does at ErrorRecoveryLevel 1 and 2 besides its state machine: reads wait for acknowledgements, what may be
+//! lost is looked after, and tasks outlive the connection until another one takes them.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use iscsi::pdu::{Bhs, Lun};
+use iscsi::target::TaskKey;
+
+use super::{Connection, End, Inner, Victims};
+use crate::reassign::Ferry;
+use crate::session::Standing;
+use crate::transport::Transport;
+
+/// How often it is looked whether the gap has been filled that a connection left which is gone.
+const GAP_LOOKS: Duration = Duration::from_millis(200);
+
+impl Connection {
+    /// How the connection stands to its session once it is gone.
+    pub(super) fn standing(&self) -> Standing {
+        if self.removed.get() { Standing::Removed } else { Standing::Lost }
+    }
+
+    /// Sends and receives nothing any more. Units go on: what they bring is kept for another connection.
+    pub(super) fn detach(&self) {
+        if self.detached.replace(true) {
+            return;
+        }
+        self.inner.borrow_mut().outbox.mute();
+        if let Transport::Tcp(tcp) = &self.transport {
+            tcp.to_send.notify();
+        }
+        self.room.notify();
+        self.progress.notify();
+    }
+
+    /// Waits until no task of this connection, which is gone, can be of use any more: all were reassigned, the time is over, or the
+    /// session is. A command that was lost with it may be sent again for as long.
+    pub(super) async fn await_recovery(&self) {
+        let retention = self.session.retention();
+        let mut removed = self.removed.get();
+        let mut deadline = ring::now() + retention;
+        loop {
+            let left = || self.removed.get() && self.inner.borrow().state.has_nothing_left();
+            let changed = self.progress.until(|| {
+                let done = left() && !self.session.has_gap();
+                (self.retired.get() || done || self.removed.get() != removed).then_some(())
+            });
+            // Nobody tells of a gap that is filled.
+            let soon = if left() { ring::now() + GAP_LOOKS } else { deadline };
+            let told =
+                ring::timeout(soon.min(deadline).saturating_duration_since(ring::now()), changed).await;
+            if told.is_ok() && (self.retired.get() || self.removed.get() == removed) {
+                return;
+            }
+            if told.is_ok() {
+                // From the logout on the time is counted anew (RFC 7143 §11.15.3).
+                removed = true;
+                deadline = ring::now() + retention;
+            } else if ring::now() >= deadline {
+                if !left() {
+                    tracing::info!(connection = self.id.0, "tasks were not reassigned in time");
+                }
+                return;
+            }
+        }
+    }
+
+    /// Ends all tasks, and tells the initiator, if its session goes on, that they have ended with their connection (RFC 7143 §7.6).
+    pub(crate) async fn clear(self: &Rc<Self>) {
+        let luns: Vec<Lun> = self.inner.borrow().state.tasks().map(|(_, task)| task.lun).collect();
+        self.abort(&Victims::All).await;
+        if luns.is_empty() || self.session.is_ending() {
+            return;
+        }
+        let view = self.view();
+        let cleared =
+            view.luns().iter().filter(|entry| luns.iter().any(|lun| lun.number() == Some(entry.lun)));
+        cleared.for_each(|entry| {
+            entry.nexus.establish(scsi::UnitAttention::SomeCommandsClearedByIscsiProtocolEvent);
+        });
+    }
+
+    /// Removes the connection for recovery (§11.14.1), and waits until it takes part in nothing any more.
+    pub(super) async fn remove(&self) {
+        if !self.removed.replace(true) && self.detached.get() {
+            self.session.set_standing(self.id, Standing::Removed);
+        }
+        if !self.detached.get() {
+            self.detach();
+            self.session.set_standing(self.id, Standing::Removed);
+            self.stop_once();
+        }
+        self.progress.notify();
+    }
+
+    /// It answers a logout that removes it for recovery, and then is gone.
+    pub(crate) fn remove_itself(&self) {
+        self.removed.set(true);
+        self.stop_once();
+    }
+
+    /// The ferry of a task that was reassigned.
+    #[inline]
+    pub(crate) fn ferry(&self, task: TaskKey) -> Option<Arc<Ferry>> {
+        if !self.detached.get() {
+            return None;
+        }
+        self.ferries.borrow().get(&task).cloned()
+    }
+
+    /// A task's unit brings and takes its data by `ferry` from now on.
+    pub(crate) fn embark(&self, task: TaskKey, ferry: Arc<Ferry>) {
+        self.ferries.borrow_mut().insert(task, ferry);
+        self.wake_task(task);
+    }
+
+    /// A task was given up: what waited for room may go on, and this connection may have nothing left.
+    pub(crate) fn released(self: &Rc<Self>) {
+        self.room.notify();
+        self.on_acknowledged();
+        self.progress.notify();
+    }
+
+    /// Drops a PDU whose data digest is wrong (RFC 7143 §7.8), and has it sent again.
+    pub(crate) fn on_damaged(self: &Rc<Self>, bhs: &Bhs) -> Result<(), End> {
+        self.with(|state, outbox| state.damaged(bhs, ring::now(), outbox))?;
+        let task = self.inner.borrow().state.find(bhs.itt());
+        if let Some(task) = task {
+            self.wake_task(task);
+        }
+        self.start_all_waiting();
+        self.deliver_held()
+    }
+
+    /// Reads that waited for acknowledgements go on if there were some.
+    pub(super) fn on_acknowledged(self: &Rc<Self>) {
+        if !self.inner.borrow_mut().state.take_made_room() {
+            return;
+        }
+        self.room.notify();
+        loop {
+            let next = self.deferred.borrow_mut().pop_front();
+            let Some(command) = next else { break };
+            if !self.may_begin() {
+                self.deferred.borrow_mut().push_front(command);
+                break;
+            }
+            self.start_unlimited(command);
+        }
+    }
+
+    /// Whether a read may begin: not while too much waits to be acknowledged.
+    pub(super) fn may_begin(&self) -> bool {
+        self.with(|state, outbox| state.may_begin(ring::now(), outbox))
+    }
+
+    /// Whether a unit may put more of a task's data-in: not while too much waits to be acknowledged.
+    pub(crate) fn may_put(&self, task: TaskKey) -> bool {
+        !self.recovers || self.with(|state, outbox| state.may_put(task, ring::now(), outbox))
+    }
+
+    /// Looks after what may be lost, as long as there is something.
+    pub(super) async fn watch_loop(self: Rc<Self>) {
+        let interval = self.inner.borrow().state.recovery_interval();
+        loop {
+            self.watch.until(|| self.watching.get().then_some(())).await;
+            ring::sleep(interval).await;
+            let late = {
+                let Inner { state, outbox } = &mut *self.inner.borrow_mut();
+                let late = state.recover(ring::now(), outbox);
+                self.watching.set(state.is_pending());
+                late
+            };
+            late.into_iter().for_each(|task| self.wake_task(task));
+            self.start_all_waiting();
+            self.progress.notify();
+            self.kick();
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! A connection's commands, from their turn to their answer: to their units, in order where that was asked for, and aborted.
+
+use std::rc::Rc;
+use std::task::Waker;
+
+use device::{Cdb, Command, DataMover, Execution, Outcome};
+use iscsi::pdu::{Lun, RESERVED_TAG};
+use iscsi::sn;
+use iscsi::target::{Abort, Completion, Data, ScsiCommand, TaskKey};
+
+use super::{Connection, Inner, Victims};
+use crate::lun_map::Entry;
+use crate::mover::Mover;
+use crate::qos::gate;
+use crate::tally::Class;
+use crate::wire::Segment;
+use crate::{Unit, router};
+
+impl Connection {
+    /// Forgets a command that no unit has seen. False if it is none.
+    pub(super) fn remove_waiting(&self, key: TaskKey) -> bool {
+        let mut deferred = self.deferred.borrow_mut();
+        if let Some(at) = deferred.iter().position(|command| command.task == key) {
+            deferred.remove(at);
+            return true;
+        }
+        self.order.borrow_mut().remove(key) || self.gate.remove(key)
+    }
+
+    /// Takes in what an RDMA Read of a task has brought.
+    pub(crate) fn read_done(self: &Rc<Self>, task: TaskKey, data: impl Data<Segment>) {
+        let over = {
+            let Inner { state, outbox } = &mut *self.inner.borrow_mut();
+            if let Some(outgoing) = &mut outbox.iser {
+                outgoing.read_done();
+            }
+            state.read_done(task, data, outbox)
+        };
+        self.wake_task(task);
+        if over {
+            // Others may wait for its end: an abort, or commands that are to come after it.
+            self.start_all_waiting();
+            self.progress.notify();
+        }
+    }
+
+    /// Hands a command to its unit, or keeps it until limits let it go.
+    pub(crate) fn start(self: &Rc<Self>, scsi: ScsiCommand) {
+        if !self.gate.is_closed() {
+            return self.start_unlimited(scsi);
+        }
+        let view = self.view();
+        let entry = view.luns().get(scsi.lun);
+        if let Some(scsi) = gate::pass(self, scsi, entry) {
+            self.start_unlimited(scsi);
+        }
+    }
+
+    /// Hands a command to its unit.
+    #[inline]
+    pub(crate) fn start_unlimited(self: &Rc<Self>, scsi: ScsiCommand) {
+        if self.recovers && scsi.expected_in > 0 && !self.may_begin() {
+            self.deferred.borrow_mut().push_back(scsi);
+            return;
+        }
+        let (task, lun) = (scsi.task, scsi.lun);
+        let view = self.view();
+        let entry = view.luns().get(scsi.lun);
+        let Some(cdb) = Cdb::new(&scsi.cdb) else {
+            return self.finish(task, lun, entry, scsi::Sense::invalid_opcode().into());
+        };
+        if let Some((data, outcome)) = router::answer(view.luns(), entry, &cdb) {
+            Mover::new(self.clone(), task).put_data(data.into());
+            return self.finish(task, lun, entry, outcome);
+        }
+        // The router answers for every unit that does not exist.
+        let Some(entry) = entry else { return };
+        let (nexus, tally) = view.nexuses.of(entry);
+        let (class, began) = (Class::of(cdb.opcode()), tally.begin());
+        let command = Command {
+            cdb,
+            attribute: router::attribute(scsi.attribute),
+            nexus,
+            data_out_len: scsi.expected_out.into(),
+            data_in_len: scsi.expected_in.into(),
+        };
+        match entry.unit.execute(command, Mover::new(self.clone(), task)) {
+            Execution::Done(_, outcome) => {
+                tally.end(class, began, &outcome);
+                self.finish(task, lun, Some(entry), outcome);
+            }
+            Execution::Running(future) => {
+                let running = Running { connection: self.clone(), task, lun };
+                ring::spawn(async move {
+                    let (_, outcome) = future.await;
+                    tally.end(class, began, &outcome);
+                    running.finish(outcome);
+                });
+            }
+        }
+    }
+
+    /// Whether commands of the same unit that are older than `command` are at work.
+    pub(super) fn has_older(&self, command: &ScsiCommand) -> bool {
+        let inner = self.inner.borrow();
+        let mut tasks = inner.state.tasks();
+        tasks.any(|(key, task)| {
+            key != command.task && task.lun == command.lun && sn::lt(task.cmd_sn, command.cmd_sn)
+        })
+    }
+
+    /// Starts the commands that waited for `ended`.
+    pub(super) fn start_waiting(self: &Rc<Self>, lun: Lun, ended: TaskKey) {
+        while !self.order.borrow().is_empty() {
+            let next = self.order.borrow_mut().next(lun, ended, |command| self.has_older(command));
+            let Some(command) = next else { return };
+            self.start(command);
+        }
+    }
+
+    /// Starts the commands that waited for tasks that ended without [`Self::finish`]: aborted, or answered when the data that
+    /// was owed to them had come.
+    pub(super) fn start_all_waiting(self: &Rc<Self>) {
+        if self.order.borrow().is_empty() {
+            return;
+        }
+        let luns = self.order.borrow().luns();
+        for lun in luns {
+            self.start_waiting(lun, TaskKey::from_tag(RESERVED_TAG));
+        }
+    }
+
+    /// Answers a command.
+    pub(super) fn finish(self: &Rc<Self>, task: TaskKey, lun: Lun, entry: Option<&Entry>, outcome: Outcome) {
+        let completion = Completion {
+            status: outcome.status as u8,
+            sense: outcome.sense.map(|sense| {
+                let d_sense = entry.is_some_and(|entry| entry.unit.descriptor_sense());
+                sense.emit(d_sense).as_ref().into()
+            }),
+            wanted_in: outcome.wanted_in,
+            wanted_out: outcome.wanted_out,
+        };
+        self.complete(task, lun, completion);
+    }
+
+    /// Answers a command here, or where it was reassigned to.
+    pub(super) fn complete(self: &Rc<Self>, task: TaskKey, lun: Lun, completion: Completion) {
+        match self.ferry(task) {
+            Some(ferry) => {
+                self.ferries.borrow_mut().remove(&task);
+                ferry.end(completion);
+            }
+            None => {
+                let Inner { state, outbox } = &mut *self.inner.borrow_mut();
+                state.finish(task, completion, outbox);
+            }
+        }
+        if !self.order.borrow().is_empty() {
+            self.start_waiting(lun, task);
+        }
+    }
+
+    /// Answers a command that came from another connection.
+    pub(crate) fn end_task(self: &Rc<Self>, task: TaskKey, lun: Lun, completion: Completion) {
+        self.complete(task, lun, completion);
+        self.kick();
+        self.progress.notify();
+    }
+
+    /// Whether the task is aborted or gone.
+    pub(crate) fn is_aborted(&self, task: TaskKey) -> bool {
+        self.inner.borrow().state.is_aborted(task)
+    }
+
+    /// Leaves a waker for the task's next data-out.
+    pub(crate) fn wait_for_data(&self, task: TaskKey, waker: &Waker) {
+        let mut waits = self.data_waits.borrow_mut();
+        if waits.len() <= task.slot() {
+            waits.resize_with(task.slot() + 1, || None);
+        }
+        match &mut waits[task.slot()] {
+            Some(old) => old.clone_from(waker),
+            none => *none = Some(waker.clone()),
+        }
+    }
+
+    pub(super) fn wake_task(&self, task: TaskKey) {
+        let waker = self.data_waits.borrow_mut().get_mut(task.slot()).and_then(Option::take);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    pub(super) fn wake_all(&self) {
+        let wakers: Vec<_> = self.data_waits.borrow_mut().iter_mut().filter_map(Option::take).collect();
+        wakers.into_iter().for_each(Waker::wake);
+        self.room.notify();
+    }
+
+    /// Aborts tasks, waits until they have ended, and says how many there were.
+    pub(crate) async fn abort(self: &Rc<Self>, victims: &Victims) -> usize {
+        let mut running = Vec::new();
+        let mut ended = 0;
+        {
+            let Inner { state, outbox } = &mut *self.inner.borrow_mut();
+            let view = self.view();
+            let is_for = |lun, unit: &Unit| view.luns().get(lun).is_some_and(|entry| entry.unit.is(unit));
+            let keys: Vec<TaskKey> = state
+                .tasks()
+                .filter(|(_, task)| match victims {
+                    Victims::Tag(itt) => task.itt == *itt,
+                    Victims::All => true,
+                    Victims::Unit(unit) => is_for(task.lun, unit),
+                    Victims::Earlier(cmd_sn, unit) => {
+                        sn::lt(task.cmd_sn, *cmd_sn)
+                            && unit.as_ref().is_none_or(|unit| is_for(task.lun, unit))
+                    }
+                })
+                .map(|(key, _)| key)
+                .collect();
+            for key in keys {
+                match state.abort(key) {
+                    Abort::Gone => {}
+                    Abort::Ended => ended += 1,
+                    Abort::Running if self.remove_waiting(key) => {
+                        // No unit has seen it: it ends here.
+                        state.finish(key, Completion::default(), outbox);
+                        ended += 1;
+                    }
+                    Abort::Running => running.push(key),
+                }
+            }
+        }
+        // Commands may have waited for those that are over already.
+        self.start_all_waiting();
+        self.kick();
+        running.iter().for_each(|key| self.wake_task(*key));
+        self.room.notify();
+        let gone = || running.iter().all(|key| !self.inner.borrow().state.has(*key)).then_some(());
+        self.progress.until(gone).await;
+        ended + running.len()
+    }
+}
+
+/// A task that a unit is at work on.
+struct Running {
+    connection: Rc<Connection>,
+    task: TaskKey,
+    lun: Lun,
+}
+
+impl Running {
+    fn finish(&self, outcome: Outcome) {
+        let connection = &self.connection;
+        connection.finish(self.task, self.lun, connection.view().luns().get(self.lun), outcome);
+        connection.kick();
+        connection.progress.notify();
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // A unit that panics must not leave a task that nobody ends: its connection would wait for it for ever.
+        if std::thread::panicking() {
+            let Self { connection, task, lun } = self;
+            let running = Self { connection: connection.clone(), task: *task, lun: *lun };
+            ring::spawn(async move { running.finish(scsi::Sense::internal_target_failure().into()) });
+        }
+    }
+}
