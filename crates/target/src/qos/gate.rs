@@ -82,6 +82,13 @@ impl Gate {
         self.closed.get()
     }
 
+    /// When the last of those goes that wait for the same unit.
+    fn last_of(&self, command: &ScsiCommand) -> Option<Instant> {
+        let waiting = self.waiting.borrow();
+        let same = waiting.iter().filter(|Reverse(one)| one.command.lun == command.lun);
+        same.map(|Reverse(one)| one.until).max()
+    }
+
     /// Forgets a command that waits, and what it was charged. False if it does not wait here.
     pub(crate) fn remove(&self, task: TaskKey) -> bool {
         let mut waiting = self.waiting.borrow_mut();
@@ -112,9 +119,11 @@ pub(crate) fn pass(
     let now = ring::now();
     let of = |limiter: &Arc<Limiter>| limiter.is_active().then(|| limiter.clone());
     let limiters = [of(&entry.limiter), of(&connection.session.limiter)];
-    let until = limiters.iter().flatten().map(|limiter| limiter.charge(cost, now)).max();
-    let Some(until) = until.filter(|until| *until > now) else { return Some(command) };
     let gate = &connection.gate;
+    let charged = limiters.iter().flatten().map(|limiter| limiter.charge(cost, now)).max();
+    // Where a limit was lifted a moment ago, those that came before still wait to be told, and go first.
+    let until = if charged.is_none() { gate.last_of(&command) } else { charged };
+    let Some(until) = until.filter(|until| *until > now) else { return Some(command) };
     let number = gate.count.get();
     gate.count.set(number.wrapping_add(1));
     gate.waiting.borrow_mut().push(Reverse(Waiting { until, number, command, cost, limiters }));
