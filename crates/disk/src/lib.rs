@@ -1,7 +1,6 @@
-//! Logical units of blocks: the SCSI disk (`unit`) over a medium (`store`): files, block devices, memory.
+//! Logical units of blocks: the SCSI disk (`unit`) over any store of `backing`.
 //!
 //! The stores know bytes and durability and nothing of SCSI; the unit knows SCSI and nothing of files.
 #![forbid(unsafe_code)]
 
-pub mod store;
 pub mod unit;

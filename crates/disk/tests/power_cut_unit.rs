@@ -7,16 +7,16 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
+use backing::BlockStore;
+use backing::faulty::{Action, Faults, FaultyStore, Operations, Rule};
+use backing::ledger::{Generation, Ledger, SyncToken, Violation, stamp};
+use backing::model::{ModelStore, Random};
 use device::{
     Cdb, Command, DataMover, Execution, ItlNexus, LogicalUnit, Lost, Nexus, NexusId, Outcome, TaskAttribute,
 };
 use ring::{Buf, Chain};
 use scsi::Status;
 use scsi::cdb::build::{self, Flags};
-use stag_disk::store::BlockStore;
-use stag_disk::store::faulty::{Action, Faults, FaultyStore, Operations, Rule};
-use stag_disk::store::ledger::{Generation, Ledger, SyncToken, Violation, stamp};
-use stag_disk::store::model::{ModelStore, Random};
 use stag_disk::unit::{DiskOptions, DiskUnit, Registry};
 
 const BLOCK: usize = 512;

@@ -6,17 +6,19 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use backing::spec::StoreSpec;
 use device::{
     Cdb, Command, DataMover, Execution, ItlNexus, LogicalUnit, Lost, Nexus, NexusId, Outcome, TaskAttribute,
 };
 use ring::{Buf, Chain};
 use scsi::reservation::{ReservationType, Reservations, TransportId};
 use scsi::{AdditionalSense, Status};
-use stag_disk::store::spec::StoreSpec;
 use stag_disk::unit::{DiskOptions, DiskUnit, FilePersist, Registry};
 
-mod support;
-use support::run;
+/// Runs a future to its end on a ring of its own.
+fn run<F: Future>(future: F) -> F::Output {
+    ring::Runtime::new(ring::Config::default()).expect("a ring").block_on(future)
+}
 
 const MIB: u64 = 8;
 
@@ -121,7 +123,7 @@ fn open(directory: &Path, cache: &str, rate: Option<u64>) -> Option<Arc<DiskUnit
 
 #[test]
 fn every_kind_of_write_is_read_back_in_every_cache_mode() {
-    let directory = tempfile::tempdir_in(support::directory_on_disk()).unwrap();
+    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     for cache in ["writeback", "writethrough", "direct"] {
         let Some(unit) = open(directory.path(), cache, None) else { continue };
         run(async move {
@@ -148,7 +150,7 @@ fn every_kind_of_write_is_read_back_in_every_cache_mode() {
 
 #[test]
 fn a_sanitize_outlives_its_command_and_tells_its_progress() {
-    let directory = tempfile::tempdir_in(support::directory_on_disk()).unwrap();
+    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     // A second for the whole medium.
     let unit = open(directory.path(), "writeback", Some(MIB << 20)).unwrap();
     run(async move {
@@ -182,7 +184,7 @@ fn a_sanitize_outlives_its_command_and_tells_its_progress() {
 
 #[test]
 fn an_immediate_sanitize_answers_before_it_is_done() {
-    let directory = tempfile::tempdir_in(support::directory_on_disk()).unwrap();
+    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let unit = open(directory.path(), "writeback", Some(MIB << 21)).unwrap();
     run(async move {
         let it = Initiator::new(&unit, 1);
@@ -199,7 +201,7 @@ fn an_immediate_sanitize_answers_before_it_is_done() {
 
 #[test]
 fn aptpl_reservations_are_on_the_medium_when_good_is_said() {
-    let directory = tempfile::tempdir_in(support::directory_on_disk()).unwrap();
+    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let list = |key: u64, new: u64, aptpl: u8| {
         let mut list = [key.to_be_bytes(), new.to_be_bytes()].concat();
         list.extend([0, 0, 0, 0, aptpl, 0, 0, 0]);

@@ -1,7 +1,7 @@
 //! The one source of chance. Everything that a run decides comes from its seed through here, in an order that does not
 //! depend on the machine.
 
-use disk::store::model::Random;
+use backing::model::Random;
 
 /// A generator with the questions that the simulator asks.
 #[derive(Clone, Debug)]

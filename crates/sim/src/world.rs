@@ -5,9 +5,9 @@ use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use disk::store::StoreError;
-use disk::store::faulty::{Action, Faults, FaultyStore, Operations, Rule};
-use disk::store::model::ModelStore;
+use backing::StoreError;
+use backing::faulty::{Action, Faults, FaultyStore, Operations, Rule};
+use backing::model::ModelStore;
 
 use crate::clock::{Clock, MS, Micros, SECOND};
 use crate::initiator::{Initiator, Shared};

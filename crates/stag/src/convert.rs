@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use backing::spec::{Opened, Source, StoreSpec};
 use device::PortGroups;
-use disk::store::spec::{Opened, Source, StoreSpec};
 use disk::unit::{DiskOptions, DiskUnit, FilePersist, Persist, Registry, Thresholds};
 use iscsi::chap::{self, Hash, Secret};
 use scsi::alua::Groups;

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use disk::store::size::Size;
+use backing::size::Size;
 use initiator::Url;
 use rustix::process::{Pid, Signal, kill_process};
 

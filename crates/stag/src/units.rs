@@ -7,9 +7,9 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use backing::size::Size;
+use backing::spec::Opened;
 use device::PortGroups;
-use disk::store::size::Size;
-use disk::store::spec::Opened;
 use disk::unit::{DiskUnit, Registry};
 
 use crate::config::{Alua, Config};

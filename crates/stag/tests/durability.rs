@@ -8,8 +8,8 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use disk::store::ledger::{Generation, Ledger, stamp};
-use disk::store::model::Random;
+use backing::ledger::{Generation, Ledger, stamp};
+use backing::model::Random;
 use scsi::cdb::build::{self, Flags};
 
 mod support;

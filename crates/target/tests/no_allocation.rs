@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use disk::store::{FileOptions, FileStore};
+use backing::{FileOptions, FileStore};
 use disk::unit::{DiskOptions, DiskUnit, Registry};
 use iscsi::keys::DigestChoice;
 use iscsi::pdu::{DataOut, Opcode};

@@ -2,11 +2,11 @@
 //! the medium as it was; what is said of a command is consistent; no command waits for ever.
 
 use crate::input::{Input, Seed};
+use backing::MemoryStore;
 use device::{
     Cdb, Command, DataMover, Execution, ItlNexus, LogicalUnit, Lost, Nexus, NexusId, Outcome, ResetKind,
     TaskAttribute,
 };
-use disk::store::MemoryStore;
 use disk::unit::{DiskOptions, DiskUnit, Registry};
 use ring::{Buf, Chain};
 use scsi::cdb::build::{self, Flags};

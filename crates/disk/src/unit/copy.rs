@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use crate::store::StoreError;
+use backing::StoreError;
 use device::{Command, DataMover, ItlNexus, Outcome};
 use ring::Chain;
 use scsi::cdb::{ReceiveCopyResults, opcode};

@@ -3,7 +3,7 @@
 use device::Outcome;
 use scsi::{AdditionalSense, Sense, SenseKey};
 
-use crate::store::StoreError;
+use backing::StoreError;
 
 /// A read failed at `lba`.
 pub(super) fn read_error(error: StoreError, lba: u64) -> Sense {

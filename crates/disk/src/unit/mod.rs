@@ -41,7 +41,7 @@ use scsi::copy::{CopyRecords, Operations, Tokens};
 use scsi::reservation::{ItPort, Reservations, SavedError};
 use scsi::{Sense, UnitAttention};
 
-use crate::store::BlockStore;
+use backing::BlockStore;
 use exclusion::Exclusion;
 use gate::flag;
 use range::Range;
@@ -110,7 +110,7 @@ pub enum DiskError {
     /// The medium works in blocks that are not a divisor of the unit's.
     #[error("the medium works in blocks of {medium} bytes, the unit in blocks of {unit}")]
     BlockSize {
-        /// The store's [`crate::store::Geometry::block`].
+        /// The store's [`backing::Geometry::block`].
         medium: u32,
         /// The unit's block size.
         unit: u32,

@@ -13,7 +13,7 @@ use super::exclusion::{Queued, WriteGuard};
 use super::gate::flag;
 use super::limits::CHUNK_BYTES;
 use super::{DiskUnit, Range};
-use crate::store::{Io, StoreError};
+use backing::{Io, StoreError};
 
 /// A plain write's place in the unit's exclusion, for as long as its operation runs.
 struct Counted {

@@ -16,7 +16,7 @@ use scsi::data::sanitize::Overwrite;
 use super::gate::{flag, sanitize_failed};
 use super::limits::CHUNK_BYTES;
 use super::{DiskUnit, Range};
-use crate::store::StoreError;
+use backing::StoreError;
 
 /// How soon a command that waits for its sanitize notices that it was aborted.
 const LOOK_FOR_ABORT: Duration = Duration::from_millis(20);

@@ -11,7 +11,7 @@ use scsi::mode;
 
 use super::gate::flag;
 use super::{DiskUnit, Thresholds};
-use crate::store::Resources;
+use backing::Resources;
 
 /// Bytes of a threshold set, as a power of two: a mebibyte.
 const SET_SHIFT: u32 = 20;

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ::iser::Control;
-use disk::store::BlockStore;
+use backing::BlockStore;
 use disk::unit::{DiskOptions, DiskUnit, Registry};
 use iscsi::frame::{Cut, Cutter, FrameError, MAX_HEADER_LEN, MAX_TRAILER_LEN};
 use iscsi::keys::DigestChoice;

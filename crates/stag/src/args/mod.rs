@@ -108,7 +108,7 @@ fn log_filter(text: &str) -> Result<String, String> {
 
 /// A size of the command line, bytes.
 fn size(text: &str) -> Result<u64, String> {
-    disk::store::size::parse_size(text).map_err(|error| error.to_string())
+    backing::size::parse_size(text).map_err(|error| error.to_string())
 }
 
 #[cfg(test)]

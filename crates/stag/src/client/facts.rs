@@ -327,7 +327,7 @@ impl std::fmt::Display for Facts {
             line("ready", yes(ready))?;
         }
         if let Some(capacity) = &self.capacity {
-            let shown = disk::store::size::Size(capacity.capacity_bytes);
+            let shown = backing::size::Size(capacity.capacity_bytes);
             line("capacity", format!("{shown} ({} bytes)", capacity.capacity_bytes))?;
             let physical = if capacity.physical_block_bytes == u64::from(capacity.block_bytes) {
                 String::new()

@@ -138,9 +138,8 @@ fn show(target: &Listed, asked: &Url) -> String {
         None => format!("{url}  {}\n", target.addresses.join(" ")),
     };
     for unit in target.units.iter().flatten() {
-        let size = unit
-            .capacity_bytes
-            .map_or_else(|| "-".into(), |bytes| disk::store::size::Size(bytes).to_string());
+        let size =
+            unit.capacity_bytes.map_or_else(|| "-".into(), |bytes| backing::size::Size(bytes).to_string());
         text += &format!("{}  {}  {size}  {} {}\n", unit.url, unit.kind, unit.vendor, unit.product);
     }
     if let Some(error) = &target.error {

@@ -83,7 +83,7 @@ impl<'t> Table<'t> {
     pub fn size(&mut self, key: &'static str, range: Range<u64>, problems: &mut Problems) -> Option<At<u64>> {
         let found = self.take(key)?;
         let DeValue::String(text) = found.get_ref() else { return int(key, found, range, problems) };
-        match disk::store::size::parse_size(text) {
+        match backing::size::parse_size(text) {
             Ok(bytes) if range.contains(&bytes) => Some(At { value: bytes, span: found.span() }),
             Ok(_) => {
                 let what = format!("{key} = \"{text}\" is out of range");

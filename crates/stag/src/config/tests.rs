@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use disk::store::spec::CacheMode;
+use backing::spec::CacheMode;
 
 use super::model::{AclLun, Auth};
 use super::*;

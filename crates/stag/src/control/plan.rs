@@ -255,7 +255,7 @@ impl Plan {
                 (None, Some(Fate::Refused(_))) => {}
                 (None, _) => self.add(Kind::Added, what(""), told()),
                 (Some(_), Some(Fate::Resized(bytes))) => {
-                    let size = disk::store::size::Size(*bytes);
+                    let size = backing::size::Size(*bytes);
                     self.add(Kind::Changed, format!("{name} LUN {}: size {size}", unit.lun), told());
                 }
                 (Some(before), Some(Fate::Limited)) if **before != unit.spec => {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt::Write;
 use std::time::Duration;
 
-use disk::store::size::Size;
+use backing::size::Size;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::io::Write as _;
 use std::time::{Duration, Instant};
 
-use disk::store::size::Size;
+use backing::size::Size;
 use serde::Serialize;
 
 use super::client::{CallError, Client};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use disk::store::size::{Size, parse_size};
+use backing::size::{Size, parse_size};
 use target::config::{DEFAULT_BURST, MAX_BURST, QosLimits, Rates};
 
 use super::options::OptionError;

@@ -8,7 +8,7 @@ mod parse;
 
 use std::path::PathBuf;
 
-use disk::store::size::{Size, parse_size};
+use backing::size::{Size, parse_size};
 
 pub use options::{OptionError, Options};
 pub use parse::parse;

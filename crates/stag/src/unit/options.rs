@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use disk::store::engine::Engine;
-use disk::store::size::parse_size;
-use disk::store::spec::{CacheMode, engine_names};
+use backing::engine::Engine;
+use backing::size::parse_size;
+use backing::spec::{CacheMode, engine_names};
 
 use super::limits::{self, Limits};
 use crate::suggest;

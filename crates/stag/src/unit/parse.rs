@@ -56,7 +56,7 @@ fn push(parts: &mut [String], char: char) {
 mod tests {
     use std::path::PathBuf;
 
-    use disk::store::spec::CacheMode;
+    use backing::spec::CacheMode;
 
     use super::*;
     use crate::unit::Backing;

@@ -8,7 +8,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
-use disk::store::MemoryStore;
+use backing::MemoryStore;
 use disk::unit::{DiskOptions, DiskUnit, Registry};
 use iscsi::frame::{Cut, Cutter};
 use iscsi::keys::{Digest, Offer};

@@ -7,7 +7,7 @@ use device::ResetKind;
 use scsi::AdditionalSense as A;
 
 use super::*;
-use crate::store::{Extent, Geometry, Io, StoreError};
+use backing::{Extent, Geometry, Io, StoreError};
 
 /// A memory store whose size, errors and durability are looked at from outside.
 struct Watched {

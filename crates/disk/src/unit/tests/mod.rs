@@ -25,7 +25,7 @@ use scsi::reservation::TransportId;
 use scsi::{AdditionalSense, SenseKey, Status};
 
 use super::{DiskOptions, DiskUnit, Registry};
-use crate::store::{BlockStore, MemoryStore};
+use backing::{BlockStore, MemoryStore};
 
 /// Data-out from a vector, data-in into one.
 pub struct TestMover {

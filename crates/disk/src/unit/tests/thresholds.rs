@@ -5,8 +5,8 @@ use std::sync::Arc;
 use scsi::{AdditionalSense, SenseKey};
 
 use super::{DiskOptions, Initiator, disk_of, options};
-use crate::store::MemoryStore;
 use crate::unit::Thresholds;
+use backing::MemoryStore;
 
 fn unit(thresholds: Thresholds) -> Initiator {
     let store = Arc::new(MemoryStore::with_quota(64 << 20, 8 << 20).unwrap());

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use scsi::{AdditionalSense, SenseKey};
 
 use super::{Initiator, cdb10, disk, options};
-use crate::store::MemoryStore;
 use crate::unit::{DiskOptions, DiskUnit, Registry};
+use backing::MemoryStore;
 
 fn cdb(code: u8, action: u8, list_at: usize, list_id: u32, len: usize) -> [u8; 16] {
     let mut cdb = [0; 16];

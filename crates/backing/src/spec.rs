@@ -295,8 +295,8 @@ impl fmt::Display for StoreSpec {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::StoreError;
-    use crate::store::testing::now;
+    use crate::StoreError;
+    use crate::testing::now;
 
     fn spec(text: &str) -> Result<StoreSpec, SpecError> {
         let mut parts = text.split(',');

@@ -22,26 +22,26 @@ fn line() -> usize {
 /// The sum of what all threads added since it was last taken. All of its operations are sequentially consistent, so that
 /// what was added before is seen.
 #[derive(Debug)]
-pub(super) struct Sharded(Box<[Line]>);
+pub(crate) struct Sharded(Box<[Line]>);
 
 impl Sharded {
     /// A sum of 0.
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self((0..LINES).map(|_| Line::default()).collect())
     }
 
     #[inline]
-    pub(super) fn add(&self, n: u64) {
+    pub(crate) fn add(&self, n: u64) {
         self.0[line()].0.fetch_add(n, Ordering::SeqCst);
     }
 
     /// The sum of what was added, each line as it was at some moment of the call.
-    pub(super) fn sum(&self) -> u64 {
+    pub(crate) fn sum(&self) -> u64 {
         self.0.iter().fold(0, |sum, line| sum.saturating_add(line.0.load(Ordering::SeqCst)))
     }
 
     /// Makes it 0 again.
-    pub(super) fn clear(&self) {
+    pub(crate) fn clear(&self) {
         for line in &self.0 {
             // Looked at first: most lines belong to cores that wrote nothing.
             if line.0.load(Ordering::SeqCst) != 0 {

@@ -1,8 +1,9 @@
-//! What a disk's blocks are kept on.
+//! What units keep their bytes on: files, block devices and memory, and the I/O engines that reach them.
 //!
 //! A store is a flat range of bytes, shared by all cores; each call uses the ring of the core it is made on. Offsets and
 //! lengths are in bytes and are multiples of the unit's logical block size; the unit has checked them against
-//! [`BlockStore::size`] before.
+//! [`BlockStore::size`] before. Knows bytes and durability, and nothing of SCSI.
+#![forbid(unsafe_code)]
 
 pub mod engine;
 pub mod faulty;

@@ -5,7 +5,7 @@ use ring::{Buf, pool};
 use tempfile::TempDir;
 
 use super::*;
-use crate::store::testing::{directory_on_disk, run};
+use crate::testing::{directory_on_disk, run};
 
 /// A directory on a real file system, next to the build's own output.
 fn on_disk() -> TempDir {

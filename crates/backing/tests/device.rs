@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
-use stag_disk::store::spec::{CacheMode, Opened, StoreSpec};
-use stag_disk::store::{BlockStore, Extent, OpenError, StoreError};
+use stag_backing::spec::{CacheMode, Opened, StoreSpec};
+use stag_backing::{BlockStore, Extent, OpenError, StoreError};
 use tempfile::TempDir;
 
 mod support;

@@ -313,7 +313,7 @@ impl Map {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::testing::now;
+    use crate::testing::now;
 
     fn pattern(len: usize, salt: u8) -> Vec<u8> {
         (0..len).map(|i| (i as u8).wrapping_mul(31).wrapping_add(salt)).collect()

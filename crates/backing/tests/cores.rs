@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use stag_disk::store::ledger::{read_stamp, stamp};
-use stag_disk::store::model::Random;
-use stag_disk::store::spec::StoreSpec;
-use stag_disk::store::{BlockStore, MemoryStore};
+use stag_backing::ledger::{read_stamp, stamp};
+use stag_backing::model::Random;
+use stag_backing::spec::StoreSpec;
+use stag_backing::{BlockStore, MemoryStore};
 
 mod support;
 

@@ -7,8 +7,8 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use stag_disk::store::spec::StoreSpec;
-use stag_disk::store::{BlockStore, StoreError};
+use stag_backing::spec::StoreSpec;
+use stag_backing::{BlockStore, StoreError};
 
 mod support;
 use support::run;

@@ -17,7 +17,7 @@ use super::sharded::Sharded;
 
 /// The flushes of one store, shared by all cores.
 #[derive(Debug)]
-pub(super) struct Group {
+pub(crate) struct Group {
     /// Bytes written since the last flush started. Counted when a write *completes*: a write that completes while a flush
     /// runs is not covered by it.
     dirty: Sharded,
@@ -40,7 +40,7 @@ struct State {
 impl Group {
     /// `dirty`: whether the first request must flush. A store over a file that outlives the process must: what an
     /// earlier process wrote and acknowledged may still be in a volatile cache.
-    pub(super) fn new(dirty: bool) -> Self {
+    pub(crate) fn new(dirty: bool) -> Self {
         let group = Self { dirty: Sharded::new(), state: Mutex::default() };
         if dirty {
             group.wrote(1);
@@ -49,24 +49,24 @@ impl Group {
     }
 
     /// Notes that a write of some bytes completed that is not durable by itself.
-    pub(super) fn wrote(&self, bytes: u64) {
+    pub(crate) fn wrote(&self, bytes: u64) {
         // Ordered against the clearing in `sync`: the write is seen by whichever flush takes these bytes from the count.
         self.dirty.add(bytes.max(1));
     }
 
     /// How many bytes the next flush may have to write.
-    pub(super) fn dirty(&self) -> u64 {
+    pub(crate) fn dirty(&self) -> u64 {
         self.dirty.sum()
     }
 
     /// The error of the flush that failed, if one did.
-    pub(super) fn failed(&self) -> Option<StoreError> {
+    pub(crate) fn failed(&self) -> Option<StoreError> {
         self.lock().failed
     }
 
     /// Whether everything written so far is flushed already, or the failure that will never let it be. `None` if a flush
     /// has to be waited for.
-    pub(super) fn settled(&self) -> Option<Result<(), StoreError>> {
+    pub(crate) fn settled(&self) -> Option<Result<(), StoreError>> {
         let state = self.lock();
         match state.failed {
             Some(error) => Some(Err(error)),
@@ -76,7 +76,7 @@ impl Group {
     }
 
     /// Waits until a flush that started after this call has ended, running it itself (with `flush`) if nobody else does.
-    pub(super) async fn sync<F>(&self, flush: impl Fn() -> F) -> Result<(), StoreError>
+    pub(crate) async fn sync<F>(&self, flush: impl Fn() -> F) -> Result<(), StoreError>
     where
         F: Future<Output = Result<(), StoreError>>,
     {

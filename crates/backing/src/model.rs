@@ -399,7 +399,7 @@ impl fmt::Debug for ModelStore {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::testing::now;
+    use crate::testing::now;
 
     const SECTOR: usize = 512;
 

@@ -6,10 +6,10 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use stag_disk::store::faulty::{Action, Faults, FaultyStore, Operations, Rule};
-use stag_disk::store::ledger::{Generation, Ledger, SyncToken, Violation, stamp};
-use stag_disk::store::model::{ModelStore, Random};
-use stag_disk::store::{BlockStore, Io};
+use stag_backing::faulty::{Action, Faults, FaultyStore, Operations, Rule};
+use stag_backing::ledger::{Generation, Ledger, SyncToken, Violation, stamp};
+use stag_backing::model::{ModelStore, Random};
+use stag_backing::{BlockStore, Io};
 
 const BLOCK: usize = 512;
 const BLOCKS: usize = 64;
@@ -166,7 +166,7 @@ fn after_a_failed_sync_nothing_is_called_durable_that_is_not() {
         model.cut_power_after(150, seed);
         for step in 0.. {
             if step == 40 {
-                model.fail_next_sync(stag_disk::store::StoreError::Io(libc::EIO));
+                model.fail_next_sync(stag_backing::StoreError::Io(libc::EIO));
             }
             if !model.powered() {
                 break;

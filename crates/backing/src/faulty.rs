@@ -392,8 +392,8 @@ mod tests {
     use std::pin::Pin;
 
     use super::*;
-    use crate::store::model::ModelStore;
-    use crate::store::testing::now;
+    use crate::model::ModelStore;
+    use crate::testing::now;
 
     const EIO: StoreError = StoreError::Io(libc::EIO);
 

@@ -12,10 +12,10 @@ use ring::pool;
 use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, SeekFrom, StatxFlags};
 use rustix::io::Errno;
 
-use crate::store::Geometry;
-use crate::store::engine::Engine;
-use crate::store::size::Size;
-use crate::store::spec::{CacheMode, DEFAULT_BLOCK_SIZE};
+use crate::Geometry;
+use crate::engine::Engine;
+use crate::size::Size;
+use crate::spec::{CacheMode, DEFAULT_BLOCK_SIZE};
 
 /// How to open a file or block device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

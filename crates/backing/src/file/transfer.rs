@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use ring::{Buf, Chain, Patience, pool};
 
 use super::{Engine, Inner, Seen};
-use crate::store::StoreError;
-use crate::store::spec::CacheMode;
+use crate::StoreError;
+use crate::spec::CacheMode;
 
 /// Up to this many dirty bytes, durable writes share flushes.
 const FLUSHED_TOGETHER: u64 = 16 << 20;

@@ -10,11 +10,11 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use stag_disk::store::engine::Engine;
-use stag_disk::store::ledger::{Ledger, stamp};
-use stag_disk::store::model::Random;
-use stag_disk::store::spec::{CacheMode, StoreSpec};
-use stag_disk::store::{BlockStore, StoreError};
+use stag_backing::engine::Engine;
+use stag_backing::ledger::{Ledger, stamp};
+use stag_backing::model::Random;
+use stag_backing::spec::{CacheMode, StoreSpec};
+use stag_backing::{BlockStore, StoreError};
 
 mod support;
 use support::run;

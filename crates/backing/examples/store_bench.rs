@@ -15,10 +15,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ring::{Buf, Config, Runtime, pool};
-use stag_disk::store::model::Random;
-use stag_disk::store::size::parse_size;
-use stag_disk::store::spec::StoreSpec;
-use stag_disk::store::{BlockStore, StoreError};
+use stag_backing::model::Random;
+use stag_backing::size::parse_size;
+use stag_backing::spec::StoreSpec;
+use stag_backing::{BlockStore, StoreError};
 
 type Failure = Box<dyn std::error::Error>;
 

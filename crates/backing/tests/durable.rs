@@ -4,9 +4,9 @@
 use std::path::Path;
 use std::process::Command;
 
-use stag_disk::store::BlockStore;
-use stag_disk::store::engine::Engine;
-use stag_disk::store::spec::StoreSpec;
+use stag_backing::BlockStore;
+use stag_backing::engine::Engine;
+use stag_backing::spec::StoreSpec;
 
 mod support;
 use support::run;
