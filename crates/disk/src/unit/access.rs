@@ -32,7 +32,7 @@ impl DiskUnit {
         let (groups, transition_s) = match &nexus.ports {
             Some(ports) => (ports.groups(), ports.transition_s()),
             None => {
-                let mut ports = self.state().target_ports.clone();
+                let mut ports = self.nexuses.target_ports();
                 ports.push(nexus.target_port);
                 ports.sort_unstable();
                 ports.dedup();

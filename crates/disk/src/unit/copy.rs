@@ -208,10 +208,7 @@ impl DiskUnit {
 
     /// The nexus by which the same initiator reaches this unit: its session's own, or another session of its.
     fn nexus_of(&self, nexus: &ItlNexus) -> Option<Arc<ItlNexus>> {
-        let state = self.state();
-        let own = state.nexuses.iter().find(|known| known.nexus.nexus.id == nexus.nexus.id);
-        let same = || state.nexuses.iter().find(|known| known.nexus.nexus.initiator == nexus.nexus.initiator);
-        own.or_else(same).map(|known| known.nexus.clone())
+        self.nexuses.find(nexus.nexus.id, &nexus.nexus.initiator)
     }
 
     /// Copies whole blocks of `from` to `to` within the system, where both stores' files can be copied so. `None`: they cannot.

@@ -4,7 +4,7 @@
 use device::{Command, ItlNexus, Outcome};
 use scsi::cdb::{self, opcode};
 use scsi::reservation::access;
-use scsi::{AdditionalSense, Sense, SenseKey, Status};
+use scsi::{AdditionalSense, Sense, SenseKey};
 
 use super::DiskUnit;
 
@@ -45,26 +45,12 @@ impl DiskUnit {
         let code = command.cdb.opcode();
         // SAM-5 §5.14.4: these run whatever is pending. REQUEST SENSE takes what is pending as its data.
         let exempt = matches!(code, opcode::INQUIRY | opcode::REPORT_LUNS | opcode::REQUEST_SENSE);
-        if verdict.attention() && !exempt {
-            if let Some(attention) = command.nexus.take_attention() {
-                return Err(Sense::from(attention).into());
-            }
-        }
-        if verdict.inactive() {
-            command.nexus.check_access(command.cdb.bytes())?;
-        }
-        if verdict.reserved() {
-            self.check_reservation(&command.nexus, command.cdb.bytes())?;
-        }
-        Ok(())
+        self.nexuses.gate(command, exempt, || access(command.cdb.bytes()))
     }
 
     /// RESERVATION CONFLICT, if a reservation forbids `cdb` to `nexus`.
     pub(super) fn check_reservation(&self, nexus: &ItlNexus, cdb: &[u8]) -> Result<(), Outcome> {
-        let port = self.port_of(nexus);
-        let state = self.state();
-        let allowed = state.reservations.check(&port, nexus.nexus.id.0, access(cdb));
-        allowed.map_err(|_| Outcome::status(Status::ReservationConflict))
+        self.nexuses.check(nexus, access(cdb))
     }
 
     /// What has to be checked of a decoded command.

@@ -21,9 +21,7 @@ impl DiskUnit {
     pub(super) fn check_capacity(&self) -> u64 {
         let blocks = self.store.refresh() >> self.block_shift;
         if self.told_blocks.swap(blocks, Ordering::AcqRel) != blocks {
-            for known in &self.state().nexuses {
-                known.nexus.establish(UnitAttention::CapacityDataHasChanged);
-            }
+            self.nexuses.establish(UnitAttention::CapacityDataHasChanged, None);
         }
         blocks
     }
@@ -108,8 +106,8 @@ impl DiskUnit {
                 return Err(Sense::medium_removal_prevented().into());
             }
             if cdb.start && self.flags() & flag::NO_MEDIUM != 0 {
-                let others = state.nexuses.iter().filter(|k| k.nexus.nexus.id != command.nexus.nexus.id);
-                others.for_each(|known| known.nexus.establish(UnitAttention::MediumMayHaveChanged));
+                let own = command.nexus.nexus.id;
+                self.nexuses.establish(UnitAttention::MediumMayHaveChanged, Some(own));
             }
             self.set_flag(flag::NO_MEDIUM, !cdb.start);
             drop(state);

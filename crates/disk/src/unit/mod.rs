@@ -8,7 +8,6 @@ mod access;
 mod compare;
 mod copy;
 mod error;
-mod exclusion;
 mod gate;
 mod inquiry;
 pub mod limits;
@@ -29,41 +28,32 @@ mod thresholds;
 mod token;
 
 use std::future::poll_fn;
-use std::io;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 
-use device::{Command, DataMover, Execution, ItlNexus, LogicalUnit, Lost, NexusId, Outcome, ResetKind};
+use device::exclusion::Exclusion;
+use device::{
+    Command, DataMover, Execution, ItlNexus, KeptError, LogicalUnit, Lost, NexusId, Nexuses, Outcome,
+    ResetKind,
+};
 use ring::Pooled;
+use scsi::Sense;
 use scsi::cdb;
 use scsi::copy::{CopyRecords, Operations, Tokens};
-use scsi::reservation::{ItPort, Reservations, SavedError};
-use scsi::{Sense, UnitAttention};
+use scsi::reservation::SavedError;
 
 use backing::BlockStore;
-use exclusion::Exclusion;
 use gate::flag;
 use range::Range;
 
+pub use device::AbortTasks;
 pub use options::{DiskOptions, OptionError, Thresholds};
 pub use persist::{FilePersist, Persist};
 pub use registry::Registry;
-pub use reserve::AbortTasks;
-
-/// A nexus that reaches the unit.
-struct Known {
-    nexus: Arc<ItlNexus>,
-    /// Its name in persistent reservations.
-    port: ItPort,
-}
 
 /// What all cores share behind one mutex, taken on the slow path only and never across an await.
 struct State {
-    reservations: Reservations,
-    nexuses: Vec<Known>,
-    /// Relative identifiers of the target ports that lead to the unit.
-    target_ports: Vec<u16>,
     /// Nexuses that prevent the removal of the medium.
     prevents: Vec<NexusId>,
     copies: CopyRecords,
@@ -91,11 +81,10 @@ pub struct DiskUnit {
     sanitize_done: AtomicU32,
     /// Keeps atomic commands apart from writes; in blocks.
     exclusion: Exclusion,
-    /// Lets one PERSISTENT RESERVE OUT run at a time.
-    reserving: Exclusion,
+    /// Who reaches the disk, and their reservations.
+    nexuses: Nexuses,
     state: Mutex<State>,
     registry: Registry,
-    aborter: Mutex<Option<Arc<dyn AbortTasks>>>,
 }
 
 /// Why a disk cannot be made.
@@ -115,12 +104,9 @@ pub enum DiskError {
         /// The unit's block size.
         unit: u32,
     },
-    /// Kept reservations cannot be read. Serving the unit without them could let a fenced node write.
-    #[error("the kept reservations cannot be read")]
-    Reservations(#[from] io::Error),
-    /// Kept reservations are torn or not ours. Serving the unit without them could let a fenced node write.
-    #[error("the kept reservations cannot be used")]
-    SavedReservations(#[from] SavedError),
+    /// Kept reservations cannot be put into force.
+    #[error(transparent)]
+    Reservations(#[from] KeptError),
 }
 
 impl DiskUnit {
@@ -146,18 +132,8 @@ impl DiskUnit {
         if blocks == 0 {
             return Err(DiskError::TooSmall);
         }
-        let kept = match &options.persist {
-            Some(persist) => persist.load(Reservations::MAX_SAVED_LEN)?,
-            None => None,
-        };
-        let reservations = match kept {
-            Some(bytes) => Reservations::from_bytes(&bytes)?,
-            None => Reservations::new(),
-        };
+        let nexuses = Nexuses::new(options.persist.clone())?;
         let state = State {
-            reservations,
-            nexuses: Vec::new(),
-            target_ports: Vec::new(),
             prevents: Vec::new(),
             copies: CopyRecords::new(),
             operations: Operations::default(),
@@ -175,10 +151,9 @@ impl DiskUnit {
             told_blocks: AtomicU64::new(blocks),
             sanitize_done: AtomicU32::new(0),
             exclusion: Exclusion::new(),
-            reserving: Exclusion::new(),
+            nexuses,
             state: Mutex::new(state),
             registry: registry.clone(),
-            aborter: Mutex::new(None),
         });
         unit.apply_modes();
         registry.add(&unit);
@@ -208,27 +183,23 @@ impl DiskUnit {
     /// Says which target ports lead to the unit: what ALL_TG_PT registers with. Those of nexuses that are attached always
     /// count.
     pub fn set_target_ports(&self, ports: &[u16]) {
-        self.state().target_ports = ports.to_vec();
+        self.nexuses.set_target_ports(ports);
     }
 
     /// Says who aborts tasks for PREEMPT AND ABORT.
     pub fn set_aborter(&self, aborter: Arc<dyn AbortTasks>) {
-        *self.aborter.lock().unwrap_or_else(PoisonError::into_inner) = Some(aborter);
+        self.nexuses.set_aborter(aborter);
     }
 
     /// Takes over the persistent reservations of a unit that this one replaces on the same store.
     pub fn inherit(&self, old: &Self) {
-        let reservations = old.state().reservations.clone();
-        let mut state = self.state();
-        state.reservations = reservations;
-        state.refresh_verdicts();
+        self.nexuses.inherit(&old.nexuses);
     }
 
-    /// The persistent reservations for another process that serves the unit from now on: see [`Reservations::hand_over`]. `None` if
+    /// The persistent reservations for another process that serves the unit from now on: see [`Nexuses::hand_over`]. `None` if
     /// there are none.
     pub fn hand_over_reservations(&self) -> Option<(Vec<u8>, bool, u32)> {
-        let state = self.state();
-        (!state.reservations.is_empty()).then(|| state.reservations.hand_over())
+        self.nexuses.hand_over()
     }
 
     /// Puts into force what [`Self::hand_over_reservations`] gave.
@@ -241,11 +212,7 @@ impl DiskUnit {
         aptpl: bool,
         generation: u32,
     ) -> Result<(), SavedError> {
-        let reservations = Reservations::take_over(bytes, aptpl, generation)?;
-        let mut state = self.state();
-        state.reservations = reservations;
-        state.refresh_verdicts();
-        Ok(())
+        self.nexuses.take_over(bytes, aptpl, generation)
     }
 
     /// Looks whether the medium has another size than it had, and tells the initiators if so.
@@ -355,8 +322,8 @@ impl DiskUnit {
             C::ReadDefectData(cdb) => self.read_defect_data(mover, cdb),
             C::PreFetch(cdb) => self.pre_fetch(cdb),
             C::PreventAllowMediumRemoval { prevent } => self.prevent_allow(command, prevent),
-            C::Reserve => self.reserve_legacy(command, false),
-            C::Release => self.reserve_legacy(command, true),
+            C::Reserve => self.nexuses.reserve_legacy(&command.nexus, false),
+            C::Release => self.nexuses.reserve_legacy(&command.nexus, true),
             C::PersistentReserveIn(cdb) => self.persistent_in(command, mover, cdb),
             C::ReceiveCopyResults(cdb) => self.receive_copy_results(command, mover, cdb),
             C::ReportTargetPortGroups(cdb) => self.report_target_port_groups(command, mover, cdb),
@@ -442,50 +409,25 @@ impl LogicalUnit for DiskUnit {
     }
 
     fn attach(&self, nexus: &Arc<ItlNexus>) {
-        let mut state = self.state();
-        // Of the codes for a new nexus the general one: it is the only one that some initiators (libiscsi's iscsi-ls) expect.
-        nexus.establish(UnitAttention::PowerOnResetOrBusDeviceReset);
-        state.nexuses.retain(|known| known.nexus.nexus.id != nexus.nexus.id);
-        state.nexuses.push(Known { nexus: nexus.clone(), port: reserve::port_of(&nexus.nexus) });
-        state.refresh_verdicts();
-        drop(state);
-        if let Some(ports) = &nexus.nexus.ports {
-            ports.attach(nexus);
-        }
+        self.nexuses.attach(nexus);
     }
 
     fn detach(&self, nexus: NexusId) {
+        self.nexuses.detach(nexus);
         let mut state = self.state();
-        for known in state.nexuses.extract_if(.., |known| known.nexus.nexus.id == nexus) {
-            if let Some(ports) = &known.nexus.nexus.ports {
-                ports.detach(&known.nexus);
-            }
-        }
         state.prevents.retain(|holder| *holder != nexus);
         state.copies.nexus_lost(nexus.0);
         state.operations.nexus_lost(nexus.0);
-        if state.reservations.nexus_lost(nexus.0) {
-            state.refresh_verdicts();
-        }
     }
 
     fn reset(&self, kind: ResetKind, _by: Option<NexusId>) {
         let mut state = self.state();
-        state.reservations.reset();
-        state.refresh_verdicts();
         state.prevents.clear();
         state.copies.reset();
         state.operations.reset();
         state.modes.reset();
-        let attention = match kind {
-            ResetKind::LogicalUnit => UnitAttention::BusDeviceResetFunctionOccurred,
-            ResetKind::TargetWarm => UnitAttention::ScsiBusReset,
-            ResetKind::TargetCold => UnitAttention::PowerOnResetOrBusDeviceReset,
-        };
-        for known in &state.nexuses {
-            known.nexus.establish(attention);
-        }
         drop(state);
         self.apply_modes();
+        self.nexuses.reset(kind);
     }
 }

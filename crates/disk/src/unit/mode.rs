@@ -66,9 +66,9 @@ impl DiskUnit {
         let changed = {
             let mut state = self.state();
             let selected = state.modes.select(&cdb, &list, &medium)?;
-            let others = state.nexuses.iter().filter(|k| k.nexus.nexus.id != command.nexus.nexus.id);
             if selected.changed {
-                others.for_each(|known| known.nexus.establish(UnitAttention::ModeParametersChanged));
+                let own = command.nexus.nexus.id;
+                self.nexuses.establish(UnitAttention::ModeParametersChanged, Some(own));
             }
             selected.changed
         };

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
+use device::exclusion::{Queued, WriteGuard};
 use device::{Command, DataMover, Execution, GetData, Lost, Outcome};
 use ring::{Chain, Pooled, Use};
 use scsi::Sense;
 use scsi::cdb::{Transfer, WriteAndVerify};
 
 use super::error::{read_error, short_data, write_error};
-use super::exclusion::{Queued, WriteGuard};
 use super::gate::flag;
 use super::limits::CHUNK_BYTES;
 use super::{DiskUnit, Range};

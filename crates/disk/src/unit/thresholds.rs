@@ -89,7 +89,7 @@ impl DiskUnit {
     pub(super) fn check_thresholds(&self, resources: Option<Resources>) -> bool {
         let mut state = self.state();
         let thresholds = state.modes.thresholds();
-        if state.nexuses.is_empty() || thresholds == mode::Thresholds::default() {
+        if self.nexuses.is_empty() || thresholds == mode::Thresholds::default() {
             state.watch.running = false;
             return false;
         }
@@ -101,9 +101,7 @@ impl DiskUnit {
             available_reached && !state.watch.available_reached || used_reached && !state.watch.used_reached;
         (state.watch.available_reached, state.watch.used_reached) = (available_reached, used_reached);
         if news {
-            for known in &state.nexuses {
-                known.nexus.establish(UnitAttention::ThinProvisioningSoftThresholdReached);
-            }
+            self.nexuses.establish(UnitAttention::ThinProvisioningSoftThresholdReached, None);
             tracing::warn!(
                 serial = self.options.serial,
                 available,

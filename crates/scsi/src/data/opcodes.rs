@@ -10,12 +10,49 @@ const UNSUPPORTED: u8 = 1;
 /// SUPPORT: supported as the standard says.
 const SUPPORTED: u8 = 3;
 
+/// A command as it is reported.
+#[derive(Clone, Copy, Debug)]
+pub struct Described<'a> {
+    /// OPERATION CODE.
+    pub opcode: u8,
+    /// SERVICE ACTION, for operation codes that have service actions.
+    pub service_action: Option<u16>,
+    /// CDB USAGE DATA (SPC-4 §6.35.3), as long as the CDB is.
+    pub usage: &'a [u8],
+    /// NOMINAL COMMAND PROCESSING TIMEOUT in seconds; 0 says nothing.
+    pub nominal_s: u32,
+    /// RECOMMENDED COMMAND TIMEOUT in seconds; 0 says nothing.
+    pub recommended_s: u32,
+}
+
+impl From<&'static Entry> for Described<'static> {
+    fn from(entry: &'static Entry) -> Self {
+        Self {
+            opcode: entry.opcode,
+            service_action: entry.service_action.map(u16::from),
+            usage: &entry.usage[..usize::from(entry.len)],
+            nominal_s: entry.nominal_s,
+            recommended_s: entry.recommended_s,
+        }
+    }
+}
+
 /// Answers the command for a unit; `supports` says which of the commands in [`table::ALL`] it runs.
 ///
 /// # Errors
 /// INVALID FIELD IN CDB when an operation code with service actions is asked for without one, or the other way round.
 pub fn report(request: &ReportSupportedOpcodes, supports: impl Fn(&Entry) -> bool) -> Result<Vec<u8>, Sense> {
-    let supported = || table::ALL.iter().copied().filter(|e| supports(e));
+    report_of(request, || table::ALL.iter().copied().filter(|e| supports(e)).map(Described::from))
+}
+
+/// Answers the command for a unit whose commands are `supported`, in the order in which they are to be listed.
+///
+/// # Errors
+/// As [`report`].
+pub fn report_of<'a, I: Iterator<Item = Described<'a>>>(
+    request: &ReportSupportedOpcodes,
+    supported: impl Fn() -> I,
+) -> Result<Vec<u8>, Sense> {
     let invalid = || Sense::invalid_field_in_cdb(2, Some(2));
     let (opcode, action) = match request.options {
         ReportingOptions::All => return Ok(all(supported(), request.timeouts)),
@@ -36,18 +73,19 @@ pub fn report(request: &ReportSupportedOpcodes, supports: impl Fn(&Entry) -> boo
             (opcode, (has_actions || action != 0).then_some(action))
         }
     };
-    let entry = supported().find(|e| e.opcode == opcode && e.service_action.map(u16::from) == action);
+    let entry = supported().find(|e| e.opcode == opcode && e.service_action == action);
     Ok(one(entry, request.timeouts))
 }
 
-fn all<'a>(entries: impl Iterator<Item = &'a Entry>, timeouts: bool) -> Vec<u8> {
+fn all<'a>(entries: impl Iterator<Item = Described<'a>>, timeouts: bool) -> Vec<u8> {
     let mut out = vec![0; 4];
     for entry in entries {
         let flags = u8::from(timeouts) << 1 | u8::from(entry.service_action.is_some()); // CTDP, SERVACTV
-        let action = entry.service_action.unwrap_or(0);
-        out.extend([entry.opcode, 0, 0, action, 0, flags, 0, entry.len]);
+        let [action, action_low] = entry.service_action.unwrap_or(0).to_be_bytes();
+        let [len, len_low] = (entry.usage.len() as u16).to_be_bytes();
+        out.extend([entry.opcode, 0, action, action_low, 0, flags, len, len_low]);
         if timeouts {
-            emit_timeouts(entry, &mut out);
+            emit_timeouts(&entry, &mut out);
         }
     }
     let len = (out.len() - 4) as u32; // COMMAND DATA LENGTH
@@ -55,18 +93,19 @@ fn all<'a>(entries: impl Iterator<Item = &'a Entry>, timeouts: bool) -> Vec<u8> 
     out
 }
 
-fn one(entry: Option<&Entry>, timeouts: bool) -> Vec<u8> {
+fn one(entry: Option<Described<'_>>, timeouts: bool) -> Vec<u8> {
     let Some(entry) = entry else { return vec![0, UNSUPPORTED, 0, 0] };
-    let mut out = vec![0, u8::from(timeouts) << 7 | SUPPORTED, 0, entry.len];
-    out.extend(&entry.usage[..usize::from(entry.len)]);
+    let [len, len_low] = (entry.usage.len() as u16).to_be_bytes();
+    let mut out = vec![0, u8::from(timeouts) << 7 | SUPPORTED, len, len_low];
+    out.extend(entry.usage);
     if timeouts {
-        emit_timeouts(entry, &mut out);
+        emit_timeouts(&entry, &mut out);
     }
     out
 }
 
 /// The command timeouts descriptor (SPC-4 §6.35.4), 12 bytes.
-fn emit_timeouts(entry: &Entry, out: &mut Vec<u8>) {
+fn emit_timeouts(entry: &Described<'_>, out: &mut Vec<u8>) {
     out.extend([0, 0x0A, 0, 0]);
     out.extend(entry.nominal_s.to_be_bytes());
     out.extend(entry.recommended_s.to_be_bytes());

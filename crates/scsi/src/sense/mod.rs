@@ -154,9 +154,15 @@ pub struct Sense {
     pub end_of_medium: bool,
     /// ILI: the length asked for is not that of the logical block.
     pub incorrect_length: bool,
+    /// Further sense data descriptors, as they go on the wire one behind the other, each a type, a length and as many bytes
+    /// (object-based storage has some): sent in descriptor format only, as far as [`Self::MAX_LEN`] lets.
+    pub descriptors: Vec<u8>,
 }
 
 impl Sense {
+    /// The longest sense data there is, in bytes (SPC-4 §4.5.2.1).
+    pub const MAX_LEN: usize = 252;
+
     /// Sense data with a key and a code and nothing else.
     pub const fn new(key: SenseKey, additional: AdditionalSense) -> Self {
         Self {
@@ -169,6 +175,7 @@ impl Sense {
             filemark: false,
             end_of_medium: false,
             incorrect_length: false,
+            descriptors: Vec::new(),
         }
     }
 
@@ -188,6 +195,13 @@ impl Sense {
     #[must_use]
     pub const fn with_command_specific(mut self, value: u64) -> Self {
         self.command_specific = Some(value);
+        self
+    }
+
+    /// The same sense with one more descriptor of its own format.
+    #[must_use]
+    pub fn with_descriptor(mut self, descriptor: &[u8]) -> Self {
+        self.descriptors.extend_from_slice(descriptor);
         self
     }
 

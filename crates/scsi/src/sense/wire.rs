@@ -1,11 +1,11 @@
 //! The two formats of sense data: fixed (SPC-4 §4.5.3) and descriptor (SPC-4 §4.5.2).
 
-use arrayvec::ArrayVec;
+use smallvec::SmallVec;
 
 use super::{AdditionalSense, FieldPointer, KeySpecific, Sense, SenseKey};
 
-/// Sense data on the wire; the longest that is ever emitted fits.
-pub type SenseBytes = ArrayVec<u8, 48>;
+/// Sense data on the wire; in place unless it has descriptors of a kind of device's own.
+pub type SenseBytes = SmallVec<[u8; 48]>;
 
 /// Response codes (SPC-4 table 26).
 const FIXED_CURRENT: u8 = 0x70;
@@ -86,7 +86,18 @@ impl Sense {
         } else if self.incorrect_length {
             out.extend([BLOCK, 0x02, 0, 0x20]);
         }
-        out[7] = (out.len() - 8) as u8; // ADDITIONAL SENSE LENGTH; at most 40
+        // Whole descriptors only.
+        let mut rest = &self.descriptors[..];
+        while let Some((descriptor, next)) =
+            rest.get(1).and_then(|len| rest.split_at_checked(2 + usize::from(*len)))
+        {
+            if out.len() + descriptor.len() > Self::MAX_LEN {
+                break;
+            }
+            out.extend_from_slice(descriptor);
+            rest = next;
+        }
+        out[7] = (out.len() - 8) as u8; // ADDITIONAL SENSE LENGTH; at most 244
         out
     }
 
@@ -153,7 +164,7 @@ fn parse_descriptor(bytes: &[u8], deferred: bool) -> Option<Sense> {
                     sense.end_of_medium |= flags & 0x40 != 0;
                 }
             }
-            _ => {}
+            _ => sense.descriptors.extend_from_slice(&list[..2 + body.len()]),
         }
         list = next;
     }
@@ -257,6 +268,23 @@ mod tests {
         assert_eq!(sense, Sense::illegal_request(AdditionalSense::INVALID_FIELD_IN_CDB));
     }
 
+    #[test]
+    fn descriptors_of_its_own_go_out_whole_in_descriptor_format_and_come_back() {
+        let one = [6, 2, 0xAA, 0xBB];
+        let sense = Sense::invalid_field_in_cdb(24, None).with_descriptor(&one).with_descriptor(&[8, 0]);
+        let bytes = sense.emit(true);
+        assert_eq!(bytes[7], 14);
+        assert_eq!(bytes[16..], [6, 2, 0xAA, 0xBB, 8, 0]);
+        assert_eq!(Sense::parse(&bytes), Some(sense.clone()));
+        assert_eq!(sense.emit(false).len(), 18);
+        let many = (0..100).fold(Sense::no_sense(), |sense, _| sense.with_descriptor(&[9, 3, 1, 2, 3]));
+        let bytes = many.emit(true);
+        assert!(
+            bytes.len() <= Sense::MAX_LEN && (bytes.len() - 8) % 5 == 0 && bytes.len() > Sense::MAX_LEN - 5
+        );
+        assert_eq!(usize::from(bytes[7]), bytes.len() - 8);
+    }
+
     fn key_specific(key: SenseKey) -> BoxedStrategy<Option<KeySpecific>> {
         let bit = proptest::option::of(0u8..8);
         match key {
@@ -299,6 +327,7 @@ mod tests {
                 filemark: flags[0],
                 end_of_medium: flags[1],
                 incorrect_length: flags[2],
+                descriptors: Vec::new(),
             }
         }
     }
