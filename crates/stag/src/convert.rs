@@ -10,12 +10,11 @@ use disk::unit::{DiskOptions, DiskUnit, FilePersist, Persist, Registry, Threshol
 use iscsi::chap::{self, Hash, Secret};
 use scsi::alua::Groups;
 use scsi::data::target_port_groups::{TargetPortGroup, supported};
-use target::Unit;
 use target::config as server;
 
 use crate::config::{Acl, AclLun, Alua, AluaGroup, Auth, ChapHash, Config, Credential, Iser, Limits, Target};
 use crate::unit::{Backing, UnitSpec};
-use crate::units::{OpenUnit, Place, Units, place};
+use crate::units::{OpenDisk, OpenKind, OpenUnit, Place, Units, place};
 
 /// Microseconds that a core looks for new work before it sleeps, if nobody says otherwise.
 const SPIN_US: u32 = 50;
@@ -59,7 +58,7 @@ pub fn target_config(target: &Target, units: &Units) -> server::TargetConfig {
         let open = units.open.get(&place(&target.iqn, lun.lun))?;
         Some(server::LunConfig {
             lun: lun.lun,
-            unit: Unit::Disk(open.disk.clone()),
+            unit: open.served(),
             // One that there was for the unit goes on, with these limits.
             limiter: Arc::new(server::Limiter::new(lun.spec.options.limits.qos())),
         })
@@ -102,13 +101,25 @@ pub fn port_groups(alua: &Alua) -> Result<Arc<PortGroups>, String> {
 ///
 /// # Errors
 /// Why it cannot be served.
-pub fn open(spec: &UnitSpec, (iqn, lun): &Place, registry: &Registry) -> Result<OpenUnit, String> {
+pub fn open(spec: &UnitSpec, place: &Place, registry: &Registry) -> Result<OpenUnit, String> {
+    let source = match &spec.backing {
+        Backing::Memory(bytes) => Source::Memory(*bytes),
+        Backing::Path(path) => Source::File(path.clone()),
+        Backing::Objects(_) => return Err("objects cannot be served yet".into()),
+    };
+    let kind = OpenKind::Disk(open_disk(source, spec, place, registry)?);
+    Ok(OpenUnit { spec: spec.clone(), kind })
+}
+
+fn open_disk(
+    source: Source,
+    spec: &UnitSpec,
+    (iqn, lun): &Place,
+    registry: &Registry,
+) -> Result<OpenDisk, String> {
     let options = &spec.options;
     let store = StoreSpec {
-        source: match &spec.backing {
-            Backing::Memory(bytes) => Source::Memory(*bytes),
-            Backing::Path(path) => Source::File(path.clone()),
-        },
+        source,
         size: options.size,
         cache: options.cache,
         engine: options.engine,
@@ -119,8 +130,8 @@ pub fn open(spec: &UnitSpec, (iqn, lun): &Place, registry: &Registry) -> Result<
     };
     let opened = store.open().map_err(|error| error.to_string())?;
     let disk = disk_options(spec, &opened, iqn, *lun);
-    let disk = DiskUnit::new(opened.store.clone(), disk, registry).map_err(|error| error.to_string())?;
-    Ok(OpenUnit { spec: spec.clone(), opened, disk })
+    let unit = DiskUnit::new(opened.store.clone(), disk, registry).map_err(|error| error.to_string())?;
+    Ok(OpenDisk { opened, unit })
 }
 
 /// Another unit over the store of an open one, with its reservations.
@@ -133,11 +144,16 @@ pub fn remake(
     (iqn, lun): &Place,
     registry: &Registry,
 ) -> Result<OpenUnit, String> {
-    let options = disk_options(spec, &open.opened, iqn, *lun);
-    let disk =
-        DiskUnit::new(open.opened.store.clone(), options, registry).map_err(|error| error.to_string())?;
-    disk.inherit(&open.disk);
-    Ok(OpenUnit { spec: spec.clone(), opened: open.opened.clone(), disk })
+    let kind = match &open.kind {
+        OpenKind::Disk(OpenDisk { opened, unit: before }) => {
+            let options = disk_options(spec, opened, iqn, *lun);
+            let unit =
+                DiskUnit::new(opened.store.clone(), options, registry).map_err(|error| error.to_string())?;
+            unit.inherit(before);
+            OpenKind::Disk(OpenDisk { opened: opened.clone(), unit })
+        }
+    };
+    Ok(OpenUnit { spec: spec.clone(), kind })
 }
 
 fn disk_options(spec: &UnitSpec, opened: &Opened, iqn: &str, lun: u16) -> DiskOptions {
@@ -145,14 +161,7 @@ fn disk_options(spec: &UnitSpec, opened: &Opened, iqn: &str, lun: u16) -> DiskOp
     let physical = opened.geometry.physical_block.max(opened.block_size);
     // A physical block that is no power of two blocks has no exponent: then it is not told.
     let exponent = physical.is_power_of_two().then(|| (physical / opened.block_size).ilog2() as u8);
-    // The same unit has the same names after every start: those of a path belong to the path, those of memory to the LUN.
-    let seed = match &spec.backing {
-        Backing::Path(path) => {
-            std::fs::canonicalize(path).unwrap_or_else(|_| path.clone()).display().to_string()
-        }
-        Backing::Memory(_) => format!("{iqn}/{lun}"),
-    };
-    let identity = DiskOptions::default().with_identity(&seed);
+    let identity = DiskOptions::default().with_identity(&seed(spec, iqn, lun));
     let default = DiskOptions::default();
     DiskOptions {
         block_size: opened.block_size,
@@ -169,6 +178,15 @@ fn disk_options(spec: &UnitSpec, opened: &Opened, iqn: &str, lun: u16) -> DiskOp
         persist: persist(spec),
         sanitize_bytes_per_s: options.sanitize_rate,
         thresholds: Thresholds { available: options.warn_available, used: options.warn_used },
+    }
+}
+
+/// What a unit's names are made of. The same unit has the same names after every start: those of a path belong to the path, those
+/// of memory to the LUN.
+fn seed(spec: &UnitSpec, iqn: &str, lun: u16) -> String {
+    match spec.backing.path() {
+        Some(path) => std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned()).display().to_string(),
+        None => format!("{iqn}/{lun}"),
     }
 }
 

@@ -41,10 +41,40 @@ pub fn place(iqn: &str, lun: u16) -> Place {
 pub struct OpenUnit {
     /// As it was asked for.
     pub spec: UnitSpec,
+    /// What it is.
+    pub kind: OpenKind,
+}
+
+/// What an open unit is.
+#[derive(Clone)]
+pub enum OpenKind {
+    /// A disk.
+    Disk(OpenDisk),
+}
+
+/// An open disk.
+#[derive(Clone)]
+pub struct OpenDisk {
     /// Its store, and what was found out about it.
     pub opened: Opened,
     /// The unit.
-    pub disk: Arc<DiskUnit>,
+    pub unit: Arc<DiskUnit>,
+}
+
+impl OpenUnit {
+    /// The disk that it is, if it is one.
+    pub fn disk(&self) -> Option<&OpenDisk> {
+        match &self.kind {
+            OpenKind::Disk(disk) => Some(disk),
+        }
+    }
+
+    /// As a server takes it.
+    pub fn served(&self) -> target::Unit {
+        match &self.kind {
+            OpenKind::Disk(disk) => target::Unit::Disk(disk.unit.clone()),
+        }
+    }
 }
 
 /// All open units.
@@ -96,7 +126,7 @@ impl Units {
     pub fn fates(&self, config: &Config, force: bool) -> HashMap<Place, Fate> {
         let mut by_path: HashMap<&Path, &Place> = HashMap::new();
         for (place, unit) in &self.open {
-            if let Backing::Path(path) = &unit.spec.backing {
+            if let Some(path) = unit.spec.backing.path() {
                 by_path.insert(path, place);
             }
         }
@@ -115,9 +145,8 @@ impl Units {
         let here = self.open.get(place);
         if let Some(open) = here.filter(|open| open.spec == *spec) {
             // A file may have been made longer or shorter by others.
-            let size = open.opened.store.size();
-            return match spec.options.size {
-                Some(wanted) if wanted != size => Fate::Resized(wanted),
+            return match (spec.options.size, open.disk()) {
+                (Some(wanted), Some(disk)) if wanted != disk.opened.store.size() => Fate::Resized(wanted),
                 _ => Fate::Same(place.clone()),
             };
         }
@@ -127,10 +156,10 @@ impl Units {
                 Backing::Memory(_) => Fate::Refused(
                     "memory has the size that it was made with: give it another number, and take the old one out".into(),
                 ),
-                Backing::Path(_) => Fate::Opened,
+                Backing::Path(_) | Backing::Objects(_) => Fate::Opened,
             },
             (Backing::Memory(_), None) => Fate::Opened,
-            (Backing::Path(path), _) => match by_path.get(path.as_path()).map(|at| (*at, &self.open[*at])) {
+            (Backing::Path(path) | Backing::Objects(path), _) => match by_path.get(path.as_path()).map(|at| (*at, &self.open[*at])) {
                 None => Fate::Opened,
                 Some((at, open)) if at == place => changed(open, spec, force),
                 Some((at, open)) if open.spec == *spec => Fate::Same(at.clone()),
@@ -212,8 +241,14 @@ impl Units {
 
 /// What becomes of an open unit that shall be another, at the same place with the same bytes.
 fn changed(open: &OpenUnit, spec: &UnitSpec, force: bool) -> Fate {
-    let (before, now) = (&open.spec.options, &spec.options);
-    let size = open.opened.store.size();
+    match &open.kind {
+        OpenKind::Disk(disk) => disk_changed(disk, &open.spec.options, &spec.options, force),
+    }
+}
+
+fn disk_changed(disk: &OpenDisk, before: &Options, now: &Options, force: bool) -> Fate {
+    let store = &disk.opened.store;
+    let size = store.size();
     if let Some(wanted) = now.size.filter(|wanted| *wanted != size) {
         if wanted < size && !force {
             return Fate::Refused(format!(
@@ -233,10 +268,8 @@ fn changed(open: &OpenUnit, spec: &UnitSpec, force: bool) -> Fate {
         return Fate::Limited;
     }
     let reads_only = |options: &Options| options.ro == Some(true);
-    let store = |options: &Options| (options.cache, options.engine, options.bs, options.thin);
-    if store(before) != store(now)
-        || (reads_only(before) && !reads_only(now) && !open.opened.store.writable())
-    {
+    let opening = |options: &Options| (options.cache, options.engine, options.bs, options.thin);
+    if opening(before) != opening(now) || (reads_only(before) && !reads_only(now) && !store.writable()) {
         return Fate::Refused(
             "cache, engine, bs, thin, and writing to what was opened for reading need its file to be opened anew: take it out, apply, and put it back"
                 .into(),
@@ -299,7 +332,10 @@ mod tests {
         assert_eq!(fates[&at(1)], Fate::Same(at(1)));
         assert_eq!(fates[&at(2)], Fate::Opened);
         let next = units.next(&after, &fates).unwrap();
-        assert!(Arc::ptr_eq(&next.open[&at(7)].disk, &units.open[&at(0)].disk));
+        assert!(Arc::ptr_eq(
+            &next.open[&at(7)].disk().unwrap().unit,
+            &units.open[&at(0)].disk().unwrap().unit
+        ));
     }
 
     #[test]
@@ -329,8 +365,9 @@ mod tests {
         let fates = units.fates(&renamed, false);
         assert_eq!(fates[&at], Fate::Changed);
         let next = units.next(&renamed, &fates).unwrap();
-        assert!(Arc::ptr_eq(next.open[&at].disk.store(), units.open[&at].disk.store()));
-        assert!(next.open[&at].disk.options().read_only);
+        let disk = |units: &Units| units.open[&at].disk().unwrap().unit.clone();
+        assert!(Arc::ptr_eq(disk(&next).store(), disk(&units).store()));
+        assert!(disk(&next).options().read_only);
         let other = units.fates(&config(&[(0, &format!("{file},engine=uring"))]), false);
         assert!(matches!(&other[&at], Fate::Refused(why) if why.contains("opened anew")));
         let twice = units.fates(&config(&[(0, &file), (1, &format!("{file},engine=uring"))]), false);

@@ -65,12 +65,15 @@ pub(crate) enum Class {
 }
 
 impl Class {
-    /// By the OPERATION CODE: READ and WRITE of all lengths, and what else puts blocks on the medium with data of its own.
+    /// By the OPERATION CODE: READ and WRITE of all lengths, and what else puts blocks on the medium with data of its own. Of
+    /// objects, by the SERVICE ACTION in bytes 8 and 9: READ; WRITE, APPEND and CREATE AND WRITE, of OSD-1 and OSD-2.
     #[inline]
-    pub(crate) fn of(opcode: u8) -> Self {
-        match opcode {
-            0x08 | 0x28 | 0x88 | 0xa8 => Self::Read,
-            0x0a | 0x2a | 0x2e | 0x8a | 0x8e | 0xaa | 0xae | 0x89 | 0x9c => Self::Write,
+    pub(crate) fn of(cdb: &[u8]) -> Self {
+        match cdb {
+            [0x08 | 0x28 | 0x88 | 0xa8, ..] => Self::Read,
+            [0x0a | 0x2a | 0x2e | 0x8a | 0x8e | 0xaa | 0xae | 0x89 | 0x9c, ..] => Self::Write,
+            [0x7f, _, _, _, _, _, _, _, 0x88, 0x05 | 0x85, ..] => Self::Read,
+            [0x7f, _, _, _, _, _, _, _, 0x88, 0x06 | 0x86 | 0x07 | 0x87 | 0x12 | 0x92, ..] => Self::Write,
             _ => Self::Other,
         }
     }
@@ -163,14 +166,26 @@ mod tests {
         let tally = Tally::default();
         for _ in 0..16 {
             let began = tally.begin();
-            tally.end(Class::of(0x28), began, &Outcome::read(4096));
+            tally.end(Class::of(&[0x28]), began, &Outcome::read(4096));
         }
         let began = tally.begin();
-        tally.end(Class::of(0x2a), began, &Outcome { status: Status::CheckCondition, ..Outcome::wrote(512) });
+        tally.end(
+            Class::of(&[0x2a]),
+            began,
+            &Outcome { status: Status::CheckCondition, ..Outcome::wrote(512) },
+        );
         let counts = tally.counts();
         assert_eq!((counts.reads, counts.read_bytes), (16, 65536));
         assert_eq!((counts.writes, counts.written_bytes, counts.failed), (1, 512, 1));
         assert_eq!((counts.timed, counts.buckets.iter().sum::<u32>()), (3, 3));
+    }
+
+    #[test]
+    fn objects_are_read_and_written_by_service_actions() {
+        let of = |action: u8| Class::of(&[0x7f, 0, 0, 0, 0, 0, 0, 228, 0x88, action]);
+        assert_eq!((of(0x05), of(0x85)), (Class::Read, Class::Read));
+        assert_eq!((of(0x86), of(0x87), of(0x92)), (Class::Write, Class::Write, Class::Write));
+        assert_eq!((of(0x8e), Class::of(&[0x7f, 0])), (Class::Other, Class::Other));
     }
 
     #[test]

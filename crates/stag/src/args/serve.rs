@@ -11,11 +11,12 @@ use crate::unit::UnitSpec;
 /// Serve disks
 #[derive(Clone, Debug, Args)]
 #[command(long_about = "Serve disks over iSCSI until SIGTERM or SIGINT.\n\n\
-    Each PATH becomes a logical unit, numbered from 0 in the order given. It is a file, a block device, or mem:SIZE. When \
+    Each PATH becomes a logical unit, numbered from 0 in the order given. It is a file, a block device, mem:SIZE, \
+    or osd:DIR: objects in a directory. When \
     all are open and every address is listened on, the URL of each unit is printed on stdout, alone on a line.")]
 #[command(after_long_help = OPTIONS)]
 pub struct Serve {
-    /// The units: a file, a block device or mem:SIZE, and its options
+    /// The units: a file, a block device, mem:SIZE or osd:DIR, and its options
     #[arg(value_name = "PATH[,option...]", value_parser = crate::unit::parse, required_unless_present = "config")]
     pub units: Vec<UnitSpec>,
     /// A configuration file; PATHs given too are served by a target of their own
@@ -92,9 +93,15 @@ Options of a unit, after its path and separated by commas (a comma of the path i
   warn-used=80G  warn-available=20G
                       when initiators are warned that a thin unit fills up
   quota=10G           the most memory that a thin unit in memory takes
+Options of objects, osd:DIR, beside their names and limits:
+  capacity=100G       the most that they take
+  name=TEXT           the OSD name
+  security=nosec|capkey|cmdrsp|alldata
+                      what commands have to prove (nosec)
 
 Examples:
   stag serve mem:1G
+  stag serve osd:/var/lib/stag/objects
   stag serve --listen 0.0.0.0:3260 /srv/a.img,size=100G,thin /dev/sdb,cache=direct
   stag serve --listen '[::]:3260' --iqn iqn.2026-01.org.example:media /srv/dvd.iso,ro,removable
   stag serve --config /etc/stag.toml";

@@ -259,7 +259,11 @@ fn unit(mut given: Table<'_>, problems: &mut Problems) -> Option<(Option<At<u64>
     };
     let path = given.string("path", problems);
     if path.is_none() {
-        given.missing("path", "path = \"/srv/disk.img\", or path = \"mem:1G\"", problems);
+        given.missing(
+            "path",
+            "path = \"/srv/disk.img\", path = \"mem:1G\" or path = \"osd:/srv/objects\"",
+            problems,
+        );
     }
     // Every other key is an option, read by the grammar that the command line has too.
     let mut options = Options::default();
@@ -391,9 +395,9 @@ fn acl_lun(
 fn one_use_of_each_path(config: &Config, span: Range<usize>, problems: &mut Problems) {
     let mut used: HashMap<&std::path::Path, bool> = HashMap::new();
     for unit in config.targets.iter().flat_map(|target| &target.units) {
-        let crate::unit::Backing::Path(path) = &unit.spec.backing else { continue };
+        let Some(path) = unit.spec.backing.path() else { continue };
         let writes = unit.spec.options.ro != Some(true);
-        let both = used.get(path.as_path()).is_some_and(|other| *other || writes);
+        let both = used.get(path).is_some_and(|other| *other || writes);
         if both {
             let what = format!("two units use {}", path.display());
             problems.error(&span, what, "give each its own file, or make both read-only with ro = true");

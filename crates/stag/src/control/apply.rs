@@ -1,8 +1,10 @@
 //! `apply`: a configuration becomes what the daemon serves, whole or not at all.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use disk::unit::DiskUnit;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
@@ -12,7 +14,7 @@ use super::plan::{Plan, Sessions};
 use super::protocol::{Fault, Kind, Request};
 use crate::config::{self, Config};
 use crate::exit::Exit;
-use crate::units::Grown;
+use crate::units::{Grown, Units};
 use crate::{args, convert};
 
 /// What a client sends.
@@ -122,11 +124,11 @@ pub fn apply(
     let applied = daemon.server.apply(convert::server_config(&config, &units)).map_err(|error| {
         grown.into_iter().for_each(Grown::undo);
         // Copies find the units that go on, and not those that were made in vain.
-        running.units.open.values().for_each(|open| running.units.registry.add(&open.disk));
+        disks(&running.units).for_each(|disk| running.units.registry.add(disk));
         refuse(error.to_string())
     })?;
     // Files that have grown, by this or by others.
-    units.open.values().for_each(|open| open.disk.revalidate());
+    disks(&units).for_each(|disk| disk.revalidate());
     // What waits for the next start stays as it is, so that the next change says so again.
     let before = &running.config;
     let config = Config {
@@ -146,6 +148,10 @@ pub fn apply(
         sessions_leaving: applied.leaving,
         took_ms: started.elapsed().as_secs_f64() * 1e3,
     })
+}
+
+fn disks(units: &Units) -> impl Iterator<Item = &Arc<DiskUnit>> {
+    units.open.values().filter_map(|open| Some(&open.disk()?.unit))
 }
 
 /// Waits until sessions are gone.

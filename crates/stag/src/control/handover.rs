@@ -34,7 +34,7 @@ use super::socket::ControlSocket;
 use crate::config::Config;
 use crate::convert;
 use crate::unit::Backing;
-use crate::units::Units;
+use crate::units::{OpenKind, Units};
 
 /// The verb.
 pub const VERB: &str = "hand-over";
@@ -77,6 +77,25 @@ struct Reservations {
     saved: Vec<u8>,
     aptpl: bool,
     generation: u32,
+}
+
+/// Tells whether a unit is still open.
+enum WeakUnit {
+    Disk(Weak<DiskUnit>),
+}
+
+impl WeakUnit {
+    fn of(kind: &OpenKind) -> Self {
+        match kind {
+            OpenKind::Disk(disk) => Self::Disk(Arc::downgrade(&disk.unit)),
+        }
+    }
+
+    fn is_open(&self) -> bool {
+        match self {
+            Self::Disk(unit) => unit.strong_count() > 0,
+        }
+    }
 }
 
 fn designator(unit: &DiskUnit) -> String {
@@ -134,14 +153,13 @@ pub fn give(
     tracing::info!("another daemon takes over");
     daemon.server.pause(DRAIN);
     let state = state(daemon, &running.units);
-    let weak: Vec<Weak<DiskUnit>> =
-        running.units.open.values().map(|unit| Arc::downgrade(&unit.disk)).collect();
+    let weak: Vec<WeakUnit> = running.units.open.values().map(|unit| WeakUnit::of(&unit.kind)).collect();
     daemon.server.let_go_of_units();
     let config = running.config.clone();
     daemon.set_running(Running { config: config.clone(), units: Units::default() });
     drop(running);
     let deadline = Instant::now() + CLOSE;
-    while weak.iter().any(|unit| unit.strong_count() > 0) && Instant::now() < deadline {
+    while weak.iter().any(|unit| unit.is_open()) && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(1));
     }
     let told = serde_json::to_value(&state).map_err(io::Error::from);
@@ -204,8 +222,9 @@ fn send_offer(stream: &UnixStream, offer: &Offer, fds: &[BorrowedFd<'_>]) -> io:
 
 fn state(daemon: &Daemon, units: &Units) -> State {
     let reservations = units.open.values().filter_map(|unit| {
-        let (saved, aptpl, generation) = unit.disk.hand_over_reservations()?;
-        Some((designator(&unit.disk), Reservations { saved, aptpl, generation }))
+        let disk = &unit.disk()?.unit;
+        let (saved, aptpl, generation) = disk.hand_over_reservations()?;
+        Some((designator(disk), Reservations { saved, aptpl, generation }))
     });
     let groups = |name: &String| {
         let groups = daemon.server.port_groups(name)?;
@@ -220,10 +239,11 @@ fn state(daemon: &Daemon, units: &Units) -> State {
 
 /// Puts the reservations of another daemon into force, before anybody reaches the units.
 pub fn restore_reservations(state: &State, units: &Units) {
-    for unit in units.open.values() {
-        let Some(kept) = state.reservations.get(&designator(&unit.disk)) else { continue };
-        if let Err(error) = unit.disk.take_over_reservations(&kept.saved, kept.aptpl, kept.generation) {
-            tracing::error!(%error, unit = designator(&unit.disk), "reservations could not be taken over");
+    for disk in units.open.values().filter_map(|unit| unit.disk()) {
+        let unit = &disk.unit;
+        let Some(kept) = state.reservations.get(&designator(unit)) else { continue };
+        if let Err(error) = unit.take_over_reservations(&kept.saved, kept.aptpl, kept.generation) {
+            tracing::error!(%error, unit = designator(unit), "reservations could not be taken over");
         }
     }
 }

@@ -6,20 +6,35 @@ pub(crate) mod limits;
 pub(crate) mod options;
 mod parse;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use backing::size::{Size, parse_size};
 
 pub use options::{OptionError, Options};
 pub use parse::parse;
 
-/// Where a unit's blocks are.
+/// The least capacity of objects, bytes.
+const MIN_CAPACITY: u64 = 1 << 20;
+
+/// Where what a unit holds is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Backing {
     /// In memory, this many bytes; gone when the daemon ends.
     Memory(u64),
     /// In a file or on a block device.
     Path(PathBuf),
+    /// Objects, in a directory: an object-based storage device.
+    Objects(PathBuf),
+}
+
+impl Backing {
+    /// Where it is in the file system.
+    pub fn path(&self) -> Option<&Path> {
+        match self {
+            Self::Memory(_) => None,
+            Self::Path(path) | Self::Objects(path) => Some(path),
+        }
+    }
 }
 
 impl std::fmt::Display for Backing {
@@ -28,6 +43,7 @@ impl std::fmt::Display for Backing {
         match self {
             Self::Memory(bytes) => write!(f, "mem:{}", Size(*bytes)),
             Self::Path(path) => path.display().fmt(f),
+            Self::Objects(path) => write!(f, "osd:{}", path.display()),
         }
     }
 }
@@ -54,11 +70,49 @@ pub struct Contradiction {
 }
 
 impl UnitSpec {
-    /// Reads `path` (a file's or device's path, or `mem:SIZE`) and joins it with `options`.
+    /// Reads `path` (a file's or device's path, `mem:SIZE` or `osd:DIR`) and joins it with `options`.
     ///
     /// # Errors
     /// Every contradiction that can be seen without opening anything.
     pub fn new(path: &str, options: Options) -> Result<Self, Vec<Contradiction>> {
+        match path.strip_prefix("osd:") {
+            Some(directory) => Self::objects(directory, options),
+            None => Self::disk(path, options),
+        }
+    }
+
+    fn objects(directory: &str, options: Options) -> Result<Self, Vec<Contradiction>> {
+        let mut found: Vec<Contradiction> = options
+            .given()
+            .into_iter()
+            .filter(|name| !options::OF_OBJECTS.contains(name))
+            .map(|option| Contradiction {
+                option,
+                what: format!("objects have no {option}"),
+                instead: format!(
+                    "leave {option} out: an osd:DIR takes {}",
+                    crate::suggest::list(options::OF_OBJECTS)
+                ),
+            })
+            .collect();
+        if directory.is_empty() {
+            let instead = "write a directory, as in osd:/var/lib/stag/objects".to_owned();
+            found.push(Contradiction { option: "path", what: "the directory is missing".into(), instead });
+        }
+        if options.capacity.is_some_and(|bytes| bytes < MIN_CAPACITY) {
+            found.push(Contradiction {
+                option: "capacity",
+                what: "that is too little for objects".into(),
+                instead: format!("write {} or more", Size(MIN_CAPACITY)),
+            });
+        }
+        match found.is_empty() {
+            true => Ok(Self { backing: Backing::Objects(directory.into()), options }),
+            false => Err(found),
+        }
+    }
+
+    fn disk(path: &str, options: Options) -> Result<Self, Vec<Contradiction>> {
         let mut found = Vec::new();
         let mut wrong = |option, what: String, instead: &str| {
             found.push(Contradiction { option, what, instead: instead.to_owned() });
@@ -71,6 +125,9 @@ impl UnitSpec {
                 (Backing::Memory(0), None)
             }
         };
+        for option in options.given().into_iter().filter(|name| options::OF_OBJECTS_ALONE.contains(name)) {
+            wrong(option, format!("{option} is for objects"), "write osd:DIR as the path, or leave it out");
+        }
         let in_memory = matches!(backing, Backing::Memory(_));
         if path.is_empty() {
             wrong("path", "the path is empty".into(), "write a file, a block device, or mem:1G");
@@ -129,6 +186,7 @@ impl UnitSpec {
         let mut words = match &self.backing {
             Backing::Memory(bytes) => vec![format!("memory, {}", Size(*bytes))],
             Backing::Path(path) => vec![path.display().to_string()],
+            Backing::Objects(path) => return self.describe_objects(path),
         };
         let options = &self.options;
         words.extend(options.size.map(|size| format!("{} (made if missing)", Size(size))));
@@ -140,6 +198,17 @@ impl UnitSpec {
         {
             words.extend((set == Some(true)).then(|| name.to_owned()));
         }
+        words.extend(options.limits.describe());
+        words.extend(options.serial.as_ref().map(|serial| format!("serial {serial}")));
+        words.join(", ")
+    }
+
+    fn describe_objects(&self, path: &Path) -> String {
+        let options = &self.options;
+        let mut words = vec![format!("objects in {}", path.display())];
+        words.extend(options.capacity.map(|bytes| format!("at most {}", Size(bytes))));
+        words.extend(options.name.as_ref().map(|name| format!("called {name}")));
+        words.extend(options.security.map(|method| format!("security method {method}")));
         words.extend(options.limits.describe());
         words.extend(options.serial.as_ref().map(|serial| format!("serial {serial}")));
         words.join(", ")
@@ -172,5 +241,24 @@ mod tests {
         assert_eq!(wrong("/x", &[("size", "5000")]), ["size"]);
         assert_eq!(wrong("/x", &[("size", "0")]), ["size"]);
         assert_eq!(wrong("", &[]), ["path"]);
+        assert_eq!(wrong("osd:", &[]), ["path"]);
+        assert_eq!(wrong("osd:/x", &[("bs", "512"), ("thin", "")]), ["bs", "thin"]);
+        assert_eq!(wrong("osd:/x", &[("capacity", "4K")]), ["capacity"]);
+        assert_eq!(wrong("/x", &[("capacity", "1G"), ("security", "capkey")]), ["capacity", "security"]);
+    }
+
+    #[test]
+    fn a_directory_of_objects_is_shown_as_it_was_asked_for() {
+        let mut options = Options::default();
+        for (name, value) in [("capacity", "10G"), ("name", "attic"), ("security", "capkey"), ("iops", "100")]
+        {
+            options.set(name, value).unwrap();
+        }
+        let spec = UnitSpec::new("osd:/srv/objects", options).unwrap();
+        assert_eq!(spec.backing.to_string(), "osd:/srv/objects");
+        assert_eq!(
+            spec.describe(),
+            "objects in /srv/objects, at most 10G, called attic, security method capkey, at most 100 IOPS"
+        );
     }
 }

@@ -50,13 +50,68 @@ pub struct Options {
     pub warn_used: Option<u64>,
     /// `warn-available`: initiators are warned when no more bytes than these can be allocated.
     pub warn_available: Option<u64>,
+    /// `capacity`: the most that objects take, bytes.
+    pub capacity: Option<u64>,
+    /// `name`: the OSD name (root information attribute 9), at most 255 bytes.
+    pub name: Option<String>,
+    /// `security`: the least that commands to objects have to prove.
+    pub security: Option<SecurityMethod>,
 }
+
+/// Security methods of objects, by their codes (OSD-2 §4.12).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SecurityMethod {
+    /// Nothing is checked.
+    NoSec = 0,
+    /// A capability, bound to the session.
+    CapKey = 1,
+    /// Each command and response by itself.
+    CmdRsp = 2,
+    /// Their data too.
+    AllData = 3,
+}
+
+impl SecurityMethod {
+    const ALL: [(&str, Self); 4] = [
+        ("nosec", Self::NoSec),
+        ("capkey", Self::CapKey),
+        ("cmdrsp", Self::CmdRsp),
+        ("alldata", Self::AllData),
+    ];
+}
+
+impl std::fmt::Display for SecurityMethod {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(Self::ALL[*self as usize].0)
+    }
+}
+
+/// The options of objects.
+pub const OF_OBJECTS: [&str; 15] = [
+    "capacity",
+    "name",
+    "security",
+    "serial",
+    "vendor",
+    "product",
+    "revision",
+    "naa",
+    "iops",
+    "read-iops",
+    "write-iops",
+    "bandwidth",
+    "read-bandwidth",
+    "write-bandwidth",
+    "burst",
+];
+/// Those that no disk has.
+pub const OF_OBJECTS_ALONE: [&str; 3] = ["capacity", "name", "security"];
 
 const MODES: &str = "write writeback, writethrough or direct";
 /// Longest serial number, bytes.
 const SERIAL: usize = 64;
 /// Every option's name.
-pub const NAMES: [&str; 25] = [
+pub const NAMES: [&str; 28] = [
     "size",
     "bs",
     "pbe",
@@ -82,6 +137,9 @@ pub const NAMES: [&str; 25] = [
     "quota",
     "warn-used",
     "warn-available",
+    "capacity",
+    "name",
+    "security",
 ];
 
 /// Why an option was not understood.
@@ -124,6 +182,45 @@ impl Options {
     /// The block size that is in force, in bytes.
     pub fn block_bytes(&self) -> u32 {
         self.bs.unwrap_or(512)
+    }
+
+    /// The names of those that were given.
+    pub fn given(&self) -> Vec<&'static str> {
+        let rate =
+            |rates: &target::config::Rates| [rates.total, rates.read, rates.write].map(|rate| rate.is_some());
+        let ([iops, read_iops, write_iops], [bandwidth, read_bandwidth, write_bandwidth]) =
+            (rate(&self.limits.iops), rate(&self.limits.bandwidth));
+        let given = [
+            self.size.is_some(),
+            self.bs.is_some(),
+            self.pbe.is_some(),
+            self.ro.is_some(),
+            self.removable.is_some(),
+            self.thin.is_some(),
+            self.cache.is_some(),
+            self.engine.is_some(),
+            self.serial.is_some(),
+            self.vendor.is_some(),
+            self.product.is_some(),
+            self.revision.is_some(),
+            self.naa.is_some(),
+            self.aptpl.is_some(),
+            self.sanitize_rate.is_some(),
+            iops,
+            read_iops,
+            write_iops,
+            bandwidth,
+            read_bandwidth,
+            write_bandwidth,
+            self.limits.burst.is_some(),
+            self.quota.is_some(),
+            self.warn_used.is_some(),
+            self.warn_available.is_some(),
+            self.capacity.is_some(),
+            self.name.is_some(),
+            self.security.is_some(),
+        ];
+        NAMES.into_iter().zip(given).filter(|(_, given)| *given).map(|(name, _)| name).collect()
     }
 
     /// Sets the option called `name` from its text. An empty `value` says yes to an option that is yes or no.
@@ -190,7 +287,18 @@ impl Options {
                 }
                 once(name, &mut self.sanitize_rate, rate)
             }
-            "quota" | "warn-used" | "warn-available" => {
+            "name" => {
+                let fits = (1..=255).contains(&value.len());
+                let name = fits.then(|| value.to_owned());
+                once("name", &mut self.name, name.ok_or_else(|| fit("write 1 to 255 bytes of text".into()))?)
+            }
+            "security" => {
+                let method = SecurityMethod::ALL.into_iter().find(|(name, _)| *name == value);
+                let (_, method) =
+                    method.ok_or_else(|| fit("write nosec, capkey, cmdrsp or alldata".into()))?;
+                once(name, &mut self.security, method)
+            }
+            "quota" | "warn-used" | "warn-available" | "capacity" => {
                 let bytes = parse_size(value).map_err(|error| fit(error.to_string()))?;
                 if bytes == 0 {
                     return Err(fit("write a size such as 10G".into()));
@@ -198,6 +306,7 @@ impl Options {
                 let slot = match name {
                     "quota" => &mut self.quota,
                     "warn-used" => &mut self.warn_used,
+                    "capacity" => &mut self.capacity,
                     _ => &mut self.warn_available,
                 };
                 once(name, slot, bytes)
@@ -282,12 +391,16 @@ mod tests {
             ("quota", "1G"),
             ("warn-used", "1G"),
             ("warn-available", "1G"),
+            ("capacity", "1G"),
+            ("name", "attic"),
+            ("security", "cmdrsp"),
         ];
         assert_eq!(values.map(|(name, _)| name), NAMES);
         for (name, value) in values {
             let mut options = Options::default();
             assert_eq!(options.set(name, value), Ok(()), "{name}={value}");
             assert_ne!(options, Options::default(), "{name} changes nothing");
+            assert_eq!(options.given(), [name]);
             assert_eq!(options.set(name, value), Err(OptionError::Twice(name)));
         }
     }
@@ -313,6 +426,9 @@ mod tests {
             ("sanitize-rate", "0"),
             ("quota", "0"),
             ("warn-used", "much"),
+            ("capacity", "0"),
+            ("name", ""),
+            ("security", "some"),
         ] {
             let error = Options::default().set(name, value).unwrap_err();
             assert!(matches!(error, OptionError::Value { .. }), "{name}={value}: {error}");

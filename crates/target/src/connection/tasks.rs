@@ -76,7 +76,7 @@ impl Connection {
         // The router answers for every unit that does not exist.
         let Some(entry) = entry else { return };
         let (nexus, tally) = view.nexuses.of(entry);
-        let (class, began) = (Class::of(cdb.opcode()), tally.begin());
+        let (class, began) = (Class::of(cdb.bytes()), tally.begin());
         let command = Command {
             cdb,
             attribute: router::attribute(scsi.attribute),

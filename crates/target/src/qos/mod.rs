@@ -79,6 +79,9 @@ impl Cost {
             // The 32-byte ones, by SERVICE ACTION: READ, VERIFY; WRITE, WRITE AND VERIFY, WRITE SAME, WRITE ATOMIC.
             (0x7f, Some([0, 0x09 | 0x0a])) => false,
             (0x7f, Some([0, 0x0b | 0x0c | 0x0d | 0x0f])) => true,
+            // Objects', of OSD-1 and OSD-2: READ; WRITE, APPEND, CREATE AND WRITE, PUNCH, CLEAR, COPY USER OBJECTS.
+            (0x7f, Some([0x88, 0x05 | 0x85])) => false,
+            (0x7f, Some([0x88, 0x06 | 0x07 | 0x12 | 0x84 | 0x86 | 0x87 | 0x89 | 0x92 | 0x93])) => true,
             _ => return None,
         };
         Some(Self { writes, bytes: u64::from(expected_in) + u64::from(expected_out) })
