@@ -26,6 +26,7 @@ use crate::lun_map::LocalView;
 use crate::order::Order;
 use crate::qos::gate::Gate;
 use crate::reassign::{self, Ferry};
+use crate::retention;
 use crate::server::Shared;
 use crate::session::Session;
 use crate::tally::Counts;
@@ -35,7 +36,7 @@ use crate::transport::{Link, Outbox, Start, Transport, iser};
 use crate::wire::Segment;
 use crate::{management, text};
 
-pub(crate) use remote::{Remote, Victims, bury, counted};
+pub(crate) use remote::{Remote, Victims, bury, counted, locals};
 
 /// Names a connection for as long as the daemon runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -89,6 +90,8 @@ pub(crate) struct Connection {
     recovers: bool,
     /// Reads that begin when enough of what was sent has been acknowledged.
     deferred: RefCell<VecDeque<ScsiCommand>>,
+    /// Bytes that it keeps to be sent again, as the core counts them.
+    kept: Cell<usize>,
     /// ErrorRecoveryLevel 2: its tasks outlive it.
     keeps: bool,
     /// It is gone, and its tasks wait for another one: nothing is sent or received any more.
@@ -198,6 +201,7 @@ impl Connection {
             room: Notify::default(),
             recovers,
             deferred: RefCell::default(),
+            kept: Cell::new(0),
             keeps,
             detached: Cell::new(false),
             removed: Cell::new(false),
@@ -291,6 +295,7 @@ impl Connection {
             state.forget_reads();
             state.forget_unacknowledged();
         }
+        self.kick();
         self.wake_all();
         // Units finish what they have begun; their answers are dropped.
         self.clear().await;
@@ -473,9 +478,12 @@ impl Connection {
         {
             tcp.to_send.notify();
         }
-        if self.recovers && !self.watching.get() && state.is_pending() {
-            self.watching.set(true);
-            self.watch.notify();
+        if self.recovers {
+            retention::account(&self.kept, state.kept_bytes());
+            if !self.watching.get() && state.is_pending() {
+                self.watching.set(true);
+                self.watch.notify();
+            }
         }
         result
     }

@@ -14,6 +14,7 @@ use scsi::data::target_port_groups::AccessState;
 
 use crate::config::ServerConfig;
 use crate::connection;
+use crate::retention;
 use crate::server::{BoundPortal, Shared};
 use crate::session::Standing;
 use crate::tally::{self, Counts};
@@ -119,6 +120,10 @@ pub struct CoreStatus {
     pub connections: usize,
     /// Its buffer pool.
     pub pool: ring::pool::Stats,
+    /// Bytes that are kept because initiators may ask for them again (ErrorRecoveryLevel 1 and 2).
+    pub kept: usize,
+    /// How often a connection's were given up, because too much was kept.
+    pub kept_given_up: u64,
 }
 
 /// Why a target port group's state was not changed.
@@ -275,10 +280,13 @@ impl Handle {
 
     /// How each core is used. A core that does not answer within `patience` is left out.
     pub fn cores(&self, patience: Duration) -> Vec<Option<CoreStatus>> {
-        self.on_each_core(patience, ring::pool::stats)
+        self.on_each_core(patience, || (ring::pool::stats(), retention::figures()))
             .into_iter()
             .zip(self.shared.core_connections())
-            .map(|(pool, connections)| Some(CoreStatus { connections, pool: pool? }))
+            .map(|(core, connections)| {
+                let (pool, (kept, kept_given_up)) = core?;
+                Some(CoreStatus { connections, pool, kept, kept_given_up })
+            })
             .collect()
     }
 

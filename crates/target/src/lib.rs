@@ -22,6 +22,7 @@ mod portals;
 mod qos;
 mod reassign;
 mod redirect;
+mod retention;
 mod router;
 mod server;
 mod session;

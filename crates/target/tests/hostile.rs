@@ -387,3 +387,70 @@ fn data_in_crumbs_is_written_whole() {
     assert!(client.read(0, &read10(0, 32), 16384) == (0, data));
     stop(server);
 }
+
+/// A connection at ErrorRecoveryLevel 1.
+fn recovering(server: &stag_target::Server, number: u8) -> Client {
+    let mut config = Client::config(number);
+    config.offer.error_recovery_level = 1;
+    Client::login(address(server), config)
+}
+
+#[test]
+fn sessions_that_acknowledge_nothing_take_no_more_than_their_part_of_the_pool() {
+    const READ: u32 = 128 << 10;
+    const HOSTILE: u8 = 40;
+    let server = server(|config| config.cores = 1);
+    let limit = server.handle().cores(Duration::from_secs(2))[0].expect("it answers").pool.limit;
+    assert!(HOSTILE as usize * (4 << 20) > 2 * limit, "they ask for far more than there is");
+    let kept = || server.handle().cores(Duration::from_secs(2))[0].expect("it answers").kept;
+    // Each reads all that it gets, and says of nothing that it has come: its ExpStatSN stays 0.
+    let hostile: Vec<_> = (0..HOSTILE)
+        .map(|number| {
+            let mut client = recovering(&server, number + 2);
+            std::thread::spawn(move || {
+                client.stream.set_read_timeout(Some(Duration::from_millis(100))).expect("a timeout");
+                for at in 0..32 {
+                    let mut read = client.command(0, &read10(at * READ / 512 % 8192, (READ / 512) as u16));
+                    read.set_read(true);
+                    read.edtl.set(READ);
+                    client.send(read.into(), &[]);
+                }
+                let (mut bytes, end) = (0, Instant::now() + Duration::from_secs(5));
+                let mut piece = vec![0; 1 << 16];
+                while Instant::now() < end {
+                    bytes += match client.stream.read(&mut piece) {
+                        Ok(0) => break,
+                        Ok(n) => n,
+                        Err(_) => 0,
+                    };
+                }
+                bytes
+            })
+        })
+        .collect();
+    let mut good = recovering(&server, 1);
+    good.acknowledges = true;
+    good.settle(3);
+    let (mut rounds, mut most) = (0, 0);
+    let (begun, mut slowest) = (Instant::now(), Duration::ZERO);
+    while begun.elapsed() < Duration::from_secs(5) {
+        let data = vec![rounds as u8; 256 << 10];
+        let at = Instant::now();
+        assert_eq!(good.write(3, &write10(0, 512), &data).0, 0);
+        let (status, back) = good.read(3, &read10(0, 512), 256 << 10);
+        assert!((status, &back) == (0, &data), "round {rounds}: status {status:02x}");
+        slowest = slowest.max(at.elapsed());
+        most = most.max(kept());
+        rounds += 1;
+    }
+    let got: usize = hostile.into_iter().map(|thread| thread.join().expect("it ends")).sum();
+    assert!(most > limit / 8, "they were kept for: {most}");
+    assert!(
+        most <= limit / 2 + (2 << 20),
+        "{most} of {limit} bytes are kept for those that acknowledge nothing"
+    );
+    assert!(slowest < Duration::from_secs(3), "a write and a read took {slowest:?}");
+    assert!(rounds > 50, "{rounds} rounds");
+    assert!(got > most, "they got {got} bytes");
+    stop(server);
+}

@@ -677,12 +677,20 @@ impl<P: Payload> Connection<P> {
 
 /// CHECK CONDITION, ABORTED COMMAND for data that breaks the rules (RFC 7143 §11.4.7.2).
 pub(super) fn refusal(error: InboundError) -> Completion {
-    let (asc, ascq) = match error {
+    aborted_command(match error {
         InboundError::UnexpectedUnsolicited => (0x0c, 0x0c), // UNEXPECTED UNSOLICITED DATA
         InboundError::TooMuch | InboundError::Incorrect => (0x0c, 0x0d), // INCORRECT AMOUNT OF DATA
         // A hole is what a data PDU dropped for its digest leaves (§7.8): PROTOCOL SERVICE CRC ERROR.
         InboundError::OutOfOrder | InboundError::DataSn => (0x47, 0x05),
-    };
+    })
+}
+
+/// CHECK CONDITION, ABORTED COMMAND for data-in that was asked for again and is not kept any more (RFC 7143 §11.4.7.2).
+pub(super) fn snack_rejected() -> Completion {
+    aborted_command((0x11, 0x13)) // READ ERROR - FAILED RETRANSMISSION REQUEST
+}
+
+fn aborted_command((asc, ascq): (u8, u8)) -> Completion {
     let mut sense = [0; 18];
     (sense[0], sense[2], sense[7], sense[12], sense[13]) = (0x70, 0x0b, 10, asc, ascq);
     Completion { status: 0x02, sense: Some(Box::new(sense)), ..Completion::default() }

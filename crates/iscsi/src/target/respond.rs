@@ -157,7 +157,7 @@ impl<P: Payload> Connection<P> {
                     header.lun = task.lun;
                 }
                 piece = piece.stable();
-                recovery.keep_data(history, header, piece.clone());
+                recovery.keep_data(history, header, piece.clone(), self.last_heard);
                 kept = Some((header, piece.clone()));
             }
             self.send(header.into(), piece, sink);

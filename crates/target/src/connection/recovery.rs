@@ -3,13 +3,14 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use iscsi::pdu::{Bhs, Lun};
-use iscsi::target::TaskKey;
+use iscsi::target::{Fatal, TaskKey};
 
 use super::{Connection, End, Inner, Victims};
 use crate::reassign::Ferry;
+use crate::retention;
 use crate::session::Standing;
 use crate::transport::Transport;
 
@@ -121,6 +122,7 @@ impl Connection {
         self.room.notify();
         self.on_acknowledged();
         self.progress.notify();
+        self.kick();
     }
 
     /// Drops a PDU whose data digest is wrong (RFC 7143 §7.8), and has it sent again.
@@ -153,12 +155,47 @@ impl Connection {
 
     /// Whether a read may begin: not while too much waits to be acknowledged.
     pub(super) fn may_begin(&self) -> bool {
-        self.with(|state, outbox| state.may_begin(ring::now(), outbox))
+        self.with(|state, outbox| {
+            state.set_keep_room(retention::room(state.kept_bytes()));
+            state.may_begin(ring::now(), outbox)
+        })
+    }
+
+    /// The core has more room for what is to be acknowledged.
+    pub(crate) fn more_room(self: &Rc<Self>) {
+        if !self.recovers || !self.inner.borrow().state.wants_keep_room() {
+            return;
+        }
+        self.with(|state, _| {
+            state.set_keep_room(retention::room(state.kept_bytes()));
+            state.more_keep_room();
+        });
+        self.on_acknowledged();
+    }
+
+    /// Since when nothing of what it keeps has been acknowledged. `None`: it keeps nothing.
+    pub(crate) fn kept_since(&self) -> Option<Instant> {
+        (self.kept.get() > 0).then(|| self.inner.borrow().state.kept_since())
+    }
+
+    /// Gives up what is kept, or itself if that cannot be.
+    pub(crate) fn give_up_kept(self: &Rc<Self>, now: Instant) {
+        if self.with(|state, _| state.give_up_data(now)) {
+            self.on_acknowledged();
+        } else if !self.detached.get() {
+            self.lose(Fatal::Unacknowledged.into());
+        } else {
+            self.shut();
+        }
     }
 
     /// Whether a unit may put more of a task's data-in: not while too much waits to be acknowledged.
     pub(crate) fn may_put(&self, task: TaskKey) -> bool {
-        !self.recovers || self.with(|state, outbox| state.may_put(task, ring::now(), outbox))
+        !self.recovers
+            || self.with(|state, outbox| {
+                state.set_keep_room(retention::room(state.kept_bytes()));
+                state.may_put(task, ring::now(), outbox)
+            })
     }
 
     /// Looks after what may be lost, as long as there is something.
@@ -174,6 +211,7 @@ impl Connection {
                 late
             };
             late.into_iter().for_each(|task| self.wake_task(task));
+            self.more_room();
             self.start_all_waiting();
             self.progress.notify();
             self.kick();

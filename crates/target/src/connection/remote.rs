@@ -155,11 +155,15 @@ pub(crate) fn bury(id: ConnectionId) {
     }
 }
 
+/// The connections of this core.
+pub(crate) fn locals() -> Vec<Rc<Connection>> {
+    LOCAL.with(|local| local.borrow().values().filter_map(Weak::upgrade).collect())
+}
+
 /// What each connection of this core has counted: its session, and by its units' addresses; what is not of any unit that it sees
 /// now is under 0.
 pub(crate) fn counted() -> Vec<(u16, usize, Counts)> {
-    let connections: Vec<Rc<Connection>> =
-        LOCAL.with(|local| local.borrow().values().filter_map(Weak::upgrade).collect());
+    let connections = locals();
     let of = |connection: &Rc<Connection>| {
         let tsih = connection.session.tsih;
         let mut counts = connection.view.borrow().nexuses.counts();

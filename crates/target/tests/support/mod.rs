@@ -13,7 +13,7 @@ use disk::unit::{DiskOptions, DiskUnit, Registry};
 use iscsi::frame::{Cut, Cutter};
 use iscsi::keys::{Digest, Offer};
 use iscsi::login::initiator::{Config, Established, InitiatorLogin, Step};
-use iscsi::pdu::{Bhs, Isid, Lun, ScsiCommand, TaskAttribute};
+use iscsi::pdu::{Bhs, Isid, Lun, Opcode, RESERVED_TAG, ScsiCommand, TaskAttribute};
 use stag_target::config::{Auth, Limits, LunConfig, Portal, ServerConfig, TargetConfig};
 use stag_target::{Server, Unit};
 
@@ -83,6 +83,9 @@ pub struct Client {
     pub session: Option<Established>,
     pub cmd_sn: u32,
     itt: u32,
+    /// Whether its requests say which statuses have come. Without, ExpStatSN is 0.
+    pub acknowledges: bool,
+    exp_stat_sn: u32,
 }
 
 impl Client {
@@ -92,7 +95,16 @@ impl Client {
         stream.set_read_timeout(Some(Duration::from_secs(10))).expect("a timeout can be set");
         let cutter =
             Cutter { header_digest: false, data_digest: false, max_data_segment: 1 << 24, max_ahs: 0 };
-        Self { stream, input: Vec::new(), cutter, session: None, cmd_sn: 1, itt: 100 }
+        Self {
+            stream,
+            input: Vec::new(),
+            cutter,
+            session: None,
+            cmd_sn: 1,
+            itt: 100,
+            acknowledges: false,
+            exp_stat_sn: 0,
+        }
     }
 
     /// What a login as initiator `number` asks for.
@@ -155,6 +167,10 @@ impl Client {
     /// One PDU as it is sent.
     pub fn bytes(&self, mut bhs: Bhs, data: &[u8]) -> Vec<u8> {
         bhs.set_data_segment_len(data.len());
+        if self.acknowledges {
+            // ExpStatSN has its place in every request (RFC 7143 §11).
+            bhs.specific_20[8..12].copy_from_slice(&self.exp_stat_sn.to_be_bytes());
+        }
         let mut bytes = bhs.bytes().to_vec();
         if self.cutter.header_digest {
             bytes.extend_from_slice(&iscsi::digest::header(bhs.bytes(), &[]));
@@ -175,6 +191,15 @@ impl Client {
             {
                 let pdu = Pdu { bhs: *bhs, data: self.input[data].to_vec() };
                 self.input.drain(..consumed);
+                let has_status = match pdu.bhs.opcode() {
+                    Some(Opcode::DataIn) => pdu.bhs.as_data_in().has_status(),
+                    Some(Opcode::NopIn) => pdu.bhs.itt() != RESERVED_TAG,
+                    Some(Opcode::ReadyToTransfer) | None => false,
+                    Some(_) => true,
+                };
+                if let (true, [a, b, c, d, ..]) = (has_status, &pdu.bhs.specific_20[4..]) {
+                    self.exp_stat_sn = u32::from_be_bytes([*a, *b, *c, *d]).wrapping_add(1);
+                }
                 return Some(pdu);
             }
             let mut piece = [0; 65536];

@@ -5,12 +5,13 @@
 
 use std::time::{Duration, Instant};
 
-use super::{ASK_AGAIN, MAX_RECOVERIES, PATIENCE, Recovery};
+use super::{ASK_AGAIN, MAX_RECOVERIES, PATIENCE, Recovery, StatusData};
 use crate::pdu::{self, Bhs, PduRef, RESERVED_TAG, RejectReason};
 use crate::target::connection::{Connection, refusal};
 use crate::target::events::{Event, Fatal};
 use crate::target::inbound::InboundError;
 use crate::target::payload::{Data, Payload, Sink};
+use crate::target::respond::scsi_response;
 use crate::target::tasks::TaskKey;
 
 fn tag_of(out: &pdu::DataOut) -> Option<u32> {
@@ -201,6 +202,56 @@ impl<P: Payload> Connection<P> {
     /// Bytes that are kept until the initiator acknowledges them.
     pub fn kept_bytes(&self) -> usize {
         self.recovery.as_ref().map_or(0, |recovery| recovery.kept)
+    }
+
+    /// Since when nothing of that has been acknowledged.
+    pub fn kept_since(&self) -> Instant {
+        self.recovery.as_ref().map_or(self.last_heard, |recovery| recovery.moved)
+    }
+
+    /// The driver has room for so many bytes to be kept here, if the limits allow as many. What is kept already stays.
+    pub fn set_keep_room(&mut self, bytes: usize) {
+        if let Some(recovery) = &mut self.recovery {
+            recovery.room = bytes.min(recovery.limits.keep_bytes);
+        }
+    }
+
+    /// Whether something waits for room.
+    pub fn wants_keep_room(&self) -> bool {
+        self.recovery.as_ref().is_some_and(|recovery| recovery.wants_room)
+    }
+
+    /// There is more room than there was: [`Self::take_made_room`] says so.
+    pub fn more_keep_room(&mut self) {
+        if let Some(recovery) = &mut self.recovery {
+            recovery.made_room = true;
+        }
+        self.give_owed_places();
+    }
+
+    /// Gives up all data-in that is kept: a SNACK for it will be rejected, and its command end with an error (RFC 7143 §11.4.7.2). False
+    /// if there was none: what is left are pings' data and text, which cannot be given up without the connection.
+    pub fn give_up_data(&mut self, now: Instant) -> bool {
+        let max_segment = self.peer_max_data_segment;
+        let Some(recovery) = &mut self.recovery else { return false };
+        let mut bytes = 0;
+        for (_, task) in self.tasks.iter_mut() {
+            bytes += task.history.as_mut().map_or(0, |history| history.give_up());
+        }
+        for status in &mut recovery.statuses {
+            let Some(ended) = &mut status.ended else { continue };
+            bytes += ended.0.history.as_mut().map_or(0, |history| history.give_up());
+            if matches!(status.data, StatusData::Payload(_)) {
+                // It came with the last of the data: without that, a SCSI Response says the same.
+                let (mut response, segment) = scsi_response(&ended.0, &ended.1, max_segment);
+                response.stat_sn.set(status.stat_sn);
+                status.bhs = response.into();
+                status.data = StatusData::Small(segment);
+            }
+        }
+        recovery.gave_up(bytes, now);
+        self.give_owed_places();
+        bytes > 0
     }
 
     /// The initiator's PDU says which status it expects next: those before it have arrived.

@@ -2,7 +2,7 @@
 //! one. What its unit still does is carried over by the driver.
 
 use crate::sn;
-use crate::target::connection::{Connection, Work};
+use crate::target::connection::{Connection, Work, snack_rejected};
 use crate::target::events::{Completion, Event, ScsiCommand};
 use crate::target::inbound::Inbound;
 use crate::target::payload::Payload;
@@ -94,8 +94,14 @@ impl<P: Payload> Connection<P> {
         let placeless = task.immediate || ended.is_some();
         let recovery = self.recovery.as_mut()?;
         let mut history = task.history.take()?;
-        if sn::lt(history.acked, exp_data_sn) && sn::le(exp_data_sn, task.data_sn) {
-            recovery.ack_data(&mut history, exp_data_sn);
+        let arrived = if sn::le(exp_data_sn, task.data_sn) { exp_data_sn } else { 0 };
+        if history.lost && sn::lt(arrived, history.acked) {
+            // What the initiator has not got is not here any more.
+            ended = ended.map(|_| snack_rejected());
+            task.refused.get_or_insert_with(snack_rejected);
+        }
+        if sn::lt(history.acked, arrived) {
+            recovery.ack_data(&mut history, arrived, self.last_heard);
         }
         let mut data_in: Vec<P> = history.data.iter().map(|sent| sent.data.clone()).collect();
         data_in.extend(task.tail.take());
@@ -195,6 +201,7 @@ impl<P: Payload> Connection<P> {
         let Some(recovery) = &mut self.recovery else { return };
         recovery.ack_statuses(next, next, now);
         recovery.limits.keep_bytes = usize::MAX / 8;
+        recovery.room = usize::MAX / 8;
         recovery.limits.keep_statuses = usize::MAX / 8;
         for _ in 0..recovery.take_owed() {
             self.window.complete();
@@ -294,6 +301,22 @@ mod tests {
             lines[0].starts_with("SCSI Response itt=0x1") && lines[0].contains("expdatasn=5"),
             "{lines:?}"
         );
+    }
+
+    #[test]
+    fn a_read_whose_data_was_given_up_ends_with_an_error_unless_all_of_it_had_arrived() {
+        for (exp_data_sn, status) in [(3, 0x02), (5, 0x00)] {
+            let (mut from, mut to) = (dialog(), dialog());
+            ended_read(&mut from, 5000);
+            from.heard();
+            assert!(from.connection.give_up_data(from.now));
+            let released = from.connection.release(1, exp_data_sn).expect("it is there");
+            assert!(released.data_in.is_empty());
+            carry(&mut to, released);
+            let lines = lines(&mut to);
+            assert!(lines[0].contains(&format!("status=0x{status:02x}")), "{exp_data_sn}: {lines:?}");
+            assert_eq!(lines.len(), 1);
+        }
     }
 
     #[test]

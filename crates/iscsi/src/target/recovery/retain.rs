@@ -47,6 +47,8 @@ pub struct History<P> {
     pub(in crate::target) snack_tag: u32,
     /// Bytes that it may put before it has to ask again.
     pub(in crate::target) promised: usize,
+    /// Data-in that was not acknowledged was given up: it cannot be sent again.
+    pub(in crate::target) lost: bool,
     /// When data-out last came. `None`: it was asked for since the clock was last looked at.
     pub(in crate::target) heard: Option<Instant>,
 }
@@ -61,6 +63,7 @@ impl<P: Payload> History<P> {
             r2ts: VecDeque::new(),
             snack_tag: 0,
             promised: 0,
+            lost: false,
             heard: Some(now),
         }
     }
@@ -75,12 +78,25 @@ impl<P: Payload> History<P> {
             r2ts: VecDeque::new(),
             snack_tag: 0,
             promised: 0,
+            lost: false,
             heard: None,
         }
     }
 
     fn bytes(&self) -> usize {
         self.data.iter().map(|sent| sent.data.len()).sum()
+    }
+
+    /// Forgets data-in that may still be asked for. Gives its bytes.
+    pub(in crate::target) fn give_up(&mut self) -> usize {
+        let bytes = self.bytes();
+        if let Some(last) = self.data.back() {
+            self.acked = last.header.data_sn.get().wrapping_add(1);
+            self.acked_bytes += bytes as u32;
+            self.lost = true;
+        }
+        self.data.clear();
+        bytes
     }
 
     /// Remembers an R2T, and forgets those that are long answered.
@@ -123,6 +139,8 @@ pub(in crate::target) struct Status<P> {
 #[derive(Debug)]
 pub(in crate::target) struct Recovery<P> {
     pub limits: Limits,
+    /// Of [`Limits::keep_bytes`], what the driver has room for now.
+    pub room: usize,
     /// In the order of their StatSNs, without a gap.
     pub statuses: VecDeque<Status<P>>,
     /// Bytes kept.
@@ -141,12 +159,15 @@ pub(in crate::target) struct Recovery<P> {
     pub asked: Option<u32>,
     /// When a status was first sent, acknowledged or asked about.
     pub since: Instant,
+    /// When the first of what is kept was sent, or some of it was last acknowledged.
+    pub moved: Instant,
 }
 
 impl<P: Payload> Recovery<P> {
     pub fn new(limits: Limits, now: Instant) -> Self {
         Self {
             limits,
+            room: limits.keep_bytes,
             statuses: VecDeque::new(),
             kept: 0,
             others: 0,
@@ -156,12 +177,13 @@ impl<P: Payload> Recovery<P> {
             wants_room: false,
             asked: None,
             since: now,
+            moved: now,
         }
     }
 
     /// Whether as much is kept as may be.
     pub fn is_full(&self) -> bool {
-        self.kept > self.limits.keep_bytes || self.statuses.len() > self.limits.keep_statuses
+        self.kept > self.room || self.statuses.len() > self.limits.keep_statuses
     }
 
     /// Whether far more is kept than a peer that acknowledges anything brings about.
@@ -194,7 +216,7 @@ impl<P: Payload> Recovery<P> {
             return true;
         }
         let committed = self.kept + self.promised;
-        if committed > 0 && committed + burst > self.limits.keep_bytes {
+        if committed > 0 && committed + burst > self.room {
             self.wants_room = true;
             return false;
         }
@@ -204,8 +226,11 @@ impl<P: Payload> Recovery<P> {
     }
 
     /// Keeps a Data-In PDU.
-    pub fn keep_data(&mut self, history: &mut History<P>, header: pdu::DataIn, data: P) {
+    pub fn keep_data(&mut self, history: &mut History<P>, header: pdu::DataIn, data: P, now: Instant) {
         let len = data.len();
+        if self.kept == 0 {
+            self.moved = now;
+        }
         let used = history.promised.min(len);
         history.promised -= used;
         self.promised -= used;
@@ -227,7 +252,7 @@ impl<P: Payload> Recovery<P> {
     }
 
     /// The Data-In PDUs before `exp_data_sn` have arrived.
-    pub fn ack_data(&mut self, history: &mut History<P>, exp_data_sn: u32) {
+    pub fn ack_data(&mut self, history: &mut History<P>, exp_data_sn: u32, now: Instant) {
         while let Some(sent) = history.data.front()
             && sn::lt(sent.header.data_sn.get(), exp_data_sn)
         {
@@ -235,6 +260,7 @@ impl<P: Payload> Recovery<P> {
             history.acked = sent.header.data_sn.get().wrapping_add(1);
             history.acked_bytes += sent.data.len() as u32;
             history.data.pop_front();
+            self.moved = now;
         }
         self.made_room = true;
     }
@@ -248,6 +274,9 @@ impl<P: Payload> Recovery<P> {
                 }
             }
             None => {
+                if self.kept == 0 {
+                    self.moved = now;
+                }
                 self.kept += status.data.len();
                 self.others += status.data.len();
             }
@@ -281,7 +310,15 @@ impl<P: Payload> Recovery<P> {
             }
             self.made_room = true;
             self.since = now;
+            self.moved = now;
         }
+    }
+
+    /// Bytes were given up.
+    pub fn gave_up(&mut self, bytes: usize, now: Instant) {
+        self.kept -= bytes;
+        self.made_room = true;
+        self.moved = now;
     }
 
     /// The place of a StatSN among those kept.

@@ -7,7 +7,7 @@
 use super::{MAX_RESENDS, StatusData};
 use crate::pdu::{self, Bhs, RESERVED_TAG, ReadyToTransfer, RejectReason, SnackRequest, SnackType};
 use crate::sn;
-use crate::target::connection::Connection;
+use crate::target::connection::{Connection, snack_rejected};
 use crate::target::events::Fatal;
 use crate::target::payload::{Payload, Sink};
 use crate::target::recovery::History;
@@ -124,9 +124,12 @@ impl<P: Payload> Connection<P> {
         let task = self.task_at(place).ok_or(INVALID)?;
         let next = task.data_sn;
         let mut history = task.history.take().ok_or(INVALID)?;
-        let fits = sn::le(history.acked, exp_data_sn) && sn::le(exp_data_sn, next);
-        if let (true, Some(recovery)) = (fits, &mut self.recovery) {
-            recovery.ack_data(&mut history, exp_data_sn);
+        let now = self.last_heard;
+        // What was given up may be acknowledged after all.
+        let given_up = history.lost && sn::lt(exp_data_sn, history.acked);
+        let fits = given_up || sn::le(history.acked, exp_data_sn) && sn::le(exp_data_sn, next);
+        if let (true, false, Some(recovery)) = (fits, given_up, &mut self.recovery) {
+            recovery.ack_data(&mut history, exp_data_sn, now);
         }
         if let Some(task) = self.task_at(place) {
             task.history = Some(history);
@@ -159,6 +162,9 @@ impl<P: Payload> Connection<P> {
         let next = task.next_data_sn();
         let (itt, lun) = (task.itt, task.lun);
         let history = task.history.as_mut().ok_or(UNKNOWN)?;
+        if history.misses(request) {
+            return Err(task.reject_snack());
+        }
         let oldest = history.oldest().unwrap_or(next);
         let mut pdus: Vec<(Bhs, Option<P>)> = Vec::new();
         for number in serial_range(run(request, oldest, next)?) {
@@ -196,6 +202,9 @@ impl<P: Payload> Connection<P> {
             return Err((RejectReason::SnackReject, task.data_sn));
         }
         let history = task.history.as_mut().ok_or(UNKNOWN)?;
+        if history.lost {
+            return Err(task.reject_snack());
+        }
         if history.data.iter().any(|sent| sent.resent >= MAX_RESENDS) {
             return Err((RejectReason::SnackReject, task.data_sn));
         }
@@ -255,7 +264,22 @@ fn serial_range(range: std::ops::Range<u32>) -> impl Iterator<Item = u32> {
     (0..sn::distance(range.start, range.end)).map(move |n| range.start.wrapping_add(n))
 }
 
+impl<P: Payload> Task<P> {
+    /// Why a SNACK is rejected that wants what was given up: the command, unless its status is on its way already, ends with
+    /// ABORTED COMMAND, READ ERROR - FAILED RETRANSMISSION REQUEST (§11.4.7.2).
+    fn reject_snack(&mut self) -> (RejectReason, u32) {
+        self.refused.get_or_insert_with(snack_rejected);
+        (RejectReason::SnackReject, self.next_data_sn())
+    }
+}
+
 impl<P: Payload> History<P> {
+    /// Whether data-in that was given up is among what a request wants.
+    fn misses(&self, request: &SnackRequest) -> bool {
+        let (first, len) = (request.beg_run.get(), request.run_length.get());
+        self.lost && (sn::lt(first, self.acked) || first == 0 && len == 0)
+    }
+
     /// The smallest DataSN or R2TSN that is kept.
     fn oldest(&self) -> Option<u32> {
         let data = self.data.front().map(|sent| sent.header.data_sn.get());

@@ -609,3 +609,73 @@ fn level_0_keeps_nothing_and_knows_no_snack() {
     snack(&mut d, SnackType::DataR2t, 1, RESERVED_TAG, (0, 1));
     assert!(rejected(&lines(&mut d), RejectReason::SnackReject));
 }
+
+#[test]
+fn data_that_was_given_up_is_not_sent_again_and_its_snack_is_rejected() {
+    let mut d = dialog();
+    whole_read(&mut d, 1, 3500);
+    let task = read(&mut d, 2, 9000);
+    d.heard();
+    assert!(d.connection.give_up_data(d.now));
+    assert_eq!(d.connection.kept_bytes(), 0);
+    assert!(d.connection.take_made_room());
+    assert!(!d.connection.give_up_data(d.now), "there is nothing left");
+    for run in [(1, 1), (0, 0), (0, 2)] {
+        snack(&mut d, SnackType::DataR2t, 1, RESERVED_TAG, run);
+        assert!(rejected(&lines(&mut d), RejectReason::SnackReject), "{run:?}");
+    }
+    snack(&mut d, SnackType::RData, 1, 77, (0, 0));
+    assert!(rejected(&lines(&mut d), RejectReason::SnackReject));
+    // Its status came with the last of its data, and comes without it now.
+    snack(&mut d, SnackType::Status, RESERVED_TAG, RESERVED_TAG, (50, 1));
+    let again = lines(&mut d);
+    assert!(again[0].starts_with("SCSI Response itt=0x1 "), "{again:?}");
+    assert!(again[0].contains("status=0x00 statsn=50") && again[0].contains("expdatasn=4"), "{again:?}");
+    // The other goes on, and ends well as long as nobody asks for what is gone.
+    d.connection.finish(task, good(9000, 0), &mut d.sent);
+    let end = lines(&mut d);
+    assert!(end.last().is_some_and(|line| line.contains(" S status=0x00")), "{end:?}");
+    acknowledge(&mut d, 80);
+}
+
+#[test]
+fn a_command_at_work_whose_snack_was_rejected_ends_with_an_error() {
+    let mut d = dialog();
+    let bhs = command(&mut d, 1, true, 9000);
+    let task = d.start(bhs, &[]);
+    d.connection.put_data(task, vec![1; 4000], &mut d.sent);
+    d.connection.put_data(task, vec![2; 4000], &mut d.sent);
+    d.heard();
+    assert!(d.connection.give_up_data(d.now));
+    snack(&mut d, SnackType::DataR2t, 1, RESERVED_TAG, (0, 1));
+    assert!(rejected(&lines(&mut d), RejectReason::SnackReject));
+    d.connection.put_data(task, vec![3; 1000], &mut d.sent);
+    d.connection.finish(task, good(9000, 0), &mut d.sent);
+    let heard = d.heard();
+    let (line, sense) = heard.last().expect("an end");
+    assert!(line.starts_with("SCSI Response itt=0x1 ") && line.contains("status=0x02"), "{line}");
+    assert_eq!(&sense[14..16], [0x11, 0x13], "READ ERROR - FAILED RETRANSMISSION REQUEST");
+}
+
+#[test]
+fn room_that_the_driver_has_not_is_not_taken() {
+    let mut d = dialog();
+    let bhs = command(&mut d, 1, true, 9000);
+    let first = d.start(bhs, &[]);
+    d.connection.put_data(first, vec![0; 4000], &mut d.sent);
+    d.connection.put_data(first, vec![0; 5000], &mut d.sent);
+    d.heard();
+    assert_eq!(d.connection.kept_bytes(), 4000);
+    d.connection.set_keep_room(1000);
+    let bhs = command(&mut d, 2, true, 9000);
+    let second = d.start(bhs, &[]);
+    assert!(!d.connection.may_begin(d.now, &mut d.sent));
+    assert!(!d.connection.may_put(second, d.now, &mut d.sent));
+    assert!(d.connection.wants_keep_room());
+    assert!(lines(&mut d).iter().any(|line| line.starts_with("NOP-In itt=none ttt=0x")), "it asks");
+    d.connection.set_keep_room(KEEP);
+    d.connection.more_keep_room();
+    assert!(d.connection.take_made_room());
+    assert!(d.connection.may_put(second, d.now, &mut d.sent));
+    d.connection.finish(first, good(9000, 0), &mut d.sent);
+}
