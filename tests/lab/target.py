@@ -32,6 +32,7 @@ class Unit:
     serial: str = ""
     sanitize_rate: str = ""  # Bytes a second that SANITIZE may write at most.
     path: str = ""  # Given: this file or block device, as it is.
+    objects: bool = False  # An object store (OSD) in a folder, not a disk.
     options: str = ""  # Further options of Stag's, as its command line takes them.
 
 
@@ -56,7 +57,7 @@ class Target:
         self.log_path = os.path.join(folder, "target.log")
         for number, unit in enumerate(units):
             if not unit.memory and not unit.path:
-                unit.path = os.path.join(folder, f"unit{number}.img")
+                unit.path = os.path.join(folder, f"unit{number}.osd" if unit.objects else f"unit{number}.img")
 
     @property
     def portal(self):
@@ -131,6 +132,8 @@ class Stag(Target):
 
     @staticmethod
     def operand(unit):
+        if unit.objects:
+            return ",".join([f"osd:{unit.path}"] + ([unit.options] if unit.options else []))
         words = [f"mem:{unit.mib}M" if unit.memory else unit.path]
         if not unit.memory and not os.path.exists(unit.path):
             if unit.read_only:  # What may not be written is not made either.
