@@ -43,7 +43,7 @@ ACTIONS = {
     "REMOVE COLLECTION": (0x8816, 0x8896, ("partition", "object", "force", "continuation")),
     "LIST COLLECTION": (0x8817, 0x8897, ("partition", "object", "allocation", "initial", "list_id", "list_attr")),
     "SET KEY": (0x8818, 0x8898, ("partition", "key_to_set", "key_version", "key_id", "seed")),
-    "SET MASTER KEY": (0x8819, 0x8899, ("dh_step", "dh_group", "key_id", "parameters", "dh_allocation")),
+    "SET MASTER KEY": (0x8819, 0x8899, ("dh_step", "dh_group", "key_id", "parameters", "dh_allocation", "continuation")),
     "FLUSH COLLECTION": (0x881A, 0x889A, ("partition", "object", "scope", "continuation")),
     "FLUSH PARTITION": (0x881B, 0x889B, ("partition", "scope", "continuation")),
     "FLUSH OSD": (0x881C, 0x889C, ("scope", "continuation")),
@@ -51,13 +51,14 @@ ACTIONS = {
     "REMOVE MEMBER OBJECTS": (None, 0x88A1, ("partition", "object", "continuation")),
     "GET MEMBER ATTRIBUTES": (None, 0x88A2, ("partition", "object", "continuation")),
     "SET MEMBER ATTRIBUTES": (None, 0x88A3, ("partition", "object", "continuation")),
-    "CREATE CLONE": (None, 0x88A8, ("partition", "object", "continuation")),
-    "CREATE SNAPSHOT": (None, 0x88A9, ("partition", "object", "continuation")),
+    # Where these have their second partition no open source shows: docs/osd.md says so too.
+    "CREATE CLONE": (None, 0x88A8, ("partition", "source", "duplication", "continuation")),
+    "CREATE SNAPSHOT": (None, 0x88A9, ("partition", "source", "duplication", "continuation")),
     "DETACH CLONE": (None, 0x88AA, ("partition", "continuation")),
-    "REFRESH SNAPSHOT OR CLONE": (None, 0x88AB, ("partition", "object", "continuation")),
-    "RESTORE PARTITION FROM SNAPSHOT": (None, 0x88AC, ("partition", "object", "continuation")),
+    "REFRESH SNAPSHOT OR CLONE": (None, 0x88AB, ("partition", "continuation")),
+    "RESTORE PARTITION FROM SNAPSHOT": (None, 0x88AC, ("partition", "source", "continuation")),
     "READ MAP": (None, 0x88B1, ("partition", "object", "allocation", "start", "map_type")),
-    "READ MAPS AND COMPARE": (None, 0x88B2, ("partition", "object", "allocation", "start", "map_type")),
+    "READ MAPS AND COMPARE": (None, 0x88B2, ("partition", "object", "allocation", "source", "map_type")),
     "PERFORM SCSI COMMAND": (0x8F7E, 0x8F7C, ("scsi_cdb", "continuation")),
     "PERFORM TASK MANAGEMENT FUNCTION": (0x8F7F, 0x8F7D, ("tmf_allocation", "function", "tag", "continuation")),
 }
@@ -173,7 +174,7 @@ def capability_for(partition=0, object_=0, generation=2, type_=None, permissions
 def encode_attributes(view, generation=2):
     """(GET/SET CDBFMT, bytes 52 to 79) of a view of the attribute parameters."""
     offset = lambda name: encode_offset(view.get(name), generation)  # noqa: E731
-    kind = view.get("format", 0)
+    kind = view.get("format", 3)  # Format 0 is reserved: without attributes a list of nothing.
     if kind == 1:
         value = bytes.fromhex(view["value"])
         return 1, struct.pack(">IIH18s", view["page"], view["number"], len(value), value)
@@ -471,7 +472,7 @@ def decode_sense(sense):
         return {}
     if sense[0] & 0x7F != 0x72:
         raise Malformed(f"sense data of format {sense[0]:02x}")
-    if len(sense) != 8 + sense[7]:
+    if len(sense) != 8 + _cut(sense, 0, 8, "sense data")[7]:
         raise Malformed(f"sense data of {len(sense)} bytes that says it has {8 + sense[7]}")
     found = {"key": sense[1] & 15, "code": int.from_bytes(sense[2:4], "big"), "attributes": []}
     at = 8

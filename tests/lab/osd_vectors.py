@@ -52,9 +52,14 @@ def fields_of(action, version, chance):
 
 
 def offset(version, chance):
-    if version == 200:
-        return 256 * chance.randrange(1, 1 << 20) if chance.random() < 0.8 else None
-    return 8 * chance.randrange(1, 1 << 20) if chance.random() < 0.8 else None
+    unit = 256 if version == 200 else 8
+    return unit * chance.randrange(1, 1 << 20) if chance.random() < 0.8 else None
+
+
+def region(version, chance, length, at):
+    """The fields of a part of a buffer: both, or a length of 0 and an unused offset."""
+    where = offset(version, chance)
+    return {length: 0 if where is None else chance.randrange(1, 1 << 16), at: where}
 
 
 def attributes_of(kind, version, chance):
@@ -62,12 +67,10 @@ def attributes_of(kind, version, chance):
     if kind == 1:
         return {"format": 1, "page": some(0xEFFFFFFF), "number": some(), "value": chance.randbytes(chance.randrange(19)).hex()}
     if kind == 2:
-        return {"format": 2, "get_page": some(0xEFFFFFFF), "get_length": some(), "retrieved_offset": offset(version, chance),
-                "set_page": some(0xEFFFFFFF), "set_number": some(), "set_length": some(), "set_offset": offset(version, chance)}
-    if kind == 3:
-        return {"format": 3, "get_list_length": some(), "get_list_offset": offset(version, chance), "get_length": some(),
-                "retrieved_offset": offset(version, chance), "set_list_length": some(), "set_list_offset": offset(version, chance)}
-    return {"format": 0}
+        return {"format": 2, "get_page": some(0xEFFFFFFF), **region(version, chance, "get_length", "retrieved_offset"),
+                "set_page": some(0xEFFFFFFF), "set_number": some(), **region(version, chance, "set_length", "set_offset")}
+    return {"format": 3, **region(version, chance, "get_list_length", "get_list_offset"),
+            **region(version, chance, "get_length", "retrieved_offset"), **region(version, chance, "set_list_length", "set_list_offset")}
 
 
 def capability_of(version, chance):
@@ -92,7 +95,7 @@ def cdbs(chance):
             if version == 200 and not osd.ACTIONS[action][0]:
                 continue
             for round_ in range(2 if version == 236 else 1):
-                kind = chance.choice([0, 2, 3] if version == 200 else [0, 1, 2, 3]) if not round_ else 3
+                kind = chance.choice([2, 3] if version == 200 else [1, 2, 3]) if not round_ else 3
                 known = osd.VERSIONS[version]
                 view = {"version": version, "action": action, "control": 0, "dpo": chance.randrange(2), "fua": chance.randrange(2),
                         "timestamps": chance.choice([0, 0x7F]), **fields_of(action, version, chance)}

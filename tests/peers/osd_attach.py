@@ -25,7 +25,7 @@ def capability(version, permissions, type_):
     return bytes(out)
 
 
-def command(version, service_action, partition=0, object_=0, tail=bytes(20), format_=0, attributes=None, option=0, low=0, type_=osd.ROOT):
+def command(version, service_action, partition=0, object_=0, tail=bytes(20), format_=3, attributes=None, option=0, low=0, type_=osd.ROOT):
     """The bytes of one of its CDBs. Its 200-byte ones tell an additional length of 228 too."""
     out = bytearray(version)
     struct.pack_into(">BB5xBHBBB", out, 0, 0x7F, 0, 228, service_action, option, format_ << 4 | low, 0)
@@ -95,13 +95,11 @@ def file_system(lab):
                 request = Request(action, version, data=data, data_in=data_in, set_=set_, get=get, allocation=1024,
                                   **{key: what[key] for key in ("partition", "object") if key in what})
                 view = request.view["attributes"]
-                fields = None
-                if view.get("format"):
-                    offset = lambda name: osd.encode_offset(view.get(name), generation)  # noqa: E731
-                    fields = (view.get("get_list_length", 0), offset("get_list_offset"), view.get("get_length", 0), offset("retrieved_offset"),
-                              view.get("set_list_length", 0), offset("set_list_offset"), 0)
+                offset = lambda name: osd.encode_offset(view.get(name), generation)  # noqa: E731
+                fields = (view.get("get_list_length", 0), offset("get_list_offset"), view.get("get_length", 0), offset("retrieved_offset"),
+                          view.get("set_list_length", 0), offset("set_list_offset"), 0)
                 cdb = command(version, service_action, what.get("partition", 0), what.get("object", 0), what.get("tail", bytes(20)),
-                              3 if fields else 0, fields, what.get("option", 0), what.get("low", 0), what.get("type_", osd.USER))
+                              3, fields, what.get("option", 0), what.get("low", 0), what.get("type_", osd.USER))
                 answer = device.send(request, cdb=cdb)
                 expect(answer.status == GOOD, f"{action} as open-osd sends it in {version} bytes: {answer}")
                 return answer

@@ -182,7 +182,7 @@ def snapshots(lab):
         device.good("RESTORE PARTITION FROM SNAPSHOT", **second(snapshot, source))
         expect(ids(device, source) == sorted(objects) and read(device, source, objects[0], 100_000) == bytes(100_000), "the partition restored")
         write(device, source, objects[0], b"newer")
-        device.good("REFRESH SNAPSHOT OR CLONE", **second(source, snapshot))
+        device.good("REFRESH SNAPSHOT OR CLONE", partition=snapshot)
         expect(read(device, snapshot, objects[0], 5) == b"newer", "the snapshot refreshed")
         device.good("DETACH CLONE", partition=clone)
         device.good("REMOVE PARTITION", partition=snapshot, remove_scope=1)
@@ -192,7 +192,7 @@ def snapshots(lab):
 
 def second(source, made):
     """The fields of a command that has two partitions: what is made or changed, and where from."""
-    return {"partition": made, "object": source}
+    return {"partition": made, "source": source}
 
 
 def maps(lab):
