@@ -10,8 +10,11 @@ pub mod action;
 pub mod attributes;
 pub mod capability;
 pub mod cdb;
+pub mod continuation;
+pub mod data;
 pub mod ids;
 pub mod offset;
+pub mod sense;
 
 mod bytes;
 

@@ -1,7 +1,9 @@
 //! Attributes: how they are named (page and number), which of them the standard defines, and the lists and pages that
 //! carry them.
 
+pub mod list;
 pub mod numbers;
+pub mod page;
 
 use std::fmt;
 

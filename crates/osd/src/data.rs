@@ -1,0 +1,346 @@
+//! Parameter data of commands: LIST, LIST COLLECTION, QUERY, READ MAP, PERFORM TASK MANAGEMENT FUNCTION, and the vital
+//! product data pages of an object-based device.
+
+use crate::attributes::list::{self, ListError, ObjectValues};
+use crate::bytes::{Fields, put};
+use crate::{ObjectType, Version};
+
+/// PERIPHERAL DEVICE TYPE of an object-based storage device.
+pub const DEVICE_TYPE: u8 = 0x11;
+
+/// Version descriptors of standard INQUIRY data.
+pub mod version {
+    /// OSD (INCITS 400), no revision claimed.
+    pub const OSD: u16 = 0x0340;
+    /// OSD-2, no revision claimed.
+    pub const OSD_2: u16 = 0x0440;
+    /// OSD-2, INCITS 458-2011.
+    pub const OSD_2_INCITS: u16 = 0x0448;
+    /// SPC-3.
+    pub const SPC_3: u16 = 0x0300;
+    /// iSCSI.
+    pub const ISCSI: u16 = 0x0960;
+}
+
+/// What a list is of, and whether each id comes with attributes: OBJECT DESCRIPTOR FORMAT.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Listed {
+    /// Partitions (01h, 02h).
+    Partitions,
+    /// Collections (11h, 12h).
+    Collections,
+    /// User objects (21h, 22h).
+    UserObjects,
+}
+
+impl Listed {
+    /// OBJECT DESCRIPTOR FORMAT, 6 bits.
+    pub const fn code(self, attributes: bool) -> u8 {
+        let base = match self {
+            Self::Partitions => 0x01,
+            Self::Collections => 0x11,
+            Self::UserObjects => 0x21,
+        };
+        if attributes { base + 1 } else { base }
+    }
+
+    /// From OBJECT DESCRIPTOR FORMAT: what is listed, and whether with attributes.
+    pub const fn from_code(code: u8) -> Option<(Self, bool)> {
+        Some(match code {
+            0x01 => (Self::Partitions, false),
+            0x02 => (Self::Partitions, true),
+            0x11 => (Self::Collections, false),
+            0x12 => (Self::Collections, true),
+            0x21 => (Self::UserObjects, false),
+            0x22 => (Self::UserObjects, true),
+            _ => return None,
+        })
+    }
+
+    /// The type of what is listed.
+    pub const fn object_type(self) -> ObjectType {
+        match self {
+            Self::Partitions => ObjectType::Partition,
+            Self::Collections => ObjectType::Collection,
+            Self::UserObjects => ObjectType::User,
+        }
+    }
+}
+
+/// The header of LIST and LIST COLLECTION data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ListHeader {
+    /// ADDITIONAL LENGTH: bytes behind this field that the list would have with room for all of it.
+    pub additional_len: u64,
+    /// CONTINUATION OBJECT_ID: where to begin the next LIST; 0 when this one is complete.
+    pub continuation: u64,
+    /// LIST IDENTIFIER to continue with; 0 when this one is complete.
+    pub list_id: u32,
+    /// LSTCHG: what is listed has changed since the list was begun.
+    pub changed: bool,
+    /// What is listed.
+    pub listed: Listed,
+    /// Whether each id comes with attributes.
+    pub attributes: bool,
+}
+
+/// Bytes of [`ListHeader`].
+pub const LIST_HEADER_LEN: usize = 24;
+
+impl ListHeader {
+    /// The header; OSD-1 tells partitions from objects only.
+    pub fn encode(&self, version: Version) -> [u8; LIST_HEADER_LEN] {
+        let mut out = [0; LIST_HEADER_LEN];
+        put(&mut out, 0, &self.additional_len.to_be_bytes());
+        put(&mut out, 8, &self.continuation.to_be_bytes());
+        put(&mut out, 16, &self.list_id.to_be_bytes());
+        out[23] = u8::from(self.changed) << 1
+            | match version {
+                Version::Osd1 => u8::from(self.listed == Listed::Partitions),
+                Version::Osd2 => self.listed.code(self.attributes) << 2,
+            };
+        out
+    }
+
+    /// Reads the header; `None` when it is cut short or its format is none. With OSD-1, ids of a partition are given as
+    /// [`Listed::UserObjects`], whatever they are.
+    pub fn parse(bytes: &[u8], version: Version) -> Option<Self> {
+        let f = Fields(bytes.get(..LIST_HEADER_LEN)?);
+        let (listed, attributes) = match version {
+            Version::Osd1 if f.u8(23) & 1 != 0 => (Listed::Partitions, false),
+            Version::Osd1 => (Listed::UserObjects, false),
+            Version::Osd2 => Listed::from_code(f.u8(23) >> 2)?,
+        };
+        Some(Self {
+            additional_len: f.u64(0),
+            continuation: f.u64(8),
+            list_id: f.u32(16),
+            changed: f.u8(23) & 2 != 0,
+            listed,
+            attributes,
+        })
+    }
+}
+
+/// The ids behind a [`ListHeader`] without attributes; an id that is cut short is left out.
+pub fn list_ids(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
+    bytes.get(LIST_HEADER_LEN..).unwrap_or_default().chunks_exact(8).map(|id| Fields(id).u64(0))
+}
+
+/// The objects behind a [`ListHeader`] with attributes, written by [`list::write_object`].
+///
+/// # Errors
+/// An object's header is wrong. An end that is missing is no error.
+pub fn list_objects(bytes: &[u8]) -> Result<Vec<ObjectValues<'_>>, ListError> {
+    let mut rest = bytes.get(LIST_HEADER_LEN..).unwrap_or_default();
+    let mut out = Vec::new();
+    while rest.len() >= list::OBJECT_HEADER_LEN {
+        let (found, next) = list::object(rest)?;
+        out.push(found);
+        rest = next;
+    }
+    Ok(out)
+}
+
+/// Bytes before the ids of QUERY data: ADDITIONAL LENGTH 8, reserved 3, OBJECT DESCRIPTOR FORMAT 1.
+///
+/// Sources disagree by one byte about where the ids begin; this is what is sent.
+pub const QUERY_HEADER_LEN: usize = 12;
+
+/// The header of QUERY data for `matches` ids of user objects.
+pub fn query_header(matches: u64) -> [u8; QUERY_HEADER_LEN] {
+    let mut out = [0; QUERY_HEADER_LEN];
+    let additional = matches.saturating_mul(8).saturating_add(4);
+    put(&mut out, 0, &additional.to_be_bytes());
+    out[11] = Listed::UserObjects.code(false) << 2;
+    out
+}
+
+/// The ids of QUERY data: how many there are in all, and those that had room. Both places where the ids may begin are
+/// understood, as ADDITIONAL LENGTH tells them apart. `None` when the header is cut short.
+pub fn query_ids(bytes: &[u8]) -> Option<(u64, impl Iterator<Item = u64> + '_)> {
+    let f = Fields(bytes);
+    f.slice(0, QUERY_HEADER_LEN)?;
+    let additional = f.u64(0);
+    let (start, before) = if additional % 8 == 5 { (13, 5) } else { (QUERY_HEADER_LEN, 4) };
+    let ids = bytes.get(start..).unwrap_or_default().chunks_exact(8).map(|id| Fields(id).u64(0));
+    Some((additional.saturating_sub(before) / 8, ids))
+}
+
+/// What a part of an object's map is: DATA MAP DESCRIPTOR TYPE.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u16)]
+pub enum MapType {
+    /// Written data.
+    Written = 0x0001,
+    /// A hole: it reads as zeros.
+    Hole = 0x0002,
+    /// Data that is damaged.
+    Damaged = 0x0003,
+    /// Attributes that are damaged.
+    DamagedAttributes = 0x8000,
+}
+
+impl MapType {
+    /// From the code; 0, which asks for all types, is none.
+    pub const fn from_code(code: u16) -> Option<Self> {
+        match code {
+            0x0001 => Some(Self::Written),
+            0x0002 => Some(Self::Hole),
+            0x0003 => Some(Self::Damaged),
+            0x8000 => Some(Self::DamagedAttributes),
+            _ => None,
+        }
+    }
+}
+
+/// A part of an object's map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct MapDescriptor {
+    /// What it is.
+    pub kind: MapType,
+    /// Its first byte in the object.
+    pub offset: u64,
+    /// Bytes; a longer part takes several descriptors.
+    pub len: u32,
+}
+
+/// Bytes before the first [`MapDescriptor`]: ADDITIONAL LENGTH.
+pub const MAP_HEADER_LEN: usize = 8;
+/// Bytes of a [`MapDescriptor`].
+pub const MAP_DESCRIPTOR_LEN: usize = 16;
+
+impl MapDescriptor {
+    /// The descriptor.
+    pub fn encode(&self) -> [u8; MAP_DESCRIPTOR_LEN] {
+        let mut out = [0; MAP_DESCRIPTOR_LEN];
+        put(&mut out, 2, &(self.kind as u16).to_be_bytes());
+        put(&mut out, 4, &self.len.to_be_bytes());
+        put(&mut out, 8, &self.offset.to_be_bytes());
+        out
+    }
+}
+
+/// The header of READ MAP data for `descriptors` of them.
+pub fn map_header(descriptors: u64) -> [u8; MAP_HEADER_LEN] {
+    descriptors.saturating_mul(MAP_DESCRIPTOR_LEN as u64).to_be_bytes()
+}
+
+/// READ MAP data: how many descriptors there are in all, and those that had room; one of no known type is left out.
+/// `None` when the header is cut short.
+pub fn map(bytes: &[u8]) -> Option<(u64, impl Iterator<Item = MapDescriptor> + '_)> {
+    let total = Fields(bytes.get(..MAP_HEADER_LEN)?).u64(0) / MAP_DESCRIPTOR_LEN as u64;
+    let rest = bytes.get(MAP_HEADER_LEN..).unwrap_or_default();
+    let found = rest.chunks_exact(MAP_DESCRIPTOR_LEN).filter_map(|entry| {
+        let f = Fields(entry);
+        Some(MapDescriptor { kind: MapType::from_code(f.u16(2))?, len: f.u32(4), offset: f.u64(8) })
+    });
+    Some((total, found))
+}
+
+/// Vital product data page of OSD information.
+pub const VPD_OSD_INFORMATION: u8 = 0xB0;
+/// Vital product data page with the security token.
+pub const VPD_SECURITY_TOKEN: u8 = 0xB1;
+/// The shortest security token, in bytes.
+pub const MIN_TOKEN_LEN: usize = 16;
+
+/// VPD page B0h. No open source shows its contents: it says in byte 4 which versions of CDBs are taken (bit 0 OSD-1,
+/// bit 1 OSD-2), and three reserved bytes follow.
+pub fn vpd_information() -> Vec<u8> {
+    vpd(VPD_OSD_INFORMATION, &[0x03, 0, 0, 0])
+}
+
+/// VPD page B1h: the security token, tied to the I_T nexus that asks.
+pub fn vpd_security_token(token: &[u8]) -> Vec<u8> {
+    vpd(VPD_SECURITY_TOKEN, token)
+}
+
+/// The security token of VPD page B1h; `None` when the page is another one or cut short.
+pub fn parse_security_token(bytes: &[u8]) -> Option<&[u8]> {
+    let f = Fields(bytes);
+    if f.u8(1) != VPD_SECURITY_TOKEN {
+        return None;
+    }
+    f.slice(4, usize::from(f.u16(2))).filter(|token| token.len() >= MIN_TOKEN_LEN)
+}
+
+fn vpd(page: u8, body: &[u8]) -> Vec<u8> {
+    let body = &body[..body.len().min(usize::from(u16::MAX))];
+    let mut out = vec![DEVICE_TYPE, page];
+    out.extend((body.len() as u16).to_be_bytes()); // at most 65,535
+    out.extend(body);
+    out
+}
+
+/// Bytes of PERFORM TASK MANAGEMENT FUNCTION data: reserved, and the service response in the last one.
+pub const TMF_RESPONSE_LEN: usize = 8;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_list_begins_with_24_bytes() {
+        let header = ListHeader {
+            additional_len: 32,
+            continuation: 0x10005,
+            list_id: 7,
+            changed: true,
+            listed: Listed::UserObjects,
+            attributes: true,
+        };
+        let bytes = header.encode(Version::Osd2);
+        assert_eq!(bytes, *b"\0\0\0\0\0\0\0\x20\0\0\0\0\0\x01\0\x05\0\0\0\x07\0\0\0\x8A");
+        assert_eq!(ListHeader::parse(&bytes, Version::Osd2), Some(header));
+        let old = ListHeader { listed: Listed::Partitions, attributes: false, ..header };
+        assert_eq!(old.encode(Version::Osd1)[23], 3);
+        assert_eq!(ListHeader::parse(&old.encode(Version::Osd1), Version::Osd1), Some(old));
+        assert_eq!(ListHeader::parse(&bytes[..23], Version::Osd2), None);
+    }
+
+    #[test]
+    fn the_ids_of_a_query_begin_where_its_length_says() {
+        let mut bytes = query_header(2).to_vec();
+        assert_eq!(bytes, *b"\0\0\0\0\0\0\0\x14\0\0\0\x84");
+        bytes.extend([0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 1]);
+        let (total, ids) = query_ids(&bytes).unwrap();
+        assert_eq!((total, ids.collect::<Vec<_>>()), (2, vec![0x10000, 0x10001]));
+        bytes.insert(11, 0);
+        bytes[7] = 0x15;
+        let (total, ids) = query_ids(&bytes).unwrap();
+        assert_eq!((total, ids.collect::<Vec<_>>()), (2, vec![0x10000, 0x10001]));
+    }
+
+    #[test]
+    fn a_map_is_a_list_of_16_byte_descriptors() {
+        let part = MapDescriptor { kind: MapType::Hole, offset: 0x1000, len: 0x200 };
+        let mut bytes = map_header(2).to_vec();
+        bytes.extend(part.encode());
+        assert_eq!(bytes[..24], *b"\0\0\0\0\0\0\0\x20\0\0\0\x02\0\0\x02\0\0\0\0\0\0\0\x10\0");
+        let (total, found) = map(&bytes).unwrap();
+        assert_eq!((total, found.collect::<Vec<_>>()), (2, vec![part]));
+    }
+
+    #[test]
+    fn the_security_token_is_at_byte_4() {
+        let page = vpd_security_token(&[5; 16]);
+        assert_eq!(page[..4], [0x11, 0xB1, 0, 16]);
+        assert_eq!(parse_security_token(&page), Some(&[5; 16][..]));
+        assert_eq!(parse_security_token(&page[..19]), None);
+        assert_eq!(parse_security_token(&vpd_information()), None);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
+            let _ = ListHeader::parse(&bytes, Version::Osd2);
+            list_ids(&bytes).count();
+            let _ = list_objects(&bytes);
+            if let Some((_, ids)) = query_ids(&bytes) { ids.count(); }
+            if let Some((_, parts)) = map(&bytes) { parts.count(); }
+            let _ = parse_security_token(&bytes);
+        }
+    }
+}
