@@ -401,13 +401,14 @@ def user_object(object_):
     return descriptor(0x0100, struct.pack(">Q", object_))
 
 
-def copy_source(partition, object_, flags=0):
-    return descriptor(0x0101, struct.pack(">QQI", partition, object_, flags))
+def copy_source(partition, object_, attributes=True):
+    """Descriptor 0101h; `attributes`: they are copied too."""
+    return descriptor(0x0101, struct.pack(">QQBxxx", partition, object_, attributes))
 
 
-def continuation(action, descriptors, icv=bytes(32)):
-    """A continuation segment with these descriptors for the command of that name."""
-    return struct.pack(">BxHxxxx", 1, ACTIONS[action][1]) + icv + b"".join(descriptors)
+def continuation(action, descriptors, icv=bytes(32), end=True):
+    """A continuation segment with these descriptors for the command of that name; `end`: with the descriptor that ends the list."""
+    return struct.pack(">BxHxxxx", 1, ACTIONS[action][1]) + icv + b"".join(descriptors) + bytes(8 * end)
 
 
 def decode_continuation(data):

@@ -111,10 +111,10 @@ def cdbs(chance):
 
 
 def listed(kind, found):
-    """An attribute list's contents as JSON."""
+    """An attribute list's contents as JSON; an attribute that is not there has an empty value."""
     if kind == 1:
         return [list(pair) for pair in found]
-    plain = lambda entries: [[page, number, None if value is None else value.hex()] for page, number, value in entries]  # noqa: E731
+    plain = lambda entries: [[page, number, (value or b"").hex()] for page, number, value in entries]  # noqa: E731
     if kind == 9:
         return plain(found)
     if kind == 14:
@@ -158,7 +158,7 @@ def continuations(chance):
         ("QUERY", [osd.query_list([(2, 3, b"x", b"x")], all_=False)]),
         ("SET MEMBER ATTRIBUTES", [osd.user_object(0x10001), osd.user_object(0xFFFFFFFF00000001)]),
         ("COPY USER OBJECTS", [osd.copy_source(0x10000, 0x10005)]),
-        ("CREATE", [osd.descriptor(0xFFEE, chance.randbytes(21))]),
+        ("CREATE", [osd.descriptor(0xFFEE, chance.randbytes(208))]),
     ):
         data = osd.continuation(action, parts, chance.randbytes(32))
         service_action, icv, found = osd.decode_continuation(data)

@@ -289,7 +289,7 @@ def scatter_gather(lab):
         answer = device.good("READ", **what, length=153, data_in=153, pieces=[osd.scatter_gather(ranges)], get=[(U + 1, 0x82)])
         expect(answer.data == body and number(answer.attributes[U + 1, 0x82]) == 70_003, "a gathering READ with attributes")
         # Wrong in one way each; nothing of it is done.
-        good = osd.continuation("WRITE", [osd.scatter_gather([(0, 8)])])
+        good = osd.continuation("WRITE", [osd.scatter_gather([(0, 8)])], end=False)
         for wrong, why in (
             (b"\2" + good[1:], "another format"),
             (good[:2] + b"\x88\x85" + good[4:], "another service action"),

@@ -201,5 +201,6 @@ pub fn vectors() -> Vec<Value> {
             made.push(json!({ "kind": "cdb", "hex": view::hex(&bytes), "view": view::of(&cdb) }));
         }
     }
+    made.extend(crate::data::vectors(&mut n));
     made
 }

@@ -6,6 +6,7 @@
 
 extern crate stag_osd as osd;
 
+mod data;
 mod made;
 mod view;
 
@@ -61,6 +62,23 @@ fn offsets_mean_the_same_to_both() {
             Err(_) => json!("malformed"),
         };
         assert_eq!(here, vector["view"], "{vector}");
+    }
+}
+
+#[test]
+fn attribute_lists_of_the_second_reading_have_the_same_entries_here() {
+    for vector in of_kind("attribute list") {
+        assert_eq!(data::list(&bytes(&vector), &vector["generation"]), vector["view"], "{vector}");
+    }
+}
+
+#[test]
+fn continuations_of_the_second_reading_have_the_same_descriptors_here_and_are_written_to_the_same_bytes() {
+    for vector in of_kind("continuation") {
+        let raw = bytes(&vector);
+        let (view, again) = data::continuation(&raw);
+        assert_eq!(view, vector["view"], "{vector}");
+        assert_eq!(again, raw, "{vector}");
     }
 }
 
