@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use super::events::{
     Abort, Completion, Config, Event, Fatal, LogoutRequest, ScsiCommand, TaskManagement, TextExchange,
 };
-use super::inbound::{Inbound, InboundError, Read, WriteLimits};
+use super::inbound::{InboundError, Read, WriteLimits};
 use super::payload::{Data, Payload, Sink};
 use super::recovery::{History, Recovery};
 use super::respond::fresh_tag;
@@ -29,6 +29,39 @@ pub(super) enum Work<P> {
     /// The initiator is not finished with its text, or asks for more of ours.
     MoreText(u32, Lun),
     Reject(RejectReason, Bhs),
+}
+
+/// Why a SCSI command is not run.
+enum Unfit {
+    /// There is no task.
+    Reject(RejectReason, Bhs),
+    /// There is one, and this is its answer.
+    Refuse(TaskKey, Completion),
+}
+
+impl<P> From<Unfit> for Work<P> {
+    #[cold]
+    fn from(unfit: Unfit) -> Self {
+        match unfit {
+            Unfit::Reject(reason, bhs) => Self::Reject(reason, bhs),
+            Unfit::Refuse(task, completion) => Self::Refuse(task, completion),
+        }
+    }
+}
+
+/// Adds the rest of a CDB to its first 16 bytes and gives the Bidirectional Read Expected Data Transfer Length (RFC 7143 §11.2.2), 0
+/// without one. `None`: an AHS that no command has.
+#[cold]
+fn more_of_command(ahs: &[u8], cdb: &mut SmallVec<[u8; 16]>) -> Option<u32> {
+    let mut read_len = 0;
+    for header in pdu::ahs::iter(ahs) {
+        match header {
+            Ok(pdu::ahs::Ahs::ExtendedCdb(rest)) if cdb.len() == 16 => cdb.extend_from_slice(rest),
+            Ok(pdu::ahs::Ahs::BidiReadLength(len)) => read_len = len,
+            _ => return None,
+        }
+    }
+    Some(read_len)
 }
 
 /// A text exchange that takes several PDUs, in either direction.
@@ -189,6 +222,14 @@ impl<P: Payload> Connection<P> {
         let cid = self.cid;
         match self.window.receive(cmd_sn, cid) {
             Admission::Deliver => {
+                if let PduRef::ScsiCommand(command) = view
+                    && !self.discovery
+                {
+                    return match self.scsi_command(command, bhs, ahs, data, cmd_sn) {
+                        Ok(command) => Ok(Some(Event::Command(command))),
+                        Err(unfit) => self.deliver(unfit.into(), false, sink),
+                    };
+                }
                 let work = self.interpret(view, bhs, ahs, data, cmd_sn);
                 self.deliver(work, false, sink)
             }
@@ -217,6 +258,13 @@ impl<P: Payload> Connection<P> {
         Ok(None)
     }
 
+    /// Whether no command waits for its turn here, and nobody has to be told that one's has come: [`Self::next_held`] and
+    /// [`Self::take_released`] would give nothing.
+    #[inline]
+    pub fn is_in_order(&self) -> bool {
+        self.held.is_empty() && !self.window.has_released()
+    }
+
     /// Connections of this session (others than this one, too) that hold commands whose turn has come.
     pub fn take_released(&mut self) -> Vec<Cid> {
         self.window.take_released()
@@ -233,7 +281,10 @@ impl<P: Payload> Connection<P> {
         let immediate = bhs.immediate();
         match view {
             PduRef::ScsiCommand(command) if !self.discovery => {
-                self.scsi_command(command, bhs, ahs, data, cmd_sn)
+                match self.scsi_command(command, bhs, ahs, data, cmd_sn) {
+                    Ok(command) => Work::Event(Event::Command(command)),
+                    Err(unfit) => unfit.into(),
+                }
             }
             PduRef::TaskManagementRequest(_) | PduRef::LogoutRequest(_)
                 if immediate && self.managing >= self.max_managing =>
@@ -271,6 +322,7 @@ impl<P: Payload> Connection<P> {
         }
     }
 
+    #[inline]
     fn scsi_command(
         &mut self,
         command: &pdu::ScsiCommand,
@@ -278,27 +330,26 @@ impl<P: Payload> Connection<P> {
         ahs: &[u8],
         data: impl Data<P>,
         cmd_sn: u32,
-    ) -> Work<P> {
+    ) -> Result<ScsiCommand, Unfit> {
         let immediate = bhs.immediate();
         if bhs.itt() == RESERVED_TAG {
-            return Work::Reject(RejectReason::InvalidPduField, *bhs);
+            return Err(Unfit::Reject(RejectReason::InvalidPduField, *bhs));
         }
         if self.tasks.find(bhs.itt()).is_some() {
-            return Work::Reject(RejectReason::TaskInProgress, *bhs);
+            return Err(Unfit::Reject(RejectReason::TaskInProgress, *bhs));
         }
         if immediate && self.immediate >= MAX_IMMEDIATE {
-            return Work::Reject(RejectReason::ImmediateCommandReject, *bhs);
+            return Err(Unfit::Reject(RejectReason::ImmediateCommandReject, *bhs));
         }
         let (read, write) = (command.read(), command.write());
         let edtl = command.edtl.get();
-        let mut cdb = SmallVec::from_slice(&command.cdb);
+        let mut cdb = SmallVec::from_buf(command.cdb);
         let mut read_len = 0;
-        for header in pdu::ahs::iter(ahs) {
-            match header {
-                Ok(pdu::ahs::Ahs::ExtendedCdb(rest)) if cdb.len() == 16 => cdb.extend_from_slice(rest),
-                Ok(pdu::ahs::Ahs::BidiReadLength(len)) => read_len = len,
-                _ => return Work::Reject(RejectReason::InvalidPduField, *bhs),
-            }
+        if !ahs.is_empty() {
+            let Some(len) = more_of_command(ahs, &mut cdb) else {
+                return Err(Unfit::Reject(RejectReason::InvalidPduField, *bhs));
+            };
+            read_len = len;
         }
         let (expected_in, expected_out) = match (read, write) {
             (true, true) => (read_len, edtl),
@@ -306,48 +357,32 @@ impl<P: Payload> Connection<P> {
             (false, true) => (0, edtl),
             (false, false) => (0, 0),
         };
-        let is_final = command.is_final() || !write;
-        let (inbound, refused) = match write || !data.is_empty() {
-            false => (Inbound::none(), None),
-            true => match Inbound::command(expected_out, data, is_final, &self.limits) {
-                Ok(inbound) => (inbound, None),
-                Err(error) => (Inbound::none(), Some(refusal(error))),
-            },
+        let history = self.recovery.is_some().then(|| Box::new(History::new(self.last_heard)));
+        let Some((key, task)) = self.tasks.open(bhs.itt()) else {
+            return Err(Unfit::Reject(RejectReason::LongOperationReject, *bhs));
         };
-        let attribute = command.flags & 0x07;
-        let Some(task) = self.tasks.insert(Task {
-            itt: bhs.itt(),
+        (task.lun, task.cmd_sn, task.immediate) = (bhs.lun(), cmd_sn, immediate);
+        (task.expected_in, task.expected_out) = (expected_in, expected_out);
+        task.bidirectional = read && write;
+        if history.is_some() {
+            task.history = history;
+        }
+        self.immediate += usize::from(immediate);
+        if write || !data.is_empty() {
+            let is_final = command.is_final() || !write;
+            if let Err(error) = task.inbound.begin(expected_out, data, is_final, &self.limits) {
+                return Err(Unfit::Refuse(key, refusal(error)));
+            }
+        }
+        Ok(ScsiCommand {
+            task: key,
             lun: bhs.lun(),
+            cdb,
+            attribute: command.flags & 0x07,
             cmd_sn,
-            immediate,
             expected_in,
             expected_out,
-            bidirectional: read && write,
-            inbound,
-            put: 0,
-            tail: None,
-            sent: 0,
-            data_sn: 0,
-            refused: None,
-            finished: None,
-            aborted: false,
-            history: self.recovery.is_some().then(|| Box::new(History::new(self.last_heard))),
-        }) else {
-            return Work::Reject(RejectReason::LongOperationReject, *bhs);
-        };
-        self.immediate += usize::from(immediate);
-        match refused {
-            Some(completion) => Work::Refuse(task, completion),
-            None => Work::Event(Event::Command(ScsiCommand {
-                task,
-                lun: bhs.lun(),
-                cdb,
-                attribute,
-                cmd_sn,
-                expected_in,
-                expected_out,
-            })),
-        }
+        })
     }
 
     fn text_request(
@@ -658,11 +693,17 @@ impl<P: Payload> Connection<P> {
     /// The tags and counts that end with a task.
     pub(super) fn forget(&mut self, key: TaskKey) -> Option<Task<P>> {
         let task = self.tasks.remove(key)?;
-        match task.immediate {
+        self.end_count(task.immediate);
+        Some(task)
+    }
+
+    /// What a task that ends held among the commands.
+    #[inline]
+    pub(super) fn end_count(&mut self, immediate: bool) {
+        match immediate {
             true => self.immediate -= 1,
             false => self.give_place(),
         }
-        Some(task)
     }
 
     /// Ends a task that nothing will be sent of again.

@@ -129,8 +129,11 @@ impl<P: Payload> Queue<P> {
         piece
     }
 
+    #[inline]
     fn clear(&mut self) {
-        self.pieces.clear();
+        if !self.pieces.is_empty() {
+            self.pieces.clear();
+        }
         self.head = 0;
     }
 }
@@ -175,10 +178,10 @@ pub struct Inbound<P> {
 impl<P: Payload> Inbound<P> {
     /// A command that expects no data-out.
     pub fn none() -> Self {
-        Self::with(0, None)
+        Self::with(0)
     }
 
-    fn with(expected: u32, unsolicited: Option<Sequence>) -> Self {
+    fn with(expected: u32) -> Self {
         Self {
             expected,
             received: 0,
@@ -187,7 +190,7 @@ impl<P: Payload> Inbound<P> {
             asked: 0,
             unasked: 0,
             reading: 0,
-            unsolicited,
+            unsolicited: None,
             solicited: SmallVec::new(),
             next_r2t_sn: 0,
             queue: Queue::new(),
@@ -201,13 +204,15 @@ impl<P: Payload> Inbound<P> {
     }
 
     /// A write command of `expected` bytes arrived with `immediate` data; `is_final` is its F bit: no unsolicited
-    /// Data-Out follows.
-    pub fn command(
+    /// Data-Out follows. Nothing of another command may be in this.
+    #[inline]
+    pub fn begin(
+        &mut self,
         expected: u32,
         immediate: impl Data<P>,
         is_final: bool,
         limits: &WriteLimits,
-    ) -> Result<Self, InboundError> {
+    ) -> Result<(), InboundError> {
         let len = immediate.len() as u64;
         if len > 0 && !limits.immediate {
             return Err(InboundError::UnexpectedUnsolicited);
@@ -219,12 +224,29 @@ impl<P: Payload> Inbound<P> {
         if len > u64::from(bound) {
             return Err(InboundError::TooMuch);
         }
-        let unsolicited =
-            (!is_final).then_some(Sequence { tag: RESERVED_TAG, r2ts: 0, end: bound, data_sn: 0 });
-        let mut inbound = Self::with(expected, unsolicited);
-        immediate.give(|piece| inbound.store(piece));
-        inbound.came_unasked();
-        Ok(inbound)
+        self.expected = expected;
+        if !is_final {
+            self.unsolicited = Some(Sequence { tag: RESERVED_TAG, r2ts: 0, end: bound, data_sn: 0 });
+        }
+        immediate.give(|piece| self.store(piece));
+        self.came_unasked();
+        Ok(())
+    }
+
+    /// Makes it what [`Self::none`] is.
+    #[inline]
+    pub fn clear(&mut self) {
+        self.queue.clear();
+        self.solicited.clear();
+        // A connection does not keep for ever what one long write took.
+        if self.queue.pieces.spilled() || self.solicited.spilled() {
+            (self.queue, self.solicited) = (Queue::new(), SmallVec::new());
+        }
+        (self.expected, self.received, self.taken, self.wanted) = (0, 0, 0, 0);
+        (self.asked, self.unasked, self.reading, self.next_r2t_sn, self.answered) = (0, 0, 0, 0, 0);
+        self.unsolicited = None;
+        (self.discard, self.failed, self.damaged, self.gave_up_unsolicited) = (false, false, false, false);
+        self.recoveries = 0;
     }
 
     fn came_unasked(&mut self) {
@@ -405,7 +427,7 @@ impl<P: Payload> Inbound<P> {
     /// the next R2TSN is `next_r2t_sn`.
     pub fn resumed(expected: u32, received: u32, next_r2t_sn: u32) -> Self {
         let at = received;
-        let fresh = Self::with(expected, None);
+        let fresh = Self::with(expected);
         Self {
             received: at,
             taken: at,
@@ -431,6 +453,7 @@ impl<P: Payload> Inbound<P> {
     }
 
     /// The unit wants the next `len` bytes; says how many of them there will be.
+    #[inline]
     pub fn want(&mut self, len: usize) -> usize {
         let len = len.min(self.left());
         self.wanted = self.wanted.max(self.taken + len as u32);
@@ -481,6 +504,7 @@ impl<P: Payload> Inbound<P> {
     }
 
     /// Whether RDMA Reads are under way.
+    #[inline]
     pub fn is_reading(&self) -> bool {
         self.reading > 0
     }
@@ -491,11 +515,13 @@ impl<P: Payload> Inbound<P> {
     }
 
     /// Bytes that have arrived and were not taken.
+    #[inline]
     pub fn available(&self) -> usize {
         (self.received - self.taken) as usize
     }
 
     /// Whether fewer than `len` bytes have arrived of what the transfer still has to give.
+    #[inline]
     pub fn is_short(&self, len: usize) -> bool {
         self.available() < len.min(self.left())
     }
@@ -517,6 +543,7 @@ impl<P: Payload> Inbound<P> {
     }
 
     /// Drops what is queued and whatever else arrives: the unit is finished with the command.
+    #[inline]
     pub fn discard(&mut self) {
         self.discard = true;
         self.queue.clear();
@@ -541,12 +568,14 @@ impl<P: Payload> Inbound<P> {
     }
 
     /// Whether [`Self::fail`] was called.
+    #[inline]
     pub fn failed(&self) -> bool {
         self.failed
     }
 
     /// Whether a sequence is open, so that the response must wait (RFC 7143 §11.4.2). It waits for RDMA Reads too: after it the
     /// initiator takes its memory back, and a read that finds it gone costs the connection.
+    #[inline]
     pub fn owed(&self) -> bool {
         self.unsolicited.is_some() || !self.solicited.is_empty() || self.reading > 0
     }
@@ -563,6 +592,19 @@ mod tests {
 
     const LIMITS: WriteLimits =
         WriteLimits { max_burst: 8, first_burst: 6, max_r2t: 2, initial_r2t: false, immediate: true };
+
+    impl Inbound<Vec<u8>> {
+        fn command(
+            expected: u32,
+            immediate: Vec<u8>,
+            is_final: bool,
+            limits: &WriteLimits,
+        ) -> Result<Self, InboundError> {
+            let mut inbound = Self::none();
+            inbound.begin(expected, immediate, is_final, limits)?;
+            Ok(inbound)
+        }
+    }
 
     fn taken(inbound: &mut Inbound<Vec<u8>>, len: usize) -> Vec<u8> {
         let mut all = Vec::new();

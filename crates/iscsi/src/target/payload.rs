@@ -2,6 +2,7 @@
 
 use super::tasks::TaskKey;
 use crate::digest::{self, DigestBytes};
+use crate::pdu::BHS_LEN;
 
 /// Bytes that a PDU carries, by reference: cheap to cut, never looked into on the way through.
 pub trait Payload: Clone {
@@ -82,6 +83,10 @@ impl<P: Payload> Data<P> for P {
 pub trait Sink<P> {
     /// Appends bytes, copied.
     fn bytes(&mut self, bytes: &[u8]);
+    /// Begins a PDU with its header, copied.
+    fn header(&mut self, header: &[u8; BHS_LEN]) {
+        self.bytes(header);
+    }
     /// Appends a payload, by reference.
     fn payload(&mut self, payload: P);
     /// The PDU that is begun next has the status of this task, which is over with it. For transports that tell the initiator

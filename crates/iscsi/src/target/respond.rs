@@ -60,6 +60,7 @@ impl<P: Payload> Connection<P> {
     }
 
     /// The unit has finished with a task: answers it, at once or when the data that its initiator owes has come.
+    #[inline]
     pub fn finish(&mut self, key: TaskKey, completion: Completion, sink: &mut impl Sink<P>) {
         let Some(task) = self.tasks.get_mut(key) else { return };
         if task.aborted && !task.inbound.is_reading() {
@@ -71,7 +72,51 @@ impl<P: Payload> Connection<P> {
             task.finished = Some(completion);
             return;
         }
+        let plain = completion.sense.is_none() && task.refused.is_none() && !task.bidirectional;
+        if plain && self.recovery.is_none() {
+            return self.answer_plainly(key, &completion, sink);
+        }
         self.answer(key, completion, sink);
+    }
+
+    /// Ends a task of one direction at most that has a status without sense data, at ErrorRecoveryLevel 0.
+    fn answer_plainly(&mut self, key: TaskKey, completion: &Completion, sink: &mut impl Sink<P>) {
+        let Some(task) = self.tasks.get_mut(key) else { return };
+        let residual = Residuals::of(task, completion).main;
+        let (itt, immediate, next_data_sn) = (task.itt, task.immediate, task.next_data_sn());
+        let (mut sent, mut data_sn) = (task.sent, task.data_sn);
+        let tail = task.tail.take();
+        self.tasks.close(key);
+        // The task's place in the window is free before its status is sent, so that the status can say so.
+        self.end_count(immediate);
+        let numbers = self.numbers();
+        let stat_sn = self.next_stat_sn();
+        let Some(mut data) = tail else {
+            let mut response = pdu::ScsiResponse::new(itt, ResponseCode::CommandCompleted, completion.status);
+            response.exp_data_sn.set(next_data_sn);
+            response.set_residual(residual);
+            number!(response, numbers, stat_sn);
+            sink.ends(key);
+            return self.send_small(response.into(), &[], sink);
+        };
+        let (max_burst, max_segment) = (self.limits.max_burst, self.peer_max_data_segment);
+        loop {
+            let len = data.len().min(max_segment as usize);
+            // What ends within one burst need not ask where the burst ends.
+            let in_burst = if sent == 0 { max_burst } else { max_burst - sent % max_burst };
+            let len = len.min(in_burst as usize);
+            let mut header = pdu::DataIn::new(itt, data_sn, sent);
+            number!(header, numbers);
+            if len == data.len() {
+                header.set_status(completion.status, residual);
+                header.stat_sn.set(stat_sn);
+                return self.send(header.into(), data, sink);
+            }
+            header.set_final(len == in_burst as usize);
+            data_sn = data_sn.wrapping_add(1);
+            sent += len as u32;
+            self.send(header.into(), data.split_to(len), sink);
+        }
     }
 
     /// Answers a task that waited for the data that was owed to it.
@@ -373,6 +418,7 @@ impl<P: Payload> Connection<P> {
     }
 
     /// Sends a PDU with `data` as its data segment.
+    #[inline]
     pub(super) fn send(&mut self, bhs: Bhs, data: P, sink: &mut impl Sink<P>) {
         self.send_header(bhs, data.len(), sink);
         if data.is_empty() {
@@ -399,9 +445,10 @@ impl<P: Payload> Connection<P> {
         sink.whole();
     }
 
+    #[inline]
     fn send_header(&mut self, mut bhs: Bhs, data_len: usize, sink: &mut impl Sink<P>) {
         bhs.set_data_segment_len(data_len);
-        sink.bytes(bhs.bytes());
+        sink.header(bhs.bytes());
         if self.header_digest {
             sink.bytes(&digest::header(bhs.bytes(), &[]));
         }

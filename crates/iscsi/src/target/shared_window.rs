@@ -156,6 +156,12 @@ impl SharedWindow {
         self.word.fetch_add(PLACE, Ordering::AcqRel);
     }
 
+    /// Whether [`Self::take_released`] would give something.
+    #[inline]
+    pub fn has_released(&self) -> bool {
+        self.news.load(Ordering::Acquire)
+    }
+
     /// The connections that hold commands which have become deliverable since the last call.
     #[inline]
     pub fn take_released(&self) -> Vec<Cid> {

@@ -70,6 +70,47 @@ pub struct Task<P> {
 }
 
 impl<P: Payload> Task<P> {
+    /// No task.
+    fn none() -> Self {
+        Self {
+            itt: RESERVED_TAG,
+            lun: Lun::default(),
+            cmd_sn: 0,
+            immediate: false,
+            expected_in: 0,
+            expected_out: 0,
+            bidirectional: false,
+            inbound: Inbound::none(),
+            put: 0,
+            tail: None,
+            sent: 0,
+            data_sn: 0,
+            refused: None,
+            finished: None,
+            aborted: false,
+            history: None,
+        }
+    }
+
+    /// Makes it what [`Self::none`] is, but for what every command sets: its tag, unit, number and lengths.
+    #[inline]
+    fn clear(&mut self) {
+        self.inbound.clear();
+        (self.put, self.sent, self.data_sn) = (0, 0, 0);
+        self.aborted = false;
+        self.tail = None;
+        if self.refused.is_some() || self.finished.is_some() || self.history.is_some() {
+            self.clear_rare();
+        }
+    }
+
+    #[cold]
+    fn clear_rare(&mut self) {
+        self.refused = None;
+        self.finished = None;
+        self.history = None;
+    }
+
     /// The DataSN or R2TSN that comes next: how many Data-In PDUs and R2Ts there were (ExpDataSN, RFC 7143 §11.4.8).
     pub fn next_data_sn(&self) -> u32 {
         match self.bidirectional {
@@ -80,17 +121,25 @@ impl<P: Payload> Task<P> {
     }
 }
 
-/// The tasks of one connection.
+/// The tasks of one connection. Each slot's task stays where it is and is used again: none is moved while it is in hand.
 #[derive(Debug)]
 pub struct TaskTable<P> {
-    slots: Vec<(u16, Option<Task<P>>)>,
+    slots: Vec<Slot<P>>,
     /// The ITT in each slot, apart, so that a look-up by tag reads one or two cache lines.
     tags: Vec<u32>,
     free: Vec<u16>,
     max: usize,
 }
 
-impl<P> TaskTable<P> {
+#[derive(Debug)]
+struct Slot<P> {
+    generation: u16,
+    /// There is a task in it. Else what is there is as [`Task::none`] makes it.
+    taken: bool,
+    task: Task<P>,
+}
+
+impl<P: Payload> TaskTable<P> {
     /// A table for at most `max` tasks (below 65,535).
     pub fn new(max: usize) -> Self {
         Self { slots: Vec::new(), tags: Vec::new(), free: Vec::new(), max: max.min(0xfffe) }
@@ -106,43 +155,75 @@ impl<P> TaskTable<P> {
         self.len() == 0
     }
 
-    /// Adds `task`; `None` when the table is full.
-    pub fn insert(&mut self, task: Task<P>) -> Option<TaskKey> {
+    /// Adds a task with Initiator Task Tag `itt` of which nothing else is known yet; `None` when the table is full.
+    #[inline]
+    pub fn open(&mut self, itt: u32) -> Option<(TaskKey, &mut Task<P>)> {
         let slot = match self.free.pop() {
             Some(slot) => usize::from(slot),
-            None if self.slots.len() < self.max => {
-                self.slots.push((0, None));
-                self.tags.push(RESERVED_TAG);
-                self.slots.len() - 1
-            }
-            None => return None,
+            None => self.grow()?,
         };
-        self.tags[slot] = task.itt;
-        self.slots[slot].1 = Some(task);
-        Some(TaskKey::new(slot, self.slots[slot].0))
+        self.tags[slot] = itt;
+        let place = &mut self.slots[slot];
+        place.taken = true;
+        place.task.itt = itt;
+        Some((TaskKey::new(slot, place.generation), &mut place.task))
+    }
+
+    #[cold]
+    fn grow(&mut self) -> Option<usize> {
+        if self.slots.len() >= self.max {
+            return None;
+        }
+        self.slots.push(Slot { generation: 0, taken: false, task: Task::none() });
+        self.tags.push(RESERVED_TAG);
+        Some(self.slots.len() - 1)
+    }
+
+    /// Adds `task`; `None` when the table is full.
+    pub fn insert(&mut self, task: Task<P>) -> Option<TaskKey> {
+        let (key, place) = self.open(task.itt)?;
+        *place = task;
+        Some(key)
     }
 
     /// The task that `key` names.
+    #[inline]
     pub fn get(&self, key: TaskKey) -> Option<&Task<P>> {
-        let (generation, task) = self.slots.get(key.slot())?;
-        task.as_ref().filter(|_| TaskKey::new(key.slot(), *generation) == key)
+        let slot = self.slots.get(key.slot())?;
+        slot.is(key).then_some(&slot.task)
     }
 
     /// The task that `key` names.
+    #[inline]
     pub fn get_mut(&mut self, key: TaskKey) -> Option<&mut Task<P>> {
-        let (generation, task) = self.slots.get_mut(key.slot())?;
-        task.as_mut().filter(|_| TaskKey::new(key.slot(), *generation) == key)
+        let slot = self.slots.get_mut(key.slot())?;
+        slot.is(key).then_some(&mut slot.task)
     }
 
     /// Takes the task out.
     pub fn remove(&mut self, key: TaskKey) -> Option<Task<P>> {
-        self.get(key)?;
-        let slot = key.slot();
-        let (generation, task) = &mut self.slots[slot];
-        *generation = generation.wrapping_add(1);
-        self.tags[slot] = RESERVED_TAG;
-        self.free.push(slot as u16);
-        task.take()
+        let task = std::mem::replace(self.get_mut(key)?, Task::none());
+        self.free(key);
+        Some(task)
+    }
+
+    /// Drops the task, if it is there, and leaves its memory to the next.
+    #[inline]
+    pub fn close(&mut self, key: TaskKey) {
+        if let Some(task) = self.get_mut(key) {
+            task.clear();
+            self.free(key);
+        }
+    }
+
+    #[inline]
+    fn free(&mut self, key: TaskKey) {
+        let at = key.slot();
+        let slot = &mut self.slots[at];
+        slot.generation = slot.generation.wrapping_add(1);
+        slot.taken = false;
+        self.tags[at] = RESERVED_TAG;
+        self.free.push(at as u16);
     }
 
     /// The task with Initiator Task Tag `itt`.
@@ -151,22 +232,25 @@ impl<P> TaskTable<P> {
             return None;
         }
         let slot = self.tags.iter().position(|tag| *tag == itt)?;
-        Some(TaskKey::new(slot, self.slots[slot].0))
+        Some(TaskKey::new(slot, self.slots[slot].generation))
     }
 
     /// All tasks, to change.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (TaskKey, &mut Task<P>)> {
-        self.slots
-            .iter_mut()
-            .enumerate()
-            .filter_map(|(slot, (generation, task))| Some((TaskKey::new(slot, *generation), task.as_mut()?)))
+        let taken = self.slots.iter_mut().enumerate().filter(|(_, slot)| slot.taken);
+        taken.map(|(at, slot)| (TaskKey::new(at, slot.generation), &mut slot.task))
     }
 
     /// All tasks.
     pub fn iter(&self) -> impl Iterator<Item = (TaskKey, &Task<P>)> {
-        self.slots
-            .iter()
-            .enumerate()
-            .filter_map(|(slot, (generation, task))| Some((TaskKey::new(slot, *generation), task.as_ref()?)))
+        let taken = self.slots.iter().enumerate().filter(|(_, slot)| slot.taken);
+        taken.map(|(at, slot)| (TaskKey::new(at, slot.generation), &slot.task))
+    }
+}
+
+impl<P> Slot<P> {
+    #[inline]
+    fn is(&self, key: TaskKey) -> bool {
+        self.taken && u32::from(self.generation) == key.0 >> 16
     }
 }

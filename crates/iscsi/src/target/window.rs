@@ -52,11 +52,16 @@ impl CommandWindow {
     }
 
     /// A non-immediate command numbered `cmd_sn` arrived on connection `cid`.
+    #[inline]
     pub fn receive(&mut self, cmd_sn: u32, cid: Cid) -> Admission {
         if cmd_sn == self.exp && self.early.is_empty() && cmd_sn != self.max.wrapping_add(1) {
             self.exp = self.exp.wrapping_add(1);
             return Admission::Deliver;
         }
+        self.receive_ahead(cmd_sn, cid)
+    }
+
+    fn receive_ahead(&mut self, cmd_sn: u32, cid: Cid) -> Admission {
         if sn::lt(cmd_sn, self.exp) || sn::lt(self.max, cmd_sn) {
             return Admission::Ignore;
         }
@@ -187,6 +192,15 @@ impl Window {
         match self {
             Self::Own(window) => window.move_held(cmd_sn, cid),
             Self::Shared(window) => window.move_held(cmd_sn, cid),
+        }
+    }
+
+    /// Whether [`Self::take_released`] would give something.
+    #[inline]
+    pub fn has_released(&self) -> bool {
+        match self {
+            Self::Own(window) => !window.released.is_empty(),
+            Self::Shared(window) => window.has_released(),
         }
     }
 
