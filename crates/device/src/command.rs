@@ -20,12 +20,20 @@ impl Cdb {
         (6..=Self::MAX_LEN).contains(&bytes.len()).then(|| Self(SmallVec::from_slice(bytes)))
     }
 
+    /// Wraps bytes that are there already. `None` if there are fewer than 6 or more than [`Self::MAX_LEN`].
+    #[inline]
+    pub fn from_bytes(bytes: SmallVec<[u8; 16]>) -> Option<Self> {
+        (6..=Self::MAX_LEN).contains(&bytes.len()).then_some(Self(bytes))
+    }
+
     /// The bytes, OPERATION CODE first.
+    #[inline]
     pub fn bytes(&self) -> &[u8] {
         &self.0
     }
 
     /// The OPERATION CODE.
+    #[inline]
     pub fn opcode(&self) -> u8 {
         self.0[0]
     }

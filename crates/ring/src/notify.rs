@@ -12,10 +12,14 @@ pub struct Notify {
 
 impl Notify {
     /// Wakes all who wait now.
+    #[inline]
     pub fn notify(&self) {
-        if self.waiters.borrow().is_empty() {
-            return;
+        if !self.waiters.borrow().is_empty() {
+            self.wake();
         }
+    }
+
+    fn wake(&self) {
         // Taken out first: a woken future may wait again at once.
         let mut waiters = std::mem::take(&mut *self.waiters.borrow_mut());
         waiters.drain(..).for_each(Waker::wake);

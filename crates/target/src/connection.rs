@@ -356,7 +356,17 @@ impl Connection {
     }
 
     /// Delivers the commands whose turn has come, here and on the session's other connections.
+    #[inline]
     fn deliver_held(self: &Rc<Self>) -> Result<(), End> {
+        if !self.inner.borrow().state.is_in_order() {
+            return self.deliver_all_held();
+        }
+        self.kick();
+        Ok(())
+    }
+
+    #[cold]
+    fn deliver_all_held(self: &Rc<Self>) -> Result<(), End> {
         loop {
             let event = {
                 let Inner { state, outbox } = &mut *self.inner.borrow_mut();
@@ -402,24 +412,39 @@ impl Connection {
         }
     }
 
+    #[inline]
     fn act(self: &Rc<Self>, event: Event) {
         match event {
             Event::Command(command) => {
                 let plain = command.attribute <= TaskAttribute::Simple.code();
-                if !plain {
-                    // Who asks for an order wants each read as it was in its turn, and not as it is when it arrives.
-                    self.inner.borrow_mut().outbox.stop_lending();
-                }
-                let admitted = if plain && self.order.borrow().is_empty() {
-                    Some(command)
-                } else {
-                    let older = self.has_older(&command);
-                    self.order.borrow_mut().admit(command, || older)
-                };
-                if let Some(command) = admitted {
-                    self.start(command);
+                match plain && self.order.borrow().is_empty() {
+                    true => self.start(command),
+                    false => self.start_in_order(command, plain),
                 }
             }
+            event => self.act_rarely(event),
+        }
+    }
+
+    /// Starts a command that may have to wait for others.
+    #[cold]
+    fn start_in_order(self: &Rc<Self>, command: ScsiCommand, plain: bool) {
+        if !plain {
+            // Who asks for an order wants each read as it was in its turn, and not as it is when it arrives.
+            self.inner.borrow_mut().outbox.stop_lending();
+        }
+        let older = self.has_older(&command);
+        let admitted = self.order.borrow_mut().admit(command, || older);
+        if let Some(command) = admitted {
+            self.start(command);
+        }
+    }
+
+    /// What is neither a command nor rare is data.
+    #[inline(never)]
+    fn act_rarely(self: &Rc<Self>, event: Event) {
+        match event {
+            Event::Command(command) => self.start(command),
             Event::Data(task) => self.wake_task(task),
             Event::TaskManagement(request) if request.function == REASSIGN => {
                 ring::spawn(reassign::run(self.clone(), request));
@@ -467,6 +492,7 @@ impl Connection {
     }
 
     /// Lends the state machine and its outbox, and sees that what comes of it is sent.
+    #[inline]
     pub(crate) fn with<T>(
         &self,
         f: impl FnOnce(&mut iscsi::target::Connection<Segment>, &mut Outbox) -> T,
@@ -489,6 +515,7 @@ impl Connection {
     }
 
     /// Sees that what is queued is sent.
+    #[inline]
     pub(crate) fn kick(&self) {
         self.with(|_, _| ());
     }

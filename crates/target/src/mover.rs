@@ -89,8 +89,10 @@ impl Mover {
 
 impl Drop for Mover {
     fn drop(&mut self) {
-        self.give_back();
-        grants::give_back(&self.connection, self.ahead);
+        if self.granted + self.ahead > 0 {
+            self.give_back();
+            grants::give_back(&self.connection, self.ahead);
+        }
     }
 }
 

@@ -14,7 +14,16 @@ const REPORT_LUNS: u8 = 0xa0;
 const NO_UNIT: u8 = 0x7f;
 
 /// The answer to a command that no unit gets to see: its data-in and its outcome.
+#[inline]
 pub(crate) fn answer(luns: &LunMap, entry: Option<&Entry>, cdb: &Cdb) -> Option<(Vec<u8>, Outcome)> {
+    match entry.is_some() && cdb.opcode() != REPORT_LUNS {
+        true => None,
+        false => answer_here(luns, entry, cdb),
+    }
+}
+
+#[cold]
+fn answer_here(luns: &LunMap, entry: Option<&Entry>, cdb: &Cdb) -> Option<(Vec<u8>, Outcome)> {
     let cdb_bytes = cdb.bytes();
     match (cdb.opcode(), entry) {
         (REPORT_LUNS, _) => Some(report_luns(luns, entry, cdb_bytes)),
@@ -86,6 +95,7 @@ fn limited(mut data: Vec<u8>, room: usize) -> (Vec<u8>, Outcome) {
 }
 
 /// The task attribute of RFC 7143 §11.3.1's ATTR field; untagged and unknown ones are SIMPLE.
+#[inline]
 pub(crate) fn attribute(code: u8) -> TaskAttribute {
     match code {
         2 => TaskAttribute::Ordered,

@@ -101,6 +101,17 @@ impl Gather {
         self.0.commit(bytes.len());
     }
 
+    /// [`Self::push_copy`] of as many bytes as headers have.
+    #[inline]
+    pub fn push_header<const N: usize>(&mut self, header: &[u8; N]) {
+        let inner = &mut *self.0;
+        match inner.arenas.last_mut() {
+            Some(arena) if arena.capacity() - arena.len() >= N => arena.extend_from_slice(header),
+            _ => inner.reserve(N).extend_from_slice(header),
+        }
+        inner.commit(N);
+    }
+
     /// Appends `buf` and keeps it until it has been sent. Short ones are copied instead, unless they are a region's.
     pub fn push(&mut self, buf: Buf) {
         if buf.len() <= COPIED {
@@ -209,6 +220,7 @@ impl Inner {
     }
 
     /// An arena with room for `len` bytes.
+    #[inline(never)]
     fn reserve(&mut self, len: usize) -> &mut Vec<u8> {
         let room = self.arenas.last().map_or(0, |a| a.capacity() - a.len());
         if room < len || self.arenas.is_empty() {
@@ -220,6 +232,7 @@ impl Inner {
     }
 
     /// Appends the last `len` bytes of the arena in use.
+    #[inline]
     fn commit(&mut self, len: usize) {
         let Some(arena) = self.arenas.last_mut() else { return };
         // The pointer is taken from the whole vector, so that neighbours can be joined.
@@ -229,6 +242,7 @@ impl Inner {
     }
 
     /// Appends `len` bytes at `ptr`, to the last vector if they follow it.
+    #[inline]
     fn append(&mut self, ptr: *mut u8, len: usize, lent: bool) {
         if len == 0 {
             return;

@@ -45,6 +45,7 @@ impl Connection {
     }
 
     /// Hands a command to its unit, or keeps it until limits let it go.
+    #[inline]
     pub(crate) fn start(self: &Rc<Self>, scsi: ScsiCommand) {
         if !self.gate.is_closed() {
             return self.start_unlimited(scsi);
@@ -63,10 +64,10 @@ impl Connection {
             self.deferred.borrow_mut().push_back(scsi);
             return;
         }
-        let (task, lun) = (scsi.task, scsi.lun);
+        let ScsiCommand { task, lun, cdb, attribute, expected_in, expected_out, .. } = scsi;
         let view = self.view();
-        let entry = view.luns().get(scsi.lun);
-        let Some(cdb) = Cdb::new(&scsi.cdb) else {
+        let entry = view.luns().get(lun);
+        let Some(cdb) = Cdb::from_bytes(cdb) else {
             return self.finish(task, lun, entry, scsi::Sense::invalid_opcode().into());
         };
         if let Some((data, outcome)) = router::answer(view.luns(), entry, &cdb) {
@@ -79,10 +80,10 @@ impl Connection {
         let (class, began) = (Class::of(cdb.bytes()), tally.begin());
         let command = Command {
             cdb,
-            attribute: router::attribute(scsi.attribute),
+            attribute: router::attribute(attribute),
             nexus,
-            data_out_len: scsi.expected_out.into(),
-            data_in_len: scsi.expected_in.into(),
+            data_out_len: expected_out.into(),
+            data_in_len: expected_in.into(),
         };
         match entry.unit.execute(command, Mover::new(self.clone(), task)) {
             Execution::Done(_, outcome) => {
@@ -120,10 +121,16 @@ impl Connection {
 
     /// Starts the commands that waited for tasks that ended without [`Self::finish`]: aborted, or answered when the data that
     /// was owed to them had come.
+    #[inline]
     pub(super) fn start_all_waiting(self: &Rc<Self>) {
         if self.order.borrow().is_empty() {
             return;
         }
+        self.start_those_in_order();
+    }
+
+    #[cold]
+    fn start_those_in_order(self: &Rc<Self>) {
         let luns = self.order.borrow().luns();
         for lun in luns {
             self.start_waiting(lun, TaskKey::from_tag(RESERVED_TAG));
@@ -131,6 +138,7 @@ impl Connection {
     }
 
     /// Answers a command.
+    #[inline]
     pub(super) fn finish(self: &Rc<Self>, task: TaskKey, lun: Lun, entry: Option<&Entry>, outcome: Outcome) {
         let completion = Completion {
             status: outcome.status as u8,
@@ -145,6 +153,7 @@ impl Connection {
     }
 
     /// Answers a command here, or where it was reassigned to.
+    #[inline]
     pub(super) fn complete(self: &Rc<Self>, task: TaskKey, lun: Lun, completion: Completion) {
         match self.ferry(task) {
             Some(ferry) => {

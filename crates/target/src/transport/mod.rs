@@ -7,6 +7,7 @@ pub(crate) mod iser;
 pub(crate) mod tcp;
 
 use iscsi::frame::Cutter;
+use iscsi::pdu::BHS_LEN;
 use iscsi::target::{Sink, TaskKey};
 use ring::Gather;
 
@@ -71,6 +72,15 @@ impl Sink<Segment> for Outbox {
             None if self.muted => {}
             None => self.gather.push_copy(bytes),
             Some(iser) => iser.bytes(bytes),
+        }
+    }
+
+    #[inline]
+    fn header(&mut self, header: &[u8; BHS_LEN]) {
+        match &mut self.iser {
+            None if self.muted => {}
+            None => self.gather.push_header(header),
+            Some(iser) => iser.bytes(header),
         }
     }
 
