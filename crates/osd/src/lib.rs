@@ -14,6 +14,7 @@ pub mod continuation;
 pub mod data;
 pub mod ids;
 pub mod offset;
+pub mod security;
 pub mod sense;
 
 mod bytes;
