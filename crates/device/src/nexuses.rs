@@ -8,6 +8,8 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use scsi::cdb::PersistentReserveOut;
+use scsi::data::target_port_groups::{self, TargetPortGroup};
+use scsi::data::vpd::{Designator, Identification, Identifier};
 use scsi::reservation::{
     Access, Effects, Environment, InAction, ItPort, Refusal, Reservations, SavedError, TransportId,
 };
@@ -33,6 +35,9 @@ pub enum KeptError {
     #[error("the kept reservations cannot be used")]
     Saved(#[from] SavedError),
 }
+
+/// The one target port group of a target whose ports are all alike.
+const TARGET_PORT_GROUP: u16 = 1;
 
 /// A nexus that reaches the unit.
 struct Known {
@@ -332,6 +337,49 @@ impl Nexuses {
         state.refresh_verdicts();
         let aborted = |known: &&Known| effects.abort.contains(&known.port);
         state.known.iter().filter(aborted).map(|known| known.nexus.clone()).collect()
+    }
+
+    /// The target port groups as `nexus` is told of them, and how long a transition takes, in seconds (REPORT TARGET PORT
+    /// GROUPS): one group of all ports where they are alike.
+    pub fn port_groups(&self, nexus: &Nexus) -> (Vec<TargetPortGroup>, u8) {
+        if let Some(ports) = &nexus.ports {
+            return (ports.groups(), ports.transition_s());
+        }
+        let mut ports = self.target_ports();
+        ports.push(nexus.target_port);
+        ports.sort_unstable();
+        ports.dedup();
+        (vec![TargetPortGroup::optimized(TARGET_PORT_GROUP, ports)], 0)
+    }
+
+    /// Names of the unit, and of the port and the target through which `nexus` reaches it (VPD page 83h). The unit is known by
+    /// its NAA designator, and by `vendor` and `serial`.
+    pub fn identification(&self, nexus: &Nexus, naa: &[u8], vendor: &str, serial: &str) -> Identification {
+        // SPC-4 §7.8.6.11 names an iSCSI target port by its target's name and its portal group tag.
+        let port = format!("{},t,0x{:04x}", nexus.target, nexus.target_port);
+        let mut designators = vec![
+            Designator::unit(Identifier::Naa(naa.to_vec())),
+            Designator::unit(Identifier::t10_vendor(vendor, serial)),
+            Designator::iscsi_port(Identifier::RelativeTargetPort(nexus.target_port)),
+        ];
+        let group = match &nexus.ports {
+            Some(ports) => ports.group_of(nexus.target_port),
+            None => Some(TARGET_PORT_GROUP),
+        };
+        designators.extend(group.map(|group| Designator::iscsi_port(Identifier::TargetPortGroup(group))));
+        designators.push(Designator::iscsi_port(Identifier::ScsiName(port)));
+        designators.push(Designator::iscsi_device(Identifier::ScsiName(nexus.target.clone())));
+        Identification(designators)
+    }
+
+    /// SET TARGET PORT GROUPS with its parameter list: well when all groups are in their new states.
+    ///
+    /// # Errors
+    /// What the command is answered with.
+    pub async fn set_port_groups(&self, nexus: &ItlNexus, list: &[u8]) -> Result<(), Sense> {
+        let ports = nexus.nexus.ports.as_ref().filter(|ports| ports.explicit());
+        let ports = ports.ok_or(Sense::invalid_service_action())?;
+        ports.set(&target_port_groups::parse_set(list)?, nexus).await
     }
 
     /// Takes over the persistent reservations of a unit that this one replaces on the same store.

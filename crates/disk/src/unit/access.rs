@@ -4,23 +4,11 @@
 use device::{Command, DataMover, Outcome};
 use scsi::Sense;
 use scsi::cdb::ReportTargetPortGroups;
-use scsi::data::target_port_groups::{self, TargetPortGroup, parse_set};
+use scsi::data::target_port_groups;
 
 use super::DiskUnit;
 
-/// The one target port group of a target whose ports are all alike.
-const TARGET_PORT_GROUP: u16 = 1;
-
 impl DiskUnit {
-    /// The target port group of the port that the command came through; `None` where it is in none.
-    pub(super) fn port_group(&self, command: &Command) -> Option<u16> {
-        let nexus = &command.nexus.nexus;
-        match &nexus.ports {
-            Some(ports) => ports.group_of(nexus.target_port),
-            None => Some(TARGET_PORT_GROUP),
-        }
-    }
-
     /// REPORT TARGET PORT GROUPS.
     pub(super) fn report_target_port_groups(
         &self,
@@ -28,17 +16,7 @@ impl DiskUnit {
         mover: &mut dyn DataMover,
         cdb: ReportTargetPortGroups,
     ) -> Result<Outcome, Outcome> {
-        let nexus = &command.nexus.nexus;
-        let (groups, transition_s) = match &nexus.ports {
-            Some(ports) => (ports.groups(), ports.transition_s()),
-            None => {
-                let mut ports = self.nexuses.target_ports();
-                ports.push(nexus.target_port);
-                ports.sort_unstable();
-                ports.dedup();
-                (vec![TargetPortGroup::optimized(TARGET_PORT_GROUP, ports)], 0)
-            }
-        };
+        let (groups, transition_s) = self.nexuses.port_groups(&command.nexus.nexus);
         let data = target_port_groups::emit(&groups, cdb.extended.then_some(transition_s));
         Ok(self.answer(mover, data, u64::from(cdb.allocation)))
     }
@@ -50,13 +28,14 @@ impl DiskUnit {
         mover: &mut dyn DataMover,
         parameter_len: u32,
     ) -> Result<Outcome, Outcome> {
-        let ports = command.nexus.nexus.ports.as_ref().filter(|ports| ports.explicit());
-        let ports = ports.ok_or(Sense::invalid_service_action())?;
+        // Before the list is asked for, too.
+        if !command.nexus.nexus.ports.as_ref().is_some_and(|ports| ports.explicit()) {
+            return Err(Sense::invalid_service_action().into());
+        }
         let wanted = u64::from(parameter_len);
         let list = self.parameter_list(command, mover, wanted).await?;
         let with_data = |sense: Sense| Outcome { wanted_out: wanted, ..sense.into() };
-        let requests = parse_set(&list).map_err(with_data)?;
-        ports.set(&requests, &command.nexus).await.map_err(with_data)?;
+        self.nexuses.set_port_groups(&command.nexus, &list).await.map_err(with_data)?;
         Ok(Outcome::wrote(wanted))
     }
 }

@@ -7,15 +7,14 @@ use scsi::copy::{self, third_party_copy_page};
 use scsi::data::capacity::{ReadCapacity10, ReadCapacity16};
 use scsi::data::inquiry::StandardInquiry;
 use scsi::data::vpd::{
-    self, BlockCharacteristics, BlockLimits, Designator, ExtendedInquiry, Identification, Identifier,
-    LogicalBlockProvisioning, ProvisioningType,
+    self, BlockCharacteristics, BlockLimits, ExtendedInquiry, LogicalBlockProvisioning, ProvisioningType,
 };
 
-use super::DiskUnit;
 use super::limits::{
     MAX_ATOMIC_BYTES, MAX_COMPARE_BLOCKS, MAX_TRANSFER_BYTES, MAX_UNMAP_BLOCKS, MAX_UNMAP_DESCRIPTORS,
     MAX_WRITE_SAME_BYTES, OPTIMAL_TRANSFER_BYTES,
 };
+use super::{DiskOptions, DiskUnit};
 
 /// The VPD pages of a disk.
 const PAGES: [u8; 9] = [
@@ -64,7 +63,10 @@ impl DiskUnit {
         Some(match page {
             vpd::SUPPORTED_PAGES => vpd::supported_pages(&PAGES),
             vpd::UNIT_SERIAL => vpd::unit_serial(&self.options.serial),
-            vpd::IDENTIFICATION => self.identification(command).body(),
+            vpd::IDENTIFICATION => {
+                let DiskOptions { naa, vendor, serial, .. } = &self.options;
+                self.nexuses.identification(&command.nexus.nexus, naa, vendor, serial).body()
+            }
             vpd::EXTENDED_INQUIRY => extended().body(),
             vpd::MODE_PAGE_POLICY => vpd::ALL_MODE_PAGES_SHARED.to_vec(),
             copy::THIRD_PARTY_COPY_PAGE => third_party_copy_page(self.options.block_size),
@@ -82,23 +84,6 @@ impl DiskUnit {
             vpd::LOGICAL_BLOCK_PROVISIONING => self.provisioning().body(),
             _ => return None,
         })
-    }
-
-    /// Names of the unit, and of the port and the target that the command came through.
-    fn identification(&self, command: &Command) -> Identification {
-        let nexus = &command.nexus.nexus;
-        // SPC-4 §7.8.6.11 names an iSCSI target port by its target's name and its portal group tag.
-        let port = format!("{},t,0x{:04x}", nexus.target, nexus.target_port);
-        let mut designators = vec![
-            Designator::unit(Identifier::Naa(self.options.naa.clone())),
-            Designator::unit(Identifier::t10_vendor(&self.options.vendor, &self.options.serial)),
-            Designator::iscsi_port(Identifier::RelativeTargetPort(nexus.target_port)),
-        ];
-        let group = self.port_group(command);
-        designators.extend(group.map(|group| Designator::iscsi_port(Identifier::TargetPortGroup(group))));
-        designators.push(Designator::iscsi_port(Identifier::ScsiName(port)));
-        designators.push(Designator::iscsi_device(Identifier::ScsiName(nexus.target.clone())));
-        Identification(designators)
     }
 
     fn block_limits(&self) -> BlockLimits {

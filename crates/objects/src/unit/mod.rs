@@ -1,1 +1,394 @@
 //! The logical unit of type 11h: T10 OSD commands above any [`crate::store::ObjectStore`].
+//!
+//! Here is the unit itself: what it holds, how a command finds the code that runs it, and what is checked of every command
+//! before. Each kind of command has a file of its own; what all of them share is [`task`]. The unit calls the store
+//! through its trait only: it never touches a file.
+
+mod access;
+mod attributes;
+mod create;
+mod failure;
+mod flush;
+mod limits;
+mod locks;
+mod options;
+mod policy;
+mod progress;
+mod read;
+mod security;
+mod segments;
+mod spc;
+mod subject;
+mod task;
+#[cfg(test)]
+mod tests;
+mod transfer;
+mod write;
+
+use std::sync::Arc;
+
+use device::exclusion::{Exclusion, Queued, WriteGuard};
+use device::{
+    AbortTasks, Command, DataMover, Execution, ItlNexus, KeptError, LogicalUnit, NexusId, Nexuses, Outcome,
+    ResetKind,
+};
+use osd::cdb::{Cdb, StructureScope};
+use osd::{Action, Command as Osd};
+use ring::Pooled;
+use scsi::Sense;
+use scsi::cdb::opcode;
+use scsi::reservation::{Access, SavedError, access};
+use smallvec::SmallVec;
+
+use crate::store::ObjectStore;
+use failure::Failure;
+use locks::Locks;
+use policy::Policies;
+use task::Task;
+
+pub use options::{Clock, OptionError, OsdOptions, SystemClock};
+
+/// An object-based storage device, shared by all cores.
+#[repr(align(128))]
+pub struct OsdUnit {
+    store: Arc<dyn ObjectStore>,
+    options: OsdOptions,
+    /// Who reaches it, and their reservations.
+    nexuses: Nexuses,
+    /// Keeps what needs a partition for itself apart from all other commands; in partition ids.
+    exclusion: Exclusion,
+    locks: Locks,
+    policies: Policies,
+    modes: scsi::mode::Pages,
+}
+
+/// Why a unit cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub enum OsdError {
+    /// An option cannot be met.
+    #[error(transparent)]
+    Option(#[from] OptionError),
+    /// Kept reservations cannot be put into force.
+    #[error(transparent)]
+    Reservations(#[from] KeptError),
+}
+
+impl OsdUnit {
+    /// Makes a unit of `store`, with the reservations that APTPL kept. Blocks for a small file if there is such a place.
+    ///
+    /// # Errors
+    /// An [`OsdError`].
+    pub fn new(store: Arc<dyn ObjectStore>, options: OsdOptions) -> Result<Arc<Self>, OsdError> {
+        options.check()?;
+        let nexuses = Nexuses::new(options.persist.clone())?;
+        Ok(Arc::new(Self {
+            store,
+            options,
+            nexuses,
+            exclusion: Exclusion::new(),
+            locks: Locks::new(),
+            policies: Policies::default(),
+            modes: scsi::mode::Pages::objects(),
+        }))
+    }
+
+    /// What the unit was told to be.
+    pub fn options(&self) -> &OsdOptions {
+        &self.options
+    }
+
+    /// The store.
+    pub fn store(&self) -> &Arc<dyn ObjectStore> {
+        &self.store
+    }
+
+    /// Sense data goes out in descriptor format, always.
+    pub fn descriptor_sense(&self) -> bool {
+        true
+    }
+
+    /// Says which target ports lead to the unit: what ALL_TG_PT registers with. Those of nexuses that are attached always
+    /// count.
+    pub fn set_target_ports(&self, ports: &[u16]) {
+        self.nexuses.set_target_ports(ports);
+    }
+
+    /// Says who aborts tasks for PREEMPT AND ABORT.
+    pub fn set_aborter(&self, aborter: Arc<dyn AbortTasks>) {
+        self.nexuses.set_aborter(aborter);
+    }
+
+    /// Takes over the persistent reservations of a unit that this one replaces on the same store.
+    pub fn inherit(&self, old: &Self) {
+        self.nexuses.inherit(&old.nexuses);
+    }
+
+    /// The persistent reservations for another process that serves the unit from now on: see [`Nexuses::hand_over`]. `None`
+    /// if there are none.
+    pub fn hand_over_reservations(&self) -> Option<(Vec<u8>, bool, u32)> {
+        self.nexuses.hand_over()
+    }
+
+    /// Puts into force what [`Self::hand_over_reservations`] gave.
+    ///
+    /// # Errors
+    /// When the bytes are torn; the unit is as it was.
+    pub fn take_over_reservations(
+        &self,
+        bytes: &[u8],
+        aptpl: bool,
+        generation: u32,
+    ) -> Result<(), SavedError> {
+        self.nexuses.take_over(bytes, aptpl, generation)
+    }
+
+    /// The time, in milliseconds since 1970.
+    fn now(&self) -> u64 {
+        self.options.clock.now_ms()
+    }
+
+    /// What is checked before any command: unit attentions, the port's state, reservations.
+    fn gate(&self, command: &Command) -> Result<(), Outcome> {
+        if command.nexus.verdict().clear() {
+            return Ok(());
+        }
+        let bytes = command.cdb.bytes();
+        let exempt =
+            matches!(bytes.first(), Some(&(opcode::INQUIRY | opcode::REPORT_LUNS | opcode::REQUEST_SENSE)));
+        self.nexuses.gate(command, exempt, || match bytes.first() {
+            Some(&osd::cdb::OPCODE) => osd_access(bytes),
+            _ => access(bytes),
+        })
+    }
+
+    /// Whether what a command wants to change may be changed at all.
+    fn check_writable(&self, command: &Command, cdb: &Cdb) -> Result<(), Failure> {
+        if (self.options.read_only || command.nexus.read_only) && changes(cdb) {
+            return Err(Sense::write_protected().into());
+        }
+        Ok(())
+    }
+
+    /// Everything but OSD commands.
+    fn execute_spc<M: DataMover + 'static>(self: &Arc<Self>, command: Command, mut mover: M) -> Execution<M> {
+        let decoded = match scsi::cdb::decode(command.cdb.bytes()) {
+            Ok(decoded) => decoded,
+            Err(sense) => return Execution::Done(mover, sense.into()),
+        };
+        match self.answer_at_once(&command, &decoded) {
+            Some(Ok((mut data, allocation))) => {
+                data.truncate(usize::try_from(allocation).unwrap_or(usize::MAX));
+                let outcome = Outcome::read(data.len() as u64);
+                if !data.is_empty() {
+                    mover.put_data(data.into());
+                }
+                Execution::Done(mover, outcome)
+            }
+            Some(Err(outcome)) => Execution::Done(mover, outcome),
+            None => {
+                let unit = self.clone();
+                Execution::Running(Pooled::new(async move {
+                    let result = unit.run_spc(&command, &mut mover, decoded).await;
+                    (mover, result.unwrap_or_else(|outcome| outcome))
+                }))
+            }
+        }
+    }
+
+    /// An OSD command from its beginning to its end.
+    async fn execute_osd(
+        self: &Arc<Self>,
+        command: &Command,
+        cdb: &Cdb,
+        mover: &mut dyn DataMover,
+    ) -> Outcome {
+        let mut task = Task::new(self, command, cdb, mover);
+        let _turn = match self.turn(cdb).await {
+            Ok(turn) => turn,
+            Err(failure) => return task.end(Err(failure)),
+        };
+        let result = match self.check_writable(command, cdb) {
+            Ok(()) => task.begin().await,
+            refused => refused,
+        };
+        let result = match result {
+            Ok(()) => run(&mut task).await,
+            refused => refused,
+        };
+        task.end(result)
+    }
+
+    /// Waits until the command may touch the partitions that it is about: most share them, some need them for themselves.
+    async fn turn(&self, cdb: &Cdb) -> Result<Turn<'_>, Failure> {
+        let alone: SmallVec<[u64; 2]> = match cdb.command {
+            Osd::Format { .. } => return Ok(Turn::alone(self.exclusion.atomic(0, u64::MAX).await)),
+            Osd::RemovePartition { partition, .. }
+            | Osd::DetachClone { partition }
+            | Osd::ObjectStructureCheck(StructureScope::Partition(partition)) => {
+                SmallVec::from_slice(&[partition])
+            }
+            Osd::CreateClone { requested, source, .. } | Osd::CreateSnapshot { requested, source, .. } => {
+                SmallVec::from_slice(&[requested, source])
+            }
+            Osd::RefreshSnapshotOrClone { partition } => {
+                let origin = self.store.partition(partition)?.origin;
+                std::iter::once(partition).chain(origin.map(|origin| origin.source)).collect()
+            }
+            Osd::RestorePartition { partition, snapshot } => SmallVec::from_slice(&[partition, snapshot]),
+            _ => {
+                let partition = cdb.command.id().partition;
+                let shared = self.exclusion.write(partition, partition.saturating_add(1)).await;
+                return Ok(Turn { _shared: Some(shared), _alone: SmallVec::new() });
+            }
+        };
+        // In ascending order, so that no two wait for each other.
+        let mut ids = alone;
+        ids.sort_unstable();
+        ids.dedup();
+        let mut turn = Turn { _shared: None, _alone: SmallVec::new() };
+        for id in ids {
+            turn._alone.push(self.exclusion.atomic(id, id.saturating_add(1)).await);
+        }
+        Ok(turn)
+    }
+}
+
+/// A command's right to its partitions.
+struct Turn<'a> {
+    _shared: Option<WriteGuard<'a>>,
+    _alone: SmallVec<[Queued<'a>; 2]>,
+}
+
+impl<'a> Turn<'a> {
+    fn alone(guard: Queued<'a>) -> Self {
+        let mut alone = SmallVec::new();
+        alone.push(guard);
+        Self { _shared: None, _alone: alone }
+    }
+}
+
+/// The function of each command. Those that are one line each are the whole of what other files add here.
+async fn run(task: &mut Task<'_>) -> Result<(), Failure> {
+    match task.cdb.command {
+        Osd::Read(id, range) => read::read(task, id, range).await,
+        Osd::Write(id, range) => write::write(task, id, range).await,
+        Osd::Append { id, len } => write::append(task, id, len).await,
+        Osd::Clear(id, range) => write::clear(task, id, range).await,
+        Osd::Punch(id, range) => write::punch(task, id, range).await,
+        Osd::CreateAndWrite { partition, requested, range } => {
+            write::create_and_write(task, partition, requested, range).await
+        }
+        Osd::Create { partition, requested, count } => {
+            create::create(task, partition, requested, count).await
+        }
+        Osd::CreatePartition { requested } => create::create_partition(task, requested).await,
+        Osd::Format { capacity } => create::format(task, capacity).await,
+        Osd::Remove(id) => create::remove(task, id).await,
+        Osd::RemovePartition { partition, scope } => create::remove_partition(task, partition, scope).await,
+        Osd::GetAttributes(id) => access::get_attributes(task, id).await,
+        Osd::SetAttributes(id) => access::set_attributes(task, id).await,
+        Osd::Flush { id, scope, .. } => flush::object(task, id, scope).await,
+        Osd::FlushCollection { id, scope } => flush::collection(task, id, scope).await,
+        Osd::FlushPartition { partition, scope } => flush::partition(task, partition, scope).await,
+        Osd::FlushOsd { scope } => flush::osd(task, scope).await,
+        Osd::List(_) => Err(Failure::unsupported()),
+        Osd::ListCollection(_) => Err(Failure::unsupported()),
+        Osd::CreateCollection { .. } => Err(Failure::unsupported()),
+        Osd::CreateUserTrackingCollection { .. } => Err(Failure::unsupported()),
+        Osd::RemoveCollection { .. } => Err(Failure::unsupported()),
+        Osd::Query { .. } => Err(Failure::unsupported()),
+        Osd::RemoveMemberObjects(_) => Err(Failure::unsupported()),
+        Osd::GetMemberAttributes(_) => Err(Failure::unsupported()),
+        Osd::SetMemberAttributes(_) => Err(Failure::unsupported()),
+        Osd::CreateClone { .. } => Err(Failure::unsupported()),
+        Osd::CreateSnapshot { .. } => Err(Failure::unsupported()),
+        Osd::DetachClone { .. } => Err(Failure::unsupported()),
+        Osd::RefreshSnapshotOrClone { .. } => Err(Failure::unsupported()),
+        Osd::RestorePartition { .. } => Err(Failure::unsupported()),
+        Osd::ReadMap { .. } => Err(Failure::unsupported()),
+        Osd::ReadMapsAndCompare { .. } => Err(Failure::unsupported()),
+        Osd::CopyUserObjects { .. } => Err(Failure::unsupported()),
+        Osd::ObjectStructureCheck(_) => Err(Failure::unsupported()),
+        Osd::PerformScsiCommand { .. } => Err(Failure::unsupported()),
+        Osd::PerformTmf { .. } => Err(Failure::unsupported()),
+        Osd::SetKey(_) => Err(Failure::unsupported()),
+        Osd::SetMasterKey(_) => Err(Failure::unsupported()),
+    }
+}
+
+/// Whether a command only looks, attributes that it may set aside.
+const fn looks_only(action: Action) -> bool {
+    matches!(
+        action,
+        Action::List
+            | Action::Read
+            | Action::GetAttributes
+            | Action::ListCollection
+            | Action::GetMemberAttributes
+            | Action::ReadMap
+            | Action::ReadMapsAndCompare
+            | Action::PerformTmf
+    )
+}
+
+/// Whether a command changes what is kept.
+fn changes(cdb: &Cdb) -> bool {
+    let action = cdb.command.action();
+    let looks = looks_only(action)
+        || matches!(
+            action,
+            Action::Flush | Action::FlushCollection | Action::FlushPartition | Action::FlushOsd
+        )
+        || matches!(action, Action::PerformScsiCommand | Action::ObjectStructureCheck)
+        || matches!(cdb.command, Osd::Query { matches: 0, .. });
+    !looks || cdb.attributes.sets()
+}
+
+/// How an OSD command fares under another nexus's reservation: what only looks is allowed where others may read.
+fn osd_access(cdb: &[u8]) -> Access {
+    let looks = spc::version_of(cdb).is_some_and(|(action, _)| looks_only(action));
+    let sets = Cdb::decode(cdb).map_or(true, |cdb| cdb.attributes.sets());
+    if looks && !sets { Access::Read } else { Access::Write }
+}
+
+impl LogicalUnit for OsdUnit {
+    fn execute<M: DataMover + 'static>(self: &Arc<Self>, command: Command, mut mover: M) -> Execution<M> {
+        if let Err(outcome) = self.gate(&command) {
+            return Execution::Done(mover, outcome);
+        }
+        if command.cdb.opcode() != osd::cdb::OPCODE {
+            return self.execute_spc(command, mover);
+        }
+        let cdb = match Cdb::decode(command.cdb.bytes()) {
+            Ok(cdb) => cdb,
+            Err(error) => {
+                let outcome = match Failure::from(error) {
+                    Failure::Sense(sense) => Outcome::check(*sense),
+                    Failure::Lost => Outcome::GOOD,
+                };
+                return Execution::Done(mover, outcome);
+            }
+        };
+        let unit = self.clone();
+        Execution::Running(Pooled::new(async move {
+            let outcome = unit.execute_osd(&command, &cdb, &mut mover).await;
+            (mover, outcome)
+        }))
+    }
+
+    fn device_type(&self) -> u8 {
+        osd::data::DEVICE_TYPE
+    }
+
+    fn attach(&self, nexus: &Arc<ItlNexus>) {
+        self.nexuses.attach(nexus);
+    }
+
+    fn detach(&self, nexus: NexusId) {
+        self.nexuses.detach(nexus);
+    }
+
+    fn reset(&self, kind: ResetKind, _by: Option<NexusId>) {
+        self.nexuses.reset(kind);
+    }
+}

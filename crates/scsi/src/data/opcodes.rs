@@ -25,8 +25,8 @@ pub struct Described<'a> {
     pub recommended_s: u32,
 }
 
-impl From<&'static Entry> for Described<'static> {
-    fn from(entry: &'static Entry) -> Self {
+impl<'a> From<&'a Entry> for Described<'a> {
+    fn from(entry: &'a Entry) -> Self {
         Self {
             opcode: entry.opcode,
             service_action: entry.service_action.map(u16::from),

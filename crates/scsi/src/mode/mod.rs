@@ -60,7 +60,7 @@ pub struct Thresholds {
 pub struct Medium {
     /// Blocks of the medium.
     pub blocks: u64,
-    /// Block length in bytes.
+    /// Block length in bytes; 0 of a medium without blocks, which has no block descriptor.
     pub block_len: u32,
     /// The medium cannot be written, whatever SWP says.
     pub write_protected: bool,
@@ -118,6 +118,11 @@ impl Pages {
         Self { pages: table::pages(config), saving: config.saving }
     }
 
+    /// The pages of an object-based storage device, of which none can be changed: sense data is in descriptor format always.
+    pub fn objects() -> Self {
+        Self { pages: table::object_pages(), saving: false }
+    }
+
     /// WCE of the Caching page.
     pub fn write_cache(&self) -> bool {
         self.bit(CACHING, table::WCE)
@@ -172,9 +177,9 @@ impl Pages {
             return Err(Sense::invalid_field_in_cdb(3, None));
         }
         let descriptor = self.block_descriptor(request, medium);
-        // WP, and DPOFUA: DPO and FUA are understood.
+        // WP, and DPOFUA: DPO and FUA are understood. Both are of devices with blocks.
         let write_protected = medium.write_protected || self.software_write_protect();
-        let device_specific = u8::from(write_protected) << 7 | 0x10;
+        let device_specific = if medium.block_len == 0 { 0 } else { u8::from(write_protected) << 7 | 0x10 };
         let mut out = if request.long {
             let long_lba = u8::from(descriptor.len() == 16);
             vec![0, 0, 0, device_specific, long_lba, 0, 0, descriptor.len() as u8]
@@ -197,7 +202,7 @@ impl Pages {
 
     /// The block descriptor: short (8 bytes), long LBA (16 bytes) or none.
     fn block_descriptor(&self, request: &ModeSense, medium: &Medium) -> Vec<u8> {
-        if request.no_block_descriptor {
+        if request.no_block_descriptor || medium.block_len == 0 {
             return Vec::new();
         }
         if request.long_lba_accepted {

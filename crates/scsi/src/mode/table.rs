@@ -100,3 +100,14 @@ pub(super) fn pages(config: &Config) -> Vec<Page> {
     }
     pages
 }
+
+/// The pages of a device that has no blocks.
+pub(super) fn object_pages() -> Vec<Page> {
+    // D_SENSE, GLTSD, UNRESTRICTED_REORDERING; BUSY TIMEOUT PERIOD: unlimited.
+    let control = [D_SENSE, (0, GLTSD), (1, UNRESTRICTED_REORDERING), (6, 0xFF), (7, 0xFF)];
+    vec![
+        page(CONTROL, 0, 10, &control, &[]),
+        page(CONTROL, 0x01, 28, &[], &[]),
+        page(INFORMATIONAL_EXCEPTIONS, 0, 10, &[(0, DEXCPT)], &[]),
+    ]
+}

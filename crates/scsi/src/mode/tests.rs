@@ -311,3 +311,24 @@ proptest! {
         let _ = Pages::new(&CONFIG).restore(&bytes);
     }
 }
+
+#[test]
+fn a_device_without_blocks_has_no_block_descriptor_and_always_descriptor_sense() {
+    let pages = Pages::objects();
+    assert!(pages.descriptor_sense());
+    let request = ModeSense {
+        long: true,
+        no_block_descriptor: false,
+        long_lba_accepted: true,
+        control: PageControl::Current,
+        page: CONTROL,
+        subpage: 0,
+        allocation: 255,
+    };
+    let medium = Medium { blocks: 0, block_len: 0, write_protected: true };
+    let data = pages.sense(&request, &medium).unwrap();
+    assert_eq!(data[..8], [0, 18, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(data[8..11], [CONTROL, 10, 0x06]);
+    let changeable = ModeSense { control: PageControl::Changeable, ..request };
+    assert_eq!(pages.sense(&changeable, &medium).unwrap()[10..], [0; 10]);
+}

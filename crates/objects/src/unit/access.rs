@@ -1,0 +1,68 @@
+//! GET ATTRIBUTES and SET ATTRIBUTES, and the two steps on attributes that end most commands.
+
+use osd::Id;
+use osd::cdb::Isolation;
+use osd::sense::function;
+
+use super::attributes::Request;
+use super::failure::Failure;
+use super::locks::{Key, Mode, Part};
+use super::task::{Task, Touch};
+use crate::store::Change;
+
+/// GET ATTRIBUTES: get, then set.
+pub(super) async fn get_attributes(task: &mut Task<'_>, id: Id) -> Result<(), Failure> {
+    task.take_parameters().await?;
+    task.isolate(id, Touch::None).await?;
+    task.progress.begin(function::COMMAND);
+    let subject = task.unit.subject(id)?;
+    task.current.object_type = subject.object_type().code();
+    task.progress.done(function::COMMAND);
+    task.retrieve(&subject).await?;
+    if !task.parameters.set.is_empty() {
+        task.apply_with_attributes(id, subject.object_type(), Change::new()).await?;
+    }
+    Ok(())
+}
+
+/// SET ATTRIBUTES: set, then get.
+pub(super) async fn set_attributes(task: &mut Task<'_>, id: Id) -> Result<(), Failure> {
+    task.take_parameters().await?;
+    task.isolate(id, Touch::None).await?;
+    task.progress.begin(function::COMMAND);
+    let subject = task.unit.subject(id)?;
+    task.current.object_type = subject.object_type().code();
+    task.progress.done(function::COMMAND);
+    task.set_and_get(id, Change::new()).await
+}
+
+impl Task<'_> {
+    /// Applies `change` with what the command sets of the object at `id`, which is there already; then gets its attributes.
+    pub(super) async fn set_and_get(&mut self, id: Id, change: Change) -> Result<(), Failure> {
+        if !change.is_empty() || !self.parameters.set.is_empty() {
+            let of_type = self.unit.subject(id)?.object_type();
+            // Quotas are looked at when the length is set.
+            let unit = self.unit;
+            let _turn = unit.quota_turn(id.partition).await?;
+            self.apply_with_attributes(id, of_type, change).await?;
+        }
+        self.get(id).await
+    }
+
+    /// Gets attributes of the object at `id`, as the command has left it.
+    pub(super) async fn get(&mut self, id: Id) -> Result<(), Failure> {
+        if self.parameters.get == Request::Nothing {
+            return Ok(());
+        }
+        let unit = self.unit;
+        let _turn = match self.isolation()? {
+            // Each function of the command for itself.
+            Isolation::Functional => {
+                Some(unit.locks.lock(Key { id, part: Part::Attributes }, Mode::SHARED).await)
+            }
+            _ => None,
+        };
+        let subject = unit.subject(id)?;
+        self.retrieve(&subject).await
+    }
+}

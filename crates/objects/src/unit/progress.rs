@@ -1,0 +1,38 @@
+//! How far a command has come, for the descriptor of sense data that says which of its functions were done when it ended
+//! and which were not begun. The functions are bits of [`osd::sense::function`].
+
+use osd::Id;
+use osd::sense::Descriptor;
+
+/// How far a command has come.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Progress {
+    /// What it consists of.
+    wanted: u32,
+    begun: u32,
+    done: u32,
+}
+
+impl Progress {
+    /// Of a command that consists of `wanted`.
+    pub const fn of(wanted: u32) -> Self {
+        Self { wanted, begun: 0, done: 0 }
+    }
+
+    /// `functions` begin.
+    pub fn begin(&mut self, functions: u32) {
+        self.begun |= functions;
+    }
+
+    /// `functions` are done.
+    pub fn done(&mut self, functions: u32) {
+        self.begun |= functions;
+        self.done |= functions;
+    }
+
+    /// The object identification descriptor.
+    pub fn descriptor(&self, id: Id) -> Vec<u8> {
+        let not_initiated = self.wanted & !self.begun;
+        Descriptor::Object { not_initiated, completed: self.done & self.wanted, id }.emit()
+    }
+}

@@ -1,0 +1,385 @@
+//! One OSD command at work: its CDB, its buffers, its locks, and the frame of steps that all commands share. A command's
+//! own file has a function `async fn NAME(task: &mut Task<'_>, …) -> Result<(), Failure>` that does the command's function
+//! and calls the steps in the order that the command has:
+//!
+//! ```text
+//! most commands      take parameters · command and set attributes as one change · get attributes
+//! GET ATTRIBUTES     take parameters · get · set
+//! removals, READ MAP take parameters · set · get · command
+//! ```
+//!
+//! Owns no command's meaning.
+
+use std::sync::Arc;
+
+use device::{Command, DataMover, Outcome};
+use osd::cdb::{
+    AttributeParameters, Cdb, Isolation, List, ListCollection, ObjectRange, SetMasterKey, Timestamps,
+};
+use osd::continuation::{Continuation, ContinuationError, Descriptor};
+use osd::sense::function;
+use osd::{Command as Osd, Id, ObjectType, Version};
+use ring::Chain;
+use scsi::{Sense, SenseKey, Status};
+use smallvec::SmallVec;
+
+use super::OsdUnit;
+use super::attributes::Parameters;
+use osd::sense::code;
+
+use super::failure::{Failure, additional};
+use super::limits::MAX_CONTINUATION;
+use super::locks::{Guard, Key, Mode, Part};
+use super::progress::Progress;
+use super::subject::at;
+use super::transfer::Transfer;
+use crate::store::{Applied, Change, Commit, Scope, Step, TimesUpdate};
+
+/// What the Current Command page says.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Current {
+    /// OBJECT TYPE; 0 where there is none.
+    pub object_type: u8,
+    /// The object that the command was about, or the last that it created.
+    pub id: Id,
+    /// STARTING BYTE ADDRESS OF APPEND.
+    pub appended_at: u64,
+    /// CHANGE IN USED CAPACITY in bytes.
+    pub used_change: i64,
+    /// Bytes of RESPONSE INTEGRITY CHECK VALUE.
+    pub icv_len: usize,
+}
+
+/// What a command does to an object, for its isolation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Touch {
+    /// Reads data in `start..end`.
+    Read { start: u64, end: u64 },
+    /// Changes data in `start..end`.
+    Write { start: u64, end: u64 },
+    /// Leaves the data alone.
+    None,
+}
+
+/// A command at work.
+pub(super) struct Task<'a> {
+    pub unit: &'a Arc<OsdUnit>,
+    #[allow(dead_code, reason = "for security, which looks at the CDB as it came")]
+    pub command: &'a Command,
+    pub cdb: &'a Cdb,
+    /// Its buffers.
+    pub transfer: Transfer<'a>,
+    /// The descriptors of the CDB continuation.
+    pub descriptors: Vec<Descriptor>,
+    /// The CDB continuation as it came, header and all; empty if there is none.
+    pub continuation: Vec<u8>,
+    /// Attributes to get and to set, once [`Self::take_parameters`] has run.
+    pub parameters: Parameters,
+    pub current: Current,
+    /// The time of the command, in milliseconds since 1970.
+    pub now: u64,
+    pub progress: Progress,
+    /// Bytes that a READ moved before the object's end: it ends with RECOVERED ERROR.
+    pub read_past_end: Option<u64>,
+    /// The command has created the object that it is about.
+    pub created: bool,
+    guards: SmallVec<[Guard<'a>; 3]>,
+}
+
+impl<'a> Task<'a> {
+    pub fn new(
+        unit: &'a Arc<OsdUnit>,
+        command: &'a Command,
+        cdb: &'a Cdb,
+        mover: &'a mut dyn DataMover,
+    ) -> Self {
+        let mut wanted = function::VALIDATION | function::COMMAND_CAPABILITY | function::COMMAND;
+        if cdb.attributes.sets() {
+            wanted |= function::SET_CAPABILITY | function::SET_ATTRIBUTES;
+        }
+        if cdb.attributes.gets() {
+            wanted |= function::GET_CAPABILITY | function::GET_ATTRIBUTES;
+        }
+        Self {
+            unit,
+            command,
+            cdb,
+            transfer: Transfer::new(mover, command.data_out_len, command.data_in_len),
+            descriptors: Vec::new(),
+            continuation: Vec::new(),
+            parameters: Parameters::default(),
+            current: Current {
+                object_type: cdb.command.object_type().map_or(0, ObjectType::code),
+                id: cdb.command.id(),
+                icv_len: cdb.form.icv_len(),
+                ..Current::default()
+            },
+            now: unit.now(),
+            progress: Progress::of(wanted),
+            read_past_end: None,
+            created: false,
+            guards: SmallVec::new(),
+        }
+    }
+
+    /// Which standard the command follows.
+    pub fn version(&self) -> Version {
+        self.cdb.form.version()
+    }
+
+    /// Where LENGTH is in the CDB.
+    pub fn length_field(&self) -> u16 {
+        match self.version() {
+            Version::Osd1 => 36,
+            Version::Osd2 => 32,
+        }
+    }
+
+    /// Where STARTING BYTE ADDRESS is in the CDB.
+    pub fn start_field(&self) -> u16 {
+        match self.version() {
+            Version::Osd1 => 44,
+            Version::Osd2 => 40,
+        }
+    }
+
+    /// Where the command's own data begins in Data-Out.
+    pub fn data_at(&self) -> u64 {
+        u64::from(self.cdb.continuation)
+    }
+
+    /// Checks that Data-Out holds what the CDB says is in it, takes the CDB continuation, and asks whether the initiator may
+    /// do what it wants.
+    pub async fn begin(&mut self) -> Result<(), Failure> {
+        self.progress.begin(function::VALIDATION);
+        let data_end = self.data_at().checked_add(self.cdb.command.data_out_len());
+        let data_end = data_end.ok_or_else(|| Failure::cdb(self.length_field()))?;
+        let regions = regions(&self.cdb.attributes);
+        let lists_end = regions.iter().map(|(region, _)| region.end()).max().unwrap_or(0);
+        self.transfer.wanted_out = data_end.max(lists_end);
+        if self.cdb.continuation > MAX_CONTINUATION
+            || u64::from(self.cdb.continuation) > self.transfer.out_len()
+        {
+            return Err(Failure::cdb(48));
+        }
+        if data_end > self.transfer.out_len() {
+            return Err(Failure::cdb(self.length_field()));
+        }
+        let mut end = data_end;
+        for (region, field) in &regions {
+            // Behind the data, apart from each other, and there.
+            if region.offset < end || region.end() > self.transfer.out_len() {
+                return Err(Failure::cdb(*field));
+            }
+            end = region.end();
+        }
+        if let Some(retrieved) = self.cdb.attributes.retrieved() {
+            if retrieved.offset < data_in_len(&self.cdb.command) {
+                return Err(Failure::cdb(retrieved_field(&self.cdb.attributes)));
+            }
+        }
+        if self.cdb.continuation > 0 {
+            let len = u64::from(self.cdb.continuation);
+            self.continuation = self.transfer.take(0, len).await?.to_vec();
+            let action = self.cdb.command.action();
+            let continuation =
+                Continuation::parse(&self.continuation, action).map_err(refuse_continuation)?;
+            self.descriptors = continuation.descriptors;
+        }
+        self.progress.done(function::VALIDATION);
+        self.unit.authorize(self).await?;
+        Ok(())
+    }
+
+    /// The scatter/gather list of the CDB continuation.
+    pub fn scatter_gather(&self) -> Result<Option<&[ObjectRange]>, Failure> {
+        let mut lists = self.descriptors.iter().filter_map(|descriptor| match descriptor {
+            Descriptor::ScatterGather(ranges) => Some(ranges.as_slice()),
+            _ => None,
+        });
+        let list = lists.next();
+        // Which of two would be meant is nowhere said.
+        if lists.next().is_some() { Err(Failure::parameter(0)) } else { Ok(list) }
+    }
+
+    /// The next `len` bytes of the command's data, which are `offset` bytes from its start.
+    pub async fn take_data(&mut self, offset: u64, len: u64) -> Result<Chain, Failure> {
+        self.transfer.take(self.data_at() + offset, len).await
+    }
+
+    /// Takes the attribute lists out of Data-Out. To be called once, when the command's data has been taken.
+    pub async fn take_parameters(&mut self) -> Result<(), Failure> {
+        self.parameters = Parameters::take(self.cdb, &mut self.transfer).await?;
+        Ok(())
+    }
+
+    /// How the command is isolated.
+    pub fn isolation(&self) -> Result<Isolation, Failure> {
+        match self.cdb.options.isolation {
+            Isolation::Default => Ok(self.unit.options.isolation),
+            // There is none of this vendor's.
+            Isolation::Vendor => Err(Failure::cdb_bit(10, 2)),
+            isolation => Ok(isolation),
+        }
+    }
+
+    /// Waits for the locks that isolate what the command does to the object at `id`. They are held until the command ends;
+    /// with functional isolation until [`Self::function_done`]. A command that touches several objects calls this in
+    /// ascending order of their ids.
+    pub async fn isolate(&mut self, id: Id, touch: Touch) -> Result<(), Failure> {
+        let isolation = self.isolation()?;
+        let data = Key { id, part: Part::Data };
+        let attributes = Key { id, part: Part::Attributes };
+        let (gets, sets) = (self.cdb.attributes.gets(), self.cdb.attributes.sets());
+        let writes = matches!(touch, Touch::Write { .. });
+        let mode = |exclusive| if exclusive { Mode::EXCLUSIVE } else { Mode::SHARED };
+        match isolation {
+            Isolation::None | Isolation::Default | Isolation::Vendor => {}
+            Isolation::Strict => {
+                let guard = self.unit.locks.lock(data, mode(writes || sets)).await;
+                self.guards.push(guard);
+            }
+            Isolation::Range | Isolation::Functional => {
+                let by_range = isolation == Isolation::Range;
+                let wanted = match touch {
+                    Touch::Read { start, end } => Some((start, end, false)),
+                    Touch::Write { start, end } => Some((start, end, true)),
+                    Touch::None => None,
+                };
+                if let Some((start, end, exclusive)) = wanted {
+                    let mode = if by_range { Mode { start, end, exclusive } } else { mode(exclusive) };
+                    self.guards.push(self.unit.locks.lock(data, mode).await);
+                }
+                if sets || gets && by_range {
+                    self.guards.push(self.unit.locks.lock(attributes, mode(sets)).await);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether data must be put as it is now: others may change it as soon as the command's locks are gone.
+    pub fn isolated(&self) -> bool {
+        !self.guards.is_empty()
+    }
+
+    /// A function of the command is done: with functional isolation its locks end.
+    pub fn function_done(&mut self) {
+        if self.isolation().is_ok_and(|isolation| isolation == Isolation::Functional) {
+            self.guards.clear();
+        }
+    }
+
+    /// With FUA changes are on the medium when the command ends.
+    pub fn commit(&self) -> Commit {
+        if self.cdb.options.fua { Commit::Durable } else { Commit::Relaxed }
+    }
+
+    /// Whether the command leaves the timestamps of `partition` and of what is in it alone.
+    pub fn bypass(&self, partition: u64) -> Result<bool, Failure> {
+        Ok(self.cdb.timestamps == Timestamps::Bypass || self.unit.policy(partition)?.bypass)
+    }
+
+    /// Notes times of `id` without waiting for the medium: what reads and writes of data leave behind.
+    pub fn touch(&self, id: Id, times: TimesUpdate) -> Result<(), Failure> {
+        if !self.bypass(id.partition)? {
+            self.unit.store.touch(at(id), times);
+        }
+        Ok(())
+    }
+
+    /// Adds times of `id` to a change.
+    pub fn set_times(&self, id: Id, times: TimesUpdate, change: &mut Change) -> Result<(), Failure> {
+        if !self.bypass(id.partition)? {
+            change.push(Step::SetTimes { id: at(id), times });
+        }
+        Ok(())
+    }
+
+    /// Applies `change` as durably as the command asks for, and notes what it did for the Current Command page.
+    pub async fn apply(&mut self, change: Change) -> Result<Applied, Failure> {
+        if change.is_empty() {
+            return Ok(Applied::default());
+        }
+        let applied = self.unit.store.apply(change, self.commit()).await?;
+        self.current.used_change = self.current.used_change.saturating_add(applied.used_change);
+        Ok(applied)
+    }
+
+    /// Everything that concerns `scope` is on the medium.
+    pub async fn sync(&self, scope: Scope) -> Result<(), Failure> {
+        Ok(self.unit.store.sync(scope).await?)
+    }
+
+    /// How the command ends.
+    pub fn end(self, result: Result<(), Failure>) -> Outcome {
+        let moved = self.transfer.outcome();
+        let sense = match result {
+            Ok(()) => match self.read_past_end {
+                None => return moved,
+                Some(bytes) => Box::new(
+                    Sense::new(SenseKey::RecoveredError, additional(code::READ_PAST_END))
+                        .with_command_specific(bytes),
+                ),
+            },
+            Err(Failure::Sense(sense)) => sense,
+            Err(Failure::Lost) => return Outcome::GOOD,
+        };
+        let mut sense = sense;
+        let mut descriptors = self.progress.descriptor(self.current.id);
+        descriptors.append(&mut sense.descriptors);
+        sense.descriptors = descriptors;
+        Outcome { status: Status::CheckCondition, sense: Some(sense), ..moved }
+    }
+}
+
+fn refuse_continuation(error: ContinuationError) -> Failure {
+    match error {
+        ContinuationError::Length(_) => Failure::cdb(48),
+        ContinuationError::Field(byte) => Failure::parameter(u64::from(byte)),
+        ContinuationError::TooMany => Failure::parameter_length(),
+    }
+}
+
+/// Where a list or a value stands in Data-Out, and which field of the CDB says so.
+type Placed = (osd::cdb::Region, u16);
+
+/// The parts of Data-Out that attribute parameters take, in ascending order.
+pub(super) fn regions(parameters: &AttributeParameters) -> SmallVec<[Placed; 2]> {
+    let mut out: SmallVec<[Placed; 2]> = SmallVec::new();
+    match parameters {
+        AttributeParameters::SetOne(_) => {}
+        AttributeParameters::Page { set, .. } => {
+            out.extend(set.and_then(|set| set.value).map(|region| (region, 76)));
+        }
+        AttributeParameters::List { get, set, .. } => {
+            out.extend(get.map(|region| (region, 56)));
+            out.extend(set.map(|region| (region, 72)));
+        }
+    }
+    out.sort_by_key(|(region, _)| region.offset);
+    out
+}
+
+/// The field that says where retrieved attributes go.
+const fn retrieved_field(parameters: &AttributeParameters) -> u16 {
+    match parameters {
+        AttributeParameters::Page { .. } => 60,
+        _ => 64,
+    }
+}
+
+/// Bytes of Data-In that the command's own data may take: retrieved attributes go behind them.
+const fn data_in_len(command: &Osd) -> u64 {
+    match *command {
+        Osd::Read(_, range) => range.len,
+        Osd::List(List { allocation, .. })
+        | Osd::ListCollection(ListCollection { allocation, .. })
+        | Osd::Query { allocation, .. }
+        | Osd::ReadMap { allocation, .. }
+        | Osd::ReadMapsAndCompare { allocation, .. } => allocation,
+        Osd::SetMasterKey(SetMasterKey { allocation, .. }) => allocation as u64,
+        Osd::PerformTmf { allocation, .. } => allocation as u64,
+        _ => 0,
+    }
+}

@@ -1,0 +1,121 @@
+//! The two buffers of a command: Data-Out is taken and Data-In is put in the order of their offsets. Owns where a command
+//! is in them and how much of them it called for; knows nothing of what is in them.
+//!
+//! Offsets come from the initiator, so gaps are bounded by what it really sends and has room for.
+
+use device::{DataMover, GetData, Outcome};
+use ring::{Buf, Chain};
+
+use super::failure::Failure;
+use super::limits::CHUNK_BYTES;
+
+/// What gaps in Data-In are filled with.
+static ZEROS: [u8; 4096] = [0; 4096];
+
+/// A command's mover with its place in both buffers.
+pub(super) struct Transfer<'a> {
+    mover: &'a mut dyn DataMover,
+    /// Bytes of Data-Out taken.
+    out_at: u64,
+    /// Bytes that the initiator sends.
+    out_len: u64,
+    /// Bytes of Data-In put.
+    in_at: u64,
+    /// Bytes that the initiator has room for.
+    in_room: u64,
+    /// Bytes of Data-Out that the CDB calls for.
+    pub wanted_out: u64,
+}
+
+impl<'a> Transfer<'a> {
+    pub fn new(mover: &'a mut dyn DataMover, out_len: u64, in_room: u64) -> Self {
+        Self { mover, out_at: 0, out_len, in_at: 0, in_room, wanted_out: 0 }
+    }
+
+    /// Bytes that the initiator sends.
+    pub fn out_len(&self) -> u64 {
+        self.out_len
+    }
+
+    /// Bytes of Data-In that the initiator still has room for.
+    pub fn room(&self) -> u64 {
+        self.in_room.saturating_sub(self.in_at)
+    }
+
+    /// Bytes of Data-In put so far, and so where the next one goes.
+    pub fn in_at(&self) -> u64 {
+        self.in_at
+    }
+
+    /// `len` bytes of Data-Out from offset `at`, which is not behind what was taken before; what lies between is dropped.
+    pub async fn take(&mut self, at: u64, len: u64) -> Result<Chain, Failure> {
+        if at < self.out_at || at.saturating_add(len) > self.out_len {
+            return Err(Failure::short_data());
+        }
+        while self.out_at < at {
+            let step = (at - self.out_at).min(CHUNK_BYTES);
+            self.next(step).await?;
+        }
+        self.next(len).await
+    }
+
+    async fn next(&mut self, len: u64) -> Result<Chain, Failure> {
+        if len == 0 {
+            return Ok(Chain::new());
+        }
+        let wanted = usize::try_from(len).map_err(|_| Failure::short_data())?;
+        let data = self.mover.get_data(wanted).await?;
+        self.out_at += len;
+        if data.len() == wanted { Ok(data) } else { Err(Failure::short_data()) }
+    }
+
+    /// Puts the next bytes of Data-In.
+    pub fn put(&mut self, data: Buf) {
+        if data.is_empty() {
+            return;
+        }
+        let room = self.room();
+        self.in_at += data.len() as u64;
+        if room > 0 {
+            self.mover.put_data(data);
+        }
+    }
+
+    /// Counts `len` bytes of Data-In that there is no room for.
+    pub fn skip(&mut self, len: u64) {
+        self.in_at = self.in_at.saturating_add(len);
+    }
+
+    /// Puts zeros until offset `at`.
+    pub fn pad_to(&mut self, at: u64) {
+        let mut gap = at.saturating_sub(self.in_at).min(self.room());
+        while gap > 0 {
+            let len = gap.min(ZEROS.len() as u64);
+            self.mover.put_data(Buf::from_static(&ZEROS[..len as usize])); // at most 4096
+            gap -= len;
+        }
+        self.in_at = self.in_at.max(at);
+    }
+
+    /// Waits until the connection takes more.
+    pub async fn ready(&mut self) -> Result<(), Failure> {
+        Ok(self.mover.put_ready().await?)
+    }
+
+    /// The outcome of a command that has moved what it called for.
+    pub fn outcome(&self) -> Outcome {
+        Outcome { wanted_in: self.in_at, wanted_out: self.wanted_out, ..Outcome::GOOD }
+    }
+
+    /// Gives the core's other tasks a turn in a long command, and ends the command if it was aborted.
+    pub async fn pause(&mut self) -> Result<(), Failure> {
+        if ring::is_running() {
+            ring::yield_now().await;
+        }
+        let lost = std::future::poll_fn(|cx| {
+            use std::task::Poll;
+            Poll::Ready(matches!(self.mover.poll_put_ready(cx), Poll::Ready(Err(_))))
+        });
+        if lost.await { Err(Failure::Lost) } else { Ok(()) }
+    }
+}
