@@ -25,7 +25,7 @@ use std::task::{Context, Poll};
 
 use ring::{Chain, Pooled};
 
-pub use file::{FileOptions, FileStore, OpenError};
+pub use file::{FileOptions, FileStore, Made, OpenError};
 pub use memory::MemoryStore;
 
 /// Why a store could not do what it was asked.

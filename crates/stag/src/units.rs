@@ -7,12 +7,13 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use backing::Made;
 use backing::size::Size;
 use backing::spec::Opened;
 use device::PortGroups;
 use disk::unit::{DiskUnit, Registry};
 
-use crate::config::{Alua, Config};
+use crate::config::{Alua, Config, Lun};
 use crate::convert;
 use crate::unit::{Backing, Options, UnitSpec};
 
@@ -179,6 +180,7 @@ impl Units {
     /// The first that cannot be served.
     pub fn next(&self, config: &Config, fates: &HashMap<Place, Fate>) -> Result<Self, UnitError> {
         let mut next = Self { open: HashMap::new(), registry: self.registry.clone(), ports: HashMap::new() };
+        let made = make_files(config, fates)?;
         for target in &config.targets {
             let iqn = target.iqn.to_ascii_lowercase();
             if let Some(alua) = &target.alua {
@@ -214,6 +216,7 @@ impl Units {
                 next.open.insert(place, unit);
             }
         }
+        made.keep();
         Ok(next)
     }
 
@@ -237,6 +240,27 @@ impl Units {
         }
         Ok(grown)
     }
+}
+
+/// Makes the files of units that are to be opened, as far as that is asked for: all of them together, for there may be thousands.
+fn make_files(config: &Config, fates: &HashMap<Place, Fate>) -> Result<Made, UnitError> {
+    let opened = |iqn: &str, lun: u16| matches!(fates.get(&place(iqn, lun)), None | Some(Fate::Opened));
+    let wanted = config.targets.iter().flat_map(|target| {
+        let units = target.units.iter().filter(|unit| opened(&target.iqn, unit.lun));
+        units.filter_map(|unit| match (&unit.spec.backing, unit.spec.options.size, unit.spec.options.ro) {
+            (Backing::Path(path), Some(size), None | Some(false)) => Some((path.as_path(), size)),
+            _ => None,
+        })
+    });
+    Made::new(wanted).map_err(|(path, error)| {
+        let is_it = |unit: &&Lun| unit.spec.backing.path() == Some(&path);
+        let found = config.targets.iter().find_map(|target| Some((target, target.units.iter().find(is_it)?)));
+        UnitError {
+            target: found.map_or_else(String::new, |(target, _)| target.iqn.clone()),
+            lun: found.map(|(_, unit)| unit.lun),
+            reason: error.to_string(),
+        }
+    })
 }
 
 /// What becomes of an open unit that shall be another, at the same place with the same bytes.
@@ -300,7 +324,7 @@ fn set_size(path: &Path, bytes: u64, force: bool) -> Result<Option<u64>, String>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Lun, Target};
+    use crate::config::Target;
 
     fn spec(text: &str) -> UnitSpec {
         crate::unit::parse(text).unwrap()
@@ -372,5 +396,38 @@ mod tests {
         assert!(matches!(&other[&at], Fate::Refused(why) if why.contains("opened anew")));
         let twice = units.fates(&config(&[(0, &file), (1, &format!("{file},engine=uring"))]), false);
         assert!(matches!(&twice[&place("iqn.2026-01.org.example:t", 1)], Fate::Refused(_)));
+    }
+
+    #[test]
+    fn the_files_of_many_units_are_made_together_and_none_stays_if_one_unit_cannot_be_served() {
+        let dir = tempfile::tempdir().unwrap();
+        let files = || std::fs::read_dir(dir.path()).unwrap().count();
+        let name = |at: u16| format!("{},size=64K", dir.path().join(at.to_string()).display());
+        let many: Vec<(u16, String)> = (0..600).map(|at| (at, name(at))).collect();
+        let mut units: Vec<(u16, &str)> = many.iter().map(|(lun, text)| (*lun, text.as_str())).collect();
+        let all = config(&units);
+        let fates = Units::default().fates(&all, false);
+        let made = make_files(&all, &fates).unwrap();
+        // What takes long waits for the medium: once for the directory, whatever the number of files.
+        assert_eq!((made.len(), made.directory_syncs(), files()), (600, 1, 600));
+        drop(made);
+        assert_eq!(files(), 0);
+
+        let bad = format!("{},size=64K", dir.path().join("no/such/place").display());
+        units.push((600, &bad));
+        let none = Units::default();
+        let wrong = config(&units);
+        let error = none.next(&wrong, &none.fates(&wrong, false)).err().expect("it cannot be made");
+        assert_eq!((error.lun, files()), (Some(600), 0));
+
+        units.pop();
+        units.push((600, "/dev/null,size=64K"));
+        let wrong = config(&units);
+        let error = none.next(&wrong, &none.fates(&wrong, false)).err().expect("it is no disk");
+        assert_eq!((error.lun, files()), (Some(600), 0));
+
+        let units = open(&all);
+        assert_eq!((units.open.len(), files()), (600, 600));
+        assert!(make_files(&all, &units.fates(&all, false)).unwrap().is_empty(), "they are there");
     }
 }

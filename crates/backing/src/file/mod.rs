@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use ring::{Buf, Chain, File, Local, Pooled, Shared};
 
-pub use open::{FileOptions, OpenError};
+pub use open::{FileOptions, Made, OpenError};
 
 use super::engine::Engine;
 use super::group::Group;

@@ -320,13 +320,106 @@ struct Created(File);
 /// Makes a sparse file, on the medium with its name, before anything is written into it.
 fn create_file(path: &Path, size: u64) -> Result<Created, OpenError> {
     let system = |source| OpenError::System { path: path.to_owned(), doing: "created", source };
-    let file =
-        OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path).map_err(system)?;
+    let file = new_file(path)?;
     if let Err(error) = set_size(path, &file, size).and_then(|()| sync_parent(path).map_err(system)) {
         remove_created(path, &file);
         return Err(error);
     }
     Ok(Created(file))
+}
+
+/// Files made for units that are not open yet. Dropped, it removes them again; [`Self::keep`] does not.
+#[derive(Debug, Default)]
+pub struct Made {
+    /// What was made, and as what to know it again: device and inode.
+    files: Vec<(PathBuf, (u64, u64))>,
+    syncs: usize,
+}
+
+/// Files that are held open at once while they are made.
+const AT_ONCE: usize = 256;
+
+impl Made {
+    /// Makes those of `wanted`, path and bytes, that do not exist: sparse, and on the medium with their names. It waits for the
+    /// medium as seldom as it can: a journal takes many files at once, and a directory's names go together.
+    ///
+    /// # Errors
+    /// The first that cannot be made, or a directory that cannot be synchronised; then none has been.
+    pub fn new<'a>(wanted: impl IntoIterator<Item = (&'a Path, u64)>) -> Result<Self, (PathBuf, OpenError)> {
+        let mut made = Self::default();
+        let mut wanted = wanted.into_iter().filter(|(path, _)| !path.exists()).peekable();
+        let mut directories = std::collections::BTreeSet::new();
+        while wanted.peek().is_some() {
+            let mut files: Vec<(&Path, File)> = Vec::new();
+            for (path, size) in wanted.by_ref().take(AT_ONCE) {
+                let file = new_file(path).map_err(|error| (path.to_owned(), error))?;
+                let about = file.metadata();
+                made.files.push((path.to_owned(), about.map_or((0, 0), |about| (about.dev(), about.ino()))));
+                file.set_len(size).map_err(failed(path, "given its size"))?;
+                directories.insert(parent(path));
+                files.push((path, file));
+            }
+            for (path, file) in files {
+                file.sync_all().map_err(failed(path, "created"))?;
+            }
+        }
+        for directory in directories {
+            let synced = File::open(directory).and_then(|directory| directory.sync_all());
+            synced.map_err(failed(directory, "synchronised"))?;
+            made.syncs += 1;
+        }
+        Ok(made)
+    }
+
+    /// How many files were made.
+    pub fn len(&self) -> usize {
+        self.files.len()
+    }
+
+    /// Whether none was.
+    pub fn is_empty(&self) -> bool {
+        self.files.is_empty()
+    }
+
+    /// How many directories were synchronised for that.
+    pub fn directory_syncs(&self) -> usize {
+        self.syncs
+    }
+
+    /// They are used: they stay.
+    pub fn keep(mut self) {
+        match &self.files[..] {
+            [] => {}
+            [(path, _)] => tracing::info!(path = %path.display(), "created"),
+            files => tracing::info!(files = files.len(), "created"),
+        }
+        self.files.clear();
+    }
+}
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        for (path, known) in &self.files {
+            // Not what somebody else has put there meanwhile.
+            let same = |about: &std::fs::Metadata| (about.dev(), about.ino()) == *known;
+            if std::fs::symlink_metadata(path).is_ok_and(|about| same(&about)) {
+                let _ = std::fs::remove_file(path);
+            }
+        }
+    }
+}
+
+fn failed<'a>(path: &'a Path, doing: &'static str) -> impl FnOnce(io::Error) -> (PathBuf, OpenError) + 'a {
+    move |source| (path.to_owned(), OpenError::System { path: path.to_owned(), doing, source })
+}
+
+fn new_file(path: &Path) -> Result<File, OpenError> {
+    let system = |source| OpenError::System { path: path.to_owned(), doing: "created", source };
+    OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path).map_err(system)
+}
+
+fn parent(path: &Path) -> &Path {
+    path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 fn set_size(path: &Path, file: &File, size: u64) -> Result<(), OpenError> {
@@ -335,8 +428,7 @@ fn set_size(path: &Path, file: &File, size: u64) -> Result<(), OpenError> {
 }
 
 fn sync_parent(path: &Path) -> io::Result<()> {
-    let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    File::open(parent)?.sync_all()
+    File::open(parent(path))?.sync_all()
 }
 
 /// Removes a file that could not be used after all, if the name is still its.

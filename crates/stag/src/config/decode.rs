@@ -1,6 +1,6 @@
 //! The document and its targets, units and ACLs.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::ops::Range;
 
@@ -64,9 +64,10 @@ pub fn document(document: &Spanned<DeTable<'_>>, place: &Place<'_>, problems: &m
     } else {
         config.portals.iter().map(|portal| portal.group).collect()
     };
+    let mut names = HashSet::new();
     for given in targets.unwrap_or_default() {
         if let Some((span, target)) = target(given, &groups, place, problems) {
-            if config.targets.iter().any(|other| other.iqn.eq_ignore_ascii_case(&target.iqn)) {
+            if !names.insert(target.iqn.to_ascii_lowercase()) {
                 let what = format!("there are two targets \"{}\"", target.iqn);
                 problems.error(&span, what, "give each its own iqn; one target may have many units");
             }
@@ -180,10 +181,12 @@ fn target(
     let units = units(&mut given, redirect.is_some(), problems);
     let acls = given.tables("acl", problems).map(|tables| {
         let mut acls: Vec<Acl> = Vec::new();
+        let mut names = HashSet::new();
+        let there: HashSet<u16> = units.iter().map(|unit| unit.lun).collect();
         for table in tables {
             let span = table.span.clone();
-            let Some(acl) = acl(table, &units, place, problems) else { continue };
-            if acls.iter().any(|other| other.initiator.eq_ignore_ascii_case(&acl.initiator)) {
+            let Some(acl) = acl(table, &units, &there, place, problems) else { continue };
+            if !names.insert(acl.initiator.to_ascii_lowercase()) {
                 let what = format!("there are two ACLs for \"{}\"", acl.initiator);
                 problems.error(&span, what, "put what it may do into one of them");
             }
@@ -229,6 +232,7 @@ fn check_name(name: &At<String>, problems: &mut Problems) {
 /// `elsewhere`: the target need have no units here.
 fn units(given: &mut Table<'_>, elsewhere: bool, problems: &mut Problems) -> Vec<Lun> {
     let mut units: Vec<Lun> = Vec::new();
+    let mut numbers = HashSet::new();
     let tables = given.tables("unit", problems).unwrap_or_default();
     if tables.is_empty() && !elsewhere {
         given.missing("unit", "[[target.unit]] and under it lun = 0 and path = \"/srv/disk.img\"", problems);
@@ -237,7 +241,7 @@ fn units(given: &mut Table<'_>, elsewhere: bool, problems: &mut Problems) -> Vec
         let span = table.span.clone();
         let Some((number, spec)) = unit(table, problems) else { continue };
         let Some(number) = number else { continue };
-        if units.iter().any(|other| u64::from(other.lun) == number.value) {
+        if !numbers.insert(number.value) {
             let what = format!("there are two units with lun = {}", number.value);
             problems.error(&number.span, what, "give each a number of its own");
             continue;
@@ -290,7 +294,14 @@ fn unit(mut given: Table<'_>, problems: &mut Problems) -> Option<(Option<At<u64>
     }
 }
 
-fn acl(mut given: Table<'_>, units: &[Lun], place: &Place<'_>, problems: &mut Problems) -> Option<Acl> {
+/// `there`: the numbers of `units`.
+fn acl(
+    mut given: Table<'_>,
+    units: &[Lun],
+    there: &HashSet<u16>,
+    place: &Place<'_>,
+    problems: &mut Problems,
+) -> Option<Acl> {
     let initiator = given.string("initiator", problems);
     match &initiator {
         None => given.missing("initiator", "initiator = \"iqn.1993-08.org.debian:01:abc\"", problems),
@@ -312,9 +323,10 @@ fn acl(mut given: Table<'_>, units: &[Lun], place: &Place<'_>, problems: &mut Pr
     let mut luns = None;
     if let Some(values) = given.list("luns") {
         let mut seen: Vec<AclLun> = Vec::new();
+        let mut numbers = HashSet::new();
         for value in values {
-            let Some(lun) = acl_lun(value, all_read_only, units, problems) else { continue };
-            if seen.iter().any(|other| other.seen_as == lun.seen_as) {
+            let Some(lun) = acl_lun(value, all_read_only, there, problems) else { continue };
+            if !numbers.insert(lun.seen_as) {
                 let what = format!("the initiator sees two units as {}", lun.seen_as);
                 problems.error(&value.span(), what, "give one of them another number with as = N");
             }
@@ -359,7 +371,7 @@ fn option_text(key: &str, value: &Spanned<DeValue<'_>>, problems: &mut Problems)
 fn acl_lun(
     value: &Spanned<DeValue<'_>>,
     all_read_only: bool,
-    units: &[Lun],
+    there: &HashSet<u16>,
     problems: &mut Problems,
 ) -> Option<AclLun> {
     let (lun, seen_as, read_only) = match value.get_ref() {
@@ -379,8 +391,8 @@ fn acl_lun(
             return mismatch("luns", "an array of numbers or tables", other, value.span(), problems);
         }
     };
-    if !units.iter().any(|unit| u64::from(unit.lun) == lun.value) {
-        let mut numbers: Vec<String> = units.iter().map(|unit| unit.lun.to_string()).collect();
+    if !u16::try_from(lun.value).is_ok_and(|lun| there.contains(&lun)) {
+        let mut numbers: Vec<String> = there.iter().map(u16::to_string).collect();
         numbers.sort_unstable();
         let what = format!("the target has no unit with lun = {}", lun.value);
         let there = crate::suggest::list(numbers.iter().map(String::as_str));

@@ -53,13 +53,15 @@ impl Plan {
         let mut plan = Self::default();
         plan.portals(old, new);
         plan.daemon(old, new);
-        for target in old.targets.iter().filter(|target| find(new, &target.iqn).is_none()) {
+        let (olds, news) = (by_name(old), by_name(new));
+        for target in old.targets.iter().filter(|target| !news.contains_key(&key(target))) {
             let disturbed = initiators(sessions, &target.iqn, |_| true);
             let what = format!("target {} ({} units)", target.iqn, target.units.len());
             plan.add(Kind::Removed, what, logged_out(&disturbed));
         }
         for target in &new.targets {
-            match find(old, &target.iqn) {
+            let before = olds.get(&key(target)).copied();
+            match before {
                 Some(before) => plan.target(before, target, sessions),
                 None => plan.add(
                     Kind::Added,
@@ -72,7 +74,7 @@ impl Plan {
                     plan.refused.push(format!("{} LUN {}: {why}", target.iqn, lun.lun));
                 }
             }
-            if let Some(before) = find(old, &target.iqn) {
+            if let Some(before) = before {
                 plan.units(before, target, fates, sessions);
             }
         }
@@ -235,15 +237,12 @@ impl Plan {
 
     fn units(&mut self, old: &Target, new: &Target, fates: &HashMap<Place, Fate>, sessions: &Sessions) {
         let name = &new.iqn;
-        let told = || {
-            let who = initiators(sessions, name, |_| true);
-            (!who.is_empty()).then(|| format!("{} told by unit attention", people(&who)))
-        };
+        let who = initiators(sessions, name, |_| true);
+        let told = || (!who.is_empty()).then(|| format!("{} told by unit attention", people(&who)));
         let before: HashMap<u16, &UnitSpec> = old.units.iter().map(|unit| (unit.lun, &unit.spec)).collect();
         let now: HashSet<u16> = new.units.iter().map(|unit| unit.lun).collect();
         for unit in old.units.iter().filter(|unit| !now.contains(&unit.lun)) {
             let what = format!("{name} LUN {}: {}", unit.lun, unit.spec.describe());
-            let who = initiators(sessions, name, |_| true);
             let disturbs =
                 (!who.is_empty()).then(|| format!("{} told; commands to it end with an error", people(&who)));
             self.add(Kind::Removed, what, disturbs);
@@ -265,7 +264,6 @@ impl Plan {
                     self.add(Kind::Changed, what(""), told());
                 }
                 (Some(before), Some(Fate::Opened | Fate::Same(_))) if **before != unit.spec => {
-                    let who = initiators(sessions, name, |_| true);
                     let disturbs = (!who.is_empty())
                         .then(|| format!("{} told; it is another unit than before", people(&who)));
                     self.add(Kind::Changed, what(""), disturbs);
@@ -276,8 +274,13 @@ impl Plan {
     }
 }
 
-fn find<'a>(config: &'a Config, iqn: &str) -> Option<&'a Target> {
-    config.targets.iter().find(|target| target.iqn.eq_ignore_ascii_case(iqn))
+/// A target's name as names are compared.
+fn key(target: &Target) -> String {
+    target.iqn.to_ascii_lowercase()
+}
+
+fn by_name(config: &Config) -> HashMap<String, &Target> {
+    config.targets.iter().map(|target| (key(target), target)).collect()
 }
 
 /// The initiators with sessions to `target`.

@@ -12,7 +12,7 @@ use super::client::{CallError, Client};
 use super::daemon::{Daemon, json};
 use super::protocol::Fault;
 use crate::args;
-use crate::config::{self, Config};
+use crate::config;
 use crate::exit::Exit;
 use crate::unit::UnitSpec;
 
@@ -222,12 +222,14 @@ fn status(daemon: &Daemon) -> Status {
     let mut flows: Flows =
         activity.units.into_iter().map(|flow| ((flow.target, flow.lun), flow.counts)).collect();
     let busy = busy_cores();
+    let configured: HashMap<&str, &config::Target> =
+        running.config.targets.iter().map(|target| (target.iqn.as_str(), target)).collect();
     Status {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         pid: std::process::id(),
         uptime_s: daemon.started.elapsed().as_secs_f64(),
         portals: server.portals().into_iter().map(portal).collect(),
-        targets: server.targets().into_iter().map(|one| target(one, &running.config, &mut flows)).collect(),
+        targets: server.targets().into_iter().map(|one| target(one, &configured, &mut flows)).collect(),
         sessions: server
             .sessions()
             .into_iter()
@@ -256,8 +258,12 @@ fn portal(portal: target::BoundPortal) -> PortalStatus {
 /// What has been done with units, by their targets and numbers.
 type Flows = HashMap<(String, u16), target::Counts>;
 
-fn target(served: target::TargetStatus, config: &Config, flows: &mut Flows) -> TargetStatus {
-    let configured = config.targets.iter().find(|target| target.iqn == served.name);
+fn target(
+    served: target::TargetStatus,
+    configured: &HashMap<&str, &config::Target>,
+    flows: &mut Flows,
+) -> TargetStatus {
+    let configured = configured.get(served.name.as_str());
     let specs: HashMap<u16, &UnitSpec> =
         configured.iter().flat_map(|target| &target.units).map(|unit| (unit.lun, &unit.spec)).collect();
     let mut one = |(number, one): (u16, target::Unit)| {
