@@ -304,6 +304,7 @@ impl Connection {
         let released = {
             let state = &mut self.inner.borrow_mut().state;
             state.release_held();
+            self.session.set_exp_cmd_sn(state.exp_cmd_sn());
             state.take_released()
         };
         self.tell_released(&released);

@@ -29,7 +29,7 @@ use crate::model::Model;
 use crate::node::Target;
 use crate::redirect;
 use crate::server::{BoundPortal, Shared};
-use crate::session::{Member, NewSession, PortName, Seat, Standing};
+use crate::session::{Member, NewSession, PortName, Replacing, Seat, Standing};
 use crate::text;
 use crate::transport::iser::{Iser, Outgoing, sent_or_over, setup};
 use crate::transport::tcp::Tcp;
@@ -222,7 +222,9 @@ impl Directory for Door<'_> {
             let Some(session) = session.filter(|session| session.port == port) else {
                 return Err(Refusal::Status(LoginStatus::SessionDoesNotExist));
             };
-            if session.params.max_connections == 1 && !session.recovers_connections() {
+            let mut members = session.connections().into_iter();
+            let replaces = session.target_name().is_some() && members.any(|other| other.cid == claim.cid);
+            if session.params.max_connections == 1 && !session.recovers_connections() && !replaces {
                 return Err(Refusal::Status(LoginStatus::TooManyConnections));
             }
             grant.session = Some(session.params.clone());
@@ -413,19 +415,34 @@ async fn place(
     if outcome.tsih != 0 {
         let session = shared.registry.find(outcome.tsih).filter(|session| session.port == port);
         let session = session.ok_or(LoginStatus::SessionDoesNotExist)?;
-        // A CID that the session has already: the old connection is replaced, and at level 2 removed for recovery (§6.3.4).
+        // A CID that the session has already: the old connection is replaced, and at level 2 removed for recovery. Below that all
+        // its tasks end, and nothing is said of them (§6.3.4).
         let old = session.connections().into_iter().filter(|other| other.cid == outcome.cid);
-        for old in old {
+        let old: Vec<Member> = old.collect();
+        let mut replacing = None;
+        if !old.is_empty() && !session.recovers_connections() {
+            let begun = Replacing::begin(&session, shared).ok_or(LoginStatus::TooManyConnections)?;
+            replacing = Some(begun);
+        }
+        for old in &old {
             match session.recovers_connections() {
                 true => old.remote.remove().await,
                 false => old.remote.close().await,
             }
         }
-        let window = session.window.clone().ok_or(LoginStatus::TooManyConnections)?;
+        let window = match session.window.clone() {
+            Some(common) => Window::Shared(common),
+            // Its only connection had the window.
+            None if replacing.is_some() => {
+                let depth = shared.limits().queue_depth;
+                Window::Own(Box::new(CommandWindow::new(session.exp_cmd_sn(), depth)))
+            }
+            None => return Err(LoginStatus::TooManyConnections),
+        };
         if !session.join(member) {
             return Err(LoginStatus::TooManyConnections);
         }
-        let window = Window::Shared(window);
+        drop(replacing);
         let placement = placement(session.tsih, &window);
         return Ok((Seat::new(session, id, shared.clone()), window, placement));
     }

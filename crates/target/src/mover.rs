@@ -10,6 +10,7 @@ use ring::{Buf, Chain};
 
 use crate::connection::{Connection, Inner};
 use crate::grants;
+use crate::transport::iser::NoStag;
 use crate::transport::{Transport, iser};
 use crate::wire::Segment;
 
@@ -57,17 +58,13 @@ impl Mover {
 
     /// Posts the RDMA Writes that bring data-in to where the initiator wants it.
     fn write(&self, mut data: Buf) {
-        let result = {
-            let Inner { state, outbox } = &mut *self.connection.inner.borrow_mut();
-            let Some((offset, len)) = state.put(self.task, data.len()) else { return };
-            data.truncate(len);
-            match &mut outbox.iser {
-                Some(outgoing) => outgoing.write(self.task, offset, data),
-                None => Ok(()),
-            }
-        };
-        if let Err(error) = result {
-            self.connection.lose(error.into());
+        let Inner { state, outbox } = &mut *self.connection.inner.borrow_mut();
+        let Some((offset, len)) = state.put(self.task, data.len()) else { return };
+        data.truncate(len);
+        let Some(outgoing) = &mut outbox.iser else { return };
+        if let Err(NoStag) = outgoing.write(self.task, offset, data) {
+            // There is nowhere to put it. Nothing is moved, and the command ends with an error.
+            state.refuse_data_in(self.task);
         }
     }
 

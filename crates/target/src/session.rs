@@ -4,7 +4,7 @@
 //! taken at login, logout and task management only; the command window has its own.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -43,6 +43,8 @@ pub(crate) struct Session {
     pub params: Params,
     /// When it began.
     pub since: Instant,
+    /// Where its commands go on when its only connection, with the command window, has been replaced: ExpCmdSN.
+    exp_cmd_sn: AtomicU32,
     members: Mutex<Members>,
 }
 
@@ -72,6 +74,8 @@ struct Members {
     list: Vec<Member>,
     /// Set once: the session takes no new connection.
     ending: bool,
+    /// A connection is being replaced (RFC 7143 §6.3.4): meanwhile the session lives without any.
+    replacing: bool,
 }
 
 /// One connection of a session, as others reach it.
@@ -223,9 +227,37 @@ impl Session {
     fn leave(&self, id: ConnectionId) -> bool {
         let mut members = self.members();
         members.list.retain(|member| member.remote.id != id);
+        let last = members.list.is_empty() && !members.replacing;
+        members.ending |= last;
+        last
+    }
+
+    /// Lets the session live without a connection until the one that replaces another has come. False if it is over, or another one
+    /// is being replaced.
+    fn begin_replacing(&self) -> bool {
+        let mut members = self.members();
+        let may = !members.ending && !members.replacing;
+        members.replacing |= may;
+        may
+    }
+
+    /// The other has come, or never will. True when it has not, and the session is over.
+    fn end_replacing(&self) -> bool {
+        let mut members = self.members();
+        members.replacing = false;
         let last = members.list.is_empty();
         members.ending |= last;
         last
+    }
+
+    /// A connection has ended, and its command window with it if that was its own.
+    pub(crate) fn set_exp_cmd_sn(&self, exp_cmd_sn: u32) {
+        self.exp_cmd_sn.store(exp_cmd_sn, Ordering::Release);
+    }
+
+    /// Where the commands of the connection that has ended would have gone on.
+    pub(crate) fn exp_cmd_sn(&self) -> u32 {
+        self.exp_cmd_sn.load(Ordering::Acquire)
     }
 
     /// Whether it takes no new connection any more.
@@ -337,7 +369,8 @@ impl Registry {
             window: new.window,
             params: new.params,
             since: first.arrival.at,
-            members: Mutex::new(Members { list: vec![first], ending: false }),
+            exp_cmd_sn: AtomicU32::new(0),
+            members: Mutex::new(Members { list: vec![first], ..Members::default() }),
         });
         let mut sessions = self.sessions();
         let taken = session.target_name().is_some() && sessions.by_port.contains_key(&session.port);
@@ -358,9 +391,13 @@ impl Registry {
 
     /// A connection has ended and its tasks too. The last one takes the session with it.
     fn leave(&self, session: &Arc<Session>, id: ConnectionId) {
-        if !session.leave(id) {
-            return;
+        if session.leave(id) {
+            self.close(session);
         }
+    }
+
+    /// The session is over.
+    fn close(&self, session: &Arc<Session>) {
         let last = {
             let mut viewed = session.viewed();
             viewed.over = true;
@@ -379,6 +416,28 @@ impl Registry {
     /// Closes all connections of a session and waits until they have ended, and the session with them.
     pub(crate) async fn end(&self, session: &Arc<Session>) {
         Remote::close_all(&session.end()).await;
+    }
+}
+
+/// Keeps a session while its only connection, perhaps, is being replaced.
+pub(crate) struct Replacing {
+    session: Arc<Session>,
+    shared: Arc<Shared>,
+}
+
+impl Replacing {
+    /// `None` if the session is over, or another connection of it is being replaced.
+    pub(crate) fn begin(session: &Arc<Session>, shared: &Arc<Shared>) -> Option<Self> {
+        let begun = session.begin_replacing();
+        begun.then(|| Self { session: session.clone(), shared: shared.clone() })
+    }
+}
+
+impl Drop for Replacing {
+    fn drop(&mut self) {
+        if self.session.end_replacing() {
+            self.shared.registry.close(&self.session);
+        }
     }
 }
 

@@ -283,3 +283,69 @@ fn stopping_asks_the_initiators_to_log_out() {
     assert!(client.receive().is_none());
     stopping.join().expect("it stopped");
 }
+
+/// Logs in with the CID of a connection that `old`'s session has.
+fn replace(server: &stag_target::Server, old: &Client, number: u8) -> Result<Client, String> {
+    let established = old.session.clone().expect("logged in");
+    let mut config = Client::config(number);
+    (config.tsih, config.session) = (established.tsih, Some(established.params));
+    config.cmd_sn = old.cmd_sn;
+    let mut new = Client::connect(address(server));
+    new.log_in(config)?;
+    Ok(new)
+}
+
+#[test]
+fn a_login_with_the_cid_of_a_sessions_only_connection_takes_its_place() {
+    for (connections, level) in [(1, 0), (1, 1), (4, 0), (4, 1)] {
+        let server = server(|_| ());
+        let mut config = Client::config(1);
+        (config.offer.max_connections, config.offer.error_recovery_level) = (connections, level);
+        let mut old = Client::login(address(&server), config);
+        old.settle(0);
+        assert_eq!(old.write(0, &write10(7, 1), &[7; 512]).0, 0);
+        // It has a write in hand that waits for its data, and goes without a word (RFC 7143 §6.3.4).
+        let mut write = old.command(0, &write10(0, 1));
+        write.set_write(true);
+        write.edtl.set(512);
+        old.send(write.into(), &[]);
+        let r2t = old.receive().expect("an R2T");
+        assert_eq!(r2t.bhs.opcode(), Some(iscsi::pdu::Opcode::ReadyToTransfer));
+        let mut new = replace(&server, &old, 1).expect("its place is taken");
+        while old.receive().is_some() {}
+        // The command that was lost cleared tasks, which the session is told; its numbers go on.
+        assert_eq!(new.cmd_sn, old.cmd_sn);
+        new.settle(0);
+        assert_eq!(new.read(0, &read10(7, 1), 512), (0, vec![7; 512]));
+        assert_eq!(server.sessions(), 1);
+        let again = replace(&server, &new, 1).expect("and once more");
+        assert_eq!(server.sessions(), 1);
+        drop(again);
+        let end = std::time::Instant::now() + Duration::from_secs(10);
+        while server.sessions() > 0 {
+            assert!(std::time::Instant::now() < end, "the session ends with its last connection");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert!(replace(&server, &new, 1).is_err(), "there is nothing to take the place of");
+        server.stop(Duration::from_millis(100)).expect("everything is flushed");
+    }
+}
+
+#[test]
+fn another_connection_of_a_session_that_may_have_one_is_refused_and_disturbs_nothing() {
+    let server = server(|_| ());
+    let mut config = Client::config(1);
+    config.offer.max_connections = 1;
+    let mut only = Client::login(address(&server), config);
+    only.settle(0);
+    let established = only.session.clone().expect("logged in");
+    let mut more = Client::config(1);
+    (more.tsih, more.cid, more.session) = (established.tsih, 1, Some(established.params.clone()));
+    let refused = Client::connect(address(&server)).log_in(more).expect_err("one too many");
+    assert!(refused.to_lowercase().contains("too many"), "{refused}");
+    let mut stranger = Client::config(2);
+    (stranger.tsih, stranger.session) = (established.tsih, Some(established.params));
+    assert!(Client::connect(address(&server)).log_in(stranger).is_err(), "it is not its session");
+    assert_eq!(only.read(0, &read10(0, 1), 512).0, 0);
+    server.stop(Duration::from_millis(100)).expect("everything is flushed");
+}

@@ -93,10 +93,25 @@ fn an_offset_that_wraps_around() {
 
 #[test]
 fn a_read_that_names_no_memory() {
-    only_its_own_connection_ends(async |client| {
-        let command = reading(client, 8);
+    let server = server(|_| ());
+    run(async {
+        let mut client = Client::login(address(&server), 1).await;
+        client.settle(0).await;
+        let command = reading(&mut client, 8);
         client.send(Control::default(), command.into(), &[]);
+        let answer = client.answer(command.itt.get()).await;
+        let (status, sense) = answer.status();
+        assert_eq!(
+            (status, sense.get(2), &sense[12..14]),
+            (2, Some(&0x0b), &[0x4b, 0x00][..]),
+            "DATA PHASE ERROR"
+        );
+        let response = answer.bhs.as_scsi_response();
+        assert_eq!(response.residual_count.get(), 4096, "nothing was moved");
+        // Nothing is wrong with the connection.
+        assert_eq!(client.read(0, &read10(0, 8), 4096).await.0.status().0, 0);
     });
+    server.stop(Duration::from_millis(100)).expect("everything is flushed");
 }
 
 #[test]

@@ -542,6 +542,15 @@ impl<P: Payload> Connection<P> {
         (len > 0).then_some((offset, len))
     }
 
+    /// A task's data-in cannot be moved: its initiator has named no memory for it (RFC 7145 §7.3.1). The task ends with ABORTED COMMAND,
+    /// DATA PHASE ERROR, whatever its unit says.
+    pub fn refuse_data_in(&mut self, key: TaskKey) {
+        if let Some(task) = self.tasks.get_mut(key) {
+            task.put = 0;
+            task.refused.get_or_insert_with(|| aborted_command((0x4b, 0x00)));
+        }
+    }
+
     /// The next RDMA Read, of at most `max` bytes, for what the unit [wants](Self::want_data). The driver posts it, and gives what
     /// it brings to [`Self::read_done`].
     pub fn next_read(&mut self, key: TaskKey, max: u32) -> Option<Read> {
