@@ -34,6 +34,11 @@ pub(super) fn closed_count() -> usize {
     CLOSED.load(Ordering::Acquire)
 }
 
+/// Regions from this length on, bytes, are in no processor's cache as a whole.
+const LARGER_THAN_CACHES: usize = 64 << 20;
+/// Shorter copies than this, bytes, are over before it matters how they are made.
+const SHORTEST_STREAM: usize = 2 << 10;
+
 /// Small numbers for mappings, given again only after the last header of the old one has gone.
 static NUMBERS: Mutex<(usize, Vec<usize>)> = Mutex::new((0, Vec::new()));
 
@@ -268,6 +273,16 @@ impl Region {
         Ok(unsafe { self.mapping.base.add(at) })
     }
 
+    /// Whether a copy to there goes past the caches: where there is too much memory for it to be in one before, or of use in one
+    /// afterwards. A file's pages are the kernel's, which may want them soon.
+    #[inline]
+    fn is_streamed(&self, dst: *const u8, len: usize) -> bool {
+        len >= SHORTEST_STREAM
+            && (dst as usize | len) % racy::STREAMED == 0
+            && self.mapping.len >= LARGER_THAN_CACHES
+            && self.mapping.backing == Backing::Memory
+    }
+
     /// Copies the bytes from `at` on to `dst`.
     pub fn read_into(&self, at: usize, dst: &mut [u8]) -> Result<(), OutOfRange> {
         let src = self.at(at, dst.len())?;
@@ -287,6 +302,10 @@ impl Region {
     pub fn write_buf(&self, at: usize, src: &Buf) -> Result<(), OutOfRange> {
         let (len, from) = (src.len(), src.as_ptr());
         let dst = self.at(at, len)?.as_ptr();
+        if self.is_streamed(dst, len) && !src.is_region() {
+            // SAFETY: both ranges were checked, alignment and length too; they do not overlap, since the source is no region's.
+            return unsafe { whole(racy::stream(from, dst, len)) };
+        }
         if (dst as usize).wrapping_sub(from as usize) >= len {
             // SAFETY: both ranges were checked; they do not overlap, or `dst` starts before `from`.
             return unsafe { whole(racy::copy(from, dst, len)) };

@@ -234,6 +234,24 @@ fn overlapping_copies_within_a_region_behave_as_if_made_aside() {
 }
 
 #[test]
+fn a_copy_into_a_region_larger_than_caches_is_the_same_copy_wherever_it_begins_and_ends() {
+    let region = Region::new(64 << 20).unwrap();
+    let pattern: Vec<u8> = (0..70_000u32).map(|i| (i % 251) as u8).collect();
+    let source = Buf::from(pattern.clone());
+    for (from, to, len) in
+        [(0, 0, 4096), (48, 4096, 4096), (1, 64, 2048), (7, 8192, 65_536), (0, 100, 4096), (3, 128, 4000)]
+    {
+        region.fill(0, 80_000, 0xee).unwrap();
+        region.write_buf(to, &source.slice(from..from + len)).unwrap();
+        let mut expected = vec![0xee; 80_000];
+        expected[to..to + len].copy_from_slice(&pattern[from..from + len]);
+        assert!(region.slice(0, 80_000).unwrap().to_vec() == expected, "{len} from {from} to {to}");
+    }
+    region.write_buf((64 << 20) - 4096, &source.slice(..4096)).unwrap();
+    assert_eq!(region.write_buf((64 << 20) - 4032, &source.slice(..4096)), Err(OutOfRange));
+}
+
+#[test]
 fn a_region_lives_until_its_last_slice_on_any_core_has_gone() {
     let region = Region::new(4096).unwrap();
     region.fill(0, 4096, 3).unwrap();

@@ -128,6 +128,8 @@ impl Gather {
     /// after the send is over (see [`super::Lender`]).
     pub fn push_lent(&mut self, buf: Buf) {
         if !buf.is_lent() || buf.len() < LENT {
+            // By the time it is copied it has come.
+            buf.prefetch();
             return self.push(buf);
         }
         let inner = &mut *self.0;
