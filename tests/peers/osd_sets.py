@@ -232,6 +232,10 @@ def copies(lab):
         expect(where == other, f"the copy is in partition {where:#x}")
         expect(read(device, other, copy, 18_000) == b"data of the source" * 1000, "the copy's data")
         expect(read_attribute(device, other, copy, OURS, 1) == b"comes along", "the copy's attribute")
+        bare = created(device.good("COPY USER OBJECTS", partition=other, object=0, get=IDS,
+                                   pieces=[osd.copy_source(partition, object_, attributes=False)]))[1]
+        expect(not read_attribute(device, other, bare, OURS, 1) and length_of(device, other, bare) == 18_000, "a copy without attributes")
+        device.good("REMOVE", partition=other, object=bare)
         write(device, other, copy, b"DATA")
         expect(read(device, partition, object_, 4) == b"data", "a write into the copy shows in its source")
         answer = device.run("COPY USER OBJECTS", partition=other, object=0, pieces=[osd.copy_source(partition, object_ + 999)], get=IDS)

@@ -1,0 +1,296 @@
+//! Clients that load, and what they measured.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use initiator::{Command, DigestChoice, Lun, Options, Session};
+use osd::Id;
+use ring::Buf;
+use serde_json::{Value, json};
+use stag_load::random::Random;
+
+use crate::args::{Args, What};
+use crate::tally::{Cpu, Tally};
+use crate::{LoadError, objects, requests};
+
+/// Runs what the command line says.
+pub fn run(args: &Args) -> Result<Value, LoadError> {
+    let config = ring::Config {
+        spin_us: args.spin,
+        pool_bytes: (256 << 20) + usize::from(args.clients) * args.size as usize * 4,
+        ..ring::Config::default()
+    };
+    let runtime = ring::Runtime::new(config).map_err(|error| LoadError::System("no io_uring", error))?;
+    runtime.block_on(measure(args))
+}
+
+/// One session, and what it does over and over.
+struct Client {
+    session: Session,
+    lun: Lun,
+    what: What,
+    /// The object of its own.
+    id: Id,
+    /// Ids of the partition, for what picks one.
+    ids: Rc<Vec<u64>>,
+    random: Random,
+    /// Where it is in its object, bytes.
+    at: u64,
+    size: u32,
+    span: u64,
+    durable: bool,
+    get: Buf,
+    data: Buf,
+    /// The objects that it has made.
+    made: Vec<u64>,
+    /// The next one's id.
+    next: u64,
+}
+
+impl Client {
+    /// The next command; `None` when there is none left.
+    fn command(&mut self) -> Command {
+        let lun = self.lun;
+        match self.what {
+            What::Ping => requests::ping(lun),
+            What::Create | What::Fill => {
+                let id = Id::new(self.id.partition, self.next);
+                self.made.push(self.next);
+                self.next += 1;
+                requests::create(lun, id, self.durable)
+            }
+            What::Getattr => requests::get(lun, self.id, &self.get),
+            What::Setattr => {
+                requests::set(lun, self.id, &requests::set_list(self.random.draw()), self.durable)
+            }
+            What::Lookup => requests::get(lun, Id::new(self.id.partition, self.any()), &self.get),
+            What::List => requests::listing(lun, self.id.partition, self.any(), requests::LISTED),
+            What::Read => {
+                let at = self.step();
+                requests::read(lun, self.id, at, self.size)
+            }
+            What::Write => {
+                let at = self.step();
+                requests::write(lun, self.id, at, self.data.clone(), self.durable)
+            }
+            What::DiskRead => {
+                let at = self.step();
+                requests::disk_read(lun, at, self.size)
+            }
+            What::DiskWrite => {
+                let at = self.step();
+                requests::disk_write(lun, at, self.data.clone(), self.durable)
+            }
+        }
+    }
+
+    fn any(&mut self) -> u64 {
+        let at = self.random.below(self.ids.len().max(1) as u64) as usize;
+        self.ids.get(at).copied().unwrap_or(0)
+    }
+
+    /// The place of the next transfer, from the beginning to the end and again.
+    fn step(&mut self) -> u64 {
+        let at = self.at;
+        self.at += u64::from(self.size);
+        if self.at + u64::from(self.size) > self.span {
+            self.at = 0;
+        }
+        at
+    }
+
+    /// Loads until `clock` says that it is over; counts what ends while it says that it counts.
+    async fn load(mut self, clock: Rc<Clock>) -> (Self, Tally) {
+        let mut tally = Tally::new();
+        while let Some(counts) = clock.tick() {
+            let command = self.command();
+            let begin = Instant::now();
+            let ended = self.session.execute(command).await.and_then(initiator::Response::ok);
+            if counts {
+                tally.count(begin.elapsed());
+            }
+            if let Err(error) = ended {
+                tally.fail(&error);
+                if tally.errors > 100 {
+                    break;
+                }
+            }
+        }
+        (self, tally)
+    }
+
+    /// Removes what it has made, until `clock` says that it is over.
+    async fn unload(mut self, clock: Rc<Clock>) -> (Self, Tally) {
+        let mut tally = Tally::new();
+        while let Some(counts) = clock.tick() {
+            let Some(object) = self.made.pop() else { break };
+            let command = requests::remove(self.lun, Id::new(self.id.partition, object), self.durable);
+            let begin = Instant::now();
+            let ended = self.session.execute(command).await.and_then(initiator::Response::ok);
+            if counts {
+                tally.count(begin.elapsed());
+                clock.ended.set(Instant::now());
+            }
+            if let Err(error) = ended {
+                tally.fail(&error);
+            }
+        }
+        (self, tally)
+    }
+}
+
+/// Warm-up and measurement, shared by all clients.
+struct Clock {
+    /// When counting begins.
+    from: Instant,
+    /// When all is over.
+    until: Instant,
+    /// Processor time when counting began.
+    before: Cell<Option<Cpu>>,
+    /// When the last one that counts ended, where there may be no more to do before the end.
+    ended: Cell<Instant>,
+    target: Option<u32>,
+}
+
+impl Clock {
+    fn new(warm: Duration, measure: Duration, target: Option<u32>) -> Rc<Self> {
+        let now = Instant::now();
+        let from = now + warm;
+        let (before, ended) = (Cell::new(None), Cell::new(from));
+        Rc::new(Self { from, until: from + measure, before, ended, target })
+    }
+
+    /// Whether the command that begins now counts; `None` when it is over.
+    fn tick(&self) -> Option<bool> {
+        let now = Instant::now();
+        if now >= self.until {
+            return None;
+        }
+        let counts = now >= self.from;
+        if counts && self.before.get().is_none() {
+            self.before.set(Some(Cpu::now(self.target)));
+        }
+        Some(counts)
+    }
+
+    fn cpu(&self) -> Cpu {
+        self.before.get().map(|before| Cpu::now(self.target).since(before)).unwrap_or_default()
+    }
+}
+
+async fn connect(args: &Args, number: u16) -> Result<(Session, Lun), LoadError> {
+    let url = args.url.clone().ok_or_else(|| LoadError::Answer("no URL".to_owned()))?;
+    let digests = if args.no_digests { DigestChoice::Never } else { DigestChoice::Allow };
+    let options = Options {
+        initiator: format!("iqn.2026-01.org.stag:osd-load{number}"),
+        header_digest: digests,
+        data_digest: digests,
+        iser_crc: if args.no_digests { initiator::Crc::Never } else { initiator::Crc::Prefer },
+        queue_depth: 4,
+        reconnect_timeout: Duration::ZERO,
+        ..Options::default()
+    };
+    let session = Session::connect(&url, options).await?;
+    let unit = initiator::Unit::new(&session, url.lun.unwrap_or(0))?;
+    unit.test_unit_ready().await?;
+    let lun = unit.lun();
+    Ok((session, lun))
+}
+
+async fn measure(args: &Args) -> Result<Value, LoadError> {
+    let mut clients = Vec::new();
+    let mut ids = Rc::new(Vec::new());
+    // Ids that no run before this one has used.
+    let run =
+        SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64 & 0xFFFF_FFFF;
+    for number in 0..args.clients {
+        let (session, lun) = connect(args, number).await?;
+        let id = Id::new(args.partition, 0x7000_0000 + u64::from(number));
+        let disk = matches!(args.what, What::DiskRead | What::DiskWrite);
+        if !disk && number == 0 && args.what != What::Ping {
+            objects::partition(&session, lun, args.partition).await?;
+            if args.what == What::Fill {
+                let begin = Instant::now();
+                let made = objects::fill(&session, lun, args.partition, args.objects).await?;
+                return Ok(json!({ "what": "fill", "made": made, "seconds": begin.elapsed().as_secs_f64() }));
+            }
+            if matches!(args.what, What::Lookup | What::List) {
+                ids = Rc::new(objects::ids(&session, lun, args.partition).await?);
+            }
+        }
+        match args.what {
+            What::Getattr | What::Setattr => objects::object(&session, lun, id).await?,
+            What::Read | What::Write => {
+                objects::object(&session, lun, id).await?;
+                objects::contents(&session, lun, id, args.span).await?;
+            }
+            _ => {}
+        }
+        clients.push(Client {
+            session,
+            lun,
+            what: args.what,
+            id,
+            ids: ids.clone(),
+            random: Random::new(number.into()),
+            at: 0,
+            size: args.size,
+            span: args.span,
+            durable: args.durable,
+            get: requests::get_list(),
+            data: Buf::from(vec![0x5A; args.size as usize]),
+            made: Vec::new(),
+            next: run << 28 | u64::from(number) << 20 | 1 << 60,
+        });
+    }
+    let bytes = match args.what {
+        What::Read | What::Write | What::DiskRead | What::DiskWrite => args.size,
+        _ => 0,
+    };
+    let clock = Clock::new(args.warm(), args.measure(), args.target_pid);
+    let (clients, tally) = all(clients, &clock, Client::load).await?;
+    let seconds = clock.from.elapsed().as_secs_f64();
+    let mut found = tally.report(&name(args.what), seconds, bytes, clock.cpu());
+    let mut clients = clients;
+    if args.what == What::Create {
+        let clock = Clock::new(args.warm(), args.measure(), args.target_pid);
+        let (left, tally) = all(clients, &clock, Client::unload).await?;
+        // They may have run out of objects before the time was over.
+        let seconds = clock.ended.get().saturating_duration_since(clock.from).as_secs_f64();
+        found["remove"] = tally.report("remove", seconds, 0, clock.cpu());
+        let forever = Clock::new(Duration::from_secs(60), Duration::ZERO, None);
+        (clients, _) = all(left, &forever, Client::unload).await?;
+    }
+    found["clients"] = json!(args.clients);
+    found["size"] = json!(bytes);
+    found["durable"] = json!(args.durable);
+    for client in clients {
+        client.session.close().await?;
+    }
+    Ok(found)
+}
+
+/// All clients at once, each to its end.
+async fn all<F, Loading>(
+    clients: Vec<Client>,
+    clock: &Rc<Clock>,
+    load: F,
+) -> Result<(Vec<Client>, Tally), LoadError>
+where
+    F: Fn(Client, Rc<Clock>) -> Loading,
+    Loading: Future<Output = (Client, Tally)> + 'static,
+{
+    let tasks: Vec<_> = clients.into_iter().map(|client| ring::spawn(load(client, clock.clone()))).collect();
+    let (mut back, mut tally) = (Vec::new(), Tally::new());
+    for task in tasks {
+        let (client, one) = task.await.map_err(|_| LoadError::Answer("a client died".to_owned()))?;
+        tally.add(&one);
+        back.push(client);
+    }
+    Ok((back, tally))
+}
+
+fn name(what: What) -> String {
+    clap::ValueEnum::to_possible_value(&what).map_or_else(String::new, |value| value.get_name().to_owned())
+}
