@@ -131,6 +131,23 @@ impl Nexuses {
         *self.aborter.lock().unwrap_or_else(PoisonError::into_inner) = Some(aborter);
     }
 
+    /// Has all tasks of `nexus` aborted, but `except`, and resolves when they have stopped. False if nobody does that here.
+    pub async fn abort_tasks(&self, nexus: Arc<ItlNexus>, except: &Command) -> bool {
+        let aborter = self.aborter.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        match aborter {
+            Some(aborter) => {
+                aborter.abort(nexus, except).await;
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// All that are attached.
+    pub fn attached(&self) -> Vec<Arc<ItlNexus>> {
+        self.state().known.iter().map(|known| known.nexus.clone()).collect()
+    }
+
     /// Whether nobody reaches the unit.
     pub fn is_empty(&self) -> bool {
         self.state().known.is_empty()

@@ -4,7 +4,7 @@
 use device::Lost;
 use osd::sense::{Descriptor, code};
 use osd::{AttributeId, CdbError};
-use scsi::{AdditionalSense, Sense, SenseKey};
+use scsi::{AdditionalSense, Sense, SenseKey, Status};
 
 use crate::store::Error;
 
@@ -28,6 +28,8 @@ pub(super) enum Failure {
     Lost,
     /// CHECK CONDITION. Boxed: sense data is large and failures are rare.
     Sense(Box<Sense>),
+    /// A status that says all, of a command inside this one.
+    Status(Status),
 }
 
 impl From<Lost> for Failure {
@@ -141,7 +143,7 @@ impl Failure {
     #[must_use]
     pub fn about(self, id: AttributeId) -> Self {
         match self {
-            Self::Lost => self,
+            Self::Lost | Self::Status(_) => self,
             Self::Sense(mut sense) => {
                 sense.descriptors.append(&mut Descriptor::Attributes(vec![id]).emit());
                 Self::Sense(sense)

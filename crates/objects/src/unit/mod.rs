@@ -6,23 +6,34 @@
 
 mod access;
 mod attributes;
+mod check;
+mod collections;
+mod copy;
 mod create;
 mod failure;
 mod flush;
 mod limits;
+mod list;
 mod locks;
+mod map;
+mod members;
 mod options;
 mod policy;
 mod progress;
+mod query;
 mod read;
+mod scan;
 mod security;
 mod segments;
+mod snapshots;
 mod spc;
 mod subject;
 mod task;
 #[cfg(test)]
 mod tests;
+mod tracking;
 mod transfer;
+mod tunnel;
 mod write;
 
 use std::sync::Arc;
@@ -40,10 +51,12 @@ use scsi::cdb::opcode;
 use scsi::reservation::{Access, SavedError, access};
 use smallvec::SmallVec;
 
-use crate::store::ObjectStore;
+use crate::store::{Applied, Change, Commit, Duplicate, Error, ObjectStore};
 use failure::Failure;
+use list::Lists;
 use locks::Locks;
 use policy::Policies;
+use query::Searches;
 use task::Task;
 
 pub use options::{Clock, OptionError, OsdOptions, SystemClock};
@@ -59,6 +72,10 @@ pub struct OsdUnit {
     exclusion: Exclusion,
     locks: Locks,
     policies: Policies,
+    /// How often lists have changed.
+    lists: Lists,
+    /// Queries that go on when their commands have ended.
+    searches: Searches,
     modes: scsi::mode::Pages,
 }
 
@@ -81,6 +98,7 @@ impl OsdUnit {
     pub fn new(store: Arc<dyn ObjectStore>, options: OsdOptions) -> Result<Arc<Self>, OsdError> {
         options.check()?;
         let nexuses = Nexuses::new(options.persist.clone())?;
+        let lists = Lists::new(options.clock.now_ms());
         Ok(Arc::new(Self {
             store,
             options,
@@ -88,6 +106,8 @@ impl OsdUnit {
             exclusion: Exclusion::new(),
             locks: Locks::new(),
             policies: Policies::default(),
+            lists,
+            searches: Searches::default(),
             modes: scsi::mode::Pages::objects(),
         }))
     }
@@ -145,6 +165,14 @@ impl OsdUnit {
     /// The time, in milliseconds since 1970.
     fn now(&self) -> u64 {
         self.options.clock.now_ms()
+    }
+
+    /// Applies `change`, and has lists that are being read know of it.
+    async fn apply(&self, change: Change, commit: Commit) -> Result<Applied, Error> {
+        let listed = Lists::touched(&change);
+        let applied = self.store.apply(change, commit).await?;
+        self.lists.note(&listed);
+        Ok(applied)
     }
 
     /// What is checked before any command: unit attentions, the port's state, reservations.
@@ -222,6 +250,8 @@ impl OsdUnit {
     async fn turn(&self, cdb: &Cdb) -> Result<Turn<'_>, Failure> {
         let alone: SmallVec<[u64; 2]> = match cdb.command {
             Osd::Format { .. } => return Ok(Turn::alone(self.exclusion.atomic(0, u64::MAX).await)),
+            // It may wait for commands that wait for this one's partition.
+            Osd::PerformTmf { .. } => return Ok(Turn { _shared: None, _alone: SmallVec::new() }),
             Osd::RemovePartition { partition, .. }
             | Osd::DetachClone { partition }
             | Osd::ObjectStructureCheck(StructureScope::Partition(partition)) => {
@@ -291,26 +321,42 @@ async fn run(task: &mut Task<'_>) -> Result<(), Failure> {
         Osd::FlushCollection { id, scope } => flush::collection(task, id, scope).await,
         Osd::FlushPartition { partition, scope } => flush::partition(task, partition, scope).await,
         Osd::FlushOsd { scope } => flush::osd(task, scope).await,
-        Osd::List(_) => Err(Failure::unsupported()),
-        Osd::ListCollection(_) => Err(Failure::unsupported()),
-        Osd::CreateCollection { .. } => Err(Failure::unsupported()),
-        Osd::CreateUserTrackingCollection { .. } => Err(Failure::unsupported()),
-        Osd::RemoveCollection { .. } => Err(Failure::unsupported()),
-        Osd::Query { .. } => Err(Failure::unsupported()),
-        Osd::RemoveMemberObjects(_) => Err(Failure::unsupported()),
-        Osd::GetMemberAttributes(_) => Err(Failure::unsupported()),
-        Osd::SetMemberAttributes(_) => Err(Failure::unsupported()),
-        Osd::CreateClone { .. } => Err(Failure::unsupported()),
-        Osd::CreateSnapshot { .. } => Err(Failure::unsupported()),
-        Osd::DetachClone { .. } => Err(Failure::unsupported()),
-        Osd::RefreshSnapshotOrClone { .. } => Err(Failure::unsupported()),
-        Osd::RestorePartition { .. } => Err(Failure::unsupported()),
-        Osd::ReadMap { .. } => Err(Failure::unsupported()),
-        Osd::ReadMapsAndCompare { .. } => Err(Failure::unsupported()),
-        Osd::CopyUserObjects { .. } => Err(Failure::unsupported()),
-        Osd::ObjectStructureCheck(_) => Err(Failure::unsupported()),
-        Osd::PerformScsiCommand { .. } => Err(Failure::unsupported()),
-        Osd::PerformTmf { .. } => Err(Failure::unsupported()),
+        Osd::List(list) => list::list(task, &list).await,
+        Osd::ListCollection(list) => list::list_collection(task, &list).await,
+        Osd::CreateCollection { partition, requested } => {
+            collections::create_collection(task, partition, requested).await
+        }
+        Osd::CreateUserTrackingCollection { partition, requested, source } => {
+            collections::create_tracking_collection(task, partition, requested, source).await
+        }
+        Osd::RemoveCollection { id, force } => collections::remove_collection(task, id, force).await,
+        Osd::Query { id, immediate, allocation, matches } => {
+            query::query(task, id, immediate, allocation, matches).await
+        }
+        Osd::RemoveMemberObjects(id) => members::remove_members(task, id).await,
+        Osd::GetMemberAttributes(id) => members::get_member_attributes(task, id).await,
+        Osd::SetMemberAttributes(id) => members::set_member_attributes(task, id).await,
+        Osd::CreateClone { requested, source, method } => {
+            snapshots::duplicate(task, requested, source, method, Duplicate::Clone).await
+        }
+        Osd::CreateSnapshot { requested, source, method } => {
+            snapshots::duplicate(task, requested, source, method, Duplicate::Snapshot).await
+        }
+        Osd::DetachClone { partition } => snapshots::detach(task, partition).await,
+        Osd::RefreshSnapshotOrClone { partition } => snapshots::refresh(task, partition).await,
+        Osd::RestorePartition { partition, snapshot } => snapshots::restore(task, partition, snapshot).await,
+        Osd::ReadMap { id, allocation, start, map_type } => {
+            map::read_map(task, id, allocation, start, map_type).await
+        }
+        Osd::ReadMapsAndCompare { id, allocation, other, map_type } => {
+            map::compare(task, id, allocation, other, map_type).await
+        }
+        Osd::CopyUserObjects { partition, requested, method } => {
+            copy::copy(task, partition, requested, method).await
+        }
+        Osd::ObjectStructureCheck(scope) => check::check(task, scope).await,
+        Osd::PerformScsiCommand { cdb } => tunnel::perform_scsi(task, &cdb).await,
+        Osd::PerformTmf { allocation, function, .. } => tunnel::perform_tmf(task, allocation, function).await,
         Osd::SetKey(_) => Err(Failure::unsupported()),
         Osd::SetMasterKey(_) => Err(Failure::unsupported()),
     }
@@ -364,6 +410,7 @@ impl LogicalUnit for OsdUnit {
             Err(error) => {
                 let outcome = match Failure::from(error) {
                     Failure::Sense(sense) => Outcome::check(*sense),
+                    Failure::Status(status) => Outcome::status(status),
                     Failure::Lost => Outcome::GOOD,
                 };
                 return Execution::Done(mover, outcome);

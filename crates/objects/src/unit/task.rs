@@ -301,7 +301,7 @@ impl<'a> Task<'a> {
         if change.is_empty() {
             return Ok(Applied::default());
         }
-        let applied = self.unit.store.apply(change, self.commit()).await?;
+        let applied = self.unit.apply(change, self.commit()).await?;
         self.current.used_change = self.current.used_change.saturating_add(applied.used_change);
         Ok(applied)
     }
@@ -323,6 +323,7 @@ impl<'a> Task<'a> {
                 ),
             },
             Err(Failure::Sense(sense)) => sense,
+            Err(Failure::Status(status)) => return Outcome { status, ..moved },
             Err(Failure::Lost) => return Outcome::GOOD,
         };
         let mut sense = sense;

@@ -3,7 +3,9 @@
 //!
 //! Offsets come from the initiator, so gaps are bounded by what it really sends and has room for.
 
-use device::{DataMover, GetData, Outcome};
+use std::task::{Context, Poll};
+
+use device::{DataMover, GetData, Lost, Outcome};
 use ring::{Buf, Chain};
 
 use super::failure::Failure;
@@ -113,9 +115,34 @@ impl<'a> Transfer<'a> {
             ring::yield_now().await;
         }
         let lost = std::future::poll_fn(|cx| {
-            use std::task::Poll;
             Poll::Ready(matches!(self.mover.poll_put_ready(cx), Poll::Ready(Err(_))))
         });
         if lost.await { Err(Failure::Lost) } else { Ok(()) }
+    }
+
+    /// The mover of a command inside this one: what it moves is this one's data.
+    pub fn inner(&mut self) -> Inner<'_, 'a> {
+        Inner(self)
+    }
+}
+
+/// See [`Transfer::inner`].
+pub(super) struct Inner<'t, 'a>(&'t mut Transfer<'a>);
+
+impl DataMover for Inner<'_, '_> {
+    fn put_data(&mut self, data: Buf) {
+        self.0.put(data);
+    }
+
+    fn poll_put_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Lost>> {
+        self.0.mover.poll_put_ready(cx)
+    }
+
+    fn poll_get_data(&mut self, cx: &mut Context<'_>, len: usize) -> Poll<Result<Chain, Lost>> {
+        let polled = self.0.mover.poll_get_data(cx, len);
+        if let Poll::Ready(Ok(data)) = &polled {
+            self.0.out_at += data.len() as u64;
+        }
+        polled
     }
 }

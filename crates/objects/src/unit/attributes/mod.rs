@@ -267,8 +267,8 @@ impl OsdUnit {
         Ok(())
     }
 
-    /// The entries of `subject` in a list of many objects, or of LIST with attributes.
-    #[allow(dead_code, reason = "for the commands on many objects")]
+    /// The entries of `subject` in a list of many objects, or of LIST with attributes: whole ones only, of as many bytes as the
+    /// list's field for their length can say.
     pub(super) fn entries_of(
         &self,
         subject: &Subject,
@@ -276,9 +276,14 @@ impl OsdUnit {
         version: Version,
     ) -> Result<Vec<u8>, Failure> {
         let mut out = Vec::new();
-        let current = Current::default();
-        self.each_value(subject, &current, wanted, &mut |attribute, value| {
-            write_entry(&mut out, version, attribute, value).is_ok()
+        self.each_value(subject, &Current::default(), wanted, &mut |attribute, value| {
+            let before = out.len();
+            let written = write_entry(&mut out, version, attribute, value).is_ok();
+            let fits = written && out.len() <= usize::from(u16::MAX);
+            if !fits {
+                out.truncate(before);
+            }
+            fits
         })?;
         Ok(out)
     }

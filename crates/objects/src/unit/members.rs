@@ -1,0 +1,236 @@
+//! Commands on every member of a collection: REMOVE MEMBER OBJECTS, GET MEMBER ATTRIBUTES and SET MEMBER ATTRIBUTES.
+//!
+//! They go through the members in pieces of [`BATCH`], each a change of its own: a piece is done as a whole or not at all, and
+//! what was done stays when the command ends badly or is aborted. A tracking collection's Command Tracking page tells how
+//! far it went. With FUA everything is on the medium when the command ends.
+
+use osd::attributes::list::ListWriter;
+use osd::sense::function;
+use osd::{Id, ObjectType};
+
+use super::attributes::{Effects, Request};
+use super::collections::action;
+use super::failure::Failure;
+use super::scan::{BATCH, Walk};
+use super::subject::at;
+use super::task::{Task, Touch};
+use super::tracking::Tracking;
+use crate::store::{Change, Commit, Error, List, Scope, Step, TimesUpdate};
+
+/// Steps of one change, at most about: members with many attributes to set make smaller pieces.
+const STEPS: usize = 4096;
+
+/// REMOVE MEMBER OBJECTS: what is set and got is the collection's, and comes first.
+pub(super) async fn remove_members(task: &mut Task<'_>, id: Id) -> Result<(), Failure> {
+    task.isolate(id, Touch::Write { start: 0, end: u64::MAX }).await?;
+    task.take_parameters().await?;
+    task.unit.collection(id)?;
+    task.set_and_get(id, Change::new()).await?;
+    task.progress.begin(function::COMMAND);
+    each_member(task, id, |_, object, change| {
+        change.push(Step::RemoveUser(at(object)));
+        Ok(())
+    })
+    .await?;
+    task.progress.done(function::COMMAND);
+    Ok(())
+}
+
+/// GET MEMBER ATTRIBUTES: gets, then sets.
+pub(super) async fn get_member_attributes(task: &mut Task<'_>, id: Id) -> Result<(), Failure> {
+    task.isolate(id, Touch::Read { start: 0, end: u64::MAX }).await?;
+    task.take_parameters().await?;
+    task.unit.collection(id)?;
+    task.progress.begin(function::COMMAND);
+    get(task, id).await?;
+    set(task, id).await?;
+    task.progress.done(function::COMMAND);
+    Ok(())
+}
+
+/// SET MEMBER ATTRIBUTES: sets, then gets.
+pub(super) async fn set_member_attributes(task: &mut Task<'_>, id: Id) -> Result<(), Failure> {
+    task.isolate(id, Touch::Write { start: 0, end: u64::MAX }).await?;
+    task.take_parameters().await?;
+    task.unit.collection(id)?;
+    task.progress.begin(function::COMMAND);
+    set(task, id).await?;
+    get(task, id).await?;
+    task.progress.done(function::COMMAND);
+    Ok(())
+}
+
+/// Puts the attributes of all members that the command asks for, as a list of many objects.
+async fn get(task: &mut Task<'_>, id: Id) -> Result<(), Failure> {
+    let wanted = match std::mem::take(&mut task.parameters.get) {
+        Request::Nothing => return Ok(()),
+        // No page of one object can hold what many have.
+        Request::Page(_) => return Err(Failure::cdb_bit(11, 5)),
+        Request::List(wanted) => wanted,
+    };
+    task.progress.begin(function::GET_ATTRIBUTES);
+    let unit = task.unit;
+    let mut out = Vec::new();
+    let mut list = ListWriter::many(&mut out, task.version(), task.retrieved_limit());
+    let mut walk = Walk::new(List::Members(at(id)), 0);
+    let mut members = Vec::new();
+    loop {
+        walk.next(&*unit.store, BATCH, &mut members)?;
+        if members.is_empty() {
+            break;
+        }
+        for &object in &members {
+            let object = Id::new(id.partition, object);
+            // One that has gone meanwhile is no member any more.
+            let Ok(subject) = unit.subject(object) else { continue };
+            let entries = unit.entries_of(&subject, &wanted, task.version())?;
+            // It cannot be too long: it was made for the field.
+            let _ = list.push_object(object.object, subject.object_type(), &entries);
+            let accessed = TimesUpdate { attributes_accessed: Some(task.now), ..TimesUpdate::default() };
+            task.touch(object, accessed)?;
+        }
+        task.transfer.pause().await?;
+    }
+    list.finish();
+    task.put_retrieved(out);
+    task.progress.done(function::GET_ATTRIBUTES);
+    Ok(())
+}
+
+/// Sets what the command sets of all members.
+async fn set(task: &mut Task<'_>, id: Id) -> Result<(), Failure> {
+    if task.parameters.set.is_empty() {
+        return Ok(());
+    }
+    task.progress.begin(function::SET_ATTRIBUTES);
+    let settings = std::mem::take(&mut task.parameters.set);
+    let result = each_member(task, id, |task, object, change| {
+        let mut effects = Effects::default();
+        task.unit.modify(object, ObjectType::User, &settings, change, &mut effects)?;
+        let times = TimesUpdate { attributes_modified: Some(task.now), ..TimesUpdate::default() };
+        task.set_times(object, times, change)
+    })
+    .await;
+    task.parameters.set = settings;
+    result?;
+    task.progress.done(function::SET_ATTRIBUTES);
+    Ok(())
+}
+
+/// Applies the steps that `steps` makes for each member, in pieces, and keeps the Command Tracking page.
+async fn each_member(
+    task: &mut Task<'_>,
+    id: Id,
+    mut steps: impl FnMut(&Task<'_>, Id, &mut Change) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let info = task.unit.collection(id)?;
+    let mut tracking = Tracking::new(id, &info, action(task), info.members);
+    let mut begun = Change::new();
+    tracking.begin(&mut begun);
+    apply(task, begun).await?;
+    let result = pieces(task, id, &mut tracking, &mut steps).await;
+    let mut ended = Change::new();
+    match &result {
+        Ok(()) => tracking.end(&mut ended, None),
+        Err(Failure::Sense(sense)) => tracking.end(&mut ended, Some(sense)),
+        Err(Failure::Lost | Failure::Status(_)) => {
+            let aborted = scsi::Sense::aborted(scsi::AdditionalSense::NO_ADDITIONAL_SENSE_INFORMATION);
+            tracking.end(&mut ended, Some(&aborted));
+        }
+    }
+    apply(task, ended).await?;
+    result?;
+    if task.commit() == Commit::Durable {
+        task.sync(Scope::Partition(id.partition)).await?;
+    }
+    Ok(())
+}
+
+async fn pieces(
+    task: &mut Task<'_>,
+    id: Id,
+    tracking: &mut Tracking,
+    steps: &mut impl FnMut(&Task<'_>, Id, &mut Change) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let unit = task.unit;
+    let mut walk = Walk::new(List::Members(at(id)), 0);
+    let mut members = Vec::new();
+    loop {
+        walk.next(&*unit.store, BATCH, &mut members)?;
+        if members.is_empty() {
+            return Ok(());
+        }
+        let mut from = 0;
+        while from < members.len() {
+            let mut change = Change::new();
+            let mut to = from;
+            let before = *tracking;
+            while to < members.len() && change.steps.len() < STEPS {
+                let object = Id::new(id.partition, members[to]);
+                let len = change.steps.len();
+                match steps(task, object, &mut change) {
+                    Ok(()) => tracking.processed += 1,
+                    Err(failure) => {
+                        // What was made of the members before it is done all the same.
+                        change.steps.truncate(len);
+                        tracking.progress(&mut change);
+                        apply(task, change).await?;
+                        return Err(failure);
+                    }
+                }
+                to += 1;
+            }
+            tracking.progress(&mut change);
+            match unit.apply(change, Commit::Relaxed).await {
+                Ok(applied) => {
+                    task.current.used_change = task.current.used_change.saturating_add(applied.used_change);
+                }
+                Err(Error::NotFound(_)) => {
+                    // One has gone since it was listed: one by one, and without it.
+                    *tracking = before;
+                    for &object in &members[from..to] {
+                        alone(task, Id::new(id.partition, object), tracking, steps).await?;
+                    }
+                }
+                Err(error) => return Err(error.into()),
+            }
+            from = to;
+            task.transfer.pause().await?;
+        }
+    }
+}
+
+/// Applies the steps for one member.
+async fn alone(
+    task: &mut Task<'_>,
+    object: Id,
+    tracking: &mut Tracking,
+    steps: &mut impl FnMut(&Task<'_>, Id, &mut Change) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    if task.unit.store.object(at(object)).is_err() {
+        tracking.missing += 1;
+        return Ok(());
+    }
+    let mut change = Change::new();
+    steps(task, object, &mut change)?;
+    let mut after = *tracking;
+    after.processed += 1;
+    after.progress(&mut change);
+    match task.unit.apply(change, Commit::Relaxed).await {
+        Ok(applied) => {
+            task.current.used_change = task.current.used_change.saturating_add(applied.used_change);
+            *tracking = after;
+        }
+        Err(Error::NotFound(_)) => tracking.missing += 1,
+        Err(error) => return Err(error.into()),
+    }
+    Ok(())
+}
+
+/// Applies a change that is no longer there to be made durable by itself.
+async fn apply(task: &Task<'_>, change: Change) -> Result<(), Failure> {
+    if !change.is_empty() {
+        task.unit.apply(change, Commit::Relaxed).await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,302 @@
+//! QUERY: which user objects of a partition or members of a collection have attributes in given ranges. Matches are listed in
+//! Data-In, and put into a collection if one is named. Owns the search; what a criterion means is in `osd::continuation`.
+//!
+//! A search looks at [`BATCH`] objects and lets others have their turn. It keeps the ids that there is room for, counts the
+//! rest, and knows nothing of the objects that it has passed. With IMMED_TR it goes on when the command has ended: the
+//! Command Tracking page of the matches' collection tells of it, and at most [`MAX_SEARCHES`] do so at a time.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use osd::attributes::{AttributeId, PageKind};
+use osd::continuation::{Descriptor, Query};
+use osd::data::{QUERY_HEADER_LEN, query_header};
+use osd::sense::function;
+use osd::{Id, ObjectType};
+
+use super::OsdUnit;
+use super::collections::{UNNAMED, action};
+use super::failure::Failure;
+use super::limits::MAX_RETRIEVED;
+use super::scan::{BATCH, Walk, descriptor};
+use super::subject::{Info, Subject, at};
+use super::task::{Current, Task, Touch};
+use super::tracking::Tracking;
+use crate::store::{Change, CollectionType, Commit, Kind, List, ObjectId, Step, TimesUpdate};
+
+/// MATCHES COLLECTION_OBJECT_ID.
+const MATCHES_FIELD: u16 = 40;
+
+/// Searches of a unit that may go on when their commands have ended; a further one is waited for.
+const MAX_SEARCHES: usize = 16;
+
+/// Memberships that are looked up at a time.
+const MEMBERSHIPS: usize = 64;
+
+/// Searches that go on.
+#[derive(Default)]
+pub(super) struct Searches(Arc<AtomicUsize>);
+
+/// A place among the searches that go on.
+struct Place(Arc<AtomicUsize>);
+
+impl Searches {
+    fn enter(&self) -> Option<Place> {
+        let enter = |count| (count < MAX_SEARCHES).then_some(count + 1);
+        self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, enter).ok()?;
+        Some(Place(self.0.clone()))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// A search at work.
+struct Search {
+    unit: Arc<OsdUnit>,
+    partition: u64,
+    walk: Walk,
+    query: Query,
+    /// The collection that matches are put into, and whether they name it.
+    matches: Option<(Id, CollectionType)>,
+    tracking: Tracking,
+    /// Matches that there is room for, as they are sent.
+    found: Vec<u8>,
+    /// How many of them at most, in bytes.
+    room: usize,
+    count: u64,
+    batch: Vec<u64>,
+    value: Vec<u8>,
+}
+
+impl Search {
+    /// Looks at the next objects. Whether there may be more.
+    async fn step(&mut self) -> Result<bool, Failure> {
+        let unit = self.unit.clone();
+        self.walk.next(&*unit.store, BATCH, &mut self.batch)?;
+        let batch = std::mem::take(&mut self.batch);
+        let mut change = Change::new();
+        for &object in &batch {
+            let id = Id::new(self.partition, object);
+            match self.is_match(id) {
+                Ok(true) => {
+                    if self.found.len() + 8 <= self.room {
+                        self.found.extend(object.to_be_bytes());
+                    }
+                    self.count += 1;
+                    self.join(id, &mut change)?;
+                }
+                Ok(false) => {}
+                // Gone since it was listed: it matches nothing.
+                Err(crate::store::Error::NotFound(_)) => {
+                    self.tracking.missing += 1;
+                    continue;
+                }
+                Err(error) => return Err(error.into()),
+            }
+            self.tracking.processed += 1;
+        }
+        let more = !batch.is_empty();
+        self.batch = batch;
+        match more {
+            true => self.tracking.progress(&mut change),
+            false => self.tracking.end(&mut change, None),
+        }
+        self.apply(change).await?;
+        Ok(more)
+    }
+
+    async fn apply(&self, change: Change) -> Result<(), Failure> {
+        if change.is_empty() {
+            return Ok(());
+        }
+        self.unit.apply(change, Commit::Relaxed).await?;
+        Ok(())
+    }
+
+    fn is_match(&mut self, id: Id) -> Result<bool, crate::store::Error> {
+        let Self { unit, query, value, .. } = self;
+        // An object without any criterion to fail matches all of none, and none of none.
+        for criterion in &query.criteria {
+            value.clear();
+            let defined = worth(unit, id, criterion.attribute, value)?;
+            if criterion.matches(defined.then_some(value.as_slice())) != query.all {
+                return Ok(!query.all);
+            }
+        }
+        Ok(query.all)
+    }
+
+    /// Adds to `change` that `id` becomes a member of the matches' collection.
+    fn join(&self, id: Id, change: &mut Change) -> Result<(), Failure> {
+        let Some((collection, kind)) = self.matches else { return Ok(()) };
+        let store = &self.unit.store;
+        if store.membership(at(collection), id.object)?.is_some() {
+            return Ok(());
+        }
+        let number = if kind == CollectionType::TRACKING { UNNAMED } else { self.free_number(at(id))? };
+        change.push(Step::Join { object: at(id), collection: collection.object, number });
+        Ok(())
+    }
+
+    /// The least number of the Collections page by which `object` names no collection.
+    fn free_number(&self, object: ObjectId) -> Result<u32, Failure> {
+        let mut taken = Vec::new();
+        let (mut from, mut found) = (0, Vec::new());
+        loop {
+            found.clear();
+            let more = self.unit.store.memberships(object, from, MEMBERSHIPS, &mut found)?;
+            taken.extend(found.iter().map(|membership| membership.number));
+            match found.last() {
+                Some(last) if more => from = last.collection.saturating_add(1),
+                _ => break,
+            }
+        }
+        taken.sort_unstable();
+        let mut number = osd::attributes::numbers::collections::FIRST;
+        for taken in taken {
+            if taken == number {
+                number += 1; // there are fewer collections than numbers
+            }
+        }
+        Ok(number)
+    }
+}
+
+/// Appends the value of an attribute of a user object.
+fn worth(
+    unit: &OsdUnit,
+    id: Id,
+    attribute: AttributeId,
+    value: &mut Vec<u8>,
+) -> Result<bool, crate::store::Error> {
+    if attribute.page.is_free() && attribute.number != 0 {
+        // What clients define themselves is kept by the store, and is what they look for.
+        let suits = attribute.page.suits(ObjectType::User);
+        return if suits {
+            unit.store.attribute(at(id), attribute.page.0, attribute.number, value)
+        } else {
+            Ok(false)
+        };
+    }
+    if attribute.page.kind() == PageKind::CurrentCommand {
+        return Ok(false);
+    }
+    let info = unit.store.object(at(id))?;
+    let subject = Subject { id, info: Info::Object(info) };
+    // What cannot be worked out is not defined.
+    Ok(unit.value(&subject, &Current::default(), attribute, value).unwrap_or(false))
+}
+
+/// QUERY.
+pub(super) async fn query(
+    task: &mut Task<'_>,
+    id: Id,
+    immediate: bool,
+    allocation: u64,
+    matches: u64,
+) -> Result<(), Failure> {
+    let unit = task.unit;
+    let (what, total) = if id.object == 0 {
+        (List::Users(id.partition), unit.store.partition(id.partition)?.objects)
+    } else {
+        (List::Members(at(id)), unit.collection(id)?.members)
+    };
+    let query = descriptor(task, |descriptor| match descriptor {
+        Descriptor::Query(query) => Some(query.clone()),
+        _ => None,
+    })?;
+    let mut tracking = Tracking::none();
+    let matches = match matches {
+        0 if immediate => return Err(Failure::cdb_bit(11, 7)),
+        0 => None,
+        matches if matches == id.object => return Err(Failure::cdb(MATCHES_FIELD)),
+        matches => {
+            let collection = Id::new(id.partition, matches);
+            let info = unit.collection(collection).map_err(|_| Failure::cdb(MATCHES_FIELD))?;
+            tracking = Tracking::new(collection, &info, action(task), total);
+            match info.kind {
+                Kind::Collection(kind) if kind != CollectionType::SPONTANEOUS => Some((collection, kind)),
+                _ => return Err(Failure::cdb(MATCHES_FIELD)),
+            }
+        }
+    };
+    task.isolate(id, Touch::Read { start: 0, end: u64::MAX }).await?;
+    task.take_parameters().await?;
+    task.progress.begin(function::COMMAND);
+    let room = allocation.min(task.transfer.room());
+    let room = usize::try_from(room).unwrap_or(usize::MAX);
+    let ids = room.saturating_sub(QUERY_HEADER_LEN).min(usize::try_from(MAX_RETRIEVED).unwrap_or(usize::MAX));
+    let mut search = Search {
+        unit: unit.clone(),
+        partition: id.partition,
+        walk: Walk::new(what, 0),
+        query,
+        matches,
+        tracking,
+        found: Vec::new(),
+        room: ids,
+        count: 0,
+        batch: Vec::new(),
+        value: Vec::new(),
+    };
+    let mut begun = Change::new();
+    search.tracking.begin(&mut begun);
+    task.apply(begun).await?;
+    let goes_on = if immediate && ring::is_running() { unit.searches.enter() } else { None };
+    match goes_on {
+        Some(place) => go_on(search, place),
+        None => {
+            let result = run(task, &mut search).await;
+            if let Err(Failure::Sense(sense)) = &result {
+                let mut ended = Change::new();
+                search.tracking.end(&mut ended, Some(sense));
+                search.apply(ended).await?;
+            }
+            result?;
+            if task.commit() == Commit::Durable && search.matches.is_some() {
+                task.sync(crate::store::Scope::Partition(id.partition)).await?;
+            }
+            let mut reply = query_header(search.count).to_vec();
+            reply.append(&mut search.found);
+            reply.truncate(room);
+            task.transfer.put(reply.into());
+        }
+    }
+    let accessed = TimesUpdate { data_accessed: Some(task.now), ..TimesUpdate::default() };
+    task.touch(id, accessed)?;
+    task.progress.done(function::COMMAND);
+    task.function_done();
+    task.set_and_get(id, Change::new()).await
+}
+
+async fn run(task: &mut Task<'_>, search: &mut Search) -> Result<(), Failure> {
+    while search.step().await? {
+        task.transfer.pause().await?;
+    }
+    Ok(())
+}
+
+/// Lets a search go on by itself.
+fn go_on(mut search: Search, place: Place) {
+    // Its handle is let go: it ends by itself, or with the core.
+    drop(ring::spawn(async move {
+        let result = loop {
+            match search.step().await {
+                Ok(true) => ring::yield_now().await,
+                Ok(false) => break Ok(()),
+                Err(failure) => break Err(failure),
+            }
+        };
+        if let Err(Failure::Sense(sense)) = result {
+            let mut ended = Change::new();
+            search.tracking.end(&mut ended, Some(&sense));
+            // The collection may be gone, and with it the page that would tell.
+            let _ = search.apply(ended).await;
+        }
+        drop(place);
+    }));
+}

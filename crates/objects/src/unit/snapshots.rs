@@ -1,0 +1,119 @@
+//! CREATE CLONE, CREATE SNAPSHOT, DETACH CLONE, REFRESH SNAPSHOT OR CLONE and RESTORE PARTITION FROM SNAPSHOT: whole partitions,
+//! of which data is shared until one of both sides changes it.
+//!
+//! There is one method of duplication, which every method that leaves the choice to the unit means too; duplicates are
+//! made when they are asked for. A duplicate has the attributes of its source, then what the command sets.
+
+use osd::continuation::duplication;
+use osd::sense::function;
+use osd::{Id, ObjectType};
+
+use super::failure::{Failure, field};
+use super::subject::at;
+use super::task::{Task, Touch};
+use crate::store::{Change, Commit, Duplicate, FIRST_ID, Origin, Step, TimesUpdate};
+
+/// SOURCE PARTITION_ID.
+const SOURCE_FIELD: u16 = 40;
+/// OBJECT DUPLICATION METHOD.
+pub(super) const METHOD_FIELD: u16 = 14;
+
+/// Whether the unit duplicates by `method`: those that ask for space of their own are not met by sharing.
+pub(super) const fn duplicates_by(method: u8) -> bool {
+    use duplication as by;
+    matches!(method, by::DEFAULT | by::SPACE_EFFICIENT | by::FASTER_COPY | by::DO_NOT_CARE)
+}
+
+/// CREATE CLONE and CREATE SNAPSHOT.
+pub(super) async fn duplicate(
+    task: &mut Task<'_>,
+    requested: u64,
+    source: u64,
+    method: u8,
+    kind: Duplicate,
+) -> Result<(), Failure> {
+    let unit = task.unit;
+    if !duplicates_by(method) {
+        return Err(Failure::cdb(METHOD_FIELD));
+    }
+    if requested != 0 && (requested < FIRST_ID || unit.store.partition(requested).is_ok()) {
+        return Err(Failure::cdb(field::PARTITION));
+    }
+    if source == 0 || unit.store.partition(source).is_err() {
+        return Err(Failure::cdb(SOURCE_FIELD));
+    }
+    task.take_parameters().await?;
+    let id = match requested {
+        0 => unit.store.reserve_ids(0, 1)?,
+        requested => requested,
+    };
+    let named = Id::partition(id);
+    task.current.id = named;
+    task.isolate(named, Touch::Write { start: 0, end: u64::MAX }).await?;
+    let _turn = unit.partition_turn().await;
+    task.progress.begin(function::COMMAND);
+    unit.check_partitions()?;
+    let mut change = Change::of(Step::Duplicate { source, id, kind, made_ms: task.now });
+    let times = task.creation_times(source)?;
+    change.push(Step::SetTimes { id: at(named), times });
+    task.apply_with_attributes(named, ObjectType::Partition, change).await?;
+    unit.policies.forget();
+    task.progress.done(function::COMMAND);
+    task.function_done();
+    let got = task.get(named).await;
+    if got.is_err() {
+        // A create that fails leaves nothing.
+        let undo = Change::of(Step::RemovePartition { id, contents: true });
+        if let Err(error) = unit.apply(undo, Commit::Relaxed).await {
+            tracing::warn!(%error, "a duplicate whose creation failed could not be removed");
+        }
+    }
+    got
+}
+
+/// What a duplicate was made of; it must be one of `kinds`.
+fn origin(task: &Task<'_>, partition: u64, field: u16, kinds: &[Duplicate]) -> Result<Origin, Failure> {
+    let info = task.unit.store.partition(partition).map_err(|_| Failure::cdb(field))?;
+    info.origin.filter(|origin| kinds.contains(&origin.kind)).ok_or_else(|| Failure::cdb(field))
+}
+
+/// DETACH CLONE.
+pub(super) async fn detach(task: &mut Task<'_>, partition: u64) -> Result<(), Failure> {
+    origin(task, partition, field::PARTITION, &[Duplicate::Clone])?;
+    change_whole(task, partition, Step::Detach { id: partition }).await
+}
+
+/// REFRESH SNAPSHOT OR CLONE: it gets the present content of its source.
+pub(super) async fn refresh(task: &mut Task<'_>, partition: u64) -> Result<(), Failure> {
+    origin(task, partition, field::PARTITION, &[Duplicate::Clone, Duplicate::Snapshot])?;
+    change_whole(task, partition, Step::Refresh { id: partition, made_ms: task.now }).await
+}
+
+/// RESTORE PARTITION FROM SNAPSHOT: the partition gets the content of a snapshot that was made of it.
+pub(super) async fn restore(task: &mut Task<'_>, partition: u64, snapshot: u64) -> Result<(), Failure> {
+    if partition == 0 || task.unit.store.partition(partition).is_err() {
+        return Err(Failure::cdb(field::PARTITION));
+    }
+    let origin = origin(task, snapshot, SOURCE_FIELD, &[Duplicate::Snapshot])?;
+    if origin.source != partition {
+        return Err(Failure::cdb(SOURCE_FIELD));
+    }
+    change_whole(task, partition, Step::Restore { id: snapshot }).await
+}
+
+/// Does `step`, which changes `partition` as a whole, with what the command sets of it.
+async fn change_whole(task: &mut Task<'_>, partition: u64, step: Step) -> Result<(), Failure> {
+    let id = Id::partition(partition);
+    task.take_parameters().await?;
+    task.isolate(id, Touch::Write { start: 0, end: u64::MAX }).await?;
+    task.progress.begin(function::COMMAND);
+    let mut change = Change::of(step);
+    let times = TimesUpdate { data_modified: Some(task.now), ..TimesUpdate::default() };
+    task.set_times(id, times, &mut change)?;
+    task.apply_with_attributes(id, ObjectType::Partition, change).await?;
+    // Quotas came with the content.
+    task.unit.policies.forget();
+    task.progress.done(function::COMMAND);
+    task.function_done();
+    task.get(id).await
+}

@@ -1,0 +1,150 @@
+//! PERFORM SCSI COMMAND and PERFORM TASK MANAGEMENT FUNCTION: commands of SPC and task management, sent inside an OSD command,
+//! under its capability.
+//!
+//! A tunnelled command is one that this unit runs by itself, and never an OSD command: its CDB has 16 bytes, and an operation
+//! code of variable-length CDBs is refused, so that no tunnel leads into another. Its Data-Out stands where a
+//! command's data does, its Data-In ends where retrieved attributes begin. What it ends with, the OSD command ends with.
+//!
+//! Tasks are known to the server, and by their nexus: functions on all tasks of one or of every nexus are done through it.
+//! Tags are the transport's own, and there is no auto contingent allegiance: ABORT TASK, QUERY TASK and CLEAR ACA answer that
+//! they are not supported. Of the response's 8 bytes the last one is the response code, as SAS has it.
+
+use std::time::Duration;
+
+use device::{Cdb, Command, DataMover, Outcome, ResetKind};
+use osd::Id;
+use osd::data::TMF_RESPONSE_LEN;
+use osd::sense::function;
+use scsi::Status;
+
+use super::failure::Failure;
+use super::task::{Task, regions};
+use crate::store::Change;
+
+/// Where the tunnelled CDB begins.
+const CDB_FIELD: u16 = 32;
+/// The task management function's code.
+const FUNCTION_FIELD: u16 = 39;
+
+/// How long tasks that are aborted may take to end; two that abort each other wait in vain for that long.
+const ABORT_TIME: Duration = Duration::from_secs(5);
+
+/// Codes of task management functions.
+mod tmf {
+    pub const ABORT_TASK: u8 = 0x01;
+    pub const ABORT_TASK_SET: u8 = 0x02;
+    pub const CLEAR_TASK_SET: u8 = 0x04;
+    pub const LOGICAL_UNIT_RESET: u8 = 0x08;
+    pub const CLEAR_ACA: u8 = 0x40;
+    pub const QUERY_TASK: u8 = 0x80;
+}
+
+/// Response codes of task management functions.
+mod response {
+    pub const COMPLETE: u8 = 0x00;
+    pub const NOT_SUPPORTED: u8 = 0x04;
+    pub const FAILED: u8 = 0x05;
+}
+
+/// Bytes of a CDB with operation code `opcode`; `None` where the code does not say.
+const fn cdb_len(opcode: u8) -> Option<usize> {
+    match opcode >> 5 {
+        0 => Some(6),
+        1 | 2 => Some(10),
+        4 => Some(16),
+        5 => Some(12),
+        _ => None,
+    }
+}
+
+/// PERFORM SCSI COMMAND.
+pub(super) async fn perform_scsi(task: &mut Task<'_>, cdb: &[u8; 16]) -> Result<(), Failure> {
+    let inner = cdb_len(cdb[0]).and_then(|len| Cdb::new(&cdb[..len]));
+    let inner = inner.ok_or_else(|| Failure::cdb(CDB_FIELD))?;
+    let decoded = scsi::cdb::decode(inner.bytes())?;
+    let out_end = regions(&task.cdb.attributes).iter().map(|(region, _)| region.offset).min();
+    let in_end = task.cdb.attributes.retrieved().map_or(u64::MAX, |region| region.offset);
+    let command = Command {
+        cdb: inner,
+        attribute: task.command.attribute,
+        nexus: task.command.nexus.clone(),
+        data_out_len: out_end.unwrap_or(u64::MAX).min(task.transfer.out_len()).saturating_sub(task.data_at()),
+        data_in_len: in_end.min(task.transfer.room()),
+    };
+    task.progress.begin(function::COMMAND);
+    let unit = task.unit;
+    let outcome = match unit.answer_at_once(&command, &decoded) {
+        Some(Ok((mut data, allocation))) => {
+            let len = usize::try_from(allocation.min(command.data_in_len)).unwrap_or(usize::MAX);
+            data.truncate(len);
+            task.transfer.put(data.into());
+            Outcome::GOOD
+        }
+        Some(Err(outcome)) => outcome,
+        None => {
+            let mut inner = task.transfer.inner();
+            let mover: &mut dyn DataMover = &mut inner;
+            unit.run_spc(&command, mover, decoded).await.unwrap_or_else(|outcome| outcome)
+        }
+    };
+    let taken = task.data_at().saturating_add(outcome.wanted_out);
+    task.transfer.wanted_out = task.transfer.wanted_out.max(taken);
+    match (outcome.status, outcome.sense) {
+        (Status::Good, _) => {}
+        (_, Some(sense)) => return Err(Failure::Sense(sense)),
+        (status, None) => return Err(Failure::Status(status)),
+    }
+    task.progress.done(function::COMMAND);
+    task.take_parameters().await?;
+    task.set_and_get(Id::ROOT, Change::new()).await
+}
+
+/// PERFORM TASK MANAGEMENT FUNCTION.
+pub(super) async fn perform_tmf(
+    task: &mut Task<'_>,
+    allocation: u16,
+    function_code: u8,
+) -> Result<(), Failure> {
+    task.take_parameters().await?;
+    task.progress.begin(function::COMMAND);
+    let code = match function_code {
+        tmf::ABORT_TASK_SET => abort(task, false).await,
+        tmf::CLEAR_TASK_SET => abort(task, true).await,
+        tmf::LOGICAL_UNIT_RESET => {
+            let code = abort(task, true).await;
+            task.unit.nexuses.reset(ResetKind::LogicalUnit);
+            code
+        }
+        tmf::ABORT_TASK | tmf::QUERY_TASK | tmf::CLEAR_ACA => response::NOT_SUPPORTED,
+        _ => return Err(Failure::cdb(FUNCTION_FIELD)),
+    };
+    let mut reply = vec![0; TMF_RESPONSE_LEN];
+    if let Some(last) = reply.last_mut() {
+        *last = code;
+    }
+    reply.truncate(usize::from(allocation));
+    task.transfer.put(reply.into());
+    task.progress.done(function::COMMAND);
+    task.set_and_get(Id::ROOT, Change::new()).await
+}
+
+/// Aborts all tasks of the command's nexus, or of every one, but the command itself; gives the response code.
+async fn abort(task: &Task<'_>, every: bool) -> u8 {
+    let nexuses = &task.unit.nexuses;
+    let concerned = match every {
+        true => nexuses.attached(),
+        false => vec![task.command.nexus.shared().clone()],
+    };
+    let all = async {
+        for nexus in concerned {
+            if !nexuses.abort_tasks(nexus, task.command).await {
+                return response::NOT_SUPPORTED;
+            }
+        }
+        response::COMPLETE
+    };
+    match ring::is_running() {
+        true => ring::timeout(ABORT_TIME, all).await.unwrap_or(response::FAILED),
+        false => all.await,
+    }
+}
