@@ -13,6 +13,7 @@ mod view;
 use std::path::PathBuf;
 
 use osd::Cdb;
+use osd::security::{Algorithm, Key, command_request, mac};
 use serde_json::{Value, json};
 
 fn vectors(name: &str) -> PathBuf {
@@ -79,6 +80,25 @@ fn continuations_of_the_second_reading_have_the_same_descriptors_here_and_are_wr
         let (view, again) = data::continuation(&raw);
         assert_eq!(view, vector["view"], "{vector}");
         assert_eq!(again, raw, "{vector}");
+    }
+}
+
+#[test]
+fn integrity_check_values_of_the_second_reading_are_ours() {
+    for vector in of_kind("security") {
+        let field = |name: &str| view::unhex(vector["view"][name].as_str().expect("hexadecimal"));
+        let cdb = field("cdb");
+        let form = Cdb::decode(&cdb).expect("a command").form;
+        let algorithm = Algorithm::of_form(form);
+        let key = |bytes: &[u8]| Key::new(bytes).expect("a key");
+        let mut signed = mac(algorithm, &key(&field("secret")), &[&field("capability"), &field("system_id")]);
+        assert_eq!(
+            view::hex(signed.bytes()),
+            vector["view"]["capability_key"].as_str().unwrap_or_default(),
+            "{vector}"
+        );
+        signed = command_request(algorithm, &key(signed.bytes()), &cdb, form);
+        assert_eq!(signed.bytes(), &bytes(&vector)[form.icv_at()..form.nonce_at()], "{vector}");
     }
 }
 
