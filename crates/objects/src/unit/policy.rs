@@ -15,7 +15,7 @@ use super::OsdUnit;
 use super::failure::Failure;
 use super::locks::{Guard, Key, Mode, Part};
 use super::subject::at;
-use crate::store::{BLOCK, Change, ObjectInfo};
+use crate::store::{BLOCK, Change, Error, ObjectInfo};
 
 /// Partitions whose policy is remembered; beyond that all are forgotten and looked up again.
 const REMEMBERED: usize = 4096;
@@ -110,8 +110,11 @@ impl OsdUnit {
     /// The stored value of an attribute that is a number of up to 8 bytes.
     pub(super) fn stored_number(&self, id: Id, attribute: AttributeId) -> Result<Option<u64>, Failure> {
         let mut value = Vec::new();
-        if !self.store.attribute(at(id), attribute.page.0, attribute.number, &mut value)? {
-            return Ok(None);
+        match self.store.attribute(at(id), attribute.page.0, attribute.number, &mut value) {
+            Ok(true) => {}
+            // One that is being created has none yet.
+            Ok(false) | Err(Error::NotFound(_)) => return Ok(None),
+            Err(error) => return Err(error.into()),
         }
         Ok(Some(value.iter().take(8).fold(0, |number, byte| number << 8 | u64::from(*byte))))
     }
@@ -187,7 +190,7 @@ impl OsdUnit {
             let more = match self.store.extents(at(id), at_byte, until - at_byte, 256, &mut extents) {
                 Ok(more) => more,
                 // It is being created.
-                Err(crate::store::Error::NotFound(_)) => break,
+                Err(Error::NotFound(_)) => break,
                 Err(error) => return Err(error.into()),
             };
             for extent in extents.iter().filter(|extent| extent.data) {

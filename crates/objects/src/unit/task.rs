@@ -16,7 +16,7 @@ use device::{Command, DataMover, Outcome};
 use osd::cdb::{
     AttributeParameters, Cdb, Isolation, List, ListCollection, ObjectRange, SetMasterKey, Timestamps,
 };
-use osd::continuation::{Continuation, ContinuationError, Descriptor};
+use osd::continuation::{Continuation, ContinuationError, Descriptor, HEADER_LEN};
 use osd::sense::function;
 use osd::{Command as Osd, Id, ObjectType, Version};
 use ring::Chain;
@@ -185,9 +185,35 @@ impl<'a> Task<'a> {
             let continuation =
                 Continuation::parse(&self.continuation, action).map_err(refuse_continuation)?;
             self.descriptors = continuation.descriptors;
+            self.check_descriptors()?;
         }
         self.progress.done(function::VALIDATION);
         self.unit.authorize(self).await?;
+        Ok(())
+    }
+
+    /// Refuses the first descriptor of the CDB continuation that the command has no use for.
+    fn check_descriptors(&self) -> Result<(), Failure> {
+        let mut at = HEADER_LEN;
+        for descriptor in &self.descriptors {
+            let used = match (descriptor, &self.cdb.command) {
+                (
+                    Descriptor::ScatterGather(_),
+                    Osd::Read(..) | Osd::Write(..) | Osd::CreateAndWrite { .. },
+                ) => true,
+                (Descriptor::ScatterGather(_), _) => false,
+                (Descriptor::Query(_), command) => matches!(command, Osd::Query { .. }),
+                (Descriptor::CopySource(_), command) => matches!(command, Osd::CopyUserObjects { .. }),
+                (Descriptor::UserObjects(_) | Descriptor::ExtensionCapabilities(_), _) => true,
+            };
+            if !used {
+                return Err(Failure::parameter(at as u64));
+            }
+            // It was parsed before, so its header is there.
+            let pad = usize::from(self.continuation.get(at + 3).copied().unwrap_or(0) & 7);
+            let len = self.continuation.get(at + 4..at + 8).and_then(|len| len.try_into().ok());
+            at += 8 + u32::from_be_bytes(len.unwrap_or_default()) as usize + pad;
+        }
         Ok(())
     }
 

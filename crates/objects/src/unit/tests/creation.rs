@@ -1,0 +1,142 @@
+//! CREATE, CREATE PARTITION, FORMAT OSD, REMOVE, REMOVE PARTITION.
+
+use osd::attributes::numbers::{
+    current_command, partition_information, root_information, user_information as info,
+};
+use osd::attributes::{AttributeId, Page};
+use osd::cdb::RemoveScope;
+
+use super::*;
+
+const FREE: AttributeId = AttributeId::new(Page(0x1_0000), 1);
+
+#[test]
+fn one_object_gets_the_id_that_is_requested_or_one_of_the_units_choice() {
+    for it in Client::each_form() {
+        it.create(O).bad_field(24);
+        it.create(0xFFFF).bad_field(24);
+        it.ask(Osd::Create { partition: P + 9, requested: 0, count: 1 }).send().bad_field(16);
+        it.ask(Osd::Create { partition: 0, requested: 0, count: 1 }).send().bad_field(16);
+        let chosen = |count| {
+            it.ask(Osd::Create { partition: P, requested: 0, count })
+                .get(&[current_command::OBJECT_ID, current_command::OBJECT_TYPE])
+                .send()
+                .good()
+        };
+        let (first, second) = (chosen(0).values(), chosen(1).values());
+        assert_ne!(first[0].1, second[0].1);
+        assert_eq!(first[1].1, [0x80]);
+        let id = u64::from_be_bytes(first[0].1[..].try_into().unwrap());
+        assert!(id >= 0x1_0000);
+        assert_eq!(it.get(Id::new(P, id), info::ID).good().number(), id);
+    }
+}
+
+#[test]
+fn many_objects_are_created_with_their_attributes_and_the_highest_id_is_told() {
+    for it in Client::each_form() {
+        let ran = it
+            .ask(Osd::Create { partition: P, requested: 0, count: 500 })
+            .set(FREE, b"each")
+            .get(&[current_command::OBJECT_ID])
+            .send()
+            .good();
+        let last = ran.number();
+        for object in [last - 499, last - 250, last] {
+            assert_eq!(it.get(Id::new(P, object), FREE).good().value(), b"each");
+        }
+        assert_eq!(it.get(Id::partition(P), partition_information::OBJECTS).good().number(), 501);
+        it.ask(Osd::Create { partition: P, requested: O + 1, count: 2 }).send().bad_field(24);
+        let refused = it.ask(Osd::Create { partition: P, requested: 0, count: 3 }).set(info::ID, &[]).send();
+        refused.fails(SenseKey::IllegalRequest, (0x26, 0x00));
+        assert_eq!(it.get(Id::partition(P), partition_information::OBJECTS).good().number(), 501);
+    }
+}
+
+#[test]
+fn as_many_objects_as_one_command_can_ask_for_are_created() {
+    let it = Client::ready();
+    it.ask(Osd::Create { partition: P, requested: 0, count: u16::MAX }).send().good();
+    let objects = it.get(Id::partition(P), partition_information::OBJECTS).good().number();
+    assert_eq!(objects, 65_536);
+}
+
+#[test]
+fn a_create_whose_attribute_step_fails_leaves_nothing() {
+    for it in Client::each_form() {
+        let create = || it.ask(Osd::Create { partition: P, requested: O + 1, count: 1 });
+        let ran = create().set(FREE, b"fine").set(info::USED_CAPACITY, &[0; 8]).send();
+        ran.fails(SenseKey::IllegalRequest, (0x26, 0x00));
+        it.get(Id::new(P, O + 1), info::ID).bad_field(24);
+        let ran = it.ask(Osd::CreatePartition { requested: P + 1 }).set(FREE, b"wrong page").send();
+        ran.fails(SenseKey::IllegalRequest, (0x26, 0x00));
+        it.get(Id::partition(P + 1), partition_information::ID).bad_field(16);
+    }
+}
+
+#[test]
+fn partitions_are_made_by_request_or_choice_and_removed_when_empty() {
+    for it in Client::each_form() {
+        it.ask(Osd::CreatePartition { requested: P }).send().bad_field(16);
+        it.ask(Osd::CreatePartition { requested: 0xFFFF }).send().bad_field(16);
+        let name = partition_information::NAME;
+        let ran = it
+            .ask(Osd::CreatePartition { requested: 0 })
+            .set(name, b"a name")
+            .get(&[current_command::PARTITION_ID, current_command::OBJECT_TYPE, name])
+            .send()
+            .good();
+        let values = ran.values();
+        let chosen = u64::from_be_bytes(values[0].1[..].try_into().unwrap());
+        assert_eq!((&values[1].1[..], &values[2].1[..]), (&[2][..], &b"a name"[..]));
+        assert_eq!(it.get(Id::ROOT, root_information::PARTITIONS).good().number(), 2);
+        let remove = |partition, scope| it.ask(Osd::RemovePartition { partition, scope }).send();
+        let full = remove(P, RemoveScope::Empty);
+        full.fails(SenseKey::IllegalRequest, (0x2C, 0x0A));
+        remove(chosen, RemoveScope::Empty).good();
+        remove(chosen, RemoveScope::Empty).bad_field(16);
+        remove(0, RemoveScope::Contents).bad_field(16);
+        remove(P, RemoveScope::Contents).good();
+        it.read(0, 0).bad_field(16);
+        assert_eq!(it.get(Id::ROOT, root_information::PARTITIONS).good().number(), 0);
+    }
+}
+
+#[test]
+fn a_removal_gets_attributes_before_the_object_goes() {
+    for it in Client::each_form() {
+        it.write(0, b"12345").good();
+        let ran = it.ask(Osd::Remove(ID)).set(FREE, b"last").get(&[info::LOGICAL_LENGTH, FREE]).send().good();
+        assert_eq!(ran.values()[0].1, 5u64.to_be_bytes());
+        assert_eq!(ran.values()[1].1, b"last");
+        it.ask(Osd::Remove(ID)).send().bad_field(24);
+        let ran = it
+            .ask(Osd::RemovePartition { partition: P, scope: RemoveScope::Empty })
+            .get(&[partition_information::OBJECTS])
+            .send()
+            .good();
+        assert_eq!(ran.number(), 0);
+    }
+}
+
+#[test]
+fn format_removes_everything_and_may_set_attributes_of_the_root() {
+    for it in Client::each_form() {
+        it.set(Id::ROOT, root_information::OSD_NAME, b"old").good();
+        let too_much = it.ask(Osd::Format { capacity: CAPACITY + 1 }).send();
+        too_much.bad_field(if it.form == Form::Osd1 { 36 } else { 32 });
+        let ran = it
+            .ask(Osd::Format { capacity: 0 })
+            .set(root_information::OSD_NAME, b"new")
+            .get(&[root_information::PARTITIONS, root_information::OSD_NAME])
+            .send()
+            .good();
+        assert_eq!(ran.values()[0].1, [0; 8]);
+        assert_eq!(ran.values()[1].1, b"new");
+        it.read(0, 0).bad_field(16);
+        it.ask(Osd::Format { capacity: CAPACITY }).send().good();
+        let name = it.get(Id::ROOT, root_information::OSD_NAME).good();
+        assert_eq!(name.value(), b"");
+        it.make();
+    }
+}

@@ -1,0 +1,163 @@
+//! Isolation: commands that wait for each other and commands that do not, and what threads see of each other's work.
+
+use osd::attributes::{AttributeId, Page};
+use osd::cdb::FlushScope;
+
+use super::super::locks::{Key, Mode, Part};
+use super::*;
+
+const FREE: AttributeId = AttributeId::new(Page(0x1_0000), 1);
+
+/// Whether a command ends while somebody has the object's data from `start` to `end` for itself.
+fn ends_beside(it: &Client, ask: Ask<'_>, part: Part, start: u64, end: u64) -> bool {
+    let key = Key { id: ID, part };
+    let guard = block_on(it.unit.locks.lock(key, Mode { start, end, exclusive: true }));
+    let (cdb, out, _) = ask.build();
+    let Execution::Running(future) = it.start(&cdb, &out, 1 << 20, 0) else { panic!("it cannot have ended") };
+    let mut future = pin!(future);
+    let polled = future.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    drop(guard);
+    match polled {
+        Poll::Ready((_, outcome)) => {
+            assert_eq!(outcome.status, Status::Good);
+            true
+        }
+        Poll::Pending => {
+            assert_eq!(block_on(future).1.status, Status::Good);
+            false
+        }
+    }
+}
+
+#[test]
+fn each_level_waits_for_what_it_has_to() {
+    let it = Client::ready();
+    it.write(0, &[1; 100]).good();
+    let read = |isolation| it.ask(Osd::Read(ID, range(10, 10))).isolation(isolation);
+    let write = |isolation| it.ask(Osd::Write(ID, range(10, 10))).data(&[2; 10]).isolation(isolation);
+    let set = |isolation| it.ask(Osd::SetAttributes(ID)).set(FREE, b"x").isolation(isolation);
+    let data = |ask, start, end| ends_beside(&it, ask, Part::Data, start, end);
+    let attributes = |ask| ends_beside(&it, ask, Part::Attributes, 0, u64::MAX);
+    // The range itself.
+    assert!(data(read(Isolation::None), 0, 100) && data(write(Isolation::None), 0, 100));
+    assert!(data(read(Isolation::Default), 0, 100), "the default is none");
+    for isolation in [Isolation::Strict, Isolation::Range, Isolation::Functional] {
+        assert!(!data(read(isolation), 0, 100) && !data(write(isolation), 0, 100), "{isolation:?}");
+    }
+    // Beside it.
+    assert!(data(read(Isolation::Range), 20, 100) && data(write(Isolation::Range), 0, 10));
+    assert!(!data(read(Isolation::Strict), 20, 100) && !data(write(Isolation::Functional), 0, 10));
+    // Attributes.
+    assert!(attributes(set(Isolation::None)) && !data(set(Isolation::Strict), 0, 1));
+    assert!(!attributes(set(Isolation::Range)) && !attributes(set(Isolation::Functional)));
+    assert!(attributes(read(Isolation::Range)), "it gets none");
+}
+
+#[test]
+fn the_root_says_what_the_default_is() {
+    let clock = Arc::new(TestClock::default());
+    let options = OsdOptions { isolation: Isolation::Strict, ..options(&clock) };
+    let it = Client::of(options, clock);
+    it.make();
+    let read = it.ask(Osd::Read(ID, range(0, 0)));
+    assert!(!ends_beside(&it, read, Part::Data, 50, 60));
+    let isolation = it.get(Id::ROOT, osd::attributes::numbers::root_information::DEFAULT_ISOLATION);
+    assert_eq!(isolation.good().number(), 2);
+}
+
+#[test]
+fn a_command_that_needs_a_partition_for_itself_waits_for_the_others() {
+    let it = Client::ready();
+    let remove = || {
+        let scope = osd::cdb::RemoveScope::Contents;
+        it.ask(Osd::RemovePartition { partition: P, scope })
+    };
+    // A write that waits for its data.
+    let (cdb, out, _) = it.ask(Osd::Write(ID, range(0, 5))).data(b"hello").build();
+    let Execution::Running(writing) = it.start(&cdb, &out, 0, 1) else { panic!("it waits") };
+    let mut writing = pin!(writing);
+    assert!(writing.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    let (cdb, out, _) = remove().build();
+    let Execution::Running(removing) = it.start(&cdb, &out, 0, 0) else { panic!("it waits") };
+    let mut removing = pin!(removing);
+    assert!(removing.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    // Others that come meanwhile wait in turn, but not those of other partitions.
+    it.ask(Osd::FlushOsd { scope: FlushScope::Contents }).send().good();
+    let (cdb, out, _) = it.ask(Osd::Read(ID, range(0, 0))).build();
+    let Execution::Running(late) = it.start(&cdb, &out, 0, 0) else { panic!("it waits") };
+    let mut late = pin!(late);
+    assert!(late.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    assert_eq!(block_on(writing).1.status, Status::Good);
+    assert_eq!(block_on(removing).1.status, Status::Good);
+    assert_eq!(block_on(late).1.status, Status::CheckCondition);
+}
+
+#[test]
+fn strictly_isolated_writes_of_many_threads_are_never_seen_in_parts() {
+    const LEN: usize = 2_500_000;
+    let it = Client::ready();
+    it.write(0, &vec![0; LEN]).good();
+    let threads: Vec<_> = (1..=4u8)
+        .map(|n| {
+            let it = Client::to(&it.unit, 10 + u64::from(n), it.clock.clone());
+            std::thread::spawn(move || {
+                for _ in 0..5 {
+                    let write = it.ask(Osd::Write(ID, range(0, LEN as u64))).data(&vec![n; LEN]);
+                    write.isolation(Isolation::Strict).send_slowly().good();
+                    let read = it.ask(Osd::Read(ID, range(0, LEN as u64))).isolation(Isolation::Strict);
+                    let data = read.send_slowly().good().data;
+                    assert!(data.iter().all(|byte| *byte == data[0]), "parts of two writes");
+                }
+            })
+        })
+        .collect();
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+}
+
+#[test]
+fn appends_of_many_threads_lose_nothing_whatever_their_isolation() {
+    const EACH: usize = 40;
+    let it = Client::ready();
+    let threads: Vec<_> = (1..=4u8)
+        .map(|n| {
+            let it = Client::to(&it.unit, 10 + u64::from(n), it.clock.clone());
+            std::thread::spawn(move || {
+                for round in 0..EACH {
+                    // Some of them are longer than a piece.
+                    let len = if round % 20 == 0 { 1_200_000 } else { 100 };
+                    it.ask(Osd::Append { id: ID, len }).data(&vec![n; len as usize]).send().good();
+                }
+            })
+        })
+        .collect();
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    let len = it.length();
+    assert_eq!(len, 4 * (2 * 1_200_000 + (EACH as u64 - 2) * 100));
+    let data = it.read(0, len).good().data;
+    let mut runs = Vec::new();
+    for byte in data {
+        match runs.last_mut() {
+            Some((last, count)) if *last == byte => *count += 1,
+            _ => runs.push((byte, 1u64)),
+        }
+    }
+    assert!(runs.iter().all(|(byte, count)| *byte != 0 && count % 100 == 0), "an append was torn");
+}
+
+#[test]
+fn objects_quotas_hold_against_many_threads() {
+    let it = Client::ready();
+    let quota = osd::attributes::numbers::partition_quotas::OBJECTS;
+    it.set(Id::partition(P), quota, &101u64.to_be_bytes()).good();
+    let threads: Vec<_> = (0..4)
+        .map(|n| {
+            let it = Client::to(&it.unit, 10 + n, it.clock.clone());
+            std::thread::spawn(move || {
+                let create = || it.ask(Osd::Create { partition: P, requested: 0, count: 3 }).send();
+                (0..50).filter(|_| create().outcome.status == Status::Good).count()
+            })
+        })
+        .collect();
+    let created: usize = threads.into_iter().map(|thread| thread.join().unwrap()).sum();
+    assert_eq!(created, 33);
+}

@@ -1,0 +1,128 @@
+//! Quotas: what is beyond them is refused, whichever command asks for it.
+
+use osd::attributes::numbers::{
+    partition_quotas as partition, root_quotas as root, user_information as info, user_quotas as user,
+};
+
+use super::*;
+
+fn number(value: u64) -> [u8; 8] {
+    value.to_be_bytes()
+}
+
+#[test]
+fn no_object_grows_beyond_its_maximum_length() {
+    for it in Client::each_form() {
+        it.set(ID, user::MAX_LENGTH, &number(100)).good();
+        it.write(0, &[1; 100]).good();
+        it.write(50, &[1; 51]).quota();
+        it.ask(Osd::Append { id: ID, len: 1 }).data(b"x").send().quota();
+        it.set(ID, info::LOGICAL_LENGTH, &number(101)).quota();
+        if it.form != Form::Osd1 {
+            it.ask(Osd::Clear(ID, range(100, 1))).send().quota();
+        }
+        assert_eq!(it.length(), 100);
+        // What does not grow is no matter, even beyond a quota that came later.
+        it.set(ID, user::MAX_LENGTH, &number(10)).good();
+        it.write(50, &[2; 10]).good();
+        it.set(ID, info::LOGICAL_LENGTH, &number(60)).good();
+        assert_eq!(it.get(ID, user::MAX_LENGTH).good().number(), 10);
+        it.set(ID, user::MAX_LENGTH, &[]).good();
+        assert_eq!(it.get(ID, user::MAX_LENGTH).good().number(), u64::MAX);
+        it.write(0, &[1; 1000]).good();
+        it.set(ID, user::MAX_LENGTH, &[0; 4]).fails(SenseKey::IllegalRequest, (0x26, 0x00));
+    }
+}
+
+#[test]
+fn new_objects_and_partitions_get_what_is_prescribed_above_them() {
+    let it = Client::ready();
+    it.set(Id::partition(P), partition::DEFAULT_MAX_OBJECT_LENGTH, &number(10)).good();
+    it.create(O + 1).good();
+    assert_eq!(it.get(Id::new(P, O + 1), user::MAX_LENGTH).good().number(), 10);
+    let too_long = Osd::CreateAndWrite { partition: P, requested: O + 2, range: range(0, 11) };
+    it.ask(too_long).data(&[0; 11]).send().quota();
+    it.get(Id::new(P, O + 2), info::ID).bad_field(24);
+    it.write(0, &[0; 11]).good();
+
+    it.set(Id::ROOT, root::PARTITION_OBJECTS, &number(2)).good();
+    it.set(Id::ROOT, root::PARTITION_CAPACITY, &number(1 << 20)).good();
+    it.set(Id::ROOT, root::COLLECTIONS_PER_OBJECT, &3u32.to_be_bytes()).good();
+    it.set(Id::ROOT, root::DEFAULT_MAX_OBJECT_LENGTH, &number(5)).good();
+    it.ask(Osd::CreatePartition { requested: P + 1 }).send().good();
+    let of = |attribute| it.get(Id::partition(P + 1), attribute).good().number();
+    assert_eq!(of(partition::OBJECTS), 2);
+    assert_eq!(of(partition::CAPACITY), 1 << 20);
+    assert_eq!(of(partition::COLLECTIONS_PER_OBJECT), 3);
+    assert_eq!(of(partition::DEFAULT_MAX_OBJECT_LENGTH), 5);
+    assert_eq!(it.get(Id::partition(P), partition::OBJECTS).good().number(), u64::MAX);
+}
+
+#[test]
+fn a_partition_holds_no_more_objects_than_its_quota() {
+    for it in Client::each_form() {
+        it.set(Id::partition(P), partition::OBJECTS, &number(3)).good();
+        let many = |count| it.ask(Osd::Create { partition: P, requested: 0, count }).send();
+        many(3).quota();
+        many(2).good();
+        many(1).quota();
+        let written = Osd::CreateAndWrite { partition: P, requested: 0, range: range(0, 1) };
+        it.ask(written).data(b"x").send().quota();
+        it.ask(Osd::Remove(ID)).send().good();
+        many(1).good();
+    }
+}
+
+#[test]
+fn a_partition_holds_no_more_bytes_than_its_quota() {
+    let it = Client::ready();
+    it.set(Id::partition(P), partition::CAPACITY, &number(16_384)).good();
+    it.write(0, &[1; 12_288]).good();
+    it.write(12_288, &[1; 4097]).quota();
+    // Overwriting takes no more.
+    it.write(1, &[2; 12_000]).good();
+    it.write(12_288, &[1; 4096]).good();
+    it.write(16_384, b"x").quota();
+    it.ask(Osd::Append { id: ID, len: 1 }).data(b"x").send().quota();
+    let other = Osd::CreateAndWrite { partition: P, requested: O + 1, range: range(0, 1) };
+    it.ask(other).data(b"x").send().quota();
+    // A hole takes none, and what is given back may be used again.
+    it.set(ID, info::LOGICAL_LENGTH, &number(1 << 30)).good();
+    it.ask(Osd::Clear(ID, range(0, 8192))).send().good();
+    it.ask(other).data(b"x").send().good();
+    // Raised, in the command that needs it not yet.
+    it.write(0, &[1; 8192]).quota();
+    it.set(Id::partition(P), partition::CAPACITY, &number(1 << 20)).good();
+    it.write(0, &[1; 8192]).good();
+}
+
+#[test]
+fn a_long_write_stops_where_the_quota_does() {
+    let it = Client::ready();
+    it.set(Id::partition(P), partition::CAPACITY, &number(2 << 20)).good();
+    it.write(0, &vec![1; 3 << 20]).quota();
+    assert_eq!(it.length(), 0);
+    let create = Osd::CreateAndWrite { partition: P, requested: O + 1, range: range(0, 3 << 20) };
+    it.ask(create).data(&vec![1; 3 << 20]).send().quota();
+    it.get(Id::new(P, O + 1), info::ID).bad_field(24);
+    it.write(0, &vec![1; 2 << 20]).good();
+}
+
+#[test]
+fn the_root_holds_no_more_partitions_than_its_quota() {
+    for it in Client::each_form() {
+        it.set(Id::ROOT, root::PARTITIONS, &number(2)).good();
+        it.ask(Osd::CreatePartition { requested: 0 }).send().good();
+        it.ask(Osd::CreatePartition { requested: 0 }).send().quota();
+    }
+}
+
+#[test]
+fn a_full_store_is_a_quota_too() {
+    let it = Client::ready();
+    for n in 0..(CAPACITY >> 20) {
+        it.write(n << 20, &vec![1; 1 << 20]).good();
+    }
+    it.write(CAPACITY, &[1; 1]).quota();
+    assert_eq!(it.length(), CAPACITY);
+}
