@@ -92,7 +92,7 @@ async fn undo(task: &mut Task<'_>, ids: &[u64]) {
         for &object in ids {
             change.push(Step::RemoveUser(at(Id::new(task.current.id.partition, object))));
         }
-        if let Err(error) = task.unit.store.apply(change, Commit::Relaxed).await {
+        if let Err(error) = task.unit.apply(change, Commit::Relaxed).await {
             tracing::warn!(%error, "objects whose creation failed could not be removed");
         }
     }
@@ -124,7 +124,7 @@ pub(super) async fn create_partition(task: &mut Task<'_>, requested: u64) -> Res
     let got = task.get(id).await;
     if got.is_err() {
         let undo = Change::of(Step::RemovePartition { id: partition, contents: false });
-        if let Err(error) = unit.store.apply(undo, Commit::Relaxed).await {
+        if let Err(error) = unit.apply(undo, Commit::Relaxed).await {
             tracing::warn!(%error, "a partition whose creation failed could not be removed");
         }
     }

@@ -42,7 +42,7 @@ pub(super) async fn create_and_write(
     if result.is_err() && task.created {
         task.created = false;
         // If even that fails, the medium does, and the command's own failure is the better one to tell of.
-        let undo = task.unit.store.apply(Change::of(Step::RemoveUser(at(id))), Commit::Relaxed).await;
+        let undo = task.unit.apply(Change::of(Step::RemoveUser(at(id))), Commit::Relaxed).await;
         if let Err(error) = undo {
             tracing::warn!(%error, "an object whose creation failed could not be removed");
         }
@@ -84,7 +84,7 @@ async fn put(task: &mut Task<'_>, id: Id, segments: &Segments, create: bool) -> 
         if last {
             task.apply_with_attributes(id, ObjectType::User, change).await?;
         } else {
-            let applied = unit.store.apply(change, Commit::Relaxed).await?;
+            let applied = unit.apply(change, Commit::Relaxed).await?;
             task.current.used_change = task.current.used_change.saturating_add(applied.used_change);
         }
         task.created |= create;
@@ -158,7 +158,7 @@ pub(super) async fn append(task: &mut Task<'_>, id: Id, total: u64) -> Result<()
         let applied = if last {
             task.apply_with_attributes(id, ObjectType::User, change).await?
         } else {
-            unit.store.apply(change, Commit::Relaxed).await?
+            unit.apply(change, Commit::Relaxed).await?
         };
         if first {
             task.current.appended_at = applied.appended.first().copied().unwrap_or(info.length);

@@ -1,0 +1,207 @@
+//! Once warm, READ and WRITE allocate nothing, and a READ lends the store's own memory.
+
+use std::cell::Cell;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use device::{
+    Cdb, Command, DataMover, Execution, ItlNexus, LogicalUnit, Lost, Nexus, NexusId, Outcome, TaskAttribute,
+};
+use osd::cdb::{Isolation, ObjectRange};
+use osd::{Command as Osd, Id};
+use ring::testing::Counting;
+use ring::{Buf, Chain, Region};
+use stag_objects::store::memory::MemoryObjects;
+use stag_objects::store::{
+    Applied, Attribute, Attributes, Change, CheckReport, Commit, Difference, Error, Extent, Io, List,
+    Membership, ObjectId, ObjectInfo, ObjectStore, PartitionInfo, RootInfo, Scope, Step, Times, TimesUpdate,
+};
+use stag_objects::unit::{OsdOptions, OsdUnit};
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const LEN: u64 = 64 << 10;
+const ID: Id = Id::new(0x1_0000, 0x1_0000);
+
+/// A store whose data is memory that it lends, like an embedded store's page cache, and that keeps no data it is given.
+struct Lending {
+    metadata: MemoryObjects,
+    region: Arc<Region>,
+}
+
+impl ObjectStore for Lending {
+    fn root(&self) -> RootInfo {
+        self.metadata.root()
+    }
+    fn partition(&self, id: u64) -> Result<PartitionInfo, Error> {
+        self.metadata.partition(id)
+    }
+    fn object(&self, id: ObjectId) -> Result<ObjectInfo, Error> {
+        Ok(ObjectInfo { length: LEN, ..self.metadata.object(id)? })
+    }
+    fn times(&self, id: ObjectId) -> Result<Times, Error> {
+        self.metadata.times(id)
+    }
+    fn touch(&self, id: ObjectId, times: TimesUpdate) {
+        self.metadata.touch(id, times);
+    }
+    fn attribute(&self, id: ObjectId, page: u32, number: u32, value: &mut Vec<u8>) -> Result<bool, Error> {
+        self.metadata.attribute(id, page, number, value)
+    }
+    fn attributes(
+        &self,
+        id: ObjectId,
+        which: Attributes,
+        each: &mut dyn FnMut(Attribute<'_>) -> bool,
+    ) -> Result<(), Error> {
+        self.metadata.attributes(id, which, each)
+    }
+    fn list(&self, list: List, from: u64, limit: usize, into: &mut Vec<u64>) -> Result<bool, Error> {
+        self.metadata.list(list, from, limit, into)
+    }
+    fn membership(&self, collection: ObjectId, object: u64) -> Result<Option<u32>, Error> {
+        self.metadata.membership(collection, object)
+    }
+    fn memberships(
+        &self,
+        object: ObjectId,
+        from: u64,
+        limit: usize,
+        into: &mut Vec<Membership>,
+    ) -> Result<bool, Error> {
+        self.metadata.memberships(object, from, limit, into)
+    }
+    fn reserve_ids(&self, partition: u64, count: u32) -> Result<u64, Error> {
+        self.metadata.reserve_ids(partition, count)
+    }
+    fn read(&self, _id: ObjectId, at: u64, len: usize) -> Io<Chain> {
+        Io::ok(self.region.slice(at as usize, len).unwrap().into())
+    }
+    fn extents(
+        &self,
+        id: ObjectId,
+        at: u64,
+        len: u64,
+        limit: usize,
+        into: &mut Vec<Extent>,
+    ) -> Result<bool, Error> {
+        self.metadata.extents(id, at, len, limit, into)
+    }
+    fn differences(
+        &self,
+        ids: [ObjectId; 2],
+        at: u64,
+        len: u64,
+        limit: usize,
+        into: &mut Vec<Difference>,
+    ) -> Result<bool, Error> {
+        self.metadata.differences(ids, at, len, limit, into)
+    }
+    fn apply(&self, change: Change, commit: Commit) -> Io<Applied> {
+        if matches!(change.steps[..], [Step::Write { .. }]) {
+            return Io::ok(Applied::default());
+        }
+        self.metadata.apply(change, commit)
+    }
+    fn sync(&self, scope: Scope) -> Io<()> {
+        self.metadata.sync(scope)
+    }
+    fn check(&self, partition: u64, repair: bool) -> Io<CheckReport> {
+        self.metadata.check(partition, repair)
+    }
+}
+
+thread_local! {
+    static PUT: Cell<(u64, bool)> = const { Cell::new((0, true)) };
+}
+
+struct Mover(Buf);
+
+impl DataMover for Mover {
+    fn put_data(&mut self, data: Buf) {
+        let (bytes, lent) = PUT.get();
+        PUT.set((bytes + data.len() as u64, lent && data.is_region()));
+    }
+    fn poll_put_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Lost>> {
+        Poll::Ready(Ok(()))
+    }
+    fn poll_get_data(&mut self, _: &mut Context<'_>, len: usize) -> Poll<Result<Chain, Lost>> {
+        Poll::Ready(Ok(self.0.slice(..len).into()))
+    }
+}
+
+fn run(unit: &Arc<OsdUnit>, command: Command, data: &Buf) -> Outcome {
+    match unit.execute(command, Mover(data.clone())) {
+        Execution::Done(_, outcome) => outcome,
+        Execution::Running(mut future) => {
+            match Pin::new(&mut future).poll(&mut Context::from_waker(Waker::noop())) {
+                Poll::Ready((_, outcome)) => outcome,
+                Poll::Pending => panic!("nothing to wait for"),
+            }
+        }
+    }
+}
+
+#[test]
+fn a_warm_unit_reads_and_writes_without_allocating_and_lends_what_is_read() {
+    let store = Lending { metadata: MemoryObjects::new(1 << 30), region: Region::new(LEN as usize).unwrap() };
+    let unit = OsdUnit::new(Arc::new(store), OsdOptions::default()).unwrap();
+    let nexus = Arc::new(ItlNexus::new(
+        Arc::new(Nexus {
+            id: NexusId(1),
+            transport_id: Vec::new(),
+            initiator: "iqn.2000-01.com.example:host".into(),
+            target_port: 1,
+            target: "iqn.2000-01.com.example:target".into(),
+            ports: None,
+        }),
+        false,
+    ));
+    let data = Buf::from(vec![7; LEN as usize]);
+    let command = |osd: Osd, isolation: Isolation, out: u64, room: u64| {
+        let mut cdb = osd::Cdb::new(osd);
+        cdb.options.isolation = isolation;
+        Command {
+            cdb: Cdb::new(&cdb.encode().unwrap()).unwrap(),
+            attribute: TaskAttribute::Simple,
+            nexus: nexus.clone().into(),
+            data_out_len: out,
+            data_in_len: room,
+        }
+    };
+    let plain = |osd| command(osd, Isolation::Default, 0, 0);
+    assert_eq!(run(&unit, plain(Osd::CreatePartition { requested: ID.partition }), &data), Outcome::GOOD);
+    let create = Osd::Create { partition: ID.partition, requested: ID.object, count: 1 };
+    assert_eq!(run(&unit, plain(create), &data), Outcome::GOOD);
+    let range = ObjectRange { start: 0, len: LEN };
+    for (name, isolation) in [("none", Isolation::None), ("range", Isolation::Range)] {
+        let kinds: [(Osd, u64, u64); 2] = [(Osd::Read(ID, range), 0, LEN), (Osd::Write(ID, range), LEN, 0)];
+        for (osd, out, room) in kinds {
+            // An isolated READ puts a copy: it takes memory for that.
+            let copies = room > 0 && isolation != Isolation::None;
+            PUT.set((0, true));
+            let mut left = Vec::new();
+            for round in 0..64 {
+                let command = command(osd, isolation, out, room);
+                let before = Counting::allocations();
+                let outcome = run(&unit, command, &data);
+                let allocated = Counting::allocations() - before;
+                assert_eq!(outcome, Outcome { wanted_in: room, wanted_out: out, ..Outcome::GOOD });
+                if round >= 8 {
+                    left.push(allocated);
+                }
+            }
+            if copies {
+                assert!(!PUT.get().1, "others may change what is lent");
+                continue;
+            }
+            assert!(left.iter().all(|allocations| *allocations == 0), "{osd:?}, isolation {name}: {left:?}");
+            if room > 0 {
+                assert_eq!(PUT.get(), (64 * LEN, true));
+            }
+        }
+    }
+}
