@@ -117,6 +117,39 @@ fn lost_and_damaged_pdus_are_recovered_within_the_session_and_no_data_is_wrong()
 }
 
 #[test]
+fn a_header_with_a_wrong_digest_costs_that_pdu_only_and_no_data_is_wrong() {
+    for (seed, data_digest, crumb) in
+        [(1, DigestChoice::Require, 30_000), (2, DigestChoice::Never, 700), (3, DigestChoice::Require, 61)]
+    {
+        run(async {
+            let faults = Faults { seed, spoil_header_one_in: 50, crumb, ..Faults::default() };
+            let offer = Offer {
+                error_recovery_level: 1,
+                max_recv_data_segment_length: 8192,
+                max_burst_length: 32_768,
+                first_burst_length: 16_384,
+                ..Offer::default()
+            };
+            let fake = Fake::start(faults, offer, 4096);
+            let options = Options {
+                header_digest: DigestChoice::Require,
+                data_digest,
+                max_recv_data_segment_length: 8192,
+                ping_interval: Duration::from_millis(400),
+                command_timeout: Duration::from_secs(20),
+                ..Options::default()
+            };
+            let disk = open(&fake, options).await;
+            churn(&disk, 5, 16, seed).await;
+            let counted = disk.session().recoveries();
+            assert_eq!(disk.session().reconnects(), 0, "seed {seed}: {counted:?}");
+            assert!(counted.digest_errors > 3, "seed {seed}: {counted:?}");
+            let _ = disk.session().close().await;
+        });
+    }
+}
+
+#[test]
 fn commands_spread_over_all_connections_of_a_session() {
     run(async {
         let fake = Fake::start(Faults::default(), Offer::default(), 4096);

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use arrayvec::ArrayVec;
 use iscsi::digest::Crc32c;
-use iscsi::frame::{Cut, Cutter, FrameError, MAX_TRAILER_LEN, verify_trailer};
+use iscsi::frame::{Cut, Cutter, FrameError, MAX_TRAILER_LEN, header_len, trailer_len, verify_trailer};
 use iscsi::initiator::{ConnectionId, Segment, TaskKey};
 use iscsi::keys::Params;
 use iscsi::pdu::{Bhs, Opcode};
@@ -122,11 +122,25 @@ struct Reader {
     stream: Option<Stream>,
     /// The last Data-In was long, and nobody wanted it.
     discarding: bool,
+    /// A wrong header digest may cost the PDU only: ErrorRecoveryLevel 1 or 2.
+    recovers: bool,
+    /// The last header's digest was wrong: the next one must be right.
+    suspect: bool,
+    /// Bytes of a PDU with a wrong header digest that are still to come, and are dropped.
+    skipping: usize,
 }
 
 impl Reader {
     fn new(params: &Params) -> Self {
-        Reader { cutter: Tcp::cutter(params), kept: Vec::new(), stream: None, discarding: false }
+        Reader {
+            cutter: Tcp::cutter(params),
+            kept: Vec::new(),
+            stream: None,
+            discarding: false,
+            recovers: params.error_recovery_level > 0,
+            suspect: false,
+            skipping: 0,
+        }
     }
 
     /// How much to receive next.
@@ -164,6 +178,12 @@ impl Reader {
         let core = &mut *core;
         heard(core, on);
         while !bytes.is_empty() {
+            if self.skipping > 0 {
+                let now = self.skipping.min(bytes.len());
+                bytes = &bytes[now..];
+                self.skipping -= now;
+                continue;
+            }
             if self.stream.is_some() {
                 bytes = self.feed_stream(inner, core, on, bytes)?;
                 continue;
@@ -219,12 +239,17 @@ impl Reader {
             let cut = match self.cutter.cut(rest) {
                 Ok(cut) => cut,
                 Err(FrameError::DataDigest { bhs, consumed, .. }) => {
+                    self.suspect = false;
                     core.protocol.bad_data_digest(on, &bhs)?;
                     at += consumed;
                     continue;
                 }
-                Err(error) => return Err(broken(error)),
+                Err(error) => {
+                    at += self.skip_pdu(core, rest, error)?;
+                    continue;
+                }
             };
+            self.suspect &= matches!(cut, Cut::NeedMore { .. });
             match cut {
                 Cut::NeedMore { .. } => return Ok((at, true)),
                 Cut::Partial { bhs, data_offset, data_len, trailer, .. } => {
@@ -259,6 +284,24 @@ impl Reader {
             }
         }
         Ok((at, false))
+    }
+
+    /// Drops the PDU at the start of `bytes` if nothing is wrong with it but its header's digest, and the one before it was right. It
+    /// ends where its header says if a header with a right digest begins there (RFC 7143 §7.7); else the connection ends with that.
+    /// Answers how many of its bytes are there.
+    fn skip_pdu(&mut self, core: &mut Core, bytes: &[u8], error: FrameError) -> Result<usize, Error> {
+        let bhs = Bhs::ref_from(bytes).filter(|_| matches!(error, FrameError::HeaderDigest));
+        let bhs = bhs.filter(|bhs| {
+            self.recovers && !self.suspect && bhs.data_segment_len() <= self.cutter.max_data_segment
+        });
+        let Some(bhs) = bhs else { return Err(broken(error)) };
+        self.suspect = true;
+        core.protocol.bad_header_digest();
+        let data_len = bhs.data_segment_len() as usize;
+        let len =
+            header_len(bhs.total_ahs_len(), true) + data_len + trailer_len(data_len, self.cutter.data_digest);
+        self.skipping = len.saturating_sub(bytes.len());
+        Ok(len.min(bytes.len()))
     }
 
     /// Places more of a Data-In; with its last byte it is handled. Answers what does not belong to it.

@@ -42,6 +42,8 @@ pub struct Faults {
     pub lose_one_in: u32,
     /// One of so many data segments has a wrong digest, in either direction; 0 for none. With error recovery only.
     pub spoil_one_in: u32,
+    /// One of so many headers has a wrong digest, from the target, and never two in a row; 0 for none. With error recovery only.
+    pub spoil_header_one_in: u32,
     /// Logins with one of these numbers are refused for want of resources, counting from 1.
     pub refuse_logins: std::ops::Range<u32>,
 }
@@ -55,6 +57,7 @@ impl Default for Faults {
             garble_after: 0,
             lose_one_in: 0,
             spoil_one_in: 0,
+            spoil_header_one_in: 0,
             refuse_logins: 0..0,
         }
     }
@@ -460,15 +463,26 @@ fn fate(random: &mut SmallRng, faults: &Faults, level: u8, data_len: usize) -> F
 /// Loses and spoils some of the PDUs in `bytes`.
 fn mistreat(bytes: &mut Vec<u8>, random: &mut SmallRng, faults: &Faults, wire: &Wire) {
     let level = wire.connection.error_recovery_level();
-    if level == 0 || faults.lose_one_in == 0 && faults.spoil_one_in == 0 {
+    let faultless = [faults.lose_one_in, faults.spoil_one_in, faults.spoil_header_one_in] == [0; 3];
+    if level == 0 || faultless {
         return;
     }
+    let mut spoilt = true;
     let (header_digest, data_digest) = wire.digests;
     let cutter = Cutter { header_digest, data_digest, max_data_segment: 1 << 24, max_ahs: 1020 };
     let (mut left, mut at) = (Vec::new(), 0);
     while at < bytes.len() {
         let Ok(Cut::Pdu { data, consumed, .. }) = cutter.cut(&bytes[at..]) else { panic!("whole PDUs") };
         let (data, end) = (at + data.start..at + data.end, at + consumed);
+        let one_in = faults.spoil_header_one_in;
+        spoilt = header_digest && !spoilt && one_in > 0 && random.random_range(0..one_in) == 0;
+        if spoilt {
+            // Targets send no AHS: the digest follows the 48 bytes of the header.
+            bytes[at + 48 + random.random_range(0..4)] ^= 1 << random.random_range(0..8);
+            left.extend_from_slice(&bytes[at..end]);
+            at = end;
+            continue;
+        }
         match fate(random, faults, level, if data_digest { data.len() } else { 0 }) {
             Fate::Well => left.extend_from_slice(&bytes[at..end]),
             Fate::Lost => {}

@@ -266,7 +266,14 @@ impl<P: Payload, T> Session<P, T> {
                     self.update_window(exp_cmd_sn, max_cmd_sn);
                     return Ok(None);
                 }
-                let key = self.task_of(on, bhs, |k| matches!(k, Kind::Text(_)))?;
+                let key = match self.task_of(on, bhs, |k| matches!(k, Kind::Text(_))) {
+                    // A request that was sent again had arrived: it is answered twice.
+                    Err(ProtocolError::UnknownTask(_)) if recovers => {
+                        self.update_window(exp_cmd_sn, max_cmd_sn);
+                        return Ok(None);
+                    }
+                    found => found?,
+                };
                 let more = !bhs.is_final();
                 let (ttt, lun) = (pdu.ttt.get(), pdu.lun);
                 let Some(Kind::Text(assembler)) = self.tasks.get_mut(key).map(|t| &mut t.kind) else {
@@ -294,7 +301,13 @@ impl<P: Payload, T> Session<P, T> {
                     self.update_window(exp_cmd_sn, max_cmd_sn);
                     return Ok(None);
                 }
-                let key = self.task_of(on, bhs, |k| matches!(k, Kind::Logout | Kind::Removal(_)))?;
+                let key = match self.task_of(on, bhs, |k| matches!(k, Kind::Logout | Kind::Removal(_))) {
+                    Err(ProtocolError::UnknownTask(_)) if recovers => {
+                        self.update_window(exp_cmd_sn, max_cmd_sn);
+                        return Ok(None);
+                    }
+                    found => found?,
+                };
                 if let Some(Kind::Removal(cid)) = self.tasks.get(key).map(|t| &t.kind) {
                     let cid = *cid;
                     self.end_internal(key);
@@ -386,10 +399,9 @@ impl<P: Payload, T> Session<P, T> {
                 let Kind::Scsi(scsi) = &mut task.kind else { return Ok(None) };
                 task.idle = 0;
                 scsi.received = offset + bhs.data_segment_len();
-                (scsi.data_sn, scsi.restart_data) = (after, false);
-                if let Some(trouble) = &mut scsi.trouble {
+                scsi.data_came(after);
+                if scsi.trouble.is_some() {
                     task.tries = 0;
-                    trouble.data_came(after);
                 }
                 key
             }
@@ -471,9 +483,8 @@ impl<P: Payload, T> Session<P, T> {
             }
             let reads = self.recovers() && scsi.read_len.is_some();
             if reads && response == ResponseCode::CommandCompleted {
-                // ExpDataSN counts a bidirectional command's R2Ts, too (§11.4.8).
-                let r2ts = if scsi.write.is_some() { scsi.r2t_sn } else { 0 };
-                let told = pdu.exp_data_sn.get().wrapping_sub(r2ts);
+                // A bidirectional command's R2Ts have numbers among those of its data, and count too (§11.4.8).
+                let told = pdu.exp_data_sn.get();
                 // Some targets do not count; what was seen to be missing is missing all the same.
                 // After an R-Data SNACK the numbers that were seen before mean nothing.
                 let gap = scsi.trouble.as_ref().map(|trouble| trouble.data);
@@ -607,11 +618,10 @@ impl<P: Payload, T> Session<P, T> {
         }
         task.idle = 0;
         scsi.r2ts_open += 1;
-        (scsi.r2t_sn, scsi.restart_r2t) = (sn::next(got), false);
+        scsi.r2t_came(sn::next(got));
         scsi.solicited = scsi.solicited.max(offset + len);
-        if let Some(trouble) = &mut scsi.trouble {
+        if scsi.trouble.is_some() {
             task.tries = 0;
-            trouble.r2t_came(sn::next(got));
         }
         self.put_solicited(on, key, pdu.ttt.get(), offset, len);
         Ok(())

@@ -20,6 +20,8 @@ pub(super) const MAX_GAP: u32 = 1 << 16;
 const MAX_TRIES: u8 = 10;
 /// How often a task moves to another connection.
 const MAX_MOVES: u8 = 32;
+/// How often an immediate request is sent again. A function may also just take its time.
+const MAX_REPEATS: u8 = 4;
 /// TASK REASSIGNs under way at once: targets take few immediate commands.
 const MAX_REASSIGNS: usize = 4;
 /// Ticks until what was asked for is asked for again, and until a silent task is looked after.
@@ -36,6 +38,8 @@ fn patience(tries: u8) -> u8 {
 pub struct Recoveries {
     /// Commands that were sent again with their old CmdSN, or as new ones since the target had lost them.
     pub retries: u64,
+    /// Immediate requests (task management, text, logouts) that were sent again.
+    pub requests: u64,
     /// SNACKs for Data-In.
     pub data_snacks: u64,
     /// R-Data SNACKs.
@@ -50,7 +54,7 @@ pub struct Recoveries {
     pub reassigns: u64,
     /// Connections that were lost while their session went on.
     pub connections: u64,
-    /// PDUs that were dropped for their data digest.
+    /// PDUs that were dropped for a wrong digest.
     pub digest_errors: u64,
 }
 
@@ -129,6 +133,12 @@ impl<P: Payload, T> Session<P, T> {
             return Err(ProtocolError::StatSn { got, expected });
         }
         self.status_missing(on, got)
+    }
+
+    /// Takes note that a PDU was dropped whose header's digest was wrong (RFC 7143 §7.7): what it was shows by the numbers of those that
+    /// follow, or by nothing following ([`Self::tick`]).
+    pub fn bad_header_digest(&mut self) {
+        self.recoveries.digest_errors += 1;
     }
 
     /// We take longer, or shorter, data segments on a connection from now on: data that was sent before can only be asked
@@ -354,7 +364,20 @@ impl<P: Payload, T> Session<P, T> {
                 Ok(Some(None))
             }
             // It was sent again although it had arrived.
-            (Some(PduRef::ScsiCommand(_)), Some(RejectReason::TaskInProgress)) => Ok(Some(None)),
+            (
+                Some(PduRef::ScsiCommand(_) | PduRef::TaskManagementRequest(_)),
+                Some(RejectReason::TaskInProgress),
+            ) => Ok(Some(None)),
+            // It was dropped.
+            (
+                Some(PduRef::TextRequest(_) | PduRef::LogoutRequest(_) | PduRef::TaskManagementRequest(_)),
+                Some(RejectReason::DataDigestError),
+            ) => {
+                let Some(task) = task.filter(|task| task.tries < MAX_TRIES) else { return Ok(None) };
+                task.tries += 1;
+                self.repeat(on, key);
+                Ok(Some(None))
+            }
             _ => {
                 let Some(kind) = task.map(|task| &task.kind) else { return Ok(Some(None)) };
                 match kind {
@@ -446,9 +469,23 @@ impl<P: Payload, T> Session<P, T> {
                 self.put(on, pdu.into(), true, None);
                 return Ok(());
             }
-            // Its answer may be lost.
+            // Its answer may be lost, and then a ping's shows that by its StatSN. Where none is missing, and the ping was sent after
+            // the request, the request itself is lost; or it takes long, and the target rejects it or does it twice, which is the
+            // same for all of these.
             Kind::TaskManagement | Kind::Text(_) | Kind::Logout | Kind::Removal(_) => {
-                if status.probing.is_none() {
+                if task.idle == PATIENCE {
+                    task.probe = status.probes.wrapping_add(1);
+                }
+                let nothing_missing = !status.gap.open && status.held.is_none();
+                let seen = task.idle > PATIENCE && sn::ge(status.probe_answered, task.probe);
+                if seen
+                    && nothing_missing
+                    && task.tries < MAX_REPEATS
+                    && task.idle >= 2 * patience(task.tries + 1)
+                {
+                    task.tries += 1;
+                    self.repeat(on, key);
+                } else if status.probing.is_none() {
                     self.probe(on);
                 }
                 return Ok(());
@@ -494,6 +531,17 @@ impl<P: Payload, T> Session<P, T> {
             self.probe(on);
         }
         Ok(())
+    }
+
+    /// Sends an immediate request again, as it was.
+    fn repeat(&mut self, on: ConnectionId, key: TaskKey) {
+        let Some((_, header, data)) = self.requests.iter().find(|(other, ..)| *other == key) else { return };
+        let (header, data) = (*header, data.clone());
+        if let Some(task) = self.tasks.get_mut(key) {
+            task.idle = 0;
+        }
+        self.recoveries.requests += 1;
+        self.put(on, header, true, data);
     }
 
     /// Pings the target: the answer's numbers show whether a status or a command is missing.
@@ -588,7 +636,7 @@ impl<P: Payload, T> Session<P, T> {
         let Some(key) = self.tasks.insert_internal(Kind::Removal(cid), self.cmd_sn, on) else { return false };
         let mut pdu = LogoutRequest::new(key.0, LogoutReason::RemoveForRecovery, cid);
         pdu.cmd_sn.set(self.cmd_sn);
-        self.put(on, pdu.into(), true, None);
+        self.request(on, key, pdu.into(), None);
         true
     }
 

@@ -116,6 +116,8 @@ pub struct Session<P, T> {
     /// Where the next command goes, or behind it, by [`Spread::RoundRobin`].
     next_connection: usize,
     pub(super) recoveries: Recoveries,
+    /// Immediate requests that are under way, as they were sent last: kept where they may have to be sent again.
+    pub(super) requests: Vec<(TaskKey, Bhs, Option<P>)>,
     /// TASK REASSIGNs under way.
     pub(super) reassigning: usize,
     /// The last R-Data SNACK's.
@@ -144,6 +146,7 @@ impl<P: Payload, T> Session<P, T> {
             spread: Spread::default(),
             next_connection: 0,
             recoveries: Recoveries::default(),
+            requests: Vec::new(),
             reassigning: 0,
             snack_tag: 0,
             cmd_sn: config.first_cmd_sn,
@@ -295,7 +298,7 @@ impl<P: Payload, T> Session<P, T> {
             pdu.referenced_task_tag.set(task.0);
             pdu.ref_cmd_sn.set(cmd_sn);
         }
-        self.put(on, pdu.into(), true, None);
+        self.request(on, key, pdu.into(), None);
         Ok(key)
     }
 
@@ -319,7 +322,7 @@ impl<P: Payload, T> Session<P, T> {
         let key = self.begin(on, Kind::Text(Assembler::new(MAX_TEXT_RESPONSE)), token)?;
         let mut pdu = TextRequest::new(key.0, RESERVED_TAG);
         pdu.cmd_sn.set(self.cmd_sn);
-        self.put(on, pdu.into(), true, Some(text));
+        self.request(on, key, pdu.into(), Some(text));
         Ok(key)
     }
 
@@ -332,7 +335,7 @@ impl<P: Payload, T> Session<P, T> {
         let key = self.begin(on, Kind::Logout, token)?;
         let mut pdu = LogoutRequest::new(key.0, reason, cid);
         pdu.cmd_sn.set(self.cmd_sn);
-        self.put(on, pdu.into(), true, None);
+        self.request(on, key, pdu.into(), None);
         Ok(key)
     }
 
@@ -557,7 +560,17 @@ impl<P: Payload, T> Session<P, T> {
         let mut pdu = TextRequest::new(key.0, ttt);
         pdu.cmd_sn.set(self.cmd_sn);
         pdu.lun = lun;
-        self.put(on, pdu.into(), true, None);
+        self.request(on, key, pdu.into(), None);
+    }
+
+    /// [`Self::put`] of an immediate request that a task stands for, and may have to be sent again.
+    pub(super) fn request(&mut self, on: ConnectionId, key: TaskKey, header: Bhs, data: Option<P>) {
+        if self.recovers() {
+            let tasks = &self.tasks;
+            self.requests.retain(|(other, ..)| *other != key && tasks.get(*other).is_some());
+            self.requests.push((key, header, data.clone()));
+        }
+        self.put(on, header, true, data);
     }
 
     pub(super) fn connection(&self, on: ConnectionId) -> Option<&Connection<P>> {

@@ -76,6 +76,36 @@ pub(super) struct Scsi<P> {
 }
 
 impl<P> Scsi<P> {
+    /// All Data-In before `next` have come. A bidirectional command's R2Ts have their numbers among those (RFC 7143 §11.7.5).
+    pub fn data_came(&mut self, next: u32) {
+        (self.data_sn, self.restart_data) = (next, false);
+        let shared = self.write.is_some();
+        if shared {
+            self.r2t_sn = next;
+        }
+        if let Some(trouble) = &mut self.trouble {
+            trouble.data_came(next);
+            if shared {
+                trouble.r2t_came(next);
+            }
+        }
+    }
+
+    /// As [`Self::data_came`], of R2Ts.
+    pub fn r2t_came(&mut self, next: u32) {
+        (self.r2t_sn, self.restart_r2t) = (next, false);
+        let shared = self.read_len.is_some();
+        if shared {
+            self.data_sn = next;
+        }
+        if let Some(trouble) = &mut self.trouble {
+            trouble.r2t_came(next);
+            if shared {
+                trouble.data_came(next);
+            }
+        }
+    }
+
     /// As if the command had never been sent.
     pub fn rewind(&mut self) {
         (self.received, self.data_sn, self.solicited) = (0, 0, 0);

@@ -850,3 +850,42 @@ fn over_rdma_a_write_sends_unasked_what_the_limit_allows_and_no_more() {
         ]
     );
 }
+
+fn both_ways(len: u32, data: Vec<u8>) -> Command<'static, Vec<u8>> {
+    Command { read_len: Some(len), ..write(data) }
+}
+
+#[test]
+fn data_and_r2ts_of_a_bidirectional_command_share_their_numbers() {
+    for level in [0, 1] {
+        let params = Params { error_recovery_level: level, initial_r2t: true, ..Params::default() };
+        let (mut s, on) = session(Params { immediate_data: false, ..params });
+        let itt = s.submit(both_ways(200, vec![7; 3000]), Vec::new()).unwrap().itt();
+        sent(&mut s, on);
+        let r2t = |n: u32, offset: u32, len: u32| {
+            numbered!(pdu::ReadyToTransfer::new(itt, 0x55, Lun::ZERO, n, offset, len), 10)
+        };
+        hear(&mut s, on, r2t(0, 0, 1000), &[]).unwrap();
+        sent(&mut s, on);
+        hear(&mut s, on, numbered!(pdu::DataIn::new(itt, 1, 0), 0), &[1; 100]).unwrap();
+        if level == 1 {
+            // One that goes lost is found by whichever of both comes next.
+            hear(&mut s, on, numbered!(pdu::DataIn::new(itt, 3, 100), 0), &[9; 100]).unwrap();
+            let asked = sent(&mut s, on);
+            assert!(
+                asked.iter().any(|line| line.contains("Data/R2T") && line.contains("begrun=2")),
+                "{asked:?}"
+            );
+        }
+        hear(&mut s, on, r2t(2, 1000, 2000), &[]).unwrap();
+        hear(&mut s, on, numbered!(pdu::DataIn::new(itt, 3, 100), 0), &[2; 100]).unwrap();
+        let mut end = numbered!(pdu::ScsiResponse::new(itt, ResponseCode::CommandCompleted, 0), 10);
+        end.exp_data_sn.set(4);
+        match hear(&mut s, on, end, &[]).unwrap() {
+            Some(Event::Done(_, data, completion)) => {
+                assert_eq!((data, completion.received), ([[1; 100], [2; 100]].concat(), 200));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}

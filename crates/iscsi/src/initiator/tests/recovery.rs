@@ -605,3 +605,95 @@ fn a_snack_that_waits_to_be_sent_asks_only_for_what_is_still_missing() {
     let reject = numbered!(pdu::Reject::new(RejectReason::ProtocolError), 13);
     assert!(hear(&mut s, on, reject, Bhs::from(late).bytes()).unwrap().is_none());
 }
+
+/// The answer to the session's own ping, if there is one in `lines`.
+fn answer_probes(s: &mut Plain, on: ConnectionId, lines: &[String], stat_sn: &mut u32) {
+    for line in lines.iter().filter(|line| line.starts_with("NOP-Out") && line.contains(" I")) {
+        let pong = numbered!(pdu::NopIn::answer(itt_of(line)), *stat_sn);
+        assert!(hear(s, on, pong, &[]).unwrap().is_none());
+        *stat_sn += 1;
+    }
+}
+
+#[test]
+fn an_immediate_request_that_is_lost_is_sent_again_once_a_ping_behind_it_is_answered() {
+    for kind in ["Task Management", "Text", "Logout"] {
+        let (mut s, on) = at_level(1);
+        let key = match kind {
+            "Text" => s.text(on, b"SendTargets=\0".to_vec(), Vec::new()),
+            "Logout" => s.logout(on, pdu::LogoutReason::CloseSession, Vec::new()),
+            _ => s.task_management(on, TaskManagementFunction::LogicalUnitReset, Lun::ZERO, None, Vec::new()),
+        };
+        let itt = key.unwrap().itt();
+        let is_it = |line: &&String| line.starts_with(kind) && line.contains(&format!("itt={itt:#x}"));
+        let first: Vec<_> = sent(&mut s, on).into_iter().filter(|line| is_it(&line)).collect();
+        assert_eq!(first.len(), 1, "{kind}");
+        let (mut stat_sn, mut again) = (10, Vec::new());
+        // Without an answer to a ping nothing says that it is lost.
+        for _ in 0..12 {
+            assert!(s.tick().is_none());
+            let lines = sent(&mut s, on);
+            again.extend(lines.iter().filter(is_it).cloned());
+            assert!(again.is_empty(), "{again:?}");
+            if lines.iter().any(|line| line.starts_with("NOP-Out")) {
+                break;
+            }
+        }
+        let mut ticks = 0;
+        while again.len() < 2 {
+            assert!(s.tick().is_none());
+            let lines = sent(&mut s, on);
+            again.extend(lines.iter().filter(is_it).cloned());
+            answer_probes(&mut s, on, &lines, &mut stat_sn);
+            ticks += 1;
+            assert!(ticks < 200, "{kind}: {again:?}");
+        }
+        assert_eq!(s.recoveries().requests, 2);
+        // An answer that comes twice, since the first request was only late, is no fault.
+        for round in 0..2 {
+            let heard = match kind {
+                "Text" => {
+                    let mut answer = numbered!(pdu::TextResponse::new(itt, pdu::RESERVED_TAG), stat_sn);
+                    answer.set_final(true);
+                    hear(&mut s, on, answer, b"TargetName=iqn.2026-01.org.example:a\0")
+                }
+                "Logout" => hear(
+                    &mut s,
+                    on,
+                    numbered!(pdu::LogoutResponse::new(itt, LogoutResult::Success, 0, 0), stat_sn),
+                    &[],
+                ),
+                _ => {
+                    let answer = pdu::TaskManagementResponse::new(itt, Result5::FunctionComplete);
+                    hear(&mut s, on, numbered!(answer, stat_sn), &[])
+                }
+            };
+            assert_eq!(heard.unwrap().is_some(), round == 0, "{kind}");
+            stat_sn += 1;
+        }
+    }
+}
+
+#[test]
+fn an_immediate_request_that_takes_long_is_sent_again_a_few_times_only_and_waited_for() {
+    let (mut s, on) = at_level(1);
+    let key = s.task_management(on, TaskManagementFunction::LogicalUnitReset, Lun::ZERO, None, Vec::new());
+    let itt = key.unwrap().itt();
+    let (mut stat_sn, mut count) = (10, 0);
+    for _ in 0..2000 {
+        assert!(s.tick().is_none());
+        let lines = sent(&mut s, on);
+        count += lines.iter().filter(|line| line.starts_with("Task Management")).count();
+        answer_probes(&mut s, on, &lines, &mut stat_sn);
+    }
+    assert_eq!(count, 1 + 4);
+    let answer = numbered!(pdu::TaskManagementResponse::new(itt, Result5::FunctionComplete), stat_sn);
+    assert!(matches!(hear(&mut s, on, answer, &[]).unwrap(), Some(Event::TaskManagement(..))));
+}
+
+#[test]
+fn at_level_0_no_request_is_kept() {
+    let (mut s, on) = at_level(0);
+    s.text(on, b"SendTargets=\0".to_vec(), Vec::new()).unwrap();
+    assert!(s.requests.is_empty());
+}

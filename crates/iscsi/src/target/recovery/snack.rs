@@ -197,15 +197,21 @@ impl<P: Payload> Connection<P> {
         let (max_segment, max_burst) = (self.peer_max_data_segment, self.limits.max_burst);
         let fresh_tag = self.tag();
         let task = self.task_at(place).ok_or(UNKNOWN)?;
-        if task.bidirectional {
-            // The numbers of its R2Ts stand among those of its data.
-            return Err((RejectReason::SnackReject, task.data_sn));
-        }
         let history = task.history.as_mut().ok_or(UNKNOWN)?;
         if history.lost {
             return Err(task.reject_snack());
         }
         if history.data.iter().any(|sent| sent.resent >= MAX_RESENDS) {
+            return Err((RejectReason::SnackReject, task.data_sn));
+        }
+        // A bidirectional command's R2Ts have numbers among those of its data, and keep them: the data takes the others in order. No PDU
+        // becomes fewer than it was, so none of the numbers stays free.
+        let r2ts: Vec<u32> = match task.bidirectional {
+            true => history.r2ts.iter().map(|sent| sent.r2t.r2t_sn).collect(),
+            false => Vec::new(),
+        };
+        if r2ts.first().is_some_and(|first| sn::lt(history.acked, *first) && r2ts.len() >= super::MAX_R2TS) {
+            // There were more of them than are remembered.
             return Err((RejectReason::SnackReject, task.data_sn));
         }
         let resent = history.data.iter().map(|sent| sent.resent + 1).max().unwrap_or(1);
@@ -222,6 +228,9 @@ impl<P: Payload> Connection<P> {
                 let len = data.len().min(max_segment as usize).min(in_burst as usize);
                 let piece = data.split_to(len);
                 let is_final = ends && data.is_empty() || len == in_burst as usize;
+                while r2ts.contains(&task.data_sn) {
+                    task.data_sn = task.data_sn.wrapping_add(1);
+                }
                 let mut header = pdu::DataIn::new(task.itt, task.data_sn, task.sent);
                 header.set_final(is_final);
                 let lun = task.lun;
@@ -237,6 +246,11 @@ impl<P: Payload> Connection<P> {
                 let mut bhs = Bhs::from(header);
                 bhs.set_command_window(self.window.numbers());
                 self.send(bhs, piece, sink);
+            }
+        }
+        if let Some(task) = self.task_at(place) {
+            while r2ts.contains(&task.data_sn) {
+                task.data_sn = task.data_sn.wrapping_add(1);
             }
         }
         if let Place::Ended(at) = place {

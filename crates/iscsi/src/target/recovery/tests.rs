@@ -679,3 +679,49 @@ fn room_that_the_driver_has_not_is_not_taken() {
     assert!(d.connection.may_put(second, d.now, &mut d.sent));
     d.connection.finish(first, good(9000, 0), &mut d.sent);
 }
+
+#[test]
+fn a_bidirectional_commands_data_is_cut_anew_around_the_numbers_of_its_r2ts() {
+    let mut d = dialog();
+    let mut command = pdu::ScsiCommand::new(1, Lun::default(), pdu::TaskAttribute::Simple, &[0x53; 10]);
+    command.set_read(true);
+    command.set_write(true);
+    command.set_final(true);
+    command.edtl.set(3000);
+    command.cmd_sn.set(d.cmd_sn);
+    command.exp_stat_sn.set(50);
+    d.cmd_sn += 1;
+    let mut ahs = arrayvec::ArrayVec::<u8, { pdu::ahs::MAX_LEN }>::new();
+    assert!(pdu::ahs::Ahs::BidiReadLength(3000).emit(&mut ahs));
+    let event = d.connection.handle(&command.into(), &ahs, Vec::new(), d.now, &mut d.sent).unwrap();
+    let Some(Event::Command(command)) = event else { panic!("{event:?}") };
+    let task = command.task;
+    d.connection.put_data(task, vec![1; 1000], &mut d.sent);
+    d.connection.put_data(task, vec![2; 1000], &mut d.sent);
+    assert!(d.connection.want_data(task, 3000, &mut d.sent).is_some());
+    d.connection.put_data(task, vec![3; 1000], &mut d.sent);
+    let numbers = |d: &mut Dialog| -> Vec<(bool, u32, u32)> {
+        let field = |line: &str, name: &str| {
+            let rest = line.split(name).nth(1).and_then(|rest| rest.split(' ').next());
+            rest.and_then(|number| number.parse().ok()).unwrap_or(u32::MAX)
+        };
+        let numbered = |line: &String| match line.starts_with("R2T") || line.starts_with("Ready") {
+            true => (true, field(line, "r2tsn="), field(line, " offset=")),
+            false => (false, field(line, "datasn="), field(line, " offset=")),
+        };
+        lines(d)
+            .iter()
+            .filter(|line| line.contains("sn=") && line.contains(" offset="))
+            .map(numbered)
+            .collect()
+    };
+    assert_eq!(numbers(&mut d), [(false, 0, 0), (true, 1, 0), (false, 2, 1000)]);
+    d.connection.set_peer_max_data_segment(600);
+    snack(&mut d, SnackType::RData, 1, 77, (0, 0));
+    assert_eq!(numbers(&mut d), [(false, 0, 0), (false, 2, 600), (false, 3, 1000), (false, 4, 1600)]);
+    // The R2T comes again as it was, and what follows goes on behind.
+    snack(&mut d, SnackType::DataR2t, 1, RESERVED_TAG, (1, 1));
+    assert_eq!(numbers(&mut d), [(true, 1, 0)]);
+    d.connection.finish(task, good(3000, 0), &mut d.sent);
+    assert_eq!(numbers(&mut d), []);
+}
