@@ -493,9 +493,9 @@ def decode_sense(sense):
         elif kind == 7:
             found["icv"] = body
         elif kind == 8:
-            if (length - 2) % 8:
+            if length < 6 or (length - 6) % 8:
                 raise Malformed(f"an attribute identification descriptor of {length} bytes")
-            found["attributes"] += list(struct.iter_unpack(">II", body[2:]))
+            found["attributes"] += list(struct.iter_unpack(">II", body[6:]))
         elif kind != 0:
             found.setdefault("others", []).append((kind, body.hex()))
         at += 2 + length

@@ -72,10 +72,10 @@ class Request:
 
     `get`: (page, number) pairs; `set_`: (page, number, value); `get_page`: (page, allocation length) and `set_one`: (page,
     number, value) for the page format; `in_cdb`: one attribute to set in the CDB. `data_in`: how many bytes of data are
-    expected before the attributes. `list_lengths`: the lists that are sent tell their length, which nobody needs but Wireshark."""
+    expected before the attributes, `room` how many they may take. `list_lengths`: the lists that are sent tell their length, which nobody needs but Wireshark."""
 
     def __init__(self, action, version=236, data=b"", data_in=0, get=None, set_=None, get_page=None, set_one=None, in_cdb=None,
-                 allocation=4096, pieces=None, capability=None, security=None, list_lengths=False, **fields):
+                 room=4096, pieces=None, capability=None, security=None, list_lengths=False, **fields):
         known = osd.VERSIONS[version]
         self.generation, self.data_in = known.generation, data_in
         out, self.retrieved_at, self.in_length = bytearray(), None, data_in
@@ -107,10 +107,10 @@ class Request:
                 attributes |= {"set_list_length": len(part), "set_list_offset": put(part)}
         if get_page or get is not None:
             if get_page:
-                attributes["get_page"], allocation = get_page
+                attributes["get_page"], room = get_page
             self.retrieved_at = data_in + -data_in % known.smallest
-            attributes |= {"get_length": allocation, "retrieved_offset": self.retrieved_at}
-            self.in_length = self.retrieved_at + allocation
+            attributes |= {"get_length": room, "retrieved_offset": self.retrieved_at}
+            self.in_length = self.retrieved_at + room
         self.out = bytes(out)
         if capability is None:
             capability = {name: value for name, value in osd.decode_capability(osd.capability_for(
@@ -134,7 +134,7 @@ class Device:
         self.sent[action] = self.sent.get(action, 0) + 1
         session, tag = self.session, self.session.tag()
         out, length = request.out, request.in_length
-        segments = [extended_cdb(cdb)]
+        segments = [extended_cdb(cdb)] if len(cdb) > 16 else []
         if out and length:
             segments.append(read_length(length))
         if first != "cdb":

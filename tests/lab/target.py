@@ -133,7 +133,8 @@ class Stag(Target):
     @staticmethod
     def operand(unit):
         if unit.objects:
-            return ",".join([f"osd:{unit.path}"] + ([unit.options] if unit.options else []))
+            where = f"mem:{unit.mib}M" if unit.memory or os.environ.get("STAG_LAB_OSD") == "mem" else unit.path
+            return ",".join([f"osd:{where}"] + ([unit.options] if unit.options else []))
         words = [f"mem:{unit.mib}M" if unit.memory else unit.path]
         if not unit.memory and not os.path.exists(unit.path):
             if unit.read_only:  # What may not be written is not made either.

@@ -28,7 +28,7 @@ def capability(version, permissions, type_):
 def command(version, service_action, partition=0, object_=0, tail=bytes(20), format_=3, attributes=None, option=0, low=0, type_=osd.ROOT):
     """The bytes of one of its CDBs. Its 200-byte ones tell an additional length of 228 too."""
     out = bytearray(version)
-    struct.pack_into(">BB5xBHBBB", out, 0, 0x7F, 0, 228, service_action, option, format_ << 4 | low, 0)
+    struct.pack_into(">BB5xBHBBB", out, 0, 0x7F, 0, 216 if version == 224 else 228, service_action, option, format_ << 4 | low, 0)
     struct.pack_into(">QQ", out, 16, partition, object_)
     out[32:52] = tail
     struct.pack_into(">IIIIIII", out, 52, *(attributes or (0, UNUSED, 0, UNUSED, 0, UNUSED, 0)))
@@ -51,7 +51,7 @@ def get_root(device, version):
     attributes = (len(wanted), unit(version, 0), allocation, unit(version, 0), 0, UNUSED, 0)
     cdb = command(version, 0x880E if version == 200 else 0x888E, format_=3, attributes=attributes)
     # Only what the buffers are made from; the bytes are those above.
-    request = Request("GET ATTRIBUTES", version, partition=0, object=0, get=[(R + 1, at) for at in ROOT_ATTRIBUTES], allocation=allocation)
+    request = Request("GET ATTRIBUTES", version, partition=0, object=0, get=[(R + 1, at) for at in ROOT_ATTRIBUTES], room=allocation)
     expect(request.out == wanted and request.in_length == allocation, "the buffers are not laid out as meant")
     answer = device.send(request, cdb=cdb)
     expect(answer.status == GOOD, f"GET ATTRIBUTES as open-osd sends it in {version} bytes: {answer}")
@@ -92,7 +92,7 @@ def file_system(lab):
 
             def send(service_action, data=b"", data_in=0, attributes=None, set_=None, get=None, **what):
                 action = osd.BY_ACTION[service_action][0]
-                request = Request(action, version, data=data, data_in=data_in, set_=set_, get=get, allocation=1024,
+                request = Request(action, version, data=data, data_in=data_in, set_=set_, get=get, room=1024,
                                   **{key: what[key] for key in ("partition", "object") if key in what})
                 view = request.view["attributes"]
                 offset = lambda name: osd.encode_offset(view.get(name), generation)  # noqa: E731

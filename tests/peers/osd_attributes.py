@@ -28,7 +28,7 @@ def set_and_got(device):
     expect(not read_attribute(device, partition, object_, OURS, 9), "an attribute of length 0 is still there")
     expect(read_attribute(device, partition, object_, OURS, 2) == b"other", "an attribute set again")
     # All of a page; with the page's own name if it was set.
-    found = device.good("GET ATTRIBUTES", **what, get=[(OURS, ALL)], allocation=8192).attributes
+    found = device.good("GET ATTRIBUTES", **what, get=[(OURS, ALL)], room=8192).attributes
     expect({number_ for page, number_ in found if page == OURS and number_} == {2, 8, 10, 101, 1001}, f"all attributes: {sorted(found)}")
     # In every object alone, partitions and the root too.
     other = new_object(device, partition)
@@ -78,7 +78,7 @@ def standard_pages(lab):
         expect(abs(clock / 1000 - time.time()) < 60, f"the clock is {clock} ms")
         # Every page that the wildcard shows can be read by name.
         for where in lengths:
-            found = device.good("GET ATTRIBUTES", partition=where[0], object=where[1], get=[(ALL, ALL)], allocation=65536).attributes
+            found = device.good("GET ATTRIBUTES", partition=where[0], object=where[1], get=[(ALL, ALL)], room=65536).attributes
             expect(len(found) >= len(lengths[where]), f"all attributes of {where}: {len(found)}")
             for page, at in lengths[where].items():
                 expect((page_of[where] + 1, page) in found, f"attribute {page:x} is not among all of {where}")

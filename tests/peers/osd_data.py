@@ -3,7 +3,7 @@
 import random
 import struct
 
-from lab import osd, wire
+from lab import iser, osd, wire
 from lab.osd import CURRENT_COMMAND, R, U
 from lab.osd_session import CHECK_CONDITION, GOOD, Device, Request, check_sense, read_attribute
 from lab.report import expect
@@ -64,15 +64,15 @@ def ids(device, partition, action="LIST", **what):
 
 
 class Bench:
-    """A unit that is served, a session with it, and a device that speaks one form of CDB."""
+    """A unit that is served, a session with it over TCP (`wire`) or iSER (`iser`), and a device that speaks one form of CDB."""
 
-    def __init__(self, lab, version=236, **unit):
-        self.lab, self.version, self.unit = lab, version, unit
+    def __init__(self, lab, version=236, way=wire, **unit):
+        self.lab, self.version, self.way, self.unit = lab, version, way, unit
 
     def __enter__(self):
         self.serving = self.lab.serve(Unit(objects=True, **self.unit))
         self.target = self.serving.__enter__()
-        self.session = wire.session(self.target)
+        self.session = self.way.session(self.target)
         device = Device(self.session, self.version)
         device.target = self.target
         return device
@@ -90,6 +90,23 @@ def in_all_forms(function):
                 function(Device(device.session, version))
     case.__doc__ = function.__doc__
     return case
+
+
+def over_iser(lab):
+    """The same over iSER: buffers of both directions advertised with one command, extended CDBs in the Send's header segments."""
+    if lab.kind != "stag":
+        return
+    with Bench(lab, way=iser) as device:
+        for version in FORMS:
+            for function in (partitions, objects, data):
+                function(Device(device.session, version))
+        partition = new_partition(device)
+        object_ = new_object(device, partition)
+        body = random.Random(5).randbytes(300_000)
+        write(device, partition, object_, body, set_=[(0x10000, 1, b"with it")])
+        answer = device.good("READ", partition=partition, object=object_, data_in=len(body), length=len(body), get=[(0x10000, 1), (U + 1, 0x82)])
+        expect(answer.data == body, "300,000 bytes read over iSER")
+        expect(answer.attributes[0x10000, 1] == b"with it" and number(answer.attributes[U + 1, 0x82]) == len(body), "attributes behind them")
 
 
 def partitions(device):
@@ -228,7 +245,8 @@ def against_a_model(lab):
             length = chance.choice([1, 7, 100, 4096, 5000, 40_000])
             part = chance.randbytes(length)
             if do < 0.40:
-                start = chance.randrange(len(have) + 10_000) // chance.choice([1, 4096]) * chance.choice([1, 4096])
+                unit = chance.choice([1, 4096])
+                start = chance.randrange(len(have) + 10_000) // unit * unit
                 write(device, partition, object_, part, start)
                 have.extend(bytes(max(0, start + length - len(have))))
                 have[start:start + length] = part
@@ -334,7 +352,7 @@ def transport(lab):
         object_ = new_object(device, partition)
         write(device, partition, object_, b"x" * 1000)
         for first in ("cdb", "length"):
-            request = Request("GET ATTRIBUTES", partition=partition, object=object_, get=[(U + 1, 0x82)], allocation=1000)
+            request = Request("GET ATTRIBUTES", partition=partition, object=object_, get=[(U + 1, 0x82)], room=1000)
             answer = device.send(request, first=first)
             expect(answer.status == GOOD and number(answer.attributes[U + 1, 0x82]) == 1000, f"{first} first: {answer}")
             # A list of one entry: 8 + 24 bytes of 1000 are there.
@@ -342,7 +360,7 @@ def transport(lab):
                    f"bidirectional residual {answer.read_residual}, flags {answer.flags:#x}, {len(answer.everything)} bytes in")
             expect(not answer.flags & 0x16, f"flags {answer.flags:#x}: the write side is told a residual that it has not")
         # Less room than is asked for: the length of the list stays true.
-        request = Request("GET ATTRIBUTES", partition=partition, object=object_, get=[(U + 1, 0x82), (U + 1, 1), (U + 1, 2)], allocation=40)
+        request = Request("GET ATTRIBUTES", partition=partition, object=object_, get=[(U + 1, 0x82), (U + 1, 1), (U + 1, 2)], room=40)
         answer = device.send(request)
         expect(answer.status == GOOD and number(answer.everything[4:8]) == 72, f"a list cut off says it has {answer.everything[:8].hex()}")
         # A read by a command that only reads.
@@ -453,5 +471,6 @@ CASES = [
     ("isolation levels", isolation),
     ("additional header segments in either order, residuals of both directions", transport),
     ("commands that are none, and spoilt ones", wrong_commands),
+    ("the same over iSER", over_iser),
     ("FORMAT OSD", formatted),
 ]
