@@ -126,7 +126,7 @@ impl Data {
         let mut found: Vec<Difference> = Vec::new();
         let mut push = |at: u64, to: u64| match found.last_mut() {
             _ if at >= to => {}
-            Some(last) if last.at + last.len >= at => last.len = last.len.max(to - last.at),
+            Some(last) if last.at <= at && last.at + last.len >= at => last.len = last.len.max(to - last.at),
             _ => found.push(Difference { at, len: to - at }),
         };
         for index in indices {

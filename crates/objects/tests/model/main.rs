@@ -1,0 +1,90 @@
+//! Random sequences of OSD commands against a unit, beside a model of plain maps: every answer and every refusal is compared,
+//! and now and then everything that the unit holds. `STAG_MODEL_SEEDS` is how many sequences are run of each kind, instead
+//! of a few; `STAG_MODEL_SEED` runs one alone.
+
+#![allow(missing_docs, reason = "a test")]
+
+mod harness;
+mod model;
+mod ops;
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::sync::Arc;
+
+use osd::Action;
+use ring::{Config, Runtime};
+use stag_objects::store::ObjectStore;
+use stag_objects::store::memory::MemoryObjects;
+
+use harness::{Client, Hands};
+use model::Model;
+use ops::{Chance, Pair};
+
+/// Commands of one sequence.
+const STEPS: u64 = 600;
+
+fn run<F: Future>(future: F) -> F::Output {
+    Runtime::new(Config::default()).expect("a ring").block_on(future)
+}
+
+fn seeds(few: u64) -> std::ops::Range<u64> {
+    let number = |name| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
+    match number("STAG_MODEL_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number("STAG_MODEL_SEEDS").unwrap_or(few),
+    }
+}
+
+/// Commands that ended well, and how often.
+type Ended = BTreeMap<Action, u64>;
+
+/// Runs a sequence. Now and then the unit ends, and with it all that holds its store, and what `open` opens has to hold what
+/// was there.
+async fn sequence(seed: u64, mut open: impl FnMut() -> Arc<dyn ObjectStore>, ended: &mut Ended) {
+    let clock = Arc::new(Hands::default());
+    let mut chance = Chance::new(seed);
+    let mut pair = Pair {
+        client: Some(Client::new(open(), clock.clone())),
+        model: Model::default(),
+        chance: Chance::new(chance.below(u64::MAX)),
+        log: Vec::new(),
+        ended: BTreeMap::new(),
+    };
+    for step in 1..=STEPS {
+        pair.step().await;
+        let again = chance.one_in(150);
+        if again {
+            pair.client = None;
+            pair.client = Some(Client::new(open(), clock.clone()));
+        }
+        if again || step % 200 == 0 {
+            pair.compare_everything().await;
+        }
+    }
+    for (action, count) in pair.ended {
+        *ended.entry(action).or_default() += count;
+    }
+}
+
+/// Every command but those on keys and tasks has ended well: a sequence that only meets refusals proves little.
+fn prove(ended: &Ended) {
+    for action in Action::ALL {
+        let others = matches!(action, Action::SetKey | Action::SetMasterKey | Action::PerformTmf);
+        assert!(others || ended.contains_key(action), "{action} never ended well");
+    }
+}
+
+#[test]
+fn a_unit_on_a_store_in_memory_does_what_plain_maps_do() {
+    let mut ended = Ended::new();
+    for seed in seeds(12) {
+        println!("seed {seed}");
+        let store = MemoryObjects::new(1 << 30);
+        run(sequence(seed, || Arc::new(store.clone()), &mut ended));
+    }
+    println!("{ended:?}");
+    if std::env::var_os("STAG_MODEL_SEED").is_none() {
+        prove(&ended);
+    }
+}
