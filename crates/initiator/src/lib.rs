@@ -84,6 +84,7 @@ mod dial;
 mod discover;
 mod disk;
 mod error;
+pub mod objects;
 mod options;
 mod payload;
 mod session;

@@ -105,7 +105,10 @@ pub fn open(spec: &UnitSpec, place: &Place, registry: &Registry) -> Result<OpenU
     let source = match &spec.backing {
         Backing::Memory(bytes) => Source::Memory(*bytes),
         Backing::Path(path) => Source::File(path.clone()),
-        Backing::Objects(_) => return Err("objects cannot be served yet".into()),
+        Backing::Objects(_) | Backing::ObjectMemory(_) => {
+            let unit = crate::object_units::open(spec, &seed(spec, &place.0, place.1), persist(spec))?;
+            return Ok(OpenUnit { spec: spec.clone(), kind: OpenKind::Objects(unit) });
+        }
     };
     let kind = OpenKind::Disk(open_disk(source, spec, place, registry)?);
     Ok(OpenUnit { spec: spec.clone(), kind })
@@ -152,6 +155,12 @@ pub fn remake(
             unit.inherit(before);
             OpenKind::Disk(OpenDisk { opened: opened.clone(), unit })
         }
+        OpenKind::Objects(before) => OpenKind::Objects(crate::object_units::remake(
+            before,
+            spec,
+            &seed(spec, iqn, *lun),
+            persist(spec),
+        )?),
     };
     Ok(OpenUnit { spec: spec.clone(), kind })
 }
@@ -200,6 +209,7 @@ fn persist(spec: &UnitSpec) -> Option<Arc<dyn Persist>> {
             beside.push(".reservations");
             beside.into()
         }
+        (None, Backing::Objects(directory)) => directory.join("reservations"),
         _ => return None,
     };
     Some(Arc::new(FilePersist::new(path)))

@@ -15,6 +15,8 @@ mod exit;
 mod iqn;
 mod log;
 mod naming;
+mod object_units;
+mod osd;
 mod serve;
 mod suggest;
 mod supervisor;
@@ -51,6 +53,7 @@ pub fn run() -> ExitCode {
         Command::Write(args) => client::write(&args),
         Command::Cp(args) => client::cp(&args),
         Command::Bench(args) => bench::bench(&args),
+        Command::Osd(args) => osd::osd(&args),
         Command::Conform(args) => conformance::conform(&args),
         Command::Completions(args) => docs::completions(args.shell),
         Command::Man(args) => docs::man(&args.dir),

@@ -12,6 +12,7 @@ use backing::size::Size;
 use backing::spec::Opened;
 use device::PortGroups;
 use disk::unit::{DiskUnit, Registry};
+use objects::unit::OsdUnit;
 
 use crate::config::{Alua, Config, Lun};
 use crate::convert;
@@ -51,6 +52,8 @@ pub struct OpenUnit {
 pub enum OpenKind {
     /// A disk.
     Disk(OpenDisk),
+    /// Objects.
+    Objects(Arc<OsdUnit>),
 }
 
 /// An open disk.
@@ -67,6 +70,7 @@ impl OpenUnit {
     pub fn disk(&self) -> Option<&OpenDisk> {
         match &self.kind {
             OpenKind::Disk(disk) => Some(disk),
+            OpenKind::Objects(_) => None,
         }
     }
 
@@ -74,6 +78,7 @@ impl OpenUnit {
     pub fn served(&self) -> target::Unit {
         match &self.kind {
             OpenKind::Disk(disk) => target::Unit::Disk(disk.unit.clone()),
+            OpenKind::Objects(unit) => target::Unit::Objects(unit.clone()),
         }
     }
 }
@@ -151,26 +156,30 @@ impl Units {
                 _ => Fate::Same(place.clone()),
             };
         }
-        match (&spec.backing, here) {
-            (Backing::Memory(bytes), Some(open)) => match open.spec.backing {
-                Backing::Memory(before) if before == *bytes => changed(open, spec, force),
-                Backing::Memory(_) => Fate::Refused(
+        let Some(path) = spec.backing.path() else {
+            // What is in memory is where it is served.
+            return match here {
+                Some(open) if open.spec.backing == spec.backing => changed(open, spec, force),
+                Some(open) if open.spec.backing.path().is_none() => Fate::Refused(
                     "memory has the size that it was made with: give it another number, and take the old one out".into(),
                 ),
-                Backing::Path(_) | Backing::Objects(_) => Fate::Opened,
-            },
-            (Backing::Memory(_), None) => Fate::Opened,
-            (Backing::Path(path) | Backing::Objects(path), _) => match by_path.get(path.as_path()).map(|at| (*at, &self.open[*at])) {
-                None => Fate::Opened,
-                Some((at, open)) if at == place => changed(open, spec, force),
-                Some((at, open)) if open.spec == *spec => Fate::Same(at.clone()),
-                // Both only read it.
-                Some((_, open)) if open.spec.options.ro == Some(true) && spec.options.ro == Some(true) => Fate::Opened,
-                Some(((iqn, lun), _)) => Fate::Refused(format!(
-                    "{} is served as LUN {lun} of {iqn} in another way: take that out first",
-                    path.display()
-                )),
-            },
+                _ => Fate::Opened,
+            };
+        };
+        match by_path.get(path).map(|at| (*at, &self.open[*at])) {
+            None => Fate::Opened,
+            Some((at, open)) if at == place && open.spec.backing == spec.backing => {
+                changed(open, spec, force)
+            }
+            Some((at, open)) if open.spec == *spec => Fate::Same(at.clone()),
+            // Both only read it.
+            Some((_, open)) if open.spec.options.ro == Some(true) && spec.options.ro == Some(true) => {
+                Fate::Opened
+            }
+            Some(((iqn, lun), _)) => Fate::Refused(format!(
+                "{} is served as LUN {lun} of {iqn} in another way: take that out first",
+                path.display()
+            )),
         }
     }
 
@@ -267,7 +276,21 @@ fn make_files(config: &Config, fates: &HashMap<Place, Fate>) -> Result<Made, Uni
 fn changed(open: &OpenUnit, spec: &UnitSpec, force: bool) -> Fate {
     match &open.kind {
         OpenKind::Disk(disk) => disk_changed(disk, &open.spec.options, &spec.options, force),
+        OpenKind::Objects(_) => objects_changed(&open.spec.options, &spec.options),
     }
+}
+
+fn objects_changed(before: &Options, now: &Options) -> Fate {
+    let unlimited = |options: &Options| Options { limits: Default::default(), ..options.clone() };
+    if unlimited(before) == unlimited(now) {
+        return Fate::Limited;
+    }
+    if before.capacity != now.capacity {
+        return Fate::Refused(
+            "objects have their capacity from their start: take the unit out, apply, and put it back".into(),
+        );
+    }
+    Fate::Changed
 }
 
 fn disk_changed(disk: &OpenDisk, before: &Options, now: &Options, force: bool) -> Fate {

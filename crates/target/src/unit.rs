@@ -2,20 +2,25 @@
 
 use std::sync::Arc;
 
-use device::{Command, DataMover, Execution, ItlNexus, LogicalUnit, NexusId, ResetKind};
-use disk::unit::{AbortTasks, DiskUnit};
+use device::{AbortTasks, Command, DataMover, Execution, ItlNexus, LogicalUnit, NexusId, ResetKind};
+use disk::unit::DiskUnit;
+use objects::store::Scope;
+use objects::unit::OsdUnit;
 
 /// A logical unit of any kind. An enum, not a trait object, so that the data path makes no virtual call.
 #[derive(Clone)]
 pub enum Unit {
     /// A SCSI disk.
     Disk(Arc<DiskUnit>),
+    /// An object-based storage device.
+    Objects(Arc<OsdUnit>),
 }
 
 impl std::fmt::Debug for Unit {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Disk(_) => f.write_str("Disk"),
+            Self::Objects(_) => f.write_str("Objects"),
         }
     }
 }
@@ -26,6 +31,7 @@ impl Unit {
     pub fn execute<M: DataMover + 'static>(&self, command: Command, mover: M) -> Execution<M> {
         match self {
             Self::Disk(unit) => unit.execute(command, mover),
+            Self::Objects(unit) => unit.execute(command, mover),
         }
     }
 
@@ -33,6 +39,7 @@ impl Unit {
     pub fn device_type(&self) -> u8 {
         match self {
             Self::Disk(unit) => unit.device_type(),
+            Self::Objects(unit) => unit.device_type(),
         }
     }
 
@@ -40,6 +47,7 @@ impl Unit {
     pub fn attach(&self, nexus: &Arc<ItlNexus>) {
         match self {
             Self::Disk(unit) => unit.attach(nexus),
+            Self::Objects(unit) => unit.attach(nexus),
         }
     }
 
@@ -47,6 +55,7 @@ impl Unit {
     pub fn detach(&self, nexus: NexusId) {
         match self {
             Self::Disk(unit) => unit.detach(nexus),
+            Self::Objects(unit) => unit.detach(nexus),
         }
     }
 
@@ -54,6 +63,7 @@ impl Unit {
     pub fn reset(&self, kind: ResetKind, by: Option<NexusId>) {
         match self {
             Self::Disk(unit) => unit.reset(kind, by),
+            Self::Objects(unit) => unit.reset(kind, by),
         }
     }
 
@@ -61,6 +71,8 @@ impl Unit {
     pub fn is(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Disk(a), Self::Disk(b)) => Arc::ptr_eq(a, b),
+            (Self::Objects(a), Self::Objects(b)) => Arc::ptr_eq(a, b),
+            _ => false,
         }
     }
 
@@ -68,6 +80,7 @@ impl Unit {
     pub(crate) fn address(&self) -> usize {
         match self {
             Self::Disk(unit) => Arc::as_ptr(unit).addr(),
+            Self::Objects(unit) => Arc::as_ptr(unit).addr(),
         }
     }
 
@@ -78,6 +91,10 @@ impl Unit {
                 unit.set_aborter(aborter);
                 unit.set_target_ports(ports);
             }
+            Self::Objects(unit) => {
+                unit.set_aborter(aborter);
+                unit.set_target_ports(ports);
+            }
         }
     }
 
@@ -85,6 +102,7 @@ impl Unit {
     pub fn descriptor_sense(&self) -> bool {
         match self {
             Self::Disk(unit) => unit.descriptor_sense(),
+            Self::Objects(unit) => unit.descriptor_sense(),
         }
     }
 
@@ -95,6 +113,7 @@ impl Unit {
     pub async fn flush(&self) -> std::io::Result<()> {
         match self {
             Self::Disk(unit) => unit.store().sync().await.map_err(std::io::Error::other),
+            Self::Objects(unit) => unit.store().sync(Scope::All).await.map_err(std::io::Error::other),
         }
     }
 }

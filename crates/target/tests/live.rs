@@ -65,7 +65,7 @@ fn a_unit_that_is_added_is_told_of_and_one_that_is_removed_is_not_there_any_more
     assert_eq!(client.write(5, &write10(0, 1), &[7; 512]).0, 0);
 
     let removed = config.targets[0].units.remove(1);
-    let Unit::Disk(disk) = removed.unit;
+    let Unit::Disk(disk) = removed.unit else { panic!("a disk") };
     let weak = Arc::downgrade(&disk);
     drop(disk);
     server.handle().apply(config.clone()).unwrap();

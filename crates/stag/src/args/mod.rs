@@ -4,6 +4,8 @@ mod bench;
 mod client;
 mod conform;
 mod control;
+pub mod osd;
+pub mod place;
 mod serve;
 pub mod url;
 
@@ -18,15 +20,16 @@ pub use client::{
 };
 pub use conform::Conform;
 pub use control::{Alua, Apply, Drain, Status, Top};
+pub use osd::Osd;
 pub use serve::{Demo, Serve};
 
-/// Serves disks over iSCSI, and reads and writes them
+/// Serves disks and objects over iSCSI, and reads and writes them
 #[derive(Clone, Debug, Parser)]
 #[command(name = "stag", version, max_term_width = 110, after_long_help = format!("{EXAMPLES}\n\n{}", crate::exit::HELP))]
-#[command(long_about = "Serves disks over iSCSI, and reads and writes them.\n\n\
-    `stag serve` makes files, block devices and memory into disks of the network; the other commands work on the disks of \
-    any iSCSI target, named by a URL: iscsi://HOST[:PORT]/IQN/LUN, or iser:// to reach it by RDMA (iSER), which needs no RDMA \
-    hardware: software iWARP is built in.")]
+#[command(long_about = "Serves disks and objects over iSCSI, and reads and writes them.\n\n\
+    `stag serve` makes files, block devices and memory into disks of the network, and directories into stores of objects; the other \
+    commands work on the disks of any iSCSI target, and `stag osd` on objects, named by a URL: iscsi://HOST[:PORT]/IQN/LUN, or iser:// \
+    to reach it by RDMA (iSER), which needs no RDMA hardware: software iWARP is built in.")]
 pub struct Cli {
     /// Which messages go to stderr: error, warn, info, debug, trace, or target=level,…
     #[arg(long, global = true, env = "STAG_LOG", value_name = "FILTER", value_parser = log_filter, hide_env_values = true)]
@@ -60,6 +63,7 @@ pub enum Command {
     Write(Write),
     Cp(Cp),
     Bench(Box<Bench>),
+    Osd(Box<Osd>),
     Conform(Conform),
     Completions(Completions),
     Man(Man),

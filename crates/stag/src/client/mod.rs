@@ -53,7 +53,7 @@ pub fn cp(args: &Cp) -> Exit {
 }
 
 /// Runs `work` on a ring of this thread.
-fn on_ring<T>(work: impl Future<Output = T>) -> Option<T> {
+pub fn on_ring<T>(work: impl Future<Output = T>) -> Option<T> {
     match ring::Runtime::new(ring::Config::default()) {
         Ok(runtime) => Some(runtime.block_on(work)),
         Err(error) => {

@@ -18,6 +18,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use disk::unit::DiskUnit;
+use objects::unit::OsdUnit;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags,
@@ -82,24 +83,31 @@ struct Reservations {
 /// Tells whether a unit is still open.
 enum WeakUnit {
     Disk(Weak<DiskUnit>),
+    Objects(Weak<OsdUnit>),
 }
 
 impl WeakUnit {
     fn of(kind: &OpenKind) -> Self {
         match kind {
             OpenKind::Disk(disk) => Self::Disk(Arc::downgrade(&disk.unit)),
+            OpenKind::Objects(unit) => Self::Objects(Arc::downgrade(unit)),
         }
     }
 
     fn is_open(&self) -> bool {
         match self {
             Self::Disk(unit) => unit.strong_count() > 0,
+            Self::Objects(unit) => unit.strong_count() > 0,
         }
     }
 }
 
-fn designator(unit: &DiskUnit) -> String {
-    unit.options().naa.iter().map(|byte| format!("{byte:02x}")).collect()
+fn designator(kind: &OpenKind) -> String {
+    let naa = match kind {
+        OpenKind::Disk(disk) => &disk.unit.options().naa,
+        OpenKind::Objects(unit) => &unit.options().naa,
+    };
+    naa.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// The running daemon's side. Returns whether it has been replaced.
@@ -127,7 +135,7 @@ pub fn give(
         .units
         .open
         .iter()
-        .filter(|(_, unit)| matches!(unit.spec.backing, Backing::Memory(_)))
+        .filter(|(_, unit)| matches!(unit.spec.backing, Backing::Memory(_) | Backing::ObjectMemory(_)))
         .map(|((iqn, lun), _)| format!("{iqn} LUN {lun}"))
         .collect();
     if let Some(first) = memory.first().filter(|_| !given.lose_memory_units) {
@@ -222,9 +230,11 @@ fn send_offer(stream: &UnixStream, offer: &Offer, fds: &[BorrowedFd<'_>]) -> io:
 
 fn state(daemon: &Daemon, units: &Units) -> State {
     let reservations = units.open.values().filter_map(|unit| {
-        let disk = &unit.disk()?.unit;
-        let (saved, aptpl, generation) = disk.hand_over_reservations()?;
-        Some((designator(disk), Reservations { saved, aptpl, generation }))
+        let (saved, aptpl, generation) = match &unit.kind {
+            OpenKind::Disk(disk) => disk.unit.hand_over_reservations()?,
+            OpenKind::Objects(unit) => unit.hand_over_reservations()?,
+        };
+        Some((designator(&unit.kind), Reservations { saved, aptpl, generation }))
     });
     let groups = |name: &String| {
         let groups = daemon.server.port_groups(name)?;
@@ -239,11 +249,16 @@ fn state(daemon: &Daemon, units: &Units) -> State {
 
 /// Puts the reservations of another daemon into force, before anybody reaches the units.
 pub fn restore_reservations(state: &State, units: &Units) {
-    for disk in units.open.values().filter_map(|unit| unit.disk()) {
-        let unit = &disk.unit;
-        let Some(kept) = state.reservations.get(&designator(unit)) else { continue };
-        if let Err(error) = unit.take_over_reservations(&kept.saved, kept.aptpl, kept.generation) {
-            tracing::error!(%error, unit = designator(unit), "reservations could not be taken over");
+    for unit in units.open.values() {
+        let Some(kept) = state.reservations.get(&designator(&unit.kind)) else { continue };
+        let taken = match &unit.kind {
+            OpenKind::Disk(disk) => {
+                disk.unit.take_over_reservations(&kept.saved, kept.aptpl, kept.generation)
+            }
+            OpenKind::Objects(unit) => unit.take_over_reservations(&kept.saved, kept.aptpl, kept.generation),
+        };
+        if let Err(error) = taken {
+            tracing::error!(%error, unit = designator(&unit.kind), "reservations could not be taken over");
         }
     }
 }

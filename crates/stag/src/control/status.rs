@@ -67,6 +67,9 @@ pub struct TargetStatus {
 pub struct UnitStatus {
     /// Its number in its target.
     pub lun: u16,
+    /// `disk` or `objects`.
+    #[serde(default = "disk")]
+    pub kind: String,
     /// Its path, or `mem:SIZE`.
     pub path: String,
     /// Bytes.
@@ -83,8 +86,26 @@ pub struct UnitStatus {
     pub engine: Option<String>,
     /// Its serial number.
     pub serial: String,
+    /// Of objects, what there is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub objects: Option<ObjectsStatus>,
     /// What has been done with it.
     pub io: Io,
+}
+
+fn disk() -> String {
+    "disk".into()
+}
+
+/// What a unit of objects holds.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ObjectsStatus {
+    /// Bytes that are taken.
+    pub used: u64,
+    /// Partitions.
+    pub partitions: u64,
+    /// User objects.
+    pub objects: u64,
 }
 
 /// What has been done. Times are of one command of eight.
@@ -275,11 +296,36 @@ fn target(
 }
 
 fn unit(lun: u16, unit: &target::Unit, spec: Option<&UnitSpec>, counts: target::Counts) -> UnitStatus {
-    let target::Unit::Disk(disk) = unit;
+    let path = spec.map_or_else(String::new, |spec| spec.backing.to_string());
+    let disk = match unit {
+        target::Unit::Disk(disk) => disk,
+        target::Unit::Objects(unit) => {
+            let (options, root) = (unit.options(), unit.store().root());
+            return UnitStatus {
+                lun,
+                kind: "objects".into(),
+                path,
+                size: root.capacity,
+                block: 0,
+                read_only: options.read_only,
+                thin: false,
+                write_cache: true,
+                engine: None,
+                serial: options.serial.clone(),
+                objects: Some(ObjectsStatus {
+                    used: root.used,
+                    partitions: root.partitions,
+                    objects: root.objects,
+                }),
+                io: counts.into(),
+            };
+        }
+    };
     let options = disk.options();
     UnitStatus {
         lun,
-        path: spec.map_or_else(String::new, |spec| spec.backing.to_string()),
+        kind: self::disk(),
+        path,
         size: disk.blocks() * u64::from(options.block_size),
         block: options.block_size,
         read_only: options.read_only,
@@ -287,6 +333,7 @@ fn unit(lun: u16, unit: &target::Unit, spec: Option<&UnitSpec>, counts: target::
         write_cache: options.write_cache,
         engine: spec.and_then(|spec| spec.options.engine).map(|engine| engine.to_string()),
         serial: options.serial.clone(),
+        objects: None,
         io: counts.into(),
     }
 }
@@ -389,7 +436,15 @@ fn write_text(out: &mut String, status: &Status) -> std::fmt::Result {
         writeln!(out, "\ntarget {}{alias}", target.iqn)?;
         for unit in &target.units {
             let mut words = vec![unit.path.clone(), Size(unit.size).to_string()];
-            words.push(format!("{}-byte blocks", unit.block));
+            match &unit.objects {
+                None => words.push(format!("{}-byte blocks", unit.block)),
+                Some(objects) => words.push(format!(
+                    "{} used, {} partitions, {} objects",
+                    Size(objects.used),
+                    objects.partitions,
+                    objects.objects
+                )),
+            }
             words.extend(unit.read_only.then(|| "read-only".to_owned()));
             words.extend(unit.thin.then(|| "thin".to_owned()));
             words.extend((!unit.write_cache).then(|| "write-through".to_owned()));

@@ -25,13 +25,15 @@ pub enum Backing {
     Path(PathBuf),
     /// Objects, in a directory: an object-based storage device.
     Objects(PathBuf),
+    /// Objects in memory, this many bytes of them; gone when the daemon ends.
+    ObjectMemory(u64),
 }
 
 impl Backing {
     /// Where it is in the file system.
     pub fn path(&self) -> Option<&Path> {
         match self {
-            Self::Memory(_) => None,
+            Self::Memory(_) | Self::ObjectMemory(_) => None,
             Self::Path(path) | Self::Objects(path) => Some(path),
         }
     }
@@ -44,6 +46,7 @@ impl std::fmt::Display for Backing {
             Self::Memory(bytes) => write!(f, "mem:{}", Size(*bytes)),
             Self::Path(path) => path.display().fmt(f),
             Self::Objects(path) => write!(f, "osd:{}", path.display()),
+            Self::ObjectMemory(bytes) => write!(f, "osd:mem:{}", Size(*bytes)),
         }
     }
 }
@@ -106,8 +109,27 @@ impl UnitSpec {
                 instead: format!("write {} or more", Size(MIN_CAPACITY)),
             });
         }
+        let backing = match directory.strip_prefix("mem:").map(parse_size) {
+            None => Backing::Objects(directory.into()),
+            Some(Ok(bytes)) if bytes >= MIN_CAPACITY => Backing::ObjectMemory(bytes),
+            Some(_) => {
+                found.push(Contradiction {
+                    option: "path",
+                    what: format!("`{directory}` is no size of memory for objects"),
+                    instead: format!("write {} or more, as in osd:mem:1G", Size(MIN_CAPACITY)),
+                });
+                Backing::ObjectMemory(0)
+            }
+        };
+        if let (Backing::ObjectMemory(_), Some(_)) = (&backing, options.capacity) {
+            found.push(Contradiction {
+                option: "capacity",
+                what: "memory has its capacity in its path".into(),
+                instead: "write osd:mem:SIZE and leave capacity out".into(),
+            });
+        }
         match found.is_empty() {
-            true => Ok(Self { backing: Backing::Objects(directory.into()), options }),
+            true => Ok(Self { backing, options }),
             false => Err(found),
         }
     }
@@ -186,7 +208,10 @@ impl UnitSpec {
         let mut words = match &self.backing {
             Backing::Memory(bytes) => vec![format!("memory, {}", Size(*bytes))],
             Backing::Path(path) => vec![path.display().to_string()],
-            Backing::Objects(path) => return self.describe_objects(path),
+            Backing::Objects(path) => return self.describe_objects(format!("objects in {}", path.display())),
+            Backing::ObjectMemory(bytes) => {
+                return self.describe_objects(format!("objects in memory, {}", Size(*bytes)));
+            }
         };
         let options = &self.options;
         words.extend(options.size.map(|size| format!("{} (made if missing)", Size(size))));
@@ -203,9 +228,9 @@ impl UnitSpec {
         words.join(", ")
     }
 
-    fn describe_objects(&self, path: &Path) -> String {
+    fn describe_objects(&self, place: String) -> String {
         let options = &self.options;
-        let mut words = vec![format!("objects in {}", path.display())];
+        let mut words = vec![place];
         words.extend(options.capacity.map(|bytes| format!("at most {}", Size(bytes))));
         words.extend(options.name.as_ref().map(|name| format!("called {name}")));
         words.extend(options.security.map(|method| format!("security method {method}")));
@@ -244,6 +269,8 @@ mod tests {
         assert_eq!(wrong("osd:", &[]), ["path"]);
         assert_eq!(wrong("osd:/x", &[("bs", "512"), ("thin", "")]), ["bs", "thin"]);
         assert_eq!(wrong("osd:/x", &[("capacity", "4K")]), ["capacity"]);
+        assert_eq!(wrong("osd:mem:4K", &[]), ["path"]);
+        assert_eq!(wrong("osd:mem:1G", &[("capacity", "1G")]), ["capacity"]);
         assert_eq!(wrong("/x", &[("capacity", "1G"), ("security", "capkey")]), ["capacity", "security"]);
     }
 

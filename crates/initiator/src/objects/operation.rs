@@ -1,0 +1,444 @@
+//! One command to an object-based storage device: what it does, the attributes that it sets and gets beside that, and how all of it
+//! lies in the CDB, Data-Out and Data-In.
+
+use osd::attributes::list::{self, ValueList};
+use osd::cdb::{AttributeParameters, Isolation, Options, Region, Timestamps};
+use osd::{AttributeId, Cdb, Command, Version, offset};
+use ring::{Buf, Chain};
+use scsi::{AdditionalSense, SenseKey};
+
+use super::error::ObjectError;
+use super::{Attribute, Objects};
+use crate::error::{Error, ScsiError};
+use crate::session::{self, MAX_READ, Patience, Response, Ticket};
+
+/// Bytes for attributes that are retrieved, for each that is asked for, if nobody says how many.
+const ROOM: usize = 256;
+/// The same where all of a page, or all pages, are asked for.
+const MUCH_ROOM: usize = 64 << 10;
+/// READ PAST END OF USER OBJECT: what there was is in Data-In.
+const PAST_END: AdditionalSense = AdditionalSense::new(0x3b, 0x17);
+
+/// A command, built up.
+#[derive(Clone, Debug)]
+pub struct Operation {
+    command: Command,
+    options: Options,
+    timestamps: Timestamps,
+    get: Vec<AttributeId>,
+    set: Vec<Attribute>,
+    continuation: Vec<u8>,
+    data: Chain,
+    data_in: u64,
+    room: usize,
+    in_list: bool,
+}
+
+impl Operation {
+    /// The command alone.
+    pub fn new(command: Command) -> Self {
+        Self {
+            data_in: allocation(&command),
+            command,
+            options: Options::default(),
+            timestamps: Timestamps::Update,
+            get: Vec::new(),
+            set: Vec::new(),
+            continuation: Vec::new(),
+            data: Chain::new(),
+            room: 0,
+            in_list: false,
+        }
+    }
+
+    /// When it ends, what it did is on the medium (FUA).
+    #[must_use]
+    pub fn durable(mut self) -> Self {
+        self.options.fua = true;
+        self
+    }
+
+    /// How it stands to commands that run at the same time.
+    #[must_use]
+    pub fn isolation(mut self, isolation: Isolation) -> Self {
+        self.options.isolation = isolation;
+        self
+    }
+
+    /// It leaves the objects' timestamps as they are.
+    #[must_use]
+    pub fn bypass_timestamps(mut self) -> Self {
+        self.timestamps = Timestamps::Bypass;
+        self
+    }
+
+    /// Attributes come with its answer: see [`Reply::attributes`].
+    #[must_use]
+    pub fn get(mut self, ids: impl IntoIterator<Item = AttributeId>) -> Self {
+        self.get.extend(ids);
+        self
+    }
+
+    /// It sets an attribute too. A value without bytes removes it.
+    #[must_use]
+    pub fn set(mut self, id: AttributeId, value: impl Into<Vec<u8>>) -> Self {
+        self.set.push(Attribute { id, value: value.into() });
+        self
+    }
+
+    /// It sets attributes too.
+    #[must_use]
+    pub fn set_all(mut self, attributes: impl IntoIterator<Item = Attribute>) -> Self {
+        self.set.extend(attributes);
+        self
+    }
+
+    /// What it writes.
+    #[must_use]
+    pub fn writing(mut self, data: impl Into<Chain>) -> Self {
+        self.data = data.into();
+        self
+    }
+
+    /// The attributes come within the command's own data, for each object of its list.
+    #[must_use]
+    pub(super) fn in_list(mut self) -> Self {
+        self.in_list = true;
+        self
+    }
+
+    /// The CDB continuation: whole, header included.
+    #[must_use]
+    pub(super) fn continuing(mut self, continuation: Vec<u8>) -> Self {
+        self.continuation = continuation;
+        self
+    }
+
+    /// Bytes for the attributes that it gets, where what would do for most is too little.
+    #[must_use]
+    pub fn room(mut self, bytes: usize) -> Self {
+        self.room = bytes;
+        self
+    }
+
+    /// Bytes of Data-In for what is not attributes, where the CDB has no field that says it.
+    #[must_use]
+    pub fn reading(mut self, bytes: u64) -> Self {
+        self.data_in = bytes;
+        self
+    }
+
+    /// Lays it out.
+    fn prepare(&self, device: &Objects) -> Result<Prepared, ObjectError> {
+        let impossible = |what: &str| ObjectError::Argument(what.to_owned());
+        let mut out = Chain::new();
+        if !self.continuation.is_empty() {
+            out.push(Buf::from(self.continuation.clone()));
+        }
+        if !self.data.is_empty() {
+            out.append(self.data.clone());
+        }
+        let get = push_list(&mut out, get_list(&self.get))?;
+        let set = push_list(&mut out, set_list(&self.set)?)?;
+        let retrieved = match get {
+            None => None,
+            Some(_) if self.in_list => None,
+            Some(_) => {
+                let at = offset::round_up(self.data_in, Version::Osd2)
+                    .ok_or_else(|| impossible("the read is too long"))?;
+                let len = u32::try_from(self.retrieved_len())
+                    .map_err(|_| impossible("too much room for attributes"))?;
+                Some(Region { offset: at, len })
+            }
+        };
+        let data_in = retrieved.map_or(self.data_in, |region| region.offset + u64::from(region.len));
+        let read_len = u32::try_from(data_in)
+            .ok()
+            .filter(|len| *len <= MAX_READ)
+            .ok_or_else(|| impossible("one command reads 64 MiB at most"))?;
+        let mut cdb = Cdb::new(self.command);
+        cdb.options = self.options;
+        cdb.timestamps = self.timestamps;
+        cdb.continuation =
+            u32::try_from(self.continuation.len()).map_err(|_| impossible("too long a continuation"))?;
+        if get.is_some() || set.is_some() {
+            cdb.attributes = AttributeParameters::List { get, retrieved, set };
+        }
+        device.authorize(&mut cdb, &self.get, &self.set)?;
+        let bytes = cdb.encode().map_err(|error| ObjectError::Argument(error.to_string()))?;
+        let mut command = device.unit().command(&bytes);
+        if !out.is_empty() {
+            command = command.writing(out);
+        }
+        if read_len > 0 {
+            command = command.reading(read_len);
+        }
+        if !repeatable(&self.command) {
+            command = command.once();
+        }
+        Ok(Prepared {
+            command,
+            name: self.command.action().name(),
+            makes: makes(&self.command),
+            own: usize::try_from(self.data_in).unwrap_or(usize::MAX),
+            retrieved,
+        })
+    }
+
+    fn retrieved_len(&self) -> usize {
+        if self.room > 0 {
+            return self.room;
+        }
+        let many = self.get.iter().any(|id| id.number == AttributeId::ALL || id.page == osd::Page::ALL);
+        8 + if many { MUCH_ROOM } else { self.get.len() * (16 + ROOM) }
+    }
+}
+
+fn get_list(ids: &[AttributeId]) -> Option<Vec<u8>> {
+    let mut bytes = Vec::new();
+    list::write_get(&mut bytes, Version::Osd2, ids.iter().copied());
+    (!ids.is_empty()).then_some(bytes)
+}
+
+fn set_list(attributes: &[Attribute]) -> Result<Option<Vec<u8>>, ObjectError> {
+    if attributes.is_empty() {
+        return Ok(None);
+    }
+    let mut bytes = Vec::new();
+    let mut writer = list::ListWriter::new(&mut bytes, Version::Osd2, usize::MAX);
+    for one in attributes {
+        writer.push(one.id, Some(&one.value)).map_err(|error| ObjectError::Argument(error.to_string()))?;
+    }
+    writer.finish();
+    Ok(Some(bytes))
+}
+
+/// Appends a list where CDBs can say that it is.
+fn push_list(out: &mut Chain, list: Option<Vec<u8>>) -> Result<Option<Region>, ObjectError> {
+    let Some(list) = list else { return Ok(None) };
+    let at = offset::round_up(out.len() as u64, Version::Osd2);
+    let at = at.ok_or_else(|| ObjectError::Argument("the write is too long".into()))?;
+    let gap = usize::try_from(at).unwrap_or(usize::MAX) - out.len();
+    if gap > 0 {
+        out.push(Buf::from(vec![0; gap]));
+    }
+    let len = u32::try_from(list.len()).map_err(|_| ObjectError::Argument("too many attributes".into()))?;
+    out.push(Buf::from(list));
+    Ok(Some(Region { offset: at, len }))
+}
+
+/// Data-In that the CDB's own fields call for.
+fn allocation(command: &Command) -> u64 {
+    match command {
+        Command::Read(_, range) => range.len,
+        Command::List(list) => list.allocation,
+        Command::ListCollection(list) => list.allocation,
+        Command::Query { allocation, .. }
+        | Command::ReadMap { allocation, .. }
+        | Command::ReadMapsAndCompare { allocation, .. } => *allocation,
+        Command::SetMasterKey(key) => key.allocation.into(),
+        Command::PerformTmf { allocation, .. } => (*allocation).into(),
+        _ => 0,
+    }
+}
+
+/// Whether running it twice is as good as once.
+fn repeatable(command: &Command) -> bool {
+    matches!(
+        command,
+        Command::Read(..)
+            | Command::Write(..)
+            | Command::Clear(..)
+            | Command::List(_)
+            | Command::ListCollection(_)
+            | Command::GetAttributes(_)
+            | Command::SetAttributes(_)
+            | Command::GetMemberAttributes(_)
+            | Command::SetMemberAttributes(_)
+            | Command::Query { matches: 0, .. }
+            | Command::ReadMap { .. }
+            | Command::ReadMapsAndCompare { .. }
+            | Command::Flush { .. }
+            | Command::FlushCollection { .. }
+            | Command::FlushPartition { .. }
+            | Command::FlushOsd { .. }
+            | Command::ObjectStructureCheck(_)
+    )
+}
+
+/// Where the id stands of what it makes.
+fn makes(command: &Command) -> Option<u16> {
+    match command {
+        Command::CreatePartition { .. } | Command::CreateClone { .. } | Command::CreateSnapshot { .. } => {
+            Some(16)
+        }
+        Command::Create { .. }
+        | Command::CreateAndWrite { .. }
+        | Command::CreateCollection { .. }
+        | Command::CreateUserTrackingCollection { .. }
+        | Command::CopyUserObjects { .. } => Some(24),
+        _ => None,
+    }
+}
+
+/// A command ready to be sent, and how to read its answer.
+struct Prepared {
+    command: session::Command,
+    name: &'static str,
+    /// The byte of the CDB with the id of what it makes.
+    makes: Option<u16>,
+    /// Bytes of Data-In before the attributes.
+    own: usize,
+    retrieved: Option<Region>,
+}
+
+/// What a command brought.
+#[derive(Clone, Debug, Default)]
+pub struct Reply {
+    /// Its data: of a READ, fewer bytes than asked for where the object ends.
+    pub data: Chain,
+    /// The attributes that it got, in the order asked for. One that there is not has no bytes.
+    pub attributes: Vec<Attribute>,
+}
+
+impl Reply {
+    /// The value of an attribute that there is.
+    pub fn value(&self, id: AttributeId) -> Option<&[u8]> {
+        let found = self.attributes.iter().find(|one| one.id == id)?;
+        Some(found.value.as_slice()).filter(|value| !value.is_empty())
+    }
+
+    /// The same for a number of up to 8 bytes.
+    pub fn number(&self, id: AttributeId) -> Option<u64> {
+        number(self.value(id)?)
+    }
+}
+
+/// A big-endian number of up to 8 bytes.
+pub fn number(value: &[u8]) -> Option<u64> {
+    (value.len() <= 8).then(|| value.iter().fold(0, |number, byte| number << 8 | u64::from(*byte)))
+}
+
+/// A command under way.
+pub struct Pending {
+    device: Objects,
+    operation: Operation,
+    prepared: Prepared,
+    ticket: Ticket,
+}
+
+impl Pending {
+    /// Waits for its end.
+    ///
+    /// # Errors
+    /// [`ObjectError`].
+    pub async fn finish(self) -> Result<Reply, ObjectError> {
+        let Self { device, operation, prepared, ticket } = self;
+        let response = ticket.await?;
+        device.conclude(operation, prepared, response).await
+    }
+}
+
+impl Objects {
+    /// Runs a command to its end.
+    ///
+    /// # Errors
+    /// [`ObjectError`]. After [`Error::Lost`] it is not known whether a command ran that cannot be repeated.
+    pub async fn run(&self, operation: Operation) -> Result<Reply, ObjectError> {
+        self.start(operation).await?.finish().await
+    }
+
+    /// Starts a command; starting many before waiting for the first has them under way at once.
+    ///
+    /// # Errors
+    /// As [`Self::run`], before it is sent.
+    pub async fn start(&self, operation: Operation) -> Result<Pending, ObjectError> {
+        let prepared = operation.prepare(self)?;
+        let ticket = self.unit().session().start(prepared.command.clone()).await?;
+        Ok(Pending { device: self.clone(), operation, prepared, ticket })
+    }
+
+    async fn conclude(
+        &self,
+        mut operation: Operation,
+        mut prepared: Prepared,
+        mut response: Response,
+    ) -> Result<Reply, ObjectError> {
+        let mut patience = Patience::default();
+        loop {
+            let short = match response.status {
+                0x00 | 0x04 => None,
+                status => {
+                    let sense = scsi::Sense::parse(&response.sense);
+                    let past_end = sense.as_ref().filter(|sense| {
+                        sense.key == SenseKey::RecoveredError && sense.additional == PAST_END
+                    });
+                    match past_end {
+                        // All went well, and the object ended before what was asked for.
+                        Some(sense) => Some(sense.command_specific.unwrap_or(0)),
+                        None => {
+                            let error = ScsiError { status, sense };
+                            match patience.wait(Error::Scsi(Box::new(error))).await {
+                                // It was not run: the unit was busy, or had something to say first.
+                                Ok(()) => {
+                                    prepared = operation.prepare(self)?;
+                                    response =
+                                        self.unit().session().execute(prepared.command.clone()).await?;
+                                    continue;
+                                }
+                                Err(Error::Scsi(error)) => {
+                                    return Err(ObjectError::of(prepared.name, prepared.makes, *error));
+                                }
+                                Err(error) => return Err(error.into()),
+                            }
+                        }
+                    }
+                }
+            };
+            let (reply, needed) = read_reply(&prepared, response.data, short)?;
+            match needed {
+                // More attributes than there was room for; asking again changes nothing.
+                Some(needed) if repeatable(&operation.command) && needed > operation.retrieved_len() => {
+                    operation.room = needed;
+                    prepared = operation.prepare(self)?;
+                    response = self.unit().session().execute(prepared.command.clone()).await?;
+                }
+                Some(_) => {
+                    return Err(ObjectError::Data("there are more attributes than there was room for"));
+                }
+                None => return Ok(reply),
+            }
+        }
+    }
+}
+
+/// Takes Data-In apart. Beside it, how many bytes the list of attributes would have needed, if it was cut.
+fn read_reply(
+    prepared: &Prepared,
+    mut data: Chain,
+    short: Option<u64>,
+) -> Result<(Reply, Option<usize>), ObjectError> {
+    let Some(region) = prepared.retrieved else {
+        let most = short.and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(usize::MAX);
+        data.truncate(most);
+        return Ok((Reply { data, attributes: Vec::new() }, None));
+    };
+    let at = usize::try_from(region.offset).unwrap_or(usize::MAX);
+    let mut list = data.clone();
+    if list.len() < at {
+        return Err(ObjectError::Data("the attributes that were asked for are missing"));
+    }
+    list.advance(at);
+    let list = list.to_vec();
+    let found = ValueList::parse_retrieved(&list, Version::Osd2);
+    let found = found.map_err(|_| ObjectError::Data("a list of attributes"))?;
+    // What the header says is the whole length, however much there was room for.
+    let said = list.get(4..8).and_then(|said| said.try_into().ok()).map_or(0, u32::from_be_bytes);
+    let needed = usize::try_from(said).unwrap_or(usize::MAX).saturating_add(list::header_len(Version::Osd2));
+    let most = short.and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(prepared.own);
+    data.truncate(most.min(prepared.own));
+    Ok((
+        Reply { data, attributes: found.iter().map(Attribute::from).collect() },
+        (needed > list.len()).then_some(needed),
+    ))
+}

@@ -1,0 +1,79 @@
+//! Opens units of objects: a store, and the unit of type 11h above it.
+
+use std::sync::Arc;
+
+use device::Persist;
+use objects::store::memory::MemoryObjects;
+use objects::store::{Change, Commit, ObjectId, ObjectStore, Step};
+use objects::unit::{OsdOptions, OsdUnit};
+use osd::attributes::numbers::root_information::OSD_NAME;
+use ring::Runtime;
+
+use crate::unit::{Backing, UnitSpec};
+
+/// Opens one. Blocks on its medium. `seed`: what its names are made of.
+///
+/// # Errors
+/// Why it cannot be served.
+pub fn open(spec: &UnitSpec, seed: &str, persist: Option<Arc<dyn Persist>>) -> Result<Arc<OsdUnit>, String> {
+    let store: Arc<dyn ObjectStore> = match &spec.backing {
+        Backing::ObjectMemory(bytes) => Arc::new(MemoryObjects::new(*bytes)),
+        other => return Err(format!("{other} cannot be opened")),
+    };
+    name(&store, spec)?;
+    OsdUnit::new(store, options(spec, seed, persist)).map_err(|error| error.to_string())
+}
+
+/// Another unit over the store of an open one, with its reservations.
+///
+/// # Errors
+/// Why it cannot be served.
+pub fn remake(
+    before: &OsdUnit,
+    spec: &UnitSpec,
+    seed: &str,
+    persist: Option<Arc<dyn Persist>>,
+) -> Result<Arc<OsdUnit>, String> {
+    let store = before.store().clone();
+    name(&store, spec)?;
+    let unit = OsdUnit::new(store, options(spec, seed, persist)).map_err(|error| error.to_string())?;
+    unit.inherit(before);
+    Ok(unit)
+}
+
+fn options(spec: &UnitSpec, seed: &str, persist: Option<Arc<dyn Persist>>) -> OsdOptions {
+    let said = &spec.options;
+    let own = OsdOptions { persist, ..OsdOptions::default().with_identity(seed) };
+    OsdOptions {
+        vendor: said.vendor.clone().unwrap_or(own.vendor),
+        product: said.product.clone().unwrap_or(own.product),
+        revision: said.revision.clone().unwrap_or(own.revision),
+        serial: said.serial.clone().unwrap_or(own.serial),
+        naa: said.naa.clone().unwrap_or(own.naa),
+        ..own
+    }
+}
+
+/// Gives the device the name that it is configured to have. One that a client gave it later stays until the next start.
+fn name(store: &Arc<dyn ObjectStore>, spec: &UnitSpec) -> Result<(), String> {
+    let Some(name) = &spec.options.name else { return Ok(()) };
+    let (page, number) = (OSD_NAME.page.0, OSD_NAME.number);
+    let failed = |error: &dyn std::fmt::Display| format!("its name cannot be kept: {error}");
+    let mut before = Vec::new();
+    store.attribute(ObjectId::ROOT, page, number, &mut before).map_err(|error| failed(&error))?;
+    if before == name.as_bytes() {
+        return Ok(());
+    }
+    let mut change = Change::default();
+    change.steps.push(Step::SetAttribute { id: ObjectId::ROOT, page, number, value: name.as_bytes().into() });
+    // A store works on the ring of whoever asks it; this thread has none of its own.
+    let small = ring::Config {
+        entries: 8,
+        spin_us: 0,
+        pool_bytes: 2 << 20,
+        recv_buffers: 2,
+        ..ring::Config::default()
+    };
+    let runtime = Runtime::new(small).map_err(|error| failed(&error))?;
+    runtime.block_on(store.apply(change, Commit::Durable)).map(drop).map_err(|error| failed(&error))
+}

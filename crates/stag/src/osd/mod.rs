@@ -1,0 +1,62 @@
+//! `stag osd`: objects of an object-based storage device, as single objects and as trees of files (docs/osd.md).
+
+mod admin;
+mod attr;
+mod credential;
+mod error;
+mod get;
+mod layout;
+mod local;
+mod names;
+mod offline;
+mod progress;
+mod put;
+mod rm;
+mod session;
+mod show;
+mod tree;
+mod work;
+
+use crate::args::osd::{Osd, OsdCommand};
+use crate::exit::Exit;
+use error::OsdError;
+
+/// Runs it.
+pub fn osd(args: &Osd) -> Exit {
+    let Some(result) = crate::client::on_ring(run(&args.command)) else { return Exit::Failed };
+    match result {
+        Ok(text) => match put::print(&text) {
+            Ok(()) => Exit::Done,
+            Err(error) => failed(&OsdError::Io { place: "stdout".into(), error }),
+        },
+        Err(error) => failed(&error),
+    }
+}
+
+fn failed(error: &OsdError) -> Exit {
+    match error {
+        // Whoever read our stdout has enough: nothing to tell.
+        OsdError::Io { place, error }
+            if place == "stdout" && error.kind() == std::io::ErrorKind::BrokenPipe => {}
+        error => eprintln!("stag: {error}"),
+    }
+    error.exit()
+}
+
+async fn run(command: &OsdCommand) -> Result<String, OsdError> {
+    match command {
+        OsdCommand::Format(args) => admin::format(args).await,
+        OsdCommand::Mkpart(args) => admin::mkpart(args).await,
+        OsdCommand::Rmpart(args) => admin::rmpart(args).await,
+        OsdCommand::Ls(args) => show::ls(args).await,
+        OsdCommand::Put(args) => put::put(args).await,
+        OsdCommand::Get(args) => get::get(args).await,
+        OsdCommand::Rm(args) => rm::rm(args).await,
+        OsdCommand::Stat(args) => show::stat(args).await,
+        OsdCommand::Attr(args) => attr::attr(&args.command).await,
+        OsdCommand::Find(args) => attr::find(args).await,
+        OsdCommand::Coll(args) => admin::coll(args).await,
+        OsdCommand::Snapshot(args) => admin::snapshot(args).await,
+        OsdCommand::Check(args) => admin::check(args).await,
+    }
+}
