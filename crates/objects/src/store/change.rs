@@ -199,5 +199,12 @@ pub struct Applied {
     /// Where each [`Step::Append`] began to write, in order.
     pub appended: SmallVec<[u64; 2]>,
     /// By how many bytes the used capacity of all objects of the change has grown (that of a shared block counts for each).
+    /// 0 of a change that is about whole partitions.
     pub used_change: i64,
+}
+
+impl From<Step> for Change {
+    fn from(step: Step) -> Self {
+        Self::of(step)
+    }
 }

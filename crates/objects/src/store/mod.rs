@@ -8,6 +8,7 @@
 //! Knows ids, bytes and durability; nothing of SCSI, of permissions, of quotas and of what an attribute means.
 
 mod change;
+pub mod embedded;
 mod error;
 mod info;
 mod io;

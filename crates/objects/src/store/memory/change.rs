@@ -10,7 +10,7 @@ use crate::store::{
 
 impl State {
     pub(super) fn apply(&mut self, change: Change, capacity: u64) -> Result<Applied, Error> {
-        check_shape(&change)?;
+        let whole = check_shape(&change)?;
         // One step fails before it modifies anything; only after that there is something to put back.
         let before = (change.steps.len() > 1).then(|| self.clone());
         let used = self.used();
@@ -25,7 +25,9 @@ impl State {
                 return Err(error);
             }
         }
-        applied.used_change = self.used().wrapping_sub(used).cast_signed();
+        if !whole {
+            applied.used_change = self.used().wrapping_sub(used).cast_signed();
+        }
         Ok(applied)
     }
 
@@ -283,8 +285,8 @@ impl State {
     }
 }
 
-/// Whether the steps go together.
-pub(in crate::store) fn check_shape(change: &Change) -> Result<(), Error> {
+/// Whether the steps go together; and if so, whether they are about whole partitions.
+pub(in crate::store) fn check_shape(change: &Change) -> Result<bool, Error> {
     if change.steps.len() > MAX_STEPS {
         return Err(Error::BadChange);
     }
@@ -303,8 +305,8 @@ pub(in crate::store) fn check_shape(change: &Change) -> Result<(), Error> {
         _ => false,
     };
     match change.steps.iter().filter(|step| whole(step)).count() {
-        0 => Ok(()),
-        1 if change.steps.iter().all(|step| whole(step) || described(step)) => Ok(()),
+        0 => Ok(false),
+        1 if change.steps.iter().all(|step| whole(step) || described(step)) => Ok(true),
         _ => Err(Error::BadChange),
     }
 }

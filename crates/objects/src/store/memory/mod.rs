@@ -2,7 +2,7 @@
 //!
 //! Plain maps behind one lock. Nothing outlives the process, so "durable" is what every change is.
 
-mod change;
+pub(in crate::store) mod change;
 mod data;
 
 use std::collections::BTreeMap;

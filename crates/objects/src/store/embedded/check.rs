@@ -1,0 +1,378 @@
+//! Verifies that all records agree with one another, with the sums and with the arena's blocks; and repairs.
+//!
+//! Every change waits meanwhile. What is held in memory is one small entry for each object. A repair deletes what cannot be
+//! read and what belongs to nothing, and counts anew what can be counted: it never guesses at data.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::layers::Val;
+use super::read::number_of;
+use super::record::{
+    self, ATTRIBUTE, CHUNK, COLLECTION, COUNT, Key, MEMBER, MEMBERSHIP, PARTITION, Record, Run, USER, View,
+    decode_chunk, key, sealed, unsealed,
+};
+use super::recover::{count, scan};
+use super::space::{Blocks, Space};
+use super::txn::count_of;
+use super::{Inner, unpoisoned};
+use crate::store::{BLOCK, CheckReport, Error, ObjectId};
+
+/// Deletions and corrections of one commit.
+const AT_ONCE: usize = 1024;
+
+/// What is known of an object while the rest is looked at.
+#[derive(Default)]
+struct Seen {
+    user: bool,
+    chunked: bool,
+    /// Blocks that its record says, less those that were found.
+    blocks: i64,
+    /// Attributes that its record says have keys of their own, less those that were found.
+    spilled: i64,
+    collections: u64,
+    memberships: u64,
+    length: u64,
+    members: u64,
+    last_block: u64,
+}
+
+struct Check<'a> {
+    inner: &'a Inner,
+    report: CheckReport,
+    puts: BTreeMap<Key, Val>,
+    /// By home and id. Partitions and the root are in home 0.
+    seen: HashMap<(u64, u64), Seen>,
+    /// The only home that is looked at.
+    home: Option<u64>,
+}
+
+impl Check<'_> {
+    fn skips(&self, home: u64) -> bool {
+        self.home.is_some_and(|only| only != home)
+    }
+
+    fn wrong(&mut self, what: impl FnOnce() -> String, put: impl IntoIterator<Item = (Key, Val)>) {
+        self.report.found(what);
+        self.puts.extend(put);
+    }
+
+    fn runs(&mut self, id: (u64, u64), runs: &[Run]) {
+        let total = self.inner.capacity_blocks;
+        let Some(seen) = self.seen.get_mut(&id) else { return };
+        self.report.extents += runs.len() as u64;
+        let mut bad = false;
+        for run in runs {
+            bad |= run.block < seen.last_block || run.len == 0;
+            bad |= run.arena.checked_add(run.len).is_none_or(|end| end > total);
+            bad |= run.block.saturating_add(run.len) > seen.length.div_ceil(BLOCK);
+            seen.last_block = run.block.saturating_add(run.len);
+            seen.blocks -= run.len.cast_signed();
+        }
+        if bad {
+            self.wrong(|| format!("object {:#x}: its extents overlap or lie outside", id.1), None);
+        }
+    }
+
+    fn look(&mut self) -> Result<(), Error> {
+        let layers = &self.inner.layers;
+        scan(layers, PARTITION, |[id, _, _], value| {
+            let view = View::new(value, ObjectId::partition(id));
+            if self.home.is_none_or(|home| view.is_ok_and(|v| v.a() == home)) {
+                self.report.partitions += 1;
+                match view {
+                    Ok(v) => {
+                        let seen = Seen { spilled: i64::from(v.spilled()), ..Seen::default() };
+                        self.seen.insert((0, id), seen);
+                    }
+                    Err(_) => self.wrong(|| format!("partition {id:#x}: its record cannot be read"), None),
+                }
+            }
+        })?;
+        if self.home.is_none() {
+            let root = layers
+                .get(&key(record::ROOT, 0, 0, 0), |v| View::new(v, ObjectId::ROOT).map(View::spilled))?;
+            let spilled = root.and_then(Result::ok).unwrap_or(0);
+            self.seen.insert((0, 0), Seen { spilled: i64::from(spilled), ..Seen::default() });
+        }
+        scan(layers, USER, |[home, id, _], value| {
+            if self.skips(home) {
+                return;
+            }
+            self.report.objects += 1;
+            let Ok(view) = View::new(value, ObjectId::new(home, id)) else {
+                let gone = (key(USER, home, id, 0), None);
+                return self.wrong(|| format!("object {id:#x}: its record cannot be read"), [gone]);
+            };
+            let seen = Seen {
+                user: true,
+                chunked: view.chunked(),
+                blocks: view.b().cast_signed(),
+                spilled: i64::from(view.spilled()),
+                collections: view.c(),
+                length: view.a(),
+                ..Seen::default()
+            };
+            self.seen.insert((home, id), seen);
+            let runs: Vec<Run> = view.runs().collect();
+            self.runs((home, id), &runs);
+        })?;
+        scan(layers, COLLECTION, |[home, id, _], value| {
+            if self.skips(home) {
+                return;
+            }
+            self.report.objects += 1;
+            let gone = (key(COLLECTION, home, id, 0), None);
+            match View::new(value, ObjectId::new(home, id)) {
+                Err(_) => self.wrong(|| format!("collection {id:#x}: its record cannot be read"), [gone]),
+                Ok(_) if self.seen.contains_key(&(home, id)) => {
+                    self.wrong(|| format!("{id:#x} is an object and a collection at once"), [gone]);
+                }
+                Ok(view) => {
+                    let seen = Seen { spilled: i64::from(view.spilled()), ..Seen::default() };
+                    self.seen.insert((home, id), seen);
+                }
+            }
+        })?;
+        scan(layers, CHUNK, |[home, id, chunk], value| {
+            if self.skips(home) {
+                return;
+            }
+            let gone = (key(CHUNK, home, id, chunk), None);
+            let known = self.seen.get(&(home, id)).is_some_and(|seen| seen.chunked);
+            match decode_chunk(value) {
+                _ if !known => self.wrong(|| format!("extents of {id:#x}, which has none"), [gone]),
+                Some(runs) => self.runs((home, id), &runs),
+                None => self.wrong(|| format!("object {id:#x}: some of its extents cannot be read"), [gone]),
+            }
+        })?;
+        scan(layers, ATTRIBUTE, |[home, id, number], value| {
+            if self.skips(home) && home > 0 || (home == 0 && self.home.is_some()) {
+                return;
+            }
+            let gone = (key(ATTRIBUTE, home, id, number), None);
+            let readable = unsealed(value).is_some();
+            match self.seen.get_mut(&(home, id)) {
+                Some(seen) if readable => seen.spilled -= 1,
+                Some(_) => {
+                    self.wrong(|| format!("object {id:#x}: attribute {number:#x} cannot be read"), [gone])
+                }
+                None => self.wrong(|| format!("an attribute of {id:#x}, which does not exist"), [gone]),
+            }
+        })?;
+        self.look_at_members()
+    }
+
+    fn look_at_members(&mut self) -> Result<(), Error> {
+        let inner = self.inner;
+        for (kind, other) in [(MEMBER, MEMBERSHIP), (MEMBERSHIP, MEMBER)] {
+            let mut asked = Vec::new();
+            scan(&inner.layers, kind, |[home, a, b], value| {
+                if !self.skips(home) {
+                    asked.push((home, a, b, number_of(value)));
+                }
+            })?;
+            for (home, a, b, number) in asked {
+                let (collection, object) = if kind == MEMBER { (a, b) } else { (b, a) };
+                let mirrored = inner.layers.get(&key(other, home, b, a), number_of)?.flatten();
+                let is = |id, user| self.seen.get(&(home, id)).is_some_and(|seen: &Seen| seen.user == user);
+                if number.is_none() || mirrored != number || !is(collection, false) || !is(object, true) {
+                    let gone = (key(kind, home, a, b), None);
+                    self.wrong(
+                        || {
+                            format!(
+                                "a membership of {object:#x} in {collection:#x} of which only a half is there"
+                            )
+                        },
+                        [gone],
+                    );
+                } else if kind == MEMBER {
+                    self.seen.entry((home, collection)).or_default().members += 1;
+                } else {
+                    self.seen.entry((home, object)).or_default().memberships += 1;
+                }
+            }
+        }
+        let mut wrong_counts = Vec::new();
+        scan(&inner.layers, COUNT, |[home, id, _], value| {
+            if !self.skips(home) {
+                let seen = self.seen.get(&(home, id)).filter(|seen| !seen.user);
+                if seen.is_none() || count_of(value) != seen.map(|seen| seen.members) {
+                    wrong_counts.push((home, id, seen.map(|seen| seen.members)));
+                }
+            }
+        })?;
+        for (home, id, members) in wrong_counts {
+            let value = members.map(|count| Arc::from(sealed(&count.to_le_bytes())));
+            self.wrong(
+                || format!("collection {id:#x}: its members are counted wrongly"),
+                [(key(COUNT, home, id, 0), value)],
+            );
+        }
+        Ok(())
+    }
+
+    /// What the records say and the rest does not.
+    fn conclude(&mut self) -> Result<(), Error> {
+        let off: Vec<((u64, u64), i64, i64, bool)> = self
+            .seen
+            .iter()
+            .filter(|(_, s)| s.blocks != 0 || s.spilled != 0 || s.memberships > s.collections)
+            .map(|(id, s)| (*id, s.blocks, s.spilled, s.user))
+            .collect();
+        for ((home, id), blocks, spilled, user) in off {
+            let own = match (home, id) {
+                (0, 0) => key(record::ROOT, 0, 0, 0),
+                (0, id) => key(PARTITION, id, 0, 0),
+                _ if user => key(USER, home, id, 0),
+                _ => key(COLLECTION, home, id, 0),
+            };
+            let name = ObjectId::new(home, id);
+            let found = self.inner.layers.get(&own, |v| View::new(v, name).map(View::to_record))?;
+            let Some(Ok(mut record)) = found else { continue };
+            record.b = if user { record.b.saturating_add_signed(-blocks) } else { record.b };
+            record.spilled = u32::try_from(i64::from(record.spilled) - spilled).unwrap_or(0);
+            if user {
+                record.c = record.c.max(self.seen.get(&(home, id)).map_or(0, |s| s.memberships));
+            }
+            let value = Some(Arc::from(record.encode()));
+            self.wrong(
+                || format!("object {id:#x}: its blocks, attributes or collections are counted wrongly"),
+                [(own, value)],
+            );
+        }
+        Ok(())
+    }
+}
+
+impl Inner {
+    pub(super) async fn check(self: &Arc<Self>, partition: u64, repair: bool) -> Result<CheckReport, Error> {
+        let held = self.lock_all().await;
+        let home = match partition {
+            0 => None,
+            id => Some(self.directory().partition(id)?.home),
+        };
+        let report = CheckReport::default();
+        let mut check = Check { inner: self, report, puts: BTreeMap::new(), seen: HashMap::new(), home };
+        check.look()?;
+        check.conclude()?;
+        let (mut report, puts) = (check.report, check.puts);
+        if home.is_none() {
+            self.check_sums(&mut report)?;
+        }
+        if repair && report.wrong > 0 {
+            let mut puts: Vec<(Key, Val)> = puts.into_iter().collect();
+            if home.is_none() {
+                puts.extend(self.relink()?);
+            }
+            for some in puts.chunks(AT_ONCE) {
+                self.commit_puts(some.iter().cloned().collect()).await?;
+            }
+            self.recount().await?;
+            report.repaired = report.wrong;
+        }
+        drop(held);
+        Ok(report)
+    }
+
+    /// The blocks that nobody uses and that are not free yet.
+    fn on_their_way(&self) -> Vec<Blocks> {
+        let log = self.log();
+        let mut found = log.freed.clone();
+        found.extend(log.frozen.iter().flat_map(|frozen| frozen.freed.iter().copied()));
+        drop(log);
+        found.extend(unpoisoned(self.limbo.lock()).iter().copied());
+        found
+    }
+
+    fn check_sums(&self, report: &mut CheckReport) -> Result<(), Error> {
+        let mut counted = count(&self.layers)?;
+        let dying: BTreeSet<u64> = unpoisoned(self.dying.lock()).iter().copied().collect();
+        {
+            let directory = self.directory();
+            for (id, found) in &counted.directory.partitions {
+                let kept = directory.partitions.get(id);
+                let sums =
+                    |p: &super::directory::Partition| (p.home, p.objects, p.collections, p.blocks, p.length);
+                if kept.map(sums) != Some(sums(found)) {
+                    report.found(|| format!("partition {id:#x}: its sums are wrong"));
+                }
+            }
+            for home in &counted.homes {
+                let known = counted.directory.partitions.values().any(|p| p.home == *home);
+                if !known && !dying.contains(home) {
+                    report.found(|| format!("objects of a partition that is not known ({home})"));
+                }
+            }
+        }
+        if counted.damaged == 0 && !self.damaged.load(Ordering::Relaxed) {
+            counted.used.extend(self.on_their_way());
+            let space = Space::new(self.capacity_blocks, counted.used);
+            if space.describe() != self.space().describe() {
+                report.found(|| "blocks of the arena are counted wrongly".to_owned());
+            }
+        }
+        Ok(())
+    }
+
+    /// A partition whose record cannot be read, and content that no partition names, belong together if there is one of each.
+    fn relink(&self) -> Result<Vec<(Key, Val)>, Error> {
+        let counted = count(&self.layers)?;
+        let mut lost = Vec::new();
+        scan(&self.layers, PARTITION, |[id, _, _], value| {
+            if View::new(value, ObjectId::partition(id)).is_err() {
+                lost.push(id);
+            }
+        })?;
+        let dying = unpoisoned(self.dying.lock()).clone();
+        let known = |home: &u64| counted.directory.partitions.values().any(|p| p.home == *home);
+        let homes: Vec<u64> =
+            counted.homes.iter().copied().filter(|home| !known(home) && !dying.contains(home)).collect();
+        Ok(match (&lost[..], &homes[..]) {
+            ([id], [home]) => {
+                let record = Record { a: *home, ..Record::default() };
+                vec![(key(PARTITION, *id, 0, 0), Some(Arc::from(record.encode())))]
+            }
+            (lost, []) => {
+                // Empty ones.
+                let home = counted.directory.next_home.max(self.directory().next_home);
+                let put = |(at, id): (usize, &u64)| {
+                    let record = Record { a: home + at as u64, ..Record::default() };
+                    (key(PARTITION, *id, 0, 0), Some(Arc::from(record.encode())))
+                };
+                self.directory_mut().next_home = home + lost.len() as u64;
+                lost.iter().enumerate().map(put).collect()
+            }
+            _ => Vec::new(),
+        })
+    }
+
+    /// Counts everything anew.
+    async fn recount(&self) -> Result<(), Error> {
+        let mut counted = count(&self.layers)?;
+        let damaged = counted.damaged > 0;
+        {
+            let mut directory = self.directory_mut();
+            for (id, partition) in &mut counted.directory.partitions {
+                let next = directory.partitions.get(id).map_or(0, |p| p.next_id);
+                partition.next_id = partition.next_id.max(next);
+            }
+            let next = (directory.next_partition, directory.next_home);
+            *directory = counted.directory;
+            directory.next_partition = directory.next_partition.max(next.0);
+            directory.next_home = directory.next_home.max(next.1);
+        }
+        counted.used.extend(self.on_their_way());
+        let space = Space::new(self.capacity_blocks, counted.used);
+        if self.damaged.load(Ordering::Relaxed) && !damaged {
+            for free in space.free() {
+                self.arena.discard(free.at * BLOCK, free.len * BLOCK).await?;
+            }
+            self.arena.sync().await?;
+        }
+        *self.space() = space;
+        self.damaged.store(damaged, Ordering::Relaxed);
+        Ok(())
+    }
+}

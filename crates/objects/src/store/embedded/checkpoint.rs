@@ -1,0 +1,286 @@
+//! Checkpoints: what the journal has goes to redb, and what was given up becomes zeros that can be used again.
+//!
+//! The order is what keeps a power cut harmless. Data first reaches the arena's medium, then the records that name it reach
+//! redb's, and only then is a segment of the journal used again. Blocks that were given up are made holes only after the
+//! change that gave them up is in redb, and are used again only when the holes are durable and nobody reads there any more.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::Poll;
+use std::time::Duration;
+
+use super::database::Meta;
+use super::journal::Turn;
+use super::space::Blocks;
+use super::{Inner, unpoisoned};
+use crate::store::{BLOCK, Error};
+
+/// How long readers are waited for before blocks are left for the next time.
+const PATIENCE: Duration = Duration::from_millis(500);
+/// After a checkpoint that failed, the next is tried so much later.
+const RETRY: Duration = Duration::from_millis(250);
+
+/// The one who writes a frame. Dropped before its end (its task was torn down), it leaves the lead to another.
+struct Lead<'a>(&'a Inner);
+
+impl Lead<'_> {
+    fn end(self, result: Result<(), Error>) {
+        self.0.log().end_lead(Some(result));
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Lead<'_> {
+    fn drop(&mut self) {
+        self.0.log().end_lead(None);
+    }
+}
+
+impl Inner {
+    /// Waits until change `ticket` is in the journal, and writes it if nobody else does.
+    pub(super) async fn written(&self, ticket: u64) -> Result<(), Error> {
+        loop {
+            let turn = poll_fn(|cx| {
+                let mut log = self.log();
+                let large = self.layers.read().active_bytes >= self.most_bytes;
+                log.turn(cx, &self.journal, ticket, large, || {
+                    let mut view = self.layers.write();
+                    debug_assert!(view.frozen.is_empty());
+                    view.frozen = Arc::new(std::mem::take(&mut view.active));
+                    view.active_bytes = 0;
+                })
+            });
+            match turn.await {
+                Turn::Over(result) => return result,
+                Turn::Lead { at, frame } => {
+                    let lead = Lead(self);
+                    let result = self.journal.store.write(at, frame, false).await;
+                    lead.end(result.map_err(Error::from));
+                }
+            }
+        }
+    }
+
+    /// Makes durable what is written to the journal.
+    pub(super) async fn flush_journal(&self) -> Result<(), Error> {
+        let result = self.journal.store.sync().await.map_err(Error::from);
+        if let Err(error) = result {
+            let mut log = self.log();
+            log.failed = Some(log.failed.unwrap_or(error));
+            log.wake();
+        }
+        result
+    }
+
+    pub(super) async fn sync(self: &Arc<Self>) -> Result<(), Error> {
+        self.write_touched().await?;
+        let ticket = self.log().appended;
+        self.written(ticket).await?;
+        self.arena.sync().await?;
+        self.flush_journal().await
+    }
+
+    /// Asks for a checkpoint, and waits for its end.
+    pub(super) async fn checkpoint(&self) -> Result<(), Error> {
+        let (before, ticket) = {
+            let mut log = self.log();
+            if let Some(error) = log.failed {
+                return Err(error);
+            }
+            log.rotate = true;
+            // One that is being written does not have everything.
+            (log.checkpoints + u64::from(log.frozen.is_some()), log.appended)
+        };
+        loop {
+            self.written(ticket).await?;
+            if !self.has_thread && self.log().frozen.is_some() {
+                self.write_checkpoint().await?;
+                // Boxed: it may need a checkpoint itself.
+                while Box::pin(self.empty_some()).await? {}
+            }
+            let ended = poll_fn(|cx| {
+                let mut log = self.log();
+                if let Some(error) = log.failed {
+                    return Poll::Ready(Some(Err(error)));
+                }
+                if log.checkpoints > before {
+                    return Poll::Ready(Some(log.checkpoint_error.map_or(Ok(()), Err)));
+                }
+                if log.frozen.is_none() {
+                    // The one before has ended: now this one can be begun.
+                    return Poll::Ready(None);
+                }
+                log.wait(cx);
+                Poll::Pending
+            });
+            if let Some(result) = ended.await {
+                return result;
+            }
+        }
+    }
+
+    /// Writes the frozen layer to redb, if there is one.
+    pub(super) async fn write_checkpoint(&self) -> Result<(), Error> {
+        let result = self.write_frozen().await;
+        let freed = {
+            let mut log = self.log();
+            log.checkpoint_error = result.err();
+            log.checkpoints += 1;
+            let freed = result.is_ok().then(|| log.frozen.take()).flatten().map(|frozen| frozen.freed);
+            freed.unwrap_or_default()
+        };
+        if let Err(error) = result {
+            tracing::error!(%error, "a checkpoint of the objects' metadata failed, and will be tried again");
+            // redb has to be opened anew, for readers too.
+            if let Ok((_, base)) = self.database.open() {
+                self.layers.write().base = Arc::new(base);
+            }
+        }
+        unpoisoned(self.limbo.lock()).extend(freed);
+        if result.is_ok() {
+            self.reclaim().await;
+        }
+        self.log().wake();
+        result
+    }
+
+    /// Begins a checkpoint and writes it: for the task that others would wait for.
+    pub(super) async fn checkpoint_here(&self) -> Result<(), Error> {
+        let ticket = {
+            let mut log = self.log();
+            log.rotate = true;
+            log.appended
+        };
+        self.written(ticket).await?;
+        self.write_checkpoint().await
+    }
+
+    async fn write_frozen(&self) -> Result<(), Error> {
+        let Some((number, side)) = self.log().frozen.as_ref().map(|f| (f.number, f.side)) else {
+            return Ok(());
+        };
+        self.arena.sync().await?;
+        let layer = self.layers.read().frozen.clone();
+        let base = self.database.write(&layer, &self.meta(number, side, false))?;
+        let mut view = self.layers.write();
+        view.base = Arc::new(base);
+        view.frozen = Arc::default();
+        Ok(())
+    }
+
+    fn meta(&self, number: u64, side: u64, clean: bool) -> Meta {
+        let journal = &self.journal;
+        Meta {
+            name: journal.name,
+            number,
+            side,
+            blocks: self.capacity_blocks,
+            segment: journal.segment,
+            clean,
+        }
+    }
+
+    /// Makes what nobody uses any more zeros, and free.
+    async fn reclaim(&self) {
+        let mut blocks = std::mem::take(&mut *unpoisoned(self.limbo.lock()));
+        if blocks.is_empty() {
+            return;
+        }
+        let (mut since, mut waited) = (None, Duration::ZERO);
+        while !self.holds.are_over(&mut since) {
+            if waited >= PATIENCE || !self.has_thread {
+                // Whoever still reads keeps them all a while longer.
+                unpoisoned(self.limbo.lock()).append(&mut blocks);
+                return;
+            }
+            ring::sleep(Duration::from_millis(1)).await;
+            waited += Duration::from_millis(1);
+        }
+        blocks.sort_unstable();
+        let mut joined: Vec<Blocks> = Vec::new();
+        for next in blocks {
+            match joined.last_mut() {
+                Some(last) if last.at + last.len == next.at => last.len += next.len,
+                _ => joined.push(next),
+            }
+        }
+        if let Err(error) = self.make_zeros(&joined).await {
+            tracing::error!(%error, "space that was given up cannot be given back yet");
+            unpoisoned(self.limbo.lock()).extend(joined);
+            return;
+        }
+        let mut space = self.space();
+        joined.into_iter().for_each(|blocks| space.release(blocks));
+    }
+
+    async fn make_zeros(&self, joined: &[Blocks]) -> Result<(), Error> {
+        for blocks in joined {
+            self.arena.discard(blocks.at * BLOCK, blocks.len * BLOCK).await?;
+        }
+        Ok(self.arena.sync().await?)
+    }
+
+    /// Whether a checkpoint would make space free.
+    pub(super) fn can_reclaim(&self) -> bool {
+        let log = self.log();
+        let frozen = log.frozen.as_ref().is_some_and(|frozen| !frozen.freed.is_empty());
+        frozen
+            || !log.freed.is_empty()
+            || !unpoisoned(self.limbo.lock()).is_empty()
+            || !unpoisoned(self.dying.lock()).is_empty()
+    }
+
+    /// What the store's own thread does until it is closed.
+    pub(super) async fn write_checkpoints(self: &Arc<Self>) {
+        loop {
+            let work = poll_fn(|cx| {
+                let mut log = self.log();
+                let dying = !unpoisoned(self.dying.lock()).is_empty() && log.failed.is_none();
+                if log.frozen.is_some() || log.closing || dying {
+                    return Poll::Ready((log.frozen.is_some(), log.closing));
+                }
+                log.checkpointer = Some(cx.waker().clone());
+                Poll::Pending
+            });
+            let (frozen, closing) = work.await;
+            let result = match frozen {
+                true => self.write_checkpoint().await,
+                false if closing => Ok(()),
+                false => self.empty_some().await.map(drop),
+            };
+            if closing {
+                break;
+            }
+            if result.is_err() {
+                ring::sleep(RETRY).await;
+            }
+        }
+        if let Err(error) = self.close().await {
+            tracing::error!(%error, "the store of objects is closed with its journal not empty: it is replayed when it is opened");
+        }
+    }
+
+    /// The last checkpoint: after it there is nothing to replay, and all that is free is zeros.
+    async fn close(self: &Arc<Self>) -> Result<(), Error> {
+        // A change that found no room would wait for this very task.
+        self.checkpoint_here().await?;
+        while self.write_some_touched().await? {
+            if self.log().offset > self.journal.segment / 4 {
+                self.checkpoint_here().await?;
+            }
+        }
+        for _ in 0..2 {
+            self.checkpoint_here().await?;
+        }
+        let (number, side) = {
+            let log = self.log();
+            (log.number - 1, log.side)
+        };
+        let clean = unpoisoned(self.limbo.lock()).is_empty()
+            && self.log().freed.is_empty()
+            && !self.damaged.load(Ordering::Relaxed);
+        self.database.write(&super::layers::Layer::new(), &self.meta(number, side, clean))?;
+        Ok(())
+    }
+}

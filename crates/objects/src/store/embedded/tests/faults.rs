@@ -1,0 +1,267 @@
+//! Full media, failing media, damaged metadata: typed errors, nothing half done, and nothing invented.
+
+use backing::StoreError;
+use backing::faulty::{Action, Operations, Rule};
+
+use crate::store::embedded::testing::{Rig, describe, now};
+use crate::store::{BLOCK, Change, Commit, Error, FIRST_ID, ObjectId, ObjectStore, Step};
+
+const P: u64 = FIRST_ID;
+const EIO: StoreError = StoreError::Io(libc::EIO);
+
+fn object(n: u64) -> ObjectId {
+    ObjectId::new(P, FIRST_ID + n)
+}
+
+fn create(n: u64, blocks: u64) -> Change {
+    let mut change = Change::of(Step::CreateUser(object(n)));
+    change.push(Step::Write { id: object(n), at: 0, data: vec![7; (blocks * BLOCK) as usize].into() });
+    change.set_attribute(object(n), 1, 1, b"name");
+    change
+}
+
+fn apply(store: &dyn ObjectStore, change: impl Into<Change>) -> Result<(), Error> {
+    now(store.apply(change.into(), Commit::Durable)).map(drop)
+}
+
+#[test]
+fn a_full_arena_refuses_a_change_as_a_whole_and_takes_it_once_something_is_removed() {
+    let rig = Rig::new(100, 256 << 10);
+    let store = rig.open();
+    apply(&store, Step::CreatePartition(P)).unwrap();
+    for n in 0..9 {
+        apply(&store, create(n, 10)).unwrap();
+    }
+    let before = describe(&store);
+    assert_eq!(apply(&store, create(9, 20)), Err(Error::NoSpace));
+    assert_eq!(describe(&store), before);
+    apply(&store, Step::RemoveUser(object(3))).unwrap();
+    apply(&store, create(9, 20)).unwrap();
+    assert_eq!(store.root().used, 100 * BLOCK);
+    assert_eq!(now(store.read(object(9), 0, 1 << 20)).unwrap().to_vec(), vec![7; 20 << 12]);
+    assert_eq!(now(store.check(0, false)).unwrap().wrong, 0);
+}
+
+#[test]
+fn a_medium_without_room_for_the_arena_s_data_refuses_a_change_as_a_whole() {
+    let rig = Rig::new(1000, 256 << 10);
+    let store = rig.open();
+    apply(&store, Step::CreatePartition(P)).unwrap();
+    let before = describe(&store);
+    rig.arena_faults.limit_space(Some(5 * BLOCK));
+    assert_eq!(apply(&store, create(1, 6)), Err(Error::NoSpace));
+    assert_eq!(describe(&store), before);
+    rig.arena_faults.clear();
+    apply(&store, create(1, 6)).unwrap();
+}
+
+#[test]
+fn space_that_was_given_up_reads_as_zeros_before_it_is_used_again() {
+    let rig = Rig::new(16, 256 << 10);
+    let store = rig.open();
+    apply(&store, Step::CreatePartition(P)).unwrap();
+    for round in 0..20 {
+        apply(&store, create(round, 10)).unwrap();
+        apply(&store, Step::RemoveUser(object(round))).unwrap();
+        // One byte of each block: the rest of the sector and of the block is nobody's old data.
+        let id = object(1000 + round);
+        apply(&store, Step::CreateUser(id)).unwrap();
+        for block in 0..6 {
+            let step = Step::Write { id, at: block * BLOCK + 100, data: vec![1].into() };
+            now(store.apply(step.into(), Commit::Relaxed)).unwrap();
+        }
+        let found = now(store.read(id, 0, 1 << 20)).unwrap().to_vec();
+        let ones = found.iter().enumerate().filter(|(_, byte)| **byte != 0);
+        assert!(ones.clone().all(|(at, byte)| at as u64 % BLOCK == 100 && *byte == 1));
+        assert_eq!(ones.count(), 6);
+        apply(&store, Step::RemoveUser(id)).unwrap();
+    }
+}
+
+#[test]
+fn a_reader_keeps_what_it_reads_from_being_used_again() {
+    let rig = Rig::new(16, 256 << 10);
+    let store = rig.open();
+    apply(&store, Step::CreatePartition(P)).unwrap();
+    apply(&store, create(1, 12)).unwrap();
+    let hold = store.hold();
+    apply(&store, Step::RemoveUser(object(1))).unwrap();
+    assert_eq!(apply(&store, create(2, 12)), Err(Error::NoSpace));
+    drop(hold);
+    apply(&store, create(2, 12)).unwrap();
+}
+
+#[test]
+fn a_journal_that_fails_ends_all_changes_and_leaves_what_was_acknowledged() {
+    for operations in [Operations::WRITE, Operations::SYNC] {
+        let rig = Rig::new(1000, 256 << 10);
+        let store = rig.open();
+        apply(&store, Step::CreatePartition(P)).unwrap();
+        apply(&store, create(1, 1)).unwrap();
+        let before = describe(&store);
+        rig.journal_faults.add(Rule::new(operations, Action::Fail(EIO)).times(1));
+        assert_eq!(apply(&store, create(2, 1)), Err(Error::Io(libc::EIO)));
+        assert_eq!(apply(&store, create(3, 1)), Err(Error::Io(libc::EIO)), "not even when it works again");
+        now(store.read(object(1), 0, 10)).unwrap();
+        drop(store);
+        rig.cut(1);
+        rig.journal_faults.clear();
+        let store = rig.open();
+        if store.object(object(2)).is_ok() {
+            apply(&store, Step::RemoveUser(object(2))).unwrap();
+        }
+        assert_eq!(describe(&store), before);
+    }
+}
+
+#[test]
+fn a_checkpoint_that_finds_no_room_is_tried_again_and_nothing_is_lost() {
+    let rig = Rig::new(1000, 256 << 10);
+    let store = rig.open();
+    apply(&store, Step::CreatePartition(P)).unwrap();
+    rig.disk.limit(Some(rig.disk.len_now()));
+    let (mut created, mut failed) = (0, 0);
+    for n in 0..2000 {
+        let mut change = Change::of(Step::CreateUser(object(n)));
+        change.set_attribute(object(n), 1, 1, &[n as u8; 400]);
+        match apply(&store, change) {
+            Ok(()) => created += 1,
+            Err(error) => {
+                assert_eq!(error, Error::NoSpace);
+                failed += 1;
+            }
+        }
+        if failed == 3 {
+            rig.disk.limit(None);
+        }
+    }
+    assert!(failed >= 3, "it never ran out of room");
+    let there = (0..2000).filter(|n| store.object(object(*n)).is_ok()).count();
+    // One that was told of a failed checkpoint may be there.
+    assert!((created..=created + failed).contains(&there), "{created} {failed} {there}");
+    now(store.checkpoint()).unwrap();
+    assert_eq!(now(store.check(0, false)).unwrap().wrong, 0);
+    drop(store);
+    rig.cut(3);
+    assert_eq!(rig.open().partition(P).unwrap().objects, there as u64);
+}
+
+#[test]
+fn a_failing_arena_fails_reads_and_writes_with_its_error() {
+    let rig = Rig::new(1000, 256 << 10);
+    let store = rig.open();
+    apply(&store, Step::CreatePartition(P)).unwrap();
+    apply(&store, create(1, 40)).unwrap();
+    let before = describe(&store);
+    let rule = rig.arena_faults.add(Rule::new(Operations::ALL, Action::Fail(EIO)));
+    assert_eq!(now(store.read(object(1), 0, 10)).unwrap_err(), Error::Io(libc::EIO));
+    assert_eq!(apply(&store, create(2, 40)), Err(Error::Io(libc::EIO)));
+    rig.arena_faults.remove(rule);
+    assert_eq!(describe(&store), before);
+    apply(&store, create(2, 40)).unwrap();
+}
+
+#[test]
+fn damaged_metadata_is_an_error_that_a_check_tells_of_and_repairs() {
+    let (mut refused, mut repaired, mut harmless) = (0, 0, 0);
+    for seed in 0..60u64 {
+        let rig = Rig::new(1000, 256 << 10);
+        let store = rig.open();
+        apply(&store, Step::CreatePartition(P)).unwrap();
+        for n in 0..50 {
+            apply(&store, create(n, 1)).unwrap();
+        }
+        now(store.checkpoint()).unwrap();
+        drop(store);
+        // Of one of the records: each has the attribute's value in it.
+        rig.disk.damage(|bytes| {
+            let found: Vec<usize> =
+                bytes.windows(4).enumerate().filter(|(_, w)| *w == b"name").map(|(at, _)| at).collect();
+            let at = found[seed as usize * 7 % found.len()];
+            bytes[at - (seed as usize % 60)] ^= 0x40;
+        });
+        let Ok(store) = rig.try_open() else {
+            refused += 1;
+            continue;
+        };
+        let report = now(store.check(0, false)).unwrap();
+        if report.wrong == 0 {
+            // It was a page that nothing names any more.
+            harmless += 1;
+            continue;
+        }
+        assert!(matches!(apply(&store, create(100, 1)), Err(Error::Damaged(_))));
+        let report = now(store.check(0, true)).unwrap();
+        assert!(report.repaired > 0);
+        assert_eq!(now(store.check(0, false)).unwrap().findings, Vec::<String>::new());
+        apply(&store, create(100, 1)).unwrap();
+        assert!(store.partition(P).unwrap().objects >= 50);
+        repaired += 1;
+    }
+    assert!(repaired > 0, "{refused} {repaired} {harmless}");
+}
+
+#[test]
+fn any_garbage_in_the_database_or_the_journal_is_an_error_or_harmless_but_no_panic() {
+    let rig = Rig::new(1000, 256 << 10);
+    let store = rig.open();
+    apply(&store, Step::CreatePartition(P)).unwrap();
+    for n in 0..50 {
+        apply(&store, create(n, 1)).unwrap();
+    }
+    drop(store);
+    let mut random = backing::model::Random::new(1);
+    for _ in 0..60 {
+        rig.disk.damage(|bytes| {
+            for _ in 0..4 {
+                let at = random.below(bytes.len() as u64) as usize;
+                bytes[at] ^= 1 << random.below(8);
+            }
+        });
+        if let Ok(store) = rig.try_open() {
+            for n in 0..50 {
+                let _ = now(store.read(object(n), 0, 100));
+                let _ = apply(&store, Step::RemoveUser(object(n)));
+            }
+            let _ = now(store.check(0, true));
+        }
+    }
+}
+
+#[test]
+fn a_change_that_no_journal_can_hold_is_refused() {
+    let rig = Rig::new(1000, 256 << 10);
+    let store = rig.open();
+    apply(&store, Step::CreatePartition(P)).unwrap();
+    apply(&store, Step::CreateUser(object(0))).unwrap();
+    let mut change = Change::new();
+    for number in 0..10 {
+        change.set_attribute(object(0), 1, number, &[1; 60_000]);
+    }
+    assert_eq!(apply(&store, change), Err(Error::BadChange));
+    let mut change = Change::of(Step::CreateUser(object(1)));
+    change.set_attribute(object(1), 1, 1, &vec![1; 0xffff]);
+    assert_eq!(apply(&store, change), Err(Error::ValueTooLong));
+    assert_eq!(store.object(object(1)), Err(Error::NotFound(object(1))));
+}
+
+#[test]
+fn access_times_are_seen_at_once_and_reach_the_medium_with_a_sync() {
+    let rig = Rig::new(1000, 256 << 10);
+    let store = rig.open();
+    apply(&store, Step::CreatePartition(P)).unwrap();
+    apply(&store, create(1, 1)).unwrap();
+    let times = crate::store::TimesUpdate { data_accessed: Some(77), ..Default::default() };
+    for id in [object(1), ObjectId::partition(P), ObjectId::ROOT, object(99)] {
+        store.touch(id, times);
+    }
+    assert_eq!(store.times(object(1)).unwrap().data_accessed, 77);
+    now(store.sync(crate::store::Scope::All)).unwrap();
+    drop(store);
+    rig.cut(1);
+    let store = rig.open();
+    for id in [object(1), ObjectId::partition(P), ObjectId::ROOT] {
+        assert_eq!(store.times(id).unwrap().data_accessed, 77, "{id:?}");
+    }
+    assert!(store.times(object(99)).is_err());
+}

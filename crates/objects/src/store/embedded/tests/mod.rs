@@ -1,0 +1,4 @@
+//! Against the model: random changes, crashes, faults.
+
+mod faults;
+mod model;
