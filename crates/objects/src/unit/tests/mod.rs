@@ -5,9 +5,14 @@ mod creation;
 mod data;
 mod errors;
 mod isolation;
+mod lists;
+mod partitions;
+mod queries;
 mod quotas;
+mod sets;
 mod spc;
 mod times;
+mod tunnels;
 
 use std::future::Future;
 use std::pin::pin;
@@ -437,10 +442,7 @@ impl Ask<'_> {
                 list
             });
             let set = set.and_then(|list| place(&mut out, &list));
-            let behind = match self.cdb.command {
-                Osd::Read(_, range) => range.len,
-                _ => 0,
-            };
+            let behind = self.cdb.command.data_in_len();
             let at = offset::round_up(behind, version).unwrap();
             retrieved_at = at as usize;
             let retrieved = get.map(|_| Region { len: self.allocation, offset: at });
