@@ -1,12 +1,10 @@
 //! GET ATTRIBUTES and SET ATTRIBUTES, and the two steps on attributes that end most commands.
 
 use osd::Id;
-use osd::cdb::Isolation;
 use osd::sense::function;
 
 use super::attributes::Request;
 use super::failure::Failure;
-use super::locks::{Key, Mode, Part};
 use super::task::{Task, Touch};
 use crate::store::Change;
 
@@ -42,8 +40,7 @@ impl Task<'_> {
         if !change.is_empty() || !self.parameters.set.is_empty() {
             let of_type = self.unit.subject(id)?.object_type();
             // Quotas are looked at when the length is set.
-            let unit = self.unit;
-            let _turn = unit.quota_turn(id.partition).await?;
+            self.quota_turn(id.partition).await?;
             self.apply_with_attributes(id, of_type, change).await?;
         }
         self.get(id).await
@@ -54,15 +51,8 @@ impl Task<'_> {
         if self.parameters.get == Request::Nothing {
             return Ok(());
         }
-        let unit = self.unit;
-        let _turn = match self.isolation()? {
-            // Each function of the command for itself.
-            Isolation::Functional => {
-                Some(unit.locks.lock(Key { id, part: Part::Attributes }, Mode::SHARED).await)
-            }
-            _ => None,
-        };
-        let subject = unit.subject(id)?;
+        self.isolate_getting(id).await?;
+        let subject = self.unit.subject(id)?;
         self.retrieve(&subject).await
     }
 }

@@ -95,7 +95,7 @@ async fn create(
     let id = unit.new_id(partition, requested)?;
     task.current.id = id;
     task.isolate(id, Touch::None).await?;
-    let _turn = unit.quota_turn(partition).await?;
+    task.quota_turn(partition).await?;
     task.progress.begin(function::COMMAND);
     unit.check_objects(partition, 1)?;
     let mut change = Change::of(Step::CreateCollection(at(id), kind));

@@ -48,7 +48,7 @@ pub(super) async fn copy(
         task.isolate(id, write).await?;
         task.isolate(from, read).await?;
     }
-    let _turn = unit.quota_turn(partition).await?;
+    task.quota_turn(partition).await?;
     let info = unit.user_object(from).map_err(lost)?;
     task.progress.begin(function::COMMAND);
     unit.check_objects(partition, 1)?;

@@ -38,7 +38,7 @@ pub(super) async fn create(
     task.current.id = last;
     task.isolate(last, Touch::None).await?;
     task.progress.begin(function::COMMAND);
-    let _turn = unit.quota_turn(partition).await?;
+    task.quota_turn(partition).await?;
     unit.check_objects(partition, u64::from(count))?;
     let mut done = Vec::new();
     let result = create_all(task, partition, first..first + u64::from(count), &mut done).await;
@@ -109,7 +109,7 @@ pub(super) async fn create_partition(task: &mut Task<'_>, requested: u64) -> Res
     let id = Id::partition(partition);
     task.current.id = id;
     task.isolate(id, Touch::None).await?;
-    let _turn = unit.partition_turn().await;
+    task.partition_turn().await;
     task.progress.begin(function::COMMAND);
     unit.check_partitions()?;
     let mut change = Change::of(Step::CreatePartition(partition));

@@ -127,8 +127,7 @@ pub(super) async fn read_map(
 
 /// Sets what the command sets.
 async fn set(task: &mut Task<'_>, id: Id) -> Result<(), Failure> {
-    let unit = task.unit;
-    let _turn = unit.quota_turn(id.partition).await?;
+    task.quota_turn(id.partition).await?;
     task.apply_with_attributes(id, ObjectType::User, Change::new()).await?;
     Ok(())
 }

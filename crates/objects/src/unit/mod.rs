@@ -231,10 +231,6 @@ impl OsdUnit {
         mover: &mut dyn DataMover,
     ) -> Outcome {
         let mut task = Task::new(self, command, cdb, mover);
-        let _turn = match self.turn(cdb).await {
-            Ok(turn) => turn,
-            Err(failure) => return task.end(Err(failure)),
-        };
         let result = match self.check_writable(command, cdb) {
             Ok(()) => task.begin().await,
             refused => refused,

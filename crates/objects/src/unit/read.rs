@@ -53,6 +53,7 @@ async fn put_range(task: &mut Task<'_>, id: Id, start: u64, len: u64) -> Result<
             return Ok(len);
         }
         if done > 0 {
+            task.yield_turn();
             task.transfer.ready().await?;
         }
         let step = (len - done).min(CHUNK_BYTES);

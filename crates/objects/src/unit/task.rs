@@ -23,8 +23,8 @@ use ring::Chain;
 use scsi::{Sense, SenseKey, Status};
 use smallvec::SmallVec;
 
-use super::OsdUnit;
 use super::attributes::Parameters;
+use super::{OsdUnit, Turn};
 use osd::sense::code;
 
 use super::failure::{Failure, additional};
@@ -83,7 +83,12 @@ pub(super) struct Task<'a> {
     pub read_past_end: Option<u64>,
     /// The command has created the object that it is about.
     pub created: bool,
+    // In the order in which they are waited for: what isolates the command, its partitions, a quota. Whoever waits for one has
+    // none of those behind it, so nobody waits in a circle.
     guards: SmallVec<[Guard<'a>; 3]>,
+    tail: Option<Guard<'a>>,
+    turn: Option<Turn<'a>>,
+    quota: Option<Guard<'a>>,
 }
 
 impl<'a> Task<'a> {
@@ -119,6 +124,9 @@ impl<'a> Task<'a> {
             read_past_end: None,
             created: false,
             guards: SmallVec::new(),
+            tail: None,
+            turn: None,
+            quota: None,
         }
     }
 
@@ -249,10 +257,18 @@ impl<'a> Task<'a> {
         }
     }
 
-    /// Waits for the locks that isolate what the command does to the object at `id`. They are held until the command ends;
-    /// with functional isolation until [`Self::function_done`]. A command that touches several objects calls this in
-    /// ascending order of their ids.
+    /// Waits for the locks that isolate what the command does to the object at `id`, and then for its partitions. The locks
+    /// are held until the command ends; with functional isolation until [`Self::function_done`]. A command that touches
+    /// several objects calls this in ascending order of their ids. To be called before anything is done, and when everything
+    /// that the initiator sends is there: a slow one must not keep others waiting.
     pub async fn isolate(&mut self, id: Id, touch: Touch) -> Result<(), Failure> {
+        self.lock(id, touch).await?;
+        self.turn = Some(self.unit.turn(self.cdb).await?);
+        Ok(())
+    }
+
+    async fn lock(&mut self, id: Id, touch: Touch) -> Result<(), Failure> {
+        self.yield_turn();
         let isolation = self.isolation()?;
         let data = Key { id, part: Part::Data };
         let attributes = Key { id, part: Part::Attributes };
@@ -280,6 +296,47 @@ impl<'a> Task<'a> {
                     self.guards.push(self.unit.locks.lock(attributes, mode(sets)).await);
                 }
             }
+        }
+        Ok(())
+    }
+
+    /// Like [`Self::isolate`], for what takes turns at the end of the object at `id` whatever its isolation.
+    pub async fn isolate_at_end(&mut self, id: Id, touch: Touch) -> Result<(), Failure> {
+        self.lock(id, touch).await?;
+        let tail = self.unit.locks.lock(Key { id, part: Part::Tail }, Mode::EXCLUSIVE).await;
+        self.tail = Some(tail);
+        self.turn = Some(self.unit.turn(self.cdb).await?);
+        Ok(())
+    }
+
+    /// The command goes on waiting for its initiator: those that need its partitions for themselves need not wait for it. What
+    /// it does from here on may find them changed.
+    pub fn yield_turn(&mut self) {
+        self.quota = None;
+        self.turn = None;
+    }
+
+    /// Keeps others from growing `partition` meanwhile, where it has a quota: to be waited for before the quota is checked. It
+    /// is held until [`Self::yield_turn`], or the end of the command.
+    pub async fn quota_turn(&mut self, partition: u64) -> Result<(), Failure> {
+        self.quota = self.unit.quota_turn(partition).await?;
+        Ok(())
+    }
+
+    /// Keeps others from creating partitions meanwhile; held as [`Self::quota_turn`]'s.
+    pub async fn partition_turn(&mut self) {
+        self.quota = Some(self.unit.partition_turn().await);
+    }
+
+    /// The attributes of the object at `id`, isolated from those who set them, where each function of the command is isolated
+    /// for itself.
+    pub async fn isolate_getting(&mut self, id: Id) -> Result<(), Failure> {
+        if self.isolation()? == Isolation::Functional {
+            self.yield_turn();
+            self.guards.clear();
+            self.tail = None;
+            let key = Key { id, part: Part::Attributes };
+            self.guards.push(self.unit.locks.lock(key, Mode::SHARED).await);
         }
         Ok(())
     }

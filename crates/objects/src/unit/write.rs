@@ -9,7 +9,6 @@ use osd::{Id, ObjectType};
 
 use super::failure::{Failure, field};
 use super::limits::CHUNK_BYTES;
-use super::locks::{Key, Mode, Part};
 use super::segments::Segments;
 use super::subject::at;
 use super::task::{Task, Touch};
@@ -70,7 +69,7 @@ async fn put(task: &mut Task<'_>, id: Id, segments: &Segments, create: bool) -> 
             task.progress.begin(function::COMMAND);
         }
         let unit = task.unit;
-        let _turn = unit.quota_turn(id.partition).await?;
+        task.quota_turn(id.partition).await?;
         check(task, id, segments, done, done + len, create && first)?;
         let mut change = Change::new();
         if create && first {
@@ -91,6 +90,7 @@ async fn put(task: &mut Task<'_>, id: Id, segments: &Segments, create: bool) -> 
         if last {
             break;
         }
+        task.yield_turn();
     }
     if task.cdb.options.fua && total > CHUNK_BYTES {
         task.sync(Scope::Object(at(id))).await?;
@@ -127,7 +127,6 @@ pub(super) async fn append(task: &mut Task<'_>, id: Id, total: u64) -> Result<()
     let unit = task.unit;
     unit.user_object(id)?;
     // Appends take turns, so that a long one is in one piece and each sees the length that it adds to.
-    let mut turn = None;
     let mut done = 0;
     loop {
         let len = (total - done).min(CHUNK_BYTES);
@@ -139,11 +138,10 @@ pub(super) async fn append(task: &mut Task<'_>, id: Id, total: u64) -> Result<()
         if first {
             // Where it will be is not known yet: all of the object behind its present end.
             let start = if task.isolation()? == Isolation::Range { unit.user_object(id)?.length } else { 0 };
-            task.isolate(id, Touch::Write { start, end: u64::MAX }).await?;
-            turn = Some(unit.locks.lock(Key { id, part: Part::Tail }, Mode::EXCLUSIVE).await);
+            task.isolate_at_end(id, Touch::Write { start, end: u64::MAX }).await?;
             task.progress.begin(function::COMMAND);
         }
-        let _quota = unit.quota_turn(id.partition).await?;
+        task.quota_turn(id.partition).await?;
         let info = unit.user_object(id)?;
         let end = info.length.checked_add(if first { total } else { len }).ok_or_else(Failure::quota)?;
         unit.check_length(id, Some(&info), end)?;
@@ -165,11 +163,11 @@ pub(super) async fn append(task: &mut Task<'_>, id: Id, total: u64) -> Result<()
         }
         if !last {
             task.current.used_change = task.current.used_change.saturating_add(applied.used_change);
+            task.yield_turn();
             continue;
         }
         break;
     }
-    drop(turn);
     if task.cdb.options.fua && total > CHUNK_BYTES {
         task.sync(Scope::Object(at(id))).await?;
     }

@@ -3,7 +3,7 @@
 
 use osd::attributes::numbers::{
     PAGE_ID_LEN, attributes_access, collection_information, collections, partition_information,
-    partition_quotas, root_information, root_quotas, timestamps, user_information, user_quotas,
+    partition_quotas, root_information, root_quotas, timestamps, user_information,
 };
 use osd::attributes::{AttributeId, Page, PageKind};
 use osd::sense::function;
@@ -154,7 +154,6 @@ impl OsdUnit {
                         return Err(setting.refuse(true));
                     }
                     effects.policy |= matches!(attribute.page, root_quotas::PAGE | partition_quotas::PAGE);
-                    debug_assert!(effects.policy || attribute.page == user_quotas::PAGE);
                     keep(change);
                 }
                 None => {

@@ -7,6 +7,8 @@ use super::super::locks::{Key, Mode, Part};
 use super::*;
 
 const FREE: AttributeId = AttributeId::new(Page(0x1_0000), 1);
+/// Of a page that every kind of object may have.
+const ANY: AttributeId = AttributeId::new(Page(0xF000_0000), 1);
 
 /// Whether a command ends while somebody has the object's data from `start` to `end` for itself.
 fn ends_beside(it: &Client, ask: Ask<'_>, part: Part, start: u64, end: u64) -> bool {
@@ -66,18 +68,11 @@ fn the_root_says_what_the_default_is() {
 }
 
 #[test]
-fn a_command_that_needs_a_partition_for_itself_waits_for_the_others() {
+fn a_command_that_needs_a_partition_for_itself_waits_for_those_that_work_in_it() {
     let it = Client::ready();
-    let remove = || {
-        let scope = osd::cdb::RemoveScope::Contents;
-        it.ask(Osd::RemovePartition { partition: P, scope })
-    };
-    // A write that waits for its data.
-    let (cdb, out, _) = it.ask(Osd::Write(ID, range(0, 5))).data(b"hello").build();
-    let Execution::Running(writing) = it.start(&cdb, &out, 0, 1) else { panic!("it waits") };
-    let mut writing = pin!(writing);
-    assert!(writing.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
-    let (cdb, out, _) = remove().build();
+    let working = block_on(it.unit.exclusion.write(P, P + 1));
+    let scope = osd::cdb::RemoveScope::Contents;
+    let (cdb, out, _) = it.ask(Osd::RemovePartition { partition: P, scope }).build();
     let Execution::Running(removing) = it.start(&cdb, &out, 0, 0) else { panic!("it waits") };
     let mut removing = pin!(removing);
     assert!(removing.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
@@ -87,9 +82,94 @@ fn a_command_that_needs_a_partition_for_itself_waits_for_the_others() {
     let Execution::Running(late) = it.start(&cdb, &out, 0, 0) else { panic!("it waits") };
     let mut late = pin!(late);
     assert!(late.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
-    assert_eq!(block_on(writing).1.status, Status::Good);
+    drop(working);
     assert_eq!(block_on(removing).1.status, Status::Good);
     assert_eq!(block_on(late).1.status, Status::CheckCondition);
+}
+
+#[test]
+fn an_initiator_that_sends_nothing_holds_nobody_up() {
+    let it = Client::ready();
+    let stalled = |command, data: &[u8], isolation| {
+        let (cdb, out, _) = it.ask(command).data(data).set(FREE, b"x").isolation(isolation).build();
+        let Execution::Running(future) = it.start(&cdb, &out, 0, 2) else { panic!("it waits") };
+        let mut future = Box::pin(future);
+        assert!(future.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        future
+    };
+    let long = vec![1; 2_000_000];
+    let waiting = [
+        stalled(Osd::Write(ID, range(0, 5)), b"hello", Isolation::Strict),
+        stalled(Osd::Append { id: ID, len: 5 }, b"hello", Isolation::Functional),
+        stalled(Osd::Write(ID, range(0, 2_000_000)), &long, Isolation::Range),
+        stalled(Osd::SetAttributes(ID), b"", Isolation::Strict),
+    ];
+    it.ask(Osd::Read(ID, range(0, 0))).isolation(Isolation::Strict).send().good();
+    let scope = osd::cdb::RemoveScope::Contents;
+    it.ask(Osd::RemovePartition { partition: P, scope }).send().good();
+    it.ask(Osd::Format { capacity: 0 }).send().good();
+    for future in waiting {
+        assert_eq!(block_on(future).1.status, Status::CheckCondition);
+    }
+}
+
+#[test]
+fn no_mix_of_commands_and_levels_waits_in_a_circle() {
+    let (done, finished) = std::sync::mpsc::channel();
+    let it = Client::ready();
+    let quota = osd::attributes::numbers::partition_quotas::CAPACITY;
+    for thread in 0..4u64 {
+        let it = Client::to(&it.unit, 20 + thread, it.clock.clone());
+        let done = done.clone();
+        std::thread::spawn(move || {
+            let mut seed = thread + 1;
+            let mut next = |below: u64| {
+                seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                (seed >> 33) % below
+            };
+            for _ in 0..400 {
+                let levels = [Isolation::None, Isolation::Strict, Isolation::Range, Isolation::Functional];
+                let isolation = levels[next(4) as usize];
+                let partition = P + next(2);
+                let id = Id::new(partition, O + next(2));
+                let (data, len) = (vec![7; 1_100_000], 1 + next(2) * 1_099_999);
+                let ask = match next(12) {
+                    0 => it.ask(Osd::Write(id, range(0, len))).data(&data[..len as usize]),
+                    1 => it.ask(Osd::Append { id, len: 10 }).data(&[1; 10]),
+                    2 => it.ask(Osd::Read(id, range(0, 100))),
+                    3 => it.ask(Osd::Punch(id, range(0, 100_000))),
+                    4 => it.ask(Osd::Remove(id)),
+                    5 => it.ask(Osd::Create { partition, requested: id.object, count: 1 }),
+                    6 => it.ask(Osd::GetAttributes(id)),
+                    7 => it.ask(Osd::SetAttributes(id)),
+                    8 => it.ask(Osd::CreatePartition { requested: partition }),
+                    9 if next(4) == 0 => {
+                        let scope = osd::cdb::RemoveScope::Contents;
+                        it.ask(Osd::RemovePartition { partition, scope })
+                    }
+                    10 => {
+                        let range = range(0, len);
+                        let create = Osd::CreateAndWrite { partition, requested: id.object, range };
+                        it.ask(create).data(&data[..len as usize])
+                    }
+                    _ => it.ask(Osd::Clear(id, range(0, 10))),
+                };
+                let ask = match next(3) {
+                    0 => ask.set(ANY, b"x").get(&[ANY]),
+                    1 => ask.get(&[ANY]),
+                    _ => ask,
+                };
+                ask.isolation(isolation).send_slowly();
+                if next(20) == 0 {
+                    it.set(Id::partition(partition), quota, &(next(1 << 23)).to_be_bytes());
+                }
+            }
+            done.send(()).unwrap();
+        });
+    }
+    for _ in 0..4 {
+        finished.recv_timeout(std::time::Duration::from_secs(60)).expect("somebody waits for ever");
+    }
 }
 
 #[test]
