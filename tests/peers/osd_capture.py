@@ -11,16 +11,19 @@ What the dissector (of Wireshark 4.0) does not know is written down here, so tha
   offsets behind it are shown from wrong places. The fields are compared where it is right.
 - A get list of OSD-1 it reads to the end of Data-Out, whatever its length says; an attribute list of type Eh it does not know.
 - It says of every attribute that is not in its small table that it cannot decode it, which is a note and no error.
+- It remarks that a query's least and greatest value are the same, which is how equality is asked for.
 - Parameter data that an allocation length cut off looks malformed to it, and is not: everything here has room.
 """
 
+import collections
+import os
 import xml.etree.ElementTree
 
 from lab import osd, proc, wire
 from lab.osd import CURRENT_COMMAND, P, R, U
 from lab.osd_session import Device, Request
-from lab.report import expect
-from lab.target import Unit
+from lab.report import Skip, expect
+from lab.target import Stag, Unit
 from peers.capture import captured
 from peers.osd_data import FORMS, IDS, created
 
@@ -61,7 +64,7 @@ def all_commands(device):
     second = device.version != 200
     got, put = [(U + 1, 0x82), (CURRENT_COMMAND, 4)], [(OURS, 1, b"attribute")]
     device.good("FORMAT OSD", capacity=0, set_=[(R + 1, 9, b"captured")], get=[(R + 1, 0xC0)])
-    partition = created(device.good("CREATE PARTITION", partition=0, get=IDS))[0]
+    partition = created(device.good("CREATE PARTITION", partition=0, get=IDS, set_=[(P + OURS, 1, b"p")]))[0]
     what = {"partition": partition}
     object_ = created(device.good("CREATE", **what, object=0, count=1, get=IDS, set_=put))[1]
     device.good("CREATE", **what, object=0, count=3, get=IDS)
@@ -101,7 +104,7 @@ def all_commands(device):
     if second:
         device.good("REMOVE PARTITION", **what, remove_scope=1)
     else:
-        spare = created(device.good("CREATE PARTITION", partition=0, get=IDS))[0]
+        spare = created(device.good("CREATE PARTITION", partition=0, get=IDS, set_=[(P + OURS, 1, b"p")]))[0]
         device.good("REMOVE PARTITION", partition=spare)
 
 
@@ -166,8 +169,7 @@ def commands_seen(target, path):
 
 EXPERTS = {"scsi_osd2.invalid_offset", "scsi_osd2.object_descriptor_format.invalid", "scsi_osd.attributes_list.type.invalid",
            "scsi_osd2.cdb_continuation.format.unknown", "scsi_osd2.cdb_continuation.sa.mismatch", "scsi_osd2.cdb_continuation.desc.type.unknown",
-           "scsi_osd2.cdb_continuation.desc.length.invalid", "scsi_osd2.cdb_continuation.length.invalid", "scsi_osd.attribute_length.invalid",
-           "scsi_osd2.query.entry.equal"}
+           "scsi_osd2.cdb_continuation.desc.length.invalid", "scsi_osd2.cdb_continuation.length.invalid", "scsi_osd.attribute_length.invalid"}
 
 
 def faults(target, path):
@@ -240,6 +242,49 @@ def judge(target, path, cdbs=None):
     return seen
 
 
+def by_stag(lab):
+    """What `stag osd` sends and is answered: a tree put, listed, found, snapshotted, got back and removed, over TCP."""
+    proc.need("tshark")
+    if lab.kind != "stag" or not Stag.binary:
+        raise Skip("needs stag on both sides")
+    with lab.serve(Unit(objects=True)) as target:
+        tree, back = os.path.join(target.folder, "tree"), os.path.join(target.folder, "back")
+        os.makedirs(os.path.join(tree, "deep", "er"))
+        for number, where in enumerate(["one", "deep/two", "deep/er/three"]):
+            with open(os.path.join(tree, where), "wb") as file:
+                file.write(os.urandom(700 * (number + 1)))
+
+        def traffic():
+            def stag(*words):
+                return proc.run(Stag.binary, "osd", *words, timeout=30).strip()
+
+            device = target.urls[0]
+            place = f"{device}/{stag('mkpart', device).split()[-1]}"
+            stag("put", "-r", tree, place)
+            stag("ls", "-l", place)
+            stag("ls", device)
+            stag("stat", device)
+            stag("stat", "--map", f"{place}/one")
+            stag("attr", "list", f"{place}/one")
+            stag("find", place, "--name", "two")
+            stag("snapshot", "create", place)
+            stag("check", device)
+            stag("get", "-r", place, back)
+            stag("rm", f"{place}/one")
+            proc.run("diff", "-r", "-x", "one", tree, back)
+
+        seen = judge(target, captured(target, traffic))
+        actions = collections.Counter(int(fields["scsi_osd.svcaction"][0], 0) for fields in seen)
+        unknown = [f"{action:04x}" for action in actions if action not in osd.BY_ACTION]
+        expect(not unknown, f"service actions that there are not: {unknown}")
+        for name in ("CREATE PARTITION", "WRITE", "READ", "GET ATTRIBUTES", "QUERY", "CREATE SNAPSHOT", "READ MAP", "REMOVE", "OBJECT STRUCTURE CHECK"):
+            code = osd.ACTIONS[name][1]
+            other = {"WRITE": 0x8892, "GET ATTRIBUTES": 0x8883}.get(name, code)
+            expect(actions[code] or actions[other], f"`stag osd` never sent {name}: { {f'{key:04x}': count for key, count in actions.items()} }")
+        print(f"       {sum(actions.values())} commands of {len(actions)} service actions")
+
+
 CASES = [
     ("tshark reads every service action in every form, as often as it was sent, with our fields", by_hand),
+    ("tshark reads what `stag osd` sends and is answered", by_stag),
 ]
