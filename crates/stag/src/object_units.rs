@@ -3,10 +3,13 @@
 use std::sync::Arc;
 
 use device::Persist;
+use objects::store::embedded::{EmbeddedStore, Options};
 use objects::store::memory::MemoryObjects;
 use objects::store::{Change, Commit, ObjectId, ObjectStore, Step};
 use objects::unit::{OsdOptions, OsdUnit};
+use osd::AttributeId;
 use osd::attributes::numbers::root_information::OSD_NAME;
+use osd::attributes::numbers::root_security::{DEFAULT_METHOD, PARTITION_DEFAULT_METHOD};
 use ring::Runtime;
 
 use crate::unit::{Backing, UnitSpec};
@@ -18,9 +21,13 @@ use crate::unit::{Backing, UnitSpec};
 pub fn open(spec: &UnitSpec, seed: &str, persist: Option<Arc<dyn Persist>>) -> Result<Arc<OsdUnit>, String> {
     let store: Arc<dyn ObjectStore> = match &spec.backing {
         Backing::ObjectMemory(bytes) => Arc::new(MemoryObjects::new(*bytes)),
-        other => return Err(format!("{other} cannot be opened")),
+        Backing::Objects(path) => {
+            let options = Options { capacity: spec.options.capacity, create: true, ..Options::default() };
+            Arc::new(EmbeddedStore::open(path, &options).map_err(|error| error.to_string())?)
+        }
+        other => return Err(format!("{other} holds no objects")),
     };
-    name(&store, spec)?;
+    settle(&store, spec)?;
     OsdUnit::new(store, options(spec, seed, persist)).map_err(|error| error.to_string())
 }
 
@@ -35,7 +42,7 @@ pub fn remake(
     persist: Option<Arc<dyn Persist>>,
 ) -> Result<Arc<OsdUnit>, String> {
     let store = before.store().clone();
-    name(&store, spec)?;
+    settle(&store, spec)?;
     let unit = OsdUnit::new(store, options(spec, seed, persist)).map_err(|error| error.to_string())?;
     unit.inherit(before);
     Ok(unit)
@@ -54,26 +61,41 @@ fn options(spec: &UnitSpec, seed: &str, persist: Option<Arc<dyn Persist>>) -> Os
     }
 }
 
-/// Gives the device the name that it is configured to have. One that a client gave it later stays until the next start.
-fn name(store: &Arc<dyn ObjectStore>, spec: &UnitSpec) -> Result<(), String> {
-    let Some(name) = &spec.options.name else { return Ok(()) };
-    let (page, number) = (OSD_NAME.page.0, OSD_NAME.number);
-    let failed = |error: &dyn std::fmt::Display| format!("its name cannot be kept: {error}");
-    let mut before = Vec::new();
-    store.attribute(ObjectId::ROOT, page, number, &mut before).map_err(|error| failed(&error))?;
-    if before == name.as_bytes() {
-        return Ok(());
+/// Gives the device the name and the security method that it is configured to have. What a client changed of them later holds until
+/// the next start.
+fn settle(store: &Arc<dyn ObjectStore>, spec: &UnitSpec) -> Result<(), String> {
+    let failed = |error: &dyn std::fmt::Display| format!("its attributes cannot be kept: {error}");
+    let mut wanted: Vec<(AttributeId, Vec<u8>)> = Vec::new();
+    wanted.extend(spec.options.name.as_ref().map(|name| (OSD_NAME, name.clone().into_bytes())));
+    if let Some(method) = spec.options.security {
+        wanted.push((DEFAULT_METHOD, vec![method as u8]));
+        // What partitions begin with; those that there are keep theirs.
+        wanted.push((PARTITION_DEFAULT_METHOD, vec![method as u8]));
     }
     let mut change = Change::default();
-    change.steps.push(Step::SetAttribute { id: ObjectId::ROOT, page, number, value: name.as_bytes().into() });
-    // A store works on the ring of whoever asks it; this thread has none of its own.
+    for (AttributeId { page, number }, value) in wanted {
+        let mut before = Vec::new();
+        store.attribute(ObjectId::ROOT, page.0, number, &mut before).map_err(|error| failed(&error))?;
+        if before != value {
+            let value = value.as_slice().into();
+            change.steps.push(Step::SetAttribute { id: ObjectId::ROOT, page: page.0, number, value });
+        }
+    }
+    if change.steps.is_empty() {
+        return Ok(());
+    }
+    let runtime = small_ring().map_err(|error| failed(&error))?;
+    runtime.block_on(store.apply(change, Commit::Durable)).map(drop).map_err(|error| failed(&error))
+}
+
+/// A store works on the ring of whoever asks it; the thread that opens one has none of its own.
+fn small_ring() -> std::io::Result<Runtime> {
     let small = ring::Config {
-        entries: 8,
+        entries: 64,
         spin_us: 0,
-        pool_bytes: 2 << 20,
+        pool_bytes: 32 << 20,
         recv_buffers: 2,
         ..ring::Config::default()
     };
-    let runtime = Runtime::new(small).map_err(|error| failed(&error))?;
-    runtime.block_on(store.apply(change, Commit::Durable)).map(drop).map_err(|error| failed(&error))
+    Runtime::new(small)
 }

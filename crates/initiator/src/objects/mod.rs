@@ -27,7 +27,9 @@
 //! # }
 //! ```
 //!
-//! A device with security asks for proof that a command is permitted: [`Objects::with_authority`] takes what has the credentials.
+//! A device with security asks for proof that a command is permitted: [`Objects::with_authority`] takes what has the credentials. Where
+//! commands and answers prove themselves (CMDRSP, ALLDATA), an answer that is not the device's is an error; none of these commands is
+//! sent again with a session that was made anew, since each proof is good for one time.
 //!
 //! # What a lost session costs
 //!
@@ -49,7 +51,7 @@ use std::rc::Rc;
 use osd::AttributeId;
 use scsi::SenseKey;
 
-pub use authority::Authority;
+pub use authority::{Authority, Credentials};
 pub use collection::{Match, Query, Range, member};
 pub use data::New;
 pub use device::{Facts, PartitionFacts};
@@ -58,6 +60,8 @@ pub use list::{List, Listed};
 pub use operation::{Operation, Pending, Reply, number};
 pub use osd::data::MapType;
 pub use snapshot::MapEntry;
+
+use authority::Security;
 
 use crate::error::Error;
 use crate::session::Session;
@@ -97,7 +101,7 @@ impl Attribute {
 #[derive(Clone)]
 pub struct Objects {
     unit: Unit,
-    authority: Option<Rc<dyn Authority>>,
+    security: Option<Rc<Security>>,
 }
 
 impl Objects {
@@ -127,13 +131,7 @@ impl Objects {
 
     /// A unit that is known to be one. Nothing is sent.
     pub fn of(unit: Unit) -> Self {
-        Self { unit, authority: None }
-    }
-
-    /// The same device, with proofs by `authority`.
-    #[must_use]
-    pub fn with_authority(self, authority: Rc<dyn Authority>) -> Self {
-        Self { authority: Some(authority), ..self }
+        Self { unit, security: None }
     }
 
     /// The unit.
@@ -157,11 +155,6 @@ impl Objects {
 
 impl std::fmt::Debug for Objects {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(
-            f,
-            "Objects({:?}, {} authority)",
-            self.unit,
-            if self.authority.is_some() { "an" } else { "no" }
-        )
+        write!(f, "Objects({:?}, {} authority)", self.unit, if self.security.is_some() { "an" } else { "no" })
     }
 }

@@ -2,11 +2,13 @@
 //! lies in the CDB, Data-Out and Data-In.
 
 use osd::attributes::list::{self, ValueList};
+use osd::attributes::numbers::current_command;
 use osd::cdb::{AttributeParameters, Isolation, Options, Region, Timestamps};
 use osd::{AttributeId, Cdb, Command, Version, offset};
 use ring::{Buf, Chain};
 use scsi::{AdditionalSense, SenseKey};
 
+use super::authority::Proof;
 use super::error::ObjectError;
 use super::{Attribute, Objects};
 use crate::error::{Error, ScsiError};
@@ -16,6 +18,10 @@ use crate::session::{self, MAX_READ, Patience, Response, Ticket};
 const ROOM: usize = 256;
 /// The same where all of a page, or all pages, are asked for.
 const MUCH_ROOM: usize = 64 << 10;
+/// Bytes for the proof of an answer among the attributes.
+const PROOF: usize = 16 + 32;
+/// An answer that somebody else gave.
+const FORGED: ObjectError = ObjectError::Data("its integrity check value is not the device's");
 /// READ PAST END OF USER OBJECT: what there was is in Data-In.
 const PAST_END: AdditionalSense = AdditionalSense::new(0x3b, 0x17);
 
@@ -131,40 +137,56 @@ impl Operation {
     /// Lays it out.
     fn prepare(&self, device: &Objects) -> Result<Prepared, ObjectError> {
         let impossible = |what: &str| ObjectError::Argument(what.to_owned());
-        let mut out = Chain::new();
-        if !self.continuation.is_empty() {
-            out.push(Buf::from(self.continuation.clone()));
-        }
-        if !self.data.is_empty() {
-            out.append(self.data.clone());
-        }
-        let get = push_list(&mut out, get_list(&self.get))?;
-        let set = push_list(&mut out, set_list(&self.set)?)?;
-        let retrieved = match get {
-            None => None,
-            Some(_) if self.in_list => None,
-            Some(_) => {
-                let at = offset::round_up(self.data_in, Version::Osd2)
-                    .ok_or_else(|| impossible("the read is too long"))?;
-                let len = u32::try_from(self.retrieved_len())
-                    .map_err(|_| impossible("too much room for attributes"))?;
-                Some(Region { offset: at, len })
-            }
-        };
-        let data_in = retrieved.map_or(self.data_in, |region| region.offset + u64::from(region.len));
-        let read_len = u32::try_from(data_in)
-            .ok()
-            .filter(|len| *len <= MAX_READ)
-            .ok_or_else(|| impossible("one command reads 64 MiB at most"))?;
         let mut cdb = Cdb::new(self.command);
         cdb.options = self.options;
         cdb.timestamps = self.timestamps;
         cdb.continuation =
             u32::try_from(self.continuation.len()).map_err(|_| impossible("too long a continuation"))?;
+        let proof = device.authorize(&mut cdb, &self.get, &self.set)?;
+        let mut out = Chain::new();
+        if !self.continuation.is_empty() {
+            let mut continuation = self.continuation.clone();
+            if let Some(proof) = &proof {
+                proof.continuation(&mut continuation);
+            }
+            out.push(Buf::from(continuation));
+        }
+        if !self.data.is_empty() {
+            out.append(self.data.clone());
+        }
+        let own = out.len() as u64;
+        // The proof that GOOD is the device's is an attribute of the command. Lists get others.
+        let proves = proof.as_ref().is_some_and(Proof::is_of_commands) && !self.in_list;
+        let mut wanted = self.get.clone();
+        if proves {
+            wanted.push(current_command::RESPONSE_ICV);
+        }
+        let get = push_list(&mut out, get_list(&wanted))?;
+        let set = push_list(&mut out, set_list(&self.set)?)?;
+        let retrieved = match get {
+            Some(_) if !self.in_list => {
+                let at = offset::round_up(self.data_in, Version::Osd2)
+                    .ok_or_else(|| impossible("the read is too long"))?;
+                let len = self.retrieved_len() + if proves { PROOF } else { 0 };
+                let len = u32::try_from(len).map_err(|_| impossible("too much room for attributes"))?;
+                Some(Region { offset: at, len })
+            }
+            _ => None,
+        };
+        let mut data_in = retrieved.map_or(self.data_in, |region| region.offset + u64::from(region.len));
         if get.is_some() || set.is_some() {
             cdb.attributes = AttributeParameters::List { get, retrieved, set };
         }
-        device.authorize(&mut cdb, &self.get, &self.set)?;
+        if let Some(proof) = &proof {
+            let len = |region: Option<Region>| region.map_or(0, |region| u64::from(region.len));
+            proof.data_out(&mut cdb, &mut out, [own, len(set), len(get)])?;
+            data_in = proof.data_in(&mut cdb, data_in)?;
+            proof.command(&mut cdb)?;
+        }
+        let read_len = u32::try_from(data_in)
+            .ok()
+            .filter(|len| *len <= MAX_READ)
+            .ok_or_else(|| impossible("one command reads 64 MiB at most"))?;
         let bytes = cdb.encode().map_err(|error| ObjectError::Argument(error.to_string()))?;
         let mut command = device.unit().command(&bytes);
         if !out.is_empty() {
@@ -173,7 +195,8 @@ impl Operation {
         if read_len > 0 {
             command = command.reading(read_len);
         }
-        if !repeatable(&self.command) {
+        // A nonce is good for one time.
+        if !repeatable(&self.command) || proof.as_ref().is_some_and(Proof::is_of_commands) {
             command = command.once();
         }
         Ok(Prepared {
@@ -182,12 +205,18 @@ impl Operation {
             makes: makes(&self.command),
             own: usize::try_from(self.data_in).unwrap_or(usize::MAX),
             retrieved,
+            sealed_at: cdb.security.data_in_icv,
+            proves,
+            proof,
         })
     }
 
     fn retrieved_len(&self) -> usize {
         if self.room > 0 {
             return self.room;
+        }
+        if self.get.is_empty() {
+            return 8;
         }
         let many = self.get.iter().any(|id| id.number == AttributeId::ALL || id.page == osd::Page::ALL);
         8 + if many { MUCH_ROOM } else { self.get.len() * (16 + ROOM) }
@@ -290,6 +319,11 @@ struct Prepared {
     /// Bytes of Data-In before the attributes.
     own: usize,
     retrieved: Option<Region>,
+    /// Where Data-In has its seal.
+    sealed_at: Option<u64>,
+    /// The attributes have the proof that GOOD is the device's.
+    proves: bool,
+    proof: Option<Proof>,
 }
 
 /// What a command brought.
@@ -375,7 +409,13 @@ impl Objects {
                     });
                     match past_end {
                         // All went well, and the object ended before what was asked for.
-                        Some(sense) => Some(sense.command_specific.unwrap_or(0)),
+                        Some(sense) => {
+                            let known = |proof: &Proof| proof.is_answered_by(status, &response.sense);
+                            if !prepared.proof.as_ref().is_none_or(known) {
+                                return Err(FORGED);
+                            }
+                            Some(sense.command_specific.unwrap_or(0))
+                        }
                         None => {
                             let error = ScsiError { status, sense };
                             match patience.wait(Error::Scsi(Box::new(error))).await {
@@ -395,7 +435,18 @@ impl Objects {
                     }
                 }
             };
-            let (reply, needed) = read_reply(&prepared, response.data, short)?;
+            if let Some(proof) = &prepared.proof {
+                proof.verify_data_in(&response.data, prepared.sealed_at)?;
+            }
+            let (mut reply, needed) = read_reply(&prepared, response.data, short)?;
+            if prepared.proves && needed.is_none() {
+                let icv = reply.attributes.pop_if(|last| last.id == current_command::RESPONSE_ICV);
+                let good =
+                    prepared.proof.as_ref().zip(icv).is_some_and(|(proof, icv)| proof.is_good(&icv.value));
+                if short.is_none() && !good {
+                    return Err(FORGED);
+                }
+            }
             match needed {
                 // More attributes than there was room for; asking again changes nothing.
                 Some(needed) if repeatable(&operation.command) && needed > operation.retrieved_len() => {

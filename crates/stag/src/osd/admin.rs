@@ -205,7 +205,7 @@ pub async fn snapshot(args: &Snapshot) -> Result<String, OsdError> {
 /// What was found, for one.
 pub async fn check(args: &Check) -> Result<String, OsdError> {
     match &args.place {
-        Offline::Directory(path) => super::offline::check(path, args.repair, args.reach.json),
+        Offline::Directory(path) => super::offline::check(path, args.repair, args.reach.json).await,
         Offline::Device(url) => {
             if args.repair {
                 return Err(OsdError::wrong(
