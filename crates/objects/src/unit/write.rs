@@ -53,8 +53,10 @@ pub(super) async fn create_and_write(
 async fn put(task: &mut Task<'_>, id: Id, segments: &Segments, create: bool) -> Result<(), Failure> {
     let total = segments.total();
     let (start, end) = segments.span();
-    // What cannot be is refused before the data is asked for; under the quota's turn it is looked at again.
-    check(task, id, segments, start, end, create)?;
+    if total > CHUNK_BYTES {
+        // What cannot be is refused before all of the data is asked for; under the quota's turn it is looked at again.
+        check(task, id, segments, 0, total, create)?;
+    }
     let mut done = 0;
     loop {
         let len = (total - done).min(CHUNK_BYTES);

@@ -247,20 +247,26 @@ impl OsdUnit {
             Ok(if defined || always { each(attribute, defined.then_some(&value[..])) } else { true })
         };
         for &attribute in wanted {
-            let pages: Vec<Page> = match attribute.page {
-                Page::ALL => self.pages_of(subject)?.into_iter().map(Page).collect(),
-                page => vec![page],
-            };
-            let all_pages = attribute.page == Page::ALL;
-            for page in pages {
-                if attribute.number == AttributeId::ALL {
-                    for number in self.numbers_of(subject, page)? {
-                        if !one(AttributeId::new(page, number), false)? {
-                            return Ok(());
-                        }
-                    }
-                } else if !one(AttributeId::new(page, attribute.number), !all_pages)? {
+            let AttributeId { page, number } = attribute;
+            if page != Page::ALL && number != AttributeId::ALL {
+                if !one(attribute, true)? {
                     return Ok(());
+                }
+                continue;
+            }
+            let pages = match page {
+                Page::ALL => self.pages_of(subject)?,
+                page => std::iter::once(page.0).collect(),
+            };
+            for page in pages.into_iter().map(Page) {
+                let numbers = match number {
+                    AttributeId::ALL => self.numbers_of(subject, page)?,
+                    number => std::iter::once(number).collect(),
+                };
+                for number in numbers {
+                    if !one(AttributeId::new(page, number), false)? {
+                        return Ok(());
+                    }
                 }
             }
         }
