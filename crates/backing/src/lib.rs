@@ -23,7 +23,7 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use ring::{Chain, Pooled};
+use ring::{Buf, Chain, Pooled};
 
 pub use file::{FileOptions, FileStore, Made, OpenError};
 pub use memory::MemoryStore;
@@ -171,6 +171,11 @@ pub trait BlockStore: Send + Sync + 'static {
         self.read(at, len)
     }
 
+    /// What [`Self::read_to_send`] would give, if that is the medium's own memory in one piece and nobody has to wait for it.
+    fn lend(&self, _at: u64, _len: usize) -> Option<Buf> {
+        None
+    }
+
     /// Writes `data` at `at`. With `durable`, it is on the medium when this resolves (FUA, or a write-through cache mode);
     /// without, it may sit in a volatile cache until [`Self::sync`]. A write that fails may have been done in part.
     fn write(&self, at: u64, data: Chain, durable: bool) -> Io<()>;
@@ -235,6 +240,9 @@ impl<S: BlockStore> BlockStore for ReadOnly<S> {
     }
     fn read_to_send(&self, at: u64, len: usize) -> Io<Chain> {
         self.0.read_to_send(at, len)
+    }
+    fn lend(&self, at: u64, len: usize) -> Option<Buf> {
+        self.0.lend(at, len)
     }
     fn write(&self, _at: u64, _data: Chain, _durable: bool) -> Io<()> {
         Io::err(StoreError::ReadOnly)

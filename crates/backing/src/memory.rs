@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 
-use ring::{Chain, Pooled, Region};
+use ring::{Buf, Chain, Pooled, Region};
 
 use super::{BlockStore, Extent, Geometry, Io, Resources, StoreError};
 
@@ -163,6 +163,11 @@ impl BlockStore for MemoryStore {
             Ok(buf) => Io::ok(buf.into()),
             Err(_) => Io::err(StoreError::OutOfRange),
         }
+    }
+
+    #[inline]
+    fn lend(&self, at: u64, len: usize) -> Option<Buf> {
+        self.shared.region.slice(usize::try_from(at).ok()?, len).ok()
     }
 
     #[inline]

@@ -52,6 +52,10 @@ impl DiskUnit {
         if len > CHUNK_BYTES as u64 {
             return self.read_in_chunks(mover, Range { bytes: len, ..range }, outcome);
         }
+        if let Some(buf) = self.store.lend(range.at, len as usize) {
+            mover.put_data(buf);
+            return Execution::Done(mover, outcome);
+        }
         match self.store.read_to_send(range.at, len as usize) {
             Io::Ready(Some(Ok(chain))) => {
                 chain.into_iter().for_each(|buf| mover.put_data(buf));

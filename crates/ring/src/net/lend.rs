@@ -282,7 +282,12 @@ impl Headers {
         // SAFETY: the offset and the length were just found to lie within the mapping; the source is the gather's.
         unsafe {
             let place = self.base.add((start % space) as usize);
-            std::ptr::copy_nonoverlapping(vector.iov_base.cast::<u8>(), place.as_ptr(), vector.iov_len);
+            let from = vector.iov_base.cast::<u8>();
+            match vector.iov_len {
+                // What most are long: a few instructions, where any length takes a call.
+                48 => std::ptr::copy_nonoverlapping(from, place.as_ptr(), 48),
+                len => std::ptr::copy_nonoverlapping(from, place.as_ptr(), len),
+            }
             Some(place)
         }
     }

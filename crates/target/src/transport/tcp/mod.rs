@@ -57,14 +57,18 @@ impl Tcp {
         let _ = self.stream.shutdown(Shutdown::Both);
     }
 
-    /// Sends what the first half of a receive has led to before the second is handled, if this core has time to spare: a peer
-    /// that gets all its answers at once has nothing to do until then, nor has this core afterwards until the peer has
-    /// made something of them. A core that is always busy does better with one send.
+    /// Sends what half of a receive has led to at once, if this core has time to spare. A peer that gets all its answers together
+    /// has nothing to do until then, nor has this core afterwards until the peer has made something of them. A core that is
+    /// always busy does better with one send, and with one system call for the sends of all its connections.
+    #[inline]
     fn send_early(&self, connection: &Connection) -> Result<(), End> {
         if !ring::has_polled() || self.sending.get() > 0 || connection.is_cut() {
             return Ok(());
         }
         let Inner { state, outbox } = &mut *connection.inner.borrow_mut();
+        if outbox.gather.is_empty() {
+            return Ok(());
+        }
         let (gather, next, expected) = (&mut outbox.gather, state.stat_sn(), self.exp_stat_sn.get());
         if self.loans.borrow_mut().send(&self.stream, gather, next, expected)? == Lent::Rest {
             self.stream.try_send(gather)?;
@@ -111,6 +115,11 @@ impl Tcp {
             }
             self.long.set(receiver.awaits_long());
             connection.heard();
+            if !self.long.get()
+                && let Err(end) = self.send_early(connection)
+            {
+                return end;
+            }
             connection.kick();
             // A peer that does not read what it asked for is not listened to either.
             connection.room.until(|| (connection.has_room() || connection.is_cut()).then_some(())).await;
