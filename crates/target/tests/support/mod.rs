@@ -207,6 +207,7 @@ impl Client {
                 Ok(0) => return None,
                 Ok(n) => self.input.extend_from_slice(&piece[..n]),
                 Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => return None,
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
                 Err(error) => panic!("nothing came: {error}"),
             }
         }
