@@ -26,7 +26,7 @@ pub(super) async fn create_collection(
     requested: u64,
 ) -> Result<(), Failure> {
     task.take_parameters().await?;
-    let id = create(task, partition, requested, CollectionType::LINKED).await?;
+    let id = create(task, partition, requested, CollectionType::LINKED, None).await?;
     finish(task, id).await
 }
 
@@ -44,12 +44,10 @@ pub(super) async fn create_tracking_collection(
         source => {
             unit.store.partition(partition)?;
             let id = Id::new(partition, source);
-            let info = unit.collection(id).map_err(|_| Failure::cdb(SOURCE_FIELD))?;
-            task.isolate(id, Touch::Read { start: 0, end: u64::MAX }).await?;
-            Some((id, info))
+            Some((id, unit.collection(id).map_err(|_| Failure::cdb(SOURCE_FIELD))?))
         }
     };
-    let id = create(task, partition, requested, CollectionType::TRACKING).await?;
+    let id = create(task, partition, requested, CollectionType::TRACKING, source.map(|(id, _)| id)).await?;
     if let Some((source, info)) = source {
         let tracking = Tracking::new(id, &unit.collection(id)?, action(task), info.members);
         if let Err(failure) = join_members(task, source, id, tracking).await {
@@ -84,17 +82,30 @@ pub(super) fn action(task: &Task<'_>) -> u16 {
     task.cdb.command.action().code(task.version()).unwrap_or(0)
 }
 
-/// Creates an empty collection, and sets what the command sets of it.
+/// Creates an empty collection, and sets what the command sets of it. `source` is read for it later.
 async fn create(
     task: &mut Task<'_>,
     partition: u64,
     requested: u64,
     kind: CollectionType,
+    source: Option<Id>,
 ) -> Result<Id, Failure> {
     let unit = task.unit;
     let id = unit.new_id(partition, requested)?;
     task.current.id = id;
-    task.isolate(id, Touch::None).await?;
+    // In ascending order, so that no two wait for each other.
+    let read = Touch::Read { start: 0, end: u64::MAX };
+    match source {
+        Some(source) if source < id => {
+            task.isolate(source, read).await?;
+            task.isolate(id, Touch::None).await?;
+        }
+        Some(source) => {
+            task.isolate(id, Touch::None).await?;
+            task.isolate(source, read).await?;
+        }
+        None => task.isolate(id, Touch::None).await?,
+    }
     task.quota_turn(partition).await?;
     task.progress.begin(function::COMMAND);
     unit.check_objects(partition, 1)?;

@@ -124,7 +124,14 @@ impl OsdUnit {
             user_information::LOGICAL_LENGTH => {
                 let length = number_of(setting, 8)?;
                 let info = self.store.object(at(id)).ok();
-                self.check_length(id, info.as_ref(), length).map_err(|f| f.about(attribute))?;
+                // A quota that was set just before holds already.
+                let grows = info.is_none_or(|info| length > info.length);
+                let checked = match joined.max_length {
+                    Some(max) if grows && length > max => Err(Failure::quota()),
+                    Some(_) => Ok(()),
+                    None => self.check_length(id, info.as_ref(), length),
+                };
+                checked.map_err(|f| f.about(attribute))?;
                 change.push(Step::SetLength { id: at(id), length });
             }
             AttributeId { page: collections::PAGE, number: collections::FIRST..=collections::LAST } => {
@@ -154,6 +161,10 @@ impl OsdUnit {
                         return Err(setting.refuse(true));
                     }
                     effects.policy |= matches!(attribute.page, root_quotas::PAGE | partition_quotas::PAGE);
+                    if attribute == osd::attributes::numbers::user_quotas::MAX_LENGTH {
+                        let max = if len == 0 { u64::MAX } else { number_of(setting, 8)? };
+                        joined.max_length = Some(max.min(crate::store::MAX_LENGTH));
+                    }
                     keep(change);
                 }
                 None => {
@@ -216,9 +227,10 @@ impl OsdUnit {
     }
 }
 
-/// What the settings before this one have done to an object's memberships.
+/// What the settings before this one have done to an object's memberships and to its quota.
 #[derive(Default)]
 struct Joined {
+    max_length: Option<u64>,
     numbers: Vec<(u32, Option<u64>)>,
     joined: u64,
     left: u64,

@@ -126,3 +126,19 @@ fn a_full_store_is_a_quota_too() {
     it.write(CAPACITY, &[1; 1]).quota();
     assert_eq!(it.length(), CAPACITY);
 }
+
+#[test]
+fn a_quota_holds_for_the_length_that_the_same_list_sets_behind_it() {
+    use osd::attributes::numbers::{user_information::LOGICAL_LENGTH, user_quotas::MAX_LENGTH};
+    let it = Client::ready();
+    let both = |max: u64, length: u64| {
+        let ask = it.ask(Osd::SetAttributes(ID)).set(MAX_LENGTH, &max.to_be_bytes());
+        ask.set(LOGICAL_LENGTH, &length.to_be_bytes()).send()
+    };
+    both(100, 101).quota();
+    assert_eq!(it.length(), 0);
+    both(100, 100).good();
+    both(200, 150).good();
+    both(10, 120).good();
+    assert_eq!(it.length(), 120, "it may become shorter");
+}
