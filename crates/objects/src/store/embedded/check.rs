@@ -276,18 +276,20 @@ impl Inner {
         Ok(report)
     }
 
-    /// The blocks that nobody uses and that are not free yet.
-    fn on_their_way(&self) -> Vec<Blocks> {
+    /// Shows the arena's blocks as they are counted, and as they are if `used` is all that objects use: what nobody uses and is
+    /// not free yet is counted in. No block changes from one to the other meanwhile.
+    fn with_space<R>(&self, mut used: Vec<Blocks>, f: impl FnOnce(&mut Space, Space) -> R) -> R {
         let log = self.log();
-        let mut found = log.freed.clone();
-        found.extend(log.frozen.iter().flat_map(|frozen| frozen.freed.iter().copied()));
-        drop(log);
-        found.extend(unpoisoned(self.limbo.lock()).iter().copied());
-        found
+        let limbo = unpoisoned(self.limbo.lock());
+        let mut space = self.space();
+        used.extend_from_slice(&log.freed);
+        used.extend(log.frozen.iter().flat_map(|frozen| frozen.freed.iter().copied()));
+        used.extend_from_slice(&limbo);
+        f(&mut space, Space::new(self.capacity_blocks, used))
     }
 
     fn check_sums(&self, report: &mut CheckReport) -> Result<(), Error> {
-        let mut counted = count(&self.layers)?;
+        let counted = count(&self.layers)?;
         let dying: BTreeSet<u64> = unpoisoned(self.dying.lock()).iter().copied().collect();
         {
             let directory = self.directory();
@@ -307,9 +309,7 @@ impl Inner {
             }
         }
         if counted.damaged == 0 && !self.damaged.load(Ordering::Relaxed) {
-            counted.used.extend(self.on_their_way());
-            let space = Space::new(self.capacity_blocks, counted.used);
-            if space.describe() != self.space().describe() {
+            if !self.with_space(counted.used, |space, found| space.describe() == found.describe()) {
                 report.found(|| "blocks of the arena are counted wrongly".to_owned());
             }
         }
@@ -363,15 +363,14 @@ impl Inner {
             directory.next_partition = directory.next_partition.max(next.0);
             directory.next_home = directory.next_home.max(next.1);
         }
-        counted.used.extend(self.on_their_way());
-        let space = Space::new(self.capacity_blocks, counted.used);
         if self.damaged.load(Ordering::Relaxed) && !damaged {
-            for free in space.free() {
+            let free: Vec<Blocks> = self.with_space(counted.used.clone(), |_, found| found.free().collect());
+            for free in free {
                 self.arena.discard(free.at * BLOCK, free.len * BLOCK).await?;
             }
             self.arena.sync().await?;
         }
-        *self.space() = space;
+        self.with_space(counted.used, |space, found| *space = found);
         self.damaged.store(damaged, Ordering::Relaxed);
         Ok(())
     }

@@ -123,13 +123,15 @@ impl Inner {
     /// Writes the frozen layer to redb, if there is one.
     pub(super) async fn write_checkpoint(&self) -> Result<(), Error> {
         let result = self.write_frozen().await;
-        let freed = {
+        {
             let mut log = self.log();
             log.checkpoint_error = result.err();
             log.checkpoints += 1;
-            let freed = result.is_ok().then(|| log.frozen.take()).flatten().map(|frozen| frozen.freed);
-            freed.unwrap_or_default()
-        };
+            if let Some(frozen) = log.frozen.take_if(|_| result.is_ok()) {
+                // Under the journal's lock: blocks on their way to be free are in one list or the other, always.
+                unpoisoned(self.limbo.lock()).extend(frozen.freed);
+            }
+        }
         if let Err(error) = result {
             tracing::error!(%error, "a checkpoint of the objects' metadata failed, and will be tried again");
             // redb has to be opened anew, for readers too.
@@ -137,7 +139,6 @@ impl Inner {
                 self.layers.write().base = Arc::new(base);
             }
         }
-        unpoisoned(self.limbo.lock()).extend(freed);
         if result.is_ok() {
             self.reclaim().await;
         }
@@ -183,7 +184,9 @@ impl Inner {
 
     /// Makes what nobody uses any more zeros, and free.
     async fn reclaim(&self) {
-        let mut blocks = std::mem::take(&mut *unpoisoned(self.limbo.lock()));
+        // They stay in the list until they are free. Nobody else takes any out, and new ones come to its end.
+        let mut blocks = unpoisoned(self.limbo.lock()).clone();
+        let count = blocks.len();
         if blocks.is_empty() {
             return;
         }
@@ -191,7 +194,6 @@ impl Inner {
         while !self.holds.are_over(&mut since) {
             if waited >= PATIENCE || !self.has_thread {
                 // Whoever still reads keeps them all a while longer.
-                unpoisoned(self.limbo.lock()).append(&mut blocks);
                 return;
             }
             ring::sleep(Duration::from_millis(1)).await;
@@ -207,10 +209,11 @@ impl Inner {
         }
         if let Err(error) = self.make_zeros(&joined).await {
             tracing::error!(%error, "space that was given up cannot be given back yet");
-            unpoisoned(self.limbo.lock()).extend(joined);
             return;
         }
+        let mut limbo = unpoisoned(self.limbo.lock());
         let mut space = self.space();
+        limbo.drain(..count);
         joined.into_iter().for_each(|blocks| space.release(blocks));
     }
 

@@ -5,8 +5,9 @@
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Poll, Waker};
+use std::task::{Context, Poll, Waker};
 
 use smallvec::SmallVec;
 
@@ -43,6 +44,11 @@ impl Needed {
         self.0.push((stripe(id, 0, PARTITIONS), true));
     }
 
+    /// Emptying what is nobody's, which a check does not want either.
+    pub fn emptying(&mut self) {
+        self.0.push(((PARTITIONS + OBJECTS) as u16, true));
+    }
+
     /// Everything.
     pub fn all(&mut self) {
         self.0.extend((0..PARTITIONS as u16).map(|at| (at, true)));
@@ -69,7 +75,7 @@ pub(super) struct Held {
 
 impl Locks {
     pub fn new() -> Self {
-        Self((0..PARTITIONS + OBJECTS).map(|_| Mutex::default()).collect())
+        Self((0..=PARTITIONS + OBJECTS).map(|_| Mutex::default()).collect())
     }
 
     fn lock(&self, at: u16) -> MutexGuard<'_, Lock> {
@@ -84,6 +90,14 @@ impl Locks {
             held.held.push((at, exclusive));
         }
         held
+    }
+
+    /// Takes all of them, if nobody has one.
+    pub fn try_take(self: &Arc<Self>, needed: Needed) -> Option<Held> {
+        match pin!(self.take(needed)).poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(held) => Some(held),
+            Poll::Pending => None,
+        }
     }
 
     async fn take_one(&self, at: u16, exclusive: bool) {
@@ -144,16 +158,10 @@ impl Drop for Held {
 
 #[cfg(test)]
 mod tests {
-    use std::pin::pin;
-    use std::task::Context;
-
     use super::*;
 
     fn now(locks: &Arc<Locks>, needed: Needed) -> Option<Held> {
-        match pin!(locks.take(needed)).poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(held) => Some(held),
-            Poll::Pending => None,
-        }
+        locks.try_take(needed)
     }
 
     fn object(partition: u64, object: u64) -> Needed {

@@ -16,6 +16,8 @@ use crate::store::{Error, FIRST_ID, ObjectId, Origin};
 
 /// Keys that one commit copies or deletes.
 const AT_ONCE: usize = 512;
+/// How long emptying waits for a check to end before it looks again.
+const LATER: std::time::Duration = std::time::Duration::from_millis(5);
 
 impl Txn {
     pub fn new_home(&self) -> u64 {
@@ -178,6 +180,15 @@ impl Inner {
 
     /// Deletes a part of what is in homes that are nobody's. Whether there may be more.
     pub(super) async fn empty_some(&self) -> Result<bool, Error> {
+        let mut needed = Needed::default();
+        needed.emptying();
+        // Not waited for: whoever has it may wait for a checkpoint, which is written by this very task.
+        let Some(_emptying) = self.locks.try_take(needed) else {
+            if self.has_thread {
+                ring::sleep(LATER).await;
+            }
+            return Ok(false);
+        };
         let Some(home) = unpoisoned(self.dying.lock()).last().copied() else { return Ok(false) };
         let mut part = Part::default();
         for kind in CONTENT {
@@ -261,6 +272,7 @@ impl Inner {
     pub(super) async fn lock_all(&self) -> super::locks::Held {
         let mut needed = Needed::default();
         needed.all();
+        needed.emptying();
         self.locks.take(needed).await
     }
 }
