@@ -36,7 +36,7 @@ use crate::transport::{Link, Outbox, Start, Transport, iser};
 use crate::wire::Segment;
 use crate::{management, text};
 
-pub(crate) use remote::{Remote, Victims, bury, counted, locals};
+pub(crate) use remote::{Remote, Victims, bury, counted, locals, recovered};
 
 /// Names a connection for as long as the daemon runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -90,6 +90,8 @@ pub(crate) struct Connection {
     recovers: bool,
     /// Reads that begin when enough of what was sent has been acknowledged.
     deferred: RefCell<VecDeque<ScsiCommand>>,
+    /// What recovery had to do here is in the session's account.
+    accounted: Cell<bool>,
     /// Bytes that it keeps to be sent again, as the core counts them.
     kept: Cell<usize>,
     /// ErrorRecoveryLevel 2: its tasks outlive it.
@@ -201,6 +203,7 @@ impl Connection {
             room: Notify::default(),
             recovers,
             deferred: RefCell::default(),
+            accounted: Cell::new(false),
             kept: Cell::new(0),
             keeps,
             detached: Cell::new(false),
@@ -305,6 +308,10 @@ impl Connection {
             let state = &mut self.inner.borrow_mut().state;
             state.release_held();
             self.session.set_exp_cmd_sn(state.exp_cmd_sn());
+            let recovered = state.recovered();
+            self.session.keep_recovered(&recovered);
+            self.shared.keep_recovered(&recovered);
+            self.accounted.set(true);
             state.take_released()
         };
         self.tell_released(&released);

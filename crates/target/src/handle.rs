@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use device::{AccessError, PortGroups};
 use iscsi::keys::Digest;
+use iscsi::target::recovery::Recovered;
 use scsi::data::target_port_groups::AccessState;
 
 use crate::config::ServerConfig;
@@ -100,6 +101,10 @@ pub struct Activity {
     pub sessions: HashMap<u16, Counts>,
     /// For each unit of each target, by all sessions that there were.
     pub units: Vec<Flow>,
+    /// What recovery had to do in the sessions that there are (ErrorRecoveryLevel 1 and 2), by TSIH.
+    pub session_recoveries: HashMap<u16, Recovered>,
+    /// The same, in all sessions that there were.
+    pub recoveries: Recovered,
 }
 
 /// What has been done with one unit.
@@ -124,6 +129,8 @@ pub struct CoreStatus {
     pub kept: usize,
     /// How often a connection's were given up, because too much was kept.
     pub kept_given_up: u64,
+    /// What RDMA has moved.
+    pub rdma: rdma::Counters,
 }
 
 /// Why a target port group's state was not changed.
@@ -186,16 +193,25 @@ impl Handle {
 
     /// What sessions and units have done. Cores that do not answer within `patience` are left out.
     pub fn activity(&self, patience: Duration) -> Activity {
-        let per_core = self.on_each_core(patience, || (connection::counted(), tally::ended()));
+        // Before the cores are asked: what ends meanwhile is counted once, or with the next question.
+        let mut recoveries = self.shared.recovered();
+        let mut session_recoveries: HashMap<u16, Recovered> =
+            self.shared.registry.all().iter().map(|session| (session.tsih, session.recovered())).collect();
+        let ask = || (connection::counted(), tally::ended(), connection::recovered());
+        let per_core = self.on_each_core(patience, ask);
         let (mut units, mut sessions) = (HashMap::<usize, Counts>::new(), HashMap::<u16, Counts>::new());
-        for (connections, ended) in per_core.into_iter().flatten() {
+        for (connections, ended, recovered) in per_core.into_iter().flatten() {
+            for (tsih, recovered) in recovered {
+                recoveries.add(&recovered);
+                session_recoveries.entry(tsih).or_default().add(&recovered);
+            }
             for (tsih, unit, counts) in connections {
                 sessions.entry(tsih).or_default().add(&counts);
                 units.entry(unit).or_default().add(&counts);
             }
             ended.into_iter().for_each(|(unit, counts)| units.entry(unit).or_default().add(&counts));
         }
-        let mut activity = Activity { sessions, units: Vec::new() };
+        let mut activity = Activity { sessions, units: Vec::new(), session_recoveries, recoveries };
         for target in &self.shared.model().targets {
             for lun in &target.config.units {
                 let counts = units.get(&lun.unit.address()).copied().unwrap_or_default();
@@ -280,12 +296,12 @@ impl Handle {
 
     /// How each core is used. A core that does not answer within `patience` is left out.
     pub fn cores(&self, patience: Duration) -> Vec<Option<CoreStatus>> {
-        self.on_each_core(patience, || (ring::pool::stats(), retention::figures()))
+        self.on_each_core(patience, || (ring::pool::stats(), retention::figures(), rdma::counters()))
             .into_iter()
             .zip(self.shared.core_connections())
             .map(|(core, connections)| {
-                let (pool, (kept, kept_given_up)) = core?;
-                Some(CoreStatus { connections, pool, kept, kept_given_up })
+                let (pool, (kept, kept_given_up), rdma) = core?;
+                Some(CoreStatus { connections, pool, kept, kept_given_up, rdma })
             })
             .collect()
     }

@@ -32,6 +32,8 @@ mod transport;
 mod unit;
 mod wire;
 
+pub use iscsi::target::recovery::Recovered;
+
 pub use drain::{DrainError, DrainOptions, DrainScope, DrainState, DrainStatus};
 pub use handle::{
     Activity, ConnectionStatus, CoreStatus, Flow, Handle, SessionStatus, SetAccessError, TargetStatus,

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use iscsi::discovery::{Record, SendTargets, TargetAddress};
 use iscsi::name;
+use iscsi::target::recovery::Recovered;
 use iscsi::text::TextBuf;
 use rdma::{VerbsListener, VerbsRequest};
 use ring::{Cores, Handle, ListenOptions, TcpListener, TcpStream};
@@ -42,6 +43,8 @@ pub(crate) struct Shared {
     logins: AtomicUsize,
     next_connection: AtomicU64,
     stopping: AtomicBool,
+    /// What recovery had to do on connections that have ended.
+    recovered: Mutex<Recovered>,
 }
 
 /// A portal as it listens.
@@ -61,6 +64,18 @@ struct CoreLoad {
 }
 
 impl Shared {
+    /// What recovery had to do on connections that have ended.
+    pub(crate) fn recovered(&self) -> Recovered {
+        *self.recovered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A connection ends, on which recovery had to do this.
+    pub(crate) fn keep_recovered(&self, of: &Recovered) {
+        if *of != Recovered::default() {
+            self.recovered.lock().unwrap_or_else(PoisonError::into_inner).add(of);
+        }
+    }
+
     /// Whether the server lets nobody in any more.
     pub(crate) fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Acquire) || self.paused.load(Ordering::Acquire)
@@ -183,6 +198,7 @@ impl Server {
             logins: AtomicUsize::new(0),
             next_connection: AtomicU64::new(1),
             stopping: AtomicBool::new(false),
+            recovered: Mutex::default(),
         });
         let (portals, _) = shared.prepare_portals(&[], &config.portals)?;
         let model = Arc::new(Model::new(config, portals, None));

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use device::{Nexus, NexusId};
 use iscsi::keys::Params;
 use iscsi::pdu::Isid;
+use iscsi::target::recovery::Recovered;
 use iscsi::target::{Cid, SharedWindow};
 
 use crate::Unit;
@@ -46,6 +47,8 @@ pub(crate) struct Session {
     /// Where its commands go on when its only connection, with the command window, has been replaced: ExpCmdSN.
     exp_cmd_sn: AtomicU32,
     members: Mutex<Members>,
+    /// What recovery had to do on connections that have ended.
+    recovered: Mutex<Recovered>,
 }
 
 /// What a session sees of a model.
@@ -265,6 +268,16 @@ impl Session {
         self.members().ending
     }
 
+    /// What recovery had to do on those of its connections that have ended.
+    pub(crate) fn recovered(&self) -> Recovered {
+        *self.recovered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A connection ends, on which recovery had to do this.
+    pub(crate) fn keep_recovered(&self, of: &Recovered) {
+        self.recovered.lock().unwrap_or_else(PoisonError::into_inner).add(of);
+    }
+
     /// Refuses new connections from now on and says which there are.
     pub(crate) fn end(&self) -> Vec<Member> {
         let mut members = self.members();
@@ -370,6 +383,7 @@ impl Registry {
             params: new.params,
             since: first.arrival.at,
             exp_cmd_sn: AtomicU32::new(0),
+            recovered: Mutex::default(),
             members: Mutex::new(Members { list: vec![first], ..Members::default() }),
         });
         let mut sessions = self.sessions();

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use device::Outcome;
 use scsi::Status;
+use serde::{Deserialize, Serialize};
 
 /// Of so many commands one is timed: a look at the clock costs as much as a hundredth of a small read.
 const TIMED: u64 = 8;
@@ -16,7 +17,7 @@ pub const BUCKETS: usize = 24;
 const FIRST: u32 = 9;
 
 /// Counts of commands, their bytes and their times.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
     /// Commands that read blocks.
     pub reads: u64,

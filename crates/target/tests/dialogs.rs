@@ -7,8 +7,8 @@ use std::io::Write;
 use std::time::Duration;
 
 use iscsi::pdu::{
-    AsyncEvent, DataOut, LogoutReason, LogoutRequest, NopOut, Opcode, RESERVED_TAG, TaskManagementFunction,
-    TaskManagementRequest, TaskManagementResult, TextRequest,
+    AsyncEvent, DataOut, LogoutReason, LogoutRequest, NopOut, Opcode, RESERVED_TAG, SnackRequest, SnackType,
+    TaskManagementFunction, TaskManagementRequest, TaskManagementResult, TextRequest,
 };
 use support::{BLOCKS, Client, IQN, address, read10, server, write10};
 
@@ -348,4 +348,35 @@ fn another_connection_of_a_session_that_may_have_one_is_refused_and_disturbs_not
     assert!(Client::connect(address(&server)).log_in(stranger).is_err(), "it is not its session");
     assert_eq!(only.read(0, &read10(0, 1), 512).0, 0);
     server.stop(Duration::from_millis(100)).expect("everything is flushed");
+}
+
+#[test]
+fn what_recovery_had_to_do_is_counted_by_session_and_stays_in_the_sum_of_all() {
+    let server = server(|_| ());
+    let activity = || server.handle().activity(Duration::from_secs(2));
+    let mut config = Client::config(1);
+    config.offer.error_recovery_level = 1;
+    let mut client = Client::login(address(&server), config);
+    let tsih = client.session.as_ref().expect("logged in").tsih;
+    client.settle(0);
+    assert_eq!(client.read(0, &read10(0, 8), 4096).0, 0);
+    let read = client.command(0, &read10(0, 8)).itt.get() - 1;
+    client.cmd_sn -= 1;
+    for (begin, rejected) in [(0, false), (40, true)] {
+        let snack = SnackRequest::new(SnackType::DataR2t, read, RESERVED_TAG, begin, 1);
+        client.send(snack.into(), &[]);
+        let answer = client.receive().expect("an answer");
+        assert_eq!(answer.bhs.opcode() == Some(Opcode::Reject), rejected);
+    }
+    let expected =
+        stag_target::Recovered { snacks: 2, rejected_snacks: 1, resent_pdus: 1, ..Default::default() };
+    let told = activity();
+    assert_eq!((told.session_recoveries.get(&tsih), told.recoveries), (Some(&expected), expected));
+    drop(client);
+    while server.sessions() > 0 {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let told = activity();
+    assert_eq!((told.session_recoveries.get(&tsih), told.recoveries), (None, expected));
+    stop(server);
 }

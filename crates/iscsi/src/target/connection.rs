@@ -12,7 +12,7 @@ use super::events::{
 };
 use super::inbound::{InboundError, Read, WriteLimits};
 use super::payload::{Data, Payload, Sink};
-use super::recovery::{History, Recovery};
+use super::recovery::{History, Recovered, Recovery};
 use super::respond::fresh_tag;
 use super::tasks::{Task, TaskKey, TaskTable};
 use super::window::{Admission, Cid, Window};
@@ -111,6 +111,8 @@ pub struct Connection<P> {
     rejects: u32,
     /// What may have to be sent again; `None` at ErrorRecoveryLevel 0.
     pub(super) recovery: Option<Box<Recovery<P>>>,
+    /// What that has come to.
+    pub(super) recovered: Recovered,
     pub(super) last_heard: Instant,
     pub(super) ping: Option<(u32, Instant)>,
     nop_interval: Duration,
@@ -143,6 +145,7 @@ impl<P: Payload> Connection<P> {
             text: TextState::default(),
             next_tag: 0,
             rejects: 0,
+            recovered: Recovered::default(),
             recovery: config.recovery.map(|limits| Box::new(Recovery::new(limits, now))),
             last_heard: now,
             ping: None,

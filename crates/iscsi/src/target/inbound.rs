@@ -377,9 +377,10 @@ impl<P: Payload> Inbound<P> {
 
     /// Once no sequence is open any more: what was lost is to be asked for again, by [`Self::next_r2t`]. An R2T is outstanding
     /// until the F bit of its data has come or a timeout has passed (§13.17), so that nothing is asked for before that.
-    pub fn recover(&mut self, most: u8) -> Result<(), InboundError> {
+    /// True: something is to be asked for again.
+    pub fn recover(&mut self, most: u8) -> Result<bool, InboundError> {
         if !self.damaged || self.unsolicited.is_some() || !self.solicited.is_empty() {
-            return Ok(());
+            return Ok(false);
         }
         self.damaged = false;
         self.asked = self.received;
@@ -387,7 +388,7 @@ impl<P: Payload> Inbound<P> {
         self.recoveries += 1;
         match self.recoveries > most {
             true => Err(InboundError::OutOfOrder),
-            false => Ok(()),
+            false => Ok(true),
         }
     }
 

@@ -41,6 +41,8 @@ pub struct Stats {
     pub mapped: usize,
     /// What `mapped` may become.
     pub limit: usize,
+    /// How often somebody had to wait for a block, since there was none left.
+    pub waits: u64,
 }
 
 /// One chunk of this core's pool: what is registered, once, with whoever wants to know the pool's memory beforehand.
@@ -464,6 +466,8 @@ impl Pool {
                 let t = self.next_ticket.get();
                 self.next_ticket.set(t + 1);
                 *ticket = Some(t);
+                let stats = self.stats.get();
+                self.stats.set(Stats { waits: stats.waits + 1, ..stats });
                 waiters.push_back(Waiter { ticket: t, told: false, waker: cx.waker().clone() });
             }
         }

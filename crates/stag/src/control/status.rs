@@ -34,6 +34,9 @@ pub struct Status {
     pub targets: Vec<TargetStatus>,
     /// Who is logged in.
     pub sessions: Vec<SessionStatus>,
+    /// What recovery had to do in all sessions that there were.
+    #[serde(default)]
+    pub recoveries: Recoveries,
     /// Its threads. `None` of one that did not answer.
     pub cores: Vec<Option<CoreStatus>>,
 }
@@ -109,61 +112,36 @@ pub struct ObjectsStatus {
 }
 
 /// What has been done. Times are of one command of eight.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Io {
-    /// Commands that read blocks.
-    pub reads: u64,
-    /// Commands that write blocks.
-    pub writes: u64,
-    /// All others.
-    pub others: u64,
-    /// Bytes that reads called for.
-    pub read_bytes: u64,
-    /// Bytes that writes called for.
-    pub written_bytes: u64,
-    /// Commands that did not end with GOOD.
-    pub failed: u64,
-    /// Commands that were timed.
-    pub timed: u64,
-    /// What those took in the daemon, all together, nanoseconds.
-    pub time_ns: u64,
-    /// The longest of them, nanoseconds.
-    pub longest_ns: u64,
-    /// How many of them took less than 512 ns, 1024 ns, and so on, and not less than half of that.
-    pub buckets: Vec<u32>,
+pub use target::Counts as Io;
+
+/// What recovery had to do (ErrorRecoveryLevel 1 and 2; digest errors at every level).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Recoveries {
+    /// SNACKs that asked for something to be sent again.
+    pub snacks: u64,
+    /// Those of them that were rejected.
+    pub rejected_snacks: u64,
+    /// PDUs that were sent again.
+    pub resent_pdus: u64,
+    /// Times that lost data-out was asked for again.
+    pub recovery_r2ts: u64,
+    /// PDUs that were dropped for a wrong digest.
+    pub digest_errors: u64,
+    /// Tasks that went on on another connection than the one that they were lost with.
+    pub reassigned_tasks: u64,
 }
 
-impl Io {
-    /// Adds what was counted elsewhere.
-    pub fn add(&mut self, other: &Self) {
-        self.reads += other.reads;
-        self.writes += other.writes;
-        self.others += other.others;
-        self.read_bytes += other.read_bytes;
-        self.written_bytes += other.written_bytes;
-        self.failed += other.failed;
-        self.timed += other.timed;
-        self.time_ns = self.time_ns.saturating_add(other.time_ns);
-        self.longest_ns = self.longest_ns.max(other.longest_ns);
-        self.buckets.resize(self.buckets.len().max(other.buckets.len()), 0);
-        self.buckets.iter_mut().zip(&other.buckets).for_each(|(own, more)| *own = own.wrapping_add(*more));
-    }
-}
-
-impl From<target::Counts> for Io {
-    fn from(counts: target::Counts) -> Self {
-        Self {
-            reads: counts.reads,
-            writes: counts.writes,
-            others: counts.others,
-            read_bytes: counts.read_bytes,
-            written_bytes: counts.written_bytes,
-            failed: counts.failed,
-            timed: counts.timed,
-            time_ns: counts.time_ns,
-            longest_ns: counts.longest_ns,
-            buckets: counts.buckets.to_vec(),
-        }
+impl From<target::Recovered> for Recoveries {
+    fn from(of: target::Recovered) -> Self {
+        let target::Recovered {
+            snacks,
+            rejected_snacks,
+            resent_pdus,
+            recovery_r2ts,
+            digest_errors,
+            reassigned_tasks,
+        } = of;
+        Self { snacks, rejected_snacks, resent_pdus, recovery_r2ts, digest_errors, reassigned_tasks }
     }
 }
 
@@ -190,6 +168,9 @@ pub struct SessionStatus {
     pub connections: Vec<ConnectionStatus>,
     /// What the connections that it has now have done.
     pub io: Io,
+    /// What recovery had to do on all that it had.
+    #[serde(default)]
+    pub recoveries: Recoveries,
 }
 
 /// A connection.
@@ -224,8 +205,36 @@ pub struct CoreStatus {
     pub pool_mapped: usize,
     /// Bytes that it may map.
     pub pool_limit: usize,
+    /// How often somebody had to wait for a buffer. RDMA takes its buffers from the same pool.
+    #[serde(default)]
+    pub pool_waits: u64,
+    /// Bytes that are kept because initiators may ask for them again.
+    #[serde(default)]
+    pub kept: usize,
+    /// How often what a connection kept was given up, since too much was.
+    #[serde(default)]
+    pub kept_given_up: u64,
+    /// What RDMA has moved by way of the pool.
+    #[serde(default)]
+    pub rdma: RdmaStatus,
     /// Processor time that its thread has used, seconds; where the system tells.
     pub busy_s: Option<f64>,
+}
+
+/// Payload that Stag's own iWARP has moved on a core, bytes. What is copied is what the pool had no room to receive in place, and
+/// what is short.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RdmaStatus {
+    /// Received straight to where it belongs.
+    pub in_place: u64,
+    /// Handed on where it was received.
+    pub by_reference: u64,
+    /// Copied to where it belongs.
+    pub copied_in: u64,
+    /// Sent.
+    pub sent: u64,
+    /// Of that, copied first.
+    pub copied_out: u64,
 }
 
 /// The verb.
@@ -256,9 +265,11 @@ fn status(daemon: &Daemon) -> Status {
             .into_iter()
             .map(|one| {
                 let counts = activity.sessions.remove(&one.tsih).unwrap_or_default();
-                session(one, counts)
+                let recovered = activity.session_recoveries.remove(&one.tsih).unwrap_or_default();
+                session(one, counts, recovered)
             })
             .collect(),
+        recoveries: activity.recoveries.into(),
         cores: server
             .cores(PATIENCE)
             .into_iter()
@@ -317,7 +328,7 @@ fn unit(lun: u16, unit: &target::Unit, spec: Option<&UnitSpec>, counts: target::
                     partitions: root.partitions,
                     objects: root.objects,
                 }),
-                io: counts.into(),
+                io: counts,
             };
         }
     };
@@ -334,11 +345,15 @@ fn unit(lun: u16, unit: &target::Unit, spec: Option<&UnitSpec>, counts: target::
         engine: spec.and_then(|spec| spec.options.engine).map(|engine| engine.to_string()),
         serial: options.serial.clone(),
         objects: None,
-        io: counts.into(),
+        io: counts,
     }
 }
 
-fn session(session: target::SessionStatus, counts: target::Counts) -> SessionStatus {
+fn session(
+    session: target::SessionStatus,
+    counts: target::Counts,
+    recovered: target::Recovered,
+) -> SessionStatus {
     SessionStatus {
         tsih: session.tsih,
         initiator: session.initiator,
@@ -349,7 +364,8 @@ fn session(session: target::SessionStatus, counts: target::Counts) -> SessionSta
         max_connections: session.max_connections,
         age_s: session.age.as_secs_f64(),
         connections: session.connections.into_iter().map(connection).collect(),
-        io: counts.into(),
+        io: counts,
+        recoveries: recovered.into(),
     }
 }
 
@@ -389,6 +405,16 @@ fn core(core: target::CoreStatus, busy_s: Option<f64>) -> CoreStatus {
         pool_high_water: core.pool.high_water,
         pool_mapped: core.pool.mapped,
         pool_limit: core.pool.limit,
+        pool_waits: core.pool.waits,
+        kept: core.kept,
+        kept_given_up: core.kept_given_up,
+        rdma: RdmaStatus {
+            in_place: core.rdma.in_place,
+            by_reference: core.rdma.by_reference,
+            copied_in: core.rdma.copied_in,
+            sent: core.rdma.sent,
+            copied_out: core.rdma.copied_out,
+        },
         busy_s,
     }
 }
@@ -464,20 +490,57 @@ fn write_text(out: &mut String, status: &Status) -> std::fmt::Result {
         write_session(out, session)?;
     }
     writeln!(out)?;
+    if let Some(said) = recovered(&status.recoveries) {
+        writeln!(out, "all sessions so far: {said}")?;
+    }
     for (at, core) in status.cores.iter().enumerate() {
         match core {
             None => writeln!(out, "core {at}: does not answer")?,
-            Some(core) => writeln!(
-                out,
-                "core {at}: {} connections, buffers {} of {} in use, {} at most so far",
-                core.connections,
-                Size(core.pool_in_use as u64),
-                Size(core.pool_limit as u64),
-                Size(core.pool_high_water as u64),
-            )?,
+            Some(core) => write_core(out, at, core)?,
         }
     }
     Ok(())
+}
+
+fn write_core(out: &mut String, at: usize, core: &CoreStatus) -> std::fmt::Result {
+    write!(
+        out,
+        "core {at}: {} connections, buffers {} of {} in use, {} at most so far",
+        core.connections,
+        Size(core.pool_in_use as u64),
+        Size(core.pool_limit as u64),
+        Size(core.pool_high_water as u64),
+    )?;
+    if core.pool_waits > 0 {
+        write!(out, ", waited for {} times", core.pool_waits)?;
+    }
+    if core.kept > 0 {
+        write!(out, ", {} kept for recovery", Size(core.kept as u64))?;
+    }
+    if core.kept_given_up > 0 {
+        write!(out, ", given up {} times", core.kept_given_up)?;
+    }
+    if core.rdma.sent + core.rdma.in_place + core.rdma.by_reference + core.rdma.copied_in > 0 {
+        let received = core.rdma.in_place + core.rdma.by_reference + core.rdma.copied_in;
+        let (copied, sent) = (Size(core.rdma.copied_in), Size(core.rdma.sent));
+        write!(out, "; RDMA {} received ({copied} copied), {sent} sent", Size(received))?;
+    }
+    writeln!(out)
+}
+
+/// What recovery had to do, if anything.
+fn recovered(of: &Recoveries) -> Option<String> {
+    let words = [
+        (of.snacks, "SNACKs"),
+        (of.rejected_snacks, "of them rejected"),
+        (of.resent_pdus, "PDUs sent again"),
+        (of.recovery_r2ts, "times data asked for again"),
+        (of.digest_errors, "wrong digests"),
+        (of.reassigned_tasks, "tasks reassigned"),
+    ];
+    let there = words.iter().filter(|(count, _)| *count > 0);
+    let said: Vec<String> = there.map(|(count, what)| format!("{count} {what}")).collect();
+    (!said.is_empty()).then(|| format!("recovered: {}", said.join(", ")))
 }
 
 /// What has been done, if anything was.
@@ -501,6 +564,9 @@ fn write_session(out: &mut String, session: &SessionStatus) -> std::fmt::Result 
         duration(session.age_s),
         done(&session.io).map_or_else(String::new, |done| format!(": {done}")),
     )?;
+    if let Some(said) = recovered(&session.recoveries) {
+        writeln!(out, "    {said}")?;
+    }
     for connection in &session.connections {
         let digests = match (connection.header_digest, connection.data_digest) {
             (true, true) => ", header and data digests",

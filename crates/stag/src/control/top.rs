@@ -254,16 +254,20 @@ fn bytes(rate: f64) -> String {
 mod tests {
     use super::*;
 
+    fn buckets(first: [u32; 3]) -> [u32; target::BUCKETS] {
+        std::array::from_fn(|at| first.get(at).copied().unwrap_or(0))
+    }
+
     #[test]
     fn rates_are_what_came_between_by_the_time_between() {
-        let before = Io { reads: 100, read_bytes: 1000, buckets: vec![5, 0, 0], ..Io::default() };
+        let before = Io { reads: 100, read_bytes: 1000, buckets: buckets([5, 0, 0]), ..Io::default() };
         let now = Io {
             reads: 300,
             read_bytes: 5000,
             timed: 10,
             time_ns: 20_000,
-            buckets: vec![5, 98, 2],
-            ..before.clone()
+            buckets: buckets([5, 98, 2]),
+            ..before
         };
         let rates = Rates::between(&before, &now, 2.0);
         assert_eq!((rates.reads, rates.read_bytes, rates.writes), (100.0, 2000.0, 0.0));

@@ -7,6 +7,7 @@ use std::future::Future;
 use std::rc::{Rc, Weak};
 
 use iscsi::pdu::{AsyncEvent, Lun};
+use iscsi::target::recovery::Recovered;
 use ring::Handle;
 
 use super::{Connection, ConnectionId};
@@ -171,6 +172,12 @@ pub(crate) fn counted() -> Vec<(u16, usize, Counts)> {
         counts.into_iter().map(move |(unit, counts)| (tsih, unit, counts)).collect::<Vec<_>>()
     };
     connections.iter().flat_map(of).collect()
+}
+
+/// What recovery had to do on each connection of this core, by its session.
+pub(crate) fn recovered() -> Vec<(u16, Recovered)> {
+    let there = locals().into_iter().filter(|connection| !connection.accounted.get());
+    there.map(|connection| (connection.session.tsih, connection.inner.borrow().state.recovered())).collect()
 }
 
 /// The connection of this core with this number.

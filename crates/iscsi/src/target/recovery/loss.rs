@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{ASK_AGAIN, MAX_RECOVERIES, PATIENCE, Recovery, StatusData};
+use super::{ASK_AGAIN, MAX_RECOVERIES, PATIENCE, Recovered, Recovery, StatusData};
 use crate::pdu::{self, Bhs, PduRef, RESERVED_TAG, RejectReason};
 use crate::target::connection::{Connection, refusal};
 use crate::target::events::{Event, Fatal};
@@ -30,6 +30,7 @@ impl<P: Payload> Connection<P> {
     pub fn damaged(&mut self, bhs: &Bhs, now: Instant, sink: &mut impl Sink<P>) -> Result<(), Fatal> {
         self.heard(now);
         self.check_overrun()?;
+        self.recovered.digest_errors += 1;
         if self.recovery.is_none() {
             self.reject(RejectReason::DataDigestError, bhs, sink)?;
             self.fail_data_out(bhs, sink);
@@ -47,6 +48,16 @@ impl<P: Payload> Connection<P> {
         }
         self.after_data(key, sink);
         Ok(())
+    }
+
+    /// A PDU was dropped whose header's digest was wrong.
+    pub fn damaged_header(&mut self) {
+        self.recovered.digest_errors += 1;
+    }
+
+    /// What recovery had to do here.
+    pub fn recovered(&self) -> Recovered {
+        self.recovered
     }
 
     /// The task of a Data-Out that is lost ends with PROTOCOL SERVICE CRC ERROR, once all that is owed to it has come.
@@ -93,11 +104,13 @@ impl<P: Payload> Connection<P> {
     fn after_data(&mut self, key: TaskKey, sink: &mut impl Sink<P>) -> Option<Event> {
         let limits = self.limits;
         let task = self.tasks.get_mut(key)?;
-        if let Err(error) = task.inbound.recover(MAX_RECOVERIES)
-            && !task.inbound.failed()
-        {
-            task.inbound.fail();
-            task.refused = Some(refusal(error));
+        match task.inbound.recover(MAX_RECOVERIES) {
+            Ok(asks) => self.recovered.recovery_r2ts += u64::from(asks),
+            Err(_) if task.inbound.failed() => {}
+            Err(error) => {
+                task.inbound.fail();
+                task.refused = Some(refusal(error));
+            }
         }
         if task.finished.is_some() {
             if !task.inbound.owed() {

@@ -15,6 +15,35 @@ pub use reassign::{Moved, Released};
 pub use retain::History;
 pub(super) use retain::{Recovery, Status, StatusData};
 
+/// What recovery had to do on one connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Recovered {
+    /// SNACKs that asked for something to be sent again.
+    pub snacks: u64,
+    /// SNACKs that were rejected.
+    pub rejected_snacks: u64,
+    /// PDUs that were sent again.
+    pub resent_pdus: u64,
+    /// R2Ts that asked again for data-out that was lost (RFC 7143 §11.8, recovery R2Ts).
+    pub recovery_r2ts: u64,
+    /// PDUs that were dropped for a wrong digest, of header or data.
+    pub digest_errors: u64,
+    /// Tasks that came from a connection that was lost.
+    pub reassigned_tasks: u64,
+}
+
+impl Recovered {
+    /// Adds what was counted elsewhere.
+    pub fn add(&mut self, other: &Self) {
+        self.snacks += other.snacks;
+        self.rejected_snacks += other.rejected_snacks;
+        self.resent_pdus += other.resent_pdus;
+        self.recovery_r2ts += other.recovery_r2ts;
+        self.digest_errors += other.digest_errors;
+        self.reassigned_tasks += other.reassigned_tasks;
+    }
+}
+
 /// How far a connection goes to recover, and what that may cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {

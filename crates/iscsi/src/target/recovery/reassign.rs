@@ -191,6 +191,7 @@ impl<P: Payload> Connection<P> {
             history: self.recovery.is_some().then_some(history),
         })?;
         self.immediate += usize::from(moved.placeless);
+        self.recovered.reassigned_tasks += 1;
         Some(key)
     }
 

@@ -59,6 +59,10 @@ impl<P: Payload> Connection<P> {
             Some(SnackType::RData) if tagged => self.r_data_snack(request, sink),
             _ => Err((RejectReason::InvalidPduField, 0)),
         };
+        if request.kind() != Some(SnackType::DataAck) {
+            self.recovered.snacks += 1;
+            self.recovered.rejected_snacks += u64::from(result.is_err());
+        }
         match result {
             Ok(()) => Ok(()),
             Err((reason, data_sn)) => self.reject_with(reason, bhs, data_sn, sink),
@@ -83,6 +87,7 @@ impl<P: Payload> Connection<P> {
             return Err((RejectReason::SnackReject, 0));
         }
         status.resent += 1;
+        self.recovered.resent_pdus += 1;
         let mut bhs = status.bhs;
         bhs.set_command_window(numbers);
         match &status.data {
@@ -175,6 +180,7 @@ impl<P: Payload> Connection<P> {
             *resent += 1;
             pdus.push(pdu);
         }
+        self.recovered.resent_pdus += pdus.len() as u64;
         for (mut bhs, data) in pdus {
             bhs.set_command_window(numbers);
             match data {
@@ -245,6 +251,7 @@ impl<P: Payload> Connection<P> {
                 history.data.push_back(super::retain::SentData { header, data: piece.clone(), resent });
                 let mut bhs = Bhs::from(header);
                 bhs.set_command_window(self.window.numbers());
+                self.recovered.resent_pdus += 1;
                 self.send(bhs, piece, sink);
             }
         }

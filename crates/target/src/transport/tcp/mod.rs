@@ -110,6 +110,9 @@ impl Tcp {
                 || self.send_early(connection),
             );
             let fed = fed.await;
+            for _ in 0..receiver.take_dropped() {
+                connection.inner.borrow_mut().state.damaged_header();
+            }
             if let Err(end) = fed {
                 return end;
             }

@@ -57,6 +57,8 @@ pub(crate) struct Receiver {
     recovers: bool,
     /// The last header's digest was wrong: the next one must be right.
     suspect: bool,
+    /// PDUs that were dropped for that, since it was asked last.
+    dropped: u32,
 }
 
 impl Receiver {
@@ -65,11 +67,17 @@ impl Receiver {
         Self {
             recovers,
             suspect: false,
+            dropped: 0,
             cutter,
             partial: Partial::Nothing,
             early: (!early.is_empty()).then(|| early.into()),
             scatter: None,
         }
+    }
+
+    /// PDUs that were dropped for a wrong header digest, since this was asked last.
+    pub(crate) fn take_dropped(&mut self) -> u32 {
+        std::mem::take(&mut self.dropped)
     }
 
     /// Whether the next receive is for the rest of a long data segment.
@@ -240,6 +248,7 @@ impl Receiver {
             return Err(error.into());
         }
         self.suspect = true;
+        self.dropped += 1;
         let data_len = data_len as usize;
         let len =
             header_len(bhs.total_ahs_len(), true) + data_len + trailer_len(data_len, self.cutter.data_digest);
