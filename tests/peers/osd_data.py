@@ -456,8 +456,10 @@ def formatted(lab):
             speaking.fails("READ", 5, 0x2400, partition=partition, object=object_, length=4, data_in=4)
             expect(read_attribute(speaking, 0, 0, R + 1, 9) == b"formatted", "the name that FORMAT OSD set")
             expect(number(read_attribute(speaking, 0, 0, R + 1, 0xC0)) == 0, "the number of partitions")
-        device.good("FORMAT OSD", capacity=64 << 20)
-        expect(number(read_attribute(device, 0, 0, R + 1, 0x80)) <= 64 << 20, "the capacity that was asked for")
+        # A capacity that is there is taken, the store's own stays; more than there is is refused.
+        device.good("FORMAT OSD", capacity=32 << 20)
+        expect(number(read_attribute(device, 0, 0, R + 1, 0x80)) >= 32 << 20, "less than the capacity that was asked for")
+        device.fails("FORMAT OSD", 5, 0x2400, 32, capacity=1 << 63)
 
 
 CASES = [
