@@ -15,6 +15,7 @@ pub mod iwarp;
 pub mod login;
 pub mod mutate;
 pub mod negotiation;
+pub mod osd;
 pub mod parameters;
 pub mod pdu;
 pub mod recovery;
@@ -69,6 +70,10 @@ pub const TARGETS: &[Target] = &[
     Target { name: "iwarp_stream", run: iwarp::stream, seeds: iwarp::stream_seeds },
     Target { name: "iwarp_segments", run: iwarp::segments, seeds: iwarp::segments_seeds },
     Target { name: "iwarp_pair", run: iwarp::pair, seeds: iwarp::pair_seeds },
+    Target { name: "osd_cdb", run: osd::cdb, seeds: osd::cdb_seeds },
+    Target { name: "osd_lists", run: osd::lists, seeds: osd::lists_seeds },
+    Target { name: "osd_continuation", run: osd::continuation, seeds: osd::continuation_seeds },
+    Target { name: "osd_data", run: osd::data, seeds: osd::data_seeds },
 ];
 
 /// The target of this name.
