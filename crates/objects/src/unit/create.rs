@@ -140,7 +140,8 @@ pub(super) async fn format(task: &mut Task<'_>, capacity: u64) -> Result<(), Fai
     task.take_parameters().await?;
     task.isolate(Id::ROOT, Touch::None).await?;
     task.progress.begin(function::COMMAND);
-    let change = Change::of(Step::Format);
+    let mut change = Change::of(Step::Format);
+    task.unit.security_keep(&mut change)?;
     let result = task.apply_with_attributes(Id::ROOT, ObjectType::Root, change).await;
     task.unit.policies.forget();
     task.unit.security_formatted()?;

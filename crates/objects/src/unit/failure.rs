@@ -115,11 +115,6 @@ impl Failure {
         Sense::new(SenseKey::DataProtect, additional(code::QUOTA)).into()
     }
 
-    /// What was asked for is not among what this unit does: INVALID COMMAND OPERATION CODE.
-    pub fn unsupported() -> Self {
-        Sense::invalid_opcode().into()
-    }
-
     /// There is no room for it at the moment: the initiator may try again.
     pub fn busy() -> Self {
         Sense::aborted(AdditionalSense::INSUFFICIENT_RESOURCES).into()

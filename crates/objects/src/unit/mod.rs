@@ -72,6 +72,7 @@ pub struct OsdUnit {
     exclusion: Exclusion,
     locks: Locks,
     policies: Policies,
+    security: security::Security,
     /// How often lists have changed.
     lists: Lists,
     /// Queries that go on when their commands have ended.
@@ -99,6 +100,7 @@ impl OsdUnit {
         options.check()?;
         let nexuses = Nexuses::new(options.persist.clone())?;
         let lists = Lists::new(options.clock.now_ms());
+        let security = security::Security::new(&*store, options.clock.now_ms());
         Ok(Arc::new(Self {
             store,
             options,
@@ -106,6 +108,7 @@ impl OsdUnit {
             exclusion: Exclusion::new(),
             locks: Locks::new(),
             policies: Policies::default(),
+            security,
             lists,
             searches: Searches::default(),
             modes: scsi::mode::Pages::objects(),
@@ -353,8 +356,8 @@ async fn run(task: &mut Task<'_>) -> Result<(), Failure> {
         Osd::ObjectStructureCheck(scope) => check::check(task, scope).await,
         Osd::PerformScsiCommand { cdb } => tunnel::perform_scsi(task, &cdb).await,
         Osd::PerformTmf { allocation, function, .. } => tunnel::perform_tmf(task, allocation, function).await,
-        Osd::SetKey(_) => Err(Failure::unsupported()),
-        Osd::SetMasterKey(_) => Err(Failure::unsupported()),
+        Osd::SetKey(set) => security::set_key(task, set).await,
+        Osd::SetMasterKey(set) => security::set_master_key(task, set).await,
     }
 }
 

@@ -31,6 +31,7 @@ use super::failure::{Failure, additional};
 use super::limits::MAX_CONTINUATION;
 use super::locks::{Guard, Key, Mode, Part};
 use super::progress::Progress;
+use super::security::Proof;
 use super::subject::at;
 use super::transfer::Transfer;
 use crate::store::{Applied, Change, Commit, Scope, Step, TimesUpdate};
@@ -46,6 +47,8 @@ pub(super) struct Current {
     pub appended_at: u64,
     /// CHANGE IN USED CAPACITY in bytes.
     pub used_change: i64,
+    /// RESPONSE INTEGRITY CHECK VALUE of a command that ends well; zeros without a security method that has it.
+    pub response_icv: [u8; 32],
     /// Bytes of RESPONSE INTEGRITY CHECK VALUE.
     pub icv_len: usize,
 }
@@ -79,6 +82,8 @@ pub(super) struct Task<'a> {
     /// The time of the command, in milliseconds since 1970.
     pub now: u64,
     pub progress: Progress,
+    /// What the initiator has proved; `None` without a security method.
+    pub proof: Option<Proof>,
     /// Bytes that a READ moved before the object's end: it ends with RECOVERED ERROR.
     pub read_past_end: Option<u64>,
     /// The command has created the object that it is about.
@@ -121,6 +126,7 @@ impl<'a> Task<'a> {
             },
             now: unit.now(),
             progress: Progress::of(wanted),
+            proof: None,
             read_past_end: None,
             created: false,
             guards: SmallVec::new(),
@@ -244,7 +250,7 @@ impl<'a> Task<'a> {
     /// Takes the attribute lists out of Data-Out. To be called once, when the command's data has been taken.
     pub async fn take_parameters(&mut self) -> Result<(), Failure> {
         self.parameters = Parameters::take(self.cdb, &mut self.transfer).await?;
-        Ok(())
+        self.unit.check_attributes(self)
     }
 
     /// How the command is isolated.
@@ -343,7 +349,7 @@ impl<'a> Task<'a> {
 
     /// Whether data must be put as it is now: others may change it as soon as the command's locks are gone.
     pub fn isolated(&self) -> bool {
-        !self.guards.is_empty()
+        !self.guards.is_empty() || self.transfer.is_sealed()
     }
 
     /// A function of the command is done: with functional isolation its locks end.
@@ -395,7 +401,10 @@ impl<'a> Task<'a> {
     }
 
     /// How the command ends.
-    pub fn end(self, result: Result<(), Failure>) -> Outcome {
+    pub fn end(mut self, result: Result<(), Failure>) -> Outcome {
+        if result.is_ok() {
+            self.transfer.finish_seal();
+        }
         let moved = self.transfer.outcome();
         let sense = match result {
             Ok(()) => match self.read_past_end {
@@ -413,6 +422,9 @@ impl<'a> Task<'a> {
         let mut descriptors = self.progress.descriptor(self.current.id);
         descriptors.append(&mut sense.descriptors);
         sense.descriptors = descriptors;
+        if let Some(proof) = &self.proof {
+            proof.seal_sense(Status::CheckCondition, &mut sense);
+        }
         Outcome { status: Status::CheckCondition, sense: Some(sense), ..moved }
     }
 }

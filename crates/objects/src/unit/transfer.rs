@@ -6,6 +6,7 @@
 use std::task::{Context, Poll};
 
 use device::{DataMover, GetData, Lost, Outcome};
+use osd::security::Sealer;
 use ring::{Buf, Chain};
 
 use super::failure::Failure;
@@ -27,11 +28,24 @@ pub(super) struct Transfer<'a> {
     in_room: u64,
     /// Bytes of Data-Out that the CDB calls for.
     pub wanted_out: u64,
+    /// Data-Out that has been taken and verified already.
+    verified: Option<Chain>,
+    /// What seals Data-In.
+    seal: Option<Box<Seal>>,
+}
+
+/// Data-In's integrity information in the making.
+struct Seal {
+    sealer: Sealer,
+    /// Where the information goes.
+    at: u64,
+    /// Where retrieved attributes go.
+    retrieved: Option<u64>,
 }
 
 impl<'a> Transfer<'a> {
     pub fn new(mover: &'a mut dyn DataMover, out_len: u64, in_room: u64) -> Self {
-        Self { mover, out_at: 0, out_len, in_at: 0, in_room, wanted_out: 0 }
+        Self { mover, out_at: 0, out_len, in_at: 0, in_room, wanted_out: 0, verified: None, seal: None }
     }
 
     /// Bytes that the initiator sends.
@@ -66,6 +80,13 @@ impl<'a> Transfer<'a> {
             return Ok(Chain::new());
         }
         let wanted = usize::try_from(len).map_err(|_| Failure::short_data())?;
+        if let Some(verified) = &mut self.verified {
+            if verified.len() < wanted {
+                return Err(Failure::short_data());
+            }
+            self.out_at += len;
+            return Ok(verified.split_to(wanted));
+        }
         let data = self.mover.get_data(wanted).await?;
         self.out_at += len;
         if data.len() == wanted { Ok(data) } else { Err(Failure::short_data()) }
@@ -78,6 +99,9 @@ impl<'a> Transfer<'a> {
         }
         let room = self.room();
         self.in_at += data.len() as u64;
+        if let Some(seal) = &mut self.seal {
+            data.for_each_slice(|slice| seal.sealer.update(slice));
+        }
         if room > 0 {
             self.mover.put_data(data);
         }
@@ -93,10 +117,42 @@ impl<'a> Transfer<'a> {
         let mut gap = at.saturating_sub(self.in_at).min(self.room());
         while gap > 0 {
             let len = gap.min(ZEROS.len() as u64);
-            self.mover.put_data(Buf::from_static(&ZEROS[..len as usize])); // at most 4096
+            let zeros = &ZEROS[..len as usize]; // at most 4096
+            if let Some(seal) = &mut self.seal {
+                seal.sealer.update(zeros);
+            }
+            self.mover.put_data(Buf::from_static(zeros));
             gap -= len;
         }
         self.in_at = self.in_at.max(at);
+    }
+
+    /// From now on Data-Out from offset `at` is `data`, which was taken and verified.
+    pub fn serve(&mut self, at: u64, data: Chain) {
+        self.out_at = at;
+        self.verified = Some(data);
+    }
+
+    /// Has Data-In sealed, with the integrity information at offset `at`, which is behind everything else. Retrieved attributes
+    /// are counted from offset `retrieved` on. To be called before anything is put; there has to be room for it all.
+    pub fn seal(&mut self, sealer: Sealer, at: u64, retrieved: Option<u64>) {
+        self.seal = Some(Box::new(Seal { sealer, at, retrieved }));
+    }
+
+    /// Whether Data-In is sealed: it must be sent as it was when it was put.
+    pub fn is_sealed(&self) -> bool {
+        self.seal.is_some()
+    }
+
+    /// Puts the integrity information, if there is to be one.
+    pub fn finish_seal(&mut self) {
+        let Some(at) = self.seal.as_ref().map(|seal| seal.at) else { return };
+        let put = self.in_at;
+        self.pad_to(at);
+        let Some(seal) = self.seal.take() else { return };
+        let own = put.min(seal.retrieved.unwrap_or(u64::MAX));
+        let information = seal.sealer.finish([own, put - own, 0]);
+        self.put(information.into());
     }
 
     /// Waits until the connection takes more.

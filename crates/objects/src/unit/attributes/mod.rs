@@ -204,7 +204,7 @@ impl Task<'_> {
     fn page_format(&self, subject: &Subject, page: Page) -> Result<Vec<u8>, Failure> {
         if page == Page::CURRENT_COMMAND {
             let current = CurrentCommand {
-                response_icv: [0; 32],
+                response_icv: self.current.response_icv,
                 kind: ObjectType::from_code(self.current.object_type).unwrap_or(subject.object_type()),
                 id: self.current.id,
                 append_address: self.current.appended_at,

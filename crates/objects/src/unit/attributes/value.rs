@@ -306,7 +306,10 @@ impl OsdUnit {
                 false
             })?;
             let Some(page) = found else { break };
-            pages.insert(page);
+            // Pages of the reserved range are the unit's own.
+            if Page(page).kind() != PageKind::Reserved {
+                pages.insert(page);
+            }
             match page.checked_add(1) {
                 Some(next) if next <= LAST_PAGE => from = next,
                 _ => break,
@@ -401,8 +404,9 @@ fn current_value(current: &Current, number: u32, out: &mut Vec<u8>) {
         AttributeId { number: 0, .. } => {
             out.extend(page_id("INCITS", page_name(Page::CURRENT_COMMAND).unwrap_or_default()));
         }
-        // Filled in when the response is sealed; without a security method it is zeros.
-        current_command::RESPONSE_ICV => out.resize(out.len() + current.icv_len, 0),
+        current_command::RESPONSE_ICV => {
+            out.extend(current.response_icv.iter().take(current.icv_len));
+        }
         current_command::OBJECT_TYPE => out.push(current.object_type),
         current_command::PARTITION_ID => out.extend(current.id.partition.to_be_bytes()),
         current_command::OBJECT_ID => out.extend(current.id.object.to_be_bytes()),
