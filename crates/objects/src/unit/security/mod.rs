@@ -426,10 +426,8 @@ impl OsdUnit {
             return Err(capability_field(49));
         }
         task.progress.done(function::COMMAND_CAPABILITY);
-        let (gets, sets) = (cdb.attributes.gets(), cdb.attributes.sets());
-        if gets && !capability.permissions.contains(Permissions::GET_ATTR)
-            || sets && !capability.permissions.contains(Permissions::SET_ATTR)
-        {
+        // What is got is seen when the lists are there: what the command did itself, everybody may ask.
+        if cdb.attributes.sets() && !capability.permissions.contains(Permissions::SET_ATTR) {
             return Err(capability_field(49));
         }
         let allowed = ObjectRange { start: capability.range_start, len: capability.range_len };
@@ -467,6 +465,18 @@ impl OsdUnit {
         {
             return Err(capability_field(49).about(setting.attribute));
         }
+        let page = |page: &Page| AttributeId::new(*page, AttributeId::ALL);
+        let got: Vec<AttributeId> = match &task.parameters.get {
+            Request::Nothing => Vec::new(),
+            Request::Page(wanted) => vec![page(wanted)],
+            Request::List(list) => list.clone(),
+        };
+        let of_object = |wanted: &&AttributeId| wanted.page != Page::CURRENT_COMMAND;
+        if !capability.permissions.contains(Permissions::GET_ATTR)
+            && let Some(wanted) = got.iter().find(of_object)
+        {
+            return Err(capability_field(49).about(*wanted));
+        }
         if capability.allowed_attributes == 0 {
             return Ok(());
         }
@@ -487,18 +497,8 @@ impl OsdUnit {
                     && (number == AttributeId::ALL || number == wanted.number)
             })
         };
-        let page = |page: &Page| AttributeId::new(*page, AttributeId::ALL);
-        let got: Vec<AttributeId> = match &task.parameters.get {
-            Request::Nothing => Vec::new(),
-            Request::Page(wanted) => vec![page(wanted)],
-            Request::List(list) => list.clone(),
-        };
         let set = task.parameters.set.iter().map(|setting| setting.attribute);
-        match got
-            .into_iter()
-            .chain(set)
-            .find(|wanted| !allowed(*wanted) && wanted.page != Page::CURRENT_COMMAND)
-        {
+        match got.into_iter().chain(set).find(|wanted| of_object(&wanted) && !allowed(*wanted)) {
             Some(wanted) => Err(capability_field(56).about(wanted)),
             None => Ok(()),
         }

@@ -555,6 +555,10 @@ fn responses_are_sealed_well_or_badly() {
     let sense = ran.sense().emit_descriptor();
     assert!(security::check_response(manager.algorithm, &grant.key, &bad.nonce, 2, &sense));
     assert!(!security::check_response(manager.algorithm, &grant.key, &get.nonce, 2, &sense));
+    // The proof needs no permission; attributes of the object do.
+    let reader = manager.grant(&client, Method::CmdRsp, |c| c.permissions = Permissions::READ);
+    sealed(&client, read(&client).get(&[current_command::RESPONSE_ICV]), &reader).good();
+    sealed(&client, read(&client).get(&[user_information::LOGICAL_LENGTH]), &reader).bad_field(129);
 }
 
 #[test]
