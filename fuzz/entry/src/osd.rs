@@ -189,8 +189,7 @@ pub fn data(data: &[u8]) {
 /// Data of every command, and sense.
 pub fn data_seeds() -> Vec<(&'static str, Seed)> {
     use osd::data::{ListHeader, Listed, MapDescriptor, MapType};
-    let seed =
-        |name, parts: &[&[u8]]| (name, parts.iter().fold(Seed::new().u8(0), |seed, part| seed.bytes(part)));
+    let seed = |name, parts: &[&[u8]]| (name, Seed::new().bytes([&[0][..], &parts.concat()].concat()));
     let header = ListHeader {
         additional_len: 32,
         continuation: 0,
