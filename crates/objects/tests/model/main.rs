@@ -15,6 +15,7 @@ use std::sync::Arc;
 use osd::Action;
 use ring::{Config, Runtime};
 use stag_objects::store::ObjectStore;
+use stag_objects::store::embedded::{EmbeddedStore, Options};
 use stag_objects::store::memory::MemoryObjects;
 
 use harness::{Client, Hands};
@@ -82,6 +83,31 @@ fn a_unit_on_a_store_in_memory_does_what_plain_maps_do() {
         println!("seed {seed}");
         let store = MemoryObjects::new(1 << 30);
         run(sequence(seed, || Arc::new(store.clone()), &mut ended));
+    }
+    println!("{ended:?}");
+    if std::env::var_os("STAG_MODEL_SEED").is_none() {
+        prove(&ended);
+    }
+}
+
+#[test]
+fn a_unit_on_a_directory_does_what_plain_maps_do_and_still_has_it_when_it_is_opened_anew() {
+    let mut ended = Ended::new();
+    for seed in seeds(8) {
+        println!("seed {seed}");
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("objects");
+        // Little of everything: so that what is written is not all found in memory, and the journal goes round.
+        let options = Options {
+            capacity: Some(256 << 20),
+            create: true,
+            cache_bytes: 1 << 20,
+            journal_bytes: 256 << 10,
+            engine: None,
+        };
+        let open =
+            || -> Arc<dyn ObjectStore> { Arc::new(EmbeddedStore::open(&path, &options).expect("a store")) };
+        run(sequence(seed + 1000, open, &mut ended));
     }
     println!("{ended:?}");
     if std::env::var_os("STAG_MODEL_SEED").is_none() {
