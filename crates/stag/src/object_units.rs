@@ -7,9 +7,7 @@ use objects::store::embedded::{EmbeddedStore, Options};
 use objects::store::memory::MemoryObjects;
 use objects::store::{Change, Commit, ObjectId, ObjectStore, Step};
 use objects::unit::{OsdOptions, OsdUnit};
-use osd::AttributeId;
 use osd::attributes::numbers::root_information::OSD_NAME;
-use osd::attributes::numbers::root_security::{DEFAULT_METHOD, PARTITION_DEFAULT_METHOD};
 use ring::Runtime;
 
 use crate::unit::{Backing, UnitSpec};
@@ -61,29 +59,18 @@ fn options(spec: &UnitSpec, seed: &str, persist: Option<Arc<dyn Persist>>) -> Os
     }
 }
 
-/// Gives the device the name and the security method that it is configured to have. What a client changed of them later holds until
-/// the next start.
+/// Gives the device the name that it is configured to have. One that a client gives it later holds until the next start.
 fn settle(store: &Arc<dyn ObjectStore>, spec: &UnitSpec) -> Result<(), String> {
     let failed = |error: &dyn std::fmt::Display| format!("its attributes cannot be kept: {error}");
-    let mut wanted: Vec<(AttributeId, Vec<u8>)> = Vec::new();
-    wanted.extend(spec.options.name.as_ref().map(|name| (OSD_NAME, name.clone().into_bytes())));
-    if let Some(method) = spec.options.security {
-        wanted.push((DEFAULT_METHOD, vec![method as u8]));
-        // What partitions begin with; those that there are keep theirs.
-        wanted.push((PARTITION_DEFAULT_METHOD, vec![method as u8]));
-    }
-    let mut change = Change::default();
-    for (AttributeId { page, number }, value) in wanted {
-        let mut before = Vec::new();
-        store.attribute(ObjectId::ROOT, page.0, number, &mut before).map_err(|error| failed(&error))?;
-        if before != value {
-            let value = value.as_slice().into();
-            change.steps.push(Step::SetAttribute { id: ObjectId::ROOT, page: page.0, number, value });
-        }
-    }
-    if change.steps.is_empty() {
+    let Some(name) = spec.options.name.as_ref().map(String::as_bytes) else { return Ok(()) };
+    let (page, number) = (OSD_NAME.page.0, OSD_NAME.number);
+    let mut before = Vec::new();
+    store.attribute(ObjectId::ROOT, page, number, &mut before).map_err(|error| failed(&error))?;
+    if before == name {
         return Ok(());
     }
+    let mut change = Change::default();
+    change.steps.push(Step::SetAttribute { id: ObjectId::ROOT, page, number, value: name.into() });
     let runtime = small_ring().map_err(|error| failed(&error))?;
     runtime.block_on(store.apply(change, Commit::Durable)).map(drop).map_err(|error| failed(&error))
 }

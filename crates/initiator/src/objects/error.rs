@@ -140,6 +140,13 @@ impl ObjectError {
         self.why() == Some(Why::NotFound)
     }
 
+    /// Whether a range begins where the object has no bytes any more.
+    pub(super) fn begins_past_end(&self) -> bool {
+        /// STARTING BYTE ADDRESS.
+        const START: FieldAt = FieldAt::Cdb(40);
+        matches!(self, Self::Failed(failure) if failure.why == Why::Unsupported && failure.field == Some(START))
+    }
+
     /// Whether the target was not reached or refused the login: nothing was done.
     pub fn is_unreachable(&self) -> bool {
         matches!(self, Self::Session(error) if error.is_unreachable())

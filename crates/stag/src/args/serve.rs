@@ -96,8 +96,6 @@ Options of a unit, after its path and separated by commas (a comma of the path i
 Options of objects, osd:DIR, beside their names and limits:
   capacity=100G       the most that they take
   name=TEXT           the OSD name
-  security=nosec|capkey|cmdrsp|alldata
-                      what commands have to prove (nosec)
 
 Examples:
   stag serve mem:1G

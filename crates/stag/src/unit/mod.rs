@@ -233,7 +233,6 @@ impl UnitSpec {
         let mut words = vec![place];
         words.extend(options.capacity.map(|bytes| format!("at most {}", Size(bytes))));
         words.extend(options.name.as_ref().map(|name| format!("called {name}")));
-        words.extend(options.security.map(|method| format!("security method {method}")));
         words.extend(options.limits.describe());
         words.extend(options.serial.as_ref().map(|serial| format!("serial {serial}")));
         words.join(", ")
@@ -271,21 +270,17 @@ mod tests {
         assert_eq!(wrong("osd:/x", &[("capacity", "4K")]), ["capacity"]);
         assert_eq!(wrong("osd:mem:4K", &[]), ["path"]);
         assert_eq!(wrong("osd:mem:1G", &[("capacity", "1G")]), ["capacity"]);
-        assert_eq!(wrong("/x", &[("capacity", "1G"), ("security", "capkey")]), ["capacity", "security"]);
+        assert_eq!(wrong("/x", &[("capacity", "1G"), ("name", "x")]), ["capacity", "name"]);
     }
 
     #[test]
     fn a_directory_of_objects_is_shown_as_it_was_asked_for() {
         let mut options = Options::default();
-        for (name, value) in [("capacity", "10G"), ("name", "attic"), ("security", "capkey"), ("iops", "100")]
-        {
+        for (name, value) in [("capacity", "10G"), ("name", "attic"), ("iops", "100")] {
             options.set(name, value).unwrap();
         }
         let spec = UnitSpec::new("osd:/srv/objects", options).unwrap();
         assert_eq!(spec.backing.to_string(), "osd:/srv/objects");
-        assert_eq!(
-            spec.describe(),
-            "objects in /srv/objects, at most 10G, called attic, security method capkey, at most 100 IOPS"
-        );
+        assert_eq!(spec.describe(), "objects in /srv/objects, at most 10G, called attic, at most 100 IOPS");
     }
 }

@@ -54,43 +54,12 @@ pub struct Options {
     pub capacity: Option<u64>,
     /// `name`: the OSD name (root information attribute 9), at most 255 bytes.
     pub name: Option<String>,
-    /// `security`: the least that commands to objects have to prove.
-    pub security: Option<SecurityMethod>,
-}
-
-/// Security methods of objects, by their codes (OSD-2 §4.12).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SecurityMethod {
-    /// Nothing is checked.
-    NoSec = 0,
-    /// A capability, bound to the session.
-    CapKey = 1,
-    /// Each command and response by itself.
-    CmdRsp = 2,
-    /// Their data too.
-    AllData = 3,
-}
-
-impl SecurityMethod {
-    const ALL: [(&str, Self); 4] = [
-        ("nosec", Self::NoSec),
-        ("capkey", Self::CapKey),
-        ("cmdrsp", Self::CmdRsp),
-        ("alldata", Self::AllData),
-    ];
-}
-
-impl std::fmt::Display for SecurityMethod {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(Self::ALL[*self as usize].0)
-    }
 }
 
 /// The options of objects.
-pub const OF_OBJECTS: [&str; 15] = [
+pub const OF_OBJECTS: [&str; 14] = [
     "capacity",
     "name",
-    "security",
     "serial",
     "vendor",
     "product",
@@ -105,13 +74,13 @@ pub const OF_OBJECTS: [&str; 15] = [
     "burst",
 ];
 /// Those that no disk has.
-pub const OF_OBJECTS_ALONE: [&str; 3] = ["capacity", "name", "security"];
+pub const OF_OBJECTS_ALONE: [&str; 2] = ["capacity", "name"];
 
 const MODES: &str = "write writeback, writethrough or direct";
 /// Longest serial number, bytes.
 const SERIAL: usize = 64;
 /// Every option's name.
-pub const NAMES: [&str; 28] = [
+pub const NAMES: [&str; 27] = [
     "size",
     "bs",
     "pbe",
@@ -139,7 +108,6 @@ pub const NAMES: [&str; 28] = [
     "warn-available",
     "capacity",
     "name",
-    "security",
 ];
 
 /// Why an option was not understood.
@@ -218,7 +186,6 @@ impl Options {
             self.warn_available.is_some(),
             self.capacity.is_some(),
             self.name.is_some(),
-            self.security.is_some(),
         ];
         NAMES.into_iter().zip(given).filter(|(_, given)| *given).map(|(name, _)| name).collect()
     }
@@ -291,12 +258,6 @@ impl Options {
                 let fits = (1..=255).contains(&value.len());
                 let name = fits.then(|| value.to_owned());
                 once("name", &mut self.name, name.ok_or_else(|| fit("write 1 to 255 bytes of text".into()))?)
-            }
-            "security" => {
-                let method = SecurityMethod::ALL.into_iter().find(|(name, _)| *name == value);
-                let (_, method) =
-                    method.ok_or_else(|| fit("write nosec, capkey, cmdrsp or alldata".into()))?;
-                once(name, &mut self.security, method)
             }
             "quota" | "warn-used" | "warn-available" | "capacity" => {
                 let bytes = parse_size(value).map_err(|error| fit(error.to_string()))?;
@@ -393,7 +354,6 @@ mod tests {
             ("warn-available", "1G"),
             ("capacity", "1G"),
             ("name", "attic"),
-            ("security", "cmdrsp"),
         ];
         assert_eq!(values.map(|(name, _)| name), NAMES);
         for (name, value) in values {
@@ -428,7 +388,6 @@ mod tests {
             ("warn-used", "much"),
             ("capacity", "0"),
             ("name", ""),
-            ("security", "some"),
         ] {
             let error = Options::default().set(name, value).unwrap_err();
             assert!(matches!(error, OptionError::Value { .. }), "{name}={value}: {error}");
