@@ -63,6 +63,8 @@ struct Inner {
     /// The medium has no call that makes holes, though it looked so.
     no_punch: AtomicBool,
     impatience: Impatience,
+    /// See [`FileOptions::prompt_writes`].
+    prompt_writes: bool,
     /// Of engines that use one.
     mapped: Option<Mapped>,
 }
@@ -120,6 +122,7 @@ impl FileStore {
                 no_zero_range: AtomicBool::new(false),
                 no_punch: AtomicBool::new(false),
                 impatience: Impatience::default(),
+                prompt_writes: options.prompt_writes,
                 mapped,
             }),
         })

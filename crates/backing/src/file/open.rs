@@ -32,6 +32,9 @@ pub struct FileOptions {
     pub block_size: Option<u32>,
     /// Opens for reading only.
     pub read_only: bool,
+    /// Small writes that need not be durable go to the page cache by a call of the core's own, though the file system may let it
+    /// wait there: for a log, whose few pages are always cached, and whose writes somebody waits for each time.
+    pub prompt_writes: bool,
 }
 
 /// Why a store could not be opened. Each text names the path and what to do about it.

@@ -4,7 +4,8 @@
 //! What it must never do: call a write durable that its calls have not made so.
 
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use ring::{Buf, Chain, Patience, pool};
 
@@ -15,11 +16,20 @@ use crate::spec::CacheMode;
 /// Up to this many dirty bytes, durable writes share flushes.
 const FLUSHED_TOGETHER: u64 = 16 << 20;
 
+/// The longest write that is prompt, in bytes.
+const PROMPT: usize = 64 << 10;
+/// A prompt write that took longer had to wait for something (dirty pages beyond the system's limit): so many after it are the
+/// ring's.
+const PROMPT_FOR: Duration = Duration::from_millis(1);
+const NOT_PROMPT_AFTER: u32 = 256;
+
 /// What calls without patience were found not to work on this file system.
 #[derive(Debug, Default)]
 pub(super) struct Impatience {
     reads_refused: AtomicBool,
     writes_refused: AtomicBool,
+    /// How many writes are not prompt.
+    not_prompt: AtomicU32,
 }
 
 /// Notes what an impatient call that failed says about all others. Whether it only had to wait.
@@ -123,6 +133,11 @@ impl Inner {
         {
             return Ok(Ok(()));
         }
+        if self.prompt_writes && !durable && data.len() <= PROMPT {
+            if let Some(result) = self.write_promptly(at, &data) {
+                return Ok(result);
+            }
+        }
         let refused = &self.impatience.writes_refused;
         let Some(patience) = self.patience(refused) else { return Err(data) };
         let by_itself = self.engine == Engine::Sync;
@@ -147,6 +162,34 @@ impl Inner {
             mapped.saw(at, data.len(), Seen::AtOnce { written: true });
         }
         Ok(Ok(()))
+    }
+
+    /// Writes to the page cache here and now. `None` if the system has let the core wait of late.
+    fn write_promptly(&self, at: u64, data: &Chain) -> Option<Result<(), StoreError>> {
+        let not_prompt = &self.impatience.not_prompt;
+        if not_prompt.load(Ordering::Relaxed) > 0 {
+            // Lost counts do no harm.
+            not_prompt.store(not_prompt.load(Ordering::Relaxed).saturating_sub(1), Ordering::Relaxed);
+            return None;
+        }
+        let begin = Instant::now();
+        let mut rest = data.clone();
+        let mut to = at;
+        while !rest.is_empty() {
+            match self.data.write_now(&rest, to, false, Patience::Wait) {
+                Ok(0) => return Some(Err(StoreError::Io(libc::EIO))),
+                Ok(n) => {
+                    self.wrote(n as u64, false);
+                    to += n as u64;
+                    rest.advance(n.min(rest.len()));
+                }
+                Err(e) => return Some(Err(StoreError::from_io(&e))),
+            }
+        }
+        if begin.elapsed() > PROMPT_FOR {
+            not_prompt.store(NOT_PROMPT_AFTER, Ordering::Relaxed);
+        }
+        Some(Ok(()))
     }
 
     /// Notes bytes that a later sync has to see to.
