@@ -59,6 +59,8 @@ pub const TARGETS: &[Target] = &[
     Target { name: "mode_select", run: parameters::mode_select, seeds: parameters::mode_select_seeds },
     Target { name: "parameter_lists", run: parameters::lists, seeds: parameters::lists_seeds },
     Target { name: "copy_list", run: scsi::copy_list, seeds: scsi::copy_list_seeds },
+    Target { name: "copy_list_lid4", run: scsi::copy_list_lid4, seeds: scsi::copy_list_lid4_seeds },
+    Target { name: "rod_tokens", run: scsi::rod_tokens, seeds: scsi::rod_tokens_seeds },
     Target { name: "reservation_out", run: reservation::out, seeds: reservation::out_seeds },
     Target { name: "disk_unit", run: unit::run, seeds: unit::seeds },
     Target { name: "config", run: user::config, seeds: user::config_seeds },

@@ -86,6 +86,100 @@ pub fn copy_list_seeds() -> Vec<(&'static str, Seed)> {
     ]
 }
 
+/// The parameter list of EXTENDED COPY (LID4).
+pub fn copy_list_lid4(data: &[u8]) {
+    match CopyList::parse_lid4(data) {
+        Ok(list) => assert!(
+            list.cscds.len() <= scsi::copy::MAX_CSCDS && list.segments.len() <= scsi::copy::MAX_SEGMENTS
+        ),
+        Err(error) => {
+            assert!(!error.to_string().is_empty());
+            let _ = Sense::from(error);
+        }
+    }
+}
+
+/// As [`copy_list_seeds`], under LID4's longer header.
+pub fn copy_list_lid4_seeds() -> Vec<(&'static str, Seed)> {
+    let mut cscd = [0u8; 32];
+    cscd[0] = 0xe4;
+    cscd[4..8].copy_from_slice(&[1, 3, 0, 16]);
+    cscd[8..24].copy_from_slice(&[7; 16]);
+    cscd[30] = 2;
+    let blocks = [0x02, 2, 0, 0x18, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9];
+    let header = |immediate: u8, cscds: u16, segments: u16| {
+        let mut head = [0u8; 48];
+        (head[0], head[3], head[15], head[16], head[23]) = (1, 0x20, immediate, 0xff, 9);
+        head[42..44].copy_from_slice(&cscds.to_be_bytes());
+        head[44..46].copy_from_slice(&segments.to_be_bytes());
+        Seed::new().bytes(head)
+    };
+    vec![
+        ("whole", header(0, 32, 28).bytes(cscd).bytes(blocks)),
+        ("immediate", header(1, 32, 28).bytes(cscd).bytes(blocks)),
+        ("huge-lengths", header(0, 0xffff, 0xffff).bytes(cscd)),
+        ("short", header(0, 64, 28).bytes(cscd)),
+    ]
+}
+
+/// The parameter lists of POPULATE TOKEN and WRITE USING TOKEN, and the token in the latter; the first byte says of what blocks.
+pub fn rod_tokens(data: &[u8]) {
+    use scsi::copy::rod::{BlockRange, MAX_BYTES, MAX_RANGES, PopulateList, WriteList, present};
+    let Some((first, list)) = data.split_first() else { return };
+    let block_len = [512, 4096][usize::from(first & 1)];
+    let bounded = |ranges: &[BlockRange]| {
+        assert!(ranges.len() <= MAX_RANGES);
+        let bytes: u64 = ranges.iter().map(|range| u64::from(range.blocks) * u64::from(block_len)).sum();
+        assert!(bytes <= MAX_BYTES);
+    };
+    if let Ok(list) = PopulateList::parse(list, block_len) {
+        bounded(&list.ranges);
+    }
+    if let Ok(list) = WriteList::parse(list, block_len) {
+        bounded(&list.ranges);
+        let _ = present(&list.token);
+    }
+}
+
+/// Both lists, with a token of each kind, and cut short.
+pub fn rod_tokens_seeds() -> Vec<(&'static str, Seed)> {
+    use scsi::copy::rod::{TOKEN_LEN, TYPE_CHANGE_VULNERABLE, TokenFields, zero_token};
+    let range = |lba: u64, blocks: u32| [&lba.to_be_bytes()[..], &blocks.to_be_bytes(), &[0; 4]].concat();
+    let populate = |ranges: &[Vec<u8>]| {
+        let len = 16 * ranges.len() as u16;
+        let mut head = [0u8; 16];
+        head[..2].copy_from_slice(&(len + 14).to_be_bytes());
+        head[14..].copy_from_slice(&len.to_be_bytes());
+        Seed::new().bytes([0]).bytes(head).bytes(ranges.concat())
+    };
+    let write = |token: &[u8; TOKEN_LEN], ranges: &[Vec<u8>]| {
+        let len = 16 * ranges.len() as u16;
+        let mut head = vec![0u8; 536];
+        head[..2].copy_from_slice(&(len + 534).to_be_bytes());
+        head[16..16 + TOKEN_LEN].copy_from_slice(token);
+        head[534..].copy_from_slice(&len.to_be_bytes());
+        Seed::new().bytes([1]).bytes(head).bytes(ranges.concat())
+    };
+    let made = TokenFields {
+        rod_type: TYPE_CHANGE_VULNERABLE,
+        id: [1; 8],
+        creator: &[0x60; 16],
+        bytes: 1 << 20,
+        block_len: 512,
+        physical_exponent: 3,
+        target: "iqn.2026-01.org.example:t",
+        secret: [9; 32],
+    };
+    vec![
+        ("populate", populate(&[range(0, 8), range(64, 8)])),
+        ("populate-overlapping", populate(&[range(0, 8), range(4, 8)])),
+        ("populate-vast", populate(&[range(u64::MAX, u32::MAX)])),
+        ("write", write(&made.emit(), &[range(0, 8), range(64, 8)])),
+        ("write-zeros", write(&zero_token(), &[range(0, 8)])),
+        ("write-no-token", write(&[0xff; TOKEN_LEN], &[range(0, 8)])),
+    ]
+}
+
 /// Any bytes as a CDB.
 pub fn cdb(data: &[u8]) {
     let cdb = &data[..data.len().min(260)];
