@@ -3,7 +3,8 @@
 /// When a change has to be on the medium.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Commit {
-    /// Seen by everybody and safe from the end of the process; a power cut may take it, as a whole, until a sync.
+    /// Seen by everybody and safe from the end of the process; a power cut may take it until a sync: its metadata as a
+    /// whole, and of its data any part.
     Relaxed,
     /// On the medium.
     Durable,

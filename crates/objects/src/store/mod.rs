@@ -191,7 +191,7 @@ pub trait ObjectStore: Send + Sync + 'static {
 
     /// Does all steps of a change in their order, or none. When it resolves well it is seen by everybody, and as durable as
     /// `commit` says. Data that is written over existing data of an object is the exception: of it a part may be seen
-    /// meanwhile, and be left by a failure, as on any disk.
+    /// meanwhile, and be left by a failure, as on any disk; and of a relaxed change's data a power cut may leave zeros.
     fn apply(&self, change: Change, commit: Commit) -> Io<Applied>;
 
     /// Every change that had resolved before this call, as far as it concerns `scope`, is durable when this resolves.

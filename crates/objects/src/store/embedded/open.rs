@@ -31,7 +31,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { capacity: None, create: false, cache_bytes: 64 << 20, journal_bytes: 64 << 20, engine: None }
+        Self { capacity: None, create: false, cache_bytes: 256 << 20, journal_bytes: 64 << 20, engine: None }
     }
 }
 
