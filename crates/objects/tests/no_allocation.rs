@@ -1,4 +1,4 @@
-//! Once warm, READ and WRITE allocate nothing, and a READ lends the store's own memory.
+//! Once warm, READ and WRITE allocate nothing, and a READ lends the store's own memory, unless the unit has secrets.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -9,6 +9,7 @@ use std::task::{Context, Poll, Waker};
 use device::{
     Cdb, Command, DataMover, Execution, ItlNexus, LogicalUnit, Lost, Nexus, NexusId, Outcome, TaskAttribute,
 };
+use osd::attributes::numbers::partition_security;
 use osd::cdb::{Isolation, ObjectRange};
 use osd::{Command as Osd, Id};
 use ring::testing::Counting;
@@ -145,11 +146,8 @@ fn run(unit: &Arc<OsdUnit>, command: Command, data: &Buf) -> Outcome {
     }
 }
 
-#[test]
-fn a_warm_unit_reads_and_writes_without_allocating_and_lends_what_is_read() {
-    let store = Lending { metadata: MemoryObjects::new(1 << 30), region: Region::new(LEN as usize).unwrap() };
-    let unit = OsdUnit::new(Arc::new(store), OsdOptions::default()).unwrap();
-    let nexus = Arc::new(ItlNexus::new(
+fn nexus() -> Arc<ItlNexus> {
+    Arc::new(ItlNexus::new(
         Arc::new(Nexus {
             id: NexusId(1),
             transport_id: Vec::new(),
@@ -159,7 +157,20 @@ fn a_warm_unit_reads_and_writes_without_allocating_and_lends_what_is_read() {
             ports: None,
         }),
         false,
-    ));
+    ))
+}
+
+// One test: another thread's allocations would be counted.
+#[test]
+fn allocations_and_loans() {
+    a_warm_unit_reads_and_writes_without_allocating_and_lends_what_is_read();
+    a_unit_in_which_a_partition_demands_security_lends_nothing_of_any();
+}
+
+fn a_warm_unit_reads_and_writes_without_allocating_and_lends_what_is_read() {
+    let store = Lending { metadata: MemoryObjects::new(1 << 30), region: Region::new(LEN as usize).unwrap() };
+    let unit = OsdUnit::new(Arc::new(store), OsdOptions::default()).unwrap();
+    let nexus = nexus();
     let data = Buf::from(vec![7; LEN as usize]);
     let command = |osd: Osd, isolation: Isolation, out: u64, room: u64| {
         let mut cdb = osd::Cdb::new(osd);
@@ -204,4 +215,30 @@ fn a_warm_unit_reads_and_writes_without_allocating_and_lends_what_is_read() {
             }
         }
     }
+}
+
+fn a_unit_in_which_a_partition_demands_security_lends_nothing_of_any() {
+    let store = Lending { metadata: MemoryObjects::new(1 << 30), region: Region::new(LEN as usize).unwrap() };
+    let secret = ID.partition + 1;
+    let demand = partition_security::DEFAULT_METHOD;
+    let mut change = Change::new();
+    change.push(Step::CreatePartition(secret));
+    change.set_attribute(ObjectId::partition(secret), demand.page.0, demand.number, &[1]);
+    assert!(matches!(store.metadata.apply(change, Commit::Relaxed), Io::Ready(Some(Ok(_)))));
+    let unit = OsdUnit::new(Arc::new(store), OsdOptions::default()).unwrap();
+    let nexus = nexus();
+    let data = Buf::from(vec![7; LEN as usize]);
+    let send = |osd, room| {
+        let cdb = Cdb::new(&osd::Cdb::new(osd).encode().unwrap()).unwrap();
+        let attribute = TaskAttribute::Simple;
+        let command =
+            Command { cdb, attribute, nexus: nexus.clone().into(), data_out_len: 0, data_in_len: room };
+        run(&unit, command, &data)
+    };
+    send(Osd::CreatePartition { requested: ID.partition }, 0);
+    send(Osd::Create { partition: ID.partition, requested: ID.object, count: 1 }, 0);
+    PUT.set((0, true));
+    let outcome = send(Osd::Read(ID, ObjectRange { start: 0, len: LEN }), LEN);
+    assert_eq!(outcome, Outcome::read(LEN));
+    assert_eq!(PUT.get(), (LEN, false), "its reader may stall until a secret lies there");
 }

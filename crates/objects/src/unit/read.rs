@@ -1,5 +1,5 @@
 //! READ. Data goes from the store's own memory to the transport where nobody asked for isolation; an isolated READ puts a
-//! copy, since others may change the data as soon as its locks are gone.
+//! copy, since others may change the data as soon as its locks are gone, and so does every READ of a unit that has secrets.
 
 use osd::Id;
 use osd::cdb::ObjectRange;
@@ -60,8 +60,9 @@ async fn put_range(task: &mut Task<'_>, id: Id, start: u64, len: u64) -> Result<
         let read = task.unit.store.read_to_send(at(id), start + done, step as usize); // at most 1 MiB
         let data = read.await.map_err(Failure::read)?;
         let got = data.len() as u64;
+        let copied = task.isolated() || task.unit.security.has_secrets();
         for buf in data {
-            let buf = match task.isolated() {
+            let buf = match copied {
                 false => buf,
                 true => buf.stable().ok_or_else(Failure::busy)?.into_buf(),
             };

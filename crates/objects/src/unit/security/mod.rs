@@ -81,6 +81,12 @@ impl Security {
         }
     }
 
+    /// Whether there is anything in the unit that not everybody may read. A page that was lent shows what lies in it when it is
+    /// sent, and a reader may stall until its object is gone and another has its place: such a unit lends none.
+    pub fn has_secrets(&self) -> bool {
+        self.demanded.load(Ordering::Relaxed)
+    }
+
     /// From now on attributes have to be asked which method is demanded.
     fn demand(&self) {
         self.demanded.store(true, Ordering::SeqCst);
