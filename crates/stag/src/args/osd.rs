@@ -46,6 +46,8 @@ pub enum OsdCommand {
     Coll(Coll),
     Snapshot(Snapshot),
     Check(Check),
+    Keys(Keys),
+    Grant(Grant),
 }
 
 /// How to reach the device.
@@ -526,4 +528,99 @@ impl Where {
             _ => None,
         }
     }
+}
+
+/// A security method
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum MethodArg {
+    /// Nothing is proved
+    Nosec,
+    /// The client holds the capability's key; the network must be trusted
+    Capkey,
+    /// The command is the client's, and new
+    Cmdrsp,
+    /// The data is the client's too
+    Alldata,
+}
+
+impl From<MethodArg> for osd::security::Method {
+    fn from(method: MethodArg) -> Self {
+        match method {
+            MethodArg::Nosec => Self::NoSec,
+            MethodArg::Capkey => Self::CapKey,
+            MethodArg::Cmdrsp => Self::CmdRsp,
+            MethodArg::Alldata => Self::AllData,
+        }
+    }
+}
+
+/// Agree on keys with a device or for one of its partitions, and say which security method it demands
+#[derive(Clone, Debug, Args)]
+#[command(
+    after_long_help = "The first use for a device makes its master key and is not authenticated: do it before others reach the device. \
+    Whoever has the file may do everything. See docs/osd-security.md.\n\n\
+    Examples:\n  stag osd keys URL --keys osd.keys\n  stag osd keys URL/0x10000 --keys osd.keys --demand cmdrsp\n  stag osd keys URL/0x10000 --keys osd.keys --renew     (ends all credentials of the partition)"
+)]
+pub struct Keys {
+    /// The device, or a partition
+    #[arg(value_name = "URL")]
+    pub url: Where,
+    /// Where the keys are kept; made if it is not there
+    #[arg(long, value_name = "FILE")]
+    pub keys: PathBuf,
+    /// The security method that commands there have to use at least
+    #[arg(long, value_name = "METHOD")]
+    pub demand: Option<MethodArg>,
+    /// Make a new working key
+    #[arg(long)]
+    pub renew: bool,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub reach: Reach,
+}
+
+/// Make a credential, and print it
+#[derive(Clone, Debug, Args)]
+#[command(
+    after_long_help = "Examples:\n  stag osd grant 0x10000 0 --keys osd.keys --permit read,get_attr > reader     (all objects of a partition)\n  stag osd grant 0x10000 0x10005 --keys osd.keys --permit read,write --expires 3600 --method alldata\n  stag osd grant 0x10000 --keys osd.keys --permit read,m_object,get_attr >> reader     (list the partition)\n  stag osd get --credential reader URL/0x10000/0x10005 -"
+)]
+pub struct Grant {
+    /// The partition's id; 0 for the root
+    #[arg(value_name = "PARTITION", value_parser = number)]
+    pub partition: u64,
+    /// The object's id, 0 for all of the partition's; the partition itself if it is left out
+    #[arg(value_name = "OBJECT", value_parser = object_id)]
+    pub object: Option<Object>,
+    /// The keys, as `stag osd keys` keeps them
+    #[arg(long, value_name = "FILE")]
+    pub keys: PathBuf,
+    /// What it permits: read, write, get_attr, set_attr, create, remove, obj_mgmt, append, dev_mgmt, global, pol_sec, m_object,
+    /// query, gbl_rem, or all
+    #[arg(long, value_name = "PERMISSIONS", value_delimiter = ',', required = true)]
+    pub permit: Vec<String>,
+    /// What has to be proved with it
+    #[arg(long, value_name = "METHOD", value_enum, default_value = "cmdrsp")]
+    pub method: MethodArg,
+    /// Seconds until it ends; never if it is left out
+    #[arg(long, value_name = "SECONDS")]
+    pub expires: Option<u64>,
+    /// The policy access tag that the object has to have; 0 for any
+    #[arg(long, value_name = "TAG", default_value_t = 0)]
+    pub tag: u32,
+    /// The object is a collection
+    #[arg(long)]
+    pub collection: bool,
+}
+
+/// A number, decimal or `0x…`.
+fn number(text: &str) -> Result<u64, String> {
+    let parsed = match text.strip_prefix("0x") {
+        Some(hex) => u64::from_str_radix(hex, 16),
+        None => text.parse(),
+    };
+    parsed.map_err(|error| error.to_string())
+}
+
+fn object_id(text: &str) -> Result<Object, String> {
+    number(text).map(Object::Id)
 }

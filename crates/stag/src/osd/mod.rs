@@ -5,6 +5,7 @@ mod attr;
 mod credential;
 mod error;
 mod get;
+mod keys;
 mod layout;
 mod local;
 mod names;
@@ -58,5 +59,7 @@ async fn run(command: &OsdCommand) -> Result<String, OsdError> {
         OsdCommand::Coll(args) => admin::coll(args).await,
         OsdCommand::Snapshot(args) => admin::snapshot(args).await,
         OsdCommand::Check(args) => admin::check(args).await,
+        OsdCommand::Keys(args) => keys::keys(args).await,
+        OsdCommand::Grant(args) => keys::grant(args),
     }
 }
