@@ -122,9 +122,16 @@ impl ListHeader {
     }
 }
 
+/// What is behind a [`ListHeader`]: no more than it says, since zeros, attributes and a seal may follow.
+fn listed(bytes: &[u8]) -> &[u8] {
+    let Some(rest) = bytes.get(LIST_HEADER_LEN..) else { return &[] };
+    let len = Fields(bytes).u64(0).saturating_sub(LIST_HEADER_LEN as u64 - 8);
+    &rest[..usize::try_from(len).unwrap_or(usize::MAX).min(rest.len())]
+}
+
 /// The ids behind a [`ListHeader`] without attributes; an id that is cut short is left out.
 pub fn list_ids(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
-    bytes.get(LIST_HEADER_LEN..).unwrap_or_default().chunks_exact(8).map(|id| Fields(id).u64(0))
+    listed(bytes).chunks_exact(8).map(|id| Fields(id).u64(0))
 }
 
 /// The objects behind a [`ListHeader`] with attributes, written by [`list::write_object`].
@@ -132,7 +139,7 @@ pub fn list_ids(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
 /// # Errors
 /// An object's header is wrong. An end that is missing is no error.
 pub fn list_objects(bytes: &[u8]) -> Result<Vec<ObjectValues<'_>>, ListError> {
-    let mut rest = bytes.get(LIST_HEADER_LEN..).unwrap_or_default();
+    let mut rest = listed(bytes);
     let mut out = Vec::new();
     while rest.len() >= list::OBJECT_HEADER_LEN {
         let (found, next) = list::object(rest)?;
@@ -298,6 +305,25 @@ mod tests {
         assert_eq!(old.encode(Version::Osd1)[23], 3);
         assert_eq!(ListHeader::parse(&old.encode(Version::Osd1), Version::Osd1), Some(old));
         assert_eq!(ListHeader::parse(&bytes[..23], Version::Osd2), None);
+    }
+
+    #[test]
+    fn a_list_ends_where_it_says_whatever_follows() {
+        let header = ListHeader {
+            additional_len: 16 + 8,
+            continuation: 0,
+            list_id: 0,
+            changed: false,
+            listed: Listed::UserObjects,
+            attributes: false,
+        };
+        let mut bytes = header.encode(Version::Osd2).to_vec();
+        bytes.extend([0, 0, 0, 0, 0, 1, 0, 5]);
+        bytes.extend([0; 40]);
+        assert_eq!(list_ids(&bytes).collect::<Vec<_>>(), [0x1_0005]);
+        let header = ListHeader { additional_len: 16, attributes: true, ..header };
+        bytes[..LIST_HEADER_LEN].copy_from_slice(&header.encode(Version::Osd2));
+        assert_eq!(list_objects(&bytes).unwrap().len(), 0);
     }
 
     #[test]

@@ -276,6 +276,54 @@ fn what_was_put_is_there_after_the_server_was_killed() {
     assert!(said(&["osd", "check", &store]).contains("in order"));
 }
 
+#[test]
+fn a_device_that_demands_proof_serves_those_with_credentials_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let from = dir.path().join("from");
+    make_tree(&from);
+    let from = from.to_str().unwrap();
+    let server = serve("osd:mem:1G");
+    let partition = said(&["osd", "mkpart", server.iscsi(0)]).trim().to_owned();
+    let url = format!("{}/{partition}", server.iscsi(0));
+    let keys = path(dir.path(), "keys");
+    done(&["osd", "keys", server.iscsi(0), "--keys", &keys]);
+    let grant = |method: &str, permit: &str| {
+        let one = |of: &[&str]| {
+            let args = ["osd", "grant", &partition, "--keys", &keys, "--permit", permit, "--method", method];
+            done(&[&args[..], of].concat())
+        };
+        let file = path(dir.path(), &format!("{method} {permit}"));
+        fs::write(&file, [one(&[]), one(&["0"]), one(&["0", "--collection"])].concat()).unwrap();
+        file
+    };
+    for method in ["capkey", "cmdrsp", "alldata"] {
+        done(&["osd", "keys", &url, "--keys", &keys, "--demand", method]);
+        assert!(fails(&["osd", "ls", &url], 1).contains("stag osd grant"));
+        let all = grant(method, "all");
+        // A capability's key is of the session whose token was signed: it goes over both, as the others do.
+        for (put, get) in
+            [(server.iscsi(0).to_owned(), server.iser(0)), (server.iser(0), server.iscsi(0).to_owned())]
+        {
+            let to = format!("{put}/{partition}/{method}");
+            done(&["osd", "put", "-r", "-q", "--credential", &all, from, &to]);
+            let back = dir.path().join("back");
+            let there = format!("{get}/{partition}/{method}");
+            done(&["osd", "get", "-r", "-q", "--credential", &all, &there, back.to_str().unwrap()]);
+            same(from.as_ref(), &back);
+            fs::remove_dir_all(&back).unwrap();
+        }
+        assert!(said(&["osd", "ls", "-l", "--credential", &all, &url]).contains(method));
+        let reader = grant(method, "read,get_attr,m_object,query");
+        let file = path(dir.path(), "small");
+        done(&["osd", "get", "--credential", &reader, &format!("{url}/{method}/small"), &file]);
+        assert_eq!(fs::read(&file).unwrap(), b"small");
+        fails(&["osd", "rm", "--credential", &reader, &format!("{url}/{method}/small")], 1);
+        // All that was granted ends with the key that signed it.
+        done(&["osd", "keys", &url, "--keys", &keys, "--renew"]);
+        assert!(fails(&["osd", "ls", "--credential", &all, &url], 1).contains("not valid"));
+    }
+}
+
 /// The library, over one transport.
 async fn library(url: &str) -> Result<(), Box<dyn std::error::Error>> {
     use initiator::objects::{Attribute, New, Objects, Operation, Query, Range, Why};

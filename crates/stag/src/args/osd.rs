@@ -582,7 +582,7 @@ pub struct Keys {
 /// Make a credential, and print it
 #[derive(Clone, Debug, Args)]
 #[command(
-    after_long_help = "Examples:\n  stag osd grant 0x10000 0 --keys osd.keys --permit read,get_attr > reader     (all objects of a partition)\n  stag osd grant 0x10000 0x10005 --keys osd.keys --permit read,write --expires 3600 --method alldata\n  stag osd grant 0x10000 --keys osd.keys --permit read,m_object,get_attr >> reader     (list the partition)\n  stag osd get --credential reader URL/0x10000/0x10005 -"
+    after_long_help = "Examples:\n  stag osd grant 0x10000 0 --keys osd.keys --permit read,get_attr > reader     (all objects of a partition)\n  stag osd grant 0x10000 0x10005 --keys osd.keys --permit read,write --expires 3600 --method alldata\n  stag osd grant 0x10000 --keys osd.keys --permit read,m_object,get_attr,query >> reader     (list the partition)\n  stag osd get --credential reader URL/0x10000/0x10005 -"
 )]
 pub struct Grant {
     /// The partition's id; 0 for the root

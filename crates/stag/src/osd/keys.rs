@@ -109,12 +109,12 @@ impl Authority for Only {
     }
 }
 
-/// Everything on the root or a partition.
-fn everything(partition: u64, method: Method) -> Capability {
+/// Everything on the root or a partition, proved by the method that is enough whatever is demanded there.
+fn everything(partition: u64) -> Capability {
     let kind = if partition == 0 { ObjectType::Root } else { ObjectType::Partition };
     Capability {
         integrity_algorithm: ALGORITHM as u8,
-        security_method: method as u8,
+        security_method: Method::AllData as u8,
         key_version: VERSION,
         ..Capability::all(Version::Osd2, kind, Id::partition(partition))
     }
@@ -158,7 +158,7 @@ async fn manage(device: &Objects, args: &Keys) -> Result<(), OsdError> {
         set_key(device, args, &mut ring, KeyToSet::Working, partition).await?;
     }
     if let Some(method) = args.demand {
-        let credential = ring.sign(&working_name(partition), everything(partition, Method::CmdRsp))?;
+        let credential = ring.sign(&working_name(partition), everything(partition))?;
         let attribute =
             if partition == 0 { root_security::DEFAULT_METHOD } else { partition_security::DEFAULT_METHOD };
         let set = Operation::new(Command::SetAttributes(Id::partition(partition)))
@@ -225,7 +225,7 @@ async fn set_key(
         KeyToSet::Working => (partition_name(partition), working_name(partition)),
     };
     let seed = random()?;
-    let credential = ring.sign(&parent, everything(partition, Method::CmdRsp))?;
+    let credential = ring.sign(&parent, everything(partition))?;
     let pair = ring.key(&parent)?.derive(ALGORITHM, &seed);
     let old = ring.keys.insert(name.clone(), pair);
     ring.write(&args.keys)?;
@@ -249,7 +249,8 @@ async fn set_key(
 pub fn grant(args: &Grant) -> Result<String, OsdError> {
     let ring = Ring::read(&args.keys)?;
     let partition = args.partition;
-    let mut capability = everything(partition, args.method.into());
+    let mut capability = everything(partition);
+    capability.security_method = Method::from(args.method) as u8;
     match &args.object {
         None => {}
         Some(Object::Id(id)) if partition != 0 => {
