@@ -33,7 +33,7 @@ pub fn cdb(data: &[u8]) {
 pub fn cdb_seeds() -> Vec<(&'static str, Seed)> {
     let seed = |name, form, command| {
         let cdb = Cdb { form, ..Cdb::new(command) };
-        (name, Seed::new().bytes(&cdb.encode().expect("a seed's CDB fits its form")))
+        (name, Seed::new().bytes(cdb.encode().expect("a seed's CDB fits its form")))
     };
     let range = ObjectRange { start: 0x2000, len: 0x1000 };
     let seed_bytes = [7; 20];
@@ -144,7 +144,7 @@ pub fn continuation(data: &[u8]) {
 pub fn continuation_seeds() -> Vec<(&'static str, Seed)> {
     let seed = |name, action, descriptor| {
         let continuation = Continuation::new(vec![descriptor]);
-        (name, Seed::new().bytes(&continuation.encode(action).expect("a seed fits its fields")))
+        (name, Seed::new().bytes(continuation.encode(action).expect("a seed fits its fields")))
     };
     let ranges = vec![ObjectRange { start: 0, len: 8 }, ObjectRange { start: 64, len: 16 }];
     let criterion = Criterion { attribute: LENGTH, min: vec![0; 8], max: vec![0xFF; 8] };

@@ -314,6 +314,9 @@ impl<P: Payload, T> Session<P, T> {
         header: &Bhs,
     ) -> Result<Option<Option<Event<T>>>, ProtocolError> {
         let key = TaskKey(header.itt());
+        if self.is_answered(key, header) {
+            return Ok(Some(None));
+        }
         let task = self.tasks.get_mut(key).filter(|task| task.connection == Some(on));
         match (header.view(), reason) {
             // The target asks for the data again, or ends the command itself (§7.8).
@@ -542,6 +545,18 @@ impl<P: Payload, T> Session<P, T> {
         }
         self.recoveries.requests += 1;
         self.put(on, header, true, data);
+    }
+
+    /// Whether `header` is a text request whose answer came, and which was sent again before that: the exchange is past it, so
+    /// that the target refuses its TARGET TRANSFER TAG.
+    fn is_answered(&self, key: TaskKey, header: &Bhs) -> bool {
+        let tag = |header: &Bhs| match header.view() {
+            Some(PduRef::TextRequest(pdu)) => Some(pdu.ttt.get()),
+            _ => None,
+        };
+        let Some(refused) = tag(header) else { return false };
+        let now = self.requests.iter().find(|(other, ..)| *other == key);
+        now.and_then(|(_, header, _)| tag(header)).is_some_and(|now| now != refused)
     }
 
     /// Pings the target: the answer's numbers show whether a status or a command is missing.

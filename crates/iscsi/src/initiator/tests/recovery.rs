@@ -697,3 +697,32 @@ fn at_level_0_no_request_is_kept() {
     s.text(on, b"SendTargets=\0".to_vec(), Vec::new()).unwrap();
     assert!(s.requests.is_empty());
 }
+
+#[test]
+fn a_text_request_that_was_sent_again_and_is_refused_since_the_exchange_went_on_does_not_end_it() {
+    let (mut s, on) = at_level(1);
+    let itt = s.text(on, b"SendTargets=All\0".to_vec(), Vec::new()).unwrap().itt();
+    sent(&mut s, on);
+    let part = |ttt, last| {
+        let mut answer = pdu::TextResponse::new(itt, ttt);
+        answer.set_final(last);
+        answer.set_continues(!last);
+        answer
+    };
+    let mut old = pdu::TextRequest::new(itt, 7);
+    for (stat_sn, ttt) in [(10, 7), (11, 8)] {
+        assert!(hear(&mut s, on, numbered!(part(ttt, false), stat_sn), b"TargetName=").unwrap().is_none());
+        sent(&mut s, on);
+    }
+    old.set_final(true);
+    let reject = numbered!(pdu::Reject::new(RejectReason::InvalidPduField), 12);
+    assert!(hear(&mut s, on, reject, Bhs::from(old).bytes()).unwrap().is_none());
+    let last = numbered!(part(pdu::RESERVED_TAG, true), 13);
+    assert!(matches!(hear(&mut s, on, last, b"iqn.2026-01.org.example:a\0").unwrap(), Some(Event::Text(..))));
+    // The request that is under way ends the exchange when it is refused.
+    let itt = s.text(on, b"SendTargets=All\0".to_vec(), Vec::new()).unwrap().itt();
+    let mut request = pdu::TextRequest::new(itt, pdu::RESERVED_TAG);
+    request.set_final(true);
+    let reject = numbered!(pdu::Reject::new(RejectReason::InvalidPduField), 14);
+    assert!(hear(&mut s, on, reject, Bhs::from(request).bytes()).unwrap().is_some());
+}
