@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::future::Future;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
@@ -11,12 +12,13 @@ use device::{
 };
 use osd::attributes::numbers::partition_security;
 use osd::cdb::{Isolation, ObjectRange};
+use osd::continuation::{Continuation, Descriptor};
 use osd::{Command as Osd, Id};
 use ring::testing::Counting;
 use ring::{Buf, Chain, Region};
 use stag_objects::store::memory::MemoryObjects;
 use stag_objects::store::{
-    Applied, Attribute, Attributes, Change, CheckReport, Commit, Difference, Error, Extent, Io, List,
+    Applied, Attribute, Attributes, Change, CheckReport, Commit, Difference, Error, Extent, Hold, Io, List,
     Membership, ObjectId, ObjectInfo, ObjectStore, PartitionInfo, RootInfo, Scope, Step, Times, TimesUpdate,
 };
 use stag_objects::unit::{OsdOptions, OsdUnit};
@@ -78,6 +80,9 @@ impl ObjectStore for Lending {
     fn reserve_ids(&self, partition: u64, count: u32) -> Result<u64, Error> {
         self.metadata.reserve_ids(partition, count)
     }
+    fn hold(&self) -> Hold {
+        Hold::keep(HELD.with(Rc::clone))
+    }
     fn read(&self, _id: ObjectId, at: u64, len: usize) -> Io<Chain> {
         Io::ok(self.region.slice(at as usize, len).unwrap().into())
     }
@@ -116,6 +121,10 @@ impl ObjectStore for Lending {
 }
 
 thread_local! {
+    /// What a hold keeps: one name more for each.
+    static HELD: Rc<()> = Rc::new(());
+    /// How often the connection takes no more.
+    static FULL: Cell<u32> = const { Cell::new(0) };
     static PUT: Cell<(u64, bool)> = const { Cell::new((0, true)) };
 }
 
@@ -127,7 +136,13 @@ impl DataMover for Mover {
         PUT.set((bytes + data.len() as u64, lent && data.is_region()));
     }
     fn poll_put_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Lost>> {
-        Poll::Ready(Ok(()))
+        match FULL.get().checked_sub(1) {
+            None => Poll::Ready(Ok(())),
+            Some(less) => {
+                FULL.set(less);
+                Poll::Pending
+            }
+        }
     }
     fn poll_get_data(&mut self, _: &mut Context<'_>, len: usize) -> Poll<Result<Chain, Lost>> {
         Poll::Ready(Ok(self.0.slice(..len).into()))
@@ -165,6 +180,7 @@ fn nexus() -> Arc<ItlNexus> {
 fn allocations_and_loans() {
     a_warm_unit_reads_and_writes_without_allocating_and_lends_what_is_read();
     a_unit_in_which_a_partition_demands_security_lends_nothing_of_any();
+    a_reader_that_stalls_keeps_no_space_from_others_and_gets_copies_from_then_on();
 }
 
 fn a_warm_unit_reads_and_writes_without_allocating_and_lends_what_is_read() {
@@ -241,4 +257,43 @@ fn a_unit_in_which_a_partition_demands_security_lends_nothing_of_any() {
     let outcome = send(Osd::Read(ID, ObjectRange { start: 0, len: LEN }), LEN);
     assert_eq!(outcome, Outcome::read(LEN));
     assert_eq!(PUT.get(), (LEN, false), "its reader may stall until a secret lies there");
+}
+
+fn a_reader_that_stalls_keeps_no_space_from_others_and_gets_copies_from_then_on() {
+    let store = Lending { metadata: MemoryObjects::new(1 << 30), region: Region::new(LEN as usize).unwrap() };
+    let unit = OsdUnit::new(Arc::new(store), OsdOptions::default()).unwrap();
+    let nexus = nexus();
+    let command = |osd, out: &[u8], room| {
+        let mut cdb = osd::Cdb::new(osd);
+        cdb.continuation = out.len() as u32;
+        Command {
+            cdb: Cdb::new(&cdb.encode().unwrap()).unwrap(),
+            attribute: TaskAttribute::Simple,
+            nexus: nexus.clone().into(),
+            data_out_len: out.len() as u64,
+            data_in_len: room,
+        }
+    };
+    let none = Buf::from(Vec::new());
+    run(&unit, command(Osd::CreatePartition { requested: ID.partition }, &[], 0), &none);
+    let create = Osd::Create { partition: ID.partition, requested: ID.object, count: 1 };
+    run(&unit, command(create, &[], 0), &none);
+    let whole = ObjectRange { start: 0, len: LEN };
+    let read = Osd::Read(ID, ObjectRange { start: 0, len: 4 * LEN });
+    let list = Descriptor::ScatterGather(vec![whole; 4]);
+    let list = Continuation::new(vec![list]).encode(read.action()).unwrap();
+    let held = || HELD.with(Rc::strong_count) - 1;
+    PUT.set((0, true));
+    let command = command(read, &list, 4 * LEN);
+    let mover = Mover(Buf::from(list));
+    FULL.set(2);
+    let Execution::Running(mut reading) = unit.execute(command, mover) else { panic!("it waits") };
+    let mut cx = Context::from_waker(Waker::noop());
+    // It is asked at once, and then until there is room.
+    assert!(Pin::new(&mut reading).poll(&mut cx).is_pending());
+    assert_eq!(PUT.get(), (LEN, true), "one that keeps up is lent what it reads");
+    assert_eq!(held(), 0, "for as long as its reader likes");
+    let Poll::Ready((_, outcome)) = Pin::new(&mut reading).poll(&mut cx) else { panic!("there is room") };
+    assert_eq!(outcome.wanted_in, 4 * LEN);
+    assert_eq!((PUT.get(), held()), ((4 * LEN, false), 0));
 }

@@ -154,8 +154,8 @@ async fn join_members(
 
 /// REMOVE COLLECTION; with `force` even one with members, which stay as objects.
 pub(super) async fn remove_collection(task: &mut Task<'_>, id: Id, force: bool) -> Result<(), Failure> {
-    task.isolate(id, Touch::Write { start: 0, end: u64::MAX }).await?;
     task.take_parameters().await?;
+    task.isolate(id, Touch::Write { start: 0, end: u64::MAX }).await?;
     let info = task.unit.collection(id)?;
     if info.members > 0 && !force {
         return Err(Error::NotEmpty(at(id)).into());

@@ -14,6 +14,7 @@ use osd::data::{LIST_HEADER_LEN, ListHeader, Listed};
 use osd::sense::function;
 use smallvec::SmallVec;
 
+use super::OsdUnit;
 use super::attributes::Request;
 use super::failure::Failure;
 use super::scan::{BATCH, Walk};
@@ -118,6 +119,23 @@ struct Asked {
     total: u64,
 }
 
+impl Asked {
+    /// The initiator may have taken its time to send what belongs to the command: what is listed is looked up as it is now.
+    fn look_again(&mut self, unit: &OsdUnit) -> Result<(), Failure> {
+        self.subject = match (self.what, self.subject.id) {
+            (List::Members(_), id) => Subject { id, info: Info::Object(unit.collection(id)?) },
+            (_, id) => unit.subject(id)?,
+        };
+        self.total = match (self.what, &self.subject.info) {
+            (List::Members(_), Info::Object(collection)) => collection.members,
+            (List::Collections(_), Info::Partition(partition)) => partition.collections,
+            (_, Info::Partition(partition)) => partition.objects,
+            _ => unit.store.root().partitions,
+        };
+        Ok(())
+    }
+}
+
 /// LIST.
 pub(super) async fn list(task: &mut Task<'_>, list: &ListCommand) -> Result<(), Failure> {
     if list.sort != 0 {
@@ -158,11 +176,12 @@ struct Piece {
     whole: u64,
 }
 
-async fn run(task: &mut Task<'_>, asked: Asked) -> Result<(), Failure> {
+async fn run(task: &mut Task<'_>, mut asked: Asked) -> Result<(), Failure> {
     let id = asked.subject.id;
-    task.isolate(id, Touch::Read { start: 0, end: u64::MAX }).await?;
     task.take_parameters().await?;
+    task.isolate(id, Touch::Read { start: 0, end: u64::MAX }).await?;
     task.progress.begin(function::COMMAND);
+    asked.look_again(task.unit)?;
     let now_id = task.unit.lists.id(id.partition);
     let room = asked.allocation.min(task.transfer.room()).min(MAX_REPLY);
     let room = usize::try_from(room).unwrap_or(usize::MAX);

@@ -22,8 +22,8 @@ const STEPS: usize = 4096;
 
 /// REMOVE MEMBER OBJECTS: what is set and got is the collection's, and comes first.
 pub(super) async fn remove_members(task: &mut Task<'_>, id: Id) -> Result<(), Failure> {
-    task.isolate(id, Touch::Write { start: 0, end: u64::MAX }).await?;
     task.take_parameters().await?;
+    task.isolate(id, Touch::Write { start: 0, end: u64::MAX }).await?;
     task.unit.collection(id)?;
     task.set_and_get(id, Change::new()).await?;
     task.progress.begin(function::COMMAND);
@@ -38,8 +38,8 @@ pub(super) async fn remove_members(task: &mut Task<'_>, id: Id) -> Result<(), Fa
 
 /// GET MEMBER ATTRIBUTES: gets, then sets.
 pub(super) async fn get_member_attributes(task: &mut Task<'_>, id: Id) -> Result<(), Failure> {
-    task.isolate(id, Touch::Read { start: 0, end: u64::MAX }).await?;
     task.take_parameters().await?;
+    task.isolate(id, Touch::Read { start: 0, end: u64::MAX }).await?;
     task.unit.collection(id)?;
     task.progress.begin(function::COMMAND);
     get(task, id).await?;
@@ -50,8 +50,8 @@ pub(super) async fn get_member_attributes(task: &mut Task<'_>, id: Id) -> Result
 
 /// SET MEMBER ATTRIBUTES: sets, then gets.
 pub(super) async fn set_member_attributes(task: &mut Task<'_>, id: Id) -> Result<(), Failure> {
-    task.isolate(id, Touch::Write { start: 0, end: u64::MAX }).await?;
     task.take_parameters().await?;
+    task.isolate(id, Touch::Write { start: 0, end: u64::MAX }).await?;
     task.unit.collection(id)?;
     task.progress.begin(function::COMMAND);
     set(task, id).await?;

@@ -200,15 +200,17 @@ pub(super) async fn query(
     matches: u64,
 ) -> Result<(), Failure> {
     let unit = task.unit;
+    let query = descriptor(task, |descriptor| match descriptor {
+        Descriptor::Query(query) => Some(query.clone()),
+        _ => None,
+    })?;
+    task.take_parameters().await?;
+    task.isolate(id, Touch::Read { start: 0, end: u64::MAX }).await?;
     let (what, total) = if id.object == 0 {
         (List::Users(id.partition), unit.store.partition(id.partition)?.objects)
     } else {
         (List::Members(at(id)), unit.collection(id)?.members)
     };
-    let query = descriptor(task, |descriptor| match descriptor {
-        Descriptor::Query(query) => Some(query.clone()),
-        _ => None,
-    })?;
     let mut tracking = Tracking::none();
     let matches = match matches {
         0 if immediate => return Err(Failure::cdb_bit(11, 7)),
@@ -224,8 +226,6 @@ pub(super) async fn query(
             }
         }
     };
-    task.isolate(id, Touch::Read { start: 0, end: u64::MAX }).await?;
-    task.take_parameters().await?;
     task.progress.begin(function::COMMAND);
     let room = allocation.min(task.transfer.room());
     let room = usize::try_from(room).unwrap_or(usize::MAX);

@@ -114,6 +114,71 @@ fn an_initiator_that_sends_nothing_holds_nobody_up() {
 }
 
 #[test]
+fn commands_on_lists_and_members_wait_for_their_initiator_before_they_hold_anything() {
+    let it = Client::ready();
+    let collection = Id::new(P, O + 1);
+    let others = Id::new(P, O + 2);
+    for id in [collection, others] {
+        it.ask(Osd::CreateCollection { partition: P, requested: id.object }).send().good();
+    }
+    let list = |partition| {
+        Osd::List(osd::cdb::List {
+            partition,
+            sort: 0,
+            attributes: false,
+            allocation: 4096,
+            initial: 0,
+            list_id: 0,
+        })
+    };
+    let list_collection = Osd::ListCollection(osd::cdb::ListCollection {
+        id: collection,
+        attributes: false,
+        allocation: 4096,
+        initial: 0,
+        list_id: 0,
+    });
+    let query = Osd::Query { id: Id::partition(P), immediate: false, allocation: 4096, matches: 0 };
+    let criteria = Descriptor::Query(osd::continuation::Query { all: true, criteria: Vec::new() });
+    let commands = [
+        it.ask(list(P)),
+        it.ask(list_collection),
+        it.ask(query).descriptor(criteria),
+        it.ask(Osd::GetMemberAttributes(collection)),
+        it.ask(Osd::SetMemberAttributes(collection)),
+        it.ask(Osd::RemoveMemberObjects(collection)),
+        it.ask(Osd::RemoveCollection { id: others, force: true }),
+    ];
+    for ask in commands {
+        let name = format!("{:?}", ask.cdb.command.action());
+        let at_first = usize::from(matches!(ask.cdb.command, Osd::Query { .. }));
+        let (cdb, out, _) = ask.set(ANY, b"x").isolation(Isolation::Strict).build();
+        let Execution::Running(future) = it.start(&cdb, &out, 1 << 20, 1 + at_first) else {
+            panic!("{name}")
+        };
+        let mut future = Box::pin(future);
+        let mut poll = || future.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        // The descriptors of a query come first.
+        (0..=at_first).for_each(|_| assert!(poll().is_pending(), "{name}"));
+        let alone = it.unit.exclusion.atomic(P, P + 1);
+        let mut alone = pin!(alone);
+        let mut cx = Context::from_waker(Waker::noop());
+        assert!(alone.as_mut().poll(&mut cx).is_ready(), "{name} has its partition while it waits");
+        for id in [Id::partition(P), collection, others] {
+            let lock = it.unit.locks.lock(Key { id, part: Part::Data }, Mode::EXCLUSIVE);
+            assert!(pin!(lock).poll(&mut cx).is_ready(), "{name} has a lock while it waits");
+        }
+    }
+    // What is gone when the initiator has sent all is not listed as it was.
+    let (cdb, out, _) = it.ask(list(P)).set(ANY, b"x").build();
+    let Execution::Running(mut late) = it.start(&cdb, &out, 1 << 20, 1) else { panic!("it waits") };
+    assert!(pin!(&mut late).poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    let scope = osd::cdb::RemoveScope::Contents;
+    it.ask(Osd::RemovePartition { partition: P, scope }).send().good();
+    assert_eq!(block_on(late).1.status, Status::CheckCondition);
+}
+
+#[test]
 fn no_mix_of_commands_and_levels_waits_in_a_circle() {
     let (done, finished) = std::sync::mpsc::channel();
     let it = Client::ready();
