@@ -14,7 +14,7 @@ use crate::store::{
 };
 
 /// Up to so many bytes of data of a durable change go through the journal: one flush instead of two.
-const LOGGED: usize = 64 << 10;
+pub(super) const LOGGED: usize = 64 << 10;
 /// How often a change that finds no space waits for what was given up.
 const ATTEMPTS: usize = 16;
 
@@ -44,7 +44,7 @@ impl Inner {
             let in_place = change.steps[at + 1..].iter().all(is_harmless);
             txn.step(step, in_place).await?;
         }
-        if commit == Commit::Durable && txn.unlogged {
+        if txn.must_sync || (commit == Commit::Durable && txn.unlogged) {
             self.arena.sync().await?;
         }
         let (ticket, applied) = txn.commit().await?;
@@ -107,8 +107,6 @@ impl Inner {
 fn data_len(step: &Step) -> usize {
     match step {
         Step::Write { data, .. } | Step::Append { data, .. } => data.len(),
-        // Of what it moves, nobody knows how much there is.
-        Step::Punch { .. } => LOGGED + 1,
         _ => 0,
     }
 }

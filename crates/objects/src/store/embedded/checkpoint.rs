@@ -161,7 +161,9 @@ impl Inner {
         let Some((number, side)) = self.log().frozen.as_ref().map(|f| (f.number, f.side)) else {
             return Ok(());
         };
+        self.logged.flush_begins();
         self.arena.sync().await?;
+        self.logged.flushed();
         let layer = self.layers.read().frozen.clone();
         let base = self.database.write(&layer, &self.meta(number, side, false))?;
         let mut view = self.layers.write();

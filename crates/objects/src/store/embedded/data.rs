@@ -6,6 +6,7 @@
 use ring::{Buf, Chain};
 use smallvec::SmallVec;
 
+use super::apply::LOGGED;
 use super::extents::{blocks, cut, insert, pieces};
 use super::journal;
 use super::record::{CHUNK_BLOCKS, Run};
@@ -15,6 +16,8 @@ use crate::store::{BLOCK, Error, MAX_LENGTH, ObjectId};
 
 /// Bytes that are moved at once where data has to be copied.
 const PIECE: u64 = 256 << 10;
+/// Bytes of data that a change may bring into the journal, with what surrounds them: the smallest segment holds them.
+const MOST_LOGGED: usize = LOGGED + (32 << 10);
 
 static ZEROS: [u8; BLOCK as usize] = [0; BLOCK as usize];
 
@@ -196,7 +199,10 @@ impl Txn {
         whole.append(data);
         let tail = self.part(base, end, until).await?;
         whole.append(tail);
-        self.put_bytes(to * BLOCK + from, whole).await
+        // Units at either end which have bytes that are not of this write.
+        let head = if base.is_some() && from < skip { unit } else { 0 };
+        let tail = if base.is_some() && end < until && from + head < until { unit } else { 0 };
+        self.put_bytes(to * BLOCK + from, whole, head as usize, tail as usize).await
     }
 
     /// Bytes `from..to` after `base` in the arena, or zeros.
@@ -211,14 +217,45 @@ impl Txn {
         Ok(chain.to_vec().into())
     }
 
-    async fn put_bytes(&mut self, at: u64, bytes: Chain) -> Result<(), Error> {
-        if self.logs_data {
-            journal::data(&mut self.payload, at, &bytes);
-        } else {
-            journal::overwritten(&mut self.payload, at, bytes.len() as u64);
-            self.unlogged = true;
+    /// Writes to the arena, and to the journal what has to be there. Of the bytes, the first `head` and the last `tail` have some
+    /// of before among them, which may be durable and must not get lost whatever this change promises.
+    async fn put_bytes(&mut self, at: u64, bytes: Chain, head: usize, tail: usize) -> Result<(), Error> {
+        let mut rest = bytes.clone();
+        let middle = bytes.len() - head - tail;
+        let mut next = at;
+        let mut logged: SmallVec<[(u64, u64); 3]> = SmallVec::new();
+        for (len, keeps) in [(head, true), (middle, false), (tail, true)] {
+            if len > 0 {
+                let (from, end) = (next, next + len as u64);
+                let part = rest.split_to(len);
+                if self.note(from, &part, keeps) {
+                    logged.push((from, end));
+                }
+                next = end;
+            }
         }
-        Ok(self.inner.arena.write(at, bytes, false).await?)
+        self.inner.arena.write(at, bytes, false).await?;
+        for (from, end) in logged {
+            self.inner.logged.add(from, end);
+        }
+        Ok(())
+    }
+
+    /// Tells the journal of bytes on their way to the arena. Whether it has them.
+    fn note(&mut self, at: u64, bytes: &Chain, keeps: bool) -> bool {
+        let len = bytes.len();
+        // The journal has what is overwritten: to say that it is out of date, it has to be on the arena's medium.
+        let meets = !self.logs_data && !keeps && self.inner.logged.meets(at, at + len as u64);
+        let wanted = self.logs_data || keeps || meets;
+        if wanted && self.logged + len <= MOST_LOGGED {
+            journal::data(&mut self.payload, at, bytes);
+            self.logged += len;
+            return true;
+        }
+        journal::overwritten(&mut self.payload, at, len as u64);
+        self.unlogged = true;
+        self.must_sync |= wanted;
+        false
     }
 
     /// Makes `at..end` zeros, with holes where it can.
@@ -305,6 +342,8 @@ impl Txn {
         } else {
             // What moves keeps its old blocks until it has been copied.
             let tail = self.mapped(work, id, from / BLOCK, length.div_ceil(BLOCK))?;
+            // It may be durable where it was.
+            let logs_data = std::mem::replace(&mut self.logs_data, true);
             self.set_length(work, id, at, false).await?;
             for run in tail {
                 let (mut next, end) = ((run.block * BLOCK).max(from), (run.end() * BLOCK).min(length));
@@ -318,6 +357,7 @@ impl Txn {
                     next += n;
                 }
             }
+            self.logs_data = logs_data;
         }
         work.record.a = after;
         work.dirty = true;

@@ -19,6 +19,7 @@ mod extents;
 mod journal;
 mod layers;
 mod locks;
+mod logged;
 mod open;
 mod partitions;
 mod read;
@@ -51,6 +52,7 @@ use directory::Directory;
 use journal::{Journal, Log};
 use layers::Layers;
 use locks::Locks;
+use logged::Logged;
 use space::{Blocks, Space};
 
 /// Times that wait to be written; beyond that they are written at once.
@@ -78,6 +80,7 @@ struct Inner {
     space: Mutex<Space>,
     locks: Arc<Locks>,
     holds: Arc<Holds>,
+    logged: Logged,
     /// Blocks that nobody uses and that are not zeros yet.
     limbo: Mutex<Vec<Blocks>>,
     touched: Mutex<HashMap<ObjectId, TimesUpdate>>,

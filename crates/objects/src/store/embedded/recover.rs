@@ -13,6 +13,7 @@ use super::directory::{Directory, Partition};
 use super::extents::blocks;
 use super::journal::{self, Entry, Journal, Log};
 use super::layers::{Layer, Layers};
+use super::logged::{Logged, Ranges};
 use super::open::Parts;
 use super::record::{self, CHUNK, COLLECTION, PARTITION, ROOT, USER, View, decode_chunk, key, numbers};
 use super::space::{Blocks, Space};
@@ -85,6 +86,7 @@ pub(super) async fn recover(mut parts: Parts) -> Result<Inner, Error> {
         space: Mutex::new(space),
         locks: Arc::new(super::Locks::new()),
         holds: Arc::new(Holds::default()),
+        logged: Logged::default(),
         limbo: Mutex::default(),
         touched: Mutex::default(),
         touched_count: AtomicU64::new(0),
@@ -141,48 +143,19 @@ async fn replay(journal: &Journal, meta: &Meta, arena: &dyn BlockStore) -> Resul
         }
     }
     // From the newest on: what is covered already is out of date.
-    let mut covered: BTreeMap<u64, u64> = BTreeMap::new();
+    let mut covered = Ranges::default();
     for (at, len, bytes) in writes.into_iter().rev() {
         let end = at.checked_add(len).filter(|end| *end <= arena.size());
         let end = end.ok_or(Error::Damaged(ObjectId::ROOT))?;
-        for (from, to) in uncovered(&covered, at, end) {
+        for (from, to) in covered.without(at, end) {
             if let Some(bytes) = bytes {
                 let part = bytes[(from - at) as usize..(to - at) as usize].to_vec();
                 arena.write(from, Chain::from(part), false).await?;
             }
         }
-        cover(&mut covered, at, end);
+        covered.add(at, end);
     }
     Ok(replayed)
-}
-
-fn uncovered(covered: &BTreeMap<u64, u64>, at: u64, end: u64) -> Vec<(u64, u64)> {
-    let mut found = Vec::new();
-    let mut next = at;
-    let before = covered.range(..=at).next_back();
-    for (from, to) in before.into_iter().chain(covered.range(at + 1..end.max(at + 1))) {
-        if next < *from {
-            found.push((next, (*from).min(end)));
-        }
-        next = next.max(*to);
-    }
-    if next < end {
-        found.push((next, end));
-    }
-    found
-}
-
-fn cover(covered: &mut BTreeMap<u64, u64>, mut at: u64, mut end: u64) {
-    if let Some((from, to)) = covered.range(..=at).next_back().map(|(f, t)| (*f, *t)) {
-        if to >= at {
-            (at, end) = (from, end.max(to));
-        }
-    }
-    while let Some((from, to)) = covered.range(at..=end).next().map(|(f, t)| (*f, *t)) {
-        covered.remove(&from);
-        end = end.max(to);
-    }
-    covered.insert(at, end);
 }
 
 /// What everything comes to.

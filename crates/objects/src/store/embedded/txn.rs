@@ -77,6 +77,10 @@ pub(super) struct Txn {
     pub logs_data: bool,
     /// Data was written to the arena that the journal does not have.
     pub unlogged: bool,
+    /// The arena has to be flushed before the commit, whatever that promises: bytes that may be durable are in it alone.
+    pub must_sync: bool,
+    /// Bytes of data in the payload.
+    pub logged: usize,
     pub applied: Applied,
     deltas: BTreeMap<u64, Delta>,
     committed: bool,
@@ -99,6 +103,8 @@ impl Txn {
             formatted: false,
             logs_data,
             unlogged: false,
+            must_sync: false,
+            logged: 0,
             applied: Applied::default(),
             deltas: BTreeMap::new(),
             committed: false,

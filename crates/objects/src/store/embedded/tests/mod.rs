@@ -1,4 +1,5 @@
 //! Against the model: random changes, crashes, faults.
 
 mod faults;
+mod mixed;
 mod model;

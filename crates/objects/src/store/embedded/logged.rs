@@ -1,0 +1,81 @@
+//! Which bytes of the arena the journal has, and the arena's own medium perhaps not.
+//!
+//! A replay writes them again. Whoever writes there without the journal says so in it, and then nothing is written again: so
+//! what the journal has must be on the arena's medium before.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard};
+
+use super::unpoisoned;
+
+/// Ranges of bytes: starts, with their ends.
+#[derive(Debug, Default)]
+pub(super) struct Ranges(BTreeMap<u64, u64>);
+
+impl Ranges {
+    /// What of a range is not in here.
+    pub fn without(&self, at: u64, end: u64) -> Vec<(u64, u64)> {
+        let mut found = Vec::new();
+        let mut next = at;
+        let before = self.0.range(..=at).next_back();
+        for (from, to) in before.into_iter().chain(self.0.range(at + 1..end.max(at + 1))) {
+            if next < *from {
+                found.push((next, (*from).min(end)));
+            }
+            next = next.max(*to);
+        }
+        if next < end {
+            found.push((next, end));
+        }
+        found
+    }
+
+    pub fn add(&mut self, mut at: u64, mut end: u64) {
+        if let Some((from, to)) = self.0.range(..=at).next_back().map(|(f, t)| (*f, *t)) {
+            if to >= at {
+                (at, end) = (from, end.max(to));
+            }
+        }
+        while let Some((from, to)) = self.0.range(at..=end).next().map(|(f, t)| (*f, *t)) {
+            self.0.remove(&from);
+            end = end.max(to);
+        }
+        self.0.insert(at, end);
+    }
+
+    fn meets(&self, at: u64, end: u64) -> bool {
+        self.0.range(..end).next_back().is_some_and(|(_, to)| *to > at)
+    }
+}
+
+/// What was logged since the arena was flushed last, and what was before a flush that has not ended.
+#[derive(Debug, Default)]
+pub(super) struct Logged(Mutex<[Ranges; 2]>);
+
+impl Logged {
+    fn lock(&self) -> MutexGuard<'_, [Ranges; 2]> {
+        unpoisoned(self.0.lock())
+    }
+
+    /// After it was written to the arena: a flush that begins then covers it.
+    pub fn add(&self, at: u64, end: u64) {
+        self.lock()[0].add(at, end);
+    }
+
+    pub fn meets(&self, at: u64, end: u64) -> bool {
+        self.lock().iter().any(|ranges| ranges.meets(at, end))
+    }
+
+    /// A checkpoint is about to flush the arena. One at a time.
+    pub fn flush_begins(&self) {
+        let [new, old] = &mut *self.lock();
+        for (at, end) in std::mem::take(&mut new.0) {
+            old.add(at, end);
+        }
+    }
+
+    /// That flush has done its work.
+    pub fn flushed(&self) {
+        self.lock()[1] = Ranges::default();
+    }
+}
