@@ -34,14 +34,14 @@ pub(super) async fn create(
         }
         _ => unit.store.reserve_ids(partition, count)?,
     };
-    let last = Id::new(partition, first + u64::from(count) - 1);
+    let last = Id::new(partition, first + (u64::from(count) - 1));
     task.current.id = last;
     task.isolate(last, Touch::None).await?;
     task.progress.begin(function::COMMAND);
     task.quota_turn(partition).await?;
     unit.check_objects(partition, u64::from(count))?;
     let mut done = Vec::new();
-    let result = create_all(task, partition, first..first + u64::from(count), &mut done).await;
+    let result = create_all(task, partition, first..=last.object, &mut done).await;
     if result.is_ok() {
         task.progress.done(function::COMMAND);
         task.function_done();
@@ -60,14 +60,21 @@ pub(super) async fn create(
 async fn create_all(
     task: &mut Task<'_>,
     partition: u64,
-    ids: std::ops::Range<u64>,
+    ids: std::ops::RangeInclusive<u64>,
     done: &mut Vec<u64>,
 ) -> Result<(), Failure> {
     let mut change = Change::new();
     let mut pending = Vec::new();
     let mut effects = Effects::default();
+    let mut looked_at = 0;
     for object in ids {
         let id = Id::new(partition, object);
+        looked_at += task.parameters.set.len();
+        if looked_at >= MAX_STEPS {
+            // What is set may be many things that need no step.
+            looked_at = 0;
+            task.transfer.pause().await?;
+        }
         let before = change.steps.len();
         task.unit.add_creation(task, id, &mut change)?;
         task.add_settings(id, ObjectType::User, &mut change, &mut effects)?;
@@ -100,7 +107,9 @@ async fn undo(task: &mut Task<'_>, ids: &[u64]) {
 
 /// CREATE PARTITION.
 pub(super) async fn create_partition(task: &mut Task<'_>, requested: u64) -> Result<(), Failure> {
-    if requested != 0 && (requested < FIRST_ID || task.unit.store.partition(requested).is_ok()) {
+    // The highest has no id behind it, where the range of those that are excluded would end.
+    let may_be = (FIRST_ID..u64::MAX).contains(&requested) && task.unit.store.partition(requested).is_err();
+    if requested != 0 && !may_be {
         return Err(Failure::cdb(field::PARTITION));
     }
     task.take_parameters().await?;

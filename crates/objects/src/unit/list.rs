@@ -268,6 +268,7 @@ async fn with_attributes(task: &mut Task<'_>, asked: &Asked, room: usize) -> Res
     let mut walk = Walk::new(asked.what, asked.initial);
     let mut body = Vec::new();
     let mut batch = Vec::new();
+    let mut looked = 0;
     loop {
         walk.next(&*unit.store, BATCH, &mut batch)?;
         if batch.is_empty() {
@@ -280,7 +281,7 @@ async fn with_attributes(task: &mut Task<'_>, asked: &Asked, room: usize) -> Res
             };
             // One that has gone meanwhile is not listed.
             let Ok(subject) = unit.subject(named) else { continue };
-            let entries = unit.entries_of(&subject, &wanted, task.version())?;
+            let entries = task.entries_of(&subject, &wanted, &mut looked).await?;
             let end = body.len() + OBJECT_HEADER_LEN + entries.len();
             if end > space {
                 return Ok(Piece { body, continuation: id, whole: end as u64 });

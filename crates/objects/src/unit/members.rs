@@ -74,6 +74,7 @@ async fn get(task: &mut Task<'_>, id: Id) -> Result<(), Failure> {
     let mut list = ListWriter::many(&mut out, task.version(), task.retrieved_limit());
     let mut walk = Walk::new(List::Members(at(id)), 0);
     let mut members = Vec::new();
+    let mut looked = 0;
     loop {
         walk.next(&*unit.store, BATCH, &mut members)?;
         if members.is_empty() {
@@ -83,7 +84,7 @@ async fn get(task: &mut Task<'_>, id: Id) -> Result<(), Failure> {
             let object = Id::new(id.partition, object);
             // One that has gone meanwhile is no member any more.
             let Ok(subject) = unit.subject(object) else { continue };
-            let entries = unit.entries_of(&subject, &wanted, task.version())?;
+            let entries = task.entries_of(&subject, &wanted, &mut looked).await?;
             // It cannot be too long: it was made for the field.
             let _ = list.push_object(object.object, subject.object_type(), &entries);
             let accessed = TimesUpdate { attributes_accessed: Some(task.now), ..TimesUpdate::default() };

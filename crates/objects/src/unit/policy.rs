@@ -9,7 +9,9 @@ use std::sync::{PoisonError, RwLock};
 
 use osd::Id;
 use osd::attributes::numbers::{partition_quotas, root_quotas, timestamps, user_quotas};
+use osd::cdb::ObjectRange;
 use osd::{AttributeId, ObjectType};
+use smallvec::SmallVec;
 
 use super::OsdUnit;
 use super::failure::Failure;
@@ -168,19 +170,42 @@ impl OsdUnit {
         if length > max { Err(Failure::quota()) } else { Ok(()) }
     }
 
-    /// Whether the partition has room for what is written at `start..end` of an object.
-    pub(super) fn check_capacity(&self, id: Id, start: u64, end: u64) -> Result<(), Failure> {
+    /// Whether the partition has room for what is written at all of `pieces` of an object.
+    pub(super) fn check_capacity(
+        &self,
+        id: Id,
+        pieces: impl Iterator<Item = ObjectRange>,
+    ) -> Result<(), Failure> {
         let policy = self.policy(id.partition)?;
-        if policy.capacity == u64::MAX || start >= end {
+        if policy.capacity == u64::MAX {
             return Ok(());
         }
+        // Whole blocks, each once.
+        let mut blocks: SmallVec<[(u64, u64); 1]> = pieces
+            .filter(|piece| piece.len > 0)
+            .map(|piece| (piece.start / BLOCK, piece.start.saturating_add(piece.len - 1) / BLOCK))
+            .collect();
+        blocks.sort_unstable();
+        blocks.dedup_by(|next, before| {
+            let meet = next.0 <= before.1.saturating_add(1);
+            before.1 = if meet { before.1.max(next.1) } else { before.1 };
+            meet
+        });
         let used = self.store.partition(id.partition)?.used;
-        let (first, last) = (start / BLOCK, (end - 1) / BLOCK);
-        let most = (last - first + 1).saturating_mul(BLOCK);
-        if used.saturating_add(most) <= policy.capacity {
+        let most = |&(first, last): &(u64, u64)| (last - first + 1).saturating_mul(BLOCK);
+        if blocks.iter().map(most).fold(used, u64::saturating_add) <= policy.capacity {
             return Ok(());
         }
         // Only what is not allocated yet counts.
+        let mut after = used;
+        for range in &blocks {
+            after = after.saturating_add(most(range).saturating_sub(self.allocated(id, *range)?));
+        }
+        if after > policy.capacity { Err(Failure::quota()) } else { Ok(()) }
+    }
+
+    /// Bytes of the blocks `first..=last` of an object that are allocated.
+    fn allocated(&self, id: Id, (first, last): (u64, u64)) -> Result<u64, Failure> {
         let mut there = 0u64;
         let mut at_byte = first * BLOCK;
         let until = last.saturating_add(1).saturating_mul(BLOCK);
@@ -202,8 +227,7 @@ impl OsdUnit {
                 _ => break,
             }
         }
-        let grows = most.saturating_sub(there);
-        if used.saturating_add(grows) > policy.capacity { Err(Failure::quota()) } else { Ok(()) }
+        Ok(there)
     }
 
     /// Gives a new user object the quota that its partition prescribes.

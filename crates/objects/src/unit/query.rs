@@ -15,6 +15,7 @@ use osd::sense::function;
 use osd::{Id, ObjectType};
 
 use super::OsdUnit;
+use super::attributes::Memberships;
 use super::collections::{UNNAMED, action};
 use super::failure::Failure;
 use super::limits::MAX_RETRIEVED;
@@ -29,6 +30,9 @@ const MATCHES_FIELD: u16 = 40;
 
 /// Searches of a unit that may go on when their commands have ended; a further one is waited for.
 const MAX_SEARCHES: usize = 16;
+
+/// Values that are compared in a step, about.
+const COMPARED: usize = 4096;
 
 /// Memberships that are looked up at a time.
 const MEMBERSHIPS: usize = 64;
@@ -76,7 +80,9 @@ impl Search {
     /// Looks at the next objects. Whether there may be more.
     async fn step(&mut self) -> Result<bool, Failure> {
         let unit = self.unit.clone();
-        self.walk.next(&*unit.store, BATCH, &mut self.batch)?;
+        // Many criteria make a step of fewer objects.
+        let limit = BATCH.min(COMPARED / self.query.criteria.len().max(1)).max(1);
+        self.walk.next(&*unit.store, limit, &mut self.batch)?;
         let batch = std::mem::take(&mut self.batch);
         let mut change = Change::new();
         for &object in &batch {
@@ -119,10 +125,11 @@ impl Search {
 
     fn is_match(&mut self, id: Id) -> Result<bool, crate::store::Error> {
         let Self { unit, query, value, .. } = self;
+        let mut memberships = None;
         // An object without any criterion to fail matches all of none, and none of none.
         for criterion in &query.criteria {
             value.clear();
-            let defined = worth(unit, id, criterion.attribute, value)?;
+            let defined = worth(unit, id, criterion.attribute, &mut memberships, value)?;
             if criterion.matches(defined.then_some(value.as_slice())) != query.all {
                 return Ok(!query.all);
             }
@@ -171,6 +178,7 @@ fn worth(
     unit: &OsdUnit,
     id: Id,
     attribute: AttributeId,
+    memberships: &mut Option<Memberships>,
     value: &mut Vec<u8>,
 ) -> Result<bool, crate::store::Error> {
     if attribute.page.is_free() && attribute.number != 0 {
@@ -187,6 +195,13 @@ fn worth(
     }
     let info = unit.store.object(at(id))?;
     let subject = Subject { id, info: Info::Object(info) };
+    if Memberships::has(&subject, attribute) {
+        // All of them are looked up once, however many criteria are about them.
+        if memberships.is_none() {
+            *memberships = Some(unit.memberships_by_number(&subject).unwrap_or_default());
+        }
+        return Ok(memberships.as_ref().is_some_and(|by_number| by_number.value(attribute.number, value)));
+    }
     // What cannot be worked out is not defined.
     Ok(unit.value(&subject, &Current::default(), attribute, value).unwrap_or(false))
 }

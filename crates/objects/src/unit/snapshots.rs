@@ -36,7 +36,9 @@ pub(super) async fn duplicate(
     if !duplicates_by(method) {
         return Err(Failure::cdb(METHOD_FIELD));
     }
-    if requested != 0 && (requested < FIRST_ID || unit.store.partition(requested).is_ok()) {
+    if requested != 0
+        && (!(FIRST_ID..u64::MAX).contains(&requested) || unit.store.partition(requested).is_ok())
+    {
         return Err(Failure::cdb(field::PARTITION));
     }
     if source == 0 || unit.store.partition(source).is_err() {

@@ -40,6 +40,11 @@ pub(super) async fn create_and_write(
     }
     if result.is_err() && task.created {
         task.created = false;
+        // While the initiator was waited for it may have been removed, and another one have got its id.
+        let created = task.unit.store.object(at(id)).map(|info| info.times.created);
+        if created.is_ok_and(|created| created != task.now) {
+            return result;
+        }
         // If even that fails, the medium does, and the command's own failure is the better one to tell of.
         let undo = task.unit.apply(Change::of(Step::RemoveUser(at(id))), Commit::Relaxed).await;
         if let Err(error) = undo {
@@ -118,10 +123,7 @@ fn check(
     let info = unit.store.object(at(id)).ok();
     let (_, end) = segments.span();
     unit.check_length(id, info.as_ref(), end)?;
-    for piece in segments.pieces(from, to.saturating_sub(from)) {
-        unit.check_capacity(id, piece.start, piece.start + piece.len)?;
-    }
-    Ok(())
+    unit.check_capacity(id, segments.pieces(from, to.saturating_sub(from)))
 }
 
 /// APPEND.
@@ -147,7 +149,7 @@ pub(super) async fn append(task: &mut Task<'_>, id: Id, total: u64) -> Result<()
         let info = unit.user_object(id)?;
         let end = info.length.checked_add(if first { total } else { len }).ok_or_else(Failure::quota)?;
         unit.check_length(id, Some(&info), end)?;
-        unit.check_capacity(id, info.length, info.length + len)?;
+        unit.check_capacity(id, std::iter::once(ObjectRange { start: info.length, len }))?;
         let mut change = Change::new();
         if len > 0 {
             change.push(Step::Append { id: at(id), data });
@@ -232,7 +234,8 @@ impl super::OsdUnit {
             return Ok(Id::new(partition, self.store.reserve_ids(partition, 1)?));
         }
         let id = Id::new(partition, requested);
-        if requested < osd::ids::FIRST_ID || self.store.object(at(id)).is_ok() {
+        // The highest has no id behind it, where a range of ids would end.
+        if !(osd::ids::FIRST_ID..u64::MAX).contains(&requested) || self.store.object(at(id)).is_ok() {
             return Err(Failure::cdb(field::OBJECT));
         }
         Ok(id)

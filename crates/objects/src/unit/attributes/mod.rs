@@ -1,10 +1,12 @@
 //! Attributes of commands: taking what is to be set and got out of a command's buffers, setting it ([`modify`]), and
 //! putting what was got. What attributes are worth is worked out in [`value`].
 //!
-//! What is got may be asked for by lists with "all" in them; the work is bounded by [`MAX_VALUES`].
+//! What is got may be asked for by lists with "all" in them; the work is bounded by [`MAX_VALUES`], and done in pieces.
 
 mod modify;
 mod value;
+
+use std::collections::{BTreeSet, btree_set};
 
 use osd::attributes::list::{GetList, ListError, ListWriter, ValueList, write_entry};
 use osd::attributes::page::{self, CurrentCommand};
@@ -21,9 +23,13 @@ use super::transfer::Transfer;
 use crate::store::Value;
 
 pub(super) use modify::Effects;
+pub(super) use value::Memberships;
 
 /// Values that one command looks up at most; a list that asks for more ends there.
 const MAX_VALUES: usize = 1 << 18;
+
+/// Look-ups between two turns of the core's other tasks, about.
+const PIECE: usize = 1024;
 
 /// Where what is set stands, for errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -155,7 +161,7 @@ impl Task<'_> {
         }
         self.progress.begin(osd::sense::function::GET_ATTRIBUTES);
         let get = std::mem::take(&mut self.parameters.get);
-        let out = self.retrieved(subject, &get)?;
+        let out = self.retrieved(subject, &get).await?;
         self.put_retrieved(out);
         let accessed = crate::store::TimesUpdate {
             attributes_accessed: Some(self.now),
@@ -184,17 +190,19 @@ impl Task<'_> {
         usize::try_from(limit).unwrap_or(usize::MAX)
     }
 
-    fn retrieved(&self, subject: &Subject, get: &Request) -> Result<Vec<u8>, Failure> {
+    async fn retrieved(&mut self, subject: &Subject, get: &Request) -> Result<Vec<u8>, Failure> {
         let mut out = Vec::new();
         match get {
             Request::Nothing => {}
             Request::Page(page) => out = self.page_format(subject, *page)?,
             Request::List(attributes) => {
                 let mut list = ListWriter::new(&mut out, self.version(), self.retrieved_limit());
-                self.unit.each_value(subject, &self.current, attributes, &mut |attribute, value| {
-                    // The store keeps no value that is too long for a list.
-                    list.push(attribute, value).is_ok()
-                })?;
+                let mut values = Values::of(attributes);
+                // The store keeps no value that is too long for a list.
+                let mut push = |attribute, value: Option<&[u8]>| list.push(attribute, value).is_ok();
+                while values.look(self.unit, subject, &self.current, &mut push)? == Looked::Paused {
+                    self.transfer.pause().await?;
+                }
                 list.finish();
             }
         }
@@ -225,72 +233,146 @@ impl Task<'_> {
     }
 }
 
-impl OsdUnit {
-    /// Shows the attributes of `subject` that `wanted` asks for, in its order: "all" is spread out, what is not defined has no
-    /// value. Ends when `each` says false.
-    pub(super) fn each_value(
-        &self,
-        subject: &Subject,
-        current: &Current,
-        wanted: &[AttributeId],
-        each: &mut dyn FnMut(AttributeId, Option<&[u8]>) -> bool,
-    ) -> Result<(), Failure> {
-        let mut left = MAX_VALUES;
-        let mut value = Vec::new();
-        let mut one = |attribute: AttributeId, always: bool| -> Result<bool, Failure> {
-            if left == 0 {
-                return Ok(false);
-            }
-            left -= 1;
-            value.clear();
-            let defined = self.value(subject, current, attribute, &mut value)?;
-            Ok(if defined || always { each(attribute, defined.then_some(&value[..])) } else { true })
-        };
-        for &attribute in wanted {
-            let AttributeId { page, number } = attribute;
-            if page != Page::ALL && number != AttributeId::ALL {
-                if !one(attribute, true)? {
-                    return Ok(());
-                }
-                continue;
-            }
-            let pages = match page {
-                Page::ALL => self.pages_of(subject)?,
-                page => std::iter::once(page.0).collect(),
-            };
-            for page in pages.into_iter().map(Page) {
-                let numbers = match number {
-                    AttributeId::ALL => self.numbers_of(subject, page)?,
-                    number => std::iter::once(number).collect(),
-                };
-                for number in numbers {
-                    if !one(AttributeId::new(page, number), false)? {
-                        return Ok(());
-                    }
-                }
-            }
+/// Looking up attributes of one object, in pieces: whoever does it lets others have their turn in between.
+pub(super) struct Values<'w> {
+    wanted: std::slice::Iter<'w, AttributeId>,
+    /// Of "all pages", those that are left.
+    pages: btree_set::IntoIter<u32>,
+    /// The number that is wanted of them.
+    number: u32,
+    /// Of "all attributes" of `page`, those that are left.
+    numbers: btree_set::IntoIter<u32>,
+    page: Page,
+    /// Values that may still be looked up.
+    left: usize,
+    /// Looked up once, however many attributes of the Collections page are wanted.
+    memberships: Option<Memberships>,
+    value: Vec<u8>,
+}
+
+impl<'w> Values<'w> {
+    /// Those that `wanted` asks for, in its order: "all" is spread out, what is not defined has no value.
+    pub fn of(wanted: &'w [AttributeId]) -> Self {
+        Self {
+            wanted: wanted.iter(),
+            pages: BTreeSet::new().into_iter(),
+            number: 0,
+            numbers: BTreeSet::new().into_iter(),
+            page: Page(0),
+            left: MAX_VALUES,
+            memberships: None,
+            value: Vec::new(),
         }
-        Ok(())
     }
 
+    /// Shows the next attributes of `subject` to `each`, after about [`PIECE`] look-ups with [`Looked::Paused`]. Ends when
+    /// `each` says false.
+    pub fn look(
+        &mut self,
+        unit: &OsdUnit,
+        subject: &Subject,
+        current: &Current,
+        each: &mut dyn FnMut(AttributeId, Option<&[u8]>) -> bool,
+    ) -> Result<Looked, Failure> {
+        let mut looked = 0;
+        while looked < PIECE {
+            if self.left == 0 {
+                return Ok(Looked::All(looked));
+            }
+            self.left -= 1;
+            looked += 1;
+            let (attribute, always) = if let Some(number) = self.numbers.next() {
+                (AttributeId::new(self.page, number), false)
+            } else if let Some(page) = self.pages.next() {
+                self.page = Page(page);
+                let numbers = match self.number {
+                    AttributeId::ALL => unit.numbers_of(subject, self.page)?,
+                    number => BTreeSet::from([number]),
+                };
+                looked += numbers.len();
+                self.numbers = numbers.into_iter();
+                continue;
+            } else {
+                match self.wanted.next() {
+                    None => return Ok(Looked::All(looked)),
+                    Some(&attribute) if !is_all(attribute) => (attribute, true),
+                    Some(&AttributeId { page, number }) => {
+                        let pages = match page {
+                            Page::ALL => unit.pages_of(subject)?,
+                            page => BTreeSet::from([page.0]),
+                        };
+                        looked += pages.len();
+                        self.pages = pages.into_iter();
+                        self.number = number;
+                        continue;
+                    }
+                }
+            };
+            self.value.clear();
+            let defined = match &mut self.memberships {
+                memberships if Memberships::has(subject, attribute) => {
+                    let memberships = match memberships {
+                        Some(memberships) => memberships,
+                        None => memberships.insert(unit.memberships_by_number(subject)?),
+                    };
+                    memberships.value(attribute.number, &mut self.value)
+                }
+                _ => unit.value(subject, current, attribute, &mut self.value)?,
+            };
+            if (defined || always) && !each(attribute, defined.then_some(&self.value[..])) {
+                return Ok(Looked::All(looked));
+            }
+        }
+        Ok(Looked::Paused)
+    }
+}
+
+fn is_all(attribute: AttributeId) -> bool {
+    attribute.page == Page::ALL || attribute.number == AttributeId::ALL
+}
+
+/// How far [`Values::look`] came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Looked {
+    /// To the end, with so many look-ups.
+    All(usize),
+    /// It goes on when others have had their turn.
+    Paused,
+}
+
+impl Task<'_> {
     /// The entries of `subject` in a list of many objects, or of LIST with attributes: whole ones only, of as many bytes as the
-    /// list's field for their length can say.
-    pub(super) fn entries_of(
-        &self,
+    /// list's field for their length can say. `looked` counts what was looked up since others had their turn.
+    pub async fn entries_of(
+        &mut self,
         subject: &Subject,
         wanted: &[AttributeId],
-        version: Version,
+        looked: &mut usize,
     ) -> Result<Vec<u8>, Failure> {
+        let (unit, version) = (self.unit, self.version());
         let mut out = Vec::new();
-        self.each_value(subject, &Current::default(), wanted, &mut |attribute, value| {
-            let before = out.len();
-            let written = write_entry(&mut out, version, attribute, value).is_ok();
-            let fits = written && out.len() <= usize::from(u16::MAX);
-            if !fits {
-                out.truncate(before);
+        let mut values = Values::of(wanted);
+        loop {
+            let end = values.look(unit, subject, &Current::default(), &mut |attribute, value| {
+                let before = out.len();
+                let written = write_entry(&mut out, version, attribute, value).is_ok();
+                let fits = written && out.len() <= usize::from(u16::MAX);
+                if !fits {
+                    out.truncate(before);
+                }
+                fits
+            })?;
+            *looked += match end {
+                Looked::All(looked) => looked,
+                Looked::Paused => PIECE,
+            };
+            if *looked >= PIECE {
+                *looked = 0;
+                self.transfer.pause().await?;
             }
-            fits
-        })?;
-        Ok(out)
+            if end != Looked::Paused {
+                return Ok(out);
+            }
+        }
     }
 }

@@ -1,6 +1,8 @@
 //! Setting attributes: what may be set, to what, and the steps of a change that this takes. Owns the rules of the
 //! standard's pages; applies nothing.
 
+use std::collections::HashMap;
+
 use osd::attributes::numbers::{
     PAGE_ID_LEN, attributes_access, collection_information, collections, partition_information,
     partition_quotas, root_information, root_quotas, timestamps, user_information,
@@ -15,8 +17,8 @@ use super::super::policy::BYPASS;
 use super::super::subject::{Info, Subject, at};
 use super::super::task::Task;
 use super::Setting;
-use super::value::quota_len;
-use crate::store::{Applied, Change, Kind, Membership, Step, TimesUpdate};
+use super::value::{Memberships, quota_len};
+use crate::store::{Applied, Change, Kind, Step, TimesUpdate};
 
 /// What follows when a change has been applied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -192,9 +194,12 @@ impl OsdUnit {
         let before = match there {
             Some(info) => {
                 let subject = Subject { id, info: Info::Object(info) };
-                joined.of_number(number, self.membership_of(&subject, number)?)
+                if joined.stored.is_none() {
+                    joined.stored = Some(self.memberships_by_number(&subject)?);
+                }
+                joined.of_number(number)
             }
-            None => joined.of_number(number, None),
+            None => joined.of_number(number),
         };
         let wanted = match setting.value.is_empty() {
             true => None,
@@ -222,7 +227,7 @@ impl OsdUnit {
             }
             change.push(Step::Join { object: at(id), collection, number });
         }
-        joined.numbers.push((number, wanted));
+        joined.numbers.insert(number, wanted);
         Ok(())
     }
 }
@@ -231,15 +236,18 @@ impl OsdUnit {
 #[derive(Default)]
 struct Joined {
     max_length: Option<u64>,
-    numbers: Vec<(u32, Option<u64>)>,
+    numbers: HashMap<u32, Option<u64>>,
+    /// Its memberships as they are, once they have been looked up.
+    stored: Option<Memberships>,
     joined: u64,
     left: u64,
 }
 
 impl Joined {
-    fn of_number(&self, number: u32, stored: Option<Membership>) -> Option<u64> {
-        let now = self.numbers.iter().rev().find(|(n, _)| *n == number);
-        now.map_or(stored.map(|membership| membership.collection), |(_, collection)| *collection)
+    /// The collection that the object names by `number` by now.
+    fn of_number(&self, number: u32) -> Option<u64> {
+        let stored = || self.stored.as_ref().and_then(|stored| stored.get(number));
+        self.numbers.get(&number).copied().unwrap_or_else(stored)
     }
 }
 

@@ -1,7 +1,7 @@
 //! What attributes are worth: those of the standard pages are worked out here, the others are kept by the store. Owns
 //! which attributes an object has, in which order; sets none.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
 use osd::ObjectType;
 use osd::attributes::numbers::{
@@ -40,6 +40,30 @@ const ISOLATIONS: [Isolation; 4] =
 fn six(ms: u64) -> [u8; 6] {
     let [_, _, rest @ ..] = ms.to_be_bytes();
     rest
+}
+
+/// The collections that an object names, by the numbers that it names them by.
+#[derive(Debug, Default)]
+pub(in super::super) struct Memberships(HashMap<u32, u64>);
+
+impl Memberships {
+    /// Whether `attribute` of `subject` is one of them, if it is defined.
+    pub fn has(subject: &Subject, attribute: AttributeId) -> bool {
+        let AttributeId { page, number } = attribute;
+        page == collections::PAGE && number != 0 && subject.object_type() == ObjectType::User
+    }
+
+    /// The collection that is named by `number`.
+    pub fn get(&self, number: u32) -> Option<u64> {
+        self.0.get(&number).copied()
+    }
+
+    /// Appends its id to `out`. Whether there is one.
+    pub fn value(&self, number: u32, out: &mut Vec<u8>) -> bool {
+        let collection = self.get(number);
+        out.extend(collection.map(u64::to_be_bytes).into_iter().flatten());
+        collection.is_some()
+    }
 }
 
 impl OsdUnit {
@@ -251,11 +275,7 @@ impl OsdUnit {
     }
 
     /// The membership that a user object names by `number`.
-    pub(super) fn membership_of(
-        &self,
-        subject: &Subject,
-        number: u32,
-    ) -> Result<Option<Membership>, Failure> {
+    fn membership_of(&self, subject: &Subject, number: u32) -> Result<Option<Membership>, Failure> {
         let mut found = None;
         self.memberships_of(subject, &mut |membership| {
             if membership.number == number {
@@ -264,6 +284,16 @@ impl OsdUnit {
             found.is_none()
         })?;
         Ok(found)
+    }
+
+    /// The memberships of `subject`, to be found by their numbers.
+    pub(in super::super) fn memberships_by_number(&self, subject: &Subject) -> Result<Memberships, Failure> {
+        let mut by_number = HashMap::new();
+        self.memberships_of(subject, &mut |membership| {
+            by_number.entry(membership.number).or_insert(membership.collection);
+            true
+        })?;
+        Ok(Memberships(by_number))
     }
 
     fn memberships_of(

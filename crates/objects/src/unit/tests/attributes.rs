@@ -396,3 +396,57 @@ fn a_thousand_questions_have_a_thousand_answers_and_no_more_room_than_was_given(
     }
     assert_eq!(ran.data[4..8], (writer.finish() as u32 - 8).to_be_bytes());
 }
+
+#[test]
+fn others_have_their_turn_while_many_attributes_are_looked_up() {
+    let it = Client::ready();
+    let collections = osd::attributes::numbers::collections::PAGE;
+    let many: Vec<AttributeId> = (1..=20_000).map(|number| AttributeId::new(collections, number)).collect();
+    // The list is taken first.
+    assert!(it.ask(Osd::GetAttributes(ID)).get(&many).pauses(1) >= 15);
+    // Of each of many objects not much, but of all together.
+    it.ask(Osd::Create { partition: P, requested: 0, count: 200 }).send().good();
+    let list = Osd::List(osd::cdb::List {
+        partition: P,
+        sort: 0,
+        attributes: true,
+        allocation: 1 << 20,
+        initial: 0,
+        list_id: 0,
+    });
+    assert!(it.ask(list).get(&many[..200]).pauses(1) >= 30);
+    let nowhere = AttributeId::new(Page::ALL, 0x7777);
+    assert!(it.ask(list).get(&[nowhere; 40]).pauses(1) >= 30);
+    // Nor does setting what needs no step keep the others.
+    let mut create = it.ask(Osd::Create { partition: P, requested: 0, count: 100 });
+    for &attribute in &many[..5000] {
+        create = create.set(attribute, b"");
+    }
+    assert!(create.pauses(1) >= 6);
+}
+
+#[test]
+fn collections_are_named_by_their_numbers_however_many_are_asked_for() {
+    let it = Client::ready();
+    let named = |number| AttributeId::new(osd::attributes::numbers::collections::PAGE, number);
+    for n in 1..=300 {
+        it.ask(Osd::CreateCollection { partition: P, requested: O + n }).send().good();
+    }
+    let mut set = it.ask(Osd::SetAttributes(ID));
+    for n in 1..=300u32 {
+        set = set.set(named(1000 - n), &(O + u64::from(n)).to_be_bytes());
+    }
+    // One is left again, and another one takes its number.
+    set = set.set(named(999), b"").set(named(998), &(O + 1).to_be_bytes());
+    set.send().good();
+    let asked: Vec<AttributeId> = (698..=1000).map(named).collect();
+    let values = it.ask(Osd::GetAttributes(ID)).get(&asked).send().good().values();
+    for (attribute, value) in values {
+        let expected = match attribute.number {
+            998 => Some(O + 1),
+            700..=997 => Some(O + 1000 - u64::from(attribute.number)),
+            _ => None,
+        };
+        assert_eq!(value, expected.map(|id| id.to_be_bytes().to_vec()).unwrap_or_default(), "{attribute:?}");
+    }
+}

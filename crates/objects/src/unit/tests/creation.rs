@@ -140,3 +140,35 @@ fn format_removes_everything_and_may_set_attributes_of_the_root() {
         it.make();
     }
 }
+
+#[test]
+fn the_highest_id_is_given_to_nothing() {
+    let it = Client::ready();
+    it.create(u64::MAX).bad_field(24);
+    it.ask(Osd::CreateCollection { partition: P, requested: u64::MAX }).send().bad_field(24);
+    let range = range(0, 1);
+    let write = Osd::CreateAndWrite { partition: P, requested: u64::MAX, range };
+    it.ask(write).data(b"x").send().bad_field(24);
+    it.ask(Osd::CreatePartition { requested: u64::MAX }).send().bad_field(16);
+    it.ask(Osd::CreatePartition { requested: u64::MAX - 1 }).send().good();
+    let highest = Osd::Create { partition: u64::MAX - 1, requested: u64::MAX - 1, count: 1 };
+    it.ask(highest).send().good();
+}
+
+#[test]
+fn a_create_and_write_that_fails_leaves_an_object_alone_that_got_its_id_meanwhile() {
+    let it = Client::ready();
+    let id = Id::new(P, O + 7);
+    let range = range(0, 2_000_000);
+    let create = Osd::CreateAndWrite { partition: P, requested: id.object, range };
+    // That it cannot be set is found at the end.
+    let ask = it.ask(create).data(&vec![1; 2_000_000]).set(info::USED_CAPACITY, &[0; 8]);
+    let (cdb, out, _) = ask.build();
+    let Execution::Running(mut writing) = it.start_late(&cdb, &out, 0, 1, 1) else { panic!("it waits") };
+    assert!(pin!(&mut writing).poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    it.tick(1);
+    it.ask(Osd::Remove(id)).send().good();
+    it.create(id.object).good();
+    assert_eq!(block_on(writing).1.status, Status::CheckCondition);
+    it.get(id, info::LOGICAL_LENGTH).good();
+}

@@ -245,7 +245,7 @@ fn a_write_whose_data_does_not_come_writes_nothing() {
         data_out_len: 4,
         data_in_len: 0,
     };
-    let mover = TestMover { data_out: out, room: 0, data_in: Vec::new(), pending: 0, lost: true };
+    let mover = TestMover { data_out: out, room: 0, data_in: Vec::new(), pending: 0, free: 0, lost: true };
     let (_, outcome) = Client::end(it.unit.execute(command, mover));
     assert_eq!(outcome, Outcome::GOOD);
     it.ask(Osd::GetAttributes(Id::new(P, O + 1))).send().bad_field(24);

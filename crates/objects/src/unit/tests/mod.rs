@@ -63,12 +63,15 @@ pub struct TestMover {
     data_in: Vec<u8>,
     /// How many times data or room is not there yet.
     pending: usize,
+    /// How many times it is there before that.
+    free: usize,
     lost: bool,
 }
 
 impl TestMover {
     fn wait(&mut self, cx: &Context<'_>) -> bool {
-        if self.pending == 0 {
+        if self.free > 0 || self.pending == 0 {
+            self.free = self.free.saturating_sub(1);
             return false;
         }
         self.pending -= 1;
@@ -286,6 +289,18 @@ impl Client {
     }
 
     pub fn start(&self, cdb: &[u8], out: &[u8], room: usize, pending: usize) -> Execution<TestMover> {
+        self.start_late(cdb, out, room, 0, pending)
+    }
+
+    /// The mover keeps it waiting `pending` times, after it has not for `free` times.
+    pub fn start_late(
+        &self,
+        cdb: &[u8],
+        out: &[u8],
+        room: usize,
+        free: usize,
+        pending: usize,
+    ) -> Execution<TestMover> {
         let command = Command {
             cdb: device::Cdb::new(cdb).unwrap(),
             attribute: TaskAttribute::Simple,
@@ -293,7 +308,8 @@ impl Client {
             data_out_len: out.len() as u64,
             data_in_len: room as u64,
         };
-        let mover = TestMover { data_out: out.to_vec(), room, data_in: Vec::new(), pending, lost: false };
+        let mover =
+            TestMover { data_out: out.to_vec(), room, data_in: Vec::new(), pending, free, lost: false };
         self.unit.execute(command, mover)
     }
 
@@ -449,6 +465,18 @@ impl Ask<'_> {
             self.cdb.attributes = AttributeParameters::List { get, retrieved, set };
         }
         (self.cdb.encode().unwrap().to_vec(), out, retrieved_at)
+    }
+
+    /// How often it lets others have their turn, of 1000 times. Its mover is asked for data `asked` times before.
+    pub fn pauses(self, asked: usize) -> usize {
+        let (client, room) = (self.client, self.room);
+        let (cdb, out, _) = self.build();
+        let (mover, outcome) = match client.start_late(&cdb, &out, room, asked, 1000) {
+            Execution::Running(future) => block_on(future),
+            Execution::Done(..) => panic!("it waits for nothing"),
+        };
+        assert_eq!(outcome.status, Status::Good, "{:?}", outcome.sense);
+        1000 - mover.pending
     }
 
     pub fn send(self) -> Ran {

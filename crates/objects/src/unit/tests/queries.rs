@@ -135,3 +135,15 @@ fn a_query_goes_on_behind_its_command_and_the_tracking_page_tells_when_it_is_don
     assert_eq!(it.get(id, tracking::PROCESSED).good().number(), 1000);
     assert_eq!(it.get(id, tracking::ACTIVE_COMMAND).good().value(), [0, 0]);
 }
+
+#[test]
+fn many_criteria_make_steps_of_fewer_objects() {
+    let it = Client::ready();
+    it.ask(Osd::Create { partition: P, requested: 0, count: 63 }).send().good();
+    let criteria = vec![between(FREE, b"a", b"b"); 1024];
+    // The descriptor is taken first; without criteria one step does it.
+    let pauses = it.ask(in_partition(4096, 0, false)).descriptor(looking_for(false, criteria)).pauses(1);
+    assert!((16..=20).contains(&pauses), "{pauses}");
+    let none = looking_for(false, Vec::new());
+    assert!(it.ask(in_partition(4096, 0, false)).descriptor(none).pauses(1) <= 2);
+}

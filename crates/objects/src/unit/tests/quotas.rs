@@ -5,6 +5,7 @@ use osd::attributes::numbers::{
 };
 
 use super::*;
+use crate::store::BLOCK;
 
 fn number(value: u64) -> [u8; 8] {
     value.to_be_bytes()
@@ -141,4 +142,23 @@ fn a_quota_holds_for_the_length_that_the_same_list_sets_behind_it() {
     both(200, 150).good();
     both(10, 120).good();
     assert_eq!(it.length(), 120, "it may become shorter");
+}
+
+#[test]
+fn pieces_of_one_write_count_together_and_a_block_of_several_once() {
+    let it = Client::ready();
+    it.set(Id::partition(P), partition::CAPACITY, &number(2 * BLOCK)).good();
+    let write = |ranges: Vec<osd::cdb::ObjectRange>| {
+        let len = ranges.iter().map(|range| range.len).sum();
+        it.ask(Osd::Write(ID, range(0, len)))
+            .descriptor(Descriptor::ScatterGather(ranges))
+            .data(&vec![1; len as usize])
+            .send()
+    };
+    write((0..3).map(|n| range(n * 10 * BLOCK, 1)).collect()).quota();
+    assert_eq!(it.length(), 0);
+    write(vec![range(0, 1), range(10, 1), range(BLOCK + 5, 1), range(5, 1)]).good();
+    // What is there already needs no room.
+    write(vec![range(0, 10), range(BLOCK, 10)]).good();
+    write(vec![range(0, 10), range(2 * BLOCK, 10)]).quota();
 }
