@@ -176,6 +176,10 @@ fn a_directory_is_open_once_and_what_is_no_store_is_told_apart() {
     assert!(matches!(again, Err(OpenError::Arena(backing::OpenError::Locked { .. }))), "{again:?}");
     drop(store);
     EmbeddedStore::open(&path, &Options { create: false, ..options() }).expect("opened again");
+    // Its arena has nothing in it yet, but what the other file says of it must not be made anew.
+    std::fs::remove_file(path.join("arena")).expect("removed");
+    let again = EmbeddedStore::open(&path, &options());
+    assert!(matches!(again, Err(OpenError::Incomplete { missing: "arena", .. })), "{again:?}");
 }
 
 /// All cores create objects in one collection, and write one object.

@@ -8,6 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::layers::Val;
+use super::logged::Ranges;
+use super::partitions::entry_len;
 use super::read::number_of;
 use super::record::{
     self, ATTRIBUTE, CHUNK, COLLECTION, COUNT, Key, MEMBER, MEMBERSHIP, PARTITION, Record, Run, USER, View,
@@ -18,9 +20,6 @@ use super::space::{Blocks, Space};
 use super::txn::count_of;
 use super::{Inner, unpoisoned};
 use crate::store::{BLOCK, CheckReport, Error, ObjectId};
-
-/// Deletions and corrections of one commit.
-const AT_ONCE: usize = 1024;
 
 /// What is known of an object while the rest is looked at.
 #[derive(Default)]
@@ -44,6 +43,8 @@ struct Check<'a> {
     puts: BTreeMap<Key, Val>,
     /// By home and id. Partitions and the root are in home 0.
     seen: HashMap<(u64, u64), Seen>,
+    /// Findings that nothing is put right for.
+    open: u64,
     /// The only home that is looked at.
     home: Option<u64>,
 }
@@ -55,7 +56,9 @@ impl Check<'_> {
 
     fn wrong(&mut self, what: impl FnOnce() -> String, put: impl IntoIterator<Item = (Key, Val)>) {
         self.report.found(what);
-        self.puts.extend(put);
+        let mut puts = put.into_iter().peekable();
+        self.open += u64::from(puts.peek().is_none());
+        self.puts.extend(puts);
     }
 
     fn runs(&mut self, id: (u64, u64), runs: &[Run]) {
@@ -93,6 +96,13 @@ impl Check<'_> {
         if self.home.is_none() {
             let root = layers
                 .get(&key(record::ROOT, 0, 0, 0), |v| View::new(v, ObjectId::ROOT).map(View::spilled))?;
+            if let Some(Err(_)) = root {
+                let new = Some(Arc::from(Record::default().encode()));
+                self.wrong(
+                    || "the root's record cannot be read".to_owned(),
+                    [(key(record::ROOT, 0, 0, 0), new)],
+                );
+            }
             let spilled = root.and_then(Result::ok).unwrap_or(0);
             self.seen.insert((0, 0), Seen { spilled: i64::from(spilled), ..Seen::default() });
         }
@@ -230,7 +240,12 @@ impl Check<'_> {
             };
             let name = ObjectId::new(home, id);
             let found = self.inner.layers.get(&own, |v| View::new(v, name).map(View::to_record))?;
-            let Some(Ok(mut record)) = found else { continue };
+            let mut record = match found {
+                Some(Ok(record)) => record,
+                // Its times and short attributes are lost.
+                _ if (home, id) == (0, 0) => Record::default(),
+                _ => continue,
+            };
             record.b = if user { record.b.saturating_add_signed(-blocks) } else { record.b };
             record.spilled = u32::try_from(i64::from(record.spilled) - spilled).unwrap_or(0);
             if user {
@@ -254,23 +269,33 @@ impl Inner {
             id => Some(self.directory().partition(id)?.home),
         };
         let report = CheckReport::default();
-        let mut check = Check { inner: self, report, puts: BTreeMap::new(), seen: HashMap::new(), home };
+        let mut check =
+            Check { inner: self, report, puts: BTreeMap::new(), seen: HashMap::new(), open: 0, home };
         check.look()?;
         check.conclude()?;
-        let (mut report, puts) = (check.report, check.puts);
+        let (mut report, puts, mut open) = (check.report, check.puts, check.open);
         if home.is_none() {
             self.check_sums(&mut report)?;
         }
         if repair && report.wrong > 0 {
             let mut puts: Vec<(Key, Val)> = puts.into_iter().collect();
             if home.is_none() {
-                puts.extend(self.relink()?);
+                let linked = self.relink()?;
+                open = open.saturating_sub(linked.len() as u64);
+                puts.extend(linked);
             }
-            for some in puts.chunks(AT_ONCE) {
-                self.commit_puts(some.iter().cloned().collect()).await?;
+            let (mut some, mut bytes) = (BTreeMap::new(), 0);
+            for (key, value) in puts {
+                bytes += entry_len(&value);
+                some.insert(key, value);
+                if bytes >= self.part_bytes() {
+                    self.commit_puts(std::mem::take(&mut some)).await?;
+                    bytes = 0;
+                }
             }
+            self.commit_puts(some).await?;
             self.recount().await?;
-            report.repaired = report.wrong;
+            report.repaired = report.wrong.saturating_sub(open);
         }
         drop(held);
         Ok(report)
@@ -369,6 +394,15 @@ impl Inner {
                 self.arena.discard(free.at * BLOCK, free.len * BLOCK).await?;
             }
             self.arena.sync().await?;
+        } else if !damaged {
+            // What the deleted ones had is given up like anything else: not zeros yet, and perhaps being read.
+            let given_up: Vec<Blocks> = self.with_space(counted.used.clone(), |space, found| {
+                let mut before = Ranges::default();
+                space.free().for_each(|free| before.add(free.at, free.at + free.len));
+                let pieces = found.free().flat_map(|free| before.without(free.at, free.at + free.len));
+                pieces.map(|(at, end)| Blocks { at, len: end - at }).collect()
+            });
+            self.log().freed.extend(given_up);
         }
         self.with_space(counted.used, |space, found| *space = found);
         self.damaged.store(damaged, Ordering::Relaxed);

@@ -112,7 +112,7 @@ impl Txn {
     /// Whether the arena's blocks may be written where they are.
     fn is_own(&self, taken: Blocks, in_place: bool) -> bool {
         let fresh = |b: &Blocks| b.at <= taken.at && taken.at + taken.len <= b.at + b.len;
-        if self.added.iter().rev().take(8).any(fresh) {
+        if self.added[self.fresh_from..].iter().rev().take(8).any(fresh) {
             return true;
         }
         in_place && self.shared.is_empty() && !self.inner.space().is_shared(taken)
@@ -120,6 +120,37 @@ impl Txn {
 
     /// Writes at `at`. With `in_place` over what is there, where it is nobody else's.
     pub async fn write(
+        &mut self,
+        work: &mut Work,
+        id: ObjectId,
+        at: u64,
+        data: &Chain,
+        in_place: bool,
+    ) -> Result<(), Error> {
+        end_of(at, data.len() as u64)?;
+        if !data.is_empty() {
+            self.grow(work, id, at, in_place).await?;
+        }
+        self.overwrite(work, id, at, data, in_place).await
+    }
+
+    /// Before an object becomes longer, from `to` on: what a write that failed or was cut off has left beyond its end becomes
+    /// zeros.
+    async fn grow(&mut self, work: &mut Work, id: ObjectId, to: u64, in_place: bool) -> Result<(), Error> {
+        let (end, block) = (work.record.a, work.record.a / BLOCK);
+        let until = to.min((block + 1) * BLOCK);
+        if end % BLOCK == 0 || end >= until {
+            return Ok(());
+        }
+        let Some(run) = self.mapped(work, id, block, block + 1)?.first().copied() else { return Ok(()) };
+        let found = self.part(Some(run.arena * BLOCK), end % BLOCK, until - block * BLOCK).await?;
+        if found.to_vec().iter().all(|byte| *byte == 0) {
+            return Ok(());
+        }
+        self.overwrite(work, id, end, &zeros(until - end), in_place).await
+    }
+
+    async fn overwrite(
         &mut self,
         work: &mut Work,
         id: ObjectId,
@@ -270,6 +301,7 @@ impl Txn {
         if at == end {
             return Ok(());
         }
+        self.grow(work, id, at, in_place).await?;
         let hole_end = if end >= work.record.a { end.next_multiple_of(BLOCK) } else { end };
         work.record.a = work.record.a.max(end);
         work.dirty = true;
@@ -302,7 +334,7 @@ impl Txn {
         if self.mapped(work, id, at / BLOCK, at / BLOCK + 1)?.is_empty() {
             return Ok(());
         }
-        self.write(work, id, at, &zeros(end - at), in_place).await
+        self.overwrite(work, id, at, &zeros(end - at), in_place).await
     }
 
     pub async fn set_length(
@@ -316,6 +348,7 @@ impl Txn {
         if length < work.record.a {
             self.clear(work, id, length, work.record.a, in_place).await?;
         }
+        self.grow(work, id, length, in_place).await?;
         work.record.a = length;
         work.dirty = true;
         Ok(())
@@ -344,6 +377,7 @@ impl Txn {
             let tail = self.mapped(work, id, from / BLOCK, length.div_ceil(BLOCK))?;
             // It may be durable where it was.
             let logs_data = std::mem::replace(&mut self.logs_data, true);
+            let fresh_from = std::mem::replace(&mut self.fresh_from, self.added.len());
             self.set_length(work, id, at, false).await?;
             for run in tail {
                 let (mut next, end) = ((run.block * BLOCK).max(from), (run.end() * BLOCK).min(length));
@@ -357,7 +391,7 @@ impl Txn {
                     next += n;
                 }
             }
-            self.logs_data = logs_data;
+            (self.logs_data, self.fresh_from) = (logs_data, fresh_from);
         }
         work.record.a = after;
         work.dirty = true;
@@ -384,6 +418,7 @@ impl Txn {
             self.map(to, to_id, run)?;
         }
         to.record.a = from.record.a;
+        self.fresh_from = self.added.len();
         Ok(())
     }
 }

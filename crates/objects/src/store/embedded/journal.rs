@@ -110,7 +110,8 @@ impl Log {
         if let Some(error) = self.failed {
             return Poll::Ready(Turn::Over(Err(error)));
         }
-        if self.written >= ticket && !(self.rotate && self.frozen.is_none() && !self.writing) {
+        // A checkpoint that was asked for is begun here, by whoever comes; while another writes, it is waited for.
+        if self.written >= ticket && !(self.rotate && self.frozen.is_none()) {
             return Poll::Ready(Turn::Over(Ok(())));
         }
         if self.writing {
@@ -140,18 +141,11 @@ impl Log {
             return Poll::Ready(Turn::Over(Ok(())));
         }
         self.writing = true;
-        let frame = self.frame(journal);
-        match frame {
-            Some(frame) => Poll::Ready(Turn::Lead { at: self.in_flight_at, frame }),
-            None => {
-                self.writing = false;
-                Poll::Ready(Turn::Over(Err(Error::NoMemory)))
-            }
-        }
+        Poll::Ready(Turn::Lead { at: self.in_flight_at, frame: self.frame(journal) })
     }
 
-    /// The frame in flight, as bytes.
-    fn frame(&self, journal: &Journal) -> Option<Chain> {
+    /// The frame in flight, as bytes. Its changes are seen already: it cannot fail for want of a buffer.
+    fn frame(&self, journal: &Journal) -> Chain {
         let payload = &self.in_flight;
         let len = (HEADER + payload.len()).next_multiple_of(journal.sector);
         let fill = |bytes: &mut [u8]| {
@@ -165,14 +159,13 @@ impl Log {
             let sum = crc_fast::crc32_iscsi(&bytes[8..HEADER + payload.len()]);
             bytes[4..8].copy_from_slice(&sum.to_le_bytes());
         };
-        if len <= pool::MAX_ALLOC {
-            let mut buf = pool::alloc(len)?;
+        if let Some(mut buf) = pool::alloc(len) {
             fill(&mut buf);
-            return Some(buf.freeze().into());
+            return buf.freeze().into();
         }
         let mut bytes = vec![0; len];
         fill(&mut bytes);
-        Some(bytes.into())
+        bytes.into()
     }
 
     /// The leader's write has ended; `None` if its task was dropped before, and another has to do it again.

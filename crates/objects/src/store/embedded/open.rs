@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -65,6 +65,16 @@ pub enum OpenError {
         /// In bytes.
         capacity: u64,
     },
+    /// One of its files is missing, and what the others hold would be lost.
+    #[error(
+        "{path} holds a part of a store of objects, but no {missing}: put it back, or empty the directory"
+    )]
+    Incomplete {
+        /// The path.
+        path: PathBuf,
+        /// The file.
+        missing: &'static str,
+    },
     /// The arena cannot be opened, or somebody else has it.
     #[error(transparent)]
     Arena(#[from] backing::OpenError),
@@ -119,6 +129,16 @@ impl EmbeddedStore {
             (path.join("arena"), path.join("journal"), path.join("metadata.redb"));
         let exists = database.exists() && arena.exists();
         if !exists {
+            // Without anything in it, it was left behind by a store that was never finished.
+            let in_use = |file: &Path| file.metadata().is_ok_and(|found| found.blocks() > 0);
+            let missing = match (in_use(&arena), in_use(&database)) {
+                (true, _) if !database.exists() => Some("metadata.redb"),
+                (_, true) if !arena.exists() => Some("arena"),
+                _ => None,
+            };
+            if let Some(missing) = missing {
+                return Err(OpenError::Incomplete { path: path.to_owned(), missing });
+            }
             if !options.create {
                 return Err(OpenError::Missing { path: path.to_owned() });
             }

@@ -16,6 +16,8 @@ use crate::store::{Error, FIRST_ID, ObjectId, Origin};
 
 /// Keys that one commit copies or deletes.
 const AT_ONCE: usize = 512;
+/// Bytes of a put in the journal, at most, beside its value.
+const ENTRY: usize = 64;
 /// How long emptying waits for a check to end before it looks again.
 const LATER: std::time::Duration = std::time::Duration::from_millis(5);
 
@@ -156,19 +158,47 @@ fn blocks_of(found: &Key, value: &[u8], used: &mut Vec<Blocks>) -> Result<(), Er
     Ok(())
 }
 
+/// Bytes of the journal that a put takes, about.
+pub(super) fn entry_len(value: &Val) -> usize {
+    ENTRY + value.as_ref().map_or(0, |value| value.len())
+}
+
+/// The first key after one; none after the last.
+fn following(mut key: Key) -> Option<Key> {
+    for byte in key.iter_mut().rev() {
+        *byte = byte.wrapping_add(1);
+        if *byte > 0 {
+            return Some(key);
+        }
+    }
+    None
+}
+
 impl Inner {
+    /// Bytes of puts after which a part ends: with the longest attribute after it, it fits into a segment.
+    pub(super) fn part_bytes(&self) -> usize {
+        usize::try_from(self.journal.segment / 8).unwrap_or(usize::MAX)
+    }
+
     async fn copy_content(&self, source: u64, home: u64) -> Result<(), Error> {
         for kind in CONTENT {
             let mut next = Some(key(kind, source, 0, 0));
             while let Some(from) = next {
                 let (mut part, mut failed) = (Part::default(), None);
+                let (mut bytes, mut full) = (0, None);
                 let to = key(kind, source, u64::MAX, u64::MAX);
                 next = self.layers.scan(from, to, AT_ONCE, |found, value| {
                     failed = blocks_of(found, value, &mut part.used).err();
                     let [_, b, c] = numbers(found);
-                    part.puts.insert(key(kind, home, b, c), Some(value.into()));
-                    failed.is_none()
+                    let value = Some(value.into());
+                    bytes += entry_len(&value);
+                    part.puts.insert(key(kind, home, b, c), value);
+                    full = (bytes >= self.part_bytes()).then_some(*found);
+                    failed.is_none() && full.is_none()
                 })?;
+                if let Some(last) = full {
+                    next = following(last).filter(|next| *next <= to);
+                }
                 match failed {
                     Some(error) => return Err(error),
                     None => self.commit_part(part, true).await?,
@@ -227,6 +257,9 @@ impl Inner {
         let mut payload = Vec::new();
         for (key, value) in &part.puts {
             journal::put(&mut payload, key, value.as_deref());
+        }
+        if (payload.len() + journal::HEADER + self.journal.sector) as u64 > self.journal.segment {
+            return Err(Error::BadChange);
         }
         loop {
             let appended = {

@@ -50,7 +50,8 @@ pub(super) async fn recover(mut parts: Parts) -> Result<Inner, Error> {
     layers.write().base = Arc::new(base);
 
     let counted = count(&layers)?;
-    let clean = fresh || (counted.was_clean(&replayed) && replayed.was_clean);
+    // Of a new store, the arena may be that of an old one.
+    let clean = counted.was_clean(&replayed) && replayed.was_clean;
     let space = Space::new(meta.blocks, counted.used);
     if !clean && counted.damaged == 0 {
         // What removed objects have left there must not become anybody's.

@@ -64,6 +64,8 @@ pub(super) struct Txn {
     pub payload: Vec<u8>,
     /// Blocks taken, given up, and used once more.
     pub added: Vec<Blocks>,
+    /// From where on in `added` blocks may be overwritten: nobody shares or still needs them.
+    pub fresh_from: usize,
     pub freed: Vec<Blocks>,
     pub shared: Vec<Blocks>,
     /// By how much the members of collections change, by home and id.
@@ -94,6 +96,7 @@ impl Txn {
             puts: BTreeMap::new(),
             payload: Vec::new(),
             added: Vec::new(),
+            fresh_from: 0,
             freed: Vec::new(),
             shared: Vec::new(),
             members: BTreeMap::new(),
