@@ -281,7 +281,8 @@ async fn with_attributes(task: &mut Task<'_>, asked: &Asked, room: usize) -> Res
             };
             // One that has gone meanwhile is not listed.
             let Ok(subject) = unit.subject(named) else { continue };
-            let entries = task.entries_of(&subject, &wanted, &mut looked).await?;
+            let shown = if unit.shows(task, named.partition)? { wanted.as_slice() } else { &[] };
+            let entries = task.entries_of(&subject, shown, &mut looked).await?;
             let end = body.len() + OBJECT_HEADER_LEN + entries.len();
             if end > space {
                 return Ok(Piece { body, continuation: id, whole: end as u64 });

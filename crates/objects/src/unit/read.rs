@@ -107,7 +107,8 @@ impl Sending {
                 self.stalled = true;
                 self.hold = None;
                 task.yield_turn();
-                task.transfer.ready().await
+                task.transfer.ready().await?;
+                task.unit.still_permitted(task)
             }
         }
     }

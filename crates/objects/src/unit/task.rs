@@ -244,12 +244,15 @@ impl<'a> Task<'a> {
 
     /// The next `len` bytes of the command's data, which are `offset` bytes from its start.
     pub async fn take_data(&mut self, offset: u64, len: u64) -> Result<Chain, Failure> {
-        self.transfer.take(self.data_at() + offset, len).await
+        let data = self.transfer.take(self.data_at() + offset, len).await?;
+        self.unit.still_permitted(self)?;
+        Ok(data)
     }
 
     /// Takes the attribute lists out of Data-Out. To be called once, when the command's data has been taken.
     pub async fn take_parameters(&mut self) -> Result<(), Failure> {
         self.parameters = Parameters::take(self.cdb, &mut self.transfer).await?;
+        self.unit.still_permitted(self)?;
         self.unit.check_attributes(self)
     }
 
@@ -270,7 +273,7 @@ impl<'a> Task<'a> {
     pub async fn isolate(&mut self, id: Id, touch: Touch) -> Result<(), Failure> {
         self.lock(id, touch).await?;
         self.turn = Some(self.unit.turn(self.cdb).await?);
-        Ok(())
+        self.unit.still_permitted(self)
     }
 
     async fn lock(&mut self, id: Id, touch: Touch) -> Result<(), Failure> {
@@ -312,7 +315,7 @@ impl<'a> Task<'a> {
         let tail = self.unit.locks.lock(Key { id, part: Part::Tail }, Mode::EXCLUSIVE).await;
         self.tail = Some(tail);
         self.turn = Some(self.unit.turn(self.cdb).await?);
-        Ok(())
+        self.unit.still_permitted(self)
     }
 
     /// The command goes on waiting for its initiator: those that need its partitions for themselves need not wait for it. What

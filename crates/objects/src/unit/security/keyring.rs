@@ -26,6 +26,8 @@ const WORKING: u32 = 0x100;
 
 /// Bytes of a mark.
 const MARK: usize = 8;
+/// What tells a key from the one that takes its place.
+pub(super) type Mark = [u8; MARK];
 
 /// A key of the hierarchy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,6 +83,11 @@ impl Kept {
         Self { id, pair, mark, parent: parent.map_or([0; MARK], |parent| parent.mark) }
     }
 
+    /// What tells it from the one that takes its place.
+    pub fn mark(&self) -> Mark {
+        self.mark
+    }
+
     fn to_bytes(&self) -> Vec<u8> {
         [&self.id[..], &self.mark, &self.parent, &self.pair.to_bytes()].concat()
     }
@@ -113,7 +120,11 @@ impl OsdUnit {
         let (id, number) = name.place();
         let mut value = Vec::new();
         match self.store.attribute(at(id), PAGE, number, &mut value) {
-            Ok(true) => Ok(Kept::from_bytes(&value)),
+            // One that cannot be read is not one that nobody has set.
+            Ok(true) => match Kept::from_bytes(&value) {
+                Some(kept) => Ok(Some(kept)),
+                None => Err(crate::store::Error::Damaged(at(id)).into()),
+            },
             Ok(false) | Err(crate::store::Error::NotFound(_)) => Ok(None),
             Err(error) => Err(error.into()),
         }

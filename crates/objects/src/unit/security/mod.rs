@@ -10,6 +10,8 @@ mod commands;
 mod keyring;
 mod permissions;
 #[cfg(test)]
+mod reach_tests;
+#[cfg(test)]
 mod tests;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +19,8 @@ use std::sync::{Mutex, PoisonError};
 
 use device::Nexus;
 use osd::attributes::numbers::{
-    attributes_access, collection_security, partition_security, root_security, user_security,
+    attributes_access, collection_security, partition_security, root_security, user_information,
+    user_security,
 };
 use osd::attributes::{AttributeId, Page};
 use osd::cdb::ObjectRange;
@@ -26,6 +29,7 @@ use osd::security::{Algorithm, Direction, Key, Method, NonceError, Nonces, Seale
 use osd::sense::{Descriptor, code, function};
 use osd::{Command, Id, ObjectType, Permissions, Version, capability, security};
 use scsi::{Sense, Status};
+use smallvec::SmallVec;
 
 use super::OsdUnit;
 use super::attributes::Request;
@@ -36,7 +40,7 @@ use super::task::Task;
 use crate::store::{Change, Kind, List, ObjectStore};
 
 pub(super) use commands::{Exchange, set_key, set_master_key};
-use keyring::Name;
+use keyring::{Mark, Name};
 use permissions::{Needs, Signer, needs, signer};
 
 /// Request nonces that are remembered.
@@ -126,6 +130,8 @@ fn demands(store: &dyn ObjectStore) -> bool {
 #[derive(Clone, Debug)]
 pub(super) struct Proof {
     method: Method,
+    /// Which key signed the capability, and what it was marked with then.
+    signer: (Name, Mark),
     algorithm: Algorithm,
     key: Key,
     nonce: [u8; 12],
@@ -175,7 +181,7 @@ impl OsdUnit {
             return Ok(());
         }
         let method = Method::from_code(said).ok_or_else(|| capability_field(2))?;
-        if method < self.demanded_of(&task.cdb.command)? {
+        if method < self.demanded_of(task)? {
             return Err(capability_field(2));
         }
         if method != Method::NoSec {
@@ -188,23 +194,76 @@ impl OsdUnit {
             }
             if method == Method::AllData {
                 self.open_data(task, &proof).await?;
+                self.still_permitted(task)?;
+            } else {
+                self.check_capability(task)?;
             }
-            self.check_capability(task)?;
         }
         task.progress.done(functions);
         Ok(())
     }
 
-    /// The least method that a command needs.
-    fn demanded_of(&self, command: &Command) -> Result<Method, Failure> {
-        let partition = match command {
+    /// Whether `task` may still do what [`Self::authorize`] found that it may: to be asked whenever it has waited, for its
+    /// initiator most of all, which may take as long as it likes. Meanwhile an object or a partition may have come to be where
+    /// none was, and methods, keys, tags and times may be others.
+    pub(super) fn still_permitted(&self, task: &mut Task<'_>) -> Result<(), Failure> {
+        let sets_keys = matches!(task.cdb.command, Command::SetKey(_) | Command::SetMasterKey(_));
+        if task.proof.is_none() && !sets_keys && !self.security.demanded.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let proved = task.proof.as_ref().map(|proof| (proof.method, proof.signer));
+        if proved.map_or(Method::NoSec, |(method, _)| method) < self.demanded_of(task)? {
+            return Err(capability_field(2));
+        }
+        let Some((_, (name, mark))) = proved else { return Ok(()) };
+        if self.key(name)?.is_none_or(|kept| kept.mark() != mark) {
+            return Err(Failure::cdb_bit(CAPABILITY + 1, 7));
+        }
+        self.check_frozen(name)?;
+        self.check_capability(task)
+    }
+
+    /// Whether a command that proved what `task` did may see attributes of `partition` besides those of its own object.
+    pub(super) fn shows(&self, task: &Task<'_>, partition: u64) -> Result<bool, Failure> {
+        if !self.security.demanded.load(Ordering::Relaxed) {
+            return Ok(true);
+        }
+        let proved = task.proof.as_ref().map_or(Method::NoSec, |proof| proof.method);
+        Ok(proved >= self.default_method(partition)?)
+    }
+
+    /// The least method that a command needs: that of every partition that it touches.
+    fn demanded_of(&self, task: &Task<'_>) -> Result<Method, Failure> {
+        let command = &task.cdb.command;
+        let mut touched: SmallVec<[u64; 4]> = SmallVec::new();
+        match *command {
             // What does not exist yet is the root's.
-            Command::CreatePartition { .. }
-            | Command::CreateClone { .. }
-            | Command::CreateSnapshot { .. } => 0,
-            command => command.id().partition,
-        };
-        let demanded = self.default_method(partition)?;
+            Command::CreatePartition { .. } => touched.push(0),
+            Command::CreateClone { source, .. } | Command::CreateSnapshot { source, .. } => {
+                touched.extend([0, source]);
+            }
+            Command::RefreshSnapshotOrClone { partition } => {
+                touched.extend([0, partition]);
+                match self.store.partition(partition) {
+                    Ok(info) => touched.extend(info.origin.map(|origin| origin.source)),
+                    Err(crate::store::Error::NotFound(_)) => {}
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            Command::RestorePartition { partition, snapshot } => touched.extend([0, partition, snapshot]),
+            Command::ReadMapsAndCompare { id, other, .. } if other != id.partition => {
+                touched.extend([0, id.partition, other]);
+            }
+            _ => touched.push(command.id().partition),
+        }
+        touched.extend(task.descriptors.iter().filter_map(|descriptor| match descriptor {
+            osd::continuation::Descriptor::CopySource(source) => Some(source.id.partition),
+            _ => None,
+        }));
+        let mut demanded = Method::NoSec;
+        for partition in touched {
+            demanded = demanded.max(self.default_method(partition)?);
+        }
         if matches!(command, Command::SetKey(_) | Command::SetMasterKey(_))
             && self.key(Name::Master)?.is_some()
         {
@@ -214,19 +273,25 @@ impl OsdUnit {
         Ok(demanded)
     }
 
-    /// The default security method of a partition, of 0 the root's; of one that does not exist too.
+    /// The default security method of a partition, of 0 the root's. One that does not exist has the root's or that of new ones,
+    /// whichever is stronger.
     fn default_method(&self, partition: u64) -> Result<Method, Failure> {
-        let attribute = match partition {
-            0 => root_security::DEFAULT_METHOD,
-            _ => partition_security::DEFAULT_METHOD,
+        let method = |id: Id, attribute: AttributeId| -> Result<Method, Failure> {
+            let code = self.stored_number(id, attribute)?.unwrap_or(0);
+            // What is kept was checked when it was set; anything else demands the most.
+            Ok(u8::try_from(code).ok().and_then(Method::from_code).unwrap_or(Method::AllData))
         };
-        let code = match self.stored_number(Id::partition(partition), attribute) {
-            Ok(code) => code.unwrap_or(0),
-            Err(_) if partition != 0 => return self.default_method(0),
-            Err(failure) => return Err(failure),
-        };
-        // What is kept was checked when it was set; anything else demands the most.
-        Ok(u8::try_from(code).ok().and_then(Method::from_code).unwrap_or(Method::AllData))
+        let root = || method(Id::ROOT, root_security::DEFAULT_METHOD);
+        if partition == 0 {
+            return root();
+        }
+        match self.store.partition(partition) {
+            Ok(_) => method(Id::partition(partition), partition_security::DEFAULT_METHOD),
+            Err(crate::store::Error::NotFound(_)) => {
+                Ok(root()?.max(method(Id::ROOT, root_security::PARTITION_DEFAULT_METHOD)?))
+            }
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Finds the capability's key, and whether the client holds it.
@@ -267,15 +332,18 @@ impl OsdUnit {
             return Err(Failure::cdb(form.icv_at() as u16)); // at most 184
         }
         // Only now: strangers need not know which keys are frozen.
-        if let Name::Working(partition, version) = name {
-            let of = Id::partition(partition);
-            let frozen =
-                if partition == 0 { None } else { self.stored_number(of, partition_security::FROZEN_KEYS)? };
-            if frozen.unwrap_or(0) >> version & 1 != 0 {
-                return Err(refused(code::WORKING_KEY_FROZEN));
-            }
+        self.check_frozen(name)?;
+        Ok(Proof { method, signer: (name, kept.mark()), algorithm, key, nonce: cdb.security.nonce })
+    }
+
+    /// Whether a key may still be used.
+    fn check_frozen(&self, name: Name) -> Result<(), Failure> {
+        let Name::Working(partition @ 1.., version) = name else { return Ok(()) };
+        let frozen = self.stored_number(Id::partition(partition), partition_security::FROZEN_KEYS)?;
+        if frozen.unwrap_or(0) >> version & 1 != 0 {
+            return Err(refused(code::WORKING_KEY_FROZEN));
         }
-        Ok(Proof { method, algorithm, key, nonce: cdb.security.nonce })
+        Ok(())
     }
 
     /// Takes the request's nonce, and checks what the integrity check value of a CDB continuation covers.
@@ -375,7 +443,7 @@ impl OsdUnit {
         let (cdb, capability) = (task.cdb, &task.cdb.capability);
         let v2 = cdb.form.version() == Version::Osd2;
         let (tag_at, partition_at, object_at) = if v2 { (60, 72, 80) } else { (56, 60, 68) };
-        if capability.expires != 0 && task.now > capability.expires {
+        if capability.expires != 0 && self.now() > capability.expires {
             return Err(capability_field(4));
         }
         if capability.boot_epoch != 0 && capability.boot_epoch != self.security.epoch {
@@ -385,7 +453,16 @@ impl OsdUnit {
         if capability.partition != id.partition {
             return Err(capability_field(partition_at));
         }
-        let info = if id.object == 0 { None } else { self.store.object(at(id)).ok() };
+        // What the command itself has created is to it as if it were not there yet.
+        let info = match id.object {
+            0 => None,
+            _ if task.created => None,
+            _ => match self.store.object(at(id)) {
+                Ok(info) => Some(info),
+                Err(crate::store::Error::NotFound(_)) => None,
+                Err(error) => return Err(error.into()),
+            },
+        };
         let kind = kind.or_else(|| {
             info.map(|info| match info.kind {
                 Kind::User => ObjectType::User,
@@ -393,7 +470,13 @@ impl OsdUnit {
             })
         });
         // An object that is not there has no type; the capability's will do, and the command finds out.
-        if kind.is_some_and(|kind| kind.code() != capability.object_type) {
+        let suits = match kind {
+            Some(kind) => kind.code() == capability.object_type,
+            None => [ObjectType::User, ObjectType::Collection]
+                .into_iter()
+                .any(|kind| kind.code() == capability.object_type),
+        };
+        if !suits {
             return Err(capability_field(48));
         }
         let partition_itself = matches!(kind, Some(ObjectType::Root | ObjectType::Partition));
@@ -424,7 +507,8 @@ impl OsdUnit {
                 return Err(capability_field(42));
             }
         }
-        if capability.policy_tag != 0 && self.policy_tag(id, kind)? != Some(u64::from(capability.policy_tag))
+        if capability.policy_tag != 0
+            && self.policy_tag(id, kind, info.is_some())? != Some(u64::from(capability.policy_tag))
         {
             return Err(capability_field(tag_at));
         }
@@ -444,18 +528,16 @@ impl OsdUnit {
     }
 
     /// The policy access tag of the object at `id`; of one that does not exist, its partition's.
-    fn policy_tag(&self, id: Id, kind: Option<ObjectType>) -> Result<Option<u64>, Failure> {
+    fn policy_tag(&self, id: Id, kind: Option<ObjectType>, there: bool) -> Result<Option<u64>, Failure> {
+        if id.object != 0 && !there {
+            return self.stored_number(Id::partition(id.partition), partition_security::POLICY_TAG);
+        }
         let attribute = match kind {
             Some(ObjectType::User) if id.object != 0 => user_security::POLICY_TAG,
             Some(ObjectType::Collection) if id.object != 0 => collection_security::POLICY_TAG,
             _ => partition_security::POLICY_TAG,
         };
-        match self.store.object(at(id)) {
-            Err(crate::store::Error::NotFound(_)) if id.object != 0 => {
-                self.stored_number(Id::partition(id.partition), partition_security::POLICY_TAG)
-            }
-            _ => self.stored_number(id, attribute),
-        }
+        self.stored_number(id, attribute)
     }
 
     /// Whether the attributes that a command names may be got and set by its capability; to be called when its lists have been
@@ -467,9 +549,15 @@ impl OsdUnit {
         let capability = &task.cdb.capability;
         if !capability.permissions.contains(Permissions::POL_SEC)
             && let Some(setting) =
-                task.parameters.set.iter().find(|setting| is_security(setting.attribute.page))
+                task.parameters.set.iter().find(|setting| decides_access(setting.attribute.page))
         {
             return Err(capability_field(49).about(setting.attribute));
+        }
+        // Cutting an object off changes what lies behind the range.
+        if (capability.range_start, capability.range_len) != (0, 0)
+            && task.parameters.set.iter().any(|setting| setting.attribute == user_information::LOGICAL_LENGTH)
+        {
+            return Err(capability_field(88).about(user_information::LOGICAL_LENGTH));
         }
         let page = |page: &Page| AttributeId::new(*page, AttributeId::ALL);
         let got: Vec<AttributeId> = match &task.parameters.get {
@@ -504,7 +592,13 @@ impl OsdUnit {
             })
         };
         let set = task.parameters.set.iter().map(|setting| setting.attribute);
-        match got.into_iter().chain(set).find(|wanted| of_object(&wanted) && !allowed(*wanted)) {
+        // Whether an object matches tells of its attributes.
+        let asked = task.descriptors.iter().flat_map(|descriptor| match descriptor {
+            osd::continuation::Descriptor::Query(query) => query.criteria.as_slice(),
+            _ => &[],
+        });
+        let asked = asked.map(|criterion| criterion.attribute);
+        match got.into_iter().chain(set).chain(asked).find(|wanted| of_object(&wanted) && !allowed(*wanted)) {
             Some(wanted) => Err(capability_field(56).about(wanted)),
             None => Ok(()),
         }
@@ -543,6 +637,12 @@ fn is_security(page: Page) -> bool {
     ObjectType::ALL.into_iter().any(|of| page == Page::of(of, 5))
 }
 
+/// Whether who sets attributes of a page decides about others' access: the Policy/Security pages, and the lists that capabilities
+/// name.
+fn decides_access(page: Page) -> bool {
+    is_security(page) || page == attributes_access::PAGE
+}
+
 /// Whether a command touches data within `allowed` only. One that touches data at a place that is not known before does not.
 fn within(task: &Task<'_>, allowed: ObjectRange) -> bool {
     let inside = |range: ObjectRange| {
@@ -557,8 +657,8 @@ fn within(task: &Task<'_>, allowed: ObjectRange) -> bool {
             Ok(segments) => segments.iter().all(inside),
             Err(_) => false,
         },
-        // What lies behind moves.
-        Command::Punch(..) | Command::Append { .. } => false,
+        // What lies behind moves; a copy is of everything.
+        Command::Punch(..) | Command::Append { .. } | Command::CopyUserObjects { .. } => false,
         _ => true,
     }
 }

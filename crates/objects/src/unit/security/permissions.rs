@@ -63,15 +63,16 @@ pub(super) fn needs(command: &Command) -> Needs {
         }
         Command::PerformScsiCommand { .. } | Command::PerformTmf { .. } => root(P::DEV_MGMT | P::GLOBAL),
         Command::FlushOsd { .. } => root(P::OBJ_MGMT),
+        // What lies in another partition is nothing that a capability of this one is for.
+        Command::ReadMapsAndCompare { other, .. } if other != id.partition => root(P::DEV_MGMT),
         Command::ObjectStructureCheck(_) | Command::ReadMap { .. } | Command::ReadMapsAndCompare { .. } => {
             of(P::DEV_MGMT)
         }
         Command::CreatePartition { .. } => root(P::CREATE),
         Command::CreateClone { .. } | Command::CreateSnapshot { .. } => root(P::CREATE | P::READ | P::WRITE),
         Command::DetachClone { .. } => of(P::WRITE),
-        Command::RefreshSnapshotOrClone { .. } => of(P::READ | P::WRITE),
-        // It reads another partition than the one it writes: nothing below the root permits both.
-        Command::RestorePartition { .. } => root(P::READ | P::WRITE),
+        // They read another partition than the one they write: nothing below the root permits both.
+        Command::RefreshSnapshotOrClone { .. } | Command::RestorePartition { .. } => root(P::READ | P::WRITE),
         Command::RemovePartition { scope: RemoveScope::Empty, .. } => of(P::REMOVE),
         Command::RemovePartition { .. } => of(P::REMOVE | P::GBL_REM),
         Command::List(list) if list.attributes => of(P::READ | P::M_OBJECT | P::GET_ATTR),

@@ -17,28 +17,28 @@ use super::MAX_SEALED;
 /// Nonces of all tests differ by this.
 static COUNT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
 
-fn fresh_nonce(client: &Client) -> [u8; 12] {
+pub(super) fn fresh_nonce(client: &Client) -> [u8; 12] {
     let count = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed).to_be_bytes();
     let now = client.clock.0.load(std::sync::atomic::Ordering::Relaxed);
     nonce::nonce(now, *count.last_chunk().unwrap())
 }
 
 /// Who shares keys with the unit.
-struct Manager {
-    algorithm: Algorithm,
+pub(super) struct Manager {
+    pub algorithm: Algorithm,
     master: KeyPair,
     root: KeyPair,
     /// Of partition zero, and of [`P`].
     partitions: [KeyPair; 2],
     /// Working key 1 of both.
-    working: [KeyPair; 2],
+    pub working: [KeyPair; 2],
 }
 
-const SEED: [u8; 20] = [0x31; 20];
+pub(super) const SEED: [u8; 20] = [0x31; 20];
 
 impl Manager {
     /// Agrees on a master key with a unit that has none, makes all keys below, and has the partition demand `method`.
-    fn new(client: &Client, method: Method) -> Self {
+    pub fn new(client: &Client, method: Method) -> Self {
         // Nothing that is as old as the unit is new.
         client.tick(10);
         let algorithm = Algorithm::of_form(client.form);
@@ -58,7 +58,7 @@ impl Manager {
     }
 
     /// A capability of everything on an object, to be narrowed.
-    fn capability(&self, client: &Client, kind: ObjectType, id: Id, method: Method) -> Capability {
+    pub fn capability(&self, client: &Client, kind: ObjectType, id: Id, method: Method) -> Capability {
         let mut capability = Capability::all(client.form.version(), kind, id);
         capability.integrity_algorithm = self.algorithm as u8;
         capability.security_method = method as u8;
@@ -66,20 +66,27 @@ impl Manager {
         capability
     }
 
-    fn sign(&self, client: &Client, capability: Capability, key: &KeyPair) -> Credential {
+    pub fn sign(&self, client: &Client, capability: Capability, key: &KeyPair) -> Credential {
         let version = client.form.version();
         let system = client.unit.options().system_id;
         Credential::sign(version, capability, system, &key.authentication).unwrap()
     }
 
     /// A credential with everything on the user object [`ID`], as `narrow` leaves it.
-    fn grant(&self, client: &Client, method: Method, narrow: impl FnOnce(&mut Capability)) -> Credential {
+    pub fn grant(&self, client: &Client, method: Method, narrow: impl FnOnce(&mut Capability)) -> Credential {
         let mut capability = self.capability(client, ObjectType::User, ID, method);
         narrow(&mut capability);
         self.sign(client, capability, &self.working[1])
     }
 
-    fn set_key(&self, client: &Client, key: KeyToSet, partition: u64, version: u8, seed: [u8; 20]) -> Ran {
+    pub fn set_key(
+        &self,
+        client: &Client,
+        key: KeyToSet,
+        partition: u64,
+        version: u8,
+        seed: [u8; 20],
+    ) -> Ran {
         let (signer, id) = match key {
             KeyToSet::Root => (&self.master, Id::ROOT),
             KeyToSet::Partition => (&self.root, Id::partition(partition)),
@@ -125,15 +132,15 @@ fn agree(client: &Client, old: Option<&Manager>, algorithm: Algorithm) -> Result
 }
 
 /// A command with its capability, integrity check values and all: what a client sends that holds `credential`.
-struct Sealed {
-    cdb: Vec<u8>,
-    out: Vec<u8>,
+pub(super) struct Sealed {
+    pub cdb: Vec<u8>,
+    pub out: Vec<u8>,
     form: Form,
-    nonce: [u8; 12],
+    pub nonce: [u8; 12],
     data_in_icv: Option<u64>,
 }
 
-fn seal_with(client: &Client, ask: Ask<'_>, credential: &Credential, nonce: [u8; 12]) -> Sealed {
+pub(super) fn seal_with(client: &Client, ask: Ask<'_>, credential: &Credential, nonce: [u8; 12]) -> Sealed {
     let algorithm = credential.algorithm().unwrap();
     let (bytes, mut out, _) = ask.build();
     let mut cdb = Cdb::decode(&bytes).unwrap();
@@ -182,20 +189,20 @@ fn seal_with(client: &Client, ask: Ask<'_>, credential: &Credential, nonce: [u8;
     Sealed { cdb: bytes, out, form, nonce, data_in_icv }
 }
 
-fn seal(client: &Client, ask: Ask<'_>, credential: &Credential) -> Sealed {
+pub(super) fn seal(client: &Client, ask: Ask<'_>, credential: &Credential) -> Sealed {
     seal_with(client, ask, credential, fresh_nonce(client))
 }
 
-fn sealed(client: &Client, ask: Ask<'_>, credential: &Credential) -> Ran {
+pub(super) fn sealed(client: &Client, ask: Ask<'_>, credential: &Credential) -> Ran {
     let sealed = seal(client, ask, credential);
     client.raw(&sealed.cdb, &sealed.out)
 }
 
-fn read(client: &Client) -> Ask<'_> {
+pub(super) fn read(client: &Client) -> Ask<'_> {
     client.ask(Osd::Read(ID, range(0, 8)))
 }
 
-fn protected(method: Method) -> (Client, Manager) {
+pub(super) fn protected(method: Method) -> (Client, Manager) {
     let client = Client::ready();
     client.write(0, b"contents").good();
     let manager = Manager::new(&client, method);
@@ -319,7 +326,7 @@ fn client_create(client: &Client) -> Ask<'_> {
 }
 
 /// Everything on every user object of the partition.
-fn whole_partition(manager: &Manager, client: &Client) -> Credential {
+pub(super) fn whole_partition(manager: &Manager, client: &Client) -> Credential {
     manager.grant(client, Method::CmdRsp, |c| c.object = 0)
 }
 

@@ -327,6 +327,17 @@ impl Client {
         Ran { outcome, data, version: self.form.version(), retrieved: 0 }
     }
 
+    /// Runs any CDB, whose first wait for the initiator lasts until `meanwhile` is done.
+    pub fn raw_stalled(&self, cdb: &[u8], out: &[u8], meanwhile: impl FnOnce()) -> Ran {
+        let Execution::Running(future) = self.start(cdb, out, 64 << 20, 1) else { panic!("it did not wait") };
+        let mut future = pin!(future);
+        let polled = future.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        assert!(polled.is_pending(), "it did not wait");
+        meanwhile();
+        let (mover, outcome) = block_on(future);
+        Ran { outcome, data: mover.data_in, version: self.form.version(), retrieved: 0 }
+    }
+
     pub fn ask(&self, command: Osd) -> Ask<'_> {
         let mut cdb = Cdb::new(command);
         cdb.form = self.form;
