@@ -82,13 +82,14 @@ fn origin(task: &Task<'_>, partition: u64, field: u16, kinds: &[Duplicate]) -> R
 /// DETACH CLONE.
 pub(super) async fn detach(task: &mut Task<'_>, partition: u64) -> Result<(), Failure> {
     origin(task, partition, field::PARTITION, &[Duplicate::Clone])?;
-    change_whole(task, partition, Step::Detach { id: partition }).await
+    change_whole(task, partition, Step::Detach { id: partition }, None).await
 }
 
 /// REFRESH SNAPSHOT OR CLONE: it gets the present content of its source.
 pub(super) async fn refresh(task: &mut Task<'_>, partition: u64) -> Result<(), Failure> {
-    origin(task, partition, field::PARTITION, &[Duplicate::Clone, Duplicate::Snapshot])?;
-    change_whole(task, partition, Step::Refresh { id: partition, made_ms: task.now }).await
+    let origin = origin(task, partition, field::PARTITION, &[Duplicate::Clone, Duplicate::Snapshot])?;
+    let step = Step::Refresh { id: partition, made_ms: task.now };
+    change_whole(task, partition, step, Some(origin.source)).await
 }
 
 /// RESTORE PARTITION FROM SNAPSHOT: the partition gets the content of a snapshot that was made of it.
@@ -100,16 +101,24 @@ pub(super) async fn restore(task: &mut Task<'_>, partition: u64, snapshot: u64) 
     if origin.source != partition {
         return Err(Failure::cdb(SOURCE_FIELD));
     }
-    change_whole(task, partition, Step::Restore { id: snapshot }).await
+    change_whole(task, partition, Step::Restore { id: snapshot }, Some(snapshot)).await
 }
 
-/// Does `step`, which changes `partition` as a whole, with what the command sets of it.
-async fn change_whole(task: &mut Task<'_>, partition: u64, step: Step) -> Result<(), Failure> {
+/// Does `step`, which changes `partition` as a whole, to what is in `content` if it gets that, with what the command sets of it.
+async fn change_whole(
+    task: &mut Task<'_>,
+    partition: u64,
+    step: Step,
+    content: Option<u64>,
+) -> Result<(), Failure> {
     let id = Id::partition(partition);
     task.take_parameters().await?;
     task.isolate(id, Touch::Write { start: 0, end: u64::MAX }).await?;
     task.progress.begin(function::COMMAND);
     let mut change = Change::of(step);
+    if let Some(content) = content {
+        task.unit.security_stays(partition, content, &mut change)?;
+    }
     let times = TimesUpdate { data_modified: Some(task.now), ..TimesUpdate::default() };
     task.set_times(id, times, &mut change)?;
     task.apply_with_attributes(id, ObjectType::Partition, change).await?;

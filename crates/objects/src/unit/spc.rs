@@ -26,7 +26,7 @@ const PAGES: [u8; 7] = [
 ];
 
 /// Parameter lists that are longer than this make no sense.
-const MAX_PARAMETER_LIST: u64 = 64 << 10;
+pub(super) const MAX_PARAMETER_LIST: u64 = 64 << 10;
 
 /// Seconds that most commands take at most; what goes through everything may take longer.
 const SHORT_S: u32 = 30;

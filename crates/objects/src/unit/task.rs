@@ -362,9 +362,10 @@ impl<'a> Task<'a> {
         }
     }
 
-    /// With FUA changes are on the medium when the command ends.
+    /// With FUA changes are on the medium when the command ends; keys are always.
     pub fn commit(&self) -> Commit {
-        if self.cdb.options.fua { Commit::Durable } else { Commit::Relaxed }
+        let keys = matches!(self.cdb.command, Osd::SetKey(_) | Osd::SetMasterKey(_));
+        if self.cdb.options.fua || keys { Commit::Durable } else { Commit::Relaxed }
     }
 
     /// Whether the command leaves the timestamps of `partition` and of what is in it alone.

@@ -176,29 +176,34 @@ impl<'a> Transfer<'a> {
         if lost.await { Err(Failure::Lost) } else { Ok(()) }
     }
 
-    /// The mover of a command inside this one: what it moves is this one's data.
-    pub fn inner(&mut self) -> Inner<'_, 'a> {
-        Inner(self)
+    /// Where the integrity information of Data-In goes, if it is sealed: behind everything else.
+    pub fn sealed_at(&self) -> Option<u64> {
+        self.seal.as_ref().map(|seal| seal.at)
+    }
+
+    /// The mover of a command inside this one, which gets `data` and whose Data-In is this one's.
+    pub fn inner(&mut self, data: Chain) -> Inner<'_, 'a> {
+        Inner { transfer: self, data }
     }
 }
 
 /// See [`Transfer::inner`].
-pub(super) struct Inner<'t, 'a>(&'t mut Transfer<'a>);
+pub(super) struct Inner<'t, 'a> {
+    transfer: &'t mut Transfer<'a>,
+    data: Chain,
+}
 
 impl DataMover for Inner<'_, '_> {
     fn put_data(&mut self, data: Buf) {
-        self.0.put(data);
+        self.transfer.put(data);
     }
 
     fn poll_put_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Lost>> {
-        self.0.mover.poll_put_ready(cx)
+        self.transfer.mover.poll_put_ready(cx)
     }
 
-    fn poll_get_data(&mut self, cx: &mut Context<'_>, len: usize) -> Poll<Result<Chain, Lost>> {
-        let polled = self.0.mover.poll_get_data(cx, len);
-        if let Poll::Ready(Ok(data)) = &polled {
-            self.0.out_at += data.len() as u64;
-        }
-        polled
+    fn poll_get_data(&mut self, _: &mut Context<'_>, len: usize) -> Poll<Result<Chain, Lost>> {
+        let len = len.min(self.data.len());
+        Poll::Ready(Ok(self.data.split_to(len)))
     }
 }

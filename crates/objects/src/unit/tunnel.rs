@@ -18,6 +18,7 @@ use osd::sense::function;
 use scsi::Status;
 
 use super::failure::Failure;
+use super::spc::MAX_PARAMETER_LIST;
 use super::task::{Task, regions};
 use crate::store::Change;
 
@@ -63,7 +64,8 @@ pub(super) async fn perform_scsi(task: &mut Task<'_>, cdb: &[u8; 16]) -> Result<
     let inner = inner.ok_or_else(|| Failure::cdb(CDB_FIELD))?;
     let decoded = scsi::cdb::decode(inner.bytes())?;
     let out_end = regions(&task.cdb.attributes).iter().map(|(region, _)| region.offset).min();
-    let in_end = task.cdb.attributes.retrieved().map_or(u64::MAX, |region| region.offset);
+    let retrieved = task.cdb.attributes.retrieved().map(|region| region.offset);
+    let in_end = retrieved.or(task.transfer.sealed_at()).unwrap_or(u64::MAX);
     let command = Command {
         cdb: inner,
         attribute: task.command.attribute,
@@ -71,6 +73,16 @@ pub(super) async fn perform_scsi(task: &mut Task<'_>, cdb: &[u8; 16]) -> Result<
         data_out_len: out_end.unwrap_or(u64::MAX).min(task.transfer.out_len()).saturating_sub(task.data_at()),
         data_in_len: in_end.min(task.transfer.room()),
     };
+    // All that the initiator sends is there, verified and permitted, before anything is done.
+    let wanted = match decoded {
+        scsi::cdb::Command::PersistentReserveOut(cdb) => u64::from(cdb.parameter_len),
+        scsi::cdb::Command::SetTargetPortGroups { parameter_len } => u64::from(parameter_len),
+        _ => 0,
+    };
+    // What cannot be is refused by the command itself.
+    let possible = wanted <= MAX_PARAMETER_LIST && wanted <= command.data_out_len;
+    let data = task.take_data(0, if possible { wanted } else { 0 }).await?;
+    task.take_parameters().await?;
     task.progress.begin(function::COMMAND);
     let unit = task.unit;
     let outcome = match unit.answer_at_once(&command, &decoded) {
@@ -82,7 +94,7 @@ pub(super) async fn perform_scsi(task: &mut Task<'_>, cdb: &[u8; 16]) -> Result<
         }
         Some(Err(outcome)) => outcome,
         None => {
-            let mut inner = task.transfer.inner();
+            let mut inner = task.transfer.inner(data);
             let mover: &mut dyn DataMover = &mut inner;
             unit.run_spc(&command, mover, decoded).await.unwrap_or_else(|outcome| outcome)
         }
@@ -95,7 +107,6 @@ pub(super) async fn perform_scsi(task: &mut Task<'_>, cdb: &[u8; 16]) -> Result<
         (status, None) => return Err(Failure::Status(status)),
     }
     task.progress.done(function::COMMAND);
-    task.take_parameters().await?;
     task.set_and_get(Id::ROOT, Change::new()).await
 }
 

@@ -1,9 +1,10 @@
 //! Request nonces: which are new. A nonce is a time of 6 bytes (milliseconds since 1970) and 6 random bytes.
 //!
 //! Owns the rule, with memory that is bounded whatever arrives: when it is full the oldest nonces are forgotten, and from
-//! then on everything as old as they were is refused. So a nonce is never taken twice, however many there are.
+//! then on everything as old as they were is refused. So a nonce is never taken twice, however many there are. Each
+//! partition has a memory of its own: the nonces of one have no others refused.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::bytes::Fields;
 
@@ -27,6 +28,12 @@ pub struct Window {
     pub newest: u64,
 }
 
+/// The largest limit of a [`Window`], in milliseconds: an hour.
+pub const MAX_LIMIT: u64 = 3_600_000;
+
+/// How many partitions' memories may be full at once.
+const FULL: usize = 16;
+
 impl Default for Window {
     /// A minute back, 10 s ahead: clocks of one site.
     fn default() -> Self {
@@ -37,55 +44,105 @@ impl Default for Window {
 /// The nonces that were taken.
 #[derive(Debug)]
 pub struct Nonces {
-    seen: BTreeSet<[u8; 12]>,
+    sets: BTreeMap<u64, Set>,
+    /// Nonces of all sets.
+    remembered: usize,
     depth: usize,
-    /// Times up to here are refused: before the unit started nothing is known, and neither is what was forgotten.
+    /// Times up to here are refused in every partition: before the unit started nothing is known.
     floor: u64,
 }
 
+/// The nonces of a partition.
+#[derive(Debug, Default)]
+struct Set {
+    seen: BTreeSet<[u8; 12]>,
+    /// Times up to here are refused: they may have been forgotten.
+    floor: u64,
+}
+
+impl Set {
+    fn forget_oldest(&mut self) -> bool {
+        let oldest = self.seen.pop_first();
+        if let Some(oldest) = &oldest {
+            self.floor = self.floor.max(Fields(oldest).u48(0));
+        }
+        oldest.is_some()
+    }
+}
+
 impl Nonces {
-    /// Knows nothing of what was before `start` (milliseconds since 1970), and remembers up to `depth` nonces (at least 1).
+    /// Knows nothing of what was before `start` (milliseconds since 1970), and remembers up to `depth` nonces (at least 1) of
+    /// each partition, and sixteen times as many of all.
     pub fn new(start: u64, depth: usize) -> Self {
-        Self { seen: BTreeSet::new(), depth: depth.max(1), floor: start }
+        Self { sets: BTreeMap::new(), remembered: 0, depth: depth.max(1), floor: start }
     }
 
-    /// Takes a nonce at time `now`, or refuses it. To be called once the request's integrity is proved: strangers must not
+    /// Takes a nonce of `partition` at time `now`, or refuses it. Limits of `window` above [`MAX_LIMIT`] count as that. To be called once the request's integrity is proved: strangers must not
     /// fill the memory.
     ///
     /// # Errors
     /// [`NonceError`].
-    pub fn take(&mut self, nonce: [u8; 12], now: u64, window: Window) -> Result<(), NonceError> {
+    pub fn take(
+        &mut self,
+        partition: u64,
+        nonce: [u8; 12],
+        now: u64,
+        window: Window,
+    ) -> Result<(), NonceError> {
         let time = Fields(&nonce).u48(0);
-        if time <= self.floor
-            || time.saturating_add(window.oldest) < now
-            || time > now.saturating_add(window.newest)
+        let floor = self.sets.get(&partition).map_or(0, |set| set.floor).max(self.floor);
+        if time <= floor
+            || time.saturating_add(window.oldest.min(MAX_LIMIT)) < now
+            || time > now.saturating_add(window.newest.min(MAX_LIMIT))
         {
             return Err(NonceError::OutOfRange);
         }
-        if self.seen.contains(&nonce) {
+        if self.sets.get(&partition).is_some_and(|set| set.seen.contains(&nonce)) {
             return Err(NonceError::NotUnique);
         }
-        // What is out of the window anyway need not be remembered. The window may become wider later, so the floor moves
-        // with what is forgotten.
-        while let Some(oldest) = self.seen.first() {
-            let time = Fields(oldest).u48(0);
-            if self.seen.len() < self.depth && time.saturating_add(window.oldest) >= now {
-                break;
-            }
-            self.floor = self.floor.max(time);
-            self.seen.pop_first();
+        if self.remembered >= self.depth.saturating_mul(FULL) {
+            self.make_room(now);
+        }
+        let set = self.sets.entry(partition).or_default();
+        // The window may become wider later, so the floor moves with what is forgotten.
+        while set.seen.len() >= self.depth && set.forget_oldest() {
+            self.remembered -= 1;
         }
         // The floor may have passed this one.
-        if time <= self.floor {
+        if time <= set.floor.max(self.floor) {
             return Err(NonceError::OutOfRange);
         }
-        self.seen.insert(nonce);
+        set.seen.insert(nonce);
+        self.remembered += 1;
         Ok(())
+    }
+
+    /// Forgets what no window reaches any more, and half of the largest memory if that is not enough.
+    fn make_room(&mut self, now: u64) {
+        let beyond = now.saturating_sub(MAX_LIMIT).saturating_sub(1);
+        self.floor = self.floor.max(beyond);
+        let floor = self.floor;
+        for set in self.sets.values_mut() {
+            while set.seen.first().is_some_and(|oldest| Fields(oldest).u48(0) <= floor) {
+                set.seen.pop_first();
+                self.remembered -= 1;
+            }
+        }
+        self.sets.retain(|_, set| !set.seen.is_empty() || set.floor > floor);
+        if self.remembered < self.depth.saturating_mul(FULL) {
+            return;
+        }
+        if let Some(largest) = self.sets.values_mut().max_by_key(|set| set.seen.len()) {
+            for _ in 0..largest.seen.len().div_ceil(2) {
+                largest.forget_oldest();
+                self.remembered -= 1;
+            }
+        }
     }
 
     /// Nonces remembered.
     pub fn remembered(&self) -> usize {
-        self.seen.len()
+        self.remembered
     }
 }
 

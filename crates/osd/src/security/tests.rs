@@ -199,35 +199,79 @@ fn a_nonce_is_taken_once_within_its_window() {
     let window = nonce::Window { oldest: 1000, newest: 100 };
     let mut nonces = Nonces::new(10_000, 8);
     let at = |time: u64, n: u8| nonce::nonce(time, [n; 6]);
-    assert_eq!(nonces.take(at(10_500, 1), 10_600, window), Ok(()));
-    assert_eq!(nonces.take(at(10_500, 1), 10_600, window), Err(NonceError::NotUnique));
-    assert_eq!(nonces.take(at(10_500, 2), 10_600, window), Ok(()));
+    assert_eq!(nonces.take(7, at(10_500, 1), 10_600, window), Ok(()));
+    assert_eq!(nonces.take(7, at(10_500, 1), 10_600, window), Err(NonceError::NotUnique));
+    assert_eq!(nonces.take(7, at(10_500, 2), 10_600, window), Ok(()));
     // Before the unit started, too old, too new.
-    assert_eq!(nonces.take(at(10_000, 3), 10_600, window), Err(NonceError::OutOfRange));
-    assert_eq!(nonces.take(at(10_900, 3), 12_000, window), Err(NonceError::OutOfRange));
-    assert_eq!(nonces.take(at(12_101, 3), 12_000, window), Err(NonceError::OutOfRange));
-    // Forgotten with time, and not taken again although the window is wider now.
-    assert_eq!(nonces.take(at(12_000, 3), 12_000, window), Ok(()));
-    assert_eq!(nonces.remembered(), 1);
+    assert_eq!(nonces.take(7, at(10_000, 3), 10_600, window), Err(NonceError::OutOfRange));
+    assert_eq!(nonces.take(7, at(10_900, 3), 12_000, window), Err(NonceError::OutOfRange));
+    assert_eq!(nonces.take(7, at(12_101, 3), 12_000, window), Err(NonceError::OutOfRange));
+    // What one partition has seen is new to another, but not what was before the start.
+    assert_eq!(nonces.take(8, at(10_500, 1), 10_600, window), Ok(()));
+    assert_eq!(nonces.take(8, at(10_000, 1), 10_600, window), Err(NonceError::OutOfRange));
+    // Not taken again although the window is wider now; forgotten when there are many, and refused from then on.
+    assert_eq!(nonces.take(7, at(12_000, 3), 12_000, window), Ok(()));
     let wide = nonce::Window { oldest: 100_000, newest: 100 };
-    assert_eq!(nonces.take(at(10_500, 1), 12_000, wide), Err(NonceError::OutOfRange));
+    assert_eq!(nonces.take(7, at(10_500, 1), 12_000, wide), Err(NonceError::NotUnique));
+    for n in 10..16 {
+        assert_eq!(nonces.take(7, at(12_001, n), 12_000, wide), Ok(()));
+    }
+    assert_eq!(nonces.take(7, at(10_500, 1), 12_000, wide), Err(NonceError::OutOfRange));
+    assert_eq!(nonces.remembered(), 9);
+    // No window is wider than an hour.
+    let endless = nonce::Window { oldest: u64::MAX, newest: u64::MAX };
+    assert_eq!(
+        nonces.take(9, at(12_000, 1), 12_001 + nonce::MAX_LIMIT, endless),
+        Err(NonceError::OutOfRange)
+    );
+    assert_eq!(
+        nonces.take(9, at(12_001 + nonce::MAX_LIMIT, 1), 12_000, endless),
+        Err(NonceError::OutOfRange)
+    );
+}
+
+#[test]
+fn nonces_of_one_partition_never_have_anothers_refused() {
+    let window = nonce::Window::default();
+    let narrow = nonce::Window { oldest: 0, newest: 0 };
+    let at = |time: u64, n: u16| {
+        let mut random = [0; 6];
+        random[..2].copy_from_slice(&n.to_be_bytes());
+        nonce::nonce(time, random)
+    };
+    let now = 1_000_000;
+    let mut nonces = Nonces::new(0, 32);
+    assert_eq!(nonces.take(1, at(now - 50_000, 0), now, window), Ok(()));
+    // A window that is narrow there, and a flood as far ahead as may be.
+    assert_eq!(nonces.take(2, at(now, 0), now, narrow), Ok(()));
+    for n in 0..1000 {
+        let _ = nonces.take(3, at(now + 10_000, n), now, window);
+    }
+    assert_eq!(nonces.take(1, at(now - 50_000, 1), now, window), Ok(()));
+    assert_eq!(nonces.take(1, at(now - 50_000, 0), now, window), Err(NonceError::NotUnique));
+    // However many partitions there are, memory ends, and the one that has most gives it back.
+    for n in 0..1000u16 {
+        let _ = nonces.take(u64::from(n % 40) + 10, at(now, n), now, window);
+    }
+    assert!(nonces.remembered() <= 32 * 16);
+    assert_eq!(nonces.take(1, at(now - 50_000, 2), now, window), Ok(()));
 }
 
 proptest! {
     #[test]
     fn no_nonce_is_taken_twice_and_memory_is_bounded(
-        list in proptest::collection::vec((0u64..60, 0u8..4), 1..300),
+        list in proptest::collection::vec((0u64..60, 0u8..4, 0u64..40), 1..300),
         depth in 1usize..10,
     ) {
         let window = nonce::Window { oldest: 20, newest: 20 };
         let mut nonces = Nonces::new(0, depth);
         let mut taken = std::collections::HashSet::new();
-        for (now, (time, n)) in list.into_iter().enumerate() {
+        for (now, (time, n, partition)) in list.into_iter().enumerate() {
             let nonce = nonce::nonce(time, [n; 6]);
-            if nonces.take(nonce, now as u64 / 5, window).is_ok() {
-                prop_assert!(taken.insert(nonce));
+            if nonces.take(partition, nonce, now as u64 / 5, window).is_ok() {
+                prop_assert!(taken.insert((partition, nonce)));
             }
-            prop_assert!(nonces.remembered() <= depth);
+            prop_assert!(nonces.remembered() <= depth * 16);
         }
     }
 

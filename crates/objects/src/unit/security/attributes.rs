@@ -6,7 +6,7 @@ use osd::attributes::numbers::{
     collection_security, partition_security as p, root_security as r, user_security,
 };
 use osd::attributes::{AttributeId, Page};
-use osd::security::nonce::Window;
+use osd::security::nonce::{MAX_LIMIT, Window};
 use osd::security::{Algorithm, Method, dh};
 use osd::{Id, ObjectType};
 
@@ -131,6 +131,9 @@ impl OsdUnit {
         };
         let value = setting.value.as_slice();
         if !value.is_empty() && value.len() != len {
+            return Err(setting.refuse(true));
+        }
+        if len == 6 && value.iter().fold(0u64, |limit, byte| limit << 8 | u64::from(*byte)) > MAX_LIMIT {
             return Err(setting.refuse(true));
         }
         if len == 1 && value.first().is_some_and(|code| *code != 0) {

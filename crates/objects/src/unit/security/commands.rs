@@ -4,13 +4,14 @@ use device::NexusId;
 use osd::cdb::{KeyToSet, SetKey, SetMasterKey};
 use osd::security::{Algorithm, KeyPair, dh, keys::KEY_ID_LEN};
 use osd::sense::{code, function};
+use osd::{Id, ObjectType};
 use ring::Buf;
 
 use super::super::failure::Failure;
-use super::super::task::Task;
+use super::super::task::{Task, Touch};
 use super::keyring::{Kept, Name};
 use super::refused;
-use crate::store::{Change, Commit};
+use crate::store::Change;
 use std::sync::PoisonError;
 
 /// What SET MASTER KEY's first step has left for the second.
@@ -43,6 +44,9 @@ pub(in super::super) async fn set_key(task: &mut Task<'_>, set: SetKey) -> Resul
     if set.partition != 0 {
         task.unit.store.partition(set.partition)?;
     }
+    let id = task.cdb.command.id();
+    // No other command that keeps or removes keys comes between the look at the key above and the new one.
+    task.isolate(id, Touch::None).await?;
     task.progress.begin(function::COMMAND);
     // There is no key to derive it from: KEY TO SET asks for what cannot be.
     let parent = match name.parent() {
@@ -53,10 +57,10 @@ pub(in super::super) async fn set_key(task: &mut Task<'_>, set: SetKey) -> Resul
     let pair = parent.pair.derive(algorithm(task), &set.seed);
     let mut change = Change::new();
     task.unit.keep_key(name, &Kept::new(set.key_id, pair, Some(&parent)), &mut change);
-    task.unit.store.apply(change, Commit::Durable).await?;
+    let of_type = if id.is_root() { ObjectType::Root } else { ObjectType::Partition };
+    task.apply_with_attributes(id, of_type, change).await?;
     task.progress.done(function::COMMAND);
-    let id = task.cdb.command.id();
-    task.set_and_get(id, Change::new()).await
+    task.get(id).await
 }
 
 /// SET MASTER KEY: step 0 exchanges public values, step 1 changes the key if the initiator proves that it has the same.
@@ -73,18 +77,18 @@ pub(in super::super) async fn set_master_key(task: &mut Task<'_>, set: SetMaster
     }
     let data = task.take_data(0, u64::from(set.parameter_len)).await?.to_vec();
     task.take_parameters().await?;
+    task.isolate(Id::ROOT, Touch::None).await?;
     task.progress.begin(function::COMMAND);
-    if set.step == 0 {
-        exchange(task, set, &data)?
-    } else {
-        change(task, set, &data).await?
-    }
+    let change = match set.step {
+        0 => exchange(task, set, &data)?,
+        _ => change(task, set, &data)?,
+    };
+    task.apply_with_attributes(Id::ROOT, ObjectType::Root, change).await?;
     task.progress.done(function::COMMAND);
-    let id = task.cdb.command.id();
-    task.set_and_get(id, Change::new()).await
+    task.get(Id::ROOT).await
 }
 
-fn exchange(task: &mut Task<'_>, set: SetMasterKey, data: &[u8]) -> Result<(), Failure> {
+fn exchange(task: &mut Task<'_>, set: SetMasterKey, data: &[u8]) -> Result<Change, Failure> {
     if set.allocation < dh::EXCHANGE_LEN as u32 {
         return Err(Failure::cdb(36));
     }
@@ -101,10 +105,10 @@ fn exchange(task: &mut Task<'_>, set: SetMasterKey, data: &[u8]) -> Result<(), F
     *task.unit.security.exchange.lock().unwrap_or_else(PoisonError::into_inner) =
         Some(Exchange { nexus, group: set.group, id: set.key_id, algorithm, new });
     task.transfer.put(Buf::from(dh::exchange(&exponent.public())));
-    Ok(())
+    Ok(Change::new())
 }
 
-async fn change(task: &mut Task<'_>, set: SetMasterKey, data: &[u8]) -> Result<(), Failure> {
+fn change(task: &Task<'_>, set: SetMasterKey, data: &[u8]) -> Result<Change, Failure> {
     let nexus = task.command.nexus.nexus.id;
     let exchange = {
         let mut pending = task.unit.security.exchange.lock().unwrap_or_else(PoisonError::into_inner);
@@ -120,6 +124,5 @@ async fn change(task: &mut Task<'_>, set: SetMasterKey, data: &[u8]) -> Result<(
     }
     let mut change = Change::new();
     task.unit.keep_key(Name::Master, &Kept::new(exchange.id, exchange.new, None), &mut change);
-    task.unit.store.apply(change, Commit::Durable).await?;
-    Ok(())
+    Ok(change)
 }

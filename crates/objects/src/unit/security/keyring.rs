@@ -4,6 +4,8 @@
 //! A key remembers the mark of the key it was derived from. When that one is replaced, all keys below are in force no
 //! more, without being looked for.
 
+use std::collections::BTreeMap;
+
 use osd::Id;
 use osd::security::keys::{KEY_ID_LEN, WORKING_KEYS};
 use osd::security::{Algorithm, KeyPair, keys, mac};
@@ -11,7 +13,7 @@ use osd::security::{Algorithm, KeyPair, keys, mac};
 use super::super::OsdUnit;
 use super::super::failure::Failure;
 use super::super::subject::at;
-use crate::store::Change;
+use crate::store::{Attributes, Change, Step, TimesUpdate};
 
 /// The page of keys: of the range that is reserved, so that neither lists nor commands of clients reach it.
 pub(super) const PAGE: u32 = 0xC000_0005;
@@ -134,6 +136,38 @@ impl OsdUnit {
     pub(super) fn keep_key(&self, name: Name, key: &Kept, change: &mut Change) {
         let (id, number) = name.place();
         change.set_attribute(at(id), PAGE, number, &key.to_bytes());
+    }
+
+    /// Adds the steps that leave `partition` its security when it gets the attributes of `content`: methods, tags, limits, keys and
+    /// the time of its creation are no content, and nobody brings those of another time back with it.
+    pub(in super::super) fn security_stays(
+        &self,
+        partition: u64,
+        content: u64,
+        change: &mut Change,
+    ) -> Result<(), Failure> {
+        use osd::attributes::numbers::{attributes_access, partition_security};
+        let id = at(Id::partition(partition));
+        for page in [partition_security::PAGE.0, attributes_access::PAGE.0, PAGE] {
+            let kept = |of: u64| -> Result<BTreeMap<u32, Vec<u8>>, Failure> {
+                let mut kept = BTreeMap::new();
+                self.store.attributes(at(Id::partition(of)), Attributes::Page(page), &mut |attribute| {
+                    kept.insert(attribute.number, attribute.value.to_vec());
+                    true
+                })?;
+                Ok(kept)
+            };
+            let present = kept(partition)?;
+            for number in kept(content)?.keys().filter(|number| !present.contains_key(number)) {
+                change.set_attribute(id, page, *number, &[]);
+            }
+            for (number, value) in present {
+                change.set_attribute(id, page, number, &value);
+            }
+        }
+        let created = Some(self.store.times(id)?.created);
+        change.push(Step::SetTimes { id, times: TimesUpdate { created, ..TimesUpdate::default() } });
+        Ok(())
     }
 
     /// Adds the steps that put back what is kept of security at the root: after FORMAT the same manager governs.

@@ -24,7 +24,7 @@ use osd::attributes::numbers::{
 };
 use osd::attributes::{AttributeId, Page};
 use osd::cdb::ObjectRange;
-use osd::security::nonce::Window;
+use osd::security::nonce::{MAX_LIMIT, Window};
 use osd::security::{Algorithm, Direction, Key, Method, NonceError, Nonces, Sealer, credential};
 use osd::sense::{Descriptor, code, function};
 use osd::{Command, Id, ObjectType, Permissions, Version, capability, security};
@@ -43,7 +43,7 @@ pub(super) use commands::{Exchange, set_key, set_master_key};
 use keyring::{Mark, Name};
 use permissions::{Needs, Signer, needs, signer};
 
-/// Request nonces that are remembered.
+/// Request nonces that are remembered of each partition.
 const NONCES: usize = 65_536;
 /// Bytes of Data-Out that one command under ALLDATA may bring: all of them are held until their integrity is proved, so
 /// that nothing altered reaches an object.
@@ -357,7 +357,7 @@ impl OsdUnit {
         }
         let window = self.nonce_window(task.cdb.capability.partition)?;
         let mut nonces = self.security.nonces.lock().unwrap_or_else(PoisonError::into_inner);
-        nonces.take(proof.nonce, task.now, window).map_err(|error| {
+        nonces.take(task.cdb.capability.partition, proof.nonce, task.now, window).map_err(|error| {
             refused(match error {
                 NonceError::OutOfRange => code::NONCE_TIMESTAMP_OUT_OF_RANGE,
                 NonceError::NotUnique => code::NONCE_NOT_UNIQUE,
@@ -378,8 +378,10 @@ impl OsdUnit {
             Ok(self.stored_number(Id::ROOT, root)?.unwrap_or(default))
         };
         Ok(Window {
-            oldest: of(partition_security::OLDEST_NONCE, root_security::OLDEST_NONCE, default.oldest)?,
-            newest: of(partition_security::NEWEST_NONCE, root_security::NEWEST_NONCE, default.newest)?,
+            oldest: of(partition_security::OLDEST_NONCE, root_security::OLDEST_NONCE, default.oldest)?
+                .min(MAX_LIMIT),
+            newest: of(partition_security::NEWEST_NONCE, root_security::NEWEST_NONCE, default.newest)?
+                .min(MAX_LIMIT),
         })
     }
 
@@ -422,7 +424,11 @@ impl OsdUnit {
             task.transfer.serve(before, data);
             task.transfer.wanted_out = end;
         }
-        let wants = task.cdb.command.data_in_len() > 0 || task.cdb.attributes.retrieved().is_some();
+        // What a tunnelled command puts is known by it alone.
+        let tunnels =
+            matches!(task.cdb.command, Command::PerformScsiCommand { .. }) && task.transfer.room() > 0;
+        let wants =
+            task.cdb.command.data_in_len() > 0 || task.cdb.attributes.retrieved().is_some() || tunnels;
         if wants {
             let at = task.cdb.security.data_in_icv.ok_or_else(|| Failure::cdb(in_field))?;
             let len = Sealer::information_len(proof.algorithm, Direction::In) as u64;

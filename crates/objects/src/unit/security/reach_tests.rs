@@ -7,13 +7,13 @@ use osd::attributes::numbers::{
 use osd::attributes::{AttributeId, Page};
 use osd::cdb::{KeyToSet, List};
 use osd::continuation::{CopySource, Criterion, Descriptor, Query};
-use osd::security::Method;
 use osd::security::credential::Credential;
+use osd::security::{Direction, Method, Sealer};
 use osd::sense::code;
 use osd::{Capability, Command as Osd, Id, ObjectType, Permissions};
 use scsi::SenseKey;
 
-use super::super::tests::{Ask, Client, ID, O, P, range};
+use super::super::tests::{Ask, Client, ID, O, P, Ran, range};
 use super::tests::{Manager, SEED, protected, read, seal, sealed};
 use crate::store::{Change, Commit};
 
@@ -128,9 +128,12 @@ fn what_did_not_exist_when_a_command_came_is_not_open_to_it_when_it_goes_on() {
     client.ask(Osd::Read(Id::new(Q + 7, O), range(0, 8))).send().bad_field(82);
 }
 
+/// Ends a permission.
+type Way = fn(&Client, &Manager);
+
 #[test]
 fn a_permission_that_ends_while_the_initiator_is_waited_for_is_none() {
-    let ways: [(fn(&Client, &Manager), fn(super::super::tests::Ran)); 5] = [
+    let ways: [(Way, fn(Ran)); 5] = [
         (
             |client, manager| {
                 let ask = client.ask(Osd::SetAttributes(ID)).set(user_security::POLICY_TAG, &[0, 0, 0, 8]);
@@ -297,4 +300,125 @@ fn the_lists_that_capabilities_name_are_set_by_those_who_set_security() {
     let more = partition(&manager, &client, |c| c.permissions = Permissions::SET_ATTR | Permissions::POL_SEC);
     sealed(&client, set(), &more).good();
     assert_eq!(list.page, Page::of(ObjectType::Partition, 4));
+}
+
+/// What a store keeps of a partition's security, and when the partition was made.
+fn kept(client: &Client, partition: u64) -> (Vec<(u32, u32, Vec<u8>)>, u64) {
+    let (store, id) = (client.unit.store(), super::at(Id::partition(partition)));
+    let mut kept = Vec::new();
+    for page in [partition_security::PAGE.0, attributes_access::PAGE.0, super::keyring::PAGE] {
+        let which = crate::store::Attributes::Page(page);
+        store
+            .attributes(id, which, &mut |attribute| {
+                kept.push((attribute.page, attribute.number, attribute.value.to_vec()));
+                true
+            })
+            .unwrap();
+    }
+    (kept, store.times(id).unwrap().created)
+}
+
+#[test]
+fn refreshing_and_restoring_bring_no_security_of_another_time_back() {
+    let (client, manager) = protected(Method::CmdRsp);
+    let everything = root(&manager, &client, Method::CmdRsp, |_| {});
+    let whole = partition(&manager, &client, |_| {});
+    let list = |number| AttributeId::new(attributes_access::PAGE, number);
+    let set = |attribute, value: &[u8]| {
+        let ask = client.ask(Osd::SetAttributes(Id::partition(P))).set(attribute, value);
+        sealed(&client, ask, &whole).good();
+    };
+    set(list(6), &[0xFF; 8]);
+    for requested in [Q, Q + 1] {
+        let clone = match requested {
+            Q => Osd::CreateSnapshot { requested, source: P, method: 0 },
+            _ => Osd::CreateClone { requested, source: P, method: 0 },
+        };
+        client.tick(10);
+        sealed(&client, client.ask(clone), &everything).good();
+    }
+    // The snapshot's time had an open key, another list, and none of these.
+    manager.set_key(&client, KeyToSet::Working, P, 2, [9; 20]).good();
+    set(list(6), &[]);
+    set(list(5), &[0xFF; 8]);
+    set(partition_security::POLICY_TAG, &[0, 0, 0, 9]);
+    set(partition_security::FROZEN_KEYS, &[0, 4]);
+    let (before, clone) = (kept(&client, P), kept(&client, Q + 1));
+    assert_ne!(before.0, clone.0);
+    sealed(&client, client.ask(Osd::RestorePartition { partition: P, snapshot: Q }), &everything).good();
+    assert_eq!(kept(&client, P), before);
+    sealed(&client, client.ask(Osd::RefreshSnapshotOrClone { partition: Q + 1 }), &everything).good();
+    assert_eq!(kept(&client, Q + 1), clone);
+}
+
+#[test]
+fn a_key_is_set_with_all_that_its_command_sets_or_not_at_all() {
+    let (client, manager) = protected(Method::CmdRsp);
+    let grant = manager.grant(&client, Method::CmdRsp, |_| {});
+    let set = osd::cdb::SetKey {
+        key: KeyToSet::Working,
+        partition: P,
+        version: 1,
+        key_id: *b"another",
+        seed: [9; 20],
+    };
+    let signer = manager.capability(&client, ObjectType::Partition, Id::partition(P), Method::CmdRsp);
+    let signer = manager.sign(&client, signer, &manager.partitions[1]);
+    let ask = |method| client.ask(Osd::SetKey(set)).set(partition_security::DEFAULT_METHOD, &[method]);
+    let refused = sealed(&client, ask(9), &signer);
+    assert_eq!(refused.sense().key, SenseKey::IllegalRequest);
+    sealed(&client, read(&client), &grant).good();
+    sealed(&client, ask(2), &signer).good();
+    sealed(&client, read(&client), &grant).bad_field(184);
+}
+
+#[test]
+fn limits_of_nonces_are_an_hour_at_most() {
+    let (client, manager) = protected(Method::CmdRsp);
+    let whole = partition(&manager, &client, |_| {});
+    let set = |value: u64| {
+        let value = &value.to_be_bytes()[2..];
+        let ask = client.ask(Osd::SetAttributes(Id::partition(P)));
+        sealed(&client, ask.set(partition_security::NEWEST_NONCE, value), &whole)
+    };
+    set(3_600_000).good();
+    assert_eq!(set(3_600_001).sense().key, SenseKey::IllegalRequest);
+}
+
+#[test]
+fn a_tunnelled_command_is_under_the_seals_of_the_command_that_it_is_in() {
+    let (client, manager) = protected(Method::NoSec);
+    client.set(Id::ROOT, root_security::DEFAULT_METHOD, &[3]).good();
+    let everything = root(&manager, &client, Method::AllData, |_| {});
+    let tunnel = |cdb: &[u8]| {
+        let mut whole = [0; 16];
+        whole[..cdb.len()].copy_from_slice(cdb);
+        client.ask(Osd::PerformScsiCommand { cdb: whole })
+    };
+    // PERSISTENT RESERVE OUT, REGISTER.
+    let mut list = vec![0; 24];
+    list[8..16].copy_from_slice(b"ourkey!!");
+    let register = || tunnel(&[0x5F, 0, 0, 0, 0, 0, 0, 0, 24, 0]).data(&list);
+    let mut altered = seal(&client, register(), &everything);
+    altered.out[9] ^= 1;
+    client.raw(&altered.cdb, &altered.out).fails(SenseKey::IllegalRequest, code::INVALID_DATA_OUT_ICV);
+    // Nothing of it is done when what it sets is not permitted.
+    let plain = root(&manager, &client, Method::AllData, |c| {
+        c.permissions = Permissions::DEV_MGMT | Permissions::GLOBAL | Permissions::SET_ATTR;
+    });
+    let tag = register().set(root_security::DEFAULT_METHOD, &[0]);
+    sealed(&client, tag, &plain).bad_field(129);
+    let keys = || {
+        let keys = seal(&client, tunnel(&[0x5E, 0, 0, 0, 0, 0, 0, 0, 64, 0]), &everything);
+        let ran = client.raw(&keys.cdb, &keys.out).good();
+        let at = keys.data_in_icv.unwrap() as usize;
+        let mut sealer = Sealer::new(manager.algorithm, &everything.key, &keys.nonce, Direction::In);
+        sealer.update(&ran.data[..at]);
+        let len = 8 + u64::from(ran.data[7]);
+        assert!(sealer.verify([len, 0, 0], &ran.data[at..]), "its answer is sealed");
+        ran.data
+    };
+    assert_eq!(keys()[7], 0);
+    sealed(&client, register(), &everything).good();
+    assert_eq!(keys()[8..16], *b"ourkey!!");
 }

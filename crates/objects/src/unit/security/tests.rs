@@ -29,7 +29,7 @@ pub(super) struct Manager {
     master: KeyPair,
     root: KeyPair,
     /// Of partition zero, and of [`P`].
-    partitions: [KeyPair; 2],
+    pub partitions: [KeyPair; 2],
     /// Working key 1 of both.
     pub working: [KeyPair; 2],
 }
@@ -137,7 +137,7 @@ pub(super) struct Sealed {
     pub out: Vec<u8>,
     form: Form,
     pub nonce: [u8; 12],
-    data_in_icv: Option<u64>,
+    pub data_in_icv: Option<u64>,
 }
 
 pub(super) fn seal_with(client: &Client, ask: Ask<'_>, credential: &Credential, nonce: [u8; 12]) -> Sealed {
@@ -170,7 +170,9 @@ pub(super) fn seal_with(client: &Client, ask: Ask<'_>, credential: &Credential, 
             cdb.security.data_out_icv = Some(at);
         }
         let retrieved = cdb.attributes.retrieved().map_or(0, |region| region.end());
-        let end = cdb.command.data_in_len().max(retrieved);
+        // As much as the tests' tunnelled commands put.
+        let tunnelled = if matches!(cdb.command, Osd::PerformScsiCommand { .. }) { 256 } else { 0 };
+        let end = cdb.command.data_in_len().max(retrieved).max(tunnelled);
         cdb.security.data_in_icv = Some(osd::offset::round_up(end, version).unwrap());
     }
     let data_in_icv = cdb.security.data_in_icv;

@@ -327,9 +327,9 @@ impl Client {
         Ran { outcome, data, version: self.form.version(), retrieved: 0 }
     }
 
-    /// Runs any CDB, whose first wait for the initiator lasts until `meanwhile` is done.
+    /// Runs any CDB, whose first wait for the initiator lasts until `meanwhile` is done. A READ asks twice before it waits.
     pub fn raw_stalled(&self, cdb: &[u8], out: &[u8], meanwhile: impl FnOnce()) -> Ran {
-        let Execution::Running(future) = self.start(cdb, out, 64 << 20, 1) else { panic!("it did not wait") };
+        let Execution::Running(future) = self.start(cdb, out, 64 << 20, 2) else { panic!("it did not wait") };
         let mut future = pin!(future);
         let polled = future.as_mut().poll(&mut Context::from_waker(Waker::noop()));
         assert!(polled.is_pending(), "it did not wait");
