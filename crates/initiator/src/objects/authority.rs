@@ -50,6 +50,16 @@ impl Authority for Credentials {
                 && (capability.partition == id.partition || id.is_root())
                 && (capability.object == id.object || capability.object == 0 || id.object == 0)
         };
+        // What reads another partition than its own, or makes one, takes the root's.
+        let root = |credential: &&Credential| {
+            let capability = &credential.capability;
+            capability.object_type == ObjectType::Root.code() && capability.partition == 0
+        };
+        if of_root(command)
+            && let Some(credential) = self.0.iter().find(root)
+        {
+            return Ok(credential.clone());
+        }
         // One that is for this very object before one that is for all.
         let exact = self.0.iter().filter(fits).find(|one| one.capability.object == id.object);
         exact.or_else(|| self.0.iter().find(fits)).cloned().ok_or_else(|| {
@@ -58,6 +68,19 @@ impl Authority for Credentials {
                 command.action()
             ))
         })
+    }
+}
+
+/// Whether the root's capability permits `command`, although it is about a partition or an object.
+fn of_root(command: &Command) -> bool {
+    match command {
+        Command::CreatePartition { .. }
+        | Command::CreateClone { .. }
+        | Command::CreateSnapshot { .. }
+        | Command::RefreshSnapshotOrClone { .. }
+        | Command::RestorePartition { .. } => true,
+        Command::ReadMapsAndCompare { id, other, .. } => id.partition != *other,
+        _ => false,
     }
 }
 
