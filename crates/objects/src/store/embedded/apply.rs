@@ -41,7 +41,7 @@ impl Inner {
         let data: usize = change.steps.iter().map(data_len).sum();
         let mut txn = Txn::new(self.clone(), commit == Commit::Durable && data <= LOGGED);
         for (at, step) in change.steps.iter().enumerate() {
-            let in_place = change.steps[at + 1..].iter().all(is_harmless);
+            let in_place = change.steps[at + 1..].iter().all(|later| is_harmless(later, step));
             txn.step(step, in_place).await?;
         }
         if txn.must_sync || (commit == Commit::Durable && txn.unlogged) {
@@ -111,11 +111,19 @@ fn data_len(step: &Step) -> usize {
     }
 }
 
-/// Whether a step cannot fail, unless the medium does.
-fn is_harmless(step: &Step) -> bool {
+/// Whether a step cannot fail after `earlier`, unless the medium does: it is about the same object, which is there then.
+fn is_harmless(step: &Step, earlier: &Step) -> bool {
+    let same = |id: &ObjectId| match earlier {
+        Step::Write { id: other, .. }
+        | Step::Append { id: other, .. }
+        | Step::Clear { id: other, .. }
+        | Step::Punch { id: other, .. }
+        | Step::SetLength { id: other, .. } => id == other,
+        _ => false,
+    };
     match step {
-        Step::Write { .. } | Step::Append { .. } | Step::SetTimes { .. } => true,
-        Step::SetAttribute { value, .. } => value.len() <= MAX_VALUE,
+        Step::Write { id, .. } | Step::Append { id, .. } | Step::SetTimes { id, .. } => same(id),
+        Step::SetAttribute { id, value, .. } => same(id) && value.len() <= MAX_VALUE,
         _ => false,
     }
 }
