@@ -81,7 +81,12 @@ impl Inner {
             self.directory().partition(id.partition)?;
             return Ok((0, [record::key(record::PARTITION, id.partition, 0, 0); 2]));
         }
-        let home = self.directory().partition(id.partition).map_err(|_| Error::NotFound(id))?.home;
+        let partition = *self.directory().partition(id.partition).map_err(|_| Error::NotFound(id))?;
+        if id.object > partition.highest {
+            // Nobody has to be asked of it.
+            return Err(Error::NotFound(id));
+        }
+        let home = partition.home;
         let at = |kind| record::key(kind, home, id.object, 0);
         Ok((home, [at(record::USER), at(record::COLLECTION)]))
     }
@@ -238,17 +243,47 @@ impl Inner {
         let mut needed = Needed::default();
         some.iter().for_each(|id| needed.object(*id));
         let held = self.locks.take(needed).await;
+        self.write_times_of(&some, false).await?;
+        drop(held);
+        Ok(true)
+    }
+
+    /// Whether so many times were noted that some are to be written before anybody asks for it.
+    pub(super) fn has_many_touched(&self) -> bool {
+        self.touched_count.load(Ordering::Relaxed) >= super::MANY_TOUCHED
+            && !self.damaged.load(Ordering::Relaxed)
+    }
+
+    /// Writes some of the times that were noted, by the task that writes the checkpoints: it must not wait for whoever may
+    /// wait for one. Whether it could.
+    pub(super) async fn drain_touched(self: &Arc<Self>) -> Result<bool, Error> {
+        let some: Vec<ObjectId> =
+            unpoisoned(self.touched.lock()).keys().take(TOUCHED_AT_ONCE).copied().collect();
+        let mut needed = Needed::default();
+        some.iter().for_each(|id| needed.object(*id));
+        match self.locks.try_take(needed) {
+            Some(_held) if !some.is_empty() => self.write_times_of(&some, true).await.map(|()| true),
+            _ => {
+                if self.has_thread {
+                    ring::sleep(super::partitions::LATER).await;
+                }
+                Ok(false)
+            }
+        }
+    }
+
+    /// Writes the noted times of objects whose locks are held.
+    async fn write_times_of(self: &Arc<Self>, some: &[ObjectId], by_checkpointer: bool) -> Result<(), Error> {
         let mut txn = Txn::new(self.clone(), false);
-        for id in &some {
+        txn.by_checkpointer = by_checkpointer;
+        for id in some {
             // Loading has put the noted times into the record.
             if let Ok(work) = txn.existing(*id) {
                 work.dirty = true;
             }
         }
         let (ticket, _) = txn.commit().await?;
-        self.forget_touched(&some);
-        self.written(ticket).await?;
-        drop(held);
-        Ok(true)
+        self.forget_touched(some);
+        self.written(ticket).await
     }
 }

@@ -380,8 +380,9 @@ impl Inner {
         {
             let mut directory = self.directory_mut();
             for (id, partition) in &mut counted.directory.partitions {
-                let next = directory.partitions.get(id).map_or(0, |p| p.next_id);
+                let (next, highest) = directory.partitions.get(id).map_or((0, 0), |p| (p.next_id, p.highest));
                 partition.next_id = partition.next_id.max(next);
+                partition.highest = partition.highest.max(highest);
             }
             let next = (directory.next_partition, directory.next_home);
             *directory = counted.directory;

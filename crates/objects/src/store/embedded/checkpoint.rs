@@ -43,13 +43,8 @@ impl Inner {
         loop {
             let turn = poll_fn(|cx| {
                 let mut log = self.log();
-                let large = self.layers.read().active_bytes >= self.most_bytes;
-                log.turn(cx, &self.journal, ticket, large, || {
-                    let mut view = self.layers.write();
-                    debug_assert!(view.frozen.is_empty());
-                    view.frozen = Arc::new(std::mem::take(&mut view.active));
-                    view.active_bytes = 0;
-                })
+                let large = self.layers.active_bytes() >= self.most_bytes;
+                log.turn(cx, &self.journal, ticket, large, || self.layers.freeze())
             });
             match turn.await {
                 Turn::Over(result) => return result,
@@ -242,7 +237,8 @@ impl Inner {
             let work = poll_fn(|cx| {
                 let mut log = self.log();
                 let dying = !unpoisoned(self.dying.lock()).is_empty() && log.failed.is_none();
-                if log.frozen.is_some() || log.closing || dying {
+                let touched = self.has_many_touched() && log.failed.is_none();
+                if log.frozen.is_some() || log.closing || dying || touched {
                     return Poll::Ready((log.frozen.is_some(), log.closing));
                 }
                 log.checkpointer = Some(cx.waker().clone());
@@ -252,6 +248,10 @@ impl Inner {
             let result = match frozen {
                 true => self.write_checkpoint().await,
                 false if closing => Ok(()),
+                false if self.has_many_touched() => match self.drain_touched().await {
+                    Ok(false) => self.empty_some().await.map(drop),
+                    drained => drained.map(drop),
+                },
                 false => self.empty_some().await.map(drop),
             };
             if closing {

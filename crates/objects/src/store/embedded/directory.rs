@@ -20,6 +20,8 @@ pub(super) struct Partition {
     pub length: u64,
     /// The least id that has not been given out.
     pub next_id: u64,
+    /// No object has an id above this one: nothing has to be looked up to know that one is new.
+    pub highest: u64,
 }
 
 /// All of them.
@@ -32,7 +34,7 @@ pub(super) struct Directory {
 }
 
 /// What a change does to a partition's sums.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Delta {
     pub objects: i64,
     pub collections: i64,
@@ -40,6 +42,13 @@ pub(super) struct Delta {
     pub length: i64,
     /// The highest id that was created.
     pub highest: u64,
+}
+
+impl Delta {
+    /// Whether it leaves the sums as they are.
+    pub fn is_nothing(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// Ids from here on are not given out by counting on from them: an initiator may ask for the last one.
@@ -78,13 +87,15 @@ impl Partition {
 
     /// There is an object of this id.
     pub fn saw(&mut self, id: u64) {
+        self.highest = self.highest.max(id);
         if (self.next_id..UNCOUNTED).contains(&id) {
             self.next_id = id + 1;
         }
     }
 }
 
-/// The next `count` ids that nothing has, after those that were given out already.
+/// The next `count` ids that nothing has, after those that were given out already. As long as they are counted on, nothing has
+/// any from `next` on; `taken` is asked of the others only.
 pub(super) fn reserve(
     next: &mut u64,
     count: u32,
@@ -93,7 +104,7 @@ pub(super) fn reserve(
     let (mut first, count) = ((*next).max(FIRST_ID), u64::from(count.max(1)));
     'again: loop {
         let end = first.checked_add(count).ok_or(Error::NoIds)?;
-        for id in (first..end).rev() {
+        for id in (first.max(UNCOUNTED)..end).rev() {
             if taken(id)? {
                 first = id + 1;
                 continue 'again;

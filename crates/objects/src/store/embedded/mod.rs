@@ -27,7 +27,7 @@ mod record;
 mod recover;
 mod space;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 mod txn;
@@ -57,6 +57,8 @@ use space::{Blocks, Space};
 
 /// Times that wait to be written; beyond that they are written at once.
 const MOST_TOUCHED: usize = 8192;
+/// So many are written by the store's own thread.
+const MANY_TOUCHED: u64 = MOST_TOUCHED as u64 / 2;
 
 /// A store on a directory. One process at a time has it open.
 pub struct EmbeddedStore {
@@ -221,7 +223,14 @@ impl ObjectStore for EmbeddedStore {
         }
         let entry = touched.entry(id).or_default();
         *entry = entry.then(times);
-        self.inner.touched_count.store(touched.len() as u64, Ordering::Relaxed);
+        let count = touched.len() as u64;
+        let before = self.inner.touched_count.swap(count, Ordering::Relaxed);
+        drop(touched);
+        if before < MANY_TOUCHED && count >= MANY_TOUCHED {
+            if let Some(waker) = self.inner.log().checkpointer.take() {
+                waker.wake();
+            }
+        }
     }
 
     fn attribute(&self, id: ObjectId, page: u32, number: u32, value: &mut Vec<u8>) -> Result<bool, Error> {

@@ -19,7 +19,7 @@ const AT_ONCE: usize = 512;
 /// Bytes of a put in the journal, at most, beside its value.
 const ENTRY: usize = 64;
 /// How long emptying waits for a check to end before it looks again.
-const LATER: std::time::Duration = std::time::Duration::from_millis(5);
+pub(super) const LATER: std::time::Duration = std::time::Duration::from_millis(5);
 
 impl Txn {
     pub fn new_home(&self) -> u64 {
@@ -270,7 +270,7 @@ impl Inner {
                 if log.has_room(&self.journal, payload.len()) {
                     log.pending.extend_from_slice(&payload);
                     log.appended += 1;
-                    self.publish(std::mem::take(&mut part.puts));
+                    self.layers.publish(std::mem::take(&mut part.puts));
                     let mut space = self.space();
                     for blocks in part.used.drain(..) {
                         match share {

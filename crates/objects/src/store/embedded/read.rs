@@ -59,10 +59,13 @@ impl Inner {
                 let (from, to) =
                     (key(MEMBERSHIP, home, id.object, 0), key(MEMBERSHIP, home, id.object, u64::MAX));
                 info.collections = 0;
-                self.layers.scan(from, to, usize::MAX, |_, _| {
-                    info.collections = info.collections.saturating_add(1);
-                    true
-                })?;
+                let mut next = Some(from);
+                while let Some(from) = next {
+                    next = self.layers.scan(from, to, super::recover::SCANNED, |_, _| {
+                        info.collections = info.collections.saturating_add(1);
+                        true
+                    })?;
+                }
             }
             Kind::User => {}
             Kind::Collection(_) => {

@@ -39,6 +39,8 @@ struct DiskState {
     durable: Vec<u8>,
     unsynced: Vec<(u64, Vec<u8>)>,
     dead: bool,
+    /// How often it was read.
+    reads: u64,
     /// Bytes that it can have.
     room: Option<u64>,
 }
@@ -49,6 +51,9 @@ impl Disk {
     }
     pub fn limit(&self, room: Option<u64>) {
         self.lock().room = room;
+    }
+    pub fn reads(&self) -> u64 {
+        self.lock().reads
     }
     pub fn len_now(&self) -> u64 {
         self.lock().seen.len() as u64
@@ -91,7 +96,8 @@ impl StorageBackend for Disk {
         Ok(self.alive()?.seen.len() as u64)
     }
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        let state = self.alive()?;
+        let mut state = self.alive()?;
+        state.reads += 1;
         let found = state.seen.get(offset as usize..offset as usize + out.len());
         out.copy_from_slice(found.ok_or(io::ErrorKind::UnexpectedEof)?);
         Ok(())
@@ -131,6 +137,8 @@ pub struct Rig {
     pub journal: ModelStore,
     pub journal_faults: Faults,
     pub disk: Disk,
+    /// Of what is in the disk, so many bytes are remembered.
+    pub cache_bytes: usize,
 }
 
 impl Rig {
@@ -141,6 +149,7 @@ impl Rig {
             journal: ModelStore::new(journal_bytes, 512),
             journal_faults: Faults::new(),
             disk: Disk::default(),
+            cache_bytes: 1 << 20,
         }
     }
 
@@ -151,7 +160,7 @@ impl Rig {
             arena: Arc::new(FaultyStore::new(arena, self.arena_faults.clone())),
             journal: Arc::new(FaultyStore::new(journal, self.journal_faults.clone())),
             database: Box::new(self.disk.clone()),
-            cache_bytes: 1 << 20,
+            cache_bytes: self.cache_bytes,
             create: true,
             thread: false,
         };

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::directory::{Delta, Partition};
-use super::layers::Val;
+use super::layers::{Known, Val};
 use super::record::{
     self, ATTRIBUTE, CHUNK, COLLECTION, COUNT, INLINE_EXTENTS, Key, PARTITION, ROOT, Record, Run, USER, View,
     decode_chunk, encode_chunk, key, numbers,
@@ -83,6 +83,8 @@ pub(super) struct Txn {
     pub must_sync: bool,
     /// Bytes of data in the payload.
     pub logged: usize,
+    /// It is committed by the task that writes the checkpoints, which cannot wait for itself.
+    pub by_checkpointer: bool,
     pub applied: Applied,
     deltas: BTreeMap<u64, Delta>,
     committed: bool,
@@ -108,6 +110,7 @@ impl Txn {
             unlogged: false,
             must_sync: false,
             logged: 0,
+            by_checkpointer: false,
             applied: Applied::default(),
             deltas: BTreeMap::new(),
             committed: false,
@@ -204,10 +207,16 @@ impl Txn {
             };
             (0, Of::Partition, record)
         } else {
-            let home = self.partition(id.partition).map_err(|_| Error::NotFound(id))?.home;
-            match read(&key(USER, home, id.object, 0))? {
-                Some(record) => (home, Of::User, Some(record)),
-                None => (home, Of::Collection, read(&key(COLLECTION, home, id.object, 0))?),
+            let partition = self.partition(id.partition).map_err(|_| Error::NotFound(id))?;
+            let home = partition.home;
+            if id.object > partition.highest {
+                // None of this id was ever committed, and what this change has made of it is in its works.
+                (home, Of::Collection, None)
+            } else {
+                match read(&key(USER, home, id.object, 0))? {
+                    Some(record) => (home, Of::User, Some(record)),
+                    None => (home, Of::Collection, read(&key(COLLECTION, home, id.object, 0))?),
+                }
             }
         };
         let exists = record.is_some();
@@ -339,6 +348,8 @@ impl Txn {
         self.seal();
         let deltas = std::mem::take(&mut self.deltas);
         let mut payload = std::mem::take(&mut self.payload);
+        let puts = |(key, value): (&Key, &Val)| key.len() + 5 + value.as_ref().map_or(0, |value| value.len());
+        payload.reserve(self.puts.iter().map(puts).sum());
         for (key, value) in &self.puts {
             journal::put(&mut payload, key, value.as_deref());
         }
@@ -349,8 +360,19 @@ impl Txn {
         }
         let most = payload.len() + self.members.len() * 64;
         let inner = self.inner.clone();
+        let quiet = deltas.values().all(Delta::is_nothing)
+            && self.created.is_empty()
+            && self.removed.is_empty()
+            && origins.is_empty()
+            && root_times.is_none()
+            && !self.formatted;
         if (most + journal::HEADER + inner.journal.sector) as u64 > inner.journal.segment {
             return Err(Error::BadChange);
+        }
+        // Looked up before the lock is taken that all changes need.
+        let mut counts: SmallVec<[Known<Option<u64>>; 2]> = SmallVec::new();
+        for (home, collection) in self.members.keys() {
+            counts.push(inner.layers.ask(&key(COUNT, *home, *collection, 0), count_of)?);
         }
         loop {
             {
@@ -359,20 +381,26 @@ impl Txn {
                     return Err(error);
                 }
                 if log.has_room(&inner.journal, most) {
-                    for ((home, collection), change) in std::mem::take(&mut self.members) {
-                        self.count_members(home, collection, change, &mut payload)?;
+                    for (((home, collection), change), known) in
+                        std::mem::take(&mut self.members).into_iter().zip(counts)
+                    {
+                        self.count_members((home, collection), change, known, &mut payload)?;
                     }
                     log.pending.extend_from_slice(&payload);
                     log.appended += 1;
                     let ticket = log.appended;
-                    inner.publish(std::mem::take(&mut self.puts));
-                    self.publish_sums(&deltas, &origins, root_times);
-                    let mut space = inner.space();
-                    self.shared.drain(..).for_each(|blocks| space.share(blocks));
-                    for blocks in self.freed.drain(..) {
-                        space.drop_use(blocks, &mut log.freed);
+                    // First the sums: nobody looks for an object above the highest id.
+                    if !quiet {
+                        self.publish_sums(&deltas, &origins, root_times);
                     }
-                    drop(space);
+                    inner.layers.publish(std::mem::take(&mut self.puts));
+                    if !(self.shared.is_empty() && self.freed.is_empty()) {
+                        let mut space = inner.space();
+                        self.shared.drain(..).for_each(|blocks| space.share(blocks));
+                        for blocks in self.freed.drain(..) {
+                            space.drop_use(blocks, &mut log.freed);
+                        }
+                    }
                     if !self.dying.is_empty() {
                         unpoisoned(inner.dying.lock()).extend(self.dying.drain(..));
                         if let Some(waker) = log.checkpointer.take() {
@@ -385,18 +413,27 @@ impl Txn {
                     return Ok((ticket, std::mem::take(&mut self.applied)));
                 }
             }
-            inner.checkpoint().await?;
+            match self.by_checkpointer {
+                true => inner.checkpoint_here().await?,
+                false => inner.checkpoint().await?,
+            }
         }
     }
 
     /// Under the journal's lock: others change the same count.
-    fn count_members(&mut self, home: u64, id: u64, change: i64, payload: &mut Vec<u8>) -> Result<(), Error> {
+    fn count_members(
+        &mut self,
+        (home, id): (u64, u64),
+        change: i64,
+        known: Known<Option<u64>>,
+        payload: &mut Vec<u8>,
+    ) -> Result<(), Error> {
         let at = key(COUNT, home, id, 0);
         if self.puts.get(&at).is_some_and(Option::is_none) {
             // The collection goes with this change.
             return Ok(());
         }
-        let before = self.inner.layers.get(&at, count_of)?.flatten();
+        let before = self.inner.layers.get_known(&at, known, count_of)?.flatten();
         // A collection that another change has removed meanwhile has no count any more.
         let Some(before) = before.or((change > 0).then_some(0)) else { return Ok(()) };
         let value = record::sealed(&before.saturating_add_signed(change).to_le_bytes());
@@ -472,15 +509,4 @@ fn place_extents(work: &mut Work) {
 pub(super) fn attribute_keys((a, b): (u64, u64), first: u32, last: u32) -> (Key, Key) {
     let at = |page, number| key(ATTRIBUTE, a, b, record::page_number(page, number));
     (at(first, 0), at(last, u32::MAX))
-}
-
-impl Inner {
-    /// Shows everybody what has changed.
-    pub(super) fn publish(&self, puts: BTreeMap<Key, Val>) {
-        let mut view = self.layers.write();
-        for (key, value) in puts {
-            view.active_bytes += key.len() + 64 + value.as_ref().map_or(0, |v| v.len());
-            view.active.insert(key, value);
-        }
-    }
 }

@@ -265,3 +265,66 @@ fn access_times_are_seen_at_once_and_reach_the_medium_with_a_sync() {
     }
     assert!(store.times(object(99)).is_err());
 }
+
+#[test]
+fn what_is_above_the_highest_id_is_known_to_be_new_without_a_look_at_the_medium() {
+    let mut rig = Rig::new(1000, 256 << 10);
+    rig.cache_bytes = 0;
+    let store = rig.open();
+    apply(&store, Step::CreatePartition(P)).unwrap();
+    // More than one page of the database has.
+    for n in (4..300).chain([1, 2, 500]) {
+        apply(&store, create(n, 0)).unwrap();
+    }
+    // An initiator's own choice, from which nothing is counted on.
+    let last = ObjectId::new(P + 1, u64::MAX);
+    apply(&store, Step::CreatePartition(P + 1)).unwrap();
+    apply(&store, Step::CreateCollection(last, crate::store::CollectionType::LINKED)).unwrap();
+    now(store.checkpoint()).unwrap();
+    drop(store);
+    let store = rig.open();
+    let reads = rig.disk.reads();
+    let first = store.reserve_ids(P, 3).unwrap();
+    assert_eq!(first, FIRST_ID + 501);
+    assert!(store.object(ObjectId::new(P, first)).is_err());
+    for id in first..first + 3 {
+        apply(&store, Step::CreateUser(ObjectId::new(P, id))).unwrap();
+    }
+    assert_eq!(rig.disk.reads(), reads);
+    // Below it everything is looked up, and what is there is found.
+    assert_eq!(apply(&store, Step::CreateUser(object(500))), Err(Error::Exists(object(500))));
+    assert!(rig.disk.reads() > reads);
+    apply(&store, create(3, 1)).unwrap();
+    assert_eq!(apply(&store, Step::CreateUser(object(3))), Err(Error::Exists(object(3))));
+    assert_eq!(apply(&store, Step::CreateUser(last)), Err(Error::Exists(last)));
+    let other = ObjectId::new(P + 1, store.reserve_ids(P + 1, 1).unwrap());
+    assert_eq!(other.object, FIRST_ID);
+    apply(&store, Step::CreateUser(other)).unwrap();
+    // A copy of a partition knows its highest as well.
+    let step = Step::Duplicate { source: P, id: P + 2, kind: crate::store::Duplicate::Clone, made_ms: 1 };
+    apply(&store, step).unwrap();
+    let copy = ObjectId::new(P + 2, object(500).object);
+    assert_eq!(apply(&store, Step::CreateUser(copy)), Err(Error::Exists(copy)));
+}
+
+#[test]
+fn many_noted_times_are_written_without_being_asked_for_but_never_waited_for() {
+    let rig = Rig::new(1000, 256 << 10);
+    let store = rig.open();
+    apply(&store, Step::CreatePartition(P)).unwrap();
+    apply(&store, create(1, 1)).unwrap();
+    let times = crate::store::TimesUpdate { data_accessed: Some(77), ..Default::default() };
+    for n in 1..=4096 {
+        store.touch(object(n), times);
+    }
+    assert!(store.inner.has_many_touched());
+    let held = now(store.inner.lock_all());
+    assert!(!now(store.inner.drain_touched()).unwrap());
+    drop(held);
+    for _ in 0..64 {
+        assert!(now(store.inner.drain_touched()).unwrap());
+    }
+    assert!(!store.inner.has_many_touched());
+    drop(store);
+    assert_eq!(rig.open().times(object(1)).unwrap().data_accessed, 77);
+}
