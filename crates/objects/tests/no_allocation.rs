@@ -107,7 +107,7 @@ impl ObjectStore for Lending {
         self.metadata.differences(ids, at, len, limit, into)
     }
     fn apply(&self, change: Change, commit: Commit) -> Io<Applied> {
-        if matches!(change.steps[..], [Step::Write { .. }]) {
+        if matches!(change.steps[..], [Step::Write { .. }, Step::SetTimes { .. }]) {
             return Io::ok(Applied::default());
         }
         self.metadata.apply(change, commit)

@@ -19,8 +19,6 @@ pub(super) async fn write(task: &mut Task<'_>, id: Id, range: ObjectRange) -> Re
     task.unit.user_object(id)?;
     let segments = Segments::of(task, range)?;
     put(task, id, &segments, false).await?;
-    let times = TimesUpdate { data_modified: Some(task.now), ..TimesUpdate::default() };
-    task.touch(id, times)?;
     task.get(id).await
 }
 
@@ -88,6 +86,9 @@ async fn put(task: &mut Task<'_>, id: Id, segments: &Segments, create: bool) -> 
         }
         done += len;
         if last {
+            if !create {
+                task.set_times(id, modified(task.now), &mut change)?;
+            }
             task.apply_with_attributes(id, ObjectType::User, change).await?;
         } else {
             let applied = unit.apply(change, Commit::Relaxed).await?;
@@ -105,6 +106,11 @@ async fn put(task: &mut Task<'_>, id: Id, segments: &Segments, create: bool) -> 
     task.progress.done(function::COMMAND);
     task.function_done();
     Ok(())
+}
+
+/// What a change of data leaves behind, in the change itself.
+fn modified(now: u64) -> TimesUpdate {
+    TimesUpdate { data_modified: Some(now), ..TimesUpdate::default() }
 }
 
 /// Whether quotas allow the bytes `from..to` of the command's buffer to be written.
@@ -158,6 +164,7 @@ pub(super) async fn append(task: &mut Task<'_>, id: Id, total: u64) -> Result<()
         }
         done += len;
         let applied = if last {
+            task.set_times(id, modified(task.now), &mut change)?;
             task.apply_with_attributes(id, ObjectType::User, change).await?
         } else {
             unit.apply(change, Commit::Relaxed).await?
@@ -175,7 +182,6 @@ pub(super) async fn append(task: &mut Task<'_>, id: Id, total: u64) -> Result<()
     if task.cdb.options.fua && total > CHUNK_BYTES {
         task.sync(Scope::Object(at(id))).await?;
     }
-    task.touch(id, TimesUpdate { data_modified: Some(task.now), ..TimesUpdate::default() })?;
     task.progress.done(function::COMMAND);
     task.function_done();
     task.get(id).await
@@ -216,8 +222,7 @@ async fn change_range(
     if range.len > 0 {
         change.push(step(id));
     }
-    let times = TimesUpdate { data_modified: Some(task.now), ..TimesUpdate::default() };
-    task.set_times(id, times, &mut change)?;
+    task.set_times(id, modified(task.now), &mut change)?;
     task.apply_with_attributes(id, ObjectType::User, change).await?;
     task.progress.done(function::COMMAND);
     task.function_done();

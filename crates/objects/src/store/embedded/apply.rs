@@ -198,8 +198,10 @@ impl Txn {
             }
             Step::SetTimes { id, times } => {
                 let work = self.existing(*id)?;
+                let before = work.record.times;
                 times.apply_to(&mut work.record.times);
-                work.dirty = true;
+                // Of writes that follow one another within a millisecond one has to say so.
+                work.dirty |= work.record.times != before;
             }
             Step::Join { object, collection, number } => self.join(*object, *collection, Some(*number))?,
             Step::Leave { object, collection } => self.join(*object, *collection, None)?,

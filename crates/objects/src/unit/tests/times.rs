@@ -93,3 +93,22 @@ fn a_command_a_partition_or_the_root_may_leave_times_alone() {
     it.set(Id::ROOT, bypass(ObjectType::Root), &[]).good();
     assert_eq!(it.get(Id::ROOT, bypass(ObjectType::Root)).good().value(), [0]);
 }
+
+#[test]
+fn the_time_of_a_write_is_in_its_change_and_outlives_the_process_with_it() {
+    let rig = crate::store::embedded::testing::Rig::new(1000, 1 << 20);
+    let clock = Arc::new(TestClock(AtomicU64::new(1_000_000)));
+    let unit = |clock| OsdUnit::new(Arc::new(rig.open()), options(clock)).unwrap();
+    let it = Client::to(&unit(&clock), 1, clock.clone());
+    it.make();
+    it.create(O + 1).good();
+    it.tick(1);
+    it.write(0, b"x").good();
+    it.tick(1);
+    it.ask(Osd::Append { id: Id::new(P, O + 1), len: 1 }).data(b"y").send().good();
+    // Nothing is flushed, nor written at the end.
+    drop(it);
+    let it = Client::to(&unit(&clock), 1, clock.clone());
+    let modified = |id| times(&it, id, ObjectType::User)[4];
+    assert_eq!((modified(ID), modified(Id::new(P, O + 1))), (1_000_001, 1_000_002));
+}
