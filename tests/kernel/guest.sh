@@ -110,19 +110,25 @@ iser_login() {
   wait_disks "$UNITS"
 }
 
-# lio_up MIB [tcp]: Linux's own target with a disk of so much memory, by iSER over siw (which must be up), or by TCP, at $GUEST:3260
-# as $LIO. Making a portal first opens iSCSI's TCP listener, and that takes the port from siw: so the portal is made from a
+# lio_up MIB|FILE [tcp]: Linux's own target with a disk of so much memory, or above a file, by iSER over siw (which must be up), or by
+# TCP, at $GUEST:3260 as $LIO. Making a portal first opens iSCSI's TCP listener, and that takes the port from siw: so the portal is made from a
 # network namespace where the address may be bound although no interface has it, and iSER is switched on after.
 LIO=iqn.2026-01.example.lab:lio
 lio_up() {
-  local root=/sys/kernel/config/target group
+  local root=/sys/kernel/config/target group disk
   [ -d $root ] || mount -t configfs configfs /sys/kernel/config
   [ -d $root ] || mkdir $root
   group=$root/iscsi/$LIO/tpgt_1
-  mkdir -p $root/core/rd_mcp_0/disk && echo "rd_pages=$(($1 * 256))" >$root/core/rd_mcp_0/disk/control && echo 1 >$root/core/rd_mcp_0/disk/enable || return
+  if [ -f "$1" ]; then
+    disk=$root/core/fileio_0/disk
+    mkdir -p $disk && echo "fd_dev_name=$1,fd_dev_size=$(stat -c %s "$1")" >$disk/control && echo 1 >$disk/enable || return
+  else
+    disk=$root/core/rd_mcp_0/disk
+    mkdir -p $disk && echo "rd_pages=$(($1 * 256))" >$disk/control && echo 1 >$disk/enable || return
+  fi
   # Without a serial number LIO lists no vital product data pages.
-  echo 5a6b7c8d >$root/core/rd_mcp_0/disk/wwn/vpd_unit_serial || return
-  mkdir -p $group/lun/lun_0 && ln -s $root/core/rd_mcp_0/disk $group/lun/lun_0/disk || return
+  echo 5a6b7c8d >$disk/wwn/vpd_unit_serial || return
+  mkdir -p $group/lun/lun_0 && ln -s $disk $group/lun/lun_0/disk || return
   for attribute in authentication=0 generate_node_acls=1 cache_dynamic_acls=1 demo_mode_write_protect=0; do
     echo "${attribute#*=}" >$group/attrib/${attribute%=*} || return
   done

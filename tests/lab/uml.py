@@ -60,9 +60,10 @@ class Guest:
         except FileNotFoundError:
             return ""
 
-    def run(self, timeout, requests=None):
+    def run(self, timeout, requests=None, killed_when=lambda: False):
         """Boot, run the script, and return (exit code, what it printed). `requests`: functions by name; the guest calls
-        one by `ask NAME` and goes on at once, or waits for it by `ask_and_wait NAME`."""
+        one by `ask NAME` and goes on at once, or waits for it by `ask_and_wait NAME`. `killed_when`: asked all the time; from
+        when it is true, the machine is gone, without a word to anybody, and there is no exit code."""
         with open(self.console, "wb") as console:
             process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=console,
                                        stderr=subprocess.STDOUT, start_new_session=True)
@@ -79,6 +80,8 @@ class Guest:
         try:
             seen = 0
             while process.poll() is None:
+                if killed_when():
+                    return None, self.read("output")
                 if time.monotonic() > limit:
                     raise Failed(f"the guest was not done after {timeout} s\n{proc.tail(self.read('output'), 20)}")
                 if requests:
