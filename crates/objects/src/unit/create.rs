@@ -146,8 +146,12 @@ pub(super) async fn format(task: &mut Task<'_>, capacity: u64) -> Result<(), Fai
     if capacity > task.unit.store.root().capacity {
         return Err(Failure::cdb(task.length_field()));
     }
+    let unit = task.unit;
+    // Before others have to wait for it, and when no partition can be made or secured any more.
+    unit.permitted_everywhere(task).await?;
     task.take_parameters().await?;
     task.isolate(Id::ROOT, Touch::None).await?;
+    unit.permitted_everywhere(task).await?;
     task.progress.begin(function::COMMAND);
     let mut change = Change::of(Step::Format);
     task.unit.security_keep(&mut change)?;

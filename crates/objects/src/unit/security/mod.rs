@@ -34,6 +34,7 @@ use smallvec::SmallVec;
 use super::OsdUnit;
 use super::attributes::Request;
 use super::failure::{Failure, additional};
+use super::scan::{BATCH, Walk};
 use super::segments::Segments;
 use super::subject::at;
 use super::task::Task;
@@ -223,13 +224,32 @@ impl OsdUnit {
         self.check_capability(task)
     }
 
-    /// Whether a command that proved what `task` did may see attributes of `partition` besides those of its own object.
+    /// Whether what `task` proved is what `partition` demands, though its own object is elsewhere.
     pub(super) fn shows(&self, task: &Task<'_>, partition: u64) -> Result<bool, Failure> {
         if !self.security.demanded.load(Ordering::Relaxed) {
             return Ok(true);
         }
         let proved = task.proof.as_ref().map_or(Method::NoSec, |proof| proof.method);
         Ok(proved >= self.default_method(partition)?)
+    }
+
+    /// Whether what `task` proved is what every partition of the unit demands: it is about all that there is.
+    pub(super) async fn permitted_everywhere(&self, task: &mut Task<'_>) -> Result<(), Failure> {
+        let mut walk = Walk::new(List::Partitions, 0);
+        let mut ids = Vec::new();
+        while self.security.demanded.load(Ordering::Relaxed) {
+            walk.next(&*self.store, BATCH, &mut ids)?;
+            for &partition in &ids {
+                if !self.shows(task, partition)? {
+                    return Err(capability_field(2));
+                }
+            }
+            if ids.is_empty() {
+                break;
+            }
+            task.transfer.pause().await?;
+        }
+        Ok(())
     }
 
     /// The least method that a command needs: that of every partition that it touches.

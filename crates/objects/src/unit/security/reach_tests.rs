@@ -83,6 +83,36 @@ fn a_command_proves_what_every_partition_that_it_touches_demands() {
 }
 
 #[test]
+fn formatting_takes_a_proof_as_strong_as_that_of_the_most_secret_partition() {
+    let (client, manager) = protected(Method::AllData);
+    open_partition(&client);
+    let everything = |method| root(&manager, &client, method, |_| {});
+    let format = || client.ask(Osd::Format { capacity: 0 });
+    format().send().bad_field(82);
+    sealed(&client, format(), &everything(Method::CmdRsp)).bad_field(82);
+    assert!(client.unit.store().object(super::at(ID)).is_ok());
+    sealed(&client, format(), &everything(Method::AllData)).good();
+    assert!(client.unit.store().object(super::at(ID)).is_err());
+    // Nothing is secured any more.
+    format().send().good();
+}
+
+#[test]
+fn a_partition_that_is_secured_while_formatting_waits_is_not_erased() {
+    let (client, manager) = protected(Method::NoSec);
+    client.ask(Osd::Create { partition: P, requested: O + 1, count: 1 }).send().good();
+    let (cdb, out, _) =
+        client.ask(Osd::Format { capacity: 0 }).set(root_security::OLDEST_NONCE, &[0; 6]).build();
+    let demand = || {
+        let ask = client.ask(Osd::SetAttributes(Id::partition(P)));
+        ask.set(partition_security::DEFAULT_METHOD, &[2]).send().good();
+    };
+    client.raw_stalled(&cdb, &out, demand).bad_field(82);
+    assert!(client.unit.store().object(super::at(ID)).is_ok());
+    drop(manager);
+}
+
+#[test]
 fn a_weaker_proof_of_the_root_does_not_open_a_partition_that_demands_more() {
     let (client, manager) = protected(Method::AllData);
     let weak = root(&manager, &client, Method::CmdRsp, |_| {});
