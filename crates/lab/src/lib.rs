@@ -1,0 +1,23 @@
+//! The lab: experiments that are told in files (`experiment`), run point by point over links that are emulated or the machine's
+//! own (`run`), recorded with all that the figures depend on (`record`, `machine`), and made into pages (`report`) and
+//! comparisons (`compare`).
+//!
+//! What it measures are commands that users run too: it starts the `stag` binary, and peers where they are installed, and
+//! never links a target or an initiator into itself. It changes nothing outside of its results folder, and ends whatever it
+//! has started.
+#![forbid(unsafe_code)]
+
+pub mod context;
+pub mod experiment;
+pub mod measure;
+pub mod measures;
+pub mod point;
+pub mod record;
+pub mod sample;
+
+pub use context::{Context, Role, Stop};
+pub use experiment::Experiment;
+pub use measure::{Error, Measure};
+pub use point::{Point, Value};
+pub use record::Record;
+pub use sample::{Better, Quantity, Sample};
