@@ -229,7 +229,7 @@ impl StoreSpec {
                     thin: self.thin,
                     block_size: self.block_size,
                     read_only: self.read_only,
-                    prompt_writes: false,
+                    log: false,
                 };
                 let store = FileStore::open(path, &options)?;
                 let (block_size, cache, geometry) = (store.block_size(), store.cache(), store.geometry());

@@ -23,7 +23,7 @@ use super::group::Group;
 use super::spec::CacheMode;
 use super::{BlockStore, Extent, Geometry, Io, Resources, StoreError};
 use mapped::{Mapped, Seen};
-use open::Medium;
+use open::{Medium, PastCache};
 use transfer::Impatience;
 
 /// Zeros are written from here where the system has no call for it.
@@ -63,8 +63,9 @@ struct Inner {
     /// The medium has no call that makes holes, though it looked so.
     no_punch: AtomicBool,
     impatience: Impatience,
-    /// See [`FileOptions::prompt_writes`].
-    prompt_writes: bool,
+    /// See [`FileOptions::log`].
+    log: bool,
+    past_cache: Option<PastCache>,
     /// Of engines that use one.
     mapped: Option<Mapped>,
 }
@@ -122,7 +123,8 @@ impl FileStore {
                 no_zero_range: AtomicBool::new(false),
                 no_punch: AtomicBool::new(false),
                 impatience: Impatience::default(),
-                prompt_writes: options.prompt_writes,
+                log: options.log,
+                past_cache: medium.past_cache,
                 mapped,
             }),
         })

@@ -8,7 +8,7 @@ use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use ring::pool;
+use ring::{Chain, pool};
 use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, SeekFrom, StatxFlags};
 use rustix::io::Errno;
 
@@ -32,9 +32,11 @@ pub struct FileOptions {
     pub block_size: Option<u32>,
     /// Opens for reading only.
     pub read_only: bool,
-    /// Small writes that need not be durable go to the page cache by a call of the core's own, though the file system may let it
-    /// wait there: for a log, whose few pages are always cached, and whose writes somebody waits for each time.
-    pub prompt_writes: bool,
+    /// It is a log: little is written at a time, and somebody waits for it each time. Small writes that need not be durable go to
+    /// the page cache by a call of the core's own, though the file system may let it wait there; durable ones go past it where the
+    /// file system can and nothing that was written before is dirty: one trip to the medium, without a kernel thread that has to be
+    /// woken for a flush.
+    pub log: bool,
 }
 
 /// Why a store could not be opened. Each text names the path and what to do about it.
@@ -199,6 +201,37 @@ pub(super) struct Medium {
     pub geometry: Geometry,
     /// What O_DIRECT asks of memory addresses, in bytes; 1 without it.
     pub memory_align: usize,
+    /// See [`FileOptions::log`].
+    pub past_cache: Option<PastCache>,
+}
+
+/// A file that is else used through the page cache, opened past it.
+#[derive(Debug)]
+pub(super) struct PastCache {
+    pub file: ring::File,
+    /// What O_DIRECT asks of memory addresses, and of places and lengths, in bytes.
+    pub memory_align: usize,
+    pub sector: u32,
+}
+
+impl PastCache {
+    /// `None` where the file system cannot: everything then goes through the cache.
+    fn open(path: &Path, known: &std::fs::Metadata) -> Option<Self> {
+        let file = open_data(path, false, CacheMode::Direct, false).ok()?;
+        let about = file.metadata().ok()?;
+        if (about.dev(), about.ino()) != (known.dev(), known.ino()) {
+            return None;
+        }
+        let (memory_align, sector) = direct_alignment(&file, false)?;
+        Some(Self { file: ring::File::from_fd(file.into()).ok()?, memory_align, sector })
+    }
+
+    /// Whether the kernel takes such a write.
+    pub(super) fn takes(&self, at: u64, data: &Chain) -> bool {
+        let sector = u64::from(self.sector);
+        at % sector == 0
+            && data.iter().all(|buf| buf.is_aligned(self.memory_align) && buf.len() as u64 % sector == 0)
+    }
 }
 
 impl Medium {
@@ -282,6 +315,8 @@ impl Medium {
             return Err(OpenError::NotThin { path: path.to_owned() });
         }
         let in_memory = !is_block_device && is_in_memory(&data);
+        let cached_log = options.log && cache != CacheMode::Direct && !is_block_device && !in_memory;
+        let past_cache = cached_log.then(|| PastCache::open(path, &metadata)).flatten();
         Ok(Self {
             geometry: geometry(&data, &metadata, is_block_device, sector),
             data: ring::File::from_fd(data.into()).map_err(system("used"))?,
@@ -294,6 +329,7 @@ impl Medium {
             block_size,
             thin: options.thin.unwrap_or(can_be_thin),
             memory_align,
+            past_cache,
         })
     }
 }

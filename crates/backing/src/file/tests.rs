@@ -409,6 +409,47 @@ fn syncs_that_come_together_share_flushes() {
 }
 
 #[test]
+fn a_log_reads_the_same_whichever_way_each_of_its_writes_went() {
+    let directory = on_disk();
+    let path = directory.path().join("log");
+    let options =
+        FileOptions { log: true, engine: Some(Engine::Inline), ..options(1 << 20, CacheMode::WriteBack) };
+    let store = FileStore::open(&path, &options).unwrap();
+    run(async move {
+        let mut expected = vec![0; 1 << 16];
+        let mut at = 0;
+        for n in 0..64 {
+            // Aligned as the kernel wants it past the cache, or not; of lengths that share pages with their neighbours.
+            let (len, durable, aligned) = (512 * (1 + n % 5), n % 3 != 0, n % 7 != 0);
+            let bytes = pattern(len, n as u8);
+            expected[at..at + len].copy_from_slice(&bytes);
+            let data: Chain = if aligned {
+                let mut buf = pool::alloc(len).unwrap();
+                buf.copy_from_slice(&bytes);
+                buf.freeze().into()
+            } else {
+                Chain::from(Buf::from([vec![0; 3], bytes].concat()).slice(3..))
+            };
+            let clean = store.inner.group.settled().is_some();
+            let past = store.inner.past_cache.as_ref().is_some_and(|past| past.takes(at as u64, &data));
+            assert!(!past || aligned);
+            store.write(at as u64, data, durable).await.unwrap();
+            if durable && past && clean {
+                assert!(store.inner.group.settled().is_some(), "there is nothing to flush after it");
+            }
+            let mut seen = vec![0; at + len];
+            store.read(0, at + len).await.unwrap().copy_to_slice(&mut seen);
+            assert!(seen == expected[..at + len], "after write {n}");
+            at += len;
+            if n % 11 == 10 {
+                store.sync().await.unwrap();
+            }
+        }
+        assert!(fs::read(&path).unwrap()[..at] == expected[..at], "as other programs see it");
+    });
+}
+
+#[test]
 fn data_lies_where_other_programs_expect_it() {
     let directory = on_disk();
     let path = directory.path().join("disk");

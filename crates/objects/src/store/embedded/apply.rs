@@ -48,14 +48,14 @@ impl Inner {
             self.arena.sync().await?;
         }
         let (ticket, applied) = txn.commit().await?;
-        self.written(ticket).await?;
+        self.written(ticket, commit).await?;
         if !self.has_thread && self.log().frozen.is_some() {
             self.write_checkpoint().await?;
         }
         // Whoever comes next need not wait for the flush.
         drop(held);
         if commit == Commit::Durable {
-            self.flush_journal().await?;
+            self.flush_journal(ticket).await?;
         }
         Ok(applied)
     }

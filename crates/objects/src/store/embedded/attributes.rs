@@ -7,7 +7,7 @@ use super::locks::Needed;
 use super::record::{Held, INLINE_VALUE, INLINE_VALUES, Key, View, page_number, sealed, unsealed};
 use super::txn::{Of, Txn, attribute_keys};
 use super::{Inner, record, unpoisoned};
-use crate::store::{Attribute, Attributes, Error, MAX_VALUE, ObjectId, Value};
+use crate::store::{Attribute, Attributes, Commit, Error, MAX_VALUE, ObjectId, Value};
 
 /// Times that are written by one change.
 const TOUCHED_AT_ONCE: usize = 64;
@@ -284,6 +284,6 @@ impl Inner {
         }
         let (ticket, _) = txn.commit().await?;
         self.forget_touched(some);
-        self.written(ticket).await
+        self.written(ticket, Commit::Relaxed).await
     }
 }

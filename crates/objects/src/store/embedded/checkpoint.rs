@@ -14,7 +14,7 @@ use super::database::Meta;
 use super::journal::Turn;
 use super::space::Blocks;
 use super::{Inner, unpoisoned};
-use crate::store::{BLOCK, Error};
+use crate::store::{BLOCK, Commit, Error};
 
 /// How long readers are waited for before blocks are left for the next time.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -38,32 +38,44 @@ impl Drop for Lead<'_> {
 }
 
 impl Inner {
-    /// Waits until change `ticket` is in the journal, and writes it if nobody else does.
-    pub(super) async fn written(&self, ticket: u64) -> Result<(), Error> {
+    /// Waits until change `ticket` is in the journal, and writes it if nobody else does: in one go durably, where `commit` asks for
+    /// it and all before is durable. Whoever needs it durable calls [`Self::flush_journal`] after, which then has nothing to do.
+    pub(super) async fn written(&self, ticket: u64, commit: Commit) -> Result<(), Error> {
         loop {
             let turn = poll_fn(|cx| {
                 let mut log = self.log();
                 let large = self.layers.active_bytes() >= self.most_bytes;
-                log.turn(cx, &self.journal, ticket, large, || self.layers.freeze())
+                log.turn(cx, &self.journal, ticket, commit, large, || self.layers.freeze())
             });
             match turn.await {
                 Turn::Over(result) => return result,
-                Turn::Lead { at, frame } => {
+                Turn::Lead { at, frame, durable } => {
                     let lead = Lead(self);
-                    let result = self.journal.store.write(at, frame, false).await;
+                    let result = self.journal.store.write(at, frame, durable).await;
                     lead.end(result.map_err(Error::from));
                 }
             }
         }
     }
 
-    /// Makes durable what is written to the journal.
-    pub(super) async fn flush_journal(&self) -> Result<(), Error> {
+    /// Makes change `ticket`, which is written, durable, and with it all that are written.
+    pub(super) async fn flush_journal(&self, ticket: u64) -> Result<(), Error> {
+        let written = {
+            let log = self.log();
+            if log.durable >= ticket {
+                return log.failed.map_or(Ok(()), Err);
+            }
+            log.written
+        };
         let result = self.journal.store.sync().await.map_err(Error::from);
-        if let Err(error) = result {
-            let mut log = self.log();
-            log.failed = Some(log.failed.unwrap_or(error));
-            log.wake();
+        let mut log = self.log();
+        match result {
+            // Those that were written meanwhile are for the next flush.
+            Ok(()) => log.durable = log.durable.max(written),
+            Err(error) => {
+                log.failed = Some(log.failed.unwrap_or(error));
+                log.wake();
+            }
         }
         result
     }
@@ -71,9 +83,9 @@ impl Inner {
     pub(super) async fn sync(self: &Arc<Self>) -> Result<(), Error> {
         self.write_touched().await?;
         let ticket = self.log().appended;
-        self.written(ticket).await?;
+        self.written(ticket, Commit::Relaxed).await?;
         self.arena.sync().await?;
-        self.flush_journal().await
+        self.flush_journal(ticket).await
     }
 
     /// Asks for a checkpoint, and waits for its end.
@@ -88,7 +100,7 @@ impl Inner {
             (log.checkpoints + u64::from(log.frozen.is_some()), log.appended)
         };
         loop {
-            self.written(ticket).await?;
+            self.written(ticket, Commit::Relaxed).await?;
             if !self.has_thread && self.log().frozen.is_some() {
                 self.write_checkpoint().await?;
                 // Boxed: it may need a checkpoint itself.
@@ -148,7 +160,7 @@ impl Inner {
             log.rotate = true;
             log.appended
         };
-        self.written(ticket).await?;
+        self.written(ticket, Commit::Relaxed).await?;
         self.write_checkpoint().await
     }
 

@@ -16,7 +16,7 @@ use ring::{Chain, pool};
 
 use super::record::Key;
 use super::space::Blocks;
-use crate::store::{Error, ObjectId};
+use crate::store::{Commit, Error, ObjectId};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"SoF1");
 /// Bytes before a frame's payload.
@@ -52,6 +52,10 @@ pub(super) struct Log {
     taken: u64,
     pub written: u64,
     writing: bool,
+    /// Changes that are durable in their frames, all up to this one.
+    pub durable: u64,
+    /// The frame that is being written will be durable when it is written.
+    in_flight_durably: bool,
     /// The next frame's number.
     pub number: u64,
     pub side: u64,
@@ -87,6 +91,8 @@ pub(super) enum Turn {
     Lead {
         at: u64,
         frame: Chain,
+        /// So that it is durable when it is written: all frames before it are.
+        durable: bool,
     },
 }
 
@@ -97,13 +103,14 @@ impl Log {
         self.offset + frame <= journal.segment
     }
 
-    /// Whether change `ticket` is written, or who is to write it. `freeze` is called when the layer is to be frozen, after
-    /// the frame that ends it was taken.
+    /// Whether change `ticket` is written, or who is to write it. `commit`: how durable whoever asks wants it; it may have to be
+    /// flushed all the same. `freeze` is called when the layer is to be frozen, after the frame that ends it was taken.
     pub fn turn(
         &mut self,
         cx: &mut Context<'_>,
         journal: &Journal,
         ticket: u64,
+        commit: Commit,
         large: bool,
         freeze: impl FnOnce(),
     ) -> Poll<Turn> {
@@ -141,7 +148,10 @@ impl Log {
             return Poll::Ready(Turn::Over(Ok(())));
         }
         self.writing = true;
-        Poll::Ready(Turn::Lead { at: self.in_flight_at, frame: self.frame(journal) })
+        // A frame that is durable must not lie behind one that a power cut takes: recovery would end before it.
+        let durable = commit == Commit::Durable && self.durable == self.written;
+        self.in_flight_durably = durable;
+        Poll::Ready(Turn::Lead { at: self.in_flight_at, frame: self.frame(journal), durable })
     }
 
     /// The frame in flight, as bytes. Its changes are seen already: it cannot fail for want of a buffer.
@@ -174,6 +184,9 @@ impl Log {
         match result {
             Some(Ok(())) => {
                 self.written = self.taken;
+                if self.in_flight_durably {
+                    self.durable = self.taken;
+                }
                 self.in_flight.clear();
             }
             Some(Err(error)) => self.failed = Some(error),

@@ -173,7 +173,7 @@ impl EmbeddedStore {
             cache: Some(CacheMode::WriteBack),
             engine: Some(Engine::Inline),
             thin: Some(false),
-            prompt_writes: true,
+            log: true,
             ..FileOptions::default()
         };
         let journal = FileStore::open(&journal, &file)?;

@@ -12,7 +12,7 @@ use super::record::{self, CHUNK, CONTENT, Key, PARTITION, Record, USER, View, de
 use super::space::Blocks;
 use super::txn::Txn;
 use super::{Inner, journal, unpoisoned};
-use crate::store::{Error, FIRST_ID, ObjectId, Origin};
+use crate::store::{Commit, Error, FIRST_ID, ObjectId, Origin};
 
 /// Keys that one commit copies or deletes.
 const AT_ONCE: usize = 512;
@@ -242,7 +242,7 @@ impl Inner {
                 log.rotate = true;
                 log.appended
             };
-            self.written(ticket).await?;
+            self.written(ticket, Commit::Relaxed).await?;
             return Ok(true);
         }
         self.commit_part(part, false).await?;
@@ -285,7 +285,7 @@ impl Inner {
             };
             match appended {
                 Some(ticket) => {
-                    self.written(ticket).await?;
+                    self.written(ticket, Commit::Relaxed).await?;
                     ring::yield_now().await;
                     return Ok(());
                 }

@@ -36,12 +36,18 @@ fn who_asks_for_a_checkpoint_waits_for_the_one_who_writes_the_journal() {
     let mut cx = Context::from_waker(Waker::noop());
     log.appended = 1;
     journal::put(&mut log.pending, &key(USER, 1, 1, 0), Some(b"value"));
-    assert!(matches!(log.turn(&mut cx, journal, 1, false, || ()), Poll::Ready(Turn::Lead { .. })));
+    assert!(matches!(
+        log.turn(&mut cx, journal, 1, Commit::Relaxed, false, || ()),
+        Poll::Ready(Turn::Lead { .. })
+    ));
     log.rotate = true;
-    assert!(log.turn(&mut cx, journal, 0, false, || ()).is_pending(), "or it asks again for ever");
+    assert!(
+        log.turn(&mut cx, journal, 0, Commit::Relaxed, false, || ()).is_pending(),
+        "or it asks again for ever"
+    );
     log.end_lead(Some(Ok(())));
     let mut frozen = false;
-    let turn = log.turn(&mut cx, journal, 0, false, || frozen = true);
+    let turn = log.turn(&mut cx, journal, 0, Commit::Relaxed, false, || frozen = true);
     assert!(matches!(turn, Poll::Ready(Turn::Over(Ok(())))) && frozen);
 }
 
