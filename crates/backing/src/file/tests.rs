@@ -416,7 +416,7 @@ fn a_log_reads_the_same_whichever_way_each_of_its_writes_went() {
         FileOptions { log: true, engine: Some(Engine::Inline), ..options(1 << 20, CacheMode::WriteBack) };
     let store = FileStore::open(&path, &options).unwrap();
     run(async move {
-        let mut expected = vec![0; 1 << 16];
+        let mut expected = vec![0; 1 << 17];
         let mut at = 0;
         for n in 0..64 {
             // Aligned as the kernel wants it past the cache, or not; of lengths that share pages with their neighbours.
