@@ -195,9 +195,7 @@ impl Context {
         self.check()?;
         let file = |end: &str| {
             let path = self.folder.join(format!("{name}.{end}"));
-            File::create(&path)
-                .map(|file| (path.clone(), file))
-                .map_err(Error::io(path.display().to_string()))
+            File::create(&path).map(|file| (path.clone(), file)).map_err(Error::io(path.display().to_string()))
         };
         let (out, out_file) = file("out")?;
         let (err, err_file) = file("err")?;
@@ -306,8 +304,7 @@ impl Running {
         while matches!(self.child.try_wait(), Ok(None)) {
             // The group is gone when the last of it is, which is no mistake.
             let _ = kill_process_group(group, signal);
-            let until =
-                Instant::now() + if signal == Signal::TERM { PATIENCE } else { Duration::from_millis(50) };
+            let until = Instant::now() + if signal == Signal::TERM { PATIENCE } else { Duration::from_millis(50) };
             while Instant::now() < until && matches!(self.child.try_wait(), Ok(None)) {
                 thread::sleep(LOOK);
             }
