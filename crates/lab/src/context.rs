@@ -8,6 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, TcpListener};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
+use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -80,6 +81,19 @@ pub struct Pinning {
     pub client: Vec<usize>,
 }
 
+/// An emulated link, as far as a measure has to know it.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub struct LinkFacts {
+    /// The preset's name.
+    pub name: String,
+    /// What it passes from target to client, bits per second on the wire; none without a limit.
+    pub rate_bits: Option<f64>,
+    /// The round trip that was measured, or else the one that was asked for, ms.
+    pub rtt_ms: f64,
+    /// The largest IP packet, bytes.
+    pub mtu: u32,
+}
+
 /// What a measure is given for one point.
 pub struct Context {
     /// The `stag` binary.
@@ -93,7 +107,11 @@ pub struct Context {
     /// Processors.
     pub pinning: Pinning,
     /// Where target and client are. The frame brings the emulated link up that the point's `link` names.
-    pub between: Box<dyn Between>,
+    pub between: Rc<dyn Between>,
+    /// Of the link; none on loopback.
+    pub link: Option<LinkFacts>,
+    /// The same number as long as the link is the same: what a measure keeps running on another is cut off.
+    pub path: u64,
     deadline: Instant,
     within: Duration,
     stop: Stop,
@@ -108,7 +126,9 @@ impl Context {
             seed: 1,
             round: 1,
             pinning: Pinning::default(),
-            between: Box::new(Loopback),
+            between: Rc::new(Loopback),
+            link: None,
+            path: 0,
             deadline: Instant::now() + within,
             within,
             stop,
@@ -195,7 +215,9 @@ impl Context {
         self.check()?;
         let file = |end: &str| {
             let path = self.folder.join(format!("{name}.{end}"));
-            File::create(&path).map(|file| (path.clone(), file)).map_err(Error::io(path.display().to_string()))
+            File::create(&path)
+                .map(|file| (path.clone(), file))
+                .map_err(Error::io(path.display().to_string()))
         };
         let (out, out_file) = file("out")?;
         let (err, err_file) = file("err")?;
@@ -304,7 +326,8 @@ impl Running {
         while matches!(self.child.try_wait(), Ok(None)) {
             // The group is gone when the last of it is, which is no mistake.
             let _ = kill_process_group(group, signal);
-            let until = Instant::now() + if signal == Signal::TERM { PATIENCE } else { Duration::from_millis(50) };
+            let until =
+                Instant::now() + if signal == Signal::TERM { PATIENCE } else { Duration::from_millis(50) };
             while Instant::now() < until && matches!(self.child.try_wait(), Ok(None)) {
                 thread::sleep(LOOK);
             }

@@ -63,7 +63,28 @@ pub struct Experiment {
     /// Figures of the paper, shown as they are.
     #[serde(default)]
     pub reference: Vec<Reference>,
+    /// Names of quantities for readers, by quantity; the usual ones have names.
+    #[serde(default)]
+    pub names: BTreeMap<String, String>,
 }
+
+/// Names of quantities for readers.
+const NAMES: &[(&str, &str)] = &[
+    ("iops", "I/Os a second"),
+    ("mb_s", "throughput"),
+    ("mbit_s", "throughput"),
+    ("link_percent", "part of the link"),
+    ("mean_us", "mean latency"),
+    ("p50_us", "median latency"),
+    ("p90_us", "latency, 90th percentile"),
+    ("p99_us", "latency, 99th percentile"),
+    ("p999_us", "latency, 99.9th percentile"),
+    ("max_us", "largest latency"),
+    ("target_us", "the target's processor time an I/O"),
+    ("client_us", "the client's processor time an I/O"),
+    ("target_cpu_percent", "the target's processor time"),
+    ("client_cpu_percent", "the client's processor time"),
+];
 
 /// What is otherwise with `--quick`.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -423,6 +444,12 @@ impl Experiment {
         }
     }
 
+    /// A quantity's name for readers.
+    pub fn quantity_name(&self, quantity: &str) -> String {
+        let usual = || NAMES.iter().find(|(name, _)| *name == quantity).map(|(_, words)| (*words).to_owned());
+        self.names.get(quantity).cloned().or_else(usual).unwrap_or_else(|| quantity.replace('_', " "))
+    }
+
     /// Where the unit is bytes, "64k" is a number, everywhere.
     fn read_sizes(&mut self) {
         let bytes: BTreeSet<String> =
@@ -430,9 +457,11 @@ impl Experiment {
         for axis in self.axis.iter_mut().filter(|axis| bytes.contains(&axis.name)) {
             axis.values.iter_mut().chain(axis.quick.iter_mut().flatten()).for_each(read_size);
             let settings = std::mem::take(&mut axis.settings);
-            axis.settings = settings.into_iter().map(|(value, over)| (Value::read(&value).to_string(), over)).collect();
+            axis.settings =
+                settings.into_iter().map(|(value, over)| (Value::read(&value).to_string(), over)).collect();
             let labels = std::mem::take(&mut axis.labels);
-            axis.labels = labels.into_iter().map(|(value, label)| (Value::read(&value).to_string(), label)).collect();
+            axis.labels =
+                labels.into_iter().map(|(value, label)| (Value::read(&value).to_string(), label)).collect();
         }
         let selections = (self.skip.iter_mut().map(|skip| &mut skip.at))
             .chain(self.plot.iter_mut().map(|plot| &mut plot.at))
@@ -479,7 +508,10 @@ impl Experiment {
         }
         for reference in &self.reference {
             if reference.rows.iter().any(|row| row.len() != reference.columns.len()) {
-                return Err(format!("reference \"{}\": a row has not as many cells as there are columns", reference.title));
+                return Err(format!(
+                    "reference \"{}\": a row has not as many cells as there are columns",
+                    reference.title
+                ));
             }
         }
         Ok(())
@@ -501,7 +533,10 @@ impl Experiment {
             for list in std::iter::once(&axis.values).chain(&axis.quick) {
                 for (at, value) in list.iter().enumerate() {
                     let text = value.to_string();
-                    if text.is_empty() || text.contains([',', '=', '\n']) || value.number().is_some_and(|n| !n.is_finite()) {
+                    if text.is_empty()
+                        || text.contains([',', '=', '\n'])
+                        || value.number().is_some_and(|n| !n.is_finite())
+                    {
                         return Err(format!("axis `{}`: {text:?} is no value for an axis", axis.name));
                     }
                     if list.iter().take(at).any(|before| before.same(value)) {
@@ -545,8 +580,12 @@ impl Experiment {
             if plot.quantity.list().is_empty() {
                 return Err(wrong("no quantity".to_owned()));
             }
-            if plot.y_scale == Some(Scale::Category) || (plot.kind == Kind::Bars && plot.y_scale == Some(Scale::Log2)) {
+            if matches!(plot.y_scale, Some(Scale::Category | Scale::Log2)) {
                 return Err(wrong("`y-scale` should be linear or log10".to_owned()));
+            }
+            if plot.kind == Kind::Bars && plot.y_scale == Some(Scale::Log10) {
+                // The length of a bar says how much it is; without a zero it says nothing.
+                return Err(wrong("bars begin at zero, which log10 has not".to_owned()));
             }
         }
         for table in &self.table {
@@ -572,7 +611,9 @@ impl Experiment {
             return Err("say `at-least`, `at-most` or both".to_owned());
         }
         if finding.against.is_some() && finding.to.is_none() && finding.to_quantity.is_none() {
-            return Err("`against` needs `to`: write the ratio of two selections with `of` and `to`".to_owned());
+            return Err(
+                "`against` needs `to`: write the ratio of two selections with `of` and `to`".to_owned()
+            );
         }
         Ok(())
     }
@@ -584,7 +625,9 @@ impl Experiment {
                 Choice::Any(values) => values.iter().try_for_each(|value| self.check_value(axis, value))?,
                 Choice::Range(Range { from, to }) => {
                     self.check_axis(axis)?;
-                    if from.iter().chain(to).any(|end| end.number().is_none()) || (from.is_none() && to.is_none()) {
+                    if from.iter().chain(to).any(|end| end.number().is_none())
+                        || (from.is_none() && to.is_none())
+                    {
                         return Err(format!("`{axis}`: a range goes from a number to a number"));
                     }
                 }
@@ -621,9 +664,9 @@ impl Axis {
 
 /// Whether the point fits the selection: on each axis that it names.
 pub fn fits(selection: &Selection, coordinates: &[(String, Value)]) -> bool {
-    selection.iter().all(|(axis, choice)| {
-        coordinates.iter().any(|(name, value)| name == axis && choice.has(value))
-    })
+    selection
+        .iter()
+        .all(|(axis, choice)| coordinates.iter().any(|(name, value)| name == axis && choice.has(value)))
 }
 
 fn read_size(value: &mut Value) {

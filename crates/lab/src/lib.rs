@@ -7,12 +7,24 @@
 //! has started.
 #![forbid(unsafe_code)]
 
+pub mod compare;
 pub mod context;
 pub mod experiment;
+pub mod figure;
+pub mod finding;
+pub mod library;
+pub mod load;
+pub mod machine;
 pub mod measure;
 pub mod measures;
+mod path;
+pub mod plot;
 pub mod point;
+pub mod progress;
 pub mod record;
+pub mod report;
+pub mod results;
+pub mod run;
 pub mod sample;
 
 pub use context::{Context, Role, Stop};

@@ -120,7 +120,9 @@ impl Point {
     pub fn value(&self, name: &str) -> Option<Value> {
         // A setting of an axis value overrides the coordinate itself: `transport = "tuned"` may set `transport = "tcp"`.
         let setting = self.settings.get(name).and_then(|value| value.clone().try_into().ok());
-        setting.or_else(|| self.coordinates.iter().find(|(axis, _)| axis == name).map(|(_, value)| value.clone()))
+        setting.or_else(|| {
+            self.coordinates.iter().find(|(axis, _)| axis == name).map(|(_, value)| value.clone())
+        })
     }
 
     /// A word, if there is one.
@@ -141,7 +143,9 @@ impl Point {
     /// If it is something else, or negative.
     pub fn whole(&self, name: &str) -> Result<Option<u64>, Error> {
         let wrong = |value: &Value| {
-            Error::Experiment(format!("`{name}` is {value}, and should be a whole number that is not negative"))
+            Error::Experiment(format!(
+                "`{name}` is {value}, and should be a whole number that is not negative"
+            ))
         };
         match self.value(name) {
             None => Ok(None),
@@ -176,7 +180,9 @@ impl Point {
         match self.value(name) {
             None => Ok(None),
             Some(Value::Truth(yes)) => Ok(Some(yes)),
-            Some(other) => Err(Error::Experiment(format!("`{name}` is {other}, and should be true or false"))),
+            Some(other) => {
+                Err(Error::Experiment(format!("`{name}` is {other}, and should be true or false")))
+            }
         }
     }
 

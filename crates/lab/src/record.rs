@@ -75,4 +75,7 @@ pub struct Load {
     pub stolen_percent: f64,
     /// Whether that was enough to doubt the figures.
     pub disturbed: bool,
+    /// What a cache line took from the target's processor to the client's just before, nanoseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache_line_ns: Option<u32>,
 }

@@ -13,6 +13,7 @@ mod demo;
 mod docs;
 mod exit;
 mod iqn;
+mod lab;
 mod log;
 mod naming;
 mod object_units;
@@ -54,6 +55,7 @@ pub fn run() -> ExitCode {
         Command::Cp(args) => client::cp(&args),
         Command::Bench(args) => bench::bench(&args),
         Command::Osd(args) => osd::osd(&args),
+        Command::Lab(args) => lab::lab(&args),
         Command::Conform(args) => conformance::conform(&args),
         Command::Completions(args) => docs::completions(args.shell),
         Command::Man(args) => docs::man(&args.dir),

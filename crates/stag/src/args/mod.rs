@@ -4,6 +4,7 @@ mod bench;
 mod client;
 mod conform;
 mod control;
+pub mod lab;
 pub mod osd;
 pub mod place;
 mod serve;
@@ -20,6 +21,7 @@ pub use client::{
 };
 pub use conform::Conform;
 pub use control::{Alua, Apply, Drain, Status, Top};
+pub use lab::Lab;
 pub use osd::Osd;
 pub use serve::{Demo, Serve};
 
@@ -64,6 +66,7 @@ pub enum Command {
     Cp(Cp),
     Bench(Box<Bench>),
     Osd(Box<Osd>),
+    Lab(Lab),
     Conform(Conform),
     Completions(Completions),
     Man(Man),

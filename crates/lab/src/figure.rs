@@ -1,0 +1,258 @@
+//! What several rounds of one point say together: the middle, the spread, and how far a ratio of two may be trusted. Pure
+//! arithmetic.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::sample::{Better, Quantity};
+
+/// The relative spread that is assumed where only one round was taken.
+pub const ASSUMED: f64 = 0.05;
+/// So many standard errors are allowed for in every bound.
+const ERRORS: f64 = 2.0;
+
+/// One quantity at one point.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Figure {
+    /// The median of the rounds.
+    pub middle: f64,
+    /// The least.
+    pub least: f64,
+    /// The most.
+    pub most: f64,
+    /// The unit.
+    pub unit: String,
+    /// Which way it is better.
+    pub better: Better,
+    /// What each round found, in the order of the rounds.
+    pub rounds: Vec<f64>,
+}
+
+impl Figure {
+    /// Of what the rounds have found; `None` of nothing.
+    pub fn of<'a>(found: impl IntoIterator<Item = &'a Quantity>) -> Option<Self> {
+        let mut figure: Option<Self> = None;
+        for quantity in found {
+            let figure = figure.get_or_insert_with(|| Self {
+                middle: 0.0,
+                least: f64::INFINITY,
+                most: f64::NEG_INFINITY,
+                unit: quantity.unit.clone(),
+                better: quantity.better,
+                rounds: Vec::new(),
+            });
+            figure.rounds.push(quantity.value);
+        }
+        let mut figure = figure?;
+        let mut sorted = figure.rounds.clone();
+        sorted.sort_by(f64::total_cmp);
+        figure.middle = median(&sorted)?;
+        figure.least = *sorted.first()?;
+        figure.most = *sorted.last()?;
+        Some(figure)
+    }
+}
+
+/// The median of what is sorted; `None` of nothing.
+pub fn median(sorted: &[f64]) -> Option<f64> {
+    let half = sorted.len() / 2;
+    let upper = *sorted.get(half)?;
+    Some(if sorted.len() % 2 == 1 { upper } else { f64::midpoint(*sorted.get(half.checked_sub(1)?)?, upper) })
+}
+
+/// How far rounds of one point lie apart in an experiment, for each quantity: the standard deviation of the logarithms, over
+/// all points that were taken more than once. A point's own two or three rounds often lie closer together by chance than they
+/// ought to; all points together know better.
+#[derive(Clone, Debug, Default)]
+pub struct Noise(BTreeMap<String, f64>);
+
+impl Noise {
+    /// Of all figures of an experiment, by quantity.
+    pub fn of<'a>(figures: impl IntoIterator<Item = (&'a str, &'a Figure)>) -> Self {
+        let mut sums: BTreeMap<String, (f64, f64)> = BTreeMap::new();
+        for (name, figure) in figures {
+            if figure.rounds.len() < 2 || figure.least <= 0.0 {
+                continue;
+            }
+            let logs: Vec<f64> = figure.rounds.iter().map(|value| value.ln()).collect();
+            let count = number(logs.len());
+            let mean = logs.iter().sum::<f64>() / count;
+            let sum = sums.entry(name.to_owned()).or_default();
+            sum.0 += logs.iter().map(|log| (log - mean).powi(2)).sum::<f64>();
+            sum.1 += count - 1.0;
+        }
+        Self(sums.into_iter().map(|(name, (squares, freedom))| (name, (squares / freedom).sqrt())).collect())
+    }
+
+    /// The relative standard deviation of one round, if it is known.
+    pub fn known(&self, quantity: &str) -> Option<f64> {
+        self.0.get(quantity).copied()
+    }
+
+    fn deviation(&self, quantity: &str) -> f64 {
+        self.known(quantity).unwrap_or(ASSUMED / ERRORS)
+    }
+}
+
+/// A number that was worked out of figures, and the bounds that their spread puts to it.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Bounded {
+    /// Of the medians.
+    pub value: f64,
+    /// No less, as far as the spread can tell.
+    pub least: f64,
+    /// No more.
+    pub most: f64,
+    /// Whether a spread had to be assumed, one round having been taken of something.
+    pub assumed: bool,
+}
+
+impl Bounded {
+    /// One figure by itself.
+    pub fn value(figure: &Figure, quantity: &str, noise: &Noise) -> Self {
+        let error = ERRORS * noise.deviation(quantity) / number(figure.rounds.len()).sqrt();
+        let (low, high) = (figure.middle * (-error).exp(), figure.middle * error.exp());
+        Self {
+            value: figure.middle,
+            least: figure.least.min(low.min(high)),
+            most: figure.most.max(high.max(low)),
+            assumed: figure.rounds.len() < 2 && noise.known(quantity).is_none(),
+        }
+    }
+
+    /// This divided by `other`; `None` unless both are above zero.
+    pub fn over(self, other: Self) -> Option<Self> {
+        if self.value <= 0.0 || other.value <= 0.0 {
+            return None;
+        }
+        Some(Self {
+            value: self.value / other.value,
+            least: if other.most > 0.0 { self.least.max(0.0) / other.most } else { 0.0 },
+            most: if other.least > 0.0 { self.most / other.least } else { f64::MAX },
+            assumed: self.assumed || other.assumed,
+        })
+    }
+
+    /// The geometric mean of several: of their values and of their bounds. `None` of nothing, or unless all are above zero.
+    pub fn mean(all: &[Self]) -> Option<Self> {
+        let mean = |of: fn(&Self) -> f64| {
+            let logs: f64 = all.iter().map(|one| of(one).max(f64::MIN_POSITIVE).ln()).sum();
+            (logs / number(all.len())).exp()
+        };
+        if all.is_empty() || all.iter().any(|one| one.value <= 0.0) {
+            return None;
+        }
+        Some(Self {
+            value: mean(|one| one.value),
+            least: mean(|one| one.least),
+            most: mean(|one| one.most),
+            assumed: all.iter().any(|one| one.assumed),
+        })
+    }
+}
+
+/// A count as a number.
+#[expect(clippy::cast_precision_loss, reason = "counts of points and rounds")]
+pub fn number(count: usize) -> f64 {
+    count as f64
+}
+
+/// Four significant digits at most, with K, M and G for large numbers: 1.234M.
+pub fn short(value: f64) -> String {
+    let size = value.abs();
+    for (power, unit) in [(1e9, "G"), (1e6, "M"), (1e4, "K")] {
+        if size >= power {
+            // 10K is where thousands begin to be shorter.
+            let power: f64 = if unit == "K" { 1e3 } else { power };
+            return format!("{}{unit}", digits(value / power, 4));
+        }
+    }
+    digits(value, 4)
+}
+
+/// So many significant digits, no exponent, no zeros at the end.
+pub fn digits(value: f64, count: i32) -> String {
+    if value == 0.0 || !value.is_finite() {
+        return if value == 0.0 { "0".to_owned() } else { "–".to_owned() };
+    }
+    #[expect(clippy::cast_possible_truncation, reason = "an exponent of ten")]
+    let magnitude = value.abs().log10().floor() as i32;
+    let places = usize::try_from(count - 1 - magnitude).unwrap_or(0).min(12);
+    let text = format!("{value:.places$}");
+    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn figure(rounds: &[f64]) -> Figure {
+        let quantities: Vec<Quantity> = rounds
+            .iter()
+            .map(|value| Quantity { value: *value, unit: "IOPS".into(), better: Better::Higher })
+            .collect();
+        Figure::of(&quantities).unwrap()
+    }
+
+    #[test]
+    fn a_figure_is_the_median_between_the_least_and_the_most() {
+        let three = figure(&[3.0, 1.0, 2.0]);
+        assert_eq!((three.middle, three.least, three.most), (2.0, 1.0, 3.0));
+        assert_eq!(figure(&[1.0, 2.0]).middle, 1.5);
+        assert_eq!(Figure::of([]), None);
+    }
+
+    #[test]
+    fn a_ratio_is_bounded_by_the_least_of_one_by_the_most_of_the_other() {
+        let (a, b) = (figure(&[110.0, 120.0, 130.0]), figure(&[50.0, 60.0, 70.0]));
+        let noise = Noise(BTreeMap::from([("iops".to_owned(), 1e-9)]));
+        let ratio = Bounded::value(&a, "iops", &noise).over(Bounded::value(&b, "iops", &noise)).unwrap();
+        assert!((ratio.value - 2.0).abs() < 1e-9);
+        assert!((ratio.least - 110.0 / 70.0).abs() < 1e-6 && (ratio.most - 130.0 / 50.0).abs() < 1e-6);
+        assert!(!ratio.assumed);
+    }
+
+    #[test]
+    fn two_rounds_that_agree_by_chance_are_not_believed_more_than_the_other_points() {
+        let calm = figure(&[100.0, 100.0]);
+        let wild = figure(&[80.0, 120.0]);
+        let noise = Noise::of([("iops", &calm), ("iops", &wild)]);
+        let bounded = Bounded::value(&calm, "iops", &noise);
+        assert!(bounded.least < 80.0 && bounded.most > 120.0, "{bounded:?}");
+    }
+
+    #[test]
+    fn of_one_round_a_spread_is_assumed_and_said() {
+        let bounded = Bounded::value(&figure(&[100.0]), "iops", &Noise::default());
+        assert!(bounded.assumed);
+        assert!((bounded.least - 95.12).abs() < 0.01 && (bounded.most - 105.13).abs() < 0.01, "{bounded:?}");
+    }
+
+    #[test]
+    fn nothing_is_divided_by_what_is_not_above_zero() {
+        let noise = Noise::default();
+        let (one, zero) = (figure(&[1.0]), figure(&[0.0]));
+        let bounded = |figure| Bounded::value(figure, "x", &noise);
+        assert_eq!(bounded(&one).over(bounded(&zero)), None);
+        assert_eq!(bounded(&zero).over(bounded(&one)), None);
+        assert_eq!(Bounded::mean(&[]), None);
+    }
+
+    #[test]
+    fn numbers_are_short_and_keep_four_digits() {
+        for (value, text) in [
+            (0.0, "0"),
+            (1.0, "1"),
+            (0.123_456, "0.1235"),
+            (12.5, "12.5"),
+            (9999.0, "9999"),
+            (10_000.0, "10K"),
+            (547_173.0, "547.2K"),
+            (1_234_567.0, "1.235M"),
+            (-20_000.0, "-20K"),
+        ] {
+            assert_eq!(short(value), text);
+        }
+    }
+}

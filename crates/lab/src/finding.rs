@@ -1,0 +1,375 @@
+//! Holds an experiment's claims against its figures, and says in a sentence what came of it. The sentence has the numbers that
+//! decided; nothing of it is written by hand for one claim.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::experiment::{Experiment, Finding, Over, fits};
+use crate::figure::{Bounded, Noise, digits, short};
+use crate::point::{Value, key};
+use crate::results::{Found, Results};
+
+/// What came of a claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    /// It does, here.
+    Holds,
+    /// It does not, here.
+    DoesNotHold,
+    /// The spread of the rounds reaches over the limit.
+    CannotBeTold,
+    /// No point that it speaks of was measured.
+    NotMeasured,
+}
+
+impl Verdict {
+    /// In words.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Holds => "holds",
+            Self::DoesNotHold => "does not hold",
+            Self::CannotBeTold => "cannot be told",
+            Self::NotMeasured => "not measured",
+        }
+    }
+}
+
+/// A claim at one point.
+#[derive(Clone, Debug, Serialize)]
+pub struct AtPoint {
+    /// The point.
+    pub key: String,
+    /// In words: only what differs from point to point.
+    pub place: String,
+    /// What was judged.
+    pub figure: Bounded,
+    /// What came of it.
+    pub verdict: Verdict,
+}
+
+/// A claim, judged.
+#[derive(Clone, Debug, Serialize)]
+pub struct Judged {
+    /// Where it is from.
+    pub source: String,
+    /// What it says.
+    pub claim: String,
+    /// What came of it.
+    pub verdict: Verdict,
+    /// Why, with the numbers.
+    pub sentence: String,
+    /// At each point.
+    pub points: Vec<AtPoint>,
+}
+
+/// All claims of an experiment.
+pub fn judge(results: &Results) -> Vec<Judged> {
+    let found = results.found();
+    let noise = Noise::of(
+        found.iter().flat_map(|found| found.figures.iter().map(|(name, figure)| (name.as_str(), figure))),
+    );
+    let judge = Judge { experiment: &results.experiment, found: &found, noise };
+    results.experiment.finding.iter().map(|finding| judge.one(finding)).collect()
+}
+
+struct Judge<'a> {
+    experiment: &'a Experiment,
+    found: &'a [Found],
+    noise: Noise,
+}
+
+impl Judge<'_> {
+    fn one(&self, finding: &Finding) -> Judged {
+        let mut points: Vec<(&Found, Bounded)> = Vec::new();
+        let mut alone = 0;
+        for found in self.found {
+            if !fits(&finding.at, &found.coordinates) || !fits(&finding.of, &found.coordinates) {
+                continue;
+            }
+            // Where a coordinate does not differ, a point would be held against itself.
+            let moved = |to: &Option<BTreeMap<String, Value>>| {
+                to.as_ref().is_none_or(|to| {
+                    to.iter().any(|(axis, value)| found.at(axis).is_none_or(|at| !at.same(value)))
+                })
+            };
+            let both = finding.to_quantity.is_some() || moved(&finding.to);
+            if !both || !moved(&finding.against) {
+                continue;
+            }
+            match self.figure(finding, found) {
+                Some(figure) => points.push((found, figure)),
+                None => alone += 1,
+            }
+        }
+        let places = self.places(&points);
+        let at_points: Vec<AtPoint> = points
+            .iter()
+            .zip(places)
+            .map(|((found, figure), place)| AtPoint {
+                key: key(&found.coordinates),
+                place,
+                figure: *figure,
+                verdict: verdict(finding, figure),
+            })
+            .collect();
+        let (verdict, sentence) = self.all(finding, &at_points, alone);
+        Judged {
+            source: finding.source.clone(),
+            claim: finding.claim.clone(),
+            verdict,
+            sentence,
+            points: at_points,
+        }
+    }
+
+    fn value(&self, found: &Found, quantity: &str) -> Option<Bounded> {
+        found.figures.get(quantity).map(|figure| Bounded::value(figure, quantity, &self.noise))
+    }
+
+    /// The point that differs from `found` in these coordinates only.
+    fn partner(&self, found: &Found, differs: &BTreeMap<String, Value>) -> Option<&Found> {
+        self.found.iter().find(|other| {
+            other.coordinates.len() == found.coordinates.len()
+                && other.coordinates.iter().all(|(axis, value)| {
+                    let wanted = differs.get(axis).or_else(|| found.at(axis));
+                    wanted.is_some_and(|wanted| wanted.same(value))
+                })
+        })
+    }
+
+    fn figure(&self, finding: &Finding, found: &Found) -> Option<Bounded> {
+        let mine = self.ratio(finding, found)?;
+        match &finding.against {
+            None => Some(mine),
+            Some(against) => mine.over(self.ratio(finding, self.partner(found, against)?)?),
+        }
+    }
+
+    fn ratio(&self, finding: &Finding, found: &Found) -> Option<Bounded> {
+        let mine = self.value(found, &finding.quantity)?;
+        let other = match &finding.to {
+            Some(to) => self.partner(found, to)?,
+            None if finding.to_quantity.is_some() => found,
+            None => return Some(mine),
+        };
+        mine.over(self.value(other, finding.to_quantity.as_ref().unwrap_or(&finding.quantity))?)
+    }
+
+    /// For each point, its coordinates on the axes on which the points differ.
+    fn places(&self, points: &[(&Found, Bounded)]) -> Vec<String> {
+        let differs = |axis: &str| {
+            let mut values = points.iter().filter_map(|(found, _)| found.at(axis));
+            let first = values.next();
+            values.any(|value| first.is_some_and(|first| !first.same(value)))
+        };
+        let axes: Vec<&str> =
+            self.experiment.axis.iter().map(|axis| axis.name.as_str()).filter(|axis| differs(axis)).collect();
+        let place = |found: &Found| {
+            let named =
+                axes.iter().filter_map(|axis| found.at(axis).map(|value| self.experiment.label(axis, value)));
+            named.collect::<Vec<_>>().join(", ")
+        };
+        points.iter().map(|(found, _)| place(found)).collect()
+    }
+
+    fn all(&self, finding: &Finding, points: &[AtPoint], alone: usize) -> (Verdict, String) {
+        let subject = self.subject(finding);
+        if points.is_empty() {
+            let why = if alone > 0 {
+                "what it is compared with was not measured"
+            } else {
+                "no such point was measured"
+            };
+            return (Verdict::NotMeasured, format!("{subject}: {why}."));
+        }
+        let mean = Bounded::mean(&points.iter().map(|point| point.figure).collect::<Vec<_>>());
+        let count = |wanted: Verdict| points.iter().filter(|point| point.verdict == wanted).count();
+        let (good, bad) = (count(Verdict::Holds), count(Verdict::DoesNotHold));
+        let verdict = match finding.over {
+            Over::Every if bad > 0 => Verdict::DoesNotHold,
+            Over::Every if good == points.len() => Verdict::Holds,
+            Over::Some if good > 0 => Verdict::Holds,
+            Over::Some if bad == points.len() => Verdict::DoesNotHold,
+            Over::Every | Over::Some => Verdict::CannotBeTold,
+            Over::Mean => mean.map_or(Verdict::CannotBeTold, |mean| verdict(finding, &mean)),
+        };
+        let mut text = match (points, finding.over, mean) {
+            ([only], ..) => format!("{subject} {}", self.told(finding, &only.figure)),
+            (_, Over::Mean, Some(mean)) => {
+                format!(
+                    "{subject} {} in the geometric mean of {} points",
+                    self.told(finding, &mean),
+                    points.len()
+                )
+            }
+            _ => format!("{subject} {} at {} points", self.range(finding, points), points.len()),
+        };
+        text += &format!("; {} is claimed", self.limits(finding));
+        if points.len() > 1 && finding.over != Over::Mean {
+            text += &self.exceptions(finding, points, verdict);
+        }
+        text.push('.');
+        if points.iter().any(|point| point.figure.assumed) {
+            text += " Of one round no spread is known; 5 % is assumed.";
+        }
+        if alone > 0 {
+            text += &format!(" {alone} more could not be compared.");
+        }
+        (verdict, text)
+    }
+
+    /// Where it holds, or does not, if that is not the same everywhere.
+    fn exceptions(&self, finding: &Finding, points: &[AtPoint], verdict: Verdict) -> String {
+        const MOST: usize = 4;
+        // Of a claim about every point, what speaks against it counts; of one about some point, what speaks for it.
+        let told: &[(Verdict, &str)] = match (finding.over, verdict) {
+            (Over::Some, Verdict::Holds) => &[(Verdict::Holds, "it holds at")],
+            (_, Verdict::Holds) => &[],
+            _ => &[
+                (Verdict::DoesNotHold, "it does not hold at"),
+                (Verdict::CannotBeTold, "the spread reaches over the limit at"),
+            ],
+        };
+        let mut text = String::new();
+        for (wanted, words) in told {
+            let those: Vec<&AtPoint> = points.iter().filter(|point| point.verdict == *wanted).collect();
+            if those.is_empty() {
+                continue;
+            }
+            if those.len() == points.len() {
+                text += &format!("; {words} all of them");
+                continue;
+            }
+            let named = those.iter().take(MOST).map(|point| {
+                format!(
+                    "{} ({} to {})",
+                    point.place,
+                    digits(point.figure.least, 3),
+                    short_if_large(point.figure.most)
+                )
+            });
+            text += &format!("; {words} {}", named.collect::<Vec<_>>().join("; "));
+            if those.len() > MOST {
+                text += &format!("; and {} more", those.len() - MOST);
+            }
+        }
+        text
+    }
+
+    fn subject(&self, finding: &Finding) -> String {
+        let of = self.selection(&finding.of);
+        let quantity = self.experiment.quantity_name(&finding.quantity);
+        let mut subject =
+            format!("{}{quantity}", if of.is_empty() { String::new() } else { format!("{of}: ") });
+        if let Some(against) = &finding.against {
+            subject += &format!(", compared with the same at {}:", self.place(against));
+        }
+        subject
+    }
+
+    fn selection(&self, of: &crate::experiment::Selection) -> String {
+        let named = of.iter().filter_map(|(axis, choice)| match choice {
+            crate::experiment::Choice::One(value) => Some(self.experiment.label(axis, value)),
+            _ => None,
+        });
+        named.collect::<Vec<_>>().join(", ")
+    }
+
+    fn place(&self, coordinates: &BTreeMap<String, Value>) -> String {
+        let named = coordinates.iter().map(|(axis, value)| self.experiment.label(axis, value));
+        named.collect::<Vec<_>>().join(", ")
+    }
+
+    fn unit(&self, quantity: &str) -> String {
+        let unit =
+            self.found.iter().find_map(|found| found.figures.get(quantity).map(|figure| figure.unit.clone()));
+        unit.filter(|unit| !unit.is_empty()).map(|unit| format!(" {unit}")).unwrap_or_default()
+    }
+
+    /// What a ratio is of, or the unit.
+    fn behind(&self, finding: &Finding) -> String {
+        let with = match (&finding.to, &finding.to_quantity) {
+            (None, None) => return self.unit(&finding.quantity),
+            (Some(to), None) => self.place(to),
+            (None, Some(quantity)) => self.experiment.quantity_name(quantity),
+            (Some(to), Some(quantity)) => {
+                format!("{} of {}", self.experiment.quantity_name(quantity), self.place(to))
+            }
+        };
+        format!(" times that of {with}")
+    }
+
+    fn told(&self, finding: &Finding, figure: &Bounded) -> String {
+        let number = self.writer(finding);
+        format!(
+            "is {}{} ({} to {})",
+            number(figure.value),
+            self.behind(finding),
+            number(figure.least),
+            short_if_large(figure.most)
+        )
+    }
+
+    fn range(&self, finding: &Finding, points: &[AtPoint]) -> String {
+        let number = self.writer(finding);
+        let values = points.iter().map(|point| point.figure.value);
+        let (least, most) = values.fold((f64::INFINITY, f64::NEG_INFINITY), |(least, most), value| {
+            (least.min(value), most.max(value))
+        });
+        let place = |wanted: f64| {
+            let at = points.iter().find(|point| point.figure.value == wanted);
+            at.map(|point| point.place.clone()).unwrap_or_default()
+        };
+        format!(
+            "is {} ({}) to {} ({}){}",
+            number(least),
+            place(least),
+            number(most),
+            place(most),
+            self.behind(finding)
+        )
+    }
+
+    fn limits(&self, finding: &Finding) -> String {
+        let number = self.writer(finding);
+        let unit = if is_ratio(finding) { String::new() } else { self.unit(&finding.quantity) };
+        match (finding.at_least, finding.at_most) {
+            (Some(least), Some(most)) => format!("{} to {}{unit}", number(least), number(most)),
+            (Some(least), None) => format!("{}{unit} or more", number(least)),
+            (None, Some(most)) => format!("{}{unit} or less", number(most)),
+            (None, None) => String::new(),
+        }
+    }
+
+    fn writer(&self, finding: &Finding) -> fn(f64) -> String {
+        if is_ratio(finding) { |value| digits(value, 3) } else { short }
+    }
+}
+
+fn is_ratio(finding: &Finding) -> bool {
+    finding.to.is_some() || finding.to_quantity.is_some()
+}
+
+fn short_if_large(value: f64) -> String {
+    if value >= 1e12 {
+        "∞".to_owned()
+    } else if value >= 1e4 {
+        short(value)
+    } else {
+        digits(value, 3)
+    }
+}
+
+fn verdict(finding: &Finding, figure: &Bounded) -> Verdict {
+    let (low, high) =
+        (finding.at_least.unwrap_or(f64::NEG_INFINITY), finding.at_most.unwrap_or(f64::INFINITY));
+    if figure.least >= low && figure.most <= high {
+        Verdict::Holds
+    } else if figure.most < low || figure.least > high {
+        Verdict::DoesNotHold
+    } else {
+        Verdict::CannotBeTold
+    }
+}

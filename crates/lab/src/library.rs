@@ -1,0 +1,112 @@
+//! The experiments that come with the program, and those of files. It reads them and runs nothing.
+
+use std::fs;
+use std::path::Path;
+
+use crate::experiment::{Experiment, Wrong};
+use crate::measures;
+
+/// The texts of `experiments/*.toml`, by file name.
+const BUILT_IN: &[&str] = include!(concat!(env!("OUT_DIR"), "/experiments.rs"));
+
+/// The most that a file may be long, bytes.
+const MOST_TEXT: u64 = 1 << 20;
+
+/// An experiment and the text that it was read from.
+#[derive(Clone, Debug)]
+pub struct Source {
+    /// As it is understood.
+    pub experiment: Experiment,
+    /// As it is written.
+    pub text: String,
+}
+
+/// Why there is no such experiment.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Neither a name nor a file.
+    #[error("no experiment and no file is called {0}; `stag lab list` names those that there are")]
+    Unknown(String),
+    /// A file that cannot be read.
+    #[error("{path}: {error}")]
+    Unreadable {
+        /// Which.
+        path: String,
+        /// Why.
+        #[source]
+        error: std::io::Error,
+    },
+    /// A file that makes no sense.
+    #[error("{path}: {error}")]
+    Wrong {
+        /// Which.
+        path: String,
+        /// Why.
+        #[source]
+        error: Wrong,
+    },
+}
+
+/// All that come with the program, in the order of their files.
+///
+/// # Errors
+/// If one makes no sense, which a test rules out.
+pub fn built_in() -> Result<Vec<Source>, Error> {
+    BUILT_IN.iter().map(|text| read("a built-in experiment", (*text).to_owned())).collect()
+}
+
+/// The experiment of that name, or that of the file; `all` are all that come with the program.
+///
+/// # Errors
+/// If there is none, or it makes no sense.
+pub fn find(word: &str) -> Result<Vec<Source>, Error> {
+    let mut known = built_in()?;
+    if word == "all" {
+        return Ok(known);
+    }
+    if let Some(at) = known.iter().position(|source| source.experiment.name == word) {
+        return Ok(vec![known.swap_remove(at)]);
+    }
+    let path = Path::new(word);
+    if !path.is_file() {
+        return Err(Error::Unknown(word.to_owned()));
+    }
+    let unreadable = |error| Error::Unreadable { path: word.to_owned(), error };
+    if fs::metadata(path).map_err(unreadable)?.len() > MOST_TEXT {
+        return Err(unreadable(std::io::Error::other("longer than 1 MiB")));
+    }
+    Ok(vec![read(word, fs::read_to_string(path).map_err(unreadable)?)?])
+}
+
+fn read(path: &str, text: String) -> Result<Source, Error> {
+    let wrong = |error| Error::Wrong { path: path.to_owned(), error };
+    let experiment = Experiment::read(&text).map_err(wrong)?;
+    if !measures::KINDS.contains(&experiment.measure.as_str()) {
+        let (measure, kinds) = (&experiment.measure, measures::KINDS.join(", "));
+        return Err(wrong(Wrong::Sense(format!("no measure is called `{measure}`; there are: {kinds}"))));
+    }
+    Ok(Source { experiment, text })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_experiment_that_comes_with_the_program_makes_sense_and_has_a_name_of_its_own() {
+        let all = built_in().unwrap();
+        let names: BTreeSet<_> = all.iter().map(|source| source.experiment.name.clone()).collect();
+        assert_eq!(names.len(), all.len());
+        for source in &all {
+            let experiment = &source.experiment;
+            assert!(!experiment.title.is_empty() && !experiment.about.is_empty(), "{}", experiment.name);
+        }
+    }
+
+    #[test]
+    fn a_name_that_is_neither_an_experiment_nor_a_file_is_an_error_that_says_so() {
+        assert!(find("no-such-thing").unwrap_err().to_string().contains("stag lab list"));
+    }
+}

@@ -1,0 +1,414 @@
+//! The folder of results: one folder for each experiment, in it the experiment's file as it was run, `run.json` (the machine and how
+//! it was run), `records/` with one JSON file for each point and round, and `samples.csv`. Files appear whole or not at all, so a
+//! run that was interrupted is a run that can be gone on with.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, Read as _, Write as _};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+use crate::context::Pinning;
+use crate::experiment::{Experiment, Wrong};
+use crate::figure::Figure;
+use crate::library::Source;
+use crate::machine::{Machine, hex};
+use crate::point::Value;
+use crate::record::{self, Outcome, Record};
+use crate::sample::Quantity;
+
+/// The format of `run.json`.
+const FORMAT: u32 = 1;
+/// The most that a file of results may be long, bytes.
+const MOST_FILE: u64 = 128 << 20;
+
+/// How an experiment was run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Info {
+    /// [`FORMAT`].
+    pub format: u32,
+    /// The experiment.
+    pub experiment: String,
+    /// SHA-256 of its file.
+    pub text: String,
+    /// Whether it is a short run.
+    pub quick: bool,
+    /// The seed of the first round; each after it has the next.
+    pub seed: u64,
+    /// Processors.
+    pub pinning: Pinning,
+    /// When it was begun: seconds since 1970.
+    pub began: f64,
+    /// Where it was run.
+    pub machine: Machine,
+}
+
+impl Info {
+    /// Of an experiment that begins now.
+    pub fn new(source: &Source, quick: bool, seed: u64, pinning: Pinning, machine: Machine) -> Self {
+        Self {
+            format: FORMAT,
+            experiment: source.experiment.name.clone(),
+            text: hex(&Sha256::digest(source.text.as_bytes())),
+            quick,
+            seed,
+            pinning,
+            began: now(),
+            machine,
+        }
+    }
+
+    /// What keeps results of both from being one set.
+    fn differs(&self, other: &Self) -> Option<&'static str> {
+        [
+            ("the experiment's file", self.text != other.text),
+            ("--quick", self.quick != other.quick),
+            ("--seed", self.seed != other.seed),
+            ("the processors to run on", self.pinning != other.pinning),
+        ]
+        .into_iter()
+        .find_map(|(what, differs)| differs.then_some(what))
+        .or_else(|| self.machine.differs(&other.machine))
+    }
+}
+
+/// Seconds since 1970.
+pub fn now() -> f64 {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0.0, |time| time.as_secs_f64())
+}
+
+/// What is wrong with a folder.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// It cannot be read or written.
+    #[error("{path}: {error}")]
+    Io {
+        /// Which file.
+        path: String,
+        /// Why.
+        #[source]
+        error: io::Error,
+    },
+    /// Results of something else are in it.
+    #[error(
+        "{path} has results of another run: {what} is not the same; name another folder with --out, or measure anew with --again"
+    )]
+    Another {
+        /// The folder.
+        path: String,
+        /// What differs.
+        what: &'static str,
+    },
+    /// Another lab is at work there.
+    #[error("{0}: another `stag lab run` is at work there")]
+    Busy(String),
+    /// There are no results in it.
+    #[error("{0} has no results; `stag lab run NAME --out DIR` makes some")]
+    None(String),
+    /// A file of it makes no sense.
+    #[error("{path}: {why}")]
+    Broken {
+        /// Which.
+        path: String,
+        /// Why.
+        why: String,
+    },
+}
+
+fn io_error(path: &Path) -> impl FnOnce(io::Error) -> Error {
+    let path = path.display().to_string();
+    move |error| Error::Io { path, error }
+}
+
+/// The folder of one experiment, to be written to.
+#[derive(Debug)]
+pub struct Folder {
+    path: PathBuf,
+    // Its lock is held as long as this is.
+    _lock: File,
+}
+
+impl Folder {
+    /// Opens `path` for a run, and says what has been recorded there of the same run. With `again`, what was is removed.
+    ///
+    /// # Errors
+    /// If it has results of something else, if another lab is at work in it, or if it cannot be written.
+    pub fn open(
+        path: &Path,
+        source: &Source,
+        info: &Info,
+        again: bool,
+    ) -> Result<(Self, Vec<Record>), Error> {
+        let records = path.join("records");
+        fs::create_dir_all(&records).map_err(io_error(&records))?;
+        let lock_path = path.join(".lock");
+        let lock = File::create(&lock_path).map_err(io_error(&lock_path))?;
+        lock.try_lock().map_err(|_| Error::Busy(path.display().to_string()))?;
+        let folder = Self { path: path.to_owned(), _lock: lock };
+        let info_path = path.join("run.json");
+        let begun = info_path.exists();
+        if begun && again {
+            fs::remove_dir_all(&records).map_err(io_error(&records))?;
+            fs::create_dir_all(&records).map_err(io_error(&records))?;
+        } else if begun {
+            let before: Info = read_json(&info_path)?;
+            if let Some(what) = info.differs(&before) {
+                return Err(Error::Another { path: path.display().to_string(), what });
+            }
+            let (found, _) = read_records(&records)?;
+            return Ok((folder, found));
+        }
+        folder.write("experiment.toml", source.text.as_bytes())?;
+        folder.write_json("run.json", info)?;
+        Ok((folder, Vec::new()))
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Keeps a record, in the place of an earlier one of the same point and round.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn save(&self, record: &Record) -> Result<(), Error> {
+        self.write_json(&format!("records/{}.json", file_name(&record.key, record.round)), record)
+    }
+
+    /// Writes `samples.csv` from all records.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn save_csv(&self, experiment: &Experiment, records: &[Record]) -> Result<(), Error> {
+        self.write("samples.csv", csv(experiment, records).as_bytes())
+    }
+
+    fn write_json(&self, name: &str, value: &impl Serialize) -> Result<(), Error> {
+        let path = self.path.join(name);
+        let text = serde_json::to_string_pretty(value)
+            .map_err(|error| Error::Broken { path: path.display().to_string(), why: error.to_string() })?;
+        self.write(name, (text + "\n").as_bytes())
+    }
+
+    fn write(&self, name: &str, bytes: &[u8]) -> Result<(), Error> {
+        let path = self.path.join(name);
+        write_whole(&path, bytes).map_err(io_error(&path))
+    }
+}
+
+/// Writes a file beside and renames it: it is there whole or not at all.
+///
+/// # Errors
+/// The system's.
+pub fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut name = path.file_name().map(std::ffi::OsStr::to_os_string).unwrap_or_default();
+    name.push(".new");
+    let beside = path.with_file_name(name);
+    let mut file = File::create(&beside)?;
+    file.write_all(bytes)?;
+    drop(file);
+    fs::rename(&beside, path)
+}
+
+/// A name for the files of a point that any file system takes: its key where that can be a name, and a hash of it where not.
+pub fn file_name(key: &str, round: u32) -> String {
+    let good = |c: char| c.is_ascii_alphanumeric() || "._=,-".contains(c);
+    let plain: String = key.chars().map(|c| if good(c) { c } else { '_' }).take(120).collect();
+    if plain == key {
+        return format!("{plain}-r{round}");
+    }
+    let hash = hex(Sha256::digest(key.as_bytes()).get(..5).unwrap_or_default());
+    format!("{plain}-{hash}-r{round}")
+}
+
+fn read_text(path: &Path) -> Result<String, Error> {
+    let mut text = String::new();
+    let file = File::open(path).map_err(io_error(path))?;
+    file.take(MOST_FILE).read_to_string(&mut text).map_err(io_error(path))?;
+    Ok(text)
+}
+
+fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T, Error> {
+    let text = read_text(path)?;
+    serde_json::from_str(&text)
+        .map_err(|error| Error::Broken { path: path.display().to_string(), why: error.to_string() })
+}
+
+/// All records, and what is wrong with files that are none.
+fn read_records(path: &Path) -> Result<(Vec<Record>, Vec<String>), Error> {
+    let (mut records, mut broken) = (Vec::new(), Vec::new());
+    for entry in fs::read_dir(path).map_err(io_error(path))? {
+        let path = entry.map_err(io_error(path))?.path();
+        if path.extension().is_none_or(|end| end != "json") {
+            continue;
+        }
+        match read_json::<Record>(&path) {
+            Ok(record) if record.format == record::FORMAT => records.push(record),
+            Ok(record) => broken.push(format!("{}: format {} is not known", path.display(), record.format)),
+            Err(error) => broken.push(error.to_string()),
+        }
+    }
+    records.sort_by(|a, b| {
+        (a.round, a.began).partial_cmp(&(b.round, b.began)).unwrap_or(std::cmp::Ordering::Equal)
+    });
+    Ok((records, broken))
+}
+
+/// The results of one experiment, as a report needs them.
+#[derive(Clone, Debug)]
+pub struct Results {
+    /// Where they are.
+    pub path: PathBuf,
+    /// The experiment as it was run.
+    pub experiment: Experiment,
+    /// Its file.
+    pub text: String,
+    /// How it was run.
+    pub info: Info,
+    /// All records, by round and time.
+    pub records: Vec<Record>,
+    /// Files that could not be read.
+    pub broken: Vec<String>,
+}
+
+/// One point and what its rounds have found.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// On each axis, in the order of the axes.
+    pub coordinates: Vec<(String, Value)>,
+    /// By quantity.
+    pub figures: BTreeMap<String, Figure>,
+    /// In how many rounds others disturbed it.
+    pub disturbed: usize,
+}
+
+impl Found {
+    /// Its coordinate on an axis.
+    pub fn at(&self, axis: &str) -> Option<&Value> {
+        self.coordinates.iter().find(|(name, _)| name == axis).map(|(_, value)| value)
+    }
+}
+
+impl Results {
+    /// Reads the folder of one experiment.
+    ///
+    /// # Errors
+    /// If it is none.
+    pub fn read(path: &Path) -> Result<Self, Error> {
+        let text_path = path.join("experiment.toml");
+        let text = read_text(&text_path)?;
+        let experiment = Experiment::read(&text).map_err(|error: Wrong| Error::Broken {
+            path: text_path.display().to_string(),
+            why: error.to_string(),
+        })?;
+        let info: Info = read_json(&path.join("run.json"))?;
+        let (records, broken) = read_records(&path.join("records"))?;
+        Ok(Self { path: path.to_owned(), experiment, text, info, records, broken })
+    }
+
+    /// All points that were measured, in the order of the axes' values.
+    pub fn found(&self) -> Vec<Found> {
+        let mut by_key: BTreeMap<&str, Vec<&Record>> = BTreeMap::new();
+        for record in self.records.iter().filter(|record| record.sample().is_some()) {
+            by_key.entry(&record.key).or_default().push(record);
+        }
+        let mut all: Vec<Found> = by_key.into_values().filter_map(|records| self.one(&records)).collect();
+        all.sort_by_cached_key(|found| {
+            let rank = |(axis, value): &(String, Value)| {
+                self.experiment.axis(axis).map_or(0, |axis| axis.rank(value))
+            };
+            found.coordinates.iter().map(rank).collect::<Vec<_>>()
+        });
+        all
+    }
+
+    fn one(&self, records: &[&Record]) -> Option<Found> {
+        let first = records.first()?;
+        let axes = self.experiment.axis.iter();
+        let coordinates = axes
+            .filter_map(|axis| Some((axis.name.clone(), first.coordinates.get(&axis.name)?.clone())))
+            .collect();
+        let mut quantities: BTreeMap<String, Vec<&Quantity>> = BTreeMap::new();
+        for (name, quantity) in
+            records.iter().filter_map(|record| record.sample()).flat_map(|sample| &sample.values)
+        {
+            quantities.entry(name.clone()).or_default().push(quantity);
+        }
+        let figures =
+            quantities.into_iter().filter_map(|(name, found)| Some((name, Figure::of(found)?))).collect();
+        let disturbed = records.iter().filter(|record| record.load.disturbed).count();
+        Some(Found { coordinates, figures, disturbed })
+    }
+}
+
+/// Reads all results under `path`: of one experiment, or of every folder in it; by the time at which they were begun.
+///
+/// # Errors
+/// If there are none, or one makes no sense.
+pub fn read_all(path: &Path) -> Result<Vec<Results>, Error> {
+    if path.join("run.json").is_file() {
+        return Ok(vec![Results::read(path)?]);
+    }
+    let mut all = Vec::new();
+    if path.is_dir() {
+        for entry in fs::read_dir(path).map_err(io_error(path))? {
+            let folder = entry.map_err(io_error(path))?.path();
+            if folder.join("run.json").is_file() {
+                all.push(Results::read(&folder)?);
+            }
+        }
+    }
+    if all.is_empty() {
+        return Err(Error::None(path.display().to_string()));
+    }
+    all.sort_by(|a, b| a.info.began.total_cmp(&b.info.began));
+    Ok(all)
+}
+
+/// One line for each record (RFC 4180): round, axes, what came of it, quantities, and whether it was disturbed.
+pub fn csv(experiment: &Experiment, records: &[Record]) -> String {
+    let mut names: Vec<&str> = Vec::new();
+    for name in records.iter().filter_map(Record::sample).flat_map(|sample| sample.values.keys()) {
+        if !names.contains(&name.as_str()) {
+            names.push(name);
+        }
+    }
+    names.sort_unstable();
+    let axes = experiment.axis.iter().map(|axis| axis.name.as_str());
+    let head = ["round", "seed"].into_iter().chain(axes).chain(["outcome"]).chain(names.iter().copied());
+    let mut text = line(head.chain(["seconds", "others_percent", "disturbed"]).map(str::to_owned));
+    for record in records {
+        let (outcome, sample) = match &record.outcome {
+            Outcome::Measured(sample) => ("measured".to_owned(), Some(sample)),
+            Outcome::Missing(why) => (format!("missing: {why}"), None),
+            Outcome::Failed(why) => (format!("failed: {why}"), None),
+        };
+        let mut cells = vec![record.round.to_string(), record.seed.to_string()];
+        let coordinate =
+            |name: &String| record.coordinates.get(name).map(ToString::to_string).unwrap_or_default();
+        cells.extend(experiment.axis.iter().map(|axis| coordinate(&axis.name)));
+        cells.push(outcome);
+        let value = |name: &&str| sample.and_then(|sample| sample.values.get(*name));
+        cells.extend(names.iter().map(|name| value(name).map(|q| q.value.to_string()).unwrap_or_default()));
+        cells.push(format!("{:.3}", record.seconds));
+        cells.push(record.load.others_percent.to_string());
+        cells.push(record.load.disturbed.to_string());
+        text += &line(cells);
+    }
+    text
+}
+
+/// A line of CSV.
+pub fn line(cells: impl IntoIterator<Item = String>) -> String {
+    let quoted = cells.into_iter().map(|cell| {
+        if cell.contains([',', '"', '\n', '\r']) {
+            format!("\"{}\"", cell.replace('"', "\"\""))
+        } else {
+            cell
+        }
+    });
+    quoted.collect::<Vec<_>>().join(",") + "\r\n"
+}

@@ -1,0 +1,402 @@
+//! Runs experiments: every point in every round, each recorded as soon as it is taken. A point that fails is a record and no end; a
+//! run that is interrupted goes on where it was. It knows nothing of what is measured.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use crate::context::{Context, Pinning, Stop};
+use crate::experiment::Experiment;
+use crate::library::Source;
+use crate::load::{Look, cache_line_ns};
+use crate::machine::Machine;
+use crate::measure::{self, Measure};
+use crate::path::Paths;
+use crate::point::{Point, Value};
+use crate::record::{FORMAT, Outcome, Record};
+use crate::results::{self, Folder, Info, file_name};
+
+/// What is run, and how.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The folder of results; each experiment has one of its own in it.
+    pub out: PathBuf,
+    /// A short run.
+    pub quick: bool,
+    /// Only points with one of these values on these axes; experiments that lack such an axis are run whole.
+    pub only: Vec<(String, Vec<Value>)>,
+    /// Measure anew what has been recorded.
+    pub again: bool,
+    /// Measure anew what has been recorded as failed or missing.
+    pub retry: bool,
+    /// Rounds, instead of the experiment's.
+    pub rounds: Option<u32>,
+    /// The seed of the first round.
+    pub seed: u64,
+    /// The binary.
+    pub stag: PathBuf,
+    /// Processors.
+    pub pinning: Pinning,
+}
+
+/// Makes the measure of an experiment.
+pub type Maker<'a> = &'a dyn Fn(&Experiment) -> Result<Box<dyn Measure>, measure::Error>;
+
+/// What a run tells while it goes on.
+pub trait Progress {
+    /// A point begins. Of `total` points in all rounds, `done` are recorded; the rest will take `left`.
+    fn begins(&mut self, point: &Point, round: u32, done: usize, total: usize, left: Duration);
+    /// A point is recorded.
+    fn ended(&mut self, record: &Record);
+    /// Something that the user should know.
+    fn say(&mut self, text: &str);
+}
+
+/// What came of a run.
+#[derive(Clone, Debug, Default)]
+pub struct Summary {
+    /// By experiment.
+    pub experiments: Vec<One>,
+    /// Whether the user ended it.
+    pub interrupted: bool,
+}
+
+/// What came of one experiment.
+#[derive(Clone, Debug, Default)]
+pub struct One {
+    /// Its name.
+    pub name: String,
+    /// Runs that were recorded before.
+    pub before: usize,
+    /// Runs that were measured now.
+    pub measured: usize,
+    /// Runs that failed now.
+    pub failed: usize,
+    /// Points for which the machine lacks something.
+    pub missing: usize,
+    /// Runs that were left out, their point having failed before.
+    pub left_out: usize,
+}
+
+/// One point in one round.
+struct Step {
+    at: usize,
+    round: u32,
+}
+
+struct Plan<'a> {
+    source: &'a Source,
+    points: Vec<Point>,
+    steps: Vec<Step>,
+    done: BTreeSet<(usize, u32)>,
+    folder: Folder,
+    records: Vec<Record>,
+    // How long each point took, of all rounds.
+    took: BTreeMap<usize, Vec<f64>>,
+}
+
+/// Runs `sources` one after another on `machine`, which is this one.
+///
+/// # Errors
+/// If there is nothing to run, or results cannot be kept. Whatever goes wrong with a point is in its record.
+pub fn run(
+    sources: &[Source],
+    options: &Options,
+    machine: Machine,
+    make: Maker<'_>,
+    stop: &Stop,
+    progress: &mut dyn Progress,
+) -> Result<Summary, Error> {
+    let mut plans = Vec::new();
+    for source in sources {
+        plans.extend(plan(source, options, &machine)?);
+    }
+    if plans.is_empty() {
+        return Err(Error::NoPoint);
+    }
+    let mut summary = Summary::default();
+    for at in 0..plans.len() {
+        let one = experiment(&mut plans, at, options, make, stop, progress)?;
+        summary.experiments.push(one);
+        if stop.asked() {
+            summary.interrupted = true;
+            break;
+        }
+    }
+    Ok(summary)
+}
+
+/// Why nothing was run.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The selection leaves nothing.
+    #[error("no point fits what --only asks for")]
+    NoPoint,
+    /// `--only` names what no experiment has.
+    #[error("--only: {0}")]
+    Only(String),
+    /// Results cannot be kept.
+    #[error(transparent)]
+    Results(#[from] results::Error),
+}
+
+/// Checks that what `--only` names is there.
+///
+/// # Errors
+/// With the axes, or the values, that there are.
+pub fn check_only(sources: &[Source], only: &[(String, Vec<Value>)]) -> Result<(), Error> {
+    for (name, values) in only {
+        let axes: Vec<_> = sources.iter().filter_map(|source| source.experiment.axis(name)).collect();
+        if axes.is_empty() {
+            let known: BTreeSet<&str> = sources
+                .iter()
+                .flat_map(|source| &source.experiment.axis)
+                .map(|axis| axis.name.as_str())
+                .collect();
+            let known = known.into_iter().collect::<Vec<_>>().join(", ");
+            return Err(Error::Only(format!("there is no axis `{name}`; there are: {known}")));
+        }
+        for value in values {
+            if !axes.iter().any(|axis| axis.every_value().any(|known| known.same(value))) {
+                let known: Vec<String> =
+                    axes.iter().flat_map(|axis| axis.every_value()).map(ToString::to_string).collect();
+                return Err(Error::Only(format!(
+                    "`{name}` is never {value}; it is one of: {}",
+                    known.join(", ")
+                )));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn plan<'a>(source: &'a Source, options: &Options, machine: &Machine) -> Result<Option<Plan<'a>>, Error> {
+    let experiment = &source.experiment;
+    let wanted = |point: &Point| {
+        options.only.iter().all(|(axis, values)| {
+            let mut on = point.coordinates.iter().filter(|(name, _)| name == axis);
+            on.all(|(_, value)| values.iter().any(|wanted| wanted.same(value)))
+        })
+    };
+    let points: Vec<Point> = experiment.points(options.quick).into_iter().filter(wanted).collect();
+    if points.is_empty() {
+        return Ok(None);
+    }
+    let info = Info::new(source, options.quick, options.seed, options.pinning.clone(), machine.clone());
+    let path = options.out.join(&experiment.name);
+    let (folder, mut records) = Folder::open(&path, source, &info, options.again)?;
+    if options.retry {
+        records.retain(|record| record.sample().is_some());
+    }
+    let keys: BTreeMap<String, usize> =
+        points.iter().enumerate().map(|(at, point)| (point.key(), at)).collect();
+    let mut took: BTreeMap<usize, Vec<f64>> = BTreeMap::new();
+    let mut done = BTreeSet::new();
+    for record in &records {
+        if let Some(at) = keys.get(&record.key) {
+            done.insert((*at, record.round));
+            took.entry(*at).or_default().push(record.seconds);
+        }
+    }
+    let rounds = options.rounds.unwrap_or_else(|| experiment.rounds(options.quick));
+    let steps =
+        (1..=rounds).flat_map(|round| order(points.len(), round).map(move |at| Step { at, round })).collect();
+    Ok(Some(Plan { source, points, steps, done, folder, records, took }))
+}
+
+/// Every other round goes backwards: what drifts evenly with time then shifts no point against another.
+fn order(count: usize, round: u32) -> Box<dyn Iterator<Item = usize>> {
+    if round % 2 == 1 { Box::new(0..count) } else { Box::new((0..count).rev()) }
+}
+
+fn experiment(
+    plans: &mut [Plan<'_>],
+    at: usize,
+    options: &Options,
+    make: Maker<'_>,
+    stop: &Stop,
+    progress: &mut dyn Progress,
+) -> Result<One, Error> {
+    let Some(Plan { source, points, steps, .. }) = plans.get(at) else { return Ok(One::default()) };
+    let experiment = &source.experiment;
+    let mut one = One { name: experiment.name.clone(), ..One::default() };
+    let mut measure: Option<Box<dyn Measure>> = None;
+    let mut paths = Paths::new(&options.stag);
+    let mut gave_up: BTreeSet<usize> = BTreeSet::new();
+    let points = points.clone();
+    let steps: Vec<(usize, u32)> = steps.iter().map(|step| (step.at, step.round)).collect();
+    for (index, round) in steps {
+        let (Some(point), Some(plan)) = (points.get(index), plans.get(at)) else { continue };
+        if plan.done.contains(&(index, round)) {
+            one.before += 1;
+            // What failed before is not tried again unless that is asked for.
+            if plan.records.iter().any(|r| r.key == point.key() && r.round == round && r.sample().is_none()) {
+                gave_up.insert(index);
+            }
+            continue;
+        }
+        if gave_up.contains(&index) {
+            one.left_out += 1;
+            if let Some(plan) = plans.get_mut(at) {
+                plan.done.insert((index, round));
+            }
+            continue;
+        }
+        if stop.asked() {
+            break;
+        }
+        let total = plans.iter().map(|plan| plan.steps.len()).sum();
+        let done = plans.iter().map(|plan| plan.done.len()).sum();
+        progress.begins(point, round, done, total, left(plans, options.quick));
+        let Some(plan) = plans.get_mut(at) else { continue };
+        let taken = take(
+            plan.source,
+            point,
+            round,
+            options,
+            make,
+            stop,
+            &mut paths,
+            &mut measure,
+            plan.folder.path(),
+        );
+        let Some(record) = taken else { break };
+        match &record.outcome {
+            Outcome::Measured(_) => one.measured += 1,
+            Outcome::Missing(_) => {
+                one.missing += 1;
+                gave_up.insert(index);
+            }
+            Outcome::Failed(_) => {
+                one.failed += 1;
+                gave_up.insert(index);
+            }
+        }
+        plan.folder.save(&record)?;
+        plan.done.insert((index, round));
+        plan.took.entry(index).or_default().push(record.seconds);
+        progress.ended(&record);
+        // With --retry an earlier record of the same may have been read.
+        plan.records.retain(|before| before.key != record.key || before.round != record.round);
+        plan.records.push(record);
+    }
+    drop(measure);
+    if let Some(plan) = plans.get(at) {
+        plan.folder.save_csv(&plan.source.experiment, &plan.records)?;
+        // Only if it is empty: the logs of what failed stay.
+        let _ = fs::remove_dir(plan.folder.path().join("logs"));
+    }
+    Ok(one)
+}
+
+/// How long what is not done yet will take: each point as long as it took before, or as the others of its experiment did, or as the
+/// experiment says.
+fn left(plans: &[Plan<'_>], quick: bool) -> Duration {
+    let mut seconds = 0.0;
+    for plan in plans {
+        let (sum, count) =
+            plan.took.values().flatten().fold((0.0, 0), |(sum, count), took| (sum + took, count + 1));
+        let usual = if count > 0 { sum / f64::from(count) } else { plan.source.experiment.expect_s(quick) };
+        for step in plan.steps.iter().filter(|step| !plan.done.contains(&(step.at, step.round))) {
+            seconds += plan.took.get(&step.at).and_then(|took| took.last().copied()).unwrap_or(usual);
+        }
+    }
+    Duration::try_from_secs_f64(seconds).unwrap_or_default()
+}
+
+/// Takes one point once. `None`: the user wants it to end, and the point counts as not taken.
+#[expect(clippy::too_many_arguments, reason = "all that one point depends on")]
+fn take(
+    source: &Source,
+    point: &Point,
+    round: u32,
+    options: &Options,
+    make: Maker<'_>,
+    stop: &Stop,
+    paths: &mut Paths,
+    measure: &mut Option<Box<dyn Measure>>,
+    folder: &Path,
+) -> Option<Record> {
+    let began = results::now();
+    let clock = Instant::now();
+    let logs = folder.join("logs").join(file_name(&point.key(), round));
+    let seed = options.seed.wrapping_add(u64::from(round) - 1);
+    let line_ns = cache_line_ns(&options.pinning);
+    let look = Look::now();
+    let found = measured(source, point, round, seed, options, make, stop, paths, measure, &logs);
+    let mut load = look.since();
+    load.cache_line_ns = line_ns;
+    let mut link = serde_json::Value::Null;
+    let outcome = match found {
+        Ok(sample) => {
+            // Logs of what went well are of no use; what cannot be removed does no harm.
+            let _ = fs::remove_dir_all(&logs);
+            link = paths.record();
+            Outcome::Measured(sample)
+        }
+        Err(_) if stop.asked() => return None,
+        Err(measure::Error::Missing(why)) => {
+            let _ = fs::remove_dir_all(&logs);
+            Outcome::Missing(why)
+        }
+        Err(error) => {
+            // Whatever the measure keeps, or its link, may be what failed.
+            *measure = None;
+            link = paths.record();
+            paths.leave();
+            Outcome::Failed(error.to_string())
+        }
+    };
+    Some(Record {
+        format: FORMAT,
+        experiment: source.experiment.name.clone(),
+        key: point.key(),
+        coordinates: point.by_axis(),
+        round,
+        seed,
+        quick: options.quick,
+        began,
+        seconds: clock.elapsed().as_secs_f64(),
+        outcome,
+        load,
+        link,
+        settings: point.settings.clone(),
+    })
+}
+
+#[expect(clippy::too_many_arguments, reason = "all that one point depends on")]
+fn measured(
+    source: &Source,
+    point: &Point,
+    round: u32,
+    seed: u64,
+    options: &Options,
+    make: Maker<'_>,
+    stop: &Stop,
+    paths: &mut Paths,
+    measure: &mut Option<Box<dyn Measure>>,
+    logs: &Path,
+) -> Result<crate::Sample, measure::Error> {
+    let within = Duration::try_from_secs_f64(source.experiment.timeout_s(options.quick))
+        .unwrap_or(Duration::from_secs(60));
+    if logs.exists() {
+        fs::remove_dir_all(logs).map_err(measure::Error::io(logs.display().to_string()))?;
+    }
+    fs::create_dir_all(logs).map_err(measure::Error::io(logs.display().to_string()))?;
+    if paths.changes(point)? {
+        // What it keeps running is on the path that goes away.
+        *measure = None;
+    }
+    paths.lead(point)?;
+    let measure = match measure {
+        Some(measure) => measure,
+        None => measure.insert(make(&source.experiment)?),
+    };
+    let mut context = Context::new(options.stag.clone(), logs.to_owned(), within, stop.clone());
+    context.seed = seed;
+    context.round = round;
+    context.pinning = options.pinning.clone();
+    paths.enter(&mut context);
+    measure.run(point, &mut context)
+}

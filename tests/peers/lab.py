@@ -1,0 +1,259 @@
+"""`stag lab`: lists, runs over loopback and over an emulated link, is interrupted and goes on, reports and compares.
+
+Figures are not judged here: a machine that runs tests is no place to measure.
+"""
+
+import csv
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+import tomllib
+from html.parser import HTMLParser
+from xml.etree import ElementTree
+
+from lab import proc
+from lab.report import Failed, Skip, expect
+from lab.target import Stag
+
+# Two points a round, of moments each.
+TINY = """
+format = 1
+name = "tiny"
+title = "Reads over TCP and iSER"
+about = "Whether the lab works."
+measure = "bench"
+rounds = 2
+timeout-s = 20
+expect-s = 0.5
+[settings]
+pattern = "randread"
+depth = 4
+seconds = 0.1
+warmup = 0.0
+unit-size = "16M"
+%s
+[[axis]]
+name = "transport"
+values = ["iscsi", "iser"]
+[[axis]]
+name = "block"
+unit = "B"
+values = ["4k", "64k"]
+quick = ["4k"]
+[[plot]]
+name = "iops"
+title = "Reads a second"
+quantity = "iops"
+x = "block"
+series = ["transport"]
+[[finding]]
+claim = "Something is read"
+quantity = "iops"
+at-least = 1
+[[finding]]
+claim = "Nothing is read"
+quantity = "iops"
+at-most = 0.001
+"""
+
+
+def command(*words):
+    if not Stag.binary:
+        raise Skip("no stag binary: set STAG_BIN")
+    return [Stag.binary, "lab", *[str(word) for word in words]]
+
+
+def stag_lab(*words, code=0, timeout=60, cwd=None):
+    done = subprocess.run(command(*words), capture_output=True, text=True, timeout=timeout, cwd=cwd)
+    expect(done.returncode == code, f"stag lab {' '.join(map(str, words))}: exit code {done.returncode}\n"
+                                    f"{proc.tail(done.stdout + done.stderr)}")
+    return done.stdout, done.stderr
+
+
+def tiny(folder, settings="", name="tiny.toml", **replace):
+    path = os.path.join(folder, name)
+    text = TINY % settings
+    for old, new in replace.items():
+        text = text.replace(old, new)
+    with open(path, "w") as file:
+        file.write(text)
+    return path
+
+
+def records(out, name="tiny"):
+    found = {}
+    for file in os.listdir(os.path.join(out, name, "records")):
+        with open(os.path.join(out, name, "records", file)) as text:
+            record = json.load(text)
+            found[record["key"], record["round"]] = record
+    return found
+
+
+def measured(out, count):
+    found = records(out)
+    bad = {key: record["outcome"] for key, record in found.items() if "measured" not in record["outcome"]}
+    expect(not bad, f"{bad}")
+    expect(len(found) == count, f"{len(found)} records, not {count}")
+    for record in found.values():
+        values = record["outcome"]["measured"]["values"]
+        expect(values["iops"]["value"] > 0 and values["iops"]["unit"], f"{values}")
+    return found
+
+
+def lists(lab):
+    """Every experiment is listed, is a file that can be run, and has its claims and charts."""
+    text, _ = stag_lab("list")
+    listed = json.loads(stag_lab("list", "--json")[0])
+    expect(listed, "no experiment comes with the program")
+    seconds = sum(one["quick"]["expected_s"] for one in listed)
+    expect(seconds <= 900, f"all with --quick are expected to take {seconds:.0f} s")
+    for one in listed:
+        expect(re.search(rf"^{one['name']} ", text, re.M), f"{one['name']} is not in the list")
+        file = tomllib.loads(stag_lab("list", "--show", one["name"])[0])
+        expect(file["name"] == one["name"] and file["axis"], f"{one['name']}: {file.keys()}")
+        expect(file.get("finding") and (file.get("plot") or file.get("table")), f"{one['name']} shows or claims nothing")
+    _, said = stag_lab("list", "--show", listed[0]["name"][:-1], code=2)
+    expect("did you mean" in said, said)
+
+
+def runs_and_goes_on(lab):
+    """Ctrl-C ends a run and all it has started; the same command goes on, and then has nothing left to do."""
+    folder = lab.new_folder("lab")
+    out = os.path.join(folder, "out")
+    path = tiny(folder, **{"seconds = 0.1": "seconds = 0.4"})
+    process = subprocess.Popen(command("run", path, "--out", out), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        proc.wait_until(lambda: os.path.isdir(os.path.join(out, "tiny", "records")) and records(out), 20, "a first record")
+        time.sleep(0.2)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=15)
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+    expect(process.returncode == 130 and "goes on" in said, f"exit code {process.returncode}: {said}")
+    left = proc.run("ps", "-eo", "pid,args", ok=None)
+    expect(f"--out {out}" not in left and out not in left, f"something runs on:\n{left}")
+    before = records(out)
+    expect(0 < len(before) < 8, f"{len(before)} records")
+
+    text, _ = stag_lab("run", path, "--out", out)
+    after = measured(out, 8)
+    for key, record in before.items():
+        expect(after[key]["began"] == record["began"], f"{key} was measured again")
+    expect("holds           tiny: Something is read" in text, text)
+    expect("does not hold   tiny: Nothing is read" in text, text)
+    start = time.monotonic()
+    text, _ = stag_lab("run", path, "--out", out)
+    expect("0 measured, 8 recorded before" in text, text)
+    expect(time.monotonic() - start < 10, "a run with nothing to do takes its time")
+    _, said = stag_lab("run", path, "--out", out, "--quick", code=1)
+    expect("--quick is not the same" in said, said)
+    for wrong in (["run", path, "--only", "block=8k"], ["run", path, "--only", "depth=1"], ["run", "no-such-experiment"]):
+        stag_lab(*wrong, code=2)
+    lab.lab_results = out
+
+
+def over_a_link(lab):
+    """The same over an emulated link: its round trip is in the record, and in each latency."""
+    folder = lab.new_folder("lab")
+    out = os.path.join(folder, "out")
+    path = tiny(folder, 'link = "metro"\nlink-delay = "2ms"')
+    stag_lab("run", path, "--out", out, "--quick", "--no-report")
+    found = records(out)
+    missing = {record["outcome"].get("missing") for record in found.values()} - {None}
+    if missing:
+        raise Skip("; ".join(missing))
+    for key, record in measured(out, 4).items():
+        trip = record["link"]["measured"]["round_trip_us"]["median"]
+        expect(3800 <= trip <= 6000, f"{key}: a round trip of {trip} µs")
+        latency = record["outcome"]["measured"]["values"]["p50_us"]["value"]
+        expect(latency >= 3800, f"{key}: {latency} µs over a round trip of 4 ms")
+    lab.link_results = out
+
+
+class Page(HTMLParser):
+    """Whether every tag is closed in its turn, and what the page would fetch."""
+
+    VOID = {"meta", "br", "link", "img", "input", "hr"}
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.wrong, self.fetched = [], [], []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attributes):
+        if tag not in self.VOID:
+            self.open.append(tag)
+        for name, value in attributes:
+            if name in ("src", "href") and not (value.startswith("#") or value.startswith("data:")):
+                self.fetched.append(value)
+        if tag in ("script", "link", "iframe", "object"):
+            self.fetched.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        pass
+
+    def handle_endtag(self, tag):
+        if not self.open or self.open[-1] != tag:
+            self.wrong.append((tag, self.open[-3:], self.getpos()))
+        else:
+            self.open.pop()
+
+
+def reports(lab):
+    """The page needs no other file; JSON, CSV, SVG and PNG are beside it, whole."""
+    out = getattr(lab, "lab_results", None) or Failed("the run before failed")
+    if isinstance(out, Failed):
+        raise out
+    report = os.path.join(out, "report")
+    text, _ = stag_lab("report", out, "--json")
+    whole = json.loads(text)
+    tiny_one = whole["experiments"][0]
+    expect([finding["verdict"] for finding in tiny_one["findings"]] == ["holds", "does-not-hold"], f"{tiny_one['findings']}")
+    expect(len(tiny_one["points"]) == 4 and tiny_one["machine"]["cpu"], f"{tiny_one['points']}")
+    expect(all(len(point["figures"]["iops"]["rounds"]) == 2 for point in tiny_one["points"]), "not two rounds a point")
+    with open(os.path.join(report, "index.html")) as file:
+        page = file.read()
+    seen = Page(page)
+    expect(not seen.wrong and not seen.open, f"{seen.wrong[:3]} {seen.open}")
+    expect(not seen.fetched and "url(" not in page and "@import" not in page, f"the page fetches {seen.fetched}")
+    expect("Something is read" in page and "prefers-color-scheme" in page, "the page lacks its claims")
+    ElementTree.parse(os.path.join(report, "tiny", "iops.svg"))
+    with open(os.path.join(report, "tiny", "iops.png"), "rb") as file:
+        expect(file.read(8) == b"\x89PNG\r\n\x1a\n", "iops.png is no PNG")
+    with open(os.path.join(report, "tiny", "samples.csv"), newline="") as file:
+        rows = list(csv.DictReader(file))
+    expect(len(rows) == 8 and all(float(row["iops"]) > 0 and row["outcome"] == "measured" for row in rows), f"{rows[:2]}")
+    stag_lab("report", lab.new_folder("empty"), code=1)
+
+
+def compares(lab):
+    """A result does not differ from itself; one of a link of 4 ms differs from one of loopback, and is worse."""
+    out = getattr(lab, "lab_results", None)
+    if not out:
+        raise Failed("the run before failed")
+    same = json.loads(stag_lab("compare", out, out, "--json")[0])
+    lines = same["pairs"][0]["lines"]
+    expect(lines and all(line["change"] == "noise" and line["ratio"]["value"] == 1 for line in lines), f"{lines[:2]}")
+    far = getattr(lab, "link_results", None)
+    if far:
+        pair = json.loads(stag_lab("compare", out, far, "--json")[0])["pairs"][0]
+        iops = [line for line in pair["lines"] if line["quantity"] == "iops"]
+        expect(len(iops) == 2 and all(line["change"] == "worse" for line in iops), f"{iops}")
+        expect(any("--quick" in beware for beware in pair["beware"]), f"{pair['beware']}")
+        text, _ = stag_lab("compare", out, far)
+        expect("worse" in text and "differ by more than noise" in text, text)
+
+
+CASES = [
+    ("the lab lists its experiments, and each is a whole file", lists),
+    ("a run that is interrupted goes on where it was", runs_and_goes_on),
+    ("a run over an emulated link has its round trip", over_a_link),
+    ("the report opens without any other file", reports),
+    ("a comparison tells what is more than noise", compares),
+]
