@@ -31,4 +31,4 @@ pub mod trace;
 pub mod workload;
 pub mod world;
 
-pub use world::{Failure, Report, Sabotage, run, run_sabotaged};
+pub use world::{Failure, Report, Sabotage, run, run_sabotaged, run_with_cuts};

@@ -48,12 +48,15 @@ fn one(seed: u64) -> ExitCode {
 fn many(first: u64, end: u64) -> ExitCode {
     let began = Instant::now();
     let (mut commands, mut losses, mut restarts, mut failed) = (0, 0, 0, Vec::new());
+    let (mut connections, mut reassigns) = (0, 0);
     for seed in first..end {
         match stag_sim::run(seed, false) {
             Ok(report) => {
                 commands += report.commands;
                 losses += report.losses;
                 restarts += report.restarts;
+                connections += report.connections;
+                reassigns += report.reassigns;
             }
             Err(failure) => {
                 println!("seed {seed}: {}", failure.what);
@@ -63,7 +66,8 @@ fn many(first: u64, end: u64) -> ExitCode {
         let done = seed + 1 - first;
         if done % 100 == 0 || seed + 1 == end {
             println!(
-                "{done} of {} seeds in {} s: {commands} commands, {losses} sessions lost, {restarts} restarts, {} failures",
+                "{done} of {} seeds in {} s: {commands} commands, {losses} sessions lost, {connections} connections mended, \
+                 {reassigns} tasks moved, {restarts} restarts, {} failures",
                 end - first,
                 began.elapsed().as_secs(),
                 failed.len()

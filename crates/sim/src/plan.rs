@@ -189,6 +189,8 @@ impl Plan {
             iser: None,
             text_len: rng.pick(&[0, 500, 20_000]),
             level: 0,
+            time2wait: 2,
+            time2retain: 20,
             data_timeout: Duration::from_secs(1),
             lost_per_mille: 0,
         };
@@ -276,8 +278,35 @@ impl Plan {
         let mut rng = Rng::new(seed ^ 0x4552_4c32);
         if plan.target.iser.is_none() && rng.chance(500) {
             plan.recovering(&mut rng);
+            let mut rng = Rng::new(seed ^ 0x4552_4c33);
+            if rng.chance(500) {
+                plan.keeping_tasks(&mut rng, calm);
+            }
         }
         plan
+    }
+
+    /// The same with ErrorRecoveryLevel 2: tasks outlive their connections, which are lost more often.
+    fn keeping_tasks(&mut self, rng: &mut Rng, calm: bool) {
+        self.target.level = 2;
+        (self.target.time2wait, self.target.time2retain) = (rng.pick(&[0, 0, 1, 3]), rng.pick(&[5, 20, 60]));
+        for initiator in &mut self.initiators {
+            initiator.offer.error_recovery_level = rng.pick(&[1, 2, 2, 2, 2]);
+            initiator.offer.default_time2wait_s = rng.pick(&[0, 0, 2]);
+            initiator.offer.default_time2retain_s = rng.pick(&[5, 20, 60]);
+            if initiator.offer.error_recovery_level == 2 {
+                // Which tasks a function ends that comes while they move is a matter of the drivers.
+                initiator.mix.reset = 0;
+            }
+        }
+        let commands: u64 = self.initiators.iter().map(|initiator| initiator.commands).sum();
+        if !calm {
+            for _ in 0..rng.between(0, 6) {
+                let trouble = if rng.chance(750) { Trouble::Cut } else { Trouble::Vanish };
+                self.troubles.push((rng.below(commands), trouble));
+            }
+            self.troubles.sort_by_key(|(at, _)| *at);
+        }
     }
 
     /// The same with error recovery, over links that lose single PDUs.

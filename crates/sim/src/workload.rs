@@ -428,7 +428,7 @@ pub fn judge(scsi: &Scsi, answer: &Completion, excuses: Excuses) -> Result<Answe
         _ => true,
     };
     match (code, &scsi.kind) {
-        ((SenseKey::UnitAttention, 0x29 | 0x2f, _), _) => Ok(Answer::Attention),
+        ((SenseKey::UnitAttention, 0x29 | 0x2f | 0x47, _), _) => Ok(Answer::Attention),
         ((key, asc, ascq), Kind::Wrong(k, a, q)) if (key, asc, ascq) == (*k, *a, *q) => Ok(Answer::Refused),
         ((SenseKey::Miscompare, 0x1d, 0), Kind::CompareAndWrite(_) | Kind::Verify(_)) => {
             Ok(Answer::Miscompare)

@@ -13,7 +13,7 @@ use crate::clock::{Clock, MS, Micros, SECOND};
 use crate::initiator::{Initiator, Shared};
 use crate::network::{LinkId, Network, Side};
 use crate::oracle::{Oracle, SECTOR};
-use crate::plan::{Plan, Trouble};
+use crate::plan::{InitiatorPlan, Plan, Trouble};
 use crate::random::Rng;
 use crate::target::{Target, send_targets};
 use crate::trace::{Trace, note};
@@ -41,6 +41,10 @@ pub struct Report {
     pub losses: u64,
     /// Power cuts and kills.
     pub restarts: u64,
+    /// Connections that were lost while their session went on.
+    pub connections: u64,
+    /// Tasks that went on on another connection.
+    pub reassigns: u64,
     /// How long it took, in simulated time.
     pub time: Micros,
 }
@@ -107,6 +111,25 @@ pub fn run(seed: u64, loud: bool) -> Result<Report, Box<Failure>> {
     world.run().map_err(|what| Box::new(world.failure(what)))
 }
 
+/// Runs a seed in which nothing goes wrong but links that break, many of them, if its world is at ErrorRecoveryLevel 2.
+pub fn run_with_cuts(seed: u64) -> Option<Result<Report, Box<Failure>>> {
+    let mut plan = Plan::new(seed);
+    let keeps = |initiator: &InitiatorPlan| initiator.offer.error_recovery_level == 2;
+    if plan.target.level < 2 || !plan.initiators.iter().all(keeps) {
+        return None;
+    }
+    let commands: u64 = plan.initiators.iter().map(|initiator| initiator.commands).sum();
+    plan.troubles = (1..=8).map(|part| (commands * part / 9, Trouble::Cut)).collect();
+    // Time for the slowest of links.
+    plan.target.time2retain = 60;
+    for initiator in &mut plan.initiators {
+        initiator.offer.default_time2retain_s = 60;
+        initiator.mix.logout = 0;
+    }
+    let mut world = World::new(seed, plan, false);
+    Some(world.run().map_err(|what| Box::new(world.failure(what))))
+}
+
 /// A fault that the rules do not allow. A simulator that does not find it proves nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sabotage {
@@ -116,6 +139,8 @@ pub enum Sabotage {
     LyingSyncs,
     /// A write of the store never ends.
     EndlessWrite,
+    /// Data that a read has for its initiator changes when the read moves to another connection.
+    SpoiltMoves,
 }
 
 /// Runs a seed with a fault that must be found.
@@ -126,13 +151,18 @@ pub fn run_sabotaged(seed: u64, sabotage: Sabotage) -> Result<Report, Box<Failur
     let mut world = World::new(seed, Plan::new(seed), false);
     let writes = Operations::WRITE.or(Operations::ZEROS).or(Operations::DISCARD);
     match sabotage {
-        Sabotage::LostWrites => world.faults.add(Rule::new(writes, Action::Lie).after(30).times(3)),
-        Sabotage::LyingSyncs => world.faults.add(Rule::new(Operations::SYNC, Action::Lie)),
+        Sabotage::LostWrites => {
+            world.faults.add(Rule::new(writes, Action::Lie).after(30).times(3));
+        }
+        Sabotage::LyingSyncs => {
+            world.faults.add(Rule::new(Operations::SYNC, Action::Lie));
+        }
         Sabotage::EndlessWrite => {
             let never = Action::Delay(u64::MAX..u64::MAX);
-            world.faults.add(Rule::new(writes, never).after(30).times(1))
+            world.faults.add(Rule::new(writes, never).after(30).times(1));
         }
-    };
+        Sabotage::SpoiltMoves => world.target.spoil_moves(),
+    }
     world.run().map_err(|what| Box::new(world.failure(what)))
 }
 
@@ -224,6 +254,8 @@ impl World {
             commands,
             losses: self.initiators.iter().map(|initiator| initiator.mishaps().0).sum(),
             restarts: self.restarts,
+            connections: self.initiators.iter().map(|initiator| initiator.recoveries().0).sum(),
+            reassigns: self.initiators.iter().map(|initiator| initiator.recoveries().1).sum(),
             time: self.clock.now(),
         })
     }

@@ -20,18 +20,23 @@ fn whatever_goes_wrong_reads_return_what_was_written_and_every_command_ends_once
     }
     let began = Instant::now();
     let (mut seeds, mut losses, mut restarts) = (0, 0, 0);
+    let (mut connections, mut reassigns) = (0, 0);
     for seed in 0..SEEDS {
         if began.elapsed() > TIME {
             break;
         }
         match stag_sim::run(seed, false) {
-            Ok(report) => (losses, restarts) = (losses + report.losses, restarts + report.restarts),
+            Ok(report) => {
+                (losses, restarts) = (losses + report.losses, restarts + report.restarts);
+                (connections, reassigns) = (connections + report.connections, reassigns + report.reassigns);
+            }
             Err(failure) => panic!("{failure}"),
         }
         seeds += 1;
     }
     // Runs in which nothing goes wrong prove nothing.
     assert!(seeds < 50 || losses > seeds && restarts > seeds / 4, "{seeds} {losses} {restarts}");
+    assert!(seeds < 50 || connections > seeds / 4 && reassigns > seeds / 5, "{connections} {reassigns}");
 }
 
 #[test]
@@ -70,6 +75,22 @@ fn writes_that_a_store_loses_are_found() {
 #[test]
 fn syncs_that_a_store_only_pretends_are_found() {
     assert!(found(Sabotage::LyingSyncs).contains("saw in sector"));
+}
+
+#[test]
+fn at_level_2_links_that_break_cost_connections_and_no_sessions() {
+    let (mut connections, mut reassigns, mut losses) = (0, 0, 0);
+    for report in (20_000..).filter_map(stag_sim::run_with_cuts).take(12) {
+        let report = report.unwrap_or_else(|failure| panic!("{failure}"));
+        losses += report.losses;
+        (connections, reassigns) = (connections + report.connections, reassigns + report.reassigns);
+    }
+    assert!(connections > 20 && reassigns > 20 && losses == 0, "{connections} {reassigns} {losses}");
+}
+
+#[test]
+fn data_that_changes_when_its_read_moves_to_another_connection_is_found() {
+    assert!(found(Sabotage::SpoiltMoves).contains("saw in sector"));
 }
 
 #[test]

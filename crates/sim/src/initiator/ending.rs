@@ -45,9 +45,17 @@ impl Initiator {
                 Ok(())
             }
             Event::Async(message) => Err(format!("initiator {}: {message}", self.number)),
-            Event::Lost(_, token) => Err(format!("op {}: the target does not know it", token.op)),
-            Event::Removed { cid, result, .. } => {
-                Err(format!("initiator {}: removal of cid {cid}: {result:?}", self.number))
+            Event::Lost(_, token) => match self.ops.get(&token.op).is_some_and(|op| op.replayed) {
+                // It lost its connection, and whoever knows what became of it says that nothing more does.
+                true => {
+                    self.aborted(token.op);
+                    Ok(())
+                }
+                false => Err(format!("op {}: the target does not know it", token.op)),
+            },
+            Event::Removed { cid, result, time2wait_s, .. } => {
+                self.removed(cid, result, time2wait_s);
+                Ok(())
             }
             // A text that came damaged was not one: it is not asked again.
             Event::Rejected(Some(RejectReason::DataDigestError), Some((_, token))) => {
@@ -112,6 +120,12 @@ impl Initiator {
                     _ => false,
                 });
                 if other {
+                    return Ok(());
+                }
+                let level = self.protocol.params().error_recovery_level;
+                if let Some(op) = self.ops.get_mut(&victim).filter(|op| op.replayed && level == 2) {
+                    // It has ended on the connection that it lost, and its status comes when it is reassigned.
+                    op.aborting = false;
                     return Ok(());
                 }
                 match self.forget(key) {

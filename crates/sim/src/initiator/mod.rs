@@ -4,6 +4,7 @@
 
 mod ending;
 mod link;
+mod mend;
 mod payload;
 mod reach;
 mod sessions;
@@ -25,6 +26,7 @@ use crate::random::Rng;
 use crate::trace::Trace;
 use crate::workload::{Excuses, Scsi, Workload};
 use link::{Link, Phase, Protocol};
+use mend::{Broken, Mending};
 use reach::Reach;
 use tap::Tap;
 
@@ -159,6 +161,11 @@ pub struct Initiator {
     next_cid: u16,
     /// A further connection that is not up yet; it is given up then.
     joining: Option<Micros>,
+    /// No further connection is tried for before that.
+    next_join: Micros,
+    /// Connections that were lost while the session goes on.
+    broken: Vec<Broken>,
+    mending: Mending,
     ops: BTreeMap<OpId, Op>,
     /// Writes lost with their session: they may still happen until the next login.
     lost: Vec<OpId>,
@@ -207,6 +214,9 @@ impl Initiator {
             incarnation: 0,
             next_cid: 0,
             joining: None,
+            next_join: 0,
+            broken: Vec::new(),
+            mending: Mending::Idle(0),
             ops: BTreeMap::new(),
             lost: Vec::new(),
             answered: BTreeSet::new(),
@@ -330,6 +340,8 @@ impl Initiator {
             .chain(deaf)
             .chain(question)
             .chain(tick)
+            .chain(self.next_mending())
+            .chain((self.state == State::Up).then_some(self.next_join))
             .filter(|at| *at > now)
             .min()
     }
@@ -346,6 +358,9 @@ impl Initiator {
             self.losses,
             self.failed_logins
         )];
+        if !self.broken.is_empty() {
+            lines.push(format!("  broken {:?}, {:?}", self.broken, self.mending));
+        }
         for (id, op) in &self.ops {
             let what = match &op.purpose {
                 Purpose::Scsi(scsi) => scsi.name.to_owned(),

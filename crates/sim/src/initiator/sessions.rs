@@ -9,7 +9,7 @@ use iscsi::pdu::{Bhs, LoginStatus, Opcode};
 use iscsi::text::LOGIN_SEGMENT_LEN;
 
 use super::link::{Link, Phase, Reader};
-use super::{COMMAND_TIME, Initiator, LOGIN_TIME, PING_AFTER, Purpose, State, TICK};
+use super::{COMMAND_TIME, Initiator, LOGIN_TIME, Mending, PING_AFTER, Purpose, State, TICK};
 use crate::clock::MS;
 use crate::iser;
 use crate::network::Side;
@@ -29,10 +29,15 @@ const LOGIN_CUTTER: Cutter = Cutter {
 impl Initiator {
     /// Makes a link and begins its login.
     pub(super) fn dial(&mut self) {
-        let now = self.now();
-        let id = self.shared.network.borrow_mut().connect(now, self.shared.quality);
         let cid = self.next_cid;
         self.next_cid = self.next_cid.wrapping_add(1);
+        self.dial_as(cid);
+    }
+
+    /// The same for a connection with this CID.
+    pub(super) fn dial_as(&mut self, cid: u16) {
+        let now = self.now();
+        let id = self.shared.network.borrow_mut().connect(now, self.shared.quality);
         self.wrong_secret =
             self.plan.wrong_secret && self.shared.chap.is_some() && id.0 < 3 && self.tsih == 0;
         let (wrong, mutual) = (self.wrong_secret, self.plan.mutual_chap);
@@ -81,7 +86,7 @@ impl Initiator {
     /// Keeps links alive, and makes more of them.
     pub(super) fn supervise(&mut self) {
         let now = self.now();
-        let mut silent = false;
+        let mut silent = Vec::new();
         for at in 0..self.links.len() {
             let link = &self.links[at];
             let Phase::Full(on, _) = &link.phase else { continue };
@@ -92,7 +97,8 @@ impl Initiator {
                 Some(pinged) if link.last_heard > pinged && link.pair.is_none() => {
                     self.links[at].pinged = None;
                 }
-                Some(pinged) => silent |= now >= pinged + link.patience(),
+                Some(pinged) if now >= pinged + link.patience() => silent.push(id),
+                Some(_) => {}
                 None if now >= link.last_heard + PING_AFTER => {
                     self.links[at].pinged = Some(now);
                     self.ping(on, id);
@@ -100,15 +106,22 @@ impl Initiator {
                 None => {}
             }
         }
-        if silent {
-            return self.lose("the target is silent");
+        for id in silent {
+            self.lose_link(id, "the target is silent");
+        }
+        if matches!(self.state, State::Down(_)) {
+            return;
         }
         if self.protocol.params().error_recovery_level > 0 && self.state == State::Up && now >= self.next_tick
         {
             self.next_tick = now + TICK;
             if let Some((on, error)) = self.protocol.tick() {
                 note!(self.shared.trace, "initiator {}: gives {on:?} up: {error}", self.number);
-                return self.lose("what was lost does not come again");
+                let its = |link: &&Link| matches!(link.phase, Phase::Full(own, _) if Some(own) == on);
+                match self.links.iter().find(its).map(|link| link.id) {
+                    Some(id) => self.lose_link(id, "what was lost does not come again"),
+                    None => return self.lose("what was lost does not come again"),
+                }
             }
         }
         if self.shared.resets_by_others && self.state == State::Up && now >= self.next_question {
@@ -116,10 +129,16 @@ impl Initiator {
             self.ask_after(now.saturating_sub(COMMAND_TIME));
         }
         if self.joining.is_some_and(|until| until <= now) {
-            return self.lose("a further login took too long");
+            let login = self.links.iter().find(|link| matches!(link.phase, Phase::Login(_)));
+            match login.map(|link| link.id) {
+                Some(id) => self.lose_link(id, "a further login took too long"),
+                None => return self.lose("a further login took too long"),
+            }
         }
+        self.mend();
         let wanted = self.plan.connections.min(usize::from(self.protocol.params().max_connections));
-        if self.state == State::Up && self.joining.is_none() && self.links.len() < wanted {
+        let may_join = self.joining.is_none() && self.broken.is_empty() && now >= self.next_join;
+        if self.state == State::Up && may_join && self.links.len() < wanted {
             self.joining = Some(now + LOGIN_TIME);
             self.dial();
         }
@@ -156,6 +175,9 @@ impl Initiator {
             self.shared.network.borrow_mut().abandon(now, link.id, Side::Initiator);
         }
         self.joining = None;
+        self.next_join = 0;
+        self.broken.clear();
+        self.mending = Mending::Idle(0);
         self.tap.forget();
     }
 
@@ -221,7 +243,8 @@ impl Initiator {
                         self.shared.oracle.borrow_mut().end_write(op, crate::oracle::Ending::Unknown);
                     }
                 } else {
-                    self.joining = None;
+                    let cid = link.cid;
+                    self.joined(cid);
                 }
             }
             Ok(Step::Moved { .. }) => return Err(format!("initiator {number}: the target has moved")),
@@ -239,7 +262,8 @@ impl Initiator {
                 if self.wrong_secret && error == refused {
                     self.refused_logins += 1;
                 }
-                self.lose("the login failed");
+                let id = link.id;
+                self.not_joined(id, &error);
             }
         }
         Ok(true)

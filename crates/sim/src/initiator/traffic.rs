@@ -38,7 +38,8 @@ impl Initiator {
                     self.links.remove(at);
                 }
                 Received::Closed | Received::Reset => {
-                    self.lose(if received == Received::Closed { "closed by the target" } else { "reset" });
+                    let why = if received == Received::Closed { "closed by the target" } else { "reset" };
+                    self.lose_link(id, why);
                 }
             }
             any = true;
@@ -90,7 +91,7 @@ impl Initiator {
                     {
                         return Err(format!("initiator {}: link {}: {error:?}", self.number, id.0));
                     }
-                    self.lose("what arrived is broken");
+                    self.lose_link(id, "what arrived is broken");
                     return Ok(());
                 }
             }

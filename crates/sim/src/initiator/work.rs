@@ -51,7 +51,8 @@ impl Initiator {
 
     /// Submits what is next.
     pub(super) fn work(&mut self) -> Result<bool, String> {
-        if self.state != State::Up {
+        let connected = self.links.iter().any(|link| matches!(link.phase, Phase::Full(..)));
+        if self.state != State::Up || !connected {
             return Ok(false);
         }
         let now = self.now();
@@ -125,6 +126,10 @@ impl Initiator {
     }
 
     pub(super) fn abort(&mut self) {
+        if self.protocol.orphans() > 0 {
+            // Which connection has what is not settled.
+            return;
+        }
         let sent: Vec<(OpId, TaskKey)> = self
             .ops
             .iter()
@@ -154,6 +159,9 @@ impl Initiator {
 
     /// Others may have ended commands of ours without a word: asks after those that were sent before then.
     pub(super) fn ask_after(&mut self, before: Micros) {
+        if self.protocol.orphans() > 0 {
+            return;
+        }
         let silent = self.ops.iter().filter(|(_, op)| {
             matches!(op.purpose, Purpose::Scsi(_))
                 && !op.aborting

@@ -1,12 +1,13 @@
 //! One connection in full-feature phase: the state machine, its output, and the commands that it runs.
 
 use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::rc::{Rc, Weak};
 use std::task::Waker;
 
 use ::iser::Control;
-use device::{Cdb, Command, Execution, LogicalUnit, Outcome};
-use iscsi::pdu::{Bhs, Lun};
+use device::{Cdb, Command, Execution, LogicalUnit};
+use iscsi::pdu::{Bhs, Lun, TaskManagementFunction};
 use iscsi::sn;
 use iscsi::target::{Abort, Cid, Completion, Event, Fatal, ScsiCommand, TaskKey};
 use scsi::Sense;
@@ -14,6 +15,7 @@ use scsi::Sense;
 use super::mover::Mover;
 use super::output::Output;
 use super::payload::Segment;
+use super::reassign::{self, Place};
 use super::session::Session;
 use super::{Phase, Target, management, send_targets};
 use crate::clock::{Micros, SECOND};
@@ -23,6 +25,8 @@ use crate::trace::note;
 
 /// Time for a closing connection's last PDUs to leave.
 const LAST_WORDS: Micros = 5 * SECOND;
+/// TASK REASSIGN.
+const REASSIGN: u8 = TaskManagementFunction::TaskReassign.code();
 
 pub(super) type State = iscsi::target::Connection<Segment>;
 
@@ -53,8 +57,18 @@ pub(super) struct Connection {
     data_waits: RefCell<Vec<Option<Waker>>>,
     /// Rings when there is room in the output again.
     pub room: Signal,
-    /// Rings when a task has ended, or the connection.
-    progress: Signal,
+    /// Rings when a task has ended, or the connection, or when it stands otherwise to its session.
+    pub progress: Signal,
+    /// Where the units of its tasks bring and take their data.
+    places: RefCell<HashMap<TaskKey, Rc<Place>>>,
+    /// Its tasks outlive it: ErrorRecoveryLevel 2.
+    keeps: bool,
+    /// It is gone, and its tasks wait for another one.
+    detached: Cell<bool>,
+    /// It was removed for recovery: its tasks may be reassigned.
+    removed: Cell<bool>,
+    /// Its tasks need not wait any longer.
+    retired: Cell<bool>,
     /// When to look for what was lost.
     look_at: Cell<Option<Micros>>,
     /// No more I/O.
@@ -75,6 +89,7 @@ impl Connection {
         output: Rc<RefCell<Output>>,
         state: State,
     ) -> Rc<Self> {
+        let keeps = state.error_recovery_level() > 1;
         Rc::new(Self {
             cid,
             link,
@@ -86,6 +101,11 @@ impl Connection {
             data_waits: RefCell::default(),
             room: Signal::default(),
             progress: Signal::default(),
+            places: RefCell::default(),
+            keeps,
+            detached: Cell::new(false),
+            removed: Cell::new(false),
+            retired: Cell::new(false),
             look_at: Cell::new(None),
             lost: Cell::new(false),
             ending: Cell::new(false),
@@ -101,7 +121,7 @@ impl Connection {
 
     /// Whether it takes PDUs in: not when it ends, nor from a peer that does not read.
     pub fn listens(&self) -> bool {
-        !self.ending.get() && self.has_room()
+        !self.ending.get() && !self.detached.get() && self.has_room()
     }
 
     pub fn has_room(&self) -> bool {
@@ -110,6 +130,21 @@ impl Connection {
 
     pub fn is_lost(&self) -> bool {
         self.lost.get()
+    }
+
+    /// Whether it is gone, and only there for its tasks.
+    pub fn is_detached(&self) -> bool {
+        self.detached.get()
+    }
+
+    /// Whether its tasks may be reassigned.
+    pub fn is_removed(&self) -> bool {
+        self.removed.get()
+    }
+
+    /// Whether its tasks need not wait for another connection.
+    pub fn is_retired(&self) -> bool {
+        self.retired.get()
     }
 
     pub fn is_aborted(&self, task: TaskKey) -> bool {
@@ -140,7 +175,7 @@ impl Connection {
         waits[task.slot()] = Some(waker.clone());
     }
 
-    fn wake_task(&self, task: TaskKey) {
+    pub fn wake_task(&self, task: TaskKey) {
         let waker = self.data_waits.borrow_mut().get_mut(task.slot()).and_then(Option::take);
         if let Some(waker) = waker {
             waker.wake();
@@ -250,17 +285,19 @@ impl Connection {
         Ok(())
     }
 
+    pub fn deliver_held_or_lose(self: &Rc<Self>, target: &Rc<Target>) {
+        if let Err(error) = self.deliver_held(target) {
+            target.report(format!("a held command broke the protocol: {error}"));
+            self.end(false);
+        }
+    }
+
     fn tell_released(self: &Rc<Self>, target: &Rc<Target>, released: &[Cid]) {
         for member in self.session.connections() {
             if !Rc::ptr_eq(&member, self) && released.contains(&member.cid) {
                 // As a message to another core: it comes a little later.
                 let owner = target.clone();
-                target.executor.spawn(async move {
-                    if let Err(error) = member.deliver_held(&owner) {
-                        owner.report(format!("a held command broke the protocol: {error}"));
-                        member.end(false);
-                    }
-                });
+                target.executor.spawn(async move { member.deliver_held_or_lose(&owner) });
             }
         }
     }
@@ -269,6 +306,9 @@ impl Connection {
         match event {
             Event::Command(command) => self.start(target, command),
             Event::Data(task) => self.wake_task(task),
+            Event::TaskManagement(request) if request.function == REASSIGN => {
+                target.executor.spawn(reassign::run(target.clone(), self.clone(), request));
+            }
             Event::TaskManagement(request) => {
                 let connection = self.clone();
                 let owner = target.clone();
@@ -294,10 +334,10 @@ impl Connection {
     fn start(self: &Rc<Self>, target: &Rc<Target>, scsi: ScsiCommand) {
         let task = scsi.task;
         let Some(cdb) = Cdb::new(&scsi.cdb) else {
-            return self.finish(task, Sense::invalid_opcode().into());
+            return self.end_task(task, self.completion(Sense::invalid_opcode().into()));
         };
         if scsi.lun != Lun::ZERO {
-            return self.finish(task, Sense::logical_unit_not_supported().into());
+            return self.end_task(task, self.completion(Sense::logical_unit_not_supported().into()));
         }
         let command = Command {
             cdb,
@@ -306,28 +346,41 @@ impl Connection {
             data_out_len: scsi.expected_out.into(),
             data_in_len: scsi.expected_in.into(),
         };
-        match self.session.unit.execute(command, Mover { connection: self.clone(), task }) {
-            Execution::Done(_, outcome) => self.finish(task, outcome),
+        let place = Place::new(self.clone(), task);
+        self.embark(task, place.clone());
+        match self.session.unit.execute(command, Mover(place.clone())) {
+            Execution::Done(_, outcome) => place.end(self.completion(outcome)),
             Execution::Running(future) => {
                 let connection = self.clone();
                 target.executor.spawn(async move {
                     let (_, outcome) = future.await;
-                    connection.finish(task, outcome);
-                    connection.progress.ring();
+                    place.end(connection.completion(outcome));
                 });
             }
         }
     }
 
-    fn finish(&self, task: TaskKey, outcome: Outcome) {
-        let d_sense = self.session.unit.descriptor_sense();
-        let completion = Completion {
-            status: outcome.status.code(),
-            sense: outcome.sense.map(|sense| sense.emit(d_sense).as_ref().into()),
-            wanted_in: outcome.wanted_in,
-            wanted_out: outcome.wanted_out,
-        };
+    /// A task's unit has this place from now on.
+    pub fn embark(&self, task: TaskKey, place: Rc<Place>) {
+        self.places.borrow_mut().insert(task, place);
+    }
+
+    /// The place of a task's unit, which leaves.
+    pub fn disembark(&self, task: TaskKey) -> Option<Rc<Place>> {
+        self.places.borrow_mut().remove(&task)
+    }
+
+    /// A task was given up: this connection may have nothing left.
+    pub fn released(&self) {
+        self.room.ring();
+        self.progress.ring();
+    }
+
+    /// Answers a command.
+    pub fn end_task(&self, task: TaskKey, completion: Completion) {
+        self.disembark(task);
         self.with(|state, out| state.finish(task, completion, out));
+        self.progress.ring();
     }
 
     /// Aborts tasks, waits until they have ended, and says how many there were.
@@ -358,9 +411,70 @@ impl Connection {
         ended + running.len()
     }
 
+    /// The link is gone. At ErrorRecoveryLevel 2 the tasks are not.
+    pub fn lose(self: &Rc<Self>, clean: bool) {
+        match self.keeps && !self.ending.get() && !self.session.ending.get() {
+            true => self.detach(),
+            false => self.end(clean),
+        }
+    }
+
+    /// Removes the connection for recovery (RFC 7143 §11.14.1).
+    pub fn remove(self: &Rc<Self>) {
+        self.removed.set(true);
+        self.lose(true);
+        self.progress.ring();
+    }
+
+    /// Sends and receives nothing any more. Units go on: what they bring is kept for another connection.
+    fn detach(self: &Rc<Self>) {
+        let Some(target) = self.target.upgrade() else { return };
+        if self.detached.replace(true) {
+            return;
+        }
+        note!(target.trace, "target {}.{}: detached", self.session.tsih, self.cid);
+        self.output.borrow_mut().mute();
+        target.network.borrow_mut().abandon(target.clock.now(), self.link, Side::Target);
+        self.leave_port(&target);
+        self.room.ring();
+        self.progress.ring();
+        let connection = self.clone();
+        target.executor.spawn({
+            let target = target.clone();
+            async move {
+                connection.await_recovery(&target).await;
+                connection.lost.set(true);
+                connection.ending.set(true);
+                connection.state.borrow_mut().forget_unacknowledged();
+                connection.wake_all();
+                connection.clear().await;
+                connection.release_held(&target);
+                target.end_if_stuck(&connection.session).await;
+                target.leave(&connection.session, &connection);
+                connection.over.set(true);
+                connection.progress.ring();
+                note!(target.trace, "target {}.{}: over", connection.session.tsih, connection.cid);
+            }
+        });
+    }
+
+    fn release_held(self: &Rc<Self>, target: &Rc<Target>) {
+        let released = {
+            let mut state = self.state.borrow_mut();
+            state.release_held();
+            state.take_released()
+        };
+        self.tell_released(target, &released);
+    }
+
     /// Ends the connection. When it is `clean`, what is queued is still sent, for a while.
     pub fn end(self: &Rc<Self>, clean: bool) {
         let Some(target) = self.target.upgrade() else { return };
+        if self.detached.get() {
+            // Of one that is gone it is the tasks that end.
+            self.retired.set(true);
+            return self.progress.ring();
+        }
         if !clean {
             self.lost.set(true);
             self.progress.ring();
@@ -377,14 +491,10 @@ impl Connection {
             connection.progress.until(said).await;
             connection.lost.set(true);
             connection.state.borrow_mut().forget_reads();
+            connection.state.borrow_mut().forget_unacknowledged();
             connection.wake_all();
             connection.abort(Victims::All).await;
-            let released = {
-                let mut state = connection.state.borrow_mut();
-                state.release_held();
-                state.take_released()
-            };
-            connection.tell_released(&owner, &released);
+            connection.release_held(&owner);
             owner.leave(&connection.session, &connection);
             connection.bury(&owner, clean);
         });
@@ -396,12 +506,16 @@ impl Connection {
             true => target.network.borrow_mut().close(now, self.link, Side::Target),
             false => target.network.borrow_mut().abandon(now, self.link, Side::Target),
         }
-        for port in target.ports.borrow().iter().filter(|port| port.link == self.link) {
-            *port.phase.borrow_mut() = Phase::Over;
-        }
+        self.leave_port(target);
         self.over.set(true);
         self.progress.ring();
         note!(target.trace, "target {}.{}: over", self.session.tsih, self.cid);
+    }
+
+    fn leave_port(&self, target: &Target) {
+        for port in target.ports.borrow().iter().filter(|port| port.link == self.link) {
+            *port.phase.borrow_mut() = Phase::Over;
+        }
     }
 
     /// Waits for the end of the connection and its tasks.
@@ -428,7 +542,7 @@ impl Connection {
             let instant = target.clock.instant();
             if let Err(error) = self.with(|state, out| state.handle_timeout(instant, out)) {
                 note!(target.trace, "target {}.{}: {error}", self.session.tsih, self.cid);
-                self.end(false);
+                self.lose(false);
             }
         }
     }
@@ -464,6 +578,11 @@ impl Connection {
                 )
             })
             .collect();
-        format!("session {} cid {} tasks [{}]", self.session.tsih, self.cid, tasks.join("; "))
+        let standing = match (self.detached.get(), self.removed.get()) {
+            (false, _) => "",
+            (true, false) => " detached",
+            (true, true) => " removed",
+        };
+        format!("session {} cid {}{standing} tasks [{}]", self.session.tsih, self.cid, tasks.join("; "))
     }
 }

@@ -58,6 +58,8 @@ impl Directory for Target {
             target_recv_data_segment_length: crate::iser::SEGMENT,
             initiator_recv_data_segment_length: crate::iser::SEGMENT,
             error_recovery_level: settings.level,
+            default_time2wait_s: settings.time2wait,
+            default_time2retain_s: settings.time2retain,
             ..Offer::default()
         };
         let offer = if settings.iser.is_some() { offer.over_rdma() } else { offer };
@@ -154,7 +156,9 @@ async fn place(target: Rc<Target>, port: Rc<Port>, mut login: Box<TargetLogin>, 
             data_timeout: target.settings.data_timeout,
         }),
     };
-    let state = iscsi::target::Connection::new(config, target.clock.instant());
+    let mut state = iscsi::target::Connection::new(config, target.clock.instant());
+    let retain = if session.recovers_connections() { params.default_time2retain_s } else { 0 };
+    state.set_logout_times(params.default_time2wait_s, retain);
     let cutter = Cutter {
         header_digest,
         data_digest,
@@ -177,10 +181,15 @@ async fn find(target: &Rc<Target>, outcome: &Outcome) -> Result<(Rc<Session>, Wi
         let session = session.filter(|s| s.initiator == outcome.initiator && s.isid == outcome.isid);
         let session = session.ok_or(LoginStatus::SessionDoesNotExist)?;
         // A CID that the session has already: the old connection is replaced (§6.3.4).
-        let old = session.connections().into_iter().find(|other| other.cid == outcome.cid);
-        if let Some(old) = old {
-            old.end(true);
-            old.ended().await;
+        // At level 2 it is removed for recovery instead.
+        for old in session.connections().into_iter().filter(|other| other.cid == outcome.cid) {
+            match session.recovers_connections() {
+                true => old.remove(),
+                false => {
+                    old.end(true);
+                    old.ended().await;
+                }
+            }
         }
         let window = session.window.clone().ok_or(LoginStatus::TooManyConnections)?;
         if !session.admit(outcome.cid) {
@@ -206,9 +215,10 @@ async fn find(target: &Rc<Target>, outcome: &Outcome) -> Result<(Rc<Session>, Wi
         ports: None,
     });
     let depth = target.settings.queue_depth;
-    let (own, common) = match outcome.params.max_connections {
-        0 | 1 => (Window::Own(Box::new(CommandWindow::new(outcome.cmd_sn, depth))), None),
-        _ => {
+    let several = outcome.params.max_connections > 1 || outcome.params.error_recovery_level > 1;
+    let (own, common) = match several {
+        false => (Window::Own(Box::new(CommandWindow::new(outcome.cmd_sn, depth))), None),
+        true => {
             let common = Arc::new(SharedWindow::new(outcome.cmd_sn, depth));
             (Window::Shared(common.clone()), Some(common))
         }

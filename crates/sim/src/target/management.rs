@@ -92,6 +92,10 @@ pub(super) async fn logout(connection: Rc<Connection>, request: LogoutRequest) {
     let reason = LogoutReason::from_code(request.reason);
     let result = match reason {
         Some(LogoutReason::CloseSession) => {
+            if connection.session.recovers_connections() {
+                // Nobody joins it any more, and none of its connections is kept.
+                connection.session.ending.set(true);
+            }
             for member in &others {
                 member.end(true);
                 member.ended().await;
@@ -107,7 +111,16 @@ pub(super) async fn logout(connection: Rc<Connection>, request: LogoutRequest) {
             }
             None => LogoutResult::CidNotFound,
         },
-        Some(LogoutReason::RemoveForRecovery) => LogoutResult::RecoveryNotSupported,
+        Some(LogoutReason::RemoveForRecovery) if !connection.session.recovers_connections() => {
+            LogoutResult::RecoveryNotSupported
+        }
+        Some(LogoutReason::RemoveForRecovery) => {
+            let named = others.iter().filter(|member| member.cid == request.cid);
+            match named.map(|member| member.remove()).count() {
+                0 => LogoutResult::CidNotFound,
+                _ => LogoutResult::Success,
+            }
+        }
         None => LogoutResult::CleanupFailed,
     };
     let ends = reason == Some(LogoutReason::CloseSession) || own && result == LogoutResult::Success;

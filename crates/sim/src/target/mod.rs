@@ -7,6 +7,7 @@ mod management;
 mod mover;
 mod output;
 mod payload;
+mod reassign;
 mod session;
 
 use std::cell::{Cell, RefCell};
@@ -83,6 +84,10 @@ pub struct Settings {
     pub text_len: usize,
     /// ErrorRecoveryLevel.
     pub level: u8,
+    /// DefaultTime2Wait, seconds.
+    pub time2wait: u16,
+    /// DefaultTime2Retain, seconds.
+    pub time2retain: u16,
     /// A pause of a sequence of Data-Out that counts as a loss.
     pub data_timeout: Duration,
     /// Of a thousand PDUs that it receives, how many vanish: with error recovery only.
@@ -162,8 +167,14 @@ pub struct Target {
     next_nexus: Cell<u64>,
     /// Rings when a session has ended.
     session_ended: Signal,
+    /// When somebody wants to be woken.
+    alarms: RefCell<Vec<Micros>>,
+    /// Rings at these times.
+    alarm: Signal,
     /// What must never happen, and did.
     incident: RefCell<Option<String>>,
+    /// Data of tasks that are reassigned is damaged: a fault that must be found.
+    spoils_moves: Cell<bool>,
 }
 
 impl Target {
@@ -192,7 +203,10 @@ impl Target {
             last_tsih: Cell::new(0),
             next_nexus: Cell::new(0),
             session_ended: Signal::default(),
+            alarms: RefCell::default(),
+            alarm: Signal::default(),
             incident: RefCell::default(),
+            spoils_moves: Cell::new(false),
         });
         target.start();
         target
@@ -219,6 +233,7 @@ impl Target {
             }
         }
         self.executor.kill();
+        self.alarms.borrow_mut().clear();
         self.sessions.borrow_mut().clear();
         self.unit.borrow_mut().take();
     }
@@ -226,6 +241,11 @@ impl Target {
     /// Whether it is up.
     pub fn is_up(&self) -> bool {
         self.unit.borrow().is_some()
+    }
+
+    /// Damages what reads have for their initiators when they move to another connection.
+    pub fn spoil_moves(&self) {
+        self.spoils_moves.set(true);
     }
 
     /// Remembers what must never happen.
@@ -285,9 +305,28 @@ impl Target {
         }
     }
 
+    /// Has [`Self::alarm`] ring then.
+    fn alarm_at(&self, at: Micros) {
+        let mut alarms = self.alarms.borrow_mut();
+        if !alarms.contains(&at) {
+            alarms.push(at);
+        }
+    }
+
+    async fn sleep(&self, time: Micros) {
+        let at = self.clock.now() + time;
+        self.alarm_at(at);
+        self.alarm.until(|| (self.clock.now() >= at).then_some(())).await;
+    }
+
     /// Acts on what is due.
     fn tick(self: &Rc<Self>) {
         let now = self.clock.now();
+        let alarms = self.alarms.borrow().len();
+        self.alarms.borrow_mut().retain(|at| *at > now);
+        if self.alarms.borrow().len() < alarms {
+            self.alarm.ring();
+        }
         for port in self.ports.borrow().clone() {
             let connection = match &*port.phase.borrow() {
                 Phase::Full(connection, _) => Some(connection.clone()),
@@ -313,7 +352,7 @@ impl Target {
             Phase::Full(connection, _) => connection.next_event(),
             Phase::Over => None,
         });
-        due.min()
+        due.chain(self.alarms.borrow().iter().copied()).min()
     }
 
     /// Sends what is queued.
@@ -380,7 +419,7 @@ impl Target {
                     let clean = received == Received::Closed;
                     note!(self.trace, "target: link {} {received:?}", port.link.0);
                     match connection {
-                        Some(connection) => connection.end(clean),
+                        Some(connection) => connection.lose(clean),
                         None => self.drop_port(port),
                     }
                     return true;
@@ -409,7 +448,7 @@ impl Target {
             self.report(format!("link {} broke the protocol: {broken}", port.link.0));
         }
         match connection {
-            Some(connection) => connection.end(false),
+            Some(connection) => connection.lose(false),
             None => self.drop_port(port),
         }
     }
@@ -561,6 +600,7 @@ impl Target {
                 port.link.0
             ));
         }
+        lines.extend(self.detached().iter().map(|connection| format!("target: {}", connection.describe())));
         lines
     }
 }

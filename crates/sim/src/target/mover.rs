@@ -5,50 +5,53 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use device::{DataMover, Lost};
-use iscsi::target::TaskKey;
 use ring::{Buf, Chain};
 
-use super::connection::Connection;
 use super::payload::Segment;
+use super::reassign::Place;
 
 /// One task's way to its initiator.
-pub(super) struct Mover {
-    pub connection: Rc<Connection>,
-    pub task: TaskKey,
-}
+pub(super) struct Mover(pub Rc<Place>);
 
 impl DataMover for Mover {
     fn put_data(&mut self, data: Buf) {
-        self.connection.put(self.task, Segment(data));
+        let (connection, task) = self.0.at();
+        if !self.0.is_given_up() {
+            connection.put(task, Segment(data));
+        }
     }
 
     fn poll_put_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Lost>> {
-        if self.connection.is_lost() || self.connection.is_aborted(self.task) {
+        let (connection, task) = self.0.at();
+        if self.0.is_given_up() || connection.is_lost() || connection.is_aborted(task) {
             return Poll::Ready(Err(Lost));
         }
-        if self.connection.has_room() {
+        if connection.has_room() {
             return Poll::Ready(Ok(()));
         }
-        self.connection.room.register(cx.waker());
+        connection.room.register(cx.waker());
         Poll::Pending
     }
 
     fn poll_get_data(&mut self, cx: &mut Context<'_>, len: usize) -> Poll<Result<Chain, Lost>> {
-        if self.connection.is_lost() {
+        let (connection, task) = self.0.at();
+        if self.0.is_refused() || connection.is_lost() || connection.is_aborted(task) {
             return Poll::Ready(Err(Lost));
         }
-        let Some(len) = self.connection.want(self.task, len) else { return Poll::Ready(Err(Lost)) };
-        let ready = self.connection.with(|state, _| {
-            (state.data_available(self.task) >= len).then(|| {
+        let early = self.0.arrived().min(len);
+        let Some(rest) = connection.want(task, len - early) else { return Poll::Ready(Err(Lost)) };
+        let ready = connection.with(|state, _| {
+            (state.data_available(task) >= rest).then(|| {
                 let mut chain = Chain::new();
-                state.take_data(self.task, len, |segment| chain.push(segment.0));
+                self.0.take_arrived(early, |segment| chain.push(segment.0));
+                state.take_data(task, rest, |segment| chain.push(segment.0));
                 chain
             })
         });
         if let Some(chain) = ready {
             return Poll::Ready(Ok(chain));
         }
-        self.connection.wait_for_data(self.task, cx.waker());
+        connection.wait_for_data(task, cx.waker());
         Poll::Pending
     }
 }

@@ -14,6 +14,8 @@ use crate::rdma::Pair;
 pub(super) struct Output {
     /// What the network takes next.
     pub bytes: Vec<u8>,
+    /// Nothing is sent any more: what is written is dropped.
+    muted: bool,
     rdma: Option<Rdma>,
 }
 
@@ -43,7 +45,7 @@ impl Output {
             last_read: 0,
             fault: None,
         };
-        Self { bytes: Vec::new(), rdma: Some(rdma) }
+        Self { rdma: Some(rdma), ..Self::default() }
     }
 
     /// The queue pair, of iSER.
@@ -57,6 +59,12 @@ impl Output {
             self.bytes.append(&mut rdma.pair.take_output());
         }
         self.len()
+    }
+
+    /// The link is gone: what waits is dropped, and so is all that is written from now on.
+    pub fn mute(&mut self) {
+        self.muted = true;
+        self.bytes.clear();
     }
 
     /// Bytes that wait to be sent.
@@ -146,6 +154,7 @@ impl Sink<Segment> for Output {
     fn bytes(&mut self, bytes: &[u8]) {
         match &mut self.rdma {
             Some(rdma) => rdma.pdu.extend_from_slice(bytes),
+            None if self.muted => {}
             None => self.bytes.extend_from_slice(bytes),
         }
     }

@@ -12,6 +12,7 @@ use iscsi::target::SharedWindow;
 
 use super::Target;
 use super::connection::Connection;
+use crate::clock::{Micros, SECOND};
 use crate::trace::note;
 
 /// One session.
@@ -31,6 +32,9 @@ pub(super) struct Session {
     pub ending: Cell<bool>,
 }
 
+/// How long a gap among a session's commands may last after the time for their recovery is over.
+const PLUG: Micros = 2 * SECOND;
+
 impl Session {
     pub fn connections(&self) -> Vec<Rc<Connection>> {
         self.members.borrow().clone()
@@ -40,13 +44,37 @@ impl Session {
         self.nexus.nexus.id
     }
 
+    /// Whether tasks outlive their connections: ErrorRecoveryLevel 2.
+    pub fn recovers_connections(&self) -> bool {
+        self.params.error_recovery_level >= 2
+    }
+
+    /// How long the tasks of a connection that is gone wait for another one: Time2Wait and Time2Retain.
+    pub fn retention(&self) -> Micros {
+        let Params { default_time2wait_s, default_time2retain_s, .. } = self.params;
+        (Micros::from(default_time2wait_s) + Micros::from(default_time2retain_s)) * SECOND
+    }
+
+    /// Whether commands wait for one before them that has not come.
+    pub fn has_gap(&self) -> bool {
+        self.gap().is_some()
+    }
+
+    fn gap(&self) -> Option<u32> {
+        self.window.as_ref().and_then(|window| window.gap())
+    }
+
     /// Lets a connection in; false when the session is ending or full, or has the CID.
     pub fn admit(&self, cid: u16) -> bool {
         let members = self.members.borrow();
         let mut coming = self.coming.borrow_mut();
+        // Connections that are gone stay for their tasks; at level 2 one more may come, for one that is still believed to be there.
+        let alive = || members.iter().filter(|member| !member.is_detached());
+        let most = usize::from(self.params.max_connections) + usize::from(self.recovers_connections());
         let fits = !self.ending.get()
-            && members.len() + coming.len() < usize::from(self.params.max_connections)
-            && members.iter().all(|member| member.cid != cid)
+            && alive().count() + coming.len() < most
+            && members.len() + coming.len() < 2 * most
+            && alive().all(|member| member.cid != cid)
             && !coming.contains(&cid);
         if fits {
             coming.push(cid);
@@ -94,6 +122,25 @@ impl Target {
     pub(super) fn enter(&self, session: Rc<Session>) {
         session.unit.attach(&session.nexus);
         self.sessions.borrow_mut().insert(session.tsih, session);
+    }
+
+    /// Connections that are gone and whose tasks wait for another one.
+    pub(super) fn detached(&self) -> Vec<Rc<Connection>> {
+        let sessions = self.sessions.borrow();
+        let members = sessions.values().flat_map(|session| session.connections());
+        members.filter(|member| member.is_detached()).collect()
+    }
+
+    /// A connection's time for recovery is over: if commands wait for one that was lost with it, and goes on being lost, the session
+    /// fails.
+    pub(super) async fn end_if_stuck(&self, session: &Rc<Session>) {
+        let Some(gap) = session.gap().filter(|_| !session.ending.get()) else { return };
+        self.sleep(PLUG).await;
+        if !session.ending.get() && session.gap() == Some(gap) {
+            note!(self.trace, "target: session {} waits for a command that was lost", session.tsih);
+            session.ending.set(true);
+            session.connections().iter().for_each(|member| member.end(true));
+        }
     }
 
     /// A connection and its tasks have ended.
