@@ -78,7 +78,7 @@ impl VerbsRequest {
 #[cfg(not(feature = "verbs"))]
 pub(crate) async fn connect(
     _address: SocketAddr,
-    _private_data: &[u8],
+    _private_data: impl FnOnce(bool) -> Vec<u8>,
     _options: &Options,
 ) -> Result<(crate::QueuePair, Vec<u8>), Error> {
     Err(unsupported())
@@ -86,7 +86,8 @@ pub(crate) async fn connect(
 
 #[cfg(feature = "verbs")]
 mod with {
-    use std::cell::Cell;
+    use std::cell::{Cell, RefCell};
+    use std::collections::VecDeque;
     use std::io;
     use std::net::{IpAddr, Ipv4Addr};
     use std::task::{Context, Poll};
@@ -145,10 +146,10 @@ mod with {
 
     pub(crate) async fn connect(
         address: SocketAddr,
-        private_data: &[u8],
+        private_data: impl FnOnce(bool) -> Vec<u8>,
         options: &Options,
     ) -> Result<(QueuePair, Vec<u8>), Error> {
-        let (pair, private_data) = ::verbs::connect(address, private_data, &verbs_options(options))
+        let (pair, private_data) = ::verbs::connect_with(address, private_data, &verbs_options(options))
             .await
             .map_err(|error| translate(error, address))?;
         Ok((QueuePair::hardware(Handle::new(pair, options)), private_data))
@@ -200,12 +201,20 @@ mod with {
         told: Cell<bool>,
         /// Something was asked for that this provider cannot do.
         refused: Cell<Option<&'static str>>,
+        /// Its posts, which will not be done.
+        flushed: RefCell<VecDeque<u64>>,
     }
 
     impl Handle {
         fn new(pair: ::verbs::QueuePair, options: &Options) -> Self {
             let send_high_water = options.send_high_water.max(1);
-            Self { pair, send_high_water, told: Cell::new(false), refused: Cell::new(None) }
+            Self {
+                pair,
+                send_high_water,
+                told: Cell::new(false),
+                refused: Cell::new(None),
+                flushed: RefCell::default(),
+            }
         }
 
         pub(crate) fn post_send(&self, head: &[u8], data: Chain, flags: Flags, id: Option<u64>) {
@@ -224,6 +233,11 @@ mod with {
 
         pub(crate) fn post_immediate(&self, _data: [u8; 8], _solicited: bool) {
             self.refuse("Immediate Data of RFC 7306 is software iWARP's alone");
+        }
+
+        pub(crate) fn post_atomic(&self, _to: Remote, _operation: crate::Atomic, id: u64) {
+            self.flushed.borrow_mut().push_back(id);
+            self.refuse("atomic operations are software iWARP's alone");
         }
 
         fn refuse(&self, what: &'static str) {
@@ -247,6 +261,9 @@ mod with {
             let rights = match rights {
                 Rights::Write => ::verbs::Rights::Write,
                 Rights::ReadWrite => ::verbs::Rights::ReadWrite,
+                Rights::All => {
+                    return Err(Error::Unsupported("atomic operations are software iWARP's alone"));
+                }
             };
             exposed(self.pair.expose(buffers, rights))
         }
@@ -270,6 +287,9 @@ mod with {
         }
 
         pub(crate) fn poll_next(&self, cx: &mut Context<'_>) -> Poll<Result<Completion, Error>> {
+            if let Some(id) = self.flushed.borrow_mut().pop_front() {
+                return Poll::Ready(Ok(Completion::Flushed { id }));
+            }
             // A peer that does not take what it is sent is not listened to.
             if self.pair.poll_drained(self.send_high_water, cx).is_pending() {
                 return Poll::Pending;

@@ -24,10 +24,13 @@ mod setup;
 mod software;
 mod types;
 
+/// What an atomic operation does: RFC 7306's three.
+pub use iwarp::rdmap::Atomic;
+
 pub use counters::{Counters, counters};
 pub use error::{Error, Side, Terminated};
 pub use hardware::{VerbsListener, VerbsRequest, verbs_available};
 pub use options::{Crc, Options, Provider};
 pub use pair::QueuePair;
-pub use setup::{Incoming, Listener, Protocol, accept, connect, sniff};
+pub use setup::{Incoming, Listener, Protocol, accept, connect, connect_with, sniff};
 pub use types::{Buffers, Completion, Flags, Remote, Rights, Stag, Withdrawn};

@@ -10,7 +10,7 @@ use ring::{BufMut, Chain};
 #[cfg(feature = "verbs")]
 use crate::hardware;
 use crate::software;
-use crate::{Completion, Counters, Error, Flags, Remote, Rights, Stag, Withdrawn};
+use crate::{Atomic, Completion, Counters, Error, Flags, Remote, Rights, Stag, Withdrawn};
 
 /// One connection, on the core that made it. Clones are the same queue pair; with the last of them it ends.
 ///
@@ -78,6 +78,18 @@ impl QueuePair {
         }
     }
 
+    /// Posts an atomic operation (RFC 7306 §5) on eight bytes of the peer's memory, at a multiple of 8, that the peer has exposed with
+    /// [`Rights::All`]: nothing else of this connection comes between its look at them and what it leaves. [`Completion::Atomic`] says
+    /// what they were. It waits its turn under [`Self::ord`] with the RDMA Reads, in order. Software iWARP only: over verbs it ends the
+    /// connection with [`Error::Unsupported`].
+    pub fn post_atomic(&self, to: Remote, operation: Atomic, id: u64) {
+        match &self.provider {
+            Provider::Software(pair) => pair.post_atomic(to, operation, id),
+            #[cfg(feature = "verbs")]
+            Provider::Verbs(pair) => pair.post_atomic(to, operation, id),
+        }
+    }
+
     /// Lets the peer send `count` more Sends.
     pub fn post_receives(&self, count: u32) {
         match &self.provider {
@@ -91,7 +103,7 @@ impl QueuePair {
     /// until [`Self::withdraw`], also when the peer has invalidated them or the connection is lost, and are dropped with it.
     ///
     /// # Errors
-    /// [`Error::TooManyStags`]; then the buffers are dropped.
+    /// [`Error::TooManyStags`]; then the buffers are dropped. [`Error::Unsupported`] for [`Rights::All`] over verbs.
     pub fn expose(&self, buffers: impl IntoIterator<Item = BufMut>, rights: Rights) -> Result<Stag, Error> {
         match &self.provider {
             Provider::Software(pair) => pair.expose(buffers.into_iter().collect(), rights),

@@ -217,10 +217,23 @@ pub async fn connect(
     private_data: &[u8],
     options: &Options,
 ) -> Result<(QueuePair, Vec<u8>), Error> {
+    connect_with(address, |_| private_data.to_vec(), options).await
+}
+
+/// The same with private data that depends on whether the peer may invalidate what is exposed
+/// ([`QueuePair::takes_invalidation`]), which is not known before the device is.
+///
+/// # Errors
+/// As [`connect`].
+pub async fn connect_with(
+    address: SocketAddr,
+    private_data: impl FnOnce(bool) -> Vec<u8>,
+    options: &Options,
+) -> Result<(QueuePair, Vec<u8>), Error> {
     if options.provider == Provider::Verbs {
         return hardware::connect(address, private_data, options).await;
     }
-    let mut requester = Requester::new(mpa_options(options), private_data).map_err(setup)?;
+    let mut requester = Requester::new(mpa_options(options), &private_data(true)).map_err(setup)?;
     let connecting = async {
         let stream = TcpStream::connect(address, options.setup_timeout)
             .await

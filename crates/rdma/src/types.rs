@@ -59,6 +59,8 @@ pub enum Rights {
     Write,
     /// RDMA Write to it, and RDMA Read from it. What is read is copied before it is sent.
     ReadWrite,
+    /// That, and atomic operations on it, which find numbers of 64 bits in this machine's byte order. Software iWARP only.
+    All,
 }
 
 /// What has come to an end, or has arrived. Each kind comes in the order in which its operations were posted.
@@ -98,6 +100,13 @@ pub enum Completion {
         id: u64,
         /// What was read, as long as was asked for.
         data: Chain,
+    },
+    /// An atomic operation is done.
+    Atomic {
+        /// The number that it was posted with.
+        id: u64,
+        /// What the peer's eight bytes were before it, in whatever order the peer's machine has them.
+        original: u64,
     },
     /// The connection has ended before this post: any that would have given another completion. All of them come before
     /// [`crate::QueuePair::next`] gives the error.

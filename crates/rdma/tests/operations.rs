@@ -3,7 +3,7 @@
 mod support;
 
 use ring::Chain;
-use stag_rdma::{Completion, Crc, Error, Flags, Options, QueuePair, Remote, Rights};
+use stag_rdma::{Atomic, Completion, Crc, Error, Flags, Options, QueuePair, Remote, Rights};
 use support::{buffers, chain, pattern, received, rest, run, two};
 
 /// Lengths around every border: nothing, FPDUs, buffers of the pool, the receive buffer.
@@ -127,6 +127,76 @@ fn an_rdma_read_of_any_length_gives_what_is_there() {
             a.withdraw(source).expect("it is exposed");
         }
     });
+}
+
+/// What `b` is told of its next read or atomic.
+async fn original(b: &QueuePair, wanted: u64) -> u64 {
+    match b.next().await {
+        Ok(Completion::Atomic { id, original }) if id == wanted => original,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn atomic_operations_change_eight_bytes_and_tell_what_they_were_in_the_order_of_reads() {
+    with_all(async |a, b, _| {
+        let _serving = serve(&a);
+        // The second number lies in two buffers.
+        let pieces = [12, 12, 40].map(|len| {
+            let mut buffer = ring::pool::alloc(len).expect("a buffer");
+            buffer.fill(0);
+            buffer
+        });
+        let stag = a.expose(pieces, Rights::All).expect("an STag");
+        let place = Remote { stag, offset: 8 };
+        b.post_atomic(place, Atomic::FetchAdd { add: 5, mask: 0 }, 1);
+        b.post_read(place, 8, 2);
+        b.post_atomic(place, Atomic::FetchAdd { add: u64::MAX, mask: 0 }, 3);
+        let all = u64::MAX;
+        b.post_atomic(place, Atomic::CmpSwap { swap: 70, mask: all, compare: 5, compare_mask: all }, 4);
+        b.post_atomic(place, Atomic::CmpSwap { swap: 90, mask: all, compare: 4, compare_mask: all }, 5);
+        b.post_atomic(place, Atomic::Swap { swap: 7, mask: 0xff }, 6);
+        b.post_read(Remote { stag, offset: 0 }, 64, 7);
+        assert_eq!(original(&b, 1).await, 0);
+        match b.next().await {
+            Ok(Completion::Read { id: 2, data }) => assert_eq!(data.to_vec(), 5u64.to_ne_bytes()),
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(original(&b, 3).await, 5);
+        assert_eq!(original(&b, 4).await, 4, "it does not compare");
+        assert_eq!(original(&b, 5).await, 4);
+        assert_eq!(original(&b, 6).await, 90);
+        match b.next().await {
+            Ok(Completion::Read { id: 7, data }) => {
+                let bytes = data.to_vec();
+                assert_eq!(bytes[8..16], 7u64.to_ne_bytes());
+                assert!(bytes[..8].iter().chain(&bytes[16..]).all(|&byte| byte == 0));
+            }
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(a.withdraw(stag).expect("it is exposed").placed, Some(16));
+    });
+}
+
+#[test]
+fn an_atomic_operation_needs_memory_that_is_exposed_for_it_and_a_multiple_of_eight() {
+    for (rights, offset, code) in [(Rights::ReadWrite, 0, 0x02), (Rights::All, 4, 0x07)] {
+        run(async {
+            let (a, b) = two(&Options::default(), &Options::default()).await;
+            b.post_send(b"first", Chain::new(), Flags::default(), None);
+            assert_eq!(received(&a).await, b"first");
+            let stag = a.expose(buffers(64), rights).expect("an STag");
+            b.post_atomic(Remote { stag, offset }, Atomic::Swap { swap: 1, mask: 1 }, 9);
+            let serving = serve(&a);
+            assert!(matches!(b.next().await, Ok(Completion::Flushed { id: 9 })));
+            match b.next().await {
+                Err(Error::Terminated { reason, .. }) => assert_eq!(reason.code, code, "{offset}"),
+                other => panic!("{other:?}"),
+            }
+            let (_, error) = serving.await.expect("no panic");
+            assert!(matches!(error, Error::Terminated { .. }), "{error:?}");
+        });
+    }
 }
 
 #[test]

@@ -43,7 +43,19 @@ pub async fn connect(
     private_data: &[u8],
     options: &Options,
 ) -> Result<(QueuePair, Vec<u8>), Error> {
-    check_data(private_data, MAX_CONNECT_DATA)?;
+    connect_with(address, |_| private_data.to_vec(), options).await
+}
+
+/// The same with private data that depends on what the device can do: whether the peer may invalidate what is exposed
+/// ([`QueuePair::takes_invalidation`]).
+///
+/// # Errors
+/// As [`connect`].
+pub async fn connect_with(
+    address: SocketAddr,
+    private_data: impl FnOnce(bool) -> Vec<u8>,
+    options: &Options,
+) -> Result<(QueuePair, Vec<u8>), Error> {
     in_time(options, async {
         let channel = Channel::open()?;
         let id = Id::new(&channel)?;
@@ -55,7 +67,10 @@ pub async fn connect(
         drop(events);
         let mut pair = QueuePair::new(id, options)?;
         let (ird, ord) = (pair.ird(), pair.ord());
-        let parameters = Parameters { private_data, responder_resources: ird, initiator_depth: ord };
+        let private_data = private_data(pair.takes_invalidation());
+        check_data(&private_data, MAX_CONNECT_DATA)?;
+        let parameters =
+            Parameters { private_data: &private_data, responder_resources: ird, initiator_depth: ord };
         pair.with_id(|id| id.connect(&parameters))?;
         let answer = pair.next_event().await?;
         if answer.kind != event::ESTABLISHED {

@@ -26,7 +26,9 @@ mod options;
 mod queue;
 mod work;
 
-pub use connect::{Incoming, Listener, MAX_ACCEPT_DATA, MAX_CONNECT_DATA, MAX_REJECT_DATA, connect};
+pub use connect::{
+    Incoming, Listener, MAX_ACCEPT_DATA, MAX_CONNECT_DATA, MAX_REJECT_DATA, connect, connect_with,
+};
 pub use device::{Device, devices};
 pub use error::{Error, LoadError};
 pub use exposure::{Buffers, Remote, Rights, Withdrawn};

@@ -16,7 +16,7 @@ use ring::{Chain, JoinHandle, Notify, TcpStream};
 use super::memory::{self, Exposed, Memory};
 use super::payload::{Data, Outbox};
 use super::{Ended, Inner, Pair, Read, post_error};
-use crate::{Buffers, Completion, Counters, Error, Flags, Options, Remote, Rights, Stag, Withdrawn};
+use crate::{Atomic, Buffers, Completion, Counters, Error, Flags, Options, Remote, Rights, Stag, Withdrawn};
 
 /// A queue pair as its users hold it: with it go the loops, and with them all that the connection holds.
 pub(crate) struct Handle {
@@ -55,6 +55,7 @@ impl Handle {
             outbox,
             memory: Memory::default(),
             reads: VecDeque::new(),
+            atomics: VecDeque::new(),
             asked: VecDeque::new(),
             answered: [0; 2],
             most_answered: options.send_high_water.max(1),
@@ -146,6 +147,14 @@ impl Handle {
             let bytes = u32::try_from(len).map_err(|_| PostError::TooLong)?;
             stream.read::<Data<'_>>(remote(from), bytes, Landing::Given, id, outbox)?;
             reads.push_back(Read { id, len });
+            Ok(None)
+        });
+    }
+
+    pub(crate) fn post_atomic(&self, to: Remote, operation: Atomic, id: u64) {
+        self.post(Some(id), |Inner { stream, outbox, atomics, .. }| {
+            stream.atomic::<Data<'_>>(remote(to), operation, id, outbox)?;
+            atomics.push_back(id);
             Ok(None)
         });
     }

@@ -1,8 +1,10 @@
 //! The memory that is exposed on one queue pair, by the index that the protocol names it with. The protocol has checked every
 //! offset and length that comes here; what does not fit even so is not written.
 
+use iwarp::rdmap::Atomic;
 use ring::{BufMut, Chain};
 
+use super::payload::copy_out;
 use crate::{Buffers, Rights, Withdrawn};
 
 /// Bits of an index that name the slot; those above count its uses, so that an index that is gone names nothing.
@@ -29,6 +31,16 @@ struct Slot {
     /// One of the buffers is being received into, and not in its list.
     busy: bool,
     invalidated: bool,
+}
+
+/// What became of an attempt to look at exposed memory.
+pub(super) enum Look<T> {
+    /// This.
+    Seen(T),
+    /// Some of it is being received into. It can be looked at when that is over.
+    Busy,
+    /// It has been withdrawn.
+    Gone,
 }
 
 /// All that is exposed.
@@ -103,6 +115,45 @@ impl Memory {
         Some(withdrawn)
     }
 
+    /// The buffers under this index, all of them in their places.
+    fn at_rest(&mut self, index: u32) -> Look<&mut Buffers> {
+        match self.slot(index) {
+            Some(Slot { busy: true, .. }) => Look::Busy,
+            Some(Slot { exposed: Some(Exposed::Buffers(buffers)), .. }) => Look::Seen(buffers),
+            _ => Look::Gone,
+        }
+    }
+
+    /// A copy of the bytes `at..at + len`.
+    pub(super) fn copy(&mut self, index: u32, at: usize, len: usize) -> Look<Chain> {
+        match self.at_rest(index) {
+            Look::Seen(buffers) => Look::Seen(copy_out(buffers, at, len)),
+            Look::Busy => Look::Busy,
+            Look::Gone => Look::Gone,
+        }
+    }
+
+    /// Does an atomic operation on the eight bytes at `at`, a number in this machine's byte order, and gives what they were.
+    pub(super) fn apply(&mut self, index: u32, at: usize, operation: Atomic) -> Look<u64> {
+        let buffers = match self.at_rest(index) {
+            Look::Seen(buffers) => buffers,
+            Look::Busy => return Look::Busy,
+            Look::Gone => return Look::Gone,
+        };
+        let mut bytes = [0; 8];
+        for (i, byte) in bytes.iter_mut().enumerate() {
+            // They may lie in several buffers.
+            let Some((position, place)) = find(buffers, at + i) else { return Look::Gone };
+            *byte = buffers[position][place];
+        }
+        let original = u64::from_ne_bytes(bytes);
+        copy_in(buffers, at, &operation.apply(original).to_ne_bytes());
+        if let Some(slot) = self.slot(index) {
+            slot.placed = slot.placed.max(at as u64 + 8);
+        }
+        Look::Seen(original)
+    }
+
     /// Copies what the peer has written to its place.
     pub(super) fn write(&mut self, index: u32, offset: u64, bytes: &[u8]) {
         let Some(slot) = self.slot(index) else { return };
@@ -171,6 +222,42 @@ impl From<Rights> for iwarp::stag::Rights {
         match rights {
             Rights::Write => Self::REMOTE_WRITE | Self::REMOTE_INVALIDATE,
             Rights::ReadWrite => Self::REMOTE_WRITE | Self::REMOTE_READ | Self::REMOTE_INVALIDATE,
+            Rights::All => {
+                Self::REMOTE_WRITE | Self::REMOTE_READ | Self::REMOTE_ATOMIC | Self::REMOTE_INVALIDATE
+            }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ring::{Config, Runtime, pool};
+
+    use super::*;
+
+    #[test]
+    fn memory_that_is_being_received_into_is_looked_at_when_that_is_over() {
+        Runtime::new(Config::default()).unwrap().block_on(async {
+            let mut memory = Memory::default();
+            let buffers = [8, 16].map(|len| {
+                let mut buffer = pool::alloc(len).unwrap();
+                buffer.fill(len as u8);
+                buffer
+            });
+            let index = memory.insert(Exposed::Buffers(buffers.into_iter().collect())).unwrap();
+            let (loan, buffer, at) = memory.lend(index, 0).unwrap();
+            assert_eq!((buffer.len(), at), (8, 0));
+            let add = Atomic::FetchAdd { add: 1, mask: 0 };
+            assert!(matches!(memory.copy(index, 8, 16), Look::Busy));
+            assert!(matches!(memory.apply(index, 8, add), Look::Busy));
+            memory.put_back(&loan, buffer, 8);
+            let Look::Seen(data) = memory.copy(index, 6, 4) else { panic!("it is at rest") };
+            assert_eq!(data.to_vec(), [8, 8, 16, 16]);
+            assert!(
+                matches!(memory.apply(index, 8, add), Look::Seen(original) if original == u64::from_ne_bytes([16; 8]))
+            );
+            memory.remove(index).unwrap();
+            assert!(matches!(memory.apply(index, 8, add), Look::Gone));
+        });
     }
 }

@@ -18,14 +18,14 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use iwarp::mpa::Agreed;
-use iwarp::rdmap::Terminate;
+use iwarp::rdmap::{Atomic, Terminate};
 use iwarp::stream::{PostError, Stream};
 use ring::{Chain, Gather, Lent, Notify, TcpStream};
 
 pub(crate) use self::handle::Handle;
 use self::loans::Loans;
-use self::memory::{Exposed, Memory};
-use self::payload::{Data, Outbox, copy_out};
+use self::memory::{Look, Memory};
+use self::payload::{Data, Outbox};
 use self::receive::Receiver;
 use crate::counters::count_on_core;
 use crate::{Completion, Counters, Error, Side, Terminated};
@@ -81,6 +81,8 @@ enum Asked {
     Data(Chain),
     /// A copy of this part of memory that is written as well, made when there is room for it.
     Copy { index: u32, at: usize, len: usize },
+    /// What these eight bytes were before the operation, which is done then.
+    Atomic { index: u32, at: usize, operation: Atomic },
 }
 
 /// What changes with every operation.
@@ -90,7 +92,9 @@ struct Inner {
     memory: Memory,
     /// Reads of ours, the oldest first.
     reads: VecDeque<Read>,
-    /// Reads of the peer's that are not answered yet: no more than it may have outstanding, since the protocol counts.
+    /// Atomics of ours, the oldest first.
+    atomics: VecDeque<u64>,
+    /// Reads and atomics of the peer's that are not answered yet: no more than it may have outstanding, since the protocol counts.
     asked: VecDeque<Asked>,
     /// Bytes of answers in the outbox, and in what is being sent.
     answered: [usize; 2],
@@ -122,20 +126,38 @@ impl Inner {
     /// is listened to even so, or two that read from each other would wait for each other.
     fn answer(&mut self) -> Result<(), Terminate> {
         while self.answered[0] + self.answered[1] < self.most_answered {
-            let data = match self.asked.pop_front() {
-                None => return Ok(()),
-                Some(Asked::Data(data)) => data,
-                Some(Asked::Copy { index, at, len }) => match self.memory.get(index) {
-                    Some(Exposed::Buffers(buffers)) => {
-                        self.counters.copied_out += len as u64;
-                        copy_out(buffers, at, len)
+            let Some(asked) = self.asked.pop_front() else { return Ok(()) };
+            let Self { stream, outbox, memory, counters, .. } = self;
+            let data = match asked {
+                Asked::Data(data) => data,
+                Asked::Copy { index, at, len } => match memory.copy(index, at, len) {
+                    Look::Seen(data) => {
+                        counters.copied_out += len as u64;
+                        data
+                    }
+                    Look::Busy => {
+                        self.asked.push_front(Asked::Copy { index, at, len });
+                        return Ok(());
                     }
                     // Withdrawn while the peer was still reading it.
-                    _ => return Err(Terminate::InvalidStag),
+                    Look::Gone => return Err(Terminate::InvalidStag),
                 },
+                Asked::Atomic { index, at, operation } => {
+                    let original = match memory.apply(index, at, operation) {
+                        Look::Seen(original) => original,
+                        Look::Busy => {
+                            self.asked.push_front(Asked::Atomic { index, at, operation });
+                            return Ok(());
+                        }
+                        Look::Gone => return Err(Terminate::InvalidStag),
+                    };
+                    stream
+                        .atomic_response::<Data<'_>>(original, outbox)
+                        .map_err(|_| Terminate::LocalCatastrophic)?;
+                    continue;
+                }
             };
             self.answered[0] += data.len();
-            let Self { stream, outbox, .. } = self;
             if stream.read_response(Data::new(&[], data), outbox).is_err() {
                 return Err(Terminate::LocalCatastrophic);
             }
@@ -155,6 +177,7 @@ impl Inner {
             }
         }
         self.completions.extend(self.reads.drain(..).map(|read| Completion::Flushed { id: read.id }));
+        self.completions.extend(self.atomics.drain(..).map(|id| Completion::Flushed { id }));
     }
 
     fn commit_counters(&mut self) {

@@ -315,6 +315,9 @@ impl Receiver {
         if got < len {
             return Err(Error::Cut);
         }
+        // Whoever asked for memory that this was received into has waited.
+        let answered = pair.inner.borrow_mut().answer();
+        answered.map_err(|error| pair.violation(error))?;
         match tail {
             Some(mut tail) if got > len => {
                 tail.truncate(got - len);
@@ -372,8 +375,13 @@ impl Receiver {
                     inner.completions.push_back(Completion::Read { id: read.id, data });
                 }
             }
-            // No memory is exposed for them, and none are posted.
-            Event::AtomicRequest { .. } | Event::AtomicDone { .. } => {}
+            Event::AtomicRequest { index, offset, operation } => {
+                inner.asked.push_back(Asked::Atomic { index, at: offset as usize, operation });
+            }
+            Event::AtomicDone { id, original } => {
+                inner.atomics.pop_front();
+                inner.completions.push_back(Completion::Atomic { id, original });
+            }
             Event::Terminated(terminated) => return Err(super::remote_terminate(terminated.code)),
         }
         Ok(())
