@@ -13,6 +13,7 @@ pub mod experiment;
 pub mod figure;
 pub mod finding;
 pub mod library;
+pub mod link;
 pub mod load;
 pub mod machine;
 pub mod measure;

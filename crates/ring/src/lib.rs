@@ -11,6 +11,7 @@
 //! - [`File`]: files and block devices.
 //! - [`sleep`], [`timeout`], [`now`]: time. [`blocking`]: system calls that the ring does not have. [`Signals`].
 //!   [`Readable`]: descriptors that belong to another library. [`Notify`]: what other code of the core will do.
+//! - [`be_urgent`]: threads of their own that must run on time.
 //!
 //! Dropping the future of any operation cancels it. The buffers it was given stay alive until the kernel has let go of
 //! them, and then return to their pool; nobody has to wait for that.
@@ -30,6 +31,7 @@ mod signal;
 #[cfg(feature = "testing")]
 pub mod testing;
 mod time;
+mod urgency;
 mod uses;
 
 pub use blocking::blocking;
@@ -49,4 +51,5 @@ pub use runtime::{
 pub use shared::{Local, Shared};
 pub use signal::{Signal, Signals, survive_file_size_limit};
 pub use time::{Elapsed, Sleep, now, sleep, sleep_until, timeout};
+pub use urgency::{Urgency, be_urgent};
 pub use uses::Use;

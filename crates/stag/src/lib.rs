@@ -33,6 +33,10 @@ use exit::Exit;
 
 /// The whole command: from the arguments of the process to its status.
 pub fn run() -> ExitCode {
+    // What an emulated link starts this program for has its own arguments, and needs a process of one thread.
+    if let Some(status) = ::lab::link::helper() {
+        return status;
+    }
     let cli = Cli::parse();
     let filter = cli.log.as_deref();
     // `serve` starts its log itself, once it knows what the configuration says of it.
@@ -55,8 +59,8 @@ pub fn run() -> ExitCode {
         Command::Cp(args) => client::cp(&args),
         Command::Bench(args) => bench::bench(&args),
         Command::Osd(args) => osd::osd(&args),
-        Command::Lab(args) => lab::lab(&args),
         Command::Conform(args) => conformance::conform(&args),
+        Command::Lab(args) => return lab::lab(&args),
         Command::Completions(args) => docs::completions(args.shell),
         Command::Man(args) => docs::man(&args.dir),
     };

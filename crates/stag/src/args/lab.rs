@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
+pub use super::lab_link::LabLink;
+
 /// Run experiments on links that are emulated, and report what they find
 #[derive(Clone, Debug, Args)]
 #[command(long_about = "Run experiments on links that are emulated, and report what they find.\n\n\
@@ -23,7 +25,8 @@ Examples:
   stag lab run all --quick
   stag lab run request-size --only transport=iser --only block=4k,64k
   stag lab report && xdg-open lab-results/report/index.html
-  stag lab compare before after";
+  stag lab compare before after
+  stag lab link wan-1400mi -- ping -c 3 198.18.0.1";
 
 /// What `stag lab` does.
 #[derive(Clone, Debug, Subcommand)]
@@ -33,6 +36,7 @@ pub enum LabCommand {
     Run(LabRun),
     Report(LabReport),
     Compare(LabCompare),
+    Link(Box<LabLink>),
 }
 
 /// List the experiments that come with the program, or print one's file

@@ -5,6 +5,7 @@ mod client;
 mod conform;
 mod control;
 pub mod lab;
+mod lab_link;
 pub mod osd;
 pub mod place;
 mod serve;

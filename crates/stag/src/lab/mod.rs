@@ -2,22 +2,25 @@
 //! crate's.
 
 mod compare;
+mod link;
 mod list;
 mod report;
 mod run;
 
 use std::io::{self, Write as _};
+use std::process::ExitCode;
 
 use crate::args::lab::{Lab, LabCommand};
 use crate::exit::Exit;
 
-/// Runs it.
-pub fn lab(args: &Lab) -> Exit {
+/// Runs it. Only a command on a link ends with a status of its own.
+pub fn lab(args: &Lab) -> ExitCode {
     match &args.command {
-        LabCommand::List(args) => list::list(args),
-        LabCommand::Run(args) => run::run(args),
-        LabCommand::Report(args) => report::report(args),
-        LabCommand::Compare(args) => compare::compare(args),
+        LabCommand::List(args) => list::list(args).into(),
+        LabCommand::Run(args) => run::run(args).into(),
+        LabCommand::Report(args) => report::report(args).into(),
+        LabCommand::Compare(args) => compare::compare(args).into(),
+        LabCommand::Link(args) => link::link(args),
     }
 }
 

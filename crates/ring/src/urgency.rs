@@ -1,0 +1,68 @@
+//! [`be_urgent`]: a thread that has to run on time.
+
+use std::io;
+
+/// How soon the calling thread runs once it can.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Urgency {
+    /// Before every ordinary thread of the machine (SCHED_FIFO).
+    RealTime,
+    /// Before ordinary threads in most cases: it asked for short turns (EEVDF, Linux 6.12).
+    ShortTurns,
+    /// As any other.
+    Ordinary,
+}
+
+/// Makes the calling thread run as soon after it can as the system allows this process: threads that wait most of their time and
+/// must not be late. What it starts later does not inherit it where the system can see to that.
+pub fn be_urgent() -> Urgency {
+    // SAFETY: a plain structure of numbers, for which zeros are valid, and which outlives the call.
+    let real_time = unsafe {
+        let mut parameters: libc::sched_param = std::mem::zeroed();
+        parameters.sched_priority = 60;
+        libc::sched_setscheduler(0, libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, &raw const parameters)
+    };
+    if real_time == 0 {
+        return Urgency::RealTime;
+    }
+    if ask_for_short_turns(100_000).is_ok() { Urgency::ShortTurns } else { Urgency::Ordinary }
+}
+
+/// Asks for turns of `ns` for the calling thread. Older kernels say yes and do nothing, so that the answer is looked at.
+fn ask_for_short_turns(ns: u64) -> io::Result<()> {
+    let size = size_of::<libc::sched_attr>();
+    // SAFETY: a plain structure of numbers, for which zeros are valid; the kernel reads and writes `size` bytes of it at
+    // most, and it outlives the calls.
+    let got = unsafe {
+        let mut wanted: libc::sched_attr = std::mem::zeroed();
+        if libc::syscall(libc::SYS_sched_getattr, 0, &raw mut wanted, size as libc::c_uint, 0) != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        wanted.size = size as u32;
+        wanted.sched_runtime = ns;
+        if libc::syscall(libc::SYS_sched_setattr, 0, &raw const wanted, 0) != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let mut got: libc::sched_attr = std::mem::zeroed();
+        if libc::syscall(libc::SYS_sched_getattr, 0, &raw mut got, size as libc::c_uint, 0) != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        got.sched_runtime
+    };
+    if got == ns { Ok(()) } else { Err(io::ErrorKind::Unsupported.into()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_can_ask_and_is_told_what_it_got() {
+        std::thread::spawn(|| {
+            let first = be_urgent();
+            assert_eq!(be_urgent(), first);
+        })
+        .join()
+        .expect("asking harms nothing");
+    }
+}
