@@ -82,8 +82,9 @@ const NAMES: &[(&str, &str)] = &[
     ("max_us", "largest latency"),
     ("target_us", "the target's processor time an I/O"),
     ("client_us", "the client's processor time an I/O"),
-    ("target_cpu_percent", "the target's processor time"),
-    ("client_cpu_percent", "the client's processor time"),
+    ("target_percent", "the target's processor, of one"),
+    ("client_percent", "the client's processor, of one"),
+    ("rtt_ms", "round trip"),
 ];
 
 /// What is otherwise with `--quick`.
@@ -436,6 +437,13 @@ impl Experiment {
         }
     }
 
+    /// `value` of `axis` where nothing else says what it is: a bare number gets its axis's name.
+    pub fn place(&self, axis: &str, value: &Value) -> String {
+        let label = self.label(axis, value);
+        let bare = !matches!(value, Value::Text(_)) && label == value.to_string();
+        if bare { format!("{} {label}", self.axis_title(axis)) } else { label }
+    }
+
     /// The axis's name for readers.
     pub fn axis_title(&self, axis: &str) -> String {
         match self.axis(axis) {
@@ -693,4 +701,14 @@ fn is_name(what: &str, name: &str) -> Result<(), String> {
         return Err(format!("`{what}` should be of lower-case letters, digits and hyphens, not {name:?}"));
     }
     Ok(())
+}
+
+/// With a capital letter first, unless it is a name like iSCSI.
+pub fn capital(text: &str) -> String {
+    let mut letters = text.chars();
+    let Some(first) = letters.next() else { return String::new() };
+    if letters.clone().next().is_some_and(char::is_uppercase) {
+        return text.to_owned();
+    }
+    first.to_uppercase().chain(letters).collect()
 }

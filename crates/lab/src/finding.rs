@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::experiment::{Experiment, Finding, Over, fits};
+use crate::experiment::{Experiment, Finding, Over, capital, fits};
 use crate::figure::{Bounded, Noise, digits, short};
 use crate::point::{Value, key};
 use crate::results::{Found, Results};
@@ -168,7 +168,7 @@ impl Judge<'_> {
             self.experiment.axis.iter().map(|axis| axis.name.as_str()).filter(|axis| differs(axis)).collect();
         let place = |found: &Found| {
             let named =
-                axes.iter().filter_map(|axis| found.at(axis).map(|value| self.experiment.label(axis, value)));
+                axes.iter().filter_map(|axis| found.at(axis).map(|value| self.experiment.place(axis, value)));
             named.collect::<Vec<_>>().join(", ")
         };
         points.iter().map(|(found, _)| place(found)).collect()
@@ -223,6 +223,7 @@ impl Judge<'_> {
     /// Where it holds, or does not, if that is not the same everywhere.
     fn exceptions(&self, finding: &Finding, points: &[AtPoint], verdict: Verdict) -> String {
         const MOST: usize = 4;
+        let number = self.writer(finding);
         // Of a claim about every point, what speaks against it counts; of one about some point, what speaks for it.
         let told: &[(Verdict, &str)] = match (finding.over, verdict) {
             (Over::Some, Verdict::Holds) => &[(Verdict::Holds, "it holds at")],
@@ -243,12 +244,7 @@ impl Judge<'_> {
                 continue;
             }
             let named = those.iter().take(MOST).map(|point| {
-                format!(
-                    "{} ({} to {})",
-                    point.place,
-                    digits(point.figure.least, 3),
-                    short_if_large(point.figure.most)
-                )
+                format!("{} ({} to {})", point.place, number(point.figure.least), number(point.figure.most))
             });
             text += &format!("; {words} {}", named.collect::<Vec<_>>().join("; "));
             if those.len() > MOST {
@@ -261,8 +257,7 @@ impl Judge<'_> {
     fn subject(&self, finding: &Finding) -> String {
         let of = self.selection(&finding.of);
         let quantity = self.experiment.quantity_name(&finding.quantity);
-        let mut subject =
-            format!("{}{quantity}", if of.is_empty() { String::new() } else { format!("{of}: ") });
+        let mut subject = if of.is_empty() { capital(&quantity) } else { format!("{of}: {quantity}") };
         if let Some(against) = &finding.against {
             subject += &format!(", compared with the same at {}:", self.place(against));
         }
@@ -271,14 +266,14 @@ impl Judge<'_> {
 
     fn selection(&self, of: &crate::experiment::Selection) -> String {
         let named = of.iter().filter_map(|(axis, choice)| match choice {
-            crate::experiment::Choice::One(value) => Some(self.experiment.label(axis, value)),
+            crate::experiment::Choice::One(value) => Some(self.experiment.place(axis, value)),
             _ => None,
         });
         named.collect::<Vec<_>>().join(", ")
     }
 
     fn place(&self, coordinates: &BTreeMap<String, Value>) -> String {
-        let named = coordinates.iter().map(|(axis, value)| self.experiment.label(axis, value));
+        let named = coordinates.iter().map(|(axis, value)| self.experiment.place(axis, value));
         named.collect::<Vec<_>>().join(", ")
     }
 
@@ -293,9 +288,10 @@ impl Judge<'_> {
         let with = match (&finding.to, &finding.to_quantity) {
             (None, None) => return self.unit(&finding.quantity),
             (Some(to), None) => self.place(to),
-            (None, Some(quantity)) => self.experiment.quantity_name(quantity),
-            (Some(to), Some(quantity)) => {
-                format!("{} of {}", self.experiment.quantity_name(quantity), self.place(to))
+            (to, Some(quantity)) => {
+                let quantity = self.experiment.quantity_name(quantity);
+                let of = to.as_ref().map(|to| format!(" of {}", self.place(to))).unwrap_or_default();
+                return format!(" times {quantity}{of}");
             }
         };
         format!(" times that of {with}")
@@ -308,7 +304,7 @@ impl Judge<'_> {
             number(figure.value),
             self.behind(finding),
             number(figure.least),
-            short_if_large(figure.most)
+            number(figure.most)
         )
     }
 
@@ -322,13 +318,16 @@ impl Judge<'_> {
             let at = points.iter().find(|point| point.figure.value == wanted);
             at.map(|point| point.place.clone()).unwrap_or_default()
         };
+        let (unit, times) = match is_ratio(finding) {
+            true => (String::new(), self.behind(finding)),
+            false => (self.unit(&finding.quantity), String::new()),
+        };
         format!(
-            "is {} ({}) to {} ({}){}",
+            "is {}{unit} ({}) to {}{unit} ({}){times}",
             number(least),
             place(least),
             number(most),
-            place(most),
-            self.behind(finding)
+            place(most)
         )
     }
 
@@ -344,7 +343,7 @@ impl Judge<'_> {
     }
 
     fn writer(&self, finding: &Finding) -> fn(f64) -> String {
-        if is_ratio(finding) { |value| digits(value, 3) } else { short }
+        if is_ratio(finding) { times } else { short }
     }
 }
 
@@ -352,9 +351,10 @@ fn is_ratio(finding: &Finding) -> bool {
     finding.to.is_some() || finding.to_quantity.is_some()
 }
 
-fn short_if_large(value: f64) -> String {
+/// How many times.
+fn times(value: f64) -> String {
     if value >= 1e12 {
-        "∞".to_owned()
+        "any number of".to_owned()
     } else if value >= 1e4 {
         short(value)
     } else {

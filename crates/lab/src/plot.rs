@@ -56,9 +56,9 @@ pub struct Mark {
     pub disturbed: bool,
 }
 
-const WIDTH: f64 = 760.0;
-const PLOT_HEIGHT: f64 = 300.0;
-const LEFT: f64 = 78.0;
+const WIDTH: f64 = 660.0;
+const PLOT_HEIGHT: f64 = 290.0;
+const LEFT: f64 = 76.0;
 const RIGHT: f64 = 20.0;
 const LABEL: f64 = 12.0;
 /// The width of a letter, by the size of the font, on average; rather more than less.
@@ -150,8 +150,10 @@ impl Upwards {
             return Self::log(above, most, top);
         }
         let (low, high) = (least.min(0.0), if most <= 0.0 && least >= 0.0 { 1.0 } else { most.max(0.0) });
-        let step = step((high - low) / 5.0);
-        let (first, last) = ((low / step).floor(), (high / step * 1.02).ceil());
+        // Percent of something end at 100, unless there is more.
+        let percent = chart.y_title.contains('%') && low >= 0.0 && high > 40.0 && high <= 100.0;
+        let step = if percent { 20.0 } else { step((high - low) / 5.0) };
+        let (first, last) = ((low / step).floor(), if percent { 5.0 } else { (high / step * 1.02).ceil() });
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "some ten ticks")]
         let count = (last - first).clamp(1.0, 20.0) as u32;
         let ticks =
@@ -322,7 +324,7 @@ impl Legend {
 }
 
 fn entry(series: &Series) -> f64 {
-    34.0 + width(&series.name, LABEL) + 14.0
+    30.0 + width(&series.name, LABEL) + 10.0
 }
 
 /// The chart as SVG, with the page's variables for colours.
@@ -341,7 +343,7 @@ pub fn draw(chart: &Chart) -> String {
         out,
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height:.0}\" width=\"{WIDTH}\" height=\"{height:.0}\" \
          role=\"img\" font-family=\"inherit\"><title>{}</title><rect width=\"100%\" height=\"100%\" fill=\"var(--ground)\"/>",
-        escape(&chart.title)
+        escape(&chart.title.replace('`', ""))
     );
     let mut y = 24.0;
     for line in &title {
@@ -444,7 +446,8 @@ fn text(out: &mut String, x: f64, y: f64, size: f64, anchor: &str, fill: &str, w
 /// In lines that are no wider than the plot.
 fn wrap(words: &str, size: f64) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
-    for word in words.split_whitespace() {
+    // A picture has no type for code.
+    for word in words.replace('`', "").split_whitespace() {
         match lines.last_mut() {
             Some(line) if width(line, size) + width(word, size) < WIDTH - LEFT - RIGHT => {
                 line.push(' ');

@@ -1,6 +1,6 @@
 //! Makes charts of an experiment's figures, as its file asks for them.
 
-use crate::experiment::{Experiment, Kind, Plot, Scale, fits};
+use crate::experiment::{Experiment, Kind, Plot, Scale, capital, fits};
 use crate::figure::Figure;
 use crate::plot::{Chart, Mark, Series};
 use crate::point::Value;
@@ -39,7 +39,7 @@ fn of_plot(results: &Results, found: &[Found], plot: &Plot) -> Vec<Named> {
             _ => shown.clone(),
         };
         let label =
-            plot.panel.as_ref().zip(panel.as_ref()).map(|(axis, value)| word(experiment, axis, value));
+            plot.panel.as_ref().zip(panel.as_ref()).map(|(axis, value)| experiment.place(axis, value));
         let Some(chart) = chart(results, plot, &inside, label.as_deref()) else { continue };
         let file = match &panel {
             None => plot.name.clone(),
@@ -85,14 +85,7 @@ pub fn combinations(experiment: &Experiment, axes: &[String], found: &[&Found]) 
 
 /// A combination for readers.
 pub fn name(experiment: &Experiment, combination: &[(String, Value)]) -> String {
-    combination.iter().map(|(axis, value)| word(experiment, axis, value)).collect::<Vec<_>>().join(", ")
-}
-
-/// A value that says by itself what it is: a bare number or a truth gets its axis's name.
-fn word(experiment: &Experiment, axis: &str, value: &Value) -> String {
-    let label = experiment.label(axis, value);
-    let bare = !matches!(value, Value::Text(_)) && label == value.to_string();
-    if bare { format!("{} {label}", experiment.axis_title(axis).to_lowercase()) } else { label }
+    combination.iter().map(|(axis, value)| experiment.place(axis, value)).collect::<Vec<_>>().join(", ")
 }
 
 fn chart(results: &Results, plot: &Plot, found: &[&Found], panel: Option<&str>) -> Option<Chart> {
@@ -154,7 +147,7 @@ fn chart(results: &Results, plot: &Plot, found: &[&Found], panel: Option<&str>) 
             rounds,
             series.iter().flat_map(|series| &series.marks).any(|mark| mark.disturbed),
         ),
-        x_title: title(&experiment.axis_title(&plot.x), &axis.unit, x_scale),
+        x_title: title(&capital(&experiment.axis_title(&plot.x)), &axis.unit, x_scale),
         x_scale,
         x_bytes: axis.unit == "B",
         y_title: title(&y_name, &unit, y_scale),
@@ -184,7 +177,8 @@ fn subtitle(results: &Results, rounds: (usize, usize), disturbed: bool) -> Strin
 
 fn title(name: &str, unit: &str, scale: Scale) -> String {
     let mut behind: Vec<&str> = Vec::new();
-    if !unit.is_empty() && !name.eq_ignore_ascii_case(unit) {
+    // Places have names with units.
+    if scale != Scale::Category && !unit.is_empty() && !name.eq_ignore_ascii_case(unit) {
         behind.push(unit);
     }
     match scale {
@@ -197,10 +191,4 @@ fn title(name: &str, unit: &str, scale: Scale) -> String {
         (true, false) => behind.join(", "),
         (false, false) => format!("{name} ({})", behind.join(", ")),
     }
-}
-
-/// With a capital letter first.
-pub fn capital(text: &str) -> String {
-    let mut letters = text.chars();
-    letters.next().map(|first| first.to_uppercase().chain(letters).collect()).unwrap_or_default()
 }

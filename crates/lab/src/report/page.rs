@@ -93,8 +93,8 @@ fn contents(sections: &[Section<'_>]) -> String {
         text += &format!(
             "<tr><th><a href=\"#{}\">{}</a></th><td>{}</td>",
             experiment.name,
-            escape(&experiment.title),
-            escape(&experiment.paper)
+            prose(&experiment.title),
+            prose(&experiment.paper)
         );
         for verdict in [Verdict::Holds, Verdict::DoesNotHold, Verdict::CannotBeTold, Verdict::NotMeasured] {
             let count = section.judged.iter().filter(|judged| judged.verdict == verdict).count();
@@ -110,12 +110,12 @@ fn contents(sections: &[Section<'_>]) -> String {
 fn experiment(section: &Section<'_>, svgs: &[String]) -> String {
     let results = section.results;
     let experiment = &results.experiment;
-    let mut text = format!("<section><h2 id=\"{}\">{}</h2>", experiment.name, escape(&experiment.title));
+    let mut text = format!("<section><h2 id=\"{}\">{}</h2>", experiment.name, prose(&experiment.title));
     if !experiment.paper.is_empty() {
-        text += &format!("<p class=soft>Repeats: {}</p>", escape(&experiment.paper));
+        text += &format!("<p class=soft>Repeats: {}</p>", prose(&experiment.paper));
     }
     for paragraph in experiment.about.split("\n\n").map(str::trim).filter(|paragraph| !paragraph.is_empty()) {
-        text += &format!("<p>{}</p>", escape(paragraph));
+        text += &format!("<p>{}</p>", prose(paragraph));
     }
     text += &findings(&section.judged);
     if !svgs.is_empty() {
@@ -124,7 +124,7 @@ fn experiment(section: &Section<'_>, svgs: &[String]) -> String {
             let note = if named.note.is_empty() {
                 String::new()
             } else {
-                format!("<figcaption>{}</figcaption>", escape(&named.note))
+                format!("<figcaption>{}</figcaption>", prose(&named.note))
             };
             text += &format!("<figure>{svg}{note}</figure>");
         }
@@ -132,7 +132,7 @@ fn experiment(section: &Section<'_>, svgs: &[String]) -> String {
     }
     for table in &experiment.table {
         if let Some(html) = tables::asked_for(experiment, &section.found, table) {
-            text += &format!("<h3>{}</h3>{html}{}", escape(&table.title), note(&table.note));
+            text += &format!("<h3>{}</h3>{html}{}", prose(&table.title), note(&table.note));
         }
     }
     for reference in &experiment.reference {
@@ -158,8 +158,25 @@ fn experiment(section: &Section<'_>, svgs: &[String]) -> String {
     text
 }
 
+/// A text of an experiment's file: what stands in backticks is code.
+fn prose(text: &str) -> String {
+    let parts = escape(text);
+    let mut html = String::with_capacity(parts.len());
+    let mut parts = parts.split('`').enumerate().peekable();
+    while let Some((at, part)) = parts.next() {
+        let closed = at % 2 == 1 && parts.peek().is_some();
+        html += &match (at % 2 == 1, closed) {
+            (true, true) => format!("<code>{part}</code>"),
+            // One that nothing closes is itself.
+            (true, false) => format!("`{part}"),
+            _ => part.to_owned(),
+        };
+    }
+    html
+}
+
 fn note(text: &str) -> String {
-    if text.is_empty() { String::new() } else { format!("<p class=soft>{}</p>", escape(text)) }
+    if text.is_empty() { String::new() } else { format!("<p class=soft>{}</p>", prose(text)) }
 }
 
 fn findings(judged: &[Judged]) -> String {
@@ -177,9 +194,9 @@ fn findings(judged: &[Judged]) -> String {
         let source = if one.source.is_empty() { String::new() } else { format!("{}: ", escape(&one.source)) };
         text += &format!(
             "<li class={class}><p><span class=soft>{source}</span><b>{}</b> <span class=verdict>— {}.</span></p><p>{}</p></li>",
-            escape(&one.claim),
+            prose(&one.claim),
             one.verdict.words(),
-            escape(&super::charts::capital(&one.sentence))
+            prose(&one.sentence)
         );
     }
     text + "</ul>"
@@ -226,7 +243,7 @@ fn left_out(results: &Results) -> String {
         );
     }
     for skip in results.experiment.skip.iter().filter(|skip| !skip.because.is_empty()) {
-        text += &format!("<li>Not part of the experiment: {}</li>", escape(&skip.because));
+        text += &format!("<li>Not part of the experiment: {}</li>", prose(&skip.because));
     }
     for broken in &results.broken {
         text += &format!("<li>Not readable: {}</li>", escape(broken));
@@ -244,7 +261,7 @@ fn notes(results: &Results) -> String {
     if all.is_empty() {
         return String::new();
     }
-    let items: String = all.iter().map(|note| format!("<li>{}</li>", escape(note))).collect();
+    let items: String = all.iter().map(|note| format!("<li>{}</li>", prose(note))).collect();
     format!("<h3>Notes</h3><ul class=plain>{items}</ul>")
 }
 

@@ -38,6 +38,8 @@ figcaption{padding:4px 14px 10px;font-size:13px;color:var(--soft)}\
 table{border-collapse:collapse;font-size:14px;margin:6px 0 14px;font-variant-numeric:tabular-nums}\
 th,td{text-align:left;padding:5px 14px 5px 0;border-bottom:1px solid var(--grid);vertical-align:top;font-weight:400}\
 thead th{font-weight:600;border-bottom:2px solid var(--grid);vertical-align:bottom}\
+th small{white-space:normal;min-width:90px}\
+code{font:.92em ui-monospace,'DejaVu Sans Mono',monospace}\
 th.n,td.n{text-align:right;padding-left:10px}\
 td.pale{color:var(--soft)}\
 details{margin:10px 0}summary{cursor:pointer;color:var(--s0)}\

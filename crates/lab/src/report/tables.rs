@@ -1,7 +1,7 @@
 //! Tables of figures in HTML: those that the experiment's file asks for, and one of everything.
 
-use super::charts::{capital, combinations, name};
-use crate::experiment::{Experiment, Table, fits};
+use super::charts::{combinations, name};
+use crate::experiment::{Experiment, Table, capital, fits};
 use crate::figure::{Figure, short};
 use crate::plot::escape;
 use crate::point::Value;
@@ -29,7 +29,7 @@ pub fn asked_for(experiment: &Experiment, found: &[Found], table: &Table) -> Opt
     };
     let mut head = String::from("<tr>");
     for axis in &table.rows {
-        head += &format!("<th>{}</th>", escape(&experiment.axis_title(axis)));
+        head += &format!("<th>{}</th>", escape(&capital(&experiment.axis_title(axis))));
     }
     for column in &columns {
         for quantity in &quantities {
@@ -73,7 +73,7 @@ pub fn everything(experiment: &Experiment, found: &[Found]) -> String {
     quantities.dedup();
     let mut text = String::from("<div class=wide><table><thead><tr>");
     for axis in &experiment.axis {
-        text += &format!("<th>{}</th>", escape(&experiment.axis_title(&axis.name)));
+        text += &format!("<th>{}</th>", escape(&capital(&experiment.axis_title(&axis.name))));
     }
     for quantity in &quantities {
         text += &format!("<th class=n>{}</th>", escape(&quantity_head(experiment, &shown, quantity)));
