@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::SigSet;
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::measure::Error;
@@ -223,7 +224,7 @@ impl Context {
         let (err, err_file) = file("err")?;
         // A group of its own: Ctrl-C is the lab's to handle, and what the process has started ends with it.
         command.stdin(Stdio::null()).stdout(out_file).stderr(err_file).process_group(0);
-        let child = command.spawn().map_err(|error| {
+        let child = spawn(&mut command).map_err(|error| {
             let program = command.get_program().to_string_lossy().into_owned();
             match error.kind() {
                 std::io::ErrorKind::NotFound => Error::Missing(format!("{program} is not installed")),
@@ -346,6 +347,16 @@ impl Drop for Running {
     fn drop(&mut self) {
         self.end();
     }
+}
+
+/// Starts it with SIGTERM let through: the lab keeps signals from itself to hear of them, and a program inherits that.
+fn spawn(command: &mut Command) -> std::io::Result<std::process::Child> {
+    let terminate = SigSet::from(nix::sys::signal::Signal::SIGTERM);
+    let before = SigSet::thread_get_mask()?;
+    terminate.thread_unblock()?;
+    let child = command.spawn();
+    before.thread_set_mask()?;
+    child
 }
 
 static LIVE: Mutex<BTreeSet<i32>> = Mutex::new(BTreeSet::new());

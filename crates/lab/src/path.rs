@@ -1,24 +1,60 @@
 //! The path of each point: loopback, or the link that the point names. One link is up at a time, and stays up as long as points
-//! name the same.
+//! name the same; it is measured when it comes up, and again when that was a while ago. What is measured goes into the record.
 
-use crate::context::Context;
+use std::ffi::OsStr;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use crate::context::{Between, Context, LinkFacts, Role};
+use crate::link::{Backend, Link, LinkError, LinkOptions, LinkSpec, Measured, Side};
 use crate::measure::Error;
 use crate::point::Point;
 
+/// What was measured of a link longer ago than this is measured again before the next point.
+const STALE: Duration = Duration::from_secs(120);
+
 /// The paths of one experiment.
 pub struct Paths {
+    stag: PathBuf,
+    up: Option<Up>,
     count: u64,
+}
+
+struct Up {
+    spec: LinkSpec,
+    link: Rc<Ends>,
+    measured: Measured,
+    at: Instant,
+}
+
+struct Ends(Link);
+
+impl Between for Ends {
+    fn command(&self, role: Role, program: &OsStr) -> Command {
+        self.0.command(side(role), program)
+    }
+
+    fn address(&self, role: Role) -> IpAddr {
+        IpAddr::V4(self.0.address(side(role)))
+    }
+}
+
+fn side(role: Role) -> Side {
+    match role {
+        Role::Target => Side::A,
+        Role::Client => Side::B,
+    }
 }
 
 impl Paths {
     /// None is there yet; links will be made by this program.
-    pub fn new(_stag: &std::path::Path) -> Self {
-        Self { count: 0 }
-    }
-
-    /// No link is up any more.
-    pub fn leave(&mut self) {
-        self.count += 1;
+    pub fn new(stag: &Path) -> Self {
+        Self { stag: stag.to_owned(), up: None, count: 0 }
     }
 
     /// Whether `point` lies on another path than the one that is there.
@@ -26,31 +62,103 @@ impl Paths {
     /// # Errors
     /// If what the point says of its link makes no sense.
     pub fn changes(&self, point: &Point) -> Result<bool, Error> {
-        wanted(point).map(|_| false)
+        Ok(wanted(point)?.as_ref() != self.up.as_ref().map(|up| &up.spec))
     }
 
-    /// Makes the path of `point`, unless it is there.
+    /// Makes the path of `point`, unless it is there, and measures it.
     ///
     /// # Errors
     /// If it cannot be.
     pub fn lead(&mut self, point: &Point) -> Result<(), Error> {
-        match wanted(point)? {
-            None => Ok(()),
-            Some(name) => Err(Error::Missing(format!("no link `{name}` can be emulated"))),
+        if self.changes(point)? {
+            self.up = None;
+            self.count += 1;
+            if let Some(spec) = wanted(point)? {
+                let link = Link::up_by(&self.stag, &spec).map_err(cannot)?;
+                let measured = link.measure().map_err(cannot)?;
+                self.up = Some(Up { spec, link: Rc::new(Ends(link)), measured, at: Instant::now() });
+            }
         }
+        if let Some(up) = &mut self.up {
+            if up.at.elapsed() >= STALE {
+                up.measured = up.link.0.measure().map_err(cannot)?;
+                up.at = Instant::now();
+            }
+            up.link.0.reset_counters().map_err(cannot)?;
+        }
+        Ok(())
+    }
+
+    /// No link is up any more.
+    pub fn leave(&mut self) {
+        self.up = None;
+        self.count += 1;
     }
 
     /// Tells a measure of the path.
     pub fn enter(&self, context: &mut Context) {
         context.path = self.count;
+        let Some(up) = &self.up else { return };
+        context.between = Rc::<Ends>::clone(&up.link);
+        context.link = Some(LinkFacts {
+            name: up.spec.name.clone(),
+            #[expect(clippy::cast_precision_loss, reason = "a rate")]
+            rate_bits: up.spec.a_to_b.rate.map(|rate| rate as f64),
+            rtt_ms: up.measured.round_trip_us.median / 1000.0,
+            mtu: up.spec.mtu,
+        });
     }
 
-    /// What a record says of it.
+    /// What a record says of the link: what was asked for, what came up, what was measured, and what passed during the point.
     pub fn record(&self) -> serde_json::Value {
-        serde_json::Value::Null
+        let Some(up) = &self.up else { return serde_json::Value::Null };
+        let counters = up.link.0.counters().ok();
+        json!({ "asked": up.spec, "setup": up.link.0.setup(), "measured": up.measured, "counters": counters })
     }
 }
 
-fn wanted(point: &Point) -> Result<Option<String>, Error> {
-    Ok(point.text("link")?.filter(|name| name != "loopback" && name != "none"))
+fn cannot(error: LinkError) -> Error {
+    match error {
+        LinkError::Unavailable(_) => Error::Missing(error.to_string()),
+        LinkError::Spec(error) => Error::Experiment(error.to_string()),
+        error => Error::Failed(error.to_string()),
+    }
+}
+
+/// The link that a point names: `link` is a preset, and what else there is differs from it.
+fn wanted(point: &Point) -> Result<Option<LinkSpec>, Error> {
+    let Some(preset) = point.text("link")?.filter(|name| name != "loopback" && name != "none") else {
+        return Ok(None);
+    };
+    // Numbers are words here: 0.001 or "0.1%".
+    let word = |name: &str| point.value(name).map(|value| value.to_string());
+    let number = |name: &str| -> Result<Option<u32>, Error> {
+        let wrong = |_| Error::Experiment(format!("`{name}` is too large"));
+        point.whole(name)?.map(u32::try_from).transpose().map_err(wrong)
+    };
+    let backend = match point.text("link-backend")?.as_deref() {
+        None => None,
+        Some("auto") => Some(Backend::Auto),
+        Some("tun") => Some(Backend::Tun),
+        Some("netem") => Some(Backend::Netem),
+        Some(other) => {
+            return Err(Error::Experiment(format!("`link-backend` is auto, tun or netem, not {other}")));
+        }
+    };
+    let options = LinkOptions {
+        preset,
+        delay: word("link-delay"),
+        jitter: word("link-jitter"),
+        rate: word("link-rate"),
+        queue: word("link-queue"),
+        loss: word("link-loss"),
+        burst: word("link-burst"),
+        reorder: word("link-reorder"),
+        reorder_by: word("link-reorder-by"),
+        mtu: number("mtu")?,
+        overhead: number("link-overhead")?,
+        seed: point.whole("link-seed")?,
+        backend,
+    };
+    options.resolve().map(Some).map_err(|error| Error::Experiment(error.to_string()))
 }

@@ -506,6 +506,21 @@ fn a_process_that_does_not_end_is_ended_with_all_that_it_has_started() {
 }
 
 #[test]
+fn a_process_hears_sigterm_though_the_lab_keeps_it_from_itself() {
+    let folder = tempfile::tempdir().unwrap();
+    let context = context(folder.path(), 10.0);
+    // Of this thread alone, which is the test's own.
+    nix::sys::signal::SigSet::from(nix::sys::signal::Signal::SIGTERM).thread_block().unwrap();
+    let mut command = context.command(Role::Target, "sleep");
+    command.arg("60");
+    let running = context.start(command, "sleeps").unwrap();
+    let began = Instant::now();
+    drop(running);
+    assert!(began.elapsed() < Duration::from_secs(2), "it was ended by SIGKILL only, after 3 s");
+    assert!(nix::sys::signal::SigSet::thread_get_mask().unwrap().contains(nix::sys::signal::Signal::SIGTERM));
+}
+
+#[test]
 fn a_process_that_fails_does_so_in_its_own_words() {
     let folder = tempfile::tempdir().unwrap();
     let context = context(folder.path(), 10.0);
