@@ -198,6 +198,9 @@ case_ "writes that the target's restart and death interrupt are all verified" ve
 slow --randseed=77 & writer=$!
 sleep 2; ask_and_wait freeze
 case_ "writes during a target's frozen seconds are all verified" verified
+slow --size=30m --randseed=91 & writer=$!
+sleep 1; ask_and_wait takeover; sleep 1; ask_and_wait takeover
+case_ "writes under which a new daemon takes over twice are all verified" verified
 case_ "there is one session, with its disk" eval '[ "$(iscsiadm -m session | wc -l)" = 1 ] && dd if=$d0 of=/dev/null bs=4k count=1 iflag=direct'
 case_ "ext4 is sound after that" same_file_system $d0
 network 3ms 1%
@@ -247,7 +250,7 @@ def interruptions(target):
         time.sleep(9)
         os.kill(target.pid, signal.SIGCONT)
 
-    return {"restart": stop_and_start, "kill": kill_and_start, "freeze": freeze}
+    return {"restart": stop_and_start, "kill": kill_and_start, "freeze": freeze, "takeover": target.take_over}
 
 
 def restart(lab):

@@ -204,6 +204,19 @@ class Stag(Target):
             raise Failed(f"stag serve printed {len(self.urls)} of {len(self.units)} URLs in {timeout} s, exit code {code}"
                          f"\n{' '.join(self.command())}\n{self.log()}")
 
+    def take_over(self, *words, timeout=60):
+        """A new daemon in the place of the running one, which must end cleanly."""
+        old, log = self.process, open(self.log_path, "ab")
+        self.process = subprocess.Popen(self.command() + ["--takeover", *words], stdout=subprocess.PIPE, stderr=log, text=True)
+        threading.Thread(target=lambda stream: [None for _ in stream], args=(self.process.stdout,), daemon=True).start()
+        try:
+            code = old.wait(timeout)
+        except subprocess.TimeoutExpired:
+            proc.end(old)
+            raise Failed(f"the old daemon was there after {timeout} s:\n{self.log()}") from None
+        expect(code == 0, f"the old daemon ended with {code}:\n{self.log()}")
+        self.check_alive()
+
     def stop(self):
         """SIGTERM must end it cleanly: exit code 0, within ten seconds."""
         self.check_alive()

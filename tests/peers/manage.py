@@ -130,19 +130,6 @@ def many_units(lab):
         expect(one < 2, f"one more of a thousand took {one:.2f} s")
 
 
-def take_over(target, *words):
-    """A new daemon in the place of the running one."""
-    old = target.process
-    log = open(target.log_path, "ab")
-    command = target.command() + ["--takeover", *words]
-    new = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
-    threading.Thread(target=lambda: [None for _ in new.stdout], daemon=True).start()
-    target.process = new
-    code = old.wait(20)
-    expect(code == 0, f"the old daemon ended with {code}:\n{target.log()}")
-    target.check_alive()
-
-
 def upgraded(lab, rounds=10):
     """qemu-io writes and reads what it wrote while the daemon is replaced ten times; nobody is refused meanwhile."""
     proc.need("qemu-io")
@@ -152,7 +139,7 @@ def upgraded(lab, rounds=10):
         worker = subprocess.Popen(["qemu-io", "-f", "raw", *words, target.url()], stdout=subprocess.PIPE,
                                   stderr=subprocess.STDOUT, text=True)
         for _ in range(rounds):
-            take_over(target)
+            target.take_over()
             with wire.session(target, initiator="iqn.2026-01.example.lab:prober") as session:
                 pending(session)
         printed, _ = worker.communicate(timeout=60)
@@ -173,7 +160,7 @@ def fenced_over_upgrades(lab):
                 cdb = bytes([0x5F, action, kind, 0, 0]) + (24).to_bytes(4, "big") + b"\0"
                 status, response, _ = session.run(cdb, out=parameters)
                 expect(status == 0, f"PERSISTENT RESERVE OUT: status {status}, {response.hex()}")
-        take_over(target)
+        target.take_over()
         with wire.session(target, initiator="iqn.2026-01.example.lab:other", isid=b"\x40\0\0\2\0\0") as session:
             pending(session)
             status, _, _ = session.run(bytes([0x2A, 0, 0, 0, 0, 0, 0, 0, 1, 0]), out=bytes(512))
