@@ -15,7 +15,7 @@ use iscsi::target::recovery::Moved;
 use iscsi::target::{Completion, ScsiCommand, TaskKey, TaskManagement};
 use ring::{Buf, Chain};
 
-use crate::connection::Connection;
+use crate::connection::{Connection, Victims};
 use crate::mover::Mover;
 use crate::session::Standing;
 
@@ -271,6 +271,11 @@ async fn find(connection: &Rc<Connection>, request: &TaskManagement) -> Result<P
             Some(parcel) => Ok(parcel),
             None => Err(TaskManagementResult::TaskDoesNotExist),
         };
+    }
+    // One that has been given up may still be at work. It must not be any more when the initiator is told that it does not exist: it
+    // may give the command again, and others after that.
+    for member in connection.session.connections() {
+        member.remote.abort(Victims::Tag(itt)).await;
     }
     Err(TaskManagementResult::TaskDoesNotExist)
 }
