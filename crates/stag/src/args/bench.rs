@@ -230,7 +230,7 @@ impl FromStr for Depths {
 }
 
 /// Reads `a,b,c..d`: numbers, and sweeps that double from `c` and end with `d`.
-fn series(text: &str, one: impl Fn(&str) -> Result<u32, String>) -> Result<Vec<u32>, String> {
+pub(super) fn series(text: &str, one: impl Fn(&str) -> Result<u32, String>) -> Result<Vec<u32>, String> {
     let mut numbers = Vec::new();
     for word in text.split(',') {
         let Some((first, last)) = word.split_once("..") else {
@@ -254,13 +254,13 @@ fn number(text: &str) -> Result<f64, String> {
     text.parse::<f64>().ok().filter(|n| n.is_finite()).ok_or_else(|| format!("{text} is no number"))
 }
 
-fn positive(text: &str) -> Result<f64, String> {
+pub(super) fn positive(text: &str) -> Result<f64, String> {
     number(text).and_then(|n| {
         if (0.001..=1e9).contains(&n) { Ok(n) } else { Err(format!("{text} is not from 0.001 to 10⁹")) }
     })
 }
 
-fn not_negative(text: &str) -> Result<f64, String> {
+pub(super) fn not_negative(text: &str) -> Result<f64, String> {
     number(text).and_then(|n| {
         if (0.0..=1e6).contains(&n) { Ok(n) } else { Err(format!("{text} is not from 0 to 10⁶")) }
     })

@@ -1,0 +1,125 @@
+//! What a run found, as JSON and as a line of a table. The names of the fields are a promise: scripts read them.
+
+use rdma::QueuePair;
+use serde::Serialize;
+
+use super::client::Found;
+use super::wire::Hello;
+
+/// Counts up when a field changes its meaning or goes.
+pub const FORMAT: u32 = 1;
+
+/// Everything, as `--json` prints it.
+#[derive(Debug, Serialize)]
+struct Document<'a> {
+    format: u32,
+    version: &'static str,
+    runs: &'a [Report],
+}
+
+/// Latencies in µs: from the post to the end.
+#[derive(Clone, Debug, Serialize)]
+struct Latency {
+    min: f64,
+    mean: f64,
+    p50: f64,
+    p90: f64,
+    p99: f64,
+    max: f64,
+}
+
+/// One run.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    operation: &'static str,
+    /// Bytes of a message.
+    size: u32,
+    /// Messages under way.
+    depth: u32,
+    /// RDMA Reads on the wire at once, as negotiated.
+    outstanding: u16,
+    crc: bool,
+    /// Measured.
+    seconds: f64,
+    ops: u64,
+    ops_s: f64,
+    /// 10⁶ bytes a second.
+    mb_s: f64,
+    lat_us: Latency,
+    /// The way there and back, before the load.
+    rtt_us: f64,
+    client_us: f64,
+    client_cpu_percent: f64,
+    server_us: f64,
+    server_cpu_percent: f64,
+}
+
+impl Report {
+    /// Of a run that found this.
+    pub fn new(hello: &Hello, pair: &QueuePair, found: Found) -> Self {
+        let elapsed = found.elapsed.as_secs_f64().max(1e-9);
+        let ops = found.latency.len();
+        let rate = ops as f64 / elapsed;
+        let us = |ns: f64| round(ns / 1e3, 3);
+        let at = |quantile: f64| us(found.latency.value_at_quantile(quantile) as f64);
+        let each = |used: std::time::Duration| round(used.as_secs_f64() * 1e6 / (ops.max(1) as f64), 3);
+        let percent = |used: std::time::Duration| round(used.as_secs_f64() / elapsed * 100.0, 2);
+        Self {
+            operation: hello.operation.name(),
+            size: hello.size,
+            depth: hello.depth,
+            outstanding: pair.ord(),
+            crc: pair.has_crc(),
+            seconds: round(elapsed, 6),
+            ops,
+            ops_s: round(rate, 1),
+            mb_s: round(rate * f64::from(hello.size) / 1e6, 3),
+            lat_us: Latency {
+                min: us(found.latency.min() as f64),
+                mean: us(found.latency.mean()),
+                p50: at(0.5),
+                p90: at(0.9),
+                p99: at(0.99),
+                max: us(found.latency.max() as f64),
+            },
+            rtt_us: us(found.rtt.as_nanos() as f64),
+            client_us: each(found.client),
+            client_cpu_percent: percent(found.client),
+            server_us: each(found.server),
+            server_cpu_percent: percent(found.server),
+        }
+    }
+
+    /// A line under [`HEAD`].
+    pub fn line(&self) -> String {
+        format!(
+            "{:<6}{:>9}{:>7}{:>7}{:>12.0}{:>11.1}{:>11.1}{:>11.1}{:>9.2}{:>9.2}\n",
+            self.operation,
+            self.size,
+            self.depth,
+            self.outstanding,
+            self.ops_s,
+            self.mb_s,
+            self.lat_us.p50,
+            self.lat_us.p99,
+            self.client_us,
+            self.server_us,
+        )
+    }
+}
+
+/// The head of the table.
+pub const HEAD: &str =
+    "what       bytes  depth    ord       ops/s       MB/s     p50 µs     p99 µs   cl. µs  ser. µs\n";
+
+fn round(x: f64, digits: i32) -> f64 {
+    let scale = 10f64.powi(digits);
+    (x * scale).round() / scale
+}
+
+/// All runs as one JSON document.
+pub fn json(runs: &[Report]) -> String {
+    let document = Document { format: FORMAT, version: env!("CARGO_PKG_VERSION"), runs };
+    // Numbers, strings and lists of them: nothing that JSON does not have.
+    serde_json::to_string_pretty(&document).unwrap_or_default() + "\n"
+}
