@@ -30,7 +30,7 @@ SAID = {"read": "The paper's figure 3: over InfiniBand throughput rises up to ab
 
 @dataclasses.dataclass(frozen=True)
 class Line:
-    """One run. `what` is stag-osd-load's word; `unit` is "osd" or "disk"; `many`: the partition has so many objects."""
+    """One run. `what` is a word of `stag osd bench`; `unit` is "osd" or "disk"; `many`: the partition has so many objects."""
 
     what: str
     clients: int = 1
@@ -254,7 +254,7 @@ def blocks(results, shown):
         ("text", f"{machine['cpu']}{' (virtual)' if machine['virtual'] else ''}, {machine['cores']} cores, {machine['memory_gib']} GiB, Linux {machine['kernel']},"
                  f" {machine['date']}; {where} (measured before and after each line). Store on {options['medium']}."),
         ("text", "Versions: " + ", ".join(f"{name} {version}" for name, version in results["versions"].items() if version) + "."),
-        ("text", f"`stag serve osd:…` on core {options['target_core']}, `stag-osd-load` on core {options['client_core']}"
+        ("text", f"`stag serve osd:…` on core {options['target_core']}, `stag osd bench` on core {options['client_core']}"
                  + (", both before everything else (SCHED_FIFO)" if options["realtime"] else "")
                  + f"; loopback, no digests and no CRC; {options['rounds']} round{'s' if options['rounds'] > 1 else ''} of {options['seconds']:g} s, the ways in turn"
                  " within each line. Each client is a session with one command under way. Figures are medians over the rounds, least and most"

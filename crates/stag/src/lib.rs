@@ -18,6 +18,7 @@ mod log;
 mod naming;
 mod object_units;
 mod osd;
+mod rdma_bench;
 mod serve;
 mod suggest;
 mod supervisor;
@@ -58,6 +59,7 @@ pub fn run() -> ExitCode {
         Command::Write(args) => client::write(&args),
         Command::Cp(args) => client::cp(&args),
         Command::Bench(args) => bench::bench(&args),
+        Command::RdmaBench(args) => rdma_bench::rdma_bench(&args),
         Command::Osd(args) => osd::osd(&args),
         Command::Conform(args) => conformance::conform(&args),
         Command::Lab(args) => return lab::lab(&args),

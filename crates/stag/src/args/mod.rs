@@ -7,7 +7,9 @@ mod control;
 pub mod lab;
 mod lab_link;
 pub mod osd;
+pub mod osd_bench;
 pub mod place;
+pub mod rdma_bench;
 mod serve;
 pub mod url;
 
@@ -24,6 +26,7 @@ pub use conform::Conform;
 pub use control::{Alua, Apply, Drain, Status, Top};
 pub use lab::Lab;
 pub use osd::Osd;
+pub use rdma_bench::RdmaBench;
 pub use serve::{Demo, Serve};
 
 /// Serves disks and objects over iSCSI, and reads and writes them
@@ -66,6 +69,7 @@ pub enum Command {
     Write(Write),
     Cp(Cp),
     Bench(Box<Bench>),
+    RdmaBench(Box<RdmaBench>),
     Osd(Box<Osd>),
     Lab(Lab),
     Conform(Conform),

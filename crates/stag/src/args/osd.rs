@@ -48,6 +48,7 @@ pub enum OsdCommand {
     Check(Check),
     Keys(Keys),
     Grant(Grant),
+    Bench(Box<super::osd_bench::OsdBench>),
 }
 
 /// How to reach the device.

@@ -1,13 +1,13 @@
 //! `stag bench`: loads units, measures, and checks what they keep. This file runs the runs and prints; a run's threads are
 //! in [`run`].
 
-mod cpu;
+pub mod cpu;
 mod drive;
 mod generations;
 mod interrupt;
 mod pace;
 mod plan;
-mod random;
+pub mod random;
 mod report;
 mod run;
 mod stamp;

@@ -2,6 +2,7 @@
 
 mod admin;
 mod attr;
+mod bench;
 mod credential;
 mod error;
 mod get;
@@ -24,7 +25,12 @@ use error::OsdError;
 
 /// Runs it.
 pub fn osd(args: &Osd) -> Exit {
-    let Some(result) = crate::client::on_ring(run(&args.command)) else { return Exit::Failed };
+    let result = match &args.command {
+        // It wants a ring of its own kind.
+        OsdCommand::Bench(args) => Some(bench::bench(args)),
+        command => crate::client::on_ring(run(command)),
+    };
+    let Some(result) = result else { return Exit::Failed };
     match result {
         Ok(text) => match put::print(&text) {
             Ok(()) => Exit::Done,
@@ -61,5 +67,6 @@ async fn run(command: &OsdCommand) -> Result<String, OsdError> {
         OsdCommand::Check(args) => admin::check(args).await,
         OsdCommand::Keys(args) => keys::keys(args).await,
         OsdCommand::Grant(args) => keys::grant(args),
+        OsdCommand::Bench(args) => bench::bench(args),
     }
 }

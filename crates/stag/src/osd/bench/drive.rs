@@ -4,25 +4,63 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use initiator::{Command, DigestChoice, Lun, Options, Session};
+use initiator::objects::Objects;
+use initiator::{Command, Lun, Session, Unit, Url};
 use osd::Id;
 use ring::Buf;
 use serde_json::{Value, json};
-use stag_load::random::Random;
 
-use crate::args::{Args, What};
-use crate::tally::{Cpu, Tally};
-use crate::{LoadError, objects, requests};
+use super::tally::{Cpu, Tally};
+use super::{LoadError, objects, requests};
+use crate::args::osd_bench::{OsdBench, What};
+use crate::bench::random::Random;
+use crate::client::connect;
+use crate::osd::error::OsdError;
+
+/// The first client's object; the others' follow.
+const OBJECT: u64 = 0x7000_0000;
 
 /// Runs what the command line says.
-pub fn run(args: &Args) -> Result<Value, LoadError> {
+pub fn run(args: &OsdBench) -> Result<Value, OsdError> {
+    let url =
+        args.url.as_ref().ok_or_else(|| OsdError::wrong("no URL", "name the device, or --floor FILE"))?;
     let config = ring::Config {
         spin_us: args.spin,
         pool_bytes: (256 << 20) + usize::from(args.clients) * args.size as usize * 4,
         ..ring::Config::default()
     };
-    let runtime = ring::Runtime::new(config).map_err(|error| LoadError::System("no io_uring", error))?;
-    runtime.block_on(measure(args))
+    let runtime = ring::Runtime::new(config)
+        .map_err(|error| OsdError::Io { place: "no io_uring".to_owned(), error })?;
+    runtime.block_on(in_partition(args, url)).map_err(|error| error.at(url))
+}
+
+fn seconds(seconds: f64) -> Duration {
+    Duration::try_from_secs_f64(seconds).unwrap_or(Duration::from_secs(1))
+}
+
+/// Measures in the partition that was named, or in one of its own that is gone afterwards.
+async fn in_partition(args: &OsdBench, url: &Url) -> Result<Value, LoadError> {
+    if args.partition.is_some() || matches!(args.what, What::Ping | What::DiskRead) {
+        return measure(args, url, args.partition.unwrap_or(0)).await;
+    }
+    if matches!(args.what, What::Lookup | What::List) {
+        let what = "look-ups and lists need objects: name a partition that has some, with --partition ID";
+        return Err(LoadError::Answer(what.to_owned()));
+    }
+    let session = connect::session(url, &args.connect).await?;
+    let measured = async {
+        let device = Objects::open(&session, url.lun.unwrap_or(0)).await?;
+        let partition = device.create_partition(0, Vec::new()).await?;
+        let found = measure(args, url, partition).await;
+        let removed = device.remove_partition(partition, true).await;
+        let found = found?;
+        removed?;
+        Ok(found)
+    };
+    let found = measured.await;
+    // The first error is the one to tell.
+    let _ = session.close().await;
+    found
 }
 
 /// One session, and what it does over and over.
@@ -49,7 +87,7 @@ struct Client {
 }
 
 impl Client {
-    /// The next command; `None` when there is none left.
+    /// The next command.
     fn command(&mut self) -> Command {
         let lun = self.lun;
         match self.what {
@@ -62,7 +100,7 @@ impl Client {
             }
             What::Getattr => requests::get(lun, self.id, &self.get),
             What::Setattr => {
-                requests::set(lun, self.id, &requests::set_list(self.random.draw()), self.durable)
+                requests::set(lun, self.id, &requests::set_list(self.random.next()), self.durable)
             }
             What::Lookup => requests::get(lun, Id::new(self.id.partition, self.any()), &self.get),
             What::List => requests::listing(lun, self.id.partition, self.any(), requests::LISTED),
@@ -77,10 +115,6 @@ impl Client {
             What::DiskRead => {
                 let at = self.step();
                 requests::disk_read(lun, at, self.size)
-            }
-            What::DiskWrite => {
-                let at = self.step();
-                requests::disk_write(lun, at, self.data.clone(), self.durable)
             }
         }
     }
@@ -179,44 +213,50 @@ impl Clock {
     }
 }
 
-async fn connect(args: &Args, number: u16) -> Result<(Session, Lun), LoadError> {
-    let url = args.url.clone().ok_or_else(|| LoadError::Answer("no URL".to_owned()))?;
-    let digests = if args.no_digests { DigestChoice::Never } else { DigestChoice::Allow };
-    let options = Options {
-        initiator: format!("iqn.2026-01.org.stag:osd-load{number}"),
-        header_digest: digests,
-        data_digest: digests,
-        iser_crc: if args.no_digests { initiator::Crc::Never } else { initiator::Crc::Prefer },
+async fn connect(args: &OsdBench, url: &Url, number: u16) -> Result<(Session, Lun), LoadError> {
+    let options = initiator::Options {
+        initiator: format!("{}.{}", args.connect.initiator, number + 1),
         queue_depth: 4,
+        error_recovery_level: args.connect.erl.unwrap_or(0),
         reconnect_timeout: Duration::ZERO,
-        ..Options::default()
+        ..connect::options(&args.connect)?
     };
-    let session = Session::connect(&url, options).await?;
-    let unit = initiator::Unit::new(&session, url.lun.unwrap_or(0))?;
-    unit.test_unit_ready().await?;
-    let lun = unit.lun();
-    Ok((session, lun))
+    let session = Session::connect(url, options).await?;
+    let ready = async {
+        let unit = Unit::new(&session, url.lun.unwrap_or(0))?;
+        unit.test_unit_ready().await?;
+        Ok(unit.lun())
+    };
+    match ready.await {
+        Ok(lun) => Ok((session, lun)),
+        Err(error) => {
+            // The first error is the one to tell.
+            let _ = session.close().await;
+            Err(error)
+        }
+    }
 }
 
-async fn measure(args: &Args) -> Result<Value, LoadError> {
+async fn measure(args: &OsdBench, url: &Url, partition: u64) -> Result<Value, LoadError> {
     let mut clients = Vec::new();
     let mut ids = Rc::new(Vec::new());
     // Ids that no run before this one has used.
     let run =
         SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64 & 0xFFFF_FFFF;
     for number in 0..args.clients {
-        let (session, lun) = connect(args, number).await?;
-        let id = Id::new(args.partition, 0x7000_0000 + u64::from(number));
-        let disk = matches!(args.what, What::DiskRead | What::DiskWrite);
-        if !disk && number == 0 && args.what != What::Ping {
-            objects::partition(&session, lun, args.partition).await?;
+        let (session, lun) = connect(args, url, number).await?;
+        let id = Id::new(partition, OBJECT + u64::from(number));
+        if number == 0 && !matches!(args.what, What::Ping | What::DiskRead) {
+            objects::partition(&session, lun, partition).await?;
             if args.what == What::Fill {
                 let begin = Instant::now();
-                let made = objects::fill(&session, lun, args.partition, args.objects).await?;
-                return Ok(json!({ "what": "fill", "made": made, "seconds": begin.elapsed().as_secs_f64() }));
+                let made = objects::fill(&session, lun, partition, args.objects).await?;
+                let took = begin.elapsed().as_secs_f64();
+                session.close().await?;
+                return Ok(json!({ "what": "fill", "made": made, "seconds": took }));
             }
             if matches!(args.what, What::Lookup | What::List) {
-                ids = Rc::new(objects::ids(&session, lun, args.partition).await?);
+                ids = Rc::new(objects::ids(&session, lun, partition).await?);
             }
         }
         match args.what {
@@ -233,7 +273,7 @@ async fn measure(args: &Args) -> Result<Value, LoadError> {
             what: args.what,
             id,
             ids: ids.clone(),
-            random: Random::new(number.into()),
+            random: Random::new(1, number.into()),
             at: 0,
             size: args.size,
             span: args.span,
@@ -245,21 +285,21 @@ async fn measure(args: &Args) -> Result<Value, LoadError> {
         });
     }
     let bytes = match args.what {
-        What::Read | What::Write | What::DiskRead | What::DiskWrite => args.size,
+        What::Read | What::Write | What::DiskRead => args.size,
         _ => 0,
     };
-    let clock = Clock::new(args.warm(), args.measure(), args.target_pid);
+    let clock = Clock::new(seconds(args.warmup), seconds(args.time), args.target_pid);
     let (clients, tally) = all(clients, &clock, Client::load).await?;
-    let seconds = clock.from.elapsed().as_secs_f64();
-    let mut found = tally.report(&name(args.what), seconds, bytes, clock.cpu());
+    let took = clock.from.elapsed().as_secs_f64();
+    let mut found = tally.report(&name(args.what), took, bytes, clock.cpu());
     let mut clients = clients;
     if args.what == What::Create {
         // All is warm already, and there are only so many objects.
-        let clock = Clock::new(Duration::ZERO, args.measure(), args.target_pid);
+        let clock = Clock::new(Duration::ZERO, seconds(args.time), args.target_pid);
         let (left, tally) = all(clients, &clock, Client::unload).await?;
         // They may have run out of objects before the time was over.
-        let seconds = clock.ended.get().saturating_duration_since(clock.from).as_secs_f64();
-        found["remove"] = tally.report("remove", seconds, 0, clock.cpu());
+        let took = clock.ended.get().saturating_duration_since(clock.from).as_secs_f64();
+        found["remove"] = tally.report("remove", took, 0, clock.cpu());
         let forever = Clock::new(Duration::from_secs(60), Duration::ZERO, None);
         (clients, _) = all(left, &forever, Client::unload).await?;
     }
@@ -285,7 +325,8 @@ where
     let tasks: Vec<_> = clients.into_iter().map(|client| ring::spawn(load(client, clock.clone()))).collect();
     let (mut back, mut tally) = (Vec::new(), Tally::new());
     for task in tasks {
-        let (client, one) = task.await.map_err(|_| LoadError::Answer("a client died".to_owned()))?;
+        let (client, one) =
+            task.await.map_err(|_| LoadError::Answer("a client ended by itself".to_owned()))?;
         tally.add(&one);
         back.push(client);
     }

@@ -5,6 +5,8 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 
+use crate::bench::cpu;
+
 /// The commands of one kind.
 pub struct Tally {
     /// Nanoseconds.
@@ -67,10 +69,7 @@ pub struct Cpu {
 impl Cpu {
     /// What both have used until now.
     pub fn now(target: Option<u32>) -> Self {
-        Self {
-            target: target.and_then(stag_load::cpu::used),
-            client: stag_load::cpu::used(std::process::id()),
-        }
+        Self { target: target.and_then(cpu::used), client: cpu::used(std::process::id()) }
     }
 
     pub fn since(self, before: Self) -> Self {

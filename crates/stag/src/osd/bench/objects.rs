@@ -5,8 +5,8 @@ use osd::cdb::Command;
 use osd::{Id, ObjectType};
 use ring::Buf;
 
-use crate::LoadError;
-use crate::requests::{self, LIST_HEADER};
+use super::LoadError;
+use super::requests::{self, LIST_HEADER};
 
 /// How many objects one CREATE makes at most.
 const MANY: u64 = 10_000;

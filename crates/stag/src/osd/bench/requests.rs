@@ -110,8 +110,3 @@ pub fn listing(lun: Lun, partition: u64, initial: u64, ids: u64) -> Scsi {
 pub fn disk_read(lun: Lun, start: u64, len: u32) -> Scsi {
     Scsi::new(lun, &build::read16(start / 512, len / 512, build::Flags::default())).reading(len)
 }
-
-pub fn disk_write(lun: Lun, start: u64, data: Buf, durable: bool) -> Scsi {
-    let flags = build::Flags { fua: durable, ..build::Flags::default() };
-    Scsi::new(lun, &build::write16(start / 512, (data.len() / 512) as u32, flags)).writing(data)
-}

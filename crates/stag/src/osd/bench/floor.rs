@@ -7,15 +7,17 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::LoadError;
-use crate::args::Args;
-use crate::tally::{Cpu, Tally};
+use super::tally::{Cpu, Tally};
+use crate::args::osd_bench::OsdBench;
+use crate::osd::error::OsdError;
 
 const BLOCK: usize = 4096;
 
 /// Overwrites 4 KiB of a file that is there already, and fdatasyncs, one after the other.
-pub fn run(args: &Args, path: &Path) -> Result<Value, LoadError> {
-    let failed = |error| LoadError::System("the file of the floor", error);
+pub fn run(args: &OsdBench, path: &Path) -> Result<Value, OsdError> {
+    let failed = |error| OsdError::io(path)(error);
+    let seconds = |seconds| Duration::try_from_secs_f64(seconds).unwrap_or(Duration::from_secs(1));
+    let (warm, measure) = (seconds(args.warmup), seconds(args.time));
     let file = File::options().create(true).truncate(false).write(true).open(path).map_err(failed)?;
     let data = [0x5A; BLOCK];
     for block in 0..256 {
@@ -23,14 +25,14 @@ pub fn run(args: &Args, path: &Path) -> Result<Value, LoadError> {
     }
     file.sync_all().map_err(failed)?;
     let mut tally = Tally::new();
-    let (mut begin, mut counting) = (Instant::now(), args.warm() == Duration::ZERO);
+    let (mut begin, mut counting) = (Instant::now(), warm == Duration::ZERO);
     let mut block = 0u64;
     loop {
         let before = Instant::now();
-        if counting && before - begin >= args.measure() {
+        if counting && before - begin >= measure {
             break;
         }
-        if !counting && before - begin >= args.warm() {
+        if !counting && before - begin >= warm {
             (begin, counting) = (before, true);
         }
         block = (block + 1) % 256;

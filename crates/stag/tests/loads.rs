@@ -1,0 +1,169 @@
+//! The commands that measure beside `stag bench`: `stag rdma-bench`, both sides as processes, and `stag osd bench` against
+//! `stag serve osd:…`.
+
+mod support;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use support::command::{STAG, Server, fails, said};
+
+/// The side of `stag rdma-bench` that answers, which ends with the test.
+struct Answering {
+    child: Child,
+    address: String,
+}
+
+impl Answering {
+    fn start(more: &[&str]) -> Self {
+        let mut child = Command::new(STAG)
+            .args(["rdma-bench", "--listen", "127.0.0.1:0"])
+            .args(more)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut address = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut address).unwrap();
+        Self { child, address: address.trim().to_owned() }
+    }
+}
+
+impl Drop for Answering {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn runs(args: &[&str]) -> Vec<Value> {
+    let report: Value = serde_json::from_str(&said(args)).unwrap();
+    assert_eq!(report["format"], 1);
+    report["runs"].as_array().unwrap().clone()
+}
+
+#[test]
+fn every_operation_moves_messages_of_every_size_with_and_without_crc() {
+    let answering = Answering::start(&[]);
+    for (crc, has) in [("never", false), ("require", true)] {
+        let found = runs(&[
+            "rdma-bench",
+            &answering.address,
+            "--operation",
+            "read,write,send",
+            "--size",
+            "1,4k,100001,2M",
+            "--depth",
+            "1,5",
+            "--time",
+            "0.02",
+            "--warmup",
+            "0",
+            "--rdma-crc",
+            crc,
+            "--json",
+        ]);
+        assert_eq!(found.len(), 3 * 4 * 2);
+        for run in &found {
+            assert!(run["ops"].as_u64() > Some(0) && run["mb_s"].as_f64() > Some(0.0), "{run}");
+            assert!(run["rtt_us"].as_f64() > Some(0.0) && run["seconds"].as_f64() > Some(0.0), "{run}");
+            assert_eq!(run["crc"], has, "{run}");
+        }
+        assert_eq!(
+            (&found[0]["operation"], &found[0]["size"], &found[1]["depth"]),
+            (&"read".into(), &1.into(), &5.into())
+        );
+    }
+    // What is told of one run is true of its fields together.
+    let run = &runs(&["rdma-bench", &answering.address, "--outstanding", "2", "--time", "0.1", "--json"])[0];
+    let (ops, seconds) = (run["ops"].as_f64().unwrap(), run["seconds"].as_f64().unwrap());
+    assert!((ops / seconds / run["ops_s"].as_f64().unwrap() - 1.0).abs() < 0.01, "{run}");
+    assert!(
+        (run["ops_s"].as_f64().unwrap() * 65536.0 / 1e6 / run["mb_s"].as_f64().unwrap() - 1.0).abs() < 0.01
+    );
+    assert_eq!((&run["outstanding"], &run["depth"]), (&2.into(), &16.into()));
+}
+
+#[test]
+fn who_asks_for_too_much_or_for_something_else_is_refused_and_others_are_served() {
+    let answering = Answering::start(&["--memory", "1M"]);
+    let refused = fails(&["rdma-bench", &answering.address, "--size", "2M", "--time", "0.01"], 5);
+    assert!(refused.contains("--memory"), "{refused}");
+    fails(
+        &["info", &format!("iser://{}/iqn.2026-01.org.stag:disk/0", answering.address), "--timeout", "2"],
+        5,
+    );
+    let mut other = TcpStream::connect(&answering.address).unwrap();
+    other.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+    other.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    assert_eq!(other.read(&mut [0; 16]).unwrap_or(0), 0);
+    let found = runs(&["rdma-bench", &answering.address, "--size", "64k", "--time", "0.01", "--json"]);
+    assert_eq!(found.len(), 1);
+    fails(&["rdma-bench", "127.0.0.1:1"], 5);
+}
+
+#[test]
+fn the_side_that_answers_once_ends_after_its_client() {
+    let mut answering = Answering::start(&["--once"]);
+    runs(&["rdma-bench", &answering.address, "--time", "0.01", "--json"]);
+    let limit = Instant::now() + Duration::from_secs(10);
+    let status = loop {
+        match answering.child.try_wait().unwrap() {
+            Some(status) => break status,
+            None => assert!(Instant::now() < limit, "it does not end"),
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    assert!(status.success());
+}
+
+#[test]
+fn objects_are_loaded_in_a_partition_that_is_gone_afterwards() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = format!("osd:{}", dir.path().join("objects").display());
+    let server = Server::start(&["--listen", "127.0.0.1:0", "--cores", "1", &store, "mem:32M"], 2);
+    for url in [server.iscsi(0).to_owned(), server.iser(0)] {
+        for what in ["ping", "create", "getattr", "setattr", "read", "write", "fill"] {
+            let short = [
+                "--time",
+                "0.03",
+                "--warmup",
+                "0",
+                "--span",
+                "1M",
+                "--size",
+                "200k",
+                "--clients",
+                "2",
+                "--objects",
+                "50",
+            ];
+            let text = said(&[&["osd", "bench", &url, what, "--json"][..], &short].concat());
+            let found: Value = serde_json::from_str(&text).unwrap();
+            match what {
+                "fill" => assert_eq!(found["made"], 50),
+                _ => assert!(found["ops"].as_u64() > Some(0) && found["errors"] == 0, "{found}"),
+            }
+            if what == "create" {
+                assert_eq!(found["remove"]["errors"], 0, "{found}");
+                assert!(found["remove"]["ops"].as_u64() > Some(0), "{found}");
+            }
+        }
+    }
+    assert_eq!(said(&["osd", "ls", server.iscsi(0)]).trim(), "", "partitions were left");
+    // One that is named stays, with what was made in it.
+    let within = ["--partition", "0x20000", "--objects", "20", "--time", "0.03", "--json"];
+    said(&[&["osd", "bench", server.iscsi(0), "fill"][..], &within].concat());
+    for what in ["lookup", "list"] {
+        let looked = said(&[&["osd", "bench", server.iscsi(0), what][..], &within].concat());
+        assert!(serde_json::from_str::<Value>(&looked).unwrap()["errors"] == 0, "{looked}");
+        fails(&["osd", "bench", server.iscsi(0), what], 1);
+    }
+    assert!(said(&["osd", "ls", server.iscsi(0)]).contains("0x20000"));
+    // A disk is no device of objects.
+    fails(&["osd", "bench", server.iscsi(1), "create", "--time", "0.01"], 1);
+    let table = said(&["osd", "bench", server.iscsi(0), "create", "--time", "0.03"]);
+    assert!(table.starts_with("create ") && table.contains("\nremove "), "{table}");
+}
