@@ -9,6 +9,7 @@
 
 pub mod compare;
 pub mod context;
+pub mod equations;
 pub mod experiment;
 pub mod figure;
 pub mod finding;

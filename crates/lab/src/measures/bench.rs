@@ -1,0 +1,173 @@
+//! `bench`: a unit that Stag or a peer serves, loaded by `stag bench`.
+//!
+//! A point is asked for `server`, `unit`, `transport`, `pattern`, `block`, `depth` or `total-depth`, `connections`, `sessions`,
+//! `spread`, `digests`, `seconds`, `warmup`, `spin`, `bench-options`, and `tune`: with it, what `stag tune` says of the way there is
+//! applied.
+
+use serde_json::Value;
+
+use super::servers::Served;
+use super::words::{self, Transport};
+use crate::context::{Context, Role};
+use crate::measure::{Error, Measure};
+use crate::point::Point;
+use crate::sample::Sample;
+
+/// The most commands that one session of `stag bench` has in flight.
+const MOST_DEPTH: u64 = 4096;
+
+/// See the module.
+pub struct Bench;
+
+impl Measure for Bench {
+    fn run(&mut self, point: &Point, context: &mut Context) -> Result<Sample, Error> {
+        let served = Served::start(point, context)?;
+        let measured = load(point, context, &served);
+        served.end(context);
+        measured
+    }
+}
+
+/// One run of `stag bench` against what is served.
+///
+/// # Errors
+/// What kept it from a figure.
+pub fn load(point: &Point, context: &Context, served: &Served) -> Result<Sample, Error> {
+    let transport = Transport::of(point)?;
+    let url = served.url(transport)?;
+    let pattern = point.text("pattern")?.unwrap_or_else(|| "randread".to_owned());
+    let block = point.whole("block")?.unwrap_or(4096);
+    let sessions = point.whole("sessions")?.unwrap_or(1).max(1);
+    let connections = point.whole("connections")?.unwrap_or(1);
+    let depth = match point.whole("total-depth")? {
+        Some(total) => (total / sessions).max(1),
+        None => point.whole("depth")?.unwrap_or(32),
+    };
+    let mut sample = Sample::new();
+    served.notes.iter().for_each(|note| sample.note(note.as_str()));
+    let mut command = context.stag(Role::Client);
+    command.args(["bench", &url, "--json", "--quiet", "--pattern", &pattern, "--bs", &block.to_string()]);
+    words::common(&mut command, point)?;
+    command.args(["--seed", &context.seed.to_string(), "--target-pid", &served.pid().to_string()]);
+    command.args(["--reconnect", "0"]);
+    if pattern != "read" && pattern != "randread" {
+        command.arg("--destroy");
+    }
+    if let Some(spin) = point.whole("spin")? {
+        command.args(["--spin", &spin.to_string()]);
+    }
+    if let Some(spread) = point.text("spread")? {
+        command.args(["--spread", &spread]);
+    }
+    let tuned = match point.truth("tune")?.unwrap_or(false) {
+        true => Some(tune(point, context, &url, block)?),
+        false => None,
+    };
+    match &tuned {
+        Some(tuned) => {
+            command.args(&tuned.arguments);
+            sample.note(format!("stag tune chose: {}", tuned.arguments.join(" ")));
+        }
+        None => {
+            command.args(["--depth", &depth.to_string(), "--sessions", &sessions.to_string()]);
+            command.args(["--connections", &connections.to_string()]);
+        }
+    }
+    command.args(point.words("bench-options")?);
+    let printed = context.output(command, "stag-bench")?;
+    let mut found = words::json("stag bench", &printed)?;
+    let run = found["runs"][0].take();
+    read(&mut sample, &run)?;
+    words::of_the_link(&mut sample, context, words::number(&run, "mb_s")?);
+    sample.raw = match tuned {
+        Some(tuned) => serde_json::json!({ "bench": run, "tune": tuned.raw }),
+        None => run,
+    };
+    Ok(sample)
+}
+
+/// The figures of one run of `stag bench`.
+fn read(sample: &mut Sample, run: &Value) -> Result<(), Error> {
+    if words::number(run, "errors")? > 0.0 {
+        let why = run["first_error"].as_str().unwrap_or("it does not say why");
+        return Err(Error::Failed(format!("{} I/Os failed: {why}", run["errors"])));
+    }
+    if words::number(run, "ios")? <= 0.0 {
+        return Err(Error::Failed(format!("no I/O ended within {} s", run["seconds"])));
+    }
+    sample.rate("iops", words::number(run, "iops")?, "IOPS");
+    sample.rate("mb_s", words::number(run, "mb_s")?, "MB/s");
+    for (name, place) in [("mean_us", "mean"), ("p50_us", "p50"), ("p99_us", "p99")] {
+        sample.cost(name, words::number(&run["lat_us"], place)?, "µs");
+    }
+    words::processor(sample, run, "target", "target_us", "target_cpu_percent");
+    words::processor(sample, run, "client", "client_us", "client_cpu_percent");
+    Ok(())
+}
+
+/// What `stag tune` chose.
+struct Tuned {
+    /// For `stag bench`.
+    arguments: Vec<String>,
+    raw: Value,
+}
+
+/// Has `stag tune` measure the way and choose.
+fn tune(point: &Point, context: &Context, url: &str, block: u64) -> Result<Tuned, Error> {
+    let mut command = context.stag(Role::Client);
+    command.args(["tune", url, "--json"]).args(point.words("tune-options")?);
+    let raw = words::json("stag tune", &context.output(command, "stag-tune")?)?;
+    let arguments = chosen(&raw, block)?;
+    Ok(Tuned { arguments, raw })
+}
+
+/// What it chose, as arguments of `stag bench` for requests of `block` bytes: it says how many bytes should be under way.
+fn chosen(raw: &Value, block: u64) -> Result<Vec<String>, Error> {
+    let none = |what: &str| Error::Failed(format!("stag tune printed no `{what}`"));
+    let list = raw["arguments"].as_array().ok_or_else(|| none("arguments"))?;
+    let mut arguments: Vec<String> = list.iter().filter_map(|word| word.as_str().map(str::to_owned)).collect();
+    let sessions = raw["chosen"]["sessions"].as_u64().unwrap_or(1).clamp(1, 64);
+    let under_way = raw["chosen"]["under_way_bytes"].as_u64().ok_or_else(|| none("chosen.under_way_bytes"))?;
+    let depth = under_way.div_ceil(block.max(1) * sessions).clamp(1, MOST_DEPTH);
+    arguments.extend(["--depth".to_owned(), depth.to_string()]);
+    arguments.extend(["--sessions".to_owned(), sessions.to_string()]);
+    Ok(arguments)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn run(ios: u64, errors: u64) -> Value {
+        json!({ "ios": ios, "iops": 1000.0, "mb_s": 4.096, "errors": errors, "first_error": if errors > 0 { json!("no medium") } else { Value::Null },
+                "seconds": 1.0, "lat_us": { "mean": 3.0, "p50": 2.0, "p99": 9.0 }, "client_us": 1.5, "client_cpu_percent": 15.0,
+                "target_us": null, "target_cpu_percent": null })
+    }
+
+    #[test]
+    fn figures_keep_their_units_and_what_was_not_measured_is_left_out() {
+        let mut sample = Sample::new();
+        read(&mut sample, &run(1000, 0)).unwrap();
+        let names: Vec<&str> = sample.values.keys().map(String::as_str).collect();
+        assert_eq!(names, ["client_percent", "client_us", "iops", "mb_s", "mean_us", "p50_us", "p99_us"]);
+        assert_eq!((sample.values["p50_us"].value, sample.values["p50_us"].unit.as_str()), (2.0, "µs"));
+    }
+
+    #[test]
+    fn what_tune_chose_is_a_depth_for_the_size_of_the_requests() {
+        let raw = json!({ "arguments": ["--settings", "connections=4"], "chosen": { "sessions": 2, "under_way_bytes": 1_000_000 } });
+        assert_eq!(chosen(&raw, 65536).unwrap().join(" "), "--settings connections=4 --depth 8 --sessions 2");
+        assert!(chosen(&raw, 1 << 30).unwrap().join(" ").contains("--depth 1 "));
+        assert!(chosen(&raw, 0).unwrap().join(" ").contains("--depth 4096 "));
+        assert!(chosen(&json!({ "chosen": {} }), 512).is_err());
+    }
+
+    #[test]
+    fn a_run_that_failed_or_did_nothing_is_no_figure() {
+        let failed = read(&mut Sample::new(), &run(1000, 3)).unwrap_err().to_string();
+        assert!(failed.contains("no medium"), "{failed}");
+        assert!(read(&mut Sample::new(), &run(0, 0)).is_err());
+    }
+}
