@@ -116,7 +116,8 @@ pub fn loopback_bandwidth(time: Duration) -> Result<f64, Error> {
             }
         }
     });
-    let sent = sender.join().unwrap_or_else(|_| Err(std::io::Error::other("the sending thread has panicked")));
+    let sent =
+        sender.join().unwrap_or_else(|_| Err(std::io::Error::other("the sending thread has panicked")));
     sent.map_err(failed())?;
     received.map_err(failed())
 }
@@ -166,7 +167,10 @@ pub fn measure() -> Result<Known, Error> {
     let io = loopback_bandwidth(Duration::from_millis(400))?;
     let machine = Machine::of_bandwidths(memory, io);
     let mut sources = vec![
-        format!("memory bandwidth: {:.2} GB/s, read and written by one thread that copies (measured)", memory / 1e9),
+        format!(
+            "memory bandwidth: {:.2} GB/s, read and written by one thread that copies (measured)",
+            memory / 1e9
+        ),
         format!("I/O: {:.2} GB/s by one TCP connection over loopback (measured)", io / 1e9),
         "clocks: these bandwidths in words of 8 bytes".to_owned(),
     ];
@@ -246,7 +250,9 @@ pub fn tell(asked: &Asked) -> Result<String, Error> {
     let gains: Vec<String> = found.iter().flat_map(measured_gains).collect();
     text.push_str("\ngain of iSER over iSCSI that was measured, by equation 5.3 of both throughputs:\n");
     if gains.is_empty() {
-        text.push_str("  none here: `stag lab run thesis` measures it, and --results names the folder of its results\n");
+        text.push_str(
+            "  none here: `stag lab run thesis` measures it, and --results names the folder of its results\n",
+        );
     }
     for gain in gains {
         let _ = writeln!(text, "  {gain}");
@@ -257,7 +263,8 @@ pub fn tell(asked: &Asked) -> Result<String, Error> {
 /// The gain of iSER over iSCSI at each pair of points that differ by `transport` only.
 fn measured_gains(results: &Results) -> Vec<String> {
     let found = results.found();
-    let over = |found: &Found, transport: &str| found.at("transport").is_some_and(|at| at.to_string() == transport);
+    let over =
+        |found: &Found, transport: &str| found.at("transport").is_some_and(|at| at.to_string() == transport);
     let place = |found: &Found| {
         let others = found.coordinates.iter().filter(|(axis, _)| axis != "transport");
         others

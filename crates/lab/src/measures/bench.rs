@@ -125,9 +125,11 @@ fn tune(point: &Point, context: &Context, url: &str, block: u64) -> Result<Tuned
 fn chosen(raw: &Value, block: u64) -> Result<Vec<String>, Error> {
     let none = |what: &str| Error::Failed(format!("stag tune printed no `{what}`"));
     let list = raw["arguments"].as_array().ok_or_else(|| none("arguments"))?;
-    let mut arguments: Vec<String> = list.iter().filter_map(|word| word.as_str().map(str::to_owned)).collect();
+    let mut arguments: Vec<String> =
+        list.iter().filter_map(|word| word.as_str().map(str::to_owned)).collect();
     let sessions = raw["chosen"]["sessions"].as_u64().unwrap_or(1).clamp(1, 64);
-    let under_way = raw["chosen"]["under_way_bytes"].as_u64().ok_or_else(|| none("chosen.under_way_bytes"))?;
+    let under_way =
+        raw["chosen"]["under_way_bytes"].as_u64().ok_or_else(|| none("chosen.under_way_bytes"))?;
     let depth = under_way.div_ceil(block.max(1) * sessions).clamp(1, MOST_DEPTH);
     arguments.extend(["--depth".to_owned(), depth.to_string()]);
     arguments.extend(["--sessions".to_owned(), sessions.to_string()]);

@@ -27,7 +27,9 @@ pub fn of(experiment: &Experiment) -> Result<Box<dyn Measure>, Error> {
         "equations" => Box::new(equations::Equations::default()),
         other => {
             let kinds = KINDS.join(", ");
-            return Err(Error::Experiment(format!("no kind of measurement is called `{other}`: there are {kinds}")));
+            return Err(Error::Experiment(format!(
+                "no kind of measurement is called `{other}`: there are {kinds}"
+            )));
         }
     })
 }

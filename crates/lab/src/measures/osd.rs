@@ -38,7 +38,9 @@ fn load(point: &Point, context: &Context, served: &Served) -> Result<Sample, Err
     command.args(["osd", "bench", &url, run, "--json"]);
     words::common(&mut command, point)?;
     command.args(["--target-pid", &served.pid().to_string()]);
-    for (setting, option) in [("clients", "--clients"), ("block", "--size"), ("span", "--span"), ("spin", "--spin")] {
+    for (setting, option) in
+        [("clients", "--clients"), ("block", "--size"), ("span", "--span"), ("spin", "--spin")]
+    {
         if let Some(number) = point.whole(setting)? {
             command.args([option, &number.to_string()]);
         }

@@ -27,7 +27,8 @@ impl Measure for Rdma {
         let mut command = context.stag(Role::Client);
         command.args(["rdma-bench", server.trim(), "--json", "--operation", &operation, "--rdma-crc", crc]);
         command.args(["--time", &seconds.to_string(), "--warmup", &warmup.to_string()]);
-        for (setting, option) in [("block", "--size"), ("depth", "--depth"), ("outstanding", "--outstanding")] {
+        for (setting, option) in [("block", "--size"), ("depth", "--depth"), ("outstanding", "--outstanding")]
+        {
             if let Some(number) = point.whole(setting)? {
                 command.args([option, &number.to_string()]);
             }

@@ -68,7 +68,8 @@ mod tests {
     #[test]
     fn a_file_is_as_long_as_was_asked_for_and_gone_afterwards() {
         let folder = tempfile::tempdir().unwrap();
-        let context = Context::new("stag".into(), folder.path().into(), Duration::from_secs(5), Default::default());
+        let context =
+            Context::new("stag".into(), folder.path().into(), Duration::from_secs(5), Default::default());
         let scratch = Scratch::file(&context, false, (PIECE + 7) as u64).unwrap();
         let path = scratch.path().to_owned();
         let bytes = fs::read(&path).unwrap();

@@ -55,7 +55,9 @@ impl Served {
             Some("file") => Medium::File,
             Some("tmpfs") => Medium::Tmpfs,
             Some(other) => {
-                return Err(Error::Experiment(format!("`unit` is {other}, and should be memory, file or tmpfs")));
+                return Err(Error::Experiment(format!(
+                    "`unit` is {other}, and should be memory, file or tmpfs"
+                )));
             }
         };
         let size = point.whole("unit-size")?.unwrap_or(64 << 20);
@@ -116,7 +118,16 @@ impl Served {
     /// Writes every block once, from the target's own end: nothing that is measured touches memory for the first time.
     fn fill(&self, context: &Context) -> Result<(), Error> {
         let mut command = context.stag(Role::Target);
-        command.args(["bench", &self.url(Transport::Iscsi)?, "--pattern", "read", "--bs", "1M", "--depth", "4"]);
+        command.args([
+            "bench",
+            &self.url(Transport::Iscsi)?,
+            "--pattern",
+            "read",
+            "--bs",
+            "1M",
+            "--depth",
+            "4",
+        ]);
         command.args(["--count", "1", "--fill", "--destroy", "--json", "--quiet"]);
         context.output(command, "fill").map(drop)
     }

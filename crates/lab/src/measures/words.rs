@@ -78,7 +78,9 @@ pub fn json(name: &str, text: &str) -> Result<Value, Error> {
 /// # Errors
 /// If there is none.
 pub fn number(found: &Value, name: &str) -> Result<f64, Error> {
-    found[name].as_f64().ok_or_else(|| Error::Failed(format!("there is no number `{name}` in what was printed")))
+    found[name]
+        .as_f64()
+        .ok_or_else(|| Error::Failed(format!("there is no number `{name}` in what was printed")))
 }
 
 /// Adds how much of the link's rate on the wire the payload is, where the link has a rate.
@@ -106,7 +108,12 @@ mod tests {
 
     fn point(settings: &str) -> Point {
         let settings = settings.parse().expect("TOML");
-        Point { experiment: "x".into(), coordinates: vec![("block".into(), At::Whole(512))], settings, quick: true }
+        Point {
+            experiment: "x".into(),
+            coordinates: vec![("block".into(), At::Whole(512))],
+            settings,
+            quick: true,
+        }
     }
 
     #[test]

@@ -37,6 +37,7 @@ pub enum LabCommand {
     Report(LabReport),
     Compare(LabCompare),
     Link(Box<LabLink>),
+    Equations(LabEquations),
 }
 
 /// List the experiments that come with the program, or print one's file
@@ -145,6 +146,32 @@ pub struct LabCompare {
     /// As JSON
     #[arg(long)]
     pub json: bool,
+}
+
+/// Work out what RDMA should gain by leaving copies out, for this machine and others
+#[derive(Clone, Debug, Args)]
+#[command(
+    long_about = "Work out what RDMA should gain by leaving copies out, for this machine and others.\n\n\
+    By the equations 5.1 to 5.3 of a thesis on iSCSI over RDMA: throughput with copies = memory bandwidth / (memory clock / I/O clock + 2), \
+    without them the + 2 is gone. This machine's bandwidths are measured, which takes about a second, and stand for its clocks, in words of \
+    8 bytes. With --results, the gains that an experiment measured stand beside."
+)]
+#[command(
+    after_long_help = "Examples:\n  stag lab equations\n  stag lab equations --results lab-results/thesis\n  stag lab equations --memory-clock 400 --io-clock 80"
+)]
+pub struct LabEquations {
+    /// Another memory's bandwidth, GB/s
+    #[arg(long, value_name = "GB/s")]
+    pub memory_bandwidth: Option<f64>,
+    /// Its clock [default: that of its bandwidth]
+    #[arg(long, value_name = "MHz")]
+    pub memory_clock: Option<f64>,
+    /// Another I/O bus's clock
+    #[arg(long, value_name = "MHz")]
+    pub io_clock: Option<f64>,
+    /// Results of `stag lab run thesis` or `thesis-equations`
+    #[arg(long, value_name = "DIR")]
+    pub results: Option<PathBuf>,
 }
 
 fn only(text: &str) -> Result<(String, Vec<lab::Value>), String> {

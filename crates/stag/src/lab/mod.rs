@@ -2,6 +2,7 @@
 //! crate's.
 
 mod compare;
+mod equations;
 mod link;
 mod list;
 mod report;
@@ -21,6 +22,7 @@ pub fn lab(args: &Lab) -> ExitCode {
         LabCommand::Report(args) => report::report(args).into(),
         LabCommand::Compare(args) => compare::compare(args).into(),
         LabCommand::Link(args) => link::link(args),
+        LabCommand::Equations(args) => equations::equations(args).into(),
     }
 }
 
