@@ -61,6 +61,8 @@ pub struct Options {
     /// Over iSER on software iWARP, whether FPDUs carry a CRC32C (RFC 5044 §4.4). It stands for header and data digests,
     /// which iSER does not have.
     pub iser_crc: Crc,
+    /// Over iSER on software iWARP, whether to demand markers of the target (RFC 5044 §4.3). It gets them if it demands them.
+    pub iser_markers: bool,
     /// Over iSER, who moves the bytes: software iWARP, or an RDMA device by rdma-core's verbs.
     pub iser_provider: Provider,
 }
@@ -87,6 +89,7 @@ impl Default for Options {
             max_burst_length: 1 << 20,
             iser_unsolicited: 8192,
             iser_crc: Crc::Prefer,
+            iser_markers: false,
             iser_provider: Provider::Software,
         }
     }

@@ -48,7 +48,8 @@ fn what_is_written_is_read_back_at_every_size_with_and_without_crc_and_invalidat
         run(async {
             let manners = Manners { crc, invalidates, ..Manners::default() };
             let fake = Fake::start(manners, 16384);
-            let disk = open(&fake, Options { iser_crc: crc, ..Options::default() }).await;
+            let options = Options { iser_crc: crc, iser_markers: invalidates, ..Options::default() };
+            let disk = open(&fake, options).await;
             for shift in 0..14 {
                 let data = pattern(shift, BLOCK << shift);
                 disk.write(shift, Buf::from(data.clone())).await.unwrap();

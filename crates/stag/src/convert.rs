@@ -46,6 +46,7 @@ fn iser(said: &Iser) -> server::IserConfig {
     server::IserConfig {
         crc: said.crc.unwrap_or(own.crc),
         max_fpdu: said.fpdu.map_or(own.max_fpdu, |bytes| bytes as usize),
+        markers: said.markers.unwrap_or(own.markers),
         reads: said.reads.unwrap_or(own.reads),
         unsolicited_data: said.unsolicited_data.unwrap_or(own.unsolicited_data),
     }

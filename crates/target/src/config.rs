@@ -47,6 +47,8 @@ pub struct IserConfig {
     pub crc: Crc,
     /// The longest FPDU sent, bytes. RNICs may take no more than fits a TCP segment.
     pub max_fpdu: usize,
+    /// Whether to demand markers of initiators (RFC 5044 §4.3); they get them if they demand them.
+    pub markers: bool,
     /// RDMA Reads outstanding at once on one connection (ORD), 1 to 16383. The initiator may allow fewer.
     pub reads: u16,
     /// Whether writes may bring data unasked beyond what comes with the command (InitialR2T=No). It spares a wide network a
@@ -57,7 +59,13 @@ pub struct IserConfig {
 impl Default for IserConfig {
     fn default() -> Self {
         let options = rdma::Options::default();
-        Self { crc: options.crc, max_fpdu: options.max_fpdu, reads: options.ord, unsolicited_data: false }
+        Self {
+            crc: options.crc,
+            max_fpdu: options.max_fpdu,
+            markers: options.markers,
+            reads: options.ord,
+            unsolicited_data: false,
+        }
     }
 }
 

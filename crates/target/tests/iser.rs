@@ -194,8 +194,13 @@ fn a_hello_is_answered_and_its_read_depth_kept() {
 }
 
 #[test]
-fn crcs_and_small_fpdus_carry_the_same() {
-    let iser = IserConfig { crc: Crc::Require, max_fpdu: 1460, ..IserConfig::default() };
+fn crcs_small_fpdus_and_markers_carry_the_same() {
+    for markers in [false, true] {
+        carries_the_same(IserConfig { crc: Crc::Require, max_fpdu: 1460, markers, ..IserConfig::default() });
+    }
+}
+
+fn carries_the_same(iser: IserConfig) {
     let server = server(|config| config.iser = iser);
     run(async {
         let mut client = Client::login(address(&server), 1).await;

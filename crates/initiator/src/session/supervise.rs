@@ -110,9 +110,13 @@ impl Inner {
             core.slots.iter_mut().for_each(|(_, slot)| slot.since = now);
             core.queued.iter_mut().for_each(|(_, queued)| queued.since = now);
         }
-        // As much as one PDU takes: unsolicited Data-Out would need receives that nobody promised.
-        let segment = dialed.login.params.target_recv_data_segment_length;
-        core.protocol.limit_unsolicited(self.options.iser_unsolicited.min(segment));
+        // As much as one PDU takes; only a target that agrees to unsolicited Data-Out has receives for it (RFC 7145 §8.1.1).
+        let params = &dialed.login.params;
+        let most = match params.initial_r2t {
+            true => params.target_recv_data_segment_length,
+            false => params.first_burst_length,
+        };
+        core.protocol.limit_unsolicited(self.options.iser_unsolicited.min(most));
         let on = core.protocol.connect(cid, &dialed.login);
         core.serials += 1;
         let serial = core.serials;

@@ -39,7 +39,7 @@ pub(crate) enum Refusal {
 }
 
 impl Iser {
-    /// Connects; over software iWARP a target may invalidate a task's STag with its response (RFC 7145 §7.3.2).
+    /// Connects; where the provider lets it, a target may invalidate a task's STag with its response (RFC 7145 §7.3.2).
     pub async fn connect(address: SocketAddr, options: &Options) -> Result<Iser, Refusal> {
         let depth = u32::try_from(options.queue_depth.clamp(1, 32_768)).unwrap_or(32_768);
         let receive_size = (HEAD_LEN + UNTIL_FULL_FEATURE_DATA).next_multiple_of(4) as u32;
@@ -54,18 +54,17 @@ impl Iser {
             stags: 2 * depth + 16,
             setup_timeout: options.connect_timeout,
             crc: options.iser_crc,
+            markers: options.iser_markers,
             ..rdma::Options::default()
         };
-        // Whether a device lets its peer invalidate is known only once there is a queue pair.
-        let software = options.iser_provider == Provider::Software;
-        let private_data = PrivateData::new(software).encode();
-        let (pair, _) =
-            rdma::connect(address, &private_data, &wanted).await.map_err(|error| match error {
-                rdma::Error::Connect { source, .. } => Refusal::Unreachable(source.to_string()),
-                rdma::Error::Io(error) => Refusal::NoIser(error.to_string()),
-                other => Refusal::NoIser(other.to_string()),
-            })?;
-        if software {
+        let private_data = |invalidation| PrivateData::new(invalidation).encode().to_vec();
+        let connected = rdma::connect_with(address, private_data, &wanted).await;
+        let (pair, _) = connected.map_err(|error| match error {
+            rdma::Error::Connect { source, .. } => Refusal::Unreachable(source.to_string()),
+            rdma::Error::Io(error) => Refusal::NoIser(error.to_string()),
+            other => Refusal::NoIser(other.to_string()),
+        })?;
+        if options.iser_provider == Provider::Software {
             ring::sleep(SETTLING).await;
         }
         let limits = Limits { data: UNTIL_FULL_FEATURE_DATA, ahs: 0 };

@@ -45,6 +45,9 @@ pub struct Connect {
     /// With iser://, CRC32C of what software iWARP sends; digests are of iscsi:// only
     #[arg(long, value_enum, default_value_t = RdmaCrc::Prefer)]
     pub rdma_crc: RdmaCrc,
+    /// With iser://, demand markers in what software iWARP receives (RFC 5044 §4.3)
+    #[arg(long)]
+    pub rdma_markers: bool,
     /// With iser://, the longest write whose data goes with its command, as far as the target takes it; it fetches longer ones
     #[arg(long, value_name = "SIZE", default_value = "8K", value_parser = super::size)]
     pub iser_unsolicited: u64,
@@ -79,6 +82,7 @@ impl Default for Connect {
             header_digest: Digest::Allow,
             data_digest: Digest::Allow,
             rdma_crc: RdmaCrc::Prefer,
+            rdma_markers: false,
             iser_unsolicited: 8192,
             rdma: Rdma::Software,
             connections: 1,

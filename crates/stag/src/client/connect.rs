@@ -49,6 +49,7 @@ pub fn options(args: &Connect) -> Result<Options, ConnectError> {
             RdmaCrc::Prefer => Crc::Prefer,
             RdmaCrc::Require => Crc::Require,
         },
+        iser_markers: args.rdma_markers,
         iser_unsolicited: u32::try_from(args.iser_unsolicited).unwrap_or(u32::MAX),
         iser_provider: match args.rdma {
             Rdma::Software => Provider::Software,

@@ -19,6 +19,7 @@ pub fn iser(mut given: Table<'_>, problems: &mut Problems) -> Iser {
         crc: given.string("crc", problems).and_then(|word| choice("crc", &word, &CRCS, problems)),
         // From what headers and a little data need to what a length of 16 bits says (RFC 5044 §4.1).
         fpdu: given.size("fpdu", 256..65_545, problems).map(|at| at.value as u32),
+        markers: given.bool("markers", problems),
         // 14 bits in the connection request (RFC 6581 §4.1).
         reads: given.int("reads", 1..16_384, problems).map(|at| at.value as u16),
         unsolicited_data: given.bool("unsolicited-data", problems),

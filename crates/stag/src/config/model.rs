@@ -66,6 +66,8 @@ pub struct Iser {
     pub crc: Option<Crc>,
     /// The longest FPDU sent, bytes.
     pub fpdu: Option<u32>,
+    /// Whether initiators are to put markers into what they send.
+    pub markers: Option<bool>,
     /// RDMA Reads outstanding on a connection.
     pub reads: Option<u16>,
     /// Whether writes may bring data unasked besides what comes with the command.

@@ -84,6 +84,7 @@ fn the_example_mentions_every_key() {
         "transport",
         "crc",
         "fpdu",
+        "markers",
         "reads",
         "unsolicited-data",
         "explicit",

@@ -52,6 +52,7 @@ pub(crate) async fn accept(incoming: Incoming, shared: &Shared) -> Result<(Queue
         setup_timeout: limits.login_timeout,
         crc: config.crc,
         max_fpdu: config.max_fpdu,
+        markers: config.markers,
         lend: model.zero_copy,
         ..Options::default()
     };
