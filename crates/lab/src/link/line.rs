@@ -25,7 +25,7 @@ const MOST_READ: usize = VNET + 65_536;
 
 /// Packets of a super-packet that come out within this time are handed over together, when the last of them is due: so each costs
 /// the receiver as little as network cards' own gathering makes it, and none comes more than this late by it.
-const GATHER_NS: u64 = 75_000;
+const GATHER_NS: u64 = 50_000;
 
 /// Reads in a row before it is looked again what is due.
 const READS: usize = 16;

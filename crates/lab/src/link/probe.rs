@@ -6,6 +6,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::channel;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -164,9 +165,13 @@ fn round_trips(spec: &LinkSpec, server: &UdpSocket, client: &UdpSocket) -> io::R
     let stop = Arc::new(AtomicBool::new(false));
     let answered = Arc::new(AtomicU64::new(0));
 
+    // Nobody sends before both listen: what waits in a socket is no measure of the path.
+    let (ready, listening) = channel();
+    let both_ready = ready.clone();
     let (echo, stopped, counted) = (server.try_clone()?, Arc::clone(&stop), Arc::clone(&answered));
     let echo = thread::Builder::new().name("probe-echo".to_owned()).spawn(move || -> io::Result<()> {
         ring::be_urgent();
+        let _ = ready.send(());
         let mut bytes = [0; PROBE_BYTES];
         while !stopped.load(Ordering::Relaxed) {
             if let Some((len, from)) = receive(&echo, &mut bytes)? {
@@ -182,6 +187,7 @@ fn round_trips(spec: &LinkSpec, server: &UdpSocket, client: &UdpSocket) -> io::R
     let seen = Arc::clone(&came);
     let listener = thread::Builder::new().name("probe-listen".to_owned()).spawn(move || {
         ring::be_urgent();
+        let _ = both_ready.send(());
         let mut bytes = [0; PROBE_BYTES];
         let mut times = Vec::with_capacity(probes as usize);
         while !stopped.load(Ordering::Relaxed) {
@@ -193,10 +199,14 @@ fn round_trips(spec: &LinkSpec, server: &UdpSocket, client: &UdpSocket) -> io::R
         io::Result::Ok(times)
     })?;
 
+    for _ in 0..2 {
+        let _ = listening.recv();
+    }
     let to = server.local_addr()?;
+    let began = Duration::from_nanos(now());
     let mut sent = Ok(());
     for probe in 0..probes {
-        let due = gap * probe;
+        let due = began + gap * probe;
         if let Some(wait) = due.checked_sub(Duration::from_nanos(now())) {
             thread::sleep(wait);
         }
@@ -256,9 +266,11 @@ fn row(spec: &LinkSpec, from: Side, sender: &UdpSocket, receiver: &UdpSocket) ->
         + Duration::from_millis(100);
     let to = receiver.local_addr()?;
     let receiver = receiver.try_clone()?;
-    let clock = Instant::now();
+    let (ready, listening) = channel();
     let listener = thread::Builder::new().name("probe-row".to_owned()).spawn(move || -> io::Result<_> {
         ring::be_urgent();
+        let _ = ready.send(());
+        let clock = Instant::now();
         let mut bytes = vec![0; data as usize];
         let (mut first, mut last) = (None, None);
         while clock.elapsed() < patience {
@@ -281,6 +293,7 @@ fn row(spec: &LinkSpec, from: Side, sender: &UdpSocket, receiver: &UdpSocket) ->
         Ok(()) => (60_000 / data).clamp(1, 60),
         Err(_) => 1,
     };
+    let _ = listening.recv();
     let mut sent = Ok(());
     let mut packet = 0;
     while packet < packets && sent.is_ok() {
