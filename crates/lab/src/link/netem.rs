@@ -10,7 +10,7 @@ const TCA_NETEM_LOSS: u16 = 5;
 const TCA_NETEM_RATE: u16 = 6;
 const TCA_NETEM_RATE64: u16 = 8;
 const TCA_NETEM_LATENCY64: u16 = 10;
-const TCA_NETEM_PRNG_SEED: u16 = 13;
+const TCA_NETEM_PRNG_SEED: u16 = 14;
 const NETEM_LOSS_GE: u16 = 2;
 const NLA_F_NESTED: u16 = 0x8000;
 
