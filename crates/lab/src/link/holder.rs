@@ -340,6 +340,7 @@ fn carry(spec: &LinkSpec, namespaces: &Namespaces, tallies: &[Arc<Tally>; 2]) ->
         thread::Builder::new()
             .name(format!("from-{side}"))
             .spawn(move || {
+                let _end = EndsTheProcess;
                 line.sign();
                 let _ = told.send(ring::be_urgent());
                 line.run();
@@ -365,6 +366,15 @@ fn device() -> io::Result<SyncDevice> {
         .build_sync()?;
     device.set_nonblocking(true)?;
     Ok(device)
+}
+
+/// Without one of its lines the link is none: whoever made it sees that its process has ended, instead of a line that stands still.
+struct EndsTheProcess;
+
+impl Drop for EndsTheProcess {
+    fn drop(&mut self) {
+        std::process::exit(1);
+    }
 }
 
 /// A device that two threads use, one to read from it and one to write to it.
