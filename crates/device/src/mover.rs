@@ -1,6 +1,7 @@
 //! The datamover (RFC 5047) as one command sees it.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::task::{Context, Poll};
 
 use ring::{Buf, Chain};
@@ -23,20 +24,38 @@ pub trait DataMover {
     fn poll_put_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Lost>>;
 
     /// Get_Data: the next `len` bytes of data-out, in order. Resolves to exactly `len` bytes, or fewer when the
-    /// initiator's expected length ends first. Called again with the same `len` until it is ready.
+    /// initiator's expected length ends first. Called again with the same `len` until it is ready. A unit has done with what
+    /// it got before when it asks for more. One that keeps others waiting between two calls asks for no more in the second than
+    /// it did in the first: for more it may have to wait until those others end.
     fn poll_get_data(&mut self, cx: &mut Context<'_>, len: usize) -> Poll<Result<Chain, Lost>>;
+
+    /// Ready when data cannot move any more: what a unit that waits for anything else than its initiator asks besides, so that
+    /// its wait ends with its task. Of the wakers that the functions of this trait leave the latest counts.
+    fn poll_lost(&mut self, cx: &mut Context<'_>) -> Poll<Lost>;
 }
 
 /// Async forms of the trait's poll functions.
 pub trait GetData: DataMover {
     /// [`DataMover::poll_get_data`] as a future.
     fn get_data(&mut self, len: usize) -> impl Future<Output = Result<Chain, Lost>> {
-        std::future::poll_fn(move |cx| self.poll_get_data(cx, len))
+        poll_fn(move |cx| self.poll_get_data(cx, len))
     }
 
     /// [`DataMover::poll_put_ready`] as a future.
     fn put_ready(&mut self) -> impl Future<Output = Result<(), Lost>> {
-        std::future::poll_fn(|cx| self.poll_put_ready(cx))
+        poll_fn(|cx| self.poll_put_ready(cx))
+    }
+
+    /// What `future` gives, unless data cannot move any more before.
+    fn unless_lost<F: Future>(&mut self, future: F) -> impl Future<Output = Result<F::Output, Lost>> {
+        async move {
+            let mut future = pin!(future);
+            poll_fn(|cx| match future.as_mut().poll(cx) {
+                Poll::Ready(output) => Poll::Ready(Ok(output)),
+                Poll::Pending => self.poll_lost(cx).map(Err),
+            })
+            .await
+        }
     }
 }
 

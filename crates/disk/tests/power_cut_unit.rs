@@ -37,6 +37,10 @@ impl DataMover for Mover {
         let rest = self.0.split_off(len.min(self.0.len()));
         Poll::Ready(Ok(std::mem::replace(&mut self.0, rest).into()))
     }
+
+    fn poll_lost(&mut self, _: &mut Context<'_>) -> Poll<Lost> {
+        Poll::Pending
+    }
 }
 
 /// What a command's GOOD means.

@@ -40,6 +40,9 @@ impl DataMover for Mover {
         let rest = self.data_out.split_off(len.min(self.data_out.len()));
         Poll::Ready(Ok(std::mem::replace(&mut self.data_out, rest).into()))
     }
+    fn poll_lost(&mut self, _: &mut Context<'_>) -> Poll<Lost> {
+        if self.lost.get() { Poll::Ready(Lost) } else { Poll::Pending }
+    }
 }
 
 struct Initiator {

@@ -8,6 +8,7 @@ static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
     static UNCOUNTED: Cell<bool> = const { Cell::new(false) };
+    static HERE: Cell<u64> = const { Cell::new(0) };
 }
 
 /// The system's allocator, counting. Name it with `#[global_allocator]`.
@@ -20,12 +21,19 @@ impl Counting {
         ALLOCATIONS.load(Ordering::Relaxed)
     }
 
+    /// How often this thread has allocated or moved memory so far: for what runs on one thread, beside others such as the test
+    /// harness's.
+    pub fn allocations_here() -> u64 {
+        HERE.get()
+    }
+
     /// From now on what this thread allocates does not count.
     pub fn ignore_this_thread() {
         UNCOUNTED.set(true);
     }
 
     fn count() {
+        let _ = HERE.try_with(|here| here.set(here.get() + 1));
         // A thread that is ending has no flag any more.
         if !UNCOUNTED.try_with(Cell::get).unwrap_or(true) {
             ALLOCATIONS.fetch_add(1, Ordering::Relaxed);

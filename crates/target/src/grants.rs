@@ -2,8 +2,9 @@
 //!
 //! What R2Ts ask for comes into buffers of the core's pool. If units could ask for more than it has, it would be full of the
 //! beginnings of transfers, each waiting for buffers that the others hold. So a unit waits for a grant before it asks for
-//! data, and gives it back when it asks for more or has ended. It never waits for one while it holds another. Over iSER it asks for
-//! more ahead of its turn, as long as nobody waits.
+//! data, goes on with that as long as it asks for no more at a time, and gives it back when it asks for more or has ended. It never
+//! waits for one while it holds another, and never between two pieces of the same length: what it holds then (an object's end, a
+//! lock) those may wait for who have all other grants. Over iSER it asks for more ahead of its turn, as long as nobody waits.
 //!
 //! Every connection may hold one grant, however much the others hold: none can keep another from going on.
 

@@ -39,6 +39,10 @@ impl Mover {
     fn look_ahead(&mut self, len: usize) {
         let connection = &*self.connection;
         let left = connection.with(|state, _| state.data_left(self.task));
+        // At the end there is less to come than was granted.
+        let unused = self.ahead.saturating_sub(left.saturating_sub(len));
+        grants::give_back(connection, unused);
+        self.ahead -= unused;
         while self.ahead < AHEAD * len {
             let more = len.min(left.saturating_sub(len + self.ahead));
             if more == 0 || !grants::try_take(connection, more) {
@@ -133,14 +137,18 @@ impl DataMover for Mover {
         if self.connection.is_lost() {
             return Poll::Ready(Err(Lost));
         }
-        if self.given {
+        if std::mem::take(&mut self.given) && len > self.granted {
             self.give_back();
         }
         if self.granted == 0 && self.ahead > 0 {
             self.granted = self.ahead.min(len);
             self.ahead -= self.granted;
         }
-        if self.granted == 0 && self.connection.with(|state, _| state.is_short_of_data(self.task, len)) {
+        // Before the first piece, although it may be there already: with that, units take what others wait for.
+        let is_short = |state: &iscsi::target::Connection<Segment>| {
+            state.is_short_of_data(self.task, state.data_left(self.task))
+        };
+        if self.granted == 0 && self.connection.with(|state, _| is_short(state)) {
             if grants::poll_take(&self.connection, len, cx).is_pending() {
                 // It may be aborted meanwhile, or the data come unasked.
                 self.connection.wait_for_data(self.task, cx.waker());
@@ -166,6 +174,19 @@ impl DataMover for Mover {
             self.given = true;
             return Poll::Ready(Ok(chain));
         }
+        connection.wait_for_data(self.task, cx.waker());
+        Poll::Pending
+    }
+
+    fn poll_lost(&mut self, cx: &mut Context<'_>) -> Poll<Lost> {
+        let connection = &*self.connection;
+        if let Some(ferry) = connection.ferry(self.task) {
+            return ferry.poll_lost(cx);
+        }
+        if connection.is_lost() || connection.is_aborted(self.task) {
+            return Poll::Ready(Lost);
+        }
+        // Who waits for data is woken by an abort too.
         connection.wait_for_data(self.task, cx.waker());
         Poll::Pending
     }

@@ -116,6 +116,16 @@ impl Ferry {
         Poll::Ready(Ok(chain))
     }
 
+    /// Ready when the task is given up.
+    pub(crate) fn poll_lost(&self, cx: &mut Context<'_>) -> Poll<Lost> {
+        let mut load = self.load();
+        if load.given_up || load.refused.is_some() {
+            return Poll::Ready(Lost);
+        }
+        load.unit = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
     /// The unit has finished.
     pub(crate) fn end(&self, completion: Completion) {
         let mut load = self.load();

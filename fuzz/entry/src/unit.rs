@@ -62,6 +62,13 @@ impl DataMover for Mover {
         let rest = self.data_out.split_off(len.min(self.data_out.len()));
         Poll::Ready(Ok(std::mem::replace(&mut self.data_out, rest).into()))
     }
+
+    fn poll_lost(&mut self, _: &mut Context<'_>) -> Poll<Lost> {
+        match self.lost {
+            true => Poll::Ready(Lost),
+            false => Poll::Pending,
+        }
+    }
 }
 
 /// Runs a future that nobody else wakes.

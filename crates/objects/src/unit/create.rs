@@ -118,7 +118,7 @@ pub(super) async fn create_partition(task: &mut Task<'_>, requested: u64) -> Res
     let id = Id::partition(partition);
     task.current.id = id;
     task.isolate(id, Touch::None).await?;
-    task.partition_turn().await;
+    task.partition_turn().await?;
     task.progress.begin(function::COMMAND);
     unit.check_partitions()?;
     let mut change = Change::of(Step::CreatePartition(partition));

@@ -132,11 +132,6 @@ impl OsdUnit {
         Ok(Some(self.locks.lock(key, Mode::EXCLUSIVE).await))
     }
 
-    /// Keeps others from creating partitions meanwhile.
-    pub(super) async fn partition_turn(&self) -> Guard<'_> {
-        self.locks.lock(Key { id: Id::ROOT, part: Part::Quota }, Mode::EXCLUSIVE).await
-    }
-
     /// Whether `count` more objects may be created in `partition`.
     pub(super) fn check_objects(&self, partition: u64, count: u64) -> Result<(), Failure> {
         let policy = self.policy(partition)?;

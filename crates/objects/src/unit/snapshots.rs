@@ -52,7 +52,7 @@ pub(super) async fn duplicate(
     let named = Id::partition(id);
     task.current.id = named;
     task.isolate(named, Touch::Write { start: 0, end: u64::MAX }).await?;
-    task.partition_turn().await;
+    task.partition_turn().await?;
     task.progress.begin(function::COMMAND);
     unit.check_partitions()?;
     let mut change = Change::of(Step::Duplicate { source, id, kind, made_ms: task.now });

@@ -272,8 +272,20 @@ impl<'a> Task<'a> {
     /// that the initiator sends is there: a slow one must not keep others waiting.
     pub async fn isolate(&mut self, id: Id, touch: Touch) -> Result<(), Failure> {
         self.lock(id, touch).await?;
-        self.turn = Some(self.unit.turn(self.cdb).await?);
+        self.take_turn().await
+    }
+
+    /// Waits for the command's partitions.
+    async fn take_turn(&mut self) -> Result<(), Failure> {
+        let (unit, cdb) = (self.unit, self.cdb);
+        self.turn = Some(self.transfer.unless_lost(unit.turn(cdb)).await??);
         self.unit.still_permitted(self)
+    }
+
+    /// Waits for a lock.
+    async fn guard(&mut self, key: Key, mode: Mode) -> Result<Guard<'a>, Failure> {
+        let unit = self.unit;
+        self.transfer.unless_lost(unit.locks.lock(key, mode)).await
     }
 
     async fn lock(&mut self, id: Id, touch: Touch) -> Result<(), Failure> {
@@ -287,7 +299,7 @@ impl<'a> Task<'a> {
         match isolation {
             Isolation::None | Isolation::Default | Isolation::Vendor => {}
             Isolation::Strict => {
-                let guard = self.unit.locks.lock(data, mode(writes || sets)).await;
+                let guard = self.guard(data, mode(writes || sets)).await?;
                 self.guards.push(guard);
             }
             Isolation::Range | Isolation::Functional => {
@@ -299,10 +311,12 @@ impl<'a> Task<'a> {
                 };
                 if let Some((start, end, exclusive)) = wanted {
                     let mode = if by_range { Mode { start, end, exclusive } } else { mode(exclusive) };
-                    self.guards.push(self.unit.locks.lock(data, mode).await);
+                    let guard = self.guard(data, mode).await?;
+                    self.guards.push(guard);
                 }
                 if sets || gets && by_range {
-                    self.guards.push(self.unit.locks.lock(attributes, mode(sets)).await);
+                    let guard = self.guard(attributes, mode(sets)).await?;
+                    self.guards.push(guard);
                 }
             }
         }
@@ -312,10 +326,8 @@ impl<'a> Task<'a> {
     /// Like [`Self::isolate`], for what takes turns at the end of the object at `id` whatever its isolation.
     pub async fn isolate_at_end(&mut self, id: Id, touch: Touch) -> Result<(), Failure> {
         self.lock(id, touch).await?;
-        let tail = self.unit.locks.lock(Key { id, part: Part::Tail }, Mode::EXCLUSIVE).await;
-        self.tail = Some(tail);
-        self.turn = Some(self.unit.turn(self.cdb).await?);
-        self.unit.still_permitted(self)
+        self.tail = Some(self.guard(Key { id, part: Part::Tail }, Mode::EXCLUSIVE).await?);
+        self.take_turn().await
     }
 
     /// The command goes on waiting for its initiator: those that need its partitions for themselves need not wait for it. What
@@ -328,13 +340,15 @@ impl<'a> Task<'a> {
     /// Keeps others from growing `partition` meanwhile, where it has a quota: to be waited for before the quota is checked. It
     /// is held until [`Self::yield_turn`], or the end of the command.
     pub async fn quota_turn(&mut self, partition: u64) -> Result<(), Failure> {
-        self.quota = self.unit.quota_turn(partition).await?;
+        let unit = self.unit;
+        self.quota = self.transfer.unless_lost(unit.quota_turn(partition)).await??;
         Ok(())
     }
 
     /// Keeps others from creating partitions meanwhile; held as [`Self::quota_turn`]'s.
-    pub async fn partition_turn(&mut self) {
-        self.quota = Some(self.unit.partition_turn().await);
+    pub async fn partition_turn(&mut self) -> Result<(), Failure> {
+        self.quota = Some(self.guard(Key { id: Id::ROOT, part: Part::Quota }, Mode::EXCLUSIVE).await?);
+        Ok(())
     }
 
     /// The attributes of the object at `id`, isolated from those who set them, where each function of the command is isolated
@@ -345,7 +359,8 @@ impl<'a> Task<'a> {
             self.guards.clear();
             self.tail = None;
             let key = Key { id, part: Part::Attributes };
-            self.guards.push(self.unit.locks.lock(key, Mode::SHARED).await);
+            let guard = self.guard(key, Mode::SHARED).await?;
+            self.guards.push(guard);
         }
         Ok(())
     }

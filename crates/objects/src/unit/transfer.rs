@@ -3,6 +3,7 @@
 //!
 //! Offsets come from the initiator, so gaps are bounded by what it really sends and has room for.
 
+use std::future::Future;
 use std::task::{Context, Poll};
 
 use device::{DataMover, GetData, Lost, Outcome};
@@ -160,6 +161,11 @@ impl<'a> Transfer<'a> {
         Ok(self.mover.put_ready().await?)
     }
 
+    /// Waits for what others have, and ends the command if it is aborted meanwhile.
+    pub async fn unless_lost<F: Future>(&mut self, others: F) -> Result<F::Output, Failure> {
+        Ok(self.mover.unless_lost(others).await?)
+    }
+
     /// The outcome of a command that has moved what it called for.
     pub fn outcome(&self) -> Outcome {
         Outcome { wanted_in: self.in_at, wanted_out: self.wanted_out, ..Outcome::GOOD }
@@ -205,5 +211,9 @@ impl DataMover for Inner<'_, '_> {
     fn poll_get_data(&mut self, _: &mut Context<'_>, len: usize) -> Poll<Result<Chain, Lost>> {
         let len = len.min(self.data.len());
         Poll::Ready(Ok(self.data.split_to(len)))
+    }
+
+    fn poll_lost(&mut self, cx: &mut Context<'_>) -> Poll<Lost> {
+        self.transfer.mover.poll_lost(cx)
     }
 }

@@ -54,6 +54,10 @@ impl DataMover for Memory {
         let data = std::mem::replace(&mut self.data_out, rest);
         Poll::Ready(Ok(data.into()))
     }
+
+    fn poll_lost(&mut self, _: &mut Context<'_>) -> Poll<Lost> {
+        Poll::Pending
+    }
 }
 
 /// A command with its data and attributes.

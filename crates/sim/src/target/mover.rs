@@ -54,4 +54,14 @@ impl DataMover for Mover {
         connection.wait_for_data(task, cx.waker());
         Poll::Pending
     }
+
+    fn poll_lost(&mut self, cx: &mut Context<'_>) -> Poll<Lost> {
+        let (connection, task) = self.0.at();
+        if self.0.is_given_up() || self.0.is_refused() || connection.is_lost() || connection.is_aborted(task)
+        {
+            return Poll::Ready(Lost);
+        }
+        connection.wait_for_data(task, cx.waker());
+        Poll::Pending
+    }
 }

@@ -8,11 +8,13 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
+use arrayvec::ArrayVec;
 use backing::MemoryStore;
 use disk::unit::{DiskOptions, DiskUnit, Registry};
 use iscsi::frame::{Cut, Cutter};
 use iscsi::keys::{Digest, Offer};
 use iscsi::login::initiator::{Config, Established, InitiatorLogin, Step};
+use iscsi::pdu::ahs::{Ahs, MAX_LEN};
 use iscsi::pdu::{Bhs, Isid, Lun, Opcode, RESERVED_TAG, ScsiCommand, TaskAttribute};
 use stag_target::config::{Auth, Limits, LunConfig, Portal, ServerConfig, TargetConfig};
 use stag_target::{Server, Unit};
@@ -227,6 +229,20 @@ impl Client {
         command.cmd_sn.set(self.cmd_sn);
         self.cmd_sn = self.cmd_sn.wrapping_add(1);
         command
+    }
+
+    /// A numbered command for `lun` with a CDB of more than 16 bytes, as it is sent, and its tag. `expected` bytes of data-out
+    /// belong to it, and none of them come with it.
+    pub fn long_command(&mut self, lun: u16, cdb: &[u8], expected: usize) -> (Vec<u8>, u32) {
+        let mut request = self.command(lun, &cdb[..16]);
+        request.set_write(expected > 0);
+        request.edtl.set(expected as u32);
+        let mut ahs = ArrayVec::<u8, MAX_LEN>::new();
+        assert!(Ahs::ExtendedCdb(&cdb[16..]).emit(&mut ahs));
+        let itt = request.itt.get();
+        let mut bhs = Bhs::from(request);
+        bhs.set_total_ahs_len(ahs.len());
+        ([bhs.bytes(), &ahs[..]].concat(), itt)
     }
 
     /// Runs a command that reads; gives its status and its data.

@@ -70,6 +70,10 @@ impl DataMover for TestMover {
         let data = std::mem::replace(&mut self.data_out, rest);
         Poll::Ready(Ok(data.into()))
     }
+
+    fn poll_lost(&mut self, _: &mut Context<'_>) -> Poll<Lost> {
+        if self.lost { Poll::Ready(Lost) } else { Poll::Pending }
+    }
 }
 
 struct Thread(std::thread::Thread);

@@ -1,5 +1,7 @@
 //! Isolation: commands that wait for each other and commands that do not, and what threads see of each other's work.
 
+use std::sync::Mutex;
+
 use osd::attributes::{AttributeId, Page};
 use osd::cdb::FlushScope;
 
@@ -234,6 +236,94 @@ fn no_mix_of_commands_and_levels_waits_in_a_circle() {
     }
     for _ in 0..4 {
         finished.recv_timeout(std::time::Duration::from_secs(60)).expect("somebody waits for ever");
+    }
+}
+
+/// A mover whose task is aborted by somebody else.
+struct Abortable {
+    data_out: Vec<u8>,
+    abort: Arc<Mutex<Abort>>,
+}
+
+#[derive(Default)]
+struct Abort {
+    aborted: bool,
+    waker: Option<Waker>,
+}
+
+impl DataMover for Abortable {
+    fn put_data(&mut self, _: Buf) {}
+    fn poll_put_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Lost>> {
+        Poll::Ready(if self.abort.lock().unwrap().aborted { Err(Lost) } else { Ok(()) })
+    }
+    fn poll_get_data(&mut self, _: &mut Context<'_>, len: usize) -> Poll<Result<Chain, Lost>> {
+        let rest = self.data_out.split_off(len.min(self.data_out.len()));
+        Poll::Ready(Ok(std::mem::replace(&mut self.data_out, rest).into()))
+    }
+    fn poll_lost(&mut self, cx: &mut Context<'_>) -> Poll<Lost> {
+        let mut abort = self.abort.lock().unwrap();
+        if abort.aborted {
+            return Poll::Ready(Lost);
+        }
+        abort.waker = Some(cx.waker().clone());
+        Poll::Pending
+    }
+}
+
+#[test]
+fn a_command_that_waits_for_others_ends_when_it_is_aborted_and_leaves_no_place_behind() {
+    let it = Client::ready();
+    let quota = osd::attributes::numbers::partition_quotas::CAPACITY;
+    it.set(Id::partition(P), quota, &(1u64 << 30).to_be_bytes()).good();
+    let write = |isolation| it.ask(Osd::Write(ID, range(0, 5))).data(b"wrong").isolation(isolation);
+    let scope = osd::cdb::RemoveScope::Contents;
+    let none = Isolation::None;
+    let waits = [
+        (ID, Some(Part::Data), write(Isolation::Strict)),
+        (ID, Some(Part::Data), write(Isolation::Range)),
+        (
+            ID,
+            Some(Part::Attributes),
+            it.ask(Osd::SetAttributes(ID)).set(ANY, b"x").isolation(Isolation::Range),
+        ),
+        (
+            ID,
+            Some(Part::Attributes),
+            it.ask(Osd::Read(ID, range(0, 0))).get(&[ANY]).isolation(Isolation::Functional),
+        ),
+        (ID, Some(Part::Tail), it.ask(Osd::Append { id: ID, len: 5 }).data(b"wrong").isolation(none)),
+        (Id::partition(P), Some(Part::Quota), write(none)),
+        (Id::ROOT, Some(Part::Quota), it.ask(Osd::CreatePartition { requested: P + 1 })),
+        (ID, None, write(none)),
+        (ID, None, it.ask(Osd::RemovePartition { partition: P, scope })),
+        (ID, None, it.ask(Osd::Format { capacity: 0 })),
+    ];
+    for (at, part, ask) in waits {
+        let name = format!("{:?} {part:?}", ask.cdb.command.action());
+        let lock = part.map(|part| block_on(it.unit.locks.lock(Key { id: at, part }, Mode::EXCLUSIVE)));
+        let alone = part.is_none().then(|| block_on(it.unit.exclusion.atomic(P, P + 1)));
+        let (cdb, out, _) = ask.build();
+        let command = Command {
+            cdb: device::Cdb::new(&cdb).unwrap(),
+            attribute: TaskAttribute::Simple,
+            nexus: it.nexus.clone().into(),
+            data_out_len: out.len() as u64,
+            data_in_len: 1 << 20,
+        };
+        let abort = Arc::<Mutex<Abort>>::default();
+        let mover = Abortable { data_out: out, abort: abort.clone() };
+        let Execution::Running(waiting) = it.unit.execute(command, mover) else { panic!("{name} waits") };
+        let mut waiting = pin!(waiting);
+        let mut cx = Context::from_waker(Waker::noop());
+        assert!(waiting.as_mut().poll(&mut cx).is_pending(), "{name} waits");
+        abort.lock().unwrap().aborted = true;
+        abort.lock().unwrap().waker.take().expect("it would not hear of its end").wake();
+        assert!(waiting.as_mut().poll(&mut cx).is_ready(), "{name} goes on waiting");
+        drop((lock, alone));
+        // Nobody waits for it.
+        it.ask(Osd::Clear(ID, range(0, 1))).isolation(Isolation::Strict).send().good();
+        it.ask(Osd::SetAttributes(ID)).set(ANY, b"y").isolation(Isolation::Range).send().good();
+        assert_eq!(it.length(), 1, "{name} has done something");
     }
 }
 

@@ -104,6 +104,42 @@ impl DataMover for TestMover {
         let data = std::mem::replace(&mut self.data_out, rest);
         Poll::Ready(Ok(data.into()))
     }
+
+    fn poll_lost(&mut self, _: &mut Context<'_>) -> Poll<Lost> {
+        if self.lost { Poll::Ready(Lost) } else { Poll::Pending }
+    }
+}
+
+/// A mover whose command is aborted when it has been asked so often whether there is room.
+pub struct Aborted {
+    asks: usize,
+    data_out: Vec<u8>,
+}
+
+impl Aborted {
+    pub fn after(asks: usize, data_out: &[u8]) -> Self {
+        Self { asks, data_out: data_out.to_vec() }
+    }
+}
+
+impl DataMover for Aborted {
+    fn put_data(&mut self, _: Buf) {}
+    fn poll_put_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Lost>> {
+        match self.asks.checked_sub(1) {
+            None => Poll::Ready(Err(Lost)),
+            Some(left) => {
+                self.asks = left;
+                Poll::Ready(Ok(()))
+            }
+        }
+    }
+    fn poll_get_data(&mut self, _: &mut Context<'_>, len: usize) -> Poll<Result<Chain, Lost>> {
+        let rest = self.data_out.split_off(len.min(self.data_out.len()));
+        Poll::Ready(Ok(std::mem::replace(&mut self.data_out, rest).into()))
+    }
+    fn poll_lost(&mut self, _: &mut Context<'_>) -> Poll<Lost> {
+        if self.asks == 0 { Poll::Ready(Lost) } else { Poll::Pending }
+    }
 }
 
 /// What came of a command.
@@ -240,7 +276,11 @@ impl Client {
     }
 
     pub fn of(options: OsdOptions, clock: Arc<TestClock>) -> Self {
-        let unit = OsdUnit::new(Arc::new(MemoryObjects::new(CAPACITY)), options).unwrap();
+        Self::on(&MemoryObjects::new(CAPACITY), options, clock)
+    }
+
+    pub fn on(store: &MemoryObjects, options: OsdOptions, clock: Arc<TestClock>) -> Self {
+        let unit = OsdUnit::new(Arc::new(store.clone()), options).unwrap();
         Self::to(&unit, 1, clock)
     }
 
