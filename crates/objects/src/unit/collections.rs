@@ -128,28 +128,52 @@ async fn join_members(
     let mut members = Vec::new();
     loop {
         walk.next(&*unit.store, BATCH, &mut members)?;
+        if members.is_empty() {
+            let mut ended = Change::new();
+            tracking.end_with(&mut ended, &Ok(()));
+            task.apply(ended).await?;
+            return Ok(());
+        }
         let mut change = Change::new();
         for &object in &members {
-            let object = at(Id::new(id.partition, object));
-            // One that has been removed since it was listed cannot join.
-            if unit.store.object(object).is_ok() {
-                change.push(Step::Join { object, collection: id.object, number: UNNAMED });
-                tracking.processed += 1;
-            } else {
-                tracking.missing += 1;
+            change.push(joining(id, object));
+        }
+        let mut joined = tracking;
+        joined.processed += members.len() as u64;
+        joined.progress(&mut change);
+        match unit.apply(change, task.commit()).await {
+            Ok(_) => tracking = joined,
+            Err(Error::NotFound(_)) => {
+                // One has gone since it was listed: one by one, and without it.
+                for &object in &members {
+                    join_alone(task, id, object, &mut tracking).await?;
+                }
             }
-        }
-        if members.is_empty() {
-            tracking.end(&mut change, None);
-        } else {
-            tracking.progress(&mut change);
-        }
-        task.apply(change).await?;
-        if members.is_empty() {
-            return Ok(());
+            Err(error) => return Err(error.into()),
         }
         task.transfer.pause().await?;
     }
+}
+
+/// The step by which `object` becomes a member of the tracking collection `id`.
+fn joining(id: Id, object: u64) -> Step {
+    let object = at(Id::new(id.partition, object));
+    Step::Join { object, collection: id.object, number: UNNAMED }
+}
+
+/// Makes one object a member, if it is still there.
+async fn join_alone(task: &Task<'_>, id: Id, object: u64, tracking: &mut Tracking) -> Result<(), Failure> {
+    let unit = task.unit;
+    let mut change = Change::of(joining(id, object));
+    let mut joined = *tracking;
+    joined.processed += 1;
+    joined.progress(&mut change);
+    match unit.apply(change, task.commit()).await {
+        Ok(_) => *tracking = joined,
+        Err(Error::NotFound(_)) if unit.is_gone(Id::new(id.partition, object)) => tracking.missing += 1,
+        Err(error) => return Err(error.into()),
+    }
+    Ok(())
 }
 
 /// REMOVE COLLECTION; with `force` even one with members, which stay as objects.

@@ -131,14 +131,7 @@ async fn each_member(
     apply(task, begun).await?;
     let result = pieces(task, id, &mut tracking, &mut steps).await;
     let mut ended = Change::new();
-    match &result {
-        Ok(()) => tracking.end(&mut ended, None),
-        Err(Failure::Sense(sense)) => tracking.end(&mut ended, Some(sense)),
-        Err(Failure::Lost | Failure::Status(_)) => {
-            let aborted = scsi::Sense::aborted(scsi::AdditionalSense::NO_ADDITIONAL_SENSE_INFORMATION);
-            tracking.end(&mut ended, Some(&aborted));
-        }
-    }
+    tracking.end_with(&mut ended, &result);
     apply(task, ended).await?;
     result?;
     if task.commit() == Commit::Durable {

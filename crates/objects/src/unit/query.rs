@@ -23,7 +23,7 @@ use super::scan::{BATCH, Walk, descriptor};
 use super::subject::{Info, Subject, at};
 use super::task::{Current, Task, Touch};
 use super::tracking::Tracking;
-use crate::store::{Change, CollectionType, Commit, Kind, List, ObjectId, Step, TimesUpdate};
+use crate::store::{Change, CollectionType, Commit, Error, Kind, List, ObjectId, Step, TimesUpdate};
 
 /// MATCHES COLLECTION_OBJECT_ID.
 const MATCHES_FIELD: u16 = 40;
@@ -83,47 +83,83 @@ impl Search {
         // Many criteria make a step of fewer objects.
         let limit = BATCH.min(COMPARED / self.query.criteria.len().max(1)).max(1);
         self.walk.next(&*unit.store, limit, &mut self.batch)?;
-        let batch = std::mem::take(&mut self.batch);
-        let mut change = Change::new();
-        for &object in &batch {
-            let id = Id::new(self.partition, object);
-            match self.is_match(id) {
-                Ok(true) => {
-                    if self.found.len() + 8 <= self.room {
-                        self.found.extend(object.to_be_bytes());
-                    }
-                    self.count += 1;
-                    self.join(id, &mut change)?;
-                }
-                Ok(false) => {}
-                // Gone since it was listed: it matches nothing.
-                Err(crate::store::Error::NotFound(_)) => {
-                    self.tracking.missing += 1;
-                    continue;
-                }
-                Err(error) => return Err(error.into()),
+        if self.batch.is_empty() {
+            return Ok(false);
+        }
+        let mut batch = std::mem::take(&mut self.batch);
+        let looked_at = batch.len() as u64;
+        let mut missing = 0;
+        let mut failure = None;
+        batch.retain(|object| match self.is_match(Id::new(self.partition, *object)) {
+            Ok(matches) => matches,
+            // Gone since it was listed: it matches nothing.
+            Err(Error::NotFound(_)) => {
+                missing += 1;
+                false
             }
-            self.tracking.processed += 1;
+            Err(error) => {
+                failure.get_or_insert(error);
+                false
+            }
+        });
+        if let Some(error) = failure {
+            return Err(error.into());
         }
-        let more = !batch.is_empty();
+        self.tracking.missing += missing;
+        self.tracking.processed += looked_at - missing;
+        match self.join_all(&batch).await {
+            Err(Error::NotFound(_)) => {
+                // One has gone since it was looked at: one by one, and without it.
+                let mut joined = Vec::new();
+                for &object in &batch {
+                    match self.join_all(&[object]).await {
+                        Ok(()) => joined.push(object),
+                        Err(Error::NotFound(_)) if self.unit.is_gone(Id::new(self.partition, object)) => {
+                            self.tracking.missing += 1;
+                            self.tracking.processed -= 1;
+                        }
+                        Err(error) => return Err(error.into()),
+                    }
+                }
+                batch = joined;
+            }
+            result => result?,
+        }
+        for object in &batch {
+            if self.found.len() + 8 <= self.room {
+                self.found.extend(object.to_be_bytes());
+            }
+            self.count += 1;
+        }
         self.batch = batch;
-        match more {
-            true => self.tracking.progress(&mut change),
-            false => self.tracking.end(&mut change, None),
-        }
-        self.apply(change).await?;
-        Ok(more)
+        Ok(true)
     }
 
-    async fn apply(&self, change: Change) -> Result<(), Failure> {
-        if change.is_empty() {
-            return Ok(());
+    /// Puts objects into the matches' collection, and tells how far the search is.
+    async fn join_all(&self, objects: &[u64]) -> Result<(), Error> {
+        let mut change = Change::new();
+        for &object in objects {
+            self.join(Id::new(self.partition, object), &mut change)?;
         }
-        self.unit.apply(change, Commit::Relaxed).await?;
+        self.tracking.progress(&mut change);
+        self.apply(change).await
+    }
+
+    /// Tells how the search has ended.
+    async fn end(&self, result: &Result<(), Failure>) -> Result<(), Error> {
+        let mut ended = Change::new();
+        self.tracking.end_with(&mut ended, result);
+        self.apply(ended).await
+    }
+
+    async fn apply(&self, change: Change) -> Result<(), Error> {
+        if !change.is_empty() {
+            self.unit.apply(change, Commit::Relaxed).await?;
+        }
         Ok(())
     }
 
-    fn is_match(&mut self, id: Id) -> Result<bool, crate::store::Error> {
+    fn is_match(&mut self, id: Id) -> Result<bool, Error> {
         let Self { unit, query, value, .. } = self;
         let mut memberships = None;
         // An object without any criterion to fail matches all of none, and none of none.
@@ -138,7 +174,7 @@ impl Search {
     }
 
     /// Adds to `change` that `id` becomes a member of the matches' collection.
-    fn join(&self, id: Id, change: &mut Change) -> Result<(), Failure> {
+    fn join(&self, id: Id, change: &mut Change) -> Result<(), Error> {
         let Some((collection, kind)) = self.matches else { return Ok(()) };
         let store = &self.unit.store;
         if store.membership(at(collection), id.object)?.is_some() {
@@ -150,7 +186,7 @@ impl Search {
     }
 
     /// The least number of the Collections page by which `object` names no collection.
-    fn free_number(&self, object: ObjectId) -> Result<u32, Failure> {
+    fn free_number(&self, object: ObjectId) -> Result<u32, Error> {
         let mut taken = Vec::new();
         let (mut from, mut found) = (0, Vec::new());
         loop {
@@ -180,7 +216,7 @@ fn worth(
     attribute: AttributeId,
     memberships: &mut Option<Memberships>,
     value: &mut Vec<u8>,
-) -> Result<bool, crate::store::Error> {
+) -> Result<bool, Error> {
     if attribute.page.is_free() && attribute.number != 0 {
         // What clients define themselves is kept by the store, and is what they look for.
         let suits = attribute.page.suits(ObjectType::User);
@@ -266,12 +302,9 @@ pub(super) async fn query(
         Some(place) => go_on(search, place),
         None => {
             let result = run(task, &mut search).await;
-            if let Err(Failure::Sense(sense)) = &result {
-                let mut ended = Change::new();
-                search.tracking.end(&mut ended, Some(sense));
-                search.apply(ended).await?;
-            }
+            let ended = search.end(&result).await;
             result?;
+            ended?;
             if task.commit() == Commit::Durable && search.matches.is_some() {
                 task.sync(crate::store::Scope::Partition(id.partition)).await?;
             }
@@ -306,12 +339,8 @@ fn go_on(mut search: Search, place: Place) {
                 Err(failure) => break Err(failure),
             }
         };
-        if let Err(Failure::Sense(sense)) = result {
-            let mut ended = Change::new();
-            search.tracking.end(&mut ended, Some(&sense));
-            // The collection may be gone, and with it the page that would tell.
-            let _ = search.apply(ended).await;
-        }
+        // The collection may be gone, and with it the page that would tell.
+        let _ = search.end(&result).await;
         drop(place);
     }));
 }

@@ -88,6 +88,11 @@ impl OsdUnit {
         }
     }
 
+    /// Whether there is no object at `id` any more.
+    pub(super) fn is_gone(&self, id: Id) -> bool {
+        matches!(self.store.object(at(id)), Err(crate::store::Error::NotFound(_)))
+    }
+
     /// Which of the two ids of an object that is not there is wrong.
     #[cold]
     fn missing(&self, id: Id) -> Failure {

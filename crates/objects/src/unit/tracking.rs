@@ -5,8 +5,9 @@
 use osd::Id;
 use osd::attributes::AttributeId;
 use osd::attributes::numbers::command_tracking as page;
-use scsi::{Sense, Status};
+use scsi::{AdditionalSense, Sense, Status};
 
+use super::failure::Failure;
 use super::subject::at;
 use crate::store::{Change, CollectionType, Kind, ObjectInfo};
 
@@ -65,8 +66,19 @@ impl Tracking {
         self.set(change, page::MISSING_SKIPPED, &self.missing.to_be_bytes());
     }
 
+    /// Adds to `change` that the command has ended as `result` says; one that nobody is there to be told of was aborted.
+    pub fn end_with(&self, change: &mut Change, result: &Result<(), Failure>) {
+        match result {
+            Ok(()) => self.end(change, None),
+            Err(Failure::Sense(sense)) => self.end(change, Some(sense)),
+            Err(Failure::Lost | Failure::Status(_)) => {
+                self.end(change, Some(&Sense::aborted(AdditionalSense::NO_ADDITIONAL_SENSE_INFORMATION)));
+            }
+        }
+    }
+
     /// Adds to `change` that the command has ended: well, or with `sense`.
-    pub fn end(&self, change: &mut Change, sense: Option<&Sense>) {
+    fn end(&self, change: &mut Change, sense: Option<&Sense>) {
         match sense {
             None => self.counts(change, 100),
             Some(_) => self.progress(change),

@@ -22,7 +22,13 @@ use data::Data;
 pub struct MemoryObjects {
     state: Arc<Mutex<State>>,
     capacity: u64,
+    /// What a test does to it just before a change is done, until it says that it has.
+    #[cfg(test)]
+    meddler: Arc<Mutex<Option<Meddler>>>,
 }
+
+#[cfg(test)]
+type Meddler = fn(&MemoryObjects, &Change) -> bool;
 
 type Pages = BTreeMap<(u32, u32), Value>;
 
@@ -65,7 +71,27 @@ struct Collection {
 impl MemoryObjects {
     /// An empty store whose objects' data may take `capacity` bytes, counting what they share for each of them.
     pub fn new(capacity: u64) -> Self {
-        Self { state: Arc::default(), capacity }
+        Self {
+            state: Arc::default(),
+            capacity,
+            #[cfg(test)]
+            meddler: Arc::default(),
+        }
+    }
+
+    /// Has `meddler` called before each change, until it says that it has done what it wanted.
+    #[cfg(test)]
+    pub(crate) fn meddle(&self, meddler: Meddler) {
+        *self.meddler.lock().unwrap_or_else(PoisonError::into_inner) = Some(meddler);
+    }
+
+    #[cfg(test)]
+    fn before(&self, change: &Change) {
+        let slot = || self.meddler.lock().unwrap_or_else(PoisonError::into_inner);
+        let taken = slot().take();
+        if let Some(meddler) = taken.filter(|meddler| !meddler(self, change)) {
+            *slot() = Some(meddler);
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -277,6 +303,8 @@ impl ObjectStore for MemoryObjects {
     }
 
     fn apply(&self, change: Change, _commit: Commit) -> Io<Applied> {
+        #[cfg(test)]
+        self.before(&change);
         Io::Ready(Some(self.lock().apply(change, self.capacity)))
     }
 

@@ -8,6 +8,8 @@ use osd::continuation::{CopySource, Criterion, Query};
 use osd::data::query_ids;
 
 use super::*;
+use crate::store::memory::MemoryObjects;
+use crate::store::{Change, Commit, Io, ObjectStore, Step};
 
 const FREE: AttributeId = AttributeId::new(Page(0x1_0000), 1);
 const C: u64 = O + 0x1000;
@@ -134,6 +136,69 @@ fn a_query_goes_on_behind_its_command_and_the_tracking_page_tells_when_it_is_don
     assert_eq!(it.get(id, tracking::MEMBERS).good().number(), 1000);
     assert_eq!(it.get(id, tracking::PROCESSED).good().number(), 1000);
     assert_eq!(it.get(id, tracking::ACTIVE_COMMAND).good().value(), [0, 0]);
+}
+
+/// Removes an object when the first has been found that is going to be a member.
+fn remove_one(store: &MemoryObjects, change: &Change) -> bool {
+    let joins = change.steps.iter().any(|step| matches!(step, Step::Join { .. }));
+    if joins {
+        let gone = Change::of(Step::RemoveUser(super::super::subject::at(Id::new(P, O + 3))));
+        assert!(matches!(store.apply(gone, Commit::Relaxed), Io::Ready(Some(Ok(_)))));
+    }
+    joins
+}
+
+#[test]
+fn an_object_that_goes_after_it_was_found_is_no_match_and_the_others_are() {
+    let clock = Arc::new(TestClock::default());
+    let store = MemoryObjects::new(CAPACITY);
+    let it = Client::on(&store, options(&clock), clock);
+    it.make();
+    it.ask(Osd::Create { partition: P, requested: 0, count: 599 }).send().good();
+    let create = |source| {
+        let create = Osd::CreateUserTrackingCollection { partition: P, requested: 0, source };
+        it.ask(create).get(&[current_command::OBJECT_ID]).send().good().number()
+    };
+    let counts = |id| {
+        let of = |attribute| it.get(Id::new(P, id), attribute).good().number();
+        let tracked = [tracking::PERCENT_COMPLETE, tracking::ENDED_STATUS];
+        assert_eq!(tracked.map(of), [100, 0]);
+        [tracking::MEMBERS, tracking::PROCESSED, tracking::MISSING_SKIPPED].map(of)
+    };
+    let matches = create(0);
+    store.meddle(remove_one);
+    let ran = it.ask(in_partition(1 << 16, matches, false)).descriptor(looking_for(true, vec![])).send();
+    let (count, ids) = found(&ran.good());
+    assert_eq!((count, ids.len(), ids.contains(&(O + 3))), (599, 599, false));
+    assert_eq!(counts(matches), [599, 599, 1]);
+    // What was made of a collection that has one less meanwhile.
+    it.create(O + 3).good();
+    let source = create(0);
+    it.ask(in_partition(0, source, false)).descriptor(looking_for(true, vec![])).send().good();
+    store.meddle(remove_one);
+    assert_eq!(counts(create(source)), [599, 599, 1]);
+}
+
+#[test]
+fn a_query_that_is_aborted_is_an_active_command_no_more() {
+    let it = numbered();
+    let create = Osd::CreateUserTrackingCollection { partition: P, requested: 0, source: 0 };
+    let made = it.ask(create).get(&[current_command::OBJECT_ID]).send().good().number();
+    let (cdb, out, _) = it.ask(in_partition(100, made, false)).descriptor(looking_for(true, vec![])).build();
+    let command = Command {
+        cdb: device::Cdb::new(&cdb).unwrap(),
+        attribute: TaskAttribute::Simple,
+        nexus: it.nexus.clone().into(),
+        data_out_len: out.len() as u64,
+        data_in_len: 100,
+    };
+    let aborted = it.unit.execute(command, Aborted::after(1, &out));
+    let Execution::Running(future) = aborted else { panic!("it has begun") };
+    block_on(future);
+    let of = |attribute| it.get(Id::new(P, made), attribute).good().number();
+    let members = of(tracking::MEMBERS);
+    assert!(members > 0 && members < 1000, "{members}");
+    assert_eq!((of(tracking::ACTIVE_COMMAND), of(tracking::ENDED_STATUS)), (0, 2));
 }
 
 #[test]

@@ -14,25 +14,6 @@ const FREE: AttributeId = AttributeId::new(Page(0x1_0000), 1);
 const C: u64 = O + 0x1000;
 const SET: Id = Id::new(P, C);
 
-/// A mover whose command is aborted when it has been asked so often.
-struct Aborted(usize);
-
-impl DataMover for Aborted {
-    fn put_data(&mut self, _: Buf) {}
-    fn poll_put_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Lost>> {
-        match self.0.checked_sub(1) {
-            None => Poll::Ready(Err(Lost)),
-            Some(left) => {
-                self.0 = left;
-                Poll::Ready(Ok(()))
-            }
-        }
-    }
-    fn poll_get_data(&mut self, _: &mut Context<'_>, _: usize) -> Poll<Result<Chain, Lost>> {
-        Poll::Ready(Err(Lost))
-    }
-}
-
 fn pointer(number: u32) -> AttributeId {
     AttributeId::new(collections::PAGE, number)
 }
@@ -159,7 +140,9 @@ fn a_removal_that_is_aborted_stops_at_its_next_piece() {
         data_out_len: 0,
         data_in_len: 0,
     };
-    let Execution::Running(future) = it.unit.execute(command, Aborted(9)) else { panic!("it has to wait") };
+    let Execution::Running(future) = it.unit.execute(command, Aborted::after(9, &[])) else {
+        panic!("it has to wait")
+    };
     block_on(future);
     let left = it.members(id);
     assert!(left > 15_000 && left < 20_000, "{left} are left");
