@@ -1,5 +1,7 @@
 //! One SCSI command on its way to a logical unit, and what came of it.
 
+use std::cell::RefCell;
+
 use ring::Use;
 use scsi::{Sense, Status};
 use smallvec::SmallVec;
@@ -7,9 +9,44 @@ use smallvec::SmallVec;
 use crate::ItlNexus;
 
 /// A command descriptor block of 6 to 260 bytes. Up to 16 bytes are held in place; longer ones (variable-length CDBs,
-/// which iSCSI carries in an Extended CDB AHS, RFC 7143 §11.2.2.3) are on the heap.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// which iSCSI carries in an Extended CDB AHS, RFC 7143 §11.2.2.3) are on the heap, in memory that its thread uses again.
+#[derive(Debug, PartialEq, Eq)]
 pub struct Cdb(SmallVec<[u8; 16]>);
+
+/// Memory of CDBs that a thread keeps to use it again.
+const KEPT: usize = 256;
+
+thread_local! {
+    static SPARE: RefCell<Vec<SmallVec<[u8; 16]>>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Clone for Cdb {
+    fn clone(&self) -> Self {
+        Self::copied(&self.0)
+    }
+}
+
+impl Drop for Cdb {
+    #[inline]
+    fn drop(&mut self) {
+        if self.0.spilled() {
+            give_back(std::mem::take(&mut self.0));
+        }
+    }
+}
+
+/// Keeps the memory of a CDB, if there is not much of it already.
+#[cold]
+fn give_back(mut memory: SmallVec<[u8; 16]>) {
+    memory.clear();
+    // A thread that is ending keeps none.
+    let _ = SPARE.try_with(|spare| {
+        let mut spare = spare.borrow_mut();
+        if spare.len() < KEPT {
+            spare.push(memory);
+        }
+    });
+}
 
 impl Cdb {
     /// The longest CDB that SPC-4 allows (variable-length: 8 + 252 bytes).
@@ -17,7 +54,20 @@ impl Cdb {
 
     /// Wraps `bytes`. `None` if there are fewer than 6 or more than [`Self::MAX_LEN`].
     pub fn new(bytes: &[u8]) -> Option<Self> {
-        (6..=Self::MAX_LEN).contains(&bytes.len()).then(|| Self(SmallVec::from_slice(bytes)))
+        (6..=Self::MAX_LEN).contains(&bytes.len()).then(|| Self::copied(bytes))
+    }
+
+    fn copied(bytes: &[u8]) -> Self {
+        let mut memory = if bytes.len() > 16 { Self::spare() } else { SmallVec::new() };
+        memory.extend_from_slice(bytes);
+        Self(memory)
+    }
+
+    /// Memory for a CDB of any length, empty: that of an earlier one of this thread, where there is one.
+    #[cold]
+    pub fn spare() -> SmallVec<[u8; 16]> {
+        let kept = SPARE.try_with(|spare| spare.borrow_mut().pop()).ok().flatten();
+        kept.unwrap_or_else(|| SmallVec::with_capacity(Self::MAX_LEN))
     }
 
     /// Wraps bytes that are there already. `None` if there are fewer than 6 or more than [`Self::MAX_LEN`].

@@ -425,6 +425,10 @@ impl Connection {
         match event {
             Event::Command(command) => {
                 let plain = command.attribute <= TaskAttribute::Simple.code();
+                if command.cdb.spilled() {
+                    // For the next one.
+                    self.inner.borrow_mut().state.lend_for_cdb(device::Cdb::spare());
+                }
                 match plain && self.order.borrow().is_empty() {
                     true => self.start(command),
                     false => self.start_in_order(command, plain),

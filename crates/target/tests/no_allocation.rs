@@ -13,6 +13,8 @@ use backing::{FileOptions, FileStore};
 use disk::unit::{DiskOptions, DiskUnit, Registry};
 use iscsi::keys::DigestChoice;
 use iscsi::pdu::{DataOut, Opcode};
+use objects::store::memory::MemoryObjects;
+use objects::unit::{OsdOptions, OsdUnit};
 use ring::testing::Counting;
 use stag_target::Unit;
 use stag_target::config::LunConfig;
@@ -25,6 +27,8 @@ static ALLOCATOR: Counting = Counting;
 const BATCH: u32 = 16;
 /// The unit on a file.
 const ON_FILE: u16 = 5;
+/// The unit of objects.
+const OBJECTS: u16 = 6;
 
 /// Sends `BATCH` reads in one piece and takes in all of their answers.
 fn read_batch(client: &mut Client, lun: u16, blocks: u16, round: u32) {
@@ -78,6 +82,16 @@ fn file_unit(path: &Path) -> Unit {
     Unit::Disk(DiskUnit::new(store, options, &Registry::new()).expect("a disk"))
 }
 
+/// Sends `BATCH` commands of 236 bytes in one piece, and takes in their answers.
+fn long_batch(client: &mut Client, cdb: &[u8]) {
+    let mut bytes = Vec::new();
+    (0..BATCH).for_each(|_| bytes.extend(client.long_command(OBJECTS, cdb, 0).0));
+    client.stream.write_all(&bytes).expect("the target reads");
+    for _ in 0..BATCH {
+        assert_eq!(client.finish().0, 0);
+    }
+}
+
 /// Runs `work` until it is warm and counts; the least of a few counts, since what is warm depends on how many commands
 /// happened to be at work at once.
 fn allocations(name: &str, rounds: u32, mut work: impl FnMut(u32)) -> (String, u64) {
@@ -101,7 +115,10 @@ fn a_warm_data_path_does_not_allocate() {
     let dir = tempfile::tempdir().expect("a directory");
     let on_file = file_unit(&dir.path().join("disk.img"));
     let server = server(|config| {
-        config.targets[0].units.push(LunConfig { lun: ON_FILE, unit: on_file, limiter: Default::default() });
+        let osd = OsdUnit::new(Arc::new(MemoryObjects::new(1 << 20)), OsdOptions::default()).expect("an OSD");
+        for (lun, unit) in [(ON_FILE, on_file), (OBJECTS, Unit::Objects(osd))] {
+            config.targets[0].units.push(LunConfig { lun, unit, limiter: Default::default() });
+        }
     });
     let mut found = Vec::new();
     for (name, digests) in [("plain", false), ("with digests", true)] {
@@ -126,6 +143,11 @@ fn a_warm_data_path_does_not_allocate() {
             }
         }
     }
+    let mut client = Client::login(address(&server), Client::config(1));
+    client.settle(OBJECTS);
+    let flush = osd::Command::FlushOsd { scope: osd::cdb::FlushScope::Contents };
+    let cdb = osd::Cdb::new(flush).encode().expect("a command of OSD-2");
+    found.push(allocations("FLUSH OSD", 100, |_| long_batch(&mut client, &cdb)));
     let per_command: Vec<String> = found
         .iter()
         .filter(|(_, count)| *count > 0)

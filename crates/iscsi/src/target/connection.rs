@@ -49,14 +49,20 @@ impl<P> From<Unfit> for Work<P> {
     }
 }
 
-/// Adds the rest of a CDB to its first 16 bytes and gives the Bidirectional Read Expected Data Transfer Length (RFC 7143 §11.2.2), 0
+/// Adds the rest of a CDB to its first 16 bytes, in the memory `spare`, and gives the Bidirectional Read Expected Data Transfer Length (RFC 7143 §11.2.2), 0
 /// without one. `None`: an AHS that no command has.
 #[cold]
-fn more_of_command(ahs: &[u8], cdb: &mut SmallVec<[u8; 16]>) -> Option<u32> {
+fn more_of_command(ahs: &[u8], cdb: &mut SmallVec<[u8; 16]>, spare: &mut SmallVec<[u8; 16]>) -> Option<u32> {
     let mut read_len = 0;
     for header in pdu::ahs::iter(ahs) {
         match header {
-            Ok(pdu::ahs::Ahs::ExtendedCdb(rest)) if cdb.len() == 16 => cdb.extend_from_slice(rest),
+            Ok(pdu::ahs::Ahs::ExtendedCdb(rest)) if cdb.len() == 16 => {
+                let mut whole = std::mem::take(spare);
+                whole.clear();
+                whole.extend_from_slice(cdb);
+                whole.extend_from_slice(rest);
+                *cdb = whole;
+            }
             Ok(pdu::ahs::Ahs::BidiReadLength(len)) => read_len = len,
             _ => return None,
         }
@@ -100,6 +106,8 @@ pub struct Connection<P> {
     pub(super) data_digest: bool,
     discovery: bool,
     pub(super) rdma: bool,
+    /// Memory for the next CDB of more than 16 bytes.
+    spare_cdb: SmallVec<[u8; 16]>,
     pub(super) held: BTreeMap<u32, Work<P>>,
     pub(super) immediate: usize,
     /// Immediate task management requests and logouts in hand.
@@ -138,6 +146,7 @@ impl<P: Payload> Connection<P> {
             data_digest: config.data_digest,
             discovery: config.discovery,
             rdma: config.rdma,
+            spare_cdb: SmallVec::new(),
             held: BTreeMap::new(),
             immediate: 0,
             managing: 0,
@@ -154,6 +163,11 @@ impl<P: Payload> Connection<P> {
             times: (2, 0),
             leaving: None,
         }
+    }
+
+    /// Memory for the next CDB of more than 16 bytes, which comes back with that; without any it is allocated.
+    pub fn lend_for_cdb(&mut self, memory: SmallVec<[u8; 16]>) {
+        self.spare_cdb = memory;
     }
 
     /// What logout responses tell the initiator: seconds before it connects again, and seconds after those for which tasks are kept
@@ -349,7 +363,7 @@ impl<P: Payload> Connection<P> {
         let mut cdb = SmallVec::from_buf(command.cdb);
         let mut read_len = 0;
         if !ahs.is_empty() {
-            let Some(len) = more_of_command(ahs, &mut cdb) else {
+            let Some(len) = more_of_command(ahs, &mut cdb, &mut self.spare_cdb) else {
                 return Err(Unfit::Reject(RejectReason::InvalidPduField, *bhs));
             };
             read_len = len;
