@@ -43,6 +43,9 @@ pub enum Error {
     /// What is on the medium contradicts itself. A check says more.
     #[error("the metadata of object {:#x} in partition {:#x} is damaged", .0.object, .0.partition)]
     Damaged(ObjectId),
+    /// The store is of a later layout than this version knows.
+    #[error("the store has layout {0}, which a later version has made")]
+    Layout(u64),
     /// No buffer could be had.
     #[error("out of buffers")]
     NoMemory,

@@ -81,7 +81,9 @@ impl From<Error> for Failure {
             Error::NoSource(_) => Sense::invalid_field_in_cdb(field::PARTITION, None),
             Error::NoSpace => Sense::new(SenseKey::DataProtect, additional(code::QUOTA)),
             Error::ReadOnly => Sense::write_protected(),
-            Error::Damaged(_) => Sense::new(SenseKey::MediumError, AdditionalSense::UNRECOVERED_READ_ERROR),
+            Error::Damaged(_) | Error::Layout(_) => {
+                Sense::new(SenseKey::MediumError, AdditionalSense::UNRECOVERED_READ_ERROR)
+            }
             Error::Io(_) => Sense::new(SenseKey::MediumError, AdditionalSense::WRITE_ERROR),
         }
         .into()

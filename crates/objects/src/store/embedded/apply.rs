@@ -29,6 +29,8 @@ impl Inner {
             match self.attempt(&change, commit).await {
                 Err(Error::NoSpace) if attempts < ATTEMPTS && self.can_reclaim() => {
                     attempts += 1;
+                    // What removed partitions had is given up piece by piece, which takes as long as it takes.
+                    self.are_emptied().await;
                     self.checkpoint().await?;
                 }
                 result => return result,
@@ -320,13 +322,13 @@ impl Txn {
         let home = member.home;
         let at = key(MEMBERSHIP, home, object.object, collection);
         let was = self.get(&at, |_| ())?.is_some();
-        let value = number.map(|number| sealed(&number.to_le_bytes()));
-        if !was && value.is_none() {
+        if !was && number.is_none() {
             return Ok(());
         }
-        let change = i64::from(value.is_some()) - i64::from(was);
-        self.put(key(MEMBER, home, collection, object.object), value.clone());
-        self.put(at, value);
+        let change = i64::from(number.is_some()) - i64::from(was);
+        for at in [key(MEMBER, home, collection, object.object), at] {
+            self.put(at, number.map(|number| sealed(&at, &number.to_le_bytes())));
+        }
         if change != 0 {
             *self.members.entry((home, collection)).or_default() += change;
             let member = self.existing(object)?;

@@ -40,7 +40,7 @@ impl Txn {
         let key = record::key(record::ATTRIBUTE, owner.0, owner.1, page_number(page, number));
         let was_spilled = !was_held && spilled > 0 && self.get(&key, |_| ())?.is_some();
         if spill {
-            self.put(key, Some(sealed(value)));
+            self.put(key, Some(sealed(&key, value)));
         } else if was_spilled {
             self.put(key, None);
         }
@@ -63,9 +63,10 @@ impl Txn {
     pub fn copy_attributes(&mut self, owner: (u64, u64), to_owner: (u64, u64)) -> Result<(), Error> {
         let (from, to) = attribute_keys(owner, 0, u32::MAX);
         for key in self.keys(from, to)? {
-            let value = self.get(&key, <[u8]>::to_vec)?;
             let [_, _, number] = record::numbers(&key);
-            self.put(record::key(record::ATTRIBUTE, to_owner.0, to_owner.1, number), value);
+            let copy = record::key(record::ATTRIBUTE, to_owner.0, to_owner.1, number);
+            let value = self.get(&key, |bytes| record::moved(&key, &copy, bytes))?;
+            self.put(copy, value);
         }
         Ok(())
     }
@@ -104,18 +105,18 @@ impl Inner {
             _ => Of::User,
         };
         let mut f = Some(f);
-        let mut show = |of, bytes: &[u8]| {
-            let view = View::new(bytes, id)?;
+        let mut show = |of, key: &Key, bytes: &[u8]| {
+            let view = View::new(key, bytes, id)?;
             f.take().map(|f| f(home, of, view)).ok_or(Error::NotFound(id))
         };
-        if let Some(result) = self.layers.get(&first, |bytes| show(of, bytes))? {
+        if let Some(result) = self.layers.get(&first, |bytes| show(of, &first, bytes))? {
             return result;
         }
         match of {
             // Nothing was ever said of it.
-            Of::Root => show(Of::Root, &record::Record::default().encode()),
+            Of::Root => show(Of::Root, &first, &record::Record::default().encode(&first)),
             Of::Partition => Err(Error::NotFound(id)),
-            _ => match self.layers.get(&second, |bytes| show(Of::Collection, bytes))? {
+            _ => match self.layers.get(&second, |bytes| show(Of::Collection, &second, bytes))? {
                 Some(result) => result,
                 None => Err(Error::NotFound(id)),
             },
@@ -143,7 +144,7 @@ impl Inner {
         }
         let (a, b) = Txn::owner(id, home);
         let key = record::key(record::ATTRIBUTE, a, b, page_number(page, number));
-        let found = self.layers.get(&key, |bytes| match unsealed(bytes) {
+        let found = self.layers.get(&key, |bytes| match unsealed(&key, bytes) {
             Some(v) => {
                 value.extend_from_slice(v);
                 Ok(())
@@ -189,7 +190,7 @@ impl Inner {
                         return Ok(());
                     }
                 }
-                let value = self.layers.get(&key, |bytes| unsealed(bytes).map(<[u8]>::to_vec))?;
+                let value = self.layers.get(&key, |bytes| unsealed(&key, bytes).map(<[u8]>::to_vec))?;
                 let Some(value) = value else { continue };
                 if !tell(at, &value.ok_or(Error::Damaged(id))?) {
                     return Ok(());

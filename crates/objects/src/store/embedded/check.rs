@@ -1,7 +1,8 @@
 //! Verifies that all records agree with one another, with the sums and with the arena's blocks; and repairs.
 //!
-//! Every change waits meanwhile. What is held in memory is one small entry for each object. A repair deletes what cannot be
-//! read and what belongs to nothing, and counts anew what can be counted: it never guesses at data.
+//! Every change waits meanwhile, and nobody else: another thread than the cores' looks at the records. What is held in memory is
+//! one small entry for each object. A repair deletes what cannot be read and what belongs to nothing, and counts anew what can be
+//! counted: it never guesses at data.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -13,9 +14,9 @@ use super::partitions::entry_len;
 use super::read::number_of;
 use super::record::{
     self, ATTRIBUTE, CHUNK, COLLECTION, COUNT, Key, MEMBER, MEMBERSHIP, PARTITION, Record, Run, USER, View,
-    decode_chunk, key, sealed, unsealed,
+    decode_chunk, key, numbers, sealed, unsealed,
 };
-use super::recover::{count, scan};
+use super::recover::{SCANNED, count, scan};
 use super::space::{Blocks, Space};
 use super::txn::count_of;
 use super::{Inner, unpoisoned};
@@ -80,8 +81,8 @@ impl Check<'_> {
 
     fn look(&mut self) -> Result<(), Error> {
         let layers = &self.inner.layers;
-        scan(layers, PARTITION, |[id, _, _], value| {
-            let view = View::new(value, ObjectId::partition(id));
+        scan(layers, PARTITION, |at, [id, _, _], value| {
+            let view = View::new(at, value, ObjectId::partition(id));
             if self.home.is_none_or(|home| view.is_ok_and(|v| v.a() == home)) {
                 self.report.partitions += 1;
                 match view {
@@ -94,26 +95,22 @@ impl Check<'_> {
             }
         })?;
         if self.home.is_none() {
-            let root = layers
-                .get(&key(record::ROOT, 0, 0, 0), |v| View::new(v, ObjectId::ROOT).map(View::spilled))?;
+            let at = key(record::ROOT, 0, 0, 0);
+            let root = layers.get(&at, |v| View::new(&at, v, ObjectId::ROOT).map(View::spilled))?;
             if let Some(Err(_)) = root {
-                let new = Some(Arc::from(Record::default().encode()));
-                self.wrong(
-                    || "the root's record cannot be read".to_owned(),
-                    [(key(record::ROOT, 0, 0, 0), new)],
-                );
+                let new = Some(Arc::from(Record::default().encode(&at)));
+                self.wrong(|| "the root's record cannot be read".to_owned(), [(at, new)]);
             }
             let spilled = root.and_then(Result::ok).unwrap_or(0);
             self.seen.insert((0, 0), Seen { spilled: i64::from(spilled), ..Seen::default() });
         }
-        scan(layers, USER, |[home, id, _], value| {
+        scan(layers, USER, |at, [home, id, _], value| {
             if self.skips(home) {
                 return;
             }
             self.report.objects += 1;
-            let Ok(view) = View::new(value, ObjectId::new(home, id)) else {
-                let gone = (key(USER, home, id, 0), None);
-                return self.wrong(|| format!("object {id:#x}: its record cannot be read"), [gone]);
+            let Ok(view) = View::new(at, value, ObjectId::new(home, id)) else {
+                return self.wrong(|| format!("object {id:#x}: its record cannot be read"), [(*at, None)]);
             };
             let seen = Seen {
                 user: true,
@@ -128,13 +125,13 @@ impl Check<'_> {
             let runs: Vec<Run> = view.runs().collect();
             self.runs((home, id), &runs);
         })?;
-        scan(layers, COLLECTION, |[home, id, _], value| {
+        scan(layers, COLLECTION, |at, [home, id, _], value| {
             if self.skips(home) {
                 return;
             }
             self.report.objects += 1;
-            let gone = (key(COLLECTION, home, id, 0), None);
-            match View::new(value, ObjectId::new(home, id)) {
+            let gone = (*at, None);
+            match View::new(at, value, ObjectId::new(home, id)) {
                 Err(_) => self.wrong(|| format!("collection {id:#x}: its record cannot be read"), [gone]),
                 Ok(_) if self.seen.contains_key(&(home, id)) => {
                     self.wrong(|| format!("{id:#x} is an object and a collection at once"), [gone]);
@@ -145,24 +142,24 @@ impl Check<'_> {
                 }
             }
         })?;
-        scan(layers, CHUNK, |[home, id, chunk], value| {
+        scan(layers, CHUNK, |at, [home, id, _], value| {
             if self.skips(home) {
                 return;
             }
-            let gone = (key(CHUNK, home, id, chunk), None);
+            let gone = (*at, None);
             let known = self.seen.get(&(home, id)).is_some_and(|seen| seen.chunked);
-            match decode_chunk(value) {
+            match decode_chunk(at, value) {
                 _ if !known => self.wrong(|| format!("extents of {id:#x}, which has none"), [gone]),
                 Some(runs) => self.runs((home, id), &runs),
                 None => self.wrong(|| format!("object {id:#x}: some of its extents cannot be read"), [gone]),
             }
         })?;
-        scan(layers, ATTRIBUTE, |[home, id, number], value| {
+        scan(layers, ATTRIBUTE, |at, [home, id, number], value| {
             if self.skips(home) && home > 0 || (home == 0 && self.home.is_some()) {
                 return;
             }
-            let gone = (key(ATTRIBUTE, home, id, number), None);
-            let readable = unsealed(value).is_some();
+            let gone = (*at, None);
+            let readable = unsealed(at, value).is_some();
             match self.seen.get_mut(&(home, id)) {
                 Some(seen) if readable => seen.spilled -= 1,
                 Some(_) => {
@@ -177,50 +174,53 @@ impl Check<'_> {
     fn look_at_members(&mut self) -> Result<(), Error> {
         let inner = self.inner;
         for (kind, other) in [(MEMBER, MEMBERSHIP), (MEMBERSHIP, MEMBER)] {
-            let mut asked = Vec::new();
-            scan(&inner.layers, kind, |[home, a, b], value| {
-                if !self.skips(home) {
-                    asked.push((home, a, b, number_of(value)));
-                }
-            })?;
-            for (home, a, b, number) in asked {
-                let (collection, object) = if kind == MEMBER { (a, b) } else { (b, a) };
-                let mirrored = inner.layers.get(&key(other, home, b, a), number_of)?.flatten();
-                let is = |id, user| self.seen.get(&(home, id)).is_some_and(|seen: &Seen| seen.user == user);
-                if number.is_none() || mirrored != number || !is(collection, false) || !is(object, true) {
-                    let gone = (key(kind, home, a, b), None);
-                    self.wrong(
-                        || {
-                            format!(
-                                "a membership of {object:#x} in {collection:#x} of which only a half is there"
-                            )
-                        },
-                        [gone],
-                    );
-                } else if kind == MEMBER {
-                    self.seen.entry((home, collection)).or_default().members += 1;
-                } else {
-                    self.seen.entry((home, object)).or_default().memberships += 1;
+            let mut next = Some(key(kind, 0, 0, 0));
+            while let Some(from) = next {
+                let mut asked = Vec::new();
+                let to = key(kind, u64::MAX, u64::MAX, u64::MAX);
+                next = inner.layers.scan(from, to, SCANNED, |at, value| {
+                    let [home, a, b] = numbers(at);
+                    if !self.skips(home) {
+                        asked.push((home, a, b, number_of(at, value)));
+                    }
+                    true
+                })?;
+                for (home, a, b, number) in asked {
+                    let mirror = key(other, home, b, a);
+                    let mirrored = inner.layers.get(&mirror, |v| number_of(&mirror, v))?.flatten();
+                    self.member(kind, [home, a, b], number.filter(|_| mirrored == number));
                 }
             }
         }
         let mut wrong_counts = Vec::new();
-        scan(&inner.layers, COUNT, |[home, id, _], value| {
+        scan(&inner.layers, COUNT, |at, [home, id, _], value| {
             if !self.skips(home) {
                 let seen = self.seen.get(&(home, id)).filter(|seen| !seen.user);
-                if seen.is_none() || count_of(value) != seen.map(|seen| seen.members) {
-                    wrong_counts.push((home, id, seen.map(|seen| seen.members)));
+                if seen.is_none() || count_of(at, value) != seen.map(|seen| seen.members) {
+                    wrong_counts.push((*at, id, seen.map(|seen| seen.members)));
                 }
             }
         })?;
-        for (home, id, members) in wrong_counts {
-            let value = members.map(|count| Arc::from(sealed(&count.to_le_bytes())));
-            self.wrong(
-                || format!("collection {id:#x}: its members are counted wrongly"),
-                [(key(COUNT, home, id, 0), value)],
-            );
+        for (at, id, members) in wrong_counts {
+            let value = members.map(|count| Arc::from(sealed(&at, &count.to_le_bytes())));
+            self.wrong(|| format!("collection {id:#x}: its members are counted wrongly"), [(at, value)]);
         }
         Ok(())
+    }
+
+    /// One side of a membership, whose number is that of the other side too; `None` if it is not.
+    fn member(&mut self, kind: u8, [home, a, b]: [u64; 3], number: Option<u32>) {
+        let (collection, object) = if kind == MEMBER { (a, b) } else { (b, a) };
+        let is = |id, user| self.seen.get(&(home, id)).is_some_and(|seen: &Seen| seen.user == user);
+        if number.is_none() || !is(collection, false) || !is(object, true) {
+            let half =
+                || format!("a membership of {object:#x} in {collection:#x} of which only a half is there");
+            self.wrong(half, [(key(kind, home, a, b), None)]);
+        } else if kind == MEMBER {
+            self.seen.entry((home, collection)).or_default().members += 1;
+        } else {
+            self.seen.entry((home, object)).or_default().memberships += 1;
+        }
     }
 
     /// What the records say and the rest does not.
@@ -239,7 +239,7 @@ impl Check<'_> {
                 _ => key(COLLECTION, home, id, 0),
             };
             let name = ObjectId::new(home, id);
-            let found = self.inner.layers.get(&own, |v| View::new(v, name).map(View::to_record))?;
+            let found = self.inner.layers.get(&own, |v| View::new(&own, v, name).map(View::to_record))?;
             let mut record = match found {
                 Some(Ok(record)) => record,
                 // Its times and short attributes are lost.
@@ -251,7 +251,7 @@ impl Check<'_> {
             if user {
                 record.c = record.c.max(self.seen.get(&(home, id)).map_or(0, |s| s.memberships));
             }
-            let value = Some(Arc::from(record.encode()));
+            let value = Some(Arc::from(record.encode(&own)));
             self.wrong(
                 || format!("object {id:#x}: its blocks, attributes or collections are counted wrongly"),
                 [(own, value)],
@@ -261,6 +261,15 @@ impl Check<'_> {
     }
 }
 
+/// What was found.
+struct Examined {
+    report: CheckReport,
+    /// What puts it right.
+    puts: BTreeMap<Key, Val>,
+    /// Findings that nothing is put right for.
+    open: u64,
+}
+
 impl Inner {
     pub(super) async fn check(self: &Arc<Self>, partition: u64, repair: bool) -> Result<CheckReport, Error> {
         let held = self.lock_all().await;
@@ -268,19 +277,11 @@ impl Inner {
             0 => None,
             id => Some(self.directory().partition(id)?.home),
         };
-        let report = CheckReport::default();
-        let mut check =
-            Check { inner: self, report, puts: BTreeMap::new(), seen: HashMap::new(), open: 0, home };
-        check.look()?;
-        check.conclude()?;
-        let (mut report, puts, mut open) = (check.report, check.puts, check.open);
-        if home.is_none() {
-            self.check_sums(&mut report)?;
-        }
+        let Examined { mut report, mut puts, mut open } =
+            self.aside(move |inner| inner.examine(home)).await?;
         if repair && report.wrong > 0 {
-            let mut puts: Vec<(Key, Val)> = puts.into_iter().collect();
             if home.is_none() {
-                let linked = self.relink()?;
+                let linked = self.aside(Self::relink).await?;
                 open = open.saturating_sub(linked.len() as u64);
                 puts.extend(linked);
             }
@@ -301,16 +302,42 @@ impl Inner {
         Ok(report)
     }
 
+    /// Does what takes long without waiting for anything on another thread, so that this core goes on serving.
+    async fn aside<T: Send + 'static>(self: &Arc<Self>, work: impl FnOnce(&Self) -> T + Send + 'static) -> T {
+        let inner = self.clone();
+        match self.has_thread {
+            true => ring::blocking(move || work(&inner)).await,
+            false => work(&inner),
+        }
+    }
+
+    /// Looks at everything, or at what is in one home.
+    fn examine(&self, home: Option<u64>) -> Result<Examined, Error> {
+        let report = CheckReport::default();
+        let mut check =
+            Check { inner: self, report, puts: BTreeMap::new(), seen: HashMap::new(), open: 0, home };
+        check.look()?;
+        check.conclude()?;
+        let Check { mut report, puts, open, .. } = check;
+        if home.is_none() {
+            self.check_sums(&mut report)?;
+        }
+        Ok(Examined { report, puts, open })
+    }
+
     /// Shows the arena's blocks as they are counted, and as they are if `used` is all that objects use: what nobody uses and is
     /// not free yet is counted in. No block changes from one to the other meanwhile.
-    fn with_space<R>(&self, mut used: Vec<Blocks>, f: impl FnOnce(&mut Space, Space) -> R) -> R {
+    fn with_space<R>(&self, used: Vec<Blocks>, f: impl FnOnce(&mut Space, Space) -> R) -> R {
+        // All changes need the log: what takes long comes before.
+        let mut found = Space::new(self.capacity_blocks, used);
         let log = self.log();
-        let limbo = unpoisoned(self.limbo.lock());
+        let limbo = self.limbo();
         let mut space = self.space();
-        used.extend_from_slice(&log.freed);
-        used.extend(log.frozen.iter().flat_map(|frozen| frozen.freed.iter().copied()));
-        used.extend_from_slice(&limbo);
-        f(&mut space, Space::new(self.capacity_blocks, used))
+        let frozen = log.frozen.iter().flat_map(|frozen| frozen.freed.iter());
+        for blocks in log.freed.iter().chain(frozen).chain(&limbo.blocks) {
+            found.occupy(*blocks);
+        }
+        f(&mut space, found)
     }
 
     fn check_sums(&self, report: &mut CheckReport) -> Result<(), Error> {
@@ -334,7 +361,7 @@ impl Inner {
             }
         }
         if counted.damaged == 0 && !self.damaged.load(Ordering::Relaxed) {
-            if !self.with_space(counted.used, |space, found| space.describe() == found.describe()) {
+            if !self.with_space(counted.used, |space, found| space.is_like(&found)) {
                 report.found(|| "blocks of the arena are counted wrongly".to_owned());
             }
         }
@@ -345,37 +372,34 @@ impl Inner {
     fn relink(&self) -> Result<Vec<(Key, Val)>, Error> {
         let counted = count(&self.layers)?;
         let mut lost = Vec::new();
-        scan(&self.layers, PARTITION, |[id, _, _], value| {
-            if View::new(value, ObjectId::partition(id)).is_err() {
-                lost.push(id);
+        scan(&self.layers, PARTITION, |at, [id, _, _], value| {
+            if View::new(at, value, ObjectId::partition(id)).is_err() {
+                lost.push(*at);
             }
         })?;
         let dying = unpoisoned(self.dying.lock()).clone();
         let known = |home: &u64| counted.directory.partitions.values().any(|p| p.home == *home);
         let homes: Vec<u64> =
             counted.homes.iter().copied().filter(|home| !known(home) && !dying.contains(home)).collect();
+        let record = |at: Key, home| {
+            let record = Record { a: home, ..Record::default() };
+            (at, Some(Arc::from(record.encode(&at))))
+        };
         Ok(match (&lost[..], &homes[..]) {
-            ([id], [home]) => {
-                let record = Record { a: *home, ..Record::default() };
-                vec![(key(PARTITION, *id, 0, 0), Some(Arc::from(record.encode())))]
-            }
+            ([one], [home]) => vec![record(*one, *home)],
             (lost, []) => {
                 // Empty ones.
                 let home = counted.directory.next_home.max(self.directory().next_home);
-                let put = |(at, id): (usize, &u64)| {
-                    let record = Record { a: home + at as u64, ..Record::default() };
-                    (key(PARTITION, *id, 0, 0), Some(Arc::from(record.encode())))
-                };
                 self.directory_mut().next_home = home + lost.len() as u64;
-                lost.iter().enumerate().map(put).collect()
+                lost.iter().zip(home..).map(|(at, home)| record(*at, home)).collect()
             }
             _ => Vec::new(),
         })
     }
 
     /// Counts everything anew.
-    async fn recount(&self) -> Result<(), Error> {
-        let mut counted = count(&self.layers)?;
+    async fn recount(self: &Arc<Self>) -> Result<(), Error> {
+        let mut counted = self.aside(|inner| count(&inner.layers)).await?;
         let damaged = counted.damaged > 0;
         {
             let mut directory = self.directory_mut();
@@ -390,23 +414,30 @@ impl Inner {
             directory.next_home = directory.next_home.max(next.1);
         }
         if self.damaged.load(Ordering::Relaxed) && !damaged {
-            let free: Vec<Blocks> = self.with_space(counted.used.clone(), |_, found| found.free().collect());
+            let used = counted.used.clone();
+            let free: Vec<Blocks> =
+                self.aside(|inner| inner.with_space(used, |_, found| found.free().collect())).await;
             for free in free {
                 self.arena.discard(free.at * BLOCK, free.len * BLOCK).await?;
             }
             self.arena.sync().await?;
-        } else if !damaged {
-            // What the deleted ones had is given up like anything else: not zeros yet, and perhaps being read.
-            let given_up: Vec<Blocks> = self.with_space(counted.used.clone(), |space, found| {
-                let mut before = Ranges::default();
-                space.free().for_each(|free| before.add(free.at, free.at + free.len));
-                let pieces = found.free().flat_map(|free| before.without(free.at, free.at + free.len));
-                pieces.map(|(at, end)| Blocks { at, len: end - at }).collect()
-            });
-            self.log().freed.extend(given_up);
         }
-        self.with_space(counted.used, |space, found| *space = found);
-        self.damaged.store(damaged, Ordering::Relaxed);
+        let used = counted.used;
+        self.aside(move |inner| {
+            if !inner.damaged.load(Ordering::Relaxed) && !damaged {
+                // What the deleted ones had is given up like anything else: not zeros yet, and perhaps being read.
+                let given_up: Vec<Blocks> = inner.with_space(used.clone(), |space, found| {
+                    let mut before = Ranges::default();
+                    space.free().for_each(|free| before.add(free.at, free.at + free.len));
+                    let pieces = found.free().flat_map(|free| before.without(free.at, free.at + free.len));
+                    pieces.map(|(at, end)| Blocks { at, len: end - at }).collect()
+                });
+                inner.log().freed.extend(given_up);
+            }
+            inner.with_space(used, |space, found| *space = found);
+            inner.damaged.store(damaged, Ordering::Relaxed);
+        })
+        .await;
         Ok(())
     }
 }

@@ -10,14 +10,15 @@ use std::sync::atomic::Ordering;
 use std::task::Poll;
 use std::time::Duration;
 
-use super::database::Meta;
+use super::database::{LAYOUT, Meta};
 use super::journal::Turn;
-use super::space::Blocks;
 use super::{Inner, unpoisoned};
-use crate::store::{BLOCK, Commit, Error};
+use crate::store::{Commit, Error};
 
 /// How long readers are waited for before blocks are left for the next time.
 const PATIENCE: Duration = Duration::from_millis(500);
+/// After that it is looked again whether they have ended, each time that so much has passed.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
 /// After a checkpoint that failed, the next is tried so much later.
 const RETRY: Duration = Duration::from_millis(250);
 
@@ -114,7 +115,7 @@ impl Inner {
                 if log.checkpoints > before {
                     return Poll::Ready(Some(log.checkpoint_error.map_or(Ok(()), Err)));
                 }
-                if log.frozen.is_none() {
+                if log.frozen.is_none() || !self.has_thread {
                     // The one before has ended: now this one can be begun.
                     return Poll::Ready(None);
                 }
@@ -136,7 +137,7 @@ impl Inner {
             log.checkpoints += 1;
             if let Some(frozen) = log.frozen.take_if(|_| result.is_ok()) {
                 // Under the journal's lock: blocks on their way to be free are in one list or the other, always.
-                unpoisoned(self.limbo.lock()).extend(frozen.freed);
+                self.limbo().blocks.extend(frozen.freed);
             }
         }
         if let Err(error) = result {
@@ -147,7 +148,7 @@ impl Inner {
             }
         }
         if result.is_ok() {
-            self.reclaim().await;
+            self.reclaim(PATIENCE).await;
         }
         self.log().wake();
         result
@@ -182,6 +183,7 @@ impl Inner {
     fn meta(&self, number: u64, side: u64, clean: bool) -> Meta {
         let journal = &self.journal;
         Meta {
+            layout: LAYOUT,
             name: journal.name,
             number,
             side,
@@ -191,55 +193,13 @@ impl Inner {
         }
     }
 
-    /// Makes what nobody uses any more zeros, and free.
-    async fn reclaim(&self) {
-        // They stay in the list until they are free. Nobody else takes any out, and new ones come to its end.
-        let mut blocks = unpoisoned(self.limbo.lock()).clone();
-        let count = blocks.len();
-        if blocks.is_empty() {
-            return;
-        }
-        let (mut since, mut waited) = (None, Duration::ZERO);
-        while !self.holds.are_over(&mut since) {
-            if waited >= PATIENCE || !self.has_thread {
-                // Whoever still reads keeps them all a while longer.
-                return;
-            }
-            ring::sleep(Duration::from_millis(1)).await;
-            waited += Duration::from_millis(1);
-        }
-        blocks.sort_unstable();
-        let mut joined: Vec<Blocks> = Vec::new();
-        for next in blocks {
-            match joined.last_mut() {
-                Some(last) if last.at + last.len == next.at => last.len += next.len,
-                _ => joined.push(next),
-            }
-        }
-        if let Err(error) = self.make_zeros(&joined).await {
-            tracing::error!(%error, "space that was given up cannot be given back yet");
-            return;
-        }
-        let mut limbo = unpoisoned(self.limbo.lock());
-        let mut space = self.space();
-        limbo.drain(..count);
-        joined.into_iter().for_each(|blocks| space.release(blocks));
-    }
-
-    async fn make_zeros(&self, joined: &[Blocks]) -> Result<(), Error> {
-        for blocks in joined {
-            self.arena.discard(blocks.at * BLOCK, blocks.len * BLOCK).await?;
-        }
-        Ok(self.arena.sync().await?)
-    }
-
     /// Whether a checkpoint would make space free.
     pub(super) fn can_reclaim(&self) -> bool {
         let log = self.log();
         let frozen = log.frozen.as_ref().is_some_and(|frozen| !frozen.freed.is_empty());
         frozen
             || !log.freed.is_empty()
-            || !unpoisoned(self.limbo.lock()).is_empty()
+            || !self.limbo().blocks.is_empty()
             || !unpoisoned(self.dying.lock()).is_empty()
     }
 
@@ -256,7 +216,17 @@ impl Inner {
                 log.checkpointer = Some(cx.waker().clone());
                 Poll::Pending
             });
-            let (frozen, closing) = work.await;
+            let readers = self.limbo().waits();
+            let (frozen, closing) = match readers {
+                false => work.await,
+                true => match ring::timeout(LOOK_AGAIN, work).await {
+                    Ok(work) => work,
+                    Err(_) => {
+                        self.reclaim(Duration::ZERO).await;
+                        continue;
+                    }
+                },
+            };
             let result = match frozen {
                 true => self.write_checkpoint().await,
                 false if closing => Ok(()),
@@ -294,7 +264,7 @@ impl Inner {
             let log = self.log();
             (log.number - 1, log.side)
         };
-        let clean = unpoisoned(self.limbo.lock()).is_empty()
+        let clean = self.limbo().blocks.is_empty()
             && self.log().freed.is_empty()
             && !self.damaged.load(Ordering::Relaxed);
         self.database.write(&super::layers::Layer::new(), &self.meta(number, side, clean))?;

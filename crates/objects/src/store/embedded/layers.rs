@@ -378,7 +378,7 @@ mod tests {
         let seen = probe.1.clone();
         let layers = &seen.layers;
         let database = Database::new(Box::new(probe), 0);
-        let meta = Meta { name: 1, number: 0, side: 0, blocks: 1, segment: 1 << 16, clean: false };
+        let meta = Meta { layout: 2, name: 1, number: 0, side: 0, blocks: 1, segment: 1 << 16, clean: false };
         let base: Layer = (0..10_000).map(|n| (at(n), value(1))).collect();
         let base = database.write(&base, &meta).unwrap();
         layers.write().base = Arc::new(base);
@@ -408,7 +408,7 @@ mod tests {
     #[test]
     fn what_is_known_of_a_key_counts_until_a_checkpoint_is_written() {
         let database = Database::new(Box::new(Disk::default()), 0);
-        let meta = Meta { name: 1, number: 0, side: 0, blocks: 1, segment: 1 << 16, clean: false };
+        let meta = Meta { layout: 2, name: 1, number: 0, side: 0, blocks: 1, segment: 1 << 16, clean: false };
         let layers = Layers::default();
         let write = |n: u8| {
             let base = database.write(&Layer::from([(at(1), value(n))]), &meta).unwrap();

@@ -21,8 +21,10 @@ mod layers;
 mod locks;
 mod logged;
 mod open;
+mod overflow;
 mod partitions;
 mod read;
+mod reclaim;
 mod record;
 mod recover;
 mod space;
@@ -53,7 +55,8 @@ use journal::{Journal, Log};
 use layers::Layers;
 use locks::Locks;
 use logged::Logged;
-use space::{Blocks, Space};
+use reclaim::{Holds, Limbo};
+use space::Space;
 
 /// Times that wait to be written; beyond that they are written at once.
 const MOST_TOUCHED: usize = 8192;
@@ -84,7 +87,7 @@ struct Inner {
     holds: Arc<Holds>,
     logged: Logged,
     /// Blocks that nobody uses and that are not zeros yet.
-    limbo: Mutex<Vec<Blocks>>,
+    limbo: Mutex<Limbo>,
     touched: Mutex<HashMap<ObjectId, TimesUpdate>>,
     /// How many are in `touched`: none, mostly, and then nobody looks.
     touched_count: AtomicU64,
@@ -92,56 +95,8 @@ struct Inner {
     damaged: AtomicBool,
     /// Homes that are no partition's any more, to be emptied.
     dying: Mutex<Vec<u64>>,
-}
-
-/// Who reads the arena now: see [`ObjectStore::hold`].
-#[derive(Debug, Default)]
-struct Holds {
-    epoch: AtomicU64,
-    readers: [AtomicU64; 2],
-}
-
-/// One reader.
-struct Reading {
-    holds: Arc<Holds>,
-    side: usize,
-}
-
-impl Holds {
-    fn enter(self: &Arc<Self>) -> Reading {
-        loop {
-            let epoch = self.epoch.load(Ordering::SeqCst);
-            let side = (epoch % 2) as usize;
-            self.readers[side].fetch_add(1, Ordering::SeqCst);
-            let reading = Reading { holds: self.clone(), side };
-            if self.epoch.load(Ordering::SeqCst) == epoch {
-                return reading;
-            }
-        }
-    }
-
-    /// Whether nobody reads who began before this was called first; to be called again until it is true.
-    fn are_over(&self, since: &mut Option<usize>) -> bool {
-        let side = match *since {
-            Some(side) => side,
-            None => {
-                // Who is left from the time before has to go first: the new ones would mix with them.
-                let epoch = self.epoch.load(Ordering::SeqCst);
-                if self.readers[((epoch + 1) % 2) as usize].load(Ordering::SeqCst) > 0 {
-                    return false;
-                }
-                self.epoch.store(epoch + 1, Ordering::SeqCst);
-                *since.insert((epoch % 2) as usize)
-            }
-        };
-        self.readers[side].load(Ordering::SeqCst) == 0
-    }
-}
-
-impl Drop for Reading {
-    fn drop(&mut self) {
-        self.holds.readers[self.side].fetch_sub(1, Ordering::SeqCst);
-    }
+    /// How often a part of one was.
+    emptied: AtomicU64,
 }
 
 fn unpoisoned<'a, T>(lock: Result<MutexGuard<'a, T>, PoisonError<MutexGuard<'a, T>>>) -> MutexGuard<'a, T> {

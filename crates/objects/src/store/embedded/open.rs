@@ -86,6 +86,14 @@ pub enum OpenError {
         /// What was found.
         error: Error,
     },
+    /// A later version has made it, or has had it.
+    #[error("{path} has layout {layout}, which this version does not know: use a later one")]
+    Layout {
+        /// The path.
+        path: PathBuf,
+        /// Its layout.
+        layout: u64,
+    },
     /// The medium does not let it be recovered.
     #[error("{path} cannot be opened: {error}")]
     Medium {
@@ -191,6 +199,7 @@ impl EmbeddedStore {
         };
         Self::assemble(parts).map_err(|error| match error {
             Error::NotFound(_) => OpenError::Missing { path: path.to_owned() },
+            Error::Layout(layout) => OpenError::Layout { path: path.to_owned(), layout },
             Error::Damaged(_) => OpenError::Damaged { path: path.to_owned(), error },
             error => OpenError::Medium { path: path.to_owned(), error },
         })

@@ -4,6 +4,8 @@
 //! the source stands still; the last change lets a partition's record name it. Until then, and after a crash, it is nobody's,
 //! and is emptied like the home of a partition that was removed.
 
+use std::sync::atomic::Ordering;
+
 use super::directory::Partition;
 use super::extents::blocks;
 use super::layers::Val;
@@ -20,6 +22,8 @@ const AT_ONCE: usize = 512;
 const ENTRY: usize = 64;
 /// How long emptying waits for a check to end before it looks again.
 pub(super) const LATER: std::time::Duration = std::time::Duration::from_millis(5);
+/// After so many times of [`LATER`] in which nothing was emptied, nobody waits for it any longer.
+const IDLE: u32 = 400;
 
 impl Txn {
     pub fn new_home(&self) -> u64 {
@@ -129,13 +133,10 @@ impl Txn {
     /// Copies all that is in a home to a new one, and lets both have the data.
     async fn copy_home(&mut self, source: u64) -> Result<u64, Error> {
         let home = self.new_home();
-        match self.inner.copy_content(source, home).await {
-            Ok(()) => Ok(home),
-            Err(error) => {
-                unpoisoned(self.inner.dying.lock()).push(home);
-                Err(error)
-            }
-        }
+        // Unless the change is committed, it is emptied again.
+        self.made.push(home);
+        self.inner.copy_content(source, home).await?;
+        Ok(home)
     }
 }
 
@@ -151,8 +152,8 @@ fn blocks_of(found: &Key, value: &[u8], used: &mut Vec<Blocks>) -> Result<(), Er
     let [home, object, _] = numbers(found);
     let id = ObjectId::new(home, object);
     match found[0] {
-        USER => used.extend(View::new(value, id)?.runs().map(|run| blocks(&run))),
-        CHUNK => used.extend(decode_chunk(value).ok_or(Error::Damaged(id))?.iter().map(blocks)),
+        USER => used.extend(View::new(found, value, id)?.runs().map(|run| blocks(&run))),
+        CHUNK => used.extend(decode_chunk(found, value).ok_or(Error::Damaged(id))?.iter().map(blocks)),
         _ => {}
     }
     Ok(())
@@ -190,9 +191,10 @@ impl Inner {
                 next = self.layers.scan(from, to, AT_ONCE, |found, value| {
                     failed = blocks_of(found, value, &mut part.used).err();
                     let [_, b, c] = numbers(found);
-                    let value = Some(value.into());
+                    let copy = key(kind, home, b, c);
+                    let value = Some(record::moved(found, &copy, value).into());
                     bytes += entry_len(&value);
-                    part.puts.insert(key(kind, home, b, c), value);
+                    part.puts.insert(copy, value);
                     full = (bytes >= self.part_bytes()).then_some(*found);
                     failed.is_none() && full.is_none()
                 })?;
@@ -246,7 +248,20 @@ impl Inner {
             return Ok(true);
         }
         self.commit_part(part, false).await?;
+        self.emptied.fetch_add(1, Ordering::Relaxed);
         Ok(true)
+    }
+
+    /// Waits until the homes that nobody has any more are empty, as long as somebody is at it.
+    pub(super) async fn are_emptied(&self) {
+        let (mut seen, mut idle) = (self.emptied.load(Ordering::Relaxed), 0);
+        // By hand it is done by the next checkpoint.
+        while self.has_thread && idle < IDLE && !unpoisoned(self.dying.lock()).is_empty() {
+            ring::sleep(LATER).await;
+            let now = self.emptied.load(Ordering::Relaxed);
+            idle = if now == seen { idle + 1 } else { 0 };
+            seen = now;
+        }
     }
 
     /// Commits puts that no change is about, by whoever may have to write the checkpoint himself.

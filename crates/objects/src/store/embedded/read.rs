@@ -3,14 +3,15 @@
 use ring::Chain;
 use smallvec::SmallVec;
 
+use super::Inner;
 use super::directory::reserve;
 use super::extents::pieces;
+use super::reclaim::Reading;
 use super::record::{
-    CHUNK, CHUNK_BLOCKS, COLLECTION, COUNT, MEMBER, MEMBERSHIP, Run, USER, decode_chunk, key, numbers,
+    CHUNK, CHUNK_BLOCKS, COLLECTION, COUNT, Key, MEMBER, MEMBERSHIP, Run, USER, decode_chunk, key, numbers,
     unsealed,
 };
 use super::txn::{Of, count_of};
-use super::{Inner, Reading};
 use crate::store::{
     BLOCK, CollectionType, Difference, Error, Extent, Io, Kind, List, Membership, ObjectId, ObjectInfo, Times,
 };
@@ -69,7 +70,8 @@ impl Inner {
             }
             Kind::User => {}
             Kind::Collection(_) => {
-                let count = self.layers.get(&key(COUNT, home, id.object, 0), count_of)?;
+                let at = key(COUNT, home, id.object, 0);
+                let count = self.layers.get(&at, |bytes| count_of(&at, bytes))?;
                 info.members = count.map_or(Ok(0), |count| count.ok_or(Error::Damaged(id)))?;
             }
         }
@@ -117,7 +119,8 @@ impl Inner {
         let Ok(home) = self.directory().partition(collection.partition).map(|p| p.home) else {
             return Ok(None);
         };
-        let found = self.layers.get(&key(MEMBER, home, collection.object, object), number_of)?;
+        let at = key(MEMBER, home, collection.object, object);
+        let found = self.layers.get(&at, |bytes| number_of(&at, bytes))?;
         found.map(|number| number.ok_or(Error::Damaged(collection))).transpose()
     }
 
@@ -136,7 +139,7 @@ impl Inner {
             (key(MEMBERSHIP, home, object.object, from), key(MEMBERSHIP, home, object.object, u64::MAX));
         let mut damaged = false;
         let next = self.layers.scan(first, last, limit, |found, value| {
-            let number = number_of(value);
+            let number = number_of(found, value);
             damaged |= number.is_none();
             into.push(Membership { collection: numbers(found)[2], number: number.unwrap_or(0) });
             true
@@ -183,16 +186,17 @@ impl Inner {
             let mut next = Some(at(from));
             let mut damaged = false;
             while let Some(first) = next {
-                next = self.layers.scan(first, at(to - 1), 64, |_, value| match decode_chunk(value) {
-                    Some(found) => {
-                        runs.extend(found.into_iter().filter_map(clip));
-                        true
-                    }
-                    None => {
-                        damaged = true;
-                        false
-                    }
-                })?;
+                next =
+                    self.layers.scan(first, at(to - 1), 64, |at, value| match decode_chunk(at, value) {
+                        Some(found) => {
+                            runs.extend(found.into_iter().filter_map(clip));
+                            true
+                        }
+                        None => {
+                            damaged = true;
+                            false
+                        }
+                    })?;
             }
             if damaged {
                 return Err(Error::Damaged(id));
@@ -355,6 +359,6 @@ impl Cut {
 }
 
 /// The number of a membership.
-pub(super) fn number_of(bytes: &[u8]) -> Option<u32> {
-    unsealed(bytes)?.try_into().ok().map(u32::from_le_bytes)
+pub(super) fn number_of(key: &Key, bytes: &[u8]) -> Option<u32> {
+    unsealed(key, bytes)?.try_into().ok().map(u32::from_le_bytes)
 }

@@ -1,7 +1,8 @@
 //! How metadata is written: keys, and one record for each object.
 //!
 //! Keys are 25 bytes: a kind and three numbers, big-endian, so that they sort as lists do. A record holds an object's times,
-//! sums, first extents and short attributes, behind a CRC32C: what does not match is damage, and is never guessed at.
+//! sums, first extents and short attributes. Every value begins with a CRC32C of its key and of what follows: what does not
+//! match is damage, and is never guessed at.
 
 use smallvec::SmallVec;
 
@@ -130,7 +131,8 @@ impl Record {
         };
     }
 
-    pub fn encode(&self) -> Vec<u8> {
+    /// As it is kept under `key`.
+    pub fn encode(&self, key: &Key) -> Vec<u8> {
         let values: usize = self.held.iter().map(|h| 10 + h.value.len()).sum();
         let mut out = Vec::with_capacity(HEADER + self.runs.len() * RUN + values);
         out.extend_from_slice(&[0; 4]);
@@ -151,7 +153,7 @@ impl Record {
             out.extend_from_slice(&(held.value.len() as u16).to_le_bytes());
             out.extend_from_slice(&held.value);
         }
-        seal(&mut out);
+        seal(key, &mut out);
         out
     }
 }
@@ -164,39 +166,54 @@ fn encode_runs(runs: &[Run], out: &mut Vec<u8>) {
     }
 }
 
-/// Puts the checksum of all that follows into the first four bytes.
-pub(super) fn seal(bytes: &mut [u8]) {
-    let sum = crc_fast::crc32_iscsi(&bytes[4..]);
-    bytes[..4].copy_from_slice(&sum.to_le_bytes());
+fn checksum(key: &[u8], rest: &[u8]) -> [u8; 4] {
+    let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi);
+    digest.update(key);
+    digest.update(rest);
+    (digest.finalize() as u32).to_le_bytes() // a CRC of 32 bits
 }
 
-/// What a checksum covers, if it matches.
-pub(super) fn unsealed(bytes: &[u8]) -> Option<&[u8]> {
+/// Puts the checksum of the key and of all that follows into the first four bytes.
+fn seal(key: &[u8], bytes: &mut [u8]) {
+    let sum = checksum(key, &bytes[4..]);
+    bytes[..4].copy_from_slice(&sum);
+}
+
+/// What a checksum covers beside the key, if it matches. One that covers no key has an empty one here.
+pub(super) fn unsealed<'a>(key: &[u8], bytes: &'a [u8]) -> Option<&'a [u8]> {
     let (sum, rest) = bytes.split_first_chunk::<4>()?;
-    (u32::from_le_bytes(*sum) == crc_fast::crc32_iscsi(rest)).then_some(rest)
+    (*sum == checksum(key, rest)).then_some(rest)
 }
 
 /// A value with its checksum before it.
-pub(super) fn sealed(value: &[u8]) -> Vec<u8> {
+pub(super) fn sealed(key: &[u8], value: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(4 + value.len());
     out.extend_from_slice(&[0; 4]);
     out.extend_from_slice(value);
-    seal(&mut out);
+    seal(key, &mut out);
     out
 }
 
+/// What was kept under `from`, to be kept under `to`. What was damaged stays so.
+pub(super) fn moved(from: &[u8], to: &[u8], bytes: &[u8]) -> Vec<u8> {
+    match unsealed(from, bytes) {
+        Some(value) => sealed(to, value),
+        None => bytes.to_vec(),
+    }
+}
+
 /// The extents of a chunk, as its record has them.
-pub(super) fn encode_chunk(runs: &[Run]) -> Vec<u8> {
+pub(super) fn encode_chunk(key: &Key, runs: &[Run]) -> Vec<u8> {
     let mut out = Vec::with_capacity(4 + runs.len() * RUN);
     out.extend_from_slice(&[0; 4]);
     encode_runs(runs, &mut out);
-    seal(&mut out);
+    seal(key, &mut out);
     out
 }
 
 /// The extents of a chunk's record. `None` if it is damaged.
-pub(super) fn decode_chunk(bytes: &[u8]) -> Option<Vec<Run>> {
-    let rest = unsealed(bytes)?;
+pub(super) fn decode_chunk(key: &Key, bytes: &[u8]) -> Option<Vec<Run>> {
+    let rest = unsealed(key, bytes)?;
     (rest.len() % RUN == 0).then(|| rest.chunks_exact(RUN).map(run).collect())
 }
 
@@ -219,10 +236,10 @@ fn u16_at(bytes: &[u8], at: usize) -> u16 {
 pub(super) struct View<'a>(&'a [u8]);
 
 impl<'a> View<'a> {
-    /// `id` is whose it is, for the error.
-    pub fn new(bytes: &'a [u8], id: ObjectId) -> Result<Self, Error> {
+    /// What is kept under `key`; `id` is whose it is, for the error.
+    pub fn new(key: &Key, bytes: &'a [u8], id: ObjectId) -> Result<Self, Error> {
         let view = Self(bytes);
-        let whole = unsealed(bytes).is_some()
+        let whole = unsealed(key, bytes).is_some()
             && bytes.len() >= HEADER
             && bytes[4] == 1
             && view.run_count().checked_mul(RUN).is_some_and(|n| n <= bytes.len() - HEADER);
@@ -310,18 +327,34 @@ mod tests {
 
     #[test]
     fn a_record_comes_back_as_it_was() {
-        let bytes = record().encode();
-        assert_eq!(View::new(&bytes, ObjectId::ROOT).unwrap().to_record(), record());
+        let at = key(USER, 1, 2, 0);
+        let bytes = record().encode(&at);
+        assert_eq!(View::new(&at, &bytes, ObjectId::ROOT).unwrap().to_record(), record());
+    }
+
+    #[test]
+    fn a_record_is_good_under_its_own_key_only() {
+        let at = key(USER, 1, 2, 0);
+        let bytes = record().encode(&at);
+        for bit in 0..8 * at.len() {
+            let mut other = at;
+            other[bit / 8] ^= 1 << (bit % 8);
+            assert!(View::new(&other, &bytes, ObjectId::ROOT).is_err(), "bit {bit} of the key");
+            let moved = moved(&at, &other, &bytes);
+            assert_eq!(View::new(&other, &moved, ObjectId::ROOT).unwrap().to_record(), record());
+            assert!(View::new(&at, &moved, ObjectId::ROOT).is_err());
+        }
     }
 
     #[test]
     fn a_record_with_any_bit_flipped_or_byte_missing_is_damaged() {
-        let bytes = record().encode();
+        let own = key(USER, 1, 2, 0);
+        let bytes = record().encode(&own);
         for at in 0..bytes.len() {
             let mut wrong = bytes.clone();
             wrong[at] ^= 0x10;
-            assert!(View::new(&wrong, ObjectId::ROOT).is_err(), "byte {at}");
-            assert!(View::new(&bytes[..at], ObjectId::ROOT).is_err(), "cut at {at}");
+            assert!(View::new(&own, &wrong, ObjectId::ROOT).is_err(), "byte {at}");
+            assert!(View::new(&own, &bytes[..at], ObjectId::ROOT).is_err(), "cut at {at}");
         }
     }
 

@@ -8,16 +8,17 @@ use std::sync::{Arc, Mutex, RwLock};
 use backing::BlockStore;
 use ring::Chain;
 
-use super::database::{Database, Meta};
+use super::Inner;
+use super::database::{Database, LAYOUT, Meta};
 use super::directory::{Directory, Partition};
 use super::extents::blocks;
 use super::journal::{self, Entry, Journal, Log};
 use super::layers::{Layer, Layers};
 use super::logged::{Logged, Ranges};
 use super::open::Parts;
-use super::record::{self, CHUNK, COLLECTION, PARTITION, ROOT, USER, View, decode_chunk, key, numbers};
+use super::reclaim::Holds;
+use super::record::{self, CHUNK, COLLECTION, Key, PARTITION, ROOT, USER, View, decode_chunk, key, numbers};
 use super::space::{Blocks, Space};
-use super::{Holds, Inner};
 use crate::store::{BLOCK, Error, FIRST_ID, ObjectId};
 
 /// Bytes of the journal that are read at once.
@@ -46,7 +47,10 @@ pub(super) async fn recover(mut parts: Parts) -> Result<Inner, Error> {
     let number = (meta.number + replayed.frames) | 0xffff_ffff;
     let meta = Meta { number, side: 0, clean: false, ..meta };
     parts.arena.sync().await?;
-    let base = database.write(&replayed.layer, &meta)?;
+    let base = match meta.layout {
+        LAYOUT => database.write(&replayed.layer, &meta)?,
+        _ => database.write_anew(&replayed.layer, &meta)?,
+    };
     layers.write().base = Arc::new(base);
 
     let counted = count(&layers)?;
@@ -93,6 +97,7 @@ pub(super) async fn recover(mut parts: Parts) -> Result<Inner, Error> {
         touched_count: AtomicU64::new(0),
         damaged: AtomicBool::new(counted.damaged > 0),
         dying: Mutex::new(dying),
+        emptied: AtomicU64::new(0),
     })
 }
 
@@ -104,7 +109,8 @@ fn new_meta(parts: &Parts) -> Result<Meta, Error> {
     if segment < 1 << 16 || blocks == 0 {
         return Err(Error::NoSpace);
     }
-    Ok(Meta { name: u64::from_le_bytes(name), number: 0, side: 0, blocks, segment, clean: true })
+    let name = u64::from_le_bytes(name);
+    Ok(Meta { layout: LAYOUT, name, number: 0, side: 0, blocks, segment, clean: true })
 }
 
 #[derive(Default)]
@@ -184,7 +190,8 @@ pub(super) fn count(layers: &Layers) -> Result<Counted, Error> {
         damaged: 0,
     };
     let directory = &mut counted.directory;
-    if let Some(times) = layers.get(&key(ROOT, 0, 0, 0), |v| View::new(v, ObjectId::ROOT).map(View::times))? {
+    let root = key(ROOT, 0, 0, 0);
+    if let Some(times) = layers.get(&root, |v| View::new(&root, v, ObjectId::ROOT).map(View::times))? {
         match times {
             Ok(times) => directory.root_times = times,
             Err(_) => counted.damaged += 1,
@@ -192,7 +199,7 @@ pub(super) fn count(layers: &Layers) -> Result<Counted, Error> {
     }
     let mut by_home: BTreeMap<u64, Partition> = BTreeMap::new();
     let mut ids = BTreeMap::new();
-    scan(layers, PARTITION, |[id, _, _], value| match View::new(value, ObjectId::partition(id)) {
+    scan(layers, PARTITION, |at, [id, _, _], value| match View::new(at, value, ObjectId::partition(id)) {
         Ok(view) => {
             let record = view.to_record();
             let partition = Partition {
@@ -208,7 +215,7 @@ pub(super) fn count(layers: &Layers) -> Result<Counted, Error> {
     })?;
     let none = Partition::default();
     let mut homes = std::mem::take(&mut counted.homes);
-    scan(layers, USER, |[home, id, _], value| match View::new(value, ObjectId::new(home, id)) {
+    scan(layers, USER, |at, [home, id, _], value| match View::new(at, value, ObjectId::new(home, id)) {
         Ok(view) => {
             let partition = by_home.entry(home).or_insert(none);
             partition.objects += 1;
@@ -220,7 +227,7 @@ pub(super) fn count(layers: &Layers) -> Result<Counted, Error> {
         }
         Err(_) => counted.damaged += 1,
     })?;
-    scan(layers, CHUNK, |[home, _, _], value| match decode_chunk(value) {
+    scan(layers, CHUNK, |at, [home, _, _], value| match decode_chunk(at, value) {
         Some(runs) => {
             homes.insert(home);
             counted.used.extend(runs.iter().map(blocks));
@@ -228,7 +235,7 @@ pub(super) fn count(layers: &Layers) -> Result<Counted, Error> {
         None => counted.damaged += 1,
     })?;
     for kind in [COLLECTION, record::ATTRIBUTE, record::MEMBER, record::MEMBERSHIP, record::COUNT] {
-        scan(layers, kind, |[home, id, _], _| {
+        scan(layers, kind, |_, [home, id, _], _| {
             // Attributes of partitions and of the root lie in home 0.
             if home > 0 {
                 homes.insert(home);
@@ -253,12 +260,16 @@ pub(super) fn count(layers: &Layers) -> Result<Counted, Error> {
     Ok(counted)
 }
 
-/// Shows all of one kind.
-pub(super) fn scan(layers: &Layers, kind: u8, mut each: impl FnMut([u64; 3], &[u8])) -> Result<(), Error> {
+/// Shows all of one kind: keys, their numbers, values.
+pub(super) fn scan(
+    layers: &Layers,
+    kind: u8,
+    mut each: impl FnMut(&Key, [u64; 3], &[u8]),
+) -> Result<(), Error> {
     let mut from = Some(key(kind, 0, 0, 0));
     while let Some(next) = from {
         from = layers.scan(next, key(kind, u64::MAX, u64::MAX, u64::MAX), SCANNED, |key, value| {
-            each(numbers(key), value);
+            each(key, numbers(key), value);
             true
         })?;
     }

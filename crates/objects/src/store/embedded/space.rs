@@ -213,7 +213,40 @@ impl Space {
         self.shared.insert(at, (len, count));
     }
 
+    /// One use more of each of these blocks, free ones among them.
+    pub fn occupy(&mut self, blocks: Blocks) {
+        let (mut at, end) = (blocks.at, blocks.at + blocks.len);
+        while at < end {
+            let before = self.free.range(..=at).next_back().map(|(start, len)| (*start, *len));
+            match before.filter(|(start, len)| start + len > at) {
+                Some((start, len)) => {
+                    let to = end.min(start + len);
+                    self.free.remove(&start);
+                    if start < at {
+                        self.free.insert(start, at - start);
+                    }
+                    if start + len > to {
+                        self.free.insert(to, start + len - to);
+                    }
+                    self.free_blocks -= to - at;
+                    at = to;
+                }
+                None => {
+                    let next = self.free.range(at..end).next().map_or(end, |(start, _)| *start);
+                    self.share(Blocks { at, len: next - at });
+                    at = next;
+                }
+            }
+        }
+    }
+
+    /// Whether each block is used as often as in `other`.
+    pub fn is_like(&self, other: &Self) -> bool {
+        self.free == other.free && self.shared == other.shared
+    }
+
     /// How often each block is used, for comparison: free ranges, and those used more than once.
+    #[cfg(test)]
     pub fn describe(&self) -> (Vec<Blocks>, Vec<(Blocks, u32)>) {
         let shared = self.shared.iter().map(|(at, (len, count))| (Blocks { at: *at, len: *len }, *count));
         (self.free().collect(), shared.collect())
@@ -282,7 +315,11 @@ mod tests {
                 let free = model.iter().filter(|c| **c == 0).count() as u64;
                 assert_eq!((space.free_blocks(), space.used_blocks()), (free, TOTAL - free));
             }
-            assert_eq!(Space::new(TOTAL, extents).describe(), space.describe());
+            let mut one_by_one = Space::new(TOTAL, Vec::new());
+            extents.iter().for_each(|blocks| one_by_one.occupy(*blocks));
+            assert_eq!(one_by_one.free_blocks(), space.free_blocks());
+            assert!(one_by_one.is_like(&space));
+            assert!(Space::new(TOTAL, extents).is_like(&space));
         }
     }
 }

@@ -43,6 +43,8 @@ struct DiskState {
     reads: u64,
     /// Bytes that it can have.
     room: Option<u64>,
+    /// Nothing more can be written.
+    full: bool,
 }
 
 impl Disk {
@@ -51,6 +53,9 @@ impl Disk {
     }
     pub fn limit(&self, room: Option<u64>) {
         self.lock().room = room;
+    }
+    pub fn fill(&self, full: bool) {
+        self.lock().full = full;
     }
     pub fn reads(&self) -> u64 {
         self.lock().reads
@@ -119,6 +124,9 @@ impl StorageBackend for Disk {
     }
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         let mut state = self.alive()?;
+        if state.full {
+            return Err(io::Error::from_raw_os_error(libc::ENOSPC));
+        }
         let end = offset as usize + data.len();
         if end > state.seen.len() {
             return Err(io::ErrorKind::UnexpectedEof.into());

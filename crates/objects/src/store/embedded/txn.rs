@@ -74,6 +74,8 @@ pub(super) struct Txn {
     pub created: BTreeMap<u64, Partition>,
     pub removed: BTreeMap<u64, u64>,
     pub dying: SmallVec<[u64; 2]>,
+    /// Homes that it has filled: nobody's until it is committed.
+    pub made: SmallVec<[u64; 1]>,
     pub formatted: bool,
     /// Data goes into the journal too, so that the arena need not be flushed.
     pub logs_data: bool,
@@ -105,6 +107,7 @@ impl Txn {
             created: BTreeMap::new(),
             removed: BTreeMap::new(),
             dying: SmallVec::new(),
+            made: SmallVec::new(),
             formatted: false,
             logs_data,
             unlogged: false,
@@ -191,7 +194,7 @@ impl Txn {
 
     fn load(&self, id: ObjectId) -> Result<Work, Error> {
         let read = |key: &Key| {
-            let found = self.get(key, |bytes| View::new(bytes, id).map(View::to_record))?;
+            let found = self.get(key, |bytes| View::new(key, bytes, id).map(View::to_record))?;
             found.transpose()
         };
         let (home, of, record) = if id.is_root() {
@@ -259,7 +262,8 @@ impl Txn {
             if work.chunks.contains_key(&chunk) {
                 continue;
             }
-            let found = self.get(&key(CHUNK, work.home, id.object, chunk), decode_chunk)?;
+            let at = chunk_key(chunk);
+            let found = self.get(&at, |bytes| decode_chunk(&at, bytes))?;
             let existed = found.is_some();
             let runs = found.map_or(Ok(Vec::new()), |runs| runs.ok_or(Error::Damaged(id)))?;
             work.chunks.insert(chunk, Chunk { runs, existed, dirty: false });
@@ -302,11 +306,11 @@ impl Txn {
                     self.puts.insert(at, None);
                 }
             } else if chunk.dirty {
-                self.puts.insert(at, Some(encode_chunk(&chunk.runs).into()));
+                self.puts.insert(at, Some(encode_chunk(&at, &chunk.runs).into()));
             }
         }
         if work.exists && work.dirty {
-            self.puts.insert(own, Some(work.record.encode().into()));
+            self.puts.insert(own, Some(work.record.encode(&own).into()));
         } else if work.existed && !work.exists {
             self.puts.insert(own, None);
         }
@@ -372,7 +376,8 @@ impl Txn {
         // Looked up before the lock is taken that all changes need.
         let mut counts: SmallVec<[Known<Option<u64>>; 2]> = SmallVec::new();
         for (home, collection) in self.members.keys() {
-            counts.push(inner.layers.ask(&key(COUNT, *home, *collection, 0), count_of)?);
+            let at = key(COUNT, *home, *collection, 0);
+            counts.push(inner.layers.ask(&at, |bytes| count_of(&at, bytes))?);
         }
         loop {
             {
@@ -433,10 +438,10 @@ impl Txn {
             // The collection goes with this change.
             return Ok(());
         }
-        let before = self.inner.layers.get_known(&at, known, count_of)?.flatten();
+        let before = self.inner.layers.get_known(&at, known, |bytes| count_of(&at, bytes))?.flatten();
         // A collection that another change has removed meanwhile has no count any more.
         let Some(before) = before.or((change > 0).then_some(0)) else { return Ok(()) };
-        let value = record::sealed(&before.saturating_add_signed(change).to_le_bytes());
+        let value = record::sealed(&at, &before.saturating_add_signed(change).to_le_bytes());
         journal::put(payload, &at, Some(&value));
         self.put(at, Some(value));
         Ok(())
@@ -477,16 +482,26 @@ impl Txn {
 
 impl Drop for Txn {
     fn drop(&mut self) {
-        if !self.committed && !self.added.is_empty() {
+        if self.committed {
+            return;
+        }
+        if !self.added.is_empty() {
             // They may have been written to: they become zeros like all that is given up.
             self.inner.log().freed.append(&mut self.added);
+        }
+        if !self.made.is_empty() {
+            let mut log = self.inner.log();
+            unpoisoned(self.inner.dying.lock()).extend(self.made.drain(..));
+            if let Some(waker) = log.checkpointer.take() {
+                waker.wake();
+            }
         }
     }
 }
 
 /// How many members a collection's count says.
-pub(super) fn count_of(bytes: &[u8]) -> Option<u64> {
-    record::unsealed(bytes)?.try_into().ok().map(u64::from_le_bytes)
+pub(super) fn count_of(key: &Key, bytes: &[u8]) -> Option<u64> {
+    record::unsealed(key, bytes)?.try_into().ok().map(u64::from_le_bytes)
 }
 
 /// Moves extents between the record and its chunks, as many as there are.

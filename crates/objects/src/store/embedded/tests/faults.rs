@@ -4,7 +4,7 @@ use backing::StoreError;
 use backing::faulty::{Action, Operations, Rule};
 
 use crate::store::embedded::testing::{Rig, describe, now};
-use crate::store::{BLOCK, Change, Commit, Error, FIRST_ID, ObjectId, ObjectStore, Step};
+use crate::store::{BLOCK, Change, Commit, Duplicate, Error, FIRST_ID, ObjectId, ObjectStore, Step};
 
 const P: u64 = FIRST_ID;
 const EIO: StoreError = StoreError::Io(libc::EIO);
@@ -152,6 +152,91 @@ fn a_checkpoint_that_finds_no_room_is_tried_again_and_nothing_is_lost() {
     drop(store);
     rig.cut(3);
     assert_eq!(rig.open().partition(P).unwrap().objects, there as u64);
+}
+
+#[test]
+fn a_medium_without_room_for_metadata_fails_changes_and_keeps_nothing_from_readers() {
+    for power_cut in [true, false] {
+        let rig = Rig { cache_bytes: 0, ..Rig::new(1000, 256 << 10) };
+        let store = rig.open();
+        apply(&store, Step::CreatePartition(P)).unwrap();
+        (0..300).for_each(|n| apply(&store, create(n, 1)).unwrap());
+        now(store.checkpoint()).unwrap();
+        rig.disk.fill(true);
+        let (mut there, mut failed, mut next) = (Vec::from_iter(0..300), 0, 300);
+        while failed < 4 {
+            let mut change = Change::of(Step::CreateUser(object(next)));
+            change.set_attribute(object(next), 1, 1, &[next as u8; 400]);
+            match apply(&store, change) {
+                Ok(()) => there.push(next),
+                Err(error) => {
+                    assert_eq!(error, Error::NoSpace);
+                    failed += 1;
+                    describe(&store);
+                }
+            }
+            next += 1;
+        }
+        assert!(next > 310, "nothing was taken");
+        if power_cut {
+            drop(store);
+            rig.cut(5);
+            rig.disk.fill(false);
+        } else {
+            rig.disk.fill(false);
+            now(store.checkpoint()).unwrap();
+            let before = describe(&store);
+            drop(store);
+            rig.cut(6);
+            assert_eq!(describe(&rig.open()), before);
+        }
+        let store = rig.open();
+        assert!(there.iter().all(|n| store.object(object(*n)).is_ok()));
+        assert_eq!(now(store.check(0, false)).unwrap().findings, Vec::<String>::new());
+        apply(&store, create(next, 1)).unwrap();
+    }
+}
+
+#[test]
+fn readers_who_come_one_after_another_do_not_keep_what_was_given_up_for_ever() {
+    let rig = Rig::new(16, 256 << 10);
+    let store = rig.open();
+    apply(&store, Step::CreatePartition(P)).unwrap();
+    apply(&store, create(1, 12)).unwrap();
+    let mut reader = store.hold();
+    apply(&store, Step::RemoveUser(object(1))).unwrap();
+    for _ in 0..3 {
+        now(store.checkpoint()).unwrap();
+        let next = store.hold();
+        drop(std::mem::replace(&mut reader, next));
+    }
+    apply(&store, create(2, 12)).unwrap();
+    drop(reader);
+}
+
+#[test]
+fn a_duplicate_that_fails_after_its_content_was_copied_leaves_nothing_behind() {
+    let rig = Rig::new(100, 256 << 10);
+    let store = rig.open();
+    apply(&store, Step::CreatePartition(P)).unwrap();
+    (0..5).for_each(|n| apply(&store, create(n, 3)).unwrap());
+    let clone = Step::Duplicate { source: P, id: P + 1, kind: Duplicate::Clone, made_ms: 1 };
+    let mut change = Change::of(clone.clone());
+    change.set_attribute(ObjectId::partition(P + 1), 1, 1, &vec![1; crate::store::MAX_VALUE + 1]);
+    let before = describe(&store);
+    assert_eq!(apply(&store, change), Err(Error::ValueTooLong));
+    assert_eq!(describe(&store), before);
+    now(store.checkpoint()).unwrap();
+    assert_eq!(now(store.check(0, false)).unwrap().findings, Vec::<String>::new());
+    // And so does one of which the copy itself is cut off.
+    rig.journal_faults.add(Rule::new(Operations::WRITE, Action::Fail(EIO)).times(1));
+    assert_eq!(apply(&store, clone), Err(Error::Io(libc::EIO)));
+    drop(store);
+    rig.journal_faults.clear();
+    let store = rig.open();
+    now(store.checkpoint()).unwrap();
+    assert_eq!(describe(&store), before);
+    assert_eq!(now(store.check(0, false)).unwrap().findings, Vec::<String>::new());
 }
 
 #[test]

@@ -2,5 +2,7 @@
 
 mod edges;
 mod faults;
+mod layout;
 mod mixed;
 mod model;
+mod served;

@@ -1,0 +1,86 @@
+//! A store on files, with the thread of its own that writes checkpoints, as it is served.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use crate::store::embedded::{EmbeddedStore, Options};
+use crate::store::{BLOCK, Change, Commit, FIRST_ID, ObjectId, ObjectStore, Step};
+
+const P: u64 = FIRST_ID;
+
+fn object(partition: u64, n: u64) -> ObjectId {
+    ObjectId::new(partition, FIRST_ID + n)
+}
+
+/// Runs a test on a store of so many blocks.
+fn with_store<F: Future<Output = ()>>(blocks: u64, test: impl FnOnce(Rc<EmbeddedStore>) -> F) {
+    let dir = tempfile::tempdir().unwrap();
+    let options = Options {
+        capacity: Some(blocks * BLOCK),
+        create: true,
+        journal_bytes: 8 << 20,
+        ..Options::default()
+    };
+    ring::Runtime::new(ring::Config::default()).unwrap().block_on(async {
+        let store = Rc::new(EmbeddedStore::open(dir.path(), &options).unwrap());
+        test(store).await;
+    });
+}
+
+async fn apply(store: &EmbeddedStore, change: impl Into<Change>) {
+    store.apply(change.into(), Commit::Relaxed).await.unwrap();
+}
+
+#[test]
+fn the_space_of_a_partition_that_was_removed_is_there_for_whoever_comes_next() {
+    with_store(1024, |store| async move {
+        for partition in [P, P + 1] {
+            apply(&store, Step::CreatePartition(partition)).await;
+            apply(&store, Step::CreateUser(object(partition, 0))).await;
+        }
+        // What takes the space is emptied last: its extents are many, and have keys of their own.
+        for n in 0..40 {
+            let data = vec![1; 20 * BLOCK as usize].into();
+            apply(&store, Step::Write { id: object(P, 0), at: n * 21 * BLOCK, data }).await;
+        }
+        for page in 0..60 {
+            let mut change = Change::new();
+            for number in 0..1000 {
+                change.set_attribute(object(P, 0), page, number, &[1; 600]);
+            }
+            apply(&store, change).await;
+        }
+        apply(&store, Step::RemovePartition { id: P, contents: true }).await;
+        let data = vec![2; 700 * BLOCK as usize].into();
+        apply(&store, Step::Write { id: object(P + 1, 0), at: 0, data }).await;
+    });
+}
+
+#[test]
+fn a_check_leaves_its_core_to_others() {
+    with_store(1024, |store| async move {
+        apply(&store, Step::CreatePartition(P)).await;
+        for some in 0..10 {
+            let mut change = Change::new();
+            for n in 0..1000 {
+                change.push(Step::CreateUser(object(P, some * 1000 + n)));
+            }
+            apply(&store, change).await;
+        }
+        let (turns, over) = (Rc::new(Cell::new(0u64)), Rc::new(Cell::new(false)));
+        let other = ring::spawn({
+            let (turns, over) = (turns.clone(), over.clone());
+            async move {
+                while !over.get() {
+                    turns.set(turns.get() + 1);
+                    ring::yield_now().await;
+                }
+            }
+        });
+        let report = store.check(0, true).await.unwrap();
+        over.set(true);
+        other.await.unwrap();
+        assert_eq!((report.objects, report.wrong), (10_000, 0));
+        assert!(turns.get() > 20, "{} turns while 10,000 objects were looked at", turns.get());
+    });
+}
