@@ -23,7 +23,7 @@ from lab.target import Lab, Stag  # noqa: E402
 SUITES = ["peers.libiscsi", "peers.qemu", "peers.login", "peers.session", "peers.manage", "peers.recovery", "peers.both_ends",
           "peers.sessions",
           "peers.isns", "peers.osd_vectors", "peers.osd", "peers.osd_capture", "peers.durable", "peers.hostile", "peers.conform", "peers.capture", "peers.rping", "peers.iwarp_hostile",
-          "peers.iser_capture", "peers.initiator", "peers.bench", "peers.side_by_side", "peers.cu", "kernel.iwarp",
+          "peers.iser_capture", "peers.initiator", "peers.bench", "peers.lab", "peers.side_by_side", "peers.cu", "kernel.iwarp",
           "kernel.iser", "kernel.lio", "kernel.lio_recovery", "kernel.verbs",
           "kernel.multipath", "kernel.linux"]
 
