@@ -174,7 +174,7 @@ impl Disk {
             return Err(Error::Argument("the data is no whole number of blocks"));
         }
         let mut parts = SmallVec::<[(Command, Ticket); 4]>::new();
-        for (lba, blocks) in pieces(lba, (data.len() / block) as u64, self.max_transfer) {
+        for (lba, blocks) in pieces(lba, (data.len() / block) as u64, self.write_piece()) {
             let part = data.split_to(blocks as usize * block);
             let command = self.command(&build::write(lba, blocks, flags)).writing(part);
             parts.push((command.clone(), self.session().start(command).await?));
@@ -183,6 +183,15 @@ impl Disk {
             self.finish(command, ticket).await?;
         }
         Ok(())
+    }
+
+    /// Blocks of one write at most: as many as go unasked, where the session has found the target to be far away. Pieces that do are a
+    /// round trip faster together than one that the target has to ask for.
+    fn write_piece(&self) -> u32 {
+        match self.session().tuning().and_then(|tuning| tuning.write_piece) {
+            Some(bytes) => (bytes / self.block_len()).clamp(1, self.max_transfer),
+            None => self.max_transfer,
+        }
     }
 
     /// Waits for a command, and runs it again as long as there is reason to.

@@ -88,6 +88,7 @@ pub mod objects;
 mod options;
 mod payload;
 mod session;
+pub mod tune;
 mod unit;
 mod url;
 mod wire;

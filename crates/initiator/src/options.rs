@@ -8,6 +8,7 @@ use iscsi::login::initiator::Chap;
 use iser::UNTIL_FULL_FEATURE_DATA;
 use rdma::{Crc, Provider};
 
+use crate::tune::{MOST_CONNECTIONS, Tune};
 use crate::url::Transport;
 
 /// The longest data segment of a control-type PDU that we ask a target to take over iSER, bytes.
@@ -32,6 +33,8 @@ pub struct Options {
     pub data_digest: DigestChoice,
     /// Connections of the session (MC/S), 1 to 64. Fewer if the target allows no more.
     pub connections: u16,
+    /// Connections that may be agreed on at login (MaxConnections), if more than the session begins with.
+    pub allow_connections: u16,
     /// Which of several connections a command goes to.
     pub spread: Spread,
     /// The highest error recovery level to agree to, 0 to 2; the target's decides too. Over iSER it is 0.
@@ -54,6 +57,12 @@ pub struct Options {
     pub first_burst_length: u32,
     /// Longest burst, bytes.
     pub max_burst_length: u32,
+    /// Whether unsolicited Data-Out is renounced (InitialR2T); the target may demand it.
+    pub initial_r2t: bool,
+    /// Whether commands may carry data (ImmediateData); the target may forbid it.
+    pub immediate_data: bool,
+    /// R2Ts of one command that the target may have outstanding, 1 to 65535.
+    pub max_outstanding_r2t: u16,
     /// Over iSER, the longest write of which data is sent with the command, bytes, as far as the target takes it: longer
     /// ones are fetched whole by RDMA Read, which costs a round trip and spares the target a copy. At most
     /// [`Options::first_burst_length`].
@@ -63,6 +72,14 @@ pub struct Options {
     pub iser_crc: Crc,
     /// Over iSER on software iWARP, whether to demand markers of the target (RFC 5044 §4.3). It gets them if it demands them.
     pub iser_markers: bool,
+    /// Over iSER on software iWARP, the longest FPDU sent, bytes, headers and CRC included: 256 to 65544.
+    pub iser_fpdu: usize,
+    /// Over iSER, RDMA Reads that the target may have outstanding on a connection (IRD), 1 to 16383; it may want fewer.
+    pub iser_reads: u16,
+    /// What sockets are set up with: buffers, congestion control. Over TCP and software iWARP.
+    pub path: ring::PathOptions,
+    /// Whether the session tunes itself while it runs.
+    pub tune: Tune,
     /// Over iSER, who moves the bytes: software iWARP, or an RDMA device by rdma-core's verbs.
     pub iser_provider: Provider,
 }
@@ -76,6 +93,7 @@ impl Default for Options {
             header_digest: DigestChoice::Allow,
             data_digest: DigestChoice::Allow,
             connections: 1,
+            allow_connections: 1,
             spread: Spread::default(),
             error_recovery_level: 2,
             queue_depth: 128,
@@ -87,9 +105,16 @@ impl Default for Options {
             max_recv_data_segment_length: 262_144,
             first_burst_length: 262_144,
             max_burst_length: 1 << 20,
+            initial_r2t: false,
+            immediate_data: true,
+            max_outstanding_r2t: 8,
             iser_unsolicited: 8192,
             iser_crc: Crc::Prefer,
             iser_markers: false,
+            iser_fpdu: 65_536,
+            iser_reads: 128,
+            path: ring::PathOptions::default(),
+            tune: Tune::default(),
             iser_provider: Provider::Software,
         }
     }
@@ -102,16 +127,19 @@ impl Options {
             header_digest: self.header_digest,
             data_digest: self.data_digest,
             max_recv_data_segment_length: self.max_recv_data_segment_length,
-            max_connections: self.connections.clamp(1, 64),
-            initial_r2t: false,
-            immediate_data: true,
+            max_connections: match self.tune {
+                Tune::Off => self.connections.max(self.allow_connections).clamp(1, 64),
+                Tune::Auto => self.connections.max(self.allow_connections).clamp(MOST_CONNECTIONS, 64),
+            },
+            initial_r2t: self.initial_r2t,
+            immediate_data: self.immediate_data,
             max_burst_length: self.max_burst_length,
             first_burst_length: self.first_burst_length,
             error_recovery_level: self.error_recovery_level.min(2),
             // Tasks do not outlive a connection at lower levels.
             default_time2wait_s: 0,
             default_time2retain_s: if self.error_recovery_level >= 2 { RETAIN_S } else { 0 },
-            max_outstanding_r2t: 8,
+            max_outstanding_r2t: self.max_outstanding_r2t.max(1),
             ..Offer::default()
         };
         on_transport(offer, transport)

@@ -8,6 +8,8 @@ use iscsi::chap::{Credential, Secret};
 use iscsi::discovery::DEFAULT_PORT;
 use iscsi::name;
 
+use crate::tune::{SettingError, Settings};
+
 /// What carries a session's PDUs and data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Transport {
@@ -46,6 +48,8 @@ pub struct Url {
     pub target: Option<String>,
     /// Logical unit number, 0 to 16383.
     pub lun: Option<u16>,
+    /// What stands behind a `?`: how to use the path, as `stag tune` writes it.
+    pub settings: Settings,
 }
 
 /// Why a text is no URL.
@@ -69,6 +73,9 @@ pub enum UrlError {
     /// The unit's number is none.
     #[error("the logical unit number is a number from 0 to 16383")]
     Lun,
+    /// What stands behind the `?` is not understood.
+    #[error("{0}")]
+    Setting(#[from] SettingError),
     /// There is more after the unit's number.
     #[error("nothing may follow the logical unit number")]
     Rest,
@@ -77,7 +84,16 @@ pub enum UrlError {
 impl Url {
     /// The URL of a portal, over TCP.
     pub fn portal(host: impl Into<String>, port: u16) -> Self {
-        Url { transport: Transport::Tcp, credential: None, host: host.into(), port, target: None, lun: None }
+        let (transport, host) = (Transport::Tcp, host.into());
+        Url {
+            transport,
+            credential: None,
+            host,
+            port,
+            target: None,
+            lun: None,
+            settings: Settings::default(),
+        }
     }
 
     /// The same place with a target and a unit.
@@ -94,6 +110,8 @@ impl FromStr for Url {
             .into_iter()
             .find_map(|transport| Some((transport, text.strip_prefix(transport.scheme())?)))
             .ok_or(UrlError::Scheme)?;
+        let (rest, settings) = split_settings(rest);
+        let settings = settings.map_or(Ok(Settings::default()), str::parse)?;
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
         // The secret may hold an @; the host cannot.
         let (login, place) = match authority.rsplit_once('@') {
@@ -147,7 +165,17 @@ impl FromStr for Url {
         if parts.next().is_some_and(|rest| !rest.is_empty()) {
             return Err(UrlError::Rest);
         }
-        Ok(Url { transport, credential, host: host.to_owned(), port, target: target.map(str::to_owned), lun })
+        let (host, target) = (host.to_owned(), target.map(str::to_owned));
+        Ok(Url { transport, credential, host, port, target, lun, settings })
+    }
+}
+
+/// Cuts what stands behind a `?` off. A secret before the host may hold one: only what follows the last `@` counts.
+fn split_settings(rest: &str) -> (&str, Option<&str>) {
+    let host = rest.rfind('@').map_or(0, |at| at + 1);
+    match rest[host..].find('?') {
+        Some(at) => (&rest[..host + at], Some(&rest[host + at + 1..])),
+        None => (rest, None),
     }
 }
 
@@ -165,6 +193,9 @@ impl fmt::Display for Url {
             if let Some(lun) = self.lun {
                 write!(f, "/{lun}")?;
             }
+        }
+        if !self.settings.is_empty() {
+            write!(f, "?{}", self.settings)?;
         }
         Ok(())
     }

@@ -53,6 +53,8 @@ pub struct Options {
     /// Software iWARP: length of the longest FPDU sent, in bytes, headers and CRC included: 256 to 65544. RNICs may take no
     /// more than fits a TCP segment.
     pub max_fpdu: usize,
+    /// Software iWARP: what the socket that connects is set up with.
+    pub path: ring::PathOptions,
     /// Software iWARP: data in memory that may change meanwhile (a [`ring::Region`]'s) may be sent as it is when the peer gets
     /// it, by reference, where there is no CRC. See [`crate::QueuePair::confirm`].
     pub lend: bool,
@@ -72,6 +74,7 @@ impl Default for Options {
             crc: Crc::Prefer,
             markers: false,
             max_fpdu: 65_536,
+            path: ring::PathOptions::default(),
             lend: false,
         }
     }

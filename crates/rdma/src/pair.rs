@@ -241,6 +241,17 @@ impl QueuePair {
         }
     }
 
+    /// As [`Self::drained_below`], of what was posted here alone: answers to the peer's RDMA Reads, which may always be as many as
+    /// [`crate::Options::send_high_water`] lets in, are no reason to post nothing.
+    pub async fn posts_drained_below(&self, bytes: usize) {
+        match &self.provider {
+            Provider::Software(pair) => pair.posts_drained_below(bytes).await,
+            // There answers are the adapter's.
+            #[cfg(feature = "verbs")]
+            Provider::Verbs(pair) => pair.drained_below(bytes).await,
+        }
+    }
+
     /// Closes the connection: what is queued is still sent, and nothing may be posted any more. [`Self::next`] goes on
     /// to give completions until the peer has closed too, or has taken 5 s over it, and then [`Error::Closed`].
     pub fn disconnect(&self) {
@@ -278,6 +289,11 @@ impl QueuePair {
         }
     }
 
+    /// Whether it is software iWARP's.
+    pub fn is_software(&self) -> bool {
+        matches!(self.provider, Provider::Software(_))
+    }
+
     /// Address of the peer.
     pub fn peer_addr(&self) -> SocketAddr {
         match &self.provider {
@@ -293,6 +309,25 @@ impl QueuePair {
             Provider::Software(pair) => pair.local_addr(),
             #[cfg(feature = "verbs")]
             Provider::Verbs(pair) => pair.local_addr(),
+        }
+    }
+
+    /// What the kernel knows of the path to the peer: a system call, for once in a while. `None` where no socket of ours is
+    /// between: over verbs, and when the socket has gone.
+    pub fn tcp_info(&self) -> Option<ring::TcpInfo> {
+        match &self.provider {
+            Provider::Software(pair) => pair.tcp_info(),
+            #[cfg(feature = "verbs")]
+            Provider::Verbs(_) => None,
+        }
+    }
+
+    /// Sets the socket's send buffer, bytes, which the kernel doubles; nothing where there is none.
+    pub fn set_send_buffer(&self, bytes: usize) {
+        match &self.provider {
+            Provider::Software(pair) => pair.set_send_buffer(bytes),
+            #[cfg(feature = "verbs")]
+            Provider::Verbs(_) => {}
         }
     }
 

@@ -93,6 +93,11 @@ impl Incoming {
         }
     }
 
+    /// Whether it came over software iWARP, where receives have no memory before something comes.
+    pub fn is_software(&self) -> bool {
+        matches!(self.asking, Ask::Software { .. })
+    }
+
     /// Address of the peer.
     pub fn peer_addr(&self) -> SocketAddr {
         match &self.asking {
@@ -235,7 +240,7 @@ pub async fn connect_with(
     }
     let mut requester = Requester::new(mpa_options(options), &private_data(true)).map_err(setup)?;
     let connecting = async {
-        let stream = TcpStream::connect(address, options.setup_timeout)
+        let stream = TcpStream::connect_over(address, options.setup_timeout, &options.path)
             .await
             .map_err(|source| Error::Connect { address, source })?;
         let ends = (stream.peer_addr()?, stream.local_addr()?);

@@ -39,8 +39,8 @@ pub use buf::{Buf, BufMut, Bytes, Chain, Destination, OutOfRange, Region, Region
 pub use cores::{CoreGone, Cores, Handle, core_count, current_core};
 pub use fs::{File, OpenOptions, Patience};
 pub use net::{
-    Destinations, Gather, Keepalive, Lender, Lent, ListenOptions, Scatter, TcpListener, TcpStream,
-    handed_sockets,
+    Destinations, Gather, Keepalive, Lender, Lent, ListenOptions, PathOptions, Scatter, SystemLimits,
+    TcpInfo, TcpListener, TcpStream, handed_sockets,
 };
 pub use notify::Notify;
 pub use pooled::Pooled;

@@ -273,5 +273,6 @@ fn limits(said: &Limits) -> server::Limits {
         default_time2retain_s: said.default_time2retain.unwrap_or(own.default_time2retain_s),
         unacknowledged: said.unacknowledged.map_or(own.unacknowledged, |n| n as usize),
         data_timeout: seconds(said.data_timeout, own.data_timeout),
+        congestion: said.congestion.or(own.congestion),
     }
 }

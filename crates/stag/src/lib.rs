@@ -22,6 +22,7 @@ mod rdma_bench;
 mod serve;
 mod suggest;
 mod supervisor;
+mod tune;
 mod unit;
 mod units;
 
@@ -60,6 +61,7 @@ pub fn run() -> ExitCode {
         Command::Cp(args) => client::cp(&args),
         Command::Bench(args) => bench::bench(&args),
         Command::RdmaBench(args) => rdma_bench::rdma_bench(&args),
+        Command::Tune(args) => tune::tune(&args),
         Command::Osd(args) => osd::osd(&args),
         Command::Conform(args) => conformance::conform(&args),
         Command::Lab(args) => return lab::lab(&args),

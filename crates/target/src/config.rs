@@ -252,6 +252,38 @@ pub struct Limits {
     pub unacknowledged: usize,
     /// ErrorRecoveryLevel 1 and 2: how long a sequence of Data-Out may pause before it counts as lost.
     pub data_timeout: Duration,
+    /// What decides how fast a connection sends; `None`: what the system has for all. It is chosen as a connection is accepted.
+    pub congestion: Option<Congestion>,
+}
+
+/// TCP's congestion control, by its name in the kernel: 1 to 15 bytes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Congestion {
+    name: [u8; 15],
+    len: u8,
+}
+
+impl Congestion {
+    /// Of that name; `None` if no kernel has one like that. Whether this one has it shows when it is chosen.
+    pub fn new(name: &str) -> Option<Self> {
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
+        let mut bytes = [0; 15];
+        let room = bytes.get_mut(..name.len()).filter(|room| !room.is_empty())?;
+        room.copy_from_slice(name.as_bytes());
+        // No longer than its room.
+        name.bytes().all(plain).then_some(Self { name: bytes, len: name.len() as u8 })
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        std::str::from_utf8(&self.name[..usize::from(self.len)]).unwrap_or_default()
+    }
+}
+
+impl std::fmt::Debug for Congestion {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Congestion({})", self.name())
+    }
 }
 
 impl Default for Limits {
@@ -275,6 +307,7 @@ impl Default for Limits {
             default_time2retain_s: 20,
             unacknowledged: 8 << 20,
             data_timeout: Duration::from_secs(5),
+            congestion: None,
         }
     }
 }

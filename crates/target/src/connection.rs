@@ -21,6 +21,7 @@ use iscsi::pdu::{AsyncEvent, Bhs, TaskAttribute, TaskManagementFunction};
 use iscsi::target::{Cid, Data, Event, Fatal, ScsiCommand, TaskKey};
 use ring::Notify;
 
+use crate::ahead::RoundTrip;
 use crate::grants::Grants;
 use crate::lun_map::LocalView;
 use crate::order::Order;
@@ -119,6 +120,8 @@ pub(crate) struct Connection {
     failure: Cell<Option<End>>,
     /// What login and text negotiation agreed on.
     pub negotiated: RefCell<Negotiated>,
+    /// How far away the initiator is.
+    round_trip: RoundTrip,
 }
 
 /// Why a connection ended.
@@ -218,6 +221,7 @@ impl Connection {
             over: Cell::new(false),
             failure: Cell::new(None),
             negotiated: RefCell::new(negotiated),
+            round_trip: RoundTrip::default(),
         });
         remote::enter(&connection);
         // After it can be found: limits that change from now on are told to it.
@@ -530,6 +534,14 @@ impl Connection {
     #[inline]
     pub(crate) fn kick(&self) {
         self.with(|_, _| ());
+    }
+
+    /// The shortest round trip to the initiator of late; zero where nobody knows.
+    pub(crate) fn round_trip(&self) -> Duration {
+        self.round_trip.get(ring::now(), || match &self.transport {
+            Transport::Tcp(tcp) => tcp.info(),
+            Transport::Iser(iser) => iser.info(),
+        })
     }
 
     /// Whether no more I/O is possible, and no task is kept for another connection.

@@ -5,6 +5,7 @@
 //! commands, `transport` is what TCP and iSER do differently, and `management` reaches across cores for task management and logout.
 #![forbid(unsafe_code)]
 
+mod ahead;
 pub mod config;
 mod connection;
 mod drain;

@@ -159,16 +159,16 @@ struct Door<'a> {
     group: u16,
     /// Where that portal listens.
     portal: SocketAddr,
-    /// It came over RDMA.
-    rdma: bool,
+    /// It came over RDMA, and takes data segments of so many bytes.
+    rdma: Option<usize>,
 }
 
 impl Door<'_> {
     fn offer(&self, session_type: SessionType) -> Offer {
         let offer = offer(&self.model.limits, session_type);
         match self.rdma {
-            true => offer_iser(offer, &self.model.iser),
-            false => offer,
+            Some(segment) => offer_iser(offer, &self.model.iser, segment),
+            None => offer,
         }
     }
 
@@ -278,12 +278,12 @@ pub(crate) fn offer(limits: &Limits, session_type: SessionType) -> Offer {
 }
 
 /// The same over iSER. Connections of a session share no queue pair, so a session has one of them.
-pub(crate) fn offer_iser(offer: Offer, config: &IserConfig) -> Offer {
-    let segment = iser::UNTIL_FULL_FEATURE_DATA as u32;
+/// `segment` is what [`setup::segment`] says of their queue pair.
+pub(crate) fn offer_iser(offer: Offer, config: &IserConfig, segment: usize) -> Offer {
     Offer {
         initial_r2t: !config.unsolicited_data,
-        max_recv_data_segment_length: segment,
-        target_recv_data_segment_length: segment,
+        max_recv_data_segment_length: iser::UNTIL_FULL_FEATURE_DATA as u32,
+        target_recv_data_segment_length: segment as u32,
         max_outstanding_unexpected_pdus: setup::UNEXPECTED,
         max_ahs_length: setup::MAX_AHS as u32,
         // RDMA's own checks leave nothing to recover within a connection (RFC 7145 §10.1).
@@ -322,7 +322,10 @@ pub(crate) async fn run(
     shared: &Arc<Shared>,
     core: Handle,
 ) -> Result<LoggedIn, LoginFailure> {
-    let rdma = matches!(wire, Wire::Iser(..));
+    let rdma = match wire {
+        Wire::Iser(pair, _) => Some(setup::segment(pair.is_software())),
+        Wire::Tcp(..) => None,
+    };
     let group = portal.group;
     let model = shared.model();
     let door = Door { shared, model: &model, group, portal: portal.address, rdma };
@@ -343,7 +346,7 @@ pub(crate) async fn run(
                 let arrival = Arrival {
                     peer,
                     portal: portal.address,
-                    iser: rdma,
+                    iser: rdma.is_some(),
                     header_digest: outcome.params.header_digest,
                     data_digest: outcome.params.data_digest,
                     at: ring::now(),

@@ -8,6 +8,7 @@ use device::{DataMover, Lost};
 use iscsi::target::TaskKey;
 use ring::{Buf, Chain};
 
+use crate::ahead;
 use crate::connection::{Connection, Inner};
 use crate::grants;
 use crate::transport::iser::NoStag;
@@ -26,24 +27,24 @@ pub struct Mover {
     ahead: usize,
 }
 
-/// How many times what a unit asks for is fetched ahead of its asking, over iSER: a long write of which the unit takes a piece at a
-/// time costs one turnaround of the network, and not one a piece.
-const AHEAD: usize = 4;
+/// What a unit takes of a write at a time, at least, if there is more of it: nothing is asked for ahead of shorter ones.
+const PIECE: usize = 64 << 10;
 
 impl Mover {
     pub(crate) fn new(connection: Rc<Connection>, task: TaskKey) -> Self {
         Self { connection, task, granted: 0, given: false, ahead: 0 }
     }
 
-    /// Asks for what the unit will want after the next `len` bytes, as far as that costs nobody else.
+    /// Asks for what the unit will want after the next `len` bytes, as far as the path calls for it and it costs nobody else.
     fn look_ahead(&mut self, len: usize) {
         let connection = &*self.connection;
+        let most = ahead::pieces(connection.round_trip(), connection.is_iser());
         let left = connection.with(|state, _| state.data_left(self.task));
         // At the end there is less to come than was granted.
         let unused = self.ahead.saturating_sub(left.saturating_sub(len));
         grants::give_back(connection, unused);
         self.ahead -= unused;
-        while self.ahead < AHEAD * len {
+        while self.ahead < most * len {
             let more = len.min(left.saturating_sub(len + self.ahead));
             if more == 0 || !grants::try_take(connection, more) {
                 break;
@@ -158,8 +159,11 @@ impl DataMover for Mover {
         }
         let wanted = self.connection.with(|state, outbox| state.want_data(self.task, len, outbox));
         let Some(len) = wanted else { return Poll::Ready(Err(Lost)) };
-        if self.connection.is_iser() {
+        let rdma = self.connection.is_iser();
+        if rdma || len >= PIECE {
             self.look_ahead(len);
+        }
+        if rdma {
             self.read()?;
         }
         let connection = &*self.connection;

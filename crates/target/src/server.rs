@@ -423,6 +423,12 @@ async fn serve(arrived: Arrived, peer: SocketAddr, portal: BoundPortal, core: Ha
                 Arrived::Tcp(socket) => {
                     let stream = TcpStream::from_fd(socket)?;
                     stream.set_nodelay(true)?;
+                    if let Some(congestion) = shared.limits().congestion
+                        && let Err(error) = stream.set_congestion(congestion.name())
+                    {
+                        // It goes on with what the system has.
+                        tracing::warn!(%peer, %error, ?congestion, "the system does not have it, or not for everybody");
+                    }
                     Wire::of(stream, portal.transports, shared).await?
                 }
                 Arrived::Verbs(request) => Wire::of_verbs(request, shared).await?,

@@ -89,7 +89,9 @@ fn begin(connection: &Connection, negotiated: &Negotiated) -> Talk {
     let kind = if normal { SessionType::Normal } else { SessionType::Discovery };
     let mut offer = login::offer(&connection.shared.limits(), kind);
     if connection.is_iser() {
-        offer = login::offer_iser(offer, &connection.shared.model().iser);
+        // What login has agreed on stays.
+        let segment = iser::UNTIL_FULL_FEATURE_DATA;
+        offer = login::offer_iser(offer, &connection.shared.model().iser, segment);
     }
     let params = negotiated.params.clone();
     Talk { negotiator: Negotiator::new(Role::Target, Phase::FullFeature, offer, params), listed: false }

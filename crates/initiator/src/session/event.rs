@@ -38,6 +38,7 @@ pub(super) fn act(
     match event {
         None => {}
         Some(Event::Done(_, task, completion)) => inner.complete(core, task, completion),
+        Some(Event::Pong(_, task @ Task::Waited { .. })) => inner.complete_plain(core, &task, 0),
         Some(Event::Pong(..)) => {
             if let Some(link) = core.links.iter_mut().find(|l| l.on == on) {
                 link.pinged = None;

@@ -77,7 +77,9 @@ pub(super) async fn send(inner: Rc<Inner>, pair: QueuePair, on: ConnectionId, se
             if written == 0 {
                 break;
             }
-            pair.drained_below(BATCH).await;
+            // Not of the answers to the target's RDMA Reads: as long as it reads there are some, and commands that waited for their end
+            // would leave the path idle for a round trip.
+            pair.posts_drained_below(BATCH).await;
         }
     }
 }
@@ -111,7 +113,9 @@ impl Datamover<Data, Task> for Mover<'_> {
 impl Mover<'_> {
     fn expose(&self, command: Command<'_, Data, Task>) -> Result<Control, Error> {
         let mut control = Control::default();
-        let Some(Buffers { destination, reach }) = command.token.buffers_mut() else { return Ok(control) };
+        let Some(Buffers { destination, reach, .. }) = command.token.buffers_mut() else {
+            return Ok(control);
+        };
         reach.on = Some(self.on);
         let pair = |error: rdma::Error| Error::of_pair(&error);
         if command.read_len > 0 {
@@ -195,7 +199,7 @@ fn settle(
         Event::Done(_, task, _) | Event::Rejected(_, Some((_, task))) => task.buffers_mut(),
         _ => None,
     };
-    let Some(Buffers { destination, reach }) = buffers else {
+    let Some(Buffers { destination, reach, .. }) = buffers else {
         return invalidated.map_or(Ok(Some(event)), |stag| Err(foreign(stag)));
     };
     let stray = invalidated.filter(|stag| !reach.owns(*stag));

@@ -6,6 +6,7 @@ mod event;
 mod iser;
 mod mend;
 mod notice;
+mod pilot;
 mod queue;
 mod state;
 mod supervise;
@@ -138,12 +139,14 @@ impl Session {
         let Some(target) = url.target.clone() else {
             return Err(Error::Argument("the URL names no target"));
         };
+        let options = url.settings.applied(options);
         let chap = chap_of(url, &options);
         let inner = Rc::new(Inner::new(options, chap, Portal::from(url), target, isid()?));
         // Whatever happens from here on, dropping the owner ends the tasks.
         let session = Session { owner: Rc::new(Owner(inner.clone())) };
         inner.establish().await?;
         inner.start_supervisor();
+        inner.start_pilot();
         Ok(session)
     }
 
@@ -191,7 +194,8 @@ impl Session {
             read_len: command.read_len,
             may_repeat: command.repeatable,
         };
-        inner.submit(destination, |proto, task| proto.submit(protocol, task))
+        let write_len = protocol.write.as_ref().map_or(0, |data: &Data| data.0.len());
+        inner.submit(destination, write_len, |proto, task| proto.submit(protocol, task))
     }
 
     /// Sends a task management function to a unit, over the first connection.
@@ -205,7 +209,7 @@ impl Session {
     ) -> Result<Option<TaskManagementResult>, Error> {
         let inner = self.inner();
         let on = inner.first_link().ok_or(Error::Lost("no connection at the moment".to_owned()))?;
-        let ticket = inner.submit(Destination::Nothing, |proto, task| {
+        let ticket = inner.submit(Destination::Nothing, 0, |proto, task| {
             proto.task_management(on, function, lun, None, task)
         })?;
         let limit = inner.options.command_timeout;
@@ -289,8 +293,9 @@ impl Session {
             return Ok(());
         };
         inner.begin_closing();
-        let logout = inner
-            .submit(Destination::Nothing, |proto, task| proto.logout(on, LogoutReason::CloseSession, task));
+        let logout = inner.submit(Destination::Nothing, 0, |proto, task| {
+            proto.logout(on, LogoutReason::CloseSession, task)
+        });
         let answer = match logout {
             Ok(ticket) => {
                 let limit = inner.options.connect_timeout.min(Duration::from_secs(5));

@@ -160,7 +160,7 @@ impl Session {
     async fn say(&self, on: ConnectionId, text: &TextBuf) -> Result<Response, Error> {
         let inner: &Rc<Inner> = self.inner();
         let text = Data(Chain::from(ring::Buf::from(text.as_bytes().to_vec())));
-        let ticket = inner.submit(Destination::Nothing, |protocol, task| protocol.text(on, text, task))?;
+        let ticket = inner.submit(Destination::Nothing, 0, |protocol, task| protocol.text(on, text, task))?;
         let limit = inner.options.command_timeout;
         ring::timeout(limit, ticket).await.unwrap_or(Err(Error::TimedOut("text")))
     }

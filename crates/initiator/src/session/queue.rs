@@ -12,7 +12,7 @@ use iscsi::initiator::{Command as ProtocolCommand, Completion, TaskKey};
 use iscsi::pdu::{Lun, Residual, ResponseCode, TaskAttribute};
 use ring::{BufMut, Chain};
 
-use super::state::{Core, Inner, State, Task};
+use super::state::{Buffers, Core, Inner, State, Task};
 use super::{MAX_READ, Session};
 use crate::error::{Error, ScsiError};
 use crate::payload::{Data, Destination};
@@ -123,7 +123,7 @@ impl Queue {
     /// Commands that may be submitted now.
     pub fn room(&self) -> usize {
         let core = self.inner().core.borrow();
-        self.inner().queue_depth().saturating_sub(core.protocol.len())
+        self.inner().queue_depth().saturating_sub(core.protocol.commands())
     }
 
     /// Queues a simple command of 6 to 260 bytes that may be repeated when the session is made anew. `token` comes back
@@ -142,9 +142,7 @@ impl Queue {
         if !(6..=260).contains(&cdb.len()) {
             return Err(Error::Argument("a CDB has 6 to 260 bytes"));
         }
-        // The logout that the target has asked for is no command.
-        let besides = usize::from(core.leaving.is_some());
-        if core.protocol.len() >= self.inner().queue_depth() + besides {
+        if core.protocol.commands() >= self.inner().queue_depth() {
             return Err(Error::Argument("as many commands are under way as the session takes"));
         }
         let (destination, read_len, write) = match transfer {
@@ -162,9 +160,10 @@ impl Queue {
         }
         let command =
             ProtocolCommand { lun, attribute: TaskAttribute::Simple, cdb, write, read_len, may_repeat: true };
+        let write_len = command.write.as_ref().map_or(0, |data| data.0.len());
+        let buffers = Buffers::new(destination, write_len);
         let entry = core.queued.vacant_entry();
-        let key =
-            core.protocol.submit(command, Task::Queued { slot: entry.key(), buffers: destination.into() });
+        let key = core.protocol.submit(command, Task::Queued { slot: entry.key(), buffers });
         let key = key.map_err(|_| Error::Argument("the command fits no PDU"))?;
         entry.insert(Queued { key, token, since: ring::now(), replays: 0 });
         Ok(())

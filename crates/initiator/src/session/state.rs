@@ -2,7 +2,7 @@
 //! across an await.
 
 use std::cell::RefCell;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use iscsi::keys::Params;
 use iscsi::login::initiator::Chap;
 use iscsi::pdu::{Isid, LogoutResult, ResponseCode};
 use rdma::QueuePair;
-use ring::JoinHandle;
+use ring::{JoinHandle, TcpStream};
 use slab::Slab;
 
 use super::Response;
@@ -26,6 +26,7 @@ use crate::dial::Portal;
 use crate::error::Error;
 use crate::options::Options;
 use crate::payload::{Data, Destination};
+use crate::tune::Tuning;
 
 /// What a task of the protocol belongs to.
 #[derive(Debug)]
@@ -46,11 +47,20 @@ pub(super) struct Buffers {
     pub destination: Destination,
     /// What of it the target may reach at the moment.
     pub reach: Reach,
+    /// Bytes that the command writes.
+    pub write_len: usize,
 }
 
 impl From<Destination> for Buffers {
     fn from(destination: Destination) -> Self {
-        Buffers { destination, reach: Reach::default() }
+        Buffers { destination, reach: Reach::default(), write_len: 0 }
+    }
+}
+
+impl Buffers {
+    /// Memory for what a command reads, and how much it writes.
+    pub fn new(destination: Destination, write_len: usize) -> Self {
+        Buffers { write_len, ..Self::from(destination) }
     }
 }
 
@@ -99,6 +109,8 @@ pub(super) struct Link {
     pub bell: Rc<Bell>,
     /// Over iSER.
     pub pair: Option<QueuePair>,
+    /// Over TCP. Its tasks hold the socket.
+    pub stream: Weak<TcpStream>,
     pub tasks: [JoinHandle<()>; 2],
     pub last_heard: Instant,
     /// When the ping that has no answer yet was sent.
@@ -171,6 +183,11 @@ pub(super) struct Core {
     /// When the newest session began.
     pub up_since: Option<Instant>,
     supervisor: Option<JoinHandle<()>>,
+    /// What has been moved by commands that have ended, bytes, and how many they were; both only grow.
+    pub moved: (u64, u64),
+    /// The session tunes itself: what it knows and has decided.
+    pub tuning: Option<Tuning>,
+    pilot: Option<JoinHandle<()>>,
 }
 
 pub(super) struct Inner {
@@ -225,6 +242,9 @@ impl Inner {
             reconnects: 0,
             up_since: None,
             supervisor: None,
+            moved: (0, 0),
+            tuning: None,
+            pilot: None,
         };
         Inner {
             options,
@@ -243,7 +263,7 @@ impl Inner {
     /// Whether a command may be submitted, or will be refused for good.
     pub fn has_room(&self) -> bool {
         let core = self.core.borrow();
-        !matches!(core.state, State::Up | State::Down(_)) || core.protocol.len() < self.queue_depth()
+        !matches!(core.state, State::Up | State::Down(_)) || core.protocol.commands() < self.queue_depth()
     }
 
     /// Commands under way or waiting at most.
@@ -264,6 +284,7 @@ impl Inner {
     pub fn submit(
         self: &Rc<Self>,
         destination: Destination,
+        write_len: usize,
         submit: impl FnOnce(&mut Protocol<Data, Task>, Task) -> Result<TaskKey, Task>,
     ) -> Result<Ticket, Error> {
         let mut core = self.core.borrow_mut();
@@ -273,7 +294,8 @@ impl Inner {
         }
         let entry = core.slots.vacant_entry();
         let slot = entry.key();
-        let key = submit(&mut core.protocol, Task::Waited { slot, buffers: destination.into() });
+        let buffers = Buffers::new(destination, write_len);
+        let key = submit(&mut core.protocol, Task::Waited { slot, buffers });
         let key = key.map_err(|_| Error::Argument("the command fits no PDU, or too many are under way"))?;
         let since = ring::now();
         entry.insert(Slot { key, answer: None, waiter: None, abandoned: false, since, replays: 0 });
@@ -284,8 +306,12 @@ impl Inner {
     /// A command ended.
     pub fn complete(&self, core: &mut Core, task: Task, completion: Completion) {
         let (slot, destination) = match task {
-            Task::Waited { slot, buffers } => (slot, buffers.destination),
+            Task::Waited { slot, buffers } => {
+                core.count(&buffers, &completion);
+                (slot, buffers.destination)
+            }
             Task::Queued { slot, buffers } => {
+                core.count(&buffers, &completion);
                 return core.end_queued(slot, buffers.destination, &completion);
             }
             Task::Ping | Task::Leave => return,
@@ -455,10 +481,11 @@ impl Inner {
     pub fn shut(&self, error: Error) {
         let mut core = self.core.borrow_mut();
         self.end(&mut core, error);
-        // Not from within `end`: the supervisor calls that itself, and then ends on its own.
-        if let Some(supervisor) = core.supervisor.take() {
-            supervisor.abort();
-        }
+        // Not from within `end`: the supervisor calls that itself, and then ends on its own. What they hold looks at the core when it
+        // is dropped.
+        let tasks = [core.supervisor.take(), core.pilot.take()];
+        drop(core);
+        tasks.iter().flatten().for_each(JoinHandle::abort);
     }
 
     pub fn end(&self, core: &mut Core, error: Error) {
@@ -487,6 +514,10 @@ impl Inner {
 
     pub fn keep_supervisor(&self, supervisor: JoinHandle<()>) {
         self.core.borrow_mut().supervisor = Some(supervisor);
+    }
+
+    pub fn keep_pilot(&self, pilot: JoinHandle<()>) {
+        self.core.borrow_mut().pilot = Some(pilot);
     }
 
     pub fn first_link(&self) -> Option<ConnectionId> {
@@ -519,6 +550,12 @@ impl Inner {
 }
 
 impl Core {
+    /// Keeps the account of what is moved.
+    fn count(&mut self, buffers: &Buffers, completion: &Completion) {
+        let bytes = u64::from(completion.received) + buffers.write_len as u64;
+        self.moved = (self.moved.0 + bytes, self.moved.1 + 1);
+    }
+
     /// Takes all memory back that targets may reach, as it was before it was lent.
     fn withdraw_all(&mut self) {
         let Core { protocol, links, .. } = self;

@@ -68,7 +68,9 @@ impl Inner {
         }
         let (portal, most) = (leading.portal.clone(), leading.login.params.max_connections.max(1));
         self.install(leading, 0, true)?;
-        let wanted = self.options.connections.clamp(1, 64).min(most);
+        // As many as there were before, where the session has come to more by itself.
+        let grown = self.core.borrow().tuning.as_ref().map_or(0, |tuning| tuning.connections);
+        let wanted = self.options.connections.max(grown).clamp(1, 64).min(most);
         for cid in 1..wanted {
             match dial(&portal, &self.further_config(cid), &self.options).await {
                 Ok(further) => drop(self.install(further, cid, false)?),
@@ -113,15 +115,16 @@ impl Inner {
         // As much as one PDU takes; only a target that agrees to unsolicited Data-Out has receives for it (RFC 7145 §8.1.1).
         let params = &dialed.login.params;
         let most = match params.initial_r2t {
-            true => params.target_recv_data_segment_length,
+            true => params.target_recv_data_segment_length.min(params.first_burst_length),
             false => params.first_burst_length,
         };
-        core.protocol.limit_unsolicited(self.options.iser_unsolicited.min(most));
+        let unsolicited = core.tuning.as_ref().and_then(|tuning| tuning.unsolicited);
+        core.protocol.limit_unsolicited(unsolicited.unwrap_or(self.options.iser_unsolicited).min(most));
         let on = core.protocol.connect(cid, &dialed.login);
         core.serials += 1;
         let serial = core.serials;
         let bell = Rc::new(Bell::default());
-        let mut pair = None;
+        let (mut pair, mut socket) = (None, std::rc::Weak::new());
         let tasks = match dialed.wire {
             Wire::Iser(wire) => {
                 pair = Some(wire.pair.clone());
@@ -131,12 +134,24 @@ impl Inner {
             }
             Wire::Tcp(wire) => {
                 let (stream, rest) = (Rc::new(wire.stream), wire.received);
+                socket = Rc::downgrade(&stream);
                 let send = tcp::send(self.clone(), stream.clone(), on, serial, bell.clone());
                 let receive = tcp::receive(self.clone(), stream, on, serial, dialed.login.params, rest);
                 [ring::spawn(send), ring::spawn(receive)]
             }
         };
-        core.links.push(Link { on, cid, serial, bell, pair, tasks, last_heard: ring::now(), pinged: None });
+        let last_heard = ring::now();
+        core.links.push(Link {
+            on,
+            cid,
+            serial,
+            bell,
+            pair,
+            stream: socket,
+            tasks,
+            last_heard,
+            pinged: None,
+        });
         core.ring_links();
         Ok(on)
     }

@@ -19,8 +19,6 @@ const UNEXPECTED: u32 = 64;
 /// How long the first message waits for a target over software iWARP: Linux's siw looks at the socket only a while after its MPA
 /// reply has left, and may never notice what comes before.
 const SETTLING: Duration = Duration::from_millis(20);
-/// RDMA Reads that a target may have outstanding.
-const IRD: u16 = 128;
 
 /// A queue pair that carries iSCSI PDUs.
 pub(crate) struct Iser {
@@ -45,7 +43,7 @@ impl Iser {
         let receive_size = (HEAD_LEN + UNTIL_FULL_FEATURE_DATA).next_multiple_of(4) as u32;
         let wanted = rdma::Options {
             provider: options.iser_provider,
-            ird: IRD,
+            ird: options.iser_reads.clamp(1, 16_383),
             // We read nothing of a target's.
             ord: 1,
             receives: depth + UNEXPECTED,
@@ -55,6 +53,8 @@ impl Iser {
             setup_timeout: options.connect_timeout,
             crc: options.iser_crc,
             markers: options.iser_markers,
+            max_fpdu: options.iser_fpdu.clamp(256, 65_544),
+            path: options.path.clone(),
             ..rdma::Options::default()
         };
         let private_data = |invalidation| PrivateData::new(invalidation).encode().to_vec();

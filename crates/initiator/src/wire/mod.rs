@@ -27,7 +27,10 @@ impl Wire {
         let mut reason = "no address".to_owned();
         for address in resolve(portal).await? {
             let wire = match portal.transport {
-                Transport::Tcp => tcp::Tcp::connect(address, options.connect_timeout).await.map(Wire::Tcp),
+                Transport::Tcp => {
+                    let tcp = tcp::Tcp::connect(address, options.connect_timeout, &options.path).await;
+                    tcp.map(Wire::Tcp)
+                }
                 Transport::Iser => match iser::Iser::connect(address, options).await {
                     Ok(wire) => Ok(Wire::Iser(Box::new(wire))),
                     Err(iser::Refusal::Unreachable(why)) => Err(why),

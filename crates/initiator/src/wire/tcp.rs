@@ -7,7 +7,7 @@ use iscsi::frame::{Cut, Cutter, Digests, emit_pdu};
 use iscsi::keys::{Digest, Params};
 use iscsi::pdu::Bhs;
 use iscsi::text::LOGIN_SEGMENT_LEN;
-use ring::{Gather, TcpStream};
+use ring::{Gather, PathOptions, TcpStream};
 
 use crate::error::Error;
 
@@ -24,8 +24,8 @@ pub(crate) struct Tcp {
 
 impl Tcp {
     /// Connects; what went wrong, in words, otherwise.
-    pub async fn connect(address: SocketAddr, limit: Duration) -> Result<Tcp, String> {
-        let stream = TcpStream::connect(address, limit).await.map_err(|e| e.to_string())?;
+    pub async fn connect(address: SocketAddr, limit: Duration, path: &PathOptions) -> Result<Tcp, String> {
+        let stream = TcpStream::connect_over(address, limit, path).await.map_err(|e| e.to_string())?;
         let cutter = Cutter {
             header_digest: false,
             data_digest: false,

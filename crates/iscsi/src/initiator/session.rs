@@ -130,6 +130,10 @@ pub struct Session<P, T> {
     max_cmd_sn: u32,
     /// Over RDMA, the longest write of which anything is sent unasked, bytes.
     unsolicited: u32,
+    /// Commands that the target is given at a time, whatever its window.
+    limit: usize,
+    /// Commands have waited for that.
+    limited: bool,
 }
 
 impl<P: Payload, T> Session<P, T> {
@@ -153,7 +157,26 @@ impl<P: Payload, T> Session<P, T> {
             exp_cmd_sn: config.first_cmd_sn,
             max_cmd_sn: config.first_cmd_sn.wrapping_sub(1),
             unsolicited: u32::MAX,
+            limit: usize::MAX,
+            limited: false,
         }
+    }
+
+    /// Gives the target at most so many commands at a time from now on, at least one, though its window is wider; the others wait
+    /// here. Those that it has go on.
+    pub fn limit_outstanding(&mut self, commands: usize) {
+        self.limit = commands.max(1);
+    }
+
+    /// Whether commands have waited because of [`Session::limit_outstanding`] since this was asked last.
+    pub fn take_limited(&mut self) -> bool {
+        std::mem::take(&mut self.limited)
+    }
+
+    /// Commands that the target takes at a time, as its last PDU said (MaxCmdSN and ExpCmdSN, RFC 7143 §4.2.2.1).
+    pub fn window(&self) -> u32 {
+        // It may have been closed: MaxCmdSN is ExpCmdSN-1 then.
+        self.max_cmd_sn.wrapping_sub(self.exp_cmd_sn).wrapping_add(1)
     }
 
     /// Over RDMA, sends nothing unasked of writes longer than `bytes`: the target fetches them whole by RDMA Read, which
@@ -161,6 +184,14 @@ impl<P: Payload, T> Session<P, T> {
     /// allows is sent otherwise, and over TCP in any case.
     pub fn limit_unsolicited(&mut self, bytes: u32) {
         self.unsolicited = bytes;
+    }
+
+    /// As [`Session::limit_unsolicited`], for the connections that there are too, from their next command on.
+    pub fn change_unsolicited(&mut self, bytes: u32) {
+        self.unsolicited = bytes;
+        for connection in self.connections.iter_mut().flatten().filter(|connection| connection.rdma) {
+            connection.room.unsolicited = bytes;
+        }
     }
 
     /// Says how commands are spread over connections from now on.
@@ -229,6 +260,11 @@ impl<P: Payload, T> Session<P, T> {
     /// Tasks that have not ended, waiting ones included.
     pub fn len(&self) -> usize {
         self.tasks.len()
+    }
+
+    /// SCSI commands that have not ended, waiting ones included: pings, texts and the like are none.
+    pub fn commands(&self) -> usize {
+        self.tasks.commands()
     }
 
     /// Whether no task is under way.
@@ -420,8 +456,13 @@ impl<P: Payload, T> Session<P, T> {
     /// Gives waiting commands their CmdSN and connection, as far as the window reaches. Answers whether `on` has
     /// something to send; other connections may have, too.
     pub fn schedule(&mut self, on: ConnectionId) -> bool {
+        let mut outstanding = if self.limit == usize::MAX { 0 } else { self.outstanding() };
         while let Some(&key) = self.waiting.front() {
             if self.held || !sn::le(self.cmd_sn, self.max_cmd_sn) {
+                break;
+            }
+            if outstanding >= self.limit {
+                self.limited = true;
                 break;
             }
             let Some(ConnectionId(index)) = self.choose() else { break };
@@ -429,6 +470,7 @@ impl<P: Payload, T> Session<P, T> {
             let Some(task) = self.tasks.get_mut(key) else { continue };
             task.cmd_sn = self.cmd_sn;
             task.connection = Some(ConnectionId(index));
+            outstanding += 1;
             self.cmd_sn = sn::next(self.cmd_sn);
             if let Some(connection) = &mut self.connections[index] {
                 connection.outstanding += 1;

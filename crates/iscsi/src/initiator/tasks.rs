@@ -194,6 +194,8 @@ pub(super) struct Tasks<P, T> {
     free: Vec<u16>,
     max: usize,
     len: usize,
+    /// Those of them that are SCSI commands.
+    commands: usize,
     /// The session's own, which are not counted with the others.
     internal: usize,
 }
@@ -204,11 +206,23 @@ const MAX_INTERNAL: usize = 256;
 impl<P, T> Tasks<P, T> {
     /// Slot 0xffff stays unused: the tag 0xffffffff is reserved (RFC 7143 §11.2.1.8).
     pub fn new(max: usize) -> Self {
-        Tasks { slots: Vec::new(), free: Vec::new(), max: max.clamp(1, 0xffff), len: 0, internal: 0 }
+        Tasks {
+            slots: Vec::new(),
+            free: Vec::new(),
+            max: max.clamp(1, 0xffff),
+            len: 0,
+            commands: 0,
+            internal: 0,
+        }
     }
 
     pub fn len(&self) -> usize {
         self.len
+    }
+
+    /// Those of the owner's that are SCSI commands.
+    pub fn commands(&self) -> usize {
+        self.commands
     }
 
     pub fn is_full(&self) -> bool {
@@ -229,6 +243,7 @@ impl<P, T> Tasks<P, T> {
         }
         let Some(index) = self.free_slot() else { return Err(token) };
         self.len += 1;
+        self.commands += usize::from(matches!(kind, Kind::Scsi(_)));
         Ok(self.put(index, Some(token), kind, cmd_sn, connection))
     }
 
@@ -290,6 +305,7 @@ impl<P, T> Tasks<P, T> {
         let task = slot.task.as_mut()?;
         let told = about(task);
         let token = task.token.take();
+        self.commands -= usize::from(token.is_some() && matches!(task.kind, Kind::Scsi(_)));
         slot.task = None;
         self.free.push(key.index() as u16);
         match &token {

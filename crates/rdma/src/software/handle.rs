@@ -260,6 +260,11 @@ impl Handle {
         pair.room.until(|| (pair.queued() < bytes || pair.lost.get()).then_some(())).await;
     }
 
+    pub(crate) async fn posts_drained_below(&self, bytes: usize) {
+        let pair = &self.pair;
+        pair.room.until(|| (pair.posted() < bytes || pair.lost.get()).then_some(())).await;
+    }
+
     pub(crate) fn disconnect(&self) {
         self.pair.close();
     }
@@ -282,6 +287,15 @@ impl Handle {
 
     pub(crate) fn local_addr(&self) -> SocketAddr {
         self.pair.local
+    }
+
+    pub(crate) fn tcp_info(&self) -> Option<ring::TcpInfo> {
+        self.pair.socket.info().ok()
+    }
+
+    pub(crate) fn set_send_buffer(&self, bytes: usize) {
+        // One that stays as it is still sends.
+        let _ = self.pair.socket.set_send_buffer(bytes);
     }
 
     pub(crate) fn counters(&self) -> Counters {

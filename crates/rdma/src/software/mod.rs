@@ -368,6 +368,12 @@ impl Pair {
         self.in_flight.get() + self.inner.borrow().outbox.gather.len()
     }
 
+    /// What is queued without the answers to the peer's reads.
+    fn posted(&self) -> usize {
+        let [waiting, sending] = self.inner.borrow().answered;
+        self.queued().saturating_sub(waiting + sending)
+    }
+
     /// Sees that what is queued is sent.
     fn kick(&self) {
         let empty = {

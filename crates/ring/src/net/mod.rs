@@ -6,6 +6,7 @@ mod handed;
 mod lend;
 mod listener;
 mod options;
+mod path;
 mod scatter;
 mod stream;
 
@@ -15,5 +16,6 @@ pub use lend::{Lender, Lent};
 pub use listener::{ListenOptions, TcpListener};
 pub use options::Keepalive;
 pub(crate) use options::check;
+pub use path::{PathOptions, SystemLimits, TcpInfo};
 pub use scatter::{Destinations, Scatter};
 pub use stream::TcpStream;

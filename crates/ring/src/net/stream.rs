@@ -10,6 +10,7 @@ use io_uring::{opcode, squeue, types};
 
 use super::addr::RawAddr;
 use super::options::{self, Keepalive, check, set};
+use super::path::{self, PathOptions, TcpInfo};
 use super::{Gather, Lender, Lent, Scatter};
 use crate::buf::{Bytes, pool};
 use crate::op::{IGNORED, Op, RECV_BUFFER, is_transient};
@@ -49,9 +50,16 @@ impl TcpStream {
 
     /// Connects to `addr`. Errors are those of connect(2), and `TimedOut` after `timeout`. TCP_NODELAY is set.
     pub async fn connect(addr: SocketAddr, timeout: Duration) -> io::Result<Self> {
+        Self::connect_over(addr, timeout, &PathOptions::default()).await
+    }
+
+    /// As [`Self::connect`], with a socket that is set up for its path. Errors are those of setsockopt(2) too: ENOENT and EPERM
+    /// for a congestion control that is not there or not allowed.
+    pub async fn connect_over(addr: SocketAddr, timeout: Duration, path: &PathOptions) -> io::Result<Self> {
         let addr = Box::new(RawAddr::new(addr));
         let stream = Self::from_accepted(options::socket(&addr)?);
         stream.set_nodelay(true)?;
+        path.apply(stream.fd().as_fd())?;
         let entry = opcode::Connect::new(stream.raw(), addr.as_ptr(), addr.len()).build();
         // SAFETY: the entry points to the boxed address, which the operation owns.
         let op = unsafe { Op::start(entry, addr) };
@@ -302,6 +310,21 @@ impl TcpStream {
     pub fn set_user_timeout(&self, timeout: Duration) -> io::Result<()> {
         let ms = i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX);
         set(self.fd().as_fd(), libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, ms)
+    }
+
+    /// What the kernel knows of the path to the peer: a system call, for once in a while.
+    pub fn info(&self) -> io::Result<TcpInfo> {
+        path::info(self.fd().as_fd())
+    }
+
+    /// The congestion control in use, by its name in the kernel.
+    pub fn congestion(&self) -> io::Result<String> {
+        path::congestion(self.fd().as_fd())
+    }
+
+    /// Chooses the congestion control of what is sent from now on.
+    pub fn set_congestion(&self, name: &str) -> io::Result<()> {
+        path::set_congestion(self.fd().as_fd(), name)
     }
 
     /// Size of the kernel's receive buffer in bytes (SO_RCVBUF; the kernel doubles it).

@@ -6,6 +6,7 @@ use std::str::FromStr;
 use clap::{Args, ValueEnum};
 
 use initiator::Url;
+use initiator::tune::Settings;
 
 use super::url;
 
@@ -60,6 +61,14 @@ pub struct Connect {
     /// Which of several connections a command goes to
     #[arg(long, value_enum, default_value_t = Spread::LeastOutstanding)]
     pub spread: Spread,
+    /// How to use the path, in the words that `stag tune` prints: connections=4&first-burst=1M…; what stands behind the ? of a URL
+    /// goes before
+    #[arg(long, value_name = "KEY=VALUE&…", default_value = "", hide_default_value = true)]
+    pub settings: Settings,
+    /// Whether sessions tune themselves while they run: commands and connections under way, what goes unasked [default: auto with
+    /// read, write and cp, else off]
+    #[arg(long, value_enum, value_name = "HOW")]
+    pub tune: Option<Tuning>,
     /// Error recovery level to agree to at most: 0 makes a session anew after any fault, 1 has lost and damaged PDUs sent again,
     /// 2 also moves the commands of a lost connection to another one [default: 2, with bench 0]
     #[arg(long, value_name = "LEVEL", value_parser = clap::value_parser!(u8).range(0..=2))]
@@ -87,6 +96,8 @@ impl Default for Connect {
             rdma: Rdma::Software,
             connections: 1,
             spread: Spread::LeastOutstanding,
+            settings: Settings::default(),
+            tune: None,
             erl: None,
             timeout: 30,
         }
@@ -127,6 +138,15 @@ pub enum Spread {
     LeastOutstanding,
     /// To one after the other
     RoundRobin,
+}
+
+/// Whether sessions tune themselves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Tuning {
+    /// Within the bounds that are given, by what they see of the path
+    Auto,
+    /// Not
+    Off,
 }
 
 /// Who moves the bytes of an RDMA connection.

@@ -11,6 +11,7 @@ pub mod osd_bench;
 pub mod place;
 pub mod rdma_bench;
 mod serve;
+mod tune;
 pub mod url;
 
 use std::path::PathBuf;
@@ -20,7 +21,7 @@ use clap_complete::Shell;
 
 pub use bench::{Bench, Pattern};
 pub use client::{
-    ChapHash, Connect, Cp, Digest, Info, Ls, Place, Rdma, RdmaCrc, Read, Spread, Transfer, Write,
+    ChapHash, Connect, Cp, Digest, Info, Ls, Place, Rdma, RdmaCrc, Read, Spread, Transfer, Tuning, Write,
 };
 pub use conform::Conform;
 pub use control::{Alua, Apply, Drain, Status, Top};
@@ -28,6 +29,7 @@ pub use lab::Lab;
 pub use osd::Osd;
 pub use rdma_bench::RdmaBench;
 pub use serve::{Demo, Serve};
+pub use tune::Tune;
 
 /// Serves disks and objects over iSCSI, and reads and writes them
 #[derive(Clone, Debug, Parser)]
@@ -70,6 +72,7 @@ pub enum Command {
     Cp(Cp),
     Bench(Box<Bench>),
     RdmaBench(Box<RdmaBench>),
+    Tune(Box<Tune>),
     Osd(Box<Osd>),
     Lab(Lab),
     Conform(Conform),

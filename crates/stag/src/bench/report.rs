@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use hdrhistogram::Histogram;
+use initiator::tune::Tuning;
 use serde::Serialize;
 
 use super::drive::Outcome;
@@ -86,6 +87,45 @@ pub struct Report {
     replaced_connections: u64,
     /// Blocks that were held against their stamp.
     verified_blocks: u64,
+    /// Where the first session has come to by tuning itself; `null` if it was not to.
+    tuning: Option<Tuned>,
+}
+
+/// Where a session has come to by tuning itself.
+#[derive(Clone, Debug, Serialize)]
+struct Tuned {
+    /// Commands that the target was given at a time.
+    commands: usize,
+    connections: u16,
+    /// iSER: the longest write that went with its command, bytes.
+    unsolicited: Option<u32>,
+    /// The longest write that was not split, bytes.
+    write_piece: Option<u32>,
+    /// What sockets' send buffers were set to, bytes.
+    send_buffer: Option<u64>,
+    /// The shortest round trip.
+    rtt_us: f64,
+    /// The highest rate over an interval, 10⁶ bytes a second.
+    mb_s: f64,
+    changes: u64,
+    /// Those that were taken back.
+    reverted: u64,
+}
+
+impl From<&Tuning> for Tuned {
+    fn from(tuning: &Tuning) -> Self {
+        Self {
+            commands: tuning.commands,
+            connections: tuning.connections,
+            unsolicited: tuning.unsolicited,
+            write_piece: tuning.write_piece,
+            send_buffer: tuning.send_buffer,
+            rtt_us: round(tuning.rtt.as_secs_f64() * 1e6, 3),
+            mb_s: round(tuning.rate / 1e6, 3),
+            changes: tuning.changes,
+            reverted: tuning.reverted,
+        }
+    }
 }
 
 impl Report {
@@ -133,6 +173,7 @@ impl Report {
             reassigns: tally.recovered.reassigns,
             replaced_connections: tally.recovered.connections,
             verified_blocks: tally.verified,
+            tuning: tally.tuning.as_ref().map(Tuned::from),
         }
     }
 }

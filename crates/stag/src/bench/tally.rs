@@ -2,6 +2,7 @@
 
 use hdrhistogram::Histogram;
 use initiator::Session;
+use initiator::tune::Tuning;
 
 /// Longest latency that is told apart from longer ones, ns: ten minutes.
 const LONGEST_NS: u64 = 600_000_000_000;
@@ -29,6 +30,8 @@ pub struct Tally {
     pub reconnects: u64,
     /// What sessions recovered from without that.
     pub recovered: Recovered,
+    /// Where sessions that tune themselves have come to: that of the first one.
+    pub tuning: Option<Tuning>,
 }
 
 /// What error recovery did within sessions.
@@ -59,6 +62,7 @@ impl Tally {
             verified: 0,
             reconnects: 0,
             recovered: Recovered::default(),
+            tuning: None,
         }
     }
 
@@ -91,6 +95,7 @@ impl Tally {
     /// Counts what a session recovered from.
     pub fn recovered(&mut self, session: &Session) {
         self.reconnects += session.reconnects();
+        self.tuning = self.tuning.take().or_else(|| session.tuning());
         let counted = session.recoveries();
         self.recovered.retries += counted.retries;
         self.recovered.snacks += counted.snacks();
@@ -108,6 +113,7 @@ impl Tally {
         self.errors += other.errors;
         self.verified += other.verified;
         self.reconnects += other.reconnects;
+        self.tuning = self.tuning.take().or_else(|| other.tuning.clone());
         self.recovered.retries += other.recovered.retries;
         self.recovered.snacks += other.recovered.snacks;
         self.recovered.reassigns += other.recovered.reassigns;

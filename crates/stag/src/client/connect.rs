@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::path::Path;
 use std::time::Duration;
 
+use initiator::tune::Tune;
 use initiator::{Crc, Error, Options, Provider, Session, Url};
 use iscsi::chap::{Credential, Hash, Secret};
 use iscsi::keys::DigestChoice;
@@ -11,7 +12,7 @@ use iscsi::login::initiator::Chap;
 use ring::Chain;
 
 use super::copy::Disk;
-use crate::args::{ChapHash, Connect, Digest, Rdma, RdmaCrc, Spread};
+use crate::args::{ChapHash, Connect, Digest, Rdma, RdmaCrc, Spread, Tuning};
 
 /// Why there is no session.
 #[derive(Debug, thiserror::Error)]
@@ -39,7 +40,7 @@ pub fn options(args: &Connect) -> Result<Options, ConnectError> {
         target,
         hashes: args.chap_hash.map(hash).into_iter().collect(),
     });
-    Ok(Options {
+    let options = Options {
         initiator: args.initiator.clone(),
         chap,
         header_digest: digest(args.header_digest),
@@ -63,8 +64,13 @@ pub fn options(args: &Connect) -> Result<Options, ConnectError> {
         error_recovery_level: args.erl.unwrap_or(Options::default().error_recovery_level),
         connect_timeout: timeout,
         command_timeout: timeout,
+        tune: match args.tune {
+            Some(Tuning::Auto) => Tune::Auto,
+            Some(Tuning::Off) | None => Tune::Off,
+        },
         ..Options::default()
-    })
+    };
+    Ok(args.settings.applied(options))
 }
 
 /// A name, and the secret that a file holds; `None` if there is no name.
@@ -182,6 +188,10 @@ impl Disk for Unit {
             }
             Err(error) => Err(error),
         }
+    }
+
+    fn under_way(&self) -> u64 {
+        self.disk.session().tuning().map_or(0, |tuning| tuning.bytes_under_way())
     }
 
     async fn sync(&self) -> Result<(), Error> {

@@ -11,7 +11,7 @@ use initiator::Url;
 
 use super::connect::{self, ConnectError, Unit};
 use super::copy::{Copied, CopyError, Plan, Sink, Source, Stream, copy, open_input, open_output};
-use crate::args::{Connect, Cp, Place, Read, Transfer, Write};
+use crate::args::{Connect, Cp, Place, Read, Transfer, Tuning, Write};
 
 /// Why bytes were not moved.
 #[derive(Debug, thiserror::Error)]
@@ -78,7 +78,8 @@ async fn run(
 ) -> Result<(), TransferError> {
     same_file(from, to)?;
     let mut units = Vec::new();
-    let result = both(from, to, plan, transfer, connect, &mut units).await;
+    let connect = Connect { tune: connect.tune.or(Some(Tuning::Auto)), ..connect.clone() };
+    let result = both(from, to, plan, transfer, &connect, &mut units).await;
     for unit in units {
         unit.close().await;
     }

@@ -1,5 +1,7 @@
 //! The `[limits]` table.
 
+use target::config::Congestion;
+
 use super::model::Limits;
 use super::problem::Problems;
 use super::reader::{At, Table};
@@ -29,6 +31,7 @@ pub fn limits(mut given: Table<'_>, problems: &mut Problems) -> Limits {
         default_time2retain: given.int("default-time2retain", 0..3601, problems).map(h),
         unacknowledged: given.size("unacknowledged", 65536..1 << 31, problems).map(n),
         data_timeout: given.int("data-timeout", 1..3601, problems).map(n),
+        congestion: congestion(&mut given, problems),
         max_burst: None,
         first_burst: None,
     };
@@ -42,4 +45,19 @@ pub fn limits(mut given: Table<'_>, problems: &mut Problems) -> Limits {
     }
     given.end(problems);
     Limits { max_burst: max_burst.map(n), first_burst: first_burst.map(n), ..limits }
+}
+
+/// `congestion-control`.
+fn congestion(given: &mut Table<'_>, problems: &mut Problems) -> Option<Congestion> {
+    let name = given.string("congestion-control", problems)?;
+    let congestion = Congestion::new(&name.value);
+    if congestion.is_none() {
+        let what = format!("`{}` is the name of no congestion control", name.value);
+        problems.error(
+            &name.span,
+            what,
+            "write one of net.ipv4.tcp_available_congestion_control, such as \"bbr\"",
+        );
+    }
+    congestion
 }

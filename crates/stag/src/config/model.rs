@@ -113,6 +113,8 @@ pub struct Limits {
     pub unacknowledged: Option<u32>,
     /// Seconds for which Data-Out may pause before it counts as lost, at ErrorRecoveryLevel 1 and 2.
     pub data_timeout: Option<u32>,
+    /// TCP's congestion control.
+    pub congestion: Option<target::config::Congestion>,
 }
 
 /// One target.

@@ -62,6 +62,10 @@ pub trait Disk: 'static {
     fn write(&self, at: u64, data: Chain) -> impl Future<Output = Result<(), initiator::Error>>;
     /// Makes a range zeros without being sent them, and without keeping blocks for them; false if it cannot.
     fn zero(&self, at: u64, len: u64) -> impl Future<Output = Result<bool, initiator::Error>>;
+    /// Bytes to have under way, as far as is known by now: what the path holds, and as much again. 0 if nothing is known.
+    fn under_way(&self) -> u64 {
+        0
+    }
     /// Brings everything written to the medium.
     fn sync(&self) -> impl Future<Output = Result<(), initiator::Error>>;
 }
@@ -135,7 +139,10 @@ pub async fn copy<D: Disk>(
     let mut under_way = VecDeque::new();
     let mut failed = None;
     loop {
-        while failed.is_none() && under_way.len() < plan.depth.max(1) {
+        // What is asked for at least; more where the path turns out to hold more.
+        let wanted = source.under_way().max(sink.under_way()).div_ceil(plan.chunk.max(1));
+        let depth = plan.depth.max(usize::try_from(wanted).unwrap_or(MOST_PIECES).min(MOST_PIECES)).max(1);
+        while failed.is_none() && under_way.len() < depth {
             match claims.next(&source, plan).await {
                 Ok(Some(piece)) => {
                     let (source, sink, plan) = (source.clone(), sink.clone(), plan.clone());
@@ -229,6 +236,9 @@ impl Claims {
         Ok(Some(piece))
     }
 }
+
+/// Pieces under way that a path is given at most without being asked for, whose data is in memory.
+const MOST_PIECES: usize = 128;
 
 /// The longest hole that is taken as one piece, bytes.
 const HOLE: u64 = 64 << 20;

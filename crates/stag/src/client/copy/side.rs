@@ -72,6 +72,11 @@ async fn read_file(place: &str, from: &File, at: u64, len: usize) -> Result<Chai
 }
 
 impl<D: Disk> Source<D> {
+    /// As [`Disk::under_way`].
+    pub fn under_way(&self) -> u64 {
+        if let Self::Unit(disk) = self { disk.under_way() } else { 0 }
+    }
+
     /// What people call it.
     pub fn place(&self) -> String {
         match self {
@@ -114,6 +119,11 @@ impl<D: Disk> Source<D> {
 }
 
 impl<D: Disk> Sink<D> {
+    /// As [`Disk::under_way`].
+    pub fn under_way(&self) -> u64 {
+        if let Self::Unit(disk) = self { disk.under_way() } else { 0 }
+    }
+
     /// What people call it.
     pub fn place(&self) -> String {
         match self {

@@ -51,6 +51,11 @@ impl Iser {
         self.sent.replace(sent) != sent && pair.queued() > 0
     }
 
+    /// What the kernel knows of the path, where it is the kernel's.
+    pub(crate) fn info(&self) -> Option<ring::TcpInfo> {
+        self.pair()?.tcp_info()
+    }
+
     fn pair(&self) -> Option<QueuePair> {
         self.pair.borrow().clone()
     }
@@ -156,7 +161,9 @@ fn on_message(connection: &Rc<Connection>, mut message: Chain) -> Result<(), End
     let len = message.len().min(space.len());
     let head = prefix(&message, &mut space[..len]);
     let Header::Control(control) = Header::decode(head)? else { return Err(End::NoHello) };
-    let layout = Layout::of(head, message.len(), setup::LIMITS)?;
+    let agreed = connection.negotiated.borrow().params.target_recv_data_segment_length as usize;
+    let limits = iser::Limits { data: agreed.max(setup::LIMITS.data), ..setup::LIMITS };
+    let layout = Layout::of(head, message.len(), limits)?;
     // `Layout` has seen to it that there is a BHS and that the AHSs are within the head.
     let Some(bhs) = head.get(HEADER_LEN..HEAD_LEN).and_then(Bhs::ref_from).copied() else {
         return Err(End::NoHello);

@@ -16,8 +16,15 @@ pub(crate) const MAX_AHS: usize = 256;
 /// What a message may have, whatever phase the connection is in.
 pub(crate) const LIMITS: iser::Limits = iser::Limits { data: UNTIL_FULL_FEATURE_DATA, ahs: MAX_AHS };
 
-/// Bytes of the longest message.
-const LONGEST: u32 = (HEAD_LEN + MAX_AHS + UNTIL_FULL_FEATURE_DATA) as u32;
+/// The longest data segment of a command that comes over software iWARP, bytes (TargetRecvDataSegmentLength), where a receive has no
+/// memory before something comes: as much as a write far away may bring along, instead of being fetched a round trip later. What an
+/// initiator that is near by sends so is up to it, and costs a copy.
+const SOFTWARE_SEGMENT: usize = 64 << 10;
+
+/// The longest data segment that an initiator may send in full-feature phase, bytes, by what its queue pair is.
+pub(crate) fn segment(software: bool) -> usize {
+    if software { SOFTWARE_SEGMENT } else { UNTIL_FULL_FEATURE_DATA }
+}
 
 /// Messages besides commands that an initiator may have on their way: immediate ones, pings and their answers, task management,
 /// logout (RFC 7145 §8.1). It is what MaxOutstandingUnexpectedPDUs declares.
@@ -45,7 +52,7 @@ pub(crate) async fn accept(incoming: Incoming, shared: &Shared) -> Result<(Queue
         ird: 1,
         ord: config.reads,
         receives: receives(limits, config),
-        receive_size: LONGEST,
+        receive_size: (HEAD_LEN + MAX_AHS + segment(incoming.is_software())) as u32,
         // None of the target's memory is exposed.
         stags: 1,
         send_high_water: limits.send_high_water,

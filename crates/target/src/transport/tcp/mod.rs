@@ -51,6 +51,11 @@ impl Tcp {
         }
     }
 
+    /// What the kernel knows of the path.
+    pub(crate) fn info(&self) -> Option<ring::TcpInfo> {
+        self.stream.info().ok()
+    }
+
     /// Lets no send wait any more.
     pub(crate) fn cut(&self) {
         // The peer may be gone already.
