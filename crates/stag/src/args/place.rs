@@ -30,6 +30,8 @@ pub enum Object {
 
 /// A directory here, or a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
+// There is one of it.
+#[allow(clippy::large_enum_variant)]
 pub enum Offline {
     /// A directory.
     Directory(PathBuf),
