@@ -138,8 +138,8 @@ impl Served {
         let file = peers_file(context, medium, size)?;
         let port = context.free_port()?;
         let portal = std::net::SocketAddr::new(context.address(Role::Target), port);
-        // It wants a number of its own for its control socket; ports are such.
-        let control = port.to_string();
+        // It wants a number of its own for its control socket, below 32768.
+        let control = (u32::from(port) % 30_000 + 100).to_string();
         let mut command = context.command(Role::Target, tgtd);
         command.args(["-f", "-C", &control, "--iscsi", &format!("portal={portal}")]);
         let running = context.start(command, "tgtd")?;
