@@ -82,8 +82,8 @@ const NAMES: &[(&str, &str)] = &[
     ("max_us", "largest latency"),
     ("target_us", "the target's processor time an I/O"),
     ("client_us", "the client's processor time an I/O"),
-    ("target_percent", "the target's processor, of one"),
-    ("client_percent", "the client's processor, of one"),
+    ("target_percent", "the target's processor time"),
+    ("client_percent", "the client's processor time"),
     ("rtt_ms", "round trip"),
 ];
 

@@ -41,6 +41,7 @@ thead th{font-weight:600;border-bottom:2px solid var(--grid);vertical-align:bott
 th small{white-space:normal;min-width:90px}\
 code{font:.92em ui-monospace,'DejaVu Sans Mono',monospace}\
 th.n,td.n{text-align:right;padding-left:10px}\
+tbody th{white-space:nowrap}\
 td.pale{color:var(--soft)}\
 details{margin:10px 0}summary{cursor:pointer;color:var(--s0)}\
 pre{background:var(--card);padding:12px 14px;overflow-x:auto;font:13px/1.45 ui-monospace,'DejaVu Sans Mono',monospace;border-radius:4px}\
