@@ -50,7 +50,8 @@ pub fn load(point: &Point, context: &Context, served: &Served) -> Result<Sample,
     words::common(&mut command, point)?;
     command.args(["--seed", &context.seed.to_string(), "--target-pid", &served.pid().to_string()]);
     command.args(["--reconnect", "0"]);
-    if pattern != "read" && pattern != "randread" {
+    let writes = pattern != "read" && pattern != "randread";
+    if writes {
         command.arg("--destroy");
     }
     if let Some(spin) = point.whole("spin")? {
@@ -60,7 +61,7 @@ pub fn load(point: &Point, context: &Context, served: &Served) -> Result<Sample,
         command.args(["--spread", &spread]);
     }
     let tuned = match point.truth("tune")?.unwrap_or(false) {
-        true => Some(tune(point, context, &url, block)?),
+        true => Some(tune(point, context, &url, block, writes)?),
         false => None,
     };
     match &tuned {
@@ -113,9 +114,13 @@ struct Tuned {
 }
 
 /// Has `stag tune` measure the way and choose.
-fn tune(point: &Point, context: &Context, url: &str, block: u64) -> Result<Tuned, Error> {
+fn tune(point: &Point, context: &Context, url: &str, block: u64, writes: bool) -> Result<Tuned, Error> {
     let mut command = context.stag(Role::Client);
-    command.args(["tune", url, "--json"]).args(point.words("tune-options")?);
+    command.args(["tune", url, "--json", "--quiet"]).args(point.words("tune-options")?);
+    if writes {
+        // The unit is the lab's own.
+        command.arg("--destroy");
+    }
     let raw = words::json("stag tune", &context.output(command, "stag-tune")?)?;
     let arguments = chosen(&raw, block)?;
     Ok(Tuned { arguments, raw })
