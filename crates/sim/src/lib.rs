@@ -9,6 +9,7 @@
 //! - [`plan`] turns a seed into a plan, [`world`] runs it in one loop;
 //! - [`network`] carries bytes, [`target`] and [`initiator`] drive the state machines on its two sides;
 //! - [`rdma`] makes a queue pair of a link with the streams of `iwarp`, [`iser`] has the messages that it carries;
+//! - [`wan`] is another world: one initiator on a path with a rate, and what its session reaches of it by tuning itself;
 //! - [`workload`] makes commands and judges their answers, [`oracle`] knows what each sector may hold.
 //!
 //! It does not run `ring`, nor the drivers in `target` and `initiator` that stand on it: it has small ones of its own.
@@ -28,6 +29,7 @@ pub mod random;
 pub mod rdma;
 pub mod target;
 pub mod trace;
+pub mod wan;
 pub mod workload;
 pub mod world;
 

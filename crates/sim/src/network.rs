@@ -88,12 +88,31 @@ fn incoming(side: Side) -> usize {
 pub struct Network {
     links: Vec<Link>,
     rng: Rng,
+    /// Bytes a second of all links together in each direction; 0: no limit.
+    rate: u64,
+    /// When the path is free again, to the target and to the initiator, ns.
+    free: [u64; 2],
 }
 
 impl Network {
     /// No links.
     pub fn new(rng: Rng) -> Self {
-        Self { links: Vec::new(), rng }
+        Self { links: Vec::new(), rng, rate: 0, free: [0; 2] }
+    }
+
+    /// All links share a path that carries so many bytes a second in each direction; 0: any number.
+    pub fn set_rate(&mut self, rate: u64) {
+        self.rate = rate;
+    }
+
+    /// When the last of `len` bytes that are sent now leaves.
+    fn leaves(&mut self, now: Micros, direction: usize, len: usize) -> Micros {
+        if self.rate == 0 {
+            return now;
+        }
+        let free = &mut self.free[direction];
+        *free = (*free).max(now * 1000) + len as u64 * 1_000_000_000 / self.rate;
+        free.div_ceil(1000)
     }
 
     /// A connection is made; the target may accept it after a while.
@@ -136,13 +155,14 @@ impl Network {
             let delay = self.delay(&quality);
             let at = self.rng.index(len);
             let bit = self.rng.below(8);
+            let leaves = self.leaves(now, outgoing(side), len);
             let pipe = &mut self.links[id.0].pipes[outgoing(side)];
             if pipe.flip {
                 pipe.flip = false;
                 pipe.corrupted = true;
                 segment[at] ^= 1 << bit;
             }
-            pipe.last_due = pipe.last_due.max(now + delay);
+            pipe.last_due = pipe.last_due.max(leaves + delay);
             pipe.in_flight += len;
             pipe.segments.push_back((pipe.last_due, segment));
         }
