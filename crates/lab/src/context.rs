@@ -314,7 +314,9 @@ impl Running {
     /// Why it ended, in its own words: the last line on stderr, or else its status.
     pub fn failure(&self) -> Error {
         let said = read(&self.err).unwrap_or_default();
-        let words = said.lines().map(str::trim).rfind(|line| !line.is_empty());
+        // A program that is called wrongly says so first, and then where to read on.
+        let usage = said.lines().map(str::trim).find(|line| line.starts_with("error:"));
+        let words = usage.or_else(|| said.lines().map(str::trim).rfind(|line| !line.is_empty()));
         let words = words.map(|line| line.chars().take(400).collect::<String>());
         let status = self.ended.map_or_else(|| "it runs on".to_owned(), |status| status.to_string());
         Error::Failed(format!("{}: {}", self.name, words.unwrap_or(status)))

@@ -521,11 +521,14 @@ fn lines(out: &mut String, chart: &Chart, upwards: &Upwards, across: &Across) {
         let path: Vec<String> =
             marks.iter().map(|(x, mark)| format!("{x:.1},{:.1}", upwards.at(mark.middle))).collect();
         let dash = dash(at);
-        let _ = write!(
-            out,
-            "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\" stroke-linejoin=\"round\"{dash}/>",
-            path.join(" ")
-        );
+        // One point is no line.
+        if path.len() > 1 {
+            let _ = write!(
+                out,
+                "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\" stroke-linejoin=\"round\"{dash}/>",
+                path.join(" ")
+            );
+        }
         for (x, one) in marks {
             whisker(out, x, upwards.at(one.least), upwards.at(one.most), &colour);
             mark(out, at, x, upwards.at(one.middle), one.disturbed, &told(chart, series, one));
