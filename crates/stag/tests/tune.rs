@@ -72,15 +72,15 @@ fn what_was_chosen_goes_into_files_of_both_ends() {
     assert!(text.starts_with("# kept\nnode.startup = manual\nnode.session.queue_depth = "), "{text}");
     assert!(!text.contains("node.session.queue_depth = 1\n"), "{text}");
     assert!(text.contains("node.session.iscsi.MaxBurstLength = "), "{text}");
-    let target = |file: &str| [&["tune", url, "--quiet", "--apply-to", file][..], &QUICK].concat();
-    done(&target(&toml));
+    let target = [&["tune", url, "--quiet", "--apply-to", toml.as_str()][..], &QUICK].concat();
+    done(&target);
     let text = fs::read_to_string(&toml).unwrap();
     assert!(text.contains("max-burst = ") && !text.contains("# few"), "{text}");
     assert!(text.ends_with("path = \"mem:1M\"\n"), "{text}");
     done(&["check-config", "--quiet", &toml]);
     // A file that is no configuration is left alone.
     fs::write(&toml, "nonsense = 1\n").unwrap();
-    fails(&target(&toml), 3);
+    fails(&target, 3);
     assert_eq!(fs::read_to_string(&toml).unwrap(), "nonsense = 1\n");
     let complaint = fails(&["tune", url, "--apply-to", "/nowhere/at/all"], 1);
     assert!(complaint.contains("/nowhere/at/all"), "{complaint}");
