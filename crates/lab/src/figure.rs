@@ -121,15 +121,15 @@ impl Bounded {
         }
     }
 
-    /// This divided by `other`; `None` unless both are above zero.
+    /// This, which may be below zero, divided by `other`; `None` unless all of that is above zero.
     pub fn over(self, other: Self) -> Option<Self> {
-        if self.value <= 0.0 || other.value <= 0.0 {
+        if other.least <= 0.0 {
             return None;
         }
         Some(Self {
             value: self.value / other.value,
-            least: if other.most > 0.0 { self.least.max(0.0) / other.most } else { 0.0 },
-            most: if other.least > 0.0 { self.most / other.least } else { f64::MAX },
+            least: self.least / if self.least < 0.0 { other.least } else { other.most },
+            most: self.most / if self.most < 0.0 { other.most } else { other.least },
             assumed: self.assumed || other.assumed,
         })
     }
@@ -232,11 +232,24 @@ mod tests {
     #[test]
     fn nothing_is_divided_by_what_is_not_above_zero() {
         let noise = Noise::default();
-        let (one, zero) = (figure(&[1.0]), figure(&[0.0]));
+        let (one, zero, loss) = (figure(&[1.0]), figure(&[0.0]), figure(&[-1.0]));
         let bounded = |figure| Bounded::value(figure, "x", &noise);
         assert_eq!(bounded(&one).over(bounded(&zero)), None);
-        assert_eq!(bounded(&zero).over(bounded(&one)), None);
+        assert_eq!(bounded(&one).over(bounded(&loss)), None);
+        assert_eq!(bounded(&zero).over(bounded(&one)).map(|none| (none.least, none.most)), Some((0.0, 0.0)));
         assert_eq!(Bounded::mean(&[]), None);
+    }
+
+    #[test]
+    fn a_loss_is_a_share_below_zero_with_its_bounds_in_their_order() {
+        let noise = Noise(BTreeMap::from([("gain".to_owned(), 1e-9)]));
+        let bounded = |rounds: &[f64]| Bounded::value(&figure(rounds), "gain", &noise);
+        let share = bounded(&[-20.0, -10.0, -5.0]).over(bounded(&[20.0, 25.0, 40.0])).unwrap();
+        assert!((share.value + 0.4).abs() < 1e-6, "{share:?}");
+        assert!((share.least + 1.0).abs() < 1e-6 && (share.most + 0.125).abs() < 1e-6, "{share:?}");
+        // On both sides of zero the least of the divisor makes both ends the farthest.
+        let either = bounded(&[-10.0, 5.0, 10.0]).over(bounded(&[20.0, 25.0, 40.0])).unwrap();
+        assert!((either.least + 0.5).abs() < 1e-6 && (either.most - 0.5).abs() < 1e-6, "{either:?}");
     }
 
     #[test]
