@@ -169,7 +169,8 @@ def over_a_link(lab):
         raise Skip("; ".join(missing))
     for key, record in measured(out, 4).items():
         trip = record["link"]["measured"]["round_trip_us"]["median"]
-        expect(3800 <= trip <= 6000, f"{key}: a round trip of {trip} µs")
+        # How much longer it is depends on what else the machine does.
+        expect(trip >= 3800, f"{key}: a round trip of {trip} µs")
         latency = record["outcome"]["measured"]["values"]["p50_us"]["value"]
         expect(latency >= 3800, f"{key}: {latency} µs over a round trip of 4 ms")
     lab.link_results = out
