@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use lab::link::{Backend, Link, LinkError, LinkOptions, Side};
+use lab::link::{Backend, DirectionCounters, Link, LinkError, LinkOptions, Side};
 use rustix::process::{Pid, Signal, kill_process};
 use support::command::{STAG, noise, path};
 
@@ -110,8 +110,17 @@ fn data_is_whole_on_a_line_that_loses_delays_and_reorders() {
     }
     assert!(fs::read(&back).unwrap() == data, "what was read is not what was written");
     // What is on its way arrives or not; then all of it is accounted for.
-    std::thread::sleep(Duration::from_millis(300));
-    let counters = link.counters().unwrap();
+    let settled = |way: &DirectionCounters| {
+        way.packets_in == way.packets_out + way.dropped_loss + way.dropped_queue
+    };
+    let mut counters = link.counters().unwrap();
+    for _ in 0..500 {
+        if settled(&counters.a_to_b) && settled(&counters.b_to_a) {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+        counters = link.counters().unwrap();
+    }
     for way in [&counters.a_to_b, &counters.b_to_a] {
         assert!(way.bytes_in > 24 << 20 && way.dropped_loss > 0 && way.reordered > 0, "{way:?}");
         assert_eq!(way.packets_in, way.packets_out + way.dropped_loss + way.dropped_queue, "{way:?}");

@@ -8,7 +8,7 @@ use std::fs;
 use serde_json::Value;
 use support::command::{Server, done, fails, noise, path, said};
 
-const QUICK: [&str; 6] = ["--time", "0.2", "--most", "64M", "--pings", "5"];
+const QUICK: [&str; 6] = ["--time", "1", "--most", "64M", "--pings", "5"];
 
 fn tuned(url: &str, more: &[&str]) -> Value {
     let text = said(&[&["tune", url, "--json", "--quiet"][..], &QUICK, more].concat());

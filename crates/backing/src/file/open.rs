@@ -6,6 +6,7 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ring::{Chain, pool};
@@ -212,6 +213,8 @@ pub(super) struct PastCache {
     /// What O_DIRECT asks of memory addresses, and of places and lengths, in bytes.
     pub memory_align: usize,
     pub sector: u32,
+    /// The file system said so when it was asked to, and is asked no more.
+    pub refused: AtomicBool,
 }
 
 impl PastCache {
@@ -223,13 +226,20 @@ impl PastCache {
             return None;
         }
         let (memory_align, sector) = direct_alignment(&file, false)?;
-        Some(Self { file: ring::File::from_fd(file.into()).ok()?, memory_align, sector })
+        let file = ring::File::from_fd(file.into()).ok()?;
+        Some(Self { file, memory_align, sector, refused: AtomicBool::new(false) })
+    }
+
+    /// Whether an error says that the file system cannot write so, rather than that the medium could not.
+    pub(super) fn is_refusal(error: &io::Error) -> bool {
+        matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP))
     }
 
     /// Whether the kernel takes such a write.
     pub(super) fn takes(&self, at: u64, data: &Chain) -> bool {
         let sector = u64::from(self.sector);
-        at % sector == 0
+        !self.refused.load(Ordering::Relaxed)
+            && at % sector == 0
             && data.iter().all(|buf| buf.is_aligned(self.memory_align) && buf.len() as u64 % sector == 0)
     }
 }

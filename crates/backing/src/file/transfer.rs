@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use ring::{Buf, Chain, Patience, pool};
 
-use super::{Engine, Inner, Seen};
+use super::{Engine, Inner, PastCache, Seen};
 use crate::StoreError;
 use crate::spec::CacheMode;
 
@@ -205,7 +205,11 @@ impl Inner {
             && past.takes(at, &data)
             && self.group.settled() == Some(Ok(()))
         {
-            return past.file.write_at(data, at, true).await.map_err(|e| StoreError::from_io(&e));
+            match past.file.write_at(data.clone(), at, true).await {
+                Ok(()) => return Ok(()),
+                Err(error) if PastCache::is_refusal(&error) => past.refused.store(true, Ordering::Relaxed),
+                Err(error) => return Err(StoreError::from_io(&error)),
+            }
         }
         let by_itself = durable && !self.flushes_together();
         let len = data.len();

@@ -4,7 +4,7 @@
 //! While nothing is under way it neither pings nor looks more than once in a while.
 
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ring::{SystemLimits, TcpInfo};
 
@@ -135,14 +135,16 @@ async fn fly(inner: &Rc<Inner>, system: &SystemLimits, generation: u64) -> bool 
             _ => return true,
         }
         let (limited, now) = look(inner);
+        // Before the round trip, which may itself take a while.
+        let seen_at = ring::now();
         let commands = now.commands - before.commands;
         let rtt = match commands {
             // Silence is not disturbed.
             0 => None,
             _ => round_trip(inner).await,
         };
-        let sample = sample(inner, system, (&before, &now), limited, rtt, at);
-        (before, at) = (now, ring::now());
+        let sample = sample(inner, system, (&before, &now), limited, rtt, seen_at.saturating_duration_since(at));
+        (before, at) = (now, seen_at);
         if commands == 0 {
             continue;
         }
@@ -234,7 +236,7 @@ fn sample(
     (before, now): (&Before, &Before),
     limited: bool,
     rtt: Option<Duration>,
-    at: Instant,
+    time: Duration,
 ) -> Sample {
     let busy = now.busy.saturating_sub(before.busy).as_secs_f64();
     let waited = now.waited.saturating_sub(before.waited).as_secs_f64();
@@ -244,7 +246,7 @@ fn sample(
     let recv =
         options.recv_buffer.map_or(system.recv_auto, |bytes| 2 * bytes.min(system.recv_max.max(1))) / 2;
     Sample {
-        time: ring::now().saturating_duration_since(at),
+        time,
         bytes: now.bytes - before.bytes,
         limited,
         rtt,

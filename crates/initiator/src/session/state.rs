@@ -215,8 +215,8 @@ fn depth(options: &Options) -> usize {
 
 impl Inner {
     pub fn new(options: Options, chap: Option<Chap>, portal: Portal, target: String, isid: Isid) -> Self {
-        // A few tags more than commands, for pings and logout.
-        let max_tasks = depth(&options) + 8;
+        // More tags than commands: for a ping of each connection, task management, text and logout.
+        let max_tasks = depth(&options) + usize::from(u8::MAX);
         let mut protocol = Protocol::new(SessionConfig { max_tasks, first_cmd_sn: FIRST_CMD_SN });
         protocol.set_spread(options.spread);
         let core = Core {

@@ -151,9 +151,11 @@ impl Inner {
                         }
                         Look::Gone => return Err(Terminate::InvalidStag),
                     };
+                    let before = outbox.gather.len();
                     stream
                         .atomic_response::<Data<'_>>(original, outbox)
                         .map_err(|_| Terminate::LocalCatastrophic)?;
+                    self.answered[0] += outbox.gather.len() - before;
                     continue;
                 }
             };

@@ -387,6 +387,7 @@ mod tests {
             "sessions",
             "initiators",
             "threads",
+            "tuning",
             "rate",
             "verify",
             "seconds",

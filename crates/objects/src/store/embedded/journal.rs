@@ -27,6 +27,9 @@ const DELETE: u8 = 2;
 const DATA: u8 = 3;
 const OVERWRITTEN: u8 = 4;
 
+/// After a frame that need not be durable, so many durable ones go through the page cache as it did.
+const THROUGH_CACHE: u32 = 64;
+
 /// Where the journal lies.
 pub(super) struct Journal {
     pub store: Arc<dyn BlockStore>,
@@ -56,6 +59,8 @@ pub(super) struct Log {
     pub durable: u64,
     /// The frame that is being written will be durable when it is written.
     in_flight_durably: bool,
+    /// Durable frames that are still to go through the page cache, since others did lately that need not be durable.
+    through_cache: u32,
     /// The next frame's number.
     pub number: u64,
     pub side: u64,
@@ -149,7 +154,13 @@ impl Log {
         }
         self.writing = true;
         // A frame that is durable must not lie behind one that a power cut takes: recovery would end before it.
-        let durable = commit == Commit::Durable && self.durable == self.written;
+        // And one that goes past the page cache takes its page out of it, which the next that goes through would wait for.
+        self.through_cache = match commit {
+            Commit::Relaxed => THROUGH_CACHE,
+            Commit::Durable => self.through_cache.saturating_sub(1),
+        };
+        let durable =
+            commit == Commit::Durable && self.durable == self.written && self.through_cache == 0;
         self.in_flight_durably = durable;
         Poll::Ready(Turn::Lead { at: self.in_flight_at, frame: self.frame(journal), durable })
     }

@@ -360,7 +360,9 @@ impl Txn {
         if payload.is_empty() && self.members.is_empty() && self.created.is_empty() && self.removed.is_empty()
         {
             self.committed = true;
-            return Ok((0, std::mem::take(&mut self.applied)));
+            // Whoever wants it durable may rely on that for what came before.
+            let ticket = self.inner.log().appended;
+            return Ok((ticket, std::mem::take(&mut self.applied)));
         }
         let most = payload.len() + self.members.len() * 64;
         let inner = self.inner.clone();
