@@ -110,9 +110,8 @@ fn data_is_whole_on_a_line_that_loses_delays_and_reorders() {
     }
     assert!(fs::read(&back).unwrap() == data, "what was read is not what was written");
     // What is on its way arrives or not; then all of it is accounted for.
-    let settled = |way: &DirectionCounters| {
-        way.packets_in == way.packets_out + way.dropped_loss + way.dropped_queue
-    };
+    let settled =
+        |way: &DirectionCounters| way.packets_in == way.packets_out + way.dropped_loss + way.dropped_queue;
     let mut counters = link.counters().unwrap();
     for _ in 0..500 {
         if settled(&counters.a_to_b) && settled(&counters.b_to_a) {

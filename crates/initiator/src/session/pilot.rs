@@ -143,7 +143,8 @@ async fn fly(inner: &Rc<Inner>, system: &SystemLimits, generation: u64) -> bool 
             0 => None,
             _ => round_trip(inner).await,
         };
-        let sample = sample(inner, system, (&before, &now), limited, rtt, seen_at.saturating_duration_since(at));
+        let sample =
+            sample(inner, system, (&before, &now), limited, rtt, seen_at.saturating_duration_since(at));
         (before, at) = (now, seen_at);
         if commands == 0 {
             continue;

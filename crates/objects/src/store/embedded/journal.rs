@@ -159,8 +159,7 @@ impl Log {
             Commit::Relaxed => THROUGH_CACHE,
             Commit::Durable => self.through_cache.saturating_sub(1),
         };
-        let durable =
-            commit == Commit::Durable && self.durable == self.written && self.through_cache == 0;
+        let durable = commit == Commit::Durable && self.durable == self.written && self.through_cache == 0;
         self.in_flight_durably = durable;
         Poll::Ready(Turn::Lead { at: self.in_flight_at, frame: self.frame(journal), durable })
     }
