@@ -18,7 +18,7 @@ pub enum Verdict {
     Holds,
     /// It does not, here.
     DoesNotHold,
-    /// The spread of the rounds reaches over the limit.
+    /// The spread of the rounds reaches over the limit, or points that count failed.
     CannotBeTold,
     /// No point that it speaks of was measured.
     NotMeasured,
@@ -70,37 +70,40 @@ pub fn judge(results: &Results) -> Vec<Judged> {
     let noise = Noise::of(
         found.iter().flat_map(|found| found.figures.iter().map(|(name, figure)| (name.as_str(), figure))),
     );
-    let judge = Judge { experiment: &results.experiment, found: &found, noise };
+    let (failed, missing) = results.lost();
+    let judge = Judge { experiment: &results.experiment, found: &found, failed, missing, noise };
     results.experiment.finding.iter().map(|finding| judge.one(finding)).collect()
 }
 
 struct Judge<'a> {
     experiment: &'a Experiment,
     found: &'a [Found],
+    // Points without a figure.
+    failed: Vec<Found>,
+    missing: Vec<Found>,
     noise: Noise,
+}
+
+/// How many points a claim speaks of that cannot be judged.
+struct Lost {
+    /// They failed, or what they are compared with did.
+    failed: usize,
+    /// The machine lacks something for them.
+    missing: usize,
+    /// What they are compared with was not measured.
+    alone: usize,
 }
 
 impl Judge<'_> {
     fn one(&self, finding: &Finding) -> Judged {
         let mut points: Vec<(&Found, Bounded)> = Vec::new();
-        let mut alone = 0;
-        for found in self.found {
-            if !fits(&finding.at, &found.coordinates) || !fits(&finding.of, &found.coordinates) {
-                continue;
-            }
-            // Where a coordinate does not differ, a point would be held against itself.
-            let moved = |to: &Option<BTreeMap<String, Value>>| {
-                to.as_ref().is_none_or(|to| {
-                    to.iter().any(|(axis, value)| found.at(axis).is_none_or(|at| !at.same(value)))
-                })
-            };
-            let both = finding.to_quantity.is_some() || moved(&finding.to);
-            if !both || !moved(&finding.against) {
-                continue;
-            }
+        let those = |all: &[Found]| all.iter().filter(|found| speaks_of(finding, found)).count();
+        let mut lost = Lost { failed: those(&self.failed), missing: those(&self.missing), alone: 0 };
+        for found in self.found.iter().filter(|found| speaks_of(finding, found)) {
             match self.figure(finding, found) {
                 Some(figure) => points.push((found, figure)),
-                None => alone += 1,
+                None if self.comparison_failed(finding, found) => lost.failed += 1,
+                None => lost.alone += 1,
             }
         }
         let places = self.places(&points);
@@ -114,7 +117,7 @@ impl Judge<'_> {
                 verdict: verdict(finding, figure),
             })
             .collect();
-        let (verdict, sentence) = self.all(finding, &at_points, alone);
+        let (verdict, sentence) = self.all(finding, &at_points, &lost);
         Judged {
             source: finding.source.clone(),
             claim: finding.claim.clone(),
@@ -130,13 +133,16 @@ impl Judge<'_> {
 
     /// The point that differs from `found` in these coordinates only.
     fn partner(&self, found: &Found, differs: &BTreeMap<String, Value>) -> Option<&Found> {
-        self.found.iter().find(|other| {
-            other.coordinates.len() == found.coordinates.len()
-                && other.coordinates.iter().all(|(axis, value)| {
-                    let wanted = differs.get(axis).or_else(|| found.at(axis));
-                    wanted.is_some_and(|wanted| wanted.same(value))
-                })
-        })
+        partner(self.found, found, differs)
+    }
+
+    /// Whether what `found` is compared with failed.
+    fn comparison_failed(&self, finding: &Finding, found: &Found) -> bool {
+        let to = finding.to.clone().unwrap_or_default();
+        let against = finding.against.clone().unwrap_or_default();
+        let mut both = against.clone();
+        both.extend(to.clone());
+        [to, against, both].iter().any(|differs| partner(&self.failed, found, differs).is_some())
     }
 
     fn figure(&self, finding: &Finding, found: &Found) -> Option<Bounded> {
@@ -174,13 +180,20 @@ impl Judge<'_> {
         points.iter().map(|(found, _)| place(found)).collect()
     }
 
-    fn all(&self, finding: &Finding, points: &[AtPoint], alone: usize) -> (Verdict, String) {
+    fn all(&self, finding: &Finding, points: &[AtPoint], lost: &Lost) -> (Verdict, String) {
         let subject = self.subject(finding);
         if points.is_empty() {
-            let why = if alone > 0 {
-                "what it is compared with was not measured"
-            } else {
-                "no such point was measured"
+            let why = match lost {
+                Lost { failed: 1, missing: 0, alone: 0 } => "it failed at the only point".to_owned(),
+                Lost { failed: 1.., missing: 0, alone: 0 } => {
+                    format!("it failed at all {} points", lost.failed)
+                }
+                Lost { failed: 1.., .. } => {
+                    let all = lost.failed + lost.missing + lost.alone;
+                    format!("it failed at {} of {all} points, and the others were not measured", lost.failed)
+                }
+                Lost { alone: 1.., .. } => "what it is compared with was not measured".to_owned(),
+                Lost { .. } => "no such point was measured".to_owned(),
             };
             return (Verdict::NotMeasured, format!("{subject}: {why}."));
         }
@@ -189,9 +202,10 @@ impl Judge<'_> {
         let (good, bad) = (count(Verdict::Holds), count(Verdict::DoesNotHold));
         let verdict = match finding.over {
             Over::Every if bad > 0 => Verdict::DoesNotHold,
-            Over::Every if good == points.len() => Verdict::Holds,
+            // What failed might have spoken against it.
+            Over::Every if good == points.len() && lost.failed == 0 => Verdict::Holds,
             Over::Some if good > 0 => Verdict::Holds,
-            Over::Some if bad == points.len() => Verdict::DoesNotHold,
+            Over::Some if bad == points.len() && lost.failed == 0 => Verdict::DoesNotHold,
             Over::Every | Over::Some => Verdict::CannotBeTold,
             Over::Mean => mean.map_or(Verdict::CannotBeTold, |mean| verdict(finding, &mean)),
         };
@@ -214,8 +228,16 @@ impl Judge<'_> {
         if points.iter().any(|point| point.figure.assumed) {
             text += " Of one round no spread is known; 5 % is assumed.";
         }
-        if alone > 0 {
-            text += &format!(" {alone} more could not be compared.");
+        match lost.failed {
+            0 => {}
+            1 => text += " 1 more failed and is not in this.",
+            failed => text += &format!(" {failed} more failed and are not in this."),
+        }
+        if lost.missing > 0 {
+            text += &format!(" {} more could not be measured here.", lost.missing);
+        }
+        if lost.alone > 0 {
+            text += &format!(" {} more could not be compared.", lost.alone);
         }
         (verdict, text)
     }
@@ -347,19 +369,37 @@ impl Judge<'_> {
     }
 }
 
+/// Whether the claim is about this point.
+fn speaks_of(finding: &Finding, found: &Found) -> bool {
+    // Where a coordinate does not differ, a point would be held against itself.
+    let moved = |to: &Option<BTreeMap<String, Value>>| {
+        to.as_ref()
+            .is_none_or(|to| to.iter().any(|(axis, value)| found.at(axis).is_none_or(|at| !at.same(value))))
+    };
+    fits(&finding.at, &found.coordinates)
+        && fits(&finding.of, &found.coordinates)
+        && (finding.to_quantity.is_some() || moved(&finding.to))
+        && moved(&finding.against)
+}
+
+/// Of `all`, the point that differs from `found` in these coordinates only.
+fn partner<'a>(all: &'a [Found], found: &Found, differs: &BTreeMap<String, Value>) -> Option<&'a Found> {
+    all.iter().find(|other| {
+        other.coordinates.len() == found.coordinates.len()
+            && other.coordinates.iter().all(|(axis, value)| {
+                let wanted = differs.get(axis).or_else(|| found.at(axis));
+                wanted.is_some_and(|wanted| wanted.same(value))
+            })
+    })
+}
+
 fn is_ratio(finding: &Finding) -> bool {
     finding.to.is_some() || finding.to_quantity.is_some()
 }
 
 /// How many times.
 fn times(value: f64) -> String {
-    if value >= 1e12 {
-        "any number of".to_owned()
-    } else if value >= 1e4 {
-        short(value)
-    } else {
-        digits(value, 3)
-    }
+    if value.abs() >= 1e4 { short(value) } else { digits(value, 3) }
 }
 
 fn verdict(finding: &Finding, figure: &Bounded) -> Verdict {

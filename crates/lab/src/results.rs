@@ -315,6 +315,24 @@ impl Results {
         for record in self.records.iter().filter(|record| record.sample().is_some()) {
             by_key.entry(&record.key).or_default().push(record);
         }
+        self.sorted(by_key)
+    }
+
+    /// The points of which no round has a figure, without figures: those that failed, and those for which the machine lacks
+    /// something and that never failed.
+    pub fn lost(&self) -> (Vec<Found>, Vec<Found>) {
+        let mut by_key: BTreeMap<&str, Vec<&Record>> = BTreeMap::new();
+        for record in &self.records {
+            by_key.entry(&record.key).or_default().push(record);
+        }
+        by_key.retain(|_, records| records.iter().all(|record| record.sample().is_none()));
+        let failed =
+            |records: &[&Record]| records.iter().any(|record| matches!(record.outcome, Outcome::Failed(_)));
+        let (failed, missing) = by_key.into_iter().partition(|(_, records)| failed(records));
+        (self.sorted(failed), self.sorted(missing))
+    }
+
+    fn sorted(&self, by_key: BTreeMap<&str, Vec<&Record>>) -> Vec<Found> {
         let mut all: Vec<Found> = by_key.into_values().filter_map(|records| self.one(&records)).collect();
         all.sort_by_cached_key(|found| {
             let rank = |(axis, value): &(String, Value)| {

@@ -385,6 +385,37 @@ fn of_what_was_not_measured_nothing_is_claimed() {
 }
 
 #[test]
+fn a_claim_about_every_point_does_not_hold_by_what_failed() {
+    let with = |bad: &'static [&'static str], error: fn() -> Error| {
+        let mut bench = Bench::new(TEXT);
+        let made = move |point: &Point, context: &Context| match bad.contains(&point.key().as_str()) {
+            true => Err(error()),
+            false => usual(point, context),
+        };
+        bench.run(&bench.options(), made).unwrap();
+        judge(&bench.results())
+    };
+    let broken = || Error::Failed("broken".into());
+    let judged = with(&["transport=iser,block=65536"], broken);
+    assert_eq!(judged[0].verdict, Verdict::CannotBeTold);
+    assert!(judged[0].sentence.contains("1 more failed and is not in this."), "{}", judged[0].sentence);
+    assert_eq!((judged[1].verdict, judged[3].verdict), (Verdict::DoesNotHold, Verdict::Holds));
+    // What it is compared with.
+    let judged = with(&["transport=tcp,block=65536", "transport=tcp,block=4096"], broken);
+    assert_eq!(judged[0].verdict, Verdict::CannotBeTold);
+    assert!(judged[0].sentence.contains("2 more failed and are not in this."), "{}", judged[0].sentence);
+    // All of them.
+    let iser = ["transport=iser,block=512", "transport=iser,block=4096", "transport=iser,block=65536"];
+    let judged = with(Box::leak(Box::new(iser)), broken);
+    assert_eq!(judged[0].verdict, Verdict::NotMeasured);
+    assert!(judged[0].sentence.contains("it failed at all 3 points"), "{}", judged[0].sentence);
+    // What the machine lacks is no failure.
+    let judged = with(&["transport=iser,block=65536"], || Error::Missing("no peer".into()));
+    assert_eq!(judged[0].verdict, Verdict::Holds);
+    assert!(judged[0].sentence.contains("1 more could not be measured here."), "{}", judged[0].sentence);
+}
+
+#[test]
 fn a_report_is_one_page_without_other_files_and_every_chart_is_svg() {
     let mut bench = Bench::new(TEXT);
     bench
@@ -432,7 +463,7 @@ fn a_report_is_one_page_without_other_files_and_every_chart_is_svg() {
         serde_json::from_str(&fs::read_to_string(out.join("report.json")).unwrap()).unwrap();
     assert_eq!(json["experiments"][0]["points"].as_array().unwrap().len(), 5);
     assert_eq!(json["experiments"][0]["points"][0]["figures"]["iops"]["rounds"].as_array().unwrap().len(), 3);
-    assert_eq!(json["experiments"][0]["findings"][0]["verdict"], "holds");
+    assert_eq!(json["experiments"][0]["findings"][0]["verdict"], "cannot-be-told"); // A point that it is compared with failed.
 }
 
 #[test]

@@ -40,7 +40,8 @@ const READING: &str = "<h2 id=reading>How to read this</h2>\
 shifts no point against another. A figure is the median of the rounds, with the least and the most of them beside it. What is pale was \
 taken while others used the processors.</p>\
 <p>A claim is judged at each point it speaks of. It holds there if the figure is within the claim’s limits with all of its spread, does not \
-hold if it is beyond them with all of it, and cannot be told if the spread reaches over a limit. The spread of a ratio is the least of \
+hold if it is beyond them with all of it, and cannot be told if the spread reaches over a limit. A claim about every point cannot be told either if it holds at those that \
+were measured and others failed. The spread of a ratio is the least of \
 one by the most of the other, and two standard errors at least, as all points of the experiment together show them.</p>";
 
 fn when(sections: &[Section<'_>]) -> String {
