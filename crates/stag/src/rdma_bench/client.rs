@@ -17,6 +17,8 @@ use crate::args::rdma_bench::{Operation, RdmaBench};
 const LONGEST: u64 = 600_000_000_000;
 /// How often the way there and back is measured before the load.
 const PINGS: u64 = 5;
+/// So often in each depth of writes the other side is told of them.
+const TOLD: u32 = 16;
 /// Marks of the load, behind those of the pings.
 const FROM: u64 = PINGS;
 const UNTIL: u64 = PINGS + 1;
@@ -53,6 +55,13 @@ fn said(why: &[u8]) -> String {
     let text: String =
         why.iter().take_while(|byte| (b' '..=b'~').contains(*byte)).map(|byte| char::from(*byte)).collect();
     if text.is_empty() { "no reason given".into() } else { text }
+}
+
+/// Whether the other side is told of write `number` out of a batch that ends with `last`. It answers what it is told only, and only an
+/// answer makes room for more: were it the last alone, all of the depth would go and come at once, and the way be empty in between.
+fn is_told(number: u64, last: u64, depth: u32) -> bool {
+    let every = u64::from(depth / TOLD).max(1);
+    number == last || number % every == every - 1
 }
 
 fn seconds(seconds: f64) -> Duration {
@@ -148,6 +157,7 @@ impl<'a> Load<'a> {
     /// Posts `count` messages.
     fn post(&mut self, count: u64, now: Instant) {
         let size = self.hello.size as usize;
+        let last = (self.next + count).saturating_sub(1);
         for _ in 0..count {
             let number = self.next;
             let slot = (number % u64::from(self.hello.depth)) as usize;
@@ -157,16 +167,18 @@ impl<'a> Load<'a> {
             let place = || self.remote.plus(number % self.places * size as u64);
             match self.hello.operation {
                 Operation::Read => self.pair.post_read(place(), size, number),
-                Operation::Write => self.pair.post_write(place(), self.data.clone(), None),
+                Operation::Write => {
+                    self.pair.post_write(place(), self.data.clone(), None);
+                    if is_told(number, last, self.hello.depth) {
+                        self.say(Message::Wrote(number));
+                    }
+                }
                 Operation::Send => {
                     let head = Message::Data(number).encode();
                     self.pair.post_send(&head, self.data.clone(), Flags::default(), None);
                 }
             }
             self.next += 1;
-        }
-        if count > 0 && self.hello.operation == Operation::Write {
-            self.say(Message::Wrote(self.next - 1));
         }
     }
 
@@ -251,5 +263,24 @@ impl<'a> Load<'a> {
         };
         let server = Duration::from_nanos(server_until.saturating_sub(server_from.unwrap_or(server_until)));
         Ok(Found { latency, elapsed, rtt: self.rtt, client, server })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_other_side_is_told_of_writes_so_often_that_others_are_under_way_meanwhile() {
+        let told = |from: u64, last: u64, depth| -> Vec<u64> {
+            (from..=last).filter(|number| is_told(*number, last, depth)).collect()
+        };
+        let first = told(0, 127, 128);
+        assert_eq!((first.len(), first.first(), first.last()), (16, Some(&7), Some(&127)));
+        // What an answer made room for is told of in turn, also where batches do not begin with a group.
+        assert_eq!(told(128, 135, 128), [135]);
+        assert_eq!(told(130, 145, 128), [135, 143, 145]);
+        assert_eq!(told(0, 4, 5), [0, 1, 2, 3, 4]);
+        assert_eq!(told(77, 77, 4096), [77]);
     }
 }
