@@ -137,12 +137,13 @@ impl Client {
     /// Loads until `clock` says that it is over; counts what ends while it says that it counts.
     async fn load(mut self, clock: Rc<Clock>) -> (Self, Tally) {
         let mut tally = Tally::new();
-        while let Some(counts) = clock.tick() {
+        while clock.goes_on(Instant::now()) {
             let command = self.command();
             let begin = Instant::now();
             let ended = self.session.execute(command).await.and_then(initiator::Response::ok);
-            if counts {
-                tally.count(begin.elapsed());
+            let end = Instant::now();
+            if clock.counts(end) {
+                tally.count(end - begin);
             }
             if let Err(error) = ended {
                 tally.fail(&error);
@@ -157,14 +158,14 @@ impl Client {
     /// Removes what it has made, until `clock` says that it is over.
     async fn unload(mut self, clock: Rc<Clock>) -> (Self, Tally) {
         let mut tally = Tally::new();
-        while let Some(counts) = clock.tick() {
+        while clock.goes_on(Instant::now()) {
             let Some(object) = self.made.pop() else { break };
             let command = requests::remove(self.lun, Id::new(self.id.partition, object), self.durable);
             let begin = Instant::now();
             let ended = self.session.execute(command).await.and_then(initiator::Response::ok);
-            if counts {
-                tally.count(begin.elapsed());
-                clock.ended.set(Instant::now());
+            let end = Instant::now();
+            if clock.counts(end) {
+                tally.count(end - begin);
             }
             if let Err(error) = ended {
                 tally.fail(&error);
@@ -174,42 +175,88 @@ impl Client {
     }
 }
 
-/// Warm-up and measurement, shared by all clients.
+/// Warm-up and measurement, shared by all clients. It begins when the first of them does.
 struct Clock {
-    /// When counting begins.
-    from: Instant,
-    /// When all is over.
-    until: Instant,
-    /// Processor time when counting began.
+    warm: Duration,
+    measure: Duration,
+    /// When counting begins, and when it is over.
+    span: Cell<Option<(Instant, Instant)>>,
+    /// Whether anything has ended in between.
+    any: Cell<bool>,
+    /// When the last one that counts ended.
+    ended: Cell<Option<Instant>>,
+    /// Processor time when counting began, and when it was over.
     before: Cell<Option<Cpu>>,
-    /// When the last one that counts ended, where there may be no more to do before the end.
-    ended: Cell<Instant>,
+    after: Cell<Option<Cpu>>,
     target: Option<u32>,
 }
 
 impl Clock {
     fn new(warm: Duration, measure: Duration, target: Option<u32>) -> Rc<Self> {
-        let now = Instant::now();
-        let from = now + warm;
-        let (before, ended) = (Cell::new(None), Cell::new(from));
-        Rc::new(Self { from, until: from + measure, before, ended, target })
+        Rc::new(Self {
+            warm,
+            measure,
+            span: Cell::default(),
+            any: Cell::default(),
+            ended: Cell::default(),
+            before: Cell::default(),
+            after: Cell::default(),
+            target,
+        })
     }
 
-    /// Whether the command that begins now counts; `None` when it is over.
-    fn tick(&self) -> Option<bool> {
-        let now = Instant::now();
-        if now >= self.until {
-            return None;
+    /// From when until when counts what ends; `now` is when the first client begins, if it is the first.
+    fn span(&self, now: Instant) -> (Instant, Instant) {
+        self.span.get().unwrap_or_else(|| {
+            let from = now + self.warm;
+            let span = (from, from + self.measure);
+            self.span.set(Some(span));
+            span
+        })
+    }
+
+    /// Whether another command is to begin.
+    fn goes_on(&self, now: Instant) -> bool {
+        let (from, until) = self.span(now);
+        if now >= until {
+            if self.after.get().is_none() {
+                self.after.set(Some(Cpu::now(self.target)));
+            }
+            return false;
         }
-        let counts = now >= self.from;
-        if counts && self.before.get().is_none() {
+        if now >= from && self.before.get().is_none() {
             self.before.set(Some(Cpu::now(self.target)));
         }
-        Some(counts)
+        true
+    }
+
+    /// Whether the command that ended at `end` counts. What takes longer than the whole time counts where nothing else does, so that
+    /// every run has a figure.
+    fn counts(&self, end: Instant) -> bool {
+        let (from, until) = self.span(end);
+        let within = end < until;
+        let counts = end >= from && (within || !self.any.get());
+        if counts {
+            self.any.set(self.any.get() || within);
+            self.ended.set(Some(end));
+        }
+        counts
+    }
+
+    /// The seconds in which what counts has ended: the whole time, or until the end of what took longer.
+    fn seconds(&self) -> f64 {
+        if self.any.get() { self.measure.as_secs_f64() } else { self.seconds_of_work() }
+    }
+
+    /// The same up to the end of the last that counts, for clients that may have nothing more to do before the time is over.
+    fn seconds_of_work(&self) -> f64 {
+        let took = self.span.get().zip(self.ended.get()).map(|((from, _), end)| end - from);
+        took.unwrap_or_default().as_secs_f64()
     }
 
     fn cpu(&self) -> Cpu {
-        self.before.get().map(|before| Cpu::now(self.target).since(before)).unwrap_or_default()
+        let after = self.after.get().filter(|_| self.any.get()).unwrap_or_else(|| Cpu::now(self.target));
+        self.before.get().map(|before| after.since(before)).unwrap_or_default()
     }
 }
 
@@ -290,16 +337,13 @@ async fn measure(args: &OsdBench, url: &Url, partition: u64) -> Result<Value, Lo
     };
     let clock = Clock::new(seconds(args.warmup), seconds(args.time), args.target_pid);
     let (clients, tally) = all(clients, &clock, Client::load).await?;
-    let took = clock.from.elapsed().as_secs_f64();
-    let mut found = tally.report(&name(args.what), took, bytes, clock.cpu());
+    let mut found = tally.report(&name(args.what), clock.seconds(), bytes, clock.cpu());
     let mut clients = clients;
     if args.what == What::Create {
         // All is warm already, and there are only so many objects.
         let clock = Clock::new(Duration::ZERO, seconds(args.time), args.target_pid);
         let (left, tally) = all(clients, &clock, Client::unload).await?;
-        // They may have run out of objects before the time was over.
-        let took = clock.ended.get().saturating_duration_since(clock.from).as_secs_f64();
-        found["remove"] = tally.report("remove", took, 0, clock.cpu());
+        found["remove"] = tally.report("remove", clock.seconds_of_work(), 0, clock.cpu());
         let forever = Clock::new(Duration::from_secs(60), Duration::ZERO, None);
         (clients, _) = all(left, &forever, Client::unload).await?;
     }
@@ -335,4 +379,32 @@ where
 
 fn name(what: What) -> String {
     clap::ValueEnum::to_possible_value(&what).map_or_else(String::new, |value| value.get_name().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn what_ends_within_the_time_counts_and_the_time_is_what_it_is_divided_by() {
+        let (clock, start) = (Clock::new(10 * MS, 100 * MS, None), Instant::now());
+        assert!(clock.goes_on(start));
+        assert!(!clock.counts(start + 9 * MS), "in the warm-up");
+        assert!(clock.counts(start + 10 * MS) && clock.counts(start + 109 * MS));
+        assert!(!clock.counts(start + 110 * MS), "after the end");
+        assert!(clock.goes_on(start + 109 * MS) && !clock.goes_on(start + 110 * MS));
+        assert_eq!((clock.seconds(), clock.seconds_of_work()), (0.1, 0.099));
+    }
+
+    #[test]
+    fn commands_that_take_longer_than_the_time_count_over_what_they_took() {
+        let (clock, start) = (Clock::new(Duration::ZERO, 10 * MS, None), Instant::now());
+        // One client begins later than the first; neither is within.
+        assert!(clock.goes_on(start) && clock.goes_on(start + 2 * MS));
+        assert!(clock.counts(start + 30 * MS) && clock.counts(start + 40 * MS));
+        assert!(!clock.goes_on(start + 40 * MS));
+        assert_eq!((clock.seconds(), clock.seconds_of_work()), (0.04, 0.04));
+    }
 }
