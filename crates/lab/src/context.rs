@@ -1,5 +1,6 @@
 //! What a measure is given for one point: where the binary is, the path between target and client, a folder, a deadline, a
-//! seed, and helpers that start processes which neither outlive the deadline nor the lab. It knows nothing of what they measure.
+//! seed, and helpers that start processes which end with the deadline or the lab, unless the lab itself is ended by SIGKILL. It knows
+//! nothing of what they measure.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -362,16 +363,52 @@ fn spawn(command: &mut Command) -> std::io::Result<std::process::Child> {
 }
 
 static LIVE: Mutex<BTreeSet<i32>> = Mutex::new(BTreeSet::new());
+/// Files and folders outside of the results that are there for one point.
+static SCRATCH: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 
 fn live() -> std::sync::MutexGuard<'static, BTreeSet<i32>> {
     LIVE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Ends at once all that was started and still runs: for a lab that ends without its destructors.
+/// Ends at once all that was started and still runs, and removes what is there for one point: for a lab that ends without its
+/// destructors.
 pub fn kill_all() {
     for group in live().iter().filter_map(|group| Pid::from_raw(*group)) {
         let _ = kill_process_group(group, Signal::KILL);
     }
+    remove_scratch();
+}
+
+/// Makes something by `make` at `path` that is gone when the lab ends, also without its destructors.
+pub(crate) fn make_scratch<T>(
+    path: &Path,
+    make: impl FnOnce(&Path) -> std::io::Result<T>,
+) -> std::io::Result<T> {
+    // Held until it is there: what is removed is all that there will be.
+    let mut all = scratch();
+    let made = make(path)?;
+    all.insert(path.to_owned());
+    Ok(made)
+}
+
+/// Removes what [`make_scratch`] made.
+pub(crate) fn drop_scratch(path: &Path) {
+    remove(path);
+    scratch().remove(path);
+}
+
+/// Removes all that is left of it.
+pub(crate) fn remove_scratch() {
+    scratch().iter().for_each(|path| remove(path));
+}
+
+fn scratch() -> std::sync::MutexGuard<'static, BTreeSet<PathBuf>> {
+    SCRATCH.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn remove(path: &Path) {
+    // Whatever is left of it is in a folder for such things.
+    let _ = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
 }
 
 fn read(path: &Path) -> Result<String, Error> {

@@ -1,14 +1,18 @@
-//! Files that a measure needs for one point: written whole, so that nothing measured meets a hole, and gone when they are dropped.
+//! Files that a measure needs for one point: written whole, so that nothing measured meets a hole, and gone when they are dropped; and
+//! a folder for sockets.
 
-use std::fs::{self, File};
+use std::fs::{DirBuilder, File};
 use std::io::Write as _;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
-use crate::context::Context;
+use crate::context::{Context, drop_scratch, make_scratch};
 use crate::measure::Error;
 
 /// Where files are kept in memory.
 const SHM: &str = "/dev/shm";
+/// The longest name of a folder for sockets, bytes: what a socket may be called (`sockaddr_un`, 107) less room for its own name.
+const LONGEST: usize = 70;
 /// Bytes written at once.
 const PIECE: usize = 1 << 20;
 
@@ -35,7 +39,7 @@ impl Scratch {
     }
 
     fn fill(&self, len: u64) -> std::io::Result<()> {
-        let mut file = File::create(&self.path)?;
+        let mut file = make_scratch(&self.path, |path| File::create(path))?;
         let piece = vec![0xA5; PIECE];
         let mut left = len;
         while left > 0 {
@@ -54,19 +58,54 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // Whatever is left of it is in a folder for such things.
-        let _ = fs::remove_file(&self.path);
+        drop_scratch(&self.path);
+    }
+}
+
+/// A folder with a short name that is this user's alone, for sockets; removed with them when this is dropped.
+#[derive(Debug)]
+pub struct Sockets {
+    path: PathBuf,
+}
+
+impl Sockets {
+    /// One of this name; there is none such.
+    ///
+    /// # Errors
+    /// If it cannot be made.
+    pub fn new(name: &str) -> Result<Self, Error> {
+        let name = format!("stag-lab-{}-{name}", std::process::id());
+        let mut path = std::env::temp_dir().join(&name);
+        if path.as_os_str().len() > LONGEST {
+            path = Path::new("/tmp").join(&name);
+        }
+        make_scratch(&path, |path| DirBuilder::new().mode(0o700).create(path))
+            .map_err(Error::io(path.display().to_string()))?;
+        Ok(Self { path })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Sockets {
+    fn drop(&mut self) {
+        drop_scratch(&self.path);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::time::Duration;
 
     use super::*;
+    use crate::context::remove_scratch;
 
     #[test]
-    fn a_file_is_as_long_as_was_asked_for_and_gone_afterwards() {
+    fn a_file_is_as_long_as_was_asked_for_and_gone_afterwards_also_without_destructors() {
         let folder = tempfile::tempdir().unwrap();
         let context =
             Context::new("stag".into(), folder.path().into(), Duration::from_secs(5), Default::default());
@@ -76,5 +115,11 @@ mod tests {
         assert!(bytes.len() == PIECE + 7 && bytes.iter().all(|byte| *byte == 0xA5));
         drop(scratch);
         assert!(!path.exists());
+        // What a lab does that ends at once.
+        let (scratch, sockets) = (Scratch::file(&context, false, 1).unwrap(), Sockets::new("test").unwrap());
+        fs::write(sockets.path().join("socket"), "").unwrap();
+        assert!(scratch.path().exists() && sockets.path().as_os_str().len() <= LONGEST);
+        remove_scratch();
+        assert!(!scratch.path().exists() && !sockets.path().exists());
     }
 }

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::scratch::Scratch;
+use super::scratch::{Scratch, Sockets};
 use super::words::Transport;
 use crate::context::{Context, Role, Running};
 use crate::measure::Error;
@@ -34,6 +34,15 @@ pub struct Served {
 struct Tgt {
     tgtadm: PathBuf,
     control: String,
+    /// Where its control socket is. The usual place is the administrator's.
+    sockets: Sockets,
+}
+
+impl Tgt {
+    /// How both programs are told what their socket's name begins with.
+    fn socket(&self) -> (&'static str, PathBuf) {
+        ("TGT_IPC_SOCKET", self.sockets.path().join("tgt"))
+    }
 }
 
 /// What units are kept on.
@@ -140,8 +149,11 @@ impl Served {
         let portal = std::net::SocketAddr::new(context.address(Role::Target), port);
         // It wants a number of its own for its control socket, below 32768.
         let control = (u32::from(port) % 30_000 + 100).to_string();
+        let tgt = Tgt { tgtadm, sockets: Sockets::new(&control)?, control };
+        let (variable, socket) = tgt.socket();
         let mut command = context.command(Role::Target, tgtd);
-        command.args(["-f", "-C", &control, "--iscsi", &format!("portal={portal}")]);
+        command.args(["-f", "-C", &tgt.control, "--iscsi", &format!("portal={portal}")]);
+        command.env(variable, socket);
         let running = context.start(command, "tgtd")?;
         let place = format!("{portal}/{IQN}:tgt/1");
         let mut served = Self {
@@ -149,7 +161,7 @@ impl Served {
             place,
             iser: false,
             name: "tgt",
-            tgt: Some(Tgt { tgtadm, control }),
+            tgt: Some(tgt),
             _file: None,
             notes: vec![format!("tgt serves a file {}", on(medium))],
         };
@@ -180,7 +192,8 @@ impl Served {
     fn order(&self, context: &Context, words: &[&str]) -> Result<(), Error> {
         let Some(tgt) = &self.tgt else { return Ok(()) };
         let mut command = context.command(Role::Target, &tgt.tgtadm);
-        command.args(["-C", &tgt.control, "--lld", "iscsi"]).args(words);
+        let (variable, socket) = tgt.socket();
+        command.args(["-C", &tgt.control, "--lld", "iscsi"]).args(words).env(variable, socket);
         context.output(command, "tgtadm").map(drop)
     }
 
