@@ -85,7 +85,19 @@ fn read(path: &str, text: String) -> Result<Source, Error> {
         let (measure, kinds) = (&experiment.measure, measures::KINDS.join(", "));
         return Err(wrong(Wrong::Sense(format!("no measure is called `{measure}`; there are: {kinds}"))));
     }
+    if let Some(name) = unknown_setting(&experiment) {
+        let (measure, known) = (&experiment.measure, measures::settings(&experiment.measure).join(", "));
+        return Err(wrong(Wrong::Sense(format!("`{measure}` reads no setting `{name}`; it reads: {known}"))));
+    }
     Ok(Source { experiment, text })
+}
+
+/// A setting that its measure would not read: a misspelt one would change nothing, and nobody would see it.
+fn unknown_setting(experiment: &Experiment) -> Option<&str> {
+    let known = measures::settings(&experiment.measure);
+    let of_axes = experiment.axis.iter().flat_map(|axis| axis.settings.values());
+    let all = [&experiment.settings, &experiment.quick.settings].into_iter().chain(of_axes);
+    all.flat_map(|table| table.keys()).map(String::as_str).find(|name| !known.contains(name))
 }
 
 #[cfg(test)]
@@ -102,6 +114,23 @@ mod tests {
         for source in &all {
             let experiment = &source.experiment;
             assert!(!experiment.title.is_empty() && !experiment.about.is_empty(), "{}", experiment.name);
+        }
+    }
+
+    #[test]
+    fn a_setting_that_nothing_reads_is_an_error_wherever_it_is() {
+        let axis = "[[axis]]\nname = 'way'\nvalues = ['a']\n";
+        let file = |settings: &str| {
+            read("x", format!("format = 1\nname = 'x'\ntitle = 'X'\nmeasure = 'bench'\n{settings}"))
+        };
+        assert!(file(&format!("[settings]\ndepth = 4\n{axis}[axis.settings]\na = {{ mtu = 9000 }}")).is_ok());
+        for settings in [
+            format!("[settings]\ncrc = false\n{axis}"),
+            format!("[quick]\nsettings = {{ crc = false }}\n{axis}"),
+            format!("{axis}[axis.settings]\na = {{ crc = false }}"),
+        ] {
+            let error = file(&settings).unwrap_err().to_string();
+            assert!(error.contains("no setting `crc`") && error.contains("digests"), "{error}");
         }
     }
 

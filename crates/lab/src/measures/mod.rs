@@ -15,6 +15,59 @@ use crate::measure::{Error, Measure};
 /// The names that experiments may use.
 pub const KINDS: &[&str] = &["bench", "osd", "rdma", "equations"];
 
+/// What any point may say of the link between target and client.
+const LINK: &[&str] = &[
+    "link",
+    "mtu",
+    "link-delay",
+    "link-jitter",
+    "link-rate",
+    "link-queue",
+    "link-loss",
+    "link-burst",
+    "link-reorder",
+    "link-reorder-by",
+    "link-overhead",
+    "link-seed",
+    "link-backend",
+];
+/// What every kind reads.
+const ALL: &[&str] = &["block", "digests", "seconds", "warmup"];
+const BENCH: &[&str] = &[
+    "server",
+    "unit",
+    "unit-size",
+    "unit-options",
+    "fill",
+    "serve-options",
+    "target-cores",
+    "pattern",
+    "depth",
+    "total-depth",
+    "connections",
+    "sessions",
+    "spread",
+    "spin",
+    "bench-options",
+    "tune",
+    "tune-options",
+];
+const OSD: &[&str] =
+    &["transport", "store", "serve-options", "target-cores", "command", "clients", "durable", "span", "spin"];
+const RDMA: &[&str] = &["operation", "depth", "outstanding"];
+
+/// The settings that a measure of this kind reads, and those of links; none of a kind that is not known.
+pub fn settings(kind: &str) -> Vec<&'static str> {
+    let own: &[&[&str]] = match kind {
+        "bench" => &[BENCH, &["transport"]],
+        "equations" => &[BENCH],
+        "osd" => &[OSD],
+        "rdma" => &[RDMA],
+        _ => return Vec::new(),
+    };
+    own.iter().chain(&[ALL, LINK]).flat_map(|names| names.iter().copied()).collect()
+}
+
 /// The measure that `experiment` asks for.
 ///
 /// # Errors
