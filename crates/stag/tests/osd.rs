@@ -277,6 +277,86 @@ fn what_was_put_is_there_after_the_server_was_killed() {
 }
 
 #[test]
+fn what_a_put_that_was_killed_has_left_is_marked_and_goes_when_that_is_asked_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = serve(&format!("osd:{},capacity=1G", path(dir.path(), "store")));
+    let partition = said(&["osd", "mkpart", server.iscsi(0)]).trim().to_owned();
+    let url = format!("{}/{partition}", server.iscsi(0));
+    let file = path(dir.path(), "file");
+    fs::write(&file, noise(1 << 20)).unwrap();
+    done(&["osd", "put", "-q", &file, &format!("{url}/whole")]);
+    let unfinished = |hours: &str| {
+        let removed = json(&["osd", "rm", "--json", "--unfinished", "--hours", hours, &url]);
+        removed["removed"].as_u64().unwrap()
+    };
+    assert_eq!(unfinished("0"), 0, "what has its name is finished");
+    let objects = || json(&["osd", "ls", "--objects", "--json", &url]).as_array().unwrap().len();
+    let before = objects();
+    let to = format!("{url}/cut off");
+    let mut put = std::process::Command::new(support::command::STAG)
+        .args(["osd", "put", "-q", "-", &to])
+        .stdin(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = put.stdin.take().unwrap();
+    std::io::Write::write_all(&mut stdin, &noise(600_000)).unwrap();
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    while objects() == before {
+        assert!(std::time::Instant::now() < deadline, "it does not begin");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    put.kill().unwrap();
+    put.wait().unwrap();
+    drop(stdin);
+    assert!(fails(&["osd", "get", &to, &path(dir.path(), "no")], 1).contains("no such file"));
+    assert_eq!(unfinished("24"), 0, "it may be at work still");
+    assert_eq!((unfinished("0"), objects()), (1, before));
+    done(&["osd", "get", "-q", &format!("{url}/whole"), &path(dir.path(), "back")]);
+    assert!(fs::read(path(dir.path(), "back")).unwrap() == noise(1 << 20));
+    assert_eq!(server.end(Signal::TERM), Some(0));
+}
+
+#[test]
+fn a_damaged_store_is_told_of_repaired_and_served_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = path(dir.path(), "store");
+    let unit = format!("osd:{store},capacity=1G");
+    let server = serve(&unit);
+    let partition = said(&["osd", "mkpart", server.iscsi(0)]).trim().to_owned();
+    let url = |server: &Server, name: &str| format!("{}/{partition}/{name}", server.iscsi(0));
+    let file = path(dir.path(), "file");
+    for name in ["this one is going to be damaged", "this one stays"] {
+        fs::write(&file, name).unwrap();
+        done(&["osd", "put", "-q", &file, &url(&server, name)]);
+    }
+    assert_eq!(server.end(Signal::TERM), Some(0));
+    let metadata = path(dir.path(), "store/metadata.redb");
+    let mut bytes = fs::read(&metadata).unwrap();
+    let (name, mut flipped) = (b"this one is going to be damaged", 0);
+    for at in 0..bytes.len() - name.len() {
+        if bytes[at..].starts_with(name) {
+            bytes[at] ^= 1;
+            flipped += 1;
+        }
+    }
+    assert!(flipped > 0);
+    fs::write(&metadata, &bytes).unwrap();
+    assert!(fails(&["osd", "check", &store], 1).contains("--repair mends"));
+    let found = stag_with(&["osd", "check", "--json", "--repair", &store], b"");
+    assert_eq!(found.status.code(), Some(1), "it was not in order");
+    let found: Value = serde_json::from_slice(&found.stdout).unwrap();
+    assert!(found["wrong"].as_u64().unwrap() > 0 && found["wrong"] == found["repaired"], "{found}");
+    assert!(said(&["osd", "check", &store]).contains("in order"));
+    let server = serve(&unit);
+    let back = path(dir.path(), "back");
+    done(&["osd", "get", "-q", &url(&server, "this one stays"), &back]);
+    assert_eq!(fs::read(&back).unwrap(), b"this one stays");
+    let gone = url(&server, "this one is going to be damaged");
+    assert!(fails(&["osd", "get", &gone, &path(dir.path(), "no")], 1).contains("no such file"));
+    assert_eq!(server.end(Signal::TERM), Some(0));
+}
+
+#[test]
 fn a_device_that_demands_proof_serves_those_with_credentials_alone() {
     let dir = tempfile::tempdir().unwrap();
     let from = dir.path().join("from");

@@ -233,7 +233,7 @@ pub struct Get {
 /// Remove objects
 #[derive(Clone, Debug, Args)]
 #[command(
-    after_long_help = "Examples:\n  stag osd rm URL/0x10000/report.pdf URL/0x10000/0x10004\n  stag osd rm -r URL/0x10000/home"
+    after_long_help = "Examples:\n  stag osd rm URL/0x10000/report.pdf URL/0x10000/0x10004\n  stag osd rm -r URL/0x10000/home\n  stag osd rm --unfinished URL/0x10000     (what a put that was killed has left)"
 )]
 pub struct Rm {
     /// What
@@ -245,6 +245,12 @@ pub struct Rm {
     /// What is not there is no error
     #[arg(short, long)]
     pub force: bool,
+    /// Of a partition: the objects that a put has begun and not finished, because it was killed or lost its session
+    #[arg(long, conflicts_with_all = ["recursive", "force"])]
+    pub unfinished: bool,
+    /// With --unfinished: only those that were begun so many hours ago, so that a put that is still at work keeps its own
+    #[arg(long, default_value_t = 24, value_name = "HOURS", requires = "unfinished")]
+    pub hours: u32,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub flow: Flow,

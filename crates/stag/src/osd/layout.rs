@@ -38,6 +38,9 @@ pub const DEVICE: AttributeId = AttributeId::new(FILE, 8);
 pub const COLLECTION: AttributeId = AttributeId::new(FILE, 9);
 /// The object that a link is a name of: 8 bytes.
 pub const LINK: AttributeId = AttributeId::new(FILE, 10);
+/// Of an object that is not whole yet, or has no name yet: when it was begun, 8 bytes of milliseconds since 1970. It goes with what
+/// ends that.
+pub const UNFINISHED: AttributeId = AttributeId::new(FILE, 11);
 /// How many extended attributes there are: 2 bytes; none if it is missing.
 pub const XATTR_COUNT: AttributeId = AttributeId::new(XATTRS, 1);
 /// The user object of the tree's top directory: 8 bytes.
@@ -110,6 +113,22 @@ pub fn attributes(meta: &Meta) -> Vec<Attribute> {
         }
     }
     set
+}
+
+/// What says that an object is not whole yet, and was begun now.
+pub fn unfinished() -> Attribute {
+    Attribute::number(UNFINISHED, now_ms())
+}
+
+/// What ends that.
+pub fn finished() -> Attribute {
+    Attribute::new(UNFINISHED, [])
+}
+
+/// Milliseconds since 1970.
+pub fn now_ms() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Reads a file of a list; `None` for an object that is no file.

@@ -284,6 +284,8 @@ impl Putting {
                 let made = self.tree.make_link(name.collection, &name.name, object.object).await;
                 made.map_err(OsdError::at(name.path.display()))?;
             }
+            let named = self.tree.device.set_attributes(object, [layout::finished()]).await;
+            named.map_err(OsdError::at(path.display()))?;
         }
         for name in names {
             self.give_way(name.there, &name.path).await?;
@@ -304,11 +306,15 @@ impl Putting {
         }
     }
 
-    /// Makes the object of a file here that is no directory. `place`: what puts it into its directory, which it is when it is whole.
+    /// Makes the object of a file here that is no directory. `place`: what puts it into its directory, which it is when it is whole;
+    /// without any it is not finished when it is.
     async fn make(&self, path: &Path, meta: &Meta, place: Vec<Attribute>) -> Result<Id, OsdError> {
         let at = || OsdError::at(path.display().to_string());
         let tree = &self.tree;
         let mut attributes = layout::attributes(meta);
+        if place.is_empty() {
+            attributes.push(layout::unfinished());
+        }
         if meta.kind != Kind::Regular || meta.size == 0 {
             attributes.extend(place);
             let id = tree
@@ -342,13 +348,19 @@ impl Putting {
             return Ok(id);
         }
         attributes.push(Attribute::number(user_information::LOGICAL_LENGTH, size));
+        if !place.is_empty() {
+            attributes.push(layout::unfinished());
+        }
         let id =
             tree.device.create(tree.partition, New { attributes, ..New::default() }).await.map_err(at())?;
         let written = async {
             self.write(id, path, Arc::new(file), &ranges).await?;
             match place.is_empty() {
                 true => Ok(()),
-                false => tree.device.set_attributes(id, place).await.map_err(at()),
+                false => {
+                    let whole = place.into_iter().chain([layout::finished()]);
+                    tree.device.set_attributes(id, whole).await.map_err(at())
+                }
             }
         };
         if let Err(error) = written.await {
@@ -488,16 +500,16 @@ impl Putting {
             };
             new.attributes = layout::attributes(&meta);
         }
+        new.attributes.push(layout::unfinished());
         let id = tree.device.create(tree.partition, new).await.map_err(OsdError::at(&place))?;
         let written = async {
             self.stream(id, 0).await?;
-            match collection {
-                Some(_) => {
-                    let set = tree.place_in(collection, name);
-                    tree.device.set_attributes(id, set).await.map_err(OsdError::at(&place))
-                }
-                None => Ok(()),
-            }
+            let mut set = match collection {
+                Some(_) => tree.place_in(collection, name),
+                None => Vec::new(),
+            };
+            set.push(layout::finished());
+            tree.device.set_attributes(id, set).await.map_err(OsdError::at(&place))
         };
         if let Err(error) = written.await {
             let _ = tree.device.remove(id).await;

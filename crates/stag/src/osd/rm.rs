@@ -3,10 +3,12 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
+use initiator::objects::{Query, Range};
+use osd::Id;
 use serde_json::json;
 
 use super::error::OsdError;
-use super::layout::Entry;
+use super::layout::{self, Entry};
 use super::local::Kind;
 use super::progress::Progress;
 use super::session::Opened;
@@ -48,6 +50,11 @@ async fn one(args: &Rm, url: &Where, opened: &Opened, progress: &Rc<Progress>) -
     let tree =
         Tree { device: opened.device.clone(), partition, place: format!("{}/{partition:#x}", url.url) };
     match &url.object {
+        None if args.unfinished => remove_unfinished(&tree, args.hours, progress).await,
+        _ if args.unfinished => Err(OsdError::wrong(
+            format!("{url} is no partition"),
+            "what is not finished is in no directory: name the partition",
+        )),
         None => Err(OsdError::wrong(format!("{url} is a partition"), "stag osd rmpart removes it")),
         Some(Object::Id(id)) => match tree.device.remove(tree.id(*id)).await {
             Err(error) if args.force && error.is_not_found() => Ok(()),
@@ -79,6 +86,28 @@ async fn one(args: &Rm, url: &Where, opened: &Opened, progress: &Rc<Progress>) -
             remove_tree(tree, entry, args.flow.depth, progress).await
         }
     }
+}
+
+/// Removes what a `put` that was cut off has left: objects that were begun at least so many hours ago and are not finished.
+async fn remove_unfinished(tree: &Tree, hours: u32, progress: &Rc<Progress>) -> Result<(), OsdError> {
+    let until = layout::now_ms().saturating_sub(u64::from(hours) * 3_600_000);
+    let begun = Range {
+        attribute: layout::UNFINISHED,
+        min: Some(vec![0; 8]),
+        max: Some(until.to_be_bytes().to_vec()),
+    };
+    let query = Query::default().with(begun);
+    let all = Id::partition(tree.partition);
+    let found = tree.device.query(all, &query).await.map_err(OsdError::at(&tree.place))?;
+    for id in found {
+        match tree.device.remove(id).await {
+            // Its own put may have removed it.
+            Err(error) if error.is_not_found() => {}
+            Err(error) => return Err(OsdError::at(id)(error)),
+            Ok(()) => progress.file(0),
+        }
+    }
+    Ok(())
 }
 
 /// Removes a directory with all that is in it.
