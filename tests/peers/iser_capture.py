@@ -81,8 +81,8 @@ def directions(path):
     return whole
 
 
-def sends(path):
-    """(the sender's port, the message) of each Send, by the lab's own decoder: Wireshark shows one payload of a packet only.
+def segments(path):
+    """(the sender's port, the segment) of each DDP segment, by the lab's own decoder: Wireshark shows one payload of a packet only.
     The connections have no markers."""
     for (_, port), data in directions(path).items():
         recorded = Recorded(data)
@@ -90,42 +90,57 @@ def sends(path):
         expect(key in (iwarp.REQUEST_KEY, iwarp.REPLY_KEY), f"a connection begins with {key!r}")
         flags, _, ird, ord_, private = iwarp.read_startup(recorded, key)
         stream = iwarp.Stream(recorded, iwarp.Setup(), bool(flags & iwarp.CRC), False, private, flags, ird, ord_)
-        message = b""
         with contextlib.suppress(Closed):
             while True:
-                segment = stream.receive_segment()
-                if segment.opcode in iwarp.SENDS:
-                    message += segment.payload
-                    if segment.last:
-                        yield port, message
-                        message = b""
+                yield port, stream.receive_segment()
 
 
-def as_iscsi(path, out, port):
-    """Write the PDUs that the Sends carry to a capture as a TCP stream to port 3260; returns the opcodes, and the iSER flags."""
-    opcodes, flags = collections.Counter(), collections.Counter()
+def sends(found):
+    """(the sender's port, the message) of each Send among segments."""
+    messages = collections.defaultdict(bytes)
+    for port, segment in found:
+        if segment.opcode in iwarp.SENDS:
+            messages[port] += segment.payload
+            if segment.last:
+                yield port, messages.pop(port)
+
+
+def pdu_of(message):
+    """The PDU that a Send carries, behind an iSER header that is as it must be."""
+    expect(len(message) >= 76, f"a Send of {len(message)} bytes")
+    expect(message[0] & 0xF0 == iser.CONTROL, f"an iSER header that begins with {message[0]:#04x}")
+    if not message[0] & iser.WRITE_VALID:
+        expect(not any(message[4:16]), f"a write STag that is not valid is not 0: {message[:28].hex()}")
+    if not message[0] & iser.READ_VALID:
+        expect(not any(message[16:28]), f"a read STag that is not valid is not 0: {message[:28].hex()}")
+    expect(message[1:4] == bytes(3), f"reserved bytes of an iSER header: {message[:28].hex()}")
+    pdu = message[28:]
+    length = 48 + pdu[4] * 4 + int.from_bytes(pdu[5:8], "big")
+    expect(length <= len(pdu) <= length + 3, f"a PDU of {length} bytes in a Send with room for {len(pdu)}")
+    return pdu[:length] + bytes(-length % 4)
+
+
+def write_stream(out, pdus):
+    """Write (whether the target sent it, the PDU) pairs to a capture as a TCP stream to port 3260."""
     at = {True: 1, False: 1}
     with open(out, "wb") as file:
         file.write(struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 1 << 18, 101))  # LINKTYPE_RAW: IP.
-        for source, message in sends(path):
-            expect(len(message) >= 76, f"a Send of {len(message)} bytes")
-            expect(message[0] & 0xF0 == iser.CONTROL, f"an iSER header that begins with {message[0]:#04x}")
-            if not message[0] & iser.WRITE_VALID:
-                expect(not any(message[4:16]), f"a write STag that is not valid is not 0: {message[:28].hex()}")
-            if not message[0] & iser.READ_VALID:
-                expect(not any(message[16:28]), f"a read STag that is not valid is not 0: {message[:28].hex()}")
-            expect(message[1:4] == bytes(3), f"reserved bytes of an iSER header: {message[:28].hex()}")
-            pdu = message[28:]
-            length = 48 + pdu[4] * 4 + int.from_bytes(pdu[5:8], "big")
-            expect(length <= len(pdu) <= length + 3, f"a PDU of {length} bytes in a Send with room for {len(pdu)}")
-            pdu = pdu[:length] + bytes(-length % 4)
-            ours = source == port
-            opcodes[pdu[0] & 0x3F] += 1
-            flags[message[0] & 0x0F] += 1
+        for ours, pdu in pdus:
             tcp = struct.pack(">HHIIBBHHH", 3260 if ours else 50000, 50000 if ours else 3260, at[ours], at[not ours], 0x50, 0x18, 65535, 0, 0)
             ip = struct.pack(">BBHHHBBHII", 0x45, 0, 40 + len(pdu), 0, 0, 64, 6, 0, 0x0A000001 + ours, 0x0A000002 - ours)
             at[ours] += len(pdu)
             file.write(struct.pack("<IIII", 0, 0, 40 + len(pdu), 40 + len(pdu)) + ip + tcp + pdu)
+
+
+def as_iscsi(path, out, port):
+    """Write the PDUs that the Sends carry to a capture of iSCSI; returns the opcodes, and the iSER flags."""
+    opcodes, flags, pdus = collections.Counter(), collections.Counter(), []
+    for source, message in sends(segments(path)):
+        pdu = pdu_of(message)
+        opcodes[pdu[0] & 0x3F] += 1
+        flags[message[0] & 0x0F] += 1
+        pdus.append((source == port, pdu))
+    write_stream(out, pdus)
     return opcodes, flags
 
 

@@ -13,18 +13,23 @@ What the dissector (of Wireshark 4.0) does not know is written down here, so tha
 - It says of every attribute that is not in its small table that it cannot decode it, which is a note and no error.
 - It remarks that a query's least and greatest value are the same, which is how equality is asked for.
 - Parameter data that an allocation length cut off looks malformed to it, and is not: everything here has room.
+- It knows iSER over InfiniBand only, and shows a Send of iWARP as bytes. So of a capture over iSER the PDUs are taken out of the Sends, and
+  what RDMA Writes and Read Responses carried is put between them as the Data-In and Data-Out that it stands for (RFC 7145 §7.3).
 """
 
 import collections
 import os
+import struct
+import types
 import xml.etree.ElementTree
 
-from lab import osd, proc, wire
+from lab import iser, iwarp, osd, proc, wire
 from lab.osd import CURRENT_COMMAND, P, R, U
 from lab.osd_session import Device, Request
 from lab.report import Skip, expect
 from lab.target import Stag, Unit
 from peers.capture import captured
+from peers.iser_capture import no_error, pdu_of, segments, sends, write_stream
 from peers.osd_data import FORMS, IDS, created
 
 OURS = 0x10000
@@ -207,6 +212,20 @@ def compare(cdb, fields):
     return compared
 
 
+def every_form(session, cdbs):
+    session.run(bytes([0x12, 0, 0, 0, 96, 0]), 96)
+    for page in (0, 0x80, 0x83):
+        session.run(bytes([0x12, 1, page, 1, 0, 0]), 256)
+    for version in FORMS:
+        all_commands(Recorder(session, version, cdbs))
+
+
+def all_sent(cdbs):
+    sent = {int.from_bytes(cdb[8:10], "big") for cdb in cdbs}
+    missing = [f"{name} ({code:04x})" for name, (*codes, _) in osd.ACTIONS.items() for code in codes if code and code not in sent]
+    expect(not missing, f"never sent: {', '.join(missing)}")
+
+
 def by_hand(lab):
     """All service actions of all forms, sent by lab/osd.py."""
     proc.need("tshark")
@@ -215,17 +234,84 @@ def by_hand(lab):
 
         def traffic():
             with wire.session(target) as session:
-                session.run(bytes([0x12, 0, 0, 0, 96, 0]), 96)
-                for page in (0, 0x80, 0x83):
-                    session.run(bytes([0x12, 1, page, 1, 0, 0]), 256)
-                for version in FORMS:
-                    all_commands(Recorder(session, version, cdbs))
+                every_form(session, cdbs)
 
         path = captured(target, traffic)
         judge(target, path, cdbs)
-        sent = {int.from_bytes(cdb[8:10], "big") for cdb in cdbs}
-        missing = [f"{name} ({code:04x})" for name, (*codes, _) in osd.ACTIONS.items() for code in codes if code and code not in sent]
-        expect(not missing, f"never sent: {', '.join(missing)}")
+        all_sent(cdbs)
+
+
+def over_iser(lab):
+    """The same over iSER: what Wireshark does not read of it is given to it as iSCSI."""
+    proc.need("tshark")
+    if lab.kind != "stag":
+        raise Skip(f"{lab.kind} has no software iWARP")
+    with lab.serve(Unit(objects=True)) as target:
+        cdbs = []
+
+        def traffic():
+            with iser.session(target) as session:
+                every_form(session, cdbs)
+                session.logout()
+
+        path = captured(target, traffic)
+        no_error(path, "iWARP")
+        out = os.path.join(target.folder, "iscsi.pcap")
+        moved_in, moved_out = with_data(path, out, target.port)
+        expect(moved_in > 10_000 and moved_out > 10_000, f"{moved_in} bytes were written by RDMA, {moved_out} read")
+        judge(types.SimpleNamespace(port=3260), out, cdbs)
+        all_sent(cdbs)
+
+
+def with_data(path, out, port):
+    """Write a session over iSER, whose commands come one after another, to a capture of iSCSI with the data of the commands;
+    returns how many bytes were moved in and out."""
+    found = list(segments(path))
+    written, requests, answers = collections.defaultdict(bytearray), [], [bytearray()]
+    for sender, segment in found:
+        if segment.opcode == iwarp.WRITE:
+            expect(sender == port, "an initiator's RDMA Write")
+            place(written[segment.stag], segment.offset - iser.BASE, segment.payload)
+        elif segment.opcode == iwarp.READ_REQUEST:
+            requests.append(struct.unpack(">IQIIQ", segment.payload))
+        elif segment.opcode == iwarp.READ_RESPONSE:
+            answers[-1] += segment.payload
+            if segment.last:
+                answers.append(bytearray())
+    fetched = collections.defaultdict(bytearray)
+    expect(len(answers) == len(requests) + 1, f"{len(requests)} Read Requests, {len(answers) - 1} answers")
+    for (_, _, size, stag, offset), answer in zip(requests, answers):
+        expect(len(answer) == size, f"{size} bytes were asked for, {len(answer)} came")
+        place(fetched[stag], offset - iser.BASE, answer)
+    theirs, pdus = collections.defaultdict(list), []
+    messages = list(sends(found))
+    for sender, message in messages:
+        if sender == port:
+            pdu = pdu_of(message)
+            theirs[pdu[16:20]].append(pdu)
+    for sender, message in messages:
+        if sender == port:
+            continue
+        pdu = pdu_of(message)
+        pdus.append((False, pdu))
+        write_stag, read_stag = struct.unpack(">I8xI", message[4:20])
+        for stag, data, opcode, ours in ((write_stag, fetched, wire.DATA_OUT, False), (read_stag, written, wire.DATA_IN, True)):
+            if stag and data[stag]:
+                header = wire.bhs(opcode, wire.FINAL, len(data[stag]), 0, int.from_bytes(pdu[16:20], "big"),
+                                  struct.pack(">I", wire.NO_TAG) + bytes(24))
+                pdus.append((ours, header + bytes(data[stag]) + bytes(-len(data[stag]) % 4)))
+        tag = pdu[16:20]
+        if theirs[tag]:
+            pdus.append((True, theirs[tag].pop(0)))
+    left = [pdu for rest in theirs.values() for pdu in rest if pdu[0] & 0x3F != wire.NOP_IN]
+    expect(not left, f"{len(left)} answers belong to no command")
+    write_stream(out, pdus)
+    return sum(map(len, written.values())), sum(map(len, fetched.values()))
+
+
+def place(buffer, at, data):
+    buffer.extend(bytes(max(0, at + len(data) - len(buffer))))
+    buffer[at:at + len(data)] = data
 
 
 def judge(target, path, cdbs=None):
@@ -286,5 +372,6 @@ def by_stag(lab):
 
 CASES = [
     ("tshark reads every service action in every form, as often as it was sent, with our fields", by_hand),
+    ("tshark reads the same over iSER, as iSCSI", over_iser),
     ("tshark reads what `stag osd` sends and is answered", by_stag),
 ]
