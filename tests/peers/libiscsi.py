@@ -1,13 +1,17 @@
 """libiscsi's tools: discovery, INQUIRY, capacity, write protection, speed; over IPv4 and IPv6, with header digests."""
 
 import concurrent.futures
+import os
 import re
+import shutil
 import signal
+import subprocess
+import tempfile
 import time
 
 from lab import proc, wire
 from lab.report import Failed, Skip, expect
-from lab.target import IQN, Unit
+from lab.target import IQN, Stag, Unit
 
 
 def discovery(lab):
@@ -152,6 +156,37 @@ def clean_end(lab):
                 expect(after.read(0, 8) == b"\x5a" * 4096, "what was written before is not there after")
 
 
+def unprivileged(lab):
+    """As in a container that was given nothing: another user, no capability, none to be had."""
+    if lab.kind != "stag":
+        return
+    proc.need("iscsi-ls", "setpriv")
+    folder = tempfile.mkdtemp(prefix="stag-nobody-")
+    try:
+        # Where the program lies may be nobody's to see.
+        binary = shutil.copy(Stag.binary, folder)
+        os.chmod(folder, 0o755)
+        os.mkdir(os.path.join(folder, "own"))
+        os.chown(os.path.join(folder, "own"), 65534, 65534)
+        portal = f"127.0.0.1:{proc.free_port('127.0.0.1')}"
+        process = subprocess.Popen(
+            ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all", "--bounding-set=-all", "--no-new-privs",
+             binary, "serve", "--listen", portal, "--control", f"{folder}/own/control", f"{folder}/own/disk,size=16M", "mem:16M"],
+            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        try:
+            url = process.stdout.readline().strip()
+            expect(url.startswith("iscsi://"), f"it printed {url!r} and ended with {process.poll()}")
+            printed = proc.run("iscsi-ls", "-s", f"iscsi://{portal}")
+            expect(printed.count("DIRECT_ACCESS") == 2, f"iscsi-ls -s prints other units:\n{printed}")
+            proc.run(binary, "write", url, stdin=b"mine" * 1024)
+            expect(proc.run(binary, "status", "--control", f"{folder}/own/control") != "", "stag status tells nothing")
+        finally:
+            code = proc.end(process)
+        expect(code == 0, f"it ended with {code} on SIGTERM")
+    finally:
+        shutil.rmtree(folder)
+
+
 CASES = [
     ("iscsi-ls discovers the target and lists its units", discovery),
     ("iscsi-inq reads INQUIRY and every VPD page", inquiry),
@@ -163,4 +198,5 @@ CASES = [
     ("eighty logins from thirty initiators, twenty at once", many_sessions),
     ("an idle target uses no CPU", stays_idle),
     ("SIGTERM and SIGINT end it cleanly with sessions open", clean_end),
+    ("a user without any privilege serves a file and memory", unprivileged),
 ]
