@@ -68,7 +68,12 @@ fn rows(text: &str) -> impl Iterator<Item = Vec<&str>> {
 }
 
 /// Why a proof of docs/proofs.md is none, if so.
-fn fault(proof: &str, suites: &BTreeMap<String, String>, tests: &BTreeSet<String>, checks: &BTreeSet<String>) -> Option<String> {
+fn fault(
+    proof: &str,
+    suites: &BTreeMap<String, String>,
+    tests: &BTreeSet<String>,
+    checks: &BTreeSet<String>,
+) -> Option<String> {
     if checks.contains(proof) || tests.contains(proof) || suites.contains_key(proof) {
         return None;
     }
@@ -99,7 +104,10 @@ fn every_proof_that_docs_proofs_names_exists() {
     let text = read("docs/proofs.md");
     let (suites, tests) = (suites(), tests_in(&workspace().join("crates")));
     let checks: BTreeSet<String> = checks().iter().map(conform::Check::full_name).collect();
-    assert!(suites.len() > 20 && tests.len() > 1000 && checks.len() > 300, "this test reads the sources wrongly");
+    assert!(
+        suites.len() > 20 && tests.len() > 1000 && checks.len() > 300,
+        "this test reads the sources wrongly"
+    );
     let (mut wrong, mut seen) = (Vec::new(), 0);
     for cells in rows(&text) {
         let (proofs, rest) = cells.split_last().expect("a row has cells");
@@ -120,7 +128,9 @@ fn the_proofs_say_no_of_what_would_not_exist() {
     let suites = suites();
     let tests = BTreeSet::from(["a_test".to_owned()]);
     let checks = BTreeSet::from(["login/plain-login".to_owned()]);
-    for right in ["a_test", "login/plain-login", "recovery", "multipath: login by two portals", "osd: FORMAT OSD"] {
+    for right in
+        ["a_test", "login/plain-login", "recovery", "multipath: login by two portals", "osd: FORMAT OSD"]
+    {
         assert_eq!(fault(right, &suites, &tests, &checks), None);
     }
     for wrong in ["another_test", "login/none", "recoveries", "multipath: no such case", "nobody: login"] {
@@ -154,15 +164,20 @@ fn every_suite_and_test_that_the_readme_names_exists() {
                 ["tests/run", "NAME"] => {}
                 ["tests/run", ref names @ ..] => {
                     seen += names.len();
-                    wrong.extend(names.iter().filter(|name| !suites.contains_key(**name)).map(|_| span.to_owned()));
+                    wrong.extend(
+                        names.iter().filter(|name| !suites.contains_key(**name)).map(|_| span.to_owned()),
+                    );
                 }
                 ["cargo", "test", "-p", ref rest @ ..] | ["-p", ref rest @ ..] => {
                     seen += 1;
                     let package = rest.first().map_or("", |name| name.trim_start_matches("stag-"));
                     let folder = workspace().join("crates").join(package);
                     let of = match rest {
-                        [_, "--test", name] => [format!("tests/{name}.rs"), format!("tests/{name}/main.rs")].map(|p| folder.join(p)),
-                        [_, "--lib", name] => [format!("src/{name}/mod.rs"), format!("src/{name}.rs")].map(|p| folder.join(p)),
+                        [_, "--test", name] => [format!("tests/{name}.rs"), format!("tests/{name}/main.rs")]
+                            .map(|p| folder.join(p)),
+                        [_, "--lib", name] => {
+                            [format!("src/{name}/mod.rs"), format!("src/{name}.rs")].map(|p| folder.join(p))
+                        }
                         _ => [folder.join("src/lib.rs"), folder.join("src/main.rs")],
                     };
                     if !of.iter().any(|path| path.exists()) {
@@ -177,9 +192,14 @@ fn every_suite_and_test_that_the_readme_names_exists() {
                     }
                 }
                 // A module of tests, of those of `objects::unit`.
-                [name] if in_objects && name.chars().all(|c| c.is_ascii_lowercase()) && !suites.contains_key(name) => {
+                [name]
+                    if in_objects
+                        && name.chars().all(|c| c.is_ascii_lowercase())
+                        && !suites.contains_key(name) =>
+                {
                     seen += 1;
-                    let places = [format!("tests/{name}.rs"), format!("{name}/tests.rs"), format!("{name}.rs")];
+                    let places =
+                        [format!("tests/{name}.rs"), format!("{name}/tests.rs"), format!("{name}.rs")];
                     if !places.iter().any(|path| objects.join(path).exists()) {
                         wrong.push(span.to_owned());
                     }
@@ -206,18 +226,32 @@ fn every_suite_and_test_that_the_readme_names_exists() {
 fn the_numbers_of_checks_that_are_told_are_those_of_the_checks() {
     let all = checks();
     let over = |iser: bool| {
-        all.iter().filter(|check| if iser { check.over != Over::Tcp } else { check.over != Over::Iser }).count()
+        all.iter()
+            .filter(|check| if iser { check.over != Over::Tcp } else { check.over != Over::Iser })
+            .count()
     };
     let readme = read("README.md");
-    assert!(readme.contains(&format!("`stag conform`, {} checks", all.len())), "README.md: there are {}", all.len());
+    assert!(
+        readme.contains(&format!("`stag conform`, {} checks", all.len())),
+        "README.md: there are {}",
+        all.len()
+    );
     let table = read("docs/conformance.md");
     let told = |name: &str| -> usize {
         let row = rows(&table).find(|cells| cells[0] == name).unwrap_or_else(|| panic!("no row {name}"));
         assert!(row[1].contains('.') || row[1].contains('~'), "{name}: which version?");
         row[2].parse().expect("a number of checks")
     };
-    assert_eq!(told("Stag"), over(false), "docs/conformance.md is older than the checks: tests/conformance writes it");
-    assert_eq!(told("Stag, iSER"), over(true), "docs/conformance.md is older than the checks: tests/conformance writes it");
+    assert_eq!(
+        told("Stag"),
+        over(false),
+        "docs/conformance.md is older than the checks: tests/conformance writes it"
+    );
+    assert_eq!(
+        told("Stag, iSER"),
+        over(true),
+        "docs/conformance.md is older than the checks: tests/conformance writes it"
+    );
     assert_eq!(told("LIO"), over(false));
     for other in ["tgt", "istgt"] {
         // Each area but redirection, which they have not.
