@@ -205,8 +205,7 @@ def main():
     for name, why in report.skipped:
         if why != "ignored":
             print(f"skipped: {name}")
-    for name, _ in report.failed:
-        print(f"failed: {name}")
+    report.retell()
     print(report.summary(), flush=True)
     sys.exit(1 if report.failed else 0)
 

@@ -72,9 +72,9 @@ def main():
                         lab.case(name, function, lab)
             print(f"== {suite}: {time.monotonic() - start:.0f} s", flush=True)
     if options.results:
-        report.save(options.results)
-    for name, why in report.failed:
-        print(f"FAILED: {name}")
+        report.save(options.results)  # Whoever asked for them tells of the failures.
+    else:
+        report.retell()
     print(report.summary())
     sys.exit(1 if report.failed else 0)
 

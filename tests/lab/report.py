@@ -18,7 +18,19 @@ class Skip(Exception):
     """A case cannot run here: the message says what is missing."""
 
 
+def shortened(text, most):
+    """At most that many characters of `text`: its beginning, which has the reason, and its end, which has the newest lines."""
+    text = text.strip()
+    if len(text) <= most:
+        return text
+    half = max(most // 2, 1)
+    return f"{text[:half].rstrip()} [...] {text[-half:].lstrip()}"
+
+
 class Report:
+    # Of a long output only the end may be kept, 4 KiB of it, say: all failures are to be in there, with their reasons.
+    RETOLD = 3000
+
     def __init__(self):
         self.passed, self.failed, self.skipped = [], [], []
 
@@ -32,8 +44,8 @@ class Report:
         indented = "".join(f"\n        {line}" for line in why.strip().splitlines()) if why else ""
         print(f"{mark} {name}{took}{indented}", flush=True)
 
-    def case(self, name, function, *arguments):
-        """Run one case and count it. Returns whether it passed."""
+    def case(self, name, function, *arguments, more=lambda: []):
+        """Run one case and count it. Returns whether it passed. `more`: what else to print if it failed."""
         start = time.monotonic()
         try:
             function(*arguments)
@@ -43,10 +55,10 @@ class Report:
             self.add(outcome, name, f"cannot run here: {reason}", time.monotonic() - start)
             return False
         except Failed as reason:
-            self.add("failed", name, str(reason), time.monotonic() - start)
+            self.add("failed", name, "\n".join([str(reason), *told(reason), *more()]), time.monotonic() - start)
             return False
-        except Exception:  # A fault of the harness is a failure too, with its place.
-            self.add("failed", name, traceback.format_exc(limit=6), time.monotonic() - start)
+        except Exception as reason:  # A fault of the harness is a failure too, with its place.
+            self.add("failed", name, "\n".join([traceback.format_exc(limit=-6), *told(reason), *more()]), time.monotonic() - start)
             return False
         self.add("passed", name, seconds=time.monotonic() - start)
         return True
@@ -61,10 +73,27 @@ class Report:
         for outcome in ("passed", "failed", "skipped"):
             getattr(self, outcome).extend(tuple(entry) for entry in saved[outcome])
 
+    def retell(self, out=print):
+        """All failures once more with their reasons, in few enough words that the end of the output has all of them."""
+        each = self.RETOLD // max(len(self.failed), 1)
+        for name, why in self.failed:
+            short = shortened(why, max(each - len(name), 0))
+            out(f"failed: {name}" + "".join(f"\n    {line}" for line in short.splitlines()), flush=True)
+
     def summary(self):
         """The last line of every run."""
         line = f"{len(self.passed)} passed, {len(self.failed)} failed"
         return line + (f", {len(self.skipped)} skipped" if self.skipped else "")
+
+
+def told(reason):
+    """What was added to an exception on its way up: the last lines of the log of a target, for one."""
+    return getattr(reason, "told", [])
+
+
+def tell(reason, text):
+    """Add to an exception on its way up what helps to find its cause."""
+    reason.told = [*told(reason), text]
 
 
 def expect(condition, why):

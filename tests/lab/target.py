@@ -12,7 +12,7 @@ import subprocess
 import threading
 
 from . import proc
-from .report import Failed, Skip, expect
+from .report import Failed, Skip, expect, tell
 
 IQN = "iqn.2026-01.example.lab:disks"
 
@@ -89,6 +89,11 @@ class Target:
                 return proc.tail(file.read(), lines)
         except OSError:
             return ""
+
+    def last_words(self):
+        """For whoever looks for the cause of a failure."""
+        state = "alive" if self.alive() else "not started" if not self.process else f"ended with {self.process.returncode}"
+        return f"the target is {state}; the last of its log:\n{self.log(10)}"
 
     def url(self, number=0, chap=None, **arguments):
         """Unit's URL as libiscsi reads it, with credentials and arguments (header_digest="crc32c")."""
@@ -287,13 +292,14 @@ class Lab:
     def __init__(self, report, folder, kind):
         self.report, self.folder, self.kind = report, folder, kind
         self.count = 0
+        self.running = []  # Targets that go on after a case.
 
     @property
     def ci(self):
         return os.environ.get("CI") == "true"
 
     def case(self, name, function, *arguments):
-        return self.report.case(name, function, *arguments)
+        return self.report.case(name, function, *arguments, more=lambda: [target.last_words() for target in self.running])
 
     def new_folder(self, name="run"):
         self.count += 1
@@ -309,13 +315,15 @@ class Lab:
         LUNs), `portals` (further ones, in the groups 2 and on), `target` (lines of the target's own)."""
         kind = {"stag": Stag, "tgt": Tgt}[self.kind]
         target = kind(self.new_folder(), list(units) or [Unit()], host, port or proc.free_port(host), chap, extra)
+        self.running.append(target)
         try:
             target.start()
             yield target
-        except BaseException:
+        except BaseException as reason:
+            tell(reason, target.last_words())
             if target.process and target.alive():
                 target.kill()
-            elif target.process:
-                print(f"        the target ended with exit code {target.process.returncode}; its log:\n{target.log()}")
             raise
+        finally:
+            self.running.remove(target)
         target.stop()
