@@ -31,21 +31,21 @@ initiator_up() {
     for setting in "$@"; do echo "${setting%%=*} = ${setting#*=}"; done
   } >/etc/iscsi/iscsid.conf
   iscsid
-  for _ in $(seq 50); do iscsiadm -m session >/dev/null 2>&1; [ $? = 21 ] && return 0; sleep 0.1; done
+  for _ in $(seq 200); do iscsiadm -m session >/dev/null 2>&1; [ $? = 21 ] && return 0; sleep 0.1; done
   echo "iscsid does not answer"; return 1
 }
 
 # login: discover the target under test and log in to what it offers.
 login() {
-  timeout 30 iscsiadm -m discovery -t sendtargets -p "$PORTAL" -I "$TRANSPORT" || return
-  timeout 40 iscsiadm -m node -T "$IQN" -p "$PORTAL" -I "$TRANSPORT" -l || return
+  timeout 90 iscsiadm -m discovery -t sendtargets -p "$PORTAL" -I "$TRANSPORT" || return
+  timeout 90 iscsiadm -m node -T "$IQN" -p "$PORTAL" -I "$TRANSPORT" -l || return
   wait_disks "$UNITS"
 }
-logout() { timeout 40 iscsiadm -m node -T "$IQN" -p "$PORTAL" -u; }
+logout() { timeout 90 iscsiadm -m node -T "$IQN" -p "$PORTAL" -u; }
 
 # wait_disks COUNT: until the kernel has that many disks; their names, in the order of LUNs, go to $disks.
 wait_disks() {
-  for _ in $(seq 100); do
+  for _ in $(seq 400); do
     mapfile -t disks < <(disks)
     [ ${#disks[@]} -ge "$1" ] && return 0
     sleep 0.1
@@ -64,7 +64,7 @@ fresh() { echo 3 >/proc/sys/vm/drop_caches; blockdev --flushbufs "$1"; }
 # verify_fio DEVICE [fio's options]: random writes of mixed sizes with checksums, read back and verified.
 verify_fio() {
   local device=$1; shift
-  (cd /tmp && timeout 100 fio --name=verify --filename="$device" --direct=1 --ioengine=libaio --iodepth=16 --rw=randwrite \
+  (cd /tmp && timeout 200 fio --name=verify --filename="$device" --direct=1 --ioengine=libaio --iodepth=16 --rw=randwrite \
     --bsrange=4k-64k --size=32m --verify=crc32c --verify_fatal=1 --verify_state_save=0 --output-format=terse --minimal "$@")
 }
 
@@ -85,7 +85,7 @@ same_file_system() {
 asked=0
 ask() { echo "$1" >>/mnt/asked; asked=$((asked + 1)); }
 answered() {
-  for _ in $(seq 900); do ls /mnt | grep -qx "answer.$(($1 - 1))" && return 0; sleep 0.1; done
+  for _ in $(seq 4000); do ls /mnt | grep -qx "answer.$(($1 - 1))" && return 0; sleep 0.1; done
   echo "the host did not answer request $1"; return 1
 }
 ask_and_wait() { ask "$1" && answered $asked; }
@@ -98,7 +98,7 @@ siw_up() { rdma_device siw0 siw; }
 rxe_up() { rdma_device rxe0 rxe; }
 rdma_device() {
   rdma link add "$1" type "$2" netdev vec0 || return
-  for _ in $(seq 50); do rdma link show | grep -q "$1/1 state ACTIVE" && [ -e /dev/infiniband/rdma_cm ] && return 0; sleep 0.1; done
+  for _ in $(seq 200); do rdma link show | grep -q "$1/1 state ACTIVE" && [ -e /dev/infiniband/rdma_cm ] && return 0; sleep 0.1; done
   rdma link show; ls /dev/infiniband; return 1
 }
 
@@ -106,7 +106,7 @@ rdma_device() {
 iser_up() { TRANSPORT=iser; initiator_up "$@"; }
 iser_login() {
   iscsiadm -m node -T "$IQN" -p "$PORTAL" -o new -I iser || return
-  timeout 40 iscsiadm -m node -T "$IQN" -p "$PORTAL" -I iser -l || return
+  timeout 90 iscsiadm -m node -T "$IQN" -p "$PORTAL" -I iser -l || return
   wait_disks "$UNITS"
 }
 

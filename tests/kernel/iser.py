@@ -87,7 +87,7 @@ def boot(lab, target, script, **options):
 
 def disk(lab):
     with linux.serve(lab, Unit(mib=256, thin=True), Unit(mib=256, block_bytes=4096)) as target:
-        boot(lab, target, DISK, timeout=240)
+        boot(lab, target, DISK, timeout=600)
 
 
 def chap(lab):
@@ -109,17 +109,17 @@ def crc(lab):
 
 def abort(lab):
     with linux.serve(lab, Unit()) as target:
-        boot(lab, target, ABORT, timeout=180, requests=linux.interruptions(target))
+        boot(lab, target, ABORT, timeout=600, requests=linux.interruptions(target))
 
 
 def restart(lab):
     with linux.serve(lab, Unit()) as target:
-        boot(lab, target, linux.RESTART, timeout=240, requests=linux.interruptions(target))
+        boot(lab, target, linux.RESTART, timeout=600, requests=linux.interruptions(target))
 
 
 def network(lab):
     with linux.serve(lab, Unit(mib=256)) as target:
-        boot(lab, target, NETWORK, timeout=180)
+        boot(lab, target, NETWORK, timeout=600)
 
 
 CASES = [

@@ -9,7 +9,7 @@ from lab.report import expect
 PORT = 7174
 
 
-def guest(lab, script, timeout=90, requests=None, port=PORT, **values):
+def guest(lab, script, timeout=400, requests=None, port=PORT, **values):
     proc.need("rping", "rdma", "ip")
     uml.network_up()
     uml.run_cases(lab, "iwarp", "siw_up || exit 1\n" + script, timeout, requests, PORT=port, **values)
@@ -17,9 +17,9 @@ def guest(lab, script, timeout=90, requests=None, port=PORT, **values):
 
 # $WHO and $HOW only name the case.
 CLIENT = r"""
-case_ "$WHO serves, siw's client, $HOW: small" timeout 40 rping -c -a $HOST -p $PORT -C 20 -S 64 -V
-case_ "$WHO serves, siw's client, $HOW: 65000 bytes" timeout 40 rping -c -a $HOST -p $PORT -C 20 -S 65000 -V
-case_ "$WHO serves, siw's client, $HOW: 500 bytes, not a multiple of 4" timeout 40 rping -c -a $HOST -p $PORT -C 20 -S 501 -V
+case_ "$WHO serves, siw's client, $HOW: small" timeout 90 rping -c -a $HOST -p $PORT -C 20 -S 64 -V
+case_ "$WHO serves, siw's client, $HOW: 65000 bytes" timeout 90 rping -c -a $HOST -p $PORT -C 20 -S 65000 -V
+case_ "$WHO serves, siw's client, $HOW: 500 bytes, not a multiple of 4" timeout 90 rping -c -a $HOST -p $PORT -C 20 -S 501 -V
 """
 
 
@@ -34,8 +34,8 @@ def lab_serves(lab):
 
 # A server for each client: rping's persistent server now and then misses the first Send of a client that is quick.
 SERVER = r"""
-listening() { for _ in $(seq 50); do ss -Hltn "sport = :$PORT" | grep -q . && return 0; sleep 0.1; done; return 1; }
-call() { timeout 60 rping -s -a $GUEST -p $PORT -S 65000 & local server=$!; listening && ask_and_wait "$1" && wait $server; }
+listening() { for _ in $(seq 200); do ss -Hltn "sport = :$PORT" | grep -q . && return 0; sleep 0.1; done; return 1; }
+call() { timeout 120 rping -s -a $GUEST -p $PORT -S 65000 & local server=$!; listening && ask_and_wait "$1" && wait $server; }
 for how in $HOWS; do case_ "siw serves, $WHO calls, $how" call $how; done
 """
 
@@ -66,9 +66,9 @@ def we_serve(lab):
 # Over a network that loses what the guest sends, and delays it.
 POOR = r"""
 network 2ms 2%
-case_ "$WHO serves, siw's client, $HOW: delay and loss" timeout 60 rping -c -a $HOST -p $PORT -C 30 -S 16000 -V
+case_ "$WHO serves, siw's client, $HOW: delay and loss" timeout 120 rping -c -a $HOST -p $PORT -C 30 -S 16000 -V
 network 20ms 0%
-case_ "$WHO serves, siw's client, $HOW: a long way" timeout 60 rping -c -a $HOST -p $PORT -C 10 -S 65000 -V
+case_ "$WHO serves, siw's client, $HOW: a long way" timeout 120 rping -c -a $HOST -p $PORT -C 10 -S 65000 -V
 network fine
 """
 

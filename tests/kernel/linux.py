@@ -14,7 +14,7 @@ def serve(lab, *units, **options):
     return lab.serve(*units, host=uml.HOST, port=3260, **options)
 
 
-def boot(lab, target, script, timeout=120, requests=None, prefix="linux", **values):
+def boot(lab, target, script, timeout=400, requests=None, prefix="linux", **values):
     """Run a script in the guest and count each of its cases."""
     uml.run_cases(lab, prefix, script, timeout, requests, PORTAL=target.portal, IQN=IQN, UNITS=len(target.units), **values)
 
@@ -99,7 +99,8 @@ case_ "sg_logs: what is available and what is used" prints "[Aa]vailable LBA map
 case_ "sg_modes: thresholds" prints "1c,02|Logical block provisioning" sg_modes --page=0x1c,2 $d4
 warned() { dd if=$d4 of=/dev/null bs=4k count=1 iflag=direct; dmesg | grep -i "thin provisioning soft threshold"; }
 case_ "no warning while there is enough" eval 'dmesg -c >/dev/null; sg_dd if=/dev/zero of=$d4 bs=512 count=6144 blk_sgio=1 && sleep 2.2 && ! warned'
-case_ "the kernel is warned when a threshold is reached" eval 'sg_dd if=/dev/zero of=$d4 bs=512 count=9216 blk_sgio=1 && sleep 2.2 && warned'
+gets_warned() { for _ in $(seq 30); do sleep 1; warned && return; done; return 1; }
+case_ "the kernel is warned when a threshold is reached" eval 'sg_dd if=/dev/zero of=$d4 bs=512 count=9216 blk_sgio=1 && gets_warned'
 case_ "sg_logs: it is used" prints "[Uu]sed LBA mapping.*: 5" sg_logs -p 0xc $d4
 fill() { for n in 0 1 2 3; do for m in 0 4 8 c; do sg_raw -s 524288 -i /dev/zero $(sg_of $d4) 2a 00 00 01 $n$m 00 00 04 00 00; done; done; }
 case_ "beyond the quota: space allocation failed" prints "[Ss]pace allocation failed" fill
@@ -120,8 +121,9 @@ case_ "sg_persist: release" pr --out --release --param-rk=0xabc1 --prout-type=1
 case_ "sg_persist: clear" eval 'pr --out --clear --param-rk=0xabc1 && ! sg_persist --in -k $d0 | grep abc1'
 case_ "sg_start: eject and load the removable unit" eval 'sg_start --eject $d3; ! sg_turs $d3 && sg_start --load $d3; sg_turs $d3; sg_turs $d3'
 case_ "sg_prevent: prevents the eject" eval 'sg_prevent --prevent=1 $d3 && ! sg_start --eject $d3; sg_prevent --allow $d3'
-case_ "sg_reset: logical unit" eval 'sg_reset -d $d0; sg_turs $d0 || sg_turs $d0'
-case_ "sg_reset: target" eval 'sg_reset -t $d0; sleep 1; sg_turs $d0 || sg_turs $d0'
+case_ "sg_reset: logical unit" eval 'sg_reset -d $d0; for _ in $(seq 20); do sg_turs $d0 && break; sleep 0.5; done; sg_turs $d0'
+gets_ready() { for _ in $(seq 240); do sg_turs $1 && return; sleep 0.5; done; return 1; }
+case_ "sg_reset: target" eval 'sg_reset -t $d0; sleep 1; gets_ready $d0'
 case_ "sg_sanitize: crypto erase" eval 'sg_sanitize --crypto --quick --wait $d0 && { sg_turs $d0 || sg_turs $d0; }'
 case_ "logout" logout
 """
@@ -140,7 +142,7 @@ case_ "fio verifies on 512-byte blocks" verify_fio $d0
 case_ "fio verifies on 4096-byte blocks" verify_fio $d1
 case_ "fio verifies large requests" verify_fio $d0 --bsrange=1m-2m --size=48m
 case_ "fio verifies mixed reads and writes" verify_fio $d0 --rw=randrw --bsrange=4k-32k
-case_ "a unit that was removed is found again by a rescan" eval 'echo 1 >/sys/block/${d1#/dev/}/device/delete; sleep 0.5; [ "$(disks | wc -l)" = 1 ] && iscsiadm -m session --rescan && wait_disks 2'
+case_ "a unit that was removed is found again by a rescan" eval 'echo 1 >/sys/block/${d1#/dev/}/device/delete; for _ in $(seq 400); do [ "$(disks | wc -l)" = 1 ] && break; sleep 0.1; done; [ "$(disks | wc -l)" = 1 ] && iscsiadm -m session --rescan && wait_disks 2'
 case_ "an idle session answers NOPs" eval 'sleep 6; [ "$(iscsiadm -m session | wc -l)" = 1 ] && ! dmesg | grep -iE "ping timeout|conn error"'
 case_ "data is the same after logout and login" eval 'head -c 8M /dev/urandom >/tmp/m; cp /tmp/m $d0; sync; logout && login && cmp -n 8388608 ${disks[0]} /tmp/m'
 case_ "logout" logout
@@ -151,7 +153,7 @@ PARAMETERS = r"""
 initiator_up || exit 1
 case_ "discovery" eval 'iscsiadm -m discovery -t sendtargets -p $PORTAL | grep -q "$IQN"'
 set_() { iscsiadm -m node -T $IQN -p $PORTAL -o update -n "$1" -v "$2"; }
-agreed() { timeout 40 iscsiadm -m node -T $IQN -p $PORTAL -l && wait_disks 1 && iscsiadm -m session -P 3 >/tmp/session && for line in "$@"; do grep -q "$line" /tmp/session || { echo "not agreed: $line"; grep -E "Digest|Burst|R2T|Immediate|Segment" /tmp/session; return 1; }; done; }
+agreed() { timeout 90 iscsiadm -m node -T $IQN -p $PORTAL -l && wait_disks 1 && iscsiadm -m session -P 3 >/tmp/session && for line in "$@"; do grep -q "$line" /tmp/session || { echo "not agreed: $line"; grep -E "Digest|Burst|R2T|Immediate|Segment" /tmp/session; return 1; }; done; }
 round() { local name=$1; shift; case_ "$name: agreed" agreed "$@"; case_ "$name: fio verifies" verify_fio ${disks[0]} --size=16m; case_ "$name: logout" logout; }
 
 set_ node.conn[0].iscsi.HeaderDigest CRC32C; set_ node.conn[0].iscsi.DataDigest CRC32C
@@ -172,7 +174,7 @@ initiator_up node.session.auth.authmethod=CHAP node.session.auth.username=$NAME 
   ${TARGET_NAME:+node.session.auth.username_in=$TARGET_NAME node.session.auth.password_in=$TARGET_SECRET} \
   discovery.sendtargets.auth.authmethod=${DISCOVERY_AUTH:-None} discovery.sendtargets.auth.username=$NAME discovery.sendtargets.auth.password=$SECRET || exit 1
 iscsiadm -m node -T $IQN -p $PORTAL -I $TRANSPORT -o new
-in_() { timeout 40 iscsiadm -m node -T $IQN -p $PORTAL -I $TRANSPORT -l && wait_disks 1; }
+in_() { timeout 90 iscsiadm -m node -T $IQN -p $PORTAL -I $TRANSPORT -l && wait_disks 1; }
 case_ "$WHAT: login" in_
 case_ "$WHAT: a block can be read" dd if=/dev/sda of=/dev/null bs=4k count=1
 case_ "$WHAT: logout" logout
@@ -212,17 +214,17 @@ def sg_tools(lab):
     units = [Unit(thin=True, physical_exponent=3), Unit(block_bytes=4096, memory=True), Unit(read_only=True),
              Unit(removable=True), Unit(memory=True, thin=True, options="quota=8M,warn-available=4M")]
     with serve(lab, *units) as target:
-        boot(lab, target, SG, timeout=180)
+        boot(lab, target, SG, timeout=600)
 
 
 def disk(lab):
     with serve(lab, Unit(mib=256, thin=True), Unit(mib=256, block_bytes=4096)) as target:
-        boot(lab, target, DISK, timeout=240)
+        boot(lab, target, DISK, timeout=600)
 
 
 def parameters(lab):
     with serve(lab, Unit()) as target:
-        boot(lab, target, PARAMETERS, timeout=180)
+        boot(lab, target, PARAMETERS, timeout=600)
 
 
 def chap(lab):
@@ -255,7 +257,7 @@ def interruptions(target):
 
 def restart(lab):
     with serve(lab, Unit()) as target:
-        boot(lab, target, RESTART, timeout=240, requests=interruptions(target))
+        boot(lab, target, RESTART, timeout=600, requests=interruptions(target))
 
 
 CASES = [

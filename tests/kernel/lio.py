@@ -22,7 +22,7 @@ def stag(*words, **options):
     return proc.run(Stag.binary, *words, **options)
 
 
-def guest(lab, script, clients, timeout=150, memory_mib=512):
+def guest(lab, script, clients, timeout=400, memory_mib=512):
     """Boot LIO and run the script, which asks for clients by name: each is a case of its own."""
     proc.need("rdma", "ip")
     if not Stag.binary:
@@ -36,7 +36,7 @@ def guest(lab, script, clients, timeout=150, memory_mib=512):
                   {word: case(name, client) for word, (name, client) in clients.items()}, memory_mib=memory_mib)
 
 
-def bench(*words, timeout=60, **options):
+def bench(*words, timeout=120, **options):
     """A verified run of `stag bench`; its runs."""
     printed = stag("bench", "--json", "--verify", "--destroy", *words, URL, timeout=timeout, **options)
     runs = json.loads(printed[printed.index("{"):])["runs"]
@@ -60,15 +60,15 @@ def clients(lab):
 
     def there_and_back(*words):
         def client():
-            stag("write", "-q", "-i", data, *words, URL, timeout=60)
+            stag("write", "-q", "-i", data, *words, URL, timeout=120)
             if os.path.exists(back):
                 os.remove(back)
-            stag("read", "-q", "-o", back, "--length", os.path.getsize(data), *words, URL, timeout=60)
+            stag("read", "-q", "-o", back, "--length", os.path.getsize(data), *words, URL, timeout=120)
             proc.run("cmp", data, back)
         return client
 
     def copy():
-        stag("cp", "-q", "--verify", data, URL, timeout=60)
+        stag("cp", "-q", "--verify", data, URL, timeout=120)
 
     return {
         "ls": ("stag ls lists LIO's target over iSER", ls),
@@ -88,7 +88,7 @@ def clients(lab):
         "sessions": ("eight sessions at once are verified", lambda: bench(
             "--pattern", "randrw", "--bs", "16k", "--depth", "4", "--sessions", "8", "--time", "2", "--span", "32M", "--fill")),
         "network": ("over a network that delays and loses, all is verified", lambda: bench(
-            "--pattern", "randrw", "--bs", "64k", "--depth", "16", "--time", "4", "--span", "32M", "--fill", timeout=90)),
+            "--pattern", "randrw", "--bs", "64k", "--depth", "16", "--time", "4", "--span", "32M", "--fill", timeout=400)),
     }
 
 
@@ -100,7 +100,7 @@ case_ "the guest's kernel had no fault" eval '! dmesg | grep -iE "bug:|oops|pani
 
 
 def everything(lab):
-    guest(lab, SCRIPT, clients(lab), timeout=240)
+    guest(lab, SCRIPT, clients(lab), timeout=600)
 
 
 def killed(lab):
@@ -115,7 +115,7 @@ def killed(lab):
     def client():
         try:
             ended.append(bench("--pattern", "randrw", "--bs", "64k", "--depth", "16", "--time", "12", "--span", "64M",
-                               "--reconnect", "60", timeout=150))
+                               "--reconnect", "60", timeout=400))
         except Exception as why:  # told below: this is a thread
             ended.append(why)
 

@@ -21,7 +21,7 @@ def stag(*words, **options):
     return proc.run(Stag.binary, *words, **options)
 
 
-def bench(portal, *words, timeout=60):
+def bench(portal, *words, timeout=120):
     """A verified run of `stag bench`: its only run."""
     url = f"iscsi://{portal[0]}:{portal[1]}/{IQN}/0"
     printed = stag("bench", "--json", "--reconnect", "15", "--verify", "--destroy", "--pattern", "randrw", "--fill", *words, url, timeout=timeout)
@@ -46,7 +46,7 @@ def meddled(rules, *words, level=1, counted=("snacks",), seconds="2", bs="16k"):
         proxy = Meddler((uml.HOST, 0), DIRECT, rules=[Rule(*rule) for rule in rules])
         try:
             run = bench((uml.HOST, proxy.port), "--erl", level, "--header-digest", "require", "--data-digest", "require",
-                        "--bs", bs, "--depth", "16", "--time", seconds, "--span", "8M", *words, timeout=90)
+                        "--bs", bs, "--depth", "16", "--time", seconds, "--span", "8M", *words, timeout=400)
         finally:
             proxy.close()
         idle = [(rule.direction, hex(rule.opcode), rule.action) for rule in proxy.rules if not rule.times]

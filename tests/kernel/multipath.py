@@ -24,8 +24,8 @@ state = "active/non-optimized" """
 
 SCRIPT = r"""
 initiator_up node.session.timeo.replacement_timeout=3 || exit 1
-both() { iscsiadm -m discovery -t sendtargets -p $PORTAL && timeout 40 iscsiadm -m node -T $IQN -l; wait_both; }
-wait_both() { for _ in $(seq 100); do [ $(lsblk -dno NAME | grep -c ^sd) -ge 2 ] && break; sleep 0.1; done; paths; }
+both() { iscsiadm -m discovery -t sendtargets -p $PORTAL && timeout 90 iscsiadm -m node -T $IQN -l; wait_both; }
+wait_both() { for _ in $(seq 400); do [ $(lsblk -dno NAME | grep -c ^sd) -ge 2 ] && break; sleep 0.1; done; paths; }
 # $one and $two: the disk by each portal group.
 paths() {
   one= two=
@@ -38,7 +38,7 @@ prints() { local want=$1; shift; "$@" 2>&1 | tee /tmp/said; grep -qE "$want" /tm
 state_of() { sg_rtpg -d $1 | grep -A1 "target port group id : $2" | tail -1; }
 in_state() { state_of $1 $2 | tee /tmp/said; grep -q "$3" /tmp/said; }
 # For changes that somebody else asks for: one may still be under way.
-gets_in_state() { for _ in $(seq 50); do in_state "$@" && return; sleep 0.1; done; return 1; }
+gets_in_state() { for _ in $(seq 200); do in_state "$@" && return; sleep 0.1; done; return 1; }
 
 network_is() { for d in $one $two; do cat /sys/block/${d#/dev/}/device/dh_state /sys/block/${d#/dev/}/device/access_state 2>/dev/null; done; }
 
@@ -52,7 +52,7 @@ case_ "sg_stpg: refuses a group that is not there" prints "Illegal request" sg_s
 case_ "sg_stpg: a state is set explicitly" eval 'sg_stpg --tp=12 --standby $one && in_state $one 0xc standby'
 case_ "sg_rtpg: the status says who changed it" prints "SET TARGET PORT GROUPS" sg_rtpg -d $one
 # The kernel takes the unit attention, and asks for the groups anew.
-learns() { sg_turs $two; for _ in $(seq 50); do [ "$(cat /sys/block/${two#/dev/}/device/access_state)" = "$1" ] && return; sleep 0.1; done; network_is; return 1; }
+learns() { sg_turs $two; for _ in $(seq 200); do [ "$(cat /sys/block/${two#/dev/}/device/access_state)" = "$1" ] && return; sleep 0.1; done; network_is; return 1; }
 case_ "the kernel learns of it by the other path's unit attention" learns standby
 case_ "standby: not ready" prints "standby state|Device not ready|not ready" sg_turs -v $two
 case_ "standby: INQUIRY, REPORT TARGET PORT GROUPS, PERSISTENT RESERVE IN run" eval 'sg_inq $two && sg_rtpg $two && sg_persist --in -k $two'
@@ -73,9 +73,9 @@ m=/dev/mapper/mp
 case_ "dm-multipath writes and reads" eval 'verify_fio $m --size=16m && [ "$(active)" = 1 ]'
 slow() { verify_fio $m --rate=8m --size=${1:-48m} --randseed=$RANDOM >/tmp/slow 2>&1; }
 verified() { wait $writer || { cat /tmp/slow; return 1; }; }
-wait_active() { for _ in $(seq 150); do [ "$(active)" = $1 ] && return; sleep 0.1; done; status; return 1; }
+wait_active() { for _ in $(seq 600); do [ "$(active)" = $1 ] && return; sleep 0.1; done; status; return 1; }
 # As multipathd does when a better group has a path again: a switch takes effect with the next I/O, and not while its path is failed.
-back() { for _ in $(seq 60); do group 1; sleep 0.3; [ "$(active)" = 1 ] && return; done; status; return 1; }
+back() { for _ in $(seq 240); do group 1; sleep 0.3; [ "$(active)" = 1 ] && return; done; status; return 1; }
 # multipathd reinstates a path when it is ready again.
 checker() { while sleep 0.5; do for d in $one $two; do
   n=$(cat /sys/block/${d#/dev/}/dev); status | grep -q "$n F" && sg_turs $d >/dev/null 2>&1 && dmsetup message mp 0 "reinstate_path $n"; done; done; }
@@ -102,14 +102,14 @@ sleep 1.5; ask_and_wait block_1
 case_ "a portal that does not answer any more: I/O goes by the other" wait_active 2
 sleep 1; ask_and_wait unblock_1
 case_ "what was written meanwhile is all verified (a portal lost)" verified
-for _ in $(seq 150); do sg_turs $one >/dev/null 2>&1 && break; sleep 0.1; done
+for _ in $(seq 600); do sg_turs $one >/dev/null 2>&1 && break; sleep 0.1; done
 case_ "the path comes back with its portal" sg_turs $one
 
 sg_stpg --tp=12 --unavailable $one; slow 24m & writer=$!
 sleep 1; ask_and_wait restart
 case_ "what was written while the target restarted is all verified" verified
-for _ in $(seq 100); do sg_rtpg $one >/dev/null 2>&1 && break; sleep 0.1; done
-case_ "an explicit state outlives the target" in_state $one 0xc unavailable
+for _ in $(seq 400); do sg_rtpg $one >/dev/null 2>&1 && break; sleep 0.1; done
+case_ "an explicit state outlives the target" gets_in_state $one 0xc unavailable
 kill $checking
 case_ "the multipath device is sound after all" eval 'same_file_system $m; code=$?; dmsetup remove mp; [ $code = 0 ]'
 """
@@ -128,8 +128,8 @@ def multipath(lab):
 
         def state(group, name):
             def change():
-                proc.run(target.binary, "alua", "--control", target.control, IQN, str(group), name, timeout=20)
-                told = json.loads(proc.run(target.binary, "alua", "--control", target.control, "--json", timeout=20))
+                proc.run(target.binary, "alua", "--control", target.control, IQN, str(group), name, timeout=120)
+                told = json.loads(proc.run(target.binary, "alua", "--control", target.control, "--json", timeout=120))
                 assert [g["state"] for g in told[0]["groups"] if g["id"] == group] == [name], told
             return change
 

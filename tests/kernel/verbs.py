@@ -28,7 +28,7 @@ def example(name):
     return f"{uml.PROGRAMS}/examples/{name}"
 
 
-def guest(lab, device, script, timeout=150, **values):
+def guest(lab, device, script, timeout=400, **values):
     proc.need("rping", "rdma", "ip")
     uml.network_up()
     uml.run_cases(lab, f"verbs, {device}", f"{device}_up || exit 1\n{SERVING}{script}", timeout, memory_mib=512,
@@ -43,7 +43,7 @@ SERVING = r"""
 URL=iser://$PORTAL/$IQN/0
 serve() {
   $STAG serve --iqn $IQN --verbs $PORTAL "$@" >/tmp/serve 2>&1 & server=$!
-  for _ in $(seq 100); do grep -q iser:// /tmp/serve && return 0; sleep 0.1; done
+  for _ in $(seq 400); do grep -q iser:// /tmp/serve && return 0; sleep 0.1; done
   cat /tmp/serve; return 1
 }
 unserve() { kill $server; wait $server; }
@@ -52,12 +52,12 @@ both() {
   local serving=() pid code
   port=$((port + 1))
   while [ "$1" != -- ]; do serving+=("$1"); shift; done; shift
-  timeout 60 "${serving[@]}" -p $port & pid=$!
-  listening $port; timeout 60 "$@" -p $port; code=$?
+  timeout 120 "${serving[@]}" -p $port & pid=$!
+  listening $port; timeout 120 "$@" -p $port; code=$?
   [ $code = 0 ] || kill $pid
   wait $pid && [ $code = 0 ]
 }
-listening() { for _ in $(seq 100); do rdma resource show cm_id | grep -q "state LISTEN.*:$1 " && return 0; sleep 0.1; done; rdma resource show cm_id; }
+listening() { for _ in $(seq 400); do rdma resource show cm_id | grep -q "state LISTEN.*:$1 " && return 0; sleep 0.1; done; rdma resource show cm_id; }
 """
 
 RPING = r"""
@@ -73,15 +73,15 @@ case_ "our client and rping's server" thrice both rping -s -a $GUEST -C 30 -S 60
   for how in "" -i; do
     case_ "memory windows${how:+, invalidated by the peer}" both $RPING -s -w $how -a $GUEST -- $RPING -c -w $how -a $GUEST -C 300 -S 4000 -V
   done
-case_ "a peer that reaches for more than it was given gets none of it" timeout 60 $ATTACK $GUEST
-refused() { timeout 20 $RPING -c -a $GUEST -p 99 >/tmp/said 2>&1; [ $? = 1 ] && grep -qiE "reject|refused" /tmp/said; }
+case_ "a peer that reaches for more than it was given gets none of it" timeout 120 $ATTACK $GUEST
+refused() { timeout 90 $RPING -c -a $GUEST -p 99 >/tmp/said 2>&1; [ $? = 1 ] && grep -qiE "reject|refused" /tmp/said; }
 case_ "nobody listens: that is said" refused
 killed() {
   local pid client
-  timeout 60 $RPING -s -a $GUEST & pid=$!
+  timeout 120 $RPING -s -a $GUEST & pid=$!
   listening 7174; $RPING -c -a $GUEST -C 1000000 -S 4000 >/tmp/client & client=$!
-  for _ in $(seq 50); do grep -q connected /tmp/client && break; sleep 0.1; done
-  sleep 0.3; kill -9 $client; timeout 20 tail --pid=$pid -f /dev/null && grep -q connected /tmp/client
+  for _ in $(seq 200); do grep -q connected /tmp/client && break; sleep 0.1; done
+  sleep 0.3; kill -9 $client; timeout 90 tail --pid=$pid -f /dev/null && grep -q connected /tmp/client
 }
 case_ "a client that is killed ends its server" killed
 """
@@ -123,22 +123,22 @@ case_ "the target ends when it is told to" eval 'unserve; [ $? = 0 ]'
 
 
 def linux(lab, device):
-    guest(lab, device, ISER, timeout=170)
+    guest(lab, device, ISER, timeout=400)
 
 
 OURS = r"""
 serve mem:64M || exit 1
 head -c 20000k /dev/urandom >/tmp/m
 there_and_back() {
-  timeout 40 $STAG write -q --rdma verbs "$@" -i /tmp/m $URL && rm -f /tmp/n &&
-    timeout 40 $STAG read -q --rdma verbs "$@" --length 20000K -o /tmp/n $URL && cmp /tmp/m /tmp/n
+  timeout 90 $STAG write -q --rdma verbs "$@" -i /tmp/m $URL && rm -f /tmp/n &&
+    timeout 90 $STAG read -q --rdma verbs "$@" --length 20000K -o /tmp/n $URL && cmp /tmp/m /tmp/n
 }
-case_ "our initiator: discovery" eval 'timeout 20 $STAG ls --rdma verbs iser://$PORTAL | grep -q $IQN'
-case_ "our initiator: the unit" eval 'timeout 20 $STAG info --rdma verbs $URL | grep -q 512'
+case_ "our initiator: discovery" eval 'timeout 90 $STAG ls --rdma verbs iser://$PORTAL | grep -q $IQN'
+case_ "our initiator: the unit" eval 'timeout 90 $STAG info --rdma verbs $URL | grep -q 512'
 case_ "our initiator: data comes back as it went" there_and_back
 case_ "our initiator: one request at a time" there_and_back --depth 1
 case_ "our initiator: small requests, many at once" there_and_back --depth 32 --block 16K
-case_ "our initiator: verified blocks at several depths" timeout 60 $STAG bench --rdma verbs --verify --destroy --bs 4K,64K --depth 1,16 --pattern randwrite --time 1 $URL
+case_ "our initiator: verified blocks at several depths" timeout 120 $STAG bench --rdma verbs --verify --destroy --bs 4K,64K --depth 1,16 --pattern randwrite --time 1 $URL
 unserve
 """
 
@@ -152,13 +152,13 @@ lio_up 64 || exit 1
 IQN=$LIO; URL=iser://$PORTAL/$IQN/0
 head -c 20000k /dev/urandom >/tmp/m
 there_and_back() {
-  timeout 40 $STAG write -q --rdma verbs "$@" -i /tmp/m $URL && rm -f /tmp/n &&
-    timeout 40 $STAG read -q --rdma verbs "$@" --length 20000K -o /tmp/n $URL && cmp /tmp/m /tmp/n
+  timeout 90 $STAG write -q --rdma verbs "$@" -i /tmp/m $URL && rm -f /tmp/n &&
+    timeout 90 $STAG read -q --rdma verbs "$@" --length 20000K -o /tmp/n $URL && cmp /tmp/m /tmp/n
 }
-case_ "Linux's target: the unit" eval 'timeout 20 $STAG info --rdma verbs $URL | grep -q 512'
+case_ "Linux's target: the unit" eval 'timeout 90 $STAG info --rdma verbs $URL | grep -q 512'
 case_ "Linux's target: data comes back as it went" there_and_back
 case_ "Linux's target: one request at a time" there_and_back --depth 1
-case_ "Linux's target: verified blocks" timeout 60 $STAG bench --rdma verbs --verify --destroy --bs 4K,64K --depth 1,16 --pattern randwrite --time 1 $URL
+case_ "Linux's target: verified blocks" timeout 120 $STAG bench --rdma verbs --verify --destroy --bs 4K,64K --depth 1,16 --pattern randwrite --time 1 $URL
 """
 
 
@@ -173,7 +173,7 @@ def without_a_device(lab):
         raise Skip("no stag binary: set STAG_BIN")
     for words in (("serve", "--verbs", "127.0.0.1:3260", "mem:1M"),
                   ("info", "--rdma", "verbs", "iser://127.0.0.1:3260/iqn.2026-01.example:none/0")):
-        result = proc.run(Stag.binary, *words, ok=None, timeout=30)
+        result = proc.run(Stag.binary, *words, ok=None, timeout=120)
         expect(result.code != 0, f"stag {' '.join(words)} ended well without a device")
         said = result.lower()
         expect("rdma" in said, f"stag {' '.join(words)} said: {result}")

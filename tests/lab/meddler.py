@@ -38,7 +38,7 @@ class Meddler:
             except OSError:
                 return
             try:
-                far = socket.create_connection(self.to, timeout=5)
+                far = socket.create_connection(self.to, timeout=30)
                 far.settimeout(None)
             except OSError:
                 near.close()

@@ -1,6 +1,8 @@
 """Programs, run with a time limit and ended by their own process id, never by name."""
 
+import errno
 import os
+import random
 import shutil
 import signal
 import socket
@@ -74,10 +76,31 @@ def wait_until(condition, timeout, what, step=0.05):
         time.sleep(step)
 
 
+def idle_seconds(cpu_seconds, seconds, most):
+    """The least of some measurements of the CPU time that passes by `cpu_seconds` in that time, until one is below `most`: what a busy
+    machine delays is done in one of them, and what is done again and again shows in all."""
+    least = None
+    for _ in range(4):
+        before = cpu_seconds()
+        time.sleep(seconds)
+        used = cpu_seconds() - before
+        least = used if least is None else min(least, used)
+        if least < most:
+            break
+    return least
+
+
 def free_port(host="127.0.0.1"):
-    """A TCP port that nobody listens on now."""
+    """A TCP port that nobody listens on now, and that no connection is given for its own end before somebody does: those are
+    above 32767."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, 0))
-        return listener.getsockname()[1]
+    for _ in range(1000):
+        with socket.socket(family, socket.SOCK_STREAM) as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                listener.bind((host, random.randrange(12000, 32000)))
+                return listener.getsockname()[1]
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise
+    raise Failed(f"no free port at {host}")

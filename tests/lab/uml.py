@@ -107,7 +107,7 @@ class Guest:
         return int(code), self.read("output")
 
 
-def run_cases(lab, prefix, script, timeout=120, requests=None, **values):
+def run_cases(lab, prefix, script, timeout=400, requests=None, **values):
     """Run a script in the guest and count each of its cases, named `PREFIX: …`."""
     guest = Guest(lab.new_folder("guest"), script, **values)
     code, output = guest.run(timeout, requests)

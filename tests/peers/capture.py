@@ -6,8 +6,24 @@ import subprocess
 import time
 
 from lab import proc, wire
-from lab.report import Skip, expect
+from lab.report import Failed, Skip, expect
 from lab.target import Chap, Unit
+
+
+class Gaps(Failed):
+    """The capture is not whole."""
+
+
+def whole(case):
+    """A case that is tried again when its capture has gaps: a machine that is busy with something else loses packets for tshark."""
+    def tries(lab):
+        for left in (4, 3, 2, 1, 0):
+            try:
+                return case(lab)
+            except Gaps:
+                if not left:
+                    raise
+    return tries
 
 
 def captured(target, traffic):
@@ -18,18 +34,29 @@ def captured(target, traffic):
         process = subprocess.Popen(["tshark", "-q", "-B", "128", "-i", "lo", "-f", f"tcp port {target.port}", "-w", path],
                                    stdout=errors, stderr=errors)
     try:
-        proc.wait_until(lambda: os.path.exists(path) and os.path.getsize(path) > 0 or process.poll() is not None, 15,
+        proc.wait_until(lambda: os.path.exists(path) and os.path.getsize(path) > 0 or process.poll() is not None, 60,
                         "tshark captures")
         if process.poll() is not None:
             with open(log) as file:
                 raise Skip(f"tshark cannot capture here: {proc.tail(file.read(), 2)}")
         time.sleep(0.5)
         traffic()
-        time.sleep(1)
+        settled(path)
     finally:
         process.terminate()
-        process.wait(10)
+        process.wait(60)
+    gaps = decode(target, path, "tcp.analysis.lost_segment || tcp.analysis.ack_lost_segment")
+    if gaps:
+        raise Gaps(f"the capture has gaps: {len(gaps)}\n" + "\n".join(gaps[:3]))
     return path
+
+
+def settled(path):
+    """Waits until a capture grows no more."""
+    size, limit = -1, time.monotonic() + 30
+    while size != os.path.getsize(path) and time.monotonic() < limit:
+        size = os.path.getsize(path)
+        time.sleep(1)
 
 
 def decode(target, path, filter_, *fields):
@@ -108,6 +135,6 @@ def by_hand(lab):
 
 
 CASES = [
-    ("tshark decodes sessions of libiscsi and QEMU without a malformed PDU", session_of_everything),
-    ("tshark decodes rejects, NOPs, digests and text without a malformed PDU", by_hand),
+    ("tshark decodes sessions of libiscsi and QEMU without a malformed PDU", whole(session_of_everything)),
+    ("tshark decodes rejects, NOPs, digests and text without a malformed PDU", whole(by_hand)),
 ]

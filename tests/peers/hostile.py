@@ -255,9 +255,7 @@ def half_open(lab):
             with wire.session(target, GOOD) as session:
                 for number in range(200):
                     expect(session.read(0, 8) == b"\xc3" * 4096, "reads other data")
-            before = target.cpu_seconds()
-            time.sleep(2)
-            used = target.cpu_seconds() - before
+            used = proc.idle_seconds(target.cpu_seconds, 2, 0.5)
             expect(used < 0.5, f"{used:.1f} s of CPU in 2 s for connections that say nothing")
         finally:
             for connection in held:
@@ -279,14 +277,12 @@ def out_of_descriptors(lab):
                 connection.connect((target.host, target.port))
             held.append(connection)
         time.sleep(1)
-        before = target.cpu_seconds()
-        time.sleep(2)
-        used = target.cpu_seconds() - before
+        used = proc.idle_seconds(target.cpu_seconds, 2, 1.2)
         for connection in held:
             connection.close()
         target.check_alive()
         expect(used < 1.2, f"{used:.1f} s of CPU in 2 s without a descriptor to accept with")
-        limit = time.monotonic() + 10
+        limit = time.monotonic() + 60
         while True:
             try:
                 serves(target)

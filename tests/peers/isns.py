@@ -111,14 +111,14 @@ def forgotten(lab):
                "not served while iSNS is down")
         server.start()
         try:
-            proc.wait_until(lambda: IQN in server.nodes(), 20, "registered when the server is there")
+            proc.wait_until(lambda: IQN in server.nodes(), 60, "registered when the server is there")
         finally:
             server.stop()
         proc.run("rm", "-rf", f"{server.folder}/db")
         server.start()
         try:
             # Registrations are renewed at half of their period.
-            proc.wait_until(lambda: IQN in server.nodes(), 40, "registered anew with a server that has forgotten")
+            proc.wait_until(lambda: IQN in server.nodes(), 90, "registered anew with a server that has forgotten")
         finally:
             server.stop()
 
@@ -131,7 +131,7 @@ def inquiries(lab):
     server.start()
     try:
         with served(lab, esi=1):
-            proc.wait_until(lambda: IQN in server.nodes(), 10, "registered")
+            proc.wait_until(lambda: IQN in server.nodes(), 60, "registered")
             # Three inquiries without an answer would end the registration.
             time.sleep(6)
             expect(IQN in server.nodes(), f"the server gave us up:\n{proc.tail(server.log(), 30)}")

@@ -126,10 +126,10 @@ def runs_and_goes_on(lab):
     path = tiny(folder, **{"seconds = 0.1": "seconds = 0.4"})
     process = subprocess.Popen(command("run", path, "--out", out), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
-        proc.wait_until(lambda: os.path.isdir(os.path.join(out, "tiny", "records")) and records(out), 20, "a first record")
+        proc.wait_until(lambda: os.path.isdir(os.path.join(out, "tiny", "records")) and records(out), 90, "a first record")
         time.sleep(0.2)
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=15)
+        _, said = process.communicate(timeout=60)
     finally:
         if process.poll() is None:
             process.kill()
@@ -149,7 +149,7 @@ def runs_and_goes_on(lab):
     start = time.monotonic()
     text, _ = stag_lab("run", path, "--out", out)
     expect("0 measured, 8 recorded before" in text, text)
-    expect(time.monotonic() - start < 10, "a run with nothing to do takes its time")
+    expect(time.monotonic() - start < 30, "a run with nothing to do takes its time")
     _, said = stag_lab("run", path, "--out", out, "--quick", code=1)
     expect("--quick is not the same" in said, said)
     for wrong in (["run", path, "--only", "block=8k"], ["run", path, "--only", "depth=1"], ["run", "no-such-experiment"]):

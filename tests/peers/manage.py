@@ -107,7 +107,7 @@ def shut_out(lab):
             del target.extra["acls"]["iqn.2026-01.example.lab:a"]
             document(target)
             target.process.send_signal(signal.SIGHUP)
-            a.wait_closed(timeout=8)
+            a.wait_closed(timeout=30)
             expect(pending(b) == [], "the other session has heard of it")
         listed = json.loads(stag(target, "status", "--json"))
         expect(len(listed["sessions"]) <= 1, f"sessions: {listed['sessions']}")
@@ -127,7 +127,7 @@ def many_units(lab):
         target.units.append(Unit(mib=1, memory=True))
         apply(target)
         one = time.monotonic() - started
-        expect(one < 2, f"one more of a thousand took {one:.2f} s")
+        expect(one < 10, f"one more of a thousand took {one:.2f} s")
 
 
 def upgraded(lab, rounds=10):
@@ -142,7 +142,7 @@ def upgraded(lab, rounds=10):
             target.take_over()
             with wire.session(target, initiator="iqn.2026-01.example.lab:prober") as session:
                 pending(session)
-        printed, _ = worker.communicate(timeout=60)
+        printed, _ = worker.communicate(timeout=180)
         bad = re.search("verification failed|rror|refused", printed)
         expect(worker.returncode == 0 and not bad, f"qemu-io: {printed}")
         pids = [json.loads(stag(target, "status", "--json"))["pid"]]
@@ -202,7 +202,7 @@ def supervised(lab):
         path = os.path.join(target.folder, "notify")
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
             manager.bind(path)
-            manager.settimeout(15)
+            manager.settimeout(60)
             os.environ["NOTIFY_SOCKET"] = path
             try:
                 target.start()

