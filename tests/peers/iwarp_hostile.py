@@ -34,11 +34,11 @@ GROWTH_MIB = 200
 
 
 @contextlib.contextmanager
-def under_attack(lab):
+def under_attack(lab, **settings):
     """A target with two well-behaved sessions, over iSER and over TCP, that live through the attack and are served after."""
     if lab.kind != "stag":
         raise Skip(f"{lab.kind} has no software iWARP")
-    with lab.serve(Unit(memory=True)) as target:
+    with lab.serve(Unit(memory=True), **settings) as target:
         with iser.session(target, GOOD, b"\x40\0\0\x09\0\0") as neighbor, wire.session(target, GOOD) as other, \
                 contextlib.ExitStack() as stack:
             neighbor.write(0, PATTERN)
@@ -402,10 +402,25 @@ def markers(lab):
                     session.write(1024, data)
                     expect(session.read(1024, size // 512) == data, f"{size} bytes come back otherwise, with markers")
                 session.logout()
-        with attacker(target) as session:
-            if session.stream.markers_out:
-                session.stream.send_fpdu(bytes([0x41, 0x43]) + bytes(600), marker_error=4)
-                ended_by(session, {MPA_MARKER, MPA_CRC}, "a marker that points elsewhere")
+
+
+def wrong_markers(lab):
+    """A target that demands markers: right ones are taken, and one that points elsewhere ends its connection where it stands."""
+    def misled(session, error):
+        stream, message = session.stream, nop(session) + bytes(600)
+        ulpdu = bytes([0x41, 0x43]) + struct.pack(">IIII", 0, 0, stream.next_msn[0], 0) + message
+        stream.send_fpdu(ulpdu, marker_error=error)
+
+    with under_attack(lab, iser={"markers": True}) as target:
+        for crc in (True, False):
+            with attacker(target, crc=crc) as session:
+                expect(session.stream.markers_out, "the target does not demand the markers that it was told to")
+                session.write(1024, PATTERN)
+                expect(session.read(1024, len(PATTERN) // 512) == PATTERN, "blocks come back otherwise, with markers")
+                session.logout()
+            for error in (4, -4, 1, 0x8000):
+                provoke(target, f"a marker that is {error} off, CRC: {crc}", lambda session, error=error: misled(session, error),
+                        {MPA_MARKER}, crc=crc)
 
 
 def startup(lab):
@@ -680,6 +695,7 @@ CASES = [
     ("Sends longer than the receives are terminated", too_long),
     ("a wrong CRC is terminated, and not looked at where there is none", wrong_crc),
     ("markers are where a peer that demands them expects them", markers),
+    ("markers that point elsewhere are terminated", wrong_markers),
     ("wrong startup frames are refused", startup),
     ("half frames hold up nobody else", half_frames),
     ("a Terminate ends its connection at any time", terminates),

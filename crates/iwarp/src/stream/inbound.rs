@@ -112,7 +112,7 @@ impl Inbound {
             mo: 0,
             sending: None,
             writing: None,
-            requests: VecDeque::with_capacity(usize::from(ird).min(128)),
+            requests: VecDeque::new(),
             segment,
             rtr_send: agreed.role == Role::Responder && agreed.rtr == Some(Rtr::Send),
             heard: false,

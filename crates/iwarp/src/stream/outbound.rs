@@ -136,7 +136,7 @@ impl Outbound {
         Self {
             ord: usize::from(ord),
             max_queued,
-            ours: VecDeque::with_capacity(usize::from(ord).clamp(1, 128)),
+            ours: VecDeque::new(),
             in_flight: 0,
             msn: [1; queue::COUNT],
             sink,
