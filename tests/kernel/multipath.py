@@ -1,5 +1,5 @@
 """Linux's dm-multipath over two portals of one target in different target port groups: asymmetric access seen by sg3_utils and
-scsi_dh_alua, and failover under I/O that is verified."""
+scsi_dh_alua, and failover under I/O that is verified: by hand, and by multipathd."""
 
 import json
 
@@ -22,8 +22,7 @@ id = 12
 portal-groups = [2]
 state = "active/non-optimized" """
 
-SCRIPT = r"""
-initiator_up node.session.timeo.replacement_timeout=3 || exit 1
+PATHS = r"""
 both() { iscsiadm -m discovery -t sendtargets -p $PORTAL && timeout 90 iscsiadm -m node -T $IQN -l; wait_both; }
 wait_both() { for _ in $(seq 400); do [ $(lsblk -dno NAME | grep -c ^sd) -ge 2 ] && break; sleep 0.1; done; paths; }
 # $one and $two: the disk by each portal group.
@@ -34,6 +33,12 @@ paths() {
   done
   echo "one: $one, two: $two"; [ -b "$one" ] && [ -b "$two" ]
 }
+slow() { verify_fio $m --rate=8m --size=${1:-48m} --randseed=$RANDOM >/tmp/slow 2>&1; }
+verified() { wait $writer || { cat /tmp/slow; return 1; }; }
+"""
+
+SCRIPT = PATHS + r"""
+initiator_up node.session.timeo.replacement_timeout=3 || exit 1
 prints() { local want=$1; shift; "$@" 2>&1 | tee /tmp/said; grep -qE "$want" /tmp/said; }
 state_of() { sg_rtpg -d $1 | grep -A1 "target port group id : $2" | tail -1; }
 in_state() { state_of $1 $2 | tee /tmp/said; grep -q "$3" /tmp/said; }
@@ -71,8 +76,6 @@ active() { status | grep -oE '[AED] 0 1 [0-9] ' | grep -n A | cut -d: -f1; }
 case_ "a multipath device of both paths" eval 'dmsetup create mp --table "$(table)" && status'
 m=/dev/mapper/mp
 case_ "dm-multipath writes and reads" eval 'verify_fio $m --size=16m && [ "$(active)" = 1 ]'
-slow() { verify_fio $m --rate=8m --size=${1:-48m} --randseed=$RANDOM >/tmp/slow 2>&1; }
-verified() { wait $writer || { cat /tmp/slow; return 1; }; }
 wait_active() { for _ in $(seq 600); do [ "$(active)" = $1 ] && return; sleep 0.1; done; status; return 1; }
 # As multipathd does when a better group has a path again: a switch takes effect with the next I/O, and not while its path is failed.
 back() { for _ in $(seq 240); do group 1; sleep 0.3; [ "$(active)" = 1 ] && return; done; status; return 1; }
@@ -114,17 +117,85 @@ kill $checking
 case_ "the multipath device is sound after all" eval 'same_file_system $m; code=$?; dmsetup remove mp; [ $code = 0 ]'
 """
 
+# The same with nobody's hand: multipathd looks at paths and their priorities, groups them, fails over and back. With explicit access
+# Linux would take a group out of standby as soon as multipathd prefers it; so here the daemon alone sets states.
+IMPLICIT = ALUA.replace("explicit = true", "explicit = false")
+
+DAEMON = PATHS + r"""
+# What it reads lies in /etc, which is the host's.
+cp -a /etc /run/etc && mount --bind /run/etc /etc && mount -t tmpfs tmpfs /etc/iscsi || exit 1
+rm -rf /etc/multipath && mkdir -p /etc/multipath/conf.d
+cat >/etc/multipath.conf <<END
+defaults {
+  user_friendly_names yes
+  find_multipaths no
+  polling_interval 1
+  max_polling_interval 1
+  path_checker tur
+  detect_prio no
+  prio alua
+  path_grouping_policy group_by_prio
+  path_selector "round-robin 0"
+  failback immediate
+  no_path_retry queue
+  skip_kpartx yes
+}
+END
+/lib/systemd/systemd-udevd --daemon && udevadm trigger && udevadm settle -t 30
+initiator_up node.session.timeo.replacement_timeout=3 || exit 1
+case_ "multipathd: login by two portals" both
+udevadm settle -t 30
+multipathd -d -v2 >/tmp/multipathd 2>&1 & daemon=$!
+
+m=/dev/mapper/mpatha
+told() { timeout 10 multipathd show paths format "%d %t %T %p"; dmsetup status mpatha; tail -5 /tmp/multipathd; }
+# The path by which I/O goes now: that of the active group.
+goes_by() { [ "$(dmsetup status mpatha | grep -oE 'A 0 1 [0-9] [0-9]+:[0-9]+ A' | cut -d' ' -f5)" = "$(cat /sys/block/${1#/dev/}/dev)" ]; }
+wait_for() { for _ in $(seq 300); do "$@" && return; sleep 0.1; done; told; return 1; }
+priority() { timeout 10 multipathd show paths format "%d %p" | grep -qE "^${1#/dev/} +$2 *\$"; }
+
+case_ "multipathd makes a device of both paths" wait_for test -b $m
+case_ "multipathd knows the priorities of both groups" eval 'wait_for priority $one 50 && wait_for priority $two 10'
+case_ "multipathd has I/O go by the optimized group" wait_for goes_by $one
+
+slow & writer=$!
+sleep 1; ask_and_wait standby_1
+case_ "multipathd: the optimized group in standby, I/O goes by the other" wait_for goes_by $two
+ask_and_wait optimized_1
+case_ "multipathd fails back by itself" wait_for goes_by $one
+case_ "multipathd: what was written meanwhile is all verified" verified
+
+slow & writer=$!
+sleep 1; ask_and_wait block_1
+case_ "multipathd: a portal that does not answer any more, I/O goes by the other" wait_for goes_by $two
+ask_and_wait unblock_1
+case_ "multipathd: what was written meanwhile is all verified (a portal lost)" verified
+case_ "multipathd finds the path again, and fails back by itself" wait_for goes_by $one
+case_ "multipathd: the device is sound after all" same_file_system $m
+told
+kill $daemon
+"""
+
 
 def multipath(lab):
+    portals(lab, ALUA, SCRIPT, ("sg_rtpg", "sg_stpg", "dmsetup"))
+
+
+def multipathd(lab):
+    portals(lab, IMPLICIT, DAEMON, ("sg_vpd", "dmsetup", "multipathd"))
+
+
+def portals(lab, alua, script, programs):
+    """Runs a script beside a target with two portals, which it may ask to change."""
     if lab.kind != "stag":
         return
-    for program in ("sg_rtpg", "sg_stpg", "dmsetup"):
+    for program in programs:
         proc.need(program)
     uml.network_up()
     proc.run("ip", "address", "add", f"{SECOND}/24", "dev", "tap0")
     folder = lab.new_folder("alua")
     with lab.serve(Unit(mib=128), host=SECOND, port=3260, portals=[f"{uml.HOST}:3260"],
-                   target=ALUA.format(folder=folder).splitlines()) as target:
+                   target=alua.format(folder=folder).splitlines()) as target:
 
         def state(group, name):
             def change():
@@ -146,9 +217,12 @@ def multipath(lab):
             "restart": restart,
         }
         try:
-            uml.run_cases(lab, "multipath", SCRIPT, 300, requests, PORTAL=f"{uml.HOST}:3260", IQN=IQN, UNITS=1)
+            uml.run_cases(lab, "multipath", script, 300, requests, PORTAL=f"{uml.HOST}:3260", IQN=IQN, UNITS=1)
         finally:
             proc.run("ip", "address", "del", f"{SECOND}/24", "dev", "tap0", ok=None)
 
 
-CASES = [("multipath: the script ran to its end", multipath)]
+CASES = [
+    ("multipath: the script ran to its end", multipath),
+    ("multipath: multipathd's script ran to its end", multipathd),
+]
