@@ -77,6 +77,20 @@ def everything_at_once(lab):
     expect(proxy.cuts > 1 and told["snacks"] + told["retries"] + told["reassigns"] > 0, f"nothing was recovered: {told}")
 
 
+def unasked_over_iser(lab):
+    """Writes of several PDUs whose data goes with and behind their commands (RFC 7145 §7.3.4)."""
+    if lab.kind != "stag":
+        raise Skip("it speaks no iSER")
+    with lab.serve(Unit(mib=64, memory=True), iser={"unsolicited-data": True, "markers": True}) as target:
+        for size in ("12k", "64k", "128k"):
+            printed = proc.run(
+                Stag.binary, "bench", "--json", "--verify", "--destroy", "--fill", "--pattern", "randrw", "--bs", size, "--depth", "16",
+                "--time", "0.5", "--span", "16M", "--iser-unsolicited", "128K", "--rdma-markers", "--rdma-crc", "require",
+                target.urls[0].replace("iscsi://", "iser://"), timeout=90)
+            figures, = json.loads(printed[printed.index("{"):])["runs"]
+            expect(figures["errors"] == 0 and figures["ios"] > 0, f"{size}: {figures}")
+
+
 CASES = [
     ("both ends: lost and spoilt PDUs are recovered at level 1", within_a_connection(1)),
     ("both ends: the same with four connections", within_a_connection(4)),
@@ -84,4 +98,5 @@ CASES = [
      of_a_connection(4, 0.3)),
     ("both ends: an only connection is cut again and again, and the next goes on with its commands", of_a_connection(1, 0.5)),
     ("both ends: all of it at once at level 2", everything_at_once),
+    ("both ends: over iSER, with markers, writes of several PDUs go unasked", unasked_over_iser),
 ]
