@@ -25,8 +25,9 @@ use crate::store::{Change, FIRST_ID, List, Step, TimesUpdate};
 /// The longest reply, in bytes: what a longer one would have is left for the next piece.
 const MAX_REPLY: u64 = 1 << 20;
 
-/// Ids behind what is sent that are counted for ADDITIONAL LENGTH.
-const COUNTED: usize = 4096;
+/// Ids behind what is sent that are counted for ADDITIONAL LENGTH: few, because most who ask for a piece of a list look at them
+/// themselves next.
+const COUNTED: usize = 256;
 
 /// Counters of changes; partitions share them.
 const COUNTERS: usize = 256;

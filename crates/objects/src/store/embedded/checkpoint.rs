@@ -267,7 +267,7 @@ impl Inner {
         let clean = self.limbo().blocks.is_empty()
             && self.log().freed.is_empty()
             && !self.damaged.load(Ordering::Relaxed);
-        self.database.write(&super::layers::Layer::new(), &self.meta(number, side, clean))?;
+        self.database.write(&super::layers::Layer::default(), &self.meta(number, side, clean))?;
         Ok(())
     }
 }

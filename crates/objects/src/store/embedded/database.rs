@@ -168,26 +168,13 @@ impl Database {
     /// Writes a layer as one transaction, durably, and gives the state after it. Without room for it, [`Error::NoSpace`]: then
     /// the medium has the state before, and what readers see may be either.
     pub fn write(&self, layer: &Layer, meta: &Meta) -> Result<Base, Error> {
-        self.transaction(meta, |table| {
-            for (key, value) in layer {
-                match value {
-                    Some(value) => drop(table.insert(key, &**value)?),
-                    None => drop(table.remove(key)?),
-                }
-            }
-            Ok(())
-        })
+        self.transaction(meta, |table| put(table, layer))
     }
 
     /// Like [`Self::write`], on records of layout 1, which it lays out anew.
     pub fn write_anew(&self, layer: &Layer, meta: &Meta) -> Result<Base, Error> {
         self.transaction(&Meta { layout: LAYOUT, ..*meta }, |table| {
-            for (key, value) in layer {
-                match value {
-                    Some(value) => drop(table.insert(key, &**value)?),
-                    None => drop(table.remove(key)?),
-                }
-            }
+            put(table, layer)?;
             let mut last: Option<Key> = None;
             loop {
                 let from = last.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
@@ -235,3 +222,13 @@ impl Database {
 }
 
 type Table<'a> = redb::Table<'a, &'static Key, &'static [u8]>;
+
+fn put(table: &mut Table<'_>, layer: &Layer) -> Result<(), redb::Error> {
+    for key in layer.deleted() {
+        table.remove(key)?;
+    }
+    for (key, value) in layer.living() {
+        table.insert(key, value)?;
+    }
+    Ok(())
+}

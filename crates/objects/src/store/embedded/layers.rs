@@ -3,14 +3,18 @@
 //! Three layers: `active` takes changes, `frozen` is on its way into redb, `base` is redb as of the last checkpoint. A key is
 //! looked for in that order. redb is only written by checkpoints, one transaction each, so that it is always exactly what it
 //! was after some change; what came later is in the journal. Nothing of redb's panics gets out of here.
+//!
+//! Keys that are deleted lie apart from those that have values: who walks over what there is meets none of the first, unless
+//! redb has it still, however many objects came and went lately.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::iter::Peekable;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use redb::{ReadOnlyTable, TableDefinition};
+use redb::{AccessGuard, ReadOnlyTable, TableDefinition};
+use smallvec::SmallVec;
 
 use super::record::Key;
 use crate::store::{Error, ObjectId};
@@ -21,7 +25,61 @@ pub(super) const TABLE: TableDefinition<'static, &'static Key, &'static [u8]> =
 
 /// A value, or that there is none any more.
 pub(super) type Val = Option<Arc<[u8]>>;
-pub(super) type Layer = BTreeMap<Key, Val>;
+
+/// What has changed: a key is among the living, among the deleted, or as it was.
+#[derive(Default)]
+pub(super) struct Layer {
+    live: BTreeMap<Key, Arc<[u8]>>,
+    gone: BTreeSet<Key>,
+}
+
+impl Layer {
+    pub fn insert(&mut self, key: Key, value: Val) {
+        match value {
+            Some(value) => {
+                self.live.insert(key, value);
+                // Seldom is any: an empty set is asked for nothing.
+                if !self.gone.is_empty() {
+                    self.gone.remove(&key);
+                }
+            }
+            None => {
+                self.live.remove(&key);
+                self.gone.insert(key);
+            }
+        }
+    }
+
+    /// `Some(None)` if the key is deleted, `None` if nothing has changed it.
+    fn get(&self, key: &Key) -> Option<Option<&Arc<[u8]>>> {
+        match self.live.get(key) {
+            Some(value) => Some(Some(value)),
+            None => self.gone.contains(key).then_some(None),
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.live.is_empty() && self.gone.is_empty()
+    }
+
+    /// The deleted keys, in order.
+    pub fn deleted(&self) -> impl Iterator<Item = &Key> {
+        self.gone.iter()
+    }
+
+    /// The others, in order, with their values.
+    pub fn living(&self) -> impl Iterator<Item = (&Key, &[u8])> {
+        self.live.iter().map(|(key, value)| (key, &**value))
+    }
+}
+
+impl FromIterator<(Key, Val)> for Layer {
+    fn from_iter<T: IntoIterator<Item = (Key, Val)>>(pairs: T) -> Self {
+        let mut layer = Self::default();
+        pairs.into_iter().for_each(|(key, value)| layer.insert(key, value));
+        layer
+    }
+}
 
 /// redb as of a checkpoint. An empty one has no table yet.
 #[derive(Default)]
@@ -43,8 +101,10 @@ pub(super) struct Layers {
     active_bytes: AtomicUsize,
 }
 
-/// So many deleted keys are copied at most before the lock is released; so are as many others as were asked for.
-const DELETED_AT_ONCE: usize = 4096;
+/// So many pairs of redb are looked up before the lock is taken under which they are shown.
+const BELOW_AT_ONCE: usize = 256;
+/// So many keys are looked at before that lock is released.
+const LOOKED_AT_ONCE: usize = 1024;
 
 /// What redb says, as an error of the store.
 pub(super) fn redb_error(error: redb::Error) -> Error {
@@ -72,7 +132,22 @@ impl Base {
             Ok(found.map(|value| f(value.value())))
         })
     }
+
+    /// Looks up the first `most` pairs between two keys. The last key that there can be no other than these up to.
+    fn some(&self, (from, to): (Key, Key), most: usize, into: &mut Pairs) -> Result<Key, Error> {
+        let Some(table) = &self.0 else { return Ok(to) };
+        guarded(|| {
+            for pair in table.range::<&Key>(&from..=&to).map_err(|e| redb_error(e.into()))?.take(most) {
+                into.push(pair.map_err(|e| redb_error(e.into()))?);
+            }
+            let last = into.last().filter(|_| into.len() == most);
+            Ok(last.map_or(to, |(key, _)| *key.value()))
+        })
+    }
 }
+
+/// Pairs of redb, in the memory of its pages.
+type Pairs = SmallVec<[(AccessGuard<'static, &'static Key>, AccessGuard<'static, &'static [u8]>); 2]>;
 
 impl Layers {
     pub fn read(&self) -> RwLockReadGuard<'_, View> {
@@ -89,7 +164,7 @@ impl Layers {
     }
 
     /// Shows everybody what has changed.
-    pub fn publish(&self, puts: Layer) {
+    pub fn publish(&self, puts: BTreeMap<Key, Val>) {
         let mut view = self.write();
         let mut bytes = 0;
         for (key, value) in puts {
@@ -111,7 +186,7 @@ impl Layers {
     pub fn get<R>(&self, key: &Key, f: impl FnOnce(&[u8]) -> R) -> Result<Option<R>, Error> {
         let view = self.read();
         if let Some(found) = view.active.get(key).or_else(|| view.frozen.get(key)) {
-            let found = found.clone();
+            let found = found.cloned();
             drop(view);
             return Ok(found.map(|value| f(&value)));
         }
@@ -124,7 +199,7 @@ impl Layers {
     pub fn ask<R>(&self, key: &Key, f: impl FnOnce(&[u8]) -> R) -> Result<Known<R>, Error> {
         let view = self.read();
         let base = view.base.clone();
-        if view.active.contains_key(key) || view.frozen.contains_key(key) {
+        if view.active.get(key).or_else(|| view.frozen.get(key)).is_some() {
             return Ok(Known { base, found: None });
         }
         drop(view);
@@ -141,7 +216,7 @@ impl Layers {
     ) -> Result<Option<R>, Error> {
         let view = self.read();
         if let Some(found) = view.active.get(key).or_else(|| view.frozen.get(key)) {
-            return Ok(found.as_deref().map(f));
+            return Ok(found.map(|value| f(value)));
         }
         if Arc::ptr_eq(&view.base, &known.base) {
             return Ok(known.found);
@@ -151,57 +226,45 @@ impl Layers {
     }
 
     /// Shows up to `limit` pairs between two keys, both included, in order, until `each` says false. The key to go on with, if
-    /// the limit came first. What it shows is of one moment, unless there are thousands of deleted keys among it. The lock is not
-    /// held while redb is asked. `each` must not use the layers.
+    /// the limit came first. Pieces of it are of one moment each. The lock is not held while redb is asked, and never for long.
+    /// `each` must not use the layers.
     pub fn scan(
         &self,
         from: Key,
         to: Key,
         limit: usize,
+        each: impl FnMut(&Key, &[u8]) -> bool,
+    ) -> Result<Option<Key>, Error> {
+        self.scan_counted(from, to, limit, each, &mut 0)
+    }
+
+    /// As [`Self::scan`]; counts the keys that it looks at.
+    fn scan_counted(
+        &self,
+        from: Key,
+        to: Key,
+        limit: usize,
         mut each: impl FnMut(&Key, &[u8]) -> bool,
+        looked: &mut usize,
     ) -> Result<Option<Key>, Error> {
         let (mut next, mut left) = (Some(from), limit);
         while let Some(from) = next.filter(|from| *from <= to) {
+            let base = self.read().base.clone();
+            // Its pages are let go before it is.
+            let mut below = Pairs::new();
+            // One more than is shown, to know whether there are more.
+            let until = base.some((from, to), left.saturating_add(1).min(BELOW_AT_ONCE), &mut below)?;
             let view = self.read();
-            if view.base.0.is_none() {
-                // Nothing of it is read from a medium.
-                return match merge(
-                    view.active.range(from..=to),
-                    &view.frozen,
-                    &view.base,
-                    (from, to),
-                    &mut left,
-                    &mut each,
-                )? {
-                    Scanned::All => Ok(None),
-                    Scanned::Until(next) => Ok(next),
-                };
+            if !Arc::ptr_eq(&base, &view.base) {
+                // A checkpoint was written meanwhile, and what it has is not in the layers any more.
+                continue;
             }
-            let (mut some, mut until) = (Vec::new(), to);
-            let (mut shown, mut deleted) = (0, 0);
-            for (key, value) in view.active.range(from..=to) {
-                some.push((*key, value.clone()));
-                match value {
-                    Some(_) => shown += 1,
-                    None => deleted += 1,
-                }
-                // One more than is shown, to know whether there are more.
-                if shown > left || deleted >= DELETED_AT_ONCE {
-                    until = *key;
-                    break;
-                }
-            }
-            let (frozen, base) = (view.frozen.clone(), view.base.clone());
-            drop(view);
-            match merge(
-                some.iter().map(|(key, value)| (key, value)),
-                &frozen,
-                &base,
-                (from, until),
-                &mut left,
-                &mut each,
-            )? {
+            let mut until_now = 0;
+            let scanned = merge(&view, &below, (from, until), &mut left, &mut each, &mut until_now);
+            *looked += until_now;
+            match scanned {
                 Scanned::All => next = if until < to { successor(&until) } else { None },
+                Scanned::Some(next_one) => next = Some(next_one),
                 Scanned::Until(next) => return Ok(next),
             }
         }
@@ -219,59 +282,76 @@ pub(super) struct Known<R> {
 enum Scanned {
     /// All there is between the two keys was shown.
     All,
+    /// What is before this key was shown; others have their turn.
+    Some(Key),
     /// `each` has had enough, or the limit came and this is the next.
     Until(Option<Key>),
 }
 
-/// Shows what three layers have between two keys: `active` is that of the first.
-fn merge<'a>(
-    active: impl Iterator<Item = (&'a Key, &'a Val)>,
-    frozen: &Layer,
-    base: &Base,
+/// Shows what the layers and `below`, all that redb has between two keys, have there.
+fn merge(
+    view: &View,
+    below: &Pairs,
     (from, to): (Key, Key),
     left: &mut usize,
     each: &mut impl FnMut(&Key, &[u8]) -> bool,
-) -> Result<Scanned, Error> {
-    guarded(|| {
-        let mut active = active.peekable();
-        let mut frozen = frozen.range(from..=to).peekable();
-        let mut base = match &base.0 {
-            Some(table) => Some(table.range::<&Key>(&from..=&to).map_err(|e| redb_error(e.into()))?),
-            None => None,
-        };
-        let mut from_base = || match base.as_mut().and_then(Iterator::next) {
-            Some(Ok(pair)) => Ok(Some(pair)),
-            Some(Err(error)) => Err(redb_error(error.into())),
-            None => Ok(None),
-        };
-        let mut below = from_base()?;
-        loop {
-            let keys = [
-                active.peek().map(|(key, _)| **key),
-                frozen.peek().map(|(key, _)| **key),
-                below.as_ref().map(|(key, _)| *key.value()),
-            ];
-            let Some(next) = keys.into_iter().flatten().min() else { return Ok(Scanned::All) };
-            let (newest, newer) = (take(&mut active, &next), take(&mut frozen, &next));
-            let under = below.as_ref().filter(|_| keys[2] == Some(next)).map(|(_, value)| value.value());
-            let value = match newest.or(newer) {
-                Some(value) => value.as_deref(),
-                None => under,
-            };
-            if let Some(value) = value {
-                if *left == 0 {
-                    return Ok(Scanned::Until(Some(next)));
-                }
-                *left -= 1;
-                if !each(&next, value) {
-                    return Ok(Scanned::Until(None));
-                }
-            }
-            if keys[2] == Some(next) {
-                below = from_base()?;
-            }
+    looked: &mut usize,
+) -> Scanned {
+    let mut active = view.active.live.range(from..=to).peekable();
+    let mut frozen = view.frozen.live.range(from..=to).peekable();
+    let mut below = below.iter().map(|(key, value)| (key.value(), value.value())).peekable();
+    let (mut gone, mut gone_before) = (Gone::of(&view.active), Gone::of(&view.frozen));
+    loop {
+        let keys = [
+            active.peek().map(|(key, _)| *key),
+            frozen.peek().map(|(key, _)| *key),
+            below.peek().map(|(key, _)| *key),
+        ];
+        let Some(next) = keys.into_iter().flatten().min().copied() else { return Scanned::All };
+        if *looked == LOOKED_AT_ONCE {
+            return Scanned::Some(next);
         }
-    })
+        *looked += 1;
+        let (newest, newer) = (take(&mut active, &next), take(&mut frozen, &next));
+        let under = below.next_if(|(key, _)| **key == next).map(|(_, value)| value);
+        let value = match newest {
+            Some(value) => Some(value),
+            None if gone.has(&next) => None,
+            None => match newer {
+                Some(value) => Some(value),
+                None if gone_before.has(&next) => None,
+                None => under,
+            },
+        };
+        let Some(value) = value else { continue };
+        if *left == 0 {
+            return Scanned::Until(Some(next));
+        }
+        *left -= 1;
+        if !each(&next, value) {
+            return Scanned::Until(None);
+        }
+    }
+}
+
+/// The deleted keys of a layer, beside others that are asked for in order.
+struct Gone<'a> {
+    keys: &'a BTreeSet<Key>,
+    /// The first that is not before what was asked for last.
+    next: Option<&'a Key>,
+}
+
+impl<'a> Gone<'a> {
+    fn of(layer: &'a Layer) -> Self {
+        Self { keys: &layer.gone, next: layer.gone.first() }
+    }
+
+    fn has(&mut self, key: &Key) -> bool {
+        if self.next.is_some_and(|next| next < key) {
+            self.next = self.keys.range(*key..).next();
+        }
+        self.next == Some(key)
+    }
 }
 
 /// The key behind `key`.
@@ -286,8 +366,11 @@ fn successor(key: &Key) -> Option<Key> {
     None
 }
 
-fn take<'a>(layer: &mut Peekable<impl Iterator<Item = (&'a Key, &'a Val)>>, key: &Key) -> Option<&'a Val> {
-    layer.next_if(|(next, _)| *next == key).map(|(_, value)| value)
+fn take<'a>(
+    layer: &mut Peekable<impl Iterator<Item = (&'a Key, &'a Arc<[u8]>)>>,
+    key: &Key,
+) -> Option<&'a [u8]> {
+    layer.next_if(|(next, _)| *next == key).map(|(_, value)| &**value)
 }
 
 #[cfg(test)]
@@ -384,8 +467,8 @@ mod tests {
         layers.write().base = Arc::new(base);
         layers.publish((0..10_000).filter(|n| n % 5 == 0).map(|n| (at(n), value(2))).collect());
         layers.freeze();
-        // More deleted ones in a row than are copied at once, some of which were frozen.
-        let deleted = 1000..1000 + 2 * DELETED_AT_ONCE as u64;
+        // More deleted ones in a row than are looked at in one go, some of which were frozen.
+        let deleted = 1000..1000 + 8192;
         layers.publish(deleted.clone().map(|n| (at(n), None)).collect());
         layers.publish((10..10_010).filter(|n| n % 1000 < 10).map(|n| (at(n), value(3))).collect());
         let mut expected = Vec::new();
@@ -406,12 +489,46 @@ mod tests {
     }
 
     #[test]
+    fn a_scan_looks_at_what_it_shows_and_at_nothing_that_came_and_went_lately() {
+        let layers = Layers::default();
+        let looked = |limit: usize| {
+            let (mut shown, mut looked) = (0, 0);
+            let each = |_: &Key, _: &[u8]| {
+                shown += 1;
+                true
+            };
+            let more = layers.scan_counted(at(0), at(u64::MAX), limit, each, &mut looked).unwrap();
+            (shown, looked, more.is_some())
+        };
+        layers.publish((0..3000).map(|n| (at(n), value(1))).collect());
+        // Others are created and removed among them and behind them, before and after the layer is frozen.
+        for round in 0..2 {
+            for others in [10_000..40_000, 40_000..50_000] {
+                layers.publish(others.clone().map(|n| (at(n), value(2))).collect());
+                layers.publish(others.map(|n| (at(n), None)).collect());
+            }
+            layers.publish((1000..2000).map(|n| (at(n), None)).collect());
+            assert_eq!(looked(100), (100, 101, true));
+            match round {
+                0 => {
+                    assert_eq!(looked(10_000), (2000, 2000, false));
+                    layers.freeze();
+                }
+                // What is deleted is met where another layer has it.
+                _ => assert_eq!(looked(10_000), (2000, 2000, false)),
+            }
+        }
+        layers.publish((2000..2500).map(|n| (at(n), None)).collect());
+        assert_eq!(looked(10_000), (1500, 2000, false));
+    }
+
+    #[test]
     fn what_is_known_of_a_key_counts_until_a_checkpoint_is_written() {
         let database = Database::new(Box::new(Disk::default()), 0);
         let meta = Meta { layout: 2, name: 1, number: 0, side: 0, blocks: 1, segment: 1 << 16, clean: false };
         let layers = Layers::default();
         let write = |n: u8| {
-            let base = database.write(&Layer::from([(at(1), value(n))]), &meta).unwrap();
+            let base = database.write(&Layer::from_iter([(at(1), value(n))]), &meta).unwrap();
             layers.write().base = Arc::new(base);
         };
         let first = |bytes: &[u8]| bytes[0];
@@ -422,10 +539,10 @@ mod tests {
         write(2);
         assert_eq!(layers.get_known(&at(1), known, first), Ok(Some(2)));
         let known = layers.ask(&at(1), first).unwrap();
-        layers.publish(Layer::from([(at(1), value(3))]));
+        layers.publish(BTreeMap::from([(at(1), value(3))]));
         assert_eq!(layers.get_known(&at(1), known, first), Ok(Some(3)));
         let known = layers.ask(&at(1), first).unwrap();
-        layers.publish(Layer::from([(at(1), None)]));
+        layers.publish(BTreeMap::from([(at(1), None)]));
         assert_eq!(layers.get_known(&at(1), known, first), Ok(None));
     }
 }

@@ -141,8 +141,8 @@ async fn replay(journal: &Journal, meta: &Meta, arena: &dyn BlockStore) -> Resul
             replayed.frames += 1;
             for entry in journal::entries(payload) {
                 match entry? {
-                    Entry::Put(key, value) => drop(replayed.layer.insert(key, Some(value.into()))),
-                    Entry::Delete(key) => drop(replayed.layer.insert(key, None)),
+                    Entry::Put(key, value) => replayed.layer.insert(key, Some(value.into())),
+                    Entry::Delete(key) => replayed.layer.insert(key, None),
                     Entry::Data(at, bytes) => writes.push((at, bytes.len() as u64, Some(bytes))),
                     Entry::Overwritten(at, len) => writes.push((at, len, None)),
                 }

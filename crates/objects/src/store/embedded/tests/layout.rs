@@ -15,7 +15,7 @@ fn rewrite(rig: &Rig, layout: u64) {
     let database = Database::new(Box::new(rig.disk.clone()), 0);
     let (meta, base) = database.open().unwrap();
     let (meta, table) = (meta.unwrap(), base.0.unwrap());
-    let mut records = Layer::new();
+    let mut records = Layer::default();
     for pair in table.range::<&[u8; 25]>(..).unwrap() {
         let (at, value) = pair.unwrap();
         let (at, value) = (*at.value(), value.value());
@@ -23,8 +23,8 @@ fn rewrite(rig: &Rig, layout: u64) {
             records.insert(at, Some(Arc::from(moved(&at, &[], value))));
         }
     }
-    assert!(records.len() > 20);
-    let records = if layout < LAYOUT { records } else { Layer::new() };
+    assert!(records.living().count() > 20);
+    let records = if layout < LAYOUT { records } else { Layer::default() };
     database.write(&records, &Meta { layout, ..meta }).unwrap();
 }
 
