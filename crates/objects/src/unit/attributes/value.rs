@@ -236,9 +236,9 @@ impl OsdUnit {
         Ok(())
     }
 
-    /// Attribute `number` of the directory: what page `number` is, if the object has it.
+    /// Attribute `number` of the directory: what page `number` is, if the object has it. Attribute 0 is its own, as of any page.
     fn directory_value(&self, subject: &Subject, number: u32, out: &mut Vec<u8>) -> Result<bool, Failure> {
-        let page = Page(number);
+        let page = if number == 0 { Page::of(subject.object_type(), 0) } else { Page(number) };
         if !page.suits(subject.object_type()) || !self.has_page(subject, page)? {
             return Ok(false);
         }
@@ -359,7 +359,9 @@ impl OsdUnit {
         }
         let mut numbers = BTreeSet::new();
         if page == Page::of(of_type, 0) {
-            return self.pages_of(subject);
+            let mut pages = self.pages_of(subject)?;
+            pages.insert(0);
+            return Ok(pages);
         }
         self.store.attributes(at(subject.id), Attributes::Page(page.0), &mut |attribute| {
             numbers.insert(attribute.number);

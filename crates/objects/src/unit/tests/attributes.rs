@@ -239,11 +239,42 @@ fn directories_list_the_pages_that_an_object_has() {
     assert_eq!(of(0x1_0000)[..8], [b' '; 8]);
     let root = Page::of(ObjectType::Root, 0);
     let ran = it.ask(Osd::GetAttributes(Id::ROOT)).get(&[all_of(root)]).send().good();
-    let numbers: Vec<u32> = ran.values().iter().map(|(id, _)| id.number - root.0).collect();
-    assert_eq!(numbers, [0, 1, 2, 3, 5]);
+    let numbers: Vec<u32> = ran.values().iter().map(|(id, _)| id.number).collect();
+    assert_eq!(numbers, [0, root.0, root.0 + 1, root.0 + 2, root.0 + 3, root.0 + 5]);
     // Nobody writes in a directory, and a page that is not there is not in it.
     it.set(ID, AttributeId::new(directory, 0x1_0000), &name).bad_parameter(8);
     assert_eq!(it.get(ID, AttributeId::new(directory, 0x1_0002)).good().value(), b"");
+}
+
+#[test]
+fn every_standard_page_of_every_kind_of_object_says_which_it_is() {
+    let it = Client::ready();
+    let tracking = Id::new(P, collection(&it, 0x2_0000, CollectionType(1)));
+    let of_each_kind = [
+        (ObjectType::Root, Id::ROOT),
+        (ObjectType::Partition, Id::partition(P)),
+        (ObjectType::Collection, tracking),
+        (ObjectType::User, ID),
+    ];
+    let mut seen = 0;
+    for (kind, id) in of_each_kind {
+        let directory =
+            it.ask(Osd::GetAttributes(id)).get(&[all_of(Page::of(kind, 0))]).send().good().values();
+        for page in (0..0x80).map(|number| Page::of(kind, number)) {
+            let says = it.get(id, AttributeId::new(page, 0)).good().value();
+            let listed = directory.iter().find(|(entry, _)| entry.number == page.0).map(|(_, value)| value);
+            let Some(name) = page_name(page) else {
+                assert_eq!((says.len(), listed), (0, None), "{page:?} is none");
+                continue;
+            };
+            seen += 1;
+            assert_eq!(says[..], page_id("INCITS", name), "{name}");
+            assert_eq!(listed, Some(&says), "{name}");
+        }
+    }
+    assert_eq!(seen, 22);
+    let current = AttributeId::new(Page::CURRENT_COMMAND, 0);
+    assert_eq!(it.get(ID, current).good().value()[..], page_id("INCITS", "Current Command"));
 }
 
 #[test]

@@ -5,11 +5,14 @@ use osd::attributes::numbers::{
     collection_information, collections, command_tracking as tracking, current_command, user_information,
 };
 use osd::attributes::{AttributeId, Page};
+use osd::cdb::FlushScope;
 use osd::sense::function;
 
 use super::*;
 
 const FREE: AttributeId = AttributeId::new(Page(0x1_0000), 1);
+/// An attribute of a collection's own.
+const FREE_OF_SET: AttributeId = AttributeId::new(Page::of(osd::ObjectType::Collection, 0x1_0000), 1);
 /// A collection.
 const C: u64 = O + 0x1000;
 const SET: Id = Id::new(P, C);
@@ -95,6 +98,25 @@ fn collections_are_created_and_removed_with_their_attributes() {
         assert_eq!(removed.send().good().value(), b"last");
         assert_eq!(it.get(ID, pointer(1)).good().value(), b"");
         it.ask(Osd::RemoveCollection { id: ID, force: true }).send().bad_field(24);
+    }
+}
+
+#[test]
+fn a_collection_is_flushed_in_every_scope_with_what_the_same_command_sets() {
+    for it in Client::each_form() {
+        it.ask(Osd::CreateCollection { partition: P, requested: C }).send().good();
+        it.set(ID, pointer(1), &C.to_be_bytes()).good();
+        for scope in [FlushScope::Contents, FlushScope::Attributes, FlushScope::RangeOrAll] {
+            let flush = Osd::FlushCollection { id: SET, scope };
+            let value = [scope as u8];
+            assert_eq!(
+                it.ask(flush).set(FREE_OF_SET, &value).get(&[FREE_OF_SET]).send().good().value(),
+                value
+            );
+            it.ask(Osd::FlushCollection { id: Id::new(P, C + 1), scope }).send().bad_field(24);
+        }
+        // Nothing has become another's.
+        assert_eq!(it.members(SET), 1);
     }
 }
 
