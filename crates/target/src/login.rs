@@ -29,7 +29,7 @@ use crate::model::Model;
 use crate::node::Target;
 use crate::redirect;
 use crate::server::{BoundPortal, Shared};
-use crate::session::{Member, NewSession, PortName, Replacing, Seat, Standing};
+use crate::session::{Joined, Member, NewSession, PortName, Replacing, Seat, Standing};
 use crate::text;
 use crate::transport::iser::{Iser, Outgoing, sent_or_over, setup};
 use crate::transport::tcp::Tcp;
@@ -61,6 +61,9 @@ pub(crate) enum LoginFailure {
     #[error("it took too long")]
     TimedOut,
 }
+
+/// How many connections that are gone a login has given up at most: others may join at the same time.
+const EVICTIONS: usize = 4;
 
 /// Time for a peer that is refused to take the answer.
 const LAST_WORDS: Duration = Duration::from_secs(5);
@@ -408,7 +411,13 @@ async fn place(
     arrival: Arrival,
 ) -> Result<(Seat, Window, Placement), LoginStatus> {
     let id = shared.connection_id();
-    let member = Member { cid: outcome.cid, remote: Remote { id, core }, arrival, standing: Standing::Alive };
+    let member = Member {
+        cid: outcome.cid,
+        remote: Remote { id, core },
+        arrival,
+        standing: Standing::Alive,
+        watches: true,
+    };
     let port = PortName {
         initiator: name::normalize(&outcome.initiator),
         isid: outcome.isid,
@@ -423,7 +432,11 @@ async fn place(
         let old = session.connections().into_iter().filter(|other| other.cid == outcome.cid);
         let old: Vec<Member> = old.collect();
         let mut replacing = None;
-        if !old.is_empty() && !session.recovers_connections() {
+        if session.recovers_connections() {
+            // The last of those that are gone may end now, having nothing left; the session goes on with this one.
+            let begun = Replacing::begin(&session, shared).ok_or(LoginStatus::SessionDoesNotExist)?;
+            replacing = Some(begun);
+        } else if !old.is_empty() {
             let begun = Replacing::begin(&session, shared).ok_or(LoginStatus::TooManyConnections)?;
             replacing = Some(begun);
         }
@@ -442,7 +455,14 @@ async fn place(
             }
             None => return Err(LoginStatus::TooManyConnections),
         };
-        if !session.join(member) {
+        let mut joined = session.join(member.clone());
+        for _ in 0..EVICTIONS {
+            let Joined::After(gone) = &joined else { break };
+            // Its place is free when its tasks have ended.
+            gone.close().await;
+            joined = session.join(member.clone());
+        }
+        if !matches!(joined, Joined::Member) {
             return Err(LoginStatus::TooManyConnections);
         }
         drop(replacing);

@@ -11,13 +11,14 @@ use std::task::{Context, Poll, Waker};
 
 use device::{DataMover, GetData, Lost};
 use iscsi::pdu::{Lun, TaskManagementResult};
+use iscsi::sn;
 use iscsi::target::recovery::Moved;
 use iscsi::target::{Completion, ScsiCommand, TaskKey, TaskManagement};
 use ring::{Buf, Chain};
 
 use crate::connection::{Connection, Victims};
 use crate::mover::Mover;
-use crate::session::Standing;
+use crate::session::{Member, Standing};
 
 /// Bytes of data-in that wait on a ferry, above which the unit waits.
 const LOAD: usize = 1 << 20;
@@ -267,13 +268,18 @@ async fn find(connection: &Rc<Connection>, request: &TaskManagement) -> Result<P
         return Err(TaskManagementResult::LunDoesNotExist);
     }
     let itt = request.referenced;
-    let is_it = |lun: Lun| match lun == request.lun {
-        true => Ok(()),
-        false => Err(TaskManagementResult::TaskDoesNotExist),
-    };
+    let mut newest: Option<(Member, Lun, u32)> = None;
     for member in connection.session.connections() {
-        let Some(lun) = member.remote.allegiant(itt).await else { continue };
-        is_it(lun)?;
+        let Some((lun, cmd_sn)) = member.remote.allegiant(itt).await else { continue };
+        // A tag is free for another task once its status has come, though that was not acknowledged before its connection was lost.
+        if newest.as_ref().is_none_or(|(.., before)| sn::le(*before, cmd_sn)) {
+            newest = Some((member, lun, cmd_sn));
+        }
+    }
+    if let Some((member, lun, _)) = newest {
+        if lun != request.lun {
+            return Err(TaskManagementResult::TaskDoesNotExist);
+        }
         if member.standing != Standing::Removed {
             return Err(TaskManagementResult::TaskStillAllegiant);
         }

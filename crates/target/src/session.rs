@@ -68,8 +68,9 @@ struct Viewed {
     over: bool,
 }
 
-/// How long a gap among a session's commands may last after the time for their recovery is over.
-const PLUG: Duration = Duration::from_secs(2);
+/// How long a gap among a session's commands may last after the time for their recovery is over. Initiators take some seconds to find
+/// out that a command was lost on the way.
+const PLUG: Duration = Duration::from_secs(6);
 
 /// The connections of a session.
 #[derive(Default)]
@@ -77,8 +78,8 @@ struct Members {
     list: Vec<Member>,
     /// Set once: the session takes no new connection.
     ending: bool,
-    /// A connection is being replaced (RFC 7143 §6.3.4): meanwhile the session lives without any.
-    replacing: bool,
+    /// How many connections are about to take the places of others (RFC 7143 §6.3.4): meanwhile the session lives without any.
+    replacing: usize,
 }
 
 /// One connection of a session, as others reach it.
@@ -92,6 +93,18 @@ pub(crate) struct Member {
     pub arrival: Arrival,
     /// Whether it is there.
     pub standing: Standing,
+    /// Once it is gone: whether it still waits for what was lost with it.
+    pub watches: bool,
+}
+
+/// What comes of a connection that wants to join a session.
+pub(crate) enum Joined {
+    /// It is a member now.
+    Member,
+    /// Once this one, which is gone, and has been for the longest time, has given up waiting for another to take its tasks.
+    After(Remote),
+    /// The session is ending, has its CID, or has as many as it may.
+    Refused,
 }
 
 /// How a connection stands to its session. Only at ErrorRecoveryLevel 2 one stays in it that is gone.
@@ -167,21 +180,30 @@ impl Session {
         self.members().list.clone()
     }
 
-    /// Adds a connection. False when the session is ending, has that CID, or has as many as it may.
-    pub(crate) fn join(&self, member: Member) -> bool {
+    /// Adds a connection.
+    pub(crate) fn join(&self, member: Member) -> Joined {
         let mut members = self.members();
         let max = usize::from(self.params.max_connections);
         // At level 2 one more may always come, to take over from one that is still believed to be there (§6.3.4).
         let spare = usize::from(self.recovers_connections());
         let mut alive = members.list.iter().filter(|other| other.standing == Standing::Alive);
         let fits = !members.ending
-            && members.list.len() < 2 * (max + spare)
             && alive.clone().count() < max + spare
             && alive.all(|other| other.cid != member.cid);
-        if fits {
-            members.list.push(member);
+        if !fits {
+            return Joined::Refused;
         }
-        fits
+        if members.list.len() < 2 * (max + spare) {
+            members.list.push(member);
+            return Joined::Member;
+        }
+        // Those that are gone must not keep out the one that may take their tasks. Who has been told that its tasks may be reassigned has
+        // had them reassigned long ago; what is left are statuses that arrived and could not be acknowledged.
+        let of = |standing: Standing| members.list.iter().find(move |other| other.standing == standing);
+        match of(Standing::Removed).or_else(|| of(Standing::Lost)) {
+            Some(oldest) => Joined::After(oldest.remote.clone()),
+            None => Joined::Refused,
+        }
     }
 
     /// Whether tasks outlive their connections: ErrorRecoveryLevel 2.
@@ -214,14 +236,34 @@ impl Session {
         !self.is_ending() && gap() == Some(before)
     }
 
+    /// Whether a connection that is gone, and has no task left, need not wait any more: there is no gap, or another one that is gone
+    /// waits for it to be filled.
+    pub(crate) fn may_forget(&self, id: ConnectionId) -> bool {
+        !self.has_gap() || self.stop_watching(id, false)
+    }
+
+    /// A connection that is gone waits no more for what was lost with it; unless `even_last`, only if another one does. Answers whether
+    /// another one does. Of several the last is the one to judge what is missing: the time of the others was over before its own.
+    pub(crate) fn stop_watching(&self, id: ConnectionId, even_last: bool) -> bool {
+        let mut members = self.members();
+        let watch = |member: &Member| member.standing != Standing::Alive && member.watches;
+        let others = members.list.iter().any(|member| member.remote.id != id && watch(member));
+        if others || even_last {
+            members.list.iter_mut().filter(|member| member.remote.id == id).for_each(|it| it.watches = false);
+        }
+        others
+    }
+
     /// Notes that a connection is gone, and its tasks are not. False when the session is ending.
     pub(crate) fn set_standing(&self, id: ConnectionId, standing: Standing) -> bool {
         let mut members = self.members();
         if members.ending {
             return false;
         }
-        if let Some(member) = members.list.iter_mut().find(|member| member.remote.id == id) {
-            member.standing = standing;
+        if let Some(at) = members.list.iter().position(|member| member.remote.id == id) {
+            // Of those that are gone, the one that went first comes first.
+            let member = members.list.remove(at);
+            members.list.push(Member { standing, ..member });
         }
         true
     }
@@ -230,25 +272,25 @@ impl Session {
     fn leave(&self, id: ConnectionId) -> bool {
         let mut members = self.members();
         members.list.retain(|member| member.remote.id != id);
-        let last = members.list.is_empty() && !members.replacing;
+        let last = members.list.is_empty() && members.replacing == 0;
         members.ending |= last;
         last
     }
 
-    /// Lets the session live without a connection until the one that replaces another has come. False if it is over, or another one
-    /// is being replaced.
+    /// Lets the session live without a connection until the one that replaces another has come. False if it is over or, below
+    /// ErrorRecoveryLevel 2, another one is being replaced.
     fn begin_replacing(&self) -> bool {
         let mut members = self.members();
-        let may = !members.ending && !members.replacing;
-        members.replacing |= may;
+        let may = !members.ending && (members.replacing == 0 || self.recovers_connections());
+        members.replacing += usize::from(may);
         may
     }
 
     /// The other has come, or never will. True when it has not, and the session is over.
     fn end_replacing(&self) -> bool {
         let mut members = self.members();
-        members.replacing = false;
-        let last = members.list.is_empty();
+        members.replacing = members.replacing.saturating_sub(1);
+        let last = members.list.is_empty() && members.replacing == 0;
         members.ending |= last;
         last
     }

@@ -45,7 +45,7 @@ impl Connection {
         loop {
             let left = || self.removed.get() && self.inner.borrow().state.has_nothing_left();
             let changed = self.progress.until(|| {
-                let done = left() && !self.session.has_gap();
+                let done = left() && self.session.may_forget(self.id);
                 (self.retired.get() || done || self.removed.get() != removed).then_some(())
             });
             // Nobody tells of a gap that is filled.

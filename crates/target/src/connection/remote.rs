@@ -118,10 +118,10 @@ impl Remote {
         self.ask(|connection| async move { connection.remove().await }).await;
     }
 
-    /// The unit of the task with tag `itt`, if it is allegiant to the connection.
-    pub(crate) async fn allegiant(&self, itt: u32) -> Option<Lun> {
-        let lun = self.ask(move |connection| async move { connection.inner.borrow().state.allegiant(itt) });
-        lun.await.flatten()
+    /// The unit and the CmdSN of the task with tag `itt`, if it is allegiant to the connection.
+    pub(crate) async fn allegiant(&self, itt: u32) -> Option<(Lun, u32)> {
+        let task = self.ask(move |connection| async move { connection.inner.borrow().state.allegiant(itt) });
+        task.await.flatten()
     }
 
     /// Takes a task from the connection, which is gone.

@@ -58,14 +58,14 @@ pub struct Released<P> {
 }
 
 impl<P: Payload> Connection<P> {
-    /// The unit of the task with tag `itt`, if this connection has the task in hand or its status is not acknowledged.
-    pub fn allegiant(&self, itt: u32) -> Option<crate::pdu::Lun> {
+    /// The unit and the CmdSN of the task with tag `itt`, if this connection has the task in hand or its status is not acknowledged.
+    pub fn allegiant(&self, itt: u32) -> Option<(crate::pdu::Lun, u32)> {
         if let Some(task) = self.tasks.find(itt).and_then(|key| self.tasks.get(key)) {
-            return (!task.aborted).then_some(task.lun);
+            return (!task.aborted).then_some((task.lun, task.cmd_sn));
         }
         let recovery = self.recovery.as_ref()?;
         let status = recovery.statuses.get(recovery.ended(itt)?)?;
-        status.ended.as_ref().map(|ended| ended.0.lun)
+        status.ended.as_ref().map(|ended| (ended.0.lun, ended.0.cmd_sn))
     }
 
     /// Gives up the task with tag `itt`, for another connection to [adopt](Self::adopt). `exp_data_sn` is what the initiator says has
@@ -259,7 +259,7 @@ mod tests {
         ended_read(&mut from, 5000);
         let first = from.heard();
         assert_eq!(first.len(), 5);
-        assert_eq!(from.connection.allegiant(1), Some(Lun::default()));
+        assert_eq!(from.connection.allegiant(1).map(|(lun, _)| lun), Some(Lun::default()));
         assert_eq!(from.connection.allegiant(2), None);
         to.connection.set_peer_max_data_segment(700);
         let released = from.connection.release(1, 3).expect("it is there");
