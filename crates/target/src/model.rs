@@ -134,6 +134,9 @@ impl Model {
     }
 }
 
+/// How long logins may take to end before a server is paused.
+const LOGINS: Duration = Duration::from_secs(1);
+
 impl Shared {
     fn model_lock(&self) -> MutexGuard<'_, Arc<Model>> {
         self.model.lock().unwrap_or_else(PoisonError::into_inner)
@@ -160,8 +163,16 @@ impl Shared {
     /// sockets stay, and who connects meanwhile waits in their backlog. Blocks for `patience` or a little longer.
     pub(crate) fn pause(self: &Arc<Self>, patience: Duration) {
         let _alone = self.applying.lock().unwrap_or_else(PoisonError::into_inner);
+        // Who has been accepted is let in, and then asked to come again: a login that is refused is not tried again by everybody.
+        let stopping: Vec<_> = self.model().portals.iter().map(crate::portals::stop).collect();
+        let deadline = std::time::Instant::now() + LOGINS;
+        for listener in stopping {
+            let _ = listener.recv_timeout(deadline.saturating_duration_since(std::time::Instant::now()));
+        }
+        while self.has_logins() && std::time::Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(1));
+        }
         self.paused.store(true, std::sync::atomic::Ordering::Release);
-        self.model().portals.iter().for_each(crate::portals::stop);
         for session in self.registry.all() {
             session.end().iter().for_each(|member| member.remote.drain());
         }

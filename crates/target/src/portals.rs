@@ -37,6 +37,8 @@ pub(crate) struct PortalEntry {
 struct Stop {
     asked: Cell<bool>,
     news: Notify,
+    /// Dropped when the task has ended.
+    ended: RefCell<Vec<mpsc::Sender<()>>>,
 }
 
 thread_local! {
@@ -128,7 +130,7 @@ impl Shared {
         fresh: Vec<u64>,
     ) {
         for old in before.iter().filter(|old| now.iter().all(|one| one.listener != old.listener)) {
-            stop(old);
+            drop(stop(old));
         }
         for entry in now.iter().filter(|entry| fresh.contains(&entry.listener)) {
             if let Err(error) = self.start_portal(entry) {
@@ -159,17 +161,20 @@ impl Shared {
     }
 }
 
-/// Stops the task that accepts at `entry`.
-pub(crate) fn stop(entry: &PortalEntry) {
+/// Stops the task that accepts at `entry`. What is given hears of its end: its sender is gone.
+pub(crate) fn stop(entry: &PortalEntry) -> mpsc::Receiver<()> {
     let number = entry.listener;
+    let (ended, end) = mpsc::channel();
     // A core that has stopped listens nowhere.
     let _ = entry.core.run(move || async move {
         let stop = LISTENERS.with(|all| all.borrow_mut().remove(&number));
         if let Some(stop) = stop {
+            stop.ended.borrow_mut().push(ended);
             stop.asked.set(true);
             stop.news.notify();
         }
     });
+    end
 }
 
 /// Runs a listening task of this core until it ends or is stopped.
@@ -186,4 +191,5 @@ async fn until_stopped(number: u64, task: impl Future<Output = ()>) {
         .await;
     }
     LISTENERS.with(|all| all.borrow_mut().remove(&number));
+    stop.ended.borrow_mut().clear();
 }

@@ -76,6 +76,11 @@ impl Shared {
         }
     }
 
+    /// Whether somebody is logging in.
+    pub(crate) fn has_logins(&self) -> bool {
+        self.logins.load(Ordering::Relaxed) > 0
+    }
+
     /// Whether the server lets nobody in any more.
     pub(crate) fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Acquire) || self.paused.load(Ordering::Acquire)
