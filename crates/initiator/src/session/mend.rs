@@ -133,6 +133,7 @@ async fn connect(inner: &Rc<Inner>, generation: u64, broken: &Broken, others: bo
     if !others {
         ring::sleep(begin.saturating_duration_since(ring::now())).await;
     }
+    let end = begin + Duration::from_secs(params.default_time2retain_s.into());
     let portal = inner.portal();
     let dialed = dial(&portal, &inner.further_config(broken.cid), &inner.options).await;
     {
@@ -148,14 +149,13 @@ async fn connect(inner: &Rc<Inner>, generation: u64, broken: &Broken, others: bo
             inner.core.borrow_mut().broken.retain(|other| other.cid != broken.cid);
             Ok(done)
         }
-        // The target does without it, and so do we.
-        Err(error) if others && no_more(&error) => {
+        // The target does without it, and so do we. That it does is sure once it has forgotten all those that were lost.
+        Err(error) if others && no_more(&error) && ring::now() >= end => {
             inner.core.borrow_mut().broken.retain(|other| other.cid != broken.cid);
             Ok(true)
         }
         Err(error) if is_final(&error) || session_gone(&error) => Err(error),
         Err(error) => {
-            let end = begin + Duration::from_secs(params.default_time2retain_s.into());
             let alone = inner.link_count() == 0;
             // The target forgets the tasks after Time2Wait and Time2Retain.
             if alone && ring::now() >= end { Err(error) } else { Ok(false) }

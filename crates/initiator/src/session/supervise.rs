@@ -172,6 +172,18 @@ impl Inner {
         }
     }
 
+    /// This side has not run for so long: nobody was heard in that time, whoever spoke.
+    fn forgive(&self, slept: Duration, now: Instant) {
+        if slept.is_zero() {
+            return;
+        }
+        for link in &mut self.core.borrow_mut().links {
+            let heard_since = |ping: &Instant| link.last_heard > *ping;
+            link.pinged = link.pinged.filter(|ping| !heard_since(ping)).map(|ping| (ping + slept).min(now));
+            link.last_heard = (link.last_heard + slept).min(now);
+        }
+    }
+
     /// Connections that are dead, by their serials, and why the session is.
     fn find_dead(&self, now: Instant, tick: bool) -> (u64, Vec<(u64, Error)>, Option<Error>) {
         let mut core = self.core.borrow_mut();
@@ -235,9 +247,11 @@ async fn supervise(inner: Rc<Inner>) {
     let tick = (shortest / 4).clamp(Duration::from_millis(10), Duration::from_secs(1));
     let mut next_tick = ring::now() + tick;
     loop {
+        let begun = ring::now();
         either(inner.supervisor_bell.heard(), ring::sleep(tick)).await;
         let state = inner.core.borrow().state.clone();
         let now = ring::now();
+        inner.forgive(now.saturating_duration_since(begun).saturating_sub(2 * tick), now);
         match state {
             State::Up => {
                 let due = now >= next_tick;
