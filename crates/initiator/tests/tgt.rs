@@ -376,7 +376,7 @@ fn a_target_that_stays_away_ends_the_session_in_bounded_time() {
         let begun = Instant::now();
         let error = disk.read(0, 1).await.unwrap_err();
         assert!(error.is_unreachable(), "{error}");
-        assert!(begun.elapsed() < Duration::from_secs(5));
+        assert!(begun.elapsed() < Duration::from_secs(20));
         assert!(disk.read(0, 1).await.is_err());
     });
 }
@@ -386,9 +386,9 @@ fn a_stopped_target_is_found_out_by_pings() {
     let Some(mut tgt) = Tgt::start(&[]) else { return };
     run(async {
         let options = Options {
-            ping_interval: Duration::from_millis(800),
+            ping_interval: Duration::from_millis(1500),
             reconnect_timeout: Duration::from_millis(600),
-            connect_timeout: Duration::from_millis(300),
+            connect_timeout: Duration::from_secs(2),
             ..Options::default()
         };
         let disk = open(&tgt, options).await;
@@ -397,7 +397,7 @@ fn a_stopped_target_is_found_out_by_pings() {
             assert!(Process::new("kill").args([signal, &pid]).status().unwrap().success());
         };
         // Pings are answered.
-        ring::sleep(Duration::from_secs(2)).await;
+        ring::sleep(Duration::from_secs(4)).await;
         assert_eq!((disk.session().connections(), disk.session().reconnects()), (1, 0));
         stop("-STOP");
         let error = disk.read(0, 1).await.unwrap_err();

