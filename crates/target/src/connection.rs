@@ -22,6 +22,7 @@ use iscsi::target::{Cid, Data, Event, Fatal, ScsiCommand, TaskKey};
 use ring::Notify;
 
 use crate::ahead::RoundTrip;
+use crate::backlog::{Backlog, STEP};
 use crate::grants::Grants;
 use crate::lun_map::LocalView;
 use crate::order::Order;
@@ -89,7 +90,9 @@ pub(crate) struct Connection {
     pub room: Notify,
     /// ErrorRecoveryLevel 1 or 2: something may have to be sent again.
     recovers: bool,
-    /// Reads that begin when enough of what was sent has been acknowledged.
+    /// What it holds for its initiator, as the core counts it.
+    pub backlog: Backlog,
+    /// Reads that begin when enough of what was sent has been taken, or acknowledged.
     deferred: RefCell<VecDeque<ScsiCommand>>,
     /// What recovery had to do here is in the session's account.
     accounted: Cell<bool>,
@@ -205,6 +208,7 @@ impl Connection {
             past: RefCell::default(),
             room: Notify::default(),
             recovers,
+            backlog: Backlog::default(),
             deferred: RefCell::default(),
             accounted: Cell::new(false),
             kept: Cell::new(0),
@@ -294,6 +298,9 @@ impl Connection {
         }
         if kept {
             self.detach();
+            // What was queued goes nowhere, and reads go to another connection.
+            self.backlog.account(0);
+            self.start_deferred();
             self.await_recovery().await;
         }
         self.lost.set(true);
@@ -306,8 +313,9 @@ impl Connection {
         self.wake_all();
         // Units finish what they have begun; their answers are dropped.
         self.clear().await;
-        // Reads that waited for acknowledgements and belong to another connection now.
+        // Reads that waited and belong to another connection now.
         self.on_acknowledged();
+        self.start_deferred();
         let released = {
             let state = &mut self.inner.borrow_mut().state;
             state.release_held();
@@ -515,10 +523,13 @@ impl Connection {
     ) -> T {
         let Inner { state, outbox } = &mut *self.inner.borrow_mut();
         let result = f(state, outbox);
-        if let Transport::Tcp(tcp) = &self.transport
-            && !outbox.gather.is_empty()
-        {
-            tcp.to_send.notify();
+        match &self.transport {
+            Transport::Tcp(tcp) if !outbox.gather.is_empty() => {
+                self.backlog.account(tcp.sending.get() + outbox.gather.len());
+                tcp.to_send.notify();
+            }
+            Transport::Tcp(_) => {}
+            Transport::Iser(iser) => self.backlog.account(iser.queued()),
         }
         if self.recovers {
             retention::account(&self.kept, state.kept_bytes());
@@ -562,7 +573,8 @@ impl Connection {
     /// Whether the send queue is short enough for more.
     pub(crate) fn has_room(&self) -> bool {
         let outbox = &self.inner.borrow().outbox;
-        self.sending(outbox) + outbox.gather.len() < self.send_high_water
+        let queued = self.sending(outbox) + outbox.gather.len();
+        queued < STEP.min(self.send_high_water) || queued < self.backlog.mark(self.send_high_water)
     }
 
     /// Closes the connection now; what is queued is still sent if the peer takes it.

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod ahead;
+mod backlog;
 pub mod config;
 mod connection;
 mod drain;

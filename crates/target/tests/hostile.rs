@@ -6,6 +6,7 @@ mod support;
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};
 
+use iscsi::keys::DigestChoice;
 use iscsi::pdu::{
     DataOut, Lun, Opcode, RESERVED_TAG, TaskAttribute, TaskManagementFunction, TaskManagementRequest,
     TextRequest,
@@ -453,5 +454,54 @@ fn sessions_that_acknowledge_nothing_take_no_more_than_their_part_of_the_pool() 
     assert!(slowest < Duration::from_secs(4), "a write and a read took {slowest:?}");
     assert!(rounds > 10, "{rounds} rounds");
     assert!(got > most, "they got {got} bytes");
+    stop(server);
+}
+
+#[test]
+fn initiators_that_read_nothing_leave_room_for_others() {
+    let server = server(|config| {
+        config.cores = 1;
+        config.pool_bytes = 16 << 20;
+        config.limits.send_high_water = 64 << 20;
+        config.limits.nop_interval = Duration::ZERO;
+    });
+    let login = |number| {
+        let mut config = Client::config(number);
+        // What has a digest is copied to the pool.
+        config.offer.data_digest = DigestChoice::Require;
+        let mut client = Client::login(address(&server), config);
+        client.settle(0);
+        client
+    };
+    let mut other = login(100);
+    let deaf: Vec<Client> = (0..8)
+        .map(|number| {
+            let mut client = login(number);
+            let mut bytes = Vec::new();
+            for _ in 0..48 {
+                let mut read = client.command(0, &read10(0, 1024));
+                read.set_read(true);
+                read.edtl.set(512 << 10);
+                bytes.extend(client.bytes(read.into(), &[]));
+            }
+            client.stream.write_all(&bytes).expect("the target reads");
+            client
+        })
+        .collect();
+    std::thread::sleep(Duration::from_millis(300));
+    let began = Instant::now();
+    for round in 0..20 {
+        assert_eq!(other.write(0, &write10(0, 2048), &vec![round; 1 << 20]).0, 0);
+        let (status, data) = other.read(0, &read10(0, 2048), 1 << 20);
+        assert!(status == 0 && data.len() == 1 << 20, "round {round}: {status}, {} bytes", data.len());
+    }
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+    // Whoever reads after all gets all that it asked for.
+    for mut client in deaf.into_iter().take(2) {
+        for read in 0..48 {
+            let (status, data) = client.finish();
+            assert!(status == 0 && data.len() == 512 << 10, "read {read}: {status}, {} bytes", data.len());
+        }
+    }
     stop(server);
 }

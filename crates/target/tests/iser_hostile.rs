@@ -258,6 +258,55 @@ fn an_initiator_that_never_answers_reads_is_given_up() {
 }
 
 #[test]
+fn initiators_that_read_nothing_leave_room_for_others() {
+    const READS: usize = 48;
+    const LEN: usize = 256 << 10;
+    let server = server(|config| {
+        config.cores = 1;
+        config.pool_bytes = 32 << 20;
+        config.limits.send_high_water = 64 << 20;
+        config.limits.nop_interval = Duration::ZERO;
+    });
+    run(async {
+        // What has a CRC is copied to the pool.
+        let options = Options { crc: rdma::Crc::Require, ..options() };
+        let mut other =
+            Client::login_as(address(&server), support::Client::config(100), LINUX, &options).await;
+        other.settle(0).await;
+        let mut deaf = Vec::new();
+        for number in 0..8 {
+            let config = support::Client::config(number);
+            let mut client =
+                Client::login_as(address(&server), config, PrivateData::new(false), &options).await;
+            client.settle(0).await;
+            let stag = client.sink(LEN);
+            for _ in 0..READS {
+                let command = reading(&mut client, (LEN / 512) as u16);
+                client.send(Control { read: Some(at(stag, 0)), write: None }, command.into(), &[]);
+            }
+            deaf.push(client);
+        }
+        ring::sleep(Duration::from_millis(300)).await;
+        let began = Instant::now();
+        for round in 0..20 {
+            let data = pattern(1 << 20, round);
+            assert_eq!(other.write(0, &write10(0, 2048), &data, 8192).await.status().0, 0);
+            let (message, back) = other.read(0, &read10(0, 2048), data.len()).await;
+            assert!(message.status().0 == 0 && back == data, "round {round}");
+        }
+        assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
+        // Whoever reads after all gets all that it asked for.
+        for mut client in deaf.drain(..2) {
+            for read in 0..READS {
+                let message = client.receive().await.expect("an answer");
+                assert_eq!(message.status().0, 0, "read {read}");
+            }
+        }
+    });
+    server.stop(Duration::from_millis(100)).expect("everything is flushed");
+}
+
+#[test]
 fn connections_that_begin_as_rdma_and_never_log_in() {
     let server = server(|config| config.limits.login_timeout = Duration::from_secs(1));
     let to: SocketAddr = address(&server);

@@ -121,6 +121,7 @@ impl Connection {
     pub(crate) fn released(self: &Rc<Self>) {
         self.room.notify();
         self.on_acknowledged();
+        self.start_deferred();
         self.progress.notify();
         self.kick();
     }
@@ -142,23 +143,46 @@ impl Connection {
             return;
         }
         self.room.notify();
+        self.start_deferred();
+    }
+
+    /// Begins the reads that waited and need not any more.
+    pub(crate) fn start_deferred(self: &Rc<Self>) {
         loop {
             let next = self.deferred.borrow_mut().pop_front();
             let Some(command) = next else { break };
-            if !self.may_begin() {
+            if !self.may_begin(command.expected_in) {
                 self.deferred.borrow_mut().push_front(command);
+                self.watch_backlog();
                 break;
             }
-            self.start_unlimited(command);
+            self.start_now(command);
+            // It may have ended, and what it brought counts for the next.
+            self.kick();
         }
     }
 
-    /// Whether a read may begin: not while too much waits to be acknowledged.
-    pub(super) fn may_begin(&self) -> bool {
-        self.with(|state, outbox| {
-            state.set_keep_room(retention::room(state.kept_bytes()));
-            state.may_begin(ring::now(), outbox)
-        })
+    /// Has what waits to be sent counted again when it is little. Over TCP the loop that sends does so.
+    #[inline]
+    pub(crate) fn watch_backlog(self: &Rc<Self>) {
+        if let Transport::Iser(iser) = &self.transport
+            && self.backlog.is_queued()
+        {
+            iser.watch_queue(self);
+        }
+    }
+
+    /// Whether a read of `len` bytes may begin: not while too much waits to be taken, or to be acknowledged.
+    #[inline]
+    pub(super) fn may_begin(&self, len: u32) -> bool {
+        if !self.is_cut() && !self.backlog.may_read(len as usize) {
+            return false;
+        }
+        !self.recovers
+            || self.with(|state, outbox| {
+                state.set_keep_room(retention::room(state.kept_bytes()));
+                state.may_begin(ring::now(), outbox)
+            })
     }
 
     /// The core has more room for what is to be acknowledged.

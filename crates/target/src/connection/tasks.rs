@@ -60,10 +60,18 @@ impl Connection {
     /// Hands a command to its unit.
     #[inline]
     pub(crate) fn start_unlimited(self: &Rc<Self>, scsi: ScsiCommand) {
-        if self.recovers && scsi.expected_in > 0 && !self.may_begin() {
+        // One that waits is not overtaken: it may be long, and would wait for ever.
+        let waits = || !self.deferred.borrow().is_empty() || !self.may_begin(scsi.expected_in);
+        if scsi.expected_in > 0 && waits() {
             self.deferred.borrow_mut().push_back(scsi);
-            return;
+            return self.watch_backlog();
         }
+        self.start_now(scsi);
+    }
+
+    /// Hands a command to its unit that need not wait for anything.
+    #[inline]
+    pub(super) fn start_now(self: &Rc<Self>, scsi: ScsiCommand) {
         let ScsiCommand { task, lun, cdb, attribute, expected_in, expected_out, .. } = scsi;
         let view = self.view();
         let entry = view.luns().get(lun);
@@ -91,7 +99,8 @@ impl Connection {
                 self.finish(task, lun, Some(entry), outcome);
             }
             Execution::Running(future) => {
-                let running = Running { connection: self.clone(), task, lun };
+                let counted = self.backlog.begin(expected_in as usize);
+                let running = Running { connection: self.clone(), task, lun, counted };
                 ring::spawn(async move {
                     let (_, outcome) = future.await;
                     tally.end(class, began, &outcome);
@@ -257,6 +266,8 @@ struct Running {
     connection: Rc<Connection>,
     task: TaskKey,
     lun: Lun,
+    /// How its read is counted.
+    counted: usize,
 }
 
 impl Running {
@@ -264,16 +275,21 @@ impl Running {
         let connection = &self.connection;
         connection.finish(self.task, self.lun, connection.view().luns().get(self.lun), outcome);
         connection.kick();
+        connection.watch_backlog();
         connection.progress.notify();
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
+        if self.counted > 0 {
+            self.connection.backlog.read(self.counted);
+            self.connection.start_deferred();
+        }
         // A unit that panics must not leave a task that nobody ends: its connection would wait for it for ever.
         if std::thread::panicking() {
-            let Self { connection, task, lun } = self;
-            let running = Self { connection: connection.clone(), task: *task, lun: *lun };
+            let Self { connection, task, lun, .. } = self;
+            let running = Self { connection: connection.clone(), task: *task, lun: *lun, counted: 0 };
             ring::spawn(async move { running.finish(scsi::Sense::internal_target_failure().into()) });
         }
     }

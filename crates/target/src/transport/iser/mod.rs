@@ -17,9 +17,10 @@ use iscsi::pdu::{Bhs, Opcode};
 use iscsi::target::{Event, TaskKey};
 use iser::{Control, HEAD_LEN, HEADER_LEN, Header, Layout};
 use rdma::{Completion, Flags, QueuePair};
-use ring::Chain;
+use ring::{Chain, Notify};
 
 use super::Transport;
+use crate::backlog::STEP;
 use crate::connection::{Connection, End, Inner};
 use crate::wire::Pieces;
 pub(crate) use outgoing::{NoStag, Outgoing};
@@ -34,13 +35,23 @@ pub(crate) struct Iser {
     pair: RefCell<Option<QueuePair>>,
     /// Somebody waits until the queue pair has room.
     waits_for_room: Cell<bool>,
+    /// Somebody waits until little is queued.
+    watches_queue: Cell<bool>,
+    /// The connection has ended.
+    ended: Notify,
     /// What the queue pair had sent when the peer was last looked at.
     sent: Cell<u64>,
 }
 
 impl Iser {
     pub(crate) fn new(pair: QueuePair) -> Self {
-        Self { pair: RefCell::new(Some(pair)), waits_for_room: Cell::new(false), sent: Cell::new(0) }
+        Self {
+            pair: RefCell::new(Some(pair)),
+            waits_for_room: Cell::new(false),
+            watches_queue: Cell::new(false),
+            ended: Notify::default(),
+            sent: Cell::new(0),
+        }
     }
 
     /// Whether the network has taken something while more was waiting, since this was asked last: a peer that takes data lives,
@@ -66,9 +77,17 @@ impl Iser {
         let high_water = connection.send_high_water;
         loop {
             // A peer that does not read what it asked for is not listened to either.
-            if pair.queued() >= high_water {
-                pair.drained_below(high_water).await;
+            let queued = pair.queued();
+            connection.backlog.account(queued);
+            if queued >= STEP.min(high_water) {
+                let mark = connection.backlog.mark(high_water);
+                if queued >= mark {
+                    pair.drained_below(mark).await;
+                    connection.backlog.account(pair.queued());
+                }
+                connection.watch_backlog();
             }
+            connection.start_deferred();
             let completion = match pair.next().await {
                 Ok(completion) => completion,
                 Err(error) => return error.into(),
@@ -92,6 +111,42 @@ impl Iser {
         }
     }
 
+    /// Counts what is queued once it is little again, whether anything comes or not.
+    pub(crate) fn watch_queue(&self, connection: &Rc<Connection>) {
+        if self.watches_queue.replace(true) {
+            return;
+        }
+        let connection = connection.clone();
+        ring::spawn(async move {
+            let Transport::Iser(iser) = &connection.transport else { return };
+            let drained = iser.drained_below(STEP).await;
+            iser.watches_queue.set(false);
+            connection.backlog.account(iser.queued());
+            if drained {
+                connection.start_deferred();
+            }
+        });
+    }
+
+    /// Bytes that wait to be sent.
+    #[inline]
+    pub(crate) fn queued(&self) -> usize {
+        self.pair.borrow().as_ref().map_or(0, QueuePair::queued)
+    }
+
+    /// Waits until fewer than `bytes` are queued. False: the connection has ended before. Who waits for a peer that takes nothing does
+    /// not keep the socket beyond that.
+    async fn drained_below(&self, bytes: usize) -> bool {
+        let Some(pair) = self.pair() else { return false };
+        let mut drained = pin!(pair.drained_below(bytes));
+        let mut ended = pin!(self.ended.until(|| self.pair.borrow().is_none().then_some(())));
+        poll_fn(|cx| match drained.as_mut().poll(cx) {
+            Poll::Ready(()) => Poll::Ready(true),
+            Poll::Pending => ended.as_mut().poll(cx).map(|()| false),
+        })
+        .await
+    }
+
     /// Has `connection`'s waiters for room told when there is some.
     pub(crate) fn watch_room(&self, connection: &Rc<Connection>) {
         if self.waits_for_room.replace(true) {
@@ -99,19 +154,20 @@ impl Iser {
         }
         let connection = connection.clone();
         ring::spawn(async move {
-            let below = connection.send_high_water;
             let Transport::Iser(iser) = &connection.transport else { return };
-            if let Some(pair) = iser.pair() {
-                pair.drained_below(below).await;
-            }
+            let drained = iser.drained_below(connection.backlog.mark(connection.send_high_water)).await;
             iser.waits_for_room.set(false);
-            connection.room.notify();
+            // Otherwise they are told when the connection is lost, and until then there is none.
+            if drained {
+                connection.room.notify();
+            }
         });
     }
 
     /// Ends the connection: after a `clean` end what is queued is still sent, if the peer takes it within `patience`.
     pub(crate) async fn wind_down(&self, connection: &Connection, clean: bool, patience: Duration) {
         let Some(pair) = self.pair.take() else { return };
+        self.ended.notify();
         // What was copied, and what was not: bench/rdma reads it.
         tracing::debug!(moved = ?pair.counters(), "iSER connection ended");
         if clean {

@@ -78,6 +78,7 @@ impl Tcp {
         if self.loans.borrow_mut().send(&self.stream, gather, next, expected)? == Lent::Rest {
             self.stream.try_send(gather)?;
         }
+        connection.backlog.account(gather.len());
         Ok(())
     }
 
@@ -128,6 +129,7 @@ impl Tcp {
             {
                 return end;
             }
+            connection.start_deferred();
             connection.kick();
             // A peer that does not read what it asked for is not listened to either.
             connection.room.until(|| (connection.has_room() || connection.is_cut()).then_some(())).await;
@@ -135,7 +137,7 @@ impl Tcp {
     }
 
     /// Sends what is queued, one vectored send at a time, in order.
-    pub(crate) async fn send_loop(&self, connection: &Connection) {
+    pub(crate) async fn send_loop(&self, connection: &Rc<Connection>) {
         let mut spare = Gather::new();
         loop {
             let more = self.to_send.until(|| {
@@ -163,6 +165,8 @@ impl Tcp {
             let (result, gather) = self.send(connection, gather).await;
             self.sending.set(0);
             spare = gather;
+            connection.backlog.account(connection.inner.borrow().outbox.gather.len());
+            connection.start_deferred();
             connection.room.notify();
             // What the socket's buffer takes at once, a ping above all, says nothing of the peer.
             if ring::now().saturating_duration_since(begun) >= TAKEN_SLOWLY {
