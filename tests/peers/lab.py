@@ -110,6 +110,8 @@ def lists(lab):
     expect(listed, "no experiment comes with the program")
     seconds = sum(one["quick"]["expected_s"] for one in listed)
     expect(seconds <= 900, f"all with --quick are expected to take {seconds:.0f} s")
+    seconds = sum(one["full"]["expected_s"] for one in listed)
+    expect(seconds <= 3000, f"all are expected to take {seconds:.0f} s")
     for one in listed:
         expect(re.search(rf"^{one['name']} ", text, re.M), f"{one['name']} is not in the list")
         file = tomllib.loads(stag_lab("list", "--show", one["name"])[0])
@@ -155,6 +157,82 @@ def runs_and_goes_on(lab):
     for wrong in (["run", path, "--only", "block=8k"], ["run", path, "--only", "depth=1"], ["run", "no-such-experiment"]):
         stag_lab(*wrong, code=2)
     lab.lab_results = out
+
+
+def children(pid):
+    """Processes that it has started and that do something yet."""
+    found = []
+    for entry in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{entry}/stat") as file:
+                state, parent = file.read().rpartition(")")[2].split()[:2]
+        except OSError:
+            continue
+        if int(parent) == pid and state != "Z":
+            found.append(int(entry))
+    return found
+
+
+def alive(pids):
+    left = []
+    for pid in pids:
+        try:
+            with open(f"/proc/{pid}/stat") as file:
+                if file.read().rpartition(")")[2].split()[0] not in "ZX":
+                    left.append(pid)
+        except OSError:
+            pass
+    return left
+
+
+def ends_at_once(lab):
+    """A second Ctrl-C, and SIGKILL too, leave nothing that runs on; the same command then goes on, and tries again what failed if asked."""
+    folder = lab.new_folder("lab")
+    out = os.path.join(folder, "out")
+    path = tiny(folder, **{"seconds = 0.1": "seconds = 3"})
+    for signals, status in (([signal.SIGINT, signal.SIGINT], 130), ([signal.SIGKILL], -9)):
+        process = subprocess.Popen(command("run", path, "--out", out), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        try:
+            proc.wait_until(lambda: len(children(process.pid)) >= 2, 20, "a target and a client")
+            started = children(process.pid)
+            for number in signals:
+                process.send_signal(number)
+                time.sleep(0.05)
+            process.communicate(timeout=10)
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+        expect(process.returncode == status, f"{signals}: exit code {process.returncode}")
+        proc.wait_until(lambda: not alive(started), 5, f"the end of {started} after {signals}")
+    before = len(records(out))
+    expect(before <= 1, f"{before} records though every point was ended")
+    # The rest of it in moments: another file would be another run.
+    only = ["--only", "block=4k", "--only", "transport=iscsi", "--rounds", "1"]
+    stag_lab("run", path, "--out", out, *only)
+    expect(len(records(out)) == 1, "it did not go on")
+    name, = os.listdir(os.path.join(out, "tiny", "records"))
+    place = os.path.join(out, "tiny", "records", name)
+    with open(place) as file:
+        record = json.load(file)
+    record["outcome"] = {"failed": "the target died"}
+    with open(place, "w") as file:
+        json.dump(record, file)
+    text, _ = stag_lab("run", path, "--out", out, *only)
+    expect("0 measured, 1 recorded before" in text, text)
+    text, _ = stag_lab("run", path, "--out", out, *only, "--retry")
+    expect("tiny: 1 measured" in text and "measured" in str(records(out).values()), text)
+
+
+def by_a_peer(lab):
+    """tgt serves a file in the folder of a point, whose name has commas."""
+    if not any(os.access(os.path.join(at, "tgtd"), os.X_OK) for at in ("/usr/sbin", "/usr/bin", "/sbin")):
+        raise Skip("tgt is not installed")
+    folder = lab.new_folder("lab")
+    out = os.path.join(folder, "out,put")
+    path = tiny(folder, 'server = "tgt"\nunit = "file"')
+    stag_lab("run", path, "--out", out, "--quick", "--no-report", "--only", "transport=iscsi")
+    measured(out, 2)
 
 
 def over_a_link(lab):
@@ -224,6 +302,10 @@ def reports(lab):
     expect(not seen.wrong and not seen.open, f"{seen.wrong[:3]} {seen.open}")
     expect(not seen.fetched and "url(" not in page and "@import" not in page, f"the page fetches {seen.fetched}")
     expect("Something is read" in page and "prefers-color-scheme" in page, "the page lacks its claims")
+    markdown, _ = stag_lab("report", out, "--markdown")
+    expect("| Something is read | **holds** | I/Os a second is" in markdown and "`tiny`" in markdown, markdown)
+    with open(os.path.join(report, "results.md")) as file:
+        expect(file.read() == markdown, "results.md is not what was printed")
     ElementTree.parse(os.path.join(report, "tiny", "iops.svg"))
     with open(os.path.join(report, "tiny", "iops.png"), "rb") as file:
         expect(file.read(8) == b"\x89PNG\r\n\x1a\n", "iops.png is no PNG")
@@ -254,6 +336,8 @@ def compares(lab):
 CASES = [
     ("the lab lists its experiments, and each is a whole file", lists),
     ("a run that is interrupted goes on where it was", runs_and_goes_on),
+    ("a second Ctrl-C and SIGKILL end all that was started", ends_at_once),
+    ("a run by a peer on a file whose path has commas", by_a_peer),
     ("a run over an emulated link has its round trip", over_a_link),
     ("the report opens without any other file", reports),
     ("a comparison tells what is more than noise", compares),

@@ -1,6 +1,5 @@
 //! What a measure is given for one point: where the binary is, the path between target and client, a folder, a deadline, a
-//! seed, and helpers that start processes which end with the deadline or the lab, unless the lab itself is ended by SIGKILL. It knows
-//! nothing of what they measure.
+//! seed, and helpers that start processes which end with the deadline or the lab. It knows nothing of what they measure.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -395,6 +394,29 @@ pub(crate) fn make_scratch<T>(
 pub(crate) fn drop_scratch(path: &Path) {
     remove(path);
     scratch().remove(path);
+}
+
+/// What such things are called before the process id of the lab that made them.
+pub(crate) const SCRATCH_NAME: &str = "stag-lab-";
+/// Where files are kept in memory.
+pub(crate) const SHM: &str = "/dev/shm";
+/// No point takes as long: what is older belongs to none that is under way.
+const LONG_AGO: Duration = Duration::from_secs(1800);
+
+/// Removes what labs have left that were ended by SIGKILL.
+pub fn remove_what_others_left() {
+    for place in [PathBuf::from(SHM), PathBuf::from("/tmp"), std::env::temp_dir()] {
+        for entry in fs::read_dir(place).into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            let starter = name.to_str().and_then(|name| name.strip_prefix(SCRATCH_NAME)?.split_once('-'));
+            let Some(starter) = starter.and_then(|(pid, _)| pid.parse::<u32>().ok()) else { continue };
+            let changed = entry.metadata().and_then(|about| about.modified()).ok();
+            let old = changed.is_some_and(|at| at.elapsed().is_ok_and(|age| age > LONG_AGO));
+            if old && !Path::new(&format!("/proc/{starter}")).exists() {
+                remove(&entry.path());
+            }
+        }
+    }
 }
 
 /// Removes all that is left of it.

@@ -27,13 +27,15 @@ pub struct Figure {
     pub better: Better,
     /// What each round found, in the order of the rounds.
     pub rounds: Vec<f64>,
+    /// Which rounds those are.
+    pub numbers: Vec<u32>,
 }
 
 impl Figure {
-    /// Of what the rounds have found; `None` of nothing.
-    pub fn of<'a>(found: impl IntoIterator<Item = &'a Quantity>) -> Option<Self> {
+    /// Of what the rounds have found, each with its number; `None` of nothing.
+    pub fn of<'a>(found: impl IntoIterator<Item = (u32, &'a Quantity)>) -> Option<Self> {
         let mut figure: Option<Self> = None;
-        for quantity in found {
+        for (round, quantity) in found {
             let figure = figure.get_or_insert_with(|| Self {
                 middle: 0.0,
                 least: f64::INFINITY,
@@ -41,8 +43,10 @@ impl Figure {
                 unit: quantity.unit.clone(),
                 better: quantity.better,
                 rounds: Vec::new(),
+                numbers: Vec::new(),
             });
             figure.rounds.push(quantity.value);
+            figure.numbers.push(round);
         }
         let mut figure = figure?;
         let mut sorted = figure.rounds.clone();
@@ -51,6 +55,11 @@ impl Figure {
         figure.least = *sorted.first()?;
         figure.most = *sorted.last()?;
         Some(figure)
+    }
+
+    /// What each round found, by its number.
+    pub fn by_round(&self) -> BTreeMap<u32, f64> {
+        self.numbers.iter().copied().zip(self.rounds.iter().copied()).collect()
     }
 }
 
@@ -133,23 +142,6 @@ impl Bounded {
             assumed: self.assumed || other.assumed,
         })
     }
-
-    /// The geometric mean of several: of their values and of their bounds. `None` of nothing, or unless all are above zero.
-    pub fn mean(all: &[Self]) -> Option<Self> {
-        let mean = |of: fn(&Self) -> f64| {
-            let logs: f64 = all.iter().map(|one| of(one).max(f64::MIN_POSITIVE).ln()).sum();
-            (logs / number(all.len())).exp()
-        };
-        if all.is_empty() || all.iter().any(|one| one.value <= 0.0) {
-            return None;
-        }
-        Some(Self {
-            value: mean(|one| one.value),
-            least: mean(|one| one.least),
-            most: mean(|one| one.most),
-            assumed: all.iter().any(|one| one.assumed),
-        })
-    }
 }
 
 /// A count as a number.
@@ -192,7 +184,7 @@ mod tests {
             .iter()
             .map(|value| Quantity { value: *value, unit: "IOPS".into(), better: Better::Higher })
             .collect();
-        Figure::of(&quantities).unwrap()
+        Figure::of((1..).zip(&quantities)).unwrap()
     }
 
     #[test]
@@ -237,7 +229,6 @@ mod tests {
         assert_eq!(bounded(&one).over(bounded(&zero)), None);
         assert_eq!(bounded(&one).over(bounded(&loss)), None);
         assert_eq!(bounded(&zero).over(bounded(&one)).map(|none| (none.least, none.most)), Some((0.0, 0.0)));
-        assert_eq!(Bounded::mean(&[]), None);
     }
 
     #[test]

@@ -6,9 +6,10 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use crate::experiment::{Experiment, Finding, Over, capital, fits};
-use crate::figure::{Bounded, Noise, digits, short};
+use crate::figure::{Bounded, digits, short};
 use crate::point::{Value, key};
 use crate::results::{Found, Results};
+use crate::spread::{Spread, Taken};
 
 /// What came of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -45,6 +46,8 @@ pub struct AtPoint {
     pub place: String,
     /// What was judged.
     pub figure: Bounded,
+    /// The same in each round.
+    pub rounds: Vec<f64>,
     /// What came of it.
     pub verdict: Verdict,
 }
@@ -67,11 +70,11 @@ pub struct Judged {
 /// All claims of an experiment.
 pub fn judge(results: &Results) -> Vec<Judged> {
     let found = results.found();
-    let noise = Noise::of(
+    let spread = Spread::of(
         found.iter().flat_map(|found| found.figures.iter().map(|(name, figure)| (name.as_str(), figure))),
     );
     let (failed, missing) = results.lost();
-    let judge = Judge { experiment: &results.experiment, found: &found, failed, missing, noise };
+    let judge = Judge { experiment: &results.experiment, found: &found, failed, missing, spread };
     results.experiment.finding.iter().map(|finding| judge.one(finding)).collect()
 }
 
@@ -81,7 +84,7 @@ struct Judge<'a> {
     // Points without a figure.
     failed: Vec<Found>,
     missing: Vec<Found>,
-    noise: Noise,
+    spread: Spread,
 }
 
 /// How many points a claim speaks of that cannot be judged.
@@ -96,12 +99,13 @@ struct Lost {
 
 impl Judge<'_> {
     fn one(&self, finding: &Finding) -> Judged {
-        let mut points: Vec<(&Found, Bounded)> = Vec::new();
+        let mut points: Vec<(&Found, Taken, Bounded)> = Vec::new();
         let those = |all: &[Found]| all.iter().filter(|found| speaks_of(finding, found)).count();
         let mut lost = Lost { failed: those(&self.failed), missing: those(&self.missing), alone: 0 };
         for found in self.found.iter().filter(|found| speaks_of(finding, found)) {
-            match self.figure(finding, found) {
-                Some(figure) => points.push((found, figure)),
+            let taken = self.figure(finding, found).and_then(|taken| Some((taken.bounded()?, taken)));
+            match taken {
+                Some((figure, taken)) => points.push((found, taken, figure)),
                 None if self.comparison_failed(finding, found) => lost.failed += 1,
                 None => lost.alone += 1,
             }
@@ -110,14 +114,17 @@ impl Judge<'_> {
         let at_points: Vec<AtPoint> = points
             .iter()
             .zip(places)
-            .map(|((found, figure), place)| AtPoint {
+            .map(|((found, taken, figure), place)| AtPoint {
                 key: key(&found.coordinates),
                 place,
+                rounds: taken.rounds.values().copied().collect(),
                 figure: *figure,
                 verdict: verdict(finding, figure),
             })
             .collect();
-        let (verdict, sentence) = self.all(finding, &at_points, &lost);
+        let taken: Vec<Taken> = points.into_iter().map(|(_, taken, _)| taken).collect();
+        let mean = Taken::mean(&taken).and_then(|mean| mean.bounded());
+        let (verdict, sentence) = self.all(finding, &at_points, mean, &lost);
         Judged {
             source: finding.source.clone(),
             claim: finding.claim.clone(),
@@ -125,10 +132,6 @@ impl Judge<'_> {
             sentence,
             points: at_points,
         }
-    }
-
-    fn value(&self, found: &Found, quantity: &str) -> Option<Bounded> {
-        found.figures.get(quantity).map(|figure| Bounded::value(figure, quantity, &self.noise))
     }
 
     /// The point that differs from `found` in these coordinates only.
@@ -145,28 +148,36 @@ impl Judge<'_> {
         [to, against, both].iter().any(|differs| partner(&self.failed, found, differs).is_some())
     }
 
-    fn figure(&self, finding: &Finding, found: &Found) -> Option<Bounded> {
+    /// What is judged at a point, in each round.
+    fn figure(&self, finding: &Finding, found: &Found) -> Option<Taken> {
+        if !is_ratio(finding) {
+            let figure = found.figures.get(&finding.quantity)?;
+            return Some(Taken::new(figure, self.spread.alone(&finding.quantity)));
+        }
         let mine = self.ratio(finding, found)?;
         match &finding.against {
             None => Some(mine),
-            Some(against) => mine.over(self.ratio(finding, self.partner(found, against)?)?),
+            Some(against) => mine.over(&self.ratio(finding, self.partner(found, against)?)?),
         }
     }
 
-    fn ratio(&self, finding: &Finding, found: &Found) -> Option<Bounded> {
-        let mine = self.value(found, &finding.quantity)?;
+    fn ratio(&self, finding: &Finding, found: &Found) -> Option<Taken> {
+        let taken = |found: &Found, quantity: &str| {
+            let figure = found.figures.get(quantity)?;
+            Some(Taken::new(figure, self.spread.apart(quantity)))
+        };
         let other = match &finding.to {
             Some(to) => self.partner(found, to)?,
-            None if finding.to_quantity.is_some() => found,
-            None => return Some(mine),
+            None => found,
         };
-        mine.over(self.value(other, finding.to_quantity.as_ref().unwrap_or(&finding.quantity))?)
+        let by = taken(other, finding.to_quantity.as_ref().unwrap_or(&finding.quantity))?;
+        taken(found, &finding.quantity)?.over(&by)
     }
 
     /// For each point, its coordinates on the axes on which the points differ.
-    fn places(&self, points: &[(&Found, Bounded)]) -> Vec<String> {
+    fn places(&self, points: &[(&Found, Taken, Bounded)]) -> Vec<String> {
         let differs = |axis: &str| {
-            let mut values = points.iter().filter_map(|(found, _)| found.at(axis));
+            let mut values = points.iter().filter_map(|(found, ..)| found.at(axis));
             let first = values.next();
             values.any(|value| first.is_some_and(|first| !first.same(value)))
         };
@@ -177,10 +188,16 @@ impl Judge<'_> {
                 axes.iter().filter_map(|axis| found.at(axis).map(|value| self.experiment.place(axis, value)));
             named.collect::<Vec<_>>().join(", ")
         };
-        points.iter().map(|(found, _)| place(found)).collect()
+        points.iter().map(|(found, ..)| place(found)).collect()
     }
 
-    fn all(&self, finding: &Finding, points: &[AtPoint], lost: &Lost) -> (Verdict, String) {
+    fn all(
+        &self,
+        finding: &Finding,
+        points: &[AtPoint],
+        mean: Option<Bounded>,
+        lost: &Lost,
+    ) -> (Verdict, String) {
         let subject = self.subject(finding);
         if points.is_empty() {
             let why = match lost {
@@ -197,7 +214,6 @@ impl Judge<'_> {
             };
             return (Verdict::NotMeasured, format!("{subject}: {why}."));
         }
-        let mean = Bounded::mean(&points.iter().map(|point| point.figure).collect::<Vec<_>>());
         let count = |wanted: Verdict| points.iter().filter(|point| point.verdict == wanted).count();
         let (good, bad) = (count(Verdict::Holds), count(Verdict::DoesNotHold));
         let verdict = match finding.over {

@@ -28,6 +28,7 @@ pub mod report;
 pub mod results;
 pub mod run;
 pub mod sample;
+pub mod spread;
 
 pub use context::{Context, Role, Stop};
 pub use experiment::Experiment;

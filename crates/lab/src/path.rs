@@ -2,7 +2,7 @@
 //! name the same; it is measured when it comes up, and again when that was a while ago. What is measured goes into the record.
 
 use std::ffi::OsStr;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::rc::Rc;
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use crate::context::{Between, Context, LinkFacts, Role};
-use crate::link::{Backend, Link, LinkError, LinkOptions, LinkSpec, Measured, Side};
+use crate::link::{self, Backend, Link, LinkError, LinkOptions, LinkSpec, Measured, Side};
 use crate::measure::Error;
 use crate::point::Point;
 
@@ -33,6 +33,21 @@ struct Up {
 }
 
 struct Ends(Link);
+
+/// Loopback, for programs that end with the lab.
+struct Here {
+    stag: PathBuf,
+}
+
+impl Between for Here {
+    fn command(&self, _: Role, program: &OsStr) -> Command {
+        link::child(&self.stag, program)
+    }
+
+    fn address(&self, _: Role) -> IpAddr {
+        IpAddr::V4(Ipv4Addr::LOCALHOST)
+    }
+}
 
 impl Between for Ends {
     fn command(&self, role: Role, program: &OsStr) -> Command {
@@ -98,7 +113,10 @@ impl Paths {
     /// Tells a measure of the path.
     pub fn enter(&self, context: &mut Context) {
         context.path = self.count;
-        let Some(up) = &self.up else { return };
+        let Some(up) = &self.up else {
+            context.between = Rc::new(Here { stag: self.stag.clone() });
+            return;
+        };
         context.between = Rc::<Ends>::clone(&up.link);
         context.link = Some(LinkFacts {
             name: up.spec.name.clone(),

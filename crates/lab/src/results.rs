@@ -349,11 +349,11 @@ impl Results {
         let coordinates = axes
             .filter_map(|axis| Some((axis.name.clone(), first.coordinates.get(&axis.name)?.clone())))
             .collect();
-        let mut quantities: BTreeMap<String, Vec<&Quantity>> = BTreeMap::new();
-        for (name, quantity) in
-            records.iter().filter_map(|record| record.sample()).flat_map(|sample| &sample.values)
-        {
-            quantities.entry(name.clone()).or_default().push(quantity);
+        let mut quantities: BTreeMap<String, Vec<(u32, &Quantity)>> = BTreeMap::new();
+        for record in records {
+            for (name, quantity) in record.sample().iter().flat_map(|sample| &sample.values) {
+                quantities.entry(name.clone()).or_default().push((record.round, quantity));
+            }
         }
         let figures =
             quantities.into_iter().filter_map(|(name, found)| Some((name, Figure::of(found)?))).collect();

@@ -79,6 +79,9 @@ pub struct One {
     pub left_out: usize,
 }
 
+/// A point that has failed in so many rounds is left out in the others.
+const MOST_FAILURES: u32 = 2;
+
 /// One point in one round.
 struct Step {
     at: usize,
@@ -223,7 +226,8 @@ fn experiment(
     let mut one = One { name: experiment.name.clone(), ..One::default() };
     let mut measure: Option<Box<dyn Measure>> = None;
     let mut paths = Paths::new(&options.stag);
-    let mut gave_up: BTreeSet<usize> = BTreeSet::new();
+    // How often each point has failed.
+    let mut failures: BTreeMap<usize, u32> = BTreeMap::new();
     let points = points.clone();
     let steps: Vec<(usize, u32)> = steps.iter().map(|step| (step.at, step.round)).collect();
     for (index, round) in steps {
@@ -231,12 +235,15 @@ fn experiment(
         if plan.done.contains(&(index, round)) {
             one.before += 1;
             // What failed before is not tried again unless that is asked for.
-            if plan.records.iter().any(|r| r.key == point.key() && r.round == round && r.sample().is_none()) {
-                gave_up.insert(index);
+            let before = plan.records.iter().find(|r| r.key == point.key() && r.round == round);
+            match before.map(|record| &record.outcome) {
+                Some(Outcome::Failed(_)) => *failures.entry(index).or_default() += 1,
+                Some(Outcome::Missing(_)) => _ = failures.insert(index, MOST_FAILURES),
+                Some(Outcome::Measured(_)) | None => {}
             }
             continue;
         }
-        if gave_up.contains(&index) {
+        if failures.get(&index).is_some_and(|count| *count >= MOST_FAILURES) {
             one.left_out += 1;
             if let Some(plan) = plans.get_mut(at) {
                 plan.done.insert((index, round));
@@ -266,11 +273,11 @@ fn experiment(
             Outcome::Measured(_) => one.measured += 1,
             Outcome::Missing(_) => {
                 one.missing += 1;
-                gave_up.insert(index);
+                failures.insert(index, MOST_FAILURES);
             }
             Outcome::Failed(_) => {
                 one.failed += 1;
-                gave_up.insert(index);
+                *failures.entry(index).or_default() += 1;
             }
         }
         plan.folder.save(&record)?;

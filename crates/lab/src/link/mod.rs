@@ -10,6 +10,7 @@
 //! argument: whoever uses links calls [`helper`] before anything else.
 
 mod arena;
+mod child;
 mod counters;
 mod holder;
 mod line;
@@ -39,6 +40,8 @@ pub use spec::{
     Backend, Direction, ETHERNET_OVERHEAD, LinkOptions, LinkSpec, MOST_IN_FLIGHT, PRESETS, Queue, Side,
     SpecError,
 };
+
+pub(crate) use child::command as child;
 
 /// The hidden first argument.
 const HELPER: &str = "--lab-link-helper";
@@ -72,8 +75,11 @@ pub fn helper() -> Option<ExitCode> {
     if role == "hold" {
         return Some(holder::hold());
     }
-    let error = Door::exec(arguments);
-    eprintln!("cannot run it on the link: {error}");
+    let (error, what) = match role == "child" {
+        true => (child::exec(arguments), "cannot run it"),
+        false => (Door::exec(arguments), "cannot run it on the link"),
+    };
+    eprintln!("{what}: {error}");
     // As shells say that a command was not found, or cannot be run.
     Some(ExitCode::from(if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 }))
 }

@@ -2,7 +2,9 @@
 //!
 //! A point is asked for `server`, `unit`, `transport`, `pattern`, `block`, `depth` or `total-depth`, `connections`, `sessions`,
 //! `spread`, `digests`, `seconds`, `warmup`, `spin`, `bench-options`, and `tune`: with it, what `stag tune` says of the way there is
-//! applied.
+//! applied. It is asked once a round for points that differ in their requests' size alone: what it chooses is a number of bytes.
+
+use std::collections::BTreeMap;
 
 use serde_json::Value;
 
@@ -17,12 +19,18 @@ use crate::sample::Sample;
 const MOST_DEPTH: u64 = 4096;
 
 /// See the module.
-pub struct Bench;
+#[derive(Default)]
+pub struct Bench {
+    asked: Asked,
+}
+
+/// What `stag tune` has said in this round, by what it was asked about.
+pub type Asked = BTreeMap<String, Value>;
 
 impl Measure for Bench {
     fn run(&mut self, point: &Point, context: &mut Context) -> Result<Sample, Error> {
         let served = Served::start(point, context)?;
-        let measured = load(point, context, &served);
+        let measured = load(point, context, &served, &mut self.asked);
         served.end(context);
         measured
     }
@@ -32,7 +40,7 @@ impl Measure for Bench {
 ///
 /// # Errors
 /// What kept it from a figure.
-pub fn load(point: &Point, context: &Context, served: &Served) -> Result<Sample, Error> {
+pub fn load(point: &Point, context: &Context, served: &Served, asked: &mut Asked) -> Result<Sample, Error> {
     let transport = Transport::of(point)?;
     let url = served.url(transport)?;
     let pattern = point.text("pattern")?.unwrap_or_else(|| "randread".to_owned());
@@ -61,7 +69,7 @@ pub fn load(point: &Point, context: &Context, served: &Served) -> Result<Sample,
         command.args(["--spread", &spread]);
     }
     let tuned = match point.truth("tune")?.unwrap_or(false) {
-        true => Some(tune(point, context, &url, block, writes)?),
+        true => Some(tune(point, context, &url, block, writes, asked)?),
         false => None,
     };
     match &tuned {
@@ -114,14 +122,39 @@ struct Tuned {
 }
 
 /// Has `stag tune` measure the way and choose.
-fn tune(point: &Point, context: &Context, url: &str, block: u64, writes: bool) -> Result<Tuned, Error> {
-    let mut command = context.stag(Role::Client);
-    command.args(["tune", url, "--json", "--quiet"]).args(point.words("tune-options")?);
-    if writes {
-        // The unit is the lab's own.
-        command.arg("--destroy");
-    }
-    let raw = words::json("stag tune", &context.output(command, "stag-tune")?)?;
+fn tune(
+    point: &Point,
+    context: &Context,
+    url: &str,
+    block: u64,
+    writes: bool,
+    asked: &mut Asked,
+) -> Result<Tuned, Error> {
+    // All that it is asked about but for what the load has to itself; the address of the unit is another at each point.
+    let own = ["block", "depth", "total-depth", "pattern", "seconds", "warmup", "tune"];
+    let settings = point.settings.iter().filter(|(name, _)| !own.contains(&name.as_str()));
+    let coordinates = point.coordinates.iter().filter(|(name, _)| !own.contains(&name.as_str()));
+    let about = format!(
+        "{} {} {writes} {:?} {:?}",
+        context.path,
+        context.round,
+        coordinates.collect::<Vec<_>>(),
+        settings.collect::<Vec<_>>()
+    );
+    let raw = match asked.get(&about) {
+        Some(raw) => raw.clone(),
+        None => {
+            let mut command = context.stag(Role::Client);
+            command.args(["tune", url, "--json", "--quiet"]).args(point.words("tune-options")?);
+            if writes {
+                // The unit is the lab's own.
+                command.arg("--destroy");
+            }
+            let raw = words::json("stag tune", &context.output(command, "stag-tune")?)?;
+            asked.insert(about, raw.clone());
+            raw
+        }
+    };
     let arguments = chosen(&raw, block)?;
     Ok(Tuned { arguments, raw })
 }

@@ -26,7 +26,7 @@ impl Measure for Equations {
             let mut over = point.clone();
             over.settings.insert("transport".to_owned(), toml::Value::String(transport.to_owned()));
             let served = Served::start(&over, context)?;
-            let sample = bench::load(&over, context, &served);
+            let sample = bench::load(&over, context, &served, &mut bench::Asked::new());
             served.end(context);
             let sample = sample?;
             let rate = sample.values.get("mb_s").map(|quantity| quantity.value);

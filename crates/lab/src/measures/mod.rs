@@ -74,7 +74,7 @@ pub fn settings(kind: &str) -> Vec<&'static str> {
 /// [`Error::Experiment`] if there is none of that name.
 pub fn of(experiment: &Experiment) -> Result<Box<dyn Measure>, Error> {
     Ok(match experiment.measure.as_str() {
-        "bench" => Box::new(bench::Bench),
+        "bench" => Box::new(bench::Bench::default()),
         "osd" => Box::new(osd::Osd),
         "rdma" => Box::new(rdma::Rdma),
         "equations" => Box::new(equations::Equations::default()),

@@ -6,11 +6,9 @@ use std::io::Write as _;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
-use crate::context::{Context, drop_scratch, make_scratch};
+use crate::context::{Context, SCRATCH_NAME, SHM, drop_scratch, make_scratch};
 use crate::measure::Error;
 
-/// Where files are kept in memory.
-const SHM: &str = "/dev/shm";
 /// The longest name of a folder for sockets, bytes: what a socket may be called (`sockaddr_un`, 107) less room for its own name.
 const LONGEST: usize = 70;
 /// Bytes written at once.
@@ -32,7 +30,7 @@ impl Scratch {
         if in_memory && !folder.is_dir() {
             return Err(Error::Missing(format!("there is no {SHM} to keep a file in memory")));
         }
-        let path = folder.join(format!("stag-lab-{}-{}.img", std::process::id(), context.seed));
+        let path = folder.join(format!("{SCRATCH_NAME}{}-{}.img", std::process::id(), context.seed));
         let scratch = Self { path };
         scratch.fill(len).map_err(Error::io(scratch.path.display().to_string()))?;
         Ok(scratch)
@@ -62,7 +60,7 @@ impl Drop for Scratch {
     }
 }
 
-/// A folder with a short name that is this user's alone, for sockets; removed with them when this is dropped.
+/// A folder with a short name without commas that is this user's alone, for sockets; removed with them when this is dropped.
 #[derive(Debug)]
 pub struct Sockets {
     path: PathBuf,
@@ -74,9 +72,9 @@ impl Sockets {
     /// # Errors
     /// If it cannot be made.
     pub fn new(name: &str) -> Result<Self, Error> {
-        let name = format!("stag-lab-{}-{name}", std::process::id());
+        let name = format!("{SCRATCH_NAME}{}-{name}", std::process::id());
         let mut path = std::env::temp_dir().join(&name);
-        if path.as_os_str().len() > LONGEST {
+        if path.as_os_str().len() > LONGEST || path.display().to_string().contains(',') {
             path = Path::new("/tmp").join(&name);
         }
         make_scratch(&path, |path| DirBuilder::new().mode(0o700).create(path))
@@ -121,5 +119,19 @@ mod tests {
         assert!(scratch.path().exists() && sockets.path().as_os_str().len() <= LONGEST);
         remove_scratch();
         assert!(!scratch.path().exists() && !sockets.path().exists());
+    }
+
+    #[test]
+    fn what_a_lab_left_that_was_killed_is_removed_once_it_is_old() {
+        use crate::context::remove_what_others_left;
+        // No process has such an id (pid_max is 4194304 at most).
+        let folder = Path::new("/tmp").join(format!("{SCRATCH_NAME}{}-test", 4_200_000 + std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        remove_what_others_left();
+        assert!(folder.exists(), "it may be in use where processes have other ids");
+        let old = std::time::SystemTime::now() - Duration::from_secs(7200);
+        File::open(&folder).and_then(|file| file.set_modified(old)).unwrap();
+        remove_what_others_left();
+        assert!(!folder.exists());
     }
 }

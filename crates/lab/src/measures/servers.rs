@@ -165,7 +165,12 @@ impl Served {
             _file: None,
             notes: vec![format!("tgt serves a file {}", on(medium))],
         };
-        let path = file.path().display().to_string();
+        // It takes a comma for the end of a path, and those of the lab have some.
+        let link = served.tgt.as_ref().map(|tgt| tgt.sockets.path().join("unit")).unwrap_or_default();
+        let path = link.display().to_string();
+        std::path::absolute(file.path())
+            .and_then(|file| std::os::unix::fs::symlink(file, &link))
+            .map_err(Error::io(path.clone()))?;
         let name = format!("{IQN}:tgt");
         served._file = Some(file);
         let until = Instant::now() + PATIENCE;
@@ -181,7 +186,10 @@ impl Served {
                 match served.order(context, words) {
                     Ok(()) => break,
                     Err(error @ (Error::Stopped | Error::Late(_) | Error::Missing(_))) => return Err(error),
-                    Err(error) if Instant::now() > until => return Err(error),
+                    // What tgtadm says is little; why is for the daemon to tell.
+                    Err(error) if Instant::now() > until => {
+                        return Err(Error::Failed(format!("{error} ({})", served.running.failure())));
+                    }
                     Err(_) => context.sleep(Duration::from_millis(50))?,
                 }
             }

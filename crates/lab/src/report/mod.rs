@@ -1,7 +1,8 @@
-//! The report: one page that opens anywhere without a network, and beside it the same as JSON, CSV, SVG and PNG. It reads results
-//! and runs nothing.
+//! The report: one page that opens anywhere without a network, and beside it the same as JSON, Markdown, CSV, SVG and PNG. It reads
+//! results and runs nothing.
 
 mod charts;
+mod markdown;
 mod page;
 mod png;
 mod style;
@@ -104,6 +105,7 @@ pub fn write(results: &[Results], out: &Path) -> Result<Written, Error> {
         drawn.push(svgs);
     }
     save(&out.join("report.json"), json(&sections).as_bytes())?;
+    save(&out.join("results.md"), markdown::markdown(&sections).as_bytes())?;
     save(&written.page, page::page(&sections, &drawn).as_bytes())?;
     Ok(written)
 }

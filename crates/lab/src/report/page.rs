@@ -39,12 +39,14 @@ const READING: &str = "<h2 id=reading>How to read this</h2>\
 <p>Each point is taken in several rounds; rounds go over all points in turn, every other one backwards, so that what drifts with time \
 shifts no point against another. A figure is the median of the rounds, with the least and the most of them beside it. What is pale was \
 taken while others used the processors.</p>\
-<p>A claim is judged at each point it speaks of. It holds there if the figure is within the claim’s limits with all of its spread, does not \
-hold if it is beyond them with all of it, and cannot be told if the spread reaches over a limit. A claim about every point cannot be told either if it holds at those that \
-were measured and others failed. The spread of a ratio is the least of \
-one by the most of the other, and two standard errors at least, as all points of the experiment together show them.</p>";
+<p>A claim is judged at each point it speaks of. A ratio is taken within each round, so that what makes a whole round slower does not \
+blur it; the median of the rounds stands for it, and its bounds hold every round, and where the mean of more rounds would lie, 19 times of 20 \
+(Student’s distribution, in which the noise of the experiment’s other points counts as much as four more rounds). The claim holds there if \
+the bounds are within its limits, does not hold if they are beyond them, and cannot be told if they reach over a limit. A claim about every point does not \
+hold if it does not at one; it cannot be told either if it holds at those that were measured and others failed.</p>";
 
-fn when(sections: &[Section<'_>]) -> String {
+/// When and how long.
+pub fn when(sections: &[Section<'_>]) -> String {
     let records = || sections.iter().flat_map(|section| &section.results.records);
     let first = records().map(|record| record.began).fold(f64::INFINITY, f64::min);
     let last = records().map(|record| record.began + record.seconds).fold(f64::NEG_INFINITY, f64::max);
@@ -335,7 +337,8 @@ fn conditions(results: &Results) -> String {
     format!("<p class=soft>{}.</p>", escape(&words.join("; ")))
 }
 
-fn machines(sections: &[Section<'_>]) -> String {
+/// The machines that sections are of, each with its experiments.
+pub fn machines_of<'a>(sections: &'a [Section<'_>]) -> Vec<(&'a Machine, Vec<&'a Experiment>)> {
     let mut seen: Vec<(&Machine, Vec<&Experiment>)> = Vec::new();
     for section in sections {
         let machine = &section.results.info.machine;
@@ -344,6 +347,11 @@ fn machines(sections: &[Section<'_>]) -> String {
             None => seen.push((machine, vec![&section.results.experiment])),
         }
     }
+    seen
+}
+
+fn machines(sections: &[Section<'_>]) -> String {
+    let seen = machines_of(sections);
     let mut text = String::from("<h2 id=machine>The machine</h2>");
     for (machine, experiments) in &seen {
         if seen.len() > 1 {

@@ -23,7 +23,7 @@ const EXAMPLES: &str = "\
 Examples:
   stag lab list
   stag lab run all --quick
-  stag lab run request-size --only transport=iser --only block=4k,64k
+  stag lab run thesis --only transport=iser --only block=4k,64k
   stag lab report && xdg-open lab-results/report/index.html
   stag lab compare before after
   stag lab link wan-1400mi -- ping -c 3 198.18.0.1";
@@ -43,7 +43,7 @@ pub enum LabCommand {
 /// List the experiments that come with the program, or print one's file
 #[derive(Clone, Debug, Args)]
 #[command(
-    after_long_help = "Examples:\n  stag lab list\n  stag lab list --json\n  stag lab list --show request-size > mine.toml"
+    after_long_help = "Examples:\n  stag lab list\n  stag lab list --json\n  stag lab list --show thesis > mine.toml"
 )]
 pub struct LabList {
     /// Print this experiment's file, to be copied and changed
@@ -59,9 +59,9 @@ pub struct LabList {
 #[command(long_about = "Run experiments.\n\n\
     Every point is taken in several rounds and recorded at once. Ctrl-C ends a run, and the same command goes on with it: what is \
     recorded in the folder is not measured again. A point that fails is recorded as that, with its words, and the run goes on; its logs are \
-    kept in the folder's logs/. At the end the report is written.")]
+    kept in the folder's logs/. One that failed in two rounds is left out in the others. At the end the report is written.")]
 #[command(
-    after_long_help = "Examples:\n  stag lab run all --quick\n  stag lab run request-size --out ~/results\n  stag lab run mine.toml --only block=4k,64k --rounds 5\n  stag lab run all --retry"
+    after_long_help = "Examples:\n  stag lab run all --quick\n  stag lab run thesis --out ~/results\n  stag lab run mine.toml --only block=4k,64k --rounds 5\n  stag lab run all --retry"
 )]
 pub struct LabRun {
     /// Experiments by name, files, or all
@@ -109,9 +109,9 @@ pub struct LabRun {
 #[derive(Clone, Debug, Args)]
 #[command(long_about = "Write the report on what was measured.\n\n\
     index.html is one page that opens without a network: claims and whether they hold here, charts, tables, the machine. Beside it \
-    are the same as report.json, every run as CSV, and each chart as SVG and PNG. A run that is still under way can be reported on.")]
+    are the same as report.json, claims and main tables as results.md, every run as CSV, and each chart as SVG and PNG. A run that is still under way can be reported on.")]
 #[command(
-    after_long_help = "Examples:\n  stag lab report\n  stag lab report ~/results --out ~/public\n  stag lab report --json | jq '.experiments[].findings[] | [.verdict, .claim]'"
+    after_long_help = "Examples:\n  stag lab report\n  stag lab report ~/results --out ~/public\n  stag lab report --json | jq '.experiments[].findings[] | [.verdict, .claim]'\n  stag lab report --markdown > results.md"
 )]
 pub struct LabReport {
     /// The folder of results, of all experiments or of one
@@ -123,6 +123,9 @@ pub struct LabReport {
     /// Print report.json too
     #[arg(long)]
     pub json: bool,
+    /// Print results.md too: claims and the main tables, for a document
+    #[arg(long, conflicts_with = "json")]
+    pub markdown: bool,
 }
 
 /// Say what differs between two results by more than noise

@@ -18,9 +18,9 @@ pub fn report(args: &LabReport) -> Exit {
         Ok(written) => written,
         Err(error) => return failed(&error, Exit::Failed),
     };
-    if args.json {
+    if args.json || args.markdown {
         eprint!("{}", told(&written));
-        let path = out.join("report.json");
+        let path = out.join(if args.json { "report.json" } else { "results.md" });
         return match std::fs::read_to_string(&path) {
             Ok(text) => print(&text),
             Err(error) => failed(&format!("{}: {error}", path.display()), Exit::Failed),

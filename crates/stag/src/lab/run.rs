@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use lab::context::{Pinning, kill_all};
+use lab::context::{Pinning, kill_all, remove_what_others_left};
 use lab::finding::Verdict;
 use lab::library::{self, Source};
 use lab::machine::Machine;
@@ -47,6 +47,7 @@ pub fn run(args: &LabRun) -> Exit {
     if let Some(cpu) = options.pinning.target.iter().chain(&options.pinning.client).find(unknown) {
         return failed(&format!("there is no processor {cpu} for this process"), Exit::Usage);
     }
+    remove_what_others_left();
     let mut bar = Bar::new(args.quiet);
     let done = lab::run::run(&sources, &options, machine, &measures::of, &stop, &mut bar);
     bar.finish();

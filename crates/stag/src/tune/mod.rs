@@ -25,6 +25,10 @@ const USUAL: (u32, usize) = (64 << 10, 32);
 const PLENTY: (u32, usize) = (256 << 10, 64);
 /// Connections with which that is tried, since one may be what is in the way.
 const PLENTY_CONNECTIONS: u16 = 4;
+/// What of the path's own content the load has under way that looks for lost segments: nothing waits in a queue then.
+const QUIET: f64 = 0.75;
+/// Segments sent again of which nothing follows: a last one whose answer was late is sent again too.
+const CHANCE: u64 = 2;
 /// Memory of the pool: what is written is the same for every command, and what is read is dropped.
 const POOL: usize = 128 << 20;
 
@@ -111,7 +115,7 @@ async fn find_out(args: &Tune) -> Result<Report, TuneError> {
     let as_it_is = Options { queue_depth: USUAL.1, ..base.clone() };
     let (session, disk) = open(&url, as_it_is).await?;
     let result = first_look(args, &session, &disk).await;
-    let (rtt, alone, before, first_loss) = closing(&session, result).await?;
+    let (rtt, alone, before) = closing(&session, result).await?;
 
     say(args, "what goes through at most, and what the target allows");
     let offered = Options {
@@ -136,7 +140,7 @@ async fn find_out(args: &Tune) -> Result<Report, TuneError> {
         alone,
         read: rates.read.max(before.read),
         write: rates.write.map(|rate| rate.max(before.write.unwrap_or(0.0))),
-        loss: first_loss.max(loss),
+        loss,
     };
     let plan = plan::plan(&measured, &allowed, &system);
     say(args, "what was chosen");
@@ -194,7 +198,7 @@ async fn first_look(
     args: &Tune,
     session: &Session,
     disk: &Disk,
-) -> Result<(RoundTrips, Duration, Rates, f64), Error> {
+) -> Result<(RoundTrips, Duration, Rates), Error> {
     say(args, "round trips");
     // The first one may wait for a path that has been asleep.
     session.ping().await?;
@@ -208,7 +212,7 @@ async fn first_look(
     };
     say(args, "what goes through as it is");
     let rates = both(args, session, disk, USUAL, &rtt).await?;
-    Ok((rtt, alone, rates, loss(session)))
+    Ok((rtt, alone, rates))
 }
 
 async fn most(
@@ -222,15 +226,40 @@ async fn most(
     let rates = both(args, session, disk, PLENTY, rtt).await?;
     // The window may have grown since the login.
     let allowed = Allowed { window: allowed.window.max(session.window()), ..allowed };
-    Ok((allowed, rates, loss(session)))
+    say(args, "what is lost on the way");
+    let loss = loss(args, session, disk, rtt, &rates).await?;
+    Ok((allowed, rates, loss))
 }
 
-/// Of the segments that this side has sent, the share that it sent again.
-fn loss(session: &Session) -> f64 {
-    let (again, sent) = session.paths().iter().fold((0u64, 0u64), |(again, sent), path| {
-        (again + u64::from(path.retransmitted), sent + u64::from(path.sent))
-    });
-    if sent == 0 { 0.0 } else { again as f64 / sent as f64 }
+/// Of the segments that this side sends, the share that it sends again while less is under way than the path holds. With more, a queue
+/// on the way overflows in the end: what is lost there is not the path's doing.
+async fn loss(
+    args: &Tune,
+    session: &Session,
+    disk: &Disk,
+    rtt: &RoundTrips,
+    rates: &Rates,
+) -> Result<f64, Error> {
+    let sent = || {
+        session.paths().iter().fold((0u64, 0u64), |(again, sent), path| {
+            (again + u64::from(path.retransmitted), sent + u64::from(path.sent))
+        })
+    };
+    let holds = rates.write.unwrap_or(rates.read) * rtt.least.as_secs_f64();
+    // A float becomes the nearest number that there is.
+    let depth = ((holds * QUIET / f64::from(USUAL.0)) as usize).clamp(1, PLENTY.1);
+    let mut queue = session.queue()?;
+    let load = bounded(args, rates.write.is_some(), (USUAL.0, depth), rtt);
+    let load = Load { warmup: (rtt.p50 * 2).min(load.warmup), ..load };
+    let before = sent();
+    measure::load(disk, &mut queue, &load).await?;
+    let after = sent();
+    Ok(share(after.0.saturating_sub(before.0), after.1.saturating_sub(before.1)))
+}
+
+/// The share that was sent again, unless chance explains it.
+fn share(again: u64, sent: u64) -> f64 {
+    if again <= CHANCE || sent == 0 { 0.0 } else { again as f64 / sent as f64 }
 }
 
 /// The loads again, as the plan says.
@@ -281,5 +310,16 @@ async fn with_plan(
 fn say(args: &Tune, what: &str) {
     if !args.quiet {
         eprintln!("stag: measuring {what}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_segment_or_two_that_are_sent_again_are_no_loss_of_the_path() {
+        assert_eq!((share(0, 0), share(2, 1000), share(3, 0)), (0.0, 0.0, 0.0));
+        assert!((share(8, 80_000) - 1e-4).abs() < 1e-12);
     }
 }

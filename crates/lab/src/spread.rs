@@ -1,0 +1,294 @@
+//! How far a number may be trusted that was worked out anew in each round: ratios are taken within a round, so that what makes a whole
+//! round slower does not blur them, and their bounds are those of Student with what all points of the experiment know of noise. Pure
+//! arithmetic.
+
+use std::collections::BTreeMap;
+
+use crate::figure::{ASSUMED, Bounded, Figure, median, number};
+
+/// What all points know of the noise counts as much as so many more rounds of a point.
+const SHARED: f64 = 4.0;
+/// With fewer points nothing is said of what a round has in common.
+const FEW: usize = 4;
+/// Two-sided 95 % of Student's distribution, by degrees of freedom from 1.
+const STUDENT: [f64; 20] = [
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
+    2.120, 2.110, 2.101, 2.093, 2.086,
+];
+
+/// A number by the round that it is of.
+pub type Rounds = BTreeMap<u32, f64>;
+
+/// The usual variance of the logarithm of one round, for each quantity: the median over the points that were taken more than once, so
+/// that a few points that are wild make no others uncertain.
+#[derive(Clone, Debug, Default)]
+pub struct Spread {
+    alone: BTreeMap<String, f64>,
+    apart: BTreeMap<String, f64>,
+}
+
+impl Spread {
+    /// Of all figures of an experiment, by quantity.
+    pub fn of<'a>(figures: impl IntoIterator<Item = (&'a str, &'a Figure)>) -> Self {
+        let mut by_quantity: BTreeMap<&str, Vec<Rounds>> = BTreeMap::new();
+        for (name, figure) in figures {
+            if figure.rounds.len() >= 2 && figure.least > 0.0 {
+                by_quantity.entry(name).or_default().push(centred(&logs(&figure.by_round())));
+            }
+        }
+        let mut spread = Self::default();
+        for (name, mut points) in by_quantity {
+            spread.alone.extend(usual(&points).map(|variance| (name.to_owned(), variance)));
+            if points.len() >= FEW {
+                let common = common(&points);
+                for point in &mut points {
+                    let apart = point
+                        .iter()
+                        .map(|(round, log)| (*round, log - common.get(round).copied().unwrap_or(0.0)));
+                    *point = centred(&apart.collect());
+                }
+            }
+            spread.apart.extend(usual(&points).map(|variance| (name.to_owned(), variance)));
+        }
+        spread
+    }
+
+    /// The variance of one number.
+    pub fn alone(&self, quantity: &str) -> Option<f64> {
+        self.alone.get(quantity).copied()
+    }
+
+    /// What it adds to the variance of a ratio within one round.
+    pub fn apart(&self, quantity: &str) -> Option<f64> {
+        self.apart.get(quantity).copied()
+    }
+}
+
+fn logs(rounds: &Rounds) -> Rounds {
+    rounds.iter().map(|(round, value)| (*round, value.ln())).collect()
+}
+
+fn mean(values: &Rounds) -> f64 {
+    values.values().sum::<f64>() / number(values.len().max(1))
+}
+
+fn centred(rounds: &Rounds) -> Rounds {
+    let mean = mean(rounds);
+    rounds.iter().map(|(round, value)| (*round, value - mean)).collect()
+}
+
+/// What the points of each round have in common.
+fn common(points: &[Rounds]) -> Rounds {
+    let mut by_round: BTreeMap<u32, Vec<f64>> = BTreeMap::new();
+    for (round, value) in points.iter().flatten() {
+        by_round.entry(*round).or_default().push(*value);
+    }
+    let middle = |mut values: Vec<f64>| {
+        values.sort_by(f64::total_cmp);
+        median(&values).unwrap_or(0.0)
+    };
+    by_round.into_iter().map(|(round, values)| (round, middle(values))).collect()
+}
+
+/// The median of the points' variances. That of few rounds lies below the mean (Wilson and Hilferty), which is made up for.
+fn usual(points: &[Rounds]) -> Option<f64> {
+    let mut variances: Vec<f64> = points
+        .iter()
+        .map(|point| {
+            let freedom = number(point.len() - 1);
+            let below = (1.0 - 2.0 / (9.0 * freedom)).powi(3);
+            variance(point) / below
+        })
+        .collect();
+    variances.sort_by(f64::total_cmp);
+    median(&variances)
+}
+
+/// Of two or more.
+fn variance(values: &Rounds) -> f64 {
+    let mean = mean(values);
+    values.values().map(|value| (value - mean).powi(2)).sum::<f64>() / number(values.len() - 1)
+}
+
+/// Worked out of one or more figures in each round.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Taken {
+    /// In each round.
+    pub rounds: Rounds,
+    /// The variance that its logarithm usually has, if that is known.
+    usual: Option<f64>,
+    /// Of how many figures it was made.
+    figures: usize,
+}
+
+impl Taken {
+    /// A figure by itself; `usual` is the variance of its logarithm.
+    pub fn new(figure: &Figure, usual: Option<f64>) -> Self {
+        Self { rounds: figure.by_round(), usual, figures: 1 }
+    }
+
+    /// This divided by `other`, round by round; `None` if they have no round together, or `other` is not above zero.
+    pub fn over(&self, other: &Self) -> Option<Self> {
+        let mut rounds = Rounds::new();
+        for (round, value) in &self.rounds {
+            match other.rounds.get(round) {
+                Some(by) if *by > 0.0 => _ = rounds.insert(*round, value / by),
+                Some(_) => return None,
+                None => {}
+            }
+        }
+        let usual = self.usual.zip(other.usual).map(|(mine, theirs)| mine + theirs);
+        (!rounds.is_empty()).then_some(Self { rounds, usual, figures: self.figures + other.figures })
+    }
+
+    /// The geometric mean of several, round by round, of the rounds that all have. `None` if there are none, or unless all are above zero.
+    pub fn mean(all: &[Self]) -> Option<Self> {
+        let first = all.first()?;
+        let mut rounds = Rounds::new();
+        for round in first.rounds.keys() {
+            let values: Option<Vec<f64>> = all.iter().map(|one| one.rounds.get(round).copied()).collect();
+            let Some(values) = values else { continue };
+            if values.iter().any(|value| *value <= 0.0) {
+                return None;
+            }
+            let sum: f64 = values.iter().map(|value| value.ln()).sum();
+            rounds.insert(*round, (sum / number(values.len())).exp());
+        }
+        let usual = first.usual.map(|usual| usual / number(all.len()));
+        (!rounds.is_empty()).then_some(Self { rounds, usual, figures: first.figures })
+    }
+
+    /// The median of the rounds, and its bounds: all rounds are within them, and so is where the mean of more rounds would lie, 19 times
+    /// of 20. `None` of no round.
+    pub fn bounded(&self) -> Option<Bounded> {
+        let mut sorted: Vec<f64> = self.rounds.values().copied().collect();
+        sorted.sort_by(f64::total_cmp);
+        let (value, least, most) = (median(&sorted)?, *sorted.first()?, *sorted.last()?);
+        // What may be a loss has no logarithm.
+        let growing = least > 0.0;
+        let rounds = if growing { logs(&self.rounds) } else { self.rounds.clone() };
+        let usual = self.usual.map(|usual| if growing { usual } else { usual * value * value });
+        let own = number(rounds.len() - 1);
+        let (error, assumed) = match (usual, rounds.len()) {
+            (None, 1) => {
+                let relative = ASSUMED * number(self.figures).sqrt();
+                (if growing { relative } else { relative * value.abs() }, true)
+            }
+            (None, _) => (student(own) * (variance(&rounds) / number(rounds.len())).sqrt(), false),
+            (Some(usual), count) => {
+                let seen = if count > 1 { own * variance(&rounds) } else { 0.0 };
+                let variance = (SHARED * usual + seen) / (SHARED + own);
+                (student(SHARED + own) * (variance / number(count)).sqrt(), false)
+            }
+        };
+        let middle = mean(&rounds);
+        let back = |value: f64| if growing { value.exp() } else { value };
+        Some(Bounded {
+            value,
+            least: least.min(back(middle - error)),
+            most: most.max(back(middle + error)),
+            assumed,
+        })
+    }
+}
+
+fn student(freedom: f64) -> f64 {
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a small whole number")]
+    let freedom = freedom.max(1.0) as usize;
+    STUDENT.get(freedom - 1).copied().unwrap_or(2.08)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample::{Better, Quantity};
+
+    fn figure(rounds: &[f64]) -> Figure {
+        let quantities: Vec<Quantity> = rounds
+            .iter()
+            .map(|value| Quantity { value: *value, unit: "IOPS".into(), better: Better::Higher })
+            .collect();
+        Figure::of((1..).zip(&quantities)).unwrap()
+    }
+
+    fn bounds(rounds: &[f64], usual: Option<f64>) -> Bounded {
+        Taken::new(&figure(rounds), usual).bounded().unwrap()
+    }
+
+    #[test]
+    fn what_makes_a_whole_round_slower_does_not_blur_a_ratio_within_it() {
+        let (a, b) = (figure(&[200.0, 100.0, 51.0]), figure(&[100.0, 51.0, 25.0]));
+        let other = [figure(&[10.0, 5.1, 2.5]), figure(&[1.0, 0.5, 0.255])];
+        let all = [&a, &b, &other[0], &other[1]];
+        let spread = Spread::of(all.into_iter().map(|figure| ("iops", figure)));
+        assert!(spread.alone("iops").unwrap() > 100.0 * spread.apart("iops").unwrap());
+        let taken = |figure| Taken::new(figure, spread.apart("iops"));
+        let ratio = taken(&a).over(&taken(&b)).unwrap().bounded().unwrap();
+        assert!((ratio.value - 2.0).abs() < 1e-9 && ratio.least > 1.9 && ratio.most < 2.15, "{ratio:?}");
+    }
+
+    #[test]
+    fn all_rounds_are_within_the_bounds_and_few_that_agree_by_chance_are_not_believed() {
+        let wild = bounds(&[100.0, 110.0, 300.0], Some(1e-4));
+        assert!(wild.value == 110.0 && wild.least < 100.0 && wild.most >= 300.0, "{wild:?}");
+        // 10 % of noise elsewhere: 2.447 × 8.2 % / √3, of 4 degrees that are shared and 2 that are not.
+        let calm = bounds(&[100.0, 100.0, 100.0], Some(0.01));
+        assert!(
+            (calm.most / 100.0 - 1.1223).abs() < 1e-3 && (calm.least * calm.most - 1e4).abs() < 1e-6,
+            "{calm:?}"
+        );
+        // Nobody else knows: Student's of two rounds.
+        let alone = bounds(&[100.0, 101.0], None);
+        assert!(alone.most > 106.0 && alone.least < 95.0 && !alone.assumed, "{alone:?}");
+    }
+
+    #[test]
+    fn one_wild_point_makes_no_others_uncertain() {
+        let points = [
+            figure(&[100.0, 101.0, 99.0]),
+            figure(&[50.0, 50.5, 49.5]),
+            figure(&[10.0, 10.1, 9.9]),
+            figure(&[7.0, 7.0, 7.1]),
+            figure(&[1.0, 30.0, 4.0]),
+        ];
+        let spread = Spread::of(points.iter().map(|figure| ("iops", figure)));
+        assert!(spread.alone("iops").unwrap().sqrt() < 0.02, "{spread:?}");
+    }
+
+    #[test]
+    fn of_one_round_a_spread_is_assumed_where_nobody_knows_and_said() {
+        let one = bounds(&[100.0], None);
+        assert!(
+            one.assumed && (one.least - 95.12).abs() < 0.01 && (one.most - 105.13).abs() < 0.01,
+            "{one:?}"
+        );
+        let known = bounds(&[100.0], Some(0.0001));
+        assert!(!known.assumed && (known.most - 102.8).abs() < 0.1, "{known:?}");
+    }
+
+    #[test]
+    fn rounds_that_one_of_two_lacks_are_in_no_ratio() {
+        let (a, b) = (Taken::new(&figure(&[1.0, 2.0, 3.0]), None), Taken::new(&figure(&[2.0]), None));
+        assert_eq!(a.over(&b).unwrap().rounds, Rounds::from([(1, 0.5)]));
+        let later = Taken { rounds: Rounds::from([(7, 1.0)]), usual: None, figures: 1 };
+        assert_eq!(a.over(&later), None);
+        assert_eq!(a.over(&Taken::new(&figure(&[0.0, 1.0, 1.0]), None)), None);
+    }
+
+    #[test]
+    fn a_loss_is_a_share_below_zero_with_its_bounds_in_their_order() {
+        let (gain, foretold) = (figure(&[-20.0, -10.0, -5.0]), figure(&[40.0, 25.0, 20.0]));
+        let share = Taken::new(&gain, None).over(&Taken::new(&foretold, None)).unwrap().bounded().unwrap();
+        assert!((share.value + 0.4).abs() < 1e-9 && share.least <= -0.5 && share.most >= -0.25, "{share:?}");
+    }
+
+    #[test]
+    fn a_mean_of_points_is_taken_within_each_round() {
+        let points =
+            [Taken::new(&figure(&[1.0, 4.0]), Some(0.02)), Taken::new(&figure(&[4.0, 1.0]), Some(0.02))];
+        let mean = Taken::mean(&points).unwrap();
+        assert!(mean.rounds.values().all(|value| (value - 2.0).abs() < 1e-9) && mean.usual == Some(0.01));
+        assert_eq!(Taken::mean(&[]), None);
+        assert_eq!(Taken::mean(&[Taken::new(&figure(&[-1.0]), None)]), None);
+    }
+}
