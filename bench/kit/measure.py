@@ -30,10 +30,10 @@ def near(nanoseconds):
     return nanoseconds is None or nanoseconds < NEAR_NS
 
 
-def _client(options, command, seconds):
-    limit = seconds + 8
+def _client(options, command, seconds, core=None):
+    limit, core = seconds + 8, options.client_core if core is None else core
     try:
-        done = subprocess.run(pinned(options, options.client_core, *command), capture_output=True, text=True, timeout=limit)
+        done = subprocess.run(pinned(options, core, *command), capture_output=True, text=True, timeout=limit)
     except subprocess.TimeoutExpired:
         raise Unable(f"no end within {limit:.0f} s") from None
     if done.returncode != 0:

@@ -46,7 +46,8 @@ pub use notify::Notify;
 pub use pooled::Pooled;
 pub use readable::Readable;
 pub use runtime::{
-    Config, JoinError, JoinHandle, Runtime, available_cores, has_polled, is_running, spawn, yield_now,
+    Config, JoinError, JoinHandle, Runtime, available_cores, has_polled, is_alone, is_running, spawn,
+    yield_now,
 };
 pub use shared::{Local, Shared};
 pub use signal::{Signal, Signals, survive_file_size_limit};

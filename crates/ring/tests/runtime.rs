@@ -5,6 +5,7 @@ extern crate stag_ring as ring;
 mod common;
 
 use std::cell::{Cell, RefCell};
+use std::io::Write;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,7 +14,10 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use common::{run, thread_cpu};
-use ring::{Config, Cores, JoinError, Runtime, blocking, sleep, spawn, timeout, yield_now};
+use ring::{
+    Config, Cores, JoinError, ListenOptions, Runtime, TcpListener, blocking, is_alone, sleep, spawn, timeout,
+    yield_now,
+};
 
 struct OnDrop(Rc<Cell<u32>>);
 impl Drop for OnDrop {
@@ -40,6 +44,35 @@ fn tasks_run_in_the_order_in_which_they_were_spawned_and_give_their_output() {
             assert_eq!(handle.await.unwrap(), i * 2);
         }
         assert_eq!(*order.borrow(), (0..1000).collect::<Vec<_>>());
+    });
+}
+
+#[test]
+fn a_core_is_alone_while_nothing_else_is_ready_and_nothing_has_completed() {
+    run(async {
+        assert!(is_alone());
+        let other = spawn(async {});
+        assert!(!is_alone());
+        other.await.unwrap();
+        let mut listener =
+            TcpListener::bind("127.0.0.1:0".parse().unwrap(), ListenOptions::default()).unwrap();
+        let mut peer = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let stream = listener.accept().await.unwrap();
+        let begin = Instant::now();
+        let in_time = || assert!(begin.elapsed() < Duration::from_secs(10));
+        while !is_alone() {
+            in_time();
+            yield_now().await;
+        }
+        let mut received = std::pin::pin!(stream.recv_some(1));
+        let mut nobody = Context::from_waker(Waker::noop());
+        assert!(received.as_mut().poll(&mut nobody).is_pending());
+        assert!(is_alone(), "what was queued has gone to the kernel, and waits there");
+        peer.write_all(b"x").unwrap();
+        while is_alone() {
+            in_time();
+        }
+        assert_eq!(*received.await.unwrap(), *b"x");
     });
 }
 

@@ -4,6 +4,7 @@
 //! must never do: call a write durable, or a sync done, of which the system has not said so; and call a sync done after
 //! one has failed (see `group`).
 
+mod alone;
 mod mapped;
 mod open;
 #[cfg(test)]
@@ -22,9 +23,10 @@ use super::engine::Engine;
 use super::group::Group;
 use super::spec::CacheMode;
 use super::{BlockStore, Extent, Geometry, Io, Resources, StoreError};
+use alone::Alone;
 use mapped::{Mapped, Seen};
 use open::{Medium, PastCache};
-use transfer::Impatience;
+use transfer::{Impatience, PROMPT};
 
 /// Zeros are written from here where the system has no call for it.
 static ZEROS: Zeros = Zeros([0; ZEROS_LEN]);
@@ -66,6 +68,7 @@ struct Inner {
     /// See [`FileOptions::log`].
     log: bool,
     past_cache: Option<PastCache>,
+    alone: Alone,
     /// Of engines that use one.
     mapped: Option<Mapped>,
 }
@@ -125,6 +128,7 @@ impl FileStore {
                 impatience: Impatience::default(),
                 log: options.log,
                 past_cache: medium.past_cache,
+                alone: Alone::default(),
                 mapped,
             }),
         })
@@ -169,7 +173,17 @@ impl FileStore {
 
 impl Inner {
     async fn sync(&self) -> Result<(), StoreError> {
-        self.group.sync(|| async { self.flush.sync_data().await.map_err(|e| self.flush_error(&e)) }).await
+        // Of a log little is dirty, and whoever wants it flushed waits for just that.
+        let is_little = self.log && self.group.dirty() <= PROMPT as u64;
+        let here = || if is_little { self.alone.wait_for(|| self.flush.sync_data_now()) } else { None };
+        let flush = || async {
+            let flushed = match here() {
+                Some(flushed) => flushed,
+                None => self.flush.sync_data().await,
+            };
+            flushed.map_err(|error| self.flush_error(&error))
+        };
+        self.group.sync(flush).await
     }
 
     async fn punch_or_zero(&self, at: u64, len: u64) -> Result<(), StoreError> {

@@ -13,10 +13,10 @@ use ring::{Chain, pool};
 use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, SeekFrom, StatxFlags};
 use rustix::io::Errno;
 
-use crate::Geometry;
 use crate::engine::Engine;
 use crate::size::Size;
 use crate::spec::{CacheMode, DEFAULT_BLOCK_SIZE};
+use crate::{Geometry, StoreError};
 
 /// How to open a file or block device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -35,8 +35,8 @@ pub struct FileOptions {
     pub read_only: bool,
     /// It is a log: little is written at a time, and somebody waits for it each time. Small writes that need not be durable go to
     /// the page cache by a call of the core's own, though the file system may let it wait there; durable ones go past it where the
-    /// file system can and nothing that was written before is dirty: one trip to the medium, without a kernel thread that has to be
-    /// woken for a flush.
+    /// file system can and nothing that was written before is dirty, and a core with nothing else to do waits for them itself, as for
+    /// small flushes, while the medium is quick: one trip to the medium, without a kernel thread that has to be woken for it.
     pub log: bool,
 }
 
@@ -230,9 +230,16 @@ impl PastCache {
         Some(Self { file, memory_align, sector, refused: AtomicBool::new(false) })
     }
 
-    /// Whether an error says that the file system cannot write so, rather than that the medium could not.
-    pub(super) fn is_refusal(error: &io::Error) -> bool {
-        matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP))
+    /// What a write came to; `None` if the file system cannot write so, which is no fault of the medium: it goes through the cache.
+    pub(super) fn ended(&self, written: io::Result<()>) -> Option<Result<(), StoreError>> {
+        match written {
+            Ok(()) => Some(Ok(())),
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP)) => {
+                self.refused.store(true, Ordering::Relaxed);
+                None
+            }
+            Err(error) => Some(Err(StoreError::from_io(&error))),
+        }
     }
 
     /// Whether the kernel takes such a write.

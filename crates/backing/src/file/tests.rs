@@ -450,6 +450,37 @@ fn a_log_reads_the_same_whichever_way_each_of_its_writes_went() {
 }
 
 #[test]
+fn a_core_with_nothing_else_to_do_waits_for_a_logs_durable_writes_and_flushes_itself() {
+    let directory = on_disk();
+    let path = directory.path().join("log");
+    let options =
+        FileOptions { log: true, engine: Some(Engine::Inline), ..options(1 << 20, CacheMode::WriteBack) };
+    let store = FileStore::open(&path, &options).unwrap();
+    run(async move {
+        let frame = |byte| {
+            let mut buf = pool::alloc(4096).unwrap();
+            buf.fill(byte);
+            Chain::from(buf.freeze())
+        };
+        store.sync().await.unwrap();
+        // It may have been slow here.
+        store.inner.alone.forget();
+        let takes = store.inner.past_cache.as_ref().is_some_and(|past| past.takes(0, &frame(0)));
+        let at_once = store.write(0, frame(1), true);
+        assert_eq!(matches!(at_once, Io::Ready(Some(Ok(())))), takes);
+        at_once.await.unwrap();
+        store.inner.alone.forget();
+        let other = ring::spawn(async {});
+        let waits = store.write(4096, frame(2), true);
+        assert!(matches!(waits, Io::Running(_)), "somebody else needs the core");
+        waits.await.unwrap();
+        other.await.unwrap();
+        assert_eq!(fs::read(&path).unwrap()[..8192], [[1; 4096], [2; 4096]].concat());
+        assert!(store.inner.group.settled().is_some());
+    });
+}
+
+#[test]
 fn data_lies_where_other_programs_expect_it() {
     let directory = on_disk();
     let path = directory.path().join("disk");

@@ -17,7 +17,7 @@ use crate::spec::CacheMode;
 const FLUSHED_TOGETHER: u64 = 16 << 20;
 
 /// The longest write that is prompt, in bytes.
-const PROMPT: usize = 64 << 10;
+pub(super) const PROMPT: usize = 64 << 10;
 /// A prompt write that took longer had to wait for something (dirty pages beyond the system's limit): so many after it are the
 /// ring's.
 const PROMPT_FOR: Duration = Duration::from_millis(1);
@@ -133,8 +133,10 @@ impl Inner {
         {
             return Ok(Ok(()));
         }
-        if self.log && !durable && data.len() <= PROMPT {
-            if let Some(result) = self.write_promptly(at, &data) {
+        if self.log && data.len() <= PROMPT {
+            let written =
+                if durable { self.write_past_cache_now(at, &data) } else { self.write_promptly(at, &data) };
+            if let Some(result) = written {
                 return Ok(result);
             }
         }
@@ -192,6 +194,31 @@ impl Inner {
         Some(Ok(()))
     }
 
+    /// Whether a durable write may go past the page cache: nothing before it is left for a flush.
+    fn may_pass_cache(&self, at: u64, data: &Chain) -> Option<&PastCache> {
+        self.past_cache.as_ref().filter(|past| past.takes(at, data) && self.group.settled() == Some(Ok(())))
+    }
+
+    /// Writes durably here and now, past the page cache. `None` if that cannot be, or others need the core.
+    fn write_past_cache_now(&self, at: u64, data: &Chain) -> Option<Result<(), StoreError>> {
+        let past = self.may_pass_cache(at, data)?;
+        let written = self.alone.wait_for(|| {
+            let mut rest = data.clone();
+            let mut to = at;
+            while !rest.is_empty() {
+                match past.file.write_now(&rest, to, true, Patience::Wait)? {
+                    0 => return Err(io::ErrorKind::WriteZero.into()),
+                    n => {
+                        to += n as u64;
+                        rest.advance(n.min(rest.len()));
+                    }
+                }
+            }
+            Ok(())
+        })?;
+        past.ended(written)
+    }
+
     /// Notes bytes that a later sync has to see to.
     fn wrote(&self, bytes: u64, durable: bool) {
         if !durable && !self.in_memory {
@@ -201,15 +228,10 @@ impl Inner {
 
     pub(super) async fn write(&self, at: u64, data: Chain, durable: bool) -> Result<(), StoreError> {
         if durable
-            && let Some(past) = &self.past_cache
-            && past.takes(at, &data)
-            && self.group.settled() == Some(Ok(()))
+            && let Some(past) = self.may_pass_cache(at, &data)
+            && let Some(result) = past.ended(past.file.write_at(data.clone(), at, true).await)
         {
-            match past.file.write_at(data.clone(), at, true).await {
-                Ok(()) => return Ok(()),
-                Err(error) if PastCache::is_refusal(&error) => past.refused.store(true, Ordering::Relaxed),
-                Err(error) => return Err(StoreError::from_io(&error)),
-            }
+            return result;
         }
         let by_itself = durable && !self.flushes_together();
         let len = data.len();

@@ -99,6 +99,23 @@ impl File {
         }
     }
 
+    /// [`Self::sync_data`], at once: the whole core waits.
+    ///
+    /// # Errors
+    /// Those of fdatasync(2).
+    pub fn sync_data_now(&self) -> io::Result<()> {
+        loop {
+            // SAFETY: takes the descriptor alone, which is open while the file is borrowed.
+            if unsafe { libc::fdatasync(self.fd().as_raw_fd()) } == 0 {
+                return Ok(());
+            }
+            let error = io::Error::last_os_error();
+            if error.kind() != io::ErrorKind::Interrupted {
+                return Err(error);
+            }
+        }
+    }
+
     /// [`Self::read_at`] by a blocking call on one of the core's threads.
     pub async fn read_on_thread(&self, buf: BufMut, at: u64) -> (io::Result<usize>, BufMut) {
         let mut destination = Destination::from(buf);

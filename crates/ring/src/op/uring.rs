@@ -183,6 +183,13 @@ impl Uring {
         let transfers = self.transfers.get() + 1;
         self.transfers.set(transfers);
         if transfers >= TOGETHER {
+            self.submit();
+        }
+    }
+
+    /// Hands the kernel what is queued, and finishes nothing of it.
+    pub(crate) fn submit(&self) {
+        if self.unsubmitted() > 0 {
             // Failure shows at the next turn of the loop, which tries again.
             let _ = self.enter_with(self.enter_flags & !ENTER_GETEVENTS, 0, None);
         }

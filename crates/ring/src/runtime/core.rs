@@ -160,6 +160,15 @@ impl Core {
         self.polled.get()
     }
 
+    /// Hands the kernel what is queued, and says whether there is nothing at all to do beside what asks.
+    pub(super) fn is_alone(&self) -> bool {
+        if self.has_ready() || !self.calls.borrow().is_empty() {
+            return false;
+        }
+        self.uring.submit();
+        !self.uring.has_work() && !self.remote.has_mail() && self.uring.unsubmitted() == 0
+    }
+
     /// The time as of this turn.
     #[inline]
     pub(crate) fn now(&self) -> Instant {

@@ -112,6 +112,12 @@ pub fn has_polled() -> bool {
     Core::with_current(|core| core.is_some_and(|core| core.has_polled()))
 }
 
+/// Whether this core has nothing else to do right now than the task that asks: no other is ready, and nothing has completed. What
+/// was queued for the kernel is handed over first, so that nobody waits for it while the core does. Outside of a runtime it is so.
+pub fn is_alone() -> bool {
+    Core::with_current(|core| core.is_none_or(|core| core.is_alone()))
+}
+
 /// Lets every other ready task of this core run once.
 pub async fn yield_now() {
     let mut yielded = false;

@@ -6,7 +6,7 @@
 //! kind of commit promises.
 //!
 //! What it must never do: show an object the bytes of another, whatever was cut off in between; call something durable of
-//! which the system has not said so; block a core for a flush.
+//! which the system has not said so; block a core for a flush that has anything else to do (`backing` sees to that).
 
 mod apply;
 mod attributes;

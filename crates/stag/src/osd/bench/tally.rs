@@ -52,7 +52,7 @@ impl Tally {
         let each = |used: Option<Duration>| used.map(|used| us(used.as_nanos() as f64 / ops.max(1.0)));
         json!({
             "what": what, "ops": self.len(), "seconds": seconds, "ops_s": rate, "mb_s": rate * f64::from(bytes) / 1e6,
-            "mean_us": us(self.latency.mean()), "stdev_us": us(self.latency.stdev()), "p50_us": quantile(0.5),
+            "mean_us": us(self.latency.mean()), "stdev_us": us(self.latency.stdev()), "p10_us": quantile(0.1), "p50_us": quantile(0.5),
             "p99_us": quantile(0.99), "max_us": us(self.latency.max() as f64), "target_us": each(cpu.target),
             "client_us": each(cpu.client), "errors": self.errors, "first_error": self.first_error,
         })
