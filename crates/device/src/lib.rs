@@ -2,12 +2,13 @@
 //!
 //! This crate owns the words that both sides speak: a [`Command`] with its CDB and its I_T_L nexus, the [`DataMover`]
 //! that carries its data, and the [`LogicalUnit`] that runs it; and what units of every kind have in common: their
-//! [`Nexuses`] with their reservations, and [`exclusion`] of commands that must be atomic. It never decodes a CDB and never
+//! [`Identity`], their [`Nexuses`] with their reservations, and [`exclusion`] of commands that must be atomic. It never decodes a CDB and never
 //! touches a socket or a file.
 #![forbid(unsafe_code)]
 
 mod command;
 pub mod exclusion;
+mod identity;
 mod mover;
 mod nexus;
 mod nexuses;
@@ -16,6 +17,7 @@ mod ports;
 mod unit;
 
 pub use command::{Cdb, Command, Outcome, TaskAttribute};
+pub use identity::{Identity, IdentityError};
 pub use mover::{DataMover, GetData, Lost};
 pub use nexus::{ItlNexus, Nexus, NexusId, Verdict};
 pub use nexuses::{AbortTasks, KeptError, Nexuses};

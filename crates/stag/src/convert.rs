@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use backing::spec::{Opened, Source, StoreSpec};
-use device::PortGroups;
+use device::{Identity, PortGroups};
 use disk::unit::{DiskOptions, DiskUnit, FilePersist, Persist, Registry, Thresholds};
 use iscsi::chap::{self, Hash, Secret};
 use scsi::alua::Groups;
@@ -153,7 +153,7 @@ pub fn remake(
             let options = disk_options(spec, opened, iqn, *lun);
             let unit =
                 DiskUnit::new(opened.store.clone(), options, registry).map_err(|error| error.to_string())?;
-            unit.inherit(before);
+            unit.nexuses().inherit(before.nexuses());
             OpenKind::Disk(OpenDisk { opened: opened.clone(), unit })
         }
         OpenKind::Objects(before) => OpenKind::Objects(crate::object_units::remake(
@@ -171,8 +171,6 @@ fn disk_options(spec: &UnitSpec, opened: &Opened, iqn: &str, lun: u16) -> DiskOp
     let physical = opened.geometry.physical_block.max(opened.block_size);
     // A physical block that is no power of two blocks has no exponent: then it is not told.
     let exponent = physical.is_power_of_two().then(|| (physical / opened.block_size).ilog2() as u8);
-    let identity = DiskOptions::default().with_identity(&seed(spec, iqn, lun));
-    let default = DiskOptions::default();
     DiskOptions {
         block_size: opened.block_size,
         physical_block_exponent: options.pbe.or(exponent).unwrap_or(0),
@@ -180,14 +178,21 @@ fn disk_options(spec: &UnitSpec, opened: &Opened, iqn: &str, lun: u16) -> DiskOp
         removable: options.removable.unwrap_or(false),
         thin: options.thin.unwrap_or(false),
         write_cache: opened.cache.write_cache(),
-        vendor: options.vendor.clone().unwrap_or(default.vendor),
-        product: options.product.clone().unwrap_or(default.product),
-        revision: options.revision.clone().unwrap_or(default.revision),
-        serial: options.serial.clone().unwrap_or(identity.serial),
-        naa: options.naa.clone().unwrap_or(identity.naa),
+        identity: identity(options, DiskOptions::default().with_identity(&seed(spec, iqn, lun)).identity),
         persist: persist(spec),
         sanitize_bytes_per_s: options.sanitize_rate,
         thresholds: Thresholds { available: options.warn_available, used: options.warn_used },
+    }
+}
+
+/// What is said of a unit's names, and its own where nothing is said.
+pub fn identity(said: &crate::unit::Options, own: Identity) -> Identity {
+    Identity {
+        vendor: said.vendor.clone().unwrap_or(own.vendor),
+        product: said.product.clone().unwrap_or(own.product),
+        revision: said.revision.clone().unwrap_or(own.revision),
+        serial: said.serial.clone().unwrap_or(own.serial),
+        naa: said.naa.clone().unwrap_or(own.naa),
     }
 }
 

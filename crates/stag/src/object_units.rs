@@ -42,21 +42,13 @@ pub fn remake(
     let store = before.store().clone();
     settle(&store, spec)?;
     let unit = OsdUnit::new(store, options(spec, seed, persist)).map_err(|error| error.to_string())?;
-    unit.inherit(before);
+    unit.nexuses().inherit(before.nexuses());
     Ok(unit)
 }
 
 fn options(spec: &UnitSpec, seed: &str, persist: Option<Arc<dyn Persist>>) -> OsdOptions {
-    let said = &spec.options;
     let own = OsdOptions { persist, ..OsdOptions::default().with_identity(seed) };
-    OsdOptions {
-        vendor: said.vendor.clone().unwrap_or(own.vendor),
-        product: said.product.clone().unwrap_or(own.product),
-        revision: said.revision.clone().unwrap_or(own.revision),
-        serial: said.serial.clone().unwrap_or(own.serial),
-        naa: said.naa.clone().unwrap_or(own.naa),
-        ..own
-    }
+    OsdOptions { identity: crate::convert::identity(&spec.options, own.identity), ..own }
 }
 
 /// Gives the device the name that it is configured to have. One that a client gives it later holds until the next start.

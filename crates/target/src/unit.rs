@@ -86,16 +86,12 @@ impl Unit {
 
     /// Tells the unit who aborts tasks for it, and through which target ports it is reached.
     pub(crate) fn connect(&self, aborter: Arc<dyn AbortTasks>, ports: &[u16]) {
-        match self {
-            Self::Disk(unit) => {
-                unit.set_aborter(aborter);
-                unit.set_target_ports(ports);
-            }
-            Self::Objects(unit) => {
-                unit.set_aborter(aborter);
-                unit.set_target_ports(ports);
-            }
-        }
+        let nexuses = match self {
+            Self::Disk(unit) => unit.nexuses(),
+            Self::Objects(unit) => unit.nexuses(),
+        };
+        nexuses.set_aborter(aborter);
+        nexuses.set_target_ports(ports);
     }
 
     /// Whether sense data goes out in descriptor format (D_SENSE of the Control mode page).

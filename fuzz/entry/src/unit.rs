@@ -255,7 +255,7 @@ pub fn seeds() -> Vec<(&'static str, Seed)> {
     let mode = scsi::mode::select_list(8, &[0; 18], false);
     let copy = {
         let mut list = vec![1, 0, 0, 32, 0, 0, 0, 0, 0, 0, 0, 28, 0, 0, 0, 0];
-        let naa = DiskOptions::default().with_identity("fuzz").naa;
+        let naa = DiskOptions::default().with_identity("fuzz").identity.naa;
         let mut cscd = [0; 32];
         cscd[0] = 0xe4;
         cscd[4..8].copy_from_slice(&[1, 3, 0, naa.len() as u8]);

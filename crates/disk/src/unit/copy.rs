@@ -203,7 +203,7 @@ impl DiskUnit {
             return None;
         }
         let naa = cscd.designator.as_slice();
-        if naa == self.options.naa { Some(self.clone()) } else { self.registry.find(naa) }
+        if naa == self.options.identity.naa { Some(self.clone()) } else { self.registry.find(naa) }
     }
 
     /// The nexus by which the same initiator reaches this unit: its session's own, or another session of its.

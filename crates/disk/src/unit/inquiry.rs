@@ -1,6 +1,6 @@
 //! What a disk says of itself: INQUIRY with its VPD pages, READ CAPACITY.
 
-use device::{Command, DataMover, Outcome};
+use device::{Command, DataMover, Identity, Outcome};
 use scsi::Sense;
 use scsi::cdb::Inquiry;
 use scsi::copy::{self, third_party_copy_page};
@@ -10,11 +10,11 @@ use scsi::data::vpd::{
     self, BlockCharacteristics, BlockLimits, ExtendedInquiry, LogicalBlockProvisioning, ProvisioningType,
 };
 
+use super::DiskUnit;
 use super::limits::{
     MAX_ATOMIC_BYTES, MAX_COMPARE_BLOCKS, MAX_TRANSFER_BYTES, MAX_UNMAP_BLOCKS, MAX_UNMAP_DESCRIPTORS,
     MAX_WRITE_SAME_BYTES, OPTIMAL_TRANSFER_BYTES,
 };
-use super::{DiskOptions, DiskUnit};
 
 /// The VPD pages of a disk.
 const PAGES: [u8; 9] = [
@@ -43,9 +43,9 @@ impl DiskUnit {
         let standard = StandardInquiry {
             target_port_groups: command.nexus.nexus.ports.as_ref().map_or(1, |ports| ports.tpgs()),
             ..StandardInquiry::disk(
-                &self.options.vendor,
-                &self.options.product,
-                &self.options.revision,
+                &self.options.identity.vendor,
+                &self.options.identity.product,
+                &self.options.identity.revision,
                 self.options.removable,
             )
         };
@@ -62,9 +62,9 @@ impl DiskUnit {
     fn vpd_body(&self, command: &Command, page: u8) -> Option<Vec<u8>> {
         Some(match page {
             vpd::SUPPORTED_PAGES => vpd::supported_pages(&PAGES),
-            vpd::UNIT_SERIAL => vpd::unit_serial(&self.options.serial),
+            vpd::UNIT_SERIAL => vpd::unit_serial(&self.options.identity.serial),
             vpd::IDENTIFICATION => {
-                let DiskOptions { naa, vendor, serial, .. } = &self.options;
+                let Identity { naa, vendor, serial, .. } = &self.options.identity;
                 self.nexuses.identification(&command.nexus.nexus, naa, vendor, serial).body()
             }
             vpd::EXTENDED_INQUIRY => extended().body(),

@@ -41,7 +41,6 @@ use ring::Pooled;
 use scsi::Sense;
 use scsi::cdb;
 use scsi::copy::{CopyRecords, Operations, Tokens};
-use scsi::reservation::SavedError;
 
 use backing::BlockStore;
 use gate::flag;
@@ -180,39 +179,9 @@ impl DiskUnit {
         self.flags() & flag::DESCRIPTOR_SENSE != 0
     }
 
-    /// Says which target ports lead to the unit: what ALL_TG_PT registers with. Those of nexuses that are attached always
-    /// count.
-    pub fn set_target_ports(&self, ports: &[u16]) {
-        self.nexuses.set_target_ports(ports);
-    }
-
-    /// Says who aborts tasks for PREEMPT AND ABORT.
-    pub fn set_aborter(&self, aborter: Arc<dyn AbortTasks>) {
-        self.nexuses.set_aborter(aborter);
-    }
-
-    /// Takes over the persistent reservations of a unit that this one replaces on the same store.
-    pub fn inherit(&self, old: &Self) {
-        self.nexuses.inherit(&old.nexuses);
-    }
-
-    /// The persistent reservations for another process that serves the unit from now on: see [`Nexuses::hand_over`]. `None` if
-    /// there are none.
-    pub fn hand_over_reservations(&self) -> Option<(Vec<u8>, bool, u32)> {
-        self.nexuses.hand_over()
-    }
-
-    /// Puts into force what [`Self::hand_over_reservations`] gave.
-    ///
-    /// # Errors
-    /// When the bytes are torn; the unit is as it was.
-    pub fn take_over_reservations(
-        &self,
-        bytes: &[u8],
-        aptpl: bool,
-        generation: u32,
-    ) -> Result<(), SavedError> {
-        self.nexuses.take_over(bytes, aptpl, generation)
+    /// Who reaches the unit, and what they have reserved.
+    pub fn nexuses(&self) -> &Nexuses {
+        &self.nexuses
     }
 
     /// Looks whether the medium has another size than it had, and tells the initiators if so.

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use device::{Identity, IdentityError};
+
 use super::Persist;
 
 /// Identity, limits and modes of a disk.
@@ -19,17 +21,8 @@ pub struct DiskOptions {
     pub thin: bool,
     /// WCE at power on: writes may stay in a volatile cache until SYNCHRONIZE CACHE or FUA.
     pub write_cache: bool,
-    /// T10 VENDOR IDENTIFICATION: up to 8 ASCII characters.
-    pub vendor: String,
-    /// PRODUCT IDENTIFICATION: up to 16 ASCII characters.
-    pub product: String,
-    /// PRODUCT REVISION LEVEL: up to 4 ASCII characters.
-    pub revision: String,
-    /// PRODUCT SERIAL NUMBER: ASCII.
-    pub serial: String,
-    /// The unit's NAA designator: 8 bytes that begin with 2, 3 or 5, or 16 that begin with 6. Unique, and the same after a
-    /// restart: multipathing initiators and EXTENDED COPY know the unit by it.
-    pub naa: Vec<u8>,
+    /// What it calls itself.
+    pub identity: Identity,
     /// Where APTPL state is kept; without it APTPL=1 is refused.
     pub persist: Option<Arc<dyn Persist>>,
     /// The most that SANITIZE writes in a second, so that it does not starve what else the daemon serves; `None` for as
@@ -57,11 +50,7 @@ impl Default for DiskOptions {
             removable: false,
             thin: false,
             write_cache: true,
-            vendor: "STAG".into(),
-            product: "Disk".into(),
-            revision: "0.1".into(),
-            serial: "0".into(),
-            naa: (3u64 << 60).to_be_bytes().to_vec(),
+            identity: Identity::of("Disk"),
             persist: None,
             sanitize_bytes_per_s: None,
             thresholds: Thresholds::default(),
@@ -70,18 +59,10 @@ impl Default for DiskOptions {
 }
 
 impl DiskOptions {
-    /// Makes serial number and NAA designator from `seed` (such as target name and LUN, or the file's path): the same seed
-    /// gives the same identity on every start.
+    /// The same with a serial number and an NAA designator of its own: see [`Identity::seeded`].
     #[must_use]
-    pub fn with_identity(mut self, seed: &str) -> Self {
-        // FNV-1a with two offsets: identity, not security.
-        let hash =
-            |offset: u64| seed.bytes().fold(offset, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
-        let (a, b) = (hash(0xcbf2_9ce4_8422_2325), hash(0x6c62_272e_07bb_0142));
-        // NAA 3, locally assigned: for those without a company identifier of IEEE's (SPC-4 §7.8.6.6.4).
-        self.naa = (b >> 4 | 3 << 60).to_be_bytes().to_vec();
-        self.serial = format!("{a:016x}");
-        self
+    pub fn with_identity(self, seed: &str) -> Self {
+        Self { identity: self.identity.seeded(seed), ..self }
     }
 
     /// Whether the options can be met.
@@ -89,33 +70,13 @@ impl DiskOptions {
     /// # Errors
     /// Says which cannot.
     pub fn check(&self) -> Result<(), OptionError> {
-        let ascii = |text: &str, max: usize| {
-            text.len() <= max && text.bytes().all(|b| b.is_ascii_graphic() || b == b' ')
-        };
         if !matches!(self.block_size, 512 | 1024 | 2048 | 4096) {
             return Err(OptionError::BlockSize(self.block_size));
         }
         if self.physical_block_exponent > 15 {
             return Err(OptionError::Exponent(self.physical_block_exponent));
         }
-        for (name, text, max) in [
-            ("vendor", &self.vendor, 8),
-            ("product", &self.product, 16),
-            ("revision", &self.revision, 4),
-            ("serial", &self.serial, 64),
-        ] {
-            if !ascii(text, max) {
-                return Err(OptionError::Text { name, max });
-            }
-        }
-        if self.serial.is_empty() {
-            return Err(OptionError::NoSerial);
-        }
-        let naa = (self.naa.len(), self.naa.first().map(|byte| byte >> 4));
-        if !matches!(naa, (8, Some(2 | 3 | 5)) | (16, Some(6))) {
-            return Err(OptionError::Naa);
-        }
-        Ok(())
+        Ok(self.identity.check()?)
     }
 }
 
@@ -128,20 +89,7 @@ pub enum OptionError {
     /// More than 15.
     #[error("the physical block exponent is {0}, but must be 15 at most")]
     Exponent(u8),
-    /// Too long, or not ASCII.
-    #[error("{name} must be ASCII and {max} characters at most")]
-    Text {
-        /// Which option.
-        name: &'static str,
-        /// How long it may be.
-        max: usize,
-    },
-    /// An empty serial number.
-    #[error("a serial number is needed")]
-    NoSerial,
-    /// Not an NAA designator.
-    #[error(
-        "the identifier must be an NAA designator: 8 bytes that begin with 2, 3 or 5, or 16 that begin with 6"
-    )]
-    Naa,
+    /// A name that INQUIRY cannot tell.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
 }

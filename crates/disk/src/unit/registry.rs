@@ -25,12 +25,12 @@ impl Registry {
         if units.len() >= FEW && units.len() == units.capacity() {
             units.retain(|_, unit| unit.strong_count() > 0);
         }
-        units.insert(unit.options().naa.clone(), Arc::downgrade(unit));
+        units.insert(unit.options().identity.naa.clone(), Arc::downgrade(unit));
     }
 
     /// Forgets `unit`.
     pub fn remove(&self, unit: &DiskUnit) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&unit.options().naa);
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&unit.options().identity.naa);
     }
 
     /// The unit with this designator, if there is one.

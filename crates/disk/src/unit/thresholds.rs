@@ -103,7 +103,7 @@ impl DiskUnit {
         if news {
             self.nexuses.establish(UnitAttention::ThinProvisioningSoftThresholdReached, None);
             tracing::warn!(
-                serial = self.options.serial,
+                serial = self.options.identity.serial,
                 available,
                 used,
                 "a thin unit reached a threshold (MiB)"

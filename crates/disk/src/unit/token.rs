@@ -130,7 +130,7 @@ impl DiskUnit {
         let token = TokenFields {
             rod_type: list.rod_type,
             id: id.try_into().map_err(|_| Sense::internal_target_failure())?,
-            creator: &self.options.naa,
+            creator: &self.options.identity.naa,
             bytes: ranges.iter().map(|range| range.bytes).sum(),
             block_len: self.options.block_size,
             physical_exponent: self.options.physical_block_exponent,

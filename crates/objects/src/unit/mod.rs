@@ -40,15 +40,14 @@ use std::sync::Arc;
 
 use device::exclusion::{Exclusion, Queued, WriteGuard};
 use device::{
-    AbortTasks, Command, DataMover, Execution, ItlNexus, KeptError, LogicalUnit, NexusId, Nexuses, Outcome,
-    ResetKind,
+    Command, DataMover, Execution, ItlNexus, KeptError, LogicalUnit, NexusId, Nexuses, Outcome, ResetKind,
 };
 use osd::cdb::{Cdb, StructureScope};
 use osd::{Action, Command as Osd};
 use ring::Pooled;
 use scsi::Sense;
 use scsi::cdb::opcode;
-use scsi::reservation::{Access, SavedError, access};
+use scsi::reservation::{Access, access};
 use smallvec::SmallVec;
 
 use crate::store::{Applied, Change, Commit, Duplicate, Error, ObjectStore};
@@ -130,39 +129,9 @@ impl OsdUnit {
         true
     }
 
-    /// Says which target ports lead to the unit: what ALL_TG_PT registers with. Those of nexuses that are attached always
-    /// count.
-    pub fn set_target_ports(&self, ports: &[u16]) {
-        self.nexuses.set_target_ports(ports);
-    }
-
-    /// Says who aborts tasks for PREEMPT AND ABORT.
-    pub fn set_aborter(&self, aborter: Arc<dyn AbortTasks>) {
-        self.nexuses.set_aborter(aborter);
-    }
-
-    /// Takes over the persistent reservations of a unit that this one replaces on the same store.
-    pub fn inherit(&self, old: &Self) {
-        self.nexuses.inherit(&old.nexuses);
-    }
-
-    /// The persistent reservations for another process that serves the unit from now on: see [`Nexuses::hand_over`]. `None`
-    /// if there are none.
-    pub fn hand_over_reservations(&self) -> Option<(Vec<u8>, bool, u32)> {
-        self.nexuses.hand_over()
-    }
-
-    /// Puts into force what [`Self::hand_over_reservations`] gave.
-    ///
-    /// # Errors
-    /// When the bytes are torn; the unit is as it was.
-    pub fn take_over_reservations(
-        &self,
-        bytes: &[u8],
-        aptpl: bool,
-        generation: u32,
-    ) -> Result<(), SavedError> {
-        self.nexuses.take_over(bytes, aptpl, generation)
+    /// Who reaches the unit, and what they have reserved.
+    pub fn nexuses(&self) -> &Nexuses {
+        &self.nexuses
     }
 
     /// The time, in milliseconds since 1970.

@@ -92,15 +92,27 @@ impl OsdUnit {
             ]
             .into_iter()
             .collect(),
-            ..StandardInquiry::disk(&options.vendor, &options.product, &options.revision, false)
+            ..StandardInquiry::disk(
+                &options.identity.vendor,
+                &options.identity.product,
+                &options.identity.revision,
+                false,
+            )
         };
         let Some(page) = cdb.page else { return Ok(standard.emit()) };
         let body = match page {
             vpd::SUPPORTED_PAGES => vpd::supported_pages(&PAGES),
-            vpd::UNIT_SERIAL => vpd::unit_serial(&options.serial),
+            vpd::UNIT_SERIAL => vpd::unit_serial(&options.identity.serial),
             vpd::IDENTIFICATION => {
                 let nexus = &command.nexus.nexus;
-                self.nexuses.identification(nexus, &options.naa, &options.vendor, &options.serial).body()
+                self.nexuses
+                    .identification(
+                        nexus,
+                        &options.identity.naa,
+                        &options.identity.vendor,
+                        &options.identity.serial,
+                    )
+                    .body()
             }
             vpd::EXTENDED_INQUIRY => {
                 let extended = ExtendedInquiry {

@@ -17,6 +17,7 @@ use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use device::Nexuses;
 use disk::unit::DiskUnit;
 use objects::unit::OsdUnit;
 use rustix::net::{
@@ -104,8 +105,8 @@ impl WeakUnit {
 
 fn designator(kind: &OpenKind) -> String {
     let naa = match kind {
-        OpenKind::Disk(disk) => &disk.unit.options().naa,
-        OpenKind::Objects(unit) => &unit.options().naa,
+        OpenKind::Disk(disk) => &disk.unit.options().identity.naa,
+        OpenKind::Objects(unit) => &unit.options().identity.naa,
     };
     naa.iter().map(|byte| format!("{byte:02x}")).collect()
 }
@@ -228,12 +229,16 @@ fn send_offer(stream: &UnixStream, offer: &Offer, fds: &[BorrowedFd<'_>]) -> io:
     io::Write::write_all(&mut &*stream, &line[sent..])
 }
 
+fn nexuses(kind: &OpenKind) -> &Nexuses {
+    match kind {
+        OpenKind::Disk(disk) => disk.unit.nexuses(),
+        OpenKind::Objects(unit) => unit.nexuses(),
+    }
+}
+
 fn state(daemon: &Daemon, units: &Units) -> State {
     let reservations = units.open.values().filter_map(|unit| {
-        let (saved, aptpl, generation) = match &unit.kind {
-            OpenKind::Disk(disk) => disk.unit.hand_over_reservations()?,
-            OpenKind::Objects(unit) => unit.hand_over_reservations()?,
-        };
+        let (saved, aptpl, generation) = nexuses(&unit.kind).hand_over()?;
         Some((designator(&unit.kind), Reservations { saved, aptpl, generation }))
     });
     let groups = |name: &String| {
@@ -251,12 +256,7 @@ fn state(daemon: &Daemon, units: &Units) -> State {
 pub fn restore_reservations(state: &State, units: &Units) {
     for unit in units.open.values() {
         let Some(kept) = state.reservations.get(&designator(&unit.kind)) else { continue };
-        let taken = match &unit.kind {
-            OpenKind::Disk(disk) => {
-                disk.unit.take_over_reservations(&kept.saved, kept.aptpl, kept.generation)
-            }
-            OpenKind::Objects(unit) => unit.take_over_reservations(&kept.saved, kept.aptpl, kept.generation),
-        };
+        let taken = nexuses(&unit.kind).take_over(&kept.saved, kept.aptpl, kept.generation);
         if let Err(error) = taken {
             tracing::error!(%error, unit = designator(&unit.kind), "reservations could not be taken over");
         }

@@ -322,7 +322,7 @@ fn unit(lun: u16, unit: &target::Unit, spec: Option<&UnitSpec>, counts: target::
                 thin: false,
                 write_cache: true,
                 engine: None,
-                serial: options.serial.clone(),
+                serial: options.identity.serial.clone(),
                 objects: Some(ObjectsStatus {
                     used: root.used,
                     partitions: root.partitions,
@@ -343,7 +343,7 @@ fn unit(lun: u16, unit: &target::Unit, spec: Option<&UnitSpec>, counts: target::
         thin: options.thin,
         write_cache: options.write_cache,
         engine: spec.and_then(|spec| spec.options.engine).map(|engine| engine.to_string()),
-        serial: options.serial.clone(),
+        serial: options.identity.serial.clone(),
         objects: None,
         io: counts,
     }

@@ -45,7 +45,7 @@ fn results(it: &Initiator, action: u8, id: u8) -> Ran {
 }
 
 fn own(it: &Initiator) -> Vec<u8> {
-    cscd(&it.unit.options().naa)
+    cscd(&it.unit.options().identity.naa)
 }
 
 #[test]
@@ -82,7 +82,7 @@ fn blocks_are_copied_between_units_of_different_block_sizes() {
     let (a, b) = (Initiator::new(&small, 1), Initiator::new(&large, 1));
     let data: Vec<u8> = (0..8192u32).map(|n| (n % 253) as u8).collect();
     a.write(0, &data).good();
-    let mut to = cscd(&large.options().naa);
+    let mut to = cscd(&large.options().identity.naa);
     to[29..32].copy_from_slice(&[0, 0x10, 0]);
     copy(&a, 1, 2, &[own(&a), to.clone()], &[blocks(0, 1, 16, 0, 5)]).good();
     assert_eq!(b.read(5, 2).good(), data);

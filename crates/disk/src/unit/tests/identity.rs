@@ -48,7 +48,7 @@ fn identification_names_unit_port_and_target() {
     let it = pair();
     let data = page(&it, 0x83);
     let Identification(names) = Identification::parse(&data[4..]);
-    let naa = Identifier::Naa(it.unit.options().naa.clone());
+    let naa = Identifier::Naa(it.unit.options().identity.naa.clone());
     assert!(names.iter().any(|d| d.association == Association::LogicalUnit && d.identifier == naa));
     let port = Identifier::ScsiName("iqn.2000-01.com.example:target,t,0x0001".into());
     assert!(names.iter().any(|d| d.association == Association::TargetPort && d.identifier == port));
@@ -58,7 +58,8 @@ fn identification_names_unit_port_and_target() {
 #[test]
 fn the_same_seed_gives_the_same_identity_and_another_another() {
     let (a, b) = (options(), DiskOptions::default().with_identity("other"));
-    assert_eq!((a.naa.clone(), a.serial.clone()), (options().naa, options().serial));
+    let (a, b) = (a.identity, b.identity);
+    assert_eq!(a, options().identity);
     assert!(a.naa != b.naa && a.serial != b.serial);
     assert_eq!(a.check(), Ok(()));
 }

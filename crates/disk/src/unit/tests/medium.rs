@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use device::ResetKind;
+use device::{Identity, ResetKind};
 use scsi::AdditionalSense as A;
 
 use super::*;
@@ -236,6 +236,9 @@ fn units_that_cannot_be_are_refused() {
     assert!(DiskUnit::new(store(100), options(), &registry).is_err());
     let odd = DiskOptions { block_size: 520, ..options() };
     assert!(DiskUnit::new(store(1 << 20), odd, &registry).is_err());
-    let long = DiskOptions { vendor: "ninechars".into(), ..options() };
+    let long = DiskOptions {
+        identity: Identity { vendor: "ninechars".into(), ..Identity::of("Disk") },
+        ..options()
+    };
     assert!(DiskUnit::new(store(1 << 20), long, &registry).is_err());
 }

@@ -71,7 +71,7 @@ fn preempting_tells_the_victim_and_hands_its_tasks_to_be_aborted() {
     }
     let [a, b, _] = three();
     let seen = Arc::new(Seen::default());
-    a.unit.set_aborter(seen.clone());
+    a.unit.nexuses().set_aborter(seen.clone());
     register(&a, 1, 0);
     register(&b, 2, 0);
     pr_out(&a, 1, 3, &out_list(1, 0, 0)).good();

@@ -215,7 +215,7 @@ fn extended_copy_lid4_copies_and_tells_by_its_long_identifier() {
     let (one, two) = two(options());
     one.write(5, &pattern(1, 8)).good();
     let cscd = |of: &Initiator| {
-        let naa = &of.unit.options().naa;
+        let naa = &of.unit.options().identity.naa;
         let mut d = vec![0xe4, 0, 0, 0, 1, 3, 0, naa.len() as u8];
         d.extend(naa);
         d.resize(32, 0);

@@ -120,11 +120,11 @@ impl OsdUnit {
         }
         match attribute {
             info::SYSTEM_ID => out.extend(options.system_id),
-            info::VENDOR => text(&options.vendor, 8, out),
-            info::PRODUCT => text(&options.product, 16, out),
+            info::VENDOR => text(&options.identity.vendor, 8, out),
+            info::PRODUCT => text(&options.identity.product, 16, out),
             info::MODEL => text(&options.model, 32, out),
-            info::REVISION => text(&options.revision, 4, out),
-            info::SERIAL => out.extend(options.serial.bytes()),
+            info::REVISION => text(&options.identity.revision, 4, out),
+            info::SERIAL => out.extend(options.identity.serial.bytes()),
             info::MAX_CONTINUATION => out.extend(MAX_CONTINUATION.to_be_bytes()),
             info::TOTAL_CAPACITY => out.extend(root.capacity.to_be_bytes()),
             info::USED_CAPACITY => out.extend(root.used.to_be_bytes()),

@@ -48,9 +48,11 @@ fn every_page_that_is_listed_is_there_and_no_other() {
     for code in [0x00, 0x80, 0x83, 0xB0, 0xB1] {
         assert!(pages.contains(&code), "{code:02x}");
     }
-    assert_eq!(page(&it, 0x80)[4..], it.unit.options().serial.as_bytes()[..]);
+    assert_eq!(page(&it, 0x80)[4..], it.unit.options().identity.serial.as_bytes()[..]);
     let Identification(names) = Identification::parse(&page(&it, 0x83)[4..]);
-    assert!(names.iter().any(|name| name.identifier == Identifier::Naa(it.unit.options().naa.clone())));
+    assert!(
+        names.iter().any(|name| name.identifier == Identifier::Naa(it.unit.options().identity.naa.clone()))
+    );
     assert!(data::parse_security_token(&page(&it, 0xB1)).is_some());
 }
 
@@ -170,9 +172,9 @@ fn a_reservation_keeps_others_from_writing_and_lets_them_read() {
     let keys = other.raw(&[0x5E, 0, 0, 0, 0, 0, 0, 0, 255, 0], &[]).good().data;
     assert_eq!(keys[8..16], 7u64.to_be_bytes());
     // It moves to the unit that takes over.
-    let (bytes, aptpl, generation) = it.unit.hand_over_reservations().unwrap();
+    let (bytes, aptpl, generation) = it.unit.nexuses().hand_over().unwrap();
     let successor = Client::empty();
-    successor.unit.take_over_reservations(&bytes, aptpl, generation).unwrap();
+    successor.unit.nexuses().take_over(&bytes, aptpl, generation).unwrap();
     assert!(conflicts(
         Client::to(&successor.unit, 9, it.clock.clone()).ask(Osd::Format { capacity: 0 }).send()
     ));

@@ -71,7 +71,7 @@ fn functions_on_tasks_are_done_by_the_server_and_answered_in_8_bytes() {
     let ask = |function| it.ask(Osd::PerformTmf { allocation: 8, function, tag: 5 }).send().good().data;
     assert_eq!(ask(0x02), [0, 0, 0, 0, 0, 0, 0, 4], "nobody is there who could");
     let aborter = Arc::new(Aborter::default());
-    it.unit.set_aborter(aborter.clone());
+    it.unit.nexuses().set_aborter(aborter.clone());
     let aborted = || std::mem::take(&mut *aborter.0.lock().unwrap());
     assert_eq!((ask(0x02), aborted()), (vec![0; 8], vec![1]));
     assert_eq!((ask(0x04), aborted()), (vec![0; 8], vec![1, 2]));
