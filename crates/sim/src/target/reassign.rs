@@ -10,6 +10,7 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use iscsi::pdu::{Lun, TaskManagementResult};
+use iscsi::sn;
 use iscsi::target::recovery::Released;
 use iscsi::target::{Completion, Payload, ScsiCommand, TaskKey, TaskManagement};
 use scsi::UnitAttention;
@@ -157,18 +158,27 @@ fn find(
     if request.lun != Lun::ZERO {
         return Err(TaskManagementResult::LunDoesNotExist);
     }
-    for member in connection.session.connections() {
-        let Some(lun) = member.with(|state, _| state.allegiant(request.referenced)) else { continue };
-        if lun != request.lun {
-            return Err(TaskManagementResult::TaskDoesNotExist);
-        }
-        if !member.is_removed() {
-            return Err(TaskManagementResult::TaskStillAllegiant);
-        }
-        let released = member.with(|state, _| state.release(request.referenced, request.exp_data_sn));
-        return released.map(|parcel| (member, parcel)).ok_or(TaskManagementResult::TaskDoesNotExist);
+    let allegiant = |member: Rc<Connection>| {
+        let (lun, cmd_sn) = member.with(|state, _| state.allegiant(request.referenced))?;
+        Some((member, lun, cmd_sn))
+    };
+    // A tag is free for another task once its status has come, though that was not acknowledged before its connection was lost.
+    let newest =
+        connection
+            .session
+            .connections()
+            .into_iter()
+            .filter_map(allegiant)
+            .reduce(|newest, other| if sn::le(newest.2, other.2) { other } else { newest });
+    let Some((member, lun, _)) = newest else { return Err(TaskManagementResult::TaskDoesNotExist) };
+    if lun != request.lun {
+        return Err(TaskManagementResult::TaskDoesNotExist);
     }
-    Err(TaskManagementResult::TaskDoesNotExist)
+    if !member.is_removed() {
+        return Err(TaskManagementResult::TaskStillAllegiant);
+    }
+    let released = member.with(|state, _| state.release(request.referenced, request.exp_data_sn));
+    released.map(|parcel| (member, parcel)).ok_or(TaskManagementResult::TaskDoesNotExist)
 }
 
 impl Connection {
