@@ -48,7 +48,6 @@ def applied(lab):
         target.units[0].options = "name=cellar,iops=10000"
         outcome = apply(target)
         expect(outcome["applied"], f"a store is changed: {outcome}")
-        pending(session)
         expect(read_attribute(device, 0, 0, *NAME) == b"cellar", "the new name")
         expect(read(device, partition, object_, 6) == b"before", "what was written before")
         more = target.units.pop()

@@ -29,19 +29,25 @@ pub fn open(spec: &UnitSpec, seed: &str, persist: Option<Arc<dyn Persist>>) -> R
     OsdUnit::new(store, options(spec, seed, persist)).map_err(|error| error.to_string())
 }
 
-/// Another unit over the store of an open one, with its reservations.
+/// What an open unit becomes: itself where no initiator was told anything that is another now, else another unit over its store,
+/// with its reservations.
 ///
 /// # Errors
 /// Why it cannot be served.
 pub fn remake(
-    before: &OsdUnit,
+    before: &Arc<OsdUnit>,
     spec: &UnitSpec,
     seed: &str,
     persist: Option<Arc<dyn Persist>>,
 ) -> Result<Arc<OsdUnit>, String> {
     let store = before.store().clone();
     settle(&store, spec)?;
-    let unit = OsdUnit::new(store, options(spec, seed, persist)).map_err(|error| error.to_string())?;
+    let options = options(spec, seed, persist);
+    let told = |of: &OsdOptions| (of.identity.clone(), of.system_id);
+    if told(&options) == told(before.options()) {
+        return Ok(before.clone());
+    }
+    let unit = OsdUnit::new(store, options).map_err(|error| error.to_string())?;
     unit.nexuses().inherit(before.nexuses());
     Ok(unit)
 }

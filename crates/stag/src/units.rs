@@ -403,6 +403,34 @@ mod tests {
     }
 
     #[test]
+    fn objects_that_are_renamed_are_the_same_unit_and_with_another_identity_another_over_the_same_store() {
+        let dir = tempfile::tempdir().unwrap();
+        let osd = format!("osd:{},capacity=64M", dir.path().join("a").display());
+        let units = open(&config(&[(0, &format!("{osd},name=attic"))]));
+        let at = place("iqn.2026-01.org.example:t", 0);
+        let unit = |units: &Units| match &units.open[&at].kind {
+            OpenKind::Objects(unit) => unit.clone(),
+            OpenKind::Disk(_) => panic!("no unit of objects"),
+        };
+        let name = |units: &Units| {
+            let (mut name, id) = (Vec::new(), osd::attributes::numbers::root_information::OSD_NAME);
+            let root = objects::store::ObjectId::ROOT;
+            unit(units).store().attribute(root, id.page.0, id.number, &mut name).unwrap();
+            name
+        };
+        assert_eq!(name(&units), b"attic");
+        for (more, same) in [("name=cellar", true), ("name=cellar,product=Other", false)] {
+            let after = config(&[(0, &format!("{osd},{more}"))]);
+            let fates = units.fates(&after, false);
+            assert_eq!(fates[&at], Fate::Changed);
+            let next = units.next(&after, &fates).unwrap();
+            assert_eq!(name(&next), b"cellar");
+            assert_eq!(Arc::ptr_eq(&unit(&next), &unit(&units)), same);
+            assert!(Arc::ptr_eq(unit(&next).store(), unit(&units).store()));
+        }
+    }
+
+    #[test]
     fn another_name_keeps_the_store_and_another_engine_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let file = format!("{},size=1M", dir.path().join("a").display());
