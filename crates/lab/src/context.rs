@@ -397,7 +397,7 @@ pub(crate) fn drop_scratch(path: &Path) {
 }
 
 /// What such things are called before the process id of the lab that made them.
-pub(crate) const SCRATCH_NAME: &str = "stag-lab-";
+pub(crate) const SCRATCH_NAME: &str = ".stag-lab-scratch-";
 /// Where files are kept in memory.
 pub(crate) const SHM: &str = "/dev/shm";
 /// No point takes as long: what is older belongs to none that is under way.

@@ -8,6 +8,9 @@ use crate::figure::{ASSUMED, Bounded, Figure, median, number};
 
 /// What all points know of the noise counts as much as so many more rounds of a point.
 const SHARED: f64 = 4.0;
+/// Times the variance that is usual, above which a point has a noise of its own: what F of 2 and 4 degrees of freedom exceeds once in 20
+/// times.
+const NOISIER: f64 = 6.94;
 /// With fewer points nothing is said of what a round has in common.
 const FEW: usize = 4;
 /// Two-sided 95 % of Student's distribution, by degrees of freedom from 1.
@@ -176,9 +179,13 @@ impl Taken {
             }
             (None, _) => (student(own) * (variance(&rounds) / number(rounds.len())).sqrt(), false),
             (Some(usual), count) => {
-                let seen = if count > 1 { own * variance(&rounds) } else { 0.0 };
-                let variance = (SHARED * usual + seen) / (SHARED + own);
-                (student(SHARED + own) * (variance / number(count)).sqrt(), false)
+                let seen = if count > 1 { variance(&rounds) } else { 0.0 };
+                if seen > NOISIER * usual {
+                    (student(own) * (seen / number(count)).sqrt(), false)
+                } else {
+                    let shared = (SHARED * usual + own * seen) / (SHARED + own);
+                    (student(SHARED + own) * (shared.max(seen) / number(count)).sqrt(), false)
+                }
             }
         };
         let middle = mean(&rounds);

@@ -62,7 +62,8 @@ pub fn markdown(sections: &[Section<'_>]) -> String {
             records.iter().filter(|record| record.sample().is_some()).count(),
         );
     }
-    text += "\nWhat stands in brackets behind a median is the least and the most of the rounds; behind a ratio, its bounds.\n";
+    text += "\nIn tables a figure is the median of the rounds, with the least and the most of them in brackets. In reasons, what stands in brackets is \
+             bounds, and a ratio is the median of the rounds' own ratios, not the ratio of the medians.\n";
     for section in sections {
         text += &one(section);
     }
