@@ -311,6 +311,27 @@ fn what_a_put_that_was_killed_has_left_is_marked_and_goes_when_that_is_asked_for
     assert!(fails(&["osd", "get", &to, &path(dir.path(), "no")], 1).contains("no such file"));
     assert_eq!(unfinished("24"), 0, "it may be at work still");
     assert_eq!((unfinished("0"), objects()), (1, before));
+
+    // A file of several names is whole once it has them, though its put did not come to say so.
+    let tree = dir.path().join("tree");
+    fs::create_dir(&tree).unwrap();
+    fs::write(tree.join("a"), "of two names").unwrap();
+    fs::hard_link(tree.join("a"), tree.join("b")).unwrap();
+    done(&["osd", "put", "-r", "-q", tree.to_str().unwrap(), &format!("{url}/tree")]);
+    let named =
+        json(&["osd", "stat", "--json", &format!("{url}/tree/a")])["link"].as_str().unwrap().to_owned();
+    let mark = |object: &str| done(&["osd", "attr", "set", &format!("{url}/{object}"), "535446:b=u64:1"]);
+    mark(&named);
+    assert_eq!(unfinished("0"), 0, "names link to it");
+    done(&["osd", "get", "-q", &format!("{url}/tree/b"), &path(dir.path(), "b")]);
+    assert_eq!(fs::read(path(dir.path(), "b")).unwrap(), b"of two names");
+
+    // One that was cut off and that a put by its number has filled since is whole.
+    let number = format!("{url}/0x20000");
+    done(&["osd", "put", "-q", &file, &number]);
+    mark("0x20000");
+    done(&["osd", "put", "-q", &file, &number]);
+    assert_eq!(unfinished("0"), 0, "it was put again");
     done(&["osd", "get", "-q", &format!("{url}/whole"), &path(dir.path(), "back")]);
     assert!(fs::read(path(dir.path(), "back")).unwrap() == noise(1 << 20));
     assert_eq!(server.end(Signal::TERM), Some(0));

@@ -248,7 +248,7 @@ pub struct Rm {
     /// Of a partition: the objects that a put has begun and not finished, because it was killed or lost its session
     #[arg(long, conflicts_with_all = ["recursive", "force"])]
     pub unfinished: bool,
-    /// With --unfinished: only those that were begun so many hours ago, so that a put that is still at work keeps its own
+    /// With --unfinished: only those that were begun at least so many hours ago: longer than any put that is still at work takes
     #[arg(long, default_value_t = 24, value_name = "HOURS", requires = "unfinished")]
     pub hours: u32,
     #[command(flatten)]

@@ -261,7 +261,7 @@ impl Plan {
                     self.add(Kind::Changed, what(""), None);
                 }
                 (Some(before), Some(Fate::Changed)) if **before != unit.spec => {
-                    self.add(Kind::Changed, what(""), told());
+                    self.add(Kind::Changed, what(""), told().filter(|_| before.is_told_anew(&unit.spec)));
                 }
                 (Some(before), Some(Fate::Opened | Fate::Same(_))) if **before != unit.spec => {
                     let disturbs = (!who.is_empty())

@@ -563,6 +563,8 @@ impl Putting {
             device.set_len(id, size).await.map_err(OsdError::at(&place))?;
             self.write(id, from, Arc::new(file), &ranges).await?;
         }
+        // A put that was cut off may have left its mark there.
+        device.set_attributes(id, [layout::finished()]).await.map_err(OsdError::at(&place))?;
         self.progress.file(0);
         Ok(())
     }

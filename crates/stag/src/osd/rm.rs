@@ -100,6 +100,18 @@ async fn remove_unfinished(tree: &Tree, hours: u32, progress: &Rc<Progress>) -> 
     let all = Id::partition(tree.partition);
     let found = tree.device.query(all, &query).await.map_err(OsdError::at(&tree.place))?;
     for id in found {
+        // Its put may have ended since it was found.
+        match tree.device.attribute(id, layout::UNFINISHED).await {
+            Ok(Some(_)) => {}
+            Ok(None) => continue,
+            Err(error) if error.is_not_found() => continue,
+            Err(error) => return Err(OsdError::at(id)(error)),
+        }
+        // Names that link to it are made when it is whole: it is a file, though its put did not come to say so.
+        if tree.names_of(id.object).await.map_err(OsdError::at(id))? > 0 {
+            tree.device.set_attributes(id, [layout::finished()]).await.map_err(OsdError::at(id))?;
+            continue;
+        }
         match tree.device.remove(id).await {
             // Its own put may have removed it.
             Err(error) if error.is_not_found() => {}

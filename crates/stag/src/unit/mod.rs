@@ -84,6 +84,16 @@ impl UnitSpec {
         }
     }
 
+    /// Whether initiators are told when the unit becomes `now` without another store: unless it is one of objects that calls itself
+    /// as before.
+    pub fn is_told_anew(&self, now: &Self) -> bool {
+        let called = |unit: &Self| {
+            let Options { vendor, product, revision, serial, naa, .. } = unit.options.clone();
+            (vendor, product, revision, serial, naa)
+        };
+        !matches!(now.backing, Backing::Objects(_)) || called(self) != called(now)
+    }
+
     fn objects(directory: &str, options: Options) -> Result<Self, Vec<Contradiction>> {
         let mut found: Vec<Contradiction> = options
             .given()

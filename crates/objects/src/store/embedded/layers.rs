@@ -138,7 +138,10 @@ impl Base {
         let Some(table) = &self.0 else { return Ok(to) };
         guarded(|| {
             for pair in table.range::<&Key>(&from..=&to).map_err(|e| redb_error(e.into()))?.take(most) {
-                into.push(pair.map_err(|e| redb_error(e.into()))?);
+                let pair = pair.map_err(|e| redb_error(e.into()))?;
+                // Where a damaged page has neither redb panics: here, where that is caught. Its pages do not change.
+                let _ = (pair.0.value(), pair.1.value());
+                into.push(pair);
             }
             let last = into.last().filter(|_| into.len() == most);
             Ok(last.map_or(to, |(key, _)| *key.value()))
@@ -248,12 +251,15 @@ impl Layers {
         looked: &mut usize,
     ) -> Result<Option<Key>, Error> {
         let (mut next, mut left) = (Some(from), limit);
+        // One more than is shown, to know whether there are more.
+        let mut most = limit.saturating_add(1).min(BELOW_AT_ONCE);
         while let Some(from) = next.filter(|from| *from <= to) {
             let base = self.read().base.clone();
             // Its pages are let go before it is.
             let mut below = Pairs::new();
-            // One more than is shown, to know whether there are more.
-            let until = base.some((from, to), left.saturating_add(1).min(BELOW_AT_ONCE), &mut below)?;
+            let until = base.some((from, to), most, &mut below)?;
+            // What did not suffice were deleted ones, of which there may be many more.
+            most = BELOW_AT_ONCE;
             let view = self.read();
             if !Arc::ptr_eq(&base, &view.base) {
                 // A checkpoint was written meanwhile, and what it has is not in the layers any more.
