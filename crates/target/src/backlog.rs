@@ -28,6 +28,9 @@ const PART: usize = 4;
 /// What a connection may hold without being counted, bytes.
 pub(crate) const STEP: usize = 64 << 10;
 
+/// What a read fetches at most before it waits until its connection has room for more, bytes.
+const PIECE: usize = 1 << 20;
+
 /// One connection's part.
 #[derive(Default)]
 pub(crate) struct Backlog {
@@ -50,7 +53,7 @@ impl Backlog {
     /// A read of `len` bytes begins; says what [`Self::read`] is to be told when it ends.
     #[inline]
     pub(crate) fn begin(&self, len: usize) -> usize {
-        let len = if len < STEP { 0 } else { len };
+        let len = if len < STEP { 0 } else { len.min(PIECE) };
         if len > 0 {
             self.set(self.queued.get(), self.reading.get() + len);
         }
@@ -104,7 +107,7 @@ impl Backlog {
     /// Whether a read of `len` bytes may begin.
     #[inline]
     pub(crate) fn may_read(&self, len: usize) -> bool {
-        let held = self.held();
+        let (held, len) = (self.held(), len.min(PIECE));
         held == 0
             || CORE.with(|core| {
                 let bound = pool::stats().limit / PART;

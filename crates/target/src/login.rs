@@ -474,6 +474,9 @@ async fn place(
         if let Some(old) = shared.registry.of_port(&port) {
             shared.registry.end(&old).await;
         }
+        if shared.is_stopping() {
+            return Err(LoginStatus::ServiceUnavailable);
+        }
         let tsih = shared.registry.free_tsih(model.limits.sessions).ok_or(LoginStatus::OutOfResources)?;
         let nexus = Arc::new(Nexus {
             id: shared.registry.nexus_id(),
@@ -507,13 +510,18 @@ async fn place(
             params: outcome.params.clone(),
         };
         if let Some(session) = shared.registry.add(tsih, new, member.clone()) {
+            let seat = Seat::new(session.clone(), id, shared.clone());
+            // Who pauses the server says so before it looks for sessions: one of both sees the other.
+            if shared.is_stopping() {
+                return Err(LoginStatus::ServiceUnavailable);
+            }
             // What has changed since, and did not find this session yet.
             let now = shared.model();
             if now.generation != model.generation {
                 shared.renew(&session, &now);
             }
             let placement = placement(tsih, &own);
-            return Ok((Seat::new(session, id, shared.clone()), own, placement));
+            return Ok((seat, own, placement));
         }
         // The old session's connection has just logged in and is not reached yet, or it is on its way out.
         ring::sleep(REINSTATEMENT_PAUSE).await;

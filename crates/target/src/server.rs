@@ -461,7 +461,7 @@ async fn serve(arrived: Arrived, peer: SocketAddr, portal: BoundPortal, core: Ha
     // about to join it. At level 2 a session goes on without it, unless the connection took commands along that nobody sends again.
     let fails = match session.recovers_connections() {
         false => !matches!(end, End::Closed),
-        true => !session.stop_watching(seat.id, true) && session.has_lasting_gap().await,
+        true => !session.stop_watching(seat.id) && session.has_lasting_gap().await,
     };
     if fails {
         for member in session.end() {

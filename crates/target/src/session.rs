@@ -71,6 +71,8 @@ struct Viewed {
 /// How long a gap among a session's commands may last after the time for their recovery is over. Initiators take some seconds to find
 /// out that a command was lost on the way.
 const PLUG: Duration = Duration::from_secs(6);
+/// How often it is looked whether a gap has been filled, which nobody tells.
+pub(crate) const GAP_LOOKS: Duration = Duration::from_millis(200);
 
 /// The connections of a session.
 #[derive(Default)]
@@ -95,6 +97,13 @@ pub(crate) struct Member {
     pub standing: Standing,
     /// Once it is gone: whether it still waits for what was lost with it.
     pub watches: bool,
+}
+
+impl Member {
+    /// Whether it is gone, and waits for what was lost with it to come again.
+    fn is_watching(&self) -> bool {
+        self.standing != Standing::Alive && self.watches
+    }
 }
 
 /// What comes of a connection that wants to join a session.
@@ -199,7 +208,12 @@ impl Session {
         }
         // Those that are gone must not keep out the one that may take their tasks. Who has been told that its tasks may be reassigned has
         // had them reassigned long ago; what is left are statuses that arrived and could not be acknowledged.
-        let of = |standing: Standing| members.list.iter().find(move |other| other.standing == standing);
+        // The one whose place this one takes has tasks that are about to be.
+        let replaced = members.list.iter().rposition(|other| other.cid == member.cid);
+        let others = || {
+            members.list.iter().enumerate().filter(|(at, _)| Some(*at) != replaced).map(|(_, other)| other)
+        };
+        let of = |standing: Standing| others().find(|other| other.standing == standing);
         match of(Standing::Removed).or_else(|| of(Standing::Lost)) {
             Some(oldest) => Joined::After(oldest.remote.clone()),
             None => Joined::Refused,
@@ -230,28 +244,42 @@ impl Session {
     /// Whether commands wait for one before them that does not come, though it could have come again for long: it was lost with a
     /// connection.
     pub(crate) async fn has_lasting_gap(&self) -> bool {
-        let gap = || self.gap();
-        let Some(before) = gap().filter(|_| !self.is_ending()) else { return false };
-        ring::sleep(PLUG).await;
-        !self.is_ending() && gap() == Some(before)
+        let Some(before) = self.gap() else { return false };
+        let end = ring::now() + PLUG;
+        loop {
+            // It is filled or the session over; or another connection was lost since, and judges when its own time is over.
+            if self.gap() != Some(before)
+                || self.is_ending()
+                || self.members().list.iter().any(Member::is_watching)
+            {
+                return false;
+            }
+            if ring::now() >= end {
+                return true;
+            }
+            ring::sleep(GAP_LOOKS).await;
+        }
     }
 
-    /// Whether a connection that is gone, and has no task left, need not wait any more: there is no gap, or another one that is gone
+    /// Whether a connection that is gone, and has no task left, need not wait any more: there is no gap, or another one that went later
     /// waits for it to be filled.
     pub(crate) fn may_forget(&self, id: ConnectionId) -> bool {
-        !self.has_gap() || self.stop_watching(id, false)
+        if !self.has_gap() {
+            return true;
+        }
+        let mut members = self.members();
+        let Some(at) = members.list.iter().position(|member| member.remote.id == id) else { return true };
+        let later = members.list[at + 1..].iter().any(Member::is_watching);
+        members.list[at].watches &= !later;
+        later
     }
 
-    /// A connection that is gone waits no more for what was lost with it; unless `even_last`, only if another one does. Answers whether
-    /// another one does. Of several the last is the one to judge what is missing: the time of the others was over before its own.
-    pub(crate) fn stop_watching(&self, id: ConnectionId, even_last: bool) -> bool {
+    /// A connection that is gone waits no more for what was lost with it. Answers whether another one does: of several the last is the one
+    /// to judge what is missing, since the time of the others was over before its own.
+    pub(crate) fn stop_watching(&self, id: ConnectionId) -> bool {
         let mut members = self.members();
-        let watch = |member: &Member| member.standing != Standing::Alive && member.watches;
-        let others = members.list.iter().any(|member| member.remote.id != id && watch(member));
-        if others || even_last {
-            members.list.iter_mut().filter(|member| member.remote.id == id).for_each(|it| it.watches = false);
-        }
-        others
+        members.list.iter_mut().filter(|member| member.remote.id == id).for_each(|it| it.watches = false);
+        members.list.iter().any(Member::is_watching)
     }
 
     /// Notes that a connection is gone, and its tasks are not. False when the session is ending.

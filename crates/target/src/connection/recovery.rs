@@ -3,7 +3,7 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use iscsi::pdu::{Bhs, Lun};
 use iscsi::target::{Fatal, TaskKey};
@@ -11,11 +11,8 @@ use iscsi::target::{Fatal, TaskKey};
 use super::{Connection, End, Inner, Victims};
 use crate::reassign::Ferry;
 use crate::retention;
-use crate::session::Standing;
+use crate::session::{GAP_LOOKS, Standing};
 use crate::transport::Transport;
-
-/// How often it is looked whether the gap has been filled that a connection left which is gone.
-const GAP_LOOKS: Duration = Duration::from_millis(200);
 
 impl Connection {
     /// How the connection stands to its session once it is gone.

@@ -284,13 +284,18 @@ impl Drop for Running {
     fn drop(&mut self) {
         if self.counted > 0 {
             self.connection.backlog.read(self.counted);
-            self.connection.start_deferred();
+            if !std::thread::panicking() {
+                self.connection.start_deferred();
+            }
         }
         // A unit that panics must not leave a task that nobody ends: its connection would wait for it for ever.
         if std::thread::panicking() {
             let Self { connection, task, lun, .. } = self;
             let running = Self { connection: connection.clone(), task: *task, lun: *lun, counted: 0 };
-            ring::spawn(async move { running.finish(scsi::Sense::internal_target_failure().into()) });
+            ring::spawn(async move {
+                running.finish(scsi::Sense::internal_target_failure().into());
+                running.connection.start_deferred();
+            });
         }
     }
 }

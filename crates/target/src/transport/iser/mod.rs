@@ -122,7 +122,8 @@ impl Iser {
             let drained = iser.drained_below(STEP).await;
             iser.watches_queue.set(false);
             connection.backlog.account(iser.queued());
-            if drained {
+            // A connection that is lost counts as drained, whatever is queued.
+            if drained && iser.queued() < STEP {
                 connection.start_deferred();
             }
         });
@@ -140,11 +141,15 @@ impl Iser {
         let Some(pair) = self.pair() else { return false };
         let mut drained = pin!(pair.drained_below(bytes));
         let mut ended = pin!(self.ended.until(|| self.pair.borrow().is_none().then_some(())));
-        poll_fn(|cx| match drained.as_mut().poll(cx) {
+        let drained = poll_fn(|cx| match drained.as_mut().poll(cx) {
             Poll::Ready(()) => Poll::Ready(true),
             Poll::Pending => ended.as_mut().poll(cx).map(|()| false),
         })
-        .await
+        .await;
+        // Waiters are forgotten only when they are told: this one would stay there for as long as the connection lives. The other one that
+        // may wait looks again.
+        self.ended.notify();
+        drained
     }
 
     /// Has `connection`'s waiters for room told when there is some.
