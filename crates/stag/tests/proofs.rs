@@ -171,7 +171,10 @@ fn every_suite_and_test_that_the_readme_names_exists() {
                 ["cargo", "test", "-p", ref rest @ ..] | ["-p", ref rest @ ..] => {
                     seen += 1;
                     let package = rest.first().map_or("", |name| name.trim_start_matches("stag-"));
-                    let folder = workspace().join("crates").join(package);
+                    let folder = match package {
+                        "fuzz-entry" => workspace().join("fuzz/entry"),
+                        name => workspace().join("crates").join(name),
+                    };
                     let of = match rest {
                         [_, "--test", name] => [format!("tests/{name}.rs"), format!("tests/{name}/main.rs")]
                             .map(|p| folder.join(p)),

@@ -163,13 +163,12 @@ fn find(
         Some((member, lun, cmd_sn))
     };
     // A tag is free for another task once its status has come, though that was not acknowledged before its connection was lost.
-    let newest =
-        connection
-            .session
-            .connections()
-            .into_iter()
-            .filter_map(allegiant)
-            .reduce(|newest, other| if sn::le(newest.2, other.2) { other } else { newest });
+    let newest = connection
+        .session
+        .connections()
+        .into_iter()
+        .filter_map(allegiant)
+        .reduce(|newest, other| if sn::le(newest.2, other.2) { other } else { newest });
     let Some((member, lun, _)) = newest else { return Err(TaskManagementResult::TaskDoesNotExist) };
     if lun != request.lun {
         return Err(TaskManagementResult::TaskDoesNotExist);
