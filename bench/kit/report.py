@@ -222,12 +222,17 @@ def _idle_table(results, notes):
     return head, rows
 
 
-def _plots(view):
-    """File name -> (title, SVG)."""
-    machine = view.results["machine"]
+def _plots(every_view):
+    """File name -> (title, SVG). A plot shows cores that share a cache, where each of its points was measured so as often as the other way."""
     found = {}
     for pattern, what in (("sr", "read"), ("sw", "write")):
-        lines = [line for line in _lines(view, True) if line.pattern == pattern]
+        def points_of(view):
+            return [line for line in _lines(view, True) if line.pattern == pattern]
+
+        if not every_view:
+            continue
+        view = max(every_view, key=lambda view: (len(points_of(view)), view.is_near))
+        machine, lines = view.results["machine"], points_of(view)
         for key, words, y_words, log in (
             ("iops", "IOPS", "I/Os a second", True),
             ("cpu", "target CPU per I/O", "processor time of the target, µs per I/O", True),
@@ -374,9 +379,7 @@ def write(results, out):
             writer.writerow([entry["line"], entry["target"], entry["round"], entry.get("core_ns"),
                              *[run.get(field) for field in FIELDS], entry.get("unable", "")])
     found = views(results)
-    # The plots show cores that share a cache, where that was measured for every point as much as the other.
-    shown = sorted(found, key=lambda view: (-len(_lines(view, True)), not view.is_near))
-    plots = _plots(shown[0]) if shown else {}
+    plots = _plots(found)
     converter = shutil.which("rsvg-convert")
     for name, (_, svg) in plots.items():
         (out / name).write_text(svg)
