@@ -151,7 +151,7 @@ m=/dev/mapper/mpatha
 told() { timeout 10 multipathd show paths format "%d %t %T %p"; dmsetup status mpatha; tail -5 /tmp/multipathd; }
 # The path by which I/O goes now: that of the active group.
 goes_by() { [ "$(dmsetup status mpatha | grep -oE 'A 0 1 [0-9] [0-9]+:[0-9]+ A' | cut -d' ' -f5)" = "$(cat /sys/block/${1#/dev/}/dev)" ]; }
-wait_for() { for _ in $(seq 300); do "$@" && return; sleep 0.1; done; told; return 1; }
+wait_for() { for _ in $(seq 900); do "$@" && return; sleep 0.1; done; told; return 1; }
 priority() { timeout 10 multipathd show paths format "%d %p" | grep -qE "^${1#/dev/} +$2 *\$"; }
 
 case_ "multipathd makes a device of both paths" wait_for test -b $m
