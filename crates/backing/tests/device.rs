@@ -4,7 +4,7 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use stag_backing::spec::{CacheMode, Opened, StoreSpec};
 use stag_backing::{BlockStore, Extent, OpenError, StoreError};
@@ -32,7 +32,6 @@ impl Loop {
 
     fn over(file: PathBuf, sector: u32) -> Option<Self> {
         std::fs::File::create(&file).unwrap().set_len(16 * MIB).unwrap();
-        let _alone = alone();
         let output = Command::new("losetup")
             .args(["--find", "--show", "--sector-size", &sector.to_string()])
             .arg(&file)
@@ -57,16 +56,8 @@ impl Loop {
     }
 
     fn open(&self, options: &str) -> Opened {
-        let _alone = alone();
         self.spec(options).open().unwrap_or_else(|e| panic!("{e}"))
     }
-}
-
-/// While one test sets a loop device up, no other opens its own: who looks for a free one claims it for a moment, in vain where another
-/// was faster, and a device that is claimed cannot be opened.
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Drop for Loop {

@@ -511,7 +511,10 @@ fn open_data(
         // Fails with EBUSY while the system itself uses the device, and keeps it from doing so while it is served.
         flags |= libc::O_EXCL;
     }
-    OpenOptions::new().read(true).write(!read_only).custom_flags(flags).open(path).map_err(|source| {
+    let mut options = OpenOptions::new();
+    options.read(true).write(!read_only).custom_flags(flags);
+    let busy = |e: &io::Error| is_block_device && e.raw_os_error() == Some(libc::EBUSY);
+    patiently(|| options.open(path), busy).map_err(|source| {
         let path = path.to_owned();
         match source.raw_os_error() {
             Some(libc::EINVAL) if cache == CacheMode::Direct => OpenError::NoDirect { path },
@@ -524,35 +527,40 @@ fn open_data(
     })
 }
 
-/// How long a lock is waited for, and how often it is tried.
-const LOCK_PATIENCE: Duration = Duration::from_millis(if cfg!(test) { 60 } else { 2000 });
-const LOCK_PAUSE: Duration = Duration::from_millis(20);
+/// How long a lock or a claim is waited for, and how often it is tried.
+const PATIENCE: Duration = Duration::from_millis(if cfg!(test) { 60 } else { 2000 });
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Tries until it is no longer `taken` by another, or for [`PATIENCE`].
+///
+/// After a close or a kill the kernel may still be finishing the last operations, which hold the file open, and with it its lock
+/// and its claim, until they are done; and who only looks at a device claims it for a moment. The successor waits for them, and
+/// never reads under writes of its predecessor.
+fn patiently<T, E>(mut attempt: impl FnMut() -> Result<T, E>, taken: impl Fn(&E) -> bool) -> Result<T, E> {
+    let mut waited = Duration::ZERO;
+    loop {
+        match attempt() {
+            Err(e) if taken(&e) && waited < PATIENCE => {
+                std::thread::sleep(PAUSE);
+                waited += PAUSE;
+            }
+            result => return result,
+        }
+    }
+}
 
 /// Takes the lock that keeps other servers away: `flock`, which ends with the open file description and therefore with
 /// the process, however it ends; on block devices it also keeps udev from probing. Readers share it.
-///
-/// After a kill the kernel may still be finishing the process's last writes, which hold the lock until they are done: the
-/// successor waits a moment for them, and never reads under them.
 fn lock(path: &Path, file: &File, read_only: bool) -> Result<(), OpenError> {
     let operation = match read_only {
         true => FlockOperation::NonBlockingLockShared,
         false => FlockOperation::NonBlockingLockExclusive,
     };
-    let mut waited = Duration::ZERO;
-    loop {
-        match rustix::fs::flock(file, operation) {
-            Ok(()) => return Ok(()),
-            Err(Errno::WOULDBLOCK) if waited < LOCK_PATIENCE => {
-                std::thread::sleep(LOCK_PAUSE);
-                waited += LOCK_PAUSE;
-            }
-            Err(Errno::WOULDBLOCK) => return Err(OpenError::Locked { path: path.to_owned() }),
-            Err(Errno::INTR) => {}
-            Err(e) => {
-                return Err(OpenError::System { path: path.to_owned(), doing: "locked", source: e.into() });
-            }
-        }
-    }
+    let attempt = || rustix::io::retry_on_intr(|| rustix::fs::flock(file, operation));
+    patiently(attempt, |e| *e == Errno::WOULDBLOCK).map_err(|e| match e {
+        Errno::WOULDBLOCK => OpenError::Locked { path: path.to_owned() },
+        e => OpenError::System { path: path.to_owned(), doing: "locked", source: e.into() },
+    })
 }
 
 /// How many bytes there are: what a regular file's metadata say, and for a block device where its end is.
