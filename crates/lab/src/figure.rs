@@ -176,10 +176,11 @@ pub fn digits(value: f64, count: i32) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn figure(rounds: &[f64]) -> Figure {
+    /// What so many rounds have come to.
+    pub(crate) fn figure(rounds: &[f64]) -> Figure {
         let quantities: Vec<Quantity> = rounds
             .iter()
             .map(|value| Quantity { value: *value, unit: "IOPS".into(), better: Better::Higher })

@@ -208,15 +208,7 @@ fn student(freedom: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sample::{Better, Quantity};
-
-    fn figure(rounds: &[f64]) -> Figure {
-        let quantities: Vec<Quantity> = rounds
-            .iter()
-            .map(|value| Quantity { value: *value, unit: "IOPS".into(), better: Better::Higher })
-            .collect();
-        Figure::of((1..).zip(&quantities)).unwrap()
-    }
+    use crate::figure::tests::figure;
 
     fn bounds(rounds: &[f64], usual: Option<f64>) -> Bounded {
         Taken::new(&figure(rounds), usual).bounded().unwrap()

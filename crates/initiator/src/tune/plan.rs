@@ -409,12 +409,6 @@ pub fn plan(measured: &Measured, allowed: &Allowed, system: &SystemLimits) -> Pl
     Plan { settings, sessions, io, depth, holds, under_way, reasons, advice, serving }
 }
 
-/// Commands of `bs` bytes for what a plan wants under way, of each of its sessions.
-pub fn depth_for(plan: &Plan, bs: u32, window: u32) -> u16 {
-    let depth = plan.under_way.div_ceil(u64::from(bs.max(1)) * u64::from(plan.sessions.max(1)));
-    u16::try_from(depth.clamp(1, window.clamp(1, 4096).into())).unwrap_or(4096)
-}
-
 /// What a connection's buffer of one direction lets be on its way, bytes. What the other end's system does is not known here.
 struct Buffer {
     /// If it grows by itself.
