@@ -24,10 +24,12 @@ def header(flags=CONTROL, write_stag=0, write_at=0, read_stag=0, read_at=0):
 class Connection(wire.Connection):
     """An iSER connection to the target, in login or full-feature phase. `stream` is its RDMA, to spoil."""
 
-    def __init__(self, target, timeout=8, setup=None, padded=True):
+    def __init__(self, target, timeout=wire.Connection.PATIENCE, setup=None, padded=True):
         setup = setup or iwarp.Setup(private_data=PRIVATE_DATA, crc=True)
-        self.stream = iwarp.connect(target.host, target.port, setup, timeout)
+        self.stream = iwarp.connect(target.host, target.port, setup, timeout, getattr(target, "pid", None))
         self.socket = self.stream.socket
+        self.wait_for(target, timeout)
+        self.stream.pid, self.stream.limit = self.pid, self.limit
         self.command_number, self.status_number, self.next_tag = 1, 0, 1
         self.max_command_number = 0
         self.header_digest = self.data_digest = False
@@ -110,7 +112,7 @@ class Connection(wire.Connection):
         return status, sense, bytes(read[:placed.placed]) if placed else b""
 
 
-def session(target, initiator="iqn.2026-01.example.lab:iser", isid=b"\x40\0\0\2\0\0", timeout=8, setup=None, **keys):
+def session(target, initiator="iqn.2026-01.example.lab:iser", isid=b"\x40\0\0\2\0\0", timeout=wire.Connection.PATIENCE, setup=None, **keys):
     """A logged-in connection of a session of its own, its pending unit attentions taken."""
     connection = Connection(target, timeout, setup)
     name, connection.lun = wire.unit_of(target)

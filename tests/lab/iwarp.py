@@ -9,6 +9,7 @@ import socket
 import struct
 import time
 
+from . import proc
 from .report import Failed, expect
 from .wire import Closed, crc32c
 
@@ -94,6 +95,7 @@ class Stream:
         self.reads = []  # Our reads in flight: (sink STag, sink offset, length).
         self.counts = dict.fromkeys(NAMES, 0)
         self.invalidated = []
+        self.pid = self.limit = None  # Of the peer's process, and the socket's time limit: with them there is proc.Patience.
         self.held = None  # Read Requests are kept here, unanswered, when it is a list.
 
     def close(self):
@@ -142,7 +144,7 @@ class Stream:
         self.send_raw(self.frame(ulpdu, **wrong))
 
     def exactly(self, count):
-        return receive_exactly(self.socket, count)
+        return receive_exactly(self.socket, count, self.pid, self.limit)
 
     def receive_fpdu(self):
         if not self.markers_in:
@@ -321,7 +323,7 @@ class Stream:
             self.receive((READ_RESPONSE,))
         return bytes(self.buffers.pop(sink).data)
 
-    def wait_terminate(self, timeout=8):
+    def wait_terminate(self, timeout=20):
         """Until the other side ends the stream: its Terminate, or None if it closes without one. Data that was on its way
         is taken first."""
         limit = time.monotonic() + timeout
@@ -335,11 +337,13 @@ class Stream:
         raise Failed(f"the stream goes on after {timeout} s")
 
 
-def receive_exactly(connected, count):
+def receive_exactly(connected, count, pid=None, limit=None):
     parts = []
     while count:
         try:
-            part = connected.recv(min(count, 1 << 20))
+            most = min(count, 1 << 20)
+            patient = limit is not None and connected.gettimeout() == limit
+            part = proc.receive(connected, most, pid) if patient else connected.recv(most)
         except (ConnectionResetError, BrokenPipeError):
             raise Closed from None
         except TimeoutError:
@@ -362,14 +366,14 @@ def startup_frame(key, setup, crc, flags=0, private_data=None):
     return key + struct.pack(">BBH", flags, setup.revision, len(data)) + data
 
 
-def read_startup(connected, key):
+def read_startup(connected, key, pid=None):
     """(flags, revision, ird, ord, private data) of the other side's frame."""
-    head = receive_exactly(connected, 20)
+    head = receive_exactly(connected, 20, pid, connected.gettimeout())
     expect(head[:16] == key, f"MPA's key is {head[:16]!r}")
     flags, revision, length = struct.unpack(">BBH", head[16:])
     expect(length <= 512, f"MPA private data of {length} bytes")
     expect(flags & (0x0F if revision == 2 else 0x1F) == 0, f"MPA flags {flags:02x} have reserved bits, revision {revision}")
-    data = receive_exactly(connected, length)
+    data = receive_exactly(connected, length, pid, connected.gettimeout())
     ird = ord_ = 0
     if flags & ENHANCED:
         expect(length >= 4, "an enhanced frame without IRD and ORD")
@@ -384,10 +388,10 @@ def tcp(host, port, timeout=8):
     return connected
 
 
-def connect(host, port, setup, timeout=8):
+def connect(host, port, setup, timeout=8, pid=None):
     connected = tcp(host, port, timeout)
     connected.sendall(startup_frame(REQUEST_KEY, setup, setup.crc))
-    flags, revision, ird, ord_, data = read_startup(connected, REPLY_KEY)
+    flags, revision, ird, ord_, data = read_startup(connected, REPLY_KEY, pid)
     expect(not flags & REJECT, f"the connection is rejected, private data {data.hex()}")
     expect(revision == setup.revision, f"the reply has revision {revision}")
     time.sleep(setup.settle)

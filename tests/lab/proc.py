@@ -32,7 +32,7 @@ class Output(str):
     code = 0
 
 
-def run(*command, timeout=60, ok=(0,), stdin=None, env=None):
+def run(*command, timeout=180, ok=(0,), stdin=None, env=None):
     """Run a program to its end and return its Output. `ok`: the exit codes that are not a failure; None: any."""
     command = [str(word) for word in command]
     environment = {**os.environ, **env} if env else None
@@ -53,7 +53,7 @@ def run(*command, timeout=60, ok=(0,), stdin=None, env=None):
     return output
 
 
-def end(process, timeout=10):
+def end(process, timeout=30):
     """SIGTERM, and SIGKILL if that does not end it in time. Returns the exit code; None: it had to be killed."""
     if process.poll() is None:
         process.terminate()
@@ -74,6 +74,56 @@ def wait_until(condition, timeout, what, step=0.05):
         if time.monotonic() > limit:
             raise Failed(f"{what}: not within {timeout} s")
         time.sleep(step)
+
+
+def is_busy(pid):
+    """Whether a process has anything to do, or to wait for that is not its own fault: a thread of it runs, waits for a processor or in
+    the kernel, or a disk of this machine is at work."""
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/stat") as file:
+                if file.read().rpartition(")")[2].split()[0] in "RD":
+                    return True
+        for disk in os.listdir("/sys/block"):
+            with open(f"/sys/block/{disk}/inflight") as file:
+                if any(int(count) for count in file.read().split()):
+                    return True
+    except OSError:
+        pass
+    return False
+
+
+class Patience:
+    """What is waited for beyond a time limit: for as long as process `pid` is busy, and a minute at most. A machine that is slow, or was
+    stopped for seconds, has not made a target late; one that has nothing to do and does not answer is."""
+
+    LOOK, LOOKS, MOST = 0.1, 15, 60
+
+    def __init__(self, pid):
+        self.pid, self.idle, self.end = pid, 0, time.monotonic() + self.MOST
+
+    def lasts(self):
+        """To be asked once each LOOK seconds."""
+        self.idle = 0 if self.pid and is_busy(self.pid) else self.idle + 1
+        return self.idle < self.LOOKS and time.monotonic() < self.end
+
+
+def receive(connected, count, pid):
+    """`connected.recv(count)`, which may take as long as the socket's time limit, and longer with Patience."""
+    try:
+        return connected.recv(count)
+    except TimeoutError:
+        limit, patience = connected.gettimeout(), Patience(pid)
+    connected.settimeout(patience.LOOK)
+    try:
+        while True:
+            try:
+                return connected.recv(count)
+            except TimeoutError:
+                if not patience.lasts():
+                    raise
+    finally:
+        connected.settimeout(limit)
 
 
 def idle_seconds(cpu_seconds, seconds, most):

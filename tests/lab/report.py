@@ -4,6 +4,7 @@ A case is a function; it passes when it returns, fails when it raises, and is sk
 also add outcomes itself (`Report.add`), as for a peer that runs hundreds of tests of its own.
 """
 
+import functools
 import json
 import os
 import time
@@ -94,6 +95,31 @@ def told(reason):
 def tell(reason, text):
     """Add to an exception on its way up what helps to find its cause."""
     reason.told = [*told(reason), text]
+
+
+class TooLittle(Failed):
+    """What was to be looked at did not come about in the time that there was: nothing is proved, and nothing is wrong."""
+
+
+def enough(condition, why):
+    if not condition:
+        raise TooLittle(why)
+
+
+def as_needed(*values):
+    """Gives a case the first of these values, a time for one, with which on this machine there is `enough` to look at. What is found wrong
+    with any of them is wrong. The last is for a machine that is busy, and costs nothing on others."""
+    def decorate(case):
+        @functools.wraps(case)
+        def tries(*arguments):
+            for value in values[:-1]:
+                try:
+                    return case(*arguments, value)
+                except TooLittle as reason:
+                    print(f"       with {value}: {str(reason).strip().splitlines()[0]}", flush=True)
+            return case(*arguments, values[-1])
+        return tries
+    return decorate
 
 
 def expect(condition, why):

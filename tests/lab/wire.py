@@ -3,10 +3,12 @@
 Nothing here trusts the target either: every receive has a time limit and a length limit.
 """
 
+import select
 import socket
 import struct
 import time
 
+from . import proc
 from .report import Failed
 
 NOP_OUT, COMMAND, TASK_MANAGEMENT, LOGIN, TEXT, DATA_OUT, LOGOUT, SNACK = 0x00, 0x01, 0x02, 0x03, 0x04, 0x05, 0x06, 0x10
@@ -59,14 +61,18 @@ def bhs(opcode, flags=0, length=0, lun=0, tag=0, specific=b"", ahs_words=0):
 class Connection:
     """A TCP connection to the target, in login or full-feature phase.
 
-    The time limit for an answer is shorter than the target's own interval of pings: a ping would hide a lost wake-up."""
+    The time limit for an answer is shorter than the target's own interval of pings: a ping would hide a lost wake-up. A target that is
+    busy beyond it is waited for (proc.Patience), unless a test has set another limit."""
 
-    def __init__(self, target, timeout=8, receive_buffer=None):
+    PATIENCE = 7
+    limit = pid = None
+
+    def __init__(self, target, timeout=PATIENCE, receive_buffer=None):
         family = socket.AF_INET6 if ":" in target.host else socket.AF_INET
         self.socket = socket.socket(family, socket.SOCK_STREAM)
         if receive_buffer:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
-        self.socket.settimeout(timeout)
+        self.wait_for(target, timeout)
         self.socket.connect((target.host, target.port))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.command_number, self.status_number, self.next_tag = 1, 0, 1
@@ -82,8 +88,17 @@ class Connection:
     def __exit__(self, *_):
         self.close()
 
+    def wait_for(self, target, timeout):
+        """The time limit for an answer of this target's."""
+        self.limit, self.pid = timeout, getattr(target, "pid", None)
+        self.socket.settimeout(timeout)
+
     def close(self):
         self.socket.close()
+
+    def is_quiet(self, seconds):
+        """Whether nothing comes for so long. It is for who goes on then: a receive that gives up may have taken half a PDU."""
+        return not select.select([self.socket], [], [], seconds)[0] and not select.select([self.socket], [], [], 0.05)[0]
 
     def reset(self):
         """End the connection with a TCP reset."""
@@ -112,7 +127,9 @@ class Connection:
         parts = []
         while count:
             try:
-                part = self.socket.recv(min(count, 1 << 20))
+                most = min(count, 1 << 20)
+                patient = self.limit is not None and self.socket.gettimeout() == self.limit
+                part = proc.receive(self.socket, most, self.pid) if patient else self.socket.recv(most)
             except (ConnectionResetError, BrokenPipeError):
                 raise Closed from None
             except TimeoutError:
@@ -148,18 +165,22 @@ class Connection:
         return pdu
 
     def wait_closed(self, timeout=10):
-        """Whether the target closes the connection in time, whatever it says before."""
-        limit = time.monotonic() + timeout
-        try:
-            while time.monotonic() < limit:
-                self.socket.settimeout(max(0.01, limit - time.monotonic()))
+        """Whether the target closes the connection in time, whatever it says before; with Patience, if it is busy."""
+        limit, patience = time.monotonic() + timeout, None
+        while True:
+            try:
+                self.socket.settimeout(patience.LOOK if patience else max(0.01, limit - time.monotonic()))
                 if not self.socket.recv(1 << 16):
                     return True
-            return False
-        except TimeoutError:
-            return False
-        except OSError:
-            return True
+                if not patience and time.monotonic() < limit:
+                    continue
+            except TimeoutError:
+                pass
+            except OSError:
+                return True
+            patience = patience or proc.Patience(self.pid)
+            if not patience.lasts():
+                return False
 
     def login_pdu(self, text, flags=0x87, isid=b"\x40\0\0\1\0\0", tsih=0, tag=0, version=0, immediate=IMMEDIATE, cid=1):
         """A login request. Flags 0x87: from operational negotiation straight to full-feature phase."""
@@ -302,7 +323,7 @@ def unit_of(target):
     return name, int(lun)
 
 
-def session(target, initiator="iqn.2026-01.example.lab:wire", isid=b"\x40\0\0\1\0\0", timeout=8, **keys):
+def session(target, initiator="iqn.2026-01.example.lab:wire", isid=b"\x40\0\0\1\0\0", timeout=Connection.PATIENCE, **keys):
     """A logged-in connection of a session of its own, its pending unit attentions taken."""
     connection = Connection(target, timeout)
     offer = {"HeaderDigest": "None", "DataDigest": "None", "InitialR2T": "Yes", "ImmediateData": "No",
