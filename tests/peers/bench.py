@@ -13,7 +13,7 @@ import threading
 import time
 
 from lab import proc
-from lab.report import Failed, Skip, expect
+from lab.report import Failed, Skip, as_needed, enough, expect
 from lab.target import Lab, Stag, Target, Tgt, Unit
 
 MIB = 1 << 20
@@ -111,7 +111,7 @@ def command(*words):
     return [Stag.binary, "bench", *[str(word) for word in words]]
 
 
-def bench(*words, code=0, timeout=90):
+def bench(*words, code=0, timeout=240):
     """Runs to the end; the runs of the JSON document, and what was said on stderr."""
     process = subprocess.run(command(*words, "--json"), capture_output=True, text=True, timeout=timeout)
     expect(process.returncode == code, f"stag bench {' '.join(map(str, words))}: exit code {process.returncode}\n"
@@ -125,7 +125,7 @@ class running:
     def __init__(self, *words):
         self.process = subprocess.Popen(command(*words, "--json"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
-    def end(self, code, timeout=120):
+    def end(self, code, timeout=240):
         try:
             out, err = self.process.communicate(timeout=timeout)
         except subprocess.TimeoutExpired:
@@ -153,6 +153,25 @@ def patiently(case):
                 if not left:
                     raise
     return tries
+
+
+def wait_reading(target):
+    """Until a bench that fills first has come to its reads. Returns a time when it had not."""
+    begun = time.monotonic()
+
+    def reads():
+        nonlocal begun
+        before = time.monotonic()
+        if counted() > 100:
+            return True
+        begun = before
+        return False
+
+    def counted():
+        told = proc.run(Stag.binary, "status", "--control", target.control, "--json")
+        return json.loads(told)["targets"][0]["units"][0]["io"]["reads"]
+    proc.wait_until(reads, 90, "it reads")
+    return begun
 
 
 @against("tgt", "istgt", "stag")
@@ -211,27 +230,46 @@ def verifies(lab, kind):
             expect(runs[0]["verified_blocks"] >= 16 * MIB // 512 and runs[0]["errors"] == 0, f"{runs[0]}")
 
 
+def in_good_time(since, seconds):
+    """What was done to a run of so many seconds was done before it could be over."""
+    took = time.monotonic() - since
+    enough(took < seconds - 1, f"it took {took:.1f} s to do something within {seconds} s")
+
+
 def wait_filled(unit):
-    """Until a bench has filled the unit, from its beginning to its end."""
+    """Until a bench has filled the unit, from its beginning to its end. Returns a time from which it was not filled yet."""
+    begun = time.monotonic()
+
     def filled():
+        nonlocal begun
+        before = time.monotonic()
+        if is_filled():
+            return True
+        begun = before
+        return False
+
+    def is_filled():
         with open(unit.path, "rb") as file:
             data = file.read()
         return len(data) == unit.mib * MIB and all(any(data[at:at + 512]) for at in range(0, len(data), 65536)) and any(data[-512:])
-    proc.wait_until(filled, 60, "the unit is filled")
+    proc.wait_until(filled, 90, "the unit is filled")
     time.sleep(0.3)
+    return begun
 
 
-def finds_corruption(lab):
+@as_needed(3, 20)
+def finds_corruption(lab, seconds):
     unit = Unit(mib=8)
     with serve(lab, "stag", unit) as target:
-        with running(target.urls[0], "--fill", "--pattern", "randread", "--time", 3, "--verify", "--destroy",
+        with running(target.urls[0], "--fill", "--pattern", "randread", "--time", seconds, "--verify", "--destroy",
                      "--max-errors", 1000000) as run:
-            wait_filled(unit)
+            filled = wait_filled(unit)
             with open(unit.path, "r+b") as file:
                 file.seek(1234 * 512 + 100)
                 byte = file.read(1)
                 file.seek(1234 * 512 + 100)
                 file.write(bytes([byte[0] ^ 0x40]))
+            in_good_time(filled, seconds)
             report, err = run.end(1)
         expect(report["errors"] > 0, f"{report}")
         expect("LBA 1234: expected generation 1, found 1 with a wrong byte at 100" in err, err)
@@ -239,42 +277,49 @@ def finds_corruption(lab):
         expect(not others, f"{others}")
 
 
-def finds_a_lost_write(lab):
+@as_needed(4, 20)
+def finds_a_lost_write(lab, seconds):
     """What is on the medium is set back by a second: of some two hundred writes, all but a few were the last of their place."""
     unit = Unit(mib=4)
     with serve(lab, "stag", unit) as target:
-        with running(target.urls[0], "--fill", "--pattern", "randwrite", "--rate", 200, "--depth", 4, "--time", 4,
+        with running(target.urls[0], "--fill", "--pattern", "randwrite", "--rate", 200, "--depth", 4, "--time", seconds,
                      "--verify", "--destroy", "--max-errors", 1000000) as run:
-            wait_filled(unit)
+            filled = wait_filled(unit)
             time.sleep(1)
             with open(unit.path, "rb") as file:
                 old = file.read()
             time.sleep(1.2)
             with open(unit.path, "r+b") as file:
                 file.write(old)
+            in_good_time(filled, seconds)
             report, err = run.end(1)
         expect(report["errors"] > 8 and "expected generation 2, found 1: an acknowledged write was lost" in err, err)
 
 
-def finds_a_lost_medium(lab):
+@as_needed(5, 30)
+def finds_a_lost_medium(lab, seconds):
     """A unit in memory forgets everything when its target dies: the first read that follows must tell."""
     with serve(lab, "stag", Unit(mib=8, memory=True)) as target:
-        with running(target.urls[0], "--fill", "--pattern", "randread", "--time", 5, "--verify", "--destroy") as run:
-            time.sleep(1.5)
+        with running(target.urls[0], "--fill", "--pattern", "randread", "--time", seconds, "--verify", "--destroy") as run:
+            begun = wait_reading(target)
             target.kill()
             target.restart()
+            in_good_time(begun, seconds)
             report, err = run.end(1)
         expect(report["reconnects"] == 1 and "found zeros: an acknowledged write was lost" in err, f"{report}\n{err}")
 
 
 @against("tgt", "stag")
-def survives_kills(lab, kind):
+@as_needed(8, 60)
+def survives_kills(lab, kind, seconds):
     with serve(lab, kind, Unit(mib=16), Unit(mib=16)) as target:
-        with running(*target.urls, "--fill", "--pattern", "randrw", "--depth", 16, "--time", 8, "--verify", "--destroy",
+        begun = time.monotonic()
+        with running(*target.urls, "--fill", "--pattern", "randrw", "--depth", 16, "--time", seconds, "--verify", "--destroy",
                      "--sessions", 2) as run:
             time.sleep(1.5)
             for _ in range(3):
                 time.sleep(0.7)
+                in_good_time(begun, seconds)
                 expect(run.process.poll() is None, "it has ended with its target")
                 target.kill()
                 target.restart()

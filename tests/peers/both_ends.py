@@ -8,7 +8,7 @@ import urllib.parse
 
 from lab import proc
 from lab.meddler import (COMMAND, DATA_IN, DATA_OUT, DOWN, R2T, RESPONSE, UP, Meddler, Rule)
-from lab.report import Skip, expect
+from lab.report import Skip, as_needed, enough, expect
 from lab.target import Stag, Unit
 
 EVERYTHING = [(DOWN, DATA_IN, "spoil", 150), (DOWN, DATA_IN, "lose", 150), (DOWN, RESPONSE, "lose", 150), (DOWN, R2T, "lose", 60),
@@ -56,25 +56,28 @@ def judge(printed):
 
 
 def within_a_connection(connections):
-    def case(lab):
-        told, proxy = run(lab, 1, connections, EVERYTHING)
-        expect(sum(rule.times for rule in proxy.rules) > 3, f"hardly anything was meddled with: {told}")
-        expect(told["snacks"] + told["retries"] > 0, f"nothing was recovered: {told}")
+    @as_needed(3, 30)
+    def case(lab, seconds):
+        told, proxy = run(lab, 1, connections, EVERYTHING, seconds=seconds)
+        enough(sum(rule.times for rule in proxy.rules) > 3, f"hardly anything was meddled with: {told}")
+        enough(told["snacks"] + told["retries"] > 0, f"nothing was recovered: {told}")
     return case
 
 
 def of_a_connection(connections, cut_every):
-    def case(lab):
-        told, proxy = run(lab, 2, connections, digests=False, cut_every=cut_every)
-        expect(proxy.cuts > 1 and told["replaced_connections"] > 1, f"no connection was cut: {told}")
-        expect(told["reassigns"] > 0, f"no command was reassigned: {told}")
+    @as_needed(3, 30)
+    def case(lab, seconds):
+        told, proxy = run(lab, 2, connections, digests=False, cut_every=cut_every, seconds=seconds)
+        enough(proxy.cuts > 1 and told["replaced_connections"] > 1, f"no connection was cut: {told}")
+        enough(told["reassigns"] > 0, f"no command was reassigned: {told}")
     return case
 
 
-def everything_at_once(lab):
-    told, proxy = run(lab, 2, 4, EVERYTHING, cut_every=0.7, seconds=4)
+@as_needed(4, 30)
+def everything_at_once(lab, seconds):
+    told, proxy = run(lab, 2, 4, EVERYTHING, cut_every=0.7, seconds=seconds)
     # Of what is lost with its connection nothing has to be asked for.
-    expect(proxy.cuts > 1 and told["snacks"] + told["retries"] + told["reassigns"] > 0, f"nothing was recovered: {told}")
+    enough(proxy.cuts > 1 and told["snacks"] + told["retries"] + told["reassigns"] > 0, f"nothing was recovered: {told}")
 
 
 def unasked_over_iser(lab):

@@ -5,6 +5,7 @@ import os
 import random
 import struct
 import threading
+import time
 
 from lab import proc, wire
 from lab.report import Skip, expect
@@ -31,7 +32,8 @@ def killed_writers(lab, cache, rounds=6):
         version = 0
         for _ in range(rounds):
             session = wire.session(target)
-            killer = threading.Timer(chance.uniform(0.1, 0.6), target.process.kill)
+            killer = threading.Thread(target=kill_later, daemon=True, args=(
+                target, chance.uniform(0.1, 0.6), lambda enough=version + 40: version > enough))
             killer.start()
             with contextlib.suppress(wire.Closed, OSError):
                 while True:
@@ -66,6 +68,15 @@ def killed_writers(lab, cache, rounds=6):
                                    f"record {number}: version {found} of {found_number}, promised {promised[number]}")
         expect(version > 100, f"only {version} writes: the test tests nothing")
         print(f"       {cache}: {version} writes, {rounds} kills, {sum(1 for entry in promised if entry)} records promised")
+
+
+def kill_later(target, seconds, enough):
+    """Kills the target after so many seconds, and not before enough is done, which takes a slow machine longer."""
+    time.sleep(seconds)
+    limit = time.monotonic() + 60
+    while not enough() and time.monotonic() < limit:
+        time.sleep(0.003)
+    target.process.kill()
 
 
 def write_back(lab):

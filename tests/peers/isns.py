@@ -31,13 +31,13 @@ class Isnsd:
         log = open(f"{self.folder}/isnsd.log", "ab")
         self.process = subprocess.Popen(["isnsd", "-f", "-c", f"{self.folder}/isnsd.conf", "-d", "message,esi,scn"],
                                         stdout=log, stderr=log)
-        proc.wait_until(lambda: self.admin("--list", "nodes").code == 0, 10, "isnsd answers")
+        proc.wait_until(lambda: self.admin("--list", "nodes").code == 0, 60, "isnsd answers")
 
     def stop(self):
         proc.end(self.process, 5)
 
     def admin(self, *words):
-        return proc.run("isnsadm", "-c", f"{self.folder}/isnsadm.conf", *words, ok=None, timeout=10)
+        return proc.run("isnsadm", "-c", f"{self.folder}/isnsadm.conf", *words, ok=None, timeout=60)
 
     def nodes(self):
         return set(re.findall(r"iqn\.[^\s\"]+", self.admin("--list", "nodes")))
@@ -81,7 +81,7 @@ def registered(lab):
     try:
         with served(lab) as (ports, process, _):
             both = {IQN, f"{IQN}-b"}
-            proc.wait_until(lambda: server.nodes() >= both, 10, "both targets are registered")
+            proc.wait_until(lambda: server.nodes() >= both, 60, "both targets are registered")
             found = proc.run(Stag.binary, "ls", "--isns", SERVER)
             lines = sorted((line for line in found.splitlines() if "iqn." in line), key=lambda line: line.split("/")[3])
             expect(len(lines) == 2, f"stag ls --isns says\n{found}")

@@ -11,6 +11,7 @@ from lab.osd import U
 from lab.osd_session import CHECK_CONDITION, GOOD, Device, check_sense
 from lab.report import Failed, Skip, expect
 from lab.target import Stag, Unit
+from peers.durable import kill_later
 from peers.osd_data import ids, new_object, new_partition, read, write
 
 OURS = 0x10000
@@ -125,12 +126,13 @@ def killed(lab, rounds=4):
         books, commands = [], 0
         for round_ in range(rounds):
             writers = [Writer(target, partition, round_ * WRITERS + number, chance.random()) for number in range(WRITERS)]
-            killer = threading.Timer(chance.uniform(0.2, 0.7), target.process.kill)
+            killer = threading.Thread(target=kill_later, daemon=True, args=(
+                target, chance.uniform(0.2, 0.7), lambda writers=writers: sum(writer.commands for writer in writers) > 80))
             for writer in writers:
                 writer.start()
             killer.start()
             for writer in writers:
-                writer.join(60)
+                writer.join(120)
             killer.join()
             target.process.wait()
             for writer in writers:

@@ -8,7 +8,7 @@ import time
 from lab import osd, proc, wire
 from lab.osd import R
 from lab.osd_session import Device, read_attribute
-from lab.report import expect
+from lab.report import as_needed, enough, expect
 from lab.target import Stag, Unit
 from peers.manage import apply, pending, served
 from peers.osd_data import ids, new_object, new_partition, read, write
@@ -67,9 +67,10 @@ def applied(lab):
             expect(read(other, there, ids(other, there)[0], 13) == b"in the second", "and its bytes")
 
 
-def taken_over(lab):
+@as_needed("20M", "4M")
+def taken_over(lab, rate):
     """New daemons take the place of old ones: everything is there after, and clients at work make new sessions and go on."""
-    with served(lab, Unit(objects=True, options="bandwidth=20M,burst=0")) as target:
+    with served(lab, Unit(objects=True, options=f"bandwidth={rate},burst=0")) as target:
         url = target.urls[0]
         body = os.urandom(40 * MIB)
         source, back = os.path.join(target.folder, "source"), os.path.join(target.folder, "back")
@@ -88,7 +89,7 @@ def taken_over(lab):
         putting = subprocess.Popen([Stag.binary, "osd", "put", "-q", source, f"{place}/large"], stderr=subprocess.PIPE, text=True)
         for round_ in range(2):
             time.sleep(0.7)
-            expect(putting.poll() is None, f"it put 40 MiB at 20 MiB a second in {0.7 * (round_ + 1):.1f} s")
+            enough(putting.poll() is None, f"it put 40 MiB at {rate} a second before two daemons had come")
             target.take_over()
             with wire.session(target) as session:
                 pending(session)
@@ -100,10 +101,10 @@ def taken_over(lab):
                 added = new_object(device, partition, set_=[(OURS, 1, b"\xFF")])
                 write(device, partition, added, b"\xFF" * 5000)
                 wanted[added] = 255
-        _, said = putting.communicate(timeout=60)
-        expect(putting.returncode == 0, f"stag osd put: {said}")
         target.units[0].options = ""
         apply(target)
+        _, said = putting.communicate(timeout=120)
+        expect(putting.returncode == 0, f"stag osd put: {said}")
         proc.run(Stag.binary, "osd", "get", "-q", f"{place}/large", back, timeout=60)
         with open(back, "rb") as file:
             expect(file.read() == body, "40 MiB that were put while daemons came and went")
@@ -113,7 +114,7 @@ def taken_over(lab):
 
 def limited(lab):
     """Limits of a unit and of an initiator hold for commands that move an object's bytes, and for no others."""
-    lines = ["[[target.acl]]", f'initiator = "{FIRST}"', "iops = 100", "burst = 0.1", "[[target.acl]]", f'initiator = "{SECOND}"']
+    lines = ["[[target.acl]]", f'initiator = "{FIRST}"', "iops = 20", "burst = 0.1", "[[target.acl]]", f'initiator = "{SECOND}"']
     with served(lab, Unit(objects=True), target=lines) as target, \
             wire.session(target, FIRST) as one, wire.session(target, SECOND, isid=b"\x40\0\0\2\0\0") as two:
         pending(one), pending(two)
@@ -131,13 +132,22 @@ def limited(lab):
         def reads(device):
             return lambda: read(device, partition, object_, 100)
 
-        # 10 were saved up at most.
-        took = seconds(60, reads(first))
-        expect(0.45 <= took, f"60 READs took {took:.2f} s under a limit of 100 a second")
-        took = seconds(60, lambda: device_attributes(first, partition, object_))
-        expect(took < 0.45, f"60 GET ATTRIBUTES, which no limit is about, took {took:.2f} s")
-        took = seconds(60, reads(second))
-        expect(took < 0.45, f"60 READs of an initiator without a limit took {took:.2f} s")
+        def soon(count, limit, run):
+            """The least of some times, until one is below the limit: what holds a command back does it each time."""
+            least = seconds(count, run)
+            for _ in range(9):
+                if least < limit:
+                    break
+                least = min(least, seconds(count, run))
+            return least
+
+        # 2 were saved up at most.
+        took = seconds(14, reads(first))
+        expect(0.55 <= took, f"14 READs took {took:.2f} s under a limit of 20 a second")
+        took = soon(14, 0.55, lambda: device_attributes(first, partition, object_))
+        expect(took < 0.55, f"14 GET ATTRIBUTES, which no limit is about, took {took:.2f} s")
+        took = soon(14, 0.55, reads(second))
+        expect(took < 0.55, f"14 READs of an initiator without a limit took {took:.2f} s")
         # Each kind of command that moves bytes counts.
         moving = [
             lambda: write(first, partition, object_, b"w"),
@@ -148,15 +158,15 @@ def limited(lab):
             lambda: first.good("COPY USER OBJECTS", partition=partition, object=0, pieces=[osd.copy_source(partition, object_)]),
         ]
         for number, run in enumerate(moving):
-            took = seconds(30, run)
-            expect(0.15 <= took, f"30 commands of kind {number} took {took:.2f} s under a limit of 100 a second")
+            took = seconds(7, run)
+            expect(0.2 <= took, f"7 commands of kind {number} took {took:.2f} s under a limit of 20 a second")
         target.units[0].options = "bandwidth=1M,burst=0"
         apply(target)
         took = seconds(6, lambda: read(second, partition, object_, 90_000))
         expect(0.3 <= took, f"6 READs of 90,000 bytes took {took:.2f} s under a limit of 1 MiB a second")
         target.units[0].options = ""
         apply(target)
-        took = seconds(6, lambda: read(second, partition, object_, 90_000))
+        took = soon(6, 0.3, lambda: read(second, partition, object_, 90_000))
         expect(took < 0.3, f"6 READs of 90,000 bytes took {took:.2f} s after the limit was lifted")
 
 

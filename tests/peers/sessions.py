@@ -2,8 +2,8 @@
 
 import json
 import os
+import signal
 import subprocess
-import time
 
 from lab import proc, wire
 from lab.report import Skip, expect
@@ -22,7 +22,7 @@ class Server:
         self.process = subprocess.Popen(
             [Stag.binary, "serve", "--config", f"{self.folder}/stag.toml", "--control", self.control, "--cores", "1"],
             stdout=subprocess.DEVNULL, stderr=self.log)
-        proc.wait_until(lambda: proc.run(Stag.binary, "ls", ready, ok=None).code == 0, 10, f"{ready} answers")
+        proc.wait_until(lambda: proc.run(Stag.binary, "ls", ready, ok=None).code == 0, 60, f"{ready} answers")
 
     def __enter__(self):
         return self
@@ -70,12 +70,12 @@ def drained(lab):
             host, urls = "127.0.0.1", [f"iscsi://127.0.0.1:{port}/{IQN}/0"]
         At.port = port
         stays, goes = wire.session(At, isid=b"\x40\0\0\1\0\1"), wire.session(At, isid=b"\x40\0\0\1\0\2")
-        drain = subprocess.Popen([Stag.binary, "drain", "--control", server.control, IQN, "--timeout", "2"],
+        drain = subprocess.Popen([Stag.binary, "drain", "--control", server.control, IQN, "--timeout", "8"],
                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         for session in (stays, goes):
             asked = session.receive()
             expect(asked.opcode == wire.ASYNC and asked.bhs[36] == 1, f"not asked to log out: {asked}")
-            expect(1 <= asked.word(40) & 0xFFFF <= 2 or 1 <= int.from_bytes(asked.bhs[42:44], "big") <= 2,
+            expect(1 <= asked.word(40) & 0xFFFF <= 8 or 1 <= int.from_bytes(asked.bhs[42:44], "big") <= 8,
                    f"Parameter3: {asked.bhs[38:44].hex()}")
         expect(proc.run("iscsi-inq", At.urls[0], ok=None).code != 0, "let in while it is drained")
         expect(stays.read(0, 1) == bytes(512), "who has not left yet is not served")
@@ -83,7 +83,7 @@ def drained(lab):
         dropped = stays.receive()
         expect(dropped.opcode == wire.ASYNC and dropped.bhs[36] == 3, f"dropped without notice: {dropped}")
         expect(stays.wait_closed(), "the connection stays")
-        told, _ = drain.communicate(timeout=20)
+        told, _ = drain.communicate(timeout=90)
         expect("drained, 2 asked to log out, 1 dropped" in told, f"stag drain says {told}")
         expect("connections left" in told, f"no progress is shown: {told}")
         proc.run(Stag.binary, "drain", "--control", server.control, IQN, "--undo")
@@ -99,16 +99,28 @@ def moved_under_load(lab):
     with open(disk, "wb") as file:
         file.truncate(16 << 20)
     # Both serve a unit of their own: what is at work only reads.
-    with Server(lab, text(there), f"127.0.0.1:{there}"), Server(lab, text(here), f"127.0.0.1:{here}") as server:
-        bench = subprocess.Popen([Stag.binary, "bench", f"iscsi://127.0.0.1:{here}/{IQN}/0", "--time", "6", "--json"],
+    with Server(lab, text(there), f"127.0.0.1:{there}") as home, Server(lab, text(here), f"127.0.0.1:{here}") as server:
+        bench = subprocess.Popen([Stag.binary, "bench", f"iscsi://127.0.0.1:{here}/{IQN}/0", "--time", "600", "--json"],
                                  stdout=subprocess.PIPE, text=True)
-        proc.wait_until(lambda: server.status()["sessions"], 60, "it logs in")
-        time.sleep(1)
-        told = proc.run(Stag.binary, "drain", "--control", server.control, "--all", "--timeout", "5", "--redirect",
-                        f"127.0.0.1:{there}")
-        expect("1 asked to log out, 0 dropped" in told, f"it had to be dropped: {told}")
-        result, _ = bench.communicate(timeout=30)
-        expect(bench.returncode == 0, f"the work failed: {result}")
+        try:
+            proc.wait_until(lambda: reads(server) > 100, 90, "it is at work")
+            told = proc.run(Stag.binary, "drain", "--control", server.control, "--all", "--timeout", "30", "--redirect",
+                            f"127.0.0.1:{there}")
+            expect("1 asked to log out, 0 dropped" in told, f"it had to be dropped: {told}")
+            proc.wait_until(lambda: reads(home) > 100, 90, "it is at work where it was sent")
+            bench.send_signal(signal.SIGINT)
+            result, _ = bench.communicate(timeout=90)
+        finally:
+            bench.kill()
+            bench.wait()
+        expect(bench.returncode == 130, f"the work ended with {bench.returncode}: {result}")
+        run, = json.loads(result)["runs"]
+        expect(run["errors"] == 0 and run["reconnects"] >= 1, f"the work failed: {run}")
+
+
+def reads(server):
+    """How many reads its unit has done."""
+    return server.status()["targets"][0]["units"][0]["io"]["reads"]
 
 
 def limited(lab):
