@@ -58,6 +58,19 @@ disks() {
   done | sort -n | while read -r _ name; do [ -b "/dev/$name" ] && echo "/dev/$name"; done
 }
 
+# answers_pings: in some idle seconds the kernel's pings are answered. Not always in the first ones: a machine that is stopped for as long
+# as an answer may take makes one late, and an answer that never comes is missing each time.
+answers_pings() {
+  local late='ping timeout|conn error' before
+  for _ in 1 2 3 4; do
+    before=$(dmesg | grep -ciE "$late")
+    sleep 6
+    [ "$(iscsiadm -m session | wc -l)" = 1 ] || return
+    [ "$(dmesg | grep -ciE "$late")" != "$before" ] || return 0
+  done
+  dmesg | tail; return 1
+}
+
 # fresh DEVICE: forget what the kernel has cached of it.
 fresh() { echo 3 >/proc/sys/vm/drop_caches; blockdev --flushbufs "$1"; }
 

@@ -35,6 +35,8 @@ paths() {
 }
 slow() { verify_fio $m --rate=8m --size=${1:-48m} --randseed=$RANDOM >/tmp/slow 2>&1; }
 verified() { wait $writer || { cat /tmp/slow; return 1; }; }
+# Another path is taken when something is sent: by the writer, or if a change came only after its end, by this.
+stir() { kill -0 $writer 2>/dev/null || dd if=$m of=/dev/null bs=4k count=1 iflag=direct status=none & }
 """
 
 SCRIPT = PATHS + r"""
@@ -76,7 +78,7 @@ active() { status | grep -oE '[AED] 0 1 [0-9] ' | grep -n A | cut -d: -f1; }
 case_ "a multipath device of both paths" eval 'dmsetup create mp --table "$(table)" && status'
 m=/dev/mapper/mp
 case_ "dm-multipath writes and reads" eval 'verify_fio $m --size=16m && [ "$(active)" = 1 ]'
-wait_active() { for _ in $(seq 600); do [ "$(active)" = $1 ] && return; sleep 0.1; done; status; return 1; }
+wait_active() { for _ in $(seq 600); do [ "$(active)" = $1 ] && return; stir; sleep 0.1; done; status; return 1; }
 # As multipathd does when a better group has a path again: a switch takes effect with the next I/O, and not while its path is failed.
 back() { for _ in $(seq 600); do group 1; sleep 0.3; [ "$(active)" = 1 ] && return; done; status; sg_turs -v $one; sg_rtpg -d $two; return 1; }
 # multipathd reinstates a path when it is ready again.
@@ -151,7 +153,7 @@ m=/dev/mapper/mpatha
 told() { timeout 10 multipathd show paths format "%d %t %T %p"; dmsetup status mpatha; tail -5 /tmp/multipathd; }
 # The path by which I/O goes now: that of the active group.
 goes_by() { [ "$(dmsetup status mpatha | grep -oE 'A 0 1 [0-9] [0-9]+:[0-9]+ A' | cut -d' ' -f5)" = "$(cat /sys/block/${1#/dev/}/dev)" ]; }
-wait_for() { for _ in $(seq 900); do "$@" && return; sleep 0.1; done; told; return 1; }
+wait_for() { for _ in $(seq 900); do "$@" && return; [ -z "$writer" ] || stir; sleep 0.1; done; told; return 1; }
 priority() { timeout 10 multipathd show paths format "%d %p" | grep -qE "^${1#/dev/} +$2 *\$"; }
 
 case_ "multipathd makes a device of both paths" wait_for test -b $m
