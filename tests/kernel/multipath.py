@@ -80,7 +80,7 @@ m=/dev/mapper/mp
 case_ "dm-multipath writes and reads" eval 'verify_fio $m --size=16m && [ "$(active)" = 1 ]'
 wait_active() { for _ in $(seq 600); do [ "$(active)" = $1 ] && return; stir; sleep 0.1; done; status; return 1; }
 # As multipathd does when a better group has a path again: a switch takes effect with the next I/O, and not while its path is failed.
-back() { for _ in $(seq 600); do group 1; sleep 0.3; [ "$(active)" = 1 ] && return; done; status; sg_turs -v $one; sg_rtpg -d $two; return 1; }
+back() { for _ in $(seq 300); do group 1; stir; sleep 0.3; [ "$(active)" = 1 ] && return; done; status; sg_turs -v $one; sg_rtpg -d $two; return 1; }
 # multipathd reinstates a path when it is ready again.
 checker() { while sleep 0.5; do for d in $one $two; do
   n=$(cat /sys/block/${d#/dev/}/dev); status | grep -q "$n F" && sg_turs $d >/dev/null 2>&1 && dmsetup message mp 0 "reinstate_path $n"; done; done; }
