@@ -51,6 +51,10 @@ const REASSIGN: u8 = TaskManagementFunction::TaskReassign.code();
 const DRAIN: Duration = Duration::from_secs(1);
 /// Time for a closing connection's last PDUs to leave.
 const LAST_WORDS: Duration = Duration::from_secs(5);
+/// How long is listened once more before a peer is given up that has not answered a ping: what has come meanwhile is taken.
+const LAST_LISTEN: Duration = Duration::from_millis(10);
+/// The same, where this side was late itself by as long or longer.
+const LONGEST_LISTEN: Duration = Duration::from_secs(10);
 
 /// The state machine and what it wants sent.
 pub(crate) struct Inner {
@@ -644,6 +648,11 @@ impl Connection {
         loop {
             let Some(at) = self.inner.borrow().state.poll_timeout() else { return };
             ring::sleep_until(at).await;
+            if self.inner.borrow().state.is_pinged() {
+                // This side may have stood still, and its peer with it: nobody was heard in that time, whoever spoke.
+                let late = ring::now().saturating_duration_since(at);
+                ring::sleep(late.clamp(LAST_LISTEN, LONGEST_LISTEN)).await;
+            }
             if let Transport::Iser(iser) = &self.transport
                 && iser.has_progressed()
             {

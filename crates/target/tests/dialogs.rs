@@ -10,7 +10,7 @@ use iscsi::pdu::{
     AsyncEvent, DataOut, LogoutReason, LogoutRequest, NopOut, Opcode, RESERVED_TAG, SnackRequest, SnackType,
     TaskManagementFunction, TaskManagementRequest, TaskManagementResult, TextRequest,
 };
-use support::{BLOCKS, Client, IQN, address, read10, server, write10};
+use support::{BLOCKS, Client, IQN, PATIENCE, address, read10, server, write10};
 
 fn stop(server: stag_target::Server) {
     server.stop(Duration::from_millis(100)).expect("everything is flushed");
@@ -78,7 +78,7 @@ fn commands_run_in_order_of_their_numbers_across_connections() {
     second.stream.set_read_timeout(Some(Duration::from_millis(200))).expect("a timeout can be set");
     let mut byte = [0];
     assert!(second.stream.peek(&mut byte).is_err(), "it was answered before its turn");
-    second.stream.set_read_timeout(Some(Duration::from_secs(10))).expect("a timeout can be set");
+    second.stream.set_read_timeout(Some(PATIENCE)).expect("a timeout can be set");
     assert_eq!(first.write(0, &write10(0, 1), &[0x5a; 512]).0, 0);
     assert_eq!(second.finish(), (0, vec![0x5a; 512]));
     stop(server);
@@ -254,15 +254,16 @@ fn pings_texts_and_logouts_are_answered() {
 
 #[test]
 fn garbage_and_silence_end_their_own_connection_only() {
-    let server = server(|config| config.limits.login_timeout = Duration::from_millis(300));
+    // Long enough for the logins before it.
+    let server = server(|config| config.limits.login_timeout = Duration::from_secs(3));
+    let mut silent = Client::connect(address(&server));
     let mut good = Client::login(address(&server), Client::config(1));
+    let mut liar = Client::login(address(&server), Client::config(2));
     good.settle(0);
     let mut garbage = Client::connect(address(&server));
     garbage.stream.write_all(&[0xff; 4096]).expect("the target reads");
     assert!(garbage.receive().is_none());
-    let mut silent = Client::connect(address(&server));
     assert!(silent.receive().is_none(), "the login timed out");
-    let mut liar = Client::login(address(&server), Client::config(2));
     let mut command = liar.command(0, &read10(0, 1));
     command.as_bhs_mut().set_data_segment_len(0xff_ffff);
     liar.stream.write_all(command.as_bhs().bytes()).expect("the target reads");
@@ -321,7 +322,7 @@ fn a_login_with_the_cid_of_a_sessions_only_connection_takes_its_place() {
         let again = replace(&server, &new, 1).expect("and once more");
         assert_eq!(server.sessions(), 1);
         drop(again);
-        let end = std::time::Instant::now() + Duration::from_secs(10);
+        let end = std::time::Instant::now() + PATIENCE;
         while server.sessions() > 0 {
             assert!(std::time::Instant::now() < end, "the session ends with its last connection");
             std::thread::sleep(Duration::from_millis(5));
@@ -353,7 +354,7 @@ fn another_connection_of_a_session_that_may_have_one_is_refused_and_disturbs_not
 #[test]
 fn what_recovery_had_to_do_is_counted_by_session_and_stays_in_the_sum_of_all() {
     let server = server(|_| ());
-    let activity = || server.handle().activity(Duration::from_secs(2));
+    let activity = || server.handle().activity(PATIENCE);
     let mut config = Client::config(1);
     config.offer.error_recovery_level = 1;
     let mut client = Client::login(address(&server), config);

@@ -4,6 +4,8 @@
 mod support;
 
 use std::io::{Read, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use iscsi::keys::DigestChoice;
@@ -11,7 +13,7 @@ use iscsi::pdu::{
     DataOut, Lun, Opcode, RESERVED_TAG, TaskAttribute, TaskManagementFunction, TaskManagementRequest,
     TextRequest,
 };
-use support::{Client, IQN, address, read10, server, status, write10};
+use support::{Client, IQN, PATIENCE, address, read10, server, status, write10};
 
 fn stop(server: stag_target::Server) {
     server.stop(Duration::from_millis(100)).expect("everything is flushed");
@@ -28,7 +30,7 @@ fn another(server: &stag_target::Server, first: &Client, number: u8) -> Client {
 }
 
 fn sessions_become(server: &stag_target::Server, count: usize) {
-    let end = Instant::now() + Duration::from_secs(60);
+    let end = Instant::now() + PATIENCE;
     while server.sessions() != count {
         assert!(Instant::now() < end, "{} sessions", server.sessions());
         std::thread::sleep(Duration::from_millis(10));
@@ -215,7 +217,7 @@ fn both_connections_of_a_session_may_die_at_once() {
 
 #[test]
 fn many_logins_as_one_port_leave_one_session() {
-    let server = server(|config| config.limits.login_timeout = Duration::from_secs(10));
+    let server = server(|_| ());
     let to = address(&server);
     let all: Vec<_> = (0..8)
         .map(|_| {
@@ -239,7 +241,6 @@ fn many_logins_as_one_port_leave_one_session() {
 fn a_peer_that_does_not_read_is_dropped_with_all_that_waits_for_it() {
     let server = server(|config| {
         config.limits.send_high_water = 64 << 20;
-        // The other client answers no ping either: it must never be silent for this long, however slow the machine.
         config.limits.nop_interval = Duration::from_secs(2);
         config.limits.nop_timeout = Duration::from_secs(1);
     });
@@ -281,7 +282,7 @@ fn a_peer_that_answers_no_ping_is_dropped() {
     let ping = dead.receive().expect("a ping");
     assert_eq!(ping.bhs.opcode(), Some(Opcode::NopIn));
     assert!(dead.receive().is_none(), "it was pinged again");
-    assert!(began.elapsed() < Duration::from_secs(20));
+    assert!(began.elapsed() < PATIENCE);
     sessions_become(&server, 0);
     stop(server);
 }
@@ -306,8 +307,9 @@ fn writes_for_more_than_the_pool_holds_take_turns() {
     }
     // All but the last byte of what is asked for first: it fills buffers, and ends nothing.
     let mut open = Vec::new();
-    client.stream.set_read_timeout(Some(Duration::from_millis(500))).expect("a timeout can be set");
     while client.stream.peek(&mut [0]).is_ok_and(|n| n > 0) {
+        // The first may take its time; after it, silence means that there is no room for more.
+        client.stream.set_read_timeout(Some(Duration::from_millis(500))).expect("a timeout can be set");
         let pdu = client.receive().expect("an R2T");
         let r2t = *pdu.bhs.as_ready_to_transfer();
         let (start, len) = (r2t.buffer_offset.get(), r2t.desired_length.get());
@@ -323,7 +325,7 @@ fn writes_for_more_than_the_pool_holds_take_turns() {
             }
         }
     }
-    client.stream.set_read_timeout(Some(Duration::from_secs(10))).expect("a timeout can be set");
+    client.stream.set_read_timeout(Some(PATIENCE)).expect("a timeout can be set");
     assert!(!open.is_empty() && open.len() < 32, "{} R2Ts", open.len());
     // Another initiator is not kept from its own, large ones too.
     assert_eq!(other.write(3, &write10(0, 2048), &vec![9; 1 << 20]).0, 0);
@@ -402,13 +404,15 @@ fn sessions_that_acknowledge_nothing_take_no_more_than_their_part_of_the_pool() 
     const READ: u32 = 128 << 10;
     const HOSTILE: u8 = 40;
     let server = server(|config| config.cores = 1);
-    let limit = server.handle().cores(Duration::from_secs(2))[0].expect("it answers").pool.limit;
+    let limit = server.handle().cores(PATIENCE)[0].expect("it answers").pool.limit;
     assert!(HOSTILE as usize * (4 << 20) > 2 * limit, "they ask for far more than there is");
-    let kept = || server.handle().cores(Duration::from_secs(2))[0].expect("it answers").kept;
+    let kept = || server.handle().cores(PATIENCE)[0].expect("it answers").kept;
+    let over = Arc::new(AtomicBool::new(false));
     // Each reads all that it gets, and says of nothing that it has come: its ExpStatSN stays 0.
     let hostile: Vec<_> = (0..HOSTILE)
         .map(|number| {
             let mut client = recovering(&server, number + 2);
+            let over = over.clone();
             std::thread::spawn(move || {
                 client.stream.set_read_timeout(Some(Duration::from_millis(100))).expect("a timeout");
                 for at in 0..32 {
@@ -417,9 +421,9 @@ fn sessions_that_acknowledge_nothing_take_no_more_than_their_part_of_the_pool() 
                     read.edtl.set(READ);
                     client.send(read.into(), &[]);
                 }
-                let (mut bytes, end) = (0, Instant::now() + Duration::from_secs(5));
+                let mut bytes = 0;
                 let mut piece = vec![0; 1 << 16];
-                while Instant::now() < end {
+                while !over.load(Ordering::Relaxed) {
                     bytes += match client.stream.read(&mut piece) {
                         Ok(0) => break,
                         Ok(n) => n,
@@ -435,7 +439,7 @@ fn sessions_that_acknowledge_nothing_take_no_more_than_their_part_of_the_pool() 
     good.settle(3);
     let (mut rounds, mut most) = (0, 0);
     let (begun, mut slowest) = (Instant::now(), Duration::ZERO);
-    while begun.elapsed() < Duration::from_secs(5) {
+    while begun.elapsed() < Duration::from_secs(5) || rounds <= 10 {
         let data = vec![rounds as u8; 256 << 10];
         let at = Instant::now();
         assert_eq!(good.write(3, &write10(0, 512), &data).0, 0);
@@ -445,14 +449,15 @@ fn sessions_that_acknowledge_nothing_take_no_more_than_their_part_of_the_pool() 
         most = most.max(kept());
         rounds += 1;
     }
+    over.store(true, Ordering::Relaxed);
     let got: usize = hostile.into_iter().map(|thread| thread.join().expect("it ends")).sum();
     assert!(most > limit / 8, "they were kept for: {most}");
     assert!(
         most <= limit / 2 + (2 << 20),
         "{most} of {limit} bytes are kept for those that acknowledge nothing"
     );
-    assert!(slowest < Duration::from_secs(4), "a write and a read took {slowest:?}");
-    assert!(rounds > 10, "{rounds} rounds");
+    // They ask for as long as this lasts: who had to wait for them would wait for ever.
+    assert!(slowest < PATIENCE / 2, "a write and a read took {slowest:?}");
     assert!(got > most, "they got {got} bytes");
     stop(server);
 }
@@ -495,7 +500,7 @@ fn initiators_that_read_nothing_leave_room_for_others() {
         let (status, data) = other.read(0, &read10(0, 2048), 1 << 20);
         assert!(status == 0 && data.len() == 1 << 20, "round {round}: {status}, {} bytes", data.len());
     }
-    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+    assert!(began.elapsed() < 2 * PATIENCE, "{:?}", began.elapsed());
     // Whoever reads after all gets all that it asked for.
     for mut client in deaf.into_iter().take(2) {
         for read in 0..48 {

@@ -312,7 +312,7 @@ fn a_session_is_reinstated_at_once_though_its_old_connection_is_idle() {
         let begun = std::time::Instant::now();
         let mut new = Client::login(address(&server), 1).await;
         // Not only after a time limit of the target's.
-        assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
+        assert!(begun.elapsed() < support::PATIENCE, "{:?}", begun.elapsed());
         new.settle(0).await;
         assert!(old.receive().await.is_none());
         assert!(new.is_alive().await);
@@ -384,12 +384,12 @@ fn a_logout_is_answered_before_the_connection_ends() {
 fn a_silent_initiator_is_pinged_and_lives_while_it_answers() {
     let server = server(|config| {
         config.limits.nop_interval = Duration::from_secs(1);
-        config.limits.nop_timeout = Duration::from_secs(1);
+        config.limits.nop_timeout = Duration::from_secs(3);
     });
     run(async {
         let mut client = Client::login(address(&server), 1).await;
         client.settle(0).await;
-        for _ in 0..3 {
+        for _ in 0..2 {
             let ping = client.receive().await.expect("a ping");
             let nop = ping.bhs.as_nop_in();
             assert_ne!(nop.ttt.get(), RESERVED_TAG);

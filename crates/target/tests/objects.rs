@@ -127,7 +127,7 @@ fn stalled(server: &Server, store: &MemoryObjects) -> Client {
         brought += r2t.bhs.as_ready_to_transfer().desired_length.get() as usize;
         answer(&mut client, &r2t, 1);
     }
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + support::PATIENCE;
     while length(store) < PIECE as u64 {
         assert!(Instant::now() < deadline, "the first piece is not written");
         std::thread::sleep(Duration::from_millis(1));
@@ -173,7 +173,7 @@ fn a_command_that_waits_for_anothers_transfer_ends_with_its_connection() {
     // Time for its data to come.
     std::thread::sleep(Duration::from_millis(50));
     client.stream.shutdown(std::net::Shutdown::Both).expect("a socket");
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + support::PATIENCE;
     while server.sessions() > 1 {
         assert!(Instant::now() < deadline, "its connection waits for it");
         std::thread::sleep(Duration::from_millis(5));

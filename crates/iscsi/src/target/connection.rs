@@ -691,6 +691,11 @@ impl<P: Payload> Connection<P> {
         }
     }
 
+    /// Whether a ping waits for its answer: what [`Self::poll_timeout`] tells is then when it is given up.
+    pub fn is_pinged(&self) -> bool {
+        self.ping.is_some()
+    }
+
     /// Pings an initiator that has been silent, and gives up on one that stays so.
     pub fn handle_timeout(&mut self, now: Instant, sink: &mut impl Sink<P>) -> Result<(), Fatal> {
         match self.ping {

@@ -4,7 +4,6 @@
 use std::collections::VecDeque;
 use std::future::Future;
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use iscsi::login::initiator::{Config, Established, InitiatorLogin, Step};
 use iscsi::pdu::{Bhs, Lun, Opcode, ScsiCommand, TaskAttribute};
@@ -12,12 +11,11 @@ use iser::{Control, HEAD_LEN, HEADER_LEN, Header, Layout, Limits, PrivateData};
 use rdma::{Completion, Flags, Options, QueuePair, Rights, Stag};
 use ring::{Chain, Runtime, pool};
 
-/// Runs a test's initiator on a ring of its own, for at most a minute.
+/// Runs a test's initiator on a ring of its own, and not for ever.
 pub fn run<F: Future>(future: F) -> F::Output {
     let runtime = Runtime::new(ring::Config::default()).expect("a ring");
-    runtime.block_on(async {
-        ring::timeout(Duration::from_secs(60), future).await.expect("the test ends in time")
-    })
+    runtime
+        .block_on(async { ring::timeout(5 * super::PATIENCE, future).await.expect("the test ends in time") })
 }
 
 /// One PDU as it came.

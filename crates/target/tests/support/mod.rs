@@ -15,12 +15,15 @@ use iscsi::frame::{Cut, Cutter};
 use iscsi::keys::{Digest, Offer};
 use iscsi::login::initiator::{Config, Established, InitiatorLogin, Step};
 use iscsi::pdu::ahs::{Ahs, MAX_LEN};
-use iscsi::pdu::{Bhs, Isid, Lun, Opcode, RESERVED_TAG, ScsiCommand, TaskAttribute};
+use iscsi::pdu::{Bhs, Isid, Lun, NopOut, Opcode, RESERVED_TAG, ScsiCommand, TaskAttribute};
 use stag_target::config::{Auth, Limits, LunConfig, Portal, ServerConfig, TargetConfig};
 use stag_target::{Server, Unit};
 
 pub const IQN: &str = "iqn.2026-01.org.example:test";
 pub const BLOCKS: usize = 8192;
+/// How long an answer may take on a machine that has other things to do, or stands still for a while. No ping of the server's comes
+/// before, which would hide that a wake-up was lost.
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A server with one memory disk of 4 MiB under LUN 0 and another under LUN 3.
 pub fn server(change: impl FnOnce(&mut ServerConfig)) -> Server {
@@ -58,7 +61,13 @@ pub fn config() -> ServerConfig {
             ports: None,
         }],
         discovery_auth: Auth::None,
-        limits: Limits { login_timeout: Duration::from_secs(2), ..Limits::default() },
+        // As if there were no time limits: most tests are about something else, and know nothing of pings.
+        limits: Limits {
+            login_timeout: 10 * PATIENCE,
+            nop_interval: 10 * PATIENCE,
+            nop_timeout: 10 * PATIENCE,
+            ..Limits::default()
+        },
         cores: 2,
         spin_us: 0,
         zero_copy: true,
@@ -94,7 +103,7 @@ impl Client {
     /// Connects, and does no more.
     pub fn connect(to: SocketAddr) -> Self {
         let stream = TcpStream::connect(to).expect("the portal listens");
-        stream.set_read_timeout(Some(Duration::from_secs(10))).expect("a timeout can be set");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout can be set");
         let cutter =
             Cutter { header_digest: false, data_digest: false, max_data_segment: 1 << 24, max_ahs: 0 };
         Self {
@@ -215,6 +224,23 @@ impl Client {
         }
     }
 
+    /// The next PDU that is no ping. Pings are answered.
+    fn receive_answer(&mut self) -> Pdu {
+        loop {
+            let pdu = self.receive().expect("an answer");
+            if pdu.bhs.opcode() != Some(Opcode::NopIn) {
+                return pdu;
+            }
+            let nop = *pdu.bhs.as_nop_in();
+            if nop.ttt.get() != RESERVED_TAG {
+                let mut answer = NopOut::answer(nop.ttt.get(), nop.lun);
+                answer.as_bhs_mut().set_immediate(true);
+                answer.cmd_sn.set(self.cmd_sn);
+                self.send(answer.into(), &[]);
+            }
+        }
+    }
+
     /// A fresh Initiator Task Tag.
     pub fn tag(&mut self) -> u32 {
         self.itt += 1;
@@ -264,7 +290,7 @@ impl Client {
         let first = first.min(8192).min(data.len());
         self.send(command.into(), &data[..first]);
         loop {
-            let pdu = self.receive().expect("an answer");
+            let pdu = self.receive_answer();
             if pdu.bhs.opcode() != Some(iscsi::pdu::Opcode::ReadyToTransfer) {
                 return status(&pdu);
             }
@@ -283,7 +309,7 @@ impl Client {
     pub fn finish(&mut self) -> (u8, Vec<u8>) {
         let mut all = Vec::new();
         loop {
-            let pdu = self.receive().expect("an answer");
+            let pdu = self.receive_answer();
             match pdu.bhs.opcode() {
                 Some(iscsi::pdu::Opcode::DataIn) => {
                     let header = *pdu.bhs.as_data_in();
