@@ -56,7 +56,7 @@ at-least = 1
 [[finding]]
 claim = "Nothing is read"
 quantity = "iops"
-at-most = 0.001
+at-most = 1e-9
 """
 
 

@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use crate::figure::{Bounded, Figure, Noise, digits, short};
 use crate::point::key;
+use crate::record::Disturbed;
 use crate::results::{Found, Results};
 use crate::sample::Better;
 
@@ -145,14 +146,10 @@ fn beware(first: &Results, second: &Results) -> Vec<String> {
     if a.pinning != b.pinning {
         beware.push("run on other processors".to_owned());
     }
-    let disturbed = |results: &Results| results.records.iter().filter(|record| record.load.disturbed).count();
     for (words, results) in [("the first", first), ("the second", second)] {
-        let count = disturbed(results);
-        if count > 0 {
-            beware.push(format!(
-                "others used the processors during {count} of {} runs of {words}",
-                results.records.len()
-            ));
+        let disturbed = Disturbed::of(&results.records);
+        if disturbed.by_others + disturbed.by_hypervisor > 0 {
+            beware.push(format!("{words}: {}", uncapital(&disturbed.words())));
         }
     }
     if let (Some(a), Some(b)) = (line_ns(first), line_ns(second)) {
@@ -163,6 +160,11 @@ fn beware(first: &Results, second: &Results) -> Vec<String> {
         }
     }
     beware
+}
+
+fn uncapital(text: &str) -> String {
+    let mut letters = text.chars();
+    letters.next().map(|first| first.to_lowercase().chain(letters).collect()).unwrap_or_default()
 }
 
 /// The median of what a cache line took, over all runs.

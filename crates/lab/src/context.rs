@@ -322,10 +322,18 @@ impl Running {
         Error::Failed(format!("{}: {}", self.name, words.unwrap_or(status)))
     }
 
+    /// Ends it at once, with all that it has started: for what has nothing to put in order.
+    pub fn kill(mut self) {
+        self.end_by(Signal::KILL);
+    }
+
     fn end(&mut self) {
+        self.end_by(Signal::TERM);
+    }
+
+    fn end_by(&mut self, mut signal: Signal) {
         let Some(group) = self.group.take() else { return };
         let began = Instant::now();
-        let mut signal = Signal::TERM;
         while matches!(self.child.try_wait(), Ok(None)) {
             // The group is gone when the last of it is, which is no mistake.
             let _ = kill_process_group(group, signal);

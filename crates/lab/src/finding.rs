@@ -1,15 +1,25 @@
 //! Holds an experiment's claims against its figures, and says in a sentence what came of it. The sentence has the numbers that
 //! decided; nothing of it is written by hand for one claim.
+//!
+//! A verdict is wrong once in 20 times at most. That a claim holds at every point is told if it does at each, by bounds of that point alone: if
+//! it were wrong at one, that one would have to deceive. That it does not hold at some point is told by bounds that are surer, the more
+//! points there were to deceive. Of a claim about one point or more it is the other way round.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
 use crate::experiment::{Experiment, Finding, Over, capital, fits};
-use crate::figure::{Bounded, digits, short};
+use crate::figure::{Bounded, digits, number, short};
 use crate::point::{Value, key};
+use crate::record::Outcome;
 use crate::results::{Found, Results};
 use crate::spread::{Spread, Taken};
+
+/// How often a verdict may be wrong.
+pub const ERROR: f64 = 0.05;
+/// A claim nearly holds if what it claims is missed by this part of it, or less.
+pub const NEAR: f64 = 0.05;
 
 /// What came of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -19,6 +29,8 @@ pub enum Verdict {
     Holds,
     /// It does not, here.
     DoesNotHold,
+    /// Its limit is missed by [`NEAR`] at most, if it is missed: the bounds reach so far beyond it.
+    NearlyHolds,
     /// The spread of the rounds reaches over the limit, or points that count failed.
     CannotBeTold,
     /// No point that it speaks of was measured.
@@ -31,6 +43,7 @@ impl Verdict {
         match self {
             Self::Holds => "holds",
             Self::DoesNotHold => "does not hold",
+            Self::NearlyHolds => "nearly holds",
             Self::CannotBeTold => "cannot be told",
             Self::NotMeasured => "not measured",
         }
@@ -44,7 +57,7 @@ pub struct AtPoint {
     pub key: String,
     /// In words: only what differs from point to point.
     pub place: String,
-    /// What was judged.
+    /// What was judged, with the bounds that decided: those of a claim's failure are surer, the more points it speaks of.
     pub figure: Bounded,
     /// The same in each round.
     pub rounds: Vec<f64>,
@@ -74,7 +87,9 @@ pub fn judge(results: &Results) -> Vec<Judged> {
         found.iter().flat_map(|found| found.figures.iter().map(|(name, figure)| (name.as_str(), figure))),
     );
     let (failed, missing) = results.lost();
-    let judge = Judge { experiment: &results.experiment, found: &found, failed, missing, spread };
+    let failures = results.records.iter().filter(|record| matches!(record.outcome, Outcome::Failed(_)));
+    let failures = failures.map(|record| record.key.as_str()).collect();
+    let judge = Judge { experiment: &results.experiment, found: &found, failed, missing, failures, spread };
     results.experiment.finding.iter().map(|finding| judge.one(finding)).collect()
 }
 
@@ -84,6 +99,8 @@ struct Judge<'a> {
     // Points without a figure.
     failed: Vec<Found>,
     missing: Vec<Found>,
+    // Points that failed in a round or more.
+    failures: BTreeSet<&'a str>,
     spread: Spread,
 }
 
@@ -99,32 +116,30 @@ struct Lost {
 
 impl Judge<'_> {
     fn one(&self, finding: &Finding) -> Judged {
-        let mut points: Vec<(&Found, Taken, Bounded)> = Vec::new();
+        let mut points: Vec<(&Found, Taken)> = Vec::new();
         let those = |all: &[Found]| all.iter().filter(|found| speaks_of(finding, found)).count();
         let mut lost = Lost { failed: those(&self.failed), missing: those(&self.missing), alone: 0 };
         for found in self.found.iter().filter(|found| speaks_of(finding, found)) {
-            let taken = self.figure(finding, found).and_then(|taken| Some((taken.bounded()?, taken)));
-            match taken {
-                Some((figure, taken)) => points.push((found, taken, figure)),
+            match self.figure(finding, found) {
+                Some(taken) => points.push((found, taken)),
                 None if self.comparison_failed(finding, found) => lost.failed += 1,
                 None => lost.alone += 1,
             }
         }
-        let places = self.places(&points);
+        let test = Test { finding, points: points.len() };
         let at_points: Vec<AtPoint> = points
             .iter()
-            .zip(places)
-            .map(|((found, taken, figure), place)| AtPoint {
-                key: key(&found.coordinates),
-                place,
-                rounds: taken.rounds.values().copied().collect(),
-                figure: *figure,
-                verdict: verdict(finding, figure),
+            .zip(self.places(&points))
+            .filter_map(|((found, taken), place)| {
+                let (figure, verdict) = test.at(taken)?;
+                let rounds = taken.rounds.values().copied().collect();
+                Some(AtPoint { key: key(&found.coordinates), place, figure, rounds, verdict })
             })
             .collect();
-        let taken: Vec<Taken> = points.into_iter().map(|(_, taken, _)| taken).collect();
-        let mean = Taken::mean(&taken).and_then(|mean| mean.bounded());
-        let (verdict, sentence) = self.all(finding, &at_points, mean, &lost);
+        let taken: Vec<Taken> = points.into_iter().map(|(_, taken)| taken).collect();
+        let most = test.most_fail(&taken);
+        let mean = Taken::mean(&taken).and_then(|mean| Test { finding, points: 1 }.at(&mean));
+        let (verdict, sentence) = self.all(finding, &at_points, mean, most, &lost);
         Judged {
             source: finding.source.clone(),
             claim: finding.claim.clone(),
@@ -139,13 +154,20 @@ impl Judge<'_> {
         partner(self.found, found, differs)
     }
 
-    /// Whether what `found` is compared with failed.
+    /// Whether what `found` is compared with failed, or either in the rounds in which the other did not.
     fn comparison_failed(&self, finding: &Finding, found: &Found) -> bool {
         let to = finding.to.clone().unwrap_or_default();
         let against = finding.against.clone().unwrap_or_default();
         let mut both = against.clone();
         both.extend(to.clone());
-        [to, against, both].iter().any(|differs| partner(&self.failed, found, differs).is_some())
+        let fails = |point: &Found| self.failures.contains(key(&point.coordinates).as_str());
+        let others = [to, against, both].into_iter().filter(|differs| !differs.is_empty());
+        others.into_iter().any(|differs| {
+            partner(&self.failed, found, &differs).is_some()
+                || self.partner(found, &differs).is_some_and(|other| {
+                    rounds_apart(found, other, finding) && (fails(found) || fails(other))
+                })
+        })
     }
 
     /// What is judged at a point, in each round.
@@ -175,7 +197,7 @@ impl Judge<'_> {
     }
 
     /// For each point, its coordinates on the axes on which the points differ.
-    fn places(&self, points: &[(&Found, Taken, Bounded)]) -> Vec<String> {
+    fn places(&self, points: &[(&Found, Taken)]) -> Vec<String> {
         let differs = |axis: &str| {
             let mut values = points.iter().filter_map(|(found, ..)| found.at(axis));
             let first = values.next();
@@ -195,7 +217,8 @@ impl Judge<'_> {
         &self,
         finding: &Finding,
         points: &[AtPoint],
-        mean: Option<Bounded>,
+        mean: Option<(Bounded, Verdict)>,
+        most: Option<Bounded>,
         lost: &Lost,
     ) -> (Verdict, String) {
         let subject = self.subject(finding);
@@ -216,18 +239,20 @@ impl Judge<'_> {
         }
         let count = |wanted: Verdict| points.iter().filter(|point| point.verdict == wanted).count();
         let (good, bad) = (count(Verdict::Holds), count(Verdict::DoesNotHold));
+        let near = count(Verdict::NearlyHolds);
         let verdict = match finding.over {
-            Over::Every if bad > 0 => Verdict::DoesNotHold,
+            Over::Every if bad > 0 || most.is_some() => Verdict::DoesNotHold,
             // What failed might have spoken against it.
             Over::Every if good == points.len() && lost.failed == 0 => Verdict::Holds,
+            Over::Every if good + near == points.len() && lost.failed == 0 => Verdict::NearlyHolds,
             Over::Some if good > 0 => Verdict::Holds,
             Over::Some if bad == points.len() && lost.failed == 0 => Verdict::DoesNotHold,
             Over::Every | Over::Some => Verdict::CannotBeTold,
-            Over::Mean => mean.map_or(Verdict::CannotBeTold, |mean| verdict(finding, &mean)),
+            Over::Mean => mean.map_or(Verdict::CannotBeTold, |(_, verdict)| verdict),
         };
         let mut text = match (points, finding.over, mean) {
             ([only], ..) => format!("{subject} {}", self.told(finding, &only.figure)),
-            (_, Over::Mean, Some(mean)) => {
+            (_, Over::Mean, Some((mean, _))) => {
                 format!(
                     "{subject} {} in the geometric mean of {} points",
                     self.told(finding, &mean),
@@ -237,6 +262,20 @@ impl Judge<'_> {
             _ => format!("{subject} {} at {} points", self.range(finding, points), points.len()),
         };
         text += &format!("; {} is claimed", self.limits(finding));
+        if let Some(most) = most.filter(|_| bad < points.len()) {
+            let number = self.writer(finding);
+            let (least, most) = (number(most.least), number(most.most));
+            text +=
+                &format!("; it does not hold at most of them, which are in their middle {least} to {most}");
+        }
+        let decided: Vec<&Bounded> = match (finding.over, &mean) {
+            (Over::Mean, Some((mean, _))) => vec![mean],
+            _ => points.iter().map(|point| &point.figure).collect(),
+        };
+        if verdict == Verdict::NearlyHolds {
+            let missed = decided.into_iter().map(|figure| missed(finding, figure)).fold(0.0, f64::max);
+            text += &format!("; if it is missed, then by {} % at most", percent_up(missed));
+        }
         if points.len() > 1 && finding.over != Over::Mean {
             text += &self.exceptions(finding, points, verdict);
         }
@@ -266,9 +305,11 @@ impl Judge<'_> {
         let told: &[(Verdict, &str)] = match (finding.over, verdict) {
             (Over::Some, Verdict::Holds) => &[(Verdict::Holds, "it holds at")],
             (_, Verdict::Holds) => &[],
+            (_, Verdict::NearlyHolds) => &[(Verdict::NearlyHolds, "the spread reaches over the limit at")],
             _ => &[
                 (Verdict::DoesNotHold, "it does not hold at"),
                 (Verdict::CannotBeTold, "the spread reaches over the limit at"),
+                (Verdict::NearlyHolds, "it is missed by a few percent, if at all, at"),
             ],
         };
         let mut text = String::new();
@@ -418,14 +459,88 @@ fn times(value: f64) -> String {
     if value.abs() >= 1e4 { short(value) } else { digits(value, 3) }
 }
 
-fn verdict(finding: &Finding, figure: &Bounded) -> Verdict {
-    let (low, high) =
-        (finding.at_least.unwrap_or(f64::NEG_INFINITY), finding.at_most.unwrap_or(f64::INFINITY));
-    if figure.least >= low && figure.most <= high {
-        Verdict::Holds
-    } else if figure.most < low || figure.least > high {
-        Verdict::DoesNotHold
-    } else {
-        Verdict::CannotBeTold
+/// How a claim is tested at each of so many points.
+struct Test<'a> {
+    finding: &'a Finding,
+    points: usize,
+}
+
+impl Test<'_> {
+    /// How often the bounds of each may be wrong: any of the points may deceive, at either limit, and so may what most of them are.
+    fn error(&self) -> f64 {
+        let limits = [self.finding.at_least, self.finding.at_most].into_iter().flatten().count();
+        let most = usize::from(self.asks_most());
+        ERROR / number(((self.points + most) * limits).max(1))
     }
+
+    fn asks_most(&self) -> bool {
+        self.finding.over == Over::Every && self.points >= 3
+    }
+
+    /// The bounds of what most points are, if they say that a claim about every point does not hold at most of them: where it holds at each, in
+    /// no more than every other round do more than half of them lie beyond the limit.
+    fn most_fail(&self, all: &[Taken]) -> Option<Bounded> {
+        if !self.asks_most() {
+            return None;
+        }
+        let (low, high) = limits_of(self.finding);
+        let bounded = |upper| Taken::middle(all, upper).and_then(|middle| middle.bounded(self.error()));
+        let below = bounded(true).filter(|middle| middle.most < low);
+        below.or_else(|| bounded(false).filter(|middle| middle.least > high))
+    }
+
+    /// What came of it, and the bounds that say so. `None` of no round.
+    fn at(&self, taken: &Taken) -> Option<(Bounded, Verdict)> {
+        let limits = [self.finding.at_least, self.finding.at_most].into_iter().flatten().count();
+        let alone = taken.bounded(ERROR)?;
+        let one = || taken.bounded(ERROR / number(limits.max(1)));
+        let (holds, fails) = match self.finding.over {
+            Over::Every => (alone, taken.bounded(self.error())?),
+            Over::Some => (taken.bounded(self.error())?, one()?),
+            Over::Mean => (alone, one()?),
+        };
+        let (low, high) = limits_of(self.finding);
+        Some(if holds.least >= low && holds.most <= high {
+            (holds, Verdict::Holds)
+        } else if fails.most < low || fails.least > high {
+            (fails, Verdict::DoesNotHold)
+        } else if self.finding.over != Over::Some && missed(self.finding, &alone) <= NEAR {
+            (alone, Verdict::NearlyHolds)
+        } else if self.finding.over == Over::Some {
+            (holds, Verdict::CannotBeTold)
+        } else {
+            // Those that reach over a limit.
+            let clear = alone.most < low || alone.least > high;
+            (if clear { fails } else { alone }, Verdict::CannotBeTold)
+        })
+    }
+}
+
+fn limits_of(finding: &Finding) -> (f64, f64) {
+    (finding.at_least.unwrap_or(f64::NEG_INFINITY), finding.at_most.unwrap_or(f64::INFINITY))
+}
+
+/// By what part of a limit bounds reach beyond it at most.
+fn missed(finding: &Finding, figure: &Bounded) -> f64 {
+    let (low, high) = limits_of(finding);
+    let part = |beyond: f64, limit: f64| match beyond {
+        // Whatever the limit is, it is not crossed.
+        ..=0.0 => 0.0,
+        _ if limit > 0.0 => beyond / limit,
+        _ => f64::INFINITY,
+    };
+    part(low - figure.least, low).max(part(figure.most - high, high))
+}
+
+/// Whole percents, and no less.
+fn percent_up(part: f64) -> f64 {
+    (part * 100.0 - 1e-9).ceil().max(1.0)
+}
+
+/// Whether both have figures, but of no round together.
+fn rounds_apart(found: &Found, other: &Found, finding: &Finding) -> bool {
+    let of = |quantity: &str, point: &Found| point.figures.get(quantity).map(|figure| figure.numbers.clone());
+    let by = finding.to_quantity.as_ref().unwrap_or(&finding.quantity);
+    let numbers = of(&finding.quantity, found).zip(of(by, other));
+    numbers.is_some_and(|(mine, theirs)| mine.iter().all(|round| !theirs.contains(round)))
 }

@@ -7,6 +7,8 @@
 //! has started.
 #![forbid(unsafe_code)]
 
+mod awake;
+mod chance;
 pub mod compare;
 pub mod context;
 pub mod equations;

@@ -459,7 +459,7 @@ fn wrap(words: &str, size: f64) -> Vec<String> {
     lines
 }
 
-/// A mark of the shape of series `at`; `hollow` for what others disturbed.
+/// A mark of the shape of series `at`; `hollow` for what was disturbed.
 fn mark(out: &mut String, at: usize, x: f64, y: f64, hollow: bool, title: &str) {
     let (colour, fill) = (colour(at), if hollow { "var(--ground)".to_owned() } else { colour(at) });
     let title = if title.is_empty() { String::new() } else { format!("<title>{}</title>", escape(title)) };
@@ -494,7 +494,7 @@ fn told(chart: &Chart, series: &Series, mark: &Mark) -> String {
     } else {
         String::new()
     };
-    let disturbed = if mark.disturbed { "; others used the processors meanwhile" } else { "" };
+    let disturbed = if mark.disturbed { "; disturbed" } else { "" };
     format!("{name}{place}: {}{spread}{disturbed}", short(mark.middle))
 }
 

@@ -40,6 +40,14 @@ pub struct Record {
     pub link: serde_json::Value,
     /// All settings that held.
     pub settings: toml::Table,
+    /// How often it was taken before and thrown away, since the machine was disturbed meanwhile more than this time.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub retaken: u32,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for it")]
+fn is_zero(count: &u32) -> bool {
+    *count == 0
 }
 
 impl Record {
@@ -64,18 +72,83 @@ pub enum Outcome {
     Failed(String),
 }
 
+/// From so many percent of one processor on, a point is disturbed.
+pub const DISTURBED_PERCENT: f64 = 10.0;
+
 /// What the machine did beside a point.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Load {
     /// The load average of the last minute, before it began.
     pub average: f64,
-    /// Processor time that others than the lab and its children used meanwhile, percent of one processor.
+    /// Processor time that programs other than the lab and its children used meanwhile, percent of one processor.
     pub others_percent: f64,
-    /// What the hypervisor gave to others, percent of one processor.
+    /// For how long the hypervisor kept a processor that had something to do (what it gave to others, and the time that it took to
+    /// wake one that it had halted), percent of one processor.
     pub stolen_percent: f64,
-    /// Whether that was enough to doubt the figures.
+    /// Whether either was enough to doubt the figures.
     pub disturbed: bool,
+    /// Whether its processors were kept from being halted.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub awake: bool,
     /// What a cache line took from the target's processor to the client's just before, nanoseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache_line_ns: Option<u32>,
+}
+
+impl Load {
+    /// Whether other programs disturbed it.
+    pub fn by_others(&self) -> bool {
+        self.disturbed && self.others_percent > DISTURBED_PERCENT
+    }
+
+    /// Whether the hypervisor did.
+    pub fn by_hypervisor(&self) -> bool {
+        self.disturbed && self.stolen_percent > DISTURBED_PERCENT
+    }
+
+    /// How much of a processor was lost to both, percent.
+    pub fn lost_percent(&self) -> f64 {
+        self.others_percent + self.stolen_percent
+    }
+}
+
+/// What disturbed some runs, and how many.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Disturbed {
+    /// All runs.
+    pub runs: usize,
+    /// Of them, those during which other programs used more than [`DISTURBED_PERCENT`] of a processor.
+    pub by_others: usize,
+    /// Those from which the hypervisor kept more than that.
+    pub by_hypervisor: usize,
+    /// How many disturbed runs were taken again.
+    pub retaken: u32,
+}
+
+impl Disturbed {
+    /// Of these.
+    pub fn of(records: &[Record]) -> Self {
+        Self {
+            runs: records.len(),
+            by_others: records.iter().filter(|record| record.load.by_others()).count(),
+            by_hypervisor: records.iter().filter(|record| record.load.by_hypervisor()).count(),
+            retaken: records.iter().map(|record| record.retaken).sum(),
+        }
+    }
+
+    /// In words, without a full stop.
+    pub fn words(&self) -> String {
+        let some = |count: usize| if count == 0 { "none".to_owned() } else { count.to_string() };
+        let again = match self.retaken {
+            0 => String::new(),
+            1 => "; 1 disturbed run was taken again".to_owned(),
+            count => format!("; {count} disturbed runs were taken again"),
+        };
+        format!(
+            "Other programs used more than a tenth of a processor during {} of {} runs, and the hypervisor kept as much from {}{again}",
+            some(self.by_others),
+            self.runs,
+            some(self.by_hypervisor)
+        )
+    }
 }

@@ -281,7 +281,7 @@ pub struct Found {
     pub coordinates: Vec<(String, Value)>,
     /// By quantity.
     pub figures: BTreeMap<String, Figure>,
-    /// In how many rounds others disturbed it.
+    /// In how many rounds other programs or the hypervisor disturbed it.
     pub disturbed: usize,
 }
 
@@ -386,7 +386,7 @@ pub fn read_all(path: &Path) -> Result<Vec<Results>, Error> {
     Ok(all)
 }
 
-/// One line for each record (RFC 4180): round, axes, what came of it, quantities, and whether it was disturbed.
+/// One line for each record (RFC 4180): round, axes, what came of it, quantities, and what disturbed it.
 pub fn csv(experiment: &Experiment, records: &[Record]) -> String {
     let mut names: Vec<&str> = Vec::new();
     for name in records.iter().filter_map(Record::sample).flat_map(|sample| sample.values.keys()) {
@@ -397,7 +397,10 @@ pub fn csv(experiment: &Experiment, records: &[Record]) -> String {
     names.sort_unstable();
     let axes = experiment.axis.iter().map(|axis| axis.name.as_str());
     let head = ["round", "seed"].into_iter().chain(axes).chain(["outcome"]).chain(names.iter().copied());
-    let mut text = line(head.chain(["seconds", "others_percent", "disturbed"]).map(str::to_owned));
+    let mut text = line(
+        head.chain(["seconds", "others_percent", "stolen_percent", "disturbed", "retaken"])
+            .map(str::to_owned),
+    );
     for record in records {
         let (outcome, sample) = match &record.outcome {
             Outcome::Measured(sample) => ("measured".to_owned(), Some(sample)),
@@ -413,7 +416,9 @@ pub fn csv(experiment: &Experiment, records: &[Record]) -> String {
         cells.extend(names.iter().map(|name| value(name).map(|q| q.value.to_string()).unwrap_or_default()));
         cells.push(format!("{:.3}", record.seconds));
         cells.push(record.load.others_percent.to_string());
+        cells.push(record.load.stolen_percent.to_string());
         cells.push(record.load.disturbed.to_string());
+        cells.push(record.retaken.to_string());
         text += &line(cells);
     }
     text

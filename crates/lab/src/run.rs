@@ -1,11 +1,13 @@
 //! Runs experiments: every point in every round, each recorded as soon as it is taken. A point that fails is a record and no end; a
-//! run that is interrupted goes on where it was. It knows nothing of what is measured.
+//! run that is interrupted goes on where it was. A run that the machine disturbed is taken again, as long as not too many were; what its
+//! figures are has no part in that. It knows nothing of what is measured.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use crate::awake::Awake;
 use crate::context::{Context, Pinning, Stop};
 use crate::experiment::Experiment;
 use crate::library::Source;
@@ -14,7 +16,7 @@ use crate::machine::Machine;
 use crate::measure::{self, Measure};
 use crate::path::Paths;
 use crate::point::{Point, Value};
-use crate::record::{FORMAT, Outcome, Record};
+use crate::record::{FORMAT, Load, Outcome, Record};
 use crate::results::{self, Folder, Info, file_name};
 
 /// What is run, and how.
@@ -77,10 +79,17 @@ pub struct One {
     pub missing: usize,
     /// Runs that were left out, their point having failed before.
     pub left_out: usize,
+    /// How often a disturbed run was taken again.
+    pub retaken: usize,
 }
 
 /// A point that has failed in so many rounds is left out in the others.
 const MOST_FAILURES: u32 = 2;
+
+/// A disturbed run is taken again so often at most.
+const MOST_RETAKES: u32 = 2;
+/// Of so many runs of an experiment, one may be taken again.
+const RUNS_TO_A_RETAKE: usize = 8;
 
 /// One point in one round.
 struct Step {
@@ -203,8 +212,13 @@ fn plan<'a>(source: &'a Source, options: &Options, machine: &Machine) -> Result<
         }
     }
     let rounds = options.rounds.unwrap_or_else(|| experiment.rounds(options.quick));
-    let steps =
-        (1..=rounds).flat_map(|round| order(points.len(), round).map(move |at| Step { at, round })).collect();
+    let steps = (1..=rounds)
+        .flat_map(|round| order(points.len(), round).map(move |at| Step { at, round }))
+        .filter(|step| {
+            let most = points.get(step.at).and_then(|point| experiment.most_rounds(point));
+            options.rounds.is_some() || most.is_none_or(|most| step.round <= most)
+        })
+        .collect();
     Ok(Some(Plan { source, points, steps, done, folder, records, took }))
 }
 
@@ -226,6 +240,10 @@ fn experiment(
     let mut one = One { name: experiment.name.clone(), ..One::default() };
     let mut measure: Option<Box<dyn Measure>> = None;
     let mut paths = Paths::new(&options.stag);
+    let awake = if experiment.awake { Awake::keep(&options.pinning) } else { None };
+    if experiment.awake && awake.is_none() && options.pinning != Pinning::default() {
+        progress.say("processors may be halted while they wait: the system lets no thread of policy SCHED_IDLE run (is chrt there?)");
+    }
     // How often each point has failed.
     let mut failures: BTreeMap<usize, u32> = BTreeMap::new();
     let points = points.clone();
@@ -257,18 +275,24 @@ fn experiment(
         let done = plans.iter().map(|plan| plan.done.len()).sum();
         progress.begins(point, round, done, total, left(plans, options.quick));
         let Some(plan) = plans.get_mut(at) else { continue };
-        let taken = take(
-            plan.source,
-            point,
-            round,
-            options,
-            make,
-            stop,
-            &mut paths,
-            &mut measure,
-            plan.folder.path(),
-        );
-        let Some(record) = taken else { break };
+        let mut once = || {
+            let folder = plan.folder.path();
+            let taken =
+                take(plan.source, point, round, options, make, stop, &mut paths, &mut measure, folder)?;
+            Some(Record { load: Load { awake: awake.is_some(), ..taken.load.clone() }, ..taken })
+        };
+        let Some(mut record) = once() else { break };
+        let before: u32 = plan.records.iter().map(|record| record.retaken).sum();
+        let spare = u32::try_from(plan.steps.len().div_ceil(RUNS_TO_A_RETAKE)).unwrap_or(u32::MAX);
+        while record.load.disturbed
+            && record.sample().is_some()
+            && record.retaken < MOST_RETAKES.min(spare.saturating_sub(before))
+        {
+            // What was taken is whole if the user wants it to end now.
+            let Some(again) = once() else { break };
+            record = calmer(record, again);
+        }
+        one.retaken += usize::try_from(record.retaken).unwrap_or_default();
         match &record.outcome {
             Outcome::Measured(_) => one.measured += 1,
             Outcome::Missing(_) => {
@@ -295,6 +319,15 @@ fn experiment(
         let _ = fs::remove_dir(plan.folder.path().join("logs"));
     }
     Ok(one)
+}
+
+/// Of two runs of one point the one that was disturbed less; the other is thrown away, whatever it has found. One that failed counts for
+/// nothing beside one that did not.
+fn calmer(first: Record, second: Record) -> Record {
+    let (retaken, began, seconds) = (first.retaken + 1, first.began, first.seconds + second.seconds);
+    let better = second.sample().is_some() && second.load.lost_percent() < first.load.lost_percent();
+    let kept = if better { second } else { first };
+    Record { retaken, began, seconds, ..kept }
 }
 
 /// How long what is not done yet will take: each point as long as it took before, or as the others of its experiment did, or as the
@@ -369,6 +402,7 @@ fn take(
         load,
         link,
         settings: point.settings.clone(),
+        retaken: 0,
     })
 }
 
@@ -406,4 +440,49 @@ fn measured(
     context.pinning = options.pinning.clone();
     paths.enter(&mut context);
     measure.run(point, &mut context)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(found: Option<f64>, stolen_percent: f64) -> Record {
+        let outcome = match found {
+            Some(iops) => {
+                let mut sample = crate::Sample::new();
+                sample.rate("iops", iops, "IOPS");
+                Outcome::Measured(sample)
+            }
+            None => Outcome::Failed("the target died".into()),
+        };
+        Record {
+            format: FORMAT,
+            experiment: "x".into(),
+            key: "-".into(),
+            coordinates: BTreeMap::new(),
+            round: 1,
+            seed: 1,
+            quick: false,
+            began: 100.0 + stolen_percent,
+            seconds: 1.5,
+            outcome,
+            load: Load { stolen_percent, disturbed: stolen_percent > 10.0, ..Load::default() },
+            link: serde_json::Value::Null,
+            settings: toml::Table::new(),
+            retaken: 0,
+        }
+    }
+
+    #[test]
+    fn of_two_runs_the_one_is_kept_that_was_disturbed_less_whatever_it_found() {
+        let iops = |record: &Record| record.sample().map(|sample| sample.values["iops"].value);
+        let kept = calmer(record(Some(900.0), 40.0), record(Some(100.0), 12.0));
+        assert_eq!((iops(&kept), kept.retaken, kept.seconds), (Some(100.0), 1, 3.0));
+        assert!((kept.began - 140.0).abs() < 1e-9, "it began with the first");
+        let kept = calmer(kept, record(Some(5000.0), 20.0));
+        assert_eq!((iops(&kept), kept.retaken, kept.load.stolen_percent), (Some(100.0), 2, 12.0));
+        // What failed is no figure.
+        let kept = calmer(record(Some(900.0), 40.0), record(None, 0.0));
+        assert_eq!((iops(&kept), kept.retaken), (Some(900.0), 1));
+    }
 }

@@ -1,24 +1,21 @@
 //! How far a number may be trusted that was worked out anew in each round: ratios are taken within a round, so that what makes a whole
-//! round slower does not blur them, and their bounds are those of Student with what all points of the experiment know of noise. Pure
-//! arithmetic.
+//! round slower does not blur them. Where there are rounds enough, bounds are those of the median, which assume nothing of how noise is
+//! distributed; where there are not, those of Student with what all points of the experiment know of noise. Pure arithmetic.
 
 use std::collections::BTreeMap;
 
+use crate::chance::{left_out, student};
 use crate::figure::{ASSUMED, Bounded, Figure, median, number};
 
 /// What all points know of the noise counts as much as so many more rounds of a point.
-const SHARED: f64 = 4.0;
+const SHARED: usize = 4;
 /// Times the variance that is usual, above which a point has a noise of its own: what F of 2 and 4 degrees of freedom exceeds once in 20
 /// times.
 const NOISIER: f64 = 6.94;
+/// Of fewer rounds there are no bounds of the median that are wrong once in 20 times only.
+const FEWEST: usize = 5;
 /// With fewer points nothing is said of what a round has in common.
 const FEW: usize = 4;
-/// Two-sided 95 % of Student's distribution, by degrees of freedom from 1.
-const STUDENT: [f64; 20] = [
-    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
-    2.120, 2.110, 2.101, 2.093, 2.086,
-];
-
 /// A number by the round that it is of.
 pub type Rounds = BTreeMap<u32, f64>;
 
@@ -161,48 +158,68 @@ impl Taken {
         (!rounds.is_empty()).then_some(Self { rounds, usual, figures: first.figures })
     }
 
-    /// The median of the rounds, and its bounds: all rounds are within them, and so is where the mean of more rounds would lie, 19 times
-    /// of 20. `None` of no round.
-    pub fn bounded(&self) -> Option<Bounded> {
+    /// What most of several are, round by round, of the rounds that all have: their median, or of an even number of them the upper or the
+    /// lower of the two in the middle. `None` if there are none.
+    pub fn middle(all: &[Self], upper: bool) -> Option<Self> {
+        let first = all.first()?;
+        let mut rounds = Rounds::new();
+        for round in first.rounds.keys() {
+            let values: Option<Vec<f64>> = all.iter().map(|one| one.rounds.get(round).copied()).collect();
+            let Some(mut values) = values else { continue };
+            values.sort_by(f64::total_cmp);
+            let at = if upper { values.len() / 2 } else { (values.len() - 1) / 2 };
+            rounds.extend(values.get(at).map(|value| (*round, *value)));
+        }
+        // The median of many varies half as much again as their mean.
+        let usual = first.usual.map(|usual| usual * std::f64::consts::FRAC_PI_2 / number(all.len()));
+        (!rounds.is_empty()).then_some(Self { rounds, usual, figures: first.figures })
+    }
+
+    /// The median of the rounds, and its bounds, each of which is wrong no more often than `error`. `None` of no round.
+    ///
+    /// With rounds enough for `error` they are the least and the most of the rounds, or of those that are left when the outermost are left
+    /// out: the median of more rounds lies there, however noise is distributed. With fewer they are where the mean of more rounds
+    /// would lie, by Student's distribution, and hold every round.
+    pub fn bounded(&self, error: f64) -> Option<Bounded> {
         let mut sorted: Vec<f64> = self.rounds.values().copied().collect();
         sorted.sort_by(f64::total_cmp);
         let (value, least, most) = (median(&sorted)?, *sorted.first()?, *sorted.last()?);
+        if let Some(out) = left_out(sorted.len(), error) {
+            let (least, most) = (*sorted.get(out)?, *sorted.get(sorted.len() - 1 - out)?);
+            return Some(Bounded { value, least, most, assumed: false });
+        }
         // What may be a loss has no logarithm.
         let growing = least > 0.0;
         let rounds = if growing { logs(&self.rounds) } else { self.rounds.clone() };
-        let usual = self.usual.map(|usual| if growing { usual } else { usual * value * value });
-        let own = number(rounds.len() - 1);
-        let (error, assumed) = match (usual, rounds.len()) {
-            (None, 1) => {
-                let relative = ASSUMED * number(self.figures).sqrt();
-                (if growing { relative } else { relative * value.abs() }, true)
-            }
-            (None, _) => (student(own) * (variance(&rounds) / number(rounds.len())).sqrt(), false),
-            (Some(usual), count) => {
-                let seen = if count > 1 { variance(&rounds) } else { 0.0 };
-                if seen > NOISIER * usual {
-                    (student(own) * (seen / number(count)).sqrt(), false)
-                } else {
-                    let shared = (SHARED * usual + own * seen) / (SHARED + own);
-                    (student(SHARED + own) * (shared.max(seen) / number(count)).sqrt(), false)
-                }
-            }
-        };
+        let (away, assumed) = self.away(&rounds, error, if growing { 1.0 } else { value.abs() });
         let middle = mean(&rounds);
         let back = |value: f64| if growing { value.exp() } else { value };
         Some(Bounded {
             value,
-            least: least.min(back(middle - error)),
-            most: most.max(back(middle + error)),
+            least: least.min(back(middle - away)),
+            most: most.max(back(middle + away)),
             assumed,
         })
     }
-}
 
-fn student(freedom: f64) -> f64 {
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a small whole number")]
-    let freedom = freedom.max(1.0) as usize;
-    STUDENT.get(freedom - 1).copied().unwrap_or(2.08)
+    /// How far from their mean the mean of more `rounds` may lie, by Student's distribution, and whether a spread was assumed for it.
+    fn away(&self, rounds: &Rounds, error: f64, size: f64) -> (f64, bool) {
+        let (count, own) = (number(rounds.len()), rounds.len() - 1);
+        let usual = self.usual.map(|usual| usual * size * size);
+        let (variance, freedom) = match (usual, rounds.len()) {
+            (None, 1) => return (ASSUMED * number(self.figures).sqrt() * size, true),
+            (None, _) => (variance(rounds), own),
+            (Some(usual), 1) => (usual, SHARED),
+            (Some(usual), _) => {
+                let seen = variance(rounds);
+                let together = (number(SHARED) * usual + number(own) * seen) / number(SHARED + own);
+                if seen > NOISIER * usual { (seen, own) } else { (together.max(seen), SHARED + own) }
+            }
+        };
+        // So few cannot tell whether noise is normal, nor well whether it is that of the other points.
+        let error = if rounds.len() < FEWEST { error / 2.0 } else { error };
+        (student(error, freedom) * (variance / count).sqrt(), false)
+    }
 }
 
 #[cfg(test)]
@@ -211,7 +228,7 @@ mod tests {
     use crate::figure::tests::figure;
 
     fn bounds(rounds: &[f64], usual: Option<f64>) -> Bounded {
-        Taken::new(&figure(rounds), usual).bounded().unwrap()
+        Taken::new(&figure(rounds), usual).bounded(0.05).unwrap()
     }
 
     #[test]
@@ -222,12 +239,27 @@ mod tests {
         let spread = Spread::of(all.into_iter().map(|figure| ("iops", figure)));
         assert!(spread.alone("iops").unwrap() > 100.0 * spread.apart("iops").unwrap());
         let taken = |figure| Taken::new(figure, spread.apart("iops"));
-        let ratio = taken(&a).over(&taken(&b)).unwrap().bounded().unwrap();
+        let ratio = taken(&a).over(&taken(&b)).unwrap().bounded(0.05).unwrap();
         assert!((ratio.value - 2.0).abs() < 1e-9 && ratio.least > 1.9 && ratio.most < 2.15, "{ratio:?}");
     }
 
     #[test]
-    fn all_rounds_are_within_the_bounds_and_few_that_agree_by_chance_are_not_believed() {
+    fn of_many_rounds_the_bounds_are_some_of_them_and_an_odd_one_does_not_move_them() {
+        let eight = [1.01, 1.02, 1.03, 1.04, 1.05, 1.06, 1.07, 40.0];
+        let taken = Taken::new(&figure(&eight), Some(1.0));
+        let one = taken.bounded(0.05).unwrap();
+        assert!((one.value - 1.045).abs() < 1e-9 && (one.least, one.most) == (1.02, 1.07), "{one:?}");
+        // Surer than one of 256: as if there were few.
+        let (every, sure) = (taken.bounded(0.004).unwrap(), taken.bounded(0.001).unwrap());
+        assert_eq!((every.least, every.most), (1.01, 40.0));
+        assert!(sure.least < 1.0 && sure.most >= 40.0, "{sure:?}");
+        // Of four not even all of them are enough.
+        let four = Taken::new(&figure(&eight[..4]), Some(1e-9)).bounded(0.05).unwrap();
+        assert!(four.least <= 1.01 && four.most >= 1.04 && four.most < 1.05, "{four:?}");
+    }
+
+    #[test]
+    fn all_of_few_rounds_are_within_the_bounds_and_few_that_agree_by_chance_are_not_believed() {
         let wild = bounds(&[100.0, 110.0, 300.0], Some(1e-4));
         assert!(wild.value == 110.0 && wild.least < 100.0 && wild.most >= 300.0, "{wild:?}");
         // 10 % of noise elsewhere: 2.447 × 8.2 % / √3, of 4 degrees that are shared and 2 that are not.
@@ -277,8 +309,24 @@ mod tests {
     #[test]
     fn a_loss_is_a_share_below_zero_with_its_bounds_in_their_order() {
         let (gain, foretold) = (figure(&[-20.0, -10.0, -5.0]), figure(&[40.0, 25.0, 20.0]));
-        let share = Taken::new(&gain, None).over(&Taken::new(&foretold, None)).unwrap().bounded().unwrap();
+        let share =
+            Taken::new(&gain, None).over(&Taken::new(&foretold, None)).unwrap().bounded(0.05).unwrap();
         assert!((share.value + 0.4).abs() < 1e-9 && share.least <= -0.5 && share.most >= -0.25, "{share:?}");
+    }
+
+    #[test]
+    fn what_most_points_are_is_taken_within_each_round() {
+        let points = [[1.0, 5.0], [2.0, 9.0], [100.0, 6.0], [3.0, 7.0]]
+            .map(|rounds| Taken::new(&figure(&rounds), None));
+        let middle = |all: &[Taken], upper| {
+            Taken::middle(all, upper).unwrap().rounds.into_values().collect::<Vec<_>>()
+        };
+        assert_eq!((middle(&points, true), middle(&points, false)), (vec![3.0, 7.0], vec![2.0, 6.0]));
+        assert_eq!(
+            (middle(&points[..3], true), middle(&points[..3], false)),
+            (vec![2.0, 6.0], vec![2.0, 6.0])
+        );
+        assert_eq!(Taken::middle(&[], true), None);
     }
 
     #[test]

@@ -222,6 +222,25 @@ fn rounds_go_over_all_points_and_every_other_one_backwards() {
 }
 
 #[test]
+fn a_point_may_say_that_it_needs_fewer_rounds() {
+    let text = TEXT.replace("labels = { iser =", "settings.iser = { rounds = 2 }\nlabels = { iser =");
+    let mut bench = Bench::new(&text);
+    assert_eq!((bench.source.experiment.runs(false), bench.source.experiment.runs(true)), (15, 4));
+    assert_eq!(bench.run(&bench.options(), usual).unwrap().experiments[0].measured, 15);
+    let last: Vec<String> =
+        bench.asked.borrow().iter().filter(|(_, round)| *round == 3).map(|(key, _)| key.clone()).collect();
+    assert_eq!(last, ["transport=tcp,block=512", "transport=tcp,block=4096", "transport=tcp,block=65536"]);
+    // Ratios are of the rounds that both have.
+    let judged = judge(&bench.results());
+    assert!(judged[0].points.iter().all(|point| point.rounds.len() == 2), "{:?}", judged[0].points);
+    // Who asks for a number gets it.
+    let more = Options { rounds: Some(3), ..bench.options() };
+    assert_eq!(bench.run(&more, usual).unwrap().experiments[0].measured, 3);
+    let wrong = Experiment::read(&text.replace("rounds = 2 }", "rounds = 0 }")).unwrap_err().to_string();
+    assert!(wrong.contains("the setting `rounds` should be"), "{wrong}");
+}
+
+#[test]
 fn a_run_that_was_interrupted_goes_on_where_it_was() {
     let mut bench = Bench::new(TEXT);
     let stop = bench.stop.clone();
@@ -471,7 +490,7 @@ fn a_report_is_one_page_without_other_files_and_every_chart_is_svg() {
     assert_eq!(csv.lines().count(), 1 + 17, "a head, 15 measured, and one that failed twice");
     assert!(
         csv.starts_with(
-            "round,seed,transport,block,outcome,iops,p50_us,seconds,others_percent,disturbed\r\n"
+            "round,seed,transport,block,outcome,iops,p50_us,seconds,others_percent,stolen_percent,disturbed,retaken\r\n"
         ),
         "{csv}"
     );

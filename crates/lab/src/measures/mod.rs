@@ -31,8 +31,8 @@ const LINK: &[&str] = &[
     "link-seed",
     "link-backend",
 ];
-/// What every kind reads.
-const ALL: &[&str] = &["block", "digests", "seconds", "warmup"];
+/// What holds for every kind; `rounds` is for the frame.
+const ALL: &[&str] = &["block", "digests", "rounds", "seconds", "warmup"];
 const BENCH: &[&str] = &[
     "server",
     "unit",
@@ -54,7 +54,7 @@ const BENCH: &[&str] = &[
 ];
 const OSD: &[&str] =
     &["transport", "store", "serve-options", "target-cores", "command", "clients", "durable", "span", "spin"];
-const RDMA: &[&str] = &["operation", "depth", "outstanding"];
+const RDMA: &[&str] = &["operation", "depth", "outstanding", "spin"];
 
 /// The settings that a measure of this kind reads, and those of links; none of a kind that is not known.
 pub fn settings(kind: &str) -> Vec<&'static str> {

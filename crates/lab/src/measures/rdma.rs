@@ -1,6 +1,7 @@
 //! `rdma`: RDMA itself, by the two sides of `stag rdma-bench`.
 //!
-//! A point is asked for `operation` ("read", "write", "send"), `block`, `depth`, `outstanding`, `digests`, `seconds` and `warmup`.
+//! A point is asked for `operation` ("read", "write", "send"), `block`, `depth`, `outstanding`, `spin` (of both sides), `digests`,
+//! `seconds` and `warmup`.
 
 use super::words;
 use crate::context::{Context, Role};
@@ -18,6 +19,10 @@ impl Measure for Rdma {
         let mut answer = context.stag(Role::Target);
         let listen = std::net::SocketAddr::new(address, 0).to_string();
         answer.args(["rdma-bench", "--listen", &listen, "--rdma-crc", crc]);
+        let spin = point.whole("spin")?.map(|spin| spin.to_string());
+        if let Some(spin) = &spin {
+            answer.args(["--spin", spin]);
+        }
         let mut running = context.start(answer, "rdma-answer")?;
         // It prints where it listens, alone on a line.
         let text = std::net::SocketAddr::new(address, 0).to_string();
@@ -27,6 +32,9 @@ impl Measure for Rdma {
         let mut command = context.stag(Role::Client);
         command.args(["rdma-bench", server.trim(), "--json", "--operation", &operation, "--rdma-crc", crc]);
         command.args(["--time", &seconds.to_string(), "--warmup", &warmup.to_string()]);
+        if let Some(spin) = &spin {
+            command.args(["--spin", spin]);
+        }
         for (setting, option) in [("block", "--size"), ("depth", "--depth"), ("outstanding", "--outstanding")]
         {
             if let Some(number) = point.whole(setting)? {

@@ -272,8 +272,12 @@ impl Served {
         self.running.pid()
     }
 
-    /// Ends it. (Dropping it does so too, but tgtd does not end by a signal while it has a target, and would have to be killed.)
+    /// Ends it. (Dropping it does so too, but tgtd does not end by a signal while it has a target, and would have to be killed; istgt waits
+    /// for seconds, and has nothing that is worth it.)
     pub fn end(mut self, context: &Context) {
+        if self.name == "istgt" {
+            return self.running.kill();
+        }
         for words in [
             &["--op", "unbind", "--mode", "target", "--tid", "1", "-I", "ALL"][..],
             &["--op", "delete", "--mode", "target", "--force", "--tid", "1"],

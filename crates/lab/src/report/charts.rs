@@ -171,7 +171,7 @@ fn subtitle(results: &Results, rounds: (usize, usize), disturbed: bool) -> Strin
         (least, most) => format!("medians of {least} to {most} rounds, whiskers from the least to the most"),
     };
     let quick = if results.info.quick { "; a short run" } else { "" };
-    let hollow = if disturbed { "; hollow or pale: others used the processors in most rounds" } else { "" };
+    let hollow = if disturbed { "; hollow or pale: disturbed in most rounds" } else { "" };
     format!("{how}{quick}{hollow}")
 }
 

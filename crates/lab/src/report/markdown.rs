@@ -10,7 +10,7 @@ use crate::experiment::{Experiment, Table, capital, fits};
 use crate::figure::{Figure, short};
 use crate::finding::Verdict;
 use crate::point::Value;
-use crate::record::Outcome;
+use crate::record::{Disturbed, Outcome};
 use crate::results::Found;
 
 /// Columns of figures that a reader can still hold together.
@@ -43,7 +43,7 @@ pub fn markdown(sections: &[Section<'_>]) -> String {
             plain(&[machine.system.clone()].into_iter().chain(facts).collect::<Vec<_>>().join("; "))
         );
     }
-    text += "\n| experiment | holds | does not hold | cannot be told | not measured | runs | failed |\n|---|--:|--:|--:|--:|--:|--:|\n";
+    text += "\n| experiment | holds | nearly holds | does not hold | cannot be told | not measured | runs | failed |\n|---|--:|--:|--:|--:|--:|--:|--:|\n";
     for section in sections {
         let count = |wanted: Verdict| match section.judged.iter().filter(|one| one.verdict == wanted).count()
         {
@@ -53,9 +53,10 @@ pub fn markdown(sections: &[Section<'_>]) -> String {
         let records = &section.results.records;
         let failed = records.iter().filter(|record| matches!(record.outcome, Outcome::Failed(_))).count();
         text += &format!(
-            "| `{}` | {} | {} | {} | {} | {} | {failed} |\n",
+            "| `{}` | {} | {} | {} | {} | {} | {} | {failed} |\n",
             section.results.experiment.name,
             count(Verdict::Holds),
+            count(Verdict::NearlyHolds),
             count(Verdict::DoesNotHold),
             count(Verdict::CannotBeTold),
             count(Verdict::NotMeasured),
@@ -63,7 +64,7 @@ pub fn markdown(sections: &[Section<'_>]) -> String {
         );
     }
     text += "\nIn tables a figure is the median of the rounds, with the least and the most of them in brackets. In reasons, what stands in brackets is \
-             bounds, and a ratio is the median of the rounds' own ratios, not the ratio of the medians.\n";
+             bounds, and a ratio is the median of the rounds' own ratios, not the ratio of the medians. What *nearly holds* misses its limit by 5 % at most, if it does.\n";
     for section in sections {
         text += &one(section);
     }
@@ -107,19 +108,15 @@ fn one(section: &Section<'_>) -> String {
     if whys.len() > MOST_COLUMNS {
         text += &format!("- and {} more\n", whys.len() - MOST_COLUMNS);
     }
-    let disturbed = results.records.iter().filter(|record| record.load.disturbed).count();
     let line = line_ns(results)
         .map(|line| format!("; a cache line took {line} ns from core to core (median)"))
         .unwrap_or_default();
-    text + &format!(
-        "\nOthers used the processors during {disturbed} of {} runs{line}.\n",
-        results.records.len()
-    )
+    text + &format!("\n{}{line}.\n", Disturbed::of(&results.records).words())
 }
 
 fn strong(verdict: Verdict) -> String {
     match verdict {
-        Verdict::Holds | Verdict::DoesNotHold => format!("**{}**", verdict.words()),
+        Verdict::Holds | Verdict::NearlyHolds | Verdict::DoesNotHold => format!("**{}**", verdict.words()),
         Verdict::CannotBeTold | Verdict::NotMeasured => verdict.words().to_owned(),
     }
 }

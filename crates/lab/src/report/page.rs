@@ -10,7 +10,7 @@ use crate::finding::{Judged, Verdict};
 use crate::machine::Machine;
 use crate::plot::escape;
 use crate::progress::time;
-use crate::record::Outcome;
+use crate::record::{Disturbed, Outcome};
 use crate::results::{Results, csv};
 
 /// The page of all experiments; `drawn` has each one's charts.
@@ -38,12 +38,16 @@ pub fn page(sections: &[Section<'_>], drawn: &[Vec<String>]) -> String {
 const READING: &str = "<h2 id=reading>How to read this</h2>\
 <p>Each point is taken in several rounds; rounds go over all points in turn, every other one backwards, so that what drifts with time \
 shifts no point against another. A figure is the median of the rounds, with the least and the most of them beside it. What is pale was \
-taken while others used the processors.</p>\
+disturbed in most rounds.</p>\
 <p>A claim is judged at each point it speaks of. A ratio is taken within each round, so that what makes a whole round slower does not \
-blur it; the median of the rounds stands for it, and its bounds hold every round, and where the mean of more rounds would lie, 19 times of 20 \
-(Student’s distribution, in which the noise of the experiment’s other points counts as much as four more rounds). The claim holds there if \
-the bounds are within its limits, does not hold if they are beyond them, and cannot be told if they reach over a limit. A claim about every point does not \
-hold if it does not at one; it cannot be told either if it holds at those that were measured and others failed.</p>";
+blur it; the median of the rounds stands for it. Its bounds are rounds: of eight the second and the seventh, of five the least and the most. More rounds \
+would have their median beyond one of them less than once in 20 times, however noise is distributed. With fewer than five they are worked out by Student’s \
+distribution, in which the noise of the experiment’s other points counts as much as four more rounds, and hold every round. The claim holds there if \
+the bounds are within its limits, does not hold if they are beyond them, nearly holds if they reach over a limit by 5 % of it at most, and cannot be told if they reach \
+farther. A claim about every point does not hold if it does not at one, by bounds that are surer the more points might seem so by chance; it \
+cannot be told either if it holds at those that were measured and others failed.</p>\
+<p>A run is disturbed if other programs used more than a tenth of a processor meanwhile, or the hypervisor kept as much of one that had something to do. Some \
+of them are taken again, whatever their figures are.</p>";
 
 /// When and how long.
 pub fn when(sections: &[Section<'_>]) -> String {
@@ -88,7 +92,7 @@ pub fn date(seconds: f64) -> String {
 
 fn contents(sections: &[Section<'_>]) -> String {
     let mut text = String::from(
-        "<div class=wide><table><thead><tr><th>Experiment</th><th>Repeats</th><th class=n>Holds</th><th class=n>Does not hold</th>\
+        "<div class=wide><table><thead><tr><th>Experiment</th><th>Repeats</th><th class=n>Holds</th><th class=n>Nearly holds</th><th class=n>Does not hold</th>\
          <th class=n>Cannot be told</th><th class=n>Not measured</th><th class=n>Runs</th></tr></thead><tbody>",
     );
     for section in sections {
@@ -99,7 +103,13 @@ fn contents(sections: &[Section<'_>]) -> String {
             prose(&experiment.title),
             prose(&experiment.paper)
         );
-        for verdict in [Verdict::Holds, Verdict::DoesNotHold, Verdict::CannotBeTold, Verdict::NotMeasured] {
+        for verdict in [
+            Verdict::Holds,
+            Verdict::NearlyHolds,
+            Verdict::DoesNotHold,
+            Verdict::CannotBeTold,
+            Verdict::NotMeasured,
+        ] {
             let count = section.judged.iter().filter(|judged| judged.verdict == verdict).count();
             text +=
                 &format!("<td class=n>{}</td>", if count == 0 { "–".to_owned() } else { count.to_string() });
@@ -190,6 +200,7 @@ fn findings(judged: &[Judged]) -> String {
     for one in judged {
         let class = match one.verdict {
             Verdict::Holds => "holds",
+            Verdict::NearlyHolds => "nearly-holds",
             Verdict::DoesNotHold => "does-not-hold",
             Verdict::CannotBeTold => "cannot-be-told",
             Verdict::NotMeasured => "not-measured",
@@ -315,12 +326,10 @@ fn links(results: &Results) -> String {
 
 fn conditions(results: &Results) -> String {
     let records = &results.records;
-    let disturbed = records.iter().filter(|record| record.load.disturbed).count();
-    let mut words = vec![format!(
-        "{} of {} runs were taken while others used more than a tenth of a processor",
-        if disturbed == 0 { "None".to_owned() } else { disturbed.to_string() },
-        records.len()
-    )];
+    let mut words = vec![Disturbed::of(records).words()];
+    if !records.is_empty() && records.iter().all(|record| record.load.awake) {
+        words.push("processors were kept awake".to_owned());
+    }
     let lines: Vec<u32> = records.iter().filter_map(|record| record.load.cache_line_ns).collect();
     if let (Some(median), Some(least), Some(most)) =
         (line_ns(results), lines.iter().min(), lines.iter().max())

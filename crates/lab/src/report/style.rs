@@ -26,10 +26,10 @@ a{color:var(--s0)}\
 small{display:block;font-size:12px;font-weight:400;white-space:nowrap}\
 ul.findings{list-style:none;margin:12px 0;padding:0;display:grid;gap:10px}\
 ul.findings li{background:var(--card);border-left:4px solid var(--soft);border-radius:4px;padding:10px 14px}\
-ul.findings li.holds{border-color:var(--good)}ul.findings li.does-not-hold{border-color:var(--bad)}ul.findings li.cannot-be-told{border-color:var(--open)}\
+ul.findings li.holds,ul.findings li.nearly-holds{border-color:var(--good)}ul.findings li.does-not-hold{border-color:var(--bad)}ul.findings li.cannot-be-told{border-color:var(--open)}\
 ul.findings b{font-weight:600}ul.findings p{margin:2px 0;max-width:none}\
 .verdict{font-weight:600;white-space:nowrap}\
-.holds .verdict{color:var(--good)}.does-not-hold .verdict{color:var(--bad)}.cannot-be-told .verdict{color:var(--open)}.not-measured .verdict{color:var(--soft)}\
+.holds .verdict,.nearly-holds .verdict{color:var(--good)}.does-not-hold .verdict{color:var(--bad)}.cannot-be-told .verdict{color:var(--open)}.not-measured .verdict{color:var(--soft)}\
 .plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,500px),1fr));gap:22px;margin:14px 0}\
 figure{margin:0;border:1px solid var(--grid);border-radius:6px;overflow:hidden;max-width:860px}\
 figure svg{display:block;width:100%;height:auto}\

@@ -96,7 +96,7 @@ fn line(source: &Source) -> Line<'_> {
     let experiment = &source.experiment;
     let plan = |quick: bool| {
         let (points, rounds) = (experiment.points(quick).len(), experiment.rounds(quick));
-        let runs = points.saturating_mul(usize::try_from(rounds).unwrap_or(usize::MAX));
+        let runs = experiment.runs(quick);
         Plan { points, rounds, runs, expected_s: number(runs) * experiment.expect_s(quick) }
     };
     Line {

@@ -113,6 +113,7 @@ fn told(summary: &Summary) -> String {
             (one.failed, "failed"),
             (one.missing, "not possible here"),
             (one.left_out, "left out after that"),
+            (one.retaken, "taken again since the machine was disturbed"),
         ];
         words.extend(
             others.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}")),
