@@ -60,11 +60,18 @@ fn a_durable_write_is_on_the_medium_when_it_ends() {
 fn a_sync_puts_every_earlier_write_on_the_medium() {
     each_mode(|store, path, cache| {
         run(async {
-            for piece in [0, 2, 4, 6] {
-                store.write(piece * PIECE, vec![1; PIECE as usize].into(), false).await.unwrap();
-            }
-            if !cache.starts_with("direct") && !cache.ends_with("sync") {
-                assert_ne!(waiting_extents(path), Some(0), "{cache}: this test would notice nothing");
+            let waits = !cache.starts_with("direct") && !cache.ends_with("sync");
+            for tries in 1.. {
+                // Places that have none on the medium yet.
+                for piece in [0, 2, 4, 6] {
+                    let at = (piece + 10 * tries) * PIECE;
+                    store.write(at, vec![1; PIECE as usize].into(), false).await.unwrap();
+                }
+                // The kernel writes by itself what has waited for long, as it has on a machine that stood still.
+                if !waits || waiting_extents(path) != Some(0) {
+                    break;
+                }
+                assert!(tries < 10, "{cache}: this test would notice nothing");
             }
             store.sync().await.unwrap();
             assert_eq!(waiting_extents(path), Some(0), "{cache}");

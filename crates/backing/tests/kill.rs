@@ -82,7 +82,8 @@ fn start(seed: u64, first: u64, cache: &str, path: &Path) -> Child {
 /// Reads what the writer said until it was killed.
 fn follow(mut child: Child, ledger: &mut Ledger, life: Duration) -> usize {
     let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let (started, mut killed) = (Instant::now(), false);
+    // Its life begins with its first write: how long a program takes to start says nothing.
+    let (mut started, mut killed) = (None, false);
     let (mut write, mut acknowledged) = (None, 0);
     for line in lines {
         // The last line may be cut off in the middle.
@@ -106,7 +107,7 @@ fn follow(mut child: Child, ledger: &mut Ledger, life: Duration) -> usize {
             }
             _ => {}
         }
-        if !killed && started.elapsed() > life {
+        if !killed && words[0] == "write" && started.get_or_insert_with(Instant::now).elapsed() > life {
             child.kill().unwrap();
             killed = true;
         }
