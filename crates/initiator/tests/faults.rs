@@ -14,7 +14,7 @@ use scsi::cdb::build;
 fn run<T>(test: impl Future<Output = T>) -> T {
     let runtime = Runtime::new(ring::Config::default()).expect("io_uring works here");
     runtime.block_on(async {
-        ring::timeout(Duration::from_secs(60), test).await.expect("the test ends in time")
+        ring::timeout(Duration::from_secs(300), test).await.expect("the test ends in time")
     })
 }
 
@@ -254,7 +254,7 @@ fn a_command_that_is_lost_again_and_again_fails_in_the_end() {
         let begun = Instant::now();
         let outcome = disk.read(0, 1).await;
         assert!(matches!(outcome, Err(Error::Lost(_))), "{outcome:?}");
-        assert!(begun.elapsed() < Duration::from_secs(20));
+        assert!(begun.elapsed() < Duration::from_secs(60));
         fake.state.borrow_mut().faults.break_after = 0;
         disk.read(0, 1).await.unwrap();
         disk.session().close().await.unwrap();

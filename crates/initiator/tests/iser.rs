@@ -21,7 +21,7 @@ use scsi::cdb::build::{self, Flags};
 fn run<T>(test: impl Future<Output = T>) -> T {
     let runtime = Runtime::new(ring::Config::default()).expect("io_uring works here");
     runtime.block_on(async {
-        ring::timeout(Duration::from_secs(60), test).await.expect("the test ends in time")
+        ring::timeout(Duration::from_secs(300), test).await.expect("the test ends in time")
     })
 }
 
@@ -139,7 +139,7 @@ fn readers_and_writers_do_not_notice_a_target_that_drops_them() {
 async fn behind(fake: &Fake, fault: Fault, seed: u64, options: Options) -> (Disk, Proxy) {
     let proxy = Proxy::start(fake.port, fault, seed);
     let url = format!("iser://127.0.0.1:{}/{TARGET}/0", proxy.port).parse().unwrap();
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + Duration::from_secs(60);
     loop {
         // The first connection may be broken off within its login.
         let opened = match Session::connect(&url, options.clone()).await {
@@ -449,7 +449,7 @@ fn all_memory_comes_back_whatever_becomes_of_the_session() {
                     }
                 }
             }
-            for _ in 0..100 {
+            for _ in 0..2000 {
                 if pool::stats().in_use <= before {
                     break;
                 }
@@ -539,11 +539,12 @@ fn discovery_and_chap_work_over_iser() {
 #[test]
 fn a_portal_without_iser_is_named_and_says_what_to_do() {
     run(async {
-        let options = Options { connect_timeout: Duration::from_secs(3), ..Options::default() };
+        let options = Options { connect_timeout: Duration::from_secs(60), ..Options::default() };
+        let hasty = Options { connect_timeout: Duration::from_secs(3), ..Options::default() };
         let silent =
             ring::TcpListener::bind("127.0.0.1:0".parse().unwrap(), ring::ListenOptions::default()).unwrap();
         let deaf = format!("iser://{}/{TARGET}/0", silent.local_addr().unwrap()).parse().unwrap();
-        let error = Session::connect(&deaf, options.clone()).await.unwrap_err();
+        let error = Session::connect(&deaf, hasty).await.unwrap_err();
         assert!(matches!(error, Error::NoIser { .. } | Error::TimedOut(_)), "{error}");
 
         let closing = ring::TcpListener::bind("127.0.0.1:0".parse().unwrap(), ring::ListenOptions::default());

@@ -15,7 +15,7 @@ use scsi::cdb::build::{self, Flags};
 fn run<T>(test: impl Future<Output = T>) -> T {
     let runtime = Runtime::new(ring::Config::default()).expect("io_uring works here");
     runtime.block_on(async {
-        ring::timeout(Duration::from_secs(60), test).await.expect("the test ends in time")
+        ring::timeout(Duration::from_secs(300), test).await.expect("the test ends in time")
     })
 }
 
