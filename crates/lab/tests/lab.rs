@@ -216,9 +216,10 @@ fn rounds_go_over_all_points_and_every_other_one_backwards() {
             seeds
         });
     assert_eq!(seeds, BTreeMap::from([(1, vec![1; 6]), (2, vec![2; 6]), (3, vec![3; 6])]));
-    // Time that is left is first what the file expects, then what was seen.
+    // Time that is left is first what the file expects, then what was seen: of the last one, less than the file says, even if the machine
+    // stood still for a while.
     assert_eq!(bench.progress.left[0], Duration::from_secs(18 * 3));
-    assert!(bench.progress.left[1] < Duration::from_secs(5));
+    assert!(bench.progress.left[17] < Duration::from_secs(3));
 }
 
 #[test]
@@ -567,19 +568,24 @@ fn context(folder: &Path, within: f64) -> Context {
 #[test]
 fn a_process_that_does_not_end_is_ended_with_all_that_it_has_started() {
     let folder = tempfile::tempdir().unwrap();
-    let context = context(folder.path(), 0.3);
-    let began = Instant::now();
-    let mut command = context.command(Role::Client, "sh");
-    command.args(["-c", "sleep 1234.5 & echo $!; wait"]);
-    let error = context.output(command, "sleeps").unwrap_err();
-    assert!(matches!(error, Error::Late(_)), "{error}");
-    assert!(began.elapsed() < Duration::from_secs(3));
-    let pid = fs::read_to_string(folder.path().join("sleeps.out")).unwrap();
+    // As long as it takes here to start something.
+    let started = [0.3, 3.0, 30.0].into_iter().find_map(|within| {
+        let context = context(folder.path(), within);
+        let began = Instant::now();
+        let mut command = context.command(Role::Client, "sh");
+        command.args(["-c", "sleep 1234.5 & echo $!; wait"]);
+        let error = context.output(command, "sleeps").unwrap_err();
+        assert!(matches!(error, Error::Late(_)), "{error}");
+        assert!(began.elapsed() < Duration::from_secs(90));
+        let pid = fs::read_to_string(folder.path().join("sleeps.out")).unwrap();
+        (!pid.trim().is_empty()).then_some(pid)
+    });
+    let pid = started.expect("a shell starts");
     let gone = || {
         let stat = fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
         stat.is_empty() || stat.contains(") Z ")
     };
-    let until = Instant::now() + Duration::from_secs(2);
+    let until = Instant::now() + Duration::from_secs(60);
     while !gone() && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -589,22 +595,28 @@ fn a_process_that_does_not_end_is_ended_with_all_that_it_has_started() {
 #[test]
 fn a_process_hears_sigterm_though_the_lab_keeps_it_from_itself() {
     let folder = tempfile::tempdir().unwrap();
-    let context = context(folder.path(), 10.0);
+    let context = context(folder.path(), 90.0);
     // Of this thread alone, which is the test's own.
     nix::sys::signal::SigSet::from(nix::sys::signal::Signal::SIGTERM).thread_block().unwrap();
-    let mut command = context.command(Role::Target, "sleep");
-    command.arg("60");
-    let running = context.start(command, "sleeps").unwrap();
-    let began = Instant::now();
+    let heard = folder.path().join("heard");
+    let mut command = context.command(Role::Target, "sh");
+    command.args(["-c", "trap 'echo TERM >\"$0\"; exit' TERM; echo ready; while :; do sleep 0.05; done"]);
+    command.arg(&heard);
+    let mut running = context.start(command, "sleeps").unwrap();
+    context.wait_for(&mut running, "ready").unwrap();
     drop(running);
-    assert!(began.elapsed() < Duration::from_secs(2), "it was ended by SIGKILL only, after 3 s");
+    assert_eq!(
+        fs::read_to_string(heard).unwrap_or_default(),
+        "TERM\n",
+        "it was ended by SIGKILL only, after 3 s"
+    );
     assert!(nix::sys::signal::SigSet::thread_get_mask().unwrap().contains(nix::sys::signal::Signal::SIGTERM));
 }
 
 #[test]
 fn a_process_that_fails_does_so_in_its_own_words() {
     let folder = tempfile::tempdir().unwrap();
-    let context = context(folder.path(), 10.0);
+    let context = context(folder.path(), 90.0);
     let mut command = context.command(Role::Target, "sh");
     command.args(["-c", "echo one; echo 'no such unit' >&2; exit 3"]);
     assert_eq!(context.output(command, "sh").unwrap_err().to_string(), "sh: no such unit");
