@@ -46,13 +46,13 @@ fn runs(args: &[&str]) -> Vec<Value> {
 
 /// What `measure` finds in the shortest time that suffices on this machine, or in the longest.
 fn in_time<T>(mut measure: impl FnMut(&str) -> T, is_enough: impl Fn(&T) -> bool) -> T {
-    for time in ["0.02", "0.2"] {
+    for time in ["0.02", "0.2", "2"] {
         let found = measure(time);
         if is_enough(&found) {
             return found;
         }
     }
-    measure("2")
+    measure("20")
 }
 
 fn has_ops(found: &Value) -> bool {
@@ -117,7 +117,7 @@ fn who_asks_for_too_much_or_for_something_else_is_refused_and_others_are_served(
     );
     let mut other = TcpStream::connect(&answering.address).unwrap();
     other.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
-    other.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    other.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     assert_eq!(other.read(&mut [0; 16]).unwrap_or(0), 0);
     let found = runs(&["rdma-bench", &answering.address, "--size", "64k", "--time", "0.01", "--json"]);
     assert_eq!(found.len(), 1);

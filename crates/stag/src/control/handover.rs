@@ -44,8 +44,10 @@ pub const VERB: &str = "hand-over";
 const MOST: usize = 250;
 /// How long commands in flight have to end.
 const DRAIN: Duration = Duration::from_secs(2);
-/// How long units have to be let go of.
-const CLOSE: Duration = Duration::from_secs(5);
+/// How long units have to be let go of: a medium may have much to write before.
+const CLOSE: Duration = Duration::from_secs(20);
+/// How long the running daemon tries to have its units back from one that died at taking over, which may take its time to be gone.
+const REOPEN: Duration = Duration::from_secs(60);
 /// How long the new daemon may take to get ready, after which the old one goes on.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -193,7 +195,7 @@ fn hears(lines: &mut BufReader<&UnixStream>, word: &str) -> bool {
 /// Serves what was served before.
 fn resume(daemon: &Daemon, config: Config, state: &State) {
     let none = Units::default();
-    let deadline = Instant::now() + CLOSE;
+    let deadline = Instant::now() + REOPEN;
     let units = loop {
         match none.next(&config, &none.fates(&config, false)) {
             Ok(units) => break units,

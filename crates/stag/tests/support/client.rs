@@ -13,7 +13,7 @@ use iscsi::login::initiator::{Config, Established, InitiatorLogin, Step};
 use iscsi::pdu::{Bhs, Isid, Lun, PduRef, ResponseCode, TaskAttribute};
 
 /// How long an answer may take.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 const READ_SEGMENT: u32 = 262_144;
 
 /// GOOD.

@@ -1,8 +1,10 @@
 //! The `stag` command as a process: a server that ends with its test, and commands whose end is looked at.
 
 use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -88,6 +90,43 @@ impl Drop for Server {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// How often the units of the daemon with this control socket were read, and written.
+pub fn reads_and_writes(socket: &str) -> (u64, u64) {
+    let status: serde_json::Value =
+        serde_json::from_str(&said(&["status", "--control", socket, "--json"])).unwrap();
+    let units =
+        status["targets"].as_array().unwrap().iter().flat_map(|target| target["units"].as_array().unwrap());
+    let count = |unit: &serde_json::Value, what: &str| unit["io"][what].as_u64().unwrap();
+    units.fold((0, 0), |(reads, writes), unit| (reads + count(unit, "reads"), writes + count(unit, "writes")))
+}
+
+/// Waits until something is so.
+#[track_caller]
+pub fn wait_until(what: &str, is_so: impl Fn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(90);
+    while !is_so() {
+        assert!(Instant::now() < deadline, "not in time: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// A portal for a server that is to come back to it: nobody listens there, no other test of this process gets it, and no connection is
+/// given its port for its own end while the server is away, as it may those above 32767.
+pub fn free_portal() -> String {
+    const FIRST: u16 = 10_000;
+    const COUNT: u16 = 20_000;
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    for _ in 0..COUNT {
+        let offset =
+            (std::process::id() as u16).wrapping_mul(97).wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
+        let port = FIRST + offset % COUNT;
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return format!("127.0.0.1:{port}");
+        }
+    }
+    panic!("no port is free")
 }
 
 /// Runs `stag` with `input` on its stdin.
