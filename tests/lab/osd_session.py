@@ -59,6 +59,16 @@ class Answer:
         return {(page, number): value for page, number, value in found}
 
     @property
+    def objects(self):
+        """{id: {(page, number): value}} of a list of many objects."""
+        kind, found = self.attribute_list
+        expect(kind == (15 if self.request.generation == 1 else 14), f"a list of type {kind}")
+        objects = {}
+        for entry in found:
+            objects.setdefault(entry[0], {}).update({(page, number): value for page, number, value in entry[-1]})
+        return objects
+
+    @property
     def page(self):
         """The bytes of a page that was asked for in page format."""
         return self.everything[self.request.retrieved_at:]

@@ -134,8 +134,10 @@ def embedded(device):
     answer = device.good("REMOVE", **what, get=[(OURS, 1), (U + 1, 0x82)], set_=[(OURS, 1, b"last words")])
     expect(answer.attributes[OURS, 1] == b"last words" and number(answer.attributes[U + 1, 0x82]) == 300, f"REMOVE got {answer.attributes}")
     # Many created: each has what was set.
-    highest = number(device.good("CREATE", partition=partition, object=0, count=4, set_=[(OURS, 3, b"each")],
-                                 get=[(CURRENT_COMMAND, 4)]).attributes[CURRENT_COMMAND, 4])
+    many = device.good("CREATE", partition=partition, object=0, count=4, set_=[(OURS, 3, b"each")], get=[(OURS, 3), (U + 1, 2)]).objects
+    expect(len(many) == 4 and all(found == {(OURS, 3): b"each", (U + 1, 2): one.to_bytes(8, "big")} for one, found in many.items()),
+           f"attributes of many that are created: {many}")
+    highest = max(many)
     expect(read_attribute(device, partition, highest, OURS, 3) == b"each", "an attribute of one of many")
     # Lists that lie beyond Data-Out, or are no lists.
     request = Request("SET ATTRIBUTES", device.version, partition=partition, object=highest, set_=[(OURS, 1, b"x")])
@@ -181,6 +183,39 @@ def timestamps(lab):
         cdb[12] = 0x33
         answer = device.send(Request("GET ATTRIBUTES", **what, get=[(U + 3, 1)]), cdb=bytes(cdb))
         expect(answer.code == (5, 0x2400) and answer.sense.get("field") == 12, f"timestamps control 33h: {answer}")
+        # The others have pages of their own; the root's has fewer.
+        collection = number(device.good("CREATE COLLECTION", partition=partition, object=0, get=[(CURRENT_COMMAND, 4)]).attributes[CURRENT_COMMAND, 4])
+        lists = {P: lambda: device.good("LIST", partition=partition, allocation=100, data_in=100),
+                 C: lambda: device.good("LIST COLLECTION", partition=partition, object=collection, allocation=100, data_in=100)}
+        for base, where, defined in ((R, (0, 0), {2, 3}), (P, (partition, 0), set(range(1, 6))), (C, (partition, collection), set(range(1, 6)))):
+            names = {"partition": where[0], "object": where[1]}
+
+            def now():
+                found = device.good("GET ATTRIBUTES", **names, get=[(base + 3, at) for at in range(1, 6)], timestamps=0x7F).attributes
+                return {at: number(value) for (_, at), value in found.items() if value}
+
+            before = now()
+            expect(set(before) == defined, f"the times of {base:x}: {before}")
+            time.sleep(0.02)
+            device.good("SET ATTRIBUTES", **names, set_=[(base + 1, 9, b"a name")])
+            changed = now()
+            expect(changed[3] > before[3], f"{base:x} after SET ATTRIBUTES: {before} {changed}")
+            time.sleep(0.02)
+            device.good("GET ATTRIBUTES", **names, get=[(base + 1, 9)])
+            lists.get(base, lambda: None)()
+            seen = now()
+            expect(seen[2] > changed[3] and seen[3] == changed[3], f"{base:x} after GET ATTRIBUTES: {changed} {seen}")
+            expect(base == R or seen[4] > changed[3], f"{base:x} after a list: {changed} {seen}")
+        # The partition, or the root for all that say nothing, leaves times alone.
+        for base, where in ((P, partition), (R, 0)):
+            device.good("SET ATTRIBUTES", partition=where, object=0, set_=[(base + 3, 0xFFFFFFFE, b"\x7F")])
+            before = times()
+            time.sleep(0.02)
+            write(device, partition, object_, b"x")
+            expect(times() == before, f"times were changed though {base:x} bypasses them: {before} {times()}")
+            device.good("SET ATTRIBUTES", partition=where, object=0, set_=[(base + 3, 0xFFFFFFFE, b"")])
+            write(device, partition, object_, b"x")
+            expect(times()[5] > before[5], f"times after the bypass of {base:x} has ended: {before} {times()}")
 
 
 def quotas(lab):

@@ -148,7 +148,11 @@ def objects(device):
     device.fails("CREATE", 5, 0x2400, 16, partition=partition + 1000, object=0, count=1)
     device.fails("CREATE", 5, 0x2400, partition=partition, object=0x2000_0000, count=2)
     device.fails("CREATE", 5, 0x2400, 16, partition=0, object=0, count=1)
-    highest = created(device.good("CREATE", partition=partition, object=0, count=20, get=IDS))[1]
+    many = device.good("CREATE", partition=partition, object=0, count=20, get=IDS).objects
+    highest = max(many)
+    expect(sorted(many) == list(range(highest - 19, highest + 1)), f"twenty objects: {[hex(one) for one in many]}")
+    for found in many.values():
+        expect([number(found[one]) for one in IDS] == [partition, highest], f"the Current Command page of twenty: {found}")
     listed = ids(device, partition)
     expect(len(listed) == 22 and listed == sorted(set(listed)) and one in listed and 0x1234_5678_9ABC in listed,
            f"LIST: {[hex(entry) for entry in listed]}")
@@ -200,6 +204,8 @@ def data(device):
     device.fails("WRITE", 5, 0x2400, partition=partition, object=other, data=b"xy", length=2, start=(1 << 64) - 1)
     for scope in (0, 1, 2):
         device.good("FLUSH", partition=partition, object=object_, scope=scope, length=10, start=0)
+        device.good("FLUSH PARTITION", partition=partition, scope=scope)
+        device.good("FLUSH OSD", scope=scope)
     for fua, dpo in ((1, 0), (1, 1), (0, 1)):
         write(device, partition, object_, b"fua", 1, fua=fua, dpo=dpo)
     expect(read(device, partition, object_, 5) == b"hfuao", "READ after writes with FUA")

@@ -197,7 +197,53 @@ def by_tokens(lab):
         manager.refused("another session's token", 0x2400, 184, "READ", working, **what)
 
 
+def listed(lab):
+    """The Attributes Access page: a capability that names one of its lists is for the attributes there alone, in every way to reach them."""
+    with Bench(lab) as device:
+        partition = new_partition(device)
+        object_ = new_object(device, partition)
+        write(device, partition, object_, b"sixteen bytes ok")
+        ours, theirs = (0x10000, 1), (0x10000, 2)
+        whole = [(0x10001, 1), (0x10001, 2)]
+        manager = Manager(device)
+        master = manager.master_key()
+        root = manager.set_key(1, master, master)
+        key = manager.set_key(2, root, root, partition)
+        working = manager.set_key(3, key, key, partition)[0]
+        device.good("SET ATTRIBUTES", partition=partition, object=object_, set_=[(*one, b"before") for one in (ours, theirs, *whole)])
+        device.good("SET ATTRIBUTES", partition=partition, object=0, set_=[(P + 5, 1, bytes([CMDRSP]))])
+        # Who sets the lists decides about security.
+        pairs = struct.pack(">IIII", *ours, 0x10001, 0xFFFFFFFF)
+        this, about = {"partition": partition, "object_": object_}, {"partition": partition, "type_": osd.PARTITION}
+        without = osd.EVERYTHING & ~osd.POL_SEC
+        manager.refused("a list set without POL_SEC", 0x2400, 129, "SET ATTRIBUTES", working, permissions=without, set_=[(P + 4, 7, pairs)], **about)
+        answer = manager.run("SET ATTRIBUTES", working, set_=[(P + 4, 7, pairs[:9])], **about)
+        expect(answer.code == (5, 0x2600), f"a list that is not of pairs: {answer}")
+        manager.good("SET ATTRIBUTES", working, set_=[(P + 4, 7, pairs)], **about)
+        answer = manager.good("GET ATTRIBUTES", working, get=[(P + 4, 7), (P + 4, 0)], **about)
+        expect(answer.attributes[P + 4, 7] == pairs and b"T10" in answer.attributes[P + 4, 0], f"the page: {answer.attributes}")
+        seventh = {"capability": {"attributes_access": 7}, **this}
+        answer = manager.good("GET ATTRIBUTES", working, get=[ours, *whole, (0x10001, 0xFFFFFFFF), (CURRENT_COMMAND, 2)], **seventh)
+        expect(answer.attributes[ours] == answer.attributes[whole[1]] == b"before", f"what is listed: {answer.attributes}")
+        manager.good("READ", working, length=4, data_in=4, set_=[(*ours, b"after")], **seventh)
+        read = {"length": 4, "data_in": 4}
+        for why, action, what in (
+                ("got", "GET ATTRIBUTES", {"get": [ours, theirs]}), ("all of its page got", "GET ATTRIBUTES", {"get": [(0x10000, 0xFFFFFFFF)]}),
+                ("all pages got", "GET ATTRIBUTES", {"get": [(0xFFFFFFFF, 0xFFFFFFFF)]}), ("set", "SET ATTRIBUTES", {"set_": [(*theirs, b"after")]}),
+                ("set by a READ", "READ", {**read, "set_": [(*theirs, b"after")]}), ("got by a READ", "READ", {**read, "get": [theirs]}),
+                ("set in the CDB", "SET ATTRIBUTES", {"in_cdb": (*theirs, b"after")}), ("a page got", "READ", {**read, "get_page": (U + 3, 64)}),
+                ("the length set", "SET ATTRIBUTES", {"set_": [(U + 1, 0x82, bytes(8))]})):
+            manager.refused(f"an attribute that is not listed, {why}", 0x2400, 136, action, working, **what, **seventh)
+        manager.refused("a list that there is not", 0x2400, 136, "GET ATTRIBUTES", working, get=[ours], capability={"attributes_access": 8}, **this)
+        answer = manager.good("GET ATTRIBUTES", working, get=[ours, theirs], **this)
+        expect([answer.attributes[one] for one in (ours, theirs)] == [b"after", b"before"], f"what was refused was set: {answer.attributes}")
+        # The list is asked for anew each time.
+        manager.good("SET ATTRIBUTES", working, set_=[(P + 4, 7, b"")], **about)
+        manager.refused("a list that is gone", 0x2400, 136, "GET ATTRIBUTES", working, get=[ours], **seventh)
+
+
 CASES = [
     ("security: keys exchanged and derived, CMDRSP and ALLDATA, forgeries, replays, revocation", whole),
     ("security: CAPKEY", by_tokens),
+    ("security: the lists of the Attributes Access page", listed),
 ]

@@ -280,8 +280,28 @@ fn vpd(page: u8, body: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Bytes of PERFORM TASK MANAGEMENT FUNCTION data: reserved, and the service response in the last one.
+/// Bytes of PERFORM TASK MANAGEMENT FUNCTION data.
 pub const TMF_RESPONSE_LEN: usize = 8;
+
+/// SERVICE RESPONSE of a task management function (SAM-4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum TmfResponse {
+    /// FUNCTION COMPLETE.
+    Complete = 0x00,
+    /// FUNCTION SUCCEEDED: what was asked after is there.
+    Succeeded = 0x05,
+    /// FUNCTION REJECTED.
+    Rejected = 0x08,
+    /// INCORRECT LOGICAL UNIT NUMBER.
+    IncorrectLun = 0x09,
+}
+
+/// PERFORM TASK MANAGEMENT FUNCTION data: the bytes that follow the first two, two reserved ones, and the response. The last three are
+/// about a pending unit attention, and zeros.
+pub const fn tmf_response(response: TmfResponse) -> [u8; TMF_RESPONSE_LEN] {
+    [0, 6, 0, 0, response as u8, 0, 0, 0]
+}
 
 #[cfg(test)]
 mod tests {

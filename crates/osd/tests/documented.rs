@@ -60,7 +60,7 @@ fn cases() -> BTreeSet<String> {
     titles
 }
 
-/// The tests of a row, of which there is at least one, and its cases, which there may be none of.
+/// The tests of a row, of which there is at least one, and its cases.
 fn holds(tests: &str, outside: &str, titles: &BTreeSet<String>) {
     let tests = quoted(tests);
     assert!(!tests.is_empty());
@@ -99,8 +99,10 @@ fn every_attribute_page_has_a_row_with_tests_that_exist() {
         let number = format!("{:X}h", page.0);
         let found: Vec<_> = rows.iter().filter(|row| row[0] == number).collect();
         let [row] = found[..] else { panic!("{name} has {} rows", found.len()) };
-        assert_eq!(row[1], name);
-        holds(row[2], row.get(3).copied().unwrap_or_default().trim_end_matches('|').trim(), &titles);
+        let [_, found, tests, outside] = row[..] else { panic!("{name}: {row:?}") };
+        assert_eq!(found, name);
+        assert!(!outside.is_empty(), "{name} is not driven from outside");
+        holds(tests, outside, &titles);
     }
     assert_eq!(pages, 23);
     // And what the text below the tables names.

@@ -71,7 +71,7 @@ impl Objects {
             ));
         }
         let command = Command::Create { partition, requested: new.id, count };
-        let highest = self.creating(partition, new.of(command)).await?;
+        let highest = self.creating(partition, new.of(command).of_first()).await?;
         let first = highest.object.checked_sub(u64::from(count) - 1);
         let first = first.ok_or(ObjectError::Data("the ids of new objects"))?;
         Ok(Id::new(partition, first))

@@ -38,6 +38,7 @@ pub struct Operation {
     data_in: u64,
     room: usize,
     in_list: bool,
+    first_is_enough: bool,
 }
 
 impl Operation {
@@ -54,6 +55,7 @@ impl Operation {
             data: Chain::new(),
             room: 0,
             in_list: false,
+            first_is_enough: false,
         }
     }
 
@@ -110,6 +112,13 @@ impl Operation {
     #[must_use]
     pub(super) fn in_list(mut self) -> Self {
         self.in_list = true;
+        self
+    }
+
+    /// Of the many objects that it is about, the first one's attributes are all that has to come.
+    #[must_use]
+    pub(super) fn of_first(mut self) -> Self {
+        self.first_is_enough = true;
         self
     }
 
@@ -206,6 +215,7 @@ impl Operation {
             own: usize::try_from(self.data_in).unwrap_or(usize::MAX),
             retrieved,
             sealed_at: cdb.security.data_in_icv,
+            first_is_enough: self.first_is_enough,
             proves,
             proof,
         })
@@ -321,6 +331,8 @@ struct Prepared {
     retrieved: Option<Region>,
     /// Where Data-In has its seal.
     sealed_at: Option<u64>,
+    /// Attributes of many objects may be cut off behind the first one's.
+    first_is_enough: bool,
     /// The attributes have the proof that GOOD is the device's.
     proves: bool,
     proof: Option<Proof>,
@@ -331,8 +343,10 @@ struct Prepared {
 pub struct Reply {
     /// Its data: of a READ, fewer bytes than asked for where the object ends.
     pub data: Chain,
-    /// The attributes that it got, in the order asked for. One that there is not has no bytes.
+    /// The attributes that it got, in the order asked for. One that there is not has no bytes. Of many objects those of the first.
     pub attributes: Vec<Attribute>,
+    /// What a command about many objects (CREATE of several, GET MEMBER ATTRIBUTES and SET MEMBER ATTRIBUTES) got of each, by its id.
+    pub objects: Vec<(u64, Vec<Attribute>)>,
 }
 
 impl Reply {
@@ -446,6 +460,9 @@ impl Objects {
                 if short.is_none() && !good {
                     return Err(FORGED);
                 }
+                for (_, attributes) in &mut reply.objects {
+                    attributes.retain(|one| one.id != current_command::RESPONSE_ICV);
+                }
             }
             match needed {
                 // More attributes than there was room for; asking again changes nothing.
@@ -472,7 +489,7 @@ fn read_reply(
     let Some(region) = prepared.retrieved else {
         let most = short.and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(usize::MAX);
         data.truncate(most);
-        return Ok((Reply { data, attributes: Vec::new() }, None));
+        return Ok((Reply { data, ..Reply::default() }, None));
     };
     let at = usize::try_from(region.offset).unwrap_or(usize::MAX);
     let mut list = data.clone();
@@ -481,15 +498,22 @@ fn read_reply(
     }
     list.advance(at);
     let list = list.to_vec();
-    let found = ValueList::parse_retrieved(&list, Version::Osd2);
-    let found = found.map_err(|_| ObjectError::Data("a list of attributes"))?;
+    let wrong = |_| ObjectError::Data("a list of attributes");
+    let of = |values: ValueList<'_>| values.iter().map(Attribute::from).collect::<Vec<_>>();
+    let (attributes, objects) = if list.first().is_some_and(|kind| kind & 0x0F == list::TYPE_MANY) {
+        let found = list::parse_many(&list, Version::Osd2).map_err(wrong)?;
+        let objects: Vec<_> = found.into_iter().map(|object| (object.id, of(object.values))).collect();
+        (objects.first().map(|(_, first)| first.clone()).unwrap_or_default(), objects)
+    } else {
+        (of(ValueList::parse_retrieved(&list, Version::Osd2).map_err(wrong)?), Vec::new())
+    };
     // What the header says is the whole length, however much there was room for.
     let said = list.get(4..8).and_then(|said| said.try_into().ok()).map_or(0, u32::from_be_bytes);
     let needed = usize::try_from(said).unwrap_or(usize::MAX).saturating_add(list::header_len(Version::Osd2));
     let most = short.and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(prepared.own);
     data.truncate(most.min(prepared.own));
     Ok((
-        Reply { data, attributes: found.iter().map(Attribute::from).collect() },
-        (needed > list.len()).then_some(needed),
+        Reply { data, attributes, objects },
+        (needed > list.len() && !prepared.first_is_enough).then_some(needed),
     ))
 }

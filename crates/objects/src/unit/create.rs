@@ -8,13 +8,15 @@ use osd::ids::FIRST_ID;
 use osd::sense::function;
 use osd::{Id, ObjectType};
 
-use super::attributes::Effects;
+use super::attributes::{Effects, Request};
 use super::failure::{Failure, field};
+use super::members::get_of_many;
+use super::scan::Walk;
 use super::subject::at;
 use super::task::{Task, Touch};
-use crate::store::{Change, Commit, Error, MAX_STEPS, Step, TimesUpdate};
+use crate::store::{Change, Commit, Error, List, MAX_STEPS, Step, TimesUpdate};
 
-/// CREATE: one user object or many. Attributes are set of each and got of the last, whose id is the highest.
+/// CREATE: one user object or many. Attributes are set of each and got of each, many as a list of many objects.
 pub(super) async fn create(
     task: &mut Task<'_>,
     partition: u64,
@@ -45,15 +47,27 @@ pub(super) async fn create(
     if result.is_ok() {
         task.progress.done(function::COMMAND);
         task.function_done();
-        let got = task.get(last).await;
-        if got.is_ok() {
-            return got;
+        let got = match count {
+            1 => task.get(last).await,
+            _ => get_all(task, partition, first, last).await,
+        };
+        if got.is_err() {
+            undo(task, &done).await;
         }
-        undo(task, &done).await;
         return got;
     }
     undo(task, &done).await;
     result
+}
+
+/// Gets attributes of all objects that were created, as a list of many objects; the Current Command page, which tells the highest id, is in
+/// the entries of each. A page is got of the last.
+async fn get_all(task: &mut Task<'_>, partition: u64, first: u64, last: Id) -> Result<(), Failure> {
+    let Request::List(wanted) = &mut task.parameters.get else { return task.get(last).await };
+    let wanted = std::mem::take(wanted);
+    task.isolate_getting(last).await?;
+    let created = Walk::new(List::Users(partition), first);
+    get_of_many(task, partition, created, last.object, &wanted).await
 }
 
 /// Creates `ids` in as few changes as possible: one, but for very many.

@@ -4,6 +4,7 @@
 //! what was done stays when the command ends badly or is aborted. A tracking collection's Command Tracking page tells how
 //! far it went. With FUA everything is on the medium when the command ends.
 
+use osd::attributes::AttributeId;
 use osd::attributes::list::ListWriter;
 use osd::sense::function;
 use osd::{Id, ObjectType};
@@ -68,23 +69,34 @@ async fn get(task: &mut Task<'_>, id: Id) -> Result<(), Failure> {
         Request::Page(_) => return Err(Failure::cdb_bit(11, 5)),
         Request::List(wanted) => wanted,
     };
+    get_of_many(task, id.partition, Walk::new(List::Members(at(id)), 0), u64::MAX, &wanted).await
+}
+
+/// Puts the `wanted` attributes of the objects that `walk` finds in a partition, up to the id `last`, as a list of many objects.
+pub(super) async fn get_of_many(
+    task: &mut Task<'_>,
+    partition: u64,
+    mut walk: Walk,
+    last: u64,
+    wanted: &[AttributeId],
+) -> Result<(), Failure> {
     task.progress.begin(function::GET_ATTRIBUTES);
     let unit = task.unit;
     let mut out = Vec::new();
     let mut list = ListWriter::many(&mut out, task.version(), task.retrieved_limit());
-    let mut walk = Walk::new(List::Members(at(id)), 0);
     let mut members = Vec::new();
     let mut looked = 0;
     loop {
         walk.next(&*unit.store, BATCH, &mut members)?;
+        members.retain(|object| *object <= last);
         if members.is_empty() {
             break;
         }
         for &object in &members {
-            let object = Id::new(id.partition, object);
-            // One that has gone meanwhile is no member any more.
+            let object = Id::new(partition, object);
+            // One that has gone meanwhile is none of them any more.
             let Ok(subject) = unit.subject(object) else { continue };
-            let entries = task.entries_of(&subject, &wanted, &mut looked).await?;
+            let entries = task.entries_of(&subject, wanted, &mut looked).await?;
             // It cannot be too long: it was made for the field.
             let _ = list.push_object(object.object, subject.object_type(), &entries);
             let accessed = TimesUpdate { attributes_accessed: Some(task.now), ..TimesUpdate::default() };
@@ -104,6 +116,9 @@ async fn set(task: &mut Task<'_>, id: Id) -> Result<(), Failure> {
         return Ok(());
     }
     task.progress.begin(function::SET_ATTRIBUTES);
+    if task.joins() {
+        task.quota_turn(id.partition).await?;
+    }
     let settings = std::mem::take(&mut task.parameters.set);
     let result = each_member(task, id, |task, object, change| {
         let mut effects = Effects::default();

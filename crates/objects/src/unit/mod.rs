@@ -215,7 +215,8 @@ impl OsdUnit {
     }
 
     /// Waits until the command may touch the partitions that it is about: most share them, some need them for themselves.
-    async fn turn(&self, cdb: &Cdb) -> Result<Turn<'_>, Failure> {
+    /// `strict`: what it is about is to stand still from its first object to its last.
+    async fn turn(&self, cdb: &Cdb, strict: bool) -> Result<Turn<'_>, Failure> {
         let alone: SmallVec<[u64; 2]> = match cdb.command {
             Osd::Format { .. } => return Ok(Turn::alone(self.exclusion.atomic(0, u64::MAX).await)),
             // It may wait for commands that wait for this one's partition.
@@ -233,6 +234,10 @@ impl OsdUnit {
                 std::iter::once(partition).chain(origin.map(|origin| origin.source)).collect()
             }
             Osd::RestorePartition { partition, snapshot } => SmallVec::from_slice(&[partition, snapshot]),
+            Osd::List(osd::cdb::List { partition: 0, .. }) if strict => {
+                return Ok(Turn::alone(self.exclusion.atomic(0, u64::MAX).await));
+            }
+            _ if strict && is_about_many(&cdb.command) => SmallVec::from_slice(&[cdb.command.id().partition]),
             _ => {
                 let partition = cdb.command.id().partition;
                 let shared = self.exclusion.write(partition, partition.saturating_add(1)).await;
@@ -342,6 +347,21 @@ const fn looks_only(action: Action) -> bool {
             | Action::ReadMap
             | Action::ReadMapsAndCompare
             | Action::PerformTmf
+    )
+}
+
+/// Whether a command goes through many objects of its partition one after the other.
+const fn is_about_many(command: &Osd) -> bool {
+    matches!(
+        command,
+        Osd::List(_)
+            | Osd::ListCollection(_)
+            | Osd::Query { .. }
+            | Osd::RemoveMemberObjects(_)
+            | Osd::GetMemberAttributes(_)
+            | Osd::SetMemberAttributes(_)
+            | Osd::CreateUserTrackingCollection { .. }
+            | Osd::Create { count: 2.., .. }
     )
 }
 

@@ -17,7 +17,7 @@ use super::OsdUnit;
 use super::failure::Failure;
 use super::locks::{Guard, Key, Mode, Part};
 use super::subject::at;
-use crate::store::{BLOCK, Change, Error, ObjectInfo};
+use crate::store::{BLOCK, Change, Error, Extent, ObjectInfo};
 
 /// Partitions whose policy is remembered; beyond that all are forgotten and looked up again.
 const REMEMBERED: usize = 4096;
@@ -34,7 +34,7 @@ pub(super) struct Policy {
     pub capacity: u64,
     /// User objects and collections that may be in it.
     pub objects: u64,
-    /// Collections that one object may be in.
+    /// Collections that one object may name in its Collections page.
     pub collections: u32,
     /// MAXIMUM LENGTH that new objects get.
     pub default_length: u64,
@@ -122,10 +122,11 @@ impl OsdUnit {
     }
 
     /// Keeps others from growing `partition` meanwhile, where it has a quota: to be taken before a quota is checked, and held
-    /// until what it was checked for is done.
-    pub(super) async fn quota_turn(&self, partition: u64) -> Result<Option<Guard<'_>>, Failure> {
+    /// until what it was checked for is done. `joins`: objects are to name more collections.
+    pub(super) async fn quota_turn(&self, partition: u64, joins: bool) -> Result<Option<Guard<'_>>, Failure> {
         let policy = self.policy(partition)?;
-        if policy.capacity == u64::MAX && policy.objects == u64::MAX {
+        let joins = joins && policy.collections != u32::MAX;
+        if policy.capacity == u64::MAX && policy.objects == u64::MAX && !joins {
             return Ok(None);
         }
         let key = Key { id: Id::partition(partition), part: Part::Quota };
@@ -199,30 +200,70 @@ impl OsdUnit {
         if after > policy.capacity { Err(Failure::quota()) } else { Ok(()) }
     }
 
+    /// Whether the partition has room for what a PUNCH of `range` leaves of an object of `length` bytes: what moves by other than
+    /// whole blocks may come to lie in more of them.
+    pub(super) fn check_punch(&self, id: Id, length: u64, range: ObjectRange) -> Result<(), Failure> {
+        let policy = self.policy(id.partition)?;
+        let from = range.start.saturating_add(range.len).min(length);
+        let by = from.saturating_sub(range.start);
+        if policy.capacity == u64::MAX || by % BLOCK == 0 || from == length {
+            return Ok(());
+        }
+        let head = range.start / BLOCK;
+        let before = self.allocated(id, (head, (length - 1) / BLOCK))?;
+        // The block that keeps what is before the range stays, whatever moves into it.
+        let mut last = None;
+        let mut blocks = 0u64;
+        if range.start % BLOCK > 0 && self.allocated(id, (head, head))? > 0 {
+            (last, blocks) = (Some(head), 1);
+        }
+        self.data_of(id, from, length, |extent| {
+            let first = (extent.at - by) / BLOCK;
+            let end = (extent.at - by + extent.len).div_ceil(BLOCK);
+            let new = last.map_or(first, |last| first.max(last + 1));
+            blocks += end.saturating_sub(new);
+            last = Some(last.unwrap_or(0).max(end.saturating_sub(1)));
+        })?;
+        let after = blocks.saturating_mul(BLOCK);
+        let used = self.store.partition(id.partition)?.used;
+        let grows = after > before && used.saturating_add(after - before) > policy.capacity;
+        if grows { Err(Failure::quota()) } else { Ok(()) }
+    }
+
     /// Bytes of the blocks `first..=last` of an object that are allocated.
     fn allocated(&self, id: Id, (first, last): (u64, u64)) -> Result<u64, Failure> {
         let mut there = 0u64;
-        let mut at_byte = first * BLOCK;
         let until = last.saturating_add(1).saturating_mul(BLOCK);
+        self.data_of(id, first * BLOCK, until, |extent| {
+            let end = extent.at.saturating_add(extent.len).next_multiple_of(BLOCK);
+            there = there.saturating_add(end - extent.at / BLOCK * BLOCK);
+        })?;
+        Ok(there)
+    }
+
+    /// Shows the parts of `from..until` of an object that have data, in order; none of one that is being created.
+    fn data_of(
+        &self,
+        id: Id,
+        mut from: u64,
+        until: u64,
+        mut each: impl FnMut(&Extent),
+    ) -> Result<(), Failure> {
         let mut extents = Vec::new();
-        while at_byte < until {
+        while from < until {
             extents.clear();
-            let more = match self.store.extents(at(id), at_byte, until - at_byte, 256, &mut extents) {
+            let more = match self.store.extents(at(id), from, until - from, 256, &mut extents) {
                 Ok(more) => more,
-                // It is being created.
                 Err(Error::NotFound(_)) => break,
                 Err(error) => return Err(error.into()),
             };
-            for extent in extents.iter().filter(|extent| extent.data) {
-                let end = extent.at.saturating_add(extent.len).next_multiple_of(BLOCK);
-                there = there.saturating_add(end - extent.at / BLOCK * BLOCK);
-            }
+            extents.iter().filter(|extent| extent.data).for_each(&mut each);
             match extents.last() {
-                Some(last) if more && last.len > 0 => at_byte = last.at.saturating_add(last.len),
+                Some(last) if more && last.len > 0 => from = last.at.saturating_add(last.len),
                 _ => break,
             }
         }
-        Ok(there)
+        Ok(())
     }
 
     /// Gives a new user object the quota that its partition prescribes.

@@ -66,6 +66,8 @@ struct Search {
     query: Query,
     /// The collection that matches are put into, and whether they name it.
     matches: Option<(Id, CollectionType)>,
+    /// Collections that an object may name.
+    most: u64,
     tracking: Tracking,
     /// Matches that there is room for, as they are sent.
     found: Vec<u8>,
@@ -107,6 +109,9 @@ impl Search {
         }
         self.tracking.missing += missing;
         self.tracking.processed += looked_at - missing;
+        let names = self.matches.is_some_and(|(_, kind)| kind != CollectionType::TRACKING);
+        self.most = unit.policy(self.partition)?.collections.into();
+        let _turn = if names { unit.quota_turn(self.partition, true).await? } else { None };
         match self.join_all(&batch).await {
             Err(Error::NotFound(_)) => {
                 // One has gone since it was looked at: one by one, and without it.
@@ -185,7 +190,7 @@ impl Search {
         Ok(())
     }
 
-    /// The least number of the Collections page by which `object` names no collection.
+    /// The least number of the Collections page by which `object` names no collection, if it may name one more.
     fn free_number(&self, object: ObjectId) -> Result<u32, Error> {
         let mut taken = Vec::new();
         let (mut from, mut found) = (0, Vec::new());
@@ -197,6 +202,11 @@ impl Search {
                 Some(last) if more => from = last.collection.saturating_add(1),
                 _ => break,
             }
+        }
+        taken.retain(|number| *number != UNNAMED);
+        if taken.len() as u64 >= self.most {
+            // A quota like any other.
+            return Err(Error::NoSpace);
         }
         taken.sort_unstable();
         let mut number = osd::attributes::numbers::collections::FIRST;
@@ -287,6 +297,7 @@ pub(super) async fn query(
         walk: Walk::new(what, 0),
         query,
         matches,
+        most: u64::MAX,
         tracking,
         found: Vec::new(),
         room: ids,

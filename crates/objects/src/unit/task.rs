@@ -13,6 +13,7 @@
 use std::sync::Arc;
 
 use device::{Command, DataMover, Outcome};
+use osd::attributes::numbers::{collections, user_information};
 use osd::cdb::{
     AttributeParameters, Cdb, Isolation, List, ListCollection, ObjectRange, SetMasterKey, Timestamps,
 };
@@ -23,7 +24,7 @@ use ring::Chain;
 use scsi::{Sense, SenseKey, Status};
 use smallvec::SmallVec;
 
-use super::attributes::Parameters;
+use super::attributes::{Parameters, Setting};
 use super::{OsdUnit, Turn};
 use osd::sense::code;
 
@@ -218,7 +219,9 @@ impl<'a> Task<'a> {
                 (Descriptor::ScatterGather(_), _) => false,
                 (Descriptor::Query(_), command) => matches!(command, Osd::Query { .. }),
                 (Descriptor::CopySource(_), command) => matches!(command, Osd::CopyUserObjects { .. }),
-                (Descriptor::UserObjects(_) | Descriptor::ExtensionCapabilities(_), _) => true,
+                // To leave objects out that the initiator names would be to do something else than it asks for.
+                (Descriptor::UserObjects(_), _) => false,
+                (Descriptor::ExtensionCapabilities(_), _) => true,
             };
             if !used {
                 return Err(Failure::parameter(at as u64));
@@ -278,7 +281,8 @@ impl<'a> Task<'a> {
     /// Waits for the command's partitions.
     async fn take_turn(&mut self) -> Result<(), Failure> {
         let (unit, cdb) = (self.unit, self.cdb);
-        self.turn = Some(self.transfer.unless_lost(unit.turn(cdb)).await??);
+        let strict = self.isolation()? == Isolation::Strict;
+        self.turn = Some(self.transfer.unless_lost(unit.turn(cdb, strict)).await??);
         self.unit.still_permitted(self)
     }
 
@@ -294,6 +298,8 @@ impl<'a> Task<'a> {
         let data = Key { id, part: Part::Data };
         let attributes = Key { id, part: Part::Attributes };
         let (gets, sets) = (self.cdb.attributes.gets(), self.cdb.attributes.sets());
+        // Whoever sets the length changes data, wherever the object ended.
+        let touch = if self.may_set_length() { Touch::Write { start: 0, end: u64::MAX } } else { touch };
         let writes = matches!(touch, Touch::Write { .. });
         let mode = |exclusive| if exclusive { Mode::EXCLUSIVE } else { Mode::SHARED };
         match isolation {
@@ -323,6 +329,13 @@ impl<'a> Task<'a> {
         Ok(())
     }
 
+    /// Whether the command sets a logical length, or may: the list may still be on its way.
+    fn may_set_length(&self) -> bool {
+        let known = !self.parameters.set.is_empty() || !self.cdb.attributes.sets();
+        !known
+            || self.parameters.set.iter().any(|setting| setting.attribute == user_information::LOGICAL_LENGTH)
+    }
+
     /// Like [`Self::isolate`], for what takes turns at the end of the object at `id` whatever its isolation.
     pub async fn isolate_at_end(&mut self, id: Id, touch: Touch) -> Result<(), Failure> {
         self.lock(id, touch).await?;
@@ -341,8 +354,18 @@ impl<'a> Task<'a> {
     /// is held until [`Self::yield_turn`], or the end of the command.
     pub async fn quota_turn(&mut self, partition: u64) -> Result<(), Failure> {
         let unit = self.unit;
-        self.quota = self.transfer.unless_lost(unit.quota_turn(partition)).await??;
+        let joins = self.joins();
+        // Whoever has it does not wait for itself.
+        self.quota = None;
+        self.quota = self.transfer.unless_lost(unit.quota_turn(partition, joins)).await??;
         Ok(())
+    }
+
+    /// Whether the command has objects name collections.
+    pub fn joins(&self) -> bool {
+        let joins =
+            |setting: &Setting| setting.attribute.page == collections::PAGE && !setting.value.is_empty();
+        self.parameters.set.iter().any(joins)
     }
 
     /// Keeps others from creating partitions meanwhile; held as [`Self::quota_turn`]'s.

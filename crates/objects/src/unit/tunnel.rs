@@ -6,14 +6,14 @@
 //! command's data does, its Data-In ends where retrieved attributes begin. What it ends with, the OSD command ends with.
 //!
 //! Tasks are known to the server, and by their nexus: functions on all tasks of one or of every nexus are done through it.
-//! Tags are the transport's own, and there is no auto contingent allegiance: ABORT TASK, QUERY TASK and CLEAR ACA answer that
-//! they are not supported. Of the response's 8 bytes the last one is the response code, as SAS has it.
+//! Tags and what is outstanding are the transport's own, and there is no auto contingent allegiance: functions on one task, on a nexus and
+//! on ACA, and those that ask, are rejected.
 
 use std::time::Duration;
 
 use device::{Cdb, Command, DataMover, Outcome, ResetKind};
 use osd::Id;
-use osd::data::TMF_RESPONSE_LEN;
+use osd::data::{TmfResponse, tmf_response};
 use osd::sense::function;
 use scsi::Status;
 
@@ -36,15 +36,11 @@ mod tmf {
     pub const ABORT_TASK_SET: u8 = 0x02;
     pub const CLEAR_TASK_SET: u8 = 0x04;
     pub const LOGICAL_UNIT_RESET: u8 = 0x08;
+    pub const I_T_NEXUS_RESET: u8 = 0x10;
     pub const CLEAR_ACA: u8 = 0x40;
     pub const QUERY_TASK: u8 = 0x80;
-}
-
-/// Response codes of task management functions.
-mod response {
-    pub const COMPLETE: u8 = 0x00;
-    pub const NOT_SUPPORTED: u8 = 0x04;
-    pub const FAILED: u8 = 0x05;
+    pub const QUERY_TASK_SET: u8 = 0x81;
+    pub const QUERY_UNIT_ATTENTION: u8 = 0x82;
 }
 
 /// Bytes of a CDB with operation code `opcode`; `None` where the code does not say.
@@ -126,21 +122,24 @@ pub(super) async fn perform_tmf(
             task.unit.nexuses.reset(ResetKind::LogicalUnit);
             code
         }
-        tmf::ABORT_TASK | tmf::QUERY_TASK | tmf::CLEAR_ACA => response::NOT_SUPPORTED,
+        tmf::ABORT_TASK
+        | tmf::I_T_NEXUS_RESET
+        | tmf::CLEAR_ACA
+        | tmf::QUERY_TASK
+        | tmf::QUERY_TASK_SET
+        | tmf::QUERY_UNIT_ATTENTION => TmfResponse::Rejected,
         _ => return Err(Failure::cdb(FUNCTION_FIELD)),
     };
-    let mut reply = vec![0; TMF_RESPONSE_LEN];
-    if let Some(last) = reply.last_mut() {
-        *last = code;
-    }
+    let mut reply = tmf_response(code).to_vec();
     reply.truncate(usize::from(allocation));
     task.transfer.put(reply.into());
     task.progress.done(function::COMMAND);
     task.set_and_get(Id::ROOT, Change::new()).await
 }
 
-/// Aborts all tasks of the command's nexus, or of every one, but the command itself; gives the response code.
-async fn abort(task: &Task<'_>, every: bool) -> u8 {
+/// Aborts all tasks of the command's nexus, or of every one, but the command itself. Rejected if nobody is there who could, or if
+/// they do not end.
+async fn abort(task: &Task<'_>, every: bool) -> TmfResponse {
     let nexuses = &task.unit.nexuses;
     let concerned = match every {
         true => nexuses.attached(),
@@ -149,13 +148,13 @@ async fn abort(task: &Task<'_>, every: bool) -> u8 {
     let all = async {
         for nexus in concerned {
             if !nexuses.abort_tasks(nexus, task.command).await {
-                return response::NOT_SUPPORTED;
+                return TmfResponse::Rejected;
             }
         }
-        response::COMPLETE
+        TmfResponse::Complete
     };
     match ring::is_running() {
-        true => ring::timeout(ABORT_TIME, all).await.unwrap_or(response::FAILED),
+        true => ring::timeout(ABORT_TIME, all).await.unwrap_or(TmfResponse::Rejected),
         false => all.await,
     }
 }

@@ -214,9 +214,13 @@ async fn change_range(
     let to = if end == 0 { u64::MAX } else { end };
     task.isolate(id, Touch::Write { start: range.start, end: to }).await?;
     task.progress.begin(function::COMMAND);
+    task.quota_turn(id.partition).await?;
     let info = task.unit.user_object(id)?;
     if range.len > 0 {
         task.unit.check_length(id, Some(&info), end)?;
+    }
+    if end == 0 {
+        task.unit.check_punch(id, info.length, range)?;
     }
     let mut change = Change::new();
     if range.len > 0 {

@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 
 use device::{Command, DataMover, Execution, ItlNexus, LogicalUnit, Lost, Nexus, NexusId, TaskAttribute};
 use osd::attributes::AttributeId;
-use osd::attributes::list::{ValueList, header_len, write_entry, write_get};
+use osd::attributes::list::{ValueList, header_len, parse_many, write_entry, write_get};
 use osd::cdb::{AttributeParameters, Cdb, Region};
 use osd::continuation::{Continuation, Descriptor};
 use osd::{Command as Osd, Form, Version, offset};
@@ -133,6 +133,17 @@ impl Answer {
         let list = self.data.get(self.retrieved_at..).unwrap_or_default();
         let list = ValueList::parse_retrieved(list, self.version).expect("a list of values");
         list.iter().map(|value| (value.attribute, value.bytes.to_vec())).collect()
+    }
+
+    /// The ids of the objects in a list of many, and the attributes of the first.
+    pub fn of_many(&self) -> (Vec<u64>, Vec<(AttributeId, Vec<u8>)>) {
+        let list = self.data.get(self.retrieved_at..).unwrap_or_default();
+        let found = parse_many(list, self.version).expect("a list of many objects");
+        let mut ids: Vec<u64> = found.iter().map(|object| object.id).collect();
+        ids.dedup();
+        let first = found.iter().filter(|object| object.id == ids[0]).flat_map(|object| object.values.iter());
+        let first = first.map(|value| (value.attribute, value.bytes.to_vec())).collect();
+        (ids, first)
     }
 
     /// The attribute `at` of those that were retrieved, as a number.

@@ -128,6 +128,15 @@ impl Inner {
         }
     }
 
+    /// Has the store's own thread write a checkpoint soon, which nobody waits for.
+    pub(super) fn ask_for_checkpoint(&self) {
+        let mut log = self.log();
+        log.untidy = true;
+        if let Some(waker) = log.checkpointer.take() {
+            waker.wake();
+        }
+    }
+
     /// Writes the frozen layer to redb, if there is one.
     pub(super) async fn write_checkpoint(&self) -> Result<(), Error> {
         let result = self.write_frozen().await;
@@ -210,7 +219,8 @@ impl Inner {
                 let mut log = self.log();
                 let dying = !unpoisoned(self.dying.lock()).is_empty() && log.failed.is_none();
                 let touched = self.has_many_touched() && log.failed.is_none();
-                if log.frozen.is_some() || log.closing || dying || touched {
+                let untidy = log.untidy && log.failed.is_none();
+                if log.frozen.is_some() || log.closing || dying || touched || untidy {
                     return Poll::Ready((log.frozen.is_some(), log.closing));
                 }
                 log.checkpointer = Some(cx.waker().clone());
@@ -230,6 +240,7 @@ impl Inner {
             let result = match frozen {
                 true => self.write_checkpoint().await,
                 false if closing => Ok(()),
+                false if std::mem::take(&mut self.log().untidy) => self.checkpoint_here().await,
                 false if self.has_many_touched() => match self.drain_touched().await {
                     Ok(false) => self.empty_some().await.map(drop),
                     drained => drained.map(drop),

@@ -73,6 +73,8 @@ pub(super) struct Log {
     pub frozen: Option<Frozen>,
     /// Somebody waits for a checkpoint.
     pub rotate: bool,
+    /// One would do those good who look for what is still there.
+    pub untidy: bool,
     /// Checkpoints that have ended, well or not, and how the last one did.
     pub checkpoints: u64,
     pub checkpoint_error: Option<Error>,

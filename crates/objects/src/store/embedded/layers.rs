@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter::Peekable;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use redb::{AccessGuard, ReadOnlyTable, TableDefinition};
@@ -99,12 +99,16 @@ pub(super) struct Layers {
     view: RwLock<View>,
     /// Bytes of keys and values in the active layer, for those who need not see it.
     active_bytes: AtomicUsize,
+    /// How many keys scans have met that redb has and a layer has deleted.
+    passed: AtomicU64,
 }
 
 /// So many pairs of redb are looked up before the lock is taken under which they are shown.
 const BELOW_AT_ONCE: usize = 256;
 /// So many keys are looked at before that lock is released.
 const LOOKED_AT_ONCE: usize = 1024;
+/// So many deleted keys that redb still has make scans slow: about as long as a checkpoint takes.
+pub(super) const MANY_PASSED: u64 = 1 << 16;
 
 /// What redb says, as an error of the store.
 pub(super) fn redb_error(error: redb::Error) -> Error {
@@ -164,6 +168,11 @@ impl Layers {
     /// Bytes of keys and values that the next checkpoint takes.
     pub fn active_bytes(&self) -> usize {
         self.active_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Whether scans have met so many deleted keys since they last had, that a checkpoint is less work than to meet them again.
+    pub fn is_untidy(&self) -> bool {
+        self.passed.load(Ordering::Relaxed) >= MANY_PASSED && self.passed.swap(0, Ordering::Relaxed) > 0
     }
 
     /// Shows everybody what has changed.
@@ -265,9 +274,12 @@ impl Layers {
                 // A checkpoint was written meanwhile, and what it has is not in the layers any more.
                 continue;
             }
-            let mut until_now = 0;
+            let mut until_now = Looked::default();
             let scanned = merge(&view, &below, (from, until), &mut left, &mut each, &mut until_now);
-            *looked += until_now;
+            *looked += until_now.at;
+            if until_now.passed > 0 {
+                self.passed.fetch_add(until_now.passed, Ordering::Relaxed);
+            }
             match scanned {
                 Scanned::All => next = if until < to { successor(&until) } else { None },
                 Scanned::Some(next_one) => next = Some(next_one),
@@ -282,6 +294,15 @@ impl Layers {
 pub(super) struct Known<R> {
     base: Arc<Base>,
     found: Option<R>,
+}
+
+/// What a scan has met.
+#[derive(Default)]
+struct Looked {
+    /// Keys in all.
+    at: usize,
+    /// Those that are deleted.
+    passed: u64,
 }
 
 /// How far a scan has come.
@@ -301,7 +322,7 @@ fn merge(
     (from, to): (Key, Key),
     left: &mut usize,
     each: &mut impl FnMut(&Key, &[u8]) -> bool,
-    looked: &mut usize,
+    looked: &mut Looked,
 ) -> Scanned {
     let mut active = view.active.live.range(from..=to).peekable();
     let mut frozen = view.frozen.live.range(from..=to).peekable();
@@ -314,10 +335,10 @@ fn merge(
             below.peek().map(|(key, _)| *key),
         ];
         let Some(next) = keys.into_iter().flatten().min().copied() else { return Scanned::All };
-        if *looked == LOOKED_AT_ONCE {
+        if looked.at == LOOKED_AT_ONCE {
             return Scanned::Some(next);
         }
-        *looked += 1;
+        looked.at += 1;
         let (newest, newer) = (take(&mut active, &next), take(&mut frozen, &next));
         let under = below.next_if(|(key, _)| **key == next).map(|(_, value)| value);
         let value = match newest {
@@ -329,7 +350,10 @@ fn merge(
                 None => under,
             },
         };
-        let Some(value) = value else { continue };
+        let Some(value) = value else {
+            looked.passed += 1;
+            continue;
+        };
         if *left == 0 {
             return Scanned::Until(Some(next));
         }

@@ -112,6 +112,9 @@ impl Inner {
             into.push(number(found));
             true
         })?;
+        if self.layers.is_untidy() {
+            self.ask_for_checkpoint();
+        }
         Ok(next.is_some())
     }
 

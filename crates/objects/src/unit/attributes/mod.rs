@@ -349,11 +349,11 @@ impl Task<'_> {
         wanted: &[AttributeId],
         looked: &mut usize,
     ) -> Result<Vec<u8>, Failure> {
-        let (unit, version) = (self.unit, self.version());
+        let (unit, version, current) = (self.unit, self.version(), self.current);
         let mut out = Vec::new();
         let mut values = Values::of(wanted);
         loop {
-            let end = values.look(unit, subject, &Current::default(), &mut |attribute, value| {
+            let end = values.look(unit, subject, &current, &mut |attribute, value| {
                 let before = out.len();
                 let written = write_entry(&mut out, version, attribute, value).is_ok();
                 let fits = written && out.len() <= usize::from(u16::MAX);

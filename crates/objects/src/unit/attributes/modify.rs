@@ -220,7 +220,7 @@ impl OsdUnit {
                 return Err(setting.refuse(true));
             }
             joined.joined += 1;
-            let count = u64::from(there.map_or(0, |info| info.collections));
+            let count = joined.stored.as_ref().map_or(0, Memberships::named);
             let after = (count + joined.joined).saturating_sub(joined.left);
             if after > u64::from(self.policy(id.partition)?.collections) {
                 return Err(Failure::quota().about(setting.attribute));

@@ -13,6 +13,7 @@ use osd::attributes::{AttributeId, Page, PageKind};
 use osd::cdb::Isolation;
 
 use super::super::OsdUnit;
+use super::super::collections::UNNAMED;
 use super::super::failure::Failure;
 use super::super::limits::{MAX_CONTINUATION, MAX_LIST};
 use super::super::subject::{Info, Subject, at};
@@ -56,6 +57,11 @@ impl Memberships {
     /// The collection that is named by `number`.
     pub fn get(&self, number: u32) -> Option<u64> {
         self.0.get(&number).copied()
+    }
+
+    /// How many there are. Tracking collections are in no object's page.
+    pub fn named(&self) -> u64 {
+        self.0.keys().filter(|number| **number != UNNAMED).count() as u64
     }
 
     /// Appends its id to `out`. Whether there is one.

@@ -1,7 +1,8 @@
 //! A security manager, its clients, and those who would like to be: each attack is refused, with the sense that says why.
 
 use osd::attributes::numbers::{
-    attributes_access, current_command, partition_security, root_security, user_information, user_security,
+    attributes_access, collection_security, current_command, partition_security, root_security,
+    user_information, user_security,
 };
 use osd::attributes::{AttributeId, Page};
 use osd::cdb::{Cdb, KeyToSet, SetKey, SetMasterKey};
@@ -382,6 +383,36 @@ fn a_capability_ends_when_its_time_its_object_its_tag_its_key_or_the_units_run_d
     sealed(&client, read(&client), &all).fails(SenseKey::IllegalRequest, code::WORKING_KEY_FROZEN);
     manager.set_key(&client, KeyToSet::Working, P, 1, [9; 20]).good();
     sealed(&client, read(&client), &all).bad_field(184);
+}
+
+#[test]
+fn a_collection_has_a_policy_access_tag_of_its_own() {
+    let (client, manager) = protected(Method::CmdRsp);
+    let set = Id::new(P, O + 5);
+    let tagged = |tag| {
+        let mut capability = manager.capability(&client, ObjectType::Collection, set, Method::CmdRsp);
+        capability.policy_tag = tag;
+        manager.sign(&client, capability, &manager.working[1])
+    };
+    let create = Osd::CreateCollection { partition: P, requested: set.object };
+    sealed(&client, client.ask(create), &tagged(0)).good();
+    let list = || {
+        client.ask(Osd::ListCollection(osd::cdb::ListCollection {
+            id: set,
+            attributes: false,
+            allocation: 100,
+            initial: 0,
+            list_id: 0,
+        }))
+    };
+    sealed(&client, list(), &tagged(9)).bad_field(140);
+    let put = client.ask(Osd::SetAttributes(set)).set(collection_security::POLICY_TAG, &[0, 0, 0, 9]);
+    sealed(&client, put, &tagged(0)).good();
+    sealed(&client, list(), &tagged(9)).good();
+    sealed(&client, list(), &tagged(8)).bad_field(140);
+    // Its members are no part of it.
+    let of_object = manager.grant(&client, Method::CmdRsp, |capability| capability.policy_tag = 9);
+    sealed(&client, read(&client), &of_object).bad_field(140);
 }
 
 #[test]

@@ -38,18 +38,32 @@ fn many_objects_are_created_with_their_attributes_and_the_highest_id_is_told() {
         let ran = it
             .ask(Osd::Create { partition: P, requested: 0, count: 500 })
             .set(FREE, b"each")
-            .get(&[current_command::OBJECT_ID])
+            .get(&[current_command::OBJECT_ID, FREE])
             .send()
             .good();
-        let last = ran.number();
+        // A list of many objects, in which each has its own.
+        let created = ran.objects();
+        let last = created[499].0;
+        let got = vec![(current_command::OBJECT_ID, last.to_be_bytes().to_vec()), (FREE, b"each".to_vec())];
+        assert_eq!(created, (last - 499..=last).map(|object| (object, got.clone())).collect::<Vec<_>>());
+        let cut = it.ask(Osd::Create { partition: P, requested: 0, count: 2 }).get(&[FREE]).allocation(20);
+        assert_eq!(cut.send().good().data.len(), 20);
+        let (mut cdb, _, at) =
+            it.ask(Osd::Create { partition: P, requested: 0, count: 3 }).get(&[FREE]).build();
+        cdb[11] = 0x20;
+        cdb[52..80].fill(0);
+        cdb[52..56].copy_from_slice(&0xFFFF_FFFEu32.to_be_bytes());
+        cdb[56..60].copy_from_slice(&100u32.to_be_bytes());
+        let page = it.raw(&cdb, &[]).good().data;
+        assert_eq!(page[at..at + 4], 0xFFFF_FFFEu32.to_be_bytes(), "a page is the command's");
         for object in [last - 499, last - 250, last] {
             assert_eq!(it.get(Id::new(P, object), FREE).good().value(), b"each");
         }
-        assert_eq!(it.get(Id::partition(P), partition_information::OBJECTS).good().number(), 501);
+        assert_eq!(it.get(Id::partition(P), partition_information::OBJECTS).good().number(), 506);
         it.ask(Osd::Create { partition: P, requested: O + 1, count: 2 }).send().bad_field(24);
         let refused = it.ask(Osd::Create { partition: P, requested: 0, count: 3 }).set(info::ID, &[]).send();
         refused.fails(SenseKey::IllegalRequest, (0x26, 0x00));
-        assert_eq!(it.get(Id::partition(P), partition_information::OBJECTS).good().number(), 501);
+        assert_eq!(it.get(Id::partition(P), partition_information::OBJECTS).good().number(), 506);
     }
 }
 

@@ -147,3 +147,13 @@ fn ranges_that_wrap_around_are_refused() {
     cdb[32..40].fill(0xFF);
     it.raw(&cdb, &out).bad_field(32);
 }
+
+#[test]
+fn objects_that_a_continuation_names_besides_are_not_left_out_in_silence() {
+    let it = Client::ready();
+    it.set(ID, FREE, b"kept").good();
+    let others = || Descriptor::UserObjects(vec![O + 1]);
+    it.ask(Osd::Remove(ID)).descriptor(others()).send().bad_parameter(40);
+    it.ask(Osd::SetAttributes(ID)).descriptor(others()).set(FREE, b"new").send().bad_parameter(40);
+    assert_eq!(it.get(ID, FREE).good().value(), b"kept");
+}

@@ -55,6 +55,15 @@ fn each_level_waits_for_what_it_has_to() {
     assert!(attributes(set(Isolation::None)) && !data(set(Isolation::Strict), 0, 1));
     assert!(!attributes(set(Isolation::Range)) && !attributes(set(Isolation::Functional)));
     assert!(attributes(read(Isolation::Range)), "it gets none");
+    // Another length is other data, wherever the object ends.
+    let length = osd::attributes::numbers::user_information::LOGICAL_LENGTH;
+    let cut =
+        |isolation| it.ask(Osd::SetAttributes(ID)).set(length, &100u64.to_be_bytes()).isolation(isolation);
+    assert!(data(cut(Isolation::None), 0, 10));
+    for isolation in [Isolation::Strict, Isolation::Range, Isolation::Functional] {
+        assert!(!data(cut(isolation), 0, 10) && !data(cut(isolation), 200, 210), "{isolation:?}");
+    }
+    assert!(!data(read(Isolation::Range).set(length, &100u64.to_be_bytes()), 50, 60));
 }
 
 #[test]
@@ -395,4 +404,83 @@ fn objects_quotas_hold_against_many_threads() {
         .collect();
     let created: usize = threads.into_iter().map(|thread| thread.join().unwrap()).sum();
     assert_eq!(created, 33);
+}
+
+#[test]
+fn strictly_isolated_commands_about_many_objects_have_their_partition_for_themselves() {
+    let it = Client::ready();
+    let collection = Id::new(P, O + 1);
+    it.ask(Osd::CreateCollection { partition: P, requested: collection.object }).send().good();
+    let list = |partition| {
+        let (allocation, initial, list_id) = (4096, 0, 0);
+        Osd::List(osd::cdb::List { partition, sort: 0, attributes: false, allocation, initial, list_id })
+    };
+    let list_collection = Osd::ListCollection(osd::cdb::ListCollection {
+        id: collection,
+        attributes: false,
+        allocation: 4096,
+        initial: 0,
+        list_id: 0,
+    });
+    let query = Osd::Query { id: Id::partition(P), immediate: false, allocation: 4096, matches: 0 };
+    let criteria = Descriptor::Query(osd::continuation::Query { all: true, criteria: Vec::new() });
+    let tracking =
+        Osd::CreateUserTrackingCollection { partition: P, requested: 0, source: collection.object };
+    let commands = [
+        it.ask(list(P)),
+        it.ask(list(0)),
+        it.ask(list_collection),
+        it.ask(query).descriptor(criteria),
+        it.ask(tracking),
+        it.ask(Osd::Create { partition: P, requested: 0, count: 2 }),
+        it.ask(Osd::GetMemberAttributes(collection)),
+        it.ask(Osd::SetMemberAttributes(collection)),
+        it.ask(Osd::RemoveMemberObjects(collection)),
+    ];
+    for ask in commands {
+        let name = format!("{:?}", ask.cdb.command);
+        for (isolation, waits) in [(Isolation::Strict, true), (Isolation::Range, false)] {
+            let mut cdb = ask.cdb.clone();
+            cdb.options.isolation = isolation;
+            let ask = Ask { cdb, ..ask.clone() };
+            let working = block_on(it.unit.exclusion.write(P, P + 1));
+            let (cdb, out, _) = ask.build();
+            let Execution::Running(future) = it.start(&cdb, &out, 1 << 20, 0) else { panic!("{name}") };
+            let mut future = pin!(future);
+            let polled = future.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            assert_eq!(polled.is_pending(), waits, "{name} {isolation:?}");
+            drop(working);
+            if let Poll::Ready((_, outcome)) = polled {
+                assert_eq!(outcome.status, Status::Good, "{name}");
+            } else {
+                assert_eq!(block_on(future).1.status, Status::Good, "{name}");
+            }
+        }
+    }
+}
+
+#[test]
+fn objects_that_name_collections_take_turns_where_a_quota_counts_them() {
+    let it = Client::ready();
+    let collection = O + 1;
+    it.ask(Osd::CreateCollection { partition: P, requested: collection }).send().good();
+    let pointer = |n| AttributeId::new(osd::attributes::numbers::collections::PAGE, n);
+    let quota = osd::attributes::numbers::partition_quotas::COLLECTIONS_PER_OBJECT;
+    for (limit, waits) in [(u32::MAX, false), (1, true)] {
+        it.set(Id::partition(P), quota, &limit.to_be_bytes()).good();
+        let key = Key { id: Id::partition(P), part: Part::Quota };
+        let other = block_on(it.unit.locks.lock(key, Mode::EXCLUSIVE));
+        let ask = it.ask(Osd::SetAttributes(ID)).set(pointer(limit.min(2)), &collection.to_be_bytes());
+        let (cdb, out, _) = ask.build();
+        let Execution::Running(future) = it.start(&cdb, &out, 0, 0) else { panic!("it ended") };
+        let mut future = pin!(future);
+        let polled = future.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        assert_eq!(polled.is_pending(), waits);
+        // Whoever names none need not wait.
+        it.set(ID, FREE, b"x").good();
+        drop(other);
+        if polled.is_pending() {
+            block_on(future);
+        }
+    }
 }

@@ -24,7 +24,7 @@ use device::{
     Command, DataMover, Execution, ItlNexus, LogicalUnit, Lost, Nexus, NexusId, Outcome, TaskAttribute,
 };
 use osd::attributes::AttributeId;
-use osd::attributes::list::{ValueList, write_entry, write_get};
+use osd::attributes::list::{ValueList, parse_many, write_entry, write_get};
 use osd::cdb::{AttributeParameters, Cdb, Isolation, Region, Timestamps};
 use osd::continuation::{Continuation, Descriptor};
 use osd::sense;
@@ -142,6 +142,9 @@ impl DataMover for Aborted {
     }
 }
 
+/// Attributes that were retrieved.
+pub type Got = Vec<(AttributeId, Vec<u8>)>;
+
 /// What came of a command.
 #[derive(Debug)]
 pub struct Ran {
@@ -157,6 +160,15 @@ impl Ran {
         assert_eq!(self.outcome.status, Status::Good, "{:?}", self.outcome.sense);
         assert_eq!(self.outcome.sense, None);
         self
+    }
+
+    /// Its data, if it ended well or with what there was.
+    #[track_caller]
+    pub fn good_or_short(self) -> Vec<u8> {
+        if self.outcome.status != Status::Good {
+            self.fails(SenseKey::RecoveredError, sense::code::READ_PAST_END);
+        }
+        self.data
     }
 
     #[track_caller]
@@ -218,6 +230,21 @@ impl Ran {
         let list = self.data.get(self.retrieved..).unwrap_or_default();
         let list = ValueList::parse_retrieved(list, self.version).unwrap();
         list.iter().map(|value| (value.attribute, value.bytes.to_vec())).collect()
+    }
+
+    /// The attributes that were retrieved of each of many objects.
+    #[track_caller]
+    pub fn objects(&self) -> Vec<(u64, Got)> {
+        let list = self.data.get(self.retrieved..).unwrap_or_default();
+        let mut objects: Vec<(u64, Got)> = Vec::new();
+        for object in parse_many(list, self.version).unwrap() {
+            let values = object.values.iter().map(|value| (value.attribute, value.bytes.to_vec()));
+            match objects.last_mut() {
+                Some((id, found)) if *id == object.id => found.extend(values),
+                _ => objects.push((object.id, values.collect())),
+            }
+        }
+        objects
     }
 
     /// The one attribute that was retrieved.
@@ -427,6 +454,7 @@ pub fn range(start: u64, len: u64) -> osd::cdb::ObjectRange {
 }
 
 /// A command in the making.
+#[derive(Clone)]
 pub struct Ask<'a> {
     client: &'a Client,
     pub cdb: Cdb,

@@ -162,3 +162,77 @@ fn pieces_of_one_write_count_together_and_a_block_of_several_once() {
     write(vec![range(0, 10), range(BLOCK, 10)]).good();
     write(vec![range(0, 10), range(2 * BLOCK, 10)]).quota();
 }
+
+#[test]
+fn a_punch_that_spreads_data_over_more_blocks_needs_room_for_them() {
+    let it = Client::ready();
+    // Every second block has data.
+    for n in 0..4 {
+        it.write(2 * n * BLOCK, &[1 + n as u8; BLOCK as usize]).good();
+    }
+    let capacity =
+        |blocks: u64| it.set(Id::partition(P), partition::CAPACITY, &number(blocks * BLOCK)).good();
+    let used = || {
+        let used = osd::attributes::numbers::partition_information::USED_CAPACITY;
+        it.get(Id::partition(P), used).good().number() / BLOCK
+    };
+    let punch = |start, len| it.ask(Osd::Punch(ID, range(start, len))).send();
+    capacity(4);
+    let before = it.read(0, 7 * BLOCK).good().data;
+    // The three that come behind would lie in two blocks each.
+    punch(0, 100).quota();
+    assert_eq!((it.read(0, 7 * BLOCK).good().data, used()), (before.clone(), 4));
+    capacity(6);
+    punch(0, 100).quota();
+    // The first block keeps what is before the range, and gets none of what is behind it.
+    punch(50, 100).quota();
+    // By whole blocks nothing spreads.
+    punch(2 * BLOCK, 2 * BLOCK).good();
+    punch(0, BLOCK).good();
+    assert_eq!(used(), 2);
+    capacity(4);
+    punch(0, 100).good();
+    assert_eq!(used(), 4);
+    // Nor does it spread further.
+    punch(0, 100).good();
+    let both = [before[4 * BLOCK as usize], before[6 * BLOCK as usize]];
+    let data = it.read(0, 4 * BLOCK - 200).good_or_short();
+    assert!(both.iter().all(|byte| data.iter().filter(|found| *found == byte).count() as u64 == BLOCK));
+    // What is cut off at the end moves nothing.
+    capacity(0);
+    punch(BLOCK, u64::MAX / 2).good();
+}
+
+#[test]
+fn no_object_names_more_collections_than_its_quota() {
+    use osd::attributes::numbers::{collections, current_command};
+    let it = Client::ready();
+    let collection = |n| Id::new(P, O + 100 + n);
+    for n in 0..2 {
+        it.ask(Osd::CreateCollection { partition: P, requested: collection(n).object }).send().good();
+    }
+    let name = |number, n: u64| {
+        it.set(ID, AttributeId::new(collections::PAGE, number), &collection(n).object.to_be_bytes())
+    };
+    let into = |id: u64| {
+        let all = osd::continuation::Query { all: true, criteria: Vec::new() };
+        let query = Osd::Query { id: Id::partition(P), immediate: false, allocation: 100, matches: id };
+        it.ask(query).descriptor(Descriptor::Query(all)).send()
+    };
+    let members = |id| it.unit.store().object(super::super::subject::at(id)).unwrap().members;
+    it.set(Id::partition(P), partition::COLLECTIONS_PER_OBJECT, &1u32.to_be_bytes()).good();
+    name(1, 0).good();
+    name(2, 1).quota();
+    into(collection(1).object).quota();
+    assert_eq!(members(collection(1)), 0);
+    // It is a member already.
+    into(collection(0).object).good();
+    // Tracking collections are in no object's page, and do not count.
+    let track =
+        Osd::CreateUserTrackingCollection { partition: P, requested: 0, source: collection(0).object };
+    let tracking = it.ask(track).get(&[current_command::OBJECT_ID]).send().good().number();
+    into(tracking).good();
+    assert_eq!(members(Id::new(P, tracking)), 1);
+    name(1, 1).good();
+    assert_eq!((members(collection(0)), members(collection(1))), (0, 1));
+}

@@ -52,6 +52,19 @@ fn each_kind_of_access_leaves_its_time() {
             it.ask(Osd::Punch(ID, range(0, 1))).send().good();
             assert_eq!(times(&it, ID, ObjectType::User)[4], start + 6);
         }
+        // A collection's data is its list of members.
+        let (set, own) = (Id::new(P, O + 9), AttributeId::new(Page::of(ObjectType::Collection, 0x1_0000), 1));
+        let start = it.clock.0.load(Ordering::Relaxed);
+        it.ask(Osd::CreateCollection { partition: P, requested: set.object }).send().good();
+        let (allocation, initial, list_id) = (100, 0, 0);
+        let list = osd::cdb::ListCollection { id: set, attributes: false, allocation, initial, list_id };
+        it.tick(1);
+        it.ask(Osd::ListCollection(list)).send().good();
+        it.tick(1);
+        it.set(set, own, b"x").good();
+        it.tick(1);
+        it.get(set, own).good();
+        assert_eq!(times(&it, set, ObjectType::Collection), [start, start + 3, start + 2, start + 1, start]);
     }
 }
 

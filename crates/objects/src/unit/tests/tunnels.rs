@@ -69,18 +69,21 @@ fn functions_on_tasks_are_done_by_the_server_and_answered_in_8_bytes() {
     let it = Client::ready();
     let other = Client::to(&it.unit, 2, it.clock.clone());
     let ask = |function| it.ask(Osd::PerformTmf { allocation: 8, function, tag: 5 }).send().good().data;
-    assert_eq!(ask(0x02), [0, 0, 0, 0, 0, 0, 0, 4], "nobody is there who could");
+    let (done, rejected) = ([0, 6, 0, 0, 0, 0, 0, 0], [0, 6, 0, 0, 8, 0, 0, 0]);
+    assert_eq!(ask(0x02), rejected, "nobody is there who could");
     let aborter = Arc::new(Aborter::default());
     it.unit.nexuses().set_aborter(aborter.clone());
     let aborted = || std::mem::take(&mut *aborter.0.lock().unwrap());
-    assert_eq!((ask(0x02), aborted()), (vec![0; 8], vec![1]));
-    assert_eq!((ask(0x04), aborted()), (vec![0; 8], vec![1, 2]));
-    assert_eq!((ask(0x08), aborted()), (vec![0; 8], vec![1, 2]));
+    assert_eq!((ask(0x02), aborted()), (done.to_vec(), vec![1]));
+    assert_eq!((ask(0x04), aborted()), (done.to_vec(), vec![1, 2]));
+    assert_eq!((ask(0x08), aborted()), (done.to_vec(), vec![1, 2]));
     assert!(other.nexus.take_attention().is_some(), "a reset is told");
     assert!(it.nexus.take_attention().is_some());
-    for function in [0x01, 0x40, 0x80] {
-        assert_eq!(ask(function)[7], 4);
+    for function in [0x01, 0x10, 0x40, 0x80, 0x81, 0x82] {
+        assert_eq!(ask(function), rejected);
     }
+    assert!(aborted().is_empty());
     it.ask(Osd::PerformTmf { allocation: 8, function: 0x77, tag: 0 }).send().bad_field(39);
-    assert_eq!(it.ask(Osd::PerformTmf { allocation: 3, function: 1, tag: 0 }).send().good().data, [0; 3]);
+    let short = it.ask(Osd::PerformTmf { allocation: 3, function: 1, tag: 0 }).send().good();
+    assert_eq!(short.data, [0, 6, 0]);
 }

@@ -56,9 +56,12 @@ impl Pair {
         }
         let set: Vec<_> = set.iter().map(|(attribute, value)| (*attribute, value.as_slice())).collect();
         let ids = match answer.result {
+            Ok(()) if count == 1 => vec![self.created(&answer, partition, requested)],
             Ok(()) => {
-                let last = self.created(&answer, partition, requested);
-                (last + 1 - count..=last).collect()
+                let (ids, values) = answer.of_many();
+                let last = u64::from_be_bytes(values[1].1.as_slice().try_into().expect("an id"));
+                assert_eq!(ids, (last + 1 - count..=last).collect::<Vec<_>>());
+                ids
             }
             // Any free one shows what is wrong.
             Err(_) => vec![if requested == 0 { u64::MAX } else { requested }],

@@ -3,8 +3,9 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
+use crate::store::embedded::layers::MANY_PASSED;
 use crate::store::embedded::{EmbeddedStore, Options};
-use crate::store::{BLOCK, Change, Commit, FIRST_ID, ObjectId, ObjectStore, Step};
+use crate::store::{BLOCK, Change, Commit, FIRST_ID, List, ObjectId, ObjectStore, Step};
 
 const P: u64 = FIRST_ID;
 
@@ -53,6 +54,48 @@ fn the_space_of_a_partition_that_was_removed_is_there_for_whoever_comes_next() {
         apply(&store, Step::RemovePartition { id: P, contents: true }).await;
         let data = vec![2; 700 * BLOCK as usize].into();
         apply(&store, Step::Write { id: object(P + 1, 0), at: 0, data }).await;
+    });
+}
+
+#[test]
+fn deletions_that_lists_meet_again_and_again_bring_a_checkpoint_about() {
+    const OBJECTS: u64 = 2000;
+    with_store(1024, |store| async move {
+        apply(&store, Step::CreatePartition(P)).await;
+        let all = |step: fn(ObjectId) -> Step, upto| {
+            let mut change = Change::new();
+            for n in 0..upto {
+                change.push(step(object(P, n)));
+            }
+            change
+        };
+        apply(&store, all(Step::CreateUser, OBJECTS)).await;
+        store.checkpoint().await.unwrap();
+        apply(&store, all(Step::RemoveUser, OBJECTS - 1)).await;
+        let list = || {
+            let mut ids = Vec::new();
+            assert!(!store.list(List::Users(P), 0, 10, &mut ids).unwrap());
+            assert_eq!(ids, [object(P, OBJECTS - 1).object]);
+        };
+        let checkpoints = || store.inner.log().checkpoints;
+        let before = checkpoints();
+        for _ in 0..MANY_PASSED / (OBJECTS - 1) {
+            list();
+        }
+        assert_eq!(checkpoints(), before, "too few to be worth it");
+        list();
+        // Nothing is changed any more, and nobody waits for it.
+        for _ in 0..1000 {
+            if checkpoints() > before {
+                break;
+            }
+            ring::sleep(std::time::Duration::from_millis(10)).await;
+        }
+        assert!(checkpoints() > before);
+        for _ in 0..2 * MANY_PASSED / OBJECTS {
+            list();
+        }
+        assert!(!store.inner.layers.is_untidy(), "what was deleted is still met");
     });
 }
 
