@@ -28,6 +28,23 @@ fn what_it_measures_and_chooses_is_told_and_can_be_used_as_it_is() {
         assert!(report["after"]["read_mb_s"].as_f64().unwrap() > 0.0);
         assert_eq!(report["allowed"]["window"], 128);
         assert!(report["reasons"].as_array().unwrap().len() >= 6);
+        // Longer writes than go unasked have no less under way than shorter ones, and there is a load for each length.
+        let bytes = |name: &str| report["chosen"][name].as_u64().unwrap();
+        assert!(bytes("unasked_bytes") >= 8192, "{report}");
+        assert!(bytes("under_way_long_writes_bytes") >= bytes("under_way_bytes"), "{report}");
+        let loads = report["loads"].as_array().unwrap();
+        assert_eq!(loads.first().unwrap()["bs"], 65_536);
+        for load in loads {
+            for direction in ["read", "write"] {
+                let Value::Object(shape) = &load[direction] else { panic!("{load}") };
+                assert!((1..=128).contains(&shape["depth"].as_u64().unwrap()), "{load}");
+                assert!((1..=8).contains(&shape["sessions"].as_u64().unwrap()), "{load}");
+            }
+            let all = |direction: &str| {
+                load[direction]["depth"].as_u64().unwrap() * load[direction]["sessions"].as_u64().unwrap()
+            };
+            assert!(all("write") >= all("read"), "{load}");
+        }
         // The words are those of other commands.
         let tuned_url = report["words"]["url"].as_str().unwrap();
         assert!(tuned_url.starts_with(&url) && tuned_url.contains('?'), "{tuned_url}");

@@ -1,13 +1,18 @@
 //! Tuning a session for its path.
 //!
 //! [`plan`] turns what was measured of a path, and what the target and the system allow, into [`Settings`], with the arithmetic
-//! that led there: it decides nothing that cannot be said in numbers. [`governor`] does the same while a session runs, from what it
+//! that led there: it decides nothing that cannot be said in numbers. How many commands a path takes is in [`flow`]. [`governor`] does
+//! the same while a session runs, from what it
 //! sees of its own traffic. Both are functions of their inputs: no I/O, no clock. [`measure`] finds the inputs out.
 //!
 //! Settings are also the words behind a URL's `?`: `iscsi://host/iqn.2026-01.org.example:disk/0?connections=4&first-burst=1M`.
 
+mod buffers;
+pub mod flow;
 pub mod governor;
 pub mod measure;
+#[cfg(test)]
+mod model;
 pub mod plan;
 mod settings;
 
@@ -69,7 +74,9 @@ impl Tuning {
     }
 
     /// Bytes to have under way so that neither the path nor the target waits: twice what the path holds; 0 while that is unknown.
-    pub fn bytes_under_way(&self) -> u64 {
-        (2.0 * self.rate * self.rtt.as_secs_f64()) as u64
+    /// Twice that again for writes that are longer than what goes unasked: a round trip passes until they are asked for.
+    pub fn bytes_under_way(&self, write: bool) -> u64 {
+        let turns = if write && self.write_piece.is_none() { 2.0 } else { 1.0 };
+        (2.0 * turns * self.rate * self.rtt.as_secs_f64()) as u64
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! A point is asked for `server`, `unit`, `transport`, `pattern`, `block`, `depth` or `total-depth`, `connections`, `sessions`,
 //! `spread`, `digests`, `seconds`, `warmup`, `spin`, `bench-options`, and `tune`: with it, what `stag tune` says of the way there is
-//! applied. It is asked once a round for points that differ in their requests' size alone: what it chooses is a number of bytes.
+//! applied. It is asked once a round for points that differ in their requests' size alone: it says what each length calls for.
 
 use std::collections::BTreeMap;
 
@@ -155,20 +155,26 @@ fn tune(
             raw
         }
     };
-    let arguments = chosen(&raw, block)?;
+    let arguments = chosen(&raw, block, writes)?;
     Ok(Tuned { arguments, raw })
 }
 
-/// What it chose, as arguments of `stag bench` for requests of `block` bytes: it says how many bytes should be under way.
-fn chosen(raw: &Value, block: u64) -> Result<Vec<String>, Error> {
+/// What it chose, as arguments of `stag bench` for requests of `block` bytes. It says how many of them, in how many sessions, for some
+/// lengths: between two of them as many bytes are to be under way as for the longer one, which may have to be asked for more often.
+fn chosen(raw: &Value, block: u64, writes: bool) -> Result<Vec<String>, Error> {
     let none = |what: &str| Error::Failed(format!("stag tune printed no `{what}`"));
     let list = raw["arguments"].as_array().ok_or_else(|| none("arguments"))?;
     let mut arguments: Vec<String> =
         list.iter().filter_map(|word| word.as_str().map(str::to_owned)).collect();
-    let sessions = raw["chosen"]["sessions"].as_u64().unwrap_or(1).clamp(1, 64);
-    let under_way =
-        raw["chosen"]["under_way_bytes"].as_u64().ok_or_else(|| none("chosen.under_way_bytes"))?;
-    let depth = under_way.div_ceil(block.max(1) * sessions).clamp(1, MOST_DEPTH);
+    let loads = raw["loads"].as_array().ok_or_else(|| none("loads"))?;
+    let length = |load: &Value| load["bs"].as_u64().unwrap_or(0);
+    let longer = loads.iter().filter(|load| length(load) >= block).min_by_key(|load| length(load));
+    let load = longer.or(loads.iter().max_by_key(|load| length(load))).ok_or_else(|| none("loads"))?;
+    let shape = &load[if writes { "write" } else { "read" }];
+    let sessions = shape["sessions"].as_u64().ok_or_else(|| none("loads[].sessions"))?.clamp(1, 64);
+    let commands = shape["depth"].as_u64().ok_or_else(|| none("loads[].depth"))?.min(MOST_DEPTH);
+    let bytes = commands.saturating_mul(length(load));
+    let depth = bytes.div_ceil(block.max(1)).clamp(1, MOST_DEPTH);
     arguments.extend(["--depth".to_owned(), depth.to_string()]);
     arguments.extend(["--sessions".to_owned(), sessions.to_string()]);
     Ok(arguments)
@@ -196,12 +202,28 @@ mod tests {
     }
 
     #[test]
-    fn what_tune_chose_is_a_depth_for_the_size_of_the_requests() {
-        let raw = json!({ "arguments": ["--settings", "connections=4"], "chosen": { "sessions": 2, "under_way_bytes": 1_000_000 } });
-        assert_eq!(chosen(&raw, 65536).unwrap().join(" "), "--settings connections=4 --depth 8 --sessions 2");
-        assert!(chosen(&raw, 1 << 30).unwrap().join(" ").contains("--depth 1 "));
-        assert!(chosen(&raw, 0).unwrap().join(" ").contains("--depth 4096 "));
-        assert!(chosen(&json!({ "chosen": {} }), 512).is_err());
+    fn what_tune_chose_is_a_depth_for_the_size_of_the_requests_and_their_direction() {
+        let shape = |depth: u32, sessions: u32| json!({ "depth": depth, "sessions": sessions });
+        let raw = json!({ "arguments": ["--settings", "connections=4"], "loads": [
+            { "bs": 262_144, "read": shape(35, 1), "write": shape(35, 1) },
+            { "bs": 65_536, "read": shape(70, 2), "write": shape(70, 2) },
+            { "bs": 1_048_576, "read": shape(9, 1), "write": shape(16, 1) },
+        ] });
+        let said = |block, writes| chosen(&raw, block, writes).unwrap().join(" ");
+        assert_eq!(said(65_536, false), "--settings connections=4 --depth 70 --sessions 2");
+        assert!(said(1 << 20, false).ends_with("--depth 9 --sessions 1"));
+        assert!(said(1 << 20, true).ends_with("--depth 16 --sessions 1"));
+        // Between two lengths, the longer one's bytes; beyond them, those of the longest and the shortest.
+        assert!(said(512 << 10, true).ends_with("--depth 32 --sessions 1"));
+        assert!(said(3 << 20, true).ends_with("--depth 6 --sessions 1"));
+        assert!(said(16_384, true).ends_with("--depth 280 --sessions 2"));
+        assert!(said(1 << 40, false).ends_with("--depth 1 --sessions 1"));
+        assert!(said(0, false).ends_with("--depth 4096 --sessions 2"));
+        for nothing in
+            [json!({ "loads": [] }), json!({ "arguments": [], "loads": [] }), json!({ "arguments": [] })]
+        {
+            assert!(chosen(&nothing, 512, true).is_err());
+        }
     }
 
     #[test]

@@ -11,7 +11,8 @@ use super::{Connect, url};
 #[derive(Clone, Debug, Args)]
 #[command(long_about = "Measure the path to a unit and choose how a session should use it.\n\n\
     Pings the target, loads the unit for a few seconds, learns what the target allows, and chooses connections, bursts, R2Ts or RDMA Reads, \
-    block size, depth and socket buffers by the arithmetic of bandwidth and delay, which it shows. Then it measures again, with what it has \
+    block size, depth and socket buffers by the arithmetic of bandwidth and delay, which it shows; and it says how many commands of other \
+    lengths it takes, of reads and of writes, since a write that is longer than what goes unasked takes a round trip more. Then it measures again, with what it has \
     chosen, and prints the words to paste: a URL, options of `stag bench` and `stag cp`, open-iscsi's iscsid.conf, and [limits] of the \
     target if a stag serves it.\n\n\
     It only reads, unless --destroy says that what is on the unit may be lost. Each load is bounded by --time and --most.")]

@@ -190,8 +190,8 @@ impl Disk for Unit {
         }
     }
 
-    fn under_way(&self) -> u64 {
-        self.disk.session().tuning().map_or(0, |tuning| tuning.bytes_under_way())
+    fn under_way(&self, write: bool) -> u64 {
+        self.disk.session().tuning().map_or(0, |tuning| tuning.bytes_under_way(write))
     }
 
     async fn sync(&self) -> Result<(), Error> {

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use initiator::tune::plan::{Allowed, Measured, Plan};
+use initiator::tune::plan::{Allowed, LENGTHS, Measured, Plan, Shape};
 use initiator::{Options, Transport, Url};
 use ring::SystemLimits;
 use serde_json::{Value, json};
@@ -47,6 +47,16 @@ impl Report {
             .iter()
             .map(|reason| json!({ "what": reason.what, "value": reason.value, "why": reason.why }))
             .collect();
+        let loads: Vec<Value> = LENGTHS
+            .iter()
+            .map(|block| {
+                let shape = |write| {
+                    let Shape { depth, sessions } = plan.shape(write, u64::from(*block));
+                    json!({ "depth": depth, "sessions": sessions })
+                };
+                json!({ "bs": block, "read": shape(false), "write": shape(true) })
+            })
+            .collect();
         let document = json!({
             "format": FORMAT,
             "version": env!("CARGO_PKG_VERSION"),
@@ -79,7 +89,9 @@ impl Report {
                 "connections": plan.settings.connections.unwrap_or(1),
                 "sessions": plan.sessions, "bs": plan.io, "depth": plan.depth,
                 "holds_bytes": plan.holds, "under_way_bytes": plan.under_way,
+                "unasked_bytes": plan.unasked, "under_way_long_writes_bytes": plan.under_way_long,
             },
+            "loads": loads,
             "reasons": reasons,
             "before": rates(&self.before),
             "after": rates(&self.after),
@@ -130,6 +142,15 @@ impl Report {
         writeln!(out, "\nChosen")?;
         for reason in &plan.reasons {
             writeln!(out, "  {:<29} {:<14} {}", reason.what, reason.value, reason.why)?;
+        }
+        writeln!(out, "\nCommands under way, by their length")?;
+        writeln!(out, "  {:>9} {:>14} {:>14}", "", "reads", "writes")?;
+        for block in LENGTHS {
+            let of = |write| match plan.shape(write, u64::from(block)) {
+                Shape { depth, sessions: 1 } => depth.to_string(),
+                Shape { depth, sessions } => format!("{depth} × {sessions} sessions"),
+            };
+            writeln!(out, "  {:>5} KiB {:>14} {:>14}", block >> 10, of(false), of(true))?;
         }
         writeln!(out, "\nGained")?;
         let (read_gain, write_gain) = self.gain();

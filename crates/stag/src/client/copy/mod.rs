@@ -62,8 +62,9 @@ pub trait Disk: 'static {
     fn write(&self, at: u64, data: Chain) -> impl Future<Output = Result<(), initiator::Error>>;
     /// Makes a range zeros without being sent them, and without keeping blocks for them; false if it cannot.
     fn zero(&self, at: u64, len: u64) -> impl Future<Output = Result<bool, initiator::Error>>;
-    /// Bytes to have under way, as far as is known by now: what the path holds, and as much again. 0 if nothing is known.
-    fn under_way(&self) -> u64 {
+    /// Bytes of reads or of writes to have under way, as far as is known by now: what the path holds, and as much again, for each round
+    /// trip that they take. 0 if nothing is known.
+    fn under_way(&self, _write: bool) -> u64 {
         0
     }
     /// Brings everything written to the medium.

@@ -74,7 +74,7 @@ async fn read_file(place: &str, from: &File, at: u64, len: usize) -> Result<Chai
 impl<D: Disk> Source<D> {
     /// As [`Disk::under_way`].
     pub fn under_way(&self) -> u64 {
-        if let Self::Unit(disk) = self { disk.under_way() } else { 0 }
+        if let Self::Unit(disk) = self { disk.under_way(false) } else { 0 }
     }
 
     /// What people call it.
@@ -121,7 +121,7 @@ impl<D: Disk> Source<D> {
 impl<D: Disk> Sink<D> {
     /// As [`Disk::under_way`].
     pub fn under_way(&self) -> u64 {
-        if let Self::Unit(disk) = self { disk.under_way() } else { 0 }
+        if let Self::Unit(disk) = self { disk.under_way(true) } else { 0 }
     }
 
     /// What people call it.
