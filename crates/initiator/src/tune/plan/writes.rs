@@ -70,7 +70,7 @@ impl Writes {
             flow.asked = u64::MAX;
             // The shortest writes that are fetched are little longer than what goes unasked.
             let shortest = flow.unasked.saturating_mul(2).clamp(SHORTEST_IO, RDMA_READ);
-            let wanted = flow.bytes(true, u64::MAX).div_ceil(shortest.into()).clamp(16, 128);
+            let wanted = flow.twice(true, u64::MAX).div_ceil(shortest.into()).clamp(16, 128);
             let wanted = u16::try_from(wanted.next_power_of_two()).unwrap_or(128);
             reads = Some(wanted);
             flow.asked = u64::from(wanted.min(allowed.reads.max(1))) * u64::from(RDMA_READ);
