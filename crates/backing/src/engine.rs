@@ -75,7 +75,7 @@ impl Engine {
         modes.into_iter().find(|mode| self.fits(*mode).is_ok()).unwrap_or(default)
     }
 
-    /// The measured best for a cache mode.
+    /// What a cache mode gets by default: for the page cache the measured best, past it what reads best for the least processor.
     pub const fn default_for(cache: CacheMode) -> Self {
         match cache {
             CacheMode::Direct => Self::Fixed,
