@@ -64,7 +64,8 @@ answers_pings() {
   local late='ping timeout|conn error' before
   for _ in 1 2 3 4; do
     before=$(dmesg | grep -ciE "$late")
-    sleep 6
+    # Ping interval and its time limit, and a moment: a ping that nobody answers is told within this.
+    sleep 8
     [ "$(iscsiadm -m session | wc -l)" = 1 ] || return
     [ "$(dmesg | grep -ciE "$late")" != "$before" ] || return 0
   done

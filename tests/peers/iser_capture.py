@@ -65,6 +65,9 @@ class Recorded:
         part, self.data = self.data[:count], self.data[count:]
         return part
 
+    def gettimeout(self):
+        """None: nobody is waited for."""
+
 
 def directions(path):
     """{(connection, the sender's port): its bytes}."""

@@ -8,7 +8,7 @@ import time
 from lab import osd, proc, wire
 from lab.osd import R
 from lab.osd_session import Device, read_attribute
-from lab.report import as_needed, enough, expect
+from lab.report import Failed, as_needed, enough, expect
 from lab.target import Stag, Unit
 from peers.manage import apply, pending, served
 from peers.osd_data import ids, new_object, new_partition, read, write
@@ -89,6 +89,8 @@ def taken_over(lab, rate):
         putting = subprocess.Popen([Stag.binary, "osd", "put", "-q", source, f"{place}/large"], stderr=subprocess.PIPE, text=True)
         for round_ in range(2):
             time.sleep(0.7)
+            if putting.poll() not in (None, 0):
+                raise Failed(f"stag osd put: {putting.stderr.read()}")
             enough(putting.poll() is None, f"it put 40 MiB at {rate} a second before two daemons had come")
             target.take_over()
             with wire.session(target) as session:

@@ -248,6 +248,7 @@ impl Judge<'_> {
             Over::Some if good > 0 => Verdict::Holds,
             Over::Some if bad == points.len() && lost.failed == 0 => Verdict::DoesNotHold,
             Over::Every | Over::Some => Verdict::CannotBeTold,
+            Over::Mean if lost.failed > 0 => Verdict::CannotBeTold,
             Over::Mean => mean.map_or(Verdict::CannotBeTold, |(_, verdict)| verdict),
         };
         let mut text = match (points, finding.over, mean) {
@@ -305,7 +306,7 @@ impl Judge<'_> {
         let told: &[(Verdict, &str)] = match (finding.over, verdict) {
             (Over::Some, Verdict::Holds) => &[(Verdict::Holds, "it holds at")],
             (_, Verdict::Holds) => &[],
-            (_, Verdict::NearlyHolds) => &[(Verdict::NearlyHolds, "the spread reaches over the limit at")],
+            (_, Verdict::NearlyHolds) => &[(Verdict::NearlyHolds, "the bounds reach beyond the limit at")],
             _ => &[
                 (Verdict::DoesNotHold, "it does not hold at"),
                 (Verdict::CannotBeTold, "the spread reaches over the limit at"),
@@ -468,9 +469,13 @@ struct Test<'a> {
 impl Test<'_> {
     /// How often the bounds of each may be wrong: any of the points may deceive, at either limit, and so may what most of them are.
     fn error(&self) -> f64 {
-        let limits = [self.finding.at_least, self.finding.at_most].into_iter().flatten().count();
         let most = usize::from(self.asks_most());
-        ERROR / number(((self.points + most) * limits).max(1))
+        ERROR / number(((self.points + most) * self.limits()).max(1))
+    }
+
+    /// One, or two.
+    fn limits(&self) -> usize {
+        [self.finding.at_least, self.finding.at_most].into_iter().flatten().count()
     }
 
     fn asks_most(&self) -> bool {
@@ -478,7 +483,7 @@ impl Test<'_> {
     }
 
     /// The bounds of what most points are, if they say that a claim about every point does not hold at most of them: where it holds at each, in
-    /// no more than every other round do more than half of them lie beyond the limit.
+    /// no more than every other round do more than half of them lie beyond the limit, if points of one round err each by itself.
     fn most_fail(&self, all: &[Taken]) -> Option<Bounded> {
         if !self.asks_most() {
             return None;
@@ -491,9 +496,8 @@ impl Test<'_> {
 
     /// What came of it, and the bounds that say so. `None` of no round.
     fn at(&self, taken: &Taken) -> Option<(Bounded, Verdict)> {
-        let limits = [self.finding.at_least, self.finding.at_most].into_iter().flatten().count();
         let alone = taken.bounded(ERROR)?;
-        let one = || taken.bounded(ERROR / number(limits.max(1)));
+        let one = || taken.bounded(ERROR / number(self.limits().max(1)));
         let (holds, fails) = match self.finding.over {
             Over::Every => (alone, taken.bounded(self.error())?),
             Over::Some => (taken.bounded(self.error())?, one()?),

@@ -55,12 +55,12 @@ impl Look {
         let unseen = (now.machine.busy - self.machine.busy) - (now.programs.all - self.programs.all);
         let others = percent(now.programs.others_since(&self.programs).max(unseen));
         let stolen = percent(now.machine.stolen - self.machine.stolen);
-        let told = took >= SHORTEST;
+        let (others, stolen) = if took >= SHORTEST { (round(others), round(stolen)) } else { (0.0, 0.0) };
         Load {
             average: self.average,
-            others_percent: if told { round(others) } else { 0.0 },
-            stolen_percent: if told { round(stolen) } else { 0.0 },
-            disturbed: told && (others > DISTURBED_PERCENT || stolen > DISTURBED_PERCENT),
+            others_percent: others,
+            stolen_percent: stolen,
+            disturbed: others > DISTURBED_PERCENT || stolen > DISTURBED_PERCENT,
             awake: false,
             cache_line_ns: None,
         }

@@ -90,6 +90,8 @@ const MOST_FAILURES: u32 = 2;
 const MOST_RETAKES: u32 = 2;
 /// Of so many runs of an experiment, one may be taken again.
 const RUNS_TO_A_RETAKE: usize = 8;
+/// The same where it has to be quick.
+const QUICK_RUNS_TO_A_RETAKE: usize = 16;
 
 /// One point in one round.
 struct Step {
@@ -275,22 +277,37 @@ fn experiment(
         let done = plans.iter().map(|plan| plan.done.len()).sum();
         progress.begins(point, round, done, total, left(plans, options.quick));
         let Some(plan) = plans.get_mut(at) else { continue };
-        let mut once = || {
+        let mut once = |measure: &mut Option<_>| {
             let folder = plan.folder.path();
-            let taken =
-                take(plan.source, point, round, options, make, stop, &mut paths, &mut measure, folder)?;
+            let taken = take(plan.source, point, round, options, make, stop, &mut paths, measure, folder)?;
             Some(Record { load: Load { awake: awake.is_some(), ..taken.load.clone() }, ..taken })
         };
-        let Some(mut record) = once() else { break };
-        let before: u32 = plan.records.iter().map(|record| record.retaken).sum();
-        let spare = u32::try_from(plan.steps.len().div_ceil(RUNS_TO_A_RETAKE)).unwrap_or(u32::MAX);
+        let Some(mut record) = once(&mut measure) else { break };
+        let of_these = |record: &&Record| points.iter().any(|point| point.key() == record.key);
+        let before: u32 = plan.records.iter().filter(of_these).map(|record| record.retaken).sum();
+        let runs = if options.quick { QUICK_RUNS_TO_A_RETAKE } else { RUNS_TO_A_RETAKE };
+        let spare = u32::try_from(plan.steps.len().div_ceil(runs)).unwrap_or(u32::MAX);
         while record.load.disturbed
             && record.sample().is_some()
             && record.retaken < MOST_RETAKES.min(spare.saturating_sub(before))
         {
             // What was taken is whole if the user wants it to end now.
-            let Some(again) = once() else { break };
+            // What was measured once for the round was disturbed as well.
+            measure = None;
+            let Some(again) = once(&mut measure) else { break };
+            let failed = match &again.outcome {
+                Outcome::Failed(why) => Some(why.clone()),
+                Outcome::Measured(_) | Outcome::Missing(_) => None,
+            };
             record = calmer(record, again);
+            if let Some(why) = failed {
+                // Its logs stay.
+                progress.say(&format!(
+                    "{}, round {round}: failed when it was taken again, since it had been disturbed: {why}",
+                    point.key()
+                ));
+                break;
+            }
         }
         one.retaken += usize::try_from(record.retaken).unwrap_or_default();
         match &record.outcome {

@@ -176,7 +176,7 @@ impl Operation {
             Some(_) if !self.in_list => {
                 let at = offset::round_up(self.data_in, Version::Osd2)
                     .ok_or_else(|| impossible("the read is too long"))?;
-                let len = self.retrieved_len() + if proves { PROOF } else { 0 };
+                let len = self.retrieved_len() + if proves { PROOF * self.listed() } else { 0 };
                 let len = u32::try_from(len).map_err(|_| impossible("too much room for attributes"))?;
                 Some(Region { offset: at, len })
             }
@@ -229,7 +229,16 @@ impl Operation {
             return 8;
         }
         let many = self.get.iter().any(|id| id.number == AttributeId::ALL || id.page == osd::Page::ALL);
-        8 + if many { MUCH_ROOM } else { self.get.len() * (16 + ROOM) }
+        // A list of many objects says whose each object's attributes are.
+        8 + self.listed() * (16 + if many { MUCH_ROOM } else { self.get.len() * (16 + ROOM) })
+    }
+
+    /// Objects whose attributes come: a CREATE of many gets those of each.
+    fn listed(&self) -> usize {
+        match self.command {
+            Command::Create { count, .. } if !self.first_is_enough => usize::from(count.max(1)),
+            _ => 1,
+        }
     }
 }
 

@@ -40,7 +40,7 @@ impl Flow {
             return 1;
         }
         let rest = if self.whole { block } else { block - unasked };
-        1 + rest.div_ceil(self.asked.max(1))
+        rest.div_ceil(self.asked.max(1)).saturating_add(1)
     }
 
     /// What a lone command takes that brings its data in as many round trips as that.
@@ -150,8 +150,9 @@ mod tests {
     fn no_number_makes_it_panic() {
         for asked in [0, 1, u64::MAX] {
             for wait in [Duration::ZERO, Duration::MAX] {
-                let flow = Flow { rate: u64::MAX, rtt: wait, wait, asked, ..flow() };
-                for block in [0, 1, u64::MAX] {
+                for (whole, block) in [(false, 0), (false, 1), (false, u64::MAX), (true, 1), (true, u64::MAX)]
+                {
+                    let flow = Flow { rate: u64::MAX, rtt: wait, wait, asked, whole, ..flow() };
                     assert!(flow.commands(true, block) >= 1 && flow.turns(true, block) >= 1);
                 }
             }

@@ -18,6 +18,7 @@ pub(super) async fn get_attributes(task: &mut Task<'_>, id: Id) -> Result<(), Fa
     task.progress.done(function::COMMAND);
     task.retrieve(&subject).await?;
     if !task.parameters.set.is_empty() {
+        task.quota_turn(id.partition).await?;
         task.apply_with_attributes(id, subject.object_type(), Change::new()).await?;
     }
     Ok(())

@@ -6,7 +6,7 @@ pub mod iser;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use arrayvec::ArrayVec;
 use backing::MemoryStore;
@@ -226,6 +226,7 @@ impl Client {
 
     /// The next PDU that is no ping. Pings are answered.
     fn receive_answer(&mut self) -> Pdu {
+        let began = Instant::now();
         loop {
             let pdu = self.receive().expect("an answer");
             if pdu.bhs.opcode() != Some(Opcode::NopIn) {
@@ -238,6 +239,7 @@ impl Client {
                 answer.cmd_sn.set(self.cmd_sn);
                 self.send(answer.into(), &[]);
             }
+            assert!(began.elapsed() < PATIENCE, "only pings come");
         }
     }
 

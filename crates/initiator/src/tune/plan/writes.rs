@@ -58,7 +58,7 @@ impl Writes {
         let unsolicited =
             (allowed.iser && far).then(|| allowed.segment.min(allowed.first_burst).max(ISER_UNSOLICITED));
         flow.unasked = match (allowed.iser, allowed.initial_r2t, allowed.immediate_data) {
-            (true, ..) => unsolicited.unwrap_or(ISER_UNSOLICITED),
+            (true, ..) => unsolicited.unwrap_or(ISER_UNSOLICITED).min(allowed.segment),
             (false, false, _) => first_burst,
             // What one PDU takes still goes with its command (RFC 7143 §13.11).
             (false, true, true) => first_burst.min(allowed.segment),

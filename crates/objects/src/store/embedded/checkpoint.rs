@@ -131,6 +131,10 @@ impl Inner {
     /// Has the store's own thread write a checkpoint soon, which nobody waits for.
     pub(super) fn ask_for_checkpoint(&self) {
         let mut log = self.log();
+        // One is under way, or will be.
+        if log.frozen.is_some() || log.rotate {
+            return;
+        }
         log.untidy = true;
         if let Some(waker) = log.checkpointer.take() {
             waker.wake();

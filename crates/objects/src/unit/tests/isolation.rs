@@ -466,11 +466,14 @@ fn objects_that_name_collections_take_turns_where_a_quota_counts_them() {
     it.ask(Osd::CreateCollection { partition: P, requested: collection }).send().good();
     let pointer = |n| AttributeId::new(osd::attributes::numbers::collections::PAGE, n);
     let quota = osd::attributes::numbers::partition_quotas::COLLECTIONS_PER_OBJECT;
-    for (limit, waits) in [(u32::MAX, false), (1, true)] {
+    let commands = [Osd::SetAttributes(ID), Osd::GetAttributes(ID)];
+    for (limit, waits, command) in
+        [(u32::MAX, false), (1, true)].into_iter().flat_map(|(l, w)| commands.clone().map(|c| (l, w, c)))
+    {
         it.set(Id::partition(P), quota, &limit.to_be_bytes()).good();
         let key = Key { id: Id::partition(P), part: Part::Quota };
         let other = block_on(it.unit.locks.lock(key, Mode::EXCLUSIVE));
-        let ask = it.ask(Osd::SetAttributes(ID)).set(pointer(limit.min(2)), &collection.to_be_bytes());
+        let ask = it.ask(command).set(pointer(limit.min(2)), &collection.to_be_bytes());
         let (cdb, out, _) = ask.build();
         let Execution::Running(future) = it.start(&cdb, &out, 0, 0) else { panic!("it ended") };
         let mut future = pin!(future);
