@@ -468,7 +468,7 @@ fn objects_that_name_collections_take_turns_where_a_quota_counts_them() {
     let quota = osd::attributes::numbers::partition_quotas::COLLECTIONS_PER_OBJECT;
     let commands = [Osd::SetAttributes(ID), Osd::GetAttributes(ID)];
     for (limit, waits, command) in
-        [(u32::MAX, false), (1, true)].into_iter().flat_map(|(l, w)| commands.clone().map(|c| (l, w, c)))
+        [(u32::MAX, false), (1, true)].into_iter().flat_map(|(l, w)| commands.map(|c| (l, w, c)))
     {
         it.set(Id::partition(P), quota, &limit.to_be_bytes()).good();
         let key = Key { id: Id::partition(P), part: Part::Quota };
