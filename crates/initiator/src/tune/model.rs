@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use ring::SystemLimits;
 
+use super::plan::tests::STAG;
 use super::plan::{Allowed, LENGTHS, Measured, Plan, RoundTrips, Shape, plan};
 
 /// What is put on the line at a time, bytes.
@@ -275,20 +276,6 @@ impl World {
 const RATE: u64 = 125_000_000;
 /// 0.2, 1400 and 8600 miles, µs.
 const MILES: [(&str, u64); 3] = [("0.2 miles", 50), ("1400 miles", 23_000), ("8600 miles", 141_000)];
-
-const STAG: Allowed = Allowed {
-    iser: false,
-    connections: 8,
-    max_burst: 1 << 20,
-    first_burst: 262_144,
-    initial_r2t: false,
-    immediate_data: true,
-    outstanding_r2t: 8,
-    segment: 262_144,
-    window: 128,
-    max_transfer: 16 << 20,
-    reads: 128,
-};
 
 /// What is found behind initiators: Stag, and targets that take less.
 fn targets() -> Vec<(&'static str, Allowed)> {

@@ -244,4 +244,4 @@ pub fn plan(measured: &Measured, allowed: &Allowed, system: &SystemLimits) -> Pl
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

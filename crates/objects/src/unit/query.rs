@@ -19,6 +19,7 @@ use super::attributes::Memberships;
 use super::collections::{UNNAMED, action};
 use super::failure::Failure;
 use super::limits::MAX_RETRIEVED;
+use super::locks::Guard;
 use super::scan::{BATCH, Walk, descriptor};
 use super::subject::{Info, Subject, at};
 use super::task::{Current, Task, Touch};
@@ -79,7 +80,17 @@ struct Search {
 }
 
 impl Search {
-    /// Looks at the next objects. Whether there may be more.
+    /// Keeps others from having objects name collections during the next step, where matches are to and a quota counts them.
+    async fn turn<'u>(&self, unit: &'u OsdUnit) -> Result<Option<Guard<'u>>, Failure> {
+        match self.matches {
+            Some((_, kind)) if kind != CollectionType::TRACKING => {
+                unit.quota_turn(self.partition, true).await
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Looks at the next objects, with the [turn](Self::turn) that this takes. Whether there may be more.
     async fn step(&mut self) -> Result<bool, Failure> {
         let unit = self.unit.clone();
         // Many criteria make a step of fewer objects.
@@ -109,9 +120,7 @@ impl Search {
         }
         self.tracking.missing += missing;
         self.tracking.processed += looked_at - missing;
-        let names = self.matches.is_some_and(|(_, kind)| kind != CollectionType::TRACKING);
         self.most = unit.policy(self.partition)?.collections.into();
-        let _turn = if names { unit.quota_turn(self.partition, true).await? } else { None };
         match self.join_all(&batch).await {
             Err(Error::NotFound(_)) => {
                 // One has gone since it was looked at: one by one, and without it.
@@ -333,18 +342,29 @@ pub(super) async fn query(
 }
 
 async fn run(task: &mut Task<'_>, search: &mut Search) -> Result<(), Failure> {
-    while search.step().await? {
+    let unit = search.unit.clone();
+    loop {
+        // Whoever waits for it can be aborted.
+        let turn = task.transfer.unless_lost(search.turn(&unit)).await??;
+        if !search.step().await? {
+            return Ok(());
+        }
+        drop(turn);
         task.transfer.pause().await?;
     }
-    Ok(())
 }
 
 /// Lets a search go on by itself.
 fn go_on(mut search: Search, place: Place) {
     // Its handle is let go: it ends by itself, or with the core.
     drop(ring::spawn(async move {
+        let unit = search.unit.clone();
         let result = loop {
-            match search.step().await {
+            let step = match search.turn(&unit).await {
+                Ok(_turn) => search.step().await,
+                Err(failure) => Err(failure),
+            };
+            match step {
                 Ok(true) => ring::yield_now().await,
                 Ok(false) => break Ok(()),
                 Err(failure) => break Err(failure),

@@ -1,13 +1,14 @@
 //! The `stag` command as a process: a server that ends with its test, and commands whose end is looked at.
 
 use std::io::{BufRead, BufReader, Write};
-use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
+
+#[path = "../../../initiator/tests/ports/mod.rs"]
+mod ports;
 
 pub const STAG: &str = env!("CARGO_BIN_EXE_stag");
 
@@ -115,18 +116,7 @@ pub fn wait_until(what: &str, is_so: impl Fn() -> bool) {
 /// A portal for a server that is to come back to it: nobody listens there, no other test of this process gets it, and no connection is
 /// given its port for its own end while the server is away, as it may those above 32767.
 pub fn free_portal() -> String {
-    const FIRST: u16 = 10_000;
-    const COUNT: u16 = 20_000;
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    for _ in 0..COUNT {
-        let offset =
-            (std::process::id() as u16).wrapping_mul(97).wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
-        let port = FIRST + offset % COUNT;
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return format!("127.0.0.1:{port}");
-        }
-    }
-    panic!("no port is free")
+    format!("127.0.0.1:{}", ports::free())
 }
 
 /// Runs `stag` with `input` on its stdin.

@@ -14,7 +14,8 @@ fn path(mbit: f64, rtt_ms: f64) -> Measured {
     }
 }
 
-const STAG: Allowed = Allowed {
+/// What a Stag as it comes agrees to.
+pub(in crate::tune) const STAG: Allowed = Allowed {
     iser: false,
     connections: 8,
     max_burst: 1 << 20,
