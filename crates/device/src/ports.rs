@@ -26,6 +26,13 @@ struct State {
     nexuses: Vec<Weak<ItlNexus>>,
 }
 
+/// How much longer than its transition another change may take, which may have to be kept on a slow disk, until
+/// [`PortGroups::change`] gives up.
+const LATE: Duration = Duration::from_secs(5);
+
+/// How often it looks whether the other change is done.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+
 /// Why the target could not change a state by itself.
 #[derive(Debug, thiserror::Error)]
 pub enum AccessError {
@@ -149,14 +156,30 @@ impl PortGroups {
 
     /// The target changes a group's state by itself. Every nexus gets a unit attention. Resolves when the state has changed.
     ///
+    /// A change that is under way already is waited for, while it takes no longer than it should: initiators that fail over change
+    /// states at the very moments at which an administrator does.
+    ///
     /// # Errors
     /// An [`AccessError`]; the state is then as it was.
     pub async fn change(&self, group: u16, to: AccessState) -> Result<(), AccessError> {
-        let plan = {
-            let mut state = self.state();
-            let plan = state.groups.plan_implicit(group, to)?;
-            state.begin(&plan);
-            plan
+        let mut waited = Duration::ZERO;
+        let plan = loop {
+            let transition = {
+                let mut state = self.state();
+                match state.groups.plan_implicit(group, to) {
+                    Err(ChangeError::InTransition) => state.transition,
+                    plan => {
+                        let plan = plan?;
+                        state.begin(&plan);
+                        break plan;
+                    }
+                }
+            };
+            if !ring::is_running() || waited > transition + LATE {
+                return Err(ChangeError::InTransition.into());
+            }
+            ring::sleep(LOOK_AGAIN).await;
+            waited += LOOK_AGAIN;
         };
         Ok(self.carry_out(plan, None).await?)
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use device::{AccessError, ItlNexus, LogicalUnit, Nexus, NexusId, Persist, PortGroups};
 use ring::Pooled;
 use scsi::alua::{ChangeError, Groups};
-use scsi::data::target_port_groups::{AccessState, TargetPortGroup, parse, supported};
+use scsi::data::target_port_groups::{AccessState, SetTargetPortGroup, TargetPortGroup, parse, supported};
 use scsi::reservation::TransportId;
 use scsi::{AdditionalSense, SenseKey};
 
@@ -132,6 +132,27 @@ fn a_state_says_itself_in_its_sense_and_leaves_what_it_must() {
     one.write(0, &[1; 512]).good();
     let none = block_on(ports.change(3, AccessState::Standby));
     assert!(matches!(none, Err(AccessError::Change(ChangeError::NoGroup(3)))));
+}
+
+#[test]
+fn a_change_by_the_target_waits_for_the_one_under_way() {
+    let ports = PortGroups::new(groups(true), Duration::from_millis(30), None).unwrap();
+    let unit = disk(options());
+    let two = through(&unit, 2, 2, &ports);
+    let request = SetTargetPortGroup { state: Some(AccessState::ActiveOptimized), group_or_port: 8 };
+    ring::Runtime::new(ring::Config::default()).unwrap().block_on(async {
+        let by_initiator = ring::spawn({
+            let ports = ports.clone();
+            async move { ports.set(&[request], &two.nexus).await }
+        });
+        while ports.groups()[1].state != AccessState::Transitioning {
+            ring::yield_now().await;
+        }
+        ports.change(7, AccessState::Standby).await.unwrap();
+        by_initiator.await.unwrap();
+    });
+    let states: Vec<_> = ports.groups().iter().map(|group| group.state).collect();
+    assert_eq!(states, [AccessState::Standby, AccessState::ActiveOptimized]);
 }
 
 #[test]
