@@ -81,23 +81,6 @@ fn a_receive_comes_first_while_its_socket_holds_something_and_nothing_waits_when
 }
 
 #[test]
-fn addresses_and_options_are_those_of_the_socket() {
-    run(async {
-        let (a, b) = pair().await;
-        assert_eq!(a.local_addr().unwrap(), b.peer_addr().unwrap());
-        assert_eq!(a.peer_addr().unwrap(), b.local_addr().unwrap());
-        a.set_nodelay(false).unwrap();
-        let alive =
-            ring::Keepalive { idle: Duration::from_secs(5), interval: Duration::from_secs(1), count: 3 };
-        a.set_keepalive(Some(alive)).unwrap();
-        a.set_keepalive(None).unwrap();
-        a.set_user_timeout(Duration::from_secs(3)).unwrap();
-        a.set_recv_buffer(1 << 16).unwrap();
-        a.set_send_buffer(1 << 16).unwrap();
-    });
-}
-
-#[test]
 fn ipv6_works_like_ipv4() {
     run(async {
         let Ok(mut listener) = TcpListener::bind("[::1]:0".parse().unwrap(), ListenOptions::default()) else {

@@ -14,7 +14,7 @@
 mod bytes;
 mod chain;
 pub mod pool;
-mod racy;
+pub(crate) mod racy;
 mod region;
 mod unique;
 

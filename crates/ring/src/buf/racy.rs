@@ -152,6 +152,70 @@ pub(crate) unsafe fn copy(src: *const u8, dst: *mut u8, len: usize) -> bool {
 /// Bytes to which [`stream`] copies in one step; the destination's alignment, and what the length is a multiple of.
 pub(crate) const STREAMED: usize = 64;
 
+#[cfg(target_arch = "x86_64")]
+mod fence {
+    use std::arch::x86_64::_mm_sfence;
+    use std::cell::Cell;
+
+    /// When the fence of this thread's copies past the caches is made.
+    #[derive(Clone, Copy, PartialEq, Eq)]
+    enum Fence {
+        /// With each copy.
+        AtOnce,
+        /// By [`settle`], should a copy be made before.
+        Later,
+        /// By [`settle`]: copies were made.
+        Due,
+    }
+
+    thread_local! {
+        static FENCE: Cell<Fence> = const { Cell::new(Fence::AtOnce) };
+    }
+
+    fn now() {
+        // SAFETY: part of SSE, which is part of x86-64; it touches no memory.
+        unsafe { _mm_sfence() }
+    }
+
+    pub(super) fn after_stream() {
+        match FENCE.get() {
+            Fence::AtOnce => now(),
+            Fence::Later | Fence::Due => FENCE.set(Fence::Due),
+        }
+    }
+
+    pub(crate) fn put_off(later: bool) {
+        settle();
+        FENCE.set(if later { Fence::Later } else { Fence::AtOnce });
+    }
+
+    #[inline]
+    pub(crate) fn settle() {
+        if FENCE.get() == Fence::Due {
+            now();
+            FENCE.set(Fence::Later);
+        }
+    }
+}
+
+/// Whether from now on [`settle`] makes the one fence for all copies past the caches ([`stream`]) of this thread since it was called
+/// last: a fence waits until all of them are in memory, a third of the time of a copy of 4 KiB.
+///
+/// Until then other threads may see what this one stores afterwards, and the copied bytes not yet. Who tells another thread of them does
+/// it by a locked instruction (a message to another core, the kernel's lock of a socket or a ring), which waits for them as the
+/// fence does (Intel SDM volume 3 §13.3.1); plain stores, atomic ones too, do not. So the thread has to call [`settle`] before it
+/// waits for anything, as a core's loop does.
+#[cfg(target_arch = "x86_64")]
+pub(crate) use fence::{put_off, settle};
+
+/// There is none to put off: here all copies are atomic stores that go through the caches.
+#[cfg(not(target_arch = "x86_64"))]
+pub(crate) fn put_off(_later: bool) {}
+
+/// There is none to make up for.
+#[cfg(not(target_arch = "x86_64"))]
+pub(crate) fn settle() {}
+
 /// [`copy`] past the caches: the destination's lines are not fetched to be overwritten, which halves the time where they are in no
 /// cache, and are in none afterwards.
 ///
@@ -164,8 +228,8 @@ pub(crate) unsafe fn stream(src: *const u8, dst: *mut u8, len: usize) -> bool {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: the caller vouches for both ranges and their alignment. SSE2 is part of x86-64. All registers that change are declared,
     // and memory is taken as clobbered. A bus error goes on at the label `3` with the registers as they were when a step began: then
-    // some of `len` is left. The fence makes these stores visible before all that follow, as plain ones would be.
-    unsafe {
+    // some of `len` is left. The fence, now or later, makes these stores visible before all that follow, as plain ones would be.
+    let left = unsafe {
         let left: usize;
         let resume = guard::RESUME.with(std::cell::Cell::as_ptr);
         std::arch::asm!(
@@ -186,7 +250,6 @@ pub(crate) unsafe fn stream(src: *const u8, dst: *mut u8, len: usize) -> bool {
             "jnz 2b",
             "3:",
             "mov qword ptr [{resume}], 0",
-            "sfence",
             resume = in(reg) resume,
             after = out(reg) _,
             src = inout(reg) src => _,
@@ -198,6 +261,11 @@ pub(crate) unsafe fn stream(src: *const u8, dst: *mut u8, len: usize) -> bool {
             d = out(xmm_reg) _,
             options(nostack)
         );
+        left
+    };
+    #[cfg(target_arch = "x86_64")]
+    {
+        fence::after_stream();
         left == 0
     }
     #[cfg(not(target_arch = "x86_64"))]

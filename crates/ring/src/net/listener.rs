@@ -9,6 +9,7 @@ use io_uring::{opcode, types};
 
 use super::addr::RawAddr;
 use super::options::{check, local_addr, set, set_nonblocking, socket};
+use super::path::unpaced;
 use super::stream::TcpStream;
 use crate::op::{Completion, Multi};
 
@@ -52,8 +53,11 @@ impl TcpListener {
         if addr.is_ipv6() {
             set(sock, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, options.v6only.into())?;
         }
-        // Accepted sockets inherit it.
+        // Accepted sockets inherit both.
         set(sock, libc::IPPROTO_TCP, libc::TCP_NODELAY, options.nodelay.into())?;
+        if addr.ip().is_loopback() {
+            unpaced(sock);
+        }
         // SAFETY: the address outlives the call, and its length is its own.
         check(unsafe { libc::bind(fd.as_raw_fd(), addr_raw.as_ptr(), addr_raw.len()) })?;
         // SAFETY: takes numbers only.

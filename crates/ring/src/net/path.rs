@@ -2,6 +2,7 @@
 //! ([`TcpInfo`], [`SystemLimits`]). It decides nothing.
 
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Duration;
 
@@ -16,7 +17,8 @@ pub struct PathOptions {
     pub send_buffer: Option<usize>,
     /// Bytes that the peer may have on their way (SO_RCVBUF; the kernel doubles it). A fixed size.
     pub recv_buffer: Option<usize>,
-    /// Congestion control by its name in the kernel: `bbr`, `cubic`, `reno`… (TCP_CONGESTION).
+    /// Congestion control by its name in the kernel: `bbr`, `cubic`, `reno`… (TCP_CONGESTION). `None` within the machine
+    /// is one that does not pace.
     pub congestion: Option<String>,
 }
 
@@ -26,8 +28,8 @@ impl PathOptions {
         *self == Self::default()
     }
 
-    /// Sets all that is given. Before connect(2): how far a window can be scaled is said in the first segment.
-    pub(super) fn apply(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+    /// Sets all that is given, to reach `peer`. Before connect(2): how far a window can be scaled is said in the first segment.
+    pub(super) fn apply(&self, fd: BorrowedFd<'_>, peer: IpAddr) -> io::Result<()> {
         let number = |bytes: usize| i32::try_from(bytes).unwrap_or(i32::MAX);
         if let Some(bytes) = self.send_buffer {
             set(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, number(bytes))?;
@@ -35,13 +37,31 @@ impl PathOptions {
         if let Some(bytes) = self.recv_buffer {
             set(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, number(bytes))?;
         }
-        if let Some(name) = &self.congestion {
-            set_congestion(fd, name).map_err(|error| {
+        match &self.congestion {
+            Some(name) => set_congestion(fd, name).map_err(|error| {
                 io::Error::new(error.kind(), format!("congestion control `{name}`: {error}"))
-            })?;
+            }),
+            None => {
+                if peer.is_loopback() {
+                    unpaced(fd);
+                }
+                Ok(())
+            }
         }
-        Ok(())
     }
+}
+
+/// Has a socket send as it comes what it sends within this machine, where there is nothing to congest: a congestion control that
+/// paces, as `bbr` does, arms a timer for every 64 KiB there, which costs more than sending them. `reno` is in every kernel and
+/// allowed to everybody. Best before connect(2) and accept(2): pacing that has begun does not end, it only gets faster.
+pub(super) fn unpaced(fd: BorrowedFd<'_>) {
+    // Without it all works as well, at the system's pace.
+    let _ = set_congestion(fd, "reno");
+}
+
+/// Whether what goes from `local` to `peer` never leaves the machine, as far as addresses can tell.
+pub(super) fn within_machine(local: IpAddr, peer: IpAddr) -> bool {
+    peer.is_loopback() || peer == local
 }
 
 /// ENOENT: the kernel has none of that name. EPERM: it is not among `net.ipv4.tcp_allowed_congestion_control`.
@@ -194,12 +214,13 @@ mod tests {
     #[test]
     fn a_socket_takes_a_congestion_control_that_is_there_and_names_one_that_is_not() {
         let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let peer = [192, 0, 2, 1].into();
         let own = congestion(socket.as_fd()).unwrap();
         assert!(!own.is_empty());
         let options = PathOptions { congestion: Some(own.clone()), ..PathOptions::default() };
-        options.apply(socket.as_fd()).unwrap();
+        options.apply(socket.as_fd(), peer).unwrap();
         let options = PathOptions { congestion: Some("nobodys".into()), ..PathOptions::default() };
-        let error = options.apply(socket.as_fd()).unwrap_err().to_string();
+        let error = options.apply(socket.as_fd(), peer).unwrap_err().to_string();
         assert!(error.contains("nobodys"), "{error}");
     }
 

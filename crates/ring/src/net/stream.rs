@@ -56,15 +56,19 @@ impl TcpStream {
     /// As [`Self::connect`], with a socket that is set up for its path. Errors are those of setsockopt(2) too: ENOENT and EPERM
     /// for a congestion control that is not there or not allowed.
     pub async fn connect_over(addr: SocketAddr, timeout: Duration, path: &PathOptions) -> io::Result<Self> {
+        let ip = addr.ip();
         let addr = Box::new(RawAddr::new(addr));
         let stream = Self::from_accepted(options::socket(&addr)?);
         stream.set_nodelay(true)?;
-        path.apply(stream.fd().as_fd())?;
+        path.apply(stream.fd().as_fd(), ip)?;
         let entry = opcode::Connect::new(stream.raw(), addr.as_ptr(), addr.len()).build();
         // SAFETY: the entry points to the boxed address, which the operation owns.
         let op = unsafe { Op::start(entry, addr) };
         let (completion, _) = crate::time::timeout(timeout, op).await?;
         completion.count()?;
+        if path.congestion.is_none() {
+            stream.unpaced_within_machine();
+        }
         Ok(stream)
     }
 
@@ -325,6 +329,18 @@ impl TcpStream {
     /// Chooses the congestion control of what is sent from now on.
     pub fn set_congestion(&self, name: &str) -> io::Result<()> {
         path::set_congestion(self.fd().as_fd(), name)
+    }
+
+    /// If the peer is this machine, has what is sent leave as it comes, whatever congestion control the system has: nothing is
+    /// congested there, and pacing it costs more than sending it. Listeners and [`Self::connect_over`] do so for loopback
+    /// addresses, before anything is paced; this is for what came in at another one. A peer that has gone meanwhile is not told of
+    /// here: the next operation does.
+    pub fn unpaced_within_machine(&self) {
+        if let (Ok(local), Ok(peer)) = (self.local_addr(), self.peer_addr())
+            && path::within_machine(local.ip(), peer.ip())
+        {
+            path::unpaced(self.fd().as_fd());
+        }
     }
 
     /// Size of the kernel's receive buffer in bytes (SO_RCVBUF; the kernel doubles it).

@@ -15,6 +15,7 @@ use super::remote::{Address, Message, Remote};
 use super::spin::{Polled, Spin};
 use super::task::{self, Tasks};
 use super::waker::TaskName;
+use crate::buf::racy;
 use crate::fs::{Call, Registered, Threads};
 use crate::op::{Completed, Completion, IGNORED, Provided, RECV_BUFFER, Table, Uring, WOKEN};
 use crate::time::Timers;
@@ -79,6 +80,7 @@ pub(super) struct Entered<'a> {
 impl Drop for Entered<'_> {
     fn drop(&mut self) {
         CURRENT.set(self.before);
+        racy::put_off(self.before.is_some());
     }
 }
 
@@ -124,6 +126,7 @@ impl Core {
         // leaked keeps that borrow only by name, hence guards are private and live on the stack of `block_on` and
         // `shut_down`.
         let before = CURRENT.replace(Some(unsafe { &*std::ptr::from_ref(self) }));
+        racy::put_off(true);
         Entered { before, _core: PhantomData }
     }
 
@@ -211,6 +214,8 @@ impl Core {
         if self.remote.has_mail() {
             self.read_mail();
         }
+        // Tasks and mail may have copied; from here on it may wait.
+        racy::settle();
         self.submit_calls();
         self.arm_event();
         if self.has_ready() {

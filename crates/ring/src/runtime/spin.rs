@@ -7,8 +7,9 @@
 //! when work is rare.
 //!
 //! Only waits that polled tell how soon work comes: a sleeper's work comes later, because whoever sends it has slept
-//! meanwhile as well. So a core that has given up polling tries again, at growing intervals, and only while work comes often enough.
-//! Somebody else who wants the processor ends polling for a growing while too.
+//! meanwhile as well. So a core that has given up polling tries again, at growing intervals, and only while work comes often enough;
+//! and at once when work comes clearly sooner, many times in a row, than right after it gave up: what it learnt was of other work.
+//! Somebody else who wants the processor ends polling for a growing while too, unless that is rare and soon over.
 //!
 //! It owns no clock: the time is handed in, in nanoseconds from any beginning.
 
@@ -28,6 +29,14 @@ const TRIAL: u16 = 8;
 const IDLE_LIMITS: u64 = 8;
 /// Work that comes to a sleeper within this many limits may come soon enough to a poller.
 const NEAR_LIMITS: u64 = 4;
+/// Waits that tell how soon work comes to a sleeper when polling was given up, and as many in a row in which it comes clearly
+/// sooner: it is other work.
+const SOONER: u16 = 16;
+/// [`Spin::given_up`] that no wait is sooner than.
+const NOTHING: (u16, u64) = (SOONER, 0);
+/// Polled waits since somebody else last took the processor after which that is rare: the kernel's own threads do so, and
+/// to sleep for 4 ms because of them costs more than they take.
+const RARELY: u16 = 64;
 /// The first interval between trials, and the longest, in nanoseconds.
 const INTERVAL_NS: u64 = 4_000_000;
 const LONGEST_INTERVAL_NS: u64 = 1_000_000_000;
@@ -65,6 +74,13 @@ pub(super) struct Spin {
     interval_ns: u64,
     /// The latest wait that slept, in nanoseconds.
     slept_ns: u64,
+    /// The first waits that slept since polling was given up, at most [`SOONER`] and none if it was for somebody else: how many, and
+    /// their nanoseconds together, long ones counted as idle ones.
+    given_up: (u16, u64),
+    /// Waits in a row that slept and were clearly shorter than those on the average.
+    sooner: u16,
+    /// Polled waits since somebody else took the processor, as far as they matter.
+    undisturbed: u16,
 }
 
 impl Spin {
@@ -72,7 +88,18 @@ impl Spin {
     pub(super) fn new(limit_ns: u64) -> Self {
         let state = State::Polling { review_in: TRIAL };
         let seen = [0; CLASSES.len() + 1];
-        Self { limit_ns, state, budget_ns: limit_ns, seen, total: 0, interval_ns: INTERVAL_NS, slept_ns: 0 }
+        Self {
+            limit_ns,
+            state,
+            budget_ns: limit_ns,
+            seen,
+            total: 0,
+            interval_ns: INTERVAL_NS,
+            slept_ns: 0,
+            given_up: NOTHING,
+            sooner: 0,
+            undisturbed: 0,
+        }
     }
 
     /// Whether it never polls.
@@ -85,7 +112,12 @@ impl Spin {
     pub(super) fn budget_ns(&mut self, now_ns: u64) -> u64 {
         match self.state {
             State::Polling { .. } => self.budget_ns,
-            State::Sleeping { until_ns } if now_ns >= until_ns && self.is_near(self.slept_ns) => {
+            State::Sleeping { until_ns }
+                if (now_ns >= until_ns || self.sooner >= SOONER) && self.is_near(self.slept_ns) =>
+            {
+                if self.sooner >= SOONER {
+                    self.interval_ns = INTERVAL_NS;
+                }
                 self.begin_trial();
                 self.budget_ns
             }
@@ -97,18 +129,33 @@ impl Spin {
     #[inline]
     pub(super) fn slept(&mut self, wait_ns: u64) {
         self.slept_ns = wait_ns;
+        let (count, sum_ns) = self.given_up;
+        if count < SOONER {
+            self.given_up = (count + 1, sum_ns + wait_ns.min(self.limit_ns * IDLE_LIMITS));
+            return;
+        }
+        // By a quarter.
+        let clearly = wait_ns.saturating_add(wait_ns / 3) < sum_ns / u64::from(SOONER);
+        self.sooner = if clearly { self.sooner.saturating_add(1) } else { 0 };
     }
 
     /// Notes a wait that polled, which ended now.
     #[inline]
     pub(super) fn polled(&mut self, wait: Polled, now_ns: u64) {
         if wait.preempted {
-            return self.stop(now_ns);
+            let rare = std::mem::take(&mut self.undisturbed) >= RARELY;
+            if rare && wait.wait_ns <= self.limit_ns * IDLE_LIMITS {
+                // How long work took to come nobody knows.
+                return;
+            }
+            return self.stop(now_ns, NOTHING);
         }
+        self.undisturbed = (self.undisturbed + 1).min(RARELY);
         if !wait.found && wait.wait_ns > self.limit_ns * IDLE_LIMITS {
             // A pause says nothing of what comes after it: the first wait after the next one that is near will tell.
             self.slept_ns = wait.wait_ns;
             self.state = State::Sleeping { until_ns: now_ns };
+            (self.given_up, self.sooner) = (NOTHING, 0);
             return;
         }
         let class = CLASSES.partition_point(|end| *end < wait.wait_ns);
@@ -132,8 +179,10 @@ impl Spin {
         self.total = 0;
     }
 
-    /// Polling does not pay: leaves it alone, for twice as long as the last time.
-    fn stop(&mut self, now_ns: u64) {
+    /// Polling does not pay: leaves it alone, for twice as long as the last time. `given_up`: whether it begins to learn what
+    /// work is now.
+    fn stop(&mut self, now_ns: u64, given_up: (u16, u64)) {
+        (self.given_up, self.sooner) = (given_up, 0);
         self.state = State::Sleeping { until_ns: now_ns + self.interval_ns };
         self.interval_ns = (self.interval_ns * 2).min(LONGEST_INTERVAL_NS);
     }
@@ -142,7 +191,7 @@ impl Spin {
     fn review(&mut self, now_ns: u64) {
         self.budget_ns = self.cheapest();
         if self.budget_ns == 0 {
-            return self.stop(now_ns);
+            return self.stop(now_ns, (0, 0));
         }
         if self.total >= REVIEW {
             // More than a trial went well.
@@ -266,7 +315,7 @@ mod tests {
     fn a_sleeper_whose_peer_sleeps_too_finds_out_that_polling_is_faster() {
         // A sleeper sees its work come after 43 µs, beyond its limit of 20, a poller after 15.
         let mut core = Simulation::new(20);
-        core.spin.stop(0);
+        core.spin.stop(0, (0, 0));
         core.waits(1_000, |_| (15 * US, 43 * US));
         core.forget();
         core.waits(1_000, |_| (15 * US, 43 * US));
@@ -300,6 +349,31 @@ mod tests {
             core.wait(30 * US, 10 * US, true);
         }
         assert!(core.polled_part() < 0.001, "{}", core.polled_part());
+    }
+
+    #[test]
+    fn what_takes_the_processor_rarely_and_shortly_does_not_end_polling() {
+        let mut core = Simulation::new(50);
+        core.waits(100, |_| (10 * US, 50 * US));
+        core.forget();
+        for i in 0..10_000 {
+            core.wait(10 * US, 50 * US, i % 100 == 99);
+        }
+        assert_eq!(core.sleeps, 0);
+        // For as long as a slice of a busy program, it does.
+        core.wait(3 * MS, 3 * MS, true);
+        core.wait(10 * US, 50 * US, false);
+        assert_eq!(core.sleeps, 2);
+    }
+
+    #[test]
+    fn other_work_that_comes_sooner_is_polled_for_though_the_last_was_long_given_up() {
+        let mut core = Simulation::new(50);
+        core.waits(10_000, |_| (150 * US, 150 * US));
+        core.forget();
+        // A sleeper sees even this work come after its limit.
+        core.waits(1_000, |_| (15 * US, 55 * US));
+        assert_eq!(core.sleeps, u64::from(SOONER));
     }
 
     #[test]
