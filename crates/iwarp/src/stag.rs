@@ -119,7 +119,10 @@ struct Slot {
 /// The STags of one stream.
 pub struct Table {
     permutation: Permutation,
+    /// How many STags were drawn and taken.
     counter: u32,
+    /// The STags of the counter's multiple of [`DRAWN`] and of those behind it.
+    drawn: [u32; DRAWN],
     /// Open addressing by the STag's low bits, which are as good as random; a power of two, at least half empty.
     slots: Vec<Option<Slot>>,
     live: usize,
@@ -133,6 +136,8 @@ impl fmt::Debug for Table {
     }
 }
 
+/// STags that are drawn together: one waits for each step of the one before, several side by side take little longer.
+const DRAWN: usize = 4;
 /// Slots at first.
 const SLOTS: usize = 64;
 
@@ -143,6 +148,7 @@ impl Table {
         Self {
             permutation: Permutation::new(seed),
             counter: 0,
+            drawn: [0; DRAWN],
             slots: vec![None; SLOTS],
             live: 0,
             limit: limit.min(1 << 24),
@@ -184,7 +190,11 @@ impl Table {
 
     fn next_stag(&mut self) -> Stag {
         loop {
-            let stag = Stag(self.permutation.image(self.counter));
+            let at = self.counter as usize % DRAWN;
+            if at == 0 {
+                self.drawn = self.permutation.images(self.counter);
+            }
+            let stag = Stag(self.drawn[at]);
             self.counter = self.counter.wrapping_add(1);
             // 0 means "no STag" to some; a live one comes round only after 2^32 others.
             if stag.0 != 0 && self.get(stag).is_none() {
@@ -288,45 +298,58 @@ impl Permutation {
         Self { key: [word(0), word(8)] }
     }
 
-    fn image(&self, value: u32) -> u32 {
-        let (mut left, mut right) = ((value >> 16) as u16, value as u16);
+    /// The images of `first` and of those behind it.
+    fn images(&self, first: u32) -> [u32; DRAWN] {
+        let values: [u32; DRAWN] = std::array::from_fn(|i| first.wrapping_add(i as u32));
+        let (mut left, mut right) = (values.map(|value| value >> 16), values.map(|value| value & 0xffff));
         for round in 0..Self::ROUNDS {
-            (left, right) = (right, left ^ self.prf(round << 16 | u64::from(right)));
+            let random = self.prf(right.map(|right| round << 16 | u64::from(right)));
+            let mixed = std::array::from_fn(|i| left[i] ^ random[i]);
+            (left, right) = (right, mixed);
         }
-        u32::from(left) << 16 | u32::from(right)
+        std::array::from_fn(|i| left[i] << 16 | right[i])
     }
 
-    /// SipHash-1-3 of one word.
+    /// 16 bits of SipHash-1-3 of each word.
     #[inline]
-    fn prf(&self, word: u64) -> u16 {
+    fn prf(&self, words: [u64; DRAWN]) -> [u32; DRAWN] {
         let mut v = [
-            self.key[0] ^ 0x736f_6d65_7073_6575,
-            self.key[1] ^ 0x646f_7261_6e64_6f6d,
-            self.key[0] ^ 0x6c79_6765_6e65_7261,
-            self.key[1] ^ 0x7465_6462_7974_6573 ^ word,
+            [self.key[0] ^ 0x736f_6d65_7073_6575; DRAWN],
+            [self.key[1] ^ 0x646f_7261_6e64_6f6d; DRAWN],
+            [self.key[0] ^ 0x6c79_6765_6e65_7261; DRAWN],
+            words.map(|word| self.key[1] ^ 0x7465_6462_7974_6573 ^ word),
         ];
         sip_round(&mut v);
-        v[0] ^= word;
-        v[2] ^= 0xff;
+        for (i, word) in words.into_iter().enumerate() {
+            v[0][i] ^= word;
+            v[2][i] ^= 0xff;
+        }
         for _ in 0..3 {
             sip_round(&mut v);
         }
-        (v[0] ^ v[1] ^ v[2] ^ v[3]) as u16
+        std::array::from_fn(|i| ((v[0][i] ^ v[1][i] ^ v[2][i] ^ v[3][i]) & 0xffff) as u32)
     }
 }
 
-#[inline]
-fn sip_round(v: &mut [u64; 4]) {
-    v[0] = v[0].wrapping_add(v[1]);
-    v[1] = v[1].rotate_left(13) ^ v[0];
-    v[0] = v[0].rotate_left(32);
-    v[2] = v[2].wrapping_add(v[3]);
-    v[3] = v[3].rotate_left(16) ^ v[2];
-    v[0] = v[0].wrapping_add(v[3]);
-    v[3] = v[3].rotate_left(21) ^ v[0];
-    v[2] = v[2].wrapping_add(v[1]);
-    v[1] = v[1].rotate_left(17) ^ v[2];
-    v[2] = v[2].rotate_left(32);
+/// One round for each lane.
+#[inline(always)]
+#[allow(
+    clippy::needless_range_loop,
+    reason = "each step goes through two of the four words of the same lane"
+)]
+fn sip_round(v: &mut [[u64; DRAWN]; 4]) {
+    for i in 0..DRAWN {
+        v[0][i] = v[0][i].wrapping_add(v[1][i]);
+        v[1][i] = v[1][i].rotate_left(13) ^ v[0][i];
+        v[0][i] = v[0][i].rotate_left(32);
+        v[2][i] = v[2][i].wrapping_add(v[3][i]);
+        v[3][i] = v[3][i].rotate_left(16) ^ v[2][i];
+        v[0][i] = v[0][i].wrapping_add(v[3][i]);
+        v[3][i] = v[3][i].rotate_left(21) ^ v[0][i];
+        v[2][i] = v[2][i].wrapping_add(v[1][i]);
+        v[1][i] = v[1][i].rotate_left(17) ^ v[2][i];
+        v[2][i] = v[2][i].rotate_left(32);
+    }
 }
 
 #[cfg(test)]
@@ -344,7 +367,7 @@ mod tests {
     #[test]
     fn the_permutation_is_one() {
         let permutation = Permutation::new([3; 16]);
-        let images: HashSet<u32> = (0..200_000).map(|i| permutation.image(i)).collect();
+        let images: HashSet<u32> = (0..50_000).flat_map(|i| permutation.images(i * 4)).collect();
         assert_eq!(images.len(), 200_000);
     }
 

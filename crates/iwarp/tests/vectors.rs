@@ -1,10 +1,11 @@
 //! Whole FPDUs byte by byte. An independent decoder (Wireshark's) reads each of them as what it is and finds its CRC and its
 //! markers right.
 
+use iwarp::crc::Crc32c;
 use iwarp::mpa::{Agreed, Role};
 use iwarp::rdmap::{Atomic, Terminate};
 use iwarp::stag::Stag;
-use iwarp::stream::{Landing, Options, Remote, SendFlags, Stream};
+use iwarp::stream::{Landing, Options, Payload, Remote, SendFlags, Stream};
 use stag_iwarp as iwarp;
 
 fn stream(crc: bool, markers: bool) -> Stream {
@@ -149,6 +150,45 @@ fn of_long_tagged_segments_the_shorter_one_comes_first() {
                 (rest, at) = (&rest[fpdu..], at + payload);
             }
             assert!(rest.is_empty());
+        }
+    }
+}
+
+/// Bytes that others may write at any time.
+struct Shared(Vec<u8>);
+
+impl AsRef<[u8]> for Shared {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Payload for Shared {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+    fn split_to(&mut self, n: usize) -> Self {
+        Self(self.0.drain(..n).collect())
+    }
+    fn with_crc(self, crc: &mut Crc32c) -> Self {
+        crc.update(&self.0);
+        self
+    }
+}
+
+#[test]
+fn an_fpdu_put_together_before_it_is_written_is_the_one_written_piece_by_piece() {
+    for crc in [false, true] {
+        let (mut together, mut apart) = (stream(crc, false), stream(crc, false));
+        for len in 0..200 {
+            let data: Vec<u8> = (0..len).map(|i: u8| i.wrapping_mul(7) ^ len).collect();
+            let (mut one, mut other) = (Vec::new(), Vec::new());
+            let flags = SendFlags { invalidate: Some(REMOTE.stag), solicited: true };
+            together.send(&data[..], flags, &mut one).unwrap();
+            apart.send(Shared(data.clone()), flags, &mut other).unwrap();
+            together.write(REMOTE, &data[..], &mut one).unwrap();
+            apart.write(REMOTE, Shared(data), &mut other).unwrap();
+            assert_eq!(one, other, "{len} bytes, CRC {crc}");
         }
     }
 }

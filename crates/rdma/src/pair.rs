@@ -180,6 +180,17 @@ impl QueuePair {
         poll_fn(|cx| self.poll_next(cx)).await
     }
 
+    /// Whether [`Self::next`] has to receive before it can tell anything, and what comes is short, many pieces a receive: what these led
+    /// to is better sent before the core copies more. Not so while pieces are long, where each comes by itself and sends do better to
+    /// wait for several, nor over verbs, where the adapter receives.
+    pub fn receives_many(&self) -> bool {
+        match &self.provider {
+            Provider::Software(pair) => pair.receives_many(),
+            #[cfg(feature = "verbs")]
+            Provider::Verbs(_) => false,
+        }
+    }
+
     /// As [`Self::next`], for one waiter at a time.
     ///
     /// # Errors

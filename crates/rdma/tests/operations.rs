@@ -2,6 +2,11 @@
 
 mod support;
 
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Wake, Waker};
+
 use ring::Chain;
 use stag_rdma::{Atomic, Completion, Crc, Error, Flags, Options, QueuePair, Remote, Rights};
 use support::{buffers, chain, pattern, received, rest, run, two};
@@ -409,4 +414,30 @@ fn memory_that_may_change_is_sent_from_where_it_is_unless_a_crc_covers_it() {
             }
         });
     }
+}
+
+/// How often it was woken.
+#[derive(Default)]
+struct Woken(AtomicUsize);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn who_waits_for_room_is_told_by_a_flush_as_well() {
+    run(async {
+        let (_a, b) = two(&Options::default(), &Options::default()).await;
+        let woken = Arc::new(Woken::default());
+        let waker = Waker::from(woken.clone());
+        let mut cx = Context::from_waker(&waker);
+        b.post_send(b"last", Chain::new(), Flags::default(), None);
+        let (mut all, mut posts) = (pin!(b.drained_below(1)), pin!(b.posts_drained_below(1)));
+        assert!(all.as_mut().poll(&mut cx).is_pending() && posts.as_mut().poll(&mut cx).is_pending());
+        b.flush();
+        assert_eq!((b.queued(), woken.0.load(Ordering::Relaxed)), (0, 1));
+        assert!(all.poll(&mut cx).is_ready() && posts.poll(&mut cx).is_ready());
+    });
 }

@@ -12,6 +12,10 @@ pub trait Payload: Sized {
     }
     /// Takes the first `n` bytes off. `n` is at most [`Self::len`].
     fn split_to(&mut self, n: usize) -> Self;
+    /// The bytes, if they lie together in memory that nobody writes: an FPDU that is short is written in one piece.
+    fn as_stable(&self) -> Option<&[u8]> {
+        None
+    }
     /// Adds these bytes to `crc` and gives a payload that will not change any more: one whose memory others may write at the
     /// same time copies itself first. Called only where CRCs are on.
     fn with_crc(self, crc: &mut Crc32c) -> Self;
@@ -33,6 +37,9 @@ impl Payload for Vec<u8> {
         let rest = self.split_off(n);
         std::mem::replace(self, rest)
     }
+    fn as_stable(&self) -> Option<&[u8]> {
+        Some(self)
+    }
     fn with_crc(self, crc: &mut Crc32c) -> Self {
         crc.update(&self);
         self
@@ -47,6 +54,9 @@ impl Payload for &[u8] {
         let (head, rest) = self.split_at(n);
         *self = rest;
         head
+    }
+    fn as_stable(&self) -> Option<&[u8]> {
+        Some(self)
     }
     fn with_crc(self, crc: &mut Crc32c) -> Self {
         crc.update(self);

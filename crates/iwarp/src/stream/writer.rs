@@ -2,7 +2,7 @@
 
 use zerocopy::IntoBytes;
 
-use crate::crc::{CRC_LEN, Crc32c};
+use crate::crc::{CRC_LEN, Crc32c, crc32c};
 use crate::ddp::{self, Untagged, queue};
 use crate::rdmap::{Culprit, Opcode, TERMINATE_MAX_LEN, Terminate, emit_terminate};
 
@@ -12,6 +12,8 @@ use super::{Options, Payload, Sink};
 
 /// Payloads of long tagged segments are a multiple of this, so that each begins where a cache line does.
 const LINE: usize = 64;
+/// ULPDUs up to this length are put together before they are written: a message that is a header, such as iSER's, is no longer.
+const SHORT: usize = 119;
 /// Tagged segments that carry so much are long: a receiver takes the payload of each straight into its place.
 const LONG: usize = 8 << 10;
 
@@ -72,6 +74,12 @@ impl Writer {
     #[inline]
     pub(super) fn fpdu<P: Payload>(&mut self, header: &[u8], payload: P, sink: &mut impl Sink<P>) {
         let ulpdu_len = header.len() + payload.len();
+        if !self.markers
+            && ulpdu_len <= SHORT
+            && let Some(bytes) = payload.as_stable()
+        {
+            return self.short(header, bytes, sink);
+        }
         self.head(ulpdu_len, header, sink);
         if !payload.is_empty() {
             self.payload(payload, sink);
@@ -79,8 +87,28 @@ impl Writer {
         self.trailer(ulpdu_len, sink);
     }
 
+    /// One short FPDU, without markers: digested and put at once.
+    #[inline]
+    fn short<P>(&self, header: &[u8], payload: &[u8], sink: &mut impl Sink<P>) {
+        let mut fpdu = [0; LENGTH_LEN + SHORT + 3 + CRC_LEN];
+        let ulpdu_len = header.len() + payload.len();
+        let end = LENGTH_LEN + ulpdu_len;
+        fpdu[..LENGTH_LEN].copy_from_slice(&(ulpdu_len as u16).to_be_bytes());
+        fpdu[LENGTH_LEN..LENGTH_LEN + header.len()].copy_from_slice(header);
+        fpdu[LENGTH_LEN + header.len()..end].copy_from_slice(payload);
+        let end = end + padding(ulpdu_len);
+        if self.crc {
+            let crc = crc32c(&fpdu[..end]);
+            fpdu[end..end + CRC_LEN].copy_from_slice(&crc);
+        }
+        sink.bytes(&fpdu[..end + CRC_LEN]);
+    }
+
     /// One FPDU without payload.
     pub(super) fn empty<P>(&mut self, header: &[u8], sink: &mut impl Sink<P>) {
+        if !self.markers && header.len() <= SHORT {
+            return self.short(header, &[], sink);
+        }
         self.head(header.len(), header, sink);
         self.trailer(header.len(), sink);
     }

@@ -237,6 +237,11 @@ impl Handle {
         }
     }
 
+    pub(crate) fn receives_many(&self) -> bool {
+        let inner = self.pair.inner.borrow();
+        !self.pair.long.get() && inner.completions.is_empty() && inner.ended.is_none()
+    }
+
     pub(crate) fn flush(&self) {
         self.pair.flush();
     }

@@ -275,7 +275,6 @@ impl Pair {
             spare.clear();
             self.inner.borrow_mut().answered[1] = 0;
             self.after_send();
-            self.room.notify();
             if let Err(error) = result {
                 self.lose(error.into());
             }
@@ -311,7 +310,7 @@ impl Pair {
         !inner.outbox.gather.is_empty() && (inner.stream.may_send() || inner.stream.is_over())
     }
 
-    /// Tells what the network has taken.
+    /// Tells what the network has taken, and those who wait for room that there may be some.
     fn after_send(&self) {
         let mut inner = self.inner.borrow_mut();
         inner.counters.sends += 1;
@@ -333,6 +332,7 @@ impl Pair {
         if told {
             self.wake();
         }
+        self.room.notify();
     }
 
     fn flush(&self) {

@@ -38,6 +38,10 @@ impl Payload for Data<'_> {
         Self { head, chain: self.chain.split_to(n - head.len()), copied: 0 }
     }
 
+    fn as_stable(&self) -> Option<&[u8]> {
+        self.chain.is_empty().then_some(self.head)
+    }
+
     fn with_crc(self, crc: &mut Crc32c) -> Self {
         crc.update(self.head);
         if self.chain.iter().all(|buf| !buf.is_region()) {
