@@ -112,6 +112,9 @@ pub struct Command {
     pub attribute: TaskAttribute,
     /// Whence it came: initiator port, target port and unit.
     pub nexus: Use<ItlNexus>,
+    /// What the initiator calls the task; over iSCSI its Initiator Task Tag. No two tasks of an I_T nexus that are at work at the same
+    /// time have the same.
+    pub tag: u64,
     /// Bytes that the initiator is ready to send (its expected data-out length); 0 for none.
     pub data_out_len: u64,
     /// Bytes that the initiator has room for (its expected data-in length); 0 for none.

@@ -20,7 +20,7 @@ pub use command::{Cdb, Command, Outcome, TaskAttribute};
 pub use identity::{Identity, IdentityError};
 pub use mover::{DataMover, GetData, Lost};
 pub use nexus::{ItlNexus, Nexus, NexusId, Verdict};
-pub use nexuses::{AbortTasks, KeptError, Nexuses};
+pub use nexuses::{AbortTasks, KeptError, Nexuses, Tasks};
 pub use persist::Persist;
 pub use ports::{AccessError, PortGroups};
 pub use unit::{Execution, LogicalUnit, ResetKind};

@@ -144,6 +144,12 @@ impl ItlNexus {
         self.remove(|queue| queue.pop_front())
     }
 
+    /// The oldest pending unit attention, which stays so, and whether there are more.
+    pub fn pending_attention(&self) -> Option<(UnitAttention, bool)> {
+        let queue = self.attentions.lock().unwrap_or_else(PoisonError::into_inner);
+        queue.front().map(|oldest| (*oldest, queue.len() > 1))
+    }
+
     /// Removes `attention` if it is pending: REPORT LUNS does that with REPORTED LUNS DATA HAS CHANGED.
     pub fn clear_attention(&self, attention: UnitAttention) {
         self.remove(|queue| {

@@ -18,10 +18,34 @@ use scsi::{AdditionalSense, Sense, SenseKey, Status, UnitAttention};
 use crate::exclusion::Exclusion;
 use crate::{Command, ItlNexus, Nexus, NexusId, Outcome, Persist, ResetKind};
 
-/// Aborts tasks for PREEMPT AND ABORT. The server does it: it knows the tasks.
+/// Which tasks of a nexus.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tasks {
+    /// All.
+    All,
+    /// The one that the initiator calls so: see [`Command::tag`].
+    Tagged(u64),
+}
+
+/// Aborts and counts tasks, for PREEMPT AND ABORT and for task management that a unit does itself. The server does it: it knows the
+/// tasks.
 pub trait AbortTasks: Send + Sync + 'static {
-    /// Aborts every task of `nexus` (but not `except`, the command that asks for it) and resolves when they have stopped.
-    fn abort(&self, nexus: Arc<ItlNexus>, except: &Command) -> Pin<Box<dyn Future<Output = ()>>>;
+    /// Aborts tasks of `nexus` (but not `except`, the command that asks for it), resolves when they have stopped, and says how many
+    /// there were.
+    fn abort(
+        &self,
+        nexus: Arc<ItlNexus>,
+        which: Tasks,
+        except: &Command,
+    ) -> Pin<Box<dyn Future<Output = usize>>>;
+
+    /// Says how many tasks of `nexus` are in the unit's task set, `except` not counted.
+    fn count(
+        &self,
+        nexus: Arc<ItlNexus>,
+        which: Tasks,
+        except: &Command,
+    ) -> Pin<Box<dyn Future<Output = usize>>>;
 }
 
 /// Why the reservations that APTPL kept cannot be put into force. Serving the unit without them could let a fenced node
@@ -126,21 +150,34 @@ impl Nexuses {
         self.state().target_ports.clone()
     }
 
-    /// Says who aborts tasks for PREEMPT AND ABORT.
+    /// Says who aborts and counts tasks.
     pub fn set_aborter(&self, aborter: Arc<dyn AbortTasks>) {
         *self.aborter.lock().unwrap_or_else(PoisonError::into_inner) = Some(aborter);
     }
 
-    /// Has all tasks of `nexus` aborted, but `except`, and resolves when they have stopped. False if nobody does that here.
-    pub async fn abort_tasks(&self, nexus: Arc<ItlNexus>, except: &Command) -> bool {
-        let aborter = self.aborter.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        match aborter {
-            Some(aborter) => {
-                aborter.abort(nexus, except).await;
-                true
-            }
-            None => false,
+    fn aborter(&self) -> Option<Arc<dyn AbortTasks>> {
+        self.aborter.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Has tasks of `nexus` aborted, but not `except`, resolves when they have stopped, and says how many there were. `None` if nobody
+    /// does that here.
+    pub async fn abort_tasks(&self, nexus: Arc<ItlNexus>, which: Tasks, except: &Command) -> Option<usize> {
+        Some(self.aborter()?.abort(nexus, which, except).await)
+    }
+
+    /// How many tasks of `nexus` are in the task set, `except` not counted. `None` if nobody knows here.
+    pub async fn count_tasks(&self, nexus: Arc<ItlNexus>, which: Tasks, except: &Command) -> Option<usize> {
+        Some(self.aborter()?.count(nexus, which, except).await)
+    }
+
+    /// The I_T nexus was lost, as far as this unit is concerned, though its session goes on: RESERVE ends, and it is told.
+    pub fn lose(&self, nexus: &ItlNexus) {
+        let mut state = self.state();
+        if state.reservations.nexus_lost(nexus.nexus.id.0) {
+            state.refresh_verdicts();
         }
+        drop(state);
+        nexus.establish(UnitAttention::NexusLossOccurred);
     }
 
     /// All that are attached.
@@ -289,16 +326,16 @@ impl Nexuses {
         list: &[u8],
     ) -> Result<(), Outcome> {
         let port = self.port_of(&command.nexus);
-        let _turn = self.turn.atomic(0, 1).await;
+        let turn = self.turn.atomic(0, 1).await;
         let (next, effects) = self.next(&port, command, cdb, list)?;
         if effects.persist {
             self.keep(&next).await?;
         }
-        for nexus in self.commit(next, &effects, command) {
-            let aborter = self.aborter.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            if let Some(aborter) = aborter {
-                aborter.abort(nexus, command).await;
-            }
+        let victims = self.commit(next, &effects, command);
+        // A task that is to be aborted may be one that waits for this turn.
+        drop(turn);
+        for nexus in victims {
+            self.abort_tasks(nexus, Tasks::All, command).await;
         }
         Ok(())
     }

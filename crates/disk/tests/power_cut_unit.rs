@@ -89,6 +89,7 @@ impl Initiator {
             cdb: Cdb::new(cdb).expect("a CDB"),
             attribute: TaskAttribute::Simple,
             nexus: self.nexus.clone().into(),
+            tag: 0,
             data_out_len: out.len() as u64,
             data_in_len: 0,
         };

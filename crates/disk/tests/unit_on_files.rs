@@ -72,6 +72,7 @@ impl Initiator {
             cdb: Cdb::new(cdb).unwrap(),
             attribute: TaskAttribute::Simple,
             nexus: self.nexus.clone().into(),
+            tag: 0,
             data_out_len: out.len() as u64,
             data_in_len: 64 << 20,
         };

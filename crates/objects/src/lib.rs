@@ -4,5 +4,9 @@
 //! knows T10 OSD and calls the store through [`store::ObjectStore`] only: it never touches a file.
 #![forbid(unsafe_code)]
 
+// The model of commands is used by tests of this crate too.
+#[cfg(test)]
+extern crate self as stag_objects;
+
 pub mod store;
 pub mod unit;

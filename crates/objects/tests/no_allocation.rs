@@ -193,6 +193,7 @@ fn a_warm_unit_reads_and_writes_without_allocating_and_lends_what_is_read() {
         cdb,
         attribute: TaskAttribute::Simple,
         nexus: nexus.clone().into(),
+        tag: 0,
         data_out_len: out,
         data_in_len: room,
     };
@@ -249,8 +250,14 @@ fn a_unit_in_which_a_partition_demands_security_lends_nothing_of_any() {
     let send = |osd, room| {
         let cdb = Cdb::new(&osd::Cdb::new(osd).encode().unwrap()).unwrap();
         let attribute = TaskAttribute::Simple;
-        let command =
-            Command { cdb, attribute, nexus: nexus.clone().into(), data_out_len: 0, data_in_len: room };
+        let command = Command {
+            cdb,
+            attribute,
+            nexus: nexus.clone().into(),
+            tag: 0,
+            data_out_len: 0,
+            data_in_len: room,
+        };
         run(&unit, command, &data)
     };
     send(Osd::CreatePartition { requested: ID.partition }, 0);
@@ -273,6 +280,7 @@ fn a_reader_that_stalls_keeps_no_space_from_others_and_gets_copies_from_then_on(
             cdb: Cdb::new(&cdb.encode().unwrap()).unwrap(),
             attribute: TaskAttribute::Simple,
             nexus: nexus.clone().into(),
+            tag: 0,
             data_out_len: out.len() as u64,
             data_in_len: room,
         }

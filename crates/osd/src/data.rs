@@ -297,10 +297,31 @@ pub enum TmfResponse {
     IncorrectLun = 0x09,
 }
 
-/// PERFORM TASK MANAGEMENT FUNCTION data: the bytes that follow the first two, two reserved ones, and the response. The last three are
-/// about a pending unit attention, and zeros.
-pub const fn tmf_response(response: TmfResponse) -> [u8; TMF_RESPONSE_LEN] {
-    [0, 6, 0, 0, response as u8, 0, 0, 0]
+/// The oldest unit attention that is pending, in the response of QUERY ASYNCHRONOUS EVENT (SAM-5 §7.9).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PendingAttention {
+    /// It is not the only one.
+    pub more: bool,
+    /// SENSE KEY, 0 to 15.
+    pub key: u8,
+    /// ADDITIONAL SENSE CODE and its qualifier.
+    pub code: [u8; 2],
+}
+
+/// PERFORM TASK MANAGEMENT FUNCTION data: the bytes that follow the first two, two reserved ones, and the response. The last three tell
+/// of a pending unit attention: UADE DEPTH (1 for one, 2 for several) and the sense key, and the additional sense code; else they are
+/// zeros.
+pub const fn tmf_response(
+    response: TmfResponse,
+    pending: Option<PendingAttention>,
+) -> [u8; TMF_RESPONSE_LEN] {
+    let [depth_and_key, asc, ascq] = match pending {
+        None => [0; 3],
+        Some(PendingAttention { more, key, code: [asc, ascq] }) => {
+            [if more { 0x20 } else { 0x10 } | key & 0x0F, asc, ascq]
+        }
+    };
+    [0, 6, 0, 0, response as u8, depth_and_key, asc, ascq]
 }
 
 #[cfg(test)]

@@ -59,6 +59,8 @@ pub enum Step {
         id: ObjectId,
         /// What to write.
         data: Chain,
+        /// How long the object may be afterwards, in bytes; [`super::Error::TooLong`] if it would be longer.
+        most: u64,
     },
     /// Deletes a range and moves what follows to its place. [`super::Error::OutOfRange`] if it begins past the end.
     Punch {
@@ -141,7 +143,8 @@ pub enum Step {
         /// When, in milliseconds since 1970: [`super::Origin::made_ms`].
         made_ms: u64,
     },
-    /// A clone or snapshot gets the present content of its source in place of its own.
+    /// A clone or snapshot gets the present content of its source in place of its own. [`super::Error::NoSource`] if that is gone,
+    /// though another partition may have its id; the same of the next step.
     Refresh {
         /// The clone or snapshot.
         id: u64,

@@ -25,6 +25,9 @@ pub enum Error {
     /// The range begins past the end of the object, or the object would become longer than [`super::MAX_LENGTH`].
     #[error("the range does not fit the object")]
     OutOfRange,
+    /// The object would become longer than the step allows.
+    #[error("the object would become too long")]
+    TooLong,
     /// The attribute's value is longer than [`super::MAX_VALUE`].
     #[error("the attribute's value is too long")]
     ValueTooLong,
@@ -34,7 +37,7 @@ pub enum Error {
     /// The partition is a snapshot: what is in it does not change.
     #[error("partition {0:#x} is a snapshot")]
     Snapshot(u64),
-    /// The partition is no clone or snapshot, or what it was made of is gone.
+    /// The partition is no clone or snapshot, or what it was made of is gone, whatever has its id by now.
     #[error("partition {0:#x} has no source")]
     NoSource(u64),
     /// The medium is full.

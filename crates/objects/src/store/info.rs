@@ -76,6 +76,9 @@ pub struct PartitionInfo {
     pub used: u64,
     /// Sum of the logical lengths of its user objects, in bytes.
     pub length: u64,
+    /// Which of the partitions it is that have had this id: no two of them that anything names have the same number. It stays when
+    /// the content is replaced.
+    pub generation: u64,
     /// What it was made of, of a clone or snapshot.
     pub origin: Option<Origin>,
     /// Its times.
@@ -85,8 +88,10 @@ pub struct PartitionInfo {
 /// Where a clone or snapshot comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Origin {
-    /// The partition that was duplicated. It may be gone.
+    /// The partition that was duplicated. It may be gone, and another may have its id.
     pub source: u64,
+    /// [`PartitionInfo::generation`] of the one that was duplicated.
+    pub generation: u64,
     /// What the duplicate is.
     pub kind: super::Duplicate,
     /// When it was made or last refreshed, in milliseconds since 1970.

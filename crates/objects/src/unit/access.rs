@@ -39,6 +39,7 @@ impl Task<'_> {
     /// Applies `change` with what the command sets of the object at `id`, which is there already; then gets its attributes.
     pub(super) async fn set_and_get(&mut self, id: Id, change: Change) -> Result<(), Failure> {
         if !change.is_empty() || !self.parameters.set.is_empty() {
+            self.isolate_setting(id).await?;
             let of_type = self.unit.subject(id)?.object_type();
             // Quotas are looked at when the length is set.
             self.quota_turn(id.partition).await?;

@@ -185,6 +185,7 @@ pub(super) async fn remove_collection(task: &mut Task<'_>, id: Id, force: bool) 
         return Err(Error::NotEmpty(at(id)).into());
     }
     task.set_and_get(id, Change::new()).await?;
+    task.isolate_next(id, Touch::Write { start: 0, end: u64::MAX }).await?;
     task.progress.begin(function::COMMAND);
     task.apply(Change::of(Step::RemoveCollection { id: at(id), members: force })).await?;
     task.progress.done(function::COMMAND);

@@ -184,6 +184,7 @@ pub(super) async fn remove(task: &mut Task<'_>, id: Id) -> Result<(), Failure> {
     task.isolate(id, Touch::Write { start: 0, end: u64::MAX }).await?;
     task.unit.user_object(id)?;
     task.set_and_get(id, Change::new()).await?;
+    task.isolate_next(id, Touch::Write { start: 0, end: u64::MAX }).await?;
     task.progress.begin(function::COMMAND);
     task.apply(Change::of(Step::RemoveUser(at(id)))).await?;
     task.progress.done(function::COMMAND);
@@ -208,6 +209,7 @@ pub(super) async fn remove_partition(
         return Err(Error::NotEmpty(at(id)).into());
     }
     task.set_and_get(id, Change::new()).await?;
+    task.isolate_next(id, Touch::Write { start: 0, end: u64::MAX }).await?;
     task.progress.begin(function::COMMAND);
     task.apply(Change::of(Step::RemovePartition { id: partition, contents })).await?;
     task.unit.policies.forget();

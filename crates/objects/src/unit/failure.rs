@@ -79,7 +79,7 @@ impl From<Error> for Failure {
             Error::BadChange | Error::NoMemory => Sense::aborted(AdditionalSense::INSUFFICIENT_RESOURCES),
             Error::Snapshot(_) => Sense::write_protected(),
             Error::NoSource(_) => Sense::invalid_field_in_cdb(field::PARTITION, None),
-            Error::NoSpace => Sense::new(SenseKey::DataProtect, additional(code::QUOTA)),
+            Error::NoSpace | Error::TooLong => Sense::new(SenseKey::DataProtect, additional(code::QUOTA)),
             Error::ReadOnly => Sense::write_protected(),
             Error::Damaged(_) | Error::Layout(_) => {
                 Sense::new(SenseKey::MediumError, AdditionalSense::UNRECOVERED_READ_ERROR)

@@ -27,6 +27,7 @@ pub(super) async fn remove_members(task: &mut Task<'_>, id: Id) -> Result<(), Fa
     task.isolate(id, Touch::Write { start: 0, end: u64::MAX }).await?;
     task.unit.collection(id)?;
     task.set_and_get(id, Change::new()).await?;
+    task.isolate_next(id, Touch::Write { start: 0, end: u64::MAX }).await?;
     task.progress.begin(function::COMMAND);
     each_member(task, id, |_, object, change| {
         change.push(Step::RemoveUser(at(object)));

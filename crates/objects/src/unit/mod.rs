@@ -36,7 +36,9 @@ mod transfer;
 mod tunnel;
 mod write;
 
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 
 use device::exclusion::{Exclusion, Queued, WriteGuard};
 use device::{
@@ -52,6 +54,7 @@ use smallvec::SmallVec;
 
 use crate::store::{Applied, Change, Commit, Duplicate, Error, ObjectStore};
 use failure::Failure;
+use limits::CHUNK_BYTES;
 use list::Lists;
 use locks::Locks;
 use policy::Policies;
@@ -215,8 +218,8 @@ impl OsdUnit {
     }
 
     /// Waits until the command may touch the partitions that it is about: most share them, some need them for themselves.
-    /// `strict`: what it is about is to stand still from its first object to its last.
-    async fn turn(&self, cdb: &Cdb, strict: bool) -> Result<Turn<'_>, Failure> {
+    async fn turn(&self, cdb: &Cdb, needs: Needs) -> Result<Turn<'_>, Failure> {
+        let Needs { strict, quotas } = needs;
         let alone: SmallVec<[u64; 2]> = match cdb.command {
             Osd::Format { .. } => return Ok(Turn::alone(self.exclusion.atomic(0, u64::MAX).await)),
             // It may wait for commands that wait for this one's partition.
@@ -237,7 +240,9 @@ impl OsdUnit {
             Osd::List(osd::cdb::List { partition: 0, .. }) if strict => {
                 return Ok(Turn::alone(self.exclusion.atomic(0, u64::MAX).await));
             }
-            _ if strict && is_about_many(&cdb.command) => SmallVec::from_slice(&[cdb.command.id().partition]),
+            _ if quotas || strict && is_about_many(&cdb.command) => {
+                SmallVec::from_slice(&[cdb.command.id().partition])
+            }
             _ => {
                 let partition = cdb.command.id().partition;
                 let shared = self.exclusion.write(partition, partition.saturating_add(1)).await;
@@ -254,6 +259,15 @@ impl OsdUnit {
         }
         Ok(turn)
     }
+}
+
+/// Why a command may need for itself what others of its kind share.
+#[derive(Clone, Copy)]
+struct Needs {
+    /// What it is about is to stand still from its first object to its last.
+    strict: bool,
+    /// It changes what a partition's quotas are: nobody may have looked at them who has not yet done what they were for.
+    quotas: bool,
 }
 
 /// A command's right to its partitions.
@@ -329,7 +343,9 @@ async fn run(task: &mut Task<'_>) -> Result<(), Failure> {
         }
         Osd::ObjectStructureCheck(scope) => check::check(task, scope).await,
         Osd::PerformScsiCommand { cdb } => tunnel::perform_scsi(task, &cdb).await,
-        Osd::PerformTmf { allocation, function, .. } => tunnel::perform_tmf(task, allocation, function).await,
+        Osd::PerformTmf { allocation, function, tag } => {
+            tunnel::perform_tmf(task, allocation, function, tag).await
+        }
         Osd::SetKey(set) => security::set_key(task, set).await,
         Osd::SetMasterKey(set) => security::set_master_key(task, set).await,
     }
@@ -405,10 +421,21 @@ impl LogicalUnit for OsdUnit {
             }
         };
         let unit = self.clone();
-        Execution::Running(Pooled::new(async move {
+        let is_short_read = matches!(cdb.command, Osd::Read(..))
+            && command.data_out_len == 0
+            && command.data_in_len <= CHUNK_BYTES;
+        let mut running = Pooled::new(async move {
             let outcome = unit.execute_osd(&command, &cdb, &mut mover).await;
             (mover, outcome)
-        }))
+        });
+        // Mostly it waits for nothing, and then needs no task of its own. If it does wait, its task asks again at once.
+        if is_short_read
+            && let Poll::Ready((mover, outcome)) =
+                Pin::new(&mut running).poll(&mut Context::from_waker(Waker::noop()))
+        {
+            return Execution::Done(mover, outcome);
+        }
+        Execution::Running(running)
     }
 
     fn device_type(&self) -> u8 {

@@ -160,10 +160,16 @@ impl OsdUnit {
             return Ok(());
         }
         let max = match info {
-            Some(_) => self.stored_number(id, user_quotas::MAX_LENGTH)?.unwrap_or(u64::MAX),
+            Some(_) => self.max_length(id)?,
             None => self.policy(id.partition)?.default_length,
         };
         if length > max { Err(Failure::quota()) } else { Ok(()) }
+    }
+
+    /// How long the object at `id` may become, in bytes.
+    pub(super) fn max_length(&self, id: Id) -> Result<u64, Failure> {
+        let quota = self.stored_number(id, user_quotas::MAX_LENGTH)?.unwrap_or(u64::MAX);
+        Ok(quota.min(crate::store::MAX_LENGTH))
     }
 
     /// Whether the partition has room for what is written at all of `pieces` of an object.

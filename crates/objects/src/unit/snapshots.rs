@@ -89,35 +89,53 @@ pub(super) async fn detach(task: &mut Task<'_>, partition: u64) -> Result<(), Fa
 pub(super) async fn refresh(task: &mut Task<'_>, partition: u64) -> Result<(), Failure> {
     let origin = origin(task, partition, field::PARTITION, &[Duplicate::Clone, Duplicate::Snapshot])?;
     let step = Step::Refresh { id: partition, made_ms: task.now };
-    change_whole(task, partition, step, Some(origin.source)).await
+    let content = Content { of: origin.source, named_by: (partition, field::PARTITION), origin };
+    change_whole(task, partition, step, Some(content)).await
 }
 
 /// RESTORE PARTITION FROM SNAPSHOT: the partition gets the content of a snapshot that was made of it.
 pub(super) async fn restore(task: &mut Task<'_>, partition: u64, snapshot: u64) -> Result<(), Failure> {
-    if partition == 0 || task.unit.store.partition(partition).is_err() {
+    if partition == 0 {
         return Err(Failure::cdb(field::PARTITION));
     }
+    let info = task.unit.store.partition(partition).map_err(|_| Failure::cdb(field::PARTITION))?;
     let origin = origin(task, snapshot, SOURCE_FIELD, &[Duplicate::Snapshot])?;
-    if origin.source != partition {
+    // One that merely has the id of a partition that is gone is another.
+    if (origin.source, origin.generation) != (partition, info.generation) {
         return Err(Failure::cdb(SOURCE_FIELD));
     }
-    change_whole(task, partition, Step::Restore { id: snapshot }, Some(snapshot)).await
+    let content = Content { of: snapshot, named_by: (snapshot, SOURCE_FIELD), origin };
+    change_whole(task, partition, Step::Restore { id: snapshot }, Some(content)).await
 }
 
-/// Does `step`, which changes `partition` as a whole, to what is in `content` if it gets that, with what the command sets of it.
+/// What a partition gets in place of its own content.
+struct Content {
+    /// The partition that has it.
+    of: u64,
+    /// The duplicate, and the field that it is wrong to name if its origin has become another.
+    named_by: (u64, u16),
+    origin: Origin,
+}
+
+/// Does `step`, which changes `partition` as a whole, to `content` if it gets that, with what the command sets of it.
 async fn change_whole(
     task: &mut Task<'_>,
     partition: u64,
     step: Step,
-    content: Option<u64>,
+    content: Option<Content>,
 ) -> Result<(), Failure> {
     let id = Id::partition(partition);
     task.take_parameters().await?;
     task.isolate(id, Touch::Write { start: 0, end: u64::MAX }).await?;
     task.progress.begin(function::COMMAND);
     let mut change = Change::of(step);
-    if let Some(content) = content {
-        task.unit.security_stays(partition, content, &mut change)?;
+    if let Some(Content { of, named_by: (duplicate, field), origin: before }) = content {
+        // The initiator was waited for, and others.
+        let now = origin(task, duplicate, field, &[before.kind])?;
+        if (now.source, now.generation) != (before.source, before.generation) {
+            return Err(Failure::cdb(field));
+        }
+        task.unit.security_stays(partition, of, &mut change)?;
     }
     let times = TimesUpdate { data_modified: Some(task.now), ..TimesUpdate::default() };
     task.set_times(id, times, &mut change)?;

@@ -13,7 +13,7 @@
 use std::sync::Arc;
 
 use device::{Command, DataMover, Outcome};
-use osd::attributes::numbers::{collections, user_information};
+use osd::attributes::numbers::{collections, partition_quotas, user_information};
 use osd::cdb::{
     AttributeParameters, Cdb, Isolation, List, ListCollection, ObjectRange, SetMasterKey, Timestamps,
 };
@@ -25,7 +25,7 @@ use scsi::{Sense, SenseKey, Status};
 use smallvec::SmallVec;
 
 use super::attributes::{Parameters, Setting};
-use super::{OsdUnit, Turn};
+use super::{Needs, OsdUnit, Turn};
 use osd::sense::code;
 
 use super::failure::{Failure, additional};
@@ -278,11 +278,11 @@ impl<'a> Task<'a> {
         self.take_turn().await
     }
 
-    /// Waits for the command's partitions.
-    async fn take_turn(&mut self) -> Result<(), Failure> {
+    /// Waits for the command's partitions, for the first time or after [`Self::yield_turn`].
+    pub async fn take_turn(&mut self) -> Result<(), Failure> {
         let (unit, cdb) = (self.unit, self.cdb);
-        let strict = self.isolation()? == Isolation::Strict;
-        self.turn = Some(self.transfer.unless_lost(unit.turn(cdb, strict)).await??);
+        let needs = Needs { strict: self.isolation()? == Isolation::Strict, quotas: self.sets_quotas() };
+        self.turn = Some(self.transfer.unless_lost(unit.turn(cdb, needs)).await??);
         self.unit.still_permitted(self)
     }
 
@@ -368,9 +368,30 @@ impl<'a> Task<'a> {
         self.parameters.set.iter().any(joins)
     }
 
+    /// Whether the command sets quotas of a partition.
+    fn sets_quotas(&self) -> bool {
+        self.parameters.set.iter().any(|setting| setting.attribute.page == partition_quotas::PAGE)
+    }
+
     /// Keeps others from creating partitions meanwhile; held as [`Self::quota_turn`]'s.
     pub async fn partition_turn(&mut self) -> Result<(), Failure> {
         self.quota = Some(self.guard(Key { id: Id::ROOT, part: Part::Quota }, Mode::EXCLUSIVE).await?);
+        Ok(())
+    }
+
+    /// What the command sets of the object at `id`, isolated from others, where each function of the command is isolated for itself
+    /// and the one before it is done.
+    pub async fn isolate_setting(&mut self, id: Id) -> Result<(), Failure> {
+        if self.guards.is_empty() { self.isolate_next(id, Touch::None).await } else { Ok(()) }
+    }
+
+    /// The command's next function on the object at `id`, where each is isolated for itself.
+    pub async fn isolate_next(&mut self, id: Id, touch: Touch) -> Result<(), Failure> {
+        if self.isolation()? == Isolation::Functional {
+            self.guards.clear();
+            self.tail = None;
+            self.isolate(id, touch).await?;
+        }
         Ok(())
     }
 

@@ -5,17 +5,19 @@
 //! code of variable-length CDBs is refused, so that no tunnel leads into another. Its Data-Out stands where a
 //! command's data does, its Data-In ends where retrieved attributes begin. What it ends with, the OSD command ends with.
 //!
-//! Tasks are known to the server, and by their nexus: functions on all tasks of one or of every nexus are done through it.
-//! Tags and what is outstanding are the transport's own, and there is no auto contingent allegiance: functions on one task, on a nexus and
-//! on ACA, and those that ask, are rejected.
+//! Tasks are known to the server: functions on them are done through it. A tag is what the transport calls a task of the command's own
+//! nexus (over iSCSI the Initiator Task Tag), and all that a function does it does to this unit alone. The command that asks is no task
+//! that a function is about. There is no auto contingent allegiance that could be cleared.
 
+use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
-use device::{Cdb, Command, DataMover, Outcome, ResetKind};
+use device::{Cdb, Command, DataMover, ItlNexus, Outcome, ResetKind, Tasks};
 use osd::Id;
-use osd::data::{TmfResponse, tmf_response};
+use osd::data::{PendingAttention, TmfResponse, tmf_response};
 use osd::sense::function;
-use scsi::Status;
+use scsi::{Sense, Status, UnitAttention};
 
 use super::failure::Failure;
 use super::spc::MAX_PARAMETER_LIST;
@@ -40,7 +42,7 @@ mod tmf {
     pub const CLEAR_ACA: u8 = 0x40;
     pub const QUERY_TASK: u8 = 0x80;
     pub const QUERY_TASK_SET: u8 = 0x81;
-    pub const QUERY_UNIT_ATTENTION: u8 = 0x82;
+    pub const QUERY_ASYNCHRONOUS_EVENT: u8 = 0x82;
 }
 
 /// Bytes of a CDB with operation code `opcode`; `None` where the code does not say.
@@ -66,6 +68,7 @@ pub(super) async fn perform_scsi(task: &mut Task<'_>, cdb: &[u8; 16]) -> Result<
         cdb: inner,
         attribute: task.command.attribute,
         nexus: task.command.nexus.clone(),
+        tag: task.command.tag,
         data_out_len: out_end.unwrap_or(u64::MAX).min(task.transfer.out_len()).saturating_sub(task.data_at()),
         data_in_len: in_end.min(task.transfer.room()),
     };
@@ -111,50 +114,89 @@ pub(super) async fn perform_tmf(
     task: &mut Task<'_>,
     allocation: u16,
     function_code: u8,
+    tag: u64,
 ) -> Result<(), Failure> {
     task.take_parameters().await?;
     task.progress.begin(function::COMMAND);
+    let own = task.command.nexus.shared().clone();
+    let mut pending = None;
     let code = match function_code {
-        tmf::ABORT_TASK_SET => abort(task, false).await,
-        tmf::CLEAR_TASK_SET => abort(task, true).await,
+        // Whoever asks for its own end does not get it: this is its answer.
+        tmf::ABORT_TASK if tag == task.command.tag => TmfResponse::Rejected,
+        tmf::ABORT_TASK => abort(task, own, Tasks::Tagged(tag)).await,
+        tmf::ABORT_TASK_SET => abort(task, own, Tasks::All).await,
+        tmf::CLEAR_TASK_SET => clear(task, true).await,
         tmf::LOGICAL_UNIT_RESET => {
-            let code = abort(task, true).await;
+            let code = clear(task, false).await;
             task.unit.nexuses.reset(ResetKind::LogicalUnit);
             code
         }
-        tmf::ABORT_TASK
-        | tmf::I_T_NEXUS_RESET
-        | tmf::CLEAR_ACA
-        | tmf::QUERY_TASK
-        | tmf::QUERY_TASK_SET
-        | tmf::QUERY_UNIT_ATTENTION => TmfResponse::Rejected,
+        tmf::I_T_NEXUS_RESET => {
+            let code = abort(task, own, Tasks::All).await;
+            task.unit.nexuses.lose(&task.command.nexus);
+            code
+        }
+        tmf::QUERY_TASK if tag == task.command.tag => TmfResponse::Succeeded,
+        tmf::QUERY_TASK => query(task, own, Tasks::Tagged(tag)).await,
+        tmf::QUERY_TASK_SET => query(task, own, Tasks::All).await,
+        tmf::QUERY_ASYNCHRONOUS_EVENT => {
+            pending = own.pending_attention().map(|(attention, more)| {
+                let sense = Sense::from(attention);
+                let code = [sense.additional.asc, sense.additional.ascq];
+                PendingAttention { more, key: sense.key as u8, code }
+            });
+            if pending.is_some() { TmfResponse::Succeeded } else { TmfResponse::Complete }
+        }
+        tmf::CLEAR_ACA => TmfResponse::Rejected,
         _ => return Err(Failure::cdb(FUNCTION_FIELD)),
     };
-    let mut reply = tmf_response(code).to_vec();
+    let mut reply = tmf_response(code, pending).to_vec();
     reply.truncate(usize::from(allocation));
     task.transfer.put(reply.into());
     task.progress.done(function::COMMAND);
     task.set_and_get(Id::ROOT, Change::new()).await
 }
 
-/// Aborts all tasks of the command's nexus, or of every one, but the command itself. Rejected if nobody is there who could, or if
-/// they do not end.
-async fn abort(task: &Task<'_>, every: bool) -> TmfResponse {
+/// Aborts tasks of a nexus, but the command itself. Rejected if nobody is there who could, or if they do not end.
+async fn abort(task: &Task<'_>, nexus: Arc<ItlNexus>, which: Tasks) -> TmfResponse {
+    match in_time(task.unit.nexuses.abort_tasks(nexus, which, task.command)).await {
+        Some(_) => TmfResponse::Complete,
+        None => TmfResponse::Rejected,
+    }
+}
+
+/// Aborts all tasks of all nexuses, but the command itself; with `tell`, other nexuses learn that theirs are gone.
+async fn clear(task: &Task<'_>, tell: bool) -> TmfResponse {
     let nexuses = &task.unit.nexuses;
-    let concerned = match every {
-        true => nexuses.attached(),
-        false => vec![task.command.nexus.shared().clone()],
-    };
     let all = async {
-        for nexus in concerned {
-            if !nexuses.abort_tasks(nexus, task.command).await {
-                return TmfResponse::Rejected;
+        for nexus in nexuses.attached() {
+            let others = !Arc::ptr_eq(&nexus, task.command.nexus.shared());
+            let aborted = nexuses.abort_tasks(nexus.clone(), Tasks::All, task.command).await?;
+            if tell && others && aborted > 0 {
+                nexus.establish(UnitAttention::CommandsClearedByAnotherInitiator);
             }
         }
-        TmfResponse::Complete
+        Some(())
     };
+    match in_time(all).await {
+        Some(()) => TmfResponse::Complete,
+        None => TmfResponse::Rejected,
+    }
+}
+
+/// Whether there are such tasks. Rejected if nobody is there who knows.
+async fn query(task: &Task<'_>, nexus: Arc<ItlNexus>, which: Tasks) -> TmfResponse {
+    match in_time(task.unit.nexuses.count_tasks(nexus, which, task.command)).await {
+        Some(0) => TmfResponse::Complete,
+        Some(_) => TmfResponse::Succeeded,
+        None => TmfResponse::Rejected,
+    }
+}
+
+/// What the server says, unless it takes too long.
+async fn in_time<T>(answer: impl Future<Output = Option<T>>) -> Option<T> {
     match ring::is_running() {
-        true => ring::timeout(ABORT_TIME, all).await.unwrap_or(TmfResponse::Rejected),
-        false => all.await,
+        true => ring::timeout(ABORT_TIME, answer).await.ok().flatten(),
+        false => answer.await,
     }
 }

@@ -72,6 +72,8 @@ async fn put(task: &mut Task<'_>, id: Id, segments: &Segments, create: bool) -> 
         if first {
             task.isolate(id, Touch::Write { start, end }).await?;
             task.progress.begin(function::COMMAND);
+        } else {
+            task.take_turn().await?;
         }
         let unit = task.unit;
         task.quota_turn(id.partition).await?;
@@ -136,7 +138,9 @@ fn check(
 pub(super) async fn append(task: &mut Task<'_>, id: Id, total: u64) -> Result<(), Failure> {
     let unit = task.unit;
     unit.user_object(id)?;
-    // Appends take turns, so that a long one is in one piece and each sees the length that it adds to.
+    // Appends take turns, so that a long one is in one piece and each sees the length that it adds to. Where the first piece went
+    // the others follow: writes, which take no turns with it, may have moved the end meanwhile.
+    let mut start = None;
     let mut done = 0;
     loop {
         let len = (total - done).min(CHUNK_BYTES);
@@ -147,20 +151,28 @@ pub(super) async fn append(task: &mut Task<'_>, id: Id, total: u64) -> Result<()
         }
         if first {
             // Where it will be is not known yet: all of the object behind its present end.
-            let start = if task.isolation()? == Isolation::Range { unit.user_object(id)?.length } else { 0 };
-            task.isolate_at_end(id, Touch::Write { start, end: u64::MAX }).await?;
+            let from = if task.isolation()? == Isolation::Range { unit.user_object(id)?.length } else { 0 };
+            task.isolate_at_end(id, Touch::Write { start: from, end: u64::MAX }).await?;
             task.progress.begin(function::COMMAND);
+        } else {
+            task.take_turn().await?;
         }
         task.quota_turn(id.partition).await?;
         let info = unit.user_object(id)?;
-        let end = info.length.checked_add(if first { total } else { len }).ok_or_else(Failure::quota)?;
+        let begins = start.unwrap_or(info.length);
+        let end = begins.checked_add(total).ok_or_else(Failure::quota)?;
         unit.check_length(id, Some(&info), end)?;
-        unit.check_capacity(id, std::iter::once(ObjectRange { start: info.length, len }))?;
+        let place = begins + done;
+        unit.check_capacity(id, std::iter::once(ObjectRange { start: place, len }))?;
         let mut change = Change::new();
-        if len > 0 {
-            change.push(Step::Append { id: at(id), data });
-        } else {
+        if len == 0 {
             task.current.appended_at = info.length;
+        } else if first {
+            // The end may move until the store is at it: it keeps the quota, for the whole of the command.
+            let most = unit.max_length(id)?.saturating_sub(total - len);
+            change.push(Step::Append { id: at(id), data, most });
+        } else {
+            change.push(Step::Write { id: at(id), at: place, data });
         }
         done += len;
         let applied = if last {
@@ -171,6 +183,7 @@ pub(super) async fn append(task: &mut Task<'_>, id: Id, total: u64) -> Result<()
         };
         if first {
             task.current.appended_at = applied.appended.first().copied().unwrap_or(info.length);
+            start = Some(task.current.appended_at);
         }
         if !last {
             task.current.used_change = task.current.used_change.saturating_add(applied.used_change);

@@ -114,6 +114,8 @@ pub enum Fault {
     Quota,
     /// WRITE PROTECTED.
     Protected,
+    /// WRITE ERROR or UNRECOVERED READ ERROR.
+    Medium,
     /// READ PAST END: so many bytes were there.
     PastEnd(u64),
 }
@@ -168,6 +170,7 @@ fn fault(sense: &Sense) -> Fault {
         (SenseKey::IllegalRequest, (0x2C, 0x0A), _) => Fault::NotEmpty,
         (SenseKey::DataProtect, (0x55, 0x07), _) => Fault::Quota,
         (SenseKey::DataProtect, (0x27, 0), _) => Fault::Protected,
+        (SenseKey::MediumError, _, _) => Fault::Medium,
         (SenseKey::RecoveredError, (0x3B, 0x17), _) => {
             Fault::PastEnd(sense.command_specific.expect("how many bytes were there"))
         }
@@ -244,6 +247,7 @@ impl Client {
             cdb: device::Cdb::new(&bytes).expect("a CDB"),
             attribute: TaskAttribute::Simple,
             nexus: self.nexus.clone().into(),
+            tag: 0,
             data_out_len: out.len() as u64,
             data_in_len: room as u64,
         };

@@ -19,7 +19,6 @@ use stag_objects::store::embedded::{EmbeddedStore, Options};
 use stag_objects::store::memory::MemoryObjects;
 
 use harness::{Client, Hands};
-use model::Model;
 use ops::{Chance, Pair};
 
 /// Commands of one sequence.
@@ -37,21 +36,22 @@ fn seeds(few: u64) -> std::ops::Range<u64> {
     }
 }
 
-/// Commands that ended well, and how often.
-type Ended = BTreeMap<Action, u64>;
+/// What sequences came to.
+#[derive(Debug, Default)]
+struct Ended {
+    /// Commands that ended well, and how often.
+    commands: BTreeMap<Action, u64>,
+    /// See [`Pair::namesakes`].
+    namesakes: u64,
+}
 
 /// Runs a sequence. Now and then the unit ends, and with it all that holds its store, and what `open` opens has to hold what
 /// was there.
 async fn sequence(seed: u64, mut open: impl FnMut() -> Arc<dyn ObjectStore>, ended: &mut Ended) {
     let clock = Arc::new(Hands::default());
     let mut chance = Chance::new(seed);
-    let mut pair = Pair {
-        client: Some(Client::new(open(), clock.clone())),
-        model: Model::default(),
-        chance: Chance::new(chance.below(u64::MAX)),
-        log: Vec::new(),
-        ended: BTreeMap::new(),
-    };
+    let client = Client::new(open(), clock.clone());
+    let mut pair = Pair::new(client, Chance::new(chance.below(u64::MAX)));
     for step in 1..=STEPS {
         pair.step().await;
         let again = chance.one_in(150);
@@ -64,21 +64,23 @@ async fn sequence(seed: u64, mut open: impl FnMut() -> Arc<dyn ObjectStore>, end
         }
     }
     for (action, count) in pair.ended {
-        *ended.entry(action).or_default() += count;
+        *ended.commands.entry(action).or_default() += count;
     }
+    ended.namesakes += pair.namesakes;
 }
 
 /// Every command but those on keys and tasks has ended well: a sequence that only meets refusals proves little.
 fn prove(ended: &Ended) {
     for action in Action::ALL {
         let others = matches!(action, Action::SetKey | Action::SetMasterKey | Action::PerformTmf);
-        assert!(others || ended.contains_key(action), "{action} never ended well");
+        assert!(others || ended.commands.contains_key(action), "{action} never ended well");
     }
+    assert!(ended.namesakes > 0, "no partition has had the id of one that duplicates were made of");
 }
 
 #[test]
 fn a_unit_on_a_store_in_memory_does_what_plain_maps_do() {
-    let mut ended = Ended::new();
+    let mut ended = Ended::default();
     for seed in seeds(12) {
         println!("seed {seed}");
         let store = MemoryObjects::new(1 << 30);
@@ -92,7 +94,7 @@ fn a_unit_on_a_store_in_memory_does_what_plain_maps_do() {
 
 #[test]
 fn a_unit_on_a_directory_does_what_plain_maps_do_and_still_has_it_when_it_is_opened_anew() {
-    let mut ended = Ended::new();
+    let mut ended = Ended::default();
     for seed in seeds(8) {
         println!("seed {seed}");
         let directory = tempfile::tempdir().expect("a directory");

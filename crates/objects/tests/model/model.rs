@@ -7,7 +7,7 @@ use osd::attributes::numbers::{partition_quotas, user_quotas};
 use osd::attributes::{AttributeId, Page};
 use osd::{Id, ObjectType};
 
-use crate::harness::Fault;
+use super::harness::Fault;
 
 pub const FIRST: u64 = 0x1_0000;
 
@@ -41,19 +41,30 @@ pub struct Collection {
     pub tracked: Tracked,
 }
 
+/// What a clone or snapshot was made of.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Origin {
+    pub source: u64,
+    /// Which of those that have had this id.
+    pub generation: u64,
+    pub snapshot: bool,
+}
+
 /// A partition.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Partition {
     pub users: BTreeMap<u64, User>,
     pub collections: BTreeMap<u64, Collection>,
     pub attributes: Attributes,
-    /// What it was made of, and whether it is a snapshot.
-    pub origin: Option<(u64, bool)>,
+    /// Which of those it is that have had its id.
+    pub generation: u64,
+    /// What it was made of.
+    pub origin: Option<Origin>,
 }
 
 impl Partition {
     pub fn is_snapshot(&self) -> bool {
-        matches!(self.origin, Some((_, true)))
+        self.origin.is_some_and(|origin| origin.snapshot)
     }
 
     pub fn members(&self, collection: u64) -> Vec<u64> {
@@ -105,6 +116,8 @@ fn max_length(user: &User) -> u64 {
 pub struct Model {
     pub partitions: BTreeMap<u64, Partition>,
     pub attributes: Attributes,
+    /// Partitions that there have been.
+    pub generations: u64,
 }
 
 /// What a set list does to an object, one attribute.
@@ -220,8 +233,14 @@ impl Model {
         Ok(())
     }
 
+    fn new_generation(&mut self) -> u64 {
+        self.generations += 1;
+        self.generations
+    }
+
     pub fn create_partition(&mut self, id: u64) {
-        self.partitions.insert(id, Partition::default());
+        let generation = self.new_generation();
+        self.partitions.insert(id, Partition { generation, ..Partition::default() });
     }
 
     pub fn may_create_partition(&self, requested: u64) -> Result<(), Fault> {
@@ -490,8 +509,10 @@ impl Model {
     }
 
     pub fn duplicate(&mut self, source: u64, id: u64, snapshot: bool) {
+        let generation = self.new_generation();
         if let Some(found) = self.partitions.get(&source) {
-            let copy = Partition { origin: Some((source, snapshot)), ..found.clone() };
+            let origin = Some(Origin { source, generation: found.generation, snapshot });
+            let copy = Partition { generation, origin, ..found.clone() };
             self.partitions.insert(id, copy);
         }
     }
@@ -504,7 +525,7 @@ impl Model {
     pub fn detach(&mut self, id: u64) -> Result<(), Fault> {
         let found = self.partition_mut(id)?;
         match found.origin {
-            Some((_, false)) => found.origin = None,
+            Some(Origin { snapshot: false, .. }) => found.origin = None,
             _ => return Err(Fault::Cdb(16)),
         }
         Ok(())
@@ -512,21 +533,24 @@ impl Model {
 
     fn replace(&mut self, id: u64, content: Partition) {
         if let Some(found) = self.partitions.get_mut(&id) {
-            *found = Partition { origin: found.origin, ..content };
+            *found = Partition { generation: found.generation, origin: found.origin, ..content };
         }
     }
 
     pub fn refresh(&mut self, id: u64) -> Result<(), Fault> {
-        let (source, _) = self.partition(id)?.origin.ok_or(Fault::Cdb(16))?;
-        let content = self.partition(source)?.clone();
+        let origin = self.partition(id)?.origin.ok_or(Fault::Cdb(16))?;
+        let content = self.partition(origin.source)?.clone();
+        if content.generation != origin.generation {
+            return Err(Fault::Cdb(16));
+        }
         self.replace(id, content);
         Ok(())
     }
 
     pub fn restore(&mut self, id: u64, snapshot: u64) -> Result<(), Fault> {
-        self.partition(id)?;
+        let generation = self.partition(id)?.generation;
         let found = self.partition(snapshot).map_err(|_| Fault::Cdb(40))?;
-        if found.origin != Some((id, true)) {
+        if found.origin != Some(Origin { source: id, generation, snapshot: true }) {
             return Err(Fault::Cdb(40));
         }
         let content = found.clone();

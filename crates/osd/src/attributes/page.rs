@@ -1,7 +1,8 @@
 //! Pages as page format gets them: a header of 8 bytes and the page's attributes at fixed places.
 //!
-//! Only pages whose attributes all have fixed lengths have such a format: quotas, timestamps and Current Command. An
-//! attribute that does not exist reads as zeros there.
+//! Quotas, timestamps, the Policy/Security pages of partitions, collections and user objects, and Current Command have such a
+//! format; so has the Collections page: its pointers, 8 bytes each. An attribute that does not exist reads as zeros. The places of the
+//! root's Policy/Security page are not known for sure, and the other pages have attributes of no fixed length.
 
 use super::{Page, PageKind, numbers};
 use crate::{Id, ObjectType, Version};
@@ -9,43 +10,130 @@ use crate::{Id, ObjectType, Version};
 /// Bytes of a page's header: page number and page length, 4 each; the length counts what follows.
 pub const HEADER_LEN: usize = 8;
 
-/// The attributes of `page` in page format: number and length in bytes, in the order in which they stand behind the header.
-/// `None` when the page has no such format, or is Current Command: see [`CurrentCommand`].
-pub fn layout(page: Page) -> Option<&'static [(u32, usize)]> {
-    use ObjectType::{Partition, Root, User};
+/// What stands in a page, one behind the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Field {
+    /// The attribute of this number, in so many bytes.
+    Attribute(u32, usize),
+    /// Zeros.
+    Reserved(usize),
+    /// One byte: whether the attributes from the first number on exist, the first one's bit the lowest; so many of them.
+    Exist(u32, u32),
+}
+
+impl Field {
+    const fn len(self) -> usize {
+        match self {
+            Self::Attribute(_, len) | Self::Reserved(len) => len,
+            Self::Exist(..) => 1,
+        }
+    }
+}
+
+/// The places of `page` in page format, behind the header. `None` when the page has no such format, or is Current Command or
+/// Collections: see [`CurrentCommand`] and [`pointers`].
+pub fn layout(page: Page) -> Option<&'static [Field]> {
+    use Field::Attribute as A;
+    use ObjectType::{Collection, Partition, Root, User};
+    use numbers::{partition_security as security, timestamps as times};
     let PageKind::Of { object, number } = page.kind() else { return None };
     Some(match (object, number) {
-        (User, 2) => &[(0x1, 8)],
-        (Partition, 2) => &[(0x1, 8), (0x1_0001, 8), (0x1_0002, 8), (0x1_0081, 4)],
-        (Root, 2) => &[(0x1, 8), (0x1_0001, 8), (0x1_0002, 8), (0x1_0081, 4), (0x2_0002, 8)],
+        (User, 2) => &[A(0x1, 8)],
+        (Partition, 2) => &[A(0x1, 8), A(0x1_0001, 8), A(0x1_0002, 8), A(0x1_0081, 4)],
+        (Root, 2) => &[A(0x1, 8), A(0x1_0001, 8), A(0x1_0002, 8), A(0x1_0081, 4), A(0x2_0002, 8)],
         (Root, 3) => {
-            &[(numbers::timestamps::ATTRIBUTES_ACCESSED, 6), (numbers::timestamps::ATTRIBUTES_MODIFIED, 6)]
+            &[A(times::ATTRIBUTES_ACCESSED, 6), A(times::ATTRIBUTES_MODIFIED, 6), A(times::BYPASS, 1)]
         }
-        (_, 3) => &[
-            (numbers::timestamps::CREATED, 6),
-            (numbers::timestamps::ATTRIBUTES_ACCESSED, 6),
-            (numbers::timestamps::ATTRIBUTES_MODIFIED, 6),
-            (numbers::timestamps::DATA_ACCESSED, 6),
-            (numbers::timestamps::DATA_MODIFIED, 6),
+        (Partition, 3) => &[
+            A(times::CREATED, 6),
+            A(times::ATTRIBUTES_ACCESSED, 6),
+            A(times::ATTRIBUTES_MODIFIED, 6),
+            A(times::DATA_ACCESSED, 6),
+            A(times::DATA_MODIFIED, 6),
+            A(times::BYPASS, 1),
         ],
+        (Collection | User, 3) => &[
+            A(times::CREATED, 6),
+            A(times::ATTRIBUTES_ACCESSED, 6),
+            A(times::ATTRIBUTES_MODIFIED, 6),
+            A(times::DATA_ACCESSED, 6),
+            A(times::DATA_MODIFIED, 6),
+        ],
+        (Partition, 5) => {
+            const KEYS: u32 = security::WORKING_KEY_IDS.number;
+            &[
+                Field::Reserved(3),
+                A(security::DEFAULT_METHOD.number, 1),
+                A(security::OLDEST_NONCE.number, 6),
+                A(security::NEWEST_NONCE.number, 6),
+                A(security::NONCE_LIST_DEPTH.number, 2),
+                A(security::FROZEN_KEYS.number, 2),
+                A(security::POLICY_TAG.number, 4),
+                A(security::OBJECT_POLICY_TAG.number, 4),
+                Field::Exist(security::PARTITION_KEY_ID.number, 1),
+                Field::Exist(KEYS, 8),
+                Field::Exist(KEYS + 8, 8),
+                A(security::PARTITION_KEY_ID.number, 7),
+                A(KEYS, 7),
+                A(KEYS + 1, 7),
+                A(KEYS + 2, 7),
+                A(KEYS + 3, 7),
+                A(KEYS + 4, 7),
+                A(KEYS + 5, 7),
+                A(KEYS + 6, 7),
+                A(KEYS + 7, 7),
+                A(KEYS + 8, 7),
+                A(KEYS + 9, 7),
+                A(KEYS + 10, 7),
+                A(KEYS + 11, 7),
+                A(KEYS + 12, 7),
+                A(KEYS + 13, 7),
+                A(KEYS + 14, 7),
+                A(KEYS + 15, 7),
+            ]
+        }
+        (Collection, 5) => &[A(numbers::collection_security::POLICY_TAG.number, 4)],
+        (User, 5) => &[A(numbers::user_security::POLICY_TAG.number, 4)],
         _ => return None,
     })
 }
 
-/// A page in page format: `value` gives each attribute's value. One of another length is cut or filled up with zeros.
-/// `None` when the page has no such format.
+/// A page in page format: `value` gives each attribute's value, empty or none of one that does not exist. One of another length is cut
+/// or filled up with zeros. `None` when the page has no such format.
 pub fn encode<'a>(page: Page, mut value: impl FnMut(u32) -> Option<&'a [u8]>) -> Option<Vec<u8>> {
     let layout = layout(page)?;
-    let len: usize = layout.iter().map(|(_, len)| len).sum();
-    let mut out = Vec::with_capacity(HEADER_LEN + len);
-    out.extend(page.0.to_be_bytes());
-    out.extend((len as u32).to_be_bytes()); // a sum of small constants
-    for &(number, len) in layout {
-        let end = out.len() + len;
-        out.extend(value(number).unwrap_or_default().iter().take(len));
+    let len: usize = layout.iter().map(|field| field.len()).sum();
+    let mut out = header(page, len);
+    for &field in layout {
+        let end = out.len() + field.len();
+        match field {
+            Field::Attribute(number, len) => out.extend(value(number).unwrap_or_default().iter().take(len)),
+            Field::Reserved(_) => {}
+            Field::Exist(first, count) => {
+                let exists = |bit: u32, value: Option<&[u8]>| {
+                    u8::from(value.is_some_and(|value| !value.is_empty())) << bit
+                };
+                out.push((0..count.min(8)).fold(0, |bits, bit| bits | exists(bit, value(first + bit))));
+            }
+        }
         out.resize(end, 0);
     }
     Some(out)
+}
+
+fn header(page: Page, len: usize) -> Vec<u8> {
+    let mut out = Vec::with_capacity(HEADER_LEN + len);
+    out.extend(page.0.to_be_bytes());
+    out.extend(u32::try_from(len).unwrap_or(u32::MAX).to_be_bytes());
+    out
+}
+
+/// The Collections page in page format: the ids of the collections that a user object names, in the order of the numbers by which it
+/// does; numbers that it does not use are left out.
+pub fn pointers(collections: &[u64]) -> Vec<u8> {
+    let mut out = header(numbers::collections::PAGE, 8 * collections.len());
+    out.extend(collections.iter().flat_map(|id| id.to_be_bytes()));
+    out
 }
 
 /// The Current Command page: what the command did.
@@ -115,6 +203,68 @@ mod tests {
         assert_eq!(bytes.len(), 38);
         assert_eq!(bytes[..14], *b"\0\0\0\x03\0\0\0\x1E\0\0\0\0\x12\x34");
         assert_eq!(encode(Page(1), |_| None), None);
+    }
+
+    #[test]
+    fn pages_of_timestamps_end_with_the_bypass_where_there_is_one() {
+        // Two readings of the standard by other people agree on these lengths and places.
+        let lens = [
+            (ObjectType::Root, 0x0D),
+            (ObjectType::Partition, 0x1F),
+            (ObjectType::Collection, 0x1E),
+            (ObjectType::User, 0x1E),
+        ];
+        for (of_type, len) in lens {
+            let page = Page::of(of_type, 3);
+            let value = |number| (number == numbers::timestamps::BYPASS).then_some(b"\x7F".as_slice());
+            let bytes = encode(page, value).unwrap();
+            assert_eq!((bytes[7], bytes.len()), (len, 8 + usize::from(len)));
+            assert_eq!(
+                bytes.last() == Some(&0x7F),
+                matches!(of_type, ObjectType::Root | ObjectType::Partition)
+            );
+        }
+    }
+
+    #[test]
+    fn a_page_of_security_has_its_keys_behind_bits_that_say_which_there_are() {
+        let page = Page::of(ObjectType::Partition, 5);
+        let value = |number| -> Option<&'static [u8]> {
+            match number {
+                0x1 => Some(b"\x02"),
+                0x2 => Some(b"oldest"),
+                0x3 => Some(b"newest"),
+                0x4 => Some(b"\x01\x02"),
+                0x5 => Some(b"\x80\x01"),
+                0x4000_0001 => Some(b"ours"),
+                0x4000_0002 => Some(b"new!"),
+                0x7FFF => Some(b"the key"),
+                0x8000 => Some(b"key no0"),
+                0x8001 => Some(b""),
+                0x800F => Some(b"key noF"),
+                _ => None,
+            }
+        };
+        let mut expected =
+            b"\x30\0\0\x05\0\0\0\x96\0\0\0\x02oldestnewest\x01\x02\x80\x01oursnew!\x01\x01\x80".to_vec();
+        expected.extend(b"the keykey no0");
+        expected.extend([0; 14 * 7]);
+        expected.extend(b"key noF");
+        assert_eq!(encode(page, value).unwrap(), expected);
+        for of_type in [ObjectType::Collection, ObjectType::User] {
+            let page = Page::of(of_type, 5);
+            let bytes = encode(page, |number| (number == 0x4000_0001).then_some(b"tag!".as_slice())).unwrap();
+            assert_eq!(bytes[..4], page.0.to_be_bytes());
+            assert_eq!(bytes[4..], *b"\0\0\0\x04tag!");
+        }
+        assert_eq!(encode(Page::of(ObjectType::Root, 5), |_| None), None);
+    }
+
+    #[test]
+    fn a_page_of_collections_is_their_ids() {
+        assert_eq!(pointers(&[]), b"\0\0\0\x04\0\0\0\0");
+        let two = pointers(&[0x1_0000, 0x1_0203]);
+        assert_eq!(two, b"\0\0\0\x04\0\0\0\x10\0\0\0\0\0\x01\0\0\0\0\0\0\0\x01\x02\x03");
     }
 
     #[test]

@@ -307,8 +307,9 @@ impl Cdb {
         let version = self.form.version();
         let action = self.command.action();
         let code = action.code(version).ok_or(EncodeError::NoSuchCommand(action))?;
-        let mut buffer = [0u8; MAX_LEN];
-        let out = &mut buffer[..self.form.len()];
+        let mut buffer = ArrayVec::from([0u8; MAX_LEN]);
+        buffer.truncate(self.form.len());
+        let out = &mut buffer[..];
         out[0] = OPCODE;
         out[1] = self.control;
         out[7] = (self.form.len() - 8) as u8; // at most 228
@@ -339,7 +340,7 @@ impl Cdb {
         {
             put(out, at, &field(bytes, version)?.to_be_bytes());
         }
-        Ok(out.iter().copied().collect())
+        Ok(buffer)
     }
 }
 

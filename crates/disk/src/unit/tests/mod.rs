@@ -167,6 +167,7 @@ impl Initiator {
             cdb: Cdb::new(cdb).unwrap(),
             attribute: TaskAttribute::Simple,
             nexus: self.nexus.clone().into(),
+            tag: 0,
             data_out_len: out,
             data_in_len: room,
         }

@@ -2,6 +2,7 @@
 
 use std::sync::Mutex;
 
+use device::Tasks;
 use ring::Pooled;
 use scsi::AdditionalSense as A;
 
@@ -64,9 +65,18 @@ fn preempting_tells_the_victim_and_hands_its_tasks_to_be_aborted() {
     #[derive(Default)]
     struct Seen(Mutex<Vec<u64>>);
     impl AbortTasks for Seen {
-        fn abort(&self, nexus: Arc<ItlNexus>, _except: &Command) -> Pin<Box<dyn Future<Output = ()>>> {
+        fn abort(
+            &self,
+            nexus: Arc<ItlNexus>,
+            which: Tasks,
+            _except: &Command,
+        ) -> Pin<Box<dyn Future<Output = usize>>> {
+            assert_eq!(which, Tasks::All);
             self.0.lock().unwrap().push(nexus.nexus.id.0);
-            Box::pin(std::future::ready(()))
+            Box::pin(std::future::ready(0))
+        }
+        fn count(&self, _: Arc<ItlNexus>, _: Tasks, _: &Command) -> Pin<Box<dyn Future<Output = usize>>> {
+            Box::pin(std::future::ready(0))
         }
     }
     let [a, b, _] = three();

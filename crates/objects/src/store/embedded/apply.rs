@@ -124,7 +124,7 @@ fn is_harmless(step: &Step, earlier: &Step) -> bool {
         _ => false,
     };
     match step {
-        Step::Write { id, .. } | Step::Append { id, .. } | Step::SetTimes { id, .. } => same(id),
+        Step::Write { id, .. } | Step::SetTimes { id, .. } => same(id),
         Step::SetAttribute { id, value, .. } => same(id) && value.len() <= MAX_VALUE,
         _ => false,
     }
@@ -136,12 +136,9 @@ impl Txn {
             Step::Format => self.format()?,
             Step::CreatePartition(id) => {
                 self.new_partition(*id)?;
-                let home = self.new_home();
-                self.begin_partition(
-                    *id,
-                    Partition { home, next_id: FIRST_ID, ..Partition::default() },
-                    Record::default(),
-                )?;
+                let (home, generation) = (self.new_home(), self.new_generation());
+                let partition = Partition { home, generation, next_id: FIRST_ID, ..Partition::default() };
+                self.begin_partition(*id, partition, Record::default())?;
             }
             Step::RemovePartition { id, contents } => self.remove_partition(*id, *contents)?,
             Step::CreateUser(id) => self.create(*id, Of::User, 0)?,
@@ -157,11 +154,16 @@ impl Txn {
                 self.works.insert(*id, work);
                 result?;
             }
-            Step::Append { id, data } => {
+            Step::Append { id, data, most } => {
                 self.changing(*id)?;
                 let mut work = self.take_user(*id)?;
                 let at = work.record.a;
-                let result = self.write(&mut work, *id, at, data, in_place).await;
+                let fits = super::data::end_of(at, data.len() as u64).map(|end| end <= *most);
+                let result = match fits {
+                    Ok(true) => self.write(&mut work, *id, at, data, in_place).await,
+                    Ok(false) => Err(Error::TooLong),
+                    Err(error) => Err(error),
+                };
                 self.works.insert(*id, work);
                 result?;
                 self.applied.appended.push(at);
@@ -208,7 +210,8 @@ impl Txn {
             Step::Join { object, collection, number } => self.join(*object, *collection, Some(*number))?,
             Step::Leave { object, collection } => self.join(*object, *collection, None)?,
             Step::Duplicate { source, id, kind, made_ms } => {
-                let origin = Origin { source: *source, kind: *kind, made_ms: *made_ms };
+                let generation = self.partition(*source)?.generation;
+                let origin = Origin { source: *source, generation, kind: *kind, made_ms: *made_ms };
                 self.duplicate(*source, *id, origin).await?;
             }
             Step::Refresh { id, made_ms } => {

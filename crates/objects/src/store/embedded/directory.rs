@@ -11,6 +11,7 @@ use crate::store::{Error, FIRST_ID, ObjectId, Origin, Times};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Partition {
     pub home: u64,
+    pub generation: u64,
     pub origin: Option<Origin>,
     pub objects: u64,
     pub collections: u64,
@@ -31,6 +32,8 @@ pub(super) struct Directory {
     pub root_times: Times,
     pub next_partition: u64,
     pub next_home: u64,
+    /// The least generation that neither a partition has nor an origin names.
+    pub next_generation: u64,
 }
 
 /// What a change does to a partition's sums.
@@ -67,6 +70,12 @@ impl Directory {
         if let Some(partition) = self.partitions.get_mut(&id) {
             partition.apply(delta);
         }
+    }
+
+    /// There is a partition of this generation, made of that one.
+    pub fn saw(&mut self, generation: u64, origin: Option<Origin>) {
+        let highest = generation.max(origin.map_or(0, |origin| origin.generation));
+        self.next_generation = self.next_generation.max(highest.saturating_add(1));
     }
 
     /// The next `count` ids of partitions.

@@ -157,6 +157,7 @@ impl ObjectStore for EmbeddedStore {
             collections: partition.collections,
             used: partition.blocks * BLOCK,
             length: partition.length,
+            generation: partition.generation,
             origin: partition.origin,
             times,
         })

@@ -32,6 +32,12 @@ impl Txn {
         directory.next_home - 1
     }
 
+    pub fn new_generation(&self) -> u64 {
+        let mut directory = self.inner.directory_mut();
+        directory.next_generation += 1;
+        directory.next_generation - 1
+    }
+
     pub fn new_partition(&self, id: u64) -> Result<(), Error> {
         if id < FIRST_ID {
             return Err(Error::BadId(id));
@@ -50,6 +56,7 @@ impl Txn {
         work.exists = true;
         work.dirty = true;
         work.record = Record { a: partition.home, ..record };
+        work.record.set_generation(partition.generation);
         work.record.set_origin(partition.origin);
         Ok(())
     }
@@ -94,8 +101,8 @@ impl Txn {
     pub fn origin(&self, id: u64) -> Result<Origin, Error> {
         let origin = self.partition(id)?.origin.ok_or(Error::NoSource(id))?;
         match self.partition(origin.source) {
-            Ok(_) => Ok(origin),
-            Err(_) => Err(Error::NoSource(id)),
+            Ok(source) if source.generation == origin.generation => Ok(origin),
+            _ => Err(Error::NoSource(id)),
         }
     }
 
@@ -107,7 +114,8 @@ impl Txn {
         if record.spilled > 0 {
             self.copy_attributes((0, source), (0, id))?;
         }
-        self.begin_partition(id, Partition { home, origin: Some(origin), ..from }, record)
+        let generation = self.new_generation();
+        self.begin_partition(id, Partition { home, generation, origin: Some(origin), ..from }, record)
     }
 
     /// Gives the partition `id` the content of `source`.
@@ -121,11 +129,12 @@ impl Txn {
         }
         self.dying.push(old.home);
         let next_id = old.next_id.max(from.next_id);
-        let partition = Partition { home, origin, next_id, ..from };
+        let partition = Partition { home, generation: old.generation, origin, next_id, ..from };
         self.created.insert(id, partition);
         let work = self.existing(ObjectId::partition(id))?;
         work.dirty = true;
         work.record = Record { a: home, ..record };
+        work.record.set_generation(old.generation);
         work.record.set_origin(origin);
         Ok(())
     }

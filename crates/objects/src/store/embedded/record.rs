@@ -114,20 +114,36 @@ const RUN: usize = 20;
 const CHUNKED: u8 = 1;
 
 impl Record {
+    /// Which of the partitions a partition is that have had its id; 0 of those that were made before this was kept.
+    ///
+    /// A partition has no extents. In the place for them one that is none holds its generation and its source's.
+    pub fn generation(&self) -> u64 {
+        self.runs.first().map_or(0, |lineage| lineage.block)
+    }
+
+    pub fn set_generation(&mut self, generation: u64) {
+        let arena = self.runs.first().map_or(0, |lineage| lineage.arena);
+        self.runs = SmallVec::from_slice(&[Run { block: generation, arena, len: 0 }]);
+    }
+
     pub fn origin(&self) -> Option<Origin> {
         let kind = match self.c {
             1 => Duplicate::Clone,
             2 => Duplicate::Snapshot,
             _ => return None,
         };
-        Some(Origin { source: self.b, kind, made_ms: self.d })
+        let generation = self.runs.first().map_or(0, |lineage| lineage.arena);
+        Some(Origin { source: self.b, generation, kind, made_ms: self.d })
     }
 
     pub fn set_origin(&mut self, origin: Option<Origin>) {
+        let block = self.generation();
+        let arena = origin.map_or(0, |origin| origin.generation);
+        self.runs = SmallVec::from_slice(&[Run { block, arena, len: 0 }]);
         (self.b, self.c, self.d) = match origin {
             None => (0, 0, 0),
-            Some(Origin { source, kind: Duplicate::Clone, made_ms }) => (source, 1, made_ms),
-            Some(Origin { source, kind: Duplicate::Snapshot, made_ms }) => (source, 2, made_ms),
+            Some(Origin { source, kind: Duplicate::Clone, made_ms, .. }) => (source, 1, made_ms),
+            Some(Origin { source, kind: Duplicate::Snapshot, made_ms, .. }) => (source, 2, made_ms),
         };
     }
 
@@ -330,6 +346,23 @@ mod tests {
         let at = key(USER, 1, 2, 0);
         let bytes = record().encode(&at);
         assert_eq!(View::new(&at, &bytes, ObjectId::ROOT).unwrap().to_record(), record());
+    }
+
+    #[test]
+    fn a_partition_that_was_made_before_generations_were_kept_has_none_and_keeps_what_it_gets() {
+        let at = key(PARTITION, 1, 0, 0);
+        let origin = Origin { source: 7, generation: 0, kind: Duplicate::Snapshot, made_ms: 9 };
+        let mut old = Record { a: 10, b: 7, c: 2, d: 9, ..Record::default() };
+        assert_eq!((old.generation(), old.origin()), (0, Some(origin)));
+        let newer = Origin { generation: 5, ..origin };
+        for _ in 0..2 {
+            old.set_generation(3);
+            old.set_origin(Some(newer));
+            old = View::new(&at, &old.encode(&at), ObjectId::ROOT).unwrap().to_record();
+            assert_eq!((old.generation(), old.origin()), (3, Some(newer)));
+        }
+        old.set_origin(None);
+        assert_eq!((old.generation(), old.origin()), (3, None));
     }
 
     #[test]

@@ -43,8 +43,9 @@ pub(super) async fn recover(mut parts: Parts) -> Result<Inner, Error> {
     }
     let journal = Journal { store: parts.journal.clone(), name: meta.name, segment: meta.segment, sector };
     let replayed = if fresh { Replayed::default() } else { replay(&journal, &meta, &*parts.arena).await? };
-    // Frames of this life have numbers that none of an earlier one had: what a cut has left behind a gap stays there.
-    let number = (meta.number + replayed.frames) | 0xffff_ffff;
+    // Frames of this life have numbers that none of an earlier one had, though of that not one frame was found: what a cut has left
+    // behind a gap stays there.
+    let number = (meta.number + replayed.frames + 1) | 0xffff_ffff;
     let meta = Meta { number, side: 0, clean: false, ..meta };
     parts.arena.sync().await?;
     let base = match meta.layout {
@@ -204,10 +205,12 @@ pub(super) fn count(layers: &Layers) -> Result<Counted, Error> {
             let record = view.to_record();
             let partition = Partition {
                 home: record.a,
+                generation: record.generation(),
                 origin: record.origin(),
                 next_id: FIRST_ID,
                 ..Partition::default()
             };
+            directory.saw(partition.generation, partition.origin);
             ids.insert(id, record.a);
             by_home.insert(record.a, partition);
         }

@@ -222,7 +222,11 @@ pub fn step((kind, which, a, b): Raw) -> Step {
         5 => Step::RemoveUser(id),
         6 => Step::RemoveCollection { id, members: a % 2 == 0 },
         7..=10 => Step::Write { id, at: place(a), data: fill(b, b as usize % 20_000) },
-        11 => Step::Append { id, data: fill(b, b as usize % 9_000) },
+        11 => Step::Append {
+            id,
+            data: fill(b, b as usize % 9_000),
+            most: if a % 4 == 0 { place(b / 3) } else { u64::MAX },
+        },
         12 => Step::Punch { id, at: place(a), len: place(b) },
         13 => Step::Clear { id, at: place(a), len: place(b) },
         14 => Step::SetLength { id, length: place(a) },
@@ -285,7 +289,14 @@ pub fn describe(store: &dyn ObjectStore) -> String {
     let mut partitions = Vec::new();
     while store.list(List::Partitions, partitions.last().map_or(0, |l| l + 1), 2, &mut partitions).unwrap() {}
     for p in partitions {
-        let _ = writeln!(out, "partition {p:x} {:?}", store.partition(p).unwrap());
+        let mut info = store.partition(p).unwrap();
+        // Which numbers generations have is the store's own; whether the source is the one that it was is not.
+        info.generation = 0;
+        if let Some(origin) = &mut info.origin {
+            let source = store.partition(origin.source);
+            origin.generation = u64::from(source.is_ok_and(|source| source.generation == origin.generation));
+        }
+        let _ = writeln!(out, "partition {p:x} {info:?}");
         attributes(store, ObjectId::partition(p), &mut out);
         let (mut users, mut collections) = (Vec::new(), Vec::new());
         while store.list(List::Users(p), users.last().map_or(0, |l| l + 1), 2, &mut users).unwrap() {}

@@ -34,10 +34,14 @@ impl State {
     fn step(&mut self, step: Step, capacity: u64, applied: &mut Applied) -> Result<(), Error> {
         let room = capacity.saturating_sub(self.used());
         match step {
-            Step::Format => *self = Self { next_id: self.next_id, ..Self::default() },
+            Step::Format => {
+                let (next_id, generations) = (self.next_id, self.generations);
+                *self = Self { next_id, generations, ..Self::default() };
+            }
             Step::CreatePartition(id) => {
                 self.new_partition(id)?;
-                self.partitions.insert(id, Partition::default());
+                let generation = self.new_generation();
+                self.partitions.insert(id, Partition { generation, ..Partition::default() });
             }
             Step::RemovePartition { id, contents } => {
                 let partition = self.partition(id)?;
@@ -87,9 +91,11 @@ impl State {
                 Data::end_of(at, data.len() as u64)?;
                 self.write_within(id, room, |d| d.write(at, &data.to_vec()))?;
             }
-            Step::Append { id, data } => {
+            Step::Append { id, data, most } => {
                 let at = self.user(id)?.data.length;
-                Data::end_of(at, data.len() as u64)?;
+                if Data::end_of(at, data.len() as u64)? > most {
+                    return Err(Error::TooLong);
+                }
                 self.write_within(id, room, |d| d.write(at, &data.to_vec()))?;
                 applied.appended.push(at);
             }
@@ -153,7 +159,8 @@ impl State {
                 if copy.used > room {
                     return Err(Error::NoSpace);
                 }
-                copy.origin = Some(Origin { source, kind, made_ms });
+                copy.origin = Some(Origin { source, generation: copy.generation, kind, made_ms });
+                copy.generation = self.new_generation();
                 self.partitions.insert(id, copy);
             }
             Step::Refresh { id, made_ms } => {
@@ -177,6 +184,11 @@ impl State {
             }
         }
         Ok(())
+    }
+
+    fn new_generation(&mut self) -> u64 {
+        self.generations += 1;
+        self.generations
     }
 
     fn new_partition(&self, id: u64) -> Result<(), Error> {
@@ -267,20 +279,21 @@ impl State {
     /// Where a duplicate comes from, which must still be there.
     fn origin(&self, id: u64) -> Result<(Origin, u64), Error> {
         let origin = self.origin_of(id)?;
-        match self.partitions.contains_key(&origin.source) {
-            true => Ok((origin, origin.source)),
-            false => Err(Error::NoSource(id)),
+        match self.partitions.get(&origin.source) {
+            Some(source) if source.generation == origin.generation => Ok((origin, origin.source)),
+            _ => Err(Error::NoSource(id)),
         }
     }
 
-    /// Everything of a partition but what it was made of.
+    /// Everything of a partition but what it is and what it was made of.
     fn replace_content(&mut self, id: u64, content: Partition, room: u64) -> Result<(), Error> {
         let partition = self.partitions.get_mut(&id).ok_or(Error::NotFound(ObjectId::partition(id)))?;
         if content.used.saturating_sub(partition.used) > room {
             return Err(Error::NoSpace);
         }
         let next_id = partition.next_id.max(content.next_id);
-        *partition = Partition { origin: partition.origin, next_id, ..content };
+        let (generation, origin) = (partition.generation, partition.origin);
+        *partition = Partition { generation, origin, next_id, ..content };
         Ok(())
     }
 }

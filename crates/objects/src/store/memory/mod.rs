@@ -38,12 +38,15 @@ struct State {
     times: Times,
     partitions: BTreeMap<u64, Partition>,
     next_id: u64,
+    /// Generations given out.
+    generations: u64,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Partition {
     attributes: Arc<Pages>,
     times: Times,
+    generation: u64,
     origin: Option<Origin>,
     objects: BTreeMap<u64, Arc<Object>>,
     collections: BTreeMap<u64, Arc<Collection>>,
@@ -77,6 +80,13 @@ impl MemoryObjects {
             #[cfg(test)]
             meddler: Arc::default(),
         }
+    }
+
+    /// A store of its own that has what this one has now.
+    #[cfg(test)]
+    pub(crate) fn snapshot(&self) -> Self {
+        let state = Arc::new(Mutex::new(self.lock().clone()));
+        Self { state, capacity: self.capacity, meddler: Arc::default() }
     }
 
     /// Has `meddler` called before each change, until it says that it has done what it wanted.
@@ -155,6 +165,7 @@ impl ObjectStore for MemoryObjects {
             collections: partition.collections.len() as u64,
             used: partition.used,
             length: partition.length,
+            generation: partition.generation,
             origin: partition.origin,
             times: partition.times,
         })

@@ -9,7 +9,8 @@ mod value;
 use std::collections::{BTreeSet, btree_set};
 
 use osd::attributes::list::{GetList, ListError, ListWriter, ValueList, write_entry};
-use osd::attributes::page::{self, CurrentCommand};
+use osd::attributes::numbers::collections;
+use osd::attributes::page::{self, CurrentCommand, Field};
 use osd::attributes::{AttributeId, Page};
 use osd::cdb::{AttributeParameters, Cdb, Region};
 use osd::{ObjectType, Version};
@@ -220,10 +221,14 @@ impl Task<'_> {
             };
             return Ok(current.encode(self.version(), self.cdb.form.icv_len()));
         }
+        if page == collections::PAGE && subject.object_type() == ObjectType::User {
+            return Ok(page::pointers(&self.unit.memberships_by_number(subject)?.pointers()));
+        }
         let layout = page::layout(page).filter(|_| page.suits(subject.object_type()));
         let layout = layout.ok_or_else(|| Failure::cdb(52))?;
         let mut values = Vec::new();
-        for &(number, _) in layout {
+        for field in layout {
+            let Field::Attribute(number, _) = *field else { continue };
             let mut value = Vec::new();
             self.unit.value(subject, &self.current, AttributeId::new(page, number), &mut value)?;
             values.push((number, value));

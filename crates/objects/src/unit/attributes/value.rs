@@ -64,6 +64,14 @@ impl Memberships {
         self.0.keys().filter(|number| **number != UNNAMED).count() as u64
     }
 
+    /// Those that are named, in the order of their numbers.
+    pub fn pointers(&self) -> Vec<u64> {
+        let mut named: Vec<(u32, u64)> = self.0.iter().map(|(number, id)| (*number, *id)).collect();
+        named.retain(|(number, _)| *number != UNNAMED);
+        named.sort_unstable();
+        named.into_iter().map(|(_, id)| id).collect()
+    }
+
     /// Appends its id to `out`. Whether there is one.
     pub fn value(&self, number: u32, out: &mut Vec<u8>) -> bool {
         let collection = self.get(number);
@@ -138,10 +146,10 @@ impl OsdUnit {
             info::CLOCK => out.extend(six(self.now())),
             info::DEFAULT_ISOLATION => out.push(options.isolation as u8),
             info::SUPPORTED_ISOLATION => {
-                // A bit for each method, method 0 the lowest of the first byte.
+                // A bit for each method, method 0 the highest of the first byte.
                 let mut methods = [0u8; 32];
                 for method in ISOLATIONS {
-                    methods[0] |= 1 << (method as u8);
+                    methods[0] |= 0x80 >> (method as u8);
                 }
                 out.extend(methods);
             }

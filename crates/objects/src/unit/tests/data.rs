@@ -242,6 +242,7 @@ fn a_write_whose_data_does_not_come_writes_nothing() {
         cdb: device::Cdb::new(&cdb).unwrap(),
         attribute: TaskAttribute::Simple,
         nexus: it.nexus.clone().into(),
+        tag: 0,
         data_out_len: 4,
         data_in_len: 0,
     };

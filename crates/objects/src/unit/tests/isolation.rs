@@ -17,7 +17,13 @@ fn ends_beside(it: &Client, ask: Ask<'_>, part: Part, start: u64, end: u64) -> b
     let key = Key { id: ID, part };
     let guard = block_on(it.unit.locks.lock(key, Mode { start, end, exclusive: true }));
     let (cdb, out, _) = ask.build();
-    let Execution::Running(future) = it.start(&cdb, &out, 1 << 20, 0) else { panic!("it cannot have ended") };
+    let future = match it.start(&cdb, &out, 1 << 20, 0) {
+        Execution::Done(_, outcome) => {
+            assert_eq!(outcome.status, Status::Good);
+            return true;
+        }
+        Execution::Running(future) => future,
+    };
     let mut future = pin!(future);
     let polled = future.as_mut().poll(&mut Context::from_waker(Waker::noop()));
     drop(guard);
@@ -316,6 +322,7 @@ fn a_command_that_waits_for_others_ends_when_it_is_aborted_and_leaves_no_place_b
             cdb: device::Cdb::new(&cdb).unwrap(),
             attribute: TaskAttribute::Simple,
             nexus: it.nexus.clone().into(),
+            tag: 0,
             data_out_len: out.len() as u64,
             data_in_len: 1 << 20,
         };
@@ -486,4 +493,58 @@ fn objects_that_name_collections_take_turns_where_a_quota_counts_them() {
             block_on(future);
         }
     }
+}
+
+/// Whether a functionally isolated command waits, for its last function, for somebody who came while it was at work on the one before it,
+/// and has not changed the object until then.
+fn waits_for_its_last_function(it: &Client, ask: Ask<'_>, part: Part) {
+    let name = format!("{:?}", ask.cdb.command.action());
+    let key = Key { id: ID, part };
+    let mut cx = Context::from_waker(Waker::noop());
+    let first = block_on(it.unit.locks.lock(key, Mode::EXCLUSIVE));
+    let (cdb, out, _) = ask.isolation(Isolation::Functional).build();
+    let Execution::Running(future) = it.start(&cdb, &out, 1 << 20, 0) else { panic!("it cannot have ended") };
+    let mut future = pin!(future);
+    assert!(future.as_mut().poll(&mut cx).is_pending(), "{name}");
+    let mut other = pin!(it.unit.locks.lock(key, Mode::EXCLUSIVE));
+    assert!(other.as_mut().poll(&mut cx).is_pending(), "{name} is before it");
+    drop(first);
+    assert!(future.as_mut().poll(&mut cx).is_pending(), "{name} goes on beside another");
+    let Poll::Ready(other) = other.as_mut().poll(&mut cx) else {
+        panic!("{name} keeps what it has done with")
+    };
+    assert_eq!(it.length(), 100, "{name} has changed what another has");
+    drop(other);
+    assert_eq!(block_on(future).1.status, Status::Good, "{name}");
+}
+
+#[test]
+fn each_function_of_a_functionally_isolated_command_waits_for_those_who_came_before_it() {
+    let length = osd::attributes::numbers::user_information::LOGICAL_LENGTH;
+    let it = Client::ready();
+    it.write(0, &[1; 100]).good();
+    let cut = it.ask(Osd::Read(ID, range(0, 100))).set(length, &50u64.to_be_bytes());
+    waits_for_its_last_function(&it, cut, Part::Data);
+    assert_eq!(it.length(), 50);
+    it.write(0, &[1; 100]).good();
+    waits_for_its_last_function(&it, it.ask(Osd::Remove(ID)).get(&[FREE]), Part::Data);
+    it.get(ID, FREE).bad_field(24);
+}
+
+#[test]
+fn a_short_read_is_done_at_once_or_waits_for_its_lock() {
+    let it = Client::ready();
+    it.write(0, b"0123456789").good();
+    let (cdb, out, _) = it.ask(Osd::Read(ID, range(2, 4))).isolation(Isolation::Strict).build();
+    let Execution::Done(mover, outcome) = it.start(&cdb, &out, 4, 0) else {
+        panic!("there is nothing to wait for")
+    };
+    assert_eq!((outcome.status, &mover.data_in[..]), (Status::Good, &b"2345"[..]));
+    let held = block_on(it.unit.locks.lock(Key { id: ID, part: Part::Data }, Mode::EXCLUSIVE));
+    let Execution::Running(mut waiting) = it.start(&cdb, &out, 4, 0) else { panic!("another has the lock") };
+    let mut cx = Context::from_waker(Waker::noop());
+    assert!(pin!(&mut waiting).poll(&mut cx).is_pending());
+    drop(held);
+    let (mover, outcome) = block_on(waiting);
+    assert_eq!((outcome.status, &mover.data_in[..]), (Status::Good, &b"2345"[..]));
 }

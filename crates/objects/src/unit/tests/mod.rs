@@ -7,6 +7,7 @@ mod errors;
 mod isolation;
 mod lists;
 mod partitions;
+mod power_cuts;
 mod queries;
 mod quotas;
 mod sets;
@@ -372,6 +373,7 @@ impl Client {
             cdb: device::Cdb::new(cdb).unwrap(),
             attribute: TaskAttribute::Simple,
             nexus: self.nexus.clone().into(),
+            tag: 0,
             data_out_len: out.len() as u64,
             data_in_len: room as u64,
         };

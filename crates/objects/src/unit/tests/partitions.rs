@@ -187,3 +187,47 @@ fn a_structure_check_of_what_is_whole_ends_well() {
     it.ask(Osd::ObjectStructureCheck(StructureScope::Partition(P))).send().good();
     it.ask(Osd::ObjectStructureCheck(StructureScope::Partition(P + 1))).send().bad_field(16);
 }
+
+#[test]
+fn a_partition_that_has_the_id_of_another_that_is_gone_is_not_what_its_duplicates_were_made_of() {
+    let it = Client::ready();
+    it.write(0, b"secret").good();
+    let (snapshot, clone) = (P + 0x10, P + 0x11);
+    it.ask(Osd::CreateSnapshot { requested: snapshot, source: P, method: 0 }).send().good();
+    it.ask(Osd::CreateClone { requested: clone, source: P, method: 0 }).send().good();
+    let refresh = |partition| it.ask(Osd::RefreshSnapshotOrClone { partition }).send();
+    let restore = |partition| it.ask(Osd::RestorePartition { partition, snapshot }).send();
+    let remove = |partition| {
+        it.ask(Osd::RemovePartition { partition, scope: RemoveScope::Contents }).send().good();
+    };
+    let read = |partition| it.ask(Osd::Read(Id::new(partition, O), range(0, 6))).send().good().data;
+    remove(P);
+    refresh(snapshot).bad_field(16);
+    restore(P).bad_field(16);
+    // Another, which somebody else may have made.
+    it.make();
+    it.write(0, b"theirs").good();
+    for duplicate in [snapshot, clone] {
+        refresh(duplicate).bad_field(16);
+        assert_eq!(read(duplicate), b"secret");
+    }
+    restore(P).bad_field(40);
+    assert_eq!(read(P), b"theirs");
+    // Nor is a duplicate that has the id.
+    remove(P);
+    it.ask(Osd::CreateClone { requested: P, source: snapshot, method: 0 }).send().good();
+    restore(P).bad_field(40);
+    refresh(snapshot).bad_field(16);
+    // It is one of that snapshot's, and they stay what they are when content goes from one to the other.
+    refresh(P).good();
+    let own = P + 0x12;
+    it.ask(Osd::CreateSnapshot { requested: own, source: P, method: 0 }).send().good();
+    refresh(P).good();
+    it.ask(Osd::Write(ID, range(0, 6))).data(b"newer!").send().good();
+    it.ask(Osd::RestorePartition { partition: P, snapshot: own }).send().good();
+    assert_eq!(read(P), b"secret");
+    refresh(own).good();
+    // A duplicate without a source goes on as it is, and may be let go.
+    it.ask(Osd::DetachClone { partition: clone }).send().good();
+    assert_eq!(read(clone), b"secret");
+}

@@ -189,6 +189,7 @@ fn a_query_that_is_aborted_is_an_active_command_no_more() {
         cdb: device::Cdb::new(&cdb).unwrap(),
         attribute: TaskAttribute::Simple,
         nexus: it.nexus.clone().into(),
+        tag: 0,
         data_out_len: out.len() as u64,
         data_in_len: 100,
     };

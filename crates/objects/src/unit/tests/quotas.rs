@@ -1,11 +1,13 @@
 //! Quotas: what is beyond them is refused, whichever command asks for it.
 
 use osd::attributes::numbers::{
-    partition_quotas as partition, root_quotas as root, user_information as info, user_quotas as user,
+    current_command, partition_quotas as partition, root_quotas as root, user_information as info,
+    user_quotas as user,
 };
 
+use super::super::subject::at;
 use super::*;
-use crate::store::BLOCK;
+use crate::store::{BLOCK, Change, Commit, ObjectStore, Step};
 
 fn number(value: u64) -> [u8; 8] {
     value.to_be_bytes()
@@ -235,4 +237,135 @@ fn no_object_names_more_collections_than_its_quota() {
     assert_eq!(members(Id::new(P, tracking)), 1);
     name(1, 1).good();
     assert_eq!((members(collection(0)), members(collection(1))), (0, 1));
+}
+
+/// Makes the object longer while somebody is about to append to it.
+fn write_before_an_append(store: &MemoryObjects, change: &Change) -> bool {
+    let appends = change.steps.iter().any(|step| matches!(step, Step::Append { .. }));
+    if appends {
+        let write = Step::Write { id: at(ID), at: 85, data: vec![3; 5].into() };
+        block_on(store.apply(write.into(), Commit::Relaxed)).unwrap();
+    }
+    appends
+}
+
+#[test]
+fn an_append_that_a_write_overtakes_keeps_the_maximum_length_at_every_level() {
+    for isolation in [Isolation::None, Isolation::Strict, Isolation::Range, Isolation::Functional] {
+        let clock = Arc::new(TestClock::default());
+        let store = MemoryObjects::new(CAPACITY);
+        let it = Client::on(&store, options(&clock), clock);
+        it.make();
+        it.set(ID, user::MAX_LENGTH, &number(100)).good();
+        it.write(0, &[1; 80]).good();
+        let append = |data: &[u8]| {
+            it.ask(Osd::Append { id: ID, len: data.len() as u64 }).data(data).isolation(isolation).send()
+        };
+        store.meddle(write_before_an_append);
+        append(&[2; 20]).quota();
+        assert_eq!(it.length(), 90, "{isolation:?}");
+        store.meddle(write_before_an_append);
+        append(&[2; 10]).good();
+        assert_eq!(it.read(80, 20).good().data[10..], [2; 10], "{isolation:?}");
+    }
+}
+
+#[test]
+fn appends_and_writes_of_many_threads_keep_the_maximum_length_and_what_is_acknowledged() {
+    const MAX: u64 = 20_000;
+    const LEN: u64 = 50;
+    for isolation in [Isolation::None, Isolation::Strict, Isolation::Range, Isolation::Functional] {
+        let it = Client::ready();
+        it.set(ID, user::MAX_LENGTH, &number(MAX)).good();
+        let threads: Vec<_> = (1..=4u8)
+            .map(|n| {
+                let it = Client::to(&it.unit, 10 + u64::from(n), it.clock.clone());
+                std::thread::spawn(move || {
+                    let mut appended = Vec::new();
+                    for round in 0..200u64 {
+                        if n % 2 == 0 {
+                            // Leaps ahead of the end as it was.
+                            let place = it.length() + round % 3;
+                            it.ask(Osd::Write(ID, range(place, 1))).data(b"w").isolation(isolation).send();
+                        } else {
+                            let append = it.ask(Osd::Append { id: ID, len: LEN }).data(&[n; LEN as usize]);
+                            let append = append.isolation(isolation).get(&[current_command::APPEND_ADDRESS]);
+                            let ran = append.send();
+                            if ran.outcome.status == Status::Good {
+                                appended.push(ran.number());
+                            }
+                        }
+                        assert!(it.length() <= MAX, "{isolation:?}");
+                    }
+                    (n, appended)
+                })
+            })
+            .collect();
+        let appended: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+        assert!(it.length() > MAX - LEN, "the quota was never met");
+        let mut places: Vec<u64> = appended.iter().flat_map(|(_, places)| places.iter().copied()).collect();
+        places.sort_unstable();
+        assert!(places.windows(2).all(|two| two[1] - two[0] >= LEN), "two appends went to one place");
+        let data = it.read(0, it.length()).good().data;
+        for (n, places) in appended {
+            for place in places {
+                let bytes = &data[place as usize..(place + LEN) as usize];
+                // A write that knew of an end before this one may have come after it.
+                assert!(bytes.iter().all(|byte| [n, b'w'].contains(byte)), "an append is not where it went");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_long_append_is_in_one_piece_though_a_write_moves_the_end_meanwhile() {
+    const LEN: u64 = 2_500_000;
+    let it = Client::ready();
+    it.set(ID, user::MAX_LENGTH, &number(10_000_000)).good();
+    it.write(0, &[1; 100]).good();
+    let append = it.ask(Osd::Append { id: ID, len: LEN }).data(&vec![2; LEN as usize]);
+    let (cdb, out, _) = append.build();
+    // The second piece is waited for.
+    let Execution::Running(future) = it.start_late(&cdb, &out, 0, 1, 1) else { panic!("it waits") };
+    let mut future = pin!(future);
+    assert!(future.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    assert_eq!(it.length(), 100 + (1 << 20), "the first piece is there");
+    it.write(9_000_000, b"far away").good();
+    assert_eq!(block_on(future).1.status, Status::Good);
+    assert_eq!(it.length(), 9_000_008);
+    let data = it.read(0, it.length()).good().data;
+    assert!(data[100..100 + LEN as usize].iter().all(|byte| *byte == 2));
+    assert!(data[100 + LEN as usize..9_000_000].iter().all(|byte| *byte == 0));
+    assert_eq!(data[9_000_000..], *b"far away");
+}
+
+#[test]
+fn quotas_of_a_partition_change_when_nobody_is_at_work_who_may_have_looked_at_them() {
+    let it = Client::ready();
+    let name = osd::attributes::numbers::partition_information::NAME;
+    for (attribute, value, waits) in [
+        (partition::CAPACITY, &number(1 << 30)[..], true),
+        (partition::OBJECTS, &[], true),
+        (name, b"x", false),
+    ] {
+        let working = block_on(it.unit.exclusion.write(P, P + 1));
+        let (cdb, out, _) = it.ask(Osd::SetAttributes(Id::partition(P))).set(attribute, value).build();
+        let Execution::Running(future) = it.start(&cdb, &out, 0, 0) else { panic!("it ended") };
+        let mut future = pin!(future);
+        let polled = future.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        assert_eq!(polled.is_pending(), waits, "{attribute}");
+        drop(working);
+        if waits {
+            assert_eq!(block_on(future).1.status, Status::Good);
+        }
+    }
+    // Nor between two pieces of a long command, unless the initiator is waited for.
+    let (cdb, out, _) = it.ask(Osd::Write(ID, range(0, 3 << 20))).data(&vec![1; 3 << 20]).build();
+    let Execution::Running(future) = it.start_late(&cdb, &out, 0, 1, 1) else { panic!("it waits") };
+    let mut future = pin!(future);
+    assert!(future.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    let alone = block_on(it.unit.exclusion.atomic(P, P + 1));
+    assert!(future.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending(), "it does not look");
+    drop(alone);
+    assert_eq!(block_on(future).1.status, Status::Good);
 }

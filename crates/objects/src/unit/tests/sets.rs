@@ -159,6 +159,7 @@ fn a_removal_that_is_aborted_stops_at_its_next_piece() {
         cdb: device::Cdb::new(&cdb).unwrap(),
         attribute: TaskAttribute::Simple,
         nexus: it.nexus.clone().into(),
+        tag: 0,
         data_out_len: 0,
         data_in_len: 0,
     };

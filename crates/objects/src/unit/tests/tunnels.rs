@@ -3,8 +3,9 @@
 use std::pin::Pin;
 use std::sync::Mutex;
 
-use device::AbortTasks;
+use device::{AbortTasks, Tasks};
 use osd::attributes::numbers::root_information;
+use scsi::UnitAttention;
 
 use super::*;
 
@@ -54,13 +55,22 @@ fn data_out_of_a_tunnelled_command_stands_where_a_commands_data_does() {
     assert_eq!((ran.outcome.status, ran.outcome.sense), (Status::ReservationConflict, None));
 }
 
+/// Remembers what it was asked for; of each nexus there is one task, which has the tag 7.
 #[derive(Default)]
-struct Aborter(Mutex<Vec<u64>>);
+struct Aborter(Mutex<Vec<(u64, Tasks)>>);
+
+fn there(which: Tasks) -> Pin<Box<dyn Future<Output = usize>>> {
+    Box::pin(std::future::ready(usize::from(matches!(which, Tasks::All | Tasks::Tagged(7)))))
+}
 
 impl AbortTasks for Aborter {
-    fn abort(&self, nexus: Arc<ItlNexus>, _: &Command) -> Pin<Box<dyn Future<Output = ()>>> {
-        self.0.lock().unwrap().push(nexus.nexus.id.0);
-        Box::pin(std::future::ready(()))
+    fn abort(&self, nexus: Arc<ItlNexus>, which: Tasks, _: &Command) -> Pin<Box<dyn Future<Output = usize>>> {
+        self.0.lock().unwrap().push((nexus.nexus.id.0, which));
+        there(which)
+    }
+
+    fn count(&self, _: Arc<ItlNexus>, which: Tasks, _: &Command) -> Pin<Box<dyn Future<Output = usize>>> {
+        there(which)
     }
 }
 
@@ -68,22 +78,76 @@ impl AbortTasks for Aborter {
 fn functions_on_tasks_are_done_by_the_server_and_answered_in_8_bytes() {
     let it = Client::ready();
     let other = Client::to(&it.unit, 2, it.clock.clone());
-    let ask = |function| it.ask(Osd::PerformTmf { allocation: 8, function, tag: 5 }).send().good().data;
-    let (done, rejected) = ([0, 6, 0, 0, 0, 0, 0, 0], [0, 6, 0, 0, 8, 0, 0, 0]);
-    assert_eq!(ask(0x02), rejected, "nobody is there who could");
+    let tagged = |function, tag| it.ask(Osd::PerformTmf { allocation: 8, function, tag }).send().good().data;
+    let ask = |function| tagged(function, 5);
+    let (done, found, rejected) =
+        ([0, 6, 0, 0, 0, 0, 0, 0], [0, 6, 0, 0, 5, 0, 0, 0], [0, 6, 0, 0, 8, 0, 0, 0]);
+    for function in [0x01, 0x02, 0x80, 0x81] {
+        assert_eq!(ask(function), rejected, "nobody is there who could");
+    }
     let aborter = Arc::new(Aborter::default());
     it.unit.nexuses().set_aborter(aborter.clone());
     let aborted = || std::mem::take(&mut *aborter.0.lock().unwrap());
-    assert_eq!((ask(0x02), aborted()), (done.to_vec(), vec![1]));
-    assert_eq!((ask(0x04), aborted()), (done.to_vec(), vec![1, 2]));
-    assert_eq!((ask(0x08), aborted()), (done.to_vec(), vec![1, 2]));
-    assert!(other.nexus.take_attention().is_some(), "a reset is told");
+    let all = |nexuses: &[u64]| nexuses.iter().map(|id| (*id, Tasks::All)).collect::<Vec<_>>();
+    assert_eq!((ask(0x02), aborted()), (done.to_vec(), all(&[1])));
+    assert_eq!(other.nexus.take_attention(), None);
+    // Whose tasks another has cleared is told.
+    assert_eq!((ask(0x04), aborted()), (done.to_vec(), all(&[1, 2])));
+    assert_eq!(other.nexus.take_attention(), Some(UnitAttention::CommandsClearedByAnotherInitiator));
+    assert_eq!(it.nexus.take_attention(), None);
+    assert_eq!((ask(0x08), aborted()), (done.to_vec(), all(&[1, 2])));
+    assert_eq!(other.nexus.pending_attention().map(|(_, more)| more), Some(false), "a reset is told");
+    assert_eq!(other.nexus.take_attention(), Some(UnitAttention::BusDeviceResetFunctionOccurred));
     assert!(it.nexus.take_attention().is_some());
-    for function in [0x01, 0x10, 0x40, 0x80, 0x81, 0x82] {
-        assert_eq!(ask(function), rejected);
+    // One task. That there is none of this name, or none any more, is what was asked for.
+    for tag in [5, 7] {
+        assert_eq!((tagged(0x01, tag), aborted()), (done.to_vec(), vec![(1, Tasks::Tagged(tag))]));
     }
+    assert_eq!((tagged(0x80, 5), tagged(0x80, 7)), (done.to_vec(), found.to_vec()));
+    assert_eq!(ask(0x81), found);
+    // The command's own is 0.
+    assert_eq!((tagged(0x01, 0), tagged(0x80, 0)), (rejected.to_vec(), found.to_vec()));
+    assert_eq!(ask(0x40), rejected, "there is no auto contingent allegiance");
     assert!(aborted().is_empty());
     it.ask(Osd::PerformTmf { allocation: 8, function: 0x77, tag: 0 }).send().bad_field(39);
     let short = it.ask(Osd::PerformTmf { allocation: 3, function: 1, tag: 0 }).send().good();
     assert_eq!(short.data, [0, 6, 0]);
+}
+
+#[test]
+fn a_nexus_that_is_reset_loses_its_tasks_and_its_reserve_and_is_told() {
+    let it = Client::ready();
+    let other = Client::to(&it.unit, 2, it.clock.clone());
+    let aborter = Arc::new(Aborter::default());
+    it.unit.nexuses().set_aborter(aborter.clone());
+    it.ask(tunnel(&[0x16, 0, 0, 0, 0, 0])).send().good();
+    let read = |it: &Client| it.ask(Osd::Read(ID, range(0, 0))).send().outcome.status;
+    assert_eq!(read(&other), Status::ReservationConflict);
+    let reset = it.ask(Osd::PerformTmf { allocation: 8, function: 0x10, tag: 0 }).send().good();
+    assert_eq!(reset.data, [0, 6, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(*aborter.0.lock().unwrap(), [(1, Tasks::All)]);
+    assert_eq!(read(&other), Status::Good);
+    assert_eq!(it.nexus.take_attention(), Some(UnitAttention::NexusLossOccurred));
+    assert_eq!(read(&it), Status::Good);
+}
+
+#[test]
+fn a_pending_unit_attention_is_told_without_being_taken() {
+    let it = Client::ready();
+    let query = |it: &Client| {
+        let (cdb, out, _) = it.ask(Osd::PerformTmf { allocation: 8, function: 0x82, tag: 0 }).build();
+        let meanwhile = || {
+            it.nexus.establish(UnitAttention::MediumMayHaveChanged);
+            it.nexus.establish(UnitAttention::ReservationsPreempted);
+        };
+        let Execution::Running(future) = it.start(&cdb, &out, 8, 0) else { panic!("it has begun") };
+        meanwhile();
+        block_on(future).0.data_in
+    };
+    let none = it.ask(Osd::PerformTmf { allocation: 8, function: 0x82, tag: 0 }).send().good();
+    assert_eq!(none.data, [0, 6, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(query(&it), [0, 6, 0, 0, 5, 0x26, 0x28, 0x00]);
+    assert_eq!(it.nexus.take_attention(), Some(UnitAttention::MediumMayHaveChanged));
+    assert_eq!(it.nexus.pending_attention(), Some((UnitAttention::ReservationsPreempted, false)));
+    assert!(it.nexus.take_attention().is_some());
 }

@@ -5,7 +5,9 @@ mod objects;
 mod sets;
 mod whole;
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use osd::attributes::numbers::{
     collection_information as of_collection, collections, command_tracking as tracking, current_command,
@@ -18,8 +20,8 @@ use osd::continuation::{CopySource, Criterion, Descriptor, Query};
 use osd::data::{self, LIST_HEADER_LEN, ListHeader, MapType};
 use osd::{Action, Command as Osd, Form, Id, ObjectType, Version};
 
-use crate::harness::{Answer, Client, Fault, Request};
-use crate::model::{FIRST, Model, Tracked};
+use super::harness::{Answer, Client, Fault, Request};
+use super::model::{FIRST, Model, Partition, Tracked};
 
 /// Numbers that a seed makes (xorshift64*).
 pub struct Chance(u64);
@@ -63,10 +65,29 @@ pub struct Pair {
     pub log: Vec<String>,
     /// Commands that ended well, and how often.
     pub ended: BTreeMap<Action, u64>,
+    /// How often something was asked of a duplicate whose source was gone, and another had its id.
+    pub namesakes: u64,
+    /// Whether the last command that ended well has promised that what it did is on the medium.
+    pub promised: bool,
+    /// The medium has failed, which a test may have it do: nothing comes of the command any more.
+    pub failed: Option<Rc<Cell<bool>>>,
 }
 
 const IDS: [AttributeId; 2] = [current_command::PARTITION_ID, current_command::OBJECT_ID];
 impl Pair {
+    pub fn new(client: Client, chance: Chance) -> Self {
+        Self {
+            client: Some(client),
+            model: Model::default(),
+            chance,
+            log: Vec::new(),
+            ended: BTreeMap::new(),
+            namesakes: 0,
+            promised: false,
+            failed: None,
+        }
+    }
+
     fn form(&mut self, command: &Osd) -> Form {
         let both = command.action().code(Version::Osd1).is_some();
         match self.chance.below(4) {
@@ -88,6 +109,14 @@ impl Pair {
             self.log.remove(0);
         }
         let answer = self.client.as_ref().expect("a unit").send(&request).await;
+        if let (Err(Fault::Medium), Some(failed)) = (&answer.result, &self.failed) {
+            failed.set(true);
+            // Whoever had it fail drops this.
+            std::future::pending::<()>().await;
+        }
+        self.promised = answer.result.is_ok()
+            && (request.fua
+                || matches!(request.command, Osd::FlushOsd { scope } if scope != FlushScope::Attributes));
         if answer.result.is_ok() {
             *self.ended.entry(request.command.action()).or_default() += 1;
         }

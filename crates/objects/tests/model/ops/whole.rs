@@ -5,7 +5,8 @@ use super::*;
 impl Pair {
     pub(super) async fn snapshots(&mut self) {
         let partition = self.partition();
-        match self.chance.below(7) {
+        match self.chance.below(8) {
+            7 => self.remake().await,
             0..=2 => {
                 if self.model.partitions.len() > 9 {
                     return;
@@ -39,13 +40,42 @@ impl Pair {
             _ => {
                 // Where it comes from, most of the time.
                 let origin = self.model.partitions.get(&partition).and_then(|found| found.origin);
-                let to = origin.map_or_else(|| self.partition(), |(source, _)| source);
+                let to = origin.map_or_else(|| self.partition(), |origin| origin.source);
                 let command = Osd::RestorePartition { partition: to, snapshot: partition };
                 let answer = self.send(Request::new(command)).await;
                 let expected = self.model.restore(to, partition);
                 self.agree(&answer, expected);
             }
         }
+    }
+
+    /// Makes another partition with the id of one that duplicates were made of: neither may get the other's content.
+    async fn remake(&mut self) {
+        let made = |(id, found): (&u64, &Partition)| Some((*id, found.origin?.source));
+        let duplicates: Vec<(u64, u64)> = self.model.partitions.iter().filter_map(made).collect();
+        let Some((duplicate, source)) = self.chance.of(&duplicates) else { return };
+        if self.model.partition(source).is_ok() {
+            let scope = RemoveScope::Contents;
+            let mut request = Request::new(Osd::RemovePartition { partition: source, scope });
+            request.form = Form::Osd2Draft;
+            let answer = self.send(request).await;
+            let expected = self.model.remove_partition(source, true);
+            self.agree(&answer, expected);
+        }
+        let answer = self.send(Request::new(Osd::CreatePartition { requested: source }).get(&IDS)).await;
+        let expected = self.model.may_create_partition(source);
+        if !self.agree(&answer, expected) {
+            return;
+        }
+        self.model.create_partition(source);
+        self.namesakes += 1;
+        let answer = self.send(Request::new(Osd::RefreshSnapshotOrClone { partition: duplicate })).await;
+        let expected = self.model.refresh(duplicate);
+        self.agree(&answer, expected);
+        let command = Osd::RestorePartition { partition: source, snapshot: duplicate };
+        let answer = self.send(Request::new(command)).await;
+        let expected = self.model.restore(source, duplicate);
+        self.agree(&answer, expected);
     }
 
     pub(super) async fn map(&mut self) {
@@ -89,7 +119,7 @@ impl Pair {
     pub(super) async fn compare(&mut self, id: Id) {
         // With what it was duplicated to or from, most of the time.
         let origin = self.model.partitions.get(&id.partition).and_then(|found| found.origin);
-        let other = origin.map_or_else(|| self.partition(), |(source, _)| source);
+        let other = origin.map_or_else(|| self.partition(), |origin| origin.source);
         let command = Osd::ReadMapsAndCompare { id, allocation: 1 << 16, other, map_type: 0 };
         let answer = self.send(Request::new(command)).await;
         let both = self.model.user(id).and_then(|one| {

@@ -38,8 +38,12 @@ fn a_relaxed_append_takes_nothing_of_the_durable_one_before_it() {
     for seed in 0..40 {
         let rig = Rig::new(1000, 256 << 10);
         let store = begin(&rig);
-        apply(&store, Step::Append { id: OBJECT, data: vec![1; 300].into() }, Commit::Durable);
-        apply(&store, Step::Append { id: OBJECT, data: vec![2].into() }, Commit::Relaxed);
+        apply(
+            &store,
+            Step::Append { id: OBJECT, data: vec![1; 300].into(), most: u64::MAX },
+            Commit::Durable,
+        );
+        apply(&store, Step::Append { id: OBJECT, data: vec![2].into(), most: u64::MAX }, Commit::Relaxed);
         let found = after_a_cut(&rig, store, seed);
         assert!(found.starts_with(&[1; 300]), "{seed}");
     }
