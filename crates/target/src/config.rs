@@ -234,7 +234,8 @@ pub struct Limits {
     pub max_outstanding_r2t: u16,
     /// Time for a whole login.
     pub login_timeout: Duration,
-    /// Silence after which the target pings with NOP-In; zero for never.
+    /// Silence after which the target pings with NOP-In; zero for never. Where so many connections of a core are silent, and nothing
+    /// waits for them, that this made more than [`crate::PINGS_PER_SECOND`], they take turns at that rate.
     pub nop_interval: Duration,
     /// Time for the answer to a ping; after it the connection is dropped.
     pub nop_timeout: Duration,

@@ -15,7 +15,7 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use iscsi::pdu::{AsyncEvent, Bhs, TaskAttribute, TaskManagementFunction};
 use iscsi::target::{Cid, Data, Event, Fatal, ScsiCommand, TaskKey};
@@ -26,6 +26,7 @@ use crate::backlog::{Backlog, STEP};
 use crate::grants::Grants;
 use crate::lun_map::LocalView;
 use crate::order::Order;
+use crate::pings::{self, Peer};
 use crate::qos::gate::Gate;
 use crate::reassign::{self, Ferry};
 use crate::retention;
@@ -41,7 +42,7 @@ use crate::{management, text};
 pub(crate) use remote::{Remote, Victims, bury, counted, locals, recovered};
 
 /// Names a connection for as long as the daemon runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct ConnectionId(pub u64);
 
 /// TASK REASSIGN.
@@ -51,10 +52,6 @@ const REASSIGN: u8 = TaskManagementFunction::TaskReassign.code();
 const DRAIN: Duration = Duration::from_secs(1);
 /// Time for a closing connection's last PDUs to leave.
 const LAST_WORDS: Duration = Duration::from_secs(5);
-/// How long is listened once more before a peer is given up that has not answered a ping: what has come meanwhile is taken.
-const LAST_LISTEN: Duration = Duration::from_millis(10);
-/// The same, where this side was late itself by as long or longer.
-const LONGEST_LISTEN: Duration = Duration::from_secs(10);
 
 /// The state machine and what it wants sent.
 pub(crate) struct Inner {
@@ -244,7 +241,7 @@ impl Connection {
             // A queue pair sends by itself.
             Transport::Iser(_) => None,
         };
-        let pinger = ring::spawn(self.clone().ping_loop());
+        let pinged = pings::enter(self);
         let watcher = self.recovers.then(|| ring::spawn(self.clone().watch_loop()));
         if self.session.is_ending() {
             self.shut();
@@ -258,7 +255,7 @@ impl Connection {
             })
             .await
         };
-        pinger.abort();
+        drop(pinged);
         if let Some(watcher) = watcher {
             watcher.abort();
         }
@@ -642,26 +639,36 @@ impl Connection {
             tcp.send_loop(&self).await;
         }
     }
+}
 
-    /// Pings an initiator that is silent.
-    async fn ping_loop(self: Rc<Self>) {
-        loop {
-            let Some(at) = self.inner.borrow().state.poll_timeout() else { return };
-            ring::sleep_until(at).await;
-            if self.inner.borrow().state.is_pinged() {
-                // This side may have stood still, and its peer with it: nobody was heard in that time, whoever spoke.
-                let late = ring::now().saturating_duration_since(at);
-                ring::sleep(late.clamp(LAST_LISTEN, LONGEST_LISTEN)).await;
-            }
-            if let Transport::Iser(iser) = &self.transport
-                && iser.has_progressed()
-            {
-                self.heard();
-            }
-            let result = self.with(|state, outbox| state.handle_timeout(ring::now(), outbox));
-            if let Err(error) = result {
-                return self.lose(error.into());
-            }
+impl Peer for Connection {
+    fn due(&self) -> Option<Instant> {
+        if let Transport::Iser(iser) = &self.transport
+            && iser.has_progressed()
+        {
+            self.heard();
+        }
+        let gone = self.is_cut() || self.is_closing();
+        self.inner.borrow().state.poll_timeout().filter(|_| !gone)
+    }
+
+    fn interval(&self) -> Duration {
+        self.inner.borrow().state.nop_interval()
+    }
+
+    fn is_pinged(&self) -> bool {
+        self.inner.borrow().state.is_pinged()
+    }
+
+    fn is_awaited(&self) -> bool {
+        let Inner { state, outbox } = &*self.inner.borrow();
+        let unsent = self.sending(outbox) + outbox.gather.len() > 0;
+        unsent || self.kept.get() > 0 || state.tasks().next().is_some() || !self.deferred.borrow().is_empty()
+    }
+
+    fn time_out(&self, now: Instant) {
+        if let Err(error) = self.with(|state, outbox| state.handle_timeout(now, outbox)) {
+            self.lose(error.into());
         }
     }
 }

@@ -15,6 +15,7 @@ use scsi::data::target_port_groups::AccessState;
 
 use crate::config::ServerConfig;
 use crate::connection;
+use crate::pings;
 use crate::retention;
 use crate::server::{BoundPortal, Shared};
 use crate::session::Standing;
@@ -131,6 +132,10 @@ pub struct CoreStatus {
     pub kept_given_up: u64,
     /// What RDMA has moved.
     pub rdma: rdma::Counters,
+    /// Pings that it has sent to silent initiators, over connections of all times.
+    pub pings: u64,
+    /// Connections whose pings wait for their turn, because so many are silent.
+    pub pings_waiting: usize,
 }
 
 /// Why a target port group's state was not changed.
@@ -296,14 +301,16 @@ impl Handle {
 
     /// How each core is used. A core that does not answer within `patience` is left out.
     pub fn cores(&self, patience: Duration) -> Vec<Option<CoreStatus>> {
-        self.on_each_core(patience, || (ring::pool::stats(), retention::figures(), rdma::counters()))
-            .into_iter()
-            .zip(self.shared.core_connections())
-            .map(|(core, connections)| {
-                let (pool, (kept, kept_given_up), rdma) = core?;
-                Some(CoreStatus { connections, pool, kept, kept_given_up, rdma })
-            })
-            .collect()
+        self.on_each_core(patience, || {
+            (ring::pool::stats(), retention::figures(), rdma::counters(), pings::counted())
+        })
+        .into_iter()
+        .zip(self.shared.core_connections())
+        .map(|(core, connections)| {
+            let (pool, (kept, kept_given_up), rdma, (pings, pings_waiting)) = core?;
+            Some(CoreStatus { connections, pool, kept, kept_given_up, rdma, pings, pings_waiting })
+        })
+        .collect()
     }
 
     /// Runs `ask` on every core and waits for what they say, each for `patience` at most.

@@ -20,6 +20,7 @@ mod mover;
 mod node;
 mod notices;
 mod order;
+mod pings;
 mod portals;
 mod qos;
 mod reassign;
@@ -41,6 +42,7 @@ pub use handle::{
     Activity, ConnectionStatus, CoreStatus, Flow, Handle, SessionStatus, SetAccessError, TargetStatus,
 };
 pub use model::Applied;
+pub use pings::PER_SECOND as PINGS_PER_SECOND;
 pub use server::{BoundPortal, Server};
 pub use tally::{BUCKETS, Counts};
 pub use unit::Unit;

@@ -5,8 +5,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::{Arc, Weak};
 
-use device::{Command, ItlNexus, ResetKind};
-use disk::unit::AbortTasks;
+use device::{AbortTasks, Command, ItlNexus, ResetKind, Tasks};
 use iscsi::pdu::{LogoutReason, LogoutResult, Lun, TaskManagementFunction, TaskManagementResult};
 use iscsi::sn;
 use iscsi::target::{LogoutRequest, TaskManagement};
@@ -214,23 +213,66 @@ pub(crate) async fn logout(connection: Rc<Connection>, request: LogoutRequest) {
     }
 }
 
-/// Aborts the tasks of a nexus that another has preempted (PREEMPT AND ABORT, SPC-4 §5.13.11.2.5).
+/// Aborts the tasks of a nexus that another has preempted (PREEMPT AND ABORT, SPC-4 §5.13.11.2.5), and those that a unit's own task
+/// management is about.
 pub(crate) struct Preemptor(pub Weak<Shared>);
 
+impl Preemptor {
+    /// The sessions in which `nexus` is, with the tasks of each that are meant.
+    fn victims(&self, nexus: &Arc<ItlNexus>, which: Tasks, except: &Command) -> Vec<(Arc<Session>, Victims)> {
+        // A tag that iSCSI cannot have is no task's.
+        let only = match which {
+            Tasks::All => None,
+            Tasks::Tagged(tag) => match u32::try_from(tag) {
+                Ok(itt) => Some(itt),
+                Err(_) => return Vec::new(),
+            },
+        };
+        // The command that asks is a task of its own nexus: it must not wait for its own end.
+        let own = Arc::ptr_eq(nexus, except.nexus.shared());
+        let except = own.then(|| u32::try_from(except.tag).ok()).flatten();
+        let Some(shared) = self.0.upgrade() else { return Vec::new() };
+        let of_session = |session: Arc<Session>| {
+            let unit =
+                session.view().luns.iter().find(|entry| Arc::ptr_eq(&entry.nexus, nexus))?.unit.clone();
+            Some((session, Victims::Of(unit, only, except)))
+        };
+        shared.registry.all().into_iter().filter_map(of_session).collect()
+    }
+}
+
 impl AbortTasks for Preemptor {
-    fn abort(&self, nexus: Arc<ItlNexus>, except: &Command) -> Pin<Box<dyn Future<Output = ()>>> {
-        let shared = self.0.upgrade();
-        // The command that preempts is a task of its own nexus: it must not wait for its own end.
-        let own = Arc::ptr_eq(&nexus, except.nexus.shared());
+    fn abort(
+        &self,
+        nexus: Arc<ItlNexus>,
+        which: Tasks,
+        except: &Command,
+    ) -> Pin<Box<dyn Future<Output = usize>>> {
+        let concerned = self.victims(&nexus, which, except);
         Box::pin(async move {
-            let Some(shared) = shared.filter(|_| !own) else { return };
-            for session in shared.registry.all() {
-                let view = session.view();
-                let entry = view.luns.iter().find(|entry| Arc::ptr_eq(&entry.nexus, &nexus));
-                if let Some(unit) = entry.map(|entry| entry.unit.clone()) {
-                    abort_in(&session, &Victims::Unit(unit)).await;
+            let mut count = 0;
+            for (session, victims) in concerned {
+                count += abort_in(&session, &victims).await;
+            }
+            count
+        })
+    }
+
+    fn count(
+        &self,
+        nexus: Arc<ItlNexus>,
+        which: Tasks,
+        except: &Command,
+    ) -> Pin<Box<dyn Future<Output = usize>>> {
+        let concerned = self.victims(&nexus, which, except);
+        Box::pin(async move {
+            let mut count = 0;
+            for (session, victims) in concerned {
+                for member in session.connections() {
+                    count += member.remote.count(victims.clone()).await;
                 }
             }
+            count
         })
     }
 }

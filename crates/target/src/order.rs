@@ -119,6 +119,7 @@ mod tests {
     fn command(task: u32, attribute: TaskAttribute) -> ScsiCommand {
         ScsiCommand {
             task: TaskKey::from_tag(task),
+            itt: task,
             lun: Lun::ZERO,
             cdb: Default::default(),
             attribute: attribute.code(),

@@ -428,11 +428,14 @@ async fn serve(arrived: Arrived, peer: SocketAddr, portal: BoundPortal, core: Ha
                 Arrived::Tcp(socket) => {
                     let stream = TcpStream::from_fd(socket)?;
                     stream.set_nodelay(true)?;
-                    if let Some(congestion) = shared.limits().congestion
-                        && let Err(error) = stream.set_congestion(congestion.name())
-                    {
-                        // It goes on with what the system has.
-                        tracing::warn!(%peer, %error, ?congestion, "the system does not have it, or not for everybody");
+                    match shared.limits().congestion {
+                        Some(congestion) => {
+                            if let Err(error) = stream.set_congestion(congestion.name()) {
+                                // It goes on with what the system has.
+                                tracing::warn!(%peer, %error, ?congestion, "the system does not have it, or not for everybody");
+                            }
+                        }
+                        None => stream.unpaced_within_machine(),
                     }
                     Wire::of(stream, portal.transports, shared).await?
                 }

@@ -9,8 +9,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use iscsi::keys::DigestChoice;
+use iscsi::login::initiator::Config;
 use iscsi::pdu::{
-    DataOut, Lun, Opcode, RESERVED_TAG, TaskAttribute, TaskManagementFunction, TaskManagementRequest,
+    DataOut, Isid, Lun, Opcode, RESERVED_TAG, TaskAttribute, TaskManagementFunction, TaskManagementRequest,
     TextRequest,
 };
 use support::{Client, IQN, PATIENCE, address, read10, server, status, write10};
@@ -284,6 +285,41 @@ fn a_peer_that_answers_no_ping_is_dropped() {
     assert!(dead.receive().is_none(), "it was pinged again");
     assert!(began.elapsed() < PATIENCE);
     sessions_become(&server, 0);
+    let cores = server.handle().cores(PATIENCE);
+    assert_eq!(cores.iter().flatten().map(|core| core.pings).sum::<u64>(), 1);
+    stop(server);
+}
+
+#[test]
+fn a_peer_that_owes_data_is_dropped_before_most_of_many_that_are_silent() {
+    let silent = 4 * stag_target::PINGS_PER_SECOND as usize;
+    let server = server(|config| {
+        config.cores = 1;
+        config.limits.nop_interval = Duration::from_secs(1);
+        config.limits.nop_timeout = Duration::from_secs(1);
+    });
+    let login = |number: usize| {
+        let isid = Isid([0x80, 0, (number >> 8) as u8, number as u8, 0, 0]);
+        Client::login(address(&server), Config { isid, ..Client::config(1) })
+    };
+    let all: Vec<Client> = (0..silent).map(login).collect();
+    let mut owing = login(silent);
+    owing.settle(0);
+    let mut write = owing.command(0, &write10(0, 128));
+    write.set_write(true);
+    write.edtl.set(64 << 10);
+    owing.send(write.into(), &[]);
+    let heard: Vec<_> = std::iter::from_fn(|| owing.receive()).map(|pdu| pdu.bhs.opcode()).collect();
+    assert!(
+        heard.contains(&Some(Opcode::ReadyToTransfer)) && heard.contains(&Some(Opcode::NopIn)),
+        "{heard:?}"
+    );
+    // The pings of the others take four seconds, and it was the last of them all to fall silent.
+    assert!(server.sessions() > 1, "all others were dropped before");
+    sessions_become(&server, 0);
+    let cores = server.handle().cores(PATIENCE);
+    assert_eq!(cores.iter().flatten().map(|core| core.pings).sum::<u64>(), silent as u64 + 1);
+    drop(all);
     stop(server);
 }
 

@@ -181,3 +181,72 @@ fn a_command_that_waits_for_anothers_transfer_ends_with_its_connection() {
     drop(slow);
     server.stop(Duration::from_millis(100)).expect("everything is flushed");
 }
+
+/// Runs PERFORM TASK MANAGEMENT FUNCTION, and gives its SERVICE RESPONSE.
+fn function(client: &mut Client, function: u8, tag: u64) -> u8 {
+    let cdb = osd::Cdb::new(Osd::PerformTmf { allocation: 8, function, tag }).encode().expect("a command");
+    let (mut bytes, _) = client.long_command(0, &cdb, 0);
+    // It reads 8 bytes.
+    bytes[1] |= 0x40;
+    bytes[20..24].copy_from_slice(&8u32.to_be_bytes());
+    client.stream.write_all(&bytes).expect("the target reads");
+    let (status, data) = client.finish();
+    assert_eq!((status, data.len()), (0, 8), "{data:?}");
+    data[4]
+}
+
+/// A WRITE that waits for its data.
+fn unfinished(client: &mut Client) -> u64 {
+    let itt = send(client, Osd::Write(ID, osd::cdb::ObjectRange { start: 0, len: 100 }), 100);
+    let r2t = client.receive().expect("an R2T");
+    assert_eq!(r2t.bhs.opcode(), Some(Opcode::ReadyToTransfer), "{}", r2t.bhs);
+    itt.into()
+}
+
+/// The sense key and the additional sense code of the unit attention that is pending.
+fn attention(client: &mut Client) -> [u8; 3] {
+    let (status, sense) = client.read(0, &[0; 6], 0);
+    assert_eq!((status, sense.first()), (2, Some(&0x72)));
+    [sense[1], sense[2], sense[3]]
+}
+
+#[test]
+fn task_management_inside_a_command_finds_the_tasks_of_its_session_and_ends_them() {
+    const COMPLETE: u8 = 0;
+    const SUCCEEDED: u8 = 5;
+    const ABORT_TASK: u8 = 0x01;
+    const ABORT_TASK_SET: u8 = 0x02;
+    const CLEAR_TASK_SET: u8 = 0x04;
+    const I_T_NEXUS_RESET: u8 = 0x10;
+    const QUERY_TASK: u8 = 0x80;
+    const QUERY_TASK_SET: u8 = 0x81;
+    let (server, store) = start();
+    let (mut client, mut other) = (login(&server, 2), login(&server, 3));
+    assert_eq!(function(&mut client, QUERY_TASK_SET, 0), COMPLETE, "only the command itself");
+    let [first, second, third] = [(); 3].map(|()| unfinished(&mut client));
+    for tag in [first, second, third] {
+        assert_eq!(function(&mut client, QUERY_TASK, tag), SUCCEEDED);
+    }
+    assert_eq!(function(&mut client, QUERY_TASK, 0x7FFF_1234), COMPLETE);
+    // No tag of iSCSI's, though its low half is one.
+    assert_eq!(function(&mut client, QUERY_TASK, first | 1 << 32), COMPLETE);
+    assert_eq!(function(&mut client, QUERY_TASK_SET, 0), SUCCEEDED);
+    // Those of another session are none of its own.
+    assert_eq!(function(&mut other, QUERY_TASK_SET, 0), COMPLETE);
+    assert_eq!(function(&mut other, ABORT_TASK_SET, 0), COMPLETE);
+    assert_eq!(function(&mut client, ABORT_TASK, first), COMPLETE);
+    assert_eq!(function(&mut client, QUERY_TASK, first), COMPLETE);
+    assert_eq!(function(&mut client, QUERY_TASK, second), SUCCEEDED);
+    assert_eq!(function(&mut client, ABORT_TASK_SET, 0), COMPLETE);
+    assert_eq!(function(&mut client, QUERY_TASK_SET, 0), COMPLETE);
+    unfinished(&mut client);
+    assert_eq!(function(&mut client, I_T_NEXUS_RESET, 0), COMPLETE);
+    assert_eq!(attention(&mut client), [6, 0x29, 0x07]);
+    assert_eq!(function(&mut client, QUERY_TASK_SET, 0), COMPLETE);
+    unfinished(&mut client);
+    assert_eq!(function(&mut other, CLEAR_TASK_SET, 0), COMPLETE);
+    assert_eq!(attention(&mut client), [6, 0x2F, 0x00], "another has cleared them");
+    assert_eq!(function(&mut client, QUERY_TASK_SET, 0), COMPLETE);
+    assert_eq!(length(&store), 0);
+    server.stop(Duration::from_millis(100)).expect("everything is flushed");
+}

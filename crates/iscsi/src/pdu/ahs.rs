@@ -127,10 +127,9 @@ impl Ahs<'_> {
         if end > MAX_LEN.min(N) {
             return false;
         }
+        // There is room for all of it.
         let mut put = |bytes: &[u8]| {
-            for &byte in bytes {
-                out.push(byte);
-            }
+            let _ = out.try_extend_from_slice(bytes);
         };
         match *self {
             Ahs::ExtendedCdb(cdb) => {
@@ -151,9 +150,8 @@ impl Ahs<'_> {
                 put(specific);
             }
         }
-        while out.len() < end {
-            out.push(0);
-        }
+        let padding = end - out.len();
+        let _ = out.try_extend_from_slice(&[0; 3][..padding]);
         true
     }
 }

@@ -393,6 +393,7 @@ impl<P: Payload> Connection<P> {
         }
         Ok(ScsiCommand {
             task: key,
+            itt: bhs.itt(),
             lun: bhs.lun(),
             cdb,
             attribute: command.flags & 0x07,
@@ -689,6 +690,11 @@ impl<P: Payload> Connection<P> {
             None if self.nop_interval.is_zero() => None,
             None => Some(self.last_heard + self.nop_interval),
         }
+    }
+
+    /// The silence after which [`Self::handle_timeout`] pings; zero for never.
+    pub fn nop_interval(&self) -> Duration {
+        self.nop_interval
     }
 
     /// Whether a ping waits for its answer: what [`Self::poll_timeout`] tells is then when it is given up.

@@ -46,6 +46,8 @@ pub struct Config {
 pub struct ScsiCommand {
     /// Its task.
     pub task: TaskKey,
+    /// Its Initiator Task Tag.
+    pub itt: u32,
     /// The unit it is for.
     pub lun: Lun,
     /// The CDB: 16 bytes, or more with an Extended CDB (RFC 7143 §11.2.2.3).

@@ -343,6 +343,7 @@ impl Connection {
             cdb,
             attribute: device::TaskAttribute::Simple,
             nexus: self.session.nexus.clone().into(),
+            tag: 0,
             data_out_len: scsi.expected_out.into(),
             data_in_len: scsi.expected_in.into(),
         };

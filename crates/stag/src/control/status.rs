@@ -214,6 +214,12 @@ pub struct CoreStatus {
     /// How often what a connection kept was given up, since too much was.
     #[serde(default)]
     pub kept_given_up: u64,
+    /// Pings that it has sent to silent initiators.
+    #[serde(default)]
+    pub pings: u64,
+    /// Connections whose pings wait for their turn, because so many are silent.
+    #[serde(default)]
+    pub pings_waiting: usize,
     /// What RDMA has moved by way of the pool.
     #[serde(default)]
     pub rdma: RdmaStatus,
@@ -408,6 +414,8 @@ fn core(core: target::CoreStatus, busy_s: Option<f64>) -> CoreStatus {
         pool_waits: core.pool.waits,
         kept: core.kept,
         kept_given_up: core.kept_given_up,
+        pings: core.pings,
+        pings_waiting: core.pings_waiting,
         rdma: RdmaStatus {
             in_place: core.rdma.in_place,
             by_reference: core.rdma.by_reference,
@@ -519,6 +527,9 @@ fn write_core(out: &mut String, at: usize, core: &CoreStatus) -> std::fmt::Resul
     }
     if core.kept_given_up > 0 {
         write!(out, ", given up {} times", core.kept_given_up)?;
+    }
+    if core.pings_waiting > 0 {
+        write!(out, ", {} pings wait for their turn", core.pings_waiting)?;
     }
     if core.rdma.sent + core.rdma.in_place + core.rdma.by_reference + core.rdma.copied_in > 0 {
         let received = core.rdma.in_place + core.rdma.by_reference + core.rdma.copied_in;

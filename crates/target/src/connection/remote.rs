@@ -28,13 +28,15 @@ pub(crate) struct Remote {
     pub core: Handle,
 }
 
-/// Which tasks to abort.
+/// Which tasks to abort, or to count.
 #[derive(Clone)]
 pub(crate) enum Victims {
     /// The one with this Initiator Task Tag.
     Tag(u32),
     /// All that are for this unit.
     Unit(Unit),
+    /// Those that are for this unit, of which there may be one with this tag only, or all but one.
+    Of(Unit, Option<u32>, Option<u32>),
     /// Those that were sent before the request with this CmdSN, for this unit or for all: what a task management function
     /// affects in its own session (RFC 7143 §4.2.3.2). Later ones may have come while it was at work.
     Earlier(u32, Option<Unit>),
@@ -106,6 +108,11 @@ impl Remote {
     /// Aborts tasks; returns how many there were, when they have ended.
     pub(crate) async fn abort(&self, victims: Victims) -> usize {
         self.ask(|connection| async move { connection.abort(&victims).await }).await.unwrap_or(0)
+    }
+
+    /// How many tasks there are.
+    pub(crate) async fn count(&self, victims: Victims) -> usize {
+        self.ask(|connection| async move { connection.tasks_of(&victims).len() }).await.unwrap_or(0)
     }
 
     /// Has the connection deliver the commands that it held.

@@ -72,7 +72,7 @@ impl Connection {
     /// Hands a command to its unit that need not wait for anything.
     #[inline]
     pub(super) fn start_now(self: &Rc<Self>, scsi: ScsiCommand) {
-        let ScsiCommand { task, lun, cdb, attribute, expected_in, expected_out, .. } = scsi;
+        let ScsiCommand { task, itt, lun, cdb, attribute, expected_in, expected_out, .. } = scsi;
         let view = self.view();
         let entry = view.luns().get(lun);
         let Some(cdb) = Cdb::from_bytes(cdb) else {
@@ -90,6 +90,7 @@ impl Connection {
             cdb,
             attribute: router::attribute(attribute),
             nexus,
+            tag: itt.into(),
             data_out_len: expected_out.into(),
             data_in_len: expected_in.into(),
         };
@@ -216,27 +217,34 @@ impl Connection {
         self.room.notify();
     }
 
+    /// The tasks that `victims` names.
+    pub(crate) fn tasks_of(&self, victims: &Victims) -> Vec<TaskKey> {
+        let view = self.view();
+        let inner = self.inner.borrow();
+        let is_for = |lun, unit: &Unit| view.luns().get(lun).is_some_and(|entry| entry.unit.is(unit));
+        let tasks = inner.state.tasks().filter(|(_, task)| match victims {
+            Victims::Tag(itt) => task.itt == *itt,
+            Victims::All => true,
+            Victims::Unit(unit) => is_for(task.lun, unit),
+            Victims::Of(unit, only, except) => {
+                only.is_none_or(|itt| task.itt == itt)
+                    && except.is_none_or(|itt| task.itt != itt)
+                    && is_for(task.lun, unit)
+            }
+            Victims::Earlier(cmd_sn, unit) => {
+                sn::lt(task.cmd_sn, *cmd_sn) && unit.as_ref().is_none_or(|unit| is_for(task.lun, unit))
+            }
+        });
+        tasks.map(|(key, _)| key).collect()
+    }
+
     /// Aborts tasks, waits until they have ended, and says how many there were.
     pub(crate) async fn abort(self: &Rc<Self>, victims: &Victims) -> usize {
         let mut running = Vec::new();
         let mut ended = 0;
+        let keys = self.tasks_of(victims);
         {
             let Inner { state, outbox } = &mut *self.inner.borrow_mut();
-            let view = self.view();
-            let is_for = |lun, unit: &Unit| view.luns().get(lun).is_some_and(|entry| entry.unit.is(unit));
-            let keys: Vec<TaskKey> = state
-                .tasks()
-                .filter(|(_, task)| match victims {
-                    Victims::Tag(itt) => task.itt == *itt,
-                    Victims::All => true,
-                    Victims::Unit(unit) => is_for(task.lun, unit),
-                    Victims::Earlier(cmd_sn, unit) => {
-                        sn::lt(task.cmd_sn, *cmd_sn)
-                            && unit.as_ref().is_none_or(|unit| is_for(task.lun, unit))
-                    }
-                })
-                .map(|(key, _)| key)
-                .collect();
             for key in keys {
                 match state.abort(key) {
                     Abort::Gone => {}
