@@ -1,5 +1,6 @@
 //! A target's connection in full-feature phase between a hostile initiator and an erratic driver. Every PDU that it sends is
-//! cut and held against RFC 7143: StatSN, the command window, the bounds and the order of data in both directions.
+//! cut and held against RFC 7143: StatSN, the command window, the bounds and the order of data in both directions. Over RDMA
+//! ([`run_rdma`]) data moves beside the PDUs, and what the connection says of it is held to the same bounds.
 
 use crate::input::{Input, Seed};
 use iscsi::frame::{Cut, Cutter};
@@ -12,13 +13,15 @@ use iscsi::target::inbound::WriteLimits;
 use iscsi::target::{
     Abort, CommandWindow, Completion, Config, Connection, Event, ScsiCommand, TaskKey, Window,
 };
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
 const DEPTH: u32 = 16;
 /// Tasks at most: the window's and the immediate ones.
 const MAX_TASKS: usize = DEPTH as usize + 16;
 const STEPS: usize = 400;
+/// RDMA Reads under way at most.
+const MAX_READS: usize = 64;
 
 /// What the outside may know of a task: what its command announced, and what was sent for it.
 #[derive(Debug, Default)]
@@ -29,6 +32,9 @@ struct Seen {
     data_sn: u32,
     r2t_sn: u32,
     asked: u32,
+    /// Its task, and the RDMA Reads of it that are under way.
+    task: Option<TaskKey>,
+    reads: usize,
 }
 
 struct Harness {
@@ -44,6 +50,9 @@ struct Harness {
     seen: HashMap<u32, Seen>,
     /// Target Transfer Tags that the connection gave out, the youngest last.
     tags: Vec<u32>,
+    rdma: bool,
+    /// RDMA Reads under way: they are done in the order in which they were posted.
+    reads: VecDeque<(TaskKey, u32)>,
     now: Instant,
     dead: bool,
     /// Show the PDUs that pass.
@@ -51,7 +60,7 @@ struct Harness {
 }
 
 impl Harness {
-    fn new(flags: u8, first: u32) -> Self {
+    fn new(flags: u8, first: u32, rdma: bool) -> Self {
         let limits = WriteLimits {
             max_burst: if flags & 1 != 0 { 512 } else { 4096 },
             first_burst: if flags & 1 != 0 { 512 } else { 1024 },
@@ -59,7 +68,7 @@ impl Harness {
             initial_r2t: flags & 4 != 0,
             immediate: flags & 8 == 0,
         };
-        let (header_digest, data_digest) = (flags & 16 != 0, flags & 32 != 0);
+        let (header_digest, data_digest) = (flags & 16 != 0 && !rdma, flags & 32 != 0 && !rdma);
         let peer_max_data_segment = if flags & 64 != 0 { 512 } else { 1024 };
         let now = Instant::now();
         let config = Config {
@@ -72,7 +81,7 @@ impl Harness {
             header_digest,
             data_digest,
             discovery: flags & 128 != 0,
-            rdma: false,
+            rdma,
             nop_interval: Duration::from_secs(10),
             nop_timeout: Duration::from_secs(5),
             recovery: None,
@@ -92,6 +101,8 @@ impl Harness {
             running: Vec::new(),
             seen: HashMap::new(),
             tags: Vec::new(),
+            rdma,
+            reads: VecDeque::new(),
             now,
             dead: false,
             trace: std::env::var_os("FUZZ_TRACE").is_some(),
@@ -220,7 +231,8 @@ impl Harness {
         let itt = self.connection.tasks().find(|(key, _)| *key == command.task).map(|(_, task)| task.itt);
         let itt = itt.expect("a command delivered is in the table");
         let (expected_in, expected_out) = (command.expected_in, command.expected_out);
-        self.seen.insert(itt, Seen { expected_in, expected_out, ..Seen::default() });
+        let task = Some(command.task);
+        self.seen.insert(itt, Seen { expected_in, expected_out, task, ..Seen::default() });
         self.running.push(command.task);
     }
 
@@ -242,10 +254,10 @@ impl Harness {
         let nth = usize::from(input.u8());
         let len = usize::from(input.u16());
         if self.trace {
-            eprintln!("   step {} of task {nth} of {}, {len}", step % 10, self.running.len());
+            eprintln!("   step {step} of task {nth} of {}, {len}", self.running.len());
         }
         let key = self.running.get(nth % self.running.len().max(1)).copied();
-        match (step % 10, key) {
+        match (step % if self.rdma { 14 } else { 10 }, key) {
             (0 | 1, Some(key)) => {
                 self.running.retain(|other| *other != key);
                 let sense = (len & 1 != 0).then(|| vec![0x70; 18 + (len >> 8 & 0x3f)].into_boxed_slice());
@@ -257,6 +269,7 @@ impl Harness {
                 };
                 self.connection.finish(key, completion, &mut self.sent);
             }
+            (2 | 3, Some(key)) if self.rdma => self.put(key, len % 5000),
             (2 | 3, Some(key)) => self.connection.put_data(key, vec![0xda; len % 5000], &mut self.sent),
             (4 | 5, Some(key)) => {
                 if let Some(will_come) = self.connection.want_data(key, len, &mut self.sent) {
@@ -283,10 +296,56 @@ impl Harness {
                 assert!(due.is_some(), "pings are on");
                 self.dead |= self.connection.handle_timeout(self.now, &mut self.sent).is_err();
             }
+            (10 | 11, Some(key)) => self.post_reads(key, len),
+            (12, Some(key)) if nth > 0xf0 => {
+                self.connection.refuse_data_in(key);
+                self.seen
+                    .values_mut()
+                    .filter(|seen| seen.task == Some(key))
+                    .for_each(|seen| seen.data_in = 0);
+            }
+            (10..=13, _) => self.read_done(),
             _ => self.connection.async_message(AsyncEvent::LogoutRequest, [0, 0, 1], &mut self.sent),
         }
         self.look();
         self.held();
+    }
+
+    /// An RDMA Write's worth of data-in.
+    fn put(&mut self, key: TaskKey, len: usize) {
+        let put = self.connection.put(key, len);
+        let seen = self.seen.values_mut().find(|seen| seen.task == Some(key));
+        if let (Some((offset, len)), Some(seen)) = (put, seen) {
+            assert_eq!(offset, seen.data_in);
+            seen.data_in += len as u32;
+            assert!(seen.data_in <= seen.expected_in);
+        }
+    }
+
+    /// Posts what RDMA Reads are due, of at most `max` bytes each.
+    fn post_reads(&mut self, key: TaskKey, max: usize) {
+        while let Some(read) = self.connection.next_read(key, max as u32) {
+            let seen = self.seen.values_mut().find(|seen| seen.task == Some(key));
+            let seen = seen.expect("a read for a command that was delivered and not answered");
+            assert_eq!(read.offset, seen.asked);
+            seen.asked += read.len;
+            assert!(read.len > 0 && seen.asked <= seen.expected_out);
+            seen.reads += 1;
+            self.reads.push_back((key, read.len));
+            if self.reads.len() > MAX_READS {
+                return;
+            }
+        }
+    }
+
+    /// The oldest RDMA Read is done.
+    fn read_done(&mut self) {
+        let Some((key, len)) = self.reads.pop_front() else { return };
+        if let Some(seen) = self.seen.values_mut().find(|seen| seen.task == Some(key)) {
+            seen.reads -= 1;
+        }
+        let over = self.connection.read_done(key, vec![0xdb; len as usize], &mut self.sent);
+        assert!(!over || !self.connection.has(key));
     }
 
     /// Cuts what the connection sent and holds it against the rules.
@@ -329,6 +388,7 @@ impl Harness {
         }
         self.stat_sn = self.stat_sn.wrapping_add(u32::from(takes));
         match view {
+            PduRef::DataIn(_) | PduRef::ReadyToTransfer(_) if self.rdma => panic!("data in a PDU: {bhs}"),
             PduRef::DataIn(data) => {
                 let seen = self.seen.get_mut(&bhs.itt()).expect("data for a command that was delivered");
                 assert_eq!(
@@ -362,6 +422,7 @@ impl Harness {
                 assert!(residuals.iter().all(Option::is_some), "{bhs}");
                 // A refused command was never delivered; only a delivered one can have an underflow of what it announced.
                 if let Some(seen) = self.seen.remove(&bhs.itt()) {
+                    assert_eq!(seen.reads, 0, "a response while RDMA Reads are under way: {bhs}");
                     let most = seen.expected_in.max(seen.expected_out);
                     assert!(
                         !residuals.iter().any(|r| matches!(r, Some(Residual::Underflow(n)) if *n > most)),
@@ -389,10 +450,19 @@ fn put(bhs: &mut Bhs, numbers: &[u32; 7]) {
 
 /// A byte of settings, the first sequence number, then steps: a PDU, or something that the driver does.
 pub fn run(data: &[u8]) {
+    run_on(data, false);
+}
+
+/// The same over RDMA, whose driver posts RDMA Writes and Reads too.
+pub fn run_rdma(data: &[u8]) {
+    run_on(data, true);
+}
+
+fn run_on(data: &[u8], rdma: bool) {
     let mut input = Input::new(data);
     let flags = input.u8();
     let first = if input.bool() { u32::MAX - 3 } else { 7 };
-    let mut harness = Harness::new(flags, first);
+    let mut harness = Harness::new(flags, first, rdma);
     for _ in 0..STEPS {
         if input.is_empty() || harness.dead {
             break;
@@ -405,6 +475,7 @@ pub fn run(data: &[u8]) {
     }
     // The connection goes: whatever the driver still runs, it finishes to no effect.
     harness.look();
+    harness.connection.forget_reads();
     for key in std::mem::take(&mut harness.running) {
         harness.abort(key);
         harness.connection.finish(key, Completion::default(), &mut harness.sent);
@@ -479,5 +550,32 @@ pub fn seeds() -> Vec<(&'static str, Seed)> {
         ("discovery", read(start(0x80), 1, 0)),
         ("bidirectional", finish(driver(driver(bidi, 2, 0, 10), 4, 0, 1024), 0)),
         ("duplicate-tag", read(read(start(0), 1, 0), 1, 0)),
+    ]
+}
+
+/// Reads and writes whose data moves by RDMA, ends that wait for RDMA Reads, aborts, and memory that is not named.
+pub fn rdma_seeds() -> Vec<(&'static str, Seed)> {
+    let start = || Seed::new().bytes([0, 0]);
+    let read = |seed| pdu(seed, Opcode::ScsiCommand, 0xc1, [1, 0], 0, [4096, 0x2800, 0, 0, 0], 0);
+    let write = |seed, len| pdu(seed, Opcode::ScsiCommand, 0xa1, [1, 0], 0, [4096, 0x2a00, 0, 0, 0], len);
+    let open = |seed| pdu(seed, Opcode::ScsiCommand, 0x21, [1, 0], 0, [4096, 0x2a00, 0, 0, 0], 512);
+    let bidi = |seed| pdu(seed, Opcode::ScsiCommand, 0xe1, [1, 0], 0, [1024, 0x7f00, 0, 0, 0], 0);
+    let abort = |seed| pdu(seed, Opcode::TaskManagementRequest, 0x81, [9, 1], 0, [0; 5], 0);
+    let out = |seed, sn, offset| pdu(seed, Opcode::DataOut, 0x80, [1, 0], 0, [0, sn, offset, 0, 1], 512);
+    let finish = |seed| driver(seed, 0, 0, 0).bytes([0x10, 0]).bytes([0x10, 0]);
+    let want = |seed| driver(driver(seed, 4, 0, 4096), 10, 0, 1500);
+    let done = |seed| driver(seed, 13, 0, 0);
+    let all = |seed| done(done(done(seed)));
+    vec![
+        ("rdma-read", finish(driver(driver(read(start()), 2, 0, 3000), 2, 0, 1096))),
+        ("rdma-write", finish(driver(all(want(write(start(), 0))), 6, 0, 4096))),
+        ("immediate", finish(driver(all(want(write(start(), 700))), 6, 0, 4096))),
+        ("unsolicited", finish(all(driver(out(want(open(start())), 0, 512), 10, 0, 900)))),
+        ("ends-early", all(finish(want(write(start(), 0))))),
+        ("aborted", all(finish(abort(want(write(start(), 0)))))),
+        ("aborted-first", finish(all(abort(want(write(start(), 0)))))),
+        ("bidirectional", finish(all(want(driver(bidi(start()), 2, 0, 10))))),
+        ("no-memory", finish(driver(read(start()), 12, 0xff, 0))),
+        ("lost", want(write(start(), 0))),
     ]
 }

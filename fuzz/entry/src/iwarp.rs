@@ -3,8 +3,8 @@
 
 use std::collections::VecDeque;
 
+use crate::fpdus::{self, joined, segment};
 use crate::input::{Input, Seed};
-use iwarp::crc::crc32c;
 use iwarp::mpa::{
     Agreed, CrcPolicy, MAX_PRIVATE_DATA, Options as Mpa, Reply, Requester, Responder, Role, Rtr,
 };
@@ -100,6 +100,8 @@ struct Owner {
     writable: Vec<bool>,
     reads: VecDeque<(u64, u32)>,
     answers: VecDeque<Option<u32>>,
+    /// Requests that wait for their turn go out by themselves, to nobody.
+    flushes: bool,
     outcome: Outcome,
 }
 
@@ -119,6 +121,7 @@ impl Owner {
             writable: Vec::new(),
             reads: VecDeque::new(),
             answers: VecDeque::new(),
+            flushes: false,
             outcome: Outcome::default(),
         };
         owner.stream.post_receives(3);
@@ -182,7 +185,12 @@ impl Owner {
                     self.stream.took(bytes);
                     input = behind;
                 }
-                Ok(Step::Event(event)) => self.event(event),
+                Ok(Step::Event(event)) => {
+                    self.event(event);
+                    if self.flushes {
+                        self.stream.flush::<Vec<u8>>(&mut Ignored);
+                    }
+                }
                 Err(error) => self.outcome.error = Some(error),
             }
         }
@@ -242,20 +250,40 @@ fn agreed(flags: u8) -> Agreed {
     }
 }
 
+/// An owner of a stream. A requester has reads outstanding, and waiting ones: bit 4 of `flags` has the last land in registered
+/// memory, bit 5 puts an atomic behind them.
+fn asking(flags: u8, seed: u8, out: &mut impl iwarp::stream::Sink<Vec<u8>>) -> Owner {
+    let mut owner = Owner::new(&agreed(flags), seed);
+    if flags & 1 != 0 {
+        owner.flushes = true;
+        let remote = Remote { stag: Stag(1), to: 0 };
+        for (id, len) in [(7, 100), (8, 0), (9, 50)] {
+            owner.reads.push_back((id, len));
+            let landing = match id {
+                9 if flags & 16 != 0 => Landing::Registered { stag: owner.stags[4], to: 8 },
+                _ => Landing::Given,
+            };
+            assert!(owner.stream.read(remote, len, landing, id, out).is_ok());
+        }
+        if flags & 32 != 0 {
+            let operation = Atomic::FetchAdd { add: 1, mask: 0 };
+            assert!(owner.stream.atomic(remote, operation, 10, out).is_ok());
+        }
+    }
+    owner
+}
+
+/// The STag that reads without memory of their own name.
+fn sink(seed: u8) -> u32 {
+    let mut out = Vec::new();
+    asking(1, seed, &mut out);
+    // Behind the length and an untagged header.
+    u32::from_be_bytes([out[20], out[21], out[22], out[23]])
+}
+
 /// The same bytes, whole and in pieces, mean the same.
 fn both_ways(flags: u8, cut: usize, bytes: &[u8], seed: u8) {
-    let owner = || {
-        let mut owner = Owner::new(&agreed(flags), seed);
-        if flags & 1 != 0 {
-            let remote = Remote { stag: Stag(1), to: 0 };
-            for (id, len) in [(7, 100), (8, 0), (9, 50)] {
-                owner.reads.push_back((id, len));
-                let posted = owner.stream.read(remote, len, Landing::Given, id, &mut Ignored);
-                assert!(posted.is_ok());
-            }
-        }
-        owner
-    };
+    let owner = || asking(flags, seed, &mut Ignored);
     let mut whole = owner();
     whole.receive(bytes);
     let mut pieces = owner();
@@ -292,89 +320,30 @@ impl iwarp::stream::Sink<Vec<u8>> for Ignored {
     fn payload(&mut self, _: Vec<u8>) {}
 }
 
-/// Any bytes to a stream. Byte 0 is what was agreed upon, byte 1 the size of the pieces.
+/// Any bytes to a stream. Byte 0 is what was agreed upon, byte 1 the size of the pieces. CRCs and markers are made right, unless
+/// bit 6 of byte 0 is set.
 pub fn stream(data: &[u8]) {
     let mut input = Input::new(data);
     let (flags, cut) = (input.u8(), usize::from(input.u8()));
-    both_ways(flags, cut, input.rest(), 3);
+    let mut bytes = input.rest().to_vec();
+    if flags & 64 == 0 {
+        fpdus::repair(&mut bytes, flags & 4 != 0);
+    }
+    both_ways(flags, cut, &bytes, 3);
 }
 
-/// Segments with their lengths, CRCs and message numbers right, unless the input says otherwise. Byte 0 and 1 as in
-/// [`stream`]; then for each segment: control bytes, which STag or queue, offset, a twist, payload.
+/// Segments with their lengths, CRCs, markers and message numbers right, unless the input says otherwise. Byte 0 and 1 as in
+/// [`stream`]; then [`fpdus::wire`]'s.
 pub fn segments(data: &[u8]) {
     let mut input = Input::new(data);
-    let (flags, cut) = (input.u8() & !4, usize::from(input.u8()));
+    let (flags, cut) = (input.u8(), usize::from(input.u8()));
     let seed = 3;
-    let stags = Owner::new(&agreed(flags), seed).stags;
-    let stag = |which: u8| stags.get(usize::from(which)).map_or(u32::from(which), |stag| stag.0);
-    let mut msn = [1u32; 4];
-    let mut mo = 0u32;
-    let mut wire = Vec::new();
-    for _ in 0..16 {
-        if input.is_empty() {
-            break;
-        }
-        let (control, rdmap, which, twist) = (input.u8(), input.u8(), input.u8(), input.u8());
-        let offset = match twist & 3 {
-            0 => u64::from(input.u16()),
-            1 => u64::MAX - u64::from(input.u16()),
-            2 => 1 << 33 | u64::from(input.u16()),
-            _ => input.u64(),
-        };
-        let payload = input.chunk();
-        let payload = &payload[..payload.len().min(2000)];
-        // Version 1 of both, unless twisted.
-        let (control, rdmap) =
-            if twist & 4 == 0 { (control & 0xfc | 1, rdmap & 0x0f | 0x40) } else { (control, rdmap) };
-        let mut ulpdu = vec![control, rdmap];
-        if control & 0x80 != 0 {
-            ulpdu.extend_from_slice(&stag(which).to_be_bytes());
-            ulpdu.extend_from_slice(&offset.to_be_bytes());
-            ulpdu.extend_from_slice(payload);
-        } else {
-            let queue = match rdmap & 0x0f {
-                1 | 10 => 1usize,
-                7 => 2,
-                11 => 3,
-                _ => 0,
-            };
-            let last = control & 0x40 != 0;
-            ulpdu.extend_from_slice(&stag(which).to_be_bytes());
-            ulpdu.extend_from_slice(&(queue as u32 + u32::from(twist >> 6)).to_be_bytes());
-            ulpdu.extend_from_slice(&msn[queue].wrapping_add(u32::from(twist >> 5 & 1)).to_be_bytes());
-            let at = if queue == 0 { mo } else { 0 };
-            ulpdu.extend_from_slice(&at.wrapping_add(u32::from(twist >> 4 & 1)).to_be_bytes());
-            match rdmap & 0x0f {
-                1 => {
-                    // A Read Request of one of the STags.
-                    ulpdu.extend_from_slice(&[9; 12]);
-                    ulpdu.extend_from_slice(&(payload.len() as u32).to_be_bytes());
-                    ulpdu.extend_from_slice(&stag(which).to_be_bytes());
-                    ulpdu.extend_from_slice(&offset.to_be_bytes());
-                }
-                10 => {
-                    ulpdu.extend_from_slice(&[0, 0, 0, twist >> 3 & 1, 0, 0, 0, 1]);
-                    ulpdu.extend_from_slice(&stag(which).to_be_bytes());
-                    ulpdu.extend_from_slice(&offset.to_be_bytes());
-                    ulpdu.extend_from_slice(&[5; 32]);
-                }
-                _ => ulpdu.extend_from_slice(payload),
-            }
-            if last {
-                msn[queue] += 1;
-                mo = if queue == 0 { 0 } else { mo };
-            } else if queue == 0 {
-                mo += payload.len() as u32;
-            }
-        }
-        let start = wire.len();
-        wire.extend_from_slice(&(ulpdu.len() as u16).to_be_bytes());
-        wire.extend_from_slice(&ulpdu);
-        wire.resize(start + (wire.len() - start).next_multiple_of(4), 0);
-        let crc = crc32c(&wire[start..]);
-        wire.extend_from_slice(&crc);
-    }
-    both_ways(flags, cut, &wire, seed);
+    let (sink, stags) = (sink(seed), Owner::new(&agreed(flags), seed).stags);
+    let stag = |which: u8| match which {
+        0xff => sink,
+        _ => stags.get(usize::from(which)).map_or(u32::from(which), |stag| stag.0),
+    };
+    both_ways(flags, cut, &fpdus::wire(&mut input, flags & 4 != 0, false, stag), seed);
 }
 
 /// Two sides agree as bytes 0 and 1 say, then do what the rest asks for, cut in pieces of byte 2: nothing is ever refused.
@@ -485,19 +454,25 @@ pub fn startup_seeds() -> Vec<(&'static str, Seed)> {
     ]
 }
 
-/// A segment of [`segments`]: version bits are added there.
-fn segment(control: u8, opcode: u8, which: u8, twist: u8, offset: u16, payload: &[u8]) -> Seed {
-    Seed::new().bytes([control, opcode, which, twist]).bytes(offset.to_be_bytes()).chunk(payload)
-}
-
-fn joined(flags: u8, cut: u8, segments: impl IntoIterator<Item = Seed>) -> Seed {
-    segments.into_iter().fold(Seed::new().bytes([flags, cut]), |seed, next| seed.bytes(next.into_bytes()))
-}
-
 /// One of each operation, whole and in segments, and each twist.
 pub fn segments_seeds() -> Vec<(&'static str, Seed)> {
     let data = [0x5a; 300];
+    let answered = |last: Seed, flags: u8| {
+        let (first, second) =
+            (segment(0x80, 2, 0xff, 0, 0, &data[..60]), segment(0xc0, 2, 0xff, 0, 60, &data[..40]));
+        joined(flags, 30, [first, second, segment(0xc0, 2, 0xff, 0, 100, b""), last])
+    };
+    // Opcode 11 answers the first atomic, whose identifier is 0.
+    let fetched = segment(0x40, 11, 0, 0, 0, &[0; 12]);
+    let in_memory = segment(0xc0, 2, 4, 0, 8, &data[..50]);
     vec![
+        ("reads-answered", answered(segment(0xc0, 2, 0xff, 0, 100, &data[..50]), 1)),
+        ("reads-answered-crc-markers", answered(in_memory.clone(), 0x17)),
+        ("atomic-answered", {
+            let all = answered(in_memory, 0x33).into_bytes();
+            Seed::new().bytes(all).bytes(fetched.into_bytes())
+        }),
+        ("marked", joined(6, 100, (0..8).map(|n| segment(0x40, 3, 0, 0, 0, &data[..40 * n])))),
         ("sends", joined(0, 50, [segment(0x00, 3, 9, 0, 0, &data), segment(0x40, 3, 9, 0, 0, &data[..50])])),
         (
             "send-too-long",

@@ -8,6 +8,7 @@
 pub mod chap;
 pub mod connection;
 pub mod device_data;
+pub mod fpdus;
 pub mod input;
 pub mod iser;
 pub mod isns;
@@ -16,11 +17,14 @@ pub mod login;
 pub mod mutate;
 pub mod negotiation;
 pub mod osd;
+pub mod osd_unit;
 pub mod parameters;
 pub mod pdu;
+pub mod rdma_stream;
 pub mod recovery;
 pub mod reservation;
 pub mod scsi;
+pub mod served;
 pub mod session;
 pub mod text;
 pub mod unit;
@@ -50,6 +54,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "login_initiator", run: login::initiator, seeds: login::initiator_seeds },
     Target { name: "login_pair", run: login::pair, seeds: login::pair_seeds },
     Target { name: "target_connection", run: connection::run, seeds: connection::seeds },
+    Target { name: "target_rdma", run: connection::run_rdma, seeds: connection::rdma_seeds },
     Target { name: "target_recovery", run: recovery::run, seeds: recovery::seeds },
     Target { name: "initiator_session", run: session::run, seeds: session::seeds },
     Target { name: "chap", run: chap::run, seeds: chap::seeds },
@@ -63,6 +68,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "rod_tokens", run: scsi::rod_tokens, seeds: scsi::rod_tokens_seeds },
     Target { name: "reservation_out", run: reservation::out, seeds: reservation::out_seeds },
     Target { name: "disk_unit", run: unit::run, seeds: unit::seeds },
+    #[cfg(feature = "config")]
     Target { name: "config", run: user::config, seeds: user::config_seeds },
     Target { name: "url", run: user::url, seeds: user::url_seeds },
     Target { name: "reservation_saved", run: reservation::saved, seeds: reservation::saved_seeds },
@@ -72,10 +78,12 @@ pub const TARGETS: &[Target] = &[
     Target { name: "iwarp_stream", run: iwarp::stream, seeds: iwarp::stream_seeds },
     Target { name: "iwarp_segments", run: iwarp::segments, seeds: iwarp::segments_seeds },
     Target { name: "iwarp_pair", run: iwarp::pair, seeds: iwarp::pair_seeds },
+    Target { name: "rdma_stream", run: rdma_stream::run, seeds: rdma_stream::seeds },
     Target { name: "osd_cdb", run: osd::cdb, seeds: osd::cdb_seeds },
     Target { name: "osd_lists", run: osd::lists, seeds: osd::lists_seeds },
     Target { name: "osd_continuation", run: osd::continuation, seeds: osd::continuation_seeds },
     Target { name: "osd_data", run: osd::data, seeds: osd::data_seeds },
+    Target { name: "osd_unit", run: osd_unit::run, seeds: osd_unit::seeds },
 ];
 
 /// The target of this name.

@@ -2,99 +2,15 @@
 //! the medium as it was; what is said of a command is consistent; no command waits for ever.
 
 use crate::input::{Input, Seed};
+use crate::served::{MAX_OUT, Mover, block_on, execute, nexus};
 use backing::MemoryStore;
-use device::{
-    Cdb, Command, DataMover, Execution, ItlNexus, LogicalUnit, Lost, Nexus, NexusId, Outcome, ResetKind,
-    TaskAttribute,
-};
+use device::{Cdb, LogicalUnit, ResetKind};
 use disk::unit::{DiskOptions, DiskUnit, Registry};
-use ring::{Buf, Chain};
 use scsi::cdb::build::{self, Flags};
-use scsi::reservation::TransportId;
 use scsi::{SenseKey, Status};
-use std::future::Future;
-use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
 
 const BLOCKS: u64 = 64;
-/// Data-out that a command may bring, bytes.
-const MAX_OUT: usize = 1 << 16;
-/// Polls after which a command counts as hanging.
-const MAX_POLLS: usize = 100_000;
-
-struct Mover {
-    data_out: Vec<u8>,
-    put: u64,
-    pending: u8,
-    lost: bool,
-}
-
-impl Mover {
-    fn wait(&mut self, cx: &Context<'_>) -> bool {
-        self.pending = self.pending.saturating_sub(1);
-        if self.pending != 0 {
-            cx.waker().wake_by_ref();
-        }
-        self.pending != 0
-    }
-}
-
-impl DataMover for Mover {
-    fn put_data(&mut self, data: Buf) {
-        self.put += data.len() as u64;
-    }
-
-    fn poll_put_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Lost>> {
-        match self.wait(cx) {
-            true => Poll::Pending,
-            false => Poll::Ready(if self.lost { Err(Lost) } else { Ok(()) }),
-        }
-    }
-
-    fn poll_get_data(&mut self, cx: &mut Context<'_>, len: usize) -> Poll<Result<Chain, Lost>> {
-        if self.wait(cx) {
-            return Poll::Pending;
-        }
-        if self.lost {
-            return Poll::Ready(Err(Lost));
-        }
-        let rest = self.data_out.split_off(len.min(self.data_out.len()));
-        Poll::Ready(Ok(std::mem::replace(&mut self.data_out, rest).into()))
-    }
-
-    fn poll_lost(&mut self, _: &mut Context<'_>) -> Poll<Lost> {
-        match self.lost {
-            true => Poll::Ready(Lost),
-            false => Poll::Pending,
-        }
-    }
-}
-
-/// Runs a future that nobody else wakes.
-fn block_on<F: Future>(future: F) -> F::Output {
-    let mut future = pin!(future);
-    for _ in 0..MAX_POLLS {
-        if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-            return output;
-        }
-    }
-    panic!("a command never ends");
-}
-
-fn nexus(id: u64, read_only: bool) -> Arc<ItlNexus> {
-    let initiator = format!("iqn.2026-01.org.stag:host{id}");
-    let transport_id = TransportId::iscsi_port(&initiator, id).expect("a short name").bytes().to_vec();
-    let nexus = Nexus {
-        id: NexusId(id),
-        initiator,
-        transport_id,
-        target_port: 1,
-        target: "iqn.2026-01.org.stag:disk".to_owned(),
-        ports: None,
-    };
-    Arc::new(ItlNexus::new(Arc::new(nexus), read_only))
-}
 
 fn medium(unit: &DiskUnit) -> Vec<u8> {
     let len = unit.store().size();
@@ -143,7 +59,7 @@ pub fn run(data: &[u8]) {
             continue;
         }
         let Some(cdb) = Cdb::new(input.chunk()) else { return };
-        let room = u64::from(input.u16()) << (how >> 4 & 3);
+        let room = usize::from(input.u16()) << (how >> 4 & 3);
         let data_out = if how & 4 != 0 {
             let (byte, len) = (input.u8(), usize::from(input.u16()));
             vec![byte; len.min(MAX_OUT)]
@@ -152,8 +68,8 @@ pub fn run(data: &[u8]) {
         };
         let (lost, pending) = (how & 8 != 0 && how & 0x40 != 0, if how & 8 != 0 { 3 } else { 0 });
         let before = medium(&unit);
-        let outcome = execute(&unit, nexus, cdb.clone(), room, Mover { data_out, put: 0, pending, lost });
-        let Some(outcome) = outcome else { continue };
+        let mover = Mover { data_out, room, pending, lost, ..Mover::default() };
+        let Some((outcome, _)) = execute(&unit, nexus, cdb.clone(), mover) else { continue };
         if trace {
             let sense = outcome.sense.as_ref().map(|sense| (sense.key, sense.additional));
             eprintln!("{:02x?} of {}: {:?} {sense:?}", cdb.bytes(), nexus.nexus.id.0, outcome.status);
@@ -172,41 +88,6 @@ pub fn run(data: &[u8]) {
             );
         }
     }
-}
-
-/// Runs one command; what its server would see. `None` when its connection was lost, for then nobody looks.
-fn execute(
-    unit: &Arc<DiskUnit>,
-    nexus: &Arc<ItlNexus>,
-    cdb: Cdb,
-    room: u64,
-    mover: Mover,
-) -> Option<Outcome> {
-    let (lost, out) = (mover.lost, mover.data_out.len() as u64);
-    let command = Command {
-        cdb: cdb.clone(),
-        attribute: TaskAttribute::Simple,
-        nexus: nexus.clone().into(),
-        data_out_len: out,
-        data_in_len: room,
-    };
-    let (mover, outcome) = match unit.execute(command, mover) {
-        Execution::Done(mover, outcome) => (mover, outcome),
-        Execution::Running(future) => block_on(future),
-    };
-    if lost {
-        return None;
-    }
-    let shown = || format!("{:02x?}: {outcome:?}, {} put", cdb.bytes(), mover.put);
-    assert_eq!(outcome.status == Status::CheckCondition, outcome.sense.is_some(), "{}", shown());
-    if let Some(sense) = &outcome.sense {
-        assert!(!sense.emit(false).is_empty() && !sense.emit(true).is_empty());
-    }
-    if outcome.status == Status::Good {
-        // A server drops what passes the room; short data is told by the residual.
-        assert!(mover.put <= outcome.wanted_in && mover.put >= outcome.wanted_in.min(room), "{}", shown());
-    }
-    Some(outcome)
 }
 
 /// Every command once with what it needs, reservations between nexuses, and data that is too short or too long.

@@ -2,9 +2,11 @@
 
 use crate::input::Seed;
 use initiator::Url;
+#[cfg(feature = "config")]
 use std::path::Path;
 
 /// A configuration: every mistake is shown, and what is accepted can be summed up.
+#[cfg(feature = "config")]
 pub fn config(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     // No secret is found in a directory that is none.
@@ -14,6 +16,7 @@ pub fn config(data: &[u8]) {
 }
 
 /// A file with every key (a copy of an example in docs/, which may change without this), and files with one mistake each.
+#[cfg(feature = "config")]
 pub fn config_seeds() -> Vec<(&'static str, Seed)> {
     let seed = |text: &str| Seed::new().bytes(text);
     let target = "[[target]]\niqn = \"iqn.2026-01.org.stag:x\"\n";
