@@ -107,6 +107,21 @@ def formats(lab):
             expect(number(page[:4]) == CURRENT_COMMAND, f"a page begins with {page[:8].hex()}")
             expect(number(page[4:8]) + 8 <= 512, f"a page of {number(page[4:8])} bytes")
             expect(read_attribute(speaking, partition, object_, OURS, 7) == b"page format", "an attribute set by the page format")
+            # Pages of fixed places: how long each is, and the first bytes of those that say who may do what.
+            tagged = b"\0\1\2\3"
+            policy = 0x40000001
+            device.good("SET ATTRIBUTES", **what, in_cdb=(U + 5, policy, tagged))
+            device.good("SET ATTRIBUTES", partition=partition, in_cdb=(P + 5, policy, tagged))
+            for named, page, length in (
+                ({}, R + 2, 0x24), ({}, R + 3, 0x0D), ({"partition": partition}, P + 2, 0x1C), ({"partition": partition}, P + 3, 0x1F),
+                ({"partition": partition}, P + 5, 0x96), (what, U + 2, 8), (what, U + 3, 0x1E), (what, U + 4, 0), (what, U + 5, 4),
+            ):
+                found = speaking.good("GET ATTRIBUTES", **named, get_page=(page, 512)).page
+                expect(number(found[:4]) == page and number(found[4:8]) == length, f"page {page:X}h begins with {found[:8].hex()}")
+                expect(len(found) == 8 + length, f"page {page:X}h has {len(found)} bytes")
+                if page in (P + 5, U + 5):
+                    at = 28 if page == P + 5 else 8
+                    expect(found[at:at + 4] == tagged, f"the policy access tag in page {page:X}h: {found.hex()}")
             # Data before the page: it lies behind them.
             answer = speaking.good("READ", **what, length=4, data_in=4, get_page=(CURRENT_COMMAND, 512))
             expect(answer.data == b"data" and number(answer.page[:4]) == CURRENT_COMMAND, f"READ with a page: {answer.everything[:20].hex()}")

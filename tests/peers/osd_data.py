@@ -348,6 +348,9 @@ def isolation(lab):
             else:
                 expect(answer.code == (5, 0x2400) and answer.sense.get("field") == 10, f"isolation {level}: {answer}")
         expect({0, 1, 2, 4, 5} <= set(taken), f"isolation levels that are taken: {taken}")
+        # A bit for each, that of level 0 the highest.
+        told = [level for level in range(8) if supported[0] & 0x80 >> level]
+        expect(told == [level for level in taken if level], f"isolation levels that the root tells of: {told}, taken: {taken}")
         expect(3 not in taken and 6 not in taken, f"reserved levels are taken: {taken}")
 
 

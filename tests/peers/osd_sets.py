@@ -3,7 +3,7 @@
 import struct
 
 from lab import osd
-from lab.osd import C, P, U
+from lab.osd import C, P, R, U
 from lab.osd_session import CHECK_CONDITION, GOOD, Request, read_attribute
 from lab.report import expect
 from peers.osd_data import (IDS, Bench, created, ids, in_all_forms, length_of, new_object, new_partition, number, read, write)
@@ -263,10 +263,15 @@ def tunnels(lab):
         expect(answer.status == CHECK_CONDITION and answer.code[0] == 5, f"an OSD command in an OSD command: {answer}")
         answer = device.run("PERFORM SCSI COMMAND", scsi_cdb="2800000000000000010000", data_in=512)
         expect(answer.status == CHECK_CONDITION and answer.code[0] == 5, f"a tunnelled READ (10): {answer}")
-        answer = device.good("PERFORM TASK MANAGEMENT FUNCTION", function=1, tag=0x1234, tmf_allocation=8, data_in=8)
-        expect(answer.data == b"\0\x06\0\0\x08\0\0\0", f"the response of ABORT TASK, which is rejected: {answer.data.hex()}")
-        answer = device.good("PERFORM TASK MANAGEMENT FUNCTION", function=2, tag=0, tmf_allocation=8, data_in=8)
-        expect(answer.data == b"\0\x06\0\0\0\0\0\0", f"the response of ABORT TASK SET: {answer.data.hex()}")
+        # Of tasks there are none but these commands themselves, which are no task that they are about.
+        for function, name, response in (
+            (1, "ABORT TASK", 0), (2, "ABORT TASK SET", 0), (0x40, "CLEAR ACA", 8), (0x80, "QUERY TASK", 0), (0x81, "QUERY TASK SET", 0),
+            (0x82, "QUERY ASYNCHRONOUS EVENT", 0), (0x10, "I_T NEXUS RESET", 0),
+        ):
+            answer = device.good("PERFORM TASK MANAGEMENT FUNCTION", function=function, tag=0x7FFF1234, tmf_allocation=8, data_in=8)
+            expect(answer.data == bytes((0, 6, 0, 0, response, 0, 0, 0)), f"the response of {name}: {answer.data.hex()}")
+        answer = device.run("GET ATTRIBUTES", get=[(R + 1, 4)])
+        expect(answer.status == CHECK_CONDITION and answer.code == (6, 0x2907), f"I_T NEXUS LOSS OCCURRED is not told: {answer}")
         answer = device.run("PERFORM TASK MANAGEMENT FUNCTION", function=0x77, tag=0, tmf_allocation=8, data_in=8)
         expect(answer.status == CHECK_CONDITION or any(answer.data), f"function 77h: {answer} {answer.data.hex()}")
         device.session.test_unit_ready()

@@ -22,7 +22,7 @@ def too_short(entry):
 def a_short_run_leaves_a_report_with_every_line(lab):
     from kit import matrix
 
-    proc.need("tgtd", "istgt", "rsvg-convert", "taskset")
+    proc.need("tgtd", "istgt", "rsvg-convert", "taskset", "fio")
     if lab.kind != "stag":
         raise Skip("bench/peers starts its targets itself")
     from lab.target import Stag
@@ -47,15 +47,19 @@ def a_short_run_leaves_a_report_with_every_line(lab):
     lines = [line for line in matrix.LINES if line.quick] + matrix.sweep(True)
     measured = {(entry["line"], entry["target"]): entry for entry in results["runs"]}
     for line in lines:
-        for target in ("stag", "tgt", "istgt", "floor"):
-            if target != "floor" or line.floor:
+        for target in ("stag", "tgt", "istgt", "floor", "fio"):
+            if line.takes(target):
                 expect((line.key, target) in measured, f"no entry for {line.words} of {target}")
         entry = measured[line.key, "stag"]
-        expect("run" in entry and entry["run"]["ios"] > 0 or too_short(entry), f"{line.words}: {entry}")
-    unable = [entry for entry in results["runs"] if "unable" in entry and entry["target"] in ("stag", "tgt", "floor")]
+        why = results["disk"]["problem"] if line.unit == "disk" else ""
+        expect("run" in entry and entry["run"]["ios"] > 0 or too_short(entry) or why and entry["unable"] == why, f"{line.words}: {entry}")
+    unable = [entry for entry in results["runs"] if "unable" in entry and entry["target"] in ("stag", "tgt", "floor", "fio")
+              and entry["unable"] != results["disk"]["problem"]]
     expect(all(map(too_short, unable)), f"could not be measured: {unable[:3]}")
     expect(4 * len(unable) < len(results["runs"]), f"{len(unable)} of {len(results['runs'])} could not be measured: {unable[:3]}")
     expect(results["sessions"]["stag"]["count"] == 40, f"{results['sessions']}")
+    # So few sessions are pinged in a moment, and whether that is one of those measured, chance decides.
+    expect(results["sessions"]["stag"]["pings_per_second_beside"] >= 0, f"pings were not counted: {results['sessions']['stag']}")
     expect(len(results["marks"]) == len(matrix.MARKS), "not every mark was judged")
 
     with open(os.path.join(out, "results.csv"), newline="") as file:
@@ -82,6 +86,108 @@ def a_short_run_leaves_a_report_with_every_line(lab):
         expect(len(json.load(file)["runs"]) == before, "writing the report again changed what was measured")
 
 
+def sample(iops, **more):
+    return {"client": "a test", "ios": 1, "iops": iops, "mb_s": 1, "p50_us": 1, "p99_us": 1, "max_us": 1, "target_us": 1, "target_busy": 1,
+            "client_us": 1, "client_busy": 1, **more}
+
+
+def results_of(runs, sessions):
+    return {"format": 1, "machine": {"cpu": "a test's", "virtual": True, "cores": 2, "memory_gib": 1, "kernel": "6.1", "date": "2026-01-01",
+                                     "mitigations": {}},
+            "versions": {}, "options": {"target_core": 0, "client_core": 1, "realtime": False, "unit_mib": 1, "seconds": 1, "sweep_seconds": 1,
+                                        "spin": True, "sessions": 10_000},
+            "runs": [{"line": line, "target": target, "round": 0, "core_ns": 30, **found} for line, target, found in runs],
+            "idle": {"stag": 0.0}, "sessions": {"stag": sessions}, "disk": {"file_system": "ext4", "problem": ""}}
+
+
+def table(text, title):
+    """The rows of the table under a heading of a report."""
+    return text.split(f" {title}\n")[1].split("\n#")[0] if f" {title}\n" in text else ""
+
+
+def disks_and_pings_are_reported_and_judged(lab):
+    from kit import report
+
+    held = {"count": 10_000, "logins_per_second": 1000, "bytes_per_session": 8192, "idle_percent": 0.4, "iops_alone": 100, "iops_beside": 96,
+            "slowdown": 0.96}
+    runs = [("d4k32", "stag", {"run": sample(91_000)}), ("d4k32", "fio", {"run": sample(100_000)}),
+            ("d64k", "stag", {"run": sample(80_000)}), ("d64k", "fio", {"run": sample(100_000)}),
+            ("dw4k32", "stag", {"unable": "a reason"}), ("dw4k32", "fio", {"unable": "a reason"}),
+            ("b4k32", "stag", {"run": sample(500_000, own_us=0.25)})]
+    results = results_of(runs, {**held, "pings_per_second": 99.6, "pings_per_second_beside": 87.4})
+    judged = {mark["words"]: mark for mark in report.marks(results)}
+    for words, met in (("4 KiB random read of a file on a disk", True), ("64 KiB sequential read of a file on a disk", False),
+                       ("4 KiB random write of a file on a disk", None), ("stag bench,", True), ("Idle sessions,", True)):
+        found = [mark for name, mark in judged.items() if name.startswith(words)]
+        expect(len(found) == 1 and found[0]["met"] is met, f"{words}: {found}")
+    text = report.to_markdown(report.blocks(results, {}))
+    disk = table(text, "A file past the page cache (ext4, O_DIRECT)")
+    expect("| 91.0K | 100K | 0.91× |" in disk and "a reason" in text and "fio" not in table(text, "Latency, µs"), text)
+    idle = table(text, "Idle")
+    expect("| 0.40 % | 100 | 1,000 |" in idle and idle.rstrip().endswith("| 87 |"), idle)
+    expect("0.25 µs" in table(text, "The client, against Stag"), text)
+    # What was measured before pings were counted can be reported still.
+    idle = table(report.to_markdown(report.blocks(results_of(runs, held), {})), "Idle")
+    expect("| 0.40 % |  | 1,000 |" in idle, idle)
+
+
+def what_fio_says_is_a_run_like_others(lab):
+    from kit import matrix, measure
+    from kit.targets import Nothing, Unable
+
+    line = next(line for line in matrix.LINES if line.key == "dw4k32")
+    side = {"total_ios": 80_000, "iops": 40_000.0, "bw_bytes": 163_840_000, "runtime": 2000,
+            "clat_ns": {"max": 9_000_000, "percentile": {"50.000000": 700_000, "99.000000": 2_000_000}}}
+    job = {"error": 0, "usr_cpu": 10.0, "sys_cpu": 30.0, "write": side, "read": {"total_ios": 0}}
+    run = measure.fio_run({"jobs": [job]}, line)
+    expect((run["iops"], run["mb_s"], run["p50_us"], run["p99_us"], run["max_us"]) == (40_000, 163.84, 700, 2000, 9000), f"{run}")
+    expect(abs(run["target_us"] - 10) < 1e-9 and run["target_busy"] == 40, f"{run}")
+    for change, kind in (({"error": 5}, Unable), ({"write": {**side, "total_ios": 0}}, Nothing)):
+        try:
+            expect(False, f"{change} made {measure.fio_run({'jobs': [{**job, **change}]}, line)}")
+        except Unable as why:
+            expect(type(why) is kind, f"{change}: {why!r}")
+
+
+def what_a_bench_costs_is_not_told_from_too_few_ticks(lab):
+    from kit import measure
+
+    expect(measure.own_us(0.3, 0.7, 1_000_000) == 0.3, "0.3 s of a million I/Os")
+    expect(measure.own_us(0.0, 0.1, 100_000) is None, "a tenth of a second tells nothing")
+
+
+def lines_are_measured_with_those_that_can_do_them(lab):
+    from kit import matrix
+
+    takes = {line.key: {name for name in ("stag", "tgt", "istgt", "floor", "fio") if line.takes(name)} for line in matrix.LINES}
+    expect(takes["r4k32"] == {"stag", "tgt", "istgt", "floor"}, f"{takes['r4k32']}")
+    expect(takes["f4k32"] == takes["half"] == {"stag", "tgt", "istgt"}, f"{takes['f4k32']}, {takes['half']}")
+    expect(takes["d4k32"] == takes["dw4k32"] == takes["d64k"] == {"stag", "fio"}, f"{takes['d4k32']}")
+    expect(takes["b4k32"] == {"stag"}, f"{takes['b4k32']}")
+
+
+def a_file_in_memory_is_no_disk(lab):
+    import argparse
+    from pathlib import Path
+
+    from kit import targets
+
+    folder = Path("/dev/shm")
+    if targets.file_system(folder) != "tmpfs":
+        raise Skip("/dev/shm is no tmpfs")
+    options = argparse.Namespace(disk=folder, unit_bytes=1 << 20, disk_bytes=1 << 20)
+    with targets.disk_file(options) as (path, problem):
+        expect(path is None and "memory" in problem, f"{path}, {problem}")
+    options.disk = Path("/proc/nowhere")
+    with targets.disk_file(options) as (path, problem):
+        expect(path is None and "/proc/nowhere" in problem, f"{path}, {problem}")
+
+
 CASES = [
+    ("a disk and pings are reported and judged", disks_and_pings_are_reported_and_judged),
+    ("what fio says is a run like others", what_fio_says_is_a_run_like_others),
+    ("what a bench costs is not told from too few ticks", what_a_bench_costs_is_not_told_from_too_few_ticks),
+    ("lines are measured with those that can do them", lines_are_measured_with_those_that_can_do_them),
+    ("a file in memory is no disk", a_file_in_memory_is_no_disk),
     ("a short run of bench/peers leaves a report with every line", a_short_run_leaves_a_report_with_every_line),
 ]
