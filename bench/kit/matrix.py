@@ -15,7 +15,8 @@ class Line:
     block: int
     depth: int
     connections: int = 1
-    unit: str = "memory"  # or "file": a file on tmpfs, where the target keeps memory otherwise
+    unit: str = "memory"  # or "file": a file on tmpfs, where the target keeps memory otherwise; "disk": a file past the page cache
+    bench: bool = False  # by `stag bench`, whatever else loads: it is what is measured
     half: bool = False  # at half of the rate that `r4k32` reached
     quick: bool = False  # part of --quick
     sweep: bool = False  # a point of the plots
@@ -23,7 +24,17 @@ class Line:
     @property
     def floor(self):
         """Whether raw TCP has something to say about it."""
-        return (self.connections == 1 or self.pattern.endswith("r")) and self.unit == "memory" and not self.half
+        return self.takes("floor")
+
+    def takes(self, target):
+        """Whether it is measured with this target."""
+        if self.bench:
+            return target == "stag"
+        if self.unit == "disk":
+            return target in ("stag", "fio")
+        if target == "floor":
+            return (self.connections == 1 or self.pattern.endswith("r")) and self.unit == "memory" and not self.half
+        return target != "fio"
 
 
 def size(block):
@@ -37,6 +48,10 @@ def _line(key, pattern, block, depth, connections=1, **more):
         words += f", {connections} connections"
     if more.get("unit") == "file":
         words += ", file on tmpfs"
+    if more.get("unit") == "disk":
+        words += ", file on a disk, direct"
+    if more.get("bench"):
+        words += ", by stag bench"
     if more.get("half"):
         words += ", at half of its peak rate"
     return Line(key, words, pattern, block, depth, connections, **more)
@@ -60,6 +75,10 @@ LINES = [
     _line("c256", "rr", 4 * KIB, 4, 256),
     _line("f4k32", "rr", 4 * KIB, 32, unit="file", quick=True),
     _line("half", "rr", 4 * KIB, 32, half=True, quick=True),
+    _line("d4k32", "rr", 4 * KIB, 32, unit="disk", quick=True),
+    _line("dw4k32", "rw", 4 * KIB, 32, unit="disk", quick=True),
+    _line("d64k", "sr", 64 * KIB, 32, unit="disk", quick=True),
+    _line("b4k32", "rr", 4 * KIB, 32, bench=True, quick=True),
 ]
 
 
@@ -147,5 +166,12 @@ MARKS = [
          lambda view: view.sessions("stag", "slowdown")),
     Mark("4 KiB random read of a file on tmpfs, depth 32: IOPS", 500e3, "IOPS", False, _iops("f4k32")),
     Mark("4 KiB random read at half of the peak rate: p99, times p50", 2, "×", True, _tail),
+    Mark("4 KiB random read of a file on a disk, direct, depth 32: times fio on the file itself", 0.9, "×", False, _over("d4k32", "fio")),
+    Mark("4 KiB random write of a file on a disk, direct, depth 32: times fio on the file itself", 0.9, "×", False, _over("dw4k32", "fio")),
+    Mark("64 KiB sequential read of a file on a disk, direct, depth 32: times fio on the file itself", 0.9, "×", False,
+         _over("d64k", "fio")),
+    Mark("stag bench, 4 KiB random read, depth 32: CPU an I/O outside of the kernel", 1, "µs", True,
+         lambda view: view.get("b4k32", "stag", "own_us")),
+    Mark("Idle sessions, their pings included: percent of a core", 1, "%", True, lambda view: view.sessions("stag", "idle_percent")),
     Mark("Idle: percent of a core", 0.05, "%", True, lambda view: view.idle("stag")),
 ]

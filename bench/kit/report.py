@@ -11,9 +11,9 @@ import sys
 
 from . import matrix, plot
 from .measure import near
-from .targets import NAMES
+from .targets import NAMES, SESSIONLESS
 
-ORDER = ["stag", "tgt", "istgt", "floor", "null"]
+ORDER = ["stag", "tgt", "istgt", "floor", "null", "fio"]
 
 
 def rate(value):
@@ -54,7 +54,7 @@ class View:
     @property
     def targets(self):
         found = {target for _, target in [*self.cells, *self.unable]}
-        return [name for name in ORDER if name in found]
+        return [name for name in ORDER if name in found and name != "fio"]
 
 
 def views(results):
@@ -121,7 +121,7 @@ class Notes:
 def _cell(view, line, target, what, show, notes, wide=True):
     values = view.values(line.key, target, what)
     if not values:
-        if target == "floor" and not line.floor:
+        if not line.takes(target):
             return ""
         why = view.unable.get((line.key, target))
         return notes.mark(f"{NAMES[target]}: {why}") if why else "–"
@@ -136,7 +136,7 @@ def _ratio(view, line, over, what="iops", digits=1):
 
 def _lines(view, sweep):
     have = {key for key, _ in [*view.cells, *view.unable]}
-    return [line for line in (matrix.sweep(False) if sweep else matrix.LINES) if line.key in have]
+    return [line for line in (matrix.sweep(False) if sweep else matrix.LINES) if line.key in have and line.unit != "disk"]
 
 
 def _speed_table(view, notes, sweep=False):
@@ -175,6 +175,16 @@ def _cpu_table(view, notes, sweep=False):
     return head, rows
 
 
+def _disk_table(view, notes):
+    """What a unit on a file gets past the page cache, beside what the file itself gives."""
+    have = {key for key, _ in [*view.cells, *view.unable]}
+    head = ["workload", "Stag", "fio, local", "Stag / fio", "Stag: CPU an I/O, µs", "fio: CPU an I/O, µs"]
+    return head, [[line.words, *[_cell(view, line, name, "iops", rate, notes) for name in ("stag", "fio")],
+                   _ratio(view, line, "fio", digits=2),
+                   *[_cell(view, line, name, "target_us", micros, notes, wide=False) for name in ("stag", "fio")]]
+                  for line in matrix.LINES if line.unit == "disk" and line.key in have]
+
+
 def _latency_table(view, notes):
     names = view.targets
     head = ["workload", *[f"{NAMES[name]}: p50, p99" for name in names]]
@@ -197,27 +207,35 @@ def _client_table(view):
             client = view.cells[line.key, "stag"][0]["client"]
             second = [view.get(f"{line.key}:second", "stag", what) for what in ("iops", "client_us")]
             second = f"{rate(second[0])}, {second[1]:.2f} µs" if second[0] else ""
-            rows.append([line.words, client, f"{micros(ours)} µs, {busy:.0f} %", rate(view.get(line.key, "stag", "iops")), second])
-    return ["workload", "client", "its CPU per I/O, busy", "IOPS", "the other client: IOPS, CPU per I/O"], rows
+            own = view.get(line.key, "stag", "own_us")
+            rows.append([line.words, client, f"{micros(ours)} µs, {busy:.0f} %", f"{own:.2f} µs" if own is not None else "",
+                         rate(view.get(line.key, "stag", "iops")), second])
+    return ["workload", "client", "its CPU per I/O, busy", "of it outside of the kernel", "IOPS", "the other client: IOPS, CPU per I/O"], rows
+
+
+def _pings(held, what):
+    """Runs of before they were counted do not say."""
+    return f"{held[what]:,.0f}" if what in held else ""
 
 
 def _idle_table(results, notes):
-    head = ["", "idle, % of a core", "idle sessions", "memory of each", "% of a core meanwhile", "logins a second",
-            "IOPS beside them, times alone"]
+    head = ["", "idle, % of a core", "idle sessions", "memory of each", "% of a core meanwhile", "pings a second", "logins a second",
+            "IOPS beside them, times alone", "pings a second beside them"]
     rows = []
     for name in ORDER:
-        if name not in results.get("idle", {}) or name in ("floor", "null"):
+        if name not in results.get("idle", {}) or name in SESSIONLESS:
             continue
         held = results.get("sessions", {}).get(name)
         why = notes.mark(f"{NAMES[name]}, {results['options']['sessions']:,} idle sessions: {held['unable']}") if held and "unable" in held else ""
         if held and "bytes_per_session" not in held:
-            cells = [why, "", "", "", ""]
+            cells = [why] + [""] * 6
         elif held:
             cells = [f"{held['count']:,} {why.removeprefix('– ')}".strip(), f"{held['bytes_per_session'] / 1024:.1f} KiB", f"{held['idle_percent']:.2f} %",
-                     f"{held['logins_per_second']:,.0f}",
-                     f"{held['slowdown']:.2f}× ({rate(held['iops_alone'])} → {rate(held['iops_beside'])})"]
+                     _pings(held, "pings_per_second"), f"{held['logins_per_second']:,.0f}",
+                     f"{held['slowdown']:.2f}× ({rate(held['iops_alone'])} → {rate(held['iops_beside'])})",
+                     _pings(held, "pings_per_second_beside")]
         else:
-            cells = [""] * 5
+            cells = [""] * 7
         rows.append([NAMES[name], f"{results['idle'][name]:.2f} %", *cells])
     return head, rows
 
@@ -307,6 +325,9 @@ def blocks(results, plots):
         if _lines(view, True):
             out += [("heading", level, "Block sizes: I/Os a second"), ("table", *_speed_table(view, notes, True)),
                     ("heading", level, "Block sizes: target CPU, µs per I/O"), ("table", *_cpu_table(view, notes, True))]
+        if (disk := _disk_table(view, notes))[1]:
+            system = results.get("disk", {}).get("file_system") or "a disk's file system"
+            out += [("heading", level, f"A file past the page cache ({system}, O_DIRECT)"), ("table", *disk)]
         out += [("heading", level, "The client, against Stag"), ("table", *_client_table(view))]
     if results.get("idle"):
         out += [("heading", 2, "Idle"), ("table", *_idle_table(results, notes))]
@@ -365,7 +386,7 @@ def to_html(parts, plots):
     return "\n".join([*out, "</body></html>", ""])
 
 
-FIELDS = ["client", "ios", "iops", "mb_s", "p50_us", "p99_us", "max_us", "target_us", "target_busy", "client_us", "client_busy"]
+FIELDS = ["client", "ios", "iops", "mb_s", "p50_us", "p99_us", "max_us", "target_us", "target_busy", "client_us", "client_busy", "own_us"]
 
 
 def write(results, out):

@@ -7,6 +7,7 @@ unit, keep theirs in a file on tmpfs, which is memory too. All units are written
 import contextlib
 import dataclasses
 import json
+import mmap
 import os
 import select
 import shutil
@@ -32,15 +33,16 @@ class Nothing(Unable):
 @dataclasses.dataclass
 class Running:
     name: str
-    process: subprocess.Popen
-    urls: dict  # "memory" and "file"
+    process: subprocess.Popen  # None: it is started for each run
+    urls: dict  # "memory", "file" and "disk"
+    pings_after_s: float = 0  # seconds of silence after which it pings a session; 0: it is not waited for its pings
 
     @property
     def pid(self):
         return self.process.pid
 
     def check(self):
-        if self.process.poll() is not None:
+        if self.process and self.process.poll() is not None:
             raise Unable(f"{self.name} ended by itself with exit code {self.process.returncode}")
 
     def cpu_seconds(self):
@@ -121,6 +123,55 @@ def _file(options):
         yield file.name
 
 
+def _direct_problem(path):
+    """Why a file cannot be read past the page cache; nothing if it can."""
+    system = file_system(path)
+    if system in ("tmpfs", "ramfs"):
+        return f"{system} keeps its files in memory"
+    buffer = mmap.mmap(-1, 4096)
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_DIRECT)
+        try:
+            os.preadv(file, [buffer], 0)
+        finally:
+            os.close(file)
+    except OSError as error:
+        return f"{system or 'the file system'} does not do O_DIRECT: {error.strerror}"
+    return ""
+
+
+def file_system(path):
+    """The type of the file system that a path is on; empty where nobody knows."""
+    done = subprocess.run(["df", "--output=fstype", str(path)], capture_output=True, text=True, check=False)
+    return done.stdout.split("\n")[1].strip() if done.returncode == 0 and "\n" in done.stdout else ""
+
+
+@contextlib.contextmanager
+def disk_file(options):
+    """A file for the time of the run whose every block is written on its medium, and not in the page cache. Yields its path, or
+    nothing and why that cannot be."""
+    with contextlib.ExitStack() as stack:
+        try:
+            options.disk.mkdir(parents=True, exist_ok=True)
+            file = stack.enter_context(tempfile.NamedTemporaryFile(dir=options.disk, prefix="stag-peers-"))
+            chunk = os.urandom(1 << 20)
+            for _ in range(min(options.unit_bytes, options.disk_bytes) >> 20):
+                file.write(chunk)
+            file.flush()
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            problem = _direct_problem(file.name)
+        except OSError as error:
+            problem = f"no file in {options.disk}: {error.strerror}"
+        yield (None, problem) if problem else (file.name, "")
+
+
+@contextlib.contextmanager
+def fio(options):
+    need("fio", "fio")
+    yield Running("fio", None, {"disk": options.disk_path} if options.disk_path else {})
+
+
 @contextlib.contextmanager
 def stag(options):
     with _file(options) as path:
@@ -128,11 +179,12 @@ def stag(options):
         lines = ['[[portal]]', 'listen = "127.0.0.1:0"', "[limits]", "sessions = 20000", "[[target]]", f'iqn = "{IQN}:disk"',
                  "[[target.unit]]", "lun = 0", f'path = "mem:{options.unit_bytes >> 20}M"',
                  "[[target.unit]]", "lun = 1", f"path = {json.dumps(path)}"]
+        lines += ["[[target.unit]]", "lun = 2", f"path = {json.dumps(options.disk_path)}", 'cache = "direct"'] if options.disk_path else []
         config.write_text("\n".join(lines) + "\n")
         command = [options.stag, "--log", "warn", "serve", "--config", config, *options.stag_option]
         with _process(options, "stag", command, stdout=subprocess.PIPE) as child:
-            urls = [_url(child, "stag") for _ in range(2)]
-            yield Running("stag", child, dict(zip(("memory", "file"), urls)))
+            kinds = ("memory", "file", "disk") if options.disk_path else ("memory", "file")
+            yield Running("stag", child, {kind: _url(child, "stag") for kind in kinds}, pings_after_s=10)
 
 
 @contextlib.contextmanager
@@ -250,5 +302,7 @@ def istgt(options):
             yield Running("istgt", child, {"memory": url, "file": url})
 
 
-STARTERS = {"stag": stag, "tgt": tgt, "istgt": istgt, "floor": floor, "null": null}
-NAMES = {"stag": "Stag", "tgt": "tgt", "istgt": "istgt", "floor": "raw TCP", "null": "null target"}
+STARTERS = {"stag": stag, "tgt": tgt, "istgt": istgt, "floor": floor, "null": null, "fio": fio}
+NAMES = {"stag": "Stag", "tgt": "tgt", "istgt": "istgt", "floor": "raw TCP", "null": "null target", "fio": "fio, local"}
+# What has no sessions.
+SESSIONLESS = ("floor", "null", "fio")

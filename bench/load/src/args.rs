@@ -51,7 +51,8 @@ pub struct Args {
     /// The initiator's name; a connection's number is appended
     #[arg(long, default_value = "iqn.2026-01.org.stag:load")]
     pub initiator: String,
-    /// Instead of loading: log in N sessions, say so, and keep them idle until the end of standard input
+    /// Instead of loading: log in N sessions, say so, and keep them idle until the end of standard input. For each line of it, say
+    /// how many pings of the target were answered until then
     #[arg(long, value_name = "N", conflicts_with_all = ["fill", "target_pid"], value_parser = clap::value_parser!(u32).range(1..=60_000))]
     pub hold: Option<u32>,
     /// Instead of loading: be the other side of raw TCP with the bytes of iSCSI and nothing of it, on ADDR:PORT

@@ -21,6 +21,7 @@ use crate::args::{Args, Pattern};
 use crate::report::{Report, Start};
 use crate::run::{PATIENCE, payload};
 use crate::session::Tally;
+use crate::socket;
 use crate::wire::{self, BHS};
 use crate::{LoadError, cpu, many, random::Random};
 
@@ -92,6 +93,9 @@ pub fn listen(
     done: impl Fn(&Served),
 ) -> Result<(), LoadError> {
     let listener = TcpListener::bind(address).map_err(|e| LoadError::Io("listening", e))?;
+    if address.ip().is_loopback() {
+        socket::unpaced(&listener);
+    }
     let mut memory = MmapMut::map_anon(memory).map_err(|e| LoadError::Io("getting memory", e))?;
     // Large pages, as a target that cares has them: it is no miss of a TLB that is measured. A kernel without them refuses.
     let _ = memory.advise(Advice::HugePage);
@@ -326,7 +330,7 @@ pub fn run(args: &Args, portal: &str) -> Result<Report, LoadError> {
 /// Connects and asks for `hello`.
 pub(crate) fn connect(portal: &str, hello: Hello) -> Result<TcpStream, LoadError> {
     let io = |what| move |e| LoadError::Io(what, e);
-    let mut stream = TcpStream::connect(portal).map_err(io("connecting"))?;
+    let mut stream = socket::connect(portal)?;
     stream.set_nodelay(true).map_err(io("setting a socket option"))?;
     stream.set_read_timeout(Some(PATIENCE)).map_err(io("setting a socket option"))?;
     stream.set_write_timeout(Some(PATIENCE)).map_err(io("setting a socket option"))?;

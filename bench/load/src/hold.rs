@@ -1,6 +1,6 @@
 //! Sessions that do nothing: how many a target holds, and what it costs to hold them.
 
-use std::io::{Read, Write};
+use std::io::{BufRead, Read, Write};
 use std::net::TcpStream;
 use std::time::Instant;
 
@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::args::{Args, Unit};
 use crate::login::{self, Negotiated};
 use crate::wire::{self, BHS, FINAL, IMMEDIATE, NO_TAG, op};
-use crate::{LoadError, run};
+use crate::{LoadError, run, socket};
 
 /// What is said when all are logged in.
 #[derive(Debug, Serialize)]
@@ -22,7 +22,15 @@ pub struct Held {
     pub seconds: f64,
 }
 
-/// Logs in `count` sessions, tells `ready`, and answers the target's NOP-Ins until `end` has nothing more to say.
+/// What is said when somebody asks.
+#[derive(Debug, Serialize)]
+pub struct Answered {
+    /// Pings of the target that were answered until now.
+    pub pings: u64,
+}
+
+/// Logs in `count` sessions, tells `ready`, and answers the target's NOP-Ins until `asked` has nothing more to say. For each line of
+/// it `answered` learns how many there were.
 ///
 /// # Errors
 /// A login that fails, and a connection that the target closes.
@@ -30,7 +38,8 @@ pub fn run(
     args: &Args,
     count: u32,
     ready: impl FnOnce(&Held),
-    end: impl Read + Send,
+    mut answered: impl FnMut(&Answered),
+    asked: impl Read + Send,
 ) -> Result<(), LoadError> {
     let unit = Unit::parse(args.url.as_deref().unwrap_or_default())?;
     let from = Instant::now();
@@ -38,7 +47,7 @@ pub fn run(
     let queue = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(io)?;
     let mut sessions = Vec::new();
     for number in 0..count {
-        let mut stream = TcpStream::connect(&unit.portal).map_err(|e| LoadError::Io("connecting", e))?;
+        let mut stream = socket::connect(&unit.portal)?;
         stream
             .set_read_timeout(Some(run::PATIENCE))
             .map_err(|e| LoadError::Io("setting a socket option", e))?;
@@ -49,14 +58,18 @@ pub fn run(
         sessions.push((stream, negotiated));
     }
     ready(&Held { sessions: count, seconds: from.elapsed().as_secs_f64() });
-    let (reader, writer) = std::io::pipe().map_err(|e| LoadError::Io("making a pipe", e))?;
+    let mut pings = 0;
+    let (mut reader, mut writer) = std::io::pipe().map_err(|e| LoadError::Io("making a pipe", e))?;
     let data = epoll::EventData::new_u64(u64::MAX);
     epoll::add(&queue, &reader, data, epoll::EventFlags::IN).map_err(io)?;
     std::thread::scope(|scope| {
         scope.spawn(move || {
-            let mut end = end;
+            let mut asked = std::io::BufReader::new(asked);
+            let mut line = Vec::new();
             // An error ends it as well as the end does.
-            let _ = std::io::copy(&mut end, &mut std::io::sink());
+            while asked.read_until(b'\n', &mut line).is_ok_and(|n| n > 0) && writer.write_all(b"?").is_ok() {
+                line.clear();
+            }
             drop(writer);
         });
         let mut events = Vec::with_capacity(256);
@@ -68,21 +81,26 @@ pub fn run(
             }
             for event in &events {
                 let number = event.data.u64();
-                let Some((stream, negotiated)) = sessions.get_mut(number as usize) else { return Ok(()) };
-                answer(stream, negotiated)?;
+                match sessions.get_mut(number as usize) {
+                    Some((stream, negotiated)) => pings += u64::from(answer(stream, negotiated)?),
+                    None => match reader.read(&mut [0]) {
+                        Ok(1) => answered(&Answered { pings }),
+                        _ => return Ok(()),
+                    },
+                }
             }
         }
     })
 }
 
-/// Answers one PDU of the target, if it is a ping (RFC 7143 §11.19).
-fn answer(stream: &mut TcpStream, negotiated: &Negotiated) -> Result<(), LoadError> {
+/// Answers one PDU of the target, if it is a ping (RFC 7143 §11.19). Whether it was.
+fn answer(stream: &mut TcpStream, negotiated: &Negotiated) -> Result<bool, LoadError> {
     let (nop_in, _) = login::receive(stream)?;
     if nop_in[0] & 0x3f != op::NOP_IN {
         return Err(LoadError::Protocol(format!("opcode {:#04x} on an idle session", nop_in[0] & 0x3f)));
     }
     if wire::get32(&nop_in, 20) == NO_TAG {
-        return Ok(());
+        return Ok(false);
     }
     let mut bhs = [0; BHS];
     bhs[0] = op::NOP_OUT | IMMEDIATE;
@@ -92,5 +110,6 @@ fn answer(stream: &mut TcpStream, negotiated: &Negotiated) -> Result<(), LoadErr
     bhs[20..24].copy_from_slice(&nop_in[20..24]);
     wire::put32(&mut bhs, 24, negotiated.cmd_sn);
     wire::put32(&mut bhs, 28, wire::get32(&nop_in, 24));
-    stream.write_all(&bhs).map_err(|e| LoadError::Io("sending", e))
+    stream.write_all(&bhs).map_err(|e| LoadError::Io("sending", e))?;
+    Ok(true)
 }

@@ -21,6 +21,7 @@ pub mod random;
 pub mod report;
 pub mod run;
 pub mod session;
+pub mod socket;
 pub mod wire;
 
 pub use error::LoadError;

@@ -17,7 +17,7 @@ fn main() -> ExitCode {
         (_, Some(address), _) => {
             floor::listen(address, (args.floor_mib as usize) << 20, |bound| println!("tcp://{bound}"), print)
         }
-        (.., Some(count)) => hold::run(&args, count, print, std::io::stdin()),
+        (.., Some(count)) => hold::run(&args, count, print, print, std::io::stdin()),
         _ => match args.url.as_deref().unwrap_or_default().strip_prefix("tcp://") {
             Some(portal) => floor::run(&args, portal),
             None => run::run(&args),

@@ -7,9 +7,9 @@ use std::io::{IoSlice, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
-use crate::LoadError;
 use crate::outbox::{Outbox, SLICES};
 use crate::wire::{self, BHS, Bhs, FINAL, NO_TAG, op};
+use crate::{LoadError, socket};
 
 /// Its name.
 pub const IQN: &str = "iqn.2026-01.org.stag:null";
@@ -25,6 +25,9 @@ const MAX_IO: usize = 1 << 20;
 /// The socket's.
 pub fn listen(address: SocketAddr, ready: impl FnOnce(SocketAddr)) -> Result<(), LoadError> {
     let listener = TcpListener::bind(address).map_err(|e| LoadError::Io("listening", e))?;
+    if address.ip().is_loopback() {
+        socket::unpaced(&listener);
+    }
     ready(listener.local_addr().map_err(|e| LoadError::Io("listening", e))?);
     for stream in listener.incoming() {
         let stream = stream.map_err(|e| LoadError::Io("accepting", e))?;

@@ -10,13 +10,13 @@ use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
 
-use crate::LoadError;
 use crate::args::{Args, Pattern, Unit};
 use crate::login::{self, Negotiated};
 use crate::outbox::SLICES;
 use crate::report::{Report, Start};
 use crate::session::{Plan, Session, Tally};
 use crate::wire::{self, BHS, FINAL, op};
+use crate::{LoadError, socket};
 
 /// How long a target may say nothing while it has commands.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(15);
@@ -53,7 +53,7 @@ pub fn run(args: &Args) -> Result<Report, LoadError> {
 
 /// Connects, logs in and brings the unit to the point where it takes reads and writes.
 fn open(args: &Args, unit: &Unit, number: u16) -> Result<Link, LoadError> {
-    let mut stream = TcpStream::connect(&unit.portal).map_err(|e| LoadError::Io("connecting", e))?;
+    let mut stream = socket::connect(&unit.portal)?;
     let set = |result: std::io::Result<()>| result.map_err(|e| LoadError::Io("setting a socket option", e));
     set(stream.set_nodelay(true))?;
     set(stream.set_read_timeout(Some(PATIENCE)))?;

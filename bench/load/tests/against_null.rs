@@ -1,7 +1,9 @@
 //! The load generator against the target that stores nothing: what each side counts has to agree.
 
+use std::io::Write;
 use std::net::TcpListener;
 use std::thread;
+use std::time::Duration;
 
 use clap::Parser;
 use stag_load::args::Args;
@@ -74,6 +76,46 @@ fn a_target_that_hangs_up_is_an_error_and_no_hang() {
 }
 
 #[test]
+fn held_sessions_say_how_many_pings_they_have_answered_whenever_they_are_asked() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("iscsi://{}/{}/0", listener.local_addr().unwrap(), null::IQN);
+    let args = Args::parse_from(["stag-load", "--hold", "1", &url]);
+    let (asked, mut ask) = std::io::pipe().unwrap();
+    let (said, say) = (std::sync::mpsc::channel(), std::sync::mpsc::channel());
+    let (ready, answered) = (said.0, say.0);
+    let holder = thread::spawn(move || {
+        let ready = |held: &hold::Held| ready.send(held.sessions).unwrap();
+        hold::run(&args, 1, ready, |answers| answered.send(answers.pings).unwrap(), asked).unwrap();
+    });
+    let stream = listener.accept().unwrap().0;
+    let mut pinging = stream.try_clone().unwrap();
+    let target = thread::spawn(move || null::serve(stream).unwrap());
+    assert_eq!(said.1.recv().unwrap(), 1);
+    let mut count = || {
+        ask.write_all(b"?\n").unwrap();
+        say.1.recv().unwrap()
+    };
+    assert_eq!(count(), 0);
+    // NOP-Ins that want an answer, and one that wants none (RFC 7143 §11.19).
+    for tag in [7u32, 8, 9, u32::MAX] {
+        let mut ping = [0; 48];
+        (ping[0], ping[1]) = (0x20, 0x80);
+        ping[16..20].fill(0xff);
+        ping[20..24].copy_from_slice(&tag.to_be_bytes());
+        pinging.write_all(&ping).unwrap();
+    }
+    let all = (0..10_000).map(|_| count()).find(|pings| {
+        thread::sleep(Duration::from_millis(1));
+        *pings >= 3
+    });
+    assert_eq!(all, Some(3));
+    drop(ask);
+    holder.join().unwrap();
+    drop(pinging);
+    assert_eq!(target.join().unwrap().pongs, 3);
+}
+
+#[test]
 fn held_sessions_are_there_until_the_end_is_said() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("iscsi://{}/{}/0", listener.local_addr().unwrap(), null::IQN);
@@ -84,7 +126,7 @@ fn held_sessions_are_there_until_the_end_is_said() {
         threads.into_iter().map(|t| t.join().unwrap()).collect::<Vec<_>>()
     });
     let mut held = 0;
-    hold::run(&args, args.hold.unwrap(), |all| held = all.sessions, std::io::empty()).unwrap();
+    hold::run(&args, args.hold.unwrap(), |all| held = all.sessions, |_| (), std::io::empty()).unwrap();
     assert_eq!(held, 20);
     let served = target.join().unwrap();
     assert!(served.iter().all(|s| s.reads == 0 && s.writes == 0 && !s.logged_out), "{served:?}");
