@@ -579,12 +579,15 @@ fn listeners_of_one_address_share_its_connections() {
     });
 }
 
-/// A gather of `blocks` blocks of 4 KiB of `region` from its start on, each after a header.
+/// As much as is lent and not copied.
+const BLOCK: usize = 12 << 10;
+
+/// A gather of `blocks` blocks of `region` from its start on, each after a header.
 fn blocks_of(region: &Region, blocks: usize) -> (Gather, Vec<u8>) {
     let (mut gather, mut bytes) = (Gather::new(), Vec::new());
     for block in 0..blocks {
         let header = [block as u8; 48];
-        let payload = region.slice(block * 4096, 4096).unwrap();
+        let payload = region.slice(block * BLOCK, BLOCK).unwrap();
         bytes.extend_from_slice(&header);
         bytes.extend_from_slice(&payload.to_vec());
         gather.push_copy(&header);
@@ -613,7 +616,7 @@ fn what_is_lent_arrives_whole_and_in_order_through_full_sockets() {
         region.write_from(0, &pattern(8 << 20)).unwrap();
         // More than the socket holds, and not more than the headers have room for.
         let (mut gather, expected) = blocks_of(&region, 120);
-        let reader = spawn(async move { recv(&b, 120 * 4144).await });
+        let reader = spawn(async move { recv(&b, 120 * (48 + BLOCK)).await });
         let mut lender = Lender::new();
         lend(&a, &mut lender, &mut gather).await;
         assert!(gather.is_empty() && !lender.is_midway());
@@ -627,7 +630,7 @@ fn what_is_lent_outlives_its_region_and_its_lender() {
         let (a, b) = pair().await;
         let region = Region::new(1 << 20).unwrap();
         region.write_from(0, &pattern(1 << 20)).unwrap();
-        let (mut gather, expected) = blocks_of(&region, 16);
+        let (mut gather, expected) = blocks_of(&region, 5);
         let mut lender = Lender::new();
         lend(&a, &mut lender, &mut gather).await;
         drop((lender, gather, region, a));
@@ -675,7 +678,7 @@ fn headers_are_used_again_only_when_they_are_confirmed() {
         let mut lender = Lender::new();
         let mut mark = 0;
         let mut lent = 0;
-        // Each gather of eight headers takes a page for them, until there is none.
+        // Each gather of eight headers takes its part of a page for them, until there is none.
         let refused = loop {
             let (mut gather, expected) = blocks_of(&region, 8);
             match a.try_lend(&mut lender, &mut gather).unwrap() {
@@ -687,7 +690,10 @@ fn headers_are_used_again_only_when_they_are_confirmed() {
             mark = lender.mark();
             assert!(recv(&b, expected.len()).await == expected);
         };
-        assert_eq!(lent, 16);
+        assert!(
+            (128..=170).contains(&lent),
+            "{lent} rounds of 384 bytes in 64 KiB, of each page three quarters at least"
+        );
         // A plain send takes what is left.
         let len = refused.len();
         a.send(refused).await.0.unwrap();
@@ -705,7 +711,10 @@ fn little_and_what_is_not_a_regions_is_not_lent() {
         let (a, b) = pair().await;
         let mut lender = Lender::new();
         let region = Region::new(1 << 20).unwrap();
-        let (mut gather, _) = blocks_of(&region, 1);
+        let mut gather = Gather::new();
+        for _ in 0..8 {
+            gather.push_lent(region.slice(0, BLOCK - 1).unwrap());
+        }
         assert_eq!(a.try_lend(&mut lender, &mut gather).unwrap(), Lent::Rest);
         let mut gather = Gather::new();
         gather.push_lent(pool::alloc(64 << 10).unwrap().freeze());
@@ -725,7 +734,7 @@ fn lending_to_a_peer_that_is_gone_is_an_error() {
         let mut lender = Lender::new();
         let failed = async {
             loop {
-                let (mut gather, _) = blocks_of(&region, 16);
+                let (mut gather, _) = blocks_of(&region, 5);
                 match a.try_lend(&mut lender, &mut gather) {
                     Err(error) => break error,
                     Ok(_) => sleep(Duration::from_millis(1)).await,

@@ -49,6 +49,9 @@ mod tests {
 
     use super::*;
 
+    /// As much as is lent and not copied.
+    const BLOCK: usize = 12 << 10;
+
     /// Lends gathers of eight blocks and says how many until one has to be copied; `confirmed` tells what the peer has, of
     /// what was posted.
     fn lent(most: u32, confirmed: impl Fn(u64) -> u64) -> u32 {
@@ -66,7 +69,7 @@ mod tests {
                 let mut gather = Gather::new();
                 for block in 0..8 {
                     gather.push_copy(&[block as u8; 116]);
-                    gather.push_lent(region.slice(block * 4096, 4096).unwrap());
+                    gather.push_lent(region.slice(block * BLOCK, BLOCK).unwrap());
                 }
                 let mut left = gather.len();
                 end += left as u64;
@@ -85,13 +88,14 @@ mod tests {
 
     #[test]
     fn headers_are_lent_again_as_the_peer_is_known_to_have_them() {
-        assert_eq!(lent(100, |posted| posted), 100);
-        assert_eq!(lent(100, |posted| posted.saturating_sub(100_000)), 100);
+        assert_eq!(lent(200, |posted| posted), 200);
+        assert_eq!(lent(200, |posted| posted.saturating_sub(100_000)), 200);
     }
 
     #[test]
     fn without_word_of_the_peer_data_is_copied_once_the_room_for_headers_is_used_up() {
         let most = lent(100, |_| 0);
-        assert!((8..40).contains(&most), "{most}");
+        // Of each of 16 pages three quarters are used, at least, by 928 bytes of headers a round.
+        assert!((48..=70).contains(&most), "{most}");
     }
 }

@@ -10,10 +10,11 @@ use crate::buf::{Buf, Chain};
 
 /// Stable bytes up to this many are copied by [`Gather::push`]: cheaper than a vector of their own.
 const COPIED: usize = 256;
-/// Less than this is not worth lending: the copy costs less than a page's way through a pipe.
-const LENT: usize = 4096;
-/// A gather is worth lending if it has this many bytes to lend, and not more than this to copy.
-const WORTH_LENDING: usize = 8 << 10;
+/// Less than this is not worth lending: to copy memory that was fetched meanwhile costs less than three pages' way through a
+/// pipe, by measurement (docs/performance.md).
+const LENT: usize = 12 << 10;
+/// A gather that lends anything is worth it if it has not more than this to copy, or an eighth of what it lends.
+const FEW_COPIED: usize = 8 << 10;
 /// How many vectors one system call takes (UIO_MAXIOV).
 const MOST_VECTORS: usize = 1024;
 /// The most that one system call moves (MAX_RW_COUNT, less a page).
@@ -140,7 +141,7 @@ impl Gather {
     /// Whether what may be lent outweighs what has to be copied to lend it.
     pub(super) fn is_worth_lending(&self) -> bool {
         let copied = self.0.total - self.0.lent_len;
-        self.0.lent_len >= WORTH_LENDING && copied <= WORTH_LENDING.max(self.0.lent_len / 8)
+        self.0.lent_len > 0 && copied <= FEW_COPIED.max(self.0.lent_len / 8)
     }
 
     /// The pieces that are not sent yet.

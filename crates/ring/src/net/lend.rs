@@ -315,11 +315,14 @@ mod tests {
     use super::*;
     use crate::buf::Region;
 
+    /// As much as is lent and not copied.
+    const BLOCK: usize = 12 << 10;
+
     fn gather(region: &Region, blocks: usize) -> Gather {
         let mut gather = Gather::new();
         for block in 0..blocks {
             gather.push_copy(&[7; 48]);
-            gather.push_lent(region.slice(block * 4096, 4096).unwrap());
+            gather.push_lent(region.slice(block * BLOCK, BLOCK).unwrap());
         }
         gather
     }
@@ -338,7 +341,7 @@ mod tests {
         }
         assert_eq!(SPARE.with_borrow(Vec::len), 1, "they took turns with one");
         // Until nobody reads: then a round is left in the pipe, and its lender keeps it.
-        let (mut rest, mut lent) = (gather(&region, 1), 16 * 4144);
+        let (mut rest, mut lent) = (gather(&region, 1), 16 * (48 + BLOCK));
         while !first.is_midway() {
             rest = gather(&region, 8);
             lent += rest.len();

@@ -64,6 +64,9 @@ mod tests {
 
     use super::*;
 
+    /// As much as is lent and not copied.
+    const BLOCK: usize = 12 << 10;
+
     /// Lends gathers of eight blocks, each ending in a status, and says how many until one has to be copied; `exp_stat_sn`
     /// tells what the initiator confirms when a number is next.
     fn lent(most: u32, exp_stat_sn: impl Fn(u32) -> u32) -> u32 {
@@ -80,7 +83,7 @@ mod tests {
                 let mut gather = Gather::new();
                 for block in 0..8 {
                     gather.push_copy(&[block as u8; 48]);
-                    gather.push_lent(region.slice(block * 4096, 4096).unwrap());
+                    gather.push_lent(region.slice(block * BLOCK, BLOCK).unwrap());
                 }
                 let mut left = gather.len();
                 let next = u32::MAX.wrapping_add(round);
@@ -97,19 +100,24 @@ mod tests {
         })
     }
 
+    /// Whether headers' 64 KiB are used up after so many rounds of eight headers: of each page three quarters are used, at least.
+    fn used_up(rounds: u32) -> bool {
+        (128..=170).contains(&rounds)
+    }
+
     #[test]
     fn headers_are_lent_again_as_the_initiator_confirms_their_statuses() {
-        assert_eq!(lent(100, |next| next), 100);
-        assert_eq!(lent(100, |next| next.wrapping_sub(8)), 100);
+        assert_eq!(lent(400, |next| next), 400);
+        assert_eq!(lent(400, |next| next.wrapping_sub(8)), 400);
     }
 
     #[test]
     fn an_initiator_that_confirms_nothing_gets_copies() {
-        assert_eq!(lent(100, |_| u32::MAX), 16);
+        assert!(used_up(lent(1000, |_| u32::MAX)));
     }
 
     #[test]
     fn a_status_that_was_never_sent_confirms_nothing() {
-        assert_eq!(lent(100, |next| next.wrapping_add(1000)), 16);
+        assert!(used_up(lent(1000, |next| next.wrapping_add(5000))));
     }
 }
