@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use ring::{Chain, Pooled};
+use ring::{Buf, Chain, Pooled, RegionRange};
 
 use super::model::Random;
 use super::{BlockStore, Extent, Geometry, Io, StoreError};
@@ -254,6 +254,18 @@ impl Faults {
         Verdict::Through
     }
 
+    /// Whether a write of these bytes may come to anything but a delay.
+    fn may_stop_writes(&self, bytes: &Range<u64>) -> bool {
+        let state = self.lock();
+        let stops = |active: &Active| {
+            let rule = &active.rule;
+            let touches = rule.bytes.as_ref().is_none_or(|b| b.start < bytes.end && bytes.start < b.end);
+            let meets = rule.operations.overlaps(Operations::WRITE) && touches && rule.times > 0;
+            meets && !matches!(rule.action, Action::Delay(_))
+        };
+        state.space.is_some() || state.rules.iter().any(stops)
+    }
+
     fn poll_wait(&self, cx: &mut Context<'_>, place: (u64, u64)) -> Poll<()> {
         match self.lock().waiting.get_mut(&place) {
             Some(waker) => {
@@ -368,6 +380,16 @@ impl BlockStore for FaultyStore {
     fn write(&self, at: u64, data: Chain, durable: bool) -> Io<()> {
         let len = data.len() as u64;
         self.run(Operations::WRITE, at, len, Some(()), move |inner| inner.write(at, data, durable))
+    }
+
+    fn lands(&self) -> bool {
+        self.inner.lands()
+    }
+
+    fn land(&self, at: u64, len: usize, fill: &mut dyn FnMut(&mut RegionRange) -> usize) -> Option<Buf> {
+        // The write that follows meets the rules; until then nothing may have happened that they do not let happen.
+        let bytes = at..at.saturating_add(len as u64);
+        if self.faults.may_stop_writes(&bytes) { None } else { self.inner.land(at, len, fill) }
     }
 
     fn sync(&self) -> Io<()> {
@@ -498,5 +520,20 @@ mod tests {
         now(store.sync()).unwrap();
         assert_eq!(model.unsynced(), 1);
         assert_eq!(model.durable_bytes(0, 1), Some(vec![0]));
+    }
+
+    #[test]
+    fn nothing_lands_where_a_write_might_fail() {
+        let faults = Faults::new();
+        let model = ModelStore::new(1 << 16, 512).landing().unwrap();
+        let store = FaultyStore::new(Arc::new(model), faults.clone());
+        let lands = |at| store.land(at, 512, &mut |place| place.len()).is_some();
+        assert!(store.lands() && lands(0));
+        faults.add(Rule::new(Operations::WRITE, Action::Delay(5..6)));
+        assert!(lands(0), "a write that is late may have landed before");
+        faults.add(Rule::new(Operations::WRITE, Action::Lie).after(100).on(0..512));
+        assert!(!lands(0) && lands(512));
+        faults.limit_space(Some(1 << 20));
+        assert!(!lands(512));
     }
 }

@@ -23,7 +23,7 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use ring::{Buf, Chain, Pooled};
+use ring::{Buf, Chain, Pooled, RegionRange};
 
 pub use file::{FileOptions, FileStore, Made, OpenError};
 pub use memory::MemoryStore;
@@ -179,6 +179,19 @@ pub trait BlockStore: Send + Sync + 'static {
     /// Writes `data` at `at`. With `durable`, it is on the medium when this resolves (FUA, or a write-through cache mode);
     /// without, it may sit in a volatile cache until [`Self::sync`]. A write that fails may have been done in part.
     fn write(&self, at: u64, data: Chain, durable: bool) -> Io<()>;
+
+    /// Whether [`Self::land`] may do anything.
+    fn lands(&self) -> bool {
+        false
+    }
+
+    /// Has `fill` write to the medium's own memory at `at`, at most `len` bytes from there on: [`Self::write`] of what it says that it
+    /// filled, not durable, at once. Gives these bytes as they lie there; a later [`Self::write`] of them to where they lie does not
+    /// touch them again, whatever has been written over them meanwhile, and makes them durable if that is asked for. `None`: nothing was
+    /// filled.
+    fn land(&self, _at: u64, _len: usize, _fill: &mut dyn FnMut(&mut RegionRange) -> usize) -> Option<Buf> {
+        None
+    }
 
     /// Everything that was written, zeroed or discarded before this call (its operation had resolved) is on the medium
     /// when this resolves. Once a sync has failed, every later one fails too, until the store is opened anew: the system

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 
-use ring::{Buf, Chain, Pooled, Region};
+use ring::{Buf, Chain, Pooled, Region, RegionRange};
 
 use super::{BlockStore, Extent, Geometry, Io, Resources, StoreError};
 
@@ -120,6 +120,16 @@ impl Shared {
         }
     }
 
+    /// Writes one piece. The range was checked.
+    #[inline]
+    fn write(&self, at: u64, buf: &Buf) -> Result<(), StoreError> {
+        let len = buf.len() as u64;
+        let wanted = self.take(at, len)?;
+        self.region.write_buf(at as usize, buf).map_err(|_| StoreError::OutOfRange)?;
+        self.mark(at, len, wanted);
+        Ok(())
+    }
+
     fn zero(&self, at: u64, len: u64) -> Result<(), StoreError> {
         let wanted = self.take(at, len)?;
         // The store's size is a usize, and the range was checked against it.
@@ -175,19 +185,31 @@ impl BlockStore for MemoryStore {
         if at.checked_add(data.len() as u64).is_none_or(|end| end > self.size()) {
             return Io::err(StoreError::OutOfRange);
         }
-        let wanted = match self.shared.take(at, data.len() as u64) {
-            Ok(wanted) => wanted,
-            Err(error) => return Io::err(error),
-        };
-        let mut to = at as usize;
+        let mut to = at;
         for buf in &data {
-            if self.shared.region.write_buf(to, buf).is_err() {
-                return Io::err(StoreError::OutOfRange);
+            // What has landed is there, and marked, unless a discard has come after it: then it was before that.
+            if !self.shared.region.is_at(to as usize, buf)
+                && let Err(error) = self.shared.write(to, buf)
+            {
+                return Io::err(error);
             }
-            to += buf.len();
+            to += buf.len() as u64;
         }
-        self.shared.mark(at, data.len() as u64, wanted);
         Io::ok(())
+    }
+
+    fn lands(&self) -> bool {
+        true
+    }
+
+    fn land(&self, at: u64, len: usize, fill: &mut dyn FnMut(&mut RegionRange) -> usize) -> Option<Buf> {
+        let start = usize::try_from(at).ok()?;
+        let mut place = self.shared.region.destination(start, len).ok()?;
+        let wanted = self.shared.take(at, len as u64).ok()?;
+        let filled = fill(&mut place).min(len);
+        self.shared.mark(at, filled as u64, wanted);
+        let landed = self.shared.region.slice(start, filled).ok()?;
+        (filled > 0).then_some(landed)
     }
 
     fn sync(&self) -> Io<()> {
@@ -381,6 +403,40 @@ mod tests {
         assert_eq!(store.resources().unwrap().available, 8192);
         now(store.write(600 << 10, pattern(8192, 1).into(), false)).unwrap();
         assert_eq!(store.resources(), Some(full));
+    }
+
+    #[test]
+    fn what_lands_is_there_at_once_and_writing_it_changes_nothing_any_more() {
+        let store = MemoryStore::with_quota(1 << 20, 16 << 10).unwrap();
+        assert!(store.lands());
+        let data = pattern(8192, 9);
+        let mut fill = |place: &mut RegionRange| {
+            place.write(&data);
+            data.len()
+        };
+        let landed = store.land(4096, 12_288, &mut fill).unwrap();
+        assert_eq!(landed.to_vec(), data);
+        assert_eq!(now(store.read(4096, 8192)).unwrap().to_vec(), data);
+        assert_eq!((store.allocated(), store.resources().unwrap().available), (8192, 8192));
+        // Another write comes in between: the one that has landed was before it.
+        now(store.write(4096, pattern(512, 1).into(), false)).unwrap();
+        let whole: Chain = [pattern(4096, 3).into(), landed].into_iter().collect();
+        now(store.write(0, whole, true)).unwrap();
+        assert_eq!(now(store.read(0, 4096)).unwrap().to_vec(), pattern(4096, 3));
+        assert_eq!(now(store.read(4096, 512)).unwrap().to_vec(), pattern(512, 1));
+        assert_eq!(now(store.read(4608, 7680)).unwrap().to_vec(), data[512..]);
+        assert_eq!(store.resources().unwrap().available, 4096);
+    }
+
+    #[test]
+    fn nothing_lands_beyond_the_end_or_the_quota_and_what_does_not_come_takes_no_space() {
+        let store = MemoryStore::with_quota(1 << 20, 8192).unwrap();
+        let mut never = |_: &mut RegionRange| -> usize { unreachable!() };
+        assert!(store.land((1 << 20) - 512, 1024, &mut never).is_none());
+        assert!(store.land(u64::MAX, 1, &mut never).is_none());
+        assert!(store.land(0, 12_288, &mut never).is_none());
+        assert!(store.land(0, 8192, &mut |_| 0).is_none());
+        assert_eq!(store.resources().unwrap().available, 8192);
     }
 
     #[test]

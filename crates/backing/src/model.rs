@@ -7,7 +7,7 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ring::Chain;
+use ring::{Buf, Chain, Region, RegionRange};
 
 use super::{BlockStore, Extent, Geometry, Io, StoreError};
 
@@ -56,6 +56,8 @@ pub struct ModelStore {
     state: Arc<Mutex<State>>,
     sector: usize,
     thin: bool,
+    /// Where writes land, at the place that they have on the medium; `None`: nowhere.
+    window: Option<Arc<Region>>,
 }
 
 struct State {
@@ -150,7 +152,18 @@ impl ModelStore {
             })),
             sector: sector_len,
             thin: true,
+            window: None,
         }
+    }
+
+    /// The same with memory for writes to land in ([`BlockStore::land`]), as long as the medium.
+    ///
+    /// # Errors
+    /// When the address space has no room for it.
+    pub fn landing(mut self) -> std::io::Result<Self> {
+        let size = self.lock().seen.bytes.len();
+        self.window = Some(Region::new(size)?);
+        Ok(self)
     }
 
     /// The same without holes: discards write zeros.
@@ -261,6 +274,24 @@ impl ModelStore {
         Ok(())
     }
 
+    fn put_bytes(&self, at: u64, bytes: Vec<u8>, durable: bool) -> Result<(), StoreError> {
+        match bytes.len() as u64 {
+            0 => Ok(()),
+            len => self.put(at, len, |_| Content::Bytes(bytes), durable),
+        }
+    }
+
+    /// A write ends whose bytes have landed: what is there now, theirs or what was written over them, is its.
+    fn keep_landed(&self, at: u64, len: u64, durable: bool) -> Result<(), StoreError> {
+        let (state, sectors) = self.begin(at, len)?;
+        if !durable {
+            return Ok(());
+        }
+        let bytes = state.seen.bytes[sectors.start * self.sector..sectors.end * self.sector].to_vec();
+        drop(state);
+        self.put_bytes(at, bytes, true)
+    }
+
     fn zeros(&self, at: u64, len: u64, hole: bool) -> Result<(), StoreError> {
         let sector = self.sector;
         let content = |sectors| {
@@ -355,8 +386,39 @@ impl BlockStore for ModelStore {
     }
 
     fn write(&self, at: u64, data: Chain, durable: bool) -> Io<()> {
-        let bytes = data.to_vec();
-        Io::Ready(Some(self.put(at, bytes.len() as u64, |_| Content::Bytes(bytes), durable)))
+        let Some(window) = &self.window else {
+            let bytes = data.to_vec();
+            return Io::Ready(Some(self.put(at, bytes.len() as u64, |_| Content::Bytes(bytes), durable)));
+        };
+        let (mut to, mut begun, mut aside) = (at, at, Vec::new());
+        let result = data.iter().try_for_each(|buf| {
+            let len = buf.len() as u64;
+            match usize::try_from(to).is_ok_and(|to| window.is_at(to, buf)) {
+                false => aside.extend(buf.to_vec()),
+                true => {
+                    self.put_bytes(begun, std::mem::take(&mut aside), durable)?;
+                    self.keep_landed(to, len, durable)?;
+                    begun = to + len;
+                }
+            }
+            to += len;
+            Ok(())
+        });
+        Io::Ready(Some(result.and_then(|()| self.put_bytes(begun, aside, durable))))
+    }
+
+    fn lands(&self) -> bool {
+        self.window.is_some()
+    }
+
+    fn land(&self, at: u64, len: usize, fill: &mut dyn FnMut(&mut RegionRange) -> usize) -> Option<Buf> {
+        let window = self.window.as_ref().filter(|_| self.powered())?;
+        let start = usize::try_from(at).ok()?;
+        let filled = fill(&mut window.destination(start, len).ok()?).min(len);
+        let landed = window.slice(start, filled).ok().filter(|landed| !landed.is_empty())?;
+        // Without power the write that follows fails too.
+        let _ = self.put_bytes(at, landed.to_vec(), false);
+        Some(landed)
     }
 
     fn sync(&self) -> Io<()> {
@@ -515,5 +577,30 @@ mod tests {
             fill(&store, (i % 64) as u64, 1, 9, false);
         }
         assert_eq!(store.unsynced(), ModelStore::MAX_UNSYNCED);
+    }
+
+    #[test]
+    fn what_has_landed_is_not_written_again_and_is_durable_when_its_write_is() {
+        let store = store().landing().unwrap();
+        let land = |sector: u64, byte: u8| {
+            let mut fill = |place: &mut RegionRange| {
+                place.write(&vec![byte; 2 * SECTOR]);
+                2 * SECTOR
+            };
+            store.land(sector * SECTOR as u64, 4 * SECTOR, &mut fill).unwrap()
+        };
+        let landed = land(1, 7);
+        assert_eq!(now(store.read(SECTOR as u64, SECTOR)).unwrap().to_vec(), [7; SECTOR]);
+        assert_eq!(store.durable_bytes(SECTOR, 1), Some(vec![0]));
+        // Overtaken by another write, which it must not undo.
+        fill(&store, 2, 1, 9, false);
+        let whole: Chain =
+            [vec![1; SECTOR].into(), landed, vec![1; SECTOR].into()].into_iter().collect::<Chain>();
+        now(store.write(0, whole, true)).unwrap();
+        let durable = store.durable_bytes(0, 4 * SECTOR).unwrap();
+        let firsts: Vec<u8> = durable.chunks(SECTOR).map(|sector| sector[0]).collect();
+        assert_eq!(firsts, [1, 7, 9, 1]);
+        store.cut_power(1);
+        assert!(store.land(0, SECTOR, &mut |_| unreachable!()).is_none());
     }
 }

@@ -9,6 +9,7 @@
 mod command;
 pub mod exclusion;
 mod identity;
+mod landing;
 mod mover;
 mod nexus;
 mod nexuses;
@@ -18,6 +19,7 @@ mod unit;
 
 pub use command::{Cdb, Command, Outcome, TaskAttribute};
 pub use identity::{Identity, IdentityError};
+pub use landing::{Fill, LEAST as LEAST_LANDING, Land, Landing, Step as LandingStep};
 pub use mover::{DataMover, GetData, Lost};
 pub use nexus::{ItlNexus, Nexus, NexusId, Verdict};
 pub use nexuses::{AbortTasks, KeptError, Nexuses, Tasks};

@@ -6,6 +6,8 @@ use std::task::{Context, Poll};
 
 use ring::{Buf, Chain};
 
+use crate::landing::Landing;
+
 /// Why data cannot move any more: the task was aborted, or its connection is gone. A unit that sees this stops what it
 /// is doing and returns whatever outcome it likes; nobody will read it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -28,6 +30,11 @@ pub trait DataMover {
     /// it got before when it asks for more. One that keeps others waiting between two calls asks for no more in the second than
     /// it did in the first: for more it may have to wait until those others end.
     fn poll_get_data(&mut self, cx: &mut Context<'_>, len: usize) -> Poll<Result<Chain, Lost>>;
+
+    /// All of the command's data-out will be written as it is, to where `landing` says, and nothing has to be done before: what is
+    /// still to come may be received there already. A unit says so when it has let the command in for good, and no later than when it
+    /// waits for data. Transports that cannot do it do nothing.
+    fn lands(&mut self, _landing: Landing) {}
 
     /// Ready when data cannot move any more: what a unit that waits for anything else than its initiator asks besides, so that
     /// its wait ends with its task. Of the wakers that the functions of this trait leave the latest counts.

@@ -48,6 +48,11 @@ impl<T: ?Sized + Send + Sync + 'static> Use<T> {
         Self(one)
     }
 
+    /// The count itself, for what can do with any type that an `Arc<T>` stands for.
+    pub fn into_rc(self) -> Rc<Arc<T>> {
+        self.0
+    }
+
     /// What it is a use of.
     pub fn shared(&self) -> &Arc<T> {
         &self.0

@@ -778,3 +778,27 @@ fn more_sockets_than_buffers_receive_at_once_and_none_waits_for_the_others() {
         }
     });
 }
+
+#[test]
+fn what_has_come_is_received_at_once_into_a_region_and_nothing_is_waited_for() {
+    run(async {
+        let (a, b) = pair().await;
+        let region = Region::new(1 << 20).unwrap();
+        let mut place = region.destination(4096, 8192).unwrap();
+        assert_eq!(b.pending().unwrap(), 0);
+        assert_eq!(b.try_recv_into(&mut place).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        send(&a, &pattern(10_000)).await;
+        b.readable().await.unwrap();
+        while b.pending().unwrap() < 10_000 {
+            sleep(Duration::from_millis(1)).await;
+        }
+        assert_eq!(b.try_recv_into(&mut place).unwrap(), 8192);
+        assert_eq!(region.slice(4096, 8192).unwrap().to_vec(), pattern(10_000)[..8192]);
+        let mut rest = [0; 4000];
+        assert_eq!(b.try_recv(&mut rest).unwrap(), 1808);
+        assert_eq!(rest[..1808], pattern(10_000)[8192..]);
+        drop(a);
+        b.readable().await.unwrap();
+        assert_eq!((b.pending().unwrap(), b.try_recv(&mut rest).unwrap()), (0, 0));
+    });
+}

@@ -27,6 +27,8 @@ pub struct Plan {
     pub target: Settings,
     /// The disk.
     pub disk: DiskOptions,
+    /// The store has memory of its own for writes to land in.
+    pub lands: bool,
     /// How long operations of the store take at most; `None` for no time at all.
     pub store_delay: Option<Micros>,
     /// The initiators.
@@ -266,6 +268,7 @@ impl Plan {
             quality,
             target,
             disk,
+            lands: false,
             store_delay,
             initiators,
             troubles,
@@ -282,6 +285,11 @@ impl Plan {
             if rng.chance(500) {
                 plan.keeping_tasks(&mut rng, calm);
             }
+        }
+        let mut rng = Rng::new(seed ^ 0x4c41_4e44);
+        plan.lands = rng.chance(800);
+        if plan.lands && plan.target.iser.is_none() && plan.target.level == 0 && !digests {
+            plan.writing_much(&mut rng);
         }
         plan
     }
@@ -307,6 +315,13 @@ impl Plan {
             }
             self.troubles.sort_by_key(|(at, _)| *at);
         }
+    }
+
+    /// The same with writes that are long enough to land.
+    fn writing_much(&mut self, rng: &mut Rng) {
+        self.most_blocks = self.most_blocks.max(rng.pick(&[64, 128]) * 1024 / u64::from(self.block));
+        self.blocks = self.blocks.max(2 * self.most_blocks);
+        self.target.max_recv_data_segment = rng.pick(&[4096, 65_536, 262_144]);
     }
 
     /// The same with error recovery, over links that lose single PDUs.

@@ -45,6 +45,8 @@ pub struct Report {
     pub connections: u64,
     /// Tasks that went on on another connection.
     pub reassigns: u64,
+    /// Bytes of writes that landed.
+    pub landed: u64,
     /// How long it took, in simulated time.
     pub time: Micros,
 }
@@ -139,6 +141,8 @@ pub enum Sabotage {
     LyingSyncs,
     /// A write of the store never ends.
     EndlessWrite,
+    /// Data that lands is damaged.
+    SpoiltLandings,
     /// Data that a read has for its initiator changes when the read moves to another connection.
     SpoiltMoves,
 }
@@ -161,6 +165,7 @@ pub fn run_sabotaged(seed: u64, sabotage: Sabotage) -> Result<Report, Box<Failur
             let never = Action::Delay(u64::MAX..u64::MAX);
             world.faults.add(Rule::new(writes, never).after(30).times(1));
         }
+        Sabotage::SpoiltLandings => world.target.spoil_landings(),
         Sabotage::SpoiltMoves => world.target.spoil_moves(),
     }
     world.run().map_err(|what| Box::new(world.failure(what)))
@@ -173,7 +178,10 @@ impl World {
         let trace = Rc::new(Trace::new(clock.clone(), loud));
         let network = Rc::new(RefCell::new(Network::new(rng.fork())));
         let bytes = plan.blocks as usize * plan.block as usize;
-        let model = ModelStore::new(bytes, SECTOR as u32);
+        let mut model = ModelStore::new(bytes, SECTOR as u32);
+        if plan.lands {
+            model = model.landing().expect("a few megabytes of memory");
+        }
         let faults = Faults::new();
         if let Some(delay) = plan.store_delay {
             faults.add(Rule::new(Operations::ALL, Action::Delay(0..delay)).seed(rng.bits()));
@@ -255,6 +263,7 @@ impl World {
             losses: self.initiators.iter().map(|initiator| initiator.mishaps().0).sum(),
             restarts: self.restarts,
             connections: self.initiators.iter().map(|initiator| initiator.recoveries().0).sum(),
+            landed: self.target.landed(),
             reassigns: self.initiators.iter().map(|initiator| initiator.recoveries().1).sum(),
             time: self.clock.now(),
         })

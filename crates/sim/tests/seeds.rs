@@ -20,7 +20,7 @@ fn whatever_goes_wrong_reads_return_what_was_written_and_every_command_ends_once
     }
     let began = Instant::now();
     let (mut seeds, mut losses, mut restarts) = (0, 0, 0);
-    let (mut connections, mut reassigns) = (0, 0);
+    let (mut connections, mut reassigns, mut landed) = (0, 0, 0);
     for seed in 0..SEEDS {
         if began.elapsed() > TIME {
             break;
@@ -28,6 +28,7 @@ fn whatever_goes_wrong_reads_return_what_was_written_and_every_command_ends_once
         match stag_sim::run(seed, false) {
             Ok(report) => {
                 (losses, restarts) = (losses + report.losses, restarts + report.restarts);
+                landed += u64::from(report.landed > 0);
                 (connections, reassigns) = (connections + report.connections, reassigns + report.reassigns);
             }
             Err(failure) => panic!("{failure}"),
@@ -36,6 +37,7 @@ fn whatever_goes_wrong_reads_return_what_was_written_and_every_command_ends_once
     }
     // Runs in which nothing goes wrong prove nothing.
     assert!(seeds < 50 || losses > seeds && restarts > seeds / 4, "{seeds} {losses} {restarts}");
+    assert!(seeds < 50 || landed > seeds / 20, "{seeds} {landed}");
     assert!(seeds < 50 || connections > seeds / 4 && reassigns > seeds / 5, "{connections} {reassigns}");
 }
 
@@ -61,7 +63,11 @@ fn a_seed_repeats_itself_to_the_last_line() {
 
 /// What the first of some seeds finds of a fault that was planted.
 fn found(sabotage: Sabotage) -> String {
-    let runs = (0..40).map(|seed| stag_sim::run_sabotaged(seed, sabotage));
+    found_in(40, sabotage)
+}
+
+fn found_in(seeds: u64, sabotage: Sabotage) -> String {
+    let runs = (0..seeds).map(|seed| stag_sim::run_sabotaged(seed, sabotage));
     let failures: Vec<_> = runs.filter_map(Result::err).collect();
     assert!(failures.len() > 3, "{sabotage:?} was found {} times only", failures.len());
     failures.into_iter().map(|failure| failure.what + "\n").collect()
@@ -91,6 +97,11 @@ fn at_level_2_links_that_break_cost_connections_and_no_sessions() {
 #[test]
 fn data_that_changes_when_its_read_moves_to_another_connection_is_found() {
     assert!(found(Sabotage::SpoiltMoves).contains("saw in sector"));
+}
+
+#[test]
+fn data_that_lands_damaged_is_found() {
+    assert!(found_in(120, Sabotage::SpoiltLandings).contains("saw in sector"));
 }
 
 #[test]

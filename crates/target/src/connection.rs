@@ -4,6 +4,7 @@
 //! A connection lives on one core; [`remote`] is how others reach it. [`tasks`] has its commands, [`recovery`] what it does so that
 //! nothing is lost with a PDU or with the connection itself.
 
+mod landing;
 mod recovery;
 mod remote;
 mod tasks;
@@ -73,6 +74,8 @@ pub(crate) struct Connection {
     /// Bytes queued to the network above which its commands wait.
     pub send_high_water: usize,
     pub transport: Transport,
+    /// Where the data of WRITEs belongs.
+    landings: RefCell<landing::Landings>,
     /// Wakers of tasks that wait for data-out, by task slot.
     data_waits: RefCell<Vec<Option<Waker>>>,
     /// Commands that wait for others because of their task attributes.
@@ -200,6 +203,7 @@ impl Connection {
             view: RefCell::new(Rc::new(view)),
             send_high_water,
             transport,
+            landings: RefCell::default(),
             data_waits: RefCell::default(),
             order: RefCell::default(),
             gate: Gate::default(),

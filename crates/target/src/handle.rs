@@ -20,6 +20,7 @@ use crate::retention;
 use crate::server::{BoundPortal, Shared};
 use crate::session::Standing;
 use crate::tally::{self, Counts};
+use crate::transport::tcp::landing::{self, TcpCounters};
 use crate::{Applied, Unit};
 
 /// A running server as its administrators reach it. Cheap to clone.
@@ -130,6 +131,8 @@ pub struct CoreStatus {
     pub kept: usize,
     /// How often a connection's were given up, because too much was kept.
     pub kept_given_up: u64,
+    /// Payload that came over TCP.
+    pub tcp: TcpCounters,
     /// What RDMA has moved.
     pub rdma: rdma::Counters,
     /// Pings that it has sent to silent initiators, over connections of all times.
@@ -302,13 +305,19 @@ impl Handle {
     /// How each core is used. A core that does not answer within `patience` is left out.
     pub fn cores(&self, patience: Duration) -> Vec<Option<CoreStatus>> {
         self.on_each_core(patience, || {
-            (ring::pool::stats(), retention::figures(), rdma::counters(), pings::counted())
+            (
+                ring::pool::stats(),
+                retention::figures(),
+                landing::counters(),
+                rdma::counters(),
+                pings::counted(),
+            )
         })
         .into_iter()
         .zip(self.shared.core_connections())
         .map(|(core, connections)| {
-            let (pool, (kept, kept_given_up), rdma, (pings, pings_waiting)) = core?;
-            Some(CoreStatus { connections, pool, kept, kept_given_up, rdma, pings, pings_waiting })
+            let (pool, (kept, kept_given_up), tcp, rdma, (pings, pings_waiting)) = core?;
+            Some(CoreStatus { connections, pool, kept, kept_given_up, tcp, rdma, pings, pings_waiting })
         })
         .collect()
     }

@@ -45,4 +45,5 @@ pub use model::Applied;
 pub use pings::PER_SECOND as PINGS_PER_SECOND;
 pub use server::{BoundPortal, Server};
 pub use tally::{BUCKETS, Counts};
+pub use transport::tcp::landing::TcpCounters;
 pub use unit::Unit;

@@ -4,7 +4,7 @@
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use device::{DataMover, Lost};
+use device::{DataMover, Landing, Lost};
 use iscsi::target::TaskKey;
 use ring::{Buf, Chain};
 
@@ -25,6 +25,8 @@ pub struct Mover {
     given: bool,
     /// Bytes granted besides, for data that is fetched before the unit asks for it.
     ahead: usize,
+    /// The connection knows where the data belongs.
+    lands: bool,
 }
 
 /// What a unit takes of a write at a time, at least, if there is more of it: nothing is asked for ahead of shorter ones.
@@ -32,7 +34,7 @@ const PIECE: usize = 64 << 10;
 
 impl Mover {
     pub(crate) fn new(connection: Rc<Connection>, task: TaskKey) -> Self {
-        Self { connection, task, granted: 0, given: false, ahead: 0 }
+        Self { connection, task, granted: 0, given: false, ahead: 0, lands: false }
     }
 
     /// Asks for what the unit will want after the next `len` bytes, as far as the path calls for it and it costs nobody else.
@@ -94,6 +96,9 @@ impl Drop for Mover {
         if self.granted + self.ahead > 0 {
             self.give_back();
             grants::give_back(&self.connection, self.ahead);
+        }
+        if self.lands {
+            self.connection.forget_landing(self.task);
         }
     }
 }
@@ -180,6 +185,13 @@ impl DataMover for Mover {
         }
         connection.wait_for_data(self.task, cx.waker());
         Poll::Pending
+    }
+
+    fn lands(&mut self, landing: Landing) {
+        if let Transport::Tcp(_) = &self.connection.transport {
+            self.connection.lands(self.task, landing);
+            self.lands = true;
+        }
     }
 
     fn poll_lost(&mut self, cx: &mut Context<'_>) -> Poll<Lost> {

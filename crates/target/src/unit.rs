@@ -35,6 +35,14 @@ impl Unit {
         }
     }
 
+    /// Whether the data of a command with this CDB may be received straight to where it belongs ([`device::Land`]).
+    pub(crate) fn lands(&self, cdb: &[u8]) -> bool {
+        match self {
+            Self::Disk(unit) => unit.lands(cdb),
+            Self::Objects(_) => false,
+        }
+    }
+
     /// See [`LogicalUnit::device_type`].
     pub fn device_type(&self) -> u8 {
         match self {

@@ -109,8 +109,9 @@ impl Harness {
         }
     }
 
-    /// A PDU whose numbers are made likely: its opcode, tags and CmdSN come from small bytes.
-    fn pdu(&mut self, input: &mut Input<'_>) {
+    /// A PDU whose numbers are made likely: its opcode, tags and CmdSN come from small bytes. `early`: if it is one that may be begun
+    /// before its data has come, it is.
+    fn pdu(&mut self, early: bool, input: &mut Input<'_>) {
         let opcodes = Opcode::ALL;
         let mut bhs = Bhs::from(iscsi::pdu::NopOut::ping(0));
         let (opcode, flags) = (input.u8(), input.u8());
@@ -160,8 +161,17 @@ impl Harness {
         if self.trace {
             eprintln!("-> {bhs}");
         }
+        if early && len > 0 && self.connection.is_begun_early(&bhs) {
+            return self.begin(&bhs, area, data, input);
+        }
+        let awaited = self.connection.awaits(&bhs);
+        let before = awaited.map(|(key, _)| (key, self.connection.data_available(key)));
         match self.connection.handle(&bhs, area, data, self.now, &mut self.sent) {
             Ok(event) => {
+                if let Some((key, before)) = before {
+                    // What a driver has put where it belongs must be taken.
+                    assert_eq!(self.connection.data_available(key), before + len, "{bhs}");
+                }
                 self.event(event);
                 self.held();
             }
@@ -170,6 +180,34 @@ impl Harness {
                 self.dead = true;
             }
         }
+    }
+
+    /// A command whose immediate data comes after the driver has done something else.
+    fn begin(&mut self, bhs: &Bhs, area: &[u8], data: Vec<u8>, input: &mut Input<'_>) {
+        let len = data.len();
+        match self.connection.begin(bhs, area, len, self.now, &mut self.sent) {
+            Ok(event) => {
+                self.event(event);
+                self.held();
+            }
+            Err(_) => self.dead = true,
+        }
+        for _ in 0..input.u8() % 4 {
+            let step = input.u8();
+            self.driver(step & 0x7f, input);
+        }
+        let awaited = self.connection.awaits(bhs);
+        if let Some((key, offset)) = awaited {
+            assert!(!self.connection.is_aborted(key), "{bhs}");
+            assert_eq!((offset, self.connection.data_available(key)), (0, 0), "{bhs}");
+        }
+        let event = self.connection.rest(data, &mut self.sent);
+        if let Some((key, _)) = awaited {
+            assert_eq!(self.connection.data_available(key), len, "{bhs}");
+        }
+        assert_eq!(self.connection.awaits(bhs), None);
+        self.event(event);
+        self.held();
     }
 
     /// Where a well-behaved initiator would go on: unknown to the outside, so near what was asked for.
@@ -469,7 +507,7 @@ fn run_on(data: &[u8], rdma: bool) {
         }
         match input.u8() {
             step @ 0x80.. => harness.driver(step & 0x7f, &mut input),
-            _ => harness.pdu(&mut input),
+            step => harness.pdu(step & 1 != 0, &mut input),
         }
         assert!(harness.connection.tasks().count() <= MAX_TASKS);
     }
@@ -486,8 +524,20 @@ fn run_on(data: &[u8], rdma: bool) {
 
 /// A PDU step: opcode index and flags as bytes, tags, a CmdSN offset, five words, the data's length.
 fn pdu(seed: Seed, opcode: Opcode, flags: u8, tags: [u8; 2], ahead: u8, words: [u16; 5], len: u16) -> Seed {
+    fields(seed.bytes([0]), opcode, flags, tags, ahead, words, len)
+}
+
+fn fields(
+    seed: Seed,
+    opcode: Opcode,
+    flags: u8,
+    tags: [u8; 2],
+    ahead: u8,
+    words: [u16; 5],
+    len: u16,
+) -> Seed {
     let index = Opcode::ALL.iter().position(|other| *other == opcode).expect("ALL has every opcode");
-    let seed = seed.bytes([0, index as u8, flags]).bytes(tags).bytes([ahead]);
+    let seed = seed.bytes([index as u8, flags]).bytes(tags).bytes([ahead]);
     words
         .iter()
         .fold(seed, |seed, word| seed.bytes(word.to_be_bytes()))
@@ -518,6 +568,16 @@ pub fn seeds() -> Vec<(&'static str, Seed)> {
     let unsolicited = out(out(unsolicited, 0, 1, 0, 1024, 2048), 0x80, 1, 1, 3072, 1024);
     let solicited = driver(write(start(0x35), 0xa1, 0), 4, 0, 1024);
     let solicited = out(out(solicited, 0x80, 1, 0, 0, 512), 0x80, 1, 0, 512, 512);
+    // A write that is begun, and so many steps of the driver before its data comes.
+    let begun = |flags, ahead, steps: u8| {
+        let words = [2048, 0x2a00, 0, 0, 0];
+        let seed = start(0).bytes([1]);
+        fields(seed, Opcode::ScsiCommand, flags, [1, 0], ahead, words, 512).bytes([steps])
+    };
+    let step = |seed: Seed, step, len: u16| seed.bytes([step, 0]).bytes(len.to_be_bytes());
+    let begun_and_read = driver(driver(step(begun(0xa1, 0, 1), 4, 2048), 6, 0, 512), 4, 0, 2048);
+    let begun_and_ended = step(begun(0xa1, 0, 1), 0, 0).bytes([0x10, 0]).bytes([0x10, 0]);
+    let begun_and_aborted = finish(step(begun(0xa1, 0, 1), 7, 0), 0);
     let early = finish(driver(write(start(0), 0xa1, 0), 4, 0, 1024), 0x101);
     let order = finish(read(read(read(start(0), 3, 16), 2, 8), 1, 0), 0);
     let tmf = |seed, function: u8, rtt: u8| {
@@ -537,6 +597,10 @@ pub fn seeds() -> Vec<(&'static str, Seed)> {
         ("write-unsolicited", finish(unsolicited, 0)),
         ("write-solicited", finish(solicited, 0)),
         ("write-ends-early", out(early, 0x80, 1, 0, 0, 1024)),
+        ("begun", finish(begun_and_read, 0)),
+        ("begun-and-ended", begun_and_ended),
+        ("begun-and-aborted", begun_and_aborted),
+        ("begun-out-of-order", finish(read(begun(0x21, 8, 0), 2, 0), 0)),
         ("write-too-much", write(start(0), 0x21, 2048)),
         ("out-of-order", order),
         ("abort-running", finish(driver(tmf(read(start(0), 1, 0), 1, 1), 7, 0, 0), 0)),

@@ -10,6 +10,7 @@ mod copy;
 mod error;
 mod gate;
 mod inquiry;
+mod landing;
 pub mod limits;
 mod maintenance;
 mod medium;

@@ -153,6 +153,9 @@ impl DiskUnit {
                 return self.write_data(mover, range, data, durable);
             }
         }
+        if let Some(landing) = self.landing(command, range) {
+            mover.lands(landing);
+        }
         let unit = Use::of(self);
         Execution::Running(Pooled::new(async move {
             let result = unit.get_range(&mut mover, range, durable).await;

@@ -155,6 +155,8 @@ pub struct Inbound<P> {
     unasked: u32,
     /// Bytes that RDMA Reads are fetching.
     reading: u32,
+    /// Bytes of immediate data that are still to come: all of it, or none.
+    due: u32,
     /// The unsolicited sequence, while it is open.
     unsolicited: Option<Sequence>,
     /// Solicited sequences that are due, oldest first.
@@ -190,6 +192,7 @@ impl<P: Payload> Inbound<P> {
             asked: 0,
             unasked: 0,
             reading: 0,
+            due: 0,
             unsolicited: None,
             solicited: SmallVec::new(),
             next_r2t_sn: 0,
@@ -228,9 +231,30 @@ impl<P: Payload> Inbound<P> {
         if !is_final {
             self.unsolicited = Some(Sequence { tag: RESERVED_TAG, r2ts: 0, end: bound, data_sn: 0 });
         }
+        if immediate.due() > 0 {
+            // No more than `bound`.
+            self.due = immediate.due() as u32;
+        }
         immediate.give(|piece| self.store(piece));
         self.came_unasked();
         Ok(())
+    }
+
+    /// The immediate data has come that was still to come when the command was [begun](Self::begin): as many bytes as were due. False: none
+    /// were, and these are dropped.
+    pub fn rest(&mut self, immediate: impl Data<P>) -> bool {
+        // Of a command that was refused none is due.
+        if std::mem::take(&mut self.due) == 0 {
+            return false;
+        }
+        immediate.give(|piece| self.store(piece));
+        self.came_unasked();
+        true
+    }
+
+    /// Whether the unit will get the immediate data that is still to come.
+    pub fn awaits_immediate(&self) -> bool {
+        self.due > 0 && !self.discard
     }
 
     /// Makes it what [`Self::none`] is.
@@ -244,6 +268,7 @@ impl<P: Payload> Inbound<P> {
         }
         (self.expected, self.received, self.taken, self.wanted) = (0, 0, 0, 0);
         (self.asked, self.unasked, self.reading, self.next_r2t_sn, self.answered) = (0, 0, 0, 0, 0);
+        self.due = 0;
         self.unsolicited = None;
         (self.discard, self.failed, self.damaged, self.gave_up_unsolicited) = (false, false, false, false);
         self.recoveries = 0;
@@ -273,9 +298,37 @@ impl<P: Payload> Inbound<P> {
         is_final: bool,
         solicited: bool,
     ) -> Result<(), InboundError> {
+        self.check(offset, data_sn, data.len(), is_final, solicited)?;
+        let open = if solicited { self.solicited.first_mut() } else { self.unsolicited.as_mut() };
+        if let Some(sequence) = open {
+            sequence.data_sn = data_sn.wrapping_add(1);
+        }
+        match (is_final, solicited) {
+            (true, true) => {
+                self.solicited.remove(0);
+            }
+            (true, false) => self.unsolicited = None,
+            (false, _) => {}
+        }
+        data.give(|piece| self.store(piece));
+        if !solicited {
+            self.came_unasked();
+        }
+        Ok(())
+    }
+
+    /// Whether a Data-Out with `len` bytes is the next of its sequence.
+    fn check(
+        &self,
+        offset: u32,
+        data_sn: u32,
+        len: usize,
+        is_final: bool,
+        solicited: bool,
+    ) -> Result<(), InboundError> {
         let sequence = match solicited {
-            true => self.solicited.first_mut().ok_or(InboundError::TooMuch)?,
-            false => self.unsolicited.as_mut().ok_or(InboundError::UnexpectedUnsolicited)?,
+            true => self.solicited.first().ok_or(InboundError::TooMuch)?,
+            false => self.unsolicited.as_ref().ok_or(InboundError::UnexpectedUnsolicited)?,
         };
         if offset != self.received {
             return Err(InboundError::OutOfOrder);
@@ -283,30 +336,21 @@ impl<P: Payload> Inbound<P> {
         if data_sn != sequence.data_sn {
             return Err(InboundError::DataSn);
         }
-        let end = u64::from(offset) + data.len() as u64;
+        let end = u64::from(offset) + len as u64;
         if end > u64::from(sequence.end) {
             return Err(InboundError::TooMuch);
         }
-        sequence.data_sn = sequence.data_sn.wrapping_add(1);
-        let complete = end == u64::from(sequence.end);
-        if solicited {
-            // An R2T's sequence carries exactly what it asked for (RFC 7143 §11.8.2).
-            if is_final != complete {
-                return Err(InboundError::Incorrect);
-            }
-            if is_final {
-                self.solicited.remove(0);
-            }
-        } else if is_final {
-            self.unsolicited = None;
-        } else if complete && self.received != end as u32 && data.is_empty() {
+        // An R2T's sequence carries exactly what it asked for (RFC 7143 §11.8.2).
+        if solicited && is_final != (end == u64::from(sequence.end)) {
             return Err(InboundError::Incorrect);
         }
-        data.give(|piece| self.store(piece));
-        if !solicited {
-            self.came_unasked();
-        }
         Ok(())
+    }
+
+    /// Whether the unit will get the data of a Data-Out with `len` bytes whose header has come, once that has come too.
+    pub fn awaits(&self, offset: u32, data_sn: u32, len: usize, is_final: bool, solicited: bool) -> bool {
+        let wanted = !self.discard && !self.failed && !self.damaged;
+        wanted && self.check(offset, data_sn, len, is_final, solicited).is_ok()
     }
 
     /// A Data-Out arrived at ErrorRecoveryLevel 1 or 2, where each R2T has a `tag` of its own (`None`: it is unsolicited).
@@ -465,6 +509,7 @@ impl<P: Payload> Inbound<P> {
     pub fn next_r2t(&mut self, limits: &WriteLimits) -> Option<R2t> {
         if self.discard
             || self.unsolicited.is_some()
+            || self.due > 0
             || self.asked >= self.wanted
             || self.solicited.len() >= usize::from(limits.max_r2t.max(1))
         {
@@ -521,10 +566,10 @@ impl<P: Payload> Inbound<P> {
         (self.received - self.taken) as usize
     }
 
-    /// Whether fewer than `len` bytes have arrived of what the transfer still has to give.
+    /// Whether fewer than `len` bytes have arrived, or arrive already, of what the transfer still has to give.
     #[inline]
     pub fn is_short(&self, len: usize) -> bool {
-        self.available() < len.min(self.left())
+        self.available() + (self.due as usize) < len.min(self.left())
     }
 
     /// Takes exactly `len` bytes, which are [`Self::available`].
@@ -578,7 +623,7 @@ impl<P: Payload> Inbound<P> {
     /// initiator takes its memory back, and a read that finds it gone costs the connection.
     #[inline]
     pub fn owed(&self) -> bool {
-        self.unsolicited.is_some() || !self.solicited.is_empty() || self.reading > 0
+        self.unsolicited.is_some() || !self.solicited.is_empty() || self.reading > 0 || self.due > 0
     }
 
     /// R2Ts sent so far: the R2TSN of the next, reported as ExpDataSN of a write's response (§11.4.8).
@@ -589,6 +634,7 @@ impl<P: Payload> Inbound<P> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::payload::Due;
     use super::*;
 
     const LIMITS: WriteLimits =
@@ -671,6 +717,57 @@ mod tests {
         w.placed(vec![0; 10]);
         assert!(!w.owed());
         assert_eq!(w.available(), 0, "and is dropped");
+    }
+
+    #[test]
+    fn immediate_data_that_is_still_to_come_is_owed_and_nothing_is_asked_for_before_it() {
+        let begun = |expected, len| {
+            let mut inbound = Inbound::<Vec<u8>>::none();
+            inbound.begin(expected, Due(len), true, &LIMITS).map(|()| inbound)
+        };
+        assert_eq!(begun(30, 7).unwrap_err(), InboundError::TooMuch);
+        let mut w = begun(30, 5).unwrap();
+        assert_eq!((w.want(30), w.available()), (30, 0));
+        assert!(w.owed() && w.awaits_immediate() && !w.is_short(5) && w.is_short(6));
+        assert_eq!(w.next_r2t(&LIMITS), None);
+        assert!(w.rest(vec![0, 1, 2, 3, 4]) && !w.rest(vec![5]));
+        assert!(!w.awaits_immediate() && w.available() == 5);
+        assert_eq!(w.next_r2t(&LIMITS), Some(R2t { r2t_sn: 0, offset: 5, len: 8 }));
+        // A unit that is finished before it has come.
+        let mut w = begun(5, 5).unwrap();
+        w.discard();
+        assert!(w.owed() && !w.awaits_immediate());
+        w.rest(vec![0; 5]);
+        assert!(!w.owed() && w.available() == 0);
+    }
+
+    #[test]
+    fn data_is_awaited_if_it_would_be_taken_and_looking_changes_nothing() {
+        let mut w = Inbound::command(30, Vec::new(), false, &LIMITS).unwrap();
+        w.want(14);
+        assert!(w.awaits(0, 0, 6, true, false) && w.awaits(0, 0, 3, false, false));
+        assert!(!w.awaits(0, 0, 7, true, false), "more than FirstBurstLength");
+        assert!(!w.awaits(0, 0, 6, true, true), "not asked for");
+        w.data_out(0, 0, vec![0; 6], true, false).unwrap();
+        w.next_r2t(&LIMITS).unwrap();
+        for _ in 0..2 {
+            assert!(w.awaits(6, 0, 8, true, true) && w.awaits(6, 0, 4, false, true));
+            for (offset, data_sn, len, is_final) in [
+                (5, 0, 8, true),
+                (7, 0, 7, true),
+                (6, 1, 8, true),
+                (6, 0, 9, true),
+                (6, 0, 8, false),
+                (6, 0, 4, true),
+            ] {
+                assert!(
+                    !w.awaits(offset, data_sn, len, is_final, true),
+                    "{offset} {data_sn} {len} {is_final}"
+                );
+            }
+        }
+        w.fail();
+        assert!(!w.awaits(6, 0, 8, true, true));
     }
 
     #[test]

@@ -58,6 +58,11 @@ pub trait Data<P>: Sized {
     }
     /// Gives the pieces in order.
     fn give(self, to: impl FnMut(P));
+    /// Bytes of it that are still to come ([`super::Connection::begin`]): none, or all.
+    #[inline]
+    fn due(&self) -> usize {
+        0
+    }
     /// As one payload, copied if it is in pieces: for pings, never the data path.
     fn join(self) -> P;
     /// Copies the bytes out: text, never the data path.
@@ -76,6 +81,25 @@ impl<P: Payload> Data<P> for P {
     }
     fn to_vec(&self) -> Vec<u8> {
         Payload::to_vec(self)
+    }
+}
+
+/// A data segment that is still to come, of so many bytes.
+pub(super) struct Due(pub usize);
+
+impl<P: Payload> Data<P> for Due {
+    fn len(&self) -> usize {
+        self.0
+    }
+    fn due(&self) -> usize {
+        self.0
+    }
+    fn give(self, _to: impl FnMut(P)) {}
+    fn join(self) -> P {
+        P::copied(Vec::new())
+    }
+    fn to_vec(&self) -> Vec<u8> {
+        Vec::new()
     }
 }
 

@@ -122,6 +122,17 @@ impl Buf {
         self.len = self.len.min(n);
     }
 
+    /// Adds the bytes right behind these, if `next` names them in the same memory; else gives it back.
+    pub fn join(&mut self, next: Self) -> Result<(), Self> {
+        let behind = self.ptr.as_ptr().wrapping_add(self.len) == next.ptr.as_ptr();
+        if self.header.is_none() || self.header != next.header || !behind {
+            return Err(next);
+        }
+        // Both lie within what the one header keeps alive, one right behind the other.
+        self.len += next.len;
+        Ok(())
+    }
+
     /// Narrows to `start..end`, which the caller has checked.
     fn trim(&mut self, start: usize, end: usize) {
         // SAFETY: `start <= end <= len`, so the new range lies within the old one.

@@ -325,6 +325,12 @@ impl Region {
         Ok(())
     }
 
+    /// Whether `buf` names the very bytes from `at` on: writing it there would change nothing.
+    #[inline]
+    pub fn is_at(&self, at: usize, buf: &Buf) -> bool {
+        self.at(at, buf.len()).is_ok_and(|place| std::ptr::eq(place.as_ptr(), buf.as_ptr()))
+    }
+
     /// Sets `len` bytes to `byte`.
     pub fn fill(&self, at: usize, len: usize, byte: u8) -> Result<(), OutOfRange> {
         let dst = self.at(at, len)?;

@@ -282,3 +282,27 @@ fn a_full_pool_makes_wait_pending_and_dropping_the_future_leaves_no_trace() {
     pool::set_limit(2 << 20);
     assert!(pool::alloc(1).is_some());
 }
+
+#[test]
+fn what_lies_side_by_side_in_one_memory_is_joined_and_nothing_else_is() {
+    let (region, other) = (Region::new(8192).unwrap(), Region::new(8192).unwrap());
+    region.fill(0, 4096, 1).unwrap();
+    region.fill(4096, 4096, 2).unwrap();
+    let mut both = region.slice(0, 4096).unwrap();
+    assert!(both.join(region.slice(4096, 100).unwrap()).is_ok());
+    assert_eq!((both.len(), both.to_vec()[4095], both.to_vec()[4096]), (4196, 1, 2));
+    assert!(both.join(region.slice(4197, 1).unwrap()).is_err());
+    assert!(both.join(other.slice(4196, 1).unwrap()).is_err());
+    assert!(both.join(Buf::from_static(b"x")).is_err());
+    assert!(Buf::from_static(b"x").join(Buf::new()).is_err());
+    assert_eq!(both.len(), 4196);
+}
+
+#[test]
+fn a_region_knows_its_own_bytes_by_their_place() {
+    let (region, other) = (Region::new(8192).unwrap(), Region::new(8192).unwrap());
+    let slice = region.slice(512, 1024).unwrap();
+    assert!(region.is_at(512, &slice) && !region.is_at(513, &slice) && !other.is_at(512, &slice));
+    assert!(region.is_at(1024, &slice.slice(512..)));
+    assert!(!region.is_at(usize::MAX, &slice));
+}

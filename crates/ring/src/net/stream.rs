@@ -12,7 +12,7 @@ use super::addr::RawAddr;
 use super::options::{self, Keepalive, check, set};
 use super::path::{self, PathOptions, TcpInfo};
 use super::{Gather, Lender, Lent, Scatter};
-use crate::buf::{Bytes, pool};
+use crate::buf::{Bytes, RegionRange, pool};
 use crate::op::{IGNORED, Op, RECV_BUFFER, is_transient};
 use crate::runtime::Core;
 
@@ -164,6 +164,50 @@ impl TcpStream {
                 Err(e) => return Err(e),
             }
         }
+    }
+
+    /// Bytes that have come and that no receive has taken (SIOCINQ): a system call. 0 also when the peer has sent its last.
+    pub fn pending(&self) -> io::Result<usize> {
+        let mut bytes: libc::c_int = 0;
+        // SAFETY: FIONREAD writes one int, which outlives the call.
+        check(unsafe { libc::ioctl(self.fd().as_raw_fd(), libc::FIONREAD, &raw mut bytes) })?;
+        Ok(usize::try_from(bytes).unwrap_or(0))
+    }
+
+    /// Receives what is there, as far as there is room, with a system call of its own that never waits; no other receive may be in
+    /// flight. No bytes mean that the peer has sent its last, or that there is no room. Errors are those of recv(2), `WouldBlock` among
+    /// them.
+    pub fn try_recv(&self, into: &mut [u8]) -> io::Result<usize> {
+        // SAFETY: the slice is writable, and nobody else's, until the call is over.
+        unsafe { self.recv_now(into.as_mut_ptr(), into.len()) }
+    }
+
+    /// [`Self::try_recv`] into a region: when it returns the kernel has done with that memory.
+    pub fn try_recv_into(&self, into: &mut RegionRange) -> io::Result<usize> {
+        // SAFETY: the range is mapped while it is borrowed, and a region's memory may be written at any time.
+        unsafe { self.recv_now(into.as_mut_ptr(), into.len()) }
+    }
+
+    /// # Safety
+    /// `ptr` may be written for `len` bytes, by the kernel, until this returns.
+    unsafe fn recv_now(&self, ptr: *mut u8, len: usize) -> io::Result<usize> {
+        loop {
+            // SAFETY: the caller's.
+            let got = unsafe { libc::recv(self.fd().as_raw_fd(), ptr.cast(), len, libc::MSG_DONTWAIT) };
+            if let Ok(got) = usize::try_from(got) {
+                self.more.set(got == len);
+                return Ok(got);
+            }
+            let error = io::Error::last_os_error();
+            if error.kind() != io::ErrorKind::Interrupted {
+                return Err(error);
+            }
+        }
+    }
+
+    /// Waits until there is something to receive, the peer has sent its last, or the socket has failed.
+    pub async fn readable(&self) -> io::Result<()> {
+        self.poll(libc::POLLIN).await
     }
 
     /// Before an operation is tried again that ended with the transient `error`: waits for the socket if a kernel should take its

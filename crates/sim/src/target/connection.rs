@@ -6,15 +6,15 @@ use std::rc::{Rc, Weak};
 use std::task::Waker;
 
 use ::iser::Control;
-use device::{Cdb, Command, Execution, LogicalUnit};
-use iscsi::pdu::{Bhs, Lun, TaskManagementFunction};
+use device::{Cdb, Command, Execution, Landing, LogicalUnit};
+use iscsi::pdu::{Bhs, Lun, PduRef, TaskManagementFunction};
 use iscsi::sn;
-use iscsi::target::{Abort, Cid, Completion, Event, Fatal, ScsiCommand, TaskKey};
+use iscsi::target::{Abort, Cid, Completion, Data, Event, Fatal, ScsiCommand, TaskKey};
 use scsi::Sense;
 
 use super::mover::Mover;
 use super::output::Output;
-use super::payload::Segment;
+use super::payload::{Pieces, Segment};
 use super::reassign::{self, Place};
 use super::session::Session;
 use super::{Phase, Target, management, send_targets};
@@ -55,6 +55,8 @@ pub(super) struct Connection {
     high_water: usize,
     /// Wakers of tasks that wait for data-out, by slot.
     data_waits: RefCell<Vec<Option<Waker>>>,
+    /// Where the data of WRITEs belongs.
+    landings: RefCell<HashMap<TaskKey, Landing>>,
     /// Rings when there is room in the output again.
     pub room: Signal,
     /// Rings when a task has ended, or the connection, or when it stands otherwise to its session.
@@ -99,6 +101,7 @@ impl Connection {
             output,
             high_water: target.settings.send_high_water,
             data_waits: RefCell::default(),
+            landings: RefCell::default(),
             room: Signal::default(),
             progress: Signal::default(),
             places: RefCell::default(),
@@ -193,7 +196,7 @@ impl Connection {
         self: &Rc<Self>,
         bhs: &Bhs,
         ahs: &[u8],
-        data: Segment,
+        data: impl Data<Segment>,
         control: Control,
     ) -> Result<(), Fatal> {
         let Some(target) = self.target.upgrade() else { return Ok(()) };
@@ -207,6 +210,48 @@ impl Connection {
             self.act(&target, event);
         }
         self.deliver_held(&target)
+    }
+
+    /// Whether the command with this header is begun before its data has come.
+    pub fn may_begin(&self, bhs: &Bhs) -> bool {
+        let Some(PduRef::ScsiCommand(command)) = bhs.view() else { return false };
+        bhs.lun() == Lun::ZERO
+            && self.state.borrow().is_begun_early(bhs)
+            && self.session.unit.lands(&command.cdb)
+    }
+
+    /// Begins a command whose immediate data is still to come.
+    pub fn begin(self: &Rc<Self>, bhs: &Bhs, ahs: &[u8], len: usize) -> Result<(), Fatal> {
+        let Some(target) = self.target.upgrade() else { return Ok(()) };
+        note!(target.trace, "target {}.{} <- begun {bhs}", self.session.tsih, self.cid);
+        let now = target.clock.instant();
+        let event = self.with(|state, out| state.begin(bhs, ahs, len, now, out))?;
+        if let Some(event) = event {
+            self.act(&target, event);
+        }
+        self.deliver_held(&target)
+    }
+
+    /// Takes in the immediate data of the command that was begun.
+    pub fn on_rest(self: &Rc<Self>, data: Pieces) -> Result<(), Fatal> {
+        let Some(target) = self.target.upgrade() else { return Ok(()) };
+        let event = self.with(|state, out| state.rest(data, out));
+        if let Some(event) = event {
+            self.act(&target, event);
+        }
+        self.deliver_held(&target)
+    }
+
+    /// A task's unit has said where its data belongs.
+    pub fn lands(&self, task: TaskKey, landing: Landing) {
+        self.landings.borrow_mut().insert(task, landing);
+    }
+
+    /// Where the data of a PDU belongs whose header has come, and which byte of its command's data-out its first one is.
+    pub fn place(&self, bhs: &Bhs) -> Option<(Landing, u64)> {
+        let (task, offset) = self.state.borrow().awaits(bhs)?;
+        let landing = self.landings.borrow().get(&task)?.clone();
+        Some((landing, offset.into()))
     }
 
     /// Whether it was agreed to recover from losses.
@@ -380,6 +425,7 @@ impl Connection {
     /// Answers a command.
     pub fn end_task(&self, task: TaskKey, completion: Completion) {
         self.disembark(task);
+        self.landings.borrow_mut().remove(&task);
         self.with(|state, out| state.finish(task, completion, out));
         self.progress.ring();
     }

@@ -2,6 +2,7 @@
 //! at any moment and started anew over what its medium has kept.
 
 mod connection;
+mod landing;
 mod login;
 mod management;
 mod mover;
@@ -33,6 +34,7 @@ use crate::random::Rng;
 use crate::rdma::{Fault, Happening, Pair, Setup};
 use crate::trace::{Trace, note};
 use connection::Connection;
+use landing::Arriving;
 use output::Output;
 use payload::Segment;
 use session::Session;
@@ -127,6 +129,8 @@ struct Port {
     link: LinkId,
     phase: RefCell<Phase>,
     input: RefCell<Vec<u8>>,
+    /// A PDU whose header has come and whose data comes piece by piece.
+    arriving: RefCell<Option<Arriving>>,
     /// What is to be sent, login or not.
     output: Rc<RefCell<Output>>,
     deadline: Micros,
@@ -173,6 +177,10 @@ pub struct Target {
     alarm: Signal,
     /// What must never happen, and did.
     incident: RefCell<Option<String>>,
+    /// Bytes of writes that landed.
+    landed: Cell<u64>,
+    /// What lands is damaged: a fault that must be found.
+    spoils_landings: Cell<bool>,
     /// Data of tasks that are reassigned is damaged: a fault that must be found.
     spoils_moves: Cell<bool>,
 }
@@ -206,6 +214,8 @@ impl Target {
             alarms: RefCell::default(),
             alarm: Signal::default(),
             incident: RefCell::default(),
+            landed: Cell::new(0),
+            spoils_landings: Cell::new(false),
             spoils_moves: Cell::new(false),
         });
         target.start();
@@ -243,9 +253,19 @@ impl Target {
         self.unit.borrow().is_some()
     }
 
+    /// Bytes of writes that landed.
+    pub fn landed(&self) -> u64 {
+        self.landed.get()
+    }
+
     /// Damages what reads have for their initiators when they move to another connection.
     pub fn spoil_moves(&self) {
         self.spoils_moves.set(true);
+    }
+
+    /// Damages what lands.
+    pub fn spoil_landings(&self) {
+        self.spoils_landings.set(true);
     }
 
     /// Remembers what must never happen.
@@ -299,6 +319,7 @@ impl Target {
                 link,
                 phase: RefCell::new(Phase::Login(Box::new(TargetLogin::new(stat_sn)))),
                 input: RefCell::default(),
+                arriving: RefCell::default(),
                 output: Rc::new(RefCell::new(output.unwrap_or_default())),
                 deadline: now + LOGIN_TIME,
             }));
@@ -506,6 +527,11 @@ impl Target {
                 }
                 _ => return Ok(()),
             };
+            if let Some(connection) = &connection
+                && !self.digest_arriving(port, connection)?
+            {
+                return Ok(());
+            }
             let (bhs, ahs, data) = {
                 let mut input = port.input.borrow_mut();
                 let bound = MAX_HEADER_LEN + cutter.max_data_segment as usize + MAX_TRAILER_LEN;
@@ -526,6 +552,19 @@ impl Target {
                 let (bhs, ahs, data, consumed) = match cut {
                     Cut::Pdu { bhs, ahs, data, consumed } => {
                         (*bhs, ahs.to_vec(), input[data].to_vec(), consumed)
+                    }
+                    Cut::Partial { bhs, ahs, data_offset, data_len, trailer } if !cutter.data_digest => {
+                        let Some(connection) =
+                            connection.as_ref().filter(|connection| !connection.recovers())
+                        else {
+                            return Ok(());
+                        };
+                        let mut arriving = Arriving::new(*bhs, ahs.to_vec(), data_len, trailer);
+                        input.drain(..data_offset);
+                        drop(input);
+                        arriving.begin(connection)?;
+                        *port.arriving.borrow_mut() = Some(arriving);
+                        continue;
                     }
                     _ => {
                         if input.len() > bound {

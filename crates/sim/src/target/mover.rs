@@ -4,7 +4,7 @@
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use device::{DataMover, Lost};
+use device::{DataMover, Landing, Lost};
 use ring::{Buf, Chain};
 
 use super::payload::Segment;
@@ -53,6 +53,11 @@ impl DataMover for Mover {
         }
         connection.wait_for_data(task, cx.waker());
         Poll::Pending
+    }
+
+    fn lands(&mut self, landing: Landing) {
+        let (connection, task) = self.0.at();
+        connection.lands(task, landing);
     }
 
     fn poll_lost(&mut self, cx: &mut Context<'_>) -> Poll<Lost> {

@@ -1,8 +1,8 @@
 //! The units' buffers as the target state machine's payloads.
 
 use iscsi::digest::{Crc32c, DigestBytes};
-use iscsi::target::Payload;
-use ring::Buf;
+use iscsi::target::{Data, Payload};
+use ring::{Buf, Chain};
 
 /// A payload on its way through a connection of the target.
 #[derive(Clone, Debug, Default)]
@@ -26,6 +26,27 @@ impl Payload for Segment {
 
     fn copied(bytes: Vec<u8>) -> Self {
         Self(bytes.into())
+    }
+
+    fn to_vec(&self) -> Vec<u8> {
+        self.0.to_vec()
+    }
+}
+
+/// A data segment in the pieces in which it came.
+pub(super) struct Pieces(pub Chain);
+
+impl Data<Segment> for Pieces {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn give(self, mut to: impl FnMut(Segment)) {
+        self.0.into_iter().for_each(|piece| to(Segment(piece)));
+    }
+
+    fn join(self) -> Segment {
+        Segment(self.0.to_vec().into())
     }
 
     fn to_vec(&self) -> Vec<u8> {

@@ -220,11 +220,23 @@ pub struct CoreStatus {
     /// Connections whose pings wait for their turn, because so many are silent.
     #[serde(default)]
     pub pings_waiting: usize,
+    /// Payload that came over TCP.
+    #[serde(default)]
+    pub tcp: TcpStatus,
     /// What RDMA has moved by way of the pool.
     #[serde(default)]
     pub rdma: RdmaStatus,
     /// Processor time that its thread has used, seconds; where the system tells.
     pub busy_s: Option<f64>,
+}
+
+/// Payload that came over TCP on a core, bytes. What did not land is copied once more where its unit stands on memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TcpStatus {
+    /// Data segments of all kinds.
+    pub received: u64,
+    /// Of that, received straight to where it belongs in a unit's memory.
+    pub landed: u64,
 }
 
 /// Payload that Stag's own iWARP has moved on a core, bytes. What is copied is what the pool had no room to receive in place, and
@@ -416,6 +428,7 @@ fn core(core: target::CoreStatus, busy_s: Option<f64>) -> CoreStatus {
         kept_given_up: core.kept_given_up,
         pings: core.pings,
         pings_waiting: core.pings_waiting,
+        tcp: TcpStatus { received: core.tcp.received, landed: core.tcp.landed },
         rdma: RdmaStatus {
             in_place: core.rdma.in_place,
             by_reference: core.rdma.by_reference,
@@ -530,6 +543,10 @@ fn write_core(out: &mut String, at: usize, core: &CoreStatus) -> std::fmt::Resul
     }
     if core.pings_waiting > 0 {
         write!(out, ", {} pings wait for their turn", core.pings_waiting)?;
+    }
+    if core.tcp.received > 0 {
+        let (received, landed) = (Size(core.tcp.received), Size(core.tcp.landed));
+        write!(out, "; TCP {received} received ({landed} straight to where it belongs)")?;
     }
     if core.rdma.sent + core.rdma.in_place + core.rdma.by_reference + core.rdma.copied_in > 0 {
         let received = core.rdma.in_place + core.rdma.by_reference + core.rdma.copied_in;

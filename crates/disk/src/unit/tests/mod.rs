@@ -4,6 +4,7 @@ mod access;
 mod blocks;
 mod copy;
 mod identity;
+mod landing;
 mod medium;
 mod mode;
 mod provisioning;

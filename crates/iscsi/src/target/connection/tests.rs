@@ -525,3 +525,99 @@ fn sense_data_is_cut_to_what_the_initiator_takes() {
     let heard = d.heard();
     assert_eq!((heard[0].1.len(), &heard[0].1[..3]), (128, &[0, 126, 0x72][..]));
 }
+
+/// Begins a write of `edtl` bytes of whose immediate data nothing has come.
+fn begin(d: &mut Dialog, itt: u32, edtl: u32, immediate: usize) -> (Bhs, Option<Event>) {
+    let mut bhs = d.command(itt, false, true, edtl);
+    bhs.set_data_segment_len(immediate);
+    assert!(d.connection.is_begun_early(&bhs));
+    let event = d.connection.begin(&bhs, &[], immediate, d.now, &mut d.sent).expect("goes on");
+    (bhs, event)
+}
+
+#[test]
+fn a_command_that_was_begun_runs_before_its_immediate_data_has_come() {
+    let mut d = Dialog::new();
+    let (bhs, event) = begin(&mut d, 1, 3000, 2000);
+    let Some(Event::Command(command)) = event else { panic!("{event:?}") };
+    let task = command.task;
+    assert_eq!(d.connection.want_data(task, 3000, &mut d.sent), Some(3000));
+    assert!(d.heard().is_empty(), "no R2T before it");
+    assert_eq!(d.connection.awaits(&bhs), Some((task, 0)));
+    assert_eq!(d.connection.rest(vec![1; 2000], &mut d.sent), Some(Event::Data(task)));
+    assert_eq!(d.connection.data_available(task), 2000);
+    assert!(d.heard()[0].0.contains("offset=2000 length=1000"), "the rest is asked for");
+    assert_eq!(d.connection.awaits(&bhs), None);
+    let mut out = pdu::DataOut::new(1, task.tag(), Lun::default(), 0, 2000);
+    out.set_final(true);
+    let mut out = Bhs::from(out);
+    out.set_data_segment_len(1000);
+    assert_eq!(d.connection.awaits(&out), Some((task, 2000)));
+    d.say(out, &[2; 1000]);
+    assert_eq!(d.connection.awaits(&out), None, "it has come");
+    let mut taken = Vec::new();
+    d.connection.take_data(task, 3000, |piece| taken.extend(piece));
+    assert_eq!(taken, [vec![1; 2000], vec![2; 1000]].concat());
+    d.connection.finish(task, good(0, 3000), &mut d.sent);
+    assert!(d.heard()[0].0.contains("status=0x00") && d.connection.is_idle());
+}
+
+#[test]
+fn a_response_waits_for_immediate_data_that_is_still_to_come_and_an_abort_does_not() {
+    let mut d = Dialog::new();
+    let (bhs, event) = begin(&mut d, 1, 2000, 2000);
+    let Some(Event::Command(command)) = event else { panic!("{event:?}") };
+    d.connection.finish(command.task, good(0, 0), &mut d.sent);
+    assert!(d.heard().is_empty());
+    assert_eq!(d.connection.awaits(&bhs), None, "nobody wants it any more");
+    assert_eq!(d.connection.rest(vec![1; 2000], &mut d.sent), None);
+    assert!(d.heard()[0].0.contains("status=0x00") && d.connection.is_idle());
+
+    let (bhs, event) = begin(&mut d, 2, 2000, 2000);
+    let Some(Event::Command(command)) = event else { panic!("{event:?}") };
+    assert_eq!(d.connection.abort(command.task), Abort::Running);
+    assert_eq!(d.connection.awaits(&bhs), None);
+    d.connection.finish(command.task, Completion::default(), &mut d.sent);
+    assert!(d.connection.is_idle());
+    assert_eq!(d.connection.rest(vec![1; 2000], &mut d.sent), None);
+    assert!(d.heard().is_empty());
+    let third = d.command(3, false, true, 10);
+    d.start(third, &[1; 10]);
+}
+
+#[test]
+fn a_command_that_is_begun_ahead_of_its_turn_or_with_too_much_data_is_as_any_other() {
+    let mut d = Dialog::new();
+    let first = d.command(1, true, false, 0);
+    let (_, event) = begin(&mut d, 2, 2000, 2000);
+    assert_eq!(event, None, "its turn has not come");
+    d.connection.rest(vec![3; 2000], &mut d.sent);
+    d.start(first, &[]);
+    let held = d.connection.next_held(&mut d.sent).expect("goes on");
+    let Some(Event::Command(command)) = held else { panic!("{held:?}") };
+    assert_eq!(d.connection.data_available(command.task), 2000);
+
+    let early = d.cmd_sn;
+    d.cmd_sn += 1;
+    let (_, event) = begin(&mut d, 3, 100, 2000);
+    assert_eq!(event, None);
+    assert_eq!(d.connection.rest(vec![4; 2000], &mut d.sent), None);
+    d.heard();
+    d.cmd_sn = early;
+    let before = d.command(4, true, false, 0);
+    d.start(before, &[]);
+    assert_eq!(d.connection.next_held(&mut d.sent), Ok(None));
+    assert!(d.heard()[0].0.contains("status=0x02"), "more data than the command expects");
+}
+
+#[test]
+fn only_plain_writes_without_digests_and_recovery_are_begun() {
+    let mut d = Dialog::new();
+    let read = d.command(1, true, false, 512);
+    let both = d.command(2, true, true, 512);
+    let ping: Bhs = NopOut::ping(3).into();
+    assert!([read, both, ping].iter().all(|bhs| !d.connection.is_begun_early(bhs)));
+    let mut digests = Dialog::with(|config| config.data_digest = true);
+    let write = digests.command(1, false, true, 512);
+    assert!(!digests.connection.is_begun_early(&write));
+}

@@ -1,5 +1,6 @@
 //! iSCSI over TCP: the loop that receives and cuts PDUs from the stream, and the loop that sends what is queued.
 
+pub(crate) mod landing;
 mod loans;
 pub(crate) mod receive;
 
@@ -8,11 +9,13 @@ use std::net::Shutdown;
 use std::rc::Rc;
 use std::time::Duration;
 
-use ring::{Gather, Lent, Notify, TcpStream};
+use iscsi::pdu::Bhs;
+use ring::{Buf, Chain, Gather, Lent, Notify, TcpStream};
 
 use crate::connection::{Connection, End, Inner};
+use crate::wire::{Pieces, Segment};
 use loans::Loans;
-use receive::Receiver;
+use receive::{Receiver, Taker};
 
 /// A send that takes this long waited for the peer to make room.
 const TAKEN_SLOWLY: Duration = Duration::from_millis(100);
@@ -103,19 +106,9 @@ impl Tcp {
 
     /// Receives until the peer closes, breaks the protocol or is lost.
     pub(crate) async fn receive_loop(&self, connection: &Rc<Connection>, mut receiver: Receiver) -> End {
+        let mut incoming = Incoming { tcp: self, connection };
         loop {
-            let fed = receiver.feed(
-                &self.stream,
-                |bhs, ahs, data| {
-                    let Some(data) = data else { return connection.on_damaged(bhs) };
-                    if let Some(exp_stat_sn) = bhs.exp_stat_sn() {
-                        self.exp_stat_sn.set(exp_stat_sn);
-                    }
-                    connection.on_pdu(bhs, ahs, crate::wire::Segment(data), |_, _| ())
-                },
-                || self.send_early(connection),
-            );
-            let fed = fed.await;
+            let fed = receiver.feed(&self.stream, &mut incoming).await;
             for _ in 0..receiver.take_dropped() {
                 connection.inner.borrow_mut().state.damaged_header();
             }
@@ -178,5 +171,53 @@ impl Tcp {
         }
         // The peer may be gone already.
         let _ = self.stream.shutdown(Shutdown::Write);
+    }
+}
+
+/// A connection as its receiver sees it.
+struct Incoming<'a> {
+    tcp: &'a Tcp,
+    connection: &'a Rc<Connection>,
+}
+
+impl Incoming<'_> {
+    #[inline]
+    fn note(&self, bhs: &Bhs) {
+        if let Some(exp_stat_sn) = bhs.exp_stat_sn() {
+            self.tcp.exp_stat_sn.set(exp_stat_sn);
+        }
+    }
+}
+
+impl Taker for Incoming<'_> {
+    #[inline]
+    fn pdu(&mut self, bhs: &Bhs, ahs: &[u8], data: Option<Buf>) -> Result<(), End> {
+        let Some(data) = data else { return self.connection.on_damaged(bhs) };
+        self.note(bhs);
+        self.connection.on_pdu(bhs, ahs, Segment(data), |_, _| ())
+    }
+
+    fn halfway(&mut self) -> Result<(), End> {
+        self.tcp.send_early(self.connection)
+    }
+
+    fn begin(&mut self, bhs: &Bhs, ahs: &[u8], len: usize) -> Result<bool, End> {
+        if !self.connection.is_begun_early(bhs, ahs) {
+            return Ok(false);
+        }
+        self.note(bhs);
+        self.connection.begin(bhs, ahs, len).map(|()| true)
+    }
+
+    fn place(&self, bhs: &Bhs, filled: usize) -> Option<(device::Landing, u64)> {
+        self.connection.place(bhs, filled)
+    }
+
+    fn long(&mut self, bhs: &Bhs, ahs: &[u8], data: Chain, begun: bool) -> Result<(), End> {
+        if begun {
+            return self.connection.on_rest(Pieces(data));
+        }
+        self.note(bhs);
+        self.connection.on_pdu(bhs, ahs, Pieces(data), |_, _| ())
     }
 }

@@ -1,8 +1,10 @@
 //! Cutting what a socket delivers into PDUs, with as little copying as can be.
 //!
 //! Whole PDUs are handled where they lie in the receive buffer. A PDU whose data segment has only begun gets a buffer of its
-//! own, aligned, and if much of it is still to come that is received straight into it; so a large write's payload is never
-//! copied in user space.
+//! own, aligned, and if much of it is still to come that is received straight into it. Where it belongs in the memory of a unit
+//! that lends it, it lands there ([`super::landing`]), and nobody copies it: a command whose immediate data is long is begun with
+//! its header, so that its unit can say where. After a long segment headers are received by themselves, since another one like it may
+//! follow.
 //!
 //! A wrong data digest costs the PDU and not the connection (RFC 7143 §7.8). A wrong header digest leaves the beginning of the next PDU
 //! uncertain: at ErrorRecoveryLevel 1 and 2 it is believed to be where the header says if a header with a right digest is there,
@@ -13,12 +15,20 @@ use std::time::Duration;
 use iscsi::digest::Crc32c;
 use iscsi::frame::{Cut, Cutter, FrameError, header_len, trailer_len, verify_trailer};
 use iscsi::pdu::Bhs;
-use ring::{Buf, BufMut, Destination, Scatter, TcpStream, pool};
+use ring::{Buf, BufMut, Chain, Destination, Scatter, TcpStream, pool};
 
+use super::landing::{self, Landed};
 use crate::connection::End;
 
 /// Bytes still to come for which a receive of their own is worth a system call.
 const DIRECT: usize = 16 << 10;
+
+/// Bytes of a data segment after which headers are received by themselves: what comes with a header is copied once more than what does
+/// not, and a receive brings up to 64 KiB. Of shorter segments that costs as much as it saves (measured at 64 KiB, depth 32).
+const LONG: usize = 128 << 10;
+
+/// How many headers: a command's, and that of the Data-Out that it is asked for.
+const HEADERS: u8 = 2;
 
 /// PDUs in half of a receive that are many.
 const MANY: usize = 4;
@@ -37,13 +47,36 @@ enum Partial {
     Skip(usize),
 }
 
-struct Body {
-    bhs: Bhs,
+pub(super) struct Body {
+    pub bhs: Bhs,
     ahs: Vec<u8>,
-    /// Data segment, padding and digest.
-    bytes: BufMut,
-    filled: usize,
-    data_len: usize,
+    /// Data segment, padding and digest, but for what has landed.
+    pub bytes: BufMut,
+    pub filled: usize,
+    pub data_len: usize,
+    /// Its command was begun.
+    begun: bool,
+    /// What lies where it belongs.
+    pub landed: Landed,
+}
+
+/// Who takes what a connection receives.
+pub(super) trait Taker {
+    /// A whole PDU: without its data if its digest is wrong.
+    fn pdu(&mut self, bhs: &Bhs, ahs: &[u8], data: Option<Buf>) -> Result<(), End>;
+
+    /// Half of many PDUs are through.
+    fn halfway(&mut self) -> Result<(), End>;
+
+    /// Begins a command whose data segment, of `len` bytes, is still to come. False: not this one.
+    fn begin(&mut self, bhs: &Bhs, ahs: &[u8], len: usize) -> Result<bool, End>;
+
+    /// Where the data of a PDU belongs from byte `filled` of its segment on, if it may land there now, and at which offset of its
+    /// command's data-out that is.
+    fn place(&self, bhs: &Bhs, filled: usize) -> Option<(device::Landing, u64)>;
+
+    /// A PDU is whole of which some has landed, or whose command was `begun`.
+    fn long(&mut self, bhs: &Bhs, ahs: &[u8], data: Chain, begun: bool) -> Result<(), End>;
 }
 
 /// One connection's incoming stream.
@@ -53,6 +86,8 @@ pub(crate) struct Receiver {
     early: Option<Buf>,
     /// What a receive into place goes by; made for the first one.
     scatter: Option<Scatter>,
+    /// So many headers are received by themselves.
+    headers: u8,
     /// A wrong header digest may cost the PDU only.
     recovers: bool,
     /// The last header's digest was wrong: the next one must be right.
@@ -72,6 +107,7 @@ impl Receiver {
             partial: Partial::Nothing,
             early: (!early.is_empty()).then(|| early.into()),
             scatter: None,
+            headers: 0,
         }
     }
 
@@ -85,39 +121,38 @@ impl Receiver {
         matches!(&self.partial, Partial::Body(body) if body.bytes.len() - body.filled >= DIRECT)
     }
 
-    /// Receives once and gives all PDUs that are whole now to `handle`: without their data if its digest is wrong. When half of many
-    /// are through, `halfway` is called.
-    pub(crate) async fn feed(
-        &mut self,
-        stream: &TcpStream,
-        mut handle: impl FnMut(&Bhs, &[u8], Option<Buf>) -> Result<(), End>,
-        mut halfway: impl FnMut() -> Result<(), End>,
-    ) -> Result<(), End> {
+    /// Receives once and gives all PDUs that are whole now to `taker`.
+    pub(super) async fn feed(&mut self, stream: &TcpStream, taker: &mut impl Taker) -> Result<(), End> {
         if self.awaits_long() {
-            return self.feed_body(stream, handle).await;
+            return self.feed_body(stream, taker).await;
         }
         let received = match self.early.take() {
             Some(early) => early,
-            None => stream.recv_some(usize::MAX).await?.into(),
+            None => stream.recv_some(self.most()).await?.into(),
         };
         if received.is_empty() {
             return Err(End::HungUp);
         }
-        self.take(received, &mut handle, &mut halfway).await
+        self.take(received, taker).await
+    }
+
+    /// Bytes to receive next at most.
+    #[inline]
+    fn most(&mut self) -> usize {
+        if self.headers == 0 {
+            return usize::MAX;
+        }
+        self.headers -= 1;
+        header_len(0, self.cutter.header_digest)
     }
 
     /// Cuts `received` into PDUs.
-    async fn take(
-        &mut self,
-        mut received: Buf,
-        handle: &mut impl FnMut(&Bhs, &[u8], Option<Buf>) -> Result<(), End>,
-        halfway: &mut impl FnMut() -> Result<(), End>,
-    ) -> Result<(), End> {
+    async fn take(&mut self, mut received: Buf, taker: &mut impl Taker) -> Result<(), End> {
         loop {
             match std::mem::replace(&mut self.partial, Partial::Nothing) {
-                Partial::Nothing => return self.cut(&received, handle, halfway).await,
+                Partial::Nothing => return self.cut(&received, taker).await,
                 Partial::Header(header) => {
-                    if self.header(header, &mut received).await? {
+                    if self.header(header, &mut received, taker).await? {
                         return Ok(());
                     }
                     // Whole already if it has no data segment, even when nothing is left of what was received.
@@ -131,7 +166,7 @@ impl Receiver {
                         self.partial = Partial::Body(body);
                         return Ok(());
                     }
-                    self.whole(body, handle)?;
+                    self.whole(body, taker)?;
                 }
                 Partial::Skip(len) => {
                     let now = len.min(received.len());
@@ -148,20 +183,15 @@ impl Receiver {
     }
 
     /// Handles the PDUs that are whole, and keeps the beginning of the one that is not.
-    async fn cut(
-        &mut self,
-        received: &Buf,
-        handle: &mut impl FnMut(&Bhs, &[u8], Option<Buf>) -> Result<(), End>,
-        halfway: &mut impl FnMut() -> Result<(), End>,
-    ) -> Result<(), End> {
+    async fn cut(&mut self, received: &Buf, taker: &mut impl Taker) -> Result<(), End> {
         let bytes = received.as_slice().unwrap_or_default();
-        let (mut at, mut count) = (0, 0);
+        let (mut at, mut count, mut payload) = (0, 0, 0);
         while at < bytes.len() {
             let cut = match self.cutter.cut(&bytes[at..]) {
                 Ok(cut) => cut,
                 Err(FrameError::DataDigest { bhs, consumed, .. }) => {
                     self.suspect = false;
-                    handle(&bhs, &[], None)?;
+                    taker.pdu(&bhs, &[], None)?;
                     at += consumed;
                     continue;
                 }
@@ -174,37 +204,47 @@ impl Receiver {
             self.suspect &= matches!(cut, Cut::NeedMore { .. });
             match cut {
                 Cut::Pdu { bhs, ahs, data, consumed } => {
+                    payload += data.len();
                     let data = match data.is_empty() {
                         true => Buf::new(),
                         false => received.slice(at + data.start..at + data.end),
                     };
-                    handle(bhs, ahs, Some(data))?;
+                    taker.pdu(bhs, ahs, Some(data))?;
                     let first_half = at < bytes.len() / 2;
                     at += consumed;
                     count += 1;
                     if first_half && at >= bytes.len() / 2 && count >= MANY {
-                        halfway()?;
+                        taker.halfway()?;
                     }
                 }
                 Cut::Partial { bhs, ahs, data_offset, data_len, trailer } => {
+                    landing::count(payload, 0);
                     let mut body = Body::new(*bhs, ahs.to_vec(), data_len, trailer).await?;
                     let begun = &bytes[at + data_offset..];
                     body.bytes[..begun.len()].copy_from_slice(begun);
                     body.filled = begun.len();
+                    body.begin(taker)?;
                     self.partial = Partial::Body(body);
                     return Ok(());
                 }
                 Cut::NeedMore { .. } => {
+                    landing::count(payload, 0);
                     self.partial = Partial::Header(bytes[at..].to_vec());
                     return Ok(());
                 }
             }
         }
+        landing::count(payload, 0);
         Ok(())
     }
 
     /// Adds to a header that was cut short, until it is whole. True when all of `received` went into it.
-    async fn header(&mut self, mut header: Vec<u8>, received: &mut Buf) -> Result<bool, End> {
+    async fn header(
+        &mut self,
+        mut header: Vec<u8>,
+        received: &mut Buf,
+        taker: &mut impl Taker,
+    ) -> Result<bool, End> {
         loop {
             let cut = match self.cutter.cut(&header) {
                 Ok(cut) => cut,
@@ -226,7 +266,17 @@ impl Receiver {
                     received.split_to(len).copy_to(&mut header[start..]);
                 }
                 Cut::Partial { bhs, ahs, data_len, trailer, .. } => {
-                    self.partial = Partial::Body(Body::new(*bhs, ahs.to_vec(), data_len, trailer).await?);
+                    let mut body = Body::new(*bhs, ahs.to_vec(), data_len, trailer).await?;
+                    // What of it is here already is taken first, and lies where it is.
+                    let begun = received.split_to(received.len().min(data_len + trailer));
+                    begun.copy_to(&mut body.bytes[..begun.len()]);
+                    body.filled = begun.len();
+                    if body.filled < body.bytes.len() {
+                        body.begin(taker)?;
+                        self.partial = Partial::Body(body);
+                        return Ok(true);
+                    }
+                    self.partial = Partial::Body(body);
                     return Ok(false);
                 }
                 // Only a header without data gets here whole: no byte of a data segment is added above.
@@ -259,34 +309,44 @@ impl Receiver {
     }
 
     /// A PDU with a buffer of its own is complete.
-    fn whole(
-        &self,
-        mut body: Body,
-        handle: &mut impl FnMut(&Bhs, &[u8], Option<Buf>) -> Result<(), End>,
-    ) -> Result<(), End> {
+    fn whole(&mut self, mut body: Body, taker: &mut impl Taker) -> Result<(), End> {
+        if body.data_len >= LONG {
+            self.headers = HEADERS;
+        }
         if self.cutter.data_digest && body.data_len > 0 {
             let mut digest = Crc32c::new();
             digest.update(&body.bytes[..body.data_len]);
             if !verify_trailer(digest, &body.bytes[body.data_len..]) {
-                return handle(&body.bhs, &body.ahs, None);
+                return taker.pdu(&body.bhs, &body.ahs, None);
             }
         }
         body.bytes.truncate(body.data_len);
-        handle(&body.bhs, &body.ahs, Some(body.bytes.freeze()))
+        if !body.begun && body.landed.is_empty() {
+            landing::count(body.data_len, 0);
+            return taker.pdu(&body.bhs, &body.ahs, Some(body.bytes.freeze()));
+        }
+        let data = body.landed.among(body.bytes.freeze());
+        taker.long(&body.bhs, &body.ahs, data, body.begun)
     }
 
     /// Receives the rest of a large data segment into its place.
-    async fn feed_body(
-        &mut self,
-        stream: &TcpStream,
-        mut handle: impl FnMut(&Bhs, &[u8], Option<Buf>) -> Result<(), End>,
-    ) -> Result<(), End> {
-        let Partial::Body(Body { bhs, ahs, bytes, filled, data_len }) =
-            std::mem::replace(&mut self.partial, Partial::Nothing)
-        else {
+    async fn feed_body(&mut self, stream: &TcpStream, taker: &mut impl Taker) -> Result<(), End> {
+        let Partial::Body(mut body) = std::mem::replace(&mut self.partial, Partial::Nothing) else {
             return Ok(());
         };
-        let rest = bytes.len() - filled;
+        if !self.recovers && !self.cutter.data_digest {
+            landing::receive(stream, &mut body, taker).await?;
+        }
+        let rest = body.bytes.len() - body.filled;
+        if rest > 0 {
+            body = self.fill(stream, body, rest).await?;
+        }
+        self.whole(body, taker)
+    }
+
+    /// Receives the `rest` of a data segment into its buffer.
+    async fn fill(&mut self, stream: &TcpStream, body: Body, rest: usize) -> Result<Body, End> {
+        let Body { bhs, ahs, bytes, filled, data_len, begun, landed } = body;
         let mut scatter = self.scatter.take().unwrap_or_default();
         scatter.push(Destination::from_offset(bytes, filled));
         let (result, mut scatter) = stream.recv_into(scatter, rest).await;
@@ -297,7 +357,7 @@ impl Receiver {
         self.scatter = Some(scatter);
         let bytes = bytes.ok_or(End::NoBuffers)?;
         let filled = bytes.len();
-        self.whole(Body { bhs, ahs, bytes, filled, data_len }, &mut handle)
+        Ok(Body { bhs, ahs, bytes, filled, data_len, begun, landed })
     }
 }
 
@@ -310,6 +370,14 @@ impl Body {
             // Others hold them all. They mostly give some back soon; a connection that got none for long gives back its own.
             None => ring::timeout(PATIENCE, pool::alloc_wait(len)).await.map_err(|_| End::NoBuffers)?,
         };
-        Ok(Self { bhs, ahs, bytes, filled: 0, data_len })
+        Ok(Self { bhs, ahs, bytes, filled: 0, data_len, begun: false, landed: Landed::default() })
+    }
+
+    /// Begins its command if much of its data is still to come.
+    fn begin(&mut self, taker: &mut impl Taker) -> Result<(), End> {
+        if self.bytes.len() - self.filled >= DIRECT {
+            self.begun = taker.begin(&self.bhs, &self.ahs, self.data_len)?;
+        }
+        Ok(())
     }
 }
