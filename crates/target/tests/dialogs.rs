@@ -7,8 +7,9 @@ use std::io::Write;
 use std::time::Duration;
 
 use iscsi::pdu::{
-    AsyncEvent, DataOut, LogoutReason, LogoutRequest, NopOut, Opcode, RESERVED_TAG, SnackRequest, SnackType,
-    TaskManagementFunction, TaskManagementRequest, TaskManagementResult, TextRequest,
+    AsyncEvent, DataOut, LogoutReason, LogoutRequest, LogoutResult, NopOut, Opcode, RESERVED_TAG,
+    SnackRequest, SnackType, TaskManagementFunction, TaskManagementRequest, TaskManagementResult,
+    TextRequest,
 };
 use support::{BLOCKS, Client, IQN, PATIENCE, address, read10, server, write10};
 
@@ -249,6 +250,66 @@ fn pings_texts_and_logouts_are_answered() {
     client.send(logout.into(), &[]);
     assert_eq!(client.receive().expect("an answer").bhs.opcode(), Some(Opcode::LogoutResponse));
     assert!(client.receive().is_none());
+    stop(server);
+}
+
+/// A logout and behind it, in the same segment, a read that should not be there.
+fn log_out_and_read(client: &mut Client, reason: LogoutReason, cid: u16) -> (u32, u32) {
+    let mut logout = LogoutRequest::new(client.tag(), reason, cid);
+    logout.as_bhs_mut().set_immediate(true);
+    logout.cmd_sn.set(client.cmd_sn);
+    let mut late = client.command(0, &read10(0, 1));
+    late.set_read(true);
+    late.edtl.set(512);
+    let bytes = [client.bytes(logout.into(), &[]), client.bytes(late.into(), &[])].concat();
+    client.stream.write_all(&bytes).expect("the target reads");
+    (logout.itt.get(), late.itt.get())
+}
+
+#[test]
+fn a_session_goes_on_after_a_logout_that_fails_whatever_was_sent_behind_it() {
+    let server = server(|_| ());
+    let mut config = Client::config(1);
+    config.offer.error_recovery_level = 0;
+    let mut client = Client::login(address(&server), config);
+    client.settle(0);
+    // There is no recovery of connections at this level.
+    let (logout, late) = log_out_and_read(&mut client, LogoutReason::RemoveForRecovery, 0);
+    let (mut refused, mut rejected) = (false, false);
+    while !(refused && rejected) {
+        let pdu = client.receive().expect("an answer");
+        match pdu.bhs.opcode() {
+            Some(Opcode::LogoutResponse) => {
+                assert_eq!(pdu.bhs.itt(), logout);
+                assert_eq!(pdu.bhs.as_logout_response().response, LogoutResult::RecoveryNotSupported.code());
+                refused = true;
+            }
+            Some(Opcode::Reject) => {
+                assert_eq!(pdu.data[16..20], late.to_be_bytes(), "the header of the read");
+                rejected = true;
+            }
+            _ => panic!("{}", pdu.bhs),
+        }
+    }
+    assert_eq!(client.read(0, &read10(0, 1), 512).0, 0);
+    stop(server);
+}
+
+#[test]
+fn what_is_sent_behind_a_connections_logout_holds_up_no_other_connection() {
+    let server = server(|_| ());
+    let mut first = Client::login(address(&server), Client::config(1));
+    first.settle(0);
+    let established = first.session.clone().expect("logged in");
+    let mut config = Client::config(1);
+    (config.tsih, config.cid) = (established.tsih, 1);
+    config.session = Some(established.params);
+    config.cmd_sn = first.cmd_sn;
+    let mut second = Client::login(address(&server), config);
+    log_out_and_read(&mut first, LogoutReason::CloseConnection, 0);
+    while first.receive().is_some() {}
+    second.cmd_sn = first.cmd_sn;
+    assert_eq!(second.read(0, &read10(0, 1), 512).0, 0);
     stop(server);
 }
 

@@ -129,7 +129,7 @@ pub struct Connection<P> {
     nop_timeout: Duration,
     /// Time2Wait and Time2Retain of logout responses, seconds.
     pub(super) times: (u16, u16),
-    /// The connection is being logged out: requests numbered from here on are none any more.
+    /// The connection is being logged out: requests numbered from here on are rejected.
     pub(super) leaving: Option<u32>,
 }
 
@@ -231,10 +231,6 @@ impl<P: Payload> Connection<P> {
             _ => {}
         }
         let Some(cmd_sn) = bhs.cmd_sn() else { return Err(Fatal::Opcode(bhs.opcode_code())) };
-        if self.leaving.is_some_and(|from| sn::le(from, cmd_sn)) {
-            // After its logout an initiator must send no request (RFC 7143 §11.14).
-            return Ok(None);
-        }
         if bhs.immediate() {
             let work = self.interpret(view, bhs, ahs, data, cmd_sn);
             return self.deliver(work, true, sink);
@@ -244,6 +240,7 @@ impl<P: Payload> Connection<P> {
             Admission::Deliver => {
                 if let PduRef::ScsiCommand(command) = view
                     && !self.discovery
+                    && self.leaving.is_none()
                 {
                     return match self.scsi_command(command, bhs, ahs, data, cmd_sn) {
                         Ok(command) => Ok(Some(Event::Command(command))),
@@ -366,6 +363,11 @@ impl<P: Payload> Connection<P> {
         cmd_sn: u32,
     ) -> Work<P> {
         let immediate = bhs.immediate();
+        if self.leaving.is_some_and(|from| sn::le(from, cmd_sn)) {
+            // After its logout an initiator must send no request (RFC 7143 §11.14). Such a one is not done, and takes its number all the
+            // same: what is sent after it, here when the logout fails or on another connection, would else wait for it for ever.
+            return Work::Reject(RejectReason::ProtocolError, *bhs);
+        }
         match view {
             PduRef::ScsiCommand(command) if !self.discovery => {
                 match self.scsi_command(command, bhs, ahs, data, cmd_sn) {

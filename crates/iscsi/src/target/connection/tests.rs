@@ -183,17 +183,60 @@ fn a_write_takes_immediate_data_and_asks_for_the_rest() {
     );
 }
 
-#[test]
-fn after_its_logout_a_connection_takes_no_request_unless_that_fails() {
-    let mut d = Dialog::new();
+/// A logout of the connection itself, as it is handed up.
+fn log_out(d: &mut Dialog, immediate: bool) -> LogoutRequest {
     let mut logout = pdu::LogoutRequest::new(5, LogoutReason::CloseConnection, 7);
-    logout.as_bhs_mut().set_immediate(true);
-    logout.cmd_sn.set(100);
+    logout.as_bhs_mut().set_immediate(immediate);
+    logout.cmd_sn.set(d.cmd_sn);
+    d.cmd_sn += u32::from(!immediate);
     let Some(Event::Logout(request)) = d.say(logout.into(), &[]) else { panic!("a logout") };
-    let read = d.command(1, true, false, 512);
-    assert_eq!(d.say(read, &[]), None);
-    assert_eq!(d.connection.window.numbers().0, 100, "it was not received");
-    d.connection.logout_response(&request, LogoutResult::CleanupFailed, &mut d.sent);
+    request
+}
+
+#[test]
+fn what_follows_a_logout_is_rejected_and_leaves_no_hole_in_the_numbers_if_that_fails() {
+    for immediate in [true, false] {
+        let mut d = Dialog::new();
+        let request = log_out(&mut d, immediate);
+        let late = d.command(1, true, false, 512);
+        assert_eq!(d.say(late, &[]), None);
+        let mut ping = NopOut::ping(2);
+        ping.as_bhs_mut().set_immediate(true);
+        ping.cmd_sn.set(d.cmd_sn);
+        assert_eq!(d.say(ping.into(), &[]), None);
+        let heard = d.heard();
+        assert_eq!(heard.len(), 2, "{heard:?}");
+        for (line, _) in &heard {
+            assert!(line.starts_with("Reject reason=\"Protocol Error\""), "{line}");
+        }
+        assert_eq!(heard[0].1, late.bytes(), "the header of what is rejected");
+        d.connection.logout_response(&request, LogoutResult::CleanupFailed, &mut d.sent);
+        let read = d.command(3, true, false, 512);
+        d.start(read, &[]);
+        let (exp, max) = d.connection.window.numbers();
+        assert_eq!(max.wrapping_sub(exp), 6, "all places but one are free");
+    }
+}
+
+#[test]
+fn what_follows_a_logout_that_waits_for_its_turn_is_rejected_in_its_own() {
+    let mut d = Dialog::new();
+    let missing = d.command(1, true, false, 512);
+    let mut logout = pdu::LogoutRequest::new(5, LogoutReason::CloseConnection, 7);
+    logout.cmd_sn.set(d.cmd_sn);
+    d.cmd_sn += 1;
+    assert_eq!(d.say(logout.into(), &[]), None);
+    let late = d.command(2, true, false, 512);
+    assert_eq!(d.say(late, &[]), None);
+    assert!(d.heard().is_empty(), "nothing before its turn");
+    // What was sent before the logout is done.
+    d.start(missing, &[]);
+    let Ok(Some(Event::Logout(request))) = d.connection.next_held(&mut d.sent) else { panic!("a logout") };
+    assert_eq!(d.connection.next_held(&mut d.sent), Ok(None));
+    let heard = d.heard();
+    assert!(heard[0].0.starts_with("Reject reason=\"Protocol Error\""), "{heard:?}");
+    d.connection.logout_response(&request, LogoutResult::RecoveryNotSupported, &mut d.sent);
+    let read = d.command(3, true, false, 512);
     d.start(read, &[]);
 }
 
