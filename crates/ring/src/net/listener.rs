@@ -65,9 +65,13 @@ impl TcpListener {
         Ok(Self { fd, accept: None, single: false })
     }
 
-    /// Takes over a socket that listens already, such as a service manager hands out.
+    /// Takes over a socket that listens already, such as a service manager hands out. What it accepts from now on within the machine
+    /// is not paced, as of one that was bound here.
     pub fn from_fd(fd: OwnedFd) -> io::Result<Self> {
         set_nonblocking(fd.as_fd(), false)?;
+        if local_addr(fd.as_fd()).is_ok_and(|addr| addr.ip().is_loopback()) {
+            unpaced(fd.as_fd());
+        }
         Ok(Self { fd, accept: None, single: false })
     }
 
@@ -150,5 +154,36 @@ fn close_accepted(completion: Completion) {
 impl std::fmt::Debug for TcpListener {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "TcpListener({})", self.fd.as_raw_fd())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::path::{SystemLimits, congestion, set_congestion};
+    use super::*;
+
+    /// A socket that somebody else has made, with a congestion control that is not ours; `None` where the kernel has no other.
+    fn foreign(addr: &str) -> Option<(std::net::TcpListener, String)> {
+        let listener = std::net::TcpListener::bind(addr).unwrap();
+        let mut names = SystemLimits::read().congestion_allowed.into_iter().filter(|name| name != "reno");
+        let name = names.find(|name| set_congestion(listener.as_fd(), name).is_ok())?;
+        Some((listener, name))
+    }
+
+    #[test]
+    fn a_listener_on_loopback_that_is_taken_over_accepts_what_is_not_paced() {
+        let Some((listener, _)) = foreign("127.0.0.1:0") else { return };
+        let to = listener.local_addr().unwrap();
+        let listener = TcpListener::from_fd(listener.into()).unwrap();
+        let _client = std::net::TcpStream::connect(to).unwrap();
+        let (accepted, _) = std::net::TcpListener::from(listener.into_fd()).accept().unwrap();
+        assert_eq!(congestion(accepted.as_fd()).unwrap(), "reno");
+    }
+
+    #[test]
+    fn a_listener_for_other_machines_that_is_taken_over_keeps_its_pace() {
+        let Some((listener, name)) = foreign("0.0.0.0:0") else { return };
+        let listener = TcpListener::from_fd(listener.into()).unwrap();
+        assert_eq!(congestion(listener.into_fd().as_fd()).unwrap(), name);
     }
 }
