@@ -76,9 +76,30 @@ fn sessions(connection: &Connection) -> Vec<Arc<Session>> {
 
 /// Aborts tasks on all connections of a session; says how many there were.
 async fn abort_in(session: &Session, victims: &Victims) -> usize {
+    ask_session(session, victims, &Remote::abort).await
+}
+
+/// Has `ask` do something with tasks on each connection of a session; says how many there were.
+async fn ask_session(
+    session: &Session,
+    victims: &Victims,
+    ask: &impl AsyncFn(&Remote, Victims) -> usize,
+) -> usize {
     let mut count = 0;
     for member in session.connections() {
-        count += member.remote.abort(victims.clone()).await;
+        count += ask(&member.remote, victims.clone()).await;
+    }
+    count
+}
+
+/// The same in several sessions.
+async fn ask_sessions(
+    concerned: Vec<(Arc<Session>, Victims)>,
+    ask: impl AsyncFn(&Remote, Victims) -> usize,
+) -> usize {
+    let mut count = 0;
+    for (session, victims) in concerned {
+        count += ask_session(&session, &victims, &ask).await;
     }
     count
 }
@@ -248,14 +269,7 @@ impl AbortTasks for Preemptor {
         which: Tasks,
         except: &Command,
     ) -> Pin<Box<dyn Future<Output = usize>>> {
-        let concerned = self.victims(&nexus, which, except);
-        Box::pin(async move {
-            let mut count = 0;
-            for (session, victims) in concerned {
-                count += abort_in(&session, &victims).await;
-            }
-            count
-        })
+        Box::pin(ask_sessions(self.victims(&nexus, which, except), Remote::abort))
     }
 
     fn count(
@@ -264,15 +278,6 @@ impl AbortTasks for Preemptor {
         which: Tasks,
         except: &Command,
     ) -> Pin<Box<dyn Future<Output = usize>>> {
-        let concerned = self.victims(&nexus, which, except);
-        Box::pin(async move {
-            let mut count = 0;
-            for (session, victims) in concerned {
-                for member in session.connections() {
-                    count += member.remote.count(victims.clone()).await;
-                }
-            }
-            count
-        })
+        Box::pin(ask_sessions(self.victims(&nexus, which, except), Remote::count))
     }
 }
