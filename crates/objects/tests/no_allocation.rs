@@ -1,5 +1,8 @@
 //! Once warm, READ and WRITE allocate nothing, and a READ lends the store's own memory, unless the unit has secrets.
 
+#[path = "support/passed_on.rs"]
+mod passed_on;
+
 use std::cell::Cell;
 use std::future::Future;
 use std::pin::Pin;
@@ -23,6 +26,8 @@ use stag_objects::store::{
 };
 use stag_objects::unit::{OsdOptions, OsdUnit};
 
+use passed_on::passed_on;
+
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
@@ -36,75 +41,16 @@ struct Lending {
 }
 
 impl ObjectStore for Lending {
-    fn root(&self) -> RootInfo {
-        self.metadata.root()
-    }
-    fn partition(&self, id: u64) -> Result<PartitionInfo, Error> {
-        self.metadata.partition(id)
-    }
+    passed_on!(metadata);
+
     fn object(&self, id: ObjectId) -> Result<ObjectInfo, Error> {
         Ok(ObjectInfo { length: LEN, ..self.metadata.object(id)? })
-    }
-    fn times(&self, id: ObjectId) -> Result<Times, Error> {
-        self.metadata.times(id)
-    }
-    fn touch(&self, id: ObjectId, times: TimesUpdate) {
-        self.metadata.touch(id, times);
-    }
-    fn attribute(&self, id: ObjectId, page: u32, number: u32, value: &mut Vec<u8>) -> Result<bool, Error> {
-        self.metadata.attribute(id, page, number, value)
-    }
-    fn attributes(
-        &self,
-        id: ObjectId,
-        which: Attributes,
-        each: &mut dyn FnMut(Attribute<'_>) -> bool,
-    ) -> Result<(), Error> {
-        self.metadata.attributes(id, which, each)
-    }
-    fn list(&self, list: List, from: u64, limit: usize, into: &mut Vec<u64>) -> Result<bool, Error> {
-        self.metadata.list(list, from, limit, into)
-    }
-    fn membership(&self, collection: ObjectId, object: u64) -> Result<Option<u32>, Error> {
-        self.metadata.membership(collection, object)
-    }
-    fn memberships(
-        &self,
-        object: ObjectId,
-        from: u64,
-        limit: usize,
-        into: &mut Vec<Membership>,
-    ) -> Result<bool, Error> {
-        self.metadata.memberships(object, from, limit, into)
-    }
-    fn reserve_ids(&self, partition: u64, count: u32) -> Result<u64, Error> {
-        self.metadata.reserve_ids(partition, count)
     }
     fn hold(&self) -> Hold {
         Hold::keep(HELD.with(Rc::clone))
     }
     fn read(&self, _id: ObjectId, at: u64, len: usize) -> Io<Chain> {
         Io::ok(self.region.slice(at as usize, len).unwrap().into())
-    }
-    fn extents(
-        &self,
-        id: ObjectId,
-        at: u64,
-        len: u64,
-        limit: usize,
-        into: &mut Vec<Extent>,
-    ) -> Result<bool, Error> {
-        self.metadata.extents(id, at, len, limit, into)
-    }
-    fn differences(
-        &self,
-        ids: [ObjectId; 2],
-        at: u64,
-        len: u64,
-        limit: usize,
-        into: &mut Vec<Difference>,
-    ) -> Result<bool, Error> {
-        self.metadata.differences(ids, at, len, limit, into)
     }
     fn apply(&self, change: Change, commit: Commit) -> Io<Applied> {
         if matches!(change.steps[..], [Step::Write { .. }, Step::SetTimes { .. }]) {
@@ -114,9 +60,6 @@ impl ObjectStore for Lending {
     }
     fn sync(&self, scope: Scope) -> Io<()> {
         self.metadata.sync(scope)
-    }
-    fn check(&self, partition: u64, repair: bool) -> Io<CheckReport> {
-        self.metadata.check(partition, repair)
     }
 }
 

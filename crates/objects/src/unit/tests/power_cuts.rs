@@ -12,6 +12,8 @@ mod model;
 #[allow(dead_code, reason = "the model test uses the rest")]
 #[path = "../../../tests/model/ops/mod.rs"]
 mod ops;
+#[path = "../../../tests/support/passed_on.rs"]
+mod passed_on;
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -30,6 +32,7 @@ use crate::store::{
 use harness::Hands;
 use model::Model;
 use ops::{Chance, Pair};
+use passed_on::passed_on;
 
 /// Blocks of the arena; nothing here fills it.
 const BLOCKS: u64 = 4000;
@@ -115,6 +118,8 @@ fn done<T>(result: Result<T, Error>) -> Io<T> {
 }
 
 impl ObjectStore for Recorder {
+    passed_on!(store);
+
     fn apply(&self, change: Change, commit: Commit) -> Io<Applied> {
         let data = change.steps.iter().any(is_of_data);
         // Data that is only relaxed may be torn, which would tell nothing.
@@ -154,75 +159,11 @@ impl ObjectStore for Recorder {
         done(result)
     }
 
-    fn root(&self) -> RootInfo {
-        self.store.root()
-    }
-    fn partition(&self, id: u64) -> Result<PartitionInfo, Error> {
-        self.store.partition(id)
-    }
     fn object(&self, id: ObjectId) -> Result<ObjectInfo, Error> {
         self.store.object(id)
     }
-    fn times(&self, id: ObjectId) -> Result<Times, Error> {
-        self.store.times(id)
-    }
-    fn touch(&self, id: ObjectId, times: TimesUpdate) {
-        self.store.touch(id, times);
-    }
-    fn attribute(&self, id: ObjectId, page: u32, number: u32, value: &mut Vec<u8>) -> Result<bool, Error> {
-        self.store.attribute(id, page, number, value)
-    }
-    fn attributes(
-        &self,
-        id: ObjectId,
-        which: Attributes,
-        each: &mut dyn FnMut(Attribute<'_>) -> bool,
-    ) -> Result<(), Error> {
-        self.store.attributes(id, which, each)
-    }
-    fn list(&self, list: List, from: u64, limit: usize, into: &mut Vec<u64>) -> Result<bool, Error> {
-        self.store.list(list, from, limit, into)
-    }
-    fn membership(&self, collection: ObjectId, object: u64) -> Result<Option<u32>, Error> {
-        self.store.membership(collection, object)
-    }
-    fn memberships(
-        &self,
-        object: ObjectId,
-        from: u64,
-        limit: usize,
-        into: &mut Vec<Membership>,
-    ) -> Result<bool, Error> {
-        self.store.memberships(object, from, limit, into)
-    }
-    fn reserve_ids(&self, partition: u64, count: u32) -> Result<u64, Error> {
-        self.store.reserve_ids(partition, count)
-    }
     fn read(&self, id: ObjectId, at: u64, len: usize) -> Io<Chain> {
         self.store.read(id, at, len)
-    }
-    fn extents(
-        &self,
-        id: ObjectId,
-        at: u64,
-        len: u64,
-        limit: usize,
-        into: &mut Vec<Extent>,
-    ) -> Result<bool, Error> {
-        self.store.extents(id, at, len, limit, into)
-    }
-    fn differences(
-        &self,
-        ids: [ObjectId; 2],
-        at: u64,
-        len: u64,
-        limit: usize,
-        into: &mut Vec<Difference>,
-    ) -> Result<bool, Error> {
-        self.store.differences(ids, at, len, limit, into)
-    }
-    fn check(&self, partition: u64, repair: bool) -> Io<CheckReport> {
-        self.store.check(partition, repair)
     }
 }
 
