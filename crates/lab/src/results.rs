@@ -127,7 +127,15 @@ fn io_error(path: &Path) -> impl FnOnce(io::Error) -> Error {
 pub struct Folder {
     path: PathBuf,
     // Its lock is held as long as this is.
-    _lock: File,
+    lock: File,
+}
+
+impl Drop for Folder {
+    /// Gives the lock up by word: a program that another thread starts right now has the file open too, until it has begun.
+    fn drop(&mut self) {
+        // Where it cannot be, the lock ends with the last that has the file open.
+        let _ = self.lock.unlock();
+    }
 }
 
 impl Folder {
@@ -146,7 +154,7 @@ impl Folder {
         let lock_path = path.join(".lock");
         let lock = File::create(&lock_path).map_err(io_error(&lock_path))?;
         lock.try_lock().map_err(|_| Error::Busy(path.display().to_string()))?;
-        let folder = Self { path: path.to_owned(), _lock: lock };
+        let folder = Self { path: path.to_owned(), lock };
         let info_path = path.join("run.json");
         let begun = info_path.exists();
         if begun && again {
@@ -434,4 +442,24 @@ pub fn line(cells: impl IntoIterator<Item = String>) -> String {
         }
     });
     quoted.collect::<Vec<_>>().join(",") + "\r\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_is_free_when_its_run_is_over_though_a_child_still_has_its_lock_open() {
+        let text = "format = 1\nname = 'x'\ntitle = 'X'\nmeasure = 'bench'\n[[axis]]\nname = 'way'\nvalues = ['old', 'new']\n";
+        let source = Source { experiment: Experiment::read(text).unwrap(), text: text.to_owned() };
+        let info = Info::new(&source, false, 1, Pinning::default(), Machine::default());
+        let place = tempfile::tempdir().unwrap();
+        let open = || Folder::open(place.path(), &source, &info, false).map(|(folder, _)| folder);
+        let folder = open().unwrap();
+        assert!(matches!(open(), Err(Error::Busy(_))));
+        let of_a_child = folder.lock.try_clone().unwrap();
+        drop(folder);
+        drop(open().unwrap());
+        drop(of_a_child);
+    }
 }
