@@ -1,10 +1,11 @@
 //! Two runs of the same experiments side by side: the ratio of each figure, and whether it is more than noise.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
 use crate::figure::{Bounded, Figure, Noise, digits, short};
+use crate::machine::Machine;
 use crate::point::key;
 use crate::record::Disturbed;
 use crate::results::{Found, Results};
@@ -143,8 +144,37 @@ fn beware(first: &Results, second: &Results) -> Vec<String> {
     if a.machine.kernel != b.machine.kernel {
         beware.push(format!("another kernel: {} and {}", a.machine.kernel, b.machine.kernel));
     }
+    let (one, other) = (&a.machine, &b.machine);
+    if one.hypervisor != other.hypervisor {
+        let kind = |machine: &Machine| match machine.hypervisor.as_str() {
+            "" => "no virtual one".to_owned(),
+            "yes" => "a virtual one".to_owned(),
+            name => format!("a virtual one ({name})"),
+        };
+        beware.push(format!("another kind of machine: {} and {}", kind(one), kind(other)));
+    }
+    if one.governor != other.governor {
+        let name = |machine: &Machine| match machine.governor.as_str() {
+            "" => "none that is told".to_owned(),
+            name => name.to_owned(),
+        };
+        beware.push(format!("another governor of the clock: {} and {}", name(one), name(other)));
+    }
+    for (what, one, other) in [
+        ("what the processor does against leaks is not the same", &one.mitigations, &other.mitigations),
+        ("the kernel's settings are not the same", &one.sysctl, &other.sysctl),
+    ] {
+        if one != other {
+            beware.push(format!("{what}: {}", names_that_differ(one, other)));
+        }
+    }
     if a.pinning != b.pinning {
         beware.push("run on other processors".to_owned());
+    }
+    if let (Some(one), Some(other)) = (awake(first), awake(second))
+        && one != other
+    {
+        beware.push(format!("processors were {one} in the first and {other} in the second"));
     }
     for (words, results) in [("the first", first), ("the second", second)] {
         let disturbed = Disturbed::of(&results.records);
@@ -160,6 +190,26 @@ fn beware(first: &Results, second: &Results) -> Vec<String> {
         }
     }
     beware
+}
+
+/// The names of what only one has, or the other has otherwise.
+fn names_that_differ(one: &BTreeMap<String, String>, other: &BTreeMap<String, String>) -> String {
+    let names: BTreeSet<&String> = one.keys().chain(other.keys()).collect();
+    let differ: Vec<&str> =
+        names.into_iter().filter(|name| one.get(*name) != other.get(*name)).map(String::as_str).collect();
+    differ.join(", ")
+}
+
+/// Whether the processors were kept from being halted while it was measured; `None` of a result without figures.
+fn awake(results: &Results) -> Option<&'static str> {
+    let measured = || results.records.iter().filter(|record| record.sample().is_some());
+    let awake = measured().filter(|record| record.load.awake).count();
+    match (awake, measured().count()) {
+        (_, 0) => None,
+        (0, _) => Some("not kept awake"),
+        (some, all) if some < all => Some("kept awake for a part of the runs"),
+        _ => Some("kept awake"),
+    }
 }
 
 fn uncapital(text: &str) -> String {

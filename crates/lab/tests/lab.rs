@@ -549,6 +549,41 @@ fn a_comparison_tells_what_is_more_than_noise() {
 }
 
 #[test]
+fn a_comparison_warns_of_machines_that_were_not_alike() {
+    let mut bench = Bench::new(TEXT);
+    bench.run(&bench.options(), usual).unwrap();
+    let warnings = |change: &dyn Fn(&mut Results)| {
+        let (first, mut second) = (bench.results(), bench.results());
+        change(&mut second);
+        lab::compare::compare(&[first], &[second]).pairs.remove(0).beware
+    };
+    let as_it_is = warnings(&|_| ());
+    let told = |change: &dyn Fn(&mut Results)| {
+        let mut told = warnings(change);
+        told.retain(|warning| !as_it_is.contains(warning));
+        told.join("; ")
+    };
+    let turn = |second: &mut Results, runs: usize| {
+        second.records.iter_mut().take(runs).for_each(|record| record.load.awake = !record.load.awake);
+    };
+    let were_awake = bench.results().records[0].load.awake;
+    let (first, other) =
+        if were_awake { ("kept awake", "not kept awake") } else { ("not kept awake", "kept awake") };
+    let words = |second: &str| format!("processors were {first} in the first and {second} in the second");
+    assert_eq!(told(&|second| turn(second, usize::MAX)), words(other));
+    assert_eq!(told(&|second| turn(second, 1)), words("kept awake for a part of the runs"));
+    let hypervisor = told(&|second| second.info.machine.hypervisor += "X");
+    assert!(hypervisor.starts_with("another kind of machine: "), "{hypervisor}");
+    let governor = told(&|second| second.info.machine.governor += "X");
+    assert!(governor.starts_with("another governor of the clock: "), "{governor}");
+    let leaks =
+        told(&|second| drop(second.info.machine.mitigations.insert("x".into(), "Mitigation: X".into())));
+    assert_eq!(leaks, "what the processor does against leaks is not the same: x");
+    let settings = told(&|second| drop(second.info.machine.sysctl.insert("net.x".into(), "X".into())));
+    assert_eq!(settings, "the kernel's settings are not the same: net.x");
+}
+
+#[test]
 fn a_file_of_results_that_was_cut_short_is_told_and_measured_again() {
     let mut bench = Bench::new(TEXT);
     bench.run(&bench.options(), usual).unwrap();
