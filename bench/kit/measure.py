@@ -198,11 +198,14 @@ def held(options, running, count):
 
 
 def sessions(options, running: Running, line, seconds, count):
-    """What so many idle sessions cost, and what they cost the session that works: while they are pinged, if the target pings."""
+    """What so many idle sessions cost, and what they cost the session that works: while they are pinged, if the target pings.
+
+    Memory is told of the first sessions only that a target has held since its start: what these took from the system, later ones find."""
     alone = by_load(options, running, line, seconds)["iops"]
     before = running.memory_bytes()
+    is_first, running.has_held = not running.has_held, True
     with held(options, running, count) as idlers:
-        memory = (running.memory_bytes() - before) / count
+        memory = (running.memory_bytes() - before) / count if is_first else None
         if running.pings_after_s:
             idlers.wait_for_pings(running.pings_after_s)
         first, begun = idlers.pings(), time.monotonic()

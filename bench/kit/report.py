@@ -218,6 +218,12 @@ def _pings(held, what):
     return f"{held[what]:,.0f}" if what in held else ""
 
 
+def memory_of_each(held):
+    """Of idle sessions; nothing where the target had held some before, and its memory had grown for those already."""
+    memory = held["bytes_per_session"]
+    return "" if memory is None else f"{memory / 1024:.1f} KiB"
+
+
 def _idle_table(results, notes):
     head = ["", "idle, % of a core", "idle sessions", "memory of each", "% of a core meanwhile", "pings a second", "logins a second",
             "IOPS beside them, times alone", "pings a second beside them"]
@@ -230,7 +236,7 @@ def _idle_table(results, notes):
         if held and "bytes_per_session" not in held:
             cells = [why] + [""] * 6
         elif held:
-            cells = [f"{held['count']:,} {why.removeprefix('– ')}".strip(), f"{held['bytes_per_session'] / 1024:.1f} KiB", f"{held['idle_percent']:.2f} %",
+            cells = [f"{held['count']:,} {why.removeprefix('– ')}".strip(), memory_of_each(held) or "–", f"{held['idle_percent']:.2f} %",
                      _pings(held, "pings_per_second"), f"{held['logins_per_second']:,.0f}",
                      f"{held['slowdown']:.2f}× ({rate(held['iops_alone'])} → {rate(held['iops_beside'])})",
                      _pings(held, "pings_per_second_beside")]

@@ -36,6 +36,7 @@ class Running:
     process: subprocess.Popen  # None: it is started for each run
     urls: dict  # "memory", "file" and "disk"
     pings_after_s: float = 0  # seconds of silence after which it pings a session; 0: it is not waited for its pings
+    has_held: bool = False  # whether it was asked to hold idle sessions since its start
 
     @property
     def pid(self):

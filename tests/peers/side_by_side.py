@@ -1,10 +1,15 @@
 """The bench itself: a run of bench/peers that is over in moments leaves a whole report. No figure of it is judged."""
 
+import argparse
+import contextlib
 import csv
+import importlib.machinery
+import importlib.util
 import json
 import os
 import re
 import sys
+from unittest import mock
 from xml.etree import ElementTree
 
 from lab import proc
@@ -131,6 +136,61 @@ def disks_and_pings_are_reported_and_judged(lab):
     expect("| 0.40 % |  | 1,000 |" in idle, idle)
 
 
+def bench_peers():
+    """bench/peers as a module."""
+    loader = importlib.machinery.SourceFileLoader("bench_peers", os.path.join(ROOT, "bench/peers"))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader(loader.name, loader))
+    loader.exec_module(module)
+    return module
+
+
+def memory_of_idle_sessions_is_told_by_the_first_that_a_target_held(lab):
+    """What a target has taken from the system for its first idle sessions it keeps, and later ones seem to cost nothing."""
+    from kit import measure, report
+    from kit.targets import Running, Unable
+
+    peers = bench_peers()
+
+    class Growing(Running):
+        """It holds so many sessions, takes 8 KiB for each, also for those of logins that came to no end, and gives nothing back."""
+        most, grown = 100, 0
+
+        def check(self):
+            pass
+
+        def memory_bytes(self):
+            return 1 << 20 | self.grown
+
+    @contextlib.contextmanager
+    def held(options, running, count):
+        running.grown = max(running.grown, 8192 * min(count, running.most))
+        if count > running.most:
+            raise Unable("the logins do not come to an end")
+        yield mock.Mock(login_seconds=1, pings=lambda: 0)
+
+    def measured(most, nanoseconds):
+        """What is found of 100 sessions, or as many as it holds, where the cores are so far apart at each look."""
+        run = peers.Run.__new__(peers.Run)
+        run.options = argparse.Namespace(sessions=100, seconds=0, wait=0)
+        run.results, run.waited = {}, 0
+        target = Growing("stag", None, {})
+        target.most = most
+        with mock.patch.multiple(measure, held=held, by_load=lambda *_: {"iops": 1}, idle=lambda *_: {"stag": 0.0},
+                                 core_ns=mock.Mock(side_effect=nanoseconds)), \
+                mock.patch.object(run, "save"), mock.patch.object(peers, "say"):
+            run.sessions([target])
+        return run.results["sessions"]["stag"]
+
+    for nanoseconds in ([30, 30], [30, 160, 30, 30]):
+        found = measured(100, nanoseconds)
+        expect((found["count"], found["bytes_per_session"]) == (100, 8192), f"{nanoseconds}: {found}")
+    # Of those that it holds after it could not hold more nobody knows.
+    found = measured(50, [30] * 4)
+    expect((found["count"], found["bytes_per_session"]) == (10, None), f"{found}")
+    idle = table(report.to_markdown(report.blocks(results_of([("r4k32", "stag", {"run": sample(1)})], found), {})), "Idle")
+    expect("| – | 0.00 % |" in idle, idle)
+
+
 def what_fio_says_is_a_run_like_others(lab):
     from kit import matrix, measure
     from kit.targets import Nothing, Unable
@@ -167,7 +227,6 @@ def lines_are_measured_with_those_that_can_do_them(lab):
 
 
 def a_file_in_memory_is_no_disk(lab):
-    import argparse
     from pathlib import Path
 
     from kit import targets
@@ -185,6 +244,7 @@ def a_file_in_memory_is_no_disk(lab):
 
 CASES = [
     ("a disk and pings are reported and judged", disks_and_pings_are_reported_and_judged),
+    ("memory of idle sessions is told by the first that a target held", memory_of_idle_sessions_is_told_by_the_first_that_a_target_held),
     ("what fio says is a run like others", what_fio_says_is_a_run_like_others),
     ("what a bench costs is not told from too few ticks", what_a_bench_costs_is_not_told_from_too_few_ticks),
     ("lines are measured with those that can do them", lines_are_measured_with_those_that_can_do_them),
