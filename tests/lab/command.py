@@ -21,8 +21,15 @@ CI = os.environ.get("CI") == "true"
 if CI:
     os.environ["STAG_LAB_MUST"] = "1"  # the tests of the lab's links, too, fail where there can be none
 
+# Time for the suites to end what they have started, seconds.
+LAST_STEPS = 20
+
 report = Report()
 started = time.monotonic()
+# The programs that run now, each in a session of its own.
+running = set()
+# No more are to be started.
+ending = threading.Event()
 
 
 def say(text):
@@ -33,9 +40,12 @@ def say(text):
 def stream(command, timeout, each_line=None, env=None, out=print):
     """Run a program, print what it prints, and return its exit code; None: it took too long and was ended. `out` takes its
     lines, as print does."""
+    if ending.is_set():
+        return None
     process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True,
                                env={**os.environ, **(env or {})})
+    running.add(process)
     late = threading.Event()
 
     def end():
@@ -49,12 +59,30 @@ def stream(command, timeout, each_line=None, env=None, out=print):
             if each_line is None or each_line(line.rstrip("\n")) is not False:
                 out(line, end="", flush=True)
         code = process.wait()
+    except BaseException:
+        interrupt([process])
+        raise
     finally:
         timer.cancel()
+        running.discard(process)
     if late.is_set():
         out(f"ended after {timeout} s", flush=True)
         return None
     return code
+
+
+def interrupt(processes):
+    """Has programs in sessions of their own end; they have time to end what they have started."""
+    for process in processes:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGTERM)
+    limit = time.monotonic() + LAST_STEPS
+    for process in processes:
+        try:
+            process.wait(max(0, limit - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
 
 class Later:
@@ -73,7 +101,7 @@ class Later:
 
     def turn(self):
         with self.lock:
-            print("".join(self.kept), end="", flush=True)
+            print("".join(self.kept or []), end="", flush=True)
             self.kept = None
 
 
@@ -147,11 +175,16 @@ def suites(names, out=print):
             command = alone + command
         else:
             out("no network namespace here: the tests run on this machine's own loopback", flush=True)
-        code = stream(command, 1800, out=out)
-        if os.path.exists(results):
-            report.load(results)
-        else:
-            report.add("failed", " ".join(names), f"the tests ended with exit code {code} and without results")
+        ended = "were interrupted"
+        try:
+            code = stream(command, 1800, out=out)
+            ended = "took too long" if code is None else f"ended with exit code {code}"
+        finally:
+            # What they had found until then counts.
+            if not os.path.exists(results):
+                report.add("failed", " ".join(names), f"the tests {ended}, without results")
+            elif not report.load(results):
+                report.add("failed", " ".join(names), f"the tests {ended} before they were done")
 
 
 def of_the_kernel(word):
@@ -177,6 +210,7 @@ def main():
     if kernel:
         # In the background and at low priority: it fills the gaps that compiling Rust leaves.
         build = subprocess.Popen([os.path.join(ROOT, "tests/kernel/build")], start_new_session=True)
+        running.add(build)
     if "unit" in words:
         step("cargo fmt", ["cargo", "fmt", "--all", "--check"], 120)
         step("clippy, warnings denied",
@@ -193,21 +227,43 @@ def main():
         later = Later()
         beside = threading.Thread(target=kernel_suites, args=(build, in_kernel, later.print))
         beside.start()
-        if others:
-            say(f"{' '.join(others)}" + (f", and {' '.join(in_kernel)} beside" if in_kernel else ""))
-            suites(others)
-        if in_kernel:
-            say(" ".join(in_kernel))
-        later.turn()
-        beside.join()
+        try:
+            if others:
+                say(f"{' '.join(others)}" + (f", and {' '.join(in_kernel)} beside" if in_kernel else ""))
+                suites(others)
+            if in_kernel:
+                say(" ".join(in_kernel))
+            later.turn()
+            beside.join()
+        except BaseException:
+            ending.set()
+            interrupt(list(running))
+            later.turn()
+            beside.join()
+            raise
 
-    say("done")
+
+def finish(code):
+    """Say what came of it all, and end."""
+    say("done" if code == 0 else "interrupted")
     for name, why in report.skipped:
         if why != "ignored":
             print(f"skipped: {name}")
     report.retell()
     print(report.summary(), flush=True)
-    sys.exit(1 if report.failed else 0)
+    sys.exit(code or (1 if report.failed else 0))
 
 
-main()
+def told(work):
+    """Do the work, and say what came of it, whatever ends it."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        work()
+    except KeyboardInterrupt:
+        interrupt(list(running))
+        finish(130)
+    finish(0)
+
+
+if __name__ == "__main__":
+    told(main)

@@ -7,6 +7,7 @@ tests/run calls it inside a network namespace of its own; by hand: `unshare -n t
 import argparse
 import importlib
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -20,7 +21,7 @@ from lab.report import Report  # noqa: E402
 from lab.target import Lab, Stag  # noqa: E402
 
 # Suites in the order they run: the cheapest and most telling first.
-SUITES = ["peers.libiscsi", "peers.qemu", "peers.login", "peers.session", "peers.manage", "peers.recovery", "peers.both_ends",
+SUITES = ["peers.itself", "peers.libiscsi", "peers.qemu", "peers.login", "peers.session", "peers.manage", "peers.recovery", "peers.both_ends",
           "peers.sessions",
           "peers.isns", "peers.osd_vectors", "peers.osd", "peers.osd_capture", "peers.durable", "peers.hostile", "peers.conform", "peers.capture", "peers.rping", "peers.iwarp_hostile",
           "peers.iser_capture", "peers.initiator", "peers.bench", "peers.lab", "peers.side_by_side", "peers.cu", "kernel.iwarp",
@@ -43,7 +44,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("suite", nargs="*")
     parser.add_argument("--target", default="stag", choices=["stag", "tgt"])
-    parser.add_argument("--results", help="save the outcomes here as JSON")
+    parser.add_argument("--results", help="save the outcomes here as JSON, after each of them")
     parser.add_argument("--keep", action="store_true", help="keep the folder with logs and images")
     options = parser.parse_args()
 
@@ -55,28 +56,38 @@ def main():
         if not os.path.exists(Stag.binary):
             sys.exit(f"{Stag.binary} is missing: cargo build -p stag, or set STAG_BIN")
 
-    report = Report()
-    with temporary(options.keep) as folder:
-        lab = Lab(report, folder, options.target)
-        for suite in selected(options.suite):
-            only = [word.split(":", 1)[1] for word in options.suite
-                    if ":" in word and word.split(":")[0] in (suite, *suite.split("."))]
-            start = time.monotonic()
-            print(f"== {suite} ({options.target})", flush=True)
-            module = importlib.import_module(suite)
-            for name, function in module.CASES:
-                if not only or any(word in name for word in only):
-                    if getattr(function, "adds_its_own", False):
-                        function(lab)
-                    else:
-                        lab.case(name, function, lab)
-            print(f"== {suite}: {time.monotonic() - start:.0f} s", flush=True)
-    if options.results:
-        report.save(options.results)  # Whoever asked for them tells of the failures.
-    else:
-        report.retell()
+    # Whatever ends it, what it has started is ended.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    report, interrupted = Report(options.results), False
+    try:
+        with temporary(options.keep) as folder:
+            run(Lab(report, folder, options.target), options)
+    except KeyboardInterrupt:
+        interrupted = True
+        print("interrupted", flush=True)
+    if not options.results:
+        report.retell()  # Whoever asked for results tells of the failures.
+    elif not interrupted:
+        report.save(whole=True)
     print(report.summary())
-    sys.exit(1 if report.failed else 0)
+    sys.exit(130 if interrupted else 1 if report.failed else 0)
+
+
+def run(lab, options):
+    """All suites that are asked for."""
+    for suite in selected(options.suite):
+        only = [word.split(":", 1)[1] for word in options.suite
+                if ":" in word and word.split(":")[0] in (suite, *suite.split("."))]
+        start = time.monotonic()
+        print(f"== {suite} ({options.target})", flush=True)
+        module = importlib.import_module(suite)
+        for name, function in module.CASES:
+            if not only or any(word in name for word in only):
+                if getattr(function, "adds_its_own", False):
+                    function(lab)
+                else:
+                    lab.case(name, function, lab)
+        print(f"== {suite}: {time.monotonic() - start:.0f} s", flush=True)
 
 
 class temporary:

@@ -46,6 +46,10 @@ def run(*command, timeout=180, ok=(0,), stdin=None, env=None):
         printed, _ = process.communicate()
         raise Failed(f"{' '.join(command)}: not done after {timeout} s\n"
                      f"{tail(printed.decode(errors='replace'))}") from None
+    except BaseException:  # Ctrl-C, which a program in a session of its own does not get.
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        raise
     output = Output(printed.decode(errors="replace"))
     output.code = process.returncode
     if ok is not None and process.returncode not in ok:

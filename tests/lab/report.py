@@ -32,12 +32,16 @@ class Report:
     # Of a long output only the end may be kept, 4 KiB of it, say: all failures are to be in there, with their reasons.
     RETOLD = 3000
 
-    def __init__(self):
+    def __init__(self, path=None):
+        """`path`: where all outcomes until now are kept after each, for whoever started this and may see it ended."""
         self.passed, self.failed, self.skipped = [], [], []
+        self.path = path
 
     def add(self, outcome, name, why="", seconds=None, quiet=False):
         """Count one outcome ("passed", "failed", "skipped"). `quiet` prints nothing for what passed."""
         getattr(self, outcome).append((name, why))
+        if self.path:
+            self.save()
         if quiet and outcome == "passed":
             return
         mark = {"passed": "  ok  ", "failed": " FAIL ", "skipped": " skip "}[outcome]
@@ -64,15 +68,20 @@ class Report:
         self.add("passed", name, seconds=time.monotonic() - start)
         return True
 
-    def save(self, path):
-        with open(path, "w") as file:
-            json.dump({"passed": self.passed, "failed": self.failed, "skipped": self.skipped}, file)
+    def save(self, whole=False):
+        """Keep what there is in the file; `whole`: there is no more to come."""
+        part = f"{self.path}.part"
+        with open(part, "w") as file:
+            json.dump({"passed": self.passed, "failed": self.failed, "skipped": self.skipped, "whole": whole}, file)
+        os.replace(part, self.path)
 
     def load(self, path):
+        """Add what is kept in a file. Returns whether that is all of it."""
         with open(path) as file:
             saved = json.load(file)
         for outcome in ("passed", "failed", "skipped"):
             getattr(self, outcome).extend(tuple(entry) for entry in saved[outcome])
+        return saved["whole"]
 
     def retell(self, out=print):
         """All failures once more with their reasons, in few enough words that the end of the output has all of them."""
