@@ -74,7 +74,7 @@
 //! level 2 a lost connection's commands go on on another one, which loses and repeats nothing; at level 1 a wrong data
 //! digest, or a PDU that went missing, is recovered within its connection ([`Session::recoveries`] counts both). What
 //! cannot be recovered, and everything at level 0, has the whole session made anew, for up to
-//! [`Options::reconnect_timeout`]. Commands that were under way and may be repeated ([`Command::repeatable`]) are
+//! [`Options::reconnect_timeout`], unless the target refuses for good. Commands that were under way and may be repeated ([`Command::repeatable`]) are
 //! sent again in their order, each at most [`Options::max_replays`] times; the others end with [`Error::Lost`], and whether
 //! they ran is unknown. Units report the lost nexus with a unit attention, which [`Disk`] takes in its stride.
 #![forbid(unsafe_code)]

@@ -47,7 +47,9 @@ pub struct Options {
     pub command_timeout: Duration,
     /// Silence after which the target is asked whether it lives. It has the same time again to answer.
     pub ping_interval: Duration,
-    /// How long a lost session is tried to be made anew; zero means not at all.
+    /// How long a lost session is tried to be made anew; zero means not at all. A target that refuses us for good ends it before: at
+    /// once by name (authentication, authorization, removal), after three logins in a row that do not fit, and after a sixth of this
+    /// time in which it is not found.
     pub reconnect_timeout: Duration,
     /// How often a command is sent again, at most, because its session was lost.
     pub max_replays: u8,

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use fake::{BLOCK, Fake, Faults, churn};
 use initiator::{DigestChoice, Disk, Error, Lun, Options, Session, TaskManagementFunction, Unit};
 use iscsi::keys::Offer;
-use iscsi::pdu::AsyncEvent;
+use iscsi::login::initiator::InitiatorLoginError;
+use iscsi::pdu::{AsyncEvent, LoginStatus};
 use ring::{Buf, Runtime};
 use scsi::cdb::build;
 
@@ -198,6 +199,48 @@ fn a_target_that_is_busy_for_a_while_is_tried_until_it_lets_us_in() {
         }
         assert!(disk.read(1, 1).await.unwrap().to_vec() == [7; BLOCK]);
         assert_eq!(fake.state.borrow().logins, 5);
+        disk.session().close().await.unwrap();
+    });
+}
+
+#[test]
+fn a_target_that_refuses_for_good_is_not_tried_to_the_end_of_the_time() {
+    use LoginStatus::{AuthenticationFailure, InitiatorError, NotFound, UnsupportedVersion};
+    for (refuse_with, most_logins) in
+        [(AuthenticationFailure, 2), (UnsupportedVersion, 4), (InitiatorError, 4), (NotFound, 200)]
+    {
+        run(async {
+            let faults = Faults { refuse_logins: 2..u32::MAX, refuse_with, ..Faults::default() };
+            let fake = Fake::start(faults, Offer::default(), 64);
+            let time = Duration::from_secs(18);
+            let disk = open(&fake, Options { reconnect_timeout: time, ..Options::default() }).await;
+            let begun = Instant::now();
+            fake.announce(AsyncEvent::DropSession);
+            let error = loop {
+                match disk.read(0, 1).await {
+                    Ok(_) => ring::yield_now().await,
+                    Err(error) => break error,
+                }
+            };
+            assert_eq!(error, InitiatorLoginError::Status(refuse_with).into());
+            assert!(begun.elapsed() < time / 2, "{refuse_with}: {:?}", begun.elapsed());
+            let logins = fake.state.borrow().logins;
+            assert!(logins <= most_logins, "{refuse_with}: {logins} logins");
+        });
+    }
+}
+
+#[test]
+fn a_target_that_does_not_know_its_name_for_a_moment_is_tried_until_it_does() {
+    run(async {
+        let faults = Faults { refuse_logins: 2..5, refuse_with: LoginStatus::NotFound, ..Faults::default() };
+        let fake = Fake::start(faults, Offer::default(), 64);
+        let disk = open(&fake, Options::default()).await;
+        fake.announce(AsyncEvent::DropSession);
+        while disk.session().reconnects() == 0 {
+            ring::sleep(Duration::from_millis(10)).await;
+        }
+        disk.read(0, 1).await.unwrap();
         disk.session().close().await.unwrap();
     });
 }

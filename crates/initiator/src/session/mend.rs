@@ -11,8 +11,9 @@ use std::time::Duration;
 use iscsi::login::initiator::InitiatorLoginError;
 use iscsi::pdu::{LoginStatus, LogoutResult};
 
+use super::refusal::{is_final, no_more};
 use super::state::{Broken, Inner, Removal, State};
-use super::supervise::{either, is_final, no_more};
+use super::supervise::either;
 use crate::dial::dial;
 use crate::error::Error;
 

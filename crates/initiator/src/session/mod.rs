@@ -8,6 +8,7 @@ mod mend;
 mod notice;
 mod pilot;
 mod queue;
+mod refusal;
 mod state;
 mod supervise;
 mod tcp;

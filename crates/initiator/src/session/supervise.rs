@@ -7,10 +7,10 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use iscsi::initiator::ConnectionId;
-use iscsi::login::initiator::{Config, InitiatorLoginError};
-use iscsi::pdu::LoginStatus;
+use iscsi::login::initiator::Config;
 
 use super::iser;
+use super::refusal::{Refusals, no_more};
 use super::state::{FIRST_CMD_SN, Inner, Link, State, Task};
 use super::tcp;
 use crate::bell::Bell;
@@ -234,12 +234,6 @@ impl Inner {
     }
 }
 
-/// Whether the target says that it takes no further connection, and nothing worse.
-pub(super) fn no_more(error: &Error) -> bool {
-    use LoginStatus::{CannotIncludeInSession, TooManyConnections};
-    matches!(error, Error::Login(InitiatorLoginError::Status(TooManyConnections | CannotIncludeInSession)))
-}
-
 /// Watches until the session is over.
 async fn supervise(inner: Rc<Inner>) {
     let o = &inner.options;
@@ -268,10 +262,11 @@ async fn supervise(inner: Rc<Inner>) {
     }
 }
 
-/// Logs in again and again until it works or the time is up.
+/// Logs in again and again until it works, is refused for good, or the time is up.
 async fn reconnect(inner: &Rc<Inner>) {
     let deadline = ring::now() + inner.options.reconnect_timeout;
     let mut pause = Duration::from_millis(50);
+    let mut refusals = Refusals::new(inner.options.reconnect_timeout);
     let since = inner.core.borrow().up_since;
     if since.is_some_and(|since| ring::now() < since + SHORT_LIFE) {
         // A target that takes logins and drops the session at once is not to be hammered.
@@ -293,25 +288,13 @@ async fn reconnect(inner: &Rc<Inner>) {
         if matches!(inner.core.borrow().state, State::Over(_)) {
             return;
         }
-        if ring::now() + pause >= deadline || is_final(&error) {
+        if refusals.settle(&error, ring::now()) || ring::now() + pause >= deadline {
             inner.end(&mut inner.core.borrow_mut(), error);
             return;
         }
         ring::sleep(pause).await;
         pause = (pause * 2).min(Duration::from_secs(2));
     }
-}
-
-/// Whether trying again is of no use: the target knows us and does not want us.
-pub(super) fn is_final(error: &Error) -> bool {
-    matches!(
-        error,
-        Error::Login(InitiatorLoginError::Status(
-            LoginStatus::AuthenticationFailure
-                | LoginStatus::AuthorizationFailure
-                | LoginStatus::TargetRemoved
-        )) | Error::Login(InitiatorLoginError::Chap(_))
-    )
 }
 
 /// Waits for the first of two.

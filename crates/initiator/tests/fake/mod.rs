@@ -13,7 +13,7 @@ use iscsi::chap::Secret;
 use iscsi::frame::{Cut, Cutter, Digests, emit_pdu};
 use iscsi::keys::{Digest, Offer, Params};
 use iscsi::login::target::{Auth, Claim, Directory, Grant, Placement, Refusal, Reply, Step, TargetLogin};
-use iscsi::pdu::{AsyncEvent, LogoutResult, Opcode, TaskManagementResult};
+use iscsi::pdu::{AsyncEvent, LoginStatus, LogoutResult, Opcode, TaskManagementResult};
 use iscsi::target::inbound::WriteLimits;
 use iscsi::target::{Completion, Config, Connection, Event, ScsiCommand, SharedWindow, Window};
 use rand::rngs::SmallRng;
@@ -44,8 +44,10 @@ pub struct Faults {
     pub spoil_one_in: u32,
     /// One of so many headers has a wrong digest, from the target, and never two in a row; 0 for none. With error recovery only.
     pub spoil_header_one_in: u32,
-    /// Logins with one of these numbers are refused for want of resources, counting from 1.
+    /// Logins with one of these numbers are refused, counting from 1.
     pub refuse_logins: std::ops::Range<u32>,
+    /// With this status.
+    pub refuse_with: LoginStatus,
 }
 
 impl Default for Faults {
@@ -59,6 +61,7 @@ impl Default for Faults {
             spoil_one_in: 0,
             spoil_header_one_in: 0,
             refuse_logins: 0..0,
+            refuse_with: LoginStatus::OutOfResources,
         }
     }
 }
@@ -160,12 +163,11 @@ struct Open<'a>(&'a State);
 
 impl Directory for Open<'_> {
     fn admit(&self, claim: &Claim<'_>) -> Result<Grant, Refusal> {
-        use iscsi::pdu::LoginStatus;
         if claim.target.is_some_and(|t| t != TARGET) {
             return Err(Refusal::Status(LoginStatus::NotFound));
         }
         if self.0.faults.refuse_logins.contains(&self.0.logins) {
-            return Err(Refusal::Status(LoginStatus::OutOfResources));
+            return Err(Refusal::Status(self.0.faults.refuse_with));
         }
         let session = self.0.nexuses.get(&claim.tsih).map(|n| n.params.clone());
         if claim.tsih != 0 && session.is_none() {
