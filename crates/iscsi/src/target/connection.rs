@@ -29,6 +29,8 @@ pub(super) enum Work<P> {
     /// The initiator is not finished with its text, or asks for more of ours.
     MoreText(u32, Lun),
     Reject(RejectReason, Bhs),
+    /// It was sent after the initiator's logout.
+    Late(Bhs),
 }
 
 /// Why a SCSI command is not run.
@@ -129,8 +131,10 @@ pub struct Connection<P> {
     nop_timeout: Duration,
     /// Time2Wait and Time2Retain of logout responses, seconds.
     pub(super) times: (u16, u16),
-    /// The connection is being logged out: requests numbered from here on are rejected.
+    /// The connection is being logged out: requests numbered from here on come too late.
     pub(super) leaving: Option<u32>,
+    /// Those that have come: they are rejected if the logout fails. Else its end answers them. At most [`MAX_REJECTS`].
+    pub(super) late: Vec<Bhs>,
 }
 
 impl<P: Payload> Connection<P> {
@@ -165,6 +169,7 @@ impl<P: Payload> Connection<P> {
             nop_timeout: config.nop_timeout,
             times: (2, 0),
             leaving: None,
+            late: Vec::new(),
         }
     }
 
@@ -366,7 +371,7 @@ impl<P: Payload> Connection<P> {
         if self.leaving.is_some_and(|from| sn::le(from, cmd_sn)) {
             // After its logout an initiator must send no request (RFC 7143 §11.14). Such a one is not done, and takes its number all the
             // same: what is sent after it, here when the logout fails or on another connection, would else wait for it for ever.
-            return Work::Reject(RejectReason::ProtocolError, *bhs);
+            return Work::Late(*bhs);
         }
         match view {
             PduRef::ScsiCommand(command) if !self.discovery => {
@@ -541,6 +546,18 @@ impl<P: Payload> Connection<P> {
                     self.give_place();
                 }
                 self.reject(reason, &bhs, sink).map(|()| None)
+            }
+            Work::Late(bhs) => {
+                if !immediate {
+                    self.give_place();
+                }
+                if self.leaving.is_none() {
+                    // The logout has failed while this waited for its turn.
+                    return self.reject(RejectReason::ProtocolError, &bhs, sink).map(|()| None);
+                }
+                self.count_reject()?;
+                self.late.push(bhs);
+                Ok(None)
             }
         }
     }
@@ -744,12 +761,14 @@ impl<P: Payload> Connection<P> {
         data_sn: u32,
         sink: &mut impl Sink<P>,
     ) -> Result<(), Fatal> {
-        self.rejects += 1;
-        if self.rejects > MAX_REJECTS {
-            return Err(Fatal::TooManyRejects);
-        }
+        self.count_reject()?;
         self.send_reject_with(reason, bhs, data_sn, sink);
         Ok(())
+    }
+
+    fn count_reject(&mut self) -> Result<(), Fatal> {
+        self.rejects += 1;
+        if self.rejects > MAX_REJECTS { Err(Fatal::TooManyRejects) } else { Ok(()) }
     }
 
     /// The initiator showed a sign of life other than a whole PDU: some bytes of one came, or it took bytes that waited for

@@ -321,7 +321,8 @@ impl<P: Payload> Connection<P> {
         self.send_status(stat_sn, header.into(), &segment, sink);
     }
 
-    /// Answers a logout request (RFC 7143 §11.15). The driver closes what was asked for after it has left.
+    /// Answers a logout request (RFC 7143 §11.15). The driver closes what was asked for after it has left. If the logout fails, requests
+    /// that came after it are rejected.
     pub fn logout_response(
         &mut self,
         request: &LogoutRequest,
@@ -329,15 +330,18 @@ impl<P: Payload> Connection<P> {
         sink: &mut impl Sink<P>,
     ) {
         self.managing -= usize::from(request.immediate);
-        if result != LogoutResult::Success {
-            self.leaving = None;
-        }
         self.done_with(request.immediate);
         let stat_sn = self.next_stat_sn();
         let numbers = self.numbers();
         let mut header = pdu::LogoutResponse::new(request.itt, result, self.times.0, self.times.1);
         number!(header, numbers, stat_sn);
         self.send_status(stat_sn, header.into(), &[], sink);
+        if result != LogoutResult::Success {
+            self.leaving = None;
+            for late in std::mem::take(&mut self.late) {
+                self.send_reject_with(RejectReason::ProtocolError, &late, 0, sink);
+            }
+        }
     }
 
     /// Tells the initiator of something that it did not ask about (RFC 7143 §11.9): a logout that the target wants, a

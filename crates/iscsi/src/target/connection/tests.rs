@@ -194,7 +194,7 @@ fn log_out(d: &mut Dialog, immediate: bool) -> LogoutRequest {
 }
 
 #[test]
-fn what_follows_a_logout_is_rejected_and_leaves_no_hole_in_the_numbers_if_that_fails() {
+fn what_follows_a_logout_is_rejected_if_that_fails_and_leaves_no_hole_in_the_numbers() {
     for immediate in [true, false] {
         let mut d = Dialog::new();
         let request = log_out(&mut d, immediate);
@@ -204,13 +204,15 @@ fn what_follows_a_logout_is_rejected_and_leaves_no_hole_in_the_numbers_if_that_f
         ping.as_bhs_mut().set_immediate(true);
         ping.cmd_sn.set(d.cmd_sn);
         assert_eq!(d.say(ping.into(), &[]), None);
+        assert!(d.heard().is_empty(), "the logout's end would answer them");
+        d.connection.logout_response(&request, LogoutResult::CleanupFailed, &mut d.sent);
         let heard = d.heard();
-        assert_eq!(heard.len(), 2, "{heard:?}");
-        for (line, _) in &heard {
+        assert_eq!(heard.len(), 3, "{heard:?}");
+        assert!(heard[0].0.starts_with("Logout Response"), "{}", heard[0].0);
+        for (line, _) in &heard[1..] {
             assert!(line.starts_with("Reject reason=\"Protocol Error\""), "{line}");
         }
-        assert_eq!(heard[0].1, late.bytes(), "the header of what is rejected");
-        d.connection.logout_response(&request, LogoutResult::CleanupFailed, &mut d.sent);
+        assert_eq!(heard[1].1, late.bytes(), "the header of what is rejected");
         let read = d.command(3, true, false, 512);
         d.start(read, &[]);
         let (exp, max) = d.connection.window.numbers();
@@ -219,7 +221,29 @@ fn what_follows_a_logout_is_rejected_and_leaves_no_hole_in_the_numbers_if_that_f
 }
 
 #[test]
-fn what_follows_a_logout_that_waits_for_its_turn_is_rejected_in_its_own() {
+fn what_follows_a_logout_that_does_not_fail_is_not_answered_and_leaves_no_hole_in_the_numbers() {
+    let mut d = Dialog::new();
+    let request = log_out(&mut d, true);
+    let late = d.command(1, true, false, 512);
+    assert_eq!(d.say(late, &[]), None);
+    d.connection.logout_response(&request, LogoutResult::Success, &mut d.sent);
+    assert_eq!(d.heard().len(), 1, "the logout's response");
+    assert_eq!(d.connection.window.numbers(), (101, 108), "as if it had come and gone");
+}
+
+#[test]
+fn requests_without_end_after_a_logout_end_the_connection() {
+    let mut d = Dialog::new();
+    log_out(&mut d, true);
+    let end = (0..1000).find_map(|tag| {
+        let late = d.command(tag, true, false, 512);
+        d.try_say(late, &[]).err()
+    });
+    assert_eq!(end, Some(Fatal::TooManyRejects));
+}
+
+#[test]
+fn what_follows_a_logout_that_waits_for_its_turn_waits_for_its_own() {
     let mut d = Dialog::new();
     let missing = d.command(1, true, false, 512);
     let mut logout = pdu::LogoutRequest::new(5, LogoutReason::CloseConnection, 7);
@@ -228,14 +252,14 @@ fn what_follows_a_logout_that_waits_for_its_turn_is_rejected_in_its_own() {
     assert_eq!(d.say(logout.into(), &[]), None);
     let late = d.command(2, true, false, 512);
     assert_eq!(d.say(late, &[]), None);
-    assert!(d.heard().is_empty(), "nothing before its turn");
     // What was sent before the logout is done.
     d.start(missing, &[]);
     let Ok(Some(Event::Logout(request))) = d.connection.next_held(&mut d.sent) else { panic!("a logout") };
+    d.connection.logout_response(&request, LogoutResult::RecoveryNotSupported, &mut d.sent);
+    assert_eq!(d.heard().len(), 1, "the logout's response");
     assert_eq!(d.connection.next_held(&mut d.sent), Ok(None));
     let heard = d.heard();
     assert!(heard[0].0.starts_with("Reject reason=\"Protocol Error\""), "{heard:?}");
-    d.connection.logout_response(&request, LogoutResult::RecoveryNotSupported, &mut d.sent);
     let read = d.command(3, true, false, 512);
     d.start(read, &[]);
 }
