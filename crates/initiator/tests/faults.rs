@@ -42,6 +42,41 @@ fn a_stream_in_crumbs_is_put_together() {
 }
 
 #[test]
+fn nothing_follows_a_logout_though_commands_wait_for_the_window() {
+    run(async {
+        // The answers to what is under way come one by one, and each opens the window for another.
+        let fake = Fake::start(Faults { crumb: 100, ..Faults::default() }, Offer::default(), 2048);
+        fake.state.borrow_mut().depth = 4;
+        let disk = open(&fake, Options { queue_depth: 64, ..Options::default() }).await;
+        let reads: Vec<_> = (0..64)
+            .map(|block| {
+                let disk = disk.clone();
+                ring::spawn(async move { disk.read(block, 8).await.is_ok() })
+            })
+            .collect();
+        let done = |fake: &Fake| {
+            fake.state
+                .borrow()
+                .ran
+                .iter()
+                .filter(|(op, _)| [0x28, 0x88].contains(*op))
+                .map(|(_, n)| n)
+                .sum::<u32>()
+        };
+        while done(&fake) < 8 {
+            ring::yield_now().await;
+        }
+        disk.session().close().await.unwrap();
+        let mut read = 0;
+        for task in reads {
+            read += u32::from(task.await.unwrap());
+        }
+        assert!(read < 64, "some were waiting");
+        assert_eq!(fake.state.borrow().late, 0);
+    });
+}
+
+#[test]
 fn connections_that_break_off_anywhere_are_made_anew_and_no_data_is_wrong() {
     for seed in 0..6 {
         run(async {

@@ -295,6 +295,8 @@ impl Session {
         };
         inner.begin_closing();
         let logout = inner.submit(Destination::Nothing, 0, |proto, task| {
+            // After a logout no request may follow (RFC 7143 §11.14): what waits for the window is not sent any more.
+            proto.hold(true);
             proto.logout(on, LogoutReason::CloseSession, task)
         });
         let answer = match logout {

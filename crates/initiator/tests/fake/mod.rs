@@ -80,6 +80,7 @@ struct Wire {
     tsih: u16,
     waiting: Vec<ScsiCommand>,
     ended: bool,
+    logged_out: bool,
     digests: (bool, bool),
     /// When to look for what was lost.
     look: std::time::Instant,
@@ -98,6 +99,8 @@ pub struct State {
     next_wire: u32,
     /// The window's depth.
     pub depth: u32,
+    /// PDUs that came on a connection after its logout.
+    pub late: u32,
 }
 
 /// A running target.
@@ -120,6 +123,7 @@ impl Fake {
             next_tsih: 1,
             next_wire: 1,
             depth: 16,
+            late: 0,
         };
         let state = Rc::new(RefCell::new(state));
         let mut listener =
@@ -247,6 +251,7 @@ async fn serve(state: Rc<RefCell<State>>, stream: TcpStream) {
             let state = &mut *state.borrow_mut();
             let Some(wire) = state.wires.get_mut(&id) else { return };
             at += consumed;
+            state.late += u32::from(wire.logged_out);
             match fate(&mut random, &state.faults, wire.connection.error_recovery_level(), data.len()) {
                 Fate::Well => {
                     let event = wire.connection.handle(bhs, ahs, data, ring::now(), &mut wire.out);
@@ -332,7 +337,9 @@ fn place(
     let connection = Connection::new(config, ring::now());
     let (out, waiting) = Default::default();
     let look = ring::now();
-    state.wires.insert(id, Wire { connection, out, tsih, waiting, ended: false, digests, look });
+    state
+        .wires
+        .insert(id, Wire { connection, out, tsih, waiting, ended: false, logged_out: false, digests, look });
     let cutter = Cutter {
         header_digest: digests.0,
         data_digest: digests.1,
@@ -357,6 +364,7 @@ fn take(state: &mut State, id: u32, event: Option<Event>) {
             wire.connection.task_management_response(&request, result, &mut wire.out);
         }
         Some(Event::Logout(request)) => {
+            wire.logged_out = true;
             wire.connection.logout_response(&request, LogoutResult::Success, &mut wire.out);
         }
         Some(Event::Text(text)) => wire.connection.text_response(&text, Vec::new(), &mut wire.out),
