@@ -11,7 +11,7 @@ use super::events::{
     Abort, Completion, Config, Event, Fatal, LogoutRequest, ScsiCommand, TaskManagement, TextExchange,
 };
 use super::inbound::{InboundError, Read, WriteLimits};
-use super::payload::{Data, Due, Payload, Sink};
+use super::payload::{Data, Payload, Sink};
 use super::recovery::{History, Recovered, Recovery};
 use super::respond::fresh_tag;
 use super::tasks::{Task, TaskKey, TaskTable};
@@ -264,73 +264,6 @@ impl<P: Payload> Connection<P> {
         }
     }
 
-    /// Whether [`Self::begin`] may be called for the PDU with this header: a SCSI Command that writes and does not read. Not at
-    /// ErrorRecoveryLevel 1 and 2, where a PDU may be lost as a whole, and not with data digests, of which that may turn out afterwards.
-    pub fn is_begun_early(&self, bhs: &Bhs) -> bool {
-        let plain = self.recovery.is_none() && !self.data_digest && !self.discovery && !self.rdma;
-        plain
-            && matches!(bhs.view(), Some(PduRef::ScsiCommand(command)) if command.write() && !command.read())
-    }
-
-    /// Takes in a command whose immediate data, of `len` bytes, has not come in full, as [`Self::handle`] does with whole ones: so that
-    /// whoever runs it can say where the data belongs. No other PDU may be taken in before [`Self::rest`] has brought the data.
-    pub fn begin(
-        &mut self,
-        bhs: &Bhs,
-        ahs: &[u8],
-        len: usize,
-        now: Instant,
-        sink: &mut impl Sink<P>,
-    ) -> Result<Option<Event>, Fatal> {
-        self.arriving = None;
-        self.handle(bhs, ahs, Due(len), now, sink)
-    }
-
-    /// The immediate data of the command that was [begun](Self::begin) has come, all of it.
-    pub fn rest(&mut self, data: impl Data<P>, sink: &mut impl Sink<P>) -> Option<Event> {
-        let key = self.arriving.take()?;
-        let limits = self.limits;
-        let task = self.tasks.get_mut(key)?;
-        if !task.inbound.rest(data) {
-            return None;
-        }
-        if task.finished.is_some() {
-            if !task.inbound.owed() {
-                self.settle(key, sink);
-            }
-            return None;
-        }
-        self.solicit(key, &limits, sink);
-        Some(Event::Data(key))
-    }
-
-    /// Where in its task's data-out the data segment of a PDU belongs whose header has come: its task, and the offset of its first byte.
-    /// `None` unless the task's unit will get all of it once it has come, as far as that can be said now. At ErrorRecoveryLevel 1 and 2
-    /// always `None`.
-    pub fn awaits(&self, bhs: &Bhs) -> Option<(TaskKey, u32)> {
-        if self.recovery.is_some() {
-            return None;
-        }
-        let PduRef::DataOut(out) = bhs.view()? else {
-            let key = self.arriving?;
-            let task = self.tasks.get(key).filter(|task| task.itt == bhs.itt())?;
-            let wanted = !task.aborted && task.finished.is_none() && task.inbound.awaits_immediate();
-            return wanted.then_some((key, 0));
-        };
-        let solicited = out.ttt.get() != RESERVED_TAG;
-        let key = match solicited {
-            true => TaskKey::from_tag(out.ttt.get()),
-            false => self.tasks.find(out.itt.get())?,
-        };
-        let task = self.tasks.get(key).filter(|task| task.itt == out.itt.get())?;
-        let (offset, data_sn, len) =
-            (out.buffer_offset.get(), out.data_sn.get(), bhs.data_segment_len() as usize);
-        let wanted = !task.aborted
-            && task.finished.is_none()
-            && task.inbound.awaits(offset, data_sn, len, out.is_final(), solicited);
-        wanted.then_some((key, offset))
-    }
-
     /// The next command that waited for its turn and has it now.
     pub fn next_held(&mut self, sink: &mut impl Sink<P>) -> Result<Option<Event>, Fatal> {
         while !self.held.is_empty() {
@@ -573,7 +506,6 @@ impl<P: Payload> Connection<P> {
             true => Some(TaskKey::from_tag(out.ttt.get())),
             false => self.tasks.find(out.itt.get()),
         };
-        let limits = self.limits;
         let Some((key, task)) = key.and_then(|key| Some((key, self.tasks.get_mut(key)?))) else {
             // Data for a task that has ended, or never was: there is nothing it could change.
             return Ok(None);
@@ -598,14 +530,21 @@ impl<P: Payload> Connection<P> {
         if task.inbound.failed() {
             task.inbound.pass(is_final, solicited);
         }
+        Ok(self.data_came(key, sink))
+    }
+
+    /// More of a task's data has come, or none will: who is done with the task but for that settles it, and the others go on.
+    pub(super) fn data_came(&mut self, key: TaskKey, sink: &mut impl Sink<P>) -> Option<Event> {
+        let limits = self.limits;
+        let task = self.tasks.get(key)?;
         if task.finished.is_some() {
             if !task.inbound.owed() {
                 self.settle(key, sink);
             }
-            return Ok(None);
+            return None;
         }
         self.solicit(key, &limits, sink);
-        Ok(Some(Event::Data(key)))
+        Some(Event::Data(key))
     }
 
     /// What of a task's data-out has arrived and was not taken, bytes.
@@ -868,5 +807,6 @@ fn aborted_command((asc, ascq): (u8, u8)) -> Completion {
     Completion { status: 0x02, sense: Some(Box::new(sense)), ..Completion::default() }
 }
 
+mod early;
 #[cfg(test)]
 pub(super) mod tests;

@@ -102,7 +102,6 @@ impl<P: Payload> Connection<P> {
 
     /// A task's data-out came, or was found to be lost.
     fn after_data(&mut self, key: TaskKey, sink: &mut impl Sink<P>) -> Option<Event> {
-        let limits = self.limits;
         let task = self.tasks.get_mut(key)?;
         match task.inbound.recover(MAX_RECOVERIES) {
             Ok(asks) => self.recovered.recovery_r2ts += u64::from(asks),
@@ -112,14 +111,7 @@ impl<P: Payload> Connection<P> {
                 task.refused = Some(refusal(error));
             }
         }
-        if task.finished.is_some() {
-            if !task.inbound.owed() {
-                self.settle(key, sink);
-            }
-            return None;
-        }
-        self.solicit(key, &limits, sink);
-        Some(Event::Data(key))
+        self.data_came(key, sink)
     }
 
     /// How often [`Self::recover`] is to be called while [`Self::is_pending`].
