@@ -295,6 +295,19 @@ impl Stream {
         self.framing.took(bytes);
     }
 
+    /// The driver has taken the next `n` bytes of the payload that [`Self::step`] named, and put them where they are not to be looked at.
+    /// Only without a CRC, which is of all bytes.
+    #[inline]
+    pub fn took_unseen(&mut self, n: usize) {
+        self.framing.took_unseen(n);
+    }
+
+    /// Bytes from the end of the payload that [`Self::step`] named to the next payload, if a tagged segment follows: padding, CRC and
+    /// headers.
+    pub fn to_next_tagged(&self) -> usize {
+        self.framing.to_next_tagged()
+    }
+
     /// Ends the stream and tells the peer why. After an error of [`Self::step`], with that error: the headers of the segment at
     /// fault go along. The connection is closed when the sink's bytes are sent.
     pub fn terminate<P: Payload>(&mut self, error: Terminate, sink: &mut impl Sink<P>) {

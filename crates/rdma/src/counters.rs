@@ -12,6 +12,8 @@ pub struct Counters {
     pub by_reference: u64,
     /// Bytes of incoming payload received straight to where they belong.
     pub in_place: u64,
+    /// Of these, and of those copied, what a [`crate::DataSink`] has taken in its own memory.
+    pub placed: u64,
     /// Bytes of incoming payload that nobody wanted.
     pub dropped: u64,
     /// Bytes of outgoing payload: all that was posted but heads of Sends.
@@ -29,7 +31,7 @@ pub struct Counters {
 
 thread_local! {
     static CORE: Cell<Counters> = const { Cell::new(Counters {
-        copied_in: 0, by_reference: 0, in_place: 0, dropped: 0, sent: 0, copied_out: 0, messages_in: 0, receives: 0, sends: 0,
+        copied_in: 0, by_reference: 0, in_place: 0, placed: 0, dropped: 0, sent: 0, copied_out: 0, messages_in: 0, receives: 0, sends: 0,
     }) };
 }
 
@@ -50,6 +52,7 @@ impl AddAssign for Counters {
         self.copied_in += other.copied_in;
         self.by_reference += other.by_reference;
         self.in_place += other.in_place;
+        self.placed += other.placed;
         self.dropped += other.dropped;
         self.sent += other.sent;
         self.copied_out += other.copied_out;
@@ -66,6 +69,7 @@ impl Sub for Counters {
             copied_in: self.copied_in - other.copied_in,
             by_reference: self.by_reference - other.by_reference,
             in_place: self.in_place - other.in_place,
+            placed: self.placed - other.placed,
             dropped: self.dropped - other.dropped,
             sent: self.sent - other.sent,
             copied_out: self.copied_out - other.copied_out,

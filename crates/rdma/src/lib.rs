@@ -21,6 +21,7 @@ mod hardware;
 mod options;
 mod pair;
 mod setup;
+mod sink;
 mod software;
 mod types;
 
@@ -33,4 +34,5 @@ pub use hardware::{VerbsListener, VerbsRequest, verbs_available};
 pub use options::{Crc, Options, Provider};
 pub use pair::QueuePair;
 pub use setup::{Incoming, Listener, Protocol, accept, connect, connect_with, sniff};
+pub use sink::{DataSink, Fill, Next};
 pub use types::{Buffers, Completion, Flags, Remote, Rights, Stag, Withdrawn};

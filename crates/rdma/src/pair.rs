@@ -2,7 +2,7 @@
 
 use std::future::poll_fn;
 use std::net::SocketAddr;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::task::{Context, Poll};
 
 use ring::{BufMut, Chain};
@@ -10,7 +10,7 @@ use ring::{BufMut, Chain};
 #[cfg(feature = "verbs")]
 use crate::hardware;
 use crate::software;
-use crate::{Atomic, Completion, Counters, Error, Flags, Remote, Rights, Stag, Withdrawn};
+use crate::{Atomic, Completion, Counters, DataSink, Error, Flags, Remote, Rights, Stag, Withdrawn};
 
 /// One connection, on the core that made it. Clones are the same queue pair; with the last of them it ends.
 ///
@@ -75,6 +75,15 @@ impl QueuePair {
             Provider::Software(pair) => pair.post_read(from, len, id),
             #[cfg(feature = "verbs")]
             Provider::Verbs(pair) => pair.post_read(from, len, id),
+        }
+    }
+
+    /// Says where what RDMA Reads bring from now on may be placed; when `sink` is gone it comes in buffers again. Adapters do not ask.
+    pub fn set_data_sink(&self, sink: Weak<dyn DataSink>) {
+        match &self.provider {
+            Provider::Software(pair) => pair.set_data_sink(sink),
+            #[cfg(feature = "verbs")]
+            Provider::Verbs(_) => drop(sink),
         }
     }
 

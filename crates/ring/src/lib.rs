@@ -46,7 +46,7 @@ pub use notify::Notify;
 pub use pooled::Pooled;
 pub use readable::Readable;
 pub use runtime::{
-    Config, JoinError, JoinHandle, Runtime, available_cores, has_polled, is_alone, is_running, spawn,
+    Config, JoinError, JoinHandle, Runtime, available_cores, has_polled, is_alone, is_running, round, spawn,
     yield_now,
 };
 pub use shared::{Local, Shared};

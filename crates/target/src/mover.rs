@@ -81,7 +81,7 @@ impl Mover {
             let Inner { state, outbox } = &mut *self.connection.inner.borrow_mut();
             let Some(outgoing) = &mut outbox.iser else { return Err(Lost) };
             let mut reads = std::iter::from_fn(|| state.next_read(self.task, iser::LONGEST_READ));
-            reads.try_for_each(|read| outgoing.read(self.task, read.offset, read.len))
+            reads.try_for_each(|read| outgoing.read(self.task, read))
         };
         result.map_err(|error| {
             // None of it is under way.
@@ -188,10 +188,8 @@ impl DataMover for Mover {
     }
 
     fn lands(&mut self, landing: Landing) {
-        if let Transport::Tcp(_) = &self.connection.transport {
-            self.connection.lands(self.task, landing);
-            self.lands = true;
-        }
+        self.connection.lands(self.task, landing);
+        self.lands = true;
     }
 
     fn poll_lost(&mut self, cx: &mut Context<'_>) -> Poll<Lost> {

@@ -42,6 +42,8 @@ pub struct Read {
     /// Where it begins, counted in bytes from the first byte that did not come unsolicited: what an iSER header's base offset
     /// of a write stands for (RFC 7145 §9.2).
     pub offset: u32,
+    /// The same, counted from the first byte of the data-out.
+    pub at: u32,
     /// Bytes.
     pub len: u32,
 }
@@ -535,7 +537,7 @@ impl<P: Payload> Inbound<P> {
             return None;
         }
         let len = (self.wanted - self.asked).min(max.max(1));
-        let read = Read { offset: self.asked - self.unasked, len };
+        let read = Read { offset: self.asked - self.unasked, at: self.asked, len };
         self.asked += len;
         self.reading += len;
         Some(read)
@@ -547,6 +549,11 @@ impl<P: Payload> Inbound<P> {
         debug_assert!(data.len() as u64 <= u64::from(self.reading), "more than RDMA Reads asked for");
         self.reading -= (data.len() as u32).min(self.reading);
         self.store(data);
+    }
+
+    /// Whether the unit will get what the RDMA Reads under way bring.
+    pub fn awaits_reads(&self) -> bool {
+        self.reading > 0 && !self.discard && !self.failed
     }
 
     /// Whether RDMA Reads are under way.
@@ -701,7 +708,7 @@ mod tests {
         assert_eq!(w.want(20), 20);
         assert_eq!(w.next_read(10), None, "the unsolicited sequence is open");
         w.data_out(2, 0, vec![2, 3], true, false).unwrap();
-        assert_eq!(w.next_read(10), Some(Read { offset: 0, len: 10 }));
+        assert_eq!(w.next_read(10), Some(Read { offset: 0, at: 0, len: 10 }));
         assert_eq!(w.next_read(10), Some(Read { offset: 10, len: 6 }));
         assert_eq!(w.next_read(10), None, "no more than is wanted");
         assert!(w.owed() && w.is_reading());

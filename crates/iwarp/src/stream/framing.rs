@@ -101,6 +101,25 @@ impl Framing {
         self.passed(&bytes[..n], !self.checked);
     }
 
+    #[inline]
+    pub(super) fn took_unseen(&mut self, n: usize) {
+        debug_assert!(
+            !self.crc && self.phase == Phase::Payload && n <= self.left,
+            "more was taken than was named"
+        );
+        let n = n.min(self.left);
+        self.left -= n;
+        self.offset += n as u64;
+        if self.markers {
+            self.to_marker = self.to_marker.saturating_sub(n);
+            self.since += n;
+        }
+    }
+
+    pub(super) fn to_next_tagged(&self) -> usize {
+        self.pad + CRC_LEN + LENGTH_LEN + ddp::TAGGED_LEN
+    }
+
     /// Bytes of the stream that are no marker went by; with `sum`, under the CRC.
     #[inline]
     fn passed(&mut self, bytes: &[u8], sum: bool) {

@@ -260,12 +260,12 @@ impl Stream {
         mut data: P,
         sink: &mut impl payload::Sink<P>,
     ) {
-        let (mut at, mut now) = (to.to, self.writer.tagged_first(data.len()));
+        let (mut at, mut now) = (to.to, self.writer.tagged_first(opcode, data.len()));
         while now < data.len() {
             let header = Tagged::new(opcode, false, to.stag, at);
             self.writer.fpdu(header.as_bytes(), data.split_to(now), sink);
             at = at.wrapping_add(now as u64);
-            now = self.writer.tagged_max().min(data.len());
+            now = self.writer.tagged_max(opcode).min(data.len());
         }
         let header = Tagged::new(opcode, true, to.stag, at);
         self.writer.fpdu(header.as_bytes(), data, sink);

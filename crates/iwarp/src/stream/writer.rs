@@ -10,8 +10,11 @@ use super::framing::{LENGTH_LEN, MARKER_GAP, MARKER_LEN, padding};
 use super::inbound::CONTROL_MAX_LEN;
 use super::{Options, Payload, Sink};
 
-/// Payloads of long tagged segments are a multiple of this, so that each begins where a cache line does.
+/// Payloads of long segments of an RDMA Write are a multiple of this, so that each begins where a cache line does.
 const LINE: usize = 64;
+/// Payloads of long segments of an RDMA Read Response are a multiple of this, so that each begins where a disk's block does: who reads
+/// what is to be written to a disk may put whole blocks to their place at once, and no others.
+const BLOCK: usize = 512;
 /// ULPDUs up to this length are put together before they are written: a message that is a header, such as iSER's, is no longer.
 const SHORT: usize = 119;
 /// Tagged segments that carry so much are long: a receiver takes the payload of each straight into its place.
@@ -22,6 +25,7 @@ const LONG: usize = 8 << 10;
 pub(super) struct Writer {
     crc: bool,
     markers: bool,
+    /// Bytes of payload that a tagged segment has room for.
     tagged_max: usize,
     untagged_max: usize,
     /// Bytes until the next marker.
@@ -42,7 +46,7 @@ impl Writer {
         Self {
             crc,
             markers,
-            tagged_max: if tagged >= LONG { tagged & !(LINE - 1) } else { tagged },
+            tagged_max: tagged,
             untagged_max: ulpdu - ddp::UNTAGGED_LEN,
             to_marker: 0,
             since: 0,
@@ -51,17 +55,19 @@ impl Writer {
     }
 
     /// Bytes of payload that a tagged segment carries at most.
-    pub(super) fn tagged_max(&self) -> usize {
-        self.tagged_max
+    pub(super) fn tagged_max(&self, opcode: Opcode) -> usize {
+        let line = if opcode == Opcode::ReadResponse { BLOCK } else { LINE };
+        if self.tagged_max >= LONG { self.tagged_max & !(line - 1) } else { self.tagged_max }
     }
 
     /// Bytes of payload that the first segment of a tagged message of `len` bytes carries. Where segments are long it is the one
     /// that is shorter: it comes with the header of the next, and with what was sent before, in one receive.
-    pub(super) fn tagged_first(&self, len: usize) -> usize {
-        match len % self.tagged_max {
-            _ if len <= self.tagged_max => len,
-            rest if rest > 0 && self.tagged_max >= LONG => rest,
-            _ => self.tagged_max,
+    pub(super) fn tagged_first(&self, opcode: Opcode, len: usize) -> usize {
+        let most = self.tagged_max(opcode);
+        match len % most {
+            _ if len <= most => len,
+            rest if rest > 0 && most >= LONG => rest,
+            _ => most,
         }
     }
 

@@ -1,6 +1,6 @@
 //! A run of bytes that arrives in order, kept in as few pieces as can be without copying what is long.
 
-use ring::{BufMut, Bytes, Chain, pool};
+use ring::{Buf, BufMut, Bytes, Chain, pool};
 
 /// Pieces that are shorter are gathered, unless they are the first.
 const SMALL: usize = 4 << 10;
@@ -10,7 +10,7 @@ const GATHERED: usize = 16 << 10;
 /// Slices of what was received, and buffers of its own where those would be small or have been cut in two.
 #[derive(Default)]
 pub(super) struct Arriving {
-    chain: Chain,
+    pub(super) chain: Chain,
     /// Not in the chain yet, and how far it is filled.
     open: Option<(BufMut, usize)>,
 }
@@ -76,7 +76,29 @@ impl Arriving {
         self.open = Some((buffer, filled));
     }
 
-    fn close(&mut self) {
+    /// Bytes that are in the chain.
+    pub(super) fn len(&self) -> usize {
+        self.chain.len()
+    }
+
+    /// Whether the last byte is in the upper layer's own memory.
+    pub(super) fn ends_placed(&self) -> bool {
+        self.open.is_none() && self.chain.bufs().last().is_some_and(Buf::is_region)
+    }
+
+    /// Appends to the chain.
+    pub(super) fn push(&mut self, buf: impl Into<Buf>) {
+        self.chain.push(buf);
+    }
+
+    /// What is not in the chain yet, and would be its next bytes.
+    pub(super) fn take_open(&mut self) -> Option<BufMut> {
+        let (mut open, filled) = self.open.take()?;
+        open.truncate(filled);
+        Some(open)
+    }
+
+    pub(super) fn close(&mut self) {
         if let Some((mut open, filled)) = self.open.take() {
             open.truncate(filled);
             self.chain.push(open);

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::task::{Context, Poll};
 
 use iwarp::mpa::Agreed;
@@ -16,7 +16,9 @@ use ring::{Chain, JoinHandle, Notify, TcpStream};
 use super::memory::{self, Exposed, Memory};
 use super::payload::{Data, Outbox};
 use super::{Ended, Inner, Pair, Read, post_error};
-use crate::{Atomic, Buffers, Completion, Counters, Error, Flags, Options, Remote, Rights, Stag, Withdrawn};
+use crate::{
+    Atomic, Buffers, Completion, Counters, DataSink, Error, Flags, Options, Remote, Rights, Stag, Withdrawn,
+};
 
 /// A queue pair as its users hold it: with it go the loops, and with them all that the connection holds.
 pub(crate) struct Handle {
@@ -57,6 +59,7 @@ impl Handle {
             reads: VecDeque::new(),
             atomics: VecDeque::new(),
             asked: VecDeque::new(),
+            sink: None,
             answered: [0; 2],
             most_answered: options.send_high_water.max(1),
             completions: VecDeque::new(),
@@ -149,6 +152,10 @@ impl Handle {
             reads.push_back(Read { id, len });
             Ok(None)
         });
+    }
+
+    pub(crate) fn set_data_sink(&self, sink: Weak<dyn DataSink>) {
+        self.pair.inner.borrow_mut().sink = Some(sink);
     }
 
     pub(crate) fn post_atomic(&self, to: Remote, operation: Atomic, id: u64) {

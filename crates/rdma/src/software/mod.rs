@@ -6,6 +6,7 @@ mod handle;
 mod loans;
 mod memory;
 mod payload;
+mod placing;
 mod receive;
 
 use std::cell::{Cell, RefCell};
@@ -13,7 +14,7 @@ use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
 use std::net::{Shutdown, SocketAddr};
 use std::pin::pin;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
@@ -28,7 +29,7 @@ use self::memory::{Look, Memory};
 use self::payload::{Data, Outbox};
 use self::receive::Receiver;
 use crate::counters::count_on_core;
-use crate::{Completion, Counters, Error, Side, Terminated};
+use crate::{Completion, Counters, DataSink, Error, Side, Terminated};
 
 /// Completions of one receive that are many.
 const MANY: usize = 8;
@@ -92,6 +93,8 @@ struct Inner {
     memory: Memory,
     /// Reads of ours, the oldest first.
     reads: VecDeque<Read>,
+    /// Where what they bring may be placed.
+    sink: Option<Weak<dyn DataSink>>,
     /// Atomics of ours, the oldest first.
     atomics: VecDeque<u64>,
     /// Reads and atomics of the peer's that are not answered yet: no more than it may have outstanding, since the protocol counts.
@@ -257,7 +260,8 @@ impl Pair {
             if !more.await {
                 break;
             }
-            for _ in 0..ROUNDS {
+            let rounds = if self.inner.borrow().reads.is_empty() { ROUNDS } else { 1 };
+            for _ in 0..rounds {
                 let waits = self.long.get() && self.queued() < PLENTY && !self.lost.get();
                 if !waits || !self.socket.receives_first().await {
                     break;

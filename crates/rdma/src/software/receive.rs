@@ -1,6 +1,7 @@
 //! What a queue pair receives: from the socket into one buffer or straight to where it belongs, and from there through the
 //! protocol. Payload is copied only where it has a place of its own and has been received elsewhere already.
 
+use std::io::ErrorKind;
 use std::time::Duration;
 
 use iwarp::rdmap::Terminate;
@@ -16,14 +17,14 @@ use crate::{Buffers, Completion, Error, Stag};
 const DIRECT: usize = 16 << 10;
 /// From this length on a piece counts as long: so few of them come with one receive that the copy costs more than a receive of
 /// their own.
-const LONG: usize = 32 << 10;
+pub(super) const LONG: usize = 32 << 10;
 /// Bytes received behind a piece that is received straight into its place: its CRC, and what follows it up to the
 /// next long piece.
-const TAIL: usize = 512;
+pub(super) const TAIL: usize = 512;
 /// Bytes received at once while pieces are long, so that they can be received straight into their place.
 const FEW: usize = 512;
 /// Short pieces after a long one before more than a few bytes are received at once again.
-const LONG_AGO: u32 = 8;
+pub(super) const LONG_AGO: u32 = 8;
 /// How long incoming data waits for a buffer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -31,7 +32,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 static NOBODYS: [u8; 64 << 10] = [0; 64 << 10];
 
 /// How the data of one RDMA Read are kept.
-enum Kept {
+pub(super) enum Kept {
     /// Nothing has come.
     Nothing,
     /// As they come.
@@ -64,11 +65,19 @@ enum Stop {
 pub(super) struct Receiver {
     early: Option<Bytes>,
     message: Arriving,
-    read: Kept,
+    pub(super) read: Kept,
+    /// The last piece of the read is whole, and is placed once its FPDU has been found right.
+    pub(super) settles: bool,
+    /// Bytes of the short piece that reads begin with of late, so that it is received with what comes before it.
+    pub(super) first: usize,
+    /// Bytes that are in the socket, at least.
+    pub(super) there: usize,
+    /// Receives in a row that did not wait.
+    pub(super) turns: u32,
     /// Used again and again.
     scatter: Option<Scatter>,
     /// Above 0 while pieces are long.
-    long: u32,
+    pub(super) long: u32,
 }
 
 impl Receiver {
@@ -78,6 +87,10 @@ impl Receiver {
             early: (!early.is_empty()).then(|| early.into()),
             message: Arriving::default(),
             read: Kept::Nothing,
+            settles: false,
+            first: 0,
+            there: 0,
+            turns: 0,
             scatter: None,
             long: 0,
         }
@@ -98,6 +111,11 @@ impl Receiver {
                 let mut most = if self.long > 0 { FEW } else { usize::MAX };
                 match step {
                     Ok(Step::Payload { place, offset, rest, .. }) if rest >= DIRECT => {
+                        if let (Place::Read(id), false) = (place, pair.crc)
+                            && self.feed_placed(pair, id, offset, rest).await?
+                        {
+                            return Ok(());
+                        }
                         match self.target(pair, place, offset, rest).await? {
                             Some((target, buffer, at)) => {
                                 return self.feed_direct(pair, target, buffer, at, offset, rest).await;
@@ -112,6 +130,7 @@ impl Receiver {
                     Err(error) => return Err(pair.violation(error)),
                 }
                 let bytes = pair.socket.recv_some(most).await?;
+                self.there = self.there.saturating_sub(bytes.len());
                 pair.inner.borrow_mut().counters.receives += 1;
                 bytes
             }
@@ -132,7 +151,7 @@ impl Receiver {
     }
 
     /// Handles what was received.
-    async fn take(&mut self, pair: &Pair, bytes: &Bytes) -> Result<(), Error> {
+    pub(super) async fn take(&mut self, pair: &Pair, bytes: &Bytes) -> Result<(), Error> {
         let mut done = 0;
         loop {
             let stopped = self.advance(&mut pair.inner.borrow_mut(), bytes, &mut done);
@@ -149,10 +168,17 @@ impl Receiver {
     fn advance(&mut self, inner: &mut Inner, bytes: &Bytes, done: &mut usize) -> Stop {
         let mut input = &bytes[*done..];
         let stop = loop {
-            match inner.stream.step(&mut input) {
+            let step = inner.stream.step(&mut input);
+            if self.settles && matches!(step, Ok(Step::Payload { .. } | Step::Event(_))) {
+                self.settle(inner);
+            }
+            match step {
                 Ok(Step::More | Step::Payload { here: 0, .. }) => break Stop::More,
                 Ok(Step::Payload { place, offset, here, rest }) => {
                     let at = bytes.len() - input.len();
+                    if matches!(place, Place::Read(_)) && offset == 0 {
+                        self.first = if here + rest < DIRECT { here + rest } else { 0 };
+                    }
                     if here + rest >= LONG {
                         self.long = LONG_AGO;
                     } else if rest == 0 {
@@ -194,9 +220,9 @@ impl Receiver {
         here: usize,
         rest: usize,
     ) -> Result<(), usize> {
-        let Inner { memory, counters, reads, .. } = inner;
         let arriving = match place {
             Place::Tagged(index) => {
+                let Inner { memory, counters, .. } = inner;
                 if let Some(Exposed::Buffers(_)) = memory.get(index) {
                     memory.write(index, offset, &bytes[at..at + here]);
                     counters.copied_in += here as u64;
@@ -207,22 +233,19 @@ impl Receiver {
                 return Ok(());
             }
             Place::Receive => &mut self.message,
-            Place::Read(_) => {
-                let len = reads.front().map_or(0, |read| read.len);
-                match keep(&mut self.read, len, here)? {
-                    Kept::Whole(buffers) => {
-                        copy_in(buffers, offset as usize, &bytes[at..at + here]);
-                        counters.copied_in += here as u64;
-                        return Ok(());
-                    }
-                    Kept::Arriving(arriving) => arriving,
-                    Kept::Nothing => return Ok(()),
+            Place::Read(_) => match keep(&mut self.read, inner, here)? {
+                Kept::Whole(buffers) => {
+                    copy_in(buffers, offset as usize, &bytes[at..at + here]);
+                    inner.counters.copied_in += here as u64;
+                    return Ok(());
                 }
-            }
+                Kept::Arriving(arriving) => arriving,
+                Kept::Nothing => return Ok(()),
+            },
         };
         match arriving.take(bytes, at, here, rest) {
-            Taken::Slice => counters.by_reference += here as u64,
-            Taken::Copied => counters.copied_in += here as u64,
+            Taken::Slice => inner.counters.by_reference += here as u64,
+            Taken::Copied => inner.counters.copied_in += here as u64,
             Taken::Needs(len) => return Err(len),
         }
         Ok(())
@@ -244,21 +267,18 @@ impl Receiver {
                     return Ok(found.map(|(loan, buffer, at)| (Target::Exposed(loan), buffer, at)));
                 }
                 Place::Receive => (&mut self.message, Target::Message),
-                Place::Read(_) => {
-                    let len = pair.inner.borrow().reads.front().map_or(0, |read| read.len);
-                    match keep(&mut self.read, len, 0) {
-                        Ok(Kept::Whole(buffers)) => {
-                            return Ok(find(buffers, offset as usize)
-                                .map(|(i, at)| (Target::Read(i), buffers.remove(i), at)));
-                        }
-                        Ok(Kept::Arriving(arriving)) => (arriving, Target::ReadArriving),
-                        Ok(Kept::Nothing) => return Ok(None),
-                        Err(len) => {
-                            wait_for_buffer(len).await?;
-                            continue;
-                        }
+                Place::Read(_) => match keep(&mut self.read, &pair.inner.borrow(), 0) {
+                    Ok(Kept::Whole(buffers)) => {
+                        return Ok(find(buffers, offset as usize)
+                            .map(|(i, at)| (Target::Read(i), buffers.remove(i), at)));
                     }
-                }
+                    Ok(Kept::Arriving(arriving)) => (arriving, Target::ReadArriving),
+                    Ok(Kept::Nothing) => return Ok(None),
+                    Err(len) => {
+                        wait_for_buffer(len).await?;
+                        continue;
+                    }
+                },
             };
             match arriving.room(rest) {
                 Some((buffer, at)) => return Ok(Some((target, buffer, at))),
@@ -281,10 +301,25 @@ impl Receiver {
         let len = rest.min(buffer.len() - at);
         let mut scatter = self.scatter.take().unwrap_or_default();
         scatter.push(Destination::Pool { buf: buffer, at, len });
-        if let Some(tail) = (len == rest).then(|| pool::alloc(TAIL)).flatten() {
+        let ends =
+            pair.inner.borrow().reads.front().is_some_and(|read| offset + rest as u64 == read.len as u64);
+        let tail = match target {
+            Target::Read(_) | Target::ReadArriving if ends => TAIL + self.first,
+            _ => TAIL,
+        };
+        if let Some(tail) = (len == rest).then(|| pool::alloc(tail)).flatten() {
             scatter.push(tail);
         }
-        let (result, mut scatter) = pair.socket.recv_into(scatter, len).await;
+        // What is there is had for less without a round of the ring, as long as it is nobody else's turn.
+        let mut result = Ok(0);
+        if pair.socket.has_more() && self.has_turn() {
+            result = pair.socket.try_recv_scatter(&mut scatter);
+        }
+        let early = *result.as_ref().unwrap_or(&0);
+        if early < len && result.as_ref().err().is_none_or(|error| error.kind() == ErrorKind::WouldBlock) {
+            let (rest, back) = pair.socket.recv_into(scatter, len - early).await;
+            (result, scatter) = (rest.map(|rest| early + rest), back);
+        }
         let mut filled = scatter.take().into_iter().filter_map(Destination::into_buf);
         let (buffer, tail) = (filled.next(), filled.next());
         drop(filled);
@@ -307,6 +342,7 @@ impl Receiver {
                 Target::ReadArriving => {
                     if let Kept::Arriving(arriving) = &mut self.read {
                         arriving.put_back(buffer, at + here);
+                        self.settles = pair.crc && here == rest;
                     }
                 }
             }
@@ -390,11 +426,13 @@ impl Receiver {
 
 /// How the read under way, of `len` bytes, is kept; decided when its first `here` bytes have come. An error says of what
 /// length a buffer is missing.
-fn keep(read: &mut Kept, len: usize, here: usize) -> Result<&mut Kept, usize> {
+fn keep<'a>(read: &'a mut Kept, inner: &Inner, here: usize) -> Result<&'a mut Kept, usize> {
     if let Kept::Nothing = read {
+        let len = inner.reads.front().map_or(0, |read| read.len);
         // Of a long one of which little has come, the rest is received straight into place.
         *read = match len.saturating_sub(here) >= DIRECT {
             false => Kept::Arriving(Arriving::default()),
+            true if inner.places() => Kept::Arriving(Arriving::default()),
             true => match pool::alloc_many(len) {
                 Some(buffers) => Kept::Whole(buffers.into_iter().collect()),
                 None if len <= pool::MAX_ALLOC => return Err(len),

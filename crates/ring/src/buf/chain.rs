@@ -26,6 +26,19 @@ impl Chain {
         }
     }
 
+    /// Appends `buf`, as one with the last where it lies right behind that in the same memory.
+    pub fn push_joined(&mut self, buf: Buf) {
+        let len = buf.len();
+        let apart = match self.bufs.last_mut() {
+            Some(last) => last.join(buf).err(),
+            None => Some(buf),
+        };
+        match apart {
+            Some(buf) => self.push(buf),
+            None => self.len += len,
+        }
+    }
+
     /// Appends all of `other`.
     pub fn append(&mut self, mut other: Self) {
         self.len += other.len;

@@ -80,9 +80,16 @@ impl Scatter {
             let len = only.iov_len.min(1 << 30) as u32;
             return opcode::Recv::new(fd, only.iov_base.cast(), len).ioprio(ioprio).build();
         }
+        opcode::RecvMsg::new(fd, self.header()).ioprio(ioprio).build()
+    }
+
+    /// What is to be filled next, for recvmsg(2): it points to memory that this owns and that does not move with it.
+    pub(super) fn header(&mut self) -> *mut libc::msghdr {
+        let inner = &mut *self.0;
+        let rest = &mut inner.vectors[inner.next..];
         inner.header.msg_iov = rest.as_mut_ptr();
         inner.header.msg_iovlen = rest.len().min(1024) as _;
-        opcode::RecvMsg::new(fd, &raw mut inner.header).ioprio(ioprio).build()
+        &raw mut inner.header
     }
 
     /// Notes that the first `n` bytes have been filled.

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::io;
 use std::net::{Shutdown, SocketAddr};
-use std::os::fd::{AsFd, AsRawFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 use io_uring::{opcode, squeue, types};
@@ -145,6 +145,17 @@ impl TcpStream {
         (Ok(received), scatter)
     }
 
+    /// Receives into `scatter` what is there, with a system call of its own that never waits, as [`Self::recv_into`] does otherwise.
+    /// Errors are those of recvmsg(2), `WouldBlock` among them.
+    pub fn try_recv_scatter(&self, scatter: &mut Scatter) -> io::Result<usize> {
+        let room = scatter.len();
+        let header = scatter.header();
+        // SAFETY: the header points to memory that the scatter owns.
+        let got = self.now(room, |fd| unsafe { libc::recvmsg(fd, header, libc::MSG_DONTWAIT) })?;
+        scatter.advance(got);
+        Ok(got)
+    }
+
     /// Receives up to `len` bytes and throws them away in the kernel, which copies nothing. Returns how many; none mean
     /// that the peer has sent its last.
     pub async fn discard(&self, len: usize) -> io::Result<usize> {
@@ -188,14 +199,40 @@ impl TcpStream {
         unsafe { self.recv_now(into.as_mut_ptr(), into.len()) }
     }
 
+    /// [`Self::try_recv`] into three places, one after the other, in one system call.
+    pub fn try_recv_around(
+        &self,
+        before: &mut [u8],
+        into: &mut RegionRange,
+        behind: &mut [u8],
+    ) -> io::Result<usize> {
+        let mut vectors = [
+            libc::iovec { iov_base: before.as_mut_ptr().cast(), iov_len: before.len() },
+            libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() },
+            libc::iovec { iov_base: behind.as_mut_ptr().cast(), iov_len: behind.len() },
+        ];
+        let room = before.len() + into.len() + behind.len();
+        // SAFETY: plain numbers and pointers, for which zeros are valid.
+        let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+        header.msg_iov = vectors.as_mut_ptr();
+        header.msg_iovlen = vectors.len();
+        // SAFETY: both slices are writable and nobody else's, and the range is mapped while it is borrowed; a region's memory may be
+        // written at any time.
+        self.now(room, |fd| unsafe { libc::recvmsg(fd, &raw mut header, libc::MSG_DONTWAIT) })
+    }
+
     /// # Safety
     /// `ptr` may be written for `len` bytes, by the kernel, until this returns.
     unsafe fn recv_now(&self, ptr: *mut u8, len: usize) -> io::Result<usize> {
+        // SAFETY: the caller's.
+        self.now(len, |fd| unsafe { libc::recv(fd, ptr.cast(), len, libc::MSG_DONTWAIT) })
+    }
+
+    /// Has `receive` called, again where a signal came between, for up to `room` bytes.
+    fn now(&self, room: usize, mut receive: impl FnMut(RawFd) -> isize) -> io::Result<usize> {
         loop {
-            // SAFETY: the caller's.
-            let got = unsafe { libc::recv(self.fd().as_raw_fd(), ptr.cast(), len, libc::MSG_DONTWAIT) };
-            if let Ok(got) = usize::try_from(got) {
-                self.more.set(got == len);
+            if let Ok(got) = usize::try_from(receive(self.fd().as_raw_fd())) {
+                self.more.set(got == room);
                 return Ok(got);
             }
             let error = io::Error::last_os_error();
@@ -203,6 +240,11 @@ impl TcpStream {
                 return Err(error);
             }
         }
+    }
+
+    /// Whether the last receive left something in the socket, as far as is known.
+    pub fn has_more(&self) -> bool {
+        self.more.get()
     }
 
     /// Waits until there is something to receive, the peer has sent its last, or the socket has failed.
@@ -231,9 +273,7 @@ impl TcpStream {
         if !self.more.get() {
             return false;
         }
-        // SAFETY: the entry points to nothing.
-        let op = unsafe { Op::start(opcode::Nop::new().build(), ()) };
-        op.await;
+        crate::round().await;
         true
     }
 

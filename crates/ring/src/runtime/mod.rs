@@ -17,6 +17,10 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use io_uring::opcode;
+
+use crate::op::Op;
+
 pub(crate) use self::core::Core;
 pub(crate) use remote::Address;
 pub use task::{JoinError, JoinHandle, spawn};
@@ -129,6 +133,13 @@ pub async fn yield_now() {
         Poll::Pending
     })
     .await;
+}
+
+/// Waits for one round of the ring: what was queued for the kernel before is handed over, and others have their turn.
+pub async fn round() {
+    // SAFETY: the entry points to nothing.
+    let op = unsafe { Op::start(opcode::Nop::new().build(), ()) };
+    op.await;
 }
 
 /// Pins the current thread to one processor.

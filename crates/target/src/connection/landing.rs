@@ -84,6 +84,14 @@ impl Connection {
         Some((landing, u64::from(offset) + filled as u64))
     }
 
+    /// Where the data belongs that a task's RDMA Reads bring.
+    pub(crate) fn place_fetched(&self, task: TaskKey) -> Option<Landing> {
+        if self.is_cut() || !self.inner.borrow().state.awaits_reads(task) {
+            return None;
+        }
+        self.landings.borrow().get(task).cloned()
+    }
+
     /// A task's unit has said where its data belongs.
     pub(crate) fn lands(&self, task: TaskKey, landing: Landing) {
         self.landings.borrow_mut().set(task, landing);

@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use super::{Connection, TaskKey};
+use super::{Connection, Task, TaskKey};
 use crate::pdu::{Bhs, PduRef, RESERVED_TAG};
 use crate::target::events::{Event, Fatal};
 use crate::target::payload::{Data, Due, Payload, Sink};
@@ -65,5 +65,12 @@ impl<P: Payload> Connection<P> {
             && task.finished.is_none()
             && task.inbound.awaits(offset, data_sn, len, out.is_final(), solicited);
         wanted.then_some((key, offset))
+    }
+
+    /// Whether the task's unit will get what its RDMA Reads under way bring, as far as that can be said now. At ErrorRecoveryLevel 1 and 2
+    /// never.
+    pub fn awaits_reads(&self, key: TaskKey) -> bool {
+        let wanted = |task: &Task<P>| !task.aborted && task.finished.is_none() && task.inbound.awaits_reads();
+        self.recovery.is_none() && self.tasks.get(key).is_some_and(wanted)
     }
 }

@@ -3,13 +3,14 @@
 //! What is posted, and which memory of the initiator's belongs to which task, is in [`outgoing`]; how a connection request is
 //! answered and how its login comes in [`setup`]. Nothing here copies payload, and nothing waits but for the queue pair.
 
+mod landing;
 mod outgoing;
 pub(crate) mod setup;
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
 use std::pin::pin;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -74,6 +75,8 @@ impl Iser {
     /// Takes in what the queue pair brings, until the peer closes, breaks the protocol or is lost.
     pub(crate) async fn receive_loop(&self, connection: &Rc<Connection>, mut hello: bool) -> End {
         let Some(pair) = self.pair() else { return End::Closed };
+        let sink: Weak<dyn rdma::DataSink> = Rc::<Connection>::downgrade(connection);
+        pair.set_data_sink(sink);
         let high_water = connection.send_high_water;
         loop {
             // A peer that does not read what it asked for is not listened to either.
@@ -104,7 +107,7 @@ impl Iser {
                         return end;
                     }
                 }
-                Completion::Read { id, data } => connection.read_done(key_of(id), Pieces(data)),
+                Completion::Read { id, data } => connection.read_done(key_of(id).0, Pieces(data)),
                 // Only reads are posted with a number; one that was flushed brings nothing, and the error follows.
                 _ => {}
             }
@@ -276,13 +279,13 @@ fn prefix<'a>(message: &'a Chain, space: &'a mut [u8]) -> &'a [u8] {
     space
 }
 
-/// The number of a task's RDMA Reads.
-fn id_of(task: TaskKey) -> u64 {
-    task.tag().into()
+/// The number of a task's RDMA Read that fetches what begins with byte `at` of its data-out.
+fn id_of(task: TaskKey, at: u32) -> u64 {
+    u64::from(at) << 32 | u64::from(task.tag())
 }
 
-/// The task whose RDMA Read has this number.
-fn key_of(id: u64) -> TaskKey {
-    // Made by `id_of` from 32 bits.
-    TaskKey::from_tag(id as u32)
+/// The task whose RDMA Read has this number, and which byte of its data-out that begins with.
+fn key_of(id: u64) -> (TaskKey, u32) {
+    // Made by `id_of` from 32 bits each.
+    (TaskKey::from_tag(id as u32), (id >> 32) as u32)
 }

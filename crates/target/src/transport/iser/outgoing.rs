@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 
 use iscsi::sn;
-use iscsi::target::TaskKey;
+use iscsi::target::{Read, TaskKey};
 use iser::Control;
 use rdma::{Flags, QueuePair, Remote, Stag};
 use ring::{Buf, Chain};
@@ -43,7 +43,7 @@ pub(crate) struct Outgoing {
     /// RDMA Reads that may be posted besides; `None`: the queue pair's own limit holds.
     reads: Option<u16>,
     /// RDMA Reads that wait for that.
-    waiting: VecDeque<(TaskKey, Remote, usize)>,
+    waiting: VecDeque<(u64, Remote, usize)>,
 }
 
 impl Outgoing {
@@ -136,16 +136,17 @@ impl Outgoing {
         Ok(())
     }
 
-    /// Fetches `len` bytes of a task's data-out, from `offset` behind its base offset on.
-    pub(crate) fn read(&mut self, task: TaskKey, offset: u32, len: u32) -> Result<(), NoStag> {
-        let from = remote(self.control(task).write)?.plus(offset.into());
+    /// Fetches some of a task's data-out.
+    pub(crate) fn read(&mut self, task: TaskKey, read: Read) -> Result<(), NoStag> {
+        let from = remote(self.control(task).write)?.plus(read.offset.into());
+        let (id, len) = (id_of(task, read.at), read.len as usize);
         match &mut self.reads {
-            Some(0) => self.waiting.push_back((task, from, len as usize)),
+            Some(0) => self.waiting.push_back((id, from, len)),
             Some(left) => {
                 *left -= 1;
-                self.pair.post_read(from, len as usize, id_of(task));
+                self.pair.post_read(from, len, id);
             }
-            None => self.pair.post_read(from, len as usize, id_of(task)),
+            None => self.pair.post_read(from, len, id),
         }
         Ok(())
     }
@@ -154,7 +155,7 @@ impl Outgoing {
     pub(crate) fn read_done(&mut self) {
         let Some(left) = &mut self.reads else { return };
         match self.waiting.pop_front() {
-            Some((task, from, len)) => self.pair.post_read(from, len, id_of(task)),
+            Some((id, from, len)) => self.pair.post_read(from, len, id),
             None => *left += 1,
         }
     }
