@@ -8,8 +8,9 @@ use ring::{Buf, BufMut, Chain, Gather, pool};
 
 use crate::{Completion, Counters};
 
-/// How much of memory that may change is copied before it is digested, in bytes: while it is in the nearest cache.
-const PIECE: usize = 8 << 10;
+/// How much of memory that may change is copied before it is digested, in bytes: it is in a near cache then, and a copy of less takes longer
+/// for each byte (8 KiB at a time: a seventh fewer reads of 64 KiB and more).
+const PIECE: usize = 32 << 10;
 /// Stable buffers up to this length are copied into the send by [`Gather::push`].
 const SHORT: usize = 256;
 

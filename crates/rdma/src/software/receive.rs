@@ -28,9 +28,6 @@ pub(super) const LONG_AGO: u32 = 8;
 /// How long incoming data waits for a buffer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Zeros to tell the protocol of bytes that were thrown away in the kernel.
-static NOBODYS: [u8; 64 << 10] = [0; 64 << 10];
-
 /// How the data of one RDMA Read are kept.
 pub(super) enum Kept {
     /// Nothing has come.
@@ -365,18 +362,39 @@ impl Receiver {
 
     /// Has the kernel throw a long piece away that nobody wants.
     async fn discard(&mut self, pair: &Pair, place: Place, offset: u64, rest: usize) -> Result<(), Error> {
-        let got = pair.socket.discard(rest.min(NOBODYS.len())).await?;
+        let early =
+            if pair.socket.has_more() && self.has_turn() { pair.socket.try_discard(rest) } else { Ok(0) };
+        let got = match early {
+            Err(error) if error.kind() != ErrorKind::WouldBlock => return Err(error.into()),
+            Ok(got) if got > 0 => got,
+            _ => pair.socket.discard(rest).await?,
+        };
         if got == 0 {
             return Err(Error::Cut);
         }
-        let mut inner = pair.inner.borrow_mut();
-        inner.stream.took(&NOBODYS[..got.min(NOBODYS.len())]);
-        inner.counters.dropped += got as u64;
-        inner.counters.receives += 1;
-        if let Place::Tagged(index) = place {
-            inner.memory.skip(index, offset, got);
+        {
+            let mut inner = pair.inner.borrow_mut();
+            inner.stream.took_unseen(got);
+            inner.counters.dropped += got as u64;
+            inner.counters.receives += 1;
+            if let Place::Tagged(index) = place {
+                inner.memory.skip(index, offset, got);
+            }
         }
-        Ok(())
+        // What follows is there already, mostly.
+        if got < rest || !pair.socket.has_more() || self.turns == 0 {
+            return Ok(());
+        }
+        let Some(mut tail) = pool::alloc(TAIL) else { return Ok(()) };
+        match pair.socket.try_recv(&mut tail) {
+            Ok(got) if got > 0 => {
+                pair.inner.borrow_mut().counters.receives += 1;
+                tail.truncate(got);
+                self.take(pair, &tail.freeze_bytes()).await
+            }
+            // Whoever receives next finds the end, or the error.
+            _ => Ok(()),
+        }
     }
 
     /// Does what an event asks for.

@@ -177,6 +177,15 @@ impl TcpStream {
         }
     }
 
+    /// [`Self::discard`] of what is there, with a system call of its own that never waits. Errors are those of recv(2), `WouldBlock` among
+    /// them.
+    pub fn try_discard(&self, len: usize) -> io::Result<usize> {
+        let len = len.min(1 << 30);
+        let flags = libc::MSG_TRUNC | libc::MSG_DONTWAIT;
+        // SAFETY: recv(2): of a TCP socket, MSG_TRUNC takes the bytes without storing them.
+        self.now(len, |fd| unsafe { libc::recv(fd, std::ptr::null_mut(), len, flags) })
+    }
+
     /// Bytes that have come and that no receive has taken (SIOCINQ): a system call. 0 also when the peer has sent its last.
     pub fn pending(&self) -> io::Result<usize> {
         let mut bytes: libc::c_int = 0;
