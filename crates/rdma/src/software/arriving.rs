@@ -10,7 +10,7 @@ const GATHERED: usize = 16 << 10;
 /// Slices of what was received, and buffers of its own where those would be small or have been cut in two.
 #[derive(Default)]
 pub(super) struct Arriving {
-    pub(super) chain: Chain,
+    chain: Chain,
     /// Not in the chain yet, and how far it is filled.
     open: Option<(BufMut, usize)>,
 }
@@ -91,6 +91,12 @@ impl Arriving {
         self.chain.push(buf);
     }
 
+    /// Appends bytes that are in the upper layer's own memory.
+    pub(super) fn push_placed(&mut self, placed: Buf) {
+        self.close();
+        self.chain.push_joined(placed);
+    }
+
     /// What is not in the chain yet, and would be its next bytes.
     pub(super) fn take_open(&mut self) -> Option<BufMut> {
         let (mut open, filled) = self.open.take()?;
@@ -98,7 +104,7 @@ impl Arriving {
         Some(open)
     }
 
-    pub(super) fn close(&mut self) {
+    fn close(&mut self) {
         if let Some((mut open, filled)) = self.open.take() {
             open.truncate(filled);
             self.chain.push(open);

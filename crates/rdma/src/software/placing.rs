@@ -5,7 +5,9 @@
 //! cache then, and the buffer is free for the next piece. In between nothing of the upper layer's is held, and before each piece it is
 //! asked anew. What it does not take goes to buffers and is handed on as it always was.
 
-use ring::{Buf, pool};
+use std::rc::Rc;
+
+use ring::{BufMut, pool};
 
 use super::receive::{Kept, LONG, LONG_AGO, Receiver, TAIL};
 use super::{Inner, Pair};
@@ -34,6 +36,14 @@ fn plan(
     }
 }
 
+/// What one receive has brought.
+struct Placed {
+    /// Bytes in all.
+    got: usize,
+    /// What came behind those that were placed.
+    behind: Option<BufMut>,
+}
+
 impl Receiver {
     /// Counts a receive that does not wait, if it is not others' turn.
     pub(super) fn has_turn(&mut self) -> bool {
@@ -42,55 +52,66 @@ impl Receiver {
     }
 
     /// Receives what is there of a long piece to where it belongs, and a little of what follows it. `rest` of its bytes are still to come,
-    /// from `offset` of the read `id` on. False: that cannot be done, and nothing was received.
+    /// from `offset` of the read `id` on, and `there`, at least, are in the socket. False: that cannot be done, and nothing was received.
     pub(super) async fn feed_placed(
         &mut self,
         pair: &Pair,
         id: u64,
         offset: u64,
         rest: usize,
+        mut there: usize,
     ) -> Result<bool, Error> {
-        let (sink, left) = {
-            let inner = pair.inner.borrow();
-            let left =
-                inner.reads.front().map_or(0, |read| read.len as u64).saturating_sub(offset + rest as u64);
-            match inner.data_sink() {
-                Some(sink) => (sink, left),
-                None => return Ok(false),
-            }
-        };
+        if !matches!(self.read, Kept::Arriving(_)) {
+            return Ok(false);
+        }
         if !self.has_turn() {
             ring::round().await;
         }
-        if self.there < rest {
-            self.there = pair.socket.pending()?;
+        if there < rest {
+            there = pair.socket.pending()?;
         }
-        if self.there == 0 {
-            pair.socket.readable().await?;
-            self.there = pair.socket.pending()?;
-        }
-        let Kept::Arriving(arriving) = &mut self.read else { return Ok(false) };
-        let there = self.there;
         if there == 0 {
-            // The peer has sent its last, as whoever receives the rest will find.
-            return Ok(false);
+            pair.socket.readable().await?;
+            there = pair.socket.pending()?;
         }
+        match self.place_now(pair, id, offset, rest, there)? {
+            Some(Placed { got, behind }) => {
+                self.there = there.saturating_sub(got);
+                if let Some(behind) = behind {
+                    self.take(pair, &behind.freeze_bytes()).await?;
+                }
+                Ok(true)
+            }
+            None => Ok(false),
+        }
+    }
+
+    /// What of [`Self::feed_placed`] does not wait: nothing of the upper layer's is held beyond it.
+    fn place_now(
+        &mut self,
+        pair: &Pair,
+        id: u64,
+        offset: u64,
+        rest: usize,
+        there: usize,
+    ) -> Result<Option<Placed>, Error> {
+        let Kept::Arriving(arriving) = &mut self.read else { return Ok(None) };
+        let (sink, ends, to_next) = {
+            let inner = pair.inner.borrow();
+            let Some(sink) = inner.data_sink().filter(|_| there > 0) else { return Ok(None) };
+            (sink, inner.ends_read(offset + rest as u64), inner.stream.to_next_tagged())
+        };
         let Some((aside, len)) = plan(&*sink, id, offset, rest, there, arriving.ends_placed()) else {
-            return Ok(false);
+            return Ok(None);
         };
         let mut before = match (aside > 0).then(|| arriving.room(aside)) {
-            Some(None) => return Ok(false),
+            Some(None) => return Ok(None),
             room => room.flatten(),
         };
         // The end of the piece that has no place, and what is around it, if all of it is there.
         let behind = rest - aside - len;
-        let mut behind = (there >= rest && behind <= TAIL)
-            .then(|| {
-                let around =
-                    if left > 0 { pair.inner.borrow().stream.to_next_tagged() } else { TAIL + self.first };
-                pool::alloc(behind + around)
-            })
-            .flatten();
+        let around = if ends { TAIL + self.first } else { to_next };
+        let mut behind = (there >= rest && behind <= TAIL).then(|| pool::alloc(behind + around)).flatten();
         let mut got = None;
         let placed = sink.place(id, offset + aside as u64, len, &mut |place| {
             let before = before.as_mut().map_or(&mut [][..], |(buffer, at)| &mut buffer[*at..*at + aside]);
@@ -99,12 +120,10 @@ impl Receiver {
             got = Some(came);
             filled
         });
-        let got = got.transpose()?;
         if let Some((buffer, at)) = before {
             arriving.put_back(buffer, if got.is_some() { at + aside } else { at });
         }
-        let Some(got) = got else { return Ok(false) };
-        self.there = there.saturating_sub(got);
+        let Some(got) = got.transpose()? else { return Ok(None) };
         let (Some(placed), true) = (placed, got >= aside + len) else {
             // Less than was said to be there: the socket cannot be relied on.
             return Err(Error::Cut);
@@ -113,18 +132,16 @@ impl Receiver {
         if rest >= LONG {
             self.long = LONG_AGO;
         }
-        {
-            let mut inner = pair.inner.borrow_mut();
-            inner.stream.took_unseen(aside + len);
-            inner.counters.in_place += (aside + len) as u64;
-            inner.counters.placed += len as u64;
-            inner.counters.receives += 1;
-        }
-        if let Some(mut behind) = behind.filter(|_| got > aside + len) {
+        let mut inner = pair.inner.borrow_mut();
+        inner.stream.took_unseen(aside + len);
+        inner.counters.in_place += (aside + len) as u64;
+        inner.counters.placed += len as u64;
+        inner.counters.receives += 1;
+        let behind = behind.filter(|_| got > aside + len).map(|mut behind| {
             behind.truncate(got - aside - len);
-            self.take(pair, &behind.freeze_bytes()).await?;
-        }
-        Ok(true)
+            behind
+        });
+        Ok(Some(Placed { got, behind }))
     }
 
     /// Copies the piece of a read that was received last to where it belongs: its FPDU has been found right.
@@ -159,21 +176,18 @@ impl Receiver {
 }
 
 impl Inner {
-    fn data_sink(&self) -> Option<std::rc::Rc<dyn DataSink>> {
+    fn data_sink(&self) -> Option<Rc<dyn DataSink>> {
         self.sink.as_ref()?.upgrade()
     }
 
-    /// Whether some of the next `len` bytes of the oldest read, the first of it, may be placed.
+    /// Whether byte `end` is the end of the oldest read.
+    pub(super) fn ends_read(&self, end: u64) -> bool {
+        self.reads.front().is_some_and(|read| end == read.len as u64)
+    }
+
+    /// Whether some of the oldest read may be placed, as far as can be said before any of it has come.
     pub(super) fn places(&self) -> bool {
         let (Some(sink), Some(read)) = (self.data_sink(), self.reads.front()) else { return false };
         plan(&*sink, read.id, 0, read.len, read.len, false).is_some()
-    }
-}
-
-impl super::arriving::Arriving {
-    /// Takes bytes that the upper layer has in its own memory.
-    fn push_placed(&mut self, placed: Buf) {
-        self.close();
-        self.chain.push_joined(placed);
     }
 }

@@ -67,7 +67,7 @@ pub(super) struct Receiver {
     pub(super) settles: bool,
     /// Bytes of the short piece that reads begin with of late, so that it is received with what comes before it.
     pub(super) first: usize,
-    /// Bytes that are in the socket, at least.
+    /// Bytes that the last receive left in the socket, at least.
     pub(super) there: usize,
     /// Receives in a row that did not wait.
     pub(super) turns: u32,
@@ -103,13 +103,14 @@ impl Receiver {
         let bytes = match self.early.take() {
             Some(early) => early,
             None => {
+                let there = std::mem::take(&mut self.there);
                 // What is under way, if anything is.
                 let step = pair.inner.borrow_mut().stream.step(&mut &[][..]);
                 let mut most = if self.long > 0 { FEW } else { usize::MAX };
                 match step {
                     Ok(Step::Payload { place, offset, rest, .. }) if rest >= DIRECT => {
                         if let (Place::Read(id), false) = (place, pair.crc)
-                            && self.feed_placed(pair, id, offset, rest).await?
+                            && self.feed_placed(pair, id, offset, rest, there).await?
                         {
                             return Ok(());
                         }
@@ -127,7 +128,6 @@ impl Receiver {
                     Err(error) => return Err(pair.violation(error)),
                 }
                 let bytes = pair.socket.recv_some(most).await?;
-                self.there = self.there.saturating_sub(bytes.len());
                 pair.inner.borrow_mut().counters.receives += 1;
                 bytes
             }
@@ -264,18 +264,21 @@ impl Receiver {
                     return Ok(found.map(|(loan, buffer, at)| (Target::Exposed(loan), buffer, at)));
                 }
                 Place::Receive => (&mut self.message, Target::Message),
-                Place::Read(_) => match keep(&mut self.read, &pair.inner.borrow(), 0) {
-                    Ok(Kept::Whole(buffers)) => {
-                        return Ok(find(buffers, offset as usize)
-                            .map(|(i, at)| (Target::Read(i), buffers.remove(i), at)));
+                Place::Read(_) => {
+                    let kept = keep(&mut self.read, &pair.inner.borrow(), 0);
+                    match kept {
+                        Ok(Kept::Whole(buffers)) => {
+                            return Ok(find(buffers, offset as usize)
+                                .map(|(i, at)| (Target::Read(i), buffers.remove(i), at)));
+                        }
+                        Ok(Kept::Arriving(arriving)) => (arriving, Target::ReadArriving),
+                        Ok(Kept::Nothing) => return Ok(None),
+                        Err(len) => {
+                            wait_for_buffer(len).await?;
+                            continue;
+                        }
                     }
-                    Ok(Kept::Arriving(arriving)) => (arriving, Target::ReadArriving),
-                    Ok(Kept::Nothing) => return Ok(None),
-                    Err(len) => {
-                        wait_for_buffer(len).await?;
-                        continue;
-                    }
-                },
+                }
             };
             match arriving.room(rest) {
                 Some((buffer, at)) => return Ok(Some((target, buffer, at))),
@@ -298,8 +301,7 @@ impl Receiver {
         let len = rest.min(buffer.len() - at);
         let mut scatter = self.scatter.take().unwrap_or_default();
         scatter.push(Destination::Pool { buf: buffer, at, len });
-        let ends =
-            pair.inner.borrow().reads.front().is_some_and(|read| offset + rest as u64 == read.len as u64);
+        let ends = pair.inner.borrow().ends_read(offset + rest as u64);
         let tail = match target {
             Target::Read(_) | Target::ReadArriving if ends => TAIL + self.first,
             _ => TAIL,
