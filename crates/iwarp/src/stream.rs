@@ -302,6 +302,26 @@ impl Stream {
         self.framing.took_unseen(n);
     }
 
+    /// Whether the next byte begins an FPDU of which nothing has come.
+    pub fn is_between(&self) -> bool {
+        self.framing.is_between()
+    }
+
+    /// Whether the CRC that the payload named by [`Self::step`] is under has been found right already: it lay whole in the input.
+    pub fn is_checked(&self) -> bool {
+        self.framing.is_checked()
+    }
+
+    /// How many bytes at the start of `bytes`, where an FPDU begins, are whole FPDUs.
+    pub fn whole_fpdus(bytes: &[u8]) -> usize {
+        framing::whole_fpdus(bytes)
+    }
+
+    /// Bytes from the end of the payload that [`Self::step`] named to the end of its FPDU: padding and CRC.
+    pub fn to_end(&self) -> usize {
+        self.framing.to_end()
+    }
+
     /// Bytes from the end of the payload that [`Self::step`] named to the next payload, if a tagged segment follows: padding, CRC and
     /// headers.
     pub fn to_next_tagged(&self) -> usize {

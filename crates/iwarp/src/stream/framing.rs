@@ -116,8 +116,20 @@ impl Framing {
         }
     }
 
+    pub(super) fn to_end(&self) -> usize {
+        self.pad + CRC_LEN
+    }
+
     pub(super) fn to_next_tagged(&self) -> usize {
-        self.pad + CRC_LEN + LENGTH_LEN + ddp::TAGGED_LEN
+        self.to_end() + LENGTH_LEN + ddp::TAGGED_LEN
+    }
+
+    pub(super) fn is_between(&self) -> bool {
+        !self.markers && self.phase == Phase::Header && self.have == 0
+    }
+
+    pub(super) fn is_checked(&self) -> bool {
+        self.checked
     }
 
     /// Bytes of the stream that are no marker went by; with `sum`, under the CRC.
@@ -185,6 +197,20 @@ impl Framing {
 #[inline]
 pub(super) const fn padding(ulpdu_len: usize) -> usize {
     (LENGTH_LEN + ulpdu_len).wrapping_neg() % 4
+}
+
+/// Bytes at the start of `bytes`, without markers, that are whole FPDUs.
+pub(super) fn whole_fpdus(bytes: &[u8]) -> usize {
+    let mut end = 0;
+    while let Some(&[high, low]) = bytes[end..].first_chunk() {
+        let ulpdu_len = usize::from(u16::from_be_bytes([high, low]));
+        let next = end + LENGTH_LEN + ulpdu_len + padding(ulpdu_len) + CRC_LEN;
+        if next > bytes.len() {
+            break;
+        }
+        end = next;
+    }
+    end
 }
 
 impl Stream {

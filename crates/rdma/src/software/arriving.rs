@@ -32,7 +32,8 @@ impl Arriving {
         self.chain.is_empty() && self.open.is_none()
     }
 
-    fn has(&self) -> usize {
+    /// Bytes that have come.
+    pub(super) fn len(&self) -> usize {
         self.chain.len() + self.open.as_ref().map_or(0, |(_, filled)| *filled)
     }
 
@@ -46,13 +47,13 @@ impl Arriving {
             *filled += here;
             return Taken::Copied;
         }
-        if rest == 0 && (here >= SMALL || self.has() == 0) {
+        if rest == 0 && (here >= SMALL || self.is_empty()) {
             self.close();
             self.chain.push(bytes.slice(at..at + here));
             return Taken::Slice;
         }
         // Cut in two by the end of the receive, or one of many that are short.
-        let len = if self.has() == 0 { here + rest } else { (here + rest).max(GATHERED) };
+        let len = if self.is_empty() { here + rest } else { (here + rest).max(GATHERED) };
         let Some(mut open) = pool::alloc(len) else { return Taken::Needs(len) };
         self.close();
         open[..here].copy_from_slice(piece);
@@ -76,18 +77,14 @@ impl Arriving {
         self.open = Some((buffer, filled));
     }
 
-    /// Bytes that are in the chain.
-    pub(super) fn len(&self) -> usize {
-        self.chain.len()
-    }
-
     /// Whether the last byte is in the upper layer's own memory.
     pub(super) fn ends_placed(&self) -> bool {
         self.open.is_none() && self.chain.bufs().last().is_some_and(Buf::is_region)
     }
 
-    /// Appends to the chain.
+    /// Appends to what has come.
     pub(super) fn push(&mut self, buf: impl Into<Buf>) {
+        self.close();
         self.chain.push(buf);
     }
 
@@ -95,13 +92,6 @@ impl Arriving {
     pub(super) fn push_placed(&mut self, placed: Buf) {
         self.close();
         self.chain.push_joined(placed);
-    }
-
-    /// What is not in the chain yet, and would be its next bytes.
-    pub(super) fn take_open(&mut self) -> Option<BufMut> {
-        let (mut open, filled) = self.open.take()?;
-        open.truncate(filled);
-        Some(open)
     }
 
     fn close(&mut self) {

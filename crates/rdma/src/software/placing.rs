@@ -1,20 +1,26 @@
 //! What RDMA Reads bring, put into the upper layer's own memory ([`DataSink`]) instead of buffers.
 //!
 //! Without a CRC a long piece is received straight into it, with one system call that takes what the socket holds already and never waits.
-//! Under a CRC a piece is received into a buffer, and copied from there as soon as its FPDU has been found right: it is in the nearest
-//! cache then, and the buffer is free for the next piece. In between nothing of the upper layer's is held, and before each piece it is
+//! Under a CRC several FPDUs are received at once into a buffer, and each piece is copied from there as soon as its FPDU has been found right:
+//! it is in a near cache then, and the buffer is free for the next. In between nothing of the upper layer's is held, and before each piece it is
 //! asked anew. What it does not take goes to buffers and is handed on as it always was.
 
+use std::io::ErrorKind;
+use std::ops::Range;
 use std::rc::Rc;
 
-use ring::{BufMut, pool};
+use iwarp::stream::Stream;
+use ring::{BufMut, Bytes, Destination, pool};
 
+use super::arriving::Arriving;
 use super::receive::{Kept, LONG, LONG_AGO, Receiver, TAIL};
 use super::{Inner, Pair};
 use crate::{DataSink, Error, Next};
 
-/// Receives in a row that never wait, before others on this core have their turn: half a mebibyte, or so.
-const TURN: u32 = 8;
+/// Bytes received in a row by system calls that never wait, before others on this core have their turn.
+const TURN: usize = 512 << 10;
+/// Bytes received at once of long FPDUs under a CRC: several of the longest, and no more than stay in a near cache.
+const BULK: usize = 256 << 10;
 
 /// How many of the next bytes of a read go to a buffer, and how many after them to their place; `None` if none do.
 fn plan(
@@ -45,10 +51,14 @@ struct Placed {
 }
 
 impl Receiver {
-    /// Counts a receive that does not wait, if it is not others' turn.
-    pub(super) fn has_turn(&mut self) -> bool {
-        self.turns = (self.turns + 1) % TURN;
-        self.turns > 0
+    /// Counts `len` bytes that are received without a round of the ring, unless it is others' turn.
+    pub(super) fn has_turn(&mut self, len: usize) -> bool {
+        self.turn += len;
+        let has = self.turn <= TURN;
+        if !has {
+            self.turn = 0;
+        }
+        has
     }
 
     /// Receives what is there of a long piece to where it belongs, and a little of what follows it. `rest` of its bytes are still to come,
@@ -64,7 +74,7 @@ impl Receiver {
         if !matches!(self.read, Kept::Arriving(_)) {
             return Ok(false);
         }
-        if !self.has_turn() {
+        if !self.has_turn(rest) {
             ring::round().await;
         }
         if there < rest {
@@ -144,39 +154,111 @@ impl Receiver {
         Ok(Some(Placed { got, behind }))
     }
 
-    /// Copies the piece of a read that was received last to where it belongs: its FPDU has been found right.
-    pub(super) fn settle(&mut self, inner: &mut Inner) {
-        self.settles = false;
-        let Some(sink) = inner.data_sink() else { return };
-        let (Kept::Arriving(arriving), Some(read)) = (&mut self.read, inner.reads.front()) else { return };
-        let Some(open) = arriving.take_open() else { return };
-        let (start, len) = (arriving.len() as u64, open.len());
-        let bytes = open.freeze_bytes();
-        let mut done = 0;
-        while done < len {
-            let goes_on = done == 0 && arriving.ends_placed();
-            let offset = start + done as u64;
-            let Some((aside, here)) = plan(&*sink, read.id, offset, len - done, len - done, goes_on) else {
-                break;
+    /// Whether what comes is received many FPDUs at a time: long ones under a CRC, of reads that may be placed.
+    pub(super) fn is_bulk(&self, pair: &Pair) -> bool {
+        let inner = pair.inner.borrow();
+        pair.crc
+            && self.long > 0
+            && !matches!(self.read, Kept::Whole(_))
+            && inner.stream.is_between()
+            && !inner.reads.is_empty()
+            && inner.data_sink().is_some()
+    }
+
+    /// Receives what is there, many FPDUs at a time, and handles those that are whole: each has its CRC found right and is copied to its
+    /// place while it is in a near cache. False: there is no buffer for that.
+    pub(super) async fn feed_bulk(&mut self, pair: &Pair) -> Result<bool, Error> {
+        let Some((mut buffer, filled)) = self.raw.take().or_else(|| Some((pool::alloc(BULK)?, 0))) else {
+            return Ok(false);
+        };
+        let mut got = 0;
+        if pair.socket.has_more() && self.has_turn(BULK) {
+            got = match pair.socket.try_recv(&mut buffer[filled..]) {
+                Err(error) if error.kind() != ErrorKind::WouldBlock => return Err(error.into()),
+                result => result.unwrap_or(0),
             };
-            let from = done + aside;
-            let placed = sink.place(read.id, offset + aside as u64, here, &mut |place| {
-                place.write(&bytes[from..from + here]);
-                here
+        }
+        if got == 0 {
+            let mut scatter = self.scatter.take().unwrap_or_default();
+            let len = buffer.len() - filled;
+            scatter.push(Destination::Pool { buf: buffer, at: filled, len });
+            let (result, mut scatter) = pair.socket.recv_into(scatter, 1).await;
+            let back = scatter.take().into_iter().find_map(Destination::into_buf);
+            self.scatter = Some(scatter);
+            got = result?;
+            // One that was pushed comes back.
+            buffer = back.ok_or(Error::NoBuffers)?;
+        }
+        if got == 0 {
+            return Err(if filled > 0 { Error::Cut } else { self.end_of_stream(pair) });
+        }
+        pair.inner.borrow_mut().counters.receives += 1;
+        let filled = filled + got;
+        let whole = Stream::whole_fpdus(&buffer[..filled]);
+        if whole == 0 {
+            self.raw = Some((buffer, filled));
+            return Ok(true);
+        }
+        let mut rest = None;
+        if filled > whole {
+            match pool::alloc(BULK) {
+                Some(mut next) => {
+                    next[..filled - whole].copy_from_slice(&buffer[whole..filled]);
+                    self.raw = Some((next, filled - whole));
+                }
+                None => rest = Some(whole..filled),
+            }
+        }
+        buffer.truncate(filled);
+        let bytes = buffer.freeze_bytes();
+        self.take(pair, &bytes.slice(..whole)).await?;
+        if let Some(rest) = rest {
+            self.take(pair, &bytes.slice(rest)).await?;
+        }
+        Ok(true)
+    }
+
+    /// Copies a piece of the read under way to where it belongs, if its CRC has been found right. False: none of it has a place.
+    pub(super) fn place_copy(&mut self, inner: &mut Inner, bytes: &Bytes, range: Range<usize>) -> bool {
+        if !inner.stream.is_checked() {
+            return false;
+        }
+        if matches!(self.read, Kept::Nothing) && inner.places() {
+            self.read = Kept::Arriving(Arriving::default());
+        }
+        let (Kept::Arriving(arriving), Some(sink), Some(read)) =
+            (&mut self.read, inner.data_sink(), inner.reads.front())
+        else {
+            return false;
+        };
+        let mut at = range.start;
+        while at < range.end {
+            let (offset, left) = (arriving.len() as u64, range.end - at);
+            // It is copied in any case, however short it is.
+            let Some((aside, len)) = plan(&*sink, read.id, offset, left, left, true) else { break };
+            let from = at + aside;
+            let placed = sink.place(read.id, offset + aside as u64, len, &mut |place| {
+                place.write(&bytes[from..from + len]);
+                len
             });
             let Some(placed) = placed else { break };
-            arriving.push(bytes.slice(done..from));
+            arriving.push(bytes.slice(at..from));
             arriving.push_placed(placed);
-            inner.counters.placed += here as u64;
-            inner.counters.copied_in += here as u64;
-            done = from + here;
+            inner.counters.placed += len as u64;
+            inner.counters.copied_in += len as u64;
+            at = from + len;
         }
-        arriving.push(bytes.slice(done..len));
+        if at == range.start {
+            return false;
+        }
+        inner.counters.by_reference += (range.end - at) as u64;
+        arriving.push(bytes.slice(at..range.end));
+        true
     }
 }
 
 impl Inner {
-    fn data_sink(&self) -> Option<Rc<dyn DataSink>> {
+    pub(super) fn data_sink(&self) -> Option<Rc<dyn DataSink>> {
         self.sink.as_ref()?.upgrade()
     }
 

@@ -63,16 +63,16 @@ pub(super) struct Receiver {
     early: Option<Bytes>,
     message: Arriving,
     pub(super) read: Kept,
-    /// The last piece of the read is whole, and is placed once its FPDU has been found right.
-    pub(super) settles: bool,
+    /// Bytes that were received and not handled: the beginning of an FPDU.
+    pub(super) raw: Option<(BufMut, usize)>,
     /// Bytes of the short piece that reads begin with of late, so that it is received with what comes before it.
     pub(super) first: usize,
     /// Bytes that the last receive left in the socket, at least.
     pub(super) there: usize,
-    /// Receives in a row that did not wait.
-    pub(super) turns: u32,
+    /// Bytes received in a row without a round of the ring.
+    pub(super) turn: usize,
     /// Used again and again.
-    scatter: Option<Scatter>,
+    pub(super) scatter: Option<Scatter>,
     /// Above 0 while pieces are long.
     pub(super) long: u32,
 }
@@ -84,10 +84,10 @@ impl Receiver {
             early: (!early.is_empty()).then(|| early.into()),
             message: Arriving::default(),
             read: Kept::Nothing,
-            settles: false,
+            raw: None,
             first: 0,
             there: 0,
-            turns: 0,
+            turn: 0,
             scatter: None,
             long: 0,
         }
@@ -104,6 +104,13 @@ impl Receiver {
             Some(early) => early,
             None => {
                 let there = std::mem::take(&mut self.there);
+                if self.is_bulk(pair) && self.feed_bulk(pair).await? {
+                    return Ok(());
+                }
+                if let Some((mut raw, filled)) = self.raw.take() {
+                    raw.truncate(filled);
+                    return self.take(pair, &raw.freeze_bytes()).await;
+                }
                 // What is under way, if anything is.
                 let step = pair.inner.borrow_mut().stream.step(&mut &[][..]);
                 let mut most = if self.long > 0 { FEW } else { usize::MAX };
@@ -139,7 +146,7 @@ impl Receiver {
     }
 
     /// The peer has sent its last.
-    fn end_of_stream(&self, pair: &Pair) -> Error {
+    pub(super) fn end_of_stream(&self, pair: &Pair) -> Error {
         let between = matches!(pair.inner.borrow_mut().stream.step(&mut &[][..]), Ok(Step::More));
         match between && self.message.is_empty() && matches!(self.read, Kept::Nothing) {
             true => Error::Closed,
@@ -166,9 +173,6 @@ impl Receiver {
         let mut input = &bytes[*done..];
         let stop = loop {
             let step = inner.stream.step(&mut input);
-            if self.settles && matches!(step, Ok(Step::Payload { .. } | Step::Event(_))) {
-                self.settle(inner);
-            }
             match step {
                 Ok(Step::More | Step::Payload { here: 0, .. }) => break Stop::More,
                 Ok(Step::Payload { place, offset, here, rest }) => {
@@ -230,6 +234,7 @@ impl Receiver {
                 return Ok(());
             }
             Place::Receive => &mut self.message,
+            Place::Read(_) if rest == 0 && self.place_copy(inner, bytes, at..at + here) => return Ok(()),
             Place::Read(_) => match keep(&mut self.read, inner, here)? {
                 Kept::Whole(buffers) => {
                     copy_in(buffers, offset as usize, &bytes[at..at + here]);
@@ -303,6 +308,10 @@ impl Receiver {
         scatter.push(Destination::Pool { buf: buffer, at, len });
         let ends = pair.inner.borrow().ends_read(offset + rest as u64);
         let tail = match target {
+            // What follows is received many FPDUs at a time.
+            Target::ReadArriving if pair.crc && pair.inner.borrow().data_sink().is_some() => {
+                pair.inner.borrow().stream.to_end()
+            }
             Target::Read(_) | Target::ReadArriving if ends => TAIL + self.first,
             _ => TAIL,
         };
@@ -311,7 +320,7 @@ impl Receiver {
         }
         // What is there is had for less without a round of the ring, as long as it is nobody else's turn.
         let mut result = Ok(0);
-        if pair.socket.has_more() && self.has_turn() {
+        if pair.socket.has_more() && self.has_turn(len) {
             result = pair.socket.try_recv_scatter(&mut scatter);
         }
         let early = *result.as_ref().unwrap_or(&0);
@@ -341,7 +350,6 @@ impl Receiver {
                 Target::ReadArriving => {
                     if let Kept::Arriving(arriving) = &mut self.read {
                         arriving.put_back(buffer, at + here);
-                        self.settles = pair.crc && here == rest;
                     }
                 }
             }
@@ -365,7 +373,7 @@ impl Receiver {
     /// Has the kernel throw a long piece away that nobody wants.
     async fn discard(&mut self, pair: &Pair, place: Place, offset: u64, rest: usize) -> Result<(), Error> {
         let early =
-            if pair.socket.has_more() && self.has_turn() { pair.socket.try_discard(rest) } else { Ok(0) };
+            if pair.socket.has_more() && self.has_turn(rest) { pair.socket.try_discard(rest) } else { Ok(0) };
         let got = match early {
             Err(error) if error.kind() != ErrorKind::WouldBlock => return Err(error.into()),
             Ok(got) if got > 0 => got,
@@ -384,7 +392,7 @@ impl Receiver {
             }
         }
         // What follows is there already, mostly.
-        if got < rest || !pair.socket.has_more() || self.turns == 0 {
+        if got < rest || !pair.socket.has_more() || self.turn == 0 {
             return Ok(());
         }
         let Some(mut tail) = pool::alloc(TAIL) else { return Ok(()) };
