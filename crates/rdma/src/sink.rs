@@ -24,8 +24,8 @@ pub enum Next {
 /// copied there as soon as it has been found right. So no memory is held between two calls.
 pub trait DataSink {
     /// Where the bytes from `offset` of the RDMA Read with this number on go, of which `wanted`, at least one, belong to one piece, and
-    /// `there`, at least one, can be had at once. `goes_on`: the byte before them was placed.
-    fn next(&self, id: u64, offset: u64, wanted: usize, there: usize, goes_on: bool) -> Next;
+    /// `there`, at least one, can be had at once. `any`: even few of them are worth it, since they follow what was placed, or are copied anyhow.
+    fn next(&self, id: u64, offset: u64, wanted: usize, there: usize, any: bool) -> Next;
 
     /// Has `fill` called with memory for the `len` bytes from `offset` of this read on, and gives those that it has filled; they are handed
     /// on in their turn with the read's others. `None`: not now; nothing was filled.

@@ -260,6 +260,7 @@ impl Pair {
             if !more.await {
                 break;
             }
+            // Who reads is owed much more than it has asked for: what it sends next keeps that so.
             let rounds = if self.inner.borrow().reads.is_empty() { ROUNDS } else { 1 };
             for _ in 0..rounds {
                 let waits = self.long.get() && self.queued() < PLENTY && !self.lost.get();

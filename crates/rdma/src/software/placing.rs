@@ -22,21 +22,22 @@ const TURN: usize = 512 << 10;
 /// Bytes received at once of long FPDUs under a CRC: several of the longest, and no more than stay in a near cache.
 const BULK: usize = 256 << 10;
 
-/// How many of the next bytes of a read go to a buffer, and how many after them to their place; `None` if none do.
+/// How many of the next bytes of a read go to a buffer, and how many after them to their place; `None` if none do. `any`, of both: even few are
+/// worth it.
 fn plan(
     sink: &dyn DataSink,
     id: u64,
     offset: u64,
     wanted: usize,
     there: usize,
-    goes_on: bool,
+    any: [bool; 2],
 ) -> Option<(usize, usize)> {
-    let aside = match sink.next(id, offset, wanted, there, goes_on) {
+    let aside = match sink.next(id, offset, wanted, there, any[0]) {
         Next::Place(len) => return Some((0, len)),
         Next::Buffer(aside) if aside < wanted.min(there) => aside,
         _ => return None,
     };
-    match sink.next(id, offset + aside as u64, wanted - aside, there - aside, false) {
+    match sink.next(id, offset + aside as u64, wanted - aside, there - aside, any[1]) {
         Next::Place(len) => Some((aside, len)),
         _ => None,
     }
@@ -111,7 +112,8 @@ impl Receiver {
             let Some(sink) = inner.data_sink().filter(|_| there > 0) else { return Ok(None) };
             (sink, inner.ends_read(offset + rest as u64), inner.stream.to_next_tagged())
         };
-        let Some((aside, len)) = plan(&*sink, id, offset, rest, there, arriving.ends_placed()) else {
+        let Some((aside, len)) = plan(&*sink, id, offset, rest, there, [arriving.ends_placed(), false])
+        else {
             return Ok(None);
         };
         let mut before = match (aside > 0).then(|| arriving.room(aside)) {
@@ -234,8 +236,8 @@ impl Receiver {
         let mut at = range.start;
         while at < range.end {
             let (offset, left) = (arriving.len() as u64, range.end - at);
-            // It is copied in any case, however short it is.
-            let Some((aside, len)) = plan(&*sink, read.id, offset, left, left, true) else { break };
+            // They are copied in any case.
+            let Some((aside, len)) = plan(&*sink, read.id, offset, left, left, [true; 2]) else { break };
             let from = at + aside;
             let placed = sink.place(read.id, offset + aside as u64, len, &mut |place| {
                 place.write(&bytes[from..from + len]);
@@ -270,6 +272,6 @@ impl Inner {
     /// Whether some of the oldest read may be placed, as far as can be said before any of it has come.
     pub(super) fn places(&self) -> bool {
         let (Some(sink), Some(read)) = (self.data_sink(), self.reads.front()) else { return false };
-        plan(&*sink, read.id, 0, read.len, read.len, false).is_some()
+        plan(&*sink, read.id, 0, read.len, read.len, [false; 2]).is_some()
     }
 }

@@ -19,9 +19,9 @@ impl Connection {
 }
 
 impl DataSink for Connection {
-    fn next(&self, id: u64, offset: u64, wanted: usize, there: usize, goes_on: bool) -> Next {
+    fn next(&self, id: u64, offset: u64, wanted: usize, there: usize, any: bool) -> Next {
         let Some((landing, offset)) = self.place_of_read(id, offset) else { return Next::Rest };
-        let least = if goes_on { landing.block as usize } else { LEAST_LANDING };
+        let least = if any { landing.block as usize } else { LEAST_LANDING };
         match landing.step(offset, wanted, there, least) {
             LandingStep::Land(_, len) => Next::Place(len),
             LandingStep::Aside(len) => Next::Buffer(len),
