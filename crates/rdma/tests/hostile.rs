@@ -51,12 +51,17 @@ fn read_request(msn: u32, stag: u32, offset: u64, len: u32) -> Vec<u8> {
 
 /// A queue pair and its raw peer, through setup.
 async fn raw(options: &Options) -> (QueuePair, TcpStream) {
+    raw_asking(REQUEST, options).await
+}
+
+/// The same with another request.
+async fn raw_asking(request: &[u8], options: &Options) -> (QueuePair, TcpStream) {
     let mut listener = Listener::bind(loopback()).expect("a listener");
     let address = listener.local_addr().expect("an address");
     let mut peer = TcpStream::connect(address).expect("connected");
     peer.set_nodelay(true).expect("an option");
     peer.set_read_timeout(Some(Duration::from_secs(60))).expect("an option");
-    peer.write_all(REQUEST).expect("sent");
+    peer.write_all(request).expect("sent");
     let incoming = listener.accept().await.expect("a connection");
     let pair = incoming.accept(b"", options).await.expect("accepted");
     let mut reply = [0; 24];
@@ -269,6 +274,43 @@ fn more_reads_than_were_agreed_on_end_the_connection() {
         assert!(matches!(end, Error::Terminated { side: Side::Local, .. }), "{end}");
         drop(ring::blocking(move || talking.join().expect("no panic")).await);
     });
+}
+
+/// Requests of RDMA Reads: many more than their answers find room for in a socket.
+const READS: u32 = 1_500_000;
+
+#[test]
+fn who_reads_nothing_or_next_to_nothing_without_end_and_takes_no_answers_piles_none_up() {
+    for len in [0, 1] {
+        run(async move {
+            // Of the IRD there is enough for all requests of one receive, so that it is the answers that are bounded.
+            let request = b"MPA ID Req Frame\x10\x02\x00\x04\x3f\xfe\x3f\xfe";
+            let options = Options { ird: 0x3ffe, send_high_water: 16 << 10, ..options() };
+            let (pair, mut peer) = raw_asking(request, &options).await;
+            let stag = pair.expose_source(chain(&[5; 100])).expect("an STag");
+            let talking = std::thread::spawn(move || {
+                let mut bytes = Vec::new();
+                for msn in 1..=READS {
+                    bytes.extend(read_request(msn, stag.0, 0, len));
+                    if bytes.len() >= 1 << 20 || msn == READS {
+                        // It may have been closed for what came before.
+                        if peer.write_all(&bytes).is_err() {
+                            break;
+                        }
+                        bytes.clear();
+                    }
+                }
+                let _ = peer.shutdown(Shutdown::Write);
+                peer
+            });
+            let (_, end) = rest(&pair).await;
+            // What is queued is the room for answers, what one receive has brought, and the Terminate.
+            assert!(pair.queued() < 64 << 10, "{} of reads of {len} bytes: {end}", pair.queued());
+            assert!(matches!(end, Error::Terminated { side: Side::Local, .. }), "{end}");
+            drop(pair);
+            drop(ring::blocking(move || talking.join().expect("no panic")).await);
+        });
+    }
 }
 
 #[test]

@@ -369,7 +369,7 @@ impl Stream {
         sink: &mut impl payload::Sink<P>,
     ) -> Result<(), PostError> {
         self.open()?;
-        self.answer_empty(sink);
+        while self.answer_empty(sink) {}
         let Some(Request::Read { sink_stag, sink_to, len }) = self.inbound.oldest_request() else {
             return Err(PostError::NoRequest);
         };
@@ -378,7 +378,6 @@ impl Stream {
         }
         self.inbound.requests().pop_front();
         self.tagged_message(Opcode::ReadResponse, Remote { stag: sink_stag, to: sink_to }, data, sink);
-        self.answer_empty(sink);
         Ok(())
     }
 
@@ -389,7 +388,7 @@ impl Stream {
         sink: &mut impl payload::Sink<P>,
     ) -> Result<(), PostError> {
         self.open()?;
-        self.answer_empty(sink);
+        while self.answer_empty(sink) {}
         let Some(Request::Atomic { request }) = self.inbound.oldest_request() else {
             return Err(PostError::NoRequest);
         };
@@ -398,7 +397,6 @@ impl Stream {
         let header = Untagged::new(Opcode::AtomicResponse, true, None, queue::ATOMIC_RESPONSE, msn, 0);
         let body = AtomicResponse { request: U32::new(request), original: U64::new(original) };
         self.writer.message(&header, body.as_bytes(), sink);
-        self.answer_empty(sink);
         Ok(())
     }
 
@@ -410,11 +408,19 @@ impl Stream {
                 || matches!(self.inbound.oldest_request(), Some(Request::Read { len: 0, .. })))
     }
 
-    /// Sends what the stream has to send by itself.
+    /// Sends what the stream has to send by itself: all that [`Self::answer_empty`] and [`Self::send_due`] have to send.
     #[inline]
     pub fn flush<P: Payload>(&mut self, sink: &mut impl payload::Sink<P>) {
         if self.wants_flush() {
-            self.answer_empty(sink);
+            while self.answer_empty(sink) {}
+            self.send_due(sink);
+        }
+    }
+
+    /// Sends the reads and atomics of ours whose turn has come.
+    #[inline]
+    pub fn send_due<P: Payload>(&mut self, sink: &mut impl payload::Sink<P>) {
+        if self.over.is_none() {
             self.send_requests(sink);
         }
     }
@@ -429,13 +435,19 @@ impl Stream {
         self.inbound.unanswered()
     }
 
-    /// Answers the oldest requests that read no bytes.
-    fn answer_empty<P: Payload>(&mut self, sink: &mut impl payload::Sink<P>) {
-        while let Some(Request::Read { sink_stag, sink_to, len: 0 }) = self.inbound.oldest_request() {
-            self.inbound.requests().pop_front();
-            let header = Tagged::new(Opcode::ReadResponse, true, sink_stag, sink_to);
-            self.writer.empty(header.as_bytes(), sink);
-        }
+    /// Answers the oldest request if it reads no bytes; false if it does not. A peer may ask for nothing without end and take no answers:
+    /// who holds what it has not taken answers only while there is room. Those that wait count under the IRD like all others.
+    #[inline]
+    pub fn answer_empty<P: Payload>(&mut self, sink: &mut impl payload::Sink<P>) -> bool {
+        let oldest = self.inbound.oldest_request();
+        let Some(Request::Read { sink_stag, sink_to, len: 0 }) = oldest.filter(|_| self.over.is_none())
+        else {
+            return false;
+        };
+        self.inbound.requests().pop_front();
+        let header = Tagged::new(Opcode::ReadResponse, true, sink_stag, sink_to);
+        self.writer.empty(header.as_bytes(), sink);
+        true
     }
 
     pub(super) fn send_rtr<P: Payload>(&mut self, rtr: Rtr, sink: &mut impl payload::Sink<P>) {

@@ -119,55 +119,63 @@ enum Ended {
 }
 
 impl Inner {
-    /// Sends what the protocol has to send by itself.
+    /// Sends the reads of ours whose turn has come.
     fn flush_stream(&mut self) {
         let Self { stream, outbox, .. } = self;
-        stream.flush::<Data<'_>>(outbox);
+        stream.send_due::<Data<'_>>(outbox);
     }
 
     /// Answers what the peer has asked to read, as far as there is room: a peer that takes no answers gets no more of them. It
     /// is listened to even so, or two that read from each other would wait for each other.
     fn answer(&mut self) -> Result<(), Terminate> {
         while self.answered[0] + self.answered[1] < self.most_answered {
-            let Some(asked) = self.asked.pop_front() else { return Ok(()) };
-            let Self { stream, outbox, memory, counters, .. } = self;
-            let data = match asked {
-                Asked::Data(data) => data,
-                Asked::Copy { index, at, len } => match memory.copy(index, at, len) {
-                    Look::Seen(data) => {
-                        counters.copied_out += len as u64;
-                        data
-                    }
-                    Look::Busy => {
-                        self.asked.push_front(Asked::Copy { index, at, len });
-                        return Ok(());
-                    }
-                    // Withdrawn while the peer was still reading it.
-                    Look::Gone => return Err(Terminate::InvalidStag),
-                },
-                Asked::Atomic { index, at, operation } => {
-                    let original = match memory.apply(index, at, operation) {
-                        Look::Seen(original) => original,
-                        Look::Busy => {
-                            self.asked.push_front(Asked::Atomic { index, at, operation });
-                            return Ok(());
-                        }
-                        Look::Gone => return Err(Terminate::InvalidStag),
-                    };
-                    let before = outbox.gather.len();
-                    stream
-                        .atomic_response::<Data<'_>>(original, outbox)
-                        .map_err(|_| Terminate::LocalCatastrophic)?;
-                    self.answered[0] += outbox.gather.len() - before;
-                    continue;
-                }
-            };
-            self.answered[0] += data.len();
-            if stream.read_response(Data::new(&[], data), outbox).is_err() {
-                return Err(Terminate::LocalCatastrophic);
+            let before = self.outbox.gather.len();
+            let answered = self.answer_next()?;
+            // With its headers: there may be much more of them than of data.
+            self.answered[0] += self.outbox.gather.len() - before;
+            if !answered {
+                break;
             }
         }
         Ok(())
+    }
+
+    /// Answers the oldest request; false if there is none, or it cannot be answered now.
+    fn answer_next(&mut self) -> Result<bool, Terminate> {
+        let Self { stream, outbox, memory, counters, asked, .. } = self;
+        if stream.answer_empty::<Data<'_>>(outbox) {
+            return Ok(true);
+        }
+        let Some(next) = asked.pop_front() else { return Ok(false) };
+        let data = match next {
+            Asked::Data(data) => data,
+            Asked::Copy { index, at, len } => match memory.copy(index, at, len) {
+                Look::Seen(data) => {
+                    counters.copied_out += len as u64;
+                    data
+                }
+                Look::Busy => {
+                    asked.push_front(Asked::Copy { index, at, len });
+                    return Ok(false);
+                }
+                // Withdrawn while the peer was still reading it.
+                Look::Gone => return Err(Terminate::InvalidStag),
+            },
+            Asked::Atomic { index, at, operation } => {
+                let original = match memory.apply(index, at, operation) {
+                    Look::Seen(original) => original,
+                    Look::Busy => {
+                        asked.push_front(Asked::Atomic { index, at, operation });
+                        return Ok(false);
+                    }
+                    Look::Gone => return Err(Terminate::InvalidStag),
+                };
+                let answered = stream.atomic_response::<Data<'_>>(original, outbox);
+                return answered.map(|()| true).map_err(|_| Terminate::LocalCatastrophic);
+            }
+        };
+        let answered = stream.read_response(Data::new(&[], data), outbox);
+        answered.map(|()| true).map_err(|_| Terminate::LocalCatastrophic)
     }
 
     /// Ends it: everything posted that would have given a completion gives one now, and then the error is told.
