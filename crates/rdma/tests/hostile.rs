@@ -207,6 +207,32 @@ fn each_lie_gets_the_terminate_that_the_rfcs_name() {
 }
 
 #[test]
+fn a_lie_right_behind_a_read_gets_its_own_terminate_and_a_terminate_there_is_the_peers() {
+    // They come with one receive, so that the read has not been answered yet.
+    let behind_a_read = |lie: Vec<u8>| {
+        run(async move {
+            let (pair, mut peer) = raw(&options()).await;
+            let stag = pair.expose_source(chain(&[5; 5000])).expect("an STag");
+            peer.write_all(&[read_request(1, stag.0, 0, 5000), lie].concat()).expect("sent");
+            let (_, end) = rest(&pair).await;
+            drop(pair);
+            let hearing = move || {
+                let mut answer = Vec::new();
+                let _ = peer.read_to_end(&mut answer);
+                answer
+            };
+            (end, ring::blocking(hearing).await)
+        })
+    };
+    let (end, answer) = behind_a_read(tagged(0, true, 99, 0, b"into nothing"));
+    assert!(matches!(end, Error::Terminated { side: Side::Local, reason, .. } if reason.layer == 1), "{end}");
+    assert_eq!((&answer[2..4], &answer[20..22]), (&[0x41, 0x47][..], &[0x11, 0x00][..]), "{answer:?}");
+    let (end, answer) = behind_a_read(untagged(7, true, 2, 1, 0, &[0x11, 0x01, 0, 0]));
+    assert!(matches!(end, Error::Terminated { side: Side::Remote, reason, .. } if reason.code == 1), "{end}");
+    assert!(answer.is_empty(), "{answer:?}");
+}
+
+#[test]
 fn a_connection_that_ends_within_a_message_is_cut() {
     let whole = untagged(3, true, 0, 1, 0, &[7; 5000]);
     for len in [30, 1000, 5000] {

@@ -126,9 +126,10 @@ impl Inner {
     }
 
     /// Answers what the peer has asked to read, as far as there is room: a peer that takes no answers gets no more of them. It
-    /// is listened to even so, or two that read from each other would wait for each other.
+    /// is listened to even so, or two that read from each other would wait for each other. Once the stream is over nothing is answered, and
+    /// why it is over is known already.
     fn answer(&mut self) -> Result<(), Terminate> {
-        while self.answered[0] + self.answered[1] < self.most_answered {
+        while !self.stream.is_over() && self.answered[0] + self.answered[1] < self.most_answered {
             let before = self.outbox.gather.len();
             let answered = self.answer_next()?;
             // With its headers: there may be much more of them than of data.
