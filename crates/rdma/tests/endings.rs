@@ -320,7 +320,7 @@ fn a_core_without_buffers_waits_for_them_and_gives_up_a_connection_that_gets_non
         let (a, b) = ready(&options()).await;
         let source = b.expose_source(chain(&[1; 1 << 20])).expect("an STag");
         let serving = b.clone();
-        ring::spawn(async move { rest(&serving).await });
+        let serving = ring::spawn(async move { rest(&serving).await });
         // What is left goes to somebody else.
         pool::set_limit(pool::stats().mapped);
         let mut held: Vec<_> = std::iter::from_fn(|| pool::alloc(1 << 20)).collect();
@@ -339,5 +339,9 @@ fn a_core_without_buffers_waits_for_them_and_gives_up_a_connection_that_gets_non
         assert!(matches!(a.next().await, Ok(Completion::Flushed { id: 2 })));
         let end = a.next().await;
         assert!(matches!(end, Err(Error::NoBuffers)), "{end:?}");
+        // The peer has done nothing wrong, and is told so (RFC 5040 §4.8).
+        let (_, end) = serving.await.expect("no panic");
+        let Error::Terminated { side: Side::Remote, reason, .. } = end else { panic!("{end}") };
+        assert_eq!((reason.layer, reason.error_type, reason.code), (0, 0, 0));
     });
 }

@@ -214,7 +214,10 @@ impl Pair {
             })
             .await
         };
-        if matches!(error, Error::Terminated { side: Side::Local, .. }) {
+        if let Error::NoBuffers = error {
+            self.terminate(Terminate::LocalCatastrophic);
+        }
+        if matches!(error, Error::Terminated { side: Side::Local, .. } | Error::NoBuffers) {
             let _ = ring::timeout(LAST_WORDS, self.last_words()).await;
         }
         error
@@ -426,10 +429,15 @@ impl Pair {
         }
     }
 
-    /// The peer has broken the protocol, and is told so.
-    fn violation(&self, error: Terminate) -> Error {
+    /// Queues the word that the stream is over, and why.
+    fn terminate(&self, error: Terminate) {
         let Inner { stream, outbox, .. } = &mut *self.inner.borrow_mut();
         stream.terminate::<Data<'_>>(error, outbox);
+    }
+
+    /// The peer has broken the protocol, and is told so.
+    fn violation(&self, error: Terminate) -> Error {
+        self.terminate(error);
         Error::Terminated {
             side: Side::Local,
             reason: terminated(error.code()),
