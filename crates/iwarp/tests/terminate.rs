@@ -352,6 +352,19 @@ fn a_bad_read_requests_own_header_goes_along() {
 }
 
 #[test]
+fn the_header_of_a_write_whose_stag_is_taken_back_half_way_goes_along() {
+    let (mut side, stags) = side();
+    let bad = write(stags.good, 0x1000, 100);
+    let index = side.stags.iter().position(|stag| *stag == stags.good).expect("an STag");
+    side.receive(&bad[..50], usize::MAX).expect("right so far");
+    side.withdraw(index);
+    assert_eq!(side.receive(&bad[50..], usize::MAX), Err(Terminate::TaggedInvalidStag));
+    side.stream.terminate::<Vec<u8>>(Terminate::TaggedInvalidStag, &mut side.out);
+    assert_eq!(side.out[20..26], [0x11, 0x00, 0xc0, 0, 0, 114]);
+    assert_eq!(side.out[26..40], bad[2..16]);
+}
+
+#[test]
 fn a_wrong_crc_ends_the_stream_before_its_payload_is_named() {
     for step in [1, 5, usize::MAX] {
         let mut side = Side::new(&agreed(Role::Responder, true, false, false), &options(7));

@@ -381,9 +381,12 @@ impl Stream {
 
     /// The memory that the payload in progress is placed in is still there.
     #[inline]
-    pub(super) fn still_placeable(&self) -> Result<(), Terminate> {
+    pub(super) fn still_placeable(&mut self) -> Result<(), Terminate> {
         match self.inbound.segment.stag {
-            Some(stag) if self.stags.get(stag).is_none() => Err(Terminate::TaggedInvalidStag),
+            Some(stag) if self.stags.get(stag).is_none() => {
+                self.blame(None);
+                Err(Terminate::TaggedInvalidStag)
+            }
             _ => Ok(()),
         }
     }
