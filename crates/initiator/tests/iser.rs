@@ -169,6 +169,24 @@ fn connections_that_break_off_anywhere_are_made_anew_and_no_data_is_wrong() {
 }
 
 #[test]
+fn a_target_whose_data_comes_slowly_is_not_taken_for_dead() {
+    run(async {
+        let fake = Fake::start(Manners::default(), 4096);
+        let data = pattern(9, 4096 * BLOCK);
+        fake.state.borrow_mut().disk.copy_from_slice(&data);
+        let options = Options { ping_interval: Duration::from_millis(400), ..Options::default() };
+        // A read that takes 2.5 s, and then the answers to the pings sent meanwhile.
+        let (disk, proxy) = behind(&fake, Fault::Slow(Duration::from_millis(20)), 1, options).await;
+        let read = disk.command(&build::read(0, 4096, Flags::default())).reading(data.len() as u32);
+        let response = disk.session().execute(read).await.unwrap().ok().unwrap();
+        assert!(response.data.to_vec() == data);
+        assert!(proxy.done.get() >= 128, "it came in pieces");
+        assert_eq!(disk.session().reconnects(), 0);
+        disk.session().close().await.unwrap();
+    });
+}
+
+#[test]
 fn garbled_bytes_are_found_by_the_crc_and_no_data_is_wrong() {
     for seed in 0..4 {
         run(async {

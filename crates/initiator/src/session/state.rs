@@ -113,8 +113,22 @@ pub(super) struct Link {
     pub stream: Weak<TcpStream>,
     pub tasks: [JoinHandle<()>; 2],
     pub last_heard: Instant,
+    /// Over iSER: how often the queue pair had received when it was looked at last.
+    pub receives: u64,
     /// When the ping that has no answer yet was sent.
     pub pinged: Option<Instant>,
+}
+
+impl Link {
+    /// Looks whether anything has come over iSER since the last look: that the target lives shows in what its RDMA Writes bring and its RDMA
+    /// Reads ask for as well, of which no message tells. On a slow path its answer to a ping has to wait for all that was sent before.
+    pub fn listen(&mut self, now: Instant) {
+        let Some(pair) = &self.pair else { return };
+        let receives = pair.counters().receives;
+        if std::mem::replace(&mut self.receives, receives) != receives {
+            self.last_heard = now;
+        }
+    }
 }
 
 /// A connection that is lost while its session goes on.

@@ -150,6 +150,7 @@ impl Inner {
             stream: socket,
             tasks,
             last_heard,
+            receives: 0,
             pinged: None,
         });
         core.ring_links();
@@ -194,6 +195,7 @@ impl Inner {
         dead.extend(core.doomed.drain(..).map(|serial| (serial, told.clone())));
         let mut ping = Vec::new();
         for link in &mut core.links {
+            link.listen(now);
             match link.pinged {
                 Some(since) if now >= since + interval => {
                     // Anything heard since shows that the target lives.

@@ -1,5 +1,5 @@
 //! Stands between an initiator and a target on one thread, and does to the target's bytes what no queue pair would: breaks
-//! them off anywhere, garbles them, and puts FPDUs of its own between them.
+//! them off anywhere, garbles them, puts FPDUs of its own between them, and passes them on slowly.
 
 use std::cell::{Cell, RefCell};
 use std::net::{Shutdown, SocketAddr};
@@ -19,6 +19,8 @@ pub enum Fault {
     Garble(u64),
     /// Puts these bytes behind the FPDU of this number, on the first connection only.
     Insert(u32, Vec<u8>),
+    /// Passes on 16 KiB at most, and then nothing for so long.
+    Slow(Duration),
 }
 
 pub struct Proxy {
@@ -84,6 +86,7 @@ struct Work {
     break_at: u64,
     garble_at: u64,
     insert: Option<(u32, Vec<u8>)>,
+    pause: Duration,
     bit: u8,
     seen: u64,
     /// Bytes until the next FPDU begins; `None` before the MPA reply is over.
@@ -98,6 +101,7 @@ impl Work {
             break_at: u64::MAX,
             garble_at: u64::MAX,
             insert: None,
+            pause: Duration::ZERO,
             bit: 1 << random.random_range(0..8),
             seen: 0,
             to_go: None,
@@ -110,6 +114,7 @@ impl Work {
             Fault::Garble(most) => work.garble_at = random.random_range(64..*most),
             Fault::Insert(after, bytes) if first => work.insert = Some((*after, bytes.clone())),
             Fault::Insert(..) => {}
+            Fault::Slow(pause) => work.pause = *pause,
         }
         work
     }
@@ -138,6 +143,10 @@ impl Work {
             }
             if !bytes.is_empty() && !put(to, &bytes).await {
                 return;
+            }
+            if !self.pause.is_zero() {
+                done.set(done.get() + 1);
+                ring::sleep(self.pause).await;
             }
         }
     }
