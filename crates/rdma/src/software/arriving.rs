@@ -67,7 +67,7 @@ impl Arriving {
         if self.open.as_ref().is_some_and(|(open, filled)| open.len() - filled >= len) {
             return self.open.take();
         }
-        let fresh = pool::alloc(len)?;
+        let fresh = pool::alloc(len.max(SMALL))?;
         self.close();
         Some((fresh, 0))
     }
@@ -82,10 +82,32 @@ impl Arriving {
         self.open.is_none() && self.chain.bufs().last().is_some_and(Buf::is_region)
     }
 
-    /// Appends to what has come.
-    pub(super) fn push(&mut self, buf: impl Into<Buf>) {
-        self.close();
-        self.chain.push(buf);
+    /// Appends to what has come: a copy where there is little of it.
+    pub(super) fn push(&mut self, bytes: Bytes) {
+        if bytes.is_empty() {
+            return;
+        }
+        let room = if bytes.len() < SMALL { self.room(bytes.len()) } else { None };
+        match room {
+            Some((mut open, filled)) => {
+                let end = filled + bytes.len();
+                open[filled..end].copy_from_slice(&bytes);
+                self.put_back(open, end);
+            }
+            None => {
+                self.close();
+                self.chain.push(bytes);
+            }
+        }
+    }
+
+    /// Has `place` copy what came last and is not in the chain yet, from this byte of all on, to the upper layer's own memory.
+    pub(super) fn place_open(&mut self, place: impl FnOnce(u64, &[u8]) -> Option<Buf>) {
+        let Some((open, filled)) = self.open.as_ref().filter(|(_, filled)| *filled > 0) else { return };
+        if let Some(placed) = place(self.chain.len() as u64, &open[..*filled]) {
+            self.open = None;
+            self.chain.push_joined(placed);
+        }
     }
 
     /// Appends bytes that are in the upper layer's own memory.

@@ -22,8 +22,8 @@ const TURN: usize = 512 << 10;
 /// Bytes received at once of long FPDUs under a CRC: several of the longest, and no more than stay in a near cache.
 const BULK: usize = 256 << 10;
 
-/// How many of the next bytes of a read go to a buffer, and how many after them to their place; `None` if none do. `any`, of both: even few are
-/// worth it.
+/// How many of the next bytes of a read go to a buffer, and how many after them to their place, if any; `None` if all the rest go to buffers.
+/// `any`, of both: even few are worth it.
 fn plan(
     sink: &dyn DataSink,
     id: u64,
@@ -35,12 +35,25 @@ fn plan(
     let aside = match sink.next(id, offset, wanted, there, any[0]) {
         Next::Place(len) => return Some((0, len)),
         Next::Buffer(aside) if aside < wanted.min(there) => aside,
-        _ => return None,
+        Next::Buffer(aside) => return Some((aside.min(there), 0)),
+        Next::Rest => return None,
     };
     match sink.next(id, offset + aside as u64, wanted - aside, there - aside, any[1]) {
         Next::Place(len) => Some((aside, len)),
-        _ => None,
+        Next::Buffer(_) => Some((aside, 0)),
+        Next::Rest => None,
     }
+}
+
+/// Has the bytes that came before those which are placed now copied to their place, if they make whole blocks: then all is one piece.
+fn place_before(arriving: &mut Arriving, sink: &dyn DataSink, id: u64) {
+    arriving.place_open(|offset, bytes| match sink.next(id, offset, bytes.len(), bytes.len(), true) {
+        Next::Place(len) if len == bytes.len() => sink.place(id, offset, len, &mut |place| {
+            place.write(bytes);
+            len
+        }),
+        _ => None,
+    });
 }
 
 /// What one receive has brought.
@@ -120,6 +133,17 @@ impl Receiver {
             Some(None) => return Ok(None),
             room => room.flatten(),
         };
+        if len == 0 {
+            let Some((mut buffer, at)) = before else { return Ok(None) };
+            let got = pair.socket.try_recv(&mut buffer[at..at + aside]);
+            arriving.put_back(buffer, at + got.as_ref().unwrap_or(&0));
+            let got = got?;
+            let mut inner = pair.inner.borrow_mut();
+            inner.stream.took_unseen(got);
+            inner.counters.in_place += got as u64;
+            inner.counters.receives += 1;
+            return if got > 0 { Ok(Some(Placed { got, behind: None })) } else { Err(Error::Cut) };
+        }
         // The end of the piece that has no place, and what is around it, if all of it is there.
         let behind = rest - aside - len;
         let around = if ends { TAIL + self.first } else { to_next };
@@ -140,6 +164,7 @@ impl Receiver {
             // Less than was said to be there: the socket cannot be relied on.
             return Err(Error::Cut);
         };
+        place_before(arriving, &*sink, id);
         arriving.push_placed(placed);
         if rest >= LONG {
             self.long = LONG_AGO;
@@ -239,12 +264,16 @@ impl Receiver {
             // They are copied in any case.
             let Some((aside, len)) = plan(&*sink, read.id, offset, left, left, [true; 2]) else { break };
             let from = at + aside;
+            if len == 0 {
+                break;
+            }
             let placed = sink.place(read.id, offset + aside as u64, len, &mut |place| {
                 place.write(&bytes[from..from + len]);
                 len
             });
             let Some(placed) = placed else { break };
             arriving.push(bytes.slice(at..from));
+            place_before(arriving, &*sink, read.id);
             arriving.push_placed(placed);
             inner.counters.placed += len as u64;
             inner.counters.copied_in += len as u64;
@@ -272,6 +301,6 @@ impl Inner {
     /// Whether some of the oldest read may be placed, as far as can be said before any of it has come.
     pub(super) fn places(&self) -> bool {
         let (Some(sink), Some(read)) = (self.data_sink(), self.reads.front()) else { return false };
-        plan(&*sink, read.id, 0, read.len, read.len, [false; 2]).is_some()
+        plan(&*sink, read.id, 0, read.len, read.len, [false; 2]).is_some_and(|(_, len)| len > 0)
     }
 }
