@@ -221,13 +221,13 @@ def blocks(results, shown_plots):
         out.append(("heading", 2, "Not measured"))
         out += [("text", f"{NAMES.get(way, way)}: {why}") for way, why in sorted(unable)]
     if results.get("moved"):
-        words = ["received where it belongs", "received and handed on there", "copied in user space", "sent from where it is",
+        words = ["received where it belongs", "received and handed on there", "copied in user space", "of all three, in the unit's memory", "sent from where it is",
                  "copied in user space before it was sent"]
-        keys = ["in_place", "by_reference", "copied_in", "sent", "copied_out"]
+        keys = ["in_place", "by_reference", "copied_in", "placed", "sent", "copied_out"]
         rows = [[NAMES[way], *[f"{moved.get(key, 0) / 1e9:,.2f} GB" for key in keys]] for way, moved in results["moved"].items()]
         out += [("heading", 2, "The target's own account of payload over iSER"), ("table", ["", *words], rows)]
         out.append(("text", "Counted by its queue pairs, Sends included. Under a CRC a unit's memory, which others may write meanwhile, is"
-                    " copied before it is sent: the CRC must be that of the bytes that leave."))
+                    " copied before it is sent: the CRC must be that of the bytes that leave. What comes for it is copied there once its CRC has been found right."))
     return out
 
 
