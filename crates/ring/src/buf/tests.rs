@@ -306,3 +306,36 @@ fn a_region_knows_its_own_bytes_by_their_place() {
     assert!(region.is_at(1024, &slice.slice(512..)));
     assert!(!region.is_at(usize::MAX, &slice));
 }
+
+#[test]
+fn a_chain_joins_what_lies_side_by_side_and_keeps_the_rest_apart() {
+    let (region, other) = (Region::new(8192).unwrap(), Region::new(8192).unwrap());
+    region.write_from(0, &[1; 4096]).unwrap();
+    region.write_from(4096, &[2; 4096]).unwrap();
+    let mut chain = Chain::new();
+    chain.push_joined(Buf::new());
+    assert!(chain.bufs().is_empty());
+    chain.push_joined(region.slice(0, 4000).unwrap());
+    chain.push_joined(region.slice(4000, 200).unwrap());
+    chain.push_joined(region.slice(4200, 0).unwrap());
+    assert_eq!((chain.bufs().len(), chain.len()), (1, 4200));
+    assert_eq!(chain.to_vec(), [[1; 4096].as_slice(), &[2; 104]].concat());
+    // A gap, what lies in front, another memory, and what is like it but lies elsewhere.
+    chain.push_joined(region.slice(4300, 100).unwrap());
+    chain.push_joined(region.slice(4200, 100).unwrap());
+    chain.push_joined(other.slice(4300, 100).unwrap());
+    chain.push_joined(Buf::from_static(b"static"));
+    chain.push_joined(vec![3; 10].into());
+    assert_eq!(chain.bufs().iter().map(Buf::len).collect::<Vec<_>>(), [4200, 100, 100, 100, 6, 10]);
+    assert_eq!(chain.len(), 4516);
+    // Parts of one buffer are one memory too.
+    let whole = Buf::from(vec![4; 100]);
+    chain.push_joined(whole.slice(..60));
+    chain.push_joined(whole.slice(60..));
+    assert_eq!((chain.bufs().len(), chain.bufs()[6].len(), chain.len()), (7, 100, 4616));
+    // What was pushed as it is stays apart, and is joined with what follows.
+    chain.push(region.slice(0, 10).unwrap());
+    chain.push(region.slice(10, 10).unwrap());
+    chain.push_joined(region.slice(20, 10).unwrap());
+    assert_eq!(chain.bufs().iter().skip(7).map(Buf::len).collect::<Vec<_>>(), [10, 20]);
+}

@@ -246,6 +246,9 @@ impl TcpStream {
             }
             let error = io::Error::last_os_error();
             if error.kind() != io::ErrorKind::Interrupted {
+                if error.kind() == io::ErrorKind::WouldBlock {
+                    self.more.set(false);
+                }
                 return Err(error);
             }
         }
