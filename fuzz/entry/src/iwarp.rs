@@ -102,6 +102,8 @@ struct Owner {
     answers: VecDeque<Option<u32>>,
     /// Requests that wait for their turn go out by themselves, to nobody.
     flushes: bool,
+    /// Payload is taken without being shown: only without a CRC.
+    unseen: bool,
     outcome: Outcome,
 }
 
@@ -122,6 +124,7 @@ impl Owner {
             reads: VecDeque::new(),
             answers: VecDeque::new(),
             flushes: false,
+            unseen: false,
             outcome: Outcome::default(),
         };
         owner.stream.post_receives(3);
@@ -182,7 +185,10 @@ impl Owner {
                         }
                         _ => self.outcome.messages.extend_from_slice(bytes),
                     }
-                    self.stream.took(bytes);
+                    match self.unseen {
+                        true => self.stream.took_unseen(here),
+                        false => self.stream.took(bytes),
+                    }
                     input = behind;
                 }
                 Ok(Step::Event(event)) => {
@@ -281,12 +287,13 @@ fn sink(seed: u8) -> u32 {
     u32::from_be_bytes([out[20], out[21], out[22], out[23]])
 }
 
-/// The same bytes, whole and in pieces, mean the same.
+/// The same bytes, whole and in pieces, seen and, without a CRC, unseen, mean the same.
 fn both_ways(flags: u8, cut: usize, bytes: &[u8], seed: u8) {
     let owner = || asking(flags, seed, &mut Ignored);
     let mut whole = owner();
     whole.receive(bytes);
     let mut pieces = owner();
+    pieces.unseen = flags & 2 == 0;
     for piece in bytes.chunks(cut.max(1)) {
         pieces.receive(piece);
     }
@@ -361,6 +368,7 @@ pub fn pair(data: &[u8]) {
     };
     let mut a = Owner::new(&requester, 1);
     let mut b = Owner::new(&responder, 2);
+    b.unseen = !responder.crc;
     let (mut there, mut back) = (Vec::new(), Vec::new());
     a.stream.start::<Vec<u8>>(&mut there);
     a.stream.immediate::<Vec<u8>>([0; 8], false, &mut there).expect("it is open");
