@@ -69,7 +69,7 @@ pub enum Completion {
     /// A Send of the peer's has arrived.
     Received {
         /// Its bytes: slices of what was received, where they lay in one piece. Kept for long they pin receive buffers of
-        /// 64 KiB.
+        /// 64 KiB, or of 256 KiB under a CRC.
         message: Chain,
         /// Exposed memory that the peer has invalidated with it. It is still lent: [`crate::QueuePair::withdraw`] gives it
         /// back.

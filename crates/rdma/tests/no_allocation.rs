@@ -1,12 +1,15 @@
-//! Once warm, no operation allocates: Sends, RDMA Writes, RDMA Reads both ways, exposing and withdrawing.
+//! Once warm, no operation allocates: Sends, RDMA Writes, RDMA Reads both ways, into buffers and into memory of the upper layer's,
+//! exposing and withdrawing.
 
 mod support;
 
 use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
 
 use ring::testing::Counting;
 use ring::{Buf, Chain, Region, pool};
-use stag_rdma::{Completion, Crc, Flags, Options, QueuePair, Remote, Rights, Stag};
+use stag_rdma::{Completion, Crc, DataSink, Fill, Flags, Next, Options, QueuePair, Remote, Rights, Stag};
 use support::{run, two};
 
 #[global_allocator]
@@ -14,6 +17,20 @@ static ALLOCATOR: Counting = Counting;
 
 /// Operations at once.
 const DEPTH: usize = 16;
+
+/// Takes whatever reads bring to the same place.
+struct Place(Arc<Region>);
+
+impl DataSink for Place {
+    fn next(&self, _: u64, _: u64, wanted: usize, there: usize, _: bool) -> Next {
+        Next::Place(wanted.min(there))
+    }
+
+    fn place(&self, _: u64, offset: u64, len: usize, fill: &mut Fill<'_>) -> Option<Buf> {
+        let filled = fill(&mut self.0.destination(offset as usize, len).ok()?);
+        self.0.slice(offset as usize, filled).ok()
+    }
+}
 
 /// What one round does.
 #[derive(Clone, Copy, Debug)]
@@ -77,9 +94,14 @@ async fn serve(b: QueuePair) {
 #[test]
 fn a_warm_queue_pair_does_not_allocate() {
     let found = Cell::new(Vec::new());
-    for (name, crc, lend) in
-        [("plain", Crc::Never, false), ("crc", Crc::Require, false), ("lent", Crc::Never, true)]
-    {
+    let place = Rc::new(Place(Region::new(1 << 20).expect("memory")));
+    for (name, crc, lend, placed) in [
+        ("plain", Crc::Never, false, false),
+        ("crc", Crc::Require, false, false),
+        ("lent", Crc::Never, true, false),
+        ("placed", Crc::Never, false, true),
+        ("placed under a crc", Crc::Require, false, true),
+    ] {
         run(async {
             let options = Options { crc, lend, receives: 1000, receive_size: 16 << 10, ..Options::default() };
             let (b, a) = two(&options, &options).await;
@@ -89,8 +111,15 @@ fn a_warm_queue_pair_does_not_allocate() {
             let source = region.slice(0, 1 << 20).expect("within");
             let readable = b.expose_source(source.clone().into()).expect("an STag");
             ring::spawn(serve(b));
+            if placed {
+                let weak = Rc::downgrade(&place);
+                a.set_data_sink(weak);
+            }
             for data in [source, pool::alloc(1 << 20).expect("a buffer").freeze()] {
                 for (kind, stag) in [(Kind::Send, memory), (Kind::Write, memory), (Kind::Read, readable)] {
+                    if placed && !matches!(kind, Kind::Read) {
+                        continue;
+                    }
                     for len in [100, 4096, 65_536, 1 << 20] {
                         let mut least = u64::MAX;
                         for time in 0..6 {
@@ -113,6 +142,8 @@ fn a_warm_queue_pair_does_not_allocate() {
                     }
                 }
             }
+            let counters = a.counters();
+            assert_eq!(counters.placed > counters.by_reference, placed, "{name} {counters:?}");
         });
     }
     let found = found.take();

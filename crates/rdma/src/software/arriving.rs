@@ -79,13 +79,14 @@ impl Arriving {
 
     /// Whether the last byte is in the upper layer's own memory.
     pub(super) fn ends_placed(&self) -> bool {
-        self.open.is_none() && self.chain.bufs().last().is_some_and(Buf::is_region)
+        let all = self.open.as_ref().is_none_or(|(_, filled)| *filled == 0);
+        all && self.chain.bufs().last().is_some_and(Buf::is_region)
     }
 
-    /// Appends to what has come: a copy where there is little of it.
-    pub(super) fn push(&mut self, bytes: Bytes) {
+    /// Appends to what has come: a copy where there is little of it. Says what became of it.
+    pub(super) fn push(&mut self, bytes: Bytes) -> Taken {
         if bytes.is_empty() {
-            return;
+            return Taken::Slice;
         }
         let room = if bytes.len() < SMALL { self.room(bytes.len()) } else { None };
         match room {
@@ -93,20 +94,28 @@ impl Arriving {
                 let end = filled + bytes.len();
                 open[filled..end].copy_from_slice(&bytes);
                 self.put_back(open, end);
+                Taken::Copied
             }
             None => {
                 self.close();
                 self.chain.push(bytes);
+                Taken::Slice
             }
         }
     }
 
-    /// Has `place` copy what came last and is not in the chain yet, from this byte of all on, to the upper layer's own memory.
-    pub(super) fn place_open(&mut self, place: impl FnOnce(u64, &[u8]) -> Option<Buf>) {
-        let Some((open, filled)) = self.open.as_ref().filter(|(_, filled)| *filled > 0) else { return };
-        if let Some(placed) = place(self.chain.len() as u64, &open[..*filled]) {
-            self.open = None;
-            self.chain.push_joined(placed);
+    /// Has `place` copy what came last and is not in the chain yet, from this byte of all on, to the upper layer's own memory. Says how much
+    /// that was.
+    pub(super) fn place_open(&mut self, place: impl FnOnce(u64, &[u8]) -> Option<Buf>) -> usize {
+        let Some((open, filled)) = self.open.as_ref().filter(|(_, filled)| *filled > 0) else { return 0 };
+        let filled = *filled;
+        match place(self.chain.len() as u64, &open[..filled]).filter(|placed| placed.len() == filled) {
+            Some(placed) => {
+                self.open = None;
+                self.chain.push_joined(placed);
+                filled
+            }
+            None => 0,
         }
     }
 

@@ -10,12 +10,12 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use iwarp::stream::Stream;
-use ring::{BufMut, Bytes, Destination, pool};
+use ring::{BufMut, Bytes, Destination, RegionRange, pool};
 
-use super::arriving::Arriving;
-use super::receive::{Kept, LONG, LONG_AGO, Receiver, TAIL};
+use super::arriving::{Arriving, Taken};
+use super::receive::{Kept, LONG, LONG_AGO, Receiver, TAIL, keep};
 use super::{Inner, Pair};
-use crate::{DataSink, Error, Next};
+use crate::{Counters, DataSink, Error, Next};
 
 /// Bytes received in a row by system calls that never wait, before others on this core have their turn.
 const TURN: usize = 512 << 10;
@@ -23,7 +23,7 @@ const TURN: usize = 512 << 10;
 const BULK: usize = 256 << 10;
 
 /// How many of the next bytes of a read go to a buffer, and how many after them to their place, if any; `None` if all the rest go to buffers.
-/// `any`, of both: even few are worth it.
+/// At least one, and no more than are there, whatever the upper layer says. `any`, of both: even few are worth it.
 fn plan(
     sink: &dyn DataSink,
     id: u64,
@@ -32,28 +32,38 @@ fn plan(
     there: usize,
     any: [bool; 2],
 ) -> Option<(usize, usize)> {
+    let here = wanted.min(there);
     let aside = match sink.next(id, offset, wanted, there, any[0]) {
-        Next::Place(len) => return Some((0, len)),
-        Next::Buffer(aside) if aside < wanted.min(there) => aside,
-        Next::Buffer(aside) => return Some((aside.min(there), 0)),
-        Next::Rest => return None,
+        Next::Rest | Next::Place(0) | Next::Buffer(0) => return None,
+        Next::Place(len) => return Some((0, len.min(here))),
+        Next::Buffer(aside) if aside < here => aside,
+        Next::Buffer(_) => return Some((here, 0)),
     };
     match sink.next(id, offset + aside as u64, wanted - aside, there - aside, any[1]) {
-        Next::Place(len) => Some((aside, len)),
+        Next::Place(len) => Some((aside, len.min(here - aside))),
         Next::Buffer(_) => Some((aside, 0)),
         Next::Rest => None,
     }
 }
 
-/// Has the bytes that came before those which are placed now copied to their place, if they make whole blocks: then all is one piece.
-fn place_before(arriving: &mut Arriving, sink: &dyn DataSink, id: u64) {
+/// Has the bytes that came before those which are placed now copied to their place, if they make whole blocks: then all is one piece. Says
+/// how many that were.
+fn place_before(arriving: &mut Arriving, sink: &dyn DataSink, id: u64) -> usize {
     arriving.place_open(|offset, bytes| match sink.next(id, offset, bytes.len(), bytes.len(), true) {
-        Next::Place(len) if len == bytes.len() => sink.place(id, offset, len, &mut |place| {
-            place.write(bytes);
-            len
-        }),
+        Next::Place(len) if len == bytes.len() => {
+            sink.place(id, offset, len, &mut |place| copy(bytes, place))
+        }
         _ => None,
-    });
+    })
+}
+
+/// Fills a place that is as long as it was said to be.
+fn copy(bytes: &[u8], place: &mut RegionRange) -> usize {
+    if place.len() != bytes.len() {
+        return 0;
+    }
+    place.write(bytes);
+    bytes.len()
 }
 
 /// What one receive has brought.
@@ -85,8 +95,14 @@ impl Receiver {
         rest: usize,
         mut there: usize,
     ) -> Result<bool, Error> {
-        if !matches!(self.read, Kept::Arriving(_)) {
-            return Ok(false);
+        {
+            let inner = pair.inner.borrow();
+            // One that has begun in buffers of its own goes on there.
+            if inner.data_sink().is_none()
+                || !matches!(keep(&mut self.read, &inner, 0), Ok(Kept::Arriving(_)))
+            {
+                return Ok(false);
+            }
         }
         if !self.has_turn(rest) {
             ring::round().await;
@@ -150,6 +166,10 @@ impl Receiver {
         let mut behind = (there >= rest && behind <= TAIL).then(|| pool::alloc(behind + around)).flatten();
         let mut got = None;
         let placed = sink.place(id, offset + aside as u64, len, &mut |place| {
+            if got.is_some() || place.len() != len {
+                // Once, and as many as was said.
+                return 0;
+            }
             let before = before.as_mut().map_or(&mut [][..], |(buffer, at)| &mut buffer[*at..*at + aside]);
             let came = pair.socket.try_recv_around(before, place, behind.as_deref_mut().unwrap_or_default());
             let filled = came.as_ref().map_or(0, |came| came.saturating_sub(aside).min(len));
@@ -164,7 +184,7 @@ impl Receiver {
             // Less than was said to be there: the socket cannot be relied on.
             return Err(Error::Cut);
         };
-        place_before(arriving, &*sink, id);
+        let too = place_before(arriving, &*sink, id);
         arriving.push_placed(placed);
         if rest >= LONG {
             self.long = LONG_AGO;
@@ -172,7 +192,7 @@ impl Receiver {
         let mut inner = pair.inner.borrow_mut();
         inner.stream.took_unseen(aside + len);
         inner.counters.in_place += (aside + len) as u64;
-        inner.counters.placed += len as u64;
+        inner.counters.placed += (too + len) as u64;
         inner.counters.receives += 1;
         let behind = behind.filter(|_| got > aside + len).map(|mut behind| {
             behind.truncate(got - aside - len);
@@ -267,24 +287,31 @@ impl Receiver {
             if len == 0 {
                 break;
             }
-            let placed = sink.place(read.id, offset + aside as u64, len, &mut |place| {
-                place.write(&bytes[from..from + len]);
-                len
-            });
-            let Some(placed) = placed else { break };
-            arriving.push(bytes.slice(at..from));
-            place_before(arriving, &*sink, read.id);
+            let here = &bytes[from..from + len];
+            let placed = sink.place(read.id, offset + aside as u64, len, &mut |place| copy(here, place));
+            let Some(placed) = placed.filter(|placed| placed.len() == len) else { break };
+            inner.counters.take(arriving.push(bytes.slice(at..from)), aside);
+            let too = place_before(arriving, &*sink, read.id);
             arriving.push_placed(placed);
-            inner.counters.placed += len as u64;
+            inner.counters.placed += (too + len) as u64;
             inner.counters.copied_in += len as u64;
             at = from + len;
         }
         if at == range.start {
             return false;
         }
-        inner.counters.by_reference += (range.end - at) as u64;
-        arriving.push(bytes.slice(at..range.end));
+        inner.counters.take(arriving.push(bytes.slice(at..range.end)), range.end - at);
         true
+    }
+}
+
+impl Counters {
+    /// Counts `len` bytes of which this has become.
+    fn take(&mut self, taken: Taken, len: usize) {
+        match taken {
+            Taken::Copied => self.copied_in += len as u64,
+            Taken::Slice | Taken::Needs(_) => self.by_reference += len as u64,
+        }
     }
 }
 

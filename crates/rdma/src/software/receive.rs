@@ -454,7 +454,7 @@ impl Receiver {
 
 /// How the read under way, of `len` bytes, is kept; decided when its first `here` bytes have come. An error says of what
 /// length a buffer is missing.
-fn keep<'a>(read: &'a mut Kept, inner: &Inner, here: usize) -> Result<&'a mut Kept, usize> {
+pub(super) fn keep<'a>(read: &'a mut Kept, inner: &Inner, here: usize) -> Result<&'a mut Kept, usize> {
     if let Kept::Nothing = read {
         let len = inner.reads.front().map_or(0, |read| read.len);
         // Of a long one of which little has come, the rest is received straight into place.

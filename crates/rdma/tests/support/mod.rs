@@ -1,6 +1,9 @@
 //! Two queue pairs over loopback in one thread, and what tests say about them.
 #![allow(dead_code, reason = "not every test uses all of it")]
 
+pub mod peer;
+pub mod store;
+
 use std::future::Future;
 use std::net::SocketAddr;
 use std::time::Duration;
