@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use iwarp::stream::Stream;
-use ring::{BufMut, Bytes, Destination, RegionRange, pool};
+use ring::{BufMut, Bytes, RegionRange, pool};
 
 use super::arriving::{Arriving, Taken};
 use super::receive::{Kept, LONG, LONG_AGO, Receiver, TAIL, keep};
@@ -215,27 +215,22 @@ impl Receiver {
     /// Receives what is there, many FPDUs at a time, and handles those that are whole: each has its CRC found right and is copied to its
     /// place while it is in a near cache. False: there is no buffer for that.
     pub(super) async fn feed_bulk(&mut self, pair: &Pair) -> Result<bool, Error> {
+        if !pair.socket.has_more() {
+            pair.socket.readable().await?;
+        } else if !self.has_turn(BULK) {
+            ring::round().await;
+        }
         let Some((mut buffer, filled)) = self.raw.take().or_else(|| Some((pool::alloc(BULK)?, 0))) else {
             return Ok(false);
         };
-        let mut got = 0;
-        if pair.socket.has_more() && self.has_turn(BULK) {
-            got = match pair.socket.try_recv(&mut buffer[filled..]) {
-                Err(error) if error.kind() != ErrorKind::WouldBlock => return Err(error.into()),
-                result => result.unwrap_or(0),
-            };
-        }
-        if got == 0 {
-            let mut scatter = self.scatter.take().unwrap_or_default();
-            let len = buffer.len() - filled;
-            scatter.push(Destination::Pool { buf: buffer, at: filled, len });
-            let (result, mut scatter) = pair.socket.recv_into(scatter, 1).await;
-            let back = scatter.take().into_iter().find_map(Destination::into_buf);
-            self.scatter = Some(scatter);
-            got = result?;
-            // One that was pushed comes back.
-            buffer = back.ok_or(Error::NoBuffers)?;
-        }
+        let got = match pair.socket.try_recv(&mut buffer[filled..]) {
+            Ok(got) => got,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                self.raw = Some((buffer, filled)).filter(|_| filled > 0);
+                return Ok(true);
+            }
+            Err(error) => return Err(error.into()),
+        };
         if got == 0 {
             return Err(if filled > 0 { Error::Cut } else { self.end_of_stream(pair) });
         }

@@ -72,7 +72,7 @@ pub(super) struct Receiver {
     /// Bytes received in a row without a round of the ring.
     pub(super) turn: usize,
     /// Used again and again.
-    pub(super) scatter: Option<Scatter>,
+    scatter: Option<Scatter>,
     /// Above 0 while pieces are long.
     pub(super) long: u32,
 }
