@@ -708,19 +708,23 @@ mod tests {
         assert_eq!(w.want(20), 20);
         assert_eq!(w.next_read(10), None, "the unsolicited sequence is open");
         w.data_out(2, 0, vec![2, 3], true, false).unwrap();
-        assert_eq!(w.next_read(10), Some(Read { offset: 0, at: 0, len: 10 }));
-        assert_eq!(w.next_read(10), Some(Read { offset: 10, len: 6 }));
+        assert_eq!(w.next_read(10), Some(Read { offset: 0, at: 4, len: 10 }));
+        assert_eq!(w.next_read(10), Some(Read { offset: 10, at: 14, len: 6 }));
         assert_eq!(w.next_read(10), None, "no more than is wanted");
-        assert!(w.owed() && w.is_reading());
+        assert!(w.owed() && w.is_reading() && w.awaits_reads());
         w.placed((4..9).collect());
         w.placed((9..14).collect());
         w.placed((14..20).collect());
-        assert!(!w.owed() && !w.is_reading());
+        assert!(!w.owed() && !w.is_reading() && !w.awaits_reads());
         assert_eq!(taken(&mut w, 20), (0..20).collect::<Vec<u8>>());
         assert_eq!(w.want(20), 10);
-        assert_eq!(w.next_read(100), Some(Read { offset: 16, len: 10 }));
+        assert_eq!(w.next_read(100), Some(Read { offset: 16, at: 20, len: 10 }));
+        assert!(w.awaits_reads());
         w.discard();
-        assert!(w.owed(), "what was asked for still comes");
+        assert!(
+            w.owed() && !w.awaits_reads(),
+            "what was asked for still comes, and the unit does not get it"
+        );
         w.placed(vec![0; 10]);
         assert!(!w.owed());
         assert_eq!(w.available(), 0, "and is dropped");

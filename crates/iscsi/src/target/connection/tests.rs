@@ -512,8 +512,8 @@ fn over_rdma_a_bidirectional_commands_data_is_accounted_for_and_only_its_status_
     assert_eq!(d.connection.put(task, 600), Some((600, 400)), "what passes the expected length is dropped");
     assert_eq!(d.connection.put(task, 600), None);
     assert_eq!(d.connection.want_data(task, 3000, &mut told), Some(3000));
-    assert_eq!(d.connection.next_read(task, 2000), Some(Read { offset: 0, at: 0, len: 2000 }));
-    assert_eq!(d.connection.next_read(task, 2000), Some(Read { offset: 2000, at: 2000, len: 500 }));
+    assert_eq!(d.connection.next_read(task, 2000), Some(Read { offset: 0, at: 500, len: 2000 }));
+    assert_eq!(d.connection.next_read(task, 2000), Some(Read { offset: 2000, at: 2500, len: 500 }));
     assert_eq!(d.connection.next_read(task, 2000), None);
     assert!(!d.connection.read_done(task, vec![2; 2000], &mut told));
     assert!(!d.connection.read_done(task, vec![3; 500], &mut told));
