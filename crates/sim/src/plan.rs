@@ -288,7 +288,8 @@ impl Plan {
         }
         let mut rng = Rng::new(seed ^ 0x4c41_4e44);
         plan.lands = rng.chance(800);
-        if plan.lands && plan.target.iser.is_none() && plan.target.level == 0 && !digests {
+        let digests = digests && plan.target.iser.is_none();
+        if plan.lands && plan.target.level == 0 && !digests {
             plan.writing_much(&mut rng);
         }
         plan
@@ -322,6 +323,9 @@ impl Plan {
         self.most_blocks = self.most_blocks.max(rng.pick(&[64, 128]) * 1024 / u64::from(self.block));
         self.blocks = self.blocks.max(2 * self.most_blocks);
         self.target.max_recv_data_segment = rng.pick(&[4096, 65_536, 262_144]);
+        for setup in self.initiators.iter_mut().filter_map(|initiator| initiator.iser.as_mut()) {
+            setup.max_fpdu = rng.pick(&[256, 1460, 16_384, 65_536, 65_536]);
+        }
     }
 
     /// The same with error recovery, over links that lose single PDUs.

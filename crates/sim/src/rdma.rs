@@ -9,6 +9,7 @@ use iwarp::mpa::{self, CrcPolicy, Reply, Requester, Responder};
 use iwarp::rdmap::{Terminate, Terminated};
 use iwarp::stag::{Registration, Rights, Stag};
 use iwarp::stream::{Event, Landing, Options, Place, Remote, SendFlags, Step, Stream};
+use ring::{Buf, Chain};
 
 /// How a queue pair is run.
 #[derive(Clone, Copy, Debug)]
@@ -35,7 +36,24 @@ pub enum Happening {
     /// A Send, and the STag that it invalidated.
     Message(Vec<u8>, Option<u32>),
     /// All data of the RDMA Read with this number.
-    Read(u64, Vec<u8>),
+    Read(u64, Chain),
+}
+
+/// Memory for what RDMA Reads bring, beside the queue pair's own: asked anew for each piece. Without a CRC a piece is what has come of
+/// an FPDU's payload, with one all of it, once its CRC was found right; with markers there is none, as `rdma` has it.
+pub trait Sink {
+    /// Takes some of `bytes`, which the RDMA Read with this number has brought from its byte `offset` on; `rest` more of the same
+    /// payload follow them.
+    fn place(&self, id: u64, offset: u64, bytes: &[u8], rest: usize) -> Placed;
+}
+
+/// What became of the first bytes of a piece.
+#[derive(Debug)]
+pub enum Placed {
+    /// They lie where they belong.
+    There(Buf),
+    /// So many, at least one, are the queue pair's to keep.
+    Aside(usize),
 }
 
 /// Why a queue pair is over.
@@ -84,7 +102,9 @@ pub struct Pair {
     memory: BTreeMap<u32, Memory>,
     next_index: u32,
     /// What there is of RDMA Reads.
-    reads: BTreeMap<u64, Vec<u8>>,
+    reads: BTreeMap<u64, Chain>,
+    /// Payload of an FPDU whose CRC was not seen, of the RDMA Read with this number, and whether it is all of it.
+    unchecked: Option<(u64, Vec<u8>, bool)>,
 }
 
 impl Pair {
@@ -114,6 +134,7 @@ impl Pair {
             memory: BTreeMap::new(),
             next_index: 0,
             reads: BTreeMap::new(),
+            unchecked: None,
         }
     }
 
@@ -222,19 +243,19 @@ impl Pair {
         self.memory.len()
     }
 
-    /// Takes what it can of `input` until something has happened.
+    /// Takes what it can of `input` until something has happened. What RDMA Reads bring goes to `sink`, as far as that takes it.
     ///
     /// # Errors
     /// The connection is over. A Terminate may be among what leaves.
-    pub fn next(&mut self, input: &mut Vec<u8>) -> Result<Option<Happening>, Fault> {
+    pub fn next(&mut self, input: &mut Vec<u8>, sink: Option<&dyn Sink>) -> Result<Option<Happening>, Fault> {
         let mut rest = input.as_slice();
-        let outcome = self.digest(&mut rest);
+        let outcome = self.digest(&mut rest, sink.filter(|_| !self.setup.markers));
         let left = rest.len();
         input.drain(..input.len() - left);
         outcome
     }
 
-    fn digest(&mut self, input: &mut &[u8]) -> Result<Option<Happening>, Fault> {
+    fn digest(&mut self, input: &mut &[u8], sink: Option<&dyn Sink>) -> Result<Option<Happening>, Fault> {
         loop {
             match &mut self.stage {
                 Stage::Calling(requester) => match requester.receive(input)? {
@@ -253,13 +274,17 @@ impl Pair {
                         stream.terminate::<Vec<u8>>(error, &mut self.held);
                         Fault::Ours(error)
                     })?;
+                    if step != Step::More {
+                        self.settle(sink);
+                    }
+                    let Stage::Running(stream) = &mut self.stage else { return Ok(None) };
                     match step {
                         Step::More | Step::Payload { here: 0, .. } => return Ok(None),
-                        Step::Payload { place, offset, here, .. } => {
-                            let (bytes, rest) = input.split_at(here);
+                        Step::Payload { place, offset, here, rest } => {
+                            let (bytes, after) = input.split_at(here);
                             stream.took(bytes);
-                            *input = rest;
-                            self.place(place, offset as usize, bytes);
+                            *input = after;
+                            self.place(place, offset as usize, bytes, rest, sink);
                         }
                         Step::Event(event) => {
                             if let Some(happening) = self.on_event(event)? {
@@ -272,10 +297,44 @@ impl Pair {
         }
     }
 
-    fn place(&mut self, place: Place, offset: usize, bytes: &[u8]) {
+    /// What there is of an FPDU's payload was found right, if it is all of it.
+    fn settle(&mut self, sink: Option<&dyn Sink>) {
+        if let Some((id, bytes, _)) = self.unchecked.take_if(|(.., whole)| *whole) {
+            self.keep(id, &bytes, 0, sink);
+        }
+    }
+
+    /// Keeps what an RDMA Read has brought, or has it kept elsewhere.
+    fn keep(&mut self, id: u64, bytes: &[u8], rest: usize, sink: Option<&dyn Sink>) {
+        let kept = self.reads.entry(id).or_default();
+        let mut left = bytes;
+        while !left.is_empty() {
+            let placed = sink.map(|sink| sink.place(id, kept.len() as u64, left, rest));
+            let piece = match placed.unwrap_or(Placed::Aside(left.len())) {
+                Placed::There(buf) => buf,
+                Placed::Aside(len) => Buf::from(left[..len].to_vec()),
+            };
+            left = &left[piece.len()..];
+            kept.push(piece);
+        }
+    }
+
+    fn place(&mut self, place: Place, offset: usize, bytes: &[u8], rest: usize, sink: Option<&dyn Sink>) {
         let at = match place {
             Place::Receive => &mut self.message,
-            Place::Read(id) => self.reads.entry(id).or_default(),
+            Place::Read(id) => {
+                let unchecked = self.unchecked.as_ref().map_or(0, |(_, bytes, _)| bytes.len());
+                let kept = self.reads.get(&id).map_or(0, Chain::len);
+                assert_eq!(kept + unchecked, offset, "what is not placed by name comes in order");
+                if self.setup.crc && sink.is_some() {
+                    let (_, payload, whole) = self.unchecked.get_or_insert_with(|| (id, Vec::new(), false));
+                    payload.extend_from_slice(bytes);
+                    *whole = rest == 0;
+                } else {
+                    self.keep(id, bytes, rest, sink);
+                }
+                return;
+            }
             Place::Tagged(index) => {
                 // What the stream names is registered, and within its bounds: a panic here is what this program looks for.
                 let memory = self.memory.get_mut(&index).expect("a place that is registered");

@@ -20,7 +20,7 @@ fn whatever_goes_wrong_reads_return_what_was_written_and_every_command_ends_once
     }
     let began = Instant::now();
     let (mut seeds, mut losses, mut restarts) = (0, 0, 0);
-    let (mut connections, mut reassigns, mut landed) = (0, 0, 0);
+    let (mut connections, mut reassigns, mut landed, mut fetched) = (0, 0, 0, 0);
     for seed in 0..SEEDS {
         if began.elapsed() > TIME {
             break;
@@ -28,7 +28,9 @@ fn whatever_goes_wrong_reads_return_what_was_written_and_every_command_ends_once
         match stag_sim::run(seed, false) {
             Ok(report) => {
                 (losses, restarts) = (losses + report.losses, restarts + report.restarts);
-                landed += u64::from(report.landed > 0);
+                let over_rdma = Plan::new(seed).target.iser.is_some();
+                landed += u64::from(report.landed > 0 && !over_rdma);
+                fetched += u64::from(report.landed > 0 && over_rdma);
                 (connections, reassigns) = (connections + report.connections, reassigns + report.reassigns);
             }
             Err(failure) => panic!("{failure}"),
@@ -37,7 +39,7 @@ fn whatever_goes_wrong_reads_return_what_was_written_and_every_command_ends_once
     }
     // Runs in which nothing goes wrong prove nothing.
     assert!(seeds < 50 || losses > seeds && restarts > seeds / 4, "{seeds} {losses} {restarts}");
-    assert!(seeds < 50 || landed > seeds / 20, "{seeds} {landed}");
+    assert!(seeds < 50 || landed > seeds / 20 && fetched > seeds / 20, "{seeds} {landed} {fetched}");
     assert!(seeds < 50 || connections > seeds / 4 && reassigns > seeds / 5, "{connections} {reassigns}");
 }
 
@@ -102,6 +104,15 @@ fn data_that_changes_when_its_read_moves_to_another_connection_is_found() {
 #[test]
 fn data_that_lands_damaged_is_found() {
     assert!(found_in(120, Sabotage::SpoiltLandings).contains("saw in sector"));
+}
+
+#[test]
+fn data_that_lands_damaged_over_rdma_is_found() {
+    let over_rdma = (0..200).filter(|seed| Plan::new(*seed).target.iser.is_some());
+    let runs = over_rdma.map(|seed| stag_sim::run_sabotaged(seed, Sabotage::SpoiltLandings));
+    let failures: Vec<_> = runs.filter_map(Result::err).collect();
+    assert!(failures.len() > 3, "it was found {} times only", failures.len());
+    assert!(failures.iter().any(|failure| failure.what.contains("saw in sector")));
 }
 
 #[test]

@@ -69,7 +69,7 @@ impl Initiator {
         let link = &mut self.links[at];
         let id = link.id;
         let Some(pair) = &mut link.pair else { return Ok(false) };
-        let (bytes, invalidated) = match pair.next(&mut link.input) {
+        let (bytes, invalidated) = match pair.next(&mut link.input, None) {
             Ok(None) => return Ok(false),
             Ok(Some(Happening::Message(bytes, invalidated))) => (bytes, invalidated),
             Ok(Some(Happening::Read(..))) => return Err(format!("initiator {}: a read", self.number)),

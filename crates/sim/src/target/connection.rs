@@ -13,7 +13,7 @@ use iscsi::target::{Abort, Cid, Completion, Data, Event, Fatal, ScsiCommand, Tas
 use scsi::Sense;
 
 use super::mover::Mover;
-use super::output::Output;
+use super::output::{Output, reader};
 use super::payload::{Pieces, Segment};
 use super::reassign::{self, Place};
 use super::session::Session;
@@ -289,10 +289,18 @@ impl Connection {
         }
     }
 
+    /// Where what an RDMA Read brings belongs, from its byte `offset` on, and which byte of its command's data-out that is.
+    pub fn place_fetched(&self, id: u64, offset: u64) -> Option<(Landing, u64)> {
+        let (task, at) = reader(id);
+        if self.is_lost() || self.is_detached() || !self.state.borrow().awaits_reads(task) {
+            return None;
+        }
+        Some((self.landings.borrow().get(&task)?.clone(), u64::from(at) + offset))
+    }
+
     /// Takes in what an RDMA Read has brought.
-    pub fn on_read(&self, id: u64, data: Segment) {
-        let task = self.output.borrow_mut().reader(id);
-        let Some(task) = task else { return };
+    pub fn on_read(&self, id: u64, data: Pieces) {
+        let (task, _) = reader(id);
         if self.with(|state, out| state.read_done(task, data, out)) {
             self.progress.ring();
         }

@@ -1,5 +1,5 @@
-//! PDUs whose data comes piece by piece: what of it belongs to a WRITE lands in the unit's memory, as far as that is lent, and the
-//! rest is kept until the PDU is whole.
+//! Data that comes piece by piece, of PDUs or by RDMA Reads: what of it belongs to a WRITE lands in the unit's memory, as far as that is
+//! lent, and the rest is kept until the PDU, or the RDMA Read, is whole.
 
 use std::rc::Rc;
 
@@ -11,6 +11,7 @@ use ring::{Buf, Chain};
 use super::connection::Connection;
 use super::payload::Pieces;
 use super::{Broken, Control, Port, Target};
+use crate::rdma::{Placed, Sink};
 use crate::trace::note;
 
 /// What has come of a PDU.
@@ -110,5 +111,38 @@ impl Target {
             false => connection.on_pdu(&bhs, &ahs, Pieces(pieces), Control::default())?,
         }
         Ok(true)
+    }
+}
+
+/// What RDMA Reads bring to a connection's tasks.
+pub(super) struct Fetched<'a> {
+    pub target: &'a Target,
+    pub connection: &'a Connection,
+}
+
+impl Sink for Fetched<'_> {
+    fn place(&self, id: u64, offset: u64, bytes: &[u8], rest: usize) -> Placed {
+        let there = bytes.len();
+        let Some((landing, first)) = self.connection.place_fetched(id, offset) else {
+            return Placed::Aside(there);
+        };
+        match landing.step(first, there + rest, there, landing.block as usize) {
+            LandingStep::Rest => Placed::Aside(there),
+            LandingStep::Aside(len) => Placed::Aside(len),
+            LandingStep::Land(at, len) => {
+                let mut bytes = bytes[..len].to_vec();
+                if self.target.spoils_landings.get() {
+                    bytes[len / 2] ^= 1;
+                }
+                let landed = landing.unit.land(at, len, &mut |place| {
+                    place.write(&bytes);
+                    len
+                });
+                let Some(landed) = landed else { return Placed::Aside(there) };
+                self.target.landed.set(self.target.landed.get() + len as u64);
+                note!(self.target.trace, "target: {len} bytes landed of RDMA Read {id:#x} from {offset} on");
+                Placed::There(landed)
+            }
+        }
     }
 }

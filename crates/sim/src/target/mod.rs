@@ -31,12 +31,12 @@ use crate::executor::{Executor, Signal};
 use crate::iser;
 use crate::network::{LinkId, Network, Received, Side};
 use crate::random::Rng;
-use crate::rdma::{Fault, Happening, Pair, Setup};
+use crate::rdma::{Fault, Happening, Pair, Setup, Sink};
 use crate::trace::{Trace, note};
 use connection::Connection;
-use landing::Arriving;
+use landing::{Arriving, Fetched};
 use output::Output;
-use payload::Segment;
+use payload::{Pieces, Segment};
 use session::Session;
 
 /// Time for a login.
@@ -482,8 +482,10 @@ impl Target {
                 Phase::Full(connection, _) if connection.listens() => Some(connection.clone()),
                 _ => return Ok(()),
             };
+            let fetched = connection.as_ref().map(|connection| Fetched { target: self, connection });
+            let sink = fetched.as_ref().map(|fetched| fetched as &dyn Sink);
             let happening = match port.output.borrow_mut().pair() {
-                Some(pair) => pair.next(&mut port.input.borrow_mut())?,
+                Some(pair) => pair.next(&mut port.input.borrow_mut(), sink)?,
                 None => None,
             };
             match (happening, connection) {
@@ -505,7 +507,7 @@ impl Target {
                     }
                 }
                 (Some(Happening::Read(id, data)), Some(connection)) => {
-                    connection.on_read(id, Segment(data.into()));
+                    connection.on_read(id, Pieces(data));
                 }
                 (Some(Happening::Read(..)), None) => {
                     return Err(Broken::Message("a read before login".to_owned()));

@@ -27,24 +27,13 @@ struct Rdma {
     ends: Option<TaskKey>,
     /// What commands advertised, by slot.
     controls: Vec<Option<(TaskKey, Control)>>,
-    /// Tasks of RDMA Reads under way, by the reads' numbers.
-    reads: Vec<(u64, TaskKey)>,
-    last_read: u64,
     fault: Option<String>,
 }
 
 impl Output {
     /// Over a queue pair that is to answer.
     pub fn over(pair: Pair) -> Self {
-        let rdma = Rdma {
-            pair,
-            pdu: Vec::new(),
-            ends: None,
-            controls: Vec::new(),
-            reads: Vec::new(),
-            last_read: 0,
-            fault: None,
-        };
+        let rdma = Rdma { pair, pdu: Vec::new(), ends: None, controls: Vec::new(), fault: None };
         Self { rdma: Some(rdma), ..Self::default() }
     }
 
@@ -123,24 +112,25 @@ impl Output {
     /// Reads some of a write's data.
     pub fn read(&mut self, task: TaskKey, read: Read) {
         let Some(rdma) = &mut self.rdma else { return };
-        rdma.last_read += 1;
         let posted = match rdma.control(task).and_then(|control| control.write) {
             Some(remote) => {
                 let to = remote.offset.wrapping_add(read.offset.into());
-                rdma.pair.read(remote.stag, to, read.len, rdma.last_read)
+                rdma.pair.read(remote.stag, to, read.len, id_of(task, read.at))
             }
             None => Err("a write without memory".to_owned()),
         };
-        rdma.reads.push((rdma.last_read, task));
         rdma.fault = rdma.fault.take().or(posted.err());
     }
+}
 
-    /// The task of an RDMA Read that is done.
-    pub fn reader(&mut self, id: u64) -> Option<TaskKey> {
-        let reads = &mut self.rdma.as_mut()?.reads;
-        let at = reads.iter().position(|(read, _)| *read == id)?;
-        Some(reads.remove(at).1)
-    }
+/// The number of a task's RDMA Read that fetches what begins with byte `at` of its data-out.
+fn id_of(task: TaskKey, at: u32) -> u64 {
+    u64::from(at) << 32 | u64::from(task.tag())
+}
+
+/// The task whose RDMA Read has this number, and which byte of its data-out that begins with.
+pub(super) fn reader(id: u64) -> (TaskKey, u32) {
+    (TaskKey::from_tag(id as u32), (id >> 32) as u32)
 }
 
 impl Rdma {
