@@ -264,7 +264,8 @@ pub fn at(stag: Stag, offset: u64) -> iser::Remote {
     iser::Remote { stag: stag.0, offset }
 }
 
-fn parse(message: &[u8], invalidated: Option<Stag>) -> Message {
+/// Takes a message apart.
+pub fn parse(message: &[u8], invalidated: Option<Stag>) -> Message {
     let header = Header::decode(message).expect("an iSER header");
     assert_eq!(header, Header::Control(Control::default()), "a target names no memory");
     let layout = Layout::of(message, message.len(), Limits { data: 8192, ahs: 0 }).expect("a whole PDU");

@@ -2,6 +2,8 @@
 
 #[allow(dead_code, reason = "not every test uses it")]
 pub mod iser;
+#[allow(dead_code, reason = "not every test uses it")]
+pub mod wire;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};

@@ -1,7 +1,8 @@
 //! Landing over iSER: what RDMA Reads bring of long WRITEs is put straight into their units' memory.
 //!
 //! The queue pair asks for each piece anew where it belongs, so that a task that was aborted, or a unit that will not have it now, gets nothing
-//! any more; only while a piece is put in its place has a unit lent its memory. See [`crate::connection`]'s landings.
+//! any more; only while a piece is put in its place has a unit lent its memory. See [`crate::connection`]'s landings. The pieces are the queue
+//! pair's: without a CRC what is there of an FPDU's payload, with one all of it, once its CRC was found right.
 
 use device::{LEAST_LANDING, Landing, LandingStep};
 use rdma::{DataSink, Fill, Next};

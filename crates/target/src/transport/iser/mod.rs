@@ -1,7 +1,8 @@
 //! iSCSI over RDMA (iSER, RFC 7145): PDUs are RDMA Sends, a read's data goes by RDMA Write, a write's is fetched by RDMA Read.
 //!
 //! What is posted, and which memory of the initiator's belongs to which task, is in [`outgoing`]; how a connection request is
-//! answered and how its login comes in [`setup`]. Nothing here copies payload, and nothing waits but for the queue pair.
+//! answered and how its login comes in [`setup`]; where in units' memory what RDMA Reads bring belongs in [`landing`]. Nothing here copies
+//! payload, and nothing waits but for the queue pair.
 
 mod landing;
 mod outgoing;
