@@ -52,7 +52,7 @@ struct Harness {
     tags: Vec<u32>,
     rdma: bool,
     /// RDMA Reads under way: they are done in the order in which they were posted.
-    reads: VecDeque<(TaskKey, u32)>,
+    reads: VecDeque<(TaskKey, u32, u32)>,
     now: Instant,
     dead: bool,
     /// Show the PDUs that pass.
@@ -369,7 +369,7 @@ impl Harness {
             seen.asked += read.len;
             assert!(read.len > 0 && seen.asked <= seen.expected_out);
             seen.reads += 1;
-            self.reads.push_back((key, read.len));
+            self.reads.push_back((key, read.at, read.len));
             if self.reads.len() > MAX_READS {
                 return;
             }
@@ -378,12 +378,27 @@ impl Harness {
 
     /// The oldest RDMA Read is done.
     fn read_done(&mut self) {
-        let Some((key, len)) = self.reads.pop_front() else { return };
+        let Some((key, at, len)) = self.reads.pop_front() else { return };
+        // What a driver puts where it belongs is what the unit gets next, of a task that is there.
+        let awaited = self.connection.awaits_reads(key).then(|| {
+            let seen = self
+                .seen
+                .values()
+                .find(|seen| seen.task == Some(key))
+                .expect("it was delivered and not answered");
+            assert!(!self.connection.is_aborted(key));
+            let (available, left) = (self.connection.data_available(key), self.connection.data_left(key));
+            assert_eq!(seen.expected_out - left as u32 + available as u32, at);
+            available
+        });
         if let Some(seen) = self.seen.values_mut().find(|seen| seen.task == Some(key)) {
             seen.reads -= 1;
         }
         let over = self.connection.read_done(key, vec![0xdb; len as usize], &mut self.sent);
         assert!(!over || !self.connection.has(key));
+        if let Some(before) = awaited {
+            assert_eq!(self.connection.data_available(key), before + len as usize);
+        }
     }
 
     /// Cuts what the connection sent and holds it against the rules.
