@@ -67,6 +67,25 @@ fn status_tells_what_is_served_and_to_whom() {
 }
 
 #[test]
+fn status_tells_how_much_rdma_reads_brought_into_units() {
+    const SIZE: u64 = 8 << 20;
+    let dir = tempfile::tempdir().unwrap();
+    let (socket, image) = (path(dir.path(), "control.sock"), path(dir.path(), "disk.img"));
+    std::fs::write(&image, (0..SIZE as u32).map(|at| (at >> 9) as u8 | 1).collect::<Vec<u8>>()).unwrap();
+    let server = Server::start(&["--listen", "127.0.0.1:0", "--control", &socket, "mem:8M"], 1);
+    said(&["cp", &image, &server.iser(0)]);
+    let now = status(&socket);
+    let sum = |what: &str| -> u64 {
+        let cores = now["cores"].as_array().unwrap();
+        cores.iter().map(|core| core["rdma"][what].as_u64().unwrap()).sum()
+    };
+    let placed = sum("placed");
+    assert!(placed > SIZE / 2 && placed <= sum("in_place") + sum("copied_in"), "{now:#}");
+    let text = said(&["status", "--control", &socket]);
+    assert!(text.contains(" into units, "), "{text}");
+}
+
+#[test]
 fn two_daemons_do_not_share_a_socket_and_a_dead_one_leaves_it_to_the_next() {
     let dir = tempfile::tempdir().unwrap();
     let socket = path(dir.path(), "control.sock");

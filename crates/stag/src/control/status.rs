@@ -249,6 +249,10 @@ pub struct RdmaStatus {
     pub by_reference: u64,
     /// Copied to where it belongs.
     pub copied_in: u64,
+    /// Of these, in the memory of units: of long writes that RDMA Reads fetched. Received there without a CRC; under one copied there
+    /// when it was found right.
+    #[serde(default)]
+    pub placed: u64,
     /// Sent.
     pub sent: u64,
     /// Of that, copied first.
@@ -433,6 +437,7 @@ fn core(core: target::CoreStatus, busy_s: Option<f64>) -> CoreStatus {
             in_place: core.rdma.in_place,
             by_reference: core.rdma.by_reference,
             copied_in: core.rdma.copied_in,
+            placed: core.rdma.placed,
             sent: core.rdma.sent,
             copied_out: core.rdma.copied_out,
         },
@@ -550,8 +555,13 @@ fn write_core(out: &mut String, at: usize, core: &CoreStatus) -> std::fmt::Resul
     }
     if core.rdma.sent + core.rdma.in_place + core.rdma.by_reference + core.rdma.copied_in > 0 {
         let received = core.rdma.in_place + core.rdma.by_reference + core.rdma.copied_in;
-        let (copied, sent) = (Size(core.rdma.copied_in), Size(core.rdma.sent));
-        write!(out, "; RDMA {} received ({copied} copied), {sent} sent", Size(received))?;
+        let rdma = &core.rdma;
+        let (placed, copied, sent) = (Size(rdma.placed), Size(rdma.copied_in), Size(rdma.sent));
+        write!(
+            out,
+            "; RDMA {} received ({placed} into units, {copied} copied), {sent} sent",
+            Size(received)
+        )?;
     }
     writeln!(out)
 }
