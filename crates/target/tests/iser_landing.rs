@@ -96,7 +96,12 @@ fn send_all(wire: &mut Wire, data: &[u8], immediate: usize) {
     }
 }
 
-/// How many blocks of `new` are on the medium; all others are as they were.
+/// How many blocks of `new` a look at the medium shows while they land: of what lands at that moment it may show a part.
+fn blocks_seen(now: &[u8], new: &[u8]) -> usize {
+    now.chunks(512).zip(new.chunks(512)).filter(|(now, new)| now == new).count()
+}
+
+/// How many blocks of `new` are on the medium, where nothing lands any more; all others are as they were.
 fn blocks_written(now: &[u8], old: &[u8], new: &[u8]) -> usize {
     let blocks = now.chunks(512).zip(old.chunks(512)).zip(new.chunks(512));
     blocks
@@ -109,20 +114,19 @@ fn blocks_written(now: &[u8], old: &[u8], new: &[u8]) -> usize {
 
 /// Begins a long write to the beginning of LUN 0, sends its data but for the last bytes, which it gives back, and waits until some
 /// of it is on the medium.
-fn half(wire: &mut Wire, other: &mut Client, old: &[u8], new: &[u8]) -> (ScsiCommand, Vec<u8>) {
+fn half(wire: &mut Wire, other: &mut Client, new: &[u8]) -> (ScsiCommand, Vec<u8>) {
     // Neither at the end of a block nor at that of an FPDU.
-    begun(wire, other, old, new, |bytes| bytes.len() - 100_001)
+    begun(wire, other, new, |bytes| bytes.len() - 100_001)
 }
 
 /// The same, with the last FPDU to come: what is sent meanwhile is not in the middle of one.
-fn whole_fpdus(wire: &mut Wire, other: &mut Client, old: &[u8], new: &[u8]) -> (ScsiCommand, Vec<u8>) {
-    begun(wire, other, old, new, |bytes| fpdus(bytes).last().map_or(0, |last| last.start))
+fn whole_fpdus(wire: &mut Wire, other: &mut Client, new: &[u8]) -> (ScsiCommand, Vec<u8>) {
+    begun(wire, other, new, |bytes| fpdus(bytes).last().map_or(0, |last| last.start))
 }
 
 fn begun(
     wire: &mut Wire,
     other: &mut Client,
-    old: &[u8],
     new: &[u8],
     until: impl FnOnce(&[u8]) -> usize,
 ) -> (ScsiCommand, Vec<u8>) {
@@ -131,7 +135,7 @@ fn begun(
     let rest = bytes.split_off(until(&bytes));
     wire.send_bytes(&bytes);
     let began = Instant::now();
-    while blocks_written(&beginning(other), old, new) == 0 {
+    while blocks_seen(&beginning(other), new) == 0 {
         assert!(began.elapsed() < PATIENCE, "nothing lands");
         std::thread::sleep(Duration::from_millis(2));
     }
@@ -300,7 +304,7 @@ fn a_session_that_ends_while_its_reads_are_under_way_leaves_whole_blocks_and_get
         for round in 0..6 {
             let mut wire = wire(&server, number, crc);
             let new = pattern(LONG, 10 * u32::from(number) + round);
-            let (_, rest) = half(&mut wire, &mut other, &old, &new);
+            let (_, rest) = half(&mut wire, &mut other, &new);
             match round % 3 {
                 0 => wire.socket.shutdown(Shutdown::Both).expect("it is open"),
                 1 => drop(wire),
@@ -341,8 +345,8 @@ fn nothing_lands_of_what_comes_after_an_abort_or_a_reset() {
         let old = beginning(&mut other);
         let new = pattern(LONG, u32::from(number));
         let (command, rest) = match reset {
-            true => half(&mut wire, &mut other, &old, &new),
-            false => whole_fpdus(&mut wire, &mut other, &old, &new),
+            true => half(&mut wire, &mut other, &new),
+            false => whole_fpdus(&mut wire, &mut other, &new),
         };
         let function = match reset {
             true => TaskManagementFunction::LogicalUnitReset,
@@ -399,9 +403,8 @@ fn a_write_whose_data_does_not_come_keeps_no_atomic_command_waiting() {
     let mut other = other(&server);
     for (number, crc) in (1..).zip(CRCS) {
         let mut wire = wire(&server, number, crc);
-        let old = beginning(&mut other);
         let new = pattern(LONG, u32::from(number));
-        let (command, rest) = half(&mut wire, &mut other, &old, &new);
+        let (command, rest) = half(&mut wire, &mut other, &new);
         let now = beginning(&mut other);
         let first = now.chunks(512).zip(new.chunks(512)).skip(1).position(|(now, new)| now == new);
         let landed = 1 + first.expect("something has landed");
@@ -509,7 +512,7 @@ fn a_unit_that_is_removed_under_a_write_is_let_go_of() {
         let mut config = config.expect("it was shown");
         let mut other = other(&server);
         let mut wire = wire(&server, 1, crc);
-        let (_, rest) = half(&mut wire, &mut other, &vec![0; LONG], &pattern(LONG, 7));
+        let (_, rest) = half(&mut wire, &mut other, &pattern(LONG, 7));
         let Unit::Disk(disk) = config.targets[0].units.remove(0).unit else { panic!("a disk") };
         let weak = Arc::downgrade(&disk);
         drop(disk);
