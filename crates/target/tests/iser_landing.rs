@@ -19,7 +19,7 @@ use stag_target::config::{Limiter, LunConfig, QosLimits, Rates, ServerConfig};
 use stag_target::{Server, Unit};
 use support::iser::pattern;
 use support::wire::{HEAD, Wire, fpdus, payload, recut};
-use support::{Client, PATIENCE, address, read10, write10};
+use support::{Client, PATIENCE, address, blocks_seen, blocks_written, read10, write10};
 
 /// What long writes here are, bytes: what a unit asks for at once.
 const LONG: usize = 256 << 10;
@@ -94,22 +94,6 @@ fn send_all(wire: &mut Wire, data: &[u8], immediate: usize) {
         left -= fpdus(&bytes).into_iter().map(|fpdu| payload(&bytes[fpdu]).len()).sum::<usize>();
         wire.send_bytes(&bytes);
     }
-}
-
-/// How many blocks of `new` a look at the medium shows while they land: of what lands at that moment it may show a part.
-fn blocks_seen(now: &[u8], new: &[u8]) -> usize {
-    now.chunks(512).zip(new.chunks(512)).filter(|(now, new)| now == new).count()
-}
-
-/// How many blocks of `new` are on the medium, where nothing lands any more; all others are as they were.
-fn blocks_written(now: &[u8], old: &[u8], new: &[u8]) -> usize {
-    let blocks = now.chunks(512).zip(old.chunks(512)).zip(new.chunks(512));
-    blocks
-        .map(|((now, old), new)| {
-            assert!(now == old || now == new, "a block that is neither old nor new");
-            usize::from(now == new)
-        })
-        .sum()
 }
 
 /// Begins a long write to the beginning of LUN 0, sends its data but for the last bytes, which it gives back, and waits until some

@@ -16,7 +16,7 @@ use iscsi::login::initiator::Config;
 use iscsi::pdu::{Bhs, DataOut, Lun, Opcode, RESERVED_TAG, TaskManagementFunction, TaskManagementRequest};
 use stag_target::config::LunConfig;
 use stag_target::{Server, TcpCounters, Unit};
-use support::{Client, PATIENCE, address, read10, server, write10};
+use support::{Client, PATIENCE, address, blocks_seen, blocks_written, read10, server, write10};
 
 /// What long writes here are, bytes: no longer than FirstBurstLength.
 const LONG: usize = 256 << 10;
@@ -66,22 +66,6 @@ fn read(client: &mut Client, lba: u32, blocks: u16) -> Vec<u8> {
     let (status, data) = client.read(0, &read10(lba, blocks), u32::from(blocks) * 512);
     assert_eq!(status, 0);
     data
-}
-
-/// How many blocks of `new` a look at the medium shows while they land: of what lands at that moment it may show a part.
-fn blocks_seen(now: &[u8], new: &[u8]) -> usize {
-    now.chunks(512).zip(new.chunks(512)).filter(|(now, new)| now == new).count()
-}
-
-/// How many blocks of `new` are on the medium, where nothing lands any more; all others are as they were.
-fn blocks_written(now: &[u8], old: &[u8], new: &[u8]) -> usize {
-    let blocks = now.chunks(512).zip(old.chunks(512)).zip(new.chunks(512));
-    blocks
-        .map(|((now, old), new)| {
-            assert!(now == old || now == new, "a block that is neither old nor new");
-            usize::from(now == new)
-        })
-        .sum()
 }
 
 /// Waits until half of `new` has landed at LBA 0.

@@ -82,6 +82,22 @@ pub fn address(server: &Server) -> SocketAddr {
     server.portals()[0].address
 }
 
+/// How many blocks of `new` a look at the medium shows while they land: of what lands at that moment it may show a part.
+pub fn blocks_seen(now: &[u8], new: &[u8]) -> usize {
+    now.chunks(512).zip(new.chunks(512)).filter(|(now, new)| now == new).count()
+}
+
+/// How many blocks of `new` are on the medium, where nothing lands any more; all others are as they were.
+pub fn blocks_written(now: &[u8], old: &[u8], new: &[u8]) -> usize {
+    let blocks = now.chunks(512).zip(old.chunks(512)).zip(new.chunks(512));
+    blocks
+        .map(|((now, old), new)| {
+            assert!(now == old || now == new, "a block that is neither old nor new");
+            usize::from(now == new)
+        })
+        .sum()
+}
+
 /// One PDU as it came.
 pub struct Pdu {
     pub bhs: Bhs,
