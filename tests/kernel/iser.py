@@ -1,6 +1,9 @@
 """Linux's own iSER initiator (ib_iser) over its software iWARP (siw), in the lab's guest, against the target."""
 
+import json
+
 from lab import proc, uml
+from lab.report import expect
 from lab.target import Chap, Unit
 
 from kernel import linux
@@ -98,13 +101,22 @@ def chap(lab):
                  TARGET_NAME=credentials.target_name, TARGET_SECRET=credentials.target_secret)
 
 
+def placed(target):
+    """Bytes of what RDMA Reads brought that went straight into units' memory, by the target's own account."""
+    status = json.loads(proc.run(target.binary, "status", "--control", target.control, "--json"))
+    return sum(core["rdma"]["placed"] for core in status["cores"])
+
+
 def crc(lab):
-    """siw never asks for a CRC; it uses one when the target requires it. Small FPDUs too, and data that comes unasked."""
-    for how, settings in (("CRC", {"crc": "require"}), ("CRC, small FPDUs", {"crc": "require", "fpdu": 1400}),
+    """siw never asks for a CRC; it uses one when the target requires it. Small FPDUs too, and data that comes unasked. The unit is in memory:
+    where FPDUs are long what RDMA Reads bring is put straight there."""
+    for how, settings in (("CRC", {"crc": "require"}), ("no CRC", {"crc": "never"}), ("CRC, small FPDUs", {"crc": "require", "fpdu": 1400}),
                           ("no CRC, small FPDUs, one read at a time", {"crc": "never", "fpdu": 512, "reads": 1}),
                           ("unsolicited data", {"unsolicited-data": True})):
-        with linux.serve(lab, Unit(), iser=settings) as target:
+        with linux.serve(lab, Unit(memory=True), iser=settings) as target:
             boot(lab, target, CRC, HOW=how)
+            if how in ("CRC", "no CRC"):
+                expect(placed(target) > 0, f"{how}: nothing that RDMA Reads brought was put straight into the unit")
 
 
 def abort(lab):
