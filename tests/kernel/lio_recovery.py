@@ -92,7 +92,7 @@ def clients(lab):
 
 SCRIPT = r"""
 P=/sys/kernel/config/target/iscsi/$LIO/tpgt_1
-A=$P/acls/iqn.2026-01.org.stag:initiator
+A=$P/acls/$INITIATOR
 # With an access list of its own the level can be told at any time; a session takes it from there, not from the portal group.
 known() { mkdir -p $A/lun_0 && ln -s $P/lun/lun_0 $A/lun_0/disk && echo 0 >$A/lun_0/write_protect; }
 level() { echo "$1" >$A/attrib/default_erl; }
@@ -125,7 +125,8 @@ def everything(lab):
         return lambda: lab.report.case(f"lio_recovery: {name}", client)
 
     uml.run_cases(lab, "lio_recovery", 'case_ "LIO is up" lio_up 256 tcp\n' + SCRIPT, 600,
-                  {word: case(name, client) for word, (name, client) in clients(lab).items()}, memory_mib=512)
+                  {word: case(name, client) for word, (name, client) in clients(lab).items()}, memory_mib=512,
+                  INITIATOR=os.environ["STAG_INITIATOR"])
 
 
 CASES = [("lio_recovery: our initiator's script ran to its end", everything)]

@@ -24,7 +24,7 @@ def example(name):
     """A program of the verbs crate's, beside the program under test, as the guest finds it."""
     path = os.path.join(programs(), "examples", name)
     if not os.path.exists(path):
-        raise Skip(f"{path} is missing: cargo build -p stag-verbs --examples")
+        raise Skip(f"{path} is missing: cargo build -p verbs --examples")
     return f"{uml.PROGRAMS}/examples/{name}"
 
 

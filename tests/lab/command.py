@@ -12,6 +12,7 @@ import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
+from lab import fuzz  # noqa: E402
 from lab.report import Report  # noqa: E402
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -201,9 +202,27 @@ def kernel_suites(build, names, out):
         suites(names, out)
 
 
+def guided_fuzzing(words):
+    """Builds the fuzz targets and runs those that are named, `fuzz:TARGET`, or all of them."""
+    names = fuzz.chosen(report, [word.split(":", 1)[1] for word in words if ":" in word])
+    if goal := int(os.environ.get("FUZZ_CPU", "0")):
+        for address in (False, True):
+            if group := [name for name in names if (name in fuzz.UNSAFE) == address]:
+                command, env = fuzz.build_command(group, address)
+                if step("build of fuzz targets" + " with AddressSanitizer" * address, command, 7200, each_line=quiet_cargo, env=env):
+                    say(f"{len(group)} fuzz targets, each until it has had {goal} CPU seconds")
+                    fuzz.campaign(report, group, goal, address)
+        return
+    command, env = fuzz.build_command()
+    if step("build of the fuzz targets", command, 1200, each_line=quiet_cargo, env=env):
+        say("fuzz targets, guided by coverage")
+        fuzz.run_all(report, names)
+
+
 def main():
-    words = sys.argv[1:] or ["unit", "peers", "kernel"]
-    names = [word for word in words if word != "unit"]
+    words = sys.argv[1:] or ["unit", "peers", "kernel", "fuzz"]
+    fuzzed = [word for word in words if word.split(":")[0] == "fuzz"]
+    names = [word for word in words if word != "unit" and word not in fuzzed]
     kernel = any(of_the_kernel(word) or word == "all" for word in names)
 
     build = None
@@ -241,6 +260,8 @@ def main():
             later.turn()
             beside.join()
             raise
+    if fuzzed:
+        guided_fuzzing(fuzzed)
 
 
 def finish(code):

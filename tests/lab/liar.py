@@ -44,6 +44,8 @@ class Pdu:
 class Lie:
     """What is changed: each direction's function gets a Pdu and answers whether it goes on."""
 
+    requests = False  # Whether `to_target` sees what the initiator sends after its login too.
+
     def to_initiator(self, pdu):
         return True
 
@@ -66,6 +68,7 @@ class Connection:
     def __init__(self, client, server, lie):
         self.client, self.server, self.lie = client, server, lie
         self.header_digest = self.data_digest = self.full_feature = False
+        self.answered = threading.Event()  # The latest login request is answered.
 
     def exactly(self, source, count):
         parts = []
@@ -105,17 +108,22 @@ class Connection:
                     if pdu.head[1] & 0x83 == 0x83 and pdu.head[36] == 0:
                         self.full_feature = True
                         self.header_digest, self.data_digest = self.header_asked, self.data_asked
+                    self.answered.set()
+        self.answered.set()
         self.close()
 
     def requests(self):
-        """From the initiator to the target: PDU by PDU during login, then as it comes."""
+        """From the initiator to the target: PDU by PDU during login and for lies that want it, else as it comes."""
         with contextlib.suppress(OSError):
-            while not self.full_feature:
+            while not self.full_feature or self.lie.requests:
                 pdu = self.pdu(self.client)
+                self.answered.clear()
                 if self.lie.to_target(pdu):
-                    self.server.sendall(pdu.encode(False, False))
-                if pdu.opcode == wire.LOGIN and pdu.head[1] & 0x83 == 0x83:
+                    self.server.sendall(pdu.encode(self.header_digest, self.data_digest))
+                if pdu.opcode == wire.LOGIN and pdu.head[1] & 0x83 == 0x83 and not self.lie.requests:
                     break  # What follows a last request depends on the answer; it is not looked at.
+                if pdu.opcode == wire.LOGIN and self.lie.requests:
+                    self.answered.wait()
             while True:
                 part = self.client.recv(1 << 20)
                 if not part:

@@ -21,9 +21,9 @@ from lab.report import Report  # noqa: E402
 from lab.target import Lab, Stag  # noqa: E402
 
 # Suites in the order they run: the cheapest and most telling first.
-SUITES = ["peers.itself", "peers.libiscsi", "peers.qemu", "peers.login", "peers.session", "peers.manage", "peers.recovery", "peers.both_ends",
+SUITES = ["peers.itself", "peers.docs", "peers.libiscsi", "peers.qemu", "peers.login", "peers.session", "peers.manage", "peers.service", "peers.recovery", "peers.both_ends",
           "peers.sessions",
-          "peers.isns", "peers.osd_vectors", "peers.osd", "peers.osd_capture", "peers.durable", "peers.hostile", "peers.conform", "peers.capture", "peers.rping", "peers.iwarp_hostile",
+          "peers.isns", "peers.osd_vectors", "peers.osd", "peers.osd_capture", "peers.durable", "peers.health", "peers.whole", "peers.hostile", "peers.conform", "peers.capture", "peers.rping", "peers.iwarp_hostile",
           "peers.iser_capture", "peers.initiator", "peers.bench", "peers.lab", "peers.side_by_side", "peers.cu", "kernel.iwarp",
           "kernel.iser", "kernel.lio", "kernel.lio_recovery", "kernel.verbs",
           "kernel.multipath", "kernel.linux"]
@@ -61,6 +61,10 @@ def main():
     report, interrupted = Report(options.results), False
     try:
         with temporary(options.keep) as folder:
+            # Daemons of the run know nothing of those of other runs, nor of the machine's own.
+            os.environ["STATE_DIRECTORY"] = os.path.join(folder, "state")
+            # Our clients' name, which is else that of the machine.
+            os.environ["STAG_INITIATOR"] = "iqn.2026-01.example.lab:initiator"
             run(Lab(report, folder, options.target), options)
     except KeyboardInterrupt:
         interrupted = True

@@ -51,7 +51,7 @@ ACTIONS = {
     "REMOVE MEMBER OBJECTS": (None, 0x88A1, ("partition", "object", "continuation")),
     "GET MEMBER ATTRIBUTES": (None, 0x88A2, ("partition", "object", "continuation")),
     "SET MEMBER ATTRIBUTES": (None, 0x88A3, ("partition", "object", "continuation")),
-    # Where these have their second partition no open source shows: docs/osd.md says so too.
+    # Where these have their second partition no open source shows: docs/src/objects/unit.md says so too.
     "CREATE CLONE": (None, 0x88A8, ("partition", "source", "duplication", "continuation")),
     "CREATE SNAPSHOT": (None, 0x88A9, ("partition", "source", "duplication", "continuation")),
     "DETACH CLONE": (None, 0x88AA, ("partition", "continuation")),

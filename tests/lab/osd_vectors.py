@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Golden vectors of OSD commands and parameter data, by lab/osd.py: what crate `osd` must read to the same fields and write to
-the same bytes (crates/osd/tests/golden.rs), and the other way round.
+the same bytes (objects/osd/tests/golden.rs), and the other way round.
 
     tests/lab/osd_vectors.py           is the file of vectors what is made here now, and do we read the crate's as it does?
     tests/lab/osd_vectors.py --write   writes our file
@@ -19,7 +19,7 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 from lab import osd  # noqa: E402
 
-FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../crates/osd/tests/vectors")
+FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../objects/osd/tests/vectors")
 OURS, THEIRS = os.path.join(FOLDER, "python.json"), os.path.join(FOLDER, "rust.json")
 # How many bytes a field has in every form of a CDB, so that a chosen value fits.
 LIMITS = {"count": 0xFFFF, "list_id": 0xFFFFFFFF, "continuation": 4096, "map_type": 0x8000, "duplication": 0xFF, "key_version": 15,

@@ -95,7 +95,7 @@ def program():
     """Stag's own rping, beside the program under test."""
     path = os.path.join(os.path.dirname(Stag.binary), "examples", "rping")
     if not os.path.exists(path):
-        raise Skip(f"{path} is missing: cargo build -p stag-rdma --example rping")
+        raise Skip(f"{path} is missing: cargo build -p rdma --example rping")
     return path
 
 

@@ -183,6 +183,7 @@ class Stag(Target):
                 lines.append(f"{key} = " + ("true" if not value else value if value.isdigit() else f'"{value}"'))
         for initiator, luns in self.extra.get("acls", {}).items():
             lines += ["[[target.acl]]", f'initiator = "{initiator}"'] + ([] if luns is None else [f"luns = {luns}"])
+        lines += self.extra.get("more", [])
         return "\n".join(lines) + "\n"
 
     def start(self, timeout=60):
@@ -203,7 +204,7 @@ class Stag(Target):
 
         threading.Thread(target=read, args=(self.process.stdout, self.urls), daemon=True).start()
         complete.wait(timeout)
-        if len(self.urls) != len(self.units):
+        if len(self.urls) < len(self.units):  # Further targets have units besides.
             code = self.process.poll()
             proc.end(self.process)
             raise Failed(f"stag serve printed {len(self.urls)} of {len(self.units)} URLs in {timeout} s, exit code {code}"
@@ -312,7 +313,7 @@ class Lab:
         """A running target with these units; ended, and looked at for its health, when the block ends.
 
         `extra`, for Stag's configuration file only: `top`, `limits` and `iser` (keys and values), `acls` (initiator:
-        LUNs), `portals` (further ones, in the groups 2 and on), `target` (lines of the target's own)."""
+        LUNs), `portals` (further ones, in the groups 2 and on), `target` (lines of the target's own), `more` (lines behind all)."""
         kind = {"stag": Stag, "tgt": Tgt}[self.kind]
         target = kind(self.new_folder(), list(units) or [Unit()], host, port or proc.free_port(host), chap, extra)
         self.running.append(target)

@@ -3,6 +3,8 @@
 Nothing here trusts the target either: every receive has a time limit and a length limit.
 """
 
+import base64
+import hashlib
 import select
 import socket
 import struct
@@ -67,11 +69,13 @@ class Connection:
     PATIENCE = 7
     limit = pid = None
 
-    def __init__(self, target, timeout=PATIENCE, receive_buffer=None):
+    def __init__(self, target, timeout=PATIENCE, receive_buffer=None, source=None):
         family = socket.AF_INET6 if ":" in target.host else socket.AF_INET
         self.socket = socket.socket(family, socket.SOCK_STREAM)
         if receive_buffer:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        if source:
+            self.socket.bind((source, 0))
         self.wait_for(target, timeout)
         self.socket.connect((target.host, target.port))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -189,13 +193,32 @@ class Connection:
         header += isid + struct.pack(">HIHxxII", tsih, tag, cid, self.command_number, self.status_number)
         return header.ljust(48, b"\0"), data
 
+    def prove(self, chap, names, **fields):
+        """The security stage of a login: one-way CHAP with MD5 (RFC 7143 §12.1.3, RFC 1994)."""
+        def ask(text, flags):
+            self.send(*self.login_pdu(text, flags=flags, **fields))
+            answer = self.receive()
+            if answer.opcode != LOGIN_RESPONSE or answer.bhs[36]:
+                raise Failed(f"login refused: status {answer.bhs[36]:02x}{answer.bhs[37]:02x}")
+            return dict(pair.split("=", 1) for pair in answer.data.decode().split("\0") if "=" in pair)
+
+        ask(names + [("AuthMethod", "CHAP")], 0x00)
+        said = ask([("CHAP_A", "5")], 0x00)
+        challenge = said["CHAP_C"]
+        decode = base64.b64decode if challenge[:2].lower() == "0b" else bytes.fromhex
+        proof = hashlib.md5(bytes([int(said["CHAP_I"], 0)]) + chap.secret.encode() + decode(challenge[2:])).hexdigest()
+        ask([("CHAP_N", chap.name), ("CHAP_R", "0x" + proof)], 0x81)
+
     def login(self, target_name=None, initiator="iqn.2026-01.example.lab:wire", isid=b"\x40\0\0\1\0\0", tsih=0, cid=1,
-              **keys):
-        """Log in without authentication. `keys` are offered beside the usual ones. With a `tsih`: a further connection, of
-        number `cid`, of that session."""
+              chap=None, **keys):
+        """Log in, with the credential `chap` if there is one. `keys` are offered beside the usual ones. With a `tsih`: a further
+        connection, of number `cid`, of that session."""
         offer = [("InitiatorName", initiator), ("SessionType", "Normal" if target_name else "Discovery")]
         if target_name:
             offer.append(("TargetName", target_name))
+        if chap:
+            self.prove(chap, offer, isid=isid, tsih=tsih, cid=cid)
+            offer = []
         offer += keys.items()
         self.send(*self.login_pdu(offer, isid=isid, tsih=tsih, cid=cid))
         answer = self.receive()
@@ -323,12 +346,14 @@ def unit_of(target):
     return name, int(lun)
 
 
-def session(target, initiator="iqn.2026-01.example.lab:wire", isid=b"\x40\0\0\1\0\0", timeout=Connection.PATIENCE, **keys):
-    """A logged-in connection of a session of its own, its pending unit attentions taken."""
-    connection = Connection(target, timeout)
+def session(target, initiator="iqn.2026-01.example.lab:wire", isid=b"\x40\0\0\1\0\0", timeout=Connection.PATIENCE, chap=None,
+            name=None, source=None, **keys):
+    """A logged-in connection of a session of its own, its pending unit attentions taken. `name`: of which target, if not of the
+    first unit's. `source`: the address that it comes from."""
+    connection = Connection(target, timeout, source=source)
     offer = {"HeaderDigest": "None", "DataDigest": "None", "InitialR2T": "Yes", "ImmediateData": "No",
              "MaxRecvDataSegmentLength": 65536, "MaxBurstLength": 262144, "FirstBurstLength": 65536, **keys}
-    name, connection.lun = unit_of(target)
-    connection.login(name, initiator, isid, **offer)
+    first, connection.lun = unit_of(target)
+    connection.login(name or first, initiator, isid, chap=chap, **offer)
     connection.test_unit_ready()
     return connection

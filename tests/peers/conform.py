@@ -155,6 +155,17 @@ class LongBurst(liar.Lie):
         return True
 
 
+class HastyAbort(liar.Lie):
+    """ABORT TASK SET is answered though a command before it has not come: the target takes it for one that was sent before that."""
+
+    requests = True
+
+    def to_target(self, pdu):
+        if pdu.opcode == wire.TASK_MANAGEMENT and pdu.head[1] & 0x7F == 2:
+            pdu.set_word(24, pdu.word(24) - 1)
+        return True
+
+
 LIES = [
     ("a StatSN that skips one", liar.answering(status_number), ["numbers", "nop"], {"numbers/statsn-by-one"}),
     ("a Residual Count that is one too many", liar.answering(residual), ["data-in", "nop"],
@@ -166,6 +177,8 @@ LIES = [
     ("an echo that is a byte short", liar.answering(short_echo), ["nop", "text"], {"nop/echo"}),
     ("a ping that is not answered", liar.answering(no_echo), ["nop"], {"nop/many-at-once"}),
     ("a data digest that is wrong", liar.answering(digest), ["digests", "nop"], {"digests/padding-is-covered"}),
+    ("an abort that does not wait for commands on their way", HastyAbort(), ["connections"],
+     {"connections/abort-waits-for-commands-on-their-way"}),
     ("a login without its portal group tag", liar.answering(group_tag), ["login"], {"login/portal-group-tag"}),
 ]
 

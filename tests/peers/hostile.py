@@ -21,6 +21,9 @@ from lab.wire import FINAL, IMMEDIATE, NO_TAG, Closed, Connection, bhs
 # catches what has no bound.
 GROWTH_MIB = 400
 
+# Where everybody comes from one address and is meant to be let in.
+ONE_ADDRESS = {"logins": 60000, "logins-per-address": 60000, "login-memory": '"1G"'}
+
 GOOD = "iqn.2026-01.example.lab:good"
 
 
@@ -41,7 +44,9 @@ def under_attack(lab, units=None, **extra):
 
 
 def serves(target):
-    with wire.session(target, GOOD) as session:
+    """A session from an address of its own is served: the attackers' address has used up its share of logins."""
+    source = "127.0.0.2" if target.host.startswith("127.") else None
+    with wire.session(target, GOOD, source=source) as session:
         expect(session.read(0, 8) == b"\xc3" * 4096, "a well-behaved session reads other data")
         session.logout()
 
@@ -179,7 +184,7 @@ def lying_lengths(lab):
 
 def announced_and_withheld(lab):
     """Five hundred logins, each announcing 64 KiB of text and sending a few bytes: memory is not taken on credit."""
-    with under_attack(lab) as target:
+    with under_attack(lab, limits=ONE_ADDRESS) as target:
         before = target.status("VmRSS")
         held = []
         for _ in range(500):
@@ -211,6 +216,58 @@ def stalled_login(lab):
                 expect(time.monotonic() - start < 60, f"{what}: open for {time.monotonic() - start:.0f} s of 2")
 
 
+def crowded_logins(lab):
+    """One address begins logins as fast as it can, silent ones and ones whose text goes on; those of another address succeed at once."""
+    if lab.kind != "stag":
+        return
+    evil, begun, stop = "127.0.0.9", [0], threading.Event()
+    text = b"".join(b"X-%d=%s\0" % (number, b"v" * 200) for number in range(39))
+
+    def press(held):
+        while not stop.is_set():
+            begun[0] += 1
+            connection = quietly(Connection, target, 1, None, evil)
+            if connection is None:
+                continue
+            if begun[0] % 2:
+                # Two parts of 8 KiB, each to be followed by another.
+                for _ in range(2):
+                    quietly(connection.send, *connection.login_pdu(text, flags=0x44))
+            held.append(connection)
+            if len(held) > 1000:
+                held.pop(0).close()
+
+    with under_attack(lab) as target:
+        before, held = target.status("VmRSS"), [[], []]
+        threads = [threading.Thread(target=press, args=(one,)) for one in held]
+        try:
+            for thread in threads:
+                thread.start()
+            while begun[0] < 5000:
+                time.sleep(0.05)
+            took, most, crowded = [], 0, target.status("VmRSS")
+            for number in range(100):
+                start = time.monotonic()
+                with wire.session(target, GOOD, isid=bytes([0x40, 0, 0, 9, 0, number])) as session:
+                    session.logout()
+                took.append((time.monotonic() - start) * 1000)
+                most = max(most, target.status("VmRSS"))
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join(10)
+            for connection in held[0] + held[1]:
+                connection.close()
+        took.sort()
+        grown, since = (most - before) / 1024, (most - crowded) / 1024
+        print(f"       {begun[0]} logins from one address; 100 good ones took {took[50]:.1f} ms (median), {took[-1]:.1f} ms (longest); "
+              f"memory grew by {grown:.1f} MiB")
+        expect(took[-1] < 2000, f"a good login took {took[-1]:.0f} ms")
+        # The receive buffers of all cores, which are the daemon's own, are touched for the first time too.
+        expect(grown < 112, f"logins of one address take {grown:.0f} MiB")
+        expect(since < 32, f"memory grew by {since:.0f} MiB after the first 5,000 of {begun[0]}")
+
+
 def dripping(lab):
     """A login and a command that come one byte at a time are served like any other."""
     with under_attack(lab) as target:
@@ -239,7 +296,7 @@ def half_open(lab):
             hard = wanted + 200
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     count = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard - 200)
-    with under_attack(lab) as target:
+    with under_attack(lab, limits=ONE_ADDRESS) as target:
         held = []
         try:
             for _ in range(count):
@@ -656,6 +713,7 @@ CASES = [
     ("hostile: lengths that lie", lying_lengths),
     ("hostile: texts announced and withheld", announced_and_withheld),
     ("hostile: logins that stall", stalled_login),
+    ("hostile: one address begins logins without end", crowded_logins),
     ("hostile: one byte at a time", dripping),
     ("hostile: thousands of half-open connections", half_open),
     ("hostile: more connections than descriptors", out_of_descriptors),

@@ -1,6 +1,7 @@
 """Logins: CHAP as libiscsi speaks it, ACLs, and negotiation by hand."""
 
 import re
+import struct
 
 from lab import proc, wire
 from lab.report import Failed, expect
@@ -156,6 +157,108 @@ def full_feature_text(lab):
         expect(IQN.encode() in answer.data, f"SendTargets= in a normal session names {answer.data!r}")
 
 
+ALICE, BOB = Chap("alice", "alice-secret-12"), Chap("bob", "bobs-secret-123")
+USERS = ["[target.auth]", "users = [" + ", ".join(f'{{ name = "{one.name}", secret = "{one.secret}" }}' for one in (ALICE, BOB)) + "]"]
+VICTIM, OTHER = "iqn.2026-01.example.lab:victim", "iqn.2026-01.example.lab:other"
+RESERVATION_CONFLICT = 0x18
+
+
+def reserve(session):
+    """Register, and reserve the unit for this initiator port alone (exclusive access)."""
+    for action, kind, key, new in ((0, 0, 0, 7), (1, 3, 7, 0)):
+        status, sense, _ = session.run(struct.pack(">BBBxxxxHx", 0x5F, action, kind, 24), out=struct.pack(">QQ8x", key, new))
+        expect(status == 0, f"PERSISTENT RESERVE OUT {action}: status {status}, {sense.hex()}")
+
+
+def naa_of(session):
+    """The unit's NAA designator in the device identification page."""
+    status, _, page = session.run(bytes([0x12, 1, 0x83, 0, 255, 0]), 255)
+    expect(status == 0, f"INQUIRY of page 83h: status {status}")
+    at = 4
+    while at < len(page):
+        if page[at + 1] & 0x3F == 3:
+            return page[at + 4:at + 4 + page[at + 3]]
+        at += 4 + page[at + 3]
+    raise Failed(f"no NAA designator: {page.hex()}")
+
+
+def extended_copy(session, source, destination):
+    """(status, ASC and ASCQ) of an EXTENDED COPY (LID1) of block 0 to block 0."""
+    cscds = b"".join((struct.pack(">B3xBBxB", 0xE4, 1, 3, len(naa)) + naa).ljust(32, b"\0") for naa in (source, destination))
+    segment = struct.pack(">BxHHHxxHQQ", 2, 24, 0, 1, 1, 0, 0)
+    parameters = struct.pack(">BBH4xI4x", 1, 0x10, len(cscds), len(segment)) + cscds + segment
+    status, response, _ = session.run(struct.pack(">B9xIxx", 0x83, len(parameters)), out=parameters)
+    return status, tuple(response[2:][12:14])
+
+
+def claimed_name(lab):
+    """An initiator without a credential claims a victim's name at an open target, and has units of another target copied."""
+    if lab.kind != "stag":
+        return
+    name = "iqn.2026-01.example.lab:open"
+    more = ["[[target]]", f'iqn = "{name}"', "[[target.unit]]", "lun = 0", 'path = "mem:64M"']
+    with lab.serve(Unit(memory=True), chap=ALICE, more=more) as target:
+        with wire.session(target, VICTIM, chap=ALICE) as victim, wire.session(target, VICTIM, name=name) as attacker:
+            victim.write(0, b"top secret of alice".ljust(512, b"."))
+            reserve(victim)
+            secret, own = naa_of(victim), naa_of(attacker)
+            for what, source, destination in (("read", secret, own), ("written", own, secret)):
+                status, additional = extended_copy(attacker, source, destination)
+                expect((status, additional) == (2, (0x0D, 0x02)), f"the victim's unit is {what}: {status}, {additional}")
+            expect(attacker.read(0, 1) == bytes(512), "the attacker has the victim's data")
+            expect(victim.read(0, 1).startswith(b"top secret"), "the attacker has written")
+            expect(extended_copy(attacker, own, own)[0] == 0, "a copy within a unit fails")
+
+
+def refused(status, log_in):
+    try:
+        log_in()
+    except Failed as refusal:
+        expect(f"{status:04x}" in str(refusal), f"refused, but not by {status:04x}: {refusal}")
+    else:
+        raise Failed("let in")
+
+
+def another_user(lab):
+    """Bob, a user of the same target, claims the name and ISID of alice's initiator."""
+    if lab.kind != "stag":
+        return
+    with lab.serve(Unit(memory=True), target=USERS) as target:
+        with wire.session(target, VICTIM, chap=ALICE, MaxConnections="4") as alice:
+            alice.write(0, b"alice".ljust(512, b"."))
+            reserve(alice)
+            refused(0x0202, lambda: wire.session(target, VICTIM, chap=BOB))
+
+            def join(chap, cid):
+                connection = wire.Connection(target)
+                connection.login(wire.unit_of(target)[0], VICTIM, tsih=alice.tsih, cid=cid, chap=chap)
+                return connection
+
+            refused(0x0202, lambda: join(BOB, 2))
+            refused(0x0202, lambda: join(BOB, 1))
+            join(ALICE, 2).close()
+        # Whoever has not been there keeps what it has registered.
+        with wire.session(target, VICTIM, chap=ALICE) as alice:
+            expect(alice.read(0, 1).startswith(b"alice"), "alice's block is not hers")
+            expect(alice.logout() == 0, "logout is refused")
+        refused(0x0202, lambda: wire.session(target, VICTIM, chap=BOB))
+        with wire.session(target, VICTIM, b"\x40\0\0\1\0\x09", chap=BOB) as bob:
+            status, _, _ = bob.run(struct.pack(">BBIBHB", 0x2A, 0, 0, 0, 1, 0), out=bytes(512))
+            expect(status == RESERVATION_CONFLICT, f"bob writes past alice's reservation: status {status}")
+
+
+def bound_names(lab):
+    """An ACL with a user: who is another user does not see what is behind the name."""
+    if lab.kind != "stag":
+        return
+    acls = ["[[target.acl]]", f'initiator = "{VICTIM}"', 'user = "alice"', "luns = [0, 1]",
+            "[[target.acl]]", f'initiator = "{OTHER}"', 'user = "bob"', "luns = [1]"]
+    with lab.serve(Unit(memory=True), Unit(memory=True), target=USERS, more=acls) as target:
+        refused(0x0201, lambda: wire.session(target, VICTIM, chap=BOB))
+        refused(0x0201, lambda: wire.session(target, OTHER, chap=ALICE))
+        wire.session(target, VICTIM, chap=ALICE).close()
+
+
 CASES = [
     ("libiscsi: CHAP", chap),
     ("libiscsi: mutual CHAP", mutual_chap),
@@ -166,4 +269,7 @@ CASES = [
     ("sixteen sessions of one initiator", side_by_side),
     ("logins are refused with the status of the RFC", refused_logins),
     ("SendTargets in a normal session", full_feature_text),
+    ("EXTENDED COPY by who only claims a victim's name", claimed_name),
+    ("another user's reinstatement, MC/S join and reservation", another_user),
+    ("an ACL with a user", bound_names),
 ]

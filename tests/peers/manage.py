@@ -98,6 +98,44 @@ def undisturbed(lab):
         expect(rounds > 2, f"only {rounds} rounds of changes")
 
 
+def replaced(lab):
+    """ORDERED writes wait when another file takes the place of theirs: they end, and reach neither."""
+    ordered = 0x80 | 0x20 | 2
+    with served(lab, Unit(mib=1)) as target:
+        old, new = target.units[0].path, os.path.join(target.folder, "new.img")
+        with wire.session(target, ImmediateData="Yes") as session:
+            # Its data does not come, and the others wait for it.
+            first = session.tag()
+            session.send(*session.command_pdu(bytes([0x2A]) + bytes(7) + b"\x40\0", 64 * 512, True, first))
+            r2t = session.receive()
+            expect(r2t.opcode == wire.R2T and r2t.tag == first, f"an R2T is expected: {r2t}")
+            waiting = [session.tag() for _ in range(8)]
+            for number, tag in enumerate(waiting):
+                cdb = bytes([0x2A, 0, 0, 0, 0, 8 + number, 0, 0, 1, 0])
+                session.send(*session.command_pdu(cdb, 512, True, tag, data=b"\xaa" * 512, flags=ordered))
+            session.nop()
+            target.units = [Unit(mib=1, path=new)]
+            outcome = apply(target)
+            expect(outcome["applied"] and outcome["sessions_changed"] == 1, f"apply says {outcome}")
+            ended = {}
+            while len(ended) < len(waiting):
+                pdu = session.receive()
+                if pdu.opcode == wire.RESPONSE:
+                    ended[pdu.tag] = (pdu.bhs[3], *sense_of(pdu.data))
+            expect(set(ended) == set(waiting) and set(ended.values()) == {(CHECK_CONDITION, 5, 0x25, 0)},
+                   f"they ended with {sorted(ended.items())}")
+            session.send_data(first, r2t.target_tag, r2t.word(40), b"\xcc" * r2t.word(44))
+            status, response, _ = session.answer(first)
+            expect((status, *sense_of(response)) == (CHECK_CONDITION, 5, 0x25, 0), f"the first ended with {status:#x}")
+            pending(session)
+            expect(session.read(0, 128) == bytes(65536), "a write reached the new file")
+            session.write(0, b"\xbb" * 512)
+        for path, written in ((old, 0), (new, 512)):
+            with open(path, "rb") as file:
+                content = file.read(1 << 20)
+            expect(content == b"\xbb" * written + bytes(len(content) - written), f"{path} holds something else")
+
+
 def shut_out(lab):
     """Who may not stay is asked to go; who may hears nothing; the file of the daemon is read again on SIGHUP."""
     with served(lab, Unit(mib=4, memory=True), acls={"iqn.2026-01.example.lab:a": None, "iqn.2026-01.example.lab:b": None}) as target:
@@ -248,6 +286,7 @@ def served_units(target):
 CASES = [
     ("a unit grows and another comes and goes, by unit attention and in libiscsi's eyes", grown),
     ("qemu-io is not disturbed by changes around it", undisturbed),
+    ("commands that wait when their unit is replaced reach neither unit", replaced),
     ("a session that may not stay goes, on SIGHUP, and the other one hears nothing", shut_out),
     ("a thousand units in one change", many_units),
     ("ten daemons after each other under qemu-io", upgraded),

@@ -1,4 +1,4 @@
-"""An OSD's security, by the computations of docs/osd-security.md done again here: keys exchanged and derived, credentials signed,
+"""An OSD's security, by the computations of docs/src/objects/security.md done again here: keys exchanged and derived, credentials signed,
 commands proven by CAPKEY, CMDRSP and ALLDATA; what is forged, replayed, old, weaker or beyond its capability is refused."""
 
 import hashlib

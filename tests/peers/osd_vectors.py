@@ -1,6 +1,6 @@
 """Golden vectors: what crate `osd` writes, lab/osd.py reads to the same fields and writes to the same bytes.
 
-The other way round is `crates/osd/tests/golden`, among the Rust tests.
+The other way round is `objects/osd/tests/golden`, among the Rust tests.
 """
 
 import random

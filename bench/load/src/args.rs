@@ -48,7 +48,7 @@ pub struct Args {
     /// Report the processor time of this process (the target's) per I/O too
     #[arg(long, value_name = "PID")]
     pub target_pid: Option<u32>,
-    /// The initiator's name; a connection's number is appended
+    /// The initiator's name: one host, however many connections. With --hold a session's number is appended
     #[arg(long, default_value = "iqn.2026-01.org.stag:load")]
     pub initiator: String,
     /// Instead of loading: log in N sessions, say so, and keep them idle until the end of standard input. For each line of it, say

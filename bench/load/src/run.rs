@@ -59,8 +59,7 @@ fn open(args: &Args, unit: &Unit, number: u16) -> Result<Link, LoadError> {
     set(stream.set_read_timeout(Some(PATIENCE)))?;
     set(stream.set_write_timeout(Some(PATIENCE)))?;
     let isid = std::process::id() << 8 | u32::from(number);
-    let name = format!("{}.{number}", args.initiator);
-    let mut negotiated = login::login(&mut stream, &name, &unit.target, isid)?;
+    let mut negotiated = login::login(&mut stream, &args.initiator, &unit.target, isid)?;
     let (blocks, lba_bytes) = capacity(&mut stream, &mut negotiated, unit.lun)?;
     if args.block % lba_bytes != 0 {
         return Err(LoadError::Usage(format!(

@@ -7,6 +7,8 @@
 
 pub mod chap;
 pub mod connection;
+#[cfg(feature = "config")]
+pub mod control;
 pub mod device_data;
 pub mod fpdus;
 pub mod input;
@@ -26,6 +28,7 @@ pub mod reservation;
 pub mod scsi;
 pub mod served;
 pub mod session;
+pub mod store;
 pub mod text;
 pub mod unit;
 pub mod user;
@@ -70,6 +73,10 @@ pub const TARGETS: &[Target] = &[
     Target { name: "disk_unit", run: unit::run, seeds: unit::seeds },
     #[cfg(feature = "config")]
     Target { name: "config", run: user::config, seeds: user::config_seeds },
+    #[cfg(feature = "config")]
+    Target { name: "control_requests", run: control::requests, seeds: control::requests_seeds },
+    #[cfg(feature = "config")]
+    Target { name: "takeover", run: control::takeover, seeds: control::takeover_seeds },
     Target { name: "url", run: user::url, seeds: user::url_seeds },
     Target { name: "reservation_saved", run: reservation::saved, seeds: reservation::saved_seeds },
     Target { name: "iser_message", run: iser::message, seeds: iser::message_seeds },
@@ -84,6 +91,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "osd_continuation", run: osd::continuation, seeds: osd::continuation_seeds },
     Target { name: "osd_data", run: osd::data, seeds: osd::data_seeds },
     Target { name: "osd_unit", run: osd_unit::run, seeds: osd_unit::seeds },
+    Target { name: "object_store", run: store::run, seeds: store::seeds },
 ];
 
 /// The target of this name.

@@ -69,8 +69,13 @@ impl Directory for House {
             portal_group_tag: 1,
             alias: (self.0 & 0x80 != 0).then(|| "a".repeat(200)),
             session: (claim.tsih == 1).then(Params::default),
-            moved: (claim.initiator.len() == 14)
-                .then(|| Moved { address: "192.0.2.2:3260".to_owned(), permanently: false }),
+            then: match claim.initiator.len() {
+                14 => {
+                    Some(Refusal::Moved(Moved { address: "192.0.2.2:3260".to_owned(), permanently: false }))
+                }
+                15 => Some(Refusal::Status(LoginStatus::SessionDoesNotExist)),
+                _ => None,
+            },
         })
     }
 

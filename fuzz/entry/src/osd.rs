@@ -23,7 +23,7 @@ pub fn cdb(data: &[u8]) {
             assert_eq!(Cdb::decode(&again).as_ref(), Ok(&cdb));
             assert!(again.len() <= data.len() && Cdb::is_osd(data));
             let _ = (cdb.command.id(), cdb.command.object_type(), cdb.command.data_in_len());
-            let _ = (cdb.attributes.data_out_end(), cdb.attributes.retrieved(), cdb.security.nonce_time());
+            let _ = (cdb.attributes.data_out_end(), cdb.retrieved(), cdb.security.nonce_time());
         }
         Err(error) => assert!(!error.to_string().is_empty()),
     }

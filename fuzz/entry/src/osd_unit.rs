@@ -1,11 +1,11 @@
-//! A whole object-based unit on a store in memory: commands of every form from three nexuses, with continuations, lists of attributes
+//! A whole object-based unit on a store of plain maps: commands of every form from three nexuses, with continuations, lists of attributes
 //! and data that may lie. A refused command leaves the store as it was, what is retrieved can be read, the store's sums are those
 //! of its objects, and no command waits for ever.
 
 use crate::input::{Input, Seed};
 use crate::served::{MAX_OUT, Mover, execute, nexus};
 use device::{Cdb, LogicalUnit, ResetKind};
-use objects::store::memory::MemoryObjects;
+use objects::store::oracle::Oracle;
 use objects::store::{List, ObjectStore};
 use objects::unit::{Clock, OsdOptions, OsdUnit};
 use osd::attributes::list::{self, ValueList};
@@ -234,7 +234,7 @@ pub fn run(data: &[u8]) {
     let bits = input.u8();
     let clock = Arc::new(Steps(AtomicU64::new(1_000_000)));
     let options = OsdOptions { read_only: bits & 3 == 3, clock: clock.clone(), ..OsdOptions::default() };
-    let store = Arc::new(MemoryObjects::new(CAPACITY));
+    let store = Arc::new(Oracle::new(CAPACITY));
     let unit = OsdUnit::new(store.clone(), options.with_identity("fuzz")).expect("good options");
     let nexuses = [nexus(1, false), nexus(2, false), nexus(3, bits & 4 != 0)];
     for nexus in &nexuses {
@@ -315,8 +315,8 @@ fn refused(outcome: &device::Outcome) -> bool {
 
 /// A list of retrieved attributes for which there was room can be read.
 fn retrieved(cdb: &osd::Cdb, data_in: &[u8], room: u64) {
-    let AttributeParameters::List { get: Some(_), retrieved: Some(Region { len, offset }), .. } =
-        cdb.attributes
+    // With LIST_ATTR they are in the list, and no list of their own.
+    let (AttributeParameters::List { .. }, Some(Region { len, offset })) = (&cdb.attributes, cdb.retrieved())
     else {
         return;
     };

@@ -5,7 +5,7 @@
 use crate::fpdus::{joined, segment, wire};
 use crate::input::{Input, Seed};
 use rdma::{Atomic, Completion, Flags, Options, QueuePair, Remote, Rights, Stag};
-use ring::{Chain, Gather, ListenOptions, Runtime, TcpListener, TcpStream, pool};
+use runtime::{Chain, Gather, ListenOptions, Runtime, TcpListener, TcpStream, pool};
 use std::net::{Shutdown, SocketAddr};
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ impl Exposed {
                 buffer
             })
         };
-        let source: Chain = buffers().map(ring::BufMut::freeze).collect();
+        let source: Chain = buffers().map(runtime::BufMut::freeze).collect();
         let stags = vec![
             pair.expose(buffers(), Rights::All).expect("room"),
             pair.expose(buffers(), Rights::ReadWrite).expect("room"),
@@ -153,13 +153,13 @@ async fn talk(listener: &mut TcpListener, data: &[u8]) {
 /// When the queue pair does, hangs, or says what cannot be.
 pub fn run(data: &[u8]) {
     thread_local! {
-        static RING: Runtime = Runtime::new(ring::Config::default()).expect("a ring");
+        static RING: Runtime = Runtime::new(runtime::Config::default()).expect("a ring");
     }
     RING.with(|ring| {
         ring.block_on(async {
             let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
             let mut listener = TcpListener::bind(loopback, ListenOptions::default()).expect("a listener");
-            ring::timeout(PATIENCE, talk(&mut listener, data)).await.expect("it ends")
+            runtime::timeout(PATIENCE, talk(&mut listener, data)).await.expect("it ends")
         })
     });
 }

@@ -31,7 +31,15 @@ pub fn sense_seeds() -> Vec<(&'static str, Seed)> {
         0x04, 0x02, 0, 0xe0, // stream
         0x05, 0x02, 0, 0x20, // block
     ];
+    // More descriptors than sense data may have, and one that is shorter than its kind.
+    let mut many = vec![0x72, 0x05, 0x24, 0x00, 0, 0, 0, 255];
+    (0..51).for_each(|n| many.extend([0x80 + n, 3, 1, 2, 3]));
+    let mut short = vec![0x72, 0x05, 0x24, 0x00, 0, 0, 0, 244, 0x02, 5, 0, 0, 0xcf, 0, 2];
+    short.extend([0x80, 235]);
+    short.resize(252, 0);
     vec![
+        ("descriptors-beyond-252-bytes", Seed::new().bytes(many)),
+        ("key-specific-of-5-bytes", Seed::new().bytes(short)),
         ("fixed", Seed::new().bytes(plain.emit(false))),
         ("descriptor", Seed::new().bytes(field.emit(true))),
         ("fixed-full", Seed::new().bytes(fixed)),

@@ -4,7 +4,7 @@
 use device::{
     Cdb, Command, DataMover, Execution, ItlNexus, LogicalUnit, Lost, Nexus, NexusId, Outcome, TaskAttribute,
 };
-use ring::{Buf, Chain};
+use runtime::{Buf, Chain};
 use scsi::Status;
 use scsi::reservation::TransportId;
 use std::future::Future;
@@ -100,6 +100,7 @@ pub fn nexus(id: u64, read_only: bool) -> Arc<ItlNexus> {
     let transport_id = TransportId::iscsi_port(&initiator, id).expect("a short name").bytes().to_vec();
     let nexus = Nexus {
         id: NexusId(id),
+        principal: None,
         initiator,
         transport_id,
         target_port: 1,

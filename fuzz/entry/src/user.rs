@@ -1,7 +1,7 @@
 //! What users write: the configuration file, and URLs of portals, targets and units.
 
 use crate::input::Seed;
-use initiator::Url;
+use iscsi_client::Url;
 #[cfg(feature = "config")]
 use std::path::Path;
 

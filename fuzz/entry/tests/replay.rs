@@ -1,16 +1,17 @@
-//! Gives every fuzz target its seeds and mutations of them, on any toolchain. What fails here is printed as an input.
+//! Gives every fuzz target its seeds, mutations of them, and what guided fuzzing found, on any toolchain. What fails here is printed as an input.
 
 use stag_fuzz_entry::mutate::{Rng, mutate};
 use stag_fuzz_entry::{TARGETS, Target};
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 /// Mutations for each target; `FUZZ_MUTATIONS` asks for more.
 const MUTATIONS: u64 = 20_000;
 
-/// Targets whose every input is a connection: they get one mutation of so many.
-const DIALOGUES: (&[&str], u64) = (&["rdma_stream"], 20);
+/// Targets whose every input is a connection, or files that are opened: they get one mutation of so many.
+const SLOW: (&[&str], u64) = (&["rdma_stream", "object_store"], 20);
 
 fn fuzz_dir() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
@@ -36,13 +37,48 @@ fn every_seed_and_thousands_of_mutations_are_survived() {
         seeds.iter().for_each(|seed| run(target, seed));
         run(target, &[]);
         let mut rng = Rng::new(number);
-        let share = if DIALOGUES.0.contains(&target.name) { DIALOGUES.1 } else { 1 };
+        let share = if SLOW.0.contains(&target.name) { SLOW.1 } else { 1 };
         for _ in 0..mutations / share {
             let seed = &seeds[rng.below(seeds.len())];
             let other = &seeds[rng.below(seeds.len())];
             run(target, &mutate(seed, other, &mut rng));
         }
     }
+}
+
+/// What campaigns of guided fuzzing have found for a target: inputs, each as its length (four bytes) and itself.
+fn merged(target: &Target) -> Vec<Vec<u8>> {
+    let file = std::fs::read(fuzz_dir().join("merged").join(target.name)).unwrap_or_default();
+    let mut rest = &file[..];
+    let mut inputs = Vec::new();
+    while let Some((len, bytes)) = rest.split_first_chunk() {
+        let (input, more) = bytes.split_at(u32::from_be_bytes(*len) as usize);
+        inputs.push(input.to_vec());
+        rest = more;
+    }
+    assert!(rest.is_empty(), "{} ends within a length", target.name);
+    inputs
+}
+
+#[test]
+fn inputs_found_by_guided_fuzzing_are_survived() {
+    for target in TARGETS {
+        let start = Instant::now();
+        let inputs = merged(target);
+        inputs.iter().for_each(|input| run(target, input));
+        println!("{}: {} inputs in {:?}", target.name, inputs.len(), start.elapsed());
+    }
+}
+
+#[test]
+fn the_merged_corpus_is_at_most_20_megabytes() {
+    let sizes = std::fs::read_dir(fuzz_dir().join("merged")).expect("fuzz/merged").map(|entry| {
+        let entry = entry.expect("an entry");
+        let name = entry.file_name().into_string().expect("a name");
+        assert!(stag_fuzz_entry::target(&name).is_some(), "fuzz/merged/{name} is of no target");
+        entry.metadata().expect("a file").len()
+    });
+    assert!(sizes.sum::<u64>() <= 20_000_000);
 }
 
 /// Seeds' names must not look like libFuzzer's own, which start with hexadecimal digits and stay uncommitted.

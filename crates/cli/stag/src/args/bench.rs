@@ -1,0 +1,316 @@
+//! `stag bench`: what is run, how it is measured and how it is told.
+
+use std::str::FromStr;
+
+use clap::{Args, ValueEnum};
+use iscsi_client::Url;
+
+use super::{Connect, url};
+
+/// Measure units: rates, latencies, processor time, and whether they keep what they are given
+#[derive(Clone, Debug, Args)]
+#[command(
+    long_about = "Measure units: rates, latencies, processor time, and whether they keep what they are given.\n\n\
+    Every combination of the block sizes, depths and patterns is a run of its own. Patterns that write destroy what is on \
+    the units, so they need --destroy. With --rate, latency counts from when an I/O should have begun, however late it \
+    could be sent.\n\n\
+    With --verify, every block that is written carries its address and a generation, and every block that is read is held \
+    against what was acknowledged, also after the target was lost and came back; at the end of a run everything written in \
+    it is read once more."
+)]
+#[command(after_long_help = EXAMPLES)]
+pub struct Bench {
+    /// The units: iscsi://HOST[:PORT]/IQN/LUN, or iser:// for RDMA
+    #[arg(value_name = "URL", value_parser = url::unit, required = true)]
+    pub urls: Vec<Url>,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub load: Load,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub limits: Measure,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub output: Output,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub connect: Connect,
+}
+
+/// What is done.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Load")]
+pub struct Load {
+    /// What to do, one or more
+    #[arg(short, long, visible_alias = "rw", value_enum, value_delimiter = ',', default_value = "randread")]
+    pub pattern: Vec<Pattern>,
+    /// Bytes of an I/O: 4k, a list 4k,64k or a sweep 512..1M that doubles
+    #[arg(short, long, value_name = "SIZES", default_value = "4k")]
+    pub bs: Sizes,
+    /// Commands in flight on each session: 32, a list 1,8,32 or a sweep 1..128 that doubles
+    #[arg(short, long, value_name = "NUMBERS", default_value = "32")]
+    pub depth: Depths,
+    /// Of 100 I/Os of rw and randrw, how many read
+    #[arg(long, value_name = "PERCENT", default_value_t = 50, value_parser = clap::value_parser!(u8).range(0..=100))]
+    pub read_percent: u8,
+    /// Random addresses are not equally likely, but by Zipf's law with this exponent, such as 0.99
+    #[arg(long, value_name = "THETA", value_parser = theta)]
+    pub zipf: Option<f64>,
+    /// Sessions of each initiator with each unit
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub sessions: u16,
+    /// Initiators, each with a name of its own: that of --initiator with .1, .2, … after it
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub initiators: u16,
+    /// Only the first SIZE bytes of each unit
+    #[arg(long, value_name = "SIZE", value_parser = super::size)]
+    pub span: Option<u64>,
+    /// I/Os a second, over all sessions: none is sent earlier, and latency counts from when it was due
+    #[arg(long, value_name = "IOPS", value_parser = positive)]
+    pub rate: Option<f64>,
+    /// Check every block that is read against what was written in this run
+    #[arg(long)]
+    pub verify: bool,
+    /// Memory for the generations of --verify, 8 bytes an I/O's place; what it does not hold of the units is not used
+    #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = super::size)]
+    pub verify_memory: u64,
+    /// Write everything once before each run
+    #[arg(long)]
+    pub fill: bool,
+    /// What is on the units may be destroyed: needed by all that writes
+    #[arg(long)]
+    pub destroy: bool,
+    /// Where the random numbers begin: the same seed, the same addresses
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+}
+
+/// How it is measured.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Measurement")]
+pub struct Measure {
+    /// Seconds of each run
+    #[arg(short, long, value_name = "SECONDS", default_value_t = 5.0, value_parser = positive)]
+    pub time: f64,
+    /// I/Os of each run, instead of a time
+    #[arg(short = 'n', long, value_name = "N", conflicts_with = "time", value_parser = clap::value_parser!(u64).range(1..))]
+    pub count: Option<u64>,
+    /// Seconds of load before each run that do not count
+    #[arg(long, value_name = "SECONDS", default_value_t = 0.0, value_parser = not_negative)]
+    pub warmup: f64,
+    /// Threads, over which the sessions are spread
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: u16,
+    /// The processors to run on, one for each thread in turn: 1 or 0,2
+    #[arg(long, value_name = "CPUS", value_delimiter = ',')]
+    pub cpus: Vec<u16>,
+    /// How long to look for answers before sleeping, µs [default: 50 while at most two I/Os are in flight, else 0]
+    #[arg(long, value_name = "µs", value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
+    pub spin: Option<u32>,
+    /// End a run after this many errors
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    pub max_errors: u64,
+    /// Seconds to try to come back to a target that was lost; 0 ends the run
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    pub reconnect: u32,
+    /// Count the processor time of this process too: the target's
+    #[arg(long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
+    pub target_pid: Option<u32>,
+    /// The same for the process of this name, of which there has to be one
+    #[arg(long, value_name = "NAME", conflicts_with = "target_pid")]
+    pub target_comm: Option<String>,
+}
+
+/// How it is told.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Output")]
+pub struct Output {
+    /// As one JSON document, at the end
+    #[arg(long)]
+    pub json: bool,
+    /// As CSV, a line for each run
+    #[arg(long, conflicts_with = "json")]
+    pub csv: bool,
+    /// No progress line (there is none either if stderr is no terminal)
+    #[arg(short, long)]
+    pub quiet: bool,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  stag bench iscsi://192.0.2.1/iqn.2026-01.org.example:disks/0
+  stag bench URL --bs 512..1M --time 2 --csv > sweep.csv
+  stag bench URL --pattern randrw --read-percent 70 --zipf 0.99 --depth 1,8,32 --destroy
+  stag bench URL --pattern randwrite --verify --destroy --time 60     (kill the target and start it again meanwhile)
+  stag bench URL --rate 20000 --time 30 --target-comm tgtd --json | jq '.runs[0].lat_us.p99'
+  stag bench iser://192.0.2.1/iqn.2026-01.org.example:disks/0 --bs 512..1M --pattern read,write --destroy --csv
+  stag bench URL1 URL2 --initiators 4 --sessions 2 --connections 2 --threads 2 --cpus 2,3
+
+Why --destroy: a disk of the network shows no file system that is mounted elsewhere, and one URL looks like another.";
+
+/// Which I/Os, and where. The names are fio's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Pattern {
+    /// Sequential reads
+    Read,
+    /// Sequential writes
+    Write,
+    /// Sequential reads and writes
+    Rw,
+    /// Random reads
+    Randread,
+    /// Random writes
+    Randwrite,
+    /// Random reads and writes
+    Randrw,
+}
+
+impl Pattern {
+    /// Its name on the command line and in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Rw => "rw",
+            Self::Randread => "randread",
+            Self::Randwrite => "randwrite",
+            Self::Randrw => "randrw",
+        }
+    }
+
+    /// Whether addresses are random.
+    pub fn is_random(self) -> bool {
+        matches!(self, Self::Randread | Self::Randwrite | Self::Randrw)
+    }
+
+    /// Of 100 I/Os, how many read, where `mixed` of a mixed pattern do.
+    pub fn read_percent(self, mixed: u8) -> u8 {
+        match self {
+            Self::Read | Self::Randread => 100,
+            Self::Write | Self::Randwrite => 0,
+            Self::Rw | Self::Randrw => mixed,
+        }
+    }
+}
+
+/// Bytes of an I/O, one or more, 512 to 1 MiB.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sizes(pub Vec<u32>);
+
+/// Commands in flight, one or more, 1 to 4096.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Depths(pub Vec<u16>);
+
+impl FromStr for Sizes {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let one = |word: &str| {
+            let size = super::size(word)?;
+            u32::try_from(size)
+                .ok()
+                .filter(|size| (512..=1 << 20).contains(size) && size % 512 == 0)
+                .ok_or_else(|| format!("{word} is no multiple of 512 from 512 to 1M"))
+        };
+        series(text, one).map(Self)
+    }
+}
+
+impl FromStr for Depths {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let one = |word: &str| {
+            let depth = word.trim().parse::<u32>().ok().filter(|depth| (1..=4096).contains(depth));
+            depth.ok_or_else(|| format!("{word} is no number from 1 to 4096"))
+        };
+        let depths = series(text, one)?;
+        Ok(Self(depths.into_iter().filter_map(|depth| u16::try_from(depth).ok()).collect()))
+    }
+}
+
+/// Reads `a,b,c..d`: numbers, and sweeps that double from `c` and end with `d`.
+pub(super) fn series(text: &str, one: impl Fn(&str) -> Result<u32, String>) -> Result<Vec<u32>, String> {
+    let mut numbers = Vec::new();
+    for word in text.split(',') {
+        let Some((first, last)) = word.split_once("..") else {
+            numbers.push(one(word)?);
+            continue;
+        };
+        let (mut at, last) = (one(first)?, one(last)?);
+        if at > last {
+            return Err(format!("{word} sweeps upwards: write the smaller one first"));
+        }
+        while at < last {
+            numbers.push(at);
+            at = at.saturating_mul(2);
+        }
+        numbers.push(last);
+    }
+    Ok(numbers)
+}
+
+fn number(text: &str) -> Result<f64, String> {
+    text.parse::<f64>().ok().filter(|n| n.is_finite()).ok_or_else(|| format!("{text} is no number"))
+}
+
+pub(super) fn positive(text: &str) -> Result<f64, String> {
+    number(text).and_then(|n| {
+        if (0.001..=1e9).contains(&n) { Ok(n) } else { Err(format!("{text} is not from 0.001 to 10⁹")) }
+    })
+}
+
+pub(super) fn not_negative(text: &str) -> Result<f64, String> {
+    number(text).and_then(|n| {
+        if (0.0..=1e6).contains(&n) { Ok(n) } else { Err(format!("{text} is not from 0 to 10⁶")) }
+    })
+}
+
+fn theta(text: &str) -> Result<f64, String> {
+    number(text).and_then(|n| {
+        if (0.01..=5.0).contains(&n) { Ok(n) } else { Err(format!("{text} is not from 0.01 to 5")) }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_one_a_list_or_a_sweep_that_doubles() {
+        assert_eq!("4k".parse::<Sizes>().unwrap().0, [4096]);
+        assert_eq!("512,64K".parse::<Sizes>().unwrap().0, [512, 65536]);
+        let sweep = "512..1M".parse::<Sizes>().unwrap().0;
+        assert_eq!((sweep.len(), sweep[0], sweep[1], sweep[11]), (12, 512, 1024, 1 << 20));
+        assert_eq!("4k..20k".parse::<Sizes>().unwrap().0, [4096, 8192, 16384, 20480]);
+        for wrong in ["", "0", "511", "513", "2M", "1M..512", "4k..", "..4k", "4k,,8k", "x", "4k...8k"] {
+            assert!(wrong.parse::<Sizes>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn depths_are_one_a_list_or_a_sweep_that_doubles() {
+        assert_eq!("1,8,32".parse::<Depths>().unwrap().0, [1, 8, 32]);
+        assert_eq!("1..8,100".parse::<Depths>().unwrap().0, [1, 2, 4, 8, 100]);
+        for wrong in ["0", "4097", "-1", "1.5", "a", "9..3"] {
+            assert!(wrong.parse::<Depths>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn numbers_that_make_no_sense_are_refused() {
+        for wrong in ["0", "-1", "NaN", "inf", "1e10", ""] {
+            assert!(positive(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!((positive("0.5"), not_negative("0"), theta("0.99")), (Ok(0.5), Ok(0.0), Ok(0.99)));
+        assert!(theta("9").is_err() && not_negative("-0.1").is_err());
+    }
+
+    #[test]
+    fn a_pattern_is_called_what_the_command_line_calls_it() {
+        for pattern in Pattern::value_variants() {
+            let named = pattern.to_possible_value().map(|value| value.get_name().to_owned());
+            assert_eq!(named.as_deref(), Some(pattern.name()));
+        }
+    }
+}

@@ -1,0 +1,369 @@
+//! The commands that work on units: `ls`, `info`, `read`, `write` and `cp`.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::{Args, ValueEnum};
+
+use iscsi_client::Url;
+use iscsi_client::tune::Settings;
+
+use super::url;
+
+/// How to reach a target, the same for every command.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Connection")]
+pub struct Connect {
+    /// This initiator's name [default: that of /etc/iscsi/initiatorname.iscsi where it can be read, else one with this host's name]
+    #[arg(
+        long,
+        value_name = "IQN",
+        env = "STAG_INITIATOR",
+        default_value_t = crate::iqn::default_initiator(),
+        hide_default_value = true
+    )]
+    pub initiator: String,
+    /// CHAP name; one in the URL goes before. The secret comes from --secret-file or STAG_SECRET, or is asked for at the terminal
+    #[arg(long, value_name = "NAME")]
+    pub user: Option<String>,
+    /// File that holds the CHAP secret alone
+    #[arg(long, value_name = "FILE")]
+    pub secret_file: Option<PathBuf>,
+    /// CHAP name that the target has to prove (mutual CHAP); its secret from --mutual-secret-file or STAG_MUTUAL_SECRET, or asked for
+    #[arg(long, value_name = "NAME")]
+    pub mutual_user: Option<String>,
+    /// File that holds the target's CHAP secret alone
+    #[arg(long, value_name = "FILE", requires = "mutual_user")]
+    pub mutual_secret_file: Option<PathBuf>,
+    /// The only CHAP algorithm to offer; else all are
+    #[arg(long, value_enum, value_name = "HASH")]
+    pub chap_hash: Option<ChapHash>,
+    /// CRC32C of PDU headers
+    #[arg(long, value_enum, default_value_t = Digest::Allow)]
+    pub header_digest: Digest,
+    /// CRC32C of PDU data
+    #[arg(long, value_enum, default_value_t = Digest::Allow)]
+    pub data_digest: Digest,
+    /// With iser://, CRC32C of what software iWARP sends; digests are of iscsi:// only
+    #[arg(long, value_enum, default_value_t = RdmaCrc::Prefer)]
+    pub rdma_crc: RdmaCrc,
+    /// With iser://, demand markers in what software iWARP receives (RFC 5044 §4.3)
+    #[arg(long)]
+    pub rdma_markers: bool,
+    /// With iser://, the longest write whose data goes with its command, as far as the target takes it; it fetches longer ones
+    #[arg(long, value_name = "SIZE", default_value = "8K", value_parser = super::size)]
+    pub iser_unsolicited: u64,
+    /// With iser://, who moves the bytes
+    #[arg(long, value_enum, default_value_t = Rdma::Software)]
+    pub rdma: Rdma,
+    /// Connections of the session (MC/S)
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub connections: u16,
+    /// Which of several connections a command goes to
+    #[arg(long, value_enum, default_value_t = Spread::LeastOutstanding)]
+    pub spread: Spread,
+    /// How to use the path, in the words that `stag tune` prints: connections=4&first-burst=1M…; what stands behind the ? of a URL
+    /// goes before
+    #[arg(long, value_name = "KEY=VALUE&…", default_value = "", hide_default_value = true)]
+    pub settings: Settings,
+    /// Whether sessions tune themselves while they run: commands and connections under way, what goes unasked [default: auto with
+    /// read, write and cp, else off]
+    #[arg(long, value_enum, value_name = "HOW")]
+    pub tune: Option<Tuning>,
+    /// Error recovery level to agree to at most: 0 makes a session anew after any fault, 1 has lost and damaged PDUs sent again,
+    /// 2 also moves the commands of a lost connection to another one [default: 2, with bench 0]
+    #[arg(long, value_name = "LEVEL", value_parser = clap::value_parser!(u8).range(0..=2))]
+    pub erl: Option<u8>,
+    /// Seconds for the connection and for each command
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=3600))]
+    pub timeout: u32,
+}
+
+impl Default for Connect {
+    /// What holds if the command line says nothing.
+    fn default() -> Self {
+        Self {
+            initiator: crate::iqn::default_initiator(),
+            user: None,
+            secret_file: None,
+            mutual_user: None,
+            mutual_secret_file: None,
+            chap_hash: None,
+            header_digest: Digest::Allow,
+            data_digest: Digest::Allow,
+            rdma_crc: RdmaCrc::Prefer,
+            rdma_markers: false,
+            iser_unsolicited: 8192,
+            rdma: Rdma::Software,
+            connections: 1,
+            spread: Spread::LeastOutstanding,
+            settings: Settings::default(),
+            tune: None,
+            erl: None,
+            timeout: 30,
+        }
+    }
+}
+
+/// Whether a digest is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Digest {
+    /// Not
+    Never,
+    /// If the target insists
+    Allow,
+    /// If the target can
+    Prefer,
+    /// Yes, or no login
+    Require,
+}
+
+/// An algorithm of CHAP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ChapHash {
+    /// What every target has
+    Md5,
+    /// RFC 7143
+    Sha1,
+    /// RFC 7143
+    Sha256,
+    /// RFC 7143
+    #[value(name = "sha3-256")]
+    Sha3,
+}
+
+/// How commands are spread over the connections of a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Spread {
+    /// To the one with the fewest under way
+    LeastOutstanding,
+    /// To one after the other
+    RoundRobin,
+}
+
+/// Whether sessions tune themselves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Tuning {
+    /// Within the bounds that are given, by what they see of the path
+    Auto,
+    /// Not
+    Off,
+}
+
+/// Who moves the bytes of an RDMA connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Rdma {
+    /// iWARP in software over TCP, with any network card
+    Software,
+    /// An RDMA device, by rdma-core: InfiniBand, RoCE or iWARP
+    Verbs,
+}
+
+/// Whether software iWARP adds a CRC to what it sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum RdmaCrc {
+    /// Only if the target asks for it
+    Never,
+    /// Yes
+    Prefer,
+    /// Yes, or no connection
+    Require,
+}
+
+/// How data is moved.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Transfer")]
+pub struct Transfer {
+    /// Commands in flight
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub depth: u16,
+    /// Bytes of one command
+    #[arg(long, value_name = "SIZE", default_value = "256K", value_parser = block)]
+    pub block: u64,
+    /// No progress bar (there is none either if stderr is no terminal)
+    #[arg(short, long)]
+    pub quiet: bool,
+}
+
+/// List the targets behind a portal, and their units
+#[derive(Clone, Debug, Args)]
+#[command(long_about = "List the targets behind a portal, and their units.\n\n\
+    Asks with a discovery session (SendTargets). With --units, logs in to each target and lists its units, one URL a line \
+    with its type and size. The URL of a target lists that target's units.")]
+#[command(
+    after_long_help = "Examples:\n  stag ls 192.0.2.1\n  stag ls --isns 192.0.2.30\n  stag ls --units iscsi://192.0.2.1:3260\n  stag ls --json '[2001:db8::1]:3260'"
+)]
+pub struct Ls {
+    /// HOST[:PORT] or iscsi://HOST[:PORT][/IQN]; iser:// asks over RDMA
+    #[arg(value_name = "PORTAL", value_parser = url::portal, required_unless_present = "isns")]
+    pub url: Option<Url>,
+    /// Ask this iSNS server which targets there are, instead of a portal
+    #[arg(long, value_name = "HOST[:PORT]", value_parser = isns_server, conflicts_with = "url")]
+    pub isns: Option<String>,
+    /// List the units of each target too
+    #[arg(short, long)]
+    pub units: bool,
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub connect: Connect,
+}
+
+/// Tell everything that a unit says about itself
+#[derive(Clone, Debug, Args)]
+#[command(
+    long_about = "Tell everything that a unit says about itself: INQUIRY data, vital product data pages, capacity, block \
+    sizes, provisioning, limits and mode pages."
+)]
+#[command(
+    after_long_help = "Examples:\n  stag info iscsi://192.0.2.1/iqn.2026-01.org.example:disks/0\n  stag info --json URL | jq .capacity_bytes"
+)]
+pub struct Info {
+    /// The unit: iscsi://HOST[:PORT]/IQN/LUN, or iser:// for RDMA
+    #[arg(value_name = "URL", value_parser = url::unit)]
+    pub url: Url,
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub connect: Connect,
+}
+
+/// Read a unit into a file or to stdout
+#[derive(Clone, Debug, Args)]
+#[command(
+    after_long_help = "Examples:\n  stag read URL -o disk.img\n  stag read URL --length 512 | xxd\n  stag read URL --offset 1G --length 64M -o part.img"
+)]
+pub struct Read {
+    /// The unit: iscsi://HOST[:PORT]/IQN/LUN, or iser:// for RDMA
+    #[arg(value_name = "URL", value_parser = url::unit)]
+    pub url: Url,
+    /// Where to; zeros become holes in a new file; - is stdout
+    #[arg(short, long, value_name = "FILE", default_value = "-")]
+    pub output: Place,
+    /// First byte; need not be a block's
+    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = super::size)]
+    pub offset: u64,
+    /// How many bytes [default: to the end]
+    #[arg(long, value_name = "SIZE", value_parser = super::size)]
+    pub length: Option<u64>,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub transfer: Transfer,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub connect: Connect,
+}
+
+/// Write a file or stdin to a unit
+#[derive(Clone, Debug, Args)]
+#[command(long_about = "Write a file or stdin to a unit.\n\n\
+    Ends when all of the input is on the medium (SYNCHRONIZE CACHE), unless --no-sync. Input that ends within a block \
+    replaces the beginning of that block only.")]
+#[command(
+    after_long_help = "Examples:\n  stag write URL -i disk.img\n  zcat disk.img.gz | stag write URL\n  stag write URL --offset 1M -i boot.bin"
+)]
+pub struct Write {
+    /// The unit: iscsi://HOST[:PORT]/IQN/LUN, or iser:// for RDMA
+    #[arg(value_name = "URL", value_parser = url::unit)]
+    pub url: Url,
+    /// Where from; - is stdin
+    #[arg(short, long, value_name = "FILE", default_value = "-")]
+    pub input: Place,
+    /// First byte; need not be a block's
+    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = super::size)]
+    pub offset: u64,
+    /// Do not wait until the data is on the medium
+    #[arg(long)]
+    pub no_sync: bool,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub transfer: Transfer,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub connect: Connect,
+}
+
+/// Copy between units, files and stdio
+#[derive(Clone, Debug, Args)]
+#[command(long_about = "Copy between units, files and stdio.\n\n\
+    Either side is a URL, a file, or - for stdin and stdout. Runs of zeros become holes in a file and unmapped blocks on a \
+    thin unit; a file's holes are not read. With --verify, what was written to a unit is read back and compared.")]
+#[command(
+    after_long_help = "Examples:\n  stag cp disk.img iscsi://192.0.2.1/iqn.2026-01.org.example:disks/0\n  stag cp --connections 4 URL backup.img\n  stag cp --verify URL1 URL2\n  stag cp URL - | zstd > disk.img.zst"
+)]
+pub struct Cp {
+    /// From where
+    #[arg(value_name = "FROM")]
+    pub from: Place,
+    /// To where
+    #[arg(value_name = "TO")]
+    pub to: Place,
+    /// Read what was written back and compare
+    #[arg(long)]
+    pub verify: bool,
+    /// Write zeros as they are: no holes, no unmapping
+    #[arg(long)]
+    pub no_sparse: bool,
+    /// Copy a file to a unit as it is, even if it looks like an image of another format (qcow2, VMDK, VHDX, VDI)
+    #[arg(long)]
+    pub raw: bool,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub transfer: Transfer,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub connect: Connect,
+}
+
+/// Where data comes from or goes to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// A unit.
+    Unit(Url),
+    /// A file.
+    File(PathBuf),
+    /// stdin or stdout.
+    Stdio,
+}
+
+impl std::fmt::Display for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Unit(url) => url.fmt(f),
+            Self::File(path) => path.display().fmt(f),
+            Self::Stdio => f.write_str("-"),
+        }
+    }
+}
+
+impl FromStr for Place {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "-" => Ok(Self::Stdio),
+            _ if text.starts_with("iscsi://") || text.starts_with("iser://") => {
+                url::unit(text).map(Self::Unit)
+            }
+            "" => Err("write a file, a URL or -".into()),
+            _ => Ok(Self::File(text.into())),
+        }
+    }
+}
+
+fn isns_server(text: &str) -> Result<String, String> {
+    crate::naming::server(text).ok_or_else(|| "write HOST or HOST:PORT".into())
+}
+
+fn block(text: &str) -> Result<u64, String> {
+    let bytes = super::size(text)?;
+    if (512..=16 << 20).contains(&bytes) && bytes.is_power_of_two() {
+        Ok(bytes)
+    } else {
+        Err("write a power of two from 512 to 16M".into())
+    }
+}

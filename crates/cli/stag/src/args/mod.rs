@@ -1,0 +1,190 @@
+//! The command line as clap sees it. Man pages and completions are generated from it.
+
+mod bench;
+mod client;
+mod conform;
+mod control;
+mod identity;
+#[cfg(feature = "lab")]
+pub mod lab;
+#[cfg(feature = "lab")]
+mod lab_link;
+pub mod osd;
+pub mod osd_bench;
+pub mod place;
+pub mod rdma_bench;
+mod serve;
+mod tune;
+pub mod url;
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+use clap_complete::Shell;
+
+pub use bench::{Bench, Pattern};
+pub use client::{
+    ChapHash, Connect, Cp, Digest, Info, Ls, Place, Rdma, RdmaCrc, Read, Spread, Transfer, Tuning, Write,
+};
+pub use conform::Conform;
+pub use control::{Acknowledge, Alua, Apply, Drain, Status, Top, Upgrade};
+pub use identity::Identity;
+#[cfg(feature = "lab")]
+pub use lab::Lab;
+pub use osd::Osd;
+pub use rdma_bench::RdmaBench;
+pub use serve::{Demo, Serve};
+pub use tune::Tune;
+
+use crate::config::Daemon;
+use crate::config::reference::help;
+use crate::config::settings::flag;
+use crate::log::Format;
+
+/// Serves disks and objects over iSCSI, and reads and writes them
+#[derive(Clone, Debug, Parser)]
+#[command(name = "stag", version, max_term_width = 110, after_long_help = format!("{EXAMPLES}\n\n{}", crate::exit::HELP))]
+#[command(long_about = "Serves disks and objects over iSCSI, and reads and writes them.\n\n\
+    `stag serve` makes files, block devices and memory into disks of the network, and directories into stores of objects; the other \
+    commands work on the disks of any iSCSI target, and `stag osd` on objects, named by a URL: iscsi://HOST[:PORT]/IQN/LUN, or iser:// \
+    to reach it by RDMA (iSER), which needs no RDMA hardware: software iWARP is built in.")]
+pub struct Cli {
+    /// Which messages go to stderr: off, error, warn, info, debug, trace, or target=level,…
+    #[arg(long, global = true, env = "STAG_LOG", value_name = "FILTER", value_parser = log_filter, hide_env_values = true)]
+    pub log: Option<String>,
+    #[arg(long, global = true, env = "STAG_LOG_FORMAT", value_name = "FORMAT", hide_env_values = true)]
+    #[arg(help = help::<Daemon>("log-format"), value_parser = flag::<Daemon, Format>("log-format"))]
+    pub log_format: Option<Format>,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  stag demo
+  stag serve /srv/disk.img,size=10G
+  stag info iscsi://localhost/iqn.2026-01.org.example:disks/0";
+
+/// What to do.
+#[derive(Clone, Debug, Subcommand)]
+pub enum Command {
+    // Each is described at its arguments.
+    Serve(Serve),
+    CheckConfig(CheckConfig),
+    Demo(Demo),
+    Status(Status),
+    Acknowledge(Acknowledge),
+    Top(Top),
+    Alua(Alua),
+    Drain(Drain),
+    Apply(Apply),
+    Upgrade(Upgrade),
+    Identity(Identity),
+    Ls(Ls),
+    Info(Info),
+    Read(Read),
+    Write(Write),
+    Cp(Cp),
+    Bench(Box<Bench>),
+    RdmaBench(Box<RdmaBench>),
+    Tune(Box<Tune>),
+    Osd(Box<Osd>),
+    #[cfg(feature = "lab")]
+    Lab(Lab),
+    Conform(Conform),
+    Completions(Completions),
+    Man(Man),
+}
+
+/// Check a configuration file and say what it means
+#[derive(Clone, Debug, Args)]
+#[command(long_about = "Check a configuration file and say what it means.\n\n\
+    Reports every mistake with its line, the offending text and what to write instead, and ends with status 3 if there is \
+    one. Opens no unit and no socket; reads the secret files that the configuration names.")]
+#[command(
+    after_long_help = "Examples:\n  stag check-config /etc/stag.toml\n  stag check-config --quiet /etc/stag.toml && systemctl restart stag\n  stag check-config --schema > stag.schema.json"
+)]
+pub struct CheckConfig {
+    /// The file
+    #[arg(value_name = "FILE", required_unless_present_any = ["keys", "schema"])]
+    pub file: Option<PathBuf>,
+    /// Print the reference page of all keys instead, as Markdown
+    #[arg(long, conflicts_with_all = ["file", "schema"])]
+    pub keys: bool,
+    /// Print a JSON Schema of the file instead, for editors
+    #[arg(long, conflicts_with = "file")]
+    pub schema: bool,
+    /// Say nothing if it is in order
+    #[arg(short, long)]
+    pub quiet: bool,
+}
+
+/// Print completions for a shell
+#[derive(Clone, Debug, Args)]
+#[command(
+    after_long_help = "Examples:\n  stag completions bash > /usr/share/bash-completion/completions/stag\n  stag completions zsh > /usr/share/zsh/site-functions/_stag"
+)]
+pub struct Completions {
+    /// Which shell
+    #[arg(value_enum)]
+    pub shell: Shell,
+}
+
+/// Write the man pages into a directory
+#[derive(Clone, Debug, Args)]
+#[command(after_long_help = "Examples:\n  stag man /usr/share/man/man1")]
+pub struct Man {
+    /// Where to; made if missing
+    #[arg(value_name = "DIR")]
+    pub dir: PathBuf,
+}
+
+fn log_filter(text: &str) -> Result<String, String> {
+    crate::log::check(text).map(|()| text.to_owned())
+}
+
+/// A size of the command line, bytes.
+fn size(text: &str) -> Result<u64, String> {
+    backing::size::parse_size(text).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_subcommand_has_examples_and_the_statuses_are_told() {
+        let mut cli = Cli::command();
+        assert!(cli.render_long_help().to_string().contains(crate::exit::HELP));
+        for command in cli.get_subcommands_mut().filter(|command| command.get_name() != "help") {
+            let name = command.get_name().to_owned();
+            let help = command.render_long_help().to_string();
+            let about = command.get_about().map(ToString::to_string).unwrap_or_default();
+            assert!(
+                !about.is_empty() && help.starts_with(&about),
+                "stag {name} --help begins with {help:.60}"
+            );
+            assert!(help.contains("Examples:"), "stag {name} --help has no examples");
+            assert!(
+                help.contains(&format!("  stag {name}")),
+                "the examples of stag {name} are of something else"
+            );
+        }
+    }
+
+    #[test]
+    fn a_unit_that_is_not_understood_is_a_usage_error_that_says_what_to_write() {
+        let error = Cli::try_parse_from(["stag", "serve", "mem:1G,blocksize=4096"]).unwrap_err();
+        let text = error.to_string();
+        assert_eq!(error.exit_code(), 2);
+        assert!(text.contains("no option `blocksize`"), "{text}");
+    }
+}

@@ -1,0 +1,111 @@
+//! `stag serve` and `stag demo`.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::Args;
+
+use iscsi_server::config::IserConfig;
+
+use crate::config::reference::{self, help};
+use crate::config::settings::flag;
+use crate::config::{Crc, Daemon};
+use crate::control::place::Place;
+use crate::unit::UnitSpec;
+
+/// Serve disks
+#[derive(Clone, Debug, Args)]
+#[command(long_about = "Serve disks over iSCSI until SIGTERM or SIGINT.\n\n\
+    Each PATH becomes a logical unit, numbered from 0 in the order given. It is a file, a block device, mem:SIZE, \
+    or osd:DIR: objects in a directory. When \
+    all are open and every address is listened on, the URL of each unit is printed on stdout, alone on a line. \
+    Without PATH and --config it starts empty, and `stag apply FILE` says what it serves.")]
+#[command(after_long_help = format!("{}\n{EXAMPLES}", reference::options()))]
+pub struct Serve {
+    /// The units: a file, a block device, mem:SIZE or osd:DIR, and its options
+    #[arg(value_name = "PATH[,option...]", value_parser = crate::unit::parse)]
+    pub units: Vec<UnitSpec>,
+    /// A configuration file; PATHs given too are served by a target of their own
+    #[arg(short, long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Where to listen: an IP address, with a port or for 3260; repeatable. Replaces the portals of the configuration.
+    /// Port 0 takes a free one [default: 127.0.0.1:3260]
+    #[arg(short, long, value_name = "ADDR:PORT", value_parser = address)]
+    pub listen: Vec<SocketAddr>,
+    /// Listen for iSER through the RDMA devices that have this address too, by rdma-core: InfiniBand, RoCE, iWARP cards, the
+    /// kernel's siw; repeatable. Without --listen and portals of the configuration, it is the only place
+    #[arg(long, value_name = "ADDR:PORT", value_parser = address, conflicts_with = "no_iser")]
+    pub verbs: Vec<SocketAddr>,
+    /// The name of the target that serves the PATHs [default: iqn.2026-01.org.stag:HOST-ID:disk, of this host's name and six digits
+    /// that its machine-id makes]
+    #[arg(long, value_name = "IQN", value_parser = iqn)]
+    pub iqn: Option<String>,
+    #[arg(long, value_name = "N", help = help::<Daemon>("cores"), value_parser = flag::<Daemon, u16>("cores"))]
+    pub cores: Option<u16>,
+    #[arg(long, value_name = "µs", help = help::<Daemon>("spin"), value_parser = flag::<Daemon, u32>("spin"))]
+    pub spin: Option<u32>,
+    /// Copy read data into the socket, instead of lending a memory unit's pages to the network
+    #[arg(long)]
+    pub no_zero_copy: bool,
+    /// Keep every right of the process. Otherwise it reaches only its units' directories, and makes only the system calls that
+    /// serving needs
+    #[arg(long)]
+    pub no_sandbox: bool,
+    /// Let in iSCSI over TCP only. Otherwise each address takes iSER over iWARP too, as the first bytes of a connection say
+    #[arg(long)]
+    pub no_iser: bool,
+    /// Where to be managed (`stag status` and others): a path, or none. The usual place goes to the first daemon that takes it
+    /// [default: control.sock in $RUNTIME_DIRECTORY (systemd), in /run/stag for root, in $XDG_RUNTIME_DIR/stag, or in /tmp/stag-UID]
+    #[arg(long, value_name = "PATH", value_parser = control, env = "STAG_CONTROL", hide_env_values = true)]
+    pub control: Option<Place>,
+    /// Take the place of the daemon that runs: it gets no new connections, ends what its initiators are at, and hands over its
+    /// listening sockets and reservations, so that nobody is refused; initiators come back by themselves. If this one cannot serve,
+    /// the other one goes on
+    #[arg(long)]
+    pub takeover: bool,
+    /// Take over even if units in memory lose their data by it
+    #[arg(long, requires = "takeover")]
+    pub lose_memory_units: bool,
+    #[arg(long, value_name = "WHEN", help = help::<IserConfig>("crc"), value_parser = flag::<IserConfig, Crc>("crc"))]
+    pub iser_crc: Option<Crc>,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  stag serve mem:1G
+  stag serve osd:/var/lib/stag/objects
+  stag serve --listen 0.0.0.0:3260 /srv/a.img,size=100G,thin /dev/sdb,cache=direct
+  stag serve --listen '[::]:3260' --iqn iqn.2026-01.org.example:media /srv/dvd.iso,ro,removable
+  stag serve --config /etc/stag.toml";
+
+/// Serve a new disk, write to it and read it back: shows that all works here
+#[derive(Clone, Debug, Args)]
+#[command(long_about = "Serve a new disk, write to it and read it back: shows that all works here.\n\n\
+    Makes a sparse file in a new directory, starts a server for it on a free port of the loopback, logs in with Stag's own \
+    initiator, writes a pattern that no stale or misplaced block could pass for, reads it back and compares. Leaves nothing \
+    behind, unless --keep says to go on serving.")]
+#[command(after_long_help = "Examples:\n  stag demo\n  stag demo --size 1G --keep")]
+pub struct Demo {
+    /// How large the disk is
+    #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = super::size)]
+    pub size: u64,
+    /// Go on serving the disk until interrupted
+    #[arg(long)]
+    pub keep: bool,
+}
+
+pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
+    crate::config::address(text).ok_or_else(|| {
+        "write an IP address and a port: 192.0.2.1:3260, [::]:3260 or [fe80::1%eth0]:3260".into()
+    })
+}
+
+fn control(text: &str) -> Result<Place, std::convert::Infallible> {
+    text.parse()
+}
+
+fn iqn(text: &str) -> Result<String, String> {
+    crate::iqn::check(text)
+        .map(|()| text.to_owned())
+        .map_err(|what| format!("{what}; {}", crate::iqn::EXAMPLE))
+}

@@ -1,0 +1,58 @@
+//! What Ctrl-C does to a run: it ends the load, and what was measured until then is told. A second one ends the process at once,
+//! for targets that do not answer any more.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use runtime::{Runtime, Signal, Signals};
+
+use crate::exit::Exit;
+
+static CAME: AtomicBool = AtomicBool::new(false);
+
+/// Whether the user wants it to end.
+#[inline]
+pub fn came() -> bool {
+    CAME.load(Ordering::Relaxed)
+}
+
+/// From now on the first SIGINT or SIGTERM only sets what [`came`] says. To be called before any other thread starts. Where it
+/// cannot be, signals end the process as they always did.
+///
+/// # Errors
+/// There is no ring for this process.
+pub fn watch() -> std::io::Result<()> {
+    // The thread could only end the process, and would say nothing.
+    Runtime::new(small())?;
+    let Ok(signals) = Signals::new(&[Signal::Interrupt, Signal::Terminate]) else { return Ok(()) };
+    let watcher = move || {
+        let mut before = false;
+        while wait(&signals).is_ok() && !before {
+            say!("stag: ending; once more to end at once");
+            CAME.store(true, Ordering::Relaxed);
+            before = true;
+        }
+        // Also if signals cannot be received any more, which must not leave a process that none of them ends.
+        std::process::exit(Exit::Interrupted as i32);
+    };
+    if let Err(error) = thread::Builder::new().name("signals".into()).spawn(watcher) {
+        // The signals are blocked by now and nobody takes them.
+        tracing::warn!(%error, "signals are not seen before the end of the run");
+    }
+    Ok(())
+}
+
+fn small() -> runtime::Config {
+    runtime::Config {
+        entries: 8,
+        spin_us: 0,
+        pool_bytes: 2 << 20,
+        recv_buffers: 2,
+        ..runtime::Config::default()
+    }
+}
+
+/// On a ring of this thread's own that does nothing else.
+fn wait(signals: &Signals) -> std::io::Result<Signal> {
+    Runtime::new(small())?.block_on(signals.next())
+}

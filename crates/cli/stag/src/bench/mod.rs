@@ -1,0 +1,156 @@
+//! `stag bench`: loads units, measures, and checks what they keep. This file runs the runs and prints; a run's threads are
+//! in [`run`].
+
+pub mod cpu;
+mod drive;
+mod generations;
+mod interrupt;
+mod pace;
+mod plan;
+pub mod random;
+mod report;
+mod run;
+mod stamp;
+mod tally;
+mod verify;
+mod zipf;
+
+use std::io::IsTerminal;
+
+use report::Report;
+
+use crate::args::Bench;
+use crate::exit::Exit;
+use crate::out::{self, OutError};
+
+/// Why there is no report.
+#[derive(Debug, thiserror::Error)]
+pub enum BenchError {
+    /// What was asked for does not suit the units.
+    #[error("{0}")]
+    Usage(String),
+    /// A session could not be made, or ended.
+    #[error("{url}: {error}")]
+    Session {
+        /// Of which unit.
+        url: String,
+        /// Why.
+        error: iscsi_client::Error,
+        /// Whether the target let nobody in.
+        unreachable: bool,
+    },
+    /// The machine's.
+    #[error("{0}")]
+    System(String),
+    /// stdout takes no more.
+    #[error(transparent)]
+    Output(#[from] OutError),
+}
+
+impl BenchError {
+    fn exit(&self) -> Exit {
+        match self {
+            Self::Usage(_) => Exit::Usage,
+            Self::Session { unreachable: true, .. } => Exit::Unreachable,
+            Self::Session { .. } | Self::System(_) | Self::Output(_) => Exit::Failed,
+        }
+    }
+}
+
+/// Runs every combination of the command line.
+pub fn bench(args: &Bench) -> Exit {
+    match bench_all(args) {
+        Ok(exit) => exit,
+        Err(BenchError::Output(error)) => error.show(),
+        Err(error) => {
+            say!("stag: {error}");
+            error.exit()
+        }
+    }
+}
+
+fn bench_all(args: &Bench) -> Result<Exit, BenchError> {
+    check(args)?;
+    let target = match &args.limits.target_comm {
+        Some(name) => Some(cpu::find(name).map_err(BenchError::Usage)?),
+        None => args.limits.target_pid,
+    };
+    if let Some(pid) = target.filter(|pid| cpu::used(*pid).is_none()) {
+        return Err(BenchError::Usage(format!("there is no process {pid}")));
+    }
+    interrupt::watch().map_err(|error| BenchError::System(format!("no io_uring: {error}")))?;
+    let quiet = args.output.quiet || !std::io::stderr().is_terminal();
+    let (mut reports, mut exit) = (Vec::new(), Exit::Done);
+    out::write(head(args, target.is_some()).as_bytes())?;
+    for run in plan::runs(args) {
+        let ended = run::run(args, &run, target, quiet);
+        // What was measured before is told whatever comes after.
+        if ended.is_err() && args.output.json && !reports.is_empty() {
+            out::write(report::json(&reports).as_bytes())?;
+        }
+        let (report, messages) = ended?;
+        if interrupt::came() && report.is_empty() {
+            say!("stag: interrupted before anything was measured");
+            exit = Exit::Interrupted;
+            break;
+        }
+        out::write(line(args, &report, target.is_some()).as_bytes())?;
+        for message in &messages {
+            say!("stag: {message}");
+        }
+        if report.errors > messages.len() as u64 {
+            say!("stag: {} errors in all", report.errors);
+        }
+        if report.errors > 0 {
+            exit = Exit::Failed;
+        }
+        reports.push(report);
+        if interrupt::came() {
+            exit = Exit::Interrupted;
+            break;
+        }
+    }
+    if args.output.json {
+        out::write(report::json(&reports).as_bytes())?;
+    }
+    Ok(exit)
+}
+
+/// What can be refused before anything is sent.
+fn check(args: &Bench) -> Result<(), BenchError> {
+    if plan::destroys(args) && !args.load.destroy {
+        let units = if args.urls.len() == 1 { "the unit" } else { "the units" };
+        let what =
+            format!("this writes over {units} and destroys what is there: add --destroy if that may be");
+        return Err(BenchError::Usage(what));
+    }
+    if args.load.verify && !args.load.destroy {
+        let what =
+            "--verify checks what it has written itself: add --destroy, and a pattern that writes or --fill";
+        return Err(BenchError::Usage(what.into()));
+    }
+    if args.load.verify && !plan::destroys(args) {
+        let what = "--verify checks what it has written itself: use a pattern that writes, or --fill";
+        return Err(BenchError::Usage(what.into()));
+    }
+    if args.load.zipf.is_some() && args.load.pattern.iter().any(|pattern| !pattern.is_random()) {
+        return Err(BenchError::Usage("--zipf needs random patterns: randread, randwrite or randrw".into()));
+    }
+    Ok(())
+}
+
+fn head(args: &Bench, target: bool) -> String {
+    match (args.output.json, args.output.csv) {
+        (true, _) => String::new(),
+        (_, true) => report::csv_head().to_owned(),
+        _ => report::table_head(target),
+    }
+}
+
+fn line(args: &Bench, report: &Report, target: bool) -> String {
+    match (args.output.json, args.output.csv) {
+        (true, _) => String::new(),
+        (_, true) => report::csv(report),
+        _ => report::table(report, target),
+    }
+}

@@ -1,0 +1,455 @@
+//! What a run found, as JSON, as CSV and as a table. The names of the fields are a promise: scripts read them.
+
+use std::fmt::Write as _;
+
+use hdrhistogram::Histogram;
+use iscsi_client::tune::Tuning;
+use serde::Serialize;
+
+use super::drive::Outcome;
+use super::plan::Run;
+use super::tally::Tally;
+use crate::args::Bench;
+
+/// Counts up when a field changes its meaning or goes.
+pub const FORMAT: u32 = 1;
+
+/// Everything, as `--json` prints it.
+#[derive(Debug, Serialize)]
+pub struct Document<'a> {
+    format: u32,
+    version: &'static str,
+    runs: &'a [Report],
+}
+
+/// Latencies in µs.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Latency {
+    min: f64,
+    mean: f64,
+    p50: f64,
+    p90: f64,
+    p99: f64,
+    p999: f64,
+    p9999: f64,
+    max: f64,
+}
+
+/// One run.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    urls: Vec<String>,
+    pattern: &'static str,
+    read_percent: u8,
+    zipf: Option<f64>,
+    /// Bytes.
+    bs: u32,
+    /// Commands in flight of each session.
+    depth: u16,
+    /// Of each session.
+    connections: u16,
+    /// In all.
+    sessions: usize,
+    initiators: u16,
+    threads: u16,
+    /// I/Os a second that were asked for.
+    rate: Option<f64>,
+    verify: bool,
+    /// Measured.
+    seconds: f64,
+    ios: u64,
+    reads: u64,
+    writes: u64,
+    iops: f64,
+    /// 10⁶ bytes a second.
+    mb_s: f64,
+    lat_us: Latency,
+    /// Processor time of this process, µs an I/O.
+    client_us: f64,
+    /// The same, in percent of one processor.
+    client_cpu_percent: f64,
+    target_us: Option<f64>,
+    target_cpu_percent: Option<f64>,
+    /// I/Os that were due and could not be sent before the end; they are in `lat_us` with the time for which they waited.
+    unsent: u64,
+    /// I/Os that failed and blocks that were wrong.
+    pub errors: u64,
+    pub first_error: Option<String>,
+    /// How often a session was lost and made anew.
+    reconnects: u64,
+    /// Commands sent again within their session.
+    retries: u64,
+    /// Data, R2Ts and statuses asked for again.
+    snacks: u64,
+    /// Commands that went on on another connection.
+    reassigns: u64,
+    /// Connections lost and made again within their session.
+    replaced_connections: u64,
+    /// Blocks that were held against their stamp.
+    verified_blocks: u64,
+    /// Where the first session has come to by tuning itself; `null` if it was not to.
+    tuning: Option<Tuned>,
+}
+
+/// Where a session has come to by tuning itself.
+#[derive(Clone, Debug, Serialize)]
+struct Tuned {
+    /// Commands that the target was given at a time.
+    commands: usize,
+    connections: u16,
+    /// iSER: the longest write that went with its command, bytes.
+    unsolicited: Option<u32>,
+    /// The longest write that was not split, bytes.
+    write_piece: Option<u32>,
+    /// What sockets' send buffers were set to, bytes.
+    send_buffer: Option<u64>,
+    /// The shortest round trip.
+    rtt_us: f64,
+    /// The highest rate over an interval, 10⁶ bytes a second.
+    mb_s: f64,
+    changes: u64,
+    /// Those that were taken back.
+    reverted: u64,
+}
+
+impl From<&Tuning> for Tuned {
+    fn from(tuning: &Tuning) -> Self {
+        Self {
+            commands: tuning.commands,
+            connections: tuning.connections,
+            unsolicited: tuning.unsolicited,
+            write_piece: tuning.write_piece,
+            send_buffer: tuning.send_buffer,
+            rtt_us: round(tuning.rtt.as_secs_f64() * 1e6, 3),
+            mb_s: round(tuning.rate / 1e6, 3),
+            changes: tuning.changes,
+            reverted: tuning.reverted,
+        }
+    }
+}
+
+impl Report {
+    /// Whether it ended before its load began.
+    pub fn is_empty(&self) -> bool {
+        self.seconds == 0.0
+    }
+
+    /// Of a run over `sessions`.
+    pub fn new(args: &Bench, run: &Run, sessions: usize, tally: &Tally, outcome: &Outcome) -> Self {
+        let seconds = outcome.seconds.max(1e-9);
+        let iops = tally.ios() as f64 / seconds;
+        let cpu = outcome.cpu.unwrap_or_default();
+        let per_io = |load: f64| if iops > 0.0 { load * 1e6 / iops } else { 0.0 };
+        Self {
+            urls: args.urls.iter().map(ToString::to_string).collect(),
+            pattern: run.pattern.name(),
+            read_percent: run.read_percent,
+            zipf: args.load.zipf,
+            bs: run.bs,
+            depth: run.depth,
+            connections: args.connect.connections,
+            sessions,
+            initiators: args.load.initiators,
+            threads: args.limits.threads,
+            rate: args.load.rate,
+            verify: args.load.verify,
+            seconds: round(outcome.seconds, 6),
+            ios: tally.ios(),
+            reads: tally.reads,
+            writes: tally.writes,
+            iops: round(iops, 1),
+            mb_s: round(iops * f64::from(run.bs) / 1e6, 3),
+            lat_us: latency(&tally.latency_ns),
+            client_us: round(per_io(cpu.own), 3),
+            client_cpu_percent: round(cpu.own * 100.0, 2),
+            target_us: cpu.target.map(|load| round(per_io(load), 3)),
+            target_cpu_percent: cpu.target.map(|load| round(load * 100.0, 2)),
+            unsent: tally.unsent,
+            errors: tally.errors,
+            first_error: tally.messages.first().cloned(),
+            reconnects: tally.reconnects,
+            retries: tally.recovered.retries,
+            snacks: tally.recovered.snacks,
+            reassigns: tally.recovered.reassigns,
+            replaced_connections: tally.recovered.connections,
+            verified_blocks: tally.verified,
+            tuning: tally.tuning.as_ref().map(Tuned::from),
+        }
+    }
+}
+
+fn round(x: f64, digits: i32) -> f64 {
+    let scale = 10f64.powi(digits);
+    (x * scale).round() / scale
+}
+
+fn latency(ns: &Histogram<u64>) -> Latency {
+    let us = |ns: f64| round(ns / 1e3, 3);
+    let at = |quantile: f64| us(ns.value_at_quantile(quantile) as f64);
+    let none = ns.is_empty();
+    Latency {
+        min: if none { 0.0 } else { us(ns.min() as f64) },
+        mean: us(ns.mean()),
+        p50: at(0.5),
+        p90: at(0.9),
+        p99: at(0.99),
+        p999: at(0.999),
+        p9999: at(0.9999),
+        max: us(ns.max() as f64),
+    }
+}
+
+/// All runs as one JSON document.
+pub fn json(runs: &[Report]) -> String {
+    let document = Document { format: FORMAT, version: env!("CARGO_PKG_VERSION"), runs };
+    // Numbers, strings and lists of them: nothing that JSON does not have.
+    serde_json::to_string_pretty(&document).unwrap_or_default() + "\n"
+}
+
+const COLUMNS: &str = "urls,pattern,read_percent,zipf,bs,depth,connections,sessions,initiators,threads,rate,verify,seconds,\
+    ios,reads,writes,iops,mb_s,lat_min_us,lat_mean_us,lat_p50_us,lat_p90_us,lat_p99_us,lat_p999_us,lat_p9999_us,lat_max_us,\
+    client_us,client_cpu_percent,target_us,target_cpu_percent,unsent,errors,first_error,reconnects,verified_blocks,\
+    retries,snacks,reassigns,replaced_connections\n";
+
+/// The first line of the CSV (RFC 4180).
+pub fn csv_head() -> &'static str {
+    COLUMNS
+}
+
+/// A run as a line of CSV. What is not there is empty.
+pub fn csv(run: &Report) -> String {
+    let lat = &run.lat_us;
+    let some = |number: Option<f64>| number.map(|n| n.to_string()).unwrap_or_default();
+    let fields = [
+        quoted(&run.urls.join(" ")),
+        run.pattern.to_owned(),
+        run.read_percent.to_string(),
+        some(run.zipf),
+        run.bs.to_string(),
+        run.depth.to_string(),
+        run.connections.to_string(),
+        run.sessions.to_string(),
+        run.initiators.to_string(),
+        run.threads.to_string(),
+        some(run.rate),
+        run.verify.to_string(),
+        run.seconds.to_string(),
+        run.ios.to_string(),
+        run.reads.to_string(),
+        run.writes.to_string(),
+        run.iops.to_string(),
+        run.mb_s.to_string(),
+        lat.min.to_string(),
+        lat.mean.to_string(),
+        lat.p50.to_string(),
+        lat.p90.to_string(),
+        lat.p99.to_string(),
+        lat.p999.to_string(),
+        lat.p9999.to_string(),
+        lat.max.to_string(),
+        run.client_us.to_string(),
+        run.client_cpu_percent.to_string(),
+        some(run.target_us),
+        some(run.target_cpu_percent),
+        run.unsent.to_string(),
+        run.errors.to_string(),
+        quoted(run.first_error.as_deref().unwrap_or_default()),
+        run.reconnects.to_string(),
+        run.verified_blocks.to_string(),
+        run.retries.to_string(),
+        run.snacks.to_string(),
+        run.reassigns.to_string(),
+        run.replaced_connections.to_string(),
+    ];
+    fields.join(",") + "\n"
+}
+
+fn quoted(text: &str) -> String {
+    if text.contains([',', '"', '\n', '\r']) {
+        format!("\"{}\"", text.replace('"', "\"\""))
+    } else {
+        text.to_owned()
+    }
+}
+
+/// The head of the table.
+pub fn table_head(target: bool) -> String {
+    let mut line = format!(
+        "{:<9} {:>6} {:>5} {:>9} {:>9} {:>8} {:>8} {:>8} {:>8} {:>8} {:>9} {:>9} {:>9}",
+        "pattern",
+        "bs",
+        "depth",
+        "IOPS",
+        "MB/s",
+        "mean µs",
+        "p50",
+        "p90",
+        "p99",
+        "p99.9",
+        "p99.99",
+        "max",
+        "client µs"
+    );
+    if target {
+        let _ = write!(line, " {:>9} {:>8}", "target µs", "target %");
+    }
+    line + "\n"
+}
+
+/// A run as a line of the table, and what there is to say besides.
+pub fn table(run: &Report, target: bool) -> String {
+    let lat = &run.lat_us;
+    let mut line = format!(
+        "{:<9} {:>6} {:>5} {:>9.0} {:>9.1} {:>8.1} {:>8.1} {:>8.1} {:>8.1} {:>8.1} {:>9.1} {:>9.1} {:>9.2}",
+        run.pattern,
+        size(run.bs),
+        run.depth,
+        run.iops,
+        run.mb_s,
+        lat.mean,
+        lat.p50,
+        lat.p90,
+        lat.p99,
+        lat.p999,
+        lat.p9999,
+        lat.max,
+        run.client_us
+    );
+    if target {
+        let number = |n: Option<f64>, digits| n.map_or_else(|| "-".into(), |n| format!("{n:.digits$}"));
+        let _ = write!(line, " {:>9} {:>8}", number(run.target_us, 2), number(run.target_cpu_percent, 1));
+    }
+    line.push('\n');
+    let mut say = |what: &str, n: u64| {
+        if n > 0 {
+            let _ = writeln!(line, "          {what}: {n}");
+        }
+    };
+    say("due and not sent", run.unsent);
+    say("sessions made anew", run.reconnects);
+    say("connections made again", run.replaced_connections);
+    say("commands reassigned to another connection", run.reassigns);
+    say("commands sent again", run.retries);
+    say("SNACKs", run.snacks);
+    say("blocks verified", run.verified_blocks);
+    say("ERRORS", run.errors);
+    line
+}
+
+/// Bytes in the unit that divides them.
+fn size(bytes: u32) -> String {
+    match bytes {
+        b if b % (1 << 20) == 0 => format!("{}M", b >> 20),
+        b if b % (1 << 10) == 0 => format!("{}k", b >> 10),
+        b => b.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::super::cpu::Load;
+    use super::super::plan;
+    use super::*;
+    use crate::args::{Cli, Command};
+
+    fn report() -> Report {
+        let words = "stag bench iscsi://h/iqn.2026-01.org.example:a/0 --bs 4k";
+        let Command::Bench(args) = Cli::try_parse_from(words.split(' ')).unwrap().command else {
+            unreachable!()
+        };
+        let mut tally = Tally::new();
+        for us in 1..=1000 {
+            tally.done(false, us * 1000);
+        }
+        tally.error(|| "one, \"two\"".into());
+        let outcome = Outcome { seconds: 2.0, cpu: Some(Load { own: 0.25, target: Some(0.5) }) };
+        Report::new(&args, &plan::runs(&args)[0], 1, &tally, &outcome)
+    }
+
+    /// What scripts read: a name that goes or changes is a new [`FORMAT`].
+    #[test]
+    fn the_json_has_the_fields_that_scripts_read() {
+        let document: serde_json::Value = serde_json::from_str(&json(&[report()])).unwrap();
+        assert_eq!(document["format"], 1);
+        assert!(document["version"].is_string());
+        let run = &document["runs"][0];
+        let names: Vec<&str> = run.as_object().unwrap().keys().map(String::as_str).collect();
+        let mut expected = vec![
+            "urls",
+            "pattern",
+            "read_percent",
+            "zipf",
+            "bs",
+            "depth",
+            "connections",
+            "sessions",
+            "initiators",
+            "threads",
+            "tuning",
+            "rate",
+            "verify",
+            "seconds",
+            "ios",
+            "reads",
+            "writes",
+            "iops",
+            "mb_s",
+            "lat_us",
+            "client_us",
+            "client_cpu_percent",
+            "target_us",
+            "target_cpu_percent",
+            "unsent",
+            "errors",
+            "first_error",
+            "reconnects",
+            "retries",
+            "snacks",
+            "reassigns",
+            "replaced_connections",
+            "verified_blocks",
+        ];
+        let mut sorted = names.clone();
+        sorted.sort_unstable();
+        expected.sort_unstable();
+        assert_eq!(sorted, expected);
+        let mut latencies: Vec<&str> =
+            run["lat_us"].as_object().unwrap().keys().map(String::as_str).collect();
+        latencies.sort_unstable();
+        assert_eq!(latencies, ["max", "mean", "min", "p50", "p90", "p99", "p999", "p9999"]);
+        assert_eq!((&run["iops"], &run["mb_s"]), (&500.0.into(), &2.048.into()));
+        assert_eq!((&run["client_us"], &run["target_us"]), (&500.0.into(), &1000.0.into()));
+        assert_eq!(run["target_cpu_percent"], 50.0);
+        assert!(run["zipf"].is_null() && run["rate"].is_null());
+    }
+
+    #[test]
+    fn a_line_of_csv_has_a_field_for_each_column() {
+        let line = csv(&report());
+        let (mut fields, mut in_quotes) = (1, false);
+        for c in line.trim_end().chars() {
+            match c {
+                '"' => in_quotes = !in_quotes,
+                ',' if !in_quotes => fields += 1,
+                _ => {}
+            }
+        }
+        assert_eq!(fields, csv_head().split(',').count());
+        assert!(line.contains("\"one, \"\"two\"\"\""), "{line}");
+    }
+
+    #[test]
+    fn the_table_has_its_columns_and_names_errors() {
+        let (head, line) = (table_head(true), table(&report(), true));
+        assert_eq!(head.split_whitespace().count(), 19);
+        assert!(line.contains("  4k ") && line.contains(" 500 ") && line.contains("ERRORS: 1"), "{line}");
+        assert!(!table(&report(), false).contains("1000.00"));
+    }
+
+    #[test]
+    fn sizes_are_told_as_they_are_written() {
+        assert_eq!([512, 4096, 65536, 1 << 20, 1536].map(size), ["512", "4k", "64k", "1M", "1536"]);
+    }
+}

@@ -1,0 +1,394 @@
+//! One run: its threads, what they do together and when, and the progress line.
+//!
+//! Every thread logs in its sessions, fills if that is wanted, and says so; when all have, the load begins for all at the
+//! same moment. After it the threads check what was written, log out, and hand over what they counted.
+
+use std::cell::RefCell;
+use std::num::NonZeroU64;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, OnceLock};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use iscsi_client::{Disk, Options, Session};
+use runtime::JoinHandle;
+
+use super::BenchError;
+use super::drive::{Driver, Outcome, Phase, Shared};
+use super::generations::BYTES_OF_PLACE;
+use super::plan::{self, Part, Run, Seat, Source, Window};
+use super::random::mix;
+use super::report::Report;
+use super::tally::Tally;
+use super::verify::Verifier;
+use crate::args::Bench;
+use crate::client::connect;
+
+/// Polling before sleep while hardly anything is in flight: longer than a local target takes to answer.
+const LONE_SPIN_US: u32 = 50;
+/// Looks for the start of the load.
+const START_POLL: Duration = Duration::from_micros(500);
+/// Redraws of the progress line.
+const REDRAW: Duration = Duration::from_millis(200);
+/// How often a command is sent again because its session was lost: the time to come back is the limit that matters.
+const MAX_REPLAYS: u8 = 100;
+
+/// What all threads of a run see.
+struct Common {
+    args: Bench,
+    run: Run,
+    target: Option<u32>,
+    seats: Vec<Seat>,
+    options: Options,
+    /// Names this run in stamps.
+    stamp: u64,
+    window: OnceLock<Window>,
+    errors: Arc<AtomicU64>,
+    progress: Vec<Arc<AtomicU64>>,
+}
+
+/// What a thread says.
+enum Message {
+    Ready,
+    Ended(Result<Box<(Tally, Outcome)>, BenchError>),
+}
+
+/// Runs one run. Answers with its report and what its first errors were.
+pub fn run(
+    args: &Bench,
+    run: &Run,
+    target: Option<u32>,
+    quiet: bool,
+) -> Result<(Report, Vec<String>), BenchError> {
+    let seats = plan::seats(args);
+    let threads = usize::from(args.limits.threads).min(seats.len());
+    let mut options = connect::options_without_chap(&args.connect);
+    options.queue_depth = run.depth.into();
+    options.reconnect_timeout = Duration::from_secs(args.limits.reconnect.into());
+    options.max_replays = MAX_REPLAYS;
+    // A target that is to be able to send again keeps what it sends: whoever measures asks for that.
+    options.error_recovery_level = args.connect.erl.unwrap_or(0);
+    let sessions = seats.len();
+    let common = Arc::new(Common {
+        args: args.clone(),
+        run: run.clone(),
+        target,
+        seats,
+        options,
+        stamp: stamp(args),
+        window: OnceLock::new(),
+        errors: Arc::default(),
+        progress: (0..threads).map(|_| Arc::default()).collect(),
+    });
+    let (sender, receiver) = channel();
+    let mut handles = Vec::new();
+    for index in 0..threads {
+        let (common, sender) = (common.clone(), sender.clone());
+        let thread = thread::Builder::new().name(format!("bench-{index}"));
+        let handle = thread.spawn(move || work(&common, index, threads, &sender));
+        handles.push(handle.map_err(|error| BenchError::System(format!("a thread: {error}")))?);
+    }
+    drop(sender);
+    let (tally, outcome) = gather(&common, &receiver, threads, quiet)?;
+    for handle in handles {
+        // A thread that panicked has said nothing, which `gather` has noticed.
+        let _ = handle.join();
+    }
+    Ok((Report::new(args, run, sessions, &tally, &outcome), tally.messages))
+}
+
+/// A number that no other run has.
+fn stamp(args: &Bench) -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    mix(now.as_nanos() as u64 ^ mix(args.load.seed ^ u64::from(std::process::id())))
+}
+
+/// Starts the load when all threads are ready, shows how it goes, and collects what they counted.
+fn gather(
+    common: &Common,
+    receiver: &Receiver<Message>,
+    threads: usize,
+    quiet: bool,
+) -> Result<(Tally, Outcome), BenchError> {
+    let bar = progress_line(quiet);
+    let (mut ready, mut ended) = (0, 0);
+    let (mut tally, mut outcome) = (Tally::new(), Outcome::default());
+    let mut error = None;
+    let mut before = (Instant::now(), 0);
+    while ended < threads {
+        match receiver.recv_timeout(REDRAW) {
+            Ok(Message::Ready) => {
+                ready += 1;
+                if ready == threads {
+                    // Errors of others may have come first: then the load ends at once.
+                    let _ = common.window.set(Window::new(Instant::now(), &common.args));
+                }
+            }
+            Ok(Message::Ended(Ok(parts))) => {
+                let (part, its) = *parts;
+                ended += 1;
+                tally.add(&part);
+                outcome.seconds = outcome.seconds.max(its.seconds);
+                outcome.cpu = outcome.cpu.or(its.cpu);
+            }
+            Ok(Message::Ended(Err(its))) => {
+                ended += 1;
+                ready += 1;
+                // The others need not go on.
+                common.errors.fetch_add(common.args.limits.max_errors, Ordering::Relaxed);
+                let _ = common.window.set(Window::new(Instant::now(), &common.args));
+                error = error.or(Some(its));
+            }
+            Err(RecvTimeoutError::Timeout) => {
+                let ios = common.progress.iter().map(|n| n.load(Ordering::Relaxed)).sum();
+                bar.set_message(show(common, &mut before, ios));
+                bar.tick();
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                error = error.or(Some(BenchError::System("a thread ended too early".into())));
+                break;
+            }
+        }
+    }
+    bar.finish_and_clear();
+    match error {
+        Some(error) => Err(error),
+        None => Ok((tally, outcome)),
+    }
+}
+
+fn progress_line(quiet: bool) -> ProgressBar {
+    if quiet {
+        return ProgressBar::hidden();
+    }
+    let bar = ProgressBar::new_spinner();
+    bar.set_draw_target(ProgressDrawTarget::stderr_with_hz(10));
+    if let Ok(style) = ProgressStyle::with_template("{spinner} {msg}") {
+        bar.set_style(style);
+    }
+    bar
+}
+
+fn show(common: &Common, before: &mut (Instant, u64), ios: u64) -> String {
+    let now = Instant::now();
+    let seconds = now.saturating_duration_since(before.0).as_secs_f64().max(1e-3);
+    let rate = ios.saturating_sub(before.1) as f64 / seconds;
+    *before = (now, ios);
+    let run = &common.run;
+    let what = format!("{} {} bytes, depth {}", run.pattern.name(), run.bs, run.depth);
+    let state = match common.window.get() {
+        None => "preparing".to_owned(),
+        Some(window) if now < window.start => "warming up".to_owned(),
+        Some(Window { end: Some(end), .. }) if now >= *end => "ending".to_owned(),
+        Some(window) => {
+            let gone = now.saturating_duration_since(window.start).as_secs();
+            let of = match (window.end, common.args.limits.count) {
+                (Some(end), _) => format!(" of {} s", end.saturating_duration_since(window.start).as_secs()),
+                (None, Some(count)) => format!(" s, {ios} of {count} I/Os"),
+                (None, None) => " s".to_owned(),
+            };
+            let mb = rate * f64::from(run.bs) / 1e6;
+            format!("{gone}{of}, {rate:.0} IOPS, {mb:.1} MB/s")
+        }
+    };
+    let errors = match common.errors.load(Ordering::Relaxed) {
+        0 => String::new(),
+        n => format!(", {n} errors"),
+    };
+    format!("{what}: {state}{errors}")
+}
+
+/// A thread.
+fn work(common: &Arc<Common>, index: usize, threads: usize, sender: &Sender<Message>) {
+    let mine: Vec<Seat> = common.seats.iter().skip(index).step_by(threads).copied().collect();
+    let result = runtime(common, index, mine.len()).and_then(|runtime| {
+        // Late timers would be late I/Os at a fixed rate. A kernel that refuses leaves them a little later.
+        let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
+        runtime.block_on(sessions(common, index, &mine, sender))
+    });
+    // Nobody listens any more if another thread's error has ended the run.
+    let _ = sender.send(Message::Ended(result.map(Box::new)));
+}
+
+fn runtime(common: &Common, index: usize, sessions: usize) -> Result<runtime::Runtime, BenchError> {
+    let (args, run) = (&common.args, &common.run);
+    let lone = sessions * usize::from(run.depth) <= 2;
+    let cpus = &args.limits.cpus;
+    let links = sessions * usize::from(args.connect.connections);
+    // Verified I/Os have a buffer each; besides there are what receives fill, and the data that is written.
+    let buffers = if args.load.verify { sessions * usize::from(run.depth) + 1 } else { sessions + 1 };
+    let config = runtime::Config {
+        spin_us: args.limits.spin.unwrap_or(if lone { LONE_SPIN_US } else { 0 }),
+        core: (!cpus.is_empty()).then(|| usize::from(cpus[index % cpus.len()])),
+        pool_bytes: buffers * (run.bs as usize).next_power_of_two().max(4096) * 2 + (128 << 20),
+        // Few buffers stay warm in the cache; each connection may hold one.
+        recv_buffers: u16::try_from(links.next_power_of_two().clamp(2, 64)).unwrap_or(64),
+        ..runtime::Config::default()
+    };
+    runtime::Runtime::new(config).map_err(|error| match config_cpu(cpus, index) {
+        Some(cpu) => BenchError::System(format!("no io_uring on processor {cpu}: {error}")),
+        None => BenchError::System(format!("no io_uring: {error}")),
+    })
+}
+
+fn config_cpu(cpus: &[u16], index: usize) -> Option<u16> {
+    cpus.get(index % cpus.len().max(1)).copied()
+}
+
+/// What a thread's sessions do.
+async fn sessions(
+    common: &Arc<Common>,
+    index: usize,
+    seats: &[Seat],
+    sender: &Sender<Message>,
+) -> Result<(Tally, Outcome), BenchError> {
+    let shared = Rc::new(Shared {
+        tally: RefCell::new(Tally::new()),
+        max_errors: common.args.limits.max_errors,
+        progress: common.progress[index].clone(),
+        errors: common.errors.clone(),
+    });
+    let mut drivers = Vec::new();
+    for seat in seats {
+        drivers.push((*seat, open(common, seat, &shared).await?));
+    }
+    if common.args.load.fill {
+        drivers = each(drivers, |mut driver, _| async move {
+            let result = driver.pass(Phase::Fill).await;
+            (driver, result)
+        })
+        .await?
+        .0;
+    }
+    let _ = sender.send(Message::Ready);
+    let window = loop {
+        match common.window.get() {
+            Some(window) => break *window,
+            None => runtime::sleep(START_POLL).await,
+        }
+    };
+    let begun = Instant::now();
+    let (mut drivers, outcomes) = each(drivers, |mut driver, seat| {
+        let common = common.clone();
+        async move {
+            let all = common.seats.len();
+            let pace = plan::pace(&common.args, &seat, all, begun);
+            let share = common.args.limits.count.map(|count| plan::share(count, seat.number, all as u64));
+            // One session measures for all.
+            let target = (seat.number == 0).then_some(common.target);
+            let result = driver.load(window, pace, share, target).await;
+            (driver, result)
+        }
+    })
+    .await?;
+    if common.args.load.verify {
+        drivers = each(drivers, |mut driver, _| async move {
+            let result = driver.pass(Phase::Check).await;
+            (driver, result)
+        })
+        .await?
+        .0;
+    }
+    let mut outcome = Outcome::default();
+    for its in outcomes {
+        outcome.seconds = outcome.seconds.max(its.seconds);
+        outcome.cpu = outcome.cpu.or(its.cpu);
+    }
+    for (_, driver) in drivers {
+        let session = driver.queue.session();
+        shared.tally.borrow_mut().recovered(session);
+        if let Err(error) = driver.queue.session().close().await {
+            tracing::warn!(url = driver.url, %error, "no answer to the logout");
+        }
+    }
+    let tally = shared.tally.replace(Tally::new());
+    Ok((tally, outcome))
+}
+
+/// Runs something on all drivers side by side. The first error counts.
+async fn each<T: 'static, F>(
+    drivers: Vec<(Seat, Driver)>,
+    mut work: impl FnMut(Driver, Seat) -> F,
+) -> Result<(Vec<(Seat, Driver)>, Vec<T>), BenchError>
+where
+    F: Future<Output = (Driver, Result<T, iscsi_client::Error>)> + 'static,
+{
+    let running: Vec<(Seat, JoinHandle<_>)> =
+        drivers.into_iter().map(|(seat, driver)| (seat, runtime::spawn(work(driver, seat)))).collect();
+    let (mut drivers, mut results, mut failed) = (Vec::new(), Vec::new(), None);
+    for (seat, handle) in running {
+        let Ok((driver, result)) = handle.await else {
+            return Err(BenchError::System("a session's task was aborted".into()));
+        };
+        match result {
+            Ok(result) => results.push(result),
+            Err(error) => {
+                driver.shared.errors.fetch_add(driver.shared.max_errors, Ordering::Relaxed);
+                failed = failed.or(Some(session_error(&driver.url, error)));
+            }
+        }
+        drivers.push((seat, driver));
+    }
+    match failed {
+        Some(error) => Err(error),
+        None => Ok((drivers, results)),
+    }
+}
+
+fn session_error(url: &str, error: iscsi_client::Error) -> BenchError {
+    let unreachable = error.is_unreachable();
+    BenchError::Session { url: url.to_owned(), error, unreachable }
+}
+
+/// Logs in a session and finds out what its unit is.
+async fn open(common: &Common, seat: &Seat, shared: &Rc<Shared>) -> Result<Driver, BenchError> {
+    let (args, run) = (&common.args, &common.run);
+    let url = &args.urls[seat.unit];
+    let name = url.to_string();
+    let failed = |error| session_error(&name, error);
+    let mut options = common.options.clone();
+    let chap = connect::chap(url, &args.connect);
+    options.chap = chap.map_err(|error| BenchError::System(error.to_string()))?;
+    if args.load.initiators > 1 {
+        options.initiator = format!("{}.{}", options.initiator, seat.initiator + 1);
+    }
+    let session = Session::connect(&connect::place(url), options).await.map_err(failed)?;
+    let disk = Disk::open(&session, url.lun.unwrap_or(0)).await.map_err(failed)?;
+    let misfit = |what: String| BenchError::Usage(format!("{name}: {what}"));
+    let (block, bs) = (disk.block_len(), run.bs);
+    if bs % block != 0 {
+        return Err(misfit(format!("{bs} bytes are no whole number of its blocks of {block} bytes")));
+    }
+    if bs / block > disk.max_transfer() {
+        let most = u64::from(disk.max_transfer()) * u64::from(block);
+        return Err(misfit(format!("it takes {most} bytes in one command and not {bs}")));
+    }
+    let bytes = args.load.span.unwrap_or(u64::MAX).min(disk.len());
+    let mut places = bytes / u64::from(bs);
+    if args.load.verify {
+        let known = args.load.verify_memory / BYTES_OF_PLACE / args.urls.len() as u64;
+        if places > known && seat.index == 0 {
+            say!(
+                "stag: {name}: only the first {} bytes are used: --verify-memory holds no more generations",
+                known * u64::from(bs)
+            );
+        }
+        places = places.min(known);
+    }
+    let part = Part::new(places, seat, args.load.verify);
+    if part.places == 0 {
+        return Err(misfit(format!("it has no room for an I/O of {bs} bytes for each session")));
+    }
+    let verifier = match (args.load.verify, usize::try_from(part.places)) {
+        (true, Ok(places)) => Some(Verifier::new(common.stamp, block, places)),
+        (true, Err(_)) => return Err(misfit("it has more places than memory".into())),
+        (false, _) => None,
+    };
+    // Those that fill share the work; without --verify every session has all places.
+    let source = Source::new(run, part, args.load.zipf, args.load.seed, seat);
+    let queue = session.queue().map_err(failed)?;
+    Driver::new(queue, &disk, name.clone(), run, (part, source), verifier, shared.clone()).map_err(failed)
+}

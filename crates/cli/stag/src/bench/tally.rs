@@ -1,0 +1,167 @@
+//! What a thread's sessions count while they run. Recording allocates nothing.
+
+use hdrhistogram::Histogram;
+use iscsi_client::Session;
+use iscsi_client::tune::Tuning;
+
+/// Longest latency that is told apart from longer ones, ns: ten minutes.
+const LONGEST_NS: u64 = 600_000_000_000;
+/// Errors and mismatches whose text is kept.
+const KEPT: usize = 16;
+
+/// Counts of one thread, or of all of them.
+#[derive(Debug)]
+pub struct Tally {
+    /// Latencies, ns, to three digits.
+    pub latency_ns: Histogram<u64>,
+    /// Reads that ended well.
+    pub reads: u64,
+    /// Writes that ended well.
+    pub writes: u64,
+    /// I/Os that were due and could not be sent before the end.
+    pub unsent: u64,
+    /// I/Os that failed, and blocks that were wrong.
+    pub errors: u64,
+    /// What the first of them were.
+    pub messages: Vec<String>,
+    /// Blocks that were held against their stamp.
+    pub verified: u64,
+    /// How often a session was made anew.
+    pub reconnects: u64,
+    /// What sessions recovered from without that.
+    pub recovered: Recovered,
+    /// Where sessions that tune themselves have come to: that of the first one.
+    pub tuning: Option<Tuning>,
+}
+
+/// What error recovery did within sessions.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Recovered {
+    /// Commands sent again.
+    pub retries: u64,
+    /// Data, R2Ts and statuses asked for again.
+    pub snacks: u64,
+    /// Commands that went on on another connection.
+    pub reassigns: u64,
+    /// Connections lost and made again.
+    pub connections: u64,
+}
+
+impl Tally {
+    /// Nothing yet.
+    pub fn new() -> Self {
+        // The bounds and digits are right: the only errors there are.
+        let latency_ns = Histogram::new_with_bounds(1, LONGEST_NS, 3);
+        Self {
+            latency_ns: latency_ns.unwrap_or_else(|_| unreachable!("bounds in order, digits from 0 to 5")),
+            reads: 0,
+            writes: 0,
+            unsent: 0,
+            errors: 0,
+            messages: Vec::new(),
+            verified: 0,
+            reconnects: 0,
+            recovered: Recovered::default(),
+            tuning: None,
+        }
+    }
+
+    /// Counts an I/O that ended well.
+    #[inline]
+    pub fn done(&mut self, write: bool, latency_ns: u64) {
+        self.latency_ns.saturating_record(latency_ns.max(1));
+        *(if write { &mut self.writes } else { &mut self.reads }) += 1;
+    }
+
+    /// Counts an I/O that was due `latency_ns` before the end and was never sent.
+    pub fn unsent(&mut self, latency_ns: u64) {
+        self.latency_ns.saturating_record(latency_ns.max(1));
+        self.unsent += 1;
+    }
+
+    /// Counts an error.
+    pub fn error(&mut self, message: impl FnOnce() -> String) {
+        self.errors += 1;
+        if self.messages.len() < KEPT {
+            self.messages.push(message());
+        }
+    }
+
+    /// I/Os that ended well.
+    pub fn ios(&self) -> u64 {
+        self.reads + self.writes
+    }
+
+    /// Counts what a session recovered from.
+    pub fn recovered(&mut self, session: &Session) {
+        self.reconnects += session.reconnects();
+        self.tuning = self.tuning.take().or_else(|| session.tuning());
+        let counted = session.recoveries();
+        self.recovered.retries += counted.retries;
+        self.recovered.snacks += counted.snacks();
+        self.recovered.reassigns += counted.reassigns;
+        self.recovered.connections += counted.connections;
+    }
+
+    /// Adds another thread's counts.
+    pub fn add(&mut self, other: &Self) {
+        // Both have the same bounds.
+        let _ = self.latency_ns.add(&other.latency_ns);
+        self.reads += other.reads;
+        self.writes += other.writes;
+        self.unsent += other.unsent;
+        self.errors += other.errors;
+        self.verified += other.verified;
+        self.reconnects += other.reconnects;
+        self.tuning = self.tuning.take().or_else(|| other.tuning.clone());
+        self.recovered.retries += other.recovered.retries;
+        self.recovered.snacks += other.recovered.snacks;
+        self.recovered.reassigns += other.recovered.reassigns;
+        self.recovered.connections += other.recovered.connections;
+        let room = KEPT.saturating_sub(self.messages.len());
+        self.messages.extend(other.messages.iter().take(room).cloned());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_those_of_what_was_recorded() {
+        let mut tally = Tally::new();
+        for us in 1..=10_000u64 {
+            tally.done(us % 2 == 0, us * 1000);
+        }
+        for (quantile, us) in
+            [(0.5, 5000.0), (0.9, 9000.0), (0.99, 9900.0), (0.999, 9990.0), (0.9999, 9999.0)]
+        {
+            let got = tally.latency_ns.value_at_quantile(quantile) as f64 / 1000.0;
+            assert!((got - us).abs() <= us / 1000.0 + 1.0, "p{quantile}: {got}");
+        }
+        assert_eq!((tally.reads, tally.writes, tally.ios()), (5000, 5000, 10_000));
+    }
+
+    #[test]
+    fn latencies_out_of_range_count_as_the_nearest_there_is() {
+        let mut tally = Tally::new();
+        tally.done(false, 0);
+        tally.done(false, u64::MAX);
+        assert_eq!(tally.latency_ns.len(), 2);
+        assert!(tally.latency_ns.max() >= LONGEST_NS);
+    }
+
+    #[test]
+    fn sums_keep_everything_and_a_bounded_number_of_messages() {
+        let (mut a, mut b) = (Tally::new(), Tally::new());
+        for n in 0..20 {
+            a.error(|| format!("a{n}"));
+            b.error(|| format!("b{n}"));
+            b.done(true, 1000);
+            b.unsent(2000);
+        }
+        a.add(&b);
+        assert_eq!((a.errors, a.messages.len(), a.writes, a.unsent), (40, KEPT, 20, 20));
+        assert_eq!(a.latency_ns.len(), 40);
+    }
+}

@@ -1,0 +1,259 @@
+//! From the command line's words about a connection to a session, and what a session's disk is to a copy.
+
+use std::cell::Cell;
+use std::path::Path;
+use std::time::Duration;
+
+use iscsi::chap::{Credential, Hash};
+use iscsi::keys::DigestChoice;
+use iscsi::login::initiator::Chap;
+use iscsi_client::tune::Tune;
+use iscsi_client::{Crc, Error, Options, Provider, Session, Url};
+use runtime::Chain;
+
+use super::copy::Disk;
+use crate::args::{ChapHash, Connect, Digest, Rdma, RdmaCrc, Spread, Tuning};
+use crate::secret::{self, Whose};
+
+/// Why there is no session.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// A secret cannot be had.
+    #[error("{0}")]
+    Secret(String),
+    /// The target's or the network's.
+    #[error("{0}")]
+    Session(#[from] Error),
+    /// The iSNS server's.
+    #[error("{0}")]
+    Naming(#[from] crate::naming::LinkError),
+}
+
+/// Names and places of secrets, as every command that logs in is given them.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Names<'a> {
+    /// `--user`.
+    pub user: Option<&'a str>,
+    /// `--secret-file`.
+    pub secret_file: Option<&'a Path>,
+    /// `--mutual-user`.
+    pub mutual_user: Option<&'a str>,
+    /// `--mutual-secret-file`.
+    pub mutual_secret_file: Option<&'a Path>,
+}
+
+impl<'a> From<&'a Connect> for Names<'a> {
+    fn from(args: &'a Connect) -> Self {
+        Self {
+            user: args.user.as_deref(),
+            secret_file: args.secret_file.as_deref(),
+            mutual_user: args.mutual_user.as_deref(),
+            mutual_secret_file: args.mutual_secret_file.as_deref(),
+        }
+    }
+}
+
+/// Who logs in to `url`, and whom the target has to be; `None` without a name.
+///
+/// # Errors
+/// A secret that cannot be had, or that stands in the URL.
+pub fn credentials(
+    url: &Url,
+    names: Names<'_>,
+) -> Result<Option<(Credential, Option<Credential>)>, ConnectError> {
+    let in_url = url.credential.as_ref();
+    if in_url.is_some_and(|credential| !credential.secret.is_empty()) {
+        let what = "everybody who lists processes sees the secret in this URL: leave it out, as in iscsi://USER@HOST, and \
+                    give it with --secret-file FILE, in STAG_SECRET, or when asked";
+        return Err(ConnectError::Secret(what.into()));
+    }
+    let with = |whose, name: &str, file| {
+        let secret = secret::of(whose, name, file).map_err(ConnectError::Secret)?;
+        Ok::<_, ConnectError>(Credential { name: name.to_owned(), secret })
+    };
+    let Some(user) = in_url.map(|credential| credential.name.as_str()).or(names.user) else {
+        return match names.mutual_user {
+            None => Ok(None),
+            // Nobody would be asked for proof.
+            Some(_) => Err(ConnectError::Secret(
+                "--mutual-user needs --user: CHAP proves the initiator first".into(),
+            )),
+        };
+    };
+    let own = with(Whose::User, user, names.secret_file)?;
+    let target =
+        names.mutual_user.map(|name| with(Whose::Target, name, names.mutual_secret_file)).transpose()?;
+    Ok(Some((own, target)))
+}
+
+/// CHAP with the target of `url`.
+///
+/// # Errors
+/// A secret that cannot be had.
+pub fn chap(url: &Url, args: &Connect) -> Result<Option<Chap>, ConnectError> {
+    let hashes = args.chap_hash.map(hash).into_iter().collect();
+    Ok(credentials(url, args.into())?.map(|(credential, target)| Chap { credential, target, hashes }))
+}
+
+/// `url` without a user: who logs in is in the options.
+pub fn place(url: &Url) -> Url {
+    Url { credential: None, ..url.clone() }
+}
+
+/// What the initiator is told for a session with [`place`] of `url`.
+///
+/// # Errors
+/// A secret that cannot be had.
+pub fn options(url: &Url, args: &Connect) -> Result<Options, ConnectError> {
+    Ok(Options { chap: chap(url, args)?, ..options_without_chap(args) })
+}
+
+/// What the initiator is told, whatever it logs in to.
+pub fn options_without_chap(args: &Connect) -> Options {
+    let timeout = Duration::from_secs(args.timeout.into());
+    let options = Options {
+        initiator: args.initiator.clone(),
+        header_digest: digest(args.header_digest),
+        data_digest: digest(args.data_digest),
+        iser_crc: match args.rdma_crc {
+            RdmaCrc::Never => Crc::Never,
+            RdmaCrc::Prefer => Crc::Prefer,
+            RdmaCrc::Require => Crc::Require,
+        },
+        iser_markers: args.rdma_markers,
+        iser_unsolicited: u32::try_from(args.iser_unsolicited).unwrap_or(u32::MAX),
+        iser_provider: match args.rdma {
+            Rdma::Software => Provider::Software,
+            Rdma::Verbs => Provider::Verbs,
+        },
+        connections: args.connections,
+        spread: match args.spread {
+            Spread::LeastOutstanding => iscsi_client::Spread::LeastOutstanding,
+            Spread::RoundRobin => iscsi_client::Spread::RoundRobin,
+        },
+        error_recovery_level: args.erl.unwrap_or(Options::default().error_recovery_level),
+        connect_timeout: timeout,
+        command_timeout: timeout,
+        tune: match args.tune {
+            Some(Tuning::Auto) => Tune::Auto,
+            Some(Tuning::Off) | None => Tune::Off,
+        },
+        ..Options::default()
+    };
+    args.settings.applied(options)
+}
+
+fn hash(hash: ChapHash) -> Hash {
+    match hash {
+        ChapHash::Md5 => Hash::Md5,
+        ChapHash::Sha1 => Hash::Sha1,
+        ChapHash::Sha256 => Hash::Sha256,
+        ChapHash::Sha3 => Hash::Sha3_256,
+    }
+}
+
+fn digest(digest: Digest) -> DigestChoice {
+    match digest {
+        Digest::Never => DigestChoice::Never,
+        Digest::Allow => DigestChoice::Allow,
+        Digest::Prefer => DigestChoice::Prefer,
+        Digest::Require => DigestChoice::Require,
+    }
+}
+
+/// Logs in to the target of `url`.
+///
+/// # Errors
+/// Whatever keeps it from that.
+pub async fn session(url: &Url, args: &Connect) -> Result<Session, ConnectError> {
+    Ok(Session::connect(&place(url), options(url, args)?).await?)
+}
+
+/// A disk with a session of its own.
+pub struct Unit {
+    url: Url,
+    disk: iscsi_client::Disk,
+    /// Whether it refused to make zeros by itself.
+    no_zeros: Cell<bool>,
+}
+
+/// Logs in and opens the disk of `url`.
+///
+/// # Errors
+/// Whatever keeps it from that.
+pub async fn open(url: &Url, args: &Connect) -> Result<Unit, ConnectError> {
+    let session = session(url, args).await?;
+    let disk = match iscsi_client::Disk::open(&session, url.lun.unwrap_or(0)).await {
+        Ok(disk) => disk,
+        Err(error) => {
+            // The first error is the one to tell.
+            let _ = session.close().await;
+            return Err(error.into());
+        }
+    };
+    Ok(Unit { url: url.clone(), disk, no_zeros: Cell::new(false) })
+}
+
+impl Unit {
+    /// Logs out.
+    pub async fn close(&self) {
+        if let Err(error) = self.disk.session().close().await {
+            tracing::warn!(url = %self.url, %error, "no answer to the logout");
+        }
+    }
+
+    fn blocks(&self, bytes: u64) -> u64 {
+        bytes / u64::from(self.disk.block_len())
+    }
+}
+
+impl Disk for Unit {
+    fn place(&self) -> String {
+        self.url.to_string()
+    }
+
+    fn block_bytes(&self) -> u32 {
+        self.disk.block_len()
+    }
+
+    fn bytes(&self) -> u64 {
+        self.disk.len()
+    }
+
+    async fn read(&self, at: u64, len: usize) -> Result<Chain, Error> {
+        let blocks =
+            u32::try_from(self.blocks(len as u64)).map_err(|_| Error::Argument("too long a read"))?;
+        self.disk.read(self.blocks(at), blocks).await
+    }
+
+    async fn write(&self, at: u64, data: Chain) -> Result<(), Error> {
+        self.disk.write(self.blocks(at), data).await
+    }
+
+    async fn zero(&self, at: u64, len: u64) -> Result<bool, Error> {
+        // Only where zeros take no room: elsewhere writing them is as good, and every unit can do it.
+        if !self.disk.can_unmap() || self.no_zeros.get() {
+            return Ok(false);
+        }
+        match self.disk.write_zeros(self.blocks(at), self.blocks(len)).await {
+            Ok(()) => Ok(true),
+            Err(error) if error.is_unsupported() => {
+                self.no_zeros.set(true);
+                Ok(false)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn under_way(&self, write: bool) -> u64 {
+        self.disk.session().tuning().map_or(0, |tuning| tuning.bytes_under_way(write))
+    }
+
+    async fn sync(&self) -> Result<(), Error> {
+        match self.disk.sync().await {
+            // A unit without a cache need not know the command.
+            Err(error) if error.is_unsupported() => Ok(()),
+            other => other,
+        }
+    }
+}

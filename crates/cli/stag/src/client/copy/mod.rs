@@ -1,0 +1,302 @@
+//! Moves bytes between units, files and stdio: a window of chunks under way at once, zeros that become holes, and what was
+//! written read back if that is wanted. Runs on one ring; knows units only by [`Disk`].
+
+mod file;
+mod side;
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use runtime::Chain;
+
+pub use file::{Stream, open_input, open_output};
+pub use side::{Sink, Source};
+
+/// What went wrong, with the place that it went wrong at.
+#[derive(Debug, thiserror::Error)]
+pub enum CopyError {
+    /// A unit's.
+    #[error("{place}: {error}")]
+    Unit {
+        /// Its URL.
+        place: String,
+        /// What it said.
+        error: iscsi_client::Error,
+    },
+    /// A file's or a stream's.
+    #[error("{place}: {error}")]
+    Io {
+        /// Its path.
+        place: String,
+        /// What the system said.
+        error: std::io::Error,
+    },
+    /// The two do not fit together.
+    #[error("{0}")]
+    Misfit(String),
+    /// What was read back is not what was written.
+    #[error("{place}: bytes {at} to {} are not what was written", at + len)]
+    Differs {
+        /// Where it was written to.
+        place: String,
+        /// First byte of the chunk.
+        at: u64,
+        /// Its bytes.
+        len: u64,
+    },
+}
+
+/// A unit, as far as copying needs it. Offsets and lengths are bytes, and multiples of a block.
+pub trait Disk: 'static {
+    /// Its URL.
+    fn place(&self) -> String;
+    /// Bytes of a logical block.
+    fn block_bytes(&self) -> u32;
+    /// Bytes of it all.
+    fn bytes(&self) -> u64;
+    /// Reads.
+    fn read(&self, at: u64, len: usize) -> impl Future<Output = Result<Chain, iscsi_client::Error>>;
+    /// Writes.
+    fn write(&self, at: u64, data: Chain) -> impl Future<Output = Result<(), iscsi_client::Error>>;
+    /// Makes a range zeros without being sent them, and without keeping blocks for them; false if it cannot.
+    fn zero(&self, at: u64, len: u64) -> impl Future<Output = Result<bool, iscsi_client::Error>>;
+    /// Bytes of reads or of writes to have under way, as far as is known by now: what the path holds, and as much again, for each round
+    /// trip that they take. 0 if nothing is known.
+    fn under_way(&self, _write: bool) -> u64 {
+        0
+    }
+    /// Brings everything written to the medium.
+    fn sync(&self) -> impl Future<Output = Result<(), iscsi_client::Error>>;
+}
+
+/// What to copy, and how.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// First byte of the source; of a stream, 0.
+    pub from_at: u64,
+    /// First byte of the sink; of a stream, 0.
+    pub to_at: u64,
+    /// Bytes; `None` for all that the source has.
+    pub length: Option<u64>,
+    /// Bytes of a chunk.
+    pub chunk: u64,
+    /// Chunks under way at once.
+    pub depth: usize,
+    /// Zeros become holes and unmapped blocks.
+    pub sparse: bool,
+    /// What was written is read back and compared.
+    pub verify: bool,
+    /// At the end everything is brought to the medium.
+    pub sync: bool,
+}
+
+/// What was copied, bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Copied {
+    /// All.
+    pub bytes: u64,
+    /// Of them, zeros that were not written as such.
+    pub holes: u64,
+}
+
+/// Copies; tells `progress` of each piece as it is done.
+///
+/// # Errors
+/// The first error ends the copy; what was under way is waited for.
+pub async fn copy<D: Disk>(
+    source: Source<D>,
+    sink: Sink<D>,
+    plan: &Plan,
+    mut progress: impl FnMut(u64),
+) -> Result<Copied, CopyError> {
+    if let Some(there) = source.bytes().filter(|there| plan.from_at > *there) {
+        let what = format!("{} ends at byte {there}, before byte {}", source.place(), plan.from_at);
+        return Err(CopyError::Misfit(what));
+    }
+    let available = source.bytes().map(|bytes| bytes.saturating_sub(plan.from_at));
+    let length = match (plan.length, available) {
+        (Some(wanted), Some(there)) if wanted > there => {
+            let what = format!("{} ends {} bytes before what was asked for", source.place(), wanted - there);
+            return Err(CopyError::Misfit(what));
+        }
+        (Some(wanted), _) => Some(wanted),
+        (None, there) => there,
+    };
+    if let (Some(length), Some(room)) = (length, sink.room())
+        && plan.to_at.checked_add(length).is_none_or(|end| end > room)
+    {
+        let what = format!(
+            "{} has room for {} bytes, and not {length}",
+            sink.place(),
+            room.saturating_sub(plan.to_at)
+        );
+        return Err(CopyError::Misfit(what));
+    }
+    // Two pieces never share a block of the sink: a block that is written in part is read first.
+    let plan = &Plan { chunk: plan.chunk.max(sink.block_bytes()), ..plan.clone() };
+    let skip_holes = plan.sparse && !sink.is_stream();
+    let room = sink.room().map(|room| room.saturating_sub(plan.to_at));
+    let mut claims = Claims { at: 0, length, room, skip_holes, done: false };
+    let (source, sink) = (Rc::new(source), Rc::new(sink));
+    let mut copied = Copied::default();
+    let mut under_way = VecDeque::new();
+    let mut failed = None;
+    loop {
+        // What is asked for at least; more where the path turns out to hold more.
+        let wanted = source.under_way().max(sink.under_way()).div_ceil(plan.chunk.max(1));
+        let depth = plan.depth.max(usize::try_from(wanted).unwrap_or(MOST_PIECES).min(MOST_PIECES)).max(1);
+        while failed.is_none() && under_way.len() < depth {
+            match claims.next(&source, plan).await {
+                Ok(Some(piece)) => {
+                    let (source, sink, plan) = (source.clone(), sink.clone(), plan.clone());
+                    under_way
+                        .push_back(runtime::spawn(async move { carry(&source, &sink, &plan, piece).await }));
+                }
+                Ok(None) => break,
+                Err(error) => failed = Some(error),
+            }
+        }
+        let Some(oldest) = under_way.pop_front() else { break };
+        match oldest.await {
+            Ok(Ok(piece)) => {
+                // A stream takes pieces in their order, which is that of this queue.
+                if let (Some(data), None) = (piece.for_stream, &failed) {
+                    if let Err(error) = sink.stream(data).await {
+                        failed = Some(error);
+                        continue;
+                    }
+                }
+                copied.bytes += piece.bytes;
+                copied.holes += piece.holes;
+                progress(piece.bytes);
+            }
+            Ok(Err(error)) => failed = failed.or(Some(error)),
+            Err(_) => failed = failed.or(Some(CopyError::Misfit("a part of the copy was aborted".into()))),
+        }
+    }
+    if let Some(error) = failed {
+        return Err(error);
+    }
+    sink.finish(plan.to_at + copied.bytes, plan.sync).await?;
+    Ok(copied)
+}
+
+/// A piece of the copy: bytes from the copy's beginning.
+struct Piece {
+    at: u64,
+    len: u64,
+    /// What a stream yielded; `None` if it has yet to be read from its place.
+    data: Option<Chain>,
+    /// The source has a hole here.
+    hole: bool,
+}
+
+/// A piece that is done.
+struct Carried {
+    bytes: u64,
+    holes: u64,
+    for_stream: Option<Chain>,
+}
+
+/// Cuts the source into pieces.
+struct Claims {
+    at: u64,
+    length: Option<u64>,
+    room: Option<u64>,
+    skip_holes: bool,
+    done: bool,
+}
+
+impl Claims {
+    async fn next<D: Disk>(&mut self, source: &Source<D>, plan: &Plan) -> Result<Option<Piece>, CopyError> {
+        let left = self.length.map_or(u64::MAX, |length| length - self.at);
+        if self.done || left == 0 {
+            return Ok(None);
+        }
+        // Up to the next multiple of a chunk in the sink, so that commands after the first are aligned.
+        let mut len = (plan.chunk - (plan.to_at + self.at) % plan.chunk).min(left);
+        let (mut data, mut hole) = (None, false);
+        if let Some(read) = source.stream(len as usize).await? {
+            self.done = (read.len() as u64) < len;
+            len = read.len() as u64;
+            data = Some(read);
+            if len == 0 {
+                return Ok(None);
+            }
+            if let Some(room) = self.room.filter(|room| self.at + len > *room) {
+                let what =
+                    format!("{} has more than the {room} bytes that there is room for", source.place());
+                return Err(CopyError::Misfit(what));
+            }
+        } else if self.skip_holes {
+            // A hole is one piece however long it is, up to a bound that keeps the progress bar moving.
+            let known = source.hole(plan.from_at + self.at, left.min(HOLE)).await?;
+            hole = known > 0;
+            len = if hole { known } else { len };
+        }
+        let piece = Piece { at: self.at, len, data, hole };
+        self.at += len;
+        Ok(Some(piece))
+    }
+}
+
+/// Pieces under way that a path is given at most without being asked for, whose data is in memory.
+const MOST_PIECES: usize = 128;
+
+/// The longest hole that is taken as one piece, bytes.
+const HOLE: u64 = 64 << 20;
+
+async fn carry<D: Disk>(
+    source: &Source<D>,
+    sink: &Sink<D>,
+    plan: &Plan,
+    piece: Piece,
+) -> Result<Carried, CopyError> {
+    let to = plan.to_at + piece.at;
+    if piece.hole && sink.zero(to, piece.len).await? {
+        return Ok(Carried { bytes: piece.len, holes: piece.len, for_stream: None });
+    }
+    let mut data = piece.data;
+    let mut done = Carried { bytes: piece.len, holes: 0, for_stream: None };
+    let mut at = 0;
+    // One round, but for a hole that the sink cannot have: that is written in chunks.
+    while at < piece.len {
+        let len = (piece.len - at).min(plan.chunk);
+        let chunk = match data.take() {
+            Some(chunk) => chunk,
+            None => source.read(plan.from_at + piece.at + at, len as usize).await?,
+        };
+        if sink.is_stream() {
+            done.for_stream.get_or_insert_default().append(chunk);
+        } else if plan.sparse && is_zero(&chunk) && sink.zero(to + at, len).await? {
+            done.holes += len;
+        } else {
+            sink.write(to + at, chunk.clone()).await?;
+            if plan.verify && sink.read(to + at, len as usize).await?.is_some_and(|back| !same(&back, &chunk))
+            {
+                return Err(CopyError::Differs { place: sink.place(), at: to + at, len });
+            }
+        }
+        at += len;
+    }
+    Ok(done)
+}
+
+/// Whether all bytes are zeros.
+fn is_zero(chain: &Chain) -> bool {
+    let mut zero = true;
+    chain.for_each_slice(|bytes| {
+        let words = bytes.chunks_exact(16);
+        let rest = words.remainder().iter().all(|byte| *byte == 0);
+        let word = |word: &[u8]| word.try_into().map_or(0, u128::from_ne_bytes);
+        zero = zero && rest && words.fold(0, |all, bytes| all | word(bytes)) == 0;
+    });
+    zero
+}
+
+/// Whether both hold the same bytes.
+fn same(a: &Chain, b: &Chain) -> bool {
+    a.len() == b.len() && a.to_vec() == b.to_vec()
+}

@@ -1,0 +1,281 @@
+//! Copies between a disk in memory, files and streams.
+
+use std::cell::{Cell, RefCell};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::MetadataExt;
+
+use runtime::{Runtime, yield_now};
+
+use super::*;
+
+/// A disk in memory that counts what is done to it.
+#[derive(Default)]
+struct Memory {
+    bytes: RefCell<Vec<u8>>,
+    block: u32,
+    thin: bool,
+    fails_at: Option<u64>,
+    corrupts: bool,
+    unmapped: Cell<u64>,
+    written: Cell<u64>,
+    most_at_once: Cell<usize>,
+    at_once: Cell<usize>,
+    synced: Cell<bool>,
+}
+
+impl Memory {
+    fn new(bytes: Vec<u8>, block: u32) -> Self {
+        Self { bytes: RefCell::new(bytes), block, ..Self::default() }
+    }
+
+    async fn enter(&self, at: u64, len: u64) {
+        assert_eq!((at % u64::from(self.block), len % u64::from(self.block)), (0, 0), "unaligned");
+        self.at_once.set(self.at_once.get() + 1);
+        self.most_at_once.set(self.most_at_once.get().max(self.at_once.get()));
+        // Pieces overtake each other.
+        for _ in 0..(at / 4096 * 7 + 3) % 5 {
+            yield_now().await;
+        }
+        self.at_once.set(self.at_once.get() - 1);
+    }
+}
+
+impl Disk for Memory {
+    fn place(&self) -> String {
+        "memory".into()
+    }
+    fn block_bytes(&self) -> u32 {
+        self.block
+    }
+    fn bytes(&self) -> u64 {
+        self.bytes.borrow().len() as u64
+    }
+    async fn read(&self, at: u64, len: usize) -> Result<Chain, iscsi_client::Error> {
+        self.enter(at, len as u64).await;
+        Ok(Chain::from(self.bytes.borrow()[at as usize..at as usize + len].to_vec()))
+    }
+    async fn write(&self, at: u64, data: Chain) -> Result<(), iscsi_client::Error> {
+        self.enter(at, data.len() as u64).await;
+        if self.fails_at.is_some_and(|bad| (at..at + data.len() as u64).contains(&bad)) {
+            return Err(iscsi_client::Error::Closed);
+        }
+        self.written.set(self.written.get() + data.len() as u64);
+        let mut bytes = self.bytes.borrow_mut();
+        data.copy_to_slice(&mut bytes[at as usize..at as usize + data.len()]);
+        if self.corrupts {
+            bytes[at as usize] ^= 1;
+        }
+        Ok(())
+    }
+    async fn zero(&self, at: u64, len: u64) -> Result<bool, iscsi_client::Error> {
+        if !self.thin {
+            return Ok(false);
+        }
+        self.enter(at, len).await;
+        self.unmapped.set(self.unmapped.get() + len);
+        self.bytes.borrow_mut()[at as usize..(at + len) as usize].fill(0);
+        Ok(true)
+    }
+    async fn sync(&self) -> Result<(), iscsi_client::Error> {
+        self.synced.set(true);
+        Ok(())
+    }
+}
+
+fn plan() -> Plan {
+    Plan {
+        from_at: 0,
+        to_at: 0,
+        length: None,
+        chunk: 4096,
+        depth: 8,
+        sparse: true,
+        verify: false,
+        sync: true,
+    }
+}
+
+fn noise(len: usize) -> Vec<u8> {
+    let mut state = 1u32;
+    (0..len)
+        .map(|_| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 24) as u8 | 1
+        })
+        .collect()
+}
+
+fn run<T>(future: impl Future<Output = T>) -> T {
+    Runtime::new(runtime::Config::default()).unwrap().block_on(future)
+}
+
+/// A writer whose bytes can be looked at afterwards.
+#[derive(Clone, Default)]
+struct Shared(std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
+
+impl Write for Shared {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_unit_is_copied_to_a_unit_with_many_chunks_at_once() {
+    run(async {
+        let from = Rc::new(Memory::new(noise(1 << 20), 512));
+        let to = Rc::new(Memory::new(vec![0xff; 2 << 20], 4096));
+        let mut told = 0;
+        let done =
+            copy(Source::Unit(from.clone()), Sink::Unit(to.clone()), &plan(), |n| told += n).await.unwrap();
+        assert_eq!((done.bytes, done.holes, told), (1 << 20, 0, 1 << 20));
+        assert_eq!(to.bytes.borrow()[..1 << 20], from.bytes.borrow()[..]);
+        assert!(to.bytes.borrow()[1 << 20..].iter().all(|byte| *byte == 0xff));
+        assert!(to.synced.get());
+        assert!(from.most_at_once.get() > 4, "{}", from.most_at_once.get());
+    });
+}
+
+#[test]
+fn any_offset_and_length_touch_no_byte_beside_them() {
+    let source = noise(100_000);
+    for (from_at, to_at, length) in
+        [(0, 0, 1), (1, 4095, 2), (511, 513, 9000), (7, 4096, 4096), (3, 12_345, 50_001)]
+    {
+        for (block, chunk) in [(512, 4096), (4096, 512), (4096, 8192)] {
+            let to = Rc::new(Memory::new(noise(131_072), block));
+            let mut expected = to.bytes.borrow().clone();
+            expected[to_at..to_at + length].copy_from_slice(&source[from_at..from_at + length]);
+            let plan = Plan {
+                from_at: from_at as u64,
+                to_at: to_at as u64,
+                length: Some(length as u64),
+                chunk,
+                verify: true,
+                ..plan()
+            };
+            let mut padded = source.clone();
+            padded.resize(source.len().next_multiple_of(512), 0);
+            let from = Rc::new(Memory::new(padded, 512));
+            run(async { copy(Source::Unit(from), Sink::Unit(to.clone()), &plan, |_| {}).await }).unwrap();
+            assert!(*to.bytes.borrow() == expected, "{from_at} {to_at} {length} {block} {chunk}");
+        }
+    }
+}
+
+#[test]
+fn zeros_become_unmapped_blocks_and_holes() {
+    let dir = tempfile::tempdir().unwrap();
+    let (sparse, back) = (dir.path().join("sparse"), dir.path().join("back"));
+    let mut file = std::fs::File::create(&sparse).unwrap();
+    file.set_len(200 << 20).unwrap();
+    file.seek(SeekFrom::Start(100 << 20)).unwrap();
+    file.write_all(&noise(8192)).unwrap();
+    run(async {
+        let unit = Rc::new(Memory { thin: true, ..Memory::new(vec![0xff; 200 << 20], 512) });
+        let plan = Plan { chunk: 1 << 20, ..plan() };
+        let done = copy(open_input(&sparse).unwrap(), Sink::Unit(unit.clone()), &plan, |_| {}).await.unwrap();
+        assert_eq!(done.bytes, 200 << 20);
+        assert_eq!(unit.unmapped.get(), done.holes);
+        assert!(unit.written.get() <= 1 << 20, "{} bytes were written", unit.written.get());
+        copy(Source::Unit(unit), open_output(&back).unwrap(), &plan, |_| {}).await.unwrap();
+    });
+    let about = std::fs::metadata(&back).unwrap();
+    assert_eq!(about.len(), 200 << 20);
+    assert!(about.blocks() * 512 <= 2 << 20, "{} bytes are allocated", about.blocks() * 512);
+    assert!(std::fs::read(&sparse).unwrap() == std::fs::read(&back).unwrap());
+}
+
+#[test]
+fn zeros_are_written_to_a_unit_that_is_not_thin_and_where_sparseness_is_not_wanted() {
+    for (thin, sparse) in [(false, true), (true, false)] {
+        let to = Rc::new(Memory { thin, ..Memory::new(vec![0xff; 65_536], 512) });
+        let from = Rc::new(Memory::new(vec![0; 65_536], 512));
+        let plan = Plan { sparse, ..plan() };
+        run(async { copy(Source::Unit(from), Sink::Unit(to.clone()), &plan, |_| {}).await }).unwrap();
+        assert_eq!((to.unmapped.get(), to.written.get()), (0, 65_536));
+        assert!(to.bytes.borrow().iter().all(|byte| *byte == 0));
+    }
+}
+
+#[test]
+fn streams_keep_their_order_whatever_overtakes() {
+    let data = noise(300_001);
+    let unit = Rc::new(Memory::new(vec![0; 524_288], 512));
+    let shared = Shared::default();
+    run(async {
+        let stdin = Source::Stream(Stream::reader("-", std::io::Cursor::new(data.clone())));
+        let done = copy(stdin, Sink::Unit(unit.clone()), &plan(), |_| {}).await.unwrap();
+        assert_eq!(done.bytes, 300_001);
+        let stdout = Sink::Stream(Stream::writer("-", shared.clone()));
+        let plan = Plan { length: Some(300_001), ..plan() };
+        copy(Source::Unit(unit), stdout, &plan, |_| {}).await.unwrap();
+    });
+    assert!(*shared.0.lock().unwrap() == data);
+}
+
+#[test]
+fn a_stream_of_holes_is_zeros_in_bounded_pieces() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("hole");
+    std::fs::File::create(&path).unwrap().set_len(10 << 20).unwrap();
+    let shared = Shared::default();
+    run(async {
+        let source: Source<Memory> = open_input(&path).unwrap();
+        copy(source, Sink::Stream(Stream::writer("-", shared.clone())), &plan(), |n| assert!(n <= 4096)).await
+    })
+    .unwrap();
+    assert!(*shared.0.lock().unwrap() == vec![0; 10 << 20]);
+}
+
+#[test]
+fn what_does_not_fit_is_refused_before_anything_is_written() {
+    run(async {
+        let to = Rc::new(Memory::new(vec![0; 4096], 512));
+        let from = Rc::new(Memory::new(noise(8192), 512));
+        let refused = copy(Source::Unit(from.clone()), Sink::Unit(to.clone()), &plan(), |_| {}).await;
+        assert!(matches!(refused, Err(CopyError::Misfit(_))));
+        assert_eq!(to.written.get(), 0);
+        let plan = Plan { length: Some(8193), ..plan() };
+        assert!(matches!(
+            copy(Source::Unit(from), Sink::Unit(to), &plan, |_| {}).await,
+            Err(CopyError::Misfit(_))
+        ));
+    });
+}
+
+#[test]
+fn an_error_ends_the_copy_and_names_the_unit() {
+    run(async {
+        let to = Rc::new(Memory { fails_at: Some(50_000), ..Memory::new(vec![0; 1 << 20], 512) });
+        let from = Rc::new(Memory::new(noise(1 << 20), 512));
+        let failed = copy(Source::Unit(from), Sink::Unit(to.clone()), &plan(), |_| {}).await.unwrap_err();
+        assert!(failed.to_string().starts_with("memory: "), "{failed}");
+        assert!(to.written.get() < 200_000, "{} bytes were written after the error", to.written.get());
+        assert!(!to.synced.get());
+    });
+}
+
+#[test]
+fn verifying_finds_what_a_unit_made_of_the_data() {
+    run(async {
+        let to = Rc::new(Memory { corrupts: true, ..Memory::new(vec![0; 65_536], 512) });
+        let from = Rc::new(Memory::new(noise(65_536), 512));
+        let plan = Plan { verify: true, ..plan() };
+        let differs = copy(Source::Unit(from), Sink::Unit(to), &plan, |_| {}).await;
+        assert!(matches!(differs, Err(CopyError::Differs { at: 0, .. })), "{differs:?}");
+    });
+}
+
+#[test]
+fn a_stream_longer_than_the_unit_fails_where_the_unit_ends() {
+    run(async {
+        let to = Rc::new(Memory::new(vec![0; 8192], 512));
+        let stdin = Source::Stream(Stream::reader("-", std::io::repeat(1).take(10_000)));
+        let failed = copy(stdin, Sink::Unit(to), &plan(), |_| {}).await.unwrap_err();
+        assert!(matches!(failed, CopyError::Misfit(_)), "{failed}");
+    });
+}

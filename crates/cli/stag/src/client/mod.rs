@@ -1,0 +1,86 @@
+//! The subcommands that work on units of any target: run on a ring of their own, print, and say how it went.
+
+pub mod connect;
+pub mod copy;
+mod facts;
+mod info;
+mod ls;
+mod transfer;
+
+use connect::ConnectError;
+use transfer::TransferError;
+
+use crate::args::{Cp, Info, Ls, Read, Write};
+use crate::exit::Exit;
+use crate::naming::LinkError;
+use crate::out::print;
+
+/// `stag ls`.
+pub fn ls(args: &Ls) -> Exit {
+    match on_ring(ls::ls(args)) {
+        Some(Ok((text, whole))) => print(&text).or(if whole { Exit::Done } else { Exit::Failed }),
+        Some(Err(error)) => {
+            let url = args.url.as_ref().map(ToString::to_string);
+            not_connected(&url.or(args.isns.clone()).unwrap_or_default(), &error)
+        }
+        None => Exit::Failed,
+    }
+}
+
+/// `stag info`.
+pub fn info(args: &Info) -> Exit {
+    match on_ring(info::info(args)) {
+        Some(Ok(text)) => print(&text),
+        Some(Err(error)) => not_connected(&args.url.to_string(), &error),
+        None => Exit::Failed,
+    }
+}
+
+/// `stag read`.
+pub fn read(args: &Read) -> Exit {
+    moved(on_ring(transfer::read(args)))
+}
+
+/// `stag write`.
+pub fn write(args: &Write) -> Exit {
+    moved(on_ring(transfer::write(args)))
+}
+
+/// `stag cp`.
+pub fn cp(args: &Cp) -> Exit {
+    moved(on_ring(transfer::cp(args)))
+}
+
+/// Runs `work` on a ring of this thread.
+pub fn on_ring<T>(work: impl Future<Output = T>) -> Option<T> {
+    match runtime::Runtime::new(runtime::Config::default()) {
+        Ok(runtime) => Some(runtime.block_on(work)),
+        Err(error) => {
+            say!("stag: no io_uring: {error}");
+            None
+        }
+    }
+}
+
+fn not_connected(place: &str, error: &ConnectError) -> Exit {
+    say!("stag: {place}: {error}");
+    match error {
+        ConnectError::Session(error) if error.is_unreachable() => Exit::Unreachable,
+        ConnectError::Naming(LinkError::Io(_)) => Exit::Unreachable,
+        ConnectError::Naming(_) => Exit::Failed,
+        ConnectError::Secret(_) | ConnectError::Session(_) => Exit::Failed,
+    }
+}
+
+fn moved(result: Option<Result<(), TransferError>>) -> Exit {
+    match result {
+        Some(Ok(())) => Exit::Done,
+        // Whoever read our stdout has enough: nothing to tell.
+        Some(Err(error)) if transfer::reader_left(&error) => Exit::Closed,
+        Some(Err(error)) => {
+            say!("stag: {error}");
+            if transfer::unreachable(&error) { Exit::Unreachable } else { Exit::Failed }
+        }
+        None => Exit::Failed,
+    }
+}

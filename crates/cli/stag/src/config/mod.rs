@@ -1,0 +1,161 @@
+//! The configuration file: reads TOML into a checked [`Config`], and says of every mistake where it is and what to write
+//! instead. Must never open a unit or a socket.
+
+mod alua;
+mod auth;
+mod decode;
+mod mask;
+mod model;
+mod problem;
+mod reader;
+mod redirect;
+pub mod reference;
+pub mod settings;
+mod summary;
+pub mod value;
+
+#[cfg(test)]
+mod tests;
+
+use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use miette::NamedSource;
+use toml::de::DeTable;
+use zeroize::Zeroizing;
+
+pub use decode::{ISCSI_PORT, LUNS, address};
+pub use model::{
+    Acl, Alua, AluaGroup, Auth, Config, Crc, Daemon, Isns, Lun, Portal, Target, Transports, lets_in,
+};
+pub use problem::{ConfigErrors, Shown};
+pub use summary::summary;
+
+pub use auth::Place;
+use problem::{Problem, Problems};
+
+use crate::exit::Exit;
+use crate::out;
+
+/// The largest file that is read, bytes.
+pub const MAX_FILE: u64 = 8 << 20;
+
+/// Why there is no configuration.
+#[derive(Debug, thiserror::Error, miette::Diagnostic)]
+pub enum LoadError {
+    /// The file could not be read.
+    #[error("{path} cannot be read: {error}")]
+    #[diagnostic(help("write the path of a configuration file; dist/stag.toml.example is one"))]
+    Unreadable {
+        /// The file.
+        path: String,
+        /// Why.
+        error: std::io::Error,
+    },
+    /// The file has mistakes.
+    #[error(transparent)]
+    #[diagnostic(transparent)]
+    Wrong(#[from] ConfigErrors),
+}
+
+/// A configuration's text, which may hold secrets: zeroed when it is dropped.
+pub type Text = Zeroizing<String>;
+
+/// Reads the file at `path`, and whether others may read it.
+///
+/// # Errors
+/// Why it cannot be read.
+pub fn read(path: &Path) -> std::io::Result<(Text, bool)> {
+    let file = std::fs::File::open(path)?;
+    let about = file.metadata()?;
+    let too_long = || std::io::Error::other(format!("it has more than {} MiB", MAX_FILE >> 20));
+    if about.len() > MAX_FILE {
+        return Err(too_long());
+    }
+    // Room from the beginning: a string that grows leaves copies behind.
+    let room = usize::try_from(about.len()).unwrap_or(0) + 1;
+    let mut text = Zeroizing::new(String::with_capacity(room));
+    file.take(MAX_FILE + 1).read_to_string(&mut text)?;
+    match text.len() as u64 > MAX_FILE {
+        true => Err(too_long()),
+        false => Ok((text, about.permissions().mode() & 0o077 != 0)),
+    }
+}
+
+/// Reads and checks the file at `path`. Warnings come with the configuration. `serves`: this process is going to serve it.
+///
+/// # Errors
+/// All mistakes of the file at once.
+pub fn load(path: &Path, serves: bool) -> Result<(Config, Vec<Shown>), LoadError> {
+    let name = path.display().to_string();
+    let (text, open_to_others) =
+        read(path).map_err(|error| LoadError::Unreadable { path: name.clone(), error })?;
+    // Paths mean the same to a daemon that this file is sent to.
+    let file =
+        std::path::absolute(path).map_err(|error| LoadError::Unreadable { path: name.clone(), error })?;
+    let directory = file.parent().unwrap_or(Path::new("/"));
+    Ok(load_text(&name, &text, &Place { open_to_others, serves, ..Place::new(directory) })?)
+}
+
+/// [`load`] for a text that was read from the file `name`.
+///
+/// # Errors
+/// All mistakes of the text at once.
+pub fn load_text(name: &str, text: &str, place: &Place<'_>) -> Result<(Config, Vec<Shown>), ConfigErrors> {
+    let (config, problems) = parse(text, place);
+    let source = Arc::new(NamedSource::new(name, mask::mask(text)).with_language("toml"));
+    let shown =
+        |problems: Vec<Problem>| problems.into_iter().map(|problem| Shown::new(problem, &source)).collect();
+    match config {
+        Some(config) => Ok((config, shown(problems))),
+        None => Err(ConfigErrors { path: name.to_owned(), errors: shown(problems) }),
+    }
+}
+
+/// [`load`] for a command: shows warnings and mistakes on stderr.
+///
+/// # Errors
+/// What to end with.
+pub fn load_or_show(path: &Path, serves: bool) -> Result<Config, Exit> {
+    match load(path, serves) {
+        Ok((config, warnings)) => {
+            for warning in warnings {
+                out::warn(format_args!("{:?}", miette::Report::new(warning)));
+            }
+            Ok(config)
+        }
+        Err(error) => {
+            say!("{:?}", miette::Report::new(error));
+            Err(Exit::Config)
+        }
+    }
+}
+
+/// Reads and checks `text`: a configuration with warnings, or none with errors (and warnings).
+fn parse(text: &str, place: &Place<'_>) -> (Option<Config>, Vec<Problem>) {
+    let mut problems = Problems::default();
+    let config = match DeTable::parse(text) {
+        Ok(document) => Some(decode::document(&document, place, &mut problems)),
+        Err(error) => {
+            let span = error.span().unwrap_or(0..0);
+            let (what, instead) = explain(error.message());
+            problems.error(&span, what, instead);
+            None
+        }
+    };
+    (config.filter(|_| !problems.fatal()), problems.into_sorted())
+}
+
+/// The TOML parser's words, with what to do about the common ones.
+fn explain(message: &str) -> (String, &'static str) {
+    let instead = if message.contains("duplicate key") {
+        "leave one of them out; several tables of a kind are written with double brackets, as [[target]]"
+    } else if message.contains("string values must be quoted") || message.contains("invalid string") {
+        "put text in quotes: key = \"text\""
+    } else {
+        "see dist/stag.toml.example for how it is written"
+    };
+    (format!("this is not TOML: {message}"), instead)
+}

@@ -1,0 +1,325 @@
+//! What a configuration says, each setting once: its name, type, default, range, when it applies,
+//! and what it does.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+
+pub use iscsi::chap::Credential;
+pub use iscsi_server::config::{AclLun, Auth, Chap, Crc, Redirect, Transports};
+use iscsi_server::config::{IserConfig, Limits};
+use scsi::data::target_port_groups::AccessState;
+
+use super::settings::{
+    Applies, Cell, Form, Group, Setting, bytes, either, keys_of, list, number, sections, settings, size,
+    table, text, words, yes_no,
+};
+use super::value::{CRCS, HASHES, IDENTITIES, LOG_FORMATS, STATES, TRANSPORTS};
+use super::{ISCSI_PORT, LUNS};
+use crate::log;
+use crate::unit::UnitSpec;
+
+iscsi_server::iser_settings!(table);
+iscsi_server::limits!(table);
+
+settings! {
+    /// The daemon itself.
+    pub struct Daemon in "", NextStart {
+        /// Threads, each on a core of its own. 0 is one for every core that the process may use.
+        "cores" cores: u16 = 0, number(0, 1024).flag("--cores");
+        /// How long a core looks for new work before it sleeps, at most. More makes single commands
+        /// faster and costs CPU. A core does so only while it pays.
+        "spin" spin_us: u32 = 50, number(0, 1_000_000).unit("µs").flag("--spin");
+        /// Send a memory unit's pages to the network instead of copying what is read, from 12 KiB
+        /// on, where one initiator uses it.
+        "zero-copy" zero_copy: bool = true, yes_no().applies(Applies::NewConnections).flag("--no-zero-copy");
+        /// Payload buffers of each core, bytes.
+        "pool" pool_bytes: u64 = 256 << 20, size(1 << 20, (1 << 40) - 1);
+        /// What to log: off, error, warn, info, debug, trace, or target=level,…
+        "log" log: Option<log::Filter> = None,
+            text("a log filter").otherwise("info").flag("--log")
+                .hint("write off, error, warn, info, debug or trace, or target=level,…");
+        /// How log lines look.
+        "log-format" log_format: Option<log::Format> = None,
+            words(LOG_FORMATS).otherwise("journald where stderr is the journal, else text").flag("--log-format");
+        /// Reach only the units' directories, and make only the system calls that serving needs.
+        "sandbox" sandbox: bool = true, yes_no().flag("--no-sandbox");
+        /// Directories that the sandbox leaves in reach besides, for units that are added later.
+        "sandbox-directories" sandbox_directories: Vec<PathBuf> = Vec::new(), list(&PATH).otherwise("none");
+    }
+    keys {
+        /// Whose serial numbers and worldwide names units have that do not say it themselves.
+        "identity" words(IDENTITIES).otherwise("own").applies(Applies::AtOnce);
+    }
+}
+
+const PATH: Form = Form::Text(1, usize::MAX, "a path");
+const GROUP: Form = Form::Number(1, 65_535);
+const STATE: Form = Form::Words(STATES);
+/// How an `auth` is written.
+const AUTH: [Form; 2] =
+    [Form::Words(&[("none", "initiators do not prove who they are")]), Form::Table("auth")];
+
+/// A whole configuration.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Config {
+    /// The daemon itself.
+    pub daemon: Daemon,
+    /// Files of secrets, which are read again with the configuration.
+    pub secret_files: Vec<PathBuf>,
+    /// Where to listen.
+    pub portals: Vec<Portal>,
+    /// Bounds.
+    pub limits: Limits,
+    /// iSER.
+    pub iser: IserConfig,
+    /// With whom targets are registered.
+    pub isns: Option<Isns>,
+    /// Who may ask which targets there are.
+    pub discovery: Auth,
+    /// What is served.
+    pub targets: Vec<Target>,
+}
+
+impl Config {
+    /// What is in force of it until the next start, where `old` was before.
+    pub fn until_next_start(mut self, old: &Self) -> Self {
+        self.daemon.until_next_start(&old.daemon);
+        self.isns = old.isns.clone();
+        self
+    }
+}
+
+settings! {
+    /// Addresses of one portal group. Without any, `--listen` says where to listen.
+    pub struct Portal in "[[portal]]", AtOnce {
+        /// Addresses to listen on, each an IP address with a port or for 3260. Connections of one
+        /// session may spread over all addresses of a group.
+        "listen" listen: SocketAddr = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), ISCSI_PORT),
+            list(&Form::Text(1, 255, "an address")).required("listen = \"0.0.0.0:3260\"").flag("--listen").by_hand();
+        /// Target portal group tag.
+        "group" group: u16 = 1, number(1, 65_535);
+        /// What the portal lets in.
+        "transport" transports: Transports = Transports::All, words(TRANSPORTS).flag("--no-iser");
+    }
+}
+
+impl Portal {
+    /// What it lets in, in words.
+    pub fn lets_in(&self) -> &'static str {
+        lets_in(self.transports)
+    }
+
+    /// Whether the kernel lets only one of them listen: both have the same address, or one has all
+    /// addresses of its family. (An IPv6 wildcard leaves IPv4 to a portal of its own:
+    /// `iscsi_server` sees to it.) Addresses of RDMA devices are apart from TCP's.
+    pub fn excludes(&self, other: &Self) -> bool {
+        let (a, b) = (self.listen, other.listen);
+        if a == b && a.port() != 0 {
+            return true;
+        }
+        let rdma = |portal: &Self| portal.transports == Transports::Verbs;
+        let one_has_all = a.ip().is_unspecified() || b.ip().is_unspecified();
+        a.port() != 0
+            && a.port() == b.port()
+            && a.is_ipv4() == b.is_ipv4()
+            && one_has_all
+            && rdma(self) == rdma(other)
+    }
+}
+
+/// What a portal lets in, in words.
+pub fn lets_in(transports: Transports) -> &'static str {
+    match transports {
+        Transports::All => "iSCSI and iSER",
+        Transports::Tcp => "iSCSI",
+        Transports::Iser => "iSER",
+        Transports::Verbs => "iSER through RDMA devices",
+    }
+}
+
+settings! {
+    /// An iSNS server (RFC 4171) that the targets are registered with, portals and portal groups
+    /// included.
+    pub struct Isns in "[isns]", NextStart {
+        /// The server, `HOST` or `HOST:PORT`; port 3205 if left out.
+        "server" server: String = String::new(),
+            text("a host, with or without a port").required("server = \"192.0.2.30:3205\"").by_hand();
+        /// What names this machine there: the entity's identifier.
+        // RFC 4171 §6.2.1: 4 to 256 bytes with the NUL and padding.
+        "entity" entity: Option<String> = None,
+            bytes(1, 255, "text").otherwise("the host's name").hint("leave it out for the host's name");
+        /// How long a registration holds. It is renewed at half of that.
+        "period" period_s: u32 = 300, number(20, 86_400).unit("s");
+        /// Time between the server's inquiries whether the daemon lives. 0 is none.
+        "esi" esi_interval_s: u32 = 0, number(0, 86_400).unit("s");
+    }
+}
+
+settings! {
+    /// A target.
+    pub struct Target in "[[target]]", AtOnce {
+        /// Its iSCSI name.
+        "iqn" iqn: String = String::new(),
+            text("an iSCSI name").required("iqn = \"iqn.2026-01.org.example:disks\"").by_hand();
+        /// What people call it.
+        "alias" alias: String = String::new(),
+            bytes(0, 255, "text").otherwise("none").hint("write a shorter one (RFC 7143 §13.7)");
+        /// Portal groups that serve it.
+        "groups" groups: Vec<u16> = Vec::new(), list(&GROUP).otherwise("all").by_hand();
+        /// How initiators prove who they are.
+        "auth" auth: Auth = Auth::None, either(&AUTH).applies(Applies::NewLogins);
+        /// Where it is instead: initiators are sent there. Such a target needs no units.
+        "redirect" redirect: Option<Redirect> = None,
+            either(&[Form::Text(1, 255, "an address"), Form::Table("redirect")]).otherwise("nowhere");
+    }
+    keys {
+        /// Whose serial numbers and worldwide names its units have that do not say it themselves.
+        "identity" words(IDENTITIES).otherwise("as at the top of the file");
+    }
+    parts {
+        /// Its logical units.
+        units: Vec<Lun>,
+        /// Who may log in; `None` for everybody.
+        acls: Option<Vec<Acl>>,
+        /// Asymmetric access; `None` for one target port group that is always active/optimized.
+        alua: Option<Alua>,
+    }
+}
+
+settings! {
+    /// Asymmetric access to a target's units (ALUA, SPC-4 §5.15). Without it, all ports are one
+    /// group that is always active/optimized.
+    pub struct Alua in "[target.alua]", AtOnce {
+        /// Whether initiators may change states (SET TARGET PORT GROUPS).
+        "explicit" explicit: bool = false, yes_no();
+        /// Whether the target itself may change states, by `stag alua`.
+        "implicit" implicit: bool = true, yes_no();
+        /// IMPLICIT TRANSITION TIME told to initiators. 0 says nothing.
+        "transition-hint" transition_hint_s: u8 = 0, number(0, 255).unit("s");
+        /// How long groups are in transition when their state changes.
+        // Linux gives up after a minute.
+        "transition" transition_ms: u32 = 0, number(0, 60_000).unit("ms");
+        /// The file that keeps what initiators have set over a restart.
+        "keep" keep: Option<PathBuf> = None, text("a path").otherwise("nothing is kept");
+        /// The target port groups.
+        "group" groups: Vec<AluaGroup> = Vec::new(),
+            list(&Form::Table("[[target.alua.group]]")).by_hand()
+                .required("[[target.alua.group]] and under it id = 1 and portal-groups = [1]");
+    }
+}
+
+settings! {
+    /// A target port group. Each portal group that serves the target is in one.
+    pub struct AluaGroup in "[[target.alua.group]]", AtOnce {
+        /// TARGET PORT GROUP.
+        "id" id: u16 = 0, number(1, 65_535).required("id = 1");
+        /// The portal groups that are its ports, 255 at most.
+        "portal-groups" portal_groups: Vec<u16> = Vec::new(),
+            list(&GROUP).required("portal-groups = [1]").by_hand();
+        /// The state that it begins in.
+        "state" state: AccessState = AccessState::ActiveOptimized, words(STATES);
+        /// Whether initiators are told to prefer it (PREF).
+        "preferred" preferred: bool = false, yes_no();
+        /// The states that it can be in.
+        "states" states: Vec<AccessState> = Vec::new(), list(&STATE).otherwise("all");
+    }
+}
+
+/// A logical unit under its number.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lun {
+    /// 0 to 16383.
+    pub lun: u16,
+    /// The unit.
+    pub spec: UnitSpec,
+}
+
+settings! {
+    /// An initiator, or several with one beginning of their names, and what it may do. Without any,
+    /// everybody sees everything.
+    pub struct Acl in "[[target.acl]]", AtOnce {
+        /// Its iSCSI name; a `*` at the end stands for any ending. The longest match counts.
+        "initiator" initiator: String = String::new(),
+            text("an iSCSI name, or its beginning and *").by_hand()
+                .required("initiator = \"iqn.1993-08.org.debian:01:abc\"");
+        /// How it proves who it is.
+        "auth" auth: Option<Auth> = None, either(&AUTH).otherwise("as of the target");
+        /// The only CHAP user who may have the name.
+        "user" user: Option<String> = None, text("a user of auth").otherwise("all").by_hand();
+        /// The units that it sees: a number as it is, or a table.
+        "luns" luns: Option<Vec<AclLun>> = None,
+            list(&Form::Either(&[Form::Number(0, LUNS.end - 1), Form::Table("luns")])).otherwise("all").by_hand();
+    }
+    keys {
+        /// Whether all units that it sees are read-only.
+        "ro" yes_no().otherwise("no");
+    }
+    parts {
+        /// What each initiator of the name is served at most.
+        limits: crate::unit::limits::Limits,
+    }
+}
+
+sections! {
+    /// Who may ask which targets there are.
+    "[discovery]", NewLogins {
+        /// How initiators prove who they are.
+        "auth" either(&AUTH).otherwise("none");
+    }
+    /// A logical unit of the target. The options of a unit are keys too, below.
+    "[[target.unit]]", AtOnce {
+        /// Its number.
+        "lun" number(0, LUNS.end - 1).required("lun = 0");
+        /// A file, a block device, memory (`mem:1G`), or objects in a directory
+        /// (`osd:/srv/objects`).
+        "path" text("a path, mem:SIZE or osd:DIR")
+            .required("path = \"/srv/disk.img\", path = \"mem:1G\" or path = \"osd:/srv/objects\"");
+    }
+    /// CHAP names, secrets and hashes.
+    "auth", NewLogins {
+        /// Who may log in.
+        "users" list(&Form::Table("users"))
+            .required("users = [{ name = \"alice\", secret-file = \"alice.secret\" }]");
+        /// What the target proves itself with.
+        "mutual" keys_of("users").otherwise("none");
+        /// Hashes that may be used. The initiator's order decides among them.
+        "hashes" list(&Form::Words(HASHES)).otherwise("all");
+    }
+    /// A CHAP name and its secret, which stands in one of two places.
+    "users", NewLogins {
+        /// The name.
+        "name" bytes(1, 255, "text").required("name = \"alice\"");
+        /// The secret itself, if nobody else may read the file.
+        "secret" bytes(12, 255, "text").otherwise("see `secret-file`");
+        /// A file that holds the secret alone. `$CREDENTIALS_DIRECTORY/NAME` is a credential of the
+        /// service.
+        "secret-file" text("a path").otherwise("see `secret`");
+    }
+    /// Where a target is instead.
+    "redirect", AtOnce {
+        /// The other portal.
+        "to" text("an address").required("to = \"192.0.2.20:3260\"");
+        /// Whether the target has moved for good (0102h). Otherwise the next login comes here again
+        /// (0101h).
+        "permanent" yes_no().otherwise("no");
+        /// Whether initiators learn of it only once they have proved who they are.
+        "after-auth" yes_no().otherwise("no");
+    }
+    /// A unit as an initiator sees it.
+    "luns", AtOnce {
+        /// Its number in the target.
+        "lun" number(0, LUNS.end - 1).required("{ lun = 0, as = 1, ro = true }");
+        /// The number that the initiator uses.
+        "as" number(0, LUNS.end - 1).otherwise("as `lun`");
+        /// Whether the initiator may only read.
+        "ro" yes_no().otherwise("as `ro` of the ACL");
+    }
+}
+
+/// The key `name` of the section `header`, one of [`BY_HAND`].
+pub fn key(header: &str, name: &str) -> Setting {
+    let section = BY_HAND.iter().find(|section| section.header == header);
+    let found = section.and_then(|section| section.keys.iter().find(|key| key.name == name));
+    debug_assert!(found.is_some(), "{header} has no {name}");
+    found.copied().unwrap_or(text(""))
+}

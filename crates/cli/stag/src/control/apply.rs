@@ -1,0 +1,251 @@
+//! `apply`: a configuration becomes what the daemon serves, whole or not at all.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use disk::unit::DiskUnit;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use super::client::{CallError, Client};
+use super::daemon::{Daemon, Progress, Running, json};
+use super::plan::{LoggedIn, Plan, Sessions};
+use super::protocol::{Fault, Kind, Request};
+use crate::config::{self, Config, Text};
+use crate::exit::Exit;
+use crate::out;
+use crate::units::{Grown, Units};
+use crate::{args, convert};
+
+/// The verb's name.
+pub const VERB: &str = "apply";
+
+/// What a client sends.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Arguments {
+    /// The name it is called by in messages.
+    name: String,
+    /// Where files of secrets are looked for.
+    directory: PathBuf,
+    /// Whether others than its owner may read it.
+    #[serde(default)]
+    open_to_others: bool,
+    /// Only say what would change.
+    #[serde(default)]
+    dry_run: bool,
+    /// Also what loses data.
+    #[serde(default)]
+    force: bool,
+    /// Wait until everybody who has to leave has left, seconds at most.
+    #[serde(default)]
+    wait_s: Option<f64>,
+}
+
+/// What has come of it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Outcome {
+    /// What changes.
+    pub plan: Plan,
+    /// Whether it has been done.
+    pub applied: bool,
+    /// Sessions that see other units than before.
+    pub sessions_changed: usize,
+    /// TSIHs of sessions that were asked to leave.
+    pub sessions_leaving: Vec<u16>,
+    /// Whether those were gone in the time that was to be waited.
+    pub settled: bool,
+    /// How long it took, milliseconds.
+    pub took_ms: f64,
+}
+
+impl Outcome {
+    fn text(&self) -> String {
+        let end = match (self.applied, self.plan.is_empty()) {
+            (_, true) => "nothing to change".to_owned(),
+            (false, false) if self.plan.refused.is_empty() => "this is what would be done".to_owned(),
+            (false, false) => "this cannot be done".to_owned(),
+            (true, false) => format!("done in {:.0} ms", self.took_ms),
+        };
+        format!("{}{end}\n", self.plan.text())
+    }
+}
+
+/// The verb.
+///
+/// # Errors
+/// Mistakes of the configuration, and what cannot be done.
+pub fn answer(
+    daemon: &Daemon,
+    request: &Request,
+    text: Text,
+    progress: Progress<'_>,
+) -> Result<Value, Fault> {
+    let given: Arguments = request.arguments()?;
+    let place =
+        config::Place { open_to_others: given.open_to_others, ..config::Place::new(&given.directory) };
+    let loaded = config::load_text(&given.name, &text, &place);
+    drop(text);
+    let (mut config, _) =
+        loaded.map_err(|errors| Fault::new(Kind::Config, format!("{:?}", miette::Report::new(errors))))?;
+    if config.portals.is_empty() {
+        // It listens where the command line said.
+        config.portals = daemon.running().config.portals.clone();
+    }
+    let mut outcome = apply(daemon, config, given.dry_run, given.force, progress)?;
+    if let Some(seconds) = given.wait_s.filter(|_| outcome.applied) {
+        let patience = Duration::try_from_secs_f64(seconds)
+            .map_err(|_| Fault::new(Kind::Request, "apply: wait_s is no time"))?;
+        outcome.settled = settle(daemon, &outcome.sessions_leaving, patience);
+    }
+    json(&outcome)
+}
+
+/// Makes `config` what is served.
+///
+/// # Errors
+/// What cannot be done; nothing has changed then.
+pub fn apply(
+    daemon: &Daemon,
+    config: Config,
+    dry_run: bool,
+    force: bool,
+    progress: Progress<'_>,
+) -> Result<Outcome, Fault> {
+    let started = Instant::now();
+    let _alone = daemon.changing();
+    let running = daemon.running();
+    let fates = running.units.fates(&config, force);
+    let sessions: Sessions = daemon
+        .server
+        .sessions()
+        .into_iter()
+        .filter_map(|session| {
+            Some(LoggedIn { target: session.target?, initiator: session.initiator, user: session.user })
+        })
+        .collect();
+    let plan = Plan::new(&running.config, &config, &fates, &sessions);
+    if dry_run {
+        return Ok(Outcome {
+            plan,
+            applied: false,
+            sessions_changed: 0,
+            sessions_leaving: Vec::new(),
+            settled: true,
+            took_ms: started.elapsed().as_secs_f64() * 1e3,
+        });
+    }
+    let refuse = |what: String| Fault::new(Kind::Refused, format!("{what}; nothing has been changed"));
+    if let Some(path) = daemon.sandbox.out_of_reach(&config) {
+        let what = format!(
+            "{} is outside of the directories that the sandbox left in reach when the daemon started: \
+             restart it, have `stag serve --takeover` take its place, or add the directory to sandbox-directories",
+            path.display()
+        );
+        return Err(refuse(what));
+    }
+    if !plan.refused.is_empty() {
+        return Err(refuse(plan.refused.join("; ")));
+    }
+    progress(json!({ "step": "opening units" }));
+    // Everything that can fail comes first.
+    // Copies find the units that go on, and not those that were made in vain.
+    let take_back = || disks(&running.units).for_each(|disk| running.units.registry.add(disk));
+    let units = running.units.next(&config, &fates).map_err(|error| {
+        take_back();
+        refuse(error.to_string())
+    })?;
+    let grown = running.units.resize(&fates, force).map_err(|error| refuse(error.to_string()))?;
+    progress(json!({ "step": "changing what is served" }));
+    let applied = daemon.server.apply(convert::server_config(&config, &units)).map_err(|error| {
+        grown.into_iter().for_each(Grown::undo);
+        take_back();
+        refuse(error.to_string())
+    })?;
+    // Files that have grown, by this or by others.
+    disks(&units).for_each(|disk| disk.revalidate());
+    // What waits for the next start stays as it is, so that the next change says so again.
+    let config = config.until_next_start(&running.config);
+    daemon.set_running(Running { config, units });
+    tracing::info!(
+        target: iscsi_server::audit::TARGET,
+        what = "apply",
+        changes = plan.changes.len(),
+        "a new configuration is in force"
+    );
+    Ok(Outcome {
+        plan,
+        applied: true,
+        sessions_changed: applied.changed,
+        settled: applied.leaving.is_empty(),
+        sessions_leaving: applied.leaving,
+        took_ms: started.elapsed().as_secs_f64() * 1e3,
+    })
+}
+
+fn disks(units: &Units) -> impl Iterator<Item = &Arc<DiskUnit>> {
+    units.open.values().filter_map(|open| Some(&open.disk()?.unit))
+}
+
+/// Waits until sessions are gone.
+fn settle(daemon: &Daemon, leaving: &[u16], patience: Duration) -> bool {
+    let deadline = Instant::now() + patience;
+    loop {
+        if !leaving.iter().any(|tsih| daemon.server.has_session(*tsih)) {
+            return true;
+        }
+        if Instant::now() >= deadline {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// `stag apply`.
+pub fn command(args: &args::Apply) -> Exit {
+    // Mistakes are shown here, with colours and all; the daemon reads the text once more.
+    if let Err(exit) = config::load_or_show(&args.file, false) {
+        return exit;
+    }
+    match run(args) {
+        Ok(outcome) => show(args, &outcome),
+        Err(error) => error.show(),
+    }
+}
+
+fn run(args: &args::Apply) -> Result<Outcome, CallError> {
+    let unreadable = |error: std::io::Error| {
+        Fault::new(Kind::Config, format!("{} cannot be read: {error}", args.file.display()))
+    };
+    let file = std::fs::canonicalize(&args.file).map_err(unreadable)?;
+    let (text, open_to_others) = config::read(&file).map_err(unreadable)?;
+    let arguments = Arguments {
+        name: args.file.display().to_string(),
+        directory: file.parent().unwrap_or(Path::new("/")).to_owned(),
+        open_to_others,
+        dry_run: args.dry_run,
+        force: args.force,
+        wait_s: args.wait.then_some(args.timeout),
+    };
+    let arguments = match serde_json::to_value(arguments) {
+        Ok(Value::Object(map)) => map,
+        _ => Map::new(),
+    };
+    let value =
+        Client::connect(args.at.control.as_deref())?.call_with(VERB, arguments, text.as_bytes(), |_| ())?;
+    serde_json::from_value(value).map_err(|error| CallError::Lost(error.into()))
+}
+
+fn show(args: &args::Apply, outcome: &Outcome) -> Exit {
+    let settled = outcome.settled || !args.wait;
+    if !settled {
+        say!("stag: sessions that have to leave are still there after {} s", args.timeout);
+    }
+    let exit = if outcome.plan.refused.is_empty() && settled { Exit::Done } else { Exit::Failed };
+    let text = match args.json {
+        true => format!("{:#}\n", serde_json::to_value(outcome).unwrap_or_default()),
+        false => outcome.text(),
+    };
+    exit.or(out::print(&text))
+}

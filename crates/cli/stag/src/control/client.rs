@@ -1,0 +1,154 @@
+//! The commands' side of the control socket.
+
+use std::io::{self, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value};
+
+use super::peer;
+use super::place::{self, PlaceError, REMEDY};
+use super::protocol::{Answer, Fault, Kind, Request, read_answer, write_line};
+use crate::exit::Exit;
+
+/// Why a daemon did not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum CallError {
+    /// Nobody is there.
+    #[error("no daemon answers on {path}: {source}")]
+    Unreachable {
+        /// The socket.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The usual directory is not to be trusted.
+    #[error(transparent)]
+    Place(#[from] PlaceError),
+    /// Somebody else answers.
+    #[error("nothing was asked: {0}")]
+    Stranger(String),
+    /// It went away.
+    #[error("the daemon went away: {0}")]
+    Lost(#[from] io::Error),
+    /// It says no.
+    #[error(transparent)]
+    Fault(#[from] Fault),
+}
+
+impl CallError {
+    /// What a command ends with.
+    pub fn exit(&self) -> Exit {
+        match self {
+            Self::Unreachable { .. } => Exit::Unreachable,
+            Self::Place(_) | Self::Stranger(_) | Self::Lost(_) => Exit::Failed,
+            Self::Fault(fault) => match fault.kind {
+                Kind::Request => Exit::Usage,
+                Kind::Config => Exit::Config,
+                Kind::Refused | Kind::Failed => Exit::Failed,
+            },
+        }
+    }
+
+    /// Tells the user, and what the command ends with.
+    pub fn show(&self) -> Exit {
+        say!("stag: {self}");
+        if let Self::Unreachable { source, .. } = self {
+            say!(
+                "      {}",
+                match source.kind() {
+                    io::ErrorKind::PermissionDenied =>
+                        "a daemon is managed by its own user, root and members of the group stag: try sudo",
+                    _ =>
+                        "is `stag serve` running? Another socket than the usual one is named with --control PATH",
+                }
+            );
+        }
+        if let Self::Place(PlaceError::Untrusted { .. }) = self {
+            say!("      {REMEDY}");
+        }
+        self.exit()
+    }
+}
+
+/// Connects to the daemon at `path`, or at the usual place, and sees whether it is one to be believed.
+///
+/// # Errors
+/// When nobody is there, or a stranger.
+pub fn connect(path: Option<&Path>) -> Result<(UnixStream, PathBuf), CallError> {
+    let path = path.map_or_else(place::for_client, |path| Ok(path.to_owned()))?;
+    let stream = UnixStream::connect(&path);
+    let stream = stream.map_err(|source| CallError::Unreachable { path: path.clone(), source })?;
+    peer::believe(&stream, &path).map_err(CallError::Stranger)?;
+    Ok((stream, path))
+}
+
+/// A connection to a daemon.
+pub struct Client {
+    stream: UnixStream,
+    lines: BufReader<UnixStream>,
+}
+
+impl Client {
+    /// Connects to the daemon at `path`, or at the usual place.
+    ///
+    /// # Errors
+    /// When nobody is there.
+    pub fn connect(path: Option<&Path>) -> Result<Self, CallError> {
+        let (stream, _) = connect(path)?;
+        let lines = BufReader::new(stream.try_clone()?);
+        Ok(Self { stream, lines })
+    }
+
+    /// Has the daemon do `verb`; `progress` hears what it says meanwhile.
+    ///
+    /// # Errors
+    /// When it says no, or went away.
+    pub fn call(
+        &mut self,
+        verb: &str,
+        arguments: Map<String, Value>,
+        progress: impl FnMut(Value),
+    ) -> Result<Value, CallError> {
+        self.call_with(verb, arguments, &[], progress)
+    }
+
+    /// [`Self::call`] with `body` behind the request.
+    ///
+    /// # Errors
+    /// When it says no, or went away.
+    pub fn call_with(
+        &mut self,
+        verb: &str,
+        arguments: Map<String, Value>,
+        body: &[u8],
+        mut progress: impl FnMut(Value),
+    ) -> Result<Value, CallError> {
+        let request = Request { body: body.len() as u64, ..Request::new(verb, arguments) };
+        // A daemon that refuses before it has read all says why.
+        let sent = write_line(&mut self.stream, &request).and_then(|()| self.stream.write_all(body));
+        match sent {
+            Ok(()) => {}
+            Err(error)
+                if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => {}
+            Err(error) => return Err(error.into()),
+        }
+        loop {
+            match read_answer(&mut self.lines)? {
+                Some(Answer::Progress(step)) => progress(step),
+                Some(Answer::Ok(value)) => return Ok(value),
+                Some(Answer::Error(fault)) => return Err(fault.into()),
+                None => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+            }
+        }
+    }
+
+    /// [`Self::call`] without arguments and progress, for an answer of a known shape.
+    ///
+    /// # Errors
+    /// When it says no, went away, or answers something else.
+    pub fn ask<T: serde::de::DeserializeOwned>(&mut self, verb: &str) -> Result<T, CallError> {
+        let value = self.call(verb, Map::new(), |_| ())?;
+        serde_json::from_value(value).map_err(|error| CallError::Lost(error.into()))
+    }
+}

@@ -1,0 +1,251 @@
+//! `drain` and `undrain`: taking initiators off a target, a portal or the whole daemon, and `drains`, how far that is.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use iscsi::discovery::TargetAddress;
+use iscsi_server::config::Redirect;
+use iscsi_server::{DrainOptions, DrainScope, DrainState};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use super::client::{CallError, Client};
+use super::daemon::{Daemon, Progress, json};
+use super::protocol::{Fault, Kind, Request};
+use crate::args;
+use crate::exit::Exit;
+use crate::out;
+
+/// How often a client is told how it goes.
+const STEP: Duration = Duration::from_millis(200);
+/// How much longer than its time a drain may take: connections that are dropped end first.
+const LAST: Duration = Duration::from_secs(30);
+
+/// What to drain.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Wanted {
+    /// The target's name.
+    #[serde(default)]
+    target: Option<String>,
+    /// The portal's address.
+    #[serde(default)]
+    portal: Option<SocketAddr>,
+    /// Everything.
+    #[serde(default)]
+    all: bool,
+    /// Seconds that initiators have to log out.
+    #[serde(default = "half_a_minute")]
+    timeout: u16,
+    /// Where new logins are sent.
+    #[serde(default)]
+    redirect: Option<String>,
+    /// Whether to answer only when nobody is left.
+    #[serde(default)]
+    wait: bool,
+}
+
+fn half_a_minute() -> u16 {
+    30
+}
+
+impl Wanted {
+    fn scope(&self) -> Result<DrainScope, Fault> {
+        match (&self.target, self.portal, self.all) {
+            (Some(target), None, false) => Ok(DrainScope::Target(target.clone())),
+            (None, Some(portal), false) => Ok(DrainScope::Portal(portal)),
+            (None, None, true) => Ok(DrainScope::All),
+            _ => Err(Fault::new(Kind::Request, "drain: one of target, portal and all is wanted")),
+        }
+    }
+}
+
+/// A drain as clients see it.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct DrainStatus {
+    /// The target's name, if it is one that is drained.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub target: Option<String>,
+    /// The portal's address, if it is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub portal: Option<SocketAddr>,
+    /// `asking`, `dropping` or `drained`.
+    pub state: String,
+    /// Connections that were asked to log out.
+    pub asked: usize,
+    /// Connections that had to be dropped.
+    pub dropped: usize,
+    /// Connections that are left.
+    pub left: usize,
+    /// Seconds since it began.
+    pub age: f64,
+    /// Seconds that initiators still have.
+    pub remaining: f64,
+    /// Where new logins are sent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub redirect: Option<String>,
+}
+
+impl DrainStatus {
+    fn of(status: &iscsi_server::DrainStatus) -> Self {
+        let (target, portal) = match &status.scope {
+            DrainScope::All => (None, None),
+            DrainScope::Target(name) => (Some(name.clone()), None),
+            DrainScope::Portal(address) => (None, Some(*address)),
+        };
+        let state = match status.state {
+            DrainState::Asking => "asking",
+            DrainState::Dropping => "dropping",
+            DrainState::Drained => "drained",
+        };
+        Self {
+            target,
+            portal,
+            state: state.to_owned(),
+            asked: status.asked,
+            dropped: status.dropped,
+            left: status.left,
+            age: status.age.as_secs_f64(),
+            remaining: status.remaining.as_secs_f64(),
+            redirect: status.redirect.as_ref().map(|to| to.address.to_string()),
+        }
+    }
+
+    fn place(&self) -> String {
+        match (&self.target, self.portal) {
+            (Some(target), _) => target.clone(),
+            (_, Some(portal)) => portal.to_string(),
+            _ => "everything".to_owned(),
+        }
+    }
+
+    fn line(&self) -> String {
+        let went = format!("{} asked to log out, {} dropped", self.asked, self.dropped);
+        let place = self.place();
+        match self.state.as_str() {
+            "drained" => format!("{place}: drained, {went}"),
+            "dropping" => format!("{place}: {} connections being dropped", self.left),
+            _ => format!("{place}: {} connections left, {:.0} s to log out", self.left, self.remaining),
+        }
+    }
+}
+
+/// Answers `drain`.
+///
+/// # Errors
+/// When there is no such thing, or it is being drained already.
+pub fn drain(daemon: &Daemon, request: &Request, progress: Progress<'_>) -> Result<Value, Fault> {
+    let wanted: Wanted = request.arguments()?;
+    let scope = wanted.scope()?;
+    let redirect = wanted.redirect.as_deref().map(|text| {
+        let address = TargetAddress::parse(text);
+        let bad =
+            || Fault::new(Kind::Request, format!("drain: \"{text}\" is no place to send initiators to"));
+        Ok::<_, Fault>(Redirect { address: address.ok_or_else(bad)?, permanent: false, after_auth: false })
+    });
+    let options =
+        DrainOptions { timeout: Duration::from_secs(wanted.timeout.into()), redirect: redirect.transpose()? };
+    let patience = Instant::now() + options.timeout + LAST;
+    let refused = |error: iscsi_server::DrainError| Fault::new(Kind::Refused, error.to_string());
+    daemon.server.drain(scope.clone(), options).map_err(refused)?;
+    loop {
+        let status = daemon.server.drains().into_iter().find(|drain| drain.scope == scope);
+        let Some(status) = status else {
+            return Err(Fault::new(Kind::Failed, "the drain was undone"));
+        };
+        let told = DrainStatus::of(&status);
+        if !wanted.wait || status.state == DrainState::Drained {
+            return json(&told);
+        }
+        if Instant::now() >= patience {
+            let what = format!("{} connections do not end", told.left);
+            return Err(Fault::new(Kind::Failed, what));
+        }
+        progress(json(&told)?);
+        std::thread::sleep(STEP);
+    }
+}
+
+/// Answers `undrain`.
+///
+/// # Errors
+/// When it is not being drained.
+pub fn undrain(daemon: &Daemon, request: &Request) -> Result<Value, Fault> {
+    let scope = request.arguments::<Wanted>()?.scope()?;
+    match daemon.server.undrain(&scope) {
+        true => Ok(json!({})),
+        false => Err(Fault::new(Kind::Refused, format!("{scope} is not being drained"))),
+    }
+}
+
+/// Answers `drains`.
+///
+/// # Errors
+/// Never.
+pub fn drains(daemon: &Daemon) -> Result<Value, Fault> {
+    json(&daemon.server.drains().iter().map(DrainStatus::of).collect::<Vec<_>>())
+}
+
+/// `stag drain`.
+pub fn command(args: &args::Drain) -> Exit {
+    match run(args) {
+        Ok(text) => out::print(&text),
+        Err(error) => error.show(),
+    }
+}
+
+fn run(args: &args::Drain) -> Result<String, CallError> {
+    let mut client = Client::connect(args.at.control.as_deref())?;
+    let broken = |error: serde_json::Error| CallError::Lost(error.into());
+    if args.target.is_none() && args.portal.is_none() && !args.all {
+        let value: Value = client.ask("drains")?;
+        if args.json {
+            return Ok(format!("{value:#}\n"));
+        }
+        let drains: Vec<DrainStatus> = serde_json::from_value(value).map_err(broken)?;
+        return Ok(match drains.as_slice() {
+            [] => "nothing is being drained\n".to_owned(),
+            drains => drains.iter().map(|drain| drain.line() + "\n").collect(),
+        });
+    }
+    let wanted = Wanted {
+        target: args.target.clone(),
+        portal: args.portal,
+        all: args.all,
+        timeout: args.timeout,
+        redirect: args.redirect.clone(),
+        wait: !args.no_wait && !args.undo,
+    };
+    let Value::Object(arguments) = serde_json::to_value(&wanted).map_err(broken)? else {
+        return Ok(String::new());
+    };
+    if args.undo {
+        client.call("undrain", arguments, |_| ())?;
+        return Ok(String::new());
+    }
+    let mut last = String::new();
+    let value = call(&mut client, arguments, |status| {
+        let line = status.line();
+        if line != last {
+            say!("{line}");
+            last = line;
+        }
+    })?;
+    if args.json {
+        return Ok(format!("{value:#}\n"));
+    }
+    let status: DrainStatus = serde_json::from_value(value).map_err(broken)?;
+    Ok(status.line() + "\n")
+}
+
+fn call(
+    client: &mut Client,
+    arguments: Map<String, Value>,
+    mut hear: impl FnMut(DrainStatus),
+) -> Result<Value, CallError> {
+    client.call("drain", arguments, |step| {
+        if let Ok(status) = serde_json::from_value(step) {
+            hear(status);
+        }
+    })
+}

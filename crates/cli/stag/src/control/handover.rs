@@ -1,0 +1,428 @@
+//! `hand-over`: a new daemon takes the place of the running one, and no initiator is refused meanwhile.
+//!
+//! Over one connection to the control socket: the new daemon asks; the running one sends its listening sockets and its control
+//! socket along (SCM_RIGHTS) and serves on; the new one says `commit`; the running one stops accepting, lets commands in flight end,
+//! closes its sessions and its units, and says what else it knows; the new one opens the units, serves, and says `done`; the old one
+//! ends. Connections made meanwhile wait in the sockets' backlog. If the new daemon is not heard of again, whatever became of it, the
+//! old one opens its units again and goes on. Data is safe at every point: units are open in one of both at most, and what was
+//! acknowledged has been written before.
+
+use std::collections::HashMap;
+use std::io::{self, BufRead, BufReader, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use device::Nexuses;
+use disk::unit::DiskUnit;
+use objects::unit::OsdUnit;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags,
+};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use super::client::{CallError, Client, connect};
+use super::daemon::{Daemon, Running};
+use super::place;
+use super::protocol::{
+    Answer, Fault, Kind, MAX_REQUEST, Request, VERSION, read_answer, read_line, write_answer, write_line,
+};
+use super::socket::ControlSocket;
+use crate::config::Config;
+use crate::convert;
+use crate::health::{self, CarriedMark};
+use crate::identity::Carried;
+use crate::state::hex;
+use crate::supervisor::Supervisor;
+use crate::unit::Backing;
+use crate::units::{OpenKind, Units};
+
+/// The verb.
+pub const VERB: &str = "hand-over";
+/// Descriptors that go along at most: the kernel takes 253 in one message.
+const MOST: usize = 250;
+/// How long commands in flight have to end.
+const DRAIN: Duration = Duration::from_secs(2);
+/// How long units have to be let go of: a medium may have much to write before.
+const CLOSE: Duration = Duration::from_secs(20);
+/// How long the running daemon tries to have its units back from one that died at taking over, which may take its time to be gone.
+const REOPEN: Duration = Duration::from_secs(60);
+/// How long the new daemon may take to get ready, after which the old one goes on.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What the new daemon asks for.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Arguments {
+    /// Units in memory may begin anew, with their data gone.
+    #[serde(default)]
+    lose_memory_units: bool,
+}
+
+/// Which sockets come along.
+#[derive(Debug, Serialize, Deserialize)]
+struct Offer {
+    /// What each portal was asked to listen on.
+    asked: Vec<SocketAddr>,
+}
+
+/// What a daemon knows and does not keep on a medium.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct State {
+    /// Units' persistent reservations, by their designators in hexadecimal.
+    reservations: HashMap<String, Reservations>,
+    /// The access states of target port groups, by their targets: group and state.
+    access: HashMap<String, Vec<(u16, String)>>,
+    /// Flushes that failed and were not acknowledged, by their media.
+    #[serde(default)]
+    flush_failed: HashMap<String, CarriedMark>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Reservations {
+    saved: Vec<u8>,
+    aptpl: bool,
+    generation: u32,
+}
+
+/// Tells whether a unit is still open.
+enum WeakUnit {
+    Disk(Weak<DiskUnit>),
+    Objects(Weak<OsdUnit>),
+}
+
+impl WeakUnit {
+    fn of(kind: &OpenKind) -> Self {
+        match kind {
+            OpenKind::Disk(disk) => Self::Disk(Arc::downgrade(&disk.unit)),
+            OpenKind::Objects(unit) => Self::Objects(Arc::downgrade(unit)),
+        }
+    }
+
+    fn is_open(&self) -> bool {
+        match self {
+            Self::Disk(unit) => unit.strong_count() > 0,
+            Self::Objects(unit) => unit.strong_count() > 0,
+        }
+    }
+}
+
+/// The running daemon's side. Returns whether it has been replaced.
+///
+/// # Errors
+/// The socket's: the client is gone, and the daemon goes on.
+pub fn give(
+    daemon: &Daemon,
+    socket: &ControlSocket,
+    stream: &UnixStream,
+    lines: &mut impl BufRead,
+    request: &Request,
+) -> io::Result<bool> {
+    let mut out = stream;
+    let refuse = |mut out: &UnixStream, kind, what: String| {
+        write_answer(&mut out, Answer::Error(Fault::new(kind, what))).map(|()| false)
+    };
+    let given: Arguments = match request.arguments() {
+        Ok(given) => given,
+        Err(fault) => return refuse(out, fault.kind, fault.message),
+    };
+    let _alone = daemon.changing();
+    let running = daemon.running();
+    let memory: Vec<String> = running
+        .units
+        .open
+        .iter()
+        .filter(|(_, unit)| matches!(unit.spec.backing, Backing::Memory(_) | Backing::ObjectMemory(_)))
+        .map(|((iqn, lun), _)| format!("{iqn} LUN {lun}"))
+        .collect();
+    if let Some(first) = memory.first().filter(|_| !given.lose_memory_units) {
+        let what = format!(
+            "{} units are in this daemon's memory and would be lost with it (such as {first}): --lose-memory-units does it",
+            memory.len()
+        );
+        return refuse(out, Kind::Refused, what);
+    }
+    let sockets = daemon.server.listening_sockets();
+    if sockets.len() + 2 > MOST {
+        return refuse(out, Kind::Refused, format!("more than {} portals cannot be handed over", MOST - 2));
+    }
+    let offer = Offer { asked: sockets.iter().map(|(asked, _)| *asked).collect() };
+    let mut fds: Vec<BorrowedFd<'_>> = sockets.iter().map(|(_, socket)| socket.as_fd()).collect();
+    fds.push(socket.listener.as_fd());
+    fds.push(socket.lock.as_fd());
+    send_offer(stream, &offer, &fds)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    if !hears(lines, "commit") {
+        return Ok(false);
+    }
+    tracing::info!(target: iscsi_server::audit::TARGET, what = "takeover", "another daemon takes over");
+    daemon.server.pause(DRAIN);
+    let state = state(daemon, &running.units);
+    let weak: Vec<WeakUnit> = running.units.open.values().map(|unit| WeakUnit::of(&unit.kind)).collect();
+    daemon.server.let_go_of_units();
+    let config = running.config.clone();
+    daemon.set_running(Running { config: config.clone(), units: Units::default() });
+    drop(running);
+    let deadline = Instant::now() + CLOSE;
+    while weak.iter().any(|unit| unit.is_open()) && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let told = serde_json::to_value(&state).map_err(io::Error::from);
+    let told = told.and_then(|state| write_answer(&mut out, Answer::Ok(state)));
+    if told.is_ok() && hears(lines, "done") {
+        socket.give_away();
+        daemon.set_replaced();
+        name_main_process(stream);
+        tracing::info!("another daemon has taken over; ending");
+        return Ok(true);
+    }
+    tracing::error!("the daemon that was to take over is not there: going on");
+    resume(daemon, config, &state);
+    Ok(false)
+}
+
+/// Tells the service manager that the process at the other end is the service's main one from now on.
+fn name_main_process(stream: &UnixStream) {
+    match rustix::net::sockopt::socket_peercred(stream) {
+        Ok(peer) => Supervisor::find().tell(&format!("MAINPID={}", peer.pid.as_raw_nonzero())),
+        Err(error) => tracing::warn!(%error, "the service manager is not told of the new daemon"),
+    }
+}
+
+/// Whether the next line says `word`.
+fn hears(lines: &mut impl BufRead, word: &str) -> bool {
+    let line = read_line(lines, MAX_REQUEST).ok().flatten();
+    line.and_then(|line| serde_json::from_slice::<Request>(&line).ok()).is_some_and(|said| said.verb == word)
+}
+
+/// Serves what was served before.
+fn resume(daemon: &Daemon, config: Config, state: &State) {
+    let none = Units::default();
+    let deadline = Instant::now() + REOPEN;
+    let units = loop {
+        match none.next(&config, &none.fates(&config, false)) {
+            Ok(units) => break units,
+            // The other one may be on its way out, with the units' locks.
+            Err(error) if Instant::now() < deadline => {
+                tracing::warn!(%error, "trying again");
+                std::thread::sleep(Duration::from_millis(100));
+            }
+            Err(error) => {
+                tracing::error!(%error, "units cannot be opened again; what can be changed is: stag apply");
+                break none;
+            }
+        }
+    };
+    restore_units(state, &units);
+    if let Err(error) = daemon.server.apply(convert::server_config(&config, &units)) {
+        tracing::error!(%error, "cannot go on");
+    }
+    restore_access(state, &daemon.server);
+    daemon.set_running(Running { config, units });
+}
+
+fn send_offer(stream: &UnixStream, offer: &Offer, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let mut line = Vec::new();
+    write_answer(&mut line, Answer::Ok(serde_json::to_value(offer)?))?;
+    let mut space = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !control.push(SendAncillaryMessage::ScmRights(fds)) {
+        return Err(io::Error::other("too many descriptors"));
+    }
+    let sent = rustix::net::sendmsg(stream, &[IoSlice::new(&line)], &mut control, SendFlags::NOSIGNAL)?;
+    // They have gone with the first byte.
+    io::Write::write_all(&mut &*stream, &line[sent..])
+}
+
+fn nexuses(kind: &OpenKind) -> &Nexuses {
+    match kind {
+        OpenKind::Disk(disk) => disk.unit.nexuses(),
+        OpenKind::Objects(unit) => unit.nexuses(),
+    }
+}
+
+fn state(daemon: &Daemon, units: &Units) -> State {
+    let reservations = units.open.values().filter_map(|unit| {
+        let (saved, aptpl, generation) = nexuses(&unit.kind).hand_over()?;
+        Some((hex(unit.naa()), Reservations { saved, aptpl, generation }))
+    });
+    let groups = |name: &String| {
+        let groups = daemon.server.port_groups(name)?;
+        Some(groups.groups().into_iter().map(|group| (group.id, group.state.name().to_owned())).collect())
+    };
+    let targets = daemon.server.targets().into_iter().map(|target| target.name);
+    State {
+        reservations: reservations.collect(),
+        access: targets.filter_map(|name| Some((name.clone(), groups(&name)?))).collect(),
+        flush_failed: health::marks(units),
+    }
+}
+
+/// Puts the reservations and the failed flushes of another daemon into force, before anybody reaches the units.
+pub fn restore_units(state: &State, units: &Units) {
+    health::restore_marks(&state.flush_failed, units);
+    for unit in units.open.values() {
+        let Some(kept) = state.reservations.get(&hex(unit.naa())) else { continue };
+        let taken = nexuses(&unit.kind).take_over(&kept.saved, kept.aptpl, kept.generation);
+        if let Err(error) = taken {
+            tracing::error!(%error, unit = hex(unit.naa()), "reservations could not be taken over");
+        }
+    }
+}
+
+/// Puts the access states of another daemon into force.
+pub fn restore_access(state: &State, server: &iscsi_server::Handle) {
+    for (target, groups) in &state.access {
+        let now: HashMap<u16, String> = server
+            .port_groups(target)
+            .map(|ports| ports.groups())
+            .unwrap_or_default()
+            .into_iter()
+            .map(|group| (group.id, group.state.name().to_owned()))
+            .collect();
+        for (group, name) in
+            groups.iter().filter(|(group, name)| now.get(group).is_some_and(|own| own != name))
+        {
+            let state = scsi::data::target_port_groups::AccessState::named(name);
+            let Some(state) = state else { continue };
+            if let Err(error) = server.set_access(target, *group, state) {
+                tracing::warn!(%error, target, group, "the access state is as configured");
+            }
+        }
+    }
+}
+
+/// What a new daemon has got of the running one.
+pub struct Taken {
+    stream: UnixStream,
+    lines: BufReader<UnixStream>,
+    /// Listening sockets, by what they were asked to listen on.
+    pub sockets: Vec<(SocketAddr, OwnedFd)>,
+    /// The control socket.
+    pub control: Option<ControlSocket>,
+    /// What it serves.
+    pub served: Served,
+}
+
+/// What a running daemon says that it serves. One that derives names tells so by them, whatever its version.
+#[derive(Debug, Default)]
+pub struct Served {
+    /// Its targets' names.
+    pub targets: Vec<String>,
+    /// Its units' serial numbers.
+    pub serials: Carried,
+}
+
+impl Served {
+    /// Asks the daemon at `path`. Who does not answer serves nothing that is worth keeping.
+    fn ask(path: &Path) -> Self {
+        let status = Client::connect(Some(path)).and_then(|mut client| client.ask::<Value>("status"));
+        let status = status.unwrap_or_default();
+        let targets = status["targets"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let text = |value: &Value| value.as_str().map(str::to_owned);
+        let units = targets.iter().flat_map(|target| target["units"].as_array()).flatten();
+        Self {
+            targets: targets.iter().filter_map(|target| text(&target["iqn"])).collect(),
+            serials: units.filter_map(|unit| text(&unit["serial"])).collect(),
+        }
+    }
+}
+
+impl Taken {
+    /// Asks the daemon at `path` for its place. It serves on until [`Self::commit`].
+    ///
+    /// # Errors
+    /// When nobody is there, or it refuses.
+    pub fn ask(path: Option<&Path>, lose_memory_units: bool) -> Result<Self, CallError> {
+        let path = path.map_or_else(place::of_own, |path| Ok(path.to_owned()))?;
+        let served = Served::ask(&path);
+        let (mut stream, path) = connect(Some(&path))?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        let mut arguments = Map::new();
+        arguments.insert("lose_memory_units".into(), Value::Bool(lose_memory_units));
+        write_line(&mut stream, &Request::new(VERB, arguments))?;
+        let (line, mut fds) = receive(&stream)?;
+        let offer: Offer = read_told(&mut line.as_slice())?;
+        let count = offer.asked.len();
+        if fds.len() != count + 2 {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "sockets are missing").into());
+        }
+        let (lock, listener) = (fds.pop(), fds.pop());
+        let control = listener.zip(lock).map(|(listener, lock)| ControlSocket::adopt(&path, listener, lock));
+        let lines = BufReader::new(stream.try_clone()?);
+        Ok(Self { stream, lines, sockets: offer.asked.into_iter().zip(fds).collect(), control, served })
+    }
+
+    /// Has the running daemon let go of its sessions and units. It takes them back if this value is dropped without
+    /// [`Self::done`].
+    ///
+    /// # Errors
+    /// When it went away.
+    pub fn commit(&mut self) -> Result<State, CallError> {
+        write_line(&mut self.stream, &json!({ "v": VERSION, "do": "commit" }))?;
+        read_told(&mut self.lines)
+    }
+
+    /// This daemon serves now: the other one may end.
+    pub fn done(mut self) {
+        if let Err(error) = write_line(&mut self.stream, &json!({ "v": VERSION, "do": "done" })) {
+            tracing::warn!(%error, "the daemon that was replaced has gone before its time");
+        }
+    }
+}
+
+/// What the running daemon tells in one line.
+fn read_told<T: DeserializeOwned>(from: &mut impl BufRead) -> Result<T, CallError> {
+    match read_answer(from)? {
+        Some(Answer::Ok(value)) => Ok(serde_json::from_value(value).map_err(io::Error::from)?),
+        Some(Answer::Error(fault)) => Err(fault.into()),
+        _ => Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+    }
+}
+
+/// Reads the offer and the state of a daemon that is replaced, and gives its units' reservations as [`Nexuses::take_over`] wants
+/// them. For tests from outside.
+///
+/// # Errors
+/// What the new daemon would give up with.
+pub fn read_takeover(mut from: &[u8]) -> Result<Vec<(Vec<u8>, bool, u32)>, CallError> {
+    let _: Offer = read_told(&mut from)?;
+    let state: State = read_told(&mut from)?;
+    Ok(state.reservations.into_values().map(|kept| (kept.saved, kept.aptpl, kept.generation)).collect())
+}
+
+/// The first line and the descriptors that came with it.
+fn receive(stream: &UnixStream) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
+    let (mut line, mut fds) = (Vec::new(), Vec::new());
+    let mut space = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
+    while line.last() != Some(&b'\n') {
+        if line.len() > 1 << 20 {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "too long a line"));
+        }
+        let mut piece = [0; 4096];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let received = rustix::net::recvmsg(
+            stream,
+            &mut [IoSliceMut::new(&mut piece)],
+            &mut control,
+            RecvFlags::CMSG_CLOEXEC,
+        )?;
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(sent) = message {
+                fds.extend(sent);
+            }
+        }
+        match received.bytes {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            n => line.extend_from_slice(&piece[..n]),
+        }
+    }
+    Ok((line, fds))
+}

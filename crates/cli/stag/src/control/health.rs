@@ -1,0 +1,268 @@
+//! The health section of `status`: which units and file systems have problems, as JSON, as text, and as the exit status of
+//! `stag status --check`. The names in it are stable: docs/src/reference/control.md lists them.
+
+use std::fmt::Write;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use backing::health::{Kind, Problem, State};
+use backing::size::Size;
+use serde::{Deserialize, Serialize};
+
+use super::daemon::Running;
+use super::status_text::duration;
+use crate::exit::Exit;
+use crate::health;
+use crate::health::space::{FileSystem, Level, Spaces};
+use crate::units::OpenUnit;
+
+/// How all units and their file systems fare.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Health {
+    /// The worst of it.
+    pub state: Level,
+    /// What is wrong with units.
+    pub problems: Vec<UnitProblem>,
+    /// Those that units lie on.
+    pub file_systems: Vec<FileSystem>,
+}
+
+/// One kind of failure of one unit.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct UnitProblem {
+    /// `warning` or `critical`.
+    pub level: Level,
+    /// The unit's target.
+    pub target: String,
+    /// Its number there.
+    pub lun: u16,
+    /// Its path, or `mem:SIZE`.
+    pub path: String,
+    /// `full`, `read`, `write`, `gone`, `flush`, `shrunk`, `replaced` or `unusable`.
+    pub kind: String,
+    /// When it was first seen, seconds since 1970.
+    pub since_unix_s: u64,
+    /// When it was last seen, seconds since 1970.
+    pub last_unix_s: u64,
+    /// How many operations failed.
+    pub count: u64,
+    /// What the system said of the latest; 0 for nothing.
+    pub errno: i32,
+    /// The same as text.
+    pub error: Option<String>,
+    /// The first block of the latest.
+    pub lba: Option<u64>,
+    /// What it means.
+    pub text: String,
+}
+
+/// How one unit fares.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct UnitHealth {
+    /// `ok`, `degraded` or `failed`.
+    pub state: String,
+    /// Since when, seconds since 1970; none if it is ok.
+    pub since_unix_s: Option<u64>,
+    /// How many operations failed since then.
+    pub refused: u64,
+    /// The latest failure.
+    pub last_error: Option<String>,
+    /// Whether SYNCHRONIZE CACHE and its like are refused.
+    pub refuses_flushes: bool,
+}
+
+impl Default for UnitHealth {
+    fn default() -> Self {
+        Self {
+            state: State::Ok.name().to_owned(),
+            since_unix_s: None,
+            refused: 0,
+            last_error: None,
+            refuses_flushes: false,
+        }
+    }
+}
+
+/// How a unit fares.
+pub fn unit(open: &OpenUnit) -> UnitHealth {
+    let Some(report) = health::of(open).map(|health| health.look()) else { return UnitHealth::default() };
+    let latest = report.problems.iter().max_by_key(|problem| problem.last_unix_s);
+    UnitHealth {
+        state: report.state.name().to_owned(),
+        since_unix_s: report.problems.iter().map(|problem| problem.since_unix_s).min(),
+        refused: report.problems.iter().map(|problem| problem.count).sum(),
+        last_error: latest.map(words),
+        refuses_flushes: report.refuses_flushes,
+    }
+}
+
+/// How everything fares.
+pub fn all(running: &Running, spaces: &Spaces) -> Health {
+    let mut problems = Vec::new();
+    for target in &running.config.targets {
+        for lun in &target.units {
+            let open = running.units.open.get(&crate::units::place(&target.iqn, lun.lun));
+            let report = open.and_then(health::of).map(|health| health.look()).unwrap_or_default();
+            let path = lun.spec.backing.to_string();
+            problems.extend(report.problems.iter().map(|found| problem(found, &target.iqn, lun.lun, &path)));
+        }
+    }
+    let file_systems = spaces.file_systems.clone();
+    let levels = problems.iter().map(|problem| problem.level);
+    let state = levels.chain(file_systems.iter().map(|system| system.state)).max().unwrap_or_default();
+    Health { state, problems, file_systems }
+}
+
+fn problem(found: &Problem, target: &str, lun: u16, path: &str) -> UnitProblem {
+    let errno = found.fault.errno;
+    UnitProblem {
+        level: match found.kind.state() {
+            State::Ok => Level::Ok,
+            State::Degraded => Level::Warning,
+            State::Failed => Level::Critical,
+        },
+        target: target.to_owned(),
+        lun,
+        path: path.to_owned(),
+        kind: found.kind.name().to_owned(),
+        since_unix_s: found.since_unix_s,
+        last_unix_s: found.last_unix_s,
+        count: found.count,
+        errno,
+        error: (errno != 0).then(|| std::io::Error::from_raw_os_error(errno).to_string()),
+        lba: found.fault.lba,
+        text: words(found),
+    }
+}
+
+/// A problem in words.
+fn words(problem: &Problem) -> String {
+    let mut text = match &problem.fault.reason {
+        Some(reason) if problem.kind == Kind::Unusable => reason.clone(),
+        Some(reason) => format!("{}: {reason}", problem.kind.text()),
+        None => problem.kind.text().to_owned(),
+    };
+    if problem.fault.errno != 0 {
+        let _ = write!(text, ": {}", std::io::Error::from_raw_os_error(problem.fault.errno));
+    }
+    if let Some(lba) = problem.fault.lba {
+        let _ = write!(text, ", at block {lba}");
+    }
+    text
+}
+
+impl Health {
+    /// The section of `stag status`: a line a problem, and one a file system.
+    pub fn text(&self) -> String {
+        let mut out = String::new();
+        if self.problems.is_empty() {
+            out.push_str("\nhealth: no problems\n");
+        } else {
+            let _ = writeln!(out, "\nhealth: {}", level(self.state));
+        }
+        for problem in &self.problems {
+            let _ = writeln!(out, "  {}", problem.line());
+        }
+        for system in &self.file_systems {
+            let _ = writeln!(out, "  {}", line(system));
+        }
+        out
+    }
+
+    /// What `stag status --check` prints: a line a problem, or one that says that there is none.
+    pub fn check(&self) -> String {
+        let mut lines: Vec<(Level, String)> =
+            self.problems.iter().map(|problem| (problem.level, problem.line())).collect();
+        let systems = self.file_systems.iter().filter(|system| system.state > Level::Ok);
+        lines.extend(systems.map(|system| (system.state, line(system))));
+        lines.sort_by_key(|(level, _)| std::cmp::Reverse(*level));
+        match lines.as_slice() {
+            [] => format!("OK: no problems, {} file systems with room\n", self.file_systems.len()),
+            lines => {
+                lines.iter().map(|(at, line)| format!("{}: {line}\n", level(*at).to_uppercase())).collect()
+            }
+        }
+    }
+
+    /// What `stag status --check` ends with: as monitoring plugins do.
+    pub fn exit(&self) -> Exit {
+        match self.state {
+            Level::Ok => Exit::Done,
+            Level::Warning => Exit::CheckWarning,
+            Level::Critical => Exit::CheckCritical,
+        }
+    }
+}
+
+impl UnitProblem {
+    fn line(&self) -> String {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        let age = duration(now.saturating_sub(self.since_unix_s) as f64);
+        let times = if self.count == 1 { "once".to_owned() } else { format!("{} times", self.count) };
+        let Self { target, lun, path, text, .. } = self;
+        format!("{target} LUN {lun} ({path}): {text}; {times}, first {age} ago")
+    }
+}
+
+fn line(system: &FileSystem) -> String {
+    let FileSystem { mount, used_percent, free, provisioned, allocated, overcommitted, .. } = system;
+    let (free, provisioned, allocated) = (Size(*free), Size(*provisioned), Size(*allocated));
+    let mut line = format!(
+        "file system {mount}: {used_percent} % used, {free} free; units take {allocated} of {provisioned}"
+    );
+    if *overcommitted > 0 {
+        let _ = write!(line, ", {} more than there is", Size(*overcommitted));
+    }
+    line
+}
+
+const fn level(level: Level) -> &'static str {
+    match level {
+        Level::Ok => "ok",
+        Level::Warning => "warning",
+        Level::Critical => "critical",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(level: Level) -> UnitProblem {
+        UnitProblem {
+            level,
+            target: "iqn.2026-01.org.example:t".into(),
+            lun: 3,
+            path: "/srv/a".into(),
+            kind: "flush".into(),
+            since_unix_s: 0,
+            last_unix_s: 0,
+            count: 2,
+            errno: 5,
+            error: None,
+            lba: None,
+            text: "a flush failed".into(),
+        }
+    }
+
+    #[test]
+    fn a_check_says_the_worst_first_and_ends_with_it() {
+        let full = FileSystem { mount: "/srv".into(), state: Level::Critical, ..FileSystem::default() };
+        let health = Health {
+            state: Level::Critical,
+            problems: vec![found(Level::Warning)],
+            file_systems: vec![full, FileSystem::default()],
+        };
+        let text = health.check();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 2, "{text}");
+        assert!(lines[0].starts_with("CRITICAL: file system /srv"), "{text}");
+        assert!(
+            lines[1]
+                .starts_with("WARNING: iqn.2026-01.org.example:t LUN 3 (/srv/a): a flush failed; 2 times")
+        );
+        assert_eq!(health.exit(), Exit::CheckCritical);
+        let well = Health::default();
+        assert_eq!((well.exit(), well.check().lines().count()), (Exit::Done, 1));
+        assert!(well.check().starts_with("OK: "));
+    }
+}

@@ -1,0 +1,362 @@
+//! What a configuration would change of another, in plain words: what comes, goes or changes, and who is disturbed by it.
+
+use std::collections::{HashMap, HashSet};
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::settings::{Applies, Difference, Group};
+use crate::config::{Acl, Alua, Config, Target};
+use crate::convert;
+use crate::unit::UnitSpec;
+use crate::units::{Fate, Place, Units, place};
+
+/// Everything that changes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Plan {
+    /// What changes at once.
+    pub changes: Vec<Change>,
+    /// What holds from the daemon's next start on.
+    pub at_next_start: Vec<String>,
+    /// What cannot be done; then nothing is.
+    pub refused: Vec<String>,
+}
+
+/// One change.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Change {
+    /// What kind it is.
+    pub kind: Kind,
+    /// What changes.
+    pub what: String,
+    /// Who is disturbed, and how.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disturbs: Option<String>,
+}
+
+/// Kinds of changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// It is new.
+    Added,
+    /// It goes.
+    Removed,
+    /// It becomes another.
+    Changed,
+}
+
+/// Who is logged in, session by session.
+pub type Sessions = Vec<LoggedIn>;
+
+/// A session with a target.
+#[derive(Clone, Debug)]
+pub struct LoggedIn {
+    /// The target's name.
+    pub target: String,
+    /// The initiator's name.
+    pub initiator: String,
+    /// The user that the initiator has proved to be.
+    pub user: Option<String>,
+}
+
+impl Plan {
+    /// What `new` changes of `old`.
+    pub fn new(old: &Config, new: &Config, fates: &HashMap<Place, Fate>, sessions: &Sessions) -> Self {
+        let mut plan = Self::default();
+        plan.portals(old, new);
+        plan.daemon(old, new);
+        let (olds, news) = (by_name(old), by_name(new));
+        for target in old.targets.iter().filter(|target| !news.contains_key(&key(target))) {
+            let disturbed = initiators(sessions, &target.iqn, |_| true);
+            let what = format!("target {} ({} units)", target.iqn, target.units.len());
+            plan.add(Kind::Removed, what, logged_out(&disturbed));
+        }
+        for target in &new.targets {
+            let before = olds.get(&key(target)).copied();
+            match before {
+                Some(before) => plan.target(before, target, sessions),
+                None => plan.add(
+                    Kind::Added,
+                    format!("target {} ({} units)", target.iqn, target.units.len()),
+                    None,
+                ),
+            }
+            for lun in &target.units {
+                if let Some(Fate::Refused(why)) = fates.get(&place(&target.iqn, lun.lun)) {
+                    plan.refused.push(format!("{} LUN {}: {why}", target.iqn, lun.lun));
+                }
+            }
+            if let Some(before) = before {
+                plan.units(before, target, fates, sessions);
+            }
+        }
+        plan
+    }
+
+    /// Whether nothing changes.
+    pub fn is_empty(&self) -> bool {
+        self.changes.is_empty() && self.refused.is_empty()
+    }
+
+    /// As lines of text.
+    pub fn text(&self) -> String {
+        let mut out = String::new();
+        for change in &self.changes {
+            let sign = match change.kind {
+                Kind::Added => '+',
+                Kind::Removed => '-',
+                Kind::Changed => '~',
+            };
+            out += &format!("{sign} {}\n", change.what);
+            out += &change.disturbs.as_ref().map_or_else(String::new, |who| format!("    {who}\n"));
+        }
+        for line in &self.at_next_start {
+            out += &format!("! {line}: from the daemon's next start on\n");
+        }
+        for line in &self.refused {
+            out += &format!("x {line}\n");
+        }
+        out
+    }
+
+    fn add(&mut self, kind: Kind, what: String, disturbs: Option<String>) {
+        self.changes.push(Change { kind, what, disturbs });
+    }
+
+    fn portals(&mut self, old: &Config, new: &Config) {
+        let describe = |portal: &crate::config::Portal| {
+            format!("portal {} for {} (group {})", portal.listen, portal.lets_in(), portal.group)
+        };
+        let same_place = |a: &crate::config::Portal, b: &crate::config::Portal| a.listen == b.listen;
+        for portal in &old.portals {
+            if !new.portals.iter().any(|other| same_place(other, portal)) {
+                let told = "its connections stay until they end".to_owned();
+                self.add(Kind::Removed, describe(portal), Some(told));
+            }
+        }
+        for portal in &new.portals {
+            match old.portals.iter().find(|other| same_place(other, portal)) {
+                None => self.add(Kind::Added, describe(portal), None),
+                Some(before) => {
+                    let differences = before.differences(portal);
+                    if !differences.is_empty() {
+                        self.add(
+                            Kind::Changed,
+                            format!("{}: {}", describe(portal), joined(&differences)),
+                            None,
+                        );
+                    }
+                }
+            }
+        }
+    }
+
+    fn daemon(&mut self, old: &Config, new: &Config) {
+        if old.discovery != new.discovery {
+            self.add(Kind::Changed, "who may ask for the list of targets".into(), None);
+        }
+        self.settings("limit ", old.limits.differences(&new.limits));
+        self.settings("iser ", old.iser.differences(&new.iser));
+        self.settings("", old.daemon.differences(&new.daemon));
+        match (&old.isns, &new.isns) {
+            (Some(old), Some(new)) => self.settings("isns ", old.differences(new)),
+            (None, None) => {}
+            (Some(_), None) => self.at_next_start.push("isns: no server any more".to_owned()),
+            (None, Some(new)) => self.at_next_start.push(format!("isns: {}", new.server)),
+        }
+    }
+
+    /// What changes of the daemon's settings, each told with when it is in force.
+    fn settings(&mut self, of: &str, differences: Vec<Difference>) {
+        for found in differences {
+            match found.setting.when() {
+                Applies::NextStart => self.at_next_start.push(format!("{of}{found}")),
+                when => self.add(Kind::Changed, format!("{of}{found}, {}", when.words()), None),
+            }
+        }
+    }
+
+    fn target(&mut self, old: &Target, new: &Target, sessions: &Sessions) {
+        let name = &new.iqn;
+        for found in old.differences(new) {
+            let when = match found.setting.when() {
+                Applies::AtOnce => String::new(),
+                when => format!(", {}", when.words()),
+            };
+            let logged_out = "sessions through other groups are logged out";
+            let disturbs = (found.setting.name == "groups").then(|| logged_out.to_owned());
+            self.add(Kind::Changed, format!("target {name}: {found}{when}"), disturbs);
+        }
+        match (&old.alua, &new.alua) {
+            (Some(old), Some(new)) => self.alua(name, old, new),
+            (old, new) if old != new => self.add(Kind::Changed, format!("target {name}: alua"), None),
+            _ => {}
+        }
+        if old.acls != new.acls {
+            self.acls(old, new, sessions);
+        }
+    }
+
+    fn alua(&mut self, name: &str, old: &Alua, new: &Alua) {
+        for found in old.differences(new).iter().filter(|found| found.setting.name != "group") {
+            self.add(Kind::Changed, format!("target {name}: alua {found}"), None);
+        }
+        for group in old.groups.iter().filter(|old| !new.groups.iter().any(|new| new.id == old.id)) {
+            self.add(Kind::Removed, format!("target {name}: alua group {}", group.id), None);
+        }
+        for group in &new.groups {
+            let what = format!("target {name}: alua group {}", group.id);
+            match old.groups.iter().find(|old| old.id == group.id) {
+                None => self.add(Kind::Added, what, None),
+                Some(old) if old == group => {}
+                Some(old) => {
+                    let differences = joined(&old.differences(group));
+                    self.add(Kind::Changed, format!("{what}: {differences}"), None);
+                }
+            }
+        }
+    }
+
+    fn acls(&mut self, old: &Target, new: &Target, sessions: &Sessions) {
+        let name = &new.iqn;
+        let lost = {
+            let target = convert::target_config(new, &Units::default());
+            initiators(sessions, name, |one| !target.admits(&one.initiator, one.user.as_deref()))
+        };
+        let (none, all) = (Vec::new(), logged_out(&lost));
+        match (&old.acls, &new.acls) {
+            (None, Some(_)) => self.add(Kind::Changed, format!("target {name}: open to its ACLs only"), all),
+            (Some(_), None) => {
+                self.add(Kind::Changed, format!("target {name}: open to every initiator"), None)
+            }
+            (before, now) => {
+                let (before, now) = (before.as_ref().unwrap_or(&none), now.as_ref().unwrap_or(&none));
+                let mut all = all;
+                let same = |a: &Acl, b: &Acl| a.initiator.eq_ignore_ascii_case(&b.initiator);
+                for acl in before.iter().filter(|acl| !now.iter().any(|other| same(acl, other))) {
+                    let what = format!("target {name}: access of {}", acl.initiator);
+                    self.add(Kind::Removed, what, all.take());
+                }
+                for acl in now {
+                    match before.iter().find(|other| same(acl, other)) {
+                        None => {
+                            self.add(Kind::Added, format!("target {name}: access of {}", acl.initiator), None)
+                        }
+                        Some(other) if other != acl => {
+                            let differences = joined(&of_acl(other, acl));
+                            let what = format!("target {name}: access of {}: {differences}", acl.initiator);
+                            self.add(Kind::Changed, what, all.take());
+                        }
+                        Some(_) => {}
+                    }
+                }
+                if !before.is_empty()
+                    && before.len() == now.len()
+                    && before.iter().all(|acl| now.contains(acl))
+                {
+                    self.add(Kind::Changed, format!("target {name}: the order of its ACLs"), all.take());
+                }
+            }
+        }
+    }
+
+    fn units(&mut self, old: &Target, new: &Target, fates: &HashMap<Place, Fate>, sessions: &Sessions) {
+        let name = &new.iqn;
+        let who = initiators(sessions, name, |_| true);
+        let told = || (!who.is_empty()).then(|| format!("{} told by unit attention", people(&who)));
+        let before: HashMap<u16, &UnitSpec> = old.units.iter().map(|unit| (unit.lun, &unit.spec)).collect();
+        let now: HashSet<u16> = new.units.iter().map(|unit| unit.lun).collect();
+        for unit in old.units.iter().filter(|unit| !now.contains(&unit.lun)) {
+            let what = format!("{name} LUN {}: {}", unit.lun, unit.spec.describe());
+            let disturbs =
+                (!who.is_empty()).then(|| format!("{} told; commands to it end with an error", people(&who)));
+            self.add(Kind::Removed, what, disturbs);
+        }
+        for unit in &new.units {
+            let what = |more: &str| format!("{name} LUN {}: {}{more}", unit.lun, unit.spec.describe());
+            let fate = fates.get(&place(name, unit.lun));
+            let changed = |before: &UnitSpec| what(&format!(" ({})", joined(&of_unit(before, &unit.spec))));
+            match (before.get(&unit.lun), fate) {
+                (None, Some(Fate::Refused(_))) => {}
+                (None, _) => self.add(Kind::Added, what(""), told()),
+                (Some(_), Some(Fate::Resized(bytes))) => {
+                    let size = backing::size::Size(*bytes);
+                    self.add(Kind::Changed, format!("{name} LUN {}: size {size}", unit.lun), told());
+                }
+                (Some(before), Some(Fate::Limited)) if **before != unit.spec => {
+                    self.add(Kind::Changed, changed(before), None);
+                }
+                (Some(before), Some(Fate::Changed)) if **before != unit.spec => {
+                    self.add(
+                        Kind::Changed,
+                        changed(before),
+                        told().filter(|_| before.is_told_anew(&unit.spec)),
+                    );
+                }
+                (Some(before), Some(Fate::Opened | Fate::Same(_))) if **before != unit.spec => {
+                    let disturbs = (!who.is_empty())
+                        .then(|| format!("{} told; it is another unit than before", people(&who)));
+                    self.add(Kind::Changed, changed(before), disturbs);
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+/// A target's name as names are compared.
+fn key(target: &Target) -> String {
+    target.iqn.to_ascii_lowercase()
+}
+
+fn by_name(config: &Config) -> HashMap<String, &Target> {
+    config.targets.iter().map(|target| (key(target), target)).collect()
+}
+
+/// The initiators with sessions to `target`.
+fn initiators(sessions: &Sessions, target: &str, which: impl Fn(&LoggedIn) -> bool) -> Vec<String> {
+    let of = |one: &&LoggedIn| one.target.eq_ignore_ascii_case(target) && which(one);
+    let mut all: Vec<String> = sessions.iter().filter(of).map(|one| one.initiator.clone()).collect();
+    all.sort_unstable();
+    all.dedup();
+    all
+}
+
+fn people(who: &[String]) -> String {
+    match who {
+        [] => "nobody is".into(),
+        [one] => format!("{one} is"),
+        [a, b] => format!("{a} and {b} are"),
+        [first, others @ ..] => format!("{first} and {} others are", others.len()),
+    }
+}
+
+fn logged_out(who: &[String]) -> Option<String> {
+    (!who.is_empty()).then(|| format!("{} asked to log out, and disconnected after 2 s", people(who)))
+}
+
+/// What changes of an ACL.
+fn of_acl(old: &Acl, new: &Acl) -> Vec<String> {
+    told(old.differences(new).into_iter().chain(old.limits.differences(&new.limits)))
+}
+
+/// What changes of a unit.
+fn of_unit(old: &UnitSpec, new: &UnitSpec) -> Vec<String> {
+    let (before, now) = (&old.options, &new.options);
+    let path =
+        (old.backing != new.backing).then(|| format!("path: {} instead of {}", new.backing, old.backing));
+    let options = before.differences(now).into_iter().chain(before.limits.differences(&now.limits));
+    path.into_iter().chain(told(options)).collect()
+}
+
+fn told(differences: impl Iterator<Item = Difference>) -> Vec<String> {
+    differences.map(|found| found.to_string()).collect()
+}
+
+/// `differences`, one after the other.
+fn joined<T: ToString>(differences: &[T]) -> String {
+    differences.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests;

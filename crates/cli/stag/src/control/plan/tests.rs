@@ -1,0 +1,209 @@
+//! What a plan says of each setting that there is. The settings are asked of the reader itself, so that a new one cannot be forgotten.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use super::*;
+use crate::config::settings::{Form, Setting};
+use crate::config::{self, Daemon, Place as Files, reference};
+
+/// A table: its header, and what stands in it in any case.
+type Table = (&'static str, &'static [(&'static str, &'static str)]);
+
+const TABLES: [Table; 9] = [
+    ("", &[]),
+    ("[[portal]]", &[("listen", "\"192.0.2.1:3260\""), ("group", "1")]),
+    ("[limits]", &[]),
+    ("[iser]", &[]),
+    ("[isns]", &[("server", "\"192.0.2.30\"")]),
+    ("[discovery]", &[]),
+    ("[[target]]", &[("iqn", "\"iqn.2026-01.org.example:t\"")]),
+    ("[[target.unit]]", &[("lun", "0"), ("path", "\"/srv/x.img\"")]),
+    ("[[target.acl]]", &[("initiator", "\"iqn.2026-01.org.example:i\"")]),
+];
+/// Users that an ACL can name.
+const USERS: &str = "{ users = [{ name = \"a\", secret = \"one-one-one-one\" }, { name = \"b\", secret = \"two-two-two-two\" }] }";
+
+/// Only where it is asked for: it says which portal groups there have to be.
+const ALUA: [Table; 2] =
+    [("[target.alua]", &[]), ("[[target.alua.group]]", &[("id", "1"), ("portal-groups", "[1]")])];
+
+/// Keys that are tables of their own, and those of a unit that are no options.
+const TABLE_KEYS: [&str; 11] =
+    ["portal", "limits", "iser", "isns", "discovery", "target", "unit", "acl", "alua", "lun", "path"];
+
+/// Two values of a setting, and other keys with theirs.
+type Values = (String, String, &'static [(&'static str, &'static str)]);
+
+/// Two values of a setting of a table, and what else has to stand there for them.
+fn values(header: &str, setting: &Setting) -> Option<Values> {
+    let (a, b) = match (setting.name, setting.form) {
+        ("auth", _) => (
+            "{ users = [{ name = \"a\", secret = \"the same length\" }] }".to_owned(),
+            "{ users = [{ name = \"a\", secret = \"the sbme length\" }] }".to_owned(),
+        ),
+        (_, Form::Number(..) | Form::Seconds) if setting.unit.is_empty() && setting.name != "pbe" => {
+            match setting.form {
+                Form::Number(_, most) if most < u64::MAX => ((most - 1).to_string(), most.to_string()),
+                _ => ("1".to_owned(), "2".to_owned()),
+            }
+        }
+        (_, Form::Number(_, most)) => ((most - 1).to_string(), most.to_string()),
+        (_, Form::Size(_, u64::MAX)) => ("\"1M\"".to_owned(), "\"2M\"".to_owned()),
+        (_, Form::Size(least, _)) => (least.to_string(), (2 * least).to_string()),
+        (_, Form::Sizes(of)) => (of[0].to_string(), of[1].to_string()),
+        (_, Form::YesNo) => ("false".to_owned(), "true".to_owned()),
+        (_, Form::Words([one])) => (String::new(), format!("\"{}\"", one.0)),
+        (_, Form::Words(words)) => (format!("\"{}\"", words[0].0), format!("\"{}\"", words[1].0)),
+        (name, _) => {
+            let (a, b) = match name {
+                "sandbox-directories" => ("[\"/srv/a\"]", "[\"/srv/b\"]"),
+                "log" => ("\"info\"", "\"debug\""),
+                "listen" => ("\"192.0.2.1:3260\"", "\"192.0.2.2:3260\""),
+                "congestion-control" => ("\"cubic\"", "\"bbr\""),
+                "server" => ("\"192.0.2.30\"", "\"192.0.2.31\""),
+                "iqn" => ("\"iqn.2026-01.org.example:t\"", "\"iqn.2026-01.org.example:u\""),
+                "initiator" => ("\"iqn.2026-01.org.example:i\"", "\"iqn.2026-01.org.example:j\""),
+                "groups" => ("[]", "[1]"),
+                "luns" => ("[]", "[0]"),
+                "redirect" => ("\"192.0.2.20:1\"", "\"192.0.2.20:2\""),
+                "naa" => ("\"3000000000000001\"", "\"3000000000000002\""),
+                "aptpl" | "keep" => ("\"/srv/a\"", "\"/srv/b\""),
+                "states" => ("[\"active/optimized\"]", "[\"active/optimized\", \"standby\"]"),
+                "alias" | "entity" | "serial" | "vendor" | "product" | "revision" | "name" | "user" => {
+                    ("\"a\"", "\"b\"")
+                }
+                _ => return None,
+            };
+            (a.to_owned(), b.to_owned())
+        }
+    };
+    let more: &[(&str, &str)] = match (header, setting.name) {
+        ("[[target.unit]]", "name" | "capacity") => &[("path", "\"osd:/srv/objects\"")],
+        ("[[target.unit]]", "quota") => &[("path", "\"mem:1G\""), ("thin", "true")],
+        ("[[target.unit]]", "warn-used" | "warn-available") => &[("thin", "true")],
+        (_, "burst") => &[("iops", "100")],
+        ("[[target.acl]]", "user") => &[("auth", USERS)],
+        _ => &[],
+    };
+    Some((a, b, more))
+}
+
+/// The whole configuration, with `lines` in the table `header` instead of what stands there under the same keys.
+fn text(header: &str, lines: &[(&str, &str)]) -> String {
+    let mut text = String::new();
+    let mut tables = TABLES.to_vec();
+    if header.contains("alua") {
+        // Below its target, before the units.
+        tables.splice(7..7, ALUA);
+    }
+    for (name, usual) in tables {
+        text += &format!("{name}\n");
+        let here = if name == header { lines } else { &[] };
+        let left = usual.iter().filter(|(key, _)| !here.iter().any(|(other, _)| other == key));
+        // Without a value it is left out.
+        for (key, value) in left.chain(here).filter(|(_, value)| !value.is_empty()) {
+            text += &format!("{key} = {value}\n");
+        }
+    }
+    text
+}
+
+fn read(text: &str) -> Result<Config, String> {
+    let place = Files::new(Path::new("/nowhere"));
+    let read = config::load_text("stag.toml", text, &place);
+    read.map(|(config, _)| config).map_err(|errors| format!("{:?}\n{text}", miette::Report::new(errors)))
+}
+
+/// The keys that the reader takes in the table `header`: it names them when it meets one that it does not know.
+fn keys(header: &str) -> BTreeSet<String> {
+    let place = Files::new(Path::new("/nowhere"));
+    let text = text(header, &[("zzzzzzzzzz", "1")]);
+    let errors = config::load_text("stag.toml", &text, &place).unwrap_err().errors;
+    let unknown = errors.iter().find(|error| error.to_string().contains("zzzzzzzzzz")).unwrap();
+    let help = miette::Diagnostic::help(unknown).unwrap().to_string();
+    let list = help.split("there are ").nth(1).unwrap_or_else(|| panic!("{header}: {help}"));
+    let words = list.split([',', ' ']).filter(|word| !word.is_empty() && *word != "and");
+    words.filter(|word| !TABLE_KEYS.contains(word)).map(str::to_owned).collect()
+}
+
+#[test]
+fn the_reader_takes_the_keys_of_the_tables() {
+    for (header, _) in TABLES.iter().chain(&ALUA) {
+        let of_table: BTreeSet<String> =
+            reference::keys(Some(header)).iter().map(|setting| setting.name.to_owned()).collect();
+        let but = |keys: BTreeSet<String>| -> BTreeSet<String> {
+            keys.into_iter().filter(|key| !TABLE_KEYS.contains(&key.as_str())).collect()
+        };
+        assert_eq!(keys(header), but(of_table), "{header}");
+    }
+}
+
+#[test]
+fn every_setting_that_changes_is_told() {
+    let mut tested = 0;
+    for (header, _) in TABLES.iter().chain(&ALUA) {
+        for setting in reference::keys(Some(header)) {
+            let key = setting.name;
+            // The place of the unit, and what the table below them is for.
+            if matches!(
+                (*header, key),
+                ("[[target.unit]]", "path") | ("[target.alua]", "group") | (_, "portal-groups")
+            ) {
+                continue;
+            }
+            let Some((a, b, more)) = values(header, &setting) else {
+                panic!("{header} {key}: a setting without values in this test")
+            };
+            let config = |value: &str| {
+                let lines: Vec<(&str, &str)> = more.iter().copied().chain([(key, value)]).collect();
+                read(&text(header, &lines)).unwrap_or_else(|error| panic!("{header} {key}: {error}"))
+            };
+            let (old, new) = (config(&a), config(&b));
+            assert_ne!(old, new, "{header} {key}");
+            let plan = Plan::new(&old, &new, &Units::default().fates(&new, false), &Vec::new());
+            let told = plan.text();
+            assert!(!told.is_empty(), "{header} {key}: {a} to {b} is not told");
+            assert!(!told.contains("length"), "{header} {key}: a secret is told: {told}");
+            // Names of tables' own places stand in the line itself.
+            let by_place = ["listen", "iqn", "lun", "initiator", "id", "ro"].contains(&key);
+            if !by_place && *header != "[discovery]" {
+                assert!(told.contains(key), "{header} {key}: {told}");
+            }
+            let same = Plan::new(&old, &old, &Units::default().fates(&old, false), &Vec::new());
+            assert!(
+                same.at_next_start.is_empty() && same.text().is_empty(),
+                "{header} {key}: {}",
+                same.text()
+            );
+            tested += 1;
+        }
+    }
+    assert!(tested > 90, "{tested}");
+}
+
+#[test]
+fn what_waits_for_the_next_start_is_told_again_until_then() {
+    let old = read(&text("", &[])).unwrap();
+    let waits = |setting: &&Setting| setting.when() == Applies::NextStart;
+    for setting in Daemon::SETTINGS.iter().filter(waits) {
+        let (key, (a, b, _)) = (setting.name, values("", setting).unwrap());
+        let with = |value: &str| read(&text("", &[(key, value)])).unwrap();
+        let new = [with(&a), with(&b)].into_iter().find(|new| *new != old).unwrap();
+        let kept = new.clone().until_next_start(&old);
+        assert_eq!(kept, old, "{key}");
+        let plan = Plan::new(&kept, &new, &Units::default().fates(&new, false), &Vec::new());
+        assert!(plan.at_next_start.iter().any(|line| line.starts_with(key)), "{key}: {plan:?}");
+    }
+}
+
+#[test]
+fn the_order_of_acls_is_told() {
+    let one = "[[target.acl]]\ninitiator = \"iqn.2026-01.org.example:a*\"\n";
+    let two = "[[target.acl]]\ninitiator = \"iqn.2026-01.org.example:b*\"\n";
+    let base = "[[target]]\niqn = \"iqn.2026-01.org.example:t\"\n";
+    let (old, new) =
+        (read(&format!("{base}{one}{two}")).unwrap(), read(&format!("{base}{two}{one}")).unwrap());
+    let plan = Plan::new(&old, &new, &HashMap::new(), &Vec::new());
+    assert!(plan.text().contains("order of its ACLs"), "{}", plan.text());
+}

@@ -1,0 +1,193 @@
+//! The daemon's side of the control socket: one thread that accepts, and one for each client. They block; nothing of the data path
+//! waits for them.
+
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use super::clients::{Client, Clients};
+use super::daemon::Daemon;
+use super::peer::{self, Rights};
+use super::protocol::{
+    Answer, Fault, Kind, MAX_REQUEST, Reader, Request, VERSION, read_body, read_line, write_answer,
+};
+use super::socket::ControlSocket;
+use super::{acknowledge, apply, handover, upgrade};
+
+/// How long a client may say nothing.
+const PATIENCE: Duration = Duration::from_secs(600);
+/// How long it may not read what it is told.
+const UNTIL_IT_READS: Duration = Duration::from_secs(30);
+
+/// A control socket at work. Ends when it is dropped; verbs that are at work then end by themselves.
+pub struct ControlServer {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+struct Shared {
+    socket: ControlSocket,
+    clients: Arc<Clients>,
+    ending: AtomicBool,
+}
+
+impl ControlServer {
+    /// Answers for `daemon` from now on.
+    ///
+    /// # Errors
+    /// When there is no thread to be had.
+    pub fn start(socket: ControlSocket, daemon: Arc<Daemon>) -> io::Result<Self> {
+        let shared = Arc::new(Shared { socket, clients: Arc::default(), ending: AtomicBool::new(false) });
+        let theirs = shared.clone();
+        let thread =
+            std::thread::Builder::new().name("control".into()).spawn(move || accept(&theirs, &daemon))?;
+        Ok(Self { shared, thread: Some(thread) })
+    }
+}
+
+impl Drop for ControlServer {
+    fn drop(&mut self) {
+        if self.shared.socket.is_given_away() {
+            // It would not be this process's alone that is shut down.
+            return;
+        }
+        self.shared.ending.store(true, Ordering::Release);
+        // Wakes the thread that accepts.
+        let _ = rustix::net::shutdown(&self.shared.socket.listener, rustix::net::Shutdown::Both);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn accept(shared: &Arc<Shared>, daemon: &Arc<Daemon>) {
+    loop {
+        let accepted = shared.socket.listener.accept();
+        if shared.ending.load(Ordering::Acquire) || shared.socket.is_given_away() {
+            return;
+        }
+        let stream = match accepted {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                tracing::warn!(%error, "control socket: accept failed");
+                std::thread::sleep(Duration::from_millis(50));
+                continue;
+            }
+        };
+        let stream = Arc::new(stream);
+        let entered = peer::user(&stream).map(|user| shared.clients.enter(user, stream.clone()));
+        let place = match entered {
+            Ok(Some(place)) => place,
+            Ok(None) => {
+                // It is not waited for: what fits into the socket's buffer goes.
+                let told = stream.set_nonblocking(true).and_then(|()| {
+                    refuse(&stream, "all clients that this user may have on the control socket are at work")
+                });
+                if let Err(error) = told {
+                    tracing::debug!(%error, "control client");
+                }
+                continue;
+            }
+            Err(error) => {
+                tracing::debug!(%error, "control client");
+                continue;
+            }
+        };
+        let (daemon, theirs) = (daemon.clone(), shared.clone());
+        let client = std::thread::Builder::new().name("control-client".into());
+        let spawned = client.spawn(move || {
+            if let Err(error) = serve(&stream, &place, &theirs.socket, &daemon) {
+                tracing::debug!(%error, "control client");
+            }
+        });
+        if let Err(error) = spawned {
+            tracing::warn!(%error, "control socket: no thread for a client");
+        }
+    }
+}
+
+fn refuse(mut out: &UnixStream, what: &str) -> io::Result<()> {
+    write_answer(&mut out, Answer::Error(Fault::new(Kind::Refused, what)))
+}
+
+/// What a client has to be allowed to do for `request`.
+fn wanted(request: &Request) -> Rights {
+    match request.verb.as_str() {
+        apply::VERB | handover::VERB | upgrade::VERB | acknowledge::VERB => Rights::Own,
+        _ => Rights::Operate,
+    }
+}
+
+/// Answers one client's requests until it goes.
+fn serve(
+    stream: &UnixStream,
+    place: &Client,
+    socket: &ControlSocket,
+    daemon: &Arc<Daemon>,
+) -> io::Result<()> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(UNTIL_IT_READS))?;
+    let mut out = stream;
+    let Some(rights) = peer::rights(stream)? else {
+        return refuse(out, "only root, the daemon's own user and members of the group stag may manage it");
+    };
+    let mut lines = Reader::new(stream);
+    loop {
+        place.set_busy(false);
+        let Some(line) = read_line(&mut lines, MAX_REQUEST)? else { return Ok(()) };
+        let request = match serde_json::from_slice::<Request>(&line) {
+            Err(error) => Err(Fault::new(Kind::Request, format!("this is no request: {error}"))),
+            Ok(request) if request.v != VERSION => {
+                let what = format!(
+                    "this daemon speaks version {VERSION} of the control protocol, not {}",
+                    request.v
+                );
+                Err(Fault::new(Kind::Request, what))
+            }
+            Ok(request) if wanted(&request) > rights => {
+                let what = format!("only root and the daemon's own user may `{}`", request.verb);
+                Err(Fault::new(Kind::Refused, what))
+            }
+            Ok(request) if request.body > 0 && request.verb != apply::VERB => {
+                Err(Fault::new(Kind::Request, format!("`{}` has no body", request.verb)))
+            }
+            Ok(request) => Ok(request),
+        };
+        let request = match request {
+            Ok(request) => request,
+            Err(fault) => {
+                write_answer(&mut out, Answer::Error(fault))?;
+                // A body may follow, which is not to be taken for requests.
+                match serde_json::from_slice::<Request>(&line) {
+                    Ok(Request { body: 1.., .. }) => return Ok(()),
+                    _ => continue,
+                }
+            }
+        };
+        let body = match read_body(&mut lines, request.body) {
+            Ok(body) => body,
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                return write_answer(&mut out, Answer::Error(Fault::new(Kind::Request, error.to_string())));
+            }
+            Err(error) => return Err(error),
+        };
+        place.set_busy(true);
+        if request.verb == handover::VERB {
+            if handover::give(daemon, socket, stream, &mut lines, &request)? {
+                // As an administrator ends it.
+                rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::TERM)?;
+                return Ok(());
+            }
+            stream.set_read_timeout(Some(PATIENCE))?;
+            continue;
+        }
+        let answer = daemon.answer(&request, body, &mut |step| {
+            // A client that is gone is noticed when it is answered; what it has begun is done.
+            let _ = write_answer(&mut out, Answer::Progress(step));
+        });
+        write_answer(&mut out, answer.map_or_else(Answer::Error, Answer::Ok))?;
+    }
+}

@@ -1,0 +1,527 @@
+//! `status`: what a daemon serves and to whom, as JSON; `status_text` has the same as text.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::client::{CallError, Client};
+use super::daemon::{Daemon, Running, json};
+use super::health::{self, Health, UnitHealth};
+use super::protocol::Fault;
+use crate::args;
+use crate::config;
+use crate::exit::Exit;
+use crate::health::space::Spaces;
+use crate::out;
+use crate::state::hex;
+use crate::unit::UnitSpec;
+use crate::units;
+
+/// How long a core may take to say how it is used.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// A daemon as it is now.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Status {
+    /// The program's version.
+    pub version: String,
+    /// Its process.
+    pub pid: u32,
+    /// How long it has been serving, seconds.
+    pub uptime_s: f64,
+    /// Where it listens.
+    pub portals: Vec<PortalStatus>,
+    /// What it serves.
+    pub targets: Vec<TargetStatus>,
+    /// Who is logged in.
+    pub sessions: Vec<SessionStatus>,
+    /// What recovery had to do in all sessions that there were.
+    #[serde(default)]
+    pub recoveries: Recoveries,
+    /// How units and their file systems fare.
+    #[serde(default)]
+    pub health: Health,
+    /// Its threads. `None` of one that did not answer.
+    pub cores: Vec<Option<CoreStatus>>,
+}
+
+/// A listening address.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct PortalStatus {
+    /// Address and port.
+    pub listen: String,
+    /// Target portal group tag.
+    pub group: u16,
+    /// What it lets in.
+    pub transports: String,
+}
+
+/// A target.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct TargetStatus {
+    /// Its name.
+    pub iqn: String,
+    /// Its alias; empty for none.
+    pub alias: String,
+    /// Portal groups that serve it; empty for all.
+    pub groups: Vec<u16>,
+    /// Its units.
+    pub units: Vec<UnitStatus>,
+}
+
+/// A unit.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct UnitStatus {
+    /// Its number in its target.
+    pub lun: u16,
+    /// `disk` or `objects`.
+    #[serde(default = "disk")]
+    pub kind: String,
+    /// Its path, or `mem:SIZE`.
+    pub path: String,
+    /// Bytes.
+    pub size: u64,
+    /// Bytes of a logical block.
+    pub block: u32,
+    /// Whether it can be written.
+    pub read_only: bool,
+    /// Whether unmapped blocks are given back.
+    pub thin: bool,
+    /// Whether writes may wait in a volatile cache.
+    pub write_cache: bool,
+    /// By which calls it is read and written, if that was asked for.
+    pub engine: Option<String>,
+    /// Its serial number.
+    pub serial: String,
+    /// Its worldwide name: the NAA designator, in hexadecimal.
+    #[serde(default)]
+    pub naa: String,
+    /// Of objects, what there is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub objects: Option<ObjectsStatus>,
+    /// How it fares.
+    #[serde(default)]
+    pub health: UnitHealth,
+    /// Bytes that it takes of its file system, where that can be said.
+    #[serde(default)]
+    pub allocated: Option<u64>,
+    /// What has been done with it.
+    pub io: Io,
+}
+
+fn disk() -> String {
+    "disk".into()
+}
+
+/// What a unit of objects holds.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ObjectsStatus {
+    /// Bytes that are taken.
+    pub used: u64,
+    /// Partitions.
+    pub partitions: u64,
+    /// User objects.
+    pub objects: u64,
+}
+
+/// What has been done. Times are of one command of eight.
+pub use iscsi_server::Counts as Io;
+
+/// What recovery had to do (ErrorRecoveryLevel 1 and 2; digest errors at every level).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Recoveries {
+    /// SNACKs that asked for something to be sent again.
+    pub snacks: u64,
+    /// Those of them that were rejected.
+    pub rejected_snacks: u64,
+    /// PDUs that were sent again.
+    pub resent_pdus: u64,
+    /// Times that lost data-out was asked for again.
+    pub recovery_r2ts: u64,
+    /// PDUs that were dropped for a wrong digest.
+    pub digest_errors: u64,
+    /// Tasks that went on on another connection than the one that they were lost with.
+    pub reassigned_tasks: u64,
+}
+
+impl From<iscsi_server::Recovered> for Recoveries {
+    fn from(of: iscsi_server::Recovered) -> Self {
+        let iscsi_server::Recovered {
+            snacks,
+            rejected_snacks,
+            resent_pdus,
+            recovery_r2ts,
+            digest_errors,
+            reassigned_tasks,
+        } = of;
+        Self { snacks, rejected_snacks, resent_pdus, recovery_r2ts, digest_errors, reassigned_tasks }
+    }
+}
+
+/// A session.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct SessionStatus {
+    /// Target Session Identifying Handle.
+    pub tsih: u16,
+    /// The initiator's name.
+    pub initiator: String,
+    /// The CHAP user that it has proved to be.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    /// Its ISID, hexadecimal.
+    pub isid: String,
+    /// The target's name; none in a discovery session.
+    pub target: Option<String>,
+    /// Portal group.
+    pub group: u16,
+    /// ErrorRecoveryLevel.
+    pub error_recovery_level: u8,
+    /// MaxConnections.
+    pub max_connections: u16,
+    /// How long it has been there, seconds.
+    pub age_s: f64,
+    /// Its connections.
+    pub connections: Vec<ConnectionStatus>,
+    /// What the connections that it has now have done.
+    pub io: Io,
+    /// What recovery had to do on all that it had.
+    #[serde(default)]
+    pub recoveries: Recoveries,
+}
+
+/// A connection.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ConnectionStatus {
+    /// Its CID.
+    pub cid: u16,
+    /// The initiator's address.
+    pub peer: String,
+    /// `iscsi` or `iser`.
+    pub transport: String,
+    /// Whether headers have a digest.
+    pub header_digest: bool,
+    /// Whether data has a digest.
+    pub data_digest: bool,
+    /// The core that it lives on.
+    pub core: usize,
+    /// How long it has been there, seconds.
+    pub age_s: f64,
+}
+
+/// A thread.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct CoreStatus {
+    /// Connections that live on it.
+    pub connections: usize,
+    /// Bytes of its buffer pool that are in use.
+    pub pool_in_use: usize,
+    /// The most that ever were.
+    pub pool_high_water: usize,
+    /// Bytes that it has mapped.
+    pub pool_mapped: usize,
+    /// Bytes that it may map.
+    pub pool_limit: usize,
+    /// How often somebody had to wait for a buffer. RDMA takes its buffers from the same pool.
+    #[serde(default)]
+    pub pool_waits: u64,
+    /// Bytes that are kept because initiators may ask for them again.
+    #[serde(default)]
+    pub kept: usize,
+    /// How often what a connection kept was given up, since too much was.
+    #[serde(default)]
+    pub kept_given_up: u64,
+    /// Pings that it has sent to silent initiators.
+    #[serde(default)]
+    pub pings: u64,
+    /// Connections whose pings wait for their turn, because so many are silent.
+    #[serde(default)]
+    pub pings_waiting: usize,
+    /// Payload that came over TCP.
+    #[serde(default)]
+    pub tcp: TcpStatus,
+    /// What RDMA has moved by way of the pool.
+    #[serde(default)]
+    pub rdma: RdmaStatus,
+    /// Processor time that its thread has used, seconds; where the system tells.
+    pub busy_s: Option<f64>,
+}
+
+/// Payload that came over TCP on a core, bytes. What did not land is copied once more where its unit stands on memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TcpStatus {
+    /// Data segments of all kinds.
+    pub received: u64,
+    /// Of that, received straight to where it belongs in a unit's memory.
+    pub landed: u64,
+}
+
+/// Payload that Stag's own iWARP has moved on a core, bytes. What is copied is what the pool had no room to receive in place, and
+/// what is short.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RdmaStatus {
+    /// Received straight to where it belongs.
+    pub in_place: u64,
+    /// Handed on where it was received.
+    pub by_reference: u64,
+    /// Copied to where it belongs.
+    pub copied_in: u64,
+    /// Of these, in the memory of units: of long writes that RDMA Reads fetched. Received there without a CRC; under one copied there
+    /// when it was found right.
+    #[serde(default)]
+    pub placed: u64,
+    /// Sent.
+    pub sent: u64,
+    /// Of that, copied first.
+    pub copied_out: u64,
+}
+
+/// The verb.
+///
+/// # Errors
+/// Never.
+pub fn answer(daemon: &Daemon) -> Result<Value, Fault> {
+    json(&status(daemon))
+}
+
+fn status(daemon: &Daemon) -> Status {
+    let server = &daemon.server;
+    let running = daemon.running();
+    let mut activity = server.activity(PATIENCE);
+    let mut flows: Flows =
+        activity.units.into_iter().map(|flow| ((flow.target, flow.lun), flow.counts)).collect();
+    let spaces = daemon.monitor.spaces();
+    let health = health::all(&running, &spaces);
+    let busy = busy_cores();
+    let configured: HashMap<&str, &config::Target> =
+        running.config.targets.iter().map(|target| (target.iqn.as_str(), target)).collect();
+    Status {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        pid: std::process::id(),
+        uptime_s: daemon.started.elapsed().as_secs_f64(),
+        portals: server.portals().into_iter().map(portal).collect(),
+        targets: server
+            .targets()
+            .into_iter()
+            .map(|one| target(one, &configured, &running, &spaces, &mut flows))
+            .collect(),
+        sessions: server
+            .sessions()
+            .into_iter()
+            .map(|one| {
+                let counts = activity.sessions.remove(&one.tsih).unwrap_or_default();
+                let recovered = activity.session_recoveries.remove(&one.tsih).unwrap_or_default();
+                session(one, counts, recovered)
+            })
+            .collect(),
+        recoveries: activity.recoveries.into(),
+        health,
+        cores: server
+            .cores(PATIENCE)
+            .into_iter()
+            .enumerate()
+            .map(|(at, core)| core.map(|core| self::core(core, busy.get(&at).copied())))
+            .collect(),
+    }
+}
+
+fn portal(portal: iscsi_server::BoundPortal) -> PortalStatus {
+    PortalStatus {
+        listen: portal.address.to_string(),
+        group: portal.group,
+        transports: config::lets_in(portal.transports).to_owned(),
+    }
+}
+
+/// What has been done with units, by their targets and numbers.
+type Flows = HashMap<(String, u16), iscsi_server::Counts>;
+
+fn target(
+    served: iscsi_server::TargetStatus,
+    configured: &HashMap<&str, &config::Target>,
+    running: &Running,
+    spaces: &Spaces,
+    flows: &mut Flows,
+) -> TargetStatus {
+    let configured = configured.get(served.name.as_str());
+    let specs: HashMap<u16, &UnitSpec> =
+        configured.iter().flat_map(|target| &target.units).map(|unit| (unit.lun, &unit.spec)).collect();
+    let mut one = |(number, one): (u16, iscsi_server::Unit)| {
+        let counts = flows.remove(&(served.name.clone(), number)).unwrap_or_default();
+        let place = units::place(&served.name, number);
+        UnitStatus {
+            health: running.units.open.get(&place).map(health::unit).unwrap_or_default(),
+            allocated: spaces.used.get(&place).copied(),
+            ..unit(number, &one, specs.get(&number).copied(), counts)
+        }
+    };
+    let units = served.units.into_iter().map(&mut one).collect();
+    TargetStatus { iqn: served.name, alias: served.alias, groups: served.groups, units }
+}
+
+fn unit(
+    lun: u16,
+    unit: &iscsi_server::Unit,
+    spec: Option<&UnitSpec>,
+    counts: iscsi_server::Counts,
+) -> UnitStatus {
+    let path = spec.map_or_else(String::new, |spec| spec.backing.to_string());
+    let disk = match unit {
+        iscsi_server::Unit::Disk(disk) => disk,
+        iscsi_server::Unit::Objects(unit) => {
+            let (options, root) = (unit.options(), unit.store().root());
+            return UnitStatus {
+                lun,
+                kind: "objects".into(),
+                path,
+                size: root.capacity,
+                block: 0,
+                read_only: options.read_only,
+                thin: false,
+                write_cache: true,
+                engine: None,
+                serial: options.identity.serial.clone(),
+                naa: hex(&options.identity.naa),
+                objects: Some(ObjectsStatus {
+                    used: root.used,
+                    partitions: root.partitions,
+                    objects: root.objects,
+                }),
+                health: UnitHealth::default(),
+                allocated: None,
+                io: counts,
+            };
+        }
+    };
+    let options = disk.options();
+    UnitStatus {
+        lun,
+        kind: self::disk(),
+        path,
+        size: disk.blocks() * u64::from(options.block_size),
+        block: options.block_size,
+        read_only: options.read_only,
+        thin: options.thin,
+        write_cache: options.write_cache,
+        engine: spec.and_then(|spec| spec.options.engine).map(|engine| engine.to_string()),
+        serial: options.identity.serial.clone(),
+        naa: hex(&options.identity.naa),
+        objects: None,
+        health: UnitHealth::default(),
+        allocated: None,
+        io: counts,
+    }
+}
+
+fn session(
+    session: iscsi_server::SessionStatus,
+    counts: iscsi_server::Counts,
+    recovered: iscsi_server::Recovered,
+) -> SessionStatus {
+    SessionStatus {
+        tsih: session.tsih,
+        initiator: session.initiator,
+        user: session.user,
+        isid: session.isid.iter().map(|byte| format!("{byte:02x}")).collect(),
+        target: session.target,
+        group: session.group,
+        error_recovery_level: session.error_recovery_level,
+        max_connections: session.max_connections,
+        age_s: session.age.as_secs_f64(),
+        connections: session.connections.into_iter().map(connection).collect(),
+        io: counts,
+        recoveries: recovered.into(),
+    }
+}
+
+fn connection(connection: iscsi_server::ConnectionStatus) -> ConnectionStatus {
+    ConnectionStatus {
+        cid: connection.cid,
+        peer: connection.peer.to_string(),
+        transport: if connection.iser { "iser" } else { "iscsi" }.to_owned(),
+        header_digest: connection.header_digest,
+        data_digest: connection.data_digest,
+        core: connection.core,
+        age_s: connection.age.as_secs_f64(),
+    }
+}
+
+/// Processor time of the cores' threads, seconds, as far as the system tells.
+fn busy_cores() -> HashMap<usize, f64> {
+    // Of the clock ticks that Linux shows to programs there are always 100 a second.
+    const TICKS: f64 = 100.0;
+    let threads = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    let busy = |thread: std::fs::DirEntry| {
+        let stat = std::fs::read_to_string(thread.path().join("stat")).ok()?;
+        // PID (NAME) STATE …: a name may have spaces.
+        let (head, rest) = stat.rsplit_once(')')?;
+        let core = head.split_once("(core-")?.1.parse().ok()?;
+        let fields: Vec<&str> = rest.split_whitespace().collect();
+        let ticks: u64 = fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?;
+        Some((core, ticks as f64 / TICKS))
+    };
+    threads.filter_map(busy).collect()
+}
+
+fn core(core: iscsi_server::CoreStatus, busy_s: Option<f64>) -> CoreStatus {
+    CoreStatus {
+        connections: core.connections,
+        pool_in_use: core.pool.in_use,
+        pool_high_water: core.pool.high_water,
+        pool_mapped: core.pool.mapped,
+        pool_limit: core.pool.limit,
+        pool_waits: core.pool.waits,
+        kept: core.kept,
+        kept_given_up: core.kept_given_up,
+        pings: core.pings,
+        pings_waiting: core.pings_waiting,
+        tcp: TcpStatus { received: core.tcp.received, landed: core.tcp.landed },
+        rdma: RdmaStatus {
+            in_place: core.rdma.in_place,
+            by_reference: core.rdma.by_reference,
+            copied_in: core.rdma.copied_in,
+            placed: core.rdma.placed,
+            sent: core.rdma.sent,
+            copied_out: core.rdma.copied_out,
+        },
+        busy_s,
+    }
+}
+
+/// `stag status`.
+pub fn command(args: &args::Status) -> Exit {
+    if args.check {
+        return check(args);
+    }
+    match run(args) {
+        Ok(text) => out::print(&text),
+        Err(error) => error.show(),
+    }
+}
+
+/// `stag status --check`.
+fn check(args: &args::Status) -> Exit {
+    let asked =
+        Client::connect(args.at.control.as_deref()).and_then(|mut client| client.ask::<Status>("status"));
+    match asked {
+        Ok(status) => match out::print(&status.health.check()) {
+            Exit::Done => status.health.exit(),
+            other => other,
+        },
+        Err(error) => {
+            error.show();
+            Exit::CheckUnknown
+        }
+    }
+}
+
+fn run(args: &args::Status) -> Result<String, CallError> {
+    let mut client = Client::connect(args.at.control.as_deref())?;
+    if args.json {
+        let value: Value = client.ask("status")?;
+        return Ok(format!("{value:#}\n"));
+    }
+    let status: Status = client.ask("status")?;
+    Ok(super::status_text::text(&status))
+}

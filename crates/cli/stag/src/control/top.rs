@@ -1,0 +1,286 @@
+//! `stag top`: what a daemon's units, sessions and cores are doing right now: the difference of two statuses.
+
+use std::collections::HashMap;
+use std::fmt::Write;
+use std::time::{Duration, Instant};
+
+use backing::size::Size;
+use serde::Serialize;
+
+use super::client::{CallError, Client};
+use super::status::{Io, Status};
+use crate::args;
+use crate::exit::Exit;
+use crate::out::{self, OutError};
+
+/// Rows of a table at most: the busiest.
+const ROWS: usize = 20;
+/// Clears the screen and goes to its top left corner (ECMA-48).
+const CLEAR: &str = "\x1b[H\x1b[2J";
+
+/// What has happened a second.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Rates {
+    /// Reads a second.
+    pub reads: f64,
+    /// Writes a second.
+    pub writes: f64,
+    /// Other commands a second.
+    pub others: f64,
+    /// Bytes read a second.
+    pub read_bytes: f64,
+    /// Bytes written a second.
+    pub written_bytes: f64,
+    /// Commands a second that did not end with GOOD.
+    pub failed: f64,
+    /// Mean time that a command took in the daemon, µs; of those that were timed.
+    pub mean_us: Option<f64>,
+    /// 99% took less, µs: a power of two of nanoseconds.
+    pub p99_us: Option<f64>,
+}
+
+/// One row: its name and what it does.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Row {
+    /// What it is.
+    pub name: String,
+    /// What it does.
+    pub rates: Rates,
+}
+
+/// Everything at one moment.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Top {
+    /// How long was looked, seconds.
+    pub seconds: f64,
+    /// All together.
+    pub total: Rates,
+    /// Units, the busiest first.
+    pub units: Vec<Row>,
+    /// Sessions, the busiest first.
+    pub sessions: Vec<Row>,
+    /// How busy each core's thread was, 0 to 1.
+    pub cores: Vec<f64>,
+}
+
+impl Rates {
+    fn between(before: &Io, now: &Io, seconds: f64) -> Self {
+        // What is not there any more has counted for others.
+        let rate = |before: u64, now: u64| now.saturating_sub(before) as f64 / seconds;
+        let timed = now.timed.saturating_sub(before.timed);
+        let time = now.time_ns.saturating_sub(before.time_ns);
+        Self {
+            reads: rate(before.reads, now.reads),
+            writes: rate(before.writes, now.writes),
+            others: rate(before.others, now.others),
+            read_bytes: rate(before.read_bytes, now.read_bytes),
+            written_bytes: rate(before.written_bytes, now.written_bytes),
+            failed: rate(before.failed, now.failed),
+            mean_us: (timed > 0).then(|| time as f64 / timed as f64 / 1e3),
+            p99_us: percentile(&before.buckets, &now.buckets, 0.99),
+        }
+    }
+
+    fn all(&self) -> f64 {
+        self.reads + self.writes + self.others
+    }
+}
+
+/// Where the bucket ends below which `part` of what came between two counts lies, µs.
+fn percentile(before: &[u64], now: &[u64], part: f64) -> Option<f64> {
+    let counts: Vec<u64> = now
+        .iter()
+        .enumerate()
+        .map(|(at, count)| count.saturating_sub(before.get(at).copied().unwrap_or(0)))
+        .collect();
+    let all: u64 = counts.iter().sum();
+    let wanted = (all as f64 * part).ceil() as u64;
+    let mut sum = 0;
+    for (at, count) in counts.into_iter().enumerate() {
+        sum += count;
+        if sum >= wanted && all > 0 {
+            return Some((512u64 << at.min(50)) as f64 / 1e3);
+        }
+    }
+    None
+}
+
+impl Top {
+    /// What happened between two statuses.
+    pub fn between(before: &Status, now: &Status) -> Self {
+        let seconds = (now.uptime_s - before.uptime_s).max(1e-3);
+        let none = Io::default();
+        let old_units: HashMap<(&str, u16), &Io> = before
+            .targets
+            .iter()
+            .flat_map(|target| target.units.iter().map(|unit| ((target.iqn.as_str(), unit.lun), &unit.io)))
+            .collect();
+        let mut units = Vec::new();
+        for target in &now.targets {
+            for unit in &target.units {
+                let old = old_units.get(&(target.iqn.as_str(), unit.lun)).copied().unwrap_or(&none);
+                let name = format!("{}/{}", target.iqn, unit.lun);
+                units.push(Row { name, rates: Rates::between(old, &unit.io, seconds) });
+            }
+        }
+        let old_sessions: HashMap<u16, &Io> = before.sessions.iter().map(|s| (s.tsih, &s.io)).collect();
+        let mut sessions: Vec<Row> = now
+            .sessions
+            .iter()
+            .map(|session| {
+                let old = old_sessions.get(&session.tsih).copied().unwrap_or(&none);
+                let name = format!("{} ({})", session.initiator, session.tsih);
+                Row { name, rates: Rates::between(old, &session.io, seconds) }
+            })
+            .collect();
+        let total = {
+            let sum = |status: &Status| {
+                let mut all = Io::default();
+                status.targets.iter().flat_map(|target| &target.units).for_each(|unit| all.add(&unit.io));
+                all
+            };
+            Rates::between(&sum(before), &sum(now), seconds)
+        };
+        for rows in [&mut units, &mut sessions] {
+            rows.sort_by(|a, b| b.rates.all().total_cmp(&a.rates.all()));
+        }
+        let busy = |status: &Status, at: usize| status.cores.get(at).and_then(|core| core.as_ref()?.busy_s);
+        let cores = (0..now.cores.len()).map(|at| {
+            busy(now, at).zip(busy(before, at)).map_or(0.0, |(now, before)| (now - before) / seconds)
+        });
+        Self { seconds, total, units, sessions, cores: cores.map(|busy| busy.clamp(0.0, 1.0)).collect() }
+    }
+}
+
+/// `stag top`.
+pub fn command(args: &args::Top) -> Exit {
+    match run(args) {
+        Ok(None) => Exit::Done,
+        Ok(Some(error)) => error.show(),
+        Err(error) => error.show(),
+    }
+}
+
+/// Shows one picture after another; `Some` once stdout takes no more.
+fn run(args: &args::Top) -> Result<Option<OutError>, CallError> {
+    let interval = Duration::try_from_secs_f64(args.interval).unwrap_or(Duration::from_secs(1));
+    let mut client = Client::connect(args.at.control.as_deref())?;
+    let mut before: Status = client.ask("status")?;
+    loop {
+        let next = Instant::now() + interval;
+        std::thread::sleep(next.saturating_duration_since(Instant::now()));
+        let now: Status = client.ask("status")?;
+        let top = Top::between(&before, &now);
+        let text = match args.json {
+            true => serde_json::to_string(&top).map_err(std::io::Error::from)? + "\n",
+            false => text(&now, &top),
+        };
+        let clear = if args.once || args.json { "" } else { CLEAR };
+        let printed = out::write(format!("{clear}{text}").as_bytes());
+        if printed.is_err() || args.once {
+            return Ok(printed.err());
+        }
+        before = now;
+    }
+}
+
+fn text(status: &Status, top: &Top) -> String {
+    let mut out = String::new();
+    let _ = write_text(&mut out, status, top);
+    out
+}
+
+fn write_text(out: &mut String, status: &Status, top: &Top) -> std::fmt::Result {
+    let connections: usize = status.sessions.iter().map(|session| session.connections.len()).sum();
+    writeln!(
+        out,
+        "stag {}, process {}: {} sessions, {connections} connections, cores {}",
+        status.version,
+        status.pid,
+        status.sessions.len(),
+        top.cores.iter().map(|busy| format!("{:.0}%", busy * 100.0)).collect::<Vec<_>>().join(" "),
+    )?;
+    for (title, rows) in [("unit", &top.units), ("session", &top.sessions)] {
+        writeln!(
+            out,
+            "\n{:<44} {:>9} {:>9} {:>8} {:>9} {:>9} {:>6} {:>8} {:>8}",
+            title, "reads/s", "writes/s", "others", "read B/s", "writ B/s", "bad/s", "mean µs", "p99 < µs"
+        )?;
+        let total = Row { name: "all".into(), rates: top.total.clone() };
+        let total = (title == "unit").then_some(&total);
+        for row in total.into_iter().chain(rows.iter().take(ROWS)) {
+            let rates = &row.rates;
+            let time = |us: Option<f64>| us.map_or("-".to_owned(), |us| format!("{us:.1}"));
+            writeln!(
+                out,
+                "{:<44} {:>9.0} {:>9.0} {:>8.0} {:>9} {:>9} {:>6.0} {:>8} {:>8}",
+                shortened(&row.name, 44),
+                rates.reads,
+                rates.writes,
+                rates.others,
+                bytes(rates.read_bytes),
+                bytes(rates.written_bytes),
+                rates.failed,
+                time(rates.mean_us),
+                time(rates.p99_us),
+            )?;
+        }
+        if rows.len() > ROWS {
+            writeln!(out, "and {} more", rows.len() - ROWS)?;
+        }
+    }
+    Ok(())
+}
+
+/// The end of a name tells more than its beginning.
+fn shortened(name: &str, most: usize) -> String {
+    let length = name.chars().count();
+    if length <= most {
+        return name.to_owned();
+    }
+    std::iter::once('…').chain(name.chars().skip(length + 1 - most)).collect()
+}
+
+/// Bytes a second in few letters: to a whole KiB.
+fn bytes(rate: f64) -> String {
+    match rate {
+        rate if rate >= 1e9 => format!("{:.2} G", rate / 1e9),
+        rate if rate >= 1e6 => format!("{:.1} M", rate / 1e6),
+        rate if rate >= 1e3 => format!("{:.0} k", rate / 1e3),
+        rate => Size(rate as u64).to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn buckets(first: [u64; 3]) -> [u64; iscsi_server::BUCKETS] {
+        std::array::from_fn(|at| first.get(at).copied().unwrap_or(0))
+    }
+
+    #[test]
+    fn rates_are_what_came_between_by_the_time_between() {
+        let before = Io { reads: 100, read_bytes: 1000, buckets: buckets([5, 0, 0]), ..Io::default() };
+        let now = Io {
+            reads: 300,
+            read_bytes: 5000,
+            timed: 10,
+            time_ns: 20_000,
+            buckets: buckets([5, 98, 2]),
+            ..before
+        };
+        let rates = Rates::between(&before, &now, 2.0);
+        assert_eq!((rates.reads, rates.read_bytes, rates.writes), (100.0, 2000.0, 0.0));
+        assert_eq!((rates.mean_us, rates.p99_us), (Some(2.0), Some(2.048)));
+        // A daemon that was replaced counts from nothing.
+        assert_eq!(Rates::between(&now, &before, 2.0).reads, 0.0);
+        assert_eq!(percentile(&[], &[], 0.99), None);
+    }
+
+    #[test]
+    fn long_names_keep_their_ends() {
+        assert_eq!(shortened("short", 8), "short");
+        assert_eq!(shortened("iqn.2026-01.org.example:disks/17", 10), "…:disks/17");
+    }
+}

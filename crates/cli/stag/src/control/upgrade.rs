@@ -1,0 +1,134 @@
+//! `stag upgrade`: this program takes the place of the running daemon, which an older one may be.
+//!
+//! The daemon says how it was started ([`Program`]). The command starts itself with the same words and
+//! `--takeover`, in the process group of nobody else, and waits until the new daemon answers at the
+//! control socket. What becomes of sessions and units is [`super::handover`]'s. Run by a service
+//! manager's reload command, the new daemon stays within the service and its sandbox; the old one
+//! names it as the service's main process before it ends.
+
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use super::client::{CallError, Client};
+use crate::args;
+use crate::exit::Exit;
+
+/// The verb that asks for a daemon's [`Described`].
+pub const VERB: &str = "program";
+/// How long the new daemon may take to serve: the old one has a minute to hand over, and media may take theirs.
+const PATIENCE: Duration = Duration::from_secs(150);
+
+/// The program of this process, as it was when it started.
+#[derive(Debug)]
+pub struct Program {
+    path: Option<PathBuf>,
+    file: Option<(u64, u64)>,
+}
+
+/// A running daemon's program, as it describes it.
+#[derive(Debug, Serialize, Deserialize)]
+struct Described {
+    /// The process.
+    pid: u32,
+    /// Whether another file is where the program was.
+    replaced: bool,
+    /// What it was started with, without its own name.
+    arguments: Vec<String>,
+    /// The directory that relative paths start from.
+    directory: PathBuf,
+    /// What its service manager's watchdog expects, microseconds.
+    watchdog_us: Option<String>,
+}
+
+fn file(about: &Metadata) -> (u64, u64) {
+    (about.dev(), about.ino())
+}
+
+impl Program {
+    /// The program of this process.
+    pub fn running() -> Self {
+        let path = std::env::current_exe().ok();
+        // The file itself, whatever has its name by now.
+        let file = std::fs::metadata("/proc/self/exe").ok().map(|about| file(&about));
+        Self { path, file }
+    }
+
+    fn is_replaced(&self) -> bool {
+        let Some(path) = &self.path else { return false };
+        let now = std::fs::metadata(path).ok().map(|about| file(&about));
+        now.is_some() && now != self.file
+    }
+
+    /// The verb's answer.
+    pub fn describe(&self) -> impl Serialize {
+        Described {
+            pid: std::process::id(),
+            replaced: self.is_replaced(),
+            arguments: std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect(),
+            directory: std::env::current_dir().unwrap_or_else(|_| "/".into()),
+            watchdog_us: std::env::var("WATCHDOG_USEC").ok(),
+        }
+    }
+}
+
+/// `stag upgrade`.
+pub fn command(args: &args::Upgrade) -> Exit {
+    match upgrade(args) {
+        Ok(exit) => exit,
+        Err(error) => error.show(),
+    }
+}
+
+fn upgrade(args: &args::Upgrade) -> Result<Exit, CallError> {
+    let at = args.at.control.as_deref();
+    let old: Described = Client::connect(at)?.ask(VERB)?;
+    if args.if_replaced && !old.replaced {
+        return Ok(Exit::Done);
+    }
+    let mut new = start(args, &old)?;
+    let started = Instant::now();
+    loop {
+        if let Some(status) = new.try_wait()? {
+            say!("stag: the new daemon could not serve ({status}); the one that was there goes on");
+            return Ok(Exit::Failed);
+        }
+        if answers(at, new.id()) {
+            say!("stag: process {} has taken the place of process {}", new.id(), old.pid);
+            return Ok(Exit::Done);
+        }
+        if started.elapsed() > PATIENCE {
+            say!("stag: process {} does not serve after {} s: see its log", new.id(), PATIENCE.as_secs());
+            return Ok(Exit::Failed);
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Starts this program as the old daemon was started, to take its place.
+fn start(args: &args::Upgrade, old: &Described) -> std::io::Result<Child> {
+    let own = ["--takeover", "--lose-memory-units"];
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(old.arguments.iter().filter(|word| !own.contains(&word.as_str())));
+    command.arg("--takeover");
+    if args.lose_memory_units {
+        command.arg("--lose-memory-units");
+    }
+    if let Some(path) = &args.at.control {
+        command.env("STAG_CONTROL", path);
+    }
+    if let Some(limit) = &old.watchdog_us {
+        command.env("WATCHDOG_USEC", limit).env_remove("WATCHDOG_PID");
+    }
+    command.current_dir(&old.directory).process_group(0).stdin(Stdio::null()).stdout(Stdio::null()).spawn()
+}
+
+fn answers(at: Option<&Path>, pid: u32) -> bool {
+    let asked = Client::connect(at).and_then(|mut client| client.ask::<Described>(VERB));
+    asked.is_ok_and(|described| described.pid == pid)
+}

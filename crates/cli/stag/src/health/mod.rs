@@ -1,0 +1,119 @@
+//! How units and their file systems fare: where the mark of a failed flush is kept, what room there is, and the thread that looks
+//! after both. The data path never comes here: stores report to their `backing::Health`, which this reads.
+
+pub mod monitor;
+pub mod space;
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use backing::Health;
+use backing::health::{self as mark, Mark};
+use serde::{Deserialize, Serialize};
+
+use crate::identity::{beside, device_key, is_device};
+use crate::state;
+use crate::unit::{Backing, UnitSpec};
+use crate::units::{OpenKind, OpenUnit, Place, Units};
+
+/// What the file of a mark is called: the ending of the one beside a file, the folder of those in the state directory.
+const FLUSH_FAILED: &str = "flush-failed";
+
+/// A failed flush as one daemon tells it to the next.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CarriedMark {
+    errno: i32,
+    unix_s: u64,
+}
+
+/// The health of an open unit; `None` for a store that cannot fail.
+pub fn of(unit: &OpenUnit) -> Option<&Arc<Health>> {
+    match &unit.kind {
+        OpenKind::Disk(disk) => disk.opened.store.health(),
+        OpenKind::Objects(unit) => unit.store().health(),
+    }
+}
+
+/// A unit has just been opened at `place`: a failed flush that was not acknowledged comes into force.
+pub fn begin(unit: &OpenUnit, (iqn, lun): &Place) {
+    let Some(health) = of(unit) else { return };
+    health.serve_as(iqn, *lun);
+    let places = mark_places(&unit.spec);
+    if !places.is_empty() {
+        health.keep_at(places);
+    }
+}
+
+/// Tells each unit where it is served now.
+pub fn name_units(units: &Units) {
+    for ((iqn, lun), unit) in &units.open {
+        if let Some(health) = of(unit) {
+            health.serve_as(iqn, *lun);
+        }
+    }
+}
+
+/// The marks in force, by the media's paths: for a daemon that takes over.
+pub fn marks(units: &Units) -> HashMap<String, CarriedMark> {
+    let carried = |unit: &OpenUnit| {
+        let Mark { errno, unix_s } = of(unit)?.mark()?;
+        Some((real_path(unit.spec.backing.path()?), CarriedMark { errno, unix_s }))
+    };
+    units.open.values().filter_map(carried).collect()
+}
+
+/// Puts the marks that another daemon had in force into force here.
+pub fn restore_marks(marks: &HashMap<String, CarriedMark>, units: &Units) {
+    for unit in units.open.values() {
+        let carried = unit.spec.backing.path().and_then(|path| marks.get(&real_path(path)));
+        if let (Some(CarriedMark { errno, unix_s }), Some(health)) = (carried, of(unit)) {
+            health.restore(&Mark { errno: *errno, unix_s: *unix_s });
+        }
+    }
+}
+
+/// Files that keep the mark of a unit: in the state directory, which outlives the medium, and beside the medium, with which it
+/// moves. A device has no place beside it.
+fn mark_places(spec: &UnitSpec) -> Vec<mark::Place> {
+    let Some(path) = spec.backing.path() else { return Vec::new() };
+    let in_state = state::path(FLUSH_FAILED, &key(path)).ok();
+    let with_medium = match &spec.backing {
+        Backing::Objects(directory) => Some(directory.join(FLUSH_FAILED)),
+        _ if is_device(path) => None,
+        _ => Some(beside(path, FLUSH_FAILED)),
+    };
+    let place = |make_folder| move |file| mark::Place { file, make_folder };
+    in_state.map(place(true)).into_iter().chain(with_medium.map(place(false))).collect()
+}
+
+/// What a medium is known by in the state directory: an id of the device's own, whatever it is called next time, or the path.
+fn key(path: &Path) -> String {
+    if is_device(path) { device_key(path) } else { real_path(path) }
+}
+
+fn real_path(path: &Path) -> String {
+    std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned()).display().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::unit;
+
+    #[test]
+    fn a_mark_is_kept_beside_its_medium_and_in_the_state_directory() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a.img");
+        std::fs::write(&path, [0; 512]).unwrap();
+        let of = |text: String| mark_places(&unit::parse(&text).unwrap());
+        let places = of(path.display().to_string());
+        assert_eq!(places.last().unwrap().file, directory.path().join("a.img.flush-failed"));
+        let objects = of(format!("osd:{}", directory.path().display()));
+        assert_eq!(objects.last().unwrap().file, directory.path().join("flush-failed"));
+        if let Some(state) = state::directory() {
+            assert!(places[0].file.starts_with(&state) && objects[0].file.starts_with(&state));
+        }
+        assert_eq!(of("mem:1M".into()), Vec::new());
+    }
+}

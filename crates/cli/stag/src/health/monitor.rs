@@ -1,0 +1,108 @@
+//! The thread that looks after health. It looks whether units' files are still there, logs what was left
+//! out of the log, warns of file systems that fill up, tells the service manager, and measures room for who
+//! asks. A file system that does not answer holds up this thread and nobody else.
+
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use backing::health::State;
+
+use super::space::{self, Spaces, Watermarks};
+use crate::control::daemon::Daemon;
+use crate::supervisor::Supervisor;
+
+/// How often units are looked at.
+const TICK: Duration = Duration::from_secs(5);
+/// Of how many times file systems are measured once.
+const MEASURED_EACH: u32 = 6;
+/// How long who asks waits.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Asks the thread.
+pub struct Monitor {
+    ask: Mutex<Sender<SyncSender<Arc<Spaces>>>>,
+    last: Mutex<Arc<Spaces>>,
+}
+
+impl Monitor {
+    /// One whose thread has not been started, and what it hears.
+    pub fn new() -> (Self, Listener) {
+        let (ask, asked) = channel();
+        (Self { ask: Mutex::new(ask), last: Mutex::default() }, Listener(asked))
+    }
+
+    /// What room there is now; what it was last, if a file system does not answer.
+    pub fn spaces(&self) -> Arc<Spaces> {
+        let (answer, hear) = sync_channel(1);
+        let asked = self.ask.lock().unwrap_or_else(PoisonError::into_inner).send(answer);
+        let now = asked.ok().and_then(|()| hear.recv_timeout(PATIENCE).ok());
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(now) = now {
+            *last = now;
+        }
+        last.clone()
+    }
+}
+
+/// What the thread hears.
+pub struct Listener(Receiver<SyncSender<Arc<Spaces>>>);
+
+impl Listener {
+    /// Starts the thread, which ends with the daemon.
+    ///
+    /// # Errors
+    /// When there is no thread to be had.
+    pub fn start(self, daemon: &Arc<Daemon>) -> std::io::Result<()> {
+        let daemon = Arc::downgrade(daemon);
+        std::thread::Builder::new().name("health".into()).spawn(move || self.run(&daemon)).map(drop)
+    }
+
+    fn run(self, daemon: &Weak<Daemon>) {
+        let supervisor = Supervisor::find();
+        let (mut watermarks, mut ticks, mut told) = (Watermarks::default(), 0, String::new());
+        loop {
+            let asked = match self.0.recv_timeout(if ticks == 0 { Duration::ZERO } else { TICK }) {
+                Ok(answer) => Some(answer),
+                Err(RecvTimeoutError::Timeout) => None,
+                Err(RecvTimeoutError::Disconnected) => return,
+            };
+            let Some(daemon) = daemon.upgrade() else { return };
+            let running = daemon.running();
+            if let Some(answer) = asked {
+                // Whoever asked may have gone.
+                let _ = answer.try_send(Arc::new(space::measure(&running.units)));
+                continue;
+            }
+            let (mut states, mut units) = (State::Ok, 0);
+            for unit in running.units.open.values() {
+                if let Some(disk) = unit.disk() {
+                    disk.opened.store.inspect();
+                }
+                if let Some(health) = super::of(unit) {
+                    health.tick();
+                    states = states.max(health.look().state);
+                }
+                units += 1;
+            }
+            if ticks % MEASURED_EACH == 0 {
+                for system in watermarks.news(&space::measure(&running.units).file_systems) {
+                    let space::FileSystem { mount, used_percent, free, overcommitted, .. } = system;
+                    tracing::warn!(
+                        mount,
+                        used_percent,
+                        free,
+                        overcommitted,
+                        "a file system that units lie on is nearly full"
+                    );
+                }
+            }
+            ticks += 1;
+            let says = format!("STATUS={units} units, health: {}", states.name());
+            if says != told {
+                supervisor.tell(&says);
+                told = says;
+            }
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! What room the file systems under the units have, and what was promised on them. Looks at the system and returns numbers; decides
+//! when little room is worth a warning.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::Metadata;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::unit::Backing;
+use crate::units::{OpenKind, OpenUnit, Place, Units};
+
+/// A file system that is so full, per cent, is worth a warning.
+pub const WARN_PERCENT: f64 = 90.0;
+/// After a warning, it must have been less full than this before the next.
+const CALM_PERCENT: f64 = 88.0;
+/// With less free than this, per cent, a file system counts as full.
+const FULL_PERCENT: f64 = 1.0;
+
+/// A file system that units lie on.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct FileSystem {
+    /// Where it is mounted.
+    pub mount: String,
+    /// Bytes.
+    pub size: u64,
+    /// Bytes that are taken, by whomever.
+    pub used: u64,
+    /// Bytes that the daemon may still take.
+    pub free: u64,
+    /// What is taken of what can be, per cent.
+    pub used_percent: f64,
+    /// Bytes that its units have been promised.
+    pub provisioned: u64,
+    /// Bytes that its units take.
+    pub allocated: u64,
+    /// Bytes that its units may still ask for, and that are not there.
+    pub overcommitted: u64,
+    /// `ok`, `warning` or `critical`.
+    pub state: Level,
+}
+
+/// How urgent something is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Level {
+    /// Nothing is to be done.
+    #[default]
+    Ok,
+    /// Somebody should look.
+    Warning,
+    /// Somebody must act.
+    Critical,
+}
+
+/// What was measured.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Spaces {
+    /// Each once.
+    pub file_systems: Vec<FileSystem>,
+    /// Bytes that units take, where that can be said.
+    pub used: HashMap<Place, u64>,
+}
+
+impl FileSystem {
+    /// Adds up the rest from what is measured: `size`, `used`, `free`, `provisioned`, `allocated`.
+    fn judged(mut self) -> Self {
+        let most = self.used.saturating_add(self.free);
+        self.used_percent =
+            if most == 0 { 0.0 } else { (self.used as f64 / most as f64 * 1000.0).round() / 10.0 };
+        let outstanding = self.provisioned.saturating_sub(self.allocated);
+        self.overcommitted = outstanding.saturating_sub(self.free);
+        // Where all that was promised is allocated, no write of a unit needs more.
+        self.state = match self.used_percent {
+            _ if outstanding == 0 => Level::Ok,
+            percent if percent > 100.0 - FULL_PERCENT => Level::Critical,
+            percent if percent >= WARN_PERCENT => Level::Warning,
+            _ => Level::Ok,
+        };
+        self
+    }
+}
+
+/// Looks at the file systems of all units. Blocks on them.
+pub fn measure(units: &Units) -> Spaces {
+    let mut spaces = Spaces::default();
+    let mut by_device: BTreeMap<u64, FileSystem> = BTreeMap::new();
+    for (place, unit) in &units.open {
+        let Some((path, about, provisioned, allocated)) = footprint(unit) else { continue };
+        spaces.used.insert(place.clone(), allocated);
+        if about.file_type().is_block_device() {
+            continue;
+        }
+        let system = by_device.entry(about.dev()).or_insert_with(|| look(path, about.dev()));
+        system.provisioned += provisioned;
+        system.allocated += allocated;
+    }
+    spaces.file_systems = by_device.into_values().map(FileSystem::judged).collect();
+    spaces
+}
+
+/// Where a unit's bytes are, what it was promised, and what it takes.
+fn footprint(unit: &OpenUnit) -> Option<(&Path, Metadata, u64, u64)> {
+    let path = unit.spec.backing.path()?;
+    let about = std::fs::metadata(path).ok()?;
+    match (&unit.kind, &unit.spec.backing) {
+        (OpenKind::Disk(disk), Backing::Path(_)) => {
+            let size = disk.opened.store.size();
+            let allocated = if about.is_file() { about.blocks() * 512 } else { size };
+            let provisioned = if disk.opened.store.writable() { size } else { allocated };
+            Some((path, about, provisioned, allocated))
+        }
+        (OpenKind::Objects(unit), _) => {
+            let files = ["arena", "journal", "metadata.redb"].map(|file| std::fs::metadata(path.join(file)));
+            let allocated = files.iter().flatten().map(|about| about.blocks() * 512).sum();
+            Some((path, about, unit.store().root().capacity.max(allocated), allocated))
+        }
+        _ => None,
+    }
+}
+
+fn look(path: &Path, device: u64) -> FileSystem {
+    let mount = mount_of(path, device).unwrap_or_else(|| path.parent().unwrap_or(path).to_owned());
+    let mount = mount.display().to_string();
+    let Ok(system) = rustix::fs::statvfs(path) else { return FileSystem { mount, ..FileSystem::default() } };
+    let bytes = |blocks: u64| blocks.saturating_mul(system.f_frsize);
+    FileSystem {
+        mount,
+        size: bytes(system.f_blocks),
+        used: bytes(system.f_blocks.saturating_sub(system.f_bfree)),
+        free: bytes(system.f_bavail),
+        ..FileSystem::default()
+    }
+}
+
+/// Where the file system of `device` is mounted, of several places the nearest above `path`.
+fn mount_of(path: &Path, device: u64) -> Option<PathBuf> {
+    let real = std::fs::canonicalize(path).ok()?;
+    let number = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
+    // ID PARENT MAJOR:MINOR ROOT MOUNT …, with \040 for a space.
+    let places = mounts.lines().filter_map(|line| {
+        let fields: Vec<&str> = line.split(' ').take(5).collect();
+        let at = PathBuf::from(fields.get(4)?.replace("\\040", " "));
+        let known =
+            *fields.get(2)? == number || std::fs::metadata(&at).is_ok_and(|about| about.dev() == device);
+        (real.starts_with(&at) && known).then_some(at)
+    });
+    places.max_by_key(|at| at.as_os_str().len())
+}
+
+/// Which file systems were warned about: each once, until it has had more room again.
+#[derive(Debug, Default)]
+pub struct Watermarks(std::collections::HashSet<String>);
+
+impl Watermarks {
+    /// Those of `systems` to warn about now.
+    pub fn news<'a>(&mut self, systems: &'a [FileSystem]) -> Vec<&'a FileSystem> {
+        let warned = &mut self.0;
+        let mut news = Vec::new();
+        for system in systems {
+            if system.state >= Level::Warning {
+                if warned.insert(system.mount.clone()) {
+                    news.push(system);
+                }
+            } else if system.used_percent < CALM_PERCENT {
+                warned.remove(&system.mount);
+            }
+        }
+        news
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn system(used: u64, provisioned: u64, allocated: u64) -> FileSystem {
+        let (size, free) = (1000, 1000 - used);
+        let mount = "/srv".into();
+        FileSystem { mount, size, used, free, provisioned, allocated, ..FileSystem::default() }.judged()
+    }
+
+    #[test]
+    fn a_file_system_that_units_may_fill_is_worth_a_warning_at_90_per_cent() {
+        assert_eq!(system(899, 2000, 500).state, Level::Ok);
+        assert_eq!(system(900, 2000, 500).state, Level::Warning);
+        assert_eq!(system(995, 2000, 500).state, Level::Critical);
+        assert_eq!(system(995, 500, 500).state, Level::Ok, "all of it is allocated already");
+        assert_eq!(system(0, 0, 0).used_percent, 0.0);
+    }
+
+    #[test]
+    fn overcommitted_is_what_was_promised_and_is_not_there() {
+        assert_eq!(system(500, 800, 400).overcommitted, 0);
+        assert_eq!(system(500, 1000, 400).overcommitted, 100);
+        assert_eq!(system(500, 400, 600).overcommitted, 0, "metadata makes a file larger than its size");
+    }
+
+    #[test]
+    fn a_warning_is_given_once_until_there_was_more_room_again() {
+        let mut marks = Watermarks::default();
+        let mut warned = |used| !marks.news(&[system(used, 2000, 500)]).is_empty();
+        let told: Vec<bool> = [800, 900, 899, 905, 885, 901, 879, 900, 950].map(&mut warned).to_vec();
+        assert_eq!(told, [false, true, false, false, false, false, false, true, false]);
+    }
+
+    #[test]
+    fn the_file_system_of_a_unit_is_found_with_its_mount() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a.img");
+        let spec = crate::unit::parse(&format!("{},size=1M", path.display())).unwrap();
+        let lun = crate::config::Lun { lun: 3, spec };
+        let target = crate::config::Target {
+            iqn: "iqn.2026-01.org.example:t".into(),
+            units: vec![lun],
+            ..Default::default()
+        };
+        let config = crate::config::Config { targets: vec![target], ..Default::default() };
+        let none = Units::default();
+        let units = none.next(&config, &none.fates(&config, false)).unwrap();
+        let spaces = measure(&units);
+        assert_eq!(spaces.file_systems.len(), 1);
+        let found = &spaces.file_systems[0];
+        assert!(
+            found.size > 0 && found.provisioned == 1 << 20 && path.starts_with(&found.mount),
+            "{found:?}"
+        );
+        assert_eq!(spaces.used.len(), 1);
+    }
+}

@@ -1,0 +1,382 @@
+//! Who a unit is: the serial number and the worldwide name by which initiators know it again. Owns that they are made once, at
+//! random, belong to the medium and not to its name, and that two media never go by the same. Deriving them from names is a choice
+//! that an administrator makes.
+//!
+//! docs/src/design/security.md has the rules; `record` says where they are written down.
+
+pub mod command;
+mod record;
+
+use std::collections::HashSet;
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use device::Names;
+use rustix::fs::FlockOperation;
+
+use crate::block_device;
+use crate::image;
+use crate::state::{self, hex};
+use crate::unit::{Backing, UnitSpec};
+use crate::units::Place;
+use record::{Home, Kept, Origin, Record};
+
+/// Whose names a unit goes by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Choice {
+    /// Its own, random ones.
+    Own,
+    /// Those that its path makes, or its target and number if it is in memory: the same on every machine.
+    Derived,
+}
+
+/// Serial numbers of units that the daemon which this one replaces has served.
+pub type Carried = HashSet<String>;
+
+/// What has been settled about a unit.
+#[derive(Clone, Debug)]
+pub struct Settled {
+    /// Its names, where no others are configured.
+    pub names: Names,
+    /// Where its persistent reservations are kept, where no other place is configured.
+    pub reservations: Option<PathBuf>,
+    /// What is in memory holds its key for as long as it is open.
+    _claim: Option<Arc<File>>,
+}
+
+/// Settles who a unit is. Its medium is open, and locked, so that no other daemon does the same.
+///
+/// # Errors
+/// Why it cannot be served under any identity, and what to do.
+pub fn settle(spec: &UnitSpec, place: &Place, carried: &Carried) -> Result<Settled, String> {
+    let derived = Names::derived(&seed(spec, place));
+    let (key, claim) = match &spec.backing {
+        Backing::Memory(_) | Backing::ObjectMemory(_) => {
+            let key = memory_key(place);
+            match claim(&key) {
+                Ok(claim) => (Some(key), Some(Arc::new(claim))),
+                Err(why) => return Ok(for_this_run(spec, place, derived, &why)),
+            }
+        }
+        Backing::Path(path) if is_device(path) => (Some(device_key(path)), None),
+        Backing::Path(_) | Backing::Objects(_) => (None, None),
+    };
+    let reservations = reservations(spec, key.as_deref());
+    let settled = |names| Settled { names, reservations, _claim: claim };
+    if spec.options.identity == Some(Choice::Derived) {
+        // Whether it has been served before is not known: a client may have written what looks like an image.
+        if let Some(why) = image(spec) {
+            tracing::warn!("{why}");
+        }
+        return Ok(settled(derived));
+    }
+    // Where all names are configured, nothing depends on what is kept.
+    let needed = spec.options.serial.is_none()
+        || spec.options.naa.is_none()
+        || matches!(spec.backing, Backing::Objects(_) | Backing::ObjectMemory(_));
+    let what = spec.backing.to_string();
+    match own(spec, key.as_deref(), &derived, carried) {
+        Ok(names) => Ok(settled(names)),
+        Err(Refusal::Medium(why)) => Err(why),
+        Err(Refusal::Record(why)) if needed => Err(format!("{what}: {why}")),
+        Err(Refusal::Record(why)) => {
+            tracing::debug!(%what, why, "its identity is not kept");
+            Ok(settled(derived))
+        }
+    }
+}
+
+/// The same unit again, as `spec` now wants it.
+///
+/// # Errors
+/// Why it cannot be served under the identity that is wanted now.
+pub fn again(before: &Settled, was: &UnitSpec, spec: &UnitSpec, place: &Place) -> Result<Settled, String> {
+    let choice = |spec: &UnitSpec| spec.options.identity.unwrap_or(Choice::Own);
+    if choice(was) == choice(spec) {
+        return Ok(before.clone());
+    }
+    let derived = Names::derived(&seed(spec, place));
+    let names = match (choice(spec), &spec.backing) {
+        (Choice::Derived, _) => derived,
+        (Choice::Own, Backing::Memory(_) | Backing::ObjectMemory(_)) if before._claim.is_none() => {
+            random().map_err(|error| error.to_string())?
+        }
+        (Choice::Own, backing) => {
+            let key = match backing {
+                Backing::Path(path) if is_device(path) => Some(device_key(path)),
+                Backing::Path(_) | Backing::Objects(_) => None,
+                Backing::Memory(_) | Backing::ObjectMemory(_) => Some(memory_key(place)),
+            };
+            own(spec, key.as_deref(), &derived, &Carried::new()).map_err(Refusal::text)?
+        }
+    };
+    Ok(Settled { names, ..before.clone() })
+}
+
+/// Why a unit has no names.
+enum Refusal {
+    /// What it is to be made of is no disk.
+    Medium(String),
+    /// They cannot be found out, or cannot be kept.
+    Record(String),
+}
+
+impl Refusal {
+    fn text(self) -> String {
+        match self {
+            Self::Medium(why) | Self::Record(why) => why,
+        }
+    }
+}
+
+impl From<String> for Refusal {
+    fn from(why: String) -> Self {
+        Self::Record(why)
+    }
+}
+
+/// Whether a medium looks like an image of another format, and what to do.
+fn image(spec: &UnitSpec) -> Option<String> {
+    match (&spec.backing, spec.options.format) {
+        (Backing::Path(path), None) => image::mistaken(path, "write format=raw to serve it as it is"),
+        _ => None,
+    }
+}
+
+/// The names of a unit from its record, which is made if there is none.
+fn own(spec: &UnitSpec, key: Option<&str>, derived: &Names, carried: &Carried) -> Result<Names, Refusal> {
+    let medium = spec.backing.path().filter(|_| key.is_none()).map(fs::canonicalize).transpose();
+    let medium = medium.map_err(|error| error.to_string())?;
+    let home = home(&spec.backing, medium.as_deref(), key).map_err(|error| error.to_string())?;
+    let origin = || medium.as_deref().map(Origin::of).transpose().map_err(|error| error.to_string());
+    let now = origin()?;
+    if let Some((kept, record)) = home.find()? {
+        let names = record.names().ok_or_else(|| "its identity has no names".to_owned())?;
+        match (record.origin(), &now) {
+            (Some(of), Some(now)) if !of.is_same(now) && matches!(kept, Kept::State(_)) => {
+                // It is known by its path alone, and another file is there now.
+                tracing::info!(path = %now.path().display(), "another file than before: it gets an identity of its own");
+            }
+            (Some(of), Some(now)) => {
+                admit(of, now)?;
+                if of.path() != now.path() {
+                    tracing::info!(from = %of.path().display(), to = %now.path().display(), naa = hex(&names.naa), "moved; it keeps its identity");
+                    // What is read-only may stay as it is: the path is only told to people.
+                    if let Err(why) = home.put(&kept, &record.moved_to(now.clone())) {
+                        tracing::debug!(why, "its identity still names the old path");
+                    }
+                }
+                return Ok(names);
+            }
+            _ => return Ok(names),
+        }
+    }
+    let before = carried.contains(&derived.serial) || was_served(spec, medium.as_deref());
+    // Once it is served, its clients write what they like.
+    if let (false, Some(why)) = (before, image(spec)) {
+        return Err(Refusal::Medium(why));
+    }
+    let names = if before { derived.clone() } else { random().map_err(|error| error.to_string())? };
+    let kept = home.keep(&Record::new(&names, now.clone())).map_err(|why| {
+        format!("its identity can be kept nowhere ({why}). Or choose its names: serial and naa, or identity=derived")
+    })?;
+    // Of a file that an overlay has copied up for the attribute, all is another now.
+    let after = origin()?;
+    if after != now {
+        home.put(&kept, &Record::new(&names, after))?;
+    }
+    let naa = hex(&names.naa);
+    let path = spec.backing.to_string();
+    match before {
+        true => tracing::warn!(
+            path, naa, serial = names.serial, %kept,
+            "it was served under names made from its path, and keeps them; `stag identity --new` gives it names of its own"
+        ),
+        false => tracing::info!(path, naa, serial = names.serial, %kept, "it has an identity of its own now"),
+    }
+    Ok(names)
+}
+
+/// Whether the file may go by the identity that was made for `of`.
+fn admit(of: &Origin, now: &Origin) -> Result<(), String> {
+    let path = now.path().display();
+    // What was there is there still, and it is another: a snapshot of the whole file system cannot be told otherwise.
+    let other = of.path() != now.path() && is_there(of, now.path());
+    if of.is_same(now) && !other {
+        return Ok(());
+    }
+    let advice = "two disks of one identity are one disk to initiators, which then destroy the data of both";
+    Err(match other {
+        true => format!(
+            "it is a copy of {}, with its identity: {advice}. Give it one of its own: stag identity --new {path}",
+            of.path().display()
+        ),
+        false => format!(
+            "its identity was made for another file (last at {}), so it was copied, restored, or moved from another file system: \
+             {advice}. If the other one is gone: stag identity --keep {path}; if not: stag identity --new {path}",
+            of.path().display()
+        ),
+    })
+}
+
+/// Whether the file of `of` is still where it was, and not the one at `now` by another name.
+fn is_there(of: &Origin, now: &Path) -> bool {
+    let number = |path: &Path| fs::metadata(path).map(|about| (about.dev(), about.ino())).ok();
+    Origin::of(of.path()).is_ok_and(|there| there.is_same(of)) && number(of.path()) != number(now)
+}
+
+/// Whether a version that derived names has served it: it has left persistent reservations beside a file, or objects in a store.
+fn was_served(spec: &UnitSpec, medium: Option<&Path>) -> bool {
+    match (&spec.backing, medium) {
+        (Backing::Objects(_), Some(directory)) => is_store(directory),
+        (Backing::Path(path), Some(_)) => beside(path, "reservations").exists(),
+        _ => false,
+    }
+}
+
+/// Whether a directory holds a whole store of objects.
+pub fn is_store(directory: &Path) -> bool {
+    ["arena", "metadata.redb"].iter().all(|file| directory.join(file).exists())
+}
+
+/// Makes the directory of a store of objects, with an identity in it, before there is a store: so that one which is found without an
+/// identity is of a version that had none.
+///
+/// # Errors
+/// Why it cannot be made.
+pub fn prepare_store(spec: &UnitSpec, carried: &Carried, place: &Place) -> Result<(), String> {
+    let Backing::Objects(path) = &spec.backing else { return Ok(()) };
+    let failed = |error: io::Error| format!("{} cannot be made: {error}", path.display());
+    fs::create_dir_all(path).map_err(failed)?;
+    if spec.options.identity == Some(Choice::Derived) || fs::read_dir(path).map_err(failed)?.next().is_some()
+    {
+        return Ok(());
+    }
+    own(spec, None, &Names::derived(&seed(spec, place)), carried).map(|_| ()).map_err(Refusal::text)
+}
+
+/// Gives a file that has just been made an identity; whoever made it makes both durable at once. Where that cannot be, the unit gets
+/// one when it is opened.
+pub fn mark_new(path: &Path, file: &File) {
+    let mark = || -> io::Result<()> {
+        let path = fs::canonicalize(path)?;
+        record::set_attribute(file, &Record::new(&random()?, Some(Origin::of(&path)?)))
+    };
+    if let Err(error) = mark() {
+        tracing::debug!(path = %path.display(), %error, "no identity yet");
+    }
+}
+
+/// Names that nothing else in the world has.
+fn random() -> io::Result<Names> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).map_err(|error| io::Error::other(error.to_string()))?;
+    Ok(Names::random(u128::from_be_bytes(bytes)))
+}
+
+/// What derived names are made of: those of a path belong to the path, those of memory to the LUN.
+fn seed(spec: &UnitSpec, (iqn, lun): &Place) -> String {
+    match spec.backing.path() {
+        Some(path) => fs::canonicalize(path).unwrap_or_else(|_| path.to_owned()).display().to_string(),
+        None => format!("{iqn}/{lun}"),
+    }
+}
+
+/// Memory that cannot have an identity that lasts has one for as long as it lasts itself.
+fn for_this_run(spec: &UnitSpec, place: &Place, derived: Names, why: &str) -> Settled {
+    let names = match spec.options.identity {
+        Some(Choice::Derived) => derived,
+        Some(Choice::Own) | None => {
+            let configured = spec.options.serial.is_some() && spec.options.naa.is_some();
+            if !configured {
+                tracing::warn!(
+                    target_name = place.0,
+                    lun = place.1,
+                    why,
+                    "this memory unit has another identity at the next start"
+                );
+            }
+            random().unwrap_or(derived)
+        }
+    };
+    Settled { names, reservations: None, _claim: None }
+}
+
+/// Where the record of a unit may be.
+fn home(backing: &Backing, medium: Option<&Path>, key: Option<&str>) -> io::Result<Home> {
+    let state = |key: &str| state::path("identities", key).map(Kept::State).map_err(io::Error::other);
+    Ok(match (backing, medium) {
+        (Backing::Objects(_), Some(directory)) => Home {
+            file: Some(File::open(directory)?),
+            places: vec![Kept::Beside(directory.join("identity"))],
+        },
+        (_, Some(path)) => {
+            let mut places = vec![Kept::Attribute, Kept::Beside(beside(path, "identity"))];
+            places.extend(state(&format!("file:{}", path.display())));
+            Home { file: Some(File::open(path)?), places }
+        }
+        (_, None) => Home { file: None, places: vec![state(key.unwrap_or_default())?] },
+    })
+}
+
+/// Where persistent reservations are kept if nobody says otherwise: beside a file, in a store of objects, else in the state directory.
+/// A device in /dev has no place beside it that would be there after a restart.
+fn reservations(spec: &UnitSpec, key: Option<&str>) -> Option<PathBuf> {
+    match &spec.backing {
+        Backing::Objects(directory) => return Some(directory.join("reservations")),
+        Backing::Path(path) if key.is_none() || !path.starts_with("/dev") => {
+            return Some(beside(path, "reservations"));
+        }
+        _ => {}
+    }
+    let path = state::path("reservations", key?).ok()?;
+    state::make_folder(&path).is_ok().then_some(path)
+}
+
+/// The file beside `path` that keeps something of it.
+pub fn beside(path: &Path, ending: &str) -> PathBuf {
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(".");
+    beside.push(ending);
+    beside.into()
+}
+
+/// Whether `path` names a block device.
+pub fn is_device(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|about| about.file_type().is_block_device())
+}
+
+fn memory_key((iqn, lun): &Place) -> String {
+    format!("memory:{iqn}/{lun}")
+}
+
+/// What a block device is known by in the state directory, whatever it is called next time.
+pub fn device_key(path: &Path) -> String {
+    match block_device::stable_id(path) {
+        Some(id) => format!("device:{id}"),
+        None => {
+            tracing::warn!(path = %path.display(), "the system knows no id of this device: its identity belongs to its path");
+            format!("device:path:{}", path.display())
+        }
+    }
+}
+
+/// Takes a key of the state directory. Whoever has it lets go of it when it ends.
+fn claim(key: &str) -> Result<File, String> {
+    let path = beside(&state::path("identities", key)?, "lock");
+    state::make_folder(&path)?;
+    let open = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&path);
+    let file = open.map_err(|error| format!("{} cannot be made: {error}", path.display()))?;
+    // One that hands over, or was killed, may still be closing its files.
+    for _ in 0..20 {
+        if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            return Ok(file);
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Err("another daemon serves memory as the same unit of the same target".into())
+}

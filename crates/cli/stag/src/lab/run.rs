@@ -1,0 +1,174 @@
+//! `stag lab run`: runs experiments, ends them well on Ctrl-C, and says what came of them.
+
+use std::thread;
+
+use lab::context::{Pinning, kill_all, remove_what_others_left};
+use lab::finding::Verdict;
+use lab::library::{self, Source};
+use lab::machine::Machine;
+use lab::progress::Bar;
+use lab::run::{Options, Summary};
+use lab::{Stop, measures, results};
+use runtime::{Runtime, Signal, Signals};
+
+use super::{failed, list, print, report};
+use crate::args::lab::LabRun;
+use crate::exit::Exit;
+
+/// Runs it.
+pub fn run(args: &LabRun) -> Exit {
+    let stop = Stop::default();
+    // Before anything starts a thread.
+    if let Err(error) = watch(&stop) {
+        return failed(&format!("no io_uring: {error}"), Exit::Failed);
+    }
+    let sources = match sources(&args.experiments) {
+        Ok(sources) => sources,
+        Err(why) => return failed(&why, Exit::Usage),
+    };
+    if let Err(error) = lab::run::check_only(&sources, &args.only) {
+        return failed(&error, Exit::Usage);
+    }
+    let stag = match std::env::current_exe() {
+        Ok(stag) => stag,
+        Err(error) => return failed(&format!("where the stag binary is: {error}"), Exit::Failed),
+    };
+    let machine = Machine::look(&stag);
+    let options = Options {
+        out: args.out.clone(),
+        quick: args.quick,
+        only: args.only.clone(),
+        again: args.again,
+        retry: args.retry,
+        rounds: args.rounds,
+        seed: args.seed,
+        pinning: pinning(args, &machine),
+        stag,
+    };
+    let unknown = |cpu: &&usize| !machine.processors.contains(cpu);
+    if let Some(cpu) = options.pinning.target.iter().chain(&options.pinning.client).find(unknown) {
+        return failed(&format!("there is no processor {cpu} for this process"), Exit::Usage);
+    }
+    remove_what_others_left();
+    let mut bar = Bar::new(args.quiet);
+    let done = lab::run::run(&sources, &options, machine, &measures::of, &stop, &mut bar);
+    bar.finish();
+    let summary = match done {
+        Ok(summary) => summary,
+        Err(error) => return failed(&error, Exit::Failed),
+    };
+    let mut text = told(&summary);
+    if !args.no_report && !summary.interrupted {
+        match written(args, &sources) {
+            Ok(more) => text += &more,
+            Err(why) => return failed(&why, Exit::Failed),
+        }
+    }
+    if summary.interrupted {
+        say!("stag: interrupted; the same command goes on with it");
+    }
+    let failed = summary.experiments.iter().any(|one| one.failed > 0);
+    print(&text).or(match (summary.interrupted, failed) {
+        (true, _) => Exit::Interrupted,
+        (false, true) => Exit::Failed,
+        (false, false) => Exit::Done,
+    })
+}
+
+fn sources(words: &[String]) -> Result<Vec<Source>, String> {
+    let mut all: Vec<Source> = Vec::new();
+    for word in words {
+        let found = library::find(word).map_err(|error| match error {
+            library::Error::Unknown(name) => match library::built_in() {
+                Ok(known) => format!("{}, and no file", list::unknown(&name, &known)),
+                Err(error) => error.to_string(),
+            },
+            error => error.to_string(),
+        })?;
+        for source in found {
+            // Named twice, or by its name and by `all`.
+            match all.iter().find(|known| known.experiment.name == source.experiment.name) {
+                None => all.push(source),
+                Some(known) if known.text == source.text => {}
+                Some(_) => return Err(format!("two experiments are called {}", source.experiment.name)),
+            }
+        }
+    }
+    Ok(all)
+}
+
+fn pinning(args: &LabRun, machine: &Machine) -> Pinning {
+    if args.unpinned {
+        return Pinning::default();
+    }
+    if args.target_cpus.is_empty() {
+        return machine.pinning();
+    }
+    Pinning { target: args.target_cpus.clone(), client: args.client_cpus.clone() }
+}
+
+fn told(summary: &Summary) -> String {
+    let mut text = String::new();
+    for one in &summary.experiments {
+        let mut words = vec![format!("{} measured", one.measured)];
+        let others = [
+            (one.before, "recorded before"),
+            (one.failed, "failed"),
+            (one.missing, "not possible here"),
+            (one.left_out, "left out after that"),
+            (one.retaken, "taken again since the machine was disturbed"),
+        ];
+        words.extend(
+            others.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}")),
+        );
+        text += &format!("{}: {}\n", one.name, words.join(", "));
+    }
+    text
+}
+
+/// Writes the report, and tells the verdicts of what was run now.
+fn written(args: &LabRun, sources: &[Source]) -> Result<String, String> {
+    let results = results::read_all(&args.out).map_err(|error| error.to_string())?;
+    let written =
+        lab::report::write(&results, &args.out.join("report")).map_err(|error| error.to_string())?;
+    let mut text = String::new();
+    for one in results.iter().filter(|one| sources.iter().any(|s| s.experiment.name == one.experiment.name)) {
+        for judged in lab::finding::judge(one) {
+            if judged.verdict != Verdict::NotMeasured || !args.quick {
+                text +=
+                    &format!("{:14}  {}: {}\n", judged.verdict.words(), one.experiment.name, judged.claim);
+            }
+        }
+    }
+    Ok(text + &report::told(&written))
+}
+
+/// From now on the first SIGINT or SIGTERM asks for the end, and the second ends the process, with all that it has started.
+fn watch(stop: &Stop) -> std::io::Result<()> {
+    let small = runtime::Config {
+        entries: 8,
+        spin_us: 0,
+        pool_bytes: 2 << 20,
+        recv_buffers: 2,
+        ..runtime::Config::default()
+    };
+    // The thread could only end the process, and would say nothing.
+    Runtime::new(small.clone())?;
+    let Ok(signals) = Signals::new(&[Signal::Interrupt, Signal::Terminate]) else { return Ok(()) };
+    let asked = stop.clone();
+    let watcher = move || {
+        if let Ok(runtime) = Runtime::new(small) {
+            while runtime.block_on(signals.next()).is_ok() && !asked.asked() {
+                say!("stag: ending; once more to end at once");
+                asked.ask();
+            }
+        }
+        // Also if signals cannot be received any more, which must not leave a process that none of them ends.
+        kill_all();
+        std::process::exit(Exit::Interrupted as i32);
+    };
+    if let Err(error) = thread::Builder::new().name("signals".into()).spawn(watcher) {
+        tracing::warn!(%error, "signals are not seen before the end of the run");
+    }
+    Ok(())
+}

@@ -1,0 +1,155 @@
+//! The `stag` command: reads the command line, runs one subcommand, ends with one of the statuses of `exit::Exit`. A library
+//! so that what reads configurations can be tested from outside; it is no interface for others.
+#![forbid(unsafe_code)]
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
+#[macro_use]
+mod out;
+
+mod advice;
+mod args;
+mod bench;
+mod block_device;
+mod client;
+mod config;
+mod conformance;
+mod control;
+mod convert;
+mod demo;
+mod docs;
+mod exit;
+mod health;
+mod identity;
+mod image;
+mod iqn;
+#[cfg(feature = "lab")]
+mod lab;
+mod log;
+mod machine;
+mod naming;
+mod object_units;
+mod osd;
+mod prefault;
+mod rdma_bench;
+mod sandbox;
+mod secret;
+mod serve;
+mod state;
+mod suggest;
+mod supervisor;
+mod terminal;
+mod tune;
+mod unit;
+mod units;
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use args::{CheckConfig, Cli, Command};
+use clap::Parser;
+use exit::Exit;
+
+/// The whole command: from the arguments of the process to its status.
+pub fn run() -> ExitCode {
+    // What an emulated link starts this program for has its own arguments, and needs a process of one thread.
+    #[cfg(feature = "lab")]
+    if let Some(status) = ::lab::link::helper() {
+        return status;
+    }
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(answer) => return no_command(&answer).into(),
+    };
+    let filter = cli.log.as_deref();
+    // Also before the log is started: mistakes of the configuration come first.
+    out::for_journal(cli.log_format.map_or_else(log::is_journal, |format| format == log::Format::Journald));
+    // `serve` starts its log itself, once it knows what the configuration says of it.
+    if !matches!(cli.command, Command::Serve(_)) {
+        log::start(filter, "warn", cli.log_format);
+    }
+    let exit = match cli.command {
+        Command::Serve(args) => serve::serve(args, filter, cli.log_format),
+        Command::CheckConfig(args) => check_config(&args),
+        Command::Demo(args) => demo::demo(&args),
+        Command::Drain(args) => control::drain::command(&args),
+        Command::Apply(args) => control::apply::command(&args),
+        Command::Upgrade(args) => control::upgrade::command(&args),
+        Command::Top(args) => control::top::command(&args),
+        Command::Status(args) => control::status::command(&args),
+        Command::Acknowledge(args) => control::acknowledge::command(&args),
+        Command::Alua(args) => control::alua::command(&args),
+        Command::Identity(args) => identity::command::command(&args),
+        Command::Ls(args) => client::ls(&args),
+        Command::Info(args) => client::info(&args),
+        Command::Read(args) => client::read(&args),
+        Command::Write(args) => client::write(&args),
+        Command::Cp(args) => client::cp(&args),
+        Command::Bench(args) => bench::bench(&args),
+        Command::RdmaBench(args) => rdma_bench::rdma_bench(&args),
+        Command::Tune(args) => tune::tune(&args),
+        Command::Osd(args) => osd::osd(&args),
+        Command::Conform(args) => conformance::conform(&args),
+        #[cfg(feature = "lab")]
+        Command::Lab(args) => return lab::lab(&args),
+        Command::Completions(args) => docs::completions(args.shell),
+        Command::Man(args) => docs::man(&args.dir),
+    };
+    exit.into()
+}
+
+/// Shows what clap has to say instead of a command: help and the version on stdout, mistakes on stderr.
+fn no_command(answer: &clap::Error) -> Exit {
+    match answer.print() {
+        _ if answer.use_stderr() => Exit::Usage,
+        Ok(()) => Exit::Done,
+        Err(error) => out::OutError::from(error).show(),
+    }
+}
+
+/// Reads the text of a configuration file as `stag check-config` does. Files of secrets are looked for in `directory`.
+///
+/// # Errors
+/// Every mistake, as it is shown to the user.
+pub fn check_config_text(text: &str, directory: &Path) -> Result<String, String> {
+    match config::load_text(
+        "stag.toml",
+        text,
+        &config::Place { serves: false, ..config::Place::new(directory) },
+    ) {
+        Ok((config, warnings)) => {
+            let shown: String =
+                warnings.into_iter().map(|warning| format!("{:?}", miette::Report::new(warning))).collect();
+            Ok(shown + &config::summary(&config))
+        }
+        Err(errors) => Err(format!("{:?}", miette::Report::new(errors))),
+    }
+}
+
+/// Reads lines as the daemon reads them from its control socket: how many are requests, and how many it refuses.
+pub fn read_control_requests(lines: &[u8]) -> (usize, usize) {
+    control::protocol::read_requests(lines)
+}
+
+/// Reads what a daemon that is replaced tells the one that takes over, and gives the reservations of its units.
+///
+/// # Errors
+/// What the new daemon would give up with.
+pub fn read_takeover(lines: &[u8]) -> Result<Vec<(Vec<u8>, bool, u32)>, String> {
+    control::handover::read_takeover(lines).map_err(|error| error.to_string())
+}
+
+fn check_config(args: &CheckConfig) -> Exit {
+    let Some(file) = &args.file else {
+        return match args.keys {
+            true => out::print(&config::reference::page()),
+            false => out::print(&format!("{:#}\n", config::reference::schema())),
+        };
+    };
+    match config::load_or_show(file, false) {
+        Ok(config) => {
+            advice::warnings(&config).iter().for_each(|warning| say!("warning: {warning}"));
+            if args.quiet { Exit::Done } else { out::print(&config::summary(&config)) }
+        }
+        Err(exit) => exit,
+    }
+}

@@ -1,0 +1,215 @@
+//! Where log lines go, which, and how they look: to stderr, filtered as `--log`, `STAG_LOG` or the configuration say. Never one per I/O.
+
+use std::fmt;
+use std::io::IsTerminal;
+
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::format::{FormatEvent, FormatFields, Full, Writer};
+use tracing_subscriber::fmt::{FmtContext, format};
+use tracing_subscriber::registry::LookupSpan;
+
+use crate::{out, suggest};
+
+/// What is logged: a filter that [`check`] understands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Filter(pub String);
+
+/// How log lines look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// For people: time, level, place, message, `field=value`.
+    Text,
+    /// A JSON object a line.
+    Json,
+    /// For systemd's journal: as text, without the time that the journal has itself, behind the priority (sd-daemon(3)).
+    Journald,
+}
+
+impl Format {
+    /// What suits stderr.
+    fn usual() -> Self {
+        if is_journal() { Self::Journald } else { Self::Text }
+    }
+}
+
+/// The levels that there are.
+const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+/// Words that other programs have for them.
+const OTHERS_WORDS: [(&str, &str); 9] = [
+    ("verbose", "debug"),
+    ("all", "trace"),
+    ("warning", "warn"),
+    ("err", "error"),
+    ("critical", "error"),
+    ("fatal", "error"),
+    ("notice", "info"),
+    ("quiet", "error"),
+    ("none", "off"),
+];
+/// What lines come from: this program's crates.
+const TARGETS: [&str; 18] = [
+    "stag",
+    "backing",
+    "conform",
+    "device",
+    "disk",
+    "iscsi",
+    "iscsi_client",
+    "iscsi_server",
+    "iser",
+    "isns",
+    "iwarp",
+    "lab",
+    "objects",
+    "osd",
+    "rdma",
+    "runtime",
+    "scsi",
+    "verbs",
+];
+
+/// Whether `filter` can be understood: a level, or `target=level`, or several of them with commas.
+///
+/// # Errors
+/// What is wrong with it, and what to write.
+pub fn check(filter: &str) -> Result<(), String> {
+    for part in filter.split(',').map(str::trim) {
+        let (target, level) = match part.split_once('=') {
+            Some((target, level)) => (Some(target), Some(level)),
+            None if TARGETS.contains(&part) => (Some(part), None),
+            None => (None, Some(part)),
+        };
+        if let Some(level) = level.filter(|level| !LEVELS.contains(&level.to_ascii_lowercase().as_str())) {
+            return Err(format!("\"{level}\" is no log level: {}", instead(level, LEVELS)));
+        }
+        let of = target.map(|target| target.split("::").next().unwrap_or(target));
+        if let Some(of) = of.filter(|of| !TARGETS.contains(of)) {
+            return Err(format!("no line comes from \"{of}\": {}", instead(of, TARGETS)));
+        }
+    }
+    EnvFilter::try_new(filter).map(drop).map_err(|error| format!("\"{filter}\" is no log filter: {error}"))
+}
+
+fn instead<'a>(word: &str, known: impl IntoIterator<Item = &'a str> + Clone) -> String {
+    let lower = word.to_ascii_lowercase();
+    let other = OTHERS_WORDS
+        .iter()
+        .find(|(other, level)| *other == lower && known.clone().into_iter().any(|known| known == *level));
+    match other.map(|(_, level)| *level).or_else(|| suggest::nearest(word, known.clone())) {
+        Some(near) => format!("did you mean \"{near}\"? There are {}", suggest::list(known)),
+        None => format!("there are {}", suggest::list(known)),
+    }
+}
+
+/// Starts logging. `filter` is what was asked for, `otherwise` what holds if nothing was; the same of `format`, which is otherwise what
+/// suits stderr.
+pub fn start(filter: Option<&str>, otherwise: &str, format: Option<Format>) {
+    let filter =
+        EnvFilter::try_new(filter.unwrap_or(otherwise)).unwrap_or_else(|_| EnvFilter::new(otherwise));
+    let subscriber = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        // It would tell stderr that stderr cannot be written, and panic when that fails too.
+        .log_internal_errors(false)
+        .with_ansi(std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none());
+    let format = format.unwrap_or_else(Format::usual);
+    out::for_journal(format == Format::Journald);
+    // Each fails if logging was started before, and then it goes on with that.
+    let _ = match format {
+        Format::Text => subscriber.try_init(),
+        Format::Json => subscriber.json().with_current_span(false).with_span_list(false).try_init(),
+        Format::Journald => subscriber.with_ansi(false).event_format(Journald::default()).try_init(),
+    };
+}
+
+/// Whether stderr is the journal's: systemd says which file its stream is (systemd.exec(5), JOURNAL_STREAM).
+pub fn is_journal() -> bool {
+    let Some(stream) = std::env::var("JOURNAL_STREAM").ok() else { return false };
+    let stderr = rustix::fs::fstat(std::io::stderr());
+    let about = stderr.map(|about| format!("{}:{}", about.st_dev, about.st_ino));
+    about.is_ok_and(|about| about == stream)
+}
+
+/// Lines behind their priority, `<N>`.
+struct Journald {
+    line: format::Format<Full, ()>,
+}
+
+impl Default for Journald {
+    fn default() -> Self {
+        Self { line: format::Format::default().without_time().with_level(false).with_ansi(false) }
+    }
+}
+
+/// A level as the journal's priority (syslog(3)).
+fn priority(level: Level) -> u8 {
+    match level {
+        Level::ERROR => 3,
+        Level::WARN => 4,
+        Level::INFO => 6,
+        _ => 7,
+    }
+}
+
+impl<S, N> FormatEvent<S, N> for Journald
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        ctx: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        let mut text = String::new();
+        self.line.format_event(ctx, Writer::new(&mut text), event)?;
+        let priority = priority(*event.metadata().level());
+        // The journal makes an entry of each line.
+        text.trim_end().lines().try_for_each(|line| writeln!(writer, "<{priority}>{line}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_that_is_no_level_is_an_error_that_says_which_there_are() {
+        for right in
+            ["info", "DEBUG", "off", "iscsi_server=debug,info", "warn,iscsi_server::login=trace", "runtime"]
+        {
+            assert_eq!(check(right), Ok(()), "{right}");
+        }
+        for (wrong, instead) in [
+            ("verbose", "did you mean \"debug\""),
+            ("warning", "did you mean \"warn\""),
+            ("inof", "did you mean \"info\""),
+            ("iscsi_server=loud", "no log level"),
+            ("iscsi_serevr=debug", "did you mean \"iscsi_server\""),
+            ("nonsense", "there are off, error, warn, info, debug and trace"),
+            ("", "no log level"),
+            ("info,", "no log level"),
+        ] {
+            let error = check(wrong).unwrap_err();
+            assert!(error.contains(instead), "{wrong}: {error}");
+        }
+    }
+
+    #[test]
+    fn every_crate_of_the_workspace_is_known_as_a_place_that_lines_come_from() {
+        let crates = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        for entry in std::fs::read_dir(crates).unwrap() {
+            let name = entry.unwrap().file_name().into_string().unwrap();
+            let target = if name == "stag" { name } else { format!("stag_{name}") };
+            assert!(target == "sim" || TARGETS.contains(&target.as_str()), "{target}");
+        }
+    }
+
+    #[test]
+    fn priorities_are_those_of_syslog() {
+        let all = [Level::ERROR, Level::WARN, Level::INFO, Level::DEBUG, Level::TRACE].map(priority);
+        assert_eq!(all, [3, 4, 6, 7, 7]);
+    }
+}

@@ -1,0 +1,75 @@
+//! The one way of printing: results to stdout, words about the work to stderr. Must never panic, whatever stdout and stderr
+//! are: a closed pipe, a full disk. (`print!` and `eprint!` panic there; clippy refuses them in this crate.)
+
+use std::fmt;
+use std::io::{self, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::exit::Exit;
+
+/// Says a line on stderr, as `eprintln!` does, but for the panic.
+macro_rules! say {
+    ($($what:tt)*) => {
+        $crate::out::to_stderr(format_args!("{}\n", format_args!($($what)*)))
+    };
+}
+
+/// stdout took no more.
+#[derive(Debug, thiserror::Error)]
+#[error("stdout: {0}")]
+pub struct OutError(#[from] io::Error);
+
+impl OutError {
+    /// Tells the user, and says what to end with. A reader that closed the pipe knows: nothing is said then, as other Unix
+    /// tools do, which SIGPIPE ends.
+    pub fn show(&self) -> Exit {
+        if self.0.kind() == io::ErrorKind::BrokenPipe {
+            return Exit::Closed;
+        }
+        say!("stag: {self}");
+        Exit::Failed
+    }
+}
+
+/// Writes `bytes` to stdout, all and at once.
+///
+/// # Errors
+/// The system's.
+pub fn write(bytes: &[u8]) -> Result<(), OutError> {
+    let mut out = io::stdout().lock();
+    out.write_all(bytes).and_then(|()| out.flush()).map_err(OutError)
+}
+
+/// [`write`] for the last that a command has to print: what to end with.
+pub fn print(text: &str) -> Exit {
+    match write(text.as_bytes()) {
+        Ok(()) => Exit::Done,
+        Err(error) => error.show(),
+    }
+}
+
+/// Whether stderr is read by systemd's journal, which wants the priority of each line.
+static FOR_JOURNAL: AtomicBool = AtomicBool::new(false);
+
+/// Lines on stderr begin with their priority from now on (sd-daemon(3)), or do not any more.
+pub fn for_journal(yes: bool) {
+    FOR_JOURNAL.store(yes, Ordering::Relaxed);
+}
+
+/// What [`say!`] does. Where stderr takes nothing there is nobody left to tell.
+pub fn to_stderr(what: fmt::Arguments<'_>) {
+    with_priority(3, what);
+}
+
+/// [`say!`] for what is no error.
+pub fn warn(what: fmt::Arguments<'_>) {
+    with_priority(4, format_args!("{what}\n"));
+}
+
+fn with_priority(priority: u8, what: fmt::Arguments<'_>) {
+    let mut stderr = io::stderr().lock();
+    let _ = match FOR_JOURNAL.load(Ordering::Relaxed) {
+        false => stderr.write_fmt(what),
+        true => what.to_string().lines().try_for_each(|line| writeln!(stderr, "<{priority}>{line}")),
+    };
+}

@@ -1,0 +1,60 @@
+//! `prefault`: a unit's memory, or its file's blocks, are there before the first initiator is, so that no write has to wait for them.
+
+use std::fs::File;
+use std::time::{Duration, Instant};
+
+use backing::Io;
+use backing::size::Size;
+use rustix::fs::FallocateFlags;
+
+use crate::unit::{Backing, UnitSpec};
+use crate::units::OpenDisk;
+
+/// Bytes between two looks at the clock: what a memory unit zeroes at once, and what a file is given at once.
+const OF_MEMORY: u64 = 4 << 20;
+const OF_FILE: u64 = 256 << 20;
+/// It takes longer than this before anything is said, and as long between two words.
+const SILENT: Duration = Duration::from_secs(1);
+
+/// Has all of a unit that nobody uses yet. Says on stderr how it goes.
+///
+/// # Errors
+/// Why not all of it can be had.
+pub fn prefault(spec: &UnitSpec, disk: &OpenDisk) -> Result<(), String> {
+    let (size, name) = (disk.opened.store.size(), spec.backing.to_string());
+    let failed =
+        |error: &dyn std::fmt::Display| format!("{name} cannot be prefaulted ({error}): leave prefault out");
+    let file = match &spec.backing {
+        Backing::Path(path) => Some(File::options().write(true).open(path).map_err(|error| failed(&error))?),
+        _ => None,
+    };
+    // A device has all of its blocks.
+    if file.as_ref().is_some_and(is_device) {
+        return Ok(());
+    }
+    let (mut said, mut done) = (Instant::now(), 0);
+    while done < size {
+        let len = if file.is_some() { OF_FILE } else { OF_MEMORY }.min(size - done);
+        match &file {
+            // Where there is data it stays.
+            Some(file) => rustix::fs::fallocate(file, FallocateFlags::empty(), done, len)
+                .map_err(|error| failed(&error))?,
+            None => match disk.opened.store.write_zeros(done, len, false) {
+                Io::Ready(Some(Err(error))) => return Err(failed(&error)),
+                Io::Ready(_) => {}
+                Io::Running(_) => return Err(failed(&"it is no memory")),
+            },
+        }
+        done += len;
+        if said.elapsed() > SILENT {
+            said = Instant::now();
+            say!("stag: {name}: {} of {} prefaulted", Size(done), Size(size));
+        }
+    }
+    Ok(())
+}
+
+fn is_device(file: &File) -> bool {
+    use std::os::unix::fs::FileTypeExt;
+    file.metadata().is_ok_and(|about| about.file_type().is_block_device())
+}

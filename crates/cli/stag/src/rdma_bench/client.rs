@@ -1,0 +1,286 @@
+//! The side that loads: keeps messages under way, counts those that end, and takes the time.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+use rdma::{Completion, Flags, QueuePair, Remote, Stag};
+use runtime::Chain;
+
+use super::report::Report;
+use super::server::{SPARE, zeros};
+use super::wire::{Hello, MESSAGE, Message, head};
+use super::{RdmaBenchError, options};
+use crate::args::rdma_bench::{Operation, RdmaBench};
+
+/// Longest latency that is told apart from longer ones, ns.
+const LONGEST: u64 = 600_000_000_000;
+/// How often the way there and back is measured before the load.
+const PINGS: u64 = 5;
+/// So often in each depth of writes the other side is told of them.
+const TOLD: u32 = 16;
+/// Marks of the load, behind those of the pings.
+const FROM: u64 = PINGS;
+const UNTIL: u64 = PINGS + 1;
+
+/// One run over a connection of its own.
+pub async fn run(
+    args: &RdmaBench,
+    server: SocketAddr,
+    operation: Operation,
+    size: u32,
+    depth: u32,
+) -> Result<Report, RdmaBenchError> {
+    let outstanding = args.load.outstanding.map_or(depth, u32::from).min(u32::from(u16::MAX)) as u16;
+    let hello = Hello { operation, size, depth, outstanding };
+    let options = options(&args.wire, 2 * depth + SPARE, MESSAGE as u32, outstanding);
+    let (pair, _) = rdma::connect(server, &hello.encode(), &options).await.map_err(|error| match error {
+        rdma::Error::Rejected(why) => RdmaBenchError::Refused(said(&why)),
+        error => RdmaBenchError::Connect(server, error),
+    })?;
+    let timeout = Duration::from_secs(args.wire.timeout.into());
+    let patience = seconds(args.load.warmup) + seconds(args.load.time) + timeout;
+    let loading = Load::begin(&pair, hello, timeout);
+    let mut load = loading.await?;
+    let measured = runtime::timeout(patience, load.measure(args)).await;
+    let found = measured.map_err(|_| RdmaBenchError::TimedOut("the end of the run"))??;
+    let report = Report::new(&load.hello, &pair, found);
+    pair.disconnect();
+    let _ = runtime::timeout(timeout, async { while pair.next().await.is_ok() {} }).await;
+    Ok(report)
+}
+
+/// What a refusal said, as far as it can be shown.
+fn said(why: &[u8]) -> String {
+    let text: String =
+        why.iter().take_while(|byte| (b' '..=b'~').contains(*byte)).map(|byte| char::from(*byte)).collect();
+    if text.is_empty() { "no reason given".into() } else { text }
+}
+
+/// Whether the other side is told of write `number` out of a batch that ends with `last`. It answers what it is told only, and only an
+/// answer makes room for more: were it the last alone, all of the depth would go and come at once, and the way be empty in between.
+fn is_told(number: u64, last: u64, depth: u32) -> bool {
+    let every = u64::from(depth / TOLD).max(1);
+    number == last || number % every == every - 1
+}
+
+fn seconds(seconds: f64) -> Duration {
+    Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX / 4)
+}
+
+/// What one run found.
+pub struct Found {
+    /// ns.
+    pub latency: Histogram<u64>,
+    pub elapsed: Duration,
+    pub rtt: Duration,
+    /// Processor time of this process and of the other side's.
+    pub client: Duration,
+    pub server: Duration,
+}
+
+struct Load<'a> {
+    pair: &'a QueuePair,
+    hello: Hello,
+    /// The other side's memory, and its length in messages.
+    remote: Remote,
+    places: u64,
+    /// What is written or sent each time.
+    data: Chain,
+    /// When each message under way was posted, by its number.
+    begun: Vec<Instant>,
+    /// The next message's number, and that of the first which has not ended.
+    next: u64,
+    done: u64,
+    rtt: Duration,
+}
+
+/// What there was to take at once.
+#[derive(Default)]
+struct Came {
+    /// Messages up to this number, exclusively, have ended.
+    done: Option<u64>,
+    /// A mark came back, with the other side's processor time in ns.
+    marked: Option<(u64, u64)>,
+    memory: Option<(Remote, u64)>,
+}
+
+impl<'a> Load<'a> {
+    /// Learns of the memory and measures the way.
+    async fn begin(pair: &'a QueuePair, hello: Hello, timeout: Duration) -> Result<Self, RdmaBenchError> {
+        let data = match hello.operation {
+            Operation::Read => Chain::new(),
+            _ => zeros(hello.size.into())?,
+        };
+        let now = Instant::now();
+        let mut load = Self {
+            pair,
+            hello,
+            remote: Remote { stag: Stag(0), offset: 0 },
+            places: 1,
+            data,
+            begun: vec![now; hello.depth as usize],
+            next: 0,
+            done: 0,
+            rtt: Duration::MAX,
+        };
+        let meeting = async {
+            load.say(Message::Where);
+            let (remote, len) = loop {
+                if let Some(memory) = load.take().await?.memory {
+                    break memory;
+                }
+            };
+            load.remote = remote;
+            load.places = len / u64::from(hello.size);
+            if load.places == 0 && hello.operation != Operation::Send {
+                return Err(RdmaBenchError::Peer("it lends too little memory"));
+            }
+            for ping in 0..PINGS {
+                let begin = Instant::now();
+                load.say(Message::Mark(ping));
+                while load.take().await?.marked.is_none() {}
+                load.rtt = load.rtt.min(begin.elapsed());
+            }
+            Ok(())
+        };
+        runtime::timeout(timeout, meeting)
+            .await
+            .map_err(|_| RdmaBenchError::TimedOut("the other side's memory"))??;
+        Ok(load)
+    }
+
+    fn say(&self, message: Message) {
+        self.pair.post_send(&message.encode(), Chain::new(), Flags::default(), None);
+    }
+
+    /// Posts `count` messages.
+    fn post(&mut self, count: u64, now: Instant) {
+        let size = self.hello.size as usize;
+        let last = (self.next + count).saturating_sub(1);
+        for _ in 0..count {
+            let number = self.next;
+            let slot = (number % u64::from(self.hello.depth)) as usize;
+            if let Some(begun) = self.begun.get_mut(slot) {
+                *begun = now;
+            }
+            let place = || self.remote.plus(number % self.places * size as u64);
+            match self.hello.operation {
+                Operation::Read => self.pair.post_read(place(), size, number),
+                Operation::Write => {
+                    self.pair.post_write(place(), self.data.clone(), None);
+                    if is_told(number, last, self.hello.depth) {
+                        self.say(Message::Wrote(number));
+                    }
+                }
+                Operation::Send => {
+                    let head = Message::Data(number).encode();
+                    self.pair.post_send(&head, self.data.clone(), Flags::default(), None);
+                }
+            }
+            self.next += 1;
+        }
+    }
+
+    /// Waits for something, and takes all that there is.
+    async fn take(&mut self) -> Result<Came, RdmaBenchError> {
+        let mut came = Came::default();
+        let mut completion = Some(self.pair.next().await);
+        while let Some(result) = completion {
+            match result? {
+                Completion::Read { id, .. } => came.done = Some(id + 1),
+                Completion::Received { message, .. } => {
+                    self.pair.post_receives(1);
+                    match head(&message) {
+                        Some(Message::Arrived(number)) => came.done = Some(number.saturating_add(1)),
+                        Some(Message::Marked { mark, cpu_ns }) => came.marked = Some((mark, cpu_ns)),
+                        Some(Message::Memory { stag, origin, len }) => {
+                            came.memory = Some((Remote { stag: Stag(stag), offset: origin }, len));
+                        }
+                        _ => return Err(RdmaBenchError::Peer("it sent what makes no sense")),
+                    }
+                }
+                _ => {}
+            }
+            // The first of these is waited for by itself: the next message may depend on it.
+            if came.memory.is_some() {
+                break;
+            }
+            completion = super::ready(self.pair).await;
+        }
+        if came.done.is_some_and(|done| done > self.next) {
+            return Err(RdmaBenchError::Peer("it has what was never sent"));
+        }
+        Ok(came)
+    }
+
+    /// Loads, first without counting. What ends together with the moment at which counting begins is not counted; the run ends
+    /// with what ends first after its time, so that the bursts of a long way are counted whole.
+    async fn measure(&mut self, args: &RdmaBench) -> Result<Found, RdmaBenchError> {
+        let start = Instant::now();
+        let from = start + seconds(args.load.warmup);
+        let until = from + seconds(args.load.time);
+        // These bounds are always taken.
+        let mut latency = Histogram::<u64>::new_with_bounds(1, LONGEST, 3)
+            .unwrap_or_else(|_| unreachable!("1 is below LONGEST"));
+        let (mut counting, mut before) = (None, Duration::ZERO);
+        let mut server_from = None;
+        self.post(self.hello.depth.into(), start);
+        let (elapsed, client) = loop {
+            let came = self.take().await?;
+            if let Some((FROM, cpu_ns)) = came.marked {
+                server_from = Some(cpu_ns);
+            }
+            let Some(done) = came.done.filter(|done| *done > self.done) else { continue };
+            let now = Instant::now();
+            let count = done - self.done;
+            if counting.is_some() {
+                for number in self.done..done {
+                    let slot = (number % u64::from(self.hello.depth)) as usize;
+                    let took = self.begun.get(slot).map_or(Duration::ZERO, |begun| now - *begun);
+                    latency.saturating_record(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
+                }
+            }
+            self.done = done;
+            match counting {
+                None if now >= from => {
+                    counting = Some(now);
+                    before = super::cpu();
+                    self.say(Message::Mark(FROM));
+                }
+                Some(began) if now >= until => break (now - began, super::cpu().saturating_sub(before)),
+                _ => {}
+            }
+            self.post(count, now);
+        };
+        self.say(Message::Mark(UNTIL));
+        let server_until = loop {
+            match self.take().await?.marked {
+                Some((FROM, cpu_ns)) => server_from = Some(cpu_ns),
+                Some((UNTIL, cpu_ns)) => break cpu_ns,
+                _ => {}
+            }
+        };
+        let server = Duration::from_nanos(server_until.saturating_sub(server_from.unwrap_or(server_until)));
+        Ok(Found { latency, elapsed, rtt: self.rtt, client, server })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_other_side_is_told_of_writes_so_often_that_others_are_under_way_meanwhile() {
+        let told = |from: u64, last: u64, depth| -> Vec<u64> {
+            (from..=last).filter(|number| is_told(*number, last, depth)).collect()
+        };
+        let first = told(0, 127, 128);
+        assert_eq!((first.len(), first.first(), first.last()), (16, Some(&7), Some(&127)));
+        // What an answer made room for is told of in turn, also where batches do not begin with a group.
+        assert_eq!(told(128, 135, 128), [135]);
+        assert_eq!(told(130, 145, 128), [135, 143, 145]);
+        assert_eq!(told(0, 4, 5), [0, 1, 2, 3, 4]);
+        assert_eq!(told(77, 77, 4096), [77]);
+    }
+}

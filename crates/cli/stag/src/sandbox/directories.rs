@@ -1,0 +1,217 @@
+//! Landlock: which files and directories the daemon reaches.
+
+use std::path::{Path, PathBuf};
+
+use landlock::{
+    ABI, Access, AccessFs, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset, RulesetAttr,
+    RulesetCreatedAttr, RulesetError, RulesetStatus, Scope,
+};
+
+use crate::config::Config;
+use crate::unit::Backing;
+
+/// The newest rights that the rules name. Older kernels enforce those that they know.
+const RIGHTS: ABI = ABI::V5;
+
+/// What is read besides the configuration: libraries (RDMA's are loaded on demand), names of
+/// hosts and users, time zones, what the kernel tells of devices and processes.
+const READ: [&str; 17] = [
+    "/usr",
+    "/lib",
+    "/lib64",
+    "/proc",
+    "/sys",
+    "/etc/ld.so.cache",
+    "/etc/libibverbs.d",
+    "/etc/group",
+    "/etc/passwd",
+    "/etc/hosts",
+    "/etc/host.conf",
+    "/etc/nsswitch.conf",
+    "/etc/resolv.conf",
+    "/etc/localtime",
+    "/etc/machine-id",
+    "/dev/disk",
+    "/run/systemd/resolve",
+];
+
+/// What is written besides units: RDMA devices, and the ends of all data.
+const WRITE: [&str; 4] = ["/dev/infiniband", "/dev/null", "/dev/zero", "/dev/urandom"];
+
+/// Why nothing is enforced.
+#[derive(Debug, thiserror::Error)]
+pub enum DirectoriesError {
+    /// The kernel has no Landlock, or it is switched off.
+    #[error("this kernel has no Landlock")]
+    Absent,
+    /// It refuses the rules.
+    #[error(transparent)]
+    Rules(#[from] RulesetError),
+}
+
+/// The files and directories that a daemon reaches.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Directories {
+    write: Vec<PathBuf>,
+    read: Vec<PathBuf>,
+}
+
+impl Directories {
+    /// What `config` names, and what the process itself writes to and reads.
+    pub fn of(config: &Config, own_write: &[PathBuf], own_read: &[PathBuf]) -> Self {
+        let mut write: Vec<PathBuf> = WRITE.map(PathBuf::from).to_vec();
+        write.extend_from_slice(own_write);
+        write.extend(config.daemon.sandbox_directories.iter().cloned());
+        // A link and what it names: things are kept beside both.
+        write.extend(paths(config).flat_map(|path| [room(path), room(&resolved(path))]));
+        let mut read: Vec<PathBuf> = READ.map(PathBuf::from).to_vec();
+        read.extend_from_slice(own_read);
+        read.extend(config.secret_files.iter().map(|path| room(path)));
+        for list in [&mut write, &mut read] {
+            list.sort();
+            list.dedup();
+        }
+        Self { write, read }
+    }
+
+    /// What is read and written.
+    pub fn writable(&self) -> &[PathBuf] {
+        &self.write
+    }
+
+    /// The first path of `config` that is in none of the directories.
+    pub fn first_outside<'a>(&self, config: &'a Config) -> Option<&'a Path> {
+        let reached = |path: &Path| {
+            let path = resolved(path);
+            self.write.iter().any(|room| path.starts_with(resolved(room)))
+        };
+        paths(config).find(|path| !reached(path))
+    }
+
+    /// Confines the calling thread, and all that it starts from now on.
+    ///
+    /// # Errors
+    /// When nothing is enforced.
+    pub fn enforce(&self) -> Result<(), DirectoriesError> {
+        let all = AccessFs::from_all(RIGHTS) & !AccessFs::Execute;
+        let mut rules = Ruleset::default()
+            .set_compatibility(CompatLevel::BestEffort)
+            .handle_access(AccessFs::from_all(RIGHTS))?
+            .scope(Scope::Signal)?
+            .create()?;
+        let read = AccessFs::ReadFile | AccessFs::ReadDir;
+        let lists = [(&self.write, all), (&self.read, read)];
+        for (path, rights) in
+            lists.into_iter().flat_map(|(list, rights)| list.iter().map(move |p| (p, rights)))
+        {
+            // What is not there cannot be reached, and needs no rule.
+            let Ok(opened) = PathFd::new(path) else { continue };
+            let rights = if path.is_dir() { rights } else { rights & of_files() };
+            rules = rules.add_rule(PathBeneath::new(opened, rights))?;
+        }
+        match rules.restrict_self()?.ruleset {
+            RulesetStatus::NotEnforced => Err(DirectoriesError::Absent),
+            RulesetStatus::PartiallyEnforced | RulesetStatus::FullyEnforced => Ok(()),
+        }
+    }
+}
+
+/// The rights that a rule for a single file may have.
+fn of_files() -> BitFlags<AccessFs> {
+    AccessFs::from_file(RIGHTS)
+}
+
+/// Every file and directory that `config` has units read or write.
+fn paths(config: &Config) -> impl Iterator<Item = &Path> {
+    let units = config.targets.iter().flat_map(|target| &target.units).flat_map(|unit| {
+        let medium = match &unit.spec.backing {
+            Backing::Path(path) | Backing::Objects(path) => Some(path.as_path()),
+            Backing::Memory(_) | Backing::ObjectMemory(_) => None,
+        };
+        medium.into_iter().chain(unit.spec.options.aptpl.as_deref())
+    });
+    let kept = config.targets.iter().filter_map(|target| target.alua.as_ref()?.keep.as_deref());
+    units.chain(kept)
+}
+
+/// What has to be reached for `path`: a device by itself, a file with its directory, since other
+/// files are kept beside it and it may have to be made.
+fn room(path: &Path) -> PathBuf {
+    match path.parent() {
+        Some(parent) if path.starts_with("/dev") && !path.is_dir() || parent == Path::new("/") => {
+            path.to_owned()
+        }
+        Some(parent) if parent.as_os_str().is_empty() => PathBuf::from("."),
+        Some(parent) => parent.to_owned(),
+        None => path.to_owned(),
+    }
+}
+
+/// `path` without symbolic links, as far as it is there.
+fn resolved(path: &Path) -> PathBuf {
+    if let Ok(whole) = path.canonicalize() {
+        return whole;
+    }
+    match (path.parent(), path.file_name()) {
+        (Some(parent), Some(name)) if parent.as_os_str().is_empty() => resolved(Path::new(".")).join(name),
+        (Some(parent), Some(name)) => resolved(parent).join(name),
+        _ => path.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Lun, Target};
+
+    fn serving(path: &Path) -> Config {
+        let spec = crate::unit::parse(&path.display().to_string()).unwrap();
+        let target = Target { units: vec![Lun { lun: 0, spec }], ..Target::default() };
+        Config { targets: vec![target], ..Config::default() }
+    }
+
+    #[test]
+    fn a_confined_thread_reaches_the_directories_of_its_units_alone() {
+        let (inside, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        std::fs::write(outside.path().join("secret"), "secret").unwrap();
+        let config = serving(&inside.path().join("disk.img"));
+        let (file, secret) = (inside.path().join("disk.img"), outside.path().join("secret"));
+        let reached = std::thread::spawn(move || {
+            Directories::of(&config, &[], &[]).enforce().unwrap();
+            let kind = |result: std::io::Result<()>| result.map_err(|error| error.kind());
+            let moved = std::fs::rename(&file, secret.with_file_name("moved"));
+            [kind(std::fs::write(&file, "data")), kind(std::fs::read(&secret).map(drop)), kind(moved)]
+        });
+        let denied = Err(std::io::ErrorKind::PermissionDenied);
+        assert_eq!(reached.join().unwrap()[..2], [Ok(()), denied]);
+        assert!(inside.path().join("disk.img").exists(), "nothing leaves its directory");
+    }
+
+    #[test]
+    fn a_unit_that_a_link_names_is_reached() {
+        let (inside, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (file, link) = (elsewhere.path().join("disk.img"), inside.path().join("link.img"));
+        std::fs::write(&file, "old").unwrap();
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        let config = serving(&link);
+        let written = std::thread::spawn(move || {
+            Directories::of(&config, &[], &[]).enforce().unwrap();
+            std::fs::write(&link, "new").map_err(|error| error.kind())
+        });
+        assert_eq!(written.join().unwrap(), Ok(()));
+    }
+
+    #[test]
+    fn a_unit_elsewhere_is_out_of_reach_through_links_too() {
+        let (inside, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let before = Directories::of(&serving(&inside.path().join("a.img")), &[], &[]);
+        assert_eq!(before.first_outside(&serving(&inside.path().join("below/b.img"))), None);
+        let elsewhere = outside.path().join("b.img");
+        assert_eq!(before.first_outside(&serving(&elsewhere)), Some(elsewhere.as_path()));
+        std::os::unix::fs::symlink(outside.path(), inside.path().join("link")).unwrap();
+        let linked = inside.path().join("link/b.img");
+        assert_eq!(before.first_outside(&serving(&linked)), Some(linked.as_path()));
+        std::fs::write(&elsewhere, "").unwrap();
+        assert_eq!(before.first_outside(&serving(&linked)), Some(linked.as_path()));
+    }
+}

@@ -1,0 +1,130 @@
+//! CHAP secrets from where they may come: a file, the environment, the terminal. Never from arguments, which everybody sees who
+//! lists processes. Keeps the daemon's memory out of core dumps.
+
+use std::io::{self, Read};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+use iscsi::chap::Secret;
+use rustix::process::{DumpableBehavior, set_dumpable_behavior};
+
+use crate::terminal;
+
+/// The longest file that is read, bytes.
+const MAX_FILE: u64 = 4096;
+
+/// Secrets that were asked for at the terminal, by the question. A command asks each once.
+static ASKED: Mutex<Vec<(String, Secret)>> = Mutex::new(Vec::new());
+
+/// Whose secret it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whose {
+    /// The user's, who logs in.
+    User,
+    /// The target's, which has to prove who it is (mutual CHAP).
+    Target,
+}
+
+impl Whose {
+    fn variable(self) -> &'static str {
+        match self {
+            Self::User => "STAG_SECRET",
+            Self::Target => "STAG_MUTUAL_SECRET",
+        }
+    }
+
+    fn option(self) -> &'static str {
+        match self {
+            Self::User => "--secret-file",
+            Self::Target => "--mutual-secret-file",
+        }
+    }
+}
+
+/// The secret of `name`: out of `file` if one is given, else out of the environment, else as it is typed at the terminal.
+///
+/// # Errors
+/// Why there is none, and what to do.
+pub fn of(whose: Whose, name: &str, file: Option<&Path>) -> Result<Secret, String> {
+    let secret = match (file, std::env::var_os(whose.variable())) {
+        (Some(file), _) => {
+            let read = read(file);
+            read.map_err(|error| format!("the secret cannot be read: {}: {error}", file.display()))?.1
+        }
+        (None, Some(value)) => Secret::new(std::os::unix::ffi::OsStringExt::into_vec(value)),
+        (None, None) => asked(whose, name)?,
+    };
+    match secret.is_empty() {
+        true => Err(format!("the secret of {name} is empty")),
+        false => Ok(secret),
+    }
+}
+
+fn asked(whose: Whose, name: &str) -> Result<Secret, String> {
+    let question = match whose {
+        Whose::User => format!("CHAP secret of {name}: "),
+        Whose::Target => format!("CHAP secret of the target {name}: "),
+    };
+    // Held while it is asked: two threads do not ask at once.
+    let mut asked = ASKED.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((_, secret)) = asked.iter().find(|(before, _)| *before == question) {
+        return Ok(secret.clone());
+    }
+    let secret = terminal::ask(&question).map_err(|error| {
+        let (option, variable) = (whose.option(), whose.variable());
+        format!("the secret of {name} is missing ({error}): give it with {option} FILE or in {variable}")
+    })?;
+    asked.push((question, secret.clone()));
+    Ok(secret)
+}
+
+/// The secret that a file holds, without the newline at its end, and the file's mode.
+///
+/// # Errors
+/// The system's, or a file that is no small one.
+pub fn read(path: &Path) -> io::Result<(u32, Secret)> {
+    // A FIFO without a writer would keep it waiting.
+    let file = std::fs::File::options().read(true).custom_flags(nonblocking()).open(path)?;
+    let about = file.metadata()?;
+    if !about.is_file() || about.len() > MAX_FILE {
+        return Err(io::Error::other("not a small file"));
+    }
+    // Room from the beginning: a Vec that grows leaves copies behind.
+    let mut bytes = Vec::with_capacity(MAX_FILE as usize + 1);
+    file.take(MAX_FILE).read_to_end(&mut bytes)?;
+    while bytes.last().is_some_and(|byte| matches!(byte, b'\n' | b'\r')) {
+        bytes.pop();
+    }
+    Ok((about.permissions().mode(), Secret::new(bytes)))
+}
+
+fn nonblocking() -> i32 {
+    i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or_default()
+}
+
+/// Keeps this process's memory out of core dumps, and out of reach of other processes of its user (ptrace(2)).
+pub fn forbid_core_dumps() {
+    if let Err(error) = set_dumpable_behavior(DumpableBehavior::NotDumpable) {
+        tracing::warn!(%error, "secrets may show in core dumps");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_file_is_read_without_its_newline_and_nothing_but_a_small_file_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("secret");
+        std::fs::write(&path, "correct horse battery\r\n").unwrap();
+        assert_eq!(read(&path).unwrap().1, Secret::new(*b"correct horse battery"));
+        std::fs::write(&path, vec![b'x'; 5000]).unwrap();
+        assert!(read(&path).is_err());
+        assert!(read(dir.path()).is_err());
+        let fifo = dir.path().join("fifo");
+        rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+        assert!(read(&fifo).is_err());
+    }
+}

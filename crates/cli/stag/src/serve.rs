@@ -1,0 +1,471 @@
+//! `stag serve`: joins the command line and the configuration, starts the server, says where its units are, and ends it when
+//! a signal asks for that.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use iscsi_server::Server;
+use iscsi_server::config::ServerConfig;
+use runtime::{Runtime, Signal, Signals};
+
+use crate::args::Serve;
+use crate::config::{self, Config, ISCSI_PORT, Lun, Portal, Target, Transports};
+use crate::control::apply;
+use crate::control::client::CallError;
+use crate::control::daemon::{Daemon, Running};
+use crate::control::handover::{self, State, Taken};
+use crate::control::peer;
+use crate::control::place::{Place, PlaceError, REMEDY};
+use crate::control::server::ControlServer;
+use crate::control::socket::{ControlSocket, SocketError};
+use crate::exit::Exit;
+use crate::sandbox::Sandbox;
+use crate::supervisor::{self, Supervisor};
+use crate::units::Units;
+use crate::{advice, convert, iqn, log, naming, out, secret, state};
+
+/// How long initiators have to log out when the server ends.
+const GRACE: Duration = Duration::from_secs(2);
+/// How long an address may be in use before the start fails.
+const ADDRESS_PATIENCE: Duration = Duration::from_secs(3);
+
+/// Serves until a signal says to end.
+pub fn serve(args: Serve, log: Option<&str>, format: Option<log::Format>) -> Exit {
+    // Before it holds any.
+    secret::forbid_core_dumps();
+    let config = match joined(args.clone()) {
+        Ok(config) => config,
+        Err(exit) => return exit,
+    };
+    let said = &config.daemon;
+    log::start(log.or(said.log.as_ref().map(|filter| filter.0.as_str())), "info", format.or(said.log_format));
+    // Before any other thread starts, so that all of them leave these signals to this one.
+    match Signals::new(&[Signal::Terminate, Signal::Interrupt, Signal::Hangup]) {
+        Ok(signals) => run(&args, config, &signals),
+        Err(error) => failed(format_args!("signals cannot be received: {error}"), None),
+    }
+}
+
+fn run(args: &Serve, mut config: Config, signals: &Signals) -> Exit {
+    advice::warnings(&config).iter().for_each(|warning| tracing::warn!("{warning}"));
+    raise_descriptor_limit();
+    runtime::survive_file_size_limit();
+    let supervisor = Supervisor::find();
+    peer::group();
+    let mut taken = match take_over(args) {
+        Ok(taken) => taken,
+        Err(exit) => return exit,
+    };
+    let socket = match &mut taken {
+        Some(taken) => Ok(taken.control.take()),
+        None => control_socket(args.control.as_ref().unwrap_or(&Place::Usual)),
+    };
+    let socket = match socket {
+        Ok(socket) => socket,
+        Err(error) => {
+            return failed(
+                error,
+                Some(
+                    "end it, replace it with --takeover, or choose another place with --control PATH, or --control none",
+                ),
+            );
+        }
+    };
+    let isns = config.isns.clone();
+    let mut sockets = supervisor::handed();
+    let mut state = State::default();
+    if let Some(taken) = &mut taken {
+        sockets.append(&mut taken.sockets);
+        state = match taken.commit() {
+            Ok(state) => state,
+            // It was killed meanwhile. If it lives after all, its units are locked, and this one ends.
+            Err(CallError::Lost(error)) => {
+                tracing::warn!(%error, "the running daemon is gone, and what it knew of reservations without APTPL");
+                State::default()
+            }
+            Err(error) => return failed(error, None),
+        };
+    }
+    // Before any other thread starts, since threads inherit it.
+    let mut sandbox = Sandbox::enter(&config, &own_directories(socket.as_ref()), &own_files(args));
+    let served = taken.as_mut().map(|taken| std::mem::take(&mut taken.served)).unwrap_or_default();
+    if args.iqn.is_none() && served.targets.iter().any(|iqn| iqn == iqn::OLD_DEFAULT_TARGET) {
+        keep_old_name(&mut config);
+    }
+    let none = Units { carried: served.serials, ..Units::default() };
+    let units = match none.next(&config, &none.fates(&config, false)) {
+        Ok(units) => units,
+        Err(error) => return failed(error, None),
+    };
+    let running = Running { config, units };
+    let empty =
+        running.config.targets.iter().all(|target| target.units.is_empty() && target.redirect.is_none());
+    let config = convert::server_config(&running.config, &running.units);
+    let places: Vec<(String, Vec<u16>, Vec<u16>)> = config
+        .targets
+        .iter()
+        .map(|target| {
+            (target.name.clone(), target.groups.clone(), target.units.iter().map(|unit| unit.lun).collect())
+        })
+        .collect();
+    handover::restore_units(&state, &running.units);
+    let server = match start(config, &sockets) {
+        Ok(server) => server,
+        Err(error) => return failed(&error, help_for(&error)),
+    };
+    drop(sockets);
+    handover::restore_access(&state, &server.handle());
+    let mut urls = Vec::new();
+    let portals = server.portals();
+    for (iqn, groups, luns) in &places {
+        let serving =
+            |portal: &&iscsi_server::BoundPortal| groups.is_empty() || groups.contains(&portal.group);
+        let Some(portal) = portals.iter().find(serving) else { continue };
+        let scheme = match portal.transports {
+            Transports::Iser | Transports::Verbs => "iser",
+            Transports::All | Transports::Tcp => "iscsi",
+        };
+        urls.extend(luns.iter().map(|lun| format!("{scheme}://{}/{iqn}/{lun}", reachable(portal.address))));
+    }
+    if let Some(taken) = taken {
+        taken.done();
+        socket.iter().for_each(ControlSocket::claim);
+    }
+    if empty {
+        tracing::warn!("nothing is served yet: `stag apply FILE` says what");
+    }
+    if let Err(error) = out::write(urls.iter().map(|url| format!("{url}\n")).collect::<String>().as_bytes()) {
+        tracing::warn!(%error, "the URLs could not be printed");
+    }
+    for portal in server.portals() {
+        let transports = config::lets_in(portal.transports);
+        tracing::info!(address = %portal.address, group = portal.group, transports, "listening");
+    }
+    sandbox.close(&running.config);
+    tracing::info!(walls = sandbox.walls().join(", "), "sandbox");
+    let daemon = Daemon::new(server.handle(), sandbox, running);
+    let control = socket.map(|socket| {
+        tracing::info!(path = %socket.path().display(), "managed by");
+        ControlServer::start(socket, daemon.clone())
+    });
+    let control = match control.transpose() {
+        Ok(control) => control,
+        Err(error) => return failed(format_args!("the control socket cannot be served: {error}"), None),
+    };
+    let naming = match isns.map(|isns| naming::Agent::start(isns, server.handle())).transpose() {
+        Ok(naming) => naming,
+        Err(error) => return failed(format_args!("iSNS has no thread: {error}"), None),
+    };
+    supervisor.keep(&daemon.server.listening_sockets());
+    supervisor.tell("READY=1");
+    let watchdog = supervisor.watchdog(server.handle());
+    let signal = loop {
+        match wait(signals) {
+            Ok(Signal::Hangup) if args.config.is_some() => {
+                reload(&daemon, args.clone());
+                supervisor.keep(&daemon.server.listening_sockets());
+            }
+            Ok(signal) => break signal,
+            Err(error) => {
+                tracing::error!(%error, "signals cannot be received any more; ending");
+                break Signal::Terminate;
+            }
+        }
+    };
+    // A server that ends may wait for its media: only one that serves has to answer.
+    drop(watchdog);
+    supervisor.tell("STOPPING=1");
+    drop(control);
+    // Initiators learn of no target that is about to go.
+    match daemon.is_replaced() {
+        // They are the other daemon's now.
+        true => std::mem::forget(naming),
+        false => drop(naming),
+    }
+    tracing::info!(?signal, sessions = server.sessions(), "ending");
+    match server.stop(GRACE) {
+        Ok(()) => Exit::Done,
+        Err(error) => {
+            say!("stag: {error}");
+            Exit::Failed
+        }
+    }
+}
+
+/// What this process itself writes to: the place of its control socket.
+fn own_directories(socket: Option<&ControlSocket>) -> Vec<PathBuf> {
+    let of = |socket: &ControlSocket| socket.path().parent().map(Path::to_owned);
+    socket.and_then(of).into_iter().chain(state::made()).collect()
+}
+
+/// What this process itself reads again: its configuration, and the secrets that the service manager holds for it.
+fn own_files(args: &Serve) -> Vec<PathBuf> {
+    let beside = |file: &PathBuf| file.canonicalize().ok()?.parent().map(Path::to_owned);
+    let credentials = std::env::var_os("CREDENTIALS_DIRECTORY").map(PathBuf::from);
+    args.config.iter().filter_map(beside).chain(credentials).collect()
+}
+
+/// Reads the configuration again, as at the start, and makes it what is served.
+fn reload(daemon: &Daemon, args: Serve) {
+    // What is wrong with the file has been shown.
+    let Ok(config) = joined(args) else { return tracing::error!("the configuration stays as it was") };
+    match apply::apply(daemon, config, false, false, &mut |_| ()) {
+        Ok(outcome) => outcome.plan.text().lines().for_each(|line| tracing::info!("{line}")),
+        Err(error) => tracing::error!(%error, "the configuration stays as it was"),
+    }
+}
+
+/// The target that has the name which is usual now keeps the one that was usual when the daemon before was started.
+fn keep_old_name(config: &mut Config) {
+    let usual = iqn::default_target();
+    if let Some(target) = config.targets.iter_mut().find(|target| target.iqn == usual) {
+        tracing::warn!(
+            from = usual,
+            to = iqn::OLD_DEFAULT_TARGET,
+            "the target keeps its name: write --iqn to choose one"
+        );
+        target.iqn = iqn::OLD_DEFAULT_TARGET.into();
+    }
+}
+
+/// Asks the running daemon for its place, if that is wanted and there is one.
+fn take_over(args: &Serve) -> Result<Option<Taken>, Exit> {
+    if !args.takeover {
+        return Ok(None);
+    }
+    let path = match &args.control {
+        Some(Place::Nowhere) => {
+            say!("stag: --takeover needs the running daemon's control socket: name it with --control PATH");
+            return Err(Exit::Usage);
+        }
+        Some(Place::At(path)) => Some(path.as_path()),
+        Some(Place::Usual) | None => None,
+    };
+    match Taken::ask(path, args.lose_memory_units) {
+        Ok(taken) => Ok(Some(taken)),
+        Err(CallError::Unreachable { path, .. }) => {
+            tracing::info!(path = %path.display(), "there is no daemon to take over from");
+            Ok(None)
+        }
+        // Killed before it gave anything away. If it lives after all, it holds its units and its addresses, and this one ends.
+        Err(CallError::Lost(error)) => {
+            tracing::warn!(%error, "the running daemon went away instead of handing over: starting without it");
+            Ok(None)
+        }
+        Err(error) => {
+            say!("stag: {error}");
+            Err(Exit::Startup)
+        }
+    }
+}
+
+/// Takes the place of the control socket. At the usual one another daemon is no reason not to serve.
+fn control_socket(place: &Place) -> Result<Option<ControlSocket>, SocketError> {
+    match place {
+        Place::Nowhere => Ok(None),
+        Place::At(path) => ControlSocket::bind(path).map(Some),
+        Place::Usual => Ok(ControlSocket::bind_usual()
+            .inspect_err(|error| {
+                let remedy = match error {
+                    SocketError::Place(PlaceError::Untrusted { .. }) => REMEDY,
+                    _ => "give it a place of its own with --control PATH",
+                };
+                tracing::warn!(%error, remedy, "this daemon cannot be managed");
+            })
+            .ok()),
+    }
+}
+
+/// Starts the server. An address that is in use may be so for a moment only: the kernel lets go of the listener of a process that
+/// was killed a little later than of the process.
+fn start(config: ServerConfig, sockets: &[(SocketAddr, OwnedFd)]) -> io::Result<Server> {
+    let deadline = Instant::now() + ADDRESS_PATIENCE;
+    loop {
+        let sockets: io::Result<Vec<_>> =
+            sockets.iter().map(|(asked, socket)| Ok((*asked, socket.try_clone()?))).collect();
+        match Server::start_with(config.clone(), sockets?) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            other => return other,
+        }
+    }
+}
+
+/// Waits for a signal, on a ring of this thread's own that does nothing else.
+fn wait(signals: &Signals) -> io::Result<Signal> {
+    let small = runtime::Config {
+        entries: 8,
+        spin_us: 0,
+        pool_bytes: 2 << 20,
+        recv_buffers: 2,
+        ..runtime::Config::default()
+    };
+    Runtime::new(small)?.block_on(signals.next())
+}
+
+/// The configuration that the command line and the file say together.
+fn joined(args: Serve) -> Result<Config, Exit> {
+    if args.units.is_empty() && args.config.is_none() && args.control == Some(Place::Nowhere) {
+        say!(
+            "stag: nothing is served, and nobody could change that: name a PATH or --config FILE, or leave --control none out"
+        );
+        return Err(Exit::Usage);
+    }
+    let mut config = match &args.config {
+        None => Config::default(),
+        Some(file) => config::load_or_show(file, true)?,
+    };
+    if !args.units.is_empty() {
+        let iqn = args.iqn.unwrap_or_else(iqn::default_target);
+        if config.targets.iter().any(|target| target.iqn.eq_ignore_ascii_case(&iqn)) {
+            say!("stag: the configuration has a target {iqn} already: give the PATHs another --iqn");
+            return Err(Exit::Usage);
+        }
+        let units = args.units.into_iter().zip(0..).map(|(spec, lun)| Lun { lun, spec }).collect();
+        config.targets.push(Target { iqn, units, ..Target::default() });
+    }
+    let listen: Vec<SocketAddr> =
+        if args.listen.is_empty() && args.verbs.is_empty() && config.portals.is_empty() {
+            vec![SocketAddr::new(Ipv4Addr::LOCALHOST.into(), ISCSI_PORT)]
+        } else {
+            args.listen
+        };
+    if !listen.is_empty() {
+        config.portals = listen
+            .into_iter()
+            .map(|listen| Portal { listen, group: 1, transports: Transports::All })
+            .collect();
+    }
+    for (at, portal) in config.portals.iter().enumerate() {
+        if let Some(other) = config.portals[..at].iter().find(|other| other.excludes(portal)) {
+            say!(
+                "stag: {} and {} cannot both be listened on: leave one of them out",
+                other.listen,
+                portal.listen
+            );
+            return Err(Exit::Usage);
+        }
+    }
+    config.portals.extend(args.verbs.into_iter().map(|listen| Portal {
+        listen,
+        group: 1,
+        transports: Transports::Verbs,
+    }));
+    let daemon = &mut config.daemon;
+    daemon.cores = args.cores.unwrap_or(daemon.cores);
+    daemon.spin_us = args.spin.unwrap_or(daemon.spin_us);
+    daemon.zero_copy &= !args.no_zero_copy;
+    daemon.sandbox &= !args.no_sandbox;
+    if args.no_iser {
+        config.portals.retain(|portal| portal.transports != Transports::Verbs);
+        config.portals.iter_mut().for_each(|portal| portal.transports = Transports::Tcp);
+    }
+    config.iser.crc = args.iser_crc.unwrap_or(config.iser.crc);
+    Ok(config)
+}
+
+/// An address that a client on this machine can use: a wildcard is the loopback's.
+fn reachable(address: SocketAddr) -> SocketAddr {
+    let ip = match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    SocketAddr::new(ip, address.port())
+}
+
+fn failed(error: impl std::fmt::Display, help: Option<&str>) -> Exit {
+    say!("stag: {error}");
+    if let Some(help) = help {
+        say!("      {help}");
+    }
+    Exit::Startup
+}
+
+/// What to do about an error of the system at the start.
+fn help_for(error: &io::Error) -> Option<&'static str> {
+    match error.kind() {
+        // It says itself what to do.
+        _ if runtime::NoRing::is(error) => None,
+        io::ErrorKind::AddrInUse => {
+            Some("another server listens there: end it, or choose another address with --listen")
+        }
+        io::ErrorKind::AddrNotAvailable => {
+            Some("no interface of this machine has that address: see `ip address`")
+        }
+        io::ErrorKind::PermissionDenied => Some(
+            "ports below 1024 need root or the capability CAP_NET_BIND_SERVICE: choose another with --listen",
+        ),
+        _ => None,
+    }
+}
+
+/// Every connection is a descriptor: takes as many as the system grants.
+fn raise_descriptor_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    if setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum }).is_err() {
+        tracing::debug!("the limit of open files stays as it is");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::args::{Cli, Command};
+
+    fn args(words: &[&str]) -> Serve {
+        match Cli::parse_from(["stag", "serve"].iter().chain(words)).command {
+            Command::Serve(serve) => serve,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn paths_are_numbered_in_their_order_and_served_on_the_loopback() {
+        let config = joined(args(&["mem:1M", "mem:2M"])).unwrap();
+        assert_eq!(
+            config.portals,
+            [Portal { listen: "127.0.0.1:3260".parse().unwrap(), group: 1, transports: Transports::All }]
+        );
+        let target = &config.targets[0];
+        assert_eq!(target.iqn, iqn::default_target());
+        assert_eq!(target.units.iter().map(|unit| unit.lun).collect::<Vec<_>>(), [0, 1]);
+    }
+
+    #[test]
+    fn the_command_line_goes_before_the_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("stag.toml");
+        let text = "cores = 3\n[[portal]]\nlisten = \"192.0.2.1\"\n[[target]]\niqn = \"iqn.2026-01.org.example:t\"\n\
+                    [[target.unit]]\nlun = 7\npath = \"mem:1M\"\n";
+        std::fs::write(&file, text).unwrap();
+        let file = file.to_str().unwrap();
+        let config = joined(args(&["--config", file])).unwrap();
+        assert_eq!((config.daemon.cores, config.portals[0].listen.port()), (3, 3260));
+        let config =
+            joined(args(&["--config", file, "--listen", "[::1]:0", "--cores", "1", "mem:1M"])).unwrap();
+        assert_eq!((config.daemon.cores, config.portals.len(), config.targets.len()), (1, 1, 2));
+        assert!(config.portals[0].listen.is_ipv6());
+        assert_eq!(config.portals[0].transports, Transports::All);
+        let config = joined(args(&["--config", file, "--no-iser", "--iser-crc", "require"])).unwrap();
+        assert_eq!(config.portals[0].transports, Transports::Tcp);
+        assert_eq!(config.iser.crc, crate::config::Crc::Require);
+        let taken = args(&["--config", file, "--iqn", "iqn.2026-01.org.example:T", "mem:1M"]);
+        assert_eq!(joined(taken), Err(Exit::Usage));
+    }
+
+    #[test]
+    fn a_wildcard_is_shown_as_an_address_to_connect_to() {
+        let shown = |address: &str| reachable(address.parse().unwrap()).to_string();
+        assert_eq!(shown("0.0.0.0:1"), "127.0.0.1:1");
+        assert_eq!(shown("[::]:1"), "[::1]:1");
+        assert_eq!(shown("192.0.2.1:1"), "192.0.2.1:1");
+    }
+}

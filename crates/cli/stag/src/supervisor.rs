@@ -1,0 +1,137 @@
+//! What the service manager and the daemon tell each other (`sd_notify(3)`): that it is ready, that it ends, and the listening sockets
+//! that the manager keeps for the next one, so that nobody is refused while there is none.
+
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr as UnixAddr, UnixDatagram};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+
+/// Under this name, and the address that a socket was asked for, it is kept.
+const NAME: &str = "portal";
+
+/// The manager of this process, if it has one.
+pub struct Supervisor(Option<UnixDatagram>);
+
+impl Supervisor {
+    /// As the environment says.
+    pub fn find() -> Self {
+        let socket = std::env::var_os("NOTIFY_SOCKET").and_then(|path| {
+            let path = path.into_encoded_bytes();
+            let address = match path.strip_prefix(b"@") {
+                Some(name) => UnixAddr::from_abstract_name(name),
+                None => UnixAddr::from_pathname(std::ffi::OsStr::new(std::str::from_utf8(&path).ok()?)),
+            };
+            let socket = UnixDatagram::unbound().ok()?;
+            socket.connect_addr(&address.ok()?).ok()?;
+            Some(socket)
+        });
+        Self(socket)
+    }
+
+    /// Tells it `state`: `READY=1`, `STOPPING=1`, `RELOADING=1`.
+    pub fn tell(&self, state: &str) {
+        if let Some(socket) = &self.0
+            && let Err(error) = socket.send(state.as_bytes())
+        {
+            tracing::debug!(%error, state, "the service manager does not hear");
+        }
+    }
+
+    /// Tells it regularly that this process works, if it wants to hear that (WatchdogSec=): only while every core answers. A core
+    /// that hangs has the process restarted. Ends with the value that is returned.
+    pub fn watchdog(&self, server: iscsi_server::Handle) -> Option<Watchdog> {
+        let number = |name| std::env::var(name).ok()?.parse::<u64>().ok();
+        let meant = number("WATCHDOG_PID").is_none_or(|pid| pid == u64::from(std::process::id()));
+        let limit = number("WATCHDOG_USEC").filter(|limit| meant && *limit > 0).map(Duration::from_micros)?;
+        let socket = self.0.as_ref()?.try_clone().ok()?;
+        let (end, ended) = mpsc::channel();
+        let work = move || {
+            let interval = limit / 3;
+            while ended.recv_timeout(interval) == Err(mpsc::RecvTimeoutError::Timeout) {
+                match server.answers(interval) {
+                    true => Self(socket.try_clone().ok()).tell("WATCHDOG=1"),
+                    false => tracing::error!(
+                        "a core does not answer: the service manager is not told that all is well"
+                    ),
+                }
+            }
+        };
+        if let Err(error) = std::thread::Builder::new().name("watchdog".into()).spawn(work) {
+            tracing::error!(%error, "no thread for the service manager's watchdog, which will end this process");
+        }
+        Some(Watchdog(end))
+    }
+
+    /// Has it keep listening sockets, by what they were asked to listen on. Needs FileDescriptorStoreMax= in the unit.
+    pub fn keep(&self, sockets: &[(SocketAddr, Arc<OwnedFd>)]) {
+        let Some(socket) = &self.0 else { return };
+        // What it kept before is this daemon's, or gone.
+        for (asked, listener) in sockets {
+            let name = name(*asked);
+            self.tell(&format!("FDSTOREREMOVE=1\nFDNAME={name}"));
+            if let Err(error) = send(socket, &format!("FDSTORE=1\nFDNAME={name}"), listener.as_fd()) {
+                tracing::debug!(%error, %asked, "the service manager does not keep the socket");
+            }
+        }
+    }
+}
+
+/// Tells the service manager that this process works, until it is dropped.
+pub struct Watchdog(
+    #[expect(dead_code, reason = "the thread ends when its sender is dropped")] mpsc::Sender<()>,
+);
+
+/// Listening sockets that the manager hands to this process, by what they were asked to listen on: those that it kept, and those of
+/// a socket unit.
+pub fn handed() -> Vec<(SocketAddr, OwnedFd)> {
+    let address = |(fd, name): (OwnedFd, String)| {
+        let asked = match name.strip_prefix(NAME) {
+            Some(_) => asked(&name),
+            None => rustix::net::getsockname(&fd).ok().and_then(|address| SocketAddr::try_from(address).ok()),
+        };
+        Some((asked?, fd))
+    };
+    runtime::handed_sockets().into_iter().filter_map(address).collect()
+}
+
+/// Names have no colons and control characters.
+fn name(asked: SocketAddr) -> String {
+    format!("{NAME}-{}", asked.to_string().replace(':', "_"))
+}
+
+fn asked(name: &str) -> Option<SocketAddr> {
+    name.strip_prefix(NAME)?.strip_prefix('-')?.replace('_', ":").parse().ok()
+}
+
+fn send(socket: &UnixDatagram, state: &str, fd: BorrowedFd<'_>) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let fds = [fd];
+    if !control.push(SendAncillaryMessage::ScmRights(&fds)) {
+        return Err(io::Error::other("no room for a descriptor"));
+    }
+    let state = [IoSlice::new(state.as_bytes())];
+    rustix::net::sendmsg(socket, &state, &mut control, SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kept_socket_is_found_by_what_it_was_asked_for() {
+        for address in ["127.0.0.1:3260", "[::]:0", "[2001:db8::1]:3260"] {
+            let address: SocketAddr = address.parse().unwrap();
+            assert_eq!(asked(&name(address)), Some(address));
+            assert!(!name(address).contains(':'));
+        }
+        assert_eq!(asked("portal"), None);
+    }
+}

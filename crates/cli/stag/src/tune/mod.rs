@@ -1,0 +1,327 @@
+//! `stag tune`: measures a path, chooses, measures what that gains, and tells. What is chosen is [`iscsi_client::tune::plan`]'s to say; here
+//! are the sessions that measure, and what is printed.
+
+mod apply;
+mod report;
+mod words;
+
+use std::time::Duration;
+
+use iscsi_client::tune::measure::{self, Load, Moved};
+use iscsi_client::tune::plan::{self, Allowed, Measured, Plan, RoundTrips};
+use iscsi_client::tune::{Settings, Tune as Tuned};
+use iscsi_client::{Disk, Error, Options, Session, Url};
+use runtime::SystemLimits;
+
+use crate::args::Tune;
+use crate::client::connect::{self, ConnectError};
+use crate::exit::Exit;
+use crate::out::{self, OutError};
+use report::Report;
+
+/// What most initiators do if nobody says anything: open-iscsi's queue depth.
+const USUAL: (u32, usize) = (64 << 10, 32);
+/// What fills nearly any path, to find out how much goes through.
+const PLENTY: (u32, usize) = (256 << 10, 64);
+/// Connections with which that is tried, since one may be what is in the way.
+const PLENTY_CONNECTIONS: u16 = 4;
+/// What of the path's own content the load has under way that looks for lost segments: nothing waits in a queue then.
+const QUIET: f64 = 0.75;
+/// Segments sent again of which nothing follows: a last one whose answer was late is sent again too.
+const CHANCE: u64 = 2;
+/// Memory of the pool: what is written is the same for every command, and what is read is dropped.
+const POOL: usize = 128 << 20;
+
+/// Why there is no report.
+#[derive(Debug, thiserror::Error)]
+enum TuneError {
+    /// A session could not be made, or ended.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    /// The file to apply to.
+    #[error(transparent)]
+    Apply(#[from] apply::ApplyError),
+    /// The ring.
+    #[error("{0}")]
+    System(String),
+    /// stdout takes no more.
+    #[error(transparent)]
+    Output(#[from] OutError),
+}
+
+impl From<Error> for TuneError {
+    fn from(error: Error) -> Self {
+        Self::Connect(error.into())
+    }
+}
+
+impl TuneError {
+    fn exit(&self) -> Exit {
+        match self {
+            Self::Connect(ConnectError::Session(error)) if error.is_unreachable() => Exit::Unreachable,
+            Self::Apply(apply::ApplyError::Config(_)) => Exit::Config,
+            _ => Exit::Failed,
+        }
+    }
+}
+
+/// `stag tune`.
+pub fn tune(args: &Tune) -> Exit {
+    match run(args) {
+        Ok(()) => Exit::Done,
+        Err(TuneError::Output(error)) => error.show(),
+        Err(error) => {
+            match &error {
+                TuneError::Connect(_) => say!("stag: {}: {error}", args.url),
+                _ => say!("stag: {error}"),
+            }
+            error.exit()
+        }
+    }
+}
+
+fn run(args: &Tune) -> Result<(), TuneError> {
+    if let Some(path) = &args.apply_to {
+        // Before anything is measured.
+        apply::readable(path)?;
+    }
+    let config = runtime::Config { pool_bytes: POOL, ..runtime::Config::default() };
+    let runtime =
+        runtime::Runtime::new(config).map_err(|error| TuneError::System(format!("no io_uring: {error}")))?;
+    let report = runtime.block_on(find_out(args))?;
+    let text = if args.json { report.json() } else { report.text() };
+    out::write(text.as_bytes())?;
+    if let Some(path) = &args.apply_to {
+        let applied = apply::apply(path, &report)?;
+        say!("stag: {}: {applied}", path.display());
+    }
+    Ok(())
+}
+
+/// Before and after, bytes a second.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Rates {
+    read: f64,
+    write: Option<f64>,
+}
+
+async fn find_out(args: &Tune) -> Result<Report, TuneError> {
+    let system = SystemLimits::read();
+    let base = connect::options(&args.url, &args.connect)?;
+    // What is measured must not change meanwhile.
+    let base =
+        Options { tune: Tuned::Off, reconnect_timeout: Duration::ZERO, ..args.url.settings.applied(base) };
+    // From here on the options have what the URL says.
+    let url = Url { settings: Settings::default(), ..connect::place(&args.url) };
+
+    let as_it_is = Options { queue_depth: USUAL.1, ..base.clone() };
+    let (session, disk) = open(&url, as_it_is).await?;
+    let result = first_look(args, &session, &disk).await;
+    let (rtt, alone, before) = closing(&session, result).await?;
+
+    say(args, "what goes through at most, and what the target allows");
+    let offered = Options {
+        queue_depth: PLENTY.1,
+        connections: base.connections.max(PLENTY_CONNECTIONS),
+        allow_connections: 64,
+        max_burst_length: 0xff_ffff,
+        first_burst_length: 0xff_ffff,
+        max_outstanding_r2t: u16::MAX,
+        initial_r2t: false,
+        immediate_data: true,
+        iser_reads: 16_383,
+        ..base.clone()
+    };
+    let (session, disk) = open(&url, offered).await?;
+    let result = most(args, &session, &disk, &rtt, url.transport).await;
+    let (allowed, rates, loss) = closing(&session, result).await?;
+    let about = (disk.len(), disk.block_len());
+
+    let measured = Measured {
+        rtt,
+        alone,
+        read: rates.read.max(before.read),
+        write: rates.write.map(|rate| rate.max(before.write.unwrap_or(0.0))),
+        loss,
+    };
+    let plan = plan::plan(&measured, &allowed, &system);
+    say(args, "what was chosen");
+    let after = with_plan(args, &url, &base, &plan, &rtt).await?;
+    Ok(Report { url: args.url.clone(), about, measured, allowed, system, plan, before, after, options: base })
+}
+
+/// Logs in and opens the unit.
+async fn open(url: &Url, options: Options) -> Result<(Session, Disk), TuneError> {
+    let session = Session::connect(url, options).await?;
+    match Disk::open(&session, url.lun.unwrap_or(0)).await {
+        Ok(disk) => Ok((session, disk)),
+        Err(error) => {
+            // The first error is the one to tell.
+            let _ = session.close().await;
+            Err(error.into())
+        }
+    }
+}
+
+/// Logs out, whatever came before.
+async fn closing<T>(session: &Session, result: Result<T, Error>) -> Result<T, TuneError> {
+    if let Err(error) = session.close().await {
+        tracing::debug!(%error, "no answer to the logout");
+    }
+    Ok(result?)
+}
+
+/// A load as the command line bounds it.
+fn bounded(args: &Tune, write: bool, (io, depth): (u32, usize), rtt: &RoundTrips) -> Load {
+    // Congestion control needs some round trips to find the path's width.
+    let warmup = (rtt.p50 * 30).clamp(Duration::from_millis(100), Duration::from_secs(3));
+    let time = Duration::from_secs_f64(args.time);
+    Load { write, io, depth, warmup, time, most_bytes: args.most, span: args.span }
+}
+
+/// Both directions, as far as they may be tried.
+async fn both(
+    args: &Tune,
+    session: &Session,
+    disk: &Disk,
+    shape: (u32, usize),
+    rtt: &RoundTrips,
+) -> Result<Rates, Error> {
+    let mut queue = session.queue()?;
+    let read = measure::load(disk, &mut queue, &bounded(args, false, shape, rtt)).await?.rate();
+    let write = match args.destroy {
+        true => Some(measure::load(disk, &mut queue, &bounded(args, true, shape, rtt)).await?.rate()),
+        false => None,
+    };
+    Ok(Rates { read, write })
+}
+
+async fn first_look(
+    args: &Tune,
+    session: &Session,
+    disk: &Disk,
+) -> Result<(RoundTrips, Duration, Rates), Error> {
+    say(args, "round trips");
+    // The first one may wait for a path that has been asleep.
+    session.ping().await?;
+    let rtt = measure::round_trips(session, args.pings.into(), Duration::from_secs(5)).await?;
+    let alone = {
+        let mut queue = session.queue()?;
+        let time = (rtt.p50 * 10).clamp(Duration::from_millis(50), Duration::from_secs(2));
+        let load = Load { warmup: Duration::ZERO, time, ..bounded(args, false, (USUAL.0, 1), &rtt) };
+        let Moved { p50, .. } = measure::load(disk, &mut queue, &load).await?;
+        p50.max(rtt.p50)
+    };
+    say(args, "what goes through as it is");
+    let rates = both(args, session, disk, USUAL, &rtt).await?;
+    Ok((rtt, alone, rates))
+}
+
+async fn most(
+    args: &Tune,
+    session: &Session,
+    disk: &Disk,
+    rtt: &RoundTrips,
+    transport: iscsi_client::Transport,
+) -> Result<(Allowed, Rates, f64), Error> {
+    let allowed = measure::allowed(session, disk, transport);
+    let rates = both(args, session, disk, PLENTY, rtt).await?;
+    // The window may have grown since the login.
+    let allowed = Allowed { window: allowed.window.max(session.window()), ..allowed };
+    say(args, "what is lost on the way");
+    let loss = loss(args, session, disk, rtt, &rates).await?;
+    Ok((allowed, rates, loss))
+}
+
+/// Of the segments that this side sends, the share that it sends again while less is under way than the path holds. With more, a queue
+/// on the way overflows in the end: what is lost there is not the path's doing.
+async fn loss(
+    args: &Tune,
+    session: &Session,
+    disk: &Disk,
+    rtt: &RoundTrips,
+    rates: &Rates,
+) -> Result<f64, Error> {
+    let sent = || {
+        session.paths().iter().fold((0u64, 0u64), |(again, sent), path| {
+            (again + u64::from(path.retransmitted), sent + u64::from(path.sent))
+        })
+    };
+    let holds = rates.write.unwrap_or(rates.read) * rtt.least.as_secs_f64();
+    // A float becomes the nearest number that there is.
+    let depth = ((holds * QUIET / f64::from(USUAL.0)) as usize).clamp(1, PLENTY.1);
+    let mut queue = session.queue()?;
+    let load = bounded(args, rates.write.is_some(), (USUAL.0, depth), rtt);
+    let load = Load { warmup: (rtt.p50 * 2).min(load.warmup), ..load };
+    let before = sent();
+    measure::load(disk, &mut queue, &load).await?;
+    let after = sent();
+    Ok(share(after.0.saturating_sub(before.0), after.1.saturating_sub(before.1)))
+}
+
+/// The share that was sent again, unless chance explains it.
+fn share(again: u64, sent: u64) -> f64 {
+    if again <= CHANCE || sent == 0 { 0.0 } else { again as f64 / sent as f64 }
+}
+
+/// The loads again, as the plan says.
+async fn with_plan(
+    args: &Tune,
+    url: &Url,
+    base: &Options,
+    plan: &Plan,
+    rtt: &RoundTrips,
+) -> Result<Rates, TuneError> {
+    let depth = usize::from(plan.depth);
+    let options = plan.settings.applied(Options { queue_depth: depth, ..base.clone() });
+    let options = Options { queue_depth: options.queue_depth.max(depth), ..options };
+    let mut sessions = Vec::new();
+    for _ in 0..plan.sessions.max(1) {
+        sessions.push(open(url, options.clone()).await?);
+    }
+    let running: Vec<_> = sessions
+        .iter()
+        .map(|(session, disk)| {
+            let (session, disk, args, rtt) = (session.clone(), disk.clone(), args.clone(), *rtt);
+            let shape = (plan.io, depth);
+            runtime::spawn(async move { both(&args, &session, &disk, shape, &rtt).await })
+        })
+        .collect();
+    let (mut rates, mut failed) = (Rates { read: 0.0, write: args.destroy.then_some(0.0) }, None);
+    for task in running {
+        match task.await {
+            Ok(Ok(one)) => {
+                rates.read += one.read;
+                rates.write = rates.write.zip(one.write).map(|(all, one)| all + one);
+            }
+            Ok(Err(error)) => failed = failed.or(Some(error)),
+            Err(_) => failed = failed.or(Some(Error::Closed)),
+        }
+    }
+    for (session, _) in &sessions {
+        if let Err(error) = session.close().await {
+            tracing::debug!(%error, "no answer to the logout");
+        }
+    }
+    match failed {
+        None => Ok(rates),
+        Some(error) => Err(error.into()),
+    }
+}
+
+fn say(args: &Tune, what: &str) {
+    if !args.quiet {
+        say!("stag: measuring {what}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_segment_or_two_that_are_sent_again_are_no_loss_of_the_path() {
+        assert_eq!((share(0, 0), share(2, 1000), share(3, 0)), (0.0, 0.0, 0.0));
+        assert!((share(8, 80_000) - 1e-4).abs() < 1e-12);
+    }
+}

@@ -1,0 +1,320 @@
+//! What a person says about one logical unit, on the command line or in a configuration file, as plain data.
+//!
+//! Owns the options' names, values and contradictions. Must never open anything: that is `serve`'s.
+
+pub(crate) mod limits;
+pub(crate) mod options;
+mod parse;
+
+use std::path::{Path, PathBuf};
+
+use backing::size::{Size, parse_size};
+
+use crate::config::settings::{Group, Media};
+
+pub use options::{OptionError, Options};
+pub use parse::parse;
+
+/// The least capacity of objects, bytes.
+const MIN_CAPACITY: u64 = 1 << 20;
+
+/// Where what a unit holds is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Backing {
+    /// In memory, this many bytes; gone when the daemon ends.
+    Memory(u64),
+    /// In a file or on a block device.
+    Path(PathBuf),
+    /// Objects, in a directory: an object-based storage device.
+    Objects(PathBuf),
+    /// Objects in memory, this many bytes of them; gone when the daemon ends.
+    ObjectMemory(u64),
+}
+
+impl Backing {
+    /// Where it is in the file system.
+    pub fn path(&self) -> Option<&Path> {
+        match self {
+            Self::Memory(_) | Self::ObjectMemory(_) => None,
+            Self::Path(path) | Self::Objects(path) => Some(path),
+        }
+    }
+}
+
+impl std::fmt::Display for Backing {
+    /// As it is written.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Memory(bytes) => write!(f, "mem:{}", Size(*bytes)),
+            Self::Path(path) => path.display().fmt(f),
+            Self::Objects(path) => write!(f, "osd:{}", path.display()),
+            Self::ObjectMemory(bytes) => write!(f, "osd:mem:{}", Size(*bytes)),
+        }
+    }
+}
+
+/// One logical unit as it was asked for. What is `None` was left to the daemon.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnitSpec {
+    /// Where its blocks are.
+    pub backing: Backing,
+    /// How it shall behave.
+    pub options: Options,
+}
+
+/// Two things that do not go together.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{what}")]
+pub struct Contradiction {
+    /// The option to blame.
+    pub option: &'static str,
+    /// What is wrong with it.
+    pub what: String,
+    /// What to write instead.
+    pub instead: String,
+}
+
+impl UnitSpec {
+    /// Reads `path` (a file's or device's path, `mem:SIZE` or `osd:DIR`) and joins it with `options`.
+    ///
+    /// # Errors
+    /// Every contradiction that can be seen without opening anything.
+    pub fn new(path: &str, options: Options) -> Result<Self, Vec<Contradiction>> {
+        match path.strip_prefix("osd:") {
+            Some(directory) => Self::objects(directory, options),
+            None => Self::disk(path, options),
+        }
+    }
+
+    /// Whether initiators are told when the unit becomes `now` without another store: unless it is one of objects that calls itself
+    /// as before.
+    pub fn is_told_anew(&self, now: &Self) -> bool {
+        let called = |unit: &Self| {
+            let Options { vendor, product, revision, serial, naa, identity, .. } = unit.options.clone();
+            (vendor, product, revision, serial, naa, identity)
+        };
+        !matches!(now.backing, Backing::Objects(_)) || called(self) != called(now)
+    }
+
+    fn objects(directory: &str, options: Options) -> Result<Self, Vec<Contradiction>> {
+        let mut found: Vec<Contradiction> = options
+            .given()
+            .into_iter()
+            .filter(|setting| setting.media == Media::Disks)
+            .map(|setting| Contradiction {
+                option: setting.name,
+                what: format!("objects have no {}", setting.name),
+                instead: format!(
+                    "leave {} out: an osd:DIR takes {}",
+                    setting.name,
+                    crate::suggest::list(options::of_objects())
+                ),
+            })
+            .collect();
+        if directory.is_empty() {
+            let instead = "write a directory, as in osd:/var/lib/stag/objects".to_owned();
+            found.push(Contradiction { option: "path", what: "the directory is missing".into(), instead });
+        }
+        if options.capacity.is_some_and(|bytes| bytes < MIN_CAPACITY) {
+            found.push(Contradiction {
+                option: "capacity",
+                what: "that is too little for objects".into(),
+                instead: format!("write {} or more", Size(MIN_CAPACITY)),
+            });
+        }
+        let backing = match directory.strip_prefix("mem:").map(parse_size) {
+            None => Backing::Objects(directory.into()),
+            Some(Ok(bytes)) if bytes >= MIN_CAPACITY => Backing::ObjectMemory(bytes),
+            Some(_) => {
+                found.push(Contradiction {
+                    option: "path",
+                    what: format!("`{directory}` is no size of memory for objects"),
+                    instead: format!("write {} or more, as in osd:mem:1G", Size(MIN_CAPACITY)),
+                });
+                Backing::ObjectMemory(0)
+            }
+        };
+        if let (Backing::ObjectMemory(_), Some(_)) = (&backing, options.capacity) {
+            found.push(Contradiction {
+                option: "capacity",
+                what: "memory has its capacity in its path".into(),
+                instead: "write osd:mem:SIZE and leave capacity out".into(),
+            });
+        }
+        match found.is_empty() {
+            true => Ok(Self { backing, options }),
+            false => Err(found),
+        }
+    }
+
+    fn disk(path: &str, options: Options) -> Result<Self, Vec<Contradiction>> {
+        let mut found = Vec::new();
+        let mut wrong = |option, what: String, instead: &str| {
+            found.push(Contradiction { option, what, instead: instead.to_owned() });
+        };
+        let (backing, size) = match path.strip_prefix("mem:").map(parse_size) {
+            None => (Backing::Path(path.into()), options.size),
+            Some(Ok(bytes)) => (Backing::Memory(bytes), Some(bytes)),
+            Some(Err(error)) => {
+                wrong("path", error.to_string(), "write how large the memory is, as in mem:1G");
+                (Backing::Memory(0), None)
+            }
+        };
+        for option in options.given().into_iter().filter(|setting| setting.media == Media::Objects) {
+            let what = format!("{} is for objects", option.name);
+            wrong(option.name, what, "write osd:DIR as the path, or leave it out");
+        }
+        let in_memory = matches!(backing, Backing::Memory(_));
+        if path.is_empty() {
+            wrong("path", "the path is empty".into(), "write a file, a block device, or mem:1G");
+        }
+        if let "mem" | "memory" | "ram" = path {
+            let instead = "write mem:SIZE, as in mem:1G; a file of that name is ./mem";
+            wrong("path", format!("`{path}` does not say how large the memory is"), instead);
+        }
+        if path == "osd" {
+            let instead = "write osd:DIR, as in osd:/var/lib/stag/objects; a file of that name is ./osd";
+            wrong("path", "`osd` does not say where the objects are".into(), instead);
+        }
+        if options.prefault == Some(true) {
+            for (option, given) in [("thin", options.thin), ("ro", options.ro)] {
+                if given == Some(true) {
+                    let what = format!("prefault takes all room at once, and {option} none");
+                    wrong("prefault", what, "leave one of them out");
+                }
+            }
+        }
+        let block = u64::from(options.block_bytes());
+        if let Some(size) = size {
+            let option = if in_memory { "path" } else { "size" };
+            if size == 0 {
+                wrong(option, "a unit has at least one block".into(), "write a size such as 1G");
+            } else if size % block != 0 {
+                let instead = format!("write {} instead of {size}", size.next_multiple_of(block));
+                wrong(option, format!("{size} bytes are not a multiple of the {block}-byte block"), &instead);
+            }
+        }
+        if in_memory {
+            if options.size.is_some() {
+                wrong("size", "memory has its size in its path".into(), "write mem:SIZE and leave size out");
+            }
+            if let Some(cache) = options.cache {
+                let what = format!("memory has no cache to be {}", cache);
+                wrong("cache", what, "leave cache out");
+            }
+            if let Some(engine) = options.engine {
+                let what = format!("memory is not read and written by {engine}");
+                wrong("engine", what, "leave engine out");
+            }
+            if options.format.is_some() {
+                wrong("format", "memory has no format".into(), "leave format out");
+            }
+        }
+        if options.quota.is_some() && !in_memory {
+            let what = "a file or device is bounded by what it lies on".to_owned();
+            wrong("quota", what, "leave quota out, or put the file where there is less space");
+        }
+        for (option, given) in [
+            ("quota", options.quota),
+            ("warn-used", options.warn_used),
+            ("warn-available", options.warn_available),
+        ] {
+            if given.is_some() && options.thin != Some(true) {
+                wrong(option, format!("{option} is for thin units"), "write thin too, or leave it out");
+            }
+        }
+        if let (Some(engine), Some(cache)) = (options.engine, options.cache)
+            && let Err(instead) = engine.fits(cache)
+        {
+            wrong("engine", format!("engine={engine} does not go with cache={cache}"), instead);
+        }
+        if found.is_empty() { Ok(Self { backing, options }) } else { Err(found) }
+    }
+
+    /// How `check-config` shows it.
+    pub fn describe(&self) -> String {
+        let mut words = match &self.backing {
+            Backing::Memory(bytes) => vec![format!("memory, {}", Size(*bytes))],
+            Backing::Path(path) => vec![path.display().to_string()],
+            Backing::Objects(path) => return self.describe_objects(format!("objects in {}", path.display())),
+            Backing::ObjectMemory(bytes) => {
+                return self.describe_objects(format!("objects in memory, {}", Size(*bytes)));
+            }
+        };
+        let options = &self.options;
+        words.extend(options.size.map(|size| format!("{} (made if missing)", Size(size))));
+        words.push(format!("{}-byte blocks", options.block_bytes()));
+        words.extend(options.cache.map(|cache| cache.to_string()));
+        for (set, name) in
+            [(options.ro, "read-only"), (options.removable, "removable"), (options.thin, "thin")]
+        {
+            words.extend((set == Some(true)).then(|| name.to_owned()));
+        }
+        words.extend(options.limits.describe());
+        self.say_others(words, &["size", "bs", "cache", "ro", "removable", "thin"])
+    }
+
+    fn describe_objects(&self, place: String) -> String {
+        let options = &self.options;
+        let mut words = vec![place];
+        words.extend(options.capacity.map(|bytes| format!("at most {}", Size(bytes))));
+        words.extend(options.name.as_ref().map(|name| format!("called {name}")));
+        words.extend(options.limits.describe());
+        self.say_others(words, &["capacity", "name"])
+    }
+
+    /// `words`, and each option that none of them says.
+    fn say_others(&self, mut words: Vec<String>, said: &[&str]) -> String {
+        words.extend(self.options.said(said));
+        words.join(", ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wrong(path: &str, options: &[(&str, &str)]) -> Vec<&'static str> {
+        let mut set = Options::default();
+        for (name, value) in options {
+            set.set(name, value).unwrap();
+        }
+        UnitSpec::new(path, set).unwrap_err().into_iter().map(|found| found.option).collect()
+    }
+
+    #[test]
+    fn contradictions_name_the_option_to_blame() {
+        assert_eq!(wrong("mem:1G", &[("size", "1G")]), ["size"]);
+        assert_eq!(wrong("/x", &[("quota", "1G"), ("thin", "")]), ["quota"]);
+        assert_eq!(wrong("mem:1G", &[("warn-used", "1G")]), ["warn-used"]);
+        assert_eq!(wrong("mem:many", &[]), ["path"]);
+        assert_eq!(wrong("mem:0", &[]), ["path"]);
+        assert_eq!(wrong("mem:1G", &[("cache", "direct"), ("format", "raw")]), ["cache", "format"]);
+        assert_eq!(wrong("mem:1G", &[("prefault", ""), ("thin", "")]), ["prefault"]);
+        assert_eq!(wrong("mem:1G", &[("engine", "uring")]), ["engine"]);
+        assert_eq!(wrong("/x", &[("cache", "direct"), ("engine", "inline")]), ["engine"]);
+        assert_eq!(wrong("mem:1536", &[("bs", "4096")]), ["path"]);
+        assert_eq!(wrong("/x", &[("size", "5000")]), ["size"]);
+        assert_eq!(wrong("/x", &[("size", "0")]), ["size"]);
+        assert_eq!(wrong("", &[]), ["path"]);
+        assert_eq!(wrong("mem", &[]), ["path"]);
+        assert_eq!(wrong("osd", &[]), ["path"]);
+        assert_eq!(wrong("osd:", &[]), ["path"]);
+        assert_eq!(wrong("osd:/x", &[("bs", "512"), ("thin", "")]), ["bs", "thin"]);
+        assert_eq!(wrong("osd:/x", &[("capacity", "4K")]), ["capacity"]);
+        assert_eq!(wrong("osd:mem:4K", &[]), ["path"]);
+        assert_eq!(wrong("osd:mem:1G", &[("capacity", "1G")]), ["capacity"]);
+        assert_eq!(wrong("/x", &[("capacity", "1G"), ("name", "x")]), ["capacity", "name"]);
+    }
+
+    #[test]
+    fn a_directory_of_objects_is_shown_as_it_was_asked_for() {
+        let mut options = Options::default();
+        for (name, value) in [("capacity", "10G"), ("name", "attic"), ("iops", "100")] {
+            options.set(name, value).unwrap();
+        }
+        let spec = UnitSpec::new("osd:/srv/objects", options).unwrap();
+        assert_eq!(spec.backing.to_string(), "osd:/srv/objects");
+        assert_eq!(spec.describe(), "objects in /srv/objects, at most 10G, called attic, at most 100 IOPS");
+    }
+}

@@ -1,0 +1,549 @@
+//! The units that the daemon has open, by where they are served: opened for a configuration, and taken over into the next one
+//! where that asks for the same. Opening can fail, and changes nothing of what is served.
+
+use std::collections::{HashMap, HashSet};
+use std::fs::OpenOptions;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use backing::Made;
+use backing::size::Size;
+use backing::spec::Opened;
+use device::PortGroups;
+use disk::unit::{DiskUnit, Registry};
+use objects::unit::OsdUnit;
+
+use crate::config::{Alua, Config, Lun};
+use crate::convert;
+use crate::health;
+use crate::identity::{self, Carried, Choice, Settled};
+use crate::state::hex;
+use crate::unit::{Backing, Options, UnitSpec};
+
+/// A unit that cannot be served.
+#[derive(Debug, thiserror::Error)]
+#[error("{target}{}: {reason}", .lun.map_or_else(String::new, |lun| format!(" LUN {lun}")))]
+pub struct UnitError {
+    /// The target.
+    pub target: String,
+    /// Its number there; `None` where it is about the whole target.
+    pub lun: Option<u16>,
+    /// Why not.
+    pub reason: String,
+}
+
+/// Where a unit is served: its target's name, in lower case, and its number.
+pub type Place = (String, u16);
+
+/// A unit's place.
+pub fn place(iqn: &str, lun: u16) -> Place {
+    (iqn.to_ascii_lowercase(), lun)
+}
+
+/// An open unit.
+#[derive(Clone)]
+pub struct OpenUnit {
+    /// As it was asked for.
+    pub spec: UnitSpec,
+    /// What it is.
+    pub kind: OpenKind,
+    /// Who it is.
+    pub settled: Settled,
+}
+
+/// What an open unit is.
+#[derive(Clone)]
+pub enum OpenKind {
+    /// A disk.
+    Disk(OpenDisk),
+    /// Objects.
+    Objects(Arc<OsdUnit>),
+}
+
+/// An open disk.
+#[derive(Clone)]
+pub struct OpenDisk {
+    /// Its store, and what was found out about it.
+    pub opened: Opened,
+    /// The unit.
+    pub unit: Arc<DiskUnit>,
+}
+
+impl OpenUnit {
+    /// The disk that it is, if it is one.
+    pub fn disk(&self) -> Option<&OpenDisk> {
+        match &self.kind {
+            OpenKind::Disk(disk) => Some(disk),
+            OpenKind::Objects(_) => None,
+        }
+    }
+
+    /// Its NAA designator.
+    pub fn naa(&self) -> &[u8] {
+        match &self.kind {
+            OpenKind::Disk(disk) => &disk.unit.options().identity.naa,
+            OpenKind::Objects(unit) => &unit.options().identity.naa,
+        }
+    }
+
+    /// As a server takes it.
+    pub fn served(&self) -> iscsi_server::Unit {
+        match &self.kind {
+            OpenKind::Disk(disk) => iscsi_server::Unit::Disk(disk.unit.clone()),
+            OpenKind::Objects(unit) => iscsi_server::Unit::Objects(unit.clone()),
+        }
+    }
+}
+
+/// All open units.
+#[derive(Clone, Default)]
+pub struct Units {
+    /// By their places.
+    pub open: HashMap<Place, OpenUnit>,
+    /// By their designators.
+    pub registry: Registry,
+    /// Targets' port groups, by the targets' names in lower case, and what was asked for.
+    pub ports: HashMap<String, (Alua, Arc<PortGroups>)>,
+    /// What the daemon that this one replaces has served, until its units are open here.
+    pub carried: Carried,
+}
+
+/// What becomes of a unit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It goes on, whatever place it had.
+    Same(Place),
+    /// Its file becomes this long, bytes; nothing else changes.
+    Resized(u64),
+    /// It goes on, and serves so much at most.
+    Limited,
+    /// Its store goes on, under a unit that behaves otherwise.
+    Changed,
+    /// It is opened.
+    Opened,
+    /// What was asked for cannot be done while it is served.
+    Refused(String),
+}
+
+/// A file that has grown for a configuration, to be cut again if that comes to nothing.
+pub struct Grown {
+    path: PathBuf,
+    before: u64,
+}
+
+impl Grown {
+    /// Makes it as long as it was.
+    pub fn undo(self) {
+        let file = OpenOptions::new().write(true).open(&self.path);
+        if let Err(error) = file.and_then(|file| file.set_len(self.before)) {
+            tracing::warn!(path = %self.path.display(), %error, "has grown and stays as it is");
+        }
+    }
+}
+
+impl Units {
+    /// What becomes of each unit of `config`, beginning with what is open.
+    pub fn fates(&self, config: &Config, force: bool) -> HashMap<Place, Fate> {
+        let mut by_path: HashMap<&Path, &Place> = HashMap::new();
+        for (place, unit) in &self.open {
+            if let Some(path) = unit.spec.backing.path() {
+                by_path.insert(path, place);
+            }
+        }
+        let mut fates = HashMap::new();
+        for target in &config.targets {
+            for lun in &target.units {
+                let place = place(&target.iqn, lun.lun);
+                let fate = self.fate(&place, &lun.spec, &by_path, force);
+                fates.insert(place, fate);
+            }
+        }
+        fates
+    }
+
+    fn fate(&self, place: &Place, spec: &UnitSpec, by_path: &HashMap<&Path, &Place>, force: bool) -> Fate {
+        let here = self.open.get(place);
+        if let Some(open) = here.filter(|open| open.spec == *spec) {
+            // A file may have been made longer or shorter by others.
+            return match (spec.options.size, open.disk()) {
+                (Some(wanted), Some(disk)) if wanted != disk.opened.store.size() => Fate::Resized(wanted),
+                _ => Fate::Same(place.clone()),
+            };
+        }
+        let Some(path) = spec.backing.path() else {
+            // What is in memory is where it is served.
+            return match here {
+                Some(open) if open.spec.backing == spec.backing => changed(open, spec, force),
+                Some(open) if open.spec.backing.path().is_none() => Fate::Refused(
+                    "memory has the size that it was made with: give it another number, and take the old one out".into(),
+                ),
+                _ => Fate::Opened,
+            };
+        };
+        match by_path.get(path).map(|at| (*at, &self.open[*at])) {
+            None => Fate::Opened,
+            Some((at, open)) if at == place && open.spec.backing == spec.backing => {
+                changed(open, spec, force)
+            }
+            Some((at, open)) if open.spec == *spec => Fate::Same(at.clone()),
+            // Both only read it.
+            Some((_, open)) if open.spec.options.ro == Some(true) && spec.options.ro == Some(true) => {
+                Fate::Opened
+            }
+            Some(((iqn, lun), _)) => Fate::Refused(format!(
+                "{} is served as LUN {lun} of {iqn} in another way: take that out first",
+                path.display()
+            )),
+        }
+    }
+
+    /// The units of `config`: those that go on, and the others opened, in the order of the configuration.
+    ///
+    /// # Errors
+    /// The first that cannot be served.
+    pub fn next(&self, config: &Config, fates: &HashMap<Place, Fate>) -> Result<Self, UnitError> {
+        let mut next = Self { registry: self.registry.clone(), ..Self::default() };
+        let made = make_files(config, fates)?;
+        let mut names: HashMap<Vec<u8>, Place> = HashMap::new();
+        for target in &config.targets {
+            let iqn = target.iqn.to_ascii_lowercase();
+            if let Some(alua) = &target.alua {
+                let ports = match self.ports.get(&iqn).filter(|(before, _)| before == alua) {
+                    Some((_, ports)) => ports.clone(),
+                    None => convert::port_groups(alua).map_err(|reason| UnitError {
+                        target: target.iqn.clone(),
+                        lun: None,
+                        reason,
+                    })?,
+                };
+                next.ports.insert(iqn, (alua.clone(), ports));
+            }
+            for lun in &target.units {
+                let failed = |reason| UnitError { target: target.iqn.clone(), lun: Some(lun.lun), reason };
+                let place = place(&target.iqn, lun.lun);
+                let here = self.open.get(&place);
+                let unit = match (fates.get(&place), here) {
+                    (Some(Fate::Same(from)), _) => self.open.get(from).cloned(),
+                    (Some(Fate::Resized(_) | Fate::Limited), Some(open)) => {
+                        Some(OpenUnit { spec: lun.spec.clone(), ..open.clone() })
+                    }
+                    (Some(Fate::Changed), Some(open)) => {
+                        Some(convert::remake(open, &lun.spec, &place, &next.registry).map_err(failed)?)
+                    }
+                    (Some(Fate::Refused(reason)), _) => return Err(failed(reason.clone())),
+                    _ => None,
+                };
+                let unit = match unit {
+                    Some(unit) => unit,
+                    None => {
+                        convert::open(&lun.spec, &place, &next.registry, &self.carried).map_err(failed)?
+                    }
+                };
+                let first = names.entry(unit.naa().to_vec()).or_insert_with(|| place.clone());
+                if let Some(other) = next.open.get(first) {
+                    only_one(&unit, other, first).map_err(failed)?;
+                }
+                next.open.insert(place, unit);
+            }
+        }
+        made.keep();
+        Ok(next)
+    }
+
+    /// Makes the files of units longer, or shorter, as `fates` say. Says which have grown.
+    ///
+    /// # Errors
+    /// The first that cannot be; those before are as they were.
+    pub fn resize(&self, fates: &HashMap<Place, Fate>, force: bool) -> Result<Vec<Grown>, UnitError> {
+        let mut grown: Vec<Grown> = Vec::new();
+        for (place, fate) in fates {
+            let (Fate::Resized(bytes), Some(open)) = (fate, self.open.get(place)) else { continue };
+            let Backing::Path(path) = &open.spec.backing else { continue };
+            // A smaller file is what was asked for.
+            if let Some(health) = health::of(open) {
+                health.expect_size(*bytes);
+            }
+            match set_size(path, *bytes, force) {
+                Ok(None) => {}
+                Ok(Some(before)) => grown.push(Grown { path: path.clone(), before }),
+                Err(reason) => {
+                    grown.into_iter().for_each(Grown::undo);
+                    return Err(UnitError { target: place.0.clone(), lun: Some(place.1), reason });
+                }
+            }
+        }
+        Ok(grown)
+    }
+}
+
+/// Whether two units of one name may be: those of one file that is only read are the same.
+fn only_one(unit: &OpenUnit, other: &OpenUnit, (iqn, lun): &Place) -> Result<(), String> {
+    let real = |unit: &OpenUnit| unit.spec.backing.path().and_then(|path| std::fs::canonicalize(path).ok());
+    if real(unit).is_some() && real(unit) == real(other) {
+        return Ok(());
+    }
+    Err(format!(
+        "it has the worldwide name of LUN {lun} of {iqn}, naa.{}: initiators would take both for one disk. Give it another naa, or, \
+         if it is a copy, an identity of its own: stag identity --new PATH",
+        hex(unit.naa())
+    ))
+}
+
+/// Makes the files of units that are to be opened, as far as that is asked for: all of them together, for there may be thousands.
+fn make_files(config: &Config, fates: &HashMap<Place, Fate>) -> Result<Made, UnitError> {
+    let opened = |iqn: &str, lun: u16| matches!(fates.get(&place(iqn, lun)), None | Some(Fate::Opened));
+    let wanted = config.targets.iter().flat_map(|target| {
+        let units = target.units.iter().filter(|unit| opened(&target.iqn, unit.lun));
+        units.filter_map(|unit| match (&unit.spec.backing, unit.spec.options.size, unit.spec.options.ro) {
+            (Backing::Path(path), size, None | Some(false)) => {
+                Some((path.as_path(), size, unit.spec.options.identity != Some(Choice::Derived)))
+            }
+            _ => None,
+        })
+    });
+    let wanted: Vec<(&Path, Option<u64>, bool)> = wanted.collect();
+    let own: HashSet<&Path> = wanted.iter().filter(|(.., own)| *own).map(|(path, ..)| *path).collect();
+    let sized = wanted.iter().map(|(path, size, _)| (*path, *size));
+    Made::new(sized, |path, file| {
+        if own.contains(path) {
+            identity::mark_new(path, file);
+        }
+    })
+    .map_err(|(path, error)| {
+        let is_it = |unit: &&Lun| unit.spec.backing.path() == Some(&path);
+        let found = config.targets.iter().find_map(|target| Some((target, target.units.iter().find(is_it)?)));
+        UnitError {
+            target: found.map_or_else(String::new, |(target, _)| target.iqn.clone()),
+            lun: found.map(|(_, unit)| unit.lun),
+            reason: error.to_string(),
+        }
+    })
+}
+
+/// What becomes of an open unit that shall be another, at the same place with the same bytes.
+fn changed(open: &OpenUnit, spec: &UnitSpec, force: bool) -> Fate {
+    match &open.kind {
+        OpenKind::Disk(disk) => disk_changed(disk, &open.spec.options, &spec.options, force),
+        OpenKind::Objects(_) => objects_changed(&open.spec.options, &spec.options),
+    }
+}
+
+fn objects_changed(before: &Options, now: &Options) -> Fate {
+    let unlimited = |options: &Options| Options { limits: Default::default(), ..options.clone() };
+    if unlimited(before) == unlimited(now) {
+        return Fate::Limited;
+    }
+    if before.capacity != now.capacity {
+        return Fate::Refused(
+            "objects have their capacity from their start: take the unit out, apply, and put it back".into(),
+        );
+    }
+    Fate::Changed
+}
+
+fn disk_changed(disk: &OpenDisk, before: &Options, now: &Options, force: bool) -> Fate {
+    let store = &disk.opened.store;
+    let size = store.size();
+    if let Some(wanted) = now.size.filter(|wanted| *wanted != size) {
+        if wanted < size && !force {
+            return Fate::Refused(format!(
+                "it has {} and would lose what is behind {}: --force does it",
+                Size(size),
+                Size(wanted)
+            ));
+        }
+        let others_same = Options { size: None, ..before.clone() } == Options { size: None, ..now.clone() };
+        return match others_same {
+            true => Fate::Resized(wanted),
+            false => Fate::Refused("change its size in a step of its own".into()),
+        };
+    }
+    let unlimited = |options: &Options| Options { limits: Default::default(), size: None, ..options.clone() };
+    if unlimited(before) == unlimited(now) {
+        return Fate::Limited;
+    }
+    let reads_only = |options: &Options| options.ro == Some(true);
+    let opening =
+        |options: &Options| (options.cache, options.engine, options.bs, options.thin, options.prefault);
+    if opening(before) != opening(now) || (reads_only(before) && !reads_only(now) && !store.writable()) {
+        return Fate::Refused(
+            "cache, engine, bs, thin, prefault, and writing to what was opened for reading need its file to be opened anew: take it out, apply, and put it back"
+                .into(),
+        );
+    }
+    Fate::Changed
+}
+
+/// Gives a file its size. The size before, if it has grown; a device is as large as it is.
+fn set_size(path: &Path, bytes: u64, force: bool) -> Result<Option<u64>, String> {
+    let failed = |error: std::io::Error| format!("{} cannot be resized: {error}", path.display());
+    let about = std::fs::metadata(path).map_err(failed)?;
+    if about.file_type().is_block_device() {
+        return Ok(None);
+    }
+    if about.len() > bytes && !force {
+        return Err(format!(
+            "{} has {} and would lose data: --force does it",
+            path.display(),
+            Size(about.len())
+        ));
+    }
+    let file = OpenOptions::new().write(true).open(path).map_err(failed)?;
+    file.set_len(bytes).and_then(|()| file.sync_all()).map_err(failed)?;
+    Ok((about.len() < bytes).then_some(about.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Target;
+
+    fn spec(text: &str) -> UnitSpec {
+        crate::unit::parse(text).unwrap()
+    }
+
+    fn config(units: &[(u16, &str)]) -> Config {
+        let units = units.iter().map(|(lun, text)| Lun { lun: *lun, spec: spec(text) }).collect();
+        Config {
+            targets: vec![Target { iqn: "iqn.2026-01.org.example:t".into(), units, ..Target::default() }],
+            ..Config::default()
+        }
+    }
+
+    fn open(config: &Config) -> Units {
+        let none = Units::default();
+        none.next(config, &none.fates(config, false)).unwrap()
+    }
+
+    #[test]
+    fn what_is_the_same_goes_on_wherever_it_is_served() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = format!("{},size=1M", dir.path().join("a").display());
+        let before = config(&[(0, &file), (1, "mem:1M")]);
+        let units = open(&before);
+        let after = config(&[(7, &file), (1, "mem:1M"), (2, "mem:2M")]);
+        let fates = units.fates(&after, false);
+        let at = |lun| place("iqn.2026-01.org.example:t", lun);
+        assert_eq!(fates[&at(7)], Fate::Same(at(0)));
+        assert_eq!(fates[&at(1)], Fate::Same(at(1)));
+        assert_eq!(fates[&at(2)], Fate::Opened);
+        let next = units.next(&after, &fates).unwrap();
+        assert!(Arc::ptr_eq(
+            &next.open[&at(7)].disk().unwrap().unit,
+            &units.open[&at(0)].disk().unwrap().unit
+        ));
+    }
+
+    #[test]
+    fn a_file_grows_and_shrinks_only_by_force() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a");
+        let text = |size: &str| format!("{},size={size}", path.display());
+        let units = open(&config(&[(0, &text("2M"))]));
+        let at = place("iqn.2026-01.org.example:t", 0);
+        let fates = units.fates(&config(&[(0, &text("3M"))]), false);
+        assert_eq!(fates[&at], Fate::Resized(3 << 20));
+        let grown = units.resize(&fates, false).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), 3 << 20);
+        grown.into_iter().for_each(Grown::undo);
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), 2 << 20);
+        assert!(matches!(units.fates(&config(&[(0, &text("1M"))]), false)[&at], Fate::Refused(_)));
+        assert_eq!(units.fates(&config(&[(0, &text("1M"))]), true)[&at], Fate::Resized(1 << 20));
+    }
+
+    #[test]
+    fn objects_that_are_renamed_are_the_same_unit_and_with_another_identity_another_over_the_same_store() {
+        let dir = tempfile::tempdir().unwrap();
+        let osd = format!("osd:{},capacity=64M", dir.path().join("a").display());
+        let units = open(&config(&[(0, &format!("{osd},name=attic"))]));
+        let at = place("iqn.2026-01.org.example:t", 0);
+        let unit = |units: &Units| match &units.open[&at].kind {
+            OpenKind::Objects(unit) => unit.clone(),
+            OpenKind::Disk(_) => panic!("no unit of objects"),
+        };
+        let name = |units: &Units| {
+            let (mut name, id) = (Vec::new(), osd::attributes::numbers::root_information::OSD_NAME);
+            let root = osd::Id::ROOT;
+            unit(units).store().attribute(root, id.page.0, id.number, &mut name).unwrap();
+            name
+        };
+        assert_eq!(name(&units), b"attic");
+        for (more, same) in [("name=cellar", true), ("name=cellar,product=Other", false)] {
+            let after = config(&[(0, &format!("{osd},{more}"))]);
+            let fates = units.fates(&after, false);
+            assert_eq!(fates[&at], Fate::Changed);
+            let next = units.next(&after, &fates).unwrap();
+            assert_eq!(name(&next), b"cellar");
+            assert_eq!(Arc::ptr_eq(&unit(&next), &unit(&units)), same);
+            assert!(Arc::ptr_eq(unit(&next).store(), unit(&units).store()));
+        }
+    }
+
+    #[test]
+    fn another_name_keeps_the_store_and_another_engine_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = format!("{},size=1M", dir.path().join("a").display());
+        let units = open(&config(&[(0, &file)]));
+        let at = place("iqn.2026-01.org.example:t", 0);
+        let renamed = config(&[(0, &format!("{file},product=Other,ro"))]);
+        let fates = units.fates(&renamed, false);
+        assert_eq!(fates[&at], Fate::Changed);
+        let next = units.next(&renamed, &fates).unwrap();
+        let disk = |units: &Units| units.open[&at].disk().unwrap().unit.clone();
+        assert!(Arc::ptr_eq(disk(&next).store(), disk(&units).store()));
+        assert!(disk(&next).options().read_only);
+        let other = units.fates(&config(&[(0, &format!("{file},engine=uring"))]), false);
+        assert!(matches!(&other[&at], Fate::Refused(why) if why.contains("opened anew")));
+        let twice = units.fates(&config(&[(0, &file), (1, &format!("{file},engine=uring"))]), false);
+        assert!(matches!(&twice[&place("iqn.2026-01.org.example:t", 1)], Fate::Refused(_)));
+    }
+
+    #[test]
+    fn the_name_of_a_file_that_is_there_already_is_made_durable_before_it_is_served() {
+        let dir = tempfile::tempdir().unwrap();
+        // As a daemon leaves it that is killed as soon as it has made it.
+        std::fs::File::create(dir.path().join("a")).unwrap().set_len(1 << 20).unwrap();
+        let file = |more: &str| config(&[(0, &format!("{}{more}", dir.path().join("a").display()))]);
+        let made = |config: &Config| make_files(config, &Units::default().fates(config, false)).unwrap();
+        let found = made(&file(",size=1M"));
+        assert_eq!((found.len(), found.directory_syncs()), (0, 1));
+        assert_eq!(made(&file("")).directory_syncs(), 1);
+        assert_eq!(made(&file(",ro")).directory_syncs(), 0);
+        drop(found);
+        assert!(dir.path().join("a").exists());
+    }
+
+    #[test]
+    fn the_files_of_many_units_are_made_together_and_none_stays_if_one_unit_cannot_be_served() {
+        let dir = tempfile::tempdir().unwrap();
+        let files = || std::fs::read_dir(dir.path()).unwrap().count();
+        let name = |at: u16| format!("{},size=64K", dir.path().join(at.to_string()).display());
+        let many: Vec<(u16, String)> = (0..600).map(|at| (at, name(at))).collect();
+        let mut units: Vec<(u16, &str)> = many.iter().map(|(lun, text)| (*lun, text.as_str())).collect();
+        let all = config(&units);
+        let fates = Units::default().fates(&all, false);
+        let made = make_files(&all, &fates).unwrap();
+        // What takes long waits for the medium: once for the directory, whatever the number of files.
+        assert_eq!((made.len(), made.directory_syncs(), files()), (600, 1, 600));
+        drop(made);
+        assert_eq!(files(), 0);
+
+        let bad = format!("{},size=64K", dir.path().join("no/such/place").display());
+        units.push((600, &bad));
+        let none = Units::default();
+        let wrong = config(&units);
+        let error = none.next(&wrong, &none.fates(&wrong, false)).err().expect("it cannot be made");
+        assert_eq!((error.lun, files()), (Some(600), 0));
+
+        units.pop();
+        units.push((600, "/dev/null,size=64K"));
+        let wrong = config(&units);
+        let error = none.next(&wrong, &none.fates(&wrong, false)).err().expect("it is no disk");
+        assert_eq!((error.lun, files()), (Some(600), 0));
+
+        let units = open(&all);
+        assert_eq!((units.open.len(), files()), (600, 600));
+        assert!(make_files(&all, &units.fates(&all, false)).unwrap().is_empty(), "they are there");
+    }
+}

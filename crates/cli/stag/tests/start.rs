@@ -1,0 +1,189 @@
+//! How a daemon starts, and what it says meanwhile: the words and formats of its log, a forbidden io_uring, nothing to serve.
+
+mod support;
+
+use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
+use std::process::{Command, Stdio};
+
+use rustix::process::Signal;
+use support::command::{STAG, Server, fails, path, said, stag};
+
+#[test]
+fn a_log_level_that_does_not_exist_is_an_error_wherever_it_stands() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = path(dir.path(), "stag.toml");
+    fs::write(&config, "log = \"verbose\"\n").unwrap();
+    assert!(fails(&["check-config", &config], 3).contains("did you mean \"debug\""));
+    assert!(fails(&["serve", "--config", &config], 3).contains("did you mean \"debug\""));
+    assert!(fails(&["--log", "wran", "lab", "list"], 2).contains("did you mean \"warn\""));
+    let by_environment = Command::new(STAG).args(["lab", "list"]).env("STAG_LOG", "loud").output().unwrap();
+    assert_eq!(by_environment.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&by_environment.stderr).contains("no log level"));
+    fs::write(&config, "log-format = \"jsno\"\n").unwrap();
+    assert!(fails(&["check-config", &config], 3).contains("did you mean \"json\""));
+}
+
+/// What a daemon logs from its start to its end.
+fn log(args: &[&str], environment: impl Fn(&File) -> Vec<(&'static str, String)>) -> String {
+    let dir = tempfile::tempdir().unwrap();
+    let file = path(dir.path(), "log");
+    let log = File::create(&file).unwrap();
+    let environment = environment(&log);
+    let mut daemon = Command::new(STAG)
+        .args(["serve", "--listen", "127.0.0.1:0", "--cores", "1", "--control", "none", "mem:1M"])
+        .args(args)
+        .env_remove("STAG_LOG")
+        .envs(environment)
+        .stdout(Stdio::piped())
+        .stderr(log)
+        .spawn()
+        .unwrap();
+    let mut url = String::new();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(daemon.stdout.as_mut().unwrap()), &mut url)
+        .unwrap();
+    rustix::process::kill_process(rustix::process::Pid::from_child(&daemon), Signal::TERM).unwrap();
+    assert!(daemon.wait().unwrap().success());
+    fs::read_to_string(&file).unwrap()
+}
+
+#[test]
+fn a_json_log_has_an_object_a_line() {
+    let log = log(&["--log-format", "json"], |_| Vec::new());
+    let lines: Vec<serde_json::Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let listening = lines.iter().find(|line| line["fields"]["message"] == "listening").unwrap();
+    assert_eq!((&listening["level"], &listening["target"]), (&"INFO".into(), &"stag::serve".into()));
+    assert!(listening["timestamp"].is_string() && listening["fields"]["address"].is_string(), "{listening}");
+}
+
+/// As systemd says that stderr is the journal's.
+fn journal(log: &File) -> Vec<(&'static str, String)> {
+    let about = log.metadata().unwrap();
+    vec![("JOURNAL_STREAM", format!("{}:{}", about.dev(), about.ino()))]
+}
+
+#[test]
+fn the_journal_gets_priorities_and_no_times() {
+    let year = "20";
+    for (args, environment) in
+        [(&[][..], journal as fn(&File) -> _), (&["--log-format", "journald"], |_| Vec::new())]
+    {
+        let log = log(args, environment);
+        assert!(log.lines().any(|line| line.starts_with("<6>") && line.contains("listening")), "{log}");
+        for line in log.lines() {
+            assert!(line.starts_with('<') && !line[3..].starts_with(year), "{line}");
+            assert!(!line.contains("INFO") && !line.contains('\x1b'), "{line}");
+        }
+    }
+    // Somebody else's stream is no journal of ours.
+    let log = log(&[], |_| vec![("JOURNAL_STREAM", "1:1".to_owned())]);
+    assert!(log.contains(" INFO ") && !log.contains("<6>"), "{log}");
+}
+
+#[test]
+fn a_start_that_fails_is_an_error_in_the_journal() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = path(dir.path(), "log");
+    for (args, status) in [(&["/nowhere/at/all"][..], 4), (&["--config", "/nowhere/at/all"], 3)] {
+        let log = File::create(&file).unwrap();
+        let mut command = Command::new(STAG);
+        command.args(["serve", "--control", "none"]).args(args).envs(journal(&log)).stderr(log);
+        assert_eq!(command.status().unwrap().code(), Some(status));
+        let log = fs::read_to_string(&file).unwrap();
+        assert!(!log.is_empty() && log.lines().all(|line| line.starts_with("<3>")), "{log}");
+    }
+}
+
+/// A filter as containers have it: io_uring_setup(2) fails with an error number.
+const FILTER: &str = r#"
+import ctypes, os, struct, sys
+libc = ctypes.CDLL(None, use_errno=True)
+step = lambda code, jt, jf, k: struct.pack("HBBI", code, jt, jf, k)
+program = step(0x20, 0, 0, 0) + step(0x15, 0, 1, 425) + step(0x06, 0, 0, 0x50000 | int(sys.argv[1])) + step(0x06, 0, 0, 0x7fff0000)
+held = ctypes.create_string_buffer(program)
+fprog = ctypes.create_string_buffer(struct.pack("HxxxxxxQ", 4, ctypes.addressof(held)))
+assert libc.prctl(38, 1, 0, 0, 0) == 0
+assert libc.prctl(22, 2, ctypes.byref(fprog), 0, 0) == 0, ctypes.get_errno()
+os.execv(sys.argv[2], sys.argv[2:])
+"#;
+
+fn filtered(errno: i32, args: &[&str]) -> (Option<i32>, String) {
+    let mut command = Command::new("python3");
+    let output = command.args(["-c", FILTER, &errno.to_string(), STAG]).args(args).output().unwrap();
+    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+#[test]
+fn a_forbidden_io_uring_is_told_as_such() {
+    let serve = ["serve", "--control", "none", "--listen", "127.0.0.1:0", "mem:1M"];
+    let (status, told) = filtered(1, &serve);
+    assert_eq!(status, Some(4), "{told}");
+    assert!(told.contains("seccomp filter") && told.contains("io_uring_setup"), "{told}");
+    assert!(!told.contains("1024") && !told.contains("too old"), "{told}");
+    let (status, told) = filtered(38, &serve);
+    assert_eq!(status, Some(4), "{told}");
+    assert!(told.contains("hides it"), "{told}");
+    for command in [
+        &["info", "iscsi://127.0.0.1:1/iqn.2026-01.org.example:t/0"][..],
+        &["bench", "iscsi://127.0.0.1:1/iqn.2026-01.org.example:t/0"],
+    ] {
+        let (status, told) = filtered(1, command);
+        assert!(status == Some(1) && told.contains("seccomp filter"), "{command:?}: {told}");
+    }
+}
+
+#[test]
+fn a_daemon_starts_empty_and_is_told_later_what_to_serve() {
+    let dir = tempfile::tempdir().unwrap();
+    let (socket, config, empty) =
+        (path(dir.path(), "socket"), path(dir.path(), "stag.toml"), path(dir.path(), "empty.toml"));
+    let target = "[[target]]\niqn = \"iqn.2026-01.org.example:t\"\n";
+    fs::write(&empty, "").unwrap();
+    for start in [&["--config", empty.as_str()][..], &[]] {
+        let args = [&["--listen", "127.0.0.1:0", "--cores", "1", "--control", &socket][..], start].concat();
+        let server = Server::start(&args, 0);
+        support::command::wait_until("it answers", || {
+            stag(&["status", "--control", &socket]).status.success()
+        });
+        let status: serde_json::Value =
+            serde_json::from_str(&said(&["status", "--control", &socket, "--json"])).unwrap();
+        assert_eq!(status["targets"].as_array().unwrap().len(), 0);
+        let portal = status["portals"][0]["listen"].as_str().unwrap().to_owned();
+        fs::write(&config, target).unwrap();
+        said(&["apply", "--control", &socket, &config]);
+        assert!(said(&["ls", &portal]).contains("iqn.2026-01.org.example:t"));
+        fs::write(&config, format!("{target}[[target.unit]]\nlun = 0\npath = \"mem:1M\"\n")).unwrap();
+        said(&["apply", "--control", &socket, &config]);
+        said(&["info", &format!("iscsi://{portal}/iqn.2026-01.org.example:t/0")]);
+        said(&["apply", "--control", &socket, &empty]);
+        assert_eq!(said(&["ls", &portal]), "");
+        assert_eq!(server.end(Signal::TERM), Some(0));
+    }
+    assert!(fails(&["serve", "--control", "none"], 2).contains("nothing is served"));
+}
+
+#[test]
+fn portals_that_exclude_each_other_are_refused_on_the_command_line_too() {
+    let both =
+        ["serve", "--control", "none", "--listen", "0.0.0.0:3999", "--listen", "127.0.0.1:3999", "mem:1M"];
+    assert!(fails(&both, 2).contains("cannot both be listened on"));
+}
+
+#[test]
+fn info_of_objects_shows_no_security_token_and_a_read_beyond_the_end_fails() {
+    let server = Server::start(&["--listen", "127.0.0.1:0", "osd:mem:64M", "mem:1M"], 2);
+    let info = said(&["info", "--json", &server.urls[0]]);
+    let info: serde_json::Value = serde_json::from_str(&info).unwrap();
+    assert!(info["vpd_pages"].as_array().unwrap().contains(&0xb1.into()), "{info}");
+    assert!(info["characteristics"].is_null(), "{info}");
+    assert!(!said(&["info", &server.urls[0]]).contains("medium"));
+    let disk = said(&["info", "--json", &server.urls[1]]);
+    assert!(
+        serde_json::from_str::<serde_json::Value>(&disk).unwrap()["characteristics"].is_object(),
+        "{disk}"
+    );
+    assert!(fails(&["read", &server.urls[1], "--offset", "600M"], 1).contains("ends at byte 1048576"));
+    assert!(fails(&["read", &server.urls[1], "--offset", "1048577"], 1).contains("ends at byte 1048576"));
+    assert_eq!(said(&["read", &server.urls[1], "--offset", "1M"]), "");
+    assert_eq!(server.end(Signal::TERM), Some(0));
+}

@@ -1,0 +1,71 @@
+//! Waiting for one command.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use super::Response;
+use super::state::Inner;
+use crate::error::Error;
+
+/// An outstanding command. Dropping the ticket does not stop the command; its answer is then
+/// dropped.
+///
+/// It ends with [`Error::Lost`] if the session was lost and the command is not repeatable, or was
+/// repeated too often. It ends with [`Error::Rejected`] or [`Error::TargetFailure`] if the target
+/// did not run it.
+#[must_use = "a command's outcome is known by awaiting its ticket"]
+pub struct Ticket {
+    inner: Rc<Inner>,
+    /// `None` after the answer was taken.
+    slot: Option<usize>,
+}
+
+impl Ticket {
+    pub(super) fn new(inner: Rc<Inner>, slot: usize) -> Self {
+        Ticket { inner, slot: Some(slot) }
+    }
+}
+
+impl Future for Ticket {
+    type Output = Result<Response, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let Some(slot) = self.slot else { return Poll::Ready(Err(Error::Closed)) };
+        let mut core = self.inner.core.borrow_mut();
+        let Some(entry) = core.slots.get_mut(slot) else { return Poll::Ready(Err(Error::Closed)) };
+        let Some(answer) = entry.answer.take() else {
+            if !entry.waiter.as_ref().is_some_and(|w| w.will_wake(cx.waker())) {
+                entry.waiter = Some(cx.waker().clone());
+            }
+            return Poll::Pending;
+        };
+        core.slots.remove(slot);
+        drop(core);
+        self.slot = None;
+        Poll::Ready(answer)
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        let Some(slot) = self.slot.take() else { return };
+        let mut core = self.inner.core.borrow_mut();
+        if let Some(entry) = core.slots.get_mut(slot) {
+            if entry.answer.is_some() {
+                core.slots.remove(slot);
+            } else {
+                entry.abandoned = true;
+                entry.waiter = None;
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Ticket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Ticket")
+    }
+}

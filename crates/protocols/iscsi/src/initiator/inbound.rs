@@ -1,0 +1,677 @@
+//! Handles the target's PDUs.
+
+use crate::pdu::{
+    AsyncMessage, Bhs, DataIn, LogoutResult, Opcode, PduRef, RESERVED_TAG, ReadyToTransfer, RejectReason,
+    Residual, ResponseCode, ScsiResponse, TaskManagementResult,
+};
+use crate::sn;
+use crate::target::Payload;
+use crate::text::TextError;
+
+use super::Place;
+use super::arrival::{Arrival, Turn};
+use super::recovery::MAX_GAP;
+use super::session::{ConnectionId, Session};
+use super::tasks::{Kind, TaskKey};
+
+/// The maximum number of PDUs that the target's requests may queue.
+pub(super) const MAX_READY: usize = 256;
+
+/// A PDU's data segment.
+#[derive(Debug, Clone)]
+pub enum Segment<D> {
+    /// The bytes, without padding.
+    Here(D),
+    /// The driver has already placed the bytes, by [`Session::expect_data`].
+    Placed,
+}
+
+/// Why a target's PDU cannot be accepted. At error recovery levels 0 and 1 the session must end
+/// (RFC 7143 §7.4, §7.12). At level 2 only the connection must end, unless
+/// [`ProtocolError::ends_session`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ProtocolError {
+    /// The connection does not belong to this session.
+    #[error("the connection is gone")]
+    NoConnection,
+    /// An initiator's PDU, a Login Response, or an undefined opcode.
+    #[error("opcode {0:#04x} is invalid from a target here")]
+    Opcode(u8),
+    /// The tag names no task.
+    #[error("task tag {0:#010x} belongs to no task")]
+    UnknownTask(u32),
+    /// The PDU's type does not fit the task of its tag, or the task belongs to another connection.
+    #[error("the PDU does not match task {0:#010x}")]
+    WrongTask(u32),
+    /// StatSN is not the expected one.
+    #[error("StatSN {got} where {expected} was expected")]
+    StatSn {
+        /// The number received.
+        got: u32,
+        /// The number expected.
+        expected: u32,
+    },
+    /// DataSN or R2TSN is not the expected one.
+    #[error("DataSN or R2TSN {got} where {expected} was expected")]
+    DataSn {
+        /// The number received.
+        got: u32,
+        /// The number expected.
+        expected: u32,
+    },
+    /// Data-In outside the command's read, or out of order.
+    #[error("Data-In of {len} bytes at {offset} does not fit a read of {expected}, {received} received")]
+    DataIn {
+        /// Buffer offset, bytes.
+        offset: u32,
+        /// Length, bytes.
+        len: u32,
+        /// The length of the command's read, bytes.
+        expected: u32,
+        /// Bytes received before.
+        received: u32,
+    },
+    /// An R2T outside the command's write, out of order, or longer than MaxBurstLength.
+    #[error("R2T for {len} bytes at {offset} does not fit a write of {expected}")]
+    R2t {
+        /// Buffer offset, bytes.
+        offset: u32,
+        /// Length, bytes.
+        len: u32,
+        /// The length of the command's write, bytes.
+        expected: u32,
+    },
+    /// More R2Ts than MaxOutstandingR2T, or too many pings while nothing can be sent.
+    #[error("the target requests more at once than it may")]
+    Flood,
+    /// Flags contradict each other, or a length is invalid for the PDU.
+    #[error("a field of the PDU is invalid")]
+    Field,
+    /// A data digest is wrong, and the session's error recovery level is 0.
+    #[error("wrong data digest")]
+    DataDigest,
+    /// Repeated requests for missing PDUs were unsuccessful.
+    #[error("the target does not retransmit lost PDUs")]
+    Unrecoverable,
+    /// Tasks of a lost connection cannot be reassigned.
+    #[error("the target does not reassign tasks")]
+    NoReassignment,
+    /// A text is too long.
+    #[error("text: {0}")]
+    Text(#[from] TextError),
+}
+
+impl ProtocolError {
+    /// Whether a new connection of the same session would not help.
+    pub fn ends_session(&self) -> bool {
+        matches!(self, ProtocolError::NoReassignment)
+    }
+}
+
+/// The end of a SCSI command.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Completion {
+    /// The SCSI status; invalid after [`ResponseCode::TargetFailure`].
+    pub status: u8,
+    /// The iSCSI service response: whether the target completed the command.
+    pub response: ResponseCode,
+    /// The number of bytes read and placed.
+    pub received: u32,
+    /// The residual of the write, or of the read if there is no write.
+    pub residual: Residual,
+    /// The residual of a bidirectional command's read.
+    pub read_residual: Residual,
+    /// Sense data; can be empty.
+    pub sense: Vec<u8>,
+}
+
+/// The result of a PDU.
+#[derive(Debug)]
+pub enum Event<T> {
+    /// A SCSI command ended.
+    Done(TaskKey, T, Completion),
+    /// A task management function ended. `None` is a response that RFC 7143 does not define.
+    TaskManagement(TaskKey, T, Option<TaskManagementResult>),
+    /// The target answered a ping.
+    Pong(TaskKey, T),
+    /// The whole response to a text request.
+    Text(TaskKey, T, Vec<u8>),
+    /// The response to a logout. `None` is a response that RFC 7143 does not define.
+    LoggedOut(TaskKey, T, Option<LogoutResult>),
+    /// The target sent an asynchronous message.
+    Async(AsyncMessage),
+    /// The target rejected a PDU, which ended its task if it had one.
+    Rejected(Option<RejectReason>, Option<(TaskKey, T)>),
+    /// A non-repeatable command was lost with its connection. The target does not know it, and
+    /// whether it ran is unknown.
+    Lost(TaskKey, T),
+    /// The response to [`Session::remove_for_recovery`]. `None` is a response that RFC 7143 does
+    /// not define.
+    Removed {
+        /// The lost connection's CID.
+        cid: u16,
+        /// The target's result.
+        result: Option<LogoutResult>,
+        /// Seconds to wait before the connection's tasks are reassigned.
+        time2wait_s: u16,
+        /// Seconds after that for which the target retains them.
+        time2retain_s: u16,
+    },
+}
+
+impl<P: Payload, T> Session<P, T> {
+    /// Passes a piece of a read's data to its task. Returns false if the task has ended.
+    pub fn place<D>(&mut self, key: TaskKey, offset: usize, data: D) -> bool
+    where
+        T: Place<D>,
+    {
+        let token = self.token_mut(key);
+        token.map(|token| token.place(offset, data)).is_some()
+    }
+
+    /// Handles a PDU with verified digests.
+    ///
+    /// # Errors
+    /// Any [`ProtocolError`], after which no more PDUs of the connection may be handled.
+    pub fn handle<D>(
+        &mut self,
+        on: ConnectionId,
+        bhs: &Bhs,
+        data: Segment<D>,
+    ) -> Result<Option<Event<T>>, ProtocolError>
+    where
+        D: AsRef<[u8]>,
+        T: Place<D>,
+    {
+        let Some(rdma) = self.connection(on).map(|c| c.rdma) else {
+            return Err(ProtocolError::NoConnection);
+        };
+        let recovers = self.recovers();
+        let wrong = Err(ProtocolError::Opcode(bhs.opcode_code()));
+        let Some(pdu) = bhs.view() else { return wrong };
+        // ExpCmdSN and MaxCmdSN are in bytes 28 to 35 of every target PDU (RFC 7143 §11.4 and
+        // following).
+        let word = |at: usize| {
+            let s = &bhs.specific_20;
+            u32::from_be_bytes([s[at], s[at + 1], s[at + 2], s[at + 3]])
+        };
+        let (exp_cmd_sn, max_cmd_sn) = (word(8), word(12));
+        let event = match pdu {
+            // The datamover converts them into RDMA operations (RFC 7145 §7.3.5, §7.3.6).
+            PduRef::DataIn(_) | PduRef::ReadyToTransfer(_) if rdma => return wrong,
+            PduRef::DataIn(pdu) => {
+                if let Segment::Here(data) = &data {
+                    if data.as_ref().len() != bhs.data_segment_len() as usize {
+                        return Err(ProtocolError::Field);
+                    }
+                }
+                self.data_in(on, bhs, pdu, data)?
+            }
+            PduRef::ScsiResponse(pdu) => {
+                let sense = match &data {
+                    Segment::Here(data) => sense_of(data.as_ref()),
+                    Segment::Placed => &[],
+                };
+                self.scsi_response(on, bhs, pdu, sense)?
+            }
+            PduRef::ReadyToTransfer(pdu) => {
+                self.ready_to_transfer(on, bhs, pdu)?;
+                None
+            }
+            PduRef::NopIn(pdu) => {
+                let event = if pdu.itt.get() == RESERVED_TAG {
+                    self.next_status_is(on, pdu.stat_sn.get())?;
+                    None
+                } else if self.in_turn(on, pdu.stat_sn.get())? {
+                    match self.task_of(on, bhs, |k| matches!(k, Kind::Ping | Kind::Probe)) {
+                        Ok(key) if self.connection(on).is_some_and(|c| c.status.probing == Some(key)) => {
+                            self.probed(on, key);
+                            None
+                        }
+                        Ok(key) => self.take_task(key).map(|(token, _)| Event::Pong(key, token)),
+                        // The answer to an internal ping that was given up.
+                        Err(ProtocolError::UnknownTask(_)) if recovers => None,
+                        Err(error) => return Err(error),
+                    }
+                } else {
+                    None
+                };
+                if pdu.ttt.get() != RESERVED_TAG {
+                    if self.connection(on).is_some_and(|c| c.ready >= MAX_READY) {
+                        return Err(ProtocolError::Flood);
+                    }
+                    self.answer_ping(on, pdu.ttt.get(), pdu.lun);
+                }
+                event
+            }
+            PduRef::TaskManagementResponse(pdu) => {
+                if !self.in_turn(on, pdu.stat_sn.get())? {
+                    self.update_window(exp_cmd_sn, max_cmd_sn);
+                    return Ok(None);
+                }
+                let suits = |k: &Kind<P>| matches!(k, Kind::TaskManagement | Kind::Reassign { .. });
+                match self.task_of(on, bhs, suits) {
+                    Ok(key)
+                        if matches!(self.tasks.get(key).map(|t| &t.kind), Some(Kind::Reassign { .. })) =>
+                    {
+                        self.update_window(exp_cmd_sn, max_cmd_sn);
+                        self.reassigned(key, pdu.result())?
+                    }
+                    Ok(key) => {
+                        self.take_task(key).map(|(token, _)| Event::TaskManagement(key, token, pdu.result()))
+                    }
+                    Err(ProtocolError::UnknownTask(_)) if recovers => None,
+                    Err(error) => return Err(error),
+                }
+            }
+            PduRef::TextResponse(pdu) => {
+                if !self.in_turn(on, pdu.stat_sn.get())? {
+                    self.update_window(exp_cmd_sn, max_cmd_sn);
+                    return Ok(None);
+                }
+                let key = match self.task_of(on, bhs, |k| matches!(k, Kind::Text(_))) {
+                    // The first request of two had arrived after all: it is answered twice.
+                    Err(ProtocolError::UnknownTask(_)) if recovers => {
+                        self.update_window(exp_cmd_sn, max_cmd_sn);
+                        return Ok(None);
+                    }
+                    found => found?,
+                };
+                let more = !bhs.is_final();
+                let (ttt, lun) = (pdu.ttt.get(), pdu.lun);
+                let Some(Kind::Text(assembler)) = self.tasks.get_mut(key).map(|t| &mut t.kind) else {
+                    return Err(ProtocolError::UnknownTask(key.0));
+                };
+                if let Segment::Here(data) = &data {
+                    assembler.push(data.as_ref(), more)?;
+                }
+                if more {
+                    if ttt == RESERVED_TAG {
+                        return Err(ProtocolError::Field);
+                    }
+                    self.continue_text(on, key, ttt, lun);
+                    None
+                } else {
+                    let text = assembler.take();
+                    self.take_task(key).map(|(token, _)| Event::Text(key, token, text))
+                }
+            }
+            PduRef::LogoutResponse(pdu) => {
+                // Nothing is resent after the connection's end, so gaps before the response do not
+                // matter.
+                let key = TaskKey(bhs.itt());
+                let last = matches!(self.tasks.get(key).map(|t| &t.kind), Some(Kind::Logout));
+                if !self.in_turn(on, pdu.stat_sn.get())? && !last {
+                    self.update_window(exp_cmd_sn, max_cmd_sn);
+                    return Ok(None);
+                }
+                let key = match self.task_of(on, bhs, |k| matches!(k, Kind::Logout | Kind::Removal(_))) {
+                    Err(ProtocolError::UnknownTask(_)) if recovers => {
+                        self.update_window(exp_cmd_sn, max_cmd_sn);
+                        return Ok(None);
+                    }
+                    found => found?,
+                };
+                if let Some(Kind::Removal(cid)) = self.tasks.get(key).map(|t| &t.kind) {
+                    let cid = *cid;
+                    self.end_internal(key);
+                    let (time2wait_s, time2retain_s) = (pdu.time2wait.get(), pdu.time2retain.get());
+                    Some(Event::Removed { cid, result: pdu.result(), time2wait_s, time2retain_s })
+                } else {
+                    self.take_task(key).map(|(token, _)| Event::LoggedOut(key, token, pdu.result()))
+                }
+            }
+            PduRef::AsyncMessage(pdu) => self.in_turn(on, pdu.stat_sn.get())?.then_some(Event::Async(*pdu)),
+            PduRef::Reject(pdu) => {
+                let header = match &data {
+                    // The data segment contains the header of the rejected PDU (RFC 7143 §11.17).
+                    Segment::Here(data) => Bhs::ref_from(data.as_ref()),
+                    Segment::Placed => None,
+                };
+                // If a status waits for data, the answer to the SNACK for that data follows the
+                // status.
+                let held = self.connection(on).and_then(|c| c.status.held);
+                let snack = header.filter(|header| header.opcode() == Some(Opcode::SnackRequest));
+                let awaited = snack.is_some_and(|header| held == Some(TaskKey(header.itt())));
+                if !self.in_turn(on, pdu.stat_sn.get())? && !awaited {
+                    self.update_window(exp_cmd_sn, max_cmd_sn);
+                    return Ok(None);
+                }
+                let carried = header.and_then(Bhs::opcode);
+                let damaged = pdu.reason_code() == Some(RejectReason::DataDigestError)
+                    && matches!(carried, Some(Opcode::ScsiCommand | Opcode::DataOut));
+                if damaged && !recovers {
+                    // A new session repeats the command; in this one it is lost, or fails.
+                    return Err(ProtocolError::DataDigest);
+                }
+                let told = match header.filter(|_| recovers) {
+                    Some(header) => self.rejected(on, pdu.reason_code(), header)?,
+                    None => None,
+                };
+                match told {
+                    Some(event) => event,
+                    None => {
+                        let rejected = header.map(|header| TaskKey(header.itt()));
+                        let ours =
+                            rejected.filter(|k| self.tasks.get(*k).is_some_and(|t| t.connection == Some(on)));
+                        let task = ours.and_then(|key| Some((key, self.take_task(key)?.0)));
+                        Some(Event::Rejected(pdu.reason_code(), task))
+                    }
+                }
+            }
+            _ => return wrong,
+        };
+        self.update_window(exp_cmd_sn, max_cmd_sn);
+        Ok(event)
+    }
+
+    fn task_of(
+        &self,
+        on: ConnectionId,
+        bhs: &Bhs,
+        suits: impl FnOnce(&Kind<P>) -> bool,
+    ) -> Result<TaskKey, ProtocolError> {
+        let key = TaskKey(bhs.itt());
+        let task = self.tasks.get(key).ok_or(ProtocolError::UnknownTask(key.0))?;
+        if task.connection == Some(on) && suits(&task.kind) {
+            Ok(key)
+        } else {
+            Err(ProtocolError::WrongTask(key.0))
+        }
+    }
+
+    /// Handles a Data-In: its data by its DataSN, its status by its StatSN.
+    fn data_in<D>(
+        &mut self,
+        on: ConnectionId,
+        bhs: &Bhs,
+        pdu: &DataIn,
+        data: Segment<D>,
+    ) -> Result<Option<Event<T>>, ProtocolError>
+    where
+        D: AsRef<[u8]>,
+        T: Place<D>,
+    {
+        let arrival = self.judge_data(on, bhs)?;
+        let turn = if pdu.has_status() { Some(self.turn(on, pdu.stat_sn.get())?) } else { None };
+        let after = sn::next(pdu.data_sn.get());
+        let key = match arrival {
+            Arrival::Next(key, offset) => {
+                if let Segment::Here(data) = data {
+                    self.place(key, offset as usize, data);
+                }
+                let Some(task) = self.tasks.get_mut(key) else { return Ok(None) };
+                let Kind::Scsi(scsi) = &mut task.kind else { return Ok(None) };
+                task.idle = 0;
+                scsi.received = offset + bhs.data_segment_len();
+                scsi.data_came(after);
+                if scsi.trouble.is_some() {
+                    task.tries = 0;
+                }
+                key
+            }
+            Arrival::Old(key) => key,
+            Arrival::Early(key) => {
+                self.data_missing(on, key, pdu.data_sn.get())?;
+                key
+            }
+            Arrival::Stray => {
+                if let Some(Turn::Now) = turn {
+                    self.in_turn(on, pdu.stat_sn.get())?;
+                }
+                return Ok(None);
+            }
+        };
+        // Accepting a status acknowledges its data too (§11.16.1).
+        let asks = pdu.wants_ack() && !(turn == Some(Turn::Now) && matches!(arrival, Arrival::Next(..)));
+        if asks && self.recovers() && !matches!(arrival, Arrival::Early(_)) {
+            self.acknowledge_data(on, key, pdu.ttt.get(), pdu.lun)?;
+        }
+        match turn {
+            None | Some(Turn::Old) => Ok(self.complete_held(on, key)),
+            Some(Turn::Early) => {
+                self.status_missing(on, pdu.stat_sn.get())?;
+                Ok(None)
+            }
+            Some(Turn::Now) => {
+                let residual = pdu.residual().ok_or(ProtocolError::Field)?;
+                let completion = Completion {
+                    status: pdu.status,
+                    response: ResponseCode::CommandCompleted,
+                    received: 0,
+                    residual,
+                    read_residual: Residual::Exact,
+                    sense: Vec::new(),
+                };
+                self.end(on, key, completion, after)
+            }
+        }
+    }
+
+    /// Handles a SCSI Response if its StatSN is the expected one.
+    fn scsi_response(
+        &mut self,
+        on: ConnectionId,
+        bhs: &Bhs,
+        pdu: &ScsiResponse,
+        sense: &[u8],
+    ) -> Result<Option<Event<T>>, ProtocolError> {
+        match self.turn(on, pdu.stat_sn.get())? {
+            Turn::Now => {}
+            Turn::Old => return Ok(None),
+            Turn::Early => {
+                self.status_missing(on, pdu.stat_sn.get())?;
+                return Ok(None);
+            }
+        }
+        let key = match self.task_of(on, bhs, |k| matches!(k, Kind::Scsi(_))) {
+            Ok(key) => key,
+            // The response of a forgotten task.
+            Err(ProtocolError::UnknownTask(_)) if self.recovers() => {
+                self.in_turn(on, pdu.stat_sn.get())?;
+                return Ok(None);
+            }
+            Err(error) => return Err(error),
+        };
+        let response = pdu.response_code().unwrap_or(ResponseCode::TargetFailure);
+        let residual = pdu.residual().ok_or(ProtocolError::Field)?;
+        let read_residual = pdu.bidi_residual().ok_or(ProtocolError::Field)?;
+        if self.connection(on).is_some_and(|c| c.rdma) {
+            self.count_received(key, residual, read_residual)?;
+        }
+        let mut needed = None;
+        if let Some(Kind::Scsi(scsi)) = self.tasks.get(key).map(|t| &t.kind) {
+            let tag = scsi.trouble.as_ref().and_then(|trouble| trouble.snack_tag);
+            if tag.is_some_and(|tag| tag != pdu.snack_tag.get()) {
+                // It was sent before the R-Data SNACK arrived. The target will resend it with the
+                // tag (§11.16.1).
+                return Ok(None);
+            }
+            let reads = self.recovers() && scsi.read_len.is_some();
+            if reads && response == ResponseCode::CommandCompleted {
+                // The R2Ts of a bidirectional command share the numbers of its data and are counted
+                // too (§11.4.8).
+                let told = pdu.exp_data_sn.get();
+                // Some targets do not count their Data-In; a gap already detected is still open.
+                // After an R-Data SNACK earlier numbers are void.
+                let gap = scsi.trouble.as_ref().map(|trouble| trouble.data);
+                let gap = gap.filter(|gap| gap.open && tag.is_none());
+                let mut least = gap.map_or(told, |gap| sn::max(told, sn::next(gap.last)));
+                // Some do not resend the data of a Data-In when its status is requested; the
+                // residual then shows the missing data.
+                let all = match residual {
+                    Residual::Underflow(missing) => scsi.read_len.map(|len| len.saturating_sub(missing)),
+                    _ => scsi.read_len,
+                };
+                if pdu.status == 0 && scsi.write.is_none() && all.is_some_and(|all| scsi.received < all) {
+                    least = sn::max(least, sn::next(scsi.data_sn));
+                }
+                needed = Some(least);
+            }
+        }
+        let sense = sense.to_vec();
+        let completion =
+            Completion { status: pdu.status, response, received: 0, residual, read_residual, sense };
+        let needed = needed.unwrap_or_else(|| self.data_sn_of(key));
+        self.end(on, key, completion, needed)
+    }
+
+    fn data_sn_of(&self, key: TaskKey) -> u32 {
+        match self.tasks.get(key).map(|t| &t.kind) {
+            Some(Kind::Scsi(scsi)) => scsi.data_sn,
+            _ => 0,
+        }
+    }
+
+    /// Ends a command whose status has arrived, unless Data-In before `needed` are missing.
+    fn end(
+        &mut self,
+        on: ConnectionId,
+        key: TaskKey,
+        completion: Completion,
+        needed: u32,
+    ) -> Result<Option<Event<T>>, ProtocolError> {
+        if self.connection(on).is_some_and(|c| c.status.held.is_some_and(|held| held != key)) {
+            // Another task has this number, and waits for its data.
+            return Ok(None);
+        }
+        let Some(Kind::Scsi(scsi)) = self.tasks.get_mut(key).map(|t| &mut t.kind) else { return Ok(None) };
+        let missing = sn::lt(scsi.data_sn, needed);
+        if missing && sn::distance(scsi.data_sn, needed) > MAX_GAP {
+            return Err(ProtocolError::DataSn { got: needed, expected: scsi.data_sn });
+        }
+        if missing {
+            let good = completion.status == 0;
+            let trouble = scsi.trouble.get_or_insert_default();
+            if trouble.refused && good {
+                return Err(ProtocolError::Unrecoverable);
+            }
+            if !trouble.refused {
+                trouble.held = Some((completion, needed));
+                let asked = trouble.data.open;
+                let connection = self.connections.get_mut(on.0).and_then(Option::as_mut);
+                connection.into_iter().for_each(|c| c.status.held = Some(key));
+                if !asked {
+                    self.data_missing(on, key, needed.wrapping_sub(1))?;
+                }
+                return Ok(None);
+            }
+        }
+        Ok(self.done(on, key, completion))
+    }
+
+    /// Ends a command whose status waited for its data, if the data is complete.
+    fn complete_held(&mut self, on: ConnectionId, key: TaskKey) -> Option<Event<T>> {
+        let Some(Kind::Scsi(scsi)) = self.tasks.get_mut(key).map(|t| &mut t.kind) else { return None };
+        let data_sn = scsi.data_sn;
+        let held = &mut scsi.trouble.as_mut()?.held;
+        let (completion, _) = held.take_if(|(_, needed)| sn::ge(data_sn, *needed))?;
+        self.done(on, key, completion)
+    }
+
+    /// Ends a command with the expected status.
+    pub(super) fn done(
+        &mut self,
+        on: ConnectionId,
+        key: TaskKey,
+        mut completion: Completion,
+    ) -> Option<Event<T>> {
+        let held = self.connection(on).is_some_and(|c| c.status.held == Some(key));
+        if !held {
+            self.advance_status(on);
+        }
+        // Accepting it releases the statuses behind it.
+        let (token, received) = self.take_task(key)?;
+        completion.received = received;
+        Some(Event::Done(key, token, completion))
+    }
+
+    /// Answers an R2T with the requested data. From error recovery level 1 on it may request any of
+    /// the command's data, sent before or not (RFC 7143 §11.8, recovery R2T).
+    fn ready_to_transfer(
+        &mut self,
+        on: ConnectionId,
+        bhs: &Bhs,
+        pdu: &ReadyToTransfer,
+    ) -> Result<(), ProtocolError> {
+        let recovers = self.recovers();
+        let key = match self.task_of(on, bhs, |k| matches!(k, Kind::Scsi(s) if s.write.is_some())) {
+            Ok(key) => key,
+            Err(ProtocolError::UnknownTask(_)) if recovers => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        let (max_burst, max_open) = (self.params.max_burst_length, self.params.max_outstanding_r2t);
+        let (offset, len) = (pdu.buffer_offset.get(), pdu.desired_length.get());
+        let Some(task) = self.tasks.get_mut(key) else { return Err(ProtocolError::UnknownTask(key.0)) };
+        let Kind::Scsi(scsi) = &mut task.kind else { return Err(ProtocolError::UnknownTask(key.0)) };
+        let (got, expected) = (pdu.r2t_sn.get(), scsi.r2t_sn);
+        if got != expected && !(scsi.restart_r2t && sn::le(got, expected)) {
+            return match recovers && sn::distance(expected, got) <= MAX_GAP {
+                true => self.r2t_missing(on, key, got),
+                false if recovers && sn::lt(got, expected) => Ok(()),
+                false => Err(ProtocolError::DataSn { got, expected }),
+            };
+        }
+        let expected = scsi.write_len;
+        let begins_right = recovers || offset == scsi.solicited;
+        let fits = begins_right && offset <= expected && len <= expected - offset;
+        if len == 0 || len > max_burst || !fits {
+            return Err(ProtocolError::R2t { offset, len, expected });
+        }
+        // A target that respects MaxOutstandingR2T waits for queued data of ours. One that recovers
+        // may request the same data again.
+        let most = if recovers { max_open.saturating_mul(2).saturating_add(8) } else { max_open };
+        if scsi.r2ts_open >= most {
+            return Err(ProtocolError::Flood);
+        }
+        task.idle = 0;
+        scsi.r2ts_open += 1;
+        scsi.r2t_came(sn::next(got));
+        scsi.solicited = scsi.solicited.max(offset + len);
+        if scsi.trouble.is_some() {
+            task.tries = 0;
+        }
+        self.put_solicited(on, key, pdu.ttt.get(), offset, len);
+        Ok(())
+    }
+
+    /// The target's own ping carries the next StatSN: all statuses before it were sent (RFC 7143
+    /// §11.19.2).
+    fn next_status_is(&mut self, on: ConnectionId, next: u32) -> Result<(), ProtocolError> {
+        if !self.recovers() || self.turn(on, next)? != Turn::Early {
+            return Ok(());
+        }
+        let open = self.connection(on).is_none_or(|c| c.status.gap.open || c.status.held.is_some());
+        if open { Ok(()) } else { self.status_missing(on, next.wrapping_sub(1)) }
+    }
+
+    /// Over RDMA the session does not see the data. The bytes read are the command's expected
+    /// length, less the residual of the response.
+    fn count_received(
+        &mut self,
+        key: TaskKey,
+        residual: Residual,
+        read_residual: Residual,
+    ) -> Result<(), ProtocolError> {
+        let Some(Kind::Scsi(scsi)) = self.tasks.get_mut(key).map(|t| &mut t.kind) else { return Ok(()) };
+        let Some(expected) = scsi.read_len else { return Ok(()) };
+        let missing = match if scsi.write.is_some() { read_residual } else { residual } {
+            Residual::Underflow(missing) => missing,
+            Residual::Exact | Residual::Overflow(_) => 0,
+        };
+        scsi.received = expected.checked_sub(missing).ok_or(ProtocolError::Field)?;
+        Ok(())
+    }
+}
+
+/// The sense data in a SCSI Response's data segment, after a length of two bytes (RFC 7143
+/// §11.4.7).
+fn sense_of(data: &[u8]) -> &[u8] {
+    match data {
+        [a, b, rest @ ..] => {
+            let len = usize::from(u16::from_be_bytes([*a, *b]));
+            rest.get(..len).unwrap_or(rest)
+        }
+        _ => &[],
+    }
+}

@@ -1,0 +1,811 @@
+//! Error recovery levels 1 and 2 (RFC 7143 §7). It requests missing PDUs again, resends
+//! unacknowledged ones, and moves tasks from a lost connection to another.
+//!
+//! The driver decides when a connection or a session is dead.
+
+use crate::pdu::{
+    Bhs, LogoutReason, LogoutRequest, Lun, NopOut, PduRef, RESERVED_TAG, RejectReason, SnackType,
+    TaskManagementFunction, TaskManagementRequest, TaskManagementResult,
+};
+use crate::sn;
+use crate::target::Payload;
+
+use super::inbound::{Event, MAX_READY, ProtocolError};
+use super::session::{ConnectionId, Out, Session, Snack, in_order};
+use super::tasks::{Gap, Kind, TaskKey, Trouble};
+
+/// The maximum plausible distance of a number ahead of the expected one.
+pub(super) const MAX_GAP: u32 = 1 << 16;
+/// The maximum number of times that the same PDU is requested or resent.
+const MAX_TRIES: u8 = 10;
+/// The maximum number of times that a task moves to another connection.
+const MAX_MOVES: u8 = 32;
+/// The maximum number of times that an immediate request is resent. The target may also just be
+/// slow.
+const MAX_REPEATS: u8 = 4;
+/// The maximum number of outstanding TASK REASSIGNs: targets accept few immediate commands.
+const MAX_REASSIGNS: usize = 4;
+/// Ticks before a request is repeated, and before a silent task is examined.
+const PATIENCE: u8 = 2;
+
+/// Ticks of silence before the same PDU is requested again. The interval grows: on a slow
+/// connection, repeated requests would only delay the data in flight.
+fn patience(tries: u8) -> u8 {
+    PATIENCE << tries.saturating_sub(1).min(4)
+}
+
+/// The recovery actions since the session was created.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Recoveries {
+    /// Commands resent with their old CmdSN, or as new ones after the target had lost them.
+    pub retries: u64,
+    /// Immediate requests (task management, text, logouts) that were resent.
+    pub requests: u64,
+    /// SNACKs for Data-In.
+    pub data_snacks: u64,
+    /// R-Data SNACKs.
+    pub r_data_snacks: u64,
+    /// SNACKs for R2Ts.
+    pub r2t_snacks: u64,
+    /// SNACKs for statuses.
+    pub status_snacks: u64,
+    /// DataACK SNACKs.
+    pub data_acks: u64,
+    /// Tasks that continued on another connection.
+    pub reassigns: u64,
+    /// Connections lost while their session continued.
+    pub connections: u64,
+    /// PDUs dropped for a wrong digest.
+    pub digest_errors: u64,
+}
+
+impl Recoveries {
+    /// SNACKs that requested a retransmission.
+    pub fn snacks(&self) -> u64 {
+        self.data_snacks + self.r_data_snacks + self.r2t_snacks + self.status_snacks
+    }
+}
+
+/// The state of a connection's missing statuses.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Status {
+    pub gap: Gap,
+    /// The task that has the expected status but waits for its data: acknowledging the status would
+    /// abandon the data.
+    pub held: Option<TaskKey>,
+    /// Ticks since the missing statuses were requested.
+    pub ticks: u8,
+    pub tries: u8,
+    /// The outstanding internal ping.
+    pub probing: Option<TaskKey>,
+    /// The number of internal pings sent, and the newest one answered.
+    pub probes: u32,
+    pub probe_answered: u32,
+}
+
+/// A lost connection, by its CID.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Failed {
+    pub cid: u16,
+    /// The target has removed it too: its tasks may be reassigned.
+    pub removed: bool,
+}
+
+/// The connection that [`Session::tick`] gives up, or `None` for the whole session, with the
+/// reason.
+pub type GivenUp = (Option<ConnectionId>, ProtocolError);
+
+impl<P: Payload, T> Session<P, T> {
+    /// The recovery actions so far.
+    pub fn recoveries(&self) -> Recoveries {
+        self.recoveries
+    }
+
+    /// Records a PDU with a valid header and a wrong data digest (RFC 7143 §7.8). The PDU is
+    /// dropped, and its content is requested again.
+    ///
+    /// # Errors
+    /// [`ProtocolError::DataDigest`] at error recovery level 0; else as [`Session::handle`].
+    pub fn bad_data_digest(&mut self, on: ConnectionId, bhs: &Bhs) -> Result<(), ProtocolError> {
+        if !self.recovers() {
+            return Err(ProtocolError::DataDigest);
+        }
+        self.recoveries.digest_errors += 1;
+        let stat_sn = match bhs.view() {
+            Some(PduRef::DataIn(pdu)) => {
+                use super::arrival::Arrival::{Early, Next};
+                let (got, arrival) = (pdu.data_sn.get(), self.judge_data(on, bhs)?);
+                if let Next(key, _) | Early(key) = arrival {
+                    return self.data_missing(on, key, got);
+                }
+                pdu.has_status().then(|| pdu.stat_sn.get())
+            }
+            Some(PduRef::ScsiResponse(pdu)) => Some(pdu.stat_sn.get()),
+            Some(PduRef::TextResponse(pdu)) => Some(pdu.stat_sn.get()),
+            Some(PduRef::AsyncMessage(pdu)) => Some(pdu.stat_sn.get()),
+            Some(PduRef::Reject(pdu)) => Some(pdu.stat_sn.get()),
+            Some(PduRef::NopIn(pdu)) => (pdu.itt.get() != RESERVED_TAG).then(|| pdu.stat_sn.get()),
+            _ => None,
+        };
+        let Some(got) = stat_sn else { return Ok(()) };
+        let expected = self.connection(on).map_or(got, |c| c.exp_stat_sn);
+        if sn::lt(got, expected) {
+            return Ok(());
+        }
+        if sn::distance(expected, got) > MAX_GAP {
+            return Err(ProtocolError::StatSn { got, expected });
+        }
+        self.status_missing(on, got)
+    }
+
+    /// Records a PDU that was dropped for a wrong header digest (RFC 7143 §7.7). The loss shows in
+    /// the numbers of later PDUs, or by silence ([`Self::tick`]).
+    pub fn bad_header_digest(&mut self) {
+        self.recoveries.digest_errors += 1;
+    }
+
+    /// Records a new MaxRecvDataSegmentLength of ours on a connection. Data sent before the change
+    /// can only be requested by R-Data SNACK (RFC 7143 §11.16.1).
+    pub fn segment_length_changed(&mut self, on: ConnectionId) {
+        if let Some(connection) = self.connections.get_mut(on.0).and_then(Option::as_mut) {
+            connection.segment_epoch = connection.segment_epoch.wrapping_add(1);
+        }
+    }
+
+    fn snack(
+        &mut self,
+        on: ConnectionId,
+        kind: SnackType,
+        (itt, tag): (u32, u32),
+        from: u32,
+        lun: Lun,
+    ) -> Result<(), ProtocolError> {
+        let connection = self.connections.get_mut(on.0).and_then(Option::as_mut);
+        let connection = connection.ok_or(ProtocolError::NoConnection)?;
+        let snack = Snack { kind, itt, tag, from, lun };
+        // The newest DataACK of a task includes older ones.
+        let same = |other: &Snack| (other.kind, other.itt, other.tag) == (kind, itt, tag);
+        let older = connection.snacks.iter().position(|other| kind == SnackType::DataAck && same(other));
+        match older {
+            Some(at) => connection.snacks[at] = snack,
+            None if connection.snacks.len() >= MAX_READY => return Err(ProtocolError::Flood),
+            None => connection.snacks.push_back(snack),
+        }
+        let counted = &mut self.recoveries;
+        *match kind {
+            SnackType::Status => &mut counted.status_snacks,
+            SnackType::DataAck => &mut counted.data_acks,
+            SnackType::RData => &mut counted.r_data_snacks,
+            SnackType::DataR2t => match self.tasks.get(TaskKey(itt)).map(|task| &task.kind) {
+                Some(Kind::Scsi(scsi)) if scsi.read_len.is_none() => &mut counted.r2t_snacks,
+                _ => &mut counted.data_snacks,
+            },
+        } += 1;
+        Ok(())
+    }
+
+    /// The first missing number for a queued SNACK. `None` if the missing PDUs have arrived, or the
+    /// task has ended.
+    pub(super) fn still_missing(
+        &self,
+        on: ConnectionId,
+        kind: SnackType,
+        key: TaskKey,
+        from: u32,
+    ) -> Option<u32> {
+        if kind == SnackType::Status {
+            return self.connection(on).filter(|c| c.status.gap.open).map(|c| c.exp_stat_sn);
+        }
+        let Kind::Scsi(scsi) = &self.tasks.get(key)?.kind else { return None };
+        let trouble = scsi.trouble.as_deref();
+        match kind {
+            SnackType::DataAck => Some(from),
+            _ if trouble.is_some_and(|t| t.data.open) => Some(scsi.data_sn),
+            // With or without a gap: an unnecessary request is harmless.
+            _ if scsi.write.is_some() => Some(scsi.r2t_sn),
+            _ => None,
+        }
+    }
+
+    /// The status with that number arrived early: earlier ones are missing.
+    pub(super) fn status_missing(&mut self, on: ConnectionId, got: u32) -> Result<(), ProtocolError> {
+        let Some(connection) = self.connections.get_mut(on.0).and_then(Option::as_mut) else { return Ok(()) };
+        let status = &mut connection.status;
+        status.ticks = 0;
+        let ask = status.gap.early(got);
+        if ask && status.held.is_none() { self.ask_status(on) } else { Ok(()) }
+    }
+
+    /// Requests all statuses from the expected one on (RFC 7143 §11.16.1, Status).
+    fn ask_status(&mut self, on: ConnectionId) -> Result<(), ProtocolError> {
+        let Some(connection) = self.connections.get_mut(on.0).and_then(Option::as_mut) else { return Ok(()) };
+        connection.status.ticks = 0;
+        connection.status.tries += 1;
+        if connection.status.tries > MAX_TRIES {
+            return Err(ProtocolError::Unrecoverable);
+        }
+        let from = connection.exp_stat_sn;
+        self.snack(on, SnackType::Status, (RESERVED_TAG, RESERVED_TAG), from, Lun::ZERO)
+    }
+
+    /// Resumes after the status that waited for its data was accepted, or its task ended: the
+    /// statuses behind it were dropped.
+    pub(super) fn release_status(&mut self, on: ConnectionId) {
+        let Some(connection) = self.connections.get_mut(on.0).and_then(Option::as_mut) else { return };
+        connection.status.held = None;
+        self.advance_status(on);
+        if self.connection(on).is_some_and(|c| c.status.gap.open) {
+            // The next tick detects a flood of SNACKs.
+            let _ = self.ask_status(on);
+        }
+    }
+
+    /// The Data-In with that number arrived early: earlier ones are missing.
+    pub(super) fn data_missing(
+        &mut self,
+        on: ConnectionId,
+        key: TaskKey,
+        got: u32,
+    ) -> Result<(), ProtocolError> {
+        let Some(task) = self.tasks.get_mut(key) else { return Ok(()) };
+        task.idle = 0;
+        let Kind::Scsi(scsi) = &mut task.kind else { return Ok(()) };
+        let trouble = scsi.trouble.get_or_insert_default();
+        trouble.seen |= trouble.held.is_none();
+        if !trouble.refused && trouble.data.early(got) { self.ask_data(on, key) } else { Ok(()) }
+    }
+
+    /// Requests all Data-In from the expected one on (RFC 7143 §11.16.1, Data/R2T and R-Data).
+    fn ask_data(&mut self, on: ConnectionId, key: TaskKey) -> Result<(), ProtocolError> {
+        let epoch = self.connection(on).map(|c| c.segment_epoch);
+        let Some(task) = self.tasks.get_mut(key) else { return Ok(()) };
+        let Kind::Scsi(scsi) = &mut task.kind else { return Ok(()) };
+        task.idle = 0;
+        task.tries += 1;
+        if task.tries > MAX_TRIES {
+            return Err(ProtocolError::Unrecoverable);
+        }
+        let from = scsi.data_sn;
+        if Some(scsi.segment_epoch) == epoch {
+            return self.snack(on, SnackType::DataR2t, (key.0, RESERVED_TAG), from, Lun::ZERO);
+        }
+        self.snack_tag = self.snack_tag.wrapping_add(1) % (u32::MAX - 1);
+        let tag = self.snack_tag + 1;
+        scsi.trouble.get_or_insert_default().snack_tag = Some(tag);
+        self.snack(on, SnackType::RData, (key.0, tag), from, Lun::ZERO)
+    }
+
+    /// The R2T with that number arrived early: earlier ones are missing.
+    pub(super) fn r2t_missing(
+        &mut self,
+        on: ConnectionId,
+        key: TaskKey,
+        got: u32,
+    ) -> Result<(), ProtocolError> {
+        let Some(Kind::Scsi(scsi)) = self.tasks.get_mut(key).map(|t| &mut t.kind) else { return Ok(()) };
+        if scsi.trouble.get_or_insert_default().r2t.early(got) { self.ask_r2t(on, key) } else { Ok(()) }
+    }
+
+    fn ask_r2t(&mut self, on: ConnectionId, key: TaskKey) -> Result<(), ProtocolError> {
+        let Some(task) = self.tasks.get_mut(key) else { return Ok(()) };
+        let Kind::Scsi(scsi) = &task.kind else { return Ok(()) };
+        task.idle = 0;
+        task.tries += 1;
+        if task.tries > MAX_TRIES {
+            return Err(ProtocolError::Unrecoverable);
+        }
+        let from = scsi.r2t_sn;
+        self.snack(on, SnackType::DataR2t, (key.0, RESERVED_TAG), from, Lun::ZERO)
+    }
+
+    /// Acknowledges the Data-In received (RFC 7143 §11.16.1, DataACK).
+    pub(super) fn acknowledge_data(
+        &mut self,
+        on: ConnectionId,
+        key: TaskKey,
+        ttt: u32,
+        lun: Lun,
+    ) -> Result<(), ProtocolError> {
+        let Some(Kind::Scsi(scsi)) = self.tasks.get(key).map(|t| &t.kind) else { return Ok(()) };
+        let from = scsi.data_sn;
+        self.snack(on, SnackType::DataAck, (key.0, ttt), from, lun)
+    }
+
+    /// Handles a Reject from error recovery level 1 on. `None` if it ends the task that it names.
+    pub(super) fn rejected(
+        &mut self,
+        on: ConnectionId,
+        reason: Option<RejectReason>,
+        header: &Bhs,
+    ) -> Result<Option<Option<Event<T>>>, ProtocolError> {
+        let key = TaskKey(header.itt());
+        if self.is_answered(key, header) {
+            return Ok(Some(None));
+        }
+        let task = self.tasks.get_mut(key).filter(|task| task.connection == Some(on));
+        match (header.view(), reason) {
+            // The target requests the data again, or ends the command itself (§7.8).
+            (Some(PduRef::DataOut(_)), _) => Ok(Some(None)),
+            (Some(PduRef::SnackRequest(pdu)), _) => match pdu.kind() {
+                Some(SnackType::DataAck) | None => Ok(Some(None)),
+                Some(SnackType::Status) => match self.connection(on) {
+                    // The requested statuses have arrived meanwhile.
+                    Some(c) if !c.status.gap.open || sn::lt(pdu.beg_run.get(), c.exp_stat_sn) => {
+                        Ok(Some(None))
+                    }
+                    _ => Err(ProtocolError::Unrecoverable),
+                },
+                Some(SnackType::DataR2t | SnackType::RData) => {
+                    let Some(Kind::Scsi(scsi)) = task.map(|task| &mut task.kind) else {
+                        return Ok(Some(None));
+                    };
+                    if scsi.write.is_none() && sn::lt(pdu.beg_run.get(), scsi.data_sn) {
+                        return Ok(Some(None));
+                    }
+                    let Some(trouble) = &mut scsi.trouble else { return Ok(Some(None)) };
+                    if trouble.r2t.open {
+                        return Err(ProtocolError::Unrecoverable);
+                    }
+                    if trouble.data.open {
+                        // The target will end the command with CHECK CONDITION (§11.17.1); a
+                        // command already ended as GOOD lacks data.
+                        (trouble.data.open, trouble.refused) = (false, true);
+                        // Without a gap in the numbers, only the residual indicated missing data.
+                        match trouble.held.take_if(|(_, needed)| *needed == sn::next(scsi.data_sn)) {
+                            Some((completion, _)) if !trouble.seen => {
+                                return Ok(Some(self.done(on, key, completion)));
+                            }
+                            None if trouble.held.is_none() => {}
+                            _ => return Err(ProtocolError::Unrecoverable),
+                        }
+                    }
+                    Ok(Some(None))
+                }
+            },
+            // The target never accepted it as a command: the retry carries it and all of its data
+            // (§7.2.1, §7.8).
+            (Some(PduRef::ScsiCommand(_)), Some(RejectReason::DataDigestError)) => {
+                let Some(task) = task else { return Ok(Some(None)) };
+                task.tries += 1;
+                if task.tries > MAX_TRIES {
+                    return Ok(None);
+                }
+                self.retry(on, key);
+                Ok(Some(None))
+            }
+            // The resent request had arrived before.
+            (
+                Some(PduRef::ScsiCommand(_) | PduRef::TaskManagementRequest(_)),
+                Some(RejectReason::TaskInProgress),
+            ) => Ok(Some(None)),
+            // The target dropped the request.
+            (
+                Some(PduRef::TextRequest(_) | PduRef::LogoutRequest(_) | PduRef::TaskManagementRequest(_)),
+                Some(RejectReason::DataDigestError),
+            ) => {
+                let Some(task) = task.filter(|task| task.tries < MAX_TRIES) else { return Ok(None) };
+                task.tries += 1;
+                self.repeat(on, key);
+                Ok(Some(None))
+            }
+            _ => {
+                let Some(kind) = task.map(|task| &task.kind) else { return Ok(Some(None)) };
+                match kind {
+                    Kind::Reassign { .. } => {
+                        // Too many immediate commands: the next tick reassigns the task.
+                        self.end_internal(key);
+                        Ok(Some(None))
+                    }
+                    Kind::Probe => {
+                        self.end_internal(key);
+                        Ok(Some(None))
+                    }
+                    Kind::Removal(_) => Err(ProtocolError::NoReassignment),
+                    _ => Ok(None),
+                }
+            }
+        }
+    }
+
+    /// Resends a command on its connection, with its old numbers (RFC 7143 §7.2.1).
+    fn retry(&mut self, on: ConnectionId, key: TaskKey) {
+        let connection = self.connections.get_mut(on.0).and_then(Option::as_mut);
+        let (Some(task), Some(connection)) = (self.tasks.get_mut(key), connection) else { return };
+        if let Kind::Scsi(scsi) = &mut task.kind {
+            scsi.rewind();
+            connection.out.push_back(Out::Command(key));
+            task.idle = 0;
+            self.recoveries.retries += 1;
+        }
+    }
+
+    /// Examines silent tasks and missing PDUs. The driver must call it at regular intervals; a task
+    /// is examined after a few of them without a PDU for it. Does nothing at error recovery level
+    /// 0.
+    ///
+    /// Returns the connection that must be given up, if any, or the session.
+    pub fn tick(&mut self) -> Option<GivenUp> {
+        if !self.recovers() {
+            return None;
+        }
+        for index in 0..self.connections.len() {
+            let on = ConnectionId(index);
+            let Some(connection) = self.connections.get_mut(index).and_then(Option::as_mut) else { continue };
+            let status = &mut connection.status;
+            if status.gap.open && status.held.is_none() {
+                status.ticks += 1;
+                if status.ticks >= patience(status.tries) {
+                    if let Err(error) = self.ask_status(on) {
+                        return Some((Some(on), error));
+                    }
+                }
+            }
+        }
+        let mut due = Vec::new();
+        for (key, task) in self.tasks.iter_mut() {
+            let immediate = !matches!(task.kind, Kind::Scsi(_));
+            let Some(on) = task.connection.filter(|_| task.sent || immediate) else { continue };
+            task.idle = task.idle.saturating_add(1);
+            if task.idle >= PATIENCE && task.idle % PATIENCE == 0 {
+                due.push((task.cmd_sn, (key, on)));
+            }
+        }
+        // The oldest first: the target waits for it.
+        in_order(&mut due);
+        for (_, (key, on)) in due {
+            if let Err(error) = self.look_after(key, on) {
+                return Some((Some(on), error));
+            }
+        }
+        self.move_orphans().err().map(|error| (None, error))
+    }
+
+    /// Examines a task that has received no PDU for a while.
+    fn look_after(&mut self, key: TaskKey, on: ConnectionId) -> Result<(), ProtocolError> {
+        let exp_cmd_sn = self.exp_cmd_sn;
+        let Some(status) = self.connection(on).map(|c| c.status) else { return Ok(()) };
+        let Some(task) = self.tasks.get_mut(key) else { return Ok(()) };
+        let scsi = match &mut task.kind {
+            Kind::Scsi(scsi) => scsi,
+            // Unanswered: a new one can be sent later.
+            Kind::Probe | Kind::Reassign { .. } if task.idle >= 4 * PATIENCE => {
+                self.end_internal(key);
+                return Ok(());
+            }
+            // A ping has no number that would show its loss, and the target answers each copy.
+            Kind::Ping if task.idle >= 2 * PATIENCE => {
+                task.idle = 0;
+                let mut pdu = NopOut::ping(key.0);
+                pdu.cmd_sn.set(self.cmd_sn);
+                self.put(on, pdu.into(), true, None);
+                return Ok(());
+            }
+            // If the response is lost, the StatSN in a ping's answer shows that. If no status is
+            // missing, and the ping was sent after the request, then the request is lost or slow. A
+            // copy of a slow request is rejected or executed twice, which is harmless for all of
+            // these.
+            Kind::TaskManagement | Kind::Text(_) | Kind::Logout | Kind::Removal(_) => {
+                if task.idle == PATIENCE {
+                    task.probe = status.probes.wrapping_add(1);
+                }
+                let nothing_missing = !status.gap.open && status.held.is_none();
+                let seen = task.idle > PATIENCE && sn::ge(status.probe_answered, task.probe);
+                if seen
+                    && nothing_missing
+                    && task.tries < MAX_REPEATS
+                    && task.idle >= 2 * patience(task.tries + 1)
+                {
+                    task.tries += 1;
+                    self.repeat(on, key);
+                } else if status.probing.is_none() {
+                    self.probe(on);
+                }
+                return Ok(());
+            }
+            _ => return Ok(()),
+        };
+        let trouble = scsi.trouble.as_deref();
+        let late = task.idle >= patience(task.tries);
+        if trouble.is_some_and(|t| t.data.open || t.held.is_some()) {
+            return if late { self.ask_data(on, key) } else { Ok(()) };
+        }
+        if trouble.is_some_and(|t| t.r2t.open) {
+            return if late { self.ask_r2t(on, key) } else { Ok(()) };
+        }
+        // The target waits for the first of the commands that it has not seen. An answered ping
+        // that was sent after that command proves that it is lost, not late.
+        if task.idle == PATIENCE {
+            task.probe = status.probes.wrapping_add(1);
+        }
+        let lost = task.cmd_sn == exp_cmd_sn && sn::ge(status.probe_answered, task.probe);
+        if lost && task.idle > PATIENCE {
+            task.tries += 1;
+            if task.tries > MAX_TRIES {
+                return Err(ProtocolError::Unrecoverable);
+            }
+            self.retry(on, key);
+            return Ok(());
+        }
+        if sn::lt(task.cmd_sn, exp_cmd_sn) {
+            if task.moved {
+                // The target had received it after all, on the lost connection.
+                task.moved = false;
+                return self.reassign(key, on, true);
+            }
+            let waits = scsi.solicited < scsi.write_len && scsi.r2ts_open == 0;
+            if waits && task.idle == 4 * PATIENCE {
+                // An R2T may be lost; if there was none, the target rejects the SNACK without harm.
+                let from = scsi.r2t_sn;
+                self.snack(on, SnackType::DataR2t, (key.0, RESERVED_TAG), from, Lun::ZERO)?;
+            }
+        }
+        if status.probing.is_none() {
+            self.probe(on);
+        }
+        Ok(())
+    }
+
+    /// Resends an immediate request unchanged.
+    fn repeat(&mut self, on: ConnectionId, key: TaskKey) {
+        let Some((_, header, data)) = self.requests.iter().find(|(other, ..)| *other == key) else { return };
+        let (header, data) = (*header, data.clone());
+        if let Some(task) = self.tasks.get_mut(key) {
+            task.idle = 0;
+        }
+        self.recoveries.requests += 1;
+        self.put(on, header, true, data);
+    }
+
+    /// Whether `header` is a text request that was resent and then answered: the exchange has
+    /// advanced, so that the target rejects its Target Transfer Tag.
+    fn is_answered(&self, key: TaskKey, header: &Bhs) -> bool {
+        let tag = |header: &Bhs| match header.view() {
+            Some(PduRef::TextRequest(pdu)) => Some(pdu.ttt.get()),
+            _ => None,
+        };
+        let Some(refused) = tag(header) else { return false };
+        let now = self.requests.iter().find(|(other, ..)| *other == key);
+        now.and_then(|(_, header, _)| tag(header)).is_some_and(|now| now != refused)
+    }
+
+    /// Sends an internal ping: the answer's numbers show whether a status or a command is missing.
+    fn probe(&mut self, on: ConnectionId) {
+        let Some(key) = self.tasks.insert_internal(Kind::Probe, self.cmd_sn, on) else { return };
+        let mut pdu = NopOut::ping(key.0);
+        pdu.cmd_sn.set(self.cmd_sn);
+        self.put(on, pdu.into(), true, None);
+        if let Some(connection) = self.connections.get_mut(on.0).and_then(Option::as_mut) {
+            connection.status.probing = Some(key);
+            connection.status.probes = connection.status.probes.wrapping_add(1);
+        }
+    }
+
+    /// Handles the answer to an internal ping.
+    pub(super) fn probed(&mut self, on: ConnectionId, key: TaskKey) {
+        if let Some(connection) = self.connections.get_mut(on.0).and_then(Option::as_mut) {
+            connection.status.probe_answered = connection.status.probes;
+        }
+        self.end_internal(key);
+    }
+
+    /// Ends an internal task.
+    pub(super) fn end_internal(&mut self, key: TaskKey) {
+        let Some(task) = self.tasks.get(key) else { return };
+        let on = task.connection;
+        let meant = match task.kind {
+            Kind::Reassign { task, .. } => Some(task),
+            _ => None,
+        };
+        let probe = matches!(task.kind, Kind::Probe);
+        self.tasks.remove(key, |_| ());
+        if let (true, Some(on)) = (probe, on) {
+            if let Some(connection) = self.connections.get_mut(on.0).and_then(Option::as_mut) {
+                connection.status.probing = None;
+            }
+        }
+        if let Some(meant) = meant {
+            self.reassigning = self.reassigning.saturating_sub(1);
+            // Without an answer the task still has no connection.
+            if let Some(task) = self.tasks.get_mut(meant) {
+                if let (Some(on), Some(_)) = (task.connection, task.orphan) {
+                    task.connection = None;
+                    if let Some(connection) = self.connections.get_mut(on.0).and_then(Option::as_mut) {
+                        connection.outstanding = connection.outstanding.saturating_sub(1);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Handles the loss of a connection at error recovery level 2. Commands sent on it wait to be
+    /// moved to another connection ([`Session::adopt`]). Tasks that cannot be moved (pings, texts,
+    /// functions, logouts) are returned.
+    pub fn lose_connection(&mut self, on: ConnectionId) -> Vec<(TaskKey, T)> {
+        let Some(connection) = self.connections.get_mut(on.0).and_then(Option::take) else {
+            return Vec::new();
+        };
+        let cid = connection.cid;
+        self.recoveries.connections += 1;
+        let (mut back, mut internal) = (Vec::new(), Vec::new());
+        for (key, task) in self.tasks.iter_mut().filter(|(_, task)| task.connection == Some(on)) {
+            match &mut task.kind {
+                Kind::Scsi(scsi) => {
+                    (task.connection, task.orphan) = (None, Some(cid));
+                    (task.idle, task.tries) = (0, 0);
+                    (scsi.r2ts_open, scsi.trouble) = (0, None);
+                }
+                _ if task.token.is_none() => internal.push(key),
+                _ => back.push(key),
+            }
+        }
+        internal.into_iter().for_each(|key| self.end_internal(key));
+        self.failed.retain(|failed| failed.cid != cid);
+        self.failed.push(Failed { cid, removed: false });
+        back.into_iter().filter_map(|key| Some((key, self.tasks.remove(key, |_| ())?.0))).collect()
+    }
+
+    /// The number of commands that wait to be moved to another connection.
+    pub fn orphans(&self) -> usize {
+        if self.failed.is_empty() {
+            return 0;
+        }
+        self.tasks.iter().filter(|(_, task)| task.orphan.is_some()).count()
+    }
+
+    /// Sends a logout on connection `on` that removes a lost connection for recovery (RFC 7143
+    /// §11.14.1); [`Event::Removed`] follows. Returns false if there is no connection `on`.
+    pub fn remove_for_recovery(&mut self, on: ConnectionId, cid: u16) -> bool {
+        if self.connection(on).is_none() {
+            return false;
+        }
+        let Some(key) = self.tasks.insert_internal(Kind::Removal(cid), self.cmd_sn, on) else { return false };
+        let mut pdu = LogoutRequest::new(key.0, LogoutReason::RemoveForRecovery, cid);
+        pdu.cmd_sn.set(self.cmd_sn);
+        self.request(on, key, pdu.into(), None);
+        true
+    }
+
+    /// Moves the tasks of a lost connection to the existing ones, now that the target has removed
+    /// it. Call it after the response to [`Session::remove_for_recovery`], or when a new connection
+    /// has the same CID.
+    ///
+    /// # Errors
+    /// [`ProtocolError::NoReassignment`] if a task has moved too often: a new session is required.
+    pub fn adopt(&mut self, cid: u16) -> Result<(), ProtocolError> {
+        self.failed.iter_mut().filter(|failed| failed.cid == cid).for_each(|failed| failed.removed = true);
+        self.move_orphans()
+    }
+
+    /// Resends commands that the target has not seen, and reassigns the others (RFC 7143 §7.2.1,
+    /// §7.2.2).
+    pub(super) fn move_orphans(&mut self) -> Result<(), ProtocolError> {
+        if self.failed.is_empty() {
+            return Ok(());
+        }
+        let removed = |cid: u16| self.failed.iter().any(|failed| failed.cid == cid && failed.removed);
+        let orphans = self.tasks.iter().filter(|(_, task)| {
+            // A command without a number waits in the queue, and one with a connection waits for an
+            // answer.
+            task.connection.is_none() && task.orphan.is_some_and(|cid| removed(cid) || !task.sent)
+        });
+        let mut orphans: Vec<_> = orphans.map(|(key, task)| (task.cmd_sn, key)).collect();
+        in_order(&mut orphans);
+        for (cmd_sn, key) in orphans {
+            let unseen = sn::ge(cmd_sn, self.exp_cmd_sn);
+            if !unseen && self.reassigning >= MAX_REASSIGNS {
+                continue;
+            }
+            let Some(on) = self.choose() else { return Ok(()) };
+            let Some(task) = self.tasks.get_mut(key) else { continue };
+            task.connection = Some(on);
+            task.moves = task.moves.saturating_add(1);
+            if task.moves > MAX_MOVES {
+                return Err(ProtocolError::NoReassignment);
+            }
+            if let Some(connection) = self.connections.get_mut(on.0).and_then(Option::as_mut) {
+                connection.outstanding += 1;
+            }
+            if unseen {
+                task.orphan = None;
+                if task.sent {
+                    task.moved = true;
+                    self.recoveries.retries += 1;
+                }
+                if let Kind::Scsi(scsi) = &mut task.kind {
+                    scsi.rewind();
+                }
+                if let Some(connection) = self.connections.get_mut(on.0).and_then(Option::as_mut) {
+                    connection.out.push_back(Out::Command(key));
+                }
+            } else {
+                self.reassign(key, on, false)?;
+            }
+        }
+        let tasks = &self.tasks;
+        self.failed.retain(|failed| {
+            !failed.removed || tasks.iter().any(|(_, task)| task.orphan == Some(failed.cid))
+        });
+        Ok(())
+    }
+
+    /// Sends TASK REASSIGN for a task (RFC 7143 §11.5.1, §7.2.2).
+    fn reassign(&mut self, key: TaskKey, on: ConnectionId, sent_again: bool) -> Result<(), ProtocolError> {
+        let epoch = self.connection(on).map_or(0, |c| c.segment_epoch);
+        let request = self.tasks.insert_internal(Kind::Reassign { task: key, sent_again }, self.cmd_sn, on);
+        let request = request.ok_or(ProtocolError::Flood)?;
+        self.reassigning += 1;
+        let Some(task) = self.tasks.get_mut(key) else { return Ok(()) };
+        let Kind::Scsi(scsi) = &mut task.kind else { return Ok(()) };
+        (task.idle, task.tries) = (0, 0);
+        (scsi.restart_data, scsi.restart_r2t) = (true, true);
+        scsi.segment_epoch = epoch;
+        let mut pdu = TaskManagementRequest::new(request.0, TaskManagementFunction::TaskReassign, scsi.lun);
+        pdu.referenced_task_tag.set(key.0);
+        pdu.exp_data_sn.set(if scsi.read_len.is_some() { scsi.data_sn } else { scsi.r2t_sn });
+        pdu.cmd_sn.set(self.cmd_sn);
+        self.put(on, pdu.into(), true, None);
+        Ok(())
+    }
+
+    /// Handles the response to a TASK REASSIGN (RFC 7143 §11.6.1).
+    pub(super) fn reassigned(
+        &mut self,
+        request: TaskKey,
+        result: Option<TaskManagementResult>,
+    ) -> Result<Option<Event<T>>, ProtocolError> {
+        use TaskManagementResult::{FunctionComplete, LunDoesNotExist, TaskDoesNotExist, TaskStillAllegiant};
+        let Some(Kind::Reassign { task: key, sent_again }) = self.tasks.get(request).map(|task| &task.kind)
+        else {
+            return Ok(None);
+        };
+        let (key, sent_again) = (*key, *sent_again);
+        let mut event = None;
+        if let Some(task) = self.tasks.get_mut(key) {
+            match result {
+                Some(FunctionComplete) => {
+                    task.orphan = None;
+                    self.recoveries.reassigns += 1;
+                }
+                // Its allegiance is already to this connection.
+                Some(TaskStillAllegiant) if sent_again => {}
+                // The target has not detected the loss yet: retry with the next tick.
+                Some(TaskStillAllegiant) => {}
+                Some(TaskDoesNotExist | LunDoesNotExist) => {
+                    let again = matches!(&task.kind, Kind::Scsi(scsi) if scsi.may_repeat);
+                    if again {
+                        let on = task.connection;
+                        task.begin_again();
+                        self.waiting.push_front(key);
+                        self.recoveries.retries += 1;
+                        let connection = on.and_then(|on| self.connections.get_mut(on.0)?.as_mut());
+                        connection.into_iter().for_each(|c| c.outstanding = c.outstanding.saturating_sub(1));
+                    } else if let Some((token, _)) = self.take_task(key) {
+                        event = Some(Event::Lost(key, token));
+                    }
+                }
+                _ => return Err(ProtocolError::NoReassignment),
+            }
+        }
+        self.end_internal(request);
+        if result != Some(TaskStillAllegiant) {
+            self.move_orphans()?;
+        }
+        Ok(event)
+    }
+}
+
+impl Trouble {
+    /// Closes the gap once all PDUs up to the newest number have arrived.
+    pub fn data_came(&mut self, next: u32) {
+        if self.data.open {
+            self.data.open = sn::le(next, self.data.last);
+        }
+    }
+
+    /// As [`Trouble::data_came`], for R2Ts.
+    pub fn r2t_came(&mut self, next: u32) {
+        if self.r2t.open {
+            self.r2t.open = sn::le(next, self.r2t.last);
+        }
+    }
+}

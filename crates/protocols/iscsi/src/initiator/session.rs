@@ -1,0 +1,677 @@
+//! The session: its command window, the commands that wait for it, and the output of each
+//! connection.
+
+use std::collections::VecDeque;
+
+use crate::frame::Digests;
+use crate::keys::{Digest, Params};
+use crate::login::initiator::Established;
+use crate::pdu::{
+    Bhs, LogoutReason, LogoutRequest, Lun, NopOut, RESERVED_TAG, SnackRequest, SnackType, TaskAttribute,
+    TaskManagementFunction, TaskManagementRequest, TextRequest, ahs,
+};
+use crate::sn;
+use crate::target::{Payload, Sink};
+use crate::text::Assembler;
+
+use super::MAX_TEXT_RESPONSE;
+use super::emit::{self, Datamover, Emit, Messages, Room, Stream};
+use super::recovery::{Failed, Recoveries, Status};
+use super::tasks::{Kind, Scsi, TaskKey, Tasks};
+
+/// A connection of a session, by its index in the session. Not the CID.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ConnectionId(pub usize);
+
+/// The configuration of a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SessionConfig {
+    /// The maximum number of tasks, including waiting ones, 1 to 65535.
+    pub max_tasks: usize,
+    /// CmdSN of the first command: that of the leading login.
+    pub first_cmd_sn: u32,
+}
+
+/// How commands are spread over several connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Spread {
+    /// To the connection with the fewest outstanding tasks.
+    #[default]
+    LeastOutstanding,
+    /// To each connection in turn.
+    RoundRobin,
+}
+
+/// A SCSI command to submit.
+#[derive(Debug, Clone)]
+pub struct Command<'a, P> {
+    /// The logical unit.
+    pub lun: Lun,
+    /// The task attribute.
+    pub attribute: TaskAttribute,
+    /// The CDB, 6 to 260 bytes.
+    pub cdb: &'a [u8],
+    /// The data to write.
+    pub write: Option<P>,
+    /// The maximum number of bytes to read; `None` if the command reads nothing.
+    pub read_len: Option<u32>,
+    /// Whether the command may be repeated after a lost connection, without knowing whether it ran.
+    pub may_repeat: bool,
+}
+
+/// Queued output.
+#[derive(Debug)]
+pub(super) enum Out<P> {
+    /// A SCSI command, with its immediate and unsolicited data.
+    Command(TaskKey),
+    /// Data that an R2T requested.
+    Solicited { key: TaskKey, ttt: u32, offset: u32, len: u32 },
+    /// A PDU with a complete header except for its numbers.
+    Ready { header: Box<Bhs>, data: Option<P> },
+}
+
+/// A queued SNACK; `lun` is for DataACK only.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Snack {
+    pub kind: SnackType,
+    pub itt: u32,
+    pub tag: u32,
+    pub from: u32,
+    pub lun: Lun,
+}
+
+#[derive(Debug)]
+pub(super) struct Connection<P> {
+    pub cid: u16,
+    digests: Digests,
+    room: Room,
+    /// Data moves by RDMA: no Data-In and no R2T (RFC 7145 §7.3).
+    pub rdma: bool,
+    pub exp_stat_sn: u32,
+    /// The state of missing statuses.
+    pub status: Status,
+    /// Counts changes of our MaxRecvDataSegmentLength.
+    pub segment_epoch: u16,
+    /// Queued SNACKs. They are sent first, because tasks wait for the missing PDUs.
+    pub snacks: VecDeque<Snack>,
+    pub out: VecDeque<Out<P>>,
+    /// The number of [`Out::Ready`] in `out`.
+    pub ready: usize,
+    /// The number of tasks sent on this connection that have not ended.
+    pub outstanding: usize,
+}
+
+/// A session of one or more connections. `P` is a payload, `T` the owner's token of each task.
+#[derive(Debug)]
+pub struct Session<P, T> {
+    pub(super) params: Params,
+    pub(super) tasks: Tasks<P, T>,
+    /// Tasks that wait for the window or a connection, in order.
+    pub(super) waiting: VecDeque<TaskKey>,
+    pub(super) connections: Vec<Option<Connection<P>>>,
+    /// Lost connections whose tasks wait to be reassigned.
+    pub(super) failed: Vec<Failed>,
+    /// The next login is a leading one, and sets the session's parameters.
+    fresh: bool,
+    spread: Spread,
+    /// The index at which the search for the next connection begins with [`Spread::RoundRobin`].
+    next_connection: usize,
+    pub(super) recoveries: Recoveries,
+    /// Outstanding immediate requests as last sent; kept for retransmission.
+    pub(super) requests: Vec<(TaskKey, Bhs, Option<P>)>,
+    /// The number of outstanding TASK REASSIGNs.
+    pub(super) reassigning: usize,
+    /// The SNACK Tag of the last R-Data SNACK.
+    pub(super) snack_tag: u32,
+    /// Whether waiting commands are held back.
+    held: bool,
+    /// The CmdSN of the next command.
+    pub(super) cmd_sn: u32,
+    pub(super) exp_cmd_sn: u32,
+    max_cmd_sn: u32,
+    /// Over RDMA, the maximum length of a write with unsolicited data, bytes.
+    unsolicited: u32,
+    /// The maximum number of outstanding commands, regardless of the window.
+    limit: usize,
+    /// Commands have waited because of `limit`.
+    limited: bool,
+}
+
+impl<P: Payload, T> Session<P, T> {
+    /// A session without connections: nothing is sent until [`Session::connect`].
+    pub fn new(config: SessionConfig) -> Self {
+        Session {
+            params: Params::default(),
+            tasks: Tasks::new(config.max_tasks),
+            waiting: VecDeque::new(),
+            held: false,
+            connections: Vec::new(),
+            failed: Vec::new(),
+            fresh: true,
+            spread: Spread::default(),
+            next_connection: 0,
+            recoveries: Recoveries::default(),
+            requests: Vec::new(),
+            reassigning: 0,
+            snack_tag: 0,
+            cmd_sn: config.first_cmd_sn,
+            exp_cmd_sn: config.first_cmd_sn,
+            max_cmd_sn: config.first_cmd_sn.wrapping_sub(1),
+            unsolicited: u32::MAX,
+            limit: usize::MAX,
+            limited: false,
+        }
+    }
+
+    /// Limits the outstanding commands to `commands`, at least one, even if the target's window is
+    /// wider. Further commands wait in the session. Commands already outstanding continue.
+    pub fn limit_outstanding(&mut self, commands: usize) {
+        self.limit = commands.max(1);
+    }
+
+    /// Whether commands have waited because of [`Session::limit_outstanding`] since the last call.
+    pub fn take_limited(&mut self) -> bool {
+        std::mem::take(&mut self.limited)
+    }
+
+    /// The width of the target's command window in its last PDU (MaxCmdSN and ExpCmdSN, RFC 7143
+    /// §4.2.2.1).
+    pub fn window(&self) -> u32 {
+        // A closed window has MaxCmdSN = ExpCmdSN - 1.
+        self.max_cmd_sn.wrapping_sub(self.exp_cmd_sn).wrapping_add(1)
+    }
+
+    /// Over RDMA, sends no unsolicited data of writes longer than `bytes`. The target fetches all
+    /// their data by RDMA Read, which costs a round trip and saves the target a copy. Applies to
+    /// new connections. Otherwise, and always over TCP, as much unsolicited data is sent as
+    /// negotiated.
+    pub fn limit_unsolicited(&mut self, bytes: u32) {
+        self.unsolicited = bytes;
+    }
+
+    /// As [`Session::limit_unsolicited`], and for existing connections too, from their next command
+    /// on.
+    pub fn change_unsolicited(&mut self, bytes: u32) {
+        self.unsolicited = bytes;
+        for connection in self.connections.iter_mut().flatten().filter(|connection| connection.rdma) {
+            connection.room.unsolicited = bytes;
+        }
+    }
+
+    /// Sets how commands are spread over connections.
+    pub fn set_spread(&mut self, spread: Spread) {
+        self.spread = spread;
+    }
+
+    /// Adds a connection after its login. The first one of a session sets its parameters. A
+    /// connection with the CID of a lost one replaces it; [`Session::adopt`] then takes over its
+    /// tasks.
+    pub fn connect(&mut self, cid: u16, login: &Established) -> ConnectionId {
+        if std::mem::replace(&mut self.fresh, false) {
+            self.params = login.params.clone();
+            self.exp_cmd_sn = login.exp_cmd_sn;
+            self.max_cmd_sn = login.exp_cmd_sn.wrapping_sub(1);
+            self.connections.clear();
+        }
+        self.update_window(login.exp_cmd_sn, login.max_cmd_sn);
+        let rdma = login.params.rdma_extensions;
+        let segment = if rdma {
+            login.params.target_recv_data_segment_length
+        } else {
+            login.params.peer_max_recv_data_segment_length
+        };
+        let connection = Connection {
+            cid,
+            rdma,
+            room: Room {
+                // A multiple of four bytes (RFC 7143 §11.7).
+                segment: segment.max(512) & !3,
+                unsolicited: if rdma { self.unsolicited } else { u32::MAX },
+            },
+            digests: Digests {
+                header: login.params.header_digest == Digest::Crc32c,
+                data: login.params.data_digest == Digest::Crc32c,
+            },
+            exp_stat_sn: login.stat_sn.wrapping_add(1),
+            status: Status::default(),
+            segment_epoch: 0,
+            snacks: VecDeque::new(),
+            out: VecDeque::new(),
+            ready: 0,
+            outstanding: 0,
+        };
+        let index = self.connections.iter().position(Option::is_none).unwrap_or(self.connections.len());
+        if index == self.connections.len() {
+            self.connections.push(None);
+        }
+        self.connections[index] = Some(connection);
+        ConnectionId(index)
+    }
+
+    /// Whether the session has no connection.
+    pub fn is_disconnected(&self) -> bool {
+        self.connections.iter().all(Option::is_none)
+    }
+
+    /// The CmdSN of the next command, which the login of a further connection carries too.
+    pub fn cmd_sn(&self) -> u32 {
+        self.cmd_sn
+    }
+
+    /// The parameters that the leading login negotiated for the session.
+    pub fn params(&self) -> &Params {
+        &self.params
+    }
+
+    /// The number of tasks that have not ended, including waiting ones.
+    pub fn len(&self) -> usize {
+        self.tasks.len()
+    }
+
+    /// The number of SCSI commands that have not ended, including waiting ones. Excludes pings,
+    /// texts and other requests.
+    pub fn commands(&self) -> usize {
+        self.tasks.commands()
+    }
+
+    /// Whether there is no task.
+    pub fn is_empty(&self) -> bool {
+        self.tasks.len() == 0
+    }
+
+    /// Whether [`Session::submit`] would return the token.
+    pub fn is_full(&self) -> bool {
+        self.tasks.is_full()
+    }
+
+    /// Queues a command. It is sent when the target's window permits.
+    ///
+    /// # Errors
+    /// Returns the token if the maximum number of tasks is reached, or if the command does not fit
+    /// a PDU. The latter holds for a CDB that is empty or longer than 260 bytes, and for a write
+    /// longer than 4 GiB.
+    pub fn submit(&mut self, command: Command<'_, P>, token: T) -> Result<TaskKey, T> {
+        let write_len = command.write.as_ref().map_or(0, Payload::len);
+        let (Ok(write_len), 1..=ahs::MAX_CDB_LEN) = (u32::try_from(write_len), command.cdb.len()) else {
+            return Err(token);
+        };
+        let mut cdb = [0; 16];
+        let head = command.cdb.len().min(16);
+        cdb[..head].copy_from_slice(&command.cdb[..head]);
+        let scsi = Scsi {
+            lun: command.lun,
+            attribute: command.attribute,
+            cdb,
+            cdb_rest: command.cdb.get(16..).filter(|r| !r.is_empty()).map(Into::into),
+            write: command.write,
+            write_len,
+            read_len: command.read_len,
+            may_repeat: command.may_repeat,
+            received: 0,
+            data_sn: 0,
+            r2t_sn: 0,
+            r2ts_open: 0,
+            solicited: 0,
+            restart_data: false,
+            restart_r2t: false,
+            segment_epoch: 0,
+            trouble: None,
+        };
+        let key = self.tasks.insert(token, Kind::Scsi(scsi), 0, None)?;
+        self.waiting.push_back(key);
+        Ok(key)
+    }
+
+    /// Sends a task management function at once (immediate delivery). `task` is the task of ABORT
+    /// TASK.
+    ///
+    /// # Errors
+    /// Returns the token if the connection is gone or there are too many tasks.
+    pub fn task_management(
+        &mut self,
+        on: ConnectionId,
+        function: TaskManagementFunction,
+        lun: Lun,
+        task: Option<TaskKey>,
+        token: T,
+    ) -> Result<TaskKey, T> {
+        let referenced = task.and_then(|key| Some((key, self.tasks.get(key)?.cmd_sn)));
+        let key = self.begin(on, Kind::TaskManagement, token)?;
+        let mut pdu = TaskManagementRequest::new(key.0, function, lun);
+        pdu.cmd_sn.set(self.cmd_sn);
+        if let Some((task, cmd_sn)) = referenced {
+            pdu.referenced_task_tag.set(task.0);
+            pdu.ref_cmd_sn.set(cmd_sn);
+        }
+        self.request(on, key, pdu.into(), None);
+        Ok(key)
+    }
+
+    /// Pings the target (immediate delivery): [`super::Event::Pong`] follows.
+    ///
+    /// # Errors
+    /// As [`Session::task_management`].
+    pub fn ping(&mut self, on: ConnectionId, token: T) -> Result<TaskKey, T> {
+        let key = self.begin(on, Kind::Ping, token)?;
+        let mut pdu = NopOut::ping(key.0);
+        pdu.cmd_sn.set(self.cmd_sn);
+        self.put(on, pdu.into(), true, None);
+        Ok(key)
+    }
+
+    /// Sends a text (immediate delivery), which must fit one PDU.
+    ///
+    /// # Errors
+    /// As [`Session::task_management`].
+    pub fn text(&mut self, on: ConnectionId, text: P, token: T) -> Result<TaskKey, T> {
+        let key = self.begin(on, Kind::Text(Assembler::new(MAX_TEXT_RESPONSE)), token)?;
+        let mut pdu = TextRequest::new(key.0, RESERVED_TAG);
+        pdu.cmd_sn.set(self.cmd_sn);
+        self.request(on, key, pdu.into(), Some(text));
+        Ok(key)
+    }
+
+    /// Sends a logout (immediate delivery): [`super::Event::LoggedOut`] follows.
+    ///
+    /// # Errors
+    /// As [`Session::task_management`].
+    pub fn logout(&mut self, on: ConnectionId, reason: LogoutReason, token: T) -> Result<TaskKey, T> {
+        let Some(cid) = self.connection(on).map(|c| c.cid) else { return Err(token) };
+        let key = self.begin(on, Kind::Logout, token)?;
+        let mut pdu = LogoutRequest::new(key.0, reason, cid);
+        pdu.cmd_sn.set(self.cmd_sn);
+        self.request(on, key, pdu.into(), None);
+        Ok(key)
+    }
+
+    /// Forgets a task that the target will not answer, such as an aborted one.
+    pub fn forget(&mut self, key: TaskKey) -> Option<T> {
+        self.take_task(key).map(|(token, _)| token)
+    }
+
+    /// The connection that a task was sent on. ABORT TASK for it must use the same connection (RFC
+    /// 7143 §11.5.1). `None` while the task waits for the window, and after its end.
+    pub fn connection_of(&self, key: TaskKey) -> Option<ConnectionId> {
+        self.tasks.get(key)?.connection
+    }
+
+    /// The owner's token of a task.
+    pub fn token_mut(&mut self, key: TaskKey) -> Option<&mut T> {
+        self.tasks.get_mut(key)?.token.as_mut()
+    }
+
+    /// The owner's token of each task, in no order.
+    pub fn tokens_mut(&mut self) -> impl Iterator<Item = (TaskKey, &mut T)> {
+        self.tasks.iter_mut().filter_map(|(key, task)| Some((key, task.token.as_mut()?)))
+    }
+
+    /// Drops all connections. Repeatable commands, and those never sent, wait for the next session
+    /// in their old order; the other tasks are returned. `first_cmd_sn` is the next login's CmdSN.
+    pub fn disconnect(&mut self, first_cmd_sn: u32) -> Vec<(TaskKey, T)> {
+        self.connections.clear();
+        self.failed.clear();
+        self.reassigning = 0;
+        self.fresh = true;
+        self.cmd_sn = first_cmd_sn;
+        self.exp_cmd_sn = first_cmd_sn;
+        self.max_cmd_sn = first_cmd_sn.wrapping_sub(1);
+        let mut again: Vec<(u32, TaskKey)> = Vec::new();
+        let mut lost = Vec::new();
+        for (key, task) in self.tasks.iter() {
+            match &task.kind {
+                _ if task.connection.is_none() && task.orphan.is_none() => {}
+                Kind::Scsi(scsi) if scsi.may_repeat || !task.sent => again.push((task.cmd_sn, key)),
+                _ => lost.push(key),
+            }
+        }
+        in_order(&mut again);
+        for (_, key) in again.into_iter().rev() {
+            let Some(task) = self.tasks.get_mut(key) else { continue };
+            task.begin_again();
+            self.waiting.push_front(key);
+        }
+        lost.into_iter().filter_map(|key| Some((key, self.tasks.remove(key, |_| ())?.0))).collect()
+    }
+
+    /// Ends the session: returns every task, in no order.
+    pub fn abandon(&mut self) -> Vec<(TaskKey, T)> {
+        self.connections.clear();
+        self.failed.clear();
+        self.reassigning = 0;
+        self.waiting.clear();
+        self.fresh = true;
+        let keys: Vec<_> = self.tasks.iter().map(|(key, _)| key).collect();
+        keys.into_iter().filter_map(|key| Some((key, self.tasks.remove(key, |_| ())?.0))).collect()
+    }
+
+    /// Holds waiting commands back, or releases them; commands that have a CmdSN continue.
+    pub fn hold(&mut self, held: bool) {
+        self.held = held;
+    }
+
+    /// The number of tasks sent to the target that have not ended.
+    pub fn outstanding(&self) -> usize {
+        self.connections.iter().flatten().map(|connection| connection.outstanding).sum()
+    }
+
+    /// Sets the target's new MaxRecvDataSegmentLength for a connection (RFC 7143 §13.12), bytes.
+    /// Ignored over RDMA, where login fixes it.
+    pub fn set_segment(&mut self, on: ConnectionId, bytes: u32) {
+        if let Some(connection) = self.connections.get_mut(on.0).and_then(Option::as_mut).filter(|c| !c.rdma)
+        {
+            connection.room.segment = bytes.clamp(512, 0xff_ffff) & !3;
+        }
+    }
+
+    /// Assigns a CmdSN and a connection to waiting commands, as far as the window permits. Returns
+    /// whether `on` has output; other connections may have some too.
+    pub fn schedule(&mut self, on: ConnectionId) -> bool {
+        let mut outstanding = if self.limit == usize::MAX { 0 } else { self.outstanding() };
+        while let Some(&key) = self.waiting.front() {
+            if self.held || !sn::le(self.cmd_sn, self.max_cmd_sn) {
+                break;
+            }
+            if outstanding >= self.limit {
+                self.limited = true;
+                break;
+            }
+            let Some(ConnectionId(index)) = self.choose() else { break };
+            self.waiting.pop_front();
+            let Some(task) = self.tasks.get_mut(key) else { continue };
+            task.cmd_sn = self.cmd_sn;
+            task.connection = Some(ConnectionId(index));
+            outstanding += 1;
+            self.cmd_sn = sn::next(self.cmd_sn);
+            if let Some(connection) = &mut self.connections[index] {
+                connection.outstanding += 1;
+                connection.out.push_back(Out::Command(key));
+            }
+        }
+        self.has_output(on)
+    }
+
+    /// Chooses the connection of the next command.
+    pub(super) fn choose(&mut self) -> Option<ConnectionId> {
+        let open = self.connections.iter().enumerate();
+        let index = match self.spread {
+            Spread::LeastOutstanding => open.filter_map(|(i, c)| Some((c.as_ref()?.outstanding, i))).min()?.1,
+            Spread::RoundRobin => {
+                let (next, count) = (self.next_connection, self.connections.len());
+                let all = (0..count).map(|n| (next + n) % count);
+                let index = { all }.find(|i| self.connections.get(*i).is_some_and(Option::is_some))?;
+                self.next_connection = index + 1;
+                index
+            }
+        };
+        Some(ConnectionId(index))
+    }
+
+    /// Whether a connection has output.
+    pub fn has_output(&self, on: ConnectionId) -> bool {
+        self.connection(on).is_some_and(|c| !c.out.is_empty() || !c.snacks.is_empty())
+    }
+
+    /// Writes PDUs of a connection to `sink`, in order, until `max_bytes` are reached or nothing is
+    /// left. Returns the number of bytes written.
+    pub fn transmit(&mut self, on: ConnectionId, max_bytes: usize, sink: &mut impl Sink<P>) -> usize {
+        self.schedule(on);
+        let Some(connection) = self.connection(on) else { return 0 };
+        let (digests, exp_stat_sn) = (connection.digests, connection.exp_stat_sn);
+        self.emit(on, max_bytes, &mut Stream { digests, exp_stat_sn, written: 0, sink })
+    }
+
+    /// As [`Session::transmit`] for a connection that negotiated RDMAExtensions=Yes: passes PDUs to
+    /// its datamover one by one.
+    pub fn transmit_messages(
+        &mut self,
+        on: ConnectionId,
+        max_bytes: usize,
+        mover: &mut impl Datamover<P, T>,
+    ) -> usize {
+        self.schedule(on);
+        let Some(connection) = self.connection(on) else { return 0 };
+        let exp_stat_sn = connection.exp_stat_sn;
+        self.emit(on, max_bytes, &mut Messages { exp_stat_sn, written: 0, mover })
+    }
+
+    fn emit(&mut self, on: ConnectionId, max_bytes: usize, writer: &mut impl Emit<P, T>) -> usize {
+        while writer.written() < max_bytes {
+            let Some(connection) = self.connections.get_mut(on.0).and_then(Option::as_mut) else { break };
+            if let Some(Snack { kind, itt, tag, from, lun }) = connection.snacks.pop_front() {
+                // PDUs that arrived since the SNACK was queued are acknowledged now, and must not
+                // be requested (§11.16.1).
+                if let Some(from) = self.still_missing(on, kind, TaskKey(itt), from) {
+                    // The Target Transfer Tag alone identifies the task of a DataACK (§11.16.2).
+                    let itt = if kind == SnackType::DataAck { RESERVED_TAG } else { itt };
+                    let mut pdu = SnackRequest::new(kind, itt, tag, from, 0);
+                    pdu.lun = lun;
+                    writer.pdu(&mut pdu.into(), &[], None);
+                }
+                continue;
+            }
+            let Some(out) = connection.out.pop_front() else { break };
+            let (room, epoch) = (connection.room, connection.segment_epoch);
+            match out {
+                Out::Ready { mut header, data } => {
+                    connection.ready = connection.ready.saturating_sub(1);
+                    writer.pdu(&mut header, &[], data);
+                }
+                Out::Command(key) => {
+                    if let Some(task) = self.tasks.get_mut(key).filter(|task| task.connection == Some(on)) {
+                        (task.sent, task.idle) = (true, 0);
+                        if let Kind::Scsi(scsi) = &mut task.kind {
+                            scsi.segment_epoch = epoch;
+                        }
+                        emit::command(writer, key, task, &self.params, room);
+                    }
+                }
+                Out::Solicited { key, ttt, offset, len } => {
+                    // The task may have ended meanwhile; its data is then not needed.
+                    if let Some(Kind::Scsi(scsi)) = self.tasks.get_mut(key).map(|t| &mut t.kind) {
+                        scsi.r2ts_open = scsi.r2ts_open.saturating_sub(1);
+                        emit::data_out(writer, key, scsi, ttt, offset, len, room);
+                    }
+                }
+            }
+        }
+        writer.written()
+    }
+
+    /// Creates a task that is sent at once.
+    pub(super) fn begin(&mut self, on: ConnectionId, kind: Kind<P>, token: T) -> Result<TaskKey, T> {
+        let Some(connection) = self.connections.get_mut(on.0).and_then(Option::as_mut) else {
+            return Err(token);
+        };
+        let key = self.tasks.insert(token, kind, self.cmd_sn, Some(on))?;
+        connection.outstanding += 1;
+        Ok(key)
+    }
+
+    pub(super) fn put(&mut self, on: ConnectionId, mut header: Bhs, immediate: bool, data: Option<P>) {
+        header.set_immediate(immediate);
+        if let Some(connection) = self.connections.get_mut(on.0).and_then(Option::as_mut) {
+            connection.ready += 1;
+            connection.out.push_back(Out::Ready { header: Box::new(header), data });
+        }
+    }
+
+    pub(super) fn put_solicited(&mut self, on: ConnectionId, key: TaskKey, ttt: u32, offset: u32, len: u32) {
+        if let Some(connection) = self.connections.get_mut(on.0).and_then(Option::as_mut) {
+            connection.out.push_back(Out::Solicited { key, ttt, offset, len });
+        }
+    }
+
+    /// Answers the target's ping.
+    pub(super) fn answer_ping(&mut self, on: ConnectionId, ttt: u32, lun: Lun) {
+        let mut pdu = NopOut::answer(ttt, lun);
+        pdu.cmd_sn.set(self.cmd_sn);
+        self.put(on, pdu.into(), true, None);
+    }
+
+    /// Requests the rest of a text.
+    pub(super) fn continue_text(&mut self, on: ConnectionId, key: TaskKey, ttt: u32, lun: Lun) {
+        let mut pdu = TextRequest::new(key.0, ttt);
+        pdu.cmd_sn.set(self.cmd_sn);
+        pdu.lun = lun;
+        self.request(on, key, pdu.into(), None);
+    }
+
+    /// As [`Self::put`], for an immediate request of a task, which may have to be resent.
+    pub(super) fn request(&mut self, on: ConnectionId, key: TaskKey, header: Bhs, data: Option<P>) {
+        if self.recovers() {
+            let tasks = &self.tasks;
+            self.requests.retain(|(other, ..)| *other != key && tasks.get(*other).is_some());
+            self.requests.push((key, header, data.clone()));
+        }
+        self.put(on, header, true, data);
+    }
+
+    pub(super) fn connection(&self, on: ConnectionId) -> Option<&Connection<P>> {
+        self.connections.get(on.0)?.as_ref()
+    }
+
+    /// Ends a task. Returns its token, and the number of a read's bytes placed.
+    pub(super) fn take_task(&mut self, key: TaskKey) -> Option<(T, u32)> {
+        if self.tasks.get(key)?.token.is_none() {
+            self.end_internal(key);
+            return None;
+        }
+        let (token, (connection, received)) = self.tasks.remove(key, |task| {
+            let received = if let Kind::Scsi(scsi) = &task.kind { scsi.received } else { 0 };
+            (task.connection, received)
+        })?;
+        match connection {
+            Some(on) => {
+                if let Some(connection) = self.connections.get_mut(on.0).and_then(Option::as_mut) {
+                    connection.outstanding = connection.outstanding.saturating_sub(1);
+                    if connection.status.held == Some(key) {
+                        self.release_status(on);
+                    }
+                }
+            }
+            None => self.waiting.retain(|waiting| *waiting != key),
+        }
+        Some((token, received))
+    }
+
+    /// Updates the window from ExpCmdSN and MaxCmdSN of a PDU (RFC 7143 §4.2.2.1); ignores older
+    /// values, and pairs that contradict themselves.
+    pub(super) fn update_window(&mut self, exp_cmd_sn: u32, max_cmd_sn: u32) {
+        if sn::lt(max_cmd_sn, exp_cmd_sn.wrapping_sub(1)) {
+            return;
+        }
+        if sn::gt(max_cmd_sn, self.max_cmd_sn) {
+            self.max_cmd_sn = max_cmd_sn;
+        }
+        if sn::gt(exp_cmd_sn, self.exp_cmd_sn) {
+            self.exp_cmd_sn = exp_cmd_sn;
+        }
+    }
+}
+
+/// Sorts commands by CmdSN. Outstanding commands span far less than half of the number space.
+pub(super) fn in_order<T>(commands: &mut [(u32, T)]) {
+    commands.sort_by(
+        |(a, _), (b, _)| if sn::lt(*a, *b) { std::cmp::Ordering::Less } else { std::cmp::Ordering::Greater },
+    );
+}

@@ -1,0 +1,868 @@
+//! The incoming data of one write: immediate data, the unsolicited sequence, and the solicited
+//! sequences of R2Ts (RFC 7143 §4.2.5, §11.7, §11.8).
+//!
+//! Data arrives strictly in order, because this target always negotiates DataPDUInOrder=Yes and
+//! DataSequenceInOrder=Yes. Data that has arrived is queued here until the logical unit takes it.
+//! The data requested by R2Ts is bounded by the unit's requests.
+
+use smallvec::SmallVec;
+
+use super::payload::{Data, Payload};
+use crate::pdu::RESERVED_TAG;
+use crate::sn;
+
+/// The negotiated limits of a connection for writes.
+#[derive(Clone, Copy, Debug)]
+pub struct WriteLimits {
+    /// MaxBurstLength, bytes: the maximum length of a solicited sequence.
+    pub max_burst: u32,
+    /// FirstBurstLength, bytes: immediate and unsolicited data together.
+    pub first_burst: u32,
+    /// MaxOutstandingR2T.
+    pub max_r2t: u16,
+    /// InitialR2T: no unsolicited Data-Out.
+    pub initial_r2t: bool,
+    /// ImmediateData.
+    pub immediate: bool,
+}
+
+/// An R2T to be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct R2t {
+    /// R2TSN, from 0 in each task.
+    pub r2t_sn: u32,
+    /// Buffer Offset, bytes.
+    pub offset: u32,
+    /// Desired Data Transfer Length, bytes.
+    pub len: u32,
+}
+
+/// An RDMA Read to post.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Read {
+    /// Its start in bytes from the first solicited byte: the base offset of a write in the iSER
+    /// header refers to that byte (RFC 7145 §9.2).
+    pub offset: u32,
+    /// Its start in bytes from the first byte of the data-out.
+    pub at: u32,
+    /// Its length, bytes.
+    pub len: u32,
+}
+
+/// Why a data PDU is invalid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InboundError {
+    /// Immediate or unsolicited data that negotiation forbids: the sense is UNEXPECTED UNSOLICITED
+    /// DATA (0C/0C).
+    #[error("unsolicited data that negotiation does not allow")]
+    UnexpectedUnsolicited,
+    /// More data than FirstBurstLength, or than the sequence's length.
+    #[error("data beyond the end of its sequence")]
+    TooMuch,
+    /// The offset is not the end of the last PDU.
+    #[error("data out of order")]
+    OutOfOrder,
+    /// DataSN is not the next one.
+    #[error("a DataSN out of order")]
+    DataSn,
+    /// The F bit was set before the end of the sequence.
+    #[error("a sequence that ended early")]
+    Incorrect,
+}
+
+/// An open sequence of Data-Out PDUs.
+#[derive(Clone, Copy, Debug)]
+struct Sequence {
+    /// The Target Transfer Tag of its R2T, if each R2T has its own.
+    tag: u32,
+    /// The number of R2Ts up to its own.
+    r2ts: u32,
+    /// The offset of its end, bytes.
+    end: u32,
+    /// The minimum offset at which the F bit is permitted.
+    least: u32,
+    /// The next DataSN.
+    data_sn: u32,
+}
+
+/// Payloads in order of arrival. Most writes arrive in one or two pieces, which need no allocation.
+#[derive(Debug)]
+struct Queue<P> {
+    pieces: SmallVec<[Option<P>; 2]>,
+    head: usize,
+}
+
+/// The number of pieces that stay in their receive buffers regardless of their size.
+const FEW: usize = 4;
+/// Smaller pieces than this many bytes keep much more memory alive than they contain: a driver
+/// receives into buffers of many KiB.
+const SMALL: usize = 16 << 10;
+
+impl<P: Payload> Queue<P> {
+    fn new() -> Self {
+        Self { pieces: SmallVec::new(), head: 0 }
+    }
+
+    fn push(&mut self, piece: P) {
+        let kept = self.pieces.len() - self.head;
+        if kept < FEW || piece.len() >= SMALL {
+            return self.pieces.push(Some(piece));
+        }
+        // Many small pieces are joined, so that a peer that sends tiny PDUs cannot pin a buffer
+        // with each. A piece is joined with the preceding pieces that are shorter than twice its
+        // length. That leaves few pieces, and copies each byte rarely.
+        let mut bytes = piece.to_vec();
+        while self.pieces.len() - self.head > FEW
+            && let Some(Some(last)) = self.pieces.last()
+            && last.len() < SMALL.min(2 * bytes.len())
+        {
+            let mut joined = last.to_vec();
+            joined.append(&mut bytes);
+            bytes = joined;
+            self.pieces.pop();
+        }
+        self.pieces.push(Some(P::copied(bytes)));
+    }
+
+    fn front_mut(&mut self) -> Option<&mut P> {
+        self.pieces.get_mut(self.head)?.as_mut()
+    }
+
+    fn pop(&mut self) -> Option<P> {
+        let piece = self.pieces.get_mut(self.head)?.take();
+        self.head += 1;
+        if self.head == self.pieces.len() {
+            self.clear();
+        }
+        piece
+    }
+
+    #[inline]
+    fn clear(&mut self) {
+        if !self.pieces.is_empty() {
+            self.pieces.clear();
+        }
+        self.head = 0;
+    }
+}
+
+/// The data of one write.
+#[derive(Debug)]
+pub struct Inbound<P> {
+    /// Expected data transfer length, bytes.
+    expected: u32,
+    /// The offset of the next byte from the wire.
+    received: u32,
+    /// The offset of the next byte for the logical unit.
+    taken: u32,
+    /// The end of the data that the logical unit has requested.
+    wanted: u32,
+    /// The end of the data that R2Ts or RDMA Reads have requested.
+    asked: u32,
+    /// The end of the unsolicited data.
+    unasked: u32,
+    /// Bytes of outstanding RDMA Reads.
+    reading: u32,
+    /// Bytes of immediate data that have not arrived: all of it, or 0.
+    due: u32,
+    /// The unsolicited sequence, while it is open.
+    unsolicited: Option<Sequence>,
+    /// Open solicited sequences, oldest first.
+    solicited: SmallVec<[Sequence; 2]>,
+    next_r2t_sn: u32,
+    queue: Queue<P>,
+    /// The logical unit has finished or the task is aborted: further data is dropped.
+    discard: bool,
+    /// The peer violated the rules: no more data is available.
+    failed: bool,
+    /// ErrorRecoveryLevel 1: a PDU of an open sequence was lost. The rest of the sequence is
+    /// dropped.
+    damaged: bool,
+    /// The number of retransmission requests since data last arrived.
+    recoveries: u8,
+    /// The number of R2Ts up to the last one with a Data-Out received.
+    answered: u32,
+    /// Lost unsolicited data was requested by R2T: further unsolicited data is late and is dropped.
+    gave_up_unsolicited: bool,
+}
+
+impl<P: Payload> Inbound<P> {
+    /// For a command without data-out.
+    pub fn none() -> Self {
+        Self::with(0)
+    }
+
+    fn with(expected: u32) -> Self {
+        Self {
+            expected,
+            received: 0,
+            taken: 0,
+            wanted: 0,
+            asked: 0,
+            unasked: 0,
+            reading: 0,
+            due: 0,
+            unsolicited: None,
+            solicited: SmallVec::new(),
+            next_r2t_sn: 0,
+            queue: Queue::new(),
+            discard: false,
+            failed: false,
+            damaged: false,
+            recoveries: 0,
+            answered: 0,
+            gave_up_unsolicited: false,
+        }
+    }
+
+    /// Begins a write command of `expected` bytes with its `immediate` data. `is_final` is its F
+    /// bit: no unsolicited Data-Out follows. `self` must contain nothing of another command.
+    #[inline]
+    pub fn begin(
+        &mut self,
+        expected: u32,
+        immediate: impl Data<P>,
+        is_final: bool,
+        limits: &WriteLimits,
+    ) -> Result<(), InboundError> {
+        let len = immediate.len() as u64;
+        if len > 0 && !limits.immediate {
+            return Err(InboundError::UnexpectedUnsolicited);
+        }
+        if !is_final && limits.initial_r2t {
+            return Err(InboundError::UnexpectedUnsolicited);
+        }
+        let bound = expected.min(limits.first_burst);
+        if len > u64::from(bound) {
+            return Err(InboundError::TooMuch);
+        }
+        self.expected = expected;
+        if !is_final {
+            self.unsolicited =
+                Some(Sequence { tag: RESERVED_TAG, r2ts: 0, end: bound, least: bound, data_sn: 0 });
+        }
+        if immediate.due() > 0 {
+            // At most `bound`, which is a u32.
+            self.due = immediate.due() as u32;
+        }
+        immediate.give(|piece| self.store(piece));
+        self.came_unasked();
+        Ok(())
+    }
+
+    /// Permits unsolicited data to end before FirstBurstLength. Over iSER,
+    /// MaxOutstandingUnexpectedPDUs may limit it (RFC 7145 §6.7), and the command states where RDMA
+    /// Reads continue.
+    pub fn allow_short_burst(&mut self) {
+        if let Some(sequence) = &mut self.unsolicited {
+            sequence.least = 0;
+        }
+    }
+
+    /// Adds the outstanding immediate data of a [begun](Self::begin) command, exactly as many bytes
+    /// as were due. Returns false and drops the data if none were due.
+    pub fn rest(&mut self, immediate: impl Data<P>) -> bool {
+        // None is due for a refused command.
+        if std::mem::take(&mut self.due) == 0 {
+            return false;
+        }
+        immediate.give(|piece| self.store(piece));
+        self.came_unasked();
+        true
+    }
+
+    /// Whether the logical unit will receive the outstanding immediate data.
+    pub fn awaits_immediate(&self) -> bool {
+        self.due > 0 && !self.discard
+    }
+
+    /// Resets it to [`Self::none`].
+    #[inline]
+    pub fn clear(&mut self) {
+        self.queue.clear();
+        self.solicited.clear();
+        // One long write must not enlarge the connection's memory forever.
+        if self.queue.pieces.spilled() || self.solicited.spilled() {
+            (self.queue, self.solicited) = (Queue::new(), SmallVec::new());
+        }
+        (self.expected, self.received, self.taken, self.wanted) = (0, 0, 0, 0);
+        (self.asked, self.unasked, self.reading, self.next_r2t_sn, self.answered) = (0, 0, 0, 0, 0);
+        self.due = 0;
+        self.unsolicited = None;
+        (self.discard, self.failed, self.damaged, self.gave_up_unsolicited) = (false, false, false, false);
+        self.recoveries = 0;
+    }
+
+    fn came_unasked(&mut self) {
+        self.asked = self.received;
+        self.unasked = self.received;
+    }
+
+    fn store(&mut self, data: P) {
+        // The callers checked the lengths against `expected`, a u32.
+        self.received += data.len() as u32;
+        if self.discard {
+            self.taken = self.received;
+        } else if !data.is_empty() {
+            self.queue.push(data);
+        }
+    }
+
+    /// Handles a Data-Out. `solicited`: it carried the Target Transfer Tag of an R2T.
+    pub fn data_out(
+        &mut self,
+        offset: u32,
+        data_sn: u32,
+        data: impl Data<P>,
+        is_final: bool,
+        solicited: bool,
+    ) -> Result<(), InboundError> {
+        self.check(offset, data_sn, data.len(), is_final, solicited)?;
+        let open = if solicited { self.solicited.first_mut() } else { self.unsolicited.as_mut() };
+        if let Some(sequence) = open {
+            sequence.data_sn = data_sn.wrapping_add(1);
+        }
+        match (is_final, solicited) {
+            (true, true) => {
+                self.solicited.remove(0);
+            }
+            (true, false) => self.unsolicited = None,
+            (false, _) => {}
+        }
+        data.give(|piece| self.store(piece));
+        if !solicited {
+            self.came_unasked();
+        }
+        Ok(())
+    }
+
+    /// Checks that a Data-Out with `len` bytes is the next of its sequence.
+    fn check(
+        &self,
+        offset: u32,
+        data_sn: u32,
+        len: usize,
+        is_final: bool,
+        solicited: bool,
+    ) -> Result<(), InboundError> {
+        let sequence = match solicited {
+            true => self.solicited.first().ok_or(InboundError::TooMuch)?,
+            false => self.unsolicited.as_ref().ok_or(InboundError::UnexpectedUnsolicited)?,
+        };
+        if offset != self.received {
+            return Err(InboundError::OutOfOrder);
+        }
+        if data_sn != sequence.data_sn {
+            return Err(InboundError::DataSn);
+        }
+        let end = u64::from(offset) + len as u64;
+        if end > u64::from(sequence.end) {
+            return Err(InboundError::TooMuch);
+        }
+        // A solicited sequence has exactly the requested length (RFC 7143 §11.8.2). Unsolicited
+        // data continues to FirstBurstLength, or to the end of the data (§11.4.7.2).
+        let too_early = is_final && end < u64::from(sequence.least);
+        let too_late = solicited && !is_final && end == u64::from(sequence.end);
+        if too_early || too_late {
+            return Err(InboundError::Incorrect);
+        }
+        Ok(())
+    }
+
+    /// Whether the logical unit will receive the data of a Data-Out with `len` bytes whose header
+    /// has arrived.
+    pub fn awaits(&self, offset: u32, data_sn: u32, len: usize, is_final: bool, solicited: bool) -> bool {
+        let wanted = !self.discard && !self.failed && !self.damaged;
+        wanted && self.check(offset, data_sn, len, is_final, solicited).is_ok()
+    }
+
+    /// Handles a Data-Out at ErrorRecoveryLevel 1 or 2, where each R2T has its own `tag` (`None`:
+    /// unsolicited). Ignores duplicates and the data of abandoned sequences. A gap means that a PDU
+    /// was lost (RFC 7143 §7.9). The caller must call [`Self::recover`] afterwards.
+    pub fn data_out_again(
+        &mut self,
+        offset: u32,
+        data_sn: u32,
+        data: impl Data<P>,
+        is_final: bool,
+        tag: Option<u32>,
+    ) -> Result<(), InboundError> {
+        let Some(sequence) = self.arrived(tag)? else { return Ok(()) };
+        let expected = sequence.data_sn;
+        if self.damaged || sn::lt(expected, data_sn) {
+            self.damaged = true;
+            self.pass(is_final, tag.is_some());
+            return Ok(());
+        }
+        if data_sn != expected {
+            return Ok(());
+        }
+        let before = self.received;
+        self.data_out(offset, data_sn, data, is_final, tag.is_some())?;
+        if self.received != before {
+            self.recoveries = 0;
+        }
+        Ok(())
+    }
+
+    /// The sequence of a Data-Out. Sequences arrive in the order of their R2Ts: an older open
+    /// sequence has lost its end.
+    fn arrived(&mut self, tag: Option<u32>) -> Result<Option<&mut Sequence>, InboundError> {
+        let Some(tag) = tag else {
+            return match &mut self.unsolicited {
+                None if self.gave_up_unsolicited => Ok(None),
+                None => Err(InboundError::UnexpectedUnsolicited),
+                open => Ok(open.as_mut()),
+            };
+        };
+        let Some(at) = self.solicited.iter().position(|sequence| sequence.tag == tag) else {
+            return Ok(None);
+        };
+        if at > 0 {
+            self.damaged = true;
+            self.solicited.drain(..at);
+        }
+        self.answered = self.solicited.first().map_or(self.answered, |sequence| sequence.r2ts);
+        Ok(self.solicited.first_mut())
+    }
+
+    /// Records a Data-Out whose data is unusable. The caller must call [`Self::recover`]
+    /// afterwards.
+    pub fn lose(&mut self, is_final: bool, tag: Option<u32>) {
+        if let Ok(Some(_)) = self.arrived(tag) {
+            self.damaged = true;
+            self.pass(is_final, tag.is_some());
+        }
+    }
+
+    /// Abandons all open sequences (a sequence reception timeout, RFC 7143 §7.1.4.1). The caller
+    /// must call [`Self::recover`] afterwards.
+    pub fn time_out(&mut self) {
+        self.damaged = true;
+        self.gave_up_unsolicited |= self.unsolicited.take().is_some();
+        self.solicited.clear();
+    }
+
+    /// Prepares retransmission of lost data by [`Self::next_r2t`], once no sequence is open. An R2T
+    /// is outstanding until the F bit of its data arrives or a timeout has passed (§13.17), so
+    /// nothing is requested before. Returns true if a retransmission is required.
+    pub fn recover(&mut self, most: u8) -> Result<bool, InboundError> {
+        if !self.damaged || self.unsolicited.is_some() || !self.solicited.is_empty() {
+            return Ok(false);
+        }
+        self.damaged = false;
+        self.asked = self.received;
+        self.gave_up_unsolicited = true;
+        self.recoveries += 1;
+        match self.recoveries > most {
+            true => Err(InboundError::OutOfOrder),
+            false => Ok(true),
+        }
+    }
+
+    /// Sets the tag of the R2T that [`Self::next_r2t`] has just returned.
+    pub fn label(&mut self, tag: u32) {
+        if let Some(sequence) = self.solicited.last_mut() {
+            sequence.tag = tag;
+        }
+    }
+
+    /// Whether a sequence of Data-Out PDUs is open.
+    pub fn is_open(&self) -> bool {
+        self.unsolicited.is_some() || !self.solicited.is_empty()
+    }
+
+    /// The number of outstanding R2Ts.
+    pub fn outstanding(&self) -> usize {
+        self.solicited.len()
+    }
+
+    /// The length of the transfer, bytes.
+    pub fn expected(&self) -> u32 {
+        self.expected
+    }
+
+    /// Bytes that have arrived.
+    pub fn received(&self) -> u32 {
+        self.received
+    }
+
+    /// The number of R2Ts up to the last one with a Data-Out received.
+    pub fn r2ts_answered(&self) -> u32 {
+        self.answered
+    }
+
+    /// The state of a transfer of `expected` bytes that continues on another connection at the byte
+    /// `received` and the R2TSN `next_r2t_sn`.
+    pub fn resumed(expected: u32, received: u32, next_r2t_sn: u32) -> Self {
+        let at = received;
+        let fresh = Self::with(expected);
+        Self {
+            received: at,
+            taken: at,
+            wanted: at,
+            asked: at,
+            unasked: at,
+            next_r2t_sn,
+            gave_up_unsolicited: true,
+            answered: next_r2t_sn,
+            ..fresh
+        }
+    }
+
+    /// Adds data that arrived on the task's former connection.
+    pub fn came(&mut self, data: P) {
+        self.store(data);
+        self.came_unasked();
+    }
+
+    /// Bytes of the transfer that were not taken.
+    pub fn left(&self) -> usize {
+        (self.expected - self.taken) as usize
+    }
+
+    /// Requests the next `len` bytes for the logical unit. Returns the number of bytes that remain
+    /// of them.
+    #[inline]
+    pub fn want(&mut self, len: usize) -> usize {
+        let len = len.min(self.left());
+        self.wanted = self.wanted.max(self.taken + len as u32);
+        len
+    }
+
+    /// The next R2T for the requested data, within the limits. `None` while the unsolicited
+    /// sequence is open.
+    pub fn next_r2t(&mut self, limits: &WriteLimits) -> Option<R2t> {
+        if self.discard
+            || self.unsolicited.is_some()
+            || self.due > 0
+            || self.asked >= self.wanted
+            || self.solicited.len() >= usize::from(limits.max_r2t.max(1))
+        {
+            return None;
+        }
+        let len = (self.wanted - self.asked).min(limits.max_burst);
+        let r2t = R2t { r2t_sn: self.next_r2t_sn, offset: self.asked, len };
+        self.next_r2t_sn += 1;
+        self.asked += len;
+        self.solicited.push(Sequence {
+            tag: RESERVED_TAG,
+            r2ts: self.next_r2t_sn,
+            end: self.asked,
+            least: self.asked,
+            data_sn: 0,
+        });
+        Some(r2t)
+    }
+
+    /// The next RDMA Read for the requested data, of at most `max` bytes. `None` while the
+    /// unsolicited sequence is open. It is outstanding until [`Self::placed`] has received its
+    /// bytes.
+    pub fn next_read(&mut self, max: u32) -> Option<Read> {
+        if self.discard || self.unsolicited.is_some() || self.asked >= self.wanted {
+            return None;
+        }
+        let len = (self.wanted - self.asked).min(max.max(1));
+        let read = Read { offset: self.asked - self.unasked, at: self.asked, len };
+        self.asked += len;
+        self.reading += len;
+        Some(read)
+    }
+
+    /// Adds a piece of the data of RDMA Reads. Pieces must be in the order of [`Self::next_read`].
+    pub fn placed(&mut self, data: P) {
+        // A driver passes exactly the requested bytes; more would exceed the transfer.
+        debug_assert!(data.len() as u64 <= u64::from(self.reading), "more than RDMA Reads asked for");
+        self.reading -= (data.len() as u32).min(self.reading);
+        self.store(data);
+    }
+
+    /// Whether the logical unit will receive the data of the outstanding RDMA Reads.
+    pub fn awaits_reads(&self) -> bool {
+        self.reading > 0 && !self.discard && !self.failed
+    }
+
+    /// Whether RDMA Reads are outstanding.
+    #[inline]
+    pub fn is_reading(&self) -> bool {
+        self.reading > 0
+    }
+
+    /// Forgets the outstanding RDMA Reads: the connection is lost.
+    pub fn forget_reads(&mut self) {
+        self.reading = 0;
+    }
+
+    /// Bytes that have arrived and were not taken.
+    #[inline]
+    pub fn available(&self) -> usize {
+        (self.received - self.taken) as usize
+    }
+
+    /// Whether less than `len` bytes (or the remaining bytes of the transfer) have arrived or are
+    /// arriving.
+    #[inline]
+    pub fn is_short(&self, len: usize) -> bool {
+        self.available() + (self.due as usize) < len.min(self.left())
+    }
+
+    /// Takes exactly `len` bytes, which must be [`Self::available`].
+    pub fn take(&mut self, len: usize, mut give: impl FnMut(P)) {
+        let mut left = len;
+        while left > 0 {
+            let Some(front) = self.queue.front_mut() else { break };
+            if front.len() > left {
+                give(front.split_to(left));
+                left = 0;
+            } else if let Some(whole) = self.queue.pop() {
+                left -= whole.len();
+                give(whole);
+            }
+        }
+        self.taken += (len - left) as u32;
+    }
+
+    /// Drops the queued data and all further data: the logical unit has finished the command.
+    #[inline]
+    pub fn discard(&mut self) {
+        self.discard = true;
+        self.queue.clear();
+        self.taken = self.received;
+    }
+
+    /// Fails the transfer after invalid data. Outstanding data is dropped when it arrives.
+    pub fn fail(&mut self) {
+        self.discard();
+        self.failed = true;
+    }
+
+    /// Handles a Data-Out of failed data: an F bit at any offset ends its sequence.
+    pub fn pass(&mut self, is_final: bool, solicited: bool) {
+        match (is_final, solicited) {
+            (true, true) if !self.solicited.is_empty() => {
+                self.solicited.remove(0);
+            }
+            (true, false) => self.unsolicited = None,
+            _ => {}
+        }
+    }
+
+    /// Whether [`Self::fail`] was called.
+    #[inline]
+    pub fn failed(&self) -> bool {
+        self.failed
+    }
+
+    /// Whether data is outstanding, so that the response must wait (RFC 7143 §11.4.2). It waits for
+    /// RDMA Reads too: after the response the initiator invalidates its memory, and a Read of
+    /// invalid memory ends the connection.
+    #[inline]
+    pub fn owed(&self) -> bool {
+        self.unsolicited.is_some() || !self.solicited.is_empty() || self.reading > 0 || self.due > 0
+    }
+
+    /// The number of R2Ts sent: the R2TSN of the next one, reported as ExpDataSN of a write's
+    /// response (§11.4.8).
+    pub fn r2ts(&self) -> u32 {
+        self.next_r2t_sn
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::payload::Due;
+    use super::*;
+
+    const LIMITS: WriteLimits =
+        WriteLimits { max_burst: 8, first_burst: 6, max_r2t: 2, initial_r2t: false, immediate: true };
+
+    impl Inbound<Vec<u8>> {
+        fn command(
+            expected: u32,
+            immediate: Vec<u8>,
+            is_final: bool,
+            limits: &WriteLimits,
+        ) -> Result<Self, InboundError> {
+            let mut inbound = Self::none();
+            inbound.begin(expected, immediate, is_final, limits)?;
+            Ok(inbound)
+        }
+    }
+
+    fn taken(inbound: &mut Inbound<Vec<u8>>, len: usize) -> Vec<u8> {
+        let mut all = Vec::new();
+        inbound.take(len, |p| all.extend(p));
+        all
+    }
+
+    #[test]
+    fn immediate_unsolicited_and_solicited_data_arrive_in_order() {
+        let mut w = Inbound::command(30, vec![0, 1], false, &LIMITS).unwrap();
+        assert_eq!(w.want(100), 30);
+        assert_eq!(w.next_r2t(&LIMITS), None, "the unsolicited sequence is open");
+        w.data_out(2, 0, vec![2, 3], false, false).unwrap();
+        w.data_out(4, 1, vec![4, 5], true, false).unwrap();
+        assert_eq!(w.next_r2t(&LIMITS), Some(R2t { r2t_sn: 0, offset: 6, len: 8 }));
+        assert_eq!(w.next_r2t(&LIMITS), Some(R2t { r2t_sn: 1, offset: 14, len: 8 }));
+        assert_eq!(w.next_r2t(&LIMITS), None, "MaxOutstandingR2T");
+        w.data_out(6, 0, (6..14).collect::<Vec<u8>>(), true, true).unwrap();
+        assert_eq!(w.next_r2t(&LIMITS), Some(R2t { r2t_sn: 2, offset: 22, len: 8 }));
+        w.data_out(14, 0, (14..22).collect::<Vec<u8>>(), true, true).unwrap();
+        assert_eq!(w.next_r2t(&LIMITS), None, "all is asked for");
+        w.data_out(22, 0, (22..25).collect::<Vec<u8>>(), false, true).unwrap();
+        assert!(w.owed());
+        w.data_out(25, 1, (25..30).collect::<Vec<u8>>(), true, true).unwrap();
+        assert!(!w.owed());
+        assert_eq!(w.available(), 30);
+        assert_eq!(taken(&mut w, 7), (0..7).collect::<Vec<u8>>());
+        assert_eq!(taken(&mut w, 23), (7..30).collect::<Vec<u8>>());
+    }
+
+    #[test]
+    fn data_in_crumbs_is_kept_in_few_pieces() {
+        let limits = WriteLimits { first_burst: 5000, ..LIMITS };
+        let mut w = Inbound::command(5000, Vec::new(), false, &limits).unwrap();
+        w.want(5000);
+        for at in 0..5000u32 {
+            w.data_out(at, at, vec![at as u8], at == 4999, false).unwrap();
+            assert!(w.queue.pieces.len() <= FEW + 14, "{} pieces of {at}", w.queue.pieces.len());
+        }
+        assert_eq!(taken(&mut w, 5000), (0..5000u32).map(|at| at as u8).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn rdma_reads_follow_unsolicited_data_and_delay_the_response() {
+        let mut w = Inbound::command(30, vec![0, 1], false, &LIMITS).unwrap();
+        assert_eq!(w.want(20), 20);
+        assert_eq!(w.next_read(10), None, "the unsolicited sequence is open");
+        w.data_out(2, 0, vec![2, 3, 4, 5], true, false).unwrap();
+        assert_eq!(w.next_read(10), Some(Read { offset: 0, at: 6, len: 10 }));
+        assert_eq!(w.next_read(10), Some(Read { offset: 10, at: 16, len: 4 }));
+        assert_eq!(w.next_read(10), None, "no more than is wanted");
+        assert!(w.owed() && w.is_reading() && w.awaits_reads());
+        w.placed((6..9).collect());
+        w.placed((9..14).collect());
+        w.placed((14..20).collect());
+        assert!(!w.owed() && !w.is_reading() && !w.awaits_reads());
+        assert_eq!(taken(&mut w, 20), (0..20).collect::<Vec<u8>>());
+        assert_eq!(w.want(20), 10);
+        assert_eq!(w.next_read(100), Some(Read { offset: 14, at: 20, len: 10 }));
+        assert!(w.awaits_reads());
+        w.discard();
+        assert!(
+            w.owed() && !w.awaits_reads(),
+            "what was asked for still comes, and the unit does not get it"
+        );
+        w.placed(vec![0; 10]);
+        assert!(!w.owed());
+        assert_eq!(w.available(), 0, "and is dropped");
+    }
+
+    #[test]
+    fn outstanding_immediate_data_delays_r2ts_and_the_response() {
+        let begun = |expected, len| {
+            let mut inbound = Inbound::<Vec<u8>>::none();
+            inbound.begin(expected, Due(len), true, &LIMITS).map(|()| inbound)
+        };
+        assert_eq!(begun(30, 7).unwrap_err(), InboundError::TooMuch);
+        let mut w = begun(30, 5).unwrap();
+        assert_eq!((w.want(30), w.available()), (30, 0));
+        assert!(w.owed() && w.awaits_immediate() && !w.is_short(5) && w.is_short(6));
+        assert_eq!(w.next_r2t(&LIMITS), None);
+        assert!(w.rest(vec![0, 1, 2, 3, 4]) && !w.rest(vec![5]));
+        assert!(!w.awaits_immediate() && w.available() == 5);
+        assert_eq!(w.next_r2t(&LIMITS), Some(R2t { r2t_sn: 0, offset: 5, len: 8 }));
+        // The logical unit finishes before the data arrives.
+        let mut w = begun(5, 5).unwrap();
+        w.discard();
+        assert!(w.owed() && !w.awaits_immediate());
+        w.rest(vec![0; 5]);
+        assert!(!w.owed() && w.available() == 0);
+    }
+
+    #[test]
+    fn data_is_awaited_if_it_would_be_taken_and_looking_changes_nothing() {
+        let mut w = Inbound::command(30, Vec::new(), false, &LIMITS).unwrap();
+        w.want(14);
+        assert!(w.awaits(0, 0, 6, true, false) && w.awaits(0, 0, 3, false, false));
+        assert!(!w.awaits(0, 0, 7, true, false), "more than FirstBurstLength");
+        assert!(!w.awaits(0, 0, 6, true, true), "not asked for");
+        w.data_out(0, 0, vec![0; 6], true, false).unwrap();
+        w.next_r2t(&LIMITS).unwrap();
+        for _ in 0..2 {
+            assert!(w.awaits(6, 0, 8, true, true) && w.awaits(6, 0, 4, false, true));
+            for (offset, data_sn, len, is_final) in [
+                (5, 0, 8, true),
+                (7, 0, 7, true),
+                (6, 1, 8, true),
+                (6, 0, 9, true),
+                (6, 0, 8, false),
+                (6, 0, 4, true),
+            ] {
+                assert!(
+                    !w.awaits(offset, data_sn, len, is_final, true),
+                    "{offset} {data_sn} {len} {is_final}"
+                );
+            }
+        }
+        w.fail();
+        assert!(!w.awaits(6, 0, 8, true, true));
+    }
+
+    #[test]
+    fn r2ts_ask_for_no_more_than_the_unit_wants() {
+        let mut w = Inbound::command(30, Vec::new(), true, &LIMITS).unwrap();
+        assert_eq!(w.next_r2t(&LIMITS), None);
+        assert_eq!(w.want(3), 3);
+        assert_eq!(w.next_r2t(&LIMITS), Some(R2t { r2t_sn: 0, offset: 0, len: 3 }));
+        assert_eq!(w.next_r2t(&LIMITS), None);
+    }
+
+    #[test]
+    fn data_that_breaks_the_rules_is_refused() {
+        let none = WriteLimits { initial_r2t: true, immediate: false, ..LIMITS };
+        assert_eq!(
+            Inbound::command(9, vec![1], true, &none).unwrap_err(),
+            InboundError::UnexpectedUnsolicited
+        );
+        assert_eq!(
+            Inbound::command(9, Vec::new(), false, &none).unwrap_err(),
+            InboundError::UnexpectedUnsolicited
+        );
+        assert_eq!(Inbound::command(9, vec![0; 7], true, &LIMITS).unwrap_err(), InboundError::TooMuch);
+        assert_eq!(Inbound::command(3, vec![0; 4], true, &LIMITS).unwrap_err(), InboundError::TooMuch);
+        // FirstBurstLength is 6.
+        for (expected, short, whole) in [(30, 5, 6), (6, 5, 6), (3, 2, 3)] {
+            let mut w = Inbound::command(expected, Vec::new(), false, &LIMITS).unwrap();
+            assert_eq!(w.data_out(0, 0, vec![1; short], true, false).unwrap_err(), InboundError::Incorrect);
+            assert!(!w.awaits(0, 0, short, true, false));
+            w.data_out(0, 0, vec![1; short], false, false).unwrap();
+            w.data_out(short as u32, 1, vec![1; whole - short], true, false).unwrap();
+            let mut w = Inbound::command(expected, Vec::new(), false, &LIMITS).unwrap();
+            w.allow_short_burst();
+            w.data_out(0, 0, vec![1; short], true, false).unwrap();
+        }
+        let mut w = Inbound::command(30, Vec::new(), true, &LIMITS).unwrap();
+        assert_eq!(w.data_out(0, 0, vec![1], true, false).unwrap_err(), InboundError::UnexpectedUnsolicited);
+        assert_eq!(w.data_out(0, 0, vec![1], true, true).unwrap_err(), InboundError::TooMuch);
+        w.want(8);
+        w.next_r2t(&LIMITS).unwrap();
+        assert_eq!(w.data_out(1, 0, vec![1], true, true).unwrap_err(), InboundError::OutOfOrder);
+        assert_eq!(w.data_out(0, 5, vec![1], true, true).unwrap_err(), InboundError::DataSn);
+        assert_eq!(w.data_out(0, 0, vec![1; 9], true, true).unwrap_err(), InboundError::TooMuch);
+        assert_eq!(w.data_out(0, 0, vec![1; 7], true, true).unwrap_err(), InboundError::Incorrect);
+    }
+
+    #[test]
+    fn a_finished_unit_discards_what_is_still_owed() {
+        let mut w = Inbound::command(30, vec![1, 2], true, &LIMITS).unwrap();
+        w.want(10);
+        w.next_r2t(&LIMITS).unwrap();
+        w.discard();
+        assert!(w.owed());
+        w.data_out(2, 0, vec![9; 8], true, true).unwrap();
+        assert!(!w.owed());
+        assert_eq!(w.available(), 0);
+        assert_eq!(w.next_r2t(&LIMITS), None);
+    }
+}

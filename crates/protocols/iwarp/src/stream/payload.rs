@@ -1,0 +1,75 @@
+//! What a stream requires of payload buffers and of the sink for its FPDUs.
+
+use crate::crc::Crc32c;
+
+/// Bytes to send, by reference: cheap to split; read only for the CRC.
+pub trait Payload: Sized {
+    /// Length in bytes.
+    fn len(&self) -> usize;
+    /// Whether the payload has no bytes.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+    /// Takes the first `n` bytes off. `n` is at most [`Self::len`].
+    fn split_to(&mut self, n: usize) -> Self;
+    /// The bytes, if they are contiguous and no one else writes that memory. A short FPDU is then
+    /// built in one piece.
+    fn as_stable(&self) -> Option<&[u8]> {
+        None
+    }
+    /// Adds these bytes to `crc` and returns a payload that no longer changes. Memory that others
+    /// may write concurrently must be copied first. Called only if CRCs are on.
+    fn with_crc(self, crc: &mut Crc32c) -> Self;
+}
+
+/// Receives FPDUs in order: the one queue in front of a connection's socket.
+pub trait Sink<P> {
+    /// Appends bytes, copied.
+    fn bytes(&mut self, bytes: &[u8]);
+    /// Appends a payload, by reference.
+    fn payload(&mut self, payload: P);
+}
+
+impl Payload for Vec<u8> {
+    fn len(&self) -> usize {
+        Vec::len(self)
+    }
+    fn split_to(&mut self, n: usize) -> Self {
+        let rest = self.split_off(n);
+        std::mem::replace(self, rest)
+    }
+    fn as_stable(&self) -> Option<&[u8]> {
+        Some(self)
+    }
+    fn with_crc(self, crc: &mut Crc32c) -> Self {
+        crc.update(&self);
+        self
+    }
+}
+
+impl Payload for &[u8] {
+    fn len(&self) -> usize {
+        <[u8]>::len(self)
+    }
+    fn split_to(&mut self, n: usize) -> Self {
+        let (head, rest) = self.split_at(n);
+        *self = rest;
+        head
+    }
+    fn as_stable(&self) -> Option<&[u8]> {
+        Some(self)
+    }
+    fn with_crc(self, crc: &mut Crc32c) -> Self {
+        crc.update(self);
+        self
+    }
+}
+
+impl<P: AsRef<[u8]>> Sink<P> for Vec<u8> {
+    fn bytes(&mut self, bytes: &[u8]) {
+        self.extend_from_slice(bytes);
+    }
+    fn payload(&mut self, payload: P) {
+        self.extend_from_slice(payload.as_ref());
+    }
+}

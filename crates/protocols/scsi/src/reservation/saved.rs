@@ -1,0 +1,140 @@
+//! The storage format of APTPL state: versioned, checksummed, bounded. Owns these bytes; the caller
+//! chooses where to store them.
+//!
+//! ```text
+//! 0   "STAGPR", version 00 01
+//! 8   TYPE of the reservation or 0; reserved; number of registrations, 16 bits
+//! 12  a registration: flags (1 holds the reservation, 2 ALL_TG_PT); reserved;
+//!     target port, 16 bits; key, 64 bits; length of the TransportID, 16 bits; the TransportID
+//! n   CRC32C of all bytes before, 32 bits
+//! ```
+//! Numbers are big-endian. PRGENERATION is not stored: a power on sets it to zero (SPC-4 §6.15.2).
+
+use super::{Held, ItPort, Registration, ReservationType, Reservations, TransportId};
+
+const MAGIC: [u8; 8] = *b"STAGPR\x00\x01";
+const HOLDS: u8 = 1;
+const ALL_TG_PT: u8 = 2;
+
+/// Why stored state cannot be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SavedError {
+    /// The header is unknown: not this format, or another version.
+    #[error("not stored reservation state, or of an unknown version")]
+    Unknown,
+    /// The checksum does not match: torn or altered.
+    #[error("the checksum does not match")]
+    Checksum,
+    /// The checksum matches and the content contradicts itself.
+    #[error("the content is inconsistent")]
+    Inconsistent,
+}
+
+fn checksum(bytes: &[u8]) -> u32 {
+    // CRC32C, reflected, bit by bit: for a few kilobytes, rarely.
+    !bytes.iter().fold(!0u32, |crc, &byte| {
+        (0..8).fold(crc ^ u32::from(byte), |crc, _| (crc >> 1) ^ (0x82f6_3b78 & (crc & 1).wrapping_neg()))
+    })
+}
+
+/// Takes `N` bytes off the front.
+fn take<const N: usize>(rest: &mut &[u8]) -> Result<[u8; N], SavedError> {
+    let (head, tail) = rest.split_first_chunk::<N>().ok_or(SavedError::Inconsistent)?;
+    *rest = tail;
+    Ok(*head)
+}
+
+impl Reservations {
+    /// Maximum length of [`Self::to_bytes`], in bytes.
+    pub const MAX_SAVED_LEN: usize = 12 + Self::MAX_REGISTRATIONS * (14 + TransportId::MAX_LEN) + 4;
+
+    /// The state that must survive a power loss: everything except PRGENERATION while APTPL is
+    /// active, otherwise nothing.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let registrations = if self.aptpl { self.registrations.as_slice() } else { &[] };
+        let kind = self.held.as_ref().filter(|_| self.aptpl).map_or(0, |held| held.kind as u8);
+        let mut bytes = MAGIC.to_vec();
+        bytes.extend_from_slice(&[kind, 0]);
+        bytes.extend_from_slice(&u16::try_from(registrations.len()).unwrap_or(u16::MAX).to_be_bytes());
+        for r in registrations {
+            let holds = if self.holds(&r.port) { HOLDS } else { 0 };
+            let all = if r.all_target_ports { ALL_TG_PT } else { 0 };
+            let id = r.port.initiator.bytes();
+            bytes.extend_from_slice(&[holds | all, 0]);
+            bytes.extend_from_slice(&r.port.target_port.to_be_bytes());
+            bytes.extend_from_slice(&r.key.to_be_bytes());
+            bytes.extend_from_slice(&u16::try_from(id.len()).unwrap_or(u16::MAX).to_be_bytes());
+            bytes.extend_from_slice(id);
+        }
+        bytes.extend_from_slice(&checksum(&bytes).to_be_bytes());
+        bytes
+    }
+
+    /// The whole state, for another process that takes over the unit: the bytes, whether APTPL is
+    /// active, and PRGENERATION. Without RESERVE, which ends with its session.
+    pub fn hand_over(&self) -> (Vec<u8>, bool, u32) {
+        let all = Self { aptpl: true, ..self.clone() };
+        (all.to_bytes(), self.aptpl, self.generation)
+    }
+
+    /// Restores the state from [`Self::hand_over`].
+    ///
+    /// # Errors
+    /// Those of [`Self::from_bytes`].
+    pub fn take_over(bytes: &[u8], aptpl: bool, generation: u32) -> Result<Self, SavedError> {
+        Ok(Self { aptpl, generation, ..Self::from_bytes(bytes)? })
+    }
+
+    /// The state after a power on, from the [`Self::to_bytes`] stored before it.
+    ///
+    /// # Errors
+    /// The bytes are not of this format, are torn, or contradict themselves. Then do not open the
+    /// unit: it must not run without its reservations.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, SavedError> {
+        if !bytes.starts_with(&MAGIC) {
+            return Err(SavedError::Unknown);
+        }
+        let (content, sum) = bytes.split_last_chunk::<4>().ok_or(SavedError::Checksum)?;
+        if checksum(content) != u32::from_be_bytes(*sum) {
+            return Err(SavedError::Checksum);
+        }
+        let mut rest = content.get(MAGIC.len()..).ok_or(SavedError::Inconsistent)?;
+        let [kind, _, high, low] = take(&mut rest)?;
+        let count = usize::from(u16::from_be_bytes([high, low]));
+        if count > Self::MAX_REGISTRATIONS {
+            return Err(SavedError::Inconsistent);
+        }
+        let kind = match kind {
+            0 => None,
+            code => Some(ReservationType::from_code(code).ok_or(SavedError::Inconsistent)?),
+        };
+        let mut state = Self { aptpl: count != 0, ..Self::default() };
+        let mut holders = Vec::new();
+        for _ in 0..count {
+            let [flags, _] = take(&mut rest)?;
+            let target_port = u16::from_be_bytes(take(&mut rest)?);
+            let key = u64::from_be_bytes(take(&mut rest)?);
+            let length = usize::from(u16::from_be_bytes(take(&mut rest)?));
+            let id = rest.get(..length).ok_or(SavedError::Inconsistent)?;
+            rest = &rest[length..];
+            let (initiator, used) = TransportId::parse(id).map_err(|_| SavedError::Inconsistent)?;
+            let port = ItPort { initiator, target_port };
+            if used != length || key == 0 || state.key_of(&port).is_some() {
+                return Err(SavedError::Inconsistent);
+            }
+            if flags & HOLDS != 0 {
+                holders.push(port.clone());
+            }
+            state.registrations.push(Registration { port, key, all_target_ports: flags & ALL_TG_PT != 0 });
+        }
+        state.held = match (kind, holders.len()) {
+            (None, 0) => None,
+            (Some(kind), n) if kind.all_registrants() && n == count && n > 0 => {
+                Some(Held { kind, holder: None })
+            }
+            (Some(kind), 1) if !kind.all_registrants() => Some(Held { kind, holder: holders.pop() }),
+            _ => return Err(SavedError::Inconsistent),
+        };
+        if rest.is_empty() { Ok(state) } else { Err(SavedError::Inconsistent) }
+    }
+}

@@ -1,0 +1,165 @@
+//! A core's threads for blocking file calls: what thread-pool servers do, as one way of several to read and write.
+//!
+//! The calls are operations of the core's table like those of its ring: they own what they touch, and complete through
+//! the core's mailbox. What it must never do: keep a call waiting for one that blocks while a thread could be had.
+//!
+//! Threads are started as they are needed and leave when they have been idle for a while. A thread that takes a call
+//! while more are waiting wakes one other, and no more than one is on its way at a time: so calls that end quickly run
+//! one after the other on one thread, without a wake-up each, and calls that block get as many threads as there are.
+
+use std::collections::VecDeque;
+use std::os::fd::RawFd;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::runtime::Address;
+
+/// How many threads a core has at most.
+const MOST_THREADS: usize = 32;
+/// How long a thread without work stays.
+const IDLE: Duration = Duration::from_secs(10);
+
+/// Which way a call moves data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Direction {
+    Read,
+    Write,
+}
+
+/// One blocking call, and whom to tell what came of it.
+#[derive(Debug)]
+pub(crate) struct Call {
+    pub(crate) direction: Direction,
+    pub(crate) fd: RawFd,
+    pub(crate) vectors: *const libc::iovec,
+    pub(crate) count: i32,
+    pub(crate) at: i64,
+    /// RWF_*.
+    pub(crate) flags: i32,
+    pub(crate) user_data: u64,
+}
+
+// SAFETY: what the pointer names is owned by the call's operation, which keeps it, unused, until the call has completed.
+unsafe impl Send for Call {}
+
+impl Call {
+    /// Makes the call: a count, or the negative of an errno.
+    fn run(&self) -> i32 {
+        // SAFETY: whoever made the call keeps the file open and the vectors valid until it has completed.
+        let rc = unsafe {
+            match self.direction {
+                Direction::Read => libc::preadv2(self.fd, self.vectors, self.count, self.at, self.flags),
+                Direction::Write => libc::pwritev2(self.fd, self.vectors, self.count, self.at, self.flags),
+            }
+        };
+        match i32::try_from(rc) {
+            Ok(count) if count >= 0 => count,
+            _ => -std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO),
+        }
+    }
+}
+
+#[derive(Default)]
+struct Queue {
+    calls: VecDeque<Call>,
+    threads: usize,
+    idle: usize,
+    /// A thread was woken and has not come yet.
+    waking: bool,
+    closed: bool,
+}
+
+struct Inner {
+    queue: Mutex<Queue>,
+    news: Condvar,
+    core: Address,
+}
+
+/// The threads of one core. Dropping it lets them finish what is queued.
+pub(crate) struct Threads(Arc<Inner>);
+
+impl Threads {
+    pub(crate) fn new(core: Address) -> Self {
+        Self(Arc::new(Inner { queue: Mutex::default(), news: Condvar::new(), core }))
+    }
+
+    /// Takes all of `calls`.
+    pub(crate) fn submit(&self, calls: &mut Vec<Call>) {
+        if crate::sim::is_on() {
+            // A world has no threads that it does not know: each call is made at once.
+            return calls.drain(..).for_each(|call| self.0.core.complete(call.user_data, call.run()));
+        }
+        let mut queue = self.0.lock();
+        queue.calls.extend(calls.drain(..));
+        if !queue.call_help(&self.0) && queue.threads == 0 {
+            // No thread can be had at all: late is better than never.
+            while let Some(call) = queue.calls.pop_front() {
+                self.0.core.complete(call.user_data, call.run());
+            }
+        }
+    }
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        self.0.lock().closed = true;
+        self.0.news.notify_all();
+    }
+}
+
+impl Queue {
+    /// Sees to it that another thread comes, if calls are waiting and none is on its way. Whether one comes, or need not.
+    fn call_help(&mut self, inner: &Arc<Inner>) -> bool {
+        if self.calls.is_empty() || self.waking {
+            return true;
+        }
+        if self.idle > 0 {
+            self.waking = true;
+            inner.news.notify_one();
+            return true;
+        }
+        if self.threads >= MOST_THREADS {
+            return false;
+        }
+        let theirs = Arc::clone(inner);
+        let started = std::thread::Builder::new().name("ring-file".into()).spawn(move || theirs.work());
+        if started.is_ok() {
+            self.threads += 1;
+            self.waking = true;
+        }
+        started.is_ok()
+    }
+}
+
+impl Inner {
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn work(self: Arc<Self>) {
+        let mut queue = self.lock();
+        queue.waking = false;
+        loop {
+            if let Some(call) = queue.calls.pop_front() {
+                queue.call_help(&self);
+                drop(queue);
+                self.core.complete(call.user_data, call.run());
+                queue = self.lock();
+                continue;
+            }
+            if queue.closed {
+                queue.threads -= 1;
+                return;
+            }
+            queue.idle += 1;
+            let (woken, wait) = self.news.wait_timeout(queue, IDLE).unwrap_or_else(PoisonError::into_inner);
+            queue = woken;
+            queue.idle -= 1;
+            queue.waking = false;
+            if wait.timed_out() && queue.calls.is_empty() {
+                queue.threads -= 1;
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! One io_uring a core: sockets, files, timers, and buffers that operations own.
+//!
+//! This crate and `verbs` are the only ones with `unsafe`; each block says why it is sound. Everything here
+//! belongs to the thread that made it, unless its documentation says `Send`.
+//!
+//! - [`Buf`], [`BufMut`], [`Chain`], [`Region`], [`pool`]: bytes that operations own.
+//! - [`Runtime`], [`spawn`], [`Cores`]: an executor a thread, and threads pinned to cores. [`Shared`], [`Use`]: what they share,
+//!   without writing to what they share.
+//! - [`TcpListener`], [`TcpStream`], [`Gather`], [`Scatter`]: sockets.
+//! - [`File`]: files and block devices.
+//! - [`sleep`], [`timeout`], [`now`]: time. [`blocking`]: system calls that the ring does not have. [`Signals`].
+//!   [`Readable`]: descriptors that belong to another library. [`Notify`]: what other code of the core will do.
+//! - [`be_urgent`]: threads of their own that must run on time.
+//!
+//! Dropping the future of any operation cancels it. The buffers it was given stay alive until the kernel has let go of
+//! them, and then return to their pool; nobody has to wait for that.
+
+mod blocking;
+mod buf;
+mod cores;
+mod fs;
+mod net;
+mod notify;
+mod op;
+mod outside;
+mod pooled;
+mod random;
+mod readable;
+mod runtime;
+mod shared;
+mod signal;
+#[cfg(feature = "sim")]
+pub mod sim;
+#[cfg(not(feature = "sim"))]
+#[path = "sim_off.rs"]
+mod sim;
+#[cfg(feature = "testing")]
+pub mod testing;
+mod time;
+mod urgency;
+mod uses;
+
+pub use blocking::blocking;
+pub use buf::{Buf, BufMut, Bytes, Chain, Destination, OutOfRange, Region, RegionRange, pool};
+pub use cores::{CoreGone, Cores, Handle, core_count, current_core};
+pub use fs::{File, OpenOptions, Patience};
+pub use net::{
+    Destinations, Gather, Keepalive, Lender, Lent, ListenOptions, PathOptions, Scatter, SystemLimits,
+    TcpInfo, TcpListener, TcpStream, handed_sockets, peer_groups,
+};
+pub use notify::Notify;
+pub use outside::{Receiver, RecvError, RecvTimeoutError, SendError, Sender, channel, nap};
+pub use pooled::Pooled;
+pub use random::random;
+pub use readable::Readable;
+pub use runtime::{
+    Config, JoinError, JoinHandle, NoRing, Runtime, available_cores, has_polled, is_alone, is_running, round,
+    spawn, yield_now,
+};
+pub use shared::{Local, Shared};
+pub use signal::{Signal, Signals, survive_file_size_limit};
+pub use time::{Elapsed, Sleep, clock, now, sleep, sleep_until, timeout};
+pub use urgency::{Urgency, be_urgent};
+pub use uses::Use;

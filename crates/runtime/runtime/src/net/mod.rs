@@ -1,0 +1,24 @@
+//! TCP: listeners, streams, and what they send from and receive into.
+
+mod addr;
+mod gather;
+mod handed;
+mod lend;
+mod listener;
+mod options;
+mod path;
+mod peer;
+mod scatter;
+mod stream;
+
+pub(crate) use addr::RawAddr;
+pub use gather::Gather;
+pub use handed::handed_sockets;
+pub use lend::{Lender, Lent};
+pub use listener::{ListenOptions, TcpListener};
+pub use options::Keepalive;
+pub(crate) use options::check;
+pub use path::{PathOptions, SystemLimits, TcpInfo};
+pub use peer::peer_groups;
+pub use scatter::{Destinations, Scatter};
+pub use stream::TcpStream;

@@ -1,0 +1,230 @@
+//! Operations in flight.
+//!
+//! The rule of this module: **an operation in flight owns what the kernel may touch.** An [`Op`] holds its buffers; when
+//! it is dropped before its completion has arrived, they move to the operation table and stay there until it does. The
+//! operation is cancelled, but cancelling only hurries the completion. The file needs no such care: once submitted, the
+//! kernel holds the file itself, and an operation that is dropped while still queued is submitted before the drop
+//! returns, so the descriptor's number cannot be given to another file in between.
+
+mod driver;
+mod provided;
+mod restrictions;
+mod table;
+mod uring;
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use io_uring::squeue::Entry;
+use io_uring::{cqueue, opcode, squeue};
+
+pub(crate) use driver::Driver;
+pub(crate) use provided::{Provided, RECV_BUFFER};
+pub(crate) use table::{Completed, Key, Table};
+use uring::Uring;
+
+use crate::fs::Call;
+use crate::runtime::Core;
+use table::Orphan;
+
+/// User data of entries whose completion tells nothing.
+pub(crate) const IGNORED: u64 = u64::MAX;
+/// User data of the poll that other threads wake a core with.
+pub(crate) const WOKEN: u64 = u64::MAX - 1;
+
+/// What a completion said.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Completion {
+    pub(crate) result: i32,
+    pub(crate) flags: u32,
+}
+
+impl Completion {
+    pub(crate) fn from_entry(entry: &cqueue::Entry) -> Self {
+        Self { result: entry.result(), flags: entry.flags() }
+    }
+
+    /// The result as a count, or the error that it was.
+    pub(crate) fn count(self) -> io::Result<usize> {
+        usize::try_from(self.result).map_err(|_| io::Error::from_raw_os_error(self.result.wrapping_neg()))
+    }
+
+    /// The provided buffer that the kernel chose.
+    pub(crate) fn buffer(self) -> Option<u16> {
+        cqueue::buffer_select(self.flags)
+    }
+
+    /// Whether more completions of the same operation follow.
+    pub(crate) fn more(self) -> bool {
+        cqueue::more(self.flags)
+    }
+
+    /// Whether the socket had more to read.
+    pub(crate) fn socket_nonempty(self) -> bool {
+        cqueue::sock_nonempty(self.flags)
+    }
+}
+
+/// Whether an operation that failed so should be tried again.
+pub(crate) fn is_transient(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN))
+}
+
+/// One operation with one completion, and what it owns.
+pub(crate) struct Op<T: 'static> {
+    core: Rc<Core>,
+    key: Key,
+    /// There until the operation has ended.
+    data: Option<T>,
+}
+
+/// Nothing points into it: what the kernel sees does not move with `data`.
+impl<T> Unpin for Op<T> {}
+
+impl<T: 'static> Op<T> {
+    /// Starts an operation on this thread's ring.
+    ///
+    /// # Safety
+    /// Everything that `entry` points to is owned by `data`, stays valid while `data` is alive, and does not move when
+    /// `data` does.
+    #[inline]
+    pub(crate) unsafe fn start(entry: Entry, data: T) -> Self {
+        // SAFETY: passed on.
+        unsafe { Self::start_on(Core::current(), entry, data) }
+    }
+
+    /// Like [`Self::start`], on a ring at hand.
+    ///
+    /// # Safety
+    /// As for [`Self::start`].
+    #[inline]
+    pub(crate) unsafe fn start_on(core: Rc<Core>, entry: Entry, data: T) -> Self {
+        let mut table = core.table.borrow_mut();
+        let key = table.insert(false);
+        // SAFETY: `data` is kept by this `Op`, and by the table after it, until the completion has been seen.
+        let number = unsafe { core.uring.push(&entry.user_data(key.user_data())) };
+        table.set_number(key, number);
+        drop(table);
+        Self { core, key, data: Some(data) }
+    }
+}
+
+impl<T: 'static> Op<T> {
+    /// Like [`Self::start_on`], of a file's data: it is not left waiting for many others.
+    ///
+    /// # Safety
+    /// As for [`Self::start`].
+    #[inline]
+    pub(crate) unsafe fn transfer(core: Rc<Core>, entry: Entry, data: T) -> Self {
+        // SAFETY: passed on.
+        let op = unsafe { Self::start_on(core, entry, data) };
+        op.core.uring.hurry();
+        op
+    }
+
+    /// Starts an operation that a thread of this core carries out.
+    ///
+    /// # Safety
+    /// The file of the call, and everything that it points to, are owned by `data`, stay valid while `data` is alive, and
+    /// do not move when `data` does.
+    pub(crate) unsafe fn start_call(mut call: Call, data: T) -> Self {
+        let core = Core::current();
+        // Number 0: the ring has nothing to submit for it.
+        let key = {
+            let mut table = core.table.borrow_mut();
+            let key = table.insert(false);
+            table.set_number(key, 0);
+            key
+        };
+        call.user_data = key.user_data();
+        core.calls.borrow_mut().push(call);
+        Self { core, key, data: Some(data) }
+    }
+}
+
+impl<T: 'static> Future for Op<T> {
+    type Output = (Completion, T);
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let Some(completion) = self.core.table.borrow_mut().poll(self.key, cx) else { return Poll::Pending };
+        let data = self.data.take().expect("polled after it was ready");
+        Poll::Ready((completion, data))
+    }
+}
+
+impl<T: 'static> Drop for Op<T> {
+    fn drop(&mut self) {
+        let Some(data) = self.data.take() else { return };
+        let done = self.core.table.borrow_mut().abandon(self.key, || Orphan::new(data));
+        match done {
+            // It had ended, and nobody had asked: only a buffer that the kernel chose is left to be seen to.
+            Some(completion) => {
+                if let Some(buffer) = completion.buffer() {
+                    self.core.provided.borrow_mut().put_back(buffer);
+                }
+            }
+            None => cancel(&self.core, self.key),
+        }
+    }
+}
+
+/// An operation with any number of completions, none of which points to anything of ours. Dropping it ends it; what was
+/// not taken, and whatever still comes, goes to its `dispose`.
+pub(crate) struct Multi {
+    core: Rc<Core>,
+    key: Key,
+    dispose: fn(Completion),
+}
+
+impl Multi {
+    /// Starts an operation on this thread's ring.
+    ///
+    /// # Safety
+    /// `entry` points to nothing.
+    pub(crate) unsafe fn start(entry: Entry, dispose: fn(Completion)) -> Self {
+        let core = Core::current();
+        let mut table = core.table.borrow_mut();
+        let key = table.insert(true);
+        // SAFETY: the caller says that the entry points to nothing.
+        let number = unsafe { core.uring.push(&entry.user_data(key.user_data())) };
+        table.set_number(key, number);
+        drop(table);
+        Self { core, key, dispose }
+    }
+
+    /// The next completion; `None` once the last one has been taken.
+    pub(crate) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Completion>> {
+        self.core.table.borrow_mut().poll_next(self.key, cx)
+    }
+}
+
+impl Drop for Multi {
+    fn drop(&mut self) {
+        let (running, left) = self.core.table.borrow_mut().abandon_multi(self.key, self.dispose);
+        left.into_iter().for_each(self.dispose);
+        if running {
+            cancel(&self.core, self.key);
+        }
+    }
+}
+
+/// Asks the kernel to end an operation early. Returns after the operation itself was submitted.
+fn cancel(core: &Core, key: Key) {
+    if core.uring.take_back(key.user_data()) {
+        // The kernel never saw it, so nothing else completes it.
+        core.complete(key.user_data(), Completion { result: -libc::ECANCELED, flags: 0 });
+        return;
+    }
+    let entry = opcode::AsyncCancel::new(key.user_data()).build();
+    let entry = entry.user_data(IGNORED).flags(squeue::Flags::SKIP_SUCCESS);
+    // SAFETY: the entry points to nothing.
+    unsafe { core.uring.push(&entry) };
+    let number = core.table.borrow().number(key);
+    if number.is_some_and(|n| !core.uring.is_submitted(n)) {
+        // An error shows at the next turn of the loop.
+        let _ = core.uring.enter(0, None);
+    }
+}

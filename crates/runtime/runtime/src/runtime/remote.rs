@@ -1,0 +1,192 @@
+//! What other threads can do to a runtime: wake its tasks, and give it work.
+//!
+//! Every runtime has a mailbox in a table that lives as long as the process, so that a waker can name a runtime by number
+//! and never dangles. Mailboxes of runtimes that have gone are used again.
+//!
+//! Sleeping and waking meet in two flags. The owner says that it may sleep, then looks whether mail is there; a sender
+//! leaves mail, then looks whether the owner may sleep, and only then makes the system call that wakes it. One of the
+//! two always sees the other.
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use super::waker::{MAX_RUNTIMES, TaskName};
+
+/// Work for another core.
+type Job = Box<dyn FnOnce() + Send>;
+
+pub(super) enum Message {
+    Wake(TaskName),
+    Run(Job),
+    /// A call that another thread made for an operation of this core has ended.
+    Complete {
+        user_data: u64,
+        result: i32,
+    },
+}
+
+#[derive(Default)]
+struct Mail {
+    /// How many runtimes have owned the mailbox so far.
+    owners: u64,
+    /// `None` while no runtime owns it.
+    messages: Option<Vec<Message>>,
+}
+
+/// A runtime's mailbox. Its flags change with every sleep, so no other runtime's are on their cache line (or its prefetched
+/// neighbour).
+#[repr(align(128))]
+pub(super) struct Remote {
+    number: u16,
+    mail: Mutex<Mail>,
+    /// Whether there is mail.
+    pending: AtomicBool,
+    /// Whether the owner may be asleep.
+    sleeping: AtomicBool,
+    /// Wakes the owner's ring; never closed, so that a late sender cannot hit another file.
+    event: OwnedFd,
+}
+
+static REMOTES: [OnceLock<Remote>; MAX_RUNTIMES] = [const { OnceLock::new() }; MAX_RUNTIMES];
+static UNUSED: Mutex<Vec<&'static Remote>> = Mutex::new(Vec::new());
+
+fn unpoisoned<T>(result: Result<T, PoisonError<T>>) -> T {
+    result.unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Remote {
+    /// A mailbox for a new runtime.
+    pub(super) fn open() -> io::Result<&'static Self> {
+        let mut unused = unpoisoned(UNUSED.lock());
+        let remote = match unused.pop() {
+            Some(remote) => remote,
+            None => {
+                let free = REMOTES.iter().position(|slot| slot.get().is_none());
+                let number = free.ok_or_else(|| io::Error::other("too many runtimes"))?;
+                // SAFETY: eventfd takes numbers only, and the descriptor it returns is ours alone.
+                let event = unsafe {
+                    let fd = libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK);
+                    if fd < 0 {
+                        return Err(io::Error::last_os_error());
+                    }
+                    OwnedFd::from_raw_fd(fd)
+                };
+                REMOTES[number].get_or_init(|| Self {
+                    number: number as u16,
+                    mail: Mutex::default(),
+                    pending: AtomicBool::new(false),
+                    sleeping: AtomicBool::new(false),
+                    event,
+                })
+            }
+        };
+        let mut mail = unpoisoned(remote.mail.lock());
+        mail.owners += 1;
+        mail.messages = Some(Vec::new());
+        drop(mail);
+        Ok(remote)
+    }
+
+    /// Takes no more mail. What was there is dropped.
+    pub(super) fn close(&'static self) {
+        let left = unpoisoned(self.mail.lock()).messages.take();
+        drop(left);
+        self.pending.store(false, Ordering::Relaxed);
+        self.sleeping.store(false, Ordering::Relaxed);
+        unpoisoned(UNUSED.lock()).push(self);
+    }
+
+    pub(super) fn number(&self) -> u16 {
+        self.number
+    }
+
+    pub(super) fn event(&self) -> RawFd {
+        self.event.as_raw_fd()
+    }
+
+    /// Where this mailbox's present owner can be reached.
+    pub(super) fn address(&'static self) -> Address {
+        Address { remote: self, owner: unpoisoned(self.mail.lock()).owners }
+    }
+
+    /// Leaves a message for the present owner, or for the one that is named and nobody else, and wakes it if it may
+    /// sleep. Gives the message back if that owner has gone.
+    fn send(&self, message: Message, owner: Option<u64>) -> Result<(), Message> {
+        let mut mail = unpoisoned(self.mail.lock());
+        let is_owner = owner.is_none_or(|owner| owner == mail.owners);
+        match &mut mail.messages {
+            Some(messages) if is_owner => messages.push(message),
+            _ => return Err(message),
+        }
+        drop(mail);
+        self.pending.store(true, Ordering::SeqCst);
+        if self.sleeping.swap(false, Ordering::SeqCst) {
+            if crate::sim::calls::wake(self.number) {
+                return Ok(());
+            }
+            let one = 1u64.to_ne_bytes();
+            // SAFETY: writes eight bytes of our own to our own descriptor. It can only fail when the counter is full,
+            // and then the owner has a wake-up to come.
+            unsafe { libc::write(self.event.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+        }
+        Ok(())
+    }
+
+    /// Says that the owner is about to sleep. If there is mail, it must not.
+    pub(super) fn may_sleep(&self) -> bool {
+        self.sleeping.store(true, Ordering::SeqCst);
+        !self.pending.load(Ordering::SeqCst)
+    }
+
+    /// Says that the owner is awake.
+    #[inline]
+    pub(super) fn awake(&self) {
+        if self.sleeping.load(Ordering::Relaxed) {
+            self.sleeping.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether there is mail.
+    #[inline]
+    pub(super) fn has_mail(&self) -> bool {
+        self.pending.load(Ordering::Acquire)
+    }
+
+    /// Swaps the mail for an empty vector.
+    pub(super) fn take_mail(&self, mail: &mut Vec<Message>) {
+        self.pending.store(false, Ordering::SeqCst);
+        if let Some(messages) = &mut unpoisoned(self.mail.lock()).messages {
+            std::mem::swap(messages, mail);
+        }
+    }
+}
+
+/// Reaches one runtime from any thread, for as long as it lives and never another one.
+#[derive(Clone, Copy)]
+pub(crate) struct Address {
+    remote: &'static Remote,
+    owner: u64,
+}
+
+impl Address {
+    /// Gives the runtime work. Whether it is still there; if not, the work is dropped.
+    pub(crate) fn run(&self, job: Job) -> bool {
+        self.remote.send(Message::Run(job), Some(self.owner)).is_ok()
+    }
+
+    /// Tells the runtime what came of an operation that was carried out elsewhere.
+    pub(crate) fn complete(&self, user_data: u64, result: i32) {
+        // A runtime that has gone has leaked what the operation owns.
+        let _ = self.remote.send(Message::Complete { user_data, result }, Some(self.owner));
+    }
+}
+
+/// Wakes a task of another thread's runtime.
+pub(super) fn wake(task: TaskName) {
+    if let Some(remote) = REMOTES.get(task.runtime()).and_then(OnceLock::get) {
+        // A runtime that has gone has no task to wake.
+        let _ = remote.send(Message::Wake(task), None);
+    }
+}

@@ -1,0 +1,65 @@
+//! Faults for a run to cause: connections that are reset, stall or damage a bit.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use super::super::with;
+use super::{Network, Socket, nanoseconds};
+
+/// An open connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Link {
+    client: usize,
+    /// The client's address.
+    pub from: SocketAddr,
+    /// The server's address.
+    pub to: SocketAddr,
+    /// Bytes that the server's program has read.
+    pub received: u64,
+}
+
+/// The open connections of this world.
+pub fn links() -> Vec<Link> {
+    let found = with(|state, _| {
+        let sockets = state.net.sockets.iter().enumerate();
+        let open = sockets.filter(|(_, s)| s.is_client && !s.closed && s.error.is_none() && s.peer.is_some());
+        let received = |s: &Socket| s.peer.map_or(0, |peer| state.net.sockets[peer].received);
+        open.map(|(client, s)| Link { client, from: s.local, to: s.remote, received: received(s) }).collect()
+    });
+    found.unwrap_or_default()
+}
+
+/// Resets a connection on both sides.
+pub fn reset(link: Link) {
+    with(|state, _| {
+        if let Some(peer) = state.net.sockets[link.client].peer {
+            state.reset_both(link.client, peer);
+        }
+    });
+}
+
+/// Holds all segments of a connection back for a while.
+pub fn stall(link: Link, duration: Duration) {
+    with(|state, _| {
+        let until = state.now + nanoseconds(duration);
+        let peer = state.net.sockets[link.client].peer;
+        for end in peer.into_iter().chain([link.client]) {
+            state.net.sockets[end].stalled_until = until;
+        }
+    });
+}
+
+/// Flips a bit of the next segment that a connection carries to its server, or to its client.
+pub fn flip_a_bit(link: Link, to_server: bool) {
+    with(|state, _| {
+        let peer = state.net.sockets[link.client].peer;
+        if let Some(end) = if to_server { peer } else { Some(link.client) } {
+            state.net.sockets[end].damage = true;
+        }
+    });
+}
+
+/// Changes the properties of all links.
+pub fn set_network(network: Network) {
+    with(|state, _| state.net.network = network);
+}

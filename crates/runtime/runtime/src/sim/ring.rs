@@ -1,0 +1,273 @@
+//! The simulated kernel side of a core's io_uring: it executes the submitted entries.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::io;
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::Duration;
+
+use io_uring::opcode;
+use io_uring::squeue::Entry;
+use io_uring::types::BufRingEntry;
+
+use super::turns::Wait;
+use super::{Here, State};
+use crate::op::{Completion, IGNORED, WOKEN};
+
+/// IORING_CQE_F_BUFFER, IORING_CQE_F_MORE and IORING_CQE_F_SOCK_NONEMPTY.
+const BUFFER: u32 = 1;
+pub(super) const MORE: u32 = 2;
+const NONEMPTY: u32 = 4;
+/// IOSQE_BUFFER_SELECT and IOSQE_CQE_SKIP_SUCCESS.
+const BUFFER_SELECT: u8 = 1 << 5;
+const SKIP_SUCCESS: u8 = 1 << 6;
+/// IORING_ACCEPT_MULTISHOT, IORING_POLL_ADD_MULTI and IORING_ASYNC_CANCEL_ANY.
+const ACCEPT_MULTI: u16 = 1;
+const CANCEL_ANY: u32 = 1 << 2;
+/// IORING_FSYNC_DATASYNC.
+const DATASYNC: u32 = 1;
+
+/// An entry as the kernel reads it (`struct io_uring_sqe`).
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(super) struct Sqe {
+    opcode: u8,
+    flags: u8,
+    ioprio: u16,
+    pub(super) fd: i32,
+    off: u64,
+    pub(super) addr: u64,
+    pub(super) len: u32,
+    pub(super) op_flags: u32,
+    pub(super) user_data: u64,
+    buf_index: u16,
+    personality: u16,
+    splice_fd: i32,
+    addr3: u64,
+    pad: u64,
+}
+
+impl Sqe {
+    fn of(entry: &Entry) -> Self {
+        const { assert!(size_of::<Entry>() == size_of::<Sqe>()) };
+        // SAFETY: the kernel's ABI says what the 64 bytes are, which are plain numbers.
+        unsafe { std::mem::transmute_copy(entry) }
+    }
+
+    pub(super) fn is_multi_accept(&self) -> bool {
+        self.ioprio & ACCEPT_MULTI != 0
+    }
+
+    pub(super) fn selects_buffer(&self) -> bool {
+        self.flags & BUFFER_SELECT != 0
+    }
+
+    /// The second address, of a connect its length.
+    pub(super) fn off(&self) -> u64 {
+        self.off
+    }
+}
+
+/// The socket operations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Accept,
+    Connect,
+    Recv,
+    RecvMsg,
+    Send,
+    SendMsg,
+    Poll,
+}
+
+impl Kind {
+    pub(super) fn of(sqe: &Sqe) -> Option<Self> {
+        Some(match sqe.opcode {
+            opcode::Accept::CODE => Self::Accept,
+            opcode::Connect::CODE => Self::Connect,
+            opcode::Recv::CODE => Self::Recv,
+            opcode::RecvMsg::CODE => Self::RecvMsg,
+            opcode::Send::CODE => Self::Send,
+            opcode::SendMsg::CODE => Self::SendMsg,
+            opcode::PollAdd::CODE => Self::Poll,
+            _ => return None,
+        })
+    }
+}
+
+/// A ring's provided buffers, as the kernel sees them.
+#[derive(Clone, Copy)]
+pub(super) struct Provided {
+    entries: *mut BufRingEntry,
+    mask: u16,
+    head: u16,
+}
+
+// SAFETY: the entries lie in memory that the ring's core keeps until the ring has gone, and one thread of a world runs at a time.
+unsafe impl Send for Provided {}
+
+impl Provided {
+    /// The next provided buffer: its id, address and length.
+    pub(super) fn take(&mut self) -> Option<(u16, *mut u8, usize)> {
+        // SAFETY: the entries are mapped, and the tail lies within the first of them.
+        let tail = unsafe { AtomicU16::from_ptr(BufRingEntry::tail(self.entries).cast_mut()) }
+            .load(Ordering::Acquire);
+        if tail == self.head {
+            return None;
+        }
+        // SAFETY: the masked index lies within the entries, and the tail has passed it.
+        let entry = unsafe { &*self.entries.add(usize::from(self.head & self.mask)) };
+        self.head = self.head.wrapping_add(1);
+        Some((entry.bid(), entry.addr() as *mut u8, entry.len() as usize))
+    }
+}
+
+/// The completion flags of a receive.
+pub(super) fn received_flags(buffer: Option<u16>, more: bool) -> u32 {
+    buffer.map_or(0, |id| BUFFER | u32::from(id) << 16) | if more { NONEMPTY } else { 0 }
+}
+
+/// A core's ring in a world.
+pub(crate) struct SimRing {
+    here: Here,
+    queue: RefCell<VecDeque<Sqe>>,
+    pushed: Cell<u64>,
+    done: RefCell<VecDeque<(u64, Completion)>>,
+}
+
+impl SimRing {
+    pub(crate) fn new(here: Here) -> Self {
+        Self { here, queue: RefCell::default(), pushed: Cell::new(0), done: RefCell::default() }
+    }
+
+    /// Registers the mailbox of the ring's core.
+    pub(crate) fn own(&self, mailbox: u16) {
+        self.here.world.lock().net.own(self.here.me, mailbox);
+    }
+
+    /// # Safety
+    /// The address is that of `count` entries, which stay mapped until the ring has gone.
+    pub(crate) unsafe fn provide(&self, address: u64, count: u16) {
+        let provided = Provided { entries: address as *mut BufRingEntry, mask: count - 1, head: 0 };
+        self.here.world.lock().net.provide(self.here.me, provided);
+    }
+
+    pub(crate) fn push(&self, entry: &Entry) -> u64 {
+        self.queue.borrow_mut().push_back(Sqe::of(entry));
+        self.pushed.set(self.pushed.get() + 1);
+        self.pushed.get()
+    }
+
+    pub(crate) fn unsubmitted(&self) -> usize {
+        self.queue.borrow().len()
+    }
+
+    pub(crate) fn is_submitted(&self, number: u64) -> bool {
+        number + self.unsubmitted() as u64 <= self.pushed.get()
+    }
+
+    pub(crate) fn has_completions(&self) -> bool {
+        !self.done.borrow().is_empty()
+    }
+
+    /// Executes the queued entries.
+    pub(crate) fn submit(&self) {
+        let mut state = self.here.world.lock();
+        for sqe in self.queue.borrow_mut().drain(..) {
+            state.submit(self.here.me, sqe);
+        }
+    }
+
+    pub(crate) fn enter(&self, want: u32, timeout: Option<Duration>) -> io::Result<()> {
+        self.submit();
+        let world = &self.here.world;
+        let mut state = world.lock();
+        let waits = match want {
+            0 => Wait::Turn,
+            _ => Wait::Completion,
+        };
+        // Most of the time a core with something to do keeps its turn, now and then others get theirs.
+        let goes_on = state.turns.has_completions(self.here.me) || want == 0;
+        if !goes_on || state.chance.happens(125_000) {
+            let until = timeout.map(|timeout| {
+                state.now.saturating_add(u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX / 2))
+            });
+            drop(state);
+            world.wait(self.here.me, waits, until);
+            state = world.lock();
+        }
+        self.done.borrow_mut().append(&mut state.turns.take_completions(self.here.me));
+        match state.turns.broken() {
+            Some(why) => Err(io::Error::other(why.to_owned())),
+            None => Ok(()),
+        }
+    }
+
+    pub(crate) fn next_completion(&self) -> Option<(u64, Completion)> {
+        self.done.borrow_mut().pop_front()
+    }
+}
+
+impl State {
+    /// Posts a completion.
+    pub(super) fn complete(&mut self, core: usize, sqe: &Sqe, result: i32, flags: u32) {
+        if sqe.user_data == IGNORED || (sqe.flags & SKIP_SUCCESS != 0 && result >= 0) {
+            return;
+        }
+        self.note(result as u64 ^ (core as u64) << 32);
+        self.turns.complete(core, sqe.user_data, Completion { result, flags });
+    }
+
+    fn submit(&mut self, core: usize, sqe: Sqe) {
+        if let Some(kind) = Kind::of(&sqe) {
+            if sqe.user_data == WOKEN {
+                return self.watch_mail(core, sqe);
+            }
+            if self.net.has(sqe.fd) {
+                return self.socket_operation(core, kind, sqe);
+            }
+        }
+        match sqe.opcode {
+            opcode::Nop::CODE => self.complete(core, &sqe, 0, 0),
+            opcode::Close::CODE => {
+                self.close(sqe.fd);
+                self.complete(core, &sqe, 0, 0);
+            }
+            opcode::AsyncCancel::CODE => {
+                let of = if sqe.op_flags & CANCEL_ANY != 0 { None } else { Some(sqe.addr) };
+                let found = self.cancel(core, of);
+                self.complete(core, &sqe, if found { 0 } else { -libc::ENOENT }, 0);
+            }
+            _ => self.file_operation(core, sqe),
+        }
+    }
+
+    /// Executes a file operation on the machine's real file at once, and completes it after a random delay.
+    fn file_operation(&mut self, core: usize, sqe: Sqe) {
+        let (fd, ptr, len, at) = (sqe.fd, sqe.addr as *mut libc::c_void, sqe.len as usize, sqe.off as i64);
+        // SAFETY: the entry's pointers are valid until its completion, as whoever pushed it has vouched for.
+        let result = unsafe {
+            match sqe.opcode {
+                opcode::Read::CODE | opcode::ReadFixed::CODE => libc::pread(fd, ptr, len, at),
+                opcode::Write::CODE | opcode::WriteFixed::CODE => {
+                    let vector = libc::iovec { iov_base: ptr, iov_len: len };
+                    libc::pwritev2(fd, &raw const vector, 1, at, sqe.op_flags as i32)
+                }
+                opcode::Writev::CODE => libc::pwritev2(fd, ptr.cast(), len as i32, at, sqe.op_flags as i32),
+                opcode::Fsync::CODE if sqe.op_flags & DATASYNC != 0 => libc::fdatasync(fd) as isize,
+                opcode::Fsync::CODE => libc::fsync(fd) as isize,
+                opcode::Fallocate::CODE => libc::fallocate(fd, sqe.len as i32, at, sqe.addr as i64) as isize,
+                _ => {
+                    *libc::__errno_location() = libc::EOPNOTSUPP;
+                    -1
+                }
+            }
+        };
+        let result = match i32::try_from(result) {
+            Ok(result) if result >= 0 => result,
+            _ => -io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO),
+        };
+        let takes = self.chance.within(5_000..500_000);
+        self.later(core, sqe, result, takes);
+    }
+}

@@ -1,0 +1,111 @@
+//! Stands for the simulation where it is not compiled in: nothing is ever simulated, at no cost.
+
+use std::time::{Duration, Instant};
+
+/// A place in a world, of which there is none.
+pub(crate) enum Here {}
+
+impl Here {
+    pub(crate) fn number(&self) -> usize {
+        match *self {}
+    }
+}
+
+/// A thread's place in a world.
+pub(crate) struct Seat;
+
+impl Seat {
+    pub(crate) fn take(here: Here) -> Self {
+        match here {}
+    }
+
+    pub(crate) fn reserve() -> Option<Here> {
+        None
+    }
+}
+
+#[inline]
+pub(crate) fn now() -> Option<Instant> {
+    None
+}
+
+#[inline]
+pub(crate) fn is_on() -> bool {
+    false
+}
+
+#[inline]
+pub(crate) fn fill(_: &mut [u8]) -> bool {
+    false
+}
+
+#[inline]
+pub(crate) fn nap(_: Duration) -> bool {
+    false
+}
+
+#[inline]
+pub(crate) fn wait_until_left(_: usize) {}
+
+pub(crate) mod calls {
+    use std::io;
+    use std::net::SocketAddr;
+    use std::os::fd::RawFd;
+
+    use crate::net::RawAddr;
+
+    #[inline]
+    pub(crate) unsafe fn recvmsg(_: RawFd, _: *mut libc::msghdr) -> Option<io::Result<usize>> {
+        None
+    }
+
+    #[inline]
+    pub(crate) unsafe fn recv(_: RawFd, _: *mut u8, _: usize) -> Option<io::Result<usize>> {
+        None
+    }
+
+    #[inline]
+    pub(crate) unsafe fn sendmsg(_: RawFd, _: *const libc::msghdr) -> Option<io::Result<usize>> {
+        None
+    }
+
+    #[inline]
+    pub(crate) fn pending(_: RawFd) -> Option<usize> {
+        None
+    }
+
+    #[inline]
+    pub(crate) fn shutdown(_: RawFd, _: libc::c_int) -> Option<()> {
+        None
+    }
+
+    #[inline]
+    pub(crate) fn linger_not(_: RawFd) -> Option<()> {
+        None
+    }
+
+    #[inline]
+    pub(crate) fn socket() -> Option<io::Result<RawFd>> {
+        None
+    }
+
+    #[inline]
+    pub(crate) fn is_simulated(_: RawFd) -> bool {
+        false
+    }
+
+    #[inline]
+    pub(crate) fn listen(_: RawFd, _: &RawAddr) -> Option<io::Result<()>> {
+        None
+    }
+
+    #[inline]
+    pub(crate) fn address(_: RawFd, _: bool) -> Option<io::Result<SocketAddr>> {
+        None
+    }
+
+    #[inline]
+    pub(crate) fn wake(_: u16) -> bool {
+        false
+    }
+}

@@ -1,0 +1,159 @@
+//! How much the connections of a core hold together for initiators that take it slowly, or not at all: what is queued to be sent, and what
+//! long reads are fetching.
+//!
+//! Most of that lies in the core's pool, where the data of all connections comes to. So all of it may take a quarter of the pool, however
+//! many initiators do not read. Beyond that a connection holds an equal share at most: it is not listened to, and its reads wait, until
+//! its initiator has taken enough. Who holds nothing may always begin. It is counted in steps of [`STEP`], so that short queues cost
+//! nothing.
+
+use std::cell::Cell;
+
+use runtime::pool;
+
+thread_local! {
+    static CORE: Core = Core::default();
+}
+
+#[derive(Default)]
+struct Core {
+    /// Bytes held.
+    held: Cell<usize>,
+    /// Connections that hold some.
+    holders: Cell<usize>,
+}
+
+/// The part of the pool's bytes that may be held.
+const PART: usize = 4;
+
+/// What a connection may hold without being counted, bytes.
+pub(crate) const STEP: usize = 64 << 10;
+
+/// What a read fetches at most before it waits until its connection has room for more, bytes.
+const PIECE: usize = 1 << 20;
+
+/// One connection's part.
+#[derive(Default)]
+pub(crate) struct Backlog {
+    /// What waits to be sent, in whole steps.
+    queued: Cell<usize>,
+    /// What its long reads that are at work will bring at most.
+    reading: Cell<usize>,
+}
+
+impl Backlog {
+    /// So many bytes wait to be sent.
+    #[inline]
+    pub(crate) fn account(&self, queued: usize) {
+        let queued = queued / STEP * STEP;
+        if queued != self.queued.get() {
+            self.set(queued, self.reading.get());
+        }
+    }
+
+    /// A read of `len` bytes begins; says what [`Self::read`] is to be told when it ends.
+    #[inline]
+    pub(crate) fn begin(&self, len: usize) -> usize {
+        let len = if len < STEP { 0 } else { len.min(PIECE) };
+        if len > 0 {
+            self.set(self.queued.get(), self.reading.get() + len);
+        }
+        len
+    }
+
+    /// A read that was counted so has ended.
+    pub(crate) fn read(&self, counted: usize) {
+        self.set(self.queued.get(), self.reading.get() - counted);
+    }
+
+    /// Whether more waits to be sent than is left uncounted.
+    #[inline]
+    pub(crate) fn is_queued(&self) -> bool {
+        self.queued.get() > 0
+    }
+
+    fn held(&self) -> usize {
+        self.queued.get() + self.reading.get()
+    }
+
+    #[cold]
+    fn set(&self, queued: usize, reading: usize) {
+        let before = self.held();
+        self.queued.set(queued);
+        self.reading.set(reading);
+        let now = self.held();
+        // When the thread ends there is nobody left to tell.
+        let _ = CORE.try_with(|core| {
+            core.held.set(core.held.get() - before + now);
+            match (before, now) {
+                (0, 1..) => core.holders.set(core.holders.get() + 1),
+                (1.., 0) => core.holders.set(core.holders.get() - 1),
+                _ => {}
+            }
+        });
+    }
+
+    /// Bytes that may be queued before its initiator is not listened to any more: `most` while the core has room.
+    #[inline]
+    pub(crate) fn mark(&self, most: usize) -> usize {
+        CORE.with(|core| {
+            let bound = pool::stats().limit / PART;
+            match core.held.get() <= bound {
+                true => most,
+                false => (bound / core.holders.get().max(1)).max(STEP).min(most),
+            }
+        })
+    }
+
+    /// Whether a read of `len` bytes may begin.
+    #[inline]
+    pub(crate) fn may_read(&self, len: usize) -> bool {
+        let (held, len) = (self.held(), len.min(PIECE));
+        held == 0
+            || CORE.with(|core| {
+                let bound = pool::stats().limit / PART;
+                core.held.get() + len <= bound || held + len <= bound / core.holders.get().max(1)
+            })
+    }
+}
+
+impl Drop for Backlog {
+    fn drop(&mut self) {
+        if self.held() > 0 {
+            self.set(0, 0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use runtime::{Config, Runtime};
+
+    use super::*;
+
+    #[test]
+    fn what_is_held_together_is_a_quarter_of_the_pool_and_a_share_for_each() {
+        Runtime::new(Config { pool_bytes: 16 << 20, ..Config::default() }).unwrap().block_on(async {
+            let bound = pool::stats().limit / PART;
+            let all: Vec<Backlog> = (0..64).map(|_| Backlog::default()).collect();
+            for (n, one) in all.iter().enumerate() {
+                assert!(one.may_read(1 << 20), "{n}: it holds nothing");
+                let mut counted = Vec::new();
+                while one.may_read(1 << 20) && counted.len() < 1000 {
+                    counted.push(one.begin(1 << 20));
+                }
+                let share = (bound >> 20) / (n + 1);
+                assert_eq!(counted.len(), share.max(1), "number {n}");
+            }
+            assert_eq!(all[0].mark(4 << 20), STEP, "a share is no less than that");
+            all[0].account(STEP - 1);
+            assert_eq!(all[0].queued.get(), 0);
+            drop(all);
+            let one = Backlog::default();
+            assert_eq!(one.mark(4 << 20), 4 << 20);
+            one.account(bound + STEP);
+            assert!(one.mark(usize::MAX) <= bound && !one.may_read(STEP));
+            one.account(0);
+            assert!(one.may_read(bound) && one.begin(STEP - 1) == 0);
+        });
+    }
+}

@@ -1,0 +1,666 @@
+//! One connection in full-feature phase: its tasks and their units, around the state machine. What carries its PDUs and its data
+//! is below it, in [`crate::transport`].
+//!
+//! A connection lives on one core; [`remote`] is how others reach it. [`tasks`] has its commands, [`recovery`] what it does so that
+//! nothing is lost with a PDU or with the connection itself.
+
+mod admission;
+mod landing;
+mod recovery;
+mod remote;
+mod tasks;
+
+use std::cell::{Cell, RefCell};
+use std::collections::{HashMap, VecDeque};
+use std::future::poll_fn;
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Poll, Waker};
+use std::time::{Duration, Instant};
+
+use iscsi::pdu::{AsyncEvent, Bhs, TaskManagementFunction};
+use iscsi::target::{Cid, Data, Event, Fatal, TaskKey};
+use runtime::Notify;
+
+use crate::ahead::RoundTrip;
+use crate::backlog::{Backlog, STEP};
+use crate::grants::Grants;
+use crate::lun_map::LocalView;
+use crate::order::Order;
+use crate::pings::{self, Peer};
+use crate::qos::gate::Gate;
+use crate::reassign::{self, Ferry};
+use crate::retention;
+use crate::server::Shared;
+use crate::session::Session;
+use crate::tally::Counts;
+use crate::text::Negotiated;
+use crate::transport::tcp::receive::Receiver;
+use crate::transport::{Link, Outbox, Start, Transport, iser};
+use crate::wire::Segment;
+use crate::{management, text};
+
+pub(crate) use admission::Admitted;
+pub(crate) use remote::{Remote, Victims, bury, counted, locals, recovered};
+
+/// Names a connection for as long as the daemon runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct ConnectionId(pub u64);
+
+/// TASK REASSIGN.
+const REASSIGN: u8 = TaskManagementFunction::TaskReassign.code();
+
+/// Time for commands at work to end before their connection is closed for another daemon.
+const DRAIN: Duration = Duration::from_secs(1);
+/// Time for a closing connection's last PDUs to leave.
+const LAST_WORDS: Duration = Duration::from_secs(5);
+
+/// The state machine and what it wants sent.
+pub(crate) struct Inner {
+    pub state: iscsi::target::Connection<Segment>,
+    pub outbox: Outbox,
+}
+
+/// One connection in full-feature phase.
+pub(crate) struct Connection {
+    pub id: ConnectionId,
+    pub cid: u16,
+    pub shared: Arc<Shared>,
+    pub session: Arc<Session>,
+    pub inner: RefCell<Inner>,
+    /// Connections of its session that hold commands whose turn has come, and have not been told.
+    news: RefCell<Vec<Cid>>,
+    /// What the session sees, as this connection last looked.
+    view: RefCell<Rc<LocalView>>,
+    /// Bytes queued to the network above which its commands wait.
+    pub send_high_water: usize,
+    pub transport: Transport,
+    /// Where the data of WRITEs belongs.
+    landings: RefCell<landing::Landings>,
+    /// Wakers of tasks that wait for data-out, by task slot.
+    data_waits: RefCell<Vec<Option<Waker>>>,
+    /// Commands that wait for others because of their task attributes.
+    order: RefCell<Order>,
+    /// Commands that wait for their time under a limit.
+    pub gate: Gate,
+    /// No more I/O: the peer is gone or the connection was closed.
+    lost: Cell<bool>,
+    /// Close when everything queued has been sent.
+    closing: Cell<bool>,
+    /// Take no more commands, end those at work, and close.
+    draining: Cell<bool>,
+    /// What was counted under views that the connection has not any more.
+    past: RefCell<Counts>,
+    /// There is room in the send queue again.
+    pub room: Notify,
+    /// ErrorRecoveryLevel 1 or 2: something may have to be sent again.
+    recovers: bool,
+    /// What it holds for its initiator, as the core counts it.
+    pub backlog: Backlog,
+    /// Reads that begin when enough of what was sent has been taken, or acknowledged.
+    deferred: RefCell<VecDeque<Admitted>>,
+    /// What recovery had to do here is in the session's account.
+    accounted: Cell<bool>,
+    /// Bytes that it keeps to be sent again, as the core counts them.
+    kept: Cell<usize>,
+    /// ErrorRecoveryLevel 2: its tasks outlive it.
+    keeps: bool,
+    /// It is gone, and its tasks wait for another one: nothing is sent or received any more.
+    detached: Cell<bool>,
+    /// It was removed for recovery: its tasks may be reassigned.
+    removed: Cell<bool>,
+    /// Its tasks need not wait any longer.
+    retired: Cell<bool>,
+    /// Where the units of tasks that were reassigned bring and take their data.
+    ferries: RefCell<HashMap<TaskKey, Arc<Ferry>>>,
+    /// The loop that looks after what may be lost does so.
+    watching: Cell<bool>,
+    /// It is to begin.
+    watch: Notify,
+    /// What units may ask its initiator for.
+    pub grants: Grants,
+    /// A task has ended, or the connection has.
+    progress: Notify,
+    /// The connection is to stop receiving.
+    stop: Notify,
+    over: Cell<bool>,
+    /// Why the connection was given up, if not by its receive loop.
+    failure: Cell<Option<End>>,
+    /// What login and text negotiation agreed on.
+    pub negotiated: RefCell<Negotiated>,
+    /// How far away the initiator is.
+    round_trip: RoundTrip,
+}
+
+/// Why a connection ended.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum End {
+    /// The peer logged out, or the connection was closed here.
+    #[error("closed")]
+    Closed,
+    /// The peer closed it and had not logged out.
+    #[error("closed without a logout")]
+    HungUp,
+    /// The socket failed.
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+    /// The peer broke the protocol.
+    #[error(transparent)]
+    Fatal(#[from] Fatal),
+    /// What it sent cannot be cut into PDUs.
+    #[error(transparent)]
+    Frame(#[from] iscsi::frame::FrameError),
+    /// No buffer for a data segment.
+    #[error("out of buffers")]
+    NoBuffers,
+    /// The queue pair failed, or the peer broke RDMA's protocol.
+    #[error(transparent)]
+    Rdma(rdma::Error),
+    /// A message that is none of iSER's.
+    #[error(transparent)]
+    IserHeader(#[from] ::iser::HeaderError),
+    /// A message that holds no whole PDU.
+    #[error(transparent)]
+    IserMessage(#[from] ::iser::MessageError),
+    /// A command without memory for its data.
+    #[error(transparent)]
+    NoStag(#[from] iser::NoStag),
+    /// A Hello that was not to come, or that did not come, or that cannot be agreed with.
+    #[error("the Hello exchange failed")]
+    NoHello,
+}
+
+impl From<rdma::Error> for End {
+    fn from(error: rdma::Error) -> Self {
+        match error {
+            rdma::Error::Closed => Self::HungUp,
+            other => Self::Rdma(other),
+        }
+    }
+}
+
+impl Connection {
+    pub(crate) fn new(
+        id: ConnectionId,
+        cid: u16,
+        shared: Arc<Shared>,
+        session: Arc<Session>,
+        link: Link,
+        state: iscsi::target::Connection<Segment>,
+        negotiated: Negotiated,
+    ) -> Rc<Self> {
+        let Link { transport, outbox } = link;
+        let view = LocalView::new(session.view());
+        let send_high_water = shared.limits().send_high_water;
+        let recovers = state.error_recovery_level() > 0;
+        let keeps = state.error_recovery_level() > 1;
+        let connection = Rc::new(Self {
+            id,
+            cid,
+            shared,
+            session,
+            inner: RefCell::new(Inner { state, outbox }),
+            news: RefCell::default(),
+            view: RefCell::new(Rc::new(view)),
+            send_high_water,
+            transport,
+            landings: RefCell::default(),
+            data_waits: RefCell::default(),
+            order: RefCell::default(),
+            gate: Gate::default(),
+            lost: Cell::new(false),
+            closing: Cell::new(false),
+            draining: Cell::new(false),
+            past: RefCell::default(),
+            room: Notify::default(),
+            recovers,
+            backlog: Backlog::default(),
+            deferred: RefCell::default(),
+            accounted: Cell::new(false),
+            kept: Cell::new(0),
+            keeps,
+            detached: Cell::new(false),
+            removed: Cell::new(false),
+            retired: Cell::new(false),
+            ferries: RefCell::default(),
+            watching: Cell::new(false),
+            watch: Notify::default(),
+            grants: Grants::default(),
+            progress: Notify::default(),
+            stop: Notify::default(),
+            over: Cell::new(false),
+            failure: Cell::new(None),
+            negotiated: RefCell::new(negotiated),
+            round_trip: RoundTrip::default(),
+        });
+        remote::enter(&connection);
+        // After it can be found: limits that change from now on are told to it.
+        connection.gate.look(&connection.session);
+        connection
+    }
+
+    /// Runs the connection to its end.
+    pub(crate) async fn run(self: &Rc<Self>, start: Start) -> End {
+        let sender = match &self.transport {
+            Transport::Tcp(_) => Some(runtime::spawn(self.clone().send_loop())),
+            // A queue pair sends by itself.
+            Transport::Iser(_) => None,
+        };
+        let pinged = pings::enter(self);
+        let watcher = self.recovers.then(|| runtime::spawn(self.clone().watch_loop()));
+        if self.session.is_ending() {
+            self.shut();
+        }
+        let mut end = {
+            let mut receiving = pin!(self.receive_loop(start));
+            let mut stopped = pin!(self.stopped());
+            poll_fn(|cx| match receiving.as_mut().poll(cx) {
+                Poll::Ready(end) => Poll::Ready(end),
+                Poll::Pending => stopped.as_mut().poll(cx).map(|()| End::Closed),
+            })
+            .await
+        };
+        drop(pinged);
+        if let Some(watcher) = watcher {
+            watcher.abort();
+        }
+        if let Some(error) = self.failure.take() {
+            end = error;
+        }
+        if self.closing.get() && matches!(end, End::HungUp) {
+            end = End::Closed;
+        }
+        if self.draining.get() && matches!(end, End::Closed) {
+            let over = || self.inner.borrow().state.tasks().next().is_none().then_some(());
+            // Those that wait for their initiator's data wait in vain.
+            let _ = runtime::timeout(DRAIN, self.progress.until(over)).await;
+            self.with(|state, outbox| state.async_message(AsyncEvent::DropSession, [0; 3], outbox));
+        }
+        let kept = self.keeps
+            && !self.draining.get()
+            && (self.removed.get() || !matches!(end, End::Closed))
+            && self.session.set_standing(self.id, self.standing());
+        if kept && !matches!(end, End::Closed) {
+            self.detach();
+        }
+        // After a clean end what is queued is still sent, for a while; after any other nobody would read it.
+        self.closing.set(true);
+        let clean = matches!(end, End::Closed | End::HungUp);
+        self.lost.set(!clean && !kept);
+        match (&self.transport, sender) {
+            (Transport::Tcp(tcp), Some(sender)) => {
+                if self.detached.get() {
+                    tcp.cut();
+                }
+                tcp.to_send.notify();
+                if runtime::timeout(LAST_WORDS, sender).await.is_err() {
+                    // The peer does not read, and its send would wait, with the socket and all that it sends, for as long as the
+                    // peer pleases. Without a socket to send to it fails; if there is none any more, it has.
+                    tcp.cut();
+                }
+            }
+            (Transport::Iser(iser), _) => Box::pin(iser.wind_down(self, clean, LAST_WORDS)).await,
+            (Transport::Tcp(_), None) => {}
+        }
+        if kept {
+            self.detach();
+            // What was queued goes nowhere, and reads go to another connection.
+            self.backlog.account(0);
+            self.start_deferred();
+            self.await_recovery().await;
+        }
+        self.lost.set(true);
+        {
+            let state = &mut self.inner.borrow_mut().state;
+            state.forget_reads();
+            state.forget_unacknowledged();
+        }
+        self.kick();
+        self.wake_all();
+        // Units finish what they have begun; their answers are dropped.
+        self.clear().await;
+        // Reads that waited and belong to another connection now.
+        self.on_acknowledged();
+        self.start_deferred();
+        let released = {
+            let state = &mut self.inner.borrow_mut().state;
+            state.release_held();
+            self.session.set_exp_cmd_sn(state.exp_cmd_sn());
+            let recovered = state.recovered();
+            self.session.keep_recovered(&recovered);
+            self.shared.keep_recovered(&recovered);
+            self.accounted.set(true);
+            state.take_released()
+        };
+        self.tell_released(&released);
+        end
+    }
+
+    /// [`Self::deliver_held`], which may end the connection.
+    pub(crate) fn deliver_held_or_lose(self: &Rc<Self>) {
+        if let Err(error) = self.deliver_held() {
+            self.lose(error);
+        }
+    }
+
+    /// The connection is out of its session too, whatever ended it: whoever waits for its end may go on.
+    fn bury(&self) {
+        self.lost.set(true);
+        self.closing.set(true);
+        if let Transport::Tcp(tcp) = &self.transport {
+            tcp.to_send.notify();
+        }
+        self.wake_all();
+        self.over.set(true);
+        self.progress.notify();
+    }
+
+    /// Takes in one PDU and does what it says. `seen` learns what it means before that is done.
+    #[inline]
+    pub(crate) fn on_pdu(
+        self: &Rc<Self>,
+        bhs: &Bhs,
+        ahs: &[u8],
+        data: impl Data<Segment>,
+        seen: impl FnOnce(&mut Inner, Option<&Event>),
+    ) -> Result<(), End> {
+        let now = runtime::now();
+        let event = {
+            let inner = &mut *self.inner.borrow_mut();
+            let event = inner.state.handle(bhs, ahs, data, now, &mut inner.outbox)?;
+            seen(inner, event.as_ref());
+            event
+        };
+        if let Some(event) = event {
+            self.act(event);
+        }
+        if self.recovers {
+            self.on_acknowledged();
+        }
+        self.start_all_waiting();
+        self.deliver_held()
+    }
+
+    /// Delivers the commands whose turn has come, here and on the session's other connections.
+    #[inline]
+    fn deliver_held(self: &Rc<Self>) -> Result<(), End> {
+        if !self.inner.borrow().state.is_in_order() {
+            return self.deliver_all_held();
+        }
+        self.kick();
+        Ok(())
+    }
+
+    #[cold]
+    fn deliver_all_held(self: &Rc<Self>) -> Result<(), End> {
+        loop {
+            // First: it refuses those that were addressed to something else than it shows.
+            let view = self.view();
+            let event = {
+                let Inner { state, outbox } = &mut *self.inner.borrow_mut();
+                state.next_held(outbox)?
+            };
+            match event {
+                Some(Event::Command(command)) => {
+                    self.admit(command, view);
+                    continue;
+                }
+                Some(event) => {
+                    self.act(event);
+                    continue;
+                }
+                None => {}
+            }
+            let released = self.inner.borrow_mut().state.take_released();
+            self.tell_released(&released);
+            // Another connection may have released commands of this one since they were looked for, and this one may have
+            // taken that news before the other did: then nobody else will tell it.
+            if !released.contains(&self.cid) {
+                break;
+            }
+        }
+        self.kick();
+        Ok(())
+    }
+
+    /// Has the session's other connections deliver what this one has released for them: once all that is ready on this core
+    /// now has run, so that they are told once of what came together.
+    fn tell_released(self: &Rc<Self>, released: &[Cid]) {
+        let others = released.iter().filter(|cid| **cid != self.cid);
+        let mut news = self.news.borrow_mut();
+        let known = !news.is_empty();
+        others.for_each(|cid| {
+            if !news.contains(cid) {
+                news.push(*cid);
+            }
+        });
+        if !known && !news.is_empty() {
+            let connection = self.clone();
+            runtime::spawn(async move {
+                let news = std::mem::take(&mut *connection.news.borrow_mut());
+                for member in connection.session.connections() {
+                    if member.remote.id != connection.id && news.contains(&member.cid) {
+                        member.remote.deliver_held();
+                    }
+                }
+            });
+        }
+    }
+
+    #[inline]
+    fn act(self: &Rc<Self>, event: Event) {
+        match event {
+            Event::Command(command) => self.admit(command, self.view()),
+            event => self.act_rarely(event),
+        }
+    }
+
+    /// What is neither a command nor rare is data.
+    #[inline(never)]
+    fn act_rarely(self: &Rc<Self>, event: Event) {
+        match event {
+            Event::Command(command) => self.admit(command, self.view()),
+            Event::Data(task) => self.wake_task(task),
+            Event::TaskManagement(request) if request.function == REASSIGN => {
+                runtime::spawn(reassign::run(self.clone(), request));
+            }
+            Event::TaskManagement(request) => {
+                let connection = self.clone();
+                runtime::spawn(async move {
+                    let result = management::run(&connection, &request).await;
+                    let reset = management::ends_sessions(&request);
+                    connection.with(|state, outbox| state.task_management_response(&request, result, outbox));
+                    if reset {
+                        connection.shut();
+                    }
+                });
+            }
+            Event::Text(exchange) => text::answer(self, &exchange),
+            Event::Logout(request) => {
+                let connection = self.clone();
+                runtime::spawn(async move { management::logout(connection, request).await });
+            }
+        }
+    }
+
+    /// What the session sees now. Nothing of the connection may be borrowed meanwhile: commands may end.
+    #[inline]
+    pub(crate) fn view(self: &Rc<Self>) -> Rc<LocalView> {
+        let view = self.view.borrow();
+        if view.generation() == self.session.generation() {
+            return view.clone();
+        }
+        drop(view);
+        self.look_again()
+    }
+
+    #[cold]
+    fn look_again(self: &Rc<Self>) -> Rc<LocalView> {
+        let view = Rc::new(LocalView::new(self.session.view()));
+        let before = self.view.replace(view.clone());
+        let past = &mut *self.past.borrow_mut();
+        before.nexuses.counts().iter().for_each(|(_, counts)| past.add(counts));
+        self.gate.look(&self.session);
+        self.part_from(&before, &view);
+        // Units may go with it.
+        drop(before);
+        view
+    }
+
+    /// Lends the state machine and its outbox, and sees that what comes of it is sent.
+    #[inline]
+    pub(crate) fn with<T>(
+        &self,
+        f: impl FnOnce(&mut iscsi::target::Connection<Segment>, &mut Outbox) -> T,
+    ) -> T {
+        let Inner { state, outbox } = &mut *self.inner.borrow_mut();
+        let result = f(state, outbox);
+        match &self.transport {
+            Transport::Tcp(tcp) if !outbox.gather.is_empty() => {
+                self.backlog.account(tcp.sending.get() + outbox.gather.len());
+                tcp.to_send.notify();
+            }
+            Transport::Tcp(_) => {}
+            Transport::Iser(iser) => self.backlog.account(iser.queued()),
+        }
+        if self.recovers {
+            retention::account(&self.kept, state.kept_bytes());
+            if !self.watching.get() && state.is_pending() {
+                self.watching.set(true);
+                self.watch.notify();
+            }
+        }
+        result
+    }
+
+    /// Sees that what is queued is sent.
+    #[inline]
+    pub(crate) fn kick(&self) {
+        self.with(|_, _| ());
+    }
+
+    /// The shortest round trip to the initiator of late; zero where nobody knows.
+    pub(crate) fn round_trip(&self) -> Duration {
+        self.round_trip.get(runtime::now(), || match &self.transport {
+            Transport::Tcp(tcp) => tcp.info(),
+            Transport::Iser(iser) => iser.info(),
+        })
+    }
+
+    /// Whether no more I/O is possible, and no task is kept for another connection.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.lost.get()
+    }
+
+    /// Whether no more I/O is possible.
+    pub(crate) fn is_cut(&self) -> bool {
+        self.lost.get() || self.detached.get()
+    }
+
+    /// Whether it ends when everything queued has been sent.
+    pub(crate) fn is_closing(&self) -> bool {
+        self.closing.get()
+    }
+
+    /// Whether the send queue is short enough for more.
+    pub(crate) fn has_room(&self) -> bool {
+        let outbox = &self.inner.borrow().outbox;
+        let queued = self.sending(outbox) + outbox.gather.len();
+        queued < STEP.min(self.send_high_water) || queued < self.backlog.mark(self.send_high_water)
+    }
+
+    /// Closes the connection now; what is queued is still sent if the peer takes it.
+    pub(crate) fn shut(&self) {
+        // Of one that is gone already, or as good as gone, it is the tasks that end.
+        self.retired.set(self.closing.replace(true));
+        self.stop.notify();
+        self.progress.notify();
+    }
+
+    /// [`Self::shut`], if that has not been done: what is lost is not to be given up for that.
+    fn stop_once(&self) {
+        if !self.closing.get() {
+            self.shut();
+        }
+    }
+
+    /// Waits for the end of the connection and of its tasks.
+    pub(crate) async fn ended(&self) {
+        self.progress.until(|| self.over.get().then_some(())).await;
+    }
+
+    /// Gives the connection up.
+    pub(crate) fn lose(&self, error: End) {
+        if self.detached.get() {
+            // What fails now is what was cut off.
+            return;
+        }
+        self.failure.set(Some(error));
+        match self.keeps && !self.session.is_ending() {
+            true => self.detach(),
+            false => self.lost.set(true),
+        }
+        self.stop_once();
+    }
+
+    async fn stopped(&self) {
+        self.stop.until(|| (self.closing.get() || self.draining.get()).then_some(())).await;
+    }
+
+    /// Receives until the peer closes, breaks the protocol or is lost.
+    async fn receive_loop(self: &Rc<Self>, start: Start) -> End {
+        match (&self.transport, start) {
+            (Transport::Tcp(tcp), Start::Tcp(cutter, early)) => {
+                tcp.receive_loop(self, Receiver::new(cutter, early, self.recovers)).await
+            }
+            // Boxed: an idle TCP connection need not have room for it.
+            (Transport::Iser(iser), Start::Iser { hello }) => Box::pin(iser.receive_loop(self, hello)).await,
+            _ => End::Closed,
+        }
+    }
+
+    /// The peer lives: some bytes came, or it took some. On a slow connection whole PDUs may be far apart.
+    pub(crate) fn heard(&self) {
+        self.inner.borrow_mut().state.heard(runtime::now());
+    }
+
+    /// Sends what is queued, until the end.
+    async fn send_loop(self: Rc<Self>) {
+        if let Transport::Tcp(tcp) = &self.transport {
+            tcp.send_loop(&self).await;
+        }
+    }
+}
+
+impl Peer for Connection {
+    fn due(&self) -> Option<Instant> {
+        if let Transport::Iser(iser) = &self.transport
+            && iser.has_progressed()
+        {
+            self.heard();
+        }
+        let gone = self.is_cut() || self.is_closing();
+        self.inner.borrow().state.poll_timeout().filter(|_| !gone)
+    }
+
+    fn interval(&self) -> Duration {
+        self.inner.borrow().state.nop_interval()
+    }
+
+    fn is_pinged(&self) -> bool {
+        self.inner.borrow().state.is_pinged()
+    }
+
+    fn is_awaited(&self) -> bool {
+        let Inner { state, outbox } = &*self.inner.borrow();
+        let unsent = self.sending(outbox) + outbox.gather.len() > 0;
+        unsent || self.kept.get() > 0 || state.tasks().next().is_some() || !self.deferred.borrow().is_empty()
+    }
+
+    fn time_out(&self, now: Instant) {
+        if let Err(error) = self.with(|state, outbox| state.handle_timeout(now, outbox)) {
+            self.lose(error.into());
+        }
+    }
+}

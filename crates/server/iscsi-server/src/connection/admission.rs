@@ -1,0 +1,219 @@
+//! A command keeps the unit that it was addressed to. Its LUN is looked up once, in what its session saw when its turn came, and it
+//! carries that view ([`Admitted`]) while it waits for its order, its limit, or room.
+//!
+//! When a live change takes a unit away from a LUN, or replaces the session's nexus with it, commands that wait there end before
+//! the new unit is served. Commands at work end on their own unit, which gets no more data for them. Nothing here may start
+//! a command under another view than its own.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use device::Outcome;
+use iscsi::pdu::{Lun, TaskAttribute};
+use iscsi::target::{Completion, ScsiCommand};
+use scsi::{Sense, UnitAttention};
+
+use super::{Connection, Inner};
+use crate::lun_map::{Entry, LocalView, LunMap};
+use crate::session::View;
+
+/// A command whose turn has come, and what its session saw then.
+pub(crate) struct Admitted {
+    pub scsi: ScsiCommand,
+    view: Rc<LocalView>,
+}
+
+/// What a change means for the commands that were addressed to a LUN before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Change {
+    /// The same unit under another nexus: the initiator's right to write has changed.
+    Nexus,
+    /// Another unit over the same medium, such as one with another name.
+    Unit,
+    /// Another medium, or none.
+    Medium,
+}
+
+impl Change {
+    /// What the LUN's commands from before the change end with. After a unit attention initiators send a command again. Where that
+    /// would reach another medium they are told that their unit is not there, which they take for final.
+    fn sense(self) -> Sense {
+        match self {
+            Self::Nexus | Self::Unit => UnitAttention::NexusLossOccurred.into(),
+            Self::Medium => Sense::logical_unit_not_supported(),
+        }
+    }
+}
+
+/// What has become of `lun`. `None`: nothing that concerns its commands.
+fn change(before: &LunMap, now: &LunMap, lun: Lun) -> Option<Change> {
+    match (before.get(lun), now.get(lun)) {
+        (None, None) => None,
+        (Some(old), Some(new)) if Arc::ptr_eq(&old.nexus, &new.nexus) => None,
+        (Some(old), Some(new)) if old.unit.is(&new.unit) => Some(Change::Nexus),
+        (Some(old), Some(new)) if old.unit.shares_medium(&new.unit) => Some(Change::Unit),
+        _ => Some(Change::Medium),
+    }
+}
+
+fn completion(sense: Sense, entry: Option<&Entry>) -> Completion {
+    let outcome = Outcome::from(sense);
+    let d_sense = entry.is_some_and(|entry| entry.unit.descriptor_sense());
+    Completion {
+        status: outcome.status as u8,
+        sense: outcome.sense.map(|sense| sense.emit(d_sense).as_ref().into()),
+        ..Completion::default()
+    }
+}
+
+impl Admitted {
+    #[inline]
+    pub(crate) fn new(scsi: ScsiCommand, view: Rc<LocalView>) -> Self {
+        Self { scsi, view }
+    }
+
+    #[inline]
+    pub(crate) fn into_parts(self) -> (ScsiCommand, Rc<LocalView>) {
+        (self.scsi, self.view)
+    }
+
+    /// Its unit; `None` where its LUN names none.
+    #[inline]
+    pub(crate) fn entry(&self) -> Option<&Entry> {
+        self.view.luns().get(self.scsi.lun)
+    }
+
+    /// Goes on under `view`, if its LUN means there what it meant before.
+    fn renew(&mut self, view: &Rc<LocalView>) -> Result<(), Change> {
+        if Rc::ptr_eq(&self.view, view) {
+            return Ok(());
+        }
+        match change(self.view.luns(), view.luns(), self.scsi.lun) {
+            Some(change) => Err(change),
+            None => {
+                self.view = view.clone();
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Connection {
+    /// A command whose turn has come goes to its unit, or waits.
+    #[inline]
+    pub(super) fn admit(self: &Rc<Self>, scsi: ScsiCommand, view: Rc<LocalView>) {
+        let plain = scsi.attribute <= TaskAttribute::Simple.code();
+        if scsi.cdb.spilled() {
+            // For the next one.
+            self.inner.borrow_mut().state.lend_for_cdb(device::Cdb::spare());
+        }
+        let command = Admitted::new(scsi, view);
+        match plain && self.order.borrow().is_empty() {
+            true => self.start(command),
+            false => self.start_in_order(command, plain),
+        }
+    }
+
+    /// Starts a command that may have to wait for others.
+    #[cold]
+    fn start_in_order(self: &Rc<Self>, command: Admitted, plain: bool) {
+        if !plain {
+            // Who asks for an order wants each read as it was in its turn, and not as it is when it arrives.
+            self.inner.borrow_mut().outbox.stop_lending();
+        }
+        let older = self.has_older(&command.scsi);
+        let admitted = self.order.borrow_mut().admit(command, || older);
+        if let Some(command) = admitted {
+            self.start(command);
+        }
+    }
+
+    /// A command that has waited, if its LUN still means what it meant. Else it ends here. To be asked of every command that
+    /// leaves a queue.
+    pub(crate) fn resume(self: &Rc<Self>, mut command: Admitted) -> Option<Admitted> {
+        let view = self.view();
+        match command.renew(&view) {
+            Ok(()) => Some(command),
+            Err(change) => {
+                self.end_stray(&command, change);
+                None
+            }
+        }
+    }
+
+    fn end_stray(self: &Rc<Self>, command: &Admitted, change: Change) {
+        let ScsiCommand { task, lun, .. } = command.scsi;
+        self.finish(task, lun, command.entry(), change.sense().into());
+    }
+
+    /// The session sees something else now: ends what was addressed to units that are not where they were.
+    #[cold]
+    pub(super) fn part_from(self: &Rc<Self>, before: &LocalView, now: &Rc<LocalView>) {
+        let change = |lun: Lun| change(before.luns(), now.luns(), lun);
+        let mut ended: Vec<(Admitted, Change)> = Vec::new();
+        let mut stays = |mut command: Admitted| match command.renew(now) {
+            Ok(()) => Some(command),
+            Err(change) => {
+                ended.push((command, change));
+                None
+            }
+        };
+        let deferred = std::mem::take(&mut *self.deferred.borrow_mut());
+        *self.deferred.borrow_mut() = deferred.into_iter().filter_map(&mut stays).collect();
+        self.gate.retain(&mut stays);
+        self.order
+            .borrow_mut()
+            .retain(&mut stays, |lun| change(lun).is_some_and(|change| change != Change::Nexus));
+        {
+            let Inner { state, .. } = &mut *self.inner.borrow_mut();
+            state.refuse_held(|lun| {
+                change(lun).map(|change| completion(change.sense(), before.luns().get(lun)))
+            });
+            let at_work: Vec<_> = state
+                .tasks()
+                .filter(|(key, _)| ended.iter().all(|(command, _)| command.scsi.task != *key))
+                .filter_map(|(key, task)| Some((key, task.lun, change(task.lun)?)))
+                .collect();
+            for (key, lun, change) in at_work {
+                let entry = before.luns().get(lun);
+                if let Some(entry) = entry.filter(|_| change != Change::Nexus) {
+                    self.order.borrow_mut().leave(key, entry.unit.address());
+                }
+                state.cut_off(key, completion(change.sense(), entry));
+            }
+        }
+        if !ended.is_empty() {
+            tracing::info!(
+                connection = self.id.0,
+                initiator = self.session.port.initiator,
+                commands = ended.len(),
+                "ended commands that waited for a unit that was removed or replaced"
+            );
+        }
+        // Later: whoever looked is in the middle of something.
+        let connection = self.clone();
+        runtime::spawn(async move {
+            for (command, change) in ended {
+                connection.end_stray(&command, change);
+            }
+            // Those at work may wait for data that they do not get any more.
+            connection.wake_all();
+            connection.start_all_waiting();
+            connection.kick();
+            connection.progress.notify();
+        });
+    }
+
+    /// Has a command, which waited for its turn on a connection that saw `view`, wait for it here.
+    pub(crate) fn hold(self: &Rc<Self>, scsi: ScsiCommand, view: &View) {
+        let now = self.view();
+        let lun = scsi.lun;
+        self.with(|state, _| {
+            state.hold(scsi);
+            state.refuse_held(|held| {
+                let change = (held == lun).then(|| change(&view.luns, now.luns(), lun))??;
+                Some(completion(change.sense(), view.luns.get(lun)))
+            });
+        });
+    }
+}

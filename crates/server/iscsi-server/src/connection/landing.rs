@@ -1,0 +1,106 @@
+//! Where the data of a connection's WRITEs belongs, as their units have said, and commands that are begun before their data has come,
+//! so that they can.
+//!
+//! A place is known for as long as the task's mover lives, and is good only for data that its unit is sure to get. Nothing of a unit
+//! is touched here.
+
+use std::rc::Rc;
+
+use device::Landing;
+use iscsi::pdu::{Bhs, PduRef};
+use iscsi::target::{Data, TaskKey};
+
+use super::{Connection, End, Inner};
+use crate::wire::Segment;
+
+/// The places of tasks, by their slots.
+#[derive(Default)]
+pub(super) struct Landings(Vec<Option<(TaskKey, Landing)>>);
+
+impl Landings {
+    fn set(&mut self, task: TaskKey, landing: Landing) {
+        if self.0.len() <= task.slot() {
+            self.0.resize_with(task.slot() + 1, || None);
+        }
+        self.0[task.slot()] = Some((task, landing));
+    }
+
+    fn get(&self, task: TaskKey) -> Option<&Landing> {
+        let (owner, landing) = self.0.get(task.slot())?.as_ref()?;
+        (*owner == task).then_some(landing)
+    }
+
+    fn take(&mut self, task: TaskKey) -> Option<(TaskKey, Landing)> {
+        self.get(task)?;
+        self.0[task.slot()].take()
+    }
+}
+
+impl Connection {
+    /// Whether the command with this header is begun before its data has come: one whose data may land.
+    pub(crate) fn is_begun_early(self: &Rc<Self>, bhs: &Bhs, ahs: &[u8]) -> bool {
+        let Some(PduRef::ScsiCommand(command)) = bhs.view() else { return false };
+        if !ahs.is_empty() || !self.inner.borrow().state.is_begun_early(bhs) {
+            return false;
+        }
+        let view = self.view();
+        view.luns().get(bhs.lun()).is_some_and(|entry| entry.unit.lands(&command.cdb))
+    }
+
+    /// Begins a command of whose `len` bytes of immediate data some are still to come.
+    pub(crate) fn begin(self: &Rc<Self>, bhs: &Bhs, ahs: &[u8], len: usize) -> Result<(), End> {
+        let event = {
+            let Inner { state, outbox } = &mut *self.inner.borrow_mut();
+            state.begin(bhs, ahs, len, runtime::now(), outbox)?
+        };
+        if let Some(event) = event {
+            self.act(event);
+        }
+        self.start_all_waiting();
+        self.deliver_held()
+    }
+
+    /// Takes in the immediate data of the command that was begun.
+    pub(crate) fn on_rest(self: &Rc<Self>, data: impl Data<Segment>) -> Result<(), End> {
+        let event = {
+            let Inner { state, outbox } = &mut *self.inner.borrow_mut();
+            state.rest(data, outbox)
+        };
+        if let Some(event) = event {
+            self.act(event);
+        }
+        self.start_all_waiting();
+        self.deliver_held()
+    }
+
+    /// Where the data of a PDU belongs whose header has come, from byte `filled` of its data segment on, and which byte of its
+    /// command's data-out that is.
+    pub(crate) fn place(&self, bhs: &Bhs, filled: usize) -> Option<(Landing, u64)> {
+        if self.is_cut() {
+            return None;
+        }
+        let (task, offset) = self.inner.borrow().state.awaits(bhs)?;
+        let landing = self.landings.borrow().get(task)?.clone();
+        Some((landing, u64::from(offset) + filled as u64))
+    }
+
+    /// Where the data belongs that a task's RDMA Reads bring.
+    pub(crate) fn place_fetched(&self, task: TaskKey) -> Option<Landing> {
+        if self.is_cut() || !self.inner.borrow().state.awaits_reads(task) {
+            return None;
+        }
+        self.landings.borrow().get(task).cloned()
+    }
+
+    /// A task's unit has said where its data belongs.
+    pub(crate) fn lands(&self, task: TaskKey, landing: Landing) {
+        self.landings.borrow_mut().set(task, landing);
+    }
+
+    /// A task's unit has done with it.
+    pub(crate) fn forget_landing(&self, task: TaskKey) {
+        let landing = self.landings.borrow_mut().take(task);
+        // It may be the last that holds its unit.
+        drop(landing);
+    }
+}

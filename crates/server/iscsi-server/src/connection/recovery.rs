@@ -1,0 +1,243 @@
+//! What a connection does at ErrorRecoveryLevel 1 and 2 besides its state machine: reads wait for acknowledgements, what may be
+//! lost is looked after, and tasks outlive the connection until another one takes them.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
+
+use iscsi::pdu::{Bhs, Lun};
+use iscsi::target::{Fatal, TaskKey};
+
+use super::{Connection, End, Inner, Victims};
+use crate::reassign::Ferry;
+use crate::retention;
+use crate::session::{GAP_LOOKS, Standing};
+use crate::transport::Transport;
+
+impl Connection {
+    /// How the connection stands to its session once it is gone.
+    pub(super) fn standing(&self) -> Standing {
+        if self.removed.get() { Standing::Removed } else { Standing::Lost }
+    }
+
+    /// Sends and receives nothing any more. Units go on: what they bring is kept for another connection.
+    pub(super) fn detach(&self) {
+        if self.detached.replace(true) {
+            return;
+        }
+        self.inner.borrow_mut().outbox.mute();
+        if let Transport::Tcp(tcp) = &self.transport {
+            tcp.to_send.notify();
+        }
+        self.room.notify();
+        self.progress.notify();
+    }
+
+    /// Waits until no task of this connection, which is gone, can be of use any more: all were reassigned, the time is over, or the
+    /// session is. A command that was lost with it may be sent again for as long.
+    pub(super) async fn await_recovery(&self) {
+        let retention = self.session.retention();
+        let mut removed = self.removed.get();
+        let mut deadline = runtime::now() + retention;
+        loop {
+            let left = || self.removed.get() && self.inner.borrow().state.has_nothing_left();
+            let changed = self.progress.until(|| {
+                let done = left() && self.session.may_forget(self.id);
+                (self.retired.get() || done || self.removed.get() != removed).then_some(())
+            });
+            // Nobody tells of a gap that is filled.
+            let soon = if left() { runtime::now() + GAP_LOOKS } else { deadline };
+            let told =
+                runtime::timeout(soon.min(deadline).saturating_duration_since(runtime::now()), changed).await;
+            if told.is_ok() && (self.retired.get() || self.removed.get() == removed) {
+                return;
+            }
+            if told.is_ok() {
+                // From the logout on the time is counted anew (RFC 7143 §11.15.3).
+                removed = true;
+                deadline = runtime::now() + retention;
+            } else if runtime::now() >= deadline {
+                if !left() {
+                    tracing::info!(connection = self.id.0, "tasks were not reassigned in time");
+                }
+                return;
+            }
+        }
+    }
+
+    /// Ends all tasks, and tells the initiator, if its session goes on, that they have ended with their connection (RFC 7143 §7.6).
+    pub(crate) async fn clear(self: &Rc<Self>) {
+        let luns: Vec<Lun> = self.inner.borrow().state.tasks().map(|(_, task)| task.lun).collect();
+        self.abort(&Victims::All).await;
+        if luns.is_empty() || self.session.is_ending() {
+            return;
+        }
+        let view = self.view();
+        let cleared =
+            view.luns().iter().filter(|entry| luns.iter().any(|lun| lun.number() == Some(entry.lun)));
+        cleared.for_each(|entry| {
+            entry.nexus.establish(scsi::UnitAttention::SomeCommandsClearedByIscsiProtocolEvent);
+        });
+    }
+
+    /// Removes the connection for recovery (§11.14.1), and waits until it takes part in nothing any more.
+    pub(super) async fn remove(&self) {
+        if !self.removed.replace(true) && self.detached.get() {
+            self.session.set_standing(self.id, Standing::Removed);
+        }
+        if !self.detached.get() {
+            self.detach();
+            self.session.set_standing(self.id, Standing::Removed);
+            self.stop_once();
+        }
+        self.progress.notify();
+    }
+
+    /// It answers a logout that removes it for recovery, and then is gone.
+    pub(crate) fn remove_itself(&self) {
+        self.removed.set(true);
+        self.stop_once();
+    }
+
+    /// The ferry of a task that was reassigned.
+    #[inline]
+    pub(crate) fn ferry(&self, task: TaskKey) -> Option<Arc<Ferry>> {
+        if !self.detached.get() {
+            return None;
+        }
+        self.ferries.borrow().get(&task).cloned()
+    }
+
+    /// A task's unit brings and takes its data by `ferry` from now on.
+    pub(crate) fn embark(&self, task: TaskKey, ferry: Arc<Ferry>) {
+        self.ferries.borrow_mut().insert(task, ferry);
+        self.wake_task(task);
+    }
+
+    /// A task was given up: what waited for room may go on, and this connection may have nothing left.
+    pub(crate) fn released(self: &Rc<Self>) {
+        self.room.notify();
+        self.on_acknowledged();
+        self.start_deferred();
+        self.progress.notify();
+        self.kick();
+    }
+
+    /// Drops a PDU whose data digest is wrong (RFC 7143 §7.8), and has it sent again.
+    pub(crate) fn on_damaged(self: &Rc<Self>, bhs: &Bhs) -> Result<(), End> {
+        self.with(|state, outbox| state.damaged(bhs, runtime::now(), outbox))?;
+        let task = self.inner.borrow().state.find(bhs.itt());
+        if let Some(task) = task {
+            self.wake_task(task);
+        }
+        self.start_all_waiting();
+        self.deliver_held()
+    }
+
+    /// Reads that waited for acknowledgements go on if there were some.
+    pub(super) fn on_acknowledged(self: &Rc<Self>) {
+        if !self.inner.borrow_mut().state.take_made_room() {
+            return;
+        }
+        self.room.notify();
+        self.start_deferred();
+    }
+
+    /// Begins the reads that waited and need not any more.
+    pub(crate) fn start_deferred(self: &Rc<Self>) {
+        loop {
+            let next = self.deferred.borrow_mut().pop_front();
+            let Some(command) = next else { break };
+            if !self.may_begin(command.scsi.expected_in) {
+                self.deferred.borrow_mut().push_front(command);
+                self.watch_backlog();
+                break;
+            }
+            if let Some(command) = self.resume(command) {
+                self.start_now(command);
+            }
+            // It may have ended, and what it brought counts for the next.
+            self.kick();
+        }
+    }
+
+    /// Has what waits to be sent counted again when it is little. Over TCP the loop that sends does so.
+    #[inline]
+    pub(crate) fn watch_backlog(self: &Rc<Self>) {
+        if let Transport::Iser(iser) = &self.transport
+            && self.backlog.is_queued()
+        {
+            iser.watch_queue(self);
+        }
+    }
+
+    /// Whether a read of `len` bytes may begin: not while too much waits to be taken, or to be acknowledged.
+    #[inline]
+    pub(super) fn may_begin(&self, len: u32) -> bool {
+        if !self.is_cut() && !self.backlog.may_read(len as usize) {
+            return false;
+        }
+        !self.recovers
+            || self.with(|state, outbox| {
+                state.set_keep_room(retention::room(state.kept_bytes()));
+                state.may_begin(runtime::now(), outbox)
+            })
+    }
+
+    /// The core has more room for what is to be acknowledged.
+    pub(crate) fn more_room(self: &Rc<Self>) {
+        if !self.recovers || !self.inner.borrow().state.wants_keep_room() {
+            return;
+        }
+        self.with(|state, _| {
+            state.set_keep_room(retention::room(state.kept_bytes()));
+            state.more_keep_room();
+        });
+        self.on_acknowledged();
+    }
+
+    /// Since when nothing of what it keeps has been acknowledged. `None`: it keeps nothing.
+    pub(crate) fn kept_since(&self) -> Option<Instant> {
+        (self.kept.get() > 0).then(|| self.inner.borrow().state.kept_since())
+    }
+
+    /// Gives up what is kept, or itself if that cannot be.
+    pub(crate) fn give_up_kept(self: &Rc<Self>, now: Instant) {
+        if self.with(|state, _| state.give_up_data(now)) {
+            self.on_acknowledged();
+        } else if !self.detached.get() {
+            self.lose(Fatal::Unacknowledged.into());
+        } else {
+            self.shut();
+        }
+    }
+
+    /// Whether a unit may put more of a task's data-in: not while too much waits to be acknowledged.
+    pub(crate) fn may_put(&self, task: TaskKey) -> bool {
+        !self.recovers
+            || self.with(|state, outbox| {
+                state.set_keep_room(retention::room(state.kept_bytes()));
+                state.may_put(task, runtime::now(), outbox)
+            })
+    }
+
+    /// Looks after what may be lost, as long as there is something.
+    pub(super) async fn watch_loop(self: Rc<Self>) {
+        let interval = self.inner.borrow().state.recovery_interval();
+        loop {
+            self.watch.until(|| self.watching.get().then_some(())).await;
+            runtime::sleep(interval).await;
+            let late = {
+                let Inner { state, outbox } = &mut *self.inner.borrow_mut();
+                let late = state.recover(runtime::now(), outbox);
+                self.watching.set(state.is_pending());
+                late
+            };
+            late.into_iter().for_each(|task| self.wake_task(task));
+            self.more_room();
+            self.start_all_waiting();
+            self.progress.notify();
+            self.kick();
+        }
+    }
+}

@@ -1,0 +1,358 @@
+//! [`Handle`]: what others may ask of a running server and do to it, from any thread. Nothing here is on the data path; calls
+//! wait for the cores, so that a core must never make one.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use device::{AccessError, PortGroups};
+use iscsi::keys::Digest;
+use iscsi::target::recovery::Recovered;
+use scsi::data::target_port_groups::AccessState;
+
+use crate::config::ServerConfig;
+use crate::connection;
+use crate::pings;
+use crate::retention;
+use crate::server::{BoundPortal, Shared};
+use crate::session::Standing;
+use crate::tally::{self, Counts};
+use crate::transport::tcp::landing::{self, TcpCounters};
+use crate::{Applied, Unit};
+
+/// A running server as its administrators reach it. Cheap to clone.
+#[derive(Clone)]
+pub struct Handle {
+    shared: Arc<Shared>,
+}
+
+/// One session as it is now.
+#[derive(Clone, Debug)]
+pub struct SessionStatus {
+    /// Target Session Identifying Handle.
+    pub tsih: u16,
+    /// The initiator's name.
+    pub initiator: String,
+    /// The user that its initiator has proved to be.
+    pub user: Option<String>,
+    /// Its ISID.
+    pub isid: [u8; 6],
+    /// The target's name; `None` in a discovery session.
+    pub target: Option<String>,
+    /// The portal group that it came through.
+    pub group: u16,
+    /// The ErrorRecoveryLevel that was negotiated.
+    pub error_recovery_level: u8,
+    /// MaxConnections that was negotiated.
+    pub max_connections: u16,
+    /// How long it has been there.
+    pub age: Duration,
+    /// Its connections.
+    pub connections: Vec<ConnectionStatus>,
+}
+
+/// One connection of a session.
+#[derive(Clone, Debug)]
+pub struct ConnectionStatus {
+    /// Its CID.
+    pub cid: u16,
+    /// The initiator's end.
+    pub peer: SocketAddr,
+    /// The core that it lives on.
+    pub core: usize,
+    /// Whether its data moves by RDMA (iSER).
+    pub iser: bool,
+    /// Whether headers have a digest.
+    pub header_digest: bool,
+    /// Whether data has a digest.
+    pub data_digest: bool,
+    /// How long it has been there.
+    pub age: Duration,
+}
+
+/// What a connection was when it logged in.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Arrival {
+    pub peer: SocketAddr,
+    /// Where the portal listens.
+    pub portal: SocketAddr,
+    pub iser: bool,
+    pub header_digest: Digest,
+    pub data_digest: Digest,
+    pub at: Instant,
+}
+
+/// One target as it is served now.
+#[derive(Clone, Debug)]
+pub struct TargetStatus {
+    /// Its name.
+    pub name: String,
+    /// Its alias; empty for none.
+    pub alias: String,
+    /// Portal groups that serve it; empty for all.
+    pub groups: Vec<u16>,
+    /// Its units by their numbers.
+    pub units: Vec<(u16, Unit)>,
+}
+
+/// What has been done since the server started.
+#[derive(Clone, Debug, Default)]
+pub struct Activity {
+    /// By the connections that sessions have now; by TSIH.
+    pub sessions: HashMap<u16, Counts>,
+    /// For each unit of each target, by all sessions that there were.
+    pub units: Vec<Flow>,
+    /// What recovery had to do in the sessions that there are (ErrorRecoveryLevel 1 and 2), by TSIH.
+    pub session_recoveries: HashMap<u16, Recovered>,
+    /// The same, in all sessions that there were.
+    pub recoveries: Recovered,
+}
+
+/// What has been done with one unit.
+#[derive(Clone, Debug)]
+pub struct Flow {
+    /// A target of it.
+    pub target: String,
+    /// Its number there.
+    pub lun: u16,
+    /// What has been done.
+    pub counts: Counts,
+}
+
+/// How a core's buffer pool is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CoreStatus {
+    /// Connections that live on the core, those that log in among them.
+    pub connections: usize,
+    /// Its buffer pool.
+    pub pool: runtime::pool::Stats,
+    /// Bytes that are kept because initiators may ask for them again (ErrorRecoveryLevel 1 and 2).
+    pub kept: usize,
+    /// How often a connection's were given up, because too much was kept.
+    pub kept_given_up: u64,
+    /// Payload that came over TCP.
+    pub tcp: TcpCounters,
+    /// What RDMA has moved.
+    pub rdma: rdma::Counters,
+    /// Pings that it has sent to silent initiators, over connections of all times.
+    pub pings: u64,
+    /// Connections whose pings wait for their turn, because so many are silent.
+    pub pings_waiting: usize,
+}
+
+/// Why a target port group's state was not changed.
+#[derive(Debug, thiserror::Error)]
+pub enum SetAccessError {
+    /// No target has that name.
+    #[error("there is no target {0}")]
+    NoTarget(String),
+    /// The groups did not take it.
+    #[error(transparent)]
+    Access(#[from] AccessError),
+    /// The server has ended.
+    #[error("the server has ended")]
+    Ended,
+}
+
+impl Handle {
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        Self { shared }
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// Serves what `config` says from now on, whole or not at all. What goes on is what is the very same in it: units (the same
+    /// [`Unit`]), portals by the address that was asked for, targets by their names. Sessions are told of units that came, went or
+    /// changed by unit attentions; those that may not be there any more are asked to log out and closed two seconds later; others
+    /// notice nothing. Bounds and authentication hold for what logs in from now on, limits of service for all. What the cores were
+    /// started with (their number, polling, pools) stays as it is.
+    ///
+    /// Blocks, and must not be called on a core.
+    ///
+    /// # Errors
+    /// When an address cannot be listened on; nothing has changed then.
+    pub fn apply(&self, config: ServerConfig) -> io::Result<Applied> {
+        let applied = self.shared.apply(config)?;
+        self.limits_changed();
+        Ok(applied)
+    }
+
+    /// The listening sockets of all portals but those that listen through RDMA devices, and what each was asked to listen on.
+    pub fn listening_sockets(&self) -> Vec<(SocketAddr, Arc<OwnedFd>)> {
+        let portals = self.shared.model();
+        portals.portals.iter().filter_map(|p| Some((p.asked.listen, p.socket.clone()?))).collect()
+    }
+
+    /// Closes all sessions, each as soon as its commands have ended but after `patience` in any case, and lets nobody in until the
+    /// next [`Self::apply`]. The listening sockets stay open: who connects meanwhile waits.
+    ///
+    /// Blocks, and must not be called on a core.
+    pub fn pause(&self, patience: Duration) {
+        self.shared.pause(patience);
+    }
+
+    /// Forgets all targets and their units, which are closed when nobody else has them. For a server that is paused.
+    pub fn let_go_of_units(&self) {
+        self.shared.let_go_of_units();
+    }
+
+    /// What sessions and units have done. Cores that do not answer within `patience` are left out.
+    pub fn activity(&self, patience: Duration) -> Activity {
+        // Before the cores are asked: what ends meanwhile is counted once, or with the next question.
+        let mut recoveries = self.shared.recovered();
+        let mut session_recoveries: HashMap<u16, Recovered> =
+            self.shared.registry.all().iter().map(|session| (session.tsih, session.recovered())).collect();
+        let ask = || (connection::counted(), tally::ended(), connection::recovered());
+        let per_core = self.on_each_core(patience, ask);
+        let (mut units, mut sessions) = (HashMap::<usize, Counts>::new(), HashMap::<u16, Counts>::new());
+        for (connections, ended, recovered) in per_core.into_iter().flatten() {
+            for (tsih, recovered) in recovered {
+                recoveries.add(&recovered);
+                session_recoveries.entry(tsih).or_default().add(&recovered);
+            }
+            for (tsih, unit, counts) in connections {
+                sessions.entry(tsih).or_default().add(&counts);
+                units.entry(unit).or_default().add(&counts);
+            }
+            ended.into_iter().for_each(|(unit, counts)| units.entry(unit).or_default().add(&counts));
+        }
+        let mut activity = Activity { sessions, units: Vec::new(), session_recoveries, recoveries };
+        for target in &self.shared.model().targets {
+            for lun in &target.config.units {
+                let counts = units.get(&lun.unit.address()).copied().unwrap_or_default();
+                activity.units.push(Flow { target: target.config.name.clone(), lun: lun.lun, counts });
+            }
+        }
+        activity
+    }
+
+    /// Whether the session with this TSIH is there.
+    pub fn has_session(&self, tsih: u16) -> bool {
+        self.shared.registry.find(tsih).is_some()
+    }
+
+    /// The portals, with the ports that were really taken.
+    pub fn portals(&self) -> Vec<BoundPortal> {
+        self.shared.portals()
+    }
+
+    /// The targets.
+    pub fn targets(&self) -> Vec<TargetStatus> {
+        let of = |target: &Arc<crate::node::Target>| TargetStatus {
+            name: target.config.name.clone(),
+            alias: target.config.alias.clone(),
+            groups: target.config.groups.clone(),
+            units: target.config.units.iter().map(|unit| (unit.lun, unit.unit.clone())).collect(),
+        };
+        self.shared.model().targets.iter().map(of).collect()
+    }
+
+    /// The sessions, in the order of their TSIHs.
+    pub fn sessions(&self) -> Vec<SessionStatus> {
+        let mut all = self.shared.registry.all();
+        all.sort_by_key(|session| session.tsih);
+        let there = |member: &crate::session::Member| member.standing == Standing::Alive;
+        let connection = |member: crate::session::Member| ConnectionStatus {
+            cid: member.cid,
+            peer: member.arrival.peer,
+            core: member.remote.core.index(),
+            iser: member.arrival.iser,
+            header_digest: member.arrival.header_digest == Digest::Crc32c,
+            data_digest: member.arrival.data_digest == Digest::Crc32c,
+            age: member.arrival.at.elapsed(),
+        };
+        all.into_iter()
+            .map(|session| SessionStatus {
+                tsih: session.tsih,
+                initiator: session.port.initiator.clone(),
+                user: session.nexus.principal.as_ref().map(|principal| principal.user.clone()),
+                isid: session.port.isid.0,
+                target: session.target().map(|target| target.config.name.clone()),
+                group: session.port.group,
+                error_recovery_level: session.params.error_recovery_level,
+                max_connections: session.params.max_connections,
+                age: session.since.elapsed(),
+                connections: session.connections().into_iter().filter(there).map(connection).collect(),
+            })
+            .collect()
+    }
+
+    /// The target port groups of the target with this name: what they are now.
+    pub fn port_groups(&self, target: &str) -> Option<Arc<PortGroups>> {
+        self.shared.model().target(target).map(|target| target.ports.clone())
+    }
+
+    /// Changes the state of one of a target's port groups, as [`PortGroups::change`] does, on a core. Returns when it has changed.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn set_access(&self, target: &str, group: u16, state: AccessState) -> Result<(), SetAccessError> {
+        let ports = self.port_groups(target).ok_or_else(|| SetAccessError::NoTarget(target.to_owned()))?;
+        let (done, wait) = runtime::channel();
+        let core = self.shared.core_handles().next().ok_or(SetAccessError::Ended)?;
+        let ran = core.run(move || async move {
+            // Only a caller that has vanished does not listen.
+            let _ = done.send(ports.change(group, state).await);
+        });
+        match (ran, wait.recv()) {
+            (Ok(()), Ok(result)) => Ok(result?),
+            _ => Err(SetAccessError::Ended),
+        }
+    }
+
+    /// How each core is used. A core that does not answer within `patience` is left out.
+    pub fn cores(&self, patience: Duration) -> Vec<Option<CoreStatus>> {
+        self.on_each_core(patience, || {
+            (
+                runtime::pool::stats(),
+                retention::figures(),
+                landing::counters(),
+                rdma::counters(),
+                pings::counted(),
+            )
+        })
+        .into_iter()
+        .zip(self.shared.core_connections())
+        .map(|(core, connections)| {
+            let (pool, (kept, kept_given_up), tcp, rdma, (pings, pings_waiting)) = core?;
+            Some(CoreStatus { connections, pool, kept, kept_given_up, tcp, rdma, pings, pings_waiting })
+        })
+        .collect()
+    }
+
+    /// Whether every core answers within `patience`.
+    ///
+    /// Blocks, and must not be called on a core.
+    pub fn answers(&self, patience: Duration) -> bool {
+        self.on_each_core(patience, || ()).iter().all(Option::is_some)
+    }
+
+    /// Runs `ask` on every core and waits for what they say, each for `patience` at most.
+    pub(crate) fn on_each_core<T: Send + 'static>(
+        &self,
+        patience: Duration,
+        ask: impl Fn() -> T + Clone + Send + 'static,
+    ) -> Vec<Option<T>> {
+        let answers: Vec<_> = self
+            .shared
+            .core_handles()
+            .map(|core| {
+                let (say, hear) = runtime::channel();
+                let ask = ask.clone();
+                // Who has stopped waiting does not listen.
+                let asked = core.run(move || async move { drop(say.send(ask())) });
+                asked.is_ok().then_some(hear)
+            })
+            .collect();
+        let deadline = runtime::clock() + patience;
+        let hear = |hear: runtime::Receiver<T>| {
+            hear.recv_timeout(deadline.saturating_duration_since(runtime::clock())).ok()
+        };
+        answers.into_iter().map(|answer| answer.and_then(hear)).collect()
+    }
+}

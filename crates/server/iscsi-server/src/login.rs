@@ -1,0 +1,606 @@
+//! A connection's way from accept to full-feature phase: the login dialog, and the session's place among the others.
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use device::{Nexus, Principal};
+use iscsi::frame::{Cut, Cutter, padding_len};
+use iscsi::keys::{Digest, DigestChoice, Offer, Params};
+use iscsi::login::SessionType;
+use iscsi::login::target::{LoginError, Outcome, Placement, Reply, Step, TargetLogin};
+use iscsi::name;
+use iscsi::pdu::{Bhs, Isid, LoginStatus, Opcode};
+use iscsi::target::{CommandWindow, SharedWindow, Window, inbound::WriteLimits, recovery};
+use iscsi::text::LOGIN_SEGMENT_LEN;
+use rdma::{Incoming, QueuePair, VerbsRequest};
+use runtime::{Gather, Handle, TcpStream};
+use scsi::reservation::TransportId;
+
+use crate::admission::{FREE_TEXT, Source};
+use crate::audit::{self, Who};
+use crate::config::{IserConfig, Limits, Transports};
+use crate::connection::{Connection, Remote};
+use crate::door::Door;
+use crate::handle::Arrival;
+use crate::server::{BoundPortal, Shared};
+use crate::session::{Joined, Member, NewSession, PortName, Replacing, Seat, Standing};
+use crate::text;
+use crate::transport::iser::{Iser, Outgoing, sent_or_over, setup};
+use crate::transport::tcp::Tcp;
+use crate::transport::{Link, Outbox, Start, Transport};
+
+/// Why a connection did not get through login.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LoginFailure {
+    #[error("the peer closed the connection")]
+    Closed,
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+    #[error("not an iSCSI login: {0}")]
+    Frame(#[from] iscsi::frame::FrameError),
+    #[error(transparent)]
+    Rdma(#[from] rdma::Error),
+    #[error("not an iSER login: {0}")]
+    IserHeader(#[from] iser::HeaderError),
+    #[error("not an iSER login: {0}")]
+    IserMessage(#[from] iser::MessageError),
+    #[error("no RDMA, which this portal is for")]
+    NotRdma,
+    #[error("opcode {0:#04x} instead of a login request")]
+    Opcode(u8),
+    #[error(transparent)]
+    Refused(#[from] LoginError),
+    #[error("the session could not be placed: {0}")]
+    Placement(LoginStatus),
+    #[error("it took too long")]
+    TimedOut,
+    #[error("logins in progress hold too much text")]
+    OutOfMemory,
+    #[error("too many wrong secrets came before")]
+    TooManyGuesses,
+}
+
+/// How many connections that are gone a login has given up at most: others may join at the same time.
+const EVICTIONS: usize = 4;
+
+/// Time for a peer that is refused to take the answer.
+const LAST_WORDS: Duration = Duration::from_secs(5);
+/// How often a login ends the session that it reinstates, before it gives up.
+const REINSTATEMENTS: usize = 200;
+/// The time between two of those.
+const REINSTATEMENT_PAUSE: Duration = Duration::from_millis(10);
+
+/// A connection that is through.
+pub(crate) struct LoggedIn {
+    pub seat: Seat,
+    pub outcome: Box<Outcome>,
+    pub stat_sn: u32,
+    pub window: Window,
+}
+
+/// A connection whose peer has said what it speaks.
+pub(crate) enum Wire {
+    /// TCP, and what has been received of it and not been used.
+    Tcp(TcpStream, Vec<u8>),
+    /// RDMA, and whether responses may invalidate the initiator's STags.
+    Iser(QueuePair, bool),
+}
+
+impl Wire {
+    /// Accepts a connection that came through an RDMA device.
+    pub(crate) async fn of_verbs(request: VerbsRequest, shared: &Shared) -> Result<Self, LoginFailure> {
+        let (pair, remote_invalidation) = setup::accept(Incoming::from(request), shared).await?;
+        Ok(Self::Iser(pair, remote_invalidation))
+    }
+
+    /// Finds out what a new connection's peer speaks, and makes a queue pair of it if it is RDMA.
+    pub(crate) async fn of(
+        stream: TcpStream,
+        transports: Transports,
+        shared: &Shared,
+    ) -> Result<Self, LoginFailure> {
+        let patience = shared.limits().login_timeout;
+        let (protocol, early) = rdma::sniff(&stream, patience).await?;
+        match protocol {
+            rdma::Protocol::Mpa if transports == Transports::Tcp => {
+                Err(LoginFailure::Rdma(rdma::Error::Unsupported("RDMA, which this portal does not let in")))
+            }
+            rdma::Protocol::Mpa => {
+                let incoming = rdma::accept(stream, early, patience).await?;
+                let (pair, remote_invalidation) = setup::accept(incoming, shared).await?;
+                Ok(Self::Iser(pair, remote_invalidation))
+            }
+            rdma::Protocol::Other if early.is_empty() => Err(LoginFailure::Closed),
+            rdma::Protocol::Other if transports == Transports::Iser => Err(LoginFailure::NotRdma),
+            rdma::Protocol::Other => Ok(Self::Tcp(stream, early)),
+        }
+    }
+
+    /// Where the peer has reached this end.
+    fn local_addr(&self) -> std::io::Result<SocketAddr> {
+        match self {
+            Self::Tcp(stream, _) => stream.local_addr(),
+            Self::Iser(pair, _) => Ok(pair.local_addr()),
+        }
+    }
+
+    /// The next PDU of the login, with its data segment.
+    async fn receive(&mut self, room: &mut Room<'_>) -> Result<(Bhs, Vec<u8>), LoginFailure> {
+        match self {
+            Self::Tcp(stream, input) => receive(stream, input, room).await,
+            Self::Iser(pair, _) => setup::receive(pair).await,
+        }
+    }
+
+    async fn send(&self, reply: Reply) -> Result<(), LoginFailure> {
+        let bhs: Bhs = reply.header.into();
+        match self {
+            Self::Tcp(stream, _) => send(stream, &bhs, &reply.data).await?,
+            Self::Iser(pair, _) => setup::send(pair, &bhs, &reply.data),
+        }
+        Ok(())
+    }
+
+    /// Sends the last reply to a peer that is not let in.
+    async fn send_last(&self, reply: Reply) -> Result<(), LoginFailure> {
+        self.send(reply).await?;
+        if let Self::Iser(pair, _) = self {
+            // A queue pair that is dropped sends nothing more.
+            sent_or_over(pair, LAST_WORDS).await;
+        }
+        Ok(())
+    }
+}
+
+/// The memory that one login in progress takes beyond what every login is counted for. Given back when it is dropped.
+struct Room<'a> {
+    shared: &'a Shared,
+    source: Source,
+    /// Bytes that have been received and not been used.
+    input: usize,
+    /// Bytes of text that is not whole, or not sent.
+    text: usize,
+    counted: usize,
+}
+
+impl Room<'_> {
+    /// Counts what the login holds now.
+    fn count(&mut self) -> Result<(), LoginFailure> {
+        let now = (self.input + self.text).saturating_sub(FREE_TEXT);
+        if now != self.counted {
+            let rules = self.shared.rules();
+            if !self.shared.admission.hold(self.source, self.counted, now, &rules) {
+                return Err(LoginFailure::OutOfMemory);
+            }
+            self.counted = now;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Room<'_> {
+    fn drop(&mut self) {
+        self.shared.admission.hold(self.source, self.counted, 0, &self.shared.rules());
+    }
+}
+
+/// What the target brings to negotiation.
+pub(crate) fn offer(limits: &Limits, session_type: SessionType) -> Offer {
+    match session_type {
+        SessionType::Discovery => Offer::discovery(),
+        SessionType::Normal => Offer {
+            header_digest: DigestChoice::Allow,
+            data_digest: DigestChoice::Allow,
+            max_recv_data_segment_length: limits.max_recv_data_segment,
+            max_connections: limits.connections_per_session,
+            max_burst_length: limits.max_burst,
+            first_burst_length: limits.first_burst,
+            max_outstanding_r2t: limits.max_outstanding_r2t,
+            initial_r2t: false,
+            immediate_data: true,
+            // Data in order is what `iscsi::target::inbound` relies on.
+            data_pdu_in_order: true,
+            data_sequence_in_order: true,
+            error_recovery_level: limits.error_recovery_level,
+            default_time2wait_s: limits.default_time2wait_s,
+            default_time2retain_s: limits.default_time2retain_s,
+            ..Offer::default()
+        },
+    }
+}
+
+/// The same over iSER. Connections of a session share no queue pair, so a session has one of them.
+/// `segment` is what [`setup::segment`] says of their queue pair.
+pub(crate) fn offer_iser(offer: Offer, config: &IserConfig, segment: usize) -> Offer {
+    Offer {
+        initial_r2t: !config.unsolicited_data,
+        max_recv_data_segment_length: iser::UNTIL_FULL_FEATURE_DATA as u32,
+        target_recv_data_segment_length: segment as u32,
+        max_outstanding_unexpected_pdus: setup::UNEXPECTED,
+        max_ahs_length: setup::MAX_AHS as u32,
+        // RDMA's own checks leave nothing to recover within a connection (RFC 7145 §10.1).
+        error_recovery_level: 0,
+        ..offer.over_rdma()
+    }
+}
+
+/// Bounds on writes, as negotiated.
+pub(crate) fn write_limits(params: &Params) -> WriteLimits {
+    WriteLimits {
+        max_burst: params.max_burst_length,
+        first_burst: params.first_burst_length,
+        max_r2t: params.max_outstanding_r2t,
+        initial_r2t: params.initial_r2t,
+        immediate: params.immediate_data,
+    }
+}
+
+/// What recovery may cost a connection, if its session has any.
+fn recovery(params: &Params, limits: &Limits) -> Option<recovery::Limits> {
+    (params.error_recovery_level > 0).then(|| recovery::Limits {
+        level: params.error_recovery_level,
+        // A burst must fit, or nothing could ever be acknowledged.
+        keep_bytes: limits.unacknowledged.max(params.max_burst_length as usize),
+        keep_statuses: 2 * limits.queue_depth as usize + 64,
+        data_timeout: limits.data_timeout,
+    })
+}
+
+/// Runs the login dialog on a new connection.
+pub(crate) async fn run(
+    wire: &mut Wire,
+    peer: SocketAddr,
+    portal: BoundPortal,
+    shared: &Arc<Shared>,
+    core: Handle,
+    who: &mut Who,
+) -> Result<LoggedIn, LoginFailure> {
+    let rdma = match wire {
+        Wire::Iser(pair, _) => Some(setup::segment(pair.is_software())),
+        Wire::Tcp(..) => None,
+    };
+    let group = portal.group;
+    let model = shared.model();
+    let door = Door { shared, model: &model, group, portal: portal.address, rdma };
+    let mut login = TargetLogin::new(1);
+    let source = Source::from(peer.ip());
+    let mut room = Room { shared, source, input: 0, text: 0, counted: 0 };
+    loop {
+        let (bhs, data) = match wire.receive(&mut room).await {
+            Err(LoginFailure::OutOfMemory) => return no_room(wire, &mut login).await,
+            received => received?,
+        };
+        if bhs.opcode() != Some(Opcode::LoginRequest) {
+            // RFC 7143 §6.3: nothing else may come before the full-feature phase.
+            return Err(LoginFailure::Opcode(bhs.opcode_code()));
+        }
+        let step = login.handle(bhs.as_login_request(), &data, &door);
+        let (initiator, target) = login.names();
+        (who.initiator, who.target) = (initiator.map(str::to_owned), target.map(str::to_owned));
+        if let Some(attempt) = login.take_attempt() {
+            let wait = shared.admission.attempt(source, &attempt.user, attempt.right, runtime::now());
+            who.user = Some(attempt.user);
+            match wait {
+                Some(Duration::ZERO) => {}
+                // Right or wrong, the answer comes as late: who does not wait learns nothing.
+                Some(wait) => runtime::sleep(wait).await,
+                None => {
+                    wire.send_last(login.refuse(LoginStatus::ServiceUnavailable)).await?;
+                    return Err(LoginFailure::TooManyGuesses);
+                }
+            }
+        }
+        room.text = login.held();
+        if room.count().is_err() {
+            return no_room(wire, &mut login).await;
+        }
+        match step {
+            Step::Reply(reply) => wire.send(reply).await?,
+            Step::Close(reply, error) => {
+                wire.send_last(reply).await?;
+                return Err(error.into());
+            }
+            Step::Place(outcome) => {
+                let arrival = Arrival {
+                    peer,
+                    portal: portal.address,
+                    iser: rdma.is_some(),
+                    header_digest: outcome.params.header_digest,
+                    data_digest: outcome.params.data_digest,
+                    at: runtime::now(),
+                };
+                let (target, user) = (outcome.target.as_deref(), outcome.user.as_deref());
+                let placed = match model.principal(target, &outcome.initiator, user) {
+                    Ok(principal) => place(&outcome, principal, group, shared, core, arrival).await,
+                    Err(status) => Err(status),
+                };
+                let (seat, window, placement) = match placed {
+                    Ok(placed) => placed,
+                    Err(status) => {
+                        wire.send_last(login.refuse(status)).await?;
+                        return Err(LoginFailure::Placement(status));
+                    }
+                };
+                if let Wire::Iser(pair, _) = wire {
+                    setup::widen(pair, shared);
+                }
+                wire.send(login.accept(placement)).await?;
+                audit::login(peer, &outcome, seat.session.tsih, rdma.is_some());
+                let stat_sn = login.next_stat_sn();
+                return Ok(LoggedIn { seat, outcome, stat_sn, window });
+            }
+        }
+    }
+}
+
+/// Refuses a login whose text there is no memory for.
+async fn no_room(wire: &mut Wire, login: &mut TargetLogin) -> Result<LoggedIn, LoginFailure> {
+    wire.send_last(login.refuse(LoginStatus::OutOfResources)).await?;
+    Err(LoginFailure::OutOfMemory)
+}
+
+/// The next PDU from a stream, of which `input` has been received already.
+async fn receive(
+    stream: &TcpStream,
+    input: &mut Vec<u8>,
+    room: &mut Room<'_>,
+) -> Result<(Bhs, Vec<u8>), LoginFailure> {
+    let cutter = Cutter {
+        header_digest: false,
+        data_digest: false,
+        max_data_segment: LOGIN_SEGMENT_LEN as u32,
+        max_ahs: 0,
+    };
+    loop {
+        if let Cut::Pdu { bhs, data, consumed, .. } = cutter.cut(input)? {
+            let (bhs, data) = (*bhs, input[data].to_vec());
+            input.drain(..consumed);
+            input.shrink_to_fit();
+            room.input = input.capacity();
+            return Ok((bhs, data));
+        }
+        let received = stream.recv_some(LOGIN_SEGMENT_LEN).await?;
+        if received.is_empty() {
+            return Err(LoginFailure::Closed);
+        }
+        room.input = input.len() + received.len();
+        room.count()?;
+        input.reserve_exact(received.len());
+        input.extend_from_slice(&received);
+    }
+}
+
+async fn send(stream: &TcpStream, bhs: &Bhs, data: &[u8]) -> std::io::Result<()> {
+    let mut gather = Gather::new();
+    gather.push_copy(bhs.bytes());
+    gather.push_copy(data);
+    gather.push_copy(&[0; 3][..padding_len(data.len())]);
+    stream.send(gather).await.0
+}
+
+/// Finds the session its place: a new one, a reinstated one, or one more connection of an old one (RFC 7143 §6.3.5).
+async fn place(
+    outcome: &Outcome,
+    principal: Option<Principal>,
+    group: u16,
+    shared: &Arc<Shared>,
+    core: Handle,
+    arrival: Arrival,
+) -> Result<(Seat, Window, Placement), LoginStatus> {
+    let id = shared.connection_id();
+    let member = Member {
+        cid: outcome.cid,
+        remote: Remote { id, core },
+        arrival,
+        standing: Standing::Alive,
+        watches: true,
+    };
+    let port = PortName {
+        initiator: name::normalize(&outcome.initiator),
+        isid: outcome.isid,
+        target: outcome.target.as_deref().map(name::normalize).unwrap_or_default(),
+        group,
+    };
+    if outcome.tsih != 0 {
+        let session = shared.registry.find(outcome.tsih).filter(|session| session.port == port);
+        let session = session.ok_or(LoginStatus::SessionDoesNotExist)?;
+        if session.nexus.principal != principal {
+            let user = principal.as_ref().map(|principal| principal.user.as_str());
+            tracing::warn!(
+                initiator = port.initiator,
+                target = port.target,
+                tsih = outcome.tsih,
+                user,
+                "refused: the session belongs to another user"
+            );
+            return Err(LoginStatus::AuthorizationFailure);
+        }
+        // A CID that the session has already: the old connection is replaced, and at level 2 removed for recovery. Below that all
+        // its tasks end, and nothing is said of them (§6.3.4).
+        let old = session.connections().into_iter().filter(|other| other.cid == outcome.cid);
+        let old: Vec<Member> = old.collect();
+        let mut replacing = None;
+        if session.recovers_connections() {
+            // The last of those that are gone may end now, having nothing left; the session goes on with this one.
+            let begun = Replacing::begin(&session, shared).ok_or(LoginStatus::SessionDoesNotExist)?;
+            replacing = Some(begun);
+        } else if !old.is_empty() {
+            let begun = Replacing::begin(&session, shared).ok_or(LoginStatus::TooManyConnections)?;
+            replacing = Some(begun);
+        }
+        for old in &old {
+            match session.recovers_connections() {
+                true => old.remote.remove().await,
+                false => old.remote.close().await,
+            }
+        }
+        let window = match session.window.clone() {
+            Some(common) => Window::Shared(common),
+            // Its only connection had the window.
+            None if replacing.is_some() => {
+                let depth = shared.limits().queue_depth;
+                Window::Own(Box::new(CommandWindow::new(session.exp_cmd_sn(), depth)))
+            }
+            None => return Err(LoginStatus::TooManyConnections),
+        };
+        let mut joined = session.join(member.clone());
+        for _ in 0..EVICTIONS {
+            let Joined::After(gone) = &joined else { break };
+            // Its place is free when its tasks have ended.
+            gone.close().await;
+            joined = session.join(member.clone());
+        }
+        if !matches!(joined, Joined::Member) {
+            return Err(LoginStatus::TooManyConnections);
+        }
+        drop(replacing);
+        let placement = placement(session.tsih, &window);
+        return Ok((Seat::new(session, id, shared.clone()), window, placement));
+    }
+    for _ in 0..REINSTATEMENTS {
+        let model = shared.model();
+        let nexus = Arc::new(Nexus {
+            id: shared.registry.nexus_id(),
+            initiator: port.initiator.clone(),
+            principal: principal.clone(),
+            transport_id: transport_id(&port.initiator, outcome.isid),
+            target_port: group,
+            target: port.target.clone(),
+            ports: outcome.target.as_deref().and_then(|name| Some(model.target(name)?.ports.clone())),
+        });
+        let view = model
+            .first_view(outcome.target.as_deref(), &outcome.initiator, &nexus)
+            .ok_or(LoginStatus::AuthorizationFailure)?;
+        for entry in view.luns.iter() {
+            model.check_owner(&nexus, entry.unit.nexuses().owner(&nexus).as_ref())?;
+        }
+        if let Some(old) = shared.registry.of_port(&port) {
+            model.check_owner(&nexus, old.nexus.principal.as_ref())?;
+            shared.registry.end(&old).await;
+        }
+        if shared.is_stopping() {
+            return Err(LoginStatus::ServiceUnavailable);
+        }
+        let tsih = shared.registry.free_tsih(model.limits.sessions).ok_or(LoginStatus::OutOfResources)?;
+        let acl = view.target.as_ref().and_then(|target| target.acl(&outcome.initiator)).flatten();
+        let limits = acl.map(|acl| acl.limits).unwrap_or_default();
+        let limiter = shared.initiators.limiter(&nexus, limits);
+        let depth = model.limits.queue_depth;
+        let several = outcome.params.max_connections > 1 || outcome.params.error_recovery_level > 1;
+        let (own, common) = match several {
+            false => (Window::Own(Box::new(CommandWindow::new(outcome.cmd_sn, depth))), None),
+            true => {
+                let common = Arc::new(SharedWindow::new(outcome.cmd_sn, depth));
+                (Window::Shared(common.clone()), Some(common))
+            }
+        };
+        let new = NewSession {
+            port: port.clone(),
+            nexus,
+            view,
+            limiter,
+            window: common,
+            params: outcome.params.clone(),
+        };
+        if let Some(session) = shared.registry.add(tsih, new, member.clone()) {
+            let seat = Seat::new(session.clone(), id, shared.clone());
+            // Who pauses the server says so before it looks for sessions: one of both sees the other.
+            if shared.is_stopping() {
+                return Err(LoginStatus::ServiceUnavailable);
+            }
+            // What has changed since, and did not find this session yet.
+            let now = shared.model();
+            if now.generation != model.generation {
+                shared.renew(&session, &now);
+            }
+            let placement = placement(tsih, &own);
+            return Ok((seat, own, placement));
+        }
+        // The old session's connection has just logged in and is not reached yet, or it is on its way out.
+        runtime::sleep(REINSTATEMENT_PAUSE).await;
+    }
+    // Somebody else logs in as the same port again and again.
+    Err(LoginStatus::ServiceUnavailable)
+}
+
+/// The initiator port's TransportID (SPC-4 §7.6.4.6); the name has been checked, so it fits.
+fn transport_id(initiator: &str, isid: Isid) -> Vec<u8> {
+    let mut number = [0; 8];
+    number[2..].copy_from_slice(&isid.0);
+    TransportId::iscsi_port(initiator, u64::from_be_bytes(number))
+        .map(|id| id.bytes().to_vec())
+        .unwrap_or_default()
+}
+
+fn placement(tsih: u16, window: &Window) -> Placement {
+    let (exp_cmd_sn, max_cmd_sn) = window.numbers();
+    Placement { tsih, exp_cmd_sn, max_cmd_sn }
+}
+
+/// The connection that a login ends in, and what it begins with.
+pub(crate) fn full_feature(
+    logged_in: LoggedIn,
+    wire: Wire,
+    shared: &Arc<Shared>,
+) -> std::io::Result<(Rc<Connection>, Seat, Start)> {
+    let local = wire.local_addr()?;
+    let LoggedIn { seat, outcome, stat_sn, window } = logged_in;
+    let params = &outcome.params;
+    let model = shared.model();
+    let limits = &model.limits;
+    let discovery = outcome.session_type == SessionType::Discovery;
+    let (header_digest, data_digest) =
+        (params.header_digest == Digest::Crc32c, params.data_digest == Digest::Crc32c);
+    let peer_max_data_segment = match (&wire, discovery) {
+        (Wire::Tcp(..), _) => params.peer_max_recv_data_segment_length,
+        (Wire::Iser(..), true) => {
+            params.peer_max_recv_data_segment_length.min(iser::UNTIL_FULL_FEATURE_DATA as u32)
+        }
+        (Wire::Iser(..), false) => params.peer_max_recv_data_segment_length.min(setup::SMALLEST_PEER),
+    };
+    let recovery = recovery(params, limits).filter(|_| !discovery && matches!(wire, Wire::Tcp(..)));
+    let config = iscsi::target::Config {
+        cid: outcome.cid,
+        window,
+        stat_sn,
+        queue_depth: limits.queue_depth,
+        write: write_limits(params),
+        peer_max_data_segment,
+        header_digest,
+        data_digest,
+        discovery,
+        rdma: matches!(wire, Wire::Iser(..)),
+        nop_interval: limits.nop_interval,
+        nop_timeout: limits.nop_timeout,
+        recovery,
+    };
+    let mut state = iscsi::target::Connection::new(config, runtime::now());
+    let retain = if params.error_recovery_level == 2 { params.default_time2retain_s } else { 0 };
+    state.set_logout_times(params.default_time2wait_s, retain);
+    let (link, start) = match wire {
+        Wire::Tcp(stream, early) => {
+            let cutter = Cutter {
+                header_digest,
+                data_digest,
+                max_data_segment: params.max_recv_data_segment_length,
+                max_ahs: iscsi::pdu::ahs::MAX_LEN,
+            };
+            // What may have to be sent again is sent from memory that does not change.
+            let outbox = Outbox { lend: model.zero_copy && recovery.is_none(), ..Outbox::default() };
+            let transport = Transport::Tcp(Tcp::new(stream, stat_sn));
+            (Link { transport, outbox }, Start::Tcp(cutter, early))
+        }
+        Wire::Iser(pair, remote_invalidation) => {
+            let outgoing = Outgoing::new(pair.clone(), remote_invalidation, model.zero_copy);
+            let outbox = Outbox { iser: Some(Box::new(outgoing)), ..Outbox::default() };
+            let start = Start::Iser { hello: params.iser_hello_required };
+            (Link { transport: Transport::Iser(Iser::new(pair)), outbox }, start)
+        }
+    };
+    let negotiated = text::Negotiated::new(outcome.params.clone(), local);
+    let session = seat.session.clone();
+    let connection = Connection::new(seat.id, outcome.cid, shared.clone(), session, link, state, negotiated);
+    Ok((connection, seat, start))
+}

@@ -1,0 +1,195 @@
+//! Which units one initiator sees, and under which numbers (LUN masking).
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use device::{ItlNexus, Nexus};
+use iscsi::pdu::Lun;
+use runtime::Use;
+
+use crate::Unit;
+use crate::config::{Acl, LunConfig, TargetConfig};
+use crate::qos::Limiter;
+use crate::session::View;
+use crate::tally::{self, Counts, Tally};
+
+/// One unit as one session sees it. On a cache line of its own, which cores only read.
+#[derive(Debug)]
+#[repr(align(64))]
+pub struct Entry {
+    /// Under which number.
+    pub lun: u16,
+    /// The unit.
+    pub unit: Unit,
+    /// The session's nexus with it.
+    pub nexus: Arc<ItlNexus>,
+    /// What it serves at most.
+    pub limiter: Arc<Limiter>,
+}
+
+/// The units of one session, by number.
+#[derive(Debug, Default)]
+pub struct LunMap {
+    entries: Vec<Option<Entry>>,
+}
+
+impl LunMap {
+    /// What `nexus` sees of `target` under `acl`. Nexuses go on if they were there `before` with the same number, unit and right to
+    /// write.
+    pub fn new(target: &TargetConfig, acl: Option<&Acl>, nexus: &Arc<Nexus>, before: Option<&Self>) -> Self {
+        let mut map = Self::default();
+        match acl.and_then(|acl| acl.luns.as_ref()) {
+            None => {
+                for unit in &target.units {
+                    map.add(unit.lun, unit, false, nexus, before);
+                }
+            }
+            Some(luns) => {
+                let units: HashMap<u16, &LunConfig> =
+                    target.units.iter().map(|unit| (unit.lun, unit)).collect();
+                for seen in luns {
+                    if let Some(unit) = units.get(&seen.unit) {
+                        map.add(seen.seen_as, unit, seen.read_only, nexus, before);
+                    }
+                }
+            }
+        }
+        map
+    }
+
+    fn add(
+        &mut self,
+        lun: u16,
+        unit: &LunConfig,
+        read_only: bool,
+        nexus: &Arc<Nexus>,
+        before: Option<&Self>,
+    ) {
+        let at = usize::from(lun);
+        if self.entries.len() <= at {
+            self.entries.resize_with(at + 1, || None);
+        }
+        let goes_on = |entry: &&Entry| entry.unit.is(&unit.unit) && entry.nexus.read_only == read_only;
+        let kept = before.and_then(|before| before.number(lun)).filter(goes_on);
+        let nexus = match kept {
+            Some(entry) => entry.nexus.clone(),
+            None => Arc::new(ItlNexus::new(nexus.clone(), read_only)),
+        };
+        let limiter = unit.limiter.clone();
+        self.entries[at] = Some(Entry { lun, unit: unit.unit.clone(), nexus, limiter });
+    }
+
+    /// The unit with this number.
+    pub fn number(&self, lun: u16) -> Option<&Entry> {
+        self.entries.get(usize::from(lun))?.as_ref()
+    }
+
+    /// Whether REPORT LUNS says something else of `other`, or a number means another unit there.
+    pub fn inventory_differs(&self, other: &Self) -> bool {
+        let mut pairs = (self.iter(), other.iter());
+        loop {
+            match (pairs.0.next(), pairs.1.next()) {
+                (None, None) => return false,
+                (Some(a), Some(b)) if a.lun == b.lun && a.unit.is(&b.unit) => {}
+                _ => return true,
+            }
+        }
+    }
+
+    /// The unit that `lun` names, if it is a single-level number that exists.
+    #[inline]
+    pub fn get(&self, lun: Lun) -> Option<&Entry> {
+        self.entries.get(usize::from(lun.number()?))?.as_ref()
+    }
+
+    /// All of them, in the order of their numbers.
+    pub fn iter(&self) -> impl Iterator<Item = &Entry> {
+        self.entries.iter().flatten()
+    }
+}
+
+/// What a session sees, as one of its connections keeps it.
+#[derive(Debug)]
+pub(crate) struct LocalView {
+    view: Arc<View>,
+    /// Whence the connection's commands come, by unit.
+    pub nexuses: LocalNexuses,
+}
+
+impl LocalView {
+    pub(crate) fn new(view: Arc<View>) -> Self {
+        Self { view, nexuses: LocalNexuses::default() }
+    }
+
+    /// See [`View::generation`].
+    #[inline]
+    pub(crate) fn generation(&self) -> u64 {
+        self.view.generation
+    }
+
+    /// The session's, for other cores.
+    pub(crate) fn shared(&self) -> &Arc<View> {
+        &self.view
+    }
+
+    /// The units.
+    #[inline]
+    pub(crate) fn luns(&self) -> &LunMap {
+        &self.view.luns
+    }
+}
+
+/// One connection's uses of its session's nexuses, and what their commands come to: commands count themselves here, and not where
+/// connections on other cores do.
+#[derive(Debug, Default)]
+pub(crate) struct LocalNexuses(RefCell<Vec<Option<LocalNexus>>>);
+
+#[derive(Clone, Debug)]
+struct LocalNexus {
+    nexus: Use<ItlNexus>,
+    tally: Rc<Tally>,
+    /// Its unit's address, for which what was counted is kept.
+    unit: usize,
+}
+
+impl LocalNexuses {
+    /// The nexus of `entry`, for one more command, and where that is counted.
+    #[inline]
+    pub(crate) fn of(&self, entry: &Entry) -> (Use<ItlNexus>, Rc<Tally>) {
+        let at = usize::from(entry.lun);
+        if let Some(Some(local)) = self.0.borrow().get(at) {
+            return (local.nexus.clone(), local.tally.clone());
+        }
+        self.add(at, entry)
+    }
+
+    #[cold]
+    fn add(&self, at: usize, entry: &Entry) -> (Use<ItlNexus>, Rc<Tally>) {
+        let mut nexuses = self.0.borrow_mut();
+        if nexuses.len() <= at {
+            nexuses.resize(at + 1, None);
+        }
+        let local = LocalNexus {
+            nexus: entry.nexus.clone().into(),
+            tally: Rc::default(),
+            unit: entry.unit.address(),
+        };
+        let local = nexuses[at].insert(local);
+        (local.nexus.clone(), local.tally.clone())
+    }
+
+    /// What has been counted, by the units' addresses.
+    pub(crate) fn counts(&self) -> Vec<(usize, Counts)> {
+        self.0.borrow().iter().flatten().map(|local| (local.unit, local.tally.counts())).collect()
+    }
+}
+
+impl Drop for LocalNexuses {
+    fn drop(&mut self) {
+        for local in self.0.get_mut().iter().flatten() {
+            tally::keep(local.unit, &local.tally.counts());
+        }
+    }
+}

@@ -1,0 +1,340 @@
+//! Task management functions (RFC 7143 §11.5, SAM-5 §7) and logout (§11.14), across connections, sessions and cores.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use device::{AbortTasks, Command, ItlNexus, ResetKind, Tasks};
+use iscsi::pdu::{LogoutReason, LogoutResult, Lun, TaskManagementFunction, TaskManagementResult};
+use iscsi::sn;
+use iscsi::target::{LogoutRequest, TaskManagement};
+use scsi::UnitAttention;
+
+use crate::Unit;
+use crate::audit;
+use crate::connection::{Connection, Remote, Victims};
+use crate::server::Shared;
+use crate::session::Session;
+
+/// How long a function waits for commands that were sent before it. Initiators wait for its answer for 15 s or longer.
+const ARRIVAL: Duration = Duration::from_secs(10);
+/// After which time it is first looked whether they have come, which nobody tells, and how often it is at last.
+const FIRST_LOOK: Duration = Duration::from_millis(1);
+const LONGEST_LOOK: Duration = Duration::from_millis(32);
+
+/// Does what `request` asks; returns when it has been done.
+pub(crate) async fn run(connection: &Rc<Connection>, request: &TaskManagement) -> TaskManagementResult {
+    use TaskManagementFunction as Function;
+    let Some(function) = Function::from_code(request.function) else {
+        return TaskManagementResult::FunctionRejected;
+    };
+    match function {
+        Function::AbortTask => abort_task(connection, request).await,
+        // It is not done here but by `reassign`.
+        Function::TaskReassign => TaskManagementResult::ReassignmentNotSupported,
+        // There is no auto contingent allegiance to clear: NormACA is 0.
+        Function::ClearAca => TaskManagementResult::NotSupported,
+        Function::AbortTaskSet | Function::ClearTaskSet | Function::LogicalUnitReset => {
+            let Some(unit) = unit_of(connection, request.lun) else {
+                return TaskManagementResult::LunDoesNotExist;
+            };
+            if !all_before_have_come(connection, request).await {
+                return TaskManagementResult::FunctionRejected;
+            }
+            if !unit_of(connection, request.lun).is_some_and(|now| now.is(&unit)) {
+                // Its tasks ended with it.
+                return TaskManagementResult::LunDoesNotExist;
+            }
+            let own = &connection.session;
+            match function {
+                Function::AbortTaskSet => {
+                    abort_in(own, &Victims::Earlier(request.cmd_sn, Some(unit))).await;
+                }
+                Function::ClearTaskSet => clear_task_set(connection, request, &unit).await,
+                _ => {
+                    for session in connection.shared.registry.of_unit(&unit) {
+                        abort_in(&session, &affected(&session, connection, request, &unit)).await;
+                    }
+                    unit.reset(ResetKind::LogicalUnit, Some(own.nexus.id));
+                }
+            }
+            TaskManagementResult::FunctionComplete
+        }
+        Function::TargetWarmReset => reset_target(connection, request, ResetKind::TargetWarm).await,
+        Function::TargetColdReset => reset_target(connection, request, ResetKind::TargetCold).await,
+        // RFC 7144's functions come with iSCSIProtocolLevel 2, which this target does not claim.
+        Function::QueryTask
+        | Function::QueryTaskSet
+        | Function::ItNexusReset
+        | Function::QueryAsynchronousEvent => TaskManagementResult::NotSupported,
+    }
+}
+
+/// Whether the sessions of the target end after this function: a cold reset is as a power cycle (RFC 7143 §11.5.1).
+pub(crate) fn ends_sessions(request: &TaskManagement) -> bool {
+    request.function == TaskManagementFunction::TargetColdReset.code()
+}
+
+fn unit_of(connection: &Rc<Connection>, lun: Lun) -> Option<Unit> {
+    connection.view().luns().get(lun).map(|entry| entry.unit.clone())
+}
+
+/// All sessions with the connection's target.
+fn sessions(connection: &Connection) -> Vec<Arc<Session>> {
+    match connection.session.target_name() {
+        Some(target) => connection.shared.registry.of_target(target),
+        None => Vec::new(),
+    }
+}
+
+/// Aborts tasks on all connections of a session; says how many there were.
+async fn abort_in(session: &Session, victims: &Victims) -> usize {
+    ask_session(session, victims, &Remote::abort).await
+}
+
+/// Has `ask` do something with tasks on each connection of a session; says how many there were.
+async fn ask_session(
+    session: &Session,
+    victims: &Victims,
+    ask: &impl AsyncFn(&Remote, Victims) -> usize,
+) -> usize {
+    let mut count = 0;
+    for member in session.connections() {
+        count += ask(&member.remote, victims.clone()).await;
+    }
+    count
+}
+
+/// The same in several sessions.
+async fn ask_sessions(
+    concerned: Vec<(Arc<Session>, Victims)>,
+    ask: impl AsyncFn(&Remote, Victims) -> usize,
+) -> usize {
+    let mut count = 0;
+    for (session, victims) in concerned {
+        count += ask_session(&session, &victims, &ask).await;
+    }
+    count
+}
+
+/// Waits until the commands that were sent before `request` have come, on whatever connection (RFC 7143 §4.2.3.3): what comes after
+/// the answer must be nothing that the function affects. False if some do not come; nothing is promised then.
+async fn all_before_have_come(connection: &Rc<Connection>, request: &TaskManagement) -> bool {
+    let deadline = runtime::now() + ARRIVAL;
+    let mut pause = FIRST_LOOK;
+    while sn::lt(connection.with(|state, _| state.exp_cmd_sn()), request.cmd_sn) {
+        // Without this connection nobody gets the answer.
+        if connection.is_cut() || connection.is_closing() {
+            return false;
+        }
+        if runtime::now() >= deadline {
+            tracing::info!(
+                initiator = connection.session.port.initiator,
+                tsih = connection.session.tsih,
+                function = request.function,
+                "rejected: commands sent before it have not come"
+            );
+            return false;
+        }
+        runtime::sleep(pause).await;
+        pause = (2 * pause).min(LONGEST_LOOK);
+    }
+    true
+}
+
+async fn abort_task(connection: &Rc<Connection>, request: &TaskManagement) -> TaskManagementResult {
+    let victim = Victims::Tag(request.referenced);
+    for _ in 0..2 {
+        let exp = connection.with(|state, _| state.exp_cmd_sn());
+        let is_missing = !sn::lt(request.ref_cmd_sn, exp) && sn::lt(request.ref_cmd_sn, request.cmd_sn);
+        // Its own connection is the usual place, and needs no message.
+        if connection.abort(&victim).await > 0 || abort_in(&connection.session, &victim).await > 0 {
+            return TaskManagementResult::FunctionComplete;
+        }
+        if !is_missing {
+            break;
+        }
+        // A command that has not come yet, though it was sent before this request: it counts as received (§11.5.1).
+        if connection.with(|state, _| state.skip(request.ref_cmd_sn)) {
+            connection.deliver_held_or_lose();
+            return TaskManagementResult::FunctionComplete;
+        }
+        // It has come meanwhile, on another connection.
+    }
+    TaskManagementResult::TaskDoesNotExist
+}
+
+/// Which tasks of `session` for `unit` are affected by a function that `connection` asks for.
+fn affected(
+    session: &Arc<Session>,
+    connection: &Connection,
+    request: &TaskManagement,
+    unit: &Unit,
+) -> Victims {
+    match Arc::ptr_eq(session, &connection.session) {
+        true => Victims::Earlier(request.cmd_sn, Some(unit.clone())),
+        false => Victims::Unit(unit.clone()),
+    }
+}
+
+/// SAM-5 §7.4: all tasks of all nexuses; with TAS=0 the others learn of it by a unit attention.
+async fn clear_task_set(connection: &Rc<Connection>, request: &TaskManagement, unit: &Unit) {
+    for session in connection.shared.registry.of_unit(unit) {
+        let aborted = abort_in(&session, &affected(&session, connection, request, unit)).await;
+        if aborted > 0 && !Arc::ptr_eq(&session, &connection.session) {
+            for entry in session.view().luns.iter().filter(|entry| entry.unit.is(unit)) {
+                entry.nexus.establish(UnitAttention::CommandsClearedByAnotherInitiator);
+            }
+        }
+    }
+}
+
+async fn reset_target(
+    connection: &Rc<Connection>,
+    request: &TaskManagement,
+    kind: ResetKind,
+) -> TaskManagementResult {
+    let Some(target) = connection.session.target() else {
+        return TaskManagementResult::FunctionRejected;
+    };
+    // What was sent before it and has not come counts as received, and is never run (RFC 7143 §4.2.3.3).
+    connection.with(|state, _| state.skip_before(request.cmd_sn));
+    for session in sessions(connection) {
+        let victims = match Arc::ptr_eq(&session, &connection.session) {
+            true => Victims::Earlier(request.cmd_sn, None),
+            false => Victims::All,
+        };
+        abort_in(&session, &victims).await;
+    }
+    connection.deliver_held_or_lose();
+    for lun in &target.config.units {
+        lun.unit.reset(kind, Some(connection.session.nexus.id));
+    }
+    if kind == ResetKind::TargetCold {
+        for session in sessions(connection) {
+            if !Arc::ptr_eq(&session, &connection.session) {
+                connection.shared.registry.end(&session).await;
+            }
+        }
+    }
+    TaskManagementResult::FunctionComplete
+}
+
+/// Answers a logout and closes what it asked to be closed.
+pub(crate) async fn logout(connection: Rc<Connection>, request: LogoutRequest) {
+    let own = request.cid == connection.cid;
+    let reason = LogoutReason::from_code(request.reason);
+    let mut others = match reason {
+        // Nobody joins it any more.
+        Some(LogoutReason::CloseSession) => connection.session.end(),
+        _ => connection.session.connections(),
+    };
+    others.retain(|member| member.remote.id != connection.id);
+    let result = match reason {
+        Some(LogoutReason::CloseSession) => {
+            Remote::close_all(&others).await;
+            LogoutResult::Success
+        }
+        Some(LogoutReason::CloseConnection) => {
+            // At level 2 there may be several with this CID, of which one is there at most.
+            others.retain(|member| member.cid == request.cid);
+            match own {
+                true => LogoutResult::Success,
+                false if others.is_empty() => LogoutResult::CidNotFound,
+                false => {
+                    Remote::close_all(&others).await;
+                    LogoutResult::Success
+                }
+            }
+        }
+        // ErrorRecoveryLevel 0 and 1 have no connection recovery.
+        Some(LogoutReason::RemoveForRecovery) if !connection.session.recovers_connections() => {
+            LogoutResult::RecoveryNotSupported
+        }
+        Some(LogoutReason::RemoveForRecovery) => {
+            others.retain(|member| member.cid == request.cid);
+            for member in &others {
+                member.remote.remove().await;
+            }
+            match own || !others.is_empty() {
+                true => LogoutResult::Success,
+                false => LogoutResult::CidNotFound,
+            }
+        }
+        None => LogoutResult::CleanupFailed,
+    };
+    if own && reason == Some(LogoutReason::RemoveForRecovery) && result == LogoutResult::Success {
+        connection.with(|state, outbox| state.logout_response(&request, result, outbox));
+        return connection.remove_itself();
+    }
+    let ends = matches!(reason, Some(LogoutReason::CloseSession)) || own && result == LogoutResult::Success;
+    if ends {
+        // Commands that came before it are over before it is answered (§11.14).
+        connection.clear().await;
+    }
+    connection.with(|state, outbox| state.logout_response(&request, result, outbox));
+    if ends {
+        connection.shut();
+    }
+}
+
+/// Aborts the tasks of a nexus that another has preempted (PREEMPT AND ABORT, SPC-4 §5.13.11.2.5), and those that a unit's own task
+/// management is about.
+pub(crate) struct Preemptor(pub Weak<Shared>);
+
+impl Preemptor {
+    /// The sessions in which `nexus` is, with the tasks of each that are meant.
+    fn victims(&self, nexus: &Arc<ItlNexus>, which: Tasks, except: &Command) -> Vec<(Arc<Session>, Victims)> {
+        // A tag that iSCSI cannot have is no task's.
+        let only = match which {
+            Tasks::All => None,
+            Tasks::Tagged(tag) => match u32::try_from(tag) {
+                Ok(itt) => Some(itt),
+                Err(_) => return Vec::new(),
+            },
+        };
+        // The command that asks is a task of its own nexus: it must not wait for its own end.
+        let own = Arc::ptr_eq(nexus, except.nexus.shared());
+        let except = own.then(|| u32::try_from(except.tag).ok()).flatten();
+        let Some(shared) = self.0.upgrade() else { return Vec::new() };
+        let of_session = |session: Arc<Session>| {
+            let unit =
+                session.view().luns.iter().find(|entry| Arc::ptr_eq(&entry.nexus, nexus))?.unit.clone();
+            Some((session, Victims::Of(unit, only, except)))
+        };
+        shared.registry.all().into_iter().filter_map(of_session).collect()
+    }
+}
+
+impl AbortTasks for Preemptor {
+    fn abort(
+        &self,
+        nexus: Arc<ItlNexus>,
+        which: Tasks,
+        except: &Command,
+    ) -> Pin<Box<dyn Future<Output = usize>>> {
+        Box::pin(ask_sessions(self.victims(&nexus, which, except), Remote::abort))
+    }
+
+    fn count(
+        &self,
+        nexus: Arc<ItlNexus>,
+        which: Tasks,
+        except: &Command,
+    ) -> Pin<Box<dyn Future<Output = usize>>> {
+        Box::pin(ask_sessions(self.victims(&nexus, which, except), Remote::count))
+    }
+
+    fn preempted(&self, command: &Command, how: &'static str, others: usize) {
+        let Some(shared) = self.0.upgrade() else { return };
+        let nexus = command.nexus.shared();
+        let all = shared.registry.all();
+        if let Some(session) = all.iter().find(|session| session.nexus.id == nexus.nexus.id) {
+            let view = session.view();
+            let lun = view.luns.iter().find(|entry| Arc::ptr_eq(&entry.nexus, nexus)).map(|entry| entry.lun);
+            audit::preempted(session, lun, how, others);
+        }
+    }
+}

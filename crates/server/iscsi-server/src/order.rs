@@ -1,0 +1,202 @@
+//! Task attributes (SAM-5 §8.6): ORDERED commands wait for older ones of their unit, and younger ones wait for them.
+//!
+//! Nothing is kept for units whose commands are all SIMPLE, so that those pay for one look at an empty list. The order is kept
+//! among the commands of one connection; what other initiators sent has no order that anybody could observe.
+
+use std::collections::VecDeque;
+
+use iscsi::pdu::{Lun, TaskAttribute};
+use iscsi::target::{ScsiCommand, TaskKey};
+
+use crate::connection::Admitted;
+
+/// Commands that wait for others, by unit.
+#[derive(Default)]
+pub(crate) struct Order {
+    gates: Vec<Gate>,
+    /// Tasks at work on units that their LUNs do not name any more, with the units' addresses. They are no part of the task sets
+    /// that those LUNs name now.
+    left: Vec<(TaskKey, usize)>,
+}
+
+/// A unit with an ORDERED command at work or waiting.
+struct Gate {
+    lun: Lun,
+    /// The ORDERED command at work.
+    at_work: Option<TaskKey>,
+    waiting: VecDeque<Admitted>,
+}
+
+fn has(command: &ScsiCommand, attribute: TaskAttribute) -> bool {
+    command.attribute == attribute.code()
+}
+
+impl Order {
+    /// Whether no command waits, none makes others wait, and none is at work on a unit that has left.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.gates.is_empty() && self.left.is_empty()
+    }
+
+    /// Keeps those of the waiting commands that `stays` gives back, and nothing of the task set of a LUN that `is_other` says
+    /// names another unit now.
+    pub(crate) fn retain(
+        &mut self,
+        mut stays: impl FnMut(Admitted) -> Option<Admitted>,
+        is_other: impl Fn(Lun) -> bool,
+    ) {
+        for gate in &mut self.gates {
+            gate.waiting = std::mem::take(&mut gate.waiting).into_iter().filter_map(&mut stays).collect();
+        }
+        self.gates.retain(|gate| !is_other(gate.lun));
+    }
+
+    /// The unit at `address`, on which `task` is at work, has left its LUN.
+    pub(crate) fn leave(&mut self, task: TaskKey, address: usize) {
+        if self.left(task).is_none() {
+            self.left.push((task, address));
+        }
+    }
+
+    /// The address of the unit that `task` is at work on, if that has left its LUN.
+    pub(crate) fn left(&self, task: TaskKey) -> Option<usize> {
+        self.left.iter().find(|(left, _)| *left == task).map(|(_, address)| *address)
+    }
+
+    /// Forgets tasks that have ended.
+    pub(crate) fn forget_left(&mut self, has_ended: impl Fn(TaskKey) -> bool) {
+        self.left.retain(|(task, _)| !has_ended(*task));
+    }
+
+    /// The units with commands that wait or make others wait.
+    pub(crate) fn luns(&self) -> Vec<Lun> {
+        self.gates.iter().map(|gate| gate.lun).collect()
+    }
+
+    /// Gives `command` back if it may run now, and keeps it otherwise. `older` tells whether older commands of its unit
+    /// are at work; it is asked only when that matters.
+    pub(crate) fn admit(&mut self, command: Admitted, older: impl FnOnce() -> bool) -> Option<Admitted> {
+        let scsi = &command.scsi;
+        if has(scsi, TaskAttribute::HeadOfQueue) {
+            return Some(command);
+        }
+        if let Some(gate) = self.gates.iter_mut().find(|gate| gate.lun == scsi.lun) {
+            gate.waiting.push_back(command);
+            return None;
+        }
+        if !has(scsi, TaskAttribute::Ordered) {
+            return Some(command);
+        }
+        let mut gate = Gate { lun: scsi.lun, at_work: None, waiting: VecDeque::new() };
+        let waits = older();
+        let admitted = match waits {
+            true => {
+                gate.waiting.push_back(command);
+                None
+            }
+            false => {
+                gate.at_work = Some(scsi.task);
+                Some(command)
+            }
+        };
+        self.gates.push(gate);
+        admitted
+    }
+
+    /// A command of `lun` has ended: the next one that may run, if any. To be asked again until there is none. `at_work` tells
+    /// whether commands older than the one given are still at work.
+    pub(crate) fn next(
+        &mut self,
+        lun: Lun,
+        ended: TaskKey,
+        at_work: impl Fn(&ScsiCommand, &Self) -> bool,
+    ) -> Option<Admitted> {
+        let at = self.gates.iter().position(|gate| gate.lun == lun)?;
+        let gate = &mut self.gates[at];
+        if gate.at_work == Some(ended) {
+            gate.at_work = None;
+        }
+        if gate.at_work.is_some() {
+            return None;
+        }
+        let Some(command) = self.gates[at].waiting.front() else {
+            self.gates.swap_remove(at);
+            return None;
+        };
+        let ordered = has(&command.scsi, TaskAttribute::Ordered).then_some(command.scsi.task);
+        if ordered.is_some() && at_work(&command.scsi, self) {
+            return None;
+        }
+        let gate = &mut self.gates[at];
+        gate.at_work = ordered;
+        gate.waiting.pop_front()
+    }
+
+    /// Forgets a command that waits. False if it does not.
+    pub(crate) fn remove(&mut self, task: TaskKey) -> bool {
+        for gate in &mut self.gates {
+            if let Some(at) = gate.waiting.iter().position(|command| command.scsi.task == task) {
+                gate.waiting.remove(at);
+                return true;
+            }
+        }
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::rc::Rc;
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::lun_map::LocalView;
+
+    fn command(task: u32, attribute: TaskAttribute) -> Admitted {
+        let scsi = ScsiCommand {
+            task: TaskKey::from_tag(task),
+            itt: task,
+            lun: Lun::ZERO,
+            cdb: Default::default(),
+            attribute: attribute.code(),
+            cmd_sn: task,
+            expected_in: 0,
+            expected_out: 0,
+        };
+        Admitted::new(scsi, Rc::new(LocalView::new(Arc::default())))
+    }
+
+    fn next(order: &mut Order, ended: u32, at_work: bool) -> Option<TaskKey> {
+        order.next(Lun::ZERO, key(ended), |_, _| at_work).map(|command| command.scsi.task)
+    }
+
+    fn key(task: u32) -> TaskKey {
+        TaskKey::from_tag(task)
+    }
+
+    #[test]
+    fn an_ordered_command_waits_for_older_ones_and_younger_ones_wait_for_it() {
+        let mut order = Order::default();
+        assert!(order.admit(command(1, TaskAttribute::Simple), || true).is_some());
+        assert!(order.is_empty());
+        assert!(order.admit(command(2, TaskAttribute::Ordered), || true).is_none());
+        assert!(order.admit(command(3, TaskAttribute::Simple), || true).is_none());
+        assert!(order.admit(command(4, TaskAttribute::HeadOfQueue), || true).is_some());
+        assert_eq!(next(&mut order, 9, true), None, "task 1 is still at work");
+        assert_eq!(next(&mut order, 1, false), Some(key(2)), "nothing older is left");
+        assert_eq!(next(&mut order, 1, false), None, "the ordered one is at work");
+        assert_eq!(next(&mut order, 2, false), Some(key(3)));
+        assert_eq!(next(&mut order, 2, false), None);
+        assert!(order.is_empty());
+    }
+
+    #[test]
+    fn an_ordered_command_with_nothing_before_it_runs_at_once() {
+        let mut order = Order::default();
+        assert!(order.admit(command(1, TaskAttribute::Ordered), || false).is_some());
+        assert!(order.admit(command(2, TaskAttribute::Simple), || false).is_none());
+        assert!(order.remove(key(2)));
+        assert!(!order.remove(key(2)));
+        assert_eq!(next(&mut order, 1, false), None);
+        assert!(order.is_empty());
+    }
+}

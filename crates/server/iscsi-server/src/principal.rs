@@ -1,0 +1,93 @@
+//! Who a login has proved to be, and to whom a nexus belongs.
+//!
+//! An I_T nexus has commands in flight, registrations and a view of units; all of it is found by names that an initiator claims
+//! (InitiatorName, ISID). So it belongs to the principal who has it, and no other principal gets it by the same names. It must never
+//! keep an initiator out where nobody has to prove anything: there names are all there is (RFC 7143 §9.2).
+
+use std::sync::LazyLock;
+
+use device::{Nexus, Principal};
+use iscsi::chap::{self, Credential, Hash};
+use iscsi::pdu::LoginStatus;
+
+use crate::config::Auth;
+use crate::model::Model;
+
+/// Makes credentials into what [`Principal::credential`] keeps of them. `None`: the system has no randomness.
+static SALT: LazyLock<Option<[u8; 32]>> = LazyLock::new(|| {
+    let mut salt = [0; 32];
+    chap::os_random(&mut salt).ok().map(|()| salt)
+});
+
+/// The principal who knows this credential.
+fn principal(of: &Credential) -> Result<Principal, LoginStatus> {
+    let salt = SALT.ok_or(LoginStatus::TargetError)?;
+    let mut credential = [0; 32];
+    credential.copy_from_slice(&Hash::Sha256.response(0, &of.secret, &salt));
+    Ok(Principal { user: of.name.clone(), credential })
+}
+
+impl Model {
+    /// How an initiator of this name proves who it is, and as which user, if its ACL entry names one. `target` is `None` in a
+    /// discovery session. `None`: it has no business there.
+    pub(crate) fn demand(&self, target: Option<&str>, initiator: &str) -> Option<(&Auth, Option<&str>)> {
+        let Some(target) = target else { return Some((&self.discovery_auth, None)) };
+        let target = self.target(target)?;
+        let acl = target.acl(initiator)?;
+        let auth = acl.and_then(|acl| acl.auth.as_ref()).unwrap_or(&target.config.auth);
+        Some((auth, acl.and_then(|acl| acl.user.as_deref())))
+    }
+
+    /// The credential by which `user` may log in under this name.
+    pub(crate) fn credential(
+        &self,
+        target: Option<&str>,
+        initiator: &str,
+        user: &str,
+    ) -> Option<&Credential> {
+        let (Auth::Chap(chap), bound) = self.demand(target, initiator)? else { return None };
+        chap::find(&chap.users, user).filter(|_| bound.is_none_or(|bound| bound == user))
+    }
+
+    /// Who a login has proved to be as `user`: `None` where no proof was asked for.
+    ///
+    /// # Errors
+    /// What the initiator is told.
+    pub(crate) fn principal(
+        &self,
+        target: Option<&str>,
+        initiator: &str,
+        user: Option<&str>,
+    ) -> Result<Option<Principal>, LoginStatus> {
+        let Some(user) = user else { return Ok(None) };
+        let credential = self.credential(target, initiator, user).ok_or(LoginStatus::TargetError)?;
+        principal(credential).map(Some)
+    }
+
+    /// Refuses `nexus` to its principal if it belongs to `owner`, another one.
+    ///
+    /// An owner whose credential would not be accepted any more keeps nothing: a changed secret, or a user who has been removed,
+    /// must not keep out who is let in now.
+    ///
+    /// # Errors
+    /// What the initiator is told.
+    pub(crate) fn check_owner(&self, nexus: &Nexus, owner: Option<&Principal>) -> Result<(), LoginStatus> {
+        let Some(owner) = owner.filter(|owner| nexus.principal.as_ref() != Some(owner)) else {
+            return Ok(());
+        };
+        let now = self.credential(Some(&nexus.target), &nexus.initiator, &owner.user);
+        let keeps = now.and_then(|now| principal(now).ok()).is_some_and(|now| now == *owner);
+        if !keeps {
+            return Ok(());
+        }
+        let user = nexus.principal.as_ref().map(|principal| principal.user.as_str());
+        tracing::warn!(
+            initiator = nexus.initiator,
+            target = nexus.target,
+            user,
+            owner = owner.user,
+            "refused: the initiator port belongs to another user"
+        );
+        Err(LoginStatus::AuthorizationFailure)
+    }
+}

@@ -1,0 +1,342 @@
+//! Connection recovery (RFC 7143 §7.2.2, ErrorRecoveryLevel 2): a task of a connection that is lost goes on with another one.
+//!
+//! A unit stays on the core where it began. What it brings and wants is carried between it and the task's new connection, whatever
+//! core that is on, by a [`Ferry`]; to the new connection the ferry is the unit. This is rare, so that it may copy.
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use device::{DataMover, GetData, Lost};
+use iscsi::pdu::{Lun, TaskManagementResult};
+use iscsi::sn;
+use iscsi::target::recovery::Moved;
+use iscsi::target::{Completion, ScsiCommand, TaskKey, TaskManagement};
+use runtime::{Buf, Chain};
+
+use crate::connection::{Connection, Victims};
+use crate::mover::Mover;
+use crate::session::{Member, Standing, View};
+
+/// Bytes of data-in that wait on a ferry, above which the unit waits.
+const LOAD: usize = 1 << 20;
+
+/// Bytes of a piece on a ferry at most, as far as it is up to that.
+const PIECE: usize = 256 << 10;
+
+/// What goes between a unit and its task's new connection.
+pub(crate) struct Ferry(Mutex<Load>);
+
+#[derive(Default)]
+struct Load {
+    /// Data-in on its way to the connection.
+    data_in: VecDeque<Vec<u8>>,
+    data_in_bytes: usize,
+    /// Data-out on its way to the unit.
+    data_out: VecDeque<Vec<u8>>,
+    data_out_bytes: usize,
+    /// Data-out that the unit has not taken, whether it is here or not, bytes.
+    left: usize,
+    /// Data-out that the unit waits for and that is not here, bytes.
+    wanted: usize,
+    ended: Option<Completion>,
+    /// What the task ends with, whatever its unit says.
+    refused: Option<Completion>,
+    /// The connection wants no more of it.
+    given_up: bool,
+    unit: Option<Waker>,
+    connection: Option<Waker>,
+}
+
+/// What a ferry brings to the connection.
+enum Arrival {
+    Data(Vec<u8>),
+    Wants(usize),
+    Ended(Completion),
+    /// The task was aborted.
+    Aborted,
+}
+
+impl Ferry {
+    fn load(&self) -> MutexGuard<'_, Load> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Put_Data, from the unit.
+    pub(crate) fn put(&self, data: &Buf) {
+        let mut load = self.load();
+        if load.given_up || data.is_empty() {
+            return;
+        }
+        load.data_in_bytes += data.len();
+        load.data_in.push_back(data.to_vec());
+        wake(&mut load.connection);
+    }
+
+    /// Whether the unit may put more.
+    pub(crate) fn poll_room(&self, cx: &mut Context<'_>) -> Poll<Result<(), Lost>> {
+        let mut load = self.load();
+        if load.given_up {
+            return Poll::Ready(Err(Lost));
+        }
+        if load.data_in_bytes < LOAD {
+            return Poll::Ready(Ok(()));
+        }
+        load.unit = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    /// Get_Data, for the unit.
+    pub(crate) fn poll_get(&self, cx: &mut Context<'_>, len: usize) -> Poll<Result<Chain, Lost>> {
+        let mut load = self.load();
+        if load.given_up || load.refused.is_some() {
+            return Poll::Ready(Err(Lost));
+        }
+        let len = len.min(load.left);
+        if load.data_out_bytes < len {
+            load.wanted = len - load.data_out_bytes;
+            load.unit = Some(cx.waker().clone());
+            wake(&mut load.connection);
+            return Poll::Pending;
+        }
+        let mut chain = Chain::new();
+        let mut missing = len;
+        while missing > 0 {
+            let Some(mut piece) = load.data_out.pop_front() else { break };
+            if piece.len() > missing {
+                let rest = piece.split_off(missing);
+                load.data_out.push_front(rest);
+            }
+            missing -= piece.len();
+            chain.push(piece);
+        }
+        load.data_out_bytes -= len;
+        load.left -= len;
+        Poll::Ready(Ok(chain))
+    }
+
+    /// Ready when the task is given up.
+    pub(crate) fn poll_lost(&self, cx: &mut Context<'_>) -> Poll<Lost> {
+        let mut load = self.load();
+        if load.given_up || load.refused.is_some() {
+            return Poll::Ready(Lost);
+        }
+        load.unit = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    /// The unit has finished.
+    pub(crate) fn end(&self, completion: Completion) {
+        let mut load = self.load();
+        let completion = load.refused.take().unwrap_or(completion);
+        load.ended = Some(completion);
+        wake(&mut load.connection);
+    }
+
+    /// The connection brings data that the unit wants.
+    fn bring(&self, data: Vec<u8>) {
+        let mut load = self.load();
+        load.data_out_bytes += data.len();
+        load.data_out.push_back(data);
+        wake(&mut load.unit);
+    }
+
+    /// The connection does not want the task any more: its unit is to stop.
+    fn give_up(&self) {
+        let mut load = self.load();
+        load.given_up = true;
+        load.data_in.clear();
+        load.data_in_bytes = 0;
+        wake(&mut load.unit);
+    }
+
+    /// What the unit has for the connection; nothing yet leaves a waker.
+    fn poll_next(&self, cx: &mut Context<'_>) -> Poll<Arrival> {
+        let mut load = self.load();
+        if let Some(data) = load.data_in.pop_front() {
+            load.data_in_bytes -= data.len();
+            wake(&mut load.unit);
+            return Poll::Ready(Arrival::Data(data));
+        }
+        if let Some(completion) = load.ended.take() {
+            return Poll::Ready(Arrival::Ended(completion));
+        }
+        if load.wanted > 0 {
+            return Poll::Ready(Arrival::Wants(std::mem::take(&mut load.wanted)));
+        }
+        load.connection = Some(cx.waker().clone());
+        Poll::Pending
+    }
+}
+
+fn wake(waker: &mut Option<Waker>) {
+    if let Some(waker) = waker.take() {
+        waker.wake();
+    }
+}
+
+/// A task that a connection has given up.
+pub(crate) struct Parcel {
+    task: Moved,
+    /// Its turn has not come: the command, and the data-out that came with it.
+    held: Option<(ScsiCommand, Vec<Vec<u8>>)>,
+    /// What its connection saw.
+    view: Arc<View>,
+    ferry: Arc<Ferry>,
+}
+
+/// Gives up the task with tag `itt` of a connection that is gone. On its core.
+pub(crate) fn give_up(connection: &Rc<Connection>, itt: u32, exp_data_sn: u32) -> Option<Parcel> {
+    let view = connection.view().shared().clone();
+    let released = connection.inner.borrow_mut().state.release(itt, exp_data_sn)?;
+    let bytes = |pieces: Vec<crate::wire::Segment>| {
+        let mut whole: VecDeque<Vec<u8>> = VecDeque::new();
+        for piece in pieces {
+            match whole.back_mut() {
+                // What was cut for the old connection need not be for the new one.
+                Some(last) if last.len() + piece.0.len() <= PIECE => {
+                    last.extend_from_slice(&piece.0.to_vec())
+                }
+                _ => whole.push_back(piece.0.to_vec()),
+            }
+        }
+        whole
+    };
+    let data_out = bytes(released.data_out);
+    let at_work = released.ended.is_none() && released.held.is_none();
+    let (held, data_out) = match released.held {
+        Some(command) => (Some((command, data_out.into())), VecDeque::new()),
+        None => (None, data_out),
+    };
+    let data_in = bytes(released.data_in);
+    let load = Load {
+        data_in_bytes: data_in.iter().map(Vec::len).sum(),
+        data_in,
+        data_out_bytes: data_out.iter().map(Vec::len).sum(),
+        data_out,
+        left: released.left,
+        ended: released.ended,
+        refused: released.refused,
+        ..Load::default()
+    };
+    let ferry = Arc::new(Ferry(Mutex::new(load)));
+    if at_work {
+        connection.embark(released.key, ferry.clone());
+    }
+    connection.released();
+    Some(Parcel { task: released.task, held, view, ferry })
+}
+
+/// TASK REASSIGN (§11.5.1). Answers it, and goes on with the task.
+pub(crate) async fn run(connection: Rc<Connection>, request: TaskManagement) {
+    let found = find(&connection, &request).await;
+    let (result, parcel) = match found {
+        Ok(parcel) => (TaskManagementResult::FunctionComplete, Some(parcel)),
+        Err(result) => (result, None),
+    };
+    let adopted = parcel.and_then(|parcel| {
+        let data: Vec<_> = parcel.held.as_ref().map(|held| held.1.clone()).unwrap_or_default();
+        let data = data.into_iter().map(|piece| crate::wire::Segment(piece.into())).collect();
+        let key = connection.with(|state, _| state.adopt(&parcel.task, data));
+        if key.is_none() {
+            parcel.ferry.give_up();
+        }
+        Some((key?, parcel))
+    });
+    let result = match (result, &adopted) {
+        // There is no room for it here.
+        (TaskManagementResult::FunctionComplete, None) => TaskManagementResult::FunctionRejected,
+        (result, _) => result,
+    };
+    // The new allegiance begins after the response (§7.2.2).
+    connection.with(|state, outbox| state.task_management_response(&request, result, outbox));
+    let Some((key, parcel)) = adopted else { return };
+    match parcel.held {
+        Some((command, _)) => {
+            connection.hold(ScsiCommand { task: key, ..command }, &parcel.view);
+            connection.deliver_held_or_lose();
+        }
+        None => carry(&connection, key, parcel.task.lun(), &parcel.ferry).await,
+    }
+}
+
+/// Looks for the task among the session's connections, and takes it from one that was removed for recovery.
+async fn find(connection: &Rc<Connection>, request: &TaskManagement) -> Result<Parcel, TaskManagementResult> {
+    if connection.session.params.error_recovery_level < 2 || connection.is_iser() {
+        return Err(TaskManagementResult::ReassignmentNotSupported);
+    }
+    if connection.view().luns().get(request.lun).is_none() {
+        return Err(TaskManagementResult::LunDoesNotExist);
+    }
+    let itt = request.referenced;
+    let mut newest: Option<(Member, Lun, u32)> = None;
+    for member in connection.session.connections() {
+        let Some((lun, cmd_sn)) = member.remote.allegiant(itt).await else { continue };
+        // A tag is free for another task once its status has come, though that was not acknowledged before its connection was lost.
+        if newest.as_ref().is_none_or(|(.., before)| sn::le(*before, cmd_sn)) {
+            newest = Some((member, lun, cmd_sn));
+        }
+    }
+    if let Some((member, lun, _)) = newest {
+        if lun != request.lun {
+            return Err(TaskManagementResult::TaskDoesNotExist);
+        }
+        if member.standing != Standing::Removed {
+            return Err(TaskManagementResult::TaskStillAllegiant);
+        }
+        return match member.remote.give_up(itt, request.exp_data_sn).await {
+            Some(parcel) => Ok(parcel),
+            None => Err(TaskManagementResult::TaskDoesNotExist),
+        };
+    }
+    // One that has been given up may still be at work. It must not be any more when the initiator is told that it does not exist: it
+    // may give the command again, and others after that.
+    for member in connection.session.connections() {
+        member.remote.abort(Victims::Tag(itt)).await;
+    }
+    Err(TaskManagementResult::TaskDoesNotExist)
+}
+
+/// Is the unit of a task that was adopted.
+async fn carry(connection: &Rc<Connection>, key: TaskKey, lun: Lun, ferry: &Ferry) {
+    let mut mover = Mover::new(connection.clone(), key);
+    let completion = loop {
+        let arrival = poll_fn(|cx| {
+            // A task that has moved on from here is neither lost nor aborted: the mover asks the next ferry.
+            if mover.poll_lost(cx).is_ready() {
+                return Poll::Ready(Arrival::Aborted);
+            }
+            ferry.poll_next(cx)
+        });
+        let carried = match arrival.await {
+            Arrival::Data(data) => match mover.put_ready().await {
+                Ok(()) => {
+                    mover.put_data(data.into());
+                    Ok(())
+                }
+                Err(lost) => Err(lost),
+            },
+            Arrival::Wants(len) => mover.get_data(len).await.map(|chain| ferry.bring(chain.to_vec())),
+            Arrival::Ended(completion) => break completion,
+            Arrival::Aborted => Err(Lost),
+        };
+        if carried.is_err() {
+            ferry.give_up();
+            // The task is over when its unit is.
+            break poll_fn(|cx| {
+                loop {
+                    match ferry.poll_next(cx) {
+                        Poll::Ready(Arrival::Ended(completion)) => return Poll::Ready(completion),
+                        Poll::Ready(_) => {}
+                        Poll::Pending => return Poll::Pending,
+                    }
+                }
+            })
+            .await;
+        }
+    };
+    drop(mover);
+    connection.end_task(key, lun, completion);
+}

@@ -1,0 +1,219 @@
+//! What commands come to, counted where they run: by each connection for each unit it uses, in memory of its own core. Nothing is
+//! shared and nothing is atomic; who wants to know asks every core.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use device::Outcome;
+use scsi::Status;
+use serde::{Deserialize, Serialize};
+
+/// Of so many commands one is timed: a look at the clock costs as much as a hundredth of a small read.
+const TIMED: u64 = 8;
+/// Buckets of latencies: powers of two of nanoseconds, from 512 on.
+pub const BUCKETS: usize = 24;
+/// The first bucket ends here, binary logarithm of nanoseconds.
+const FIRST: u32 = 9;
+
+/// Counts of commands, their bytes and their times.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counts {
+    /// Commands that read blocks.
+    pub reads: u64,
+    /// Commands that write blocks.
+    pub writes: u64,
+    /// All others.
+    pub others: u64,
+    /// Bytes that reads called for.
+    pub read_bytes: u64,
+    /// Bytes that writes called for.
+    pub written_bytes: u64,
+    /// Commands that did not end with GOOD.
+    pub failed: u64,
+    /// Commands that were timed: one of eight.
+    pub timed: u64,
+    /// What those took, all together, nanoseconds: from when the command was complete here until its status was ready.
+    pub time_ns: u64,
+    /// The longest of them, nanoseconds.
+    pub longest_ns: u64,
+    /// How many of them took less than 2^(9 + n) ns and not less than half of that, by n; the last also has what took longer.
+    pub buckets: [u64; BUCKETS],
+}
+
+impl Counts {
+    /// Adds what was counted elsewhere.
+    pub fn add(&mut self, other: &Self) {
+        self.reads += other.reads;
+        self.writes += other.writes;
+        self.others += other.others;
+        self.read_bytes += other.read_bytes;
+        self.written_bytes += other.written_bytes;
+        self.failed += other.failed;
+        self.timed += other.timed;
+        self.time_ns += other.time_ns;
+        self.longest_ns = self.longest_ns.max(other.longest_ns);
+        self.buckets.iter_mut().zip(other.buckets).for_each(|(own, more)| *own += more);
+    }
+}
+
+/// Kinds of commands that are told apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Class {
+    Read,
+    Write,
+    Other,
+}
+
+impl Class {
+    /// By the OPERATION CODE: READ and WRITE of all lengths, and what else puts blocks on the medium with data of its own. Of
+    /// objects, by the SERVICE ACTION in bytes 8 and 9: READ; WRITE, APPEND and CREATE AND WRITE, of OSD-1 and OSD-2.
+    #[inline]
+    pub(crate) fn of(cdb: &[u8]) -> Self {
+        match cdb {
+            [0x08 | 0x28 | 0x88 | 0xa8, ..] => Self::Read,
+            [0x0a | 0x2a | 0x2e | 0x8a | 0x8e | 0xaa | 0xae | 0x89 | 0x9c, ..] => Self::Write,
+            [0x7f, _, _, _, _, _, _, _, 0x88, 0x05 | 0x85, ..] => Self::Read,
+            [0x7f, _, _, _, _, _, _, _, 0x88, 0x06 | 0x86 | 0x07 | 0x87 | 0x12 | 0x92, ..] => Self::Write,
+            _ => Self::Other,
+        }
+    }
+}
+
+/// One connection's counts for one unit. On cache lines of its own: what a core counts no other core's memory is beside.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(crate) struct Tally {
+    counts: RefCell<Counts>,
+    begun: Cell<u64>,
+}
+
+impl Tally {
+    /// A command begins. When it did, if it is one that is timed.
+    #[inline]
+    pub(crate) fn begin(&self) -> Option<Instant> {
+        let begun = self.begun.get();
+        self.begun.set(begun + 1);
+        (begun % TIMED == 0).then(runtime::clock)
+    }
+
+    /// It has ended.
+    #[inline]
+    pub(crate) fn end(&self, class: Class, began: Option<Instant>, outcome: &Outcome) {
+        let counts = &mut *self.counts.borrow_mut();
+        match class {
+            Class::Read => {
+                counts.reads += 1;
+                counts.read_bytes += outcome.wanted_in;
+            }
+            Class::Write => {
+                counts.writes += 1;
+                counts.written_bytes += outcome.wanted_out;
+            }
+            Class::Other => counts.others += 1,
+        }
+        if outcome.status != Status::Good {
+            counts.failed += 1;
+        }
+        if let Some(began) = began {
+            time(counts, began.elapsed());
+        }
+    }
+
+    pub(crate) fn counts(&self) -> Counts {
+        *self.counts.borrow()
+    }
+}
+
+fn time(counts: &mut Counts, took: Duration) {
+    let ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+    let bucket = (u64::BITS - ns.leading_zeros()).saturating_sub(FIRST) as usize;
+    counts.timed += 1;
+    counts.time_ns = counts.time_ns.saturating_add(ns);
+    counts.longest_ns = counts.longest_ns.max(ns);
+    counts.buckets[bucket.min(BUCKETS - 1)] += 1;
+}
+
+thread_local! {
+    /// What ended connections of this core have counted, by their units' addresses.
+    static ENDED: RefCell<HashMap<usize, Counts>> = RefCell::default();
+}
+
+/// Keeps what a connection that ends has counted for a unit.
+pub(crate) fn keep(unit: usize, counts: &Counts) {
+    if *counts != Counts::default() {
+        // A thread that ends keeps nothing.
+        let _ = ENDED.try_with(|ended| ended.borrow_mut().entry(unit).or_default().add(counts));
+    }
+}
+
+/// Forgets a unit that is served no more: another may get its address.
+pub(crate) fn forget(unit: usize) {
+    ENDED.with(|ended| ended.borrow_mut().remove(&unit));
+}
+
+/// What this core's ended connections have counted.
+pub(crate) fn ended() -> Vec<(usize, Counts)> {
+    ENDED.with(|ended| ended.borrow().iter().map(|(unit, counts)| (*unit, *counts)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_command_of_eight_is_timed_and_all_are_counted() {
+        let tally = Tally::default();
+        for _ in 0..16 {
+            let began = tally.begin();
+            tally.end(Class::of(&[0x28]), began, &Outcome::read(4096));
+        }
+        let began = tally.begin();
+        tally.end(
+            Class::of(&[0x2a]),
+            began,
+            &Outcome { status: Status::CheckCondition, ..Outcome::wrote(512) },
+        );
+        let counts = tally.counts();
+        assert_eq!((counts.reads, counts.read_bytes), (16, 65536));
+        assert_eq!((counts.writes, counts.written_bytes, counts.failed), (1, 512, 1));
+        assert_eq!((counts.timed, counts.buckets.iter().sum::<u64>()), (3, 3));
+    }
+
+    #[test]
+    fn objects_are_read_and_written_by_service_actions() {
+        let of = |action: u8| Class::of(&[0x7f, 0, 0, 0, 0, 0, 0, 228, 0x88, action]);
+        assert_eq!((of(0x05), of(0x85)), (Class::Read, Class::Read));
+        assert_eq!((of(0x86), of(0x87), of(0x92)), (Class::Write, Class::Write, Class::Write));
+        assert_eq!((of(0x8e), Class::of(&[0x7f, 0])), (Class::Other, Class::Other));
+    }
+
+    #[test]
+    fn buckets_hold_more_than_32_bits_count() {
+        let mut counts = Counts::default();
+        counts.buckets[0] = u64::from(u32::MAX);
+        time(&mut counts, Duration::from_nanos(1));
+        let mut sum = counts;
+        sum.add(&counts);
+        assert_eq!((counts.buckets[0], sum.buckets[0]), (1 << 32, 1 << 33));
+    }
+
+    #[test]
+    fn times_fall_into_buckets_of_powers_of_two() {
+        let mut counts = Counts::default();
+        for ns in [0, 511, 512, 1023, 1024, u64::MAX] {
+            time(&mut counts, Duration::from_nanos(ns));
+        }
+        assert_eq!((counts.buckets[0], counts.buckets[1], counts.buckets[2]), (2, 2, 1));
+        assert_eq!(counts.buckets[BUCKETS - 1], 1);
+    }
+
+    #[test]
+    fn what_ended_connections_counted_is_kept_until_their_unit_goes() {
+        keep(7, &Counts { reads: 1, ..Counts::default() });
+        keep(7, &Counts { reads: 2, ..Counts::default() });
+        assert_eq!(ended(), [(7, Counts { reads: 3, ..Counts::default() })]);
+        forget(7);
+        assert_eq!(ended(), []);
+    }
+}

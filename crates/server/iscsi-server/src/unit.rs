@@ -1,0 +1,136 @@
+//! The kinds of logical units that a target can hold.
+
+use std::sync::Arc;
+
+use device::{AbortTasks, Command, DataMover, Execution, ItlNexus, LogicalUnit, NexusId, Nexuses, ResetKind};
+use disk::unit::DiskUnit;
+use objects::store::Scope;
+use objects::unit::OsdUnit;
+
+/// A logical unit of any kind. An enum, not a trait object, so that the data path makes no virtual call.
+#[derive(Clone)]
+pub enum Unit {
+    /// A SCSI disk.
+    Disk(Arc<DiskUnit>),
+    /// An object-based storage device.
+    Objects(Arc<OsdUnit>),
+}
+
+impl std::fmt::Debug for Unit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Disk(_) => f.write_str("Disk"),
+            Self::Objects(_) => f.write_str("Objects"),
+        }
+    }
+}
+
+impl Unit {
+    /// See [`LogicalUnit::execute`].
+    #[inline]
+    pub fn execute<M: DataMover + 'static>(&self, command: Command, mover: M) -> Execution<M> {
+        match self {
+            Self::Disk(unit) => unit.execute(command, mover),
+            Self::Objects(unit) => unit.execute(command, mover),
+        }
+    }
+
+    /// Whether the data of a command with this CDB may be received straight to where it belongs ([`device::Land`]).
+    pub(crate) fn lands(&self, cdb: &[u8]) -> bool {
+        match self {
+            Self::Disk(unit) => unit.lands(cdb),
+            Self::Objects(_) => false,
+        }
+    }
+
+    /// See [`LogicalUnit::device_type`].
+    pub fn device_type(&self) -> u8 {
+        match self {
+            Self::Disk(unit) => unit.device_type(),
+            Self::Objects(unit) => unit.device_type(),
+        }
+    }
+
+    /// See [`LogicalUnit::attach`].
+    pub fn attach(&self, nexus: &Arc<ItlNexus>) {
+        match self {
+            Self::Disk(unit) => unit.attach(nexus),
+            Self::Objects(unit) => unit.attach(nexus),
+        }
+    }
+
+    /// See [`LogicalUnit::detach`].
+    pub fn detach(&self, nexus: NexusId) {
+        match self {
+            Self::Disk(unit) => unit.detach(nexus),
+            Self::Objects(unit) => unit.detach(nexus),
+        }
+    }
+
+    /// See [`LogicalUnit::reset`].
+    pub fn reset(&self, kind: ResetKind, by: Option<NexusId>) {
+        match self {
+            Self::Disk(unit) => unit.reset(kind, by),
+            Self::Objects(unit) => unit.reset(kind, by),
+        }
+    }
+
+    /// Whether `other` is this very unit.
+    pub fn is(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Disk(a), Self::Disk(b)) => Arc::ptr_eq(a, b),
+            (Self::Objects(a), Self::Objects(b)) => Arc::ptr_eq(a, b),
+            _ => false,
+        }
+    }
+
+    /// Whether both keep their data on the same medium.
+    pub(crate) fn shares_medium(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Disk(a), Self::Disk(b)) => Arc::ptr_eq(a.store(), b.store()),
+            (Self::Objects(a), Self::Objects(b)) => Arc::ptr_eq(a.store(), b.store()),
+            _ => false,
+        }
+    }
+
+    /// Where it is in memory: what tells it from all other units that there are at the time.
+    pub(crate) fn address(&self) -> usize {
+        match self {
+            Self::Disk(unit) => Arc::as_ptr(unit).addr(),
+            Self::Objects(unit) => Arc::as_ptr(unit).addr(),
+        }
+    }
+
+    /// Who reaches the unit, and what they have reserved.
+    pub(crate) fn nexuses(&self) -> &Nexuses {
+        match self {
+            Self::Disk(unit) => unit.nexuses(),
+            Self::Objects(unit) => unit.nexuses(),
+        }
+    }
+
+    /// Tells the unit who aborts tasks for it, and through which target ports it is reached.
+    pub(crate) fn connect(&self, aborter: Arc<dyn AbortTasks>, ports: &[u16]) {
+        self.nexuses().set_aborter(aborter);
+        self.nexuses().set_target_ports(ports);
+    }
+
+    /// Whether sense data goes out in descriptor format (D_SENSE of the Control mode page).
+    pub fn descriptor_sense(&self) -> bool {
+        match self {
+            Self::Disk(unit) => unit.descriptor_sense(),
+            Self::Objects(unit) => unit.descriptor_sense(),
+        }
+    }
+
+    /// Everything that was acknowledged is on the medium when this returns.
+    ///
+    /// # Errors
+    /// The medium's.
+    pub async fn flush(&self) -> std::io::Result<()> {
+        match self {
+            Self::Disk(unit) => unit.store().sync().await.map_err(std::io::Error::other),
+            Self::Objects(unit) => unit.store().sync(Scope::All).await.map_err(std::io::Error::other),
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! The interface between servers and logical units.
+//!
+//! This crate owns the types that both sides share. A server passes a [`Command`] with its CDB and
+//! its I_T_L nexus, and a [`DataMover`] that transfers its data; a [`LogicalUnit`] runs it. The
+//! crate also owns the parts common to units of every kind: their [`Identity`], their [`Nexuses`]
+//! with reservations, and the [`exclusion`] of commands that must be atomic. It never decodes a CDB
+//! and never touches a socket or a file.
+#![forbid(unsafe_code)]
+
+mod command;
+pub mod exclusion;
+mod identity;
+mod landing;
+mod mover;
+mod nexus;
+mod nexuses;
+mod owners;
+mod persist;
+mod ports;
+mod unit;
+
+pub use command::{Cdb, Command, Outcome, TaskAttribute};
+pub use identity::{Identity, IdentityError, Names};
+pub use landing::{Fill, LEAST as LEAST_LANDING, Land, Landing, Step as LandingStep};
+pub use mover::{DataMover, GetData, Lost};
+pub use nexus::{ItlNexus, Nexus, NexusId, Principal, Verdict};
+pub use nexuses::{AbortTasks, KeptError, Nexuses, Tasks};
+pub use persist::Persist;
+pub use ports::{AccessError, PortGroups};
+pub use unit::{Execution, LogicalUnit, ResetKind};

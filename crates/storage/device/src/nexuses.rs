@@ -1,0 +1,571 @@
+//! The nexuses of a logical unit and their reservations: the state machine of `scsi::reservation`
+//! with its I/O. It delivers unit attentions, writes verdicts, requests aborts, and stores APTPL
+//! state before GOOD is returned. It serves every kind of unit; it never decodes a CDB and moves no
+//! data.
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use scsi::cdb::PersistentReserveOut;
+use scsi::data::target_port_groups::{self, TargetPortGroup};
+use scsi::data::vpd::{Designator, Identification, Identifier};
+use scsi::reservation::{
+    Access, Effects, Environment, InAction, ItPort, Refusal, Reservations, SavedError, TransportId,
+};
+use scsi::{AdditionalSense, Sense, SenseKey, Status, UnitAttention};
+
+use crate::exclusion::Exclusion;
+use crate::owners::Owners;
+use crate::{Command, ItlNexus, Nexus, NexusId, Outcome, Persist, Principal, ResetKind};
+
+/// A selection of a nexus's tasks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tasks {
+    /// All tasks of the nexus.
+    All,
+    /// The task with this identifier: see [`Command::tag`].
+    Tagged(u64),
+}
+
+/// Aborts and counts tasks, for PREEMPT AND ABORT and for task management by the unit itself. The
+/// server implements it, since it owns the tasks.
+pub trait AbortTasks: Send + Sync + 'static {
+    /// Aborts tasks of `nexus` except `except`, the command that requests it. Resolves to their
+    /// number when they have stopped.
+    fn abort(
+        &self,
+        nexus: Arc<ItlNexus>,
+        which: Tasks,
+        except: &Command,
+    ) -> Pin<Box<dyn Future<Output = usize>>>;
+
+    /// The number of tasks of `nexus` in the unit's task set, without `except`.
+    fn count(
+        &self,
+        nexus: Arc<ItlNexus>,
+        which: Tasks,
+        except: &Command,
+    ) -> Pin<Box<dyn Future<Output = usize>>>;
+
+    /// Reports that `command` removed the registrations, and any reservation, of this number of
+    /// `others`. `how`: `preempt` or `clear`.
+    fn preempted(&self, command: &Command, how: &'static str, others: usize) {
+        let _ = (command, how, others);
+    }
+}
+
+/// Why stored reservations cannot be restored. Serving the unit without them could let a fenced
+/// node write.
+#[derive(Debug, thiserror::Error)]
+pub enum KeptError {
+    /// Reading them failed.
+    #[error("the stored reservations cannot be read")]
+    Read(#[from] io::Error),
+    /// They are torn or not in our format.
+    #[error("the stored reservations cannot be used")]
+    Saved(#[from] SavedError),
+}
+
+/// The only target port group of a target whose ports are all equal.
+const TARGET_PORT_GROUP: u16 = 1;
+
+/// An attached nexus.
+struct Known {
+    nexus: Arc<ItlNexus>,
+    /// Its identity in persistent reservations.
+    port: ItPort,
+}
+
+#[derive(Default)]
+struct State {
+    reservations: Reservations,
+    owners: Owners,
+    known: Vec<Known>,
+    /// Relative identifiers of the target ports with access to the unit.
+    target_ports: Vec<u16>,
+}
+
+/// The nexuses of one unit and their reservations. All cores share it behind a mutex, which is
+/// taken only on the slow path and never across an await.
+pub struct Nexuses {
+    state: Mutex<State>,
+    persist: Option<Arc<dyn Persist>>,
+    /// Runs one PERSISTENT RESERVE OUT at a time: the next one starts from the stored result of the
+    /// one before.
+    turn: Exclusion,
+    aborter: Mutex<Option<Arc<dyn AbortTasks>>>,
+}
+
+/// The identity of a nexus in persistent reservations.
+fn port_of(nexus: &Nexus) -> ItPort {
+    // A session without a valid TransportID still gets reservations of its own.
+    let parsed = TransportId::parse(&nexus.transport_id).ok().map(|(id, _)| id);
+    let initiator = parsed
+        .or_else(|| TransportId::iscsi_port(&nexus.initiator, nexus.id.0))
+        .unwrap_or_else(|| TransportId::opaque(nexus.id.0));
+    ItPort { initiator, target_port: nexus.target_port }
+}
+
+impl State {
+    fn find(&self, id: NexusId) -> Option<&Known> {
+        self.known.iter().find(|known| known.nexus.nexus.id == id)
+    }
+
+    /// Recomputes the verdict of every nexus.
+    fn refresh_verdicts(&self) {
+        for known in &self.known {
+            let reserved = self.reservations.concerns(&known.port, known.nexus.nexus.id.0);
+            known.nexus.set_reserved(reserved);
+        }
+    }
+}
+
+impl Nexuses {
+    /// No nexuses, with the reservations stored in `persist`. Blocks to read a small file if
+    /// `persist` is given; without it APTPL=1 is rejected.
+    ///
+    /// # Errors
+    /// The stored reservations cannot be used.
+    pub fn new(persist: Option<Arc<dyn Persist>>) -> Result<Self, KeptError> {
+        let kept = match &persist {
+            Some(persist) => persist.load(Reservations::MAX_SAVED_LEN)?,
+            None => None,
+        };
+        let reservations = match kept {
+            Some(bytes) => Reservations::from_bytes(&bytes)?,
+            None => Reservations::new(),
+        };
+        Ok(Self {
+            state: Mutex::new(State { reservations, ..State::default() }),
+            persist,
+            turn: Exclusion::new(),
+            aborter: Mutex::new(None),
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sets the target ports with access to the unit, which ALL_TG_PT registers. The ports of
+    /// attached nexuses always count.
+    pub fn set_target_ports(&self, ports: &[u16]) {
+        self.state().target_ports = ports.to_vec();
+    }
+
+    /// The target ports set by [`Self::set_target_ports`].
+    pub fn target_ports(&self) -> Vec<u16> {
+        self.state().target_ports.clone()
+    }
+
+    /// Sets the implementation that aborts and counts tasks.
+    pub fn set_aborter(&self, aborter: Arc<dyn AbortTasks>) {
+        *self.aborter.lock().unwrap_or_else(PoisonError::into_inner) = Some(aborter);
+    }
+
+    fn aborter(&self) -> Option<Arc<dyn AbortTasks>> {
+        self.aborter.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Aborts tasks of `nexus` except `except`; resolves to their number when they have stopped.
+    /// `None` without an [`AbortTasks`].
+    pub async fn abort_tasks(&self, nexus: Arc<ItlNexus>, which: Tasks, except: &Command) -> Option<usize> {
+        Some(self.aborter()?.abort(nexus, which, except).await)
+    }
+
+    /// The number of tasks of `nexus` in the task set, without `except`. `None` without an
+    /// [`AbortTasks`].
+    pub async fn count_tasks(&self, nexus: Arc<ItlNexus>, which: Tasks, except: &Command) -> Option<usize> {
+        Some(self.aborter()?.count(nexus, which, except).await)
+    }
+
+    /// Handles the loss of the I_T nexus for this unit while its session continues: ends its
+    /// RESERVE and establishes a unit attention.
+    pub fn lose(&self, nexus: &ItlNexus) {
+        let mut state = self.state();
+        if state.reservations.nexus_lost(nexus.nexus.id.0) {
+            state.refresh_verdicts();
+        }
+        drop(state);
+        nexus.establish(UnitAttention::NexusLossOccurred);
+    }
+
+    /// All attached nexuses.
+    pub fn attached(&self) -> Vec<Arc<ItlNexus>> {
+        self.state().known.iter().map(|known| known.nexus.clone()).collect()
+    }
+
+    /// Whether one initiator may write data that another reads: two initiators are attached, and at
+    /// least one may write. Sessions of the same name and principal are one initiator.
+    pub fn has_rivals(&self) -> bool {
+        let state = self.state();
+        let Some(first) = state.known.first().map(|known| known.nexus.nexus.clone()) else { return false };
+        let other = |nexus: &Nexus| nexus.initiator != first.initiator || nexus.principal != first.principal;
+        let writes = state.known.iter().any(|known| !known.nexus.read_only);
+        writes && state.known.iter().any(|known| other(&known.nexus.nexus))
+    }
+
+    /// Whether no nexus is attached.
+    pub fn is_empty(&self) -> bool {
+        self.state().known.is_empty()
+    }
+
+    /// Attaches a nexus: see [`crate::LogicalUnit::attach`].
+    pub fn attach(&self, nexus: &Arc<ItlNexus>) {
+        let mut state = self.state();
+        // The general code for a new nexus: some initiators (libiscsi's iscsi-ls) expect no other.
+        nexus.establish(UnitAttention::PowerOnResetOrBusDeviceReset);
+        state.known.retain(|known| known.nexus.nexus.id != nexus.nexus.id);
+        let port = port_of(&nexus.nexus);
+        let State { owners, reservations, .. } = &mut *state;
+        owners.arrived(&port, nexus.nexus.principal.as_ref(), reservations);
+        state.known.push(Known { nexus: nexus.clone(), port });
+        state.refresh_verdicts();
+        drop(state);
+        if let Some(ports) = &nexus.nexus.ports {
+            ports.attach(nexus);
+        }
+    }
+
+    /// Detaches a nexus: see [`crate::LogicalUnit::detach`].
+    pub fn detach(&self, nexus: NexusId) {
+        let mut state = self.state();
+        for known in state.known.extract_if(.., |known| known.nexus.nexus.id == nexus) {
+            if let Some(ports) = &known.nexus.nexus.ports {
+                ports.detach(&known.nexus);
+            }
+        }
+        if state.reservations.nexus_lost(nexus.0) {
+            state.refresh_verdicts();
+        }
+    }
+
+    /// Handles a reset of the unit: RESERVE ends, and every nexus gets a unit attention.
+    pub fn reset(&self, kind: ResetKind) {
+        let mut state = self.state();
+        state.reservations.reset();
+        state.refresh_verdicts();
+        let attention = match kind {
+            ResetKind::LogicalUnit => UnitAttention::BusDeviceResetFunctionOccurred,
+            ResetKind::TargetWarm => UnitAttention::ScsiBusReset,
+            ResetKind::TargetCold => UnitAttention::PowerOnResetOrBusDeviceReset,
+        };
+        for known in &state.known {
+            known.nexus.establish(attention);
+        }
+    }
+
+    /// Establishes `attention` for every nexus except `except`.
+    pub fn establish(&self, attention: UnitAttention, except: Option<NexusId>) {
+        for known in self.state().known.iter().filter(|known| Some(known.nexus.nexus.id) != except) {
+            known.nexus.establish(attention);
+        }
+    }
+
+    /// The nexus that gives a third-party copy access to this unit, for a command of `by` to any
+    /// unit.
+    ///
+    /// It is the nexus of the same session, if that session can see this unit. Otherwise it is the
+    /// nexus of a session with another target, if the same principal authenticated as the same
+    /// initiator there; a name alone proves nothing. That session's rights must not be wider: if
+    /// `by` is read-only, so must be the other.
+    pub fn reached_by(&self, by: &ItlNexus) -> Option<Arc<ItlNexus>> {
+        let state = self.state();
+        let issuer = &by.nexus;
+        let same_principal = |known: &&Known| {
+            let other = &known.nexus.nexus;
+            issuer.principal.is_some()
+                && other.principal == issuer.principal
+                && other.initiator == issuer.initiator
+                // Units that a target masks from this session stay masked.
+                && other.target != issuer.target
+                && (known.nexus.read_only || !by.read_only)
+        };
+        // A registration belongs to an initiator port: prefer a nexus of the same port.
+        let elsewhere = || {
+            let others = state.known.iter().filter(same_principal);
+            others.min_by_key(|known| known.nexus.nexus.transport_id != issuer.transport_id)
+        };
+        state.find(issuer.id).or_else(elsewhere).map(|known| known.nexus.clone())
+    }
+
+    /// Whether `nexus` is attached. A detached one gets no verdicts.
+    pub fn is_attached(&self, nexus: &ItlNexus) -> bool {
+        self.state().known.iter().any(|known| std::ptr::eq(Arc::as_ptr(&known.nexus), nexus))
+    }
+
+    /// The owner of the registration that `nexus` would use if it were attached. `None`: there is
+    /// no registration, or no owner authenticated.
+    pub fn owner(&self, nexus: &Nexus) -> Option<Principal> {
+        self.state().owners.of(&port_of(nexus)).cloned()
+    }
+
+    /// The identity of a nexus in persistent reservations.
+    pub fn port_of(&self, nexus: &ItlNexus) -> ItPort {
+        let known = self.state().find(nexus.nexus.id).map(|known| known.port.clone());
+        known.unwrap_or_else(|| port_of(&nexus.nexus))
+    }
+
+    /// The checks before a command runs, if its nexus's verdict is not clear. In this order: a
+    /// pending unit attention (unless the command is `exempt`, SAM-5 §5.14.4), the target port's
+    /// access state, reservations.
+    ///
+    /// # Errors
+    /// The outcome of the command.
+    pub fn gate(
+        &self,
+        command: &Command,
+        exempt: bool,
+        access: impl FnOnce() -> Access,
+    ) -> Result<(), Outcome> {
+        let verdict = command.nexus.verdict();
+        if verdict.attention() && !exempt {
+            if let Some(attention) = command.nexus.take_attention() {
+                return Err(Sense::from(attention).into());
+            }
+        }
+        if verdict.inactive() {
+            command.nexus.check_access(command.cdb.bytes())?;
+        }
+        if verdict.reserved() {
+            self.check(&command.nexus, access())?;
+        }
+        Ok(())
+    }
+
+    /// Whether reservations allow a command of class `access` of `nexus`.
+    ///
+    /// # Errors
+    /// RESERVATION CONFLICT.
+    pub fn check(&self, nexus: &ItlNexus, access: Access) -> Result<(), Outcome> {
+        let port = self.port_of(nexus);
+        let allowed = self.state().reservations.check(&port, nexus.nexus.id.0, access);
+        allowed.map_err(|_| Outcome::status(Status::ReservationConflict))
+    }
+
+    /// RESERVE and RELEASE.
+    ///
+    /// # Errors
+    /// RESERVATION CONFLICT.
+    pub fn reserve_legacy(&self, nexus: &ItlNexus, release: bool) -> Result<Outcome, Outcome> {
+        let port = self.port_of(nexus);
+        let session = nexus.nexus.id.0;
+        let mut state = self.state();
+        let done = if release {
+            state.reservations.release_legacy(&port, session)
+        } else {
+            state.reservations.reserve_legacy(&port, session)
+        };
+        state.refresh_verdicts();
+        done.map(|()| Outcome::GOOD).map_err(|_| Outcome::status(Status::ReservationConflict))
+    }
+
+    /// PERSISTENT RESERVE IN: its parameter data.
+    ///
+    /// # Errors
+    /// RESERVATION CONFLICT.
+    pub fn persistent_in(&self, nexus: &ItlNexus, action: InAction) -> Result<Vec<u8>, Outcome> {
+        // Check even with a clear verdict: the holder of RESERVE conflicts with itself here.
+        self.check(nexus, Access::PersistentIn)?;
+        Ok(self.state().reservations.persistent_in(action, self.persist.is_some()))
+    }
+
+    /// PERSISTENT RESERVE OUT with its parameter list.
+    ///
+    /// # Errors
+    /// The outcome of the command.
+    pub async fn persistent_out(
+        &self,
+        command: &Command,
+        cdb: PersistentReserveOut,
+        list: &[u8],
+    ) -> Result<(), Outcome> {
+        let port = self.port_of(&command.nexus);
+        let turn = self.turn.atomic(0, 1).await;
+        let (next, effects) = self.next(&port, command, cdb, list)?;
+        if effects.persist {
+            self.keep(&next).await?;
+        }
+        let victims = self.commit(next, &effects, command);
+        self.tell_preempted(&port, &effects, command);
+        // A task to abort may itself wait for this turn.
+        drop(turn);
+        for nexus in victims {
+            self.abort_tasks(nexus, Tasks::All, command).await;
+        }
+        Ok(())
+    }
+
+    /// Reports to the server that other nexuses lost registrations by `command`.
+    fn tell_preempted(&self, own: &ItPort, effects: &Effects, command: &Command) {
+        use UnitAttention::{RegistrationsPreempted, ReservationsPreempted};
+        let lost = |wanted: UnitAttention| {
+            effects.attentions.iter().filter(|(port, told)| *told == wanted && port != own).count()
+        };
+        for (how, others) in
+            [("preempt", lost(RegistrationsPreempted)), ("clear", lost(ReservationsPreempted))]
+        {
+            if let Some(aborter) = self.aborter().filter(|_| others > 0) {
+                aborter.preempted(command, how, others);
+            }
+        }
+    }
+
+    /// The state after the command, or its refusal.
+    fn next(
+        &self,
+        port: &ItPort,
+        command: &Command,
+        cdb: PersistentReserveOut,
+        list: &[u8],
+    ) -> Result<(Reservations, Effects), Outcome> {
+        let state = self.state();
+        // ALL_TG_PT must not register for a session of another principal under the same name.
+        let own = &command.nexus.nexus;
+        let foreign =
+            |k: &&Known| k.nexus.nexus.initiator == own.initiator && k.nexus.nexus.principal != own.principal;
+        let mut target_ports: Vec<u16> = state.known.iter().map(|k| k.port.target_port).collect();
+        target_ports.extend_from_slice(&state.target_ports);
+        target_ports.sort_unstable();
+        target_ports.dedup();
+        let taken = |target_port: u16| {
+            let taken = ItPort { initiator: port.initiator.clone(), target_port };
+            state.known.iter().filter(foreign).any(|k| k.port == taken)
+        };
+        target_ports.retain(|target_port| !taken(*target_port));
+        let others = state.known.iter().filter(|k| !foreign(k));
+        let mut initiators: Vec<_> = others.map(|k| k.port.initiator.clone()).collect();
+        initiators.sort();
+        initiators.dedup();
+        let environment = Environment {
+            target_ports: &target_ports,
+            initiators: &initiators,
+            can_persist: self.persist.is_some(),
+        };
+        let mut next = state.reservations.clone();
+        let session = command.nexus.nexus.id.0;
+        let effects = next
+            .persistent_out(port, session, cdb.action, cdb.scope << 4 | cdb.kind, list, environment)
+            .map_err(refused)?;
+        Ok((next, effects))
+    }
+
+    async fn keep(&self, next: &Reservations) -> Result<(), Outcome> {
+        let Some(persist) = &self.persist else { return Ok(()) };
+        persist.save(next.to_bytes()).await.map_err(|error| {
+            tracing::error!(%error, "reservations could not be kept");
+            // The state is unchanged. The stored state is the old one, or already the requested
+            // one.
+            Outcome::check(Sense::new(SenseKey::HardwareError, AdditionalSense::INTERNAL_TARGET_FAILURE))
+        })
+    }
+
+    /// Puts the new state in force and establishes unit attentions. Returns the nexuses whose tasks
+    /// to abort.
+    fn commit(&self, next: Reservations, effects: &Effects, command: &Command) -> Vec<Arc<ItlNexus>> {
+        let mut state = self.state();
+        let own = &command.nexus.nexus;
+        state.owners.settle(&port_of(own), own.principal.as_ref(), &next);
+        state.reservations = next;
+        for (port, attention) in &effects.attentions {
+            let own = command.nexus.nexus.id;
+            for known in state.known.iter().filter(|k| k.port == *port && k.nexus.nexus.id != own) {
+                known.nexus.establish(*attention);
+            }
+        }
+        state.refresh_verdicts();
+        let aborted = |known: &&Known| effects.abort.contains(&known.port);
+        state.known.iter().filter(aborted).map(|known| known.nexus.clone()).collect()
+    }
+
+    /// The target port groups for `nexus`, and the transition time in seconds (REPORT TARGET PORT
+    /// GROUPS): one group of all ports if they are equal.
+    pub fn port_groups(&self, nexus: &Nexus) -> (Vec<TargetPortGroup>, u8) {
+        if let Some(ports) = &nexus.ports {
+            return (ports.groups(), ports.transition_s());
+        }
+        let mut ports = self.target_ports();
+        ports.push(nexus.target_port);
+        ports.sort_unstable();
+        ports.dedup();
+        (vec![TargetPortGroup::optimized(TARGET_PORT_GROUP, ports)], 0)
+    }
+
+    /// The designators of the unit, and of the port and the target of `nexus` (VPD page 83h). The
+    /// unit has its NAA designator, and one of `vendor` and `serial`.
+    pub fn identification(&self, nexus: &Nexus, naa: &[u8], vendor: &str, serial: &str) -> Identification {
+        // SPC-4 §7.8.6.11 names an iSCSI target port by its target's name and its portal group tag.
+        let port = format!("{},t,0x{:04x}", nexus.target, nexus.target_port);
+        let mut designators = vec![
+            Designator::unit(Identifier::Naa(naa.to_vec())),
+            Designator::unit(Identifier::t10_vendor(vendor, serial)),
+            Designator::iscsi_port(Identifier::RelativeTargetPort(nexus.target_port)),
+        ];
+        let group = match &nexus.ports {
+            Some(ports) => ports.group_of(nexus.target_port),
+            None => Some(TARGET_PORT_GROUP),
+        };
+        designators.extend(group.map(|group| Designator::iscsi_port(Identifier::TargetPortGroup(group))));
+        designators.push(Designator::iscsi_port(Identifier::ScsiName(port)));
+        designators.push(Designator::iscsi_device(Identifier::ScsiName(nexus.target.clone())));
+        Identification(designators)
+    }
+
+    /// SET TARGET PORT GROUPS with its parameter list. Succeeds once all groups are in their new
+    /// states.
+    ///
+    /// # Errors
+    /// The sense data for the response.
+    pub async fn set_port_groups(&self, nexus: &ItlNexus, list: &[u8]) -> Result<(), Sense> {
+        let ports = nexus.nexus.ports.as_ref().filter(|ports| ports.explicit());
+        let ports = ports.ok_or(Sense::invalid_service_action())?;
+        ports.set(&target_port_groups::parse_set(list)?, nexus).await
+    }
+
+    /// Copies the persistent reservations of a unit that this one replaces on the same store.
+    pub fn inherit(&self, old: &Self) {
+        let (reservations, owners) = {
+            let old = old.state();
+            (old.reservations.clone(), old.owners.clone())
+        };
+        self.put(reservations, owners);
+    }
+
+    /// The persistent reservations for another process that takes over the unit: see
+    /// [`Reservations::hand_over`]. `None` if there are none.
+    pub fn hand_over(&self) -> Option<(Vec<u8>, bool, u32)> {
+        let state = self.state();
+        (!state.reservations.is_empty()).then(|| state.reservations.hand_over())
+    }
+
+    /// Puts the reservations from [`Self::hand_over`] in force.
+    ///
+    /// # Errors
+    /// The bytes are torn; the unit is unchanged.
+    pub fn take_over(&self, bytes: &[u8], aptpl: bool, generation: u32) -> Result<(), SavedError> {
+        self.put(Reservations::take_over(bytes, aptpl, generation)?, Owners::default());
+        Ok(())
+    }
+
+    fn put(&self, reservations: Reservations, owners: Owners) {
+        let mut state = self.state();
+        state.reservations = reservations;
+        state.owners = owners;
+        state.refresh_verdicts();
+    }
+}
+
+fn refused(refusal: Refusal) -> Outcome {
+    match refusal {
+        Refusal::Conflict => Outcome::status(Status::ReservationConflict),
+        Refusal::InvalidFieldInCdb(byte) => Sense::invalid_field_in_cdb(byte, None).into(),
+        Refusal::InvalidFieldInParameterList(byte) => {
+            Sense::invalid_field_in_parameter_list(byte, None).into()
+        }
+        Refusal::ParameterListLength => Sense::parameter_list_length_error().into(),
+        Refusal::InvalidRelease => Sense::invalid_release().into(),
+        Refusal::InsufficientResources => Sense::insufficient_registration_resources().into(),
+    }
+}

@@ -1,0 +1,18 @@
+//! Storage for a few bytes that must outlive the daemon. Their owner defines their meaning.
+
+use std::io;
+
+use runtime::Pooled;
+
+/// Storage for a few kilobytes, safe from loss and tearing.
+pub trait Persist: Send + Sync + 'static {
+    /// Replaces the stored bytes. After it resolves with success, [`Self::load`] returns `bytes`
+    /// even after a crash. After an error, either the old or the new bytes are stored.
+    fn save(&self, bytes: Vec<u8>) -> Pooled<io::Result<()>>;
+
+    /// The bytes stored last; `None` if there never were any. Blocks: use it only at start-up.
+    ///
+    /// # Errors
+    /// The medium cannot be read, or holds more than `max` bytes.
+    fn load(&self, max: usize) -> io::Result<Option<Vec<u8>>>;
+}

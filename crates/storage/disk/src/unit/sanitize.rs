@@ -1,0 +1,202 @@
+//! SANITIZE (SBC-3 §4.11, §5.24): overwrites or deallocates the whole medium. It outlives its
+//! command, its session and resets; it always runs to its end.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+use device::{Command, DataMover, Outcome};
+use runtime::{Chain, Pooled};
+use scsi::Sense;
+use scsi::cdb::{Sanitize, SanitizeAction};
+use scsi::data::sanitize::Overwrite;
+
+use super::gate::{flag, sanitize_failed};
+use super::limits::CHUNK_BYTES;
+use super::{DiskUnit, Range};
+use backing::StoreError;
+
+/// Interval at which a command that waits for its sanitize checks for its abort.
+const LOOK_FOR_ABORT: Duration = Duration::from_millis(20);
+
+/// The state of a sanitize.
+#[derive(Default)]
+pub(super) struct Sanitizing {
+    /// EXIT FAILURE MODE is allowed if it fails.
+    allow_exit: bool,
+    /// Commands that wait for the end.
+    waiting: Vec<Waker>,
+}
+
+/// The operation on the medium.
+enum Work {
+    /// Each pass writes the pattern, inverted on every other pass if `invert`.
+    Overwrite { pattern: Vec<u8>, passes: u8, invert: bool },
+    /// Deallocates everything.
+    Erase,
+}
+
+impl DiskUnit {
+    /// PROGRESS INDICATION: progress in 65536ths.
+    pub(super) fn sanitize_progress(&self) -> u16 {
+        u16::try_from(self.sanitize_done.load(Ordering::Relaxed)).unwrap_or(u16::MAX)
+    }
+
+    /// SANITIZE.
+    pub(super) async fn sanitize(
+        self: &Arc<Self>,
+        command: &Command,
+        mover: &mut dyn DataMover,
+        cdb: Sanitize,
+    ) -> Result<Outcome, Outcome> {
+        let wanted = u64::from(cdb.parameter_len);
+        let work = match cdb.action {
+            SanitizeAction::ExitFailureMode => return self.exit_failure_mode(),
+            SanitizeAction::BlockErase | SanitizeAction::CryptographicErase if !self.options.thin => {
+                return Err(Sense::invalid_field_in_cdb(1, Some(4)).into());
+            }
+            // There is no key to change. The promise to a host, that it can read no earlier data,
+            // also holds if every block is erased.
+            SanitizeAction::BlockErase | SanitizeAction::CryptographicErase => Work::Erase,
+            SanitizeAction::Overwrite => {
+                let list = self.parameter_list(command, mover, wanted).await?;
+                let overwrite = Overwrite::parse(&list, self.options.block_size)?;
+                // The pattern is repeated and truncated within each block.
+                let block = self.options.block_size as usize;
+                let pattern = overwrite.pattern.iter().copied().cycle().take(block).collect();
+                Work::Overwrite { pattern, passes: overwrite.count, invert: overwrite.invert }
+            }
+        };
+        {
+            let mut state = self.state();
+            // Two at once: the check let both pass.
+            if self.flags() & flag::SANITIZING != 0 {
+                return Err(Sense::sanitize_in_progress(self.sanitize_progress()).into());
+            }
+            state.sanitizing.allow_exit = cdb.allow_unrestricted_exit;
+            self.sanitize_done.store(0, Ordering::Relaxed);
+            self.set_flag(flag::SANITIZING, true);
+            self.set_flag(flag::SANITIZE_FAILED, false);
+        }
+        let unit = self.clone();
+        let all = Pooled::new(async move { unit.run_sanitize(work).await });
+        if runtime::is_running() {
+            // As a task of its own: it does not depend on this command.
+            drop(runtime::spawn(all));
+        } else {
+            all.await;
+        }
+        if !cdb.immediate {
+            self.sanitize_end(mover).await;
+            if self.flags() & flag::SANITIZE_FAILED != 0 {
+                return Err(Outcome { wanted_out: wanted, ..sanitize_failed().into() });
+            }
+        }
+        Ok(Outcome::wrote(wanted))
+    }
+
+    fn exit_failure_mode(&self) -> Result<Outcome, Outcome> {
+        let state = self.state();
+        if self.flags() & flag::SANITIZE_FAILED == 0 {
+            return Ok(Outcome::GOOD);
+        }
+        // Only if the failed sanitize allowed it (AUSE).
+        if !state.sanitizing.allow_exit {
+            return Err(sanitize_failed().into());
+        }
+        self.set_flag(flag::SANITIZE_FAILED, false);
+        Ok(Outcome::GOOD)
+    }
+
+    async fn run_sanitize(self: Arc<Self>, work: Work) {
+        let result = self.wipe(work).await;
+        let waiting = {
+            let mut state = self.state();
+            self.set_flag(flag::SANITIZE_FAILED, result.is_err());
+            self.set_flag(flag::SANITIZING, false);
+            std::mem::take(&mut state.sanitizing.waiting)
+        };
+        if let Err(error) = result {
+            tracing::error!(%error, "a sanitize failed");
+        }
+        waiting.into_iter().for_each(Waker::wake);
+    }
+
+    async fn wipe(&self, work: Work) -> Result<(), StoreError> {
+        // Waits for earlier writes in flight; later ones are rejected.
+        drop(self.stripes.claim(0, u64::MAX).await);
+        let blocks = self.capacity();
+        let all = Range { lba: 0, at: 0, bytes: blocks << self.block_shift };
+        self.touch(all);
+        let passes = match &work {
+            Work::Overwrite { passes, .. } => u64::from(*passes),
+            Work::Erase => 1,
+        };
+        for pass in 0..passes {
+            let data = match &work {
+                Work::Overwrite { pattern, invert, .. } => {
+                    let flip = if *invert && pass % 2 == 1 { 0xff } else { 0 };
+                    let block: Vec<u8> = pattern.iter().map(|byte| byte ^ flip).collect();
+                    Some(Chain::from(block.repeat(CHUNK_BYTES / block.len())))
+                }
+                Work::Erase => None,
+            };
+            for chunk in all.chunks(self.block_shift) {
+                match &data {
+                    Some(data) => {
+                        let mut data = data.clone();
+                        data.truncate(chunk.bytes as usize);
+                        self.store.write(chunk.at, data, false).await?;
+                    }
+                    None => self.store.discard(chunk.at, chunk.bytes).await?,
+                }
+                let done = u128::from(pass) * u128::from(all.bytes) + u128::from(chunk.at + chunk.bytes);
+                let total = u128::from(passes) * u128::from(all.bytes);
+                self.sanitize_done.store((done * 65536 / total).min(65535) as u32, Ordering::Relaxed);
+                self.pace(chunk.bytes).await;
+            }
+        }
+        self.store.sync().await
+    }
+
+    /// Lets other tasks run, and keeps to the configured rate.
+    async fn pace(&self, bytes: u64) {
+        if !runtime::is_running() {
+            return;
+        }
+        match self.options.sanitize_bytes_per_s {
+            Some(rate) => {
+                let us = bytes.saturating_mul(1_000_000) / rate.max(1);
+                runtime::sleep(Duration::from_micros(us)).await;
+            }
+            None => runtime::yield_now().await,
+        }
+    }
+
+    /// Waits for the sanitize's end, or for the loss of the waiting command.
+    async fn sanitize_end(&self, mover: &mut dyn DataMover) {
+        let ended = || {
+            poll_fn(|cx| {
+                let mut state = self.state();
+                if self.flags() & flag::SANITIZING == 0 {
+                    return Poll::Ready(());
+                }
+                state.sanitizing.waiting.retain(|waker| !waker.will_wake(cx.waker()));
+                state.sanitizing.waiting.push(cx.waker().clone());
+                Poll::Pending
+            })
+        };
+        if !runtime::is_running() {
+            return ended().await;
+        }
+        // No event wakes a command that waits for neither data nor room when it is aborted, so it
+        // polls.
+        while runtime::timeout(LOOK_FOR_ABORT, ended()).await.is_err() {
+            if self.pause(mover).await.is_err() {
+                return;
+            }
+        }
+    }
+}

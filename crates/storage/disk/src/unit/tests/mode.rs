@@ -1,0 +1,63 @@
+//! MODE SENSE and MODE SELECT, and the effects of the bits.
+
+use scsi::AdditionalSense as A;
+use scsi::mode::{CACHING, CONTROL, ModeData, select_list};
+
+use super::*;
+
+fn sense(it: &Initiator) -> ModeData {
+    ModeData::parse(&it.run(&[0x1a, 0, 0x3f, 0, 255, 0]).good(), false).unwrap()
+}
+
+/// Sets or clears a bit of a page's values.
+fn select(it: &Initiator, page: u8, byte: usize, mask: u8, on: bool) -> Ran {
+    let mut values = sense(it).page(page, 0).unwrap().to_vec();
+    values[byte] = values[byte] & !mask | if on { mask } else { 0 };
+    let list = select_list(page, &values, false);
+    it.run_out(&[0x15, 0x10, 0, 0, list.len() as u8, 0], &list)
+}
+
+#[test]
+fn swp_refuses_writes_until_it_is_cleared_and_others_learn_of_it() {
+    let unit = disk(options());
+    let (a, b) = (Initiator::new(&unit, 1), Initiator::new(&unit, 2));
+    select(&a, CONTROL, 2, 0x08, true).good();
+    b.write(0, &[1; 512]).fails(SenseKey::UnitAttention, A::MODE_PARAMETERS_CHANGED);
+    for it in [&a, &b] {
+        it.write(0, &[1; 512]).fails(SenseKey::DataProtect, A::LOGICAL_UNIT_SOFTWARE_WRITE_PROTECTED);
+    }
+    select(&a, CONTROL, 2, 0x08, false).good();
+    a.write(0, &[1; 512]).good();
+}
+
+#[test]
+fn d_sense_and_wce_take_effect_and_a_reset_takes_them_back() {
+    let it = pair();
+    assert!(!it.unit.descriptor_sense() && !it.unit.write_through());
+    select(&it, CONTROL, 0, 0x04, true).good();
+    select(&it, CACHING, 0, 0x04, false).good();
+    assert!(it.unit.descriptor_sense() && it.unit.write_through());
+    assert_eq!(sense(&it).write_cache(), Some(false));
+    it.unit.reset(device::ResetKind::LogicalUnit, None);
+    assert!(!it.unit.descriptor_sense() && !it.unit.write_through());
+}
+
+#[test]
+fn a_nexus_that_may_not_write_sees_a_write_protected_medium() {
+    let unit = disk(options());
+    let masked = Initiator::fresh(&unit, 1, true);
+    masked.run(&[0; 6]).sense();
+    let writer = Initiator::new(&unit, 2);
+    assert_eq!(masked.run(&[0x1a, 0, 0x3f, 0, 255, 0]).good()[2] & 0x80, 0x80);
+    assert_eq!(writer.run(&[0x1a, 0, 0x3f, 0, 255, 0]).good()[2] & 0x80, 0);
+}
+
+#[test]
+fn wrong_lists_change_nothing() {
+    let it = pair();
+    let before = sense(&it);
+    it.run_out(&[0x15, 0x10, 0, 0, 2, 0], &[0; 2]).refused(A::PARAMETER_LIST_LENGTH_ERROR);
+    it.run_out(&[0x15, 0x11, 0, 0, 4, 0], &[0; 4]).refused(A::INVALID_FIELD_IN_CDB);
+    it.run(&[0x15, 0x10, 0, 0, 0, 0]).good();
+    assert_eq!(sense(&it).page(CONTROL, 0), before.page(CONTROL, 0));
+}

@@ -1,0 +1,220 @@
+//! Reservations of a unit: conflicts, unit attentions, and the state after a restart.
+
+use std::sync::Mutex;
+
+use device::Tasks;
+use runtime::Pooled;
+use scsi::AdditionalSense as A;
+
+use super::*;
+use crate::unit::{AbortTasks, FilePersist, Persist};
+
+fn out_list(key: u64, action_key: u64, flags: u8) -> Vec<u8> {
+    let mut list = [key.to_be_bytes(), action_key.to_be_bytes()].concat();
+    list.extend([0, 0, 0, 0, flags, 0, 0, 0]);
+    list
+}
+
+fn pr_out(it: &Initiator, action: u8, kind: u8, list: &[u8]) -> Ran {
+    it.run_out(&[0x5f, action, kind, 0, 0, 0, 0, 0, list.len() as u8, 0], list)
+}
+
+fn register(it: &Initiator, key: u64, flags: u8) {
+    pr_out(it, 6, 0, &out_list(0, key, flags)).good();
+}
+
+fn keys(it: &Initiator) -> Vec<u8> {
+    it.run(&[0x5e, 0, 0, 0, 0, 0, 0, 4, 0, 0]).good()
+}
+
+#[track_caller]
+fn conflicts(ran: Ran) {
+    assert_eq!(ran.outcome.status, Status::ReservationConflict, "{ran:?}");
+}
+
+fn three() -> [Initiator; 3] {
+    let unit = disk(options());
+    [1, 2, 3].map(|id| Initiator::new(&unit, id))
+}
+
+#[test]
+fn a_persistent_reservation_keeps_others_out_until_it_is_released() {
+    let [a, b, c] = three();
+    register(&a, 1, 0);
+    register(&b, 2, 0);
+    pr_out(&a, 1, 1, &out_list(1, 0, 0)).good();
+    a.write(0, &[1; 512]).good();
+    for it in [&b, &c] {
+        assert_eq!(it.read(0, 1).good(), [1; 512]);
+        conflicts(it.write(0, &[2; 512]));
+        it.run(&[0; 6]).good();
+        it.run(&[0x12, 0, 0, 0, 36, 0]).good();
+    }
+    pr_out(&a, 2, 1, &out_list(1, 0, 0)).good();
+    b.write(0, &[2; 512]).good();
+    // Exclusive access.
+    pr_out(&a, 1, 3, &out_list(1, 0, 0)).good();
+    conflicts(b.read(0, 1));
+    // Nexuses without a conflict are on the fast path again.
+    assert!(a.nexus.verdict().clear());
+    assert!(!b.nexus.verdict().clear());
+}
+
+#[test]
+fn preempting_tells_the_victim_and_hands_its_tasks_to_be_aborted() {
+    #[derive(Default)]
+    struct Seen(Mutex<Vec<u64>>);
+    impl AbortTasks for Seen {
+        fn abort(
+            &self,
+            nexus: Arc<ItlNexus>,
+            which: Tasks,
+            _except: &Command,
+        ) -> Pin<Box<dyn Future<Output = usize>>> {
+            assert_eq!(which, Tasks::All);
+            self.0.lock().unwrap().push(nexus.nexus.id.0);
+            Box::pin(std::future::ready(0))
+        }
+        fn count(&self, _: Arc<ItlNexus>, _: Tasks, _: &Command) -> Pin<Box<dyn Future<Output = usize>>> {
+            Box::pin(std::future::ready(0))
+        }
+    }
+    let [a, b, _] = three();
+    let seen = Arc::new(Seen::default());
+    a.unit.nexuses().set_aborter(seen.clone());
+    register(&a, 1, 0);
+    register(&b, 2, 0);
+    pr_out(&a, 1, 3, &out_list(1, 0, 0)).good();
+    pr_out(&b, 5, 3, &out_list(2, 1, 0)).good();
+    assert_eq!(*seen.0.lock().unwrap(), [1]);
+    a.run(&[0; 6]).fails(SenseKey::UnitAttention, A::REGISTRATIONS_PREEMPTED);
+    conflicts(a.read(0, 1));
+    b.read(0, 1).good();
+    assert_eq!(keys(&a)[4..8], [0, 0, 0, 8]);
+}
+
+#[test]
+fn reserve_6_conflicts_until_its_nexus_is_gone() {
+    let [a, b, _] = three();
+    let reserve = [0x16, 0, 0, 0, 0, 0];
+    a.run(&reserve).good();
+    conflicts(b.run(&reserve));
+    conflicts(b.run(&[0; 6]));
+    conflicts(b.read(0, 1));
+    conflicts(a.run(&[0x5e, 0, 0, 0, 0, 0, 0, 4, 0, 0]));
+    b.run(&[0x12, 0, 0, 0, 36, 0]).good();
+    b.run(&[0x17, 0, 0, 0, 0, 0]).good();
+    conflicts(b.read(0, 1));
+    a.unit.detach(NexusId(1));
+    b.read(0, 1).good();
+    b.run(&reserve).good();
+    b.unit.reset(device::ResetKind::LogicalUnit, None);
+    let c = Initiator::fresh(&b.unit, 9, false);
+    c.run(&[0; 6]).sense();
+    c.read(0, 1).good();
+}
+
+#[test]
+fn a_nexus_that_comes_back_finds_the_reservation_in_force() {
+    let [a, b, _] = three();
+    register(&a, 1, 0);
+    pr_out(&a, 1, 3, &out_list(1, 0, 0)).good();
+    a.unit.detach(NexusId(1));
+    b.unit.detach(NexusId(2));
+    let (a, b) = (Initiator::fresh(&a.unit, 1, false), Initiator::fresh(&b.unit, 2, false));
+    a.run(&[0; 6]).sense();
+    b.run(&[0; 6]).sense();
+    a.read(0, 1).good();
+    conflicts(b.read(0, 1));
+}
+
+#[test]
+fn wrong_lists_and_fields_are_refused() {
+    let [a, ..] = three();
+    pr_out(&a, 0, 0, &out_list(0, 1, 0)[..20]).refused(A::PARAMETER_LIST_LENGTH_ERROR);
+    a.run_out(&[0x5f, 0, 0, 0, 0, 0, 1, 0, 0, 0], &[0; 24]).refused(A::PARAMETER_LIST_LENGTH_ERROR);
+    // No storage for it.
+    pr_out(&a, 0, 0, &out_list(0, 1, 1)).refused(A::INVALID_FIELD_IN_PARAMETER_LIST);
+    for action in 4..0x20 {
+        a.run(&[0x5e, action, 0, 0, 0, 0, 0, 4, 0, 0]).refused(A::INVALID_FIELD_IN_CDB);
+    }
+}
+
+#[test]
+fn aptpl_reservations_outlive_the_unit_and_others_do_not() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = || Some(Arc::new(FilePersist::new(directory.path().join("pr"))) as Arc<dyn Persist>);
+    for (flags, survives) in [(1, true), (0, false)] {
+        let options = || DiskOptions { persist: file(), ..options() };
+        {
+            let unit = disk(options());
+            let (a, b) = (Initiator::new(&unit, 1), Initiator::new(&unit, 2));
+            for it in [&a, &b] {
+                pr_out(it, 6, 0, &out_list(0, it.nexus.nexus.id.0, flags)).good();
+            }
+            pr_out(&a, 1, 5, &out_list(1, 0, 0)).good();
+        }
+        let unit = disk(options());
+        let (a, b, c) = (Initiator::new(&unit, 1), Initiator::new(&unit, 2), Initiator::new(&unit, 3));
+        assert_eq!(keys(&c)[4..8], [0, 0, 0, if survives { 16 } else { 0 }]);
+        a.write(0, &[1; 512]).good();
+        b.write(0, &[1; 512]).good();
+        assert_eq!(c.write(0, &[1; 512]).outcome.status == Status::ReservationConflict, survives);
+        if survives {
+            pr_out(&a, 3, 0, &out_list(1, 0, 0)).good();
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_kept_does_not_happen() {
+    struct Broken;
+    impl Persist for Broken {
+        fn save(&self, _: Vec<u8>) -> Pooled<std::io::Result<()>> {
+            Pooled::new(async { Err(std::io::ErrorKind::StorageFull.into()) })
+        }
+        fn load(&self, _: usize) -> std::io::Result<Option<Vec<u8>>> {
+            Ok(None)
+        }
+    }
+    let it = Initiator::new(&disk(DiskOptions { persist: Some(Arc::new(Broken)), ..options() }), 1);
+    pr_out(&it, 0, 0, &out_list(0, 1, 1)).fails(SenseKey::HardwareError, A::INTERNAL_TARGET_FAILURE);
+    assert_eq!(keys(&it).len(), 8);
+    register(&it, 1, 0);
+    assert_eq!(keys(&it).len(), 16);
+}
+
+#[test]
+fn a_unit_whose_kept_reservations_are_torn_does_not_open() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("pr");
+    std::fs::write(&path, b"STAGPR\0\x01torn").unwrap();
+    let options = DiskOptions { persist: Some(Arc::new(FilePersist::new(&path))), ..options() };
+    let store = Arc::new(MemoryStore::new(1 << 20, true).unwrap());
+    assert!(DiskUnit::new(store, options, &Registry::new()).is_err());
+}
+
+#[test]
+fn all_tg_pt_does_not_register_another_principal_of_the_same_name() {
+    let unit = disk(options());
+    unit.nexuses().set_target_ports(&[1, 2, 3]);
+    let nexus = |id, target_port, user: &str| {
+        let principal = Some(device::Principal { user: user.into(), credential: [0; 32] });
+        Nexus { id: NexusId(id), target_port, principal, ..nexus(1) }
+    };
+    let alice = Initiator::with(&unit, nexus(1, 1, "alice"), false).settled();
+    let second = Initiator::with(&unit, nexus(2, 2, "alice"), false).settled();
+    let bob = Initiator::with(&unit, nexus(3, 3, "bob"), false).settled();
+    register(&alice, 5, 4);
+    pr_out(&alice, 1, 6, &out_list(5, 0, 0)).good();
+    second.write(0, &[1; 512]).good();
+    conflicts(bob.write(0, &[2; 512]));
+    let owner = |of: &Initiator| unit.nexuses().owner(&of.nexus.nexus).map(|owner| owner.user);
+    assert_eq!(
+        [owner(&alice), owner(&second), owner(&bob)],
+        [Some("alice".into()), Some("alice".into()), None]
+    );
+    // A removed registration has no owner.
+    register(&alice, 0, 4);
+    assert_eq!(owner(&alice), None);
+}

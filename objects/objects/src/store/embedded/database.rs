@@ -1,0 +1,237 @@
+//! redb, as checkpoints write it; opened anew after it has failed.
+
+use std::fs::File;
+use std::io;
+use std::ops::Bound;
+use std::os::unix::fs::FileExt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use redb::{ReadableDatabase, ReadableTable, StorageBackend};
+
+use super::layers::{Base, Layer, TABLE, guarded, redb_error};
+use super::overflow::{Opened, Overflow};
+use super::record::{self, Key, META, key};
+use crate::store::{Error, Id};
+
+/// Opens what redb keeps its pages in; again after a failure.
+pub trait DatabaseStorage: Send + Sync + 'static {
+    /// A new handle on the same bytes.
+    ///
+    /// # Errors
+    /// Those of the medium.
+    fn open(&self) -> io::Result<Box<dyn StorageBackend>>;
+}
+
+/// A regular file. The arena's lock is the lock of the whole store: this one has none of its own.
+#[derive(Debug)]
+pub struct DatabaseFile(
+    /// Which.
+    pub File,
+);
+
+impl DatabaseStorage for DatabaseFile {
+    fn open(&self) -> io::Result<Box<dyn StorageBackend>> {
+        Ok(Box::new(Pages(self.0.try_clone()?)))
+    }
+}
+
+#[derive(Debug)]
+struct Pages(File);
+
+impl StorageBackend for Pages {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.0.metadata()?.len())
+    }
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.0.read_exact_at(out, offset)
+    }
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.0.set_len(len)
+    }
+    fn sync_data(&self) -> io::Result<()> {
+        self.0.sync_data()
+    }
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.0.write_all_at(data, offset)
+    }
+}
+
+/// What the store says of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Meta {
+    /// How records are laid out: [`LAYOUT`], or an older one.
+    pub layout: u64,
+    /// Its name: random.
+    pub name: u64,
+    /// The last frame of the journal that is in here.
+    pub number: u64,
+    /// The segment in which the next one is.
+    pub side: u64,
+    /// Blocks of the arena.
+    pub blocks: u64,
+    /// Bytes of a segment of the journal.
+    pub segment: u64,
+    /// It was closed, and everything that is free is zeros.
+    pub clean: bool,
+}
+
+/// The layout that this code writes. Of layout 1, checksums did not cover keys.
+pub(super) const LAYOUT: u64 = 2;
+
+/// Bytes of a checkpoint that may wait for room.
+const OVERFLOW: usize = 256 << 20;
+/// Records that are looked at between two that are written, when they are laid out anew.
+const AT_ONCE: usize = 4096;
+
+impl Meta {
+    fn encode(&self) -> Vec<u8> {
+        let Self { layout, name, number, side, blocks, segment, clean } = *self;
+        let numbers = [layout, name, number, side, blocks, segment, u64::from(clean)];
+        let bytes: Vec<u8> = numbers.iter().flat_map(|n| n.to_le_bytes()).collect();
+        // The same in every layout.
+        record::sealed(&[], &bytes)
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Self, Error> {
+        let damaged = Error::Damaged(Id::ROOT);
+        let rest = record::unsealed(&[], bytes).ok_or(damaged)?;
+        let mut numbers = [0; 7];
+        let mut found = rest.chunks_exact(8);
+        for number in &mut numbers {
+            let bytes = found.next().and_then(|b| b.try_into().ok()).ok_or(damaged)?;
+            *number = u64::from_le_bytes(bytes);
+        }
+        let [layout, name, number, side, blocks, segment, clean] = numbers;
+        if layout > LAYOUT {
+            return Err(Error::Layout(layout));
+        }
+        let sensible = layout > 0 && side < 2 && clean < 2 && segment >= 1 << 16 && blocks > 0;
+        let clean = clean == 1;
+        if sensible { Ok(Self { layout, name, number, side, blocks, segment, clean }) } else { Err(damaged) }
+    }
+}
+
+/// The database. Only whoever writes a checkpoint takes the lock.
+pub(super) struct Database {
+    storage: Box<dyn DatabaseStorage>,
+    cache_bytes: usize,
+    open: Mutex<Option<(redb::Database, Arc<Overflow>)>>,
+}
+
+impl Database {
+    pub fn new(storage: Box<dyn DatabaseStorage>, cache_bytes: usize) -> Self {
+        Self { storage, cache_bytes, open: Mutex::new(None) }
+    }
+
+    fn with<T>(
+        &self,
+        f: impl FnOnce(&redb::Database, &Overflow) -> Result<T, redb::Error>,
+    ) -> Result<T, Error> {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let result = guarded(|| {
+            let (database, file) = match open.take() {
+                Some(open) => open,
+                None => {
+                    let file = self.storage.open().map_err(|e| redb_error(e.into()))?;
+                    let file = Arc::new(Overflow::new(file, OVERFLOW));
+                    let mut builder = redb::Builder::new();
+                    builder.set_cache_size(self.cache_bytes);
+                    let database = builder.create_with_backend(Opened(file.clone()));
+                    (database.map_err(|e| redb_error(e.into()))?, file)
+                }
+            };
+            let result = f(&database, &file).map_err(redb_error);
+            if result.is_ok() {
+                *open = Some((database, file));
+            }
+            result
+        });
+        // After a failure it is dropped: redb refuses everything then until it is opened anew.
+        result
+    }
+
+    /// What the last checkpoint says, and its state for readers. No `Meta` of a store that was never finished.
+    pub fn open(&self) -> Result<(Option<Meta>, Base), Error> {
+        self.with(|database, _| {
+            let transaction = database.begin_read()?;
+            let table = match transaction.open_table(TABLE) {
+                Ok(table) => table,
+                Err(redb::TableError::TableDoesNotExist(_)) => return Ok((None, Base(None))),
+                Err(error) => return Err(error.into()),
+            };
+            let meta = table.get(&key(META, 0, 0, 0))?.map(|value| value.value().to_vec());
+            Ok((meta, Base(Some(table))))
+        })
+        .and_then(|(meta, base)| Ok((meta.map(|bytes| Meta::decode(&bytes)).transpose()?, base)))
+    }
+
+    /// Writes a layer as one transaction, durably, and gives the state after it. Without room for it, [`Error::NoSpace`]: then
+    /// the medium has the state before, and what readers see may be either.
+    pub fn write(&self, layer: &Layer, meta: &Meta) -> Result<Base, Error> {
+        self.transaction(meta, |table| put(table, layer))
+    }
+
+    /// Like [`Self::write`], on records of layout 1, which it lays out anew.
+    pub fn write_anew(&self, layer: &Layer, meta: &Meta) -> Result<Base, Error> {
+        self.transaction(&Meta { layout: LAYOUT, ..*meta }, |table| {
+            put(table, layer)?;
+            let mut last: Option<Key> = None;
+            loop {
+                let begin = last;
+                let from = begin.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
+                let mut some: Vec<(Key, Vec<u8>)> = Vec::new();
+                for pair in table.range::<&Key>((from, Bound::Unbounded))?.take(AT_ONCE) {
+                    let (key, value) = pair?;
+                    let (key, value) = (*key.value(), value.value());
+                    if last.replace(key).is_some_and(|last| key <= last) {
+                        return Err(redb::Error::Corrupted("keys are not in order".to_owned()));
+                    }
+                    some.push((key, record::moved(&[], &key, value)));
+                }
+                for (key, value) in &some {
+                    table.insert(key, value.as_slice())?;
+                }
+                if some.is_empty() {
+                    return Ok(());
+                }
+            }
+        })
+    }
+
+    fn transaction(
+        &self,
+        meta: &Meta,
+        change: impl FnOnce(&mut Table<'_>) -> Result<(), redb::Error>,
+    ) -> Result<Base, Error> {
+        let written = self.with(|database, file| {
+            // What the last one has left comes first: this one may use pages that the medium still needs for the one before.
+            if !file.settle()? {
+                return Ok(None);
+            }
+            let transaction = database.begin_write()?;
+            {
+                let mut table = transaction.open_table(TABLE)?;
+                change(&mut table)?;
+                table.insert(&key(META, 0, 0, 0), meta.encode().as_slice())?;
+            }
+            transaction.commit()?;
+            if !file.settle()? {
+                return Ok(None);
+            }
+            Ok(Some(Base(Some(database.begin_read()?.open_table(TABLE)?))))
+        })?;
+        written.ok_or(Error::NoSpace)
+    }
+}
+
+type Table<'a> = redb::Table<'a, &'static Key, &'static [u8]>;
+
+fn put(table: &mut Table<'_>, layer: &Layer) -> Result<(), redb::Error> {
+    for key in layer.deleted() {
+        table.remove(key)?;
+    }
+    for (key, value) in layer.living() {
+        table.insert(key, value)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,326 @@
+//! The store on a directory, `osd:DIR`, and on memory, `osd:mem:SIZE`.
+//!
+//! Object data lies in extents of one arena, which is a `backing` store, so that reads lend pages as a disk unit's do.
+//! Metadata lies in redb, behind a journal of its own that a change is appended to: one write makes it safe from the end of the
+//! process, one flush from a power cut, and both are shared by all who wait at the time. `docs/src/objects/store.md` says what each
+//! kind of commit promises.
+//!
+//! What it must never do: show an object the bytes of another, whatever was cut off in between; call something durable of
+//! which the system has not said so; block a core for a flush that has anything else to do (`backing` sees to that).
+
+mod apply;
+mod attributes;
+mod check;
+mod checkpoint;
+mod data;
+mod database;
+mod directory;
+mod extents;
+mod journal;
+mod layers;
+mod locks;
+mod logged;
+mod open;
+mod overflow;
+mod partitions;
+mod read;
+mod reclaim;
+mod record;
+mod recover;
+mod space;
+#[cfg(test)]
+pub(crate) mod testing;
+#[cfg(test)]
+mod tests;
+mod txn;
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::thread::JoinHandle;
+
+use backing::health::{Health, Kind};
+use backing::{BlockStore, StoreError};
+use runtime::Chain;
+
+pub use database::{DatabaseFile, DatabaseStorage};
+pub use open::{OpenError, Options};
+
+use super::{
+    Applied, Attribute, Attributes, BLOCK, Change, CheckReport, Commit, Difference, Error, Extent, Hold, Id,
+    Io, List, Membership, ObjectInfo, ObjectStore, PartitionInfo, RootInfo, Scope, Times, TimesUpdate,
+};
+use database::Database;
+use directory::Directory;
+use journal::{Journal, Log};
+use layers::Layers;
+use locks::Locks;
+use logged::Logged;
+use reclaim::{Holds, Limbo};
+use space::Space;
+
+/// Times that wait to be written; beyond that they are written at once.
+const MOST_TOUCHED: usize = 8192;
+/// So many are written by the store's own thread.
+const MANY_TOUCHED: u64 = MOST_TOUCHED as u64 / 2;
+
+/// A store on a directory, which one process at a time has open, or in memory.
+pub struct EmbeddedStore {
+    inner: Arc<Inner>,
+    /// Writes checkpoints; none in tests that do it by hand.
+    thread: Option<JoinHandle<()>>,
+}
+
+struct Inner {
+    arena: Arc<dyn BlockStore>,
+    /// Of all that it stands on.
+    health: Arc<Health>,
+    journal: Journal,
+    database: Database,
+    capacity_blocks: u64,
+    /// Bytes of changed keys and values after which a checkpoint is due.
+    most_bytes: usize,
+    /// Whether a thread of its own writes checkpoints.
+    has_thread: bool,
+    log: Mutex<Log>,
+    layers: Layers,
+    directory: RwLock<Directory>,
+    space: Mutex<Space>,
+    locks: Arc<Locks>,
+    holds: Arc<Holds>,
+    logged: Logged,
+    /// Blocks that nobody uses and that are not zeros yet.
+    limbo: Mutex<Limbo>,
+    touched: Mutex<HashMap<Id, TimesUpdate>>,
+    /// How many are in `touched`: none, mostly, and then nobody looks.
+    touched_count: AtomicU64,
+    /// Damage was found, so that what is free is not known: nothing is changed until it is repaired.
+    damaged: AtomicBool,
+    /// Homes that are no partition's any more, to be emptied.
+    dying: Mutex<Vec<u64>>,
+    /// How often a part of one was.
+    emptied: AtomicU64,
+}
+
+fn unpoisoned<'a, T>(lock: Result<MutexGuard<'a, T>, PoisonError<MutexGuard<'a, T>>>) -> MutexGuard<'a, T> {
+    lock.unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Inner {
+    fn log(&self) -> MutexGuard<'_, Log> {
+        unpoisoned(self.log.lock())
+    }
+    fn space(&self) -> MutexGuard<'_, Space> {
+        unpoisoned(self.space.lock())
+    }
+    fn directory(&self) -> RwLockReadGuard<'_, Directory> {
+        self.directory.read().unwrap_or_else(PoisonError::into_inner)
+    }
+    fn directory_mut(&self) -> RwLockWriteGuard<'_, Directory> {
+        self.directory.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Times that were noted and not written yet.
+    fn touched(&self, id: Id, times: &mut Times) {
+        if self.touched_count.load(Ordering::Relaxed) > 0 {
+            if let Some(update) = unpoisoned(self.touched.lock()).get(&id) {
+                update.apply_to(times);
+            }
+        }
+    }
+}
+
+impl Inner {
+    /// The error that everything which is to be durable gets, while a failed flush is not acknowledged.
+    fn flush_refusal(&self) -> Result<(), Error> {
+        self.health.flush_refusal().map_or(Ok(()), |error| {
+            let errno = if let StoreError::Io(errno) = error { errno } else { libc::ENOSPC };
+            if self.health.mark().is_some() {
+                self.health.report(Kind::Flush, errno, None);
+            }
+            Err(error.into())
+        })
+    }
+
+    /// A write or a flush of the journal failed: nothing is changed until the store is opened anew.
+    #[cold]
+    fn journal_failed(&self, error: Error) {
+        let what = "no object can be changed until the unit is opened anew (restart the daemon, or take \
+                    the unit out and put it back)";
+        self.health.failed(format!("its journal failed ({error}): {what}"));
+    }
+}
+
+impl EmbeddedStore {
+    /// Writes a checkpoint now, and gives back what has been given up. Done by itself from time to time.
+    ///
+    /// # Errors
+    /// Those of the medium.
+    pub async fn checkpoint(&self) -> Result<(), Error> {
+        self.inner.checkpoint().await
+    }
+}
+
+impl ObjectStore for EmbeddedStore {
+    fn root(&self) -> RootInfo {
+        let directory = self.inner.directory();
+        let mut times = directory.root_times;
+        let (partitions, objects) = (directory.partitions.len() as u64, directory.objects());
+        drop(directory);
+        self.inner.touched(Id::ROOT, &mut times);
+        let used = self.inner.space().used_blocks() * BLOCK;
+        RootInfo { capacity: self.inner.capacity_blocks * BLOCK, used, partitions, objects, times }
+    }
+
+    fn partition(&self, id: u64) -> Result<PartitionInfo, Error> {
+        let times = self.inner.times(Id::partition(id))?;
+        let directory = self.inner.directory();
+        let partition = directory.partition(id)?;
+        Ok(PartitionInfo {
+            objects: partition.objects,
+            collections: partition.collections,
+            used: partition.blocks * BLOCK,
+            length: partition.length,
+            generation: partition.generation,
+            origin: partition.origin,
+            times,
+        })
+    }
+
+    fn object(&self, id: Id) -> Result<ObjectInfo, Error> {
+        self.inner.object(id)
+    }
+
+    fn times(&self, id: Id) -> Result<Times, Error> {
+        self.inner.times(id)
+    }
+
+    fn touch(&self, id: Id, times: TimesUpdate) {
+        let mut touched = unpoisoned(self.inner.touched.lock());
+        if touched.len() >= MOST_TOUCHED && !touched.contains_key(&id) {
+            // Nobody waits for access times: those of this one are lost until the next sync has made room.
+            return;
+        }
+        let entry = touched.entry(id).or_default();
+        *entry = entry.then(times);
+        let count = touched.len() as u64;
+        let before = self.inner.touched_count.swap(count, Ordering::Relaxed);
+        drop(touched);
+        if before < MANY_TOUCHED && count >= MANY_TOUCHED {
+            if let Some(waker) = self.inner.log().checkpointer.take() {
+                waker.wake();
+            }
+        }
+    }
+
+    fn attribute(&self, id: Id, page: u32, number: u32, value: &mut Vec<u8>) -> Result<bool, Error> {
+        self.inner.attribute(id, page, number, value)
+    }
+
+    fn attributes(
+        &self,
+        id: Id,
+        which: Attributes,
+        each: &mut dyn FnMut(Attribute<'_>) -> bool,
+    ) -> Result<(), Error> {
+        self.inner.attributes(id, which, each)
+    }
+
+    fn list(&self, list: List, from: u64, limit: usize, into: &mut Vec<u64>) -> Result<bool, Error> {
+        self.inner.list(list, from, limit, into)
+    }
+
+    fn membership(&self, collection: Id, object: u64) -> Result<Option<u32>, Error> {
+        self.inner.membership(collection, object)
+    }
+
+    fn memberships(
+        &self,
+        object: Id,
+        from: u64,
+        limit: usize,
+        into: &mut Vec<Membership>,
+    ) -> Result<bool, Error> {
+        self.inner.memberships(object, from, limit, into)
+    }
+
+    fn reserve_ids(&self, partition: u64, count: u32) -> Result<u64, Error> {
+        self.inner.reserve_ids(partition, count)
+    }
+
+    fn read(&self, id: Id, at: u64, len: usize) -> Io<Chain> {
+        self.inner.read(id, at, len, false)
+    }
+
+    fn read_to_send(&self, id: Id, at: u64, len: usize) -> Io<Chain> {
+        self.inner.read(id, at, len, true)
+    }
+
+    fn hold(&self) -> Hold {
+        Hold::keep(std::rc::Rc::new(self.inner.holds.enter()))
+    }
+
+    fn extents(
+        &self,
+        id: Id,
+        at: u64,
+        len: u64,
+        limit: usize,
+        into: &mut Vec<Extent>,
+    ) -> Result<bool, Error> {
+        self.inner.extents(id, at, len, limit, into)
+    }
+
+    fn differences(
+        &self,
+        ids: [Id; 2],
+        at: u64,
+        len: u64,
+        limit: usize,
+        into: &mut Vec<Difference>,
+    ) -> Result<bool, Error> {
+        self.inner.differences(ids, at, len, limit, into)
+    }
+
+    fn apply(&self, change: Change, commit: Commit) -> Io<Applied> {
+        let inner = self.inner.clone();
+        Io::run(async move { inner.apply(change, commit).await })
+    }
+
+    fn sync(&self, _scope: Scope) -> Io<()> {
+        // One flush covers all; to leave something out would not make it faster.
+        let inner = self.inner.clone();
+        Io::run(async move { inner.sync().await })
+    }
+
+    fn health(&self) -> Option<&Arc<Health>> {
+        Some(&self.inner.health)
+    }
+
+    fn check(&self, partition: u64, repair: bool) -> Io<CheckReport> {
+        let inner = self.inner.clone();
+        Io::run(async move { inner.check(partition, repair).await })
+    }
+}
+
+impl Drop for EmbeddedStore {
+    fn drop(&mut self) {
+        {
+            let mut log = self.inner.log();
+            log.closing = true;
+            if let Some(waker) = log.checkpointer.take() {
+                waker.wake();
+            }
+        }
+        if let Some(thread) = self.thread.take() {
+            // It has said in the log what went wrong.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl std::fmt::Debug for EmbeddedStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("EmbeddedStore").field("capacity_blocks", &self.inner.capacity_blocks).finish()
+    }
+}

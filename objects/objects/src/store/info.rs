@@ -1,0 +1,282 @@
+//! What a store says of its objects, and the words for asking.
+
+/// When a change has to be on the medium.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Commit {
+    /// Seen by everybody and safe from the end of the process; a power cut may take it until a sync: its metadata as a
+    /// whole, and of its data any part.
+    Relaxed,
+    /// On the medium.
+    Durable,
+}
+
+/// What a sync is about. A store may do more than it is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// Everything.
+    All,
+    /// A partition with what is in it.
+    Partition(u64),
+    /// A user object or a collection, data and attributes.
+    Object(super::Id),
+    /// The attributes of an object of any kind, or a collection's list of members.
+    Attributes(super::Id),
+}
+
+/// What kind of object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A user object.
+    User,
+    /// A collection.
+    Collection(CollectionType),
+}
+
+/// A collection's type, as attribute Ah of its information page has it: 00h linked, 01h tracking, EFh spontaneous.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CollectionType(
+    /// The attribute's value.
+    pub u8,
+);
+
+impl CollectionType {
+    /// Members name their collections by attributes.
+    pub const LINKED: Self = Self(0);
+    /// Follows a command on many objects.
+    pub const TRACKING: Self = Self(1);
+    /// Has no members of its own.
+    pub const SPONTANEOUS: Self = Self(0xef);
+}
+
+/// A user object or collection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ObjectInfo {
+    /// Its kind.
+    pub kind: Kind,
+    /// Logical length in bytes; 0 of a collection.
+    pub length: u64,
+    /// Bytes allocated for its data, whole [`super::BLOCK`]s; 0 of a collection.
+    pub used: u64,
+    /// Members of a collection; 0 of a user object.
+    pub members: u64,
+    /// Collections that a user object is a member of; 0 of a collection.
+    pub collections: u32,
+    /// Its times.
+    pub times: Times,
+}
+
+/// A partition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PartitionInfo {
+    /// User objects in it.
+    pub objects: u64,
+    /// Collections in it.
+    pub collections: u64,
+    /// Sum of [`ObjectInfo::used`] of its user objects, in bytes.
+    pub used: u64,
+    /// Sum of the logical lengths of its user objects, in bytes.
+    pub length: u64,
+    /// Which of the partitions it is that have had this id: no two of them that anything names have the same number. It stays when
+    /// the content is replaced.
+    pub generation: u64,
+    /// What it was made of, of a clone or snapshot.
+    pub origin: Option<Origin>,
+    /// Its times.
+    pub times: Times,
+}
+
+/// Where a clone or snapshot comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// The partition that was duplicated. It may be gone, and another may have its id.
+    pub source: u64,
+    /// [`PartitionInfo::generation`] of the one that was duplicated.
+    pub generation: u64,
+    /// What the duplicate is.
+    pub kind: super::Duplicate,
+    /// When it was made or last refreshed, in milliseconds since 1970.
+    pub made_ms: u64,
+}
+
+/// The root.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RootInfo {
+    /// Bytes that objects' data may occupy.
+    pub capacity: u64,
+    /// Bytes of them that are taken, what several objects share once; what was just given up may count for a while.
+    pub used: u64,
+    /// Partitions.
+    pub partitions: u64,
+    /// User objects of all partitions.
+    pub objects: u64,
+    /// Its times.
+    pub times: Times,
+}
+
+/// The times that every object has, in milliseconds since 1970; 0 if never set.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Times {
+    /// Created.
+    pub created: u64,
+    /// Attributes last read.
+    pub attributes_accessed: u64,
+    /// Attributes last changed.
+    pub attributes_modified: u64,
+    /// Data last read.
+    pub data_accessed: u64,
+    /// Data last changed.
+    pub data_modified: u64,
+}
+
+/// Times to be set; `None` leaves one as it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TimesUpdate {
+    /// Created.
+    pub created: Option<u64>,
+    /// Attributes last read.
+    pub attributes_accessed: Option<u64>,
+    /// Attributes last changed.
+    pub attributes_modified: Option<u64>,
+    /// Data last read.
+    pub data_accessed: Option<u64>,
+    /// Data last changed.
+    pub data_modified: Option<u64>,
+}
+
+impl TimesUpdate {
+    /// Sets `times` accordingly.
+    pub fn apply_to(&self, times: &mut Times) {
+        let pairs = [
+            (self.created, &mut times.created),
+            (self.attributes_accessed, &mut times.attributes_accessed),
+            (self.attributes_modified, &mut times.attributes_modified),
+            (self.data_accessed, &mut times.data_accessed),
+            (self.data_modified, &mut times.data_modified),
+        ];
+        for (new, old) in pairs {
+            if let Some(new) = new {
+                *old = new;
+            }
+        }
+    }
+
+    /// What sets all that `later` sets, and the rest as this does.
+    pub fn then(self, later: Self) -> Self {
+        Self {
+            created: later.created.or(self.created),
+            attributes_accessed: later.attributes_accessed.or(self.attributes_accessed),
+            attributes_modified: later.attributes_modified.or(self.attributes_modified),
+            data_accessed: later.data_accessed.or(self.data_accessed),
+            data_modified: later.data_modified.or(self.data_modified),
+        }
+    }
+}
+
+/// Which attributes of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Attributes {
+    /// All.
+    All,
+    /// Those of a page.
+    Page(u32),
+    /// Those of all pages from the first to the last, both included.
+    Pages(u32, u32),
+    /// Those of a page from a number on.
+    From(u32, u32),
+}
+
+impl Attributes {
+    /// The first and the last of them, each a page and a number.
+    pub const fn range(self) -> ((u32, u32), (u32, u32)) {
+        let (first, last) = match self {
+            Self::All => (0, u32::MAX),
+            Self::Page(page) => (page, page),
+            Self::Pages(first, last) => (first, last),
+            Self::From(page, number) => return ((page, number), (page, u32::MAX)),
+        };
+        ((first, 0), (last, u32::MAX))
+    }
+}
+
+/// An attribute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attribute<'a> {
+    /// Its page.
+    pub page: u32,
+    /// Its number.
+    pub number: u32,
+    /// Its value, never empty.
+    pub value: &'a [u8],
+}
+
+/// What [`super::ObjectStore::list`] lists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum List {
+    /// All partitions.
+    Partitions,
+    /// The collections of a partition.
+    Collections(u64),
+    /// The user objects of a partition.
+    Users(u64),
+    /// The user objects that are members of a collection.
+    Members(super::Id),
+}
+
+/// That a user object is a member of a collection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Membership {
+    /// The collection's id.
+    pub collection: u64,
+    /// The number by which the object names it.
+    pub number: u32,
+}
+
+/// A piece of a user object's data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// First byte.
+    pub at: u64,
+    /// Bytes.
+    pub len: u64,
+    /// Whether it was written; a hole reads as zeros.
+    pub data: bool,
+}
+
+/// A range in which two objects may differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Difference {
+    /// First byte.
+    pub at: u64,
+    /// Bytes.
+    pub len: u64,
+}
+
+/// What a check found and did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CheckReport {
+    /// Partitions looked at.
+    pub partitions: u64,
+    /// User objects and collections looked at.
+    pub objects: u64,
+    /// Extents of data looked at.
+    pub extents: u64,
+    /// Things that are wrong, each in a sentence: the first [`CheckReport::MAX_FINDINGS`].
+    pub findings: Vec<String>,
+    /// How many things are wrong.
+    pub wrong: u64,
+    /// How many of them were put right.
+    pub repaired: u64,
+}
+
+impl CheckReport {
+    /// How many findings a report tells of.
+    pub const MAX_FINDINGS: usize = 256;
+
+    /// One more thing is wrong.
+    pub fn found(&mut self, what: impl FnOnce() -> String) {
+        self.wrong += 1;
+        if self.findings.len() < Self::MAX_FINDINGS {
+            self.findings.push(what());
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! CREATE, CREATE PARTITION, FORMAT OSD, and what takes objects away again: REMOVE, REMOVE PARTITION.
+//!
+//! What is created and the attributes that the command sets of it are one change, so that a creation whose attributes
+//! cannot be set leaves nothing behind.
+
+use osd::cdb::RemoveScope;
+use osd::ids::FIRST_ID;
+use osd::sense::function;
+use osd::{Id, ObjectType};
+
+use super::attributes::{Effects, Request};
+use super::failure::{Failure, field};
+use super::frame::Plan;
+use super::members::get_of_many;
+use super::scan::Walk;
+use super::task::{Task, Touch};
+use crate::store::{Change, Error, List, MAX_STEPS, Step, TimesUpdate};
+
+/// CREATE: one user object or many. Attributes are set of each and got of each, many as a list of many objects.
+pub(super) async fn create(
+    task: &mut Task<'_>,
+    partition: u64,
+    requested: u64,
+    count: u16,
+) -> Result<(), Failure> {
+    let count = u64::from(count.max(1));
+    if count > 1 && requested != 0 {
+        return Err(Failure::cdb(field::OBJECT));
+    }
+    let unit = task.unit;
+    let plan = task.enter(|_| {
+        let first = match count {
+            1 => unit.new_id(partition, requested)?.object,
+            _ if partition < FIRST_ID || unit.store.partition(partition).is_err() => {
+                return Err(Failure::cdb(field::PARTITION));
+            }
+            _ => unit.store.reserve_ids(partition, count as u32)?, // a u16
+        };
+        Ok(Plan::of(Id::new(partition, first + (count - 1)), ObjectType::User, Touch::None).growing())
+    });
+    let last = plan.await?.id;
+    let first = last.object - (count - 1);
+    unit.check_objects(partition, count)?;
+    let mut done = Vec::new();
+    let mut result = create_all(task, partition, first..=last.object, &mut done).await;
+    if result.is_ok() {
+        task.complete();
+        result = match count {
+            1 => task.get(last).await,
+            _ => get_all(task, partition, first, last).await,
+        };
+    }
+    if result.is_err() {
+        for ids in done.chunks(MAX_STEPS) {
+            let steps = ids.iter().map(|object| Step::RemoveUser(Id::new(partition, *object)));
+            task.undo(Change { steps: steps.collect() }).await;
+        }
+    }
+    result
+}
+
+/// Gets attributes of all objects that were created, as a list of many objects; the Current Command page, which tells the highest id, is in
+/// the entries of each. A page is got of the last.
+async fn get_all(task: &mut Task<'_>, partition: u64, first: u64, last: Id) -> Result<(), Failure> {
+    let Request::List(wanted) = &mut task.parameters.get else { return task.get(last).await };
+    let wanted = std::mem::take(wanted);
+    task.isolate_getting(last).await?;
+    let created = Walk::new(List::Users(partition), first);
+    get_of_many(task, partition, created, last.object, &wanted).await
+}
+
+/// Creates `ids` in as few changes as possible: one, but for very many.
+async fn create_all(
+    task: &mut Task<'_>,
+    partition: u64,
+    ids: std::ops::RangeInclusive<u64>,
+    done: &mut Vec<u64>,
+) -> Result<(), Failure> {
+    let mut change = Change::new();
+    let mut pending = Vec::new();
+    let mut effects = Effects::default();
+    let mut looked_at = 0;
+    for object in ids {
+        let id = Id::new(partition, object);
+        looked_at += task.parameters.set.len();
+        if looked_at >= MAX_STEPS {
+            // What is set may be many things that need no step.
+            looked_at = 0;
+            task.transfer.pause().await?;
+        }
+        let before = change.steps.len();
+        task.unit.add_creation(task, id, &mut change)?;
+        task.add_settings(id, ObjectType::User, &mut change, &mut effects)?;
+        pending.push(object);
+        let of_one = change.steps.len() - before;
+        if change.steps.len() + of_one > MAX_STEPS {
+            task.apply(std::mem::take(&mut change)).await?;
+            done.append(&mut pending);
+            task.transfer.pause().await?;
+        }
+    }
+    task.apply(change).await?;
+    done.append(&mut pending);
+    task.settings_applied(effects);
+    Ok(())
+}
+
+/// CREATE PARTITION.
+pub(super) async fn create_partition(task: &mut Task<'_>, requested: u64) -> Result<(), Failure> {
+    let unit = task.unit;
+    // The highest has no id behind it, where the range of those that are excluded would end.
+    let may_be = (FIRST_ID..u64::MAX).contains(&requested) && unit.store.partition(requested).is_err();
+    if requested != 0 && !may_be {
+        return Err(Failure::cdb(field::PARTITION));
+    }
+    task.mutate(
+        |_| {
+            let id = if requested == 0 { unit.store.reserve_ids(0, 1)? } else { requested };
+            let plan = Plan::of(Id::partition(id), ObjectType::Partition, Touch::None);
+            Ok(plan.partitions().undo(Step::RemovePartition { id, contents: false }))
+        },
+        |task, change| {
+            let id = task.current.id;
+            unit.check_partitions()?;
+            change.push(Step::CreatePartition(id.partition));
+            change.push(Step::SetTimes { id, times: task.creation_times(0)? });
+            unit.inherit_quotas(id.partition, change)?;
+            unit.security_creation(id, change)
+        },
+    )
+    .await
+}
+
+/// FORMAT OSD: everything is removed, and attributes of the root may be set. The capacity is the store's own: one that is
+/// asked for must not be more than that.
+pub(super) async fn format(task: &mut Task<'_>, capacity: u64) -> Result<(), Failure> {
+    let unit = task.unit;
+    if capacity > unit.store.root().capacity {
+        return Err(Failure::cdb(task.length_field()));
+    }
+    // Before others have to wait for it, and when no partition can be made or secured any more.
+    unit.permitted_everywhere(task).await?;
+    task.take_parameters().await?;
+    task.isolate(Id::ROOT, Touch::None).await?;
+    unit.permitted_everywhere(task).await?;
+    task.progress.begin(function::COMMAND);
+    let mut change = Change::of(Step::Format);
+    unit.security_keep(&mut change)?;
+    let result = task.apply_with_attributes(Id::ROOT, ObjectType::Root, change).await;
+    unit.policies.forget();
+    unit.security_formatted()?;
+    result?;
+    task.complete();
+    task.get(Id::ROOT).await
+}
+
+/// REMOVE: set and get attributes, then the user object goes.
+pub(super) async fn remove(task: &mut Task<'_>, id: Id) -> Result<(), Failure> {
+    let check = |task: &mut Task<'_>| task.unit.user_object(id).map(drop);
+    task.remove(id, check, async |task| task.apply(Change::of(Step::RemoveUser(id))).await.map(drop)).await
+}
+
+/// REMOVE PARTITION: set and get attributes, then the partition goes, with what is in it if that is asked for.
+pub(super) async fn remove_partition(
+    task: &mut Task<'_>,
+    partition: u64,
+    scope: RemoveScope,
+) -> Result<(), Failure> {
+    let id = Id::partition(partition);
+    if partition < FIRST_ID {
+        return Err(Failure::cdb(field::PARTITION));
+    }
+    let contents = scope == RemoveScope::Contents;
+    let check = |task: &mut Task<'_>| {
+        let info = task.unit.store.partition(partition)?;
+        let empty = info.objects == 0 && info.collections == 0;
+        if contents || empty { Ok(()) } else { Err(Error::NotEmpty(id).into()) }
+    };
+    task.remove(id, check, async |task| {
+        task.apply(Change::of(Step::RemovePartition { id: partition, contents })).await?;
+        task.unit.policies.forget();
+        Ok(())
+    })
+    .await
+}
+
+impl Task<'_> {
+    /// The times of what the command creates. The time of creation is kept even where timestamps are bypassed: capabilities
+    /// name objects by it.
+    pub(super) fn creation_times(&self, partition: u64) -> Result<TimesUpdate, Failure> {
+        let created = TimesUpdate { created: Some(self.now), ..TimesUpdate::default() };
+        if self.bypass(partition)? {
+            return Ok(created);
+        }
+        Ok(TimesUpdate { attributes_modified: Some(self.now), data_modified: Some(self.now), ..created })
+    }
+}

@@ -1,0 +1,319 @@
+//! The ways through a command, and the order of their steps. A command supplies what differs: which
+//! objects it touches, which quota it needs, its checks and steps, and how its creation is undone.
+//!
+//! ```text
+//! mutate    parameters · isolation · quota · steps and set attributes as one change · get attributes · or undo
+//! stream    data · isolation · quota · a change for each piece, the last with parameters and set attributes
+//! inspect   parameters · isolation · look · set attributes · get attributes
+//! remove    parameters · isolation · set attributes · get attributes · removal
+//! ```
+//!
+//! Commands that work on many objects use the steps that these ways consist
+//! of.
+
+use osd::cdb::Effect;
+use osd::sense::function;
+use osd::{Id, ObjectType};
+use runtime::Chain;
+use smallvec::{SmallVec, smallvec};
+
+use super::attributes::Request;
+use super::failure::Failure;
+use super::limits::CHUNK_BYTES;
+use super::subject::Subject;
+use super::task::{Task, Touch};
+use crate::store::{Change, Commit, Scope, Step};
+
+/// Which quota a command's changes count for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Quota {
+    None,
+    /// Those of the partition that its object is in.
+    Partition,
+    /// The root's, of partitions.
+    Partitions,
+}
+
+/// What a command is about to change.
+#[derive(Debug)]
+pub(super) struct Plan {
+    /// The object that is changed or created, whose attributes the command sets and gets.
+    pub id: Id,
+    of_type: ObjectType,
+    touches: SmallVec<[(Id, Touch); 2]>,
+    quota: Quota,
+    undo: Option<Step>,
+}
+
+impl Plan {
+    /// A change of the object at `id`.
+    pub fn of(id: Id, of_type: ObjectType, touch: Touch) -> Self {
+        Self { id, of_type, touches: smallvec![(id, touch)], quota: Quota::None, undo: None }
+    }
+
+    /// It may grow the partition.
+    pub fn growing(self) -> Self {
+        Self { quota: Quota::Partition, ..self }
+    }
+
+    /// It creates a partition.
+    pub fn partitions(self) -> Self {
+        Self { quota: Quota::Partitions, ..self }
+    }
+
+    /// It also reads the object at `id`.
+    pub fn reading(mut self, id: Id) -> Self {
+        self.touches.push((id, Touch::READ_ALL));
+        self
+    }
+
+    /// `step` takes back what it creates, when the command fails later.
+    pub fn undo(self, step: Step) -> Self {
+        Self { undo: Some(step), ..self }
+    }
+}
+
+/// A piece of a command's data.
+pub(super) struct Piece {
+    /// Where it begins in the data.
+    pub offset: u64,
+    pub len: u64,
+    pub data: Chain,
+    pub is_last: bool,
+}
+
+impl<'a> Task<'a> {
+    /// A command that changes or creates something, whole or not at all. `plan` has the parameters;
+    /// `steps` runs isolated and within the quota, checks, and says what is changed.
+    pub async fn mutate(
+        &mut self,
+        plan: impl FnOnce(&mut Self) -> Result<Plan, Failure>,
+        steps: impl FnOnce(&mut Self, &mut Change) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let plan = self.change(plan, steps).await?;
+        self.finish(plan, Ok(())).await
+    }
+
+    /// [`Self::mutate`] up to the change.
+    pub async fn change(
+        &mut self,
+        plan: impl FnOnce(&mut Self) -> Result<Plan, Failure>,
+        steps: impl FnOnce(&mut Self, &mut Change) -> Result<(), Failure>,
+    ) -> Result<Plan, Failure> {
+        let plan = self.enter(plan).await?;
+        let mut change = Change::new();
+        steps(self, &mut change)?;
+        let applied = self.apply_with_attributes(plan.id, plan.of_type, change).await;
+        if matches!(plan.of_type, ObjectType::Root | ObjectType::Partition) {
+            // Quotas came or went with the content.
+            self.unit.policies.forget();
+        }
+        applied.map(|_| plan)
+    }
+
+    /// [`Self::mutate`] up to the steps.
+    pub async fn enter(
+        &mut self,
+        plan: impl FnOnce(&mut Self) -> Result<Plan, Failure>,
+    ) -> Result<Plan, Failure> {
+        self.take_parameters().await?;
+        let mut plan = plan(self)?;
+        self.current.id = plan.id;
+        self.isolate_all(&mut plan.touches).await?;
+        match plan.quota {
+            Quota::None => {}
+            Quota::Partition => self.quota_turn(plan.id.partition).await?,
+            Quota::Partitions => self.partition_turn().await?,
+        }
+        self.progress.begin(function::COMMAND);
+        Ok(plan)
+    }
+
+    /// [`Self::mutate`] from the change on, which ended with `result`: a creation that fails leaves
+    /// nothing.
+    pub async fn finish(&mut self, plan: Plan, mut result: Result<(), Failure>) -> Result<(), Failure> {
+        if result.is_ok() {
+            self.complete();
+            result = self.get(plan.id).await;
+        }
+        if result.is_err()
+            && let Some(step) = plan.undo
+        {
+            self.undo(Change::of(step)).await;
+        }
+        result
+    }
+
+    /// A command that takes `total` bytes of data, in pieces of [`CHUNK_BYTES`] at most: the last
+    /// piece and the attributes that it sets are one change. `isolate` runs when the first piece is
+    /// there; `steps` says what each piece changes.
+    pub async fn stream(
+        &mut self,
+        id: Id,
+        total: u64,
+        isolate: impl AsyncFnOnce(&mut Self) -> Result<(), Failure>,
+        mut steps: impl FnMut(&mut Self, Piece, &mut Change) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let mut isolate = Some(isolate);
+        let mut offset = 0;
+        loop {
+            let len = (total - offset).min(CHUNK_BYTES);
+            let is_last = offset + len == total;
+            let data = self.take_data(offset, len).await?;
+            if is_last {
+                self.take_parameters().await?;
+            }
+            match isolate.take() {
+                Some(isolate) => {
+                    isolate(self).await?;
+                    self.progress.begin(function::COMMAND);
+                }
+                None => self.take_turn().await?,
+            }
+            self.quota_turn(id.partition).await?;
+            let mut change = Change::new();
+            steps(self, Piece { offset, len, data, is_last }, &mut change)?;
+            offset += len;
+            let applied = match is_last {
+                true => self.apply_with_attributes(id, ObjectType::User, change).await?,
+                false => self.apply_as(change, Commit::Relaxed).await?,
+            };
+            if let Some(at) = applied.appended.first() {
+                self.current.appended_at = *at;
+            }
+            self.created |= self.cdb.command.effect() == Effect::Creates;
+            if is_last {
+                break;
+            }
+            self.yield_turn();
+        }
+        if self.cdb.options.fua && total > CHUNK_BYTES {
+            self.sync(Scope::Object(id)).await?;
+        }
+        self.complete();
+        Ok(())
+    }
+
+    /// Removes what a command that failed has created. If even that fails, the medium does, and the
+    /// command's own failure is the better one to report.
+    pub async fn undo(&self, change: Change) {
+        if let Err(error) = self.unit.apply(change, Commit::Relaxed).await {
+            tracing::warn!(%error, id = %self.current.id, "what a failed command created could not be removed");
+        }
+    }
+
+    /// A command that only looks at the object at `id`, attributes that it sets left out.
+    pub async fn inspect(
+        &mut self,
+        id: Id,
+        touch: Touch,
+        look: impl AsyncFnOnce(&mut Self) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        self.take_parameters().await?;
+        self.isolate(id, touch).await?;
+        self.observe(id, look).await
+    }
+
+    /// [`Self::inspect`] from the look on.
+    pub async fn observe(
+        &mut self,
+        id: Id,
+        look: impl AsyncFnOnce(&mut Self) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        self.progress.begin(function::COMMAND);
+        look(self).await?;
+        self.complete();
+        self.set_and_get(id).await
+    }
+
+    /// A command that removes the object at `id`, or what it holds: its attributes are set and got
+    /// before.
+    pub async fn remove(
+        &mut self,
+        id: Id,
+        check: impl FnOnce(&mut Self) -> Result<(), Failure>,
+        removal: impl AsyncFnOnce(&mut Self) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        self.take_parameters().await?;
+        self.isolate(id, Touch::WRITE_ALL).await?;
+        check(self)?;
+        self.set_and_get(id).await?;
+        self.isolate_next(id, Touch::WRITE_ALL).await?;
+        self.progress.begin(function::COMMAND);
+        removal(self).await?;
+        self.progress.done(function::COMMAND);
+        Ok(())
+    }
+
+    /// Isolates all of `touches`, in ascending order of ids, so that no two commands wait for each
+    /// other.
+    pub async fn isolate_all(&mut self, touches: &mut SmallVec<[(Id, Touch); 2]>) -> Result<(), Failure> {
+        touches.sort_unstable_by_key(|(id, _)| *id);
+        touches.dedup_by_key(|(id, _)| *id);
+        for (id, touch) in touches {
+            self.isolate(*id, *touch).await?;
+        }
+        Ok(())
+    }
+
+    /// The command's own function is done: with functional isolation its locks end.
+    pub fn complete(&mut self) {
+        self.progress.done(function::COMMAND);
+        self.function_done();
+    }
+
+    /// Sets what the command sets of the object at `id`, which is there already; then gets its
+    /// attributes.
+    pub async fn set_and_get(&mut self, id: Id) -> Result<(), Failure> {
+        if !self.parameters.set.is_empty() {
+            self.resume().await?;
+            self.isolate_setting(id).await?;
+            let of_type = self.unit.subject(id)?.object_type();
+            // Quotas are looked at when the length is set.
+            self.quota_turn(id.partition).await?;
+            self.apply_with_attributes(id, of_type, Change::new()).await?;
+        }
+        self.get(id).await
+    }
+
+    /// Gets attributes of the object at `id`, as the command has left it.
+    pub async fn get(&mut self, id: Id) -> Result<(), Failure> {
+        if self.parameters.get == Request::Nothing {
+            return Ok(());
+        }
+        self.isolate_getting(id).await?;
+        let subject = self.unit.subject(id)?;
+        self.retrieve(&subject).await?;
+        // Removals come behind it.
+        self.resume().await
+    }
+
+    /// GET ATTRIBUTES: get, then set.
+    pub async fn get_attributes(&mut self, id: Id) -> Result<(), Failure> {
+        let subject = self.describe(id).await?;
+        self.retrieve(&subject).await?;
+        self.resume().await?;
+        if !self.parameters.set.is_empty() {
+            self.quota_turn(id.partition).await?;
+            self.apply_with_attributes(id, subject.object_type(), Change::new()).await?;
+        }
+        Ok(())
+    }
+
+    /// SET ATTRIBUTES: set, then get.
+    pub async fn set_attributes(&mut self, id: Id) -> Result<(), Failure> {
+        self.describe(id).await?;
+        self.set_and_get(id).await
+    }
+
+    /// The function of both: the object is there.
+    async fn describe(&mut self, id: Id) -> Result<Subject, Failure> {
+        self.take_parameters().await?;
+        self.isolate(id, Touch::None).await?;
+        self.progress.begin(function::COMMAND);
+        let subject = self.unit.subject(id)?;
+        self.current.object_type = subject.object_type().code();
+        self.progress.done(function::COMMAND);
+        Ok(subject)
+    }
+}

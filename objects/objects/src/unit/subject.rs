@@ -1,0 +1,96 @@
+//! The object that a command is about, as the store knows it: what attributes are taken from.
+
+use osd::{Id, ObjectType};
+
+use super::OsdUnit;
+use super::failure::{Failure, field};
+use crate::store::{Kind, ObjectInfo, PartitionInfo, RootInfo, Times};
+
+/// What the store says of an object.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Info {
+    Root(RootInfo),
+    Partition(PartitionInfo),
+    Object(ObjectInfo),
+}
+
+/// An object, as it was when it was looked up.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Subject {
+    pub id: Id,
+    pub info: Info,
+}
+
+impl Subject {
+    /// Its type on the wire.
+    pub fn object_type(&self) -> ObjectType {
+        match &self.info {
+            Info::Root(_) => ObjectType::Root,
+            Info::Partition(_) => ObjectType::Partition,
+            Info::Object(info) => match info.kind {
+                Kind::User => ObjectType::User,
+                Kind::Collection(_) => ObjectType::Collection,
+            },
+        }
+    }
+
+    /// Its times.
+    pub fn times(&self) -> &Times {
+        match &self.info {
+            Info::Root(info) => &info.times,
+            Info::Partition(info) => &info.times,
+            Info::Object(info) => &info.times,
+        }
+    }
+}
+
+impl OsdUnit {
+    /// The object at `id`, of any type.
+    pub(super) fn subject(&self, id: Id) -> Result<Subject, Failure> {
+        let info = if id.is_root() {
+            Info::Root(self.store.root())
+        } else if id.is_partition() {
+            Info::Partition(self.store.partition(id.partition)?)
+        } else {
+            Info::Object(self.object(id)?)
+        };
+        Ok(Subject { id, info })
+    }
+
+    /// The user object or collection at `id`.
+    pub(super) fn object(&self, id: Id) -> Result<ObjectInfo, Failure> {
+        match self.store.object(id) {
+            Ok(info) => Ok(info),
+            Err(crate::store::Error::NotFound(_)) => Err(self.missing(id)),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The user object at `id`.
+    pub(super) fn user_object(&self, id: Id) -> Result<ObjectInfo, Failure> {
+        match self.object(id)? {
+            info @ ObjectInfo { kind: Kind::User, .. } => Ok(info),
+            _ => Err(Failure::cdb(field::OBJECT)),
+        }
+    }
+
+    /// The collection at `id`.
+    pub(super) fn collection(&self, id: Id) -> Result<ObjectInfo, Failure> {
+        match self.object(id)? {
+            info @ ObjectInfo { kind: Kind::Collection(_), .. } => Ok(info),
+            _ => Err(Failure::cdb(field::OBJECT)),
+        }
+    }
+
+    /// Whether there is no object at `id` any more.
+    pub(super) fn is_gone(&self, id: Id) -> bool {
+        matches!(self.store.object(id), Err(crate::store::Error::NotFound(_)))
+    }
+
+    /// Which of the two ids of an object that is not there is wrong.
+    #[cold]
+    fn missing(&self, id: Id) -> Failure {
+        let there = self.store.partition(id.partition).is_ok();
+        Failure::cdb(if there { field::OBJECT } else { field::PARTITION })
+    }
+}

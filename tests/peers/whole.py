@@ -1,0 +1,150 @@
+"""Blocks are whole: one initiator writes, another reads the same blocks, slowly; what it gets is as some write left it.
+
+Each write is one number over and over, so that two numbers in what must be whole are a tear. Of commands of up to 4 KiB all is whole, of
+longer ones each 4 KiB that begin at a multiple of 4 KiB."""
+
+import contextlib
+import struct
+import threading
+import time
+
+from lab import iser, wire
+from lab.report import expect
+from lab.target import Unit
+
+PIECE = 4096
+LONG = 65536
+WRITER, READER = "iqn.2026-01.example.lab:writer", "iqn.2026-01.example.lab:reader"
+# Seconds that each unit is tried for, at least.
+TRIED = 1.0
+# What a reader asks for before it takes anything: more than sockets hold.
+AHEAD = 24
+
+UNITS = [Unit(memory=True), Unit(), Unit(options="engine=mmap"), Unit(options="engine=inline"), Unit(options="engine=uring"),
+         Unit(options="engine=threads"), Unit(cache="direct"), Unit(cache="writethrough", options="engine=sync")]
+
+
+def name_of(unit):
+    return "memory" if unit.memory else ", ".join(word for word in (unit.options, unit.cache and f"cache={unit.cache}") if word) or "file"
+
+
+def cdb(code, lba, length):
+    return struct.pack(">BBIBHB", code, 0, lba, 0, length // 512, 0)
+
+
+def write_on(session, lba, length, ended, wrote):
+    """Writes the same blocks over and over, each time another number."""
+    number = 1
+    with contextlib.suppress(wire.Closed):
+        while not ended.is_set():
+            session.out, tag = struct.pack(">Q", number) * (length // 8), session.tag()
+            session.send(*session.command_pdu(cdb(0x2A, lba, length), length, True, tag))
+            expect(session.answer(tag)[0] == 0, "a WRITE fails")
+            number += 1
+    wrote.append(number)
+
+
+@contextlib.contextmanager
+def writer(target, lun, lba, length):
+    ended, wrote = threading.Event(), []
+    with wire.session(target, WRITER) as session:
+        session.lun = lun
+        session.test_unit_ready()
+        thread = threading.Thread(target=write_on, args=(session, lba, length, ended, wrote), daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join(20)
+    expect(wrote and wrote[0] > 10, f"the writer has written {wrote} times: the test tests nothing")
+
+
+def answers(reader, tags):
+    """The data of READs that are on their way, in whatever order it comes."""
+    data = {tag: {} for tag in tags}
+    while data:
+        pdu = reader.receive()
+        if pdu.opcode == wire.NOP_IN and pdu.target_tag != wire.NO_TAG:
+            reader.send(wire.bhs(wire.NOP_OUT | wire.IMMEDIATE, wire.FINAL, 0, 0, wire.NO_TAG, struct.pack(
+                ">III", pdu.target_tag, reader.command_number, reader.status_number)))
+            continue
+        if pdu.opcode == wire.DATA_IN:
+            data[pdu.tag][pdu.word(40)] = pdu.data
+        if pdu.opcode == wire.RESPONSE or pdu.flags & 1:
+            expect(pdu.bhs[3] == 0, f"a READ fails with status {pdu.bhs[3]}")
+            parts = data.pop(pdu.tag)
+            yield b"".join(parts[at] for at in sorted(parts))
+
+
+def slow_reads(target, lun, lba, length):
+    """What a reader gets that asks for much, and takes it late and through a small window."""
+    with wire.Connection(target, receive_buffer=16384) as reader:
+        reader.lun = lun
+        reader.login(wire.unit_of(target)[0], READER, MaxRecvDataSegmentLength=65536, MaxBurstLength=262144)
+        reader.test_unit_ready()
+        end, read = time.monotonic() + TRIED, 0
+        while time.monotonic() < end or read < 4 * AHEAD:
+            tags = [reader.tag() for _ in range(AHEAD)]
+            for tag in tags:
+                reader.send(*reader.command_pdu(cdb(0x28, lba, length), length, tag=tag))
+            time.sleep(0.02)
+            for data in answers(reader, tags):
+                expect(len(data) == length, f"a READ brings {len(data)} bytes of {length}")
+                read += 1
+                yield data
+
+
+def torn(data, piece):
+    return any(data[at:at + piece] != data[at:at + 8] * (piece // 8) for at in range(0, len(data), piece))
+
+
+def tears(lab, lba, length):
+    """Tries every unit with commands of this length, tells what was torn of each, and judges only ours."""
+    found = []
+    with lab.serve(*UNITS) as target:
+        for lun, unit in enumerate(UNITS, wire.unit_of(target)[1]):
+            with writer(target, lun, lba, length):
+                read = [(torn(data, PIECE), torn(data, 512)) for data in slow_reads(target, lun, lba, length)]
+            pieces, sectors = (sum(column) for column in zip(*read))
+            print(f"       {name_of(unit)}: of {len(read)} reads of {length} bytes {pieces} had 4 KiB torn, {sectors} a sector")
+            if pieces:
+                found.append(name_of(unit))
+    expect(lab.kind != "stag" or not found, f"torn blocks: {', '.join(found)}")
+
+
+def short_commands(lab):
+    """READs and WRITEs of 4 KiB, across a border of 4 KiB of the medium."""
+    tears(lab, 19, PIECE)
+
+
+def long_commands(lab):
+    """READs and WRITEs of 64 KiB, which a unit may send and receive without a copy where it has one initiator."""
+    tears(lab, 256, LONG)
+
+
+def over_iser(lab):
+    """The same over iSER, where what is read is placed in the initiator's memory, and what is written comes by RDMA Reads."""
+    if lab.kind != "stag":
+        return
+    units = UNITS[:2]
+    with lab.serve(*units) as target:
+        for lun, unit in enumerate(units, wire.unit_of(target)[1]):
+            for lba, length in ((19, PIECE), (256, LONG)):
+                with writer(target, lun, lba, length), iser.session(target, READER) as reader:
+                    reader.lun = lun
+                    reader.test_unit_ready()
+                    end, read, found = time.monotonic() + TRIED, 0, 0
+                    while time.monotonic() < end or read < 50:
+                        status, _, data = reader.run(cdb(0x28, lba, length), length)
+                        expect(status == 0 and len(data) == length, f"a READ brings {len(data)} bytes, status {status}")
+                        found += torn(data, PIECE)
+                        read += 1
+                expect(not found, f"{name_of(unit)}: {found} of {read} reads of {length} bytes are torn")
+
+
+CASES = [
+    ("commands of 4 KiB beside each other are whole, read slowly, on every engine", short_commands),
+    ("of commands of 64 KiB beside each other each 4 KiB are whole, read slowly, on every engine", long_commands),
+    ("the same over iSER", over_iser),
+]

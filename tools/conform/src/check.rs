@@ -1,0 +1,300 @@
+//! A check: a requirement of a standard, a test whether a target meets it, and the possible
+//! results.
+
+use crate::lab::Lab;
+
+/// The subject of a check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Area {
+    /// Login: stages, statuses, valid requests.
+    Login,
+    /// Every key of RFC 7143 §13 and its valid answers.
+    Keys,
+    /// AuthMethod and CHAP.
+    Security,
+    /// SendTargets.
+    Discovery,
+    /// CmdSN, StatSN and their windows.
+    Numbers,
+    /// Pings.
+    Nop,
+    /// Text requests in the full feature phase.
+    Text,
+    /// Data to the initiator, statuses, residuals.
+    DataIn,
+    /// Data from the initiator: immediate, unsolicited, by R2T.
+    DataOut,
+    /// Task management.
+    Task,
+    /// Logout.
+    Logout,
+    /// Sessions and connections that replace others.
+    Reinstatement,
+    /// Several connections of one session (MC/S).
+    Connections,
+    /// Header and data digests.
+    Digests,
+    /// ErrorRecoveryLevels 0 and 1: SNACK, recovery R2T, retries.
+    Recovery1,
+    /// ErrorRecoveryLevel 2: lost and replaced connections.
+    Recovery2,
+    /// Redirection at login.
+    Redirect,
+    /// Protocol violations.
+    Protocol,
+    /// SCSI's requirements on an iSCSI transport.
+    Scsi,
+    /// The requirements of RFC 7145.
+    Iser,
+}
+
+impl Area {
+    /// All areas, in the order in which they run.
+    pub const ALL: [Area; 20] = [
+        Area::Login,
+        Area::Keys,
+        Area::Security,
+        Area::Discovery,
+        Area::Numbers,
+        Area::Nop,
+        Area::Text,
+        Area::DataIn,
+        Area::DataOut,
+        Area::Task,
+        Area::Logout,
+        Area::Reinstatement,
+        Area::Connections,
+        Area::Digests,
+        Area::Recovery1,
+        Area::Recovery2,
+        Area::Redirect,
+        Area::Protocol,
+        Area::Scsi,
+        Area::Iser,
+    ];
+
+    /// The first part of its checks' names.
+    pub fn name(self) -> &'static str {
+        match self {
+            Area::Login => "login",
+            Area::Keys => "keys",
+            Area::Security => "security",
+            Area::Discovery => "discovery",
+            Area::Numbers => "numbers",
+            Area::Nop => "nop",
+            Area::Text => "text",
+            Area::DataIn => "data-in",
+            Area::DataOut => "data-out",
+            Area::Task => "task",
+            Area::Logout => "logout",
+            Area::Reinstatement => "reinstatement",
+            Area::Connections => "connections",
+            Area::Digests => "digests",
+            Area::Recovery1 => "recovery-1",
+            Area::Recovery2 => "recovery-2",
+            Area::Redirect => "redirect",
+            Area::Protocol => "protocol",
+            Area::Scsi => "scsi",
+            Area::Iser => "iser",
+        }
+    }
+
+    /// The subject in a few words.
+    pub fn title(self) -> &'static str {
+        match self {
+            Area::Login => "Logging in",
+            Area::Keys => "Negotiation of keys",
+            Area::Security => "Authentication",
+            Area::Discovery => "Discovery (SendTargets)",
+            Area::Numbers => "CmdSN, StatSN and their windows",
+            Area::Nop => "Pings",
+            Area::Text => "Text in the full feature phase",
+            Area::DataIn => "Reads, statuses and residuals",
+            Area::DataOut => "Writes: immediate, unsolicited and solicited data",
+            Area::Task => "Task management",
+            Area::Logout => "Logout",
+            Area::Reinstatement => "Reinstatement of sessions and connections",
+            Area::Connections => "Several connections of a session (MC/S)",
+            Area::Digests => "Digests",
+            Area::Recovery1 => "Recovery within a connection (ErrorRecoveryLevel 1)",
+            Area::Recovery2 => "Recovery of connections (ErrorRecoveryLevel 2)",
+            Area::Redirect => "Redirection",
+            Area::Protocol => "What breaks the protocol",
+            Area::Scsi => "SCSI over iSCSI",
+            Area::Iser => "iSER",
+        }
+    }
+}
+
+/// The requirement level of the standard (RFC 2119).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Level {
+    /// A target that violates it fails.
+    Must,
+    /// A target that violates it gets a warning.
+    Should,
+}
+
+impl Level {
+    /// The keyword in standards.
+    pub fn name(self) -> &'static str {
+        match self {
+            Level::Must => "MUST",
+            Level::Should => "SHOULD",
+        }
+    }
+}
+
+/// What a check may do to a target beyond logging in and reading.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Needs {
+    /// Only logs in and reads.
+    Reading,
+    /// Writes to the unit, within the configured area.
+    Writing,
+    /// Resets units and targets, and aborts tasks of other sessions.
+    Destruction,
+}
+
+/// The transports that a check applies to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Over {
+    /// TCP and iSER.
+    Both,
+    /// Only TCP: iSER has no digests, Data-In, R2T and Data-Out.
+    Tcp,
+    /// Only iSER.
+    Iser,
+}
+
+/// A result other than a pass.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Finding {
+    /// The target does not meet the requirement: a failure, or a warning for a recommendation.
+    Wrong {
+        /// The observed behavior.
+        seen: String,
+        /// The required behavior.
+        expected: String,
+    },
+    /// The observed behavior is allowed but not recommended: a warning, whatever the check's level.
+    Doubtful {
+        /// The observed behavior.
+        seen: String,
+        /// The recommended behavior.
+        expected: String,
+    },
+    /// The requirement does not apply to this target.
+    NotApplicable(String),
+    /// The check cannot observe whether the target meets the requirement.
+    Untested(String),
+}
+
+/// The result of a check.
+pub(crate) type Verdict<T = ()> = Result<T, Finding>;
+
+/// Fails unless `holds`; calls `seen` only then.
+pub(crate) fn expect(holds: bool, expected: impl Into<String>, seen: impl FnOnce() -> String) -> Verdict {
+    if holds { Ok(()) } else { Err(Finding::Wrong { seen: seen(), expected: expected.into() }) }
+}
+
+/// Warns unless `holds`.
+pub(crate) fn should(holds: bool, expected: impl Into<String>, seen: impl FnOnce() -> String) -> Verdict {
+    if holds { Ok(()) } else { Err(Finding::Doubtful { seen: seen(), expected: expected.into() }) }
+}
+
+/// Returns a failure.
+pub(crate) fn wrong<T>(seen: impl Into<String>, expected: impl Into<String>) -> Verdict<T> {
+    Err(Finding::Wrong { seen: seen.into(), expected: expected.into() })
+}
+
+/// Returns that the requirement does not apply.
+pub(crate) fn not_applicable<T>(why: impl Into<String>) -> Verdict<T> {
+    Err(Finding::NotApplicable(why.into()))
+}
+
+/// Returns that the requirement cannot be tested.
+pub(crate) fn untested<T>(why: impl Into<String>) -> Verdict<T> {
+    Err(Finding::Untested(why.into()))
+}
+
+/// A requirement, and a test whether a target meets it.
+#[derive(Clone, Copy)]
+pub struct Check {
+    /// The subject.
+    pub area: Area,
+    /// Its name within the area: words joined by hyphens.
+    pub name: &'static str,
+    /// The requirement level.
+    pub level: Level,
+    /// The clauses of the standard.
+    pub clauses: &'static str,
+    /// The requirement, as a sentence.
+    pub requires: &'static str,
+    /// Why it matters: the problem with a target that violates it.
+    pub why: &'static str,
+    /// The actions that the check needs.
+    pub needs: Needs,
+    /// The transports that the check applies to.
+    pub over: Over,
+    pub(crate) run: fn(&Lab) -> Verdict,
+}
+
+impl Check {
+    /// A requirement of the standard that only needs reading, over any transport.
+    pub(crate) const fn must(
+        area: Area,
+        name: &'static str,
+        clauses: &'static str,
+        requires: &'static str,
+        why: &'static str,
+        run: fn(&Lab) -> Verdict,
+    ) -> Self {
+        let (level, needs, over) = (Level::Must, Needs::Reading, Over::Both);
+        Self { area, name, level, clauses, requires, why, needs, over, run }
+    }
+
+    /// A recommendation of the standard.
+    pub(crate) const fn should(
+        area: Area,
+        name: &'static str,
+        clauses: &'static str,
+        requires: &'static str,
+        why: &'static str,
+        run: fn(&Lab) -> Verdict,
+    ) -> Self {
+        let (level, needs, over) = (Level::Should, Needs::Reading, Over::Both);
+        Self { area, name, level, clauses, requires, why, needs, over, run }
+    }
+
+    pub(crate) const fn tcp(mut self) -> Self {
+        self.over = Over::Tcp;
+        self
+    }
+
+    pub(crate) const fn iser(mut self) -> Self {
+        self.over = Over::Iser;
+        self
+    }
+
+    pub(crate) const fn writing(mut self) -> Self {
+        self.needs = Needs::Writing;
+        self
+    }
+
+    pub(crate) const fn destructive(mut self) -> Self {
+        self.needs = Needs::Destruction;
+        self
+    }
+
+    /// `AREA/NAME`.
+    pub fn full_name(&self) -> String {
+        format!("{}/{}", self.area.name(), self.name)
+    }
+}
+
+impl std::fmt::Debug for Check {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.full_name())
+    }
+}

@@ -1,0 +1,33 @@
+//! A conformance suite for targets of iSCSI (RFC 7143) and iSER (RFC 7145): it reports each
+//! deviation as a sentence with the violated clause.
+//!
+//! - [`check`]: checks and their possible results.
+//! - [`areas`](checks): the checks, by subject.
+//! - [`run`]: runs them against a target, each on its own connections and with a time limit.
+//! - [`Report`]: the results, as text, JSON and JUnit.
+//!
+//! Its connection is raw: it sends whatever a check requests, valid or not, and keeps no session
+//! state except the numbers of RFC 7143 §4.2.2. It must never use the `iscsi-client` crate or
+//! `iscsi::initiator`: shared code would not give a second opinion on a target of this workspace.
+//!
+//! Without permission to write it changes nothing on a medium: VERIFY compares data instead of
+//! writing it.
+#![forbid(unsafe_code)]
+
+mod areas;
+mod check;
+mod conn;
+mod iser;
+mod lab;
+mod login;
+mod options;
+mod report;
+mod runner;
+mod scsi;
+mod tcp;
+
+pub use areas::{all as checks, matching};
+pub use check::{Area, Check, Level, Needs, Over};
+pub use options::{Account, Options, Transport};
+pub use report::{Outcome, Record, Report};
+pub use runner::{Progress, RunError, run};

@@ -1,0 +1,349 @@
+//! The machine's other activity during a point: processor time of other programs, and time stolen
+//! by the hypervisor. Also the present distance of the two cores, for hypervisors that move them.
+//! It reads /proc and runs two threads for a moment.
+//!
+//! The time of other programs is the kernel's count for each of them. It is not the time of all
+//! processors less the lab's. The former is sampled and excludes interrupts and stolen time, the
+//! latter is exact and includes them. Kernel threads are counted as neither: most of their work
+//! here is for the lab.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::thread::{CpuSet, sched_setaffinity};
+
+use crate::context::Pinning;
+use crate::record::{DISTURBED_PERCENT, Load};
+
+/// /proc counts hundredths of a second: shorter intervals are too coarse.
+const SHORTEST: Duration = Duration::from_millis(200);
+/// Ticks a second of /proc on every supported architecture (USER_HZ).
+const TICKS: f64 = 100.0;
+
+/// A snapshot of the machine, to be compared with a later one.
+#[derive(Clone, Debug)]
+pub struct Look {
+    at: Instant,
+    average: f64,
+    machine: Machine,
+    programs: Programs,
+}
+
+impl Look {
+    /// A snapshot of the machine now.
+    pub fn now() -> Self {
+        let text = fs::read_to_string("/proc/stat").unwrap_or_default();
+        Self {
+            at: Instant::now(),
+            average: average(),
+            machine: Machine::read(&text),
+            programs: Programs::of(&processes(), std::process::id()),
+        }
+    }
+
+    /// The load between the snapshot and now.
+    pub fn since(&self) -> Load {
+        self.until(&Self::now())
+    }
+
+    fn until(&self, now: &Self) -> Load {
+        let took = now.at - self.at;
+        let percent = |ticks: f64| (100.0 * ticks / TICKS / took.as_secs_f64()).max(0.0);
+        // Programs in other containers are invisible. They used at least the processors' time minus
+        // that of all visible programs.
+        let unseen = (now.machine.busy - self.machine.busy) - (now.programs.all - self.programs.all);
+        let others = percent(now.programs.others_since(&self.programs).max(unseen));
+        let stolen = percent(now.machine.stolen - self.machine.stolen);
+        let (others, stolen) = if took >= SHORTEST { (round(others), round(stolen)) } else { (0.0, 0.0) };
+        Load {
+            average: self.average,
+            others_percent: others,
+            stolen_percent: stolen,
+            disturbed: others > DISTURBED_PERCENT || stolen > DISTURBED_PERCENT,
+            awake: false,
+            cache_line_ns: None,
+        }
+    }
+}
+
+fn round(percent: f64) -> f64 {
+    (percent * 10.0).round() / 10.0
+}
+
+fn average() -> f64 {
+    let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    text.split(' ').next().and_then(|word| word.parse().ok()).unwrap_or(0.0)
+}
+
+/// Ticks since the machine booted.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Machine {
+    /// Ticks of programs, including their system calls. Excludes interrupts, which serve whichever
+    /// program waits for them.
+    busy: f64,
+    /// Ticks stolen by the hypervisor.
+    stolen: f64,
+}
+
+impl Machine {
+    /// From /proc/stat: user, nice and system; steal.
+    fn read(text: &str) -> Self {
+        let first = text.lines().next().unwrap_or_default();
+        let ticks: Vec<f64> = first.split_whitespace().skip(1).filter_map(|word| word.parse().ok()).collect();
+        let of = |at: usize| ticks.get(at).copied().unwrap_or(0.0);
+        Self { busy: of(0) + of(1) + of(2), stolen: of(7) }
+    }
+}
+
+/// The times of one process.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Process {
+    parent: u32,
+    /// Ticks of the process itself.
+    own: f64,
+    /// Ticks of its ended and awaited children, and of theirs.
+    children: f64,
+}
+
+/// All visible processes.
+fn processes() -> BTreeMap<u32, Process> {
+    let Ok(entries) = fs::read_dir("/proc") else { return BTreeMap::new() };
+    let mut all = BTreeMap::new();
+    for entry in entries.flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
+            continue;
+        };
+        // A process may end between the two calls.
+        let Ok(text) = fs::read_to_string(entry.path().join("stat")) else { continue };
+        all.extend(stat(&text).map(|found| (pid, found)));
+    }
+    all
+}
+
+/// The parent, utime + stime and cutime + cstime of /proc/PID/stat (proc(5)).
+fn stat(text: &str) -> Option<Process> {
+    // The name may contain blanks and brackets.
+    let (_, rest) = text.rsplit_once(')')?;
+    let words: Vec<&str> = rest.split_whitespace().collect();
+    let parent = words.get(1)?.parse().ok()?;
+    let ticks: Vec<f64> = words.get(11..15)?.iter().filter_map(|word| word.parse::<f64>().ok()).collect();
+    let [utime, stime, cutime, cstime] = ticks[..] else { return None };
+    Some(Process { parent, own: utime + stime, children: cutime + cstime })
+}
+
+/// The processor time of programs.
+#[derive(Clone, Debug, Default)]
+struct Programs {
+    /// Ticks of all visible processes, including kernel threads and ended children.
+    all: f64,
+    /// Ticks of other programs, including ended children.
+    others: f64,
+    /// The ticks of each other program.
+    each: BTreeMap<u32, f64>,
+}
+
+/// The process id of kthreadd, the parent of all kernel threads.
+const KTHREADD: u32 = 2;
+
+impl Programs {
+    /// Sorts processes: `ours` and its descendants are the lab.
+    fn of(all: &BTreeMap<u32, Process>, ours: u32) -> Self {
+        let mut programs = Self::default();
+        for (pid, process) in all {
+            programs.all += process.own + process.children;
+            if !descends(all, *pid, ours) && !is_kernels(all, *pid) {
+                programs.others += process.own + process.children;
+                programs.each.insert(*pid, process.own);
+            }
+        }
+        programs
+    }
+
+    /// The ticks of other programs since `before`. A child that ends adds its ticks to its parent,
+    /// so the sum stays. If no parent waits for it, its ticks are lost; the ticks of the remaining
+    /// programs are then a lower bound.
+    fn others_since(&self, before: &Self) -> f64 {
+        let used = |(pid, own): (&u32, &f64)| before.each.get(pid).map_or(*own, |then| (own - then).max(0.0));
+        (self.others - before.others).max(self.each.iter().map(used).sum())
+    }
+}
+
+/// Whether `pid` is `root` or a descendant of it.
+fn descends(all: &BTreeMap<u32, Process>, pid: u32, root: u32) -> bool {
+    let mut at = pid;
+    // Bounded: a reused pid could otherwise make an endless cycle.
+    for _ in 0..64 {
+        if at == root {
+            return true;
+        }
+        match all.get(&at) {
+            Some(process) if process.parent != 0 => at = process.parent,
+            _ => return false,
+        }
+    }
+    false
+}
+
+/// Whether `pid` is a kernel thread. In a container process 2 is an ordinary program; the kernel's
+/// has no parent.
+fn is_kernels(all: &BTreeMap<u32, Process>, pid: u32) -> bool {
+    all.get(&KTHREADD).is_some_and(|root| root.parent == 0) && descends(all, pid, KTHREADD)
+}
+
+/// The time that a cache line takes from the target's processor to the client's, nanoseconds, if
+/// both are pinned: the minimum of several batches. Two cores that share a cache need 15 to 80. A
+/// virtual machine whose cores were moved apart needs several times as much, and its figures are
+/// not comparable.
+pub fn cache_line_ns(pinning: &Pinning) -> Option<u32> {
+    const TURNS: u32 = 2000;
+    const BATCHES: u32 = 5;
+    let (first, second) = (*pinning.target.first()?, *pinning.client.first()?);
+    if first == second {
+        return None;
+    }
+    let ball = Arc::new(AtomicU32::new(0));
+    let until = Instant::now() + Duration::from_millis(100);
+    let play = move |ball: &AtomicU32, processor: usize, mine: u32| -> Option<Duration> {
+        let mut set = CpuSet::new();
+        set.set(processor);
+        sched_setaffinity(None, &set).ok()?;
+        let mut best: Option<Duration> = None;
+        for batch in 0..BATCHES {
+            let began = Instant::now();
+            for turn in 0..TURNS {
+                let wanted = 2 * (batch * TURNS + turn) + mine;
+                let mut looked = 0_u32;
+                while ball.load(Ordering::Acquire) != wanted {
+                    looked += 1;
+                    if looked % 1024 == 0 && Instant::now() >= until {
+                        return best;
+                    }
+                    std::hint::spin_loop();
+                }
+                ball.store(wanted + 1, Ordering::Release);
+            }
+            // The first batch includes the start of the other thread.
+            if batch > 0 {
+                let took = began.elapsed();
+                best = Some(best.map_or(took, |best| best.min(took)));
+            }
+        }
+        best
+    };
+    let best = thread::scope(|scope| {
+        let other = scope.spawn(|| play(&ball, second, 1));
+        let mine = scope.spawn(|| play(&ball, first, 0)).join().ok().flatten();
+        // Both threads end by themselves.
+        let _ = other.join();
+        mine
+    })?;
+    u32::try_from(best.as_nanos() / u128::from(2 * TURNS)).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn process(parent: u32, own: f64, children: f64) -> Process {
+        Process { parent, own, children }
+    }
+
+    #[test]
+    fn a_process_with_brackets_in_its_name_is_read() {
+        let text = "12 (a) b (c) S 7 12 12 0 -1 4194304 1 2 3 4 50 60 70 80 20 0 1 0 5 6 7";
+        assert_eq!(stat(text), Some(process(7, 110.0, 150.0)));
+        assert_eq!(stat("12 (a"), None);
+        assert_eq!(stat("12 (a) S 7 1 2"), None);
+    }
+
+    #[test]
+    fn what_the_kernel_and_the_lab_use_is_not_that_of_others() {
+        let before = BTreeMap::from([
+            (1, process(0, 5.0, 0.0)),
+            (2, process(0, 0.0, 0.0)),
+            (30, process(2, 100.0, 0.0)),
+            (40, process(1, 10.0, 0.0)),
+            (41, process(40, 20.0, 0.0)),
+            (50, process(1, 7.0, 0.0)),
+        ]);
+        let mut after = before.clone();
+        after.insert(30, process(2, 150.0, 0.0));
+        after.insert(41, process(40, 90.0, 0.0));
+        after.insert(42, process(41, 60.0, 0.0));
+        let used =
+            |after: &BTreeMap<u32, Process>| Programs::of(after, 40).others_since(&Programs::of(&before, 40));
+        assert_eq!(used(&after), 0.0);
+        after.insert(50, process(1, 9.0, 0.0));
+        assert_eq!(used(&after), 2.0);
+        // A new program, and one that its parent has waited for.
+        after.insert(51, process(50, 3.0, 0.0));
+        after.insert(50, process(1, 9.0, 4.0));
+        assert_eq!(used(&after), 9.0);
+        // The ticks of a child that no parent waited for are lost.
+        after.remove(&1);
+        assert_eq!(used(&after), 5.0);
+        after.remove(&51);
+        after.insert(50, process(1, 9.0, 0.0));
+        assert_eq!(used(&after), 2.0);
+    }
+
+    #[test]
+    fn in_a_container_number_two_is_a_program_like_others() {
+        let all =
+            BTreeMap::from([(1, process(0, 5.0, 0.0)), (2, process(1, 3.0, 0.0)), (3, process(2, 1.0, 0.0))]);
+        let programs = Programs::of(&all, 1000);
+        assert_eq!((programs.others, programs.all), (9.0, 9.0));
+    }
+
+    #[test]
+    fn what_the_hypervisor_keeps_is_told_apart_from_what_others_use() {
+        let began = Look {
+            at: Instant::now(),
+            average: 0.5,
+            machine: Machine::read("cpu  100 10 50 900 3 7 40 20 0 0\ncpu0 1 2 3"),
+            programs: Programs { all: 160.0, ..Programs::default() },
+        };
+        assert_eq!(began.machine, Machine { busy: 160.0, stolen: 20.0 });
+        let later = |text: &str, all: f64| Look {
+            at: began.at + Duration::from_secs(2),
+            machine: Machine::read(text),
+            programs: Programs { all, ..Programs::default() },
+            ..began.clone()
+        };
+        let load = began.until(&later("cpu  200 10 150 900 3 7 90 80 0 0", 400.0));
+        assert!(load.disturbed && load.by_hypervisor() && !load.by_others(), "{load:?}");
+        assert_eq!((load.others_percent, load.stolen_percent), (0.0, 30.0));
+        // The processors' time exceeds that of all visible programs.
+        let load = began.until(&later("cpu  200 10 150 900 3 7 90 20 0 0", 260.0));
+        assert!(load.disturbed && load.by_others() && !load.by_hypervisor(), "{load:?}");
+        assert_eq!((load.others_percent, load.stolen_percent), (50.0, 0.0));
+        let short =
+            Look { at: began.at + Duration::from_millis(100), ..later("cpu 9999 0 0 0 0 0 0 999", 0.0) };
+        assert!(!began.until(&short).disturbed, "too short to tell");
+    }
+
+    #[test]
+    fn our_own_work_is_not_that_of_others() {
+        let ours = || {
+            let all = processes();
+            let mine = all.iter().filter(|(pid, _)| descends(&all, **pid, std::process::id()));
+            mine.map(|(_, process)| process.own + process.children).sum::<f64>()
+        };
+        let before = (ours(), Programs::of(&processes(), std::process::id()));
+        // On a busy machine a fifth of a second of processor time takes longer than that.
+        let until = Instant::now() + Duration::from_secs(20);
+        while ours() - before.0 < 20.0 && Instant::now() < until {
+            for _ in 0..100_000 {
+                std::hint::spin_loop();
+            }
+        }
+        let after = Programs::of(&processes(), std::process::id());
+        assert!(ours() - before.0 >= 20.0, "20 ticks are counted as ours");
+        assert!(!after.each.contains_key(&std::process::id()), "and not as those of others");
+        assert!(after.all - before.1.all >= 19.0);
+    }
+}

@@ -1,0 +1,240 @@
+//! `bench`: a unit that Stag or a peer serves, under the load of `stag bench`.
+//!
+//! It reads the settings `server`, `unit`, `transport`, `pattern`, `block`, `depth` or
+//! `total-depth`, `connections`, `sessions`, `spread`, `digests`, `seconds`, `warmup`, `spin`,
+//! `bench-options`, and `tune`. With `tune`, the recommendations of `stag tune` for the path are
+//! applied. One run of `stag tune` per round covers points that differ in their request size alone:
+//! its output has values for each length.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::servers::Served;
+use super::words::{self, Transport};
+use crate::context::{Context, Role};
+use crate::measure::{Error, Measure};
+use crate::point::Point;
+use crate::sample::Sample;
+
+/// The maximum number of commands of one `stag bench` session in flight.
+const MOST_DEPTH: u64 = 4096;
+
+/// The measure `bench`; see the module.
+#[derive(Default)]
+pub struct Bench {
+    asked: Asked,
+}
+
+/// The output of `stag tune` in this round, by its arguments.
+pub type Asked = BTreeMap<String, Value>;
+
+impl Measure for Bench {
+    fn run(&mut self, point: &Point, context: &mut Context) -> Result<Sample, Error> {
+        let served = Served::start(point, context)?;
+        let measured = load(point, context, &served, &mut self.asked);
+        served.end(context);
+        measured
+    }
+}
+
+/// Runs `stag bench` once against the served unit.
+///
+/// # Errors
+/// The reason why there is no figure.
+pub fn load(point: &Point, context: &Context, served: &Served, asked: &mut Asked) -> Result<Sample, Error> {
+    let transport = Transport::of(point)?;
+    let url = served.url(transport)?;
+    let pattern = point.text("pattern")?.unwrap_or_else(|| "randread".to_owned());
+    let block = point.whole("block")?.unwrap_or(4096);
+    let sessions = point.whole("sessions")?.unwrap_or(1).max(1);
+    let connections = point.whole("connections")?.unwrap_or(1);
+    let depth = match point.whole("total-depth")? {
+        Some(total) => (total / sessions).max(1),
+        None => point.whole("depth")?.unwrap_or(32),
+    };
+    let mut sample = Sample::new();
+    served.notes.iter().for_each(|note| sample.note(note.as_str()));
+    let mut command = context.stag(Role::Client);
+    command.args(["bench", &url, "--json", "--quiet", "--pattern", &pattern, "--bs", &block.to_string()]);
+    words::common(&mut command, point)?;
+    command.args(["--seed", &context.seed.to_string(), "--target-pid", &served.pid().to_string()]);
+    command.args(["--reconnect", "0"]);
+    let writes = pattern != "read" && pattern != "randread";
+    if writes {
+        command.arg("--destroy");
+    }
+    if let Some(spin) = point.whole("spin")? {
+        command.args(["--spin", &spin.to_string()]);
+    }
+    if let Some(spread) = point.text("spread")? {
+        command.args(["--spread", &spread]);
+    }
+    let tuned = match point.truth("tune")?.unwrap_or(false) {
+        true => Some(tune(point, context, &url, block, writes, asked)?),
+        false => None,
+    };
+    match &tuned {
+        Some(tuned) => {
+            command.args(&tuned.arguments);
+            sample.note(format!("stag tune chose: {}", tuned.arguments.join(" ")));
+        }
+        None => {
+            command.args(["--depth", &depth.to_string(), "--sessions", &sessions.to_string()]);
+            command.args(["--connections", &connections.to_string()]);
+        }
+    }
+    command.args(point.words("bench-options")?);
+    let printed = context.output(command, "stag-bench")?;
+    let mut found = words::json("stag bench", &printed)?;
+    let run = found["runs"][0].take();
+    read(&mut sample, &run)?;
+    words::of_the_link(&mut sample, context, words::number(&run, "mb_s")?);
+    sample.raw = match tuned {
+        Some(tuned) => serde_json::json!({ "bench": run, "tune": tuned.raw }),
+        None => run,
+    };
+    Ok(sample)
+}
+
+/// Reads the figures of one run of `stag bench`.
+fn read(sample: &mut Sample, run: &Value) -> Result<(), Error> {
+    if words::number(run, "errors")? > 0.0 {
+        let why = run["first_error"].as_str().unwrap_or("it does not say why");
+        return Err(Error::Failed(format!("{} I/Os failed: {why}", run["errors"])));
+    }
+    if words::number(run, "ios")? <= 0.0 {
+        return Err(Error::Failed(format!("no I/O ended within {} s", run["seconds"])));
+    }
+    sample.rate("iops", words::number(run, "iops")?, "IOPS");
+    sample.rate("mb_s", words::number(run, "mb_s")?, "MB/s");
+    for (name, place) in [("mean_us", "mean"), ("p50_us", "p50"), ("p99_us", "p99")] {
+        sample.cost(name, words::number(&run["lat_us"], place)?, "µs");
+    }
+    words::processor(sample, run, "target", "target_us", "target_cpu_percent");
+    words::processor(sample, run, "client", "client_us", "client_cpu_percent");
+    Ok(())
+}
+
+/// The recommendations of `stag tune`.
+struct Tuned {
+    /// Arguments for `stag bench`.
+    arguments: Vec<String>,
+    raw: Value,
+}
+
+/// Runs `stag tune`, which measures the path.
+fn tune(
+    point: &Point,
+    context: &Context,
+    url: &str,
+    block: u64,
+    writes: bool,
+    asked: &mut Asked,
+) -> Result<Tuned, Error> {
+    // The key has all coordinates and settings except those of the load; the unit's address differs
+    // at each point.
+    let own = ["block", "depth", "total-depth", "pattern", "seconds", "warmup", "tune"];
+    let settings = point.settings.iter().filter(|(name, _)| !own.contains(&name.as_str()));
+    let coordinates = point.coordinates.iter().filter(|(name, _)| !own.contains(&name.as_str()));
+    let about = format!(
+        "{} {} {writes} {:?} {:?}",
+        context.path,
+        context.round,
+        coordinates.collect::<Vec<_>>(),
+        settings.collect::<Vec<_>>()
+    );
+    let raw = match asked.get(&about) {
+        Some(raw) => raw.clone(),
+        None => {
+            let mut command = context.stag(Role::Client);
+            command.args(["tune", url, "--json", "--quiet"]).args(point.words("tune-options")?);
+            if writes {
+                // The lab owns the unit.
+                command.arg("--destroy");
+            }
+            let raw = words::json("stag tune", &context.output(command, "stag-tune")?)?;
+            asked.insert(about, raw.clone());
+            raw
+        }
+    };
+    let arguments = chosen(&raw, block, writes)?;
+    Ok(Tuned { arguments, raw })
+}
+
+/// The recommendations as arguments of `stag bench` for requests of `block` bytes. `stag tune`
+/// prints depth and sessions for some lengths. Between two of them the bytes in flight are those of
+/// the longer one, whose solicited data may need more.
+fn chosen(raw: &Value, block: u64, writes: bool) -> Result<Vec<String>, Error> {
+    let none = |what: &str| Error::Failed(format!("stag tune printed no `{what}`"));
+    let list = raw["arguments"].as_array().ok_or_else(|| none("arguments"))?;
+    let mut arguments: Vec<String> =
+        list.iter().filter_map(|word| word.as_str().map(str::to_owned)).collect();
+    let loads = raw["loads"].as_array().ok_or_else(|| none("loads"))?;
+    let length = |load: &Value| load["bs"].as_u64().unwrap_or(0);
+    let longer = loads.iter().filter(|load| length(load) >= block).min_by_key(|load| length(load));
+    let load = longer.or(loads.iter().max_by_key(|load| length(load))).ok_or_else(|| none("loads"))?;
+    let shape = &load[if writes { "write" } else { "read" }];
+    let sessions = shape["sessions"].as_u64().ok_or_else(|| none("loads[].sessions"))?.clamp(1, 64);
+    let commands = shape["depth"].as_u64().ok_or_else(|| none("loads[].depth"))?.min(MOST_DEPTH);
+    let bytes = commands.saturating_mul(length(load));
+    let depth = bytes.div_ceil(block.max(1)).clamp(1, MOST_DEPTH);
+    arguments.extend(["--depth".to_owned(), depth.to_string()]);
+    arguments.extend(["--sessions".to_owned(), sessions.to_string()]);
+    Ok(arguments)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn run(ios: u64, errors: u64) -> Value {
+        json!({ "ios": ios, "iops": 1000.0, "mb_s": 4.096, "errors": errors, "first_error": if errors > 0 { json!("no medium") } else { Value::Null },
+                "seconds": 1.0, "lat_us": { "mean": 3.0, "p50": 2.0, "p99": 9.0 }, "client_us": 1.5, "client_cpu_percent": 15.0,
+                "target_us": null, "target_cpu_percent": null })
+    }
+
+    #[test]
+    fn figures_keep_their_units_and_what_was_not_measured_is_left_out() {
+        let mut sample = Sample::new();
+        read(&mut sample, &run(1000, 0)).unwrap();
+        let names: Vec<&str> = sample.values.keys().map(String::as_str).collect();
+        assert_eq!(names, ["client_percent", "client_us", "iops", "mb_s", "mean_us", "p50_us", "p99_us"]);
+        assert_eq!((sample.values["p50_us"].value, sample.values["p50_us"].unit.as_str()), (2.0, "µs"));
+    }
+
+    #[test]
+    fn tune_gives_a_depth_per_request_size_and_direction() {
+        let shape = |depth: u32, sessions: u32| json!({ "depth": depth, "sessions": sessions });
+        let raw = json!({ "arguments": ["--settings", "connections=4"], "loads": [
+            { "bs": 262_144, "read": shape(35, 1), "write": shape(35, 1) },
+            { "bs": 65_536, "read": shape(70, 2), "write": shape(70, 2) },
+            { "bs": 1_048_576, "read": shape(9, 1), "write": shape(16, 1) },
+        ] });
+        let said = |block, writes| chosen(&raw, block, writes).unwrap().join(" ");
+        assert_eq!(said(65_536, false), "--settings connections=4 --depth 70 --sessions 2");
+        assert!(said(1 << 20, false).ends_with("--depth 9 --sessions 1"));
+        assert!(said(1 << 20, true).ends_with("--depth 16 --sessions 1"));
+        // Between two lengths, the bytes in flight of the longer one; outside, those of the longest
+        // and the shortest.
+        assert!(said(512 << 10, true).ends_with("--depth 32 --sessions 1"));
+        assert!(said(3 << 20, true).ends_with("--depth 6 --sessions 1"));
+        assert!(said(16_384, true).ends_with("--depth 280 --sessions 2"));
+        assert!(said(1 << 40, false).ends_with("--depth 1 --sessions 1"));
+        assert!(said(0, false).ends_with("--depth 4096 --sessions 2"));
+        for nothing in
+            [json!({ "loads": [] }), json!({ "arguments": [], "loads": [] }), json!({ "arguments": [] })]
+        {
+            assert!(chosen(&nothing, 512, true).is_err());
+        }
+    }
+
+    #[test]
+    fn a_run_that_failed_or_did_nothing_is_no_figure() {
+        let failed = read(&mut Sample::new(), &run(1000, 3)).unwrap_err().to_string();
+        assert!(failed.contains("no medium"), "{failed}");
+        assert!(read(&mut Sample::new(), &run(0, 0)).is_err());
+    }
+}

@@ -1,0 +1,327 @@
+//! The servers under measurement: Stag, and the installed peers. Each serves one unit at the
+//! target's end of the path, for one point, and is ended after it.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use super::scratch::{Scratch, Sockets};
+use super::words::Transport;
+use crate::context::{Context, Role, Running};
+use crate::measure::Error;
+use crate::point::Point;
+
+const IQN: &str = "iqn.2026-01.org.stag";
+/// The time that a peer has until it accepts commands.
+const PATIENCE: Duration = Duration::from_secs(8);
+/// The administrator's program folders, searched after $PATH.
+const SBIN: [&str; 3] = ["/usr/sbin", "/sbin", "/usr/local/sbin"];
+
+/// A served unit.
+pub struct Served {
+    running: Running,
+    /// The unit's URL without its scheme: HOST:PORT/IQN/LUN.
+    place: String,
+    iser: bool,
+    name: &'static str,
+    tgt: Option<Tgt>,
+    /// The unit's backing file, if any.
+    _file: Option<Scratch>,
+    /// Notes for a reader of the figures.
+    pub notes: Vec<String>,
+}
+
+/// The control program of tgtd, with its socket.
+struct Tgt {
+    tgtadm: PathBuf,
+    control: String,
+    /// The folder of its control socket. The default place belongs to the administrator.
+    sockets: Sockets,
+}
+
+impl Tgt {
+    /// The environment variable from which both programs read the prefix of the socket's name.
+    fn socket(&self) -> (&'static str, PathBuf) {
+        ("TGT_IPC_SOCKET", self.sockets.path().join("tgt"))
+    }
+}
+
+/// The storage of a unit.
+enum Medium {
+    Memory,
+    File,
+    Tmpfs,
+}
+
+impl Served {
+    /// Starts the server that the point names: `server` ("stag", "tgt", "istgt"), `unit` ("memory",
+    /// "file", "tmpfs"), `unit-size`, `unit-options`, `serve-options`.
+    ///
+    /// # Errors
+    /// [`Error::Missing`] if a peer is not installed; the server's message if it does not start.
+    pub fn start(point: &Point, context: &Context) -> Result<Self, Error> {
+        let medium = match point.text("unit")?.as_deref() {
+            None | Some("memory") => Medium::Memory,
+            Some("file") => Medium::File,
+            Some("tmpfs") => Medium::Tmpfs,
+            Some(other) => {
+                return Err(Error::Experiment(format!(
+                    "`unit` is {other}, and should be memory, file or tmpfs"
+                )));
+            }
+        };
+        let size = point.whole("unit-size")?.unwrap_or(64 << 20);
+        match point.text("server")?.as_deref() {
+            None | Some("stag") => Self::stag(point, context, &medium, size),
+            Some("tgt") => Self::tgt(context, &medium, size),
+            Some("istgt") => Self::istgt(context, &medium, size),
+            Some(other) => {
+                Err(Error::Experiment(format!("`server` is {other}, and should be stag, tgt or istgt")))
+            }
+        }
+    }
+
+    fn stag(point: &Point, context: &Context, medium: &Medium, size: u64) -> Result<Self, Error> {
+        let file = match medium {
+            Medium::Memory => None,
+            Medium::File => Some(Scratch::file(context, false, size)?),
+            Medium::Tmpfs => Some(Scratch::file(context, true, size)?),
+        };
+        let mut unit = match &file {
+            None => format!("mem:{size}"),
+            Some(file) => file.path().display().to_string().replace(',', "\\,"),
+        };
+        for option in point.words("unit-options")? {
+            unit.push(',');
+            unit.push_str(&option);
+        }
+        let served = Self::stag_unit(point, context, &unit, file)?;
+        if matches!(medium, Medium::Memory) && point.truth("fill")?.unwrap_or(true) {
+            served.fill(context)?;
+        }
+        Ok(served)
+    }
+
+    /// Starts `stag serve` with a unit in the syntax of its command line.
+    ///
+    /// # Errors
+    /// The server's message if it does not start.
+    pub fn stag_unit(
+        point: &Point,
+        context: &Context,
+        unit: &str,
+        file: Option<Scratch>,
+    ) -> Result<Self, Error> {
+        let address = std::net::SocketAddr::new(context.address(Role::Target), 0);
+        let cores = point.whole("target-cores")?.unwrap_or(1);
+        let mut command = context.stag(Role::Target);
+        command.args(["--log", "warn", "serve", "--control", "none", "--iqn", &format!("{IQN}:lab")]);
+        command.args(["--listen", &address.to_string(), "--cores", &cores.to_string()]);
+        command.args(point.words("serve-options")?).arg(unit);
+        let mut running = context.start(command, "stag-serve")?;
+        let line = context.wait_for(&mut running, "://")?;
+        let (_, place) = line.split_once("://").unwrap_or_default();
+        let place = place.trim().to_owned();
+        Ok(Self { running, place, iser: true, name: "stag", tgt: None, _file: file, notes: Vec::new() })
+    }
+
+    /// Writes every block once, from the target's own end, so that measured requests never touch
+    /// memory for the first time.
+    fn fill(&self, context: &Context) -> Result<(), Error> {
+        let mut command = context.stag(Role::Target);
+        command.args([
+            "bench",
+            &self.url(Transport::Iscsi)?,
+            "--pattern",
+            "read",
+            "--bs",
+            "1M",
+            "--depth",
+            "4",
+        ]);
+        command.args(["--count", "1", "--fill", "--destroy", "--json", "--quiet"]);
+        context.output(command, "fill").map(drop)
+    }
+
+    /// Starts tgtd with one unit in a file.
+    fn tgt(context: &Context, medium: &Medium, size: u64) -> Result<Self, Error> {
+        let (tgtd, tgtadm) = (need("tgtd", "tgt")?, need("tgtadm", "tgt")?);
+        let file = peers_file(context, medium, size)?;
+        let port = context.free_port()?;
+        let portal = std::net::SocketAddr::new(context.address(Role::Target), port);
+        // tgtd needs a number below 32768 for its control socket.
+        let control = (u32::from(port) % 30_000 + 100).to_string();
+        let tgt = Tgt { tgtadm, sockets: Sockets::new(&control)?, control };
+        let (variable, socket) = tgt.socket();
+        let mut command = context.command(Role::Target, tgtd);
+        command.args(["-f", "-C", &tgt.control, "--iscsi", &format!("portal={portal}")]);
+        command.env(variable, socket);
+        let running = context.start(command, "tgtd")?;
+        let place = format!("{portal}/{IQN}:tgt/1");
+        let mut served = Self {
+            running,
+            place,
+            iser: false,
+            name: "tgt",
+            tgt: Some(tgt),
+            _file: None,
+            notes: vec![format!("tgt serves a file {}", on(medium))],
+        };
+        // tgtadm ends a path at a comma, and the lab's paths contain some.
+        let link = served.tgt.as_ref().map(|tgt| tgt.sockets.path().join("unit")).unwrap_or_default();
+        let path = link.display().to_string();
+        std::path::absolute(file.path())
+            .and_then(|file| std::os::unix::fs::symlink(file, &link))
+            .map_err(Error::io(path.clone()))?;
+        let name = format!("{IQN}:tgt");
+        served._file = Some(file);
+        let until = Instant::now() + PATIENCE;
+        for words in [
+            &["--op", "new", "--mode", "target", "--tid", "1", "-T", &name][..],
+            &["--op", "new", "--mode", "logicalunit", "--tid", "1", "--lun", "1", "-b", &path],
+            &["--op", "bind", "--mode", "target", "--tid", "1", "-I", "ALL"],
+        ] {
+            loop {
+                if served.running.status()?.is_some() {
+                    return Err(served.running.failure());
+                }
+                match served.order(context, words) {
+                    Ok(()) => break,
+                    Err(error @ (Error::Stopped | Error::Late(_) | Error::Missing(_))) => return Err(error),
+                    // The daemon's message says more than tgtadm's.
+                    Err(error) if Instant::now() > until => {
+                        return Err(Error::Failed(format!("{error} ({})", served.running.failure())));
+                    }
+                    Err(_) => context.sleep(Duration::from_millis(50))?,
+                }
+            }
+        }
+        Ok(served)
+    }
+
+    fn order(&self, context: &Context, words: &[&str]) -> Result<(), Error> {
+        let Some(tgt) = &self.tgt else { return Ok(()) };
+        let mut command = context.command(Role::Target, &tgt.tgtadm);
+        let (variable, socket) = tgt.socket();
+        command.args(["-C", &tgt.control, "--lld", "iscsi"]).args(words).env(variable, socket);
+        context.output(command, "tgtadm").map(drop)
+    }
+
+    /// Starts istgt with one unit in a file.
+    fn istgt(context: &Context, medium: &Medium, size: u64) -> Result<Self, Error> {
+        let istgt = need("istgt", "istgt")?;
+        let file = peers_file(context, medium, size)?;
+        let (port, control) = (context.free_port()?, context.free_port()?);
+        let address = context.address(Role::Target);
+        let folder = context.folder.display();
+        let path = file.path().display();
+        let config = context.folder.join("istgt.conf");
+        let write = |path: &Path, text: &str| {
+            std::fs::write(path, text).map_err(Error::io(path.display().to_string()))
+        };
+        write(&context.folder.join("istgt-auth.conf"), "")?;
+        write(
+            &config,
+            &format!(
+                "[Global]\n  NodeBase \"{IQN}\"\n  PidFile {folder}/istgt.pid\n  AuthFile {folder}/istgt-auth.conf\n  \
+                 MediaDirectory {folder}\n  LogFacility \"local7\"\n  Timeout 30\n  NopInInterval 20\n  \
+                 DiscoveryAuthMethod None\n  MaxSessions 64\n  MaxConnections 8\n  MaxR2T 32\n  MaxOutstandingR2T 16\n  \
+                 DefaultTime2Wait 2\n  DefaultTime2Retain 0\n  FirstBurstLength 262144\n  MaxBurstLength 1048576\n  \
+                 MaxRecvDataSegmentLength 262144\n  InitialR2T Yes\n  ImmediateData Yes\n  DataPDUInOrder Yes\n  \
+                 DataSequenceInOrder Yes\n  ErrorRecoveryLevel 0\n[UnitControl]\n  AuthMethod None\n  \
+                 Portal UC1 {address}:{control}\n  Netmask {address}\n[PortalGroup1]\n  Portal DA1 {address}:{port}\n\
+                 [InitiatorGroup1]\n  InitiatorName \"ALL\"\n  Netmask ALL\n[LogicalUnit1]\n  TargetName istgt\n  \
+                 Mapping PortalGroup1 InitiatorGroup1\n  AuthMethod None\n  UseDigest Auto\n  UnitType Disk\n  \
+                 QueueDepth 128\n  LUN0 Storage {path} {mib}MB\n",
+                mib = size >> 20,
+            ),
+        )?;
+        let mut command = context.command(Role::Target, istgt);
+        command.arg("-D").arg("-c").arg(&config);
+        let mut running = context.start(command, "istgt")?;
+        let place = format!("{address}:{port}/{IQN}:istgt/0");
+        let until = Instant::now() + PATIENCE;
+        loop {
+            if running.status()?.is_some() {
+                return Err(running.failure());
+            }
+            let mut look = context.stag(Role::Client);
+            look.args(["info", "--json", "--timeout", "2", &format!("iscsi://{place}")]);
+            match context.output(look, "look") {
+                Ok(_) => break,
+                Err(error @ (Error::Stopped | Error::Late(_))) => return Err(error),
+                Err(error) if Instant::now() > until => return Err(error),
+                Err(_) => context.sleep(Duration::from_millis(50))?,
+            }
+        }
+        let notes = vec![format!("istgt serves a file {}", on(medium))];
+        Ok(Self { running, place, iser: false, name: "istgt", tgt: None, _file: Some(file), notes })
+    }
+
+    /// The unit's URL over `transport`.
+    ///
+    /// # Errors
+    /// [`Error::Missing`] if the server does not support it.
+    pub fn url(&self, transport: Transport) -> Result<String, Error> {
+        if transport == Transport::Iser && !self.iser {
+            return Err(Error::Missing(format!("{} is not measured over iSER", self.name)));
+        }
+        Ok(format!("{}://{}", transport.scheme(), self.place))
+    }
+
+    /// The process id of the server.
+    pub fn pid(&self) -> u32 {
+        self.running.pid()
+    }
+
+    /// Ends the server. (Drop ends it too, but SIGTERM does not end tgtd while it has a target, so
+    /// drop would kill it. istgt takes seconds to end and has no state to save, so it is killed.)
+    pub fn end(mut self, context: &Context) {
+        if self.name == "istgt" {
+            return self.running.kill();
+        }
+        for words in [
+            &["--op", "unbind", "--mode", "target", "--tid", "1", "-I", "ALL"][..],
+            &["--op", "delete", "--mode", "target", "--force", "--tid", "1"],
+            &["--op", "delete", "--mode", "system"],
+        ] {
+            if self.tgt.is_none() || !matches!(self.running.status(), Ok(None)) {
+                return;
+            }
+            let _ = self.order(context, words);
+        }
+    }
+}
+
+/// The file of a peer's unit. Peers have no units in memory: those are files in memory.
+fn peers_file(context: &Context, medium: &Medium, size: u64) -> Result<Scratch, Error> {
+    Scratch::file(context, !matches!(medium, Medium::File), size)
+}
+
+fn on(medium: &Medium) -> &'static str {
+    match medium {
+        Medium::Memory | Medium::Tmpfs => "on tmpfs",
+        Medium::File => "that the page cache holds",
+    }
+}
+
+/// The path of a program.
+fn need(program: &str, package: &str) -> Result<PathBuf, Error> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::env::split_paths(&path).chain(SBIN.iter().map(PathBuf::from));
+    let found = folders.map(|folder| folder.join(program)).find(|file| file.is_file());
+    found.ok_or_else(|| {
+        Error::Missing(format!("{program} is not installed (on Debian: apt-get install {package})"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_is_not_installed_is_told_with_its_package() {
+        assert!(need("sh", "dash").is_ok());
+        let error = need("no-such-program", "nothing").unwrap_err();
+        assert!(matches!(error, Error::Missing(_)) && error.to_string().contains("apt-get install nothing"));
+    }
+}

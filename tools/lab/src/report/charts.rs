@@ -1,0 +1,195 @@
+//! Makes charts of an experiment's figures, as specified in its file.
+
+use crate::experiment::{Experiment, Kind, Plot, Scale, capital, fits};
+use crate::figure::Figure;
+use crate::plot::{Chart, Mark, Series};
+use crate::point::Value;
+use crate::results::{Found, Results};
+
+/// A chart and the name of its files.
+pub struct Named {
+    /// The file name without extension.
+    pub file: String,
+    /// The chart.
+    pub chart: Chart,
+    /// The note under it.
+    pub note: String,
+}
+
+/// All charts of an experiment for which anything was measured.
+pub fn charts(results: &Results, found: &[Found]) -> Vec<Named> {
+    results.experiment.plot.iter().flat_map(|plot| of_plot(results, found, plot)).collect()
+}
+
+fn of_plot(results: &Results, found: &[Found], plot: &Plot) -> Vec<Named> {
+    let experiment = &results.experiment;
+    let shown: Vec<&Found> = found.iter().filter(|found| fits(&plot.at, &found.coordinates)).collect();
+    let panels: Vec<Option<Value>> = match &plot.panel {
+        None => vec![None],
+        Some(axis) => values(experiment, axis, &shown).into_iter().map(Some).collect(),
+    };
+    let mut all = Vec::new();
+    for panel in panels {
+        let inside: Vec<&Found> = match (&plot.panel, &panel) {
+            (Some(axis), Some(value)) => shown
+                .iter()
+                .copied()
+                .filter(|found| found.at(axis).is_some_and(|at| at.same(value)))
+                .collect(),
+            _ => shown.clone(),
+        };
+        let label =
+            plot.panel.as_ref().zip(panel.as_ref()).map(|(axis, value)| experiment.place(axis, value));
+        let Some(chart) = chart(results, plot, &inside, label.as_deref()) else { continue };
+        let file = match &panel {
+            None => plot.name.clone(),
+            Some(value) => format!("{}-{}", plot.name, plain(&value.to_string())),
+        };
+        all.push(Named { file, chart, note: plot.note.clone() });
+    }
+    all
+}
+
+fn plain(text: &str) -> String {
+    text.chars()
+        .map(|c| if c.is_ascii_alphanumeric() || c == '.' { c.to_ascii_lowercase() } else { '-' })
+        .take(60)
+        .collect()
+}
+
+/// The values of an axis that occur, in the axis's order.
+pub fn values(experiment: &Experiment, axis: &str, found: &[&Found]) -> Vec<Value> {
+    let Some(axis) = experiment.axis(axis) else { return Vec::new() };
+    let occurs =
+        |value: &&Value| found.iter().any(|found| found.at(&axis.name).is_some_and(|at| at.same(value)));
+    axis.every_value().filter(occurs).cloned().collect()
+}
+
+/// All combinations of values of several axes that occur, in order.
+pub fn combinations(experiment: &Experiment, axes: &[String], found: &[&Found]) -> Vec<Vec<(String, Value)>> {
+    let mut all: Vec<Vec<(String, Value)>> = Vec::new();
+    let of = |found: &Found| -> Vec<(String, Value)> {
+        axes.iter().filter_map(|axis| found.at(axis).map(|value| (axis.clone(), value.clone()))).collect()
+    };
+    for one in found.iter().map(|found| of(found)) {
+        if !all.contains(&one) {
+            all.push(one);
+        }
+    }
+    all.sort_by_cached_key(|one| {
+        let rank = |(axis, value): &(String, Value)| experiment.axis(axis).map_or(0, |axis| axis.rank(value));
+        one.iter().map(rank).collect::<Vec<_>>()
+    });
+    all
+}
+
+/// The name of a combination for readers.
+pub fn name(experiment: &Experiment, combination: &[(String, Value)]) -> String {
+    combination.iter().map(|(axis, value)| experiment.place(axis, value)).collect::<Vec<_>>().join(", ")
+}
+
+fn chart(results: &Results, plot: &Plot, found: &[&Found], panel: Option<&str>) -> Option<Chart> {
+    let experiment = &results.experiment;
+    let axis = experiment.axis(&plot.x)?;
+    let across = values(experiment, &plot.x, found);
+    let quantities = plot.quantity.list();
+    let lines = combinations(experiment, &plot.series, found);
+    let mut series = Vec::new();
+    let mut unit = String::new();
+    let mut rounds = (usize::MAX, 0);
+    for quantity in quantities {
+        for line in &lines {
+            let on = found.iter().filter(|found| {
+                line.iter().all(|(axis, value)| found.at(axis).is_some_and(|at| at.same(value)))
+            });
+            let mut marks: Vec<Mark> = Vec::new();
+            for one in on {
+                let Some(figure) = one.figures.get(quantity) else { continue };
+                let place = one.at(&plot.x).and_then(|at| across.iter().position(|value| value.same(at)));
+                let Some(place) = place else { continue };
+                // A line cannot show points that differ on an axis outside the chart; the file is
+                // to select among them.
+                if marks.iter().any(|mark| mark.place == place) {
+                    continue;
+                }
+                unit.clone_from(&figure.unit);
+                rounds = (rounds.0.min(figure.rounds.len()), rounds.1.max(figure.rounds.len()));
+                marks.push(mark(place, figure, one.disturbed * 2 > figure.rounds.len()));
+            }
+            if marks.is_empty() {
+                continue;
+            }
+            let mut name = name(experiment, line);
+            if quantities.len() > 1 {
+                let quantity = experiment.quantity_name(quantity);
+                name = if name.is_empty() { quantity } else { format!("{name}: {quantity}") };
+            }
+            series.push(Series { name, marks });
+        }
+    }
+    if series.is_empty() {
+        return None;
+    }
+    let numbers = across.iter().all(|value| value.number().is_some());
+    let x_scale = plot.x_scale.unwrap_or(match (plot.kind, numbers, axis.unit.as_str()) {
+        (Kind::Bars, ..) | (_, false, _) => Scale::Category,
+        (_, true, "B") => Scale::Log2,
+        _ => Scale::Linear,
+    });
+    let y_scale = plot.y_scale.unwrap_or(Scale::Linear);
+    let y_name = match quantities {
+        [only] => capital(&experiment.quantity_name(only)),
+        _ => String::new(),
+    };
+    Some(Chart {
+        title: panel.map_or_else(|| plot.title.clone(), |panel| format!("{}: {panel}", plot.title)),
+        subtitle: subtitle(
+            results,
+            rounds,
+            series.iter().flat_map(|series| &series.marks).any(|mark| mark.disturbed),
+        ),
+        x_title: title(&capital(&experiment.axis_title(&plot.x)), &axis.unit, x_scale),
+        x_scale,
+        x_bytes: axis.unit == "B",
+        y_title: title(&y_name, &unit, y_scale),
+        y_scale,
+        kind: plot.kind,
+        places: across.iter().map(|value| (value.clone(), experiment.label(&plot.x, value))).collect(),
+        series,
+    })
+}
+
+fn mark(place: usize, figure: &Figure, disturbed: bool) -> Mark {
+    Mark { place, middle: figure.middle, least: figure.least, most: figure.most, disturbed }
+}
+
+fn subtitle(results: &Results, rounds: (usize, usize), disturbed: bool) -> String {
+    let how = match rounds {
+        (1, 1) => "one round: no spread is known".to_owned(),
+        (least, most) if least == most => {
+            format!("medians of {most} rounds, whiskers from the least to the most")
+        }
+        (least, most) => format!("medians of {least} to {most} rounds, whiskers from the least to the most"),
+    };
+    let quick = if results.info.quick { "; a short run" } else { "" };
+    let hollow = if disturbed { "; hollow or pale: disturbed in most rounds" } else { "" };
+    format!("{how}{quick}{hollow}")
+}
+
+fn title(name: &str, unit: &str, scale: Scale) -> String {
+    let mut behind: Vec<&str> = Vec::new();
+    // Names of places already contain units.
+    if scale != Scale::Category && !unit.is_empty() && !name.eq_ignore_ascii_case(unit) {
+        behind.push(unit);
+    }
+    match scale {
+        Scale::Log10 => behind.push("logarithmic"),
+        Scale::Log2 => behind.push("doubling"),
+        Scale::Linear | Scale::Category => {}
+    }
+    match (name.is_empty(), behind.is_empty()) {
+        (_, true) => name.to_owned(),
+        (true, false) => behind.join(", "),
+        (false, false) => format!("{name} ({})", behind.join(", ")),
+    }
+}

@@ -1,0 +1,192 @@
+//! The results as Markdown, for a document: claims with their verdicts, the first table of each
+//! experiment, and the machine. Medians, with the minimum and maximum of the rounds.
+
+use std::collections::BTreeSet;
+
+use super::charts::{combinations, name};
+use super::{Section, page};
+use crate::compare::line_ns;
+use crate::experiment::{Experiment, Table, capital, fits};
+use crate::figure::{Figure, short};
+use crate::finding::Verdict;
+use crate::point::Value;
+use crate::record::{Disturbed, Outcome};
+use crate::results::Found;
+
+/// The maximum number of figure columns in a table.
+const MOST_COLUMNS: usize = 6;
+/// The heading level of the parts: below the document's own headings.
+const HEAD: &str = "###";
+
+/// The whole Markdown text.
+pub fn markdown(sections: &[Section<'_>]) -> String {
+    let mut text = page::when(sections) + "\n";
+    for (machine, experiments) in page::machines_of(sections) {
+        let of = match experiments.len() == sections.len() {
+            true => String::new(),
+            false => {
+                let names: Vec<&str> =
+                    experiments.iter().map(|experiment| experiment.name.as_str()).collect();
+                format!("{}: ", names.join(", "))
+            }
+        };
+        let facts: Vec<String> = machine
+            .peers
+            .iter()
+            .map(|(name, version)| format!("{name} {version}"))
+            .chain(machine.sysctl.iter().map(|(name, value)| format!("`{name}` = {value}")))
+            .collect();
+        let binary: String = machine.binary.chars().take(12).collect();
+        text += &format!(
+            "{of}{}; {}; binary {binary}… (SHA-256).\n",
+            plain(&machine.line()),
+            plain(&[machine.system.clone()].into_iter().chain(facts).collect::<Vec<_>>().join("; "))
+        );
+    }
+    text += "\n| experiment | holds | nearly holds | does not hold | cannot be told | not measured | runs | failed |\n|---|--:|--:|--:|--:|--:|--:|--:|\n";
+    for section in sections {
+        let count = |wanted: Verdict| match section.judged.iter().filter(|one| one.verdict == wanted).count()
+        {
+            0 => "–".to_owned(),
+            count => count.to_string(),
+        };
+        let records = &section.results.records;
+        let failed = records.iter().filter(|record| matches!(record.outcome, Outcome::Failed(_))).count();
+        text += &format!(
+            "| `{}` | {} | {} | {} | {} | {} | {} | {failed} |\n",
+            section.results.experiment.name,
+            count(Verdict::Holds),
+            count(Verdict::NearlyHolds),
+            count(Verdict::DoesNotHold),
+            count(Verdict::CannotBeTold),
+            count(Verdict::NotMeasured),
+            records.iter().filter(|record| record.sample().is_some()).count(),
+        );
+    }
+    text += "\nIn tables a figure is the median of the rounds, with the least and the most of them in brackets. In reasons, what stands in brackets is \
+             bounds, and a ratio is the median of the rounds' own ratios, not the ratio of the medians. What *nearly holds* misses its limit by 5 % at most, if it does.\n";
+    for section in sections {
+        text += &one(section);
+    }
+    text
+}
+
+fn one(section: &Section<'_>) -> String {
+    let (results, experiment) = (section.results, &section.results.experiment);
+    let mut text = format!("\n{HEAD} {}\n\n{}\n", experiment.name, plain(&experiment.title));
+    if !section.judged.is_empty() {
+        text += "\n| claim | here | why |\n|---|---|---|\n";
+        for judged in &section.judged {
+            text += &format!(
+                "| {} | {} | {} |\n",
+                cell_text(&judged.claim),
+                strong(judged.verdict),
+                cell_text(&judged.sentence)
+            );
+        }
+    }
+    if let Some(table) = experiment.table.first() {
+        if let Some(rows) = asked_for(experiment, &section.found, table) {
+            text += &format!("\n{}\n\n{rows}", plain(&table.title));
+        }
+    }
+    let whys: BTreeSet<String> = results
+        .records
+        .iter()
+        .filter_map(|record| match &record.outcome {
+            Outcome::Measured(_) => None,
+            Outcome::Missing(why) => Some(format!("left out: {why} ({})", record.key)),
+            Outcome::Failed(why) => Some(format!("failed: {why} ({}, round {})", record.key, record.round)),
+        })
+        .collect();
+    if !whys.is_empty() {
+        text += "\n";
+    }
+    for why in whys.iter().take(MOST_COLUMNS) {
+        text += &format!("- {}\n", plain(why));
+    }
+    if whys.len() > MOST_COLUMNS {
+        text += &format!("- and {} more\n", whys.len() - MOST_COLUMNS);
+    }
+    let line = line_ns(results)
+        .map(|line| format!("; a cache line took {line} ns from core to core (median)"))
+        .unwrap_or_default();
+    text + &format!("\n{}{line}.\n", Disturbed::of(&results.records).words())
+}
+
+fn strong(verdict: Verdict) -> String {
+    match verdict {
+        Verdict::Holds | Verdict::NearlyHolds | Verdict::DoesNotHold => format!("**{}**", verdict.words()),
+        Verdict::CannotBeTold | Verdict::NotMeasured => verdict.words().to_owned(),
+    }
+}
+
+/// A table as specified in the experiment's file, with as many of its quantities as fit side by
+/// side.
+fn asked_for(experiment: &Experiment, found: &[Found], table: &Table) -> Option<String> {
+    let shown: Vec<&Found> = found.iter().filter(|found| fits(&table.at, &found.coordinates)).collect();
+    let measured = |quantity: &&String| shown.iter().any(|found| found.figures.contains_key(*quantity));
+    let mut quantities: Vec<&String> = table.quantity.list().iter().filter(measured).collect();
+    let rows = combinations(experiment, &table.rows, &shown);
+    let columns = combinations(experiment, &table.columns, &shown);
+    quantities.truncate((MOST_COLUMNS / columns.len().max(1)).max(1));
+    if quantities.is_empty() {
+        return None;
+    }
+    let mut head: Vec<String> =
+        table.rows.iter().map(|axis| cell_text(&capital(&experiment.axis_title(axis)))).collect();
+    let words = head.len();
+    for column in &columns {
+        for quantity in &quantities {
+            let unit =
+                shown.iter().find_map(|found| found.figures.get(*quantity).map(|one| one.unit.clone()));
+            let unit = unit.filter(|unit| !unit.is_empty());
+            let of = match unit {
+                Some(unit) => format!("{}, {unit}", experiment.quantity_name(quantity)),
+                None => experiment.quantity_name(quantity),
+            };
+            let place = name(experiment, column);
+            head.push(cell_text(&if place.is_empty() { of } else { format!("{place}: {of}") }));
+        }
+    }
+    let rule = "|---".repeat(words) + &"|--:".repeat(head.len() - words);
+    let mut text = format!("| {} |\n{rule}|\n", head.join(" | "));
+    for row in &rows {
+        let mut cells: Vec<String> = table
+            .rows
+            .iter()
+            .map(|axis| {
+                let value = row.iter().find(|(name, _)| name == axis);
+                cell_text(&value.map(|(_, value)| experiment.label(axis, value)).unwrap_or_default())
+            })
+            .collect();
+        for column in &columns {
+            let same = |found: &&&Found| {
+                let mut both = row.iter().chain(column);
+                both.all(|(axis, value): &(String, Value)| found.at(axis).is_some_and(|at| at.same(value)))
+            };
+            let at = shown.iter().find(same);
+            cells.extend(quantities.iter().map(|quantity| {
+                at.and_then(|found| found.figures.get(*quantity)).map_or_else(|| "–".to_owned(), figure)
+            }));
+        }
+        text += &format!("| {} |\n", cells.join(" | "));
+    }
+    Some(text)
+}
+
+fn figure(figure: &Figure) -> String {
+    match figure.rounds.len() {
+        0 | 1 => short(figure.middle),
+        _ => format!("{} ({}–{})", short(figure.middle), short(figure.least), short(figure.most)),
+    }
+}
+
+/// Text on one line, with `<` escaped.
+fn plain(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ").replace('<', "\\<")
+}
+
+fn cell_text(text: &str) -> String {
+    plain(text).replace('|', "\\|")
+}

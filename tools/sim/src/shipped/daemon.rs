@@ -1,0 +1,292 @@
+//! The server side: the shipped server, its disk, and the medium, which outlives both.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use backing::StoreError;
+use backing::faulty::{Action, Faults, FaultyStore, Operations, Rule};
+use backing::model::ModelStore;
+use disk::unit::{DiskOptions, DiskUnit, Registry};
+use iscsi::chap::{Credential, Secret};
+use iscsi_client::{Transport, Url};
+use iscsi_server::config::{
+    Auth, Chap, Crc, IserConfig, Limits, LunConfig, Portal, ServerConfig, TargetConfig,
+};
+use iscsi_server::{DrainOptions, DrainScope, Server, Unit};
+
+use crate::oracle::SECTOR;
+use crate::plan::Plan;
+use crate::random::Rng;
+use crate::target::{NAME, Settings, TARGET_SECRET};
+use crate::world::Sabotage;
+
+/// EIO.
+const EIO: StoreError = StoreError::Io(5);
+/// The time that initiators have to log out.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// The server, when it runs, and its medium.
+pub(super) struct Daemon {
+    config: ServerConfig,
+    options: DiskOptions,
+    model: ModelStore,
+    faults: Faults,
+    bytes: usize,
+    iser: bool,
+    server: Option<Server>,
+    /// The unit that it serves.
+    unit: Option<Unit>,
+    /// Whether it serves another target beside.
+    beside: bool,
+}
+
+/// An administrator's change to a running server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Change {
+    /// New limits for new logins; a second target is added or removed.
+    Apply,
+    /// Drains all initiators, then undrains.
+    Drain,
+    /// A second server takes over the listening sockets and the disk.
+    TakeOver,
+}
+
+impl Daemon {
+    pub(super) fn new(plan: &Plan, rng: &mut Rng) -> Result<Self, String> {
+        let bytes = plan.blocks as usize * plan.block as usize;
+        let mut model = ModelStore::new(bytes, SECTOR as u32);
+        if plan.lands {
+            model = model.landing().map_err(|error| error.to_string())?;
+        }
+        let faults = Faults::timed();
+        if let Some(delay) = plan.store_delay {
+            faults.add(Rule::new(Operations::ALL, Action::Delay(0..delay)).seed(rng.bits()));
+        }
+        Ok(Self {
+            config: config(&plan.target, 1 + rng.index(3)),
+            options: plan.disk.clone(),
+            model,
+            faults,
+            bytes,
+            iser: plan.target.iser.is_some(),
+            server: None,
+            unit: None,
+            beside: false,
+        })
+    }
+
+    /// The URL of its disk.
+    pub(super) fn url(&self, _initiator: usize) -> Url {
+        let portal = self.config.portals[0].listen;
+        let url = Url::portal(portal.ip().to_string(), portal.port()).with_unit(NAME, 0);
+        Url { transport: if self.iser { Transport::Iser } else { Transport::Tcp }, ..url }
+    }
+
+    /// Starts the server, on a medium with power.
+    pub(super) async fn start(&mut self) -> Result<(), String> {
+        self.model.power_on();
+        let config = self.with_unit()?;
+        self.server =
+            Some(Server::start(config).map_err(|error| format!("the server does not start: {error}"))?);
+        Ok(())
+    }
+
+    /// The configuration of a new server, with a new unit on the medium.
+    fn with_unit(&mut self) -> Result<ServerConfig, String> {
+        let store = Arc::new(FaultyStore::new(Arc::new(self.model.clone()), self.faults.clone()));
+        let unit =
+            DiskUnit::new(store, self.options.clone(), &Registry::new()).map_err(|e| format!("{e:?}"))?;
+        self.unit = Some(Unit::Disk(unit));
+        Ok(self.with_units())
+    }
+
+    fn with_units(&self) -> ServerConfig {
+        let mut config = self.config.clone();
+        let luns = self.unit.clone().into_iter();
+        config.targets[0].units =
+            luns.map(|unit| LunConfig { lun: 0, unit, limiter: Arc::default() }).collect();
+        if self.beside {
+            let name = "iqn.2026-01.example.sim:beside".to_owned();
+            config.targets.push(TargetConfig { name, units: Vec::new(), ..config.targets[0].clone() });
+        }
+        config
+    }
+
+    /// Executes a change. The server runs again afterwards.
+    pub(super) async fn change(&mut self, change: Change, rng: &mut Rng) -> Result<(), String> {
+        let Some(server) = &self.server else { return Ok(()) };
+        let handle = server.handle();
+        match change {
+            Change::Apply => {
+                self.beside = !self.beside;
+                self.config.limits.queue_depth = rng.pick(&[2, 16, 64]);
+                self.config.limits.send_high_water = rng.pick(&[4096, 1 << 20]);
+                let config = self.with_units();
+                let applied = runtime::sim::aside(move || handle.apply(config)).await;
+                applied.map(drop).map_err(|error| format!("it cannot be applied: {error}"))
+            }
+            Change::Drain => {
+                let options = DrainOptions { timeout: Duration::from_secs(1), redirect: None };
+                handle
+                    .drain(DrainScope::All, options)
+                    .map_err(|error| format!("it cannot be drained: {error}"))?;
+                let deadline = runtime::clock() + Duration::from_secs(30);
+                while handle.drains().iter().any(|drain| drain.left > 0) {
+                    if runtime::clock() > deadline {
+                        return Err(format!("a drain does not end: {:?}", handle.drains()));
+                    }
+                    runtime::sleep(Duration::from_millis(100)).await;
+                }
+                handle.undrain(&DrainScope::All);
+                Ok(())
+            }
+            Change::TakeOver => {
+                let sockets = handle.listening_sockets().into_iter();
+                let sockets: std::io::Result<Vec<_>> =
+                    sockets.map(|(at, socket)| Ok((at, socket.try_clone()?))).collect();
+                let sockets = sockets.map_err(|error| error.to_string())?;
+                let old = self.server.take();
+                self.unit = None;
+                runtime::sim::aside(move || {
+                    handle.pause(Duration::from_secs(10));
+                    handle.let_go_of_units();
+                    drop(old);
+                })
+                .await;
+                let config = self.with_unit()?;
+                let server = Server::start_with(config, sockets);
+                self.server = Some(server.map_err(|error| format!("it cannot be taken over: {error}"))?);
+                Ok(())
+            }
+        }
+    }
+
+    /// Ends the server as `kill -9` does: closes its sockets and drops its tasks.
+    pub(super) async fn kill(&mut self) {
+        let server = (self.server.take(), self.unit.take());
+        runtime::sim::aside(move || drop(server)).await;
+    }
+
+    /// Stops the server in good order.
+    pub(super) async fn stop(&mut self) -> Result<(), String> {
+        let Some(server) = self.server.take() else { return Ok(()) };
+        let deadline = runtime::clock() + Duration::from_secs(60);
+        while server.sessions() > 0 && runtime::clock() < deadline {
+            runtime::sleep(Duration::from_millis(100)).await;
+        }
+        let left = server.sessions();
+        let stopped = runtime::sim::aside(move || server.stop(GRACE)).await;
+        if left > 0 {
+            return Err(format!("{left} sessions are left when all initiators have gone"));
+        }
+        // An error here is the flush of a medium that was made to fail.
+        drop(stopped);
+        Ok(())
+    }
+
+    /// Plants a fault that must be found.
+    pub(super) fn sabotage(&self, sabotage: Sabotage) {
+        let writes = Operations::WRITE.or(Operations::ZEROS).or(Operations::DISCARD);
+        let rule = match sabotage {
+            Sabotage::LostWrites => Rule::new(writes, Action::Lie).after(30).times(3),
+            Sabotage::LyingSyncs => Rule::new(Operations::SYNC, Action::Lie),
+            Sabotage::EndlessWrite => Rule::new(writes, Action::Delay(u64::MAX..u64::MAX)).after(30).times(1),
+            // Faults in the drivers of the other kind of world.
+            Sabotage::SpoiltLandings | Sabotage::SpoiltMoves => return,
+        };
+        self.faults.add(rule);
+    }
+
+    pub(super) fn is_powered(&self) -> bool {
+        self.model.powered()
+    }
+
+    pub(super) fn cut_power(&self, seed: u64) {
+        self.model.cut_power(seed);
+    }
+
+    pub(super) fn cut_power_after(&self, operations: u64, seed: u64) {
+        self.model.cut_power_after(operations, seed);
+    }
+
+    /// The durable content of the medium.
+    pub(super) fn medium(&self) -> Vec<u8> {
+        self.model.durable_bytes(0, self.bytes).unwrap_or_default()
+    }
+
+    pub(super) fn fail_reads(&self, times: u64) {
+        self.faults.add(Rule::new(Operations::READ, Action::Fail(EIO)).times(times));
+    }
+
+    pub(super) fn fail_writes(&self, times: u64) {
+        let writes = Operations::WRITE.or(Operations::DISCARD).or(Operations::ZEROS);
+        self.faults.add(Rule::new(writes, Action::Fail(EIO)).times(times));
+    }
+
+    pub(super) fn fail_next_sync(&self) {
+        self.model.fail_next_sync(EIO);
+    }
+
+    pub(super) fn limit_space(&self, bytes: Option<u64>) {
+        self.faults.limit_space(bytes);
+    }
+}
+
+/// The configuration of a server with `cores` cores and the plan's settings, without units.
+pub(super) fn config(settings: &Settings, cores: usize) -> ServerConfig {
+    let secret =
+        |name: &str, secret: &str| Credential { name: name.into(), secret: Secret::new(secret.as_bytes()) };
+    let auth = settings.chap.as_ref().map_or(Auth::None, |(user, word)| {
+        Auth::Chap(Chap {
+            users: vec![secret(user, word)],
+            mutual: Some(secret("target", TARGET_SECRET)),
+            hashes: iscsi::chap::Hash::ALL.to_vec(),
+        })
+    });
+    ServerConfig {
+        portals: vec![Portal {
+            listen: SocketAddr::from(([10, 0, 0, 200], 3260)),
+            group: 1,
+            transports: Default::default(),
+        }],
+        targets: vec![TargetConfig {
+            name: NAME.into(),
+            alias: String::new(),
+            groups: vec![],
+            auth,
+            units: vec![],
+            acls: None,
+            redirect: None,
+            ports: None,
+        }],
+        discovery_auth: Auth::None,
+        limits: Limits {
+            connections_per_session: settings.connections,
+            queue_depth: settings.queue_depth,
+            max_recv_data_segment: settings.max_recv_data_segment,
+            max_burst: settings.max_burst,
+            first_burst: settings.first_burst.min(settings.max_burst),
+            max_outstanding_r2t: settings.max_r2t,
+            nop_interval: settings.nop_interval,
+            nop_timeout: settings.nop_timeout,
+            send_high_water: settings.send_high_water,
+            error_recovery_level: settings.level,
+            default_time2wait_s: settings.time2wait,
+            default_time2retain_s: settings.time2retain,
+            data_timeout: settings.data_timeout,
+            ..Limits::default()
+        },
+        cores,
+        spin_us: 0,
+        zero_copy: true,
+        pool_bytes: 64 << 20,
+        iser: settings.iser.map_or_else(Default::default, |setup| IserConfig {
+            crc: if setup.crc { Crc::Require } else { Crc::Never },
+            max_fpdu: setup.max_fpdu,
+            markers: setup.markers,
+            reads: setup.depth,
+            unsolicited_data: !settings.initial_r2t,
+        }),
+    }
+}
