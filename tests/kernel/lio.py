@@ -80,6 +80,8 @@ def clients(lab):
         "offset": ("write and read from an odd offset", there_and_back("--offset", 12345)),
         "crc": ("with CRC required", there_and_back("--rdma-crc", "require")),
         "nocrc": ("with no CRC", there_and_back("--rdma-crc", "never")),
+        # A long round trip has the client send more with each command, to a target that agrees to more than it takes.
+        "far": ("write and read at depth 1 over a long path", there_and_back("--depth", 1)),
         "copy": ("stag cp verifies", copy),
         "sizes": ("random reads and writes of 512 B to 1 MiB are verified", lambda: bench(
             "--pattern", "randrw", "--bs", "512..1M", "--depth", "4", "--time", "0.3", "--span", "8M", "--fill")),
@@ -94,6 +96,7 @@ def clients(lab):
 
 SCRIPT = r"""
 for client in ls info one deep blocks large offset crc nocrc copy sizes depths sessions; do ask_and_wait $client; done
+network 2ms 0%; ask_and_wait far; network fine
 network 2ms 1%; ask_and_wait network; network fine
 case_ "the guest's kernel had no fault" eval '! dmesg | grep -iE "bug:|oops|panic"'
 """

@@ -7,7 +7,7 @@ use iscsi::login::initiator::{Chap, Config, Established, InitiatorLogin, Initiat
 use iscsi::pdu::{LoginStatus, Opcode};
 
 use crate::error::Error;
-use crate::options::Options;
+use crate::options::{Options, iser_segment};
 use crate::url::{Transport, Url};
 use crate::wire::Wire;
 
@@ -71,8 +71,13 @@ async fn follow(portal: &Portal, config: &Config, options: &Options) -> Result<D
     while been.len() <= MAX_REDIRECTS && !been.contains(&portal) {
         let mut wire = Wire::connect(&portal, options).await?;
         match login(&mut wire, config).await? {
-            Outcome::Done(login) => {
-                wire.begin_full_feature(&login.params);
+            Outcome::Done(mut login) => {
+                let params = &mut login.params;
+                if params.rdma_extensions {
+                    params.target_recv_data_segment_length =
+                        iser_segment(params.target_recv_data_segment_length);
+                }
+                wire.begin_full_feature(params);
                 let moved_for_good = for_good && !been.is_empty();
                 return Ok(Dialed { wire, login: *login, portal, moved_for_good });
             }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use iscsi::initiator::Spread;
-use iscsi::keys::{DigestChoice, Offer};
+use iscsi::keys::{DigestChoice, Offer, Params};
 use iscsi::login::initiator::Chap;
 use iser::UNTIL_FULL_FEATURE_DATA;
 use rdma::{Crc, Provider};
@@ -11,8 +11,14 @@ use rdma::{Crc, Provider};
 use crate::tune::{MOST_CONNECTIONS, Tune};
 use crate::url::Transport;
 
-/// The longest data segment of a control-type PDU that we request from a target over iSER, bytes.
-const ISER_TARGET_SEGMENT: u32 = 64 << 10;
+/// TargetRecvDataSegmentLength that a login over iSER offers, bytes: the highest legal value. The
+/// result is the minimum of both sides (RFC 7145 §6.4), so a target that repeats the offer has not
+/// said what its receive buffers hold.
+const ISER_SEGMENT_OFFERED: u32 = 0xff_ffff;
+/// The longest data segment that is sent to a target over iSER, bytes.
+const ISER_SEGMENT: u32 = 64 << 10;
+/// The same to a target that repeats the offer. Linux's does, and its receive buffers hold 8 KiB.
+const ISER_SEGMENT_UNSAID: u32 = 8 << 10;
 
 /// Requested time for the target to keep the tasks of a lost connection, seconds.
 const RETAIN_S: u16 = 20;
@@ -159,9 +165,23 @@ pub(crate) fn on_transport(offer: Offer, transport: Transport) -> Offer {
         Transport::Iser => Offer {
             error_recovery_level: 0,
             default_time2retain_s: 0,
-            target_recv_data_segment_length: ISER_TARGET_SEGMENT,
+            target_recv_data_segment_length: ISER_SEGMENT_OFFERED,
             initiator_recv_data_segment_length: UNTIL_FULL_FEATURE_DATA as u32,
             ..offer.over_rdma()
         },
+    }
+}
+
+/// Bytes of a data segment that a target takes over iSER, by its answer to the offer.
+pub(crate) fn iser_segment(answered: u32) -> u32 {
+    if answered >= ISER_SEGMENT_OFFERED { ISER_SEGMENT_UNSAID } else { answered.min(ISER_SEGMENT) }
+}
+
+/// Bytes of a write that a target takes over iSER before it requests data. At most one PDU, unless
+/// the target agrees to unsolicited Data-Out: only then it has receives for more (RFC 7145 §8.1.1).
+pub(crate) fn most_unsolicited(params: &Params) -> u32 {
+    match params.initial_r2t {
+        true => params.target_recv_data_segment_length.min(params.first_burst_length),
+        false => params.first_burst_length,
     }
 }

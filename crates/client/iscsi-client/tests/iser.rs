@@ -88,11 +88,22 @@ fn a_command_of_many_buffers_is_one_stag() {
 
 #[test]
 fn short_writes_go_with_their_command_and_long_ones_are_fetched() {
-    for (limit, immediate, fetched) in [(8192, 8192, 16384), (0, 0, 24576), (1 << 20, 24576, 0)] {
+    // A target that agrees to the highest value has repeated the offer.
+    for (agreed, limit, immediate, fetched) in [
+        (65_536, 8192, 8192, 16384),
+        (65_536, 0, 0, 24576),
+        (65_536, 1 << 20, 24576, 0),
+        (12_288, 1 << 20, 8192, 16384),
+        (0xff_ffff, 1 << 20, 8192, 16384),
+    ] {
         run(async {
             let fake = Fake::start(
                 Manners {
-                    offer: Offer { target_recv_data_segment_length: 65_536, ..Manners::default().offer },
+                    offer: Offer {
+                        target_recv_data_segment_length: agreed,
+                        initial_r2t: true,
+                        ..Manners::default().offer
+                    },
                     ..Manners::default()
                 },
                 256,
@@ -102,7 +113,7 @@ fn short_writes_go_with_their_command_and_long_ones_are_fetched() {
                 disk.write(0, Buf::from(pattern(1, blocks * BLOCK))).await.unwrap();
             }
             let state = fake.state.borrow();
-            assert_eq!((state.immediate, state.fetched), (immediate, fetched), "limit {limit}");
+            assert_eq!((state.immediate, state.fetched), (immediate, fetched), "{agreed}, limit {limit}");
         });
     }
 }

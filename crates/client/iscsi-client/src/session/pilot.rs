@@ -13,6 +13,7 @@ use super::state::{Core, Inner, State};
 use super::{Destination, Session};
 use crate::dial::dial;
 use crate::error::Error;
+use crate::options::most_unsolicited;
 use crate::tune::governor::{Bounds, Governor, Sample};
 use crate::tune::{MOST_CONNECTIONS, Tune, Tuning};
 
@@ -199,12 +200,7 @@ fn bounds(inner: &Inner, system: &SystemLimits) -> Bounds {
     } else {
         params.max_connections.min(MOST_CONNECTIONS.max(options.connections))
     };
-    // At most one PDU: only a target that agrees to unsolicited Data-Out has receives for more (RFC
-    // 7145 §8.1.1).
-    let takes = match params.initial_r2t {
-        true => params.target_recv_data_segment_length.min(params.first_burst_length),
-        false => params.first_burst_length,
-    };
+    let takes = most_unsolicited(&params);
     let goes_unasked = !params.rdma_extensions && !params.initial_r2t;
     Bounds {
         least_commands: FIRST_COMMANDS.min(inner.queue_depth()),

@@ -16,6 +16,7 @@ use super::tcp;
 use crate::bell::Bell;
 use crate::dial::{Dialed, dial};
 use crate::error::Error;
+use crate::options::most_unsolicited;
 use crate::wire::Wire;
 
 /// A session lost within this time of its login counts as lost at once.
@@ -112,13 +113,7 @@ impl Inner {
             core.slots.iter_mut().for_each(|(_, slot)| slot.since = now);
             core.queued.iter_mut().for_each(|(_, queued)| queued.since = now);
         }
-        // At most one PDU: only a target that agrees to unsolicited Data-Out has receives for more
-        // (RFC 7145 §8.1.1).
-        let params = &dialed.login.params;
-        let most = match params.initial_r2t {
-            true => params.target_recv_data_segment_length.min(params.first_burst_length),
-            false => params.first_burst_length,
-        };
+        let most = most_unsolicited(&dialed.login.params);
         let unsolicited = core.tuning.as_ref().and_then(|tuning| tuning.unsolicited);
         core.protocol.limit_unsolicited(unsolicited.unwrap_or(self.options.iser_unsolicited).min(most));
         let on = core.protocol.connect(cid, &dialed.login);
