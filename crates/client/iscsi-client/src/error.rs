@@ -70,6 +70,9 @@ pub enum Error {
     /// The caller's request is impossible.
     #[error("{0}")]
     Argument(&'static str),
+    /// A disk's thread could not be started ([`crate::SharedDisk`]).
+    #[error("cannot start a thread for the disk: {0}")]
+    Thread(String),
 }
 
 fn show_reject(reason: &Option<RejectReason>) -> &'static str {

@@ -50,6 +50,8 @@
 //! Very many commands: a [`Queue`] submits and collects them in batches, for well under a
 //! microsecond each.
 //!
+//! From other threads and under other executors, such as tokio's: [`SharedDisk`].
+//!
 //! A URL that begins with `iser://` reaches the same unit by RDMA (iSER, RFC 7145), over software
 //! iWARP or an RDMA device ([`Options::iser_provider`]). Everything else is the same.
 //!
@@ -98,6 +100,7 @@ pub mod objects;
 mod options;
 mod payload;
 mod session;
+mod shared;
 pub mod tune;
 mod unit;
 mod url;
@@ -108,6 +111,7 @@ pub use disk::Disk;
 pub use error::{Error, ScsiError};
 pub use options::Options;
 pub use session::{Command, Completed, MAX_READ, Queue, Response, Session, Ticket, Transfer};
+pub use shared::{Outcome, SharedDisk, wait};
 pub use unit::Unit;
 pub use url::{Transport, Url, UrlError};
 
@@ -118,3 +122,9 @@ pub use iscsi::keys::{DigestChoice, Params};
 pub use iscsi::login::initiator::Chap;
 pub use iscsi::pdu::{Lun, Residual, TaskAttribute, TaskManagementFunction, TaskManagementResult};
 pub use rdma::{Crc, Provider};
+pub use runtime::{Buf, Chain};
+pub use scsi::data::capacity::ReadCapacity16;
+pub use scsi::data::inquiry::StandardInquiry;
+pub use scsi::data::lba_status::LbaStatus;
+pub use scsi::data::unmap::UnmapRange;
+pub use scsi::data::vpd::{BlockLimits, LogicalBlockProvisioning};
