@@ -62,6 +62,8 @@ def grown(lab):
             target.units.append(Unit(mib=8, path=os.path.join(target.folder, "more.img")))
             outcome = apply(target)
             expect(outcome["applied"] and outcome["sessions_changed"] == 1, f"apply says {outcome}")
+            log = target.log(100)
+            expect(f'what="control" verb="apply" uid={os.geteuid()}' in log, f"the audit log does not say who applied:\n{log}")
             found = pending(session)
             expect((0x3F, 0x0E) in found, f"REPORTED LUNS DATA HAS CHANGED is not among {found}")
             expect((0x2A, 0x09) in found, f"CAPACITY DATA HAS CHANGED is not among {found}")

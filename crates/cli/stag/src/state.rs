@@ -18,6 +18,10 @@ pub fn directory() -> Option<PathBuf> {
     if let Some(given) = std::env::var("STATE_DIRECTORY").ok().filter(|given| !given.is_empty()) {
         return given.split(':').next().map(PathBuf::from);
     }
+    if cfg!(test) {
+        // Tests keep nothing where the machine's own daemon does.
+        return Some(std::env::temp_dir().join(format!("stag-tests-{}", std::process::id())));
+    }
     if geteuid().is_root() {
         return Some("/var/lib/stag".into());
     }

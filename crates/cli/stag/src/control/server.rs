@@ -121,6 +121,11 @@ fn wanted(request: &Request) -> Rights {
     }
 }
 
+/// Whether `request` only looks. Every other one leaves a line in the audit log.
+fn only_looks(request: &Request) -> bool {
+    matches!(request.verb.as_str(), "status" | "drains" | upgrade::VERB)
+}
+
 /// Answers one client's requests until it goes.
 fn serve(
     stream: &UnixStream,
@@ -134,6 +139,7 @@ fn serve(
     let Some(rights) = peer::rights(stream)? else {
         return refuse(out, "only root, the daemon's own user and members of the group stag may manage it");
     };
+    let uid = peer::user(stream)?.as_raw();
     let mut lines = Reader::new(stream);
     loop {
         place.set_busy(false);
@@ -175,6 +181,10 @@ fn serve(
             Err(error) => return Err(error),
         };
         place.set_busy(true);
+        if !only_looks(&request) {
+            let verb = request.verb.as_str();
+            tracing::info!(target: iscsi_server::audit::TARGET, what = "control", verb, uid, "asked to change something");
+        }
         if request.verb == handover::VERB {
             if handover::give(daemon, socket, stream, &mut lines, &request)? {
                 // As an administrator ends it.
