@@ -12,7 +12,7 @@ use iscsi::discovery::TargetAddress;
 use iscsi::name;
 
 use crate::Unit;
-pub use crate::qos::{DEFAULT_BURST, Limiter, MAX_BURST, QosLimits, Rates};
+pub use server_core::qos::{DEFAULT_BURST, Limiter, MAX_BURST, QosLimits, Rates};
 
 pub use rdma::Crc;
 
@@ -176,6 +176,16 @@ pub struct Portal {
     pub group: u16,
     /// What it lets in.
     pub transports: Transports,
+}
+
+impl server_core::portals::Asked for Portal {
+    fn address(&self) -> SocketAddr {
+        self.listen
+    }
+
+    fn by_device(&self) -> bool {
+        self.transports == Transports::Verbs
+    }
 }
 
 /// What initiators may speak at a portal. All but the last begin with a TCP connection to its port; the first bytes tell iSCSI and

@@ -14,7 +14,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::future::poll_fn;
 use std::pin::pin;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
@@ -22,19 +22,20 @@ use std::time::{Duration, Instant};
 use iscsi::pdu::{AsyncEvent, Bhs, TaskManagementFunction};
 use iscsi::target::{Cid, Data, Event, Fatal, TaskKey};
 use runtime::Notify;
+use server_core::ahead::RoundTrip;
+use server_core::backlog::{Backlog, STEP};
+use server_core::gate::Gate;
+use server_core::grants::Grants;
+use server_core::pings::Peer;
+use server_core::retention::{Keeper, Kept};
+use server_core::tally::Counts;
+use server_core::{ConnectionId, Core};
 
-use crate::ahead::RoundTrip;
-use crate::backlog::{Backlog, STEP};
-use crate::grants::Grants;
 use crate::lun_map::LocalView;
 use crate::order::Order;
-use crate::pings::{self, Peer};
-use crate::qos::gate::Gate;
 use crate::reassign::{self, Ferry};
-use crate::retention;
-use crate::server::Shared;
 use crate::session::Session;
-use crate::tally::Counts;
+use crate::shared::Shared;
 use crate::text::Negotiated;
 use crate::transport::tcp::receive::Receiver;
 use crate::transport::{Link, Outbox, Start, Transport, iser};
@@ -42,11 +43,7 @@ use crate::wire::Segment;
 use crate::{management, text};
 
 pub(crate) use admission::Admitted;
-pub(crate) use remote::{Remote, Victims, bury, counted, locals, recovered};
-
-/// Names a connection for as long as the daemon runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct ConnectionId(pub u64);
+pub(crate) use remote::{Remote, Victims, bury, counted, recovered};
 
 /// TASK REASSIGN.
 const REASSIGN: u8 = TaskManagementFunction::TaskReassign.code();
@@ -66,6 +63,8 @@ pub(crate) struct Inner {
 pub(crate) struct Connection {
     pub id: ConnectionId,
     pub cid: u16,
+    /// What its core has for itself.
+    pub core: Rc<Core>,
     pub shared: Arc<Shared>,
     pub session: Arc<Session>,
     pub inner: RefCell<Inner>,
@@ -83,7 +82,7 @@ pub(crate) struct Connection {
     /// Commands that wait for others because of their task attributes.
     order: RefCell<Order>,
     /// Commands that wait for their time under a limit.
-    pub gate: Gate,
+    pub gate: Gate<Admitted>,
     /// No more I/O: the peer is gone or the connection was closed.
     lost: Cell<bool>,
     /// Close when everything queued has been sent.
@@ -103,7 +102,7 @@ pub(crate) struct Connection {
     /// What recovery had to do here is in the session's account.
     accounted: Cell<bool>,
     /// Bytes that it keeps to be sent again, as the core counts them.
-    kept: Cell<usize>,
+    kept: Kept,
     /// ErrorRecoveryLevel 2: its tasks outlive it.
     keeps: bool,
     /// It is gone, and its tasks wait for another one: nothing is sent or received any more.
@@ -185,19 +184,20 @@ impl Connection {
         id: ConnectionId,
         cid: u16,
         shared: Arc<Shared>,
-        session: Arc<Session>,
+        (core, session): (&Rc<Core>, Arc<Session>),
         link: Link,
         state: iscsi::target::Connection<Segment>,
         negotiated: Negotiated,
     ) -> Rc<Self> {
         let Link { transport, outbox } = link;
-        let view = LocalView::new(session.view());
+        let view = LocalView::new(session.view(), core.ended.clone());
         let send_high_water = shared.limits().send_high_water;
         let recovers = state.error_recovery_level() > 0;
         let keeps = state.error_recovery_level() > 1;
         let connection = Rc::new(Self {
             id,
             cid,
+            core: core.clone(),
             shared,
             session,
             inner: RefCell::new(Inner { state, outbox }),
@@ -215,10 +215,10 @@ impl Connection {
             past: RefCell::default(),
             room: Notify::default(),
             recovers,
-            backlog: Backlog::default(),
+            backlog: Backlog::new(core.backlog.clone()),
             deferred: RefCell::default(),
             accounted: Cell::new(false),
-            kept: Cell::new(0),
+            kept: Kept::new(core.retention.clone(), id),
             keeps,
             detached: Cell::new(false),
             removed: Cell::new(false),
@@ -226,7 +226,7 @@ impl Connection {
             ferries: RefCell::default(),
             watching: Cell::new(false),
             watch: Notify::default(),
-            grants: Grants::default(),
+            grants: Grants::new(core.grants.clone()),
             progress: Notify::default(),
             stop: Notify::default(),
             over: Cell::new(false),
@@ -234,9 +234,13 @@ impl Connection {
             negotiated: RefCell::new(negotiated),
             round_trip: RoundTrip::default(),
         });
-        remote::enter(&connection);
+        remote::enter(core, &connection);
+        if connection.recovers {
+            let keeper: Weak<dyn Keeper> = Rc::<Self>::downgrade(&connection);
+            connection.kept.enter(keeper);
+        }
         // After it can be found: limits that change from now on are told to it.
-        connection.gate.look(&connection.session);
+        connection.look_at_limits();
         connection
     }
 
@@ -247,7 +251,7 @@ impl Connection {
             // A queue pair sends by itself.
             Transport::Iser(_) => None,
         };
-        let pinged = pings::enter(self);
+        let pinged = self.core.pings.enter(self.id, self.clone());
         let watcher = self.recovers.then(|| runtime::spawn(self.clone().watch_loop()));
         if self.session.is_ending() {
             self.shut();
@@ -497,11 +501,11 @@ impl Connection {
 
     #[cold]
     fn look_again(self: &Rc<Self>) -> Rc<LocalView> {
-        let view = Rc::new(LocalView::new(self.session.view()));
+        let view = Rc::new(LocalView::new(self.session.view(), self.core.ended.clone()));
         let before = self.view.replace(view.clone());
         let past = &mut *self.past.borrow_mut();
         before.nexuses.counts().iter().for_each(|(_, counts)| past.add(counts));
-        self.gate.look(&self.session);
+        self.look_at_limits();
         self.part_from(&before, &view);
         // Units may go with it.
         drop(before);
@@ -525,7 +529,7 @@ impl Connection {
             Transport::Iser(iser) => self.backlog.account(iser.queued()),
         }
         if self.recovers {
-            retention::account(&self.kept, state.kept_bytes());
+            self.kept.account(state.kept_bytes());
             if !self.watching.get() && state.is_pending() {
                 self.watching.set(true);
                 self.watch.notify();
@@ -612,7 +616,8 @@ impl Connection {
     async fn receive_loop(self: &Rc<Self>, start: Start) -> End {
         match (&self.transport, start) {
             (Transport::Tcp(tcp), Start::Tcp(cutter, early)) => {
-                tcp.receive_loop(self, Receiver::new(cutter, early, self.recovers)).await
+                tcp.receive_loop(self, Receiver::new(cutter, early, self.recovers, self.core.tcp.clone()))
+                    .await
             }
             // Boxed: an idle TCP connection need not have room for it.
             (Transport::Iser(iser), Start::Iser { hello }) => Box::pin(iser.receive_loop(self, hello)).await,
@@ -655,7 +660,10 @@ impl Peer for Connection {
     fn is_awaited(&self) -> bool {
         let Inner { state, outbox } = &*self.inner.borrow();
         let unsent = self.sending(outbox) + outbox.gather.len() > 0;
-        unsent || self.kept.get() > 0 || state.tasks().next().is_some() || !self.deferred.borrow().is_empty()
+        unsent
+            || self.kept.bytes() > 0
+            || state.tasks().next().is_some()
+            || !self.deferred.borrow().is_empty()
     }
 
     fn time_out(&self, now: Instant) {

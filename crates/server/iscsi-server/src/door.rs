@@ -18,12 +18,13 @@ use iscsi::name;
 use iscsi::pdu::LoginStatus;
 
 use crate::config::{Auth, Chap};
+use crate::drain;
 use crate::login::{offer, offer_iser};
 use crate::model::Model;
 use crate::node::Target;
 use crate::redirect;
-use crate::server::Shared;
 use crate::session::PortName;
+use crate::shared::Shared;
 
 /// A portal, as one connection's login finds it.
 pub(crate) struct Door<'a> {
@@ -94,7 +95,7 @@ impl Door<'_> {
 
     /// Whether an initiator that is expected may go on now, besides what it has to prove.
     fn admit_further(&self, claim: &Claim<'_>, grant: &mut Grant) -> Result<(), Refusal> {
-        self.shared.drains.check(claim, self.portal, grant)?;
+        drain::check(&self.shared.drains, claim, self.portal, grant)?;
         if claim.tsih != 0 {
             let session = self.shared.registry.find(claim.tsih);
             let port = port_name(claim, self.group);
@@ -119,7 +120,7 @@ impl Door<'_> {
 
 impl Directory for Door<'_> {
     fn admit(&self, claim: &Claim<'_>) -> Result<Grant, Refusal> {
-        if self.shared.is_stopping() {
+        if self.shared.hub.is_closed() {
             return Err(Refusal::Status(LoginStatus::ServiceUnavailable));
         }
         let mut grant = Grant {

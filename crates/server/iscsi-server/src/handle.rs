@@ -5,22 +5,23 @@ use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
+use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use device::{AccessError, PortGroups};
 use iscsi::keys::Digest;
 use iscsi::target::recovery::Recovered;
 use scsi::data::target_port_groups::AccessState;
 
-use crate::config::ServerConfig;
+use server_core::drain::{self, Scope};
+use server_core::tally::Counts;
+use server_core::{Core, CoreStatus};
+
+use crate::config::{Redirect, ServerConfig};
 use crate::connection;
-use crate::pings;
-use crate::retention;
-use crate::server::{BoundPortal, Shared};
 use crate::session::Standing;
-use crate::tally::{self, Counts};
-use crate::transport::tcp::landing::{self, TcpCounters};
+use crate::shared::{BoundPortal, Shared};
 use crate::{Applied, Unit};
 
 /// A running server as its administrators reach it. Cheap to clone.
@@ -73,18 +74,6 @@ pub struct ConnectionStatus {
     pub age: Duration,
 }
 
-/// What a connection was when it logged in.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Arrival {
-    pub peer: SocketAddr,
-    /// Where the portal listens.
-    pub portal: SocketAddr,
-    pub iser: bool,
-    pub header_digest: Digest,
-    pub data_digest: Digest,
-    pub at: Instant,
-}
-
 /// One target as it is served now.
 #[derive(Clone, Debug)]
 pub struct TargetStatus {
@@ -122,27 +111,6 @@ pub struct Flow {
     pub counts: Counts,
 }
 
-/// How a core's buffer pool is used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CoreStatus {
-    /// Connections that live on the core, those that log in among them.
-    pub connections: usize,
-    /// Its buffer pool.
-    pub pool: runtime::pool::Stats,
-    /// Bytes that are kept because initiators may ask for them again (ErrorRecoveryLevel 1 and 2).
-    pub kept: usize,
-    /// How often a connection's were given up, because too much was kept.
-    pub kept_given_up: u64,
-    /// Payload that came over TCP.
-    pub tcp: TcpCounters,
-    /// What RDMA has moved.
-    pub rdma: rdma::Counters,
-    /// Pings that it has sent to silent initiators, over connections of all times.
-    pub pings: u64,
-    /// Connections whose pings wait for their turn, because so many are silent.
-    pub pings_waiting: usize,
-}
-
 /// Why a target port group's state was not changed.
 #[derive(Debug, thiserror::Error)]
 pub enum SetAccessError {
@@ -160,10 +128,6 @@ pub enum SetAccessError {
 impl Handle {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
         Self { shared }
-    }
-
-    pub(crate) fn shared(&self) -> &Arc<Shared> {
-        &self.shared
     }
 
     /// Serves what `config` says from now on, whole or not at all. What goes on is what is the very same in it: units (the same
@@ -207,8 +171,9 @@ impl Handle {
         let mut recoveries = self.shared.recovered();
         let mut session_recoveries: HashMap<u16, Recovered> =
             self.shared.registry.all().iter().map(|session| (session.tsih, session.recovered())).collect();
-        let ask = || (connection::counted(), tally::ended(), connection::recovered());
-        let per_core = self.on_each_core(patience, ask);
+        let ask =
+            |core: &Rc<Core>| (connection::counted(core), core.ended.counts(), connection::recovered(core));
+        let per_core = self.shared.hub.on_each_core(patience, ask);
         let (mut units, mut sessions) = (HashMap::<usize, Counts>::new(), HashMap::<u16, Counts>::new());
         for (connections, ended, recovered) in per_core.into_iter().flatten() {
             for (tsih, recovered) in recovered {
@@ -294,8 +259,7 @@ impl Handle {
     pub fn set_access(&self, target: &str, group: u16, state: AccessState) -> Result<(), SetAccessError> {
         let ports = self.port_groups(target).ok_or_else(|| SetAccessError::NoTarget(target.to_owned()))?;
         let (done, wait) = runtime::channel();
-        let core = self.shared.core_handles().next().ok_or(SetAccessError::Ended)?;
-        let ran = core.run(move || async move {
+        let ran = self.shared.hub.first().run(move |_| async move {
             // Only a caller that has vanished does not listen.
             let _ = done.send(ports.change(group, state).await);
         });
@@ -307,52 +271,59 @@ impl Handle {
 
     /// How each core is used. A core that does not answer within `patience` is left out.
     pub fn cores(&self, patience: Duration) -> Vec<Option<CoreStatus>> {
-        self.on_each_core(patience, || {
-            (
-                runtime::pool::stats(),
-                retention::figures(),
-                landing::counters(),
-                rdma::counters(),
-                pings::counted(),
-            )
-        })
-        .into_iter()
-        .zip(self.shared.core_connections())
-        .map(|(core, connections)| {
-            let (pool, (kept, kept_given_up), tcp, rdma, (pings, pings_waiting)) = core?;
-            Some(CoreStatus { connections, pool, kept, kept_given_up, tcp, rdma, pings, pings_waiting })
-        })
-        .collect()
+        self.shared.hub.status(patience)
     }
 
     /// Whether every core answers within `patience`.
     ///
     /// Blocks, and must not be called on a core.
     pub fn answers(&self, patience: Duration) -> bool {
-        self.on_each_core(patience, || ()).iter().all(Option::is_some)
+        self.shared.hub.on_each_core(patience, |_| ()).iter().all(Option::is_some)
     }
 
-    /// Runs `ask` on every core and waits for what they say, each for `patience` at most.
-    pub(crate) fn on_each_core<T: Send + 'static>(
-        &self,
-        patience: Duration,
-        ask: impl Fn() -> T + Clone + Send + 'static,
-    ) -> Vec<Option<T>> {
-        let answers: Vec<_> = self
-            .shared
-            .core_handles()
-            .map(|core| {
-                let (say, hear) = runtime::channel();
-                let ask = ask.clone();
-                // Who has stopped waiting does not listen.
-                let asked = core.run(move || async move { drop(say.send(ask())) });
-                asked.is_ok().then_some(hear)
-            })
-            .collect();
-        let deadline = runtime::clock() + patience;
-        let hear = |hear: runtime::Receiver<T>| {
-            hear.recv_timeout(deadline.saturating_duration_since(runtime::clock())).ok()
+    /// Begins to drain `scope`; [`Self::drains`] shows how it goes.
+    ///
+    /// # Errors
+    /// Any [`drain::Error`].
+    pub fn drain(&self, scope: Scope, options: drain::Options<Redirect>) -> Result<(), drain::Error> {
+        let shared = &self.shared;
+        let known = match &scope {
+            Scope::All => true,
+            Scope::Target(name) => shared.model().target(name).is_some(),
+            Scope::Portal(address) => shared.portals().iter().any(|portal| portal.address == *address),
         };
-        answers.into_iter().map(|answer| answer.and_then(hear)).collect()
+        if !known {
+            return Err(drain::Error::Unknown(scope));
+        }
+        shared.drains.begin(scope, options, &shared.hub, shared.clone())
+    }
+
+    /// Ends a drain: new logins are let in again. What has been dropped stays so. False if `scope` is not being drained.
+    pub fn undrain(&self, scope: &Scope) -> bool {
+        self.shared.drains.undo(scope)
+    }
+
+    /// All drains that have not been undone.
+    pub fn drains(&self) -> Vec<drain::Status<Redirect>> {
+        self.shared.drains.all()
+    }
+
+    /// Limits have changed, of units by [`server_core::qos::Limiter::set`] or of ACL entries: commands that wait are counted anew.
+    /// Cheap, and never on the data path.
+    pub fn limits_changed(&self) {
+        let shared = &self.shared;
+        let model = shared.model();
+        for session in shared.registry.all() {
+            if let Some(target) = session.target_name().and_then(|name| model.target(name)) {
+                let acl = target.acl(&session.port.initiator).flatten();
+                let limits = acl.map(|acl| acl.limits).unwrap_or_default();
+                if limits != session.limiter.limits() {
+                    session.limiter.set(limits);
+                }
+            }
+            for member in session.connections() {
+                member.remote.limits_changed();
+            }
+        }
     }
 }

@@ -5,15 +5,11 @@
 //! commands, `transport` is what TCP and iSER do differently, and `management` reaches across cores for task management and logout.
 #![forbid(unsafe_code)]
 
-mod admission;
-mod ahead;
 pub mod audit;
-mod backlog;
 pub mod config;
 mod connection;
 mod door;
 mod drain;
-mod grants;
 mod handle;
 mod login;
 mod lun_map;
@@ -23,17 +19,14 @@ mod mover;
 mod node;
 mod notices;
 mod order;
-mod pings;
-mod portals;
 mod principal;
 mod qos;
 mod reassign;
 mod redirect;
-mod retention;
 mod router;
 mod server;
 mod session;
-mod tally;
+mod shared;
 mod text;
 mod transport;
 mod unit;
@@ -41,13 +34,17 @@ mod wire;
 
 pub use iscsi::target::recovery::Recovered;
 
-pub use drain::{DrainError, DrainOptions, DrainScope, DrainState, DrainStatus};
-pub use handle::{
-    Activity, ConnectionStatus, CoreStatus, Flow, Handle, SessionStatus, SetAccessError, TargetStatus,
-};
+pub use handle::{Activity, ConnectionStatus, Flow, Handle, SessionStatus, SetAccessError, TargetStatus};
 pub use model::Applied;
-pub use pings::PER_SECOND as PINGS_PER_SECOND;
-pub use server::{BoundPortal, Server};
-pub use tally::{BUCKETS, Counts};
-pub use transport::tcp::landing::TcpCounters;
+pub use server::Server;
+pub use server_core::drain::{Error as DrainError, Scope as DrainScope, State as DrainState};
+pub use server_core::pings::PER_SECOND as PINGS_PER_SECOND;
+pub use server_core::tally::{BUCKETS, Counts};
+pub use server_core::{CoreStatus, TcpCounters};
+pub use shared::BoundPortal;
 pub use unit::Unit;
+
+/// How something is drained.
+pub type DrainOptions = server_core::drain::Options<config::Redirect>;
+/// A drain as it is now.
+pub type DrainStatus = server_core::drain::Status<config::Redirect>;

@@ -14,18 +14,19 @@ use iscsi::name;
 use iscsi::pdu::{Bhs, Isid, LoginStatus, Opcode};
 use iscsi::target::{CommandWindow, SharedWindow, Window, inbound::WriteLimits, recovery};
 use iscsi::text::LOGIN_SEGMENT_LEN;
-use rdma::{Incoming, QueuePair, VerbsRequest};
-use runtime::{Gather, Handle, TcpStream};
+use rdma::QueuePair;
+use runtime::{Gather, TcpStream};
 use scsi::reservation::TransportId;
+use server_core::admission::{FREE_TEXT, Source};
+use server_core::audit::Who;
+use server_core::{Core, Link as Arrived, Post};
 
-use crate::admission::{FREE_TEXT, Source};
-use crate::audit::{self, Who};
-use crate::config::{IserConfig, Limits, Transports};
+use crate::audit;
+use crate::config::{IserConfig, Limits};
 use crate::connection::{Connection, Remote};
 use crate::door::Door;
-use crate::handle::Arrival;
-use crate::server::{BoundPortal, Shared};
-use crate::session::{Joined, Member, NewSession, PortName, Replacing, Seat, Standing};
+use crate::session::{Arrival, Joined, Member, NewSession, PortName, Replacing, Seat, Standing};
+use crate::shared::{BoundPortal, Shared};
 use crate::text;
 use crate::transport::iser::{Iser, Outgoing, sent_or_over, setup};
 use crate::transport::tcp::Tcp;
@@ -46,8 +47,6 @@ pub(crate) enum LoginFailure {
     IserHeader(#[from] iser::HeaderError),
     #[error("not an iSER login: {0}")]
     IserMessage(#[from] iser::MessageError),
-    #[error("no RDMA, which this portal is for")]
-    NotRdma,
     #[error("opcode {0:#04x} instead of a login request")]
     Opcode(u8),
     #[error(transparent)]
@@ -89,32 +88,14 @@ pub(crate) enum Wire {
 }
 
 impl Wire {
-    /// Accepts a connection that came through an RDMA device.
-    pub(crate) async fn of_verbs(request: VerbsRequest, shared: &Shared) -> Result<Self, LoginFailure> {
-        let (pair, remote_invalidation) = setup::accept(Incoming::from(request), shared).await?;
-        Ok(Self::Iser(pair, remote_invalidation))
-    }
-
-    /// Finds out what a new connection's peer speaks, and makes a queue pair of it if it is RDMA.
-    pub(crate) async fn of(
-        stream: TcpStream,
-        transports: Transports,
-        shared: &Shared,
-    ) -> Result<Self, LoginFailure> {
-        let patience = shared.limits().login_timeout;
-        let (protocol, early) = rdma::sniff(&stream, patience).await?;
-        match protocol {
-            rdma::Protocol::Mpa if transports == Transports::Tcp => {
-                Err(LoginFailure::Rdma(rdma::Error::Unsupported("RDMA, which this portal does not let in")))
-            }
-            rdma::Protocol::Mpa => {
-                let incoming = rdma::accept(stream, early, patience).await?;
+    /// Answers a connection request if it is one.
+    pub(crate) async fn of(link: Arrived, shared: &Shared) -> Result<Self, LoginFailure> {
+        match link {
+            Arrived::Stream(stream, early) => Ok(Self::Tcp(stream, early)),
+            Arrived::Rdma(incoming) => {
                 let (pair, remote_invalidation) = setup::accept(incoming, shared).await?;
                 Ok(Self::Iser(pair, remote_invalidation))
             }
-            rdma::Protocol::Other if early.is_empty() => Err(LoginFailure::Closed),
-            rdma::Protocol::Other if transports == Transports::Iser => Err(LoginFailure::NotRdma),
-            rdma::Protocol::Other => Ok(Self::Tcp(stream, early)),
         }
     }
 
@@ -171,7 +152,7 @@ impl Room<'_> {
         let now = (self.input + self.text).saturating_sub(FREE_TEXT);
         if now != self.counted {
             let rules = self.shared.rules();
-            if !self.shared.admission.hold(self.source, self.counted, now, &rules) {
+            if !self.shared.hub.admission.hold(self.source, self.counted, now, &rules) {
                 return Err(LoginFailure::OutOfMemory);
             }
             self.counted = now;
@@ -182,7 +163,7 @@ impl Room<'_> {
 
 impl Drop for Room<'_> {
     fn drop(&mut self) {
-        self.shared.admission.hold(self.source, self.counted, 0, &self.shared.rules());
+        self.shared.hub.admission.hold(self.source, self.counted, 0, &self.shared.rules());
     }
 }
 
@@ -254,7 +235,7 @@ pub(crate) async fn run(
     peer: SocketAddr,
     portal: BoundPortal,
     shared: &Arc<Shared>,
-    core: Handle,
+    core: (Post, &Rc<Core>),
     who: &mut Who,
 ) -> Result<LoggedIn, LoginFailure> {
     let rdma = match wire {
@@ -280,7 +261,7 @@ pub(crate) async fn run(
         let (initiator, target) = login.names();
         (who.initiator, who.target) = (initiator.map(str::to_owned), target.map(str::to_owned));
         if let Some(attempt) = login.take_attempt() {
-            let wait = shared.admission.attempt(source, &attempt.user, attempt.right, runtime::now());
+            let wait = shared.hub.admission.attempt(source, &attempt.user, attempt.right, runtime::now());
             who.user = Some(attempt.user);
             match wait {
                 Some(Duration::ZERO) => {}
@@ -386,13 +367,13 @@ async fn place(
     principal: Option<Principal>,
     group: u16,
     shared: &Arc<Shared>,
-    core: Handle,
+    (post, core): (Post, &Rc<Core>),
     arrival: Arrival,
 ) -> Result<(Seat, Window, Placement), LoginStatus> {
-    let id = shared.connection_id();
+    let id = shared.hub.connection_id();
     let member = Member {
         cid: outcome.cid,
-        remote: Remote { id, core },
+        remote: Remote { id, core: post },
         arrival,
         standing: Standing::Alive,
         watches: true,
@@ -457,7 +438,7 @@ async fn place(
         }
         drop(replacing);
         let placement = placement(session.tsih, &window);
-        return Ok((Seat::new(session, id, shared.clone()), window, placement));
+        return Ok((Seat::new(session, id, shared.clone(), core.clone()), window, placement));
     }
     for _ in 0..REINSTATEMENTS {
         let model = shared.model();
@@ -480,7 +461,7 @@ async fn place(
             model.check_owner(&nexus, old.nexus.principal.as_ref())?;
             shared.registry.end(&old).await;
         }
-        if shared.is_stopping() {
+        if shared.hub.is_closed() {
             return Err(LoginStatus::ServiceUnavailable);
         }
         let tsih = shared.registry.free_tsih(model.limits.sessions).ok_or(LoginStatus::OutOfResources)?;
@@ -505,9 +486,9 @@ async fn place(
             params: outcome.params.clone(),
         };
         if let Some(session) = shared.registry.add(tsih, new, member.clone()) {
-            let seat = Seat::new(session.clone(), id, shared.clone());
+            let seat = Seat::new(session.clone(), id, shared.clone(), core.clone());
             // Who pauses the server says so before it looks for sessions: one of both sees the other.
-            if shared.is_stopping() {
+            if shared.hub.is_closed() {
                 return Err(LoginStatus::ServiceUnavailable);
             }
             // What has changed since, and did not find this session yet.
@@ -544,6 +525,7 @@ pub(crate) fn full_feature(
     logged_in: LoggedIn,
     wire: Wire,
     shared: &Arc<Shared>,
+    core: &Rc<Core>,
 ) -> std::io::Result<(Rc<Connection>, Seat, Start)> {
     let local = wire.local_addr()?;
     let LoggedIn { seat, outcome, stat_sn, window } = logged_in;
@@ -601,6 +583,7 @@ pub(crate) fn full_feature(
     };
     let negotiated = text::Negotiated::new(outcome.params.clone(), local);
     let session = seat.session.clone();
-    let connection = Connection::new(seat.id, outcome.cid, shared.clone(), session, link, state, negotiated);
+    let connection =
+        Connection::new(seat.id, outcome.cid, shared.clone(), (core, session), link, state, negotiated);
     Ok((connection, seat, start))
 }

@@ -8,12 +8,12 @@ use std::sync::Arc;
 use device::{ItlNexus, Nexus};
 use iscsi::pdu::Lun;
 use runtime::Use;
+use server_core::qos::Limiter;
+use server_core::tally::{Counts, Ended, Tally};
 
 use crate::Unit;
 use crate::config::{Acl, LunConfig, TargetConfig};
-use crate::qos::Limiter;
 use crate::session::View;
-use crate::tally::{self, Counts, Tally};
 
 /// One unit as one session sees it. On a cache line of its own, which cores only read.
 #[derive(Debug)]
@@ -119,8 +119,9 @@ pub(crate) struct LocalView {
 }
 
 impl LocalView {
-    pub(crate) fn new(view: Arc<View>) -> Self {
-        Self { view, nexuses: LocalNexuses::default() }
+    /// A view of which the core keeps what is counted when it goes.
+    pub(crate) fn new(view: Arc<View>, ended: Rc<Ended>) -> Self {
+        Self { view, nexuses: LocalNexuses { of: RefCell::default(), ended } }
     }
 
     /// See [`View::generation`].
@@ -143,8 +144,11 @@ impl LocalView {
 
 /// One connection's uses of its session's nexuses, and what their commands come to: commands count themselves here, and not where
 /// connections on other cores do.
-#[derive(Debug, Default)]
-pub(crate) struct LocalNexuses(RefCell<Vec<Option<LocalNexus>>>);
+#[derive(Debug)]
+pub(crate) struct LocalNexuses {
+    of: RefCell<Vec<Option<LocalNexus>>>,
+    ended: Rc<Ended>,
+}
 
 #[derive(Clone, Debug)]
 struct LocalNexus {
@@ -159,7 +163,7 @@ impl LocalNexuses {
     #[inline]
     pub(crate) fn of(&self, entry: &Entry) -> (Use<ItlNexus>, Rc<Tally>) {
         let at = usize::from(entry.lun);
-        if let Some(Some(local)) = self.0.borrow().get(at) {
+        if let Some(Some(local)) = self.of.borrow().get(at) {
             return (local.nexus.clone(), local.tally.clone());
         }
         self.add(at, entry)
@@ -167,7 +171,7 @@ impl LocalNexuses {
 
     #[cold]
     fn add(&self, at: usize, entry: &Entry) -> (Use<ItlNexus>, Rc<Tally>) {
-        let mut nexuses = self.0.borrow_mut();
+        let mut nexuses = self.of.borrow_mut();
         if nexuses.len() <= at {
             nexuses.resize(at + 1, None);
         }
@@ -182,14 +186,14 @@ impl LocalNexuses {
 
     /// What has been counted, by the units' addresses.
     pub(crate) fn counts(&self) -> Vec<(usize, Counts)> {
-        self.0.borrow().iter().flatten().map(|local| (local.unit, local.tally.counts())).collect()
+        self.of.borrow().iter().flatten().map(|local| (local.unit, local.tally.counts())).collect()
     }
 }
 
 impl Drop for LocalNexuses {
     fn drop(&mut self) {
-        for local in self.0.get_mut().iter().flatten() {
-            tally::keep(local.unit, &local.tally.counts());
+        for local in self.of.get_mut().iter().flatten() {
+            self.ended.keep(local.unit, &local.tally.counts());
         }
     }
 }

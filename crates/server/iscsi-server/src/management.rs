@@ -15,8 +15,8 @@ use scsi::UnitAttention;
 use crate::Unit;
 use crate::audit;
 use crate::connection::{Connection, Remote, Victims};
-use crate::server::Shared;
 use crate::session::Session;
+use crate::shared::Shared;
 
 /// How long a function waits for commands that were sent before it. Initiators wait for its answer for 15 s or longer.
 const ARRIVAL: Duration = Duration::from_secs(10);

@@ -6,21 +6,26 @@
 
 use std::collections::{HashMap, HashSet};
 use std::io;
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use device::{ItlNexus, Nexus};
 use iscsi::name;
 use scsi::UnitAttention;
+use server_core::portals;
 
 use crate::Unit;
-use crate::config::{Acl, Auth, IserConfig, Limits, ServerConfig};
+use crate::config::{Acl, Auth, IserConfig, Limits, Portal, ServerConfig};
 use crate::lun_map::LunMap;
 use crate::management::Preemptor;
 use crate::node::Target;
 use crate::qos;
-use crate::server::{PortalEntry, Shared};
+use crate::server;
 use crate::session::{Session, View};
+use crate::shared::Shared;
+
+/// A portal of the server.
+pub(crate) type PortalEntry = portals::Portal<Portal>;
 
 /// How long initiators whose target or access is gone have to log out.
 const GRACE: Duration = Duration::from_secs(2);
@@ -52,7 +57,7 @@ pub struct Applied {
 impl Model {
     /// What `config` says, at `portals`. Targets go on as they are if they have the name of one of `before`.
     pub(crate) fn new(config: ServerConfig, portals: Vec<PortalEntry>, before: Option<&Self>) -> Self {
-        let mut groups: Vec<u16> = portals.iter().map(|portal| portal.bound.group).collect();
+        let mut groups: Vec<u16> = portals.iter().map(|portal| portal.asked.group).collect();
         groups.sort_unstable();
         groups.dedup();
         let carried = |config: crate::config::TargetConfig| match before.and_then(|b| b.target(&config.name))
@@ -80,29 +85,11 @@ impl Model {
 
     /// Relative identifiers of the ports through which `target` is reached.
     fn ports(&self, target: &Target) -> Vec<u16> {
-        let mut groups: Vec<u16> = self.portals.iter().map(|portal| portal.bound.group).collect();
+        let mut groups: Vec<u16> = self.portals.iter().map(|portal| portal.asked.group).collect();
         groups.sort_unstable();
         groups.dedup();
         groups.retain(|group| target.serves(*group));
         groups
-    }
-
-    /// Tells units who aborts tasks for them and by which ports they are reached: those for which `before` did not.
-    pub(crate) fn connect_units(&self, shared: &Arc<Shared>, before: Option<&Self>) {
-        let mut known: HashMap<usize, Vec<u16>> = HashMap::new();
-        for target in before.iter().flat_map(|before| &before.targets) {
-            let ports = before.map(|before| before.ports(target)).unwrap_or_default();
-            known.extend(target.config.units.iter().map(|unit| (unit.unit.address(), ports.clone())));
-        }
-        let preemptor = Arc::new(Preemptor(Arc::downgrade(shared)));
-        for target in &self.targets {
-            let ports = self.ports(target);
-            for lun in &target.config.units {
-                if known.get(&lun.unit.address()) != Some(&ports) {
-                    lun.unit.connect(preemptor.clone(), &ports);
-                }
-            }
-        }
     }
 
     /// What a session through portal group `group` sees. `None` if it may not be there.
@@ -146,25 +133,29 @@ fn acl_of<'a>(acl: Option<&'a Acl>, nexus: &Nexus) -> Option<Option<&'a Acl>> {
 const LOGINS: Duration = Duration::from_secs(1);
 
 impl Shared {
-    fn model_lock(&self) -> MutexGuard<'_, Arc<Model>> {
-        self.model.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// What is served now.
-    pub(crate) fn model(&self) -> Arc<Model> {
-        self.model_lock().clone()
-    }
-
-    /// The bounds of now.
-    pub(crate) fn limits(&self) -> Limits {
-        self.model_lock().limits
+    /// Tells units who aborts tasks for them and by which ports they are reached: those for which `before` did not.
+    pub(crate) fn connect_units(self: &Arc<Self>, model: &Model, before: Option<&Model>) {
+        let mut known: HashMap<usize, Vec<u16>> = HashMap::new();
+        for target in before.iter().flat_map(|before| &before.targets) {
+            let ports = before.map(|before| before.ports(target)).unwrap_or_default();
+            known.extend(target.config.units.iter().map(|unit| (unit.unit.address(), ports.clone())));
+        }
+        let preemptor = Arc::new(Preemptor(Arc::downgrade(self)));
+        for target in &model.targets {
+            let ports = model.ports(target);
+            for lun in &target.config.units {
+                if known.get(&lun.unit.address()) != Some(&ports) {
+                    lun.unit.connect(preemptor.clone(), &ports);
+                }
+            }
+        }
     }
 
     /// Serves nothing any more, and lets go of units and sockets: for a server whose cores have ended.
     pub(crate) fn serve_nothing(&self) {
         let before = self.model();
         let nothing = nothing(&before);
-        *self.model_lock() = Arc::new(Model::new(nothing, Vec::new(), Some(&before)));
+        self.set_model(Arc::new(Model::new(nothing, Vec::new(), Some(&before))));
     }
 
     /// Closes all sessions, each as soon as its commands have ended, and lets none in until the next [`Self::apply`]. The listening
@@ -172,15 +163,15 @@ impl Shared {
     pub(crate) fn pause(self: &Arc<Self>, patience: Duration) {
         let _alone = self.applying.lock().unwrap_or_else(PoisonError::into_inner);
         // Who has been accepted is let in, and then asked to come again: a login that is refused is not tried again by everybody.
-        let stopping: Vec<_> = self.model().portals.iter().map(crate::portals::stop).collect();
+        let stopping: Vec<_> = self.model().portals.iter().map(PortalEntry::stop).collect();
         let deadline = runtime::clock() + LOGINS;
         for listener in stopping {
             let _ = listener.recv_timeout(deadline.saturating_duration_since(runtime::clock()));
         }
-        while self.has_logins() && runtime::clock() < deadline {
+        while self.hub.admission.logins() > 0 && runtime::clock() < deadline {
             runtime::nap(Duration::from_millis(1));
         }
-        self.paused.store(true, std::sync::atomic::Ordering::Release);
+        self.hub.set_paused(true);
         for session in self.registry.all() {
             session.end().iter().for_each(|member| member.remote.drain());
         }
@@ -191,8 +182,10 @@ impl Shared {
         let left = self.registry.all();
         left.iter().flat_map(|session| session.end()).for_each(|member| member.remote.shut());
         let (shared, (done, wait)) = (self.clone(), runtime::channel());
-        let Some(core) = self.core_handles().next().filter(|_| !left.is_empty()) else { return };
-        let ended = core.run(move || async move {
+        if left.is_empty() {
+            return;
+        }
+        let ended = self.hub.first().run(move |_| async move {
             for session in left {
                 shared.registry.end(&session).await;
             }
@@ -209,7 +202,7 @@ impl Shared {
     pub(crate) fn let_go_of_units(&self) {
         let before = self.model();
         let nothing = nothing(&before);
-        *self.model_lock() = Arc::new(Model::new(nothing, before.portals.clone(), Some(&before)));
+        self.set_model(Arc::new(Model::new(nothing, before.portals.clone(), Some(&before))));
     }
 
     /// Serves what `config` says from now on. Units that are to go on are those that are the very same there. Nothing has changed
@@ -220,15 +213,16 @@ impl Shared {
     pub(crate) fn apply(self: &Arc<Self>, config: ServerConfig) -> io::Result<Applied> {
         let _alone = self.applying.lock().unwrap_or_else(PoisonError::into_inner);
         let before = self.model();
-        let (portals, fresh) = self.prepare_portals(&before.portals, &config.portals)?;
+        let (portals, fresh) = portals::prepare(&self.hub, &before.portals, &config.portals)?;
         let mut config = config;
         qos::carry(&before.targets, &mut config);
         let model = Arc::new(Model::new(config, portals, Some(&before)));
-        model.connect_units(self, Some(&before));
-        *self.model_lock() = model.clone();
-        self.paused.store(false, std::sync::atomic::Ordering::Release);
+        self.connect_units(&model, Some(&before));
+        self.set_model(model.clone());
+        self.hub.set_paused(false);
         // From here on logins see the new model; those that had seen the old one look again when they have their place.
-        self.settle_portals(&before.portals, &model.portals, fresh);
+        let service = |portal: &PortalEntry| server::service(self, portal);
+        portals::settle(&self.hub, &before.portals, &model.portals, &fresh, service);
         let mut applied = Applied::default();
         for session in self.registry.all() {
             match self.renew(&session, &model) {
@@ -282,9 +276,8 @@ impl Shared {
             member.remote.ask_for_logout(GRACE);
         }
         let (shared, session) = (self.clone(), session.clone());
-        let Some(core) = self.core_handles().next() else { return };
         // A core that has stopped has no sessions.
-        let _ = core.run(move || async move {
+        let _ = self.hub.first().run(move |_| async move {
             let deadline = runtime::now() + GRACE;
             while shared.registry.has(&session) && runtime::now() < deadline {
                 runtime::sleep(Duration::from_millis(20)).await;
@@ -301,15 +294,18 @@ impl Shared {
         let left: HashSet<usize> = units(now).iter().map(Unit::address).collect();
         let gone: Vec<Unit> =
             units(before).into_iter().filter(|unit| !left.contains(&unit.address())).collect();
-        let Some(core) = self.core_handles().next().filter(|_| !gone.is_empty()) else { return };
+        if gone.is_empty() {
+            return;
+        }
         let addresses: Arc<[usize]> = gone.iter().map(Unit::address).collect();
-        for core in self.core_handles() {
+        for core in self.hub.posts() {
             let addresses = addresses.clone();
-            let _ = core
-                .run(move || async move { addresses.iter().for_each(|unit| crate::tally::forget(*unit)) });
+            let _ = core.run(move |core| async move {
+                addresses.iter().for_each(|unit| core.ended.forget(*unit));
+            });
         }
         // A core that has stopped has flushed everything.
-        let _ = core.run(move || async move {
+        let _ = self.hub.first().run(move |_| async move {
             for unit in gone {
                 if let Err(error) = unit.flush().await {
                     tracing::error!(%error, "a unit that is served no more could not be flushed");

@@ -7,10 +7,9 @@ use std::task::{Context, Poll};
 use device::{DataMover, Landing, Lost};
 use iscsi::target::TaskKey;
 use runtime::{Buf, Chain};
+use server_core::ahead;
 
-use crate::ahead;
 use crate::connection::{Connection, Inner};
-use crate::grants;
 use crate::transport::iser::NoStag;
 use crate::transport::{Transport, iser};
 use crate::wire::Segment;
@@ -44,11 +43,11 @@ impl Mover {
         let left = connection.with(|state, _| state.data_left(self.task));
         // At the end there is less to come than was granted.
         let unused = self.ahead.saturating_sub(left.saturating_sub(len));
-        grants::give_back(connection, unused);
+        connection.grants.give_back(unused);
         self.ahead -= unused;
         while self.ahead < most * len {
             let more = len.min(left.saturating_sub(len + self.ahead));
-            if more == 0 || !grants::try_take(connection, more) {
+            if more == 0 || !connection.grants.try_take(more) {
                 break;
             }
             self.ahead += more;
@@ -59,7 +58,7 @@ impl Mover {
     }
 
     fn give_back(&mut self) {
-        grants::give_back(&self.connection, std::mem::take(&mut self.granted));
+        self.connection.grants.give_back(std::mem::take(&mut self.granted));
         self.given = false;
     }
 
@@ -95,7 +94,7 @@ impl Drop for Mover {
     fn drop(&mut self) {
         if self.granted + self.ahead > 0 {
             self.give_back();
-            grants::give_back(&self.connection, self.ahead);
+            self.connection.grants.give_back(self.ahead);
         }
         if self.lands {
             self.connection.forget_landing(self.task);
@@ -155,7 +154,7 @@ impl DataMover for Mover {
             state.is_short_of_data(self.task, state.data_left(self.task))
         };
         if self.granted == 0 && self.connection.with(|state, _| is_short(state)) {
-            if grants::poll_take(&self.connection, len, cx).is_pending() {
+            if self.connection.grants.poll_take(len, cx).is_pending() {
                 // It may be aborted meanwhile, or the data come unasked.
                 self.connection.wait_for_data(self.task, cx.waker());
                 return Poll::Pending;

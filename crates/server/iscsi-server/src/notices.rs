@@ -6,8 +6,8 @@ use std::time::Duration;
 use iscsi::pdu::AsyncEvent;
 
 use crate::connection::Remote;
-use crate::server::Shared;
 use crate::session::Session;
+use crate::shared::Shared;
 
 /// Time2Retain of what is dropped with notice: its tasks end with it, so that none can be taken up again.
 const TIME2RETAIN: u16 = 0;

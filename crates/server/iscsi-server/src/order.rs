@@ -162,7 +162,7 @@ mod tests {
             expected_in: 0,
             expected_out: 0,
         };
-        Admitted::new(scsi, Rc::new(LocalView::new(Arc::default())))
+        Admitted::new(scsi, Rc::new(LocalView::new(Arc::default(), Rc::default())))
     }
 
     fn next(order: &mut Order, ended: u32, at_work: bool) -> Option<TaskKey> {

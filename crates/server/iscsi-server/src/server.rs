@@ -1,186 +1,25 @@
-//! A running server: its cores, its portals, and the connections that come in.
+//! A running server: started, stopped, and each connection served from its first bytes to its end.
 
-use std::hash::{BuildHasher, RandomState};
+use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
-use iscsi::discovery::{Record, SendTargets, TargetAddress};
-use iscsi::name;
-use iscsi::target::recovery::Recovered;
-use iscsi::text::TextBuf;
-use rdma::{VerbsListener, VerbsRequest};
-use runtime::{Cores, Handle, ListenOptions, TcpListener, TcpStream};
+use runtime::{Cores, TcpStream};
+use server_core::admission::Rules;
+use server_core::audit::{self, Who};
+use server_core::{Arrival, Hub, Service, Sniff};
 
-use crate::admission::{Admission, Rules, Source};
-use crate::audit::{self, Who};
-use crate::config::{Auth, Portal, ServerConfig, Transports};
-use crate::connection::{ConnectionId, End};
-use crate::drain::Drains;
+use crate::config::{ServerConfig, Transports};
+use crate::connection::End;
 use crate::login::{self, LoginFailure, Wire};
-use crate::model::Model;
-use crate::node::Target;
+use crate::model::{Model, PortalEntry};
 use crate::notices;
-pub(crate) use crate::portals::PortalEntry;
-use crate::qos::Initiators;
-use crate::session::{Registry, Standing};
-
-/// What all cores share. Changed by atomics, or behind the registry's mutex.
-pub(crate) struct Shared {
-    /// What is served; replaced by [`Shared::apply`] only.
-    pub(crate) model: Mutex<Arc<Model>>,
-    /// Held while a change is applied.
-    pub(crate) applying: Mutex<()>,
-    /// Nobody is let in until the next change.
-    pub(crate) paused: AtomicBool,
-    /// Listening sockets of another daemon or of the service manager, by what they were asked to listen on.
-    pub(crate) inherited: Mutex<Vec<(SocketAddr, OwnedFd)>>,
-    pub registry: Registry,
-    pub drains: Drains,
-    pub initiators: Initiators,
-    cores: Vec<CoreLoad>,
-    /// Who may begin to log in.
-    pub admission: Admission,
-    /// Makes names into numbers that others do not foresee.
-    pub names: RandomState,
-    next_connection: AtomicU64,
-    stopping: AtomicBool,
-    /// What recovery had to do on connections that have ended.
-    recovered: Mutex<Recovered>,
-}
-
-/// A portal as it listens.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BoundPortal {
-    /// The address, with the port that was really taken.
-    pub address: SocketAddr,
-    /// Target portal group tag.
-    pub group: u16,
-    /// What it lets in.
-    pub transports: Transports,
-}
-
-struct CoreLoad {
-    handle: Handle,
-    connections: AtomicUsize,
-}
-
-impl Shared {
-    /// What recovery had to do on connections that have ended.
-    pub(crate) fn recovered(&self) -> Recovered {
-        *self.recovered.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// A connection ends, on which recovery had to do this.
-    pub(crate) fn keep_recovered(&self, of: &Recovered) {
-        if *of != Recovered::default() {
-            self.recovered.lock().unwrap_or_else(PoisonError::into_inner).add(of);
-        }
-    }
-
-    /// Whether somebody is logging in.
-    pub(crate) fn has_logins(&self) -> bool {
-        self.admission.logins() > 0
-    }
-
-    /// Bounds on those who log in, of now.
-    pub(crate) fn rules(&self) -> Rules {
-        let limits = self.limits();
-        Rules {
-            connections: limits.connections,
-            connections_per_address: limits.connections_per_address,
-            logins: limits.logins,
-            logins_per_address: limits.logins_per_address,
-            login_memory: limits.login_memory,
-        }
-    }
-
-    /// Whether the server lets nobody in any more.
-    pub(crate) fn is_stopping(&self) -> bool {
-        self.stopping.load(Ordering::Acquire) || self.paused.load(Ordering::Acquire)
-    }
-
-    /// The portals, as they listen.
-    pub(crate) fn portals(&self) -> Vec<BoundPortal> {
-        self.model().portals.iter().map(|portal| portal.bound).collect()
-    }
-
-    /// The cores.
-    pub(crate) fn core_handles(&self) -> impl Iterator<Item = Handle> {
-        self.cores.iter().map(|core| core.handle)
-    }
-
-    /// How many connections live on each core.
-    pub(crate) fn core_connections(&self) -> impl Iterator<Item = usize> {
-        self.cores.iter().map(|core| core.connections.load(Ordering::Relaxed))
-    }
-
-    /// A number for a new connection.
-    pub(crate) fn connection_id(&self) -> ConnectionId {
-        ConnectionId(self.next_connection.fetch_add(1, Ordering::Relaxed))
-    }
-
-    /// The answer to SendTargets (RFC 7143 Appendix C) from `initiator`, who came through `local`. One who has not `proved` who he
-    /// is does not learn by it which names the ACLs of protected targets have.
-    pub(crate) fn send_targets(
-        &self,
-        wanted: SendTargets<'_>,
-        (initiator, proved): (&str, bool),
-        own: Option<&Target>,
-        local: SocketAddr,
-        out: &mut TextBuf,
-    ) {
-        let model = self.model();
-        for target in &model.targets {
-            // A normal session learns of its own target only.
-            let has_session = own.is_some();
-            let own = own.is_none_or(|own| own.config.name == target.config.name);
-            let named = match wanted {
-                SendTargets::All | SendTargets::This => true,
-                SendTargets::Named(wanted) => name::eq(&target.config.name, wanted),
-            };
-            if !(own && named) || target.acl(initiator).is_none() {
-                continue;
-            }
-            if !(proved || has_session)
-                && target.config.acls.is_some()
-                && matches!(model.demand(Some(&target.config.name), initiator), Some((Auth::Chap(_), _)))
-            {
-                continue;
-            }
-            let portals = model.portals.iter().map(|portal| portal.bound);
-            let portals = portals.filter(|portal| {
-                target.serves(portal.group)
-                    && self.drains.offers(portal.address)
-                    && is_on_the_way(portal.address, local)
-            });
-            let addresses = portals
-                .map(|portal| {
-                    // A wildcard is no address to connect to: what the initiator used is.
-                    let mut address = portal.address;
-                    if address.ip().is_unspecified() {
-                        address.set_ip(local.ip().to_canonical());
-                    }
-                    TargetAddress::new(address, portal.group)
-                })
-                .collect();
-            Record { name: target.config.name.clone(), addresses }.put(out);
-        }
-    }
-}
-
-/// Whether an initiator that reached this machine at `local` can reach a portal: at a link-local address, if it is on that link. Such an
-/// address is told without its zone, which would name an interface of this machine.
-fn is_on_the_way(portal: SocketAddr, local: SocketAddr) -> bool {
-    let link = |address: SocketAddr| match address {
-        SocketAddr::V6(v6) if v6.ip().is_unicast_link_local() => Some(v6.scope_id()),
-        _ => None,
-    };
-    link(portal).is_none_or(|scope| link(local) == Some(scope))
-}
+use crate::session::Standing;
+use crate::shared::{BoundPortal, Shared};
 
 /// A server that runs until it is told to stop.
 pub struct Server {
@@ -209,35 +48,17 @@ impl Server {
             pool_bytes: config.pool_bytes,
             ..runtime::Config::default()
         };
-        let cores = Cores::start(count, ring_config)?;
-        let handles = cores.handles().to_vec();
+        let (hub, cores) = Hub::start(count, ring_config, inherited)?;
         let nothing = ServerConfig { portals: Vec::new(), targets: Vec::new(), ..config.clone() };
-        let shared = Arc::new(Shared {
-            model: Mutex::new(Arc::new(Model::new(nothing, Vec::new(), None))),
-            applying: Mutex::new(()),
-            paused: AtomicBool::new(false),
-            inherited: Mutex::new(inherited),
-            registry: Registry::default(),
-            drains: Drains::default(),
-            initiators: Initiators::default(),
-            cores: handles
-                .iter()
-                .map(|handle| CoreLoad { handle: *handle, connections: AtomicUsize::new(0) })
-                .collect(),
-            admission: Admission::new(RandomState::new().hash_one(0)),
-            names: RandomState::new(),
-            next_connection: AtomicU64::new(1),
-            stopping: AtomicBool::new(false),
-            recovered: Mutex::default(),
-        });
-        let (portals, _) = shared.prepare_portals(&[], &config.portals)?;
+        let shared = Shared::new(hub, Model::new(nothing, Vec::new(), None));
+        let (portals, _) = server_core::portals::prepare(&shared.hub, &[], &config.portals)?;
         let model = Arc::new(Model::new(config, portals, None));
-        model.connect_units(&shared, None);
-        *shared.model.lock().unwrap_or_else(PoisonError::into_inner) = model.clone();
+        shared.connect_units(&model, None);
+        shared.set_model(model.clone());
         for portal in &model.portals {
-            shared.start_portal(portal)?;
+            portal.start(&shared.hub, service(&shared, portal))?;
         }
-        shared.inherited.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        shared.hub.drop_inherited();
         Ok(Self { shared, cores })
     }
 
@@ -268,17 +89,10 @@ impl Server {
     /// # Errors
     /// The first unit that could not be flushed.
     pub fn stop(self, grace: Duration) -> io::Result<()> {
-        self.shared.stopping.store(true, Ordering::Release);
+        self.shared.hub.close();
         let shared = self.shared.clone();
-        let (done, wait) = runtime::channel();
-        let wound_down = self.shared.cores[0].handle.run(move || async move {
-            // Only a caller that has vanished does not listen.
-            let _ = done.send(wind_down(&shared, grace).await);
-        });
-        let result = match (wound_down, wait.recv()) {
-            (Ok(()), Ok(result)) => result,
-            _ => Err(io::Error::other("a core has ended before its time")),
-        };
+        let wound_down = self.shared.hub.wait_for(move || async move { wind_down(&shared, grace).await });
+        let result = wound_down.and_then(|result| result);
         self.cores.stop();
         let result = result.and(self.cores.join());
         self.shared.serve_nothing();
@@ -287,7 +101,7 @@ impl Server {
 }
 
 async fn wind_down(shared: &Arc<Shared>, grace: Duration) -> io::Result<()> {
-    audit::suppressed(shared, true);
+    audit::suppressed(&shared.hub, true);
     for session in shared.registry.all() {
         for member in session.connections() {
             match member.standing {
@@ -324,161 +138,81 @@ async fn wind_down(shared: &Arc<Shared>, grace: Duration) -> io::Result<()> {
     result
 }
 
-pub(crate) fn bind(address: SocketAddr, portals: &[Portal]) -> io::Result<TcpListener> {
-    // An IPv6 wildcard takes IPv4 connections too, unless a portal of their own is there for them.
-    let own_v4 = portals.iter().any(|p| p.listen.is_ipv4() && p.listen.port() == address.port());
-    TcpListener::bind(address, ListenOptions { backlog: 4096, v6only: own_v4, ..ListenOptions::default() })
-}
-
-/// What a new connection came by.
-enum Arrived {
-    Tcp(OwnedFd),
-    Verbs(VerbsRequest),
-}
-
-/// [`listen`] through RDMA devices. Says first whether it could be bound.
-pub(crate) async fn listen_verbs(
+/// iSCSI and iSER at one portal.
+struct AtPortal {
+    shared: Arc<Shared>,
     portal: BoundPortal,
-    shared: Arc<Shared>,
-    bound: runtime::Sender<io::Result<()>>,
-) {
-    let name = |error: rdma::Error| io::Error::other(format!("{} over RDMA: {error}", portal.address));
-    let mut listener = match VerbsListener::bind(portal.address).map_err(name) {
-        Ok(listener) => {
-            // Only a caller that has vanished does not listen.
-            let _ = bound.send(Ok(()));
-            listener
-        }
-        Err(error) => {
-            let _ = bound.send(Err(error));
-            return;
-        }
-    };
-    while !shared.is_stopping() {
-        let request = match listener.accept().await {
-            Ok(request) => request,
-            Err(error) => {
-                return tracing::error!(%error, portal = %portal.address, "cannot listen any more");
-            }
-        };
-        let peer = request.peer_addr().unwrap_or(portal.address);
-        let Some(place) = Place::take(&shared, peer) else { continue };
-        let core = shared.cores[place.core].handle;
-        if core.run(move || serve(Arrived::Verbs(request), peer, portal, core, place)).is_err() {
-            return;
-        }
-    }
 }
 
-/// Accepts on one portal and hands each connection to the core that has the fewest.
-pub(crate) async fn listen(socket: OwnedFd, portal: BoundPortal, shared: Arc<Shared>) {
-    let mut listener = match TcpListener::from_fd(socket) {
-        Ok(listener) => listener,
-        Err(error) => return tracing::error!(%error, portal = %portal.address, "cannot listen"),
-    };
-    while !shared.is_stopping() {
-        let (peer, socket) = match listener.accept().await {
-            Ok(stream) => match stream.peer_addr() {
-                Ok(peer) => (peer, stream.into_fd()),
-                // The peer has reset the connection already. Others must not wait for that.
-                Err(_) => continue,
-            },
-            Err(error) => {
-                // Out of descriptors or memory: what exists goes on, new ones wait in the backlog.
-                tracing::warn!(%error, portal = %portal.address, "accept failed");
-                runtime::sleep(Duration::from_millis(50)).await;
-                continue;
-            }
-        };
-        let Some(place) = Place::take(&shared, peer) else { continue };
-        let core = shared.cores[place.core].handle;
-        if core.run(move || serve(Arrived::Tcp(socket), peer, portal, core, place)).is_err() {
-            return;
-        }
-    }
+/// The service of a portal.
+pub(crate) fn service(shared: &Arc<Shared>, portal: &PortalEntry) -> Arc<dyn Service> {
+    Arc::new(AtPortal { shared: shared.clone(), portal: BoundPortal::of(portal) })
 }
 
-/// A connection's place among those that the server may have. Given back when it is dropped, whatever ended the connection.
-struct Place {
-    shared: Arc<Shared>,
-    /// Where it comes from.
-    source: Source,
-    /// The core that has the connection: the one with the fewest.
-    core: usize,
-    /// Whether it counts among those that log in.
-    login: bool,
-}
-
-impl Place {
-    /// `None` if a connection from `peer` is dropped.
-    fn take(shared: &Arc<Shared>, peer: SocketAddr) -> Option<Self> {
-        audit::suppressed(shared, false);
-        let source = Source::from(peer.ip());
-        if let Err(why) = shared.admission.enter(source, &shared.rules()) {
-            audit::dropped(shared, peer, why);
-            return None;
-        }
-        let loads = shared.cores.iter().map(|core| core.connections.load(Ordering::Relaxed));
-        let (core, _) = loads.enumerate().min_by_key(|(_, connections)| *connections)?;
-        shared.cores[core].connections.fetch_add(1, Ordering::Relaxed);
-        Some(Self { shared: shared.clone(), source, core, login: true })
+impl Service for AtPortal {
+    fn rules(&self) -> Rules {
+        self.shared.rules()
     }
 
-    /// The login is over.
-    fn logged_in(&mut self) {
-        if std::mem::take(&mut self.login) {
-            self.shared.admission.logged_in(self.source);
-        }
+    fn setup_time(&self) -> Duration {
+        self.shared.limits().login_timeout
     }
-}
 
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.logged_in();
-        self.shared.cores[self.core].connections.fetch_sub(1, Ordering::Relaxed);
-        self.shared.admission.leave(self.source);
-    }
-}
-
-/// One connection, from accept to its end.
-async fn serve(arrived: Arrived, peer: SocketAddr, portal: BoundPortal, core: Handle, mut place: Place) {
-    let shared = &place.shared.clone();
-    let mut who = Who::default();
-    let logged_in = async {
-        let who = &mut who;
-        let dialog = async move {
-            let mut wire = match arrived {
-                Arrived::Tcp(socket) => {
-                    let stream = TcpStream::from_fd(socket)?;
-                    stream.set_nodelay(true)?;
-                    match shared.limits().congestion {
-                        Some(congestion) => {
-                            if let Err(error) = stream.set_congestion(congestion.name()) {
-                                // It goes on with what the system has.
-                                tracing::warn!(%peer, %error, ?congestion, "the system does not have it, or not for everybody");
-                            }
-                        }
-                        None => stream.unpaced_within_machine(),
-                    }
-                    Wire::of(stream, portal.transports, shared).await?
+    fn prepare(&self, stream: &TcpStream, peer: SocketAddr) {
+        match self.shared.limits().congestion {
+            Some(congestion) => {
+                if let Err(error) = stream.set_congestion(congestion.name()) {
+                    // It goes on with what the system has.
+                    tracing::warn!(%peer, %error, ?congestion, "the system does not have it, or not for everybody");
                 }
-                Arrived::Verbs(request) => Wire::of_verbs(request, shared).await?,
-            };
-            let logged_in = login::run(&mut wire, peer, portal, shared, core, who).await?;
+            }
+            None => stream.unpaced_within_machine(),
+        }
+    }
+
+    fn takes_rdma(&self) -> Result<(), &'static str> {
+        match self.portal.transports {
+            Transports::Tcp => Err("RDMA, which this portal does not let in"),
+            _ => Ok(()),
+        }
+    }
+
+    fn sniff(&self, _: &[u8]) -> Sniff {
+        match self.portal.transports {
+            Transports::Iser => Sniff::No("no RDMA, which this portal is for"),
+            // What is no login is told so.
+            _ => Sniff::Mine,
+        }
+    }
+
+    fn serve(self: Arc<Self>, arrival: Arrival) -> Pin<Box<dyn Future<Output = ()>>> {
+        Box::pin(async move { serve(&self.shared, self.portal, arrival).await })
+    }
+}
+
+/// One connection, from its first bytes to its end.
+async fn serve(shared: &Arc<Shared>, portal: BoundPortal, arrival: Arrival) {
+    let Arrival { link, peer, core, mut place, deadline } = arrival;
+    let post = place.core;
+    let mut who = Who::default();
+    let logged_in = {
+        let (who, core) = (&mut who, &core);
+        let dialog = async move {
+            let mut wire = Wire::of(link, shared).await?;
+            let logged_in = login::run(&mut wire, peer, portal, shared, (post, core), who).await?;
             Ok((wire, logged_in))
         };
         // Boxed: what it takes is given back when it is over.
-        runtime::timeout(shared.limits().login_timeout, Box::pin(dialog))
+        runtime::timeout(deadline.saturating_duration_since(runtime::now()), Box::pin(dialog))
             .await
             .unwrap_or(Err(LoginFailure::TimedOut))
-    }
-    .await;
+    };
     place.logged_in();
     let (wire, logged_in) = match logged_in {
         Ok(logged_in) => logged_in,
-        Err(error) => return audit::refused(shared, peer, &who, &error),
+        Err(error) => return audit::refused(&shared.hub, peer, &who, &error),
     };
-    let Ok((connection, seat, start)) = login::full_feature(logged_in, wire, shared) else {
+    let Ok((connection, seat, start)) = login::full_feature(logged_in, wire, shared, &core) else {
         return;
     };
     let session = &seat.session;
@@ -496,22 +230,5 @@ async fn serve(arrived: Arrived, peer: SocketAddr, portal: BoundPortal, core: Ha
             }
         }
     }
-    audit::ended(peer, session, &end);
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn link_local_portals_are_told_to_those_on_their_link_only() {
-        let told = |portal: &str, local: &str| {
-            is_on_the_way(portal.parse().expect("an address"), local.parse().expect("an address"))
-        };
-        assert!(told("[fe80::1%2]:3260", "[fe80::1%2]:3260"));
-        assert!(!told("[fe80::1%2]:3260", "[fe80::1%3]:3260"));
-        assert!(!told("[fe80::1%2]:3260", "192.0.2.1:3260"));
-        assert!(told("192.0.2.1:3260", "[fe80::1%2]:3260"));
-        assert!(told("[::]:3260", "[2001:db8::1]:3260"));
-    }
+    crate::audit::ended(peer, session, &end);
 }

@@ -4,23 +4,25 @@
 //! taken at login, logout and task management only; the command window has its own.
 
 use std::collections::{BTreeMap, HashMap};
+use std::net::SocketAddr;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use device::{Nexus, NexusId};
-use iscsi::keys::Params;
+use iscsi::keys::{Digest, Params};
 use iscsi::pdu::Isid;
 use iscsi::target::recovery::Recovered;
 use iscsi::target::{Cid, SharedWindow};
+use server_core::qos::Limiter;
+use server_core::{ConnectionId, Core};
 
 use crate::Unit;
-use crate::connection::{self, ConnectionId, Remote};
-use crate::handle::Arrival;
+use crate::connection::{self, Remote};
 use crate::lun_map::LunMap;
 use crate::node::Target;
-use crate::qos::Limiter;
-use crate::server::Shared;
+use crate::shared::Shared;
 
 /// One session: an I_T nexus and its connections. On cache lines of its own: all of its connections' cores read it for each
 /// command.
@@ -82,6 +84,18 @@ struct Members {
     ending: bool,
     /// How many connections are about to take the places of others (RFC 7143 §6.3.4): meanwhile the session lives without any.
     replacing: usize,
+}
+
+/// What a connection was when it logged in.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Arrival {
+    pub peer: SocketAddr,
+    /// Where the portal listens.
+    pub portal: SocketAddr,
+    pub iser: bool,
+    pub header_digest: Digest,
+    pub data_digest: Digest,
+    pub at: Instant,
 }
 
 /// One connection of a session, as others reach it.
@@ -530,18 +544,19 @@ pub(crate) struct Seat {
     pub session: Arc<Session>,
     pub id: ConnectionId,
     shared: Arc<Shared>,
+    core: Rc<Core>,
 }
 
 impl Seat {
     /// The place of connection `id`, which has been entered in `session`.
-    pub(crate) fn new(session: Arc<Session>, id: ConnectionId, shared: Arc<Shared>) -> Self {
-        Self { session, id, shared }
+    pub(crate) fn new(session: Arc<Session>, id: ConnectionId, shared: Arc<Shared>, core: Rc<Core>) -> Self {
+        Self { session, id, shared, core }
     }
 }
 
 impl Drop for Seat {
     fn drop(&mut self) {
         self.shared.registry.leave(&self.session, self.id);
-        connection::bury(self.id);
+        connection::bury(&self.core, self.id);
     }
 }

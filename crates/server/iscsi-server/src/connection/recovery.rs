@@ -7,10 +7,10 @@ use std::time::Instant;
 
 use iscsi::pdu::{Bhs, Lun};
 use iscsi::target::{Fatal, TaskKey};
+use server_core::retention::Keeper;
 
 use super::{Connection, End, Inner, Victims};
 use crate::reassign::Ferry;
-use crate::retention;
 use crate::session::{GAP_LOOKS, Standing};
 use crate::transport::Transport;
 
@@ -179,44 +179,16 @@ impl Connection {
         }
         !self.recovers
             || self.with(|state, outbox| {
-                state.set_keep_room(retention::room(state.kept_bytes()));
+                state.set_keep_room(self.kept.room(state.kept_bytes()));
                 state.may_begin(runtime::now(), outbox)
             })
-    }
-
-    /// The core has more room for what is to be acknowledged.
-    pub(crate) fn more_room(self: &Rc<Self>) {
-        if !self.recovers || !self.inner.borrow().state.wants_keep_room() {
-            return;
-        }
-        self.with(|state, _| {
-            state.set_keep_room(retention::room(state.kept_bytes()));
-            state.more_keep_room();
-        });
-        self.on_acknowledged();
-    }
-
-    /// Since when nothing of what it keeps has been acknowledged. `None`: it keeps nothing.
-    pub(crate) fn kept_since(&self) -> Option<Instant> {
-        (self.kept.get() > 0).then(|| self.inner.borrow().state.kept_since())
-    }
-
-    /// Gives up what is kept, or itself if that cannot be.
-    pub(crate) fn give_up_kept(self: &Rc<Self>, now: Instant) {
-        if self.with(|state, _| state.give_up_data(now)) {
-            self.on_acknowledged();
-        } else if !self.detached.get() {
-            self.lose(Fatal::Unacknowledged.into());
-        } else {
-            self.shut();
-        }
     }
 
     /// Whether a unit may put more of a task's data-in: not while too much waits to be acknowledged.
     pub(crate) fn may_put(&self, task: TaskKey) -> bool {
         !self.recovers
             || self.with(|state, outbox| {
-                state.set_keep_room(retention::room(state.kept_bytes()));
+                state.set_keep_room(self.kept.room(state.kept_bytes()));
                 state.may_put(task, runtime::now(), outbox)
             })
     }
@@ -234,10 +206,37 @@ impl Connection {
                 late
             };
             late.into_iter().for_each(|task| self.wake_task(task));
-            self.more_room();
+            self.clone().more_room();
             self.start_all_waiting();
             self.progress.notify();
             self.kick();
+        }
+    }
+}
+
+impl Keeper for Connection {
+    fn more_room(self: Rc<Self>) {
+        if !self.recovers || !self.inner.borrow().state.wants_keep_room() {
+            return;
+        }
+        self.with(|state, _| {
+            state.set_keep_room(self.kept.room(state.kept_bytes()));
+            state.more_keep_room();
+        });
+        self.on_acknowledged();
+    }
+
+    fn kept_since(&self) -> Option<Instant> {
+        (self.kept.bytes() > 0).then(|| self.inner.borrow().state.kept_since())
+    }
+
+    fn give_up_kept(self: Rc<Self>, now: Instant) {
+        if self.with(|state, _| state.give_up_data(now)) {
+            self.on_acknowledged();
+        } else if !self.detached.get() {
+            self.lose(Fatal::Unacknowledged.into());
+        } else {
+            self.shut();
         }
     }
 }

@@ -8,24 +8,23 @@ use std::rc::{Rc, Weak};
 
 use iscsi::pdu::{AsyncEvent, Lun};
 use iscsi::target::recovery::Recovered;
-use runtime::Handle;
+use server_core::tally::Counts;
+use server_core::{ConnectionId, Core, Post};
 
-use super::{Connection, ConnectionId};
+use super::Connection;
 use crate::Unit;
 use crate::reassign::{self, Parcel};
 use crate::session::Member;
-use crate::tally::Counts;
 
-thread_local! {
-    /// The connections of this core.
-    static LOCAL: RefCell<HashMap<ConnectionId, Weak<Connection>>> = RefCell::default();
-}
+/// The connections of a core.
+#[derive(Default)]
+struct Locals(RefCell<HashMap<ConnectionId, Weak<Connection>>>);
 
 /// A connection as other cores reach it.
 #[derive(Clone)]
 pub(crate) struct Remote {
     pub id: ConnectionId,
-    pub core: Handle,
+    pub core: Post,
 }
 
 /// Which tasks to abort, or to count.
@@ -53,8 +52,8 @@ impl Remote {
         Fut: Future<Output = T> + 'static,
     {
         let id = self.id;
-        let answer = self.core.call(move || async move {
-            match find(id) {
+        let answer = self.core.call(move |core| async move {
+            match find(&core, id) {
                 Some(connection) => Some(f(connection).await),
                 None => None,
             }
@@ -96,6 +95,11 @@ impl Remote {
             connection.draining.set(true);
             connection.stop.notify();
         });
+    }
+
+    /// Limits have changed: commands that wait are charged anew.
+    pub(crate) fn limits_changed(&self) {
+        self.tell(Connection::limits_changed);
     }
 
     /// Sends an Async Message.
@@ -142,8 +146,8 @@ impl Remote {
     pub(crate) fn tell(&self, f: impl FnOnce(&Rc<Connection>) + Send + 'static) {
         let id = self.id;
         // A core that has stopped has no connections any more.
-        let _ = self.core.run(move || async move {
-            if let Some(connection) = find(id) {
+        let _ = self.core.run(move |core| async move {
+            if let Some(connection) = find(&core, id) {
                 f(&connection);
             }
         });
@@ -151,27 +155,27 @@ impl Remote {
 }
 
 /// Lets others find a connection of this core.
-pub(super) fn enter(connection: &Rc<Connection>) {
-    LOCAL.with(|local| local.borrow_mut().insert(connection.id, Rc::downgrade(connection)));
+pub(super) fn enter(core: &Core, connection: &Rc<Connection>) {
+    core.own::<Locals>().0.borrow_mut().insert(connection.id, Rc::downgrade(connection));
 }
 
 /// Forgets a connection of this core that is out of its session.
-pub(crate) fn bury(id: ConnectionId) {
-    let connection = LOCAL.with(|local| local.borrow_mut().remove(&id));
+pub(crate) fn bury(core: &Core, id: ConnectionId) {
+    let connection = core.own::<Locals>().0.borrow_mut().remove(&id);
     if let Some(connection) = connection.and_then(|connection| connection.upgrade()) {
         connection.bury();
     }
 }
 
 /// The connections of this core.
-pub(crate) fn locals() -> Vec<Rc<Connection>> {
-    LOCAL.with(|local| local.borrow().values().filter_map(Weak::upgrade).collect())
+fn locals(core: &Core) -> Vec<Rc<Connection>> {
+    core.own::<Locals>().0.borrow().values().filter_map(Weak::upgrade).collect()
 }
 
 /// What each connection of this core has counted: its session, and by its units' addresses; what is not of any unit that it sees
 /// now is under 0.
-pub(crate) fn counted() -> Vec<(u16, usize, Counts)> {
-    let connections = locals();
+pub(crate) fn counted(core: &Core) -> Vec<(u16, usize, Counts)> {
+    let connections = locals(core);
     let of = |connection: &Rc<Connection>| {
         let tsih = connection.session.tsih;
         let mut counts = connection.view.borrow().nexuses.counts();
@@ -182,12 +186,12 @@ pub(crate) fn counted() -> Vec<(u16, usize, Counts)> {
 }
 
 /// What recovery had to do on each connection of this core, by its session.
-pub(crate) fn recovered() -> Vec<(u16, Recovered)> {
-    let there = locals().into_iter().filter(|connection| !connection.accounted.get());
+pub(crate) fn recovered(core: &Core) -> Vec<(u16, Recovered)> {
+    let there = locals(core).into_iter().filter(|connection| !connection.accounted.get());
     there.map(|connection| (connection.session.tsih, connection.inner.borrow().state.recovered())).collect()
 }
 
 /// The connection of this core with this number.
-fn find(id: ConnectionId) -> Option<Rc<Connection>> {
-    LOCAL.with(|local| local.borrow().get(&id).and_then(Weak::upgrade))
+fn find(core: &Core, id: ConnectionId) -> Option<Rc<Connection>> {
+    core.own::<Locals>().0.borrow().get(&id).and_then(Weak::upgrade)
 }

@@ -7,15 +7,14 @@ use device::{Cdb, Command, DataMover, Execution, Outcome};
 use iscsi::pdu::{Lun, RESERVED_TAG};
 use iscsi::sn;
 use iscsi::target::{Abort, Completion, Data, ScsiCommand, TaskKey};
+use server_core::gate::Passage;
 
 use super::{Admitted, Connection, Inner, Victims};
 use crate::lun_map::Entry;
 use crate::mover::Mover;
 use crate::order::Order;
-use crate::qos::gate;
-use crate::tally::Class;
 use crate::wire::Segment;
-use crate::{Unit, router};
+use crate::{Unit, qos, router};
 
 impl Connection {
     /// Forgets a command that no unit has seen. False if it is none.
@@ -25,7 +24,7 @@ impl Connection {
             deferred.remove(at);
             return true;
         }
-        self.order.borrow_mut().remove(key) || self.gate.remove(key)
+        self.order.borrow_mut().remove(key) || self.gate.remove(|command| command.scsi.task == key)
     }
 
     /// Takes in what an RDMA Read of a task has brought.
@@ -51,9 +50,51 @@ impl Connection {
         if !self.gate.is_closed() {
             return self.start_unlimited(command);
         }
-        if let Some(command) = gate::pass(self, command) {
-            self.start_unlimited(command);
+        self.pass_gate(command);
+    }
+
+    /// Charges a command for what it costs, and starts it when its time has come.
+    #[cold]
+    fn pass_gate(self: &Rc<Self>, command: Admitted) {
+        let scsi = &command.scsi;
+        let (lun, cost) = (scsi.lun, qos::cost(&scsi.cdb, scsi.expected_in, scsi.expected_out));
+        let limiter = command.entry().map(|entry| entry.limiter.clone());
+        let (Some(cost), Some(limiter)) = (cost, limiter) else { return self.start_unlimited(command) };
+        let limiters = [&limiter, &self.session.limiter];
+        let is_like = |other: &Admitted| other.scsi.lun == lun;
+        match self.gate.pass(command, cost, limiters, runtime::now(), is_like) {
+            Passage::Now(command) => self.start_unlimited(command),
+            Passage::Kept => {}
+            Passage::KeptAlone => {
+                let connection = self.clone();
+                runtime::spawn(async move {
+                    let go = |command| {
+                        if let Some(command) = connection.resume(command) {
+                            connection.start_unlimited(command);
+                        }
+                        connection.kick();
+                    };
+                    connection.gate.watch(go).await;
+                });
+            }
         }
+    }
+
+    /// Looks which limits hold for the session.
+    pub(super) fn look_at_limits(&self) {
+        let units = self.session.view().luns.iter().any(|entry| entry.limiter.is_active());
+        self.gate.set_closed(units || self.session.limiter.is_active());
+    }
+
+    /// Limits have changed: commands that wait are charged anew.
+    pub(super) fn limits_changed(self: &Rc<Self>) {
+        self.look_at_limits();
+        for command in self.gate.take_all() {
+            if let Some(command) = self.resume(command) {
+                self.start(command);
+            }
+        }
+        self.kick();
     }
 
     /// Hands a command to its unit.
@@ -85,7 +126,7 @@ impl Connection {
         // The router answers for every unit that does not exist.
         let Some(entry) = entry else { return };
         let (nexus, tally) = view.nexuses.of(entry);
-        let (class, began) = (Class::of(cdb.bytes()), tally.begin());
+        let (class, began) = (qos::class(cdb.bytes()), tally.begin());
         let command = Command {
             cdb,
             attribute: router::attribute(attribute),
@@ -96,7 +137,7 @@ impl Connection {
         };
         match entry.unit.execute(command, Mover::new(self.clone(), task)) {
             Execution::Done(_, outcome) => {
-                tally.end(class, began, &outcome);
+                qos::count(&tally, class, began, &outcome);
                 self.finish(task, lun, Some(entry), outcome);
             }
             Execution::Running(future) => {
@@ -104,7 +145,7 @@ impl Connection {
                 let running = Running { connection: self.clone(), task, lun, counted };
                 runtime::spawn(async move {
                     let (_, outcome) = future.await;
-                    tally.end(class, began, &outcome);
+                    qos::count(&tally, class, began, &outcome);
                     running.finish(outcome);
                 });
             }

@@ -20,9 +20,9 @@ use iscsi::target::{Event, TaskKey};
 use iser::{Control, HEAD_LEN, HEADER_LEN, Header, Layout};
 use rdma::{Completion, Flags, QueuePair};
 use runtime::{Chain, Notify};
+use server_core::backlog::STEP;
 
 use super::Transport;
-use crate::backlog::STEP;
 use crate::connection::{Connection, End, Inner};
 use crate::wire::Pieces;
 pub(crate) use outgoing::{NoStag, Outgoing};

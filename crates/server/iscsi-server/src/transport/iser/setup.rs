@@ -7,7 +7,7 @@ use runtime::Chain;
 
 use crate::config::{IserConfig, Limits};
 use crate::login::LoginFailure;
-use crate::server::Shared;
+use crate::shared::Shared;
 
 /// AHSs that a message may have, bytes: MaxAHSLength's default (RFC 7145 §6.8), which a CDB of 260 bytes and a bidirectional
 /// command's read length fit into.

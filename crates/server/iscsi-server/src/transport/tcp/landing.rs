@@ -5,42 +5,13 @@
 //! nothing any more. In between, and while nothing has come, nobody holds anything; what does not land goes to the PDU's own buffer,
 //! and is copied as it always was.
 
-use std::cell::Cell;
-
 use device::{LEAST_LANDING, Landing, LandingStep};
 use runtime::{Buf, Chain, TcpStream};
+use server_core::TcpAccount;
 use smallvec::SmallVec;
 
 use super::receive::{Body, Taker};
 use crate::connection::End;
-
-/// Payload that came over TCP, bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TcpCounters {
-    /// Data segments of all kinds.
-    pub received: u64,
-    /// Of that, what was received straight to where it belongs.
-    pub landed: u64,
-}
-
-thread_local! {
-    static COUNTERS: Cell<TcpCounters> = Cell::default();
-}
-
-/// What came on this core.
-pub(crate) fn counters() -> TcpCounters {
-    COUNTERS.get()
-}
-
-/// Counts data segments that are whole.
-#[inline]
-pub(super) fn count(received: usize, landed: usize) {
-    let before = COUNTERS.get();
-    COUNTERS.set(TcpCounters {
-        received: before.received + received as u64,
-        landed: before.landed + landed as u64,
-    });
-}
 
 /// The parts of a data segment that lie where they belong, in order.
 #[derive(Default)]
@@ -76,9 +47,9 @@ impl Landed {
     }
 
     /// The whole segment: these parts, and between them those of `bytes`.
-    pub(super) fn among(self, mut bytes: Buf) -> Chain {
+    pub(super) fn among(self, mut bytes: Buf, account: &TcpAccount) -> Chain {
         let landed: usize = self.parts.iter().map(|(_, buf)| buf.len()).sum();
-        count(bytes.len(), landed - self.copied);
+        account.count(bytes.len(), landed - self.copied);
         let (mut chain, mut at) = (Chain::new(), 0);
         for (start, buf) in self.parts {
             chain.push(bytes.split_to(start - at));
@@ -162,6 +133,7 @@ pub(super) async fn receive(stream: &TcpStream, body: &mut Body, taker: &mut imp
 #[cfg(test)]
 mod tests {
     use runtime::Region;
+    use server_core::TcpCounters;
 
     use super::*;
 
@@ -176,16 +148,15 @@ mod tests {
         assert_eq!(landed.parts.len(), 1, "side by side");
         landed.push(2000, part(4096, 100));
         landed.push(2100, part(100, 10));
-        let before = counters();
-        let chain = landed.among(vec![1; 3000].into());
+        let account = TcpAccount::default();
+        let chain = landed.among(vec![1; 3000].into(), &account);
         let mut expected = vec![1; 3000];
         expected[100..1124].fill(7);
         expected[2000..2110].fill(7);
         assert_eq!(chain.to_vec(), expected);
         let lens: Vec<usize> = chain.iter().map(Buf::len).collect();
         assert_eq!(lens, [100, 1024, 876, 100, 10, 890]);
-        assert_eq!(counters().received - before.received, 3000);
-        assert_eq!(counters().landed - before.landed, 1134);
+        assert_eq!(account.counters(), TcpCounters { received: 3000, landed: 1134 });
     }
 
     #[test]
@@ -196,7 +167,7 @@ mod tests {
             let len = if at == 0 { 1024 } else { 2048 };
             landed.push(at, region.slice(at, len).expect("it is there"));
         }
-        assert_eq!(landed.among(vec![1; 5120].into()).bufs().len(), 1);
+        assert_eq!(landed.among(vec![1; 5120].into(), &TcpAccount::default()).bufs().len(), 1);
     }
 
     #[test]
@@ -221,9 +192,9 @@ mod tests {
         landed.push(1100, region.slice(5632, 512).expect("it is there"));
         assert_eq!((landed.parts.len(), landed.end()), (1, 1612));
         place_before(&landing, 2048, &[], 1612, &mut landed);
-        let before = counters();
-        let chain = landed.among([bytes.clone(), vec![1; 512]].concat().into());
+        let account = TcpAccount::default();
+        let chain = landed.among([bytes.clone(), vec![1; 512]].concat().into(), &account);
         assert_eq!(chain.to_vec(), [bytes, vec![0; 512]].concat());
-        assert_eq!(counters().landed - before.landed, 512);
+        assert_eq!(account.counters().landed, 512);
     }
 }

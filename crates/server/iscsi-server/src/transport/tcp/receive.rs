@@ -10,12 +10,14 @@
 //! uncertain: at ErrorRecoveryLevel 1 and 2 it is believed to be where the header says if a header with a right digest is there,
 //! and else, and at level 0, the connection ends.
 
+use std::rc::Rc;
 use std::time::Duration;
 
 use iscsi::digest::Crc32c;
 use iscsi::frame::{Cut, Cutter, FrameError, header_len, trailer_len, verify_trailer};
 use iscsi::pdu::Bhs;
 use runtime::{Buf, BufMut, Chain, Destination, Scatter, TcpStream, pool};
+use server_core::TcpAccount;
 
 use super::landing::{self, Landed};
 use crate::connection::End;
@@ -82,6 +84,8 @@ pub(super) trait Taker {
 /// One connection's incoming stream.
 pub(crate) struct Receiver {
     cutter: Cutter,
+    /// Where its core counts payload.
+    account: Rc<TcpAccount>,
     partial: Partial,
     early: Option<Buf>,
     /// What a receive into place goes by; made for the first one.
@@ -98,8 +102,9 @@ pub(crate) struct Receiver {
 
 impl Receiver {
     /// A stream cut by `cutter`, of which `early` has been received already.
-    pub(crate) fn new(cutter: Cutter, early: Vec<u8>, recovers: bool) -> Self {
+    pub(crate) fn new(cutter: Cutter, early: Vec<u8>, recovers: bool, account: Rc<TcpAccount>) -> Self {
         Self {
+            account,
             recovers,
             suspect: false,
             dropped: 0,
@@ -218,7 +223,7 @@ impl Receiver {
                     }
                 }
                 Cut::Partial { bhs, ahs, data_offset, data_len, trailer } => {
-                    landing::count(payload, 0);
+                    self.account.count(payload, 0);
                     let mut body = Body::new(*bhs, ahs.to_vec(), data_len, trailer).await?;
                     let begun = &bytes[at + data_offset..];
                     body.bytes[..begun.len()].copy_from_slice(begun);
@@ -228,13 +233,13 @@ impl Receiver {
                     return Ok(());
                 }
                 Cut::NeedMore { .. } => {
-                    landing::count(payload, 0);
+                    self.account.count(payload, 0);
                     self.partial = Partial::Header(bytes[at..].to_vec());
                     return Ok(());
                 }
             }
         }
-        landing::count(payload, 0);
+        self.account.count(payload, 0);
         Ok(())
     }
 
@@ -322,10 +327,10 @@ impl Receiver {
         }
         body.bytes.truncate(body.data_len);
         if !body.begun && body.landed.is_empty() {
-            landing::count(body.data_len, 0);
+            self.account.count(body.data_len, 0);
             return taker.pdu(&body.bhs, &body.ahs, Some(body.bytes.freeze()));
         }
-        let data = body.landed.among(body.bytes.freeze());
+        let data = body.landed.among(body.bytes.freeze(), &self.account);
         taker.long(&body.bhs, &body.ahs, data, body.begun)
     }
 

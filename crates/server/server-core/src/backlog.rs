@@ -7,15 +7,13 @@
 //! nothing.
 
 use std::cell::Cell;
+use std::rc::Rc;
 
 use runtime::pool;
 
-thread_local! {
-    static CORE: Core = Core::default();
-}
-
-#[derive(Default)]
-struct Core {
+/// What the connections of one core hold together.
+#[derive(Debug, Default)]
+pub struct Held {
     /// Bytes held.
     held: Cell<usize>,
     /// Connections that hold some.
@@ -26,14 +24,15 @@ struct Core {
 const PART: usize = 4;
 
 /// What a connection may hold without being counted, bytes.
-pub(crate) const STEP: usize = 64 << 10;
+pub const STEP: usize = 64 << 10;
 
 /// What a read fetches at most before it waits until its connection has room for more, bytes.
 const PIECE: usize = 1 << 20;
 
 /// One connection's part.
-#[derive(Default)]
-pub(crate) struct Backlog {
+#[derive(Debug)]
+pub struct Backlog {
+    core: Rc<Held>,
     /// What waits to be sent, in whole steps.
     queued: Cell<usize>,
     /// What its long reads that are at work will bring at most.
@@ -41,9 +40,14 @@ pub(crate) struct Backlog {
 }
 
 impl Backlog {
+    /// The part of a connection that holds nothing yet.
+    pub fn new(core: Rc<Held>) -> Self {
+        Self { core, queued: Cell::new(0), reading: Cell::new(0) }
+    }
+
     /// So many bytes wait to be sent.
     #[inline]
-    pub(crate) fn account(&self, queued: usize) {
+    pub fn account(&self, queued: usize) {
         let queued = queued / STEP * STEP;
         if queued != self.queued.get() {
             self.set(queued, self.reading.get());
@@ -52,7 +56,7 @@ impl Backlog {
 
     /// A read of `len` bytes begins; says what [`Self::read`] is to be told when it ends.
     #[inline]
-    pub(crate) fn begin(&self, len: usize) -> usize {
+    pub fn begin(&self, len: usize) -> usize {
         let len = if len < STEP { 0 } else { len.min(PIECE) };
         if len > 0 {
             self.set(self.queued.get(), self.reading.get() + len);
@@ -61,13 +65,13 @@ impl Backlog {
     }
 
     /// A read that was counted so has ended.
-    pub(crate) fn read(&self, counted: usize) {
+    pub fn read(&self, counted: usize) {
         self.set(self.queued.get(), self.reading.get() - counted);
     }
 
     /// Whether more waits to be sent than is left uncounted.
     #[inline]
-    pub(crate) fn is_queued(&self) -> bool {
+    pub fn is_queued(&self) -> bool {
         self.queued.get() > 0
     }
 
@@ -81,38 +85,35 @@ impl Backlog {
         self.queued.set(queued);
         self.reading.set(reading);
         let now = self.held();
-        // When the thread ends there is nobody left to tell.
-        let _ = CORE.try_with(|core| {
-            core.held.set(core.held.get() - before + now);
-            match (before, now) {
-                (0, 1..) => core.holders.set(core.holders.get() + 1),
-                (1.., 0) => core.holders.set(core.holders.get() - 1),
-                _ => {}
-            }
-        });
+        let core = &*self.core;
+        core.held.set(core.held.get() - before + now);
+        match (before, now) {
+            (0, 1..) => core.holders.set(core.holders.get() + 1),
+            (1.., 0) => core.holders.set(core.holders.get() - 1),
+            _ => {}
+        }
     }
 
     /// Bytes that may be queued before its initiator is not listened to any more: `most` while the core has room.
     #[inline]
-    pub(crate) fn mark(&self, most: usize) -> usize {
-        CORE.with(|core| {
-            let bound = pool::stats().limit / PART;
-            match core.held.get() <= bound {
-                true => most,
-                false => (bound / core.holders.get().max(1)).max(STEP).min(most),
-            }
-        })
+    pub fn mark(&self, most: usize) -> usize {
+        let core = &*self.core;
+        let bound = pool::stats().limit / PART;
+        match core.held.get() <= bound {
+            true => most,
+            false => (bound / core.holders.get().max(1)).max(STEP).min(most),
+        }
     }
 
     /// Whether a read of `len` bytes may begin.
     #[inline]
-    pub(crate) fn may_read(&self, len: usize) -> bool {
+    pub fn may_read(&self, len: usize) -> bool {
         let (held, len) = (self.held(), len.min(PIECE));
-        held == 0
-            || CORE.with(|core| {
-                let bound = pool::stats().limit / PART;
-                core.held.get() + len <= bound || held + len <= bound / core.holders.get().max(1)
-            })
+        if held == 0 {
+            return true;
+        }
+        let (core, bound) = (&*self.core, pool::stats().limit / PART);
+        core.held.get() + len <= bound || held + len <= bound / core.holders.get().max(1)
     }
 }
 
@@ -133,8 +134,8 @@ mod tests {
     #[test]
     fn what_is_held_together_is_a_quarter_of_the_pool_and_a_share_for_each() {
         Runtime::new(Config { pool_bytes: 16 << 20, ..Config::default() }).unwrap().block_on(async {
-            let bound = pool::stats().limit / PART;
-            let all: Vec<Backlog> = (0..64).map(|_| Backlog::default()).collect();
+            let (core, bound) = (Rc::<Held>::default(), pool::stats().limit / PART);
+            let all: Vec<Backlog> = (0..64).map(|_| Backlog::new(core.clone())).collect();
             for (n, one) in all.iter().enumerate() {
                 assert!(one.may_read(1 << 20), "{n}: it holds nothing");
                 let mut counted = Vec::new();
@@ -148,7 +149,7 @@ mod tests {
             all[0].account(STEP - 1);
             assert_eq!(all[0].queued.get(), 0);
             drop(all);
-            let one = Backlog::default();
+            let one = Backlog::new(core);
             assert_eq!(one.mark(4 << 20), 4 << 20);
             one.account(bound + STEP);
             assert!(one.mark(usize::MAX) <= bound && !one.may_read(STEP));

@@ -1,19 +1,13 @@
 //! Limits of service: how many commands and bytes a second a unit serves, or one initiator is served.
 //!
-//! [`Limiter`] keeps the account, shared by all cores without a lock; `gate` has the commands of a connection that wait for their
+//! [`Limiter`] keeps the account, shared by all cores without a lock; [`crate::gate`] has the commands of a connection that wait for their
 //! time. It must never hold back a command that moves no blocks: those are how an initiator finds out what is wrong.
 
-pub(crate) mod gate;
-
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
-
-use device::Nexus;
-
-use crate::config::ServerConfig;
-use crate::node::Target;
 
 /// Credit that a limit saves up while nothing comes, if nobody says otherwise.
 pub const DEFAULT_BURST: Duration = Duration::from_millis(100);
@@ -63,31 +57,11 @@ impl QosLimits {
 
 /// What a command costs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Cost {
-    writes: bool,
-    bytes: u64,
-}
-
-impl Cost {
-    /// What the command with this CDB costs that may move so many bytes; `None` if it costs nothing.
-    pub(crate) fn of(cdb: &[u8], expected_in: u32, expected_out: u32) -> Option<Self> {
-        let writes = match (*cdb.first()?, cdb.get(8..10)) {
-            // READ (6) to (16), VERIFY (10) to (16) whose data, if any, comes from the initiator.
-            (0x08 | 0x28 | 0xa8 | 0x88 | 0x2f | 0xaf | 0x8f, _) => false,
-            // WRITE (6) to (16), WRITE AND VERIFY, WRITE ATOMIC (16), COMPARE AND WRITE, ORWRITE (16), WRITE SAME, UNMAP, EXTENDED
-            // COPY and its kin.
-            (0x0a | 0x2a | 0xaa | 0x8a | 0x2e | 0xae | 0x8e | 0x9c | 0x89 | 0x8b, _) => true,
-            (0x41 | 0x93 | 0x42 | 0x83, _) => true,
-            // The 32-byte ones, by SERVICE ACTION: READ, VERIFY; WRITE, WRITE AND VERIFY, WRITE SAME, WRITE ATOMIC.
-            (0x7f, Some([0, 0x09 | 0x0a])) => false,
-            (0x7f, Some([0, 0x0b | 0x0c | 0x0d | 0x0f])) => true,
-            // Objects', of OSD-1 and OSD-2: READ; WRITE, APPEND, CREATE AND WRITE, PUNCH, CLEAR, COPY USER OBJECTS.
-            (0x7f, Some([0x88, 0x05 | 0x85])) => false,
-            (0x7f, Some([0x88, 0x06 | 0x07 | 0x12 | 0x84 | 0x86 | 0x87 | 0x89 | 0x92 | 0x93])) => true,
-            _ => return None,
-        };
-        Some(Self { writes, bytes: u64::from(expected_in) + u64::from(expected_out) })
-    }
+pub struct Cost {
+    /// Whether it writes.
+    pub writes: bool,
+    /// Bytes that it may move.
+    pub bytes: u64,
 }
 
 /// One limit: the generic cell rate algorithm. Commands are charged where they come, and told when their time is, so that the order
@@ -171,8 +145,8 @@ impl Limiter {
         *self.limits.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Replaces the limits, and begins the account anew. Commands that wait already learn of it by
-    /// [`crate::Handle::limits_changed`].
+    /// Replaces the limits, and begins the account anew. Connections of which commands wait already have to be
+    /// told ([`crate::gate::Gate::take_all`]).
     pub fn set(&self, limits: QosLimits) {
         *self.limits.lock().unwrap_or_else(PoisonError::into_inner) = limits;
         let burst = limits.burst.min(MAX_BURST).as_nanos() as u64;
@@ -192,7 +166,7 @@ impl Limiter {
     }
 
     /// Charges a command; says when it may go: `now`, or later.
-    pub(crate) fn charge(&self, cost: Cost, now: Instant) -> Instant {
+    pub fn charge(&self, cost: Cost, now: Instant) -> Instant {
         let start = now.saturating_duration_since(self.epoch).as_nanos() as u64;
         let burst = self.burst_ns.load(Ordering::Relaxed);
         let mut at = start;
@@ -201,7 +175,7 @@ impl Limiter {
     }
 
     /// Takes back the charge of a command that will not run.
-    pub(crate) fn refund(&self, cost: Cost) {
+    pub fn refund(&self, cost: Cost) {
         self.each(cost, Bucket::refund);
     }
 
@@ -214,40 +188,24 @@ impl Limiter {
     }
 }
 
-/// Has units that go on in `config` go on with their accounts, under the limits that `config` gives them.
-pub(crate) fn carry(before: &[Arc<Target>], config: &mut ServerConfig) {
-    let old: HashMap<usize, &Arc<Limiter>> = before
-        .iter()
-        .flat_map(|target| &target.config.units)
-        .map(|unit| (unit.unit.address(), &unit.limiter))
-        .collect();
-    for unit in config.targets.iter_mut().flat_map(|target| &mut target.units) {
-        let Some(limiter) = old.get(&unit.unit.address()) else { continue };
-        let limits = unit.limiter.limits();
-        if limits != limiter.limits() {
-            limiter.set(limits);
-        }
-        unit.limiter = Arc::clone(limiter);
+/// Accounts by whose they are: all sessions of one owner share one, for as long as there are any. Looked at by logins only.
+#[derive(Debug)]
+pub struct Accounts<Owner>(Mutex<HashMap<Owner, Weak<Limiter>>>);
+
+impl<Owner> Default for Accounts<Owner> {
+    fn default() -> Self {
+        Self(Mutex::default())
     }
 }
 
-/// Whose an account is: the names of target and initiator, and the user that the initiator has proved to be.
-type Whose = (String, String, Option<String>);
-
-/// The accounts of initiators, by target, name and the user that the initiator has proved to be: all sessions of one initiator with
-/// a target share one, and nobody else who claims its name uses it up. Looked at by logins only.
-#[derive(Debug, Default)]
-pub(crate) struct Initiators(Mutex<HashMap<Whose, Weak<Limiter>>>);
-
-impl Initiators {
-    /// The account of the initiator behind `nexus`.
-    pub(crate) fn limiter(&self, nexus: &Nexus, limits: QosLimits) -> Arc<Limiter> {
+impl<Owner: Eq + Hash> Accounts<Owner> {
+    /// The account of `owner`, with `limits` if there is none yet.
+    pub fn limiter(&self, owner: Owner, limits: QosLimits) -> Arc<Limiter> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if all.len() == all.capacity() {
             all.retain(|_, limiter| limiter.strong_count() > 0);
         }
-        let user = nexus.principal.as_ref().map(|principal| principal.user.clone());
-        let known = all.entry((nexus.target.clone(), nexus.initiator.clone(), user)).or_default();
+        let known = all.entry(owner).or_default();
         if let Some(limiter) = known.upgrade() {
             return limiter;
         }
@@ -355,37 +313,5 @@ mod tests {
             (true, now),
             "nothing of before is owed"
         );
-    }
-
-    #[test]
-    fn another_user_of_an_initiators_name_has_an_account_of_its_own() {
-        let accounts = Initiators::default();
-        let of = |id, user: &str| {
-            let nexus = Nexus {
-                id: device::NexusId(id),
-                initiator: "iqn.2026-01.org.example:i".into(),
-                principal: Some(device::Principal { user: user.into(), credential: [0; 32] }),
-                transport_id: Vec::new(),
-                target_port: 1,
-                target: "iqn.2026-01.org.example:t".into(),
-                ports: None,
-            };
-            accounts.limiter(&nexus, QosLimits::default())
-        };
-        let alice = of(1, "alice");
-        assert!(Arc::ptr_eq(&alice, &of(2, "alice")), "sessions of one user share theirs");
-        assert!(!Arc::ptr_eq(&alice, &of(3, "bob")));
-    }
-
-    #[test]
-    fn only_commands_that_move_blocks_cost_anything() {
-        let mut read32 = [0; 32];
-        (read32[0], read32[9]) = (0x7f, 0x09);
-        assert_eq!(Cost::of(&read32, 512, 0), Some(Cost { writes: false, bytes: 512 }));
-        assert_eq!(Cost::of(&[0x2a; 10], 0, 512), Some(Cost { writes: true, bytes: 512 }));
-        for opcode in [0x00, 0x03, 0x12, 0x25, 0x35, 0x4d, 0x5e, 0x5f, 0x9e, 0xa0, 0xa3] {
-            assert_eq!(Cost::of(&[opcode; 16], 4096, 0), None, "{opcode:#04x}");
-        }
-        assert_eq!(Cost::of(&[], 0, 0), None);
     }
 }

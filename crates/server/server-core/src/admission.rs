@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 const LOGIN_BYTES: usize = 12 << 10;
 /// Text that a login may hold without asking for more memory, bytes: more than initiators in use
 /// send.
-pub(crate) const FREE_TEXT: usize = 4 << 10;
+pub const FREE_TEXT: usize = 4 << 10;
 /// The chance with which early drop begins.
 const EARLY: f64 = 0.3;
 /// Limits below this have no early drop: each place of them is worth having.
@@ -51,8 +51,10 @@ const MOST_TOLD: usize = 1024;
 /// What counts as one peer: an IPv4 address, or an IPv6 network of 64 bits, of which one machine
 /// may have all addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Source {
+pub enum Source {
+    /// The address.
     V4([u8; 4]),
+    /// The network.
     V6([u8; 8]),
 }
 
@@ -70,7 +72,7 @@ impl From<IpAddr> for Source {
 
 /// The bounds of now.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Rules {
+pub struct Rules {
     /// Connections at once.
     pub connections: usize,
     /// Of them, those of one address.
@@ -101,13 +103,17 @@ impl Rules {
 
 /// Why a connection is dropped before its first byte is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Dropped {
+pub enum Dropped {
+    /// As many as there may be.
     #[error("too many connections")]
     Connections,
+    /// As many as one address may have.
     #[error("too many connections from this address")]
     ConnectionsOfAddress,
+    /// As many logins as there may be.
     #[error("too many logins in progress")]
     Logins,
+    /// As many logins as one address may have.
     #[error("too many logins in progress from this address")]
     LoginsOfAddress,
 }
@@ -149,13 +155,15 @@ impl Told {
 
 /// Refusals that the log does not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Suppressed {
+pub struct Suppressed {
+    /// How many.
     pub refusals: u64,
+    /// Of how many addresses that are counted apart.
     pub addresses: usize,
 }
 
 /// The counts and tables.
-pub(crate) struct Admission {
+pub struct Admission {
     state: Mutex<State>,
     /// For users' names, which are kept as numbers.
     hasher: RandomState,
@@ -172,7 +180,7 @@ struct State {
 
 impl Admission {
     /// Nobody yet. `seed` decides who is dropped early.
-    pub(crate) fn new(seed: u64) -> Self {
+    pub fn new(seed: u64) -> Self {
         let state = State {
             random: seed,
             of: HashMap::new(),
@@ -192,7 +200,7 @@ impl Admission {
     ///
     /// # Errors
     /// Why it is dropped.
-    pub(crate) fn enter(&self, source: Source, rules: &Rules) -> Result<(), Dropped> {
+    pub fn enter(&self, source: Source, rules: &Rules) -> Result<(), Dropped> {
         let mut state = self.state();
         let own = state.of.get(&source).copied().unwrap_or_default();
         let all = state.all;
@@ -227,12 +235,12 @@ impl Admission {
     }
 
     /// A login from `source` is over, well or not. Its connection may go on.
-    pub(crate) fn logged_in(&self, source: Source) {
+    pub fn logged_in(&self, source: Source) {
         self.change(source, |held| held.logins = held.logins.saturating_sub(1));
     }
 
     /// A connection from `source` has ended.
-    pub(crate) fn leave(&self, source: Source) {
+    pub fn leave(&self, source: Source) {
         self.change(source, |held| held.connections = held.connections.saturating_sub(1));
     }
 
@@ -248,19 +256,19 @@ impl Admission {
     }
 
     /// Logins in progress.
-    pub(crate) fn logins(&self) -> usize {
+    pub fn logins(&self) -> usize {
         self.state().all.logins
     }
 
     /// Connections, those that log in among them.
     #[cfg(test)]
-    pub(crate) fn connections(&self) -> usize {
+    pub fn connections(&self) -> usize {
         self.state().all.connections
     }
 
     /// A login from `source` holds `now` bytes of text instead of `before`, both beyond
     /// [`FREE_TEXT`]. False if there is no room for more; then it holds as many as before.
-    pub(crate) fn hold(&self, source: Source, before: usize, now: usize, rules: &Rules) -> bool {
+    pub fn hold(&self, source: Source, before: usize, now: usize, rules: &Rules) -> bool {
         if now == before {
             return true;
         }
@@ -281,7 +289,7 @@ impl Admission {
     /// `user` of `source` has answered a challenge, rightly or not: for how long the answer to that
     /// is to be held back. `None` if that is too long: then it counts for nothing, and is refused
     /// whether it was right or not.
-    pub(crate) fn attempt(&self, source: Source, user: &str, right: bool, now: Instant) -> Option<Duration> {
+    pub fn attempt(&self, source: Source, user: &str, right: bool, now: Instant) -> Option<Duration> {
         let keys = [(source, Some(self.hasher.hash_one(user))), (source, None)];
         let mut state = self.state();
         let ready = keys.iter().filter_map(|key| state.wrong.get(key)).map(|wrong| wrong.ready).max();
@@ -299,7 +307,7 @@ impl Admission {
     }
 
     /// A login from `source` is refused: whether a line of the log may say so.
-    pub(crate) fn may_tell(&self, source: Source, now: Instant) -> bool {
+    pub fn may_tell(&self, source: Source, now: Instant) -> bool {
         let mut state = self.state();
         let mut all = state.all_told.filter(|all| !all.is_over(now)).unwrap_or(Told::new(now));
         if !state.told.contains_key(&source) && state.told.len() >= MOST_TOLD {
@@ -320,7 +328,7 @@ impl Admission {
 
     /// What has not been told in windows that are over, or, at the server's end, in all. Forgets
     /// it.
-    pub(crate) fn suppressed(&self, now: Instant, ending: bool) -> Option<Suppressed> {
+    pub fn suppressed(&self, now: Instant, ending: bool) -> Option<Suppressed> {
         let mut state = self.state();
         let over = state.all_told.is_some_and(|all| ending || all.is_over(now));
         if !over {

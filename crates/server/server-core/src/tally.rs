@@ -5,8 +5,6 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use device::Outcome;
-use scsi::Status;
 use serde::{Deserialize, Serialize};
 
 /// Of so many commands one is timed: a look at the clock costs as much as a hundredth of a small read.
@@ -59,31 +57,19 @@ impl Counts {
 
 /// Kinds of commands that are told apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Class {
+pub enum Class {
+    /// It reads.
     Read,
+    /// It writes.
     Write,
+    /// All others.
     Other,
-}
-
-impl Class {
-    /// By the OPERATION CODE: READ and WRITE of all lengths, and what else puts blocks on the medium with data of its own. Of
-    /// objects, by the SERVICE ACTION in bytes 8 and 9: READ; WRITE, APPEND and CREATE AND WRITE, of OSD-1 and OSD-2.
-    #[inline]
-    pub(crate) fn of(cdb: &[u8]) -> Self {
-        match cdb {
-            [0x08 | 0x28 | 0x88 | 0xa8, ..] => Self::Read,
-            [0x0a | 0x2a | 0x2e | 0x8a | 0x8e | 0xaa | 0xae | 0x89 | 0x9c, ..] => Self::Write,
-            [0x7f, _, _, _, _, _, _, _, 0x88, 0x05 | 0x85, ..] => Self::Read,
-            [0x7f, _, _, _, _, _, _, _, 0x88, 0x06 | 0x86 | 0x07 | 0x87 | 0x12 | 0x92, ..] => Self::Write,
-            _ => Self::Other,
-        }
-    }
 }
 
 /// One connection's counts for one unit. On cache lines of its own: what a core counts no other core's memory is beside.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-pub(crate) struct Tally {
+pub struct Tally {
     counts: RefCell<Counts>,
     begun: Cell<u64>,
 }
@@ -91,36 +77,35 @@ pub(crate) struct Tally {
 impl Tally {
     /// A command begins. When it did, if it is one that is timed.
     #[inline]
-    pub(crate) fn begin(&self) -> Option<Instant> {
+    pub fn begin(&self) -> Option<Instant> {
         let begun = self.begun.get();
         self.begun.set(begun + 1);
         (begun % TIMED == 0).then(runtime::clock)
     }
 
-    /// It has ended.
+    /// It has ended, and moved `bytes`.
     #[inline]
-    pub(crate) fn end(&self, class: Class, began: Option<Instant>, outcome: &Outcome) {
+    pub fn end(&self, class: Class, began: Option<Instant>, bytes: u64, failed: bool) {
         let counts = &mut *self.counts.borrow_mut();
         match class {
             Class::Read => {
                 counts.reads += 1;
-                counts.read_bytes += outcome.wanted_in;
+                counts.read_bytes += bytes;
             }
             Class::Write => {
                 counts.writes += 1;
-                counts.written_bytes += outcome.wanted_out;
+                counts.written_bytes += bytes;
             }
             Class::Other => counts.others += 1,
         }
-        if outcome.status != Status::Good {
-            counts.failed += 1;
-        }
+        counts.failed += u64::from(failed);
         if let Some(began) = began {
             time(counts, began.elapsed());
         }
     }
 
-    pub(crate) fn counts(&self) -> Counts {
+    /// What has been counted.
+    pub fn counts(&self) -> Counts {
         *self.counts.borrow()
     }
 }
@@ -134,27 +119,28 @@ fn time(counts: &mut Counts, took: Duration) {
     counts.buckets[bucket.min(BUCKETS - 1)] += 1;
 }
 
-thread_local! {
-    /// What ended connections of this core have counted, by their units' addresses.
-    static ENDED: RefCell<HashMap<usize, Counts>> = RefCell::default();
-}
+/// What ended connections of one core have counted, by what they used: a unit's address, or another number that tells it from all
+/// others that there are at the time.
+#[derive(Debug, Default)]
+pub struct Ended(RefCell<HashMap<usize, Counts>>);
 
-/// Keeps what a connection that ends has counted for a unit.
-pub(crate) fn keep(unit: usize, counts: &Counts) {
-    if *counts != Counts::default() {
-        // A thread that ends keeps nothing.
-        let _ = ENDED.try_with(|ended| ended.borrow_mut().entry(unit).or_default().add(counts));
+impl Ended {
+    /// Keeps what a connection that ends has counted for a unit.
+    pub fn keep(&self, unit: usize, counts: &Counts) {
+        if *counts != Counts::default() {
+            self.0.borrow_mut().entry(unit).or_default().add(counts);
+        }
     }
-}
 
-/// Forgets a unit that is served no more: another may get its address.
-pub(crate) fn forget(unit: usize) {
-    ENDED.with(|ended| ended.borrow_mut().remove(&unit));
-}
+    /// Forgets a unit that is served no more: another may get its address.
+    pub fn forget(&self, unit: usize) {
+        self.0.borrow_mut().remove(&unit);
+    }
 
-/// What this core's ended connections have counted.
-pub(crate) fn ended() -> Vec<(usize, Counts)> {
-    ENDED.with(|ended| ended.borrow().iter().map(|(unit, counts)| (*unit, *counts)).collect())
+    /// What has been counted.
+    pub fn counts(&self) -> Vec<(usize, Counts)> {
+        self.0.borrow().iter().map(|(unit, counts)| (*unit, *counts)).collect()
+    }
 }
 
 #[cfg(test)]
@@ -166,26 +152,14 @@ mod tests {
         let tally = Tally::default();
         for _ in 0..16 {
             let began = tally.begin();
-            tally.end(Class::of(&[0x28]), began, &Outcome::read(4096));
+            tally.end(Class::Read, began, 4096, false);
         }
         let began = tally.begin();
-        tally.end(
-            Class::of(&[0x2a]),
-            began,
-            &Outcome { status: Status::CheckCondition, ..Outcome::wrote(512) },
-        );
+        tally.end(Class::Write, began, 512, true);
         let counts = tally.counts();
         assert_eq!((counts.reads, counts.read_bytes), (16, 65536));
         assert_eq!((counts.writes, counts.written_bytes, counts.failed), (1, 512, 1));
         assert_eq!((counts.timed, counts.buckets.iter().sum::<u64>()), (3, 3));
-    }
-
-    #[test]
-    fn objects_are_read_and_written_by_service_actions() {
-        let of = |action: u8| Class::of(&[0x7f, 0, 0, 0, 0, 0, 0, 228, 0x88, action]);
-        assert_eq!((of(0x05), of(0x85)), (Class::Read, Class::Read));
-        assert_eq!((of(0x86), of(0x87), of(0x92)), (Class::Write, Class::Write, Class::Write));
-        assert_eq!((of(0x8e), Class::of(&[0x7f, 0])), (Class::Other, Class::Other));
     }
 
     #[test]
@@ -210,10 +184,11 @@ mod tests {
 
     #[test]
     fn what_ended_connections_counted_is_kept_until_their_unit_goes() {
-        keep(7, &Counts { reads: 1, ..Counts::default() });
-        keep(7, &Counts { reads: 2, ..Counts::default() });
-        assert_eq!(ended(), [(7, Counts { reads: 3, ..Counts::default() })]);
-        forget(7);
-        assert_eq!(ended(), []);
+        let ended = Ended::default();
+        ended.keep(7, &Counts { reads: 1, ..Counts::default() });
+        ended.keep(7, &Counts { reads: 2, ..Counts::default() });
+        assert_eq!(ended.counts(), [(7, Counts { reads: 3, ..Counts::default() })]);
+        ended.forget(7);
+        assert_eq!(ended.counts(), []);
     }
 }

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use runtime::Notify;
 
-use crate::connection::{Connection, ConnectionId};
+use crate::ConnectionId;
 
 /// Steps in which time is looked at.
 const STEP: Duration = Duration::from_millis(100);
@@ -29,7 +29,7 @@ const LAST_LISTEN: Duration = Duration::from_millis(10);
 const LONGEST_LISTEN: Duration = Duration::from_secs(10);
 
 /// One whom somebody pings.
-pub(crate) trait Peer {
+pub trait Peer {
     /// When it is to be pinged, or, if it has been, given up; `None` if never any more.
     fn due(&self) -> Option<Instant>;
     /// The silence after which it is to be pinged.
@@ -43,8 +43,8 @@ pub(crate) trait Peer {
 }
 
 /// What is known of one peer.
-struct Entry<P> {
-    peer: Rc<P>,
+struct Entry {
+    peer: Rc<dyn Peer>,
     /// When it is looked at next.
     look: Option<Instant>,
     /// Since when its ping waits for its turn.
@@ -54,8 +54,9 @@ struct Entry<P> {
 }
 
 /// The peers of one core.
-pub(crate) struct Pings<P> {
-    entries: HashMap<ConnectionId, Entry<P>>,
+#[derive(Default)]
+struct Pings {
+    entries: HashMap<ConnectionId, Entry>,
     /// All that are looked at, by when.
     looks: BTreeSet<(Instant, ConnectionId)>,
     /// Those whose pings wait for their turn, the longest silent first.
@@ -66,21 +67,9 @@ pub(crate) struct Pings<P> {
     sent: u64,
 }
 
-impl<P> Default for Pings<P> {
-    fn default() -> Self {
-        Self {
-            entries: HashMap::new(),
-            looks: BTreeSet::new(),
-            waiting: BTreeSet::new(),
-            stepped: None,
-            sent: 0,
-        }
-    }
-}
-
-impl<P: Peer> Pings<P> {
+impl Pings {
     /// A peer comes. Whether the time of the next step may have changed.
-    fn enter(&mut self, id: ConnectionId, peer: Rc<P>) -> bool {
+    fn enter(&mut self, id: ConnectionId, peer: Rc<dyn Peer>) -> bool {
         let Some(look) = peer.due() else { return false };
         let first = self.looks.first().is_none_or(|(first, _)| look < *first);
         self.looks.insert((look, id));
@@ -89,7 +78,7 @@ impl<P: Peer> Pings<P> {
     }
 
     /// A peer goes.
-    fn leave(&mut self, id: ConnectionId) -> Option<Rc<P>> {
+    fn leave(&mut self, id: ConnectionId) -> Option<Rc<dyn Peer>> {
         let entry = self.entries.remove(&id)?;
         entry.look.map(|at| self.looks.remove(&(at, id)));
         entry.waiting.map(|since| self.waiting.remove(&(since, id)));
@@ -105,7 +94,7 @@ impl<P: Peer> Pings<P> {
     }
 
     /// The first that is to be looked at by now; it is not looked at again until [`Self::look_again`].
-    fn take_due(&mut self, now: Instant) -> Option<(ConnectionId, Rc<P>)> {
+    fn take_due(&mut self, now: Instant) -> Option<(ConnectionId, Rc<dyn Peer>)> {
         let &(at, id) = self.looks.first().filter(|(at, _)| *at <= now)?;
         self.looks.remove(&(at, id));
         let entry = self.entries.get_mut(&id)?;
@@ -114,7 +103,7 @@ impl<P: Peer> Pings<P> {
     }
 
     /// The first of those that wait for their turn.
-    fn take_waiting(&mut self) -> Option<(ConnectionId, Rc<P>)> {
+    fn take_waiting(&mut self) -> Option<(ConnectionId, Rc<dyn Peer>)> {
         let (_, id) = self.waiting.pop_first()?;
         let entry = self.entries.get_mut(&id)?;
         entry.waiting = None;
@@ -151,7 +140,7 @@ impl<P: Peer> Pings<P> {
     }
 
     /// Nothing is open with it until it is due again.
-    fn settle(&mut self, id: ConnectionId, peer: &P, now: Instant) {
+    fn settle(&mut self, id: ConnectionId, peer: &dyn Peer, now: Instant) {
         self.wait_no_more(id);
         if let Some(entry) = self.entries.get_mut(&id) {
             entry.last = false;
@@ -164,9 +153,9 @@ impl<P: Peer> Pings<P> {
 }
 
 /// One step: looks at all peers whose time has come, and sends what may be sent. Nothing is borrowed while peers are called.
-fn step<P: Peer>(pings: &RefCell<Pings<P>>, now: Instant) {
+fn step(pings: &RefCell<Pings>, now: Instant) {
     pings.borrow_mut().stepped = Some(now);
-    let ping = |id, peer: &P| {
+    let ping = |id, peer: &dyn Peer| {
         peer.time_out(now);
         let pings = &mut *pings.borrow_mut();
         pings.sent += 1;
@@ -190,7 +179,7 @@ fn step<P: Peer>(pings: &RefCell<Pings<P>>, now: Instant) {
                 pings.borrow_mut().look_again(id, now + late.clamp(LAST_LISTEN, LONGEST_LISTEN));
             }
         } else if peer.is_awaited() {
-            ping(id, &peer);
+            ping(id, &*peer);
         } else {
             let pings = &mut *pings.borrow_mut();
             pings.wait(id, at);
@@ -203,7 +192,7 @@ fn step<P: Peer>(pings: &RefCell<Pings<P>>, now: Instant) {
         let first = pings.borrow_mut().take_waiting();
         let Some((id, peer)) = first else { break };
         if peer.due().is_some_and(|at| at <= now) && !peer.is_pinged() {
-            ping(id, &peer);
+            ping(id, &*peer);
             left -= 1;
         } else {
             pings.borrow_mut().settle(id, &*peer, now);
@@ -211,23 +200,19 @@ fn step<P: Peer>(pings: &RefCell<Pings<P>>, now: Instant) {
     }
 }
 
-/// What this core keeps of its own connections.
+/// Pings the connections of one core.
 #[derive(Default)]
-struct Core {
-    pings: RefCell<Pings<Connection>>,
+pub struct Pinger {
+    pings: RefCell<Pings>,
     /// Whether the task that pings them runs.
     running: Cell<bool>,
     /// The next step is at another time.
     moved: Notify,
 }
 
-thread_local! {
-    static CORE: Rc<Core> = Rc::default();
-}
-
 /// A connection that is pinged for as long as this is kept.
-pub(crate) struct Pinged {
-    core: Rc<Core>,
+pub struct Pinged {
+    core: Rc<Pinger>,
     id: ConnectionId,
 }
 
@@ -239,28 +224,27 @@ impl Drop for Pinged {
     }
 }
 
-/// Has `connection` pinged by the task of its core, on which this is called.
-pub(crate) fn enter(connection: &Rc<Connection>) -> Pinged {
-    let core = CORE.with(Rc::clone);
-    let moved = core.pings.borrow_mut().enter(connection.id, connection.clone());
-    if !core.running.replace(true) {
-        runtime::spawn(run(Running(core.clone())));
-    } else if moved {
-        core.moved.notify();
+impl Pinger {
+    /// Has connection `id`, of the core on which this is called, pinged.
+    pub fn enter(self: &Rc<Self>, id: ConnectionId, peer: Rc<dyn Peer>) -> Pinged {
+        let moved = self.pings.borrow_mut().enter(id, peer);
+        if !self.running.replace(true) {
+            runtime::spawn(run(Running(self.clone())));
+        } else if moved {
+            self.moved.notify();
+        }
+        Pinged { core: self.clone(), id }
     }
-    Pinged { core, id: connection.id }
-}
 
-/// Pings that this core has sent, and how many wait for their turn.
-pub(crate) fn counted() -> (u64, usize) {
-    CORE.with(|core| {
-        let pings = core.pings.borrow();
+    /// Pings that this core has sent, and how many wait for their turn.
+    pub fn counted(&self) -> (u64, usize) {
+        let pings = self.pings.borrow();
         (pings.sent, pings.waiting.len())
-    })
+    }
 }
 
 /// The task that pings: another may run when it has ended.
-struct Running(Rc<Core>);
+struct Running(Rc<Pinger>);
 
 impl Drop for Running {
     fn drop(&mut self) {

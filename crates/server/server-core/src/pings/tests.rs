@@ -51,7 +51,7 @@ impl Peer for Fake {
 
 /// A core in simulated time.
 struct World {
-    pings: RefCell<Pings<Fake>>,
+    pings: RefCell<Pings>,
     begun: Instant,
     now: Instant,
     peers: Vec<Rc<Fake>>,

@@ -16,7 +16,7 @@ const FAR: (usize, usize) = (8, 16);
 const FRESH: Duration = Duration::from_secs(1);
 
 /// Pieces of what a unit takes at a time to ask for ahead of it.
-pub(crate) fn pieces(round_trip: Duration, rdma: bool) -> usize {
+pub fn pieces(round_trip: Duration, rdma: bool) -> usize {
     let step = STEPS.iter().find(|(below, ..)| round_trip < *below);
     let (r2ts, reads) = step.map_or(FAR, |(_, r2ts, reads)| (*r2ts, *reads));
     if rdma { reads } else { r2ts }
@@ -24,7 +24,7 @@ pub(crate) fn pieces(round_trip: Duration, rdma: bool) -> usize {
 
 /// One connection's round trip, as it was last looked up.
 #[derive(Default)]
-pub(crate) struct RoundTrip(Cell<Option<(Instant, Duration)>>);
+pub struct RoundTrip(Cell<Option<(Instant, Duration)>>);
 
 impl RoundTrip {
     /// The round trip now, by `look` if what is known is old. Where nobody knows it is none.

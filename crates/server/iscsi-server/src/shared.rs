@@ -1,0 +1,193 @@
+//! [`Shared`]: what all cores of an iSCSI server share. Changed by atomics, or behind mutexes off the data path.
+
+use std::hash::RandomState;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use iscsi::discovery::{Record, SendTargets, TargetAddress};
+use iscsi::name;
+use iscsi::target::recovery::Recovered;
+use iscsi::text::TextBuf;
+use server_core::Hub;
+use server_core::admission::Rules;
+use server_core::drain::Drains;
+
+use crate::config::{Auth, Limits, Redirect, Transports};
+use crate::model::{Model, PortalEntry};
+use crate::node::Target;
+use crate::qos::Initiators;
+use crate::session::Registry;
+
+/// What all cores share.
+pub(crate) struct Shared {
+    /// The cores, and who may come to them.
+    pub hub: Arc<Hub>,
+    /// What is served; replaced by [`Shared::set_model`] only.
+    model: Mutex<Arc<Model>>,
+    /// Held while a change is applied.
+    pub(crate) applying: Mutex<()>,
+    pub registry: Registry,
+    pub drains: Drains<Redirect>,
+    pub initiators: Initiators,
+    /// Makes names into numbers that others do not foresee.
+    pub names: RandomState,
+    /// What recovery had to do on connections that have ended.
+    recovered: Mutex<Recovered>,
+}
+
+/// A portal as it listens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BoundPortal {
+    /// The address, with the port that was really taken.
+    pub address: SocketAddr,
+    /// Target portal group tag.
+    pub group: u16,
+    /// What it lets in.
+    pub transports: Transports,
+}
+
+impl BoundPortal {
+    pub(crate) fn of(portal: &PortalEntry) -> Self {
+        let asked = &portal.asked;
+        Self { address: portal.address, group: asked.group, transports: asked.transports }
+    }
+}
+
+impl Shared {
+    /// A server on the cores of `hub` that serves `model`.
+    pub(crate) fn new(hub: Hub, model: Model) -> Arc<Self> {
+        Arc::new(Self {
+            hub: Arc::new(hub),
+            model: Mutex::new(Arc::new(model)),
+            applying: Mutex::new(()),
+            registry: Registry::default(),
+            drains: Drains::default(),
+            initiators: Initiators::default(),
+            names: RandomState::new(),
+            recovered: Mutex::default(),
+        })
+    }
+
+    fn model_lock(&self) -> MutexGuard<'_, Arc<Model>> {
+        self.model.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is served now.
+    pub(crate) fn model(&self) -> Arc<Model> {
+        self.model_lock().clone()
+    }
+
+    /// Serves another model from now on.
+    pub(crate) fn set_model(&self, model: Arc<Model>) {
+        *self.model_lock() = model;
+    }
+
+    /// The bounds of now.
+    pub(crate) fn limits(&self) -> Limits {
+        self.model_lock().limits
+    }
+
+    /// What recovery had to do on connections that have ended.
+    pub(crate) fn recovered(&self) -> Recovered {
+        *self.recovered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A connection ends, on which recovery had to do this.
+    pub(crate) fn keep_recovered(&self, of: &Recovered) {
+        if *of != Recovered::default() {
+            self.recovered.lock().unwrap_or_else(PoisonError::into_inner).add(of);
+        }
+    }
+
+    /// Bounds on those who log in, of now.
+    pub(crate) fn rules(&self) -> Rules {
+        let limits = self.limits();
+        Rules {
+            connections: limits.connections,
+            connections_per_address: limits.connections_per_address,
+            logins: limits.logins,
+            logins_per_address: limits.logins_per_address,
+            login_memory: limits.login_memory,
+        }
+    }
+
+    /// The portals, as they listen.
+    pub(crate) fn portals(&self) -> Vec<BoundPortal> {
+        self.model().portals.iter().map(BoundPortal::of).collect()
+    }
+
+    /// The answer to SendTargets (RFC 7143 Appendix C) from `initiator`, who came through `local`. One who has not `proved` who he
+    /// is does not learn by it which names the ACLs of protected targets have.
+    pub(crate) fn send_targets(
+        &self,
+        wanted: SendTargets<'_>,
+        (initiator, proved): (&str, bool),
+        own: Option<&Target>,
+        local: SocketAddr,
+        out: &mut TextBuf,
+    ) {
+        let model = self.model();
+        for target in &model.targets {
+            // A normal session learns of its own target only.
+            let has_session = own.is_some();
+            let own = own.is_none_or(|own| own.config.name == target.config.name);
+            let named = match wanted {
+                SendTargets::All | SendTargets::This => true,
+                SendTargets::Named(wanted) => name::eq(&target.config.name, wanted),
+            };
+            if !(own && named) || target.acl(initiator).is_none() {
+                continue;
+            }
+            if !(proved || has_session)
+                && target.config.acls.is_some()
+                && matches!(model.demand(Some(&target.config.name), initiator), Some((Auth::Chap(_), _)))
+            {
+                continue;
+            }
+            let portals = model.portals.iter().map(BoundPortal::of);
+            let portals = portals.filter(|portal| {
+                target.serves(portal.group)
+                    && self.drains.offers(portal.address)
+                    && is_on_the_way(portal.address, local)
+            });
+            let addresses = portals
+                .map(|portal| {
+                    // A wildcard is no address to connect to: what the initiator used is.
+                    let mut address = portal.address;
+                    if address.ip().is_unspecified() {
+                        address.set_ip(local.ip().to_canonical());
+                    }
+                    TargetAddress::new(address, portal.group)
+                })
+                .collect();
+            Record { name: target.config.name.clone(), addresses }.put(out);
+        }
+    }
+}
+
+/// Whether an initiator that reached this machine at `local` can reach a portal: at a link-local address, if it is on that link. Such an
+/// address is told without its zone, which would name an interface of this machine.
+fn is_on_the_way(portal: SocketAddr, local: SocketAddr) -> bool {
+    let link = |address: SocketAddr| match address {
+        SocketAddr::V6(v6) if v6.ip().is_unicast_link_local() => Some(v6.scope_id()),
+        _ => None,
+    };
+    link(portal).is_none_or(|scope| link(local) == Some(scope))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn link_local_portals_are_told_to_those_on_their_link_only() {
+        let told = |portal: &str, local: &str| {
+            is_on_the_way(portal.parse().expect("an address"), local.parse().expect("an address"))
+        };
+        assert!(told("[fe80::1%2]:3260", "[fe80::1%2]:3260"));
+        assert!(!told("[fe80::1%2]:3260", "[fe80::1%3]:3260"));
+        assert!(!told("[fe80::1%2]:3260", "192.0.2.1:3260"));
+        assert!(told("192.0.2.1:3260", "[fe80::1%2]:3260"));
+        assert!(told("[::]:3260", "[2001:db8::1]:3260"));
+    }
+}

@@ -1,0 +1,62 @@
+//! The audit log: who came, was refused, left or took something from another, one line each with who, whence and what. Here are the
+//! lines that every protocol has; front ends add their own.
+//!
+//! All lines have the tracing target [`TARGET`], and fields `what`, `initiator`, `target`, `user` and `address`. Text that comes from
+//! peers is recorded as strings, which every format escapes, so that no peer can forge a line. What is refused is told at a bounded rate
+//! ([`crate::admission`]); what is not told is counted. It never logs a secret, nor anything for an I/O.
+
+use std::net::SocketAddr;
+
+use crate::Hub;
+use crate::admission::{Dropped, Source};
+
+/// The tracing target of audit lines: a filter such as `warn,stag::audit=info` keeps them.
+pub const TARGET: &str = "stag::audit";
+
+/// Who a login claims to be, as far as it has come.
+#[derive(Debug, Default)]
+pub struct Who {
+    /// The client's name.
+    pub initiator: Option<String>,
+    /// What it wants to reach.
+    pub target: Option<String>,
+    /// The user that was tried.
+    pub user: Option<String>,
+}
+
+/// A login has come to nothing.
+pub fn refused(hub: &Hub, address: SocketAddr, who: &Who, why: &dyn std::fmt::Display) {
+    if !may_tell(hub, address) {
+        return;
+    }
+    tracing::warn!(
+        target: TARGET,
+        what = "refused",
+        initiator = who.initiator.as_deref(),
+        target = who.target.as_deref(),
+        user = who.user.as_deref(),
+        %address,
+        reason = why.to_string(),
+        "no login"
+    );
+}
+
+/// A connection was dropped before its login began.
+pub(crate) fn dropped(hub: &Hub, address: SocketAddr, why: Dropped) {
+    if may_tell(hub, address) {
+        tracing::warn!(target: TARGET, what = "dropped", %address, reason = why.to_string(), "dropped");
+    }
+}
+
+/// Says how many refusals were not told, in windows that are over or, at the server's end, in all.
+pub fn suppressed(hub: &Hub, ending: bool) {
+    if let Some(left_out) = hub.admission.suppressed(runtime::now(), ending) {
+        let (refusals, addresses) = (left_out.refusals, left_out.addresses);
+        tracing::warn!(target: TARGET, what = "suppressed", refusals, addresses, "refusals that were not told");
+    }
+}
+
+fn may_tell(hub: &Hub, address: SocketAddr) -> bool {
+    suppressed(hub, false);
+    hub.admission.may_tell(Source::from(address.ip()), runtime::now())
+}

@@ -1,0 +1,172 @@
+//! [`Core`]: what one core of a server has for itself. [`Post`]: how other threads reach it.
+//!
+//! A connection is given its core when it begins, and keeps it: nothing on the data path looks for it. A message comes to a thread
+//! and not to a core, so [`HERE`] tells which cores are this thread's, by their server. That is its only use.
+
+use std::any::Any;
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::rc::Rc;
+
+use runtime::{CoreGone, Handle};
+
+use crate::backlog::Held;
+use crate::grants::Granted;
+use crate::pings::Pinger;
+use crate::portals::Listeners;
+use crate::retention::Retention;
+use crate::tally::Ended;
+
+thread_local! {
+    /// The cores of this thread, one for each server that runs here.
+    static HERE: RefCell<Vec<Rc<Core>>> = RefCell::default();
+}
+
+/// What one core of a server has.
+pub struct Core {
+    /// Which server's.
+    server: u64,
+    /// What its connections hold for clients that take it slowly.
+    pub backlog: Rc<Held>,
+    /// What it has asked clients for.
+    pub grants: Rc<Granted>,
+    /// Pings those that are silent.
+    pub pings: Rc<Pinger>,
+    /// What its ended connections have counted.
+    pub ended: Rc<Ended>,
+    /// What its connections keep until it is acknowledged.
+    pub retention: Rc<Retention>,
+    /// Payload that came over TCP.
+    pub tcp: Rc<TcpAccount>,
+    pub(crate) listeners: Listeners,
+    /// What front ends keep here, one of each type.
+    own: RefCell<Vec<Rc<dyn Any>>>,
+}
+
+impl Core {
+    /// This thread's core of a server.
+    fn here(server: u64) -> Rc<Self> {
+        HERE.with(|here| {
+            let known = here.borrow().iter().find(|core| core.server == server).cloned();
+            known.unwrap_or_else(|| {
+                let core = Rc::new(Self::new(server));
+                here.borrow_mut().push(core.clone());
+                core
+            })
+        })
+    }
+
+    fn new(server: u64) -> Self {
+        Self {
+            server,
+            backlog: Rc::default(),
+            grants: Rc::default(),
+            pings: Rc::default(),
+            ended: Rc::default(),
+            retention: Rc::default(),
+            tcp: Rc::default(),
+            listeners: Listeners::default(),
+            own: RefCell::default(),
+        }
+    }
+
+    /// What a front end keeps of its own on this core, made when it is first asked for. Not for the data path: a connection keeps
+    /// what it finds here.
+    pub fn own<T: Default + 'static>(&self) -> Rc<T> {
+        let known = self.own.borrow().iter().find_map(|one| one.clone().downcast().ok());
+        known.unwrap_or_else(|| {
+            let made = Rc::<T>::default();
+            self.own.borrow_mut().push(made.clone());
+            made
+        })
+    }
+}
+
+/// The way to one core of a server, from any thread.
+#[derive(Clone, Copy, Debug)]
+pub struct Post {
+    handle: Handle,
+    server: u64,
+}
+
+impl Post {
+    pub(crate) fn new(handle: Handle, server: u64) -> Self {
+        Self { handle, server }
+    }
+
+    /// Which core it is.
+    pub fn index(&self) -> usize {
+        self.handle.index()
+    }
+
+    /// Makes a future on that core and runs it there as a task.
+    ///
+    /// # Errors
+    /// When the core has stopped.
+    pub fn run<F, Fut>(&self, make: F) -> Result<(), CoreGone>
+    where
+        F: FnOnce(Rc<Core>) -> Fut + Send + 'static,
+        Fut: Future + 'static,
+    {
+        let server = self.server;
+        self.handle.run(move || make(Core::here(server)))
+    }
+
+    /// Makes a future on that core, runs it there, and waits for its output. Dropping the returned future does not end the other
+    /// one. An error if the core stops, or the future panics, before there is an output.
+    pub fn call<F, Fut>(
+        &self,
+        make: F,
+    ) -> impl Future<Output = Result<Fut::Output, CoreGone>> + Send + use<F, Fut>
+    where
+        F: FnOnce(Rc<Core>) -> Fut + Send + 'static,
+        Fut: Future + 'static,
+        Fut::Output: Send + 'static,
+    {
+        let server = self.server;
+        self.handle.call(move || make(Core::here(server)))
+    }
+}
+
+/// Payload that came over TCP, bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TcpCounters {
+    /// Data segments of all kinds.
+    pub received: u64,
+    /// Of that, what was received straight to where it belongs.
+    pub landed: u64,
+}
+
+/// One core's [`TcpCounters`].
+#[derive(Debug, Default)]
+pub struct TcpAccount(Cell<TcpCounters>);
+
+impl TcpAccount {
+    /// Counts data segments that are whole, bytes.
+    #[inline]
+    pub fn count(&self, received: usize, landed: usize) {
+        let before = self.0.get();
+        self.0.set(TcpCounters {
+            received: before.received + received as u64,
+            landed: before.landed + landed as u64,
+        });
+    }
+
+    /// What has come.
+    pub fn counters(&self) -> TcpCounters {
+        self.0.get()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_servers_of_one_thread_have_a_core_each_and_keep_what_is_theirs() {
+        let (one, other) = (Core::here(u64::MAX), Core::here(u64::MAX - 1));
+        one.own::<Cell<u32>>().set(7);
+        assert_eq!((one.own::<Cell<u32>>().get(), other.own::<Cell<u32>>().get()), (7, 0));
+        assert!(Rc::ptr_eq(&one, &Core::here(u64::MAX)));
+    }
+}

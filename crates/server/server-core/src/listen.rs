@@ -1,0 +1,263 @@
+//! From accept to a front end: a connection's place among all, its core, and the first bytes by which it shows what it speaks.
+//!
+//! It must never make others wait: each connection reads its first bytes in a task of its own.
+
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rdma::{Incoming, Protocol, VerbsListener, VerbsRequest};
+use runtime::{TcpListener, TcpStream};
+
+use crate::admission::{Rules, Source};
+use crate::audit::{self, Who};
+use crate::{Core, Hub, Post};
+
+/// A front end at one portal.
+pub trait Service: Send + Sync + 'static {
+    /// The bounds on those who come, of now.
+    fn rules(&self) -> Rules;
+
+    /// Time from accept until a connection is set up ([`Place::logged_in`]).
+    fn setup_time(&self) -> Duration;
+
+    /// Prepares a TCP connection that was accepted: its congestion control, say.
+    fn prepare(&self, stream: &TcpStream, peer: SocketAddr);
+
+    /// Whether RDMA is let in here.
+    ///
+    /// # Errors
+    /// Why not.
+    fn takes_rdma(&self) -> Result<(), &'static str>;
+
+    /// What is to be done with a connection that begins with these bytes, which are not those of RDMA.
+    fn sniff(&self, first: &[u8]) -> Sniff;
+
+    /// Serves a connection until its end, on its core.
+    fn serve(self: Arc<Self>, arrival: Arrival) -> Pin<Box<dyn Future<Output = ()>>>;
+}
+
+/// What a front end says of a connection's first bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sniff {
+    /// It serves the connection.
+    Mine,
+    /// It has to see more of them. At most [`MOST`] are shown.
+    More,
+    /// It does not serve it, for this reason.
+    No(&'static str),
+}
+
+/// First bytes that a front end sees at most.
+pub const MOST: usize = 4096;
+
+/// How a connection came, and what has been read of it.
+pub enum Link {
+    /// TCP, and the bytes that have been received.
+    Stream(TcpStream, Vec<u8>),
+    /// A request for a queue pair.
+    Rdma(Incoming),
+}
+
+/// A new connection, on its core.
+pub struct Arrival {
+    /// How it came.
+    pub link: Link,
+    /// Its other end.
+    pub peer: SocketAddr,
+    /// The core that it lives on.
+    pub core: Rc<Core>,
+    /// Its place among all. The connection counts for as long as this is kept.
+    pub place: Place,
+    /// When it has to be set up.
+    pub deadline: Instant,
+}
+
+/// What a new connection came by.
+enum Accepted {
+    Tcp(OwnedFd),
+    Verbs(VerbsRequest),
+}
+
+/// Why a connection did not get to its front end.
+#[derive(Debug, thiserror::Error)]
+enum Unserved {
+    #[error("the peer closed the connection")]
+    Closed,
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error(transparent)]
+    Rdma(#[from] rdma::Error),
+    #[error("{0}")]
+    Refused(&'static str),
+    #[error("it took too long")]
+    TimedOut,
+}
+
+/// Accepts through RDMA devices. Says first whether the address could be bound.
+pub(crate) async fn devices(
+    address: SocketAddr,
+    hub: Arc<Hub>,
+    service: Arc<dyn Service>,
+    bound: runtime::Sender<io::Result<()>>,
+) {
+    let name = |error: rdma::Error| io::Error::other(format!("{address} over RDMA: {error}"));
+    let mut listener = match VerbsListener::bind(address).map_err(name) {
+        Ok(listener) => {
+            // Only a caller that has vanished does not listen.
+            let _ = bound.send(Ok(()));
+            listener
+        }
+        Err(error) => {
+            let _ = bound.send(Err(error));
+            return;
+        }
+    };
+    while !hub.is_closed() {
+        let request = match listener.accept().await {
+            Ok(request) => request,
+            Err(error) => {
+                return tracing::error!(%error, portal = %address, "cannot listen any more");
+            }
+        };
+        let peer = request.peer_addr().unwrap_or(address);
+        if !hand_over(Accepted::Verbs(request), peer, &hub, &service) {
+            return;
+        }
+    }
+}
+
+/// Accepts on a socket that listens at `address`.
+pub(crate) async fn sockets(socket: OwnedFd, address: SocketAddr, hub: Arc<Hub>, service: Arc<dyn Service>) {
+    let mut listener = match TcpListener::from_fd(socket) {
+        Ok(listener) => listener,
+        Err(error) => return tracing::error!(%error, portal = %address, "cannot listen"),
+    };
+    while !hub.is_closed() {
+        let (peer, socket) = match listener.accept().await {
+            Ok(stream) => match stream.peer_addr() {
+                Ok(peer) => (peer, stream.into_fd()),
+                // The peer has reset the connection already. Others must not wait for that.
+                Err(_) => continue,
+            },
+            Err(error) => {
+                // Out of descriptors or memory: what exists goes on, new ones wait in the backlog.
+                tracing::warn!(%error, portal = %address, "accept failed");
+                runtime::sleep(Duration::from_millis(50)).await;
+                continue;
+            }
+        };
+        if !hand_over(Accepted::Tcp(socket), peer, &hub, &service) {
+            return;
+        }
+    }
+}
+
+/// Gives a connection its place, and hands it to the core that has the fewest. False if that has stopped.
+fn hand_over(accepted: Accepted, peer: SocketAddr, hub: &Arc<Hub>, service: &Arc<dyn Service>) -> bool {
+    let Some(place) = Place::take(hub, peer, &service.rules()) else { return true };
+    let (service, core) = (service.clone(), place.core);
+    core.run(move |core| serve(accepted, peer, service, core, place)).is_ok()
+}
+
+/// A connection's place among those that the server may have. Given back when it is dropped, whatever ended the connection.
+pub struct Place {
+    hub: Arc<Hub>,
+    /// Where it comes from.
+    pub source: Source,
+    /// The core that has the connection: the one with the fewest.
+    pub core: Post,
+    /// Whether it counts among those that log in.
+    login: bool,
+}
+
+impl Place {
+    /// `None` if a connection from `peer` is dropped.
+    fn take(hub: &Arc<Hub>, peer: SocketAddr, rules: &Rules) -> Option<Self> {
+        audit::suppressed(hub, false);
+        let source = Source::from(peer.ip());
+        if let Err(why) = hub.admission.enter(source, rules) {
+            audit::dropped(hub, peer, why);
+            return None;
+        }
+        Some(Self { hub: hub.clone(), source, core: hub.place(), login: true })
+    }
+
+    /// The connection is set up, or will never be.
+    pub fn logged_in(&mut self) {
+        if std::mem::take(&mut self.login) {
+            self.hub.admission.logged_in(self.source);
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.logged_in();
+        self.hub.vacate(self.core);
+        self.hub.admission.leave(self.source);
+    }
+}
+
+/// One connection, from accept to its end.
+async fn serve(
+    accepted: Accepted,
+    peer: SocketAddr,
+    service: Arc<dyn Service>,
+    core: Rc<Core>,
+    place: Place,
+) {
+    let time = service.setup_time();
+    let deadline = runtime::now() + time;
+    // Boxed: what it takes is given back when it is over.
+    let link = runtime::timeout(time, Box::pin(link(accepted, peer, &*service, time)))
+        .await
+        .unwrap_or(Err(Unserved::TimedOut));
+    match link {
+        Ok(link) => service.serve(Arrival { link, peer, core, place, deadline }).await,
+        Err(error) => audit::refused(&place.hub.clone(), peer, &Who::default(), &error),
+    }
+}
+
+/// Finds out what a new connection's peer speaks, and whether it is served.
+async fn link(
+    accepted: Accepted,
+    peer: SocketAddr,
+    service: &dyn Service,
+    patience: Duration,
+) -> Result<Link, Unserved> {
+    let stream = match accepted {
+        Accepted::Tcp(socket) => TcpStream::from_fd(socket)?,
+        Accepted::Verbs(request) => return Ok(Link::Rdma(Incoming::from(request))),
+    };
+    stream.set_nodelay(true)?;
+    service.prepare(&stream, peer);
+    let (protocol, mut first) = rdma::sniff(&stream, patience).await?;
+    if protocol == Protocol::Mpa {
+        service.takes_rdma().map_err(Unserved::Refused)?;
+        return Ok(Link::Rdma(rdma::accept(stream, first, patience).await?));
+    }
+    if first.is_empty() {
+        return Err(Unserved::Closed);
+    }
+    loop {
+        match service.sniff(&first) {
+            Sniff::Mine => return Ok(Link::Stream(stream, first)),
+            Sniff::No(why) => return Err(Unserved::Refused(why)),
+            Sniff::More if first.len() >= MOST => {
+                return Err(Unserved::Refused("its first bytes tell nothing"));
+            }
+            Sniff::More => {}
+        }
+        let more = stream.recv_some(MOST - first.len()).await?;
+        if more.is_empty() {
+            return Err(Unserved::Closed);
+        }
+        first.extend_from_slice(&more);
+    }
+}
