@@ -17,7 +17,6 @@ const KNOWN: &[(&str, &[usize])] = &[
     ("conform", &[6]),
     ("iscsi", &[6]),
     ("iscsi-client", &[9]),
-    ("iscsi-server", &[22]),
     ("lab", &[4]),
     ("sim", &[5]),
     ("stag", &[16, 9]),

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use iscsi::login::target::Outcome;
 pub use server_core::audit::TARGET;
 
-use crate::connection::End;
+use crate::end::End;
 use crate::session::Session;
 
 /// A connection has logged in.

@@ -1,14 +1,21 @@
 //! One connection in full-feature phase: its tasks and their units, around the state machine. What carries its PDUs and its data
-//! is below it, in [`crate::transport`].
+//! is below it, in [`crate::transport`]; [`tcp`] and [`iser`] drive that.
 //!
-//! A connection lives on one core; [`remote`] is how others reach it. [`tasks`] has its commands, [`recovery`] what it does so that
+//! A connection lives on one core; [`crate::remote`] is how others reach it, and [`resident`] what they may ask. [`tasks`] has its commands, [`recovery`] what it does so that
 //! nothing is lost with a PDU or with the connection itself.
 
 mod admission;
+mod iser;
 mod landing;
+mod management;
+mod mover;
+mod order;
+mod reassign;
 mod recovery;
-mod remote;
+mod resident;
 mod tasks;
+mod tcp;
+pub(crate) mod text;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
@@ -20,7 +27,7 @@ use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
 use iscsi::pdu::{AsyncEvent, Bhs, TaskManagementFunction};
-use iscsi::target::{Cid, Data, Event, Fatal, TaskKey};
+use iscsi::target::{Cid, Data, Event, TaskKey};
 use runtime::Notify;
 use server_core::ahead::RoundTrip;
 use server_core::backlog::{Backlog, STEP};
@@ -31,19 +38,19 @@ use server_core::retention::{Keeper, Kept};
 use server_core::tally::Counts;
 use server_core::{ConnectionId, Core};
 
+use crate::end::End;
+use crate::ferry::Ferry;
 use crate::lun_map::LocalView;
-use crate::order::Order;
-use crate::reassign::{self, Ferry};
+use crate::remote;
 use crate::session::Session;
 use crate::shared::Shared;
-use crate::text::Negotiated;
 use crate::transport::tcp::receive::Receiver;
-use crate::transport::{Link, Outbox, Start, Transport, iser};
+use crate::transport::{Link, Outbox, Start, Transport};
 use crate::wire::Segment;
-use crate::{management, text};
+use order::Order;
+use text::Negotiated;
 
 pub(crate) use admission::Admitted;
-pub(crate) use remote::{Remote, Victims, bury, counted, recovered};
 
 /// TASK REASSIGN.
 const REASSIGN: u8 = TaskManagementFunction::TaskReassign.code();
@@ -132,53 +139,6 @@ pub(crate) struct Connection {
     round_trip: RoundTrip,
 }
 
-/// Why a connection ended.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum End {
-    /// The peer logged out, or the connection was closed here.
-    #[error("closed")]
-    Closed,
-    /// The peer closed it and had not logged out.
-    #[error("closed without a logout")]
-    HungUp,
-    /// The socket failed.
-    #[error(transparent)]
-    Io(#[from] std::io::Error),
-    /// The peer broke the protocol.
-    #[error(transparent)]
-    Fatal(#[from] Fatal),
-    /// What it sent cannot be cut into PDUs.
-    #[error(transparent)]
-    Frame(#[from] iscsi::frame::FrameError),
-    /// No buffer for a data segment.
-    #[error("out of buffers")]
-    NoBuffers,
-    /// The queue pair failed, or the peer broke RDMA's protocol.
-    #[error(transparent)]
-    Rdma(rdma::Error),
-    /// A message that is none of iSER's.
-    #[error(transparent)]
-    IserHeader(#[from] ::iser::HeaderError),
-    /// A message that holds no whole PDU.
-    #[error(transparent)]
-    IserMessage(#[from] ::iser::MessageError),
-    /// A command without memory for its data.
-    #[error(transparent)]
-    NoStag(#[from] iser::NoStag),
-    /// A Hello that was not to come, or that did not come, or that cannot be agreed with.
-    #[error("the Hello exchange failed")]
-    NoHello,
-}
-
-impl From<rdma::Error> for End {
-    fn from(error: rdma::Error) -> Self {
-        match error {
-            rdma::Error::Closed => Self::HungUp,
-            other => Self::Rdma(other),
-        }
-    }
-}
-
 impl Connection {
     pub(crate) fn new(
         id: ConnectionId,
@@ -234,7 +194,8 @@ impl Connection {
             negotiated: RefCell::new(negotiated),
             round_trip: RoundTrip::default(),
         });
-        remote::enter(core, &connection);
+        let resident: Weak<dyn remote::Resident> = Rc::<Self>::downgrade(&connection);
+        remote::enter(core, id, resident);
         if connection.recovers {
             let keeper: Weak<dyn Keeper> = Rc::<Self>::downgrade(&connection);
             connection.kept.enter(keeper);
@@ -304,7 +265,7 @@ impl Connection {
                     tcp.cut();
                 }
             }
-            (Transport::Iser(iser), _) => Box::pin(iser.wind_down(self, clean, LAST_WORDS)).await,
+            (Transport::Iser(iser), _) => Box::pin(iser::wind_down(iser, self, clean, LAST_WORDS)).await,
             (Transport::Tcp(_), None) => {}
         }
         if kept {
@@ -552,6 +513,20 @@ impl Connection {
         })
     }
 
+    /// Bytes handed to the network and not taken by it yet, besides those in the outbox.
+    #[inline]
+    pub(crate) fn sending(&self, outbox: &Outbox) -> usize {
+        match &self.transport {
+            Transport::Tcp(tcp) => tcp.sending.get(),
+            Transport::Iser(_) => outbox.iser.as_ref().map_or(0, |iser| iser.queued()),
+        }
+    }
+
+    /// Whether its data moves by RDMA.
+    pub(crate) fn is_iser(&self) -> bool {
+        matches!(self.transport, Transport::Iser(_))
+    }
+
     /// Whether no more I/O is possible, and no task is kept for another connection.
     pub(crate) fn is_lost(&self) -> bool {
         self.lost.get()
@@ -616,11 +591,13 @@ impl Connection {
     async fn receive_loop(self: &Rc<Self>, start: Start) -> End {
         match (&self.transport, start) {
             (Transport::Tcp(tcp), Start::Tcp(cutter, early)) => {
-                tcp.receive_loop(self, Receiver::new(cutter, early, self.recovers, self.core.tcp.clone()))
-                    .await
+                let receiver = Receiver::new(cutter, early, self.recovers, self.core.tcp.clone());
+                tcp::receive_loop(tcp, self, receiver).await
             }
             // Boxed: an idle TCP connection need not have room for it.
-            (Transport::Iser(iser), Start::Iser { hello }) => Box::pin(iser.receive_loop(self, hello)).await,
+            (Transport::Iser(iser), Start::Iser { hello }) => {
+                Box::pin(iser::receive_loop(iser, self, hello)).await
+            }
             _ => End::Closed,
         }
     }
@@ -633,7 +610,7 @@ impl Connection {
     /// Sends what is queued, until the end.
     async fn send_loop(self: Rc<Self>) {
         if let Transport::Tcp(tcp) = &self.transport {
-            tcp.send_loop(&self).await;
+            tcp::send_loop(tcp, &self).await;
         }
     }
 }

@@ -19,9 +19,9 @@ use iscsi::pdu::LoginStatus;
 
 use crate::config::{Auth, Chap};
 use crate::drain;
-use crate::login::{offer, offer_iser};
 use crate::model::Model;
 use crate::node::Target;
+use crate::offer::{offer, offer_iser};
 use crate::redirect;
 use crate::session::PortName;
 use crate::shared::Shared;

@@ -18,8 +18,9 @@ use server_core::drain::{self, Scope};
 use server_core::tally::Counts;
 use server_core::{Core, CoreStatus};
 
+use crate::apply;
 use crate::config::{Redirect, ServerConfig};
-use crate::connection;
+use crate::remote;
 use crate::session::Standing;
 use crate::shared::{BoundPortal, Shared};
 use crate::{Applied, Unit};
@@ -141,7 +142,7 @@ impl Handle {
     /// # Errors
     /// When an address cannot be listened on; nothing has changed then.
     pub fn apply(&self, config: ServerConfig) -> io::Result<Applied> {
-        let applied = self.shared.apply(config)?;
+        let applied = apply::apply(&self.shared, config)?;
         self.limits_changed();
         Ok(applied)
     }
@@ -157,12 +158,12 @@ impl Handle {
     ///
     /// Blocks, and must not be called on a core.
     pub fn pause(&self, patience: Duration) {
-        self.shared.pause(patience);
+        apply::pause(&self.shared, patience);
     }
 
     /// Forgets all targets and their units, which are closed when nobody else has them. For a server that is paused.
     pub fn let_go_of_units(&self) {
-        self.shared.let_go_of_units();
+        apply::let_go_of_units(&self.shared);
     }
 
     /// What sessions and units have done. Cores that do not answer within `patience` are left out.
@@ -171,8 +172,7 @@ impl Handle {
         let mut recoveries = self.shared.recovered();
         let mut session_recoveries: HashMap<u16, Recovered> =
             self.shared.registry.all().iter().map(|session| (session.tsih, session.recovered())).collect();
-        let ask =
-            |core: &Rc<Core>| (connection::counted(core), core.ended.counts(), connection::recovered(core));
+        let ask = |core: &Rc<Core>| (remote::counted(core), core.ended.counts(), remote::recovered(core));
         let per_core = self.shared.hub.on_each_core(patience, ask);
         let (mut units, mut sessions) = (HashMap::<usize, Counts>::new(), HashMap::<u16, Counts>::new());
         for (connections, ended, recovered) in per_core.into_iter().flatten() {

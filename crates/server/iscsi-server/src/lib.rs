@@ -1,41 +1,49 @@
 //! The iSCSI target: portals, logins, sessions on many cores, task routing.
 //!
-//! [`Server::start`] takes a [`config::ServerConfig`] and serves until [`Server::stop`]. A connection lives on one core:
-//! `server` accepts it, `login` brings it to full-feature phase, `connection` runs it, `mover` carries the data of its
-//! commands, `transport` is what TCP and iSER do differently, and `management` reaches across cores for task management and logout.
+//! [`Server::start`] takes a [`config::ServerConfig`] and serves until [`Server::stop`]. `service` is what [`server_core`] knows of it.
+//! A connection lives on one core: `login` brings it to full-feature phase, and `connection` runs it with its tasks. The modules stand
+//! in storeys, and none imports one above it:
+//!
+//! 1. `config`, `unit`, `node`, `lun_map`: what is served; `end`, `wire`, `transport`: sockets and queue pairs, which know no connection;
+//! 2. `remote`, `ferry`: a connection as others reach it; `session`, `model`, `shared`: what all cores share;
+//! 3. `connection`: one connection, its commands, task management and recovery; `offer`, `door`, `login`: how it comes about;
+//! 4. `service`, `apply`, `drain`, `handle`, `server`: the whole.
 #![forbid(unsafe_code)]
 
+mod apply;
 pub mod audit;
 pub mod config;
 mod connection;
 mod door;
 mod drain;
+mod end;
+mod ferry;
 mod handle;
 mod login;
 mod lun_map;
-mod management;
 mod model;
-mod mover;
 mod node;
 mod notices;
-mod order;
+mod offer;
+mod preemptor;
 mod principal;
 mod qos;
-mod reassign;
 mod redirect;
+mod remote;
+mod renewal;
 mod router;
 mod server;
+mod service;
 mod session;
 mod shared;
-mod text;
 mod transport;
 mod unit;
 mod wire;
 
 pub use iscsi::target::recovery::Recovered;
 
+pub use apply::Applied;
 pub use handle::{Activity, ConnectionStatus, Flow, Handle, SessionStatus, SetAccessError, TargetStatus};
-pub use model::Applied;
 pub use server::Server;
 pub use server_core::drain::{Error as DrainError, Scope as DrainScope, State as DrainState};
 pub use server_core::pings::PER_SECOND as PINGS_PER_SECOND;

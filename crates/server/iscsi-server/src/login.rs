@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use device::{Nexus, Principal};
 use iscsi::frame::{Cut, Cutter, padding_len};
-use iscsi::keys::{Digest, DigestChoice, Offer, Params};
+use iscsi::keys::{Digest, Params};
 use iscsi::login::SessionType;
-use iscsi::login::target::{LoginError, Outcome, Placement, Reply, Step, TargetLogin};
+use iscsi::login::target::{Outcome, Placement, Reply, Step, TargetLogin};
 use iscsi::name;
 use iscsi::pdu::{Bhs, Isid, LoginStatus, Opcode};
 use iscsi::target::{CommandWindow, SharedWindow, Window, inbound::WriteLimits, recovery};
@@ -22,44 +22,17 @@ use server_core::audit::Who;
 use server_core::{Core, Link as Arrived, Post};
 
 use crate::audit;
-use crate::config::{IserConfig, Limits};
-use crate::connection::{Connection, Remote};
+use crate::config::Limits;
+use crate::connection::{Connection, text};
 use crate::door::Door;
+use crate::end::LoginFailure;
+use crate::remote::Remote;
+use crate::renewal;
 use crate::session::{Arrival, Joined, Member, NewSession, PortName, Replacing, Seat, Standing};
 use crate::shared::{BoundPortal, Shared};
-use crate::text;
 use crate::transport::iser::{Iser, Outgoing, sent_or_over, setup};
 use crate::transport::tcp::Tcp;
 use crate::transport::{Link, Outbox, Start, Transport};
-
-/// Why a connection did not get through login.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum LoginFailure {
-    #[error("the peer closed the connection")]
-    Closed,
-    #[error(transparent)]
-    Io(#[from] std::io::Error),
-    #[error("not an iSCSI login: {0}")]
-    Frame(#[from] iscsi::frame::FrameError),
-    #[error(transparent)]
-    Rdma(#[from] rdma::Error),
-    #[error("not an iSER login: {0}")]
-    IserHeader(#[from] iser::HeaderError),
-    #[error("not an iSER login: {0}")]
-    IserMessage(#[from] iser::MessageError),
-    #[error("opcode {0:#04x} instead of a login request")]
-    Opcode(u8),
-    #[error(transparent)]
-    Refused(#[from] LoginError),
-    #[error("the session could not be placed: {0}")]
-    Placement(LoginStatus),
-    #[error("it took too long")]
-    TimedOut,
-    #[error("logins in progress hold too much text")]
-    OutOfMemory,
-    #[error("too many wrong secrets came before")]
-    TooManyGuesses,
-}
 
 /// How many connections that are gone a login has given up at most: others may join at the same time.
 const EVICTIONS: usize = 4;
@@ -93,7 +66,10 @@ impl Wire {
         match link {
             Arrived::Stream(stream, early) => Ok(Self::Tcp(stream, early)),
             Arrived::Rdma(incoming) => {
-                let (pair, remote_invalidation) = setup::accept(incoming, shared).await?;
+                let model = shared.model();
+                let (limits, config) = (&model.limits, &model.iser);
+                let (pair, remote_invalidation) =
+                    setup::accept(incoming, limits, config, model.zero_copy).await?;
                 Ok(Self::Iser(pair, remote_invalidation))
             }
         }
@@ -164,46 +140,6 @@ impl Room<'_> {
 impl Drop for Room<'_> {
     fn drop(&mut self) {
         self.shared.hub.admission.hold(self.source, self.counted, 0, &self.shared.rules());
-    }
-}
-
-/// What the target brings to negotiation.
-pub(crate) fn offer(limits: &Limits, session_type: SessionType) -> Offer {
-    match session_type {
-        SessionType::Discovery => Offer::discovery(),
-        SessionType::Normal => Offer {
-            header_digest: DigestChoice::Allow,
-            data_digest: DigestChoice::Allow,
-            max_recv_data_segment_length: limits.max_recv_data_segment,
-            max_connections: limits.connections_per_session,
-            max_burst_length: limits.max_burst,
-            first_burst_length: limits.first_burst,
-            max_outstanding_r2t: limits.max_outstanding_r2t,
-            initial_r2t: false,
-            immediate_data: true,
-            // Data in order is what `iscsi::target::inbound` relies on.
-            data_pdu_in_order: true,
-            data_sequence_in_order: true,
-            error_recovery_level: limits.error_recovery_level,
-            default_time2wait_s: limits.default_time2wait_s,
-            default_time2retain_s: limits.default_time2retain_s,
-            ..Offer::default()
-        },
-    }
-}
-
-/// The same over iSER. Connections of a session share no queue pair, so a session has one of them.
-/// `segment` is what [`setup::segment`] says of their queue pair.
-pub(crate) fn offer_iser(offer: Offer, config: &IserConfig, segment: usize) -> Offer {
-    Offer {
-        initial_r2t: !config.unsolicited_data,
-        max_recv_data_segment_length: iser::UNTIL_FULL_FEATURE_DATA as u32,
-        target_recv_data_segment_length: segment as u32,
-        max_outstanding_unexpected_pdus: setup::UNEXPECTED,
-        max_ahs_length: setup::MAX_AHS as u32,
-        // RDMA's own checks leave nothing to recover within a connection (RFC 7145 §10.1).
-        error_recovery_level: 0,
-        ..offer.over_rdma()
     }
 }
 
@@ -305,7 +241,8 @@ pub(crate) async fn run(
                     }
                 };
                 if let Wire::Iser(pair, _) = wire {
-                    setup::widen(pair, shared);
+                    let now = shared.model();
+                    setup::widen(pair, &now.limits, &now.iser);
                 }
                 wire.send(login.accept(placement)).await?;
                 audit::login(peer, &outcome, seat.session.tsih, rdma.is_some());
@@ -405,10 +342,12 @@ async fn place(
         let mut replacing = None;
         if session.recovers_connections() {
             // The last of those that are gone may end now, having nothing left; the session goes on with this one.
-            let begun = Replacing::begin(&session, shared).ok_or(LoginStatus::SessionDoesNotExist)?;
+            let begun =
+                Replacing::begin(&session, &shared.registry).ok_or(LoginStatus::SessionDoesNotExist)?;
             replacing = Some(begun);
         } else if !old.is_empty() {
-            let begun = Replacing::begin(&session, shared).ok_or(LoginStatus::TooManyConnections)?;
+            let begun =
+                Replacing::begin(&session, &shared.registry).ok_or(LoginStatus::TooManyConnections)?;
             replacing = Some(begun);
         }
         for old in &old {
@@ -438,7 +377,7 @@ async fn place(
         }
         drop(replacing);
         let placement = placement(session.tsih, &window);
-        return Ok((Seat::new(session, id, shared.clone(), core.clone()), window, placement));
+        return Ok((Seat::new(session, id, shared.registry.clone(), core.clone()), window, placement));
     }
     for _ in 0..REINSTATEMENTS {
         let model = shared.model();
@@ -486,7 +425,7 @@ async fn place(
             params: outcome.params.clone(),
         };
         if let Some(session) = shared.registry.add(tsih, new, member.clone()) {
-            let seat = Seat::new(session.clone(), id, shared.clone(), core.clone());
+            let seat = Seat::new(session.clone(), id, shared.registry.clone(), core.clone());
             // Who pauses the server says so before it looks for sessions: one of both sees the other.
             if shared.hub.is_closed() {
                 return Err(LoginStatus::ServiceUnavailable);
@@ -494,7 +433,7 @@ async fn place(
             // What has changed since, and did not find this session yet.
             let now = shared.model();
             if now.generation != model.generation {
-                shared.renew(&session, &now);
+                renewal::renew(shared, &session, &now);
             }
             let placement = placement(tsih, &own);
             return Ok((seat, own, placement));

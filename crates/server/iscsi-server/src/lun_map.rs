@@ -13,7 +13,7 @@ use server_core::tally::{Counts, Ended, Tally};
 
 use crate::Unit;
 use crate::config::{Acl, LunConfig, TargetConfig};
-use crate::session::View;
+use crate::node::Target;
 
 /// One unit as one session sees it. On a cache line of its own, which cores only read.
 #[derive(Debug)]
@@ -108,6 +108,17 @@ impl LunMap {
     pub fn iter(&self) -> impl Iterator<Item = &Entry> {
         self.entries.iter().flatten()
     }
+}
+
+/// What a session sees of a model.
+#[derive(Debug, Default)]
+pub(crate) struct View {
+    /// The model's.
+    pub generation: u64,
+    /// The target; `None` in a discovery session.
+    pub target: Option<Arc<Target>>,
+    /// Its units, as this session sees them.
+    pub luns: LunMap,
 }
 
 /// What a session sees, as one of its connections keeps it.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use iscsi::pdu::AsyncEvent;
 
-use crate::connection::Remote;
+use crate::remote::Remote;
 use crate::session::Session;
 use crate::shared::Shared;
 
@@ -36,13 +36,7 @@ impl Remote {
 
     /// Asks the initiator to negotiate within `time` (event 4): its Text Request is answered with what there is to tell.
     pub(crate) fn ask_to_negotiate(&self, time: Duration) {
-        let seconds = seconds(time);
-        self.tell(move |connection| {
-            connection.negotiated.borrow_mut().ask();
-            connection.with(|state, outbox| {
-                state.async_message(AsyncEvent::NegotiationRequest, [0, 0, seconds], outbox);
-            });
-        });
+        self.announce(AsyncEvent::NegotiationRequest, [0, 0, seconds(time)]);
     }
 }
 

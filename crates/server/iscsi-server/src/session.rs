@@ -19,10 +19,9 @@ use server_core::qos::Limiter;
 use server_core::{ConnectionId, Core};
 
 use crate::Unit;
-use crate::connection::{self, Remote};
-use crate::lun_map::LunMap;
+use crate::lun_map::View;
 use crate::node::Target;
-use crate::shared::Shared;
+use crate::remote::{self, Remote};
 
 /// One session: an I_T nexus and its connections. On cache lines of its own: all of its connections' cores read it for each
 /// command.
@@ -51,17 +50,6 @@ pub(crate) struct Session {
     members: Mutex<Members>,
     /// What recovery had to do on connections that have ended.
     recovered: Mutex<Recovered>,
-}
-
-/// What a session sees of a model.
-#[derive(Debug, Default)]
-pub(crate) struct View {
-    /// The model's.
-    pub generation: u64,
-    /// The target; `None` in a discovery session.
-    pub target: Option<Arc<Target>>,
-    /// Its units, as this session sees them.
-    pub luns: LunMap,
 }
 
 struct Viewed {
@@ -111,6 +99,15 @@ pub(crate) struct Member {
     pub standing: Standing,
     /// Once it is gone: whether it still waits for what was lost with it.
     pub watches: bool,
+}
+
+/// Closes connections, all at once, and returns when they and their tasks have ended.
+pub(crate) async fn close_all(members: &[Member]) {
+    // Each may take its time, if its peer does not read.
+    members.iter().for_each(|member| member.remote.shut());
+    for member in members {
+        member.remote.close().await;
+    }
 }
 
 impl Member {
@@ -512,28 +509,28 @@ impl Registry {
 
     /// Closes all connections of a session and waits until they have ended, and the session with them.
     pub(crate) async fn end(&self, session: &Arc<Session>) {
-        Remote::close_all(&session.end()).await;
+        close_all(&session.end()).await;
     }
 }
 
 /// Keeps a session while its only connection, perhaps, is being replaced.
 pub(crate) struct Replacing {
     session: Arc<Session>,
-    shared: Arc<Shared>,
+    registry: Arc<Registry>,
 }
 
 impl Replacing {
     /// `None` if the session is over, or another connection of it is being replaced.
-    pub(crate) fn begin(session: &Arc<Session>, shared: &Arc<Shared>) -> Option<Self> {
+    pub(crate) fn begin(session: &Arc<Session>, registry: &Arc<Registry>) -> Option<Self> {
         let begun = session.begin_replacing();
-        begun.then(|| Self { session: session.clone(), shared: shared.clone() })
+        begun.then(|| Self { session: session.clone(), registry: registry.clone() })
     }
 }
 
 impl Drop for Replacing {
     fn drop(&mut self) {
         if self.session.end_replacing() {
-            self.shared.registry.close(&self.session);
+            self.registry.close(&self.session);
         }
     }
 }
@@ -543,20 +540,25 @@ impl Drop for Replacing {
 pub(crate) struct Seat {
     pub session: Arc<Session>,
     pub id: ConnectionId,
-    shared: Arc<Shared>,
+    registry: Arc<Registry>,
     core: Rc<Core>,
 }
 
 impl Seat {
     /// The place of connection `id`, which has been entered in `session`.
-    pub(crate) fn new(session: Arc<Session>, id: ConnectionId, shared: Arc<Shared>, core: Rc<Core>) -> Self {
-        Self { session, id, shared, core }
+    pub(crate) fn new(
+        session: Arc<Session>,
+        id: ConnectionId,
+        registry: Arc<Registry>,
+        core: Rc<Core>,
+    ) -> Self {
+        Self { session, id, registry, core }
     }
 }
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        self.shared.registry.leave(&self.session, self.id);
-        connection::bury(&self.core, self.id);
+        self.registry.leave(&self.session, self.id);
+        remote::bury(&self.core, self.id);
     }
 }

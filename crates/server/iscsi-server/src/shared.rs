@@ -26,7 +26,7 @@ pub(crate) struct Shared {
     model: Mutex<Arc<Model>>,
     /// Held while a change is applied.
     pub(crate) applying: Mutex<()>,
-    pub registry: Registry,
+    pub registry: Arc<Registry>,
     pub drains: Drains<Redirect>,
     pub initiators: Initiators,
     /// Makes names into numbers that others do not foresee.
@@ -60,7 +60,7 @@ impl Shared {
             hub: Arc::new(hub),
             model: Mutex::new(Arc::new(model)),
             applying: Mutex::new(()),
-            registry: Registry::default(),
+            registry: Arc::default(),
             drains: Drains::default(),
             initiators: Initiators::default(),
             names: RandomState::new(),

@@ -14,8 +14,7 @@ use iscsi::target::{Completion, ScsiCommand};
 use scsi::{Sense, UnitAttention};
 
 use super::{Connection, Inner};
-use crate::lun_map::{Entry, LocalView, LunMap};
-use crate::session::View;
+use crate::lun_map::{Entry, LocalView, LunMap, View};
 
 /// A command whose turn has come, and what its session saw then.
 pub(crate) struct Admitted {

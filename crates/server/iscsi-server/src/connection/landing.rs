@@ -10,7 +10,8 @@ use device::Landing;
 use iscsi::pdu::{Bhs, PduRef};
 use iscsi::target::{Data, TaskKey};
 
-use super::{Connection, End, Inner};
+use super::{Connection, Inner};
+use crate::end::End;
 use crate::wire::Segment;
 
 /// The places of tasks, by their slots.

@@ -9,8 +9,10 @@ use iscsi::pdu::{Bhs, Lun};
 use iscsi::target::{Fatal, TaskKey};
 use server_core::retention::Keeper;
 
-use super::{Connection, End, Inner, Victims};
-use crate::reassign::Ferry;
+use super::{Connection, Inner};
+use crate::end::End;
+use crate::ferry::Ferry;
+use crate::remote::Victims;
 use crate::session::{GAP_LOOKS, Standing};
 use crate::transport::Transport;
 
@@ -167,7 +169,7 @@ impl Connection {
         if let Transport::Iser(iser) = &self.transport
             && self.backlog.is_queued()
         {
-            iser.watch_queue(self);
+            super::iser::watch_queue(iser, self);
         }
     }
 

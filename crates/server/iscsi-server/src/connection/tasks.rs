@@ -9,10 +9,11 @@ use iscsi::sn;
 use iscsi::target::{Abort, Completion, Data, ScsiCommand, TaskKey};
 use server_core::gate::Passage;
 
-use super::{Admitted, Connection, Inner, Victims};
+use super::mover::Mover;
+use super::order::Order;
+use super::{Admitted, Connection, Inner};
 use crate::lun_map::Entry;
-use crate::mover::Mover;
-use crate::order::Order;
+use crate::remote::Victims;
 use crate::wire::Segment;
 use crate::{Unit, qos, router};
 

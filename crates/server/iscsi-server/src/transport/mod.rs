@@ -11,7 +11,6 @@ use iscsi::pdu::BHS_LEN;
 use iscsi::target::{Sink, TaskKey};
 use runtime::Gather;
 
-use crate::connection::Connection;
 use crate::wire::Segment;
 
 /// How a connection reaches its initiator.
@@ -106,21 +105,5 @@ impl Sink<Segment> for Outbox {
         if let Some(iser) = &mut self.iser {
             iser.whole();
         }
-    }
-}
-
-impl Connection {
-    /// Bytes handed to the network and not taken by it yet, besides those in the outbox.
-    #[inline]
-    pub(crate) fn sending(&self, outbox: &Outbox) -> usize {
-        match &self.transport {
-            Transport::Tcp(tcp) => tcp.sending.get(),
-            Transport::Iser(_) => outbox.iser.as_ref().map_or(0, |iser| iser.queued()),
-        }
-    }
-
-    /// Whether its data moves by RDMA.
-    pub(crate) fn is_iser(&self) -> bool {
-        matches!(self.transport, Transport::Iser(_))
     }
 }

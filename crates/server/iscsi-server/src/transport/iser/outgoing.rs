@@ -12,14 +12,10 @@ use rdma::{Flags, QueuePair, Remote, Stag};
 use runtime::{Buf, Chain};
 
 use super::id_of;
+use crate::end::NoStag;
 
 /// Marks that are kept at most.
 const MARKS: usize = 1024;
-
-/// The initiator has named no memory for what a command of its wants moved.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a command that moves data has no STag for it")]
-pub(crate) struct NoStag;
 
 /// One connection's way out.
 pub(crate) struct Outgoing {
@@ -69,7 +65,7 @@ impl Outgoing {
     }
 
     /// The initiator answers fewer RDMA Reads at a time than its connection request said.
-    pub(super) fn limit_reads(&mut self, most: u16) {
+    pub(crate) fn limit_reads(&mut self, most: u16) {
         if most < self.pair.ord() {
             self.reads = Some(most);
         }
@@ -83,7 +79,7 @@ impl Outgoing {
     /// A PDU has come whose sender expects the status `expected` next; the next that it is sent will be `next`. What was posted
     /// before a status that it has, it has too: headers around memory that was lent may be used again (see
     /// [`crate::transport::tcp`]'s loans).
-    pub(super) fn confirm(&mut self, next: u32, expected: u32) {
+    pub(crate) fn confirm(&mut self, next: u32, expected: u32) {
         // A number that was never given confirms nothing.
         if !self.lend || sn::lt(next, expected) {
             return;
@@ -105,7 +101,7 @@ impl Outgoing {
     }
 
     /// A command has come.
-    pub(super) fn remember(&mut self, task: TaskKey, control: Control) {
+    pub(crate) fn remember(&mut self, task: TaskKey, control: Control) {
         if self.tags.len() <= task.slot() {
             self.tags.resize(task.slot() + 1, None);
         }

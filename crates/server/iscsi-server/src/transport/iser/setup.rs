@@ -6,8 +6,7 @@ use rdma::{Completion, Flags, Incoming, Options, QueuePair};
 use runtime::Chain;
 
 use crate::config::{IserConfig, Limits};
-use crate::login::LoginFailure;
-use crate::shared::Shared;
+use crate::end::LoginFailure;
 
 /// AHSs that a message may have, bytes: MaxAHSLength's default (RFC 7145 §6.8), which a CDB of 260 bytes and a bidirectional
 /// command's read length fit into.
@@ -52,16 +51,19 @@ fn message_len(segment: usize) -> u32 {
 }
 
 /// The initiator has logged in: it may send as much as the full-feature phase takes.
-pub(crate) fn widen(pair: &QueuePair, shared: &Shared) {
-    let model = shared.model();
+pub(crate) fn widen(pair: &QueuePair, limits: &Limits, config: &IserConfig) {
     pair.set_receive_size(message_len(segment(pair.is_software())));
-    pair.post_receives(receives(&model.limits, &model.iser).saturating_sub(LOGIN_RECEIVES));
+    pair.post_receives(receives(limits, config).saturating_sub(LOGIN_RECEIVES));
 }
 
-/// Accepts a connection request. Says too whether responses may invalidate the initiator's STags.
-pub(crate) async fn accept(incoming: Incoming, shared: &Shared) -> Result<(QueuePair, bool), rdma::Error> {
-    let model = shared.model();
-    let (limits, config) = (&model.limits, &model.iser);
+/// Accepts a connection request. `lend` says whether units' memory may be sent by reference. Says too whether responses may
+/// invalidate the initiator's STags.
+pub(crate) async fn accept(
+    incoming: Incoming,
+    limits: &Limits,
+    config: &IserConfig,
+    lend: bool,
+) -> Result<(QueuePair, bool), rdma::Error> {
     let options = Options {
         // Initiators read nothing of a target's, but some want to hear that they could.
         ird: 1,
@@ -78,7 +80,7 @@ pub(crate) async fn accept(incoming: Incoming, shared: &Shared) -> Result<(Queue
         crc: config.crc,
         max_fpdu: config.max_fpdu,
         markers: config.markers,
-        lend: model.zero_copy,
+        lend,
         ..Options::default()
     };
     let peer = PrivateData::decode(incoming.private_data());

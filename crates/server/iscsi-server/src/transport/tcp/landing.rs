@@ -11,7 +11,7 @@ use server_core::TcpAccount;
 use smallvec::SmallVec;
 
 use super::receive::{Body, Taker};
-use crate::connection::End;
+use crate::end::End;
 
 /// The parts of a data segment that lie where they belong, in order.
 #[derive(Default)]

@@ -20,7 +20,7 @@ use runtime::{Buf, BufMut, Chain, Destination, Scatter, TcpStream, pool};
 use server_core::TcpAccount;
 
 use super::landing::{self, Landed};
-use crate::connection::End;
+use crate::end::End;
 
 /// Bytes still to come for which a receive of their own is worth a system call.
 const DIRECT: usize = 16 << 10;
@@ -63,7 +63,7 @@ pub(super) struct Body {
 }
 
 /// Who takes what a connection receives.
-pub(super) trait Taker {
+pub(crate) trait Taker {
     /// A whole PDU: without its data if its digest is wrong.
     fn pdu(&mut self, bhs: &Bhs, ahs: &[u8], data: Option<Buf>) -> Result<(), End>;
 
@@ -127,7 +127,7 @@ impl Receiver {
     }
 
     /// Receives once and gives all PDUs that are whole now to `taker`.
-    pub(super) async fn feed(&mut self, stream: &TcpStream, taker: &mut impl Taker) -> Result<(), End> {
+    pub(crate) async fn feed(&mut self, stream: &TcpStream, taker: &mut impl Taker) -> Result<(), End> {
         if self.awaits_long() {
             return self.feed_body(stream, taker).await;
         }

@@ -12,8 +12,8 @@ use iscsi::pdu::RejectReason;
 use iscsi::target::TextExchange;
 use iscsi::text::{Pair, Pairs, TextBuf};
 
-use crate::connection::Connection;
-use crate::login;
+use super::Connection;
+use crate::offer::{offer, offer_iser};
 
 /// What a connection has agreed on, and where its peer reached it.
 #[derive(Clone, Debug)]
@@ -87,14 +87,14 @@ pub(crate) fn answer(connection: &Connection, exchange: &TextExchange) {
 fn begin(connection: &Connection, negotiated: &Negotiated) -> Talk {
     let normal = connection.session.target_name().is_some();
     let kind = if normal { SessionType::Normal } else { SessionType::Discovery };
-    let mut offer = login::offer(&connection.shared.limits(), kind);
+    let mut ours = offer(&connection.shared.limits(), kind);
     if connection.is_iser() {
         // What login has agreed on stays.
         let segment = iser::UNTIL_FULL_FEATURE_DATA;
-        offer = login::offer_iser(offer, &connection.shared.model().iser, segment);
+        ours = offer_iser(ours, &connection.shared.model().iser, segment);
     }
     let params = negotiated.params.clone();
-    Talk { negotiator: Negotiator::new(Role::Target, Phase::FullFeature, offer, params), listed: false }
+    Talk { negotiator: Negotiator::new(Role::Target, Phase::FullFeature, ours, params), listed: false }
 }
 
 /// Writes the answer to one request.

@@ -6,186 +6,21 @@
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::rc::Rc;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::task::Poll;
 
 use device::{DataMover, GetData, Lost};
 use iscsi::pdu::{Lun, TaskManagementResult};
 use iscsi::sn;
-use iscsi::target::recovery::Moved;
-use iscsi::target::{Completion, ScsiCommand, TaskKey, TaskManagement};
-use runtime::{Buf, Chain};
+use iscsi::target::{ScsiCommand, TaskKey, TaskManagement};
 
-use crate::connection::{Connection, Victims};
-use crate::mover::Mover;
-use crate::session::{Member, Standing, View};
-
-/// Bytes of data-in that wait on a ferry, above which the unit waits.
-const LOAD: usize = 1 << 20;
+use super::Connection;
+use super::mover::Mover;
+use crate::ferry::{Ferry, Freight, Load, Parcel};
+use crate::remote::Victims;
+use crate::session::{Member, Standing};
 
 /// Bytes of a piece on a ferry at most, as far as it is up to that.
 const PIECE: usize = 256 << 10;
-
-/// What goes between a unit and its task's new connection.
-pub(crate) struct Ferry(Mutex<Load>);
-
-#[derive(Default)]
-struct Load {
-    /// Data-in on its way to the connection.
-    data_in: VecDeque<Vec<u8>>,
-    data_in_bytes: usize,
-    /// Data-out on its way to the unit.
-    data_out: VecDeque<Vec<u8>>,
-    data_out_bytes: usize,
-    /// Data-out that the unit has not taken, whether it is here or not, bytes.
-    left: usize,
-    /// Data-out that the unit waits for and that is not here, bytes.
-    wanted: usize,
-    ended: Option<Completion>,
-    /// What the task ends with, whatever its unit says.
-    refused: Option<Completion>,
-    /// The connection wants no more of it.
-    given_up: bool,
-    unit: Option<Waker>,
-    connection: Option<Waker>,
-}
-
-/// What a ferry brings to the connection.
-enum Arrival {
-    Data(Vec<u8>),
-    Wants(usize),
-    Ended(Completion),
-    /// The task was aborted.
-    Aborted,
-}
-
-impl Ferry {
-    fn load(&self) -> MutexGuard<'_, Load> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Put_Data, from the unit.
-    pub(crate) fn put(&self, data: &Buf) {
-        let mut load = self.load();
-        if load.given_up || data.is_empty() {
-            return;
-        }
-        load.data_in_bytes += data.len();
-        load.data_in.push_back(data.to_vec());
-        wake(&mut load.connection);
-    }
-
-    /// Whether the unit may put more.
-    pub(crate) fn poll_room(&self, cx: &mut Context<'_>) -> Poll<Result<(), Lost>> {
-        let mut load = self.load();
-        if load.given_up {
-            return Poll::Ready(Err(Lost));
-        }
-        if load.data_in_bytes < LOAD {
-            return Poll::Ready(Ok(()));
-        }
-        load.unit = Some(cx.waker().clone());
-        Poll::Pending
-    }
-
-    /// Get_Data, for the unit.
-    pub(crate) fn poll_get(&self, cx: &mut Context<'_>, len: usize) -> Poll<Result<Chain, Lost>> {
-        let mut load = self.load();
-        if load.given_up || load.refused.is_some() {
-            return Poll::Ready(Err(Lost));
-        }
-        let len = len.min(load.left);
-        if load.data_out_bytes < len {
-            load.wanted = len - load.data_out_bytes;
-            load.unit = Some(cx.waker().clone());
-            wake(&mut load.connection);
-            return Poll::Pending;
-        }
-        let mut chain = Chain::new();
-        let mut missing = len;
-        while missing > 0 {
-            let Some(mut piece) = load.data_out.pop_front() else { break };
-            if piece.len() > missing {
-                let rest = piece.split_off(missing);
-                load.data_out.push_front(rest);
-            }
-            missing -= piece.len();
-            chain.push(piece);
-        }
-        load.data_out_bytes -= len;
-        load.left -= len;
-        Poll::Ready(Ok(chain))
-    }
-
-    /// Ready when the task is given up.
-    pub(crate) fn poll_lost(&self, cx: &mut Context<'_>) -> Poll<Lost> {
-        let mut load = self.load();
-        if load.given_up || load.refused.is_some() {
-            return Poll::Ready(Lost);
-        }
-        load.unit = Some(cx.waker().clone());
-        Poll::Pending
-    }
-
-    /// The unit has finished.
-    pub(crate) fn end(&self, completion: Completion) {
-        let mut load = self.load();
-        let completion = load.refused.take().unwrap_or(completion);
-        load.ended = Some(completion);
-        wake(&mut load.connection);
-    }
-
-    /// The connection brings data that the unit wants.
-    fn bring(&self, data: Vec<u8>) {
-        let mut load = self.load();
-        load.data_out_bytes += data.len();
-        load.data_out.push_back(data);
-        wake(&mut load.unit);
-    }
-
-    /// The connection does not want the task any more: its unit is to stop.
-    fn give_up(&self) {
-        let mut load = self.load();
-        load.given_up = true;
-        load.data_in.clear();
-        load.data_in_bytes = 0;
-        wake(&mut load.unit);
-    }
-
-    /// What the unit has for the connection; nothing yet leaves a waker.
-    fn poll_next(&self, cx: &mut Context<'_>) -> Poll<Arrival> {
-        let mut load = self.load();
-        if let Some(data) = load.data_in.pop_front() {
-            load.data_in_bytes -= data.len();
-            wake(&mut load.unit);
-            return Poll::Ready(Arrival::Data(data));
-        }
-        if let Some(completion) = load.ended.take() {
-            return Poll::Ready(Arrival::Ended(completion));
-        }
-        if load.wanted > 0 {
-            return Poll::Ready(Arrival::Wants(std::mem::take(&mut load.wanted)));
-        }
-        load.connection = Some(cx.waker().clone());
-        Poll::Pending
-    }
-}
-
-fn wake(waker: &mut Option<Waker>) {
-    if let Some(waker) = waker.take() {
-        waker.wake();
-    }
-}
-
-/// A task that a connection has given up.
-pub(crate) struct Parcel {
-    task: Moved,
-    /// Its turn has not come: the command, and the data-out that came with it.
-    held: Option<(ScsiCommand, Vec<Vec<u8>>)>,
-    /// What its connection saw.
-    view: Arc<View>,
-    ferry: Arc<Ferry>,
-}
 
 /// Gives up the task with tag `itt` of a connection that is gone. On its core.
 pub(crate) fn give_up(connection: &Rc<Connection>, itt: u32, exp_data_sn: u32) -> Option<Parcel> {
@@ -221,7 +56,7 @@ pub(crate) fn give_up(connection: &Rc<Connection>, itt: u32, exp_data_sn: u32) -
         refused: released.refused,
         ..Load::default()
     };
-    let ferry = Arc::new(Ferry(Mutex::new(load)));
+    let ferry = Ferry::new(load);
     if at_work {
         connection.embark(released.key, ferry.clone());
     }
@@ -306,21 +141,21 @@ async fn carry(connection: &Rc<Connection>, key: TaskKey, lun: Lun, ferry: &Ferr
         let arrival = poll_fn(|cx| {
             // A task that has moved on from here is neither lost nor aborted: the mover asks the next ferry.
             if mover.poll_lost(cx).is_ready() {
-                return Poll::Ready(Arrival::Aborted);
+                return Poll::Ready(Freight::Aborted);
             }
             ferry.poll_next(cx)
         });
         let carried = match arrival.await {
-            Arrival::Data(data) => match mover.put_ready().await {
+            Freight::Data(data) => match mover.put_ready().await {
                 Ok(()) => {
                     mover.put_data(data.into());
                     Ok(())
                 }
                 Err(lost) => Err(lost),
             },
-            Arrival::Wants(len) => mover.get_data(len).await.map(|chain| ferry.bring(chain.to_vec())),
-            Arrival::Ended(completion) => break completion,
-            Arrival::Aborted => Err(Lost),
+            Freight::Wants(len) => mover.get_data(len).await.map(|chain| ferry.bring(chain.to_vec())),
+            Freight::Ended(completion) => break completion,
+            Freight::Aborted => Err(Lost),
         };
         if carried.is_err() {
             ferry.give_up();
@@ -328,7 +163,7 @@ async fn carry(connection: &Rc<Connection>, key: TaskKey, lun: Lun, ferry: &Ferr
             break poll_fn(|cx| {
                 loop {
                     match ferry.poll_next(cx) {
-                        Poll::Ready(Arrival::Ended(completion)) => return Poll::Ready(completion),
+                        Poll::Ready(Freight::Ended(completion)) => return Poll::Ready(completion),
                         Poll::Ready(_) => {}
                         Poll::Pending => return Poll::Pending,
                     }

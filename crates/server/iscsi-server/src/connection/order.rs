@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use iscsi::pdu::{Lun, TaskAttribute};
 use iscsi::target::{ScsiCommand, TaskKey};
 
-use crate::connection::Admitted;
+use super::Admitted;
 
 /// Commands that wait for others, by unit.
 #[derive(Default)]

@@ -9,8 +9,8 @@ use iscsi::target::TaskKey;
 use runtime::{Buf, Chain};
 use server_core::ahead;
 
-use crate::connection::{Connection, Inner};
-use crate::transport::iser::NoStag;
+use super::{Connection, Inner};
+use crate::end::NoStag;
 use crate::transport::{Transport, iser};
 use crate::wire::Segment;
 
@@ -129,7 +129,7 @@ impl DataMover for Mover {
         }
         connection.room.register(cx.waker());
         if let Transport::Iser(iser) = &connection.transport {
-            iser.watch_room(connection);
+            super::iser::watch_room(iser, connection);
         }
         Poll::Pending
     }

@@ -1,0 +1,96 @@
+//! Aborts tasks for units: those of a nexus that another has preempted, and those that a unit's own task management is about.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Weak};
+
+use device::{AbortTasks, Command, ItlNexus, Tasks};
+
+use crate::audit;
+use crate::remote::{Remote, Victims};
+use crate::session::Session;
+use crate::shared::Shared;
+
+/// Has `ask` do something with tasks on each connection of a session; says how many there were.
+pub(crate) async fn ask_session(
+    session: &Session,
+    victims: &Victims,
+    ask: &impl AsyncFn(&Remote, Victims) -> usize,
+) -> usize {
+    let mut count = 0;
+    for member in session.connections() {
+        count += ask(&member.remote, victims.clone()).await;
+    }
+    count
+}
+
+/// The same in several sessions.
+async fn ask_sessions(
+    concerned: Vec<(Arc<Session>, Victims)>,
+    ask: impl AsyncFn(&Remote, Victims) -> usize,
+) -> usize {
+    let mut count = 0;
+    for (session, victims) in concerned {
+        count += ask_session(&session, &victims, &ask).await;
+    }
+    count
+}
+
+/// Aborts the tasks of a nexus that another has preempted (PREEMPT AND ABORT, SPC-4 §5.13.11.2.5), and those that a unit's own task
+/// management is about.
+pub(crate) struct Preemptor(pub Weak<Shared>);
+
+impl Preemptor {
+    /// The sessions in which `nexus` is, with the tasks of each that are meant.
+    fn victims(&self, nexus: &Arc<ItlNexus>, which: Tasks, except: &Command) -> Vec<(Arc<Session>, Victims)> {
+        // A tag that iSCSI cannot have is no task's.
+        let only = match which {
+            Tasks::All => None,
+            Tasks::Tagged(tag) => match u32::try_from(tag) {
+                Ok(itt) => Some(itt),
+                Err(_) => return Vec::new(),
+            },
+        };
+        // The command that asks is a task of its own nexus: it must not wait for its own end.
+        let own = Arc::ptr_eq(nexus, except.nexus.shared());
+        let except = own.then(|| u32::try_from(except.tag).ok()).flatten();
+        let Some(shared) = self.0.upgrade() else { return Vec::new() };
+        let of_session = |session: Arc<Session>| {
+            let unit =
+                session.view().luns.iter().find(|entry| Arc::ptr_eq(&entry.nexus, nexus))?.unit.clone();
+            Some((session, Victims::Of(unit, only, except)))
+        };
+        shared.registry.all().into_iter().filter_map(of_session).collect()
+    }
+}
+
+impl AbortTasks for Preemptor {
+    fn abort(
+        &self,
+        nexus: Arc<ItlNexus>,
+        which: Tasks,
+        except: &Command,
+    ) -> Pin<Box<dyn Future<Output = usize>>> {
+        Box::pin(ask_sessions(self.victims(&nexus, which, except), Remote::abort))
+    }
+
+    fn count(
+        &self,
+        nexus: Arc<ItlNexus>,
+        which: Tasks,
+        except: &Command,
+    ) -> Pin<Box<dyn Future<Output = usize>>> {
+        Box::pin(ask_sessions(self.victims(&nexus, which, except), Remote::count))
+    }
+
+    fn preempted(&self, command: &Command, how: &'static str, others: usize) {
+        let Some(shared) = self.0.upgrade() else { return };
+        let nexus = command.nexus.shared();
+        let all = shared.registry.all();
+        if let Some(session) = all.iter().find(|session| session.nexus.id == nexus.nexus.id) {
+            let view = session.view();
+            let lun = view.luns.iter().find(|entry| Arc::ptr_eq(&entry.nexus, nexus)).map(|entry| entry.lun);
+            audit::preempted(session, lun, how, others);
+        }
+    }
+}
