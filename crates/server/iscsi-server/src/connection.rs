@@ -1,8 +1,9 @@
-//! One connection in full-feature phase: its tasks and their units, around the state machine. What carries its PDUs and its data
-//! is below it, in [`crate::transport`]; [`tcp`] and [`iser`] drive that.
+//! One connection in full-feature phase: its tasks and their units, around the state machine. What
+//! carries its PDUs and its data is below it, in [`crate::transport`]; [`tcp`] and [`iser`] drive that.
 //!
-//! A connection lives on one core; [`crate::remote`] is how others reach it, and [`resident`] what they may ask. [`tasks`] has its commands, [`recovery`] what it does so that
-//! nothing is lost with a PDU or with the connection itself.
+//! A connection lives on one core. Others reach it by [`crate::remote`], and [`resident`] answers them.
+//! [`phase`] is its life. Its commands come by [`pipeline`] to their units, and [`tasks`] runs them.
+//! [`recovery`] sees that nothing is lost with a PDU or with the connection itself.
 
 mod admission;
 mod iser;
@@ -10,6 +11,8 @@ mod landing;
 mod management;
 mod mover;
 mod order;
+mod phase;
+mod pipeline;
 mod reassign;
 mod recovery;
 mod resident;
@@ -18,7 +21,7 @@ mod tcp;
 pub(crate) mod text;
 
 use std::cell::{Cell, RefCell};
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::rc::{Rc, Weak};
@@ -31,7 +34,6 @@ use iscsi::target::{Cid, Data, Event, TaskKey};
 use runtime::Notify;
 use server_core::ahead::RoundTrip;
 use server_core::backlog::{Backlog, STEP};
-use server_core::gate::Gate;
 use server_core::grants::Grants;
 use server_core::pings::Peer;
 use server_core::retention::{Keeper, Kept};
@@ -42,12 +44,13 @@ use crate::end::End;
 use crate::ferry::Ferry;
 use crate::lun_map::LocalView;
 use crate::remote;
-use crate::session::Session;
+use crate::session::{Session, Standing};
 use crate::shared::Shared;
 use crate::transport::tcp::receive::Receiver;
 use crate::transport::{Link, Outbox, Start, Transport};
 use crate::wire::Segment;
-use order::Order;
+use phase::{Life, Phase};
+use pipeline::Pipeline;
 use text::Negotiated;
 
 pub(crate) use admission::Admitted;
@@ -86,16 +89,10 @@ pub(crate) struct Connection {
     landings: RefCell<landing::Landings>,
     /// Wakers of tasks that wait for data-out, by task slot.
     data_waits: RefCell<Vec<Option<Waker>>>,
-    /// Commands that wait for others because of their task attributes.
-    order: RefCell<Order>,
-    /// Commands that wait for their time under a limit.
-    pub gate: Gate<Admitted>,
-    /// No more I/O: the peer is gone or the connection was closed.
-    lost: Cell<bool>,
-    /// Close when everything queued has been sent.
-    closing: Cell<bool>,
-    /// Take no more commands, end those at work, and close.
-    draining: Cell<bool>,
+    /// Commands whose turn has come, and that wait for something else.
+    pipeline: Pipeline,
+    /// Where it is in its life.
+    life: Life,
     /// What was counted under views that the connection has not any more.
     past: RefCell<Counts>,
     /// There is room in the send queue again.
@@ -104,20 +101,12 @@ pub(crate) struct Connection {
     recovers: bool,
     /// What it holds for its initiator, as the core counts it.
     pub backlog: Backlog,
-    /// Reads that begin when enough of what was sent has been taken, or acknowledged.
-    deferred: RefCell<VecDeque<Admitted>>,
-    /// What recovery had to do here is in the session's account.
-    accounted: Cell<bool>,
     /// Bytes that it keeps to be sent again, as the core counts them.
     kept: Kept,
     /// ErrorRecoveryLevel 2: its tasks outlive it.
     keeps: bool,
-    /// It is gone, and its tasks wait for another one: nothing is sent or received any more.
-    detached: Cell<bool>,
-    /// It was removed for recovery: its tasks may be reassigned.
-    removed: Cell<bool>,
-    /// Its tasks need not wait any longer.
-    retired: Cell<bool>,
+    /// How it stands to its session once it is gone: removed for recovery, its tasks may be reassigned.
+    standing: Cell<Standing>,
     /// Where the units of tasks that were reassigned bring and take their data.
     ferries: RefCell<HashMap<TaskKey, Arc<Ferry>>>,
     /// The loop that looks after what may be lost does so.
@@ -130,7 +119,6 @@ pub(crate) struct Connection {
     progress: Notify,
     /// The connection is to stop receiving.
     stop: Notify,
-    over: Cell<bool>,
     /// Why the connection was given up, if not by its receive loop.
     failure: Cell<Option<End>>,
     /// What login and text negotiation agreed on.
@@ -167,29 +155,21 @@ impl Connection {
             transport,
             landings: RefCell::default(),
             data_waits: RefCell::default(),
-            order: RefCell::default(),
-            gate: Gate::default(),
-            lost: Cell::new(false),
-            closing: Cell::new(false),
-            draining: Cell::new(false),
+            pipeline: Pipeline::default(),
+            life: Life::default(),
             past: RefCell::default(),
             room: Notify::default(),
             recovers,
             backlog: Backlog::new(core.backlog.clone()),
-            deferred: RefCell::default(),
-            accounted: Cell::new(false),
             kept: Kept::new(core.retention.clone(), id),
             keeps,
-            detached: Cell::new(false),
-            removed: Cell::new(false),
-            retired: Cell::new(false),
+            standing: Cell::new(Standing::Lost),
             ferries: RefCell::default(),
             watching: Cell::new(false),
             watch: Notify::default(),
             grants: Grants::new(core.grants.clone()),
             progress: Notify::default(),
             stop: Notify::default(),
-            over: Cell::new(false),
             failure: Cell::new(None),
             negotiated: RefCell::new(negotiated),
             round_trip: RoundTrip::default(),
@@ -233,29 +213,33 @@ impl Connection {
         if let Some(error) = self.failure.take() {
             end = error;
         }
-        if self.closing.get() && matches!(end, End::HungUp) {
+        let draining = self.life.phase() == Phase::Draining;
+        if self.is_closing() && matches!(end, End::HungUp) {
             end = End::Closed;
         }
-        if self.draining.get() && matches!(end, End::Closed) {
+        if draining && matches!(end, End::Closed) {
             let over = || self.inner.borrow().state.tasks().next().is_none().then_some(());
             // Those that wait for their initiator's data wait in vain.
             let _ = runtime::timeout(DRAIN, self.progress.until(over)).await;
             self.with(|state, outbox| state.async_message(AsyncEvent::DropSession, [0; 3], outbox));
         }
         let kept = self.keeps
-            && !self.draining.get()
-            && (self.removed.get() || !matches!(end, End::Closed))
-            && self.session.set_standing(self.id, self.standing());
+            && !draining
+            && (self.is_removed() || !matches!(end, End::Closed))
+            && self.session.set_standing(self.id, self.standing.get());
         if kept && !matches!(end, End::Closed) {
             self.detach();
         }
         // After a clean end what is queued is still sent, for a while; after any other nobody would read it.
-        self.closing.set(true);
+        let detached = self.is_detached();
+        self.life.advance(Phase::Closing { again: false });
         let clean = matches!(end, End::Closed | End::HungUp);
-        self.lost.set(!clean && !kept);
+        if !clean && !kept {
+            self.life.advance(Phase::Lost);
+        }
         match (&self.transport, sender) {
             (Transport::Tcp(tcp), Some(sender)) => {
-                if self.detached.get() {
+                if detached {
                     tcp.cut();
                 }
                 tcp.to_send.notify();
@@ -272,10 +256,10 @@ impl Connection {
             self.detach();
             // What was queued goes nowhere, and reads go to another connection.
             self.backlog.account(0);
-            self.start_deferred();
+            self.room_moved();
             self.await_recovery().await;
         }
-        self.lost.set(true);
+        self.life.advance(Phase::Lost);
         {
             let state = &mut self.inner.borrow_mut().state;
             state.forget_reads();
@@ -287,7 +271,7 @@ impl Connection {
         self.clear().await;
         // Reads that waited and belong to another connection now.
         self.on_acknowledged();
-        self.start_deferred();
+        self.room_moved();
         let released = {
             let state = &mut self.inner.borrow_mut().state;
             state.release_held();
@@ -295,7 +279,7 @@ impl Connection {
             let recovered = state.recovered();
             self.session.keep_recovered(&recovered);
             self.shared.keep_recovered(&recovered);
-            self.accounted.set(true);
+            self.life.advance(Phase::Ended);
             state.take_released()
         };
         self.tell_released(&released);
@@ -311,13 +295,11 @@ impl Connection {
 
     /// The connection is out of its session too, whatever ended it: whoever waits for its end may go on.
     fn bury(&self) {
-        self.lost.set(true);
-        self.closing.set(true);
+        self.life.advance(Phase::Over);
         if let Transport::Tcp(tcp) = &self.transport {
             tcp.to_send.notify();
         }
         self.wake_all();
-        self.over.set(true);
         self.progress.notify();
     }
 
@@ -343,7 +325,7 @@ impl Connection {
         if self.recovers {
             self.on_acknowledged();
         }
-        self.start_all_waiting();
+        self.look_at_order();
         self.deliver_held()
     }
 
@@ -529,17 +511,22 @@ impl Connection {
 
     /// Whether no more I/O is possible, and no task is kept for another connection.
     pub(crate) fn is_lost(&self) -> bool {
-        self.lost.get()
+        self.life.phase() >= Phase::Lost
     }
 
     /// Whether no more I/O is possible.
     pub(crate) fn is_cut(&self) -> bool {
-        self.lost.get() || self.detached.get()
+        self.life.phase() >= Phase::Detached
+    }
+
+    /// Whether its tasks are, or were, kept for another connection.
+    pub(crate) fn is_detached(&self) -> bool {
+        matches!(self.life.phase(), Phase::Detached | Phase::Retired)
     }
 
     /// Whether it ends when everything queued has been sent.
     pub(crate) fn is_closing(&self) -> bool {
-        self.closing.get()
+        self.life.phase() >= Phase::Closing { again: false }
     }
 
     /// Whether the send queue is short enough for more.
@@ -551,40 +538,40 @@ impl Connection {
 
     /// Closes the connection now; what is queued is still sent if the peer takes it.
     pub(crate) fn shut(&self) {
-        // Of one that is gone already, or as good as gone, it is the tasks that end.
-        self.retired.set(self.closing.replace(true));
+        self.life.close();
         self.stop.notify();
         self.progress.notify();
     }
 
     /// [`Self::shut`], if that has not been done: what is lost is not to be given up for that.
     fn stop_once(&self) {
-        if !self.closing.get() {
+        if !self.is_closing() {
             self.shut();
         }
     }
 
     /// Waits for the end of the connection and of its tasks.
     pub(crate) async fn ended(&self) {
-        self.progress.until(|| self.over.get().then_some(())).await;
+        self.progress.until(|| (self.life.phase() == Phase::Over).then_some(())).await;
     }
 
     /// Gives the connection up.
     pub(crate) fn lose(&self, error: End) {
-        if self.detached.get() {
+        if self.is_detached() {
             // What fails now is what was cut off.
             return;
         }
         self.failure.set(Some(error));
         match self.keeps && !self.session.is_ending() {
             true => self.detach(),
-            false => self.lost.set(true),
+            false => _ = self.life.advance(Phase::Lost),
         }
-        self.stop_once();
+        self.stop.notify();
+        self.progress.notify();
     }
 
     async fn stopped(&self) {
-        self.stop.until(|| (self.closing.get() || self.draining.get()).then_some(())).await;
+        self.stop.until(|| (self.life.phase() >= Phase::Draining).then_some(())).await;
     }
 
     /// Receives until the peer closes, breaks the protocol or is lost.
@@ -637,10 +624,7 @@ impl Peer for Connection {
     fn is_awaited(&self) -> bool {
         let Inner { state, outbox } = &*self.inner.borrow();
         let unsent = self.sending(outbox) + outbox.gather.len() > 0;
-        unsent
-            || self.kept.bytes() > 0
-            || state.tasks().next().is_some()
-            || !self.deferred.borrow().is_empty()
+        unsent || self.kept.bytes() > 0 || state.tasks().next().is_some() || self.pipeline.lacks_room()
     }
 
     fn time_out(&self, now: Instant) {

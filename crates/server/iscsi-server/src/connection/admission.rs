@@ -9,10 +9,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use device::Outcome;
-use iscsi::pdu::{Lun, TaskAttribute};
+use iscsi::pdu::Lun;
 use iscsi::target::{Completion, ScsiCommand};
 use scsi::{Sense, UnitAttention};
 
+use super::pipeline::Stage;
 use super::{Connection, Inner};
 use crate::lun_map::{Entry, LocalView, LunMap, View};
 
@@ -101,34 +102,14 @@ impl Connection {
     /// A command whose turn has come goes to its unit, or waits.
     #[inline]
     pub(super) fn admit(self: &Rc<Self>, scsi: ScsiCommand, view: Rc<LocalView>) {
-        let plain = scsi.attribute <= TaskAttribute::Simple.code();
         if scsi.cdb.spilled() {
             // For the next one.
             self.inner.borrow_mut().state.lend_for_cdb(device::Cdb::spare());
         }
-        let command = Admitted::new(scsi, view);
-        match plain && self.order.borrow().is_empty() {
-            true => self.start(command),
-            false => self.start_in_order(command, plain),
-        }
+        self.pass(Admitted::new(scsi, view), Stage::Order);
     }
 
-    /// Starts a command that may have to wait for others.
-    #[cold]
-    fn start_in_order(self: &Rc<Self>, command: Admitted, plain: bool) {
-        if !plain {
-            // Who asks for an order wants each read as it was in its turn, and not as it is when it arrives.
-            self.inner.borrow_mut().outbox.stop_lending();
-        }
-        let older = self.has_older(&command.scsi);
-        let admitted = self.order.borrow_mut().admit(command, || older);
-        if let Some(command) = admitted {
-            self.start(command);
-        }
-    }
-
-    /// A command that has waited, if its LUN still means what it meant. Else it ends here. To be asked of every command that
-    /// leaves a queue.
+    /// A command that has waited, if its LUN still means what it meant. Else it ends here.
     pub(crate) fn resume(self: &Rc<Self>, mut command: Admitted) -> Option<Admitted> {
         let view = self.view();
         match command.renew(&view) {
@@ -157,12 +138,8 @@ impl Connection {
                 None
             }
         };
-        let deferred = std::mem::take(&mut *self.deferred.borrow_mut());
-        *self.deferred.borrow_mut() = deferred.into_iter().filter_map(&mut stays).collect();
-        self.gate.retain(&mut stays);
-        self.order
-            .borrow_mut()
-            .retain(&mut stays, |lun| change(lun).is_some_and(|change| change != Change::Nexus));
+        let is_other = |lun| change(lun).is_some_and(|change| change != Change::Nexus);
+        self.pipeline.retain(&mut stays, is_other);
         {
             let Inner { state, .. } = &mut *self.inner.borrow_mut();
             state.refuse_held(|lun| {
@@ -176,7 +153,7 @@ impl Connection {
             for (key, lun, change) in at_work {
                 let entry = before.luns().get(lun);
                 if let Some(entry) = entry.filter(|_| change != Change::Nexus) {
-                    self.order.borrow_mut().leave(key, entry.unit.address());
+                    self.pipeline.order.borrow_mut().leave(key, entry.unit.address());
                 }
                 state.cut_off(key, completion(change.sense(), entry));
             }
@@ -197,7 +174,7 @@ impl Connection {
             }
             // Those at work may wait for data that they do not get any more.
             connection.wake_all();
-            connection.start_all_waiting();
+            connection.look_at_order();
             connection.kick();
             connection.progress.notify();
         });

@@ -40,7 +40,7 @@ pub(super) async fn receive_loop(iser: &Iser, connection: &Rc<Connection>, mut h
             }
             connection.watch_backlog();
         }
-        connection.start_deferred();
+        connection.room_moved();
         let completion = match pair.next().await {
             Ok(completion) => completion,
             Err(error) => return error.into(),
@@ -77,7 +77,7 @@ pub(super) fn watch_queue(iser: &Iser, connection: &Rc<Connection>) {
         connection.backlog.account(iser.queued());
         // A connection that is lost counts as drained, whatever is queued.
         if drained && iser.queued() < STEP {
-            connection.start_deferred();
+            connection.room_moved();
         }
     });
 }

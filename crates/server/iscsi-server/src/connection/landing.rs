@@ -57,7 +57,7 @@ impl Connection {
         if let Some(event) = event {
             self.act(event);
         }
-        self.start_all_waiting();
+        self.look_at_order();
         self.deliver_held()
     }
 
@@ -70,7 +70,7 @@ impl Connection {
         if let Some(event) = event {
             self.act(event);
         }
-        self.start_all_waiting();
+        self.look_at_order();
         self.deliver_held()
     }
 

@@ -9,7 +9,7 @@ use iscsi::pdu::{Bhs, Lun};
 use iscsi::target::{Fatal, TaskKey};
 use server_core::retention::Keeper;
 
-use super::{Connection, Inner};
+use super::{Connection, Inner, Phase};
 use crate::end::End;
 use crate::ferry::Ferry;
 use crate::remote::Victims;
@@ -17,14 +17,14 @@ use crate::session::{GAP_LOOKS, Standing};
 use crate::transport::Transport;
 
 impl Connection {
-    /// How the connection stands to its session once it is gone.
-    pub(super) fn standing(&self) -> Standing {
-        if self.removed.get() { Standing::Removed } else { Standing::Lost }
+    /// Whether it was removed for recovery: its tasks may be reassigned.
+    pub(super) fn is_removed(&self) -> bool {
+        self.standing.get() == Standing::Removed
     }
 
     /// Sends and receives nothing any more. Units go on: what they bring is kept for another connection.
     pub(super) fn detach(&self) {
-        if self.detached.replace(true) {
+        if !self.life.detach() {
             return;
         }
         self.inner.borrow_mut().outbox.mute();
@@ -39,19 +39,20 @@ impl Connection {
     /// session is. A command that was lost with it may be sent again for as long.
     pub(super) async fn await_recovery(&self) {
         let retention = self.session.retention();
-        let mut removed = self.removed.get();
+        let retired = || self.life.phase() >= Phase::Retired;
+        let mut removed = self.is_removed();
         let mut deadline = runtime::now() + retention;
         loop {
-            let left = || self.removed.get() && self.inner.borrow().state.has_nothing_left();
+            let left = || self.is_removed() && self.inner.borrow().state.has_nothing_left();
             let changed = self.progress.until(|| {
                 let done = left() && self.session.may_forget(self.id);
-                (self.retired.get() || done || self.removed.get() != removed).then_some(())
+                (retired() || done || self.is_removed() != removed).then_some(())
             });
             // Nobody tells of a gap that is filled.
             let soon = if left() { runtime::now() + GAP_LOOKS } else { deadline };
             let told =
                 runtime::timeout(soon.min(deadline).saturating_duration_since(runtime::now()), changed).await;
-            if told.is_ok() && (self.retired.get() || self.removed.get() == removed) {
+            if told.is_ok() && (retired() || self.is_removed() == removed) {
                 return;
             }
             if told.is_ok() {
@@ -84,27 +85,25 @@ impl Connection {
 
     /// Removes the connection for recovery (§11.14.1), and waits until it takes part in nothing any more.
     pub(super) async fn remove(&self) {
-        if !self.removed.replace(true) && self.detached.get() {
-            self.session.set_standing(self.id, Standing::Removed);
-        }
-        if !self.detached.get() {
+        let known = self.standing.replace(Standing::Removed) == Standing::Removed;
+        if !(known && self.is_detached()) {
             self.detach();
             self.session.set_standing(self.id, Standing::Removed);
-            self.stop_once();
+            self.stop.notify();
         }
         self.progress.notify();
     }
 
     /// It answers a logout that removes it for recovery, and then is gone.
     pub(crate) fn remove_itself(&self) {
-        self.removed.set(true);
+        self.standing.set(Standing::Removed);
         self.stop_once();
     }
 
     /// The ferry of a task that was reassigned.
     #[inline]
     pub(crate) fn ferry(&self, task: TaskKey) -> Option<Arc<Ferry>> {
-        if !self.detached.get() {
+        if !self.is_cut() {
             return None;
         }
         self.ferries.borrow().get(&task).cloned()
@@ -120,7 +119,7 @@ impl Connection {
     pub(crate) fn released(self: &Rc<Self>) {
         self.room.notify();
         self.on_acknowledged();
-        self.start_deferred();
+        self.room_moved();
         self.progress.notify();
         self.kick();
     }
@@ -132,7 +131,7 @@ impl Connection {
         if let Some(task) = task {
             self.wake_task(task);
         }
-        self.start_all_waiting();
+        self.look_at_order();
         self.deliver_held()
     }
 
@@ -142,25 +141,7 @@ impl Connection {
             return;
         }
         self.room.notify();
-        self.start_deferred();
-    }
-
-    /// Begins the reads that waited and need not any more.
-    pub(crate) fn start_deferred(self: &Rc<Self>) {
-        loop {
-            let next = self.deferred.borrow_mut().pop_front();
-            let Some(command) = next else { break };
-            if !self.may_begin(command.scsi.expected_in) {
-                self.deferred.borrow_mut().push_front(command);
-                self.watch_backlog();
-                break;
-            }
-            if let Some(command) = self.resume(command) {
-                self.start_now(command);
-            }
-            // It may have ended, and what it brought counts for the next.
-            self.kick();
-        }
+        self.room_moved();
     }
 
     /// Has what waits to be sent counted again when it is little. Over TCP the loop that sends does so.
@@ -209,7 +190,7 @@ impl Connection {
             };
             late.into_iter().for_each(|task| self.wake_task(task));
             self.clone().more_room();
-            self.start_all_waiting();
+            self.look_at_order();
             self.progress.notify();
             self.kick();
         }
@@ -235,10 +216,10 @@ impl Keeper for Connection {
     fn give_up_kept(self: Rc<Self>, now: Instant) {
         if self.with(|state, _| state.give_up_data(now)) {
             self.on_acknowledged();
-        } else if !self.detached.get() {
-            self.lose(Fatal::Unacknowledged.into());
-        } else {
+        } else if self.is_cut() {
             self.shut();
+        } else {
+            self.lose(Fatal::Unacknowledged.into());
         }
     }
 }

@@ -6,7 +6,7 @@ use iscsi::pdu::{AsyncEvent, Lun};
 use iscsi::target::recovery::Recovered;
 use server_core::tally::Counts;
 
-use super::{Connection, reassign};
+use super::{Connection, Phase, reassign};
 use crate::ferry::Parcel;
 use crate::remote::{Resident, Victims, Work};
 
@@ -16,7 +16,7 @@ impl Resident for Connection {
     }
 
     fn drain(&self) {
-        self.draining.set(true);
+        self.life.advance(Phase::Draining);
         self.stop.notify();
     }
 
@@ -33,7 +33,7 @@ impl Resident for Connection {
     }
 
     fn limits_changed(self: Rc<Self>) {
-        Self::limits_changed(&self);
+        self.limits_moved();
     }
 
     fn deliver_held(self: Rc<Self>) {
@@ -78,6 +78,6 @@ impl Resident for Connection {
     }
 
     fn recovered(&self) -> Option<Recovered> {
-        (!self.accounted.get()).then(|| self.inner.borrow().state.recovered())
+        (self.life.phase() < Phase::Ended).then(|| self.inner.borrow().state.recovered())
     }
 }

@@ -1,16 +1,14 @@
-//! A connection's commands, from their turn to their answer: to their units, in order where that was asked for, and aborted.
+//! A connection's commands on their units: executed, answered, and aborted.
 
 use std::rc::Rc;
 use std::task::Waker;
 
 use device::{Cdb, Command, DataMover, Execution, Outcome};
-use iscsi::pdu::{Lun, RESERVED_TAG};
+use iscsi::pdu::Lun;
 use iscsi::sn;
 use iscsi::target::{Abort, Completion, Data, ScsiCommand, TaskKey};
-use server_core::gate::Passage;
 
 use super::mover::Mover;
-use super::order::Order;
 use super::{Admitted, Connection, Inner};
 use crate::lun_map::Entry;
 use crate::remote::Victims;
@@ -18,16 +16,6 @@ use crate::wire::Segment;
 use crate::{Unit, qos, router};
 
 impl Connection {
-    /// Forgets a command that no unit has seen. False if it is none.
-    pub(super) fn remove_waiting(&self, key: TaskKey) -> bool {
-        let mut deferred = self.deferred.borrow_mut();
-        if let Some(at) = deferred.iter().position(|command| command.scsi.task == key) {
-            deferred.remove(at);
-            return true;
-        }
-        self.order.borrow_mut().remove(key) || self.gate.remove(|command| command.scsi.task == key)
-    }
-
     /// Takes in what an RDMA Read of a task has brought.
     pub(crate) fn read_done(self: &Rc<Self>, task: TaskKey, data: impl Data<Segment>) {
         let over = {
@@ -40,80 +28,14 @@ impl Connection {
         self.wake_task(task);
         if over {
             // Others may wait for its end: an abort, or commands that are to come after it.
-            self.start_all_waiting();
+            self.look_at_order();
             self.progress.notify();
         }
     }
 
-    /// Hands a command to its unit, or keeps it until limits let it go.
+    /// Hands a command to its unit: the end of [`super::pipeline`].
     #[inline]
-    pub(crate) fn start(self: &Rc<Self>, command: Admitted) {
-        if !self.gate.is_closed() {
-            return self.start_unlimited(command);
-        }
-        self.pass_gate(command);
-    }
-
-    /// Charges a command for what it costs, and starts it when its time has come.
-    #[cold]
-    fn pass_gate(self: &Rc<Self>, command: Admitted) {
-        let scsi = &command.scsi;
-        let (lun, cost) = (scsi.lun, qos::cost(&scsi.cdb, scsi.expected_in, scsi.expected_out));
-        let limiter = command.entry().map(|entry| entry.limiter.clone());
-        let (Some(cost), Some(limiter)) = (cost, limiter) else { return self.start_unlimited(command) };
-        let limiters = [&limiter, &self.session.limiter];
-        let is_like = |other: &Admitted| other.scsi.lun == lun;
-        match self.gate.pass(command, cost, limiters, runtime::now(), is_like) {
-            Passage::Now(command) => self.start_unlimited(command),
-            Passage::Kept => {}
-            Passage::KeptAlone => {
-                let connection = self.clone();
-                runtime::spawn(async move {
-                    let go = |command| {
-                        if let Some(command) = connection.resume(command) {
-                            connection.start_unlimited(command);
-                        }
-                        connection.kick();
-                    };
-                    connection.gate.watch(go).await;
-                });
-            }
-        }
-    }
-
-    /// Looks which limits hold for the session.
-    pub(super) fn look_at_limits(&self) {
-        let units = self.session.view().luns.iter().any(|entry| entry.limiter.is_active());
-        self.gate.set_closed(units || self.session.limiter.is_active());
-    }
-
-    /// Limits have changed: commands that wait are charged anew.
-    pub(super) fn limits_changed(self: &Rc<Self>) {
-        self.look_at_limits();
-        for command in self.gate.take_all() {
-            if let Some(command) = self.resume(command) {
-                self.start(command);
-            }
-        }
-        self.kick();
-    }
-
-    /// Hands a command to its unit.
-    #[inline]
-    pub(crate) fn start_unlimited(self: &Rc<Self>, command: Admitted) {
-        // One that waits is not overtaken: it may be long, and would wait for ever.
-        let expected_in = command.scsi.expected_in;
-        let waits = || !self.deferred.borrow().is_empty() || !self.may_begin(expected_in);
-        if expected_in > 0 && waits() {
-            self.deferred.borrow_mut().push_back(command);
-            return self.watch_backlog();
-        }
-        self.start_now(command);
-    }
-
-    /// Hands a command to its unit that need not wait for anything.
-    #[inline]
-    pub(super) fn start_now(self: &Rc<Self>, command: Admitted) {
+    pub(super) fn execute(self: &Rc<Self>, command: Admitted) {
         let (scsi, view) = command.into_parts();
         let ScsiCommand { task, itt, lun, cdb, attribute, expected_in, expected_out, .. } = scsi;
         let entry = view.luns().get(lun);
@@ -153,58 +75,6 @@ impl Connection {
         }
     }
 
-    /// Whether commands of the same unit that are older than `command` are at work.
-    pub(super) fn has_older(&self, command: &ScsiCommand) -> bool {
-        self.has_older_beside(command, &self.order.borrow())
-    }
-
-    fn has_older_beside(&self, command: &ScsiCommand, order: &Order) -> bool {
-        let inner = self.inner.borrow();
-        let mut tasks = inner.state.tasks();
-        tasks.any(|(key, task)| {
-            key != command.task
-                && task.lun == command.lun
-                && sn::lt(task.cmd_sn, command.cmd_sn)
-                && order.left(key).is_none()
-        })
-    }
-
-    /// Starts the commands that waited for `ended`.
-    pub(super) fn start_waiting(self: &Rc<Self>, lun: Lun, ended: TaskKey) {
-        while !self.order.borrow().is_empty() {
-            let next = {
-                let mut order = self.order.borrow_mut();
-                order.next(lun, ended, |command, order| self.has_older_beside(command, order))
-            };
-            let Some(command) = next else { return };
-            if let Some(command) = self.resume(command) {
-                self.start(command);
-            }
-        }
-    }
-
-    /// Starts the commands that waited for tasks that ended without [`Self::finish`]: aborted, or answered when the data that
-    /// was owed to them had come.
-    #[inline]
-    pub(super) fn start_all_waiting(self: &Rc<Self>) {
-        if self.order.borrow().is_empty() {
-            return;
-        }
-        self.start_those_in_order();
-    }
-
-    #[cold]
-    fn start_those_in_order(self: &Rc<Self>) {
-        let luns = {
-            let mut order = self.order.borrow_mut();
-            order.forget_left(|key| !self.inner.borrow().state.has(key));
-            order.luns()
-        };
-        for lun in luns {
-            self.start_waiting(lun, TaskKey::from_tag(RESERVED_TAG));
-        }
-    }
-
     /// Answers a command.
     #[inline]
     pub(super) fn finish(self: &Rc<Self>, task: TaskKey, lun: Lun, entry: Option<&Entry>, outcome: Outcome) {
@@ -233,9 +103,7 @@ impl Connection {
                 state.finish(task, completion, outbox);
             }
         }
-        if !self.order.borrow().is_empty() {
-            self.start_waiting(lun, task);
-        }
+        self.order_moved(lun, task);
     }
 
     /// Answers a command that came from another connection.
@@ -278,7 +146,7 @@ impl Connection {
     /// The tasks that `victims` names.
     pub(crate) fn tasks_of(self: &Rc<Self>, victims: &Victims) -> Vec<TaskKey> {
         let view = self.view();
-        let (inner, order) = (self.inner.borrow(), self.order.borrow());
+        let (inner, order) = (self.inner.borrow(), self.pipeline.order.borrow());
         let is_for = |key, lun, unit: &Unit| match order.left(key) {
             Some(address) => unit.address() == address,
             None => view.luns().get(lun).is_some_and(|entry| entry.unit.is(unit)),
@@ -310,7 +178,7 @@ impl Connection {
                 match state.abort(key) {
                     Abort::Gone => {}
                     Abort::Ended => ended += 1,
-                    Abort::Running if self.remove_waiting(key) => {
+                    Abort::Running if self.pipeline.remove(key) => {
                         // No unit has seen it: it ends here.
                         state.finish(key, Completion::default(), outbox);
                         ended += 1;
@@ -320,7 +188,7 @@ impl Connection {
             }
         }
         // Commands may have waited for those that are over already.
-        self.start_all_waiting();
+        self.look_at_order();
         self.kick();
         running.iter().for_each(|key| self.wake_task(*key));
         self.room.notify();
@@ -344,7 +212,7 @@ impl Running {
         let connection = &self.connection;
         // Only sense data has a format that its unit decides.
         let view = outcome.sense.is_some().then(|| connection.view());
-        let left = view.is_some() && connection.order.borrow().left(self.task).is_some();
+        let left = view.is_some() && connection.pipeline.order.borrow().left(self.task).is_some();
         let entry = view.as_ref().and_then(|view| view.luns().get(self.lun)).filter(|_| !left);
         connection.finish(self.task, self.lun, entry, outcome);
         connection.kick();
@@ -358,7 +226,7 @@ impl Drop for Running {
         if self.counted > 0 {
             self.connection.backlog.read(self.counted);
             if !std::thread::panicking() {
-                self.connection.start_deferred();
+                self.connection.room_moved();
             }
         }
         // A unit that panics must not leave a task that nobody ends: its connection would wait for it for ever.
@@ -367,7 +235,7 @@ impl Drop for Running {
             let running = Self { connection: connection.clone(), task: *task, lun: *lun, counted: 0 };
             runtime::spawn(async move {
                 running.finish(scsi::Sense::internal_target_failure().into());
-                running.connection.start_deferred();
+                running.connection.room_moved();
             });
         }
     }

@@ -59,7 +59,7 @@ pub(super) async fn receive_loop(tcp: &Tcp, connection: &Rc<Connection>, mut rec
         {
             return end;
         }
-        connection.start_deferred();
+        connection.room_moved();
         connection.kick();
         // A peer that does not read what it asked for is not listened to either.
         connection.room.until(|| (connection.has_room() || connection.is_cut()).then_some(())).await;
@@ -96,7 +96,7 @@ pub(super) async fn send_loop(tcp: &Tcp, connection: &Rc<Connection>) {
         tcp.sending.set(0);
         spare = gather;
         connection.backlog.account(connection.inner.borrow().outbox.gather.len());
-        connection.start_deferred();
+        connection.room_moved();
         connection.room.notify();
         // What the socket's buffer takes at once, a ping above all, says nothing of the peer.
         if runtime::now().saturating_duration_since(begun) >= TAKEN_SLOWLY {

@@ -1,0 +1,97 @@
+//! The life of a connection: one [`Phase`] after the other, and never back.
+
+use std::cell::Cell;
+
+/// Where a connection is in its life.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Phase {
+    /// It receives, and serves commands.
+    #[default]
+    Running,
+    /// It takes no more commands, and closes when those at work have ended: another daemon takes over.
+    Draining,
+    /// It ends when everything queued has been sent. Asked to close again, its tasks are not to wait for another connection.
+    Closing {
+        /// That was asked.
+        again: bool,
+    },
+    /// Its socket is closed, and its tasks wait for another connection (ErrorRecoveryLevel 2): nothing is sent or received any more.
+    Detached,
+    /// They need not wait any longer.
+    Retired,
+    /// No more I/O, and no task is kept: those at work end.
+    Lost,
+    /// All have ended, and what recovery had to do is in the session's account.
+    Ended,
+    /// It is out of its session.
+    Over,
+}
+
+/// A connection's phase.
+#[derive(Default)]
+pub(super) struct Life(Cell<Phase>);
+
+impl Life {
+    #[inline]
+    pub(super) fn phase(&self) -> Phase {
+        self.0.get()
+    }
+
+    /// Goes on to a later phase. False if it is there already, or past it.
+    pub(super) fn advance(&self, to: Phase) -> bool {
+        let goes = self.phase() < to;
+        if goes {
+            self.0.set(to);
+        }
+        goes
+    }
+
+    /// It is to close. Of one that does so already, or has no socket any more, the tasks are to end.
+    pub(super) fn close(&self) {
+        match self.phase() {
+            Phase::Running | Phase::Draining => self.0.set(Phase::Closing { again: false }),
+            Phase::Closing { .. } => self.0.set(Phase::Closing { again: true }),
+            Phase::Detached => self.0.set(Phase::Retired),
+            Phase::Retired | Phase::Lost | Phase::Ended | Phase::Over => {}
+        }
+    }
+
+    /// Its socket is closed, and its tasks are kept. False if that is so already, or none is kept any more.
+    pub(super) fn detach(&self) -> bool {
+        match self.phase() {
+            Phase::Closing { again: true } => self.advance(Phase::Retired),
+            _ => self.advance(Phase::Detached),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_life_goes_forward_only() {
+        let life = Life::default();
+        assert!(life.advance(Phase::Draining) && !life.advance(Phase::Draining));
+        life.close();
+        assert_eq!(life.phase(), Phase::Closing { again: false });
+        assert!(life.detach() && !life.detach());
+        assert!(!life.advance(Phase::Closing { again: true }) && !life.advance(Phase::Running));
+        assert!(life.advance(Phase::Lost) && !life.detach());
+        life.close();
+        assert_eq!(life.phase(), Phase::Lost);
+    }
+
+    #[test]
+    fn whoever_is_asked_to_close_again_keeps_no_tasks_waiting() {
+        for closes_before_it_detaches in [0, 1, 2] {
+            let life = Life::default();
+            (0..closes_before_it_detaches).for_each(|_| life.close());
+            assert!(life.detach());
+            let retired = closes_before_it_detaches == 2;
+            assert_eq!(life.phase() == Phase::Retired, retired);
+            life.close();
+            assert_eq!(life.phase(), Phase::Retired);
+        }
+    }
+}

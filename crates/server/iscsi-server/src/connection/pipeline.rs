@@ -1,0 +1,224 @@
+//! The one way of a command from its turn to its unit. It passes three stages, and waits in the first that keeps it:
+//!
+//! 1. order: older commands of its unit, where task attributes ask for that ([`Order`]);
+//! 2. limits of service ([`Gate`]);
+//! 3. room: reads wait while too much is to be taken, or acknowledged, by the initiator.
+//!
+//! Before that it has waited for its CmdSN's turn (the command window of `iscsi::target`). How many wait is bounded by that window.
+//! A command that leaves a stage goes on with the next one, and is never put back.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use iscsi::pdu::{Lun, RESERVED_TAG, TaskAttribute};
+use iscsi::sn;
+use iscsi::target::{ScsiCommand, TaskKey};
+use server_core::gate::{Gate, Passage};
+
+use super::order::Order;
+use super::{Admitted, Connection};
+use crate::qos;
+
+/// A stage of the way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Stage {
+    Order,
+    Limits,
+    Room,
+}
+
+/// The commands of a connection that wait, by their stages.
+#[derive(Default)]
+pub(super) struct Pipeline {
+    pub order: RefCell<Order>,
+    gate: Gate<Admitted>,
+    /// Reads, in the order of their coming.
+    room: RefCell<VecDeque<Admitted>>,
+}
+
+impl Pipeline {
+    /// Forgets a command that waits. False if it does not.
+    pub(super) fn remove(&self, key: TaskKey) -> bool {
+        let mut room = self.room.borrow_mut();
+        if let Some(at) = room.iter().position(|command| command.scsi.task == key) {
+            room.remove(at);
+            return true;
+        }
+        self.order.borrow_mut().remove(key) || self.gate.remove(|command| command.scsi.task == key)
+    }
+
+    /// Keeps those of the waiting commands that `stays` gives back, and no order among those of a LUN that `is_other` says names
+    /// another unit now.
+    pub(super) fn retain(
+        &self,
+        mut stays: impl FnMut(Admitted) -> Option<Admitted>,
+        is_other: impl Fn(Lun) -> bool,
+    ) {
+        let room = std::mem::take(&mut *self.room.borrow_mut());
+        *self.room.borrow_mut() = room.into_iter().filter_map(&mut stays).collect();
+        self.gate.retain(&mut stays);
+        self.order.borrow_mut().retain(&mut stays, is_other);
+    }
+
+    /// Whether reads wait for room.
+    pub(super) fn lacks_room(&self) -> bool {
+        !self.room.borrow().is_empty()
+    }
+}
+
+impl Connection {
+    /// Takes a command to its unit, by all stages from `from` on.
+    #[inline]
+    pub(super) fn pass(self: &Rc<Self>, command: Admitted, from: Stage) {
+        if from <= Stage::Order {
+            let plain = command.scsi.attribute <= TaskAttribute::Simple.code();
+            if !(plain && self.pipeline.order.borrow().is_empty()) {
+                return self.pass_order(command, plain);
+            }
+        }
+        if from <= Stage::Limits && self.pipeline.gate.is_closed() {
+            return self.pass_limits(command);
+        }
+        let expected_in = command.scsi.expected_in;
+        // One that waits is not overtaken: it may be long, and would wait for ever.
+        if expected_in > 0 && (self.pipeline.lacks_room() || !self.may_begin(expected_in)) {
+            self.pipeline.room.borrow_mut().push_back(command);
+            return self.watch_backlog();
+        }
+        self.execute(command);
+    }
+
+    /// Takes a command that has waited on from a stage, if its LUN still means what it meant. To be asked of every command that
+    /// leaves a stage late.
+    fn go_on(self: &Rc<Self>, command: Admitted, from: Stage) {
+        if let Some(command) = self.resume(command) {
+            self.pass(command, from);
+        }
+    }
+
+    /// Keeps a command until those before it have ended.
+    #[cold]
+    fn pass_order(self: &Rc<Self>, command: Admitted, plain: bool) {
+        if !plain {
+            // Who asks for an order wants each read as it was in its turn, and not as it is when it arrives.
+            self.inner.borrow_mut().outbox.stop_lending();
+        }
+        let older = self.has_older(&command.scsi, &self.pipeline.order.borrow());
+        let next = self.pipeline.order.borrow_mut().admit(command, || older);
+        if let Some(command) = next {
+            self.pass(command, Stage::Limits);
+        }
+    }
+
+    /// Charges a command for what it costs, and keeps it until its time.
+    #[cold]
+    fn pass_limits(self: &Rc<Self>, command: Admitted) {
+        let scsi = &command.scsi;
+        let (lun, cost) = (scsi.lun, qos::cost(&scsi.cdb, scsi.expected_in, scsi.expected_out));
+        let limiter = command.entry().map(|entry| entry.limiter.clone());
+        let (Some(cost), Some(limiter)) = (cost, limiter) else { return self.pass(command, Stage::Room) };
+        let limiters = [&limiter, &self.session.limiter];
+        let is_like = |other: &Admitted| other.scsi.lun == lun;
+        match self.pipeline.gate.pass(command, cost, limiters, runtime::now(), is_like) {
+            Passage::Now(command) => self.pass(command, Stage::Room),
+            Passage::Kept => {}
+            Passage::KeptAlone => {
+                let connection = self.clone();
+                runtime::spawn(async move {
+                    let go = |command| {
+                        connection.go_on(command, Stage::Room);
+                        connection.kick();
+                    };
+                    connection.pipeline.gate.watch(go).await;
+                });
+            }
+        }
+    }
+
+    /// Whether commands of the same unit that are older than `command` are at work.
+    fn has_older(&self, command: &ScsiCommand, order: &Order) -> bool {
+        let inner = self.inner.borrow();
+        let mut tasks = inner.state.tasks();
+        tasks.any(|(key, task)| {
+            key != command.task
+                && task.lun == command.lun
+                && sn::lt(task.cmd_sn, command.cmd_sn)
+                && order.left(key).is_none()
+        })
+    }
+
+    /// A command has ended: those that waited for it go on.
+    #[inline]
+    pub(super) fn order_moved(self: &Rc<Self>, lun: Lun, ended: TaskKey) {
+        if !self.pipeline.order.borrow().is_empty() {
+            self.go_on_in_order(lun, ended);
+        }
+    }
+
+    #[cold]
+    fn go_on_in_order(self: &Rc<Self>, lun: Lun, ended: TaskKey) {
+        while !self.pipeline.order.borrow().is_empty() {
+            let next = {
+                let mut order = self.pipeline.order.borrow_mut();
+                order.next(lun, ended, |command, order| self.has_older(command, order))
+            };
+            let Some(command) = next else { return };
+            self.go_on(command, Stage::Limits);
+        }
+    }
+
+    /// Commands may have ended that were not answered here as they ended: aborted, or answered when the data that was owed to them
+    /// had come. Those that waited for them go on.
+    #[inline]
+    pub(super) fn look_at_order(self: &Rc<Self>) {
+        if !self.pipeline.order.borrow().is_empty() {
+            self.look_at_all_in_order();
+        }
+    }
+
+    #[cold]
+    fn look_at_all_in_order(self: &Rc<Self>) {
+        let luns = {
+            let mut order = self.pipeline.order.borrow_mut();
+            order.forget_left(|key| !self.inner.borrow().state.has(key));
+            order.luns()
+        };
+        for lun in luns {
+            self.go_on_in_order(lun, TaskKey::from_tag(RESERVED_TAG));
+        }
+    }
+
+    /// Looks which limits hold for the session.
+    pub(super) fn look_at_limits(&self) {
+        let units = self.session.view().luns.iter().any(|entry| entry.limiter.is_active());
+        self.pipeline.gate.set_closed(units || self.session.limiter.is_active());
+    }
+
+    /// Limits have changed: commands that wait are charged anew.
+    pub(super) fn limits_moved(self: &Rc<Self>) {
+        self.look_at_limits();
+        for command in self.pipeline.gate.take_all() {
+            self.go_on(command, Stage::Limits);
+        }
+        self.kick();
+    }
+
+    /// There may be room again: reads that waited for it go on.
+    pub(super) fn room_moved(self: &Rc<Self>) {
+        loop {
+            let next = self.pipeline.room.borrow_mut().pop_front();
+            let Some(command) = next else { break };
+            if !self.may_begin(command.scsi.expected_in) {
+                self.pipeline.room.borrow_mut().push_front(command);
+                self.watch_backlog();
+                break;
+            }
+            if let Some(command) = self.resume(command) {
+                self.execute(command);
+            }
+            // It may have ended, and what it brought counts for the next.
+            self.kick();
+        }
+    }
+}
