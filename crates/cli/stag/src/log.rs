@@ -48,7 +48,7 @@ const OTHERS_WORDS: [(&str, &str); 9] = [
     ("none", "off"),
 ];
 /// What lines come from: this program's crates.
-const TARGETS: [&str; 18] = [
+const TARGETS: [&str; 19] = [
     "stag",
     "backing",
     "conform",
@@ -66,6 +66,7 @@ const TARGETS: [&str; 18] = [
     "rdma",
     "runtime",
     "scsi",
+    "server_core",
     "verbs",
 ];
 
@@ -177,9 +178,14 @@ mod tests {
 
     #[test]
     fn a_word_that_is_no_level_is_an_error_that_says_which_there_are() {
-        for right in
-            ["info", "DEBUG", "off", "iscsi_server=debug,info", "warn,iscsi_server::login=trace", "runtime"]
-        {
+        for right in [
+            "info",
+            "DEBUG",
+            "off",
+            "iscsi_server=debug,info",
+            "warn,iscsi_server::login=trace",
+            "server_core",
+        ] {
             assert_eq!(check(right), Ok(()), "{right}");
         }
         for (wrong, instead) in [

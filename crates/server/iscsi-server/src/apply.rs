@@ -1,5 +1,5 @@
-//! How what is served changes while the server runs: a configuration is applied whole or not at all, and the server is paused for
-//! another daemon.
+//! Changes of a running server: a configuration is applied whole or not at all, and the server is
+//! paused for another daemon.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -21,14 +21,16 @@ use crate::{qos, service};
 pub struct Applied {
     /// Sessions whose units have changed.
     pub changed: usize,
-    /// TSIHs of the sessions that were asked to leave, and are closed if they do not within two seconds.
+    /// TSIHs of the sessions that were asked to leave, and are closed if they do not within two
+    /// seconds.
     pub leaving: Vec<u16>,
 }
 
 /// How long logins may take to end before a server is paused.
 const LOGINS: Duration = Duration::from_secs(1);
 
-/// Tells units who aborts tasks for them and by which ports they are reached: those for which `before` did not.
+/// Tells units who aborts tasks for them and by which ports they are reached: those for which
+/// `before` did not.
 pub(crate) fn connect_units(shared: &Arc<Shared>, model: &Model, before: Option<&Model>) {
     let mut known: HashMap<usize, Vec<u16>> = HashMap::new();
     for target in before.iter().flat_map(|before| &before.targets) {
@@ -53,11 +55,13 @@ pub(crate) fn serve_nothing(shared: &Shared) {
     shared.set_model(Arc::new(Model::new(nothing, Vec::new(), Some(&before))));
 }
 
-/// Closes all sessions, each as soon as its commands have ended, and lets none in until the next [`apply`]. The listening
-/// sockets stay, and who connects meanwhile waits in their backlog. Blocks for `patience` or a little longer.
+/// Closes all sessions, each as soon as its commands have ended, and lets none in until the next
+/// [`apply`]. The listening sockets stay, and who connects meanwhile waits in their backlog. Blocks
+/// for `patience` or a little longer.
 pub(crate) fn pause(shared: &Arc<Shared>, patience: Duration) {
     let _alone = shared.applying.lock().unwrap_or_else(PoisonError::into_inner);
-    // Who has been accepted is let in, and then asked to come again: a login that is refused is not tried again by everybody.
+    // Who has been accepted is let in, and then asked to come again: a login that is refused is not
+    // tried again by everybody.
     let stopping: Vec<_> = shared.model().portals.iter().map(PortalEntry::stop).collect();
     let deadline = runtime::clock() + LOGINS;
     for listener in stopping {
@@ -100,8 +104,9 @@ pub(crate) fn let_go_of_units(shared: &Shared) {
     shared.set_model(Arc::new(Model::new(nothing, before.portals.clone(), Some(&before))));
 }
 
-/// Serves what `config` says from now on. Units that are to go on are those that are the very same there. Nothing has changed
-/// if this fails: all that can fail is done first. Blocks, and must not be called on a core.
+/// Serves what `config` says from now on. Units that are to go on are those that are the very same
+/// there. Nothing has changed if this fails: all that can fail is done first. Blocks, and must not
+/// be called on a core.
 ///
 /// # Errors
 /// When an address cannot be listened on.
@@ -115,7 +120,8 @@ pub(crate) fn apply(shared: &Arc<Shared>, config: ServerConfig) -> io::Result<Ap
     connect_units(shared, &model, Some(&before));
     shared.set_model(model.clone());
     shared.hub.set_paused(false);
-    // From here on logins see the new model; those that had seen the old one look again when they have their place.
+    // From here on logins see the new model; those that had seen the old one look again when they
+    // have their place.
     let service = |portal: &PortalEntry| service::at(shared, portal);
     portals::settle(&shared.hub, &before.portals, &model.portals, &fresh, service);
     let mut applied = Applied::default();

@@ -1,9 +1,10 @@
 //! One connection in full-feature phase: its tasks and their units, around the state machine. What
-//! carries its PDUs and its data is below it, in [`crate::transport`]; [`tcp`] and [`iser`] drive that.
+//! carries its PDUs and its data is below it, in [`crate::transport`]; [`tcp`] and [`iser`] drive
+//! that.
 //!
-//! A connection lives on one core. Others reach it by [`crate::remote`], and [`resident`] answers them.
-//! [`phase`] is its life. Its commands come by [`pipeline`] to their units, and [`tasks`] runs them.
-//! [`recovery`] sees that nothing is lost with a PDU or with the connection itself.
+//! A connection lives on one core. Others reach it by [`crate::remote`], and [`resident`] answers
+//! them. [`phase`] is its life. Its commands come by [`pipeline`] to their units, and [`tasks`]
+//! runs them. [`recovery`] sees that nothing is lost with a PDU or with the connection itself.
 
 mod admission;
 mod iser;
@@ -105,7 +106,8 @@ pub(crate) struct Connection {
     kept: Kept,
     /// ErrorRecoveryLevel 2: its tasks outlive it.
     keeps: bool,
-    /// How it stands to its session once it is gone: removed for recovery, its tasks may be reassigned.
+    /// How it stands to its session once it is gone: removed for recovery, its tasks may be
+    /// reassigned.
     standing: Cell<Standing>,
     /// Where the units of tasks that were reassigned bring and take their data.
     ferries: RefCell<HashMap<TaskKey, Arc<Ferry>>>,
@@ -230,7 +232,8 @@ impl Connection {
         if kept && !matches!(end, End::Closed) {
             self.detach();
         }
-        // After a clean end what is queued is still sent, for a while; after any other nobody would read it.
+        // After a clean end what is queued is still sent, for a while; after any other nobody would
+        // read it.
         let detached = self.is_detached();
         self.life.advance(Phase::Closing { again: false });
         let clean = matches!(end, End::Closed | End::HungUp);
@@ -244,8 +247,9 @@ impl Connection {
                 }
                 tcp.to_send.notify();
                 if runtime::timeout(LAST_WORDS, sender).await.is_err() {
-                    // The peer does not read, and its send would wait, with the socket and all that it sends, for as long as the
-                    // peer pleases. Without a socket to send to it fails; if there is none any more, it has.
+                    // The peer does not read, and its send would wait, with the socket and all that
+                    // it sends, for as long as the peer pleases. Without a socket to send to it
+                    // fails; if there is none any more, it has.
                     tcp.cut();
                 }
             }
@@ -293,7 +297,8 @@ impl Connection {
         }
     }
 
-    /// The connection is out of its session too, whatever ended it: whoever waits for its end may go on.
+    /// The connection is out of its session too, whatever ended it: whoever waits for its end may
+    /// go on.
     fn bury(&self) {
         self.life.advance(Phase::Over);
         if let Transport::Tcp(tcp) = &self.transport {
@@ -361,8 +366,9 @@ impl Connection {
             }
             let released = self.inner.borrow_mut().state.take_released();
             self.tell_released(&released);
-            // Another connection may have released commands of this one since they were looked for, and this one may have
-            // taken that news before the other did: then nobody else will tell it.
+            // Another connection may have released commands of this one since they were looked for,
+            // and this one may have taken that news before the other did: then nobody else will
+            // tell it.
             if !released.contains(&self.cid) {
                 break;
             }
@@ -371,8 +377,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Has the session's other connections deliver what this one has released for them: once all that is ready on this core
-    /// now has run, so that they are told once of what came together.
+    /// Has the session's other connections deliver what this one has released for them: once all
+    /// that is ready on this core now has run, so that they are told once of what came together.
     fn tell_released(self: &Rc<Self>, released: &[Cid]) {
         let others = released.iter().filter(|cid| **cid != self.cid);
         let mut news = self.news.borrow_mut();
@@ -431,7 +437,8 @@ impl Connection {
         }
     }
 
-    /// What the session sees now. Nothing of the connection may be borrowed meanwhile: commands may end.
+    /// What the session sees now. Nothing of the connection may be borrowed meanwhile: commands may
+    /// end.
     #[inline]
     pub(crate) fn view(self: &Rc<Self>) -> Rc<LocalView> {
         let view = self.view.borrow();
@@ -589,7 +596,8 @@ impl Connection {
         }
     }
 
-    /// The peer lives: some bytes came, or it took some. On a slow connection whole PDUs may be far apart.
+    /// The peer lives: some bytes came, or it took some. On a slow connection whole PDUs may be far
+    /// apart.
     pub(crate) fn heard(&self) {
         self.inner.borrow_mut().state.heard(runtime::now());
     }

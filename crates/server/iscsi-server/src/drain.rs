@@ -1,5 +1,5 @@
-//! What iSCSI adds to [`server_core::drain`]: whom a drain is about, and how initiators are asked to log out and dropped (RFC 7143 §11.9,
-//! events 1 to 3).
+//! What iSCSI adds to [`server_core::drain`]: whom a drain is about, and how initiators are asked
+//! to log out and dropped (RFC 7143 §11.9, events 1 to 3).
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -26,8 +26,8 @@ fn covers(scope: &Scope, target: Option<&str>, portal: SocketAddr) -> bool {
     }
 }
 
-/// Whether a login may go on that came through the portal at `portal`; where it is sent once it has proved itself goes into the
-/// grant.
+/// Whether a login may go on that came through the portal at `portal`; where it is sent once it has
+/// proved itself goes into the grant.
 ///
 /// # Errors
 /// The refusal, or the redirection.

@@ -1,5 +1,5 @@
-//! What carries a reassigned task's data between its unit, which stays on the core where it began, and the task's new connection,
-//! whatever core that is on. This is rare, so that it may copy.
+//! [`Ferry`]: carries a reassigned task's data between its unit, which stays on the core where it
+//! began, and the task's new connection on any core. This is rare, so that it may copy.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,5 +1,5 @@
-//! [`Handle`]: what others may ask of a running server and do to it, from any thread. Nothing here is on the data path; calls
-//! wait for the cores, so that a core must never make one.
+//! [`Handle`]: what others may ask of a running server and do to it, from any thread. Nothing here
+//! is on the data path; calls wait for the cores, so that a core must never make one.
 
 use std::collections::HashMap;
 use std::io;
@@ -95,7 +95,8 @@ pub struct Activity {
     pub sessions: HashMap<u16, Counts>,
     /// For each unit of each target, by all sessions that there were.
     pub units: Vec<Flow>,
-    /// What recovery had to do in the sessions that there are (ErrorRecoveryLevel 1 and 2), by TSIH.
+    /// What recovery had to do in the sessions that there are (ErrorRecoveryLevel 1 and 2), by
+    /// TSIH.
     pub session_recoveries: HashMap<u16, Recovered>,
     /// The same, in all sessions that there were.
     pub recoveries: Recovered,
@@ -131,11 +132,13 @@ impl Handle {
         Self { shared }
     }
 
-    /// Serves what `config` says from now on, whole or not at all. What goes on is what is the very same in it: units (the same
-    /// [`Unit`]), portals by the address that was asked for, targets by their names. Sessions are told of units that came, went or
-    /// changed by unit attentions; those that may not be there any more are asked to log out and closed two seconds later; others
-    /// notice nothing. Bounds and authentication hold for what logs in from now on, limits of service for all. What the cores were
-    /// started with (their number, polling, pools) stays as it is.
+    /// Serves what `config` says from now on, whole or not at all. What goes on is what is the very
+    /// same in it: units (the same [`Unit`]), portals by the address that was asked for, targets by
+    /// their names. Sessions are told of units that came, went or changed by unit attentions; those
+    /// that may not be there any more are asked to log out and closed two seconds later; others
+    /// notice nothing. Bounds and authentication hold for what logs in from now on, limits of
+    /// service for all. What the cores were started with (their number, polling, pools) stays as it
+    /// is.
     ///
     /// Blocks, and must not be called on a core.
     ///
@@ -147,28 +150,32 @@ impl Handle {
         Ok(applied)
     }
 
-    /// The listening sockets of all portals but those that listen through RDMA devices, and what each was asked to listen on.
+    /// The listening sockets of all portals but those that listen through RDMA devices, and what
+    /// each was asked to listen on.
     pub fn listening_sockets(&self) -> Vec<(SocketAddr, Arc<OwnedFd>)> {
         let portals = self.shared.model();
         portals.portals.iter().filter_map(|p| Some((p.asked.listen, p.socket.clone()?))).collect()
     }
 
-    /// Closes all sessions, each as soon as its commands have ended but after `patience` in any case, and lets nobody in until the
-    /// next [`Self::apply`]. The listening sockets stay open: who connects meanwhile waits.
+    /// Closes all sessions, each as soon as its commands have ended but after `patience` in any
+    /// case, and lets nobody in until the next [`Self::apply`]. The listening sockets stay open:
+    /// who connects meanwhile waits.
     ///
     /// Blocks, and must not be called on a core.
     pub fn pause(&self, patience: Duration) {
         apply::pause(&self.shared, patience);
     }
 
-    /// Forgets all targets and their units, which are closed when nobody else has them. For a server that is paused.
+    /// Forgets all targets and their units, which are closed when nobody else has them. For a
+    /// server that is paused.
     pub fn let_go_of_units(&self) {
         apply::let_go_of_units(&self.shared);
     }
 
     /// What sessions and units have done. Cores that do not answer within `patience` are left out.
     pub fn activity(&self, patience: Duration) -> Activity {
-        // Before the cores are asked: what ends meanwhile is counted once, or with the next question.
+        // Before the cores are asked: what ends meanwhile is counted once, or with the next
+        // question.
         let mut recoveries = self.shared.recovered();
         let mut session_recoveries: HashMap<u16, Recovered> =
             self.shared.registry.all().iter().map(|session| (session.tsih, session.recovered())).collect();
@@ -252,21 +259,15 @@ impl Handle {
         self.shared.model().target(target).map(|target| target.ports.clone())
     }
 
-    /// Changes the state of one of a target's port groups, as [`PortGroups::change`] does, on a core. Returns when it has changed.
+    /// Changes the state of one of a target's port groups, as [`PortGroups::change`] does, on a
+    /// core. Returns when it has changed.
     ///
     /// # Errors
     /// Why not.
     pub fn set_access(&self, target: &str, group: u16, state: AccessState) -> Result<(), SetAccessError> {
         let ports = self.port_groups(target).ok_or_else(|| SetAccessError::NoTarget(target.to_owned()))?;
-        let (done, wait) = runtime::channel();
-        let ran = self.shared.hub.first().run(move |_| async move {
-            // Only a caller that has vanished does not listen.
-            let _ = done.send(ports.change(group, state).await);
-        });
-        match (ran, wait.recv()) {
-            (Ok(()), Ok(result)) => Ok(result?),
-            _ => Err(SetAccessError::Ended),
-        }
+        let changed = self.shared.hub.wait_for(move || async move { ports.change(group, state).await });
+        Ok(changed.map_err(|_| SetAccessError::Ended)??)
     }
 
     /// How each core is used. A core that does not answer within `patience` is left out.
@@ -298,7 +299,8 @@ impl Handle {
         shared.drains.begin(scope, options, &shared.hub, shared.clone())
     }
 
-    /// Ends a drain: new logins are let in again. What has been dropped stays so. False if `scope` is not being drained.
+    /// Ends a drain: new logins are let in again. What has been dropped stays so. False if `scope`
+    /// is not being drained.
     pub fn undrain(&self, scope: &Scope) -> bool {
         self.shared.drains.undo(scope)
     }
@@ -308,8 +310,8 @@ impl Handle {
         self.shared.drains.all()
     }
 
-    /// Limits have changed, of units by [`server_core::qos::Limiter::set`] or of ACL entries: commands that wait are counted anew.
-    /// Cheap, and never on the data path.
+    /// Limits have changed, of units by [`server_core::qos::Limiter::set`] or of ACL entries:
+    /// commands that wait are counted anew. Cheap, and never on the data path.
     pub fn limits_changed(&self) {
         let shared = &self.shared;
         let model = shared.model();

@@ -1,12 +1,16 @@
 //! The iSCSI target: portals, logins, sessions on many cores, task routing.
 //!
-//! [`Server::start`] takes a [`config::ServerConfig`] and serves until [`Server::stop`]. `service` is what [`server_core`] knows of it.
-//! A connection lives on one core: `login` brings it to full-feature phase, and `connection` runs it with its tasks. The modules stand
-//! in storeys, and none imports one above it:
+//! [`Server::start`] takes a [`config::ServerConfig`] and serves until [`Server::stop`]. `service`
+//! is what [`server_core`] knows of it. A connection lives on one core: `login` brings it to
+//! full-feature phase, and `connection` runs it with its tasks. The modules stand in storeys, and
+//! none imports one above it:
 //!
-//! 1. `config`, `unit`, `node`, `lun_map`: what is served; `end`, `wire`, `transport`: sockets and queue pairs, which know no connection;
-//! 2. `remote`, `ferry`: a connection as others reach it; `session`, `model`, `shared`: what all cores share;
-//! 3. `connection`: one connection, its commands, task management and recovery; `offer`, `door`, `login`: how it comes about;
+//! 1. `config`, `unit`, `node`, `lun_map`: what is served; `end`, `wire`, `transport`: sockets and
+//!    queue pairs, which know no connection;
+//! 2. `remote`, `ferry`: a connection as others reach it; `session`, `model`, `shared`: what all
+//!    cores share;
+//! 3. `connection`: one connection, its commands, task management and recovery; `offer`, `door`,
+//!    `login`: how it comes about;
 //! 4. `service`, `apply`, `drain`, `handle`, `server`: the whole.
 #![forbid(unsafe_code)]
 

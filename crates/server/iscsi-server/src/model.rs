@@ -1,8 +1,10 @@
-//! What a server serves, as it can change while it runs: one immutable [`Model`] at a time, replaced whole.
+//! What a server serves, as it can change while it runs: one immutable [`Model`] at a time,
+//! replaced whole.
 //!
-//! Logins, discovery and management look at the model of the moment. A session keeps a [`View`] of it: its target and the units
-//! that it sees. Each connection keeps the session's view and compares one number a command with the session's, so that a command
-//! takes no lock and writes to nothing that cores share. Here is how a new model comes about, and what it means for sessions.
+//! Logins, discovery and management look at the model of the moment. A session keeps a [`View`] of
+//! it: its target and the units that it sees. Each connection keeps the session's view and compares
+//! one number a command with the session's, so that a command takes no lock and writes to nothing
+//! that cores share. Here is how a new model comes about, and what it means for sessions.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -35,7 +37,8 @@ pub(crate) struct Model {
 }
 
 impl Model {
-    /// What `config` says, at `portals`. Targets go on as they are if they have the name of one of `before`.
+    /// What `config` says, at `portals`. Targets go on as they are if they have the name of one of
+    /// `before`.
     pub(crate) fn new(config: ServerConfig, portals: Vec<PortalEntry>, before: Option<&Self>) -> Self {
         let mut groups: Vec<u16> = portals.iter().map(|portal| portal.asked.group).collect();
         groups.sort_unstable();
@@ -85,7 +88,8 @@ impl Model {
         Some(View { generation: self.generation, target: Some(target.clone()), luns })
     }
 
-    /// What a new session of `nexus` with `target` sees; `None` if its initiator has no business there.
+    /// What a new session of `nexus` with `target` sees; `None` if its initiator has no business
+    /// there.
     pub(crate) fn first_view(
         &self,
         target: Option<&str>,
@@ -103,7 +107,8 @@ impl Model {
     }
 }
 
-/// The ACL entry of `nexus`, `None` if everybody may come. `None` outside: the entry is for another user.
+/// The ACL entry of `nexus`, `None` if everybody may come. `None` outside: the entry is for another
+/// user.
 fn acl_of<'a>(acl: Option<&'a Acl>, nexus: &Nexus) -> Option<Option<&'a Acl>> {
     let user = nexus.principal.as_ref().map(|principal| principal.user.as_str());
     acl.is_none_or(|acl| acl.admits(user)).then_some(acl)

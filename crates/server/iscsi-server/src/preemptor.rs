@@ -1,4 +1,5 @@
-//! Aborts tasks for units: those of a nexus that another has preempted, and those that a unit's own task management is about.
+//! Aborts tasks for units: those of a nexus that another has preempted, and those that a unit's own
+//! task management is about.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -36,8 +37,8 @@ async fn ask_sessions(
     count
 }
 
-/// Aborts the tasks of a nexus that another has preempted (PREEMPT AND ABORT, SPC-4 §5.13.11.2.5), and those that a unit's own task
-/// management is about.
+/// Aborts the tasks of a nexus that another has preempted (PREEMPT AND ABORT, SPC-4 §5.13.11.2.5),
+/// and those that a unit's own task management is about.
 pub(crate) struct Preemptor(pub Weak<Shared>);
 
 impl Preemptor {

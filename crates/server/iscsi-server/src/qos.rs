@@ -1,6 +1,8 @@
-//! What a SCSI command counts as: its class in statistics, and its cost under limits of service. And whose accounts those limits are.
+//! What a SCSI command counts as: its class in statistics, and its cost under limits of service.
+//! And whose accounts those limits are.
 //!
-//! A command that moves no blocks costs nothing: those are how an initiator finds out what is wrong.
+//! A command that moves no blocks costs nothing: those are how an initiator finds out what is
+//! wrong.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,14 +20,16 @@ pub(crate) fn cost(cdb: &[u8], expected_in: u32, expected_out: u32) -> Option<Co
     let writes = match (*cdb.first()?, cdb.get(8..10)) {
         // READ (6) to (16), VERIFY (10) to (16) whose data, if any, comes from the initiator.
         (0x08 | 0x28 | 0xa8 | 0x88 | 0x2f | 0xaf | 0x8f, _) => false,
-        // WRITE (6) to (16), WRITE AND VERIFY, WRITE ATOMIC (16), COMPARE AND WRITE, ORWRITE (16), WRITE SAME, UNMAP, EXTENDED
-        // COPY and its kin.
+        // WRITE (6) to (16), WRITE AND VERIFY, WRITE ATOMIC (16), COMPARE AND WRITE, ORWRITE (16),
+        // WRITE SAME, UNMAP, EXTENDED COPY and its kin.
         (0x0a | 0x2a | 0xaa | 0x8a | 0x2e | 0xae | 0x8e | 0x9c | 0x89 | 0x8b, _) => true,
         (0x41 | 0x93 | 0x42 | 0x83, _) => true,
-        // The 32-byte ones, by SERVICE ACTION: READ, VERIFY; WRITE, WRITE AND VERIFY, WRITE SAME, WRITE ATOMIC.
+        // The 32-byte ones, by SERVICE ACTION: READ, VERIFY; WRITE, WRITE AND VERIFY, WRITE SAME,
+        // WRITE ATOMIC.
         (0x7f, Some([0, 0x09 | 0x0a])) => false,
         (0x7f, Some([0, 0x0b | 0x0c | 0x0d | 0x0f])) => true,
-        // Objects', of OSD-1 and OSD-2: READ; WRITE, APPEND, CREATE AND WRITE, PUNCH, CLEAR, COPY USER OBJECTS.
+        // Objects', of OSD-1 and OSD-2: READ; WRITE, APPEND, CREATE AND WRITE, PUNCH, CLEAR, COPY
+        // USER OBJECTS.
         (0x7f, Some([0x88, 0x05 | 0x85])) => false,
         (0x7f, Some([0x88, 0x06 | 0x07 | 0x12 | 0x84 | 0x86 | 0x87 | 0x89 | 0x92 | 0x93])) => true,
         _ => return None,
@@ -33,8 +37,9 @@ pub(crate) fn cost(cdb: &[u8], expected_in: u32, expected_out: u32) -> Option<Co
     Some(Cost { writes, bytes: u64::from(expected_in) + u64::from(expected_out) })
 }
 
-/// A command's class, by the OPERATION CODE: READ and WRITE of all lengths, and what else puts blocks on the medium with data of its
-/// own. Of objects, by the SERVICE ACTION in bytes 8 and 9: READ; WRITE, APPEND and CREATE AND WRITE, of OSD-1 and OSD-2.
+/// A command's class, by the OPERATION CODE: READ and WRITE of all lengths, and what else puts
+/// blocks on the medium with data of its own. Of objects, by the SERVICE ACTION in bytes 8 and 9:
+/// READ; WRITE, APPEND and CREATE AND WRITE, of OSD-1 and OSD-2.
 #[inline]
 pub(crate) fn class(cdb: &[u8]) -> Class {
     match cdb {
@@ -53,7 +58,8 @@ pub(crate) fn count(tally: &Tally, class: Class, began: Option<std::time::Instan
     tally.end(class, began, bytes, outcome.status != Status::Good);
 }
 
-/// Has units that go on in `config` go on with their accounts, under the limits that `config` gives them.
+/// Has units that go on in `config` go on with their accounts, under the limits that `config` gives
+/// them.
 pub(crate) fn carry(before: &[Arc<Target>], config: &mut ServerConfig) {
     let old: HashMap<usize, &Arc<Limiter>> = before
         .iter()
@@ -70,8 +76,8 @@ pub(crate) fn carry(before: &[Arc<Target>], config: &mut ServerConfig) {
     }
 }
 
-/// The accounts of initiators, by the names of target and initiator and the user that the initiator has proved to be: nobody else
-/// who claims its name uses it up.
+/// The accounts of initiators, by the names of target and initiator and the user that the initiator
+/// has proved to be: nobody else who claims its name uses it up.
 #[derive(Debug, Default)]
 pub(crate) struct Initiators(Accounts<(String, String, Option<String>)>);
 

@@ -1,5 +1,5 @@
-//! A connection as others reach it, from whatever core: messages to the core where it lives, which knows its own connections by
-//! their numbers.
+//! A connection as others reach it, from whatever core: messages to the core where it lives, which
+//! knows its own connections by their numbers.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -37,7 +37,8 @@ pub(crate) trait Resident {
     fn abort(self: Rc<Self>, victims: Victims) -> Work<usize>;
     /// How many tasks there are.
     fn count(self: Rc<Self>, victims: &Victims) -> usize;
-    /// Removes it for recovery (RFC 7143 §11.14.1), and waits until it takes part in nothing any more.
+    /// Removes it for recovery (RFC 7143 §11.14.1), and waits until it takes part in nothing any
+    /// more.
     fn remove(self: Rc<Self>) -> Work<()>;
     /// The unit and the CmdSN of the task with tag `itt`, if it is allegiant to this connection.
     fn allegiant(&self, itt: u32) -> Option<(Lun, u32)>;
@@ -45,7 +46,8 @@ pub(crate) trait Resident {
     fn give_up(self: Rc<Self>, itt: u32, exp_data_sn: u32) -> Option<Parcel>;
     /// The TSIH of its session.
     fn tsih(&self) -> u16;
-    /// What it has counted, by its units' addresses; what is not of any unit that it sees now is under 0.
+    /// What it has counted, by its units' addresses; what is not of any unit that it sees now is
+    /// under 0.
     fn counts(&self) -> Vec<(usize, Counts)>;
     /// What recovery had to do that is not in its session's account.
     fn recovered(&self) -> Option<Recovered>;
@@ -74,15 +76,17 @@ pub(crate) enum Victims {
     Unit(Unit),
     /// Those that are for this unit, of which there may be one with this tag only, or all but one.
     Of(Unit, Option<u32>, Option<u32>),
-    /// Those that were sent before the request with this CmdSN, for this unit or for all: what a task management function
-    /// affects in its own session (RFC 7143 §4.2.3.2). Later ones may have come while it was at work.
+    /// Those that were sent before the request with this CmdSN, for this unit or for all: what a
+    /// task management function affects in its own session (RFC 7143 §4.2.3.2). Later ones may have
+    /// come while it was at work.
     Earlier(u32, Option<Unit>),
     /// All.
     All,
 }
 
 impl Remote {
-    /// Runs `f` on the connection, on its core, and waits for what it gives; `None` if the connection is gone.
+    /// Runs `f` on the connection, on its core, and waits for what it gives; `None` if the
+    /// connection is gone.
     async fn ask<T, F, Fut>(&self, f: F) -> Option<T>
     where
         T: Send + 'static,
@@ -118,7 +122,8 @@ impl Remote {
         self.tell(|connection| connection.look_again());
     }
 
-    /// Has the connection take no more commands, end those at work, say that its session is dropped, and close.
+    /// Has the connection take no more commands, end those at work, say that its session is
+    /// dropped, and close.
     pub(crate) fn drain(&self) {
         self.tell(|connection| connection.drain());
     }
@@ -195,7 +200,8 @@ fn locals(core: &Core) -> Vec<Rc<dyn Resident>> {
     core.own::<Locals>().0.borrow().values().filter_map(Weak::upgrade).collect()
 }
 
-/// What each connection of this core has counted: its session, and by its units' addresses ([`Resident::counts`]).
+/// What each connection of this core has counted: its session, and by its units' addresses
+/// ([`Resident::counts`]).
 pub(crate) fn counted(core: &Core) -> Vec<(u16, usize, Counts)> {
     let connections = locals(core);
     let of = |connection: &Rc<dyn Resident>| {

@@ -30,8 +30,8 @@ impl Server {
         Self::start_with(config, Vec::new())
     }
 
-    /// [`Self::start`] with sockets that listen already: those of portals that ask for the same addresses are used. The others are
-    /// closed.
+    /// [`Self::start`] with sockets that listen already: those of portals that ask for the same
+    /// addresses are used. The others are closed.
     ///
     /// # Errors
     /// Those of [`Self::start`].
@@ -71,14 +71,14 @@ impl Server {
         self.shared.registry.all().len()
     }
 
-    /// Asks the initiators of a target, or of all, to negotiate anew within `time` (RFC 7143 §11.9, event 4): to learn of what has
-    /// changed. Says how many connections were asked.
+    /// Asks the initiators of a target, or of all, to negotiate anew within `time` (RFC 7143 §11.9,
+    /// event 4): to learn of what has changed. Says how many connections were asked.
     pub fn request_negotiation(&self, target: Option<&str>, time: Duration) -> usize {
         notices::request_negotiation(&self.shared, target, time)
     }
 
-    /// Lets nobody in any more, asks the initiators to log out, gives them `grace` to do so, closes what is left and flushes
-    /// every unit.
+    /// Lets nobody in any more, asks the initiators to log out, gives them `grace` to do so, closes
+    /// what is left and flushes every unit.
     ///
     /// # Errors
     /// The first unit that could not be flushed.

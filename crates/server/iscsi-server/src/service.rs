@@ -1,4 +1,5 @@
-//! iSCSI and iSER as [`server_core`] sees them: who may come to a portal, and each connection from its first bytes to its end.
+//! iSCSI and iSER as a front end of [`server_core`]: the rules of a portal, and each connection
+//! from its first bytes to its end.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -96,8 +97,9 @@ async fn serve(shared: &Arc<Shared>, portal: BoundPortal, arrival: Arrival) {
     };
     let session = &seat.session;
     let end = connection.run(start).await;
-    // Below ErrorRecoveryLevel 2 a connection that is lost takes its session along (RFC 7143 §7.1.4.4), with those that are
-    // about to join it. At level 2 a session goes on without it, unless the connection took commands along that nobody sends again.
+    // Below ErrorRecoveryLevel 2 a connection that is lost takes its session along (RFC 7143
+    // §7.1.4.4), with those that are about to join it. At level 2 a session goes on without it,
+    // unless the connection took commands along that nobody sends again.
     let fails = match session.recovers_connections() {
         false => !matches!(end, End::Closed),
         true => !session.stop_watching(seat.id) && session.has_lasting_gap().await,

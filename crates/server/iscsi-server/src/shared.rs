@@ -1,4 +1,5 @@
-//! [`Shared`]: what all cores of an iSCSI server share. Changed by atomics, or behind mutexes off the data path.
+//! [`Shared`]: what all cores of an iSCSI server share. Changed by atomics, or behind mutexes off
+//! the data path.
 
 use std::hash::RandomState;
 use std::net::SocketAddr;
@@ -116,8 +117,9 @@ impl Shared {
         self.model().portals.iter().map(BoundPortal::of).collect()
     }
 
-    /// The answer to SendTargets (RFC 7143 Appendix C) from `initiator`, who came through `local`. One who has not `proved` who he
-    /// is does not learn by it which names the ACLs of protected targets have.
+    /// The answer to SendTargets (RFC 7143 Appendix C) from `initiator`, who came through `local`.
+    /// One who has not `proved` who he is does not learn by it which names the ACLs of protected
+    /// targets have.
     pub(crate) fn send_targets(
         &self,
         wanted: SendTargets<'_>,
@@ -165,8 +167,9 @@ impl Shared {
     }
 }
 
-/// Whether an initiator that reached this machine at `local` can reach a portal: at a link-local address, if it is on that link. Such an
-/// address is told without its zone, which would name an interface of this machine.
+/// Whether an initiator that reached this machine at `local` can reach a portal: at a link-local
+/// address, if it is on that link. Such an address is told without its zone, which would name an
+/// interface of this machine.
 fn is_on_the_way(portal: SocketAddr, local: SocketAddr) -> bool {
     let link = |address: SocketAddr| match address {
         SocketAddr::V6(v6) if v6.ip().is_unicast_link_local() => Some(v6.scope_id()),

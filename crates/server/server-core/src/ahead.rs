@@ -1,13 +1,16 @@
-//! How much of a write's data is asked for before its unit wants it, by the round trip to its initiator.
+//! How much of a write's data is asked for before its unit wants it, by the round trip to its
+//! initiator.
 //!
-//! A unit takes a long write a piece at a time. Asked for one by one, each piece costs a turnaround of the network: near by that is
-//! nothing, and memory is worth more; far away it is all there is. What is asked for ahead of its turn is still bounded by
-//! [`crate::grants`], MaxOutstandingR2T and MaxBurstLength, or the queue pair's ORD.
+//! A unit takes a long write a piece at a time. Asked for one by one, each piece costs a turnaround
+//! of the network: near by that is nothing, and memory is worth more; far away it is all there is.
+//! What is asked for ahead of its turn is still bounded by [`crate::grants`], MaxOutstandingR2T and
+//! MaxBurstLength, or the queue pair's ORD.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-/// Round trips, and up to how many pieces are asked for ahead of the unit: by R2Ts, and by RDMA Reads, which hold no queue up.
+/// Round trips, and up to how many pieces are asked for ahead of the unit: by R2Ts, and by RDMA
+/// Reads, which hold no queue up.
 const STEPS: [(Duration, usize, usize); 3] =
     [(Duration::from_micros(500), 0, 4), (Duration::from_millis(5), 2, 4), (Duration::from_millis(40), 4, 8)];
 /// Beyond all of them.

@@ -1,9 +1,10 @@
-//! The audit log: who came, was refused, left or took something from another, one line each with who, whence and what. Here are the
-//! lines that every protocol has; front ends add their own.
+//! The audit log: one line for each login, refusal, end and preemption. Here are the lines that
+//! every protocol has; front ends add their own.
 //!
-//! All lines have the tracing target [`TARGET`], and fields `what`, `initiator`, `target`, `user` and `address`. Text that comes from
-//! peers is recorded as strings, which every format escapes, so that no peer can forge a line. What is refused is told at a bounded rate
-//! ([`crate::admission`]); what is not told is counted. It never logs a secret, nor anything for an I/O.
+//! All lines have the tracing target [`TARGET`], and fields `what`, `initiator`, `target`, `user`
+//! and `address`. Text that comes from peers is recorded as strings, which every format escapes, so
+//! that no peer can forge a line. What is refused is told at a bounded rate ([`crate::admission`]);
+//! what is not told is counted. It never logs a secret, nor anything for an I/O.
 
 use std::net::SocketAddr;
 

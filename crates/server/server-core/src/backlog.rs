@@ -1,10 +1,11 @@
-//! How much the connections of a core hold together for initiators that take it slowly, or not at all: what is queued to be sent, and what
-//! long reads are fetching.
+//! How much the connections of a core hold together for initiators that take it slowly, or not at
+//! all: what is queued to be sent, and what long reads are fetching.
 //!
-//! Most of that lies in the core's pool, where the data of all connections comes to. So all of it may take a quarter of the pool, however
-//! many initiators do not read. Beyond that a connection holds an equal share at most: it is not listened to, and its reads wait, until
-//! its initiator has taken enough. Who holds nothing may always begin. It is counted in steps of [`STEP`], so that short queues cost
-//! nothing.
+//! Most of that lies in the core's pool, where the data of all connections comes to. So all of it
+//! may take a quarter of the pool, however many initiators do not read. Beyond that a connection
+//! holds an equal share at most: it is not listened to, and its reads wait, until its initiator has
+//! taken enough. Who holds nothing may always begin. It is counted in steps of [`STEP`], so that
+//! short queues cost nothing.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -94,7 +95,8 @@ impl Backlog {
         }
     }
 
-    /// Bytes that may be queued before its initiator is not listened to any more: `most` while the core has room.
+    /// Bytes that may be queued before its initiator is not listened to any more: `most` while the
+    /// core has room.
     #[inline]
     pub fn mark(&self, most: usize) -> usize {
         let core = &*self.core;

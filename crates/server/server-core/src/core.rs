@@ -1,7 +1,8 @@
 //! [`Core`]: what one core of a server has for itself. [`Post`]: how other threads reach it.
 //!
-//! A connection is given its core when it begins, and keeps it: nothing on the data path looks for it. A message comes to a thread
-//! and not to a core, so [`HERE`] tells which cores are this thread's, by their server. That is its only use.
+//! A connection gets its core when it begins, and keeps it: the data path never looks it up. A
+//! message arrives at a thread, so [`HERE`] lists the cores of this thread by their server. It has
+//! no other use.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -26,20 +27,20 @@ thread_local! {
 pub struct Core {
     /// Which server's.
     server: u64,
-    /// What its connections hold for clients that take it slowly.
+    /// Data that its connections hold for slow clients.
     pub backlog: Rc<Held>,
-    /// What it has asked clients for.
+    /// Data that it has asked clients for.
     pub grants: Rc<Granted>,
-    /// Pings those that are silent.
+    /// Pings silent clients.
     pub pings: Rc<Pinger>,
-    /// What its ended connections have counted.
+    /// Counts of connections that have ended.
     pub ended: Rc<Ended>,
-    /// What its connections keep until it is acknowledged.
+    /// Data that its connections keep until it is acknowledged.
     pub retention: Rc<Retention>,
     /// Payload that came over TCP.
     pub tcp: Rc<TcpAccount>,
     pub(crate) listeners: Listeners,
-    /// What front ends keep here, one of each type.
+    /// The front ends' own state, one value of each type.
     own: RefCell<Vec<Rc<dyn Any>>>,
 }
 
@@ -70,8 +71,8 @@ impl Core {
         }
     }
 
-    /// What a front end keeps of its own on this core, made when it is first asked for. Not for the data path: a connection keeps
-    /// what it finds here.
+    /// The front end's own state on this core, made at the first call. Not for the data path: a
+    /// connection keeps what this returns.
     pub fn own<T: Default + 'static>(&self) -> Rc<T> {
         let known = self.own.borrow().iter().find_map(|one| one.clone().downcast().ok());
         known.unwrap_or_else(|| {
@@ -112,8 +113,9 @@ impl Post {
         self.handle.run(move || make(Core::here(server)))
     }
 
-    /// Makes a future on that core, runs it there, and waits for its output. Dropping the returned future does not end the other
-    /// one. An error if the core stops, or the future panics, before there is an output.
+    /// Makes a future on that core, runs it there, and waits for its output. Dropping the returned
+    /// future does not end the other one. The output is an error if the core stops, or the future
+    /// panics, before it is ready.
     pub fn call<F, Fut>(
         &self,
         make: F,

@@ -1,8 +1,9 @@
-//! Taking clients off a portal, a target or the whole server before maintenance: new logins are refused or sent elsewhere, every
-//! client is asked to leave, and what is left after a while is dropped with notice.
+//! Taking clients off a portal, a target or the whole server before maintenance. New logins are
+//! refused or sent elsewhere, every client is asked to leave, and the rest is dropped with notice
+//! after a while.
 //!
-//! It must never touch what is at work: a client that is asked ends its own commands before it leaves. Whom a drain is about, and how
-//! a client is asked and dropped, is the front end's ([`Audience`]).
+//! It never touches commands: a client that is asked ends its own before it leaves. The front end
+//! says which clients a drain is about, and asks and drops them ([`Audience`]).
 
 use std::collections::HashSet;
 use std::future::Future;
@@ -14,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use crate::{ConnectionId, Hub};
 
-/// How often it is looked who is left.
+/// How often a drain looks for connections that are left.
 const LOOK: Duration = Duration::from_millis(100);
 /// Time for connections that are dropped to end.
 const LAST: Duration = Duration::from_secs(10);
@@ -100,7 +101,7 @@ pub trait Audience: Send + Sync + 'static {
     /// Connections that are asked and dropped together: those of one session that a drain is about.
     type Group;
 
-    /// Whom a drain of `scope` is about, now.
+    /// The connections that a drain of `scope` is about, now.
     fn affected(&self, scope: &Scope) -> Vec<Self::Group>;
 
     /// The connections of a group.
@@ -109,7 +110,8 @@ pub trait Audience: Send + Sync + 'static {
     /// Asks one of them to leave within `time`.
     fn ask_to_leave(&self, group: &Self::Group, connection: ConnectionId, time: Duration);
 
-    /// Drops a group with notice, as part of a drain of `scope`. What is given ends when its connections have.
+    /// Drops a group with notice, as part of a drain of `scope`. What is given ends when its
+    /// connections have.
     fn drop_with_notice(&self, group: &Self::Group, scope: &Scope) -> Pin<Box<dyn Future<Output = ()>>>;
 
     /// How long after the beginning of a drain a login may end that was let in before it.
@@ -144,7 +146,8 @@ impl<Elsewhere: Clone + Send + Sync + 'static> Drains<Elsewhere> {
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a drain `covers` a login; where that one is sent then, if anywhere.
+    /// The drain whose scope `covers` a login, if any: where it sends that login, or `None` to
+    /// refuse it.
     pub fn covering(&self, covers: impl Fn(&Scope) -> bool) -> Option<Option<Elsewhere>> {
         if !self.any.load(Ordering::Acquire) {
             return None;
@@ -196,7 +199,8 @@ impl<Elsewhere: Clone + Send + Sync + 'static> Drains<Elsewhere> {
         ran.map_err(|_| Error::Ending)
     }
 
-    /// Ends a drain: new logins are let in again. What has been dropped stays so. False if `scope` is not being drained.
+    /// Ends a drain: new logins are let in again. What has been dropped stays so. False if `scope`
+    /// is not being drained.
     pub fn undo(&self, scope: &Scope) -> bool {
         let mut list = self.list();
         let Some(at) = list.iter().position(|drain| drain.scope == *scope) else { return false };
@@ -260,7 +264,8 @@ impl<Elsewhere: Clone> Drain<Elsewhere> {
                         end.await;
                     }
                 };
-                // What does not end its commands holds them; the next look finds them again.
+                // A unit that does not end its commands holds connections; the next look finds
+                // them.
                 let _ = runtime::timeout(LAST, Box::pin(wait)).await;
                 continue;
             }

@@ -1,5 +1,6 @@
-//! Commands of one connection that wait for their time under a limit. Others pass them: a unit's limit holds back that unit's
-//! commands only. Whoever admits commands bounds how many there are.
+//! Commands of one connection that wait for their time under a limit of service. Others pass them:
+//! a unit's limit holds back that unit's commands only. The front end bounds how many commands
+//! wait.
 
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
@@ -97,7 +98,8 @@ impl<C> Gate<C> {
         self.closed.get()
     }
 
-    /// Charges a command, and keeps it until its time. `is_like` tells which of those that wait are for the same unit.
+    /// Charges a command, and keeps it until its time. `is_like` tells which of those that wait are
+    /// for the same unit.
     #[cold]
     pub fn pass(
         &self,
@@ -114,7 +116,8 @@ impl<C> Gate<C> {
             let like = waiting.iter().filter(|Reverse(one)| is_like(&one.command));
             like.map(|Reverse(one)| one.until).max()
         };
-        // Where a limit was lifted a moment ago, those that came before still wait to be told, and go first.
+        // Where a limit was lifted a moment ago, those that came before still wait to be told, and
+        // go first.
         let until = if charged.is_none() { last() } else { charged };
         let Some(until) = until.filter(|until| *until > now) else { return Passage::Now(command) };
         let number = self.count.get();
@@ -127,7 +130,8 @@ impl<C> Gate<C> {
         Passage::KeptAlone
     }
 
-    /// Forgets the command that `is` tells, and what it was charged. False if it does not wait here.
+    /// Forgets the command that `is` tells, and what it was charged. False if it does not wait
+    /// here.
     pub fn remove(&self, is: impl Fn(&C) -> bool) -> bool {
         let mut waiting = self.waiting.borrow_mut();
         let before = waiting.len();
@@ -160,7 +164,8 @@ impl<C> Gate<C> {
         self.changed.notify();
     }
 
-    /// All that wait, in the order of their coming, to be charged anew: the accounts have begun anew too.
+    /// All that wait, in the order of their coming, to be charged anew: the accounts have begun
+    /// anew too.
     pub fn take_all(&self) -> Vec<C> {
         let mut waiting = std::mem::take(&mut *self.waiting.borrow_mut()).into_vec();
         waiting.sort_by_key(|Reverse(one)| one.number);

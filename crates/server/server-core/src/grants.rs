@@ -1,12 +1,15 @@
 //! How much data the units of a core ask initiators for at once.
 //!
-//! What R2Ts ask for comes into buffers of the core's pool. If units could ask for more than it has, it would be full of the
-//! beginnings of transfers, each waiting for buffers that the others hold. So a unit waits for a grant before it asks for
-//! data, goes on with that as long as it asks for no more at a time, and gives it back when it asks for more or has ended. It never
-//! waits for one while it holds another, and never between two pieces of the same length: what it holds then (an object's end, a
-//! lock) those may wait for who have all other grants. Over iSER it asks for more ahead of its turn, as long as nobody waits.
+//! What R2Ts ask for comes into buffers of the core's pool. If units could ask for more than it
+//! has, it would be full of the beginnings of transfers, each waiting for buffers that the others
+//! hold. So a unit waits for a grant before it asks for data, goes on with that as long as it asks
+//! for no more at a time, and gives it back when it asks for more or has ended. It never waits for
+//! one while it holds another, and never between two pieces of the same length: what it holds then
+//! (an object's end, a lock) those may wait for who have all other grants. Over iSER it asks for
+//! more ahead of its turn, as long as nobody waits.
 //!
-//! Every connection may hold one grant, however much the others hold: none can keep another from going on.
+//! Every connection may hold one grant, however much the others hold: none can keep another from
+//! going on.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -38,8 +41,9 @@ struct Own {
     known: Cell<bool>,
 }
 
-/// The part of the pool's bytes that may be asked for: data may come in pieces for which buffers are up to twice as long,
-/// and what comes unasked, reads and the copies of stores need buffers too.
+/// The part of the pool's bytes that may be asked for: data may come in pieces for which buffers
+/// are up to twice as long, and what comes unasked, reads and the copies of stores need buffers
+/// too.
 const PART: usize = 4;
 
 impl Grants {
@@ -71,7 +75,8 @@ impl Grants {
         Poll::Pending
     }
 
-    /// Grants a task of the connection `len` bytes more if nobody has to wait for that: what it may ask for ahead of its turn.
+    /// Grants a task of the connection `len` bytes more if nobody has to wait for that: what it may
+    /// ask for ahead of its turn.
     pub fn try_take(&self, len: usize) -> bool {
         let fits = self.core.waiting.borrow().is_empty() && self.fits(len);
         if fits {
@@ -88,7 +93,8 @@ impl Grants {
         let (core, own) = (&self.core, &self.own);
         own.granted.set(own.granted.get() - len);
         core.bytes.set(core.bytes.get() - len);
-        // A connection with waiters holds a grant, so each is woken by itself sooner or later; the others in turn before.
+        // A connection with waiters holds a grant, so each is woken by itself sooner or later; the
+        // others in turn before.
         own.waiters.notify();
         while let Some(next) = core.waiting.borrow_mut().pop_front() {
             if let Some(next) = next.upgrade() {

@@ -1,4 +1,5 @@
-//! [`Hub`]: a server as all of its cores share it. What changes in it are atomics, or lies behind a mutex off the data path.
+//! [`Hub`]: a server as all of its cores share it. It changes by atomics, or behind a mutex off the
+//! data path.
 
 use std::hash::{BuildHasher, RandomState};
 use std::io;
@@ -17,17 +18,17 @@ use crate::{ConnectionId, Core, Post, TcpCounters};
 /// Gives every server its number.
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
-/// A server's cores, and who may come to them.
+/// A server's cores, and its admission.
 pub struct Hub {
     cores: Vec<Load>,
-    /// Who may begin to log in.
+    /// Shares of connections and logins by address.
     pub admission: Admission,
     next_connection: AtomicU64,
-    /// Set once: nobody is let in any more.
+    /// Set once: the server accepts no more connections.
     stopping: AtomicBool,
-    /// Nobody is let in until that is undone.
+    /// The server accepts no connections until this is undone.
     paused: AtomicBool,
-    /// Listening sockets of another daemon or of the service manager, by what they were asked to listen on.
+    /// Listening sockets of another daemon or of the service manager, by the address asked for.
     inherited: Mutex<Vec<(SocketAddr, OwnedFd)>>,
 }
 
@@ -58,7 +59,8 @@ struct Load {
 }
 
 impl Hub {
-    /// Starts `count` cores. Portals that ask for the addresses of `inherited` sockets use those ([`Self::take_inherited`]).
+    /// Starts `count` cores. Portals that ask for the addresses of `inherited` sockets use those
+    /// ([`Self::take_inherited`]).
     ///
     /// # Errors
     /// When a core has no io_uring.
@@ -89,7 +91,7 @@ impl Hub {
         self.cores.iter().map(|core| core.post)
     }
 
-    /// A core for what is not bound to any.
+    /// A core for work that is not bound to one.
     pub fn first(&self) -> Post {
         self.cores[0].post
     }
@@ -117,22 +119,22 @@ impl Hub {
         ConnectionId(self.next_connection.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Whether nobody is let in now.
+    /// Whether the server accepts no connections now.
     pub fn is_closed(&self) -> bool {
         self.stopping.load(Ordering::Acquire) || self.is_paused()
     }
 
-    /// Whether nobody is let in until [`Self::set_paused`] says so.
+    /// Whether the server accepts no connections until [`Self::set_paused`].
     pub fn is_paused(&self) -> bool {
         self.paused.load(Ordering::Acquire)
     }
 
-    /// Lets nobody in for a while, or lets them in again.
+    /// Stops accepting connections for a while, or accepts them again.
     pub fn set_paused(&self, paused: bool) {
         self.paused.store(paused, Ordering::Release);
     }
 
-    /// Lets nobody in any more.
+    /// Stops accepting connections for good.
     pub fn close(&self) {
         self.stopping.store(true, Ordering::Release);
     }
@@ -149,7 +151,8 @@ impl Hub {
         self.inherited.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
-    /// How each core is used. A core that does not answer within `patience` is left out. Blocks, and must not be called on a core.
+    /// How each core is used. A core that does not answer within `patience` is left out. Blocks,
+    /// and must not be called on a core.
     pub fn status(&self, patience: Duration) -> Vec<Option<CoreStatus>> {
         let cores = self.on_each_core(patience, |core| {
             let (kept, kept_given_up) = core.retention.figures();
@@ -170,7 +173,8 @@ impl Hub {
         cores.into_iter().zip(self.connections()).map(with).collect()
     }
 
-    /// Runs `ask` on every core and waits for what they say, each for `patience` at most. Blocks, and must not be called on a core.
+    /// Runs `ask` on every core and waits for the answers, each for `patience` at most. Blocks, and
+    /// must not be called on a core.
     pub fn on_each_core<T: Send + 'static>(
         &self,
         patience: Duration,
@@ -181,7 +185,7 @@ impl Hub {
             .map(|core| {
                 let (say, hear) = runtime::channel();
                 let ask = ask.clone();
-                // Who has stopped waiting does not listen.
+                // A caller that has stopped waiting does not listen.
                 let asked = core.run(move |core| async move { drop(say.send(ask(&core))) });
                 asked.is_ok().then_some(hear)
             })

@@ -1,9 +1,11 @@
-//! What every protocol's server needs of a core, and no protocol.
+//! The part of a server that knows no protocol: cores, portals, admission, budgets, pings, limits
+//! of service, drain.
 //!
-//! A [`Hub`] is the server as all cores share it: its cores, who may come in, and whether it lets anybody in. A [`Core`] is what one
-//! of them has for itself: budgets, pings, counts, listening tasks. Front ends plug in at two places: a [`Service`] takes the
-//! connections of a portal that begin as its protocol does, and serves each to its end; a [`drain::Audience`] knows which
-//! clients are concerned when a part of the server is drained.
+//! A [`Hub`] is the server as all cores share it: its cores, its admission, and whether it accepts
+//! connections. A [`Core`] is what one core has for itself: budgets, pings, counts, listening
+//! tasks. A front end plugs in by two traits. A [`Service`] takes the connections of a portal that
+//! begin as its protocol does, and serves each to its end. A [`drain::Audience`] says which clients
+//! a drain is about.
 //!
 //! Nothing here knows a PDU, a session or a unit.
 #![forbid(unsafe_code)]

@@ -1,6 +1,7 @@
-//! From accept to a front end: a connection's place among all, its core, and the first bytes by which it shows what it speaks.
+//! From accept to a front end: a connection gets its place and its core, and its first bytes tell
+//! its protocol.
 //!
-//! It must never make others wait: each connection reads its first bytes in a task of its own.
+//! A connection never waits for another: each reads its first bytes in a task of its own.
 
 use std::future::Future;
 use std::io;
@@ -20,7 +21,7 @@ use crate::{Core, Hub, Post};
 
 /// A front end at one portal.
 pub trait Service: Send + Sync + 'static {
-    /// The bounds on those who come, of now.
+    /// The bounds on connections and logins, as they are now.
     fn rules(&self) -> Rules;
 
     /// Time from accept until a connection is set up ([`Place::logged_in`]).
@@ -35,19 +36,19 @@ pub trait Service: Send + Sync + 'static {
     /// Why not.
     fn takes_rdma(&self) -> Result<(), &'static str>;
 
-    /// What is to be done with a connection that begins with these bytes, which are not those of RDMA.
+    /// Whether it serves a connection that begins with these bytes. They are not those of RDMA.
     fn sniff(&self, first: &[u8]) -> Sniff;
 
     /// Serves a connection until its end, on its core.
     fn serve(self: Arc<Self>, arrival: Arrival) -> Pin<Box<dyn Future<Output = ()>>>;
 }
 
-/// What a front end says of a connection's first bytes.
+/// A front end's answer to a connection's first bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sniff {
     /// It serves the connection.
     Mine,
-    /// It has to see more of them. At most [`MOST`] are shown.
+    /// It has to see more of them, up to [`MOST`].
     More,
     /// It does not serve it, for this reason.
     No(&'static str),
@@ -56,7 +57,7 @@ pub enum Sniff {
 /// First bytes that a front end sees at most.
 pub const MOST: usize = 4096;
 
-/// How a connection came, and what has been read of it.
+/// How a connection came, and the bytes that were read from it.
 pub enum Link {
     /// TCP, and the bytes that have been received.
     Stream(TcpStream, Vec<u8>),
@@ -78,7 +79,7 @@ pub struct Arrival {
     pub deadline: Instant,
 }
 
-/// What a new connection came by.
+/// How a new connection came.
 enum Accepted {
     Tcp(OwnedFd),
     Verbs(VerbsRequest),
@@ -158,14 +159,16 @@ pub(crate) async fn sockets(socket: OwnedFd, address: SocketAddr, hub: Arc<Hub>,
     }
 }
 
-/// Gives a connection its place, and hands it to the core that has the fewest. False if that has stopped.
+/// Gives a connection its place, and hands it to the core that has the fewest. False if that has
+/// stopped.
 fn hand_over(accepted: Accepted, peer: SocketAddr, hub: &Arc<Hub>, service: &Arc<dyn Service>) -> bool {
     let Some(place) = Place::take(hub, peer, &service.rules()) else { return true };
     let (service, core) = (service.clone(), place.core);
     core.run(move |core| serve(accepted, peer, service, core, place)).is_ok()
 }
 
-/// A connection's place among those that the server may have. Given back when it is dropped, whatever ended the connection.
+/// A connection's place among those that the server may have. Given back when it is dropped,
+/// whatever ended the connection.
 pub struct Place {
     hub: Arc<Hub>,
     /// Where it comes from.
@@ -224,7 +227,7 @@ async fn serve(
     }
 }
 
-/// Finds out what a new connection's peer speaks, and whether it is served.
+/// Reads a new connection's first bytes, and asks the front end whether it serves them.
 async fn link(
     accepted: Accepted,
     peer: SocketAddr,

@@ -1,12 +1,16 @@
-//! When which connections of a core are pinged: all by one task, in few turns of the core's ring, and never more than so many a second.
+//! When which connections of a core are pinged: all by one task, in few turns of the core's ring,
+//! and never more than so many a second.
 //!
-//! A ping is cheap where it goes together with others, and dear where it wakes a core that sleeps. So time is looked at in steps of
-//! [`STEP`]: all pings that have fallen due since the last one leave in one turn. With very many connections even that would take from
-//! those that work: a step sends [`PER_STEP`] pings at most, to those that have been silent longest, and the others wait for the next. So the
-//! interval grows with the number of silent connections beyond [`PER_SECOND`] times the interval, and so does the time until a dead peer
-//! is found. None of that is for a peer that something waits for: it is asked in time, however many others there are.
+//! A ping is cheap where it goes together with others, and dear where it wakes a core that sleeps.
+//! So time is looked at in steps of [`STEP`]: all pings that have fallen due since the last one
+//! leave in one turn. With very many connections even that would take from those that work: a step
+//! sends [`PER_STEP`] pings at most, to those that have been silent longest, and the others wait
+//! for the next. So the interval grows with the number of silent connections beyond [`PER_SECOND`]
+//! times the interval, and so does the time until a dead peer is found. None of that is for a peer
+//! that something waits for: it is asked in time, however many others there are.
 //!
-//! Nothing here reads the clock. A connection that is heard is not told of: when its time comes it is looked at, and its time moved.
+//! Nothing here reads the clock. A connection that is heard is not told of: when its time comes it
+//! is looked at, and its time moved.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, HashMap};
@@ -23,7 +27,8 @@ const STEP: Duration = Duration::from_millis(100);
 const PER_STEP: usize = 10;
 /// Pings of a core a second at most, of peers that nothing waits for.
 pub const PER_SECOND: u32 = PER_STEP as u32 * 10;
-/// How long is listened once more before a peer is given up that has not answered a ping: what has come meanwhile is taken.
+/// How long is listened once more before a peer is given up that has not answered a ping: what has
+/// come meanwhile is taken.
 const LAST_LISTEN: Duration = Duration::from_millis(10);
 /// The same, where this side was late itself by as long or longer.
 const LONGEST_LISTEN: Duration = Duration::from_secs(10);
@@ -36,7 +41,8 @@ pub trait Peer {
     fn interval(&self) -> Duration;
     /// Whether a ping waits for its answer.
     fn is_pinged(&self) -> bool;
-    /// Whether something waits for it: commands under way, or what it has not taken or acknowledged.
+    /// Whether something waits for it: commands under way, or what it has not taken or
+    /// acknowledged.
     fn is_awaited(&self) -> bool;
     /// It is due: pings it, or gives it up if it was pinged and nothing was heard since.
     fn time_out(&self, now: Instant);
@@ -93,7 +99,8 @@ impl Pings {
         Some(if self.waiting.is_empty() { first.max(soonest) } else { soonest })
     }
 
-    /// The first that is to be looked at by now; it is not looked at again until [`Self::look_again`].
+    /// The first that is to be looked at by now; it is not looked at again until
+    /// [`Self::look_again`].
     fn take_due(&mut self, now: Instant) -> Option<(ConnectionId, Rc<dyn Peer>)> {
         let &(at, id) = self.looks.first().filter(|(at, _)| *at <= now)?;
         self.looks.remove(&(at, id));
@@ -152,7 +159,8 @@ impl Pings {
     }
 }
 
-/// One step: looks at all peers whose time has come, and sends what may be sent. Nothing is borrowed while peers are called.
+/// One step: looks at all peers whose time has come, and sends what may be sent. Nothing is
+/// borrowed while peers are called.
 fn step(pings: &RefCell<Pings>, now: Instant) {
     pings.borrow_mut().stepped = Some(now);
     let ping = |id, peer: &dyn Peer| {
@@ -174,7 +182,8 @@ fn step(pings: &RefCell<Pings>, now: Instant) {
                 peer.time_out(now);
                 pings.borrow_mut().settle(id, &*peer, now);
             } else {
-                // This side may have stood still, and its peer with it: nobody was heard in that time, whoever spoke.
+                // This side may have stood still, and its peer with it: nobody was heard in that
+                // time, whoever spoke.
                 let late = now.saturating_duration_since(at);
                 pings.borrow_mut().look_again(id, now + late.clamp(LAST_LISTEN, LONGEST_LISTEN));
             }

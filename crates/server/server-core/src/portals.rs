@@ -1,5 +1,6 @@
-//! Portals as they listen: bound before anything is changed, listened on by one task each, and taken down again while the server
-//! runs. A portal that stays keeps its socket, and with it the connections that wait to be accepted.
+//! Portals as they listen: bound before anything is changed, listened on by one task each, and
+//! taken down again while the server runs. A portal that stays keeps its socket, and with it the
+//! connections that wait to be accepted.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -123,7 +124,8 @@ fn bind<A: Asked>(address: SocketAddr, all: &[A]) -> io::Result<TcpListener> {
     TcpListener::bind(address, ListenOptions { backlog: 4096, v6only: own_v4, ..ListenOptions::default() })
 }
 
-/// Stops listening where `now` does not, and begins where portals are `fresh`, for the services that `service` gives.
+/// Stops listening where `now` does not, and begins where portals are `fresh`, for the services
+/// that `service` gives.
 pub fn settle<A: Asked>(
     hub: &Arc<Hub>,
     before: &[Portal<A>],

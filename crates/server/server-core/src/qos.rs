@@ -1,7 +1,9 @@
-//! Limits of service: how many commands and bytes a second a unit serves, or one initiator is served.
+//! Limits of service: how many commands and bytes a second a unit serves, or one initiator is
+//! served.
 //!
-//! [`Limiter`] keeps the account, shared by all cores without a lock; [`crate::gate`] has the commands of a connection that wait for their
-//! time. It must never hold back a command that moves no blocks: those are how an initiator finds out what is wrong.
+//! [`Limiter`] keeps the account, shared by all cores without a lock; [`crate::gate`] has the
+//! commands of a connection that wait for their time. It must never hold back a command that moves
+//! no blocks: those are how an initiator finds out what is wrong.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -38,7 +40,8 @@ pub struct QosLimits {
     pub iops: Rates,
     /// Bytes that they move, a second.
     pub bandwidth: Rates,
-    /// How much of a limit may be saved up while it is not used, as the time that it stands for; at most [`MAX_BURST`].
+    /// How much of a limit may be saved up while it is not used, as the time that it stands for; at
+    /// most [`MAX_BURST`].
     pub burst: Duration,
 }
 
@@ -64,8 +67,9 @@ pub struct Cost {
     pub bytes: u64,
 }
 
-/// One limit: the generic cell rate algorithm. Commands are charged where they come, and told when their time is, so that the order
-/// in which they came is the order in which they go, on whatever cores they are.
+/// One limit: the generic cell rate algorithm. Commands are charged where they come, and told when
+/// their time is, so that the order in which they came is the order in which they go, on whatever
+/// cores they are.
 #[derive(Debug, Default)]
 struct Bucket {
     /// Units a second; 0 for no limit.
@@ -145,8 +149,8 @@ impl Limiter {
         *self.limits.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Replaces the limits, and begins the account anew. Connections of which commands wait already have to be
-    /// told ([`crate::gate::Gate::take_all`]).
+    /// Replaces the limits, and begins the account anew. Connections of which commands wait already
+    /// have to be told ([`crate::gate::Gate::take_all`]).
     pub fn set(&self, limits: QosLimits) {
         *self.limits.lock().unwrap_or_else(PoisonError::into_inner) = limits;
         let burst = limits.burst.min(MAX_BURST).as_nanos() as u64;
@@ -188,7 +192,8 @@ impl Limiter {
     }
 }
 
-/// Accounts by whose they are: all sessions of one owner share one, for as long as there are any. Looked at by logins only.
+/// Accounts by whose they are: all sessions of one owner share one, for as long as there are any.
+/// Looked at by logins only.
 #[derive(Debug)]
 pub struct Accounts<Owner>(Mutex<HashMap<Owner, Weak<Limiter>>>);
 

@@ -1,15 +1,19 @@
-//! How much the connections of a core keep together of what was sent and is not acknowledged (iSCSI: ErrorRecoveryLevel 1 and 2).
+//! How much the connections of a core keep together of what was sent and is not acknowledged
+//! (iSCSI: ErrorRecoveryLevel 1 and 2).
 //!
-//! What is kept lies in the core's pool, where everybody's data comes to. So all of it may take a quarter of the pool, however many
-//! initiators acknowledge nothing. Beyond that
+//! What is kept lies in the core's pool, where everybody's data comes to. So all of it may take a
+//! quarter of the pool, however many initiators acknowledge nothing. Beyond that
 //!
-//! 1. a connection keeps an equal share at most: its reads wait until its initiator, which is asked, has acknowledged enough. One that
-//!    keeps nothing may always begin a burst;
-//! 2. who has acknowledged nothing for [`STALE`] has what it keeps given up. Should it ask for any of that by SNACK, it is rejected,
-//!    and the command ends with an error, which RFC 7143 allows (§11.4.7.2, §11.17.1 "SNACK Reject");
-//! 3. at half of the pool whoever has acknowledged nothing for longest is next, until it is a quarter again.
+//! 1. a connection keeps an equal share at most: its reads wait until its initiator, which is
+//!    asked, has acknowledged enough. One that keeps nothing may always begin a burst;
+//! 2. who has acknowledged nothing for [`STALE`] has what it keeps given up. Should it ask for any
+//!    of that by SNACK, it is rejected, and the command ends with an error, which RFC 7143 allows
+//!    (§11.4.7.2, §11.17.1 "SNACK Reject");
+//! 3. at half of the pool whoever has acknowledged nothing for longest is next, until it is a
+//!    quarter again.
 //!
-//! Data of pings and text cannot be given up; a connection that keeps nothing else is given up itself.
+//! Data of pings and text cannot be given up; a connection that keeps nothing else is given up
+//! itself.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -54,11 +58,12 @@ pub struct Kept {
     bytes: Cell<usize>,
 }
 
-/// The part of the pool's bytes that may be kept. As much again is what single bursts and connections that kept more before may take.
+/// The part of the pool's bytes that may be kept. As much again is what single bursts and
+/// connections that kept more before may take.
 const PART: usize = 4;
 
-/// How long nothing may be acknowledged while the core keeps too much: long enough for a slow link, and twice what an initiator that
-/// lost a status needs.
+/// How long nothing may be acknowledged while the core keeps too much: long enough for a slow link,
+/// and twice what an initiator that lost a status needs.
 pub const STALE: Duration = Duration::from_secs(4);
 
 /// How often it is looked for them.
@@ -146,7 +151,8 @@ impl Retention {
         (self.kept.get(), self.given_up.get())
     }
 
-    /// Gives up what those keep that have acknowledged nothing for long, the longest first, as far as it is too much.
+    /// Gives up what those keep that have acknowledged nothing for long, the longest first, as far
+    /// as it is too much.
     fn sweep(&self) {
         let limit = pool::stats().limit;
         let now = runtime::now();

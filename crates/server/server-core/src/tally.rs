@@ -1,5 +1,6 @@
-//! What commands come to, counted where they run: by each connection for each unit it uses, in memory of its own core. Nothing is
-//! shared and nothing is atomic; who wants to know asks every core.
+//! What commands come to, counted where they run: by each connection for each unit it uses, in
+//! memory of its own core. Nothing is shared and nothing is atomic; who wants to know asks every
+//! core.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -7,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-/// Of so many commands one is timed: a look at the clock costs as much as a hundredth of a small read.
+/// Of so many commands one is timed: a look at the clock costs as much as a hundredth of a small
+/// read.
 const TIMED: u64 = 8;
 /// Buckets of latencies: powers of two of nanoseconds, from 512 on.
 pub const BUCKETS: usize = 24;
@@ -31,11 +33,13 @@ pub struct Counts {
     pub failed: u64,
     /// Commands that were timed: one of eight.
     pub timed: u64,
-    /// What those took, all together, nanoseconds: from when the command was complete here until its status was ready.
+    /// What those took, all together, nanoseconds: from when the command was complete here until
+    /// its status was ready.
     pub time_ns: u64,
     /// The longest of them, nanoseconds.
     pub longest_ns: u64,
-    /// How many of them took less than 2^(9 + n) ns and not less than half of that, by n; the last also has what took longer.
+    /// How many of them took less than 2^(9 + n) ns and not less than half of that, by n; the last
+    /// also has what took longer.
     pub buckets: [u64; BUCKETS],
 }
 
@@ -66,7 +70,8 @@ pub enum Class {
     Other,
 }
 
-/// One connection's counts for one unit. On cache lines of its own: what a core counts no other core's memory is beside.
+/// One connection's counts for one unit. On cache lines of its own: what a core counts no other
+/// core's memory is beside.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub struct Tally {
@@ -119,8 +124,8 @@ fn time(counts: &mut Counts, took: Duration) {
     counts.buckets[bucket.min(BUCKETS - 1)] += 1;
 }
 
-/// What ended connections of one core have counted, by what they used: a unit's address, or another number that tells it from all
-/// others that there are at the time.
+/// What ended connections of one core have counted, by what they used: a unit's address, or another
+/// number that tells it from all others that there are at the time.
 #[derive(Debug, Default)]
 pub struct Ended(RefCell<HashMap<usize, Counts>>);
 

@@ -1,9 +1,11 @@
-//! A command keeps the unit that it was addressed to. Its LUN is looked up once, in what its session saw when its turn came, and it
-//! carries that view ([`Admitted`]) while it waits for its order, its limit, or room.
+//! A command keeps the unit that it was addressed to. Its LUN is looked up once, in what its
+//! session saw when its turn came, and it carries that view ([`Admitted`]) while it waits for its
+//! order, its limit, or room.
 //!
-//! When a live change takes a unit away from a LUN, or replaces the session's nexus with it, commands that wait there end before
-//! the new unit is served. Commands at work end on their own unit, which gets no more data for them. Nothing here may start
-//! a command under another view than its own.
+//! When a live change takes a unit away from a LUN, or replaces the session's nexus with it,
+//! commands that wait there end before the new unit is served. Commands at work end on their own
+//! unit, which gets no more data for them. Nothing here may start a command under another view than
+//! its own.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -35,8 +37,9 @@ enum Change {
 }
 
 impl Change {
-    /// What the LUN's commands from before the change end with. After a unit attention initiators send a command again. Where that
-    /// would reach another medium they are told that their unit is not there, which they take for final.
+    /// What the LUN's commands from before the change end with. After a unit attention initiators
+    /// send a command again. Where that would reach another medium they are told that their unit is
+    /// not there, which they take for final.
     fn sense(self) -> Sense {
         match self {
             Self::Nexus | Self::Unit => UnitAttention::NexusLossOccurred.into(),
@@ -126,7 +129,8 @@ impl Connection {
         self.finish(task, lun, command.entry(), change.sense().into());
     }
 
-    /// The session sees something else now: ends what was addressed to units that are not where they were.
+    /// The session sees something else now: ends what was addressed to units that are not where
+    /// they were.
     #[cold]
     pub(super) fn part_from(self: &Rc<Self>, before: &LocalView, now: &Rc<LocalView>) {
         let change = |lun: Lun| change(before.luns(), now.luns(), lun);

@@ -1,9 +1,10 @@
-//! A connection over iSER: what its queue pair brings, when that has room again, and where in units' memory what RDMA Reads bring of
-//! long WRITEs belongs.
+//! A connection over iSER: what its queue pair brings, when that has room again, and where in
+//! units' memory what RDMA Reads bring of long WRITEs belongs.
 //!
-//! The queue pair asks for each piece anew where it belongs, so that a task that was aborted, or a unit that will not have it now, gets nothing
-//! any more; only while a piece is put in its place has a unit lent its memory. See [`super::landing`]. The pieces are the queue
-//! pair's: without a CRC what is there of an FPDU's payload, with one all of it, once its CRC was found right.
+//! The queue pair asks for each piece anew where it belongs, so that a task that was aborted, or a
+//! unit that will not have it now, gets nothing any more; only while a piece is put in its place
+//! has a unit lent its memory. See [`super::landing`]. The pieces are the queue pair's: without a
+//! CRC what is there of an FPDU's payload, with one all of it, once its CRC was found right.
 
 use std::rc::{Rc, Weak};
 use std::time::Duration;
@@ -58,7 +59,8 @@ pub(super) async fn receive_loop(iser: &Iser, connection: &Rc<Connection>, mut h
                 }
             }
             Completion::Read { id, data } => connection.read_done(key_of(id).0, Pieces(data)),
-            // Only reads are posted with a number; one that was flushed brings nothing, and the error follows.
+            // Only reads are posted with a number; one that was flushed brings nothing, and the
+            // error follows.
             _ => {}
         }
     }
@@ -99,7 +101,8 @@ pub(super) fn watch_room(iser: &Iser, connection: &Rc<Connection>) {
     });
 }
 
-/// Ends the connection: after a `clean` end what is queued is still sent, if the peer takes it within `patience`.
+/// Ends the connection: after a `clean` end what is queued is still sent, if the peer takes it
+/// within `patience`.
 pub(super) async fn wind_down(iser: &Iser, connection: &Connection, clean: bool, patience: Duration) {
     let Some(pair) = iser.take() else { return };
     // What was copied, and what was not: bench/rdma reads it.
@@ -176,7 +179,8 @@ fn remember(inner: &mut Inner, control: Control, itt: u32, event: Option<&Event>
 }
 
 impl Connection {
-    /// Where the bytes from `offset` of an RDMA Read on belong, and which byte of their command's data-out the first is.
+    /// Where the bytes from `offset` of an RDMA Read on belong, and which byte of their command's
+    /// data-out the first is.
     fn place_of_read(&self, id: u64, offset: u64) -> Option<(Landing, u64)> {
         let (task, at) = key_of(id);
         Some((self.place_fetched(task)?, u64::from(at) + offset))

@@ -1,4 +1,5 @@
-//! Task management functions (RFC 7143 §11.5, SAM-5 §7) and logout (§11.14), across connections, sessions and cores.
+//! Task management functions (RFC 7143 §11.5, SAM-5 §7) and logout (§11.14), across connections,
+//! sessions and cores.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -16,9 +17,11 @@ use crate::preemptor;
 use crate::remote::{Remote, Victims};
 use crate::session::{Session, close_all};
 
-/// How long a function waits for commands that were sent before it. Initiators wait for its answer for 15 s or longer.
+/// How long a function waits for commands that were sent before it. Initiators wait for its answer
+/// for 15 s or longer.
 const ARRIVAL: Duration = Duration::from_secs(10);
-/// After which time it is first looked whether they have come, which nobody tells, and how often it is at last.
+/// After which time it is first looked whether they have come, which nobody tells, and how often it
+/// is at last.
 const FIRST_LOOK: Duration = Duration::from_millis(1);
 const LONGEST_LOOK: Duration = Duration::from_millis(32);
 
@@ -70,7 +73,8 @@ pub(crate) async fn run(connection: &Rc<Connection>, request: &TaskManagement) -
     }
 }
 
-/// Whether the sessions of the target end after this function: a cold reset is as a power cycle (RFC 7143 §11.5.1).
+/// Whether the sessions of the target end after this function: a cold reset is as a power cycle
+/// (RFC 7143 §11.5.1).
 pub(crate) fn ends_sessions(request: &TaskManagement) -> bool {
     request.function == TaskManagementFunction::TargetColdReset.code()
 }
@@ -92,8 +96,9 @@ async fn abort_in(session: &Session, victims: &Victims) -> usize {
     preemptor::ask_session(session, victims, &Remote::abort).await
 }
 
-/// Waits until the commands that were sent before `request` have come, on whatever connection (RFC 7143 §4.2.3.3): what comes after
-/// the answer must be nothing that the function affects. False if some do not come; nothing is promised then.
+/// Waits until the commands that were sent before `request` have come, on whatever connection (RFC
+/// 7143 §4.2.3.3): what comes after the answer must be nothing that the function affects. False if
+/// some do not come; nothing is promised then.
 async fn all_before_have_come(connection: &Rc<Connection>, request: &TaskManagement) -> bool {
     let deadline = runtime::now() + ARRIVAL;
     let mut pause = FIRST_LOOK;
@@ -129,7 +134,8 @@ async fn abort_task(connection: &Rc<Connection>, request: &TaskManagement) -> Ta
         if !is_missing {
             break;
         }
-        // A command that has not come yet, though it was sent before this request: it counts as received (§11.5.1).
+        // A command that has not come yet, though it was sent before this request: it counts as
+        // received (§11.5.1).
         if connection.with(|state, _| state.skip(request.ref_cmd_sn)) {
             connection.deliver_held_or_lose();
             return TaskManagementResult::FunctionComplete;
@@ -172,7 +178,8 @@ async fn reset_target(
     let Some(target) = connection.session.target() else {
         return TaskManagementResult::FunctionRejected;
     };
-    // What was sent before it and has not come counts as received, and is never run (RFC 7143 §4.2.3.3).
+    // What was sent before it and has not come counts as received, and is never run (RFC 7143
+    // §4.2.3.3).
     connection.with(|state, _| state.skip_before(request.cmd_sn));
     for session in sessions(connection) {
         let victims = match Arc::ptr_eq(&session, &connection.session) {

@@ -1,7 +1,9 @@
-//! Task attributes (SAM-5 §8.6): ORDERED commands wait for older ones of their unit, and younger ones wait for them.
+//! Task attributes (SAM-5 §8.6): ORDERED commands wait for older ones of their unit, and younger
+//! ones wait for them.
 //!
-//! Nothing is kept for units whose commands are all SIMPLE, so that those pay for one look at an empty list. The order is kept
-//! among the commands of one connection; what other initiators sent has no order that anybody could observe.
+//! Nothing is kept for units whose commands are all SIMPLE, so that those pay for one look at an
+//! empty list. The order is kept among the commands of one connection; what other initiators sent
+//! has no order that anybody could observe.
 
 use std::collections::VecDeque;
 
@@ -14,8 +16,8 @@ use super::Admitted;
 #[derive(Default)]
 pub(crate) struct Order {
     gates: Vec<Gate>,
-    /// Tasks at work on units that their LUNs do not name any more, with the units' addresses. They are no part of the task sets
-    /// that those LUNs name now.
+    /// Tasks at work on units that their LUNs do not name any more, with the units' addresses. They
+    /// are no part of the task sets that those LUNs name now.
     left: Vec<(TaskKey, usize)>,
 }
 
@@ -32,13 +34,14 @@ fn has(command: &ScsiCommand, attribute: TaskAttribute) -> bool {
 }
 
 impl Order {
-    /// Whether no command waits, none makes others wait, and none is at work on a unit that has left.
+    /// Whether no command waits, none makes others wait, and none is at work on a unit that has
+    /// left.
     pub(crate) fn is_empty(&self) -> bool {
         self.gates.is_empty() && self.left.is_empty()
     }
 
-    /// Keeps those of the waiting commands that `stays` gives back, and nothing of the task set of a LUN that `is_other` says
-    /// names another unit now.
+    /// Keeps those of the waiting commands that `stays` gives back, and nothing of the task set of
+    /// a LUN that `is_other` says names another unit now.
     pub(crate) fn retain(
         &mut self,
         mut stays: impl FnMut(Admitted) -> Option<Admitted>,
@@ -72,8 +75,8 @@ impl Order {
         self.gates.iter().map(|gate| gate.lun).collect()
     }
 
-    /// Gives `command` back if it may run now, and keeps it otherwise. `older` tells whether older commands of its unit
-    /// are at work; it is asked only when that matters.
+    /// Gives `command` back if it may run now, and keeps it otherwise. `older` tells whether older
+    /// commands of its unit are at work; it is asked only when that matters.
     pub(crate) fn admit(&mut self, command: Admitted, older: impl FnOnce() -> bool) -> Option<Admitted> {
         let scsi = &command.scsi;
         if has(scsi, TaskAttribute::HeadOfQueue) {
@@ -102,8 +105,8 @@ impl Order {
         admitted
     }
 
-    /// A command of `lun` has ended: the next one that may run, if any. To be asked again until there is none. `at_work` tells
-    /// whether commands older than the one given are still at work.
+    /// A command of `lun` has ended: the next one that may run, if any. To be asked again until
+    /// there is none. `at_work` tells whether commands older than the one given are still at work.
     pub(crate) fn next(
         &mut self,
         lun: Lun,

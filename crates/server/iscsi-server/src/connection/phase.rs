@@ -8,14 +8,16 @@ pub(super) enum Phase {
     /// It receives, and serves commands.
     #[default]
     Running,
-    /// It takes no more commands, and closes when those at work have ended: another daemon takes over.
+    /// It takes no more commands, and closes when those at work have ended: another daemon takes
+    /// over.
     Draining,
-    /// It ends when everything queued has been sent. Asked to close again, its tasks are not to wait for another connection.
+    /// It ends when everything queued has been sent.
     Closing {
-        /// That was asked.
+        /// It was asked to close once more: its tasks need not wait for another connection.
         again: bool,
     },
-    /// Its socket is closed, and its tasks wait for another connection (ErrorRecoveryLevel 2): nothing is sent or received any more.
+    /// Nothing is sent or received any more, and its tasks wait for another connection
+    /// (ErrorRecoveryLevel 2).
     Detached,
     /// They need not wait any longer.
     Retired,
@@ -46,7 +48,7 @@ impl Life {
         goes
     }
 
-    /// It is to close. Of one that does so already, or has no socket any more, the tasks are to end.
+    /// It is to close. If it does so already, or is detached, its tasks are to end.
     pub(super) fn close(&self) {
         match self.phase() {
             Phase::Running | Phase::Draining => self.0.set(Phase::Closing { again: false }),
@@ -56,7 +58,7 @@ impl Life {
         }
     }
 
-    /// Its socket is closed, and its tasks are kept. False if that is so already, or none is kept any more.
+    /// It loses its socket and keeps its tasks. False if it has already, or is past that.
     pub(super) fn detach(&self) -> bool {
         match self.phase() {
             Phase::Closing { again: true } => self.advance(Phase::Retired),
@@ -83,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_asked_to_close_again_keeps_no_tasks_waiting() {
+    fn a_connection_that_is_closed_twice_keeps_no_task_waiting() {
         for closes_before_it_detaches in [0, 1, 2] {
             let life = Life::default();
             (0..closes_before_it_detaches).for_each(|_| life.close());

@@ -1,11 +1,13 @@
-//! The one way of a command from its turn to its unit. It passes three stages, and waits in the first that keeps it:
+//! The one way of a command from its turn to its unit. It passes three stages, and waits in the
+//! first that keeps it:
 //!
 //! 1. order: older commands of its unit, where task attributes ask for that ([`Order`]);
 //! 2. limits of service ([`Gate`]);
-//! 3. room: reads wait while too much is to be taken, or acknowledged, by the initiator.
+//! 3. room: a read waits while the initiator has too much to take, or to acknowledge.
 //!
-//! Before that it has waited for its CmdSN's turn (the command window of `iscsi::target`). How many wait is bounded by that window.
-//! A command that leaves a stage goes on with the next one, and is never put back.
+//! Before the first stage a command waits for its CmdSN's turn in the command window of
+//! `iscsi::target`, which bounds how many commands wait. A command that leaves a stage goes on with
+//! the next one.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -48,8 +50,8 @@ impl Pipeline {
         self.order.borrow_mut().remove(key) || self.gate.remove(|command| command.scsi.task == key)
     }
 
-    /// Keeps those of the waiting commands that `stays` gives back, and no order among those of a LUN that `is_other` says names
-    /// another unit now.
+    /// Keeps those of the waiting commands that `stays` gives back, and no order among those of a
+    /// LUN that `is_other` says names another unit now.
     pub(super) fn retain(
         &self,
         mut stays: impl FnMut(Admitted) -> Option<Admitted>,
@@ -89,8 +91,7 @@ impl Connection {
         self.execute(command);
     }
 
-    /// Takes a command that has waited on from a stage, if its LUN still means what it meant. To be asked of every command that
-    /// leaves a stage late.
+    /// Takes on a command that has waited, if its LUN still means what it meant.
     fn go_on(self: &Rc<Self>, command: Admitted, from: Stage) {
         if let Some(command) = self.resume(command) {
             self.pass(command, from);
@@ -101,7 +102,8 @@ impl Connection {
     #[cold]
     fn pass_order(self: &Rc<Self>, command: Admitted, plain: bool) {
         if !plain {
-            // Who asks for an order wants each read as it was in its turn, and not as it is when it arrives.
+            // Such an initiator wants each read as it was in its turn, not as it is when it
+            // arrives.
             self.inner.borrow_mut().outbox.stop_lending();
         }
         let older = self.has_older(&command.scsi, &self.pipeline.order.borrow());
@@ -168,8 +170,8 @@ impl Connection {
         }
     }
 
-    /// Commands may have ended that were not answered here as they ended: aborted, or answered when the data that was owed to them
-    /// had come. Those that waited for them go on.
+    /// Tasks may have ended without [`Self::finish`]: aborted, or answered when the last data owed
+    /// to them came. Commands that waited for them go on.
     #[inline]
     pub(super) fn look_at_order(self: &Rc<Self>) {
         if !self.pipeline.order.borrow().is_empty() {

@@ -1,7 +1,9 @@
-//! Connection recovery (RFC 7143 §7.2.2, ErrorRecoveryLevel 2): a task of a connection that is lost goes on with another one.
+//! Connection recovery (RFC 7143 §7.2.2, ErrorRecoveryLevel 2): a task of a connection that is lost
+//! goes on with another one.
 //!
-//! A unit stays on the core where it began. What it brings and wants is carried between it and the task's new connection, whatever
-//! core that is on, by a [`Ferry`]; to the new connection the ferry is the unit. This is rare, so that it may copy.
+//! A unit stays on the core where it began. What it brings and wants is carried between it and the
+//! task's new connection, whatever core that is on, by a [`Ferry`]; to the new connection the ferry
+//! is the unit. This is rare, so that it may copy.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -97,7 +99,8 @@ pub(crate) async fn run(connection: Rc<Connection>, request: TaskManagement) {
     }
 }
 
-/// Looks for the task among the session's connections, and takes it from one that was removed for recovery.
+/// Looks for the task among the session's connections, and takes it from one that was removed for
+/// recovery.
 async fn find(connection: &Rc<Connection>, request: &TaskManagement) -> Result<Parcel, TaskManagementResult> {
     if connection.session.params.error_recovery_level < 2 || connection.is_iser() {
         return Err(TaskManagementResult::ReassignmentNotSupported);
@@ -109,7 +112,8 @@ async fn find(connection: &Rc<Connection>, request: &TaskManagement) -> Result<P
     let mut newest: Option<(Member, Lun, u32)> = None;
     for member in connection.session.connections() {
         let Some((lun, cmd_sn)) = member.remote.allegiant(itt).await else { continue };
-        // A tag is free for another task once its status has come, though that was not acknowledged before its connection was lost.
+        // A tag is free for another task once its status has come, though that was not acknowledged
+        // before its connection was lost.
         if newest.as_ref().is_none_or(|(.., before)| sn::le(*before, cmd_sn)) {
             newest = Some((member, lun, cmd_sn));
         }
@@ -126,8 +130,8 @@ async fn find(connection: &Rc<Connection>, request: &TaskManagement) -> Result<P
             None => Err(TaskManagementResult::TaskDoesNotExist),
         };
     }
-    // One that has been given up may still be at work. It must not be any more when the initiator is told that it does not exist: it
-    // may give the command again, and others after that.
+    // One that has been given up may still be at work. It must not be any more when the initiator
+    // is told that it does not exist: it may give the command again, and others after that.
     for member in connection.session.connections() {
         member.remote.abort(Victims::Tag(itt)).await;
     }
@@ -139,7 +143,8 @@ async fn carry(connection: &Rc<Connection>, key: TaskKey, lun: Lun, ferry: &Ferr
     let mut mover = Mover::new(connection.clone(), key);
     let completion = loop {
         let arrival = poll_fn(|cx| {
-            // A task that has moved on from here is neither lost nor aborted: the mover asks the next ferry.
+            // A task that has moved on from here is neither lost nor aborted: the mover asks the
+            // next ferry.
             if mover.poll_lost(cx).is_ready() {
                 return Poll::Ready(Freight::Aborted);
             }

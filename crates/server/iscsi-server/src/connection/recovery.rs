@@ -1,5 +1,6 @@
-//! What a connection does at ErrorRecoveryLevel 1 and 2 besides its state machine: reads wait for acknowledgements, what may be
-//! lost is looked after, and tasks outlive the connection until another one takes them.
+//! What a connection does at ErrorRecoveryLevel 1 and 2 besides its state machine: reads wait for
+//! acknowledgements, what may be lost is looked after, and tasks outlive the connection until
+//! another one takes them.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -22,7 +23,8 @@ impl Connection {
         self.standing.get() == Standing::Removed
     }
 
-    /// Sends and receives nothing any more. Units go on: what they bring is kept for another connection.
+    /// Sends and receives nothing any more. Units go on: what they bring is kept for another
+    /// connection.
     pub(super) fn detach(&self) {
         if !self.life.detach() {
             return;
@@ -35,8 +37,9 @@ impl Connection {
         self.progress.notify();
     }
 
-    /// Waits until no task of this connection, which is gone, can be of use any more: all were reassigned, the time is over, or the
-    /// session is. A command that was lost with it may be sent again for as long.
+    /// Waits until no task of this connection, which is gone, can be of use any more: all were
+    /// reassigned, the time is over, or the session is. A command that was lost with it may be sent
+    /// again for as long.
     pub(super) async fn await_recovery(&self) {
         let retention = self.session.retention();
         let retired = || self.life.phase() >= Phase::Retired;
@@ -68,7 +71,8 @@ impl Connection {
         }
     }
 
-    /// Ends all tasks, and tells the initiator, if its session goes on, that they have ended with their connection (RFC 7143 §7.6).
+    /// Ends all tasks, and tells the initiator, if its session goes on, that they have ended with
+    /// their connection (RFC 7143 §7.6).
     pub(crate) async fn clear(self: &Rc<Self>) {
         let luns: Vec<Lun> = self.inner.borrow().state.tasks().map(|(_, task)| task.lun).collect();
         self.abort(&Victims::All).await;
@@ -83,7 +87,8 @@ impl Connection {
         });
     }
 
-    /// Removes the connection for recovery (§11.14.1), and waits until it takes part in nothing any more.
+    /// Removes the connection for recovery (§11.14.1), and waits until it takes part in nothing any
+    /// more.
     pub(super) async fn remove(&self) {
         let known = self.standing.replace(Standing::Removed) == Standing::Removed;
         if !(known && self.is_detached()) {
@@ -115,7 +120,8 @@ impl Connection {
         self.wake_task(task);
     }
 
-    /// A task was given up: what waited for room may go on, and this connection may have nothing left.
+    /// A task was given up: what waited for room may go on, and this connection may have nothing
+    /// left.
     pub(crate) fn released(self: &Rc<Self>) {
         self.room.notify();
         self.on_acknowledged();
@@ -144,7 +150,8 @@ impl Connection {
         self.room_moved();
     }
 
-    /// Has what waits to be sent counted again when it is little. Over TCP the loop that sends does so.
+    /// Has what waits to be sent counted again when it is little. Over TCP the loop that sends does
+    /// so.
     #[inline]
     pub(crate) fn watch_backlog(self: &Rc<Self>) {
         if let Transport::Iser(iser) = &self.transport
@@ -154,7 +161,8 @@ impl Connection {
         }
     }
 
-    /// Whether a read of `len` bytes may begin: not while too much waits to be taken, or to be acknowledged.
+    /// Whether a read of `len` bytes may begin: not while too much waits to be taken, or to be
+    /// acknowledged.
     #[inline]
     pub(super) fn may_begin(&self, len: u32) -> bool {
         if !self.is_cut() && !self.backlog.may_read(len as usize) {
@@ -167,7 +175,8 @@ impl Connection {
             })
     }
 
-    /// Whether a unit may put more of a task's data-in: not while too much waits to be acknowledged.
+    /// Whether a unit may put more of a task's data-in: not while too much waits to be
+    /// acknowledged.
     pub(crate) fn may_put(&self, task: TaskKey) -> bool {
         !self.recovers
             || self.with(|state, outbox| {

@@ -1,4 +1,4 @@
-//! What others ask of a connection, whatever core they are on: [`crate::remote`] brings it here.
+//! Answers what others ask of a connection, from whatever core: [`crate::remote`] brings it here.
 
 use std::rc::Rc;
 

@@ -229,7 +229,8 @@ impl Drop for Running {
                 self.connection.room_moved();
             }
         }
-        // A unit that panics must not leave a task that nobody ends: its connection would wait for it for ever.
+        // A unit that panics must not leave a task that nobody ends: its connection would wait for
+        // it for ever.
         if std::thread::panicking() {
             let Self { connection, task, lun, .. } = self;
             let running = Self { connection: connection.clone(), task: *task, lun: *lun, counted: 0 };

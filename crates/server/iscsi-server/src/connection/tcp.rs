@@ -1,4 +1,5 @@
-//! A connection over TCP: the loop that receives and hands PDUs on, and the loop that sends what is queued.
+//! A connection over TCP: the loop that receives and hands PDUs on, and the loop that sends what is
+//! queued.
 
 use std::net::Shutdown;
 use std::rc::Rc;
@@ -16,16 +17,17 @@ use crate::wire::{Pieces, Segment};
 /// A send that takes this long waited for the peer to make room.
 const TAKEN_SLOWLY: Duration = Duration::from_millis(100);
 
-/// Rounds of the ring for which a send waits while long data segments lie in the socket: each takes a receive of its own, and
-/// would have its answer sent, and the initiator woken, by itself. Short ones come many at a time, and an initiator must not
-/// wait for more of them.
+/// Rounds of the ring for which a send waits while long data segments lie in the socket: each takes
+/// a receive of its own, and would have its answer sent, and the initiator woken, by itself. Short
+/// ones come many at a time, and an initiator must not wait for more of them.
 const ROUNDS: usize = 8;
 /// Bytes to send that wait for no more.
 const PLENTY: usize = 16 << 10;
 
-/// Sends what half of a receive has led to at once, if this core has time to spare. A peer that gets all its answers together
-/// has nothing to do until then, nor has this core afterwards until the peer has made something of them. A core that is
-/// always busy does better with one send, and with one system call for the sends of all its connections.
+/// Sends what half of a receive has led to at once, if this core has time to spare. A peer that
+/// gets all its answers together has nothing to do until then, nor has this core afterwards until
+/// the peer has made something of them. A core that is always busy does better with one send, and
+/// with one system call for the sends of all its connections.
 #[inline]
 fn send_early(tcp: &Tcp, connection: &Connection) -> Result<(), End> {
     if !runtime::has_polled() || tcp.sending.get() > 0 || connection.is_cut() {

@@ -1,7 +1,7 @@
 //! What carries a connection's PDUs and data: TCP ([`tcp`]), or RDMA by iSER ([`iser`]).
 //!
-//! Above this nothing knows which. A connection's kind is an enum that is looked at where the two differ: no virtual call and no
-//! boxed mover on the way.
+//! Above this nothing knows which. A connection's kind is an enum that is looked at where the two
+//! differ: no virtual call and no boxed mover on the way.
 
 pub(crate) mod iser;
 pub(crate) mod tcp;

@@ -1,7 +1,9 @@
-//! iSCSI over RDMA (iSER, RFC 7145): PDUs are RDMA Sends, a read's data goes by RDMA Write, a write's is fetched by RDMA Read.
+//! iSCSI over RDMA (iSER, RFC 7145): PDUs are RDMA Sends, a read's data goes by RDMA Write, a
+//! write's is fetched by RDMA Read.
 //!
-//! What is posted, and which memory of the initiator's belongs to which task, is in [`outgoing`]; how a connection request is
-//! answered and how its login comes in [`setup`]. Nothing here copies payload, and nothing waits but for the queue pair.
+//! What is posted, and which memory of the initiator's belongs to which task, is in [`outgoing`];
+//! how a connection request is answered and how its login comes in [`setup`]. Nothing here copies
+//! payload, and nothing waits but for the queue pair.
 
 mod outgoing;
 pub(crate) mod setup;
@@ -18,8 +20,8 @@ use runtime::{Chain, Notify};
 
 pub(crate) use outgoing::Outgoing;
 
-/// The longest RDMA Read, bytes. Long ones cost a wide network fewer turnarounds; they go side by side, so that they need not be
-/// longer.
+/// The longest RDMA Read, bytes. Long ones cost a wide network fewer turnarounds; they go side by
+/// side, so that they need not be longer.
 pub(crate) const LONGEST_READ: u32 = 512 << 10;
 
 /// One connection's queue pair as its receive loop sees it.
@@ -47,8 +49,9 @@ impl Iser {
         }
     }
 
-    /// Whether the network has taken something while more was waiting, since this was asked last: a peer that takes data lives,
-    /// though its answer to a ping has to wait for all that was queued before.
+    /// Whether the network has taken something while more was waiting, since this was asked last: a
+    /// peer that takes data lives, though its answer to a ping has to wait for all that was queued
+    /// before.
     pub(crate) fn has_progressed(&self) -> bool {
         let Some(pair) = self.pair() else { return false };
         let sent = pair.counters().sent;
@@ -70,8 +73,8 @@ impl Iser {
         self.pair.borrow().as_ref().map_or(0, QueuePair::queued)
     }
 
-    /// Waits until fewer than `bytes` are queued. False: the connection has ended before. Who waits for a peer that takes nothing does
-    /// not keep the socket beyond that.
+    /// Waits until fewer than `bytes` are queued. False: the connection has ended before. Who waits
+    /// for a peer that takes nothing does not keep the socket beyond that.
     pub(crate) async fn drained_below(&self, bytes: usize) -> bool {
         let Some(pair) = self.pair() else { return false };
         let mut drained = pin!(pair.drained_below(bytes));
@@ -81,8 +84,8 @@ impl Iser {
             Poll::Pending => ended.as_mut().poll(cx).map(|()| false),
         })
         .await;
-        // Waiters are forgotten only when they are told: this one would stay there for as long as the connection lives. The other one that
-        // may wait looks again.
+        // Waiters are forgotten only when they are told: this one would stay there for as long as
+        // the connection lives. The other one that may wait looks again.
         self.ended.notify();
         drained
     }
@@ -95,7 +98,8 @@ impl Iser {
     }
 }
 
-/// Waits until all that is queued has been taken by the network, the connection is over, or `patience` has passed.
+/// Waits until all that is queued has been taken by the network, the connection is over, or
+/// `patience` has passed.
 pub(crate) async fn sent_or_over(pair: &QueuePair, patience: Duration) {
     let mut sent = pin!(pair.drained_below(1));
     // What still comes is of no use, but taking it lets the queue pair work.
@@ -108,8 +112,8 @@ pub(crate) async fn sent_or_over(pair: &QueuePair, patience: Duration) {
     let _ = runtime::timeout(patience, either).await;
 }
 
-/// The first bytes of a message: where they lie if they are in one piece, or else copied to `space`, which is no longer than the
-/// message.
+/// The first bytes of a message: where they lie if they are in one piece, or else copied to
+/// `space`, which is no longer than the message.
 pub(crate) fn prefix<'a>(message: &'a Chain, space: &'a mut [u8]) -> &'a [u8] {
     let first = message.bufs().first().and_then(|buf| buf.as_slice());
     if let Some(bytes) = first.and_then(|bytes| bytes.get(..space.len())) {

@@ -1,4 +1,5 @@
-//! iSCSI over TCP: a connection's socket, what is lent to it, and how PDUs are cut from what it delivers.
+//! iSCSI over TCP: a connection's socket, what is lent to it, and how PDUs are cut from what it
+//! delivers.
 
 pub(crate) mod landing;
 mod loans;
@@ -50,7 +51,8 @@ impl Tcp {
         let _ = self.stream.shutdown(Shutdown::Both);
     }
 
-    /// Sends what the socket takes of `gather` now. All of its PDUs have StatSNs before `next_stat_sn`.
+    /// Sends what the socket takes of `gather` now. All of its PDUs have StatSNs before
+    /// `next_stat_sn`.
     pub(crate) fn send_now(&self, gather: &mut Gather, next_stat_sn: u32) -> io::Result<()> {
         let lent =
             self.loans.borrow_mut().send(&self.stream, gather, next_stat_sn, self.exp_stat_sn.get())?;
