@@ -1,17 +1,17 @@
 //! The iSCSI target: portals, logins, sessions on many cores, task routing.
 //!
-//! [`Server::start`] takes a [`config::ServerConfig`] and serves until [`Server::stop`]. `service`
-//! is what [`server_core`] knows of it. A connection lives on one core: `login` brings it to
+//! [`Server::start`] takes a [`config::ServerConfig`] and serves until [`Server::stop`]. `service` is
+//! the front end of [`server_core`]. A connection lives on one core: `login` brings it to
 //! full-feature phase, and `connection` runs it with its tasks. The modules stand in storeys, and
 //! none imports one above it:
 //!
 //! 1. `config`, `unit`, `node`, `lun_map`: what is served; `end`, `wire`, `transport`: sockets and
 //!    queue pairs, which know no connection;
 //! 2. `remote`, `ferry`: a connection as others reach it; `session`, `model`, `shared`: what all
-//!    cores share;
+//!    cores share; `drain`, `renewal`, `notices`, `preemptor`: what they do to sessions;
 //! 3. `connection`: one connection, its commands, task management and recovery; `offer`, `door`,
 //!    `login`: how it comes about;
-//! 4. `service`, `apply`, `drain`, `handle`, `server`: the whole.
+//! 4. `service`, `apply`, `handle`, `server`: the whole.
 #![forbid(unsafe_code)]
 
 mod apply;
