@@ -190,6 +190,13 @@ impl Oracle {
         }
     }
 
+    /// A command was aborted: it may have been done, in part or as a whole, and no more of it will be.
+    pub fn abort(&mut self, op: OpId) {
+        self.end_look(op);
+        self.end_sync(op, false);
+        self.end_write(op, Ending::Unknown);
+    }
+
     fn oldest_look(&self) -> u64 {
         self.looks.values().copied().min().unwrap_or(ALIVE)
     }

@@ -61,6 +61,10 @@ pub enum Error {
     /// The target could not run the command at all (RFC 7143 §11.4.3, Target Failure).
     #[error("the target could not run the command")]
     TargetFailure,
+    /// A task management function of this session ended the command. Whether it ran, or how much of
+    /// it, is unknown; it does not run any more.
+    #[error("the command was aborted")]
+    Aborted,
     /// The command ended with a status other than GOOD.
     #[error("{0}")]
     Scsi(Box<ScsiError>),

@@ -352,6 +352,75 @@ fn task_management_is_answered() {
     });
 }
 
+/// Of a function's own session, and sent before it on any connection.
+#[test]
+fn commands_that_a_function_aborts_end_with_an_error_of_their_own() {
+    use TaskManagementFunction as Function;
+    for (function, others_end) in [
+        (Function::AbortTaskSet, false),
+        (Function::ClearTaskSet, false),
+        (Function::LogicalUnitReset, false),
+        (Function::TargetWarmReset, true),
+    ] {
+        run(async {
+            let fake = Fake::start(Faults::default(), Offer::default(), 64);
+            let offer = Offer { max_connections: 2, ..Offer::default() };
+            fake.state.borrow_mut().offer = offer;
+            let disk = open(&fake, Options { connections: 2, ..Options::default() }).await;
+            let session = disk.session();
+            // SYNCHRONIZE CACHE.
+            let cdb = build::synchronize_cache10();
+            fake.state.borrow_mut().hangs = Some(cdb[0]);
+            let mut named = Vec::new();
+            for _ in 0..4 {
+                named.push(session.start(disk.command(&cdb)).await.unwrap());
+            }
+            let far = iscsi_client::Command::new(Lun::new(5).unwrap(), &cdb);
+            let mut other = session.start(far).await.unwrap();
+            let result = session.task_management(function, Lun::ZERO).await;
+            assert_eq!(result.unwrap(), Some(iscsi_client::TaskManagementResult::FunctionComplete));
+            for ticket in named {
+                assert_eq!(ticket.await.unwrap_err(), Error::Aborted);
+            }
+            let ended = runtime::timeout(Duration::from_millis(20), &mut other).await;
+            assert_eq!(ended.is_ok(), others_end, "{function}");
+            disk.read(0, 1).await.unwrap();
+            assert_eq!((session.reconnects(), session.connections()), (0, 2));
+            session.close().await.unwrap();
+        });
+    }
+}
+
+#[test]
+fn an_aborted_command_ends_and_its_neighbour_does_not() {
+    run(async {
+        let fake = Fake::start(Faults::default(), Offer::default(), 64);
+        fake.state.borrow_mut().depth = 2;
+        let disk = open(&fake, Options::default()).await;
+        let session = disk.session();
+        let cdb = build::synchronize_cache10();
+        fake.state.borrow_mut().hangs = Some(cdb[0]);
+        let mut tickets = Vec::new();
+        for _ in 0..3 {
+            tickets.push(session.start(disk.command(&cdb)).await.unwrap());
+        }
+        // It waits for the window, and never reaches the target.
+        let waiting = tickets.remove(2);
+        assert_eq!(session.abort(&waiting).await, Ok(true));
+        assert_eq!(waiting.await.unwrap_err(), Error::Aborted);
+        let sent = tickets.remove(0);
+        assert_eq!(session.abort(&sent).await, Ok(true));
+        assert_eq!(sent.await.unwrap_err(), Error::Aborted);
+        let mut left = tickets.remove(0);
+        assert!(runtime::timeout(Duration::from_millis(20), &mut left).await.is_err());
+        let mut read = session.start(disk.command(&build::test_unit_ready())).await.unwrap();
+        (&mut read).await.unwrap();
+        // It has ended: there is nothing to abort.
+        assert_eq!(session.abort(&read).await, Ok(false));
+        session.close().await.unwrap();
+    });
+}
+
 #[test]
 fn a_session_that_nobody_holds_leaves_nothing_behind() {
     run(async {

@@ -498,11 +498,12 @@ fn task_management_runs_beside_commands_that_hang() {
         let disk = open(&fake, Options::default()).await;
         fake.state.borrow_mut().deaf = true;
         let hanging = disk.command(&build::read(0, 64, Flags::default())).reading(64 * BLOCK as u32);
-        let _hanging = disk.session().start(hanging).await.unwrap();
+        let hanging = disk.session().start(hanging).await.unwrap();
         let answer =
             disk.session().task_management(TaskManagementFunction::LogicalUnitReset, disk.lun()).await;
         assert_eq!(answer.unwrap(), Some(iscsi_client::TaskManagementResult::FunctionComplete));
         assert_eq!(fake.state.borrow().task_management, 1);
+        assert_eq!(hanging.await.unwrap_err(), Error::Aborted);
     });
 }
 

@@ -30,7 +30,14 @@ impl Initiator {
                     false => Err(format!("op {}: {} bytes of text are wrong", token.op, text.len())),
                 }
             }
-            Event::TaskManagement(_, token, result) => self.managed(&token, result),
+            Event::TaskManagement(_, token, result, ended) => {
+                for (_, mut token) in ended {
+                    // Nothing of it may arrive any more: the stream would end for it.
+                    let _ = self.withdraw(&mut token, None);
+                    self.aborted(token.op);
+                }
+                self.managed(&token, result)
+            }
             Event::LoggedOut(_, token, result) => {
                 self.take(&token)?;
                 if result != Some(LogoutResult::Success) {
@@ -102,13 +109,11 @@ impl Initiator {
         let op = self.take(token)?;
         note!(self.shared.trace, "initiator {}: op {} ends: {result:?}", self.number, token.op);
         match (op.purpose, result) {
-            (Purpose::Abort(victim, key), Some(TaskManagementResult::FunctionComplete)) => {
+            (Purpose::Abort(victim, _), Some(TaskManagementResult::FunctionComplete)) => {
                 // It will not be answered any more, and was not: a target that has answered has no task to abort.
                 if self.answered.contains(&victim) {
                     return Err(format!("op {victim} was aborted after it had been answered"));
                 }
-                self.forget(key);
-                self.aborted(victim);
                 Ok(())
             }
             (Purpose::Abort(victim, key), Some(TaskManagementResult::TaskDoesNotExist)) => {
@@ -137,14 +142,7 @@ impl Initiator {
                     Some(_) => Err(format!("op {victim} is not at the target, and was not answered")),
                 }
             }
-            (Purpose::Manage(victims), Some(TaskManagementResult::FunctionComplete)) => {
-                for (victim, key) in victims {
-                    if self.forget(key).is_some() {
-                        self.aborted(victim);
-                    }
-                }
-                Ok(())
-            }
+            (Purpose::Manage(_), Some(TaskManagementResult::FunctionComplete)) => Ok(()),
             (purpose, result) => Err(format!("op {}: {result:?} for {purpose:?}", token.op)),
         }
     }
@@ -155,10 +153,7 @@ impl Initiator {
             return;
         }
         self.ended += 1;
-        let mut oracle = self.shared.oracle.borrow_mut();
-        oracle.end_look(id);
-        oracle.end_sync(id, false);
-        oracle.end_write(id, Ending::Unknown);
+        self.shared.oracle.borrow_mut().abort(id);
     }
 
     fn done(&mut self, token: Token, completion: &Completion) -> Result<(), String> {

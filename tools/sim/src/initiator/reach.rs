@@ -125,7 +125,7 @@ impl Initiator {
     }
 
     /// Takes a command's memory back; what was read goes to its token. Answers how far the target has written.
-    fn withdraw(&mut self, token: &mut Token, invalidated: Option<u32>) -> Result<usize, String> {
+    pub(super) fn withdraw(&mut self, token: &mut Token, invalidated: Option<u32>) -> Result<usize, String> {
         let Reach { read, write } = std::mem::take(&mut token.reach);
         if let Some(stag) = invalidated
             && read != Some(stag)

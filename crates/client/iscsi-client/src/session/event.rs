@@ -44,7 +44,11 @@ pub(super) fn act(
                 link.pinged = None;
             }
         }
-        Some(Event::TaskManagement(_, task, result)) => {
+        Some(Event::TaskManagement(_, task, result, aborted)) => {
+            for (_, mut task) in aborted {
+                core.withdraw(&mut task);
+                inner.fail_task(core, &task, Error::Aborted);
+            }
             inner.complete_plain(core, &task, result.map_or(0xff, |r| r.code()));
         }
         Some(Event::LoggedOut(_, Task::Leave, _)) => {

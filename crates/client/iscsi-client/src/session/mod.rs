@@ -17,7 +17,7 @@ mod ticket;
 use std::rc::Rc;
 use std::time::Duration;
 
-use iscsi::initiator::{Command as ProtocolCommand, Recoveries};
+use iscsi::initiator::{Command as ProtocolCommand, ConnectionId, Recoveries, TaskKey};
 use iscsi::keys::Params;
 use iscsi::login::initiator::Chap;
 use iscsi::pdu::{
@@ -200,7 +200,9 @@ impl Session {
         inner.submit(destination, write_len, |proto, task| proto.submit(protocol, task))
     }
 
-    /// Sends a task management function to a unit, over the first connection.
+    /// Sends a task management function to a unit, over the first connection. The session's own
+    /// commands that it ends, those sent before it, end with [`Error::Aborted`] once the target
+    /// reports the function complete. Functions for single tasks end none: see [`Session::abort`].
     ///
     /// # Errors
     /// The reason why the session ended, or [`Error::TimedOut`].
@@ -209,10 +211,46 @@ impl Session {
         function: TaskManagementFunction,
         lun: Lun,
     ) -> Result<Option<TaskManagementResult>, Error> {
+        let on = self.inner().first_link().ok_or_else(no_connection)?;
+        self.manage(on, function, lun, None).await
+    }
+
+    /// Ends a command by ABORT TASK (RFC 7143 §11.5.1). Its ticket ends with [`Error::Aborted`] if
+    /// the target aborted the command, or did not get it yet. Returns whether it did: if not, the
+    /// ticket has the command's answer, or will.
+    ///
+    /// # Errors
+    /// As [`Session::task_management`]; [`Error::Lost`] while the command has no connection.
+    pub async fn abort(&self, ticket: &Ticket) -> Result<bool, Error> {
         let inner = self.inner();
-        let on = inner.first_link().ok_or(Error::Lost("no connection at the moment".to_owned()))?;
-        let ticket = inner.submit(Destination::Nothing, 0, |proto, task| {
-            proto.task_management(on, function, lun, None, task)
+        let Some(slot) = ticket.unanswered_in(inner) else { return Ok(false) };
+        let (key, lun, on) = {
+            let mut core = inner.core.borrow_mut();
+            let core = &mut *core;
+            let Some(key) = core.slots.get(slot).map(|entry| entry.key) else { return Ok(false) };
+            if core.protocol.is_waiting(key) {
+                if let Some(task) = core.protocol.forget(key) {
+                    inner.fail_task(core, &task, Error::Aborted);
+                }
+                return Ok(true);
+            }
+            let Some(lun) = core.protocol.lun_of(key) else { return Ok(false) };
+            (key, lun, core.protocol.connection_of(key).ok_or_else(no_connection)?)
+        };
+        let result = self.manage(on, TaskManagementFunction::AbortTask, lun, Some(key)).await?;
+        Ok(result == Some(TaskManagementResult::FunctionComplete))
+    }
+
+    async fn manage(
+        &self,
+        on: ConnectionId,
+        function: TaskManagementFunction,
+        lun: Lun,
+        task: Option<TaskKey>,
+    ) -> Result<Option<TaskManagementResult>, Error> {
+        let inner = self.inner();
+        let ticket = inner.submit(Destination::Nothing, 0, |proto, token| {
+            proto.task_management(on, function, lun, task, token)
         })?;
         let limit = inner.options.command_timeout;
         let response =
@@ -321,6 +359,10 @@ impl std::fmt::Debug for Session {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Session({} at {})", self.target(), self.inner().portal())
     }
+}
+
+fn no_connection() -> Error {
+    Error::Lost("no connection at the moment".to_owned())
 }
 
 /// Memory for a read of more than one buffer of the pool, all of it at once. Two reads that each

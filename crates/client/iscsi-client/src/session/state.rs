@@ -580,13 +580,12 @@ impl Core {
         if links.iter().all(|link| link.pair.is_none()) {
             return;
         }
-        for (_, task) in protocol.tokens_mut() {
-            let Some(buffers) = task.buffers_mut() else { continue };
-            let Some(link) = links.iter().find(|link| Some(link.on) == buffers.reach.on()) else { continue };
-            if let Some(pair) = &link.pair {
-                buffers.reach.withdraw(pair, &mut buffers.destination);
-            }
-        }
+        protocol.tokens_mut().for_each(|(_, task)| withdraw(links, task));
+    }
+
+    /// Withdraws a task's memory from the target.
+    pub fn withdraw(&self, task: &mut Task) {
+        withdraw(&self.links, task);
     }
 
     /// Wakes the senders of all connections that have something to send.
@@ -610,5 +609,13 @@ impl Core {
         for link in self.links.drain(..) {
             link.tasks.iter().for_each(JoinHandle::abort);
         }
+    }
+}
+
+fn withdraw(links: &[Link], task: &mut Task) {
+    let Some(buffers) = task.buffers_mut() else { return };
+    let link = links.iter().find(|link| Some(link.on) == buffers.reach.on());
+    if let Some(pair) = link.and_then(|link| link.pair.as_ref()) {
+        buffers.reach.withdraw(pair, &mut buffers.destination);
     }
 }

@@ -15,7 +15,8 @@ use crate::error::Error;
 ///
 /// It ends with [`Error::Lost`] if the session was lost and the command is not repeatable, or was
 /// repeated too often. It ends with [`Error::Rejected`] or [`Error::TargetFailure`] if the target
-/// did not run it.
+/// did not run it. It ends with [`Error::Aborted`] after [`super::Session::abort`], or a function of
+/// [`super::Session::task_management`] that includes it.
 #[must_use = "a command's outcome is known by awaiting its ticket"]
 pub struct Ticket {
     inner: Rc<Inner>,
@@ -26,6 +27,13 @@ pub struct Ticket {
 impl Ticket {
     pub(super) fn new(inner: Rc<Inner>, slot: usize) -> Self {
         Ticket { inner, slot: Some(slot) }
+    }
+
+    /// The slot of a command of the session `inner` without an answer.
+    pub(super) fn unanswered_in(&self, inner: &Rc<Inner>) -> Option<usize> {
+        let slot = self.slot.filter(|_| Rc::ptr_eq(inner, &self.inner))?;
+        let core = inner.core.borrow();
+        core.slots.get(slot).is_some_and(|entry| entry.answer.is_none()).then_some(slot)
     }
 }
 

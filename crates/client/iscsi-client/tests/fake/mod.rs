@@ -13,7 +13,10 @@ use iscsi::chap::Secret;
 use iscsi::frame::{Cut, Cutter, Digests, emit_pdu};
 use iscsi::keys::{Digest, Offer, Params};
 use iscsi::login::target::{Auth, Claim, Directory, Grant, Placement, Refusal, Reply, Step, TargetLogin};
-use iscsi::pdu::{AsyncEvent, LoginStatus, LogoutResult, Opcode, TaskManagementResult};
+use iscsi::pdu::{
+    AsyncEvent, LoginStatus, LogoutResult, Opcode, TaskManagementFunction, TaskManagementResult,
+};
+use iscsi::sn;
 use iscsi::target::inbound::WriteLimits;
 use iscsi::target::{Completion, Config, Connection, Event, ScsiCommand, SharedWindow, Window};
 use rand::rngs::SmallRng;
@@ -103,6 +106,8 @@ pub struct State {
     pub depth: u32,
     /// PDUs received on a connection after its logout.
     pub late: u32,
+    /// Commands with this opcode wait until they are aborted.
+    pub hangs: Option<u8>,
 }
 
 /// A running target.
@@ -126,6 +131,7 @@ impl Fake {
             next_wire: 1,
             depth: 16,
             late: 0,
+            hangs: None,
         };
         let state = Rc::new(RefCell::new(state));
         let mut listener =
@@ -362,7 +368,33 @@ fn take(state: &mut State, id: u32, event: Option<Event>) {
             wire.waiting.push(command);
         }
         Some(Event::TaskManagement(request)) => {
-            let result = TaskManagementResult::FunctionComplete;
+            let tsih = wire.tsih;
+            let named = |command: &ScsiCommand| {
+                sn::lt(command.cmd_sn, request.cmd_sn)
+                    && match TaskManagementFunction::from_code(request.function) {
+                        Some(TaskManagementFunction::AbortTask) => command.itt == request.referenced,
+                        Some(TaskManagementFunction::TargetWarmReset) => true,
+                        _ => command.lun == request.lun,
+                    }
+            };
+            let mut aborted = 0;
+            for wire in state.wires.values_mut().filter(|wire| wire.tsih == tsih) {
+                let Wire { connection, waiting, out, .. } = wire;
+                waiting.retain(|command| {
+                    if named(command) {
+                        connection.abort(command.task);
+                        connection.finish(command.task, Completion::default(), out);
+                        aborted += 1;
+                    }
+                    !named(command)
+                });
+            }
+            let single = request.function == TaskManagementFunction::AbortTask.code();
+            let result = match single && aborted == 0 {
+                true => TaskManagementResult::TaskDoesNotExist,
+                false => TaskManagementResult::FunctionComplete,
+            };
+            let Some(wire) = state.wires.get_mut(&id) else { return };
             wire.connection.task_management_response(&request, result, &mut wire.out);
         }
         Some(Event::Logout(request)) => {
@@ -372,6 +404,7 @@ fn take(state: &mut State, id: u32, event: Option<Event>) {
         Some(Event::Text(text)) => wire.connection.text_response(&text, Vec::new(), &mut wire.out),
         Some(Event::Data(_)) | None => {}
     }
+    let Some(wire) = state.wires.get_mut(&id) else { return };
     let mut waiting = std::mem::take(&mut wire.waiting);
     waiting.retain(|command| !run(state, id, command));
     if let Some(wire) = state.wires.get_mut(&id) {
@@ -381,7 +414,10 @@ fn take(state: &mut State, id: u32, event: Option<Event>) {
 
 /// Runs a command if its data has arrived.
 fn run(state: &mut State, id: u32, command: &ScsiCommand) -> bool {
-    let State { disk, ran, nexuses, wires, .. } = state;
+    let State { disk, ran, nexuses, wires, hangs, .. } = state;
+    if command.cdb.first() == hangs.as_ref() {
+        return false;
+    }
     let Some(wire) = wires.get_mut(&id) else { return true };
     if wire.connection.data_available(command.task) < command.expected_out as usize {
         return false;

@@ -56,7 +56,11 @@ impl<P: Payload, T> Session<P, T> {
         let itt = pdu.itt.get();
         let key = TaskKey(itt);
         let Some(task) = self.tasks.get(key) else {
-            return if recovers { Ok(Arrival::Stray) } else { Err(ProtocolError::UnknownTask(itt)) };
+            return if recovers || self.aborted.has(key) {
+                Ok(Arrival::Stray)
+            } else {
+                Err(ProtocolError::UnknownTask(itt))
+            };
         };
         let Kind::Scsi(scsi) = &task.kind else { return Err(ProtocolError::WrongTask(itt)) };
         let Some(expected) = scsi.read_len.filter(|_| task.connection == Some(on)) else {

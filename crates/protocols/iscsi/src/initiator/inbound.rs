@@ -130,8 +130,9 @@ pub struct Completion {
 pub enum Event<T> {
     /// A SCSI command ended.
     Done(TaskKey, T, Completion),
-    /// A task management function ended. `None` is a response that RFC 7143 does not define.
-    TaskManagement(TaskKey, T, Option<TaskManagementResult>),
+    /// A task management function ended, and with it these tasks: the target does not answer them.
+    /// `None` is a response that RFC 7143 does not define.
+    TaskManagement(TaskKey, T, Option<TaskManagementResult>, Vec<(TaskKey, T)>),
     /// The target answered a ping.
     Pong(TaskKey, T),
     /// The whole response to a text request.
@@ -249,7 +250,7 @@ impl<P: Payload, T> Session<P, T> {
                     self.update_window(exp_cmd_sn, max_cmd_sn);
                     return Ok(None);
                 }
-                let suits = |k: &Kind<P>| matches!(k, Kind::TaskManagement | Kind::Reassign { .. });
+                let suits = |k: &Kind<P>| matches!(k, Kind::TaskManagement(_) | Kind::Reassign { .. });
                 match self.task_of(on, bhs, suits) {
                     Ok(key)
                         if matches!(self.tasks.get(key).map(|t| &t.kind), Some(Kind::Reassign { .. })) =>
@@ -257,9 +258,7 @@ impl<P: Payload, T> Session<P, T> {
                         self.update_window(exp_cmd_sn, max_cmd_sn);
                         self.reassigned(key, pdu.result())?
                     }
-                    Ok(key) => {
-                        self.take_task(key).map(|(token, _)| Event::TaskManagement(key, token, pdu.result()))
-                    }
+                    Ok(key) => self.managed(on, key, pdu.result()),
                     Err(ProtocolError::UnknownTask(_)) if recovers => None,
                     Err(error) => return Err(error),
                 }
@@ -467,7 +466,7 @@ impl<P: Payload, T> Session<P, T> {
         let key = match self.task_of(on, bhs, |k| matches!(k, Kind::Scsi(_))) {
             Ok(key) => key,
             // The response of a forgotten task.
-            Err(ProtocolError::UnknownTask(_)) if self.recovers() => {
+            Err(ProtocolError::UnknownTask(_)) if self.is_stray(bhs) => {
                 self.in_turn(on, pdu.stat_sn.get())?;
                 return Ok(None);
             }
@@ -597,7 +596,7 @@ impl<P: Payload, T> Session<P, T> {
         let recovers = self.recovers();
         let key = match self.task_of(on, bhs, |k| matches!(k, Kind::Scsi(s) if s.write.is_some())) {
             Ok(key) => key,
-            Err(ProtocolError::UnknownTask(_)) if recovers => return Ok(()),
+            Err(ProtocolError::UnknownTask(_)) if self.is_stray(bhs) => return Ok(()),
             Err(error) => return Err(error),
         };
         let (max_burst, max_open) = (self.params.max_burst_length, self.params.max_outstanding_r2t);

@@ -16,6 +16,7 @@
 //! requested again, and unacknowledged requests are sent again ([`Session::tick`]). At level 2
 //! tasks survive their connection ([`Session::lose_connection`]).
 
+mod abort;
 mod arrival;
 mod emit;
 mod inbound;

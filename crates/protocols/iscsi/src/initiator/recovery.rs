@@ -484,7 +484,7 @@ impl<P: Payload, T> Session<P, T> {
             // missing, and the ping was sent after the request, then the request is lost or slow. A
             // copy of a slow request is rejected or executed twice, which is harmless for all of
             // these.
-            Kind::TaskManagement | Kind::Text(_) | Kind::Logout | Kind::Removal(_) => {
+            Kind::TaskManagement(_) | Kind::Text(_) | Kind::Logout | Kind::Removal(_) => {
                 if task.idle == PATIENCE {
                     task.probe = status.probes.wrapping_add(1);
                 }

@@ -8,7 +8,7 @@ use crate::keys::{Digest, Params};
 use crate::login::initiator::Established;
 use crate::pdu::{
     Bhs, LogoutReason, LogoutRequest, Lun, NopOut, RESERVED_TAG, SnackRequest, SnackType, TaskAttribute,
-    TaskManagementFunction, TaskManagementRequest, TextRequest, ahs,
+    TextRequest, ahs,
 };
 use crate::sn;
 use crate::target::{Payload, Sink};
@@ -17,7 +17,7 @@ use crate::text::Assembler;
 use super::MAX_TEXT_RESPONSE;
 use super::emit::{self, Datamover, Emit, Messages, Room, Stream};
 use super::recovery::{Failed, Recoveries, Status};
-use super::tasks::{Kind, Scsi, TaskKey, Tasks};
+use super::tasks::{Aborted, Kind, Scsi, TaskKey, Tasks};
 
 /// A connection of a session, by its index in the session. Not the CID.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -117,6 +117,8 @@ pub struct Session<P, T> {
     /// The index at which the search for the next connection begins with [`Spread::RoundRobin`].
     next_connection: usize,
     pub(super) recoveries: Recoveries,
+    /// Aborted tasks of which PDUs may still arrive.
+    pub(super) aborted: Aborted,
     /// Outstanding immediate requests as last sent; kept for retransmission.
     pub(super) requests: Vec<(TaskKey, Bhs, Option<P>)>,
     /// The number of outstanding TASK REASSIGNs.
@@ -151,6 +153,7 @@ impl<P: Payload, T> Session<P, T> {
             spread: Spread::default(),
             next_connection: 0,
             recoveries: Recoveries::default(),
+            aborted: Aborted::default(),
             requests: Vec::new(),
             reassigning: 0,
             snack_tag: 0,
@@ -212,6 +215,7 @@ impl<P: Payload, T> Session<P, T> {
             self.exp_cmd_sn = login.exp_cmd_sn;
             self.max_cmd_sn = login.exp_cmd_sn.wrapping_sub(1);
             self.connections.clear();
+            self.aborted = Aborted::default();
         }
         self.update_window(login.exp_cmd_sn, login.max_cmd_sn);
         let rdma = login.params.rdma_extensions;
@@ -322,35 +326,10 @@ impl<P: Payload, T> Session<P, T> {
         Ok(key)
     }
 
-    /// Sends a task management function at once (immediate delivery). `task` is the task of ABORT
-    /// TASK.
-    ///
-    /// # Errors
-    /// Returns the token if the connection is gone or there are too many tasks.
-    pub fn task_management(
-        &mut self,
-        on: ConnectionId,
-        function: TaskManagementFunction,
-        lun: Lun,
-        task: Option<TaskKey>,
-        token: T,
-    ) -> Result<TaskKey, T> {
-        let referenced = task.and_then(|key| Some((key, self.tasks.get(key)?.cmd_sn)));
-        let key = self.begin(on, Kind::TaskManagement, token)?;
-        let mut pdu = TaskManagementRequest::new(key.0, function, lun);
-        pdu.cmd_sn.set(self.cmd_sn);
-        if let Some((task, cmd_sn)) = referenced {
-            pdu.referenced_task_tag.set(task.0);
-            pdu.ref_cmd_sn.set(cmd_sn);
-        }
-        self.request(on, key, pdu.into(), None);
-        Ok(key)
-    }
-
     /// Pings the target (immediate delivery): [`super::Event::Pong`] follows.
     ///
     /// # Errors
-    /// As [`Session::task_management`].
+    /// Returns the token if the connection is gone or there are too many tasks.
     pub fn ping(&mut self, on: ConnectionId, token: T) -> Result<TaskKey, T> {
         let key = self.begin(on, Kind::Ping, token)?;
         let mut pdu = NopOut::ping(key.0);
@@ -362,7 +341,7 @@ impl<P: Payload, T> Session<P, T> {
     /// Sends a text (immediate delivery), which must fit one PDU.
     ///
     /// # Errors
-    /// As [`Session::task_management`].
+    /// As [`Session::ping`].
     pub fn text(&mut self, on: ConnectionId, text: P, token: T) -> Result<TaskKey, T> {
         let key = self.begin(on, Kind::Text(Assembler::new(MAX_TEXT_RESPONSE)), token)?;
         let mut pdu = TextRequest::new(key.0, RESERVED_TAG);
@@ -374,7 +353,7 @@ impl<P: Payload, T> Session<P, T> {
     /// Sends a logout (immediate delivery): [`super::Event::LoggedOut`] follows.
     ///
     /// # Errors
-    /// As [`Session::task_management`].
+    /// As [`Session::ping`].
     pub fn logout(&mut self, on: ConnectionId, reason: LogoutReason, token: T) -> Result<TaskKey, T> {
         let Some(cid) = self.connection(on).map(|c| c.cid) else { return Err(token) };
         let key = self.begin(on, Kind::Logout, token)?;
@@ -384,7 +363,7 @@ impl<P: Payload, T> Session<P, T> {
         Ok(key)
     }
 
-    /// Forgets a task that the target will not answer, such as an aborted one.
+    /// Forgets a task: a waiting one, or one that the target will not answer.
     pub fn forget(&mut self, key: TaskKey) -> Option<T> {
         self.take_task(key).map(|(token, _)| token)
     }
@@ -393,6 +372,19 @@ impl<P: Payload, T> Session<P, T> {
     /// 7143 §11.5.1). `None` while the task waits for the window, and after its end.
     pub fn connection_of(&self, key: TaskKey) -> Option<ConnectionId> {
         self.tasks.get(key)?.connection
+    }
+
+    /// Whether a task waits to be sent: the target does not know it.
+    pub fn is_waiting(&self, key: TaskKey) -> bool {
+        self.tasks.get(key).is_some_and(|task| task.connection.is_none() && task.orphan.is_none())
+    }
+
+    /// The logical unit of a SCSI command.
+    pub fn lun_of(&self, key: TaskKey) -> Option<Lun> {
+        match &self.tasks.get(key)?.kind {
+            Kind::Scsi(scsi) => Some(scsi.lun),
+            _ => None,
+        }
     }
 
     /// The owner's token of a task.

@@ -1,7 +1,9 @@
 //! The session's tasks by Initiator Task Tag. A tag contains a slot's index and the slot's use
 //! count, so that a late PDU of an ended task never matches its successor.
 
-use crate::pdu::Lun;
+use std::collections::VecDeque;
+
+use crate::pdu::{Lun, TaskManagementFunction};
 use crate::sn;
 use crate::text::Assembler;
 
@@ -27,7 +29,7 @@ impl TaskKey {
 #[derive(Debug)]
 pub(super) enum Kind<P> {
     Scsi(Scsi<P>),
-    TaskManagement,
+    TaskManagement(Scope),
     Text(Assembler),
     Ping,
     Logout,
@@ -41,6 +43,48 @@ pub(super) enum Kind<P> {
     },
     /// The internal logout of the connection with that CID, for recovery of its tasks.
     Removal(u16),
+}
+
+/// The tasks of the issuing session that a function ends, if they were sent before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Scope {
+    Nothing,
+    Task(TaskKey),
+    Unit(Lun),
+    Target,
+}
+
+impl Scope {
+    pub fn of(function: TaskManagementFunction, lun: Lun, task: Option<TaskKey>) -> Self {
+        use TaskManagementFunction as Function;
+        match function {
+            Function::AbortTask => task.map_or(Scope::Nothing, Scope::Task),
+            Function::AbortTaskSet | Function::ClearTaskSet | Function::LogicalUnitReset => Scope::Unit(lun),
+            Function::TargetWarmReset | Function::TargetColdReset => Scope::Target,
+            _ => Scope::Nothing,
+        }
+    }
+}
+
+/// The newest aborted tasks of other connections than their function's. The order of PDUs holds
+/// within a connection only, so a PDU of such a task may arrive after the function's response.
+#[derive(Debug, Default)]
+pub(super) struct Aborted(VecDeque<TaskKey>);
+
+impl Aborted {
+    /// Tasks kept.
+    const MOST: usize = 4096;
+
+    pub fn has(&self, key: TaskKey) -> bool {
+        self.0.contains(&key)
+    }
+
+    pub fn add(&mut self, key: TaskKey) {
+        if self.0.len() >= Self::MOST {
+            self.0.pop_front();
+        }
+        self.0.push_back(key);
+    }
 }
 
 /// The state of a SCSI command.

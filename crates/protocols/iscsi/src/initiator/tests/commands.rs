@@ -163,12 +163,11 @@ fn task_management_logout_and_asynchronous_messages_are_told() {
     assert!(line.contains(&format!("{:#x}", task.itt())) && line.contains("100"), "{line}");
     let done =
         numbered!(pdu::TaskManagementResponse::new(abort.itt(), TaskManagementResult::FunctionComplete), 10);
-    let event = hear(&mut s, on, done, &[]);
-    assert!(matches!(
-        event,
-        Ok(Some(Event::TaskManagement(_, _, Some(TaskManagementResult::FunctionComplete))))
-    ));
-    assert!(s.forget(task).is_some() && s.is_empty());
+    let Ok(Some(Event::TaskManagement(_, _, result, ended))) = hear(&mut s, on, done, &[]) else {
+        panic!("no event");
+    };
+    assert_eq!(result, Some(TaskManagementResult::FunctionComplete));
+    assert!(ended.iter().map(|(key, _)| *key).eq([task]) && s.is_empty());
 
     let message = numbered!(pdu::AsyncMessage::new(AsyncEvent::LogoutRequest, Lun::ZERO, [0, 0, 5]), 11);
     assert!(matches!(hear(&mut s, on, message, &[]), Ok(Some(Event::Async(m))) if m.parameter3.get() == 5));
@@ -179,6 +178,41 @@ fn task_management_logout_and_asynchronous_messages_are_told() {
         hear(&mut s, on, done, &[]),
         Ok(Some(Event::LoggedOut(_, _, Some(pdu::LogoutResult::Success))))
     ));
+}
+
+/// RFC 7143 §4.2.3.2: those of its unit that were sent before it. What arrives of them on another
+/// connection is dropped.
+#[test]
+fn a_function_ends_the_tasks_that_it_affects() {
+    for (function, ends_all) in [
+        (TaskManagementFunction::AbortTaskSet, false),
+        (TaskManagementFunction::LogicalUnitReset, false),
+        (TaskManagementFunction::TargetWarmReset, true),
+    ] {
+        let (mut s, on) = session(Params::default());
+        let second = s.connect(1, &established(Params::default()));
+        let other_unit = Command { lun: Lun::new(7).unwrap(), ..read(1) };
+        let keys = [read(1), read(1), other_unit].map(|command| s.submit(command, vec![]).unwrap());
+        sent(&mut s, on);
+        sent(&mut s, second);
+        assert_eq!(s.connection_of(keys[1]), Some(second));
+        let key = s.task_management(on, function, Lun::ZERO, None, vec![]).unwrap();
+        let later = s.submit(read(1), vec![]).unwrap();
+        sent(&mut s, on);
+        let response = pdu::TaskManagementResponse::new(key.itt(), TaskManagementResult::FunctionComplete);
+        let Ok(Some(Event::TaskManagement(.., ended))) = hear(&mut s, on, numbered!(response, 10), &[])
+        else {
+            panic!("no event")
+        };
+        let ended: Vec<_> = ended.iter().map(|(key, _)| *key).collect();
+        assert_eq!(ended, keys[..if ends_all { 3 } else { 2 }]);
+        assert!(s.connection_of(later).is_some());
+        let late = pdu::ScsiResponse::new(keys[1].itt(), ResponseCode::CommandCompleted, 0);
+        assert!(matches!(hear(&mut s, second, numbered!(late, 10), &[]), Ok(None)));
+        // Not on the function's own connection: nothing of them comes after its response.
+        let stray = numbered!(pdu::ScsiResponse::new(keys[0].itt(), ResponseCode::CommandCompleted, 0), 11);
+        assert!(matches!(hear(&mut s, on, stray, &[]), Err(ProtocolError::UnknownTask(_))));
+    }
 }
 
 #[test]
