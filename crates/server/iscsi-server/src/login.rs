@@ -155,12 +155,12 @@ pub(crate) fn write_limits(params: &Params) -> WriteLimits {
 }
 
 /// What recovery may cost a connection, if its session has any.
-fn recovery(params: &Params, limits: &Limits) -> Option<recovery::Limits> {
+fn recovery(params: &Params, limits: &Limits, queue_depth: u32) -> Option<recovery::Limits> {
     (params.error_recovery_level > 0).then(|| recovery::Limits {
         level: params.error_recovery_level,
         // A burst must fit, or nothing could ever be acknowledged.
         keep_bytes: limits.unacknowledged.max(params.max_burst_length as usize),
-        keep_statuses: 2 * limits.queue_depth as usize + 64,
+        keep_statuses: 2 * queue_depth as usize + 64,
         data_timeout: limits.data_timeout,
     })
 }
@@ -360,8 +360,7 @@ async fn place(
             Some(common) => Window::Shared(common),
             // Its only connection had the window.
             None if replacing.is_some() => {
-                let depth = shared.limits().queue_depth;
-                Window::Own(Box::new(CommandWindow::new(session.exp_cmd_sn(), depth)))
+                Window::Own(Box::new(CommandWindow::new(session.exp_cmd_sn(), session.queue_depth)))
             }
             None => return Err(LoginStatus::TooManyConnections),
         };
@@ -422,6 +421,7 @@ async fn place(
             view,
             limiter,
             window: common,
+            queue_depth: depth,
             params: outcome.params.clone(),
         };
         if let Some(session) = shared.registry.add(tsih, new, member.clone()) {
@@ -481,12 +481,15 @@ pub(crate) fn full_feature(
         }
         (Wire::Iser(..), false) => params.peer_max_recv_data_segment_length.min(setup::SMALLEST_PEER),
     };
-    let recovery = recovery(params, limits).filter(|_| !discovery && matches!(wire, Wire::Tcp(..)));
+    // A connection that joins has as much room as its session's window lets in.
+    let queue_depth = seat.session.queue_depth;
+    let recovery =
+        recovery(params, limits, queue_depth).filter(|_| !discovery && matches!(wire, Wire::Tcp(..)));
     let config = iscsi::target::Config {
         cid: outcome.cid,
         window,
         stat_sn,
-        queue_depth: limits.queue_depth,
+        queue_depth,
         write: write_limits(params),
         peer_max_data_segment,
         header_digest,

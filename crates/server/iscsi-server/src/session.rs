@@ -41,6 +41,8 @@ pub(crate) struct Session {
     pub limiter: Arc<Limiter>,
     /// The command window, when the session may have several connections.
     pub window: Option<Arc<SharedWindow>>,
+    /// Depth of the command window: that of the leading login, whatever the limits are now.
+    pub queue_depth: u32,
     /// What its leading login negotiated.
     pub params: Params,
     /// When it began.
@@ -387,6 +389,7 @@ pub(crate) struct NewSession {
     pub view: View,
     pub limiter: Arc<Limiter>,
     pub window: Option<Arc<SharedWindow>>,
+    pub queue_depth: u32,
     pub params: Params,
 }
 
@@ -460,6 +463,7 @@ impl Registry {
             view: Mutex::new(Viewed { view: Arc::new(new.view), over: false }),
             limiter: new.limiter,
             window: new.window,
+            queue_depth: new.queue_depth,
             params: new.params,
             since: first.arrival.at,
             exp_cmd_sn: AtomicU32::new(0),

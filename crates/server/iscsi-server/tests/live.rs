@@ -223,3 +223,30 @@ fn changes_under_load_lose_no_command_and_no_login() {
     assert_eq!(handle.targets()[0].name, IQN);
     server.stop(Duration::ZERO).unwrap();
 }
+
+/// The command window of a session stays as deep as it was made, so its new connections have room for as much.
+#[test]
+fn a_connection_that_joins_under_a_lower_queue_depth_takes_what_its_window_lets_in() {
+    const COMMANDS: usize = 40;
+    let (server, mut config) = start();
+    let mut first = Client::login(address(&server), Client::config(1));
+    first.settle(0);
+    config.limits.queue_depth = 1;
+    server.handle().apply(config).unwrap();
+    let established = first.session.clone().expect("logged in");
+    let mut joining = Client::config(1);
+    (joining.tsih, joining.cid, joining.cmd_sn) = (established.tsih, 1, first.cmd_sn);
+    joining.session = Some(established.params);
+    let mut second = Client::login(address(&server), joining);
+    for _ in 0..COMMANDS {
+        let mut write = second.command(0, &write10(0, 1));
+        write.set_write(true);
+        write.edtl.set(512);
+        second.send(write.into(), &[]);
+    }
+    for _ in 0..COMMANDS {
+        let pdu = second.receive().expect("an answer");
+        assert_eq!(pdu.bhs.opcode(), Some(Opcode::ReadyToTransfer), "{}", pdu.bhs);
+    }
+    server.stop(Duration::ZERO).unwrap();
+}
