@@ -4,66 +4,58 @@
 use std::process::ExitCode;
 use std::time::Instant;
 
-const USAGE: &str = "usage: sim [--shipped | --replacement] [--seeds A..B | --seed N]
+use sim::shipped::{self, Failure, Report};
 
-  --replacement  run the world in which a LUN's disk is replaced (with --seed)
-  --shipped      run the shipped server and client, not drivers of the simulator's own
-  --seeds A..B   run the seeds from A to B, B not included (default: 0..1000)
-  --seed N       run one seed and print its record as it grows";
+const USAGE: &str = "usage: sim [WORLD] [--seeds A..B | --seed N]
+
+  --shipped       the shipped server and client: reads and writes, whatever breaks
+  --replacement   the same while a LUN's disk is replaced
+  (no WORLD)      drivers of the simulator's own instead of the shipped server and client
+
+  --seeds A..B    run the seeds from A to B, B not included (default: 0..1000)
+  --seed N        run one seed and print its record as it grows";
+
+/// Runs a seed; `true` prints its record.
+type Run = fn(u64, bool) -> Result<Report, Box<Failure>>;
+
+const WORLDS: [(&str, Run); 2] = [
+    ("--shipped", shipped::run),
+    ("--replacement", shipped::replacement::run),
+];
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    match args.as_slice() {
-        [] => many(0, 1000),
-        ["--shipped", "--seed", seed] => match seed.parse() {
-            Ok(seed) => shipped(seed, seed + 1, true),
-            Err(_) => usage(),
-        },
-        ["--shipped", "--seeds", range] => {
-            match range.split_once("..").map(|(a, b)| (a.parse(), b.parse())) {
-                Some((Ok(first), Ok(end))) => shipped(first, end, false),
-                _ => usage(),
-            }
-        }
-        ["--replacement", "--seed", seed] => match seed.parse() {
-            Ok(seed) => match sim::shipped::replacement::run(seed) {
-                Ok(good) => {
-                    println!("seed {seed}: {good} writes ended with GOOD, none on the wrong disk");
-                    ExitCode::SUCCESS
-                }
-                Err(failure) => {
-                    println!("{failure}");
-                    ExitCode::FAILURE
-                }
-            },
-            Err(_) => usage(),
-        },
-        ["--seeds", range] => match range.split_once("..").map(|(a, b)| (a.parse(), b.parse())) {
-            Some((Ok(first), Ok(end))) => many(first, end),
-            _ => usage(),
-        },
-        ["--seed", seed] => match seed.parse() {
-            Ok(seed) => one(seed),
-            Err(_) => usage(),
-        },
-        _ => usage(),
+    let world = args.first().and_then(|first| WORLDS.iter().find(|(option, _)| option == first));
+    let seeds = match &args[usize::from(world.is_some())..] {
+        [] => Some((0, 1000, false)),
+        ["--seed", seed] => seed.parse().ok().map(|seed| (seed, seed + 1, true)),
+        ["--seeds", range] => range
+            .split_once("..")
+            .and_then(|(first, end)| Some((first.parse().ok()?, end.parse().ok()?, false))),
+        _ => None,
+    };
+    match (world, seeds) {
+        (_, None) => usage(),
+        (Some((_, run)), Some((first, end, loud))) => in_world(*run, first, end, loud),
+        (None, Some((seed, _, true))) => one(seed),
+        (None, Some((first, end, false))) => many(first, end),
     }
 }
 
-/// Runs seeds in the world of the shipped server and client.
-fn shipped(first: u64, end: u64, loud: bool) -> ExitCode {
+/// Runs seeds in a world of the shipped server and client.
+fn in_world(run: Run, first: u64, end: u64, loud: bool) -> ExitCode {
     let began = Instant::now();
-    let (mut commands, mut reconnects, mut recovered, mut restarts, mut turns, mut failed) =
-        (0, 0, 0, 0, 0, 0);
+    let (mut sum, mut failed) = (Report::default(), 0);
     for seed in first..end {
-        match sim::shipped::run(seed, loud) {
+        match run(seed, loud) {
             Ok(report) => {
-                commands += report.commands;
-                reconnects += report.reconnects;
-                recovered += report.recovered;
-                restarts += report.restarts;
-                turns += report.turns;
+                sum.commands += report.commands;
+                sum.reconnects += report.reconnects;
+                sum.recovered += report.recovered;
+                sum.restarts += report.restarts;
+                sum.aborted += report.aborted;
+                sum.turns += report.turns;
                 if loud {
                     println!("{report:?}");
                 }
@@ -75,9 +67,10 @@ fn shipped(first: u64, end: u64, loud: bool) -> ExitCode {
         }
         let done = seed + 1 - first;
         if done % 100 == 0 || seed + 1 == end {
+            let Report { commands, reconnects, recovered, restarts, aborted, turns, .. } = sum;
             println!(
-                "{done} of {} seeds in {} s: {commands} commands, {reconnects} sessions made anew, {recovered} connections \
-                 mended, {restarts} restarts, {turns} turns, {failed} failures",
+                "{done} of {} seeds in {} s: {commands} commands, {aborted} aborted, {reconnects} sessions made anew, \
+                 {recovered} connections mended, {restarts} restarts, {turns} turns, {failed} failures",
                 end - first,
                 began.elapsed().as_secs(),
             );

@@ -16,7 +16,7 @@ fn reads_return_what_was_written_whatever_breaks() {
         return;
     }
     let began = Instant::now();
-    let (mut seeds, mut reconnects, mut recovered, mut restarts) = (0, 0, 0, 0);
+    let (mut seeds, mut reconnects, mut recovered, mut restarts, mut aborted) = (0, 0, 0, 0, 0);
     for seed in 0..SEEDS {
         if began.elapsed() > TIME {
             break;
@@ -25,12 +25,14 @@ fn reads_return_what_was_written_whatever_breaks() {
         reconnects += report.reconnects;
         recovered += report.recovered;
         restarts += report.restarts;
+        aborted += report.aborted;
         seeds += 1;
     }
     // Runs in which nothing breaks prove nothing.
-    let broken = (reconnects, recovered, restarts);
+    let broken = (reconnects, recovered, restarts, aborted);
     assert!(
-        seeds < 30 || reconnects > seeds && recovered > seeds / 4 && restarts > seeds / 4,
+        seeds < 30
+            || reconnects > seeds && recovered > seeds / 4 && restarts > seeds / 4 && aborted > seeds / 4,
         "{seeds}: {broken:?}"
     );
 }
@@ -48,14 +50,14 @@ fn a_seed_repeats_itself() {
 fn no_waiting_command_reaches_the_disk_that_replaces_its_own() {
     let mut good = 0;
     for seed in 0..60 {
-        good += shipped::replacement::run(seed).unwrap_or_else(|failure| panic!("{failure}"));
+        good += shipped::replacement::run(seed, false).unwrap_or_else(|failure| panic!("{failure}")).commands;
     }
     assert!(good > 60, "{good}");
 }
 
 /// What the first of some seeds finds of a fault that was planted.
 fn found(sabotage: Sabotage) -> String {
-    let failures: Vec<_> = (0..30)
+    let failures: Vec<_> = (0..60)
         .filter_map(|seed| shipped::run_sabotaged(seed, sabotage).err())
         .map(|failure| failure.what)
         .collect();

@@ -7,7 +7,10 @@ use std::time::Duration;
 use iscsi::chap::{Credential, Secret};
 use iscsi::initiator::Completion;
 use iscsi::pdu::ResponseCode;
-use iscsi_client::{Chap, Command, Crc, Error, Lun, Options, Response, Session, Url};
+use iscsi_client::{
+    Chap, Command, Crc, Error, Lun, Options, Response, Session, TaskManagementFunction, TaskManagementResult,
+    Url,
+};
 use runtime::Notify;
 
 use super::Books;
@@ -26,6 +29,19 @@ pub(super) struct Ended {
     pub(super) commands: u64,
     pub(super) reconnects: u64,
     pub(super) recovered: u64,
+    pub(super) aborted: u64,
+}
+
+/// How often an initiator uses task management.
+struct Manners {
+    /// Of a thousand commands, how many it aborts if they take long.
+    aborts: u64,
+    /// The same for functions that end many tasks.
+    functions: u64,
+    /// The longest time before ABORT TASK, µs.
+    patience: u64,
+    /// It may end tasks of others.
+    others: bool,
 }
 
 /// One initiator.
@@ -46,6 +62,9 @@ struct Work {
     /// has reconnected once more.
     limbo: RefCell<Vec<(OpId, u64)>>,
     ended: Cell<u64>,
+    aborted: Cell<u64>,
+    /// Functions that end many tasks: begun so far.
+    functions: Cell<u64>,
     in_flight: Cell<usize>,
     /// A command has ended.
     room: Notify,
@@ -125,6 +144,13 @@ impl Client {
     async fn work(mut self) -> Result<Ended, String> {
         let plan = self.plan().clone();
         let session = self.log_in().await?;
+        let alone = self.books.plan.initiators.len() == 1;
+        let manners = Manners {
+            aborts: self.rng.pick(&[0, 30, 200]),
+            functions: self.rng.pick(&[0, 0, 30]),
+            patience: self.rng.pick(&[100, 5000, 60_000]),
+            others: alone || self.books.plan.resets_by_others,
+        };
         let work = Rc::new(Work {
             number: self.number,
             workload: Workload::new(&self.books.plan, &plan),
@@ -132,6 +158,8 @@ impl Client {
             session,
             limbo: RefCell::default(),
             ended: Cell::new(0),
+            aborted: Cell::new(0),
+            functions: Cell::new(0),
             in_flight: Cell::new(0),
             room: Notify::default(),
         });
@@ -143,29 +171,32 @@ impl Client {
             if plan.pause > 0 {
                 runtime::sleep(Duration::from_micros(self.rng.below(plan.pause))).await;
             }
+            if self.rng.chance(manners.functions) {
+                let function = self.function(&manners);
+                let theirs = work.clone();
+                work.begin(async move { theirs.manage(function).await });
+                work.wait_for_room(plan.depth).await;
+            }
             let op = self.books.next_op();
             let action = work.workload.next(&mut self.rng, &self.books.oracle.borrow(), op);
             let Action::Scsi(scsi) = action else {
                 self.books.news(1);
                 continue;
             };
-            work.in_flight.set(work.in_flight.get() + 1);
+            let aborts = self.rng.chance(manners.aborts);
+            let abort_after = aborts.then(|| Duration::from_micros(self.rng.below(manners.patience)));
             let theirs = work.clone();
-            drop(runtime::spawn(async move {
-                if let Err(what) = theirs.command(op, &scsi).await {
-                    let (number, name) = (theirs.number, scsi.name);
-                    theirs.books.fail(format!("initiator {number}, op {op} ({name}): {what}"));
-                }
-                theirs.in_flight.set(theirs.in_flight.get() - 1);
-                theirs.ended.set(theirs.ended.get() + 1);
-                theirs.room.notify();
-            }));
+            work.begin(async move {
+                let done = theirs.command(op, &scsi, abort_after).await;
+                done.map_err(|what| format!("op {op} ({}): {what}", scsi.name))
+            });
         }
         work.wait_for_room(1).await;
         let ended = Ended {
             commands: work.ended.get(),
             reconnects: work.session.reconnects(),
             recovered: work.session.recoveries().connections,
+            aborted: work.aborted.get(),
         };
         if !self.books.has_failed() {
             self.look_at_all(&work).await?;
@@ -176,6 +207,28 @@ impl Client {
         Ok(ended)
     }
 
+    fn function(&mut self, manners: &Manners) -> TaskManagementFunction {
+        use TaskManagementFunction as Function;
+        if !manners.others {
+            return Function::AbortTaskSet;
+        }
+        let function = self.rng.pick(&[
+            Function::AbortTaskSet,
+            Function::AbortTaskSet,
+            Function::ClearTaskSet,
+            Function::ClearTaskSet,
+            Function::LogicalUnitReset,
+            Function::TargetWarmReset,
+            Function::TargetColdReset,
+        ]);
+        let alone = self.books.plan.initiators.len() == 1;
+        if function == Function::TargetColdReset || !alone && function != Function::AbortTaskSet {
+            // Sessions end, or commands of others whose initiators learn of it by their timeout only.
+            self.books.disturbed.set(true);
+        }
+        function
+    }
+
     /// Reads the whole disk.
     async fn look_at_all(&self, work: &Rc<Work>) -> Result<(), String> {
         let (blocks, most) = (self.books.plan.blocks, self.books.plan.most_blocks.max(1));
@@ -183,7 +236,7 @@ impl Client {
         while lba < blocks {
             let some = most.min(blocks - lba);
             let op = self.books.next_op();
-            work.command(op, &work.workload.read_of(lba, some, false))
+            work.command(op, &work.workload.read_of(lba, some, false), None)
                 .await
                 .map_err(|what| format!("at last: {what}"))?;
             lba += some;
@@ -199,6 +252,36 @@ impl Work {
         self.room.until(ready).await;
     }
 
+    /// Runs something beside other commands. An error is a defect.
+    fn begin(self: &Rc<Self>, what: impl Future<Output = Result<(), String>> + 'static) {
+        self.in_flight.set(self.in_flight.get() + 1);
+        let work = self.clone();
+        drop(runtime::spawn(async move {
+            if let Err(what) = what.await {
+                work.books.fail(format!("initiator {}, {what}", work.number));
+            }
+            work.in_flight.set(work.in_flight.get() - 1);
+            work.ended.set(work.ended.get() + 1);
+            work.room.notify();
+        }));
+    }
+
+    /// Ends many tasks. Those of this session end with an error of their own.
+    async fn manage(&self, function: TaskManagementFunction) -> Result<(), String> {
+        self.functions.set(self.functions.get() + 1);
+        self.books.note(format_args!("initiator {}: {function}", self.number));
+        let result = self.session.task_management(function, Lun::ZERO).await;
+        self.books.note(format_args!("initiator {}: {function}: {result:?}", self.number));
+        match result {
+            Ok(Some(TaskManagementResult::FunctionComplete)) => Ok(()),
+            // Commands sent before it do not come.
+            Ok(Some(TaskManagementResult::FunctionRejected)) if !self.books.is_calm() => Ok(()),
+            Err(Error::Rejected(_)) => Ok(()),
+            Err(error) if !self.books.is_calm() && self.books.may_lose(&error) => Ok(()),
+            result => Err(format!("{function}: {result:?}")),
+        }
+    }
+
     /// Ends lost writes whose session has reconnected since: they can no longer run.
     fn settle(&self, reconnects: u64) {
         let mut limbo = self.limbo.borrow_mut();
@@ -211,7 +294,7 @@ impl Work {
     }
 
     /// Runs a command to its end, and reports it to the oracle.
-    async fn command(&self, op: OpId, scsi: &Scsi) -> Result<(), String> {
+    async fn command(&self, op: OpId, scsi: &Scsi, abort_after: Option<Duration>) -> Result<(), String> {
         let books = &self.books;
         books.news(1);
         let looks = matches!(scsi.kind, Kind::Read | Kind::CompareAndWrite(_) | Kind::Verify(_));
@@ -232,7 +315,8 @@ impl Work {
         let mut tries = 0;
         let answer = loop {
             tries += 1;
-            match self.once(scsi).await {
+            let functions = self.functions.get();
+            match self.once(scsi, abort_after).await? {
                 Ok(response) => {
                     // BUSY and TASK SET FULL: the unit did nothing.
                     if matches!(response.status, 0x08 | 0x28) && tries < TRIES {
@@ -244,6 +328,12 @@ impl Work {
                         Answer::Attention if tries < TRIES => {}
                         answer => break Some((answer, response)),
                     }
+                }
+                Err(Error::Aborted) if abort_after.is_some() || self.functions.get() > functions => {
+                    self.aborted.set(self.aborted.get() + 1);
+                    books.note(format_args!("initiator {}: op {op} is aborted", self.number));
+                    books.oracle.borrow_mut().abort(op);
+                    return Ok(());
                 }
                 Err(error) if !scsi.may_repeat && books.may_lose(&error) => {
                     books.note(format_args!("op {op} is lost: {error}"));
@@ -262,7 +352,15 @@ impl Work {
         self.end(op, scsi, answer, books.cuts.get() != cuts)
     }
 
-    async fn once(&self, scsi: &Scsi) -> Result<Response, Error> {
+    /// Sends a command, and aborts it if it takes longer than `abort_after`.
+    ///
+    /// # Errors
+    /// ABORT TASK was answered in a way that it must not be.
+    async fn once(
+        &self,
+        scsi: &Scsi,
+        abort_after: Option<Duration>,
+    ) -> Result<Result<Response, Error>, String> {
         let mut command = Command::new(Lun::new(scsi.lun).unwrap_or(Lun::ZERO), &scsi.cdb);
         if let Some(data) = &scsi.data_out {
             command = command.writing(runtime::Buf::from(data.clone()));
@@ -270,7 +368,24 @@ impl Work {
         if let Some(len) = scsi.read_len {
             command = command.reading(len);
         }
-        self.session.execute(if scsi.may_repeat { command } else { command.once() }).await
+        let command = if scsi.may_repeat { command } else { command.once() };
+        let mut ticket = match self.session.start(command).await {
+            Ok(ticket) => ticket,
+            Err(error) => return Ok(Err(error)),
+        };
+        let Some(patience) = abort_after else { return Ok(ticket.await) };
+        if let Ok(answer) = runtime::timeout(patience, &mut ticket).await {
+            return Ok(answer);
+        }
+        let aborted = self.session.abort(&ticket).await;
+        let answer = ticket.await;
+        match (aborted, &answer) {
+            (Ok(true), Err(Error::Aborted)) | (Ok(false), _) => Ok(answer),
+            (Ok(true), _) => Err(format!("it was aborted, and ended with {answer:?}")),
+            (Err(Error::Rejected(_)), _) => Ok(answer),
+            (Err(error), _) if self.books.may_lose(&error) => Ok(answer),
+            (Err(error), _) => Err(format!("ABORT TASK: {error}")),
+        }
     }
 
     fn end(

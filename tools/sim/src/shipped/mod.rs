@@ -45,6 +45,8 @@ pub struct Report {
     pub recovered: u64,
     /// Kills and power cuts of the server.
     pub restarts: u64,
+    /// Commands that task management ended.
+    pub aborted: u64,
     /// A digest of everything that happened.
     pub trace: u64,
     /// How long it took, in simulated time, µs.
@@ -83,6 +85,8 @@ pub(crate) struct Books {
     pub(crate) cuts: Cell<u64>,
     /// Commands submitted so far.
     pub(crate) submitted: Cell<u64>,
+    /// An initiator or an administrator ends sessions, or commands of others.
+    pub(crate) disturbed: Cell<bool>,
     news: Notify,
     last_op: Cell<OpId>,
     wrong: RefCell<Option<String>>,
@@ -124,6 +128,11 @@ impl Books {
             Error::Protocol(_) => self.plan.flips(),
             _ => false,
         }
+    }
+
+    /// Whether nothing disturbs sessions and commands.
+    pub(crate) fn is_calm(&self) -> bool {
+        self.plan.troubles.is_empty() && !self.disturbed.get()
     }
 
     pub(crate) fn has_failed(&self) -> bool {
@@ -173,28 +182,25 @@ fn run_plan(seed: u64, plan: Plan, sabotage: Option<Sabotage>, loud: bool) -> Re
         ..Network::default()
     };
     let config = sim::Config { network, time_limit: TIME_LIMIT, ..sim::Config::new(seed) };
-    let ran = in_world("--shipped", seed, config, move || whole(seed, plan, sabotage, loud))?;
-    let time = ran.elapsed.as_micros() as Micros;
-    Ok(Report { trace: ran.trace, time, turns: ran.turns, ..ran.output })
+    in_world("--shipped", seed, config, move || whole(seed, plan, sabotage, loud))
 }
 
 /// Runs `main` in a world. A panic in it is a failure too.
-fn in_world<T, F>(
+fn in_world<F>(
     world: &'static str,
     seed: u64,
     config: sim::Config,
     main: impl FnOnce() -> F + Send + 'static,
-) -> Result<sim::Ran<T>, Box<Failure>>
+) -> Result<Report, Box<Failure>>
 where
-    T: Send + 'static,
-    F: Future<Output = Result<T, String>> + 'static,
+    F: Future<Output = Result<Report, String>> + 'static,
 {
     let failure = |what| Box::new(Failure { seed, what, world });
     match std::panic::catch_unwind(AssertUnwindSafe(|| sim::run(config, main))) {
-        Ok(sim::Ran { output, elapsed, turns, trace }) => match output {
-            Ok(output) => Ok(sim::Ran { output, elapsed, turns, trace }),
-            Err(what) => Err(failure(what)),
-        },
+        Ok(sim::Ran { output, elapsed, turns, trace }) => {
+            let report = output.map_err(failure)?;
+            Ok(Report { trace, turns, time: elapsed.as_micros() as Micros, ..report })
+        }
         Err(panic) => {
             let text = panic.downcast_ref::<String>().cloned();
             let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
@@ -211,6 +217,7 @@ async fn whole(seed: u64, plan: Plan, sabotage: Option<Sabotage>, loud: bool) ->
         excuses: Cell::default(),
         cuts: Cell::new(0),
         submitted: Cell::new(0),
+        disturbed: Cell::new(false),
         news: Notify::default(),
         last_op: Cell::new(0),
         wrong: RefCell::default(),
@@ -231,18 +238,19 @@ async fn whole(seed: u64, plan: Plan, sabotage: Option<Sabotage>, loud: bool) ->
         .map(|number| Client::new(number, books.clone(), daemon.url(number), rng.fork()))
         .collect();
     let running: Vec<_> = clients.into_iter().map(|client| runtime::spawn(client.run())).collect();
-    let (restarts, disturbed) = troubles(&books, &mut daemon, &running, &mut rng).await?;
+    let restarts = troubles(&books, &mut daemon, &running, &mut rng).await?;
     let mut report = Report { restarts, ..Report::default() };
     for client in running {
         let ended = client.await.map_err(|error| format!("a client: {error:?}"))?;
         report.commands += ended.commands;
         report.reconnects += ended.reconnects;
         report.recovered += ended.recovered;
+        report.aborted += ended.aborted;
     }
     if let Some(what) = books.wrong.borrow_mut().take() {
         return Err(what);
     }
-    if books.plan.troubles.is_empty() && !disturbed && report.reconnects + report.recovered > 0 {
+    if books.is_calm() && report.reconnects + report.recovered > 0 {
         return Err(format!(
             "{} sessions and {} connections were lost for no reason",
             report.reconnects, report.recovered
@@ -260,13 +268,13 @@ async fn whole(seed: u64, plan: Plan, sabotage: Option<Sabotage>, loud: bool) ->
 }
 
 /// Executes the plan's faults, each at its number of submitted commands, until all clients have ended. Returns how often
-/// the server was started again, and whether an administrator disturbed clients.
+/// the server was started again.
 async fn troubles<T>(
     books: &Books,
     daemon: &mut Daemon,
     running: &[runtime::JoinHandle<T>],
     rng: &mut Rng,
-) -> Result<(u64, bool), String> {
+) -> Result<u64, String> {
     let mut restarts = 0;
     let mut next = 0;
     let mut sync_failed = false;
@@ -276,7 +284,9 @@ async fn troubles<T>(
         .map(|_| (rng.below(commands), rng.pick(&[Change::Apply, Change::Drain, Change::TakeOver])))
         .collect();
     let disturbs = |(_, change): &(u64, Change)| *change != Change::Apply;
-    let disturbed = changes.iter().any(disturbs);
+    if changes.iter().any(disturbs) {
+        books.disturbed.set(true);
+    }
     changes.sort_by_key(|(at, _)| std::cmp::Reverse(*at));
     while !running.iter().all(runtime::JoinHandle::is_finished) {
         books.wait_for_news(next).await;
@@ -357,5 +367,5 @@ async fn troubles<T>(
             books.note(format_args!("the server is up again"));
         }
     }
-    Ok((restarts, disturbed))
+    Ok(restarts)
 }

@@ -19,7 +19,7 @@ use runtime::sim;
 use scsi::cdb::build::{Flags, write10};
 
 use super::daemon;
-use super::{Failure, in_world};
+use super::{Failure, Report, in_world};
 use crate::plan::Plan;
 use crate::random::Rng;
 use crate::target::NAME;
@@ -35,12 +35,12 @@ struct Write {
     good: bool,
 }
 
-/// Runs a seed. Returns how many writes ended with GOOD.
+/// Runs a seed. The report's commands are writes that ended with GOOD.
 ///
 /// # Errors
 /// The rule that was broken, and how.
-pub fn run(seed: u64) -> Result<usize, Box<Failure>> {
-    in_world("--replacement", seed, sim::Config::new(seed), move || whole(seed)).map(|ran| ran.output)
+pub fn run(seed: u64, _loud: bool) -> Result<Report, Box<Failure>> {
+    in_world("--replacement", seed, sim::Config::new(seed), move || whole(seed))
 }
 
 fn disk(model: &ModelStore, delay: u64, seed: u64) -> Result<Unit, String> {
@@ -58,7 +58,7 @@ fn serving(config: &ServerConfig, unit: Unit) -> ServerConfig {
     config
 }
 
-async fn whole(seed: u64) -> Result<usize, String> {
+async fn whole(seed: u64) -> Result<Report, String> {
     let mut rng = Rng::new(seed ^ 0x5245_504c);
     let mut settings = Plan::new(seed).target;
     (settings.iser, settings.chap) = (None, None);
@@ -110,7 +110,8 @@ async fn whole(seed: u64) -> Result<usize, String> {
     drop(session.close().await);
     let stopped = sim::aside(move || server.stop(Duration::from_secs(1))).await;
     stopped.map_err(|error| format!("it does not stop: {error}"))?;
-    judge(&writes.borrow(), change, &models)
+    let commands = judge(&writes.borrow(), change, &models)? as u64;
+    Ok(Report { commands, ..Report::default() })
 }
 
 fn judge(
