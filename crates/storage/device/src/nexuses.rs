@@ -6,7 +6,7 @@
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use scsi::cdb::PersistentReserveOut;
 use scsi::data::target_port_groups::{self, TargetPortGroup};
@@ -90,12 +90,29 @@ struct State {
 /// The nexuses of one unit and their reservations. All cores share it behind a mutex, which is
 /// taken only on the slow path and never across an await.
 pub struct Nexuses {
-    state: Mutex<State>,
+    state: Arc<Mutex<State>>,
     persist: Option<Arc<dyn Persist>>,
+    line: Mutex<Arc<Line>>,
+    aborter: Mutex<Option<Arc<dyn AbortTasks>>>,
+}
+
+/// The units that serve one store one after the other. While a configuration is applied some
+/// sessions still see the old one, so a change of the reservations holds for all of them.
+struct Line {
     /// Runs one PERSISTENT RESERVE OUT at a time: the next one starts from the stored result of the
     /// one before.
     turn: Exclusion,
-    aborter: Mutex<Option<Arc<dyn AbortTasks>>>,
+    units: Mutex<Vec<Weak<Mutex<State>>>>,
+}
+
+impl Line {
+    fn units(&self) -> MutexGuard<'_, Vec<Weak<Mutex<State>>>> {
+        self.units.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn locked(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The identity of a nexus in persistent reservations.
@@ -137,16 +154,22 @@ impl Nexuses {
             Some(bytes) => Reservations::from_bytes(&bytes)?,
             None => Reservations::new(),
         };
+        let state = Arc::new(Mutex::new(State { reservations, ..State::default() }));
+        let units = Mutex::new(vec![Arc::downgrade(&state)]);
         Ok(Self {
-            state: Mutex::new(State { reservations, ..State::default() }),
+            state,
             persist,
-            turn: Exclusion::new(),
+            line: Mutex::new(Arc::new(Line { turn: Exclusion::new(), units })),
             aborter: Mutex::new(None),
         })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.state)
+    }
+
+    fn line(&self) -> Arc<Line> {
+        self.line.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Sets the target ports with access to the unit, which ALL_TG_PT registers. The ports of
@@ -383,7 +406,8 @@ impl Nexuses {
         list: &[u8],
     ) -> Result<(), Outcome> {
         let port = self.port_of(&command.nexus);
-        let turn = self.turn.atomic(0, 1).await;
+        let line = self.line();
+        let turn = line.turn.atomic(0, 1).await;
         let (next, effects) = self.next(&port, command, cdb, list)?;
         if effects.persist {
             self.keep(&next).await?;
@@ -465,19 +489,24 @@ impl Nexuses {
     /// Puts the new state in force and establishes unit attentions. Returns the nexuses whose tasks
     /// to abort.
     fn commit(&self, next: Reservations, effects: &Effects, command: &Command) -> Vec<Arc<ItlNexus>> {
-        let mut state = self.state();
         let own = &command.nexus.nexus;
-        state.owners.settle(&port_of(own), own.principal.as_ref(), &next);
-        state.reservations = next;
-        for (port, attention) in &effects.attentions {
-            let own = command.nexus.nexus.id;
-            for known in state.known.iter().filter(|k| k.port == *port && k.nexus.nexus.id != own) {
-                known.nexus.establish(*attention);
+        let line = self.line();
+        let units = line.units();
+        let mut victims = Vec::new();
+        for unit in units.iter().filter_map(Weak::upgrade) {
+            let mut state = locked(&unit);
+            state.owners.settle(&port_of(own), own.principal.as_ref(), &next);
+            state.reservations = next.clone();
+            for (port, attention) in &effects.attentions {
+                for known in state.known.iter().filter(|k| k.port == *port && k.nexus.nexus.id != own.id) {
+                    known.nexus.establish(*attention);
+                }
             }
+            state.refresh_verdicts();
+            let aborted = state.known.iter().filter(|known| effects.abort.contains(&known.port));
+            victims.extend(aborted.map(|known| known.nexus.clone()));
         }
-        state.refresh_verdicts();
-        let aborted = |known: &&Known| effects.abort.contains(&known.port);
-        state.known.iter().filter(aborted).map(|known| known.nexus.clone()).collect()
+        victims
     }
 
     /// The target port groups for `nexus`, and the transition time in seconds (REPORT TARGET PORT
@@ -524,13 +553,20 @@ impl Nexuses {
         ports.set(&target_port_groups::parse_set(list)?, nexus).await
     }
 
-    /// Copies the persistent reservations of a unit that this one replaces on the same store.
+    /// Takes the persistent reservations of a unit that this one replaces on the same store. Until
+    /// the old one is dropped a change through either of them holds for both.
     pub fn inherit(&self, old: &Self) {
+        let line = old.line();
+        let mut units = line.units();
         let (reservations, owners) = {
             let old = old.state();
             (old.reservations.clone(), old.owners.clone())
         };
         self.put(reservations, owners);
+        units.retain(|unit| unit.strong_count() > 0);
+        units.push(Arc::downgrade(&self.state));
+        drop(units);
+        *self.line.lock().unwrap_or_else(PoisonError::into_inner) = line;
     }
 
     /// The persistent reservations for another process that takes over the unit: see

@@ -184,6 +184,40 @@ fn what_cannot_be_kept_does_not_happen() {
     assert_eq!(keys(&it).len(), 16);
 }
 
+/// While a configuration is applied some sessions still see the old unit.
+#[test]
+fn a_change_of_reservations_while_the_unit_is_replaced_holds_on_both() {
+    type Hook = Box<dyn FnOnce() + Send>;
+    /// Does something else while the first state is saved.
+    #[derive(Default)]
+    struct Meanwhile(Mutex<Option<Hook>>);
+    impl Persist for Meanwhile {
+        fn save(&self, _: Vec<u8>) -> Pooled<std::io::Result<()>> {
+            self.0.lock().unwrap().take().into_iter().for_each(|hook| hook());
+            Pooled::new(async { Ok(()) })
+        }
+        fn load(&self, _: usize) -> std::io::Result<Option<Vec<u8>>> {
+            Ok(None)
+        }
+    }
+    let persist = Arc::new(Meanwhile::default());
+    let [old, new] = [(); 2]
+        .map(|()| disk(DiskOptions { persist: Some(persist.clone() as Arc<dyn Persist>), ..options() }));
+    let units = (old.clone(), new.clone());
+    *persist.0.lock().unwrap() = Some(Box::new(move || units.1.nexuses().inherit(units.0.nexuses())));
+    let a = Initiator::new(&old, 1);
+    register(&a, 1, 1);
+    let b = Initiator::new(&new, 2);
+    assert_eq!(keys(&b).len(), 16, "the registration that was being saved");
+    register(&b, 2, 1);
+    pr_out(&b, 1, 1, &out_list(2, 0, 0)).good();
+    conflicts(a.write(0, &[1; 512]));
+    pr_out(&a, 4, 1, &out_list(1, 2, 0)).good();
+    a.write(0, &[1; 512]).good();
+    b.run(&[0; 6]).fails(SenseKey::UnitAttention, A::REGISTRATIONS_PREEMPTED);
+    conflicts(b.write(0, &[2; 512]));
+}
+
 #[test]
 fn a_unit_whose_kept_reservations_are_torn_does_not_open() {
     let directory = tempfile::tempdir().unwrap();
