@@ -10,6 +10,8 @@ const USAGE: &str = "usage: sim [WORLD] [--seeds A..B | --seed N]
 
   --shipped       the shipped server and client: reads and writes, whatever breaks
   --replacement   the same while a LUN's disk is replaced
+  --reservations  persistent reservations of several initiators
+  --copies        copies by the server between units, and by token
   (no WORLD)      drivers of the simulator's own instead of the shipped server and client
 
   --seeds A..B    run the seeds from A to B, B not included (default: 0..1000)
@@ -18,9 +20,11 @@ const USAGE: &str = "usage: sim [WORLD] [--seeds A..B | --seed N]
 /// Runs a seed; `true` prints its record.
 type Run = fn(u64, bool) -> Result<Report, Box<Failure>>;
 
-const WORLDS: [(&str, Run); 2] = [
+const WORLDS: [(&str, Run); 4] = [
     ("--shipped", shipped::run),
     ("--replacement", shipped::replacement::run),
+    ("--reservations", shipped::reservations::run),
+    ("--copies", shipped::copies::run),
 ];
 
 fn main() -> ExitCode {
@@ -55,6 +59,7 @@ fn in_world(run: Run, first: u64, end: u64, loud: bool) -> ExitCode {
                 sum.recovered += report.recovered;
                 sum.restarts += report.restarts;
                 sum.aborted += report.aborted;
+                sum.refused += report.refused;
                 sum.turns += report.turns;
                 if loud {
                     println!("{report:?}");
@@ -67,9 +72,9 @@ fn in_world(run: Run, first: u64, end: u64, loud: bool) -> ExitCode {
         }
         let done = seed + 1 - first;
         if done % 100 == 0 || seed + 1 == end {
-            let Report { commands, reconnects, recovered, restarts, aborted, turns, .. } = sum;
+            let Report { commands, reconnects, recovered, restarts, aborted, refused, turns, .. } = sum;
             println!(
-                "{done} of {} seeds in {} s: {commands} commands, {aborted} aborted, {reconnects} sessions made anew, \
+                "{done} of {} seeds in {} s: {commands} commands, {aborted} aborted, {refused} refused, {reconnects} sessions made anew, \
                  {recovered} connections mended, {restarts} restarts, {turns} turns, {failed} failures",
                 end - first,
                 began.elapsed().as_secs(),

@@ -55,6 +55,27 @@ fn no_waiting_command_reaches_the_disk_that_replaces_its_own() {
     assert!(good > 60, "{good}");
 }
 
+/// Runs seeds, in which commands must be refused and servers be killed.
+fn refusals(seeds: u64, run: fn(u64, bool) -> Result<shipped::Report, Box<shipped::Failure>>) {
+    let (mut refused, mut restarts) = (0, 0);
+    for seed in 0..seeds {
+        let report = run(seed, false).unwrap_or_else(|failure| panic!("{failure}"));
+        refused += report.refused;
+        restarts += report.restarts;
+    }
+    assert!(refused > 5 * seeds && restarts > seeds / 20, "{refused} refused, {restarts} restarts");
+}
+
+#[test]
+fn reservations_conflict_exactly_when_spc_says_so() {
+    refusals(200, shipped::reservations::run);
+}
+
+#[test]
+fn copies_reach_what_their_session_reaches_and_nothing_else() {
+    refusals(150, shipped::copies::run);
+}
+
 /// What the first of some seeds finds of a fault that was planted.
 fn found(sabotage: Sabotage) -> String {
     let failures: Vec<_> = (0..60)

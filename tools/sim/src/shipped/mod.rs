@@ -4,8 +4,11 @@
 //! commands. The disk unit lies on a model of a medium that loses data not synced. The [`Oracle`] judges every answer.
 
 mod client;
+pub mod copies;
 mod daemon;
+mod host;
 pub mod replacement;
+pub mod reservations;
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -47,6 +50,8 @@ pub struct Report {
     pub restarts: u64,
     /// Commands that task management ended.
     pub aborted: u64,
+    /// Commands that were refused as they had to be: by a reservation, or for being out of their session's reach.
+    pub refused: u64,
     /// A digest of everything that happened.
     pub trace: u64,
     /// How long it took, in simulated time, µs.

@@ -1,0 +1,666 @@
+//! A world in which the server copies blocks between units for several initiators: EXTENDED COPY with both kinds of list identifiers, and
+//! copies by token. A copy reaches the units that its session sees, and those that another session of the same CHAP user sees under the
+//! same name on another target. It must reach no other, and leave there what is.
+//!
+//! Commands that overlap touch different blocks, so that the content of each block is known, but for commands that were lost.
+
+mod cdb;
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use disk::unit::DiskOptions;
+use iscsi::chap::{Credential, Hash, Secret};
+use iscsi_client::{Chap, Command, Error, Lun, Options, Session, Url};
+use iscsi_server::config::{self, Acl, AclLun, Auth, TargetConfig};
+use runtime::sim;
+use scsi::cdb::build::{self, Flags};
+use scsi::{Sense, SenseKey, Status};
+
+use super::daemon;
+use super::host::{Disturbance, Host, Medium};
+use super::{Failure, Report, in_world};
+use crate::plan::Plan;
+use crate::random::Rng;
+use crate::target::NAME;
+use cdb::Segment;
+
+/// Blocks of each unit, of 512 bytes.
+const BLOCKS: usize = 64;
+const MOST_BLOCKS: u64 = 12;
+/// Units: two of the first target, one of the second.
+const UNITS: [(usize, u16); 3] = [(0, 0), (0, 1), (1, 0)];
+const TARGETS: [&str; 2] = [NAME, "iqn.2026-01.example.sim:second"];
+/// How often a command is sent that meets a unit attention or BUSY.
+const TRIES: u32 = 1000;
+const TIME_LIMIT: Duration = Duration::from_secs(3600);
+/// Tokens die after 60 s without use.
+const TOKEN_LIFE: Duration = Duration::from_secs(50);
+
+/// Runs a seed. `loud` prints each command and its outcome.
+///
+/// # Errors
+/// The rule that was broken, and how.
+pub fn run(seed: u64, loud: bool) -> Result<Report, Box<Failure>> {
+    let config = sim::Config { time_limit: TIME_LIMIT, ..sim::Config::new(seed) };
+    in_world("--copies", seed, config, move || whole(seed, loud))
+}
+
+/// A unit as a session sees it.
+#[derive(Clone, Copy, Debug)]
+struct View {
+    lun: u16,
+    unit: usize,
+    read_only: bool,
+}
+
+/// Who has a session.
+#[derive(Clone, Debug)]
+struct Party {
+    initiator: &'static str,
+    user: Option<&'static str>,
+    target: usize,
+    sees: Vec<View>,
+}
+
+const FIRST: &str = "iqn.2026-01.example.sim:first";
+const MASKED: &str = "iqn.2026-01.example.sim:masked";
+
+/// The sessions of a seed.
+fn parties(rng: &mut Rng) -> Vec<Party> {
+    let chap = rng.chance(700);
+    let sees = |target: usize| {
+        let units = UNITS.iter().enumerate().filter(move |(_, (of, _))| *of == target);
+        units.map(|(unit, (_, lun))| View { lun: *lun, unit, read_only: false }).collect::<Vec<_>>()
+    };
+    let party = |initiator, user, target| Party {
+        initiator,
+        user: Some(user).filter(|_| chap),
+        target,
+        sees: sees(target),
+    };
+    let mut parties = vec![party(FIRST, "alice", 0)];
+    if rng.chance(700) {
+        parties.push(party(FIRST, "alice", 1));
+    }
+    if rng.chance(700) {
+        // The name of the first one, and no more.
+        parties.push(party(FIRST, "mallory", rng.index(2)));
+    }
+    if rng.chance(700) {
+        let only = View { lun: 0, unit: 1, read_only: rng.chance(500) };
+        parties.push(Party { sees: vec![only], ..party(MASKED, "alice", 0) });
+    }
+    parties
+}
+
+/// The server's view of the same.
+fn targets(config: &mut config::ServerConfig, parties: &[Party]) {
+    let users = ["alice", "mallory"].map(credential);
+    let chap = parties.iter().any(|party| party.user.is_some());
+    let first = &config.targets[0];
+    let auth = match chap {
+        true => Auth::Chap(config::Chap { users: users.to_vec(), mutual: None, hashes: Hash::ALL.to_vec() }),
+        false => Auth::None,
+    };
+    let acl = |initiator: &str| Acl {
+        initiator: initiator.to_owned(),
+        auth: None,
+        user: None,
+        luns: None,
+        limits: Default::default(),
+    };
+    let masked = parties.iter().find(|party| party.initiator == MASKED).map(|party| {
+        let seen =
+            |view: &View| AclLun { seen_as: view.lun, unit: UNITS[view.unit].1, read_only: view.read_only };
+        Acl { luns: Some(party.sees.iter().map(seen).collect()), ..acl(MASKED) }
+    });
+    let acls = Some(masked.into_iter().chain([acl(FIRST)]).collect());
+    config.targets = TARGETS
+        .map(|name| TargetConfig {
+            name: name.into(),
+            auth: auth.clone(),
+            acls: Option::clone(&acls),
+            ..first.clone()
+        })
+        .to_vec();
+    config.targets[1].acls = Some(vec![acl(FIRST)]);
+}
+
+fn credential(user: &str) -> Credential {
+    Credential { name: user.into(), secret: Secret::new(format!("{user}: a long secret").into_bytes()) }
+}
+
+/// Whether a session reaches a unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Reach {
+    No,
+    /// Through another session, which may be down.
+    Perhaps,
+    Yes,
+}
+
+/// Blocks of a unit.
+type Blocks = (usize, Range<usize>);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Changed {
+    No,
+    Perhaps,
+    Yes,
+}
+
+/// A token, and what it stands for.
+#[derive(Clone)]
+struct Token {
+    bytes: Vec<u8>,
+    of: Blocks,
+    content: Vec<BTreeSet<u64>>,
+    /// Whether its blocks were written since.
+    changed: Changed,
+    made: Instant,
+    /// [`Books::era`] before it.
+    era: u64,
+}
+
+/// The state that all sessions share.
+struct Books {
+    parties: Vec<Party>,
+    naas: Vec<Vec<u8>>,
+    /// What each block of each unit may hold.
+    content: RefCell<Vec<Vec<BTreeSet<u64>>>>,
+    /// Readers of each block in flight, or -1 for a writer.
+    claims: RefCell<Vec<Vec<i32>>>,
+    tokens: RefCell<Vec<Token>>,
+    /// Beginnings and ends of disturbances so far.
+    era: Cell<u64>,
+    last_op: Cell<u64>,
+    refused: Cell<u64>,
+    wrong: RefCell<Option<String>>,
+    loud: bool,
+}
+
+/// Blocks that a command in flight reads and writes.
+struct Claim {
+    books: Rc<Books>,
+    reads: Vec<Blocks>,
+    writes: Vec<Blocks>,
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        let mut claims = self.books.claims.borrow_mut();
+        for (unit, range) in &self.reads {
+            claims[*unit][range.clone()].iter_mut().for_each(|readers| *readers -= 1);
+        }
+        for (unit, range) in &self.writes {
+            claims[*unit][range.clone()].fill(0);
+        }
+    }
+}
+
+fn overlap(one: &Blocks, other: &Blocks) -> bool {
+    one.0 == other.0 && one.1.start < other.1.end && other.1.start < one.1.end
+}
+
+impl Books {
+    fn note(&self, line: std::fmt::Arguments<'_>) {
+        if self.loud {
+            eprintln!("{:?} {line}", runtime::clock());
+        }
+    }
+
+    fn fail(&self, what: String) {
+        self.note(format_args!("WRONG: {what}"));
+        self.wrong.borrow_mut().get_or_insert(what);
+    }
+
+    fn has_failed(&self) -> bool {
+        self.wrong.borrow().is_some()
+    }
+
+    fn next_op(&self) -> u64 {
+        self.last_op.set(self.last_op.get() + 1);
+        self.last_op.get()
+    }
+
+    /// `None` if others use the blocks, or the command itself would both read and write some.
+    fn claim(self: &Rc<Self>, reads: Vec<Blocks>, writes: Vec<Blocks>) -> Option<Claim> {
+        let mut claims = self.claims.borrow_mut();
+        let free = |(unit, range): &Blocks, most| {
+            claims[*unit][range.clone()].iter().all(|n| (0..=most).contains(n))
+        };
+        let itself = writes
+            .iter()
+            .enumerate()
+            .any(|(at, write)| reads.iter().chain(&writes[..at]).any(|other| overlap(write, other)));
+        if itself || !reads.iter().all(|blocks| free(blocks, i32::MAX)) || !writes.iter().all(|b| free(b, 0))
+        {
+            return None;
+        }
+        for (unit, range) in &reads {
+            claims[*unit][range.clone()].iter_mut().for_each(|readers| *readers += 1);
+        }
+        for (unit, range) in &writes {
+            claims[*unit][range.clone()].fill(-1);
+        }
+        Some(Claim { books: self.clone(), reads, writes })
+    }
+
+    fn content_of(&self, (unit, range): &Blocks) -> Vec<BTreeSet<u64>> {
+        self.content.borrow()[*unit][range.clone()].to_vec()
+    }
+
+    /// The tokens of blocks that are written.
+    fn touch(&self, blocks: &Blocks, changed: Changed) {
+        for token in self.tokens.borrow_mut().iter_mut().filter(|token| overlap(&token.of, blocks)) {
+            token.changed = token.changed.max(changed);
+        }
+    }
+
+    /// Blocks were written; if not `surely`, then perhaps, in part or as a whole.
+    fn wrote(&self, (unit, range): &Blocks, new: Vec<BTreeSet<u64>>, surely: bool) {
+        if surely {
+            self.touch(&(*unit, range.clone()), Changed::Yes);
+        }
+        for (block, mut new) in self.content.borrow_mut()[*unit][range.clone()].iter_mut().zip(new) {
+            if !surely {
+                new.append(block);
+            }
+            *block = new;
+        }
+    }
+
+    fn disturbed_since(&self, era: u64) -> bool {
+        self.era.get() != era || era % 2 == 1
+    }
+
+    /// Whether `party` reaches `unit`, to write it if `writes`.
+    fn reach(&self, party: &Party, unit: usize, writes: bool) -> Reach {
+        if let Some(view) = party.sees.iter().find(|view| view.unit == unit) {
+            return if view.read_only && writes { Reach::No } else { Reach::Yes };
+        }
+        let elsewhere = self.parties.iter().any(|other| {
+            party.user.is_some()
+                && (other.user, other.initiator) == (party.user, party.initiator)
+                && other.target != party.target
+                && other.sees.iter().any(|view| view.unit == unit)
+        });
+        match (elsewhere, self.era.get()) {
+            (false, _) => Reach::No,
+            (true, 0) => Reach::Yes,
+            (true, _) => Reach::Perhaps,
+        }
+    }
+}
+
+/// How a command ended.
+enum End {
+    Good(Vec<u8>),
+    Refused(SenseKey, u8, u8),
+    /// With its session.
+    Lost,
+}
+
+/// One session.
+struct Client {
+    number: usize,
+    session: Session,
+    books: Rc<Books>,
+}
+
+fn stamp(op: u64, block: usize) -> u64 {
+    op << 16 | block as u64
+}
+
+fn some_blocks(rng: &mut Rng, unit: usize, len: u64) -> Blocks {
+    let start = rng.below(BLOCKS as u64 - len + 1) as usize;
+    (unit, start..start + len as usize)
+}
+
+impl Client {
+    fn party(&self) -> &Party {
+        &self.books.parties[self.number]
+    }
+
+    /// Does one thing. An error is a defect.
+    async fn work(&self, rng: &mut Rng) -> Result<(), String> {
+        let op = self.books.next_op();
+        let view = rng.pick(&self.party().sees);
+        let len = rng.between(1, MOST_BLOCKS);
+        let done = match rng.below(20) {
+            0..=3 => self.write(op, view, some_blocks(rng, view.unit, len)).await,
+            4..=7 => self.read(view, some_blocks(rng, view.unit, len)).await,
+            8..=13 => self.copy(op, view, rng).await,
+            14..=15 => self.populate(op, view, some_blocks(rng, view.unit, len)).await,
+            _ => self.use_token(op, view, rng).await,
+        };
+        done.map_err(|what| format!("session {}, op {op}: {what}", self.number))
+    }
+
+    async fn write(&self, op: u64, view: View, at: Blocks) -> Result<(), String> {
+        let Some(_claim) = self.books.claim(vec![], vec![at.clone()]) else { return Ok(()) };
+        let new: Vec<_> = at.1.clone().map(|block| stamp(op, block)).collect();
+        let bytes: Vec<u8> = new.iter().flat_map(|stamp| stamp.to_be_bytes().repeat(64)).collect();
+        let new = new.into_iter().map(|stamp| BTreeSet::from([stamp])).collect();
+        let cdb = build::write10(at.1.start as u32, at.1.len() as u16, Flags::default());
+        let command = command(view.lun, &cdb).writing(runtime::Buf::from(bytes));
+        self.books.touch(&at, Changed::Perhaps);
+        match self.run(op, &format!("WRITE {at:?}"), command).await? {
+            End::Good(_) if view.read_only => return Err("a read-only LUN was written".into()),
+            End::Good(_) => self.books.wrote(&at, new, true),
+            End::Refused(SenseKey::DataProtect, ..) if view.read_only => {}
+            End::Lost => self.books.wrote(&at, new, false),
+            End::Refused(key, asc, ascq) => return Err(format!("WRITE: {key:?} {asc:#x}/{ascq:#x}")),
+        }
+        Ok(())
+    }
+
+    async fn read(&self, view: View, at: Blocks) -> Result<(), String> {
+        let Some(_claim) = self.books.claim(vec![at.clone()], vec![]) else { return Ok(()) };
+        let cdb = build::read10(at.1.start as u32, at.1.len() as u16, Flags::default());
+        let command = command(view.lun, &cdb).reading(at.1.len() as u32 * 512);
+        match self.run(0, &format!("READ {at:?}"), command).await? {
+            End::Good(data) => saw(&mut self.books.content.borrow_mut()[at.0], at.1, &data),
+            End::Lost => Ok(()),
+            End::Refused(key, asc, ascq) => Err(format!("READ: {key:?} {asc:#x}/{ascq:#x}")),
+        }
+    }
+
+    async fn copy(&self, op: u64, view: View, rng: &mut Rng) -> Result<(), String> {
+        let (books, party) = (&self.books, self.party());
+        let mut pairs: Vec<(Blocks, Blocks)> = Vec::new();
+        for _ in 0..rng.pick(&[1, 1, 2, 3]) {
+            let len = rng.between(1, MOST_BLOCKS);
+            let unit = |rng: &mut Rng| match rng.chance(600) {
+                true => rng.pick(&party.sees).unit,
+                false => rng.index(UNITS.len()),
+            };
+            let (from, to) = (unit(rng), unit(rng));
+            pairs.push((some_blocks(rng, from, len), some_blocks(rng, to, len)));
+        }
+        let (reads, writes): (Vec<_>, Vec<_>) = pairs.iter().cloned().unzip();
+        let Some(_claim) = books.claim(reads, writes) else { return Ok(()) };
+        let reach = |pair: &(Blocks, Blocks)| {
+            books.reach(party, pair.0.0, false).min(books.reach(party, pair.1.0, true))
+        };
+        // Segments are copied in order; none from the first one on that is out of reach.
+        let begun = pairs.iter().position(|pair| reach(pair) == Reach::No).unwrap_or(pairs.len());
+        let all = begun == pairs.len();
+        let perhaps = pairs.iter().any(|pair| reach(pair) == Reach::Perhaps);
+        let segment = |(from, to): &(Blocks, Blocks)| Segment {
+            from: from.0 as u16,
+            from_lba: from.1.start as u64,
+            to: to.0 as u16,
+            to_lba: to.1.start as u64,
+            blocks: from.1.len() as u16,
+        };
+        let segments: Vec<_> = pairs.iter().map(segment).collect();
+        let command = cdb::extended_copy(view.lun, rng.chance(500), op as u32, &books.naas, &segments);
+        pairs[..begun].iter().for_each(|(_, to)| books.touch(to, Changed::Perhaps));
+        let end = self.run(op, &format!("EXTENDED COPY {pairs:?}, in reach: {all}"), command).await?;
+        let good = matches!(end, End::Good(_));
+        match end {
+            End::Good(_) if !all => return Err("a copy reached a unit that it must not reach".into()),
+            End::Refused(..) if !all => books.refused.set(books.refused.get() + 1),
+            End::Refused(SenseKey::CopyAborted, 0x0d, 2) if perhaps || books.era.get() > 0 => {}
+            End::Refused(key, asc, ascq) => {
+                return Err(format!("EXTENDED COPY in reach: {key:?} {asc:#x}/{ascq:#x}"));
+            }
+            End::Good(_) | End::Lost => {}
+        }
+        for (from, to) in &pairs[..begun] {
+            books.wrote(to, books.content_of(from), good);
+        }
+        Ok(())
+    }
+
+    async fn populate(&self, op: u64, view: View, of: Blocks) -> Result<(), String> {
+        let books = &self.books;
+        let Some(_claim) = books.claim(vec![of.clone()], vec![]) else { return Ok(()) };
+        let (era, made) = (books.era.get(), runtime::clock());
+        let (lba, blocks) = (of.1.start as u64, of.1.len() as u32);
+        let populate = cdb::populate_token(view.lun, op as u32, lba, blocks);
+        let populated = self.run(op, &format!("POPULATE TOKEN {of:?}"), populate).await?;
+        let token = match populated {
+            End::Good(_) => {
+                self.run(op, "RECEIVE ROD TOKEN", cdb::receive_token(view.lun, op as u32)).await?
+            }
+            other => other,
+        };
+        match token {
+            End::Good(data) => {
+                let bytes = cdb::token_in(&data).ok_or("no token")?;
+                let content = books.content_of(&of);
+                let token = Token { bytes, of, content, changed: Changed::No, made, era };
+                books.tokens.borrow_mut().push(token);
+                Ok(())
+            }
+            End::Lost => Ok(()),
+            End::Refused(..) if books.disturbed_since(era) => Ok(()),
+            End::Refused(key, asc, ascq) => Err(format!("POPULATE TOKEN: {key:?} {asc:#x}/{ascq:#x}")),
+        }
+    }
+
+    async fn use_token(&self, op: u64, view: View, rng: &mut Rng) -> Result<(), String> {
+        let (books, party) = (&self.books, self.party());
+        let count = books.tokens.borrow().len();
+        if count == 0 {
+            return Ok(());
+        }
+        let at = rng.index(count);
+        let before = books.tokens.borrow()[at].clone();
+        let to = some_blocks(rng, view.unit, before.of.1.len() as u64);
+        let Some(_claim) = books.claim(vec![], vec![to.clone()]) else { return Ok(()) };
+        let reach = books.reach(party, before.of.0, false);
+        let in_reach = reach != Reach::No && !view.read_only;
+        let (lba, blocks) = (to.1.start as u64, to.1.len() as u32);
+        let command = cdb::write_using_token(view.lun, op as u32, &before.bytes, lba, blocks);
+        if in_reach {
+            books.touch(&to, Changed::Perhaps);
+        }
+        let what = format!("WRITE USING TOKEN of {:?} to {to:?}, in reach: {in_reach}", before.of);
+        let end = self.run(op, &what, command).await?;
+        let after = books.tokens.borrow()[at].changed;
+        let excused = reach == Reach::Perhaps
+            || after != Changed::No
+            || books.disturbed_since(before.era)
+            || runtime::clock() > before.made + TOKEN_LIFE;
+        match end {
+            End::Good(_) if !in_reach => return Err("a token reached a unit that it must not reach".into()),
+            End::Good(_) if before.changed == Changed::Yes => {
+                return Err("a token was used after its blocks had been written".into());
+            }
+            End::Good(_) => books.wrote(&to, before.content, true),
+            End::Refused(..) if !in_reach => books.refused.set(books.refused.get() + 1),
+            End::Refused(..) if excused => books.wrote(&to, before.content, false),
+            End::Refused(key, asc, ascq) => {
+                return Err(format!("WRITE USING TOKEN: {key:?} {asc:#x}/{ascq:#x}"));
+            }
+            End::Lost if in_reach => books.wrote(&to, before.content, false),
+            End::Lost => {}
+        }
+        Ok(())
+    }
+
+    /// Runs a command to its end. After a loss nothing more of it happens.
+    async fn run(&self, op: u64, what: &str, command: Command) -> Result<End, String> {
+        self.books.note(format_args!("session {}: op {op}: {what}", self.number));
+        let end = self.ending(command).await?;
+        let told: &dyn std::fmt::Debug = match &end {
+            End::Good(_) => &"good",
+            End::Refused(key, asc, ascq) => &(*key, *asc, *ascq),
+            End::Lost => &"lost",
+        };
+        self.books.note(format_args!("session {}: op {op}: {told:?}", self.number));
+        if matches!(end, End::Lost) {
+            // The session's next answer shows that its former self is gone, and its tasks with it.
+            let ready = command_of_no_data();
+            while let End::Lost = self.ending(ready.clone()).await? {
+                runtime::sleep(Duration::from_millis(10)).await;
+            }
+        }
+        Ok(end)
+    }
+
+    async fn ending(&self, command: Command) -> Result<End, String> {
+        for _ in 0..TRIES {
+            let response = match self.session.execute(command.clone().once()).await {
+                Ok(response) => response,
+                Err(Error::Lost(_) | Error::TimedOut(_) | Error::Login(_) | Error::Connect { .. }) => {
+                    return Ok(End::Lost);
+                }
+                Err(error) => return Err(format!("it ended with an error: {error}")),
+            };
+            let sense = Sense::parse(&response.sense);
+            let code = sense.map(|sense| (sense.key, sense.additional.asc, sense.additional.ascq));
+            match (Status::from_code(response.status), code) {
+                (Some(Status::Good), _) => return Ok(End::Good(response.data.to_vec())),
+                (Some(Status::Busy | Status::TaskSetFull), _) => {
+                    runtime::sleep(Duration::from_millis(1)).await
+                }
+                (_, Some((SenseKey::UnitAttention, ..))) => {}
+                (_, Some((key, asc, ascq))) => return Ok(End::Refused(key, asc, ascq)),
+                _ => {
+                    return Err(format!(
+                        "status {:#04x} with sense {:02x?}",
+                        response.status, response.sense
+                    ));
+                }
+            }
+        }
+        Err("it never gets past unit attentions".into())
+    }
+}
+
+fn command(lun: u16, cdb: &[u8]) -> Command {
+    Command::new(Lun::new(lun).unwrap_or(Lun::ZERO), cdb)
+}
+
+fn command_of_no_data() -> Command {
+    command(0, &build::test_unit_ready())
+}
+
+/// Blocks were read.
+fn saw(unit: &mut [BTreeSet<u64>], range: Range<usize>, data: &[u8]) -> Result<(), String> {
+    for (block, seen) in range.zip(data.chunks(512)) {
+        let value = seen.get(..8).and_then(|word| word.try_into().ok()).map_or(0, u64::from_be_bytes);
+        let whole = value.to_be_bytes().repeat(64) == seen;
+        if !whole || !unit[block].contains(&value) {
+            let may = &unit[block];
+            return Err(format!("block {block} holds {value:#x} (whole: {whole}), and may hold {may:#x?}"));
+        }
+        unit[block] = BTreeSet::from([value]);
+    }
+    Ok(())
+}
+
+async fn whole(seed: u64, loud: bool) -> Result<Report, String> {
+    let mut rng = Rng::new(seed ^ 0x434f_5059);
+    let mut settings = Plan::new(seed).target;
+    (settings.iser, settings.chap) = (None, None);
+    let mut config = daemon::config(&settings, 1 + rng.index(3));
+    let parties = parties(&mut rng);
+    targets(&mut config, &parties);
+    let medium = |unit: usize| {
+        let options = DiskOptions::default().with_identity(&format!("unit {unit}"));
+        Medium::new(BLOCKS, options, UNITS[unit])
+    };
+    let media: Vec<_> = (0..UNITS.len()).map(medium).collect();
+    let naas = media.iter().map(|medium| medium.options.identity.naa.clone()).collect();
+    let mut host = Host::new(config, media, rng.pick(&[1, 1000, 20_000]));
+    host.start()?;
+    let books = Rc::new(Books {
+        parties,
+        naas,
+        content: RefCell::new(vec![vec![BTreeSet::from([0]); BLOCKS]; UNITS.len()]),
+        claims: RefCell::new(vec![vec![0; BLOCKS]; UNITS.len()]),
+        tokens: RefCell::default(),
+        era: Cell::new(0),
+        last_op: Cell::new(0),
+        refused: Cell::new(0),
+        wrong: RefCell::default(),
+        loud,
+    });
+    let mut clients = Vec::new();
+    for (number, party) in books.parties.iter().enumerate() {
+        books.note(format_args!("session {number}: {party:?}"));
+        let url = Url::portal("10.0.0.200", 3260).with_unit(TARGETS[party.target], 0);
+        let chap = |user: &str| Chap { credential: credential(user), target: None, hashes: Vec::new() };
+        let options = Options {
+            initiator: party.initiator.to_owned(),
+            chap: party.user.map(chap),
+            connections: rng.pick(&[1, 1, 2]),
+            error_recovery_level: rng.pick(&[0, 2]),
+            reconnect_timeout: Duration::from_secs(600),
+            max_replays: 250,
+            ..Options::default()
+        };
+        let session = Session::connect(&url, options).await.map_err(|error| format!("no login: {error}"))?;
+        clients.push(Rc::new(Client { number, session, books: books.clone() }));
+    }
+    // All are there before the first copy, so that who reaches what is known.
+    let mut running = Vec::new();
+    for client in clients.iter().flat_map(|client| [client, client]) {
+        running.push(runtime::spawn(lane(client.clone(), rng.fork())));
+    }
+    let restarts = troubles(&mut host, &books, &running, &mut rng).await?;
+    for lane in running {
+        lane.await.map_err(|error| format!("a session: {error:?}"))?;
+    }
+    let reconnects = clients.iter().map(|client| client.session.reconnects()).sum();
+    if let Some(what) = books.wrong.borrow_mut().take() {
+        return Err(what);
+    }
+    for client in clients {
+        drop(client.session.close().await);
+    }
+    host.kill().await;
+    for (unit, content) in books.content.borrow_mut().iter_mut().enumerate() {
+        saw(content, 0..BLOCKS, &host.medium(unit, BLOCKS))
+            .map_err(|what| format!("at the end, unit {unit}: {what}"))?;
+    }
+    let (commands, refused) = (books.last_op.get(), books.refused.get());
+    Ok(Report { commands, refused, restarts, reconnects, ..Report::default() })
+}
+
+async fn lane(client: Rc<Client>, mut rng: Rng) {
+    let pause = rng.pick(&[0, 2000, 50_000]);
+    for _ in 0..24 {
+        runtime::sleep(Duration::from_micros(rng.below(pause))).await;
+        if client.books.has_failed() {
+            return;
+        }
+        if let Err(what) = client.work(&mut rng).await {
+            client.books.fail(what);
+        }
+    }
+}
+
+/// Disturbs the server and the sessions until all lanes have ended. Returns how often the server was killed.
+async fn troubles<T>(
+    host: &mut Host,
+    books: &Books,
+    running: &[runtime::JoinHandle<T>],
+    rng: &mut Rng,
+) -> Result<u64, String> {
+    let mut restarts = 0;
+    let mut left = rng.pick(&[0, 0, 1, 4]);
+    while !running.iter().all(runtime::JoinHandle::is_finished) {
+        runtime::sleep(Duration::from_micros(rng.below(60_000))).await;
+        if left == 0 || books.has_failed() {
+            continue;
+        }
+        left -= 1;
+        books.note(format_args!("a disturbance"));
+        books.era.set(books.era.get() + 1);
+        let what = host.disturb(rng).await?;
+        books.era.set(books.era.get() + 1);
+        books.note(format_args!("{what:?}: done"));
+        restarts += u64::from(what == Disturbance::Kill);
+    }
+    Ok(restarts)
+}

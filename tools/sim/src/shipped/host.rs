@@ -1,0 +1,182 @@
+//! A server of several units on media that outlive it, and what an administrator does to it, for worlds without power cuts.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use backing::faulty::{Action, Faults, FaultyStore, Operations, Rule};
+use backing::model::ModelStore;
+use disk::unit::{DiskOptions, DiskUnit, Registry};
+use iscsi_server::config::{LunConfig, ServerConfig};
+use iscsi_server::{Server, Unit};
+use runtime::sim;
+
+use crate::random::Rng;
+
+/// Bytes of a sector of every medium.
+const SECTOR: u32 = 512;
+
+/// What [`Host::disturb`] did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Disturbance {
+    /// A link was reset.
+    Cut,
+    /// A configuration was applied.
+    Apply,
+    /// Another server took over.
+    TakeOver,
+    /// The server was killed and started again.
+    Kill,
+}
+
+/// A unit's medium, and where it is served.
+pub(super) struct Medium {
+    pub(super) model: ModelStore,
+    pub(super) options: DiskOptions,
+    /// Target, by its index in the configuration, and LUN.
+    pub(super) at: (usize, u16),
+}
+
+impl Medium {
+    pub(super) fn new(blocks: usize, options: DiskOptions, at: (usize, u16)) -> Self {
+        // What is answered is on the medium.
+        let options = DiskOptions { write_cache: false, ..options };
+        Self { model: ModelStore::new(blocks * SECTOR as usize, SECTOR), options, at }
+    }
+}
+
+/// The server and what outlives it.
+pub(super) struct Host {
+    config: ServerConfig,
+    pub(super) media: Vec<Medium>,
+    /// How long operations of the media take at most, µs.
+    delay: u64,
+    registry: Registry,
+    server: Option<Server>,
+    /// The open units, in the order of the media.
+    units: Vec<Open>,
+}
+
+struct Open {
+    store: Arc<FaultyStore>,
+    unit: Arc<DiskUnit>,
+}
+
+impl Host {
+    /// A server that has not been started. `config` has no units.
+    pub(super) fn new(config: ServerConfig, media: Vec<Medium>, delay: u64) -> Self {
+        Self { config, media, delay, registry: Registry::new(), server: None, units: Vec::new() }
+    }
+
+    fn open(&self, medium: &Medium) -> Result<Open, String> {
+        let faults = Faults::timed();
+        faults.add(Rule::new(Operations::ALL, Action::Delay(0..self.delay)));
+        let store = Arc::new(FaultyStore::new(Arc::new(medium.model.clone()), faults));
+        Ok(Open { unit: self.unit(&store, medium)?, store })
+    }
+
+    fn unit(&self, store: &Arc<FaultyStore>, medium: &Medium) -> Result<Arc<DiskUnit>, String> {
+        DiskUnit::new(store.clone(), medium.options.clone(), &self.registry)
+            .map_err(|error| format!("{error:?}"))
+    }
+
+    /// Opens all units, as a new daemon does.
+    fn open_all(&mut self) -> Result<(), String> {
+        self.registry = Registry::new();
+        self.units = self.media.iter().map(|medium| self.open(medium)).collect::<Result<_, _>>()?;
+        Ok(())
+    }
+
+    fn serving(&self) -> ServerConfig {
+        let mut config = self.config.clone();
+        for (open, medium) in self.units.iter().zip(&self.media) {
+            let (target, lun) = medium.at;
+            let unit = Unit::Disk(open.unit.clone());
+            config.targets[target].units.push(LunConfig { lun, unit, limiter: Arc::default() });
+        }
+        config
+    }
+
+    pub(super) fn start(&mut self) -> Result<(), String> {
+        self.open_all()?;
+        self.server = Some(Server::start(self.serving()).map_err(|error| error.to_string())?);
+        Ok(())
+    }
+
+    /// Does something to the server or to a link.
+    ///
+    /// # Errors
+    /// The server does not take it.
+    pub(super) async fn disturb(&mut self, rng: &mut Rng) -> Result<Disturbance, String> {
+        use Disturbance::{Apply, Cut, Kill, TakeOver};
+        let what = rng.pick(&[Cut, Cut, Apply, Apply, TakeOver, Kill]);
+        match what {
+            Cut => {
+                let links = sim::links();
+                if !links.is_empty() {
+                    sim::reset(links[rng.index(links.len())]);
+                }
+            }
+            Apply => self.apply(rng).await?,
+            TakeOver => self.take_over().await?,
+            Kill => {
+                self.kill().await;
+                runtime::sleep(Duration::from_millis(rng.below(500))).await;
+                self.start()?;
+            }
+        }
+        Ok(what)
+    }
+
+    /// Ends the server as `kill -9` does.
+    pub(super) async fn kill(&mut self) {
+        let gone = (self.server.take(), std::mem::take(&mut self.units));
+        sim::aside(move || drop(gone)).await;
+    }
+
+    /// Applies a configuration: another queue depth, and perhaps another unit on the same medium, as after a change of options.
+    async fn apply(&mut self, rng: &mut Rng) -> Result<(), String> {
+        let Some(handle) = self.server.as_ref().map(Server::handle) else { return Ok(()) };
+        if rng.chance(500) {
+            let at = rng.index(self.units.len());
+            let unit = self.unit(&self.units[at].store, &self.media[at])?;
+            unit.nexuses().inherit(self.units[at].unit.nexuses());
+            self.units[at].unit = unit;
+        }
+        self.config.limits.queue_depth = rng.pick(&[2, 16, 64]);
+        let config = self.serving();
+        sim::aside(move || handle.apply(config)).await.map(drop).map_err(|error| error.to_string())
+    }
+
+    /// Another server takes over the listening sockets, the media and the reservations: `stag`'s `handover`.
+    async fn take_over(&mut self) -> Result<(), String> {
+        let Some(old) = self.server.take() else { return Ok(()) };
+        let handle = old.handle();
+        let sockets = handle.listening_sockets().into_iter();
+        let sockets: io::Result<Vec<_>> = sockets.map(|(at, socket)| Ok((at, socket.try_clone()?))).collect();
+        let sockets = sockets.map_err(|error| error.to_string())?;
+        let units = std::mem::take(&mut self.units);
+        let told = sim::aside(move || {
+            handle.pause(Duration::from_secs(10));
+            let told: Vec<_> = units.iter().map(|open| open.unit.nexuses().hand_over()).collect();
+            handle.let_go_of_units();
+            drop((units, old));
+            told
+        })
+        .await;
+        self.open_all()?;
+        for (Open { unit, .. }, told) in self.units.iter().zip(told) {
+            let Some((saved, aptpl, generation)) = told else { continue };
+            let taken = unit.nexuses().take_over(&saved, aptpl, generation);
+            taken.map_err(|error| error.to_string())?;
+        }
+        let server = Server::start_with(self.serving(), sockets);
+        self.server = Some(server.map_err(|error| error.to_string())?);
+        Ok(())
+    }
+
+    /// What is on a medium.
+    pub(super) fn medium(&self, at: usize, blocks: usize) -> Vec<u8> {
+        self.media[at].model.durable_bytes(0, blocks * SECTOR as usize).unwrap_or_default()
+    }
+}
