@@ -9,6 +9,7 @@ use sim::shipped::{self, Failure, Report};
 const USAGE: &str = "usage: sim [WORLD] [--seeds A..B | --seed N]
 
   --shipped       the shipped server and client: reads and writes, whatever breaks
+  --aborts        a session that aborts its writes on a path with losses
   --replacement   the same while a LUN's disk is replaced
   --reservations  persistent reservations of several initiators
   --copies        copies by the server between units, and by token
@@ -20,8 +21,9 @@ const USAGE: &str = "usage: sim [WORLD] [--seeds A..B | --seed N]
 /// Runs a seed; `true` prints its record.
 type Run = fn(u64, bool) -> Result<Report, Box<Failure>>;
 
-const WORLDS: [(&str, Run); 4] = [
+const WORLDS: [(&str, Run); 5] = [
     ("--shipped", shipped::run),
+    ("--aborts", shipped::aborts::run),
     ("--replacement", shipped::replacement::run),
     ("--reservations", shipped::reservations::run),
     ("--copies", shipped::copies::run),

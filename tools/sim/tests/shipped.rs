@@ -55,6 +55,15 @@ fn no_waiting_command_reaches_the_disk_that_replaces_its_own() {
     assert!(good > 60, "{good}");
 }
 
+#[test]
+fn no_write_is_done_after_its_abort_was_answered() {
+    let mut aborted = 0;
+    for seed in 0..100 {
+        aborted += shipped::aborts::run(seed, false).unwrap_or_else(|failure| panic!("{failure}")).aborted;
+    }
+    assert!(aborted > 500, "{aborted}");
+}
+
 /// Runs seeds, in which commands must be refused and servers be killed.
 fn refusals(seeds: u64, run: fn(u64, bool) -> Result<shipped::Report, Box<shipped::Failure>>) {
     let (mut refused, mut restarts) = (0, 0);

@@ -3,6 +3,7 @@
 //! `iscsi-server` listens on the simulated network, `iscsi-client` logs in, loses connections, reconnects and repeats
 //! commands. The disk unit lies on a model of a medium that loses data not synced. The [`Oracle`] judges every answer.
 
+pub mod aborts;
 mod client;
 pub mod copies;
 mod daemon;
