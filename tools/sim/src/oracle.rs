@@ -190,7 +190,8 @@ impl Oracle {
         }
     }
 
-    /// A command was aborted: it may have been done, in part or as a whole, and no more of it will be.
+    /// A command was aborted: it may have been done, in part or as a whole, and no more of it will
+    /// be.
     pub fn abort(&mut self, op: OpId) {
         self.end_look(op);
         self.end_sync(op, false);

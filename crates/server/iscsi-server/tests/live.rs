@@ -224,7 +224,8 @@ fn changes_under_load_lose_no_command_and_no_login() {
     server.stop(Duration::ZERO).unwrap();
 }
 
-/// The command window of a session stays as deep as it was made, so its new connections have room for as much.
+/// The command window of a session stays as deep as it was made, so its new connections have room
+/// for as much.
 #[test]
 fn a_connection_that_joins_under_a_lower_queue_depth_takes_what_its_window_lets_in() {
     const COMMANDS: usize = 40;

@@ -1,5 +1,6 @@
-//! A world in which one session writes over several connections, and aborts what it has sent, while segments are lost. Once a function
-//! is answered, none of its writes may be done any more (RFC 7143 §4.2.3.3): another session looks at once, and again at the end.
+//! A world in which one session writes over several connections, and aborts what it has sent, while
+//! segments are lost. Once a function is answered, none of its writes may be done any more (RFC
+//! 7143 §4.2.3.3): another session looks at once, and again at the end.
 
 use std::time::Duration;
 

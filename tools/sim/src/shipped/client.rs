@@ -223,7 +223,7 @@ impl Client {
         ]);
         let alone = self.books.plan.initiators.len() == 1;
         if function == Function::TargetColdReset || !alone && function != Function::AbortTaskSet {
-            // Sessions end, or commands of others whose initiators learn of it by their timeout only.
+            // Sessions end, or commands of others, whose initiators learn of it by a timeout only.
             self.books.disturbed.set(true);
         }
         function

@@ -1,4 +1,5 @@
-//! A server of several units on media that outlive it, and what an administrator does to it, for worlds without power cuts.
+//! A server of several units on media that outlive it, and what an administrator does to it, for
+//! worlds without power cuts.
 
 use std::io;
 use std::sync::Arc;
@@ -134,7 +135,8 @@ impl Host {
         sim::aside(move || drop(gone)).await;
     }
 
-    /// Applies a configuration: another queue depth, and perhaps another unit on the same medium, as after a change of options.
+    /// Applies a configuration: another queue depth, and perhaps another unit on the same medium,
+    /// as after a change of options.
     async fn apply(&mut self, rng: &mut Rng) -> Result<(), String> {
         let Some(handle) = self.server.as_ref().map(Server::handle) else { return Ok(()) };
         if rng.chance(500) {
@@ -148,7 +150,8 @@ impl Host {
         sim::aside(move || handle.apply(config)).await.map(drop).map_err(|error| error.to_string())
     }
 
-    /// Another server takes over the listening sockets, the media and the reservations: `stag`'s `handover`.
+    /// Another server takes over the listening sockets, the media and the reservations: `stag`'s
+    /// `handover`.
     async fn take_over(&mut self) -> Result<(), String> {
         let Some(old) = self.server.take() else { return Ok(()) };
         let handle = old.handle();

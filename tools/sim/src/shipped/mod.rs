@@ -51,7 +51,8 @@ pub struct Report {
     pub restarts: u64,
     /// Commands that task management ended.
     pub aborted: u64,
-    /// Commands that were refused as they had to be: by a reservation, or for being out of their session's reach.
+    /// Commands that were refused as they had to be: by a reservation, or because a unit was out of
+    /// their session's reach.
     pub refused: u64,
     /// A digest of everything that happened.
     pub trace: u64,

@@ -1,8 +1,10 @@
-//! A world in which the server copies blocks between units for several initiators: EXTENDED COPY with both kinds of list identifiers, and
-//! copies by token. A copy reaches the units that its session sees, and those that another session of the same CHAP user sees under the
-//! same name on another target. It must reach no other, and leave there what is.
+//! A world in which the server copies blocks between units for several initiators: EXTENDED COPY
+//! with both kinds of list identifiers, and copies by token. A copy reaches the units that its
+//! session sees, and those that another session of the same CHAP user sees under the same name on
+//! another target. It must reach no other, and leave there what is.
 //!
-//! Commands that overlap touch different blocks, so that the content of each block is known, but for commands that were lost.
+//! Commands that overlap touch different blocks, so that the content of each block is known, but
+//! for commands that were lost.
 
 mod cdb;
 
@@ -640,7 +642,8 @@ async fn lane(client: Rc<Client>, mut rng: Rng) {
     }
 }
 
-/// Disturbs the server and the sessions until all lanes have ended. Returns how often the server was killed.
+/// Disturbs the server and the sessions until all lanes have ended. Returns how often the server
+/// was killed.
 async fn troubles<T>(
     host: &mut Host,
     books: &Books,

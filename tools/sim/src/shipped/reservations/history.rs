@@ -1,4 +1,5 @@
-//! Which states the unit may be in, while commands overlap: each takes effect at one moment between its submission and its end.
+//! Which states the unit may be in, while commands overlap: each takes effect at one moment between
+//! its submission and its end.
 
 use std::collections::{BTreeMap, BTreeSet};
 

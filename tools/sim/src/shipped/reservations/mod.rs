@@ -1,6 +1,7 @@
-//! A world in which several initiators register, reserve, preempt, clear and release at random, while sessions break and the server is
-//! changed, replaced and killed. RESERVATION CONFLICT comes exactly when SPC-4 says so ([`model`]), whatever overlaps ([`history`]), and
-//! a write that conflicts is not done.
+//! A world in which several initiators register, reserve, preempt, clear and release at random,
+//! while sessions break and the server is changed, replaced and killed. RESERVATION CONFLICT comes
+//! exactly when SPC-4 says so ([`model`]), whatever overlaps ([`history`]), and a write that
+//! conflicts is not done.
 
 mod history;
 mod model;
@@ -98,7 +99,8 @@ struct Client {
     books: Rc<Books>,
     /// The key that it believes to have.
     key: Cell<Key>,
-    /// Commands that were lost with their session, and the reconnects at that time: they may still run until the session has reconnected.
+    /// Commands that were lost with their session, and the reconnects at that time: they may still
+    /// run until the session has reconnected.
     limbo: RefCell<Vec<(OpId, u64)>>,
 }
 
@@ -348,7 +350,8 @@ async fn work(client: Rc<Client>, mut rng: Rng) -> u64 {
     reconnects
 }
 
-/// Disturbs the server and the sessions until all initiators have ended. Returns how often the server was killed.
+/// Disturbs the server and the sessions until all initiators have ended. Returns how often the
+/// server was killed.
 async fn troubles<T>(
     host: &mut Host,
     books: &Books,

@@ -1,5 +1,5 @@
-//! Persistent reservations as SPC-4 §5.13 has them, for one unit and initiators that are known by number. It is written from the
-//! standard and must not use `scsi::reservation`, which it judges.
+//! Persistent reservations as SPC-4 §5.13 has them, for one unit and initiators that are known by
+//! number. It is written from the standard and must not use `scsi::reservation`, which it judges.
 
 /// A reservation key; 0 is none.
 pub(super) type Key = u8;
