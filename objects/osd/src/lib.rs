@@ -24,3 +24,8 @@ pub use attributes::{AttributeId, Page};
 pub use capability::{Capability, Permissions};
 pub use cdb::{Cdb, CdbError, Command, Form};
 pub use ids::{Id, ObjectType};
+
+/// The example of the README, compiled and run by the tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -128,3 +128,8 @@ pub use scsi::data::inquiry::StandardInquiry;
 pub use scsi::data::lba_status::LbaStatus;
 pub use scsi::data::unmap::UnmapRange;
 pub use scsi::data::vpd::{BlockLimits, LogicalBlockProvisioning};
+
+/// The example of the README, compiled and run by the tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

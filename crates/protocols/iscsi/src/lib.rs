@@ -13,3 +13,8 @@ pub mod pdu;
 pub mod sn;
 pub mod target;
 pub mod text;
+
+/// The example of the README, compiled and run by the tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

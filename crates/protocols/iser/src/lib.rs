@@ -19,5 +19,10 @@ pub use header::{Control, HEADER_LEN, Header, HeaderError, Hello, HelloReply, Re
 pub use message::{BHS_LEN, HEAD_LEN, Layout, Limits, MessageError, UNTIL_FULL_FEATURE_DATA};
 pub use private_data::PrivateData;
 
+/// The example of the README, compiled and run by the tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 #[cfg(test)]
 mod tests;

@@ -46,5 +46,10 @@ pub enum Malformed {
     Missing(&'static str),
 }
 
+/// The example of the README, compiled and run by the tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 #[cfg(test)]
 mod tests;

@@ -16,3 +16,8 @@ pub mod mpa;
 pub mod rdmap;
 pub mod stag;
 pub mod stream;
+
+/// The example of the README, compiled and run by the tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

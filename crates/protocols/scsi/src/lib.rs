@@ -18,3 +18,8 @@ pub mod status;
 pub use attention::UnitAttention;
 pub use sense::{AdditionalSense, FieldPointer, KeySpecific, Sense, SenseBytes, SenseKey};
 pub use status::Status;
+
+/// The example of the README, compiled and run by the tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
