@@ -24,6 +24,7 @@ const MAX_ALGORITHMS: usize = 32;
 
 /// A hash of CHAP, by its number in the IANA PPP registry (RFC 7143 §12.1.3, IANA "iSCSI CHAP").
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Hash {
     /// MD5, 5, which every peer supports.
     Md5 = 5,
@@ -156,6 +157,7 @@ pub fn find<'a>(users: &'a [Credential], name: &str) -> Option<&'a Credential> {
 
 /// Why CHAP failed. The peer is told "authentication failure" in every case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ChapError {
     /// No algorithm in common.
     #[error("no CHAP algorithm in common")]

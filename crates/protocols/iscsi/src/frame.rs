@@ -79,6 +79,7 @@ pub enum Cut<'a> {
 /// Why no PDU can be cut. After every error but [`FrameError::DataDigest`] the next PDU's start is
 /// unknown, so the connection must end (RFC 7143 §7.7, §7.8).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum FrameError {
     /// The header digest is wrong: no field of the header is reliable, its lengths included.
     #[error("wrong header digest")]

@@ -5,6 +5,7 @@ pub const MAX_NAME_LEN: usize = 223;
 
 /// Why an iSCSI name is invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum NameError {
     /// It is empty, or longer than 223 bytes.
     #[error("an iSCSI name has 1 to 223 bytes")]

@@ -21,6 +21,7 @@ pub const LOGIN_SEGMENT_LEN: usize = 8192;
 
 /// Why a text is invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum TextError {
     /// A pair has no `=`.
     #[error("a text item has no \"=\"")]

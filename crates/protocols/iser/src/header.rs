@@ -83,6 +83,7 @@ pub enum Header {
 
 /// Why bytes are not an iSER header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum HeaderError {
     /// Fewer than [`HEADER_LEN`] bytes.
     #[error("a message of {0} bytes is shorter than an iSER header")]

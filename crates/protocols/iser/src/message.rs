@@ -44,6 +44,7 @@ pub struct Layout {
 /// Why a message does not hold a PDU. The sender violates the protocol: close the connection (RFC
 /// 7145 §10.1.3.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum MessageError {
     /// The message ends before its BHS does.
     #[error("a message of {0} bytes is shorter than iSER header and BHS")]

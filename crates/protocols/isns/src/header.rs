@@ -27,6 +27,7 @@ macro_rules! codes {
     ($(#[$doc:meta])* $name:ident: $int:ty { $($(#[$vdoc:meta])* $variant:ident = $code:literal => $text:literal,)* }) => {
         $(#[$doc])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        #[non_exhaustive]
         pub enum $name { $($(#[$vdoc])* $variant,)* }
 
         impl $name {

@@ -28,6 +28,7 @@ pub const MAX_MESSAGE: usize = 4 << 20;
 
 /// The error in a peer's message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum Malformed {
     /// A version other than 1.
     #[error("unsupported iSNS version {0}")]

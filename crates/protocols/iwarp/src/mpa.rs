@@ -108,6 +108,7 @@ pub struct Agreed {
 
 /// Why the startup failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum Error {
     /// Not an MPA frame, or a malformed one.
     #[error(transparent)]

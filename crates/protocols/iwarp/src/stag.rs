@@ -82,6 +82,7 @@ pub struct Registration {
 
 /// Why memory was not registered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum RegisterError {
     /// The stream has its maximum of live registrations.
     #[error("the stream has reached its maximum number of registrations")]
@@ -93,6 +94,7 @@ pub enum RegisterError {
 
 /// Why an access is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum Refusal {
     /// No such STag.
     #[error("no such STag")]

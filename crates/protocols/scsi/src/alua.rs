@@ -24,6 +24,7 @@ pub struct Groups {
 
 /// Why a list of groups is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum GroupsError {
     /// The list is empty or longer than [`Groups::MAX`].
     #[error("a target has 1 to {} target port groups", Groups::MAX)]
@@ -44,6 +45,7 @@ pub enum GroupsError {
 
 /// Why a group cannot change to a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ChangeError {
     /// There is no such group.
     #[error("there is no target port group {0}")]

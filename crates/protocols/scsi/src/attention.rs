@@ -6,6 +6,7 @@ use crate::{AdditionalSense, Sense, SenseKey};
 /// A unit attention condition: the unit reports it to an initiator before that initiator's next
 /// command runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum UnitAttention {
     /// 29h/01h: the unit was powered on.
     PowerOnOccurred,

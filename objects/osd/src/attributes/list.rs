@@ -40,6 +40,7 @@ pub const fn entry_len(version: Version, value: usize) -> usize {
 
 /// What is wrong with a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ListError {
     /// It is shorter than its header, or its last entry is cut short.
     #[error("the attribute list ends within a field, at its byte {0}")]

@@ -217,6 +217,7 @@ impl CdbError {
 
 /// A value that cannot be put into a CDB of the form asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum EncodeError {
     /// OSD-1 has no such command.
     #[error("OSD-1 has no {0}")]

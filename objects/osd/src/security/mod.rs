@@ -67,6 +67,7 @@ impl Method {
 /// INTEGRITY CHECK VALUE ALGORITHM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
+#[non_exhaustive]
 pub enum Algorithm {
     /// HMAC-SHA1, values of 20 bytes; all that fits CDBs of 200 and 224 bytes.
     HmacSha1 = 1,

@@ -30,6 +30,7 @@ pub enum Segment<D> {
 /// (RFC 7143 §7.4, §7.12). At level 2 only the connection must end, unless
 /// [`ProtocolError::ends_session`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ProtocolError {
     /// The connection does not belong to this session.
     #[error("the connection is gone")]

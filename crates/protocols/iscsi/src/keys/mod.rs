@@ -107,6 +107,7 @@ macro_rules! keys {
         /// Every supported key.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         #[repr(u8)]
+        #[non_exhaustive]
         pub enum Key { $($(#[$doc])* $key,)* }
 
         /// The table, in the order of [`Key`].

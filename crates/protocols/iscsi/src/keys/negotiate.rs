@@ -31,6 +31,7 @@ pub enum Phase {
 /// Why a negotiation fails. During login it is an initiator error (0x0200), in the full feature
 /// phase a reject.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum NegotiationError {
     /// The peer sent a key twice (RFC 7143 §6.3).
     #[error("{} was sent twice", .0.name())]

@@ -68,6 +68,7 @@ impl DigestChoice {
 
 /// The reporting of aborts (RFC 7143 §13.23).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum TaskReporting {
     /// As in RFC 3720.
     #[default]

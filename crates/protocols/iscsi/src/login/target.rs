@@ -110,6 +110,7 @@ pub trait Directory {
 
 /// An initiator's response to a challenge.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Attempt {
     /// CHAP_N.
     pub user: String,
@@ -120,6 +121,7 @@ pub struct Attempt {
 /// Why a login ended. [`LoginError::status`] is the status for the initiator.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs)]
+#[non_exhaustive]
 pub enum LoginError {
     #[error("no version in common")]
     Version,
@@ -217,6 +219,7 @@ pub enum Step {
 
 /// The result of a login.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Outcome {
     /// InitiatorName as received.
     pub initiator: String,

@@ -15,6 +15,7 @@ pub const MAX_CDB_LEN: usize = 260;
 
 /// One Additional Header Segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Ahs<'a> {
     /// The CDB's bytes after the first 16, 1 to 244 of them, without padding (§11.2.2.3).
     ExtendedCdb(&'a [u8]),
@@ -31,6 +32,7 @@ pub enum Ahs<'a> {
 
 /// Why a list of AHSs is invalid: a format error of RFC 7143 §7.7.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum AhsError {
     /// An AHS exceeds TotalAHSLength.
     #[error("an AHS at byte {offset} exceeds TotalAHSLength")]

@@ -133,6 +133,7 @@ pub enum Event {
 
 /// Why the connection must end. At ErrorRecoveryLevel 0 it is dropped (RFC 7143 §7.1.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum Fatal {
     /// A PDU that is invalid in full-feature phase.
     #[error("opcode {0:#04x} in full-feature phase")]

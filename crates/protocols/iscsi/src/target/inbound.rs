@@ -51,6 +51,7 @@ pub struct Read {
 
 /// Why a data PDU is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum InboundError {
     /// Immediate or unsolicited data that negotiation forbids: the sense is UNEXPECTED UNSOLICITED
     /// DATA (0C/0C).

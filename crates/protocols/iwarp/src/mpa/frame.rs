@@ -58,6 +58,7 @@ impl Flags {
 
 /// Why bytes are not a valid frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum FrameError {
     /// The bytes start with another key.
     #[error("not an MPA frame of the kind expected")]

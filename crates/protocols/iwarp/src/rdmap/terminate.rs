@@ -14,6 +14,7 @@ pub const TERMINATE_MAX_LEN: usize = 4 + 2 + ddp::UNTAGGED_LEN + READ_REQUEST_LE
 /// RFC 6581 §10).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Error)]
 #[repr(u16)]
+#[non_exhaustive]
 pub enum Terminate {
     /// RDMAP: this side cannot continue.
     #[error("local catastrophic error")]

@@ -51,6 +51,7 @@ pub enum Landing {
 
 /// Why an operation was not accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum PostError {
     /// The stream has ended.
     #[error("the stream has ended")]

@@ -103,6 +103,7 @@ pub struct CopyList {
 
 /// Why a parameter list is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum CopyListError {
     /// PARAMETER LIST LENGTH ERROR: it is cut short, or longer than [`MAX_DESCRIPTOR_LIST_BYTES`].
     #[error("parameter list length error")]

@@ -18,6 +18,7 @@ const ALL_TG_PT: u8 = 2;
 
 /// Why stored state cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum SavedError {
     /// The header is unknown: not this format, or another version.
     #[error("not stored reservation state, or of an unknown version")]

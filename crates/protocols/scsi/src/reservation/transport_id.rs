@@ -15,6 +15,7 @@ pub struct TransportId(SmallVec<[u8; 64]>);
 
 /// Why bytes are not a TransportID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum TransportIdError {
     /// The bytes end before the TransportID does.
     #[error("the TransportID is truncated")]
