@@ -9,7 +9,7 @@ use crate::{Action, AttributeId, Id, Page, Version};
 /// Bytes of a segment's header.
 pub const HEADER_LEN: usize = 40;
 /// The shortest segment: a header and one descriptor's.
-pub const MIN_LEN: usize = 48;
+pub(crate) const MIN_LEN: usize = 48;
 /// Where the INTEGRITY CHECK VALUE of the segment begins, of 32 bytes.
 pub const ICV_AT: usize = 8;
 
@@ -117,7 +117,7 @@ pub struct Continuation {
 }
 
 /// How much one continuation may hold: descriptors, and entries in each of them.
-pub const MAX_ENTRIES: usize = 65_536;
+pub(crate) const MAX_ENTRIES: usize = 65_536;
 
 impl Continuation {
     /// A continuation without an integrity check value.

@@ -250,7 +250,7 @@ pub const VPD_OSD_INFORMATION: u8 = 0xB0;
 /// Vital product data page with the security token.
 pub const VPD_SECURITY_TOKEN: u8 = 0xB1;
 /// The shortest security token, in bytes.
-pub const MIN_TOKEN_LEN: usize = 16;
+pub(crate) const MIN_TOKEN_LEN: usize = 16;
 
 /// VPD page B0h. No open source shows its contents: it says in byte 4 which versions of CDBs are taken (bit 0 OSD-1,
 /// bit 1 OSD-2), and three reserved bytes follow.
@@ -281,7 +281,7 @@ fn vpd(page: u8, body: &[u8]) -> Vec<u8> {
 }
 
 /// Bytes of PERFORM TASK MANAGEMENT FUNCTION data.
-pub const TMF_RESPONSE_LEN: usize = 8;
+pub(crate) const TMF_RESPONSE_LEN: usize = 8;
 
 /// SERVICE RESPONSE of a task management function (SAM-4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -39,11 +39,6 @@ impl Id {
     pub const fn is_partition(self) -> bool {
         self.partition != 0 && self.object == 0
     }
-
-    /// Whether the ids are in the ranges that the standard gives to partitions and objects.
-    pub const fn is_valid(self) -> bool {
-        self.is_root() || self.partition >= FIRST_ID && (self.object == 0 || self.object >= FIRST_ID)
-    }
 }
 
 impl fmt::Display for Id {
@@ -106,16 +101,6 @@ impl fmt::Display for ObjectType {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn ids_below_10000h_are_nobodys() {
-        assert!(
-            Id::ROOT.is_valid() && Id::partition(0x10000).is_valid() && Id::new(0x10000, 0x10000).is_valid()
-        );
-        for id in [Id::new(0, 0x10000), Id::partition(0xFFFF), Id::new(0x10000, 1)] {
-            assert!(!id.is_valid(), "{id}");
-        }
-    }
 
     #[test]
     fn an_object_type_is_its_code() {

@@ -37,7 +37,7 @@ pub enum Hash {
 }
 
 /// A hash value: 16 to 32 bytes.
-pub type HashValue = ArrayVec<u8, 32>;
+pub(crate) type HashValue = ArrayVec<u8, 32>;
 
 impl Hash {
     /// All hashes, strongest first: the default order of offering and choosing.
@@ -69,7 +69,7 @@ impl Hash {
     }
 
     /// The length of a response, bytes.
-    pub fn output_len(self) -> usize {
+    pub(crate) fn output_len(self) -> usize {
         match self {
             Hash::Md5 => 16,
             Hash::Sha1 => 20,
@@ -421,7 +421,7 @@ impl InitiatorEnd {
     }
 
     /// Whether the exchange is complete.
-    pub fn is_done(&self) -> bool {
+    pub(crate) fn is_done(&self) -> bool {
         matches!(self.state, InitiatorState::Done)
     }
 

@@ -15,7 +15,7 @@ pub const MAX_VALUE_LEN: usize = 255;
 pub const MAX_BINARY_LEN: usize = 1024;
 /// The maximum length of a value in [`Pairs`], bytes: a large binary value in its longest encoding,
 /// or a list.
-pub const MAX_RAW_VALUE_LEN: usize = 2 + 2 * MAX_BINARY_LEN;
+pub(crate) const MAX_RAW_VALUE_LEN: usize = 2 + 2 * MAX_BINARY_LEN;
 /// `MaxRecvDataSegmentLength` of both sides during login, bytes (RFC 7143 §6.3).
 pub const LOGIN_SEGMENT_LEN: usize = 8192;
 

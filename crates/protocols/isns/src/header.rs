@@ -3,9 +3,9 @@
 use crate::Malformed;
 
 /// Bytes of a header.
-pub const HEADER_LEN: usize = 12;
+pub(crate) const HEADER_LEN: usize = 12;
 /// The only version of iSNSP.
-pub const VERSION: u16 = 1;
+pub(crate) const VERSION: u16 = 1;
 
 /// Bits of the Flags field (RFC 4171 §5.1.4).
 pub mod flags {

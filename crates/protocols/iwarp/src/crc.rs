@@ -4,11 +4,11 @@
 use crc_fast::CrcAlgorithm;
 
 /// Bytes of the CRC field.
-pub const CRC_LEN: usize = 4;
+pub(crate) const CRC_LEN: usize = 4;
 
 /// A CRC32C in wire order: least significant byte first, as in iSCSI (RFC 5044 §4.4, RFC 7143
 /// appendix A.4).
-pub type CrcBytes = [u8; CRC_LEN];
+pub(crate) type CrcBytes = [u8; CRC_LEN];
 
 /// The CRC of one run of bytes.
 #[inline]

@@ -8,18 +8,18 @@ use crate::rdmap::Opcode;
 use crate::stag::Stag;
 
 /// Bytes of a tagged segment's header (RFC 5041 §4.1).
-pub const TAGGED_LEN: usize = 14;
+pub(crate) const TAGGED_LEN: usize = 14;
 /// Bytes of an untagged segment's header (RFC 5041 §4.2).
-pub const UNTAGGED_LEN: usize = 18;
+pub(crate) const UNTAGGED_LEN: usize = 18;
 
 /// T: the segment uses the tagged buffer model.
-pub const TAGGED: u8 = 0x80;
+pub(crate) const TAGGED: u8 = 0x80;
 /// L: the last segment of its message.
-pub const LAST: u8 = 0x40;
+pub(crate) const LAST: u8 = 0x40;
 /// The bits of DV, DDP's version.
-pub const VERSION_MASK: u8 = 0x03;
+pub(crate) const VERSION_MASK: u8 = 0x03;
 /// DDP version 1.
-pub const VERSION: u8 = 0x01;
+pub(crate) const VERSION: u8 = 0x01;
 
 /// The queues of untagged messages (RFC 5040 §5.1, RFC 7306 §5).
 pub mod queue {
@@ -32,7 +32,7 @@ pub mod queue {
     /// Atomic Responses.
     pub const ATOMIC_RESPONSE: u32 = 3;
     /// The number of queues.
-    pub const COUNT: usize = 4;
+    pub(crate) const COUNT: usize = 4;
 }
 
 /// A tagged segment's header: RDMA Write and RDMA Read Response.

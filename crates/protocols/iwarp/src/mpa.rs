@@ -9,7 +9,7 @@ mod frame;
 mod requester;
 mod responder;
 
-pub use frame::{Flags, Frame, FrameError, HEADER_LEN, KEY_LEN, MAX_FRAME_LEN, REPLY_KEY, REQUEST_KEY};
+pub use frame::{FrameError, MAX_FRAME_LEN, REQUEST_KEY};
 pub use requester::{Reply, Requester};
 pub use responder::{Request, Responder};
 

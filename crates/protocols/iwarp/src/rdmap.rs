@@ -4,19 +4,20 @@
 mod atomic;
 mod terminate;
 
-pub use atomic::{ATOMIC_REQUEST_LEN, ATOMIC_RESPONSE_LEN, Atomic, AtomicRequest, AtomicResponse};
-pub(crate) use terminate::{Culprit, emit as emit_terminate};
-pub use terminate::{TERMINATE_MAX_LEN, Terminate, Terminated};
+pub(crate) use atomic::{ATOMIC_REQUEST_LEN, ATOMIC_RESPONSE_LEN};
+pub use atomic::{Atomic, AtomicRequest, AtomicResponse};
+pub(crate) use terminate::{Culprit, TERMINATE_MAX_LEN, emit as emit_terminate};
+pub use terminate::{Terminate, Terminated};
 
 use zerocopy::byteorder::big_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// The bits of RV, RDMAP's version.
-pub const VERSION_MASK: u8 = 0xc0;
+pub(crate) const VERSION_MASK: u8 = 0xc0;
 /// RDMAP version 1.
-pub const VERSION: u8 = 0x40;
+pub(crate) const VERSION: u8 = 0x40;
 /// The bits of the opcode.
-pub const OPCODE_MASK: u8 = 0x0f;
+pub(crate) const OPCODE_MASK: u8 = 0x0f;
 
 /// An operation (RFC 5040 §4.1, RFC 7306 §4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -89,13 +90,13 @@ impl Opcode {
 
     /// Whether the operation invalidates an STag of the receiver.
     #[inline]
-    pub const fn invalidates(self) -> bool {
+    pub(crate) const fn invalidates(self) -> bool {
         matches!(self, Self::SendInvalidate | Self::SendSolicitedInvalidate)
     }
 }
 
 /// Bytes of an RDMA Read Request's header (RFC 5040 §4.4).
-pub const READ_REQUEST_LEN: usize = 28;
+pub(crate) const READ_REQUEST_LEN: usize = 28;
 
 /// An RDMA Read Request's header (RFC 5040 §4.4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -114,7 +115,7 @@ pub struct ReadRequest {
 }
 
 /// Bytes of Immediate Data (RFC 7306 §6.1).
-pub const IMMEDIATE_LEN: usize = 8;
+pub(crate) const IMMEDIATE_LEN: usize = 8;
 
 #[cfg(test)]
 mod tests {

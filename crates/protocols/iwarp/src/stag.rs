@@ -28,8 +28,6 @@ pub struct Rights(u8);
 impl Rights {
     /// No operation is allowed.
     pub const NONE: Self = Self(0);
-    /// The owner may send from this memory.
-    pub const LOCAL_READ: Self = Self(1);
     /// The owner may place the data of its own RDMA Reads here.
     pub const LOCAL_WRITE: Self = Self(2);
     /// The peer may read it (RDMA Read).
@@ -191,7 +189,7 @@ impl Table {
 
     /// Reserves an STag without a registration, for data that the peer must not be able to address.
     /// It is not assigned again within the next 2^32 STags.
-    pub fn unnamed(&mut self) -> Stag {
+    pub(crate) fn unnamed(&mut self) -> Stag {
         self.next_stag()
     }
 

@@ -9,13 +9,13 @@ use crate::bytes::Fields;
 use crate::{ObjectType, Version};
 
 /// LIST TYPE: attributes to get.
-pub const TYPE_GET: u8 = 0x1;
+pub(crate) const TYPE_GET: u8 = 0x1;
 /// LIST TYPE: attributes with values, to set or retrieved.
 pub const TYPE_VALUES: u8 = 0x9;
 /// LIST TYPE: attributes with values of many objects, OSD-2.
 pub const TYPE_MANY: u8 = 0xE;
 /// LIST TYPE: attributes with values of many objects, OSD-1.
-pub const TYPE_MANY_OSD1: u8 = 0xF;
+pub(crate) const TYPE_MANY_OSD1: u8 = 0xF;
 
 /// OSD-1's length of an attribute that does not exist. No value of either version is longer than this less one.
 const UNDEFINED: u16 = 0xFFFF;
@@ -204,7 +204,7 @@ impl<'a> ValueList<'a> {
     }
 
     /// The entries of an object's own list within another structure (LIST with attributes, lists of many objects).
-    pub const fn of_entries(entries: &'a [u8], version: Version) -> Self {
+    pub(crate) const fn of_entries(entries: &'a [u8], version: Version) -> Self {
         Self { entries, version }
     }
 

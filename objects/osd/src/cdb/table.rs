@@ -402,7 +402,7 @@ impl Command {
     }
 
     /// LIST and LIST COLLECTION with LIST_ATTR: attributes are put into the list.
-    pub const fn lists_attributes(&self) -> bool {
+    pub(crate) const fn lists_attributes(&self) -> bool {
         matches!(
             self,
             Self::List(List { attributes: true, .. })

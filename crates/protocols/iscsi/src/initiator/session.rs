@@ -283,11 +283,6 @@ impl<P: Payload, T> Session<P, T> {
         self.tasks.len() == 0
     }
 
-    /// Whether [`Session::submit`] would return the token.
-    pub fn is_full(&self) -> bool {
-        self.tasks.is_full()
-    }
-
     /// Queues a command. It is sent when the target's window permits.
     ///
     /// # Errors

@@ -272,10 +272,6 @@ impl<P, T> Tasks<P, T> {
         self.commands
     }
 
-    pub fn is_full(&self) -> bool {
-        self.len >= self.max
-    }
-
     /// Inserts a task; returns the token if the limit is reached.
     #[inline]
     pub fn insert(

@@ -10,7 +10,7 @@ pub use params::{Digest, DigestChoice, Offer, Params, TaskReporting};
 
 /// When a key may be used (RFC 7143 §13, "Use").
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Use {
+pub(crate) enum Use {
     /// LO: login of a session's leading connection only.
     LeadingOnly,
     /// IO: login of any connection only.
@@ -23,7 +23,7 @@ pub enum Use {
 
 /// The sides that may originate a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Senders {
+pub(crate) enum Senders {
     /// Initiator only.
     Initiator,
     /// Target only.
@@ -32,18 +32,9 @@ pub enum Senders {
     Both,
 }
 
-/// The scope of a key's value.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Scope {
-    /// CO: one connection.
-    Connection,
-    /// SW: the session.
-    Session,
-}
-
 /// The type of a key's value and its result function (RFC 7143 §6.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub(crate) enum Kind {
     /// Boolean; the result is the AND of both sides.
     And,
     /// Boolean; the result is the OR of both sides.
@@ -72,7 +63,7 @@ pub enum Kind {
 
 /// The condition that makes a key irrelevant (RFC 7143 §13, "Irrelevant when").
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum IrrelevantWhen {
+pub(crate) enum IrrelevantWhen {
     /// The key is always relevant.
     Never,
     /// `SessionType=Discovery`.
@@ -85,7 +76,7 @@ pub enum IrrelevantWhen {
 
 /// A row of the key table.
 #[derive(Debug, Clone, Copy)]
-pub struct Spec {
+pub(crate) struct Spec {
     /// The key.
     pub key: Key,
     /// Its name on the wire.
@@ -94,8 +85,6 @@ pub struct Spec {
     pub use_: Use,
     /// The sides that may originate it.
     pub senders: Senders,
-    /// The scope of its value.
-    pub scope: Scope,
     /// The type of its value.
     pub kind: Kind,
     /// The condition that makes it irrelevant.
@@ -103,7 +92,7 @@ pub struct Spec {
 }
 
 macro_rules! keys {
-    ($($(#[$doc:meta])* $key:ident = $name:literal: $use_:ident, $senders:ident, $scope:ident, $kind:expr, $irr:ident;)*) => {
+    ($($(#[$doc:meta])* $key:ident = $name:literal: $use_:ident, $senders:ident, $kind:expr, $irr:ident;)*) => {
         /// Every supported key.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         #[repr(u8)]
@@ -111,9 +100,9 @@ macro_rules! keys {
         pub enum Key { $($(#[$doc])* $key,)* }
 
         /// The table, in the order of [`Key`].
-        pub const TABLE: &[Spec] = &[$(Spec {
+        pub(crate) const TABLE: &[Spec] = &[$(Spec {
             key: Key::$key, name: $name, use_: Use::$use_, senders: Senders::$senders,
-            scope: Scope::$scope, kind: $kind, irrelevant: IrrelevantWhen::$irr,
+            kind: $kind, irrelevant: IrrelevantWhen::$irr,
         },)*];
     };
 }
@@ -124,92 +113,92 @@ const MAX_24_BITS: u32 = 0xff_ffff;
 keys! {
     // RFC 7143 §12: security.
     /// RFC 7143 §12.
-    AuthMethod = "AuthMethod": InitializeOnly, Both, Connection, Kind::Security, Never;
+    AuthMethod = "AuthMethod": InitializeOnly, Both, Kind::Security, Never;
     /// RFC 7143 §12.1.3.
-    ChapA = "CHAP_A": InitializeOnly, Both, Connection, Kind::Security, Never;
+    ChapA = "CHAP_A": InitializeOnly, Both, Kind::Security, Never;
     /// RFC 7143 §12.1.3.
-    ChapI = "CHAP_I": InitializeOnly, Both, Connection, Kind::Security, Never;
+    ChapI = "CHAP_I": InitializeOnly, Both, Kind::Security, Never;
     /// RFC 7143 §12.1.3.
-    ChapC = "CHAP_C": InitializeOnly, Both, Connection, Kind::Security, Never;
+    ChapC = "CHAP_C": InitializeOnly, Both, Kind::Security, Never;
     /// RFC 7143 §12.1.3.
-    ChapN = "CHAP_N": InitializeOnly, Both, Connection, Kind::Security, Never;
+    ChapN = "CHAP_N": InitializeOnly, Both, Kind::Security, Never;
     /// RFC 7143 §12.1.3.
-    ChapR = "CHAP_R": InitializeOnly, Both, Connection, Kind::Security, Never;
+    ChapR = "CHAP_R": InitializeOnly, Both, Kind::Security, Never;
     // RFC 7143 §13.
     /// RFC 7143 §13.1.
-    HeaderDigest = "HeaderDigest": InitializeOnly, Both, Connection, Kind::List, Never;
+    HeaderDigest = "HeaderDigest": InitializeOnly, Both, Kind::List, Never;
     /// RFC 7143 §13.1.
-    DataDigest = "DataDigest": InitializeOnly, Both, Connection, Kind::List, Never;
+    DataDigest = "DataDigest": InitializeOnly, Both, Kind::List, Never;
     /// RFC 7143 §13.2.
-    MaxConnections = "MaxConnections": LeadingOnly, Both, Session, Kind::Min(1, 65535), Discovery;
+    MaxConnections = "MaxConnections": LeadingOnly, Both, Kind::Min(1, 65535), Discovery;
     /// RFC 7143 §13.3.
-    SendTargets = "SendTargets": FullFeatureOnly, Initiator, Session, Kind::SendTargets, Never;
+    SendTargets = "SendTargets": FullFeatureOnly, Initiator, Kind::SendTargets, Never;
     /// RFC 7143 §13.4: sent by the initiator at login; by the target in answer to `SendTargets`
     /// only.
-    TargetName = "TargetName": InitializeOnly, Initiator, Session, Kind::DeclareText(223), Never;
+    TargetName = "TargetName": InitializeOnly, Initiator, Kind::DeclareText(223), Never;
     /// RFC 7143 §13.5.
-    InitiatorName = "InitiatorName": InitializeOnly, Initiator, Session, Kind::DeclareText(223), Never;
+    InitiatorName = "InitiatorName": InitializeOnly, Initiator, Kind::DeclareText(223), Never;
     /// RFC 7143 §13.6.
-    TargetAlias = "TargetAlias": Always, Target, Session, Kind::DeclareText(255), Never;
+    TargetAlias = "TargetAlias": Always, Target, Kind::DeclareText(255), Never;
     /// RFC 7143 §13.7.
-    InitiatorAlias = "InitiatorAlias": Always, Initiator, Session, Kind::DeclareText(255), Never;
+    InitiatorAlias = "InitiatorAlias": Always, Initiator, Kind::DeclareText(255), Never;
     /// RFC 7143 §13.8.
-    TargetAddress = "TargetAddress": Always, Target, Session, Kind::DeclareText(255), Never;
+    TargetAddress = "TargetAddress": Always, Target, Kind::DeclareText(255), Never;
     /// RFC 7143 §13.9.
-    TargetPortalGroupTag = "TargetPortalGroupTag": InitializeOnly, Target, Session, Kind::DeclareNumber(0, 65535), Never;
+    TargetPortalGroupTag = "TargetPortalGroupTag": InitializeOnly, Target, Kind::DeclareNumber(0, 65535), Never;
     /// RFC 7143 §13.10.
-    InitialR2T = "InitialR2T": LeadingOnly, Both, Session, Kind::Or, Discovery;
+    InitialR2T = "InitialR2T": LeadingOnly, Both, Kind::Or, Discovery;
     /// RFC 7143 §13.11.
-    ImmediateData = "ImmediateData": LeadingOnly, Both, Session, Kind::And, Discovery;
+    ImmediateData = "ImmediateData": LeadingOnly, Both, Kind::And, Discovery;
     /// RFC 7143 §13.12.
-    MaxRecvDataSegmentLength = "MaxRecvDataSegmentLength": Always, Both, Connection, Kind::DeclareNumber(512, MAX_24_BITS), Never;
+    MaxRecvDataSegmentLength = "MaxRecvDataSegmentLength": Always, Both, Kind::DeclareNumber(512, MAX_24_BITS), Never;
     /// RFC 7143 §13.13.
-    MaxBurstLength = "MaxBurstLength": LeadingOnly, Both, Session, Kind::Min(512, MAX_24_BITS), Discovery;
+    MaxBurstLength = "MaxBurstLength": LeadingOnly, Both, Kind::Min(512, MAX_24_BITS), Discovery;
     /// RFC 7143 §13.14.
-    FirstBurstLength = "FirstBurstLength": LeadingOnly, Both, Session, Kind::Min(512, MAX_24_BITS), NoUnsolicitedData;
+    FirstBurstLength = "FirstBurstLength": LeadingOnly, Both, Kind::Min(512, MAX_24_BITS), NoUnsolicitedData;
     /// RFC 7143 §13.15.
-    DefaultTime2Wait = "DefaultTime2Wait": LeadingOnly, Both, Session, Kind::Max(0, 3600), Never;
+    DefaultTime2Wait = "DefaultTime2Wait": LeadingOnly, Both, Kind::Max(0, 3600), Never;
     /// RFC 7143 §13.16.
-    DefaultTime2Retain = "DefaultTime2Retain": LeadingOnly, Both, Session, Kind::Min(0, 3600), Never;
+    DefaultTime2Retain = "DefaultTime2Retain": LeadingOnly, Both, Kind::Min(0, 3600), Never;
     /// RFC 7143 §13.17.
-    MaxOutstandingR2T = "MaxOutstandingR2T": LeadingOnly, Both, Session, Kind::Min(1, 65535), Discovery;
+    MaxOutstandingR2T = "MaxOutstandingR2T": LeadingOnly, Both, Kind::Min(1, 65535), Discovery;
     /// RFC 7143 §13.18.
-    DataPDUInOrder = "DataPDUInOrder": LeadingOnly, Both, Session, Kind::Or, Discovery;
+    DataPDUInOrder = "DataPDUInOrder": LeadingOnly, Both, Kind::Or, Discovery;
     /// RFC 7143 §13.19.
-    DataSequenceInOrder = "DataSequenceInOrder": LeadingOnly, Both, Session, Kind::Or, Discovery;
+    DataSequenceInOrder = "DataSequenceInOrder": LeadingOnly, Both, Kind::Or, Discovery;
     /// RFC 7143 §13.20.
-    ErrorRecoveryLevel = "ErrorRecoveryLevel": LeadingOnly, Both, Session, Kind::Min(0, 2), Never;
+    ErrorRecoveryLevel = "ErrorRecoveryLevel": LeadingOnly, Both, Kind::Min(0, 2), Never;
     /// RFC 7143 §13.21.
-    SessionType = "SessionType": LeadingOnly, Initiator, Session, Kind::DeclareText(255), Never;
+    SessionType = "SessionType": LeadingOnly, Initiator, Kind::DeclareText(255), Never;
     /// RFC 7143 §13.23.
-    TaskReporting = "TaskReporting": LeadingOnly, Both, Session, Kind::List, Discovery;
+    TaskReporting = "TaskReporting": LeadingOnly, Both, Kind::List, Discovery;
     /// RFC 7143 §13.24, RFC 7144 §3.
-    ISCSIProtocolLevel = "iSCSIProtocolLevel": LeadingOnly, Both, Session, Kind::Min(0, 31), Discovery;
+    ISCSIProtocolLevel = "iSCSIProtocolLevel": LeadingOnly, Both, Kind::Min(0, 31), Discovery;
     /// RFC 7143 §13.25.
-    IFMarker = "IFMarker": InitializeOnly, Both, Connection, Kind::ObsoleteBool, Never;
+    IFMarker = "IFMarker": InitializeOnly, Both, Kind::ObsoleteBool, Never;
     /// RFC 7143 §13.25.
-    OFMarker = "OFMarker": InitializeOnly, Both, Connection, Kind::ObsoleteBool, Never;
+    OFMarker = "OFMarker": InitializeOnly, Both, Kind::ObsoleteBool, Never;
     /// RFC 7143 §13.25.
-    IFMarkInt = "IFMarkInt": InitializeOnly, Both, Connection, Kind::ObsoleteRange, Never;
+    IFMarkInt = "IFMarkInt": InitializeOnly, Both, Kind::ObsoleteRange, Never;
     /// RFC 7143 §13.25.
-    OFMarkInt = "OFMarkInt": InitializeOnly, Both, Connection, Kind::ObsoleteRange, Never;
+    OFMarkInt = "OFMarkInt": InitializeOnly, Both, Kind::ObsoleteRange, Never;
     /// RFC 7143 §13.26: declared for statistics, without any effect.
-    NodeArchitecture = "X#NodeArchitecture": LeadingOnly, Both, Session, Kind::DeclareText(255), Never;
+    NodeArchitecture = "X#NodeArchitecture": LeadingOnly, Both, Kind::DeclareText(255), Never;
     // RFC 7145 §6: iSER.
     /// RFC 7145 §6.3.
-    RDMAExtensions = "RDMAExtensions": LeadingOnly, Both, Session, Kind::And, Discovery;
+    RDMAExtensions = "RDMAExtensions": LeadingOnly, Both, Kind::And, Discovery;
     /// RFC 7145 §6.4.
-    TargetRecvDataSegmentLength = "TargetRecvDataSegmentLength": InitializeOnly, Both, Connection, Kind::Min(512, MAX_24_BITS), NoRdma;
+    TargetRecvDataSegmentLength = "TargetRecvDataSegmentLength": InitializeOnly, Both, Kind::Min(512, MAX_24_BITS), NoRdma;
     /// RFC 7145 §6.5.
-    InitiatorRecvDataSegmentLength = "InitiatorRecvDataSegmentLength": InitializeOnly, Both, Connection, Kind::Min(512, MAX_24_BITS), NoRdma;
+    InitiatorRecvDataSegmentLength = "InitiatorRecvDataSegmentLength": InitializeOnly, Both, Kind::Min(512, MAX_24_BITS), NoRdma;
     /// RFC 7145 §6.7: 0 means no limit.
-    MaxOutstandingUnexpectedPDUs = "MaxOutstandingUnexpectedPDUs": LeadingOnly, Both, Session, Kind::DeclareNumber(0, u32::MAX), NoRdma;
+    MaxOutstandingUnexpectedPDUs = "MaxOutstandingUnexpectedPDUs": LeadingOnly, Both, Kind::DeclareNumber(0, u32::MAX), NoRdma;
     /// RFC 7145 §6.8: 0 means no limit.
-    MaxAHSLength = "MaxAHSLength": LeadingOnly, Both, Session, Kind::DeclareNumber(0, u32::MAX), NoRdma;
+    MaxAHSLength = "MaxAHSLength": LeadingOnly, Both, Kind::DeclareNumber(0, u32::MAX), NoRdma;
     /// RFC 7145 §6.9.
-    TaggedBufferForSolicitedDataOnly = "TaggedBufferForSolicitedDataOnly": LeadingOnly, Initiator, Session, Kind::DeclareBool, NoRdma;
+    TaggedBufferForSolicitedDataOnly = "TaggedBufferForSolicitedDataOnly": LeadingOnly, Initiator, Kind::DeclareBool, NoRdma;
     /// RFC 7145 §6.10.
-    ISERHelloRequired = "iSERHelloRequired": LeadingOnly, Initiator, Session, Kind::DeclareBool, NoRdma;
+    ISERHelloRequired = "iSERHelloRequired": LeadingOnly, Initiator, Kind::DeclareBool, NoRdma;
 }
 
 impl Key {
@@ -219,7 +208,7 @@ impl Key {
     }
 
     /// The key's row of the table.
-    pub fn spec(self) -> &'static Spec {
+    pub(crate) fn spec(self) -> &'static Spec {
         &TABLE[self as usize]
     }
 
@@ -236,7 +225,7 @@ impl Key {
 
 /// A set of keys.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct KeySet(u64);
+pub(crate) struct KeySet(u64);
 
 impl KeySet {
     /// Adds a key; returns whether it was absent.

@@ -186,7 +186,7 @@ impl Default for Params {
 impl Params {
     /// The initial parameters of a further connection: the session's values, and a connection's
     /// defaults.
-    pub fn for_further_connection(&self) -> Params {
+    pub(crate) fn for_further_connection(&self) -> Params {
         let d = Params::default();
         Params {
             header_digest: d.header_digest,

@@ -28,10 +28,10 @@ impl SessionType {
 }
 
 /// The maximum number of requests, or responses, of one login: far above any real dialog.
-pub const MAX_LOGIN_PDUS: u32 = 64;
+pub(crate) const MAX_LOGIN_PDUS: u32 = 64;
 /// The maximum text from an initiator before its login text is complete, bytes; the answer may be
 /// twice as long. The text is unauthenticated. Names, two CHAP values of 1 KiB and all keys take a
 /// third of the limit.
-pub const MAX_REQUEST_TEXT: usize = 16 * 1024;
+pub(crate) const MAX_REQUEST_TEXT: usize = 16 * 1024;
 /// The maximum text from a target before its login text is complete, bytes.
-pub const MAX_RESPONSE_TEXT: usize = 64 * 1024;
+pub(crate) const MAX_RESPONSE_TEXT: usize = 64 * 1024;

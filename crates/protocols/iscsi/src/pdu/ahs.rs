@@ -5,9 +5,9 @@
 use thiserror::Error;
 
 /// AHSType of an extended CDB (§11.2.2.3).
-pub const TYPE_EXTENDED_CDB: u8 = 1;
+pub(crate) const TYPE_EXTENDED_CDB: u8 = 1;
 /// AHSType of the expected bidirectional read data length (§11.2.2.4).
-pub const TYPE_BIDI_READ_LENGTH: u8 = 2;
+pub(crate) const TYPE_BIDI_READ_LENGTH: u8 = 2;
 /// The maximum length of all AHSs, bytes: TotalAHSLength counts up to 255 words of four bytes.
 pub const MAX_LEN: usize = 255 * 4;
 /// The maximum length of a CDB, bytes (SPC-4 §4.2.3): 16 in the BHS and 244 in an Extended CDB AHS.
@@ -113,7 +113,7 @@ impl<'a> Iterator for Iter<'a> {
 
 impl Ahs<'_> {
     /// The length on the wire, including padding, bytes.
-    pub fn encoded_len(&self) -> usize {
+    pub(crate) fn encoded_len(&self) -> usize {
         let specific = match self {
             Ahs::ExtendedCdb(cdb) => 1 + cdb.len(),
             Ahs::BidiReadLength(_) => 5,

@@ -51,8 +51,7 @@ pub struct Read {
 
 /// Why a data PDU is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum InboundError {
+pub(crate) enum InboundError {
     /// Immediate or unsolicited data that negotiation forbids: the sense is UNEXPECTED UNSOLICITED
     /// DATA (0C/0C).
     #[error("unsolicited data that negotiation does not allow")]
@@ -189,7 +188,7 @@ pub struct Inbound<P> {
 
 impl<P: Payload> Inbound<P> {
     /// For a command without data-out.
-    pub fn none() -> Self {
+    pub(crate) fn none() -> Self {
         Self::with(0)
     }
 
@@ -219,7 +218,7 @@ impl<P: Payload> Inbound<P> {
     /// Begins a write command of `expected` bytes with its `immediate` data. `is_final` is its F
     /// bit: no unsolicited Data-Out follows. `self` must contain nothing of another command.
     #[inline]
-    pub fn begin(
+    pub(crate) fn begin(
         &mut self,
         expected: u32,
         immediate: impl Data<P>,
@@ -254,7 +253,7 @@ impl<P: Payload> Inbound<P> {
     /// Permits unsolicited data to end before FirstBurstLength. Over iSER,
     /// MaxOutstandingUnexpectedPDUs may limit it (RFC 7145 §6.7), and the command states where RDMA
     /// Reads continue.
-    pub fn allow_short_burst(&mut self) {
+    pub(crate) fn allow_short_burst(&mut self) {
         if let Some(sequence) = &mut self.unsolicited {
             sequence.least = 0;
         }
@@ -262,7 +261,7 @@ impl<P: Payload> Inbound<P> {
 
     /// Adds the outstanding immediate data of a [begun](Self::begin) command, exactly as many bytes
     /// as were due. Returns false and drops the data if none were due.
-    pub fn rest(&mut self, immediate: impl Data<P>) -> bool {
+    pub(crate) fn rest(&mut self, immediate: impl Data<P>) -> bool {
         // None is due for a refused command.
         if std::mem::take(&mut self.due) == 0 {
             return false;
@@ -273,13 +272,13 @@ impl<P: Payload> Inbound<P> {
     }
 
     /// Whether the logical unit will receive the outstanding immediate data.
-    pub fn awaits_immediate(&self) -> bool {
+    pub(crate) fn awaits_immediate(&self) -> bool {
         self.due > 0 && !self.discard
     }
 
     /// Resets it to [`Self::none`].
     #[inline]
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.queue.clear();
         self.solicited.clear();
         // One long write must not enlarge the connection's memory forever.
@@ -310,7 +309,7 @@ impl<P: Payload> Inbound<P> {
     }
 
     /// Handles a Data-Out. `solicited`: it carried the Target Transfer Tag of an R2T.
-    pub fn data_out(
+    pub(crate) fn data_out(
         &mut self,
         offset: u32,
         data_sn: u32,
@@ -372,7 +371,14 @@ impl<P: Payload> Inbound<P> {
 
     /// Whether the logical unit will receive the data of a Data-Out with `len` bytes whose header
     /// has arrived.
-    pub fn awaits(&self, offset: u32, data_sn: u32, len: usize, is_final: bool, solicited: bool) -> bool {
+    pub(crate) fn awaits(
+        &self,
+        offset: u32,
+        data_sn: u32,
+        len: usize,
+        is_final: bool,
+        solicited: bool,
+    ) -> bool {
         let wanted = !self.discard && !self.failed && !self.damaged;
         wanted && self.check(offset, data_sn, len, is_final, solicited).is_ok()
     }
@@ -380,7 +386,7 @@ impl<P: Payload> Inbound<P> {
     /// Handles a Data-Out at ErrorRecoveryLevel 1 or 2, where each R2T has its own `tag` (`None`:
     /// unsolicited). Ignores duplicates and the data of abandoned sequences. A gap means that a PDU
     /// was lost (RFC 7143 §7.9). The caller must call [`Self::recover`] afterwards.
-    pub fn data_out_again(
+    pub(crate) fn data_out_again(
         &mut self,
         offset: u32,
         data_sn: u32,
@@ -429,7 +435,7 @@ impl<P: Payload> Inbound<P> {
 
     /// Records a Data-Out whose data is unusable. The caller must call [`Self::recover`]
     /// afterwards.
-    pub fn lose(&mut self, is_final: bool, tag: Option<u32>) {
+    pub(crate) fn lose(&mut self, is_final: bool, tag: Option<u32>) {
         if let Ok(Some(_)) = self.arrived(tag) {
             self.damaged = true;
             self.pass(is_final, tag.is_some());
@@ -438,7 +444,7 @@ impl<P: Payload> Inbound<P> {
 
     /// Abandons all open sequences (a sequence reception timeout, RFC 7143 §7.1.4.1). The caller
     /// must call [`Self::recover`] afterwards.
-    pub fn time_out(&mut self) {
+    pub(crate) fn time_out(&mut self) {
         self.damaged = true;
         self.gave_up_unsolicited |= self.unsolicited.take().is_some();
         self.solicited.clear();
@@ -447,7 +453,7 @@ impl<P: Payload> Inbound<P> {
     /// Prepares retransmission of lost data by [`Self::next_r2t`], once no sequence is open. An R2T
     /// is outstanding until the F bit of its data arrives or a timeout has passed (§13.17), so
     /// nothing is requested before. Returns true if a retransmission is required.
-    pub fn recover(&mut self, most: u8) -> Result<bool, InboundError> {
+    pub(crate) fn recover(&mut self, most: u8) -> Result<bool, InboundError> {
         if !self.damaged || self.unsolicited.is_some() || !self.solicited.is_empty() {
             return Ok(false);
         }
@@ -462,19 +468,19 @@ impl<P: Payload> Inbound<P> {
     }
 
     /// Sets the tag of the R2T that [`Self::next_r2t`] has just returned.
-    pub fn label(&mut self, tag: u32) {
+    pub(crate) fn label(&mut self, tag: u32) {
         if let Some(sequence) = self.solicited.last_mut() {
             sequence.tag = tag;
         }
     }
 
     /// Whether a sequence of Data-Out PDUs is open.
-    pub fn is_open(&self) -> bool {
+    pub(crate) fn is_open(&self) -> bool {
         self.unsolicited.is_some() || !self.solicited.is_empty()
     }
 
     /// The number of outstanding R2Ts.
-    pub fn outstanding(&self) -> usize {
+    pub(crate) fn outstanding(&self) -> usize {
         self.solicited.len()
     }
 
@@ -489,13 +495,13 @@ impl<P: Payload> Inbound<P> {
     }
 
     /// The number of R2Ts up to the last one with a Data-Out received.
-    pub fn r2ts_answered(&self) -> u32 {
+    pub(crate) fn r2ts_answered(&self) -> u32 {
         self.answered
     }
 
     /// The state of a transfer of `expected` bytes that continues on another connection at the byte
     /// `received` and the R2TSN `next_r2t_sn`.
-    pub fn resumed(expected: u32, received: u32, next_r2t_sn: u32) -> Self {
+    pub(crate) fn resumed(expected: u32, received: u32, next_r2t_sn: u32) -> Self {
         let at = received;
         let fresh = Self::with(expected);
         Self {
@@ -512,20 +518,20 @@ impl<P: Payload> Inbound<P> {
     }
 
     /// Adds data that arrived on the task's former connection.
-    pub fn came(&mut self, data: P) {
+    pub(crate) fn came(&mut self, data: P) {
         self.store(data);
         self.came_unasked();
     }
 
     /// Bytes of the transfer that were not taken.
-    pub fn left(&self) -> usize {
+    pub(crate) fn left(&self) -> usize {
         (self.expected - self.taken) as usize
     }
 
     /// Requests the next `len` bytes for the logical unit. Returns the number of bytes that remain
     /// of them.
     #[inline]
-    pub fn want(&mut self, len: usize) -> usize {
+    pub(crate) fn want(&mut self, len: usize) -> usize {
         let len = len.min(self.left());
         self.wanted = self.wanted.max(self.taken + len as u32);
         len
@@ -533,7 +539,7 @@ impl<P: Payload> Inbound<P> {
 
     /// The next R2T for the requested data, within the limits. `None` while the unsolicited
     /// sequence is open.
-    pub fn next_r2t(&mut self, limits: &WriteLimits) -> Option<R2t> {
+    pub(crate) fn next_r2t(&mut self, limits: &WriteLimits) -> Option<R2t> {
         if self.discard
             || self.unsolicited.is_some()
             || self.due > 0
@@ -559,7 +565,7 @@ impl<P: Payload> Inbound<P> {
     /// The next RDMA Read for the requested data, of at most `max` bytes. `None` while the
     /// unsolicited sequence is open. It is outstanding until [`Self::placed`] has received its
     /// bytes.
-    pub fn next_read(&mut self, max: u32) -> Option<Read> {
+    pub(crate) fn next_read(&mut self, max: u32) -> Option<Read> {
         if self.discard || self.unsolicited.is_some() || self.asked >= self.wanted {
             return None;
         }
@@ -571,7 +577,7 @@ impl<P: Payload> Inbound<P> {
     }
 
     /// Adds a piece of the data of RDMA Reads. Pieces must be in the order of [`Self::next_read`].
-    pub fn placed(&mut self, data: P) {
+    pub(crate) fn placed(&mut self, data: P) {
         // A driver passes exactly the requested bytes; more would exceed the transfer.
         debug_assert!(data.len() as u64 <= u64::from(self.reading), "more than RDMA Reads asked for");
         self.reading -= (data.len() as u32).min(self.reading);
@@ -579,36 +585,36 @@ impl<P: Payload> Inbound<P> {
     }
 
     /// Whether the logical unit will receive the data of the outstanding RDMA Reads.
-    pub fn awaits_reads(&self) -> bool {
+    pub(crate) fn awaits_reads(&self) -> bool {
         self.reading > 0 && !self.discard && !self.failed
     }
 
     /// Whether RDMA Reads are outstanding.
     #[inline]
-    pub fn is_reading(&self) -> bool {
+    pub(crate) fn is_reading(&self) -> bool {
         self.reading > 0
     }
 
     /// Forgets the outstanding RDMA Reads: the connection is lost.
-    pub fn forget_reads(&mut self) {
+    pub(crate) fn forget_reads(&mut self) {
         self.reading = 0;
     }
 
     /// Bytes that have arrived and were not taken.
     #[inline]
-    pub fn available(&self) -> usize {
+    pub(crate) fn available(&self) -> usize {
         (self.received - self.taken) as usize
     }
 
     /// Whether less than `len` bytes (or the remaining bytes of the transfer) have arrived or are
     /// arriving.
     #[inline]
-    pub fn is_short(&self, len: usize) -> bool {
+    pub(crate) fn is_short(&self, len: usize) -> bool {
         self.available() + (self.due as usize) < len.min(self.left())
     }
 
     /// Takes exactly `len` bytes, which must be [`Self::available`].
-    pub fn take(&mut self, len: usize, mut give: impl FnMut(P)) {
+    pub(crate) fn take(&mut self, len: usize, mut give: impl FnMut(P)) {
         let mut left = len;
         while left > 0 {
             let Some(front) = self.queue.front_mut() else { break };
@@ -625,20 +631,20 @@ impl<P: Payload> Inbound<P> {
 
     /// Drops the queued data and all further data: the logical unit has finished the command.
     #[inline]
-    pub fn discard(&mut self) {
+    pub(crate) fn discard(&mut self) {
         self.discard = true;
         self.queue.clear();
         self.taken = self.received;
     }
 
     /// Fails the transfer after invalid data. Outstanding data is dropped when it arrives.
-    pub fn fail(&mut self) {
+    pub(crate) fn fail(&mut self) {
         self.discard();
         self.failed = true;
     }
 
     /// Handles a Data-Out of failed data: an F bit at any offset ends its sequence.
-    pub fn pass(&mut self, is_final: bool, solicited: bool) {
+    pub(crate) fn pass(&mut self, is_final: bool, solicited: bool) {
         match (is_final, solicited) {
             (true, true) if !self.solicited.is_empty() => {
                 self.solicited.remove(0);
@@ -664,7 +670,7 @@ impl<P: Payload> Inbound<P> {
 
     /// The number of R2Ts sent: the R2TSN of the next one, reported as ExpDataSN of a write's
     /// response (§11.4.8).
-    pub fn r2ts(&self) -> u32 {
+    pub(crate) fn r2ts(&self) -> u32 {
         self.next_r2t_sn
     }
 }

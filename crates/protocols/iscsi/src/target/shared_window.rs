@@ -144,7 +144,7 @@ impl SharedWindow {
     }
 
     /// Moves a held command to connection `cid`.
-    pub fn move_held(&self, cmd_sn: u32, cid: Cid) {
+    pub(crate) fn move_held(&self, cmd_sn: u32, cid: Cid) {
         if let Some(Some(place)) = self.ahead().early.get_mut(&cmd_sn) {
             *place = cid;
         }
@@ -164,7 +164,7 @@ impl SharedWindow {
 
     /// Whether [`Self::take_released`] would return a connection.
     #[inline]
-    pub fn has_released(&self) -> bool {
+    pub(crate) fn has_released(&self) -> bool {
         self.news.load(Ordering::Acquire)
     }
 

@@ -52,21 +52,21 @@ pub struct Task<P> {
     /// Incoming data-out.
     pub inbound: Inbound<P>,
     /// Bytes of data-in sent or held.
-    pub put: u32,
+    pub(crate) put: u32,
     /// The last piece of data-in, held so that its PDU can carry the status.
-    pub tail: Option<P>,
+    pub(crate) tail: Option<P>,
     /// Bytes of data-in sent: the offset of `tail`.
-    pub sent: u32,
+    pub(crate) sent: u32,
     /// The next DataSN of data-in.
-    pub data_sn: u32,
+    pub(crate) data_sn: u32,
     /// The completion after invalid data; it replaces the logical unit's.
-    pub refused: Option<super::Completion>,
+    pub(crate) refused: Option<super::Completion>,
     /// The logical unit's completion, until outstanding data has arrived.
     pub finished: Option<super::Completion>,
     /// Whether it is aborted: it ends without a response.
     pub aborted: bool,
     /// The PDUs retained for retransmission. `None` at ErrorRecoveryLevel 0.
-    pub history: Option<Box<History<P>>>,
+    pub(crate) history: Option<Box<History<P>>>,
 }
 
 impl<P: Payload> Task<P> {
@@ -114,7 +114,7 @@ impl<P: Payload> Task<P> {
 
     /// The next DataSN or R2TSN: the number of Data-In PDUs and R2Ts sent (ExpDataSN, RFC 7143
     /// §11.4.8).
-    pub fn next_data_sn(&self) -> u32 {
+    pub(crate) fn next_data_sn(&self) -> u32 {
         match self.bidirectional {
             // Its R2Ts share the numbers of its data (§11.7.5).
             true => self.data_sn,

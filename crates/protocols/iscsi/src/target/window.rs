@@ -104,7 +104,7 @@ impl CommandWindow {
     }
 
     /// Moves a held command to connection `cid`.
-    pub fn move_held(&mut self, cmd_sn: u32, cid: Cid) {
+    pub(crate) fn move_held(&mut self, cmd_sn: u32, cid: Cid) {
         if let Some(Some(place)) = self.early.get_mut(&cmd_sn) {
             *place = cid;
         }
@@ -190,7 +190,7 @@ impl Window {
     }
 
     /// [`CommandWindow::move_held`].
-    pub fn move_held(&mut self, cmd_sn: u32, cid: Cid) {
+    pub(crate) fn move_held(&mut self, cmd_sn: u32, cid: Cid) {
         match self {
             Self::Own(window) => window.move_held(cmd_sn, cid),
             Self::Shared(window) => window.move_held(cmd_sn, cid),
@@ -199,7 +199,7 @@ impl Window {
 
     /// Whether [`Self::take_released`] would return a connection.
     #[inline]
-    pub fn has_released(&self) -> bool {
+    pub(crate) fn has_released(&self) -> bool {
         match self {
             Self::Own(window) => !window.released.is_empty(),
             Self::Shared(window) => window.has_released(),

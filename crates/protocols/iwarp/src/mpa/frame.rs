@@ -6,19 +6,19 @@ use thiserror::Error;
 use super::MAX_PRIVATE_DATA;
 
 /// Bytes of the key that a frame starts with.
-pub const KEY_LEN: usize = 16;
+pub(crate) const KEY_LEN: usize = 16;
 /// Bytes before the Private Data.
-pub const HEADER_LEN: usize = KEY_LEN + 4;
+pub(crate) const HEADER_LEN: usize = KEY_LEN + 4;
 /// Bytes of the longest frame.
 pub const MAX_FRAME_LEN: usize = HEADER_LEN + MAX_PRIVATE_DATA;
 /// The key at the start of a request.
 pub const REQUEST_KEY: &[u8; KEY_LEN] = b"MPA ID Req Frame";
 /// The key at the start of a reply.
-pub const REPLY_KEY: &[u8; KEY_LEN] = b"MPA ID Rep Frame";
+pub(crate) const REPLY_KEY: &[u8; KEY_LEN] = b"MPA ID Rep Frame";
 
 /// The flags of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Flags {
+pub(crate) struct Flags {
     /// M: the sender wants markers in what it receives.
     pub markers: bool,
     /// C: the sender asks for CRCs.
@@ -73,7 +73,7 @@ pub enum FrameError {
 
 /// A whole request or reply frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Frame {
+pub(crate) struct Frame {
     /// The flags M, C, R and S.
     pub flags: Flags,
     /// 1 or 2.

@@ -5,9 +5,9 @@ use zerocopy::byteorder::big_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Bytes of an Atomic Request's header (RFC 7306 §5.2.1).
-pub const ATOMIC_REQUEST_LEN: usize = 52;
+pub(crate) const ATOMIC_REQUEST_LEN: usize = 52;
 /// Bytes of an Atomic Response's header (RFC 7306 §5.2.2).
-pub const ATOMIC_RESPONSE_LEN: usize = 12;
+pub(crate) const ATOMIC_RESPONSE_LEN: usize = 12;
 
 /// An Atomic Request's header (RFC 7306 §5.2.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]

@@ -8,7 +8,7 @@ use crate::ddp;
 use super::READ_REQUEST_LEN;
 
 /// Bytes of the longest Terminate payload: control, segment length, DDP header, RDMAP header.
-pub const TERMINATE_MAX_LEN: usize = 4 + 2 + ddp::UNTAGGED_LEN + READ_REQUEST_LEN;
+pub(crate) const TERMINATE_MAX_LEN: usize = 4 + 2 + ddp::UNTAGGED_LEN + READ_REQUEST_LEN;
 
 /// Why a stream ends: layer, error type and error code (RFC 5040 §4.8, RFC 5041 §7.1, RFC 5044 §8,
 /// RFC 6581 §10).

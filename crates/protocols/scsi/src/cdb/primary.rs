@@ -29,7 +29,7 @@ pub enum PageControl {
 
 impl PageControl {
     /// From the two bits.
-    pub const fn from_bits(bits: u8) -> Self {
+    pub(crate) const fn from_bits(bits: u8) -> Self {
         match bits & 3 {
             0 => Self::Current,
             1 => Self::Changeable,

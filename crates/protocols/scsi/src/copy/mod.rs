@@ -20,19 +20,19 @@ pub const MAX_CSCDS: usize = 16;
 /// Segment descriptors in one parameter list: MAXIMUM SEGMENT DESCRIPTOR COUNT.
 pub const MAX_SEGMENTS: usize = 64;
 /// Bytes of all descriptors of one parameter list: MAXIMUM DESCRIPTOR LIST LENGTH.
-pub const MAX_DESCRIPTOR_LIST_BYTES: u32 = 4096;
+pub(crate) const MAX_DESCRIPTOR_LIST_BYTES: u32 = 4096;
 /// Maximum bytes to copy in one segment: MAXIMUM SEGMENT LENGTH.
 pub const MAX_SEGMENT_BYTES: u32 = 32 << 20;
 /// Copies that a unit runs concurrently: MAXIMUM CONCURRENT COPIES.
-pub const MAX_CONCURRENT: u8 = 16;
+pub(crate) const MAX_CONCURRENT: u8 = 16;
 
 /// DESCRIPTOR TYPE CODE of an identification descriptor CSCD descriptor.
-pub const CSCD_IDENTIFICATION: u8 = 0xe4;
+pub(crate) const CSCD_IDENTIFICATION: u8 = 0xe4;
 /// DESCRIPTOR TYPE CODE of a block device to block device segment.
-pub const SEGMENT_BLOCKS: u8 = 0x02;
+pub(crate) const SEGMENT_BLOCKS: u8 = 0x02;
 /// DESCRIPTOR TYPE CODE of a block device to block device segment with byte offsets and a byte
 /// count.
-pub const SEGMENT_BYTES: u8 = 0x0a;
+pub(crate) const SEGMENT_BYTES: u8 = 0x0a;
 
 /// SERVICE ACTION of RECEIVE COPY RESULTS (SPC-4 §6.17 to §6.20): those that block to block copies
 /// need.

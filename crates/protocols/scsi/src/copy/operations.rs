@@ -67,7 +67,7 @@ const UPDATE_DELAY_MS: u32 = 100;
 
 impl Operations {
     /// Maximum number of held results; the oldest is discarded first.
-    pub const MAX_HELD: usize = 64;
+    pub(crate) const MAX_HELD: usize = 64;
 
     /// Records a new copy and returns its ticket for progress reports. Discards held results with
     /// the same list identifier.

@@ -9,26 +9,26 @@ pub const TOKEN_LEN: usize = 512;
 const TOKEN_LENGTH_FIELD: u16 = 0x01F8;
 
 /// ROD TYPE: point in time copy, the copy manager chooses the method.
-pub const TYPE_POINT_IN_TIME: u32 = 0x0080_0000;
+pub(crate) const TYPE_POINT_IN_TIME: u32 = 0x0080_0000;
 /// ROD TYPE: point in time copy that a change of the data invalidates.
 pub const TYPE_CHANGE_VULNERABLE: u32 = 0x0080_0001;
 /// ROD TYPE: any point in time copy.
-pub const TYPE_ANY_POINT_IN_TIME: u32 = 0x0080_FFFF;
+pub(crate) const TYPE_ANY_POINT_IN_TIME: u32 = 0x0080_FFFF;
 /// ROD TYPE: block device zero (SBC-3 §4.28.4).
-pub const TYPE_ZERO: u32 = 0xFFFF_0001;
+pub(crate) const TYPE_ZERO: u32 = 0xFFFF_0001;
 
 /// MAXIMUM RANGE DESCRIPTORS.
 pub const MAX_RANGES: usize = 64;
 /// MAXIMUM INACTIVITY TIMEOUT, seconds.
-pub const MAX_INACTIVITY_S: u32 = 600;
+pub(crate) const MAX_INACTIVITY_S: u32 = 600;
 /// DEFAULT INACTIVITY TIMEOUT, seconds.
-pub const DEFAULT_INACTIVITY_S: u32 = 60;
+pub(crate) const DEFAULT_INACTIVITY_S: u32 = 60;
 /// Maximum lifetime of a token in seconds, however often it is used: MAXIMUM TOKEN LIFETIME.
-pub const MAX_LIFETIME_S: u32 = 3600;
+pub(crate) const MAX_LIFETIME_S: u32 = 3600;
 /// Maximum bytes that one command represents or writes: MAXIMUM BYTES IN BLOCK ROD.
 pub const MAX_BYTES: u64 = 1 << 30;
 /// Recommended bytes for one command to represent or write: OPTIMAL BYTES IN BLOCK ROD TRANSFER.
-pub const OPTIMAL_BYTES: u64 = 64 << 20;
+pub(crate) const OPTIMAL_BYTES: u64 = 64 << 20;
 
 /// The longest parameter list to receive, bytes.
 pub const MAX_LIST_LEN: u32 = (WRITE_HEADER + 16 * (MAX_RANGES + 1)) as u32;

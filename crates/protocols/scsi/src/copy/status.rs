@@ -55,7 +55,7 @@ pub struct CopyRecords {
 
 impl CopyRecords {
     /// Maximum number of held results; the oldest is discarded first.
-    pub const MAX_HELD: usize = 64;
+    pub(crate) const MAX_HELD: usize = 64;
 
     /// No copies.
     pub fn new() -> Self {

@@ -9,10 +9,8 @@ use super::text::Ascii;
 pub const DISK: u8 = 0x00;
 /// PERIPHERAL DEVICE TYPE of an object-based storage device.
 pub const OSD: u8 = 0x11;
-/// PERIPHERAL DEVICE TYPE of a well known logical unit.
-pub const WELL_KNOWN: u8 = 0x1E;
 /// PERIPHERAL DEVICE TYPE "unknown or no device".
-pub const NO_DEVICE: u8 = 0x1F;
+pub(crate) const NO_DEVICE: u8 = 0x1F;
 
 /// Version descriptors (SPC-4 table 142) that claim no revision.
 pub mod version {

@@ -42,7 +42,7 @@ pub mod supported {
     /// All bits.
     pub const ALL: u8 = 0xDF;
     /// The states that SET TARGET PORT GROUPS can set.
-    pub const SETTABLE: u8 = ACTIVE_OPTIMIZED | ACTIVE_NON_OPTIMIZED | STANDBY | UNAVAILABLE | OFFLINE;
+    pub(crate) const SETTABLE: u8 = ACTIVE_OPTIMIZED | ACTIVE_NON_OPTIMIZED | STANDBY | UNAVAILABLE | OFFLINE;
 }
 
 impl AccessState {

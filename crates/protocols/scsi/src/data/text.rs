@@ -18,7 +18,7 @@ impl<const N: usize> Ascii<N> {
     }
 
     /// A peer's field: a space replaces NULs and other unprintable bytes.
-    pub fn from_wire(bytes: [u8; N]) -> Self {
+    pub(crate) fn from_wire(bytes: [u8; N]) -> Self {
         Self(bytes.map(|b| if matches!(b, b' '..=b'~') { b } else { b' ' }))
     }
 

@@ -68,17 +68,17 @@ impl ReservationType {
     }
 
     /// Whether every registrant holds it.
-    pub const fn all_registrants(self) -> bool {
+    pub(crate) const fn all_registrants(self) -> bool {
         matches!(self, Self::WriteExclusiveAllRegistrants | Self::ExclusiveAccessAllRegistrants)
     }
 
     /// Whether registrants other than the holder have access.
-    pub const fn admits_registrants(self) -> bool {
+    pub(crate) const fn admits_registrants(self) -> bool {
         !matches!(self, Self::WriteExclusive | Self::ExclusiveAccess)
     }
 
     /// Whether nexuses without access may still read.
-    pub const fn write_exclusive(self) -> bool {
+    pub(crate) const fn write_exclusive(self) -> bool {
         matches!(
             self,
             Self::WriteExclusive | Self::WriteExclusiveRegistrantsOnly | Self::WriteExclusiveAllRegistrants

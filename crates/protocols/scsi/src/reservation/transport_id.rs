@@ -27,7 +27,7 @@ pub enum TransportIdError {
 
 impl TransportId {
     /// Bytes of every TransportID other than iSCSI's, and the minimum for iSCSI's.
-    pub const MIN_LEN: usize = 24;
+    pub(crate) const MIN_LEN: usize = 24;
     /// Maximum accepted length in bytes: the header, an iSCSI name of 223 bytes, the separator,
     /// twelve digits, a NUL, padding.
     pub const MAX_LEN: usize = 4 + 244;
@@ -121,7 +121,7 @@ impl TransportId {
     }
 
     /// Whether `self` is a port of the iSCSI device called `name`.
-    pub fn is_port_of(&self, name: &str) -> bool {
+    pub(crate) fn is_port_of(&self, name: &str) -> bool {
         self.0[0] == 0b01 << 6 | PROTOCOL_ISCSI
             && self.text().rsplit_once(ISID_MARK).is_some_and(|(mine, _)| mine.eq_ignore_ascii_case(name))
     }

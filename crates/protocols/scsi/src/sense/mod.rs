@@ -52,7 +52,7 @@ pub enum SenseKey {
 
 impl SenseKey {
     /// The key in the low four bits of `code`.
-    pub const fn from_low_bits(code: u8) -> Self {
+    pub(crate) const fn from_low_bits(code: u8) -> Self {
         match code & 0x0F {
             0x0 => Self::NoSense,
             0x1 => Self::RecoveredError,
@@ -282,11 +282,6 @@ impl Sense {
         Self::illegal_request(AdditionalSense::SAVING_PARAMETERS_NOT_SUPPORTED)
     }
 
-    /// COMMAND SEQUENCE ERROR.
-    pub const fn command_sequence_error() -> Self {
-        Self::illegal_request(AdditionalSense::COMMAND_SEQUENCE_ERROR)
-    }
-
     /// INVALID RELEASE OF PERSISTENT RESERVATION.
     pub const fn invalid_release() -> Self {
         Self::illegal_request(AdditionalSense::INVALID_RELEASE_OF_PERSISTENT_RESERVATION)
@@ -367,11 +362,6 @@ impl Sense {
     /// ILLEGAL REQUEST, INSUFFICIENT RESOURCES.
     pub const fn insufficient_resources() -> Self {
         Self::illegal_request(AdditionalSense::INSUFFICIENT_RESOURCES)
-    }
-
-    /// COPY ABORTED with `additional`.
-    pub const fn copy_aborted(additional: AdditionalSense) -> Self {
-        Self::new(SenseKey::CopyAborted, additional)
     }
 }
 

@@ -13,7 +13,7 @@ mod snack;
 use std::time::Duration;
 
 pub use reassign::{Moved, Released};
-pub use retain::History;
+pub(crate) use retain::History;
 pub(super) use retain::{Recovery, Status, StatusData};
 
 /// The recovery actions on one connection.

@@ -33,7 +33,7 @@ pub(in crate::target) struct SentR2t {
 
 /// The retained PDUs of one task.
 #[derive(Debug)]
-pub struct History<P> {
+pub(crate) struct History<P> {
     /// Data-In PDUs, in the order of their DataSNs.
     pub(in crate::target) data: VecDeque<SentData<P>>,
     /// The data acknowledgement reference number: the first unacknowledged DataSN (RFC 7143
