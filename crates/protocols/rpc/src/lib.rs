@@ -1,8 +1,8 @@
 //! ONC RPC version 2 (RFC 5531): its data format, its messages on a byte stream, and the program
 //! that knows which port serves which program.
 //!
-//! Sans-IO: no I/O, no clock, no thread. Decoded values borrow from the record and need no memory of
-//! their own; a peer makes nothing grow but a record that arrives in pieces, up to
+//! Sans-IO: no I/O, no clock, no thread. Decoded values borrow from the record and allocate
+//! nothing. A peer makes nothing grow but a record that arrives in pieces, up to
 //! [`record::Limits`].
 //!
 //! - [`xdr`]: the data format (RFC 4506), and macros that say a type once for both directions.

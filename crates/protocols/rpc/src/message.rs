@@ -164,8 +164,8 @@ impl<'a> Call<'a> {
     /// Reads a call's header; `from` is at its arguments afterwards.
     ///
     /// # Errors
-    /// [`BadCall`]. A call of another version of RPC, or with a malformed credential or verifier, has
-    /// a reply.
+    /// [`BadCall`]. A call of another version of RPC, or with a malformed credential or verifier,
+    /// has a reply.
     pub fn read(from: &mut Reader<'a>) -> Result<Self, BadCall> {
         let xid = from.u32()?;
         match from.u32()? {

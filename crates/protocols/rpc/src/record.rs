@@ -1,4 +1,4 @@
-//! Record marking (RFC 5531 §11): cuts a byte stream into records, and puts the mark before a record.
+//! Record marking (RFC 5531 §11): cuts a byte stream into records, and puts the mark before one.
 //!
 //! ```text
 //! byte 0          4
@@ -122,8 +122,8 @@ impl Cutter {
     }
 }
 
-/// Cuts a stream into whole records. It copies only records that arrive in several pieces, and holds
-/// at most what arrived of one record.
+/// Cuts a stream into whole records. It copies only records that arrive in several pieces, and
+/// holds at most what arrived of one record.
 #[derive(Debug, Clone)]
 pub struct Assembler {
     cutter: Cutter,

@@ -226,8 +226,8 @@ impl<'b> Writer<'b> {
     }
 }
 
-/// A type with a form in XDR. [`Self::read`] accepts exactly what [`Self::write`] makes, except that
-/// it ignores padding.
+/// A type with a form in XDR. [`Self::read`] accepts exactly what [`Self::write`] makes, except
+/// that it ignores padding.
 pub trait Xdr<'a>: Sized {
     /// Reads a value.
     ///

@@ -1,5 +1,5 @@
-//! Linked lists of optional data (RFC 4506 §4.19), the form of every long list of RPC, MOUNT and NFS:
-//! before each element stands TRUE, after the last one FALSE.
+//! Linked lists of optional data (RFC 4506 §4.19), the form of every long list of RPC, MOUNT and
+//! NFS: before each element stands TRUE, after the last one FALSE.
 
 use std::marker::PhantomData;
 

@@ -1,5 +1,5 @@
-//! Macros that say a type once: the Rust type, its reader and its writer come of one list of fields.
-//! A type that borrows from the record names its lifetime: `struct Name<'a>`.
+//! Macros that say a type once: the Rust type, its reader and its writer come of one list of
+//! fields. A type that borrows from the record names its lifetime: `struct Name<'a>`.
 
 /// Declares structs (RFC 4506 §4.14): their fields, in the order of the wire.
 #[macro_export]
@@ -108,7 +108,8 @@ macro_rules! xdr_impl {
 }
 
 /// Declares the procedures of one version of a program (RFC 5531 §12): number, name, type of the
-/// arguments and type of the results. Makes an enum of the numbers, one of calls and one of results.
+/// arguments and type of the results. Makes an enum of the numbers, one of arguments and one of
+/// results.
 #[macro_export]
 macro_rules! rpc_program {
     (
@@ -145,7 +146,7 @@ macro_rules! rpc_program {
             /// Reads those of `procedure`.
             ///
             /// # Errors
-            /// [`Malformed`](rpc::xdr::Malformed).
+            /// `Malformed`, an error in the data.
             pub fn read(
                 procedure: $procedure,
                 from: &mut $crate::xdr::Reader<$life>,
