@@ -18,6 +18,7 @@ pub mod iwarp;
 pub mod login;
 pub mod mutate;
 pub mod negotiation;
+pub mod nfs;
 pub mod osd;
 pub mod osd_unit;
 pub mod parameters;
@@ -25,6 +26,7 @@ pub mod pdu;
 pub mod rdma_stream;
 pub mod recovery;
 pub mod reservation;
+pub mod rpc;
 pub mod scsi;
 pub mod served;
 pub mod session;
@@ -81,6 +83,10 @@ pub const TARGETS: &[Target] = &[
     Target { name: "reservation_saved", run: reservation::saved, seeds: reservation::saved_seeds },
     Target { name: "iser_message", run: iser::message, seeds: iser::message_seeds },
     Target { name: "isns_message", run: isns::message, seeds: isns::message_seeds },
+    Target { name: "rpc_records", run: rpc::records, seeds: rpc::records_seeds },
+    Target { name: "rpc_message", run: rpc::message, seeds: rpc::message_seeds },
+    Target { name: "nfs3_arguments", run: nfs::arguments, seeds: nfs::arguments_seeds },
+    Target { name: "nfs3_results", run: nfs::results, seeds: nfs::results_seeds },
     Target { name: "iwarp_startup", run: iwarp::startup, seeds: iwarp::startup_seeds },
     Target { name: "iwarp_stream", run: iwarp::stream, seeds: iwarp::stream_seeds },
     Target { name: "iwarp_segments", run: iwarp::segments, seeds: iwarp::segments_seeds },

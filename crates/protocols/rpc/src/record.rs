@@ -123,7 +123,8 @@ impl Cutter {
 }
 
 /// Cuts a stream into whole records. It copies only records that arrive in several pieces, and
-/// holds at most what arrived of one record.
+/// holds at most what arrived of one record. Its buffer keeps the room of the longest such
+/// record, so that later ones need no allocation.
 #[derive(Debug, Clone)]
 pub struct Assembler {
     cutter: Cutter,
