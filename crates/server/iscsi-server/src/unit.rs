@@ -35,6 +35,14 @@ impl Unit {
         }
     }
 
+    /// A command with this CDB is executed soon ([`DiskUnit::expect`]).
+    #[inline]
+    pub(crate) fn expect(&self, cdb: &[u8; 16]) {
+        if let Self::Disk(unit) = self {
+            unit.expect(cdb);
+        }
+    }
+
     /// Whether the data of a command with this CDB may be received straight to where it belongs ([`device::Land`]).
     pub(crate) fn lands(&self, cdb: &[u8]) -> bool {
         match self {

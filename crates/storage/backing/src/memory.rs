@@ -213,6 +213,13 @@ impl BlockStore for MemoryStore {
     }
 
     #[inline]
+    fn expect(&self, at: u64, len: usize) {
+        if let Ok(at) = usize::try_from(at) {
+            self.shared.region.expect(at, len);
+        }
+    }
+
+    #[inline]
     fn read_to_send(&self, at: u64, len: usize) -> Io<Chain> {
         self.lend(at, len).map_or(Io::err(StoreError::OutOfRange), |buf| Io::ok(buf.into()))
     }

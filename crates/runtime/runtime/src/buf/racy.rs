@@ -438,6 +438,25 @@ pub(crate) fn prefetch(ptr: *const u8, len: usize) {
     let _ = (ptr, len);
 }
 
+/// As [`prefetch`], for bytes that are needed some commands later: no farther than the second level, which more lines are on their way
+/// to at once. Few lines go to the first.
+#[inline]
+pub(crate) fn prefetch_early(ptr: *const u8, len: usize) {
+    /// Bytes that do not push others out of the first level (measured: 512 bytes gain more there, 4 KiB less).
+    const FEW: usize = 1024;
+    if len <= FEW {
+        return prefetch(ptr, len);
+    }
+    #[cfg(target_arch = "x86_64")]
+    for at in (0..len).step_by(64) {
+        // SAFETY: a hint that touches nothing, whatever the address.
+        unsafe {
+            use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+            _mm_prefetch::<_MM_HINT_T1>(ptr.wrapping_add(at).cast());
+        }
+    }
+}
+
 /// Sets `len` bytes to `byte`. False if a bus error ended it after some of them.
 ///
 /// # Safety

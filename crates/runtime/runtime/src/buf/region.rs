@@ -295,6 +295,15 @@ impl Region {
         unsafe { whole(racy::copy_out(src.as_ptr(), dst)) }
     }
 
+    /// Has `len` bytes from `at` on brought near the processor, for a copy that is made soon. Nothing happens where the region does
+    /// not have them.
+    #[inline]
+    pub fn expect(&self, at: usize, len: usize) {
+        if let Ok(src) = self.at(at, len) {
+            racy::prefetch_early(src.as_ptr(), len);
+        }
+    }
+
     /// Copies `len` bytes from `at` on to a buffer of this core. `None`: there is no buffer, or the bytes are not there.
     #[inline]
     pub fn copy(&self, at: usize, len: usize) -> Option<Buf> {

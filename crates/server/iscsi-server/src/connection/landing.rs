@@ -48,6 +48,16 @@ impl Connection {
         view.luns().get(bhs.lun()).is_some_and(|entry| entry.unit.lands(&command.cdb))
     }
 
+    /// A PDU with this header is handled soon: the unit of a command may prepare for it.
+    #[inline]
+    pub(crate) fn expect(&self, bhs: &Bhs) {
+        if let Some(PduRef::ScsiCommand(command)) = bhs.view()
+            && let Some(entry) = self.view.borrow().luns().get(bhs.lun())
+        {
+            entry.unit.expect(&command.cdb);
+        }
+    }
+
     /// Begins a command of whose `len` bytes of immediate data some are still to come.
     pub(crate) fn begin(self: &Rc<Self>, bhs: &Bhs, ahs: &[u8], len: usize) -> Result<(), End> {
         let event = {

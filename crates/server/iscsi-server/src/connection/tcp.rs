@@ -135,6 +135,11 @@ impl Taker for Incoming<'_> {
         self.connection.on_pdu(bhs, ahs, Segment(data), |_, _| ())
     }
 
+    #[inline]
+    fn soon(&self, bhs: &Bhs) {
+        self.connection.expect(bhs);
+    }
+
     fn halfway(&mut self) -> Result<(), End> {
         send_early(self.tcp, self.connection)
     }

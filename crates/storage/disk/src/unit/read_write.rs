@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 use device::{Command, DataMover, Execution, GetData, Lost, Outcome};
 use runtime::{Chain, Pooled, Use};
 use scsi::Sense;
-use scsi::cdb::{Transfer, WriteAndVerify};
+use scsi::cdb::{Transfer, WriteAndVerify, opcode};
 
 use super::error::{read_error, short_data, write_error};
 use super::gate::flag;
@@ -83,6 +83,29 @@ impl DiskUnit {
                     }
                 }))
             }
+        }
+    }
+
+    /// A command with this CDB is executed soon. A READ(10) or READ(16) of up to 4 KiB is copied
+    /// then ([`Self::read_short`]), and most of that time would be spent on waiting for memory.
+    #[inline]
+    pub fn expect(&self, cdb: &[u8; 16]) {
+        let (lba, blocks) = match cdb[0] {
+            opcode::READ_10 => (
+                u32::from_be_bytes([cdb[2], cdb[3], cdb[4], cdb[5]]).into(),
+                u16::from_be_bytes([cdb[7], cdb[8]]).into(),
+            ),
+            opcode::READ_16 => (
+                u64::from_be_bytes([cdb[2], cdb[3], cdb[4], cdb[5], cdb[6], cdb[7], cdb[8], cdb[9]]),
+                u32::from_be_bytes([cdb[10], cdb[11], cdb[12], cdb[13]]),
+            ),
+            _ => return,
+        };
+        let bytes = u64::from(blocks) << self.block_shift;
+        if bytes <= PIECE as u64
+            && let Some(at) = lba.checked_mul(1 << self.block_shift)
+        {
+            self.store.expect(at, bytes as usize);
         }
     }
 
