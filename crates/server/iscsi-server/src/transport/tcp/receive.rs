@@ -423,3 +423,70 @@ impl Body {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use iscsi::frame::{Digests, emit_pdu};
+    use iscsi::pdu::NopOut;
+
+    use super::*;
+
+    /// Notes the tags of the PDUs that it hears of.
+    #[derive(Default)]
+    struct Notes {
+        soon: RefCell<Vec<u32>>,
+        handled: Vec<u32>,
+    }
+
+    impl Taker for Notes {
+        fn pdu(&mut self, bhs: &Bhs, _: &[u8], _: Option<Buf>) -> Result<(), End> {
+            let ahead = self.soon.borrow().len() - self.handled.len();
+            assert!((1..=AHEAD).contains(&ahead), "{ahead} headers were looked at");
+            self.handled.push(bhs.itt());
+            Ok(())
+        }
+
+        fn soon(&self, bhs: &Bhs) {
+            self.soon.borrow_mut().push(bhs.itt());
+        }
+
+        fn halfway(&mut self) -> Result<(), End> {
+            Ok(())
+        }
+
+        fn begin(&mut self, _: &Bhs, _: &[u8], _: usize) -> Result<bool, End> {
+            Ok(false)
+        }
+
+        fn place(&self, _: &Bhs, _: usize) -> Option<(device::Landing, u64)> {
+            None
+        }
+
+        fn long(&mut self, _: &Bhs, _: &[u8], _: Chain, _: bool) -> Result<(), End> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn each_header_is_looked_at_once_before_its_pdu_is_handled() {
+        for digests in [false, true] {
+            let mut bytes = Vec::new();
+            for tag in 0..100u32 {
+                let mut bhs: Bhs = NopOut::ping(tag).into();
+                let data = vec![0x5a; [0, 0, 1, 512, 0, 7][tag as usize % 6]];
+                emit_pdu(&mut bhs, &[], &data, Digests { header: digests, data: digests }, &mut bytes);
+            }
+            let cutter =
+                Cutter { header_digest: digests, data_digest: digests, max_data_segment: 8192, max_ahs: 0 };
+            let mut receiver = Receiver::new(cutter, Vec::new(), false, Rc::default());
+            let mut notes = Notes::default();
+            let runtime = runtime::Runtime::new(runtime::Config::default()).expect("io_uring works here");
+            let taken = runtime.block_on(receiver.take(bytes.into(), &mut notes));
+            assert!(taken.is_ok());
+            assert_eq!(notes.handled, (0..100).collect::<Vec<_>>());
+            assert_eq!(*notes.soon.borrow(), notes.handled);
+        }
+    }
+}
