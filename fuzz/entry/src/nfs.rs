@@ -23,7 +23,8 @@ fn written(payload: &[u8], write: impl FnOnce(&mut Writer<'_>)) -> Vec<u8> {
     [&out, payload, padding(payload.len())].concat()
 }
 
-/// Byte 0: the procedure; then its arguments. What is read is written with as many bytes, and read as the same.
+/// Byte 0: the procedure; then its arguments. What is read is written with as many bytes, and read
+/// as the same.
 pub fn arguments(data: &[u8]) {
     let mut input = Input::new(data);
     let (procedure, wire) = (procedure(input.u8()), input.rest());
@@ -44,7 +45,8 @@ pub fn arguments(data: &[u8]) {
     }
 }
 
-/// Byte 0: the procedure; then its results. As [`arguments`]; entries of a directory are also listed anew.
+/// Byte 0: the procedure; then its results. As [`arguments`]; entries of a directory are also
+/// listed anew.
 pub fn results(data: &[u8]) {
     let mut input = Input::new(data);
     let (procedure, wire) = (procedure(input.u8()), input.rest());
@@ -68,7 +70,8 @@ pub fn results(data: &[u8]) {
     }
 }
 
-/// Lists the entries in a reply of every limit up to what they need: it holds the limit, and leaves no entry out.
+/// Lists the entries in a reply of every limit up to what they need: it holds the limit, and leaves
+/// no entry out.
 fn list(read: &ReadDirPlusOk<'_>) {
     let entries = read.entries.iter().count();
     let mut max_count = 0;

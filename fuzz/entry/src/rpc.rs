@@ -1,4 +1,5 @@
-//! ONC RPC: a stream of records cut anywhere, and messages with their credentials and rpcbind's procedures.
+//! ONC RPC: a stream of records cut anywhere, and messages with their credentials and rpcbind's
+//! procedures.
 
 use crate::input::{Input, Seed};
 use rpc::auth::{AuthSys, Credential, OpaqueAuth};

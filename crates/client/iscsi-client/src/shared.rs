@@ -26,7 +26,7 @@ thread_local! {
 /// future is done. A future that is dropped does not end its command.
 ///
 /// Clones are the same disk. After the last one is dropped its thread ends, without a logout:
-/// [`SharedDisk::close`] logs out.
+/// [`SharedDisk::close`] logs out. Starting and ending the thread block the caller for a moment.
 ///
 /// ```no_run
 /// use iscsi_client::{Options, SharedDisk, wait};

@@ -35,11 +35,11 @@ impl Unit {
         }
     }
 
-    /// A command with this CDB is executed soon ([`DiskUnit::expect`]).
+    /// See [`DiskUnit::prefetch`].
     #[inline]
-    pub(crate) fn expect(&self, cdb: &[u8; 16]) {
+    pub(crate) fn prefetch(&self, cdb: &[u8; 16]) {
         if let Self::Disk(unit) = self {
-            unit.expect(cdb);
+            unit.prefetch(cdb);
         }
     }
 

@@ -307,7 +307,7 @@ impl Admission {
     }
 
     /// A login from `source` is refused: whether a line of the log may say so.
-    pub fn may_tell(&self, source: Source, now: Instant) -> bool {
+    pub(crate) fn may_tell(&self, source: Source, now: Instant) -> bool {
         let mut state = self.state();
         let mut all = state.all_told.filter(|all| !all.is_over(now)).unwrap_or(Told::new(now));
         if !state.told.contains_key(&source) && state.told.len() >= MOST_TOLD {

@@ -125,7 +125,7 @@ impl Hub {
     }
 
     /// Whether the server accepts no connections until [`Self::set_paused`].
-    pub fn is_paused(&self) -> bool {
+    pub(crate) fn is_paused(&self) -> bool {
         self.paused.load(Ordering::Acquire)
     }
 
@@ -140,7 +140,7 @@ impl Hub {
     }
 
     /// The socket that listens already for `asked`.
-    pub fn take_inherited(&self, asked: SocketAddr) -> Option<OwnedFd> {
+    pub(crate) fn take_inherited(&self, asked: SocketAddr) -> Option<OwnedFd> {
         let mut inherited = self.inherited.lock().unwrap_or_else(PoisonError::into_inner);
         let at = inherited.iter().position(|(address, _)| *address == asked)?;
         Some(inherited.swap_remove(at).1)

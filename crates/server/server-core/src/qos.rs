@@ -170,7 +170,7 @@ impl Limiter {
     }
 
     /// Charges a command; says when it may go: `now`, or later.
-    pub fn charge(&self, cost: Cost, now: Instant) -> Instant {
+    pub(crate) fn charge(&self, cost: Cost, now: Instant) -> Instant {
         let start = now.saturating_duration_since(self.epoch).as_nanos() as u64;
         let burst = self.burst_ns.load(Ordering::Relaxed);
         let mut at = start;
@@ -179,7 +179,7 @@ impl Limiter {
     }
 
     /// Takes back the charge of a command that will not run.
-    pub fn refund(&self, cost: Cost) {
+    pub(crate) fn refund(&self, cost: Cost) {
         self.each(cost, Bucket::refund);
     }
 

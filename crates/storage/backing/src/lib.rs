@@ -181,8 +181,9 @@ pub trait BlockStore: Send + Sync + 'static {
         None
     }
 
-    /// Up to 4 KiB at `at` are read soon: a store in memory brings them near the processor.
-    fn expect(&self, _at: u64, _len: usize) {}
+    /// Up to 4 KiB at `at` will be read soon: a store in memory asks for them to be brought into the
+    /// processor's cache.
+    fn prefetch(&self, _at: u64, _len: usize) {}
 
     /// Like [`Self::read`], for bytes to send. They may be the medium's own memory, which shows
     /// later writes. Access it only by a send, `Buf::stable` or `Buf::try_copy_to`, since a file
@@ -283,8 +284,8 @@ impl<S: BlockStore> BlockStore for ReadOnly<S> {
     fn read_now(&self, at: u64, len: usize) -> Option<Buf> {
         self.0.read_now(at, len)
     }
-    fn expect(&self, at: u64, len: usize) {
-        self.0.expect(at, len);
+    fn prefetch(&self, at: u64, len: usize) {
+        self.0.prefetch(at, len);
     }
     fn read_to_send(&self, at: u64, len: usize) -> Io<Chain> {
         self.0.read_to_send(at, len)

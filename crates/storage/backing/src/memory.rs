@@ -213,9 +213,9 @@ impl BlockStore for MemoryStore {
     }
 
     #[inline]
-    fn expect(&self, at: u64, len: usize) {
+    fn prefetch(&self, at: u64, len: usize) {
         if let Ok(at) = usize::try_from(at) {
-            self.shared.region.expect(at, len);
+            self.shared.region.prefetch(at, len);
         }
     }
 

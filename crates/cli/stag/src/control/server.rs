@@ -121,9 +121,12 @@ fn wanted(request: &Request) -> Rights {
     }
 }
 
-/// Whether `request` only looks. Every other one leaves a line in the audit log.
-fn only_looks(request: &Request) -> bool {
-    matches!(request.verb.as_str(), "status" | "drains" | upgrade::VERB)
+/// Whether `request` may change something. Such a request leaves a line in the audit log.
+fn is_change(request: &Request) -> bool {
+    matches!(
+        request.verb.as_str(),
+        apply::VERB | handover::VERB | acknowledge::VERB | "alua" | "drain" | "undrain"
+    )
 }
 
 /// Answers one client's requests until it goes.
@@ -181,7 +184,7 @@ fn serve(
             Err(error) => return Err(error),
         };
         place.set_busy(true);
-        if !only_looks(&request) {
+        if is_change(&request) {
             let verb = request.verb.as_str();
             tracing::info!(target: iscsi_server::audit::TARGET, what = "control", verb, uid, "asked to change something");
         }

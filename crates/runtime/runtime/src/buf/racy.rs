@@ -438,11 +438,12 @@ pub(crate) fn prefetch(ptr: *const u8, len: usize) {
     let _ = (ptr, len);
 }
 
-/// As [`prefetch`], for bytes that are needed some commands later: no farther than the second level, which more lines are on their way
-/// to at once. Few lines go to the first.
+/// As [`prefetch`], for bytes that are needed some commands later. They go to the second level of
+/// the cache, which can wait for more lines at a time. Few lines go to the first.
 #[inline]
 pub(crate) fn prefetch_early(ptr: *const u8, len: usize) {
-    /// Bytes that do not push others out of the first level (measured: 512 bytes gain more there, 4 KiB less).
+    /// Bytes that do not push others out of the first level. Measured: 512 bytes gain more there,
+    /// 4 KiB less.
     const FEW: usize = 1024;
     if len <= FEW {
         return prefetch(ptr, len);

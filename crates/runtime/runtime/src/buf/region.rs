@@ -295,10 +295,10 @@ impl Region {
         unsafe { whole(racy::copy_out(src.as_ptr(), dst)) }
     }
 
-    /// Has `len` bytes from `at` on brought near the processor, for a copy that is made soon. Nothing happens where the region does
-    /// not have them.
+    /// Asks for `len` bytes from `at` on to be brought into the processor's cache, for a copy soon.
+    /// Does nothing outside of the region.
     #[inline]
-    pub fn expect(&self, at: usize, len: usize) {
+    pub fn prefetch(&self, at: usize, len: usize) {
         if let Ok(src) = self.at(at, len) {
             racy::prefetch_early(src.as_ptr(), len);
         }

@@ -48,13 +48,13 @@ impl Connection {
         view.luns().get(bhs.lun()).is_some_and(|entry| entry.unit.lands(&command.cdb))
     }
 
-    /// A PDU with this header is handled soon: the unit of a command may prepare for it.
+    /// Has the unit of a command prepare for it. Its PDU, with this header, is handled soon.
     #[inline]
-    pub(crate) fn expect(&self, bhs: &Bhs) {
+    pub(crate) fn prefetch(&self, bhs: &Bhs) {
         if let Some(PduRef::ScsiCommand(command)) = bhs.view()
             && let Some(entry) = self.view.borrow().luns().get(bhs.lun())
         {
-            entry.unit.expect(&command.cdb);
+            entry.unit.prefetch(&command.cdb);
         }
     }
 

@@ -137,7 +137,7 @@ impl Taker for Incoming<'_> {
 
     #[inline]
     fn soon(&self, bhs: &Bhs) {
-        self.connection.expect(bhs);
+        self.connection.prefetch(bhs);
     }
 
     fn halfway(&mut self) -> Result<(), End> {

@@ -86,10 +86,11 @@ impl DiskUnit {
         }
     }
 
-    /// A command with this CDB is executed soon. A READ(10) or READ(16) of up to 4 KiB is copied
-    /// then ([`Self::read_short`]), and most of that time would be spent on waiting for memory.
+    /// Prepares for a command with this CDB that will be executed soon: has the blocks of a READ(10)
+    /// or READ(16) of up to 4 KiB brought into the processor's cache. The unit copies them
+    /// ([`Self::read_short`]), and waiting for memory would take most of the time.
     #[inline]
-    pub fn expect(&self, cdb: &[u8; 16]) {
+    pub fn prefetch(&self, cdb: &[u8; 16]) {
         let (lba, blocks) = match cdb[0] {
             opcode::READ_10 => (
                 u32::from_be_bytes([cdb[2], cdb[3], cdb[4], cdb[5]]).into(),
@@ -105,7 +106,7 @@ impl DiskUnit {
         if bytes <= PIECE as u64
             && let Some(at) = lba.checked_mul(1 << self.block_shift)
         {
-            self.store.expect(at, bytes as usize);
+            self.store.prefetch(at, bytes as usize);
         }
     }
 

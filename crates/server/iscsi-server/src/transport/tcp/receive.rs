@@ -35,8 +35,8 @@ const HEADERS: u8 = 2;
 /// PDUs in half of a receive that are many.
 const MANY: usize = 4;
 
-/// How many PDUs ahead of the one that is handled headers are looked at: what a unit reads for them is on its way meanwhile. Memory
-/// answers within the time of two short READs; more than eight push each other out of the cache.
+/// PDUs whose headers are looked at before they are handled, so that their units can ask for memory
+/// meanwhile. Measured: 4 gain as much as 8 for 512 bytes, 16 gain less.
 const AHEAD: usize = 8;
 
 /// How long a data segment waits for a buffer.
@@ -375,8 +375,8 @@ impl Receiver {
     }
 }
 
-/// A look at the headers of PDUs that are handled later. It believes what they say, and is only a hint: what is wrong with them is found
-/// when they are handled.
+/// Looks at the headers of PDUs that are handled later. This is only a hint: nothing in a header has
+/// been checked yet.
 #[derive(Default)]
 struct Ahead {
     /// Where the next header is, of the bytes received.
