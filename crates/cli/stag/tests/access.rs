@@ -155,25 +155,22 @@ fn a_directory_or_lock_that_another_user_made_is_not_used_by_a_daemon() {
     symlink(&precious, theirs.join("control.sock.lock")).unwrap();
     let environment = [("TMPDIR", tmp.path().to_str().unwrap())];
     // It serves, and says that it cannot be managed.
-    let mut command = Command::new("timeout");
-    command.args([
-        "-s",
-        "TERM",
-        "2",
-        "setpriv",
-        "--reuid",
-        &VICTIM.to_string(),
-        "--regid",
-        &VICTIM.to_string(),
-        "--clear-groups",
-    ]);
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid", &VICTIM.to_string(), "--regid", &VICTIM.to_string(), "--clear-groups"]);
     command.args([STAG, "serve", "--listen", "127.0.0.1:0", "--cores", "1", "mem:1M"]);
     command.env_remove("STAG_CONTROL").env_remove("XDG_RUNTIME_DIR").envs(environment);
-    let output = command.stdin(Stdio::null()).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut daemon = command.spawn().unwrap();
+    let (mut url, mut said) = (String::new(), String::new());
+    BufReader::new(daemon.stdout.take().unwrap()).read_line(&mut url).unwrap();
+    let mut log = BufReader::new(daemon.stderr.take().unwrap());
+    while !said.contains("cannot be managed") && log.read_line(&mut said).unwrap() > 0 {}
+    rustix::process::kill_process(rustix::process::Pid::from_child(&daemon), Signal::TERM).unwrap();
+    log.read_to_string(&mut said).unwrap();
+    assert!(daemon.wait().unwrap().success(), "{said}");
     assert!(said.contains("cannot be managed") && said.contains("XDG_RUNTIME_DIR"), "{said}");
     assert!(!precious.exists() && !theirs.join("control.sock").exists());
-    assert!(String::from_utf8_lossy(&output.stdout).starts_with("iscsi://"));
+    assert!(url.starts_with("iscsi://"), "{url}");
 }
 
 #[test]
