@@ -4,13 +4,16 @@ mod common;
 
 use std::io;
 use std::net::Shutdown;
+use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use common::{connect, listen, pair, pattern, recv, run, run_with, send};
 use runtime::{
-    Buf, Config, Cores, Destination, Gather, Lender, Lent, ListenOptions, Region, Scatter, TcpListener,
-    TcpStream, pool, sleep, spawn, timeout,
+    Buf, Config, Cores, Destination, Gather, Guard, Lender, Lent, ListenOptions, Region, Scatter,
+    TcpListener, TcpStream, pool, sleep, spawn, timeout,
 };
 
 #[test]
@@ -720,6 +723,82 @@ fn little_and_what_is_not_a_regions_is_not_lent() {
         assert_eq!(lender.mark(), 0);
         send(&a, b"plain").await;
         assert_eq!(recv(&b, 5).await, b"plain");
+    });
+}
+
+/// A guard of a region that somebody is changing at first, and until a sender has waited for the end of it.
+#[derive(Default)]
+struct Busy {
+    settled: AtomicBool,
+    held: AtomicUsize,
+    released: AtomicUsize,
+}
+
+impl Guard for Busy {
+    fn hold(&self, at: usize, len: usize) -> bool {
+        let free = at == 0 || self.settled.load(Ordering::Relaxed);
+        self.held.fetch_add(if free { len } else { 0 }, Ordering::Relaxed);
+        free
+    }
+
+    fn release(&self, _: usize, len: usize) {
+        self.released.fetch_add(len, Ordering::Relaxed);
+    }
+
+    fn settled(&self, _: usize, _: usize) -> Pin<Box<dyn Future<Output = ()> + '_>> {
+        Box::pin(async {
+            sleep(Duration::from_millis(1)).await;
+            self.settled.store(true, Ordering::Relaxed);
+        })
+    }
+}
+
+#[test]
+fn guarded_bytes_are_sent_when_nobody_changes_them_and_held_meanwhile() {
+    run(async {
+        let (a, b) = pair().await;
+        let region = Region::new(1 << 20).unwrap();
+        region.write_from(0, &pattern(1 << 20)).unwrap();
+        let guard = Arc::new(Busy::default());
+        assert!(region.set_guard(guard.clone()) && !region.set_guard(guard.clone()));
+        let mut gather = Gather::new();
+        for block in 0..2 {
+            gather.push_copy(&[7; 48]);
+            gather.push_lent(region.slice(block << 19, 4096).unwrap());
+        }
+        assert!(!a.try_send(&mut gather).unwrap(), "somebody is changing the second");
+        assert_eq!(gather.len(), 4096);
+        assert!(recv(&b, 2 * 48 + 4096).await[48..][..4096] == pattern(1 << 20)[..4096]);
+        a.send(gather).await.0.unwrap();
+        assert!(guard.settled.load(Ordering::Relaxed));
+        assert!(recv(&b, 4096).await == pattern(1 << 20)[1 << 19..][..4096]);
+        let counts = [&guard.held, &guard.released].map(|count| count.load(Ordering::Relaxed));
+        assert_eq!(counts, [2 * 4096; 2]);
+    });
+}
+
+#[test]
+fn guarded_bytes_between_lent_ones_are_copied_while_they_are_held() {
+    run(async {
+        let (a, b) = pair().await;
+        let region = Region::new(1 << 20).unwrap();
+        region.write_from(0, &pattern(1 << 20)).unwrap();
+        let guard = Arc::new(Busy::default());
+        assert!(region.set_guard(guard.clone()));
+        let (mut gather, mut expected) = blocks_of(&region, 3);
+        for at in [0, 1 << 16] {
+            gather.push_lent(region.slice(at, 512).unwrap());
+            expected.extend_from_slice(&region.slice(at, 512).unwrap().to_vec());
+        }
+        let mut lender = Lender::new();
+        assert_eq!(a.try_lend(&mut lender, &mut gather).unwrap(), Lent::Rest);
+        assert_eq!(gather.len(), 512, "all but what somebody is changing");
+        assert!(lender.mark() > 0);
+        region.write_from(0, &[0; 512]).unwrap();
+        a.send(gather).await.0.unwrap();
+        let arrived = recv(&b, expected.len()).await;
+        let from = expected.len() - 1024;
+        assert!(arrived[from..] == expected[from..], "the first was copied before it was overwritten");
     });
 }
 

@@ -512,7 +512,8 @@ pub(crate) fn full_feature(
                 max_ahs: iscsi::pdu::ahs::MAX_LEN,
             };
             // What may have to be sent again is sent from memory that does not change.
-            let outbox = Outbox { lend: model.zero_copy && recovery.is_none(), ..Outbox::default() };
+            let lend = model.zero_copy && recovery.is_none();
+            let outbox = Outbox { lend, holds: lend && !data_digest, ..Outbox::default() };
             let transport = Transport::Tcp(Tcp::new(stream, stat_sn));
             (Link { transport, outbox }, Start::Tcp(cutter, early))
         }

@@ -27,7 +27,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use runtime::{Buf, Chain, Pooled, RegionRange};
+use runtime::{Buf, Chain, Guard, Pooled, RegionRange};
 
 pub use file::{FileOptions, FileStore, Made, OpenError};
 pub use health::Health;
@@ -198,6 +198,12 @@ pub trait BlockStore: Send + Sync + 'static {
         None
     }
 
+    /// Has what [`Self::lend`] lends sent under `guard`, if it is less than 12 KiB: a socket copies it
+    /// while no writer changes it. False if the store does not do so.
+    fn set_guard(&self, _guard: Arc<dyn Guard>) -> bool {
+        false
+    }
+
     /// Writes `data` at `at`. With `durable`, the data is on the medium when this resolves (FUA, or
     /// a write-through cache mode). Without, it may stay in a volatile cache until [`Self::sync`].
     /// A failed write may have been partly done.
@@ -292,6 +298,9 @@ impl<S: BlockStore> BlockStore for ReadOnly<S> {
     }
     fn lend(&self, at: u64, len: usize) -> Option<Buf> {
         self.0.lend(at, len)
+    }
+    fn set_guard(&self, guard: Arc<dyn Guard>) -> bool {
+        self.0.set_guard(guard)
     }
     fn write(&self, _at: u64, _data: Chain, _durable: bool) -> Io<()> {
         Io::err(StoreError::ReadOnly)

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 
-use runtime::{Buf, Chain, Pooled, Region, RegionRange, pool};
+use runtime::{Buf, Chain, Guard, Pooled, Region, RegionRange, pool};
 
 use super::health::{Health, Kind};
 use super::size::Size;
@@ -227,6 +227,10 @@ impl BlockStore for MemoryStore {
     #[inline]
     fn lend(&self, at: u64, len: usize) -> Option<Buf> {
         self.shared.region.slice(usize::try_from(at).ok()?, len).ok()
+    }
+
+    fn set_guard(&self, guard: Arc<dyn Guard>) -> bool {
+        self.shared.region.set_guard(guard)
     }
 
     #[inline]

@@ -22,6 +22,12 @@ pub trait DataMover {
     /// transport queues the data and keeps `data` alive until it is sent.
     fn put_data(&mut self, data: Buf);
 
+    /// Whether `len` bytes of a guarded region ([`runtime::Guard`]), put as one buffer, reach the
+    /// initiator as they were at one moment.
+    fn holds(&self, _len: usize) -> bool {
+        false
+    }
+
     /// Waits until the connection has fewer bytes queued than its send high-water mark. A unit that
     /// puts more than one buffer calls it between them, so that a slow reader cannot use unbounded
     /// memory.

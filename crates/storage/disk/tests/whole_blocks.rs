@@ -5,6 +5,7 @@
 //! allowed has detected a tear. The reader waits before it reads the received data, as a slow
 //! initiator's socket does.
 
+use std::io::Read;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll};
@@ -16,7 +17,7 @@ use device::{
     Cdb, Command, DataMover, Execution, ItlNexus, LogicalUnit, Lost, Nexus, NexusId, TaskAttribute,
 };
 use disk::unit::{DiskOptions, DiskUnit, Registry};
-use runtime::{Buf, Chain};
+use runtime::{Buf, Chain, Gather, TcpStream};
 use scsi::Status;
 use scsi::reservation::TransportId;
 
@@ -31,11 +32,16 @@ struct Mover {
     data_out: Chain,
     /// The buffers from the unit, which may be its own memory.
     data_in: Vec<Buf>,
+    /// They go to a socket, which holds them while it copies them.
+    holds: bool,
 }
 
 impl DataMover for Mover {
     fn put_data(&mut self, data: Buf) {
         self.data_in.push(data);
+    }
+    fn holds(&self, _: usize) -> bool {
+        self.holds
     }
     fn poll_put_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Lost>> {
         Poll::Ready(Ok(()))
@@ -52,11 +58,17 @@ impl DataMover for Mover {
 struct Initiator {
     unit: Arc<DiskUnit>,
     nexus: Arc<ItlNexus>,
+    holds: bool,
 }
 
 impl Initiator {
     fn new(unit: &Arc<DiskUnit>, id: u64) -> Self {
-        let initiator = format!("iqn.2000-01.com.example:host{id}");
+        Self::session(unit, id, id)
+    }
+
+    /// The session `id` of a host.
+    fn session(unit: &Arc<DiskUnit>, host: u64, id: u64) -> Self {
+        let initiator = format!("iqn.2000-01.com.example:host{host}");
         let nexus = Nexus {
             id: NexusId(id),
             transport_id: TransportId::iscsi_port(&initiator, id).unwrap().bytes().to_vec(),
@@ -69,7 +81,7 @@ impl Initiator {
         let nexus = Arc::new(ItlNexus::new(Arc::new(nexus), false));
         unit.attach(&nexus);
         nexus.take_attention();
-        Self { unit: unit.clone(), nexus }
+        Self { unit: unit.clone(), nexus, holds: false }
     }
 
     async fn run(&self, code: u8, lba: usize, bytes: usize, out: &[u8]) -> Vec<Buf> {
@@ -89,7 +101,8 @@ impl Initiator {
             data_in_len: 64 << 20,
         };
         let data_out = out.chunks(1 << 20).map(|piece| Buf::from(piece.to_vec())).collect();
-        let (mover, outcome) = match self.unit.execute(command, Mover { data_out, data_in: Vec::new() }) {
+        let mover = Mover { data_out, data_in: Vec::new(), holds: self.holds };
+        let (mover, outcome) = match self.unit.execute(command, mover) {
             Execution::Done(mover, outcome) => (mover, outcome),
             Execution::Running(future) => future.await,
         };
@@ -241,4 +254,65 @@ fn single_sectors_are_whole() {
 #[test]
 fn long_reads_beside_other_initiators_are_whole_by_4_kib() {
     try_all(64 << 10, BLOCK, true);
+}
+
+/// Short reads of a unit that only one initiator reaches are not copied before they are sent. The
+/// socket is small and its reader slow, so that most sends end within a block.
+#[test]
+fn short_reads_sent_from_the_units_memory_are_whole() {
+    const AT_ONCE: u64 = 8;
+    const HEADER: usize = 48;
+    let unit = disk(Arc::new(MemoryStore::new(8 << 20, true).unwrap()));
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let (done, numbers) = (AtomicBool::new(false), AtomicU64::new(1));
+    std::thread::scope(|scope| {
+        for id in [1, 2] {
+            let (unit, done, numbers) = (&unit, &done, &numbers);
+            scope.spawn(move || {
+                let it = Initiator::session(unit, 1, id);
+                on_a_ring(async move {
+                    while !done.load(Ordering::Relaxed) {
+                        let number = numbers.fetch_add(1, Ordering::Relaxed);
+                        it.write(place(number, BLOCK), BLOCK, number).await;
+                    }
+                });
+            });
+        }
+        let reader = scope.spawn(move || {
+            let (mut socket, _) = listener.accept().unwrap();
+            let (mut reads, mut torn, mut block) = (0u64, 0u64, [0; HEADER + BLOCK]);
+            while socket.read_exact(&mut block).is_ok() {
+                let block = &block[HEADER..];
+                torn += u64::from(!block.chunks_exact(8).all(|word| word == &block[..8]));
+                reads += 1;
+                if reads % 4 == 0 {
+                    std::thread::sleep(SLOW / 10);
+                }
+            }
+            (reads, torn)
+        });
+        let it = Initiator { holds: true, ..Initiator::session(&unit, 1, 3) };
+        let sent = on_a_ring(async move {
+            let stream = TcpStream::connect(address, 100 * TRIED).await.unwrap();
+            stream.set_send_buffer(16 << 10).unwrap();
+            let (mut gather, mut sent, end) = (Gather::new(), 0, Instant::now() + 2 * TRIED);
+            while Instant::now() < end || sent < 200 {
+                for n in sent..sent + AT_ONCE {
+                    let data = it.run(READ, place(n, BLOCK), BLOCK, &[]).await;
+                    assert!(data.iter().all(Buf::is_region), "copied already");
+                    gather.push_copy(&[0; HEADER]);
+                    data.into_iter().for_each(|buf| gather.push_lent(buf));
+                }
+                let (result, back) = stream.send(gather).await;
+                result.unwrap();
+                (gather, sent) = (back, sent + AT_ONCE);
+            }
+            sent
+        });
+        done.store(true, Ordering::Relaxed);
+        let (reads, torn) = reader.join().unwrap();
+        eprintln!("{torn} of {reads} reads torn");
+        assert_eq!((reads, torn), (sent, 0));
+    });
 }

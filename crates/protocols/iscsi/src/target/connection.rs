@@ -666,6 +666,12 @@ impl<P: Payload> Connection<P> {
         self.tasks.is_empty()
     }
 
+    /// Whether `len` bytes of data-in, put as one payload, are sent in one PDU.
+    #[inline]
+    pub fn fits_one_pdu(&self, len: usize) -> bool {
+        len <= self.peer_max_data_segment.min(self.limits.max_burst) as usize
+    }
+
     /// Sets the initiator's new MaxRecvDataSegmentLength, bytes, for PDUs sent from now on.
     pub fn set_peer_max_data_segment(&mut self, bytes: u32) {
         self.peer_max_data_segment = whole_words(bytes);

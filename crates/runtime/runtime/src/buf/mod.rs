@@ -26,7 +26,7 @@ use std::ptr::NonNull;
 pub use bytes::Bytes;
 pub use chain::Chain;
 use pool::{Header, Kind};
-pub use region::{OutOfRange, Region, RegionRange};
+pub use region::{Guard, OutOfRange, Region, RegionRange};
 pub(crate) use region::{map as map_pages, unmap as unmap_pages};
 pub use unique::{BufMut, Destination};
 
@@ -159,6 +159,13 @@ impl Buf {
     pub fn is_lent(&self) -> bool {
         // SAFETY: a `Buf` holds a reference on its header, so the header lives.
         self.header.is_some_and(|h| unsafe { h.as_ref() }.mapping().is_some_and(|m| m.is_lent()))
+    }
+
+    /// The guard of a region's memory, if it has one, and where in the region this begins.
+    pub(crate) fn guard(&self) -> Option<(&dyn Guard, usize)> {
+        // SAFETY: a `Buf` holds a reference on its header, so the header lives as long as it.
+        let header = unsafe { self.header?.as_ref() };
+        header.mapping()?.guard(self.as_ptr())
     }
 
     /// Copies all bytes to `dst`. Panics if the lengths differ, or if these are a file's that are not there any more: see

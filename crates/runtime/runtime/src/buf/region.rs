@@ -4,11 +4,13 @@
 //! pointer.
 
 use std::fmt;
+use std::future::Future;
 use std::io;
 use std::os::fd::AsRawFd;
+use std::pin::Pin;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use super::pool::{self, Header};
 use super::{Buf, racy};
@@ -47,6 +49,20 @@ const SKEW: usize = 64;
 /// Small numbers for mappings, given again only after the last header of the old one has gone.
 static NUMBERS: Mutex<(usize, Vec<usize>)> = Mutex::new((0, Vec::new()));
 
+/// What those who write to a region agree on, so that a socket can copy some of it while nobody
+/// changes it ([`Region::set_guard`]).
+pub trait Guard: Send + Sync {
+    /// Keeps `len` bytes from `at` on from being changed until [`Self::release`]; for the time of one
+    /// system call. False, at once, while somebody changes one of them or is about to.
+    fn hold(&self, at: usize, len: usize) -> bool;
+
+    /// Ends what [`Self::hold`] began.
+    fn release(&self, at: usize, len: usize);
+
+    /// Ends when nobody was changing the bytes. Somebody may be again.
+    fn settled(&self, at: usize, len: usize) -> Pin<Box<dyn Future<Output = ()> + '_>>;
+}
+
 /// The pages, kept alive by the region and by each core that has sliced it.
 pub(super) struct Mapping {
     base: NonNull<u8>,
@@ -56,6 +72,7 @@ pub(super) struct Mapping {
     backing: Backing,
     /// Whether the kernel tells this process which pages are in memory.
     told: bool,
+    guard: OnceLock<Arc<dyn Guard>>,
 }
 
 /// What stands behind a mapping.
@@ -83,12 +100,18 @@ impl Mapping {
             numbers.0 += 1;
             numbers.0 - 1
         });
-        Self { base, len, number, closed: AtomicBool::new(false), backing, told }
+        Self { base, len, number, closed: AtomicBool::new(false), backing, told, guard: OnceLock::new() }
     }
 
     /// Whether a socket may send its pages as they are when they leave.
     pub(super) fn is_lent(&self) -> bool {
         matches!(self.backing, Backing::Memory | Backing::File { lent: true })
+    }
+
+    /// The guard, and where in the region `ptr` points to.
+    pub(super) fn guard(&self, ptr: *const u8) -> Option<(&dyn Guard, usize)> {
+        let guard = self.guard.get()?;
+        Some((&**guard, (ptr as usize).wrapping_sub(self.base.as_ptr() as usize)))
     }
 
     pub(super) fn number(&self) -> usize {
@@ -256,6 +279,12 @@ impl Region {
             offset += STEP - (at + offset) % STEP;
         }
         Ok(())
+    }
+
+    /// Has short slices sent under `guard` ([`crate::Gather::push_lent`]). False if there is one
+    /// already, which stays, or if these are a file's pages, which may be gone when they are sent.
+    pub fn set_guard(&self, guard: Arc<dyn Guard>) -> bool {
+        self.mapping.backing == Backing::Memory && self.mapping.guard.set(guard).is_ok()
     }
 
     /// Its length in bytes.

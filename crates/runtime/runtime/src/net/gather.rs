@@ -18,6 +18,8 @@ const LENT: usize = 12 << 10;
 const FEW_COPIED: usize = 8 << 10;
 /// How many vectors one system call takes (UIO_MAXIOV).
 const MOST_VECTORS: usize = 1024;
+/// Pieces that one send keeps from being changed, at most.
+const MOST_HELD: usize = 128;
 /// The most that one system call moves (MAX_RW_COUNT, less a page).
 const MOST_BYTES: usize = 0x7fff_0000;
 const FIRST_ARENA: usize = 1 << 10;
@@ -35,8 +37,8 @@ struct Inner {
     /// Points into arenas, buffers and vectors; all of them stay where they are when this moves.
     header: libc::msghdr,
     vectors: Vec<libc::iovec>,
-    /// For each vector whether its memory may be lent.
-    lent: Vec<bool>,
+    /// How the memory of each vector may be sent.
+    kinds: Vec<Kind>,
     /// Bytes of all vectors that may be lent.
     lent_len: usize,
     /// The first vector that is not sent wholly.
@@ -46,16 +48,31 @@ struct Inner {
     /// Bytes of all vectors.
     total: usize,
     buffers: Vec<Buf>,
+    /// The pieces of [`Kind::Held`] by their vectors, and how many of them are sent wholly.
+    held: Vec<(usize, Buf)>,
+    held_sent: usize,
+    /// The last send sent nothing, since somebody was changing the first piece.
+    busy: bool,
     /// Filled one after the other and never moved; the last is the one in use.
     arenas: Vec<Vec<u8>>,
+}
+
+/// How a piece of memory may be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Copied by the kernel at any time: nobody changes it.
+    Stable,
+    /// By reference, or copied at any time.
+    Lent,
+    /// Copied, in one system call, while its region's guard holds it.
+    Held,
 }
 
 /// A piece of memory that is to be sent.
 #[derive(Clone, Copy)]
 pub(super) struct Piece {
     pub vector: libc::iovec,
-    /// It may be lent instead of copied.
-    pub lent: bool,
+    pub kind: Kind,
 }
 
 impl Default for Inner {
@@ -65,12 +82,15 @@ impl Default for Inner {
         Self {
             header,
             vectors: Vec::new(),
-            lent: Vec::new(),
+            kinds: Vec::new(),
             lent_len: 0,
             next: 0,
             len: 0,
             total: 0,
             buffers: Vec::new(),
+            held: Vec::new(),
+            held_sent: 0,
+            busy: false,
             arenas: Vec::new(),
         }
     }
@@ -122,21 +142,43 @@ impl Gather {
             }
         }
         let inner = &mut *self.0;
-        inner.append(buf.as_ptr().cast_mut(), buf.len(), false);
+        inner.append(buf.as_ptr().cast_mut(), buf.len(), Kind::Stable);
         inner.buffers.push(buf);
     }
 
     /// Like [`Self::push`], and says that a region's memory may also be sent as it is when the peer gets it, which may be
-    /// after the send is over (see [`super::Lender`]).
+    /// after the send is over (see [`super::Lender`]). Less than 12 KiB is copied by the kernel while the region's guard
+    /// holds it, if there is one ([`crate::Region::set_guard`]).
     pub fn push_lent(&mut self, buf: Buf) {
-        if !buf.is_lent() || buf.len() < LENT {
-            // By the time it is copied it has come.
-            buf.prefetch();
+        let inner = &mut *self.0;
+        if buf.is_lent() && buf.len() >= LENT {
+            inner.append(buf.as_ptr().cast_mut(), buf.len(), Kind::Lent);
+            return inner.buffers.push(buf);
+        }
+        // By the time it is copied it has come.
+        buf.prefetch();
+        if buf.is_empty() || buf.guard().is_none() {
             return self.push(buf);
         }
-        let inner = &mut *self.0;
-        inner.append(buf.as_ptr().cast_mut(), buf.len(), true);
-        inner.buffers.push(buf);
+        inner.append(buf.as_ptr().cast_mut(), buf.len(), Kind::Held);
+        inner.held.push((inner.vectors.len() - 1, buf));
+    }
+
+    /// Whether a piece may only be sent by [`Self::send_now`].
+    pub(super) fn is_held(&self) -> bool {
+        self.0.held_sent < self.0.held.len()
+    }
+
+    /// Waits until somebody has changed the first piece, if that is why the last [`Self::send_now`] sent nothing. Whether it was.
+    pub(super) async fn settled(&mut self) -> bool {
+        let busy = std::mem::take(&mut self.0.busy);
+        if busy
+            && let Some((_, buf)) = self.0.held.get(self.0.held_sent)
+            && let Some((guard, at)) = buf.guard()
+        {
+            guard.settled(at, buf.len()).await;
+        }
+        busy
     }
 
     /// Whether what may be lent outweighs what has to be copied to lend it.
@@ -147,8 +189,22 @@ impl Gather {
 
     /// The pieces that are not sent yet.
     pub(super) fn pieces(&self) -> impl Iterator<Item = Piece> {
-        let (vectors, lent) = (&self.0.vectors[self.0.next..], &self.0.lent[self.0.next..]);
-        vectors.iter().zip(lent).map(|(&vector, &lent)| Piece { vector, lent })
+        let (vectors, kinds) = (&self.0.vectors[self.0.next..], &self.0.kinds[self.0.next..]);
+        vectors.iter().zip(kinds).map(|(&vector, &kind)| Piece { vector, kind })
+    }
+
+    /// Copies now what would be copied under a guard when it is sent, up to a piece that somebody is changing.
+    pub fn copy_held(&mut self) {
+        let inner = &mut *self.0;
+        while let Some((vector, buf)) = inner.held.get(inner.held_sent)
+            && let Some((guard, at)) = buf.guard()
+            && guard.hold(at, buf.len())
+        {
+            let copy = copied(buf);
+            guard.release(at, buf.len());
+            inner.replace(*vector, copy);
+            inner.held_sent += 1;
+        }
     }
 
     /// Appends all buffers of `chain`.
@@ -162,12 +218,15 @@ impl Gather {
     pub fn clear(&mut self) {
         let inner = &mut *self.0;
         inner.vectors.clear();
-        inner.lent.clear();
+        inner.kinds.clear();
         inner.next = 0;
         inner.total = 0;
         inner.lent_len = 0;
         inner.len = 0;
         inner.buffers.clear();
+        inner.held.clear();
+        inner.held_sent = 0;
+        inner.busy = false;
         // The last arena is the largest: enough for what was collected this time, in one piece.
         if let Some(mut arena) = inner.arenas.pop() {
             arena.clear();
@@ -183,13 +242,26 @@ impl Gather {
             let len = only.iov_len.min(MOST_BYTES) as u32;
             return opcode::Send::new(fd, only.iov_base.cast_const().cast(), len).flags(flags).build();
         }
-        let more = self.0.prepare();
+        let more = self.0.prepare(MOST_VECTORS);
         opcode::SendMsg::new(fd, &raw const self.0.header).flags((flags | more) as u32).build()
     }
 
-    /// Sends what `socket` takes without waiting, and returns how many bytes that were.
+    /// Sends what `socket` takes without waiting, and returns how many bytes that were. `WouldBlock` if that is nothing, or if
+    /// somebody is changing the first piece; [`Self::settled`] tells which.
     pub(super) fn send_now(&mut self, socket: BorrowedFd<'_>) -> io::Result<usize> {
-        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | self.0.prepare();
+        let (vectors, held) = self.0.hold();
+        self.0.busy = vectors == 0;
+        if self.0.busy {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        let sent = self.send_vectors(socket, vectors);
+        self.advance(*sent.as_ref().unwrap_or(&0));
+        self.0.release(held);
+        sent
+    }
+
+    fn send_vectors(&mut self, socket: BorrowedFd<'_>, vectors: usize) -> io::Result<usize> {
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | self.0.prepare(vectors);
         // SAFETY: as below.
         if let Some(sent) = unsafe { calls::sendmsg(socket.as_raw_fd(), &raw const self.0.header) } {
             return sent;
@@ -219,12 +291,58 @@ impl Gather {
 }
 
 impl Inner {
-    /// Points the header to what is to be sent next, and returns the flag that says whether more will follow.
-    fn prepare(&mut self) -> libc::c_int {
+    /// Points the header to what is to be sent next, up to `most` vectors, and returns the flag that says whether more will
+    /// follow.
+    fn prepare(&mut self, most: usize) -> libc::c_int {
         let rest = &mut self.vectors[self.next..];
         self.header.msg_iov = rest.as_mut_ptr();
-        self.header.msg_iovlen = rest.len().min(MOST_VECTORS) as _;
-        if rest.len() > MOST_VECTORS { libc::MSG_MORE } else { 0 }
+        self.header.msg_iovlen = rest.len().min(most) as _;
+        if rest.len() > most { libc::MSG_MORE } else { 0 }
+    }
+
+    /// Holds what the next send would copy, and returns how many vectors it may send and how many pieces are held.
+    #[inline]
+    fn hold(&self) -> (usize, usize) {
+        let most = MOST_VECTORS;
+        for (n, (vector, buf)) in self.held[self.held_sent..].iter().enumerate() {
+            let before = vector - self.next;
+            if before >= most {
+                return (most, n);
+            }
+            let free = n < MOST_HELD && buf.guard().is_none_or(|(guard, at)| guard.hold(at, buf.len()));
+            if !free {
+                return (before, n);
+            }
+        }
+        (most, self.held.len() - self.held_sent)
+    }
+
+    /// Releases the first `count` pieces that [`Self::hold`] held, some of which have been sent. Of one that was sent in part the
+    /// rest is copied first.
+    #[inline]
+    fn release(&mut self, count: usize) {
+        for n in self.held_sent..self.held_sent + count {
+            let (vector, buf) = &self.held[n];
+            let vector = *vector;
+            let left = if vector < self.next { 0 } else { self.vectors[vector].iov_len };
+            let rest = (0 < left && left < buf.len()).then(|| copied(&buf.slice(buf.len() - left..)));
+            if let Some((guard, at)) = buf.guard() {
+                guard.release(at, buf.len());
+            }
+            if left < buf.len() {
+                self.held_sent = n + 1;
+            }
+            if let Some(rest) = rest {
+                self.replace(vector, rest);
+            }
+        }
+    }
+
+    /// Sends `copy` in place of a vector of the same length.
+    fn replace(&mut self, vector: usize, copy: Buf) {
+        self.vectors[vector].iov_base = copy.as_ptr().cast_mut().cast();
+        self.kinds[vector] = Kind::Stable;
+        self.buffers.push(copy);
     }
 
     /// An arena with room for `len` bytes.
@@ -246,31 +364,37 @@ impl Inner {
         // The pointer is taken from the whole vector, so that neighbours can be joined.
         let start = arena.len() - len;
         let ptr = arena.as_mut_ptr().wrapping_add(start);
-        self.append(ptr, len, false);
+        self.append(ptr, len, Kind::Stable);
     }
 
     /// Appends `len` bytes at `ptr`, to the last vector if they follow it.
     #[inline]
-    fn append(&mut self, ptr: *mut u8, len: usize, lent: bool) {
+    fn append(&mut self, ptr: *mut u8, len: usize, kind: Kind) {
         if len == 0 {
             return;
         }
         self.len += len;
         self.total += len;
-        self.lent_len += if lent { len } else { 0 };
+        self.lent_len += if kind == Kind::Lent { len } else { 0 };
         // A vector that is sent already is not longer what it was.
         let fresh = self.vectors.len() > self.next;
         if let Some(last) = self.vectors.last_mut()
             && fresh
-            && self.lent.last() == Some(&lent)
+            && kind != Kind::Held
+            && self.kinds.last() == Some(&kind)
             && last.iov_base.wrapping_byte_add(last.iov_len) == ptr.cast()
         {
             last.iov_len += len;
             return;
         }
         self.vectors.push(libc::iovec { iov_base: ptr.cast(), iov_len: len });
-        self.lent.push(lent);
+        self.kinds.push(kind);
     }
+}
+
+/// A copy of a region's bytes: on the heap if the pool is exhausted.
+fn copied(buf: &Buf) -> Buf {
+    buf.stable().map_or_else(|| Buf::from(buf.to_vec()), Buf::from)
 }
 
 impl fmt::Debug for Gather {

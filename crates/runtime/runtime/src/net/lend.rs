@@ -12,6 +12,7 @@ use std::ptr::NonNull;
 use std::sync::Once;
 
 use super::Gather;
+use super::gather::Kind;
 use super::options::check;
 use crate::buf::{map_pages, unmap_pages};
 use crate::op::is_transient;
@@ -98,6 +99,9 @@ impl Lender {
         if !self.takes(gather) {
             return Ok(Lent::Rest);
         }
+        if !self.is_midway() {
+            gather.copy_held();
+        }
         let sent = self.send_rounds(socket, gather);
         if !self.is_midway()
             && let Some(pipe) = self.pipe.take()
@@ -154,7 +158,10 @@ impl Lender {
         headers.next_round();
         for piece in gather.pieces() {
             let mut vector = piece.vector;
-            if !piece.lent {
+            if piece.kind == Kind::Held {
+                break;
+            }
+            if piece.kind == Kind::Stable {
                 let Some(copy) = headers.copy(vector) else { break };
                 vector.iov_base = copy.as_ptr().cast();
                 // Headers next to each other are one piece.

@@ -313,6 +313,18 @@ impl TcpStream {
     /// Sends everything in `gather` and gives it back, empty. After an error it holds what was not sent, and the stream
     /// is of no more use.
     pub async fn send(&self, mut gather: Gather) -> (io::Result<()>, Gather) {
+        while gather.is_held() {
+            match self.try_send(&mut gather) {
+                Ok(true) => return (Ok(()), gather),
+                Ok(false) if gather.settled().await => {}
+                Ok(false) => {
+                    if let Err(error) = self.writable().await {
+                        return (Err(error), gather);
+                    }
+                }
+                Err(error) => return (Err(error), gather),
+            }
+        }
         while !gather.is_empty() {
             let entry = gather.entry(self.raw());
             // SAFETY: the entry points to memory that the gather owns and that does not move with it.
@@ -332,12 +344,13 @@ impl TcpStream {
 
     /// Sends what the socket takes at once, with a system call of its own, and returns whether that was everything;
     /// otherwise `gather` holds the rest. For data that should leave before the caller goes on with other work; no
-    /// [`Self::send`] may be in flight. Errors are those of sendmsg(2) but EAGAIN.
+    /// [`Self::send`] may be in flight. A guarded region's bytes that somebody is changing are not sent. Errors are those of
+    /// sendmsg(2) but EAGAIN.
     pub fn try_send(&self, gather: &mut Gather) -> io::Result<bool> {
         while !gather.is_empty() {
             match gather.send_now(self.fd().as_fd()) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(n) => gather.advance(n),
+                Ok(_) => {}
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(false),
                 Err(e) if is_transient(&e) => {}
                 Err(e) => return Err(e),

@@ -116,6 +116,12 @@ impl DataMover for Mover {
         }
     }
 
+    #[inline]
+    fn holds(&self, len: usize) -> bool {
+        let Inner { state, outbox } = &*self.connection.inner.borrow();
+        outbox.holds && state.fits_one_pdu(len) && self.connection.ferry(self.task).is_none()
+    }
+
     fn poll_put_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Lost>> {
         let connection = &self.connection;
         if let Some(ferry) = connection.ferry(self.task) {

@@ -42,6 +42,9 @@ pub(crate) struct Outbox {
     pub gather: Gather,
     /// Whether units' memory may be sent by reference.
     pub lend: bool,
+    /// Whether the socket may copy short data from units' memory under a guard: not if its bytes are
+    /// needed before, for a digest, or once more.
+    pub holds: bool,
     /// iSER: where PDUs are posted at once, and data too.
     pub iser: Option<Box<iser::Outgoing>>,
     /// The connection is gone: what is still said goes nowhere.
@@ -58,6 +61,8 @@ impl Outbox {
     /// Units' memory is sent as it is now from here on.
     pub(crate) fn stop_lending(&mut self) {
         self.lend = false;
+        self.holds = false;
+        self.gather.copy_held();
         if let Some(iser) = &mut self.iser {
             iser.stop_lending();
         }

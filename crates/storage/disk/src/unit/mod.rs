@@ -83,7 +83,9 @@ pub struct DiskUnit {
     /// Progress of the sanitize, in 65536ths.
     sanitize_done: AtomicU32,
     /// Keeps concurrent commands on the same blocks whole.
-    stripes: Stripes,
+    stripes: Arc<Stripes>,
+    /// Whether the store has what it lends sent under `stripes`.
+    guarded: bool,
     /// The attached nexuses and their reservations.
     nexuses: Nexuses,
     state: Mutex<State>,
@@ -146,6 +148,8 @@ impl DiskUnit {
             watch: thresholds::Watch::default(),
         };
         let flags = if options.read_only { flag::READ_ONLY } else { 0 };
+        let stripes = Arc::new(Stripes::new());
+        let guarded = store.set_guard(stripes.clone());
         let unit = Arc::new(Self {
             store,
             options,
@@ -153,7 +157,8 @@ impl DiskUnit {
             flags: AtomicU32::new(flags),
             told_blocks: AtomicU64::new(blocks),
             sanitize_done: AtomicU32::new(0),
-            stripes: Stripes::new(),
+            stripes,
+            guarded,
             nexuses,
             state: Mutex::new(state),
             registry: registry.clone(),

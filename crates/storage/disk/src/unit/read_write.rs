@@ -111,7 +111,8 @@ impl DiskUnit {
     }
 
     /// A READ of up to 4 KiB: copied while no command changes its blocks, so the initiator sees it
-    /// whole.
+    /// whole. The socket makes that copy if it can, unless several initiators read at the same time:
+    /// such readers write nothing that they share.
     #[inline]
     fn read_short<M: DataMover + 'static>(
         self: &Arc<Self>,
@@ -119,6 +120,14 @@ impl DiskUnit {
         range: Range,
         outcome: Outcome,
     ) -> Execution<M> {
+        if self.guarded
+            && self.flags() & flag::SHARED == 0
+            && mover.holds(range.bytes as usize)
+            && let Some(buf) = self.store.lend(range.at, range.bytes as usize)
+        {
+            mover.put_data(buf);
+            return Execution::Done(mover, outcome);
+        }
         let seen = self.stripes.look::<2>(range.at, range.bytes);
         if let Some(buf) = self.store.read_now(range.at, range.bytes as usize)
             && self.stripes.is_whole(&seen)

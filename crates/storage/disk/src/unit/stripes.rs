@@ -9,7 +9,9 @@
 //!   changes the medium, clears the bits and increments the versions. So two writers of the same
 //!   sectors take turns. Writers of different sectors do not wait for each other, however close
 //!   these are.
-//! - A reader writes nothing here. It records the words ([`Stripes::look`]), reads, and compares
+//! - A reader whose transport can hold memory while the socket copies it ([`Guard`]) claims its
+//!   sectors for that time. It makes no copy of its own.
+//! - Any other reader writes nothing here. It records the words ([`Stripes::look`]), reads, and compares
 //!   ([`Stripes::is_whole`]). If no bit of its sectors is set and no version differs, they did not
 //!   change. Otherwise it claims them, as a writer does, and reads again.
 //!
@@ -22,11 +24,13 @@
 //! that clears a bit reads that count afterwards.
 
 use std::collections::VecDeque;
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
+use runtime::Guard;
 use smallvec::SmallVec;
 
 /// Bytes per word: the longest command that others always see whole or not at all.
@@ -293,6 +297,23 @@ impl Stripes {
         }
         drop(table);
         self.wake(places);
+    }
+}
+
+/// A socket that copies a store's memory claims it meanwhile, as a writer does.
+impl Guard for Stripes {
+    #[inline]
+    fn hold(&self, at: usize, len: usize) -> bool {
+        self.try_claim(at as u64, len as u64).map(Claim::into_places).is_some()
+    }
+
+    #[inline]
+    fn release(&self, at: usize, len: usize) {
+        Self::release(self, Places::of(at as u64, len as u64));
+    }
+
+    fn settled(&self, at: usize, len: usize) -> Pin<Box<dyn Future<Output = ()> + '_>> {
+        Box::pin(async move { drop(self.claim(at as u64, len as u64).await) })
     }
 }
 
