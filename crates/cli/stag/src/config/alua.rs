@@ -1,8 +1,8 @@
 //! The `[target.alua]` table: which portal groups make which target port groups, and how those
 //! change their states.
 
-use super::auth::Place;
 use super::model::{Alua, AluaGroup};
+use super::place::Place;
 use super::problem::Problems;
 use super::reader::Table;
 use super::settings::setting;

@@ -1,17 +1,19 @@
 //! `auth` of a target, an ACL or of discovery: `"none"`, or a table with CHAP names, secrets and hashes.
 
-use std::cell::RefCell;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use iscsi::chap::{Hash, Secret};
 use toml::Spanned;
 use toml::de::DeValue;
 
 use super::model::{Acl, Auth, Chap, Credential, key};
-use super::problem::Problems;
-use super::reader::{At, Table, mismatch, table};
-use super::value::{HASHES, Value};
+use super::place::Place;
+use super::problem::{Problems, mismatch};
+use super::reader::{At, Table, table};
+use super::summary;
+use super::value::{Value, table_values};
+use super::words::HASHES;
 use crate::suggest;
 
 /// Bytes of a secret. RFC 7143 §12.1.3 demands 96 random bits; CHAP's own length field ends at 255 (RFC 1994 §4.1).
@@ -20,23 +22,8 @@ pub const SECRET_BYTES: std::ops::RangeInclusive<usize> = 12..=255;
 /// What a path of the service's credentials begins with.
 const CREDENTIALS: &str = "$CREDENTIALS_DIRECTORY/";
 
-/// What reading secrets needs to know of the file that names them.
-pub struct Place<'a> {
-    /// The directory that relative paths start from.
-    pub directory: &'a Path,
-    /// Whether others may read the configuration itself.
-    pub open_to_others: bool,
-    /// The files of secrets that have been read.
-    pub secret_files: RefCell<Vec<PathBuf>>,
-    /// Whether this process is the one that will serve it. Another one only checks it, and need not see all of its secrets.
-    pub serves: bool,
-}
-
-impl<'a> Place<'a> {
-    /// A configuration in `directory` that this process serves, and that others may not read.
-    pub fn new(directory: &'a Path) -> Self {
-        Self { directory, open_to_others: false, secret_files: RefCell::default(), serves: true }
-    }
+table_values! {
+    Auth, auth, summary::auth;
 }
 
 /// Reads the value of an `auth` key.

@@ -8,10 +8,11 @@ use std::path::Path;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::auth::{self, Place};
+use super::auth;
 use super::model::{Acl, AclLun, Auth, Config, Daemon, Isns, Lun, Portal, Target, key};
-use super::problem::Problems;
-use super::reader::{At, Table, mismatch, table};
+use super::place::Place;
+use super::problem::{Problems, mismatch};
+use super::reader::{At, Table, table};
 use super::settings::{Group, Setting, setting};
 use super::value::Value;
 use crate::identity::Choice;

@@ -6,6 +6,7 @@ mod auth;
 mod decode;
 mod mask;
 mod model;
+mod place;
 mod problem;
 mod reader;
 mod redirect;
@@ -13,6 +14,7 @@ pub mod reference;
 pub mod settings;
 mod summary;
 pub mod value;
+pub mod words;
 
 #[cfg(test)]
 mod tests;
@@ -33,7 +35,7 @@ pub use model::{
 pub use problem::{ConfigErrors, Shown};
 pub use summary::summary;
 
-pub use auth::Place;
+pub use place::Place;
 use problem::{Problem, Problems};
 
 use crate::exit::Exit;

@@ -13,7 +13,7 @@ use super::settings::{
     Applies, Cell, Form, Group, Setting, bytes, either, keys_of, list, number, sections, settings, size,
     table, text, words, yes_no,
 };
-use super::value::{CRCS, HASHES, IDENTITIES, LOG_FORMATS, STATES, TRANSPORTS};
+use super::words::{CRCS, HASHES, IDENTITIES, LOG_FORMATS, STATES, TRANSPORTS};
 use super::{ISCSI_PORT, LUNS};
 use crate::log;
 use crate::unit::UnitSpec;

@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use miette::{Diagnostic, LabeledSpan, NamedSource, Severity, SourceCode};
+use toml::de::DeValue;
 
 /// One thing that is wrong, or worth a warning.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -113,5 +114,29 @@ fn count(errors: usize) -> String {
         "the configuration has an error".into()
     } else {
         format!("the configuration has {errors} errors")
+    }
+}
+
+/// Complains that `key` holds `found` where `wanted` belongs.
+pub fn mismatch<T>(
+    key: &str,
+    wanted: &str,
+    found: &DeValue<'_>,
+    span: Range<usize>,
+    problems: &mut Problems,
+) -> Option<T> {
+    problems.error(&span, format!("{key} is {wanted}, and not {}", kind(found)), format!("write {wanted}"));
+    None
+}
+
+fn kind(value: &DeValue<'_>) -> &'static str {
+    match value {
+        DeValue::String(_) => "a string",
+        DeValue::Integer(_) => "a whole number",
+        DeValue::Float(_) => "a number with a decimal point",
+        DeValue::Boolean(_) => "true or false",
+        DeValue::Datetime(_) => "a date",
+        DeValue::Array(_) => "an array",
+        DeValue::Table(_) => "a table",
     }
 }

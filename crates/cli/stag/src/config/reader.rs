@@ -6,8 +6,8 @@ use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::auth::Place;
-use super::problem::Problems;
+use super::place::Place;
+use super::problem::{Problems, mismatch};
 use super::settings::{Group, Setting};
 use super::value::Value;
 use crate::suggest;
@@ -163,29 +163,5 @@ pub fn table<'t>(
     match value.get_ref() {
         DeValue::Table(table) => Some(Table::new(key, table, value.span())),
         other => mismatch(key, wanted, other, value.span(), problems),
-    }
-}
-
-/// Complains that `key` holds `found` where `wanted` belongs.
-pub fn mismatch<T>(
-    key: &str,
-    wanted: &str,
-    found: &DeValue<'_>,
-    span: Range<usize>,
-    problems: &mut Problems,
-) -> Option<T> {
-    problems.error(&span, format!("{key} is {wanted}, and not {}", kind(found)), format!("write {wanted}"));
-    None
-}
-
-fn kind(value: &DeValue<'_>) -> &'static str {
-    match value {
-        DeValue::String(_) => "a string",
-        DeValue::Integer(_) => "a whole number",
-        DeValue::Float(_) => "a number with a decimal point",
-        DeValue::Boolean(_) => "true or false",
-        DeValue::Datetime(_) => "a date",
-        DeValue::Array(_) => "an array",
-        DeValue::Table(_) => "a table",
     }
 }

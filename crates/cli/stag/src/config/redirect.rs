@@ -4,12 +4,18 @@ use iscsi::discovery::TargetAddress;
 use toml::Spanned;
 use toml::de::DeValue;
 
-use super::auth::Place;
 use super::model::{Redirect, key};
-use super::problem::Problems;
-use super::reader::{At, mismatch, table};
+use super::place::Place;
+use super::problem::{Problems, mismatch};
+use super::reader::{At, table};
+use super::summary;
+use super::value::table_values;
 
 const EXAMPLE: &str = "write \"192.0.2.20:3260\", or { to = \"192.0.2.20:3260\", permanent = true }";
+
+table_values! {
+    Redirect, redirect, summary::redirect;
+}
 
 /// Reads the value of a `redirect` key.
 pub fn redirect(

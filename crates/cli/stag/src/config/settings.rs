@@ -9,7 +9,7 @@ use backing::size::Size;
 use toml::Spanned;
 use toml::de::DeValue;
 
-use super::auth::Place;
+use super::place::Place;
 use super::problem::Problems;
 use super::value::{Misfit, Value};
 

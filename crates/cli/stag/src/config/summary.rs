@@ -4,9 +4,15 @@ use std::fmt::Write;
 
 use scsi::data::target_port_groups::AccessState;
 
-use super::model::{AclLun, Auth, Config, Redirect, Target};
+use super::model::{AclLun, AluaGroup, Auth, Config, Redirect, Target};
 use super::settings::Group;
-use super::value::Value;
+use super::value::{Value, table_values};
+
+// Code of their own reads these.
+table_values! {
+    AclLun, |_, _, _| None, acl_lun;
+    AluaGroup, |_, _, _| None, |group: &AluaGroup| group.id.to_string();
+}
 
 /// `config` in words.
 pub fn summary(config: &Config) -> String {

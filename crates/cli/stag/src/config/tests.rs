@@ -104,9 +104,9 @@ fn every_word_of_a_setting_is_read_and_shown_as_it_is_written() {
     let names =
         |words: &[settings::Word]| words.iter().map(|(word, _)| (*word).to_owned()).collect::<Vec<_>>();
     let engines = backing::engine::Engine::ALL.map(|(engine, _)| engine.to_string());
-    assert_eq!(names(value::ENGINES), engines);
+    assert_eq!(names(words::ENGINES), engines);
     let states = scsi::data::target_port_groups::AccessState::NAMES.map(|(name, _)| name);
-    assert_eq!(names(value::STATES), states);
+    assert_eq!(names(words::STATES), states);
 }
 
 #[test]

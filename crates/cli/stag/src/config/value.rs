@@ -4,25 +4,18 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use backing::engine::Engine;
 use backing::size::{Size, parse_size};
-use backing::spec::CacheMode;
-use iscsi::chap::Hash;
 use iscsi_server::config::Congestion;
-use scsi::data::target_port_groups::AccessState;
 use toml::Spanned;
 use toml::de::DeValue;
 
-use super::auth::{self, Place};
-use super::model::{AclLun, AluaGroup, Auth, Crc, Redirect, Transports};
-use super::problem::Problems;
-use super::reader::mismatch;
-use super::redirect::redirect;
-use super::settings::{Form, Setting, Word};
-use crate::identity::Choice;
-use crate::log;
+use super::place::Place;
+use super::problem::{Problems, mismatch};
+use super::settings::{Form, Setting};
 use crate::suggest;
-use crate::unit::options::{Naa, Raw};
+
+/// The longest of [`Form::Seconds`].
+const LONGEST: Duration = Duration::from_secs(3600);
 
 /// Why a value does not fit.
 #[derive(Debug)]
@@ -35,7 +28,7 @@ pub struct Misfit {
 
 impl Misfit {
     /// That `text` is none of the values of `setting`.
-    fn new(setting: &Setting, text: &str) -> Self {
+    pub fn new(setting: &Setting, text: &str) -> Self {
         let instead = setting.hint.map_or_else(|| instead(setting, text, ""), str::to_owned);
         Self { what: None, instead }
     }
@@ -171,7 +164,9 @@ impl Value for usize {
 impl Value for Duration {
     fn parse(text: &str, setting: &Setting) -> Result<Self, Misfit> {
         match setting.form {
-            Form::Seconds => crate::unit::limits::burst(text).ok_or_else(|| Misfit::new(setting, text)),
+            Form::Seconds => {
+                seconds(text).filter(|fits| *fits <= LONGEST).ok_or_else(|| Misfit::new(setting, text))
+            }
             _ => whole(text, setting).map(Self::from_secs),
         }
     }
@@ -179,6 +174,19 @@ impl Value for Duration {
     fn show(&self) -> Option<String> {
         Some(self.as_secs_f64().to_string())
     }
+}
+
+/// Seconds, with or without a fraction of up to nine digits.
+fn seconds(value: &str) -> Option<Duration> {
+    let (whole, fraction) = value.split_once('.').unwrap_or((value, "0"));
+    let digits = |text: &str, most: usize| {
+        (1..=most).contains(&text.len()) && text.bytes().all(|digit| digit.is_ascii_digit())
+    };
+    if !digits(whole, 6) || !digits(fraction, 9) {
+        return None;
+    }
+    let nanos = format!("{fraction:0<9}").parse().ok()?;
+    Some(Duration::new(whole.parse().ok()?, nanos))
 }
 
 impl Value for bool {
@@ -277,15 +285,15 @@ impl<T: Value> Value for Vec<T> {
 }
 
 /// The words of a type, each with its value and its meaning.
-macro_rules! words {
+macro_rules! word_values {
     ($($type:ty as $table:ident { $($word:literal = $value:path, $doc:literal;)+ })+) => {$(
-        pub const $table: &[Word] = &[$(($word, $doc)),+];
+        pub const $table: &[$crate::config::settings::Word] = &[$(($word, $doc)),+];
 
-        impl Value for $type {
-            fn parse(text: &str, setting: &Setting) -> Result<Self, Misfit> {
+        impl $crate::config::value::Value for $type {
+            fn parse(text: &str, setting: &$crate::config::settings::Setting) -> Result<Self, $crate::config::value::Misfit> {
                 match text {
                     $($word => Ok($value),)+
-                    _ => Err(Misfit::new(setting, text)),
+                    _ => Err($crate::config::value::Misfit::new(setting, text)),
                 }
             }
 
@@ -299,59 +307,7 @@ macro_rules! words {
         }
     )+};
 }
-
-words! {
-    Crc as CRCS {
-        "never" = Crc::Never, "no CRC unless the initiator asks for it";
-        "prefer" = Crc::Prefer, "as the initiator asks";
-        "require" = Crc::Require, "always";
-    }
-    Transports as TRANSPORTS {
-        "any" = Transports::All, "iSCSI over TCP and iSER over iWARP; the first bytes of a connection tell which";
-        "tcp" = Transports::Tcp, "iSCSI over TCP";
-        "iser" = Transports::Iser, "iSER over iWARP";
-        "verbs" = Transports::Verbs, "iSER through the RDMA devices that have the address";
-    }
-    log::Format as LOG_FORMATS {
-        "text" = log::Format::Text, "time, level, source, message, fields";
-        "json" = log::Format::Json, "one JSON object a line";
-        "journald" = log::Format::Journald, "text with the priority for systemd's journal; the default where stderr is the journal";
-    }
-    Choice as IDENTITIES {
-        "own" = Choice::Own, "random, made once, kept with the medium";
-        "derived" = Choice::Derived, "made from the path, or from target and number of memory: the same on every machine";
-    }
-    Raw as FORMATS {
-        "raw" = Raw, "the bytes are the disk, whatever they look like";
-    }
-    CacheMode as CACHES {
-        "writeback" = CacheMode::WriteBack, "data reaches the medium on SYNCHRONIZE CACHE and FUA (WCE=1); the default of files";
-        "writethrough" = CacheMode::WriteThrough, "data is on the medium before a write is acknowledged (WCE=0)";
-        "direct" = CacheMode::Direct, "past the kernel's cache (O_DIRECT); the default of block devices";
-    }
-    Engine as ENGINES {
-        "uring" = Engine::Uring, "io_uring";
-        "fixed" = Engine::Fixed, "io_uring with registered buffers; the default with cache=direct";
-        "inline" = Engine::Inline, "at once what the kernel's cache has, the rest by io_uring";
-        "mmap" = Engine::Mmap, "what the kernel's cache has from a mapping of the file, the rest by io_uring";
-        "sendpage" = Engine::Sendpage, "the same, sent without a copy; the default without cache=direct";
-        "threads" = Engine::Threads, "blocking calls on threads of the core";
-        "sync" = Engine::Sync, "blocking calls on the connection's core, each write durable (implies cache=writethrough)";
-    }
-    Hash as HASHES {
-        "sha3-256" = Hash::Sha3_256, "SHA3-256";
-        "sha256" = Hash::Sha256, "SHA-256";
-        "sha1" = Hash::Sha1, "SHA-1";
-        "md5" = Hash::Md5, "MD5, the one that every initiator has";
-    }
-    AccessState as STATES {
-        "active/optimized" = AccessState::ActiveOptimized, "preferred path";
-        "active/non-optimized" = AccessState::ActiveNonOptimized, "works, perhaps slower";
-        "standby" = AccessState::Standby, "no access to the medium until the state changes";
-        "unavailable" = AccessState::Unavailable, "no access";
-        "offline" = AccessState::Offline, "the ports are not there";
-    }
-}
+pub(crate) use word_values;
 
 impl Value for Congestion {
     fn parse(text: &str, _: &Setting) -> Result<Self, Misfit> {
@@ -366,27 +322,6 @@ impl Value for Congestion {
     }
 }
 
-impl Value for Naa {
-    fn parse(text: &str, setting: &Setting) -> Result<Self, Misfit> {
-        Self::new(text).ok_or_else(|| Misfit::new(setting, text))
-    }
-
-    fn show(&self) -> Option<String> {
-        Some(self.0.iter().map(|byte| format!("{byte:02x}")).collect())
-    }
-}
-
-impl Value for log::Filter {
-    fn parse(text: &str, setting: &Setting) -> Result<Self, Misfit> {
-        let misfit = |what| Misfit { what: Some(what), ..Misfit::new(setting, text) };
-        log::check(text).map(|()| Self(text.to_owned())).map_err(misfit)
-    }
-
-    fn show(&self) -> Option<String> {
-        Some(self.0.clone())
-    }
-}
-
 impl Value for SocketAddr {
     fn parse(text: &str, setting: &Setting) -> Result<Self, Misfit> {
         super::address(text).ok_or_else(|| Misfit::new(setting, text))
@@ -398,18 +333,18 @@ impl Value for SocketAddr {
 }
 
 /// What is written as a table, and shown without secrets.
-macro_rules! tables {
+macro_rules! table_values {
     ($($type:ty, $read:expr, $show:expr;)+) => {$(
-        impl Value for $type {
-            fn parse(text: &str, setting: &Setting) -> Result<Self, Misfit> {
-                Err(Misfit::new(setting, text))
+        impl $crate::config::value::Value for $type {
+            fn parse(text: &str, setting: &$crate::config::settings::Setting) -> Result<Self, $crate::config::value::Misfit> {
+                Err($crate::config::value::Misfit::new(setting, text))
             }
 
             fn read(
-                _: &Setting,
-                found: &Spanned<DeValue<'_>>,
-                at: &Place<'_>,
-                problems: &mut Problems,
+                _: &$crate::config::settings::Setting,
+                found: &toml::Spanned<toml::de::DeValue<'_>>,
+                at: &$crate::config::Place<'_>,
+                problems: &mut $crate::config::problem::Problems,
             ) -> Option<Self> {
                 $read(found, at, problems)
             }
@@ -420,9 +355,4 @@ macro_rules! tables {
         }
     )+};
 }
-tables! {
-    Auth, auth::auth, super::summary::auth;
-    Redirect, redirect, super::summary::redirect;
-    AclLun, |_, _, _| None, super::summary::acl_lun;
-    AluaGroup, |_, _, _| None, |group: &AluaGroup| group.id.to_string();
-}
+pub(crate) use table_values;

@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::client::{CallError, Client};
-use super::daemon::{Daemon, json};
-use super::protocol::{Fault, Kind, Request};
+use super::daemon::Daemon;
+use super::protocol::{Fault, Kind, Request, json};
 use crate::args;
 use crate::exit::Exit;
 use crate::health;

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::client::{CallError, Client};
-use super::daemon::{Daemon, json};
-use super::protocol::{Fault, Kind};
+use super::daemon::Daemon;
+use super::protocol::{Fault, Kind, json};
 use crate::args;
 use crate::exit::Exit;
 use crate::out;

@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::client::{CallError, Client};
-use super::daemon::{Daemon, Progress, Running, json};
+use super::daemon::{Daemon, Running};
 use super::plan::{LoggedIn, Plan, Sessions};
-use super::protocol::{Fault, Kind, Request};
+use super::protocol::{Fault, Kind, Progress, Request, json};
 use crate::config::{self, Config, Text};
 use crate::exit::Exit;
 use crate::out;

@@ -1,22 +1,15 @@
-//! What a running daemon knows of itself, and which verb of the control socket is answered where.
+//! What a running daemon knows of itself.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use serde_json::Value;
-
-use super::protocol::{Fault, Kind, Request};
 use super::upgrade::Program;
-use super::{acknowledge, alua, apply, drain, status, upgrade};
-use crate::config::{Config, Text};
+use crate::config::Config;
 use crate::health;
 use crate::health::monitor::Monitor;
 use crate::sandbox::Sandbox;
 use crate::units::Units;
-
-/// Receives what a long verb has to say while it is at work.
-pub type Progress<'a> = &'a mut dyn FnMut(Value);
 
 /// A running daemon as its verbs see it.
 pub struct Daemon {
@@ -91,35 +84,4 @@ impl Daemon {
     pub fn changing(&self) -> MutexGuard<'_, ()> {
         self.changing.lock().unwrap_or_else(PoisonError::into_inner)
     }
-
-    /// Does what `request` asks, on the thread of the client that asks.
-    ///
-    /// # Errors
-    /// What to tell the client.
-    pub fn answer(&self, request: &Request, body: Text, progress: Progress<'_>) -> Result<Value, Fault> {
-        match request.verb.as_str() {
-            "status" => request.arguments::<NoArguments>().and_then(|_| status::answer(self)),
-            acknowledge::VERB => acknowledge::answer(self, request),
-            "alua" => request.arguments().and_then(|wanted| alua::answer(self, wanted)),
-            "drain" => drain::drain(self, request, progress),
-            "undrain" => drain::undrain(self, request),
-            "drains" => request.arguments::<NoArguments>().and_then(|_| drain::drains(self)),
-            upgrade::VERB => request.arguments::<NoArguments>().and_then(|_| json(&self.program.describe())),
-            apply::VERB => apply::answer(self, request, body, progress),
-            other => Err(Fault::new(Kind::Request, format!("this daemon does not know `{other}`"))),
-        }
-    }
-}
-
-/// For verbs that want to know nothing besides.
-#[derive(serde::Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct NoArguments {}
-
-/// The answer of a verb as JSON.
-///
-/// # Errors
-/// Never, for what verbs answer.
-pub fn json(answer: &impl serde::Serialize) -> Result<Value, Fault> {
-    serde_json::to_value(answer).map_err(|error| Fault::new(Kind::Failed, error.to_string()))
 }

@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::client::{CallError, Client};
-use super::daemon::{Daemon, Progress, json};
-use super::protocol::{Fault, Kind, Request};
+use super::daemon::Daemon;
+use super::protocol::{Fault, Kind, Progress, Request, json};
 use crate::args;
 use crate::exit::Exit;
 use crate::out;

@@ -238,6 +238,17 @@ impl<R: io::Read> BufRead for Reader<R> {
     }
 }
 
+/// Receives what a long verb has to say while it is at work.
+pub type Progress<'a> = &'a mut dyn FnMut(Value);
+
+/// The answer of a verb as JSON.
+///
+/// # Errors
+/// Never, for what verbs answer.
+pub fn json(answer: &impl serde::Serialize) -> Result<Value, Fault> {
+    serde_json::to_value(answer).map_err(|error| Fault::new(Kind::Failed, error.to_string()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

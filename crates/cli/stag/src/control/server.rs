@@ -15,7 +15,7 @@ use super::protocol::{
     Answer, Fault, Kind, MAX_REQUEST, Reader, Request, VERSION, read_body, read_line, write_answer,
 };
 use super::socket::ControlSocket;
-use super::{acknowledge, apply, handover, upgrade};
+use super::{acknowledge, apply, handover, upgrade, verbs};
 
 /// How long a client may say nothing.
 const PATIENCE: Duration = Duration::from_secs(600);
@@ -197,7 +197,7 @@ fn serve(
             stream.set_read_timeout(Some(PATIENCE))?;
             continue;
         }
-        let answer = daemon.answer(&request, body, &mut |step| {
+        let answer = verbs::answer(daemon, &request, body, &mut |step| {
             // A client that is gone is noticed when it is answered; what it has begun is done.
             let _ = write_answer(&mut out, Answer::Progress(step));
         });

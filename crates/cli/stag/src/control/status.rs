@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::client::{CallError, Client};
-use super::daemon::{Daemon, Running, json};
+use super::daemon::{Daemon, Running};
 use super::health::{self, Health, UnitHealth};
-use super::protocol::Fault;
+use super::protocol::{Fault, json};
 use crate::args;
 use crate::config;
 use crate::exit::Exit;

@@ -15,13 +15,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use device::Names;
+use device::{Identity, Names};
 use rustix::fs::FlockOperation;
 
 use crate::block_device;
 use crate::image;
 use crate::state::{self, hex};
-use crate::unit::{Backing, UnitSpec};
+use crate::unit::{Backing, Options, UnitSpec};
 use crate::units::Place;
 use record::{Home, Kept, Origin, Record};
 
@@ -268,6 +268,17 @@ pub fn mark_new(path: &Path, file: &File) {
     };
     if let Err(error) = mark() {
         tracing::debug!(path = %path.display(), %error, "no identity yet");
+    }
+}
+
+/// What is said of a unit's names, and its own where nothing is said.
+pub fn names(said: &Options, own: Identity) -> Identity {
+    Identity {
+        vendor: said.vendor.clone().unwrap_or(own.vendor),
+        product: said.product.clone().unwrap_or(own.product),
+        revision: said.revision.clone().unwrap_or(own.revision),
+        serial: said.serial.clone().unwrap_or(own.serial),
+        naa: said.naa.clone().map_or(own.naa, |naa| naa.0),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use backing::size::Size;
-use iscsi_server::config::{DEFAULT_BURST, MAX_BURST, QosLimits, Rates};
+use iscsi_server::config::{DEFAULT_BURST, QosLimits, Rates};
 
 use crate::config::settings::{Applies, Cell, Media, Setting, number, seconds, settings, size};
 
@@ -65,26 +65,10 @@ impl Limits {
     }
 }
 
-/// A burst: seconds of the range that there is.
-pub fn burst(text: &str) -> Option<Duration> {
-    seconds_of(text).filter(|burst| *burst <= MAX_BURST)
-}
-
-/// Seconds, with or without a fraction of up to nine digits.
-fn seconds_of(value: &str) -> Option<Duration> {
-    let (whole, fraction) = value.split_once('.').unwrap_or((value, "0"));
-    let digits = |text: &str, most: usize| {
-        (1..=most).contains(&text.len()) && text.bytes().all(|digit| digit.is_ascii_digit())
-    };
-    if !digits(whole, 6) || !digits(fraction, 9) {
-        return None;
-    }
-    let nanos = format!("{fraction:0<9}").parse().ok()?;
-    Some(Duration::new(whole.parse().ok()?, nanos))
-}
-
 #[cfg(test)]
 mod tests {
+    use iscsi_server::config::MAX_BURST;
+
     use super::*;
     use crate::config::settings::Group;
     use crate::unit::options::{OptionError, set};
@@ -120,7 +104,10 @@ mod tests {
         ] {
             assert!(set(&mut Limits::default(), name, value).unwrap().is_err(), "{name}={value}");
         }
-        assert_eq!(seconds_of("3600"), Some(MAX_BURST));
-        assert_eq!(seconds_of("0.000000001"), Some(Duration::from_nanos(1)));
+        for (value, burst) in [("3600", MAX_BURST), ("0.000000001", Duration::from_nanos(1))] {
+            let mut limits = Limits::default();
+            assert_eq!(set(&mut limits, "burst", value), Some(Ok(())));
+            assert_eq!(limits.burst, Some(burst));
+        }
     }
 }

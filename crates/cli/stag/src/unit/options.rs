@@ -11,7 +11,8 @@ use crate::config::settings::{
     Applies, Cell, Group, Media, Setting, bytes, number, printable, settings, size, sizes, text, words,
     yes_no,
 };
-use crate::config::value::{CACHES, ENGINES, FORMATS, IDENTITIES};
+use crate::config::value::{Misfit, Value, word_values};
+use crate::config::words::{CACHES, ENGINES, IDENTITIES};
 use crate::identity::Choice;
 use crate::suggest;
 
@@ -22,6 +23,22 @@ pub struct Raw;
 /// An NAA designator (VPD page 83h): 8 bytes, or 16 if they begin with 6.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Naa(pub Vec<u8>);
+
+word_values! {
+    Raw as FORMATS {
+        "raw" = Raw, "the bytes are the disk, whatever they look like";
+    }
+}
+
+impl Value for Naa {
+    fn parse(text: &str, setting: &Setting) -> Result<Self, Misfit> {
+        Self::new(text).ok_or_else(|| Misfit::new(setting, text))
+    }
+
+    fn show(&self) -> Option<String> {
+        Some(self.0.iter().map(|byte| format!("{byte:02x}")).collect())
+    }
+}
 
 const SOME: Setting = size(1, u64::MAX).hint("write a size such as 10G");
 

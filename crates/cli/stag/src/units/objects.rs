@@ -10,6 +10,7 @@ use osd::Id;
 use osd::attributes::numbers::root_information::OSD_NAME;
 use runtime::Runtime;
 
+use crate::identity;
 use crate::unit::{Backing, UnitSpec};
 
 /// Opens its store. Blocks on its medium.
@@ -69,7 +70,7 @@ pub fn remake(
 
 fn options(spec: &UnitSpec, names: &Names, persist: Option<Arc<dyn Persist>>) -> OsdOptions {
     let own = OsdOptions { persist, ..OsdOptions::default().with_names(names.clone()) };
-    OsdOptions { identity: crate::convert::names(&spec.options, own.identity), ..own }
+    OsdOptions { identity: identity::names(&spec.options, own.identity), ..own }
 }
 
 /// Gives the device the name that it is configured to have. One that a client gives it later holds until the next start.

@@ -7,8 +7,8 @@ use backing::Io;
 use backing::size::Size;
 use rustix::fs::FallocateFlags;
 
+use super::open::OpenDisk;
 use crate::unit::{Backing, UnitSpec};
-use crate::units::OpenDisk;
 
 /// Bytes between two looks at the clock: what a memory unit zeroes at once, and what a file is given at once.
 const OF_MEMORY: u64 = 4 << 20;

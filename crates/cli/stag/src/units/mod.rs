@@ -1,6 +1,12 @@
 //! The units that the daemon has open, by where they are served: opened for a configuration, and taken over into the next one
 //! where that asks for the same. Opening can fail, and changes nothing of what is served.
 
+mod make;
+mod objects;
+mod open;
+mod ports;
+mod prefault;
+
 use std::collections::{HashMap, HashSet};
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileTypeExt;
@@ -9,17 +15,16 @@ use std::sync::Arc;
 
 use backing::Made;
 use backing::size::Size;
-use backing::spec::Opened;
 use device::PortGroups;
-use disk::unit::{DiskUnit, Registry};
-use objects::unit::OsdUnit;
+use disk::unit::Registry;
 
 use crate::config::{Alua, Config, Lun};
-use crate::convert;
 use crate::health;
-use crate::identity::{self, Carried, Choice, Settled};
+use crate::identity::{self, Carried, Choice};
 use crate::state::hex;
 use crate::unit::{Backing, Options, UnitSpec};
+
+pub use open::{OpenDisk, OpenKind, OpenUnit, Place, place};
 
 /// A unit that cannot be served.
 #[derive(Debug, thiserror::Error)]
@@ -31,69 +36,6 @@ pub struct UnitError {
     pub lun: Option<u16>,
     /// Why not.
     pub reason: String,
-}
-
-/// Where a unit is served: its target's name, in lower case, and its number.
-pub type Place = (String, u16);
-
-/// A unit's place.
-pub fn place(iqn: &str, lun: u16) -> Place {
-    (iqn.to_ascii_lowercase(), lun)
-}
-
-/// An open unit.
-#[derive(Clone)]
-pub struct OpenUnit {
-    /// As it was asked for.
-    pub spec: UnitSpec,
-    /// What it is.
-    pub kind: OpenKind,
-    /// Who it is.
-    pub settled: Settled,
-}
-
-/// What an open unit is.
-#[derive(Clone)]
-pub enum OpenKind {
-    /// A disk.
-    Disk(OpenDisk),
-    /// Objects.
-    Objects(Arc<OsdUnit>),
-}
-
-/// An open disk.
-#[derive(Clone)]
-pub struct OpenDisk {
-    /// Its store, and what was found out about it.
-    pub opened: Opened,
-    /// The unit.
-    pub unit: Arc<DiskUnit>,
-}
-
-impl OpenUnit {
-    /// The disk that it is, if it is one.
-    pub fn disk(&self) -> Option<&OpenDisk> {
-        match &self.kind {
-            OpenKind::Disk(disk) => Some(disk),
-            OpenKind::Objects(_) => None,
-        }
-    }
-
-    /// Its NAA designator.
-    pub fn naa(&self) -> &[u8] {
-        match &self.kind {
-            OpenKind::Disk(disk) => &disk.unit.options().identity.naa,
-            OpenKind::Objects(unit) => &unit.options().identity.naa,
-        }
-    }
-
-    /// As a server takes it.
-    pub fn served(&self) -> iscsi_server::Unit {
-        match &self.kind {
-            OpenKind::Disk(disk) => iscsi_server::Unit::Disk(disk.unit.clone()),
-            OpenKind::Objects(unit) => iscsi_server::Unit::Objects(unit.clone()),
-        }
-    }
 }
 
 /// All open units.
@@ -211,7 +153,7 @@ impl Units {
             if let Some(alua) = &target.alua {
                 let ports = match self.ports.get(&iqn).filter(|(before, _)| before == alua) {
                     Some((_, ports)) => ports.clone(),
-                    None => convert::port_groups(alua).map_err(|reason| UnitError {
+                    None => ports::port_groups(alua).map_err(|reason| UnitError {
                         target: target.iqn.clone(),
                         lun: None,
                         reason,
@@ -229,16 +171,14 @@ impl Units {
                         Some(OpenUnit { spec: lun.spec.clone(), ..open.clone() })
                     }
                     (Some(Fate::Changed), Some(open)) => {
-                        Some(convert::remake(open, &lun.spec, &place, &next.registry).map_err(failed)?)
+                        Some(make::remake(open, &lun.spec, &place, &next.registry).map_err(failed)?)
                     }
                     (Some(Fate::Refused(reason)), _) => return Err(failed(reason.clone())),
                     _ => None,
                 };
                 let unit = match unit {
                     Some(unit) => unit,
-                    None => {
-                        convert::open(&lun.spec, &place, &next.registry, &self.carried).map_err(failed)?
-                    }
+                    None => make::open(&lun.spec, &place, &next.registry, &self.carried).map_err(failed)?,
                 };
                 let first = names.entry(unit.naa().to_vec()).or_insert_with(|| place.clone());
                 if let Some(other) = next.open.get(first) {

@@ -1,0 +1,23 @@
+//! Where a configuration was read from, as far as its values depend on that.
+
+use std::cell::RefCell;
+use std::path::{Path, PathBuf};
+
+/// What reading paths and secrets needs to know of the file that names them.
+pub struct Place<'a> {
+    /// The directory that relative paths start from.
+    pub directory: &'a Path,
+    /// Whether others may read the configuration itself.
+    pub open_to_others: bool,
+    /// The files of secrets that have been read.
+    pub secret_files: RefCell<Vec<PathBuf>>,
+    /// Whether this process is the one that will serve it. Another one only checks it, and need not see all of its secrets.
+    pub serves: bool,
+}
+
+impl<'a> Place<'a> {
+    /// A configuration in `directory` that this process serves, and that others may not read.
+    pub fn new(directory: &'a Path) -> Self {
+        Self { directory, open_to_others: false, secret_files: RefCell::default(), serves: true }
+    }
+}

@@ -1,0 +1,142 @@
+//! Opens one unit, and makes another one over the store of one that is open.
+
+use std::fs::File;
+use std::io::{Seek, SeekFrom};
+use std::sync::Arc;
+
+use backing::spec::{Opened, Source, StoreSpec};
+use device::Identity;
+use disk::unit::{DiskOptions, DiskUnit, FilePersist, Persist, Registry, Thresholds};
+
+use super::objects;
+use super::open::{OpenDisk, OpenKind, OpenUnit, Place};
+use super::prefault::prefault;
+use crate::health;
+use crate::identity::{self, Carried, Settled};
+use crate::unit::{Backing, UnitSpec};
+
+/// Opens one unit. Blocks on its medium.
+///
+/// # Errors
+/// Why it cannot be served.
+pub fn open(
+    spec: &UnitSpec,
+    place: &Place,
+    registry: &Registry,
+    carried: &Carried,
+) -> Result<OpenUnit, String> {
+    let unit = open_kind(spec, place, registry, carried)?;
+    health::begin(&unit, place);
+    Ok(unit)
+}
+
+fn open_kind(
+    spec: &UnitSpec,
+    place: &Place,
+    registry: &Registry,
+    carried: &Carried,
+) -> Result<OpenUnit, String> {
+    let (kind, settled) = match &spec.backing {
+        Backing::Memory(bytes) => open_disk(Source::Memory(*bytes), spec, place, registry, carried)?,
+        Backing::Path(path) => open_disk(Source::File(path.clone()), spec, place, registry, carried)?,
+        Backing::Objects(_) | Backing::ObjectMemory(_) => {
+            identity::prepare_store(spec, carried, place)?;
+            let store = objects::open(spec)?;
+            let settled = identity::settle(spec, place, carried)?;
+            let unit = objects::unit(store, spec, &settled.names, persist(spec, &settled))?;
+            (OpenKind::Objects(unit), settled)
+        }
+    };
+    Ok(OpenUnit { spec: spec.clone(), kind, settled })
+}
+
+fn open_disk(
+    source: Source,
+    spec: &UnitSpec,
+    place: &Place,
+    registry: &Registry,
+    carried: &Carried,
+) -> Result<(OpenKind, Settled), String> {
+    let options = &spec.options;
+    let store = StoreSpec {
+        source,
+        size: options.size,
+        cache: options.cache,
+        engine: options.engine,
+        thin: Some(options.thin.unwrap_or(false)),
+        block_size: options.bs,
+        read_only: options.ro.unwrap_or(false),
+        quota: options.quota,
+    };
+    let opened = store.open().map_err(|error| error.to_string())?;
+    let settled = identity::settle(spec, place, carried)?;
+    let disk = disk_options(spec, &opened, &settled);
+    let unit = DiskUnit::new(opened.store.clone(), disk, registry).map_err(|error| error.to_string())?;
+    let disk = OpenDisk { opened, unit };
+    tell_of_tail(spec, disk.opened.block_size);
+    if options.prefault == Some(true) {
+        prefault(spec, &disk)?;
+    }
+    Ok((OpenKind::Disk(disk), settled))
+}
+
+/// What is left of a medium behind its last whole block is not served.
+fn tell_of_tail(spec: &UnitSpec, block: u32) {
+    let Some(path) = spec.backing.path() else { return };
+    let Ok(bytes) = File::open(path).and_then(|mut file| file.seek(SeekFrom::End(0))) else { return };
+    let tail = bytes % u64::from(block);
+    if tail > 0 {
+        tracing::warn!(path = %path.display(), bytes, block, tail, "the last bytes are less than a block: initiators do not see them");
+    }
+}
+
+/// Another unit over the store of an open one, with its reservations.
+///
+/// # Errors
+/// Why it cannot be served.
+pub fn remake(
+    open: &OpenUnit,
+    spec: &UnitSpec,
+    place: &Place,
+    registry: &Registry,
+) -> Result<OpenUnit, String> {
+    let settled = identity::again(&open.settled, &open.spec, spec, place)?;
+    let kind = match &open.kind {
+        OpenKind::Disk(OpenDisk { opened, unit: before }) => {
+            let options = disk_options(spec, opened, &settled);
+            let unit =
+                DiskUnit::new(opened.store.clone(), options, registry).map_err(|error| error.to_string())?;
+            unit.nexuses().inherit(before.nexuses());
+            OpenKind::Disk(OpenDisk { opened: opened.clone(), unit })
+        }
+        OpenKind::Objects(before) => {
+            OpenKind::Objects(objects::remake(before, spec, &settled.names, persist(spec, &settled))?)
+        }
+    };
+    Ok(OpenUnit { spec: spec.clone(), kind, settled })
+}
+
+fn disk_options(spec: &UnitSpec, opened: &Opened, settled: &Settled) -> DiskOptions {
+    let options = &spec.options;
+    let physical = opened.geometry.physical_block.max(opened.block_size);
+    // A physical block that is no power of two blocks has no exponent: then it is not told.
+    let exponent = physical.is_power_of_two().then(|| (physical / opened.block_size).ilog2() as u8);
+    DiskOptions {
+        block_size: opened.block_size,
+        physical_block_exponent: options.pbe.or(exponent).unwrap_or(0),
+        read_only: options.ro.unwrap_or(false),
+        removable: options.removable.unwrap_or(false),
+        thin: options.thin.unwrap_or(false),
+        write_cache: opened.cache.write_cache(),
+        identity: identity::names(options, Identity::of("Disk").named(settled.names.clone())),
+        persist: persist(spec, settled),
+        sanitize_bytes_per_s: options.sanitize_rate,
+        thresholds: Thresholds { available: options.warn_available, used: options.warn_used },
+    }
+}
+
+/// Where persistent reservations are kept: where `aptpl` says, else where the unit's identity has settled it.
+fn persist(spec: &UnitSpec, settled: &Settled) -> Option<Arc<dyn Persist>> {
+    let path = spec.options.aptpl.as_ref().or(settled.reservations.as_ref())?;
+    Some(Arc::new(FilePersist::new(path)))
+}
