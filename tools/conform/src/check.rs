@@ -1,6 +1,6 @@
-//! A check: a requirement of a standard, a test whether a target meets it, and the possible
-//! results.
+//! A check: a requirement of a standard, and a test whether a target meets it.
 
+use crate::finding::Verdict;
 use crate::lab::Lab;
 
 /// The subject of a check.
@@ -165,57 +165,6 @@ pub enum Over {
     Tcp,
     /// Only iSER.
     Iser,
-}
-
-/// A result other than a pass.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Finding {
-    /// The target does not meet the requirement: a failure, or a warning for a recommendation.
-    Wrong {
-        /// The observed behavior.
-        seen: String,
-        /// The required behavior.
-        expected: String,
-    },
-    /// The observed behavior is allowed but not recommended: a warning, whatever the check's level.
-    Doubtful {
-        /// The observed behavior.
-        seen: String,
-        /// The recommended behavior.
-        expected: String,
-    },
-    /// The requirement does not apply to this target.
-    NotApplicable(String),
-    /// The check cannot observe whether the target meets the requirement.
-    Untested(String),
-}
-
-/// The result of a check.
-pub(crate) type Verdict<T = ()> = Result<T, Finding>;
-
-/// Fails unless `holds`; calls `seen` only then.
-pub(crate) fn expect(holds: bool, expected: impl Into<String>, seen: impl FnOnce() -> String) -> Verdict {
-    if holds { Ok(()) } else { Err(Finding::Wrong { seen: seen(), expected: expected.into() }) }
-}
-
-/// Warns unless `holds`.
-pub(crate) fn should(holds: bool, expected: impl Into<String>, seen: impl FnOnce() -> String) -> Verdict {
-    if holds { Ok(()) } else { Err(Finding::Doubtful { seen: seen(), expected: expected.into() }) }
-}
-
-/// Returns a failure.
-pub(crate) fn wrong<T>(seen: impl Into<String>, expected: impl Into<String>) -> Verdict<T> {
-    Err(Finding::Wrong { seen: seen.into(), expected: expected.into() })
-}
-
-/// Returns that the requirement does not apply.
-pub(crate) fn not_applicable<T>(why: impl Into<String>) -> Verdict<T> {
-    Err(Finding::NotApplicable(why.into()))
-}
-
-/// Returns that the requirement cannot be tested.
-pub(crate) fn untested<T>(why: impl Into<String>) -> Verdict<T> {
-    Err(Finding::Untested(why.into()))
 }
 
 /// A requirement, and a test whether a target meets it.

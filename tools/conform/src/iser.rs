@@ -10,7 +10,7 @@ use iser::{Control, HEADER_LEN, Header, Layout, Limits, PrivateData};
 use rdma::{Completion, Flags, QueuePair, Rights, Stag};
 use runtime::{Buf, BufMut, Runtime};
 
-use crate::conn::{Lost, Pdu};
+use crate::pdu::{Lost, Pdu};
 
 /// The longest accepted message, bytes.
 const RECEIVE: usize = 64 << 10;

@@ -11,11 +11,12 @@ use iscsi::frame::Digests;
 use iscsi::pdu::{Bhs, Isid, Lun};
 use iscsi::text::{parse_binary, parse_number};
 
-use crate::check::{Finding, Verdict, untested};
-use crate::conn::{Conn, Lost, Times};
+use crate::conn::{Conn, Times};
+use crate::finding::{Finding, Verdict, untested};
 use crate::iser::Iser;
 use crate::login::{Answer, FULL_FEATURE, OPERATIONAL, SECURITY};
 use crate::options::{Options, Transport};
+use crate::pdu::Lost;
 use crate::tcp::Tcp;
 
 /// The parameters of a login.

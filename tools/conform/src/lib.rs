@@ -1,7 +1,7 @@
 //! A conformance suite for targets of iSCSI (RFC 7143) and iSER (RFC 7145): it reports each
 //! deviation as a sentence with the violated clause.
 //!
-//! - [`check`]: checks and their possible results.
+//! - [`check`] and [`finding`]: checks and their possible results.
 //! - [`areas`](checks): the checks, by subject.
 //! - [`run`]: runs them against a target, each on its own connections and with a time limit.
 //! - [`Report`]: the results, as text, JSON and JUnit.
@@ -17,10 +17,12 @@
 mod areas;
 mod check;
 mod conn;
+mod finding;
 mod iser;
 mod lab;
 mod login;
 mod options;
+mod pdu;
 mod report;
 mod runner;
 mod scsi;

@@ -4,8 +4,9 @@
 use iscsi::pdu::{LoginRequest, LoginStatus, Opcode, TextRequest, U32};
 use iscsi::text::Pairs;
 
-use crate::check::{Finding, Verdict, expect, wrong};
-use crate::conn::{Conn, Pdu};
+use crate::conn::Conn;
+use crate::finding::{Finding, Verdict, expect, wrong};
+use crate::pdu::Pdu;
 
 /// The stages of CSG and NSG.
 pub(crate) const SECURITY: u8 = 0;

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use iscsi::discovery::TargetAddress;
 
-use crate::check::{Check, Finding, Needs, Over};
+use crate::check::{Check, Needs, Over};
+use crate::finding::Finding;
 use crate::lab::Lab;
 use crate::login::{Answer, SECURITY};
 use crate::options::{Options, Transport};

@@ -5,10 +5,11 @@ use iscsi::pdu::{DataOut, FINAL, Lun, Opcode, RESERVED_TAG, ScsiCommand, TaskAtt
 use iser::{Control, Remote};
 use rdma::Stag;
 
-use crate::check::{Finding, Verdict, expect, untested, wrong};
-use crate::conn::{Conn, Pdu};
+use crate::conn::Conn;
+use crate::finding::{Finding, Verdict, expect, untested, wrong};
 use crate::lab::{Lab, Unit, setup};
 use crate::options::Options;
+use crate::pdu::Pdu;
 
 pub(crate) const GOOD: u8 = 0x00;
 pub(crate) const CHECK_CONDITION: u8 = 0x02;

@@ -9,7 +9,7 @@ use iscsi::digest;
 use iscsi::frame::{Digests, emit_pdu, padding_len};
 use iscsi::pdu::{BHS_LEN, Bhs};
 
-use crate::conn::{Lost, Pdu};
+use crate::pdu::{Lost, Pdu};
 
 /// Maximum bytes per receive.
 const RECEIVE: usize = 64 << 10;

@@ -6,10 +6,12 @@ use iscsi::sn;
 use super::logout::logout;
 use super::task;
 use crate::check::Area::Connections;
-use crate::check::{Check, Verdict, expect, not_applicable, should, wrong};
-use crate::conn::{Conn, Pdu, QUIET};
+use crate::check::Check;
+use crate::conn::{Conn, QUIET};
+use crate::finding::{Verdict, expect, not_applicable, should, wrong};
 use crate::lab::{Lab, setup};
 use crate::login::{FULL_FEATURE, OPERATIONAL, status_name};
+use crate::pdu::Pdu;
 use crate::scsi::Command;
 
 const ONE: &str = "A session is one nexus however many connections it has.";

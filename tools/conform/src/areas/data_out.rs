@@ -4,9 +4,11 @@
 use iscsi::pdu::{DataOut as DataOutPdu, FINAL, Opcode, RESERVED_TAG, U32};
 
 use crate::check::Area::DataOut;
-use crate::check::{Check, Finding, Verdict, expect, not_applicable, should, wrong};
-use crate::conn::{Conn, Ending, Pdu, QUIET};
+use crate::check::Check;
+use crate::conn::{Conn, Ending, QUIET};
+use crate::finding::{Finding, Verdict, expect, not_applicable, should, wrong};
 use crate::lab::Lab;
+use crate::pdu::Pdu;
 use crate::scsi::{Command, Done, Outgoing, Task, write10};
 
 const COMBINE: &str =

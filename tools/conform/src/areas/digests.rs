@@ -4,8 +4,9 @@ use iscsi::pdu::{NopOut, Opcode, U32};
 
 use super::nop::sample;
 use crate::check::Area::Digests;
-use crate::check::{Check, Verdict, expect, not_applicable, should, wrong};
+use crate::check::Check;
 use crate::conn::{Conn, Ending};
+use crate::finding::{Verdict, expect, not_applicable, should, wrong};
 use crate::lab::Lab;
 use crate::scsi::{Command, read10};
 

@@ -5,8 +5,9 @@ use iscsi::name;
 use iscsi::pdu::{LogoutReason, LogoutRequest, NopOut, Opcode, U32};
 
 use crate::check::Area::Discovery;
-use crate::check::{Check, Verdict, expect, should, wrong};
+use crate::check::Check;
 use crate::conn::{Conn, Ending};
+use crate::finding::{Verdict, expect, should, wrong};
 use crate::lab::Lab;
 use crate::login::Answer;
 use crate::scsi::Command;
@@ -98,7 +99,7 @@ pub(super) const CHECKS: &[Check] = &[
             let tags: Vec<u16> =
                 here.into_iter().flat_map(|r| &r.addresses).filter_map(|a| a.portal_group_tag).collect();
             if tags.is_empty() {
-                return crate::check::not_applicable(
+                return crate::finding::not_applicable(
                     "the list names no address for this target: the one that was asked holds",
                 );
             }

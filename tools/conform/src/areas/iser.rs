@@ -4,8 +4,9 @@ use iscsi::pdu::{Opcode, U32};
 use iser::{Control, Header, Remote};
 
 use crate::check::Area::Iser;
-use crate::check::{Check, Verdict, expect, not_applicable, should, wrong};
+use crate::check::Check;
 use crate::conn::{Conn, Ending};
+use crate::finding::{Verdict, expect, not_applicable, should, wrong};
 use crate::iser::PATTERN;
 use crate::lab::Lab;
 use crate::login::OPERATIONAL;

@@ -3,7 +3,8 @@
 use iscsi::text::parse_number;
 
 use crate::check::Area::Keys;
-use crate::check::{Check, Verdict, expect, not_applicable, should, untested};
+use crate::check::Check;
+use crate::finding::{Verdict, expect, not_applicable, should, untested};
 use crate::lab::Lab;
 use crate::login::{Answer, OPERATIONAL};
 

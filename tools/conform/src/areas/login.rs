@@ -3,8 +3,9 @@
 use iscsi::pdu::{NopOut, Opcode, U16, U32};
 
 use crate::check::Area::Login;
-use crate::check::{Check, Finding, Verdict, expect, not_applicable, should, wrong};
+use crate::check::Check;
 use crate::conn::{Conn, Ending};
+use crate::finding::{Finding, Verdict, expect, not_applicable, should, wrong};
 use crate::lab::Lab;
 use crate::login::{Answer, FULL_FEATURE, OPERATIONAL, SECURITY, refused, refused_with, status_name, text};
 use crate::scsi::Command;

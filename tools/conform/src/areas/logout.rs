@@ -3,8 +3,10 @@
 use iscsi::pdu::{LogoutReason, LogoutRequest, Opcode, U32};
 
 use crate::check::Area::Logout;
-use crate::check::{Check, Verdict, expect, should, wrong};
-use crate::conn::{Conn, Ending, Pdu};
+use crate::check::Check;
+use crate::conn::{Conn, Ending};
+use crate::finding::{Verdict, expect, should, wrong};
+use crate::pdu::Pdu;
 use crate::scsi::Command;
 
 const CLEAN: &str = "An initiator that has logged out believes that nothing of it is left at the target.";

@@ -3,7 +3,8 @@
 use iscsi::pdu::{NopOut, Opcode, RESERVED_TAG, U32};
 
 use crate::check::Area::Nop;
-use crate::check::{Check, Verdict, expect, untested};
+use crate::check::Check;
+use crate::finding::{Verdict, expect, untested};
 use crate::lab::Lab;
 
 const WHY: &str =

@@ -4,9 +4,11 @@ use iscsi::pdu::{NopOut, Opcode, U32};
 use iscsi::sn;
 
 use crate::check::Area::Numbers;
-use crate::check::{Check, Verdict, expect, should, untested, wrong};
-use crate::conn::{Conn, Ending, Pdu, QUIET};
+use crate::check::Check;
+use crate::conn::{Conn, Ending, QUIET};
+use crate::finding::{Verdict, expect, should, untested, wrong};
 use crate::lab::Lab;
+use crate::pdu::Pdu;
 use crate::scsi::{Command, inquiry, read10};
 
 const ORDER: &str =
@@ -254,7 +256,7 @@ fn stat_sn_by_one(lab: &Lab) -> Verdict {
         .iter()
         .map(|bhs| Pdu { bhs: *bhs, ..Pdu::default() })
         .filter(Pdu::takes_stat_sn)
-        .map(|pdu| (pdu.stat_sn(), crate::conn::kind(&pdu.bhs)))
+        .map(|pdu| (pdu.stat_sn(), crate::pdu::kind(&pdu.bhs)))
         .collect();
     if numbers.len() < 7 {
         return untested(format!("only {} statuses came", numbers.len()));

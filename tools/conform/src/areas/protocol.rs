@@ -3,9 +3,11 @@
 use iscsi::pdu::{Bhs, DataOut, LoginRequest, NopOut, Opcode, ScsiCommand, TaskAttribute, U24, U32};
 
 use crate::check::Area::Protocol;
-use crate::check::{Check, Verdict, expect, should, wrong};
-use crate::conn::{Conn, Ending, Pdu, QUIET};
+use crate::check::Check;
+use crate::conn::{Conn, Ending, QUIET};
+use crate::finding::{Verdict, expect, should, wrong};
 use crate::lab::Lab;
+use crate::pdu::Pdu;
 use crate::scsi::{Command, inquiry};
 
 const STRAY: &str = "PDUs that make no sense come from broken initiators and from attackers: they must not do anything, nor harm others.";
@@ -80,7 +82,7 @@ pub(super) const CHECKS: &[Check] = &[
             let mut conn = lab.session(&[])?;
             let len = conn.target_segment() + 4;
             if len > 4 << 20 {
-                return crate::check::not_applicable("the target takes segments of more than 4 MiB");
+                return crate::finding::not_applicable("the target takes segments of more than 4 MiB");
             }
             let mut ping = NopOut::ping(0x4242);
             (ping.cmd_sn, ping.exp_stat_sn) = (U32::new(conn.cmd_sn), U32::new(conn.exp_stat_sn));
@@ -221,7 +223,7 @@ pub(super) const CHECKS: &[Check] = &[
                     let same = pdu.data.get(16..20) == Some(&[0, 0, 0x42, 0x42][..]) && pdu.data.len() >= 48;
                     expect(same, "the header of the PDU", || format!("{} bytes", pdu.data.len()))
                 }
-                _ => crate::check::not_applicable("the target closes the connection instead"),
+                _ => crate::finding::not_applicable("the target closes the connection instead"),
             }
         }),
     Check::must(Protocol, "endless-segment", "RFC 7143 §7.5, §13.12",

@@ -5,9 +5,11 @@ use iscsi::pdu::{NopOut, Opcode, SnackRequest, SnackType, U32};
 
 use super::digests::digested;
 use crate::check::Area::Recovery1;
-use crate::check::{Check, Finding, Verdict, expect, not_applicable, should, wrong};
-use crate::conn::{Conn, Ending, Pdu};
+use crate::check::Check;
+use crate::conn::{Conn, Ending};
+use crate::finding::{Finding, Verdict, expect, not_applicable, should, wrong};
 use crate::lab::Lab;
+use crate::pdu::Pdu;
 use crate::scsi::{Command, Task, read10};
 
 const LOST: &str = "The initiator misses a PDU and asks for it: what it gets must be what was sent.";

@@ -8,9 +8,11 @@ use super::connections::two as two_at_0;
 use super::logout::logout;
 use super::task::manage;
 use crate::check::Area::Recovery2;
-use crate::check::{Check, Verdict, expect, not_applicable, should, wrong};
-use crate::conn::{Conn, Pdu};
+use crate::check::Check;
+use crate::conn::Conn;
+use crate::finding::{Verdict, expect, not_applicable, should, wrong};
 use crate::lab::{Lab, setup};
+use crate::pdu::Pdu;
 use crate::scsi::{Command, Outgoing, Task};
 
 const LIVES: &str =

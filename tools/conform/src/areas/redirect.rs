@@ -3,7 +3,8 @@
 use iscsi::discovery::TargetAddress;
 
 use crate::check::Area::Redirect;
-use crate::check::{Check, Verdict, expect, not_applicable};
+use crate::check::Check;
+use crate::finding::{Verdict, expect, not_applicable};
 use crate::lab::Lab;
 use crate::login::Answer;
 

@@ -1,7 +1,8 @@
 //! Sessions and connections that replace others (RFC 7143 §6.3.4, §6.3.5).
 
 use crate::check::Area::Reinstatement;
-use crate::check::{Check, expect, not_applicable};
+use crate::check::Check;
+use crate::finding::{expect, not_applicable};
 use crate::scsi::Command;
 
 const AGAIN: &str = "A host that has crashed comes back with the name that it had; what it left behind must not be in its way.";
@@ -95,7 +96,7 @@ pub(super) const CHECKS: &[Check] = &[
             login.initiator = format!("{}.other", lab.options.initiator);
             if let Ok(mut joined) = lab.try_open(&login) {
                 joined.is_full_feature = false;
-                return crate::check::wrong("the full feature phase", "a refusal");
+                return crate::finding::wrong("the full feature phase", "a refusal");
             }
             conn.run(&Command::new(&[0; 6]))?.good("the session's command").map(|_| ())
         }),

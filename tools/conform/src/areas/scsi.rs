@@ -1,8 +1,9 @@
 //! SCSI's requirements on an iSCSI transport (SPC-4, SAM-5, SBC-3).
 
 use crate::check::Area::Scsi;
-use crate::check::{Check, Verdict, expect, not_applicable, should, wrong};
+use crate::check::Check;
 use crate::conn::Conn;
+use crate::finding::{Verdict, expect, not_applicable, should, wrong};
 use crate::lab::Lab;
 use crate::scsi::{Command, inquiry};
 

@@ -4,8 +4,9 @@ use iscsi::chap::Secret;
 use iscsi::text::{parse_binary, to_hex};
 
 use crate::check::Area::Security;
-use crate::check::{Check, Verdict, expect, not_applicable, should, wrong};
+use crate::check::Check;
 use crate::conn::{Conn, Ending};
+use crate::finding::{Verdict, expect, not_applicable, should, wrong};
 use crate::lab::{Challenge, Lab, own_challenge};
 use crate::login::{Answer, FULL_FEATURE, OPERATIONAL, Refused, SECURITY, refused, status_name};
 use crate::options::Account;

@@ -7,9 +7,11 @@ use iscsi::pdu::{
 
 use super::data_in::absent;
 use crate::check::Area::Task;
-use crate::check::{Check, Verdict, expect, not_applicable, should, wrong};
-use crate::conn::{Conn, Ending, Pdu, QUIET};
+use crate::check::Check;
+use crate::conn::{Conn, Ending, QUIET};
+use crate::finding::{Verdict, expect, not_applicable, should, wrong};
 use crate::lab::Lab;
+use crate::pdu::Pdu;
 use crate::scsi::{Command, Task as Started};
 
 const MEANS: &str = "After the response the initiator reuses what the task had: a task that goes on then writes old data over new.";

@@ -3,8 +3,10 @@
 use iscsi::pdu::{Opcode, RESERVED_TAG, RejectReason, TextRequest, U32};
 
 use crate::check::Area::Text;
-use crate::check::{Check, Verdict, expect, not_applicable, should, wrong};
-use crate::conn::{Conn, Ending, Pdu};
+use crate::check::Check;
+use crate::conn::{Conn, Ending};
+use crate::finding::{Verdict, expect, not_applicable, should, wrong};
+use crate::pdu::Pdu;
 use crate::scsi::{Command, read10};
 
 const LIVE: &str = "Declarations change while a session lives: this is how.";
