@@ -5,9 +5,10 @@ use crate::pdu::{Bhs, Lun, TaskManagementFunction, TaskManagementRequest, TaskMa
 use crate::sn;
 use crate::target::Payload;
 
-use super::inbound::Event;
-use super::session::{ConnectionId, Session};
-use super::tasks::{Kind, Scope, TaskKey};
+use super::event::Event;
+use super::ids::{ConnectionId, TaskKey};
+use super::session::Session;
+use super::tasks::{Kind, Scope};
 
 impl<P: Payload, T> Session<P, T> {
     /// Sends a task management function at once (immediate delivery). `task` is the task of ABORT

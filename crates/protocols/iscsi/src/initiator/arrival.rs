@@ -9,10 +9,11 @@ use crate::pdu::{Bhs, PduRef};
 use crate::sn;
 use crate::target::Payload;
 
-use super::inbound::ProtocolError;
-use super::recovery::MAX_GAP;
-use super::session::{ConnectionId, Session};
-use super::tasks::{Kind, TaskKey};
+use super::event::ProtocolError;
+use super::ids::{ConnectionId, TaskKey};
+use super::session::Session;
+use super::tasks::Kind;
+use super::trouble::MAX_GAP;
 
 /// The position of a PDU's StatSN relative to the expected one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -9,7 +9,8 @@ use crate::keys::Params;
 use crate::pdu::{BHS_LEN, Bhs, DataOut, RESERVED_TAG, ScsiCommand, ahs};
 use crate::target::{Payload, Sink};
 
-use super::tasks::{Kind, Scsi, Task, TaskKey};
+use super::ids::TaskKey;
+use super::tasks::{Kind, Scsi, Task};
 
 /// The buffers that the target may access while a SCSI command runs. A datamover needs them to send
 /// the command (RFC 5047 §7.3.1, Send_Control).

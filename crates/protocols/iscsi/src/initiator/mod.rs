@@ -19,16 +19,21 @@
 mod abort;
 mod arrival;
 mod emit;
+mod event;
+mod ids;
 mod inbound;
 mod recovery;
 mod session;
 mod tasks;
+mod trouble;
 
 pub use emit::{Buffers, Datamover};
-pub use inbound::{Completion, Event, ProtocolError, Segment};
-pub use recovery::{GivenUp, Recoveries};
-pub use session::{Command, ConnectionId, Session, SessionConfig, Spread};
-pub use tasks::TaskKey;
+pub use event::{Completion, Event, ProtocolError};
+pub use ids::{ConnectionId, TaskKey};
+pub use inbound::Segment;
+pub use recovery::GivenUp;
+pub use session::{Command, Session, SessionConfig, Spread};
+pub use trouble::Recoveries;
 
 /// The maximum length of a response to a Text Request, bytes: enough for SendTargets with about ten
 /// thousand targets.

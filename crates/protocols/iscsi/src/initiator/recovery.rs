@@ -10,12 +10,12 @@ use crate::pdu::{
 use crate::sn;
 use crate::target::Payload;
 
-use super::inbound::{Event, MAX_READY, ProtocolError};
-use super::session::{ConnectionId, Out, Session, Snack, in_order};
-use super::tasks::{Gap, Kind, TaskKey, Trouble};
+use super::event::{Event, ProtocolError};
+use super::ids::{ConnectionId, TaskKey};
+use super::session::{MAX_READY, Out, Session, Snack, in_order};
+use super::tasks::Kind;
+use super::trouble::{Failed, MAX_GAP, Recoveries};
 
-/// The maximum plausible distance of a number ahead of the expected one.
-pub(super) const MAX_GAP: u32 = 1 << 16;
 /// The maximum number of times that the same PDU is requested or resent.
 const MAX_TRIES: u8 = 10;
 /// The maximum number of times that a task moves to another connection.
@@ -32,63 +32,6 @@ const PATIENCE: u8 = 2;
 /// connection, repeated requests would only delay the data in flight.
 fn patience(tries: u8) -> u8 {
     PATIENCE << tries.saturating_sub(1).min(4)
-}
-
-/// The recovery actions since the session was created.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Recoveries {
-    /// Commands resent with their old CmdSN, or as new ones after the target had lost them.
-    pub retries: u64,
-    /// Immediate requests (task management, text, logouts) that were resent.
-    pub requests: u64,
-    /// SNACKs for Data-In.
-    pub data_snacks: u64,
-    /// R-Data SNACKs.
-    pub r_data_snacks: u64,
-    /// SNACKs for R2Ts.
-    pub r2t_snacks: u64,
-    /// SNACKs for statuses.
-    pub status_snacks: u64,
-    /// DataACK SNACKs.
-    pub data_acks: u64,
-    /// Tasks that continued on another connection.
-    pub reassigns: u64,
-    /// Connections lost while their session continued.
-    pub connections: u64,
-    /// PDUs dropped for a wrong digest.
-    pub digest_errors: u64,
-}
-
-impl Recoveries {
-    /// SNACKs that requested a retransmission.
-    pub fn snacks(&self) -> u64 {
-        self.data_snacks + self.r_data_snacks + self.r2t_snacks + self.status_snacks
-    }
-}
-
-/// The state of a connection's missing statuses.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Status {
-    pub gap: Gap,
-    /// The task that has the expected status but waits for its data: acknowledging the status would
-    /// abandon the data.
-    pub held: Option<TaskKey>,
-    /// Ticks since the missing statuses were requested.
-    pub ticks: u8,
-    pub tries: u8,
-    /// The outstanding internal ping.
-    pub probing: Option<TaskKey>,
-    /// The number of internal pings sent, and the newest one answered.
-    pub probes: u32,
-    pub probe_answered: u32,
-}
-
-/// A lost connection, by its CID.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Failed {
-    pub cid: u16,
-    /// The target has removed it too: its tasks may be reassigned.
-    pub removed: bool,
 }
 
 /// The connection that [`Session::tick`] gives up, or `None` for the whole session, with the
@@ -791,21 +734,5 @@ impl<P: Payload, T> Session<P, T> {
             self.move_orphans()?;
         }
         Ok(event)
-    }
-}
-
-impl Trouble {
-    /// Closes the gap once all PDUs up to the newest number have arrived.
-    pub fn data_came(&mut self, next: u32) {
-        if self.data.open {
-            self.data.open = sn::le(next, self.data.last);
-        }
-    }
-
-    /// As [`Trouble::data_came`], for R2Ts.
-    pub fn r2t_came(&mut self, next: u32) {
-        if self.r2t.open {
-            self.r2t.open = sn::le(next, self.r2t.last);
-        }
     }
 }

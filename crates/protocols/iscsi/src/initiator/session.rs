@@ -16,12 +16,12 @@ use crate::text::Assembler;
 
 use super::MAX_TEXT_RESPONSE;
 use super::emit::{self, Datamover, Emit, Messages, Room, Stream};
-use super::recovery::{Failed, Recoveries, Status};
-use super::tasks::{Aborted, Kind, Scsi, TaskKey, Tasks};
+use super::ids::{ConnectionId, TaskKey};
+use super::tasks::{Aborted, Kind, Scsi, Tasks};
+use super::trouble::{Failed, Recoveries, Status};
 
-/// A connection of a session, by its index in the session. Not the CID.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ConnectionId(pub usize);
+/// The maximum number of PDUs that the target's requests may queue.
+pub(super) const MAX_READY: usize = 256;
 
 /// The configuration of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,26 +4,10 @@
 use std::collections::VecDeque;
 
 use crate::pdu::{Lun, TaskManagementFunction};
-use crate::sn;
 use crate::text::Assembler;
 
-use super::inbound::Completion;
-use super::session::ConnectionId;
-
-/// A task of a session, unique over a very long time. Its number is the Initiator Task Tag.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct TaskKey(pub(super) u32);
-
-impl TaskKey {
-    /// The Initiator Task Tag.
-    pub fn itt(self) -> u32 {
-        self.0
-    }
-
-    fn index(self) -> usize {
-        (self.0 & 0xffff) as usize
-    }
-}
+use super::ids::{ConnectionId, TaskKey};
+use super::trouble::Trouble;
 
 /// The type of a task.
 #[derive(Debug)]
@@ -157,41 +141,6 @@ impl<P> Scsi<P> {
         (self.r2t_sn, self.r2ts_open) = (0, 0);
         (self.restart_data, self.restart_r2t, self.trouble) = (false, false, None);
     }
-}
-
-/// A gap in numbered PDUs. All PDUs from the first missing one on were requested again.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Gap {
-    pub open: bool,
-    /// The newest number received since. A number that is not after it shows that the
-    /// retransmission has begun.
-    pub last: u32,
-}
-
-impl Gap {
-    /// Records an early number. Returns whether to request the missing PDUs: at the first early
-    /// number, or when the retransmission lacks its beginning.
-    pub fn early(&mut self, got: u32) -> bool {
-        let ask = !self.open || sn::le(got, self.last);
-        *self = Gap { open: true, last: got };
-        ask
-    }
-}
-
-/// The missing PDUs of a task.
-#[derive(Debug, Default)]
-pub(super) struct Trouble {
-    pub data: Gap,
-    pub r2t: Gap,
-    /// The command's end, and the DataSN after the last Data-In that it waits for.
-    pub held: Option<(Completion, u32)>,
-    /// The tag of the last R-Data SNACK. A SCSI Response without it was sent before that SNACK (RFC
-    /// 7143 §11.4.5).
-    pub snack_tag: Option<u32>,
-    /// The numbers of Data-In showed the gap.
-    pub seen: bool,
-    /// The target cannot resend the missing data, and will end the command.
-    pub refused: bool,
 }
 
 #[derive(Debug)]
