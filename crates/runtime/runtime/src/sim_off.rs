@@ -105,6 +105,11 @@ pub(crate) mod calls {
     }
 
     #[inline]
+    pub(crate) fn window() -> Option<usize> {
+        None
+    }
+
+    #[inline]
     pub(crate) fn wake(_: u16) -> bool {
         false
     }

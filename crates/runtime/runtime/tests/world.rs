@@ -100,6 +100,46 @@ fn a_slow_network_takes_virtual_time_and_none_of_ours() {
 }
 
 #[test]
+fn all_links_share_the_rate_of_their_path() {
+    let network = Network { rate: 100_000, ..Network::default() };
+    let ran = echo(sim::Config { network, ..sim::Config::new(1) }, 20);
+    assert_eq!(ran.output, all_of(20));
+    let least = Duration::from_secs(all_of(20) as u64 / 100_000);
+    assert!(ran.elapsed >= least && ran.elapsed < 3 * least, "{:?} of {least:?}", ran.elapsed);
+}
+
+#[test]
+fn a_middlebox_sees_and_changes_what_links_carry() {
+    let ran = sim::run(sim::Config::new(1), || async {
+        let (tell, hear) = std::sync::mpsc::channel();
+        sim::set_middlebox(Box::new(move |link, to_server, bytes| {
+            let other = bytes.iter().map(|byte| byte ^ 0xff).collect();
+            drop(tell.send((link, to_server, bytes)));
+            other
+        }));
+        let mut listener =
+            TcpListener::bind("10.0.0.9:3260".parse().unwrap(), ListenOptions::default()).unwrap();
+        let to = listener.local_addr().unwrap();
+        let client = spawn(async move { TcpStream::connect(to, Duration::from_secs(5)).await.unwrap() });
+        let server = TcpStream::from_fd(listener.accept().await.unwrap().into_fd()).unwrap();
+        let client = client.await.unwrap();
+        for (from, to) in [(&client, &server), (&server, &client)] {
+            let mut gather = Gather::new();
+            gather.push_copy(&[1, 2, 3]);
+            from.send(gather).await.0.unwrap();
+            let mut got = Vec::new();
+            while got.len() < 3 {
+                got.extend_from_slice(&to.recv_some(3).await.unwrap());
+            }
+            assert_eq!(got, [0xfe, 0xfd, 0xfc]);
+        }
+        hear.try_iter().collect::<Vec<_>>()
+    });
+    let [(link, true, up), (same, false, down)] = &ran.output[..] else { panic!("{:?}", ran.output) };
+    assert_eq!((link, up, down), (same, &vec![1, 2, 3], &vec![1, 2, 3]));
+}
+
+#[test]
 fn resets_and_losses_are_seen_by_both_ends_and_end_no_run() {
     let mut reset = 0;
     for seed in 0..20 {

@@ -98,6 +98,11 @@ pub(crate) fn address(fd: RawFd, of_peer: bool) -> Option<io::Result<std::net::S
     with(|state, _| state.net.id(fd).map(|id| state.net.address(id, of_peer)))?
 }
 
+/// The most bytes that a connection has in flight, each way.
+pub(crate) fn window() -> Option<usize> {
+    with(|state, _| state.net.window())
+}
+
 /// Wakes the core that owns a mailbox. Returns false outside of a world.
 pub(crate) fn wake(mailbox: u16) -> bool {
     with(|state, _| state.mail(mailbox)).is_some()

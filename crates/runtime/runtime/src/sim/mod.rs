@@ -22,7 +22,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 pub use chance::Chance;
-pub use net::{Link, Network, flip_a_bit, links, reset, set_network, stall};
+pub use net::{
+    Link, Middlebox, Network, deafen, flip_a_bit, links, reset, set_middlebox, set_network, stall,
+};
 use turns::Turns;
 
 /// How a world is set up.

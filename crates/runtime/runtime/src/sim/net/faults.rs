@@ -1,4 +1,4 @@
-//! Faults for a run to cause: connections that are reset, stall or damage a bit.
+//! Faults for a run to cause: connections that are reset, stall or damage a bit, and a middlebox on their way.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -49,6 +49,11 @@ pub fn stall(link: Link, duration: Duration) {
     });
 }
 
+/// Holds all segments to a connection's client back for a while, as a client does that does not read.
+pub fn deafen(link: Link, duration: Duration) {
+    with(|state, _| state.net.sockets[link.client].stalled_until = state.now + nanoseconds(duration));
+}
+
 /// Flips a bit of the next segment that a connection carries to its server, or to its client.
 pub fn flip_a_bit(link: Link, to_server: bool) {
     with(|state, _| {
@@ -62,4 +67,13 @@ pub fn flip_a_bit(link: Link, to_server: bool) {
 /// Changes the properties of all links.
 pub fn set_network(network: Network) {
     with(|state, _| state.net.network = network);
+}
+
+/// Carries what a program has sent: gets the number of the connection, whether its client has sent it, and the bytes, in
+/// order. Returns the bytes that go on. Called in the middle of a turn: it must not use this crate.
+pub type Middlebox = Box<dyn FnMut(usize, bool, Vec<u8>) -> Vec<u8> + Send>;
+
+/// Puts a middlebox on all connections, for what they send from now on.
+pub fn set_middlebox(middlebox: Middlebox) {
+    with(|state, _| state.net.middlebox = Some(middlebox));
 }

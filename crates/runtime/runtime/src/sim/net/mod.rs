@@ -16,7 +16,7 @@ use std::time::Duration;
 use super::State;
 use super::ring::{Kind, MORE, Provided, Sqe};
 use crate::op::{Completion, WOKEN};
-pub use faults::{Link, flip_a_bit, links, reset, set_network, stall};
+pub use faults::{Link, Middlebox, deafen, flip_a_bit, links, reset, set_middlebox, set_network, stall};
 
 /// The properties of all links. A change holds for segments sent after it.
 #[derive(Clone, Debug)]
@@ -25,8 +25,8 @@ pub struct Network {
     pub latency: Duration,
     /// The most that is added at random.
     pub jitter: Duration,
-    /// Nanoseconds for each KiB.
-    pub ns_per_kib: u64,
+    /// Bytes a second of all links together, each way: a segment waits for those before it.
+    pub rate: u64,
     /// Lost segments in a million. They arrive [`Self::retransmission`] later.
     pub lost_per_million: u64,
     /// The delay of a lost segment.
@@ -44,7 +44,7 @@ impl Default for Network {
         Self {
             latency: Duration::from_micros(20),
             jitter: Duration::from_micros(20),
-            ns_per_kib: 800,
+            rate: 1_250_000_000,
             lost_per_million: 0,
             retransmission: Duration::from_millis(200),
             reset_per_million: 0,
@@ -145,6 +145,9 @@ fn is_hung_up(probe: &OwnedFd) -> bool {
 /// The sockets of a world, and the state of its cores' rings.
 pub(super) struct Net {
     network: Network,
+    middlebox: Option<Middlebox>,
+    /// When the path to servers, and to clients, has sent what it was given, ns.
+    free: [u64; 2],
     sockets: Vec<Socket>,
     /// By the number of the pipe that stands for the socket: descriptors are duplicated and passed on.
     by_pipe: BTreeMap<u64, usize>,
@@ -160,6 +163,8 @@ impl Net {
     pub(super) fn new(network: Network) -> Self {
         Self {
             network,
+            middlebox: None,
+            free: [0; 2],
             sockets: Vec::new(),
             by_pipe: BTreeMap::new(),
             next_port: 20_000,
@@ -295,6 +300,11 @@ impl Net {
 
     pub(super) fn resets_when_closed(&mut self, id: usize) {
         self.sockets[id].resets = true;
+    }
+
+    /// The most bytes that a connection has in flight, each way.
+    pub(super) fn window(&self) -> usize {
+        self.network.window
     }
 
     /// Bytes that an end may send now.

@@ -62,7 +62,8 @@ impl State {
     /// When a segment that is sent now arrives at `id`.
     pub(super) fn arrival(&mut self, id: usize, bytes: usize) -> u64 {
         let network = &self.net.network;
-        let mut takes = nanoseconds(network.latency) + network.ns_per_kib * bytes as u64 / 1024;
+        let mut takes = nanoseconds(network.latency);
+        let carries = (bytes as u64).saturating_mul(1_000_000_000) / network.rate.max(1);
         let (jitter, lost, again) =
             (nanoseconds(network.jitter), network.lost_per_million, nanoseconds(network.retransmission));
         takes += self.chance.within(0..jitter + 1);
@@ -70,7 +71,9 @@ impl State {
             takes += again;
         }
         let socket = &mut self.net.sockets[id];
-        let at = (self.now + takes).max(socket.last_arrival).max(socket.stalled_until);
+        let free = &mut self.net.free[usize::from(socket.is_client)];
+        *free = (*free).max(self.now) + carries;
+        let at = (*free + takes).max(socket.last_arrival).max(socket.stalled_until);
         socket.last_arrival = at;
         at
     }
@@ -185,6 +188,10 @@ impl State {
         }
         let sent = bytes.len();
         self.note(sent as u64);
+        if let Some(middlebox) = &mut self.net.middlebox {
+            let to_server = self.net.sockets[id].is_client;
+            bytes = middlebox(if to_server { id } else { peer }, to_server, bytes);
+        }
         while !bytes.is_empty() {
             let most = self.net.network.segment.max(1) as u64;
             let len = match self.chance.within(0..4) {
