@@ -1,33 +1,31 @@
 //! A seeded simulator of whole storage networks.
 //!
-//! A seed gives a plan: a network, a disk, a server, initiators, and the faults of the run. There are two kinds of
-//! world that run a plan. Both judge every answer with the [`oracle`], which knows what each sector may hold.
+//! `iscsi-server` and `iscsi-client` run in a world of `runtime::sim` as they ship: several cores, MC/S, error recovery,
+//! iSER, kills, power cuts, live changes and takeovers. A seed decides everything. Each kind of world is a module:
 //!
-//! - [`shipped`] runs `iscsi-server` and `iscsi-client` unchanged, in a world of `runtime::sim`: several cores, MC/S,
-//!   ERL 2, iSER, kills, power cuts, live changes and takeovers.
-//! - [`world`] runs the state machines of `iscsi`, `iwarp` and `disk` in one thread, with drivers of its own
-//!   ([`target`], [`initiator`], [`network`], [`rdma`], [`iser`]). It checks each PDU.
-//! - [`wan`] is a third one: an initiator on a path with a rate, and the throughput that its session reaches by
-//!   tuning itself.
+//! - [`world`]: reads and writes, whatever breaks. [`plan`] makes a plan of a seed, [`workload`] makes commands and
+//!   judges their answers, the [`oracle`] knows what each sector may hold, `wire` loses PDUs and checks their numbers.
+//! - [`aborts`], [`replacement`], [`reservations`], [`copies`]: one rule each, on a small world of its own.
+//! - [`wan`]: the throughput that a session reaches by tuning itself, on a path with a rate.
 //!
-//! [`plan`] makes plans of seeds, [`workload`] makes commands and judges their answers. What each kind of world
-//! checks and leaves out is in `docs/src/design/simulator.md`.
+//! What is checked and what is left out is in `docs/src/design/simulator.md`.
 #![forbid(unsafe_code)]
 
-pub mod clock;
-pub mod executor;
-pub mod initiator;
-pub mod iser;
-pub mod network;
+pub mod aborts;
+mod books;
+mod client;
+pub mod copies;
+mod daemon;
+mod host;
 pub mod oracle;
 pub mod plan;
 pub mod random;
-pub mod rdma;
-pub mod shipped;
-pub mod target;
-pub mod trace;
+pub mod replacement;
+pub mod reservations;
+mod run;
 pub mod wan;
+mod wire;
 pub mod workload;
 pub mod world;
 
-pub use world::{Failure, Report, Sabotage, run, run_sabotaged, run_with_cuts};
+pub use run::{Failure, Report};

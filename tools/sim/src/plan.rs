@@ -4,13 +4,81 @@ use std::time::Duration;
 
 use disk::unit::DiskOptions;
 use iscsi::keys::{DigestChoice, Offer};
-use iscsi::pdu::Isid;
 
-use crate::clock::{MS, Micros, SECOND};
-use crate::network::Quality;
 use crate::random::Rng;
-use crate::rdma::Setup;
-use crate::target::Settings;
+
+/// A time in microseconds.
+pub type Micros = u64;
+
+/// One millisecond.
+pub const MS: Micros = 1_000;
+/// One second.
+pub const SECOND: Micros = 1_000_000;
+
+/// The properties of all links.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Quality {
+    /// Time that a segment takes at least and at most.
+    pub latency: (Micros, Micros),
+    /// Bytes of a segment at most.
+    pub segment: usize,
+    /// Bytes in flight in one direction at most.
+    pub window: usize,
+    /// Of a thousand segments, how many are sent again.
+    pub stalls: u64,
+    /// The delay of those.
+    pub stall: Micros,
+}
+
+/// The settings of the queue pairs of software iWARP.
+#[derive(Clone, Copy, Debug)]
+pub struct Setup {
+    /// FPDUs carry a CRC.
+    pub crc: bool,
+    /// This side asks for markers.
+    pub markers: bool,
+    /// RDMA Reads at a time, each way.
+    pub depth: u16,
+    /// Bytes of an FPDU at most.
+    pub max_fpdu: usize,
+}
+
+/// The settings of the target.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Depth of a session's command window.
+    pub queue_depth: u32,
+    /// MaxRecvDataSegmentLength.
+    pub max_recv_data_segment: u32,
+    /// MaxBurstLength.
+    pub max_burst: u32,
+    /// FirstBurstLength.
+    pub first_burst: u32,
+    /// MaxOutstandingR2T.
+    pub max_r2t: u16,
+    /// MaxConnections.
+    pub connections: u16,
+    /// Over iSER, no unsolicited data.
+    pub initial_r2t: bool,
+    /// Bytes queued to a peer beyond which the server stops to receive from it.
+    pub send_high_water: usize,
+    /// Silence before a ping.
+    pub nop_interval: Duration,
+    /// Silence after a ping that ends the connection.
+    pub nop_timeout: Duration,
+    /// CHAP user and secret that initiators must know.
+    pub chap: Option<(String, String)>,
+    /// iSER, and the settings of its queue pairs.
+    pub iser: Option<Setup>,
+    /// ErrorRecoveryLevel.
+    pub level: u8,
+    /// DefaultTime2Wait, seconds.
+    pub time2wait: u16,
+    /// DefaultTime2Retain, seconds.
+    pub time2retain: u16,
+    /// A pause of a sequence of Data-Out that counts as a loss.
+    pub data_timeout: Duration,
+}
 
 /// The whole of a run, decided before it begins.
 #[derive(Clone)]
@@ -31,12 +99,51 @@ pub struct Plan {
     pub lands: bool,
     /// How long operations of the store take at most; `None` for no time at all.
     pub store_delay: Option<Micros>,
+    /// PDUs that are lost.
+    pub losses: Losses,
     /// The initiators.
     pub initiators: Vec<InitiatorPlan>,
     /// Initiators may use functions that end other initiators' commands, who must find out.
     pub resets_by_others: bool,
     /// What goes wrong, by the number of commands that have been submitted.
     pub troubles: Vec<(u64, Trouble)>,
+    /// What an administrator changes, in the same way.
+    pub changes: Vec<(u64, Change)>,
+}
+
+/// A fault that must be found. A simulator that does not find it proves nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sabotage {
+    /// The store reports some writes as done that are not.
+    LostWrites,
+    /// The store reports syncs as done that are not.
+    LyingSyncs,
+    /// A write of the store never ends.
+    EndlessWrite,
+    /// Data is damaged on its way, and no digest tells.
+    DamagedData,
+}
+
+/// An administrator's change to a running server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// New limits for new logins; a second target is added or removed.
+    Apply,
+    /// Drains all initiators, then undrains.
+    Drain,
+    /// A second server takes over the listening sockets and the disk.
+    TakeOver,
+}
+
+/// How an initiator uses task management.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Manners {
+    /// Of a thousand commands, how many it aborts if they take long.
+    pub aborts: u64,
+    /// The same for functions that end many tasks.
+    pub functions: u64,
+    /// The longest time before ABORT TASK.
+    pub patience: Micros,
 }
 
 /// One initiator.
@@ -44,32 +151,24 @@ pub struct Plan {
 pub struct InitiatorPlan {
     /// Its name.
     pub name: String,
-    /// Its ISID.
-    pub isid: Isid,
     /// Connections that it wants.
     pub connections: usize,
     /// iSER, and how its queue pairs are run.
     pub iser: Option<Setup>,
     /// What it brings to negotiation.
     pub offer: Offer,
-    /// Begin with operational negotiation.
-    pub skip_security: bool,
-    /// CmdSN of its sessions' first command.
-    pub first_cmd_sn: u32,
     /// Commands to submit in all.
     pub commands: u64,
     /// Commands under way at most.
     pub depth: usize,
     /// Time between commands at most.
     pub pause: Micros,
-    /// Place Data-In piece by piece as it arrives, instead of PDU by PDU.
-    pub piecewise: bool,
     /// Its first login brings a secret that is not the target's, if CHAP is asked for.
     pub wrong_secret: bool,
     /// It asks the target to prove itself, if CHAP is asked for.
     pub mutual_chap: bool,
-    /// Of a thousand PDUs that it receives, how many vanish: with error recovery only.
-    pub lost_per_mille: u64,
+    /// How it uses task management.
+    pub manners: Manners,
     /// What it likes to do.
     pub mix: Mix,
 }
@@ -89,14 +188,21 @@ pub struct Mix {
     pub compare: u64,
     /// Commands that must be refused.
     pub wrong: u64,
-    /// Pings and texts.
+    /// Pings, and discovery sessions.
     pub talk: u64,
-    /// ABORT TASK.
-    pub abort: u64,
-    /// Functions that end many tasks.
-    pub reset: u64,
     /// Logouts, and logins after them.
     pub logout: u64,
+}
+
+/// Of a thousand PDUs, how many are treated so, on connections with error recovery.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Losses {
+    /// PDUs to the server that are lost.
+    pub up: u64,
+    /// PDUs to the client that are lost.
+    pub down: u64,
+    /// Commands that come a second time, as a retry does (RFC 7143 §7.2.1).
+    pub repeated: u64,
 }
 
 /// Something that goes wrong.
@@ -140,21 +246,6 @@ pub enum Trouble {
     SpaceAgain,
 }
 
-impl Trouble {
-    /// Whether it may cost initiators their sessions.
-    pub fn disrupts(self) -> bool {
-        matches!(
-            self,
-            Self::Cut
-                | Self::Vanish
-                | Self::FlipUp
-                | Self::FlipDown
-                | Self::Kill { .. }
-                | Self::PowerCut { .. }
-        )
-    }
-}
-
 impl Plan {
     /// Whether bits flip on a link.
     pub fn flips(&self) -> bool {
@@ -175,9 +266,7 @@ impl Plan {
         let bursts = [512, 1024, 5000, 16_384, 65_536, 262_144];
         // A pair that makes many tiny PDUs of a large transfer only costs time.
         let least = if large { 3 } else { 0 };
-        let digest = [DigestChoice::Never, DigestChoice::Allow, DigestChoice::Prefer, DigestChoice::Require];
         let digests = rng.chance(500);
-        let their_digest = if digests { rng.pick(&digest[1..]) } else { DigestChoice::Allow };
         let target = Settings {
             queue_depth: rng.pick(&[1, 2, 4, 16, 64]),
             max_recv_data_segment: rng.pick(&pdus[least..]),
@@ -186,27 +275,21 @@ impl Plan {
             max_r2t: rng.pick(&[1, 1, 2, 8]),
             connections: rng.pick(&[1, 2, 4]),
             initial_r2t: rng.chance(400),
-            immediate_data: rng.chance(600),
-            header_digest: their_digest,
-            data_digest: their_digest,
             send_high_water: rng.pick(&[1, 4096, 65_536, 1 << 20]),
             nop_interval: Duration::from_secs(rng.pick(&[0, 2, 5])),
             nop_timeout: Duration::from_secs(3),
             chap: rng.chance(300).then(|| ("user".to_owned(), "a secret of the simulator".to_owned())),
             iser: None,
-            text_len: rng.pick(&[0, 500, 20_000]),
             level: 0,
             time2wait: 2,
             time2retain: 20,
             data_timeout: Duration::from_secs(1),
-            lost_per_mille: 0,
         };
-        let count = if large { 1 } else { rng.pick(&[1, 1, 2, 3]) };
+        let count: u64 = if large { 1 } else { rng.pick(&[1, 1, 2, 3]) };
         let mut initiators = Vec::new();
         for number in 0..count {
             initiators.push(InitiatorPlan {
                 name: format!("iqn.2026-01.example.sim:initiator-{number}"),
-                isid: Isid::random([1, 2, 3], number),
                 connections: rng.pick(&[1, 1, 2, 3]),
                 iser: None,
                 offer: Offer {
@@ -221,15 +304,16 @@ impl Plan {
                     max_outstanding_r2t: rng.pick(&[1, 2, 8]),
                     ..Offer::default()
                 },
-                skip_security: rng.chance(500),
-                first_cmd_sn: rng.pick(&[0, 1, u32::MAX - 5, (1 << 31) - 3]),
-                commands: if large { 24 } else { rng.between(40, 120) / u64::from(count) },
+                commands: if large { 24 } else { rng.between(40, 120) / count },
                 depth: rng.pick(&[1, 2, 8, 20]),
                 pause: rng.pick(&[0, 0, 500, 20 * MS]),
-                piecewise: rng.chance(500),
                 wrong_secret: rng.chance(200),
                 mutual_chap: rng.chance(400),
-                lost_per_mille: 0,
+                manners: Manners {
+                    aborts: rng.pick(&[0, 30, 200]),
+                    functions: rng.pick(&[0, 0, 30]),
+                    patience: rng.pick(&[100, 5000, 60_000]),
+                },
                 mix: Mix {
                     read: 30,
                     write: 30,
@@ -238,19 +322,13 @@ impl Plan {
                     compare: rng.pick(&[0, 8]),
                     wrong: rng.pick(&[0, 4]),
                     talk: rng.pick(&[0, 4]),
-                    abort: rng.pick(&[0, 6]),
-                    reset: rng.pick(&[0, 0, 2]),
                     logout: rng.pick(&[0, 0, 1]),
                 },
             });
         }
         let quality = Quality {
             latency: (rng.between(1, 100), rng.between(100, 3000)),
-            segment: if large {
-                (500, 9000)
-            } else {
-                rng.pick(&[(1, 60), (1, 1460), (200, 9000), (1448, 1448)])
-            },
+            segment: if large { 9000 } else { rng.pick(&[60, 1460, 9000, 65_536]) },
             window: if large { 262_144 } else { rng.pick(&[700, 4096, 65_536, 1 << 20]) },
             stalls: rng.pick(&[0, 2, 20]),
             stall: rng.pick(&[5, 50, 200]) * MS,
@@ -275,9 +353,16 @@ impl Plan {
             disk,
             lands: false,
             store_delay,
+            losses: Losses::default(),
             initiators,
             troubles,
+            changes: Vec::new(),
         };
+        let kinds = [Change::Apply, Change::Drain, Change::TakeOver];
+        for _ in 0..rng.pick(&[0, 0, 1, 2, 4]) {
+            plan.changes.push((rng.below(commands), rng.pick(&kinds)));
+        }
+        plan.changes.sort_by_key(|(at, _)| *at);
         // Drawn apart, so that the other worlds stay what they were.
         let mut rng = Rng::new(seed ^ 0x4953_4552);
         if rng.chance(350) {
@@ -306,12 +391,6 @@ impl Plan {
         (self.target.time2wait, self.target.time2retain) = (rng.pick(&[0, 0, 1, 3]), rng.pick(&[5, 20, 60]));
         for initiator in &mut self.initiators {
             initiator.offer.error_recovery_level = rng.pick(&[1, 2, 2, 2, 2]);
-            initiator.offer.default_time2wait_s = rng.pick(&[0, 0, 2]);
-            initiator.offer.default_time2retain_s = rng.pick(&[5, 20, 60]);
-            if initiator.offer.error_recovery_level == 2 {
-                // Which tasks a function ends that comes while they move is a matter of the drivers.
-                initiator.mix.reset = 0;
-            }
         }
         let commands: u64 = self.initiators.iter().map(|initiator| initiator.commands).sum();
         if !calm {
@@ -337,37 +416,47 @@ impl Plan {
     fn recovering(&mut self, rng: &mut Rng) {
         self.target.level = 1;
         self.target.data_timeout = Duration::from_millis(rng.pick(&[5000, 10_000, 20_000]));
-        self.target.lost_per_mille = rng.pick(&[0, 2, 5, 10]);
+        let losses = [0, 2, 5, 10];
+        self.losses =
+            Losses { up: rng.pick(&losses), down: rng.pick(&losses), repeated: rng.pick(&[0, 20, 200]) };
         for initiator in &mut self.initiators {
             initiator.offer.error_recovery_level = rng.pick(&[0, 1, 1, 1]);
-            initiator.lost_per_mille = rng.pick(&[0, 2, 5, 10]);
         }
     }
 
     /// The same over iSER: CRCs stand for digests, a session has one connection.
     fn over_rdma(&mut self, rng: &mut Rng, crc: bool) {
-        let mut setup = |receives: u32| Setup {
+        let mut setup = || Setup {
             crc,
             markers: rng.chance(300),
             depth: rng.pick(&[1, 2, 8, 128]),
-            max_fpdu: rng.pick(&[160, 256, 1460, 65_536]),
-            receives,
-            receive_size: (::iser::HEAD_LEN + iscsi::pdu::ahs::MAX_LEN) as u32 + crate::iser::SEGMENT,
-            seed: [0; 16],
+            max_fpdu: rng.pick(&[256, 1460, 65_536]),
         };
-        // A window of commands, and what comes beside it.
-        self.target.iser = Some(setup(self.target.queue_depth + 64));
+        self.target.iser = Some(setup());
         self.target.connections = 1;
         for initiator in &mut self.initiators {
-            initiator.iser = Some(setup(2 * initiator.depth as u32 + 64));
+            initiator.iser = Some(setup());
             initiator.connections = 1;
-            initiator.offer = Offer {
-                target_recv_data_segment_length: crate::iser::SEGMENT,
-                initiator_recv_data_segment_length: crate::iser::SEGMENT,
-                ..initiator.offer.clone()
-            }
-            .over_rdma();
         }
+    }
+
+    /// The plan of a seed with nothing but connections that are cut, each of which its session keeps; `None` for a
+    /// seed without ErrorRecoveryLevel 2.
+    pub fn with_cuts(seed: u64) -> Option<Self> {
+        let mut plan = Self::new(seed);
+        let keeps = |initiator: &InitiatorPlan| initiator.offer.error_recovery_level == 2;
+        if plan.target.level < 2 || !plan.initiators.iter().all(keeps) {
+            return None;
+        }
+        let commands: u64 = plan.initiators.iter().map(|initiator| initiator.commands).sum();
+        plan.troubles = (1..=8).map(|part| (commands * part / 9, Trouble::Cut)).collect();
+        plan.changes.clear();
+        // Time for the slowest of links.
+        plan.target.time2retain = 60;
+        for initiator in &mut plan.initiators {
+            (initiator.manners, initiator.mix.logout) = (Manners::default(), 0);
+        }
+        Some(plan)
     }
 }
 
@@ -405,4 +494,19 @@ fn troubles(rng: &mut Rng, commands: u64, digests: bool) -> Vec<(u64, Trouble)> 
     troubles.extend(space.iter().map(|at| (at + 10, Trouble::SpaceAgain)));
     troubles.sort_by_key(|(at, _)| *at);
     troubles
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_third_of_the_plans_speaks_iser_with_every_kind_of_queue_pair() {
+        let setups: Vec<_> = (0..400).filter_map(|seed| Plan::new(seed).target.iser).collect();
+        assert!((100..180).contains(&setups.len()), "{} of 400 plans", setups.len());
+        for wanted in [true, false] {
+            assert!(setups.iter().any(|setup| setup.crc == wanted));
+            assert!(setups.iter().any(|setup| setup.markers == wanted));
+        }
+    }
 }

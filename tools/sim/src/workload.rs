@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use iscsi::initiator::Completion;
-use iscsi::pdu::{Residual, ResponseCode, TaskManagementFunction};
+use iscsi::pdu::{Residual, ResponseCode};
 use scsi::cdb::build::{self, Flags};
 use scsi::data::unmap::{self, UnmapRange};
 use scsi::{Sense, SenseKey, Status};
@@ -23,7 +23,7 @@ pub enum Kind {
     CompareAndWrite(Vec<u8>),
     /// VERIFY with BYTCHK=1; the bytes to compare with.
     Verify(Vec<u8>),
-    /// VERIFY of the medium alone, TEST UNIT READY.
+    /// VERIFY of the medium alone.
     Nothing,
     /// SYNCHRONIZE CACHE.
     Sync,
@@ -69,12 +69,8 @@ pub enum Action {
     Scsi(Box<Scsi>),
     /// A NOP-Out.
     Ping,
-    /// SendTargets.
-    Text,
-    /// ABORT TASK of one of its own commands.
-    Abort,
-    /// A function that ends many tasks.
-    Manage(TaskManagementFunction),
+    /// A discovery session beside.
+    Discover,
     /// Log out, and in again.
     Logout,
 }
@@ -86,10 +82,6 @@ pub struct Workload {
     most_blocks: u64,
     write_through: bool,
     mix: Mix,
-    /// It may use functions that end many tasks of its own.
-    own_resets: bool,
-    /// It may use functions that end tasks of others, too.
-    all_resets: bool,
 }
 
 impl Workload {
@@ -101,9 +93,6 @@ impl Workload {
             most_blocks: plan.most_blocks.min(plan.blocks),
             write_through: !plan.disk.write_cache,
             mix: initiator.mix,
-            // Which responses may still come after such a function is clear on one connection only: see the crate's page.
-            own_resets: initiator.connections == 1,
-            all_resets: initiator.connections == 1 && (plan.initiators.len() == 1 || plan.resets_by_others),
         }
     }
 
@@ -127,18 +116,8 @@ impl Workload {
     /// The next thing to do; `op` is the number it gets if it is a command.
     pub fn next(&self, rng: &mut Rng, oracle: &Oracle, op: OpId) -> Action {
         let mix = &self.mix;
-        let weights = [
-            mix.read,
-            mix.write,
-            mix.sync,
-            mix.provision,
-            mix.compare,
-            mix.wrong,
-            mix.talk,
-            mix.abort,
-            if self.own_resets { mix.reset } else { 0 },
-            mix.logout,
-        ];
+        let weights =
+            [mix.read, mix.write, mix.sync, mix.provision, mix.compare, mix.wrong, mix.talk, mix.logout];
         let mut choice = rng.below(weights.iter().sum());
         let mut kind = 0;
         while choice >= weights[kind] {
@@ -153,17 +132,7 @@ impl Workload {
             4 => self.compare(rng, oracle, op),
             5 => self.wrong(rng),
             6 if rng.chance(500) => return Action::Ping,
-            6 => return Action::Text,
-            7 => return Action::Abort,
-            8 if !self.all_resets => return Action::Manage(TaskManagementFunction::AbortTaskSet),
-            8 => {
-                return Action::Manage(rng.pick(&[
-                    TaskManagementFunction::AbortTaskSet,
-                    TaskManagementFunction::LogicalUnitReset,
-                    TaskManagementFunction::ClearTaskSet,
-                    TaskManagementFunction::TargetWarmReset,
-                ]));
-            }
+            6 => return Action::Discover,
             _ => return Action::Logout,
         };
         Action::Scsi(Box::new(scsi))
@@ -369,11 +338,6 @@ impl Workload {
                 self.command("an opcode that is none", wrong, &[0xc7, 0, 0, 0, 0, 0])
             }
         }
-    }
-
-    /// TEST UNIT READY.
-    pub fn test_unit_ready(&self) -> Scsi {
-        self.command("TEST UNIT READY", Kind::Nothing, &build::test_unit_ready())
     }
 }
 

@@ -1,8 +1,9 @@
-//! The shipped server and client in simulated worlds: no seed finds anything, and each is one run.
+//! Seeds that every run of the tests goes through: none finds anything, each repeats, and planted faults are found.
 
 use std::time::{Duration, Instant};
 
-use sim::{Sabotage, shipped};
+use sim::plan::{Plan, Sabotage};
+use sim::{Failure, Report, aborts, copies, replacement, reservations, world};
 
 /// Seeds of a normal run, if time allows.
 const SEEDS: u64 = 200;
@@ -12,27 +13,33 @@ const TIME: Duration = Duration::from_secs(25);
 #[test]
 fn reads_return_what_was_written_whatever_breaks() {
     if let Some(seed) = std::env::var("SIM_SEED").ok().and_then(|seed| seed.parse().ok()) {
-        shipped::run(seed, true).unwrap_or_else(|failure| panic!("{failure}"));
+        world::run(seed, true).unwrap_or_else(|failure| panic!("{failure}"));
         return;
     }
     let began = Instant::now();
-    let (mut seeds, mut reconnects, mut recovered, mut restarts, mut aborted) = (0, 0, 0, 0, 0);
+    let (mut seeds, mut reconnects, mut recovered, mut restarts, mut aborted, mut touched) =
+        (0, 0, 0, 0, 0, 0);
     for seed in 0..SEEDS {
         if began.elapsed() > TIME {
             break;
         }
-        let report = shipped::run(seed, false).unwrap_or_else(|failure| panic!("{failure}"));
+        let report = world::run(seed, false).unwrap_or_else(|failure| panic!("{failure}"));
         reconnects += report.reconnects;
         recovered += report.recovered;
         restarts += report.restarts;
         aborted += report.aborted;
+        touched += report.touched;
         seeds += 1;
     }
     // Runs in which nothing breaks prove nothing.
-    let broken = (reconnects, recovered, restarts, aborted);
+    let broken = (reconnects, recovered, restarts, aborted, touched);
     assert!(
         seeds < 30
-            || reconnects > seeds && recovered > seeds / 4 && restarts > seeds / 4 && aborted > seeds / 4,
+            || reconnects > seeds
+                && recovered > seeds / 4
+                && restarts > seeds / 4
+                && aborted > seeds / 4
+                && touched > seeds,
         "{seeds}: {broken:?}"
     );
 }
@@ -40,17 +47,29 @@ fn reads_return_what_was_written_whatever_breaks() {
 #[test]
 fn a_seed_repeats_itself() {
     for seed in 1000..1012 {
-        let first = shipped::run(seed, false).unwrap_or_else(|failure| panic!("{failure}"));
-        let second = shipped::run(seed, false).unwrap_or_else(|failure| panic!("{failure}"));
+        let first = world::run(seed, false).unwrap_or_else(|failure| panic!("{failure}"));
+        let second = world::run(seed, false).unwrap_or_else(|failure| panic!("{failure}"));
         assert_eq!(first, second, "seed {seed}");
     }
+}
+
+#[test]
+fn at_level_2_links_that_break_cost_connections_and_no_sessions() {
+    let (mut recovered, mut reconnects) = (0, 0);
+    let plans = (20_000..).filter_map(|seed| Some((seed, Plan::with_cuts(seed)?)));
+    for (seed, plan) in plans.take(12) {
+        let report = world::run_as(seed, plan).unwrap_or_else(|failure| panic!("{failure}"));
+        recovered += report.recovered;
+        reconnects += report.reconnects;
+    }
+    assert!(recovered > 20 && reconnects == 0, "{recovered} {reconnects}");
 }
 
 #[test]
 fn no_waiting_command_reaches_the_disk_that_replaces_its_own() {
     let mut good = 0;
     for seed in 0..60 {
-        good += shipped::replacement::run(seed, false).unwrap_or_else(|failure| panic!("{failure}")).commands;
+        good += replacement::run(seed, false).unwrap_or_else(|failure| panic!("{failure}")).commands;
     }
     assert!(good > 60, "{good}");
 }
@@ -59,13 +78,13 @@ fn no_waiting_command_reaches_the_disk_that_replaces_its_own() {
 fn no_write_is_done_after_its_abort_was_answered() {
     let mut aborted = 0;
     for seed in 0..100 {
-        aborted += shipped::aborts::run(seed, false).unwrap_or_else(|failure| panic!("{failure}")).aborted;
+        aborted += aborts::run(seed, false).unwrap_or_else(|failure| panic!("{failure}")).aborted;
     }
     assert!(aborted > 500, "{aborted}");
 }
 
 /// Runs seeds, in which commands must be refused and servers be killed.
-fn refusals(seeds: u64, run: fn(u64, bool) -> Result<shipped::Report, Box<shipped::Failure>>) {
+fn refusals(seeds: u64, run: fn(u64, bool) -> Result<Report, Box<Failure>>) {
     let (mut refused, mut restarts) = (0, 0);
     for seed in 0..seeds {
         let report = run(seed, false).unwrap_or_else(|failure| panic!("{failure}"));
@@ -77,18 +96,18 @@ fn refusals(seeds: u64, run: fn(u64, bool) -> Result<shipped::Report, Box<shippe
 
 #[test]
 fn reservations_conflict_exactly_when_spc_says_so() {
-    refusals(200, shipped::reservations::run);
+    refusals(200, reservations::run);
 }
 
 #[test]
 fn copies_reach_what_their_session_reaches_and_nothing_else() {
-    refusals(150, shipped::copies::run);
+    refusals(150, copies::run);
 }
 
 /// What the first of some seeds finds of a fault that was planted.
 fn found(sabotage: Sabotage) -> String {
     let failures: Vec<_> = (0..60)
-        .filter_map(|seed| shipped::run_sabotaged(seed, sabotage).err())
+        .filter_map(|seed| world::run_sabotaged(seed, sabotage).err())
         .map(|failure| failure.what)
         .collect();
     assert!(failures.len() > 3, "{sabotage:?} was found {} times only", failures.len());
@@ -103,6 +122,11 @@ fn writes_that_a_store_loses_are_found() {
 #[test]
 fn syncs_that_a_store_only_pretends_are_found() {
     assert!(found(Sabotage::LyingSyncs).contains("saw in sector"));
+}
+
+#[test]
+fn data_that_is_damaged_without_a_digest_is_found() {
+    assert!(found(Sabotage::DamagedData).contains("saw in sector"));
 }
 
 #[test]

@@ -19,13 +19,13 @@ use runtime::{Pooled, sim};
 use scsi::cdb::build::{self, Flags};
 use scsi::{Sense, SenseKey, Status};
 
-use super::daemon;
-use super::host::{Disturbance, Host, Medium};
-use super::{Failure, Report, in_world};
+use crate::daemon::{self, NAME};
+use crate::host::{Disturbance, Host, Medium};
+
 use crate::oracle::OpId;
 use crate::plan::Plan;
 use crate::random::Rng;
-use crate::target::NAME;
+use crate::run::{Failure, Report, in_world};
 use history::History;
 use model::{Key, Outcome, Request, TYPES};
 

@@ -9,15 +9,15 @@ use iscsi::initiator::Completion;
 use iscsi::pdu::ResponseCode;
 use iscsi_client::{
     Chap, Command, Crc, Error, Lun, Options, Response, Session, TaskManagementFunction, TaskManagementResult,
-    Url,
+    Transport, Url,
 };
 use runtime::Notify;
 
-use super::Books;
+use crate::books::Books;
+use crate::daemon::{NAME, TARGET_SECRET};
 use crate::oracle::{Ending, OpId, SECTOR};
-use crate::plan::InitiatorPlan;
+use crate::plan::{InitiatorPlan, Losses, Manners};
 use crate::random::Rng;
-use crate::target::TARGET_SECRET;
 use crate::workload::{Action, Answer, Kind, Scsi, Workload, judge};
 
 /// How often a command is sent that meets a unit attention, BUSY or TASK SET FULL.
@@ -25,27 +25,15 @@ const TRIES: u32 = 1000;
 
 /// An initiator's counts.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Ended {
-    pub(super) commands: u64,
-    pub(super) reconnects: u64,
-    pub(super) recovered: u64,
-    pub(super) aborted: u64,
-}
-
-/// How often an initiator uses task management.
-struct Manners {
-    /// Of a thousand commands, how many it aborts if they take long.
-    aborts: u64,
-    /// The same for functions that end many tasks.
-    functions: u64,
-    /// The longest time before ABORT TASK, µs.
-    patience: u64,
-    /// It may end tasks of others.
-    others: bool,
+pub(crate) struct Ended {
+    pub(crate) commands: u64,
+    pub(crate) reconnects: u64,
+    pub(crate) recovered: u64,
+    pub(crate) aborted: u64,
 }
 
 /// One initiator.
-pub(super) struct Client {
+pub(crate) struct Client {
     number: usize,
     books: Rc<Books>,
     url: Url,
@@ -56,7 +44,8 @@ pub(super) struct Client {
 struct Work {
     number: usize,
     books: Rc<Books>,
-    session: Session,
+    /// Another one after a logout.
+    session: RefCell<Session>,
     workload: Workload,
     /// Writes that were lost with their session, and the reconnects at that time. They may still run until the session
     /// has reconnected once more.
@@ -71,7 +60,7 @@ struct Work {
 }
 
 impl Client {
-    pub(super) fn new(number: usize, books: Rc<Books>, url: Url, rng: Rng) -> Self {
+    pub(crate) fn new(number: usize, books: Rc<Books>, url: Url, rng: Rng) -> Self {
         Self { number, books, url, rng }
     }
 
@@ -99,7 +88,12 @@ impl Client {
             error_recovery_level: offer.error_recovery_level,
             queue_depth: plan.depth.max(1),
             connect_timeout: Duration::from_secs(10),
-            command_timeout: Duration::from_secs(60),
+            // A lost Data-Out costs the target's data timeout, and one command may lose many.
+            command_timeout: Duration::from_secs(if books.plan.losses == Losses::default() {
+                60
+            } else {
+                900
+            }),
             reconnect_timeout: Duration::from_secs(1200),
             max_replays: 250,
             max_recv_data_segment_length: offer.max_recv_data_segment_length,
@@ -118,7 +112,7 @@ impl Client {
         }
     }
 
-    pub(super) async fn run(self) -> Ended {
+    pub(crate) async fn run(self) -> Ended {
         let (books, number) = (self.books.clone(), self.number);
         self.work().await.unwrap_or_else(|what| {
             books.fail(format!("initiator {number}: {what}"));
@@ -129,6 +123,9 @@ impl Client {
     /// Logs in, and waits for a server that is down.
     async fn log_in(&self) -> Result<Session, String> {
         let deadline = runtime::clock() + Duration::from_secs(1200);
+        if self.plan().wrong_secret && self.books.plan.target.chap.is_some() {
+            self.fail_to_log_in().await?;
+        }
         loop {
             match Session::connect(&self.url, self.options()).await {
                 Ok(session) => return Ok(session),
@@ -141,21 +138,30 @@ impl Client {
         }
     }
 
+    /// Logs in with a secret that is not the user's.
+    async fn fail_to_log_in(&self) -> Result<(), String> {
+        let mut options = self.options();
+        if let Some(chap) = &mut options.chap {
+            chap.credential.secret = Secret::new(b"not the secret at all");
+        }
+        match Session::connect(&self.url, options).await {
+            Ok(_) => Err("a login with a wrong secret".into()),
+            Err(error) => {
+                self.books.note(format_args!("initiator {}: a wrong secret: {error}", self.number));
+                Ok(())
+            }
+        }
+    }
+
     async fn work(mut self) -> Result<Ended, String> {
         let plan = self.plan().clone();
         let session = self.log_in().await?;
-        let alone = self.books.plan.initiators.len() == 1;
-        let manners = Manners {
-            aborts: self.rng.pick(&[0, 30, 200]),
-            functions: self.rng.pick(&[0, 0, 30]),
-            patience: self.rng.pick(&[100, 5000, 60_000]),
-            others: alone || self.books.plan.resets_by_others,
-        };
+        let Manners { aborts, functions, patience } = plan.manners;
         let work = Rc::new(Work {
             number: self.number,
             workload: Workload::new(&self.books.plan, &plan),
             books: self.books.clone(),
-            session,
+            session: RefCell::new(session),
             limbo: RefCell::default(),
             ended: Cell::new(0),
             aborted: Cell::new(0),
@@ -163,6 +169,7 @@ impl Client {
             in_flight: Cell::new(0),
             room: Notify::default(),
         });
+        let mut ended = Ended::default();
         for _ in 0..plan.commands {
             work.wait_for_room(plan.depth).await;
             if self.books.has_failed() {
@@ -171,20 +178,33 @@ impl Client {
             if plan.pause > 0 {
                 runtime::sleep(Duration::from_micros(self.rng.below(plan.pause))).await;
             }
-            if self.rng.chance(manners.functions) {
-                let function = self.function(&manners);
+            if self.rng.chance(functions) {
+                let function = self.function();
                 let theirs = work.clone();
                 work.begin(async move { theirs.manage(function).await });
                 work.wait_for_room(plan.depth).await;
             }
             let op = self.books.next_op();
             let action = work.workload.next(&mut self.rng, &self.books.oracle.borrow(), op);
-            let Action::Scsi(scsi) = action else {
-                self.books.news(1);
-                continue;
+            let scsi = match action {
+                Action::Scsi(scsi) => scsi,
+                Action::Ping => {
+                    let theirs = work.clone();
+                    work.begin(async move { theirs.ping().await });
+                    continue;
+                }
+                Action::Discover => {
+                    let (url, options, theirs) = (self.url.clone(), self.options(), work.clone());
+                    work.begin(async move { theirs.discover(&url, &options).await });
+                    continue;
+                }
+                Action::Logout => {
+                    self.log_out_and_in(&work, &mut ended).await?;
+                    continue;
+                }
             };
-            let aborts = self.rng.chance(manners.aborts);
-            let abort_after = aborts.then(|| Duration::from_micros(self.rng.below(manners.patience)));
+            let aborts = self.rng.chance(aborts);
+            let abort_after = aborts.then(|| Duration::from_micros(self.rng.below(patience)));
             let theirs = work.clone();
             work.begin(async move {
                 let done = theirs.command(op, &scsi, abort_after).await;
@@ -192,24 +212,34 @@ impl Client {
             });
         }
         work.wait_for_room(1).await;
-        let ended = Ended {
-            commands: work.ended.get(),
-            reconnects: work.session.reconnects(),
-            recovered: work.session.recoveries().connections,
-            aborted: work.aborted.get(),
-        };
+        (ended.commands, ended.aborted) = (work.ended.get(), work.aborted.get());
         if !self.books.has_failed() {
             self.look_at_all(&work).await?;
-            work.settle(u64::MAX);
-            // A failure now loses nothing.
-            drop(work.session.close().await);
+            work.close(&mut ended).await;
         }
         Ok(ended)
     }
 
-    fn function(&mut self, manners: &Manners) -> TaskManagementFunction {
+    /// Ends the session when no command is in flight, and begins another.
+    async fn log_out_and_in(&self, work: &Rc<Work>, ended: &mut Ended) -> Result<(), String> {
+        work.wait_for_room(1).await;
+        if self.books.has_failed() {
+            return Ok(());
+        }
+        // An answer shows that nothing of an earlier session runs any more.
+        let op = self.books.next_op();
+        let look = work.command(op, &work.workload.read_of(0, 1, false), None).await;
+        look.map_err(|what| format!("before a logout: {what}"))?;
+        work.close(ended).await;
+        self.books.note(format_args!("initiator {}: has logged out", self.number));
+        *work.session.borrow_mut() = self.log_in().await?;
+        Ok(())
+    }
+
+    fn function(&mut self) -> TaskManagementFunction {
         use TaskManagementFunction as Function;
-        if !manners.others {
+        let alone = self.books.plan.initiators.len() == 1;
+        if !alone && !self.books.plan.resets_by_others {
             return Function::AbortTaskSet;
         }
         let function = self.rng.pick(&[
@@ -221,7 +251,6 @@ impl Client {
             Function::TargetWarmReset,
             Function::TargetColdReset,
         ]);
-        let alone = self.books.plan.initiators.len() == 1;
         if function == Function::TargetColdReset || !alone && function != Function::AbortTaskSet {
             // Sessions end, or commands of others, whose initiators learn of it by a timeout only.
             self.books.disturbed.set(true);
@@ -246,6 +275,41 @@ impl Client {
 }
 
 impl Work {
+    fn session(&self) -> Session {
+        self.session.borrow().clone()
+    }
+
+    /// Logs out. No command is in flight.
+    async fn close(&self, ended: &mut Ended) {
+        let session = self.session();
+        self.settle(u64::MAX);
+        ended.reconnects += session.reconnects();
+        ended.recovered += session.recoveries().connections;
+        // A failure now loses nothing.
+        drop(session.close().await);
+    }
+
+    async fn ping(&self) -> Result<(), String> {
+        self.books.news(1);
+        match self.session().ping().await {
+            Err(error) if self.books.is_calm() || !self.books.may_lose(&error) => {
+                Err(format!("a ping: {error}"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    async fn discover(&self, url: &Url, options: &Options) -> Result<(), String> {
+        self.books.news(1);
+        let url = Url { transport: Transport::Tcp, ..url.clone() };
+        match iscsi_client::discover(&url, options).await {
+            Ok(records) if records.iter().any(|record| record.name == NAME) => Ok(()),
+            Ok(records) => Err(format!("discovery finds {records:?}")),
+            Err(error) if !self.books.is_calm() && self.books.may_lose(&error) => Ok(()),
+            Err(error) => Err(format!("discovery: {error}")),
+        }
+    }
+
     /// Waits until fewer than `depth` commands are in flight, or something is wrong.
     async fn wait_for_room(&self, depth: usize) {
         let ready = || (self.in_flight.get() < depth || self.books.has_failed()).then_some(());
@@ -270,7 +334,7 @@ impl Work {
     async fn manage(&self, function: TaskManagementFunction) -> Result<(), String> {
         self.functions.set(self.functions.get() + 1);
         self.books.note(format_args!("initiator {}: {function}", self.number));
-        let result = self.session.task_management(function, Lun::ZERO).await;
+        let result = self.session().task_management(function, Lun::ZERO).await;
         self.books.note(format_args!("initiator {}: {function}: {result:?}", self.number));
         match result {
             Ok(Some(TaskManagementResult::FunctionComplete)) => Ok(()),
@@ -343,7 +407,7 @@ impl Work {
             }
         };
         // The session has answered, so commands lost with an earlier one can no longer run.
-        self.settle(self.session.reconnects());
+        self.settle(self.session().reconnects());
         books.note(format_args!(
             "initiator {}: op {op}: {:?}",
             self.number,
@@ -369,7 +433,7 @@ impl Work {
             command = command.reading(len);
         }
         let command = if scsi.may_repeat { command } else { command.once() };
-        let mut ticket = match self.session.start(command).await {
+        let mut ticket = match self.session().start(command).await {
             Ok(ticket) => ticket,
             Err(error) => return Ok(Err(error)),
         };
@@ -377,7 +441,7 @@ impl Work {
         if let Ok(answer) = runtime::timeout(patience, &mut ticket).await {
             return Ok(answer);
         }
-        let aborted = self.session.abort(&ticket).await;
+        let aborted = self.session().abort(&ticket).await;
         let answer = ticket.await;
         match (aborted, &answer) {
             (Ok(true), Err(Error::Aborted)) | (Ok(false), _) => Ok(answer),
@@ -419,12 +483,12 @@ impl Work {
         oracle.end_sync(op, good);
         if !scsi.writes.is_empty() {
             match answer {
-                None => self.limbo.borrow_mut().push((op, self.session.reconnects())),
+                None => self.limbo.borrow_mut().push((op, self.session().reconnects())),
                 Some((Answer::Good, _)) if stale && !scsi.durable => oracle.end_write(op, Ending::Unknown),
                 Some((Answer::Good, _)) => oracle.end_write(op, Ending::Done { durable: scsi.durable }),
                 Some((Answer::Failed, _)) => oracle.end_write(op, Ending::Unknown),
                 // The command may have run before it was sent again.
-                Some(_) if self.session.reconnects() > 0 && scsi.may_repeat => {
+                Some(_) if self.session().reconnects() > 0 && scsi.may_repeat => {
                     oracle.end_write(op, Ending::Unknown)
                 }
                 Some(_) => oracle.end_write(op, Ending::Refused),

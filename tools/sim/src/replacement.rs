@@ -18,11 +18,11 @@ use iscsi_server::{Server, Unit};
 use runtime::sim;
 use scsi::cdb::build::{Flags, write10};
 
-use super::daemon;
-use super::{Failure, Report, in_world};
+use crate::daemon::{self, NAME};
+
 use crate::plan::Plan;
 use crate::random::Rng;
-use crate::target::NAME;
+use crate::run::{Failure, Report, in_world};
 
 /// Blocks of each disk, of 512 bytes.
 const BLOCKS: usize = 256;

@@ -12,12 +12,12 @@ use iscsi_client::{
 use runtime::sim::{self, Network};
 use scsi::cdb::build::{Flags, read10, write10};
 
-use super::daemon;
-use super::host::{Host, Medium};
-use super::{Failure, Report, in_world};
+use crate::daemon::{self, NAME};
+use crate::host::{Host, Medium};
+
 use crate::plan::Plan;
 use crate::random::Rng;
-use crate::target::NAME;
+use crate::run::{Failure, Report, in_world};
 
 /// Blocks of the disk, of 512 bytes. Each write has one of its own.
 const BLOCKS: usize = 128;

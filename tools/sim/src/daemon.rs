@@ -16,18 +16,23 @@ use iscsi_server::config::{
 use iscsi_server::{DrainOptions, DrainScope, Server, Unit};
 
 use crate::oracle::SECTOR;
-use crate::plan::Plan;
+use crate::plan::{Change, Plan, Sabotage, Settings};
 use crate::random::Rng;
-use crate::target::{NAME, Settings, TARGET_SECRET};
-use crate::world::Sabotage;
+
+/// The name of the target.
+pub(crate) const NAME: &str = "iqn.2026-01.example.sim:disk";
+/// What the target proves itself with in mutual CHAP.
+pub(crate) const TARGET_SECRET: &str = "the target's own secret";
 
 /// EIO.
 const EIO: StoreError = StoreError::Io(5);
+/// The deepest command window that a change sets.
+pub(crate) const DEEPEST: u32 = 64;
 /// The time that initiators have to log out.
 const GRACE: Duration = Duration::from_secs(2);
 
 /// The server, when it runs, and its medium.
-pub(super) struct Daemon {
+pub(crate) struct Daemon {
     config: ServerConfig,
     options: DiskOptions,
     model: ModelStore,
@@ -41,19 +46,8 @@ pub(super) struct Daemon {
     beside: bool,
 }
 
-/// An administrator's change to a running server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Change {
-    /// New limits for new logins; a second target is added or removed.
-    Apply,
-    /// Drains all initiators, then undrains.
-    Drain,
-    /// A second server takes over the listening sockets and the disk.
-    TakeOver,
-}
-
 impl Daemon {
-    pub(super) fn new(plan: &Plan, rng: &mut Rng) -> Result<Self, String> {
+    pub(crate) fn new(plan: &Plan, rng: &mut Rng) -> Result<Self, String> {
         let bytes = plan.blocks as usize * plan.block as usize;
         let mut model = ModelStore::new(bytes, SECTOR as u32);
         if plan.lands {
@@ -77,14 +71,14 @@ impl Daemon {
     }
 
     /// The URL of its disk.
-    pub(super) fn url(&self, _initiator: usize) -> Url {
+    pub(crate) fn url(&self, _initiator: usize) -> Url {
         let portal = self.config.portals[0].listen;
         let url = Url::portal(portal.ip().to_string(), portal.port()).with_unit(NAME, 0);
         Url { transport: if self.iser { Transport::Iser } else { Transport::Tcp }, ..url }
     }
 
     /// Starts the server, on a medium with power.
-    pub(super) async fn start(&mut self) -> Result<(), String> {
+    pub(crate) async fn start(&mut self) -> Result<(), String> {
         self.model.power_on();
         let config = self.with_unit()?;
         self.server =
@@ -114,13 +108,13 @@ impl Daemon {
     }
 
     /// Executes a change. The server runs again afterwards.
-    pub(super) async fn change(&mut self, change: Change, rng: &mut Rng) -> Result<(), String> {
+    pub(crate) async fn change(&mut self, change: Change, rng: &mut Rng) -> Result<(), String> {
         let Some(server) = &self.server else { return Ok(()) };
         let handle = server.handle();
         match change {
             Change::Apply => {
                 self.beside = !self.beside;
-                self.config.limits.queue_depth = rng.pick(&[2, 16, 64]);
+                self.config.limits.queue_depth = rng.pick(&[2, 16, DEEPEST]);
                 self.config.limits.send_high_water = rng.pick(&[4096, 1 << 20]);
                 let config = self.with_units();
                 let applied = runtime::sim::aside(move || handle.apply(config)).await;
@@ -163,13 +157,13 @@ impl Daemon {
     }
 
     /// Ends the server as `kill -9` does: closes its sockets and drops its tasks.
-    pub(super) async fn kill(&mut self) {
+    pub(crate) async fn kill(&mut self) {
         let server = (self.server.take(), self.unit.take());
         runtime::sim::aside(move || drop(server)).await;
     }
 
     /// Stops the server in good order.
-    pub(super) async fn stop(&mut self) -> Result<(), String> {
+    pub(crate) async fn stop(&mut self) -> Result<(), String> {
         let Some(server) = self.server.take() else { return Ok(()) };
         let deadline = runtime::clock() + Duration::from_secs(60);
         while server.sessions() > 0 && runtime::clock() < deadline {
@@ -186,55 +180,55 @@ impl Daemon {
     }
 
     /// Plants a fault that must be found.
-    pub(super) fn sabotage(&self, sabotage: Sabotage) {
+    pub(crate) fn sabotage(&self, sabotage: Sabotage) {
         let writes = Operations::WRITE.or(Operations::ZEROS).or(Operations::DISCARD);
         let rule = match sabotage {
             Sabotage::LostWrites => Rule::new(writes, Action::Lie).after(30).times(3),
             Sabotage::LyingSyncs => Rule::new(Operations::SYNC, Action::Lie),
             Sabotage::EndlessWrite => Rule::new(writes, Action::Delay(u64::MAX..u64::MAX)).after(30).times(1),
-            // Faults in the drivers of the other kind of world.
-            Sabotage::SpoiltLandings | Sabotage::SpoiltMoves => return,
+            // The links do it.
+            Sabotage::DamagedData => return,
         };
         self.faults.add(rule);
     }
 
-    pub(super) fn is_powered(&self) -> bool {
+    pub(crate) fn is_powered(&self) -> bool {
         self.model.powered()
     }
 
-    pub(super) fn cut_power(&self, seed: u64) {
+    pub(crate) fn cut_power(&self, seed: u64) {
         self.model.cut_power(seed);
     }
 
-    pub(super) fn cut_power_after(&self, operations: u64, seed: u64) {
+    pub(crate) fn cut_power_after(&self, operations: u64, seed: u64) {
         self.model.cut_power_after(operations, seed);
     }
 
     /// The durable content of the medium.
-    pub(super) fn medium(&self) -> Vec<u8> {
+    pub(crate) fn medium(&self) -> Vec<u8> {
         self.model.durable_bytes(0, self.bytes).unwrap_or_default()
     }
 
-    pub(super) fn fail_reads(&self, times: u64) {
+    pub(crate) fn fail_reads(&self, times: u64) {
         self.faults.add(Rule::new(Operations::READ, Action::Fail(EIO)).times(times));
     }
 
-    pub(super) fn fail_writes(&self, times: u64) {
+    pub(crate) fn fail_writes(&self, times: u64) {
         let writes = Operations::WRITE.or(Operations::DISCARD).or(Operations::ZEROS);
         self.faults.add(Rule::new(writes, Action::Fail(EIO)).times(times));
     }
 
-    pub(super) fn fail_next_sync(&self) {
+    pub(crate) fn fail_next_sync(&self) {
         self.model.fail_next_sync(EIO);
     }
 
-    pub(super) fn limit_space(&self, bytes: Option<u64>) {
+    pub(crate) fn limit_space(&self, bytes: Option<u64>) {
         self.faults.limit_space(bytes);
     }
 }
 
 /// The configuration of a server with `cores` cores and the plan's settings, without units.
-pub(super) fn config(settings: &Settings, cores: usize) -> ServerConfig {
+pub(crate) fn config(settings: &Settings, cores: usize) -> ServerConfig {
     let secret =
         |name: &str, secret: &str| Credential { name: name.into(), secret: Secret::new(secret.as_bytes()) };
     let auth = settings.chap.as_ref().map_or(Auth::None, |(user, word)| {
@@ -254,13 +248,13 @@ pub(super) fn config(settings: &Settings, cores: usize) -> ServerConfig {
             name: NAME.into(),
             alias: String::new(),
             groups: vec![],
-            auth,
+            auth: auth.clone(),
             units: vec![],
             acls: None,
             redirect: None,
             ports: None,
         }],
-        discovery_auth: Auth::None,
+        discovery_auth: auth,
         limits: Limits {
             connections_per_session: settings.connections,
             queue_depth: settings.queue_depth,

@@ -22,12 +22,12 @@ use runtime::sim;
 use scsi::cdb::build::{self, Flags};
 use scsi::{Sense, SenseKey, Status};
 
-use super::daemon;
-use super::host::{Disturbance, Host, Medium};
-use super::{Failure, Report, in_world};
+use crate::daemon::{self, NAME};
+use crate::host::{Disturbance, Host, Medium};
+
 use crate::plan::Plan;
 use crate::random::Rng;
-use crate::target::NAME;
+use crate::run::{Failure, Report, in_world};
 use cdb::Segment;
 
 /// Blocks of each unit, of 512 bytes.

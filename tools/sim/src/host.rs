@@ -19,7 +19,7 @@ const SECTOR: u32 = 512;
 
 /// What [`Host::disturb`] did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Disturbance {
+pub(crate) enum Disturbance {
     /// A link was reset.
     Cut,
     /// A configuration was applied.
@@ -31,15 +31,15 @@ pub(super) enum Disturbance {
 }
 
 /// A unit's medium, and where it is served.
-pub(super) struct Medium {
-    pub(super) model: ModelStore,
-    pub(super) options: DiskOptions,
+pub(crate) struct Medium {
+    pub(crate) model: ModelStore,
+    pub(crate) options: DiskOptions,
     /// Target, by its index in the configuration, and LUN.
-    pub(super) at: (usize, u16),
+    pub(crate) at: (usize, u16),
 }
 
 impl Medium {
-    pub(super) fn new(blocks: usize, options: DiskOptions, at: (usize, u16)) -> Self {
+    pub(crate) fn new(blocks: usize, options: DiskOptions, at: (usize, u16)) -> Self {
         // What is answered is on the medium.
         let options = DiskOptions { write_cache: false, ..options };
         Self { model: ModelStore::new(blocks * SECTOR as usize, SECTOR), options, at }
@@ -47,9 +47,9 @@ impl Medium {
 }
 
 /// The server and what outlives it.
-pub(super) struct Host {
+pub(crate) struct Host {
     config: ServerConfig,
-    pub(super) media: Vec<Medium>,
+    pub(crate) media: Vec<Medium>,
     /// How long operations of the media take at most, µs.
     delay: u64,
     registry: Registry,
@@ -65,7 +65,7 @@ struct Open {
 
 impl Host {
     /// A server that has not been started. `config` has no units.
-    pub(super) fn new(config: ServerConfig, media: Vec<Medium>, delay: u64) -> Self {
+    pub(crate) fn new(config: ServerConfig, media: Vec<Medium>, delay: u64) -> Self {
         Self { config, media, delay, registry: Registry::new(), server: None, units: Vec::new() }
     }
 
@@ -98,7 +98,7 @@ impl Host {
         config
     }
 
-    pub(super) fn start(&mut self) -> Result<(), String> {
+    pub(crate) fn start(&mut self) -> Result<(), String> {
         self.open_all()?;
         self.server = Some(Server::start(self.serving()).map_err(|error| error.to_string())?);
         Ok(())
@@ -108,7 +108,7 @@ impl Host {
     ///
     /// # Errors
     /// The server does not take it.
-    pub(super) async fn disturb(&mut self, rng: &mut Rng) -> Result<Disturbance, String> {
+    pub(crate) async fn disturb(&mut self, rng: &mut Rng) -> Result<Disturbance, String> {
         use Disturbance::{Apply, Cut, Kill, TakeOver};
         let what = rng.pick(&[Cut, Cut, Apply, Apply, TakeOver, Kill]);
         match what {
@@ -130,7 +130,7 @@ impl Host {
     }
 
     /// Ends the server as `kill -9` does.
-    pub(super) async fn kill(&mut self) {
+    pub(crate) async fn kill(&mut self) {
         let gone = (self.server.take(), std::mem::take(&mut self.units));
         sim::aside(move || drop(gone)).await;
     }
@@ -179,7 +179,7 @@ impl Host {
     }
 
     /// What is on a medium.
-    pub(super) fn medium(&self, at: usize, blocks: usize) -> Vec<u8> {
+    pub(crate) fn medium(&self, at: usize, blocks: usize) -> Vec<u8> {
         self.media[at].model.durable_bytes(0, blocks * SECTOR as usize).unwrap_or_default()
     }
 }

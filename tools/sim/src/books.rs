@@ -1,0 +1,117 @@
+//! The state that all parts of a run of reads and writes share: the oracle, and what may go wrong.
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::io::Write;
+use std::time::Duration;
+
+use iscsi::initiator::ProtocolError;
+use iscsi_client::Error;
+use runtime::Notify;
+
+use crate::oracle::{OpId, Oracle, SECTOR};
+use crate::plan::{Change, Plan};
+use crate::workload::Excuses;
+
+/// The state that all parts of a run share.
+pub(crate) struct Books {
+    pub(crate) plan: Plan,
+    pub(crate) oracle: RefCell<Oracle>,
+    pub(crate) excuses: Cell<Excuses>,
+    /// Power cuts so far.
+    pub(crate) cuts: Cell<u64>,
+    /// Commands submitted so far.
+    pub(crate) submitted: Cell<u64>,
+    /// An initiator or an administrator ends sessions, or commands of others.
+    pub(crate) disturbed: Cell<bool>,
+    /// Wakes the loop of faults.
+    news: Notify,
+    last_op: Cell<OpId>,
+    wrong: RefCell<Option<String>>,
+    loud: bool,
+}
+
+impl Books {
+    pub(crate) fn new(plan: Plan, loud: bool) -> Self {
+        let sectors = (plan.blocks * u64::from(plan.block)) as usize / SECTOR;
+        let disturbs = |(_, change): &(u64, Change)| *change != Change::Apply;
+        Self {
+            oracle: RefCell::new(Oracle::new(sectors, plan.block as usize / SECTOR)),
+            excuses: Cell::default(),
+            cuts: Cell::new(0),
+            submitted: Cell::new(0),
+            disturbed: Cell::new(plan.changes.iter().any(disturbs)),
+            news: Notify::default(),
+            last_op: Cell::new(0),
+            wrong: RefCell::default(),
+            loud,
+            plan,
+        }
+    }
+
+    /// The first defect that was recorded.
+    pub(crate) fn wrong(&self) -> Option<String> {
+        self.wrong.borrow().clone()
+    }
+
+    pub(crate) fn next_op(&self) -> OpId {
+        self.last_op.set(self.last_op.get() + 1);
+        self.last_op.get()
+    }
+
+    /// Records a defect. The first one is reported.
+    pub(crate) fn fail(&self, what: String) {
+        self.note(format_args!("WRONG: {what}"));
+        self.wrong.borrow_mut().get_or_insert(what);
+    }
+
+    /// Counts submitted commands and wakes the loop of faults.
+    pub(crate) fn news(&self, submitted: u64) {
+        self.submitted.set(self.submitted.get() + submitted);
+        self.news.notify();
+    }
+
+    /// Waits until fault number `next` is due, at most 20 ms.
+    pub(crate) async fn wait_for_news(&self, next: usize) {
+        let due = self.plan.troubles.get(next).map(|(at, _)| *at);
+        let news = self.news.until(|| due.is_some_and(|due| due <= self.submitted.get()).then_some(()));
+        // A power cut after a number of operations is not announced, so look again soon.
+        let _ = runtime::timeout(Duration::from_millis(20), news).await;
+    }
+
+    /// Whether the plan's faults can end a command with `error`. Only a flipped bit makes the server seem to break the protocol.
+    pub(crate) fn may_lose(&self, error: &Error) -> bool {
+        match error {
+            Error::Lost(_) | Error::TimedOut(_) | Error::Login(_) | Error::Connect { .. } => true,
+            // The task is gone, since another session has ended it.
+            Error::Protocol(ProtocolError::Unrecoverable) if self.disturbed.get() => true,
+            // A task moved too often, or its new connection has no room: the session starts anew.
+            Error::Protocol(ProtocolError::NoReassignment) => true,
+            Error::Protocol(_) => self.plan.flips(),
+            _ => false,
+        }
+    }
+
+    /// Whether nothing disturbs sessions and commands.
+    pub(crate) fn is_calm(&self) -> bool {
+        self.plan.troubles.is_empty() && !self.disturbed.get()
+    }
+
+    pub(crate) fn has_failed(&self) -> bool {
+        self.wrong.borrow().is_some()
+    }
+
+    /// A line of the record.
+    pub(crate) fn note(&self, line: fmt::Arguments<'_>) {
+        if self.loud {
+            // A closed stderr is not an error.
+            let _ = writeln!(std::io::stderr(), "{:?} {line}", runtime::clock());
+        }
+    }
+
+    pub(crate) fn excuse(&self, change: impl FnOnce(&mut Excuses)) {
+        let mut excuses = self.excuses.get();
+        change(&mut excuses);
+        self.excuses.set(excuses);
+    }
+}
