@@ -1,7 +1,7 @@
 //! Object-based storage: CDBs, attribute lists, CDB continuations and parameter data, from either side.
 
 use crate::input::{Input, Seed};
-use osd::attributes::list::{self, GetList, ListWriter, ValueList};
+use osd::attributes::list::{self, GetList, ValueList};
 use osd::attributes::page::CurrentCommand;
 use osd::cdb::{Cdb, ObjectRange};
 use osd::continuation::{Continuation, CopySource, Criterion, Descriptor, Query};
@@ -83,12 +83,9 @@ pub fn lists(data: &[u8]) {
     }
     if let Ok(values) = ValueList::parse(bytes, version) {
         let mut again = Vec::new();
-        let mut writer = ListWriter::new(&mut again, version, usize::MAX);
-        for value in values.iter() {
-            assert!(!value.is_cut());
-            writer.push(value.attribute, Some(value.bytes)).expect("a value that was read fits a list");
-        }
-        assert_eq!(writer.finish(), again.len());
+        assert!(values.iter().all(|value| !value.is_cut()));
+        let pairs = values.iter().map(|value| (value.attribute, Some(value.bytes)));
+        list::write_values(&mut again, version, pairs).expect("values that were read fit a list");
         let read = ValueList::parse(&again, version).expect("a list that was written is read");
         assert!(read.iter().eq(values.iter()));
     }
@@ -111,20 +108,17 @@ pub fn lists_seeds() -> Vec<(&'static str, Seed)> {
         list::write_get(&mut bytes, version, [LENGTH, AttributeId::new(Page::ALL, AttributeId::ALL)]);
         out.push((names[0][number], Seed::new().bytes(&bytes)));
         let mut bytes = vec![first];
-        let mut writer = ListWriter::new(&mut bytes, version, usize::MAX);
-        for value in [Some(&b"12345678"[..]), Some(b"odd"), None] {
-            writer.push(LENGTH, value).expect("a seed's value fits");
-        }
-        writer.finish();
+        let values = [Some(&b"12345678"[..]), Some(b"odd"), None].map(|value| (LENGTH, value));
+        list::write_values(&mut bytes, version, values).expect("a seed's values fit");
         out.push((names[1][number], Seed::new().bytes(&bytes)));
         let mut entries = Vec::new();
         list::write_entry(&mut entries, version, LENGTH, Some(b"12345678")).expect("a seed's value fits");
-        let mut bytes = vec![first];
-        let mut writer = ListWriter::many(&mut bytes, version, usize::MAX);
+        let mut many = Vec::new();
         for id in [0x1_0000, 0x1_0001] {
-            writer.push_object(id, ObjectType::User, &entries).expect("a seed's entries fit");
+            list::write_of_many(&mut many, version, id, ObjectType::User, &entries)
+                .expect("a seed's entries fit");
         }
-        writer.finish();
+        let bytes = [vec![first], list::values_header(version, true, many.len()), many].concat();
         out.push((names[2][number], Seed::new().bytes(&bytes)));
     }
     out

@@ -5,7 +5,6 @@
 use crate::input::{Input, Seed};
 use crate::served::{MAX_OUT, Mover, execute, nexus};
 use device::{Cdb, LogicalUnit, ResetKind};
-use objects::store::oracle::Oracle;
 use objects::store::{List, ObjectStore};
 use objects::unit::{Clock, OsdOptions, OsdUnit};
 use osd::attributes::list::{self, ValueList};
@@ -16,6 +15,10 @@ use osd::{Action, AttributeId, Command, Form, Id, ObjectType, Page, Version, off
 use scsi::{SenseKey, Status};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+#[path = "../../../objects/objects/tests/support/oracle/mod.rs"]
+mod oracle;
+use oracle::Oracle;
 
 /// Bytes that the store's objects may take.
 const CAPACITY: u64 = 1 << 20;

@@ -48,3 +48,31 @@ pub(crate) fn six(value: u64) -> [u8; 6] {
     let [_, _, a, b, c, d, e, f] = value.to_be_bytes();
     [a, b, c, d, e, f]
 }
+
+/// A field of codes of which some are reserved: each with its value and what it means.
+macro_rules! codes {
+    ($(#[$meta:meta])* $name:ident: $code:ty {
+        $($(#[$about:meta])* $variant:ident = $value:literal $says:literal,)*
+    }) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[repr($code)]
+        pub enum $name {
+            $(#[doc = $says] $(#[$about])* $variant = $value,)*
+        }
+
+        impl $name {
+            /// All of them.
+            pub const ALL: [Self; [$($value),*].len()] = [$(Self::$variant),*];
+
+            /// From the field; `None` for a reserved code.
+            pub const fn from_code(code: $code) -> Option<Self> {
+                match code {
+                    $($value => Some(Self::$variant),)*
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+pub(crate) use codes;

@@ -17,61 +17,46 @@ pub const fn len(version: Version) -> usize {
     }
 }
 
-/// The permissions bit mask: bytes 49 and 50 of a capability.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Permissions(pub u16);
+macro_rules! permissions {
+    ($($name:ident = $bit:literal $says:literal,)*) => {
+        /// The permissions bit mask: bytes 49 and 50 of a capability.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+        pub struct Permissions(pub u16);
+
+        impl Permissions {
+            $(
+                #[doc = $says]
+                pub const $name: Self = Self($bit);
+            )*
+
+            /// The names of the bits, as `stag osd grant` takes them and the standard has them.
+            pub const NAMES: [(&'static str, Self); [$($bit),*].len()] = [$((stringify!($name), Self($bit))),*];
+        }
+    };
+}
+
+permissions! {
+    READ = 0x8000 "Read data and lists.",
+    WRITE = 0x4000 "Write data.",
+    GET_ATTR = 0x2000 "Get attributes.",
+    SET_ATTR = 0x1000 "Set attributes.",
+    CREATE = 0x0800 "Create objects.",
+    REMOVE = 0x0400 "Remove objects.",
+    OBJ_MGMT = 0x0200 "Format and flush.",
+    APPEND = 0x0100 "Append data.",
+    DEV_MGMT = 0x0080 "Keys, maps, checks, tunnels.",
+    GLOBAL = 0x0040 "The whole unit.",
+    POL_SEC = 0x0020 "Policy and security attributes, keys.",
+    M_OBJECT = 0x0010 "Many objects in one command (OSD-2).",
+    QUERY = 0x0008 "Search by attributes (OSD-2).",
+    GBL_REM = 0x0004 "Remove a partition with all that it holds (OSD-2).",
+}
 
 impl Permissions {
     /// Nothing is permitted.
     pub const NONE: Self = Self(0);
-    /// READ: data, lists.
-    pub const READ: Self = Self(0x8000);
-    /// WRITE: data.
-    pub const WRITE: Self = Self(0x4000);
-    /// GET_ATTR.
-    pub const GET_ATTR: Self = Self(0x2000);
-    /// SET_ATTR.
-    pub const SET_ATTR: Self = Self(0x1000);
-    /// CREATE.
-    pub const CREATE: Self = Self(0x0800);
-    /// REMOVE.
-    pub const REMOVE: Self = Self(0x0400);
-    /// OBJ_MGMT: format, flush.
-    pub const OBJ_MGMT: Self = Self(0x0200);
-    /// APPEND.
-    pub const APPEND: Self = Self(0x0100);
-    /// DEV_MGMT: keys, maps, checks, tunnels.
-    pub const DEV_MGMT: Self = Self(0x0080);
-    /// GLOBAL: the whole unit.
-    pub const GLOBAL: Self = Self(0x0040);
-    /// POL_SEC: policy and security attributes, keys.
-    pub const POL_SEC: Self = Self(0x0020);
-    /// M_OBJECT: many objects in one command (OSD-2).
-    pub const M_OBJECT: Self = Self(0x0010);
-    /// QUERY (OSD-2).
-    pub const QUERY: Self = Self(0x0008);
-    /// GBL_REM: remove a partition with all that it holds (OSD-2).
-    pub const GBL_REM: Self = Self(0x0004);
     /// Everything.
     pub const ALL: Self = Self(0xFFFC);
-
-    /// The names of the bits, as `stag osd grant` takes them and the standard has them.
-    pub const NAMES: [(&'static str, Self); 14] = [
-        ("READ", Self::READ),
-        ("WRITE", Self::WRITE),
-        ("GET_ATTR", Self::GET_ATTR),
-        ("SET_ATTR", Self::SET_ATTR),
-        ("CREATE", Self::CREATE),
-        ("REMOVE", Self::REMOVE),
-        ("OBJ_MGMT", Self::OBJ_MGMT),
-        ("APPEND", Self::APPEND),
-        ("DEV_MGMT", Self::DEV_MGMT),
-        ("GLOBAL", Self::GLOBAL),
-        ("POL_SEC", Self::POL_SEC),
-        ("M_OBJECT", Self::M_OBJECT),
-        ("QUERY", Self::QUERY),
-        ("GBL_REM", Self::GBL_REM),
-    ];
 
     /// Whether every permission of `wanted` is among these.
     pub const fn contains(self, wanted: Self) -> bool {

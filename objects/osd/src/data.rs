@@ -2,7 +2,7 @@
 //! product data pages of an object-based device.
 
 use crate::attributes::list::{self, ListError, ObjectValues};
-use crate::bytes::{Fields, put};
+use crate::bytes::{Fields, codes, put};
 use crate::{ObjectType, Version};
 
 /// PERIPHERAL DEVICE TYPE of an object-based storage device.
@@ -174,30 +174,13 @@ pub fn query_ids(bytes: &[u8]) -> Option<(u64, impl Iterator<Item = u64> + '_)> 
     Some((additional.saturating_sub(before) / 8, ids))
 }
 
-/// What a part of an object's map is: DATA MAP DESCRIPTOR TYPE.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u16)]
-pub enum MapType {
-    /// Written data.
-    Written = 0x0001,
-    /// A hole: it reads as zeros.
-    Hole = 0x0002,
-    /// Data that is damaged.
-    Damaged = 0x0003,
-    /// Attributes that are damaged.
-    DamagedAttributes = 0x8000,
-}
-
-impl MapType {
-    /// From the code; 0, which asks for all types, is none.
-    pub const fn from_code(code: u16) -> Option<Self> {
-        match code {
-            0x0001 => Some(Self::Written),
-            0x0002 => Some(Self::Hole),
-            0x0003 => Some(Self::Damaged),
-            0x8000 => Some(Self::DamagedAttributes),
-            _ => None,
-        }
+codes! {
+    /// What a part of an object's map is: DATA MAP DESCRIPTOR TYPE. 0, which asks for all types, is none.
+    MapType: u16 {
+        Written = 0x0001 "Written data.",
+        Hole = 0x0002 "A hole: it reads as zeros.",
+        Damaged = 0x0003 "Data that is damaged.",
+        DamagedAttributes = 0x8000 "Attributes that are damaged.",
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::bytes::codes;
+
 /// The lowest id of a partition, a collection or a user object; smaller ones but 0 are reserved.
 pub const FIRST_ID: u64 = 0x1_0000;
 
@@ -52,38 +54,20 @@ impl fmt::Display for Id {
     }
 }
 
-/// OBJECT TYPE, as capabilities, multi-object lists and the Current Command page state it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[repr(u8)]
-pub enum ObjectType {
-    /// The root object: the whole unit.
-    Root = 0x01,
-    /// A partition.
-    Partition = 0x02,
-    /// A collection.
-    Collection = 0x40,
-    /// A user object.
-    User = 0x80,
+codes! {
+    /// OBJECT TYPE, as capabilities, multi-object lists and the Current Command page state it.
+    ObjectType: u8 {
+        Root = 0x01 "The root object: the whole unit.",
+        Partition = 0x02 "A partition.",
+        Collection = 0x40 "A collection.",
+        User = 0x80 "A user object.",
+    }
 }
 
 impl ObjectType {
-    /// All of them.
-    pub const ALL: [Self; 4] = [Self::Root, Self::Partition, Self::Collection, Self::User];
-
     /// The byte on the wire.
     pub const fn code(self) -> u8 {
         self as u8
-    }
-
-    /// From the byte on the wire.
-    pub const fn from_code(code: u8) -> Option<Self> {
-        match code {
-            0x01 => Some(Self::Root),
-            0x02 => Some(Self::Partition),
-            0x40 => Some(Self::Collection),
-            0x80 => Some(Self::User),
-            _ => None,
-        }
     }
 }
 
@@ -95,20 +79,5 @@ impl fmt::Display for ObjectType {
             Self::Collection => "collection",
             Self::User => "user object",
         })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_object_type_is_its_code() {
-        for code in 0..=u8::MAX {
-            if let Some(kind) = ObjectType::from_code(code) {
-                assert_eq!(kind.code(), code);
-            }
-        }
-        assert!(ObjectType::ALL.into_iter().all(|kind| ObjectType::from_code(kind.code()) == Some(kind)));
     }
 }

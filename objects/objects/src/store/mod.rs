@@ -12,14 +12,15 @@ pub mod embedded;
 mod error;
 mod info;
 mod io;
-#[cfg(any(test, feature = "testing"))]
-pub mod oracle;
 
 use std::sync::Arc;
 
 use backing::Health;
 use osd::Id;
 use runtime::Chain;
+
+pub use osd::attributes::list::MAX_VALUE;
+pub use osd::ids::FIRST_ID;
 
 pub use change::{Applied, Change, Duplicate, Step, Value};
 pub use error::Error;
@@ -29,14 +30,10 @@ pub use info::{
 };
 pub use io::{Hold, Io};
 
-/// The least id that a partition, a collection or a user object may have (T10 OSD-2: identifiers).
-pub const FIRST_ID: u64 = 0x10000;
 /// Bytes that an object's data is allocated in.
 pub const BLOCK: u64 = 4096;
 /// The longest logical length of a user object, in bytes.
 pub const MAX_LENGTH: u64 = 1 << 56;
-/// The longest value of an attribute, in bytes: the length field of the attribute lists has FFFFh for another use.
-pub const MAX_VALUE: usize = 0xfffe;
 /// The most steps of one [`Change`].
 pub const MAX_STEPS: usize = 65536;
 

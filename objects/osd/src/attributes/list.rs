@@ -5,7 +5,7 @@
 //! before its first entry is given out; a list that an initiator reads may be cut short by its allocation length.
 
 use super::{AttributeId, Page};
-use crate::bytes::Fields;
+use crate::bytes::{Fields, put};
 use crate::{ObjectType, Version};
 
 /// LIST TYPE: attributes to get.
@@ -122,14 +122,12 @@ impl<'a> GetList<'a> {
 
 /// Appends a get list of `attributes` to `out`.
 pub fn write_get(out: &mut Vec<u8>, version: Version, attributes: impl IntoIterator<Item = AttributeId>) {
-    let start = out.len();
-    write_header(out, version, TYPE_GET);
+    let start = begin(out, version, TYPE_GET);
     for attribute in attributes {
         out.extend(attribute.page.0.to_be_bytes());
         out.extend(attribute.number.to_be_bytes());
     }
-    let len = out.len() - start - header_len(version);
-    finish_header(out, start, version, len);
+    end(out, start, version);
 }
 
 /// An attribute and its value, as lists carry them.
@@ -260,116 +258,62 @@ pub fn write_entry(
     Ok(())
 }
 
-fn write_header(out: &mut Vec<u8>, version: Version, kind: u8) {
+/// Appends a header of `kind` without a length. Where the list begins.
+fn begin(out: &mut Vec<u8>, version: Version, kind: u8) -> usize {
+    let start = out.len();
     out.push(kind);
-    out.resize(out.len() + header_len(version) - 1, 0);
+    out.resize(start + header_len(version), 0);
+    start
+}
+
+/// Writes the length of the list from `start` to the end of `out`.
+fn end(out: &mut [u8], start: usize, version: Version) {
+    let len = out.len() - start - header_len(version);
+    write_len(&mut out[start..], version, len);
+}
+
+/// Writes a list's length. One beyond what OSD-1's 16 bits hold says the most they do.
+fn write_len(list: &mut [u8], version: Version, len: usize) {
+    match version {
+        Version::Osd1 => put(list, 2, &u16::try_from(len).unwrap_or(u16::MAX).to_be_bytes()),
+        Version::Osd2 => put(list, 4, &u32::try_from(len).unwrap_or(u32::MAX).to_be_bytes()),
+    }
+}
+
+const fn type_of(many: bool, version: Version) -> u8 {
+    match (many, version) {
+        (false, _) => TYPE_VALUES,
+        (true, Version::Osd1) => TYPE_MANY_OSD1,
+        (true, Version::Osd2) => TYPE_MANY,
+    }
 }
 
 /// The header of a list with values of one object's attributes, or of `many`, whose entries take `len` bytes.
 pub fn values_header(version: Version, many: bool, len: usize) -> Vec<u8> {
-    let kind = match (many, version) {
-        (false, _) => TYPE_VALUES,
-        (true, Version::Osd1) => TYPE_MANY_OSD1,
-        (true, Version::Osd2) => TYPE_MANY,
-    };
     let mut out = Vec::with_capacity(header_len(version));
-    write_header(&mut out, version, kind);
-    finish_header(&mut out, 0, version, len);
+    begin(&mut out, version, type_of(many, version));
+    write_len(&mut out, version, len);
     out
 }
 
-/// Writes the length of the list that begins at `start`. One beyond what OSD-1's 16 bits hold says the most they do.
-fn finish_header(out: &mut [u8], start: usize, version: Version, len: usize) {
-    let (at, field) = match version {
-        Version::Osd1 => (2, &u16::try_from(len).unwrap_or(u16::MAX).to_be_bytes()[..]),
-        Version::Osd2 => (4, &u32::try_from(len).unwrap_or(u32::MAX).to_be_bytes()[..]),
-    };
-    crate::bytes::put(out, start + at, field);
-}
-
-/// Builds a list of attributes with values behind what a buffer holds already.
+/// Appends a list of attributes with values to `out`; one that does not exist has none.
 ///
-/// A unit gives the allocation length as a limit: what lies beyond is counted but not kept, so that the header says the
-/// list's true length.
-#[derive(Debug)]
-pub struct ListWriter<'a> {
-    out: &'a mut Vec<u8>,
-    start: usize,
+/// # Errors
+/// [`ListError::TooLong`]; nothing is appended then.
+pub fn write_values<'a>(
+    out: &mut Vec<u8>,
     version: Version,
-    limit: usize,
-    /// Bytes behind the header, kept or not.
-    len: usize,
-}
-
-impl<'a> ListWriter<'a> {
-    /// Begins a list of one object's attributes; at most `limit` bytes of it are kept, its header included.
-    pub fn new(out: &'a mut Vec<u8>, version: Version, limit: usize) -> Self {
-        Self::of_type(out, version, limit, TYPE_VALUES)
+    values: impl IntoIterator<Item = (AttributeId, Option<&'a [u8]>)>,
+) -> Result<(), ListError> {
+    let start = begin(out, version, type_of(false, version));
+    let write = |(attribute, value)| write_entry(out, version, attribute, value);
+    let written = values.into_iter().try_for_each(write);
+    if written.is_err() {
+        out.truncate(start);
+    } else {
+        end(out, start, version);
     }
-
-    /// Begins a list of many objects' attributes.
-    pub fn many(out: &'a mut Vec<u8>, version: Version, limit: usize) -> Self {
-        let kind = match version {
-            Version::Osd1 => TYPE_MANY_OSD1,
-            Version::Osd2 => TYPE_MANY,
-        };
-        Self::of_type(out, version, limit, kind)
-    }
-
-    fn of_type(out: &'a mut Vec<u8>, version: Version, limit: usize, kind: u8) -> Self {
-        let start = out.len();
-        write_header(out, version, kind);
-        Self { out, start, version, limit, len: 0 }
-    }
-
-    /// Adds an attribute; `None` for one that does not exist.
-    ///
-    /// # Errors
-    /// [`ListError::TooLong`]; the list is as before.
-    pub fn push(&mut self, attribute: AttributeId, value: Option<&[u8]>) -> Result<(), ListError> {
-        if self.is_full() {
-            let len = value.map_or(0, <[u8]>::len);
-            if len > MAX_VALUE {
-                return Err(ListError::TooLong(len));
-            }
-            self.len += entry_len(self.version, len);
-            return Ok(());
-        }
-        let before = self.out.len();
-        write_entry(self.out, self.version, attribute, value)?;
-        self.grown(before);
-        Ok(())
-    }
-
-    /// Adds the attributes of one object to a list of many; `entries` are what [`write_entry`] made.
-    ///
-    /// # Errors
-    /// [`ListError::TooLong`]: OSD-2 has 16 bits for the length of one object's entries. The list is as before.
-    pub fn push_object(&mut self, id: u64, kind: ObjectType, entries: &[u8]) -> Result<(), ListError> {
-        let before = self.out.len();
-        write_of_many(self.out, self.version, id, kind, entries)?;
-        self.grown(before);
-        Ok(())
-    }
-
-    /// Whether no more is kept: whoever only wants what fits can stop.
-    pub fn is_full(&self) -> bool {
-        self.out.len() - self.start >= self.limit
-    }
-
-    /// Counts what was added behind `before`, and drops what is beyond the limit.
-    fn grown(&mut self, before: usize) {
-        self.len += self.out.len() - before;
-        self.out.truncate(self.start.saturating_add(self.limit));
-    }
-
-    /// Ends the list: bytes that it would have had without a limit, its header included.
-    pub fn finish(self) -> usize {
-        // The header is the first to go where the limit is less than its length.
-        finish_header(self.out, self.start, self.version, self.len);
-        self.out.truncate(self.start.saturating_add(self.limit));
-        self.len + header_len(self.version)
-    }
+    written
 }
 
 /// Bytes of an object's header in OSD-2's lists of many objects and in LIST with attributes.
@@ -479,10 +423,7 @@ mod tests {
         write_get(&mut out, Version::Osd2, [NAME, AttributeId::new(Page(0x9000_0001), 3)]);
         assert_eq!(out, *b"\x01\0\0\0\0\0\0\x10\0\0\0\x01\0\0\0\x09\x90\0\0\x01\0\0\0\x03");
         let mut out = Vec::new();
-        let mut list = ListWriter::new(&mut out, Version::Osd2, usize::MAX);
-        list.push(NAME, Some(b"abc")).unwrap();
-        list.push(NAME, None).unwrap();
-        assert_eq!(list.finish(), 48);
+        write_values(&mut out, Version::Osd2, [(NAME, Some(&b"abc"[..])), (NAME, None)]).unwrap();
         assert_eq!(out[..8], *b"\x09\0\0\0\0\0\0\x28");
         assert_eq!(out[8..32], *b"\0\0\0\x01\0\0\0\x09\0\0\0\0\0\0\0\x03abc\0\0\0\0\0");
         assert_eq!(out[32..], *b"\0\0\0\x01\0\0\0\x09\0\0\0\0\0\0\0\0");
@@ -494,10 +435,7 @@ mod tests {
         write_get(&mut out, Version::Osd1, [NAME]);
         assert_eq!(out, *b"\x01\0\0\x08\0\0\0\x01\0\0\0\x09");
         let mut out = Vec::new();
-        let mut list = ListWriter::new(&mut out, Version::Osd1, usize::MAX);
-        list.push(NAME, Some(b"abc")).unwrap();
-        list.push(NAME, None).unwrap();
-        list.finish();
+        write_values(&mut out, Version::Osd1, [(NAME, Some(&b"abc"[..])), (NAME, None)]).unwrap();
         assert_eq!(out, *b"\x09\0\0\x17\0\0\0\x01\0\0\0\x09\0\x03abc\0\0\0\x01\0\0\0\x09\xFF\xFF");
     }
 
@@ -505,10 +443,8 @@ mod tests {
     fn many_objects_are_listed_with_their_types_in_osd_2_and_without_in_osd_1() {
         let mut entries = Vec::new();
         write_entry(&mut entries, Version::Osd2, NAME, Some(b"x")).unwrap();
-        let mut out = Vec::new();
-        let mut list = ListWriter::many(&mut out, Version::Osd2, usize::MAX);
-        list.push_object(0x10001, ObjectType::User, &entries).unwrap();
-        list.finish();
+        let mut out = values_header(Version::Osd2, true, OBJECT_HEADER_LEN + entries.len());
+        write_of_many(&mut out, Version::Osd2, 0x10001, ObjectType::User, &entries).unwrap();
         assert_eq!(out[..24], *b"\x0E\0\0\0\0\0\0\x28\0\0\0\0\0\x01\0\x01\x80\0\0\0\0\0\0\x18");
         let found = parse_many(&out, Version::Osd2).unwrap();
         assert_eq!((found[0].id, found[0].kind), (0x10001, Some(ObjectType::User)));
@@ -517,10 +453,8 @@ mod tests {
         let mut entries = Vec::new();
         write_entry(&mut entries, Version::Osd1, NAME, Some(b"x")).unwrap();
         write_entry(&mut entries, Version::Osd1, NAME, None).unwrap();
-        let mut out = Vec::new();
-        let mut list = ListWriter::many(&mut out, Version::Osd1, usize::MAX);
-        list.push_object(0x10001, ObjectType::User, &entries).unwrap();
-        list.finish();
+        let mut out = values_header(Version::Osd1, true, 2 * 8 + entries.len());
+        write_of_many(&mut out, Version::Osd1, 0x10001, ObjectType::User, &entries).unwrap();
         let found = parse_many(&out, Version::Osd1).unwrap();
         assert_eq!(found.len(), 2);
         assert!(found.iter().all(|object| object.id == 0x10001 && object.kind.is_none()));
@@ -544,11 +478,7 @@ mod tests {
     fn a_set_list_that_is_cut_short_is_refused_and_a_retrieved_one_is_read_as_far_as_it_goes() {
         for version in [Version::Osd1, Version::Osd2] {
             let mut out = Vec::new();
-            let mut list = ListWriter::new(&mut out, version, usize::MAX);
-            list.push(NAME, Some(b"first")).unwrap();
-            list.push(NAME, Some(b"second")).unwrap();
-            let whole = list.finish();
-            assert_eq!(whole, out.len());
+            write_values(&mut out, version, [(NAME, Some(&b"first"[..])), (NAME, Some(b"second"))]).unwrap();
             let padding = if version == Version::Osd2 { 2 } else { 0 };
             let cut = out.len() - padding - 3;
             // Whatever the length in the header is, the set list has to be whole.
@@ -559,25 +489,19 @@ mod tests {
             let found: Vec<_> = ValueList::parse_retrieved(&out[..cut], version).unwrap().iter().collect();
             assert_eq!(found.len(), 2);
             assert!(found[1].is_cut() && found[1].bytes == b"sec" && found[1].len == 6);
-            // The writer cuts at the same place, and says the true length.
-            let mut short = Vec::new();
-            let mut list = ListWriter::new(&mut short, version, cut);
-            list.push(NAME, Some(b"first")).unwrap();
-            list.push(NAME, Some(b"second")).unwrap();
-            assert_eq!(list.finish(), whole);
-            assert_eq!(short, out[..cut]);
         }
     }
 
     #[test]
     fn values_beyond_the_fields_are_refused() {
         let long = vec![0; MAX_VALUE + 1];
-        let mut out = Vec::new();
-        let mut list = ListWriter::new(&mut out, Version::Osd2, 10);
-        assert_eq!(list.push(NAME, Some(&long)), Err(ListError::TooLong(0xFFFF)));
-        list.push(NAME, Some(&long[1..])).unwrap();
-        assert_eq!(list.push(NAME, Some(&long)), Err(ListError::TooLong(0xFFFF)));
-        assert_eq!(list.push_object(1, ObjectType::User, &[0; 0x1_0000]), Err(ListError::TooLong(0x1_0000)));
+        let mut out = vec![7];
+        let refused = write_values(&mut out, Version::Osd2, [(NAME, Some(&long[1..])), (NAME, Some(&long))]);
+        assert_eq!((refused, out.as_slice()), (Err(ListError::TooLong(0xFFFF)), &[7][..]));
+        write_values(&mut out, Version::Osd2, [(NAME, Some(&long[1..]))]).unwrap();
+        let entries = [0; 0x1_0000];
+        let refused = write_of_many(&mut out, Version::Osd2, 1, ObjectType::User, &entries);
+        assert_eq!(refused, Err(ListError::TooLong(0x1_0000)));
     }
 
     fn versions() -> impl Strategy<Value = Version> {
@@ -589,26 +513,15 @@ mod tests {
         fn what_is_written_is_read(
             values in proptest::collection::vec((any::<u32>(), any::<u32>(), proptest::collection::vec(any::<u8>(), 0..40)), 0..12),
             version in versions(),
-            limit in 0usize..400,
         ) {
             let mut whole = Vec::new();
-            let mut list = ListWriter::new(&mut whole, version, usize::MAX);
-            for (page, number, value) in &values {
-                list.push(AttributeId::new(Page(*page), *number), Some(value)).unwrap();
-            }
-            prop_assert_eq!(list.finish(), whole.len());
+            let named = |v: &(u32, u32, Vec<u8>)| AttributeId::new(Page(v.0), v.1);
+            write_values(&mut whole, version, values.iter().map(|v| (named(v), Some(&v.2[..])))).unwrap();
             let read: Vec<_> = ValueList::parse(&whole, version).unwrap().iter()
                 .map(|v| (v.attribute.page.0, v.attribute.number, v.bytes.to_vec())).collect();
             prop_assert_eq!(&read, &values);
-            let mut cut = Vec::new();
-            let mut list = ListWriter::new(&mut cut, version, limit);
-            for (page, number, value) in &values {
-                list.push(AttributeId::new(Page(*page), *number), Some(value)).unwrap();
-            }
-            prop_assert_eq!(list.finish(), whole.len());
-            prop_assert_eq!(&cut, &whole[..limit.min(whole.len())]);
             let mut ids = Vec::new();
-            write_get(&mut ids, version, values.iter().map(|v| AttributeId::new(Page(v.0), v.1)));
+            write_get(&mut ids, version, values.iter().map(named));
             let read: Vec<_> = GetList::parse(&ids, version).unwrap().iter().map(|a| (a.page.0, a.number)).collect();
             prop_assert_eq!(read, values.iter().map(|v| (v.0, v.1)).collect::<Vec<_>>());
         }

@@ -1,7 +1,7 @@
 //! The pages and attributes that the standard defines, by name. Lengths are in bytes.
 
 use super::{AttributeId, Page};
-use crate::ObjectType;
+use crate::ObjectType::{self, Collection, Partition, Root, User};
 
 /// Length of attribute 0 of every page, and of every value in a directory page: 8 bytes vendor, 32 bytes name.
 pub const PAGE_ID_LEN: usize = 40;
@@ -23,7 +23,6 @@ pub fn page_id(vendor: &str, name: &str) -> [u8; PAGE_ID_LEN] {
 
 /// The name of a standard page ("Information", …) as its attribute 0 says it; `None` for pages of others.
 pub fn page_name(page: Page) -> Option<&'static str> {
-    use ObjectType::{Collection, Partition, Root, User};
     let super::PageKind::Of { object, number } = page.kind() else {
         return (page == Page::CURRENT_COMMAND).then_some("Current Command");
     };
@@ -54,204 +53,160 @@ pub fn page_name(page: Page) -> Option<&'static str> {
     })
 }
 
-macro_rules! page {
-    ($(#[$meta:meta])* $module:ident = $object:ident + $number:literal {
-        $($(#[$about:meta])* $name:ident = $value:literal;)*
-    }) => {
-        $(#[$meta])*
+macro_rules! pages {
+    ($($about:literal $module:ident = $page:expr, { $($name:ident = $value:literal $says:literal,)* })*) => {$(
+        #[doc = $about]
         pub mod $module {
+            #[allow(unused_imports, reason = "a page is of one type")]
+            use super::{Collection, Page, Partition, Root, User};
             /// The page.
-            pub const PAGE: super::Page = super::Page::of(super::ObjectType::$object, $number);
+            pub const PAGE: Page = $page;
+            /// The numbers of all that the standard defines, the page's identification excepted.
+            pub const NUMBERS: &[u32] = &[$($value),*];
             $(
-                $(#[$about])*
+                #[doc = $says]
                 pub const $name: super::AttributeId = super::AttributeId::new(PAGE, $value);
             )*
         }
-    };
+    )*};
 }
 
-page! {
-    /// The root's directory: attribute numbers are page numbers, values their identifications.
-    root_directory = Root + 0 {}
-}
-page! {
-    /// A partition's directory.
-    partition_directory = Partition + 0 {}
-}
-page! {
-    /// A collection's directory.
-    collection_directory = Collection + 0 {}
-}
-page! {
-    /// A user object's directory.
-    user_directory = User + 0 {}
-}
-
-page! {
-    /// Root Information.
-    root_information = Root + 1 {
-        /// OSD SYSTEM ID: 20.
-        SYSTEM_ID = 0x3;
-        /// VENDOR IDENTIFICATION: 8.
-        VENDOR = 0x4;
-        /// PRODUCT IDENTIFICATION: 16.
-        PRODUCT = 0x5;
-        /// PRODUCT MODEL: 32.
-        MODEL = 0x6;
-        /// PRODUCT REVISION LEVEL: 4.
-        REVISION = 0x7;
-        /// PRODUCT SERIAL NUMBER: any length.
-        SERIAL = 0x8;
-        /// OSD NAME: any length, settable.
-        OSD_NAME = 0x9;
-        /// MAXIMUM CDB CONTINUATION LENGTH: 4.
-        MAX_CONTINUATION = 0xA;
-        /// TOTAL CAPACITY in bytes: 8.
-        TOTAL_CAPACITY = 0x80;
-        /// USED CAPACITY in bytes: 8.
-        USED_CAPACITY = 0x81;
-        /// NUMBER OF PARTITIONS: 8.
-        PARTITIONS = 0xC0;
-        /// CLOCK, milliseconds since 1970 in UTC: 6.
-        CLOCK = 0x100;
-        /// DEFAULT ISOLATION METHOD: 1.
-        DEFAULT_ISOLATION = 0x110;
-        /// SUPPORTED ISOLATION METHODS: 32.
-        SUPPORTED_ISOLATION = 0x111;
-        /// DATA ATOMICITY GUARANTEE in bytes: 8.
-        DATA_ATOMICITY = 0x120;
-        /// DATA ATOMICITY ALIGNMENT in bytes: 8.
-        DATA_ATOMICITY_ALIGNMENT = 0x121;
-        /// ATTRIBUTES ATOMICITY GUARANTEE in bytes: 8.
-        ATTRIBUTES_ATOMICITY = 0x122;
-        /// DATA/ATTRIBUTES ATOMICITY MULTIPLIER: 1.
-        ATOMICITY_MULTIPLIER = 0x123;
-        /// MAXIMUM SNAPSHOTS COUNT: 8.
-        MAX_SNAPSHOTS = 0x1C1;
-        /// MAXIMUM CLONES COUNT: 8.
-        MAX_CLONES = 0x1C2;
-        /// MAXIMUM BRANCH DEPTH: 8.
-        MAX_BRANCH_DEPTH = 0x1CC;
-        /// First of the supported object duplication methods, 200h to 2FFh.
-        DUPLICATION_METHODS = 0x200;
-        /// Last of them.
-        DUPLICATION_METHODS_LAST = 0x2FF;
-        /// First of the supported time of duplication methods, 300h to 30Fh.
-        DUPLICATION_TIMES = 0x300;
-        /// Last of them.
-        DUPLICATION_TIMES_LAST = 0x30F;
+// Each attribute by the standard's name, with its length in bytes.
+pages! {
+    "Root Information."
+    root_information = Page::of(Root, 1), {
+        SYSTEM_ID = 0x3 "OSD SYSTEM ID: 20.",
+        VENDOR = 0x4 "VENDOR IDENTIFICATION: 8.",
+        PRODUCT = 0x5 "PRODUCT IDENTIFICATION: 16.",
+        MODEL = 0x6 "PRODUCT MODEL: 32.",
+        REVISION = 0x7 "PRODUCT REVISION LEVEL: 4.",
+        SERIAL = 0x8 "PRODUCT SERIAL NUMBER: any length.",
+        OSD_NAME = 0x9 "OSD NAME: any length, settable.",
+        MAX_CONTINUATION = 0xA "MAXIMUM CDB CONTINUATION LENGTH: 4.",
+        TOTAL_CAPACITY = 0x80 "TOTAL CAPACITY in bytes: 8.",
+        USED_CAPACITY = 0x81 "USED CAPACITY in bytes: 8.",
+        PARTITIONS = 0xC0 "NUMBER OF PARTITIONS: 8.",
+        CLOCK = 0x100 "CLOCK, milliseconds since 1970 in UTC: 6.",
+        DEFAULT_ISOLATION = 0x110 "DEFAULT ISOLATION METHOD: 1.",
+        SUPPORTED_ISOLATION = 0x111 "SUPPORTED ISOLATION METHODS: 32.",
+        DATA_ATOMICITY = 0x120 "DATA ATOMICITY GUARANTEE in bytes: 8.",
+        DATA_ATOMICITY_ALIGNMENT = 0x121 "DATA ATOMICITY ALIGNMENT in bytes: 8.",
+        ATTRIBUTES_ATOMICITY = 0x122 "ATTRIBUTES ATOMICITY GUARANTEE in bytes: 8.",
+        ATOMICITY_MULTIPLIER = 0x123 "DATA/ATTRIBUTES ATOMICITY MULTIPLIER: 1.",
+        MAX_SNAPSHOTS = 0x1C1 "MAXIMUM SNAPSHOTS COUNT: 8.",
+        MAX_CLONES = 0x1C2 "MAXIMUM CLONES COUNT: 8.",
+        MAX_BRANCH_DEPTH = 0x1CC "MAXIMUM BRANCH DEPTH: 8.",
+        DUPLICATION_METHODS = 0x200 "First of the supported object duplication methods, 200h to 2FFh.",
+        DUPLICATION_METHODS_LAST = 0x2FF "Last of them.",
+        DUPLICATION_TIMES = 0x300 "First of the supported time of duplication methods, 300h to 30Fh.",
+        DUPLICATION_TIMES_LAST = 0x30F "Last of them.",
     }
-}
-
-page! {
-    /// Partition Information.
-    partition_information = Partition + 1 {
-        /// PARTITION_ID: 8.
-        ID = 0x1;
-        /// USERNAME: any length, settable.
-        NAME = 0x9;
-        /// USED CAPACITY in bytes: 8.
-        USED_CAPACITY = 0x81;
-        /// USED CAPACITY INCREMENT in bytes: 8.
-        USED_CAPACITY_INCREMENT = 0x84;
-        /// NUMBER OF COLLECTIONS AND USER OBJECTS: 8.
-        OBJECTS = 0xC1;
-        /// ACTUAL DATA SPACE in bytes: 8.
-        ACTUAL_DATA_SPACE = 0xD1;
-        /// RESERVED DATA SPACE in bytes: 8.
-        RESERVED_DATA_SPACE = 0xD2;
-        /// DEFAULT SNAPSHOT DUPLICATION METHOD.
-        SNAPSHOT_DUPLICATION = 0x200;
-        /// DEFAULT CLONE DUPLICATION METHOD.
-        CLONE_DUPLICATION = 0x201;
-        /// DEFAULT SNAPSHOT TIME OF DUPLICATION METHOD.
-        SNAPSHOT_DUPLICATION_TIME = 0x300;
-        /// DEFAULT CLONE TIME OF DUPLICATION METHOD.
-        CLONE_DUPLICATION_TIME = 0x301;
+    "Partition Information."
+    partition_information = Page::of(Partition, 1), {
+        ID = 0x1 "PARTITION_ID: 8.",
+        NAME = 0x9 "USERNAME: any length, settable.",
+        USED_CAPACITY = 0x81 "USED CAPACITY in bytes: 8.",
+        USED_CAPACITY_INCREMENT = 0x84 "USED CAPACITY INCREMENT in bytes: 8.",
+        OBJECTS = 0xC1 "NUMBER OF COLLECTIONS AND USER OBJECTS: 8.",
+        ACTUAL_DATA_SPACE = 0xD1 "ACTUAL DATA SPACE in bytes: 8.",
+        RESERVED_DATA_SPACE = 0xD2 "RESERVED DATA SPACE in bytes: 8.",
+        SNAPSHOT_DUPLICATION = 0x200 "DEFAULT SNAPSHOT DUPLICATION METHOD.",
+        CLONE_DUPLICATION = 0x201 "DEFAULT CLONE DUPLICATION METHOD.",
+        SNAPSHOT_DUPLICATION_TIME = 0x300 "DEFAULT SNAPSHOT TIME OF DUPLICATION METHOD.",
+        CLONE_DUPLICATION_TIME = 0x301 "DEFAULT CLONE TIME OF DUPLICATION METHOD.",
     }
-}
-
-page! {
-    /// Collection Information.
-    collection_information = Collection + 1 {
-        /// PARTITION_ID: 8.
-        PARTITION_ID = 0x1;
-        /// COLLECTION_OBJECT_ID: 8.
-        ID = 0x2;
-        /// USERNAME: any length, settable.
-        NAME = 0x9;
-        /// COLLECTION TYPE: 1; see [`collection_type`](super::collection_type).
-        TYPE = 0xA;
-        /// USED CAPACITY in bytes: 8.
-        USED_CAPACITY = 0x81;
+    "Collection Information."
+    collection_information = Page::of(Collection, 1), {
+        PARTITION_ID = 0x1 "PARTITION_ID: 8.",
+        ID = 0x2 "COLLECTION_OBJECT_ID: 8.",
+        NAME = 0x9 "USERNAME: any length, settable.",
+        TYPE = 0xA "COLLECTION TYPE: 1; 00h linked, 01h tracking, EFh spontaneous.",
+        USED_CAPACITY = 0x81 "USED CAPACITY in bytes: 8.",
     }
-}
-
-/// Values of COLLECTION TYPE.
-pub mod collection_type {
-    /// LINKED: members point to it by their Collections pages.
-    pub const LINKED: u8 = 0x00;
-    /// TRACKING: follows a command over its members.
-    pub const TRACKING: u8 = 0x01;
-    /// SPONTANEOUS: made of a query.
-    pub const SPONTANEOUS: u8 = 0xEF;
-}
-
-page! {
-    /// User Object Information.
-    user_information = User + 1 {
-        /// PARTITION_ID: 8.
-        PARTITION_ID = 0x1;
-        /// USER_OBJECT_ID: 8.
-        ID = 0x2;
-        /// USERNAME: any length, settable.
-        NAME = 0x9;
-        /// USED CAPACITY in bytes: 8.
-        USED_CAPACITY = 0x81;
-        /// USER OBJECT LOGICAL LENGTH in bytes: 8, settable: truncates and extends.
-        LOGICAL_LENGTH = 0x82;
-        /// ACTUAL DATA SPACE in bytes: 8.
-        ACTUAL_DATA_SPACE = 0xD1;
-        /// RESERVED DATA SPACE in bytes: 8.
-        RESERVED_DATA_SPACE = 0xD2;
+    "User Object Information."
+    user_information = Page::of(User, 1), {
+        PARTITION_ID = 0x1 "PARTITION_ID: 8.",
+        ID = 0x2 "USER_OBJECT_ID: 8.",
+        NAME = 0x9 "USERNAME: any length, settable.",
+        USED_CAPACITY = 0x81 "USED CAPACITY in bytes: 8.",
+        LOGICAL_LENGTH = 0x82 "USER OBJECT LOGICAL LENGTH in bytes: 8, settable: truncates and extends.",
+        ACTUAL_DATA_SPACE = 0xD1 "ACTUAL DATA SPACE in bytes: 8.",
+        RESERVED_DATA_SPACE = 0xD2 "RESERVED DATA SPACE in bytes: 8.",
     }
-}
-
-page! {
-    /// Root Quotas, all settable.
-    root_quotas = Root + 2 {
-        /// DEFAULT MAXIMUM USER OBJECT LENGTH in bytes: 8.
-        DEFAULT_MAX_OBJECT_LENGTH = 0x1;
-        /// PARTITION CAPACITY QUOTA in bytes: 8.
-        PARTITION_CAPACITY = 0x1_0001;
-        /// PARTITION OBJECT COUNT: 8.
-        PARTITION_OBJECTS = 0x1_0002;
-        /// PARTITION COLLECTIONS PER USER OBJECT: 4.
-        COLLECTIONS_PER_OBJECT = 0x1_0081;
-        /// PARTITION COUNT: 8.
-        PARTITIONS = 0x2_0002;
+    "Root Quotas, all settable."
+    root_quotas = Page::of(Root, 2), {
+        DEFAULT_MAX_OBJECT_LENGTH = 0x1 "DEFAULT MAXIMUM USER OBJECT LENGTH in bytes: 8.",
+        PARTITION_CAPACITY = 0x1_0001 "PARTITION CAPACITY QUOTA in bytes: 8.",
+        PARTITION_OBJECTS = 0x1_0002 "PARTITION OBJECT COUNT: 8.",
+        COLLECTIONS_PER_OBJECT = 0x1_0081 "PARTITION COLLECTIONS PER USER OBJECT: 4.",
+        PARTITIONS = 0x2_0002 "PARTITION COUNT: 8.",
     }
-}
-
-page! {
-    /// Partition Quotas, all settable.
-    partition_quotas = Partition + 2 {
-        /// DEFAULT MAXIMUM USER OBJECT LENGTH in bytes: 8.
-        DEFAULT_MAX_OBJECT_LENGTH = 0x1;
-        /// CAPACITY QUOTA in bytes: 8.
-        CAPACITY = 0x1_0001;
-        /// OBJECT COUNT: 8.
-        OBJECTS = 0x1_0002;
-        /// COLLECTIONS PER USER OBJECT: 4.
-        COLLECTIONS_PER_OBJECT = 0x1_0081;
+    "Partition Quotas, all settable."
+    partition_quotas = Page::of(Partition, 2), {
+        DEFAULT_MAX_OBJECT_LENGTH = 0x1 "DEFAULT MAXIMUM USER OBJECT LENGTH in bytes: 8.",
+        CAPACITY = 0x1_0001 "CAPACITY QUOTA in bytes: 8.",
+        OBJECTS = 0x1_0002 "OBJECT COUNT: 8.",
+        COLLECTIONS_PER_OBJECT = 0x1_0081 "COLLECTIONS PER USER OBJECT: 4.",
     }
-}
-
-page! {
-    /// User Object Quotas, settable.
-    user_quotas = User + 2 {
-        /// MAXIMUM LENGTH in bytes: 8.
-        MAX_LENGTH = 0x1;
+    "User Object Quotas, settable."
+    user_quotas = Page::of(User, 2), {
+        MAX_LENGTH = 0x1 "MAXIMUM LENGTH in bytes: 8.",
+    }
+    "The Attributes Access page of partitions: lists of (page, number) that capabilities refer to."
+    attributes_access = Page::of(Partition, 4), {}
+    "Command Tracking, of tracking collections."
+    command_tracking = Page::of(Collection, 4), {
+        PERCENT_COMPLETE = 0x1 "PERCENT COMPLETE: 1.",
+        ACTIVE_COMMAND = 0x2 "ACTIVE COMMAND STATUS (its service action): 2.",
+        ENDED_STATUS = 0x3 "ENDED COMMAND STATUS: 2.",
+        SENSE = 0x4 "SENSE DATA: up to 252.",
+        MEMBERS = 0x10 "NUMBER OF MEMBERS: 8.",
+        PROCESSED = 0x11 "OBJECTS PROCESSED: 8.",
+        NEWER_SKIPPED = 0x12 "NEWER OBJECTS SKIPPED: 8.",
+        MISSING_SKIPPED = 0x13 "MISSING OBJECTS SKIPPED: 8.",
+    }
+    "Root Policy/Security."
+    root_security = Page::of(Root, 5), {
+        DEFAULT_METHOD = 0x1 "DEFAULT SECURITY METHOD: 1, settable.",
+        OLDEST_NONCE = 0x2 "OLDEST VALID NONCE LIMIT, milliseconds: 6, settable.",
+        NEWEST_NONCE = 0x3 "NEWEST VALID NONCE LIMIT, milliseconds: 6, settable.",
+        PARTITION_DEFAULT_METHOD = 0x6 "PARTITION DEFAULT SECURITY METHOD: 1, settable.",
+        SUPPORTED_METHODS = 0x7 "SUPPORTED SECURITY METHODS: 2, a bit each.",
+        ADJUSTABLE_CLOCK = 0x9 "ADJUSTABLE CLOCK, milliseconds since 1970: 6, settable.",
+        BOOT_EPOCH = 0xA "BOOT EPOCH: 2.",
+        MASTER_KEY_ID = 0x7FFD "MASTER KEY IDENTIFIER: 7.",
+        ROOT_KEY_ID = 0x7FFE "ROOT KEY IDENTIFIER: 7.",
+        ALGORITHMS = 0x8000_0000 "First SUPPORTED INTEGRITY CHECK VALUE ALGORITHM: 1 each.",
+        DH_GROUPS = 0x8000_0010 "First SUPPORTED DH GROUP: 1 each.",
+    }
+    "Partition Policy/Security."
+    partition_security = Page::of(Partition, 5), {
+        DEFAULT_METHOD = 0x1 "DEFAULT SECURITY METHOD: 1, settable.",
+        OLDEST_NONCE = 0x2 "OLDEST VALID NONCE LIMIT, milliseconds: 6, settable.",
+        NEWEST_NONCE = 0x3 "NEWEST VALID NONCE LIMIT, milliseconds: 6, settable.",
+        NONCE_LIST_DEPTH = 0x4 "REQUEST NONCE LIST DEPTH: 2, settable.",
+        FROZEN_KEYS = 0x5 "FROZEN WORKING KEY BIT MASK: 2, settable; bit n freezes working key n.",
+        PARTITION_KEY_ID = 0x7FFF "PARTITION KEY IDENTIFIER: 7.",
+        WORKING_KEY_IDS = 0x8000 "WORKING KEY IDENTIFIER of key version 0; those of 1 to 15 follow: 7 each.",
+        POLICY_TAG = 0x4000_0001 "POLICY ACCESS TAG: 4, settable.",
+        OBJECT_POLICY_TAG = 0x4000_0002 "USER OBJECT POLICY ACCESS TAG: 4, settable: what new objects get.",
+    }
+    "Collection Policy/Security."
+    collection_security = Page::of(Collection, 5), {
+        POLICY_TAG = 0x4000_0001 "POLICY ACCESS TAG: 4, settable.",
+    }
+    "User Object Policy/Security."
+    user_security = Page::of(User, 5), {
+        POLICY_TAG = 0x4000_0001 "POLICY ACCESS TAG: 4, settable.",
+    }
+    "Current Command: what the running command did. It has a fixed page format too."
+    current_command = Page::CURRENT_COMMAND, {
+        RESPONSE_ICV = 0x1 "RESPONSE INTEGRITY CHECK VALUE: 20 or 32.",
+        OBJECT_TYPE = 0x2 "OBJECT TYPE: 1.",
+        PARTITION_ID = 0x3 "PARTITION_ID: 8.",
+        OBJECT_ID = 0x4 "COLLECTION_OBJECT_ID or USER_OBJECT_ID: 8.",
+        APPEND_ADDRESS = 0x5 "STARTING BYTE ADDRESS OF APPEND: 8.",
+        USED_CAPACITY_CHANGE = 0x6 "CHANGE IN USED CAPACITY in bytes: 8.",
     }
 }
 
@@ -288,122 +243,6 @@ pub mod collections {
     pub const FIRST: u32 = 0x1;
     /// The highest.
     pub const LAST: u32 = 0xFFFF_FF00;
-}
-
-/// The Attributes Access page of partitions (P+4): lists of (page, number) that capabilities refer to.
-pub mod attributes_access {
-    use super::{ObjectType, Page};
-    /// The page.
-    pub const PAGE: Page = Page::of(ObjectType::Partition, 4);
-}
-
-page! {
-    /// Command Tracking, of tracking collections.
-    command_tracking = Collection + 4 {
-        /// PERCENT COMPLETE: 1.
-        PERCENT_COMPLETE = 0x1;
-        /// ACTIVE COMMAND STATUS (its service action): 2.
-        ACTIVE_COMMAND = 0x2;
-        /// ENDED COMMAND STATUS: 2.
-        ENDED_STATUS = 0x3;
-        /// SENSE DATA: up to 252.
-        SENSE = 0x4;
-        /// NUMBER OF MEMBERS: 8.
-        MEMBERS = 0x10;
-        /// OBJECTS PROCESSED: 8.
-        PROCESSED = 0x11;
-        /// NEWER OBJECTS SKIPPED: 8.
-        NEWER_SKIPPED = 0x12;
-        /// MISSING OBJECTS SKIPPED: 8.
-        MISSING_SKIPPED = 0x13;
-    }
-}
-
-page! {
-    /// Root Policy/Security.
-    root_security = Root + 5 {
-        /// DEFAULT SECURITY METHOD: 1, settable.
-        DEFAULT_METHOD = 0x1;
-        /// OLDEST VALID NONCE LIMIT, milliseconds: 6, settable.
-        OLDEST_NONCE = 0x2;
-        /// NEWEST VALID NONCE LIMIT, milliseconds: 6, settable.
-        NEWEST_NONCE = 0x3;
-        /// PARTITION DEFAULT SECURITY METHOD: 1, settable.
-        PARTITION_DEFAULT_METHOD = 0x6;
-        /// SUPPORTED SECURITY METHODS: 2, a bit each.
-        SUPPORTED_METHODS = 0x7;
-        /// ADJUSTABLE CLOCK, milliseconds since 1970: 6, settable.
-        ADJUSTABLE_CLOCK = 0x9;
-        /// BOOT EPOCH: 2.
-        BOOT_EPOCH = 0xA;
-        /// MASTER KEY IDENTIFIER: 7.
-        MASTER_KEY_ID = 0x7FFD;
-        /// ROOT KEY IDENTIFIER: 7.
-        ROOT_KEY_ID = 0x7FFE;
-        /// First SUPPORTED INTEGRITY CHECK VALUE ALGORITHM: 1 each.
-        ALGORITHMS = 0x8000_0000;
-        /// First SUPPORTED DH GROUP: 1 each.
-        DH_GROUPS = 0x8000_0010;
-    }
-}
-
-page! {
-    /// Partition Policy/Security.
-    partition_security = Partition + 5 {
-        /// DEFAULT SECURITY METHOD: 1, settable.
-        DEFAULT_METHOD = 0x1;
-        /// OLDEST VALID NONCE LIMIT, milliseconds: 6, settable.
-        OLDEST_NONCE = 0x2;
-        /// NEWEST VALID NONCE LIMIT, milliseconds: 6, settable.
-        NEWEST_NONCE = 0x3;
-        /// REQUEST NONCE LIST DEPTH: 2, settable.
-        NONCE_LIST_DEPTH = 0x4;
-        /// FROZEN WORKING KEY BIT MASK: 2, settable; bit n freezes working key n.
-        FROZEN_KEYS = 0x5;
-        /// PARTITION KEY IDENTIFIER: 7.
-        PARTITION_KEY_ID = 0x7FFF;
-        /// WORKING KEY IDENTIFIER of key version 0; those of 1 to 15 follow: 7 each.
-        WORKING_KEY_IDS = 0x8000;
-        /// POLICY ACCESS TAG: 4, settable.
-        POLICY_TAG = 0x4000_0001;
-        /// USER OBJECT POLICY ACCESS TAG: 4, settable: what new objects get.
-        OBJECT_POLICY_TAG = 0x4000_0002;
-    }
-}
-
-page! {
-    /// Collection Policy/Security.
-    collection_security = Collection + 5 {
-        /// POLICY ACCESS TAG: 4, settable.
-        POLICY_TAG = 0x4000_0001;
-    }
-}
-
-page! {
-    /// User Object Policy/Security.
-    user_security = User + 5 {
-        /// POLICY ACCESS TAG: 4, settable.
-        POLICY_TAG = 0x4000_0001;
-    }
-}
-
-/// Current Command: what the running command did. It has a fixed page format too.
-pub mod current_command {
-    use super::{AttributeId, Page};
-    /// The page.
-    pub const PAGE: Page = Page::CURRENT_COMMAND;
-    /// RESPONSE INTEGRITY CHECK VALUE: 20 or 32.
-    pub const RESPONSE_ICV: AttributeId = AttributeId::new(PAGE, 0x1);
-    /// OBJECT TYPE: 1.
-    pub const OBJECT_TYPE: AttributeId = AttributeId::new(PAGE, 0x2);
-    /// PARTITION_ID: 8.
-    pub const PARTITION_ID: AttributeId = AttributeId::new(PAGE, 0x3);
-    /// COLLECTION_OBJECT_ID or USER_OBJECT_ID: 8.
-    pub const OBJECT_ID: AttributeId = AttributeId::new(PAGE, 0x4);
-    /// STARTING BYTE ADDRESS OF APPEND: 8.
-    pub const APPEND_ADDRESS: AttributeId = AttributeId::new(PAGE, 0x5);
-    /// CHANGE IN USED CAPACITY in bytes: 8.
-    pub const USED_CAPACITY_CHANGE: AttributeId = AttributeId::new(PAGE, 0x6);
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 //! [`super::table`].
 
 use super::{Body, CdbError, EncodeError};
-use crate::bytes::put;
+use crate::bytes::{codes, put};
 use crate::{Id, Version};
 
 /// A range of a user object's bytes.
@@ -15,28 +15,21 @@ pub struct ObjectRange {
     pub len: u64,
 }
 
-/// FLUSH SCOPE.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum FlushScope {
-    /// 0: of a user object its data and attributes; of a collection, a partition or the root its
-    /// list of members alone.
-    Contents = 0,
-    /// 1: attributes only.
-    Attributes = 1,
-    /// 2: of a user object a range of its data and its attributes; of the others everything below
-    /// them too.
-    RangeOrAll = 2,
+codes! {
+    /// FLUSH SCOPE.
+    FlushScope: u8 {
+        Contents = 0 "Of a user object its data and attributes; of a collection, a partition or the root its list of members.",
+        Attributes = 1 "Attributes only.",
+        RangeOrAll = 2 "Of a user object a range of its data and its attributes; of the others all that is below them too.",
+    }
 }
 
-/// Scope of REMOVE PARTITION.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum RemoveScope {
-    /// 0: fail if the partition is not empty.
-    Empty = 0,
-    /// 1: remove what it holds with it.
-    Contents = 1,
+codes! {
+    /// Scope of REMOVE PARTITION.
+    RemoveScope: u8 {
+        Empty = 0 "Fail if the partition is not empty.",
+        Contents = 1 "Remove what it holds with it.",
+    }
 }
 
 /// What OBJECT STRUCTURE CHECK checks.
@@ -83,16 +76,27 @@ pub struct ListCollection {
     pub attributes: bool,
 }
 
-/// Which key SET KEY sets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum KeyToSet {
-    /// 1: the root key.
-    Root = 1,
-    /// 2: a partition's key.
-    Partition = 2,
-    /// 3: a working key of a partition.
-    Working = 3,
+impl List {
+    /// A list of `partition`'s user objects, or of partitions, from its beginning; ids alone.
+    pub const fn new(partition: u64, allocation: Allocation) -> Self {
+        Self { partition, allocation, initial: 0, list_id: 0, attributes: false, sort: 0 }
+    }
+}
+
+impl ListCollection {
+    /// A list of members, or of collections, from its beginning; ids alone.
+    pub const fn new(id: Id, allocation: Allocation) -> Self {
+        Self { id, allocation, initial: 0, list_id: 0, attributes: false }
+    }
+}
+
+codes! {
+    /// Which key SET KEY sets.
+    KeyToSet: u8 {
+        Root = 1 "The root key.",
+        Partition = 2 "A partition's key.",
+        Working = 3 "A working key of a partition.",
+    }
 }
 
 /// SET KEY.
@@ -252,12 +256,7 @@ impl Field for FlushScope {
             0 => (11, body.f.u8(11) & 3),
             code => (10, code),
         };
-        match code {
-            0 => Ok(Self::Contents),
-            1 => Ok(Self::Attributes),
-            2 => Ok(Self::RangeOrAll),
-            _ => Err(CdbError::bit(byte, 1)),
-        }
+        Self::from_code(code).ok_or(CdbError::bit(byte, 1))
     }
     fn put(self, _: At, _: Version, out: &mut [u8]) -> Result<(), EncodeError> {
         out[10] |= self as u8;
@@ -267,11 +266,7 @@ impl Field for FlushScope {
 
 impl Field for RemoveScope {
     fn get(body: &Body<'_>, _: At) -> Result<Self, CdbError> {
-        match body.f.u8(11) & 7 {
-            0 => Ok(Self::Empty),
-            1 => Ok(Self::Contents),
-            _ => Err(CdbError::bit(11, 2)),
-        }
+        Self::from_code(body.f.u8(11) & 7).ok_or(CdbError::bit(11, 2))
     }
     fn put(self, _: At, _: Version, out: &mut [u8]) -> Result<(), EncodeError> {
         out[11] |= self as u8;
@@ -344,12 +339,7 @@ impl Field for List {
 
 impl Field for SetKey {
     fn get(body: &Body<'_>, _: At) -> Result<Self, CdbError> {
-        let key = match body.f.u8(11) & 3 {
-            1 => KeyToSet::Root,
-            2 => KeyToSet::Partition,
-            3 => KeyToSet::Working,
-            _ => return Err(CdbError::bit(11, 1)),
-        };
+        let key = KeyToSet::from_code(body.f.u8(11) & 3).ok_or(CdbError::bit(11, 1))?;
         let (version, key_id, seed) = (body.f.u8(24) & 0x0F, body.f.array(25), body.f.array(32));
         Ok(Self { key, partition: u64::get(body, PARTITION)?, version, key_id, seed })
     }

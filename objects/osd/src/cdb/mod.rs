@@ -17,7 +17,7 @@ pub use table::{Command, Effect, Needs, Sharing};
 
 use arrayvec::ArrayVec;
 
-use crate::bytes::{Fields, put};
+use crate::bytes::{Fields, codes, put};
 use crate::{Action, Capability, Version, capability, offset};
 
 /// OPERATION CODE of variable-length CDBs.
@@ -80,37 +80,17 @@ impl Form {
     }
 }
 
-/// ISOLATION: how a command stands to others that run at the same time (OSD-2).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum Isolation {
-    /// The root's default.
-    #[default]
-    Default = 0,
-    /// None.
-    None = 1,
-    /// Strict: as if one command ran after the other.
-    Strict = 2,
-    /// Commands on ranges that overlap are isolated.
-    Range = 4,
-    /// Functional.
-    Functional = 5,
-    /// Vendor specific.
-    Vendor = 7,
-}
-
-impl Isolation {
-    /// From the field's three bits.
-    pub const fn from_code(code: u8) -> Option<Self> {
-        match code {
-            0 => Some(Self::Default),
-            1 => Some(Self::None),
-            2 => Some(Self::Strict),
-            4 => Some(Self::Range),
-            5 => Some(Self::Functional),
-            7 => Some(Self::Vendor),
-            _ => None,
-        }
+codes! {
+    /// ISOLATION: how a command stands to others that run at the same time (OSD-2).
+    #[derive(Default)]
+    Isolation: u8 {
+        #[default]
+        Default = 0 "The root's default.",
+        None = 1 "None.",
+        Strict = 2 "As if one command ran after the other.",
+        Range = 4 "Commands on ranges that overlap are isolated.",
+        Functional = 5 "Each function of a command is isolated for itself.",
+        Vendor = 7 "Vendor specific.",
     }
 }
 

@@ -22,37 +22,21 @@ use hmac::{Hmac, Mac};
 use subtle::ConstantTimeEq;
 
 use crate::Form;
+use crate::bytes::codes;
 
-/// SECURITY METHOD: what a client has to prove, from nothing to everything.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[repr(u8)]
-pub enum Method {
-    /// Nothing is proved; capabilities are not looked at.
-    #[default]
-    NoSec = 0,
-    /// That the client holds the capability's key: for links that are secure themselves.
-    CapKey = 1,
-    /// That the command is the client's and new.
-    CmdRsp = 2,
-    /// That the data is the client's too.
-    AllData = 3,
+codes! {
+    /// SECURITY METHOD: what a client has to prove, from nothing to everything.
+    #[derive(Default)]
+    Method: u8 {
+        #[default]
+        NoSec = 0 "Nothing is proved; capabilities are not looked at.",
+        CapKey = 1 "That the client holds the capability's key: for links that are secure themselves.",
+        CmdRsp = 2 "That the command is the client's and new.",
+        AllData = 3 "That the data is the client's too.",
+    }
 }
 
 impl Method {
-    /// All of them, from the weakest to the strongest.
-    pub const ALL: [Self; 4] = [Self::NoSec, Self::CapKey, Self::CmdRsp, Self::AllData];
-
-    /// From the field of a capability or the attribute.
-    pub const fn from_code(code: u8) -> Option<Self> {
-        match code {
-            0 => Some(Self::NoSec),
-            1 => Some(Self::CapKey),
-            2 => Some(Self::CmdRsp),
-            3 => Some(Self::AllData),
-            _ => None,
-        }
-    }
-
     /// The name in the standard.
     pub const fn name(self) -> &'static str {
         match self {
@@ -64,30 +48,16 @@ impl Method {
     }
 }
 
-/// INTEGRITY CHECK VALUE ALGORITHM.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-#[non_exhaustive]
-pub enum Algorithm {
-    /// HMAC-SHA1, values of 20 bytes; all that fits CDBs of 200 and 224 bytes.
-    HmacSha1 = 1,
-    /// HMAC-SHA-256, values of 32 bytes.
-    HmacSha256 = 2,
+codes! {
+    /// INTEGRITY CHECK VALUE ALGORITHM.
+    #[non_exhaustive]
+    Algorithm: u8 {
+        HmacSha1 = 1 "HMAC-SHA1, values of 20 bytes; all that fits CDBs of 200 and 224 bytes.",
+        HmacSha256 = 2 "HMAC-SHA-256, values of 32 bytes.",
+    }
 }
 
 impl Algorithm {
-    /// All of them.
-    pub const ALL: [Self; 2] = [Self::HmacSha1, Self::HmacSha256];
-
-    /// From the field of a capability or the attribute.
-    pub const fn from_code(code: u8) -> Option<Self> {
-        match code {
-            1 => Some(Self::HmacSha1),
-            2 => Some(Self::HmacSha256),
-            _ => None,
-        }
-    }
-
     /// The strongest that a form of CDB has room for.
     pub const fn of_form(form: Form) -> Self {
         match form {

@@ -1,6 +1,6 @@
 //! Parameter data as JSON: attribute lists and CDB continuations, read and made.
 
-use osd::attributes::list::{self, GetList, ListWriter, ValueList};
+use osd::attributes::list::{self, GetList, ValueList};
 use osd::cdb::ObjectRange;
 use osd::continuation::{Continuation, CopySource, Criterion, Descriptor, Query};
 use osd::{Action, AttributeId, Id, ObjectType, Page, Version};
@@ -73,24 +73,19 @@ pub fn vectors(n: &mut Numbers) -> Vec<Value> {
         list::write_get(&mut out, version, (0..5).map(|_| attribute(n)));
         lists.push(out);
         let mut out = Vec::new();
-        let mut writer = ListWriter::new(&mut out, version, 1 << 16);
-        for len in [1, 7, 8, 9, 16, 17] {
-            writer.push(attribute(n), Some(&n.fill::<17>()[..len])).expect("a short value");
-        }
-        writer.push(attribute(n), None).expect("no value");
-        writer.finish();
+        let some = [1, 7, 8, 9, 16, 17].map(|len| (attribute(n), n.fill::<17>()[..len].to_vec()));
+        let values = some.iter().map(|(attribute, value)| (*attribute, Some(&value[..])));
+        list::write_values(&mut out, version, values.chain([(attribute(n), None)])).expect("short values");
         lists.push(out);
-        let mut out = Vec::new();
-        let mut writer = ListWriter::many(&mut out, version, 1 << 16);
+        let mut many = Vec::new();
         for kind in [ObjectType::User, ObjectType::Collection] {
             let mut entries = Vec::new();
             list::write_entry(&mut entries, version, attribute(n), Some(&n.fill::<11>()))
                 .expect("a short value");
             list::write_entry(&mut entries, version, attribute(n), Some(b"")).expect("a short value");
-            writer.push_object(n.next(), kind, &entries).expect("few entries");
+            list::write_of_many(&mut many, version, n.next(), kind, &entries).expect("few entries");
         }
-        writer.finish();
-        lists.push(out);
+        lists.push([list::values_header(version, true, many.len()), many].concat());
         for bytes in lists {
             let view = list(&bytes, &json!(generation));
             made.push(json!({ "kind": "attribute list", "generation": generation, "hex": hex(&bytes), "view": view }));

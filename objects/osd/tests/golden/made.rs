@@ -1,11 +1,10 @@
 //! Vectors that this crate makes: each command in each form, with values of its own choosing.
 
 use osd::cdb::{
-    AttributeParameters, Command, FlushScope, GetPage, InlineValue, Isolation, KeyToSet, List,
-    ListCollection, ObjectRange, Options, Region, RemoveScope, Security, SetFromBuffer, SetKey, SetMasterKey,
+    AttributeParameters, Command, GetPage, InlineValue, Isolation, Options, Region, Security, SetFromBuffer,
     StructureScope, Timestamps,
 };
-use osd::{AttributeId, Capability, Cdb, Form, Id, ObjectType, Page, Version};
+use osd::{Action, AttributeId, Capability, Cdb, Form, Id, ObjectType, Page, Version};
 use serde_json::{Value, json};
 
 use crate::view;
@@ -33,10 +32,6 @@ impl Numbers {
         Id::new(self.next(), self.next())
     }
 
-    fn range(&mut self) -> ObjectRange {
-        ObjectRange { start: self.next(), len: self.next() }
-    }
-
     fn region(&mut self, version: Version) -> Option<Region> {
         let step = if version == Version::Osd1 { 256 } else { 8 };
         // A tenth of them is far away, where offsets have a coarser step.
@@ -45,81 +40,23 @@ impl Numbers {
     }
 }
 
+/// Each command, with fields as any bytes say them, but for LIST_ATTR, which OSD-1 does not have.
 fn commands(n: &mut Numbers) -> Vec<Command> {
-    let scopes = [FlushScope::Contents, FlushScope::Attributes, FlushScope::RangeOrAll];
-    let scope = scopes[n.below(3) as usize];
-    vec![
-        Command::ObjectStructureCheck(StructureScope::Root),
-        Command::ObjectStructureCheck(StructureScope::Partition(n.next())),
-        Command::Format { capacity: n.next() },
-        Command::Create { partition: n.next(), requested: n.next(), count: n.next() as u16 },
-        Command::List(List {
-            partition: n.next(),
-            allocation: n.next(),
-            initial: n.next(),
-            list_id: n.next() as u32,
-            attributes: false,
-            sort: n.below(16) as u8,
-        }),
-        Command::Punch(n.id(), n.range()),
-        Command::Read(n.id(), n.range()),
-        Command::Write(n.id(), n.range()),
-        Command::Append { id: n.id(), len: n.next() },
-        Command::Flush { id: n.id(), scope, range: n.range() },
-        Command::Clear(n.id(), n.range()),
-        Command::Remove(n.id()),
-        Command::CreatePartition { requested: n.next() },
-        Command::RemovePartition { partition: n.next(), scope: RemoveScope::Contents },
-        Command::GetAttributes(n.id()),
-        Command::SetAttributes(n.id()),
-        Command::CreateAndWrite { partition: n.next(), requested: n.next(), range: n.range() },
-        Command::CopyUserObjects { partition: n.next(), requested: n.next(), method: n.next() as u8 },
-        Command::CreateUserTrackingCollection { partition: n.next(), requested: n.next(), source: n.next() },
-        Command::CreateCollection { partition: n.next(), requested: n.next() },
-        Command::RemoveCollection { id: n.id(), force: n.below(2) == 1 },
-        Command::ListCollection(ListCollection {
-            id: n.id(),
-            allocation: n.next(),
-            initial: n.next(),
-            list_id: n.next() as u32,
-            attributes: false,
-        }),
-        Command::SetKey(SetKey {
-            key: KeyToSet::Working,
-            partition: n.next(),
-            version: n.below(16) as u8,
-            key_id: n.fill(),
-            seed: n.fill(),
-        }),
-        Command::SetMasterKey(SetMasterKey {
-            step: n.below(2) as u8,
-            group: n.next() as u8,
-            key_id: n.fill(),
-            parameter_len: n.next() as u32,
-            allocation: n.next() as u32,
-        }),
-        Command::FlushCollection { id: n.id(), scope },
-        Command::FlushPartition { partition: n.next(), scope },
-        Command::FlushOsd { scope },
-        Command::Query { id: n.id(), immediate: n.below(2) == 1, allocation: n.next(), matches: n.next() },
-        Command::RemoveMemberObjects(n.id()),
-        Command::GetMemberAttributes(n.id()),
-        Command::SetMemberAttributes(n.id()),
-        Command::CreateClone { requested: n.next(), source: n.next(), method: n.next() as u8 },
-        Command::CreateSnapshot { requested: n.next(), source: n.next(), method: n.next() as u8 },
-        Command::DetachClone { partition: n.next() },
-        Command::RefreshSnapshotOrClone { partition: n.next() },
-        Command::RestorePartition { partition: n.next(), snapshot: n.next() },
-        Command::ReadMap { id: n.id(), allocation: n.next(), start: n.next(), map_type: n.next() as u16 },
-        Command::ReadMapsAndCompare {
-            id: n.id(),
-            allocation: n.next(),
-            other: n.next(),
-            map_type: n.next() as u16,
-        },
-        Command::PerformScsiCommand { cdb: n.fill() },
-        Command::PerformTmf { allocation: n.next() as u16, function: n.next() as u8, tag: n.next() },
-    ]
+    let mut made = vec![Command::ObjectStructureCheck(StructureScope::Root)];
+    for action in Action::ALL {
+        made.push(loop {
+            let mut bytes = Cdb::new(made[0]).encode().expect("a command of OSD-2");
+            bytes[8..10].copy_from_slice(&action.code(Version::Osd2).expect("OSD-2 has all").to_be_bytes());
+            (bytes[10], bytes[11], bytes[14]) =
+                (n.below(3) as u8, n.next() as u8 & 0x8F | 0x30, n.next() as u8);
+            bytes[16..52].copy_from_slice(&n.fill::<36>());
+            // A code may be a reserved one.
+            if let Ok(cdb) = Cdb::decode(&bytes) {
+                break cdb.command;
+            }
+        });
+    }
+    made
 }
 
 fn attributes(n: &mut Numbers, version: Version) -> AttributeParameters {

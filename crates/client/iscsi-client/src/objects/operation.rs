@@ -254,11 +254,9 @@ fn set_list(attributes: &[Attribute]) -> Result<Option<Vec<u8>>, ObjectError> {
         return Ok(None);
     }
     let mut bytes = Vec::new();
-    let mut writer = list::ListWriter::new(&mut bytes, Version::Osd2, usize::MAX);
-    for one in attributes {
-        writer.push(one.id, Some(&one.value)).map_err(|error| ObjectError::Argument(error.to_string()))?;
-    }
-    writer.finish();
+    let values = attributes.iter().map(|one| (one.id, Some(&one.value[..])));
+    list::write_values(&mut bytes, Version::Osd2, values)
+        .map_err(|error| ObjectError::Argument(error.to_string()))?;
     Ok(Some(bytes))
 }
 

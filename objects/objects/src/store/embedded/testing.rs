@@ -14,8 +14,8 @@ use runtime::Chain;
 use super::open::Parts;
 use super::{DatabaseStorage, EmbeddedStore};
 use crate::store::{
-    Attributes, BLOCK, Change, CollectionType, Duplicate, Error, FIRST_ID, Id, Kind, List, ObjectStore, Step,
-    TimesUpdate, Value,
+    Attributes, BLOCK, Change, CollectionType, Commit, Duplicate, Error, FIRST_ID, Id, Kind, List,
+    ObjectStore, Step, TimesUpdate, Value,
 };
 
 /// Polls a future that nothing outside has to happen for.
@@ -27,6 +27,25 @@ pub fn now<F: Future>(future: F) -> F::Output {
         }
     }
     panic!("it waits for something");
+}
+
+/// The partition of most tests.
+pub const P: u64 = FIRST_ID;
+
+/// An object of it.
+pub fn object(n: u64) -> Id {
+    Id::new(P, FIRST_ID + n)
+}
+
+/// Does a durable change.
+pub fn apply(store: &dyn ObjectStore, change: impl Into<Change>) -> Result<(), Error> {
+    now(store.apply(change.into(), Commit::Durable)).map(drop)
+}
+
+/// A check finds nothing.
+#[track_caller]
+pub fn sound(store: &EmbeddedStore) {
+    assert_eq!(now(store.check(0, false)).unwrap().findings, Vec::<String>::new());
 }
 
 /// A file in memory that knows what a power cut leaves.
@@ -182,6 +201,14 @@ impl Rig {
         self.try_open().unwrap()
     }
 
+    /// With a store that has partition [`P`].
+    pub fn begun(blocks: u64) -> (Self, EmbeddedStore) {
+        let rig = Self::new(blocks, 256 << 10);
+        let store = rig.open();
+        apply(&store, Step::CreatePartition(P)).unwrap();
+        (rig, store)
+    }
+
     pub fn cut(&self, seed: u64) {
         self.arena.cut_power(seed);
         self.journal.cut_power(seed ^ 1);
@@ -199,7 +226,7 @@ fn partition(n: u32) -> u64 {
     FIRST_ID + u64::from(n % 3)
 }
 
-fn object(n: u8) -> Id {
+fn any_object(n: u8) -> Id {
     Id::new(partition(u32::from(n) / 5), FIRST_ID + u64::from(n % 5))
 }
 
@@ -216,7 +243,7 @@ fn place(n: u32) -> u64 {
 
 /// The step that four numbers make. Most are about few objects, so that they meet.
 pub fn step((kind, which, a, b): Raw) -> Step {
-    let id = object(which % 15);
+    let id = any_object(which % 15);
     match kind % 24 {
         0 => Step::CreatePartition(partition(a)),
         1 if a % 3 == 0 => Step::RemovePartition { id: partition(b), contents: false },
@@ -233,7 +260,7 @@ pub fn step((kind, which, a, b): Raw) -> Step {
         12 => Step::Punch { id, at: place(a), len: place(b) },
         13 => Step::Clear { id, at: place(a), len: place(b) },
         14 => Step::SetLength { id, length: place(a) },
-        15 => Step::Copy { from: id, to: object((a % 15) as u8), attributes: b % 2 == 0 },
+        15 => Step::Copy { from: id, to: any_object((a % 15) as u8), attributes: b % 2 == 0 },
         16 | 17 => {
             let id = match a % 5 {
                 0 => Id::ROOT,
@@ -248,8 +275,8 @@ pub fn step((kind, which, a, b): Raw) -> Step {
         18 => {
             Step::SetTimes { id, times: TimesUpdate { data_modified: Some(a.into()), ..Default::default() } }
         }
-        19 | 20 => Step::Join { object: id, collection: object((a % 15) as u8).object, number: b },
-        21 => Step::Leave { object: id, collection: object((a % 15) as u8).object },
+        19 | 20 => Step::Join { object: id, collection: any_object((a % 15) as u8).object, number: b },
+        21 => Step::Leave { object: id, collection: any_object((a % 15) as u8).object },
         22 => Step::Write { id, at: u64::from(a % 8) * (4 << 20) + place(b), data: fill(a, 5000) },
         _ => match a % 8 {
             0 => Step::Duplicate {

@@ -33,7 +33,6 @@ const AT_ONCE: u8 = 0x01;
 /// MAXIMUM SNAPSHOTS COUNT and MAXIMUM CLONES COUNT: no limit of their own.
 const UNLIMITED: u64 = u64::MAX;
 
-/// Methods of isolation that there are.
 const ISOLATIONS: [Isolation; 4] =
     [Isolation::None, Isolation::Strict, Isolation::Range, Isolation::Functional];
 
@@ -442,7 +441,7 @@ pub(super) fn quota_len(attribute: AttributeId) -> Option<usize> {
     }
 }
 
-/// The numbers of a standard page's attributes that are worked out rather than kept.
+/// The numbers of a standard page's attributes; those that are kept are among them.
 fn standard_numbers(of_type: ObjectType, page: Page) -> &'static [u32] {
     const TIMES: &[u32] = &[1, 2, 3, 4, 5, timestamps::BYPASS];
     let PageKind::Of { object, number } = page.kind() else { return &[] };
@@ -450,18 +449,15 @@ fn standard_numbers(of_type: ObjectType, page: Page) -> &'static [u32] {
         return &[];
     }
     match (object, number) {
-        (ObjectType::Root, 1) => &[
-            0x3, 0x4, 0x5, 0x6, 0x7, 0x8, 0xA, 0x80, 0x81, 0xC0, 0x100, 0x110, 0x111, 0x120, 0x121, 0x122,
-            0x123, 0x1C1, 0x1C2, 0x1CC, 0x200, 0x300,
-        ],
-        (ObjectType::Partition, 1) => &[0x1, 0x81, 0x84, 0xC1, 0xD1, 0xD2, 0x200, 0x201, 0x300, 0x301],
-        (ObjectType::Collection, 1) => &[0x1, 0x2, 0xA, 0x81],
-        (ObjectType::User, 1) => &[0x1, 0x2, 0x81, 0x82, 0xD1, 0xD2],
-        (ObjectType::Root, 2) => &[0x1, 0x1_0001, 0x1_0002, 0x1_0081, 0x2_0002],
-        (ObjectType::Partition, 2) => &[0x1, 0x1_0001, 0x1_0002, 0x1_0081],
-        (ObjectType::User, 2) => &[0x1],
+        (ObjectType::Root, 1) => root_information::NUMBERS,
+        (ObjectType::Partition, 1) => partition_information::NUMBERS,
+        (ObjectType::Collection, 1) => collection_information::NUMBERS,
+        (ObjectType::User, 1) => user_information::NUMBERS,
+        (ObjectType::Root, 2) => root_quotas::NUMBERS,
+        (ObjectType::Partition, 2) => partition_quotas::NUMBERS,
+        (ObjectType::User, 2) => user_quotas::NUMBERS,
         (_, 3) => TIMES,
-        (ObjectType::Collection, 4) => &[0x10],
+        (ObjectType::Collection, 4) => command_tracking::NUMBERS,
         _ => &[],
     }
 }

@@ -130,7 +130,7 @@ fn a_list_shows_attributes_of_those_partitions_only_whose_method_was_proved() {
     let set = client.ask(Osd::SetAttributes(Id::partition(P))).set(name, b"secret");
     sealed(&client, set, &partition(&manager, &client, |_| {})).good();
     let list = || {
-        let list = List { partition: 0, allocation: 512, initial: 0, list_id: 0, attributes: true, sort: 0 };
+        let list = List { attributes: true, ..List::new(0, 512) };
         client.ask(Osd::List(list)).get(&[name])
     };
     let holds = |data: &[u8], text: &[u8]| data.windows(text.len()).any(|part| part == text);

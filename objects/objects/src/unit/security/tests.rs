@@ -236,17 +236,7 @@ fn without_a_credential_and_with_a_weaker_method_nothing_is_served() {
     sealed(&client, read(&client), &weak).bad_field(82);
     sealed(&client, read(&client), &manager.grant(&client, Method::CmdRsp, |_| {})).good();
     // Other partitions go on as before.
-    client
-        .ask(Osd::List(osd::cdb::List {
-            partition: 0,
-            allocation: 64,
-            initial: 0,
-            list_id: 0,
-            attributes: false,
-            sort: 0,
-        }))
-        .send()
-        .good();
+    client.ask(Osd::List(osd::cdb::List::new(0, 64))).send().good();
 }
 
 #[test]
@@ -396,15 +386,7 @@ fn a_collection_has_a_policy_access_tag_of_its_own() {
     };
     let create = Osd::CreateCollection { partition: P, requested: set.object };
     sealed(&client, client.ask(create), &tagged(0)).good();
-    let list = || {
-        client.ask(Osd::ListCollection(osd::cdb::ListCollection {
-            id: set,
-            attributes: false,
-            allocation: 100,
-            initial: 0,
-            list_id: 0,
-        }))
-    };
+    let list = || client.ask(Osd::ListCollection(osd::cdb::ListCollection::new(set, 100)));
     sealed(&client, list(), &tagged(9)).bad_field(140);
     let put = client.ask(Osd::SetAttributes(set)).set(collection_security::POLICY_TAG, &[0, 0, 0, 9]);
     sealed(&client, put, &tagged(0)).good();

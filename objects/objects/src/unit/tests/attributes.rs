@@ -1,6 +1,6 @@
 //! GET ATTRIBUTES and SET ATTRIBUTES in every format, every standard page, directories, "all", and collections.
 
-use osd::attributes::list::{ListWriter, ValueList};
+use osd::attributes::list::{ValueList, entry_len};
 use osd::attributes::numbers::{
     attributes_access, collections, current_command, page_id, page_name, partition_information,
     partition_quotas, root_information, root_quotas, timestamps, user_information as info, user_quotas,
@@ -490,12 +490,7 @@ fn a_thousand_questions_have_a_thousand_answers_and_no_more_room_than_was_given(
     assert_eq!(ran.data.len(), 1 << 20);
     let list = ValueList::parse_retrieved(&ran.data, Version::Osd2).unwrap();
     assert_eq!(list.iter().count(), 18);
-    let mut whole = Vec::new();
-    let mut writer = ListWriter::new(&mut whole, Version::Osd2, 0);
-    for attribute in &asked {
-        writer.push(*attribute, Some(&vec![1; 60_000])).unwrap();
-    }
-    assert_eq!(ran.data[4..8], (writer.finish() as u32 - 8).to_be_bytes());
+    assert_eq!(ran.data[4..8], (1000 * entry_len(Version::Osd2, 60_000) as u32).to_be_bytes());
 }
 
 #[test]
@@ -507,14 +502,7 @@ fn others_have_their_turn_while_many_attributes_are_looked_up() {
     assert!(it.ask(Osd::GetAttributes(ID)).get(&many).pauses(1) >= 15);
     // Of each of many objects not much, but of all together.
     it.ask(Osd::Create { partition: P, requested: 0, count: 200 }).send().good();
-    let list = Osd::List(osd::cdb::List {
-        partition: P,
-        sort: 0,
-        attributes: true,
-        allocation: 1 << 20,
-        initial: 0,
-        list_id: 0,
-    });
+    let list = Osd::List(osd::cdb::List { attributes: true, ..osd::cdb::List::new(P, 1 << 20) });
     assert!(it.ask(list).get(&many[..200]).pauses(1) >= 30);
     let nowhere = AttributeId::new(Page::ALL, 0x7777);
     assert!(it.ask(list).get(&[nowhere; 40]).pauses(1) >= 30);

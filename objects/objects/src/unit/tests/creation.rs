@@ -177,9 +177,8 @@ fn a_create_and_write_that_fails_leaves_an_object_alone_that_got_its_id_meanwhil
     let create = Osd::CreateAndWrite { partition: P, requested: id.object, range };
     // That it cannot be set is found at the end.
     let ask = it.ask(create).data(&vec![1; 2_000_000]).set(info::USED_CAPACITY, &[0; 8]);
-    let (cdb, out, _) = ask.build();
-    let Execution::Running(mut writing) = it.start_late(&cdb, &out, 0, 1, 1) else { panic!("it waits") };
-    assert!(pin!(&mut writing).poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    let mut writing = ask.begin(0, 1, 1);
+    assert!(poll(&mut writing).is_pending());
     it.tick(1);
     it.ask(Osd::Remove(id)).send().good();
     it.create(id.object).good();

@@ -238,16 +238,8 @@ fn a_write_whose_data_does_not_come_writes_nothing() {
     // A lost connection says nothing, and leaves nothing of a creation.
     let create = Osd::CreateAndWrite { partition: P, requested: O + 1, range: range(0, 4) };
     let (cdb, out, _) = it.ask(create).data(b"data").build();
-    let command = Command {
-        cdb: device::Cdb::new(&cdb).unwrap(),
-        attribute: TaskAttribute::Simple,
-        nexus: it.nexus.clone().into(),
-        tag: 0,
-        data_out_len: 4,
-        data_in_len: 0,
-    };
     let mover = TestMover { data_out: out, room: 0, data_in: Vec::new(), pending: 0, free: 0, lost: true };
-    let (_, outcome) = Client::end(it.unit.execute(command, mover));
+    let (_, outcome) = Client::end(it.execute(&cdb, 4, 0, mover));
     assert_eq!(outcome, Outcome::GOOD);
     it.ask(Osd::GetAttributes(Id::new(P, O + 1))).send().bad_field(24);
 }
@@ -282,9 +274,7 @@ fn a_read_of_many_segments_waits_for_the_connection_before_each_but_the_first() 
     let it = Client::ready();
     it.write(0, b"0123456789").good();
     let list = Descriptor::ScatterGather(vec![range(0, 4), range(2, 6), range(0, 4)]);
-    let (cdb, out, _) = it.ask(Osd::Read(ID, range(0, 14))).descriptor(list).build();
-    // The continuation comes first.
-    let Execution::Running(mut reading) = it.start_late(&cdb, &out, 64, 1, 2) else { panic!("it waits") };
+    let mut reading = it.ask(Osd::Read(ID, range(0, 14))).descriptor(list).begin(64, 1, 2);
     let mut cx = Context::from_waker(Waker::noop());
     assert!(pin!(&mut reading).poll(&mut cx).is_pending(), "it put what there was no room for");
     let (mover, outcome) = block_on(reading);
@@ -297,10 +287,8 @@ fn a_read_of_segments_ends_where_the_object_ends_that_became_shorter_meanwhile()
     let it = Client::ready();
     it.write(0, b"0123456789").good();
     let list = Descriptor::ScatterGather(vec![range(0, 4), range(2, 6), range(0, 4)]);
-    let (cdb, out, _) = it.ask(Osd::Read(ID, range(0, 14))).descriptor(list).build();
-    // It waits before the second segment is read: it asks at once, and then again.
-    let Execution::Running(mut reading) = it.start_late(&cdb, &out, 64, 1, 2) else { panic!("it waits") };
-    assert!(pin!(&mut reading).poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    let mut reading = it.ask(Osd::Read(ID, range(0, 14))).descriptor(list).begin(64, 1, 2);
+    assert!(poll(&mut reading).is_pending());
     it.set(ID, osd::attributes::numbers::user_information::LOGICAL_LENGTH, &4u64.to_be_bytes()).good();
     let (mover, outcome) = block_on(reading);
     let past_end = outcome.sense.unwrap();

@@ -25,7 +25,7 @@ fn ends_beside(it: &Client, ask: Ask<'_>, part: Part, start: u64, end: u64) -> b
         Execution::Running(future) => future,
     };
     let mut future = pin!(future);
-    let polled = future.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    let polled = poll(&mut future);
     drop(guard);
     match polled {
         Poll::Ready((_, outcome)) => {
@@ -89,16 +89,12 @@ fn a_command_that_needs_a_partition_for_itself_waits_for_those_that_work_in_it()
     let it = Client::ready();
     let working = block_on(it.unit.exclusion.write(P, P + 1));
     let scope = osd::cdb::RemoveScope::Contents;
-    let (cdb, out, _) = it.ask(Osd::RemovePartition { partition: P, scope }).build();
-    let Execution::Running(removing) = it.start(&cdb, &out, 0, 0) else { panic!("it waits") };
-    let mut removing = pin!(removing);
-    assert!(removing.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    let mut removing = it.ask(Osd::RemovePartition { partition: P, scope }).begin(0, 0, 0);
+    assert!(poll(&mut removing).is_pending());
     // Others that come meanwhile wait in turn, but not those of other partitions.
     it.ask(Osd::FlushOsd { scope: FlushScope::Contents }).send().good();
-    let (cdb, out, _) = it.ask(Osd::Read(ID, range(0, 0))).build();
-    let Execution::Running(late) = it.start(&cdb, &out, 0, 0) else { panic!("it waits") };
-    let mut late = pin!(late);
-    assert!(late.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    let mut late = it.ask(Osd::Read(ID, range(0, 0))).begin(0, 0, 0);
+    assert!(poll(&mut late).is_pending());
     drop(working);
     assert_eq!(block_on(removing).1.status, Status::Good);
     assert_eq!(block_on(late).1.status, Status::CheckCondition);
@@ -108,10 +104,8 @@ fn a_command_that_needs_a_partition_for_itself_waits_for_those_that_work_in_it()
 fn an_initiator_that_sends_nothing_holds_nobody_up() {
     let it = Client::ready();
     let stalled = |command, data: &[u8], isolation| {
-        let (cdb, out, _) = it.ask(command).data(data).set(FREE, b"x").isolation(isolation).build();
-        let Execution::Running(future) = it.start(&cdb, &out, 0, 2) else { panic!("it waits") };
-        let mut future = Box::pin(future);
-        assert!(future.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        let mut future = it.ask(command).data(data).set(FREE, b"x").isolation(isolation).begin(0, 0, 2);
+        assert!(poll(&mut future).is_pending());
         future
     };
     let long = vec![1; 2_000_000];
@@ -138,23 +132,8 @@ fn commands_on_lists_and_members_wait_for_their_initiator_before_they_hold_anyth
     for id in [collection, others] {
         it.ask(Osd::CreateCollection { partition: P, requested: id.object }).send().good();
     }
-    let list = |partition| {
-        Osd::List(osd::cdb::List {
-            partition,
-            sort: 0,
-            attributes: false,
-            allocation: 4096,
-            initial: 0,
-            list_id: 0,
-        })
-    };
-    let list_collection = Osd::ListCollection(osd::cdb::ListCollection {
-        id: collection,
-        attributes: false,
-        allocation: 4096,
-        initial: 0,
-        list_id: 0,
-    });
+    let list = |partition| Osd::List(osd::cdb::List::new(partition, 4096));
+    let list_collection = Osd::ListCollection(osd::cdb::ListCollection::new(collection, 4096));
     let query = Osd::Query { id: Id::partition(P), immediate: false, allocation: 4096, matches: 0 };
     let criteria = Descriptor::Query(osd::continuation::Query { all: true, criteria: Vec::new() });
     let commands = [
@@ -169,12 +148,8 @@ fn commands_on_lists_and_members_wait_for_their_initiator_before_they_hold_anyth
     for ask in commands {
         let name = format!("{:?}", ask.cdb.command.action());
         let at_first = usize::from(matches!(ask.cdb.command, Osd::Query { .. }));
-        let (cdb, out, _) = ask.set(ANY, b"x").isolation(Isolation::Strict).build();
-        let Execution::Running(future) = it.start(&cdb, &out, 1 << 20, 1 + at_first) else {
-            panic!("{name}")
-        };
-        let mut future = Box::pin(future);
-        let mut poll = || future.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        let mut future = ask.set(ANY, b"x").isolation(Isolation::Strict).begin(1 << 20, 0, 1 + at_first);
+        let mut poll = || poll(&mut future);
         // The descriptors of a query come first.
         (0..=at_first).for_each(|_| assert!(poll().is_pending(), "{name}"));
         let alone = it.unit.exclusion.atomic(P, P + 1);
@@ -187,9 +162,8 @@ fn commands_on_lists_and_members_wait_for_their_initiator_before_they_hold_anyth
         }
     }
     // What is gone when the initiator has sent all is not listed as it was.
-    let (cdb, out, _) = it.ask(list(P)).set(ANY, b"x").build();
-    let Execution::Running(mut late) = it.start(&cdb, &out, 1 << 20, 1) else { panic!("it waits") };
-    assert!(pin!(&mut late).poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    let mut late = it.ask(list(P)).set(ANY, b"x").begin(1 << 20, 0, 1);
+    assert!(poll(&mut late).is_pending());
     let scope = osd::cdb::RemoveScope::Contents;
     it.ask(Osd::RemovePartition { partition: P, scope }).send().good();
     assert_eq!(block_on(late).1.status, Status::CheckCondition);
@@ -317,24 +291,14 @@ fn a_command_that_waits_for_others_ends_when_it_is_aborted_and_leaves_no_place_b
         let name = format!("{:?} {part:?}", ask.cdb.command.action());
         let lock = part.map(|part| block_on(it.unit.locks.lock(Key { id: at, part }, Mode::EXCLUSIVE)));
         let alone = part.is_none().then(|| block_on(it.unit.exclusion.atomic(P, P + 1)));
-        let (cdb, out, _) = ask.build();
-        let command = Command {
-            cdb: device::Cdb::new(&cdb).unwrap(),
-            attribute: TaskAttribute::Simple,
-            nexus: it.nexus.clone().into(),
-            tag: 0,
-            data_out_len: out.len() as u64,
-            data_in_len: 1 << 20,
-        };
-        let abort = Arc::<Mutex<Abort>>::default();
-        let mover = Abortable { data_out: out, abort: abort.clone() };
-        let Execution::Running(waiting) = it.unit.execute(command, mover) else { panic!("{name} waits") };
-        let mut waiting = pin!(waiting);
-        let mut cx = Context::from_waker(Waker::noop());
-        assert!(waiting.as_mut().poll(&mut cx).is_pending(), "{name} waits");
+        let (cdb, data_out, _) = ask.build();
+        let (len, abort) = (data_out.len() as u64, Arc::<Mutex<Abort>>::default());
+        let mover = Abortable { data_out, abort: abort.clone() };
+        let Execution::Running(mut waiting) = it.execute(&cdb, len, 1 << 20, mover) else { panic!("{name}") };
+        assert!(poll(&mut waiting).is_pending(), "{name} waits");
         abort.lock().unwrap().aborted = true;
         abort.lock().unwrap().waker.take().expect("it would not hear of its end").wake();
-        assert!(waiting.as_mut().poll(&mut cx).is_ready(), "{name} goes on waiting");
+        assert!(poll(&mut waiting).is_ready(), "{name} goes on waiting");
         drop((lock, alone));
         // Nobody waits for it.
         it.ask(Osd::Clear(ID, range(0, 1))).isolation(Isolation::Strict).send().good();
@@ -418,17 +382,8 @@ fn strictly_isolated_commands_about_many_objects_have_their_partition_for_themse
     let it = Client::ready();
     let collection = Id::new(P, O + 1);
     it.ask(Osd::CreateCollection { partition: P, requested: collection.object }).send().good();
-    let list = |partition| {
-        let (allocation, initial, list_id) = (4096, 0, 0);
-        Osd::List(osd::cdb::List { partition, sort: 0, attributes: false, allocation, initial, list_id })
-    };
-    let list_collection = Osd::ListCollection(osd::cdb::ListCollection {
-        id: collection,
-        attributes: false,
-        allocation: 4096,
-        initial: 0,
-        list_id: 0,
-    });
+    let list = |partition| Osd::List(osd::cdb::List::new(partition, 4096));
+    let list_collection = Osd::ListCollection(osd::cdb::ListCollection::new(collection, 4096));
     let query = Osd::Query { id: Id::partition(P), immediate: false, allocation: 4096, matches: 0 };
     let criteria = Descriptor::Query(osd::continuation::Query { all: true, criteria: Vec::new() });
     let tracking =
@@ -451,10 +406,8 @@ fn strictly_isolated_commands_about_many_objects_have_their_partition_for_themse
             cdb.options.isolation = isolation;
             let ask = Ask { cdb, ..ask.clone() };
             let working = block_on(it.unit.exclusion.write(P, P + 1));
-            let (cdb, out, _) = ask.build();
-            let Execution::Running(future) = it.start(&cdb, &out, 1 << 20, 0) else { panic!("{name}") };
-            let mut future = pin!(future);
-            let polled = future.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            let mut future = ask.begin(1 << 20, 0, 0);
+            let polled = poll(&mut future);
             assert_eq!(polled.is_pending(), waits, "{name} {isolation:?}");
             drop(working);
             if let Poll::Ready((_, outcome)) = polled {
@@ -481,10 +434,8 @@ fn objects_that_name_collections_take_turns_where_a_quota_counts_them() {
         let key = Key { id: Id::partition(P), part: Part::Quota };
         let other = block_on(it.unit.locks.lock(key, Mode::EXCLUSIVE));
         let ask = it.ask(command).set(pointer(limit.min(2)), &collection.to_be_bytes());
-        let (cdb, out, _) = ask.build();
-        let Execution::Running(future) = it.start(&cdb, &out, 0, 0) else { panic!("it ended") };
-        let mut future = pin!(future);
-        let polled = future.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        let mut future = ask.begin(0, 0, 0);
+        let polled = poll(&mut future);
         assert_eq!(polled.is_pending(), waits);
         // Whoever names none need not wait.
         it.set(ID, FREE, b"x").good();
@@ -502,14 +453,12 @@ fn waits_for_its_last_function(it: &Client, ask: Ask<'_>, part: Part) {
     let key = Key { id: ID, part };
     let mut cx = Context::from_waker(Waker::noop());
     let first = block_on(it.unit.locks.lock(key, Mode::EXCLUSIVE));
-    let (cdb, out, _) = ask.isolation(Isolation::Functional).build();
-    let Execution::Running(future) = it.start(&cdb, &out, 1 << 20, 0) else { panic!("it cannot have ended") };
-    let mut future = pin!(future);
-    assert!(future.as_mut().poll(&mut cx).is_pending(), "{name}");
+    let mut future = ask.isolation(Isolation::Functional).begin(1 << 20, 0, 0);
+    assert!(poll(&mut future).is_pending(), "{name}");
     let mut other = pin!(it.unit.locks.lock(key, Mode::EXCLUSIVE));
     assert!(other.as_mut().poll(&mut cx).is_pending(), "{name} is before it");
     drop(first);
-    assert!(future.as_mut().poll(&mut cx).is_pending(), "{name} goes on beside another");
+    assert!(poll(&mut future).is_pending(), "{name} goes on beside another");
     let Poll::Ready(other) = other.as_mut().poll(&mut cx) else {
         panic!("{name} keeps what it has done with")
     };

@@ -9,7 +9,7 @@ use super::*;
 const FREE: AttributeId = AttributeId::new(Page(0x1_0000), 1);
 
 fn list(partition: u64, allocation: u64, initial: u64, list_id: u32) -> Osd {
-    Osd::List(List { partition, allocation, initial, list_id, attributes: false, sort: 0 })
+    Osd::List(List { initial, list_id, ..List::new(partition, allocation) })
 }
 
 fn header(ran: &Ran) -> ListHeader {
@@ -65,7 +65,7 @@ fn partitions_and_collections_have_lists_of_their_own() {
         assert_eq!(ids(&ran), [O]);
         let of = |object| {
             let id = Id::new(P, object);
-            ListCollection { id, allocation: 4096, initial: 0, list_id: 0, attributes: false }
+            ListCollection::new(id, 4096)
         };
         let ran = it.ask(Osd::ListCollection(of(0))).send().good();
         assert_eq!(ids(&ran), [O + 7]);
@@ -74,7 +74,7 @@ fn partitions_and_collections_have_lists_of_their_own() {
         it.ask(list(P + 1, 4096, 0, 0)).send().bad_field(16);
     }
     let it = Client::ready();
-    let sorted = List { partition: P, allocation: 4096, initial: 0, list_id: 0, attributes: false, sort: 1 };
+    let sorted = List { sort: 1, ..List::new(P, 4096) };
     it.ask(Osd::List(sorted)).send().bad_field(11);
 }
 
@@ -107,7 +107,7 @@ fn attributes_come_with_their_objects_as_many_as_fit_whole() {
         it.ask(Osd::Create { partition: P, requested: O + object, count: 1 }).set(FREE, &set).send().good();
     }
     let ask = |allocation, initial| {
-        let list = List { partition: P, allocation, initial, list_id: 0, attributes: true, sort: 0 };
+        let list = List { initial, attributes: true, ..List::new(P, allocation) };
         let mut ask = it.ask(Osd::List(list)).get(&[FREE]);
         ask.allocation = 0;
         ask.send().good()
@@ -129,7 +129,7 @@ fn attributes_come_with_their_objects_as_many_as_fit_whole() {
 fn a_list_with_attributes_has_no_use_for_the_offset_of_retrieved_ones() {
     let it = Client::ready();
     it.set(ID, FREE, b"value").good();
-    let list = List { partition: P, allocation: 4096, initial: 0, list_id: 0, attributes: true, sort: 0 };
+    let list = List { attributes: true, ..List::new(P, 4096) };
     let (cdb, out, _) = it.ask(Osd::List(list)).get(&[FREE]).allocation(4096).build();
     // Within the list, unused, and none of OSD-2's; each with an allocation length.
     for offset in [[0; 4], [0xFF; 4], [0x50, 0, 0, 1]] {

@@ -62,15 +62,7 @@ fn start(
     data_out: Vec<u8>,
     taken: &Arc<Mutex<Taken>>,
 ) -> impl Future<Output = (Slow, Outcome)> + use<> {
-    let command = Command {
-        cdb: device::Cdb::new(cdb).unwrap(),
-        attribute: TaskAttribute::Simple,
-        nexus: it.nexus.clone().into(),
-        tag: 0,
-        data_out_len: data_out.len() as u64,
-        data_in_len: 64 << 20,
-    };
-    match it.unit.execute(command, Slow { taken: taken.clone(), data_out }) {
+    match it.execute(cdb, data_out.len() as u64, 64 << 20, Slow { taken: taken.clone(), data_out }) {
         Execution::Running(future) => future,
         Execution::Done(..) => panic!("it waits for nothing"),
     }
@@ -83,7 +75,7 @@ fn stalled(it: &Client, ask: Ask<'_>, patience: usize, meanwhile: impl FnOnce())
     let (cdb, out, retrieved) = ask.build();
     let taken = Arc::new(Mutex::new(Taken { patience, ..Taken::default() }));
     let mut future = pin!(start(it, &cdb, out, &taken));
-    let polled = future.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    let polled = poll(&mut future);
     assert!(polled.is_pending(), "it put all it had to an initiator that does not read");
     meanwhile();
     taken.lock().unwrap().patience = usize::MAX;

@@ -26,17 +26,17 @@ use device::{
     Command, DataMover, Execution, ItlNexus, LogicalUnit, Lost, Nexus, NexusId, Outcome, TaskAttribute,
 };
 use osd::attributes::AttributeId;
-use osd::attributes::list::{ValueList, parse_many, write_entry, write_get};
+use osd::attributes::list::{ValueList, parse_many, write_get, write_values};
 use osd::cdb::{AttributeParameters, Cdb, Isolation, Region, Timestamps};
 use osd::continuation::{Continuation, Descriptor};
 use osd::sense;
 use osd::{Command as Osd, Form, Id, Version, offset};
-use runtime::{Buf, Chain};
+use runtime::{Buf, Chain, Pooled};
 use scsi::reservation::TransportId;
 use scsi::{AdditionalSense, FieldPointer, KeySpecific, Sense, SenseKey, Status};
 
 use super::{Clock, OsdOptions, OsdUnit};
-use crate::store::oracle::Oracle;
+use crate::oracle::Oracle;
 
 struct Thread(std::thread::Thread);
 
@@ -56,6 +56,11 @@ pub fn block_on<F: Future>(future: F) -> F::Output {
         }
         std::thread::park();
     }
+}
+
+/// Polls a future once; nobody is woken.
+pub fn poll<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
+    pin!(future).poll(&mut Context::from_waker(Waker::noop()))
 }
 
 /// Data-out from a vector, data-in into one.
@@ -362,6 +367,25 @@ impl Client {
         self.start_late(cdb, out, room, 0, pending)
     }
 
+    /// Runs any CDB with any mover.
+    pub fn execute<M: DataMover + 'static>(
+        &self,
+        cdb: &[u8],
+        data_out_len: u64,
+        data_in_len: u64,
+        mover: M,
+    ) -> Execution<M> {
+        let command = Command {
+            cdb: device::Cdb::new(cdb).unwrap(),
+            attribute: TaskAttribute::Simple,
+            nexus: self.nexus.clone().into(),
+            tag: 0,
+            data_out_len,
+            data_in_len,
+        };
+        self.unit.execute(command, mover)
+    }
+
     /// The mover keeps it waiting `pending` times, after it has not for `free` times.
     pub fn start_late(
         &self,
@@ -371,17 +395,9 @@ impl Client {
         free: usize,
         pending: usize,
     ) -> Execution<TestMover> {
-        let command = Command {
-            cdb: device::Cdb::new(cdb).unwrap(),
-            attribute: TaskAttribute::Simple,
-            nexus: self.nexus.clone().into(),
-            tag: 0,
-            data_out_len: out.len() as u64,
-            data_in_len: room as u64,
-        };
         let mover =
             TestMover { data_out: out.to_vec(), room, data_in: Vec::new(), pending, free, lost: false };
-        self.unit.execute(command, mover)
+        self.execute(cdb, out.len() as u64, room as u64, mover)
     }
 
     pub fn end(execution: Execution<TestMover>) -> (Vec<u8>, Outcome) {
@@ -400,9 +416,10 @@ impl Client {
 
     /// Runs any CDB, whose first wait for the initiator lasts until `meanwhile` is done. A READ asks twice before it waits.
     pub fn raw_stalled(&self, cdb: &[u8], out: &[u8], meanwhile: impl FnOnce()) -> Ran {
-        let Execution::Running(future) = self.start(cdb, out, 64 << 20, 2) else { panic!("it did not wait") };
-        let mut future = pin!(future);
-        let polled = future.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        let Execution::Running(mut future) = self.start(cdb, out, 64 << 20, 2) else {
+            panic!("it did not wait")
+        };
+        let polled = poll(&mut future);
         assert!(polled.is_pending(), "it did not wait");
         meanwhile();
         let (mover, outcome) = block_on(future);
@@ -533,11 +550,9 @@ impl Ask<'_> {
             });
             let get = get.and_then(|list| place(&mut out, &list));
             let set = (!self.set.is_empty()).then(|| {
-                let mut list = vec![9];
-                list.resize(osd::attributes::list::header_len(version), 0);
-                for (attribute, value) in &self.set {
-                    write_entry(&mut list, version, *attribute, Some(value)).unwrap();
-                }
+                let mut list = Vec::new();
+                let values = self.set.iter().map(|(attribute, value)| (*attribute, Some(&value[..])));
+                write_values(&mut list, version, values).unwrap();
                 list
             });
             let set = set.and_then(|list| place(&mut out, &list));
@@ -550,30 +565,38 @@ impl Ask<'_> {
         (self.cdb.encode().unwrap().to_vec(), out, retrieved_at)
     }
 
+    /// Begins a command that has to wait: see [`Client::start_late`].
+    #[track_caller]
+    pub fn begin(self, room: usize, free: usize, pending: usize) -> Pooled<(TestMover, Outcome)> {
+        let client = self.client;
+        let (cdb, out, _) = self.build();
+        match client.start_late(&cdb, &out, room, free, pending) {
+            Execution::Running(future) => future,
+            Execution::Done(..) => panic!("it waits for nothing"),
+        }
+    }
+
     /// How often it lets others have their turn, of 1000 times. Its mover is asked for data `asked` times before.
     pub fn pauses(self, asked: usize) -> usize {
-        let (client, room) = (self.client, self.room);
-        let (cdb, out, _) = self.build();
-        let (mover, outcome) = match client.start_late(&cdb, &out, room, asked, 1000) {
-            Execution::Running(future) => block_on(future),
-            Execution::Done(..) => panic!("it waits for nothing"),
-        };
+        let room = self.room;
+        let (mover, outcome) = block_on(self.begin(room, asked, 1000));
         assert_eq!(outcome.status, Status::Good, "{:?}", outcome.sense);
         1000 - mover.pending
     }
 
     pub fn send(self) -> Ran {
-        let (client, version, room) = (self.client, self.cdb.form.version(), self.room);
-        let (cdb, out, retrieved) = self.build();
-        let (data, outcome) = Client::end(client.start(&cdb, &out, room, 0));
-        Ran { outcome, data, version, retrieved }
+        self.send_to(0)
     }
 
     /// The same with the mover ready only at the third time of asking.
     pub fn send_slowly(self) -> Ran {
+        self.send_to(3)
+    }
+
+    fn send_to(self, pending: usize) -> Ran {
         let (client, version, room) = (self.client, self.cdb.form.version(), self.room);
         let (cdb, out, retrieved) = self.build();
-        let (data, outcome) = Client::end(client.start(&cdb, &out, room, 3));
+        let (data, outcome) = Client::end(client.start(&cdb, &out, room, pending));
         Ran { outcome, data, version, retrieved }
     }
 }

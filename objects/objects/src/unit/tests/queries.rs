@@ -8,7 +8,6 @@ use osd::continuation::{CopySource, Criterion, Query};
 use osd::data::query_ids;
 
 use super::*;
-use crate::store::oracle::Oracle;
 use crate::store::{Change, Commit, Io, ObjectStore, Step};
 
 const FREE: AttributeId = AttributeId::new(Page(0x1_0000), 1);
@@ -185,15 +184,7 @@ fn a_query_that_is_aborted_is_an_active_command_no_more() {
     let create = Osd::CreateUserTrackingCollection { partition: P, requested: 0, source: 0 };
     let made = it.ask(create).get(&[current_command::OBJECT_ID]).send().good().number();
     let (cdb, out, _) = it.ask(in_partition(100, made, false)).descriptor(looking_for(true, vec![])).build();
-    let command = Command {
-        cdb: device::Cdb::new(&cdb).unwrap(),
-        attribute: TaskAttribute::Simple,
-        nexus: it.nexus.clone().into(),
-        tag: 0,
-        data_out_len: out.len() as u64,
-        data_in_len: 100,
-    };
-    let aborted = it.unit.execute(command, Aborted::after(1, &out));
+    let aborted = it.execute(&cdb, out.len() as u64, 100, Aborted::after(1, &out));
     let Execution::Running(future) = aborted else { panic!("it has begun") };
     block_on(future);
     let of = |attribute| it.get(Id::new(P, made), attribute).good().number();

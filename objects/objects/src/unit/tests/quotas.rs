@@ -323,11 +323,8 @@ fn a_long_append_is_in_one_piece_though_a_write_moves_the_end_meanwhile() {
     it.set(ID, user::MAX_LENGTH, &number(10_000_000)).good();
     it.write(0, &[1; 100]).good();
     let append = it.ask(Osd::Append { id: ID, len: LEN }).data(&vec![2; LEN as usize]);
-    let (cdb, out, _) = append.build();
-    // The second piece is waited for.
-    let Execution::Running(future) = it.start_late(&cdb, &out, 0, 1, 1) else { panic!("it waits") };
-    let mut future = pin!(future);
-    assert!(future.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    let mut future = append.begin(0, 1, 1);
+    assert!(poll(&mut future).is_pending());
     assert_eq!(it.length(), 100 + (1 << 20), "the first piece is there");
     it.write(9_000_000, b"far away").good();
     assert_eq!(block_on(future).1.status, Status::Good);
@@ -348,10 +345,8 @@ fn quotas_of_a_partition_change_when_nobody_is_at_work_who_may_have_looked_at_th
         (name, b"x", false),
     ] {
         let working = block_on(it.unit.exclusion.write(P, P + 1));
-        let (cdb, out, _) = it.ask(Osd::SetAttributes(Id::partition(P))).set(attribute, value).build();
-        let Execution::Running(future) = it.start(&cdb, &out, 0, 0) else { panic!("it ended") };
-        let mut future = pin!(future);
-        let polled = future.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        let mut future = it.ask(Osd::SetAttributes(Id::partition(P))).set(attribute, value).begin(0, 0, 0);
+        let polled = poll(&mut future);
         assert_eq!(polled.is_pending(), waits, "{attribute}");
         drop(working);
         if waits {
@@ -359,12 +354,10 @@ fn quotas_of_a_partition_change_when_nobody_is_at_work_who_may_have_looked_at_th
         }
     }
     // Nor between two pieces of a long command, unless the initiator is waited for.
-    let (cdb, out, _) = it.ask(Osd::Write(ID, range(0, 3 << 20))).data(&vec![1; 3 << 20]).build();
-    let Execution::Running(future) = it.start_late(&cdb, &out, 0, 1, 1) else { panic!("it waits") };
-    let mut future = pin!(future);
-    assert!(future.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    let mut future = it.ask(Osd::Write(ID, range(0, 3 << 20))).data(&vec![1; 3 << 20]).begin(0, 1, 1);
+    assert!(poll(&mut future).is_pending());
     let alone = block_on(it.unit.exclusion.atomic(P, P + 1));
-    assert!(future.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending(), "it does not look");
+    assert!(poll(&mut future).is_pending(), "it does not look");
     drop(alone);
     assert_eq!(block_on(future).1.status, Status::Good);
 }

@@ -151,15 +151,7 @@ fn a_removal_that_is_aborted_stops_at_its_next_piece() {
     let it = Client::with_members(20_000);
     let id = it.track(C);
     let (cdb, _, _) = it.ask(Osd::RemoveMemberObjects(id)).build();
-    let command = Command {
-        cdb: device::Cdb::new(&cdb).unwrap(),
-        attribute: TaskAttribute::Simple,
-        nexus: it.nexus.clone().into(),
-        tag: 0,
-        data_out_len: 0,
-        data_in_len: 0,
-    };
-    let Execution::Running(future) = it.unit.execute(command, Aborted::after(9, &[])) else {
+    let Execution::Running(future) = it.execute(&cdb, 0, 0, Aborted::after(9, &[])) else {
         panic!("it has to wait")
     };
     block_on(future);

@@ -57,7 +57,8 @@ fn each_kind_of_access_leaves_its_time() {
         let start = it.clock.0.load(Ordering::Relaxed);
         it.ask(Osd::CreateCollection { partition: P, requested: set.object }).send().good();
         let (allocation, initial, list_id) = (100, 0, 0);
-        let list = osd::cdb::ListCollection { id: set, attributes: false, allocation, initial, list_id };
+        let list =
+            osd::cdb::ListCollection { initial, list_id, ..osd::cdb::ListCollection::new(set, allocation) };
         it.tick(1);
         it.ask(Osd::ListCollection(list)).send().good();
         it.tick(1);

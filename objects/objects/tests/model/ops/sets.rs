@@ -10,7 +10,7 @@ impl Pair {
             partition => self.model.partition(partition).map(|found| found.users.keys().copied().collect()),
         };
         let command = |allocation, initial, list_id, attributes| {
-            Osd::List(List { partition, allocation, initial, list_id, attributes, sort: 0 })
+            Osd::List(List { initial, list_id, attributes, ..List::new(partition, allocation) })
         };
         let listed = if partition == 0 { ObjectType::Partition } else { ObjectType::User };
         self.pieces(expected, partition, listed, command).await;
@@ -29,7 +29,12 @@ impl Pair {
                 .and_then(|_| Ok(self.model.partition(id.partition)?.members(id.object))),
         };
         let command = |allocation, initial, list_id, attributes| {
-            Osd::ListCollection(ListCollection { id, allocation, initial, list_id, attributes })
+            Osd::ListCollection(ListCollection {
+                initial,
+                list_id,
+                attributes,
+                ..ListCollection::new(id, allocation)
+            })
         };
         let listed = if id.object == 0 { ObjectType::Collection } else { ObjectType::User };
         self.pieces(expected, id.partition, listed, command).await;

@@ -213,16 +213,7 @@ impl Pair {
         let partitions: Vec<u64> = self.model.partitions.keys().copied().collect();
         let whole = 1 << 16;
         let ids = |answer: &Answer| data::list_ids(&answer.data).collect::<Vec<_>>();
-        let list = |partition| {
-            Osd::List(List {
-                partition,
-                allocation: whole,
-                initial: 0,
-                list_id: 0,
-                attributes: false,
-                sort: 0,
-            })
-        };
+        let list = |partition| Osd::List(List::new(partition, whole));
         let answer = self.send(Request::new(list(0))).await;
         self.agree(&answer, Ok(()));
         assert_eq!(ids(&answer), partitions);
@@ -249,13 +240,7 @@ impl Pair {
                 self.model.partitions[&partition].collections.keys().copied().collect();
             for object in collections {
                 let id = Id::new(partition, object);
-                let command = Osd::ListCollection(ListCollection {
-                    id,
-                    allocation: whole,
-                    initial: 0,
-                    list_id: 0,
-                    attributes: false,
-                });
+                let command = Osd::ListCollection(ListCollection::new(id, whole));
                 let answer = self.send(Request::new(command)).await;
                 assert_eq!(
                     ids(&answer),

@@ -1,7 +1,7 @@
 //! The commands that load: each a CDB with what it writes and how much it reads.
 
 use iscsi_client::{Command as Scsi, Lun};
-use osd::attributes::list::{self, ListWriter};
+use osd::attributes::list;
 use osd::cdb::{AttributeParameters, Command, List, ObjectRange, Options, Region};
 use osd::{AttributeId, Capability, Cdb, Id, ObjectType, Page, Version};
 use runtime::Buf;
@@ -78,10 +78,8 @@ pub fn set(lun: Lun, id: Id, out: &Buf, durable: bool) -> Scsi {
 /// The list that [`set`] sends.
 pub fn set_list(value: u64) -> Buf {
     let mut out = Vec::new();
-    let mut writer = ListWriter::new(&mut out, Version::Osd2, 1 << 12);
     // Eight bytes fit any list.
-    let _ = writer.push(ATTRIBUTE, Some(&value.to_be_bytes()));
-    writer.finish();
+    let _ = list::write_values(&mut out, Version::Osd2, [(ATTRIBUTE, Some(&value.to_be_bytes()[..]))]);
     Buf::from(out)
 }
 

@@ -5,18 +5,8 @@ use std::task::{Context, Poll, Waker};
 
 use crate::store::embedded::journal::{self, Log, Turn};
 use crate::store::embedded::record::{ROOT, USER, key};
-use crate::store::embedded::testing::{Disk, Rig, describe, now};
+use crate::store::embedded::testing::{Disk, P, Rig, apply, describe, now, object, sound};
 use crate::store::{BLOCK, Change, Commit, Duplicate, Error, FIRST_ID, Id, ObjectStore, Step};
-
-const P: u64 = FIRST_ID;
-
-fn object(n: u64) -> Id {
-    Id::new(P, FIRST_ID + n)
-}
-
-fn apply(store: &dyn ObjectStore, change: impl Into<Change>) -> Result<(), Error> {
-    now(store.apply(change.into(), Commit::Durable)).map(drop)
-}
 
 fn write(n: u64, at: u64, bytes: Vec<u8>) -> Step {
     Step::Write { id: object(n), at, data: bytes.into() }
@@ -53,9 +43,7 @@ fn who_asks_for_a_checkpoint_waits_for_the_one_who_writes_the_journal() {
 
 #[test]
 fn a_snapshot_of_large_attributes_fits_into_a_small_journal() {
-    let rig = Rig::new(100, 256 << 10);
-    let store = rig.open();
-    apply(&store, Step::CreatePartition(P)).unwrap();
+    let (_, store) = Rig::begun(100);
     apply(&store, Step::CreateUser(object(0))).unwrap();
     for number in 0..20 {
         let mut change = Change::new();
@@ -70,14 +58,12 @@ fn a_snapshot_of_large_attributes_fits_into_a_small_journal() {
         assert!(store.attribute(copy, 1, number, &mut value).unwrap());
         assert!(value == [number as u8; 65_000], "{number}");
     }
-    assert_eq!(now(store.check(0, false)).unwrap().wrong, 0);
+    sound(&store);
 }
 
 #[test]
 fn what_a_repair_gives_up_is_zeros_before_it_is_used_again() {
-    let rig = Rig::new(16, 256 << 10);
-    let store = rig.open();
-    apply(&store, Step::CreatePartition(P)).unwrap();
+    let (_, store) = Rig::begun(16);
     apply(&store, create(1, vec![7; 12 * BLOCK as usize])).unwrap();
     let home = store.inner.directory().partition(P).unwrap().home;
     let bad: Arc<[u8]> = vec![9; 50].into();
@@ -96,14 +82,12 @@ fn what_a_repair_gives_up_is_zeros_before_it_is_used_again() {
     }
     let found = now(store.read(object(3), 0, 1 << 20)).unwrap().to_vec();
     assert!(found.iter().all(|b| *b < 2), "bytes of the object that was lost");
-    assert_eq!(now(store.check(0, false)).unwrap().findings, Vec::<String>::new());
+    sound(&store);
 }
 
 #[test]
 fn a_store_made_anew_shows_nothing_of_an_old_arena() {
-    let mut rig = Rig::new(16, 256 << 10);
-    let store = rig.open();
-    apply(&store, Step::CreatePartition(P)).unwrap();
+    let (mut rig, store) = Rig::begun(16);
     apply(&store, create(1, vec![7; 16 * BLOCK as usize])).unwrap();
     drop(store);
     rig.disk = Disk::default();
@@ -119,9 +103,7 @@ fn a_store_made_anew_shows_nothing_of_an_old_arena() {
 
 #[test]
 fn a_root_record_that_cannot_be_read_is_repaired() {
-    let rig = Rig::new(16, 256 << 10);
-    let store = rig.open();
-    apply(&store, Step::CreatePartition(P)).unwrap();
+    let (rig, store) = Rig::begun(16);
     for number in 0..3 {
         let mut change = Change::new();
         change.set_attribute(Id::ROOT, 1, number, &[5; 3000]);
@@ -134,7 +116,7 @@ fn a_root_record_that_cannot_be_read_is_repaired() {
     assert!(matches!(apply(&store, Step::CreateUser(object(1))), Err(Error::Damaged(_))));
     let report = now(store.check(0, true)).unwrap();
     assert!(report.repaired > 0 && report.repaired == report.wrong, "{report:?}");
-    assert_eq!(now(store.check(0, false)).unwrap().findings, Vec::<String>::new());
+    sound(&store);
     apply(&store, Step::CreateUser(object(1))).unwrap();
     let mut value = Vec::new();
     assert!(store.attribute(Id::ROOT, 1, 2, &mut value).unwrap());
@@ -143,9 +125,7 @@ fn a_root_record_that_cannot_be_read_is_repaired() {
 #[test]
 fn an_object_that_grows_shows_zeros_where_a_failed_write_left_something() {
     for how in 0..3 {
-        let rig = Rig::new(1000, 256 << 10);
-        let store = rig.open();
-        apply(&store, Step::CreatePartition(P)).unwrap();
+        let (_, store) = Rig::begun(1000);
         apply(&store, create(1, vec![1; 100])).unwrap();
         let mut change = Change::of(write(1, 100, vec![7; 200]));
         for number in 0..10 {
@@ -166,9 +146,7 @@ fn an_object_that_grows_shows_zeros_where_a_failed_write_left_something() {
 
 #[test]
 fn a_change_that_writes_and_punches_or_copies_keeps_both_apart() {
-    let rig = Rig::new(1000, 256 << 10);
-    let store = rig.open();
-    apply(&store, Step::CreatePartition(P)).unwrap();
+    let (_, store) = Rig::begun(1000);
     let bytes: Vec<u8> = (0..9000).map(|i| (i % 251) as u8).collect();
     let mut change = create(1, bytes.clone());
     change.push(Step::Punch { id: object(1), at: 100, len: 50 });
@@ -182,7 +160,7 @@ fn a_change_that_writes_and_punches_or_copies_keeps_both_apart() {
     change.push(write(2, 10, vec![255; 20]));
     apply(&store, change).unwrap();
     assert_eq!(now(store.read(object(3), 0, 9999)).unwrap().to_vec(), bytes);
-    assert_eq!(now(store.check(0, false)).unwrap().wrong, 0);
+    sound(&store);
 }
 
 #[test]
@@ -240,7 +218,7 @@ fn duplicates_know_their_source_from_another_of_its_id_whatever_was_closed_cut_o
         }
         assert_eq!(describe(&store), before);
     }
-    assert_eq!(now(store.check(0, false)).unwrap().findings, Vec::<String>::new());
+    sound(&store);
     apply(&store, Step::Format).unwrap();
     apply(&store, Step::CreatePartition(P)).unwrap();
     apply(&store, duplicate(P + 10)).unwrap();

@@ -3,15 +3,10 @@
 use backing::StoreError;
 use backing::faulty::{Action, Operations, Rule};
 
-use crate::store::embedded::testing::{Rig, describe, now};
+use crate::store::embedded::testing::{P, Rig, apply, describe, now, object, sound};
 use crate::store::{BLOCK, Change, Commit, Duplicate, Error, FIRST_ID, Id, ObjectStore, Scope, Step};
 
-const P: u64 = FIRST_ID;
 const EIO: StoreError = StoreError::Io(libc::EIO);
-
-fn object(n: u64) -> Id {
-    Id::new(P, FIRST_ID + n)
-}
 
 fn create(n: u64, blocks: u64) -> Change {
     let mut change = Change::of(Step::CreateUser(object(n)));
@@ -20,15 +15,9 @@ fn create(n: u64, blocks: u64) -> Change {
     change
 }
 
-fn apply(store: &dyn ObjectStore, change: impl Into<Change>) -> Result<(), Error> {
-    now(store.apply(change.into(), Commit::Durable)).map(drop)
-}
-
 #[test]
 fn a_full_arena_refuses_a_change_as_a_whole_and_takes_it_once_something_is_removed() {
-    let rig = Rig::new(100, 256 << 10);
-    let store = rig.open();
-    apply(&store, Step::CreatePartition(P)).unwrap();
+    let (_, store) = Rig::begun(100);
     for n in 0..9 {
         apply(&store, create(n, 10)).unwrap();
     }
@@ -39,14 +28,12 @@ fn a_full_arena_refuses_a_change_as_a_whole_and_takes_it_once_something_is_remov
     apply(&store, create(9, 20)).unwrap();
     assert_eq!(store.root().used, 100 * BLOCK);
     assert_eq!(now(store.read(object(9), 0, 1 << 20)).unwrap().to_vec(), vec![7; 20 << 12]);
-    assert_eq!(now(store.check(0, false)).unwrap().wrong, 0);
+    sound(&store);
 }
 
 #[test]
 fn a_medium_without_room_for_the_arena_s_data_refuses_a_change_as_a_whole() {
-    let rig = Rig::new(1000, 256 << 10);
-    let store = rig.open();
-    apply(&store, Step::CreatePartition(P)).unwrap();
+    let (rig, store) = Rig::begun(1000);
     let before = describe(&store);
     rig.arena_faults.limit_space(Some(5 * BLOCK));
     assert_eq!(apply(&store, create(1, 6)), Err(Error::NoSpace));
@@ -57,9 +44,7 @@ fn a_medium_without_room_for_the_arena_s_data_refuses_a_change_as_a_whole() {
 
 #[test]
 fn space_that_was_given_up_reads_as_zeros_before_it_is_used_again() {
-    let rig = Rig::new(16, 256 << 10);
-    let store = rig.open();
-    apply(&store, Step::CreatePartition(P)).unwrap();
+    let (_, store) = Rig::begun(16);
     for round in 0..20 {
         apply(&store, create(round, 10)).unwrap();
         apply(&store, Step::RemoveUser(object(round))).unwrap();
@@ -80,9 +65,7 @@ fn space_that_was_given_up_reads_as_zeros_before_it_is_used_again() {
 
 #[test]
 fn a_reader_keeps_what_it_reads_from_being_used_again() {
-    let rig = Rig::new(16, 256 << 10);
-    let store = rig.open();
-    apply(&store, Step::CreatePartition(P)).unwrap();
+    let (_, store) = Rig::begun(16);
     apply(&store, create(1, 12)).unwrap();
     let hold = store.hold();
     apply(&store, Step::RemoveUser(object(1))).unwrap();
@@ -97,9 +80,7 @@ fn a_journal_that_fails_ends_all_changes_and_leaves_what_was_acknowledged() {
     for (operations, behind) in
         [(Operations::WRITE, false), (Operations::WRITE, true), (Operations::SYNC, true)]
     {
-        let rig = Rig::new(1000, 256 << 10);
-        let store = rig.open();
-        apply(&store, Step::CreatePartition(P)).unwrap();
+        let (rig, store) = Rig::begun(1000);
         apply(&store, create(1, 1)).unwrap();
         let before = describe(&store);
         if behind {
@@ -124,9 +105,7 @@ fn a_journal_that_fails_ends_all_changes_and_leaves_what_was_acknowledged() {
 
 #[test]
 fn a_failed_flush_of_before_refuses_what_is_to_be_durable_and_nothing_else() {
-    let rig = Rig::new(1000, 256 << 10);
-    let store = rig.open();
-    apply(&store, Step::CreatePartition(P)).unwrap();
+    let (rig, store) = Rig::begun(1000);
     rig.health.flush_failed(libc::EIO, None);
     assert_eq!(apply(&store, create(1, 1)), Err(Error::Io(libc::EIO)));
     assert_eq!(now(store.sync(Scope::All)), Err(Error::Io(libc::EIO)));
@@ -152,9 +131,7 @@ fn a_journal_that_fails_makes_the_unit_unusable() {
 
 #[test]
 fn a_checkpoint_that_finds_no_room_is_tried_again_and_nothing_is_lost() {
-    let rig = Rig::new(1000, 256 << 10);
-    let store = rig.open();
-    apply(&store, Step::CreatePartition(P)).unwrap();
+    let (rig, store) = Rig::begun(1000);
     rig.disk.limit(Some(rig.disk.len_now()));
     let (mut created, mut failed) = (0, 0);
     for n in 0..2000 {
@@ -176,7 +153,7 @@ fn a_checkpoint_that_finds_no_room_is_tried_again_and_nothing_is_lost() {
     // One that was told of a failed checkpoint may be there.
     assert!((created..=created + failed).contains(&there), "{created} {failed} {there}");
     now(store.checkpoint()).unwrap();
-    assert_eq!(now(store.check(0, false)).unwrap().wrong, 0);
+    sound(&store);
     drop(store);
     rig.cut(3);
     assert_eq!(rig.open().partition(P).unwrap().objects, there as u64);
@@ -220,16 +197,14 @@ fn a_medium_without_room_for_metadata_fails_changes_and_keeps_nothing_from_reade
         }
         let store = rig.open();
         assert!(there.iter().all(|n| store.object(object(*n)).is_ok()));
-        assert_eq!(now(store.check(0, false)).unwrap().findings, Vec::<String>::new());
+        sound(&store);
         apply(&store, create(next, 1)).unwrap();
     }
 }
 
 #[test]
 fn readers_who_come_one_after_another_do_not_keep_what_was_given_up_for_ever() {
-    let rig = Rig::new(16, 256 << 10);
-    let store = rig.open();
-    apply(&store, Step::CreatePartition(P)).unwrap();
+    let (_, store) = Rig::begun(16);
     apply(&store, create(1, 12)).unwrap();
     let mut reader = store.hold();
     apply(&store, Step::RemoveUser(object(1))).unwrap();
@@ -244,9 +219,7 @@ fn readers_who_come_one_after_another_do_not_keep_what_was_given_up_for_ever() {
 
 #[test]
 fn a_duplicate_that_fails_after_its_content_was_copied_leaves_nothing_behind() {
-    let rig = Rig::new(100, 256 << 10);
-    let store = rig.open();
-    apply(&store, Step::CreatePartition(P)).unwrap();
+    let (rig, store) = Rig::begun(100);
     (0..5).for_each(|n| apply(&store, create(n, 3)).unwrap());
     let clone = Step::Duplicate { source: P, id: P + 1, kind: Duplicate::Clone, made_ms: 1 };
     let mut change = Change::of(clone.clone());
@@ -255,7 +228,7 @@ fn a_duplicate_that_fails_after_its_content_was_copied_leaves_nothing_behind() {
     assert_eq!(apply(&store, change), Err(Error::ValueTooLong));
     assert_eq!(describe(&store), before);
     now(store.checkpoint()).unwrap();
-    assert_eq!(now(store.check(0, false)).unwrap().findings, Vec::<String>::new());
+    sound(&store);
     // And so does one of which the copy itself is cut off.
     rig.journal_faults.add(Rule::new(Operations::WRITE, Action::Fail(EIO)).times(1));
     assert_eq!(apply(&store, clone), Err(Error::Io(libc::EIO)));
@@ -264,14 +237,12 @@ fn a_duplicate_that_fails_after_its_content_was_copied_leaves_nothing_behind() {
     let store = rig.open();
     now(store.checkpoint()).unwrap();
     assert_eq!(describe(&store), before);
-    assert_eq!(now(store.check(0, false)).unwrap().findings, Vec::<String>::new());
+    sound(&store);
 }
 
 #[test]
 fn a_failing_arena_fails_reads_and_writes_with_its_error() {
-    let rig = Rig::new(1000, 256 << 10);
-    let store = rig.open();
-    apply(&store, Step::CreatePartition(P)).unwrap();
+    let (rig, store) = Rig::begun(1000);
     apply(&store, create(1, 40)).unwrap();
     let before = describe(&store);
     let rule = rig.arena_faults.add(Rule::new(Operations::ALL, Action::Fail(EIO)));
@@ -286,9 +257,7 @@ fn a_failing_arena_fails_reads_and_writes_with_its_error() {
 fn damaged_metadata_is_an_error_that_a_check_tells_of_and_repairs() {
     let (mut refused, mut repaired, mut harmless) = (0, 0, 0);
     for seed in 0..60u64 {
-        let rig = Rig::new(1000, 256 << 10);
-        let store = rig.open();
-        apply(&store, Step::CreatePartition(P)).unwrap();
+        let (rig, store) = Rig::begun(1000);
         for n in 0..50 {
             apply(&store, create(n, 1)).unwrap();
         }
@@ -314,7 +283,7 @@ fn damaged_metadata_is_an_error_that_a_check_tells_of_and_repairs() {
         assert!(matches!(apply(&store, create(100, 1)), Err(Error::Damaged(_))));
         let report = now(store.check(0, true)).unwrap();
         assert!(report.repaired > 0);
-        assert_eq!(now(store.check(0, false)).unwrap().findings, Vec::<String>::new());
+        sound(&store);
         apply(&store, create(100, 1)).unwrap();
         assert!(store.partition(P).unwrap().objects >= 50);
         repaired += 1;
@@ -324,9 +293,7 @@ fn damaged_metadata_is_an_error_that_a_check_tells_of_and_repairs() {
 
 #[test]
 fn any_garbage_in_the_database_or_the_journal_is_an_error_or_harmless_but_no_panic() {
-    let rig = Rig::new(1000, 256 << 10);
-    let store = rig.open();
-    apply(&store, Step::CreatePartition(P)).unwrap();
+    let (rig, store) = Rig::begun(1000);
     for n in 0..50 {
         apply(&store, create(n, 1)).unwrap();
     }
@@ -351,9 +318,7 @@ fn any_garbage_in_the_database_or_the_journal_is_an_error_or_harmless_but_no_pan
 
 #[test]
 fn a_change_that_no_journal_can_hold_is_refused() {
-    let rig = Rig::new(1000, 256 << 10);
-    let store = rig.open();
-    apply(&store, Step::CreatePartition(P)).unwrap();
+    let (_, store) = Rig::begun(1000);
     apply(&store, Step::CreateUser(object(0))).unwrap();
     let mut change = Change::new();
     for number in 0..10 {
@@ -368,9 +333,7 @@ fn a_change_that_no_journal_can_hold_is_refused() {
 
 #[test]
 fn access_times_are_seen_at_once_and_reach_the_medium_with_a_sync() {
-    let rig = Rig::new(1000, 256 << 10);
-    let store = rig.open();
-    apply(&store, Step::CreatePartition(P)).unwrap();
+    let (rig, store) = Rig::begun(1000);
     apply(&store, create(1, 1)).unwrap();
     let times = crate::store::TimesUpdate { data_accessed: Some(77), ..Default::default() };
     for id in [object(1), Id::partition(P), Id::ROOT, object(99)] {
@@ -430,9 +393,7 @@ fn what_is_above_the_highest_id_is_known_to_be_new_without_a_look_at_the_medium(
 
 #[test]
 fn many_noted_times_are_written_without_being_asked_for_but_never_waited_for() {
-    let rig = Rig::new(1000, 256 << 10);
-    let store = rig.open();
-    apply(&store, Step::CreatePartition(P)).unwrap();
+    let (rig, store) = Rig::begun(1000);
     apply(&store, create(1, 1)).unwrap();
     let times = crate::store::TimesUpdate { data_accessed: Some(77), ..Default::default() };
     for n in 1..=4096 {

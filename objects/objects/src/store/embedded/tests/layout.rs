@@ -5,10 +5,8 @@ use std::sync::Arc;
 use crate::store::embedded::database::{Database, LAYOUT, Meta};
 use crate::store::embedded::layers::Layer;
 use crate::store::embedded::record::{META, USER, key, moved};
-use crate::store::embedded::testing::{Rig, change, describe, now};
-use crate::store::{Commit, Error, FIRST_ID, Id, ObjectStore, Step};
-
-const P: u64 = FIRST_ID;
+use crate::store::embedded::testing::{P, Rig, change, describe, now, object, sound};
+use crate::store::{Commit, Error, FIRST_ID, ObjectStore, Step};
 
 /// Writes the records of a closed store as `layout` has them.
 fn rewrite(rig: &Rig, layout: u64) {
@@ -58,7 +56,7 @@ fn a_store_of_layout_1_is_laid_out_anew_when_it_is_opened() {
     for _ in 0..2 {
         let store = rig.open();
         assert_eq!(describe(&store), before);
-        assert_eq!(now(store.check(0, false)).unwrap().findings, Vec::<String>::new());
+        sound(&store);
     }
     let (meta, _) = Database::new(Box::new(rig.disk.clone()), 0).open().unwrap();
     assert_eq!(meta.unwrap().layout, LAYOUT);
@@ -92,18 +90,17 @@ fn a_store_of_a_later_layout_is_refused() {
 fn a_record_under_another_objects_key_is_damage_and_not_that_object() {
     let rig = Rig::new(1000, 256 << 10);
     let store = rig.open();
-    let id = |n| Id::new(P, FIRST_ID + n);
     now(store.apply(Step::CreatePartition(P).into(), Commit::Durable)).unwrap();
     for n in 0..2 {
-        now(store.apply(Step::CreateUser(id(n)).into(), Commit::Durable)).unwrap();
+        now(store.apply(Step::CreateUser(object(n)).into(), Commit::Durable)).unwrap();
     }
     let home = store.inner.directory().partition(P).unwrap().home;
     let at = |n: u64| key(USER, home, FIRST_ID + n, 0);
     let record = store.inner.layers.get(&at(1), <[u8]>::to_vec).unwrap().unwrap();
     store.inner.layers.write().active.insert(at(0), Some(record.into()));
-    assert_eq!(store.object(id(0)).unwrap_err(), Error::Damaged(id(0)));
-    assert!(store.object(id(1)).is_ok());
+    assert_eq!(store.object(object(0)).unwrap_err(), Error::Damaged(object(0)));
+    assert!(store.object(object(1)).is_ok());
     let report = now(store.check(0, true)).unwrap();
     assert!(report.repaired > 0 && report.repaired == report.wrong, "{report:?}");
-    assert_eq!(now(store.check(0, false)).unwrap().findings, Vec::<String>::new());
+    sound(&store);
 }

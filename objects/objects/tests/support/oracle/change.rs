@@ -1,10 +1,12 @@
-//! How the oracle does a change: step by step, on copies of what a step touches, which are put back if one fails.
+//! How the oracle does a change: step by step, on copies of what a step touches, which are put
+//! back if one fails.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::{Collection, Data, Object, Pages, Partition, State};
-use crate::store::{Applied, Change, Duplicate, Error, FIRST_ID, Id, MAX_VALUE, Origin, Step, TimesUpdate};
+use objects::store::{Applied, Change, Duplicate, Error, FIRST_ID, MAX_VALUE, Origin, Step, TimesUpdate};
+use osd::Id;
 
 impl State {
     pub(super) fn apply(&mut self, change: Change, capacity: u64) -> Result<Applied, Error> {

@@ -1,5 +1,5 @@
 //! A store of plain maps behind one lock: what the embedded store is compared with, and a store
-//! that tests of what stands above can look into. No product code uses it.
+//! that tests and the fuzz target of the unit can look into. No program contains it.
 
 mod change;
 mod data;
@@ -7,13 +7,14 @@ mod data;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use objects::store::{
+    Applied, Attribute, Attributes, Change, CheckReport, CollectionType, Commit, Difference, Error, Extent,
+    FIRST_ID, Io, Kind, List, Membership, ObjectInfo, ObjectStore, Origin, PartitionInfo, RootInfo, Scope,
+    Times, TimesUpdate, Value,
+};
+use osd::Id;
 use runtime::Chain;
 
-use super::{
-    Applied, Attribute, Attributes, Change, CheckReport, CollectionType, Commit, Difference, Error, Extent,
-    FIRST_ID, Id, Io, Kind, List, Membership, ObjectInfo, ObjectStore, Origin, PartitionInfo, RootInfo,
-    Scope, Times, TimesUpdate, Value,
-};
 use data::Data;
 
 /// Attributes that are copied at a time.
@@ -87,14 +88,14 @@ impl Oracle {
 
     /// A store of its own that has what this one has now.
     #[cfg(test)]
-    pub(crate) fn snapshot(&self) -> Self {
+    pub fn snapshot(&self) -> Self {
         let state = Arc::new(Mutex::new(self.lock().clone()));
         Self { state, capacity: self.capacity, meddler: Arc::default() }
     }
 
     /// Has `meddler` called before each change, until it says that it has done what it wanted.
     #[cfg(test)]
-    pub(crate) fn meddle(&self, meddler: Meddler) {
+    pub fn meddle(&self, meddler: Meddler) {
         *self.meddler.lock().unwrap_or_else(PoisonError::into_inner) = Some(meddler);
     }
 

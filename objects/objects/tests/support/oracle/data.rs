@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::store::{BLOCK, Difference, Error, Extent, MAX_LENGTH};
+use objects::store::{BLOCK, Difference, Error, Extent, MAX_LENGTH};
 
 pub(super) const PAGE: usize = BLOCK as usize;
 type Page = [u8; PAGE];
