@@ -13,7 +13,6 @@ pub enum Commit {
 /// What a sync is about. A store may do more than it is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// Everything.
     All,
     /// A partition with what is in it.
     Partition(u64),
@@ -23,21 +22,15 @@ pub enum Scope {
     Attributes(super::Id),
 }
 
-/// What kind of object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A user object.
     User,
-    /// A collection.
     Collection(CollectionType),
 }
 
 /// A collection's type, as attribute Ah of its information page has it: 00h linked, 01h tracking, EFh spontaneous.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CollectionType(
-    /// The attribute's value.
-    pub u8,
-);
+pub struct CollectionType(pub u8);
 
 impl CollectionType {
     /// Members name their collections by attributes.
@@ -48,10 +41,8 @@ impl CollectionType {
     pub const SPONTANEOUS: Self = Self(0xef);
 }
 
-/// A user object or collection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ObjectInfo {
-    /// Its kind.
     pub kind: Kind,
     /// Logical length in bytes; 0 of a collection.
     pub length: u64,
@@ -61,16 +52,12 @@ pub struct ObjectInfo {
     pub members: u64,
     /// Collections that a user object is a member of; 0 of a collection.
     pub collections: u32,
-    /// Its times.
     pub times: Times,
 }
 
-/// A partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PartitionInfo {
-    /// User objects in it.
     pub objects: u64,
-    /// Collections in it.
     pub collections: u64,
     /// Sum of [`ObjectInfo::used`] of its user objects, in bytes.
     pub used: u64,
@@ -81,7 +68,6 @@ pub struct PartitionInfo {
     pub generation: u64,
     /// What it was made of, of a clone or snapshot.
     pub origin: Option<Origin>,
-    /// Its times.
     pub times: Times,
 }
 
@@ -92,59 +78,44 @@ pub struct Origin {
     pub source: u64,
     /// [`PartitionInfo::generation`] of the one that was duplicated.
     pub generation: u64,
-    /// What the duplicate is.
     pub kind: super::Duplicate,
     /// When it was made or last refreshed, in milliseconds since 1970.
     pub made_ms: u64,
 }
 
-/// The root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RootInfo {
     /// Bytes that objects' data may occupy.
     pub capacity: u64,
     /// Bytes of them that are taken, what several objects share once; what was just given up may count for a while.
     pub used: u64,
-    /// Partitions.
     pub partitions: u64,
     /// User objects of all partitions.
     pub objects: u64,
-    /// Its times.
     pub times: Times,
 }
 
 /// The times that every object has, in milliseconds since 1970; 0 if never set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Times {
-    /// Created.
     pub created: u64,
-    /// Attributes last read.
     pub attributes_accessed: u64,
-    /// Attributes last changed.
     pub attributes_modified: u64,
-    /// Data last read.
     pub data_accessed: u64,
-    /// Data last changed.
     pub data_modified: u64,
 }
 
 /// Times to be set; `None` leaves one as it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TimesUpdate {
-    /// Created.
     pub created: Option<u64>,
-    /// Attributes last read.
     pub attributes_accessed: Option<u64>,
-    /// Attributes last changed.
     pub attributes_modified: Option<u64>,
-    /// Data last read.
     pub data_accessed: Option<u64>,
-    /// Data last changed.
     pub data_modified: Option<u64>,
 }
 
 impl TimesUpdate {
-    /// Sets `times` accordingly.
     pub fn apply_to(&self, times: &mut Times) {
         let pairs = [
             (self.created, &mut times.created),
@@ -172,10 +143,8 @@ impl TimesUpdate {
     }
 }
 
-/// Which attributes of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attributes {
-    /// All.
     All,
     /// Those of a page.
     Page(u32),
@@ -198,12 +167,9 @@ impl Attributes {
     }
 }
 
-/// An attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attribute<'a> {
-    /// Its page.
     pub page: u32,
-    /// Its number.
     pub number: u32,
     /// Its value, never empty.
     pub value: &'a [u8],
@@ -212,11 +178,8 @@ pub struct Attribute<'a> {
 /// What [`super::ObjectStore::list`] lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum List {
-    /// All partitions.
     Partitions,
-    /// The collections of a partition.
     Collections(u64),
-    /// The user objects of a partition.
     Users(u64),
     /// The user objects that are members of a collection.
     Members(super::Id),
@@ -225,33 +188,27 @@ pub enum List {
 /// That a user object is a member of a collection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Membership {
-    /// The collection's id.
     pub collection: u64,
     /// The number by which the object names it.
     pub number: u32,
 }
 
-/// A piece of a user object's data.
+/// A piece of a user object's data, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
-    /// First byte.
     pub at: u64,
-    /// Bytes.
     pub len: u64,
     /// Whether it was written; a hole reads as zeros.
     pub data: bool,
 }
 
-/// A range in which two objects may differ.
+/// A range in which two objects may differ, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Difference {
-    /// First byte.
     pub at: u64,
-    /// Bytes.
     pub len: u64,
 }
 
-/// What a check found and did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CheckReport {
     /// Partitions looked at.

@@ -9,7 +9,6 @@ use super::failure::Failure;
 use super::task::{Task, Touch};
 use crate::store::Scope;
 
-/// OBJECT STRUCTURE CHECK.
 pub(super) async fn check(task: &mut Task<'_>, scope: StructureScope) -> Result<(), Failure> {
     let unit = task.unit;
     let partition = match scope {

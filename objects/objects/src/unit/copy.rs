@@ -17,7 +17,6 @@ use crate::store::Step;
 /// Where the source stands in Data-Out: in the continuation's first descriptor, behind its header.
 const SOURCE_AT: u64 = osd::continuation::HEADER_LEN as u64 + 8;
 
-/// COPY USER OBJECTS.
 pub(super) async fn copy(
     task: &mut Task<'_>,
     partition: u64,

@@ -105,7 +105,6 @@ async fn create_all(
     Ok(())
 }
 
-/// CREATE PARTITION.
 pub(super) async fn create_partition(task: &mut Task<'_>, requested: u64) -> Result<(), Failure> {
     let unit = task.unit;
     // The highest has no id behind it, where the range of those that are excluded would end.

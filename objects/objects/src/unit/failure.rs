@@ -15,7 +15,6 @@ pub(super) const fn additional((asc, ascq): (u8, u8)) -> AdditionalSense {
 
 /// Fields of a CDB that errors point to.
 pub(super) mod field {
-    /// PARTITION_ID.
     pub const PARTITION: u16 = 16;
     /// USER_OBJECT_ID, COLLECTION_OBJECT_ID or a requested id.
     pub const OBJECT: u16 = 24;
@@ -112,7 +111,6 @@ impl Failure {
         Sense::parameter_list_length_error().into()
     }
 
-    /// QUOTA ERROR.
     pub fn quota() -> Self {
         Sense::new(SenseKey::DataProtect, additional(code::QUOTA)).into()
     }

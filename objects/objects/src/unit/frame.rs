@@ -73,9 +73,7 @@ impl Plan {
     }
 }
 
-/// A piece of a command's data.
 pub(super) struct Piece {
-    /// Where it begins in the data.
     pub offset: u64,
     pub len: u64,
     pub data: Chain,

@@ -106,7 +106,6 @@ impl Lists {
     }
 }
 
-/// A list that is asked for.
 struct Asked {
     /// What is listed, and the object that the command is about.
     what: List,
@@ -116,7 +115,6 @@ struct Asked {
     initial: u64,
     list_id: u32,
     attributes: bool,
-    /// How many there are in all.
     total: u64,
 }
 
@@ -137,7 +135,6 @@ impl Asked {
     }
 }
 
-/// LIST.
 pub(super) async fn list(task: &mut Task<'_>, list: &ListCommand) -> Result<(), Failure> {
     if list.sort != 0 {
         return Err(Failure::cdb_bit(11, 3));
@@ -151,7 +148,6 @@ pub(super) async fn list(task: &mut Task<'_>, list: &ListCommand) -> Result<(), 
     run(task, Asked { what, listed, subject, allocation, initial, list_id, attributes, total }).await
 }
 
-/// LIST COLLECTION.
 pub(super) async fn list_collection(task: &mut Task<'_>, list: &ListCollection) -> Result<(), Failure> {
     let id = list.id;
     let (what, listed, subject, total) = if id.object == 0 {
@@ -167,7 +163,6 @@ pub(super) async fn list_collection(task: &mut Task<'_>, list: &ListCollection) 
     run(task, Asked { what, listed, subject, allocation, initial, list_id, attributes, total }).await
 }
 
-/// What fits of a list.
 struct Piece {
     /// Behind the header.
     body: Vec<u8>,

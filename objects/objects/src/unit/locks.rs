@@ -21,9 +21,7 @@ const SHARDS: usize = 64;
 /// Which of an object's parts a lock is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Part {
-    /// Its data.
     Data,
-    /// Its attributes.
     Attributes,
     /// Its end: those that append take turns.
     Tail,
@@ -31,19 +29,14 @@ pub(super) enum Part {
     Quota,
 }
 
-/// What is locked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Key {
-    /// The object.
     pub id: Id,
-    /// Its part.
     pub part: Part,
 }
 
-/// How it is locked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Mode {
-    /// First byte.
     pub start: u64,
     /// The byte behind the last.
     pub end: u64,
@@ -90,13 +83,11 @@ impl Shard {
 #[repr(align(128))]
 struct Aligned(Mutex<Shard>);
 
-/// The locks of a unit.
 pub(super) struct Locks {
     shards: Box<[Aligned]>,
 }
 
 impl Locks {
-    /// Nobody has any.
     pub fn new() -> Self {
         Self { shards: (0..SHARDS).map(|_| Aligned::default()).collect() }
     }

@@ -32,16 +32,13 @@ const OTHER_FIELD: u16 = 40;
 /// The longest part that one descriptor tells of: the most whole blocks of 4096 bytes.
 const MAX_PART: u64 = 0xFFFF_F000;
 
-/// A map as it is made.
 struct Map {
     wanted: Option<MapType>,
     /// Of each part how far it is behind the one before, with its type, and its length.
     parts: Packed,
     /// The end of the last of them.
     end: u64,
-    /// Bytes that there is room for.
     room: u64,
-    /// Descriptors.
     count: u64,
     /// The part that has been seen last: its neighbour may go on with it.
     last: Option<(MapType, u64, u64)>,
@@ -57,7 +54,6 @@ impl Map {
         Ok(Self { wanted, parts: Packed::default(), end: 0, room, count: 0, last: None })
     }
 
-    /// Adds a part.
     fn push(&mut self, kind: MapType, at: u64, len: u64) {
         if len == 0 || self.wanted.is_some_and(|wanted| wanted != kind) {
             return;
@@ -122,7 +118,6 @@ const fn bytes(blocks: u64) -> u64 {
     if blocks & 1 == 0 { (blocks >> 1) * BLOCK } else { blocks >> 1 }
 }
 
-/// READ MAP.
 pub(super) async fn read_map(
     task: &mut Task<'_>,
     id: Id,
@@ -141,7 +136,6 @@ pub(super) async fn read_map(
     .await
 }
 
-/// READ MAPS AND COMPARE.
 pub(super) async fn compare(
     task: &mut Task<'_>,
     id: Id,

@@ -95,7 +95,6 @@ struct Many<'w> {
     /// The last id that is one of them.
     last: u64,
     wanted: &'w [AttributeId],
-    /// The next of them.
     ids: VecDeque<u64>,
     /// Values that were looked up since others had their turn.
     looked: usize,
@@ -229,7 +228,6 @@ async fn pieces(
     }
 }
 
-/// Applies the steps for one member.
 async fn alone(
     task: &mut Task<'_>,
     object: Id,

@@ -84,10 +84,8 @@ pub struct OsdUnit {
     modes: scsi::mode::Pages,
 }
 
-/// Why a unit cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub enum OsdError {
-    /// An option cannot be met.
     #[error(transparent)]
     Option(#[from] OptionError),
     /// Kept reservations cannot be put into force.
@@ -125,7 +123,6 @@ impl OsdUnit {
         &self.options
     }
 
-    /// The store.
     pub fn store(&self) -> &Arc<dyn ObjectStore> {
         &self.store
     }

@@ -8,11 +8,9 @@ use osd::cdb::Isolation;
 
 /// The time, in milliseconds since 1970 in UTC, as the unit's timestamps are.
 pub trait Clock: Send + Sync + 'static {
-    /// The present time.
     fn now_ms(&self) -> u64;
 }
 
-/// The system's clock.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemClock;
 
@@ -26,7 +24,6 @@ impl Clock for SystemClock {
 /// Identity and manners of an object-based storage device.
 #[derive(Clone)]
 pub struct OsdOptions {
-    /// Nothing can be changed.
     pub read_only: bool,
     /// What it calls itself.
     pub identity: Identity,
@@ -95,7 +92,6 @@ impl OsdOptions {
     }
 }
 
-/// Why options cannot be met.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OptionError {
     /// A name that INQUIRY or the attributes cannot tell.

@@ -24,10 +24,8 @@ const REMEMBERED: usize = 4096;
 /// BYPASS: timestamps are not kept.
 pub(super) const BYPASS: u8 = 0x7F;
 
-/// What a partition prescribes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Policy {
-    /// Timestamps are not kept in it.
     pub bypass: bool,
     /// Bytes that all of its objects may occupy.
     pub capacity: u64,
@@ -39,7 +37,6 @@ pub(super) struct Policy {
     pub default_length: u64,
 }
 
-/// The policies that are remembered.
 #[derive(Default)]
 pub(super) struct Policies(RwLock<Table>);
 

@@ -4,7 +4,6 @@
 use osd::Id;
 use osd::sense::Descriptor;
 
-/// How far a command has come.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Progress {
     /// What it consists of.
@@ -19,12 +18,10 @@ impl Progress {
         Self { wanted, begun: 0, done: 0 }
     }
 
-    /// `functions` begin.
     pub fn begin(&mut self, functions: u32) {
         self.begun |= functions;
     }
 
-    /// `functions` are done.
     pub fn done(&mut self, functions: u32) {
         self.begun |= functions;
         self.done |= functions;

@@ -59,7 +59,6 @@ impl Drop for Place {
     }
 }
 
-/// A search at work.
 struct Search {
     unit: Arc<OsdUnit>,
     partition: u64,
@@ -174,7 +173,6 @@ impl Search {
         self.apply(change).await
     }
 
-    /// Tells how the search has ended.
     async fn end(&self, result: &Result<(), Failure>) -> Result<(), Error> {
         let mut ended = Change::new();
         self.tracking.end_with(&mut ended, result);
@@ -276,7 +274,6 @@ fn worth(
     Ok(unit.value(&subject, &Current::default(), attribute, value).unwrap_or(false))
 }
 
-/// QUERY.
 pub(super) async fn query(
     task: &mut Task<'_>,
     id: Id,

@@ -23,7 +23,6 @@ impl Pieces {
         Self { piece: None, left: len }
     }
 
-    /// Whether no more is taken.
     pub const fn is_full(&self) -> bool {
         self.left == 0
     }
@@ -50,7 +49,6 @@ impl Pieces {
         Ok(bytes.len())
     }
 
-    /// Puts what has been written.
     pub fn put(&mut self, task: &mut Task<'_>) {
         if let Some((mut piece, filled)) = self.piece.take() {
             piece.truncate(filled);
@@ -86,7 +84,6 @@ impl Packed {
         self.bytes.push(number as u8); // less than 0x80
     }
 
-    /// The numbers.
     pub fn iter(&self) -> impl Iterator<Item = u64> {
         let mut bytes = self.bytes.iter();
         std::iter::from_fn(move || {

@@ -47,7 +47,6 @@ impl Segments {
         self.ranges.iter().copied()
     }
 
-    /// Bytes of all of them.
     pub fn total(&self) -> u64 {
         self.total
     }

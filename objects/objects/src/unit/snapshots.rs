@@ -23,7 +23,6 @@ pub(super) const fn duplicates_by(method: u8) -> bool {
     matches!(method, by::DEFAULT | by::SPACE_EFFICIENT | by::FASTER_COPY | by::DO_NOT_CARE)
 }
 
-/// CREATE CLONE and CREATE SNAPSHOT.
 pub(super) async fn duplicate(
     task: &mut Task<'_>,
     requested: u64,
@@ -66,7 +65,6 @@ fn origin(task: &Task<'_>, partition: u64, field: u16, kinds: &[Duplicate]) -> R
     info.origin.filter(|origin| kinds.contains(&origin.kind)).ok_or_else(|| Failure::cdb(field))
 }
 
-/// DETACH CLONE.
 pub(super) async fn detach(task: &mut Task<'_>, partition: u64) -> Result<(), Failure> {
     origin(task, partition, field::PARTITION, &[Duplicate::Clone])?;
     change_whole(task, partition, Step::Detach { id: partition }, None).await

@@ -14,7 +14,6 @@ use scsi::mode::Medium;
 
 use super::OsdUnit;
 
-/// The VPD pages.
 const PAGES: [u8; 7] = [
     vpd::SUPPORTED_PAGES,
     vpd::UNIT_SERIAL,

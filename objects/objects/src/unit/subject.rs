@@ -22,7 +22,6 @@ pub(super) struct Subject {
 }
 
 impl Subject {
-    /// Its type on the wire.
     pub fn object_type(&self) -> ObjectType {
         match &self.info {
             Info::Root(_) => ObjectType::Root,
@@ -34,7 +33,6 @@ impl Subject {
         }
     }
 
-    /// Its times.
     pub fn times(&self) -> &Times {
         match &self.info {
             Info::Root(info) => &info.times,
@@ -66,7 +64,6 @@ impl OsdUnit {
         }
     }
 
-    /// The user object at `id`.
     pub(super) fn user_object(&self, id: Id) -> Result<ObjectInfo, Failure> {
         match self.object(id)? {
             info @ ObjectInfo { kind: Kind::User, .. } => Ok(info),
@@ -74,7 +71,6 @@ impl OsdUnit {
         }
     }
 
-    /// The collection at `id`.
     pub(super) fn collection(&self, id: Id) -> Result<ObjectInfo, Failure> {
         match self.object(id)? {
             info @ ObjectInfo { kind: Kind::Collection(_), .. } => Ok(info),

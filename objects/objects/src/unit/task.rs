@@ -48,29 +48,29 @@ pub(super) struct Current {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Touch {
     /// Reads data in `start..end`.
-    Read { start: u64, end: u64 },
+    Read {
+        start: u64,
+        end: u64,
+    },
     /// Changes data in `start..end`.
-    Write { start: u64, end: u64 },
-    /// Leaves the data alone.
+    Write {
+        start: u64,
+        end: u64,
+    },
     None,
 }
 
 impl Touch {
-    /// Reads all data.
     pub const READ_ALL: Self = Self::Read { start: 0, end: u64::MAX };
-    /// Changes all data.
     pub const WRITE_ALL: Self = Self::Write { start: 0, end: u64::MAX };
 }
 
-/// A command at work.
 pub(super) struct Task<'a> {
     pub unit: &'a Arc<OsdUnit>,
     #[allow(dead_code, reason = "for security, which looks at the CDB as it came")]
     pub command: &'a Command,
     pub cdb: &'a Cdb,
-    /// Its buffers.
     pub transfer: Transfer<'a>,
-    /// The descriptors of the CDB continuation.
     pub descriptors: Vec<Descriptor>,
     /// The CDB continuation as it came, header and all; empty if there is none.
     pub continuation: Vec<u8>,
@@ -138,12 +138,10 @@ impl<'a> Task<'a> {
         }
     }
 
-    /// Which standard the command follows.
     pub fn version(&self) -> Version {
         self.cdb.form.version()
     }
 
-    /// Where LENGTH is in the CDB.
     pub fn length_field(&self) -> u16 {
         match self.version() {
             Version::Osd1 => 36,
@@ -262,7 +260,6 @@ impl<'a> Task<'a> {
         self.unit.check_attributes(self)
     }
 
-    /// How the command is isolated.
     pub fn isolation(&self) -> Result<Isolation, Failure> {
         match self.cdb.options.isolation {
             Isolation::Default => Ok(self.unit.options.isolation),
@@ -290,7 +287,6 @@ impl<'a> Task<'a> {
         self.unit.still_permitted(self)
     }
 
-    /// Waits for a lock.
     async fn guard(&mut self, key: Key, mode: Mode) -> Result<Guard<'a>, Failure> {
         let unit = self.unit;
         self.transfer.unless_lost(unit.locks.lock(key, mode)).await
@@ -514,7 +510,6 @@ impl<'a> Task<'a> {
         Ok(())
     }
 
-    /// How the command ends.
     pub fn end(self, result: Result<(), Failure>) -> Outcome {
         let moved = self.transfer.outcome();
         let sense = match result {

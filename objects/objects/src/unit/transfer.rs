@@ -31,7 +31,6 @@ pub(super) struct Transfer<'a> {
     pub wanted_out: u64,
     /// Data-Out that has been taken and verified already.
     verified: Option<Chain>,
-    /// What seals Data-In.
     seal: Option<Box<Seal>>,
 }
 
@@ -93,7 +92,6 @@ impl<'a> Transfer<'a> {
         if data.len() == wanted { Ok(data) } else { Err(Failure::short_data()) }
     }
 
-    /// Puts the next bytes of Data-In.
     pub fn put(&mut self, data: Buf) {
         if data.is_empty() {
             return;

@@ -54,7 +54,6 @@ const fn cdb_len(opcode: u8) -> Option<usize> {
     }
 }
 
-/// PERFORM SCSI COMMAND.
 pub(super) async fn perform_scsi(task: &mut Task<'_>, cdb: &[u8; 16]) -> Result<(), Failure> {
     let inner = cdb_len(cdb[0]).and_then(|len| Cdb::new(&cdb[..len]));
     let inner = inner.ok_or_else(|| Failure::cdb(CDB_FIELD))?;
@@ -107,7 +106,6 @@ pub(super) async fn perform_scsi(task: &mut Task<'_>, cdb: &[u8; 16]) -> Result<
     .await
 }
 
-/// PERFORM TASK MANAGEMENT FUNCTION.
 pub(super) async fn perform_tmf(
     task: &mut Task<'_>,
     allocation: u16,

@@ -14,7 +14,6 @@ use super::segments::Segments;
 use super::task::{Task, Touch};
 use crate::store::{Change, Step, TimesUpdate};
 
-/// WRITE.
 pub(super) async fn write(task: &mut Task<'_>, id: Id, range: ObjectRange) -> Result<(), Failure> {
     task.unit.user_object(id)?;
     let segments = Segments::of(task, range)?;
@@ -99,7 +98,6 @@ fn check(
     unit.check_capacity(id, segments.pieces(from, to.saturating_sub(from)))
 }
 
-/// APPEND.
 pub(super) async fn append(task: &mut Task<'_>, id: Id, total: u64) -> Result<(), Failure> {
     let unit = task.unit;
     unit.user_object(id)?;

@@ -7,7 +7,7 @@ use super::Inner;
 use super::directory::Partition;
 use super::locks::Needed;
 use super::record::{COUNT, MEMBER, MEMBERSHIP, Record, key, numbers, sealed};
-use super::txn::{Of, Txn};
+use super::txn::{Of, Txn, Work};
 use crate::store::{
     Applied, Change, CollectionType, Commit, Duplicate, Error, FIRST_ID, Id, MAX_VALUE, Origin, Step,
 };
@@ -150,47 +150,37 @@ impl Txn {
             Step::RemoveUser(id) => self.remove_user(*id)?,
             Step::RemoveCollection { id, members } => self.remove_collection(*id, *members)?,
             Step::Write { id, at, data } => {
-                self.changing(*id)?;
-                let mut work = self.take_user(*id)?;
-                let result = self.write(&mut work, *id, *at, data, in_place).await;
-                self.works.insert(*id, work);
-                result?;
+                let write =
+                    async |txn: &mut Self, work: &mut Work| txn.write(work, *id, *at, data, in_place).await;
+                self.on_data(*id, write).await?;
             }
             Step::Append { id, data, most } => {
-                self.changing(*id)?;
-                let mut work = self.take_user(*id)?;
-                let at = work.record.a;
-                let fits = super::data::end_of(at, data.len() as u64).map(|end| end <= *most);
-                let result = match fits {
-                    Ok(true) => self.write(&mut work, *id, at, data, in_place).await,
-                    Ok(false) => Err(Error::TooLong),
-                    Err(error) => Err(error),
+                let append = async |txn: &mut Self, work: &mut Work| {
+                    let at = work.record.a;
+                    if super::data::end_of(at, data.len() as u64)? > *most {
+                        return Err(Error::TooLong);
+                    }
+                    txn.write(work, *id, at, data, in_place).await?;
+                    txn.applied.appended.push(at);
+                    Ok(())
                 };
-                self.works.insert(*id, work);
-                result?;
-                self.applied.appended.push(at);
+                self.on_data(*id, append).await?;
             }
             Step::Punch { id, at, len } => {
-                self.changing(*id)?;
-                let mut work = self.take_user(*id)?;
-                let result = self.punch(&mut work, *id, *at, *len).await;
-                self.works.insert(*id, work);
-                result?;
+                self.on_data(*id, async |txn, work| txn.punch(work, *id, *at, *len).await).await?;
             }
             Step::Clear { id, at, len } => {
-                self.changing(*id)?;
-                let end = super::data::end_of(*at, *len)?;
-                let mut work = self.take_user(*id)?;
-                let result = self.clear(&mut work, *id, *at, end, in_place).await;
-                self.works.insert(*id, work);
-                result?;
+                let clear = async |txn: &mut Self, work: &mut Work| {
+                    let end = super::data::end_of(*at, *len)?;
+                    txn.clear(work, *id, *at, end, in_place).await
+                };
+                self.on_data(*id, clear).await?;
             }
             Step::SetLength { id, length } => {
-                self.changing(*id)?;
-                let mut work = self.take_user(*id)?;
-                let result = self.set_length(&mut work, *id, *length, in_place).await;
-                self.works.insert(*id, work);
-                result?;
+                let set = async |txn: &mut Self, work: &mut Work| {
+                    txn.set_length(work, *id, *length, in_place).await
+                };
+                self.on_data(*id, set).await?;
             }
             Step::Copy { from, to, attributes } => self.copy(*from, *to, *attributes)?,
             Step::SetAttribute { id, page, number, value } => {
@@ -233,6 +223,19 @@ impl Txn {
             }
         }
         Ok(())
+    }
+
+    /// Changes the data of a user object, whose record is taken out meanwhile.
+    async fn on_data(
+        &mut self,
+        id: Id,
+        change: impl AsyncFnOnce(&mut Self, &mut Work) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        self.changing(id)?;
+        let mut work = self.take_user(id)?;
+        let result = change(self, &mut work).await;
+        self.works.insert(id, work);
+        result
     }
 
     /// Fails if what is in the object's partition does not change.
@@ -313,7 +316,6 @@ impl Txn {
         Ok(())
     }
 
-    /// Begins or ends a membership.
     fn join(&mut self, object: Id, collection: u64, number: Option<u32>) -> Result<(), Error> {
         self.changing(object)?;
         let id = Id::new(object.partition, collection);

@@ -218,7 +218,6 @@ impl Inner {
         }
     }
 
-    /// Writes the times that were noted.
     pub(super) async fn write_touched(self: &Arc<Self>) -> Result<(), Error> {
         // Not those that are noted meanwhile.
         let count = unpoisoned(self.touched.lock()).len();

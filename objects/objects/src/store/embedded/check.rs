@@ -261,10 +261,8 @@ impl Check<'_> {
     }
 }
 
-/// What was found.
 struct Examined {
     report: CheckReport,
-    /// What puts it right.
     puts: BTreeMap<Key, Val>,
     /// Findings that nothing is put right for.
     open: u64,
@@ -397,7 +395,6 @@ impl Inner {
         })
     }
 
-    /// Counts everything anew.
     async fn recount(self: &Arc<Self>) -> Result<(), Error> {
         let mut counted = self.aside(|inner| count(&inner.layers)).await?;
         let damaged = counted.damaged > 0;

@@ -26,13 +26,11 @@ static ZEROS: [u8; BLOCK as usize] = [0; BLOCK as usize];
 enum Around {
     /// They are put where the old ones are.
     InPlace,
-    /// Zeros.
     Zeros,
     /// What another block has, at so many bytes in the arena.
     Copy(u64),
 }
 
-/// Zeros to be written.
 pub(super) fn zeros(len: u64) -> Chain {
     let mut chain = Chain::new();
     while (chain.len() as u64) < len {

@@ -24,10 +24,7 @@ pub trait DatabaseStorage: Send + Sync + 'static {
 
 /// A regular file. The arena's lock is the lock of the whole store: this one has none of its own.
 #[derive(Debug)]
-pub struct DatabaseFile(
-    /// Which.
-    pub File,
-);
+pub struct DatabaseFile(pub File);
 
 impl DatabaseStorage for DatabaseFile {
     fn open(&self) -> io::Result<Box<dyn StorageBackend>> {
@@ -67,7 +64,6 @@ pub(super) struct Meta {
     pub number: u64,
     /// The segment in which the next one is.
     pub side: u64,
-    /// Blocks of the arena.
     pub blocks: u64,
     /// Bytes of a segment of the journal.
     pub segment: u64,

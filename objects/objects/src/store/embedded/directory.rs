@@ -7,7 +7,6 @@ use std::collections::BTreeMap;
 
 use crate::store::{Error, FIRST_ID, Id, Origin, Times};
 
-/// A partition.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Partition {
     pub home: u64,
@@ -25,7 +24,6 @@ pub(super) struct Partition {
     pub highest: u64,
 }
 
-/// All of them.
 #[derive(Debug, Default)]
 pub(super) struct Directory {
     pub partitions: BTreeMap<u64, Partition>,
@@ -78,7 +76,6 @@ impl Directory {
         self.next_generation = self.next_generation.max(highest.saturating_add(1));
     }
 
-    /// The next `count` ids of partitions.
     pub fn reserve(&mut self, count: u32) -> Result<u64, Error> {
         let partitions = &self.partitions;
         reserve(&mut self.next_partition, count, |id| Ok(partitions.contains_key(&id)))

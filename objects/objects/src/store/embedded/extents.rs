@@ -103,7 +103,6 @@ pub(super) fn pieces(runs: &[Run], from: u64, to: u64, mut each: impl FnMut(u64,
     }
 }
 
-/// A run's blocks in the arena.
 pub(super) fn blocks(run: &Run) -> Blocks {
     Blocks { at: run.arena, len: run.len }
 }

@@ -30,7 +30,6 @@ const OVERWRITTEN: u8 = 4;
 /// After a frame that need not be durable, so many durable ones go through the page cache as it did.
 const THROUGH_CACHE: u32 = 64;
 
-/// Where the journal lies.
 pub(super) struct Journal {
     pub store: Arc<dyn BlockStore>,
     /// The store's name: no frame of another one is ever taken for its own.
@@ -61,7 +60,6 @@ pub(super) struct Log {
     in_flight_durably: bool,
     /// Durable frames that are still to go through the page cache, since others did lately that need not be durable.
     through_cache: u32,
-    /// The next frame's number.
     pub number: u64,
     pub side: u64,
     pub offset: u64,
@@ -245,7 +243,6 @@ pub(super) fn overwritten(payload: &mut Vec<u8>, at: u64, len: u64) {
     payload.extend_from_slice(&len.to_le_bytes());
 }
 
-/// One thing in a payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Entry<'a> {
     Put(Key, &'a [u8]),

@@ -19,7 +19,6 @@ use smallvec::SmallVec;
 use super::record::Key;
 use crate::store::{Error, Id};
 
-/// The one table.
 pub(super) const TABLE: TableDefinition<'static, &'static Key, &'static [u8]> =
     TableDefinition::new("objects");
 
@@ -62,7 +61,6 @@ impl Layer {
         self.live.is_empty() && self.gone.is_empty()
     }
 
-    /// The deleted keys, in order.
     pub fn deleted(&self) -> impl Iterator<Item = &Key> {
         self.gone.iter()
     }
@@ -85,7 +83,6 @@ impl FromIterator<(Key, Val)> for Layer {
 #[derive(Default)]
 pub(super) struct Base(pub Option<ReadOnlyTable<&'static Key, &'static [u8]>>);
 
-/// The three.
 #[derive(Default)]
 pub(super) struct View {
     pub active: Layer,
@@ -93,7 +90,6 @@ pub(super) struct View {
     pub base: Arc<Base>,
 }
 
-/// The layers, for all cores.
 #[derive(Default)]
 pub(super) struct Layers {
     view: RwLock<View>,
@@ -199,7 +195,6 @@ impl Layers {
         self.active_bytes.store(0, Ordering::Relaxed);
     }
 
-    /// Shows the value of a key.
     pub fn get<R>(&self, key: &Key, f: impl FnOnce(&[u8]) -> R) -> Result<Option<R>, Error> {
         let view = self.read();
         if let Some(found) = view.active.get(key).or_else(|| view.frozen.get(key)) {
@@ -301,16 +296,13 @@ pub(super) struct Known<R> {
     found: Option<R>,
 }
 
-/// What a scan has met.
 #[derive(Default)]
 struct Looked {
-    /// Keys in all.
     at: usize,
     /// Those that are deleted.
     passed: u64,
 }
 
-/// How far a scan has come.
 enum Scanned {
     /// All there is between the two keys was shown.
     All,
@@ -389,7 +381,6 @@ impl<'a> Gone<'a> {
     }
 }
 
-/// The key behind `key`.
 fn successor(key: &Key) -> Option<Key> {
     let mut next = *key;
     for byte in next.iter_mut().rev() {

@@ -49,7 +49,6 @@ impl Needed {
         self.0.push(((PARTITIONS + OBJECTS) as u16, true));
     }
 
-    /// Everything.
     pub fn all(&mut self) {
         self.0.extend((0..PARTITIONS as u16).map(|at| (at, true)));
     }
@@ -82,7 +81,6 @@ impl Locks {
         self.0[usize::from(at)].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for all of them.
     pub async fn take(self: &Arc<Self>, needed: Needed) -> Held {
         let mut held = Held { locks: self.clone(), held: SmallVec::new() };
         for (at, exclusive) in needed.sorted() {

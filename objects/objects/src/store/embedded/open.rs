@@ -15,7 +15,6 @@ use super::database::{Database, DatabaseFile, DatabaseStorage};
 use super::{EmbeddedStore, Inner, recover};
 use crate::store::{BLOCK, Error};
 
-/// How to open a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     /// Bytes that objects' data may occupy, of a new store; one that exists has its own. `None`: as many as its file system has.
@@ -52,74 +51,34 @@ const MOST_CAPACITY: u64 = 15 << 40;
 pub enum OpenError {
     /// There is no such directory, or it is empty.
     #[error("{path} holds no objects: to make a new store there, ask for it")]
-    Missing {
-        /// The path.
-        path: PathBuf,
-    },
+    Missing { path: PathBuf },
     /// The directory has other things in it.
     #[error("{path} is not empty, and what it holds is no store of objects: name another directory")]
-    NotAStore {
-        /// The path.
-        path: PathBuf,
-    },
+    NotAStore { path: PathBuf },
     /// The capacity makes no sense.
     #[error("{path} cannot have a capacity of {capacity} bytes: from 1 MiB to 15 TiB are possible")]
-    Capacity {
-        /// The path.
-        path: PathBuf,
-        /// In bytes.
-        capacity: u64,
-    },
+    Capacity { path: PathBuf, capacity: u64 },
     /// One of its files is missing, and what the others hold would be lost.
     #[error(
         "{path} holds a part of a store of objects, but no {missing}: put it back, or empty the directory"
     )]
-    Incomplete {
-        /// The path.
-        path: PathBuf,
-        /// The file.
-        missing: &'static str,
-    },
+    Incomplete { path: PathBuf, missing: &'static str },
     /// The arena cannot be opened, or somebody else has it.
     #[error(transparent)]
     Arena(#[from] backing::OpenError),
     /// What is in it contradicts itself.
     #[error("{path} is damaged: {error}")]
-    Damaged {
-        /// The path.
-        path: PathBuf,
-        /// What was found.
-        error: Error,
-    },
+    Damaged { path: PathBuf, error: Error },
     /// A later version has made it, or has had it.
     #[error("{path} has layout {layout}, which this version does not know: use a later one")]
-    Layout {
-        /// The path.
-        path: PathBuf,
-        /// Its layout.
-        layout: u64,
-    },
+    Layout { path: PathBuf, layout: u64 },
     /// The medium does not let it be recovered.
     #[error("{path} cannot be opened: {error}")]
-    Medium {
-        /// The path.
-        path: PathBuf,
-        /// What was met with.
-        error: Error,
-    },
-    /// Any other failure.
+    Medium { path: PathBuf, error: Error },
     #[error("{path} cannot be {doing}: {source}")]
-    System {
-        /// The path.
-        path: PathBuf,
-        /// What failed.
-        doing: &'static str,
-        /// What the system said.
-        source: io::Error,
-    },
+    System { path: PathBuf, doing: &'static str, source: io::Error },
 }
 
-/// What a store stands on.
 pub(super) struct Parts {
     pub arena: Arc<dyn BlockStore>,
     pub journal: Arc<dyn BlockStore>,

@@ -14,7 +14,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use redb::StorageBackend;
 
-/// Bytes of a piece.
 const PIECE: usize = 4096;
 
 /// What is not in the file.
@@ -26,7 +25,6 @@ struct Waiting {
     len: Option<u64>,
 }
 
-/// See the module.
 #[derive(Debug)]
 pub(super) struct Overflow {
     file: Box<dyn StorageBackend>,

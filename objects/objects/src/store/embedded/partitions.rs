@@ -79,7 +79,6 @@ impl Txn {
         Ok(())
     }
 
-    /// Everything goes.
     pub fn format(&mut self) -> Result<(), Error> {
         let (from, to) = (key(PARTITION, 0, 0, 0), key(PARTITION, u64::MAX, u64::MAX, u64::MAX));
         for partition in self.keys(from, to)? {

@@ -16,10 +16,8 @@ use crate::store::{
     BLOCK, CollectionType, Difference, Error, Extent, Id, Io, Kind, List, Membership, ObjectInfo, Times,
 };
 
-/// A piece of what is read.
 #[derive(Clone, Copy, Debug)]
 struct Piece {
-    /// Bytes.
     len: usize,
     /// Where it is in the arena, in bytes; `None` for a hole.
     at: Option<u64>,
@@ -361,7 +359,6 @@ impl Cut {
     }
 }
 
-/// The number of a membership.
 pub(super) fn number_of(key: &Key, bytes: &[u8]) -> Option<u32> {
     unsealed(key, bytes)?.try_into().ok().map(u32::from_le_bytes)
 }

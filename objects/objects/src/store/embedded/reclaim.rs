@@ -19,7 +19,6 @@ pub(super) struct Holds {
     readers: [AtomicU64; 2],
 }
 
-/// One reader.
 pub(super) struct Reading {
     holds: Arc<Holds>,
     side: usize,
@@ -79,7 +78,6 @@ impl Limbo {
         holds.are_over(side).then(|| self.blocks[..count].to_vec())
     }
 
-    /// Whether readers are waited for.
     pub fn waits(&self) -> bool {
         self.awaited.is_some()
     }

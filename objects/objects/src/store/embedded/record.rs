@@ -8,7 +8,6 @@ use smallvec::SmallVec;
 
 use crate::store::{BLOCK, Duplicate, Error, Id, Origin, Times, Value};
 
-/// A key. See [`key`].
 pub(super) type Key = [u8; 25];
 
 /// The store itself: version, name, what has been checkpointed.
@@ -53,7 +52,6 @@ pub(super) fn key(kind: u8, a: u64, b: u64, c: u64) -> Key {
     key
 }
 
-/// The numbers of a key.
 pub(super) fn numbers(key: &Key) -> [u64; 3] {
     let number = |at: usize| key[at..at + 8].iter().fold(0, |n, byte| n << 8 | u64::from(*byte));
     [number(1), number(9), number(17)]
@@ -71,7 +69,6 @@ pub(super) struct Run {
     pub block: u64,
     /// First block in the arena.
     pub arena: u64,
-    /// How many.
     pub len: u64,
 }
 
@@ -81,7 +78,6 @@ impl Run {
     }
 }
 
-/// An attribute that a record holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Held {
     pub page: u32,
@@ -103,7 +99,6 @@ pub(super) struct Record {
     pub d: u64,
     /// Attributes that have keys of their own.
     pub spilled: u32,
-    /// The extents are in chunks.
     pub chunked: bool,
     pub runs: SmallVec<[Run; 4]>,
     pub held: Vec<Held>,

@@ -167,13 +167,11 @@ async fn replay(journal: &Journal, meta: &Meta, arena: &dyn BlockStore) -> Resul
     Ok(replayed)
 }
 
-/// What everything comes to.
 pub(super) struct Counted {
     pub directory: Directory,
     pub used: Vec<Blocks>,
     /// Homes that have content.
     pub homes: std::collections::BTreeSet<u64>,
-    /// Records that cannot be read.
     pub damaged: u64,
 }
 
@@ -183,7 +181,6 @@ impl Counted {
     }
 }
 
-/// Looks at all records.
 pub(super) fn count(layers: &Layers) -> Result<Counted, Error> {
     let mut counted = Counted {
         directory: Directory { next_partition: FIRST_ID, next_home: 1, ..Directory::default() },

@@ -8,7 +8,6 @@ use std::collections::BTreeMap;
 
 use smallvec::SmallVec;
 
-/// Consecutive blocks of the arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Blocks {
     pub at: u64,
@@ -18,7 +17,6 @@ pub(super) struct Blocks {
 /// Ranges that are looked at for one that is long enough, before what is found is taken in pieces.
 const LOOKED_AT: usize = 32;
 
-/// The arena's blocks.
 #[derive(Debug, Default)]
 pub(super) struct Space {
     /// Starts of free ranges, with their lengths.
@@ -69,7 +67,6 @@ impl Space {
         }
     }
 
-    /// Blocks that can be allocated.
     #[cfg(test)]
     pub fn free_blocks(&self) -> u64 {
         self.free_blocks
@@ -79,7 +76,6 @@ impl Space {
         self.total - self.free_blocks
     }
 
-    /// All free ranges.
     pub fn free(&self) -> impl Iterator<Item = Blocks> {
         self.free.iter().map(|(at, len)| Blocks { at: *at, len: *len })
     }

@@ -18,7 +18,6 @@ use super::space::Blocks;
 use super::{Inner, journal, unpoisoned};
 use crate::store::{Applied, BLOCK, Error, Id};
 
-/// What a record is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Of {
     Root,
@@ -27,7 +26,6 @@ pub(super) enum Of {
     Collection,
 }
 
-/// Extents of a chunk.
 #[derive(Debug, Default)]
 pub(super) struct Chunk {
     pub runs: Vec<Run>,
@@ -55,7 +53,6 @@ impl Work {
     }
 }
 
-/// The change.
 pub(super) struct Txn {
     pub inner: Arc<Inner>,
     pub works: BTreeMap<Id, Work>,

@@ -262,7 +262,6 @@ fn is_all(attribute: AttributeId) -> bool {
 /// How far [`Values::look`] came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Looked {
-    /// To the end.
     All,
     /// To an attribute after which no more was wanted.
     Stopped,

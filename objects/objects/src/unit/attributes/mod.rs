@@ -36,7 +36,6 @@ pub(super) enum Place {
     Data(u64),
 }
 
-/// An attribute to set.
 #[derive(Clone, Debug)]
 pub(super) struct Setting {
     pub attribute: AttributeId,
@@ -58,18 +57,15 @@ impl Setting {
     }
 }
 
-/// What is to be got.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum Request {
     #[default]
     Nothing,
     /// A page, in page format.
     Page(Page),
-    /// A list.
     List(Vec<AttributeId>),
 }
 
-/// What a command sets and gets.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Parameters {
     pub set: Vec<Setting>,

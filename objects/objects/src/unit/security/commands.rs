@@ -15,12 +15,9 @@ use super::refused;
 use crate::store::Change;
 use std::sync::PoisonError;
 
-/// Whose key signs the capability.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Signer {
-    /// The master key.
     Master,
-    /// The root key.
     Root,
     /// The partition key of this partition.
     Partition(u64),

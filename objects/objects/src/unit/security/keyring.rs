@@ -30,7 +30,6 @@ const MARK: usize = 8;
 /// What tells a key from the one that takes its place.
 pub(super) type Mark = [u8; MARK];
 
-/// A key of the hierarchy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Name {
     Master,
@@ -64,7 +63,6 @@ impl Name {
     }
 }
 
-/// A key as it is kept.
 #[derive(Clone, Debug)]
 pub(in super::super) struct Kept {
     pub id: [u8; KEY_ID_LEN],
@@ -76,7 +74,6 @@ pub(in super::super) struct Kept {
 }
 
 impl Kept {
-    /// A new key.
     pub fn new(id: [u8; KEY_ID_LEN], pair: KeyPair, parent: Option<&Self>) -> Self {
         let mut mark = [0; MARK];
         let whole = mac(Algorithm::HmacSha256, &pair.generation, &[b"mark of a key", &id]);
