@@ -16,6 +16,7 @@ use scsi::{SenseKey, Status};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+#[allow(dead_code, reason = "tests of the unit use the rest")]
 #[path = "../../../objects/objects/tests/support/oracle/mod.rs"]
 mod oracle;
 use oracle::Oracle;

@@ -83,7 +83,6 @@ fn start(first: u64, path: &Path) -> Child {
         .expect("started")
 }
 
-/// A state of an object: the generation, or that there is none.
 type State = Option<u64>;
 
 /// What the writer said until it was killed: of each object what it is, and what it may be instead.

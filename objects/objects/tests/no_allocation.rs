@@ -1,6 +1,6 @@
 //! Once warm, READ and WRITE allocate nothing, and a READ lends the store's own memory, unless the unit has secrets.
 
-#[path = "support/passed_on.rs"]
+#[path = "../src/store/passed_on.rs"]
 mod passed_on;
 
 use std::cell::Cell;
@@ -40,8 +40,17 @@ struct Lending {
     region: Arc<Region>,
 }
 
+impl Lending {
+    fn new() -> Self {
+        Self {
+            metadata: EmbeddedStore::in_memory(1 << 30).unwrap(),
+            region: Region::new(LEN as usize).unwrap(),
+        }
+    }
+}
+
 impl ObjectStore for Lending {
-    passed_on!(metadata);
+    passed_on!(metadata: root partition times touch attribute attributes list membership memberships reserve_ids extents differences check);
 
     fn object(&self, id: Id) -> Result<ObjectInfo, Error> {
         Ok(ObjectInfo { length: LEN, ..self.metadata.object(id)? })
@@ -122,12 +131,20 @@ fn nexus() -> Arc<ItlNexus> {
     ))
 }
 
+fn command(nexus: &Arc<ItlNexus>, cdb: Cdb, data_out_len: u64, data_in_len: u64) -> Command {
+    Command {
+        cdb,
+        attribute: TaskAttribute::Simple,
+        nexus: nexus.clone().into(),
+        tag: 0,
+        data_out_len,
+        data_in_len,
+    }
+}
+
 #[test]
 fn a_warm_unit_reads_and_writes_without_allocating_and_lends_what_is_read() {
-    let store = Lending {
-        metadata: EmbeddedStore::in_memory(1 << 30).unwrap(),
-        region: Region::new(LEN as usize).unwrap(),
-    };
+    let store = Lending::new();
     let unit = OsdUnit::new(Arc::new(store), OsdOptions::default()).unwrap();
     let nexus = nexus();
     let data = Buf::from(vec![7; LEN as usize]);
@@ -136,15 +153,7 @@ fn a_warm_unit_reads_and_writes_without_allocating_and_lends_what_is_read() {
         cdb.options.isolation = isolation;
         cdb.encode().unwrap()
     };
-    let command = |cdb: Cdb, out: u64, room: u64| Command {
-        cdb,
-        attribute: TaskAttribute::Simple,
-        nexus: nexus.clone().into(),
-        tag: 0,
-        data_out_len: out,
-        data_in_len: room,
-    };
-    let plain = |osd| command(Cdb::new(&encoded(osd, Isolation::Default)).unwrap(), 0, 0);
+    let plain = |osd| command(&nexus, Cdb::new(&encoded(osd, Isolation::Default)).unwrap(), 0, 0);
     assert_eq!(run(&unit, plain(Osd::CreatePartition { requested: ID.partition }), &data), Outcome::GOOD);
     let create = Osd::Create { partition: ID.partition, requested: ID.object, count: 1 };
     assert_eq!(run(&unit, plain(create), &data), Outcome::GOOD);
@@ -161,7 +170,7 @@ fn a_warm_unit_reads_and_writes_without_allocating_and_lends_what_is_read() {
                 let before = Counting::allocations_here();
                 let cdb = Cdb::new(&whole).unwrap();
                 let of_cdb = Counting::allocations_here() - before;
-                let command = command(cdb, out, room);
+                let command = command(&nexus, cdb, out, room);
                 let before = Counting::allocations_here();
                 let outcome = run(&unit, command, &data);
                 let allocated = Counting::allocations_here() - before + of_cdb;
@@ -184,10 +193,7 @@ fn a_warm_unit_reads_and_writes_without_allocating_and_lends_what_is_read() {
 
 #[test]
 fn a_unit_in_which_a_partition_demands_security_lends_nothing_of_any() {
-    let store = Lending {
-        metadata: EmbeddedStore::in_memory(1 << 30).unwrap(),
-        region: Region::new(LEN as usize).unwrap(),
-    };
+    let store = Lending::new();
     let secret = ID.partition + 1;
     let demand = partition_security::DEFAULT_METHOD;
     let mut change = Change::new();
@@ -200,16 +206,7 @@ fn a_unit_in_which_a_partition_demands_security_lends_nothing_of_any() {
     let nexus = nexus();
     let data = Buf::from(vec![7; LEN as usize]);
     let send = |osd, room| {
-        let cdb = Cdb::new(&osd::Cdb::new(osd).encode().unwrap()).unwrap();
-        let attribute = TaskAttribute::Simple;
-        let command = Command {
-            cdb,
-            attribute,
-            nexus: nexus.clone().into(),
-            tag: 0,
-            data_out_len: 0,
-            data_in_len: room,
-        };
+        let command = command(&nexus, Cdb::new(&osd::Cdb::new(osd).encode().unwrap()).unwrap(), 0, room);
         run(&unit, command, &data)
     };
     send(Osd::CreatePartition { requested: ID.partition }, 0);
@@ -222,23 +219,13 @@ fn a_unit_in_which_a_partition_demands_security_lends_nothing_of_any() {
 
 #[test]
 fn a_reader_that_stalls_keeps_no_space_from_others_and_gets_copies_from_then_on() {
-    let store = Lending {
-        metadata: EmbeddedStore::in_memory(1 << 30).unwrap(),
-        region: Region::new(LEN as usize).unwrap(),
-    };
+    let store = Lending::new();
     let unit = OsdUnit::new(Arc::new(store), OsdOptions::default()).unwrap();
     let nexus = nexus();
     let command = |osd, out: &[u8], room| {
         let mut cdb = osd::Cdb::new(osd);
         cdb.continuation = out.len() as u32;
-        Command {
-            cdb: Cdb::new(&cdb.encode().unwrap()).unwrap(),
-            attribute: TaskAttribute::Simple,
-            nexus: nexus.clone().into(),
-            tag: 0,
-            data_out_len: out.len() as u64,
-            data_in_len: room,
-        }
+        command(&nexus, Cdb::new(&cdb.encode().unwrap()).unwrap(), out.len() as u64, room)
     };
     let none = Buf::from(Vec::new());
     run(&unit, command(Osd::CreatePartition { requested: ID.partition }, &[], 0), &none);

@@ -49,6 +49,17 @@ pub(crate) fn six(value: u64) -> [u8; 6] {
     [a, b, c, d, e, f]
 }
 
+/// Constants of one type: each with its value and what it means.
+macro_rules! constants {
+    ($type:ty: $($name:ident = $value:expr => $says:literal,)*) => {
+        $(
+            #[doc = $says]
+            pub const $name: $type = $value;
+        )*
+    };
+}
+pub(crate) use constants;
+
 /// A field of codes of which some are reserved: each with its value and what it means.
 macro_rules! codes {
     ($(#[$meta:meta])* $name:ident: $code:ty {

@@ -99,24 +99,21 @@ impl fmt::Display for Permissions {
 
 /// CAPABILITY FORMAT.
 pub mod format {
-    /// No capability.
-    pub const NONE: u8 = 0;
-    /// OSD-1's.
-    pub const OSD1: u8 = 1;
-    /// OSD-2's.
-    pub const OSD2: u8 = 2;
+    crate::bytes::constants! { u8:
+        NONE = 0 => "No capability.",
+        OSD1 = 1 => "OSD-1's.",
+        OSD2 = 2 => "OSD-2's.",
+    }
 }
 
 /// OBJECT DESCRIPTOR TYPE.
 pub mod descriptor {
-    /// None.
-    pub const NONE: u8 = 0;
-    /// A user object (in OSD-1 a collection too).
-    pub const OBJECT: u8 = 1;
-    /// A partition, or the root.
-    pub const PARTITION: u8 = 2;
-    /// A collection (OSD-2).
-    pub const COLLECTION: u8 = 3;
+    crate::bytes::constants! { u8:
+        NONE = 0 => "None.",
+        OBJECT = 1 => "A user object (in OSD-1 a collection too).",
+        PARTITION = 2 => "A partition, or the root.",
+        COLLECTION = 3 => "A collection (OSD-2).",
+    }
 }
 
 /// A capability's fields, as sent: nothing is judged when it is read, so that a unit without security can take what
@@ -162,30 +159,8 @@ pub struct Capability {
 }
 
 impl Capability {
-    /// Nothing: a field of zeros.
-    pub const NONE: Self = Self {
-        format: 0,
-        key_version: 0,
-        integrity_algorithm: 0,
-        security_method: 0,
-        expires: 0,
-        audit: [0; 20],
-        discriminator: [0; 12],
-        created: 0,
-        object_type: 0,
-        permissions: Permissions::NONE,
-        descriptor_type: 0,
-        allowed_attributes: 0,
-        policy_tag: 0,
-        boot_epoch: 0,
-        partition: 0,
-        object: 0,
-        range_len: 0,
-        range_start: 0,
-    };
-
     /// A capability of `version` that permits everything on the object at `id` and never expires.
-    pub const fn all(version: Version, object_type: ObjectType, id: crate::Id) -> Self {
+    pub fn all(version: Version, object_type: ObjectType, id: crate::Id) -> Self {
         Self {
             format: match version {
                 Version::Osd1 => format::OSD1,
@@ -200,7 +175,7 @@ impl Capability {
             },
             partition: id.partition,
             object: id.object,
-            ..Self::NONE
+            ..Self::default()
         }
     }
 

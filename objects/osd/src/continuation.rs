@@ -28,20 +28,15 @@ mod kind {
 
 /// Methods of duplicating objects, as COPY USER OBJECTS, CREATE CLONE and CREATE SNAPSHOT name them.
 pub mod duplication {
-    /// The unit's default.
-    pub const DEFAULT: u8 = 0x00;
-    /// Space is shared until one of both changes.
-    pub const SPACE_EFFICIENT: u8 = 0x01;
-    /// Space for the whole copy is set aside.
-    pub const PRE_ALLOCATED: u8 = 0x41;
-    /// Every byte is copied.
-    pub const BYTE_BY_BYTE: u8 = 0x81;
-    /// Whatever copies fastest.
-    pub const FASTER_COPY: u8 = 0xFD;
-    /// Whatever keeps data best.
-    pub const HIGHER_DATA: u8 = 0xFE;
-    /// Whatever the unit likes.
-    pub const DO_NOT_CARE: u8 = 0xFF;
+    crate::bytes::constants! { u8:
+        DEFAULT = 0x00 => "The unit's default.",
+        SPACE_EFFICIENT = 0x01 => "Space is shared until one of both changes.",
+        PRE_ALLOCATED = 0x41 => "Space for the whole copy is set aside.",
+        BYTE_BY_BYTE = 0x81 => "Every byte is copied.",
+        FASTER_COPY = 0xFD => "Whatever copies fastest.",
+        HIGHER_DATA = 0xFE => "Whatever keeps data best.",
+        DO_NOT_CARE = 0xFF => "Whatever the unit likes.",
+    }
 }
 
 /// What is wrong with a continuation.

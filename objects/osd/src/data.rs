@@ -10,51 +10,34 @@ pub const DEVICE_TYPE: u8 = 0x11;
 
 /// Version descriptors of standard INQUIRY data.
 pub mod version {
-    /// OSD (INCITS 400), no revision claimed.
-    pub const OSD: u16 = 0x0340;
-    /// OSD-2, no revision claimed.
-    pub const OSD_2: u16 = 0x0440;
-    /// OSD-2, INCITS 458-2011.
-    pub const OSD_2_INCITS: u16 = 0x0448;
-    /// SPC-3.
-    pub const SPC_3: u16 = 0x0300;
-    /// iSCSI.
-    pub const ISCSI: u16 = 0x0960;
+    crate::bytes::constants! { u16:
+        OSD = 0x0340 => "OSD (INCITS 400), no revision claimed.",
+        OSD_2 = 0x0440 => "OSD-2, no revision claimed.",
+        OSD_2_INCITS = 0x0448 => "OSD-2, INCITS 458-2011.",
+        SPC_3 = 0x0300 => "SPC-3.",
+        ISCSI = 0x0960 => "iSCSI.",
+    }
 }
 
-/// What a list is of, and whether each id comes with attributes: OBJECT DESCRIPTOR FORMAT.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Listed {
-    /// Partitions (01h, 02h).
-    Partitions,
-    /// Collections (11h, 12h).
-    Collections,
-    /// User objects (21h, 22h).
-    UserObjects,
+codes! {
+    /// What a list is of: OBJECT DESCRIPTOR FORMAT, one less than where each id comes with attributes.
+    Listed: u8 {
+        Partitions = 0x01 "Partitions.",
+        Collections = 0x11 "Collections.",
+        UserObjects = 0x21 "User objects.",
+    }
 }
 
 impl Listed {
     /// OBJECT DESCRIPTOR FORMAT, 6 bits.
     pub const fn code(self, attributes: bool) -> u8 {
-        let base = match self {
-            Self::Partitions => 0x01,
-            Self::Collections => 0x11,
-            Self::UserObjects => 0x21,
-        };
-        if attributes { base + 1 } else { base }
+        self as u8 + attributes as u8
     }
 
     /// From OBJECT DESCRIPTOR FORMAT: what is listed, and whether with attributes.
-    pub const fn from_code(code: u8) -> Option<(Self, bool)> {
-        Some(match code {
-            0x01 => (Self::Partitions, false),
-            0x02 => (Self::Partitions, true),
-            0x11 => (Self::Collections, false),
-            0x12 => (Self::Collections, true),
-            0x21 => (Self::UserObjects, false),
-            0x22 => (Self::UserObjects, true),
-            _ => return None,
-        })
+    pub fn parse(code: u8) -> Option<(Self, bool)> {
+        let with = || Some((Self::from_code(code.checked_sub(1)?)?, true));
+        Self::from_code(code).map(|listed| (listed, false)).or_else(with)
     }
 
     /// The type of what is listed.
@@ -109,7 +92,7 @@ impl ListHeader {
         let (listed, attributes) = match version {
             Version::Osd1 if f.u8(23) & 1 != 0 => (Listed::Partitions, false),
             Version::Osd1 => (Listed::UserObjects, false),
-            Version::Osd2 => Listed::from_code(f.u8(23) >> 2)?,
+            Version::Osd2 => Listed::parse(f.u8(23) >> 2)?,
         };
         Some(Self {
             additional_len: f.u64(0),

@@ -81,3 +81,14 @@ impl fmt::Display for ObjectType {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::ObjectType;
+
+    #[test]
+    fn an_object_type_is_its_code() {
+        let is_code = |code: &u8| ObjectType::from_code(*code).is_some_and(|kind| kind.code() == *code);
+        assert!((0..=u8::MAX).filter(is_code).eq(ObjectType::ALL.map(ObjectType::code)));
+    }
+}

@@ -7,42 +7,30 @@ use crate::{AttributeId, Id, Page};
 
 /// Additional sense codes (ASC, ASCQ) that object-based devices use.
 pub mod code {
-    /// SECURITY AUDIT VALUE FROZEN.
-    pub const AUDIT_FROZEN: (u8, u8) = (0x24, 0x04);
-    /// SECURITY WORKING KEY FROZEN.
-    pub const WORKING_KEY_FROZEN: (u8, u8) = (0x24, 0x05);
-    /// NONCE NOT UNIQUE.
-    pub const NONCE_NOT_UNIQUE: (u8, u8) = (0x24, 0x06);
-    /// NONCE TIMESTAMP OUT OF RANGE.
-    pub const NONCE_TIMESTAMP_OUT_OF_RANGE: (u8, u8) = (0x24, 0x07);
-    /// INVALID DATA-OUT BUFFER INTEGRITY CHECK VALUE.
-    pub const INVALID_DATA_OUT_ICV: (u8, u8) = (0x26, 0x0F);
-    /// PARTITION OR COLLECTION CONTAINS USER OBJECTS.
-    pub const NOT_EMPTY: (u8, u8) = (0x2C, 0x0A);
-    /// READ PAST END OF USER OBJECT.
-    pub const READ_PAST_END: (u8, u8) = (0x3B, 0x17);
-    /// QUOTA ERROR.
-    pub const QUOTA: (u8, u8) = (0x55, 0x07);
+    crate::bytes::constants! { (u8, u8):
+        AUDIT_FROZEN = (0x24, 0x04) => "SECURITY AUDIT VALUE FROZEN.",
+        WORKING_KEY_FROZEN = (0x24, 0x05) => "SECURITY WORKING KEY FROZEN.",
+        NONCE_NOT_UNIQUE = (0x24, 0x06) => "NONCE NOT UNIQUE.",
+        NONCE_TIMESTAMP_OUT_OF_RANGE = (0x24, 0x07) => "NONCE TIMESTAMP OUT OF RANGE.",
+        INVALID_DATA_OUT_ICV = (0x26, 0x0F) => "INVALID DATA-OUT BUFFER INTEGRITY CHECK VALUE.",
+        NOT_EMPTY = (0x2C, 0x0A) => "PARTITION OR COLLECTION CONTAINS USER OBJECTS.",
+        READ_PAST_END = (0x3B, 0x17) => "READ PAST END OF USER OBJECT.",
+        QUOTA = (0x55, 0x07) => "QUOTA ERROR.",
+    }
 }
 
 /// Functions of a command, bits of NOT INITIATED and COMPLETED COMMAND FUNCTIONS.
 pub mod function {
-    /// VALIDATION of the CDB.
-    pub const VALIDATION: u32 = 0x8000_0000;
-    /// CMD_CAP_V: the capability, for the command.
-    pub const COMMAND_CAPABILITY: u32 = 0x2000_0000;
-    /// COMMAND itself.
-    pub const COMMAND: u32 = 0x1000_0000;
-    /// IMP_ST_ATT: attributes that the command sets by itself.
-    pub const IMPLICIT_SET: u32 = 0x0010_0000;
-    /// SA_CAP_V: the capability, for setting attributes.
-    pub const SET_CAPABILITY: u32 = 0x0000_2000;
-    /// SET_ATT: setting attributes.
-    pub const SET_ATTRIBUTES: u32 = 0x0000_1000;
-    /// GA_CAP_V: the capability, for getting attributes.
-    pub const GET_CAPABILITY: u32 = 0x0000_0020;
-    /// GET_ATT: getting attributes.
-    pub const GET_ATTRIBUTES: u32 = 0x0000_0010;
+    crate::bytes::constants! { u32:
+        VALIDATION = 0x8000_0000 => "VALIDATION of the CDB.",
+        COMMAND_CAPABILITY = 0x2000_0000 => "CMD_CAP_V: the capability, for the command.",
+        COMMAND = 0x1000_0000 => "COMMAND itself.",
+        IMPLICIT_SET = 0x0010_0000 => "IMP_ST_ATT: attributes that the command sets by itself.",
+        SET_CAPABILITY = 0x0000_2000 => "SA_CAP_V: the capability, for setting attributes.",
+        SET_ATTRIBUTES = 0x0000_1000 => "SET_ATT: setting attributes.",
+        GET_CAPABILITY = 0x0000_0020 => "GA_CAP_V: the capability, for getting attributes.",
+        GET_ATTRIBUTES = 0x0000_0010 => "GET_ATT: getting attributes.",
+    }
 }
 
 /// Descriptor types.

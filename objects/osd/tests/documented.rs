@@ -23,12 +23,10 @@ fn rows(text: &str) -> Vec<Vec<&str>> {
     rows.map(|row| row.split(" | ").map(str::trim).collect()).collect()
 }
 
-/// What stands between backticks.
 fn quoted(text: &str) -> Vec<&str> {
     text.split('`').skip(1).step_by(2).collect()
 }
 
-/// The source of a module of tests.
 fn module(name: &str) -> PathBuf {
     let unit = workspace().join("objects/objects/src/unit");
     match name {
@@ -38,7 +36,6 @@ fn module(name: &str) -> PathBuf {
     }
 }
 
-/// Fails if there is no test of that name.
 fn exists(test: &str) {
     let (name, function) = test.split_once("::").unwrap_or_else(|| panic!("{test} names no test"));
     let source = read(&module(name));

@@ -8,10 +8,8 @@ use super::{CollectionType, Error, Id, MAX_STEPS, TimesUpdate};
 /// An attribute's value; a short one is held in place.
 pub type Value = SmallVec<[u8; 40]>;
 
-/// What a duplicate of a partition is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Duplicate {
-    /// Changes by itself from then on.
     Clone,
     /// Does not change, but by [`Step::Refresh`].
     Snapshot,
@@ -23,7 +21,6 @@ pub enum Duplicate {
 pub enum Step {
     /// Removes everything, the root's attributes and times too. The only step but for attributes and times of the root.
     Format,
-    /// Creates an empty partition.
     CreatePartition(u64),
     /// Removes a partition; one that is not empty only with `contents`.
     RemovePartition {
@@ -31,14 +28,15 @@ pub enum Step {
         /// Whether what is in it goes too.
         contents: bool,
     },
-    /// Creates an empty user object.
     CreateUser(Id),
     /// Creates a collection without members.
     CreateCollection(Id, CollectionType),
-    /// Removes a user object, and its memberships.
     RemoveUser(Id),
     /// Removes a collection; one that has members only with `members`, which are not removed.
-    RemoveCollection { id: Id, members: bool },
+    RemoveCollection {
+        id: Id,
+        members: bool,
+    },
     /// Writes at `at`; the object becomes long enough. No data changes nothing.
     Write {
         id: Id,
@@ -61,9 +59,16 @@ pub enum Step {
         len: u64,
     },
     /// Makes a range zeros and gives its whole blocks back; the object becomes long enough.
-    Clear { id: Id, at: u64, len: u64 },
+    Clear {
+        id: Id,
+        at: u64,
+        len: u64,
+    },
     /// Cuts an object off, or makes it longer with a hole.
-    SetLength { id: Id, length: u64 },
+    SetLength {
+        id: Id,
+        length: u64,
+    },
     /// Creates the user object `to` with the data of `from`, which both share until one is written, and with its attributes if
     /// `attributes` is set. Memberships and times are not copied.
     Copy {
@@ -81,7 +86,10 @@ pub enum Step {
         value: Value,
     },
     /// Sets times of an object of any kind.
-    SetTimes { id: Id, times: TimesUpdate },
+    SetTimes {
+        id: Id,
+        times: TimesUpdate,
+    },
     /// Makes a user object a member of a collection of its partition, or gives the membership another number.
     Join {
         object: Id,
@@ -90,7 +98,10 @@ pub enum Step {
         number: u32,
     },
     /// Ends a membership; if there is none, nothing happens.
-    Leave { object: Id, collection: u64 },
+    Leave {
+        object: Id,
+        collection: u64,
+    },
     /// Creates the partition `id` with everything that is in `source`, its attributes too; data is shared until one of them is
     /// written. Goes only with steps on attributes and times of partitions and of the root, as the next four do.
     Duplicate {
@@ -102,11 +113,18 @@ pub enum Step {
     },
     /// A clone or snapshot gets the present content of its source in place of its own. [`super::Error::NoSource`] if that is gone,
     /// though another partition may have its id; the same of the next step.
-    Refresh { id: u64, made_ms: u64 },
+    Refresh {
+        id: u64,
+        made_ms: u64,
+    },
     /// The source of a clone or snapshot gets its content in place of its own.
-    Restore { id: u64 },
+    Restore {
+        id: u64,
+    },
     /// A clone or snapshot becomes a partition of its own.
-    Detach { id: u64 },
+    Detach {
+        id: u64,
+    },
 }
 
 /// Steps that are done in their order, all or none.

@@ -10,7 +10,6 @@ pub enum Error {
     /// There is no such object, partition or collection, or it is of another kind than the operation needs.
     #[error("there is no object {:#x} in partition {:#x}", .0.object, .0.partition)]
     NotFound(Id),
-    /// There is one already.
     #[error("there is an object {:#x} in partition {:#x} already", .0.object, .0.partition)]
     Exists(Id),
     /// A partition with objects, or a collection with members, which is only removed if that is asked for.
@@ -19,13 +18,11 @@ pub enum Error {
     /// An id that nothing can have: less than [`super::FIRST_ID`].
     #[error("{0:#x} cannot be an identifier")]
     BadId(u64),
-    /// So many free ids in a row are not to be had.
     #[error("no identifiers are left")]
     NoIds,
     /// The range begins past the end of the object, or the object would become longer than [`super::MAX_LENGTH`].
     #[error("the range does not fit the object")]
     OutOfRange,
-    /// The object would become longer than the step allows.
     #[error("the object would become too long")]
     TooLong,
     /// The attribute's value is longer than [`super::MAX_VALUE`].
@@ -40,7 +37,6 @@ pub enum Error {
     /// The partition is no clone or snapshot, or what it was made of is gone, whatever has its id by now.
     #[error("partition {0:#x} has no source")]
     NoSource(u64),
-    /// The medium is full.
     #[error("no space is left")]
     NoSpace,
     /// What is on the medium contradicts itself. A check says more.
@@ -49,10 +45,8 @@ pub enum Error {
     /// The store is of a later layout than this version knows.
     #[error("the store has layout {0}, which a later version has made")]
     Layout(u64),
-    /// No buffer could be had.
     #[error("out of buffers")]
     NoMemory,
-    /// The store may only be read.
     #[error("the store is read-only")]
     ReadOnly,
     /// The medium failed, with its errno. After a failed commit every later one fails too, until the store is opened anew.

@@ -14,7 +14,6 @@ pub enum Commit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
     All,
-    /// A partition with what is in it.
     Partition(u64),
     /// A user object or a collection, data and attributes.
     Object(super::Id),
@@ -71,7 +70,6 @@ pub struct PartitionInfo {
     pub times: Times,
 }
 
-/// Where a clone or snapshot comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Origin {
     /// The partition that was duplicated. It may be gone, and another may have its id.
@@ -90,7 +88,6 @@ pub struct RootInfo {
     /// Bytes of them that are taken, what several objects share once; what was just given up may count for a while.
     pub used: u64,
     pub partitions: u64,
-    /// User objects of all partitions.
     pub objects: u64,
     pub times: Times,
 }
@@ -146,7 +143,6 @@ impl TimesUpdate {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attributes {
     All,
-    /// Those of a page.
     Page(u32),
     /// Those of all pages from the first to the last, both included.
     Pages(u32, u32),
@@ -175,7 +171,6 @@ pub struct Attribute<'a> {
     pub value: &'a [u8],
 }
 
-/// What [`super::ObjectStore::list`] lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum List {
     Partitions,
@@ -211,25 +206,19 @@ pub struct Difference {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CheckReport {
-    /// Partitions looked at.
     pub partitions: u64,
-    /// User objects and collections looked at.
     pub objects: u64,
-    /// Extents of data looked at.
     pub extents: u64,
     /// Things that are wrong, each in a sentence: the first [`CheckReport::MAX_FINDINGS`].
     pub findings: Vec<String>,
     /// How many things are wrong.
     pub wrong: u64,
-    /// How many of them were put right.
     pub repaired: u64,
 }
 
 impl CheckReport {
-    /// How many findings a report tells of.
     pub const MAX_FINDINGS: usize = 256;
 
-    /// One more thing is wrong.
     pub fn found(&mut self, what: impl FnOnce() -> String) {
         self.wrong += 1;
         if self.findings.len() < Self::MAX_FINDINGS {

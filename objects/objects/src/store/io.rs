@@ -22,15 +22,12 @@ pub enum Io<T> {
 }
 
 impl<T> Io<T> {
-    /// Finished well.
     pub fn ok(value: T) -> Self {
         Self::Ready(Some(Ok(value)))
     }
-    /// Finished badly.
     pub fn err(error: Error) -> Self {
         Self::Ready(Some(Err(error)))
     }
-    /// What a future will say.
     pub fn run(future: impl Future<Output = Result<T, Error>> + 'static) -> Self {
         Self::Running(Pooled::new(future))
     }

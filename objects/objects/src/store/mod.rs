@@ -12,6 +12,7 @@ pub mod embedded;
 mod error;
 mod info;
 mod io;
+pub(crate) mod passed_on;
 
 use std::sync::Arc;
 
@@ -34,30 +35,21 @@ pub use io::{Hold, Io};
 pub const BLOCK: u64 = 4096;
 /// The longest logical length of a user object, in bytes.
 pub const MAX_LENGTH: u64 = 1 << 56;
-/// The most steps of one [`Change`].
 pub const MAX_STEPS: usize = 65536;
 
-/// What keeps objects. See the module.
+/// What keeps objects. See the module. Each method fails with [`Error::NotFound`] where what it is
+/// about does not exist, and with the errors of the medium.
 pub trait ObjectStore: Send + Sync + 'static {
     /// Sums over everything: counted as they change, not by a scan.
     fn root(&self) -> RootInfo;
 
     /// A partition with its sums, which are counted as they change.
-    ///
-    /// # Errors
-    /// [`Error::NotFound`], and those of the medium.
     fn partition(&self, id: u64) -> Result<PartitionInfo, Error>;
 
     /// A user object or collection.
-    ///
-    /// # Errors
-    /// [`Error::NotFound`], and those of the medium.
     fn object(&self, id: Id) -> Result<ObjectInfo, Error>;
 
     /// The times of an object of any kind.
-    ///
-    /// # Errors
-    /// [`Error::NotFound`], and those of the medium.
     fn times(&self, id: Id) -> Result<Times, Error>;
 
     /// Notes times without a commit: for access times, which no command waits for. They are seen at once, reach the medium
@@ -66,15 +58,9 @@ pub trait ObjectStore: Send + Sync + 'static {
     fn touch(&self, id: Id, times: TimesUpdate);
 
     /// Appends an attribute's value to `value`. Whether there is such an attribute; one of length 0 does not exist.
-    ///
-    /// # Errors
-    /// [`Error::NotFound`] when there is no such object, and those of the medium.
     fn attribute(&self, id: Id, page: u32, number: u32, value: &mut Vec<u8>) -> Result<bool, Error>;
 
     /// Shows attributes in the order of (page, number) until `each` says false. `each` may call the store.
-    ///
-    /// # Errors
-    /// [`Error::NotFound`] when there is no such object, and those of the medium.
     fn attributes(
         &self,
         id: Id,
@@ -83,23 +69,14 @@ pub trait ObjectStore: Send + Sync + 'static {
     ) -> Result<(), Error>;
 
     /// Appends to `into` up to `limit` ids of a list, in ascending order, none less than `from`. Whether there are more.
-    ///
-    /// # Errors
-    /// [`Error::NotFound`] when the partition, collection or object that is listed does not exist, and those of the medium.
     fn list(&self, list: List, from: u64, limit: usize, into: &mut Vec<u64>) -> Result<bool, Error>;
 
     /// The number under which `object` names its membership in `collection` (of the same partition); `None` if it is no
     /// member.
-    ///
-    /// # Errors
-    /// Those of the medium.
     fn membership(&self, collection: Id, object: u64) -> Result<Option<u32>, Error>;
 
     /// Appends to `into` up to `limit` memberships of a user object, by ascending collection id, none less than `from`.
     /// Whether there are more.
-    ///
-    /// # Errors
-    /// [`Error::NotFound`], and those of the medium.
     fn memberships(
         &self,
         object: Id,
@@ -110,9 +87,7 @@ pub trait ObjectStore: Send + Sync + 'static {
 
     /// Ids that are free for a [`Step`] that creates: the first of `count` consecutive ones (1 or more) of a partition, or of
     /// partitions for partition 0. They are given out once while the store is open, whether they are used or not.
-    ///
-    /// # Errors
-    /// [`Error::NotFound`], [`Error::NoIds`], and those of the medium.
+    /// [`Error::NoIds`] if there are none.
     fn reserve_ids(&self, partition: u64, count: u32) -> Result<u64, Error>;
 
     /// Reads up to `len` bytes at `at` of a user object: fewer only at the end of the object. Holes read as zeros. See
@@ -133,18 +108,12 @@ pub trait ObjectStore: Send + Sync + 'static {
     /// Appends to `into` up to `limit` extents of a user object's data between `at` and `at + len` (cut at the logical
     /// length), in order and without gaps. Neighbours are of different kinds unless `limit` or the store's own chunks part them.
     /// Whether there are more.
-    ///
-    /// # Errors
-    /// [`Error::NotFound`], and those of the medium.
     fn extents(&self, id: Id, at: u64, len: u64, limit: usize, into: &mut Vec<Extent>)
     -> Result<bool, Error>;
 
     /// Appends to `into` up to `limit` ranges between `at` and `at + len` in which the data of two user objects may differ, in
     /// order: bytes outside of them are equal. It compares what the objects share, not bytes: made for a snapshot and its
     /// source. What only one has, being longer, differs. Whether there are more.
-    ///
-    /// # Errors
-    /// [`Error::NotFound`], and those of the medium.
     fn differences(
         &self,
         ids: [Id; 2],

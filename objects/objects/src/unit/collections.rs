@@ -15,7 +15,6 @@ use crate::store::{Change, CollectionType, Error, List, Step};
 /// The number of memberships that are not shown in the Collections page.
 pub(super) const UNNAMED: u32 = 0;
 
-/// SOURCE COLLECTION_OBJECT_ID.
 const SOURCE_FIELD: u16 = 40;
 
 /// CREATE COLLECTION: a linked one.
@@ -56,7 +55,6 @@ pub(super) async fn create_tracking_collection(
     task.finish(plan, result).await
 }
 
-/// SERVICE ACTION of the command.
 pub(super) fn action(task: &Task<'_>) -> u16 {
     task.cdb.command.action().code(task.version()).unwrap_or(0)
 }

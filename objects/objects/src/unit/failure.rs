@@ -20,7 +20,6 @@ pub(super) mod field {
     pub const OBJECT: u16 = 24;
 }
 
-/// A command's bad end.
 #[derive(Debug)]
 pub(super) enum Failure {
     /// Nobody is there to be told.
@@ -125,7 +124,6 @@ impl Failure {
         Sense::aborted(AdditionalSense::NO_ADDITIONAL_SENSE_INFORMATION).into()
     }
 
-    /// A read failed.
     #[cold]
     pub fn read(error: Error) -> Self {
         match error {

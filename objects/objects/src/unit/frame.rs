@@ -24,7 +24,6 @@ use super::subject::Subject;
 use super::task::{Task, Touch};
 use crate::store::{Change, Commit, Scope, Step};
 
-/// Which quota a command's changes count for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Quota {
     None,
@@ -34,7 +33,6 @@ enum Quota {
     Partitions,
 }
 
-/// What a command is about to change.
 #[derive(Debug)]
 pub(super) struct Plan {
     /// The object that is changed or created, whose attributes the command sets and gets.
@@ -46,17 +44,14 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// A change of the object at `id`.
     pub fn of(id: Id, of_type: ObjectType, touch: Touch) -> Self {
         Self { id, of_type, touches: smallvec![(id, touch)], quota: Quota::None, undo: None }
     }
 
-    /// It may grow the partition.
     pub fn growing(self) -> Self {
         Self { quota: Quota::Partition, ..self }
     }
 
-    /// It creates a partition.
     pub fn partitions(self) -> Self {
         Self { quota: Quota::Partitions, ..self }
     }

@@ -29,7 +29,6 @@ const MAX_REPLY: u64 = 1 << 20;
 /// themselves next.
 const COUNTED: usize = 256;
 
-/// Counters of changes; partitions share them.
 const COUNTERS: usize = 256;
 
 /// How often the lists of partitions have changed since the unit was made.

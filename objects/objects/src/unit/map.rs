@@ -24,7 +24,6 @@ use crate::store::{BLOCK, Change, Difference, Extent};
 /// Extents or differences that are looked up at a time.
 const BATCH: usize = 512;
 
-/// REQUESTED MAP TYPE.
 const TYPE_FIELD: u16 = 48;
 /// PARTITION_ID of the one to compare with.
 const OTHER_FIELD: u16 = 40;
@@ -67,7 +66,6 @@ impl Map {
         }
     }
 
-    /// Descriptors that there is room for.
     const fn fit(&self) -> u64 {
         self.room.saturating_sub(MAP_HEADER_LEN as u64) / MAP_DESCRIPTOR_LEN as u64
     }

@@ -35,7 +35,6 @@ pub(super) async fn remove_members(task: &mut Task<'_>, id: Id) -> Result<(), Fa
     .await
 }
 
-/// GET MEMBER ATTRIBUTES: gets, then sets.
 pub(super) async fn get_member_attributes(task: &mut Task<'_>, id: Id) -> Result<(), Failure> {
     begin(task, id, Touch::READ_ALL).await?;
     get(task, id).await?;
@@ -45,7 +44,6 @@ pub(super) async fn get_member_attributes(task: &mut Task<'_>, id: Id) -> Result
     Ok(())
 }
 
-/// SET MEMBER ATTRIBUTES: sets, then gets.
 pub(super) async fn set_member_attributes(task: &mut Task<'_>, id: Id) -> Result<(), Failure> {
     begin(task, id, Touch::WRITE_ALL).await?;
     set(task, id).await?;
@@ -87,7 +85,6 @@ pub(super) async fn get_of_many(
     Ok(())
 }
 
-/// Attributes of many objects of a partition.
 #[derive(Clone)]
 struct Many<'w> {
     partition: u64,

@@ -77,7 +77,6 @@ pub struct OsdUnit {
     locks: Locks,
     policies: Policies,
     security: security::Security,
-    /// How often lists have changed.
     lists: Lists,
     /// Queries that go on when their commands have ended.
     searches: Searches,
@@ -118,7 +117,6 @@ impl OsdUnit {
         }))
     }
 
-    /// What the unit was told to be.
     pub fn options(&self) -> &OsdOptions {
         &self.options
     }
@@ -172,7 +170,6 @@ impl OsdUnit {
         Ok(())
     }
 
-    /// Everything but OSD commands.
     fn execute_spc<M: DataMover + 'static>(self: &Arc<Self>, command: Command, mut mover: M) -> Execution<M> {
         let decoded = match scsi::cdb::decode(command.cdb.bytes()) {
             Ok(decoded) => decoded,
@@ -269,7 +266,6 @@ struct Needs {
     quotas: bool,
 }
 
-/// A command's right to its partitions.
 #[derive(Default)]
 struct Turn<'a> {
     _shared: Option<WriteGuard<'a>>,
@@ -344,7 +340,6 @@ async fn run(task: &mut Task<'_>) -> Result<(), Failure> {
     }
 }
 
-/// Whether a command changes what is kept.
 fn changes(cdb: &Cdb) -> bool {
     !matches!(cdb.command.effect(), Effect::Looks | Effect::Keeps) || cdb.attributes.sets()
 }

@@ -25,7 +25,6 @@ impl Clock for SystemClock {
 #[derive(Clone)]
 pub struct OsdOptions {
     pub read_only: bool,
-    /// What it calls itself.
     pub identity: Identity,
     /// PRODUCT MODEL, an attribute: up to 32 ASCII characters.
     pub model: String,

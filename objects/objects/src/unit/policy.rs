@@ -21,7 +21,6 @@ use crate::store::{BLOCK, Change, Error, Extent, ObjectInfo};
 /// Partitions whose policy is remembered; beyond that all are forgotten and looked up again.
 const REMEMBERED: usize = 4096;
 
-/// BYPASS: timestamps are not kept.
 pub(super) const BYPASS: u8 = 0x7F;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,7 +139,6 @@ impl OsdUnit {
         if there.saturating_add(count) > policy.objects { Err(Failure::quota()) } else { Ok(()) }
     }
 
-    /// Whether one more partition may be created.
     pub(super) fn check_partitions(&self) -> Result<(), Failure> {
         let quota = self.stored_number(Id::ROOT, root_quotas::PARTITIONS)?.unwrap_or(u64::MAX);
         if self.store.root().partitions >= quota { Err(Failure::quota()) } else { Ok(()) }

@@ -27,7 +27,6 @@ impl Progress {
         self.done |= functions;
     }
 
-    /// The object identification descriptor.
     pub fn descriptor(&self, id: Id) -> Vec<u8> {
         let not_initiated = self.wanted & !self.begun;
         Descriptor::Object { not_initiated, completed: self.done & self.wanted, id }.emit()

@@ -26,7 +26,6 @@ use super::task::{Current, Task, Touch};
 use super::tracking::Tracking;
 use crate::store::{Change, CollectionType, Commit, Error, Kind, List, Step, TimesUpdate};
 
-/// MATCHES COLLECTION_OBJECT_ID.
 const MATCHES_FIELD: u16 = 40;
 
 /// Searches of a unit that may go on when their commands have ended; a further one is waited for.
@@ -38,7 +37,6 @@ const COMPARED: usize = 4096;
 /// Memberships that are looked up at a time.
 const MEMBERSHIPS: usize = 64;
 
-/// Searches that go on.
 #[derive(Default)]
 pub(super) struct Searches(Arc<AtomicUsize>);
 
@@ -361,7 +359,6 @@ async fn run(task: &mut Task<'_>, search: &mut Search) -> Result<(), Failure> {
     }
 }
 
-/// Lets a search go on by itself.
 fn go_on(mut search: Search, place: Place) {
     // Its handle is let go: it ends by itself, or with the core.
     drop(runtime::spawn(async move {

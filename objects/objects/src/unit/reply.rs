@@ -13,7 +13,6 @@ use super::task::Task;
 pub(super) struct Pieces {
     /// The piece that is being filled, and how far it is.
     piece: Option<(BufMut, usize)>,
-    /// Bytes that may still be written.
     left: u64,
 }
 

@@ -11,7 +11,6 @@ use crate::store::{List, ObjectStore};
 /// Ids that a walk holds at a time: what is done between two turns of the core's other tasks.
 pub(super) const BATCH: usize = 256;
 
-/// A walk over a list of ids.
 #[derive(Clone, Debug)]
 pub(super) struct Walk {
     what: List,

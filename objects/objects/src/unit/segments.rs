@@ -42,7 +42,6 @@ impl Segments {
         }
     }
 
-    /// The ranges, in the buffer's order.
     pub fn iter(&self) -> impl Iterator<Item = ObjectRange> + '_ {
         self.ranges.iter().copied()
     }

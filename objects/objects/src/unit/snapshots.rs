@@ -12,9 +12,7 @@ use super::frame::Plan;
 use super::task::{Task, Touch};
 use crate::store::{Duplicate, FIRST_ID, Origin, Step, TimesUpdate};
 
-/// SOURCE PARTITION_ID.
 const SOURCE_FIELD: u16 = 40;
-/// OBJECT DUPLICATION METHOD.
 pub(super) const METHOD_FIELD: u16 = 14;
 
 /// Whether the unit duplicates by `method`: those that ask for space of their own are not met by sharing.

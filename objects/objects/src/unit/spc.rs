@@ -221,7 +221,6 @@ impl OsdUnit {
         })
     }
 
-    /// Commands that take a parameter list.
     pub(super) async fn run_spc(
         &self,
         command: &Command,

@@ -6,7 +6,6 @@ use super::OsdUnit;
 use super::failure::{Failure, field};
 use crate::store::{Kind, ObjectInfo, PartitionInfo, RootInfo, Times};
 
-/// What the store says of an object.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Info {
     Root(RootInfo),
@@ -43,7 +42,6 @@ impl Subject {
 }
 
 impl OsdUnit {
-    /// The object at `id`, of any type.
     pub(super) fn subject(&self, id: Id) -> Result<Subject, Failure> {
         let info = if id.is_root() {
             Info::Root(self.store.root())
@@ -55,7 +53,6 @@ impl OsdUnit {
         Ok(Subject { id, info })
     }
 
-    /// The user object or collection at `id`.
     pub(super) fn object(&self, id: Id) -> Result<ObjectInfo, Failure> {
         match self.store.object(id) {
             Ok(info) => Ok(info),

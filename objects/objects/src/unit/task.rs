@@ -47,16 +47,8 @@ pub(super) struct Current {
 /// What a command does to an object, for its isolation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Touch {
-    /// Reads data in `start..end`.
-    Read {
-        start: u64,
-        end: u64,
-    },
-    /// Changes data in `start..end`.
-    Write {
-        start: u64,
-        end: u64,
-    },
+    Read { start: u64, end: u64 },
+    Write { start: u64, end: u64 },
     None,
 }
 
@@ -463,7 +455,6 @@ impl<'a> Task<'a> {
         Ok(())
     }
 
-    /// Adds times of `id` to a change.
     pub fn set_times(&self, id: Id, times: TimesUpdate, change: &mut Change) -> Result<(), Failure> {
         if !self.bypass(id.partition)? {
             change.push(Step::SetTimes { id, times });
@@ -502,7 +493,6 @@ impl<'a> Task<'a> {
         Ok(())
     }
 
-    /// Puts zeros until offset `at` of Data-In.
     pub async fn pad_to(&mut self, at: u64) -> Result<(), Failure> {
         while self.transfer.pad_to(at) {
             self.keep_pace().await?;

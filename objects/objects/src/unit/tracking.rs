@@ -30,7 +30,6 @@ impl Tracking {
         Self { collection: tracks.then_some(id), action, total, processed: 0, missing: 0 }
     }
 
-    /// Of no collection.
     pub const fn none() -> Self {
         Self { collection: None, action: 0, total: 0, processed: 0, missing: 0 }
     }

@@ -19,13 +19,9 @@ static ZEROS: [u8; 16 << 10] = [0; 16 << 10];
 /// A command's mover with its place in both buffers.
 pub(super) struct Transfer<'a> {
     mover: &'a mut dyn DataMover,
-    /// Bytes of Data-Out taken.
     out_at: u64,
-    /// Bytes that the initiator sends.
     out_len: u64,
-    /// Bytes of Data-In put.
     in_at: u64,
-    /// Bytes that the initiator has room for.
     in_room: u64,
     /// Bytes of Data-Out that the CDB calls for.
     pub wanted_out: u64,
@@ -48,7 +44,6 @@ impl<'a> Transfer<'a> {
         Self { mover, out_at: 0, out_len, in_at: 0, in_room, wanted_out: 0, verified: None, seal: None }
     }
 
-    /// Bytes that the initiator sends.
     pub fn out_len(&self) -> u64 {
         self.out_len
     }
@@ -153,7 +148,6 @@ impl<'a> Transfer<'a> {
         self.put(information.into());
     }
 
-    /// Whether the connection takes more now.
     pub async fn is_ready(&mut self) -> Result<bool, Failure> {
         let ready = std::future::poll_fn(|cx| Poll::Ready(self.mover.poll_put_ready(cx)));
         match ready.await {
@@ -162,7 +156,6 @@ impl<'a> Transfer<'a> {
         }
     }
 
-    /// Waits until the connection takes more.
     pub async fn ready(&mut self) -> Result<(), Failure> {
         Ok(self.mover.put_ready().await?)
     }

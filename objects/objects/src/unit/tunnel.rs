@@ -22,15 +22,12 @@ use super::failure::Failure;
 use super::spc::MAX_PARAMETER_LIST;
 use super::task::{Task, regions};
 
-/// Where the tunnelled CDB begins.
 const CDB_FIELD: u16 = 32;
-/// The task management function's code.
 const FUNCTION_FIELD: u16 = 39;
 
 /// How long tasks that are aborted may take to end; two that abort each other wait in vain for that long.
 const ABORT_TIME: Duration = Duration::from_secs(5);
 
-/// Codes of task management functions.
 mod tmf {
     pub const ABORT_TASK: u8 = 0x01;
     pub const ABORT_TASK_SET: u8 = 0x02;

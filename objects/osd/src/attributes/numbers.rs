@@ -21,6 +21,11 @@ pub fn page_id(vendor: &str, name: &str) -> [u8; PAGE_ID_LEN] {
     out
 }
 
+/// A time, in milliseconds since 1970, as attributes have it.
+pub fn time(ms: u64) -> [u8; 6] {
+    crate::bytes::six(ms)
+}
+
 /// The name of a standard page ("Information", …) as its attribute 0 says it; `None` for pages of others.
 pub fn page_name(page: Page) -> Option<&'static str> {
     let super::PageKind::Of { object, number } = page.kind() else {
@@ -213,20 +218,15 @@ pages! {
 /// Numbers of the Timestamps pages (+3); each value is 6 bytes of milliseconds since 1970 in UTC.
 pub mod timestamps {
     use super::{ObjectType, Page};
-    /// The page's place in each type's range.
-    pub const PAGE: u32 = 3;
-    /// CREATED TIME; not on the root.
-    pub const CREATED: u32 = 0x1;
-    /// ATTRIBUTES ACCESSED TIME.
-    pub const ATTRIBUTES_ACCESSED: u32 = 0x2;
-    /// ATTRIBUTES MODIFIED TIME.
-    pub const ATTRIBUTES_MODIFIED: u32 = 0x3;
-    /// DATA ACCESSED TIME; not on the root.
-    pub const DATA_ACCESSED: u32 = 0x4;
-    /// DATA MODIFIED TIME; not on the root.
-    pub const DATA_MODIFIED: u32 = 0x5;
-    /// TIMESTAMP BYPASS: 1, settable, on the root and on partitions: 00h updates timestamps, 7Fh does not.
-    pub const BYPASS: u32 = 0xFFFF_FFFE;
+    crate::bytes::constants! { u32:
+        PAGE = 3 => "The page's place in each type's range.",
+        CREATED = 0x1 => "CREATED TIME; not on the root.",
+        ATTRIBUTES_ACCESSED = 0x2 => "ATTRIBUTES ACCESSED TIME.",
+        ATTRIBUTES_MODIFIED = 0x3 => "ATTRIBUTES MODIFIED TIME.",
+        DATA_ACCESSED = 0x4 => "DATA ACCESSED TIME; not on the root.",
+        DATA_MODIFIED = 0x5 => "DATA MODIFIED TIME; not on the root.",
+        BYPASS = 0xFFFF_FFFE => "TIMESTAMP BYPASS: 1, settable, on the root and on partitions: 00h updates timestamps, 7Fh does not.",
+    }
 
     /// The Timestamps page of an object's type.
     pub const fn page(object: ObjectType) -> Page {

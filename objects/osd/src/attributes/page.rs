@@ -15,6 +15,8 @@ pub const HEADER_LEN: usize = 8;
 pub enum Field {
     /// The attribute of this number, in so many bytes.
     Attribute(u32, usize),
+    /// As many attributes from this number on, each in so many bytes.
+    Attributes(u32, u32, usize),
     /// Zeros.
     Reserved(usize),
     /// One byte: whether the attributes from the first number on exist, the first one's bit the lowest; so many of them.
@@ -25,7 +27,17 @@ impl Field {
     const fn len(self) -> usize {
         match self {
             Self::Attribute(_, len) | Self::Reserved(len) => len,
+            Self::Attributes(_, count, len) => count as usize * len,
             Self::Exist(..) => 1,
+        }
+    }
+
+    /// The numbers of the attributes whose values stand there.
+    pub const fn numbers(self) -> std::ops::Range<u32> {
+        match self {
+            Self::Attribute(number, _) => number..number + 1,
+            Self::Attributes(first, count, _) => first..first + count,
+            Self::Reserved(_) | Self::Exist(..) => 0..0,
         }
     }
 }
@@ -74,22 +86,7 @@ pub fn layout(page: Page) -> Option<&'static [Field]> {
                 Field::Exist(KEYS, 8),
                 Field::Exist(KEYS + 8, 8),
                 A(security::PARTITION_KEY_ID.number, 7),
-                A(KEYS, 7),
-                A(KEYS + 1, 7),
-                A(KEYS + 2, 7),
-                A(KEYS + 3, 7),
-                A(KEYS + 4, 7),
-                A(KEYS + 5, 7),
-                A(KEYS + 6, 7),
-                A(KEYS + 7, 7),
-                A(KEYS + 8, 7),
-                A(KEYS + 9, 7),
-                A(KEYS + 10, 7),
-                A(KEYS + 11, 7),
-                A(KEYS + 12, 7),
-                A(KEYS + 13, 7),
-                A(KEYS + 14, 7),
-                A(KEYS + 15, 7),
+                Field::Attributes(KEYS, 16, 7),
             ]
         }
         (Collection, 5) => &[A(numbers::collection_security::POLICY_TAG.number, 4)],
@@ -107,7 +104,13 @@ pub fn encode<'a>(page: Page, mut value: impl FnMut(u32) -> Option<&'a [u8]>) ->
     for &field in layout {
         let end = out.len() + field.len();
         match field {
-            Field::Attribute(number, len) => out.extend(value(number).unwrap_or_default().iter().take(len)),
+            Field::Attribute(_, len) | Field::Attributes(_, _, len) => {
+                for number in field.numbers() {
+                    let end = out.len() + len;
+                    out.extend(value(number).unwrap_or_default().iter().take(len));
+                    out.resize(end, 0);
+                }
+            }
             Field::Reserved(_) => {}
             Field::Exist(first, count) => {
                 let exists = |bit: u32, value: Option<&[u8]>| {

@@ -115,8 +115,8 @@ pub enum Timestamps {
     Bypass,
 }
 
-/// The security fields that follow the capability.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The security fields that follow the capability; all zeros without security.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Security {
     /// REQUEST INTEGRITY CHECK VALUE; where the form has 20 bytes of it, the last 12 are zero.
     pub icv: [u8; 32],
@@ -129,18 +129,9 @@ pub struct Security {
 }
 
 impl Security {
-    /// What a command without security carries.
-    pub const NONE: Self = Self { icv: [0; 32], nonce: [0; 12], data_in_icv: None, data_out_icv: None };
-
     /// The time in the nonce, milliseconds since 1970.
     pub fn nonce_time(&self) -> u64 {
         Fields(&self.nonce).u48(0)
-    }
-}
-
-impl Default for Security {
-    fn default() -> Self {
-        Self::NONE
     }
 }
 
@@ -218,17 +209,17 @@ pub(crate) struct Body<'a> {
 
 impl Cdb {
     /// A CDB of OSD-2's final form for `command`, which gets and sets no attributes and carries no capability.
-    pub const fn new(command: Command) -> Self {
+    pub fn new(command: Command) -> Self {
         Self {
             form: Form::Osd2,
             control: 0,
             command,
-            options: Options { dpo: false, fua: false, isolation: Isolation::Default },
+            options: Options::default(),
             timestamps: Timestamps::Update,
             attributes: AttributeParameters::NONE,
             continuation: 0,
-            capability: Capability::NONE,
-            security: Security::NONE,
+            capability: Capability::default(),
+            security: Security::default(),
         }
     }
 

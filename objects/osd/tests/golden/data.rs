@@ -19,7 +19,6 @@ fn values(list: ValueList<'_>) -> Value {
         .collect()
 }
 
-/// An attribute list of any type.
 pub fn list(bytes: &[u8], generation: &Value) -> Value {
     let version = version(generation);
     let kind = bytes[0] & 0x0F;

@@ -100,7 +100,6 @@ fn capability(n: &mut Numbers, version: Version) -> Capability {
     capability
 }
 
-/// Every vector, always the same.
 pub fn vectors() -> Vec<Value> {
     let mut n = Numbers(1729);
     let mut made = Vec::new();

@@ -41,7 +41,6 @@ impl View {
     }
 }
 
-/// All of a CDB.
 pub fn of(cdb: &Cdb) -> Value {
     let version = cdb.form.version();
     let mut view = View(Map::new());

@@ -396,7 +396,6 @@ impl Txn {
         Ok(())
     }
 
-    /// Gives all blocks of an object up.
     pub fn drop_data(&mut self, work: &mut Work, id: Id) -> Result<(), Error> {
         let removed = self.unmap(work, id, 0, MAX_LENGTH / BLOCK)?;
         self.give_up(&removed);

@@ -53,7 +53,6 @@ impl StorageBackend for Pages {
     }
 }
 
-/// What the store says of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Meta {
     /// How records are laid out: [`LAYOUT`], or an older one.
@@ -65,7 +64,6 @@ pub(super) struct Meta {
     /// The segment in which the next one is.
     pub side: u64,
     pub blocks: u64,
-    /// Bytes of a segment of the journal.
     pub segment: u64,
     /// It was closed, and everything that is free is zeros.
     pub clean: bool,

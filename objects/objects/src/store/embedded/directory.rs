@@ -41,7 +41,6 @@ pub(super) struct Delta {
     pub collections: i64,
     pub blocks: i64,
     pub length: i64,
-    /// The highest id that was created.
     pub highest: u64,
 }
 
@@ -91,7 +90,6 @@ impl Partition {
         self.saw(delta.highest);
     }
 
-    /// There is an object of this id.
     pub fn saw(&mut self, id: u64) {
         self.highest = self.highest.max(id);
         if (self.next_id..UNCOUNTED).contains(&id) {

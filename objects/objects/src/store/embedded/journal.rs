@@ -19,7 +19,6 @@ use super::space::Blocks;
 use crate::store::{Commit, Error, Id};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"SoF1");
-/// Bytes before a frame's payload.
 pub(super) const HEADER: usize = 32;
 
 const PUT: u8 = 1;

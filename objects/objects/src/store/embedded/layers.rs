@@ -176,7 +176,6 @@ impl Layers {
         self.passed.load(Ordering::Relaxed) >= MANY_PASSED && self.passed.swap(0, Ordering::Relaxed) > 0
     }
 
-    /// Shows everybody what has changed.
     pub fn publish(&self, puts: BTreeMap<Key, Val>) {
         let mut view = self.write();
         let mut bytes = 0;
@@ -299,7 +298,6 @@ pub(super) struct Known<R> {
 #[derive(Default)]
 struct Looked {
     at: usize,
-    /// Those that are deleted.
     passed: u64,
 }
 

@@ -16,7 +16,6 @@ use crate::store::Id;
 const PARTITIONS: usize = 128;
 const OBJECTS: usize = 1024;
 
-/// All locks of a store.
 pub(super) struct Locks(Box<[Mutex<Lock>]>);
 
 #[derive(Default)]

@@ -46,6 +46,7 @@ use runtime::Chain;
 pub use database::{DatabaseFile, DatabaseStorage};
 pub use open::{OpenError, Options};
 
+use super::passed_on::passed_on;
 use super::{
     Applied, Attribute, Attributes, BLOCK, Change, CheckReport, Commit, Difference, Error, Extent, Hold, Id,
     Io, List, Membership, ObjectInfo, ObjectStore, PartitionInfo, RootInfo, Scope, Times, TimesUpdate,
@@ -187,13 +188,7 @@ impl ObjectStore for EmbeddedStore {
         })
     }
 
-    fn object(&self, id: Id) -> Result<ObjectInfo, Error> {
-        self.inner.object(id)
-    }
-
-    fn times(&self, id: Id) -> Result<Times, Error> {
-        self.inner.times(id)
-    }
+    passed_on!(inner: object times attribute attributes list membership memberships reserve_ids extents differences);
 
     fn touch(&self, id: Id, times: TimesUpdate) {
         let mut touched = unpoisoned(self.inner.touched.lock());
@@ -213,41 +208,6 @@ impl ObjectStore for EmbeddedStore {
         }
     }
 
-    fn attribute(&self, id: Id, page: u32, number: u32, value: &mut Vec<u8>) -> Result<bool, Error> {
-        self.inner.attribute(id, page, number, value)
-    }
-
-    fn attributes(
-        &self,
-        id: Id,
-        which: Attributes,
-        each: &mut dyn FnMut(Attribute<'_>) -> bool,
-    ) -> Result<(), Error> {
-        self.inner.attributes(id, which, each)
-    }
-
-    fn list(&self, list: List, from: u64, limit: usize, into: &mut Vec<u64>) -> Result<bool, Error> {
-        self.inner.list(list, from, limit, into)
-    }
-
-    fn membership(&self, collection: Id, object: u64) -> Result<Option<u32>, Error> {
-        self.inner.membership(collection, object)
-    }
-
-    fn memberships(
-        &self,
-        object: Id,
-        from: u64,
-        limit: usize,
-        into: &mut Vec<Membership>,
-    ) -> Result<bool, Error> {
-        self.inner.memberships(object, from, limit, into)
-    }
-
-    fn reserve_ids(&self, partition: u64, count: u32) -> Result<u64, Error> {
-        self.inner.reserve_ids(partition, count)
-    }
-
     fn read(&self, id: Id, at: u64, len: usize) -> Io<Chain> {
         self.inner.read(id, at, len, false)
     }
@@ -258,28 +218,6 @@ impl ObjectStore for EmbeddedStore {
 
     fn hold(&self) -> Hold {
         Hold::keep(std::rc::Rc::new(self.inner.holds.enter()))
-    }
-
-    fn extents(
-        &self,
-        id: Id,
-        at: u64,
-        len: u64,
-        limit: usize,
-        into: &mut Vec<Extent>,
-    ) -> Result<bool, Error> {
-        self.inner.extents(id, at, len, limit, into)
-    }
-
-    fn differences(
-        &self,
-        ids: [Id; 2],
-        at: u64,
-        len: u64,
-        limit: usize,
-        into: &mut Vec<Difference>,
-    ) -> Result<bool, Error> {
-        self.inner.differences(ids, at, len, limit, into)
     }
 
     fn apply(&self, change: Change, commit: Commit) -> Io<Applied> {

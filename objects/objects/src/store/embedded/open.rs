@@ -49,13 +49,10 @@ const MOST_CAPACITY: u64 = 15 << 40;
 /// Why a directory could not be opened. Each text names the path and what to do about it.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// There is no such directory, or it is empty.
     #[error("{path} holds no objects: to make a new store there, ask for it")]
     Missing { path: PathBuf },
-    /// The directory has other things in it.
     #[error("{path} is not empty, and what it holds is no store of objects: name another directory")]
     NotAStore { path: PathBuf },
-    /// The capacity makes no sense.
     #[error("{path} cannot have a capacity of {capacity} bytes: from 1 MiB to 15 TiB are possible")]
     Capacity { path: PathBuf, capacity: u64 },
     /// One of its files is missing, and what the others hold would be lost.
@@ -66,13 +63,11 @@ pub enum OpenError {
     /// The arena cannot be opened, or somebody else has it.
     #[error(transparent)]
     Arena(#[from] backing::OpenError),
-    /// What is in it contradicts itself.
     #[error("{path} is damaged: {error}")]
     Damaged { path: PathBuf, error: Error },
     /// A later version has made it, or has had it.
     #[error("{path} has layout {layout}, which this version does not know: use a later one")]
     Layout { path: PathBuf, layout: u64 },
-    /// The medium does not let it be recovered.
     #[error("{path} cannot be opened: {error}")]
     Medium { path: PathBuf, error: Error },
     #[error("{path} cannot be {doing}: {source}")]

@@ -31,7 +31,6 @@ pub(super) struct Overflow {
     waiting: Mutex<Waiting>,
     /// How many pieces there are: none, mostly, and then readers take no lock.
     count: AtomicUsize,
-    /// How many there are at most.
     most: usize,
 }
 
@@ -115,7 +114,6 @@ fn pieces(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize, std::ops
     })
 }
 
-/// The file as redb has it.
 #[derive(Debug)]
 pub(super) struct Opened(pub Arc<Overflow>);
 

@@ -1,5 +1,6 @@
 //! Questions: what there is, and what its bytes are.
 
+use backing::BlockStore;
 use runtime::Chain;
 use smallvec::SmallVec;
 
@@ -21,6 +22,21 @@ struct Piece {
     len: usize,
     /// Where it is in the arena, in bytes; `None` for a hole.
     at: Option<u64>,
+}
+
+impl Piece {
+    /// Reads the sectors that it lies in, and says which of their bytes are its own.
+    fn read(&self, arena: &dyn BlockStore, to_send: bool) -> (Cut, backing::Io<Chain>) {
+        let Some(at) = self.at else {
+            let zeros = super::data::zeros(self.len as u64);
+            return (Cut { skip: 0, len: self.len }, backing::Io::Ready(Some(Ok(zeros))));
+        };
+        let sector = u64::from(arena.geometry().block);
+        let (from, to) = (at / sector * sector, (at + self.len as u64).next_multiple_of(sector));
+        let len = (to - from) as usize;
+        let io = if to_send { arena.read_to_send(from, len) } else { arena.read(from, len) };
+        (Cut { skip: (at - from) as usize, len: self.len }, io)
+    }
 }
 
 type Pieces = SmallVec<[Piece; 8]>;
@@ -227,18 +243,9 @@ impl Inner {
             Ok(parts) => parts,
             Err(error) => return Io::err(error),
         };
-        let sector = u64::from(self.arena.geometry().block);
         let mut chain = Chain::new();
         for (index, part) in parts.iter().enumerate() {
-            let Some(at) = part.at else {
-                chain.append(super::data::zeros(part.len as u64));
-                continue;
-            };
-            let (from, to) = (at / sector * sector, (at + part.len as u64).next_multiple_of(sector));
-            let cut = Cut { skip: (at - from) as usize, len: part.len };
-            let arena = &self.arena;
-            let len = (to - from) as usize;
-            let io = if to_send { arena.read_to_send(from, len) } else { arena.read(from, len) };
+            let (cut, io) = part.read(&*self.arena, to_send);
             match io {
                 backing::Io::Ready(Some(Ok(found))) => chain.append(cut.of(found)),
                 backing::Io::Ready(Some(Err(error))) => return Io::err(error.into()),
@@ -249,16 +256,7 @@ impl Inner {
                         let _reading: Reading = reading;
                         chain.append(cut.of(io.await?));
                         for part in rest {
-                            let Some(at) = part.at else {
-                                chain.append(super::data::zeros(part.len as u64));
-                                continue;
-                            };
-                            let (from, to) =
-                                (at / sector * sector, (at + part.len as u64).next_multiple_of(sector));
-                            let cut = Cut { skip: (at - from) as usize, len: part.len };
-                            let len = (to - from) as usize;
-                            let io =
-                                if to_send { arena.read_to_send(from, len) } else { arena.read(from, len) };
+                            let (cut, io) = part.read(&*arena, to_send);
                             chain.append(cut.of(io.await?));
                         }
                         Ok(chain)

@@ -65,9 +65,7 @@ pub(super) fn page_number(page: u32, number: u32) -> u64 {
 /// Blocks that an object has in the arena: at most one chunk's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Run {
-    /// First block in the object.
     pub block: u64,
-    /// First block in the arena.
     pub arena: u64,
     pub len: u64,
 }
@@ -242,7 +240,6 @@ fn u16_at(bytes: &[u8], at: usize) -> u16 {
     bytes.get(at..at + 2).and_then(|b| b.try_into().ok()).map_or(0, u16::from_le_bytes)
 }
 
-/// A record where it lies.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct View<'a>(&'a [u8]);
 
@@ -285,7 +282,6 @@ impl<'a> View<'a> {
     pub fn c(self) -> u64 {
         u64_at(self.0, 72)
     }
-    /// A user object's bytes in use.
     pub fn used(self) -> u64 {
         self.b().saturating_mul(BLOCK)
     }

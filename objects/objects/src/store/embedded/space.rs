@@ -22,7 +22,6 @@ pub(super) struct Space {
     /// Starts of free ranges, with their lengths.
     free: BTreeMap<u64, u64>,
     free_blocks: u64,
-    /// Where the last allocation ended.
     cursor: u64,
     /// Starts of ranges that are used more than once: their lengths, and how often.
     shared: BTreeMap<u64, (u64, u32)>,

@@ -29,20 +29,16 @@ pub fn now<F: Future>(future: F) -> F::Output {
     panic!("it waits for something");
 }
 
-/// The partition of most tests.
 pub const P: u64 = FIRST_ID;
 
-/// An object of it.
 pub fn object(n: u64) -> Id {
     Id::new(P, FIRST_ID + n)
 }
 
-/// Does a durable change.
 pub fn apply(store: &dyn ObjectStore, change: impl Into<Change>) -> Result<(), Error> {
     now(store.apply(change.into(), Commit::Durable)).map(drop)
 }
 
-/// A check finds nothing.
 #[track_caller]
 pub fn sound(store: &EmbeddedStore) {
     assert_eq!(now(store.check(0, false)).unwrap().findings, Vec::<String>::new());
@@ -58,11 +54,8 @@ struct DiskState {
     durable: Vec<u8>,
     unsynced: Vec<(u64, Vec<u8>)>,
     dead: bool,
-    /// How often it was read.
     reads: u64,
-    /// Bytes that it can have.
     room: Option<u64>,
-    /// Nothing more can be written.
     full: bool,
 }
 
@@ -219,7 +212,6 @@ impl Rig {
     }
 }
 
-/// Numbers that make a step.
 pub type Raw = (u8, u8, u32, u32);
 
 fn partition(n: u32) -> u64 {

@@ -80,7 +80,6 @@ pub(super) struct Txn {
     pub unlogged: bool,
     /// The arena has to be flushed before the commit, whatever that promises: bytes that may be durable are in it alone.
     pub must_sync: bool,
-    /// Bytes of data in the payload.
     pub logged: usize,
     /// It is committed by the task that writes the checkpoints, which cannot wait for itself.
     pub by_checkpointer: bool,
@@ -117,7 +116,6 @@ impl Txn {
         }
     }
 
-    /// A partition as this change sees it.
     pub fn partition(&self, id: u64) -> Result<Partition, Error> {
         let missing = Error::NotFound(Id::partition(id));
         if let Some(partition) = self.created.get(&id) {
@@ -243,7 +241,6 @@ impl Txn {
         self.works.remove(&id).ok_or(Error::NotFound(id))
     }
 
-    /// Looks at all chunks between two blocks.
     pub fn load_chunks(&self, work: &mut Work, id: Id, from: u64, to: u64) -> Result<(), Error> {
         if !work.record.chunked || from >= to {
             return Ok(());
@@ -268,7 +265,6 @@ impl Txn {
         Ok(())
     }
 
-    /// Turns the records into puts.
     fn seal(&mut self) {
         for (id, work) in std::mem::take(&mut self.works) {
             self.settle(id, work);

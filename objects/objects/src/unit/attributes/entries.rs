@@ -25,7 +25,6 @@ const PIECE: usize = 1024;
 
 /// Where the entries of a list come from. A clone goes on where the original was.
 pub(in super::super) trait Entries: Clone {
-    /// Whether the list is of many objects.
     const MANY: bool;
 
     /// Appends the next entries to `out`, a few times [`PIECE_BYTES`] at most. Whether there may be more.
@@ -84,7 +83,6 @@ impl Task<'_> {
     }
 }
 
-/// Attributes of one object.
 #[derive(Clone)]
 pub(super) struct OfOne<'w> {
     pub subject: &'w Subject,
@@ -160,7 +158,6 @@ pub(super) struct Values<'w> {
     numbers: std::vec::IntoIter<u32>,
     /// Where to go on behind them.
     behind: Option<u32>,
-    /// Values that may still be looked up.
     left: usize,
     /// Looked up once, however many attributes of the Collections page are wanted.
     memberships: Option<Memberships>,
@@ -259,7 +256,6 @@ fn is_all(attribute: AttributeId) -> bool {
     attribute.page == Page::ALL || attribute.number == AttributeId::ALL
 }
 
-/// How far [`Values::look`] came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Looked {
     All,

@@ -9,7 +9,7 @@ mod value;
 
 use osd::attributes::list::{GetList, ListError, ValueList};
 use osd::attributes::numbers::collections;
-use osd::attributes::page::{self, CurrentCommand, Field};
+use osd::attributes::page::{self, CurrentCommand};
 use osd::attributes::{AttributeId, Page};
 use osd::cdb::{AttributeParameters, Cdb, Region};
 use osd::{ObjectType, Version};
@@ -27,7 +27,6 @@ use entries::{OfOne, Values};
 pub(super) use modify::Effects;
 pub(super) use value::Memberships;
 
-/// Where what is set stands, for errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     /// Its page's field in the CDB.
@@ -61,7 +60,6 @@ impl Setting {
 pub(super) enum Request {
     #[default]
     Nothing,
-    /// A page, in page format.
     Page(Page),
     List(Vec<AttributeId>),
 }
@@ -198,8 +196,7 @@ impl Task<'_> {
         let layout = page::layout(page).filter(|_| page.suits(subject.object_type()));
         let layout = layout.ok_or_else(|| Failure::cdb(52))?;
         let mut values = Vec::new();
-        for field in layout {
-            let Field::Attribute(number, _) = *field else { continue };
+        for number in layout.iter().flat_map(|field| field.numbers()) {
             let mut value = Vec::new();
             self.unit.value(subject, &self.current, AttributeId::new(page, number), &mut value)?;
             values.push((number, value));

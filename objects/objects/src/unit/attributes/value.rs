@@ -6,8 +6,8 @@ use std::collections::{BTreeSet, HashMap};
 use osd::ObjectType;
 use osd::attributes::numbers::{
     PAGE_ID_LEN, collection_information, collections, command_tracking, current_command, page_id, page_name,
-    partition_information, partition_quotas, root_information, root_quotas, timestamps, user_information,
-    user_quotas,
+    partition_information, partition_quotas, root_information, root_quotas, time, timestamps,
+    user_information, user_quotas,
 };
 use osd::attributes::{AttributeId, Page, PageKind};
 use osd::cdb::Isolation;
@@ -36,12 +36,6 @@ const UNLIMITED: u64 = u64::MAX;
 const ISOLATIONS: [Isolation; 4] =
     [Isolation::None, Isolation::Strict, Isolation::Range, Isolation::Functional];
 
-/// The low 6 bytes, as times are sent.
-fn six(ms: u64) -> [u8; 6] {
-    let [_, _, rest @ ..] = ms.to_be_bytes();
-    rest
-}
-
 /// The collections that an object names, by the numbers that it names them by: [`MAX_COLLECTIONS`](super::super::limits::MAX_COLLECTIONS) of them at most, or what was
 /// kept before there was this limit.
 #[derive(Clone, Debug, Default)]
@@ -54,7 +48,6 @@ impl Memberships {
         page == collections::PAGE && number != 0 && subject.object_type() == ObjectType::User
     }
 
-    /// The collection that is named by `number`.
     pub fn get(&self, number: u32) -> Option<u64> {
         self.0.get(&number).copied()
     }
@@ -143,7 +136,7 @@ impl OsdUnit {
             info::TOTAL_CAPACITY => out.extend(root.capacity.to_be_bytes()),
             info::USED_CAPACITY => out.extend(root.used.to_be_bytes()),
             info::PARTITIONS => out.extend(root.partitions.to_be_bytes()),
-            info::CLOCK => out.extend(six(self.now())),
+            info::CLOCK => out.extend(time(self.now())),
             info::DEFAULT_ISOLATION => out.push(options.isolation as u8),
             info::SUPPORTED_ISOLATION => {
                 // A bit for each method, method 0 the highest of the first byte.
@@ -231,11 +224,11 @@ impl OsdUnit {
             let times = subject.times();
             let root = of_type == ObjectType::Root;
             match attribute.number {
-                timestamps::CREATED if !root => out.extend(six(times.created)),
-                timestamps::ATTRIBUTES_ACCESSED => out.extend(six(times.attributes_accessed)),
-                timestamps::ATTRIBUTES_MODIFIED => out.extend(six(times.attributes_modified)),
-                timestamps::DATA_ACCESSED if !root => out.extend(six(times.data_accessed)),
-                timestamps::DATA_MODIFIED if !root => out.extend(six(times.data_modified)),
+                timestamps::CREATED if !root => out.extend(time(times.created)),
+                timestamps::ATTRIBUTES_ACCESSED => out.extend(time(times.attributes_accessed)),
+                timestamps::ATTRIBUTES_MODIFIED => out.extend(time(times.attributes_modified)),
+                timestamps::DATA_ACCESSED if !root => out.extend(time(times.data_accessed)),
+                timestamps::DATA_MODIFIED if !root => out.extend(time(times.data_modified)),
                 timestamps::BYPASS if matches!(of_type, ObjectType::Root | ObjectType::Partition) => {
                     out.push(if self.policy(subject.id.partition)?.bypass { 0x7F } else { 0 });
                 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use osd::attributes::numbers::{
-    collection_security, partition_security as p, root_security as r, user_security,
+    collection_security, partition_security as p, root_security as r, time, user_security,
 };
 use osd::attributes::{AttributeId, Page};
 use osd::security::nonce::{MAX_LIMIT, Window};
@@ -25,11 +25,6 @@ const ROOT: &[u32] =
 const PARTITION: &[u32] = &[0x1, 0x2, 0x3, 0x4, 0x5, 0x7FFF];
 /// Identifiers of working keys, on both pages: partition zero's are the root's.
 const WORKING: std::ops::RangeInclusive<u32> = 0x8000..=0x800F;
-
-fn six(ms: u64) -> [u8; 6] {
-    let [_, _, rest @ ..] = ms.to_be_bytes();
-    rest
-}
 
 impl OsdUnit {
     /// Appends the value of an attribute of a security page that is worked out rather than kept by the store. False for others.
@@ -56,18 +51,18 @@ impl OsdUnit {
         let partition = subject.id.partition;
         match attribute {
             r::DEFAULT_METHOD | r::PARTITION_DEFAULT_METHOD | p::DEFAULT_METHOD => kept(out, &[0])?,
-            r::OLDEST_NONCE => kept(out, &six(default.oldest))?,
-            r::NEWEST_NONCE => kept(out, &six(default.newest))?,
+            r::OLDEST_NONCE => kept(out, &time(default.oldest))?,
+            r::NEWEST_NONCE => kept(out, &time(default.newest))?,
             p::OLDEST_NONCE | p::NEWEST_NONCE => {
                 let window = self.nonce_window(partition)?;
                 let limit = if attribute == p::OLDEST_NONCE { window.oldest } else { window.newest };
-                out.extend(six(limit));
+                out.extend(time(limit));
             }
             r::SUPPORTED_METHODS => {
                 let bits = Method::ALL.iter().fold(0u16, |bits, method| bits | 1 << *method as u8);
                 out.extend(bits.to_be_bytes());
             }
-            r::ADJUSTABLE_CLOCK => out.extend(six(self.now())),
+            r::ADJUSTABLE_CLOCK => out.extend(time(self.now())),
             r::BOOT_EPOCH => out.extend(self.security.epoch.to_be_bytes()),
             r::MASTER_KEY_ID => key(out, Name::Master)?,
             r::ROOT_KEY_ID => key(out, Name::Root)?,

@@ -25,7 +25,6 @@ const PARTITION: u32 = 3;
 /// Working key 0 of a partition; the others follow.
 const WORKING: u32 = 0x100;
 
-/// Bytes of a mark.
 const MARK: usize = 8;
 /// What tells a key from the one that takes its place.
 pub(super) type Mark = [u8; MARK];

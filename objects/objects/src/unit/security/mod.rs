@@ -47,10 +47,8 @@ const NONCES: usize = 65_536;
 /// Bytes of Data-Out that one command under ALLDATA may bring: all of them are held until their integrity is proved, so
 /// that nothing altered reaches an object.
 pub(super) const MAX_SEALED: u64 = 8 << 20;
-/// Where the capability begins in a CDB.
 const CAPABILITY: u16 = 80;
 
-/// What a unit holds for its security.
 pub(super) struct Security {
     /// A secret of this run of the unit: security tokens are made of it.
     boot: Key,
@@ -352,7 +350,6 @@ impl OsdUnit {
         Ok(Proof { method, signer: (name, kept.mark()), algorithm, key, nonce: cdb.security.nonce })
     }
 
-    /// Whether a key may still be used.
     fn check_frozen(&self, name: Name) -> Result<(), Failure> {
         let Name::Working(partition @ 1.., version) = name else { return Ok(()) };
         let frozen = self.stored_number(Id::partition(partition), partition_security::FROZEN_KEYS)?;

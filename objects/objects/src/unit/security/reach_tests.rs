@@ -14,10 +14,9 @@ use osd::{Capability, Command as Osd, Id, ObjectType, Permissions};
 use scsi::SenseKey;
 
 use super::super::tests::{Ask, Client, ID, O, P, Ran, range};
-use super::tests::{Manager, SEED, protected, read, seal, sealed};
+use super::tests::{Manager, SEED, protected, read, seal, sealed, set};
 use crate::store::{Change, Commit};
 
-/// Another partition.
 const Q: u64 = P + 1;
 
 /// Everything on the root, as `narrow` leaves it.
@@ -127,8 +126,7 @@ fn a_list_shows_attributes_of_those_partitions_only_whose_method_was_proved() {
     open_partition(&client);
     let name = partition_information::NAME;
     client.set(Id::partition(Q), name, b"open").good();
-    let set = client.ask(Osd::SetAttributes(Id::partition(P))).set(name, b"secret");
-    sealed(&client, set, &partition(&manager, &client, |_| {})).good();
+    set(&client, Id::partition(P), name, b"secret", &partition(&manager, &client, |_| {})).good();
     let list = || {
         let list = List { attributes: true, ..List::new(0, 512) };
         client.ask(Osd::List(list)).get(&[name])
@@ -158,7 +156,6 @@ fn what_did_not_exist_when_a_command_came_is_not_open_to_it_when_it_goes_on() {
     client.ask(Osd::Read(Id::new(Q + 7, O), range(0, 8))).send().bad_field(82);
 }
 
-/// Ends a permission.
 type Way = fn(&Client, &Manager);
 
 #[test]
@@ -166,8 +163,14 @@ fn a_permission_that_ends_while_the_initiator_is_waited_for_is_none() {
     let ways: [(Way, fn(Ran)); 5] = [
         (
             |client, manager| {
-                let ask = client.ask(Osd::SetAttributes(ID)).set(user_security::POLICY_TAG, &[0, 0, 0, 8]);
-                sealed(client, ask, &manager.grant(client, Method::CmdRsp, |_| {})).good();
+                set(
+                    client,
+                    ID,
+                    user_security::POLICY_TAG,
+                    &[0, 0, 0, 8],
+                    &manager.grant(client, Method::CmdRsp, |_| {}),
+                )
+                .good();
             },
             |ran| {
                 ran.bad_field(140);
@@ -175,10 +178,14 @@ fn a_permission_that_ends_while_the_initiator_is_waited_for_is_none() {
         ),
         (
             |client, manager| {
-                let freeze = client
-                    .ask(Osd::SetAttributes(Id::partition(P)))
-                    .set(partition_security::FROZEN_KEYS, &[0, 2]);
-                sealed(client, freeze, &partition(manager, client, |_| {})).good();
+                set(
+                    client,
+                    Id::partition(P),
+                    partition_security::FROZEN_KEYS,
+                    &[0, 2],
+                    &partition(manager, client, |_| {}),
+                )
+                .good();
             },
             |ran| {
                 ran.fails(SenseKey::IllegalRequest, code::WORKING_KEY_FROZEN);
@@ -198,10 +205,14 @@ fn a_permission_that_ends_while_the_initiator_is_waited_for_is_none() {
         ),
         (
             |client, manager| {
-                let more = client
-                    .ask(Osd::SetAttributes(Id::partition(P)))
-                    .set(partition_security::DEFAULT_METHOD, &[3]);
-                sealed(client, more, &partition(manager, client, |_| {})).good();
+                set(
+                    client,
+                    Id::partition(P),
+                    partition_security::DEFAULT_METHOD,
+                    &[3],
+                    &partition(manager, client, |_| {}),
+                )
+                .good();
             },
             |ran| {
                 ran.bad_field(82);
@@ -211,8 +222,7 @@ fn a_permission_that_ends_while_the_initiator_is_waited_for_is_none() {
     for (change, refused) in ways {
         let (client, manager) = protected(Method::CmdRsp);
         let all = manager.grant(&client, Method::CmdRsp, |_| {});
-        let tag = client.ask(Osd::SetAttributes(ID)).set(user_security::POLICY_TAG, &[0, 0, 0, 7]);
-        sealed(&client, tag, &all).good();
+        set(&client, ID, user_security::POLICY_TAG, &[0, 0, 0, 7], &all).good();
         let now = client.clock.0.load(std::sync::atomic::Ordering::Relaxed);
         let grant = manager.grant(&client, Method::CmdRsp, |c| (c.policy_tag, c.expires) = (7, now + 40));
         let write = seal(&client, client.ask(Osd::Write(ID, range(0, 8))).data(b"too late"), &grant);
@@ -310,10 +320,8 @@ fn a_query_asks_for_attributes_that_its_capability_names_only() {
 fn a_range_keeps_a_capability_from_cutting_an_object_off_and_from_copying_it() {
     let (client, manager) = protected(Method::CmdRsp);
     let part = manager.grant(&client, Method::CmdRsp, |c| (c.range_start, c.range_len) = (0, 4));
-    let name = client.ask(Osd::SetAttributes(ID)).set(user_information::NAME, b"name");
-    sealed(&client, name, &part).good();
-    let cut = client.ask(Osd::SetAttributes(ID)).set(user_information::LOGICAL_LENGTH, &[0; 8]);
-    sealed(&client, cut, &part).bad_field(168);
+    set(&client, ID, user_information::NAME, b"name", &part).good();
+    set(&client, ID, user_information::LOGICAL_LENGTH, &[0; 8], &part).bad_field(168);
     let part = manager.grant(&client, Method::CmdRsp, |c| (c.object, c.range_start, c.range_len) = (0, 0, 4));
     let copy =
         client.ask(Osd::CopyUserObjects { partition: P, requested: 0, method: 0 }).descriptor(source());

@@ -24,7 +24,6 @@ pub(super) fn fresh_nonce(client: &Client) -> [u8; 12] {
     nonce::nonce(now, *count.last_chunk().unwrap())
 }
 
-/// Who shares keys with the unit.
 pub(super) struct Manager {
     pub algorithm: Algorithm,
     master: KeyPair,
@@ -201,6 +200,16 @@ pub(super) fn sealed(client: &Client, ask: Ask<'_>, credential: &Credential) -> 
     client.raw(&sealed.cdb, &sealed.out)
 }
 
+pub(super) fn set(
+    client: &Client,
+    id: Id,
+    attribute: AttributeId,
+    value: &[u8],
+    credential: &Credential,
+) -> Ran {
+    sealed(client, client.ask(Osd::SetAttributes(id)).set(attribute, value), credential)
+}
+
 pub(super) fn read(client: &Client) -> Ask<'_> {
     client.ask(Osd::Read(ID, range(0, 8)))
 }
@@ -222,8 +231,7 @@ fn who_has_a_credential_is_served_in_every_form_of_cdb_and_by_every_method() {
             let ran = sealed(&client, read(&client), &grant).good();
             assert_eq!(&ran.data[..8], b"contents", "{method:?}");
             sealed(&client, client.ask(Osd::Write(ID, range(0, 8))).data(b"contents"), &grant).good();
-            let set = client.ask(Osd::SetAttributes(ID)).set(user_information::NAME, b"name");
-            sealed(&client, set, &grant).good();
+            set(&client, ID, user_information::NAME, b"name", &grant).good();
         }
     }
 }
@@ -283,10 +291,7 @@ fn a_replayed_request_is_refused_and_so_is_one_out_of_its_time() {
     // The partition may say how far clocks may be apart.
     let partition = manager.capability(&client, ObjectType::Partition, Id::partition(P), Method::CmdRsp);
     let partition = manager.sign(&client, partition, &manager.working[1]);
-    let set = client
-        .ask(Osd::SetAttributes(Id::partition(P)))
-        .set(partition_security::NEWEST_NONCE, &[0, 0, 0, 1, 0, 0]);
-    sealed(&client, set, &partition).good();
+    set(&client, Id::partition(P), partition_security::NEWEST_NONCE, &[0, 0, 0, 1, 0, 0], &partition).good();
     client.raw(&early.cdb, &early.out).good();
 }
 
@@ -344,8 +349,7 @@ fn a_capability_ends_when_its_time_its_object_its_tag_its_key_or_the_units_run_d
     // The policy access tag.
     let tagged = of(|c, v| c.policy_tag = v as u32, 7);
     let tag = |value: u8| {
-        let ask = client.ask(Osd::SetAttributes(ID)).set(user_security::POLICY_TAG, &[0, 0, 0, value]);
-        sealed(&client, ask, &all).good();
+        set(&client, ID, user_security::POLICY_TAG, &[0, 0, 0, value], &all).good();
     };
     sealed(&client, read(&client), &tagged).bad_field(140);
     tag(7);
@@ -367,9 +371,7 @@ fn a_capability_ends_when_its_time_its_object_its_tag_its_key_or_the_units_run_d
     let partition = manager.capability(&client, ObjectType::Partition, Id::partition(P), Method::CmdRsp);
     let partition = manager.sign(&client, partition, &manager.working[1]);
     manager.set_key(&client, KeyToSet::Working, P, 2, [9; 20]).good();
-    let freeze =
-        client.ask(Osd::SetAttributes(Id::partition(P))).set(partition_security::FROZEN_KEYS, &[0, 2]);
-    sealed(&client, freeze, &partition).good();
+    set(&client, Id::partition(P), partition_security::FROZEN_KEYS, &[0, 2], &partition).good();
     sealed(&client, read(&client), &all).fails(SenseKey::IllegalRequest, code::WORKING_KEY_FROZEN);
     manager.set_key(&client, KeyToSet::Working, P, 1, [9; 20]).good();
     sealed(&client, read(&client), &all).bad_field(184);
@@ -378,18 +380,17 @@ fn a_capability_ends_when_its_time_its_object_its_tag_its_key_or_the_units_run_d
 #[test]
 fn a_collection_has_a_policy_access_tag_of_its_own() {
     let (client, manager) = protected(Method::CmdRsp);
-    let set = Id::new(P, O + 5);
+    let id = Id::new(P, O + 5);
     let tagged = |tag| {
-        let mut capability = manager.capability(&client, ObjectType::Collection, set, Method::CmdRsp);
+        let mut capability = manager.capability(&client, ObjectType::Collection, id, Method::CmdRsp);
         capability.policy_tag = tag;
         manager.sign(&client, capability, &manager.working[1])
     };
-    let create = Osd::CreateCollection { partition: P, requested: set.object };
+    let create = Osd::CreateCollection { partition: P, requested: id.object };
     sealed(&client, client.ask(create), &tagged(0)).good();
-    let list = || client.ask(Osd::ListCollection(osd::cdb::ListCollection::new(set, 100)));
+    let list = || client.ask(Osd::ListCollection(osd::cdb::ListCollection::new(id, 100)));
     sealed(&client, list(), &tagged(9)).bad_field(140);
-    let put = client.ask(Osd::SetAttributes(set)).set(collection_security::POLICY_TAG, &[0, 0, 0, 9]);
-    sealed(&client, put, &tagged(0)).good();
+    set(&client, id, collection_security::POLICY_TAG, &[0, 0, 0, 9], &tagged(0)).good();
     sealed(&client, list(), &tagged(9)).good();
     sealed(&client, list(), &tagged(8)).bad_field(140);
     // Its members are no part of it.
@@ -537,15 +538,13 @@ fn a_capability_is_for_its_object_its_range_and_its_attributes() {
     let plain = manager.grant(&client, Method::CmdRsp, |c| c.permissions = Permissions::SET_ATTR);
     let name = || client.ask(Osd::SetAttributes(ID)).set(user_information::NAME, b"name");
     sealed(&client, name(), &plain).good();
-    let tag = client.ask(Osd::SetAttributes(ID)).set(user_security::POLICY_TAG, &[0, 0, 0, 1]);
-    sealed(&client, tag, &plain).bad_field(129);
+    set(&client, ID, user_security::POLICY_TAG, &[0, 0, 0, 1], &plain).bad_field(129);
     // A list of the attributes that may be used.
     let partition = manager.capability(&client, ObjectType::Partition, Id::partition(P), Method::CmdRsp);
     let partition = manager.sign(&client, partition, &manager.working[1]);
     let list = AttributeId::new(attributes_access::PAGE, 5);
     let value = [user_information::LOGICAL_LENGTH.page.0.to_be_bytes(), 0x82u32.to_be_bytes()].concat();
-    let set = client.ask(Osd::SetAttributes(Id::partition(P))).set(list, &value);
-    sealed(&client, set, &partition).good();
+    set(&client, Id::partition(P), list, &value, &partition).good();
     let limited = manager.grant(&client, Method::CmdRsp, |c| c.allowed_attributes = 5);
     let get = |attribute| client.ask(Osd::GetAttributes(ID)).get(&[attribute]);
     sealed(&client, get(user_information::LOGICAL_LENGTH), &limited).good();

@@ -6,14 +6,12 @@ use osd::attributes::numbers::{
     partition_quotas, root_information, root_quotas, timestamps, user_information as info, user_quotas,
 };
 use osd::attributes::page::CurrentCommand;
-use osd::attributes::{AttributeId, Page};
 use osd::cdb::{GetPage, InlineValue, SetFromBuffer};
 use osd::{ObjectType, attributes::page};
 
 use super::*;
 use crate::store::{Change, CollectionType, Commit, Step};
 
-const FREE: AttributeId = AttributeId::new(Page(0x1_0000), 1);
 const ANY: AttributeId = AttributeId::new(Page(0xF000_0001), 7);
 
 fn all_of(page: Page) -> AttributeId {

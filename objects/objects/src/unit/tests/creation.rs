@@ -3,12 +3,9 @@
 use osd::attributes::numbers::{
     current_command, partition_information, root_information, user_information as info,
 };
-use osd::attributes::{AttributeId, Page};
 use osd::cdb::RemoveScope;
 
 use super::*;
-
-const FREE: AttributeId = AttributeId::new(Page(0x1_0000), 1);
 
 #[test]
 fn one_object_gets_the_id_that_is_requested_or_one_of_the_units_choice() {

@@ -1,13 +1,10 @@
 //! READ, WRITE, APPEND, CREATE AND WRITE, CLEAR, PUNCH, FLUSH, and their data in buffers with attributes.
 
 use osd::attributes::numbers::{current_command, user_information as info};
-use osd::attributes::{AttributeId, Page};
 use osd::cdb::FlushScope;
 use osd::sense::function;
 
 use super::*;
-
-const FREE: AttributeId = AttributeId::new(Page(0x1_0000), 1);
 
 #[test]
 fn what_is_written_is_read_in_every_form_of_cdb() {
@@ -238,7 +235,7 @@ fn a_write_whose_data_does_not_come_writes_nothing() {
     // A lost connection says nothing, and leaves nothing of a creation.
     let create = Osd::CreateAndWrite { partition: P, requested: O + 1, range: range(0, 4) };
     let (cdb, out, _) = it.ask(create).data(b"data").build();
-    let mover = TestMover { data_out: out, room: 0, data_in: Vec::new(), pending: 0, free: 0, lost: true };
+    let mover = TestMover::aborted_after(0, &out);
     let (_, outcome) = Client::end(it.execute(&cdb, 4, 0, mover));
     assert_eq!(outcome, Outcome::GOOD);
     it.ask(Osd::GetAttributes(Id::new(P, O + 1))).send().bad_field(24);

@@ -1,13 +1,10 @@
 //! Malformed commands: which field sense data points to, and which functions it says were done.
 
 use osd::attributes::numbers::user_information as info;
-use osd::attributes::{AttributeId, Page};
 use osd::cdb::Isolation;
 use osd::sense::function;
 
 use super::*;
-
-const FREE: AttributeId = AttributeId::new(Page(0x1_0000), 1);
 
 fn put(cdb: &mut [u8], at: usize, value: u32) {
     cdb[at..at + 4].copy_from_slice(&value.to_be_bytes());

@@ -2,13 +2,11 @@
 
 use std::sync::Mutex;
 
-use osd::attributes::{AttributeId, Page};
 use osd::cdb::FlushScope;
 
 use super::super::locks::{Key, Mode, Part};
 use super::*;
 
-const FREE: AttributeId = AttributeId::new(Page(0x1_0000), 1);
 /// Of a page that every kind of object may have.
 const ANY: AttributeId = AttributeId::new(Page(0xF000_0000), 1);
 

@@ -1,12 +1,9 @@
 //! LIST and LIST COLLECTION: what fits, where to go on, and whether something has changed meanwhile.
 
-use osd::attributes::{AttributeId, Page};
 use osd::cdb::{List, ListCollection};
 use osd::data::{self, ListHeader, Listed};
 
 use super::*;
-
-const FREE: AttributeId = AttributeId::new(Page(0x1_0000), 1);
 
 fn list(partition: u64, allocation: u64, initial: u64, list_id: u32) -> Osd {
     Osd::List(List { initial, list_id, ..List::new(partition, allocation) })

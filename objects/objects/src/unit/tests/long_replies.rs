@@ -2,7 +2,6 @@
 
 use std::sync::Mutex;
 
-use osd::attributes::{AttributeId, Page};
 use osd::continuation::{Criterion, Query};
 use osd::data;
 
@@ -55,7 +54,6 @@ impl DataMover for Slow {
     }
 }
 
-/// Begins a command.
 fn start(
     it: &Client,
     cdb: &[u8],
@@ -84,7 +82,6 @@ fn stalled(it: &Client, ask: Ask<'_>, patience: usize, meanwhile: impl FnOnce())
     (Ran { outcome, data: taken.data, version: it.form.version(), retrieved }, taken.most)
 }
 
-/// The value of attribute `number`.
 fn value(number: u32) -> Vec<u8> {
     vec![number as u8; 60_000 - number as usize]
 }

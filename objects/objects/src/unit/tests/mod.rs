@@ -11,6 +11,7 @@ mod partitions;
 mod power_cuts;
 mod queries;
 mod quotas;
+mod sequences;
 mod sets;
 mod spc;
 mod times;
@@ -25,8 +26,8 @@ use std::task::{Context, Poll, Wake, Waker};
 use device::{
     Command, DataMover, Execution, ItlNexus, LogicalUnit, Lost, Nexus, NexusId, Outcome, TaskAttribute,
 };
-use osd::attributes::AttributeId;
 use osd::attributes::list::{ValueList, parse_many, write_get, write_values};
+use osd::attributes::{AttributeId, Page};
 use osd::cdb::{AttributeParameters, Cdb, Isolation, Region, Timestamps};
 use osd::continuation::{Continuation, Descriptor};
 use osd::sense;
@@ -46,7 +47,6 @@ impl Wake for Thread {
     }
 }
 
-/// Runs a future on this thread.
 pub fn block_on<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
     let waker = Waker::from(Arc::new(Thread(std::thread::current())));
@@ -72,10 +72,16 @@ pub struct TestMover {
     pending: usize,
     /// How many times it is there before that.
     free: usize,
-    lost: bool,
+    /// How many times it can be asked for room before its command is aborted.
+    asks: usize,
 }
 
 impl TestMover {
+    /// Its command is aborted when it has been asked so often whether there is room.
+    pub fn aborted_after(asks: usize, data_out: &[u8]) -> Self {
+        Self { data_out: data_out.to_vec(), room: 0, data_in: Vec::new(), pending: 0, free: 0, asks }
+    }
+
     fn wait(&mut self, cx: &Context<'_>) -> bool {
         if self.free > 0 || self.pending == 0 {
             self.free = self.free.saturating_sub(1);
@@ -94,14 +100,15 @@ impl DataMover for TestMover {
     }
 
     fn poll_put_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Lost>> {
-        if self.lost {
+        if self.asks == 0 {
             return Poll::Ready(Err(Lost));
         }
+        self.asks -= 1;
         if self.wait(cx) { Poll::Pending } else { Poll::Ready(Ok(())) }
     }
 
     fn poll_get_data(&mut self, cx: &mut Context<'_>, len: usize) -> Poll<Result<Chain, Lost>> {
-        if self.lost {
+        if self.asks == 0 {
             return Poll::Ready(Err(Lost));
         }
         if self.wait(cx) {
@@ -113,46 +120,12 @@ impl DataMover for TestMover {
     }
 
     fn poll_lost(&mut self, _: &mut Context<'_>) -> Poll<Lost> {
-        if self.lost { Poll::Ready(Lost) } else { Poll::Pending }
-    }
-}
-
-/// A mover whose command is aborted when it has been asked so often whether there is room.
-pub struct Aborted {
-    asks: usize,
-    data_out: Vec<u8>,
-}
-
-impl Aborted {
-    pub fn after(asks: usize, data_out: &[u8]) -> Self {
-        Self { asks, data_out: data_out.to_vec() }
-    }
-}
-
-impl DataMover for Aborted {
-    fn put_data(&mut self, _: Buf) {}
-    fn poll_put_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Lost>> {
-        match self.asks.checked_sub(1) {
-            None => Poll::Ready(Err(Lost)),
-            Some(left) => {
-                self.asks = left;
-                Poll::Ready(Ok(()))
-            }
-        }
-    }
-    fn poll_get_data(&mut self, _: &mut Context<'_>, len: usize) -> Poll<Result<Chain, Lost>> {
-        let rest = self.data_out.split_off(len.min(self.data_out.len()));
-        Poll::Ready(Ok(std::mem::replace(&mut self.data_out, rest).into()))
-    }
-    fn poll_lost(&mut self, _: &mut Context<'_>) -> Poll<Lost> {
         if self.asks == 0 { Poll::Ready(Lost) } else { Poll::Pending }
     }
 }
 
-/// Attributes that were retrieved.
 pub type Got = Vec<(AttributeId, Vec<u8>)>;
 
-/// What came of a command.
 #[derive(Debug)]
 pub struct Ran {
     pub outcome: Outcome,
@@ -195,24 +168,22 @@ impl Ran {
     /// INVALID FIELD IN CDB at `byte`.
     #[track_caller]
     pub fn bad_field(&self, byte: u16) -> &Sense {
-        let sense = self.fails(SenseKey::IllegalRequest, (0x24, 0x00));
-        let Some(KeySpecific::Field(FieldPointer { in_cdb: true, byte: found, .. })) = sense.key_specific
-        else {
-            panic!("no field of the CDB: {sense:?}");
-        };
-        assert_eq!(found, byte);
-        sense
+        self.points_at((0x24, 0x00), true, byte)
     }
 
     /// INVALID FIELD IN PARAMETER LIST at `byte`.
     #[track_caller]
     pub fn bad_parameter(&self, byte: u16) -> &Sense {
-        let sense = self.fails(SenseKey::IllegalRequest, (0x26, 0x00));
-        let Some(KeySpecific::Field(FieldPointer { in_cdb: false, byte: found, .. })) = sense.key_specific
-        else {
-            panic!("no field of the data: {sense:?}");
+        self.points_at((0x26, 0x00), false, byte)
+    }
+
+    #[track_caller]
+    fn points_at(&self, additional: (u8, u8), cdb: bool, at: u16) -> &Sense {
+        let sense = self.fails(SenseKey::IllegalRequest, additional);
+        let Some(KeySpecific::Field(FieldPointer { in_cdb, byte, .. })) = sense.key_specific else {
+            panic!("no field: {sense:?}");
         };
-        assert_eq!(found, byte);
+        assert_eq!((in_cdb, byte), (cdb, at));
         sense
     }
 
@@ -232,7 +203,6 @@ impl Ran {
         panic!("no object identification");
     }
 
-    /// The attributes that were retrieved.
     pub fn values(&self) -> Vec<(AttributeId, Vec<u8>)> {
         let list = self.data.get(self.retrieved..).unwrap_or_default();
         let list = ValueList::parse_retrieved(list, self.version).unwrap();
@@ -279,7 +249,6 @@ impl Clock for TestClock {
     }
 }
 
-/// An initiator's way to a unit.
 #[derive(Clone)]
 pub struct Client {
     pub unit: Arc<OsdUnit>,
@@ -288,21 +257,21 @@ pub struct Client {
     pub form: Form,
 }
 
-/// Bytes that the stores here hold.
 pub const CAPACITY: u64 = 64 << 20;
 /// The partition that [`Client::ready`] makes.
 pub const P: u64 = 0x1_0000;
 /// The user object that it makes there.
 pub const O: u64 = 0x1_0000;
-/// Its id.
 pub const ID: Id = Id::new(P, O);
+
+/// An attribute of a user object that clients define.
+pub const FREE: AttributeId = AttributeId::new(Page(0x1_0000), 1);
 
 pub fn options(clock: &Arc<TestClock>) -> OsdOptions {
     OsdOptions { clock: clock.clone(), ..OsdOptions::default() }.with_identity("test")
 }
 
 impl Client {
-    /// Of a new unit on an empty store.
     pub fn empty() -> Self {
         let clock = Arc::new(TestClock(AtomicU64::new(1_000_000)));
         let options = options(&clock);
@@ -367,7 +336,6 @@ impl Client {
         self.start_late(cdb, out, room, 0, pending)
     }
 
-    /// Runs any CDB with any mover.
     pub fn execute<M: DataMover + 'static>(
         &self,
         cdb: &[u8],
@@ -395,8 +363,7 @@ impl Client {
         free: usize,
         pending: usize,
     ) -> Execution<TestMover> {
-        let mover =
-            TestMover { data_out: out.to_vec(), room, data_in: Vec::new(), pending, free, lost: false };
+        let mover = TestMover { room, pending, free, ..TestMover::aborted_after(usize::MAX, out) };
         self.execute(cdb, out.len() as u64, room as u64, mover)
     }
 
@@ -408,7 +375,6 @@ impl Client {
         (mover.data_in, outcome)
     }
 
-    /// Runs any CDB.
     pub fn raw(&self, cdb: &[u8], out: &[u8]) -> Ran {
         let (data, outcome) = Self::end(self.start(cdb, out, 64 << 20, 0));
         Ran { outcome, data, version: self.form.version(), retrieved: 0 }
@@ -445,6 +411,13 @@ impl Client {
         self.ask(Osd::Create { partition: P, requested: object, count: 1 }).send()
     }
 
+    /// Creates a tracking collection with the members of `source`.
+    pub fn track(&self, source: u64) -> Id {
+        let create = Osd::CreateUserTrackingCollection { partition: P, requested: 0, source };
+        let created = osd::attributes::numbers::current_command::OBJECT_ID;
+        Id::new(P, self.ask(create).get(&[created]).send().good().number())
+    }
+
     pub fn write(&self, start: u64, data: &[u8]) -> Ran {
         self.ask(Osd::Write(ID, range(start, data.len() as u64))).data(data).send()
     }
@@ -474,7 +447,6 @@ pub fn range(start: u64, len: u64) -> osd::cdb::ObjectRange {
     osd::cdb::ObjectRange { start, len }
 }
 
-/// A command in the making.
 #[derive(Clone)]
 pub struct Ask<'a> {
     client: &'a Client,
@@ -585,19 +557,23 @@ impl Ask<'_> {
     }
 
     pub fn send(self) -> Ran {
-        self.send_to(0)
+        block_on(self.run(0))
     }
 
     /// The same with the mover ready only at the third time of asking.
     pub fn send_slowly(self) -> Ran {
-        self.send_to(3)
+        block_on(self.run(3))
     }
 
-    fn send_to(self, pending: usize) -> Ran {
+    /// The same with a mover that keeps it waiting `pending` times.
+    pub async fn run(self, pending: usize) -> Ran {
         let (client, version, room) = (self.client, self.cdb.form.version(), self.room);
         let (cdb, out, retrieved) = self.build();
-        let (data, outcome) = Client::end(client.start(&cdb, &out, room, pending));
-        Ran { outcome, data, version, retrieved }
+        let (mover, outcome) = match client.start(&cdb, &out, room, pending) {
+            Execution::Done(mover, outcome) => (mover, outcome),
+            Execution::Running(future) => future.await,
+        };
+        Ran { outcome, data: mover.data_in, version, retrieved }
     }
 }
 

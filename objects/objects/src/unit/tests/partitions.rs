@@ -1,14 +1,11 @@
 //! Snapshots and clones of partitions, copies of objects, maps, structure checks.
 
 use osd::attributes::numbers::{current_command, partition_information, user_information};
-use osd::attributes::{AttributeId, Page};
 use osd::cdb::{RemoveScope, StructureScope};
 use osd::continuation::{CopySource, duplication};
 use osd::data::{self, MapDescriptor, MapType};
 
 use super::*;
-
-const FREE: AttributeId = AttributeId::new(Page(0x1_0000), 1);
 
 fn snapshot(requested: u64, method: u8) -> Osd {
     Osd::CreateSnapshot { requested, source: P, method }

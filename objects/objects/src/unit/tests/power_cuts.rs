@@ -3,18 +3,6 @@
 //! promised being lost; and commands and plain maps agree from there on. `STAG_MODEL_SEEDS` and `STAG_MODEL_SEED` are as in the
 //! model test, whose commands these are.
 
-#[allow(dead_code, reason = "the model test uses the rest")]
-#[path = "../../../tests/model/harness.rs"]
-mod harness;
-#[allow(dead_code, reason = "the model test uses the rest")]
-#[path = "../../../tests/model/model.rs"]
-mod model;
-#[allow(dead_code, reason = "the model test uses the rest")]
-#[path = "../../../tests/model/ops/mod.rs"]
-mod ops;
-#[path = "../../../tests/support/passed_on.rs"]
-mod passed_on;
-
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::{Mutex, MutexGuard};
@@ -25,21 +13,21 @@ use backing::faulty::{Action, Operations, Rule};
 use super::*;
 use crate::store::embedded::EmbeddedStore;
 use crate::store::embedded::testing::{Rig, describe};
+use crate::store::passed_on::passed_on;
 use crate::store::{
     Applied, Attribute, Attributes, Change, CheckReport, Commit, Difference, Error, Extent, Io, List,
     Membership, ObjectInfo, ObjectStore, PartitionInfo, RootInfo, Scope, Step, Times, TimesUpdate,
 };
-use harness::Hands;
-use model::Model;
-use ops::{Chance, Pair};
-use passed_on::passed_on;
+use sequences::harness::{Hands, Initiator};
+use sequences::model::Model;
+use sequences::ops::{Chance, Pair};
+use sequences::seeds;
 
 /// Blocks of the arena; nothing here fills it.
 const BLOCKS: u64 = 4000;
 /// Small, so that it goes round.
 const JOURNAL: usize = 512 << 10;
 
-/// What a cut may leave.
 struct Possible {
     store: Oracle,
     /// What plain maps say, between two commands.
@@ -56,7 +44,6 @@ impl Possible {
 struct Record {
     /// Since the last change that is on the medium for sure, that one included.
     possible: Vec<Possible>,
-    /// Changes done.
     done: u64,
     /// Changes that were to be on the medium, and those before them.
     promised: u64,
@@ -67,7 +54,6 @@ struct Record {
 /// A store that remembers what it was after each change.
 struct Recorder {
     store: EmbeddedStore,
-    /// It does the same changes.
     beside: Oracle,
     record: Mutex<Record>,
 }
@@ -118,7 +104,7 @@ fn done<T>(result: Result<T, Error>) -> Io<T> {
 }
 
 impl ObjectStore for Recorder {
-    passed_on!(store);
+    passed_on!(store: root partition object times touch attribute attributes list membership memberships reserve_ids extents differences check);
 
     fn apply(&self, change: Change, commit: Commit) -> Io<Applied> {
         let data = change.steps.iter().any(is_of_data);
@@ -159,21 +145,16 @@ impl ObjectStore for Recorder {
         done(result)
     }
 
-    fn object(&self, id: Id) -> Result<ObjectInfo, Error> {
-        self.store.object(id)
-    }
     fn read(&self, id: Id, at: u64, len: usize) -> Io<Chain> {
         self.store.read(id, at, len)
     }
 }
 
-/// How often what was seen.
 #[derive(Debug, Default)]
 struct Seen {
     between: u64,
     within: u64,
     went_on: u64,
-    /// Cuts that took something.
     took: u64,
 }
 
@@ -187,7 +168,7 @@ fn sequence(seed: u64, seen: &mut Seen) {
         Arc::new(Recorder { store: rig.open(), beside, record: Mutex::new(record) })
     };
     let mut store = open(Oracle::new(u64::MAX / 2), Model::default());
-    let client = harness::Client::new(store.clone(), clock.clone());
+    let client = Initiator::new(store.clone(), clock.clone());
     let mut pair = Pair::new(client, Chance::new(chance.below(u64::MAX)));
     let failed = Rc::new(Cell::new(false));
     pair.failed = Some(failed.clone());
@@ -258,18 +239,14 @@ fn sequence(seed: u64, seen: &mut Seen) {
         seen.went_on += 1;
         store = open(copy, model.clone());
         pair.model = model;
-        pair.client = Some(harness::Client::new(store.clone(), clock.clone()));
+        pair.client = Some(Initiator::new(store.clone(), clock.clone()));
         block_on(pair.compare_everything());
     }
 }
 
 #[test]
 fn commands_whose_power_is_cut_leave_whole_changes_and_all_that_was_promised() {
-    let number = |name| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
-    let seeds = match number("STAG_MODEL_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => 0..number("STAG_MODEL_SEEDS").unwrap_or(16),
-    };
+    let seeds = seeds(16);
     let few = seeds.end - seeds.start < 16;
     let mut seen = Seen::default();
     for seed in seeds {

@@ -1,16 +1,12 @@
 //! QUERY.
 
-use osd::attributes::numbers::{
-    collections, command_tracking as tracking, current_command, user_information,
-};
-use osd::attributes::{AttributeId, Page};
+use osd::attributes::numbers::{collections, command_tracking as tracking, user_information};
 use osd::continuation::{CopySource, Criterion, Query};
 use osd::data::query_ids;
 
 use super::*;
 use crate::store::{Change, Commit, Io, ObjectStore, Step};
 
-const FREE: AttributeId = AttributeId::new(Page(0x1_0000), 1);
 const C: u64 = O + 0x1000;
 
 fn between(attribute: AttributeId, min: &[u8], max: &[u8]) -> Criterion {
@@ -112,8 +108,7 @@ fn matches_join_a_linked_collection_by_a_number_that_is_free() {
 #[test]
 fn a_query_goes_on_behind_its_command_and_the_tracking_page_tells_when_it_is_done() {
     let it = numbered();
-    let create = Osd::CreateUserTrackingCollection { partition: P, requested: 0, source: 0 };
-    let made = it.ask(create).get(&[current_command::OBJECT_ID]).send().good().number();
+    let made = it.track(0).object;
     let id = Id::new(P, made);
     let (cdb, out, _) = it.ask(in_partition(100, made, true)).descriptor(looking_for(true, vec![])).build();
     let runtime = runtime::Runtime::new(runtime::Config::default()).unwrap();
@@ -154,10 +149,7 @@ fn an_object_that_goes_after_it_was_found_is_no_match_and_the_others_are() {
     let it = Client::on(&store, options(&clock), clock);
     it.make();
     it.ask(Osd::Create { partition: P, requested: 0, count: 599 }).send().good();
-    let create = |source| {
-        let create = Osd::CreateUserTrackingCollection { partition: P, requested: 0, source };
-        it.ask(create).get(&[current_command::OBJECT_ID]).send().good().number()
-    };
+    let create = |source| it.track(source).object;
     let counts = |id| {
         let of = |attribute| it.get(Id::new(P, id), attribute).good().number();
         let tracked = [tracking::PERCENT_COMPLETE, tracking::ENDED_STATUS];
@@ -181,10 +173,9 @@ fn an_object_that_goes_after_it_was_found_is_no_match_and_the_others_are() {
 #[test]
 fn a_query_that_is_aborted_is_an_active_command_no_more() {
     let it = numbered();
-    let create = Osd::CreateUserTrackingCollection { partition: P, requested: 0, source: 0 };
-    let made = it.ask(create).get(&[current_command::OBJECT_ID]).send().good().number();
+    let made = it.track(0).object;
     let (cdb, out, _) = it.ask(in_partition(100, made, false)).descriptor(looking_for(true, vec![])).build();
-    let aborted = it.execute(&cdb, out.len() as u64, 100, Aborted::after(1, &out));
+    let aborted = it.execute(&cdb, out.len() as u64, 100, TestMover::aborted_after(1, &out));
     let Execution::Running(future) = aborted else { panic!("it has begun") };
     block_on(future);
     let of = |attribute| it.get(Id::new(P, made), attribute).good().number();

@@ -206,7 +206,7 @@ fn a_punch_that_spreads_data_over_more_blocks_needs_room_for_them() {
 
 #[test]
 fn no_object_names_more_collections_than_its_quota() {
-    use osd::attributes::numbers::{collections, current_command};
+    use osd::attributes::numbers::collections;
     let it = Client::ready();
     let collection = |n| Id::new(P, O + 100 + n);
     for n in 0..2 {
@@ -229,9 +229,7 @@ fn no_object_names_more_collections_than_its_quota() {
     // It is a member already.
     into(collection(0).object).good();
     // Tracking collections are in no object's page, and do not count.
-    let track =
-        Osd::CreateUserTrackingCollection { partition: P, requested: 0, source: collection(0).object };
-    let tracking = it.ask(track).get(&[current_command::OBJECT_ID]).send().good().number();
+    let tracking = it.track(collection(0).object).object;
     into(tracking).good();
     assert_eq!(members(Id::new(P, tracking)), 1);
     name(1, 1).good();

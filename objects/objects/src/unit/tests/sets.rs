@@ -4,16 +4,12 @@ use osd::attributes::list::parse_many;
 use osd::attributes::numbers::{
     collection_information, collections, command_tracking as tracking, current_command, user_information,
 };
-use osd::attributes::{AttributeId, Page};
 use osd::cdb::FlushScope;
 use osd::sense::function;
 
 use super::*;
 
-const FREE: AttributeId = AttributeId::new(Page(0x1_0000), 1);
-/// An attribute of a collection's own.
 const FREE_OF_SET: AttributeId = AttributeId::new(Page::of(osd::ObjectType::Collection, 0x1_0000), 1);
-/// A collection.
 const C: u64 = O + 0x1000;
 const SET: Id = Id::new(P, C);
 
@@ -31,11 +27,6 @@ impl Client {
             it.ask(create).set(pointer(1), &C.to_be_bytes()).send().good();
         }
         it
-    }
-
-    fn track(&self, source: u64) -> Id {
-        let create = Osd::CreateUserTrackingCollection { partition: P, requested: 0, source };
-        Id::new(P, self.ask(create).get(&[current_command::OBJECT_ID]).send().good().number())
     }
 
     fn members(&self, id: Id) -> u64 {
@@ -151,7 +142,7 @@ fn a_removal_that_is_aborted_stops_at_its_next_piece() {
     let it = Client::with_members(20_000);
     let id = it.track(C);
     let (cdb, _, _) = it.ask(Osd::RemoveMemberObjects(id)).build();
-    let Execution::Running(future) = it.execute(&cdb, 0, 0, Aborted::after(9, &[])) else {
+    let Execution::Running(future) = it.execute(&cdb, 0, 0, TestMover::aborted_after(9, &[])) else {
         panic!("it has to wait")
     };
     block_on(future);

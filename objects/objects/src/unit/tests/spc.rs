@@ -220,7 +220,7 @@ fn open_osds_questions_at_attaching_are_answered_in_order() {
         let mut ask = it.ask(Osd::GetAttributes(Id::ROOT)).get(&asked);
         // Under NOSEC its capability is marked OSD-1, with no object.
         ask.cdb.capability =
-            osd::Capability { format: 1, permissions: osd::Permissions::ALL, ..osd::Capability::NONE };
+            osd::Capability { format: 1, permissions: osd::Permissions::ALL, ..osd::Capability::default() };
         let (mut cdb, out, _) = ask.build();
         cdb[7] = 228;
         let mut ran = it.raw(&cdb, &out).good();

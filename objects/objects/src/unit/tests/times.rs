@@ -1,12 +1,9 @@
 //! Timestamps: what each command leaves behind, and how it is told not to.
 
 use osd::attributes::numbers::{timestamps, user_information as info};
-use osd::attributes::{AttributeId, Page};
 use osd::{ObjectType, attributes::numbers};
 
 use super::*;
-
-const FREE: AttributeId = AttributeId::new(Page(0x1_0000), 1);
 
 /// Created, attributes accessed, attributes modified, data accessed, data modified.
 fn times(it: &Client, id: Id, kind: ObjectType) -> Vec<u64> {

@@ -57,7 +57,7 @@ impl State {
                 let collection = Collection {
                     kind,
                     attributes: Pages::new(),
-                    times: crate::store::Times::default(),
+                    times: objects::store::Times::default(),
                     members: BTreeMap::new(),
                 };
                 self.new_object(id)?.collections.insert(id.object, Arc::new(collection));

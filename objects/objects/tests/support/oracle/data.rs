@@ -8,7 +8,6 @@ use objects::store::{BLOCK, Difference, Error, Extent, MAX_LENGTH};
 pub(super) const PAGE: usize = BLOCK as usize;
 type Page = [u8; PAGE];
 
-/// Bytes with holes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Data {
     pub length: u64,
@@ -123,30 +122,21 @@ impl Data {
             self.pages.range(range.clone()).chain(other.pages.range(range)).map(|(i, _)| *i).collect();
         indices.sort_unstable();
         indices.dedup();
-        let mut found: Vec<Difference> = Vec::new();
-        let mut push = |at: u64, to: u64| match found.last_mut() {
-            _ if at >= to => {}
-            Some(last) if last.at <= at && last.at + last.len >= at => last.len = last.len.max(to - last.at),
-            _ => found.push(Difference { at, len: to - at }),
+        let same = |index: &u64| match (self.pages.get(index), other.pages.get(index)) {
+            (Some(one), Some(two)) => Arc::ptr_eq(one, two),
+            _ => false,
         };
-        for index in indices {
-            let same = match (self.pages.get(&index), other.pages.get(&index)) {
-                (Some(a), Some(b)) => Arc::ptr_eq(a, b),
-                _ => false,
-            };
-            if !same {
-                push((index * BLOCK).max(at), ((index + 1) * BLOCK).min(end));
-            }
-        }
-        push(both.max(at), end);
-        found.sort_unstable_by_key(|d| d.at);
+        let span = |index: u64| ((index * BLOCK).max(at), ((index + 1) * BLOCK).min(end));
+        let mut spans: Vec<_> = indices.into_iter().filter(|i| !same(i)).map(span).collect();
+        // What lies beyond the end of one differs, whatever it is.
+        spans.push((both.max(at), end));
+        spans.retain(|(from, to)| from < to);
+        spans.sort_unstable();
         let mut merged: Vec<Difference> = Vec::new();
-        for difference in found {
+        for (at, to) in spans {
             match merged.last_mut() {
-                Some(last) if last.at + last.len >= difference.at => {
-                    last.len = last.len.max(difference.at + difference.len - last.at);
-                }
-                _ => merged.push(difference),
+                Some(last) if last.at + last.len >= at => last.len = last.len.max(to - last.at),
+                _ => merged.push(Difference { at, len: to - at }),
             }
         }
         merged

@@ -17,10 +17,6 @@ use runtime::Chain;
 
 use data::Data;
 
-/// Attributes that are copied at a time.
-const COPIED: usize = 64;
-
-/// Objects in plain maps. Clones are the same store.
 #[derive(Clone, Debug)]
 pub struct Oracle {
     state: Arc<Mutex<State>>,
@@ -41,7 +37,6 @@ struct State {
     times: Times,
     partitions: BTreeMap<u64, Partition>,
     next_id: u64,
-    /// Generations given out.
     generations: u64,
 }
 
@@ -223,28 +218,16 @@ impl ObjectStore for Oracle {
         which: Attributes,
         each: &mut dyn FnMut(Attribute<'_>) -> bool,
     ) -> Result<(), Error> {
-        let (mut first, last) = which.range();
-        // Copied, some at a time: `each` may call the store.
-        while first <= last {
-            let found: Vec<((u32, u32), Value)> = {
-                let state = self.lock();
-                let attributes = state.described(id)?.0.range(first..=last);
-                attributes.take(COPIED).map(|(at, value)| (*at, value.clone())).collect()
-            };
-            for ((page, number), value) in &found {
-                if !each(Attribute { page: *page, number: *number, value }) {
-                    return Ok(());
-                }
-            }
-            first = match found.last() {
-                Some(((page, u32::MAX), _)) if found.len() == COPIED => match page.checked_add(1) {
-                    Some(page) => (page, 0),
-                    None => break,
-                },
-                Some(((page, number), _)) if found.len() == COPIED => (*page, number + 1),
-                _ => break,
-            };
+        let (first, last) = which.range();
+        if first > last {
+            return Ok(());
         }
+        // Copied: `each` may call the store.
+        let found: Vec<_> = {
+            let state = self.lock();
+            state.described(id)?.0.range(first..=last).map(|(at, value)| (*at, value.clone())).collect()
+        };
+        found.iter().all(|((page, number), value)| each(Attribute { page: *page, number: *number, value }));
         Ok(())
     }
 

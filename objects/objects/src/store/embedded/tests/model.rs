@@ -19,7 +19,6 @@ fn changes(most: usize) -> impl Strategy<Value = Vec<Vec<Raw>>> {
     prop::collection::vec(one, 1..most)
 }
 
-/// Partitions to begin with.
 fn begin(store: &dyn ObjectStore) {
     for p in 0..2 {
         now(store.apply(Step::CreatePartition(FIRST_ID + p).into(), Commit::Durable)).unwrap();

@@ -13,7 +13,6 @@ pub const FIRST: u64 = 0x1_0000;
 
 pub type Attributes = BTreeMap<(u32, u32), Vec<u8>>;
 
-/// A user object.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct User {
     pub data: Vec<u8>,
@@ -26,14 +25,10 @@ pub struct User {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Tracked {
     Never,
-    Ended {
-        processed: u64,
-    },
-    /// Badly: how far it came depends on its pieces.
+    Ended { processed: u64 },
     Failed,
 }
 
-/// A collection.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Collection {
     pub tracking: bool,
@@ -41,7 +36,6 @@ pub struct Collection {
     pub tracked: Tracked,
 }
 
-/// What a clone or snapshot was made of.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Origin {
     pub source: u64,
@@ -50,7 +44,6 @@ pub struct Origin {
     pub snapshot: bool,
 }
 
-/// A partition.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Partition {
     pub users: BTreeMap<u64, User>,
@@ -58,7 +51,6 @@ pub struct Partition {
     pub attributes: Attributes,
     /// Which of those it is that have had its id.
     pub generation: u64,
-    /// What it was made of.
     pub origin: Option<Origin>,
 }
 
@@ -111,7 +103,6 @@ fn max_length(user: &User) -> u64 {
     number(&user.attributes, user_quotas::MAX_LENGTH)
 }
 
-/// Everything.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Model {
     pub partitions: BTreeMap<u64, Partition>,
@@ -121,7 +112,7 @@ pub struct Model {
 }
 
 /// What a set list does to an object, one attribute.
-pub type Setting<'a> = (AttributeId, &'a [u8]);
+pub type Setting = (AttributeId, Vec<u8>);
 
 impl Model {
     pub fn partition(&self, id: u64) -> Result<&Partition, Fault> {
@@ -177,7 +168,7 @@ impl Model {
     }
 
     /// Creates user objects with the attributes of `set`.
-    pub fn create(&mut self, partition: u64, ids: &[u64], set: &[Setting<'_>]) -> Result<(), Fault> {
+    pub fn create(&mut self, partition: u64, ids: &[u64], set: &[Setting]) -> Result<(), Fault> {
         self.partition(partition)?;
         let before = self.clone();
         for &id in ids {
@@ -318,12 +309,12 @@ impl Model {
     }
 
     /// Sets attributes of any object; of one that is being `created` before it is known whether it can be.
-    pub fn set(&mut self, id: Id, set: &[Setting<'_>], created: bool) -> Result<(), Fault> {
+    pub fn set(&mut self, id: Id, set: &[Setting], created: bool) -> Result<(), Fault> {
         let of_type = self.type_of(id)?;
         let before = self.clone();
         let mut changes = false;
-        for &(attribute, value) in set {
-            match self.set_one(id, of_type, attribute, value) {
+        for (attribute, value) in set {
+            match self.set_one(id, of_type, *attribute, value) {
                 Ok(changed) => changes |= changed,
                 Err(fault) => {
                     *self = before;
@@ -572,7 +563,7 @@ impl Model {
         Ok(())
     }
 
-    pub fn set_members(&mut self, id: Id, set: &[Setting<'_>]) -> Result<(), Fault> {
+    pub fn set_members(&mut self, id: Id, set: &[Setting]) -> Result<(), Fault> {
         let tracking = self.collection(id)?.tracking;
         let members = self.partition(id.partition)?.members(id.object);
         if set.is_empty() {

@@ -28,23 +28,21 @@ impl Pair {
                 }
             }
             3 => {
-                let answer = self.send(Request::new(Osd::DetachClone { partition })).await;
-                let expected = self.model.detach(partition);
-                self.agree(&answer, expected);
+                self.both(Request::new(Osd::DetachClone { partition }), |model| model.detach(partition))
+                    .await;
             }
             4 => {
-                let answer = self.send(Request::new(Osd::RefreshSnapshotOrClone { partition })).await;
-                let expected = self.model.refresh(partition);
-                self.agree(&answer, expected);
+                self.both(Request::new(Osd::RefreshSnapshotOrClone { partition }), |model| {
+                    model.refresh(partition)
+                })
+                .await;
             }
             _ => {
                 // Where it comes from, most of the time.
                 let origin = self.model.partitions.get(&partition).and_then(|found| found.origin);
                 let to = origin.map_or_else(|| self.partition(), |origin| origin.source);
                 let command = Osd::RestorePartition { partition: to, snapshot: partition };
-                let answer = self.send(Request::new(command)).await;
-                let expected = self.model.restore(to, partition);
-                self.agree(&answer, expected);
+                self.both(Request::new(command), |model| model.restore(to, partition)).await;
             }
         }
     }
@@ -58,9 +56,7 @@ impl Pair {
             let scope = RemoveScope::Contents;
             let mut request = Request::new(Osd::RemovePartition { partition: source, scope });
             request.form = Form::Osd2Draft;
-            let answer = self.send(request).await;
-            let expected = self.model.remove_partition(source, true);
-            self.agree(&answer, expected);
+            self.both(request, |model| model.remove_partition(source, true)).await;
         }
         let answer = self.send(Request::new(Osd::CreatePartition { requested: source }).get(&IDS)).await;
         let expected = self.model.may_create_partition(source);
@@ -69,13 +65,12 @@ impl Pair {
         }
         self.model.create_partition(source);
         self.namesakes += 1;
-        let answer = self.send(Request::new(Osd::RefreshSnapshotOrClone { partition: duplicate })).await;
-        let expected = self.model.refresh(duplicate);
-        self.agree(&answer, expected);
+        self.both(Request::new(Osd::RefreshSnapshotOrClone { partition: duplicate }), |model| {
+            model.refresh(duplicate)
+        })
+        .await;
         let command = Osd::RestorePartition { partition: source, snapshot: duplicate };
-        let answer = self.send(Request::new(command)).await;
-        let expected = self.model.restore(source, duplicate);
-        self.agree(&answer, expected);
+        self.both(Request::new(command), |model| model.restore(source, duplicate)).await;
     }
 
     pub(super) async fn map(&mut self) {
@@ -158,10 +153,7 @@ impl Pair {
             .model
             .may_create(partition, requested, 0)
             .and_then(|()| self.model.user(from).map(drop).map_err(|_| Fault::Parameter));
-        if let Err(fault) = may {
-            self.agree(&answer, Err(fault));
-            return;
-        }
+        let Some(()) = self.granted(&answer, may) else { return };
         let id = match answer.result {
             Ok(()) => self.created(&answer, partition, requested),
             Err(_) => u64::MAX,

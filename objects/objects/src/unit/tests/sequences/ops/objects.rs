@@ -29,9 +29,7 @@ impl Pair {
         if scope == RemoveScope::Contents {
             request.form = Form::Osd2Draft;
         }
-        let answer = self.send(request).await;
-        let expected = self.model.remove_partition(partition, scope == RemoveScope::Contents);
-        self.agree(&answer, expected);
+        self.both(request, |model| model.remove_partition(partition, scope == RemoveScope::Contents)).await;
     }
 
     pub(super) async fn create(&mut self) {
@@ -50,11 +48,9 @@ impl Pair {
         }
         let set = request.set.clone();
         let answer = self.send(request).await;
-        if let Err(fault) = self.model.may_create(partition, requested, count) {
-            self.agree(&answer, Err(fault));
+        let Some(()) = self.granted(&answer, self.model.may_create(partition, requested, count)) else {
             return;
-        }
-        let set: Vec<_> = set.iter().map(|(attribute, value)| (*attribute, value.as_slice())).collect();
+        };
         let ids = match answer.result {
             Ok(()) if count == 1 => vec![self.created(&answer, partition, requested)],
             Ok(()) => {
@@ -80,10 +76,7 @@ impl Pair {
         let range = ObjectRange { start, len };
         let request = Request::new(Osd::CreateAndWrite { partition, requested, range }).get(&IDS).data(&data);
         let answer = self.send(request).await;
-        if let Err(fault) = self.model.may_create(partition, requested, 1) {
-            self.agree(&answer, Err(fault));
-            return;
-        }
+        let Some(()) = self.granted(&answer, self.model.may_create(partition, requested, 1)) else { return };
         let id = match answer.result {
             Ok(()) => self.created(&answer, partition, requested),
             Err(_) => u64::MAX,
@@ -107,15 +100,14 @@ impl Pair {
             let request = Request::new(Osd::Write(id, ObjectRange { start: 0, len }))
                 .data(&data)
                 .with(Descriptor::ScatterGather(ranges.collect()));
-            let answer = self.send(request).await;
-            let expected = self.model.write(id, &pieces);
-            self.agree(&answer, expected);
+            self.both(request, |model| model.write(id, &pieces)).await;
             return;
         }
         let start = self.place(id);
-        let answer = self.send(Request::new(Osd::Write(id, ObjectRange { start, len })).data(&data)).await;
-        let expected = self.model.write(id, &[(start, &data)]);
-        self.agree(&answer, expected);
+        self.both(Request::new(Osd::Write(id, ObjectRange { start, len })).data(&data), |model| {
+            model.write(id, &[(start, &data)])
+        })
+        .await;
     }
 
     pub(super) async fn append(&mut self) {
@@ -152,13 +144,7 @@ impl Pair {
         let id = self.object(false);
         let (start, len) = (self.place(id), 1 + self.chance.below(20_000));
         let answer = self.send(Request::new(Osd::Read(id, ObjectRange { start, len }))).await;
-        let user = match self.model.user(id) {
-            Ok(user) => user,
-            Err(fault) => {
-                self.agree(&answer, Err(fault));
-                return;
-            }
-        };
+        let Some(user) = self.granted(&answer, self.model.user(id)) else { return };
         let length = user.data.len() as u64;
         if start > length {
             self.agree(&answer, Err(Fault::Cdb(40)));
@@ -176,9 +162,7 @@ impl Pair {
 
     pub(super) async fn remove(&mut self) {
         let id = self.object(false);
-        let answer = self.send(Request::new(Osd::Remove(id))).await;
-        let expected = self.model.remove(id);
-        self.agree(&answer, expected);
+        self.both(Request::new(Osd::Remove(id)), |model| model.remove(id)).await;
     }
 
     pub(super) async fn set(&mut self) {
@@ -187,10 +171,7 @@ impl Pair {
         let mut request = Request::new(Osd::SetAttributes(id));
         request.set = self.settings(of_type.unwrap_or(ObjectType::User), id.partition);
         let set = request.set.clone();
-        let answer = self.send(request).await;
-        let set: Vec<_> = set.iter().map(|(attribute, value)| (*attribute, value.as_slice())).collect();
-        let expected = self.model.set(id, &set, false);
-        self.agree(&answer, expected);
+        self.both(request, |model| model.set(id, &set, false)).await;
     }
 
     pub(super) async fn get(&mut self) {

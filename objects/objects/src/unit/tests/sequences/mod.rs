@@ -2,22 +2,19 @@
 //! and now and then everything that the unit holds. `STAG_MODEL_SEEDS` is how many sequences are run of each kind, instead
 //! of a few; `STAG_MODEL_SEED` runs one alone.
 
-#![allow(missing_docs, reason = "a test")]
-
-mod harness;
-mod model;
-mod ops;
+pub mod harness;
+pub mod model;
+pub mod ops;
 
 use std::collections::BTreeMap;
-use std::future::Future;
-use std::sync::Arc;
 
-use objects::store::ObjectStore;
-use objects::store::embedded::{EmbeddedStore, Options};
 use osd::Action;
 use runtime::{Config, Runtime};
 
-use harness::{Client, Hands};
+use super::*;
+use crate::store::ObjectStore;
+use crate::store::embedded::{EmbeddedStore, Options};
+use harness::{Hands, Initiator};
 use ops::{Chance, Pair};
 
 /// Commands of one sequence.
@@ -27,7 +24,7 @@ fn run<F: Future>(future: F) -> F::Output {
     Runtime::new(Config::default()).expect("a ring").block_on(future)
 }
 
-fn seeds(few: u64) -> std::ops::Range<u64> {
+pub fn seeds(few: u64) -> std::ops::Range<u64> {
     let number = |name| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
     match number("STAG_MODEL_SEED") {
         Some(seed) => seed..seed + 1,
@@ -35,7 +32,6 @@ fn seeds(few: u64) -> std::ops::Range<u64> {
     }
 }
 
-/// What sequences came to.
 #[derive(Debug, Default)]
 struct Ended {
     /// Commands that ended well, and how often.
@@ -49,14 +45,14 @@ struct Ended {
 async fn sequence(seed: u64, mut open: impl FnMut() -> Arc<dyn ObjectStore>, ended: &mut Ended) {
     let clock = Arc::new(Hands::default());
     let mut chance = Chance::new(seed);
-    let client = Client::new(open(), clock.clone());
+    let client = Initiator::new(open(), clock.clone());
     let mut pair = Pair::new(client, Chance::new(chance.below(u64::MAX)));
     for step in 1..=STEPS {
         pair.step().await;
         let again = chance.one_in(150);
         if again {
             pair.client = None;
-            pair.client = Some(Client::new(open(), clock.clone()));
+            pair.client = Some(Initiator::new(open(), clock.clone()));
         }
         if again || step % 200 == 0 {
             pair.compare_everything().await;

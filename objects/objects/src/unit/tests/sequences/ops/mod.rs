@@ -20,7 +20,7 @@ use osd::continuation::{CopySource, Criterion, Descriptor, Query};
 use osd::data::{self, LIST_HEADER_LEN, ListHeader, MapType};
 use osd::{Action, Command as Osd, Form, Id, ObjectType, Version};
 
-use super::harness::{Answer, Client, Fault, Request};
+use super::harness::{Answer, Fault, Initiator, Request};
 use super::model::{FIRST, Model, Partition, Tracked};
 
 /// Numbers that a seed makes (xorshift64*).
@@ -58,7 +58,7 @@ const ANY: Page = Page(0xF000_0001);
 /// A unit and what it should hold.
 pub struct Pair {
     /// None while the unit is not there.
-    pub client: Option<Client>,
+    pub client: Option<Initiator>,
     pub model: Model,
     pub chance: Chance,
     /// The last commands, for whoever reads of a failure.
@@ -75,7 +75,7 @@ pub struct Pair {
 
 const IDS: [AttributeId; 2] = [current_command::PARTITION_ID, current_command::OBJECT_ID];
 impl Pair {
-    pub fn new(client: Client, chance: Chance) -> Self {
+    pub fn new(client: Initiator, chance: Chance) -> Self {
         Self {
             client: Some(client),
             model: Model::default(),
@@ -138,6 +138,23 @@ impl Pair {
             self.log.join("\n")
         );
         expected.is_ok()
+    }
+
+    /// Sends what both must end with the same way.
+    async fn both(
+        &mut self,
+        request: Request,
+        of_model: impl FnOnce(&mut Model) -> Result<(), Fault>,
+    ) -> bool {
+        let answer = self.send(request).await;
+        let expected = of_model(&mut self.model);
+        self.agree(&answer, expected)
+    }
+
+    /// What the model grants; what it refuses the unit has to refuse.
+    #[track_caller]
+    fn granted<T>(&self, answer: &Answer, expected: Result<T, Fault>) -> Option<T> {
+        expected.map_err(|fault| self.agree(answer, Err(fault))).ok()
     }
 
     fn partition(&mut self) -> u64 {
@@ -278,7 +295,6 @@ impl Pair {
         id
     }
 
-    /// One command.
     pub async fn step(&mut self) {
         match self.chance.below(100) {
             0..=3 => self.create_partition().await,
@@ -323,7 +339,6 @@ impl Pair {
         }
     }
 
-    /// Any object.
     fn anything(&mut self) -> Id {
         match self.chance.below(10) {
             0 => Id::ROOT,

@@ -123,10 +123,7 @@ impl Pair {
         };
         let answer = self.send(Request::new(command).get(&IDS)).await;
         let expected = expected.and_then(|()| self.model.may_create(partition, requested, 1));
-        if let Err(fault) = expected {
-            self.agree(&answer, Err(fault));
-            return;
-        }
+        let Some(()) = self.granted(&answer, expected) else { return };
         let id = match answer.result {
             Ok(()) => self.created(&answer, partition, requested),
             Err(_) => u64::MAX,
@@ -137,9 +134,10 @@ impl Pair {
 
     pub(super) async fn remove_collection(&mut self) {
         let (id, force) = (self.object(true), self.chance.one_in(2));
-        let answer = self.send(Request::new(Osd::RemoveCollection { id, force })).await;
-        let expected = self.model.remove_collection(id, force);
-        self.agree(&answer, expected);
+        self.both(Request::new(Osd::RemoveCollection { id, force }), |model| {
+            model.remove_collection(id, force)
+        })
+        .await;
     }
 
     pub(super) async fn query(&mut self) {
@@ -186,13 +184,7 @@ impl Pair {
             self.model.collection(id)?;
             Ok(found.members(id.object))
         });
-        let candidates: Vec<u64> = match candidates {
-            Ok(candidates) => candidates,
-            Err(fault) => {
-                self.agree(&answer, Err(fault));
-                return;
-            }
-        };
+        let Some(candidates) = self.granted::<Vec<u64>>(&answer, candidates) else { return };
         let fits = |object: u64| {
             let one = |criterion: &Criterion| {
                 let value = self.model.value(Id::new(id.partition, object), criterion.attribute);
@@ -230,19 +222,13 @@ impl Pair {
         let id = self.object(true);
         match self.chance.below(5) {
             0 => {
-                let answer = self.send(Request::new(Osd::RemoveMemberObjects(id))).await;
-                let expected = self.model.remove_members(id);
-                self.agree(&answer, expected);
+                self.both(Request::new(Osd::RemoveMemberObjects(id)), |model| model.remove_members(id)).await;
             }
             1 | 2 => {
                 let mut request = Request::new(Osd::SetMemberAttributes(id));
                 request.set = self.settings(ObjectType::User, id.partition);
                 let set = request.set.clone();
-                let answer = self.send(request).await;
-                let set: Vec<_> =
-                    set.iter().map(|(attribute, value)| (*attribute, value.as_slice())).collect();
-                let expected = self.model.set_members(id, &set);
-                self.agree(&answer, expected);
+                self.both(request, |model| model.set_members(id, &set)).await;
             }
             _ => {
                 let wanted = self.wanted(ObjectType::User);
@@ -251,7 +237,7 @@ impl Pair {
                 if !self.agree(&answer, expected) {
                     return;
                 }
-                let listed = answer.data.get(answer.retrieved_at..).unwrap_or_default();
+                let listed = answer.data.get(answer.retrieved..).unwrap_or_default();
                 let listed = list::parse_many(listed, answer.version).expect("a list of many");
                 let ids: Vec<u64> = listed.iter().map(|object| object.id).collect();
                 let members = self.model.partition(id.partition).map(|found| found.members(id.object));
