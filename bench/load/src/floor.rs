@@ -11,6 +11,8 @@ use std::io::{ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
+use load::cpu::{self, Sample};
+use load::{Engine, Random};
 use memmap2::{Advice, MmapMut};
 use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags};
@@ -18,12 +20,10 @@ use rustix::net::{RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags
 use serde::Serialize;
 
 use crate::args::{Args, Pattern};
-use crate::report::{Report, Start};
+use crate::report::{Report, Tally};
 use crate::run::{PATIENCE, payload};
-use crate::session::Tally;
-use crate::socket;
 use crate::wire::{self, BHS};
-use crate::{LoadError, cpu, many, random::Random};
+use crate::{LoadError, many, socket};
 
 /// Answers of one send, and their bytes: enough to make the call cheap, few enough that the client begins meanwhile.
 const CHUNK: usize = 32;
@@ -138,7 +138,7 @@ pub(crate) fn greeted(mut stream: &TcpStream, memory: usize) -> Result<Hello, Lo
 }
 
 fn serve_one(stream: TcpStream, hello: Hello, memory: &mut [u8]) -> Result<Served, LoadError> {
-    let before = cpu::used(std::process::id());
+    let before = cpu::own();
     let mut server = Server::new(stream, hello, memory.len(), 1);
     let served = if hello.read { server.reads(memory) } else { server.writes(memory) };
     match served {
@@ -148,7 +148,7 @@ fn serve_one(stream: TcpStream, hello: Hello, memory: &mut [u8]) -> Result<Serve
         Err(other) => return Err(other),
         Ok(()) => {}
     }
-    let used = cpu::used(std::process::id()).unwrap_or_default().saturating_sub(before.unwrap_or_default());
+    let used = cpu::own().saturating_sub(before);
     let working_us = used.saturating_sub(server.waited).as_secs_f64() * 1e6 / server.ios.max(1) as f64;
     Ok(Served { ios: server.ios, working_us })
 }
@@ -163,7 +163,7 @@ struct Places {
 impl Places {
     fn new(hello: Hello, memory: usize, seed: u64) -> Self {
         let slots = (memory / hello.block) as u64;
-        Self { slots, random: hello.random.then(|| Random::new(seed)), next: 0 }
+        Self { slots, random: hello.random.then(|| Random::new(0, seed)), next: 0 }
     }
 
     fn draw(&mut self) -> usize {
@@ -323,7 +323,7 @@ pub fn run(args: &Args, portal: &str) -> Result<Report, LoadError> {
     }
     let mut client = Client::new(connect(portal, hello)?, hello);
     let mut load = Load::new(args);
-    client.request(&mut load, usize::from(depth))?;
+    client.request(&mut load)?;
     load.measure(args, |load, limit| client.until(load, limit, args.spin))
 }
 
@@ -341,8 +341,7 @@ pub(crate) fn connect(portal: &str, hello: Hello) -> Result<TcpStream, LoadError
 /// What all connections of a client share: where answers are received, and what was counted.
 pub(crate) struct Load {
     buffer: Vec<u8>,
-    tally: Tally,
-    pub(crate) calls: u64,
+    pub(crate) tally: Tally,
 }
 
 /// One connection of a client.
@@ -353,16 +352,15 @@ pub(crate) struct Client {
     requests: Vec<u8>,
     /// Bytes of the next answer that are there.
     partial: usize,
-    /// When each request was sent, in a ring: answers come in order.
-    sent_ns: Vec<u64>,
-    next_sent: usize,
-    next_done: usize,
-    clock: Instant,
+    /// Answers come in order, so that slots go round.
+    engine: Engine,
+    /// The slot of the next answer.
+    next: u16,
 }
 
 impl Load {
     pub(crate) fn new(args: &Args) -> Self {
-        Self { buffer: vec![0; args.receive()], tally: Tally::default(), calls: 0 }
+        Self { buffer: vec![0; args.receive()], tally: Tally::default() }
     }
 
     /// Measures what `until` does, which runs the load for a time, after a warm-up.
@@ -372,11 +370,10 @@ impl Load {
         mut until: impl FnMut(&mut Self, Duration) -> Result<(), LoadError>,
     ) -> Result<Report, LoadError> {
         until(&mut self, Duration::from_secs_f64(args.warmup.clamp(0.0, 3600.0)))?;
-        (self.tally, self.calls) = (Tally::default(), 0);
-        let start = Start::now(args);
+        self.tally = Tally::default();
+        let start = Sample::take(args.target_pid);
         until(&mut self, Duration::from_secs_f64(args.seconds.clamp(0.001, 86400.0)))?;
-        let elapsed = start.elapsed(args)?;
-        Ok(Report::new(args, self.tally, self.calls, &elapsed))
+        Report::new(args, self.tally, &start)
     }
 }
 
@@ -391,30 +388,18 @@ impl Client {
                 requests.extend_from_slice(&block);
             }
         }
-        Self {
-            stream,
-            hello,
-            requests,
-            partial: 0,
-            sent_ns: vec![0; hello.depth.into()],
-            next_sent: 0,
-            next_done: 0,
-            clock: Instant::now(),
-        }
+        Self { stream, hello, requests, partial: 0, engine: Engine::closed(hello.depth), next: 0 }
     }
 
-    /// Sends so many requests.
-    pub(crate) fn request(&mut self, load: &mut Load, count: usize) -> Result<(), LoadError> {
-        let now = self.clock.elapsed().as_nanos() as u64;
-        for _ in 0..count {
-            self.sent_ns[self.next_sent] = now;
-            self.next_sent = (self.next_sent + 1) % self.sent_ns.len();
-        }
+    /// Sends as many requests as there is room for.
+    pub(crate) fn request(&mut self, load: &mut Load) -> Result<(), LoadError> {
+        let now = Instant::now();
+        let count = std::iter::from_fn(|| self.engine.begin(now)).count();
         let one = if self.hello.read { BHS } else { BHS + self.hello.block };
         let mut left = count * one;
         while left > 0 {
             let now = left.min(self.requests.len());
-            load.calls += send_all(&self.stream, &mut [IoSlice::new(&self.requests[..now])])?;
+            load.tally.calls += send_all(&self.stream, &mut [IoSlice::new(&self.requests[..now])])?;
             left -= now;
         }
         Ok(())
@@ -432,7 +417,7 @@ impl Client {
     pub(crate) fn receive(&mut self, load: &mut Load, at_once: bool) -> Result<(), LoadError> {
         let answer = if self.hello.read { BHS + self.hello.block } else { BHS };
         let flags = if at_once { RecvFlags::DONTWAIT } else { RecvFlags::empty() };
-        load.calls += 1;
+        load.tally.calls += 1;
         let got = match rustix::net::recv(&self.stream, &mut load.buffer[..], flags) {
             Ok((_, 0)) => return Err(LoadError::Protocol("the floor closed the connection".into())),
             Ok((_, got)) => got,
@@ -445,14 +430,15 @@ impl Client {
         if whole == 0 {
             return Ok(());
         }
-        let now = self.clock.elapsed().as_nanos() as u64;
+        let now = Instant::now();
         for _ in 0..whole {
-            let latency = now - self.sent_ns[self.next_done];
-            load.tally.latency_ns.saturating_record(latency.max(1));
-            self.next_done = (self.next_done + 1) % self.sent_ns.len();
+            if let Some(ns) = self.engine.end(self.next, now) {
+                load.tally.latency.record(ns);
+                load.tally.ios += 1;
+            }
+            self.next = (self.next + 1) % self.hello.depth;
         }
-        load.tally.ios += whole as u64;
-        self.request(load, whole)
+        self.request(load)
     }
 }
 

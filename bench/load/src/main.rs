@@ -2,16 +2,19 @@
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Parser;
 use stag_load::args::Args;
-use stag_load::{between, floor, hold, null, run};
+use stag_load::{LoadError, floor, hold, null, run};
 
 fn main() -> ExitCode {
     let args = Args::parse();
     let done = match (args.null_target, args.floor_target, args.hold) {
         _ if !args.between.is_empty() => {
-            between::one_way_ns(args.between[0], args.between[1]).map(|ns| println!("{ns:.0}"))
+            load::between::one_way_ns(args.between[0], args.between[1], Duration::from_secs(5))
+                .map(|ns| println!("{ns:.0}"))
+                .map_err(|error| LoadError::Io("measuring the cores", error))
         }
         (Some(address), ..) => null::listen(address, |bound| println!("iscsi://{bound}/{}/0", null::IQN)),
         (_, Some(address), _) => {

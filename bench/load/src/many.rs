@@ -6,17 +6,18 @@ use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
+use load::cpu;
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 
+use crate::LoadError;
 use crate::args::Args;
 use crate::floor::{AWAKE, Client, Hello, Load, Served, Server, connect, greeted};
 use crate::report::Report;
 use crate::run::PATIENCE;
 use crate::wire::BHS;
-use crate::{LoadError, cpu};
 
 /// Which of the connections have something.
 struct Ready {
@@ -70,7 +71,7 @@ pub(crate) fn serve(
     for server in &servers {
         (&server.stream).write_all(&[0; BHS]).map_err(|e| LoadError::Io("serving", e))?;
     }
-    let before = cpu::used(std::process::id());
+    let before = cpu::own();
     let mut waited = Duration::ZERO;
     match answer(&mut servers, hello, memory, &mut waited) {
         // A client that has what it wants just closes, whatever is under way.
@@ -78,7 +79,7 @@ pub(crate) fn serve(
             if matches!(e.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe) => {}
         other => other?,
     }
-    let used = cpu::used(std::process::id()).unwrap_or_default().saturating_sub(before.unwrap_or_default());
+    let used = cpu::own().saturating_sub(before);
     let ios: u64 = servers.iter().map(|server| server.ios).sum();
     let working_us = used.saturating_sub(waited).as_secs_f64() * 1e6 / ios.max(1) as f64;
     Ok(Served { ios, working_us })
@@ -132,13 +133,13 @@ pub(crate) fn run(args: &Args, portal: &str, hello: Hello) -> Result<Report, Loa
     let mut load = Load::new(args);
     let mut ready = Ready::of(clients.iter().map(|client| &client.stream))?;
     for client in &mut clients {
-        client.request(&mut load, usize::from(hello.depth))?;
+        client.request(&mut load)?;
     }
     let patience = if args.spin { Duration::ZERO } else { PATIENCE };
     load.measure(args, |load, limit| {
         let from = Instant::now();
         while from.elapsed() < limit {
-            load.calls += 1;
+            load.tally.calls += 1;
             for event in ready.wait(patience)? {
                 clients[event.data.u64() as usize].receive(load, true)?;
             }

@@ -1,12 +1,11 @@
 //! What a run found, as it is printed.
 
-use std::time::{Duration, Instant};
-
+use load::Latency;
+use load::cpu::Sample;
 use serde::Serialize;
 
+use crate::LoadError;
 use crate::args::Args;
-use crate::session::Tally;
-use crate::{LoadError, cpu};
 
 /// What a run found; printed as JSON.
 #[derive(Debug, Serialize)]
@@ -52,55 +51,42 @@ pub struct Report {
     pub first_error: Option<String>,
 }
 
-/// The clocks at the beginning of what is measured.
+/// What was counted, over all connections.
 #[derive(Debug)]
-pub struct Start {
-    at: Instant,
-    own: Option<Duration>,
-    target: Option<Duration>,
+pub struct Tally {
+    /// Commands that ended, well or not.
+    pub ios: u64,
+    /// Commands that did not end with GOOD and exactly their bytes.
+    pub errors: u64,
+    /// The first such, in words.
+    pub first_error: Option<String>,
+    /// From a command's queueing to its status.
+    pub latency: Latency,
+    /// System calls.
+    pub calls: u64,
 }
 
-/// What the clocks have counted since a [`Start`].
-#[derive(Debug)]
-pub struct Elapsed {
-    time: Duration,
-    own: Option<Duration>,
-    target: Option<Duration>,
-}
-
-impl Start {
-    /// Reads the clocks.
-    pub fn now(args: &Args) -> Self {
-        let (own, target) = (cpu::used(std::process::id()), args.target_pid.and_then(cpu::used));
-        Self { at: Instant::now(), own, target }
-    }
-
-    /// Reads them again.
-    ///
-    /// # Errors
-    /// If the target's process was named and is not there.
-    pub fn elapsed(&self, args: &Args) -> Result<Elapsed, LoadError> {
-        let time = self.at.elapsed();
-        let since = |before: Option<Duration>, pid| Some(cpu::used(pid)?.saturating_sub(before?));
-        let own = since(self.own, std::process::id());
-        let target = args.target_pid.and_then(|pid| since(self.target, pid));
-        if args.target_pid.is_some() && target.is_none() {
-            return Err(LoadError::Usage("the process named with --target-pid is not there".into()));
-        }
-        Ok(Elapsed { time, own, target })
+impl Default for Tally {
+    fn default() -> Self {
+        // Two digits: 60 KB, and recording is an index and an addition.
+        Self { ios: 0, errors: 0, first_error: None, latency: Latency::new(2), calls: 0 }
     }
 }
 
 impl Report {
-    /// Puts together what `args` asked for, what was counted, the system `calls` that it took, and the clocks.
-    pub fn new(args: &Args, tally: Tally, calls: u64, elapsed: &Elapsed) -> Self {
-        let seconds = elapsed.time.as_secs_f64();
+    /// Puts together what `args` asked for, what was counted, and the clocks since `start`.
+    ///
+    /// # Errors
+    /// If the target's process was named and is not there.
+    pub fn new(args: &Args, tally: Tally, start: &Sample) -> Result<Self, LoadError> {
+        let spent = Sample::take(args.target_pid).since(start);
+        if args.target_pid.is_some() && spent.target.is_none() {
+            return Err(LoadError::Usage("the process named with --target-pid is not there".into()));
+        }
+        let seconds = spent.time.as_secs_f64();
         let iops = tally.ios as f64 / seconds;
-        let per_io = |amount: f64| amount / tally.ios.max(1) as f64;
-        let us = |ns: u64| ns as f64 / 1e3;
-        let spent = |cpu: Duration| per_io(us(cpu.as_nanos() as u64));
-        let busy = |cpu: Duration| 100.0 * cpu.as_secs_f64() / seconds;
-        Self {
+        let each = |used| spent.each_us(used, iops);
+        Ok(Self {
             pattern: format!("{:?}", args.pattern).to_lowercase(),
             block: args.block,
             depth: args.depth,
@@ -109,16 +95,16 @@ impl Report {
             ios: tally.ios,
             iops,
             mb_s: iops * args.block as f64 / 1e6,
-            p50_us: us(tally.latency_ns.value_at_quantile(0.5)),
-            p99_us: us(tally.latency_ns.value_at_quantile(0.99)),
-            max_us: us(tally.latency_ns.max()),
-            client_us: elapsed.own.map_or(f64::NAN, spent),
-            client_busy: elapsed.own.map_or(f64::NAN, busy),
-            calls: per_io(calls as f64),
-            target_us: elapsed.target.map(spent),
-            target_busy: elapsed.target.map(busy),
+            p50_us: tally.latency.quantile_us(0.5),
+            p99_us: tally.latency.quantile_us(0.99),
+            max_us: tally.latency.max_us(),
+            client_us: each(spent.own),
+            client_busy: spent.percent(spent.own),
+            calls: tally.calls as f64 / tally.ios.max(1) as f64,
+            target_us: spent.target.map(each),
+            target_busy: spent.target.map(|used| spent.percent(used)),
             errors: tally.errors,
             first_error: tally.first_error,
-        }
+        })
     }
 }

@@ -5,6 +5,7 @@ use std::net::TcpStream;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
+use load::cpu::Sample;
 use rustix::buffer::spare_capacity;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::io::Errno;
@@ -13,8 +14,8 @@ use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
 use crate::args::{Args, Pattern, Unit};
 use crate::login::{self, Negotiated};
 use crate::outbox::SLICES;
-use crate::report::{Report, Start};
-use crate::session::{Plan, Session, Tally};
+use crate::report::{Report, Tally};
+use crate::session::{Plan, Session};
 use crate::wire::{self, BHS, FINAL, op};
 use crate::{LoadError, socket};
 
@@ -44,7 +45,6 @@ pub fn run(args: &Args) -> Result<Report, LoadError> {
         block: payload(args.block),
         buffer: vec![0; args.receive()],
         tally: Tally::default(),
-        calls: 0,
         started: Instant::now(),
         spin: args.spin,
     }
@@ -181,14 +181,13 @@ struct Runner {
     block: Vec<u8>,
     buffer: Vec<u8>,
     tally: Tally,
-    calls: u64,
     started: Instant,
     spin: bool,
 }
 
 impl Runner {
     fn measure(mut self, args: &Args) -> Result<Report, LoadError> {
-        let now = self.now_ns();
+        let now = Instant::now();
         for index in 0..self.links.len() {
             self.links[index].session.issue(now);
             self.flush(index)?;
@@ -201,19 +200,17 @@ impl Runner {
         let warmup = if args.fill { 0.0 } else { args.warmup.clamp(0.0, 3600.0) };
         self.drive_until(Duration::from_secs_f64(warmup), |_, _| false)?;
 
-        (self.tally, self.calls) = (Tally::default(), 0);
-        let start = Start::now(args);
+        self.tally = Tally::default();
+        let start = Sample::take(args.target_pid);
         if args.fill {
             self.drive_until(Duration::MAX, |links, tally| tally.ios >= links[0].session.slots())?;
         } else {
             let seconds = Duration::from_secs_f64(args.seconds.clamp(0.001, 86400.0));
             self.drive_until(self.started.elapsed() + seconds, |_, _| false)?;
         }
-        let elapsed = start.elapsed(args)?;
-        let tally = std::mem::take(&mut self.tally);
-        let calls = self.calls;
+        let report = Report::new(args, std::mem::take(&mut self.tally), &start)?;
         self.finish();
-        Ok(Report::new(args, tally, calls, &elapsed))
+        Ok(report)
     }
 
     /// Lets what is in flight end and logs out; a target that has gone away meanwhile is no error of the run.
@@ -232,10 +229,6 @@ impl Runner {
                 .and_then(|()| self.drive_until(limit, |links, _| links[0].session.logged_out()));
             self.links = others;
         }
-    }
-
-    fn now_ns(&self) -> u64 {
-        self.started.elapsed().as_nanos() as u64
     }
 
     /// Runs until `limit` after the start, or until `done`.
@@ -273,7 +266,7 @@ impl Runner {
     fn serve_ready(&mut self) -> Result<(), LoadError> {
         let Some(mut queue) = self.queue.take() else { return Ok(()) };
         queue.events.clear();
-        self.calls += 1;
+        self.tally.calls += 1;
         let patience = if self.spin { Duration::ZERO } else { PATIENCE };
         let patience = Timespec { tv_sec: patience.as_secs() as i64, tv_nsec: 0 };
         match epoll::wait(&queue.epoll, spare_capacity(&mut queue.events), Some(&patience)) {
@@ -297,7 +290,7 @@ impl Runner {
         let link = &self.links[0];
         let wanted =
             if link.session.outbox.is_empty() { PollFlags::IN } else { PollFlags::IN | PollFlags::OUT };
-        self.calls += 1;
+        self.tally.calls += 1;
         let patience = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
         match poll(&mut [PollFd::new(&link.stream, wanted)], Some(&patience)) {
             Ok(0) => Err(stalled()),
@@ -307,7 +300,7 @@ impl Runner {
     }
 
     fn receive(&mut self, index: usize, flags: RecvFlags) -> Result<(), LoadError> {
-        self.calls += 1;
+        self.tally.calls += 1;
         let stream = &self.links[index].stream;
         let got = match rustix::net::recv(stream, &mut self.buffer[..], flags) {
             Ok((0, _)) => return Err(LoadError::Protocol("the target closed the connection".into())),
@@ -317,7 +310,7 @@ impl Runner {
             Err(Errno::INTR) => return Ok(()),
             Err(errno) => return Err(LoadError::Io("receiving", errno.into())),
         };
-        let now = self.now_ns();
+        let now = Instant::now();
         self.links[index].session.absorb(&self.buffer[..got], now, &mut self.tally)?;
         self.flush(index)
     }
@@ -328,7 +321,7 @@ impl Runner {
         while !session.outbox.is_empty() {
             let mut slices = [IoSlice::new(&[]); SLICES];
             let count = session.outbox.slices(&self.block, &mut slices);
-            self.calls += 1;
+            self.tally.calls += 1;
             let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
             match rustix::net::sendmsg(&*stream, &slices[..count], &mut SendAncillaryBuffer::default(), flags)
             {

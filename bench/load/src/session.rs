@@ -1,11 +1,13 @@
 //! One connection's load: takes received bytes, counts what completed, and queues what follows. No I/O.
 
-use hdrhistogram::Histogram;
+use std::time::Instant;
+
+use load::{Engine, Random};
 
 use crate::LoadError;
 use crate::login::Negotiated;
 use crate::outbox::Outbox;
-use crate::random::Random;
+use crate::report::Tally;
 use crate::wire::{self, BHS, Bhs, FINAL, IMMEDIATE, NO_TAG, op};
 
 /// What every connection does.
@@ -27,30 +29,8 @@ pub struct Plan {
     pub slots: u64,
 }
 
-/// What was counted, over all connections.
-#[derive(Debug)]
-pub struct Tally {
-    /// Commands that completed, well or not.
-    pub ios: u64,
-    /// Commands that did not complete with GOOD and exactly their bytes.
-    pub errors: u64,
-    /// The first such, in words.
-    pub first_error: Option<String>,
-    /// Nanoseconds from a command's queueing to its status.
-    pub latency_ns: Histogram<u64>,
-}
-
-impl Default for Tally {
-    fn default() -> Self {
-        // 1 ns to 1 minute with two digits: 60 KB, and recording is an index and an addition.
-        let latency_ns = Histogram::new_with_bounds(1, 60_000_000_000, 2).unwrap_or_else(|_| unreachable!());
-        Self { ios: 0, errors: 0, first_error: None, latency_ns }
-    }
-}
-
 #[derive(Clone, Copy, Default)]
 struct Task {
-    started_ns: u64,
     received: usize,
     read: bool,
     running: bool,
@@ -64,14 +44,14 @@ pub struct Session {
     exp_stat_sn: u32,
     max_cmd_sn: u32,
     tasks: Vec<Task>,
-    free: Vec<u16>,
+    /// A command's slot is its tag.
+    engine: Engine,
     header: Bhs,
     /// Bytes of `header` that are there, and bytes of the current PDU's body still to pass over.
     have: usize,
     skip: usize,
     random: Random,
     next_slot: u64,
-    issuing: bool,
     logged_out: bool,
     /// What to send.
     pub outbox: Outbox,
@@ -86,13 +66,12 @@ impl Session {
             exp_stat_sn: negotiated.exp_stat_sn,
             max_cmd_sn: negotiated.max_cmd_sn,
             tasks: vec![Task::default(); usize::from(depth)],
-            free: (0..depth).rev().collect(),
+            engine: Engine::closed(depth),
             header: [0; BHS],
             have: 0,
             skip: 0,
-            random: Random::new(number.into()),
+            random: Random::new(0, number.into()),
             next_slot: u64::from(number) * 99_991 % plan.slots.max(1),
-            issuing: true,
             logged_out: false,
             outbox: Outbox::default(),
             plan,
@@ -101,10 +80,10 @@ impl Session {
     }
 
     /// Queues commands while there are free tags and the target's window (MaxCmdSN) is open.
-    pub fn issue(&mut self, now_ns: u64) {
-        while self.issuing && !wire::after(self.cmd_sn, self.max_cmd_sn) {
-            let Some(tag) = self.free.pop() else { return };
-            self.command(tag, now_ns);
+    pub fn issue(&mut self, now: Instant) {
+        while !wire::after(self.cmd_sn, self.max_cmd_sn) {
+            let Some(tag) = self.engine.begin(now) else { return };
+            self.command(tag);
         }
     }
 
@@ -115,12 +94,12 @@ impl Session {
 
     /// No further commands.
     pub fn stop(&mut self) {
-        self.issuing = false;
+        self.engine.stop();
     }
 
     /// Whether nothing is in flight.
     pub fn idle(&self) -> bool {
-        self.free.len() == self.tasks.len() && self.outbox.is_empty()
+        self.engine.is_idle() && self.outbox.is_empty()
     }
 
     /// Whether the target has answered the Logout.
@@ -139,7 +118,7 @@ impl Session {
         self.outbox.push(&bhs, 0..0);
     }
 
-    fn command(&mut self, tag: u16, now_ns: u64) {
+    fn command(&mut self, tag: u16) {
         let read = self.plan.read_percent == 100
             || self.plan.read_percent > 0 && self.random.below(100) < u64::from(self.plan.read_percent);
         let slot = if self.plan.random {
@@ -168,14 +147,14 @@ impl Session {
         };
         wire::set_data_len(&mut bhs, payload);
         self.outbox.push(&bhs, 0..payload);
-        self.tasks[usize::from(tag)] = Task { started_ns: now_ns, received: 0, read, running: true };
+        self.tasks[usize::from(tag)] = Task { received: 0, read, running: true };
     }
 
     /// Takes `bytes` off the wire; queues new commands for completed ones, and data for R2Ts.
     ///
     /// # Errors
     /// What the RFC does not allow a target to say, and what ends the session.
-    pub fn absorb(&mut self, mut bytes: &[u8], now_ns: u64, tally: &mut Tally) -> Result<(), LoadError> {
+    pub fn absorb(&mut self, mut bytes: &[u8], now: Instant, tally: &mut Tally) -> Result<(), LoadError> {
         while !bytes.is_empty() {
             if self.skip > 0 {
                 let passed = self.skip.min(bytes.len());
@@ -197,13 +176,13 @@ impl Session {
                 self.have = 0;
             }
             self.skip = wire::body_len(&self.header);
-            self.pdu(now_ns, tally)?;
+            self.pdu(now, tally)?;
         }
-        self.issue(now_ns);
+        self.issue(now);
         Ok(())
     }
 
-    fn pdu(&mut self, now_ns: u64, tally: &mut Tally) -> Result<(), LoadError> {
+    fn pdu(&mut self, now: Instant, tally: &mut Tally) -> Result<(), LoadError> {
         let bhs = self.header;
         let max_cmd_sn = wire::get32(&bhs, 32);
         if wire::after(max_cmd_sn, self.max_cmd_sn) {
@@ -214,12 +193,12 @@ impl Session {
                 let tag = self.running(&bhs)?;
                 self.tasks[tag].received += wire::data_len(&bhs);
                 if bhs[1] & wire::STATUS != 0 {
-                    self.complete(tag, 0, bhs[3], now_ns, tally);
+                    self.complete(tag, 0, bhs[3], now, tally);
                 }
             }
             op::SCSI_RESPONSE => {
                 let tag = self.running(&bhs)?;
-                self.complete(tag, bhs[2], bhs[3], now_ns, tally);
+                self.complete(tag, bhs[2], bhs[3], now, tally);
             }
             op::R2T => {
                 let tag = self.running(&bhs)?;
@@ -250,13 +229,16 @@ impl Session {
         )))
     }
 
-    fn complete(&mut self, tag: usize, response: u8, status: u8, now_ns: u64, tally: &mut Tally) {
+    fn complete(&mut self, tag: usize, response: u8, status: u8, now: Instant, tally: &mut Tally) {
         self.exp_stat_sn = wire::get32(&self.header, 24).wrapping_add(1);
         let task = &mut self.tasks[tag];
         task.running = false;
         let wanted = if task.read { self.plan.block } else { 0 };
         // Bits 1 to 4 of byte 1 are the residual flags (RFC 7143 §11.4.1).
         let residual = self.header[1] & 0x1e != 0;
+        let Some(ns) = self.engine.end(tag as u16, now) else { return };
+        tally.ios += 1;
+        tally.latency.record(ns);
         if response != 0 || status != 0 || residual || task.received != wanted {
             tally.errors += 1;
             if tally.first_error.is_none() {
@@ -266,9 +248,6 @@ impl Session {
                 ));
             }
         }
-        tally.ios += 1;
-        tally.latency_ns.saturating_record((now_ns - task.started_ns).max(1));
-        self.free.push(tag as u16);
     }
 
     /// Answers an R2T (RFC 7143 §11.8) with Data-Out PDUs (§11.7).

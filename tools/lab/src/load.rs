@@ -1,6 +1,6 @@
 //! The machine's other activity during a point: processor time of other programs, and time stolen
 //! by the hypervisor. Also the present distance of the two cores, for hypervisors that move them.
-//! It reads /proc and runs two threads for a moment.
+//! It reads /proc.
 //!
 //! The time of other programs is the kernel's count for each of them. It is not the time of all
 //! processors less the lab's. The former is sampled and excludes interrupts and stolen time, the
@@ -9,12 +9,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::thread;
 use std::time::{Duration, Instant};
-
-use rustix::thread::{CpuSet, sched_setaffinity};
 
 use crate::context::Pinning;
 use crate::record::{DISTURBED_PERCENT, Load};
@@ -199,49 +194,13 @@ fn is_kernels(all: &BTreeMap<u32, Process>, pid: u32) -> bool {
 /// virtual machine whose cores were moved apart needs several times as much, and its figures are
 /// not comparable.
 pub fn cache_line_ns(pinning: &Pinning) -> Option<u32> {
-    const TURNS: u32 = 2000;
-    const BATCHES: u32 = 5;
     let (first, second) = (*pinning.target.first()?, *pinning.client.first()?);
     if first == second {
         return None;
     }
-    let ball = Arc::new(AtomicU32::new(0));
-    let until = Instant::now() + Duration::from_millis(100);
-    let play = move |ball: &AtomicU32, processor: usize, mine: u32| -> Option<Duration> {
-        let mut set = CpuSet::new();
-        set.set(processor);
-        sched_setaffinity(None, &set).ok()?;
-        let mut best: Option<Duration> = None;
-        for batch in 0..BATCHES {
-            let began = Instant::now();
-            for turn in 0..TURNS {
-                let wanted = 2 * (batch * TURNS + turn) + mine;
-                let mut looked = 0_u32;
-                while ball.load(Ordering::Acquire) != wanted {
-                    looked += 1;
-                    if looked % 1024 == 0 && Instant::now() >= until {
-                        return best;
-                    }
-                    std::hint::spin_loop();
-                }
-                ball.store(wanted + 1, Ordering::Release);
-            }
-            // The first batch includes the start of the other thread.
-            if batch > 0 {
-                let took = began.elapsed();
-                best = Some(best.map_or(took, |best| best.min(took)));
-            }
-        }
-        best
-    };
-    let best = thread::scope(|scope| {
-        let other = scope.spawn(|| play(&ball, second, 1));
-        let mine = scope.spawn(|| play(&ball, first, 0)).join().ok().flatten();
-        // Both threads end by themselves.
-        let _ = other.join();
-        mine
-    })?;
-    u32::try_from(best.as_nanos() / u128::from(2 * TURNS)).ok()
+    let ns = load::between::one_way_ns(first, second, Duration::from_millis(100)).ok()?;
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "nanoseconds, some hundreds")]
+    Some(ns as u32)
 }
 
 #[cfg(test)]

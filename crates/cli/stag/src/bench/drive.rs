@@ -7,14 +7,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use iscsi_client::{Completed, Disk, Error, Lun, Queue, Residual, Transfer};
+use load::cpu::{Sample, Spent};
+use load::{Engine, Pace, Window};
 use runtime::{Chain, pool};
 use scsi::SenseKey;
 use scsi::cdb::build::{self, Flags};
 
-use super::cpu::{Load, Sample};
 use super::interrupt;
-use super::pace::Pace;
-use super::plan::{Part, Run, Source, Window};
+use super::plan::{Part, Run, Source};
 use super::tally::Tally;
 use super::verify::Verifier;
 
@@ -43,13 +43,9 @@ pub enum Phase {
 struct Io {
     place: u64,
     write: bool,
-    /// When it was due, or sent.
-    from: Instant,
     /// A write's generation; of a read, the oldest that it may find.
     generation: u32,
     tries: u8,
-    /// Whether it belongs to what is counted, where that is known when it is sent.
-    counts: bool,
 }
 
 /// Ends that the sessions of a thread share.
@@ -78,8 +74,8 @@ pub struct Driver {
     verifier: Option<Verifier>,
     /// What unverified writes send.
     data: Chain,
+    engine: Engine,
     ios: Vec<Io>,
-    free: Vec<u16>,
     again: Vec<u16>,
     ended: Vec<Completed>,
     cursor: u64,
@@ -93,7 +89,7 @@ pub struct Outcome {
     /// Seconds from the window's start to its end, or to the last I/O of a count.
     pub seconds: f64,
     /// Processor time in the window, if this session measured it.
-    pub cpu: Option<Load>,
+    pub cpu: Option<Spent>,
 }
 
 impl Driver {
@@ -107,8 +103,7 @@ impl Driver {
         verifier: Option<Verifier>,
         shared: Rc<Shared>,
     ) -> Result<Self, Error> {
-        let from = Instant::now();
-        let idle = Io { place: 0, write: false, from, generation: 0, tries: 0, counts: false };
+        let idle = Io { place: 0, write: false, generation: 0, tries: 0 };
         let reconnects = queue.session().reconnects();
         debug_assert_eq!(reconnects, 0);
         Ok(Self {
@@ -117,7 +112,7 @@ impl Driver {
             blocks: run.bs / disk.block_len(),
             data: random_data(run.bs)?,
             ios: vec![idle; run.depth.into()],
-            free: (0..run.depth).rev().collect(),
+            engine: Engine::warming(run.depth),
             again: Vec::with_capacity(run.depth.into()),
             ended: Vec::with_capacity(run.depth.into()),
             cursor: 0,
@@ -137,15 +132,17 @@ impl Driver {
     /// Whatever ended the session.
     pub async fn pass(&mut self, phase: Phase) -> Result<(), Error> {
         self.cursor = 0;
+        // None of it counts.
+        self.engine = Engine::warming(self.depth());
         loop {
             let now = Instant::now();
             self.submit_again()?;
-            while !self.stopped() && !self.free.is_empty() && self.submit_next(phase, now, false)? {}
+            while !self.stopped() && self.submit_next(phase, now)? {}
             self.queue.flush();
-            if self.idle() {
+            if self.engine.is_idle() {
                 return Ok(());
             }
-            self.collect(None, |_, _| false).await?;
+            self.collect(None).await?;
         }
     }
 
@@ -156,82 +153,44 @@ impl Driver {
     /// Whatever ended the session.
     pub async fn load(
         &mut self,
-        mut window: Window,
-        mut pace: Option<Pace>,
+        window: Window,
+        pace: Option<Pace>,
         share: Option<u64>,
         target: Option<Option<u32>>,
     ) -> Result<Outcome, Error> {
-        let mut left = share.unwrap_or(u64::MAX);
+        self.engine = Engine::new(self.depth(), window, pace, share);
         let (mut before, mut after) = (None, None);
-        let mut last = window.start;
-        let known = pace.is_some() || share.is_some();
         loop {
             let now = Instant::now();
-            if interrupt::came() && window.end.is_none_or(|end| now < end) {
-                window.end = Some(now.max(window.start));
+            if interrupt::came() {
+                self.engine.cut(now);
             }
             if let (Some(target), None) = (target, before) {
-                before = (now >= window.start).then(|| Sample::take(target));
+                before = self.engine.has_begun(now).then(|| Sample::take(target));
             }
-            let over = window.end.is_some_and(|end| now >= end) || left == 0 || self.stopped();
+            let over = self.engine.is_over(now) || self.stopped();
             if let (true, Some(target), None) = (over, target, after) {
                 after = Some(Sample::take(target));
             }
             self.submit_again()?;
-            while !over && !self.free.is_empty() {
-                let due = match &pace {
-                    Some(pace) if pace.next_due() > now => break,
-                    Some(pace) => pace.next_due(),
-                    None => now,
-                };
-                let counts = known && due >= window.start && window.end.is_none_or(|end| due < end);
-                if left == 0 || !self.submit_next(Phase::Load, due, counts)? {
-                    break;
-                }
-                left -= u64::from(counts && share.is_some());
-                pace.as_mut().map(|pace| pace.take(now));
-            }
+            while !over && self.submit_next(Phase::Load, now)? {}
             self.queue.flush();
-            if over && self.idle() {
+            if over && self.engine.is_idle() {
                 break;
             }
             // Sleeping past a time that matters would shift what is measured.
-            let wake = match &pace {
-                Some(pace) if !over && !self.free.is_empty() => Some(pace.next_due()),
-                _ => None,
-            };
-            let wake = match (wake, window.end) {
-                (Some(due), Some(end)) => Some(due.min(end)),
-                (None, Some(end)) if !over && self.queue.in_flight() == 0 => Some(end),
-                (wake, _) => wake,
-            };
-            let wake = wake.map(|wake| wake.min(now + LOOK));
-            let counted = |io: &Io, at: Instant| {
-                if known { io.counts } else { at >= window.start && window.end.is_none_or(|end| at < end) }
-            };
-            last = self.collect(wake, counted).await?.unwrap_or(last);
+            let wake = if over { None } else { self.engine.wake(now) };
+            self.collect(wake.map(|wake| wake.min(now + LOOK))).await?;
         }
-        if let (Some(pace), Some(end)) = (&mut pace, window.end) {
-            self.count_unsent(pace, window.start, end);
-        }
-        let until = window.end.unwrap_or(last);
-        let cpu = before.zip(after.or_else(|| target.map(Sample::take))).map(|(b, a)| a.since(&b));
-        Ok(Outcome { seconds: until.saturating_duration_since(window.start).as_secs_f64(), cpu })
-    }
-
-    /// What should have been sent before the end counts, with the time for which it waited at least.
-    fn count_unsent(&self, pace: &mut Pace, start: Instant, end: Instant) {
         let mut tally = self.shared.tally.borrow_mut();
-        while pace.next_due() < end {
-            let Some(due) = pace.take(end) else { break };
-            if due >= start {
-                tally.unsent(end.saturating_duration_since(due).as_nanos() as u64);
-            }
-        }
+        self.engine.unsent(|ns| tally.unsent(ns));
+        let cpu = before.zip(after.or_else(|| target.map(Sample::take))).map(|(b, a)| a.since(&b));
+        Ok(Outcome { seconds: self.engine.seconds(), cpu })
     }
 
-    fn idle(&self) -> bool {
-        self.free.len() == self.ios.len()
+    fn depth(&self) -> u16 {
+        // As many as there are slots for.
+        self.ios.len() as u16
     }
 
     fn stopped(&self) -> bool {
@@ -239,10 +198,13 @@ impl Driver {
     }
 
     /// Submits the next I/O; false if there is none at the moment.
-    fn submit_next(&mut self, phase: Phase, from: Instant, counts: bool) -> Result<bool, Error> {
+    fn submit_next(&mut self, phase: Phase, now: Instant) -> Result<bool, Error> {
+        if !self.engine.may_begin(now) {
+            return Ok(false);
+        }
         let Some((place, write, generation)) = self.next_io(phase) else { return Ok(false) };
-        let Some(index) = self.free.pop() else { return Ok(false) };
-        self.ios[usize::from(index)] = Io { place, write, from, generation, tries: 0, counts };
+        let Some(index) = self.engine.begin(now) else { return Ok(false) };
+        self.ios[usize::from(index)] = Io { place, write, generation, tries: 0 };
         self.submit(index)?;
         Ok(true)
     }
@@ -333,12 +295,8 @@ impl Driver {
         Ok(())
     }
 
-    /// Waits for ends, or until `wake`, and records them. Answers when the last of those that count came.
-    async fn collect(
-        &mut self,
-        wake: Option<Instant>,
-        counted: impl Fn(&Io, Instant) -> bool,
-    ) -> Result<Option<Instant>, Error> {
+    /// Waits for ends, or until `wake`, and records them.
+    async fn collect(&mut self, wake: Option<Instant>) -> Result<(), Error> {
         if std::mem::take(&mut self.pause) {
             runtime::sleep(BUSY_PAUSE).await;
         }
@@ -346,23 +304,15 @@ impl Driver {
             None => self.queue.completions(&mut self.ended).await?,
             Some(wake) => self.wait_until(wake).await?,
         }
-        let mut last = None;
         let mut ended = std::mem::take(&mut self.ended);
         let shared = self.shared.clone();
         let mut tally = shared.tally.borrow_mut();
         for completed in ended.drain(..) {
-            let at = completed.at;
-            if let Some(index) = self.finish(completed, &mut tally) {
-                let io = &self.ios[usize::from(index)];
-                if counted(io, at) {
-                    tally.done(io.write, at.saturating_duration_since(io.from).as_nanos() as u64);
-                    last = Some(at);
-                }
-            }
+            self.finish(completed, &mut tally);
         }
         shared.progress.store(tally.ios(), Ordering::Relaxed);
         self.ended = ended;
-        Ok(last)
+        Ok(())
     }
 
     /// Takes ends until `wake`: asleep as long as a timer is exact enough, then awake.
@@ -385,16 +335,18 @@ impl Driver {
         Ok(())
     }
 
-    /// Judges an end. Answers the I/O's index if it went well; it is free then.
-    fn finish(&mut self, completed: Completed, tally: &mut Tally) -> Option<u16> {
+    /// Judges an end, and counts it if it went well.
+    fn finish(&mut self, completed: Completed, tally: &mut Tally) {
         let index = completed.token as u16;
-        let io = *self.ios.get(usize::from(index))?;
+        let Some(io) = self.ios.get(usize::from(index)).copied() else { return };
         match completed.outcome {
             Ok(())
                 if completed.residual == Residual::Exact && (io.write || completed.received == self.bs) =>
             {
-                self.free.push(index);
-                let Some(verifier) = &mut self.verifier else { return Some(index) };
+                if let Some(ns) = self.engine.end(index, completed.at) {
+                    tally.done(io.write, ns);
+                }
+                let Some(verifier) = &mut self.verifier else { return };
                 if io.write {
                     verifier.end_write(io.place, true);
                 } else if let Some(buffer) = &completed.buffer {
@@ -406,17 +358,15 @@ impl Driver {
                         self.shared.errors.fetch_add(1, Ordering::Relaxed);
                     }
                 }
-                Some(index)
             }
             Err(error) if io.tries < MAX_TRIES && is_passing(&error) => {
                 // What comes back from a lost session begins with a unit attention; a busy unit wants a pause.
                 self.pause |= error.sense_key() != Some(SenseKey::UnitAttention);
                 self.ios[usize::from(index)].tries += 1;
                 self.again.push(index);
-                None
             }
             outcome => {
-                self.free.push(index);
+                self.engine.fail(index);
                 let reason = match outcome {
                     Ok(()) if io.write => "the target did not take all of the data".to_owned(),
                     Ok(()) => format!("{} of {} bytes came", completed.received, self.bs),
@@ -431,7 +381,6 @@ impl Driver {
                     let lba = (self.part.first + io.place) * u64::from(self.blocks);
                     format!("{}: {what} of {} blocks at LBA {lba}: {reason}", self.url, self.blocks)
                 });
-                None
             }
         }
     }
@@ -455,7 +404,7 @@ fn is_passing(error: &Error) -> bool {
 fn random_data(len: u32) -> Result<Chain, Error> {
     let mut buffer = pool::alloc(len as usize).ok_or(NO_MEMORY)?;
     buffer.set_len(len as usize);
-    let mut random = super::random::Random::new(u64::from(len), 0);
+    let mut random = load::Random::new(u64::from(len), 0);
     for bytes in buffer.chunks_mut(8) {
         bytes.copy_from_slice(&random.next().to_le_bytes()[..bytes.len()]);
     }

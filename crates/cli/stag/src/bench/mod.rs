@@ -1,22 +1,19 @@
 //! `stag bench`: loads units, measures, and checks what they keep. This file runs the runs and prints; a run's threads are
 //! in [`run`].
 
-pub mod cpu;
 mod drive;
 mod generations;
 mod interrupt;
-mod pace;
 mod plan;
-pub mod random;
 mod report;
 mod run;
 mod stamp;
 mod tally;
 mod verify;
-mod zipf;
 
 use std::io::IsTerminal;
 
+use load::cpu;
 use report::Report;
 
 use crate::args::Bench;

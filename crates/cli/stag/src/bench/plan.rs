@@ -1,10 +1,9 @@
 //! What a run does, and which part of which unit each session works on. Plain values; no I/O.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use super::pace::Pace;
-use super::random::Random;
-use super::zipf::Zipf;
+use load::{Pace, Random, Window, Zipf};
+
 use crate::args::{Bench, Pattern};
 
 /// One run: one pattern, block size and depth.
@@ -145,22 +144,9 @@ impl Source {
     }
 }
 
-/// When a run's load is on.
-#[derive(Clone, Copy, Debug)]
-pub struct Window {
-    /// When counting begins, after the warm-up.
-    pub start: Instant,
-    /// When it ends; `None` if it ends by count.
-    pub end: Option<Instant>,
-}
-
-impl Window {
-    /// For a load that begins at `now`.
-    pub fn new(now: Instant, args: &Bench) -> Self {
-        let start = now + Duration::from_secs_f64(args.limits.warmup);
-        let end = args.limits.count.is_none().then(|| start + Duration::from_secs_f64(args.limits.time));
-        Self { start, end }
-    }
+/// When the load counts that begins at `now`.
+pub fn window(now: Instant, args: &Bench) -> Window {
+    Window::new(now, args.limits.warmup, args.limits.count.is_none().then_some(args.limits.time))
 }
 
 /// A session's share of `total`, the rest of the division going to the first ones.

@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use hdrhistogram::Histogram;
 use iscsi_client::tune::Tuning;
+use load::round;
 use serde::Serialize;
 
 use super::drive::Outcome;
@@ -33,6 +33,23 @@ pub struct Latency {
     p999: f64,
     p9999: f64,
     max: f64,
+}
+
+impl Latency {
+    /// Of what was counted.
+    fn of(latency: &load::Latency) -> Self {
+        let at = |quantile| round(latency.quantile_us(quantile), 3);
+        Self {
+            min: round(latency.min_us(), 3),
+            mean: round(latency.mean_us(), 3),
+            p50: at(0.5),
+            p90: at(0.9),
+            p99: at(0.99),
+            p999: at(0.999),
+            p9999: at(0.9999),
+            max: round(latency.max_us(), 3),
+        }
+    }
 }
 
 /// One run.
@@ -139,7 +156,7 @@ impl Report {
         let seconds = outcome.seconds.max(1e-9);
         let iops = tally.ios() as f64 / seconds;
         let cpu = outcome.cpu.unwrap_or_default();
-        let per_io = |load: f64| if iops > 0.0 { load * 1e6 / iops } else { 0.0 };
+        let (us, percent) = (|used| round(cpu.each_us(used, iops), 3), |used| round(cpu.percent(used), 2));
         Self {
             urls: args.urls.iter().map(ToString::to_string).collect(),
             pattern: run.pattern.name(),
@@ -159,11 +176,11 @@ impl Report {
             writes: tally.writes,
             iops: round(iops, 1),
             mb_s: round(iops * f64::from(run.bs) / 1e6, 3),
-            lat_us: latency(&tally.latency_ns),
-            client_us: round(per_io(cpu.own), 3),
-            client_cpu_percent: round(cpu.own * 100.0, 2),
-            target_us: cpu.target.map(|load| round(per_io(load), 3)),
-            target_cpu_percent: cpu.target.map(|load| round(load * 100.0, 2)),
+            lat_us: Latency::of(&tally.latency),
+            client_us: us(cpu.own),
+            client_cpu_percent: percent(cpu.own),
+            target_us: cpu.target.map(us),
+            target_cpu_percent: cpu.target.map(percent),
             unsent: tally.unsent,
             errors: tally.errors,
             first_error: tally.messages.first().cloned(),
@@ -175,27 +192,6 @@ impl Report {
             verified_blocks: tally.verified,
             tuning: tally.tuning.as_ref().map(Tuned::from),
         }
-    }
-}
-
-fn round(x: f64, digits: i32) -> f64 {
-    let scale = 10f64.powi(digits);
-    (x * scale).round() / scale
-}
-
-fn latency(ns: &Histogram<u64>) -> Latency {
-    let us = |ns: f64| round(ns / 1e3, 3);
-    let at = |quantile: f64| us(ns.value_at_quantile(quantile) as f64);
-    let none = ns.is_empty();
-    Latency {
-        min: if none { 0.0 } else { us(ns.min() as f64) },
-        mean: us(ns.mean()),
-        p50: at(0.5),
-        p90: at(0.9),
-        p99: at(0.99),
-        p999: at(0.999),
-        p9999: at(0.9999),
-        max: us(ns.max() as f64),
     }
 }
 
@@ -347,9 +343,11 @@ fn size(bytes: u32) -> String {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
+    use std::time::Duration;
 
-    use super::super::cpu::Load;
+    use clap::Parser;
+    use load::cpu::Spent;
+
     use super::super::plan;
     use super::*;
     use crate::args::{Cli, Command};
@@ -359,12 +357,14 @@ mod tests {
         let Command::Bench(args) = Cli::try_parse_from(words.split(' ')).unwrap().command else {
             unreachable!()
         };
-        let mut tally = Tally::new();
+        let mut tally = Tally::default();
         for us in 1..=1000 {
             tally.done(false, us * 1000);
         }
         tally.error(|| "one, \"two\"".into());
-        let outcome = Outcome { seconds: 2.0, cpu: Some(Load { own: 0.25, target: Some(0.5) }) };
+        let (time, own, target) =
+            (Duration::from_secs(2), Duration::from_millis(500), Some(Duration::from_secs(1)));
+        let outcome = Outcome { seconds: 2.0, cpu: Some(Spent { time, own, target }) };
         Report::new(&args, &plan::runs(&args)[0], 1, &tally, &outcome)
     }
 

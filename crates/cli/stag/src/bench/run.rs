@@ -14,13 +14,14 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use iscsi_client::{Disk, Options, Session};
+use load::Window;
+use load::random::mix;
 use runtime::JoinHandle;
 
 use super::BenchError;
 use super::drive::{Driver, Outcome, Phase, Shared};
 use super::generations::BYTES_OF_PLACE;
-use super::plan::{self, Part, Run, Seat, Source, Window};
-use super::random::mix;
+use super::plan::{self, Part, Run, Seat, Source};
 use super::report::Report;
 use super::tally::Tally;
 use super::verify::Verifier;
@@ -115,7 +116,7 @@ fn gather(
 ) -> Result<(Tally, Outcome), BenchError> {
     let bar = progress_line(quiet);
     let (mut ready, mut ended) = (0, 0);
-    let (mut tally, mut outcome) = (Tally::new(), Outcome::default());
+    let (mut tally, mut outcome) = (Tally::default(), Outcome::default());
     let mut error = None;
     let mut before = (Instant::now(), 0);
     while ended < threads {
@@ -124,7 +125,7 @@ fn gather(
                 ready += 1;
                 if ready == threads {
                     // Errors of others may have come first: then the load ends at once.
-                    let _ = common.window.set(Window::new(Instant::now(), &common.args));
+                    let _ = common.window.set(plan::window(Instant::now(), &common.args));
                 }
             }
             Ok(Message::Ended(Ok(parts))) => {
@@ -139,7 +140,7 @@ fn gather(
                 ready += 1;
                 // The others need not go on.
                 common.errors.fetch_add(common.args.limits.max_errors, Ordering::Relaxed);
-                let _ = common.window.set(Window::new(Instant::now(), &common.args));
+                let _ = common.window.set(plan::window(Instant::now(), &common.args));
                 error = error.or(Some(its));
             }
             Err(RecvTimeoutError::Timeout) => {
@@ -246,7 +247,7 @@ async fn sessions(
     sender: &Sender<Message>,
 ) -> Result<(Tally, Outcome), BenchError> {
     let shared = Rc::new(Shared {
-        tally: RefCell::new(Tally::new()),
+        tally: RefCell::new(Tally::default()),
         max_errors: common.args.limits.max_errors,
         progress: common.progress[index].clone(),
         errors: common.errors.clone(),
@@ -304,7 +305,7 @@ async fn sessions(
             tracing::warn!(url = driver.url, %error, "no answer to the logout");
         }
     }
-    let tally = shared.tally.replace(Tally::new());
+    let tally = shared.tally.take();
     Ok((tally, outcome))
 }
 

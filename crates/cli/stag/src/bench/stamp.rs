@@ -3,7 +3,7 @@
 //! A block is 512 bytes or more. Little-endian: 8 bytes of magic, 8 of the run, 8 of the LBA, 4 of the generation, 4 of zeros;
 //! then words that follow from run, LBA and generation, to the end.
 
-use super::random::mix;
+use load::random::mix;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"StagVrfy");
 const HEADER: usize = 32;

@@ -1,19 +1,17 @@
 //! What a thread's sessions count while they run. Recording allocates nothing.
 
-use hdrhistogram::Histogram;
 use iscsi_client::Session;
 use iscsi_client::tune::Tuning;
+use load::Latency;
 
-/// Longest latency that is told apart from longer ones, ns: ten minutes.
-const LONGEST_NS: u64 = 600_000_000_000;
 /// Errors and mismatches whose text is kept.
 const KEPT: usize = 16;
 
 /// Counts of one thread, or of all of them.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Tally {
-    /// Latencies, ns, to three digits.
-    pub latency_ns: Histogram<u64>,
+    /// Latencies, those of commands that were never sent included.
+    pub latency: Latency,
     /// Reads that ended well.
     pub reads: u64,
     /// Writes that ended well.
@@ -48,34 +46,16 @@ pub struct Recovered {
 }
 
 impl Tally {
-    /// Nothing yet.
-    pub fn new() -> Self {
-        // The bounds and digits are right: the only errors there are.
-        let latency_ns = Histogram::new_with_bounds(1, LONGEST_NS, 3);
-        Self {
-            latency_ns: latency_ns.unwrap_or_else(|_| unreachable!("bounds in order, digits from 0 to 5")),
-            reads: 0,
-            writes: 0,
-            unsent: 0,
-            errors: 0,
-            messages: Vec::new(),
-            verified: 0,
-            reconnects: 0,
-            recovered: Recovered::default(),
-            tuning: None,
-        }
-    }
-
     /// Counts an I/O that ended well.
     #[inline]
     pub fn done(&mut self, write: bool, latency_ns: u64) {
-        self.latency_ns.saturating_record(latency_ns.max(1));
+        self.latency.record(latency_ns);
         *(if write { &mut self.writes } else { &mut self.reads }) += 1;
     }
 
     /// Counts an I/O that was due `latency_ns` before the end and was never sent.
     pub fn unsent(&mut self, latency_ns: u64) {
-        self.latency_ns.saturating_record(latency_ns.max(1));
+        self.latency.record(latency_ns);
         self.unsent += 1;
     }
 
@@ -105,8 +85,7 @@ impl Tally {
 
     /// Adds another thread's counts.
     pub fn add(&mut self, other: &Self) {
-        // Both have the same bounds.
-        let _ = self.latency_ns.add(&other.latency_ns);
+        self.latency.add(&other.latency);
         self.reads += other.reads;
         self.writes += other.writes;
         self.unsent += other.unsent;
@@ -128,32 +107,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn percentiles_are_those_of_what_was_recorded() {
-        let mut tally = Tally::new();
-        for us in 1..=10_000u64 {
-            tally.done(us % 2 == 0, us * 1000);
-        }
-        for (quantile, us) in
-            [(0.5, 5000.0), (0.9, 9000.0), (0.99, 9900.0), (0.999, 9990.0), (0.9999, 9999.0)]
-        {
-            let got = tally.latency_ns.value_at_quantile(quantile) as f64 / 1000.0;
-            assert!((got - us).abs() <= us / 1000.0 + 1.0, "p{quantile}: {got}");
-        }
-        assert_eq!((tally.reads, tally.writes, tally.ios()), (5000, 5000, 10_000));
-    }
-
-    #[test]
-    fn latencies_out_of_range_count_as_the_nearest_there_is() {
-        let mut tally = Tally::new();
-        tally.done(false, 0);
-        tally.done(false, u64::MAX);
-        assert_eq!(tally.latency_ns.len(), 2);
-        assert!(tally.latency_ns.max() >= LONGEST_NS);
-    }
-
-    #[test]
     fn sums_keep_everything_and_a_bounded_number_of_messages() {
-        let (mut a, mut b) = (Tally::new(), Tally::new());
+        let (mut a, mut b) = (Tally::default(), Tally::default());
         for n in 0..20 {
             a.error(|| format!("a{n}"));
             b.error(|| format!("b{n}"));
@@ -162,6 +117,6 @@ mod tests {
         }
         a.add(&b);
         assert_eq!((a.errors, a.messages.len(), a.writes, a.unsent), (40, KEPT, 20, 20));
-        assert_eq!(a.latency_ns.len(), 40);
+        assert_eq!(a.latency.count(), 40);
     }
 }

@@ -3,7 +3,8 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use hdrhistogram::Histogram;
+use load::cpu::{Sample, Spent};
+use load::{Engine, Latency, seconds};
 use rdma::{Completion, Flags, QueuePair, Remote, Stag};
 use runtime::Chain;
 
@@ -13,8 +14,6 @@ use super::wire::{Hello, MESSAGE, Message, head};
 use super::{RdmaBenchError, options};
 use crate::args::rdma_bench::{Operation, RdmaBench};
 
-/// Longest latency that is told apart from longer ones, ns.
-const LONGEST: u64 = 600_000_000_000;
 /// How often the way there and back is measured before the load.
 const PINGS: u64 = 5;
 /// So often in each depth of writes the other side is told of them.
@@ -64,19 +63,12 @@ fn is_told(number: u64, last: u64, depth: u32) -> bool {
     number == last || number % every == every - 1
 }
 
-fn seconds(seconds: f64) -> Duration {
-    Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX / 4)
-}
-
 /// What one run found.
 pub struct Found {
-    /// ns.
-    pub latency: Histogram<u64>,
-    pub elapsed: Duration,
+    pub latency: Latency,
     pub rtt: Duration,
-    /// Processor time of this process and of the other side's.
-    pub client: Duration,
-    pub server: Duration,
+    /// Processor time of this process, and of the other side's as the target's.
+    pub spent: Spent,
 }
 
 struct Load<'a> {
@@ -87,8 +79,7 @@ struct Load<'a> {
     places: u64,
     /// What is written or sent each time.
     data: Chain,
-    /// When each message under way was posted, by its number.
-    begun: Vec<Instant>,
+    engine: Engine,
     /// The next message's number, and that of the first which has not ended.
     next: u64,
     done: u64,
@@ -112,14 +103,15 @@ impl<'a> Load<'a> {
             Operation::Read => Chain::new(),
             _ => zeros(hello.size.into())?,
         };
-        let now = Instant::now();
+        // It is bounded by a queue depth, of 16 bits.
+        let depth = u16::try_from(hello.depth).unwrap_or(u16::MAX);
         let mut load = Self {
             pair,
             hello,
             remote: Remote { stag: Stag(0), offset: 0 },
             places: 1,
             data,
-            begun: vec![now; hello.depth as usize],
+            engine: Engine::warming(depth),
             next: 0,
             done: 0,
             rtt: Duration::MAX,
@@ -154,16 +146,13 @@ impl<'a> Load<'a> {
         self.pair.post_send(&message.encode(), Chain::new(), Flags::default(), None);
     }
 
-    /// Posts `count` messages.
-    fn post(&mut self, count: u64, now: Instant) {
+    /// Posts as many messages as there is room for.
+    fn post(&mut self, now: Instant) {
         let size = self.hello.size as usize;
-        let last = (self.next + count).saturating_sub(1);
-        for _ in 0..count {
+        let last = (self.done + u64::from(self.hello.depth)).saturating_sub(1);
+        // Messages end in order, so that a message's slot follows from its number.
+        while self.engine.begin(now).is_some() {
             let number = self.next;
-            let slot = (number % u64::from(self.hello.depth)) as usize;
-            if let Some(begun) = self.begun.get_mut(slot) {
-                *begun = now;
-            }
             let place = || self.remote.plus(number % self.places * size as u64);
             match self.hello.operation {
                 Operation::Read => self.pair.post_read(place(), size, number),
@@ -220,38 +209,34 @@ impl<'a> Load<'a> {
         let start = Instant::now();
         let from = start + seconds(args.load.warmup);
         let until = from + seconds(args.load.time);
-        // These bounds are always taken.
-        let mut latency = Histogram::<u64>::new_with_bounds(1, LONGEST, 3)
-            .unwrap_or_else(|_| unreachable!("1 is below LONGEST"));
-        let (mut counting, mut before) = (None, Duration::ZERO);
-        let mut server_from = None;
-        self.post(self.hello.depth.into(), start);
-        let (elapsed, client) = loop {
+        let mut latency = Latency::default();
+        let (mut before, mut server_from) = (None, None);
+        self.post(start);
+        let spent = loop {
             let came = self.take().await?;
             if let Some((FROM, cpu_ns)) = came.marked {
                 server_from = Some(cpu_ns);
             }
             let Some(done) = came.done.filter(|done| *done > self.done) else { continue };
             let now = Instant::now();
-            let count = done - self.done;
-            if counting.is_some() {
-                for number in self.done..done {
-                    let slot = (number % u64::from(self.hello.depth)) as usize;
-                    let took = self.begun.get(slot).map_or(Duration::ZERO, |begun| now - *begun);
-                    latency.saturating_record(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
-                }
+            for number in self.done..done {
+                let ended = self.engine.end((number % u64::from(self.hello.depth)) as u16, now);
+                ended.into_iter().for_each(|ns| latency.record(ns));
             }
             self.done = done;
-            match counting {
+            match &before {
                 None if now >= from => {
-                    counting = Some(now);
-                    before = super::cpu();
+                    self.engine.open(now);
+                    before = Some(Sample::take(None));
                     self.say(Message::Mark(FROM));
                 }
-                Some(began) if now >= until => break (now - began, super::cpu().saturating_sub(before)),
+                Some(before) if now >= until => {
+                    let spent = Sample::take(None).since(before);
+                    break Spent { time: seconds(self.engine.seconds()), ..spent };
+                }
                 _ => {}
             }
-            self.post(count, now);
+            self.post(now);
         };
         self.say(Message::Mark(UNTIL));
         let server_until = loop {
@@ -262,7 +247,7 @@ impl<'a> Load<'a> {
             }
         };
         let server = Duration::from_nanos(server_until.saturating_sub(server_from.unwrap_or(server_until)));
-        Ok(Found { latency, elapsed, rtt: self.rtt, client, server })
+        Ok(Found { latency, rtt: self.rtt, spent: Spent { target: Some(server), ..spent } })
     }
 }
 

@@ -12,7 +12,6 @@ use std::task::Poll;
 use std::time::Duration;
 
 use rdma::{Completion, Crc, Options, Provider, QueuePair};
-use rustix::time::{ClockId, clock_gettime};
 
 use crate::args::rdma_bench::{RdmaBench, Wire};
 use crate::args::{Rdma, RdmaCrc};
@@ -154,14 +153,7 @@ async fn ready(pair: &QueuePair) -> Option<Result<Completion, rdma::Error>> {
     .await
 }
 
-/// Processor time of this process.
-fn cpu() -> Duration {
-    let time = clock_gettime(ClockId::ProcessCPUTime);
-    let (seconds, ns) = (u64::try_from(time.tv_sec), u32::try_from(time.tv_nsec));
-    Duration::new(seconds.unwrap_or_default(), ns.unwrap_or_default())
-}
-
-/// The same in ns.
+/// Processor time of this process, ns.
 fn cpu_ns() -> u64 {
-    u64::try_from(cpu().as_nanos()).unwrap_or(u64::MAX)
+    u64::try_from(load::cpu::own().as_nanos()).unwrap_or(u64::MAX)
 }

@@ -1,5 +1,6 @@
 //! What a run found, as JSON and as a line of a table. The names of the fields are a promise: scripts read them.
 
+use load::round;
 use rdma::QueuePair;
 use serde::Serialize;
 
@@ -57,13 +58,14 @@ pub struct Report {
 impl Report {
     /// Of a run that found this.
     pub fn new(hello: &Hello, pair: &QueuePair, found: Found) -> Self {
-        let elapsed = found.elapsed.as_secs_f64().max(1e-9);
-        let ops = found.latency.len();
+        let (latency, spent) = (&found.latency, &found.spent);
+        let elapsed = spent.time.as_secs_f64().max(1e-9);
+        let ops = latency.count();
         let rate = ops as f64 / elapsed;
-        let us = |ns: f64| round(ns / 1e3, 3);
-        let at = |quantile: f64| us(found.latency.value_at_quantile(quantile) as f64);
-        let each = |used: std::time::Duration| round(used.as_secs_f64() * 1e6 / (ops.max(1) as f64), 3);
-        let percent = |used: std::time::Duration| round(used.as_secs_f64() / elapsed * 100.0, 2);
+        let at = |quantile| round(latency.quantile_us(quantile), 3);
+        let each = |used| round(spent.each_us(used, rate), 3);
+        let percent = |used| round(spent.percent(used), 2);
+        let server = spent.target.unwrap_or_default();
         Self {
             operation: hello.operation.name(),
             size: hello.size,
@@ -75,18 +77,18 @@ impl Report {
             ops_s: round(rate, 1),
             mb_s: round(rate * f64::from(hello.size) / 1e6, 3),
             lat_us: Latency {
-                min: us(found.latency.min() as f64),
-                mean: us(found.latency.mean()),
+                min: round(latency.min_us(), 3),
+                mean: round(latency.mean_us(), 3),
                 p50: at(0.5),
                 p90: at(0.9),
                 p99: at(0.99),
-                max: us(found.latency.max() as f64),
+                max: round(latency.max_us(), 3),
             },
-            rtt_us: us(found.rtt.as_nanos() as f64),
-            client_us: each(found.client),
-            client_cpu_percent: percent(found.client),
-            server_us: each(found.server),
-            server_cpu_percent: percent(found.server),
+            rtt_us: round(found.rtt.as_secs_f64() * 1e6, 3),
+            client_us: each(spent.own),
+            client_cpu_percent: percent(spent.own),
+            server_us: each(server),
+            server_cpu_percent: percent(server),
         }
     }
 
@@ -111,11 +113,6 @@ impl Report {
 /// The head of the table.
 pub const HEAD: &str =
     "what       bytes  depth    ord       ops/s       MB/s     p50 µs     p99 µs   cl. µs  ser. µs\n";
-
-fn round(x: f64, digits: i32) -> f64 {
-    let scale = 10f64.powi(digits);
-    (x * scale).round() / scale
-}
 
 /// All runs as one JSON document.
 pub fn json(runs: &[Report]) -> String {

@@ -6,17 +6,20 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use iscsi_client::objects::Objects;
 use iscsi_client::{Command, Lun, Session, Unit, Url};
+use load::cpu::{Sample, Spent};
+use load::{Random, Window};
 use osd::Id;
 use runtime::Buf;
 use serde_json::{Value, json};
 
-use super::tally::{Cpu, Tally};
+use super::tally::Tally;
 use super::{LoadError, objects, requests};
 use crate::args::osd_bench::{OsdBench, What};
-use crate::bench::random::Random;
 use crate::client::connect;
 use crate::osd::error::OsdError;
 
+/// Errors after which a client gives up.
+const MOST_ERRORS: u64 = 100;
 /// The first client's object; the others' follow.
 const OBJECT: u64 = 0x7000_0000;
 
@@ -32,10 +35,6 @@ pub fn run(args: &OsdBench) -> Result<Value, OsdError> {
     let runtime = runtime::Runtime::new(config)
         .map_err(|error| OsdError::Io { place: "no io_uring".to_owned(), error })?;
     runtime.block_on(in_partition(args, url)).map_err(|error| error.at(url))
-}
-
-fn seconds(seconds: f64) -> Duration {
-    Duration::try_from_secs_f64(seconds).unwrap_or(Duration::from_secs(1))
 }
 
 /// Measures in the partition that was named, or in one of its own that is gone afterwards.
@@ -136,106 +135,82 @@ impl Client {
 
     /// Loads until `clock` says that it is over; counts what ends while it says that it counts.
     async fn load(mut self, clock: Rc<Clock>) -> (Self, Tally) {
-        let mut tally = Tally::new();
-        while clock.goes_on(Instant::now()) {
+        let mut tally = Tally::default();
+        while clock.goes_on(Instant::now()) && tally.errors <= MOST_ERRORS {
             let command = self.command();
-            let begin = Instant::now();
-            let ended = self.session.execute(command).await.and_then(iscsi_client::Response::ok);
-            let end = Instant::now();
-            if clock.counts(end) {
-                tally.count(end - begin);
-            }
-            if let Err(error) = ended {
-                tally.fail(&error);
-                if tally.errors > 100 {
-                    break;
-                }
-            }
+            self.one(command, &clock, &mut tally).await;
         }
         (self, tally)
     }
 
     /// Removes what it has made, until `clock` says that it is over.
     async fn unload(mut self, clock: Rc<Clock>) -> (Self, Tally) {
-        let mut tally = Tally::new();
+        let mut tally = Tally::default();
         while clock.goes_on(Instant::now()) {
             let Some(object) = self.made.pop() else { break };
             let command = requests::remove(self.lun, Id::new(self.id.partition, object), self.durable);
-            let begin = Instant::now();
-            let ended = self.session.execute(command).await.and_then(iscsi_client::Response::ok);
-            let end = Instant::now();
-            if clock.counts(end) {
-                tally.count(end - begin);
-            }
-            if let Err(error) = ended {
-                tally.fail(&error);
-            }
+            self.one(command, &clock, &mut tally).await;
         }
         (self, tally)
+    }
+
+    async fn one(&self, command: Command, clock: &Clock, tally: &mut Tally) {
+        let begin = Instant::now();
+        let ended = self.session.execute(command).await.and_then(iscsi_client::Response::ok);
+        let end = Instant::now();
+        if clock.counts(end) {
+            tally.latency.record_time(end - begin);
+        }
+        if let Err(error) = ended {
+            tally.fail(&error);
+        }
     }
 }
 
 /// Warm-up and measurement, shared by all clients. It begins when the first of them does.
 struct Clock {
-    warm: Duration,
-    measure: Duration,
-    /// When counting begins, and when it is over.
-    span: Cell<Option<(Instant, Instant)>>,
-    /// Whether anything has ended in between.
+    warmup: f64,
+    time: f64,
+    window: Cell<Option<Window>>,
+    /// Whether anything has ended in the window.
     any: Cell<bool>,
     /// When the last one that counts ended.
     ended: Cell<Option<Instant>>,
     /// Processor time when counting began, and when it was over.
-    before: Cell<Option<Cpu>>,
-    after: Cell<Option<Cpu>>,
+    before: Cell<Option<Sample>>,
+    after: Cell<Option<Sample>>,
     target: Option<u32>,
 }
 
 impl Clock {
-    fn new(warm: Duration, measure: Duration, target: Option<u32>) -> Rc<Self> {
-        Rc::new(Self {
-            warm,
-            measure,
-            span: Cell::default(),
-            any: Cell::default(),
-            ended: Cell::default(),
-            before: Cell::default(),
-            after: Cell::default(),
-            target,
-        })
+    fn new(warmup: f64, time: f64, target: Option<u32>) -> Rc<Self> {
+        let (any, ended, before, after) = Default::default();
+        Rc::new(Self { warmup, time, window: Cell::default(), any, ended, before, after, target })
     }
 
-    /// From when until when counts what ends; `now` is when the first client begins, if it is the first.
-    fn span(&self, now: Instant) -> (Instant, Instant) {
-        self.span.get().unwrap_or_else(|| {
-            let from = now + self.warm;
-            let span = (from, from + self.measure);
-            self.span.set(Some(span));
-            span
-        })
+    /// When it counts; `now` is when the first client begins, if it is the first.
+    fn window(&self, now: Instant) -> Window {
+        let window = self.window.get().unwrap_or_else(|| Window::new(now, self.warmup, Some(self.time)));
+        self.window.set(Some(window));
+        window
     }
 
     /// Whether another command is to begin.
     fn goes_on(&self, now: Instant) -> bool {
-        let (from, until) = self.span(now);
-        if now >= until {
-            if self.after.get().is_none() {
-                self.after.set(Some(Cpu::now(self.target)));
-            }
-            return false;
+        let window = self.window(now);
+        let mark = if window.is_over(now) { &self.after } else { &self.before };
+        if now >= window.start && mark.get().is_none() {
+            mark.set(Some(Sample::take(self.target)));
         }
-        if now >= from && self.before.get().is_none() {
-            self.before.set(Some(Cpu::now(self.target)));
-        }
-        true
+        !window.is_over(now)
     }
 
     /// Whether the command that ended at `end` counts. What takes longer than the whole time counts where nothing else does, so that
     /// every run has a figure.
     fn counts(&self, end: Instant) -> bool {
-        let (from, until) = self.span(end);
-        let within = end < until;
-        let counts = end >= from && (within || !self.any.get());
+        let window = self.window(end);
+        let within = window.counts(end);
+        let counts = within || end >= window.start && !self.any.get();
         if counts {
             self.any.set(self.any.get() || within);
             self.ended.set(Some(end));
@@ -245,18 +220,18 @@ impl Clock {
 
     /// The seconds in which what counts has ended: the whole time, or until the end of what took longer.
     fn seconds(&self) -> f64 {
-        if self.any.get() { self.measure.as_secs_f64() } else { self.seconds_of_work() }
+        if self.any.get() { self.time } else { self.seconds_of_work() }
     }
 
     /// The same up to the end of the last that counts, for clients that may have nothing more to do before the time is over.
     fn seconds_of_work(&self) -> f64 {
-        let took = self.span.get().zip(self.ended.get()).map(|((from, _), end)| end - from);
+        let took = self.window.get().zip(self.ended.get()).map(|(window, end)| end - window.start);
         took.unwrap_or_default().as_secs_f64()
     }
 
-    fn cpu(&self) -> Cpu {
-        let after = self.after.get().filter(|_| self.any.get()).unwrap_or_else(|| Cpu::now(self.target));
-        self.before.get().map(|before| after.since(before)).unwrap_or_default()
+    fn cpu(&self) -> Option<Spent> {
+        let after = self.after.get().filter(|_| self.any.get()).unwrap_or_else(|| Sample::take(self.target));
+        self.before.get().map(|before| after.since(&before))
     }
 }
 
@@ -335,16 +310,16 @@ async fn measure(args: &OsdBench, url: &Url, partition: u64) -> Result<Value, Lo
         What::Read | What::Write | What::DiskRead => args.size,
         _ => 0,
     };
-    let clock = Clock::new(seconds(args.warmup), seconds(args.time), args.target_pid);
+    let clock = Clock::new(args.warmup, args.time, args.target_pid);
     let (clients, tally) = all(clients, &clock, Client::load).await?;
     let mut found = tally.report(&name(args.what), clock.seconds(), bytes, clock.cpu());
     let mut clients = clients;
     if args.what == What::Create {
         // All is warm already, and there are only so many objects.
-        let clock = Clock::new(Duration::ZERO, seconds(args.time), args.target_pid);
+        let clock = Clock::new(0.0, args.time, args.target_pid);
         let (left, tally) = all(clients, &clock, Client::unload).await?;
         found["remove"] = tally.report("remove", clock.seconds_of_work(), 0, clock.cpu());
-        let forever = Clock::new(Duration::from_secs(60), Duration::ZERO, None);
+        let forever = Clock::new(60.0, 0.0, None);
         (clients, _) = all(left, &forever, Client::unload).await?;
     }
     found["clients"] = json!(args.clients);
@@ -368,7 +343,7 @@ where
 {
     let tasks: Vec<_> =
         clients.into_iter().map(|client| runtime::spawn(load(client, clock.clone()))).collect();
-    let (mut back, mut tally) = (Vec::new(), Tally::new());
+    let (mut back, mut tally) = (Vec::new(), Tally::default());
     for task in tasks {
         let (client, one) =
             task.await.map_err(|_| LoadError::Answer("a client ended by itself".to_owned()))?;
@@ -390,7 +365,7 @@ mod tests {
 
     #[test]
     fn what_ends_within_the_time_counts_and_the_time_is_what_it_is_divided_by() {
-        let (clock, start) = (Clock::new(10 * MS, 100 * MS, None), Instant::now());
+        let (clock, start) = (Clock::new(0.01, 0.1, None), Instant::now());
         assert!(clock.goes_on(start));
         assert!(!clock.counts(start + 9 * MS), "in the warm-up");
         assert!(clock.counts(start + 10 * MS) && clock.counts(start + 109 * MS));
@@ -401,7 +376,7 @@ mod tests {
 
     #[test]
     fn commands_that_take_longer_than_the_time_count_over_what_they_took() {
-        let (clock, start) = (Clock::new(Duration::ZERO, 10 * MS, None), Instant::now());
+        let (clock, start) = (Clock::new(0.0, 0.01, None), Instant::now());
         // One client begins later than the first; neither is within.
         assert!(clock.goes_on(start) && clock.goes_on(start + 2 * MS));
         assert!(clock.counts(start + 30 * MS) && clock.counts(start + 40 * MS));

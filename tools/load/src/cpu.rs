@@ -13,35 +13,51 @@ pub struct Sample {
     target: Option<Duration>,
 }
 
-/// Processor time between two moments, in parts of one processor: 1.0 is all of it.
+/// Processor time between two moments.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Load {
+pub struct Spent {
+    /// The time between them.
+    pub time: Duration,
     /// Of this process.
-    pub own: f64,
+    pub own: Duration,
     /// Of the other one, if it was named and is still there.
-    pub target: Option<f64>,
+    pub target: Option<Duration>,
 }
 
 impl Sample {
-    /// Now.
+    /// Now, with the process `target` if it is named.
     pub fn take(target: Option<u32>) -> Self {
-        let time = clock_gettime(ClockId::ProcessCPUTime);
-        let own = Duration::new(
-            u64::try_from(time.tv_sec).unwrap_or_default(),
-            u32::try_from(time.tv_nsec).unwrap_or_default(),
-        );
-        Self { at: Instant::now(), own, target: target.and_then(used) }
+        Self { at: Instant::now(), own: own(), target: target.and_then(used) }
     }
 
     /// What was used since `before`.
-    pub fn since(&self, before: &Self) -> Load {
-        let seconds = self.at.saturating_duration_since(before.at).as_secs_f64().max(1e-9);
-        let target = match (before.target, self.target) {
-            (Some(before), Some(now)) => Some(now.saturating_sub(before).as_secs_f64() / seconds),
-            _ => None,
-        };
-        Load { own: self.own.saturating_sub(before.own).as_secs_f64() / seconds, target }
+    pub fn since(&self, before: &Self) -> Spent {
+        let target = self.target.zip(before.target).map(|(now, before)| now.saturating_sub(before));
+        Spent {
+            time: self.at.saturating_duration_since(before.at),
+            own: self.own.saturating_sub(before.own),
+            target,
+        }
     }
+}
+
+impl Spent {
+    /// `used` in percent of one processor.
+    pub fn percent(&self, used: Duration) -> f64 {
+        100.0 * used.as_secs_f64() / self.time.as_secs_f64().max(1e-9)
+    }
+
+    /// `used` for each command of a load that had `rate` of them a second, µs; 0 if it had none.
+    pub fn each_us(&self, used: Duration, rate: f64) -> f64 {
+        if rate > 0.0 { self.percent(used) * 1e4 / rate } else { 0.0 }
+    }
+}
+
+/// The processor time that this process has used.
+pub fn own() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    let (seconds, ns) = (u64::try_from(time.tv_sec), u32::try_from(time.tv_nsec));
+    Duration::new(seconds.unwrap_or_default(), ns.unwrap_or_default())
 }
 
 /// The processor time that the threads of process `pid` have used. `None` if there is no such process.
@@ -113,9 +129,10 @@ mod tests {
         while start.elapsed() < Duration::from_millis(50) {
             std::hint::spin_loop();
         }
-        let load = Sample::take(Some(std::process::id())).since(&before);
-        assert!(load.own > 0.05, "{load:?}");
-        assert!(load.target.is_some_and(|target| target > 0.05), "{load:?}");
+        let spent = Sample::take(Some(std::process::id())).since(&before);
+        assert!(spent.percent(spent.own) > 5.0, "{spent:?}");
+        assert!(spent.target.is_some_and(|target| spent.percent(target) > 5.0), "{spent:?}");
+        assert!(spent.each_us(spent.own, 1.0) > 0.0 && spent.each_us(spent.own, 0.0) == 0.0);
         assert_eq!(Sample::take(Some(u32::MAX)).since(&before).target, None);
     }
 

@@ -3,7 +3,7 @@
 //! By rejection-inversion (W. Hörmann and G. Derflinger, "Rejection-inversion to generate variates from monotone discrete
 //! distributions", 1996): the area under 1/x^θ is inverted, and the little that lies beyond the steps is rejected.
 
-use super::random::{Random, mix};
+use crate::random::{Random, mix};
 
 /// A Zipf distribution over the numbers 0 to n-1.
 #[derive(Clone, Debug)]
