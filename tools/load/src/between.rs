@@ -2,7 +2,7 @@
 //! with where the host puts the cores: tens of nanoseconds within one L3 cache, hundreds between two.
 
 use std::io;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -22,6 +22,8 @@ struct Line(AtomicU32);
 /// If this process may not run on one of them, or they never had time for each other.
 pub fn one_way_ns(first: usize, second: usize, patience: Duration) -> io::Result<f64> {
     let line = &Line(AtomicU32::new(0));
+    // Not a number of the line: the other side may be about to answer, and would overwrite it.
+    let over = &AtomicBool::new(false);
     let until = Instant::now() + patience;
     let fastest = thread::scope(|scope| {
         // Threads of their own: the caller's stays where it may run.
@@ -34,12 +36,12 @@ pub fn one_way_ns(first: usize, second: usize, patience: Duration) -> io::Result
                 let go_on = pinned.is_ok();
                 // The other side waits for this word, and then for answers.
                 if ready.send(pinned).is_ok() && go_on {
-                    echo(line);
+                    echo(line, over);
                 }
             });
             started.recv().map_err(|_| io::Error::other("the other thread has ended"))??;
             let fastest = (0..BATCHES).map_while(|_| batch(line, until)).min();
-            line.0.store(u32::MAX, Ordering::Release);
+            over.store(true, Ordering::Release);
             Ok(fastest)
         });
         asking.join().unwrap_or_else(|_| Err(io::Error::other("the first thread has ended")))
@@ -57,13 +59,19 @@ fn pin(core: usize) -> io::Result<()> {
     Ok(sched_setaffinity(None, &set)?)
 }
 
-/// Answers every odd number with the even one after it, until the last number there is.
-fn echo(line: &Line) {
+/// Answers every odd number with the even one after it, until it is `over`.
+fn echo(line: &Line, over: &AtomicBool) {
+    let mut spins = 0u32;
     loop {
         match line.0.load(Ordering::Acquire) {
-            u32::MAX => return,
             odd if odd % 2 == 1 => line.0.store(odd + 1, Ordering::Release),
-            _ => std::hint::spin_loop(),
+            _ => {
+                spins = spins.wrapping_add(1);
+                if spins % 1024 == 0 && over.load(Ordering::Acquire) {
+                    return;
+                }
+                std::hint::spin_loop();
+            }
         }
     }
 }
@@ -89,6 +97,15 @@ fn batch(line: &Line, until: Instant) -> Option<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The other side may be interrupted between a question and its answer.
+    #[test]
+    fn a_measurement_that_runs_out_of_time_ends() {
+        let cores = thread::available_parallelism().map_or(1, |n| n.get());
+        for _ in 0..if cores > 1 { 200 } else { 0 } {
+            let _ = one_way_ns(0, 1, Duration::ZERO);
+        }
+    }
 
     #[test]
     fn two_cores_answer_each_other_and_a_core_that_is_not_there_is_an_error() {
