@@ -4,12 +4,11 @@ use std::io::{BufRead, Read, Write};
 use std::net::TcpStream;
 use std::time::Instant;
 
-use rustix::buffer::spare_capacity;
-use rustix::event::epoll;
 use serde::Serialize;
 
 use crate::args::{Args, Unit};
 use crate::login::{self, Negotiated};
+use crate::ready::Ready;
 use crate::wire::{self, BHS, FINAL, IMMEDIATE, NO_TAG, op};
 use crate::{LoadError, run, socket};
 
@@ -43,8 +42,7 @@ pub fn run(
 ) -> Result<(), LoadError> {
     let unit = Unit::parse(args.url.as_deref().unwrap_or_default())?;
     let from = Instant::now();
-    let io = |errno: rustix::io::Errno| LoadError::Io("waiting", errno.into());
-    let queue = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(io)?;
+    let mut queue = Ready::new(256)?;
     let mut sessions = Vec::new();
     for number in 0..count {
         let mut stream = socket::connect(&unit.portal)?;
@@ -53,15 +51,13 @@ pub fn run(
             .map_err(|e| LoadError::Io("setting a socket option", e))?;
         let name = format!("{}.{number}", args.initiator);
         let negotiated = login::login(&mut stream, &name, &unit.target, number)?;
-        let data = epoll::EventData::new_u64(u64::from(number));
-        epoll::add(&queue, &stream, data, epoll::EventFlags::IN).map_err(io)?;
+        queue.add(&stream, number.into())?;
         sessions.push((stream, negotiated));
     }
     ready(&Held { sessions: count, seconds: from.elapsed().as_secs_f64() });
     let mut pings = 0;
     let (mut reader, mut writer) = std::io::pipe().map_err(|e| LoadError::Io("making a pipe", e))?;
-    let data = epoll::EventData::new_u64(u64::MAX);
-    epoll::add(&queue, &reader, data, epoll::EventFlags::IN).map_err(io)?;
+    queue.add(&reader, u64::MAX)?;
     std::thread::scope(|scope| {
         scope.spawn(move || {
             let mut asked = std::io::BufReader::new(asked);
@@ -72,16 +68,10 @@ pub fn run(
             }
             drop(writer);
         });
-        let mut events = Vec::with_capacity(256);
         loop {
-            events.clear();
-            match epoll::wait(&queue, spare_capacity(&mut events), None) {
-                Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                Err(errno) => return Err(io(errno)),
-            }
-            for event in &events {
-                let number = event.data.u64();
-                match sessions.get_mut(number as usize) {
+            queue.wait(None)?;
+            for number in queue.numbers() {
+                match sessions.get_mut(number) {
                     Some((stream, negotiated)) => pings += u64::from(answer(stream, negotiated)?),
                     None => match reader.read(&mut [0]) {
                         Ok(1) => answered(&Answered { pings }),

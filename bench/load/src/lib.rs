@@ -16,6 +16,7 @@ pub mod login;
 mod many;
 pub mod null;
 pub mod outbox;
+mod ready;
 pub mod report;
 pub mod run;
 pub mod session;

@@ -3,54 +3,19 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use load::cpu;
-use rustix::buffer::spare_capacity;
-use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 
 use crate::LoadError;
 use crate::args::Args;
 use crate::floor::{AWAKE, Client, Hello, Load, Served, Server, connect, greeted};
+use crate::ready::Ready;
 use crate::report::Report;
 use crate::run::PATIENCE;
 use crate::wire::BHS;
-
-/// Which of the connections have something.
-struct Ready {
-    epoll: OwnedFd,
-    events: Vec<epoll::Event>,
-}
-
-impl Ready {
-    fn of<'a>(streams: impl ExactSizeIterator<Item = &'a TcpStream>) -> Result<Self, LoadError> {
-        let events = Vec::with_capacity(streams.len());
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(waiting)?;
-        for (index, stream) in streams.enumerate() {
-            let data = epoll::EventData::new_u64(index as u64);
-            epoll::add(&epoll, stream, data, epoll::EventFlags::IN).map_err(waiting)?;
-        }
-        Ok(Self { epoll, events })
-    }
-
-    /// Waits for at most `patience`.
-    fn wait(&mut self, patience: Duration) -> Result<&[epoll::Event], LoadError> {
-        self.events.clear();
-        let patience =
-            Timespec { tv_sec: patience.as_secs() as i64, tv_nsec: i64::from(patience.subsec_nanos()) };
-        match epoll::wait(&self.epoll, spare_capacity(&mut self.events), Some(&patience)) {
-            Ok(_) | Err(Errno::INTR) => Ok(&self.events),
-            Err(errno) => Err(waiting(errno)),
-        }
-    }
-}
-
-fn waiting(errno: Errno) -> LoadError {
-    LoadError::Io("waiting", errno.into())
-}
 
 /// Accepts the others of a client that has connected once and asked for `hello`, and serves all until one ends.
 pub(crate) fn serve(
@@ -98,16 +63,15 @@ fn answer(
     let mut idle: Option<Instant> = None;
     loop {
         let awake = idle.map_or(Duration::ZERO, |from| from.elapsed());
-        let events = ready.wait(if awake > AWAKE { Duration::from_secs(60) } else { Duration::ZERO })?;
-        if events.is_empty() {
+        ready.wait(Some(if awake > AWAKE { Duration::from_secs(60) } else { Duration::ZERO }))?;
+        if ready.numbers().len() == 0 {
             idle.get_or_insert_with(Instant::now);
             continue;
         }
         if idle.take().is_some() {
             *waited += awake.min(AWAKE);
         }
-        for event in events {
-            let index = event.data.u64() as usize;
+        for index in ready.numbers() {
             let server = &mut servers[index];
             let got = match rustix::net::recv(&server.stream, &mut requests[..], RecvFlags::DONTWAIT) {
                 Ok((_, 0)) => return Ok(()),
@@ -140,8 +104,9 @@ pub(crate) fn run(args: &Args, portal: &str, hello: Hello) -> Result<Report, Loa
         let from = Instant::now();
         while from.elapsed() < limit {
             load.tally.calls += 1;
-            for event in ready.wait(patience)? {
-                clients[event.data.u64() as usize].receive(load, true)?;
+            ready.wait(Some(patience))?;
+            for index in ready.numbers() {
+                clients[index].receive(load, true)?;
             }
         }
         Ok(())

@@ -2,18 +2,17 @@
 
 use std::io::{IoSlice, Write};
 use std::net::TcpStream;
-use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use load::cpu::Sample;
-use rustix::buffer::spare_capacity;
-use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
 
 use crate::args::{Args, Pattern, Unit};
 use crate::login::{self, Negotiated};
 use crate::outbox::SLICES;
+use crate::ready::{Ready, waiting};
 use crate::report::{Report, Tally};
 use crate::session::{Plan, Session};
 use crate::wire::{self, BHS, FINAL, op};
@@ -29,6 +28,18 @@ struct Link {
     blocked: bool,
 }
 
+impl Link {
+    /// Has `ready` tell when it can be written, while something waits to be sent on it.
+    fn watch(&mut self, index: usize, ready: &Ready) -> Result<(), LoadError> {
+        let blocked = !self.session.outbox.is_empty();
+        if blocked != self.blocked {
+            self.blocked = blocked;
+            ready.watch(&self.stream, index as u64, blocked)?;
+        }
+        Ok(())
+    }
+}
+
 /// Runs the load that `args` describe.
 ///
 /// # Errors
@@ -40,7 +51,7 @@ pub fn run(args: &Args) -> Result<Report, LoadError> {
         links.push(open(args, &unit, number)?);
     }
     Runner {
-        queue: Queue::of(&links)?,
+        ready: (links.len() > 1).then(|| Ready::of(links.iter().map(|link| &link.stream))).transpose()?,
         links,
         block: payload(args.block),
         buffer: vec![0; args.receive()],
@@ -142,41 +153,9 @@ pub(crate) fn payload(len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Which of many connections have something to say.
-struct Queue {
-    epoll: OwnedFd,
-    events: Vec<epoll::Event>,
-}
-
-impl Queue {
-    /// A queue where there are several connections; one alone needs none.
-    fn of(links: &[Link]) -> Result<Option<Self>, LoadError> {
-        if links.len() < 2 {
-            return Ok(None);
-        }
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(waiting)?;
-        for (index, link) in links.iter().enumerate() {
-            let data = epoll::EventData::new_u64(index as u64);
-            epoll::add(&epoll, &link.stream, data, epoll::EventFlags::IN).map_err(waiting)?;
-        }
-        Ok(Some(Self { epoll, events: Vec::with_capacity(links.len()) }))
-    }
-
-    /// From now on tells of `link` too when it can be written, or no longer does.
-    fn watch(&self, index: usize, link: &mut Link, blocked: bool) -> Result<(), LoadError> {
-        if blocked == link.blocked {
-            return Ok(());
-        }
-        link.blocked = blocked;
-        let wanted =
-            if blocked { epoll::EventFlags::IN | epoll::EventFlags::OUT } else { epoll::EventFlags::IN };
-        epoll::modify(&self.epoll, &link.stream, epoll::EventData::new_u64(index as u64), wanted)
-            .map_err(waiting)
-    }
-}
-
 struct Runner {
-    queue: Option<Queue>,
+    /// Where there are several connections; one alone needs none.
+    ready: Option<Ready>,
     links: Vec<Link>,
     block: Vec<u8>,
     buffer: Vec<u8>,
@@ -191,10 +170,8 @@ impl Runner {
         for index in 0..self.links.len() {
             self.links[index].session.issue(now);
             self.flush(index)?;
-            if let Some(queue) = &self.queue {
-                let link = &mut self.links[index];
-                let blocked = !link.session.outbox.is_empty();
-                queue.watch(index, link, blocked)?;
+            if let Some(ready) = &self.ready {
+                self.links[index].watch(index, ready)?;
             }
         }
         let warmup = if args.fill { 0.0 } else { args.warmup.clamp(0.0, 3600.0) };
@@ -264,24 +241,17 @@ impl Runner {
 
     /// Sleeps until some of the connections have something, and serves those.
     fn serve_ready(&mut self) -> Result<(), LoadError> {
-        let Some(mut queue) = self.queue.take() else { return Ok(()) };
-        queue.events.clear();
+        let Some(mut ready) = self.ready.take() else { return Ok(()) };
         self.tally.calls += 1;
-        let patience = if self.spin { Duration::ZERO } else { PATIENCE };
-        let patience = Timespec { tv_sec: patience.as_secs() as i64, tv_nsec: 0 };
-        match epoll::wait(&queue.epoll, spare_capacity(&mut queue.events), Some(&patience)) {
-            Ok(0) if !self.spin => return Err(stalled()),
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(errno) => return Err(waiting(errno)),
+        ready.wait(Some(if self.spin { Duration::ZERO } else { PATIENCE }))?;
+        if ready.numbers().len() == 0 && !self.spin {
+            return Err(stalled());
         }
-        for event in &queue.events {
-            let index = event.data.u64() as usize;
+        for index in ready.numbers() {
             self.serve(index)?;
-            let link = &mut self.links[index];
-            let blocked = !link.session.outbox.is_empty();
-            queue.watch(index, link, blocked)?;
+            self.links[index].watch(index, &ready)?;
         }
-        self.queue = Some(queue);
+        self.ready = Some(ready);
         Ok(())
     }
 
@@ -332,10 +302,6 @@ impl Runner {
         }
         Ok(())
     }
-}
-
-fn waiting(errno: Errno) -> LoadError {
-    LoadError::Io("waiting", errno.into())
 }
 
 fn stalled() -> LoadError {
