@@ -1,15 +1,12 @@
-"""The report: one list of blocks, written as Markdown, as one HTML file that needs no other, and as CSV."""
+"""The report: marks and tables as Markdown. Charts, the page and the files of results are the lab's."""
 
-import base64
-import csv
-import html
 import json
-import shutil
 import statistics
 import subprocess
 import sys
+from pathlib import Path
 
-from . import matrix, plot
+from . import matrix
 from .measure import near
 from .targets import NAMES, SESSIONLESS
 
@@ -246,39 +243,6 @@ def _idle_table(results, notes):
     return head, rows
 
 
-def _plots(every_view):
-    """File name -> (title, SVG). A plot shows cores that share a cache, where each of its points was measured so as often as the other way."""
-    found = {}
-    for pattern, what in (("sr", "read"), ("sw", "write")):
-        def points_of(view):
-            return [line for line in _lines(view, True) if line.pattern == pattern]
-
-        if not every_view:
-            continue
-        view = max(every_view, key=lambda view: (len(points_of(view)), view.is_near))
-        machine, lines = view.results["machine"], points_of(view)
-        for key, words, y_words, log in (
-            ("iops", "IOPS", "I/Os a second", True),
-            ("cpu", "target CPU per I/O", "processor time of the target, µs per I/O", True),
-        ):
-            series = {}
-            for name in [name for name in view.targets if name != "null"]:
-                points = []
-                for line in lines:
-                    # On a scale of powers of ten there is no place for nothing at all.
-                    values = [value for value in view.values(line.key, name, "iops" if key == "iops" else "target_us") if value > 0]
-                    if values:
-                        points.append((line.block, statistics.median(values), min(values), max(values)))
-                if points:
-                    series[name] = points
-            title = f"Sequential {what}s: {words}"
-            subtitle = (f"32 in flight, 16 from 256K on; one core for the target; {machine['cpu']},"
-                        f" Linux {machine['kernel'].split('-')[0]}")
-            if svg := plot.lines(title, subtitle, y_words, series, NAMES, log):
-                found[f"{key}-{what}.svg"] = (title, svg)
-    return found
-
-
 def _rounds(results):
     """How often lines were measured, over both modes: an interrupted run has some more often than others."""
     counts = {}
@@ -312,13 +276,13 @@ def _method(results):
     ]
 
 
-def blocks(results, plots):
+def blocks(results, charts):
     """The report as ("heading", level, text), ("text", text), ("table", head, rows) and ("plot", file, title)."""
     out = [("heading", 1, "Stag and its peers, side by side")]
     out += [("text", text) for text in _method(results)]
     found = views(results)
     notes = Notes()
-    out += [("plot", name, title) for name, (title, _) in plots.items()]
+    out += [("plot", name, Path(name).stem) for name in charts]
     out += [("heading", 2, "Marks"), ("table", *_marks_table(results))]
     for number, view in enumerate(found):
         if len(found) > 1:
@@ -360,60 +324,50 @@ def to_markdown(parts):
     return "\n\n".join(out) + "\n"
 
 
-STYLE = """body{font:15px/1.5 system-ui,sans-serif;max-width:78rem;margin:2rem auto;padding:0 1rem;color:#222}
-table{border-collapse:collapse;font-size:13px;display:block;overflow-x:auto}td,th{border:1px solid #ddd;padding:.25rem .6rem;text-align:right;white-space:nowrap}
-td:first-child,th:first-child{text-align:left}th{background:#f5f5f5}img{max-width:100%;margin:.3rem}"""
+# What the lab is told of a run: our name of a figure -> its name, unit and direction there.
+FIGURES = {"iops": ("iops", "IOPS", "higher"), "mb_s": ("mb_s", "MB/s", "higher"), "p50_us": ("p50_us", "µs", "lower"),
+           "p99_us": ("p99_us", "µs", "lower"), "max_us": ("max_us", "µs", "lower"), "target_us": ("target_us", "µs", "lower"),
+           "client_us": ("client_us", "µs", "lower"), "own_us": ("own_us", "µs", "lower"),
+           "target_busy": ("target_percent", "%", "neither"), "client_busy": ("client_percent", "%", "neither")}
 
 
-def to_html(parts, plots):
-    def inline(text):
-        text = html.escape(text, quote=False)
-        pieces = text.split("**")
-        text = "".join(f"<b>{piece}</b>" if n % 2 else piece for n, piece in enumerate(pieces))
-        pieces = text.split("`")
-        return "".join(f"<code>{piece}</code>" if n % 2 else piece for n, piece in enumerate(pieces))
-
-    out = ["<!doctype html>", '<html lang="en"><head><meta charset="utf-8">',
-           '<meta name="viewport" content="width=device-width">', "<title>Stag and its peers</title>",
-           f"<style>{STYLE}</style></head><body>"]
-    for kind, *rest in parts:
-        if kind == "heading":
-            out.append(f"<h{rest[0]}>{inline(rest[1])}</h{rest[0]}>")
-        elif kind == "text":
-            out.append(f"<p>{inline(rest[0])}</p>")
-        elif kind == "plot":
-            data = base64.b64encode(plots[rest[0]][1].encode()).decode()
-            out.append(f'<img alt="{html.escape(rest[1])}" src="data:image/svg+xml;base64,{data}">')
-        else:
-            head, rows = rest
-            out.append("<table><thead><tr>" + "".join(f"<th>{inline(cell)}</th>" for cell in head) + "</tr></thead><tbody>")
-            out += ["<tr>" + "".join(f"<td>{inline(cell)}</td>" for cell in row) + "</tr>" for row in rows]
-            out.append("</tbody></table>")
-    return "\n".join([*out, "</body></html>", ""])
+def recorded(results, sweep):
+    """The runs of the workloads, or of the plots' sizes, as `stag lab record` takes them."""
+    lines = {line.key: line for line in (matrix.sweep(False) if sweep else matrix.LINES)}
+    runs = []
+    for entry in results["runs"]:
+        line = lines.get(entry["line"])
+        if not line:
+            continue
+        place = {"pattern": "read" if line.pattern[1] == "r" else "write", "block": line.block} if sweep else {"line": line.key}
+        place |= {"cores": "close" if near(entry.get("core_ns")) else "apart", "target": entry["target"]}
+        figures = {name: {"value": entry["run"][key], "unit": unit, "better": better} for key, (name, unit, better) in FIGURES.items()
+                   if entry.get("run", {}).get(key) is not None}
+        runs.append({"coordinates": place, "round": entry["round"] + 1, "values": figures, "missing": entry.get("unable"),
+                     "cache_line_ns": entry.get("core_ns")})
+    options = results["options"]
+    return {"quick": options["quick"], "pinning": {"target": [options["target_core"]], "client": [options["client_core"]]}, "runs": runs}
 
 
-FIELDS = ["client", "ios", "iops", "mb_s", "p50_us", "p99_us", "max_us", "target_us", "target_busy", "client_us", "client_busy", "own_us"]
+def _by_the_lab(results, out, stag):
+    """Has `stag lab` keep the results, with commit and machine, and write its page and charts; the charts' files."""
+    for name, sweep in (("peers", False), ("peers-sizes", True)):
+        given = recorded(results, sweep)
+        if given["runs"]:
+            (out / f"{name}.runs").write_text(json.dumps(given))
+            experiment = Path(__file__).parent.parent / f"{name}.toml"
+            subprocess.run([stag, "lab", "record", experiment, out / f"{name}.runs", "--out", out], check=True)
+            (out / f"{name}.runs").unlink()
+    subprocess.run([stag, "lab", "report", out], check=True, stdout=sys.stderr)
+    return sorted(str(chart.relative_to(out)) for chart in (out / "report/peers-sizes").glob("*.svg"))
 
 
-def write(results, out):
-    """Everything, into the folder `out`; the names of the files."""
+def write(results, out, stag):
+    """Everything, into the folder `out`."""
     (out / "results.json").write_text(json.dumps(results, indent=1) + "\n")
-    with open(out / "results.csv", "w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["line", "target", "round", "core_ns", *FIELDS, "unable"])
-        for entry in results["runs"]:
-            run = entry.get("run", {})
-            writer.writerow([entry["line"], entry["target"], entry["round"], entry.get("core_ns"),
-                             *[run.get(field) for field in FIELDS], entry.get("unable", "")])
-    found = views(results)
-    plots = _plots(found)
-    converter = shutil.which("rsvg-convert")
-    for name, (_, svg) in plots.items():
-        (out / name).write_text(svg)
-        if converter:
-            subprocess.run([converter, "--zoom", "1.6", "-o", out / name.replace(".svg", ".png"), out / name], check=True)
-    if plots and not converter:
-        print("bench/peers: no PNG: rsvg-convert is not installed (on Debian: apt-get install librsvg2-bin)", file=sys.stderr)
-    parts = blocks(results, plots)
-    (out / "report.md").write_text(to_markdown(parts))
-    (out / "report.html").write_text(to_html(parts, plots))
+    try:
+        charts = _by_the_lab(results, out, stag)
+    except (OSError, subprocess.CalledProcessError) as why:
+        charts = []
+        print(f"bench/peers: no page and no charts: {why}", file=sys.stderr)
+    (out / "report.md").write_text(to_markdown(blocks(results, charts)))

@@ -2,7 +2,6 @@
 
 import argparse
 import contextlib
-import csv
 import importlib.machinery
 import importlib.util
 import json
@@ -27,7 +26,7 @@ def too_short(entry):
 def a_short_run_leaves_a_report_with_every_line(lab):
     from kit import matrix
 
-    proc.need("tgtd", "istgt", "rsvg-convert", "taskset", "fio")
+    proc.need("tgtd", "istgt", "taskset", "fio")
     if lab.kind != "stag":
         raise Skip("bench/peers starts its targets itself")
     from lab.target import Stag
@@ -41,11 +40,9 @@ def a_short_run_leaves_a_report_with_every_line(lab):
         sys.executable, os.path.join(ROOT, "bench/peers"), "--quick", "--stag", Stag.binary, "--load", load, "--no-install",
         "--no-spin", "--seconds", "0.05", "--sweep-seconds", "0.05", "--warmup", "0.01", "--unit-mib", "16", "--sessions", "40",
         "--client-core", last_core, "--out", out, timeout=500)
-    files = set(os.listdir(out))
     plots = {f"{what}-{way}" for what in ("iops", "cpu") for way in ("read", "write")}
-    wanted = {"report.md", "report.html", "results.json", "results.csv"}
-    wanted |= {f"{plot}.{kind}" for plot in plots for kind in ("svg", "png")}
-    expect(wanted <= files, f"missing: {wanted - files}\n{proc.tail(printed)}")
+    page = os.path.join(out, "report/index.html")
+    expect(os.path.exists(page), f"no page:\n{proc.tail(printed)}")
 
     with open(os.path.join(out, "results.json")) as file:
         results = json.load(file)
@@ -67,26 +64,28 @@ def a_short_run_leaves_a_report_with_every_line(lab):
     expect(results["sessions"]["stag"]["pings_per_second_beside"] >= 0, f"pings were not counted: {results['sessions']['stag']}")
     expect(len(results["marks"]) == len(matrix.MARKS), "not every mark was judged")
 
-    with open(os.path.join(out, "results.csv"), newline="") as file:
-        expect(len(list(csv.DictReader(file))) == len(results["runs"]), "the CSV has not a row for every run")
+    # The lab has each run once, and knows which machine they are of.
+    kept = [json.load(open(os.path.join(out, name, "records", file))) for name in ("peers", "peers-sizes")
+            for file in os.listdir(os.path.join(out, name, "records"))]
+    expect(len(kept) == len([entry for entry in results["runs"] if ":" not in entry["line"]]), "the lab has not a record for every run")
+    with open(os.path.join(out, "peers/run.json")) as file:
+        expect(json.load(file)["machine"]["cpu"], "the results do not say which machine they are of")
     with open(os.path.join(out, "report.md")) as file:
         text = file.read()
     for line in lines:
         expect(f"| {line.words} |" in text, f"the report has no row for {line.words}")
     for row in re.findall(r"^\|.*\|$", text, re.M):
         expect("nan" not in row.lower(), f"the report has {row}")
+    charts = os.listdir(os.path.join(out, "report/peers-sizes"))
     for plot in plots:
-        ElementTree.parse(os.path.join(out, f"{plot}.svg"))
-        with open(os.path.join(out, f"{plot}.png"), "rb") as file:
-            expect(file.read(8) == b"\x89PNG\r\n\x1a\n", f"{plot}.png is no PNG")
-    with open(os.path.join(out, "report.html")) as file:
-        page = file.read()
-    expect(page.count("<tr>") == page.count("</tr>") and page.endswith("</html>\n"), "the page is cut short")
-    expect(not re.search(r'(src|href)="(?!data:)', page), "the page needs another file")
+        of = [chart for chart in charts if chart.startswith(plot) and chart.endswith(".svg")]
+        expect(of, f"no chart {plot}: {charts}")
+        ElementTree.parse(os.path.join(out, "report/peers-sizes", of[0]))
+        expect(f"(report/peers-sizes/{of[0]})" in text, f"the report does not show {of[0]}")
 
     # What was measured is not measured again.
     before = len(results["runs"])
-    proc.run(sys.executable, os.path.join(ROOT, "bench/peers"), "--report", "--out", out, timeout=60)
+    proc.run(sys.executable, os.path.join(ROOT, "bench/peers"), "--report", "--stag", Stag.binary, "--out", out, timeout=60)
     with open(os.path.join(out, "results.json")) as file:
         expect(len(json.load(file)["runs"]) == before, "writing the report again changed what was measured")
 
@@ -125,14 +124,14 @@ def disks_and_pings_are_reported_and_judged(lab):
                        ("4 KiB random write of a file on a disk", None), ("stag bench,", True), ("Idle sessions,", True)):
         found = [mark for name, mark in judged.items() if name.startswith(words)]
         expect(len(found) == 1 and found[0]["met"] is met, f"{words}: {found}")
-    text = report.to_markdown(report.blocks(results, {}))
+    text = report.to_markdown(report.blocks(results, []))
     disk = table(text, "A file past the page cache (ext4, O_DIRECT)")
     expect("| 91.0K | 100K | 0.91× |" in disk and "a reason" in text and "fio" not in table(text, "Latency, µs"), text)
     idle = table(text, "Idle")
     expect("| 0.40 % | 100 | 1,000 |" in idle and idle.rstrip().endswith("| 87 |"), idle)
     expect("0.25 µs" in table(text, "The client, against Stag"), text)
     # What was measured before pings were counted can be reported still.
-    idle = table(report.to_markdown(report.blocks(results_of(runs, held), {})), "Idle")
+    idle = table(report.to_markdown(report.blocks(results_of(runs, held), [])), "Idle")
     expect("| 0.40 % |  | 1,000 |" in idle, idle)
 
 
@@ -187,7 +186,7 @@ def memory_of_idle_sessions_is_told_by_the_first_that_a_target_held(lab):
     # Of those that it holds after it could not hold more nobody knows.
     found = measured(50, [30] * 4)
     expect((found["count"], found["bytes_per_session"]) == (10, None), f"{found}")
-    idle = table(report.to_markdown(report.blocks(results_of([("r4k32", "stag", {"run": sample(1)})], found), {})), "Idle")
+    idle = table(report.to_markdown(report.blocks(results_of([("r4k32", "stag", {"run": sample(1)})], found), [])), "Idle")
     expect("| – | 0.00 % |" in idle, idle)
 
 

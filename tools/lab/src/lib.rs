@@ -27,6 +27,7 @@ pub mod plot;
 pub mod point;
 pub mod progress;
 pub mod record;
+pub mod recorded;
 pub mod report;
 pub mod results;
 pub mod run;

@@ -56,13 +56,14 @@ pub fn built_in() -> Result<Vec<Source>, Error> {
 }
 
 /// The built-in experiment of that name, or the one of that file; `all` stands for all built-in
-/// ones.
+/// ones that repeat a paper: those with marks of our own are named.
 ///
 /// # Errors
 /// If there is none, or it is invalid.
 pub fn find(word: &str) -> Result<Vec<Source>, Error> {
     let mut known = built_in()?;
     if word == "all" {
+        known.retain(|source| !source.experiment.paper.is_empty());
         return Ok(known);
     }
     if let Some(at) = known.iter().position(|source| source.experiment.name == word) {

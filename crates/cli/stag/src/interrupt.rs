@@ -1,5 +1,5 @@
-//! What Ctrl-C does to a run: it ends the load, and what was measured until then is told. A second one ends the process at once,
-//! for targets that do not answer any more.
+//! What Ctrl-C does to a run of `stag bench` or `stag lab`: the first one ends the load, and what was measured until then is told.
+//! A second one ends the process at once, for targets that do not answer any more.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -16,23 +16,23 @@ pub fn came() -> bool {
     CAME.load(Ordering::Relaxed)
 }
 
-/// From now on the first SIGINT or SIGTERM only sets what [`came`] says. To be called before any other thread starts. Where it
-/// cannot be, signals end the process as they always did.
+/// From now on the first SIGINT or SIGTERM calls `first`, and sets what [`came`] says; the second calls `last` and ends the
+/// process. To be called before any other thread starts. Where it cannot be, signals end the process as they always did.
 ///
 /// # Errors
 /// There is no ring for this process.
-pub fn watch() -> std::io::Result<()> {
+pub fn watch(first: impl Fn() + Send + 'static, last: impl Fn() + Send + 'static) -> std::io::Result<()> {
     // The thread could only end the process, and would say nothing.
     Runtime::new(small())?;
     let Ok(signals) = Signals::new(&[Signal::Interrupt, Signal::Terminate]) else { return Ok(()) };
     let watcher = move || {
-        let mut before = false;
-        while wait(&signals).is_ok() && !before {
+        while wait(&signals).is_ok() && !came() {
             say!("stag: ending; once more to end at once");
+            first();
             CAME.store(true, Ordering::Relaxed);
-            before = true;
         }
         // Also if signals cannot be received any more, which must not leave a process that none of them ends.
+        last();
         std::process::exit(Exit::Interrupted as i32);
     };
     if let Err(error) = thread::Builder::new().name("signals".into()).spawn(watcher) {

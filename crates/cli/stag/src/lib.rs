@@ -21,6 +21,7 @@ mod exit;
 mod health;
 mod identity;
 mod image;
+mod interrupt;
 mod iqn;
 #[cfg(feature = "lab")]
 mod lab;
@@ -88,11 +89,29 @@ pub fn run() -> ExitCode {
         Command::Osd(args) => osd::osd(&args),
         Command::Conform(args) => conformance::conform(&args),
         #[cfg(feature = "lab")]
-        Command::Lab(args) => return lab::lab(&args),
+        Command::Lab(_) => lab::hand_over(),
         Command::Completions(args) => docs::completions(args.shell),
         Command::Man(args) => docs::man(&args.dir),
     };
     exit.into()
+}
+
+/// `stag-lab`: the command again, for `stag lab` alone. So `stag`, the daemon, carries none of what draws the lab's reports.
+#[cfg(feature = "lab")]
+pub fn run_lab() -> ExitCode {
+    if let Some(status) = ::lab::link::helper() {
+        return status;
+    }
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(answer) => return no_command(&answer).into(),
+    };
+    log::start(cli.log.as_deref(), "warn", cli.log_format);
+    let Command::Lab(args) = cli.command else {
+        say!("stag-lab: this is `stag lab` alone; stag does the rest");
+        return Exit::Usage.into();
+    };
+    lab::lab(&args)
 }
 
 /// Shows what clap has to say instead of a command: help and the version on stdout, mistakes on stderr.

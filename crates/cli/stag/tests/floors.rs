@@ -201,3 +201,15 @@ fn protocol_crates_do_no_io_and_read_no_clock() {
     }
     assert!(wrong.is_empty(), "floors 0 and 1 are without I/O, clock and threads:\n{}", wrong.join("\n"));
 }
+
+#[test]
+#[cfg(feature = "lab")]
+fn the_daemon_carries_none_of_what_draws_the_labs_reports() {
+    let has = |program: &str| {
+        let bytes = fs::read(program).unwrap_or_else(|e| panic!("{program}: {e}"));
+        // Of the page's style sheet.
+        bytes.windows(22).any(|text| text == b"ul.findings{list-style")
+    };
+    assert!(has(env!("CARGO_BIN_EXE_stag-lab")), "this test looks for the wrong text");
+    assert!(!has(env!("CARGO_BIN_EXE_stag")));
+}

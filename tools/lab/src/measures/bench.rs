@@ -1,8 +1,9 @@
-//! `bench`: a unit that Stag or a peer serves, under the load of `stag bench`.
+//! `bench`: a unit that Stag or a peer serves, under the load of `stag bench` or `stag-load`; or a
+//! file, without a server, under that of fio.
 //!
 //! It reads the settings `server`, `unit`, `transport`, `pattern`, `block`, `depth` or
 //! `total-depth`, `connections`, `sessions`, `spread`, `digests`, `seconds`, `warmup`, `spin`,
-//! `bench-options`, and `tune`. With `tune`, the recommendations of `stag tune` for the path are
+//! `bench-options`, `client`, `count-payload`, and `tune`. With `tune`, the recommendations of `stag tune` for the path are
 //! applied. One run of `stag tune` per round covers points that differ in their request size alone:
 //! its output has values for each length.
 
@@ -10,6 +11,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
+use super::fio;
 use super::servers::Served;
 use super::words::{self, Transport};
 use crate::context::{Context, Role};
@@ -31,11 +33,67 @@ pub type Asked = BTreeMap<String, Value>;
 
 impl Measure for Bench {
     fn run(&mut self, point: &Point, context: &mut Context) -> Result<Sample, Error> {
-        let served = Served::start(point, context)?;
-        let measured = load(point, context, &served, &mut self.asked);
+        if point.text("server")?.as_deref() == Some("fio") {
+            return fio::run(point, context);
+        }
+        let mut served = Served::start(point, context)?;
+        let measured = match point.text("client")?.as_deref() {
+            None | Some("stag-bench") => load(point, context, &served, &mut self.asked),
+            Some("stag-load") => by_stag_load(point, context, &served),
+            Some(other) => {
+                Err(Error::Experiment(format!("`client` is {other}, and should be stag-bench or stag-load")))
+            }
+        };
+        let measured = match measured {
+            Ok(mut sample) if point.truth("count-payload")?.unwrap_or(false) => {
+                let counted = served.payload(context);
+                counted.map(|counted| {
+                    counted.iter().for_each(|(name, bytes)| sample.fact(name, bytes / 1e6, "MB"));
+                    sample
+                })
+            }
+            measured => measured,
+        };
         served.end(context);
         measured
     }
+}
+
+/// Runs `stag-load` once against the served unit.
+fn by_stag_load(point: &Point, context: &Context, served: &Served) -> Result<Sample, Error> {
+    let url = served.url(Transport::Iscsi)?;
+    let pattern = point.text("pattern")?.unwrap_or_else(|| "randread".to_owned());
+    let short = match pattern.as_str() {
+        "randread" => "rr",
+        "randwrite" => "rw",
+        "read" => "sr",
+        "write" => "sw",
+        other => return Err(Error::Experiment(format!("stag-load has no pattern {other}"))),
+    };
+    let whole = |name: &str, usual| point.whole(name).map(|n| n.unwrap_or(usual).to_string());
+    let (seconds, warmup) = words::times(point)?;
+    let program = context.stag.with_file_name("stag-load");
+    if !program.is_file() {
+        return Err(Error::Missing("stag-load is not beside stag: cargo build -p stag-load".to_owned()));
+    }
+    let mut command = context.command(Role::Client, program);
+    command.args(["--target-pid", &served.pid().to_string(), "--warmup", &warmup.to_string()]);
+    if point.whole("spin")?.unwrap_or(0) > 0 {
+        command.arg("--spin");
+    }
+    command.args([&url, short, &whole("block", 4096)?, &whole("depth", 32)?, &seconds.to_string()]);
+    command.arg(whole("sessions", 1)?);
+    let run = words::json("stag-load", &context.output(command, "stag-load")?)?;
+    let mut sample = Sample::new();
+    served.notes.iter().for_each(|note| sample.note(note.as_str()));
+    counted(&mut sample, &run)?;
+    for name in ["p50_us", "p99_us"] {
+        sample.cost(name, words::number(&run, name)?, "µs");
+    }
+    words::processor(&mut sample, &run, "target", "target_us", "target_busy");
+    words::processor(&mut sample, &run, "client", "client_us", "client_busy");
+    sample.raw = run;
+    Ok(sample)
 }
 
 /// Runs `stag bench` once against the served unit.
@@ -97,8 +155,8 @@ pub fn load(point: &Point, context: &Context, served: &Served, asked: &mut Asked
     Ok(sample)
 }
 
-/// Reads the figures of one run of `stag bench`.
-fn read(sample: &mut Sample, run: &Value) -> Result<(), Error> {
+/// Reads the rates of one run, unless I/Os failed or none ended.
+fn counted(sample: &mut Sample, run: &Value) -> Result<(), Error> {
     if words::number(run, "errors")? > 0.0 {
         let why = run["first_error"].as_str().unwrap_or("it does not say why");
         return Err(Error::Failed(format!("{} I/Os failed: {why}", run["errors"])));
@@ -108,6 +166,12 @@ fn read(sample: &mut Sample, run: &Value) -> Result<(), Error> {
     }
     sample.rate("iops", words::number(run, "iops")?, "IOPS");
     sample.rate("mb_s", words::number(run, "mb_s")?, "MB/s");
+    Ok(())
+}
+
+/// Reads the figures of one run of `stag bench`.
+fn read(sample: &mut Sample, run: &Value) -> Result<(), Error> {
+    counted(sample, run)?;
     for (name, place) in [("mean_us", "mean"), ("p50_us", "p50"), ("p99_us", "p99")] {
         sample.cost(name, words::number(&run["lat_us"], place)?, "µs");
     }

@@ -3,6 +3,7 @@
 
 mod bench;
 mod equations;
+mod fio;
 mod osd;
 mod rdma;
 mod scratch;
@@ -12,8 +13,10 @@ mod words;
 use crate::experiment::Experiment;
 use crate::measure::{Error, Measure};
 
+/// The kind of experiments that another program measures.
+const RECORDED: &str = "recorded";
 /// The names that experiments may use.
-pub const KINDS: &[&str] = &["bench", "osd", "rdma", "equations"];
+pub const KINDS: &[&str] = &["bench", "osd", "rdma", "equations", RECORDED];
 
 /// The settings of any point for the link between target and client.
 const LINK: &[&str] = &[
@@ -49,11 +52,23 @@ const BENCH: &[&str] = &[
     "spread",
     "spin",
     "bench-options",
+    "client",
+    "count-payload",
     "tune",
     "tune-options",
 ];
-const OSD: &[&str] =
-    &["transport", "store", "serve-options", "target-cores", "command", "clients", "durable", "span", "spin"];
+const OSD: &[&str] = &[
+    "transport",
+    "store",
+    "serve-options",
+    "target-cores",
+    "command",
+    "clients",
+    "durable",
+    "objects",
+    "span",
+    "spin",
+];
 const RDMA: &[&str] = &["operation", "depth", "outstanding", "spin"];
 
 /// The settings that a measure of this kind reads, including those of links; empty for an unknown
@@ -64,6 +79,7 @@ pub fn settings(kind: &str) -> Vec<&'static str> {
         "equations" => &[BENCH],
         "osd" => &[OSD],
         "rdma" => &[RDMA],
+        RECORDED => &[],
         _ => return Vec::new(),
     };
     own.iter().chain(&[ALL, LINK]).flat_map(|names| names.iter().copied()).collect()
@@ -79,6 +95,10 @@ pub fn of(experiment: &Experiment) -> Result<Box<dyn Measure>, Error> {
         "osd" => Box::new(osd::Osd),
         "rdma" => Box::new(rdma::Rdma),
         "equations" => Box::new(equations::Equations::default()),
+        RECORDED => {
+            let why = "another program measures it: the lab only reports what that has recorded";
+            return Err(Error::Experiment(why.to_owned()));
+        }
         other => {
             let kinds = KINDS.join(", ");
             return Err(Error::Experiment(format!(

@@ -1,8 +1,12 @@
 //! `osd`: an object storage device that `stag serve` serves, under the load of `stag osd bench`.
 //!
 //! It reads the settings `command` ("ping", "create", "remove", "getattr", "setattr", "read",
-//! "write"), `block`, `clients`, `durable`, `span`, `store` ("file": on the file system of the
-//! results; "memory"), `transport`, `digests`, `seconds` and `warmup`.
+//! "write", "lookup", "list"; "disk-read": of a disk on the same file system; "floor": one
+//! overwrite of 4 KiB there and fdatasync, without a server), `block`, `clients`, `durable`,
+//! `objects` (so many are made before), `span`, `store` ("file": on the file system of the results;
+//! "memory"), `transport`, `digests`, `seconds` and `warmup`.
+
+use std::process::Command;
 
 use super::servers::Served;
 use super::words::{self, Transport};
@@ -16,27 +20,61 @@ pub struct Osd;
 
 impl Measure for Osd {
     fn run(&mut self, point: &Point, context: &mut Context) -> Result<Sample, Error> {
+        let what = point.text("command")?.unwrap_or_else(|| "ping".to_owned());
+        let on_disk = |name: &str| context.folder.join(name).display().to_string().replace(',', "\\,");
+        if what == "floor" {
+            // A device interrupts one processor, and to wake another takes longer.
+            let mut command = context.stag(Role::Target);
+            command.args(["osd", "bench", "--json", "--floor"]).arg(context.folder.join("floor"));
+            times(&mut command, point)?;
+            return read(&context.output(command, "stag-osd-bench")?, &what, context);
+        }
         let unit = match point.text("store")?.as_deref() {
-            None | Some("file") => {
-                format!("osd:{}", context.folder.join("objects").display().to_string().replace(',', "\\,"))
+            _ if what == "disk-read" => {
+                let span = point.whole("span")?.unwrap_or(16 << 20);
+                format!("{},size={span}", on_disk("disk.img"))
             }
+            None | Some("file") => format!("osd:{}", on_disk("objects")),
             Some("memory") => "osd:mem:1G".to_owned(),
             Some(other) => {
                 return Err(Error::Experiment(format!("`store` is {other}, and should be file or memory")));
             }
         };
         let served = Served::stag_unit(point, context, &unit, None)?;
-        load(point, context, &served)
+        if what == "disk-read" {
+            served.fill(context)?;
+        }
+        load(point, context, &served, &what)
     }
 }
 
-fn load(point: &Point, context: &Context, served: &Served) -> Result<Sample, Error> {
+/// The partition that has many objects.
+const PARTITION: &str = "0x100000";
+
+fn times(command: &mut Command, point: &Point) -> Result<(), Error> {
+    let (seconds, warmup) = words::times(point)?;
+    command.args(["--time", &seconds.to_string(), "--warmup", &warmup.to_string()]);
+    Ok(())
+}
+
+fn load(point: &Point, context: &Context, served: &Served, what: &str) -> Result<Sample, Error> {
     let url = served.url(Transport::of(point)?)?;
-    let what = point.text("command")?.unwrap_or_else(|| "ping".to_owned());
     // The run that creates objects also removes them.
-    let run = if what == "remove" { "create" } else { &what };
+    let run = if what == "remove" { "create" } else { what };
     let mut command = context.stag(Role::Client);
     command.args(["osd", "bench", &url, run, "--json"]);
+    if let Some(objects) = point.whole("objects")? {
+        let mut fill = context.stag(Role::Client);
+        fill.args(["osd", "bench", &url, "fill", "--partition", PARTITION, "--objects"]);
+        context.output(
+            {
+                fill.arg(objects.to_string());
+                fill
+            },
+            "fill",
+        )?;
+        command.args(["--partition", PARTITION]);
+    }
     words::common(&mut command, point)?;
     command.args(["--target-pid", &served.pid().to_string()]);
     for (setting, option) in
@@ -49,8 +87,11 @@ fn load(point: &Point, context: &Context, served: &Served) -> Result<Sample, Err
     if point.truth("durable")?.unwrap_or(false) {
         command.arg("--durable");
     }
-    let printed = context.output(command, "stag-osd-bench")?;
-    let found = words::json("stag osd bench", &printed)?;
+    read(&context.output(command, "stag-osd-bench")?, what, context)
+}
+
+fn read(printed: &str, what: &str, context: &Context) -> Result<Sample, Error> {
+    let found = words::json("stag osd bench", printed)?;
     let part = if what == "remove" { &found["remove"] } else { &found };
     if words::number(part, "errors")? > 0.0 {
         let why = part["first_error"].as_str().unwrap_or("it does not say why");

@@ -50,6 +50,20 @@ impl Scratch {
         Ok(())
     }
 
+    /// Brings it to its medium and out of the page cache, for units that go past that.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn settle(&self) -> Result<(), Error> {
+        let settle = || {
+            let file = File::open(&self.path)?;
+            file.sync_all()?;
+            rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?;
+            Ok(())
+        };
+        settle().map_err(Error::io(self.path.display().to_string()))
+    }
+
     /// The file's path.
     pub fn path(&self) -> &Path {
         &self.path

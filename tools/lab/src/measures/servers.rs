@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::scratch::{Scratch, Sockets};
-use super::words::Transport;
+use super::words::{self, Transport};
 use crate::context::{Context, Role, Running};
 use crate::measure::Error;
 use crate::point::Point;
@@ -72,7 +72,7 @@ impl Served {
         let size = point.whole("unit-size")?.unwrap_or(64 << 20);
         match point.text("server")?.as_deref() {
             None | Some("stag") => Self::stag(point, context, &medium, size),
-            Some("tgt") => Self::tgt(context, &medium, size),
+            Some("tgt") => Self::tgt(point, context, &medium, size),
             Some("istgt") => Self::istgt(context, &medium, size),
             Some(other) => {
                 Err(Error::Experiment(format!("`server` is {other}, and should be stag, tgt or istgt")))
@@ -86,6 +86,9 @@ impl Served {
             Medium::File => Some(Scratch::file(context, false, size)?),
             Medium::Tmpfs => Some(Scratch::file(context, true, size)?),
         };
+        if let (Some(file), true) = (&file, words::is_direct(point)?) {
+            file.settle()?;
+        }
         let mut unit = match &file {
             None => format!("mem:{size}"),
             Some(file) => file.path().display().to_string().replace(',', "\\,"),
@@ -114,7 +117,11 @@ impl Served {
         let address = std::net::SocketAddr::new(context.address(Role::Target), 0);
         let cores = point.whole("target-cores")?.unwrap_or(1);
         let mut command = context.stag(Role::Target);
-        command.args(["--log", "warn", "serve", "--control", "none", "--iqn", &format!("{IQN}:lab")]);
+        let log = match point.truth("count-payload")?.unwrap_or(false) {
+            true => "warn,iscsi_server::connection::iser=debug",
+            false => "warn",
+        };
+        command.args(["--log", log, "serve", "--control", "none", "--iqn", &format!("{IQN}:lab")]);
         command.args(["--listen", &address.to_string(), "--cores", &cores.to_string()]);
         command.args(point.words("serve-options")?).arg(unit);
         let mut running = context.start(command, "stag-serve")?;
@@ -126,7 +133,10 @@ impl Served {
 
     /// Writes every block once, from the target's own end, so that measured requests never touch
     /// memory for the first time.
-    fn fill(&self, context: &Context) -> Result<(), Error> {
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn fill(&self, context: &Context) -> Result<(), Error> {
         let mut command = context.stag(Role::Target);
         command.args([
             "bench",
@@ -143,7 +153,7 @@ impl Served {
     }
 
     /// Starts tgtd with one unit in a file.
-    fn tgt(context: &Context, medium: &Medium, size: u64) -> Result<Self, Error> {
+    fn tgt(point: &Point, context: &Context, medium: &Medium, size: u64) -> Result<Self, Error> {
         let (tgtd, tgtadm) = (need("tgtd", "tgt")?, need("tgtadm", "tgt")?);
         let file = peers_file(context, medium, size)?;
         let port = context.free_port()?;
@@ -175,9 +185,13 @@ impl Served {
         let name = format!("{IQN}:tgt");
         served._file = Some(file);
         let until = Instant::now() + PATIENCE;
+        let mut unit = vec!["--op", "new", "--mode", "logicalunit", "--tid", "1", "--lun", "1", "-b", &path];
+        if words::is_direct(point)? {
+            unit.extend(["--bsoflags", "direct"]);
+        }
         for words in [
             &["--op", "new", "--mode", "target", "--tid", "1", "-T", &name][..],
-            &["--op", "new", "--mode", "logicalunit", "--tid", "1", "--lun", "1", "-b", &path],
+            &unit,
             &["--op", "bind", "--mode", "target", "--tid", "1", "-I", "ALL"],
         ] {
             loop {
@@ -268,6 +282,20 @@ impl Served {
         Ok(format!("{}://{}", transport.scheme(), self.place))
     }
 
+    /// The server's own account of the payload that it moved over iSER, bytes by kind. It is told
+    /// when the connection has ended.
+    ///
+    /// # Errors
+    /// If the server ends before.
+    pub fn payload(&mut self, context: &Context) -> Result<Vec<(String, f64)>, Error> {
+        let line = context.wait_for(&mut self.running, "iSER connection ended")?;
+        let counters = line.split_once("Counters").map_or("", |(_, counters)| counters);
+        let pairs = counters.split([',', '{', '}']).filter_map(|pair| pair.split_once(':'));
+        Ok(pairs
+            .filter_map(|(name, n)| Some((format!("{}_mb", name.trim()), n.trim().parse().ok()?)))
+            .collect())
+    }
+
     /// The process id of the server.
     pub fn pid(&self) -> u32 {
         self.running.pid()
@@ -305,7 +333,10 @@ fn on(medium: &Medium) -> &'static str {
 }
 
 /// The path of a program.
-fn need(program: &str, package: &str) -> Result<PathBuf, Error> {
+///
+/// # Errors
+/// [`Error::Missing`], with what to install.
+pub fn need(program: &str, package: &str) -> Result<PathBuf, Error> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::env::split_paths(&path).chain(SBIN.iter().map(PathBuf::from));
     let found = folders.map(|folder| folder.join(program)).find(|file| file.is_file());

@@ -50,6 +50,14 @@ pub fn times(point: &Point) -> Result<(f64, f64), Error> {
     Ok((point.real("seconds")?.unwrap_or(1.0), point.real("warmup")?.unwrap_or(0.1)))
 }
 
+/// Whether the unit goes past the page cache: `cache=direct` among its options.
+///
+/// # Errors
+/// If the options are no words.
+pub fn is_direct(point: &Point) -> Result<bool, Error> {
+    Ok(point.words("unit-options")?.iter().any(|option| option == "cache=direct"))
+}
+
 /// Passes times and digests on to a command: no digests, unless `digests = true`.
 ///
 /// # Errors

@@ -34,6 +34,7 @@ pub enum LabCommand {
     // Each is described at its arguments.
     List(LabList),
     Run(LabRun),
+    Record(LabRecord),
     Report(LabReport),
     Compare(LabCompare),
     Link(Box<LabLink>),
@@ -64,7 +65,7 @@ pub struct LabList {
     after_long_help = "Examples:\n  stag lab run all --quick\n  stag lab run thesis --out ~/results\n  stag lab run mine.toml --only block=4k,64k --rounds 5\n  stag lab run all --retry"
 )]
 pub struct LabRun {
-    /// Experiments by name, files, or all
+    /// Experiments by name, files, or all that repeat a paper
     #[arg(value_name = "NAME|FILE|all", required = true)]
     pub experiments: Vec<String>,
     /// Fewer points, fewer and shorter rounds: to see what there is to see, not to publish it
@@ -103,6 +104,29 @@ pub struct LabRun {
     /// Tell only what fails
     #[arg(short, long)]
     pub quiet: bool,
+}
+
+/// Take in what another program measured, as an experiment's results
+#[derive(Clone, Debug, Args)]
+#[command(
+    long_about = "Take in what another program measured, as an experiment's results, so that they can be reported and compared.\n\n\
+    The experiment's kind is recorded: its file names the axes, tables, charts and claims. The runs are JSON: \
+    {\"runs\": [{\"coordinates\": {AXIS: VALUE}, \"round\": 1, \"values\": {\"iops\": {\"value\": 1, \"unit\": \"IOPS\", \"better\": \"higher\"}}}]}; a run \
+    without figures says why in \"missing\"."
+)]
+#[command(
+    after_long_help = "Examples:\n  stag lab record bench/peers.toml runs.json --out results && stag lab report results"
+)]
+pub struct LabRecord {
+    /// The experiment's file
+    #[arg(value_name = "EXPERIMENT")]
+    pub experiment: String,
+    /// The runs
+    #[arg(value_name = "RUNS")]
+    pub runs: PathBuf,
+    /// The folder of results, in which the experiment has one of its name; what is there is replaced
+    #[arg(short, long, value_name = "DIR", default_value = "lab-results")]
+    pub out: PathBuf,
 }
 
 /// Write the report on what was measured

@@ -13,10 +13,10 @@ use runtime::{Chain, pool};
 use scsi::SenseKey;
 use scsi::cdb::build::{self, Flags};
 
-use super::interrupt;
 use super::plan::{Part, Run, Source};
 use super::tally::Tally;
 use super::verify::Verifier;
+use crate::interrupt;
 
 /// How often an I/O is tried again that met a unit attention or a busy unit.
 const MAX_TRIES: u8 = 50;

@@ -3,7 +3,6 @@
 
 mod drive;
 mod generations;
-mod interrupt;
 mod plan;
 mod report;
 mod run;
@@ -18,6 +17,7 @@ use report::Report;
 
 use crate::args::Bench;
 use crate::exit::Exit;
+use crate::interrupt;
 use crate::out::{self, OutError};
 
 /// Why there is no report.
@@ -75,7 +75,7 @@ fn bench_all(args: &Bench) -> Result<Exit, BenchError> {
     if let Some(pid) = target.filter(|pid| cpu::used(*pid).is_none()) {
         return Err(BenchError::Usage(format!("there is no process {pid}")));
     }
-    interrupt::watch().map_err(|error| BenchError::System(format!("no io_uring: {error}")))?;
+    interrupt::watch(|| (), || ()).map_err(|error| BenchError::System(format!("no io_uring: {error}")))?;
     let quiet = args.output.quiet || !std::io::stderr().is_terminal();
     let (mut reports, mut exit) = (Vec::new(), Exit::Done);
     out::write(head(args, target.is_some()).as_bytes())?;

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use iscsi_client::tune::Tuning;
 use load::round;
 use serde::Serialize;
+use serde_json::Value;
 
 use super::drive::Outcome;
 use super::plan::Run;
@@ -214,50 +215,20 @@ pub fn csv_head() -> &'static str {
 
 /// A run as a line of CSV. What is not there is empty.
 pub fn csv(run: &Report) -> String {
-    let lat = &run.lat_us;
-    let some = |number: Option<f64>| number.map(|n| n.to_string()).unwrap_or_default();
-    let fields = [
-        quoted(&run.urls.join(" ")),
-        run.pattern.to_owned(),
-        run.read_percent.to_string(),
-        some(run.zipf),
-        run.bs.to_string(),
-        run.depth.to_string(),
-        run.connections.to_string(),
-        run.sessions.to_string(),
-        run.initiators.to_string(),
-        run.threads.to_string(),
-        some(run.rate),
-        run.verify.to_string(),
-        run.seconds.to_string(),
-        run.ios.to_string(),
-        run.reads.to_string(),
-        run.writes.to_string(),
-        run.iops.to_string(),
-        run.mb_s.to_string(),
-        lat.min.to_string(),
-        lat.mean.to_string(),
-        lat.p50.to_string(),
-        lat.p90.to_string(),
-        lat.p99.to_string(),
-        lat.p999.to_string(),
-        lat.p9999.to_string(),
-        lat.max.to_string(),
-        run.client_us.to_string(),
-        run.client_cpu_percent.to_string(),
-        some(run.target_us),
-        some(run.target_cpu_percent),
-        run.unsent.to_string(),
-        run.errors.to_string(),
-        quoted(run.first_error.as_deref().unwrap_or_default()),
-        run.reconnects.to_string(),
-        run.verified_blocks.to_string(),
-        run.retries.to_string(),
-        run.snacks.to_string(),
-        run.reassigns.to_string(),
-        run.replaced_connections.to_string(),
-    ];
-    fields.join(",") + "\n"
+    let run = serde_json::to_value(run).unwrap_or_default();
+    let field = |column: &str| {
+        let latency = column.strip_prefix("lat_").and_then(|name| name.strip_suffix("_us"));
+        match latency.map_or(&run[column], |name| &run["lat_us"][name]) {
+            Value::Null => String::new(),
+            Value::String(text) => quoted(text),
+            Value::Array(urls) => {
+                quoted(&urls.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" "))
+            }
+            Value::Number(n) if n.is_f64() => n.as_f64().unwrap_or_default().to_string(),
+            other => other.to_string(),
+        }
+    };
+    COLUMNS.trim_end().split(',').map(field).collect::<Vec<_>>().join(",") + "\n"
 }
 
 fn quoted(text: &str) -> String {
@@ -438,6 +409,8 @@ mod tests {
         }
         assert_eq!(fields, csv_head().split(',').count());
         assert!(line.contains("\"one, \"\"two\"\"\""), "{line}");
+        let begin = "iscsi://h:3260/iqn.2026-01.org.example:a/0,randread,100,,4096,32,1,1,1,1,,false,2,1000,1000,0,500,2.048,1,";
+        assert!(line.starts_with(begin), "{line}");
     }
 
     #[test]

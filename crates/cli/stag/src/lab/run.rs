@@ -1,6 +1,6 @@
 //! `stag lab run`: runs experiments, ends them well on Ctrl-C, and says what came of them.
 
-use std::thread;
+use std::path::PathBuf;
 
 use lab::context::{Pinning, kill_all, remove_what_others_left};
 use lab::finding::Verdict;
@@ -9,17 +9,18 @@ use lab::machine::Machine;
 use lab::progress::Bar;
 use lab::run::{Options, Summary};
 use lab::{Stop, measures, results};
-use runtime::{Runtime, Signal, Signals};
 
 use super::{failed, list, print, report};
 use crate::args::lab::LabRun;
 use crate::exit::Exit;
+use crate::interrupt;
 
 /// Runs it.
 pub fn run(args: &LabRun) -> Exit {
     let stop = Stop::default();
     // Before anything starts a thread.
-    if let Err(error) = watch(&stop) {
+    let asked = stop.clone();
+    if let Err(error) = interrupt::watch(move || asked.ask(), kill_all) {
         return failed(&format!("no io_uring: {error}"), Exit::Failed);
     }
     let sources = match sources(&args.experiments) {
@@ -29,9 +30,9 @@ pub fn run(args: &LabRun) -> Exit {
     if let Err(error) = lab::run::check_only(&sources, &args.only) {
         return failed(&error, Exit::Usage);
     }
-    let stag = match std::env::current_exe() {
+    let stag = match stag() {
         Ok(stag) => stag,
-        Err(error) => return failed(&format!("where the stag binary is: {error}"), Exit::Failed),
+        Err(why) => return failed(&why, Exit::Failed),
     };
     let machine = Machine::look(&stag);
     let options = Options {
@@ -75,7 +76,14 @@ pub fn run(args: &LabRun) -> Exit {
     })
 }
 
-fn sources(words: &[String]) -> Result<Vec<Source>, String> {
+/// The program `stag`, which lies beside this one.
+pub fn stag() -> Result<PathBuf, String> {
+    let lab = std::env::current_exe().map_err(|error| format!("where the stag binary is: {error}"))?;
+    Ok(lab.with_file_name("stag"))
+}
+
+/// The experiments of these names and files.
+pub fn sources(words: &[String]) -> Result<Vec<Source>, String> {
     let mut all: Vec<Source> = Vec::new();
     for word in words {
         let found = library::find(word).map_err(|error| match error {
@@ -141,34 +149,4 @@ fn written(args: &LabRun, sources: &[Source]) -> Result<String, String> {
         }
     }
     Ok(text + &report::told(&written))
-}
-
-/// From now on the first SIGINT or SIGTERM asks for the end, and the second ends the process, with all that it has started.
-fn watch(stop: &Stop) -> std::io::Result<()> {
-    let small = runtime::Config {
-        entries: 8,
-        spin_us: 0,
-        pool_bytes: 2 << 20,
-        recv_buffers: 2,
-        ..runtime::Config::default()
-    };
-    // The thread could only end the process, and would say nothing.
-    Runtime::new(small.clone())?;
-    let Ok(signals) = Signals::new(&[Signal::Interrupt, Signal::Terminate]) else { return Ok(()) };
-    let asked = stop.clone();
-    let watcher = move || {
-        if let Ok(runtime) = Runtime::new(small) {
-            while runtime.block_on(signals.next()).is_ok() && !asked.asked() {
-                say!("stag: ending; once more to end at once");
-                asked.ask();
-            }
-        }
-        // Also if signals cannot be received any more, which must not leave a process that none of them ends.
-        kill_all();
-        std::process::exit(Exit::Interrupted as i32);
-    };
-    if let Err(error) = thread::Builder::new().name("signals".into()).spawn(watcher) {
-        tracing::warn!(%error, "signals are not seen before the end of the run");
-    }
-    Ok(())
 }

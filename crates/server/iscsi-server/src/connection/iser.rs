@@ -105,7 +105,7 @@ pub(super) fn watch_room(iser: &Iser, connection: &Rc<Connection>) {
 /// within `patience`.
 pub(super) async fn wind_down(iser: &Iser, connection: &Connection, clean: bool, patience: Duration) {
     let Some(pair) = iser.take() else { return };
-    // What was copied, and what was not: bench/rdma reads it.
+    // What was copied, and what was not: the lab reads it.
     tracing::debug!(moved = ?pair.counters(), "iSER connection ended");
     if clean {
         sent_or_over(&pair, patience).await;

@@ -1,7 +1,7 @@
 //! `stag osd bench`: loads a device of objects with one kind of command at a time and tells what it measured.
 //!
-//! Each client is a session of its own with one command under way, as the clients of the paper that `bench/osd` measures
-//! beside were. It builds CDBs by crate `osd` and sends them by crate `initiator`, over TCP and iSER alike, and looks at no
+//! Each client is a session of its own with one command under way, as the clients of the paper were that the lab
+//! repeats. It builds CDBs by crate `osd` and sends them by crate `initiator`, over TCP and iSER alike, and looks at no
 //! payload. It judges nothing.
 
 mod drive;
