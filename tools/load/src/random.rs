@@ -12,7 +12,7 @@ impl Random {
 
     /// Any number.
     #[inline]
-    pub fn next(&mut self) -> u64 {
+    pub fn any(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
@@ -22,13 +22,13 @@ impl Random {
     /// A number below `n`; 0 if `n` is 0.
     #[inline]
     pub fn below(&mut self, n: u64) -> u64 {
-        ((u128::from(self.next()) * u128::from(n)) >> 64) as u64
+        ((u128::from(self.any()) * u128::from(n)) >> 64) as u64
     }
 
     /// A number from 0 to below 1.
     #[inline]
     pub fn fraction(&mut self) -> f64 {
-        (self.next() >> 11) as f64 / (1u64 << 53) as f64
+        (self.any() >> 11) as f64 / (1u64 << 53) as f64
     }
 }
 
@@ -61,7 +61,7 @@ mod tests {
     fn a_seed_repeats_itself_and_its_streams_differ() {
         let take = |seed, stream| {
             let mut random = Random::new(seed, stream);
-            [random.next(), random.next(), random.next()]
+            [random.any(), random.any(), random.any()]
         };
         assert_eq!(take(1, 2), take(1, 2));
         assert_ne!(take(1, 2), take(1, 3));

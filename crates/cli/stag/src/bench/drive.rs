@@ -406,7 +406,7 @@ fn random_data(len: u32) -> Result<Chain, Error> {
     buffer.set_len(len as usize);
     let mut random = load::Random::new(u64::from(len), 0);
     for bytes in buffer.chunks_mut(8) {
-        bytes.copy_from_slice(&random.next().to_le_bytes()[..bytes.len()]);
+        bytes.copy_from_slice(&random.any().to_le_bytes()[..bytes.len()]);
     }
     Ok(buffer.freeze().into())
 }

@@ -99,7 +99,7 @@ impl Client {
             }
             What::Getattr => requests::get(lun, self.id, &self.get),
             What::Setattr => {
-                requests::set(lun, self.id, &requests::set_list(self.random.next()), self.durable)
+                requests::set(lun, self.id, &requests::set_list(self.random.any()), self.durable)
             }
             What::Lookup => requests::get(lun, Id::new(self.id.partition, self.any()), &self.get),
             What::List => requests::listing(lun, self.id.partition, self.any(), requests::LISTED),
