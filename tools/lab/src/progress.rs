@@ -7,10 +7,20 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::point::Point;
 use crate::record::{Outcome, Record};
-use crate::run::Progress;
 
 /// The maximum interval between lines without a terminal.
 const LINE_EVERY: Duration = Duration::from_secs(15);
+
+/// Receives the progress of a run.
+pub trait Progress {
+    /// A point begins. `done` of `total` points in all rounds are recorded; the rest will take
+    /// about `left`.
+    fn begins(&mut self, point: &Point, round: u32, done: usize, total: usize, left: Duration);
+    /// A point is recorded.
+    fn ended(&mut self, record: &Record);
+    /// A message for the user.
+    fn say(&mut self, text: &str);
+}
 
 /// Shows the progress on stderr.
 pub struct Bar {

@@ -17,6 +17,7 @@ use crate::machine::Machine;
 use crate::measure::{self, Measure};
 use crate::path::Paths;
 use crate::point::{Point, Value};
+use crate::progress::Progress;
 use crate::record::{FORMAT, Load, Outcome, Record};
 use crate::results::{self, Folder, Info, file_name};
 
@@ -46,17 +47,6 @@ pub struct Options {
 
 /// Makes the measure of an experiment.
 pub type Maker<'a> = &'a dyn Fn(&Experiment) -> Result<Box<dyn Measure>, measure::Error>;
-
-/// Receives the progress of a run.
-pub trait Progress {
-    /// A point begins. `done` of `total` points in all rounds are recorded; the rest will take
-    /// about `left`.
-    fn begins(&mut self, point: &Point, round: u32, done: usize, total: usize, left: Duration);
-    /// A point is recorded.
-    fn ended(&mut self, record: &Record);
-    /// A message for the user.
-    fn say(&mut self, text: &str);
-}
 
 /// The outcome of a run.
 #[derive(Clone, Debug, Default)]

@@ -14,9 +14,10 @@ use lab::finding::{Verdict, judge};
 use lab::library::Source;
 use lab::machine::Machine;
 use lab::measure::{Error, Measure};
+use lab::progress::Progress;
 use lab::record::{Outcome, Record};
 use lab::results::{Results, read_all};
-use lab::run::{self, Options, Progress, Summary};
+use lab::run::{self, Options, Summary};
 use lab::{Context, Point, Role, Sample, Stop};
 
 const TEXT: &str = r#"

@@ -23,41 +23,6 @@ use crate::wire::iser::{Iser, foreign, post};
 /// Approximate bytes per round of posts; later ones join the next round.
 const BATCH: usize = 1 << 20;
 
-/// The memory of a command that the target may access, and the connection for it.
-#[derive(Debug, Default)]
-pub(super) struct Reach {
-    on: Option<ConnectionId>,
-    /// Memory that the target writes: a read's data.
-    read: Option<Stag>,
-    /// Memory that the target reads: a write's data.
-    write: Option<Stag>,
-}
-
-impl Reach {
-    /// The connection that the memory is exposed on.
-    pub fn on(&self) -> Option<ConnectionId> {
-        self.on
-    }
-
-    fn owns(&self, stag: Stag) -> bool {
-        self.read == Some(stag) || self.write == Some(stag)
-    }
-
-    /// Withdraws all of it. Returns the end of the target's writes, if known. [`Destination::Lent`]
-    /// stays if the network is writing to it at this moment.
-    pub fn withdraw(&mut self, pair: &QueuePair, destination: &mut Destination) -> Option<u64> {
-        self.on = None;
-        if let Some(stag) = self.write.take() {
-            pair.withdraw(stag);
-        }
-        let withdrawn = pair.withdraw(self.read.take()?)?;
-        if matches!(destination, Destination::Lent(_)) && !withdrawn.busy {
-            *destination = Destination::of_buffers(withdrawn.buffers);
-        }
-        withdrawn.placed
-    }
-}
-
 /// Posts until the connection ends.
 pub(super) async fn send(inner: Rc<Inner>, pair: QueuePair, on: ConnectionId, serial: u64, bell: Rc<Bell>) {
     loop {

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use iscsi::login::initiator::InitiatorLoginError;
 use iscsi::pdu::{LoginStatus, LogoutResult};
+use runtime::JoinHandle;
 
 use super::refusal::{is_final, no_more};
 use super::state::{Broken, Inner, Removal, State};
@@ -32,8 +33,13 @@ enum Step {
     Reinstate(Broken),
 }
 
+/// Spawns the recovery of a session's lost connections.
+pub(super) fn begin(inner: Rc<Inner>, generation: u64) -> JoinHandle<()> {
+    runtime::spawn(mend(inner, generation))
+}
+
 /// Recovers until no connection is broken, or the session has changed.
-pub(super) async fn mend(inner: Rc<Inner>, generation: u64) {
+async fn mend(inner: Rc<Inner>, generation: u64) {
     let mut pause = PAUSE.0;
     while let Some(step) = next(&inner, generation) {
         let outcome = match step {

@@ -8,6 +8,8 @@ mod mend;
 mod notice;
 mod pilot;
 mod queue;
+mod queued;
+mod reach;
 mod refusal;
 mod state;
 mod supervise;
@@ -31,7 +33,8 @@ use crate::error::{Error, ScsiError};
 use crate::options::Options;
 use crate::payload::{Data, Destination};
 use crate::url::{Transport, Url};
-pub use queue::{Completed, Queue, Transfer};
+pub use queue::{Queue, Transfer};
+pub use queued::Completed;
 use state::Inner;
 pub use ticket::Ticket;
 
@@ -142,7 +145,7 @@ impl Session {
         };
         let options = url.settings.applied(options);
         let chap = chap_of(url, &options);
-        let inner = Rc::new(Inner::new(options, chap, Portal::from(url), target, isid()?));
+        let inner = Rc::new(Inner::new(options, chap, Portal::from(url), target, isid()?, mend::begin));
         // From here on dropping the owner ends the tasks.
         let session = Session { owner: Rc::new(Owner(inner.clone())) };
         inner.establish().await?;
@@ -197,7 +200,7 @@ impl Session {
             may_repeat: command.repeatable,
         };
         let write_len = protocol.write.as_ref().map_or(0, |data: &Data| data.0.len());
-        inner.submit(destination, write_len, |proto, task| proto.submit(protocol, task))
+        ticket::submit(&inner, destination, write_len, |proto, task| proto.submit(protocol, task))
     }
 
     /// Sends a task management function to a unit, over the first connection. The session's own
@@ -249,7 +252,7 @@ impl Session {
         task: Option<TaskKey>,
     ) -> Result<Option<TaskManagementResult>, Error> {
         let inner = self.inner();
-        let ticket = inner.submit(Destination::Nothing, 0, |proto, token| {
+        let ticket = ticket::submit(&inner, Destination::Nothing, 0, |proto, token| {
             proto.task_management(on, function, lun, task, token)
         })?;
         let limit = inner.options.command_timeout;
@@ -334,7 +337,7 @@ impl Session {
             return Ok(());
         };
         inner.begin_closing();
-        let logout = inner.submit(Destination::Nothing, 0, |proto, task| {
+        let logout = ticket::submit(&inner, Destination::Nothing, 0, |proto, task| {
             // No request may follow a logout (RFC 7143 §11.14): drop the waiting ones.
             proto.hold(true);
             proto.logout(on, LogoutReason::CloseSession, task)

@@ -15,8 +15,8 @@ use iscsi::target::Payload;
 use iscsi::text::{Pairs, TextBuf, parse_number};
 use runtime::Chain;
 
-use super::state::{Core, Inner, State, Task};
-use super::{Destination, Response, Session};
+use super::state::{Core, Inner, Leaving, State, Task};
+use super::{Destination, Response, Session, ticket};
 use crate::error::Error;
 use crate::payload::Data;
 
@@ -24,17 +24,6 @@ use crate::payload::Data;
 const FOR_LOGOUT: Duration = Duration::from_millis(500);
 /// Maximum wait before a login that a target may impose (Time2Wait).
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
-
-/// The state of a session after a logout request.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Leaving {
-    /// Deadline for the logout.
-    until: Instant,
-    /// Whether the logout was sent.
-    begun: bool,
-    /// Whether the logout was answered.
-    pub done: bool,
-}
 
 /// Handles an Async Message.
 pub(super) fn heed(
@@ -165,7 +154,8 @@ impl Session {
     async fn say(&self, on: ConnectionId, text: &TextBuf) -> Result<Response, Error> {
         let inner: &Rc<Inner> = self.inner();
         let text = Data(Chain::from(runtime::Buf::from(text.as_bytes().to_vec())));
-        let ticket = inner.submit(Destination::Nothing, 0, |protocol, task| protocol.text(on, text, task))?;
+        let ticket =
+            ticket::submit(inner, Destination::Nothing, 0, |protocol, task| protocol.text(on, text, task))?;
         let limit = inner.options.command_timeout;
         runtime::timeout(limit, ticket).await.unwrap_or(Err(Error::TimedOut("text")))
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use runtime::{SystemLimits, TcpInfo};
 
 use super::state::{Core, Inner, State};
-use super::{Destination, Session};
+use super::{Destination, Session, ticket};
 use crate::dial::dial;
 use crate::error::Error;
 use crate::options::most_unsolicited;
@@ -36,7 +36,7 @@ impl Inner {
     pub(super) async fn ping(self: &Rc<Self>) -> Result<Duration, Error> {
         let on = self.first_link().ok_or(Error::Lost("no connection at the moment".to_owned()))?;
         let begun = runtime::now();
-        let ticket = self.submit(Destination::Nothing, 0, |protocol, task| protocol.ping(on, task))?;
+        let ticket = ticket::submit(self, Destination::Nothing, 0, |protocol, task| protocol.ping(on, task))?;
         ticket.await?;
         Ok(runtime::now().saturating_duration_since(begun))
     }

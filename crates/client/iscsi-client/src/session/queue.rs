@@ -6,12 +6,12 @@
 
 use std::fmt;
 use std::rc::Rc;
-use std::time::Instant;
 
-use iscsi::initiator::{Command as ProtocolCommand, Completion, TaskKey};
+use iscsi::initiator::{Command as ProtocolCommand, Completion};
 use iscsi::pdu::{Lun, Residual, ResponseCode, TaskAttribute};
 use runtime::{BufMut, Chain};
 
+use super::queued::{Completed, Queued};
 use super::state::{Buffers, Core, Inner, State, Task};
 use super::{MAX_READ, Session};
 use crate::error::{Error, ScsiError};
@@ -28,34 +28,6 @@ pub enum Transfer {
     Read(BufMut),
     /// A write of this data.
     Write(Chain),
-}
-
-/// A queued command that has ended.
-#[derive(Debug)]
-pub struct Completed {
-    /// The token given to [`Queue::submit`].
-    pub token: u64,
-    /// Bytes read.
-    pub received: u32,
-    /// Whether the command transferred more or less than expected.
-    pub residual: Residual,
-    /// The buffer of [`Transfer::Read`], truncated to the received bytes.
-    pub buffer: Option<BufMut>,
-    /// [`Error::Scsi`] for a status other than GOOD and CONDITION MET; otherwise as for a
-    /// [`super::Ticket`].
-    pub outcome: Result<(), Error>,
-    /// When its last byte was received, or its end was known.
-    pub at: Instant,
-}
-
-/// A queued command that has not ended.
-#[derive(Debug)]
-pub(super) struct Queued {
-    pub key: TaskKey,
-    pub token: u64,
-    /// Time of its last send, or of its submission.
-    pub since: Instant,
-    pub replays: u8,
 }
 
 /// Submission and completion of commands in batches. A session has at most one queue, besides its

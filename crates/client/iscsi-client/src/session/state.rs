@@ -17,10 +17,8 @@ use runtime::{JoinHandle, TcpStream};
 use slab::Slab;
 
 use super::Response;
-use super::iser::Reach;
-use super::notice::Leaving;
-use super::queue::{Completed, Queued};
-use super::ticket::Ticket;
+use super::queued::{Completed, Queued};
+use super::reach::Reach;
 use crate::bell::{Bell, Room};
 use crate::dial::Portal;
 use crate::error::Error;
@@ -165,6 +163,17 @@ pub(super) enum State {
     Over(Error),
 }
 
+/// The state of a session after a logout request.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Leaving {
+    /// Deadline for the logout.
+    pub until: Instant,
+    /// Whether the logout was sent.
+    pub begun: bool,
+    /// Whether the logout was answered.
+    pub done: bool,
+}
+
 pub(super) struct Core {
     pub protocol: Protocol<Data, Task>,
     pub slots: Slab<Slot>,
@@ -220,6 +229,8 @@ pub(super) struct Inner {
     pub supervisor_bell: Bell,
     /// Rung when a removal is answered, and when a connection is lost.
     pub mender_bell: Bell,
+    /// Begins to restore lost connections of the session with this generation.
+    mend: fn(Rc<Inner>, u64) -> JoinHandle<()>,
 }
 
 /// CmdSN of the first command of every session.
@@ -230,7 +241,14 @@ fn depth(options: &Options) -> usize {
 }
 
 impl Inner {
-    pub fn new(options: Options, chap: Option<Chap>, portal: Portal, target: String, isid: Isid) -> Self {
+    pub fn new(
+        options: Options,
+        chap: Option<Chap>,
+        portal: Portal,
+        target: String,
+        isid: Isid,
+        mend: fn(Rc<Self>, u64) -> JoinHandle<()>,
+    ) -> Self {
         // More tags than commands: also for a ping of each connection, task management, text and
         // logout.
         let max_tasks = depth(&options) + usize::from(u8::MAX);
@@ -274,6 +292,7 @@ impl Inner {
             queue_bell: Bell::default(),
             supervisor_bell: Bell::default(),
             mender_bell: Bell::default(),
+            mend,
         }
     }
 
@@ -297,13 +316,13 @@ impl Inner {
         }
     }
 
-    /// Passes a task to the protocol and wakes its sender.
+    /// Passes a task to the protocol and wakes its sender. Returns the slot of its answer.
     pub fn submit(
-        self: &Rc<Self>,
+        &self,
         destination: Destination,
         write_len: usize,
         submit: impl FnOnce(&mut Protocol<Data, Task>, Task) -> Result<TaskKey, Task>,
-    ) -> Result<Ticket, Error> {
+    ) -> Result<usize, Error> {
         let mut core = self.core.borrow_mut();
         let core = &mut *core;
         if let State::Over(error) = &core.state {
@@ -317,7 +336,7 @@ impl Inner {
         let since = runtime::now();
         entry.insert(Slot { key, answer: None, waiter: None, abandoned: false, since, replays: 0 });
         core.ring_links();
-        Ok(Ticket::new(self.clone(), slot))
+        Ok(slot)
     }
 
     /// Completes a command.
@@ -423,7 +442,7 @@ impl Inner {
         }
         core.broken.push(Broken { cid: link.cid, since: runtime::now(), error, adopted: false });
         if core.mender.as_ref().is_none_or(JoinHandle::is_finished) {
-            core.mender = Some(runtime::spawn(super::mend::mend(self.clone(), core.generation)));
+            core.mender = Some((self.mend)(self.clone(), core.generation));
         }
         self.mender_bell.ring();
         core.ring_links();
@@ -614,7 +633,7 @@ impl Core {
 
 fn withdraw(links: &[Link], task: &mut Task) {
     let Some(buffers) = task.buffers_mut() else { return };
-    let link = links.iter().find(|link| Some(link.on) == buffers.reach.on());
+    let link = links.iter().find(|link| Some(link.on) == buffers.reach.on);
     if let Some(pair) = link.and_then(|link| link.pair.as_ref()) {
         buffers.reach.withdraw(pair, &mut buffers.destination);
     }

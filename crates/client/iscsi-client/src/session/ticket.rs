@@ -6,9 +6,12 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
+use iscsi::initiator::{Session as Protocol, TaskKey};
+
 use super::Response;
-use super::state::Inner;
+use super::state::{Inner, Task};
 use crate::error::Error;
+use crate::payload::{Data, Destination};
 
 /// An outstanding command. Dropping the ticket does not stop the command; its answer is then
 /// dropped.
@@ -25,16 +28,26 @@ pub struct Ticket {
 }
 
 impl Ticket {
-    pub(super) fn new(inner: Rc<Inner>, slot: usize) -> Self {
-        Ticket { inner, slot: Some(slot) }
-    }
-
     /// The slot of a command of the session `inner` without an answer.
     pub(super) fn unanswered_in(&self, inner: &Rc<Inner>) -> Option<usize> {
         let slot = self.slot.filter(|_| Rc::ptr_eq(inner, &self.inner))?;
         let core = inner.core.borrow();
         core.slots.get(slot).is_some_and(|entry| entry.answer.is_none()).then_some(slot)
     }
+}
+
+/// Passes a task to the session's protocol ([`Inner::submit`]), to be waited for.
+///
+/// # Errors
+/// Why the session has ended; [`Error::Argument`] if `submit` refuses the task.
+pub(super) fn submit(
+    inner: &Rc<Inner>,
+    destination: Destination,
+    write_len: usize,
+    submit: impl FnOnce(&mut Protocol<Data, Task>, Task) -> Result<TaskKey, Task>,
+) -> Result<Ticket, Error> {
+    let slot = inner.submit(destination, write_len, submit)?;
+    Ok(Ticket { inner: inner.clone(), slot: Some(slot) })
 }
 
 impl Future for Ticket {
