@@ -15,7 +15,8 @@ const USAGE: &str = "usage: sim [WORLD] [--seeds A..B | --seed N]
   --copies        copies by the server between units, and by token
 
   --seeds A..B    run the seeds from A to B, B not included (default: 0..1000)
-  --seed N        run one seed and print its record as it grows";
+  --seed N        run one seed and print its record as it grows; with RUST_LOG=debug
+                  also what the server and the client log";
 
 /// Runs a seed; `true` prints its record.
 type Run = fn(u64, bool) -> Result<Report, Box<Failure>>;
@@ -43,6 +44,9 @@ fn main() -> ExitCode {
         eprintln!("{USAGE}");
         return ExitCode::from(2);
     };
+    if let (true, Ok(filter)) = (loud, std::env::var("RUST_LOG")) {
+        tracing_subscriber::fmt().without_time().with_env_filter(filter).with_writer(std::io::stderr).init();
+    }
     seeds_of(named.map_or(world::run as Run, |(_, run)| *run), first, end, loud)
 }
 

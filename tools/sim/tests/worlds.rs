@@ -53,6 +53,12 @@ fn a_seed_repeats_itself() {
     }
 }
 
+/// A path so slow that a ping's answer waits for seconds behind the data of RDMA Reads.
+#[test]
+fn an_initiator_whose_data_still_comes_over_iser_is_not_given_up() {
+    world::run(4146, false).unwrap_or_else(|failure| panic!("{failure}"));
+}
+
 #[test]
 fn at_level_2_links_that_break_cost_connections_and_no_sessions() {
     let (mut recovered, mut reconnects) = (0, 0);

@@ -200,7 +200,7 @@ impl Session {
             may_repeat: command.repeatable,
         };
         let write_len = protocol.write.as_ref().map_or(0, |data: &Data| data.0.len());
-        ticket::submit(&inner, destination, write_len, |proto, task| proto.submit(protocol, task))
+        ticket::submit(inner, destination, write_len, |proto, task| proto.submit(protocol, task))
     }
 
     /// Sends a task management function to a unit, over the first connection. The session's own
@@ -252,7 +252,7 @@ impl Session {
         task: Option<TaskKey>,
     ) -> Result<Option<TaskManagementResult>, Error> {
         let inner = self.inner();
-        let ticket = ticket::submit(&inner, Destination::Nothing, 0, |proto, token| {
+        let ticket = ticket::submit(inner, Destination::Nothing, 0, |proto, token| {
             proto.task_management(on, function, lun, task, token)
         })?;
         let limit = inner.options.command_timeout;
@@ -337,7 +337,7 @@ impl Session {
             return Ok(());
         };
         inner.begin_closing();
-        let logout = ticket::submit(&inner, Destination::Nothing, 0, |proto, task| {
+        let logout = ticket::submit(inner, Destination::Nothing, 0, |proto, task| {
             // No request may follow a logout (RFC 7143 §11.14): drop the waiting ones.
             proto.hold(true);
             proto.logout(on, LogoutReason::CloseSession, task)

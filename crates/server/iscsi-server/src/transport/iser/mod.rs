@@ -34,8 +34,8 @@ pub(crate) struct Iser {
     pub watches_queue: Cell<bool>,
     /// The connection has ended.
     ended: Notify,
-    /// What the queue pair had sent when the peer was last looked at.
-    sent: Cell<u64>,
+    /// Bytes that the queue pair had sent, and its receives, when the peer was last looked at.
+    moved: Cell<(u64, u64)>,
 }
 
 impl Iser {
@@ -45,17 +45,18 @@ impl Iser {
             waits_for_room: Cell::new(false),
             watches_queue: Cell::new(false),
             ended: Notify::default(),
-            sent: Cell::new(0),
+            moved: Cell::default(),
         }
     }
 
-    /// Whether the network has taken something while more was waiting, since this was asked last: a
-    /// peer that takes data lives, though its answer to a ping has to wait for all that was queued
-    /// before.
+    /// Whether bytes have come, or the network has taken something while more was waiting, since this
+    /// was asked last: a peer that moves data lives, though its answer to a ping has to wait for all
+    /// that was queued before, on either side.
     pub(crate) fn has_progressed(&self) -> bool {
         let Some(pair) = self.pair() else { return false };
-        let sent = pair.counters().sent;
-        self.sent.replace(sent) != sent && pair.queued() > 0
+        let counters = pair.counters();
+        let (sent, receives) = self.moved.replace((counters.sent, counters.receives));
+        counters.receives != receives || (counters.sent != sent && pair.queued() > 0)
     }
 
     /// What the kernel knows of the path, where it is the kernel's.
