@@ -1,4 +1,4 @@
-//! Which of many sockets have something to say, or room for what is to be sent.
+//! Waits until any of many sockets is readable or writable (epoll(7)).
 
 use std::net::TcpStream;
 use std::os::fd::{AsFd, OwnedFd};

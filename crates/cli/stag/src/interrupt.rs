@@ -1,4 +1,5 @@
-//! What Ctrl-C does to a run of `stag bench` or `stag lab`: the first one ends the load, and what was measured until then is told.
+//! Ctrl-C during `stag bench` or `stag lab`: the first one ends the load, and the figures measured
+//! until then are printed.
 //! A second one ends the process at once, for targets that do not answer any more.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -42,7 +43,8 @@ pub fn watch(first: impl Fn() + Send + 'static, last: impl Fn() + Send + 'static
     Ok(())
 }
 
-fn small() -> runtime::Config {
+/// The settings of a ring that only receives signals.
+pub(crate) fn small() -> runtime::Config {
     runtime::Config {
         entries: 8,
         spin_us: 0,
@@ -52,7 +54,7 @@ fn small() -> runtime::Config {
     }
 }
 
-/// On a ring of this thread's own that does nothing else.
-fn wait(signals: &Signals) -> std::io::Result<Signal> {
+/// Waits for the next signal, on a small ring of this thread's own.
+pub(crate) fn wait(signals: &Signals) -> std::io::Result<Signal> {
     Runtime::new(small())?.block_on(signals.next())
 }

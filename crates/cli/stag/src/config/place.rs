@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 
-/// What reading paths and secrets needs to know of the file that names them.
+/// The configuration file's directory and permissions, on which its paths and secrets depend.
 pub struct Place<'a> {
     /// The directory that relative paths start from.
     pub directory: &'a Path,
@@ -11,7 +11,8 @@ pub struct Place<'a> {
     pub open_to_others: bool,
     /// The files of secrets that have been read.
     pub secret_files: RefCell<Vec<PathBuf>>,
-    /// Whether this process is the one that will serve it. Another one only checks it, and need not see all of its secrets.
+    /// Whether this process will serve the configuration. A process that only checks it need not be
+    /// able to read all secrets.
     pub serves: bool,
 }
 

@@ -1,8 +1,11 @@
-//! The management of a running daemon: a Unix socket on which it answers one JSON object a line, and the commands that ask it.
+//! The management of a running daemon: a Unix socket on which it answers one JSON object a line, and
+//! the commands that ask it.
 //!
-//! [`place`] knows where that is, [`socket`] holds it, [`peer`] knows who may come in and [`clients`] who is, [`protocol`] what a line is, [`server`] the clients' threads, [`client`]
-//! the commands' side, [`daemon`] what the daemon knows of itself, and [`verbs`] which verb is whose. Each verb has a file of its own. Nothing
-//! here runs on a core of the data path; what a verb wants of the cores goes through [`iscsi_server::Handle`].
+//! [`place`] finds the socket, [`socket`] holds it, [`peer`] decides who may come in, and [`clients`]
+//! counts who is in. [`protocol`] describes a line, [`server`] has the clients' threads, and
+//! [`client`] is the commands' side. [`daemon`] is what the daemon knows of itself, and [`verbs`]
+//! finds the file of a verb. Nothing here runs on a core of the data path: a verb reaches the cores
+//! through [`iscsi_server::Handle`].
 
 pub mod acknowledge;
 pub mod alua;

@@ -17,6 +17,7 @@ use serde::Serialize;
 
 use crate::args::lab::LabLink;
 use crate::exit::Exit;
+use crate::interrupt::{small, wait};
 
 /// How long a server may take until it listens.
 const UNTIL_IT_LISTENS: Duration = Duration::from_secs(10);
@@ -129,21 +130,6 @@ fn pass_signals_on(child: &Child) {
             let _ = kill_process(pid, Signal::TERM);
         }
     });
-}
-
-fn wait(signals: &Signals) -> io::Result<runtime::Signal> {
-    Runtime::new(small())?.block_on(signals.next())
-}
-
-/// A ring that does nothing else.
-fn small() -> runtime::Config {
-    runtime::Config {
-        entries: 8,
-        spin_us: 0,
-        pool_bytes: 2 << 20,
-        recv_buffers: 2,
-        ..runtime::Config::default()
-    }
 }
 
 /// What `--serve` names. Dropped, it is asked to end; what remains of it ends with the link.
