@@ -8,6 +8,7 @@
 //!   without writing to what they share.
 //! - [`TcpListener`], [`TcpStream`], [`Gather`], [`Scatter`]: sockets.
 //! - [`File`]: files and block devices.
+//! - [`Answer`]: an operation that may have ended at once.
 //! - [`sleep`], [`timeout`], [`now`]: time. [`blocking`]: system calls that the ring does not have. [`Signals`].
 //!   [`Readable`]: descriptors that belong to another library. [`Notify`]: what other code of the core will do.
 //! - [`be_urgent`]: threads of their own that must run on time.
@@ -15,6 +16,7 @@
 //! Dropping the future of any operation cancels it. The buffers it was given stay alive until the kernel has let go of
 //! them, and then return to their pool; nobody has to wait for that.
 
+mod answer;
 mod blocking;
 mod buf;
 mod cores;
@@ -40,6 +42,7 @@ mod time;
 mod urgency;
 mod uses;
 
+pub use answer::Answer;
 pub use blocking::blocking;
 pub use buf::{Buf, BufMut, Bytes, Chain, Destination, Guard, OutOfRange, Region, RegionRange, pool};
 pub use cores::{CoreGone, Cores, Handle, core_count, current_core};

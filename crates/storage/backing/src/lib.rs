@@ -21,13 +21,10 @@ pub mod spec;
 #[cfg(test)]
 mod testing;
 
-use std::future::Future;
 use std::io;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
-use runtime::{Buf, Chain, Guard, Pooled, RegionRange};
+use runtime::{Buf, Chain, Guard, RegionRange};
 
 pub use file::{FileOptions, FileStore, Made, OpenError};
 pub use health::Health;
@@ -83,33 +80,7 @@ impl StoreError {
 }
 
 /// An operation on a store: complete, or in flight.
-pub enum Io<T> {
-    /// Complete. The first poll takes the result.
-    Ready(Option<Result<T, StoreError>>),
-    /// In flight on this core's ring.
-    Running(Pooled<Result<T, StoreError>>),
-}
-
-impl<T> Io<T> {
-    /// A successful operation.
-    pub fn ok(value: T) -> Self {
-        Self::Ready(Some(Ok(value)))
-    }
-    /// A failed operation.
-    pub fn err(error: StoreError) -> Self {
-        Self::Ready(Some(Err(error)))
-    }
-}
-
-impl<T: Unpin> Future for Io<T> {
-    type Output = Result<T, StoreError>;
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        match &mut *self {
-            Self::Ready(result) => Poll::Ready(result.take().expect("polled after it was ready")),
-            Self::Running(future) => Pin::new(future).poll(cx),
-        }
-    }
-}
+pub type Io<T> = runtime::Answer<Result<T, StoreError>>;
 
 /// A range of one state, for GET LBA STATUS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
