@@ -68,9 +68,10 @@ async fn whole(seed: u64, loud: bool) -> Result<Report, String> {
     let mut settings = Plan::new(seed).target;
     (settings.iser, settings.chap) = (None, None);
     (settings.connections, settings.queue_depth) = (4, 64);
-    let config = daemon::config(&settings, 1 + rng.index(3));
+    let config = daemon::config(&settings);
+    let cores = daemon::cores(1 + rng.index(3));
     let medium = Medium::new(BLOCKS, DiskOptions::default(), (0, 0));
-    let mut host = Host::new(config, vec![medium], rng.pick(&[1, 1000, 20_000]));
+    let mut host = Host::new(cores, config, vec![medium], rng.pick(&[1, 1000, 20_000]));
     host.start()?;
     let url = Url::portal("10.0.0.200", 3260).with_unit(NAME, 0);
     let options = Options {

@@ -13,7 +13,7 @@ use iscsi_client::{Transport, Url};
 use iscsi_server::config::{
     Auth, Chap, Crc, IserConfig, Limits, LunConfig, Portal, ServerConfig, TargetConfig,
 };
-use iscsi_server::{DrainOptions, DrainScope, Server, Unit};
+use iscsi_server::{CoresConfig, DrainOptions, DrainScope, Server, Unit};
 
 use crate::oracle::SECTOR;
 use crate::plan::{Change, Plan, Sabotage, Settings};
@@ -33,6 +33,7 @@ const GRACE: Duration = Duration::from_secs(2);
 
 /// The server, when it runs, and its medium.
 pub(crate) struct Daemon {
+    cores: CoresConfig,
     config: ServerConfig,
     options: DiskOptions,
     model: ModelStore,
@@ -58,7 +59,8 @@ impl Daemon {
             faults.add(Rule::new(Operations::ALL, Action::Delay(0..delay)).seed(rng.bits()));
         }
         Ok(Self {
-            config: config(&plan.target, 1 + rng.index(3)),
+            cores: cores(1 + rng.index(3)),
+            config: config(&plan.target),
             options: plan.disk.clone(),
             model,
             faults,
@@ -81,8 +83,10 @@ impl Daemon {
     pub(crate) async fn start(&mut self) -> Result<(), String> {
         self.model.power_on();
         let config = self.with_unit()?;
-        self.server =
-            Some(Server::start(config).map_err(|error| format!("the server does not start: {error}"))?);
+        self.server = Some(
+            Server::start(self.cores, config)
+                .map_err(|error| format!("the server does not start: {error}"))?,
+        );
         Ok(())
     }
 
@@ -136,20 +140,21 @@ impl Daemon {
                 Ok(())
             }
             Change::TakeOver => {
-                let sockets = handle.listening_sockets().into_iter();
+                let core = server.core();
+                let sockets = core.listening_sockets().into_iter();
                 let sockets: std::io::Result<Vec<_>> =
                     sockets.map(|(at, socket)| Ok((at, socket.try_clone()?))).collect();
                 let sockets = sockets.map_err(|error| error.to_string())?;
                 let old = self.server.take();
                 self.unit = None;
                 runtime::sim::aside(move || {
-                    handle.pause(Duration::from_secs(10));
-                    handle.let_go_of_units();
+                    core.pause(Duration::from_secs(10));
+                    core.let_go();
                     drop(old);
                 })
                 .await;
                 let config = self.with_unit()?;
-                let server = Server::start_with(config, sockets);
+                let server = Server::start_with(self.cores, config, sockets);
                 self.server = Some(server.map_err(|error| format!("it cannot be taken over: {error}"))?);
                 Ok(())
             }
@@ -227,8 +232,13 @@ impl Daemon {
     }
 }
 
-/// The configuration of a server with `cores` cores and the plan's settings, without units.
-pub(crate) fn config(settings: &Settings, cores: usize) -> ServerConfig {
+/// So many cores.
+pub(crate) fn cores(count: usize) -> CoresConfig {
+    CoresConfig { count, spin_us: 0, pool_bytes: 64 << 20 }
+}
+
+/// The configuration of a server with the plan's settings, without units.
+pub(crate) fn config(settings: &Settings) -> ServerConfig {
     let secret =
         |name: &str, secret: &str| Credential { name: name.into(), secret: Secret::new(secret.as_bytes()) };
     let auth = settings.chap.as_ref().map_or(Auth::None, |(user, word)| {
@@ -271,10 +281,7 @@ pub(crate) fn config(settings: &Settings, cores: usize) -> ServerConfig {
             data_timeout: settings.data_timeout,
             ..Limits::default()
         },
-        cores,
-        spin_us: 0,
         zero_copy: true,
-        pool_bytes: 64 << 20,
         iser: settings.iser.map_or_else(Default::default, |setup| IserConfig {
             crc: if setup.crc { Crc::Require } else { Crc::Never },
             max_fpdu: setup.max_fpdu,

@@ -9,7 +9,7 @@ use backing::faulty::{Action, Faults, FaultyStore, Operations, Rule};
 use backing::model::ModelStore;
 use disk::unit::{DiskOptions, DiskUnit, Registry};
 use iscsi_server::config::{LunConfig, ServerConfig};
-use iscsi_server::{Server, Unit};
+use iscsi_server::{CoresConfig, Server, Unit};
 use runtime::sim;
 
 use crate::random::Rng;
@@ -48,6 +48,7 @@ impl Medium {
 
 /// The server and what outlives it.
 pub(crate) struct Host {
+    cores: CoresConfig,
     config: ServerConfig,
     pub(crate) media: Vec<Medium>,
     /// How long operations of the media take at most, µs.
@@ -65,8 +66,8 @@ struct Open {
 
 impl Host {
     /// A server that has not been started. `config` has no units.
-    pub(crate) fn new(config: ServerConfig, media: Vec<Medium>, delay: u64) -> Self {
-        Self { config, media, delay, registry: Registry::new(), server: None, units: Vec::new() }
+    pub(crate) fn new(cores: CoresConfig, config: ServerConfig, media: Vec<Medium>, delay: u64) -> Self {
+        Self { cores, config, media, delay, registry: Registry::new(), server: None, units: Vec::new() }
     }
 
     fn open(&self, medium: &Medium) -> Result<Open, String> {
@@ -100,7 +101,7 @@ impl Host {
 
     pub(crate) fn start(&mut self) -> Result<(), String> {
         self.open_all()?;
-        self.server = Some(Server::start(self.serving()).map_err(|error| error.to_string())?);
+        self.server = Some(Server::start(self.cores, self.serving()).map_err(|error| error.to_string())?);
         Ok(())
     }
 
@@ -154,15 +155,15 @@ impl Host {
     /// `handover`.
     async fn take_over(&mut self) -> Result<(), String> {
         let Some(old) = self.server.take() else { return Ok(()) };
-        let handle = old.handle();
-        let sockets = handle.listening_sockets().into_iter();
+        let core = old.core();
+        let sockets = core.listening_sockets().into_iter();
         let sockets: io::Result<Vec<_>> = sockets.map(|(at, socket)| Ok((at, socket.try_clone()?))).collect();
         let sockets = sockets.map_err(|error| error.to_string())?;
         let units = std::mem::take(&mut self.units);
         let told = sim::aside(move || {
-            handle.pause(Duration::from_secs(10));
+            core.pause(Duration::from_secs(10));
             let told: Vec<_> = units.iter().map(|open| open.unit.nexuses().hand_over()).collect();
-            handle.let_go_of_units();
+            core.let_go();
             drop((units, old));
             told
         })
@@ -173,7 +174,7 @@ impl Host {
             let taken = unit.nexuses().take_over(&saved, aptpl, generation);
             taken.map_err(|error| error.to_string())?;
         }
-        let server = Server::start_with(self.serving(), sockets);
+        let server = Server::start_with(self.cores, self.serving(), sockets);
         self.server = Some(server.map_err(|error| error.to_string())?);
         Ok(())
     }

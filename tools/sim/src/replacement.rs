@@ -63,11 +63,12 @@ async fn whole(seed: u64) -> Result<Report, String> {
     let mut settings = Plan::new(seed).target;
     (settings.iser, settings.chap) = (None, None);
     settings.queue_depth = 64;
-    let config = daemon::config(&settings, 1 + rng.index(3));
+    let config = daemon::config(&settings);
+    let cores = daemon::cores(1 + rng.index(3));
     let models = [(); 2].map(|()| ModelStore::new(BLOCKS * 512, 512));
     let delay = rng.pick(&[1, 1000, 40_000]);
     let first = disk(&models[0], delay, rng.bits())?;
-    let server = Server::start(serving(&config, first)).map_err(|error| error.to_string())?;
+    let server = Server::start(cores, serving(&config, first)).map_err(|error| error.to_string())?;
     let url = iscsi_client::Url::portal("10.0.0.200", 3260).with_unit(NAME, 0);
     let options = Options { connections: rng.pick(&[1, 1, 2, 4]), ..Options::default() };
     let session = Session::connect(&url, options).await.map_err(|error| error.to_string())?;

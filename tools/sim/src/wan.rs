@@ -89,13 +89,13 @@ pub fn run(path: Path, work: Work, seed: u64) -> Result<Outcome, String> {
 async fn whole(work: Work) -> Result<Outcome, String> {
     let mut settings = Plan::new(0).target;
     (settings.iser, settings.chap) = (None, None);
-    let mut config = daemon::config(&settings, 1);
+    let mut config = daemon::config(&settings);
     config.limits = Limits { connections_per_session: 4, ..Limits::default() };
     let store = Arc::new(ModelStore::new(UNIT.0, 512));
     let options = DiskOptions { block_size: UNIT.1, ..DiskOptions::default() };
     let unit = DiskUnit::new(store, options, &Registry::new()).map_err(|error| format!("{error:?}"))?;
     config.targets[0].units = vec![LunConfig { lun: 0, unit: Unit::Disk(unit), limiter: Arc::default() }];
-    let server = Server::start(config).map_err(|error| error.to_string())?;
+    let server = Server::start(daemon::cores(1), config).map_err(|error| error.to_string())?;
     let url = Url::portal("10.0.0.200", 3260).with_unit(NAME, 0);
     let options = Options {
         queue_depth: work.limit.unwrap_or(work.depth),

@@ -3,12 +3,23 @@
 use std::sync::Arc;
 
 use iscsi_server::config as server;
+use server_core::CoresConfig;
 
 use crate::config::{Acl, Config, Target};
 use crate::units::{Units, place};
 
-/// The server's configuration: what `config` says, with the units that are open for it.
-pub fn server_config(config: &Config, units: &Units) -> server::ServerConfig {
+/// The server's threads.
+pub fn cores(config: &Config) -> CoresConfig {
+    let daemon = &config.daemon;
+    CoresConfig {
+        count: daemon.cores.into(),
+        spin_us: daemon.spin_us,
+        pool_bytes: usize::try_from(daemon.pool_bytes).unwrap_or(usize::MAX),
+    }
+}
+
+/// The configuration of iSCSI: what `config` says, with the units that are open for it.
+pub fn iscsi_config(config: &Config, units: &Units) -> server::ServerConfig {
     let portal = |portal: &crate::config::Portal| server::Portal {
         listen: portal.listen,
         group: portal.group,
@@ -19,10 +30,7 @@ pub fn server_config(config: &Config, units: &Units) -> server::ServerConfig {
         targets: config.targets.iter().map(|target| target_config(target, units)).collect(),
         discovery_auth: config.discovery.clone(),
         limits: config.limits,
-        cores: config.daemon.cores.into(),
-        spin_us: config.daemon.spin_us,
         zero_copy: config.daemon.zero_copy,
-        pool_bytes: usize::try_from(config.daemon.pool_bytes).unwrap_or(usize::MAX),
         iser: config.iser,
     }
 }

@@ -7,9 +7,9 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use iscsi_server::Server;
 use iscsi_server::config::ServerConfig;
 use runtime::{Runtime, Signal, Signals};
+use server_core::{CoresConfig, Server};
 
 use crate::args::Serve;
 use crate::config::{self, Config, ISCSI_PORT, Lun, Portal, Target, Transports};
@@ -103,7 +103,8 @@ fn run(args: &Serve, mut config: Config, signals: &Signals) -> Exit {
     let running = Running { config, units };
     let empty =
         running.config.targets.iter().all(|target| target.units.is_empty() && target.redirect.is_none());
-    let config = convert::server_config(&running.config, &running.units);
+    let cores = convert::cores(&running.config);
+    let config = convert::iscsi_config(&running.config, &running.units);
     let places: Vec<(String, Vec<u16>, Vec<u16>)> = config
         .targets
         .iter()
@@ -112,12 +113,12 @@ fn run(args: &Serve, mut config: Config, signals: &Signals) -> Exit {
         })
         .collect();
     handover::restore_units(&state, &running.units);
-    let server = match start(config, &sockets) {
-        Ok(server) => server,
+    let (core, server) = match start(cores, config, &sockets) {
+        Ok(started) => started,
         Err(error) => return failed(&error, help_for(&error)),
     };
     drop(sockets);
-    handover::restore_access(&state, &server.handle());
+    handover::restore_access(&state, &server);
     let mut urls = Vec::new();
     let portals = server.portals();
     for (iqn, groups, luns) in &places {
@@ -146,7 +147,7 @@ fn run(args: &Serve, mut config: Config, signals: &Signals) -> Exit {
     }
     sandbox.close(&running.config);
     tracing::info!(walls = sandbox.walls().join(", "), "sandbox");
-    let daemon = Daemon::new(server.handle(), sandbox, running);
+    let daemon = Daemon::new(core.handle(), server.clone(), sandbox, running);
     let control = socket.map(|socket| {
         tracing::info!(path = %socket.path().display(), "managed by");
         ControlServer::start(socket, daemon.clone())
@@ -155,18 +156,18 @@ fn run(args: &Serve, mut config: Config, signals: &Signals) -> Exit {
         Ok(control) => control,
         Err(error) => return failed(format_args!("the control socket cannot be served: {error}"), None),
     };
-    let naming = match isns.map(|isns| naming::Agent::start(isns, server.handle())).transpose() {
+    let naming = match isns.map(|isns| naming::Agent::start(isns, server.clone())).transpose() {
         Ok(naming) => naming,
         Err(error) => return failed(format_args!("iSNS has no thread: {error}"), None),
     };
-    supervisor.keep(&daemon.server.listening_sockets());
+    supervisor.keep(&daemon.core.listening_sockets());
     supervisor.tell("READY=1");
-    let watchdog = supervisor.watchdog(server.handle());
+    let watchdog = supervisor.watchdog(core.handle());
     let signal = loop {
         match wait(signals) {
             Ok(Signal::Hangup) if args.config.is_some() => {
                 reload(&daemon, args.clone());
-                supervisor.keep(&daemon.server.listening_sockets());
+                supervisor.keep(&daemon.core.listening_sockets());
             }
             Ok(signal) => break signal,
             Err(error) => {
@@ -185,8 +186,8 @@ fn run(args: &Serve, mut config: Config, signals: &Signals) -> Exit {
         true => std::mem::forget(naming),
         false => drop(naming),
     }
-    tracing::info!(?signal, sessions = server.sessions(), "ending");
-    match server.stop(GRACE) {
+    tracing::info!(?signal, sessions = server.sessions().len(), "ending");
+    match core.stop(GRACE) {
         Ok(()) => Exit::Done,
         Err(error) => {
             say!("stag: {error}");
@@ -281,12 +282,21 @@ fn control_socket(place: &Place) -> Result<Option<ControlSocket>, SocketError> {
 
 /// Starts the server. An address that is in use may be so for a moment only: the kernel lets go of the listener of a process that
 /// was killed a little later than of the process.
-fn start(config: ServerConfig, sockets: &[(SocketAddr, OwnedFd)]) -> io::Result<Server> {
+fn start(
+    cores: CoresConfig,
+    config: ServerConfig,
+    sockets: &[(SocketAddr, OwnedFd)],
+) -> io::Result<(Server, iscsi_server::Handle)> {
     let deadline = Instant::now() + ADDRESS_PATIENCE;
     loop {
         let sockets: io::Result<Vec<_>> =
             sockets.iter().map(|(asked, socket)| Ok((*asked, socket.try_clone()?))).collect();
-        match Server::start_with(config.clone(), sockets?) {
+        let begun = Server::start(cores, sockets?).and_then(|core| {
+            let iscsi = iscsi_server::begin(&core, config.clone())?;
+            core.hub().drop_inherited();
+            Ok((core, iscsi))
+        });
+        match begun {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < deadline => {
                 std::thread::sleep(Duration::from_millis(50));
             }

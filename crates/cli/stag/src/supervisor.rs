@@ -45,7 +45,7 @@ impl Supervisor {
 
     /// Tells it regularly that this process works, if it wants to hear that (WatchdogSec=): only while every core answers. A core
     /// that hangs has the process restarted. Ends with the value that is returned.
-    pub fn watchdog(&self, server: iscsi_server::Handle) -> Option<Watchdog> {
+    pub fn watchdog(&self, server: server_core::Handle) -> Option<Watchdog> {
         let number = |name| std::env::var(name).ok()?.parse::<u64>().ok();
         let meant = number("WATCHDOG_PID").is_none_or(|pid| pid == u64::from(std::process::id()));
         let limit = number("WATCHDOG_USEC").filter(|limit| meant && *limit > 0).map(Duration::from_micros)?;

@@ -1,10 +1,8 @@
-//! Changes of a running server: a configuration is applied whole or not at all, and the server is
-//! paused for another daemon.
+//! Changes of a running server: a configuration is applied whole or not at all.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
-use std::sync::{Arc, PoisonError};
-use std::time::Duration;
+use std::sync::Arc;
 
 use server_core::portals;
 
@@ -25,9 +23,6 @@ pub struct Applied {
     /// seconds.
     pub leaving: Vec<u16>,
 }
-
-/// How long logins may take to end before a server is paused.
-const LOGINS: Duration = Duration::from_secs(1);
 
 /// Tells units who aborts tasks for them and by which ports they are reached: those for which
 /// `before` did not.
@@ -55,48 +50,6 @@ pub(crate) fn serve_nothing(shared: &Shared) {
     shared.set_model(Arc::new(Model::new(nothing, Vec::new(), Some(&before))));
 }
 
-/// Closes all sessions, each as soon as its commands have ended, and lets none in until the next
-/// [`apply`]. The listening sockets stay, and who connects meanwhile waits in their backlog. Blocks
-/// for `patience` or a little longer.
-pub(crate) fn pause(shared: &Arc<Shared>, patience: Duration) {
-    let _alone = shared.applying.lock().unwrap_or_else(PoisonError::into_inner);
-    // Who has been accepted is let in, and then asked to come again: a login that is refused is not
-    // tried again by everybody.
-    let stopping: Vec<_> = shared.model().portals.iter().map(PortalEntry::stop).collect();
-    let deadline = runtime::clock() + LOGINS;
-    for listener in stopping {
-        let _ = listener.recv_timeout(deadline.saturating_duration_since(runtime::clock()));
-    }
-    while shared.hub.admission.logins() > 0 && runtime::clock() < deadline {
-        runtime::nap(Duration::from_millis(1));
-    }
-    shared.hub.set_paused(true);
-    for session in shared.registry.all() {
-        session.end().iter().for_each(|member| member.remote.drain());
-    }
-    let deadline = runtime::clock() + patience;
-    while !shared.registry.all().is_empty() && runtime::clock() < deadline {
-        runtime::nap(Duration::from_millis(1));
-    }
-    let left = shared.registry.all();
-    left.iter().flat_map(|session| session.end()).for_each(|member| member.remote.shut());
-    let (shared, (done, wait)) = (shared.clone(), runtime::channel());
-    if left.is_empty() {
-        return;
-    }
-    let ended = shared.hub.first().run(move |_| async move {
-        for session in left {
-            shared.registry.end(&session).await;
-        }
-        // Only a caller that has vanished does not listen.
-        let _ = done.send(());
-    });
-    if ended.is_ok() {
-        // A peer that does not read may hold its connection for some seconds.
-        let _ = wait.recv_timeout(Duration::from_secs(6));
-    }
-}
-
 /// Forgets all targets and their units, and keeps the sockets: what is paused is handed over.
 pub(crate) fn let_go_of_units(shared: &Shared) {
     let before = shared.model();
@@ -111,7 +64,7 @@ pub(crate) fn let_go_of_units(shared: &Shared) {
 /// # Errors
 /// When an address cannot be listened on.
 pub(crate) fn apply(shared: &Arc<Shared>, config: ServerConfig) -> io::Result<Applied> {
-    let _alone = shared.applying.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = shared.hub.change();
     let before = shared.model();
     let (portals, fresh) = portals::prepare(&shared.hub, &before.portals, &config.portals)?;
     let mut config = config;
@@ -170,10 +123,7 @@ fn nothing(before: &Model) -> ServerConfig {
         targets: Vec::new(),
         discovery_auth: Auth::None,
         limits: before.limits,
-        cores: 0,
-        spin_us: 0,
         zero_copy: before.zero_copy,
-        pool_bytes: 0,
         iser: before.iser,
     }
 }

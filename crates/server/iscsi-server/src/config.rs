@@ -16,7 +16,7 @@ pub use server_core::qos::{DEFAULT_BURST, Limiter, MAX_BURST, QosLimits, Rates};
 
 pub use rdma::Crc;
 
-/// Everything that a server is started with.
+/// What is served, how, and to whom.
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
     /// Where to listen.
@@ -27,15 +27,8 @@ pub struct ServerConfig {
     pub discovery_auth: Auth,
     /// Bounds.
     pub limits: Limits,
-    /// Threads, each pinned to a core of its own; 0 means one for every core that the process may use.
-    pub cores: usize,
-    /// How long a core looks for new work before it sleeps, at most, µs. More makes lone commands faster; it is done only where
-    /// what came before says that it pays.
-    pub spin_us: u32,
     /// Whether a memory unit's read data may be sent by reference, its pages lent to the network, instead of copied.
     pub zero_copy: bool,
-    /// Pool memory for payload buffers, bytes a core.
-    pub pool_bytes: usize,
     /// How iSER is spoken where portals let it in.
     pub iser: IserConfig,
 }

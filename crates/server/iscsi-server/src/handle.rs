@@ -4,7 +4,6 @@
 use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,9 +13,9 @@ use iscsi::keys::Digest;
 use iscsi::target::recovery::Recovered;
 use scsi::data::target_port_groups::AccessState;
 
+use server_core::Core;
 use server_core::drain::{self, Scope};
 use server_core::tally::Counts;
-use server_core::{Core, CoreStatus};
 
 use crate::apply;
 use crate::config::{Redirect, ServerConfig};
@@ -150,28 +149,6 @@ impl Handle {
         Ok(applied)
     }
 
-    /// The listening sockets of all portals but those that listen through RDMA devices, and what
-    /// each was asked to listen on.
-    pub fn listening_sockets(&self) -> Vec<(SocketAddr, Arc<OwnedFd>)> {
-        let portals = self.shared.model();
-        portals.portals.iter().filter_map(|p| Some((p.asked.listen, p.socket.clone()?))).collect()
-    }
-
-    /// Closes all sessions, each as soon as its commands have ended but after `patience` in any
-    /// case, and lets nobody in until the next [`Self::apply`]. The listening sockets stay open:
-    /// who connects meanwhile waits.
-    ///
-    /// Blocks, and must not be called on a core.
-    pub fn pause(&self, patience: Duration) {
-        apply::pause(&self.shared, patience);
-    }
-
-    /// Forgets all targets and their units, which are closed when nobody else has them. For a
-    /// server that is paused.
-    pub fn let_go_of_units(&self) {
-        apply::let_go_of_units(&self.shared);
-    }
-
     /// What sessions and units have done. Cores that do not answer within `patience` are left out.
     pub fn activity(&self, patience: Duration) -> Activity {
         // Before the cores are asked: what ends meanwhile is counted once, or with the next
@@ -268,18 +245,6 @@ impl Handle {
         let ports = self.port_groups(target).ok_or_else(|| SetAccessError::NoTarget(target.to_owned()))?;
         let changed = self.shared.hub.wait_for(move || async move { ports.change(group, state).await });
         Ok(changed.map_err(|_| SetAccessError::Ended)??)
-    }
-
-    /// How each core is used. A core that does not answer within `patience` is left out.
-    pub fn cores(&self, patience: Duration) -> Vec<Option<CoreStatus>> {
-        self.shared.hub.status(patience)
-    }
-
-    /// Whether every core answers within `patience`.
-    ///
-    /// Blocks, and must not be called on a core.
-    pub fn answers(&self, patience: Duration) -> bool {
-        self.shared.hub.on_each_core(patience, |_| ()).iter().all(Option::is_some)
     }
 
     /// Begins to drain `scope`; [`Self::drains`] shows how it goes.

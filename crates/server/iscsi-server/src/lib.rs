@@ -48,11 +48,11 @@ pub use iscsi::target::recovery::Recovered;
 
 pub use apply::Applied;
 pub use handle::{Activity, ConnectionStatus, Flow, Handle, SessionStatus, SetAccessError, TargetStatus};
-pub use server::Server;
+pub use server::{Server, begin};
 pub use server_core::drain::{Error as DrainError, Scope as DrainScope, State as DrainState};
 pub use server_core::pings::PER_SECOND as PINGS_PER_SECOND;
 pub use server_core::tally::{BUCKETS, Counts};
-pub use server_core::{CoreStatus, TcpCounters};
+pub use server_core::{CoreStatus, CoresConfig, TcpCounters};
 pub use shared::BoundPortal;
 pub use unit::Unit;
 

@@ -1,24 +1,47 @@
-//! A running server: started, and stopped again.
+//! A running server: started, paused, and stopped again.
 
+use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use runtime::Cores;
-use server_core::{Hub, audit};
+use server_core::{CoresConfig, FrontEnd, audit};
 
 use crate::config::ServerConfig;
-use crate::model::Model;
+use crate::model::{Model, PortalEntry};
 use crate::session::Standing;
 use crate::shared::{BoundPortal, Shared};
 use crate::{apply, notices, service};
 
-/// A server that runs until it is told to stop.
+/// A server that speaks iSCSI alone.
 pub struct Server {
+    core: server_core::Server,
     shared: Arc<Shared>,
-    cores: Cores,
+}
+
+/// Begins to serve iSCSI and iSER as `config` says, as a front end of `server`.
+///
+/// # Errors
+/// When an address cannot be bound.
+pub fn begin(server: &server_core::Server, config: ServerConfig) -> io::Result<crate::Handle> {
+    begin_shared(server, config).map(crate::Handle::new)
+}
+
+fn begin_shared(server: &server_core::Server, config: ServerConfig) -> io::Result<Arc<Shared>> {
+    let nothing = ServerConfig { portals: Vec::new(), targets: Vec::new(), ..config.clone() };
+    let shared = Shared::new(server.hub().clone(), Model::new(nothing, Vec::new(), None));
+    let (portals, _) = server_core::portals::prepare(&shared.hub, &[], &config.portals)?;
+    let model = Arc::new(Model::new(config, portals, None));
+    apply::connect_units(&shared, &model, None);
+    shared.set_model(model.clone());
+    for portal in &model.portals {
+        portal.start(&shared.hub, service::at(&shared, portal))?;
+    }
+    server.add(shared.clone());
+    Ok(shared)
 }
 
 impl Server {
@@ -26,8 +49,8 @@ impl Server {
     ///
     /// # Errors
     /// When an address cannot be bound, or a core has no io_uring.
-    pub fn start(config: ServerConfig) -> io::Result<Self> {
-        Self::start_with(config, Vec::new())
+    pub fn start(cores: CoresConfig, config: ServerConfig) -> io::Result<Self> {
+        Self::start_with(cores, config, Vec::new())
     }
 
     /// [`Self::start`] with sockets that listen already: those of portals that ask for the same
@@ -35,25 +58,15 @@ impl Server {
     ///
     /// # Errors
     /// Those of [`Self::start`].
-    pub fn start_with(config: ServerConfig, inherited: Vec<(SocketAddr, OwnedFd)>) -> io::Result<Self> {
-        let count = if config.cores == 0 { runtime::available_cores().len() } else { config.cores };
-        let ring_config = runtime::Config {
-            spin_us: config.spin_us,
-            pool_bytes: config.pool_bytes,
-            ..runtime::Config::default()
-        };
-        let (hub, cores) = Hub::start(count, ring_config, inherited)?;
-        let nothing = ServerConfig { portals: Vec::new(), targets: Vec::new(), ..config.clone() };
-        let shared = Shared::new(hub, Model::new(nothing, Vec::new(), None));
-        let (portals, _) = server_core::portals::prepare(&shared.hub, &[], &config.portals)?;
-        let model = Arc::new(Model::new(config, portals, None));
-        apply::connect_units(&shared, &model, None);
-        shared.set_model(model.clone());
-        for portal in &model.portals {
-            portal.start(&shared.hub, service::at(&shared, portal))?;
-        }
+    pub fn start_with(
+        cores: CoresConfig,
+        config: ServerConfig,
+        inherited: Vec<(SocketAddr, OwnedFd)>,
+    ) -> io::Result<Self> {
+        let core = server_core::Server::start(cores, inherited)?;
+        let shared = begin_shared(&core, config)?;
         shared.hub.drop_inherited();
-        Ok(Self { shared, cores })
+        Ok(Self { core, shared })
     }
 
     /// The portals, with the ports that were really taken.
@@ -64,6 +77,11 @@ impl Server {
     /// The server as its administrators reach it.
     pub fn handle(&self) -> crate::Handle {
         crate::Handle::new(self.shared.clone())
+    }
+
+    /// Its cores, as its administrators reach them.
+    pub fn core(&self) -> server_core::Handle {
+        self.core.handle()
     }
 
     /// Sessions that are logged in.
@@ -83,14 +101,59 @@ impl Server {
     /// # Errors
     /// The first unit that could not be flushed.
     pub fn stop(self, grace: Duration) -> io::Result<()> {
-        self.shared.hub.close();
-        let shared = self.shared.clone();
-        let wound_down = self.shared.hub.wait_for(move || async move { wind_down(&shared, grace).await });
-        let result = wound_down.and_then(|result| result);
-        self.cores.stop();
-        let result = result.and(self.cores.join());
-        apply::serve_nothing(&self.shared);
-        result
+        self.core.stop(grace)
+    }
+}
+
+impl FrontEnd for Shared {
+    fn listening_sockets(&self) -> Vec<(SocketAddr, Arc<OwnedFd>)> {
+        self.model().portals.iter().filter_map(|p| Some((p.asked.listen, p.socket.clone()?))).collect()
+    }
+
+    fn stop_listening(&self) -> Vec<runtime::Receiver<()>> {
+        self.model().portals.iter().map(PortalEntry::stop).collect()
+    }
+
+    fn quiesce(&self) {
+        for session in self.registry.all() {
+            session.end().iter().for_each(|member| member.remote.drain());
+        }
+    }
+
+    fn has_clients(&self) -> bool {
+        !self.registry.all().is_empty()
+    }
+
+    fn disconnect(&self) {
+        let left = self.registry.all();
+        left.iter().flat_map(|session| session.end()).for_each(|member| member.remote.shut());
+        if left.is_empty() {
+            return;
+        }
+        let (registry, (done, wait)) = (self.registry.clone(), runtime::channel());
+        let ended = self.hub.first().run(move |_| async move {
+            for session in left {
+                registry.end(&session).await;
+            }
+            // Only a caller that has vanished does not listen.
+            let _ = done.send(());
+        });
+        if ended.is_ok() {
+            // A peer that does not read may hold its connection for some seconds.
+            let _ = wait.recv_timeout(Duration::from_secs(6));
+        }
+    }
+
+    fn let_go(&self) {
+        apply::let_go_of_units(self);
+    }
+
+    fn wind_down(self: Arc<Self>, grace: Duration) -> Pin<Box<dyn Future<Output = io::Result<()>>>> {
+        Box::pin(async move { wind_down(&self, grace).await })
+    }
+
+    fn ended(&self) {
+        apply::serve_nothing(self);
     }
 }
 

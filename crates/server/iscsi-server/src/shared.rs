@@ -25,8 +25,6 @@ pub(crate) struct Shared {
     pub hub: Arc<Hub>,
     /// What is served; replaced by [`Shared::set_model`] only.
     model: Mutex<Arc<Model>>,
-    /// Held while a change is applied.
-    pub(crate) applying: Mutex<()>,
     pub registry: Arc<Registry>,
     pub drains: Drains<Redirect>,
     pub initiators: Initiators,
@@ -56,11 +54,10 @@ impl BoundPortal {
 
 impl Shared {
     /// A server on the cores of `hub` that serves `model`.
-    pub(crate) fn new(hub: Hub, model: Model) -> Arc<Self> {
+    pub(crate) fn new(hub: Arc<Hub>, model: Model) -> Arc<Self> {
         Arc::new(Self {
-            hub: Arc::new(hub),
+            hub,
             model: Mutex::new(Arc::new(model)),
-            applying: Mutex::new(()),
             registry: Arc::default(),
             drains: Drains::default(),
             initiators: Initiators::default(),

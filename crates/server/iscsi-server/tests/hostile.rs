@@ -14,7 +14,8 @@ use iscsi::pdu::{
     DataOut, Isid, Lun, Opcode, RESERVED_TAG, RejectReason, TaskAttribute, TaskManagementFunction,
     TaskManagementRequest, TextRequest,
 };
-use support::{Client, PATIENCE, address, read10, server, status, write10};
+use iscsi_server::CoresConfig;
+use support::{Client, ONE, PATIENCE, address, read10, server, server_on, status, write10};
 
 fn stop(server: iscsi_server::Server) {
     server.stop(Duration::from_millis(100)).expect("everything is flushed");
@@ -285,7 +286,7 @@ fn a_peer_that_answers_no_ping_is_dropped() {
     assert!(dead.receive().is_none(), "it was pinged again");
     assert!(began.elapsed() < PATIENCE);
     sessions_become(&server, 0);
-    let cores = server.handle().cores(PATIENCE);
+    let cores = server.core().cores(PATIENCE);
     assert_eq!(cores.iter().flatten().map(|core| core.pings).sum::<u64>(), 1);
     stop(server);
 }
@@ -293,8 +294,7 @@ fn a_peer_that_answers_no_ping_is_dropped() {
 #[test]
 fn a_peer_that_owes_data_is_dropped_before_most_of_many_that_are_silent() {
     let silent = 4 * iscsi_server::PINGS_PER_SECOND as usize;
-    let server = server(|config| {
-        config.cores = 1;
+    let server = server_on(ONE, |config| {
         config.limits.nop_interval = Duration::from_secs(1);
         config.limits.nop_timeout = Duration::from_secs(1);
     });
@@ -317,7 +317,7 @@ fn a_peer_that_owes_data_is_dropped_before_most_of_many_that_are_silent() {
     // The pings of the others take four seconds, and it was the last of them all to fall silent.
     assert!(server.sessions() > 1, "all others were dropped before");
     sessions_become(&server, 0);
-    let cores = server.handle().cores(PATIENCE);
+    let cores = server.core().cores(PATIENCE);
     assert_eq!(cores.iter().flatten().map(|core| core.pings).sum::<u64>(), silent as u64 + 1);
     drop(all);
     stop(server);
@@ -325,10 +325,7 @@ fn a_peer_that_owes_data_is_dropped_before_most_of_many_that_are_silent() {
 
 #[test]
 fn writes_for_more_than_the_pool_holds_take_turns() {
-    let server = server(|config| {
-        config.cores = 1;
-        config.pool_bytes = 8 << 20;
-    });
+    let server = server_on(CoresConfig { pool_bytes: 8 << 20, ..ONE }, |_| ());
     let mut other = Client::login(address(&server), Client::config(2));
     other.settle(3);
     let mut client = Client::login(address(&server), Client::config(1));
@@ -439,10 +436,10 @@ fn recovering(server: &iscsi_server::Server, number: u8) -> Client {
 fn sessions_that_acknowledge_nothing_take_no_more_than_their_part_of_the_pool() {
     const READ: u32 = 128 << 10;
     const HOSTILE: u8 = 40;
-    let server = server(|config| config.cores = 1);
-    let limit = server.handle().cores(PATIENCE)[0].expect("it answers").pool.limit;
+    let server = server_on(ONE, |_| ());
+    let limit = server.core().cores(PATIENCE)[0].expect("it answers").pool.limit;
     assert!(HOSTILE as usize * (4 << 20) > 2 * limit, "they ask for far more than there is");
-    let kept = || server.handle().cores(PATIENCE)[0].expect("it answers").kept;
+    let kept = || server.core().cores(PATIENCE)[0].expect("it answers").kept;
     let over = Arc::new(AtomicBool::new(false));
     // Each reads all that it gets, and says of nothing that it has come: its ExpStatSN stays 0.
     let hostile: Vec<_> = (0..HOSTILE)
@@ -500,9 +497,7 @@ fn sessions_that_acknowledge_nothing_take_no_more_than_their_part_of_the_pool() 
 
 #[test]
 fn initiators_that_read_nothing_leave_room_for_others() {
-    let server = server(|config| {
-        config.cores = 1;
-        config.pool_bytes = 16 << 20;
+    let server = server_on(CoresConfig { pool_bytes: 16 << 20, ..ONE }, |config| {
         config.limits.send_high_water = 64 << 20;
         config.limits.nop_interval = Duration::ZERO;
     });

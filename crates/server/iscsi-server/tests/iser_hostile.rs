@@ -7,10 +7,11 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use iscsi::pdu::{Bhs, NopOut, ScsiCommand};
+use iscsi_server::CoresConfig;
 use iser::{Control, Hello, PrivateData, Remote};
 use rdma::{Options, Stag};
 use support::iser::{Client, LINUX, at, options, pattern, run};
-use support::{address, read10, server, write10};
+use support::{ONE, address, read10, server, server_on, write10};
 
 /// Logs in twice, has `attack` do its worst with one of them, and sees that this one's connection ends, its session with it, and
 /// the other's does not.
@@ -262,9 +263,7 @@ fn an_initiator_that_never_answers_reads_is_given_up() {
 fn initiators_that_read_nothing_leave_room_for_others() {
     const READS: usize = 48;
     const LEN: usize = 256 << 10;
-    let server = server(|config| {
-        config.cores = 1;
-        config.pool_bytes = 32 << 20;
+    let server = server_on(CoresConfig { pool_bytes: 32 << 20, ..ONE }, |config| {
         config.limits.send_high_water = 64 << 20;
         config.limits.nop_interval = Duration::ZERO;
     });

@@ -15,11 +15,11 @@ use iscsi::pdu::{
     Bhs, DataOut, Lun, Opcode, RESERVED_TAG, ScsiCommand, TaskManagementFunction, TaskManagementRequest,
 };
 use iscsi_server::config::{Limiter, LunConfig, QosLimits, Rates, ServerConfig};
-use iscsi_server::{Server, Unit};
+use iscsi_server::{CoresConfig, Server, Unit};
 use iser::Control;
 use support::iser::pattern;
 use support::wire::{HEAD, Wire, fpdus, payload, recut};
-use support::{Client, PATIENCE, address, blocks_seen, blocks_written, read10, write10};
+use support::{CORES, Client, ONE, PATIENCE, address, blocks_seen, blocks_written, read10, write10};
 
 /// What long writes here are, bytes: what a unit asks for at once.
 const LONG: usize = 256 << 10;
@@ -29,13 +29,13 @@ const UNITS: [(u16, usize); 2] = [(0, 512), (4, 4096)];
 const CRCS: [bool; 2] = [false, true];
 
 /// A server with a unit of each kind and one that nobody can write to, LUN 5.
-fn server(change: impl FnOnce(&mut ServerConfig)) -> Server {
+fn server_on(cores: CoresConfig, change: impl FnOnce(&mut ServerConfig)) -> Server {
     let unit = |name: &str, options: DiskOptions| {
         let store = Arc::new(MemoryStore::new(4 << 20, false).expect("memory"));
         let disk = DiskUnit::new(store, options.with_identity(name), &Registry::new());
         Unit::Disk(disk.expect("a disk"))
     };
-    support::server(|config| {
+    support::server_on(cores, |config| {
         let long_blocks = unit("4k", DiskOptions { block_size: 4096, ..DiskOptions::default() });
         let read_only = unit("ro", DiskOptions { read_only: true, ..DiskOptions::default() });
         for (lun, unit) in [(4, long_blocks), (5, read_only)] {
@@ -45,13 +45,18 @@ fn server(change: impl FnOnce(&mut ServerConfig)) -> Server {
     })
 }
 
+/// [`server_on`] the usual cores.
+fn server(change: impl FnOnce(&mut ServerConfig)) -> Server {
+    server_on(CORES, change)
+}
+
 fn stop(server: Server) {
     server.stop(Duration::from_millis(100)).expect("everything is flushed");
 }
 
 /// Bytes that RDMA Reads brought into units, on all cores.
 fn placed(server: &Server) -> u64 {
-    let cores = server.handle().cores(PATIENCE);
+    let cores = server.core().cores(PATIENCE);
     cores.into_iter().map(|core| core.expect("the core answers").rdma.placed).sum()
 }
 
@@ -322,7 +327,7 @@ fn a_session_that_ends_while_its_reads_are_under_way_leaves_whole_blocks_and_get
 #[test]
 fn nothing_lands_of_what_comes_after_an_abort_or_a_reset() {
     // All on one core, so that what was sent before somebody logs in is done by then.
-    let server = server(|config| config.cores = 1);
+    let server = server_on(ONE, |_| ());
     let mut other = other(&server);
     for (number, (crc, reset)) in (1..).zip(CRCS.into_iter().flat_map(|crc| [(crc, false), (crc, true)])) {
         let mut wire = wire(&server, number, crc);
@@ -556,7 +561,7 @@ fn what_a_limit_holds_back_is_not_fetched() {
         limiter.set(limits);
         server.handle().limits_changed();
         // The change is a message to the connection's core, and so is this question, which comes after it.
-        assert!(server.handle().cores(PATIENCE).iter().all(Option::is_some));
+        assert!(server.core().cores(PATIENCE).iter().all(Option::is_some));
     };
     // What is moved now is paid for with hours.
     let bandwidth = Rates { total: Some(8), ..Rates::default() };

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use runtime::testing::Counting;
 use support::iser::{Client, pattern, run};
-use support::{BLOCKS, address, read10, server, write10};
+use support::{BLOCKS, ONE, address, read10, server_on, write10};
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -35,7 +35,7 @@ async fn batch(client: &mut Client, blocks: u16, data: Option<&[u8]>, round: u32
 #[test]
 fn a_warm_data_path_over_iser_does_not_allocate() {
     Counting::ignore_this_thread();
-    let server = server(|config| config.cores = 1);
+    let server = server_on(ONE, |_| ());
     let mut found = Vec::new();
     run(async {
         let mut client = Client::login(address(&server), 1).await;

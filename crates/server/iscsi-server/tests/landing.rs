@@ -26,7 +26,7 @@ const WITH_HEADER: u64 = 64 << 10;
 
 /// What came over TCP on all cores.
 fn counters(server: &Server) -> TcpCounters {
-    let cores = server.handle().cores(PATIENCE);
+    let cores = server.core().cores(PATIENCE);
     cores.into_iter().map(|core| core.expect("the core answers").tcp).fold(
         TcpCounters::default(),
         |sum, tcp| TcpCounters { received: sum.received + tcp.received, landed: sum.landed + tcp.landed },

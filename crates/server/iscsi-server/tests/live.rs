@@ -10,14 +10,14 @@ use std::time::{Duration, Instant};
 use iscsi::pdu::Opcode;
 use iscsi_server::config::{Acl, AclLun, LunConfig, Portal, ServerConfig, TargetConfig};
 use iscsi_server::{Server, Unit};
-use support::{BLOCKS, Client, IQN, address, config, read10, unit, write10};
+use support::{BLOCKS, CORES, Client, IQN, address, config, read10, unit, write10};
 
 const TEST_UNIT_READY: [u8; 6] = [0; 6];
 const CHECK_CONDITION: u8 = 2;
 
 fn start() -> (Server, ServerConfig) {
     let config = config();
-    (Server::start(config.clone()).expect("the server starts"), config)
+    (Server::start(CORES, config.clone()).expect("the server starts"), config)
 }
 
 /// Sense key, ASC and ASCQ of the next TEST UNIT READY; zeros if it is good.

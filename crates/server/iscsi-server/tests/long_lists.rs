@@ -19,7 +19,7 @@ use osd::attributes::list::{ValueList, write_get};
 use osd::attributes::{AttributeId, Page};
 use osd::cdb::{AttributeParameters, Region};
 use osd::{Command as Osd, Id, Version};
-use support::{Client, address, server};
+use support::{Client, ONE, address, server_on};
 
 const ID: Id = Id::new(0x1_0000, 0x1_0000);
 /// Attributes of [`ID`] and the length of each: more together than the server may hold for anybody.
@@ -40,8 +40,7 @@ fn start() -> Server {
     let runtime = runtime::Runtime::new(runtime::Config::default()).expect("a ring");
     runtime.block_on(store.apply(change, Commit::Relaxed)).expect("there is room");
     let unit = OsdUnit::new(Arc::new(store), OsdOptions::default()).expect("an OSD");
-    server(|config| {
-        config.cores = 1;
+    server_on(ONE, |config| {
         config.targets[0].units.truncate(1);
         config.targets[0].units[0].unit = Unit::Objects(unit);
     })

@@ -7,7 +7,8 @@ use std::fs;
 use std::time::Duration;
 
 use iscsi::pdu::Isid;
-use support::{Client, address, read10, server};
+use iscsi_server::CoresConfig;
+use support::{CORES, Client, address, read10, server_on};
 
 /// What one idle session may cost, with its client's end in the same process, bytes.
 const MOST_BYTES: usize = 12 << 10;
@@ -55,12 +56,11 @@ fn login(server: &iscsi_server::Server, number: usize) -> Client {
 #[test]
 fn idle_sessions_cost_little_memory_and_no_time() {
     let count = count();
-    let server = server(|config| {
+    let server = server_on(CoresConfig { spin_us: 50, ..CORES }, |config| {
         config.limits.sessions = 20_000;
         config.limits.connections = 20_000;
         // Nobody here would answer a ping; the timers for them are there all the same.
         config.limits.nop_interval = Duration::from_secs(600);
-        config.spin_us = 50;
     });
     let mut busy = login(&server, 0);
     busy.settle(0);

@@ -15,7 +15,7 @@ use objects::store::ObjectStore;
 use objects::store::embedded::EmbeddedStore;
 use objects::unit::{OsdOptions, OsdUnit};
 use osd::{Command as Osd, Id};
-use support::{Client, Pdu, address, server};
+use support::{Client, ONE, Pdu, address, server_on};
 
 const ID: Id = Id::new(0x1_0000, 0x1_0000);
 const PIECE: usize = 1 << 20;
@@ -24,8 +24,7 @@ const PIECE: usize = 1 << 20;
 fn start() -> (Server, Arc<EmbeddedStore>) {
     let store = Arc::new(EmbeddedStore::in_memory(1 << 30).expect("memory"));
     let unit = OsdUnit::new(store.clone(), OsdOptions::default()).expect("an OSD");
-    let server = server(|config| {
-        config.cores = 1;
+    let server = server_on(ONE, |config| {
         config.targets[0].units.truncate(1);
         config.targets[0].units[0].unit = Unit::Objects(unit);
     });

@@ -12,7 +12,7 @@ use iscsi::chap::{Credential, Hash, Secret};
 use iscsi::login::initiator::{Chap as Proof, Config};
 use iscsi_server::config::{Acl, AclLun, Auth, Chap, LunConfig, ServerConfig, TargetConfig};
 use iscsi_server::{Server, Unit};
-use support::{BLOCKS, Client, IQN, address, config, read10, server, write10};
+use support::{BLOCKS, CORES, Client, IQN, address, config, read10, server, write10};
 
 const OPEN: &str = "iqn.2026-01.org.example:open";
 const REFUSED: &str = "authorization failure";
@@ -125,7 +125,7 @@ fn two_targets(second: Auth) -> (Server, [Vec<u8>; 2]) {
     let second =
         TargetConfig { name: OPEN.into(), auth: second, units: lun(other), ..base.targets[0].clone() };
     let config = ServerConfig { targets: vec![first, second], ..base };
-    (Server::start(config).expect("the server starts"), [secret, own])
+    (Server::start(CORES, config).expect("the server starts"), [secret, own])
 }
 
 fn to_the_other(config: Config) -> Config {
@@ -250,7 +250,7 @@ fn registrations_stay_with_the_user_who_made_them() {
 fn a_user_who_would_not_be_let_in_any_more_keeps_nothing() {
     let mut config = config();
     config.targets[0].auth = chap(&[ALICE, BOB]);
-    let server = Server::start(config.clone()).expect("the server starts");
+    let server = Server::start(CORES, config.clone()).expect("the server starts");
     let mut old = settled(&server, proving(ALICE));
     reserve(&mut old);
     // Her secret has leaked, and is replaced while whoever knows the old one has her nexus.
@@ -272,7 +272,7 @@ fn a_user_who_would_not_be_let_in_any_more_keeps_nothing() {
 fn a_session_whose_name_becomes_another_users_is_asked_to_go() {
     let mut config = config();
     config.targets[0].auth = chap(&[ALICE, BOB]);
-    let server = Server::start(config.clone()).expect("the server starts");
+    let server = Server::start(CORES, config.clone()).expect("the server starts");
     let mut bob = settled(&server, proving(BOB));
     assert_eq!(server.handle().sessions()[0].user.as_deref(), Some("bob"));
     let alices = Acl { user: Some("alice".into()), ..entry(&Client::config(1).initiator) };

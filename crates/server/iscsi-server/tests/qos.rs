@@ -82,7 +82,7 @@ fn turn_a_minute(server: &iscsi_server::Server, limiter: &Limiter) {
     limiter.set(QosLimits { bandwidth, burst: Duration::ZERO, ..QosLimits::default() });
     server.handle().limits_changed();
     // The change is a message to the connection's core, and so is this question, which comes after it.
-    assert!(server.handle().cores(PATIENCE).iter().all(Option::is_some));
+    assert!(server.core().cores(PATIENCE).iter().all(Option::is_some));
 }
 
 #[test]

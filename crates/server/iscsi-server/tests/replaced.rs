@@ -10,7 +10,7 @@ use disk::unit::{DiskOptions, DiskUnit, Registry};
 use iscsi::pdu::{DataOut, Opcode, ScsiCommand, TaskAttribute};
 use iscsi_server::config::{Acl, AclLun, Limiter, LunConfig, QosLimits, Rates, ServerConfig};
 use iscsi_server::{Server, Unit};
-use support::{Client, PATIENCE, address, config, read10, status, unit, write10};
+use support::{CORES, Client, PATIENCE, address, config, read10, status, unit, write10};
 
 /// CHECK CONDITION, ILLEGAL REQUEST, LOGICAL UNIT NOT SUPPORTED: no initiator sends such a command again.
 const NOT_THERE: (u8, u8, u8, u8) = (2, 5, 0x25, 0);
@@ -21,7 +21,7 @@ const GOOD: (u8, u8, u8, u8) = (0, 0, 0, 0);
 fn start(change: impl FnOnce(&mut ServerConfig)) -> (Server, ServerConfig, Client) {
     let mut config = config();
     change(&mut config);
-    let server = Server::start(config.clone()).expect("the server starts");
+    let server = Server::start(CORES, config.clone()).expect("the server starts");
     let mut client = Client::login(address(&server), Client::config(1));
     client.settle(0);
     client.settle(3);

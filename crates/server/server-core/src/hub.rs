@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use runtime::Cores;
@@ -28,6 +28,8 @@ pub struct Hub {
     stopping: AtomicBool,
     /// The server accepts no connections until this is undone.
     paused: AtomicBool,
+    /// Held while what the server does is changed.
+    changing: Mutex<()>,
     /// Listening sockets of another daemon or of the service manager, by the address asked for.
     inherited: Mutex<Vec<(SocketAddr, OwnedFd)>>,
 }
@@ -81,6 +83,7 @@ impl Hub {
             next_connection: AtomicU64::new(1),
             stopping: AtomicBool::new(false),
             paused: AtomicBool::new(false),
+            changing: Mutex::new(()),
             inherited: Mutex::new(inherited),
         };
         Ok((hub, cores))
@@ -132,6 +135,11 @@ impl Hub {
     /// Stops accepting connections for a while, or accepts them again.
     pub fn set_paused(&self, paused: bool) {
         self.paused.store(paused, Ordering::Release);
+    }
+
+    /// Keeps others from changing what the server does, for as long as the guard lives.
+    pub fn change(&self) -> MutexGuard<'_, ()> {
+        self.changing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Stops accepting connections for good.

@@ -3,9 +3,11 @@
 //!
 //! A [`Hub`] is the server as all cores share it: its cores, its admission, and whether it accepts
 //! connections. A [`Core`] is what one core has for itself: budgets, pings, counts, listening
-//! tasks. A front end plugs in by two traits. A [`Service`] takes the connections of a portal that
-//! begin as its protocol does, and serves each to its end. A [`drain::Audience`] says which clients
-//! a drain is about.
+//! tasks. A [`Server`] is both, with the front ends that serve on them.
+//!
+//! A front end plugs in by three traits. A [`FrontEnd`] is paused, handed over and ended with the
+//! others. A [`Service`] takes the connections of a portal that begin as its protocol does, and
+//! serves each to its end. A [`drain::Audience`] says which clients a drain is about.
 //!
 //! Nothing here knows a PDU, a session or a unit.
 #![forbid(unsafe_code)]
@@ -24,11 +26,13 @@ pub mod pings;
 pub mod portals;
 pub mod qos;
 pub mod retention;
+mod server;
 pub mod tally;
 
 pub use core::{Core, Post, TcpAccount, TcpCounters};
 pub use hub::{CoreStatus, Hub};
 pub use listen::{Arrival, Link, Place, Service, Sniff};
+pub use server::{CoresConfig, FrontEnd, Handle, Server};
 
 /// Names a connection for as long as the daemon runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -564,7 +564,8 @@ async fn whole(seed: u64, loud: bool) -> Result<Report, String> {
     let mut rng = Rng::new(seed ^ 0x434f_5059);
     let mut settings = Plan::new(seed).target;
     (settings.iser, settings.chap) = (None, None);
-    let mut config = daemon::config(&settings, 1 + rng.index(3));
+    let mut config = daemon::config(&settings);
+    let cores = daemon::cores(1 + rng.index(3));
     let parties = parties(&mut rng);
     targets(&mut config, &parties);
     let medium = |unit: usize| {
@@ -573,7 +574,7 @@ async fn whole(seed: u64, loud: bool) -> Result<Report, String> {
     };
     let media: Vec<_> = (0..UNITS.len()).map(medium).collect();
     let naas = media.iter().map(|medium| medium.options.identity.naa.clone()).collect();
-    let mut host = Host::new(config, media, rng.pick(&[1, 1000, 20_000]));
+    let mut host = Host::new(cores, config, media, rng.pick(&[1, 1000, 20_000]));
     host.start()?;
     let books = Rc::new(Books {
         parties,

@@ -264,11 +264,12 @@ async fn whole(seed: u64, loud: bool) -> Result<Report, String> {
     let mut rng = Rng::new(seed ^ 0x5052_4f55);
     let mut settings = Plan::new(seed).target;
     (settings.iser, settings.chap) = (None, None);
-    let config = daemon::config(&settings, 1 + rng.index(3));
+    let config = daemon::config(&settings);
+    let cores = daemon::cores(1 + rng.index(3));
     let persist: Arc<dyn Persist> = Arc::new(Kept::default());
     let options = DiskOptions { persist: Some(persist), ..DiskOptions::default() };
     let medium = Medium::new(BLOCKS, options, (0, 0));
-    let mut host = Host::new(config, vec![medium], rng.pick(&[1, 1000, 20_000]));
+    let mut host = Host::new(cores, config, vec![medium], rng.pick(&[1, 1000, 20_000]));
     host.start()?;
     let initiators = 2 + rng.index(3);
     let books = Rc::new(Books {

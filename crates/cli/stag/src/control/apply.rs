@@ -158,7 +158,7 @@ pub fn apply(
     })?;
     let grown = running.units.resize(&fates, force).map_err(|error| refuse(error.to_string()))?;
     progress(json!({ "step": "changing what is served" }));
-    let applied = daemon.server.apply(convert::server_config(&config, &units)).map_err(|error| {
+    let applied = daemon.server.apply(convert::iscsi_config(&config, &units)).map_err(|error| {
         grown.into_iter().for_each(Grown::undo);
         take_back();
         refuse(error.to_string())

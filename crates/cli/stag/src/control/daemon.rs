@@ -15,7 +15,9 @@ use crate::units::Units;
 pub struct Daemon {
     /// When it started.
     pub started: Instant,
-    /// The server.
+    /// The server of all protocols.
+    pub core: server_core::Handle,
+    /// Its iSCSI.
     pub server: iscsi_server::Handle,
     /// What this process runs.
     pub program: Program,
@@ -41,11 +43,17 @@ pub struct Running {
 
 impl Daemon {
     /// A daemon that has just started to serve what `config` says.
-    pub fn new(server: iscsi_server::Handle, sandbox: Sandbox, running: Running) -> Arc<Self> {
+    pub fn new(
+        core: server_core::Handle,
+        server: iscsi_server::Handle,
+        sandbox: Sandbox,
+        running: Running,
+    ) -> Arc<Self> {
         let (monitor, listener) = Monitor::new();
         let daemon = Arc::new(Self {
             monitor,
             started: Instant::now(),
+            core,
             server,
             program: Program::running(),
             sandbox,

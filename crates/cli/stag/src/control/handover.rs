@@ -149,7 +149,7 @@ pub fn give(
         );
         return refuse(out, Kind::Refused, what);
     }
-    let sockets = daemon.server.listening_sockets();
+    let sockets = daemon.core.listening_sockets();
     if sockets.len() + 2 > MOST {
         return refuse(out, Kind::Refused, format!("more than {} portals cannot be handed over", MOST - 2));
     }
@@ -163,10 +163,10 @@ pub fn give(
         return Ok(false);
     }
     tracing::info!(target: iscsi_server::audit::TARGET, what = "takeover", "another daemon takes over");
-    daemon.server.pause(DRAIN);
+    daemon.core.pause(DRAIN);
     let state = state(daemon, &running.units);
     let weak: Vec<WeakUnit> = running.units.open.values().map(|unit| WeakUnit::of(&unit.kind)).collect();
-    daemon.server.let_go_of_units();
+    daemon.core.let_go();
     let config = running.config.clone();
     daemon.set_running(Running { config: config.clone(), units: Units::default() });
     drop(running);
@@ -221,7 +221,7 @@ fn resume(daemon: &Daemon, config: Config, state: &State) {
         }
     };
     restore_units(state, &units);
-    if let Err(error) = daemon.server.apply(convert::server_config(&config, &units)) {
+    if let Err(error) = daemon.server.apply(convert::iscsi_config(&config, &units)) {
         tracing::error!(%error, "cannot go on");
     }
     restore_access(state, &daemon.server);

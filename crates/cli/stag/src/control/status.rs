@@ -317,7 +317,8 @@ fn status(daemon: &Daemon) -> Status {
             .collect(),
         recoveries: activity.recoveries.into(),
         health,
-        cores: server
+        cores: daemon
+            .core
             .cores(PATIENCE)
             .into_iter()
             .enumerate()

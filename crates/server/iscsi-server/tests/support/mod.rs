@@ -19,7 +19,7 @@ use iscsi::login::initiator::{Config, Established, InitiatorLogin, Step};
 use iscsi::pdu::ahs::{Ahs, MAX_LEN};
 use iscsi::pdu::{Bhs, Isid, Lun, NopOut, Opcode, RESERVED_TAG, ScsiCommand, TaskAttribute};
 use iscsi_server::config::{Auth, Limits, LunConfig, Portal, ServerConfig, TargetConfig};
-use iscsi_server::{Server, Unit};
+use iscsi_server::{CoresConfig, Server, Unit};
 
 pub const IQN: &str = "iqn.2026-01.org.example:test";
 pub const BLOCKS: usize = 8192;
@@ -29,10 +29,21 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A server with one memory disk of 4 MiB under LUN 0 and another under LUN 3.
 pub fn server(change: impl FnOnce(&mut ServerConfig)) -> Server {
+    server_on(CORES, change)
+}
+
+/// [`server`] on other cores.
+pub fn server_on(cores: CoresConfig, change: impl FnOnce(&mut ServerConfig)) -> Server {
     let mut config = config();
     change(&mut config);
-    Server::start(config).expect("the server starts")
+    Server::start(cores, config).expect("the server starts")
 }
+
+/// What [`server`] runs on.
+pub const CORES: CoresConfig = CoresConfig { count: 2, spin_us: 0, pool_bytes: 64 << 20 };
+
+/// One core.
+pub const ONE: CoresConfig = CoresConfig { count: 1, ..CORES };
 
 /// A memory disk of 4 MiB.
 pub fn unit(name: &str) -> Unit {
@@ -70,10 +81,7 @@ pub fn config() -> ServerConfig {
             nop_timeout: 10 * PATIENCE,
             ..Limits::default()
         },
-        cores: 2,
-        spin_us: 0,
         zero_copy: true,
-        pool_bytes: 64 << 20,
         iser: Default::default(),
     }
 }

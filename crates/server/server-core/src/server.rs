@@ -1,0 +1,191 @@
+//! [`Server`]: cores, and the front ends that serve on them, started and ended together.
+//! [`Handle`]: the same for administrators.
+
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::pin::Pin;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use runtime::Cores;
+
+use crate::{CoreStatus, Hub};
+
+/// How long connections that set themselves up may take to do so before a server is paused.
+const LOGINS: Duration = Duration::from_secs(1);
+
+/// The threads of a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CoresConfig {
+    /// Threads, each pinned to a core of its own; 0 is one for every core that the process may use.
+    pub count: usize,
+    /// How long a core looks for new work before it sleeps, at most, µs. More makes lone requests
+    /// faster; it is done only where what came before says that it pays.
+    pub spin_us: u32,
+    /// Pool memory for payload buffers, bytes a core.
+    pub pool_bytes: usize,
+}
+
+/// A protocol as the whole server speaks it. None of this is on the data path.
+pub trait FrontEnd: Send + Sync + 'static {
+    /// Its listening sockets, and what each was asked to listen on.
+    fn listening_sockets(&self) -> Vec<(SocketAddr, Arc<OwnedFd>)>;
+
+    /// Stops the tasks that accept; the sockets stay open. Each of what it returns hears of the end
+    /// of one.
+    fn stop_listening(&self) -> Vec<runtime::Receiver<()>>;
+
+    /// Has the clients' connections end, each as soon as what it is doing is done.
+    fn quiesce(&self);
+
+    /// Whether a client is there.
+    fn has_clients(&self) -> bool;
+
+    /// Closes the connections that are left. Blocks until they have ended, or for some seconds.
+    fn disconnect(&self);
+
+    /// Forgets all that it serves, and keeps its sockets. For a server that is paused.
+    fn let_go(&self);
+
+    /// Ends: has clients leave within `grace`, closes the rest, and makes everything durable. Runs on
+    /// a core.
+    fn wind_down(self: Arc<Self>, grace: Duration) -> Pin<Box<dyn Future<Output = io::Result<()>>>>;
+
+    /// The cores have ended: forgets all that it serves, its sockets too.
+    fn ended(&self);
+}
+
+/// A server that runs until it is told to stop.
+pub struct Server {
+    cores: Cores,
+    handle: Handle,
+}
+
+/// A running server as its administrators reach it. Cheap to clone.
+#[derive(Clone)]
+pub struct Handle {
+    hub: Arc<Hub>,
+    front_ends: Arc<RwLock<Vec<Arc<dyn FrontEnd>>>>,
+}
+
+impl Server {
+    /// Starts the cores. Front ends are added by [`Self::add`]. Portals that ask for the addresses
+    /// of `inherited` sockets use those.
+    ///
+    /// # Errors
+    /// When a core has no io_uring.
+    pub fn start(config: CoresConfig, inherited: Vec<(SocketAddr, OwnedFd)>) -> io::Result<Self> {
+        let count = if config.count == 0 { runtime::available_cores().len() } else { config.count };
+        let config = runtime::Config {
+            spin_us: config.spin_us,
+            pool_bytes: config.pool_bytes,
+            ..runtime::Config::default()
+        };
+        let (hub, cores) = Hub::start(count, config, inherited)?;
+        Ok(Self { cores, handle: Handle { hub: Arc::new(hub), front_ends: Arc::default() } })
+    }
+
+    /// The cores, for a front end.
+    pub fn hub(&self) -> &Arc<Hub> {
+        &self.handle.hub
+    }
+
+    /// Adds a front end that has begun to serve.
+    pub fn add(&self, front_end: Arc<dyn FrontEnd>) {
+        self.handle.front_ends.write().unwrap_or_else(PoisonError::into_inner).push(front_end);
+    }
+
+    /// The server as its administrators reach it.
+    pub fn handle(&self) -> Handle {
+        self.handle.clone()
+    }
+
+    /// Lets nobody in any more, asks the clients to leave, gives them `grace` to do so, closes what
+    /// is left and makes everything durable.
+    ///
+    /// # Errors
+    /// The first thing that could not be made durable.
+    pub fn stop(self, grace: Duration) -> io::Result<()> {
+        let Self { cores, handle } = self;
+        handle.hub.close();
+        let front_ends = handle.front_ends();
+        let wound_down = handle.hub.wait_for({
+            let front_ends = front_ends.clone();
+            move || async move {
+                let ends: Vec<_> =
+                    front_ends.into_iter().map(|one| runtime::spawn(one.wind_down(grace))).collect();
+                let mut result = Ok(());
+                for end in ends {
+                    let end = end
+                        .await
+                        .unwrap_or_else(|_| Err(io::Error::other("a front end has ended before its time")));
+                    result = result.and(end);
+                }
+                result
+            }
+        });
+        let result = wound_down.and_then(|result| result);
+        cores.stop();
+        let result = result.and(cores.join());
+        front_ends.iter().for_each(|one| one.ended());
+        result
+    }
+}
+
+impl Handle {
+    fn front_ends(&self) -> Vec<Arc<dyn FrontEnd>> {
+        self.front_ends.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The listening sockets of all portals but those that listen through RDMA devices, and what
+    /// each was asked to listen on.
+    pub fn listening_sockets(&self) -> Vec<(SocketAddr, Arc<OwnedFd>)> {
+        self.front_ends().iter().flat_map(|one| one.listening_sockets()).collect()
+    }
+
+    /// Closes all connections, each as soon as what it is doing has ended but after `patience` in
+    /// any case, and lets nobody in until a front end is given what to serve again. The listening
+    /// sockets stay open: who connects meanwhile waits.
+    ///
+    /// Blocks, and must not be called on a core.
+    pub fn pause(&self, patience: Duration) {
+        let _alone = self.hub.change();
+        let front_ends = self.front_ends();
+        // Who has been accepted is let in, and then asked to come again: a login that is refused is
+        // not tried again by everybody.
+        let stopping: Vec<_> = front_ends.iter().flat_map(|one| one.stop_listening()).collect();
+        let deadline = runtime::clock() + LOGINS;
+        for listener in stopping {
+            let _ = listener.recv_timeout(deadline.saturating_duration_since(runtime::clock()));
+        }
+        while self.hub.admission.logins() > 0 && runtime::clock() < deadline {
+            runtime::nap(Duration::from_millis(1));
+        }
+        self.hub.set_paused(true);
+        front_ends.iter().for_each(|one| one.quiesce());
+        let deadline = runtime::clock() + patience;
+        while front_ends.iter().any(|one| one.has_clients()) && runtime::clock() < deadline {
+            runtime::nap(Duration::from_millis(1));
+        }
+        front_ends.iter().for_each(|one| one.disconnect());
+    }
+
+    /// Forgets all that is served; it is closed when nobody else has it. For a server that is paused.
+    pub fn let_go(&self) {
+        self.front_ends().iter().for_each(|one| one.let_go());
+    }
+
+    /// How each core is used. A core that does not answer within `patience` is left out.
+    pub fn cores(&self, patience: Duration) -> Vec<Option<CoreStatus>> {
+        self.hub.status(patience)
+    }
+
+    /// Whether every core answers within `patience`.
+    ///
+    /// Blocks, and must not be called on a core.
+    pub fn answers(&self, patience: Duration) -> bool {
+        self.hub.on_each_core(patience, |_| ()).iter().all(Option::is_some)
+    }
+}
