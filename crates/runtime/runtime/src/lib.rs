@@ -44,7 +44,9 @@ mod uses;
 
 pub use answer::Answer;
 pub use blocking::blocking;
-pub use buf::{Buf, BufMut, Bytes, Chain, Destination, Guard, OutOfRange, Region, RegionRange, pool};
+pub use buf::{
+    Buf, BufMut, Bytes, Chain, Destination, Guard, LastUse, OutOfRange, Region, RegionRange, pool,
+};
 pub use cores::{CoreGone, Cores, Handle, core_count, current_core};
 pub use fs::{File, OpenOptions, Patience};
 pub use net::{

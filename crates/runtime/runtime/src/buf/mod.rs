@@ -26,7 +26,7 @@ use std::ptr::NonNull;
 pub use bytes::Bytes;
 pub use chain::Chain;
 use pool::{Header, Kind};
-pub use region::{Guard, OutOfRange, Region, RegionRange};
+pub use region::{Guard, LastUse, OutOfRange, Region, RegionRange};
 pub(crate) use region::{map as map_pages, unmap as unmap_pages};
 pub use unique::{BufMut, Destination};
 

@@ -498,6 +498,8 @@ impl Pool {
                 regions.resize(number + 1, None);
             }
             regions[number] = Some(header);
+            drop(regions);
+            mapping.hold_here();
             header
         });
         // SAFETY: the cache holds a reference.

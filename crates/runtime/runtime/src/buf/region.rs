@@ -9,12 +9,13 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::pin::Pin;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use super::pool::{self, Header};
 use super::{Buf, racy};
 use crate::fs::File;
+use crate::runtime::{Address, Core};
 
 /// An offset and a length that do not lie within a region; or, of a file's region, what the file has not got any more or
 /// its medium failed to bring.
@@ -73,6 +74,15 @@ pub(super) struct Mapping {
     /// Whether the kernel tells this process which pages are in memory.
     told: bool,
     guard: OnceLock<Arc<dyn Guard>>,
+    view: Option<View>,
+}
+
+/// What a view has beside the address and length of the region that it is a view of.
+struct View {
+    /// Owns the pages.
+    _whole: Arc<Mapping>,
+    /// The cores that hold a header of it, to be told when it is closed.
+    holders: Mutex<Vec<Address>>,
 }
 
 /// What stands behind a mapping.
@@ -100,7 +110,16 @@ impl Mapping {
             numbers.0 += 1;
             numbers.0 - 1
         });
-        Self { base, len, number, closed: AtomicBool::new(false), backing, told, guard: OnceLock::new() }
+        let (closed, guard) = (AtomicBool::new(false), OnceLock::new());
+        Self { base, len, number, closed, backing, told, guard, view: None }
+    }
+
+    /// This core holds a header of it from now on.
+    pub(super) fn hold_here(&self) {
+        let Some(view) = &self.view else { return };
+        if let Some(address) = Core::with_current(|core| core.map(|core| core.address())) {
+            view.holders.lock().unwrap_or_else(PoisonError::into_inner).push(address);
+        }
     }
 
     /// Whether a socket may send its pages as they are when they leave.
@@ -125,8 +144,10 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: exactly what `map` returned, and the last owner has gone.
-        unsafe { unmap(self.base, self.len) };
+        if self.view.is_none() {
+            // SAFETY: exactly what `map` returned, and the last owner has gone.
+            unsafe { unmap(self.base, self.len) };
+        }
         NUMBERS.lock().unwrap_or_else(PoisonError::into_inner).1.push(self.number);
     }
 }
@@ -192,6 +213,20 @@ impl Region {
     /// Maps `len` bytes.
     pub fn new(len: usize) -> io::Result<Arc<Self>> {
         Ok(Arc::new(Self { mapping: Arc::new(Mapping::new(len)?) }))
+    }
+
+    /// The same memory, whose slices are counted apart: [`LastUse`] tells when those of this view have gone. Cores that
+    /// sleep are told when a view is dropped, so it ends as soon as its last slice does.
+    pub fn view(&self) -> Self {
+        let Mapping { base, len, backing, told, .. } = *self.mapping;
+        let mut mapping = Mapping::with(base, len, backing, told);
+        mapping.view = Some(View { _whole: Arc::clone(&self.mapping), holders: Mutex::default() });
+        Self { mapping: Arc::new(mapping) }
+    }
+
+    /// What tells when the last slice has gone.
+    pub fn last_use(&self) -> LastUse {
+        LastUse(Arc::downgrade(&self.mapping))
     }
 
     /// Maps the first `len` bytes of `file`: what is written here is written to the file, and the other way round, by
@@ -441,6 +476,25 @@ impl Drop for Region {
         self.mapping.closed.store(true, Ordering::Release);
         CLOSED.fetch_add(1, Ordering::AcqRel);
         pool::release_closed_regions();
+        let Some(view) = &self.mapping.view else { return };
+        for holder in std::mem::take(&mut *view.holders.lock().unwrap_or_else(PoisonError::into_inner)) {
+            // A core that has gone has let go.
+            let _ = holder.run(Box::new(pool::release_closed_regions));
+        }
+    }
+}
+
+/// Tells when a region or view has been dropped, and all slices of it with it.
+#[derive(Debug)]
+pub struct LastUse(Weak<Mapping>);
+
+impl LastUse {
+    /// Whether it is over: nobody uses the memory through that region or view any more.
+    pub fn is_over(&self) -> bool {
+        let over = self.0.strong_count() == 0;
+        // All uses have happened before: each ended by giving up its share with `Release`.
+        fence(Ordering::Acquire);
+        over
     }
 }
 

@@ -263,6 +263,50 @@ fn a_region_lives_until_its_last_slice_on_any_core_has_gone() {
 }
 
 #[test]
+fn a_view_ends_with_its_last_slice_and_leaves_the_region_alone() {
+    let region = Region::new(8192).unwrap();
+    let view = region.view();
+    view.fill(4096, 4096, 7).unwrap();
+    let (slice, last) = (view.slice(4096, 10).unwrap(), view.last_use());
+    drop(view);
+    assert!(!last.is_over(), "a slice of it is there");
+    let other = region.view();
+    let others = (other.slice(0, 1).unwrap(), region.slice(0, 1).unwrap());
+    assert_eq!(slice.to_vec(), [7; 10]);
+    drop(slice);
+    assert!(last.is_over(), "whatever slices of others there are");
+    drop((region, others));
+    assert_eq!(other.slice(8191, 1).unwrap().to_vec(), [7], "a view keeps the memory");
+}
+
+#[test]
+fn a_view_that_a_sleeping_core_has_sliced_ends_all_the_same() {
+    let cores = crate::Cores::start(1, crate::Config::default()).unwrap();
+    let region = Region::new(4096).unwrap();
+    let view = std::sync::Arc::new(region.view());
+    let (sender, sliced) = std::sync::mpsc::channel();
+    let theirs = view.clone();
+    let _ = cores.handles()[0].run(move || async move {
+        drop(theirs.slice(0, 1).unwrap());
+        drop(theirs);
+        sender.send(()).unwrap();
+    });
+    sliced.recv().unwrap();
+    while std::sync::Arc::strong_count(&view) > 1 {
+        std::thread::yield_now();
+    }
+    let last = view.last_use();
+    drop(view);
+    let patience = std::time::Instant::now() + std::time::Duration::from_secs(10);
+    while !last.is_over() {
+        assert!(std::time::Instant::now() < patience, "a sleeping core still holds it");
+        std::thread::yield_now();
+    }
+    cores.stop();
+    cores.join().unwrap();
+}
+
+#[test]
 fn digesting_a_region_sees_each_byte_once() {
     let region = Region::new(10_000).unwrap();
     let pattern: Vec<u8> = (0..10_000u32).map(|i| (i % 253) as u8).collect();
