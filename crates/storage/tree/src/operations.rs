@@ -81,7 +81,8 @@ pub struct Committed {
 /// How a regular file is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NewFile {
-    /// A file of that name may exist. Then only its size is set, if it is among these.
+    /// A regular file of that name may exist. Then only its size is set, if it is among these.
+    /// What exists and is no regular file is [`TreeError::Exists`](crate::TreeError::Exists).
     Unchecked(SetAttributes),
     /// No file of that name may exist.
     Guarded(SetAttributes),
