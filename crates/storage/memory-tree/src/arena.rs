@@ -1,0 +1,180 @@
+//! [`Arena`]: the memory that holds the data of all files, in pages of 4 KiB.
+//!
+//! Reads hand out the pages themselves. A page that its file gives up is retired: no other file
+//! gets it before every slice that may name it has gone. Slices are made through views of the
+//! memory ([`Region::view`]), a file always through the same one of [`SHARDS`]. When enough pages
+//! of a shard are retired, its view is replaced. They are free once the old view has ended, and the
+//! kernel has taken their memory back: pages that it is still sending are detached then.
+
+use std::io;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use runtime::{Buf, LastUse, Region};
+use smallvec::SmallVec;
+
+use crate::budget::Budget;
+use crate::free::{FreePages, Run};
+
+/// Bytes of a page.
+pub(crate) const PAGE: u64 = 4096;
+
+/// Views of the memory. A peer that takes its data slowly holds up the retired pages of one.
+const SHARDS: usize = 64;
+
+/// Retired pages of a shard at which its view is replaced, at most.
+const BATCH: u32 = 256;
+
+/// Pages that were given up together.
+pub(crate) type Runs = SmallVec<[Run; 4]>;
+
+/// The memory of all files.
+pub(crate) struct Arena {
+    region: Arc<Region>,
+    free: Mutex<FreePages>,
+    shards: Box<[RwLock<Shard>]>,
+    /// Pages whose view was replaced and has not ended yet.
+    waiting: Mutex<Vec<Waiting>>,
+    /// How many there are of them.
+    waits: AtomicUsize,
+    /// Pages that are retired.
+    retired: AtomicU64,
+    batch: u32,
+}
+
+#[repr(align(64))]
+struct Shard {
+    view: Region,
+    retired: Runs,
+    pages: u32,
+}
+
+struct Waiting {
+    view: LastUse,
+    runs: Runs,
+}
+
+impl Arena {
+    /// Reserves addresses for `bytes`, up to 16 TiB.
+    ///
+    /// # Errors
+    /// The address space has no room for them.
+    pub(crate) fn new(bytes: u64) -> io::Result<Self> {
+        let pages = u32::try_from(bytes.div_ceil(PAGE)).unwrap_or(u32::MAX);
+        let region = Region::new(pages as usize * PAGE as usize)?;
+        let shard = |_| RwLock::new(Shard { view: region.view(), retired: Runs::new(), pages: 0 });
+        Ok(Self {
+            free: Mutex::new(FreePages::new(pages)),
+            shards: (0..SHARDS).map(shard).collect(),
+            waiting: Mutex::default(),
+            waits: AtomicUsize::new(0),
+            retired: AtomicU64::new(0),
+            batch: (pages / 4096).clamp(1, BATCH),
+            region,
+        })
+    }
+
+    /// Up to `most` pages of zeros, from `goal` on if that is free. The caller has taken them from
+    /// the budget.
+    pub(crate) fn take(&self, most: u32, goal: Option<u32>) -> Option<Run> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner).take(most, goal)
+    }
+
+    /// The pages as they are, for as long as the result lives; for the file of number `owner`.
+    pub(crate) fn slice(&self, owner: u32, at: u64, len: usize) -> Option<Buf> {
+        let shard = self.shard(owner).read().unwrap_or_else(PoisonError::into_inner);
+        shard.view.slice(at as usize, len).ok()
+    }
+
+    /// Copies `src` to `at`.
+    pub(crate) fn write(&self, at: u64, src: &Buf) -> bool {
+        self.region.write_buf(at as usize, src).is_ok()
+    }
+
+    /// Sets a range to zeros.
+    pub(crate) fn zero(&self, at: u64, len: u64) {
+        let done = self.region.fill(at as usize, len as usize, 0);
+        debug_assert!(done.is_ok(), "{len} bytes at {at} are not in the arena");
+    }
+
+    /// Takes pages back from the file of number `owner`; `lent`: [`Self::slice`] was called for it.
+    pub(crate) fn give(&self, owner: u32, runs: Runs, lent: bool, budget: &Budget) {
+        if runs.is_empty() {
+            return;
+        }
+        if !lent {
+            self.free(&runs, budget);
+        } else {
+            let pages: u32 = runs.iter().map(|run| run.len).sum();
+            self.retired.fetch_add(pages.into(), Ordering::Relaxed);
+            let mut shard = self.shard(owner).write().unwrap_or_else(PoisonError::into_inner);
+            shard.pages += pages;
+            shard.retired.extend_from_slice(&runs);
+            if shard.pages >= self.batch {
+                let old = self.replace_view(&mut shard);
+                drop(shard);
+                drop(old);
+            }
+        }
+        self.collect(budget);
+    }
+
+    /// Frees retired pages whose view has ended.
+    pub(crate) fn collect(&self, budget: &Budget) {
+        if self.waits.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let Ok(mut waiting) = self.waiting.try_lock() else { return };
+        let ended: SmallVec<[Waiting; 4]> = waiting.extract_if(.., |waits| waits.view.is_over()).collect();
+        self.waits.store(waiting.len(), Ordering::Relaxed);
+        drop(waiting);
+        for Waiting { runs, .. } in ended {
+            let pages: u64 = runs.iter().map(|run| u64::from(run.len)).sum();
+            self.free(&runs, budget);
+            self.retired.fetch_sub(pages, Ordering::Relaxed);
+        }
+    }
+
+    /// Replaces all views with retired pages, and frees what can be freed.
+    pub(crate) fn collect_all(&self, budget: &Budget) {
+        for shard in &self.shards {
+            let mut shard = shard.write().unwrap_or_else(PoisonError::into_inner);
+            let old = (shard.pages > 0).then(|| self.replace_view(&mut shard));
+            drop(shard);
+            drop(old);
+        }
+        self.collect(budget);
+    }
+
+    /// Bytes that were given up and are not free yet.
+    pub(crate) fn retired(&self) -> u64 {
+        self.retired.load(Ordering::Relaxed) * PAGE
+    }
+
+    fn shard(&self, owner: u32) -> &RwLock<Shard> {
+        &self.shards[owner as usize % SHARDS]
+    }
+
+    /// The old view, which the caller drops once it has unlocked the shard.
+    fn replace_view(&self, shard: &mut Shard) -> Region {
+        let old = std::mem::replace(&mut shard.view, self.region.view());
+        let runs = std::mem::take(&mut shard.retired);
+        shard.pages = 0;
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        waiting.push(Waiting { view: old.last_use(), runs });
+        self.waits.store(waiting.len(), Ordering::Relaxed);
+        old
+    }
+
+    /// Gives the memory of pages that nobody can name back to the system.
+    fn free(&self, runs: &[Run], budget: &Budget) {
+        for run in runs {
+            let (at, len) = (u64::from(run.at) * PAGE, u64::from(run.len) * PAGE);
+            if self.region.punch(at as usize, len as usize).is_err() {
+                self.zero(at, len);
+            }
+            self.free.lock().unwrap_or_else(PoisonError::into_inner).give(*run);
+            budget.give(len);
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! [`Directory`]: names, and an order of them that stays while they come and go.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+/// Bytes that are counted for an entry beside its name, in both maps.
+const ENTRY_COST: u64 = 192;
+
+/// Cookies begin behind those of `.` and `..`.
+const FIRST_COOKIE: u64 = 3;
+
+/// Names a node: the place in the table, and the number that no other node ever had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Key {
+    /// Its place in the table.
+    pub(crate) slot: u32,
+    /// Its number.
+    pub(crate) fileid: u64,
+}
+
+/// What a name stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Child {
+    /// The node.
+    pub(crate) key: Key,
+    /// Whether it is a directory.
+    pub(crate) is_directory: bool,
+}
+
+/// The entries of a directory.
+pub(crate) struct Directory {
+    /// The directory that holds this one; the root's is itself.
+    pub(crate) parent: Key,
+    names: HashMap<Arc<[u8]>, (u64, Child)>,
+    /// By cookie.
+    order: BTreeMap<u64, (Arc<[u8]>, Child)>,
+    next: u64,
+    /// What the entries are counted as, bytes.
+    cost: u64,
+}
+
+/// What an entry of that name is counted as, bytes.
+pub(crate) fn entry_cost(name: &[u8]) -> u64 {
+    ENTRY_COST + name.len() as u64
+}
+
+impl Directory {
+    /// No entries.
+    pub(crate) fn new(parent: Key) -> Self {
+        Self { parent, names: HashMap::new(), order: BTreeMap::new(), next: FIRST_COOKIE, cost: 0 }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.names.is_empty()
+    }
+
+    pub(crate) fn cost(&self) -> u64 {
+        self.cost
+    }
+
+    pub(crate) fn get(&self, name: &[u8]) -> Option<Child> {
+        self.names.get(name).map(|(_, child)| *child)
+    }
+
+    /// Has `name` stand for `child`. A name that is there keeps its place.
+    pub(crate) fn set(&mut self, name: &[u8], child: Child) {
+        if let Some((cookie, there)) = self.names.get_mut(name) {
+            *there = child;
+            if let Some((_, there)) = self.order.get_mut(cookie) {
+                *there = child;
+            }
+            return;
+        }
+        let name: Arc<[u8]> = name.into();
+        self.cost += entry_cost(&name);
+        self.names.insert(name.clone(), (self.next, child));
+        self.order.insert(self.next, (name, child));
+        self.next += 1;
+    }
+
+    /// Removes a name.
+    pub(crate) fn remove(&mut self, name: &[u8]) {
+        let Some((cookie, _)) = self.names.remove(name) else { return };
+        self.order.remove(&cookie);
+        self.cost -= entry_cost(name);
+        if self.names.len() < self.names.capacity() / 4 {
+            self.names.shrink_to_fit();
+        }
+    }
+
+    /// The entries behind a cookie, in order.
+    pub(crate) fn behind(&self, cookie: u64) -> impl Iterator<Item = (u64, &[u8], Child)> {
+        let entries = cookie.checked_add(1).map(|from| self.order.range(from..));
+        entries.into_iter().flatten().map(|(cookie, (name, child))| (*cookie, &**name, *child))
+    }
+}

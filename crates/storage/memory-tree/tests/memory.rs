@@ -1,0 +1,195 @@
+//! The memory of a tree: what is counted, what is given back, and what a slow reader still sees.
+
+use std::future::Future;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+
+use memory_tree::{Limits, MemoryTree, Root};
+use runtime::Chain;
+use runtime::testing::Counting;
+use tree::{Answer, Caller, New, NewFile, NodeId, RemovedKind, SetAttributes, Stability, Tree, TreeError};
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+fn now<T: Unpin>(answer: Answer<T>) -> Result<T, TreeError> {
+    match pin!(answer).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(value) => value,
+        Poll::Pending => panic!("a tree in memory answers at once"),
+    }
+}
+
+fn tree(bytes: u64) -> MemoryTree {
+    let limits = Limits { bytes, files: 1 << 20 };
+    MemoryTree::new(limits, Root { mode: 0o755, uid: 0, gid: 0 }).unwrap()
+}
+
+fn root() -> Caller {
+    Caller::root()
+}
+
+fn create(tree: &MemoryTree, name: &[u8]) -> NodeId {
+    let new = New::File(NewFile::Guarded(SetAttributes::default()));
+    now(tree.create(&root(), &tree.root(), name, new)).unwrap().node
+}
+
+fn write(tree: &MemoryTree, node: &NodeId, at: u64, data: Vec<u8>) -> Result<usize, TreeError> {
+    now(tree.write(&root(), node, at, data.into(), Stability::Unstable)).map(|written| written.len)
+}
+
+fn read(tree: &MemoryTree, node: &NodeId, at: u64, len: usize) -> Chain {
+    now(tree.read(&root(), node, at, len)).unwrap().data
+}
+
+fn cut(tree: &MemoryTree, node: &NodeId, size: u64) {
+    let set = SetAttributes { size: Some(size), ..SetAttributes::default() };
+    now(tree.set_attributes(&root(), node, &set, None)).unwrap();
+}
+
+fn remove(tree: &MemoryTree, name: &[u8]) {
+    now(tree.remove(&root(), &tree.root(), name, RemovedKind::Any)).unwrap();
+}
+
+#[test]
+fn everything_that_was_taken_is_given_back() {
+    let tree = tree(64 << 20);
+    let empty = tree.used();
+    for round in 0..3u8 {
+        let nodes: Vec<NodeId> = (0..100u8).map(|i| create(&tree, &[b'a', i])).collect();
+        for (i, node) in nodes.iter().enumerate() {
+            write(&tree, node, i as u64 * 1000, vec![round; 10_000 + i]).unwrap();
+            now(tree.set_extended_attribute(&root(), node, b"x", Some(b"yz"), None)).unwrap();
+            now(tree.link(&root(), node, &tree.root(), &[b'b', i as u8])).unwrap();
+        }
+        for i in 0..100u8 {
+            remove(&tree, &[b'a', i]);
+            remove(&tree, &[b'b', i]);
+        }
+        assert_eq!(tree.used(), empty);
+    }
+}
+
+#[test]
+fn the_limit_holds_and_space_comes_back() {
+    let tree = tree(1 << 20);
+    let node = create(&tree, b"f");
+    assert_eq!(write(&tree, &node, 0, vec![1; 1 << 20]), Err(TreeError::NoSpace), "the root takes some");
+    assert_eq!(now(tree.attributes(&node)).unwrap().used, 0, "nothing was done");
+    assert_eq!(write(&tree, &node, 0, vec![1; 1000 << 10]), Ok(1000 << 10));
+    assert_eq!(write(&tree, &node, 2 << 20, vec![1; 100 << 10]), Err(TreeError::NoSpace));
+    assert_eq!(write(&tree, &node, 4096, vec![2; 8192]), Ok(8192), "what is there can be written again");
+    cut(&tree, &node, 4096);
+    assert_eq!(write(&tree, &node, 2 << 20, vec![1; 900 << 10]), Ok(900 << 10));
+    assert!(tree.used() <= 1 << 20);
+}
+
+#[test]
+fn empty_files_and_long_names_are_bounded_too() {
+    let tree = tree(1 << 20);
+    let new = New::File(NewFile::Guarded(SetAttributes::default()));
+    let mut made = 0u64;
+    let error = loop {
+        let mut name = vec![b'n'; 200];
+        name.extend_from_slice(made.to_string().as_bytes());
+        match now(tree.create(&root(), &tree.root(), &name, new)) {
+            Ok(_) => made += 1,
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error, TreeError::NoSpace);
+    assert!((500..3000).contains(&made), "{made} files");
+    assert!(tree.used() <= 1 << 20);
+    let few =
+        MemoryTree::new(Limits { bytes: 1 << 20, files: 3 }, Root { mode: 0o755, uid: 0, gid: 0 }).unwrap();
+    for name in [b"a", b"b"] {
+        create(&few, name);
+    }
+    assert_eq!(now(few.create(&root(), &few.root(), b"c", new)), Err(TreeError::NoSpace));
+    remove(&few, b"a");
+    create(&few, b"c");
+}
+
+/// The reader's bytes are those of its file, though another one has taken all memory since.
+#[test]
+fn a_slow_reader_never_sees_another_files_bytes() {
+    let tree = tree(8 << 20);
+    let node = create(&tree, b"secret");
+    write(&tree, &node, 0, vec![7; 4 << 20]).unwrap();
+    let slow = read(&tree, &node, 0, 1 << 20);
+    let later = read(&tree, &node, 2 << 20, 1 << 20);
+    remove(&tree, b"secret");
+    let other = create(&tree, b"other");
+    assert_eq!(write(&tree, &other, 0, vec![9; 3 << 20]), Ok(3 << 20), "what was free before is free");
+    assert_eq!(write(&tree, &other, 3 << 20, vec![9; 4 << 20]), Err(TreeError::Delay), "soon, not now");
+    assert_eq!(slow.to_vec(), vec![7; 1 << 20]);
+    drop(slow);
+    assert_eq!(write(&tree, &other, 3 << 20, vec![9; 4 << 20]), Err(TreeError::Delay));
+    assert_eq!(later.to_vec(), vec![7; 1 << 20]);
+    drop(later);
+    assert_eq!(write(&tree, &other, 3 << 20, vec![9; 4 << 20]), Ok(4 << 20));
+    assert_eq!(read(&tree, &other, 3 << 20, 100).to_vec(), vec![9; 100]);
+}
+
+#[test]
+fn pages_that_are_used_again_are_zeros_first() {
+    let tree = tree(2 << 20);
+    for round in 0..4u8 {
+        let node = create(&tree, b"f");
+        write(&tree, &node, 0, vec![0xff; 1 << 20]).unwrap();
+        if round % 2 == 0 {
+            drop(read(&tree, &node, 0, 1 << 20));
+        }
+        remove(&tree, b"f");
+        let node = create(&tree, b"g");
+        for at in 0..256 {
+            write(&tree, &node, at * 4096 + 100, vec![1; 10]).unwrap();
+        }
+        let mut expected = vec![0; 4096];
+        expected[100..110].fill(1);
+        for at in 0..255 {
+            assert_eq!(read(&tree, &node, at * 4096, 4096).to_vec(), expected, "page {at} of round {round}");
+        }
+        remove(&tree, b"g");
+    }
+}
+
+#[test]
+fn holes_take_nothing_and_pages_of_4_kib_are_given_back_alone() {
+    let tree = tree(1 << 20);
+    let node = create(&tree, b"f");
+    let empty = tree.used();
+    cut(&tree, &node, 1 << 40);
+    assert_eq!(tree.used(), empty);
+    assert_eq!(read(&tree, &node, 1 << 39, 1 << 20).to_vec(), vec![0; 1 << 20]);
+    write(&tree, &node, 1 << 39, vec![1; 16 << 10]).unwrap();
+    assert_eq!(now(tree.attributes(&node)).unwrap().used, 16 << 10);
+    now(tree.deallocate(&root(), &node, (1 << 39) + 100, 9000)).unwrap();
+    assert_eq!(now(tree.attributes(&node)).unwrap().used, 12 << 10);
+    let mut expected = vec![1; 16 << 10];
+    expected[100..9100].fill(0);
+    assert_eq!(read(&tree, &node, 1 << 39, 16 << 10).to_vec(), expected);
+    cut(&tree, &node, 0);
+    assert_eq!(tree.used(), empty);
+}
+
+#[test]
+fn warm_reads_and_writes_in_place_allocate_nothing() {
+    let tree = tree(64 << 20);
+    let node = create(&tree, b"f");
+    write(&tree, &node, 0, vec![3; 8 << 20]).unwrap();
+    let data = runtime::pool::alloc(4096).unwrap().freeze();
+    let caller = root();
+    let work = || {
+        for at in 0..1000u64 {
+            drop(now(tree.read(&caller, &node, at * 8192, 4096)));
+            now(tree.write(&caller, &node, at * 4096, data.clone().into(), Stability::Unstable)).unwrap();
+            now(tree.attributes(&node)).unwrap();
+            now(tree.lookup(&caller, &tree.root(), b"f")).unwrap();
+        }
+        drop(now(tree.read(&caller, &node, 0, 1 << 20)));
+    };
+    work();
+    let before = Counting::allocations_here();
+    work();
+    assert_eq!(Counting::allocations_here() - before, 0);
+}
