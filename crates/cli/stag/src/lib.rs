@@ -18,6 +18,8 @@ mod convert;
 mod demo;
 mod docs;
 mod exit;
+mod export;
+mod exports;
 mod health;
 mod identity;
 mod image;

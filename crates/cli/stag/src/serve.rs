@@ -8,11 +8,12 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use iscsi_server::config::ServerConfig;
+use nfs_server::config::NfsConfig;
 use runtime::{Runtime, Signal, Signals};
 use server_core::{CoresConfig, Server};
 
 use crate::args::Serve;
-use crate::config::{self, Config, ISCSI_PORT, Lun, Portal, Target, Transports};
+use crate::config::{self, Config, Export, ISCSI_PORT, Lun, Portal, Target, Transports};
 use crate::control::apply;
 use crate::control::client::CallError;
 use crate::control::daemon::{Daemon, Running};
@@ -22,6 +23,7 @@ use crate::control::place::{Place, PlaceError, REMEDY};
 use crate::control::server::ControlServer;
 use crate::control::socket::{ControlSocket, SocketError};
 use crate::exit::Exit;
+use crate::exports::{self, Trees};
 use crate::sandbox::Sandbox;
 use crate::supervisor::{self, Supervisor};
 use crate::units::Units;
@@ -100,9 +102,18 @@ fn run(args: &Serve, mut config: Config, signals: &Signals) -> Exit {
         Ok(units) => units,
         Err(error) => return failed(error, None),
     };
-    let running = Running { config, units };
+    let trees = match Trees::default().next(&config) {
+        Ok(trees) => trees,
+        Err(error) => return failed(error, None),
+    };
+    let nfs = match exports::nfs_config(&config, &trees) {
+        Ok(nfs) => nfs,
+        Err(error) => return failed(error, None),
+    };
+    let running = Running { config, units, trees };
     let empty =
-        running.config.targets.iter().all(|target| target.units.is_empty() && target.redirect.is_none());
+        running.config.targets.iter().all(|target| target.units.is_empty() && target.redirect.is_none())
+            && running.config.exports.is_empty();
     let cores = convert::cores(&running.config);
     let config = convert::iscsi_config(&running.config, &running.units);
     let places: Vec<(String, Vec<u16>, Vec<u16>)> = config
@@ -113,7 +124,7 @@ fn run(args: &Serve, mut config: Config, signals: &Signals) -> Exit {
         })
         .collect();
     handover::restore_units(&state, &running.units);
-    let (core, server) = match start(cores, config, &sockets) {
+    let (core, server, files) = match start(cores, config, nfs, &sockets) {
         Ok(started) => started,
         Err(error) => return failed(&error, help_for(&error)),
     };
@@ -131,6 +142,10 @@ fn run(args: &Serve, mut config: Config, signals: &Signals) -> Exit {
         };
         urls.extend(luns.iter().map(|lun| format!("{scheme}://{}/{iqn}/{lun}", reachable(portal.address))));
     }
+    if let Some(at) = files.portals().first() {
+        let names = files.exports().into_iter().map(|export| export.name);
+        urls.extend(names.map(|name| format!("nfs://{}{name}", reachable(*at))));
+    }
     if let Some(taken) = taken {
         taken.done();
         socket.iter().for_each(ControlSocket::claim);
@@ -145,9 +160,12 @@ fn run(args: &Serve, mut config: Config, signals: &Signals) -> Exit {
         let transports = config::lets_in(portal.transports);
         tracing::info!(address = %portal.address, group = portal.group, transports, "listening");
     }
+    for address in files.portals() {
+        tracing::info!(%address, "listening for NFS");
+    }
     sandbox.close(&running.config);
     tracing::info!(walls = sandbox.walls().join(", "), "sandbox");
-    let daemon = Daemon::new(core.handle(), server.clone(), sandbox, running);
+    let daemon = Daemon::new(core.handle(), server.clone(), files, sandbox, running);
     let control = socket.map(|socket| {
         tracing::info!(path = %socket.path().display(), "managed by");
         ControlServer::start(socket, daemon.clone())
@@ -285,16 +303,18 @@ fn control_socket(place: &Place) -> Result<Option<ControlSocket>, SocketError> {
 fn start(
     cores: CoresConfig,
     config: ServerConfig,
+    nfs: NfsConfig,
     sockets: &[(SocketAddr, OwnedFd)],
-) -> io::Result<(Server, iscsi_server::Handle)> {
+) -> io::Result<(Server, iscsi_server::Handle, nfs_server::Handle)> {
     let deadline = Instant::now() + ADDRESS_PATIENCE;
     loop {
         let sockets: io::Result<Vec<_>> =
             sockets.iter().map(|(asked, socket)| Ok((*asked, socket.try_clone()?))).collect();
         let begun = Server::start(cores, sockets?).and_then(|core| {
             let iscsi = iscsi_server::begin(&core, config.clone())?;
+            let nfs = nfs_server::begin(&core, nfs.clone())?;
             core.hub().drop_inherited();
-            Ok((core, iscsi))
+            Ok((core, iscsi, nfs))
         });
         match begun {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < deadline => {
@@ -319,9 +339,13 @@ fn wait(signals: &Signals) -> io::Result<Signal> {
 
 /// The configuration that the command line and the file say together.
 fn joined(args: Serve) -> Result<Config, Exit> {
-    if args.units.is_empty() && args.config.is_none() && args.control == Some(Place::Nowhere) {
+    if args.units.is_empty()
+        && args.export.is_empty()
+        && args.config.is_none()
+        && args.control == Some(Place::Nowhere)
+    {
         say!(
-            "stag: nothing is served, and nobody could change that: name a PATH or --config FILE, or leave --control none out"
+            "stag: nothing is served, and nobody could change that: name a PATH, --export NAME=PATH or --config FILE, or leave --control none out"
         );
         return Err(Exit::Usage);
     }
@@ -338,8 +362,20 @@ fn joined(args: Serve) -> Result<Config, Exit> {
         let units = args.units.into_iter().zip(0..).map(|(spec, lun)| Lun { lun, spec }).collect();
         config.targets.push(Target { iqn, units, ..Target::default() });
     }
+    for given in args.export {
+        if config.exports.iter().any(|export| export.name == given.name) {
+            say!("stag: {} is exported twice: leave one of them out", given.name);
+            return Err(Exit::Usage);
+        }
+        config.exports.push(Export { name: given.name, shown: given.shown, ..Export::default() });
+    }
+    if !args.nfs.is_empty() {
+        config.nfs.listen = args.nfs;
+    }
+    // Who serves files alone needs no portal for disks.
+    let disks = !config.targets.is_empty() || config.exports.is_empty();
     let listen: Vec<SocketAddr> =
-        if args.listen.is_empty() && args.verbs.is_empty() && config.portals.is_empty() {
+        if disks && args.listen.is_empty() && args.verbs.is_empty() && config.portals.is_empty() {
             vec![SocketAddr::new(Ipv4Addr::LOCALHOST.into(), ISCSI_PORT)]
         } else {
             args.listen

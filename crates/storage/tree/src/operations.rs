@@ -169,7 +169,8 @@ pub struct DirRoom {
     pub bytes: usize,
     /// Bytes that an entry takes beside its name. The name is padded to a multiple of 4.
     pub each: usize,
-    /// Bytes of names and cookies in all, where an entry takes 8 beside its name (NFS's `dircount`).
+    /// Bytes of file ids, names and cookies in all, where an entry takes 20 beside its padded name
+    /// (NFS's `dircount`).
     pub names: usize,
     /// Whether entries have [`DirEntry::node`].
     pub nodes: bool,
@@ -179,7 +180,7 @@ impl DirRoom {
     /// Takes the room of an entry. False, and nothing taken, if there is none.
     pub fn take(&mut self, name: &[u8]) -> bool {
         let padded = name.len().next_multiple_of(4);
-        let left = (self.bytes.checked_sub(self.each + padded), self.names.checked_sub(8 + name.len()));
+        let left = (self.bytes.checked_sub(self.each + padded), self.names.checked_sub(20 + padded));
         let (Some(bytes), Some(names)) = left else { return false };
         (self.bytes, self.names) = (bytes, names);
         true
@@ -263,9 +264,9 @@ mod tests {
         assert!(room.take(b"12345678901"), "32 of 32");
         assert_eq!(room.bytes, 0);
         assert!(!room.take(b""));
-        let mut room = DirRoom { bytes: 1000, each: 20, names: 20, nodes: false };
+        let mut room = DirRoom { bytes: 1000, each: 20, names: 47, nodes: false };
         assert!(room.take(b"123"));
-        assert!(!room.take(b"12"), "10 of 9");
-        assert_eq!((room.bytes, room.names), (976, 9));
+        assert!(!room.take(b"1"), "24 of 23");
+        assert_eq!((room.bytes, room.names), (976, 23));
     }
 }

@@ -11,11 +11,12 @@ use crate::config::reference::{self, help};
 use crate::config::settings::flag;
 use crate::config::{Crc, Daemon};
 use crate::control::place::Place;
+use crate::export::Given;
 use crate::unit::UnitSpec;
 
-/// Serve disks
+/// Serve disks and files
 #[derive(Clone, Debug, Args)]
-#[command(long_about = "Serve disks over iSCSI until SIGTERM or SIGINT.\n\n\
+#[command(long_about = "Serve disks over iSCSI, and trees of files over NFS, until SIGTERM or SIGINT.\n\n\
     Each PATH becomes a logical unit, numbered from 0 in the order given. It is a file, a block device, mem:SIZE, \
     or osd:DIR: objects in a directory. When \
     all are open and every address is listened on, the URL of each unit is printed on stdout, alone on a line. \
@@ -40,6 +41,14 @@ pub struct Serve {
     /// that its machine-id makes]
     #[arg(long, value_name = "IQN", value_parser = iqn)]
     pub iqn: Option<String>,
+    /// Export a directory, or memory (mem:SIZE), to NFS clients, who mount it as NAME; repeatable. Everybody may mount it; a
+    /// configuration says who may
+    #[arg(long, value_name = "NAME=PATH", value_parser = crate::export::parse)]
+    pub export: Vec<Given>,
+    /// Where NFS listens: an IP address, with a port or for 2049; repeatable. Replaces the addresses of the configuration
+    /// [default: 127.0.0.1:2049]
+    #[arg(long, value_name = "ADDR:PORT", value_parser = nfs_address)]
+    pub nfs: Vec<SocketAddr>,
     #[arg(long, value_name = "N", help = help::<Daemon>("cores"), value_parser = flag::<Daemon, u16>("cores"))]
     pub cores: Option<u16>,
     #[arg(long, value_name = "µs", help = help::<Daemon>("spin"), value_parser = flag::<Daemon, u32>("spin"))]
@@ -76,6 +85,8 @@ Examples:
   stag serve osd:/var/lib/stag/objects
   stag serve --listen 0.0.0.0:3260 /srv/a.img,size=100G,thin /dev/sdb,cache=direct
   stag serve --listen '[::]:3260' --iqn iqn.2026-01.org.example:media /srv/dvd.iso,ro,removable
+  stag serve --export /data=/srv/data
+  stag serve --nfs 0.0.0.0:2049 --export /scratch=mem:4G
   stag serve --config /etc/stag.toml";
 
 /// Serve a new disk, write to it and read it back: shows that all works here
@@ -98,6 +109,11 @@ pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
     crate::config::address(text).ok_or_else(|| {
         "write an IP address and a port: 192.0.2.1:3260, [::]:3260 or [fe80::1%eth0]:3260".into()
     })
+}
+
+fn nfs_address(text: &str) -> Result<SocketAddr, String> {
+    crate::config::address_or(text, crate::export::NFS_PORT)
+        .ok_or_else(|| "write an IP address, with or without a port: 192.0.2.1 or 192.0.2.1:2049".into())
 }
 
 fn control(text: &str) -> Result<Place, std::convert::Infallible> {

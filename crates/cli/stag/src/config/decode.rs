@@ -66,6 +66,7 @@ pub fn document(document: &Spanned<DeTable<'_>>, place: &Place<'_>, problems: &m
             config.targets.push(target);
         }
     }
+    super::exports::read(&mut given, &mut config, place, problems);
     config.secret_files = place.secret_files.take();
     one_use_of_each_path(&config, given.span.clone(), problems);
     given.end(problems);
@@ -131,16 +132,21 @@ fn portals(mut given: Table<'_>, portals: &mut Vec<Portal>, place: &Place<'_>, p
 
 /// `ADDRESS:PORT` or `ADDRESS` alone, for iSCSI's port. A link-local address names its interface: `[fe80::1%eth0]:3260`.
 pub fn address(text: &str) -> Option<SocketAddr> {
+    address_or(text, ISCSI_PORT)
+}
+
+/// [`address`] where an address alone is for port `usual`.
+pub fn address_or(text: &str, usual: u16) -> Option<SocketAddr> {
     if let Some((ip, rest)) = text.trim_start_matches('[').split_once('%') {
         let (zone, port) = match rest.split_once(']') {
-            None => (rest, ISCSI_PORT),
-            Some((zone, "")) => (zone, ISCSI_PORT),
+            None => (rest, usual),
+            Some((zone, "")) => (zone, usual),
             Some((zone, port)) => (zone, port.strip_prefix(':')?.parse().ok()?),
         };
         return Some(SocketAddrV6::new(ip.parse::<Ipv6Addr>().ok()?, port, 0, interface(zone)?).into());
     }
     let alone = || text.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
-    text.parse().ok().or_else(|| Some(SocketAddr::new(alone().ok()?, ISCSI_PORT)))
+    text.parse().ok().or_else(|| Some(SocketAddr::new(alone().ok()?, usual)))
 }
 
 /// The number of an interface, by its number or its name.

@@ -4,6 +4,7 @@
 mod alua;
 mod auth;
 mod decode;
+mod exports;
 mod mask;
 mod model;
 mod place;
@@ -28,15 +29,16 @@ use miette::NamedSource;
 use toml::de::DeTable;
 use zeroize::Zeroizing;
 
-pub use decode::{ISCSI_PORT, LUNS, address};
+pub use decode::{ISCSI_PORT, LUNS, address, address_or};
 pub use model::{
-    Acl, Alua, AluaGroup, Auth, Config, Crc, Daemon, Isns, Lun, Portal, Target, Transports, lets_in,
+    Acl, Alua, AluaGroup, Auth, Client, Config, Crc, Daemon, Export, Isns, Lun, Portal, Target, Transports,
+    lets_in,
 };
-pub use problem::{ConfigErrors, Shown};
+pub use problem::{ConfigErrors, Problems, Shown};
 pub use summary::summary;
 
 pub use place::Place;
-use problem::{Problem, Problems};
+use problem::Problem;
 
 use crate::exit::Exit;
 use crate::out;

@@ -7,14 +7,16 @@ use std::path::PathBuf;
 pub use iscsi::chap::Credential;
 pub use iscsi_server::config::{AclLun, Auth, Chap, Crc, Redirect, Transports};
 use iscsi_server::config::{IserConfig, Limits};
+use nfs_server::config::{NOBODY, Network, Squash};
 use scsi::data::target_port_groups::AccessState;
 
 use super::settings::{
     Applies, Cell, Form, Group, Setting, bytes, either, keys_of, list, number, sections, settings, size,
     table, text, words, yes_no,
 };
-use super::words::{CRCS, HASHES, IDENTITIES, LOG_FORMATS, STATES, TRANSPORTS};
+use super::words::{CRCS, HASHES, IDENTITIES, LOG_FORMATS, SQUASHES, STATES, TRANSPORTS};
 use super::{ISCSI_PORT, LUNS};
+use crate::export::Shown;
 use crate::log;
 use crate::unit::UnitSpec;
 
@@ -78,9 +80,21 @@ pub struct Config {
     pub discovery: Auth,
     /// What is served.
     pub targets: Vec<Target>,
+    /// NFS.
+    pub nfs: Nfs,
+    /// Trees of files that NFS clients mount.
+    pub exports: Vec<Export>,
 }
 
 impl Config {
+    /// Where NFS listens: on the loopback, if something is exported and nothing said.
+    pub fn nfs_listen(&self) -> Vec<SocketAddr> {
+        match self.nfs.listen.is_empty() && !self.exports.is_empty() {
+            true => vec![SocketAddr::new(Ipv4Addr::LOCALHOST.into(), crate::export::NFS_PORT)],
+            false => self.nfs.listen.clone(),
+        }
+    }
+
     /// What is in force of it until the next start, where `old` was before.
     pub fn until_next_start(mut self, old: &Self) -> Self {
         self.daemon.until_next_start(&old.daemon);
@@ -257,6 +271,59 @@ settings! {
     parts {
         /// What each initiator of the name is served at most.
         limits: crate::unit::limits::Limits,
+    }
+}
+
+settings! {
+    /// NFS (version 3). Every address serves MOUNT and a portmapper too, so one port is all that a
+    /// client needs.
+    pub struct Nfs in "[nfs]", AtOnce {
+        /// Addresses to listen on, each an IP address with a port or for 2049. An address with port
+        /// 111 is for clients that have to ask a portmapper.
+        "listen" listen: Vec<SocketAddr> = Vec::new(),
+            list(&Form::Text(1, 255, "an address")).otherwise("127.0.0.1:2049, once something is exported").flag("--nfs").by_hand();
+        /// Connections at once. One more is closed at once.
+        "connections" connections: u32 = 65536, number(1, (1 << 20) - 1);
+        /// Calls of one connection that are executed at once. More wait in its socket.
+        "calls" calls: u16 = 128, number(1, 4096);
+        /// Bytes of replies queued to one connection's socket above which its calls wait.
+        "send-high-water" send_high_water: u64 = 4 << 20, size(65536, (1 << 31) - 1);
+    }
+}
+
+settings! {
+    /// A tree of files that NFS clients mount.
+    pub struct Export in "[[export]]", AtOnce {
+        /// The path by which clients mount it.
+        "name" name: String = String::new(),
+            text("a path").required("name = \"/data\"").by_hand();
+        /// What it shows: a directory, or memory (`mem:1G`).
+        "path" shown: Shown = Shown::default(),
+            text("a directory or mem:SIZE").required("path = \"/srv/data\" or path = \"mem:1G\"");
+        /// Answer before directories and attributes are on the medium. A crash then loses changes
+        /// that clients were told are safe.
+        "async" asynchronous: bool = false, yes_no();
+    }
+    parts {
+        /// Who may mount it; empty for everybody.
+        clients: Vec<Client>,
+    }
+}
+
+settings! {
+    /// Clients of an export, and what they may do. Without any, everybody may mount it and write.
+    pub struct Client in "[[export.client]]", AtOnce {
+        /// Their network: an address, an address with a prefix, or `*`. The longest prefix counts.
+        "network" network: Network = Network::ALL,
+            text("a network").required("network = \"192.0.2.0/24\"");
+        /// Whether they may only read.
+        "ro" read_only: bool = false, yes_no();
+        /// Whose identity is replaced by the anonymous one.
+        "squash" squash: Squash = Squash::Root, words(SQUASHES);
+        /// The anonymous user.
+        "anonuid" anonuid: u32 = NOBODY, number(0, u32::MAX as u64);
+        /// The anonymous group.
+        "anongid" anongid: u32 = NOBODY, number(0, u32::MAX as u64);
     }
 }
 

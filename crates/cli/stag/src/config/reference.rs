@@ -6,7 +6,7 @@ use std::fmt::Write;
 use iscsi_server::config::{IserConfig, Limits};
 use serde_json::{Map, Value, json};
 
-use super::model::{Acl, Alua, AluaGroup, BY_HAND, Daemon, Isns, Portal, Target};
+use super::model::{Acl, Alua, AluaGroup, BY_HAND, Client, Daemon, Export, Isns, Nfs, Portal, Target};
 use super::settings::{Cell, Form, Group, Media, Setting, Word};
 use crate::unit::Options;
 use crate::unit::limits::Limits as Service;
@@ -50,6 +50,7 @@ fn sections() -> Vec<Described> {
     all.extend([Described::of::<Target>(), Described::of::<Alua>(), Described::of::<AluaGroup>()]);
     all.extend(by_hand("[[target.unit]]"));
     all.extend([Described::of::<Options>(), Described::of::<Service>(), Described::of::<Acl>()]);
+    all.extend([Described::of::<Nfs>(), Described::of::<Export>(), Described::of::<Client>()]);
     all.extend(["auth", "users", "redirect", "luns"].into_iter().flat_map(by_hand));
     all
 }

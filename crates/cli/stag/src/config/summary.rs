@@ -45,6 +45,27 @@ fn write_summary(out: &mut String, config: &Config) -> std::fmt::Result {
     for target in &config.targets {
         write_target(out, target)?;
     }
+    write_exports(out, config)?;
+    Ok(())
+}
+
+fn write_exports(out: &mut String, config: &Config) -> std::fmt::Result {
+    if !config.exports.is_empty() || !config.nfs.listen.is_empty() {
+        let listen: Vec<String> = config.nfs_listen().iter().map(ToString::to_string).collect();
+        let more = with(&config.nfs.said(&["listen"]));
+        writeln!(out, "\nNFS listens on {}{more}", listen.join(" and "))?;
+    }
+    for export in &config.exports {
+        let how = if export.asynchronous { ", asynchronous" } else { "" };
+        writeln!(out, "\nexport {}: {}{how}", export.name, export.shown)?;
+        if export.clients.is_empty() {
+            writeln!(out, "  open to everybody, root squashed")?;
+        }
+        for client in &export.clients {
+            let more = with(&client.said(&["network"]));
+            writeln!(out, "  {}{more}", client.network)?;
+        }
+    }
     Ok(())
 }
 

@@ -4,6 +4,7 @@ use backing::engine::Engine;
 use backing::spec::CacheMode;
 use iscsi::chap::Hash;
 use iscsi_server::config::{Crc, Transports};
+use nfs_server::config::{Network, Squash};
 use scsi::data::target_port_groups::AccessState;
 
 use super::settings::Setting;
@@ -52,6 +53,11 @@ word_values! {
         "sha1" = Hash::Sha1, "SHA-1";
         "md5" = Hash::Md5, "MD5, the one that every initiator has";
     }
+    Squash as SQUASHES {
+        "root" = Squash::Root, "the super-user's";
+        "all" = Squash::All, "everybody's";
+        "none" = Squash::None, "nobody's: who is root on a client is root here";
+    }
     AccessState as STATES {
         "active/optimized" = AccessState::ActiveOptimized, "preferred path";
         "active/non-optimized" = AccessState::ActiveNonOptimized, "works, perhaps slower";
@@ -69,5 +75,16 @@ impl Value for log::Filter {
 
     fn show(&self) -> Option<String> {
         Some(self.0.clone())
+    }
+}
+
+impl Value for Network {
+    fn parse(text: &str, _: &Setting) -> Result<Self, Misfit> {
+        let instead = || "write \"192.0.2.0/24\", \"2001:db8::/32\", an address, or \"*\" for all".to_owned();
+        text.parse().map_err(|_| Misfit { what: Some(format!("`{text}` is no network")), instead: instead() })
+    }
+
+    fn show(&self) -> Option<String> {
+        Some(self.to_string())
     }
 }

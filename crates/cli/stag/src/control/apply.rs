@@ -14,6 +14,7 @@ use super::plan::{LoggedIn, Plan, Sessions};
 use super::protocol::{Fault, Kind, Progress, Request, json};
 use crate::config::{self, Config, Text};
 use crate::exit::Exit;
+use crate::exports;
 use crate::out;
 use crate::units::{Grown, Units};
 use crate::{args, convert};
@@ -89,9 +90,12 @@ pub fn answer(
     drop(text);
     let (mut config, _) =
         loaded.map_err(|errors| Fault::new(Kind::Config, format!("{:?}", miette::Report::new(errors))))?;
+    // It listens where the command line said.
     if config.portals.is_empty() {
-        // It listens where the command line said.
         config.portals = daemon.running().config.portals.clone();
+    }
+    if config.nfs.listen.is_empty() {
+        config.nfs.listen = daemon.running().config.nfs.listen.clone();
     }
     let mut outcome = apply(daemon, config, given.dry_run, given.force, progress)?;
     if let Some(seconds) = given.wait_s.filter(|_| outcome.applied) {
@@ -156,6 +160,14 @@ pub fn apply(
         take_back();
         refuse(error.to_string())
     })?;
+    let trees = running.trees.next(&config).map_err(|error| {
+        take_back();
+        refuse(error.to_string())
+    })?;
+    let nfs = exports::nfs_config(&config, &trees).map_err(|error| {
+        take_back();
+        refuse(error)
+    })?;
     let grown = running.units.resize(&fates, force).map_err(|error| refuse(error.to_string()))?;
     progress(json!({ "step": "changing what is served" }));
     let applied = daemon.server.apply(convert::iscsi_config(&config, &units)).map_err(|error| {
@@ -163,11 +175,15 @@ pub fn apply(
         take_back();
         refuse(error.to_string())
     })?;
+    // Addresses can be taken by others between the two: iSCSI has changed then, and says so.
+    daemon.files.apply(nfs).map_err(|error| {
+        Fault::new(Kind::Refused, format!("{error}; what iSCSI serves has been changed, NFS has not"))
+    })?;
     // Files that have grown, by this or by others.
     disks(&units).for_each(|disk| disk.revalidate());
     // What waits for the next start stays as it is, so that the next change says so again.
     let config = config.until_next_start(&running.config);
-    daemon.set_running(Running { config, units });
+    daemon.set_running(Running { config, units, trees });
     tracing::info!(
         target: iscsi_server::audit::TARGET,
         what = "apply",

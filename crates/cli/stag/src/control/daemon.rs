@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use super::upgrade::Program;
 use crate::config::Config;
+use crate::exports::Trees;
 use crate::health;
 use crate::health::monitor::Monitor;
 use crate::sandbox::Sandbox;
@@ -19,6 +20,8 @@ pub struct Daemon {
     pub core: server_core::Handle,
     /// Its iSCSI.
     pub server: iscsi_server::Handle,
+    /// Its NFS.
+    pub files: nfs_server::Handle,
     /// What this process runs.
     pub program: Program,
     /// What this process has taken from itself.
@@ -39,6 +42,8 @@ pub struct Running {
     pub config: Config,
     /// Its units.
     pub units: Units,
+    /// The trees that it exports.
+    pub trees: Trees,
 }
 
 impl Daemon {
@@ -46,6 +51,7 @@ impl Daemon {
     pub fn new(
         core: server_core::Handle,
         server: iscsi_server::Handle,
+        files: nfs_server::Handle,
         sandbox: Sandbox,
         running: Running,
     ) -> Arc<Self> {
@@ -55,6 +61,7 @@ impl Daemon {
             started: Instant::now(),
             core,
             server,
+            files,
             program: Program::running(),
             sandbox,
             running: Mutex::new(Arc::new(running)),

@@ -37,6 +37,7 @@ use super::protocol::{
 use super::socket::ControlSocket;
 use crate::config::Config;
 use crate::convert;
+use crate::exports::{self, Trees};
 use crate::health::{self, CarriedMark};
 use crate::identity::Carried;
 use crate::state::hex;
@@ -141,10 +142,11 @@ pub fn give(
         .iter()
         .filter(|(_, unit)| matches!(unit.spec.backing, Backing::Memory(_) | Backing::ObjectMemory(_)))
         .map(|((iqn, lun), _)| format!("{iqn} LUN {lun}"))
+        .chain(running.trees.in_memory().map(|name| format!("export {name}")))
         .collect();
     if let Some(first) = memory.first().filter(|_| !given.lose_memory_units) {
         let what = format!(
-            "{} units are in this daemon's memory and would be lost with it (such as {first}): --lose-memory-units does it",
+            "{} units and exports are in this daemon's memory and would be lost with it (such as {first}): --lose-memory-units does it",
             memory.len()
         );
         return refuse(out, Kind::Refused, what);
@@ -168,7 +170,7 @@ pub fn give(
     let weak: Vec<WeakUnit> = running.units.open.values().map(|unit| WeakUnit::of(&unit.kind)).collect();
     daemon.core.let_go();
     let config = running.config.clone();
-    daemon.set_running(Running { config: config.clone(), units: Units::default() });
+    daemon.set_running(Running { config: config.clone(), units: Units::default(), trees: Trees::default() });
     drop(running);
     let deadline = Instant::now() + CLOSE;
     while weak.iter().any(|unit| unit.is_open()) && Instant::now() < deadline {
@@ -225,7 +227,15 @@ fn resume(daemon: &Daemon, config: Config, state: &State) {
         tracing::error!(%error, "cannot go on");
     }
     restore_access(state, &daemon.server);
-    daemon.set_running(Running { config, units });
+    let trees = Trees::default().next(&config).unwrap_or_else(|error| {
+        tracing::error!(%error, "cannot be exported again");
+        Trees::default()
+    });
+    let nfs = exports::nfs_config(&config, &trees).map_err(io::Error::other);
+    if let Err(error) = nfs.and_then(|nfs| daemon.files.apply(nfs)) {
+        tracing::error!(%error, "NFS cannot go on");
+    }
+    daemon.set_running(Running { config, units, trees });
 }
 
 fn send_offer(stream: &UnixStream, offer: &Offer, fds: &[BorrowedFd<'_>]) -> io::Result<()> {

@@ -14,6 +14,7 @@ pub mod client;
 mod clients;
 pub mod daemon;
 pub mod drain;
+mod exports;
 pub mod handover;
 pub mod health;
 pub mod peer;

@@ -90,6 +90,7 @@ impl Plan {
                 plan.units(before, target, fates, sessions);
             }
         }
+        plan.exports(old, new);
         plan
     }
 
@@ -163,6 +164,41 @@ impl Plan {
             (None, None) => {}
             (Some(_), None) => self.at_next_start.push("isns: no server any more".to_owned()),
             (None, Some(new)) => self.at_next_start.push(format!("isns: {}", new.server)),
+        }
+    }
+
+    fn exports(&mut self, old: &Config, new: &Config) {
+        let (before, now) = (old.nfs_listen(), new.nfs_listen());
+        let stay = "its connections stay until they end";
+        for address in before.iter().filter(|address| !now.contains(address)) {
+            self.add(Kind::Removed, format!("portal {address} for NFS"), Some(stay.to_owned()));
+        }
+        for address in now.iter().filter(|address| !before.contains(address)) {
+            self.add(Kind::Added, format!("portal {address} for NFS"), None);
+        }
+        self.settings("nfs ", {
+            let differences = old.nfs.differences(&new.nfs).into_iter();
+            differences.filter(|found| found.setting.name != "listen").collect()
+        });
+        let stale = || Some("the handles that its clients have become stale".to_owned());
+        for export in old.exports.iter().filter(|one| !new.exports.iter().any(|n| n.name == one.name)) {
+            self.add(Kind::Removed, format!("export {}", export.name), stale());
+        }
+        for export in &new.exports {
+            let what = format!("export {}", export.name);
+            let Some(before) = old.exports.iter().find(|one| one.name == export.name) else {
+                self.add(Kind::Added, what, None);
+                continue;
+            };
+            let mut differences: Vec<String> =
+                before.differences(export).iter().map(ToString::to_string).collect();
+            if before.clients != export.clients {
+                differences.push("its clients".to_owned());
+            }
+            if !differences.is_empty() {
+                let disturbs = stale().filter(|_| before.shown != export.shown);
+                self.add(Kind::Changed, format!("{what}: {}", differences.join(", ")), disturbs);
+            }
         }
     }
 

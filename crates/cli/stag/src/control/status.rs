@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::client::{CallError, Client};
 use super::daemon::{Daemon, Running};
+use super::exports::NfsStatus;
 use super::health::{self, Health, UnitHealth};
 use super::protocol::{Fault, json};
 use crate::args;
@@ -43,6 +44,9 @@ pub struct Status {
     /// How units and their file systems fare.
     #[serde(default)]
     pub health: Health,
+    /// NFS.
+    #[serde(default)]
+    pub nfs: NfsStatus,
     /// Its threads. `None` of one that did not answer.
     pub cores: Vec<Option<CoreStatus>>,
 }
@@ -317,6 +321,7 @@ fn status(daemon: &Daemon) -> Status {
             .collect(),
         recoveries: activity.recoveries.into(),
         health,
+        nfs: NfsStatus::now(daemon, PATIENCE),
         cores: daemon
             .core
             .cores(PATIENCE)

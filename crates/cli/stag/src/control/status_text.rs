@@ -29,6 +29,9 @@ fn write_text(out: &mut String, status: &Status) -> std::fmt::Result {
             portal.listen, portal.transports, portal.group
         )?;
     }
+    for listen in &status.nfs.listen {
+        writeln!(out, "listens on {listen} for NFS")?;
+    }
     out.push_str(&status.health.text());
     for target in &status.targets {
         let alias = if target.alias.is_empty() { String::new() } else { format!(" \"{}\"", target.alias) };
@@ -57,6 +60,7 @@ fn write_text(out: &mut String, status: &Status) -> std::fmt::Result {
             write_session(out, session)?;
         }
     }
+    out.push_str(&status.nfs.text());
     let discovery: Vec<_> = status.sessions.iter().filter(|session| session.target.is_none()).collect();
     if !discovery.is_empty() {
         writeln!(out, "\ndiscovery")?;

@@ -131,7 +131,7 @@ fn paths(config: &Config) -> impl Iterator<Item = &Path> {
         medium.into_iter().chain(unit.spec.options.aptpl.as_deref())
     });
     let kept = config.targets.iter().filter_map(|target| target.alua.as_ref()?.keep.as_deref());
-    units.chain(kept)
+    units.chain(kept).chain(config.exports.iter().filter_map(|export| export.shown.below()))
 }
 
 /// What has to be reached for `path`: a device by itself, a file with its directory, since other

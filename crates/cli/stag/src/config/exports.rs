@@ -1,0 +1,72 @@
+//! NFS and its exports, from the document.
+
+use std::collections::HashSet;
+
+use super::decode::address_or;
+use super::model::{Client, Config, Export, Nfs};
+use super::place::Place;
+use super::problem::Problems;
+use super::reader::Table;
+use super::settings::setting;
+use crate::export::{NFS_PORT, check_name};
+
+/// Reads `[nfs]` and all `[[export]]`.
+pub fn read(given: &mut Table<'_>, config: &mut Config, place: &Place<'_>, problems: &mut Problems) {
+    if let Some(mut table) = given.table("nfs", problems) {
+        table.fill(&mut config.nfs, place, problems);
+        let addresses = table.elements::<String>(&setting::<Nfs>("listen"), place, problems);
+        for at in addresses.unwrap_or_default() {
+            match address_or(&at.value, NFS_PORT) {
+                Some(address) if config.nfs.listen.contains(&address) && address.port() != 0 => {
+                    problems.error(
+                        &at.span,
+                        format!("{address} is listened on twice"),
+                        "leave one of them out",
+                    );
+                }
+                Some(address) => config.nfs.listen.push(address),
+                None => {
+                    let what = format!("`{}` is no address", at.value);
+                    problems.error(
+                        &at.span,
+                        what,
+                        "write an IP address, with or without a port: 192.0.2.1:2049",
+                    );
+                }
+            }
+        }
+        table.end(problems);
+    }
+    let mut names = HashSet::new();
+    for table in given.tables("export", problems).unwrap_or_default() {
+        let span = table.span.clone();
+        let Some(export) = export(table, place, problems) else { continue };
+        if !names.insert(export.name.clone()) {
+            problems.error(&span, format!("there are two exports {}", export.name), "give each its own name");
+        }
+        config.exports.push(export);
+    }
+}
+
+fn export(mut given: Table<'_>, place: &Place<'_>, problems: &mut Problems) -> Option<Export> {
+    let mut export = Export::default();
+    given.fill(&mut export, place, problems);
+    let name = given.value::<String>(&setting::<Export>("name"), place, problems);
+    if let Some(name) = &name
+        && let Err(what) = check_name(&name.value)
+    {
+        problems.error(&name.span, what, "write a path such as \"/data\"");
+    }
+    for mut table in given.tables("client", problems).unwrap_or_default() {
+        let mut client = Client::default();
+        table.fill(&mut client, place, problems);
+        if export.clients.iter().any(|other| other.network == client.network) {
+            let what = format!("there are two clients {}", client.network);
+            problems.error(&table.span, what, "put what they may do into one of them");
+        }
+        table.end(problems);
+        export.clients.push(client);
+    }
+    given.end(problems);
+    Some(Export { name: name?.value, ..export })
+}

@@ -1,0 +1,104 @@
+//! NFS in `status`: where it listens, its exports, its clients.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use backing::size::Size;
+use serde::{Deserialize, Serialize};
+
+use super::daemon::Daemon;
+
+/// NFS as it is now.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct NfsStatus {
+    /// Addresses and ports that it listens at.
+    pub listen: Vec<String>,
+    /// What it exports.
+    pub exports: Vec<ExportStatus>,
+    /// Connections of clients.
+    pub clients: Vec<ClientStatus>,
+}
+
+/// An export.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ExportStatus {
+    /// The path by which clients mount it.
+    pub name: String,
+    /// What it shows.
+    pub path: String,
+    /// Calls, since it was first exported.
+    pub calls: u64,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Bytes written.
+    pub written_bytes: u64,
+    /// Calls that failed because of the medium, or because it is full.
+    pub errors: u64,
+}
+
+/// A connection of a client.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ClientStatus {
+    /// The client's end.
+    pub peer: String,
+    /// The core that it lives on.
+    pub core: usize,
+    /// How long it has been there, seconds.
+    pub age_s: f64,
+    /// Calls that it has made.
+    pub calls: u64,
+}
+
+impl NfsStatus {
+    /// What it is now. Cores that do not answer within `patience` are left out.
+    pub fn now(daemon: &Daemon, patience: Duration) -> Self {
+        let running = daemon.running();
+        let shown = |name: &str| {
+            let export = running.config.exports.iter().find(|export| export.name == name);
+            export.map_or_else(String::new, |export| export.shown.to_string())
+        };
+        let export = |one: nfs_server::ExportStatus| ExportStatus {
+            path: shown(&one.name),
+            name: one.name,
+            calls: one.counts.calls,
+            read_bytes: one.counts.read_bytes,
+            written_bytes: one.counts.written_bytes,
+            errors: one.counts.errors,
+        };
+        let client = |one: nfs_server::ClientStatus| ClientStatus {
+            peer: one.peer.to_string(),
+            core: one.core,
+            age_s: one.age.as_secs_f64(),
+            calls: one.calls,
+        };
+        Self {
+            listen: daemon.files.portals().iter().map(ToString::to_string).collect(),
+            exports: daemon.files.exports().into_iter().map(export).collect(),
+            clients: daemon.files.clients(patience).into_iter().map(client).collect(),
+        }
+    }
+
+    /// As `stag status` prints it.
+    pub fn text(&self) -> String {
+        let mut out = String::new();
+        for export in &self.exports {
+            let (read, written) = (Size(export.read_bytes), Size(export.written_bytes));
+            // A string takes everything.
+            let _ = writeln!(
+                out,
+                "\nexport {}: {}, {} calls, {read} read, {written} written",
+                export.name, export.path, export.calls
+            );
+            if export.errors > 0 {
+                let _ = writeln!(out, "  {} calls failed because of the medium", export.errors);
+            }
+        }
+        if !self.clients.is_empty() {
+            let _ = writeln!(out, "\nNFS clients");
+        }
+        for client in &self.clients {
+            let _ = writeln!(out, "  {} on core {}, {} calls", client.peer, client.core, client.calls);
+        }
+        out
+    }
+}

@@ -1,0 +1,100 @@
+//! The trees of files that are exported: opened for a configuration, and taken over into the next one
+//! where that asks for the same.
+
+mod key;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use memory_tree::{Limits, MemoryTree, Root};
+use nfs_server::config::{ClientRule, NfsConfig, NfsLimits, NfsPortal};
+use tree::Tree;
+
+use crate::config::{Config, Export};
+use crate::export::Shown;
+
+/// Files of an export in memory, at most. Their memory counts against its size besides.
+const FILES: u64 = 1 << 32;
+
+/// An export that cannot be served.
+#[derive(Debug, thiserror::Error)]
+#[error("export {name}: {reason}")]
+pub struct ExportError {
+    name: String,
+    reason: String,
+}
+
+/// The open trees, by what they show.
+#[derive(Clone, Default)]
+pub struct Trees(HashMap<(String, Shown, bool), Arc<dyn Tree>>);
+
+impl Trees {
+    /// The trees of `config`: those of `self` where the same is asked for, the others opened.
+    ///
+    /// # Errors
+    /// The first that cannot be opened.
+    pub fn next(&self, config: &Config) -> Result<Self, ExportError> {
+        let one = |export: &Export| {
+            let asked = asked(export);
+            let tree = match self.0.get(&asked) {
+                Some(tree) => tree.clone(),
+                None => open(export).map_err(|reason| ExportError { name: export.name.clone(), reason })?,
+            };
+            Ok((asked, tree))
+        };
+        config.exports.iter().map(one).collect::<Result<_, _>>().map(Self)
+    }
+
+    /// Names of the exports in memory, whose files end with the daemon.
+    pub fn in_memory(&self) -> impl Iterator<Item = &str> {
+        let memory = |shown: &Shown| matches!(shown, Shown::Memory(_));
+        self.0.keys().filter(move |(_, shown, _)| memory(shown)).map(|(name, ..)| name.as_str())
+    }
+}
+
+fn asked(export: &Export) -> (String, Shown, bool) {
+    (export.name.clone(), export.shown.clone(), export.asynchronous)
+}
+
+fn open(export: &Export) -> Result<Arc<dyn Tree>, String> {
+    match &export.shown {
+        Shown::Memory(bytes) => memory(*bytes),
+        Shown::Directory(path) => Err(format!("{}: directories cannot be exported yet", path.display())),
+    }
+}
+
+fn memory(bytes: u64) -> Result<Arc<dyn Tree>, String> {
+    let limits = Limits { bytes, files: FILES };
+    let tree =
+        MemoryTree::new(limits, Root { mode: 0o777, uid: 0, gid: 0 }).map_err(|error| error.to_string())?;
+    Ok(Arc::new(tree))
+}
+
+/// What NFS is configured to, with the trees that are open.
+///
+/// # Errors
+/// There is no key for file handles.
+pub fn nfs_config(config: &Config, trees: &Trees) -> Result<NfsConfig, String> {
+    let export = |export: &Export| {
+        let tree = trees.0.get(&asked(export))?.clone();
+        let rule = |client: &crate::config::Client| ClientRule {
+            network: client.network,
+            read_only: client.read_only,
+            squash: client.squash,
+            anonymous: (client.anonuid, client.anongid),
+        };
+        let clients = export.clients.iter().map(rule).collect();
+        Some(nfs_server::config::Export { name: export.name.clone(), tree, clients })
+    };
+    Ok(NfsConfig {
+        portals: config.nfs_listen().into_iter().map(|listen| NfsPortal { listen }).collect(),
+        exports: config.exports.iter().filter_map(export).collect(),
+        limits: NfsLimits {
+            connections: config.nfs.connections as usize,
+            calls: config.nfs.calls.into(),
+            send_high_water: usize::try_from(config.nfs.send_high_water).unwrap_or(usize::MAX),
+            ..NfsLimits::default()
+        },
+        key: if config.exports.is_empty() { [0; 16] } else { key::kept()? },
+    })
+}

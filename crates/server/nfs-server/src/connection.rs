@@ -1,0 +1,257 @@
+//! A connection of a client: calls come in as records, are executed, and their replies go out in the
+//! order in which they are ready.
+//!
+//! What a tree answers at once is executed where it was received, and all such replies of one receive
+//! are sent together. Other calls go on as tasks of the core, and outlive the connection.
+
+use std::cell::{Cell, RefCell};
+use std::net::{Shutdown, SocketAddr};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use runtime::{Gather, Keepalive, Lender, Lent, Notify, Pooled, TcpStream};
+use server_core::{ConnectionId, TcpAccount};
+
+use crate::caller::Identities;
+use crate::dispatch;
+use crate::end::End;
+use crate::front_end::Shared;
+use crate::model::Model;
+use crate::records::{Record, Records};
+use crate::reply::Reply;
+
+/// How long a peer that is gone is not noticed.
+const KEEPALIVE: Keepalive =
+    Keepalive { idle: Duration::from_secs(60), interval: Duration::from_secs(20), count: 4 };
+
+/// One connection.
+pub(crate) struct Connection {
+    pub id: ConnectionId,
+    pub peer: SocketAddr,
+    /// Where the client connected to.
+    pub local: SocketAddr,
+    pub since: Instant,
+    pub shared: Arc<Shared>,
+    pub identities: Identities,
+    pub account: Rc<TcpAccount>,
+    /// What is served, as this connection saw it last.
+    model: RefCell<(u64, Arc<Model>)>,
+    stream: TcpStream,
+    outbox: RefCell<Gather>,
+    /// Bytes handed to the socket and not sent yet.
+    sending: Cell<usize>,
+    /// There is something to send, or nothing any more.
+    to_send: Notify,
+    /// Calls in progress, or room for replies, have become fewer or more.
+    room: Notify,
+    calls: Cell<usize>,
+    phase: Cell<Phase>,
+    /// Calls that it has made.
+    pub made: Cell<u64>,
+}
+
+/// The life of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// It takes calls.
+    Open,
+    /// It takes no more calls, and sends what is left.
+    Closing,
+    /// It is broken: nothing more is sent.
+    Cut,
+}
+
+impl Connection {
+    pub(crate) fn new(
+        shared: &Arc<Shared>,
+        stream: TcpStream,
+        peer: SocketAddr,
+        account: Rc<TcpAccount>,
+    ) -> Rc<Self> {
+        // A peer that vanished is noticed by TCP; calls are not pinged for.
+        let _ = stream.set_keepalive(Some(KEEPALIVE));
+        let local = stream.local_addr().unwrap_or(peer);
+        Rc::new(Self {
+            id: shared.hub.connection_id(),
+            peer,
+            local,
+            since: runtime::now(),
+            identities: Identities::default(),
+            account,
+            model: RefCell::new((shared.generation(), shared.model())),
+            shared: shared.clone(),
+            stream,
+            outbox: RefCell::default(),
+            sending: Cell::new(0),
+            to_send: Notify::default(),
+            room: Notify::default(),
+            calls: Cell::new(0),
+            phase: Cell::new(Phase::Open),
+            made: Cell::new(0),
+        })
+    }
+
+    /// What is served now.
+    pub(crate) fn model(&self) -> Arc<Model> {
+        let now = self.shared.generation();
+        let mut known = self.model.borrow_mut();
+        if known.0 != now {
+            *known = (now, self.shared.model());
+        }
+        known.1.clone()
+    }
+
+    /// Serves calls until the client leaves, breaks the protocol, or is asked to leave. `first` has
+    /// been received already; `begun` is called at the first call.
+    pub(crate) async fn serve(self: Rc<Self>, first: Vec<u8>, begun: impl FnOnce()) -> End {
+        let sender = runtime::spawn(self.clone().send_loop());
+        let mut records = Records::new(first);
+        let mut begun = Some(begun);
+        let end = 'calls: loop {
+            let stop = async {
+                self.room.until(|| (self.phase.get() != Phase::Open).then_some(())).await;
+            };
+            let record = match either(records.next(&self.stream), stop).await {
+                Some(Ok(record)) => record,
+                Some(Err(end)) => break end,
+                None => break End::Asked,
+            };
+            if let Some(begun) = begun.take() {
+                begun();
+            }
+            if let Err(end) = self.execute(record) {
+                break end;
+            }
+            while self.has_room()
+                && let Some(first) = records.take_whole()
+            {
+                if let Err(end) = self.execute(Record { first, rest: Default::default() }) {
+                    break 'calls end;
+                }
+            }
+            self.to_send.notify();
+            self.room.until(|| (self.has_room() || self.phase.get() != Phase::Open).then_some(())).await;
+        };
+        if self.phase.get() == Phase::Open {
+            self.phase.set(Phase::Closing);
+        }
+        // The client gets the replies of what it has called.
+        self.room.until(|| (self.calls.get() == 0 || self.phase.get() == Phase::Cut).then_some(())).await;
+        self.to_send.notify();
+        let _ = sender.await;
+        end
+    }
+
+    fn has_room(&self) -> bool {
+        let limits = &self.model.borrow().1.limits;
+        self.calls.get() < limits.calls
+            && self.outbox.borrow().len() + self.sending.get() < limits.send_high_water
+    }
+
+    /// Executes a call, at once if that is possible.
+    fn execute(self: &Rc<Self>, record: Record) -> Result<(), End> {
+        self.made.set(self.made.get() + 1);
+        self.account.count(record.len(), 0);
+        let mut call = Pooled::new(dispatch::call(self.clone(), record));
+        let at_once = Pin::new(&mut call).poll(&mut Context::from_waker(Waker::noop()));
+        match at_once {
+            Poll::Ready(outcome) => self.reply(outcome?),
+            Poll::Pending => {
+                self.calls.set(self.calls.get() + 1);
+                let this = self.clone();
+                drop(runtime::spawn(async move {
+                    let outcome = call.await;
+                    this.calls.set(this.calls.get() - 1);
+                    match outcome {
+                        Ok(reply) => this.reply(reply),
+                        Err(_) => this.close(),
+                    }
+                    this.to_send.notify();
+                    this.room.notify();
+                }));
+            }
+        }
+        Ok(())
+    }
+
+    fn reply(&self, reply: Option<Reply>) {
+        if let Some(reply) = reply.filter(|_| self.phase.get() != Phase::Cut) {
+            reply.send(&mut self.outbox.borrow_mut());
+        }
+    }
+
+    /// Sends what is queued, one send at a time.
+    async fn send_loop(self: Rc<Self>) {
+        let mut spare = Gather::new();
+        let mut lender = Lender::new();
+        loop {
+            let more = self.to_send.until(|| match (self.outbox.borrow().is_empty(), self.phase.get()) {
+                (_, Phase::Cut) => Some(false),
+                (false, _) => Some(true),
+                (true, Phase::Closing) if self.calls.get() == 0 => Some(false),
+                (true, _) => None,
+            });
+            if !more.await {
+                break;
+            }
+            let gather = std::mem::replace(&mut *self.outbox.borrow_mut(), spare);
+            self.sending.set(gather.len());
+            let (result, gather) = self.send(&mut lender, gather).await;
+            self.sending.set(0);
+            spare = gather;
+            self.room.notify();
+            if result.is_err() {
+                self.cut();
+            }
+        }
+        // The peer may be gone already.
+        let _ = self.stream.shutdown(Shutdown::Write);
+    }
+
+    async fn send(&self, lender: &mut Lender, mut gather: Gather) -> (std::io::Result<()>, Gather) {
+        loop {
+            match self.stream.try_lend(lender, &mut gather) {
+                Ok(Lent::All) => return (Ok(()), gather),
+                Ok(Lent::Rest) => return self.stream.send(gather).await,
+                Ok(Lent::Full) => {
+                    if let Err(error) = self.stream.writable().await {
+                        return (Err(error), gather);
+                    }
+                }
+                Err(error) => return (Err(error), gather),
+            }
+        }
+    }
+
+    /// Takes no more calls, and ends when the replies of the others have been sent.
+    pub(crate) fn close(&self) {
+        if self.phase.get() == Phase::Open {
+            self.phase.set(Phase::Closing);
+        }
+        self.room.notify();
+        self.to_send.notify();
+    }
+
+    /// Ends at once. Calls in progress go on without it.
+    pub(crate) fn cut(&self) {
+        self.phase.set(Phase::Cut);
+        let _ = self.stream.shutdown(Shutdown::Both);
+        self.room.notify();
+        self.to_send.notify();
+    }
+}
+
+/// The output of `work`, or `None` if `stop` ends first.
+async fn either<T>(work: impl Future<Output = T>, stop: impl Future<Output = ()>) -> Option<T> {
+    let (mut work, mut stop) = (std::pin::pin!(work), std::pin::pin!(stop));
+    std::future::poll_fn(|cx| {
+        if let Poll::Ready(output) = work.as_mut().poll(cx) {
+            return Poll::Ready(Some(output));
+        }
+        stop.as_mut().poll(cx).map(|()| None)
+    })
+    .await
+}

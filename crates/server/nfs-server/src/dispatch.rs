@@ -1,0 +1,123 @@
+//! From a record to its reply: the call's header, who calls, and the program that it is for.
+
+use std::rc::Rc;
+
+use nfs::{mount, v3};
+use rpc::bind;
+use rpc::message::{AcceptStat, BadCall, Call, Message, Reply as Header, Versions};
+use rpc::xdr::{Malformed, Reader};
+use runtime::Chain;
+
+use crate::connection::Connection;
+use crate::end::End;
+use crate::records::Record;
+use crate::replies::Known;
+use crate::reply::Reply;
+use crate::{mount as mounting, portmap, v3 as version3};
+
+/// Where a call's arguments begin, and what its header says.
+pub(crate) struct Accepted {
+    pub xid: u32,
+    pub procedure: u32,
+    /// First byte of the arguments.
+    pub body: usize,
+    pub identity: Rc<crate::caller::Identity>,
+}
+
+/// Executes a call. `None` if it gets no reply.
+///
+/// # Errors
+/// What came is no call: the connection ends.
+pub(crate) async fn call(connection: Rc<Connection>, record: Record) -> Result<Option<Reply>, End> {
+    let first = record.first.as_slice().ok_or(End::NoCall)?;
+    let mut from = Reader::new(first);
+    let call = match Message::read(&mut from) {
+        Ok(Message::Call(call)) => call,
+        Ok(Message::Reply(_)) | Err(BadCall::Malformed(_)) => return Err(End::NoCall),
+        Err(denied) => return Ok(denied.reply().map(|reply| Reply::bare(&reply))),
+    };
+    let Call { xid, program, version, procedure, credential, .. } = call;
+    let refused = |stat| Ok(Some(Reply::refused(xid, stat)));
+    let served = match program {
+        v3::PROGRAM => v3::VERSION..=v3::VERSION,
+        mount::PROGRAM => mount::VERSION..=mount::VERSION,
+        bind::PROGRAM => bind::v2::VERSION..=bind::v4::VERSION,
+        _ => return refused(AcceptStat::ProgUnavail(())),
+    };
+    if !served.contains(&version) {
+        let (low, high) = served.into_inner();
+        return refused(AcceptStat::ProgMismatch(Versions { low, high }));
+    }
+    let identity = match connection.identities.of(&credential) {
+        Ok(identity) => identity,
+        Err(stat) => return Ok(Some(Reply::bare(&Header::auth_error(xid, stat)))),
+    };
+    let accepted = Accepted { xid, procedure, body: from.position(), identity };
+    let reply = match program {
+        v3::PROGRAM => nfs3(&connection, accepted, record).await,
+        mount::PROGRAM => mounting::call(&connection, &accepted, &record.flat()).await,
+        _ => portmap::call(&connection, version, &accepted, &record.flat()),
+    };
+    Ok(match reply {
+        Ok(reply) => reply,
+        Err(Refused::Garbage) => Some(Reply::refused(xid, AcceptStat::GarbageArgs(()))),
+        Err(Refused::NoProcedure) => Some(Reply::refused(xid, AcceptStat::ProcUnavail(()))),
+    })
+}
+
+/// Why a call was not executed.
+pub(crate) enum Refused {
+    /// Its arguments cannot be decoded.
+    Garbage,
+    /// The program has no such procedure.
+    NoProcedure,
+}
+
+impl From<Malformed> for Refused {
+    fn from(_: Malformed) -> Self {
+        Self::Garbage
+    }
+}
+
+/// A call of NFSv3, once.
+async fn nfs3(connection: &Rc<Connection>, call: Accepted, record: Record) -> Result<Option<Reply>, Refused> {
+    let procedure = v3::Procedure::from_code(call.procedure).ok_or(Refused::NoProcedure)?;
+    let (first, data) = match procedure {
+        // The data of a WRITE stays where it was received.
+        v3::Procedure::Write => {
+            let first = record.first.clone();
+            let mut from = Reader::new(first.as_slice().and_then(|f| f.get(call.body..)).unwrap_or_default());
+            let length = v3::Arguments::read(procedure, &mut from)?.payload() as usize;
+            let at = call.body + from.position();
+            if record.len() != at + length.next_multiple_of(4) {
+                return Err(Malformed::Truncated { at: record.len() }.into());
+            }
+            let mut data = record.tail(at);
+            data.truncate(length);
+            (first, data)
+        }
+        _ => (record.flat(), Chain::new()),
+    };
+    let bytes = first.as_slice().unwrap_or_default();
+    let mut from = Reader::new(bytes.get(call.body..).unwrap_or_default());
+    let arguments = v3::Arguments::read(procedure, &mut from)?;
+    if procedure != v3::Procedure::Write {
+        from.end()?;
+    }
+    let once = version3::once(procedure);
+    if once == version3::Once::Any {
+        return Ok(Some(version3::execute(connection, &call, arguments, data).await));
+    }
+    let replies = &connection.shared.replies;
+    let key = replies.key(connection.peer.ip(), call.xid, call.procedure, bytes);
+    match replies.begin(key) {
+        Known::Done(reply) => return Ok(Some(Reply::again(reply))),
+        // Its reply goes to the connection that it came over first.
+        Known::Running => return Ok(None),
+        Known::New => {}
+    }
+    let reply = version3::execute(connection, &call, arguments, data).await;
+    let kept = (once == version3::Once::Ever).then(|| reply.bytes());
+    replies.end(key, kept, connection.model().limits.replies);
+    Ok(Some(reply))
+}

@@ -1,0 +1,349 @@
+//! NFS as a front end of [`server_core`]: its portals, its connections, what it serves, and how that
+//! is changed and asked for.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use runtime::TcpStream;
+use server_core::admission::Rules;
+use server_core::{Arrival, ConnectionId, FrontEnd, Hub, Link, Service, Sniff, portals};
+
+use crate::config::NfsConfig;
+use crate::connection::Connection;
+use crate::end::End;
+use crate::model::{Model, PortalEntry, Traffic};
+use crate::mount::Mounts;
+use crate::replies::Replies;
+
+/// Bytes that show an RPC call: a record's mark, XID, CALL, version 2.
+const SHOWN: usize = 16;
+
+/// What all cores share.
+pub(crate) struct Shared {
+    pub hub: Arc<Hub>,
+    model: Mutex<Arc<Model>>,
+    /// Counts models.
+    generation: AtomicU64,
+    pub replies: Replies,
+    pub mounts: Mounts,
+    /// Connections that there are.
+    clients: AtomicUsize,
+}
+
+/// The connections of one core.
+#[derive(Default)]
+struct Own(RefCell<HashMap<ConnectionId, Rc<Connection>>>);
+
+/// NFS of a running server, as its administrators reach it. Cheap to clone.
+#[derive(Clone)]
+pub struct Handle {
+    shared: Arc<Shared>,
+}
+
+/// What has been done with an export, by all clients since it was first served.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Calls.
+    pub calls: u64,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Bytes written.
+    pub written_bytes: u64,
+    /// Calls that failed because of the medium, or because it is full.
+    pub errors: u64,
+}
+
+/// An export as it is served now.
+#[derive(Clone, Debug)]
+pub struct ExportStatus {
+    /// Its name.
+    pub name: String,
+    /// What has been done.
+    pub counts: Counts,
+}
+
+/// A connection of a client.
+#[derive(Clone, Copy, Debug)]
+pub struct ClientStatus {
+    /// The client's end.
+    pub peer: SocketAddr,
+    /// The core that it lives on.
+    pub core: usize,
+    /// How long it has been there.
+    pub age: Duration,
+    /// Calls that it has made.
+    pub calls: u64,
+}
+
+/// Begins to serve NFS as `config` says, as a front end of `server`.
+///
+/// # Errors
+/// When an address cannot be bound.
+pub fn begin(server: &server_core::Server, config: NfsConfig) -> io::Result<Handle> {
+    let (bound, _) = portals::prepare(server.hub(), &[], &config.portals)?;
+    let shared = Arc::new(Shared {
+        hub: server.hub().clone(),
+        model: Mutex::new(Arc::new(Model::new(config, bound, None))),
+        generation: AtomicU64::new(0),
+        replies: Replies::default(),
+        mounts: Mounts::default(),
+        clients: AtomicUsize::new(0),
+    });
+    for portal in &shared.model().portals {
+        portal.start(&shared.hub, service(&shared))?;
+    }
+    server.add(shared.clone());
+    Ok(Handle { shared })
+}
+
+fn service(shared: &Arc<Shared>) -> Arc<dyn Service> {
+    Arc::new(AtPortal(shared.clone()))
+}
+
+impl Handle {
+    /// Serves what `config` says from now on, whole or not at all. Clients notice nothing, but those
+    /// whose export is gone: their handles are stale. Blocks, and must not be called on a core.
+    ///
+    /// # Errors
+    /// When an address cannot be listened on; nothing has changed then.
+    pub fn apply(&self, config: NfsConfig) -> io::Result<()> {
+        let shared = &self.shared;
+        let _alone = shared.hub.change();
+        let before = shared.model();
+        let (bound, fresh) = portals::prepare(&shared.hub, &before.portals, &config.portals)?;
+        let model = Arc::new(Model::new(config, bound, Some(&before)));
+        shared.set_model(model.clone());
+        shared.hub.set_paused(false);
+        portals::settle(&shared.hub, &before.portals, &model.portals, &fresh, |_| service(shared));
+        Ok(())
+    }
+
+    /// The addresses that it listens at, with the ports that were really taken.
+    pub fn portals(&self) -> Vec<SocketAddr> {
+        self.shared.model().portals.iter().map(|portal| portal.address).collect()
+    }
+
+    /// The exports.
+    pub fn exports(&self) -> Vec<ExportStatus> {
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let counts = |of_export: &Traffic| Counts {
+            calls: of(&of_export.calls),
+            read_bytes: of(&of_export.read_bytes),
+            written_bytes: of(&of_export.written_bytes),
+            errors: of(&of_export.errors),
+        };
+        let model = self.shared.model();
+        let status = |export: &Arc<crate::model::Exported>| ExportStatus {
+            name: export.config.name.clone(),
+            counts: counts(&export.counts),
+        };
+        model.exports.iter().map(status).collect()
+    }
+
+    /// The connections of clients. Cores that do not answer within `patience` are left out. Blocks,
+    /// and must not be called on a core.
+    pub fn clients(&self, patience: Duration) -> Vec<ClientStatus> {
+        let all = self.shared.hub.on_each_core(patience, |core| {
+            let own = core.own::<Own>();
+            let all = own.0.borrow();
+            let of = |one: &Rc<Connection>| (one.peer, one.since.elapsed(), one.made.get());
+            all.values().map(of).collect::<Vec<_>>()
+        });
+        let all = all.into_iter().enumerate();
+        all.flat_map(|(core, found)| found.into_iter().flatten().map(move |one| (core, one)))
+            .map(|(core, (peer, age, calls))| ClientStatus { peer, core, age, calls })
+            .collect()
+    }
+}
+
+impl Shared {
+    /// What is served now.
+    pub(crate) fn model(&self) -> Arc<Model> {
+        self.model.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Changes with the model.
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    fn set_model(&self, model: Arc<Model>) {
+        *self.model.lock().unwrap_or_else(PoisonError::into_inner) = model;
+        self.generation.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Serves nothing any more, at `portals`.
+    fn serve_nothing(&self, portals: Vec<PortalEntry>) {
+        let before = self.model();
+        let config = NfsConfig {
+            portals: portals.iter().map(|portal| portal.asked).collect(),
+            exports: Vec::new(),
+            limits: before.limits,
+            key: [0; 16],
+        };
+        let mut nothing = Model::new(config, portals, None);
+        nothing.handles = before.handles;
+        self.set_model(Arc::new(nothing));
+    }
+
+    /// Does something to every connection, on its core.
+    fn on_connections(&self, act: impl Fn(&Connection) + Clone + Send + 'static) {
+        for core in self.hub.posts() {
+            let act = act.clone();
+            // A core that has stopped has none.
+            let _ = core.run(move |core| async move {
+                let all: Vec<_> = core.own::<Own>().0.borrow().values().cloned().collect();
+                all.iter().for_each(|one| act(one));
+            });
+        }
+    }
+}
+
+impl FrontEnd for Shared {
+    fn listening_sockets(&self) -> Vec<(SocketAddr, Arc<OwnedFd>)> {
+        self.model().portals.iter().filter_map(|p| Some((p.asked.listen, p.socket.clone()?))).collect()
+    }
+
+    fn stop_listening(&self) -> Vec<runtime::Receiver<()>> {
+        self.model().portals.iter().map(PortalEntry::stop).collect()
+    }
+
+    fn quiesce(&self) {
+        self.on_connections(Connection::close);
+    }
+
+    fn has_clients(&self) -> bool {
+        self.clients.load(Ordering::Acquire) > 0
+    }
+
+    fn disconnect(&self) {
+        if !self.has_clients() {
+            return;
+        }
+        self.on_connections(Connection::cut);
+        let deadline = runtime::clock() + Duration::from_secs(6);
+        while self.has_clients() && runtime::clock() < deadline {
+            runtime::nap(Duration::from_millis(1));
+        }
+    }
+
+    fn let_go(&self) {
+        self.serve_nothing(self.model().portals.clone());
+    }
+
+    fn wind_down(self: Arc<Self>, grace: Duration) -> Pin<Box<dyn Future<Output = io::Result<()>>>> {
+        Box::pin(async move {
+            self.quiesce();
+            let deadline = runtime::now() + grace;
+            while self.has_clients() && runtime::now() < deadline {
+                runtime::sleep(Duration::from_millis(5)).await;
+            }
+            self.on_connections(Connection::cut);
+            Ok(())
+        })
+    }
+
+    fn ended(&self) {
+        self.serve_nothing(Vec::new());
+    }
+}
+
+/// NFS at one portal.
+struct AtPortal(Arc<Shared>);
+
+impl Service for AtPortal {
+    fn rules(&self) -> Rules {
+        let limits = self.0.model().limits;
+        Rules {
+            connections: limits.connections,
+            connections_per_address: limits.connections_per_address,
+            // A connection has no login: it is one until its first call.
+            logins: limits.connections,
+            logins_per_address: limits.connections_per_address,
+            login_memory: usize::MAX,
+        }
+    }
+
+    fn setup_time(&self) -> Duration {
+        self.0.model().limits.setup_time
+    }
+
+    fn prepare(&self, stream: &TcpStream, _: SocketAddr) {
+        stream.unpaced_within_machine();
+    }
+
+    fn takes_rdma(&self) -> Result<(), &'static str> {
+        Err("RDMA, which NFS is not served over")
+    }
+
+    fn sniff(&self, first: &[u8]) -> Sniff {
+        let Some(first) = first.first_chunk::<SHOWN>() else { return Sniff::More };
+        let word = |at: usize| u32::from_be_bytes([first[at], first[at + 1], first[at + 2], first[at + 3]]);
+        match (word(8), word(12)) {
+            (0, rpc::message::RPC_VERSION) => Sniff::Mine,
+            // What is another version of RPC is told so.
+            (0, _) => Sniff::Mine,
+            _ => Sniff::No("what came is no RPC call"),
+        }
+    }
+
+    fn serve(self: Arc<Self>, arrival: Arrival) -> Pin<Box<dyn Future<Output = ()>>> {
+        Box::pin(async move { serve(&self.0, arrival).await })
+    }
+}
+
+/// One connection, from its first bytes to its end.
+async fn serve(shared: &Arc<Shared>, arrival: Arrival) {
+    let Arrival { link: Link::Stream(stream, first), peer, core, mut place, .. } = arrival else { return };
+    let connection = Connection::new(shared, stream, peer, core.tcp.clone());
+    let own = core.own::<Own>();
+    own.0.borrow_mut().insert(connection.id, connection.clone());
+    let _present = Present::new(shared.clone());
+    let id = connection.id;
+    let end = connection.serve(first, || place.logged_in()).await;
+    own.0.borrow_mut().remove(&id);
+    match end {
+        End::Closed | End::Asked => tracing::debug!(%peer, %end, "a connection has ended"),
+        end => tracing::info!(%peer, %end, "a connection has ended"),
+    }
+}
+
+/// Counts a connection for as long as it is there.
+struct Present(Arc<Shared>);
+
+impl Present {
+    fn new(shared: Arc<Shared>) -> Self {
+        shared.clients.fetch_add(1, Ordering::AcqRel);
+        Self(shared)
+    }
+}
+
+impl Drop for Present {
+    fn drop(&mut self) {
+        self.0.clients.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// Port 111: a portal there tells the port of another one.
+const PORTMAPPER: u16 = rpc::bind::PORT;
+
+impl Connection {
+    /// The port of NFS that a client is told that has come to this portal.
+    pub(crate) fn nfs_port(&self) -> u16 {
+        if self.local.port() != PORTMAPPER {
+            return self.local.port();
+        }
+        let model = self.model();
+        let other = model.portals.iter().find(|portal| portal.address.port() != PORTMAPPER);
+        other.map_or(PORTMAPPER, |portal| portal.address.port())
+    }
+}

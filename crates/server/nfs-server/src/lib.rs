@@ -1,0 +1,23 @@
+//! NFS over TCP as a front end of [`server_core`]: version 3 (RFC 1813) with its MOUNT protocol and a
+//! portmapper (RFC 1833), all at every portal.
+//!
+//! What is served is a tree of files behind [`tree::Tree`], exported under a name. A call that has
+//! begun is never dropped: its client asks for the answer again, over another connection if need be.
+#![forbid(unsafe_code)]
+
+mod caller;
+pub mod config;
+mod connection;
+mod dispatch;
+mod end;
+mod front_end;
+mod handle;
+mod model;
+mod mount;
+mod portmap;
+mod records;
+mod replies;
+mod reply;
+mod v3;
+
+pub use front_end::{ClientStatus, Counts, ExportStatus, Handle, begin};

@@ -1,0 +1,126 @@
+//! What is served from one change to the next: one immutable [`Model`] at a time, replaced whole.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use server_core::portals;
+use tree::NodeId;
+
+use crate::config::{ClientRule, Export, NfsConfig, NfsLimits, NfsPortal};
+use crate::handle::{self, ExportId, Handles};
+
+/// A portal of the server.
+pub(crate) type PortalEntry = portals::Portal<NfsPortal>;
+
+/// What is served.
+pub(crate) struct Model {
+    /// In the order of the configuration.
+    pub exports: Vec<Arc<Exported>>,
+    pub portals: Vec<PortalEntry>,
+    pub limits: NfsLimits,
+    pub handles: Handles,
+}
+
+/// An export, and what has been done with it.
+pub(crate) struct Exported {
+    pub id: ExportId,
+    pub config: Export,
+    pub counts: Arc<Traffic>,
+}
+
+/// What has been done with an export, by all clients.
+#[derive(Default)]
+pub(crate) struct Traffic {
+    pub calls: AtomicU64,
+    pub read_bytes: AtomicU64,
+    pub written_bytes: AtomicU64,
+    pub errors: AtomicU64,
+}
+
+impl Traffic {
+    pub(crate) fn add(counter: &AtomicU64, n: u64) {
+        counter.fetch_add(n, Ordering::Relaxed);
+    }
+}
+
+impl Model {
+    /// What `config` says, at `portals`. Exports go on counting if they have the name of one of
+    /// `before`.
+    pub(crate) fn new(config: NfsConfig, portals: Vec<PortalEntry>, before: Option<&Self>) -> Self {
+        let handles = Handles::new(config.key);
+        let exported = |config: Export| {
+            let id = handles.export(&config.name);
+            let old = before.and_then(|before| before.export(id));
+            Arc::new(Exported { id, config, counts: old.map(|old| old.counts.clone()).unwrap_or_default() })
+        };
+        Self {
+            exports: config.exports.into_iter().map(exported).collect(),
+            portals,
+            limits: config.limits,
+            handles,
+        }
+    }
+
+    /// The export with this id.
+    pub(crate) fn export(&self, id: ExportId) -> Option<&Arc<Exported>> {
+        self.exports.iter().find(|export| export.id == id)
+    }
+
+    /// The export that `path` leads into, and the names that go on from its root. The longest name
+    /// counts.
+    pub(crate) fn path<'p>(&self, path: &'p [u8]) -> Option<(&Arc<Exported>, Vec<&'p [u8]>)> {
+        let names: Vec<&[u8]> = names(path).collect();
+        let inside = self.exports.iter().filter_map(|export| {
+            let own: Vec<&[u8]> = names_of(&export.config.name).collect();
+            names.starts_with(&own).then_some((own.len(), export))
+        });
+        let (len, export) = inside.max_by_key(|(len, _)| *len)?;
+        Some((export, names[len..].to_vec()))
+    }
+
+    /// The file that a handle names, and its export.
+    pub(crate) fn file(&self, handle: &[u8]) -> Result<(&Arc<Exported>, NodeId), BadHandle> {
+        let (export, node) = self.handles.read(handle).ok_or(BadHandle::Forged)?;
+        Ok((self.export(export).ok_or(BadHandle::Gone)?, node))
+    }
+
+    /// The handle of a file.
+    pub(crate) fn handle(&self, export: &Exported, node: &NodeId) -> handle::Bytes {
+        self.handles.make(export.id, node)
+    }
+}
+
+/// Why a handle names nothing.
+pub(crate) enum BadHandle {
+    /// This server did not make it.
+    Forged,
+    /// Its export is not served any more.
+    Gone,
+}
+
+impl Exported {
+    /// The networks of those who may mount it; none if everybody may.
+    pub(crate) fn networks(&self) -> Vec<String> {
+        self.config.clients.iter().map(|rule| rule.network.to_string()).collect()
+    }
+
+    /// What a client at this address may do; `None`: nothing.
+    pub(crate) fn rule(&self, client: IpAddr) -> Option<ClientRule> {
+        let rules = &self.config.clients;
+        if rules.is_empty() {
+            return Some(ClientRule::default());
+        }
+        let matching = rules.iter().filter(|rule| rule.network.contains(client));
+        matching.max_by_key(|rule| rule.network.prefix()).copied()
+    }
+}
+
+/// The names of a path, without empty ones and `.`.
+fn names(path: &[u8]) -> impl Iterator<Item = &[u8]> {
+    path.split(|byte| *byte == b'/').filter(|name| !name.is_empty() && *name != b".")
+}
+
+fn names_of(path: &str) -> impl Iterator<Item = &[u8]> {
+    names(path.as_bytes())
+}

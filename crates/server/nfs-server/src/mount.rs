@@ -1,0 +1,146 @@
+//! MOUNT version 3 (RFC 1813 appendix I): from a path to the handle of its directory.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::{Mutex, PoisonError};
+
+use arrayvec::ArrayVec;
+use nfs::mount::{Arguments, Export, Group, Mount, Mounted, Name, Path, Procedure, Results, Status};
+use nfs::v3::{Handle, Outcome};
+use rpc::auth::Flavor;
+use rpc::xdr::{Chained, Reader};
+use tree::{Kind, TreeError};
+
+use crate::connection::Connection;
+use crate::dispatch::{Accepted, Refused};
+use crate::handle;
+use crate::model::Model;
+use crate::reply::Reply;
+
+/// Mounts that are remembered for DUMP. They are for people only (`showmount -a`).
+const MOST_MOUNTS: usize = 1024;
+
+/// Who has mounted what, as far as it was said.
+#[derive(Default)]
+pub(crate) struct Mounts(Mutex<BTreeSet<(IpAddr, Vec<u8>)>>);
+
+impl Mounts {
+    fn change(&self, change: impl FnOnce(&mut BTreeSet<(IpAddr, Vec<u8>)>)) {
+        change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    fn all(&self) -> Vec<(IpAddr, Vec<u8>)> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+    }
+}
+
+/// Executes a call.
+pub(crate) async fn call(
+    connection: &Connection,
+    call: &Accepted,
+    record: &runtime::Buf,
+) -> Result<Option<Reply>, Refused> {
+    let procedure = Procedure::from_code(call.procedure).ok_or(Refused::NoProcedure)?;
+    let bytes = record.as_slice().unwrap_or_default();
+    let mut from = Reader::new(bytes.get(call.body..).unwrap_or_default());
+    let arguments = Arguments::read(procedure, &mut from)?;
+    from.end()?;
+    let (model, client) = (connection.model(), connection.peer.ip().to_canonical());
+    let mounts = &connection.shared.mounts;
+    let reply = |results: &Results<'_>| Ok(Some(Reply::with(call.xid, |to| results.write(to))));
+    match arguments {
+        Arguments::Null(()) => reply(&Results::Null(())),
+        Arguments::Mnt(path) => {
+            let found = find(&model, client, path.bytes()).await;
+            match &found {
+                Ok(handle) => {
+                    mounts.change(|all| {
+                        if all.len() < MOST_MOUNTS {
+                            all.insert((client, path.bytes().to_vec()));
+                        }
+                    });
+                    tracing::info!(%client, path = %path.bytes().escape_ascii(), "mounted");
+                    let flavors = ArrayVec::from_iter([Flavor::Sys.code()]);
+                    let handle = Handle::new(handle).unwrap_or(Handle::EMPTY);
+                    reply(&Results::Mnt(Outcome::Ok(Mounted { handle, flavors })))
+                }
+                Err(status) => {
+                    tracing::info!(%client, path = %path.bytes().escape_ascii(), ?status, "not mounted");
+                    reply(&Results::Mnt(Outcome::Err(*status, ())))
+                }
+            }
+        }
+        Arguments::Dump(()) => {
+            let all = mounts.all();
+            let hosts: Vec<String> = all.iter().map(|(client, _)| client.to_string()).collect();
+            let mut chained = Chained::new();
+            for (host, (_, path)) in hosts.iter().zip(&all) {
+                if let (Ok(host), Ok(directory)) = (Name::new(host.as_bytes()), Path::new(path)) {
+                    chained.push(&Mount { host, directory });
+                }
+            }
+            reply(&Results::Dump(chained.chain()))
+        }
+        Arguments::Umnt(path) => {
+            mounts.change(|all| {
+                all.remove(&(client, path.bytes().to_vec()));
+            });
+            reply(&Results::Umnt(()))
+        }
+        Arguments::UmntAll(()) => {
+            mounts.change(|all| all.retain(|(other, _)| *other != client));
+            reply(&Results::UmntAll(()))
+        }
+        Arguments::Export(()) => {
+            let networks: Vec<Vec<String>> = model.exports.iter().map(|one| one.networks()).collect();
+            let groups: Vec<_> = networks.iter().map(|names| groups(names)).collect();
+            let mut chained = Chained::new();
+            for (export, groups) in model.exports.iter().zip(&groups) {
+                if let Ok(directory) = Path::new(export.config.name.as_bytes()) {
+                    chained.push(&Export { directory, groups: groups.chain() });
+                }
+            }
+            reply(&Results::Export(chained.chain()))
+        }
+    }
+}
+
+/// The handle of a directory. Its path may be below an export's root.
+async fn find(model: &Model, client: IpAddr, path: &[u8]) -> Result<handle::Bytes, Status> {
+    let (export, names) = model.path(path).ok_or(Status::NoEnt)?;
+    let rule = export.rule(client).ok_or(Status::Acces)?;
+    let tree = &export.config.tree;
+    let anybody = tree::Caller { uid: rule.anonymous.0, gid: rule.anonymous.1, groups: [].into() };
+    let mut node = tree.root();
+    let mut kind = Kind::Directory;
+    for name in names {
+        // A path leads down only.
+        if name == b".." {
+            return Err(Status::Acces);
+        }
+        let found = tree.lookup(&anybody, &node, name).await.map_err(status)?;
+        (node, kind) = (found.node, found.attributes.kind);
+    }
+    if kind != Kind::Directory {
+        return Err(Status::NotDir);
+    }
+    tree.attributes(&node).await.map_err(status)?;
+    Ok(model.handle(export, &node))
+}
+
+fn status(error: TreeError) -> Status {
+    match error {
+        TreeError::NotOwner => Status::Perm,
+        TreeError::NoEntry | TreeError::Stale => Status::NoEnt,
+        TreeError::Access => Status::Acces,
+        TreeError::NotDirectory => Status::NotDir,
+        TreeError::NameTooLong => Status::NameTooLong,
+        TreeError::Io(_) => Status::Io,
+        _ => Status::ServerFault,
+    }
+}
+
+fn groups(names: &[String]) -> Chained<Group<'_>> {
+    let names = names.iter().filter_map(|name| Name::new(name.as_bytes()).ok());
+    Chained::of(names.map(|name| Group { name }))
+}

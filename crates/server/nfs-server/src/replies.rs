@@ -1,0 +1,140 @@
+//! The duplicate request cache: replies to calls that must not be executed twice (RFC 1813 §4.3).
+//!
+//! A client whose connection broke sends its calls again, with the same XIDs, over another one. A
+//! REMOVE that was executed already would then fail with NOENT. A call is known again by its
+//! client's address, XID, program, procedure and the hash of its first bytes: XIDs begin anew when a
+//! client restarts.
+//!
+//! It is bounded: the oldest replies go first.
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasher, RandomState};
+use std::net::IpAddr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Parts of the cache, each with a lock of its own.
+const SHARDS: usize = 16;
+/// Bytes of a call that its hash is made of.
+const HASHED: usize = 256;
+/// Longer replies are not kept: those that are have attributes and a handle.
+const MOST_KEPT: usize = 1024;
+
+/// What a call is known by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Key {
+    client: IpAddr,
+    xid: u32,
+    procedure: u32,
+    hash: u64,
+}
+
+/// What is known of a call.
+pub(crate) enum Known {
+    /// Nothing: it is executed now.
+    New,
+    /// It is being executed.
+    Running,
+    /// It was executed, with this reply.
+    Done(Vec<u8>),
+}
+
+/// The cache.
+pub(crate) struct Replies {
+    shards: [Mutex<Shard>; SHARDS],
+    hasher: RandomState,
+}
+
+#[derive(Default)]
+struct Shard {
+    /// Calls, and their replies once they have one.
+    calls: HashMap<Key, Option<Vec<u8>>>,
+    /// Those with a reply, the oldest first.
+    done: VecDeque<Key>,
+}
+
+impl Default for Replies {
+    fn default() -> Self {
+        Self { shards: Default::default(), hasher: RandomState::new() }
+    }
+}
+
+impl Replies {
+    /// What a call is known by. `call` is all of it, from the XID on.
+    pub(crate) fn key(&self, client: IpAddr, xid: u32, procedure: u32, call: &[u8]) -> Key {
+        let hash = self.hasher.hash_one(&call[..call.len().min(HASHED)]);
+        Key { client: client.to_canonical(), xid, procedure, hash }
+    }
+
+    fn shard(&self, key: &Key) -> MutexGuard<'_, Shard> {
+        let at = key.hash as usize % SHARDS;
+        self.shards[at].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Looks a call up, and notes that it is being executed if it is new.
+    pub(crate) fn begin(&self, key: Key) -> Known {
+        let mut shard = self.shard(&key);
+        match shard.calls.get(&key) {
+            Some(Some(reply)) => Known::Done(reply.clone()),
+            Some(None) => Known::Running,
+            None => {
+                shard.calls.insert(key, None);
+                Known::New
+            }
+        }
+    }
+
+    /// A call has been executed. Its reply is kept, unless it may as well be executed again; at most
+    /// `most` replies are.
+    pub(crate) fn end(&self, key: Key, reply: Option<&[u8]>, most: usize) {
+        let mut shard = self.shard(&key);
+        match reply.filter(|reply| reply.len() <= MOST_KEPT) {
+            Some(reply) => {
+                shard.calls.insert(key, Some(reply.to_vec()));
+                shard.done.push_back(key);
+            }
+            None => drop(shard.calls.remove(&key)),
+        }
+        while shard.done.len() > (most / SHARDS).max(1) {
+            if let Some(oldest) = shard.done.pop_front() {
+                shard.calls.remove(&oldest);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CLIENT: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+
+    #[test]
+    fn a_call_that_comes_again_gets_the_reply_that_it_had() {
+        let replies = Replies::default();
+        let key = replies.key(CLIENT, 1, 12, b"remove a");
+        assert!(matches!(replies.begin(key), Known::New));
+        assert!(matches!(replies.begin(key), Known::Running));
+        replies.end(key, Some(b"done"), 1000);
+        assert!(matches!(replies.begin(key), Known::Done(reply) if reply == b"done"));
+        let other = replies.key(CLIENT, 1, 12, b"remove b");
+        assert!(matches!(replies.begin(other), Known::New), "the same XID after a restart");
+        let mapped = "::ffff:127.0.0.1".parse().unwrap();
+        assert!(matches!(replies.begin(replies.key(mapped, 1, 12, b"remove a")), Known::Done(_)));
+    }
+
+    #[test]
+    fn what_may_be_executed_again_is_forgotten_and_the_rest_is_bounded() {
+        let replies = Replies::default();
+        let key = replies.key(CLIENT, 1, 7, b"write");
+        replies.begin(key);
+        replies.end(key, None, 1000);
+        assert!(matches!(replies.begin(key), Known::New));
+        for xid in 0..10_000u32 {
+            let key = replies.key(CLIENT, xid, 12, &xid.to_be_bytes());
+            replies.begin(key);
+            replies.end(key, Some(b"reply"), 160);
+        }
+        let kept = |shard: &Mutex<Shard>| shard.lock().unwrap().calls.len();
+        assert!(replies.shards.iter().map(kept).sum::<usize>() <= 161);
+    }
+}

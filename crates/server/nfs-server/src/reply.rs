@@ -1,0 +1,68 @@
+//! [`Reply`]: a reply as it is built, and how it becomes a record.
+
+use rpc::message::{self, AcceptStat};
+use rpc::record;
+use rpc::xdr::{Writer, padding};
+use runtime::{Chain, Gather};
+
+/// A reply: its bytes from the RPC header on, and the data behind them.
+pub(crate) struct Reply {
+    head: Vec<u8>,
+    data: Chain,
+}
+
+impl Reply {
+    /// A reply without results.
+    pub(crate) fn bare(reply: &message::Reply<'_>) -> Self {
+        let mut head = Vec::with_capacity(64);
+        let mut to = Writer::new(&mut head);
+        record::begin(&mut to);
+        reply.write(&mut to);
+        Self { head, data: Chain::new() }
+    }
+
+    /// A call that was accepted, but for `stat`.
+    pub(crate) fn refused(xid: u32, stat: AcceptStat) -> Self {
+        Self::bare(&message::Reply::accepted(xid, stat))
+    }
+
+    /// The results of a call, which `results` writes.
+    pub(crate) fn with(xid: u32, results: impl FnOnce(&mut Writer<'_>)) -> Self {
+        let mut head = Vec::with_capacity(256);
+        let mut to = Writer::new(&mut head);
+        record::begin(&mut to);
+        message::Reply::accepted(xid, AcceptStat::Success(())).write(&mut to);
+        results(&mut to);
+        Self { head, data: Chain::new() }
+    }
+
+    /// Puts data behind the results.
+    pub(crate) fn and_data(mut self, data: Chain) -> Self {
+        self.data = data;
+        self
+    }
+
+    /// Its bytes, for a reply without data.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.head
+    }
+
+    /// The reply that had these [`Self::bytes`].
+    pub(crate) fn again(head: Vec<u8>) -> Self {
+        Self { head, data: Chain::new() }
+    }
+
+    /// Appends it as a record.
+    pub(crate) fn send(mut self, to: &mut Gather) {
+        let len = self.data.len();
+        // All of our replies are far shorter than a record may be.
+        let _ = record::end(&mut Writer::new(&mut self.head), record::MARK_LEN, len);
+        to.push_copy(&self.head);
+        if len > 0 {
+            for piece in self.data {
+                to.push_lent(piece);
+            }
+            to.push_copy(padding(len));
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! The procedures that are about one file, or its file system.
+
+use nfs::v3::{
+    self, Access, AccessOk, Commit, CommitOk, FsInfoOk, FsStatOk, Handle, Outcome, Path, PathConfOk, Read,
+    ReadLinkOk, ReadOk, Results, SetAttr, Status, Wcc, Write, WriteOk, access, properties,
+};
+use runtime::Chain;
+use tree::{Kind, Permissions};
+
+use super::{Call, MOST_DATA, convert, failed, note};
+use crate::model::Traffic;
+use crate::reply::Reply;
+
+pub(super) async fn get_attributes(call: &Call<'_>, handle: Handle<'_>) -> Reply {
+    let outcome = match call.file(handle) {
+        Err(status) => Outcome::Err(status, ()),
+        Ok(file) => match file.tree().attributes(&file.node).await {
+            Ok(attributes) => Outcome::Ok(convert::attributes(&file.export, &attributes)),
+            Err(error) => Outcome::Err(convert::status(error), ()),
+        },
+    };
+    call.reply(&Results::GetAttr(outcome))
+}
+
+pub(super) async fn set_attributes(call: &Call<'_>, what: SetAttr<'_>) -> Reply {
+    let outcome =
+        match (call.file(what.object).and_then(super::File::writable), convert::set(&what.attributes)) {
+            (Err(status), _) => Outcome::Err(status, Wcc::default()),
+            (Ok(file), None) => Outcome::Err(Status::Inval, file.wcc().await),
+            (Ok(file), Some(set)) => {
+                let guard = what.guard.map(convert::tree_time);
+                match file.tree().set_attributes(&file.caller, &file.node, &set, guard).await {
+                    Ok(changed) => Outcome::Ok(convert::changed(&file.export, &changed)),
+                    Err(error) => {
+                        note(&file, error);
+                        Outcome::Err(convert::status(error), file.wcc().await)
+                    }
+                }
+            }
+        };
+    call.reply(&Results::SetAttr(outcome))
+}
+
+pub(super) async fn access(call: &Call<'_>, what: Access<'_>) -> Reply {
+    let outcome = match call.file(what.object) {
+        Err(status) => Outcome::Err(status, None),
+        Ok(file) => match file.tree().access(&file.caller, &file.node, Permissions::ALL).await {
+            Ok(granted) => {
+                let of = &granted.attributes;
+                let mut may = granted.permissions;
+                if of.kind == Kind::Regular {
+                    // As READ and WRITE have it.
+                    if file.caller.may_read_data(of) {
+                        may = may.or(Permissions::READ);
+                    }
+                    if file.caller.may_write_data(of) {
+                        may = may.or(Permissions::WRITE);
+                    }
+                }
+                let mut bits = 0;
+                if may.contains(Permissions::READ) {
+                    bits |= access::READ;
+                }
+                if may.contains(Permissions::WRITE) && !file.rule.read_only {
+                    bits |= access::MODIFY | access::EXTEND;
+                    bits |= if of.kind == Kind::Directory { access::DELETE } else { 0 };
+                }
+                if may.contains(Permissions::EXECUTE) {
+                    bits |= if of.kind == Kind::Directory { access::LOOKUP } else { access::EXECUTE };
+                }
+                let attributes = Some(convert::attributes(&file.export, of));
+                Outcome::Ok(AccessOk { attributes, access: bits & what.access })
+            }
+            Err(error) => failed(&file, error).await,
+        },
+    };
+    call.reply(&Results::Access(outcome))
+}
+
+pub(super) async fn read_link(call: &Call<'_>, handle: Handle<'_>) -> Reply {
+    let file = match call.file(handle) {
+        Ok(file) => file,
+        Err(status) => return call.reply(&Results::ReadLink(Outcome::Err(status, None))),
+    };
+    let target = file.tree().read_link(&file.caller, &file.node).await;
+    let outcome = match &target {
+        Ok(target) => {
+            let attributes = Some(convert::attributes(&file.export, &target.attributes));
+            match Path::new(&target.path) {
+                Ok(path) => Outcome::Ok(ReadLinkOk { attributes, path }),
+                Err(_) => Outcome::Err(Status::NameTooLong, attributes),
+            }
+        }
+        Err(error) => failed(&file, *error).await,
+    };
+    call.reply(&Results::ReadLink(outcome))
+}
+
+pub(super) async fn read(call: &Call<'_>, what: Read<'_>) -> Reply {
+    let file = match call.file(what.file) {
+        Ok(file) => file,
+        Err(status) => return call.reply(&Results::Read(Outcome::Err(status, None))),
+    };
+    let len = what.count.min(MOST_DATA) as usize;
+    match file.tree().read(&file.caller, &file.node, what.offset, len).await {
+        Ok(read) => {
+            let count = read.data.len() as u32;
+            Traffic::add(&file.export.counts.read_bytes, count.into());
+            let attributes = Some(convert::attributes(&file.export, &read.attributes));
+            let ok = ReadOk { attributes, count, eof: read.eof, length: count };
+            call.reply(&Results::Read(Outcome::Ok(ok))).and_data(read.data)
+        }
+        Err(error) => call.reply(&Results::Read(failed(&file, error).await)),
+    }
+}
+
+pub(super) async fn write(call: &Call<'_>, what: Write<'_>, data: Chain) -> Reply {
+    let outcome = match call.file(what.file).and_then(super::File::writable) {
+        Err(status) => Outcome::Err(status, Wcc::default()),
+        // RFC 1813 §3.3.7: the count and the length of the data are one.
+        Ok(file) if what.count != what.length || what.count > MOST_DATA => {
+            Outcome::Err(Status::Inval, file.wcc().await)
+        }
+        Ok(file) => {
+            let stability = convert::stability(what.stable);
+            match file.tree().write(&file.caller, &file.node, what.offset, data, stability).await {
+                Ok(written) => {
+                    Traffic::add(&file.export.counts.written_bytes, written.len as u64);
+                    Outcome::Ok(WriteOk {
+                        file: convert::changed(&file.export, &written.file),
+                        count: written.len as u32,
+                        committed: convert::stable(written.stability),
+                        verifier: written.verifier.to_be_bytes(),
+                    })
+                }
+                Err(error) => {
+                    note(&file, error);
+                    Outcome::Err(convert::status(error), file.wcc().await)
+                }
+            }
+        }
+    };
+    call.reply(&Results::Write(outcome))
+}
+
+pub(super) async fn commit(call: &Call<'_>, what: Commit<'_>) -> Reply {
+    let outcome = match call.file(what.file).and_then(super::File::writable) {
+        Err(status) => Outcome::Err(status, Wcc::default()),
+        Ok(file) => {
+            let commit = file.tree().commit(&file.caller, &file.node, what.offset, what.count.into());
+            match commit.await {
+                Ok(committed) => Outcome::Ok(CommitOk {
+                    file: convert::changed(&file.export, &committed.file),
+                    verifier: committed.verifier.to_be_bytes(),
+                }),
+                Err(error) => {
+                    note(&file, error);
+                    Outcome::Err(convert::status(error), file.wcc().await)
+                }
+            }
+        }
+    };
+    call.reply(&Results::Commit(outcome))
+}
+
+pub(super) async fn file_system_space(call: &Call<'_>, handle: Handle<'_>) -> Reply {
+    let outcome = match call.file(handle) {
+        Err(status) => Outcome::Err(status, None),
+        Ok(file) => match file.tree().space(&file.caller, &file.node).await {
+            Ok(space) => Outcome::Ok(FsStatOk {
+                attributes: file.attributes().await,
+                total_bytes: space.bytes,
+                free_bytes: space.free,
+                available_bytes: space.available,
+                total_files: space.files,
+                free_files: space.files_free,
+                available_files: space.files_free,
+                invariant_s: 0,
+            }),
+            Err(error) => failed(&file, error).await,
+        },
+    };
+    call.reply(&Results::FsStat(outcome))
+}
+
+pub(super) async fn file_system_limits(call: &Call<'_>, handle: Handle<'_>) -> Reply {
+    let outcome = match call.file(handle) {
+        Err(status) => Outcome::Err(status, None),
+        Ok(file) => {
+            let limits = file.tree().limits();
+            Outcome::Ok(FsInfoOk {
+                attributes: file.attributes().await,
+                read_max: MOST_DATA,
+                read_preferred: MOST_DATA,
+                read_multiple: 4096,
+                write_max: MOST_DATA,
+                write_preferred: MOST_DATA,
+                write_multiple: 4096,
+                dir_preferred: 64 << 10,
+                max_file_size: limits.file_size,
+                time_delta: convert::time(limits.time),
+                properties: properties::LINK
+                    | properties::SYMLINK
+                    | properties::HOMOGENEOUS
+                    | properties::CAN_SET_TIME,
+            })
+        }
+    };
+    call.reply(&Results::FsInfo(outcome))
+}
+
+pub(super) async fn path_limits(call: &Call<'_>, handle: Handle<'_>) -> Reply {
+    let outcome = match call.file(handle) {
+        Err(status) => Outcome::Err(status, None),
+        Ok(file) => {
+            let limits = file.tree().limits();
+            Outcome::Ok(PathConfOk {
+                attributes: file.attributes().await,
+                max_links: limits.links,
+                max_name: limits.name.min(v3::MAX_NAME as u32),
+                no_truncation: true,
+                chown_restricted: true,
+                case_insensitive: false,
+                case_preserving: true,
+            })
+        }
+    };
+    call.reply(&Results::PathConf(outcome))
+}

@@ -1,0 +1,168 @@
+//! NFS version 3: each procedure as operations of a tree (RFC 1813 §3.3).
+
+mod convert;
+mod directories;
+mod files;
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use nfs::v3::{Arguments, Outcome, Procedure, Results, Status, Wcc};
+use runtime::Chain;
+use tree::{Caller, NodeId, Tree};
+
+use crate::caller::Identity;
+use crate::config::ClientRule;
+use crate::connection::Connection;
+use crate::dispatch::Accepted;
+use crate::model::{BadHandle, Exported, Model, Traffic};
+use crate::reply::Reply;
+
+/// Bytes that one READ or WRITE moves at most.
+const MOST_DATA: u32 = 1 << 20;
+
+/// How often a call may be executed that comes again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Once {
+    /// As often as it comes: it changes nothing.
+    Any,
+    /// Again, but not while it is being executed: an old WRITE must not come after a newer one.
+    AtATime,
+    /// Never again: another time it would fail.
+    Ever,
+}
+
+/// How often a call of `procedure` may be executed that comes again.
+pub(crate) fn once(procedure: Procedure) -> Once {
+    match procedure {
+        Procedure::Write => Once::AtATime,
+        Procedure::SetAttr
+        | Procedure::Create
+        | Procedure::MkDir
+        | Procedure::Symlink
+        | Procedure::MkNod
+        | Procedure::Remove
+        | Procedure::RmDir
+        | Procedure::Rename
+        | Procedure::Link => Once::Ever,
+        _ => Once::Any,
+    }
+}
+
+/// A call that is being executed.
+struct Call<'c> {
+    model: Arc<Model>,
+    client: std::net::IpAddr,
+    identity: &'c Identity,
+    xid: u32,
+}
+
+/// A file that a call is about, and for whom.
+struct File {
+    export: Arc<Exported>,
+    node: NodeId,
+    rule: ClientRule,
+    caller: Caller,
+}
+
+impl File {
+    fn tree(&self) -> &dyn Tree {
+        &*self.export.config.tree
+    }
+
+    /// # Errors
+    /// [`Status::RoFs`] if the client may only read.
+    fn writable(self) -> Result<Self, Status> {
+        if self.rule.read_only { Err(Status::RoFs) } else { Ok(self) }
+    }
+
+    /// Its attributes as they are now, for a reply that has no other use for them.
+    async fn attributes(&self) -> Option<nfs::v3::Attributes> {
+        let attributes = self.tree().attributes(&self.node).await.ok()?;
+        Some(convert::attributes(&self.export, &attributes))
+    }
+
+    /// The same as consistency data of an operation that failed.
+    async fn wcc(&self) -> Wcc {
+        Wcc { before: None, after: self.attributes().await }
+    }
+}
+
+impl Call<'_> {
+    /// The file of a handle.
+    ///
+    /// # Errors
+    /// The status of a handle that names nothing, or nothing for this client.
+    fn file(&self, handle: nfs::v3::Handle<'_>) -> Result<File, Status> {
+        let (export, node) = self.model.file(handle.bytes()).map_err(|bad| match bad {
+            BadHandle::Forged => Status::BadHandle,
+            BadHandle::Gone => Status::Stale,
+        })?;
+        let rule = export.rule(self.client).ok_or(Status::Acces)?;
+        Traffic::add(&export.counts.calls, 1);
+        Ok(File { caller: self.identity.squashed(&rule), export: export.clone(), node, rule })
+    }
+
+    /// A reply with these results.
+    fn reply(&self, results: &Results<'_>) -> Reply {
+        Reply::with(self.xid, |to| results.write(to))
+    }
+}
+
+/// Executes a call. `data` is that of a WRITE.
+pub(crate) async fn execute(
+    connection: &Rc<Connection>,
+    accepted: &Accepted,
+    arguments: Arguments<'_>,
+    data: Chain,
+) -> Reply {
+    let call = Call {
+        model: connection.model(),
+        client: connection.peer.ip(),
+        identity: &accepted.identity,
+        xid: accepted.xid,
+    };
+    match arguments {
+        Arguments::Null(()) => call.reply(&Results::Null(())),
+        Arguments::GetAttr(handle) => files::get_attributes(&call, handle).await,
+        Arguments::SetAttr(what) => files::set_attributes(&call, what).await,
+        Arguments::Lookup(place) => directories::lookup(&call, place).await,
+        Arguments::Access(what) => files::access(&call, what).await,
+        Arguments::ReadLink(handle) => files::read_link(&call, handle).await,
+        Arguments::Read(what) => files::read(&call, what).await,
+        Arguments::Write(what) => files::write(&call, what, data).await,
+        Arguments::Create(what) => directories::create_file(&call, what).await,
+        Arguments::MkDir(what) => directories::create_directory(&call, what).await,
+        Arguments::Symlink(what) => directories::create_symlink(&call, what).await,
+        Arguments::MkNod(what) => directories::create_special(&call, what).await,
+        Arguments::Remove(place) => {
+            let outcome = directories::remove(&call, place, tree::RemovedKind::File).await;
+            call.reply(&Results::Remove(outcome))
+        }
+        Arguments::RmDir(place) => {
+            let outcome = directories::remove(&call, place, tree::RemovedKind::Directory).await;
+            call.reply(&Results::RmDir(outcome))
+        }
+        Arguments::Rename(what) => directories::rename(&call, what).await,
+        Arguments::Link(what) => directories::link(&call, what).await,
+        Arguments::ReadDir(what) => directories::read_dir(&call, what).await,
+        Arguments::ReadDirPlus(what) => directories::read_dir_plus(&call, what).await,
+        Arguments::FsStat(handle) => files::file_system_space(&call, handle).await,
+        Arguments::FsInfo(handle) => files::file_system_limits(&call, handle).await,
+        Arguments::PathConf(handle) => files::path_limits(&call, handle).await,
+        Arguments::Commit(what) => files::commit(&call, what).await,
+    }
+}
+
+/// An error that has nothing with it but the file's attributes.
+async fn failed<T>(file: &File, error: tree::TreeError) -> Outcome<T, Option<nfs::v3::Attributes>> {
+    note(file, error);
+    Outcome::Err(convert::status(error), file.attributes().await)
+}
+
+/// Counts errors of the medium.
+fn note(file: &File, error: tree::TreeError) {
+    if matches!(error, tree::TreeError::Io(_) | tree::TreeError::NoSpace) {
+        Traffic::add(&file.export.counts.errors, 1);
+    }
+}

@@ -1,0 +1,139 @@
+"""Linux's own NFS client, in the lab's guest, against Stag's exports of memory and of a directory."""
+
+import time
+
+from lab import uml
+from lab.share import folder, share
+
+PORT = 2049
+
+# What a mount must do, at /run/nfs. $WHAT names it in cases.
+WORK = r"""
+mkdir -p /run/nfs /run/nfs2 /run/tree
+mount_() { mount -t nfs -o "vers=3,nolock,proto=tcp,port=$PORT,mountport=$PORT,mountproto=tcp${3:+,$3}" "$HOST:$1" "$2"; }
+fresh_() { umount /run/nfs && mount_ "$EXPORT" /run/nfs; }
+tree() {
+  mkdir -p /run/tree/deep/er && cp -r /etc/iscsi /usr/share/zoneinfo/Europe /run/tree/deep 2>/dev/null
+  for n in $(seq 30); do head -c $((n * 7919)) /dev/urandom >/run/tree/deep/er/file$n; done
+  ln -s deep/er/file1 /run/tree/link; ln /run/tree/deep/er/file2 /run/tree/hard; mkfifo /run/tree/fifo
+  chmod 640 /run/tree/hard; touch -d '2001-02-03 04:05:06.789' /run/tree/deep/er/file3
+}
+same() { (cd "$1" && find . -printf '%P %y %m %n %l %s %TY%Tm%Td%TH%TM%.9TS\n' | grep -v '^ d' | sed 's/ d \([0-7]*\) [0-9]* .*/ d \1/' | sort) ; }
+compare() { cp -a /run/tree /run/nfs/tree && fresh_ && diff <(same /run/tree) <(same /run/nfs/tree) && diff -r --no-dereference -x fifo /run/tree /run/nfs/tree; }
+names() {
+  cd /run/nfs || return
+  mkdir names && cd names || return
+  for n in $(seq 3000); do : >"name with space $n"; done
+  [ "$(ls | wc -l)" = 3000 ] || return
+  for n in $(seq 1 2 3000); do rm "name with space $n"; done
+  [ "$(ls | wc -l)" = 1500 ] && rm -r ../names && cd / && [ ! -e /run/nfs/names ]
+}
+rules() {
+  cd /run/nfs && mkdir rules && cd rules || return
+  : >a && ! mkdir a && ! rmdir a && ! ln a a && mkdir d && : >d/x && ! rmdir d && ! mv -T d a && ! mv -T a d || return
+  ln a b && [ "$(stat -c %h a)" = 2 ] && mv a b && rm a && [ "$(stat -c %h b)" = 1 ] || return
+  ! mv d d/inside && ! cat missing && ln -s nowhere s && [ "$(readlink s)" = nowhere ] && ! cat s || return
+  (set -o noclobber; : >new && ! : >new) || return
+  echo data >open; exec 7<open; rm open; [ "$(cat <&7)" = data ] || return; exec 7<&-
+  truncate -s 1M hole && [ "$(stat -c %s hole)" = 1048576 ] && cmp -n 1048576 hole /dev/zero || return
+  head -c 10000 /dev/urandom >w && cp w /tmp/w && truncate -s 5000 w && truncate -s 10000 w && cmp -n 5000 w /tmp/w && tail -c 5000 w | cmp -n 5000 - /dev/zero
+  cd / && rm -rf /run/nfs/rules
+}
+# What one mount has written, another sees after close (close-to-open).
+coherent() {
+  mount_ "$EXPORT" /run/nfs2 nosharecache || return
+  for n in 1 2 3 4 5; do echo "round $n" >/run/nfs/shared && [ "$(cat /run/nfs2/shared)" = "round $n" ] || return; done
+  rm /run/nfs/shared && ! cat /run/nfs2/shared; umount /run/nfs2
+}
+fio_() { (cd /tmp && timeout 300 fio --name=verify --directory=/run/nfs --filename=verified --size=24m --bsrange=4k-256k --rw=randwrite --verify=crc32c --verify_fatal=1 --verify_state_save=0 --output-format=terse --minimal "$@"); }
+users() {
+  mkdir /run/nfs/users && chmod 1777 /run/nfs/users && cd /run/nfs/users || return
+  as() { setpriv --reuid="$1" --regid="$1" --groups="$2" bash -c "$3"; }
+  as 2000 2000 'echo mine >mine; chmod 600 mine; echo ours >ours; chgrp 2001 ours; chmod 640 ours' || return
+  ! as 2002 2002 'cat mine' && ! as 2002 2002 'cat ours' && as 2002 2001 'cat ours' && ! as 2002 2002 'rm mine' && ! as 2002 2001 'echo x >>ours' || return
+  as 2000 2000 'rm mine ours' && cd / && rmdir /run/nfs/users
+}
+"""
+
+ALL = WORK + r"""
+case_ "$WHAT: mounts" mount_ "$EXPORT" /run/nfs
+case_ "$WHAT: the export's size is known" eval '[ "$(stat -f -c %b /run/nfs)" -gt 0 ]'
+tree
+case_ "$WHAT: a tree is copied, and the same after a new mount" compare
+case_ "$WHAT: 3,000 names are made, listed and removed" names
+case_ "$WHAT: names, links, renames, holes and truncation keep POSIX's rules" rules
+case_ "$WHAT: another mount sees what was closed" coherent
+case_ "$WHAT: users have their own rights" users
+case_ "$WHAT: fio verifies through the page cache" fio_
+case_ "$WHAT: fio verifies past the page cache" fio_ --direct=1 --ioengine=libaio --iodepth=16
+case_ "$WHAT: unmounts" umount /run/nfs
+case_ "$WHAT: mounts with four connections" mount_ "$EXPORT" /run/nfs nconnect=4
+case_ "$WHAT: fio verifies over four connections" fio_ --direct=1 --ioengine=libaio --iodepth=32 --randseed=5
+network 3ms 1%
+case_ "$WHAT: a tree is copied over a network that loses packets" eval 'rm -rf /run/nfs/tree && compare'
+network fine
+case_ "$WHAT: everything is removed" eval 'rm -rf /run/nfs/* && [ -z "$(ls -A /run/nfs)" ]'
+umount /run/nfs
+"""
+
+# A server that goes away and comes back: the client waits, and goes on with the handles that it has.
+AWAY = WORK + r"""
+case_ "$WHAT: mounts" mount_ "$EXPORT" /run/nfs hard
+busy() { for n in $(seq 400); do head -c 20000 /dev/urandom >/tmp/part && cp /tmp/part /run/nfs/part$n && sync /run/nfs/part$n && sha256sum </tmp/part | sed "s/-/part$n/" >>/tmp/sums || return; mv /run/nfs/part$n /run/nfs/p$n && mv /run/nfs/p$n /run/nfs/part$n || return; done; }
+tails() { exec 8>>/run/nfs/held && for n in $(seq 60); do echo "line $n" >&8 && sync /run/nfs/held || return; sleep 0.1; done; }
+kept() { wait $worker && wait $tailer && cd /run/nfs && sha256sum --quiet -c /tmp/sums && [ "$(wc -l <held)" = 60 ]; }
+busy & worker=$!
+tails & tailer=$!
+for what in restart kill takeover kill; do sleep 1; ask_and_wait $what; done
+case_ "$WHAT: nothing synced is lost, and no call fails, over a restart, two deaths and a takeover" kept
+cd /; umount /run/nfs
+"""
+
+
+def boot(lab, script, server, name, what, requests=None):
+    uml.run_cases(lab, "nfs", script, timeout=900, requests=requests, EXPORT=name, WHAT=what, PORT=PORT)
+
+
+def serve(lab, exports):
+    uml.network_up()
+    config = "".join(f"""[[export]]
+name = "{name}"
+path = "{path}"
+[[export.client]]
+network = "*"
+squash = "none"
+""" for name, path in exports.items())
+    return share(lab, {}, host=uml.HOST, port=PORT, config=config)
+
+
+def memory(lab):
+    with serve(lab, {"/memory": "mem:256M"}) as server:
+        boot(lab, ALL, server, "/memory", "memory")
+
+
+def directory(lab):
+    with serve(lab, {"/srv/tree": folder(lab)}) as server:
+        boot(lab, ALL, server, "/srv/tree", "a directory")
+
+
+def away(lab):
+    with serve(lab, {"/srv/tree": folder(lab)}) as server:
+        def stop_and_start():
+            server.stop()
+            time.sleep(1)
+            server.start()
+
+        def kill_and_start():
+            server.kill()
+            time.sleep(1)
+            server.start()
+
+        requests = {"restart": stop_and_start, "kill": kill_and_start, "takeover": server.take_over}
+        boot(lab, AWAY, server, "/srv/tree", "a server that goes away", requests)
+
+
+CASES = [
+    ("nfs: memory's script ran to its end", memory),
+    ("nfs: a directory's script ran to its end", directory),
+    ("nfs: the script of a server that goes away ran to its end", away),
+]

@@ -1,0 +1,144 @@
+"""libnfs's tools, showmount and rpcinfo against Stag's exports; tshark decodes what they say."""
+
+import os
+
+from lab import proc
+from lab.report import expect
+from lab.share import folder, share
+
+from . import capture
+
+
+def content(lab, size):
+    path = os.path.join(lab.new_folder("content"), "content")
+    with open(path, "wb") as file:
+        file.write(os.urandom(size))
+    return path
+
+
+def exports(lab):
+    """What is exported in each case: memory, and a directory."""
+    return {"/scratch": "mem:64M"}
+
+
+def copies(lab):
+    proc.need("nfs-cp", "nfs-cat", "nfs-ls")
+    with share(lab, exports(lab)) as server:
+        for name in server.exports:
+            for size in (0, 1, 4096, 1 << 20, (5 << 20) + 4321):
+                there, here = content(lab, size), os.path.join(lab.new_folder("back"), "back")
+                url = server.url(name, f"/file{size}")
+                proc.run("nfs-cp", there, url)
+                proc.run("nfs-cp", url, here)
+                with open(there, "rb") as one, open(here, "rb") as other:
+                    expect(one.read() == other.read(), f"{name}: {size} bytes came back as others")
+            listed = proc.run("nfs-ls", server.url(name))
+            lines = {line.split()[-1]: line.split() for line in listed.splitlines() if line.strip()}
+            expect(sorted(lines) == sorted(f"file{size}" for size in (0, 1, 4096, 1 << 20, (5 << 20) + 4321)),
+                   f"{name}: nfs-ls lists others:\n{listed}")
+            expect(lines["file4096"][4] == "4096" and lines["file4096"][2:4] == ["1000", "1000"],
+                   f"{name}: nfs-ls shows another size or owner:\n{listed}")
+
+
+def a_directory_is_what_the_host_sees(lab):
+    proc.need("nfs-cp", "nfs-ls")
+    path = folder(lab)
+    with share(lab, {"/d": path}) as server:
+        there = content(lab, 300_000)
+        proc.run("nfs-cp", there, server.url("/d", "/made"))
+        about = os.stat(os.path.join(path, "made"))
+        expect((about.st_size, about.st_uid, about.st_gid) == (300_000, 1000, 1000), f"the host sees {about}")
+        os.makedirs(os.path.join(path, "below/deep"))
+        for number in range(2000):
+            open(os.path.join(path, "below", f"name-{number:04}"), "w").close()
+        listed = proc.run("nfs-ls", server.url("/d", "/below"))
+        expect(sum("name-" in line for line in listed.splitlines()) == 2000, "not all of 2,000 names are listed, each once")
+        secret = os.path.join(lab.new_folder("outside"), "secret")
+        with open(secret, "w") as file:
+            file.write("secret")
+        os.symlink(os.path.dirname(secret), os.path.join(path, "out"))
+        refused = proc.run("nfs-cat", server.url("/d", "/out/../../outside/secret"), ok=None)
+        expect(refused.code != 0 and "secret\n" not in refused, f"a path leads out of the export:\n{refused}")
+
+
+def rules_for_clients(lab):
+    proc.need("nfs-cp", "nfs-ls", "showmount")
+    path = folder(lab)
+    config = f"""[[export]]
+name = "/ro"
+path = "{path}"
+[[export.client]]
+network = "127.0.0.0/8"
+ro = true
+[[export]]
+name = "/elsewhere"
+path = "mem:1M"
+[[export.client]]
+network = "192.0.2.0/24"
+[[export]]
+name = "/squashed"
+path = "{folder(lab)}"
+[[export.client]]
+network = "*"
+squash = "all"
+anonuid = 4321
+anongid = 8765
+"""
+    with share(lab, {}, config=config) as server:
+        there = content(lab, 1000)
+        refused = proc.run("nfs-cp", there, server.url("/ro", "/file"), ok=None)
+        expect(refused.code != 0 and not os.listdir(path), f"a read-only client has written:\n{refused}")
+        refused = proc.run("nfs-ls", server.url("/elsewhere"), ok=None)
+        expect(refused.code != 0, f"a client of another network has mounted:\n{refused}")
+        proc.run("nfs-cp", there, server.url("/squashed", "/file"))
+        listed = proc.run("nfs-ls", server.url("/squashed"))
+        expect(listed.split()[2:4] == ["4321", "8765"], f"a squashed client's file belongs to others:\n{listed}")
+
+
+def portmapper(lab):
+    """A client that asks port 111 needs nothing else there."""
+    proc.need("showmount", "rpcinfo", "nfs-ls")
+    config = '[nfs]\nlisten = ["127.0.0.1:111", "127.0.0.1:2049"]\n'
+    with share(lab, {"/a": "mem:1M", "/b": "mem:1M"}, port=2049, config=config) as server:
+        # --nfs replaces the addresses of the file.
+        server.stop()
+        server.command = lambda: [word for word in type(server).command(server) if word not in ("--nfs", "127.0.0.1:2049")]
+        server.start()
+        printed = proc.run("rpcinfo", "-T", "tcp", "127.0.0.1", 100003, 3)
+        expect("ready and waiting" in printed, f"rpcinfo finds no NFS:\n{printed}")
+        printed = proc.run("rpcinfo", "-p", "127.0.0.1")
+        expect("100005" in printed and "2049" in printed, f"rpcinfo -p lists no MOUNT at 2049:\n{printed}")
+        printed = proc.run("showmount", "--no-headers", "-e", "127.0.0.1")
+        expect(sorted(line.split()[0] for line in printed.splitlines()) == ["/a", "/b"], f"showmount lists:\n{printed}")
+        proc.run("nfs-ls", "nfs://127.0.0.1/a?version=3")
+        printed = proc.run("showmount", "--no-headers", "-a", "127.0.0.1")
+        expect("/a" in printed, f"showmount -a lists:\n{printed}")
+
+
+@capture.whole
+def decoded(lab):
+    """tshark finds nothing malformed in what libnfs and Stag have said to each other."""
+    proc.need("tshark", "nfs-cp", "nfs-ls")
+    with share(lab, {"/scratch": "mem:64M"}, port=2049) as server:
+        def traffic():
+            proc.run("nfs-cp", content(lab, 70_000), server.url("/scratch", "/file"))
+            proc.run("nfs-ls", server.url("/scratch"))
+            proc.run("nfs-cat", server.url("/scratch", "/file"), ok=None)
+            proc.run("nfs-cat", server.url("/scratch", "/missing"), ok=None)
+
+        path = capture.captured(server, traffic)
+    printed = proc.run("tshark", "-r", path, "-Y", "rpc", "-T", "fields", "-e", "_ws.malformed", "-e", "nfs.procedure_v3",
+                       timeout=120)
+    lines = [line.split("\t") for line in printed.splitlines() if "\t" in line]
+    expect(not [line for line in lines if line[0]], f"tshark calls something malformed:\n{proc.tail(printed)}")
+    spoken = {number for line in lines for number in line[1].split(",") if number}
+    expect({"3", "6", "7", "8", "17", "19"} <= spoken, f"not all of these were spoken: {sorted(spoken)}")
+
+
+CASES = [
+    ("libnfs: files are copied there and back", copies),
+    ("libnfs: a directory is what the host sees, and no more", a_directory_is_what_the_host_sees),
+    ("libnfs: rules for clients hold", rules_for_clients),
+    ("showmount and rpcinfo ask the portmapper", portmapper),
+    ("tshark decodes NFSv3", decoded),
+]
