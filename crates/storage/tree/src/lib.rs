@@ -14,6 +14,8 @@ mod caller;
 mod error;
 mod node;
 mod operations;
+#[cfg(feature = "testing")]
+pub mod testing;
 mod tree;
 
 pub use attributes::{Attributes, Before, Changed, Device, Kind, SetAttributes, SetTime, Time};
