@@ -2,12 +2,14 @@
 //! not for programs.
 //!
 //! [`conform`] makes a directory for each check, and panics in the first that fails, whose name it
-//! prints. What a tree does not support is passed over. Durability and concurrency are not tested.
+//! prints. [`model::compare`] does operations of the caller's choice to a tree and a plain model.
+//! What a tree does not support is passed over. Durability and concurrency are not tested.
 
 mod attributes;
 mod data;
 mod extended;
 mod listing;
+pub mod model;
 mod moving;
 mod names;
 mod permissions;
