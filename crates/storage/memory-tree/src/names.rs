@@ -298,8 +298,8 @@ pub(crate) fn rename(
                 }
                 _ => {}
             }
-        } else if let Err(error) = state.reserve(entry_cost(new)) {
-            return Err(error);
+        } else {
+            state.reserve(entry_cost(new))?;
         }
         let time = now();
         let before = [from, to].map(|key| nodes.get(key).before());
