@@ -7,7 +7,7 @@
 //! - [`Runtime`], [`spawn`], [`Cores`]: an executor a thread, and threads pinned to cores. [`Shared`], [`Use`]: what they share,
 //!   without writing to what they share.
 //! - [`TcpListener`], [`TcpStream`], [`Gather`], [`Scatter`]: sockets.
-//! - [`File`]: files and block devices.
+//! - [`File`]: files and block devices. [`FileHandle`]: files without names. [`act_as`]: calls for another user.
 //! - [`Answer`]: an operation that may have ended at once.
 //! - [`sleep`], [`timeout`], [`now`]: time. [`blocking`]: system calls that the ring does not have. [`Signals`].
 //!   [`Readable`]: descriptors that belong to another library. [`Notify`]: what other code of the core will do.
@@ -21,6 +21,7 @@ mod blocking;
 mod buf;
 mod cores;
 mod fs;
+mod identity;
 mod net;
 mod notify;
 mod op;
@@ -48,7 +49,8 @@ pub use buf::{
     Buf, BufMut, Bytes, Chain, Destination, Guard, LastUse, OutOfRange, Region, RegionRange, pool,
 };
 pub use cores::{CoreGone, Cores, Handle, core_count, current_core};
-pub use fs::{File, OpenOptions, Patience};
+pub use fs::{File, FileHandle, OpenOptions, Patience};
+pub use identity::{ActingAs, act_as};
 pub use net::{
     Destinations, Gather, Keepalive, Lender, Lent, ListenOptions, PathOptions, Scatter, SystemLimits,
     TcpInfo, TcpListener, TcpStream, handed_sockets, peer_groups,
@@ -60,7 +62,7 @@ pub use random::random;
 pub use readable::Readable;
 pub use runtime::{
     Config, JoinError, JoinHandle, NoRing, Runtime, available_cores, has_polled, is_alone, is_running, round,
-    spawn, yield_now,
+    spawn, submit, yield_now,
 };
 pub use shared::{Local, Shared};
 pub use signal::{Signal, Signals, survive_file_size_limit};

@@ -94,3 +94,21 @@ pub(super) fn copy_range(
     };
     usize::try_from(copied).map_err(|_| io::Error::last_os_error())
 }
+
+/// FICLONERANGE.
+pub(super) fn share_range(
+    from: BorrowedFd<'_>,
+    from_at: u64,
+    to: BorrowedFd<'_>,
+    at: u64,
+    len: u64,
+) -> io::Result<()> {
+    let range = libc::file_clone_range {
+        src_fd: i64::from(from.as_raw_fd()),
+        src_offset: from_at,
+        src_length: len,
+        dest_offset: at,
+    };
+    // SAFETY: the call reads the structure, which outlives it.
+    check(unsafe { libc::ioctl(to.as_raw_fd(), libc::FICLONERANGE, &raw const range) }).map(drop)
+}

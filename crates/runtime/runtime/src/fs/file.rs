@@ -1,7 +1,7 @@
 //! [`File`]: reads and writes at offsets, through the ring of the core that asks.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -259,6 +259,15 @@ impl File {
         blocking(move || device::copy_range(source.as_fd(), from_at, destination.as_fd(), at, len)).await
     }
 
+    /// Makes `len` bytes at `at` share the blocks of those at `from_at` of `from` (FICLONERANGE); 0 is all behind. It may
+    /// take time.
+    ///
+    /// # Errors
+    /// Those of ioctl_ficlonerange(2): EOPNOTSUPP where blocks cannot be shared, EINVAL where they are not aligned.
+    pub fn share_range_now(&self, from: &Self, from_at: u64, at: u64, len: u64) -> io::Result<()> {
+        device::share_range(from.as_fd(), from_at, self.as_fd(), at, len)
+    }
+
     /// The same file once more, for a thread or a core of its own.
     pub fn another(&self) -> Self {
         Self { fd: Shared::new(Arc::clone(&*self.fd)), is_block_device: self.is_block_device }
@@ -280,6 +289,12 @@ impl File {
     pub async fn seek_hole(&self, at: u64) -> io::Result<Option<u64>> {
         let fd = Arc::clone(&*self.fd);
         blocking(move || device::seek(fd.as_fd(), at, libc::SEEK_HOLE)).await
+    }
+}
+
+impl AsFd for File {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd().as_fd()
     }
 }
 

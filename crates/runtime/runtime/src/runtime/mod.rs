@@ -124,6 +124,16 @@ pub fn is_alone() -> bool {
     Core::with_current(|core| core.is_none_or(|core| core.is_alone()))
 }
 
+/// Hands over to the kernel what was queued for it, at once. The kernel begins it in the name of whom the thread acts for
+/// now ([`crate::act_as`]).
+pub fn submit() {
+    Core::with_current(|core| {
+        if let Some(core) = core {
+            core.uring.submit();
+        }
+    });
+}
+
 /// Lets every other ready task of this core run once.
 pub async fn yield_now() {
     let mut yielded = false;

@@ -1,0 +1,137 @@
+//! [`act_as`]: system calls in the name of another user, on the calling thread alone.
+//!
+//! Owns the file system identity of threads (setfsuid(2), setfsgid(2), and supplementary groups). A
+//! thread is itself again when the guard is dropped, so code that runs later on it notices nothing.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::marker::PhantomData;
+
+/// `_LINUX_CAPABILITY_VERSION_3`.
+const CAPABILITY_VERSION: u32 = 0x2008_0522;
+const CAP_SYS_RESOURCE: u32 = 24;
+
+thread_local! {
+    /// The supplementary groups that this thread was given last. They stay: they mean nothing to a
+    /// thread with the capabilities of the super-user.
+    static GROUPS: RefCell<Option<Vec<u32>>> = const { RefCell::new(None) };
+    static OBEYS_QUOTAS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// The calling thread acts as another user until this is dropped.
+#[derive(Debug)]
+pub struct ActingAs {
+    uid: u32,
+    gid: u32,
+    _this_thread: PhantomData<*const ()>,
+}
+
+/// Makes the calling thread act as this user towards file systems. It obeys quotas from then on,
+/// which CAP_SYS_RESOURCE would override. User 0 keeps its capabilities.
+///
+/// # Errors `PermissionDenied` without CAP_SETUID and CAP_SETGID, or for the numbers 2³²−1, which
+/// no user has.
+pub fn act_as(uid: u32, gid: u32, groups: &[u32]) -> io::Result<ActingAs> {
+    obey_quotas()?;
+    if uid != 0 {
+        set_groups(groups)?;
+    }
+    let before = ActingAs { uid: fsuid(u32::MAX), gid: fsgid(u32::MAX), _this_thread: PhantomData };
+    fsgid(gid);
+    fsuid(uid);
+    // The calls report no failure. The guard undoes what was done.
+    if fsuid(u32::MAX) != uid || fsgid(u32::MAX) != gid {
+        return Err(io::ErrorKind::PermissionDenied.into());
+    }
+    Ok(before)
+}
+
+impl Drop for ActingAs {
+    fn drop(&mut self) {
+        fsuid(self.uid);
+        fsgid(self.gid);
+    }
+}
+
+/// Sets the user, unless it is 2³²−1. Returns the one before.
+fn fsuid(uid: u32) -> u32 {
+    // SAFETY: takes a number only; it changes the calling thread alone.
+    unsafe { libc::syscall(libc::SYS_setfsuid, uid) as u32 }
+}
+
+/// Sets the group, unless it is 2³²−1. Returns the one before.
+fn fsgid(gid: u32) -> u32 {
+    // SAFETY: takes a number only; it changes the calling thread alone.
+    unsafe { libc::syscall(libc::SYS_setfsgid, gid) as u32 }
+}
+
+fn set_groups(groups: &[u32]) -> io::Result<()> {
+    GROUPS.with_borrow_mut(|last| {
+        if last.as_deref() == Some(groups) {
+            return Ok(());
+        }
+        // SAFETY: the slice may be read for its length. The raw call changes the calling thread
+        // alone.
+        if unsafe { libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()) } != 0 {
+            *last = None;
+            return Err(io::Error::last_os_error());
+        }
+        let kept = last.get_or_insert_default();
+        kept.clear();
+        kept.extend_from_slice(groups);
+        Ok(())
+    })
+}
+
+/// Takes CAP_SYS_RESOURCE from what this thread's calls may use, once a thread.
+fn obey_quotas() -> io::Result<()> {
+    if OBEYS_QUOTAS.get() {
+        return Ok(());
+    }
+    // The header, and two sets of effective, permitted and inheritable capabilities.
+    let header = [CAPABILITY_VERSION, 0];
+    let mut sets = [0u32; 6];
+    // SAFETY: the kernel reads eight bytes of the header, and writes 24 to the sets, which both
+    // have.
+    if unsafe { libc::syscall(libc::SYS_capget, header.as_ptr(), sets.as_mut_ptr()) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    sets[0] &= !(1 << CAP_SYS_RESOURCE);
+    // SAFETY: the kernel reads eight and 24 bytes. It changes the calling thread alone.
+    if unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), sets.as_ptr()) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    OBEYS_QUOTAS.set(true);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+
+    use super::*;
+
+    #[test]
+    fn a_thread_acts_as_another_user_until_the_guard_goes() {
+        if fsuid(u32::MAX) != 0 {
+            return;
+        }
+        let directory = tempfile::tempdir().unwrap();
+        fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        let make = |name: &str| {
+            let path = directory.path().join(name);
+            fs::write(&path, b"").unwrap();
+            let about = fs::metadata(path).unwrap();
+            (about.uid(), about.gid())
+        };
+        let acting = act_as(1234, 2345, &[7, 8]).unwrap();
+        assert_eq!(make("as the other"), (1234, 2345));
+        let elsewhere = std::thread::scope(|threads| threads.spawn(|| fsuid(u32::MAX)).join().unwrap());
+        assert_eq!(elsewhere, 1234, "a new thread inherits it");
+        drop(acting);
+        assert_eq!(make("as itself"), (0, 0));
+        assert!(act_as(u32::MAX, 0, &[]).is_err(), "there is no such user");
+        assert_eq!(fsuid(u32::MAX), 0);
+    }
+}
