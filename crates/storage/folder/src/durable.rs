@@ -1,0 +1,107 @@
+//! [`Durability`]: what has been promised to be on the medium. Owns the verifier, the reports of a
+//! failing medium, and when a flush is left out.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use backing::Health;
+use backing::health::Kind;
+use tree::TreeError;
+
+use crate::folder::Base;
+use crate::node::Node;
+
+/// What has been promised.
+pub(crate) struct Durability {
+    verifier: AtomicU64,
+    health: Arc<Health>,
+    asynchronous: bool,
+}
+
+impl Durability {
+    pub(crate) fn new(health: Arc<Health>, asynchronous: bool) -> std::io::Result<Self> {
+        Ok(Self { verifier: AtomicU64::new(random()?), health, asynchronous })
+    }
+
+    /// Differs after a restart, and after each failed flush.
+    pub(crate) fn verifier(&self) -> u64 {
+        self.verifier.load(Ordering::Acquire)
+    }
+
+    /// Whether nothing is flushed before an answer.
+    pub(crate) fn is_asynchronous(&self) -> bool {
+        self.asynchronous
+    }
+
+    pub(crate) fn health(&self) -> &Arc<Health> {
+        &self.health
+    }
+
+    /// Records that a flush has failed: what was written may be lost.
+    #[cold]
+    fn lost(&self, error: TreeError) {
+        let before = self.verifier();
+        // Without randomness, another number is better than none.
+        self.verifier.store(random().unwrap_or(before.wrapping_add(1)), Ordering::Release);
+        self.health.explain(Kind::Write, errno(error), "a flush failed: clients write again what they have");
+    }
+
+    /// Reports an operation that the medium failed. Gives the error back.
+    pub(crate) fn report(&self, error: TreeError, write: bool) -> TreeError {
+        if matches!(error, TreeError::Io(_) | TreeError::NoSpace) {
+            self.health.report(Kind::of_errno(errno(error), write), errno(error), None);
+        }
+        error
+    }
+}
+
+fn random() -> std::io::Result<u64> {
+    let mut bytes = [0; 8];
+    runtime::random(&mut bytes)?;
+    Ok(u64::from_ne_bytes(bytes))
+}
+
+fn errno(error: TreeError) -> i32 {
+    match error {
+        TreeError::NoSpace => libc::ENOSPC,
+        TreeError::Io(errno) => errno,
+        _ => libc::EIO,
+    }
+}
+
+/// Flushes a file, and keeps what came of it. Blocks.
+pub(crate) fn flush(base: &Base, node: &Node, all: bool) -> Result<(), TreeError> {
+    // What is written from here on may not be covered.
+    let written = node.written();
+    let flushed = node.flush(&base.descriptors, all);
+    if let Err(error) = flushed {
+        base.durability.lost(error);
+    }
+    // Only now: who finds nothing to flush must find the new verifier.
+    node.settle(written);
+    flushed
+}
+
+/// Waits until the file is durable, with its attributes if `all`, unless the folder is
+/// asynchronous.
+pub(crate) async fn flushed(base: &Arc<Base>, node: &Arc<Node>, all: bool) -> Result<(), TreeError> {
+    if base.durability.is_asynchronous() {
+        return Ok(());
+    }
+    flushed_truly(base, node, all).await
+}
+
+/// Waits until the file is durable.
+pub(crate) async fn flushed_truly(base: &Arc<Base>, node: &Arc<Node>, all: bool) -> Result<(), TreeError> {
+    let group = if all { &node.all } else { &node.data };
+    let start = |number| {
+        let (base, node) = (Arc::clone(base), Arc::clone(node));
+        // It runs to its end, whether or not those who wait for it still do.
+        drop(runtime::blocking(move || {
+            let result = flush(&base, &node, all);
+            let group = if all { &node.all } else { &node.data };
+            group.ended(number, result);
+        }));
+    };
+    group.flushed(start).await
+}

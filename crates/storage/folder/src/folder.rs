@@ -1,0 +1,393 @@
+//! [`Folder`]: a folder of the host as a [`Tree`]. Owns what each operation does on the core, and
+//! what it hands to threads.
+//!
+//! Cached metadata is read on the core. A file that is not open, a name that the system would have
+//! to read, listings and all changes go to `runtime::blocking`.
+
+use std::path::Path;
+use std::sync::{Arc, Weak};
+
+use runtime::Chain;
+use smallvec::SmallVec;
+use tree::{
+    Answer, Attributes, Caller, Changed, Committed, Contents, Created, DirRoom, Entries, Found, Granted,
+    Kind, Linked, New, NodeId, Permissions, Read, Removed, RemovedKind, Renamed, SetAttributes, Space,
+    Stability, Target, Time, Tree, TreeError, TreeLimits, Written,
+};
+
+use crate::cache::Cache;
+use crate::durable::{self, Durability};
+use crate::locate::{self, Locator};
+use crate::node::{Descriptors, Node};
+use crate::open::{self, OpenError, Options};
+use crate::permit::Permit;
+use crate::stat::{Changes, Stat};
+use crate::{change, checked, create, data, extended, failed, listing};
+
+/// What all operations stand on.
+pub(crate) struct Base {
+    pub(crate) me: Weak<Base>,
+    pub(crate) root: Arc<Node>,
+    pub(crate) descriptors: Descriptors,
+    pub(crate) locator: Locator,
+    pub(crate) cache: Cache,
+    pub(crate) changes: Changes,
+    pub(crate) permit: Permit,
+    pub(crate) durability: Durability,
+    pub(crate) limits: TreeLimits,
+    /// Whether the file system keeps its files in memory: nothing there takes time.
+    pub(crate) in_memory: bool,
+    pub(crate) patience: data::Refused,
+}
+
+/// What an operation has done, and which files must be durable before it is answered: with all
+/// attributes.
+pub(crate) type Done<T> = Result<(T, SmallVec<[Arc<Node>; 2]>), TreeError>;
+
+impl Base {
+    /// The file, if it is open.
+    pub(crate) fn cached(&self, id: &NodeId) -> Option<Arc<Node>> {
+        if *id == self.root.id { Some(Arc::clone(&self.root)) } else { self.cache.get(id) }
+    }
+
+    /// Keeps a file open. Returns the one that is open already, if there is one.
+    pub(crate) fn keep(&self, node: Arc<Node>) -> Arc<Node> {
+        if node.id == self.root.id {
+            return Arc::clone(&self.root);
+        }
+        let (node, dirty) = self.cache.add(node);
+        if let (Some(dirty), Some(base)) = (dirty, self.me.upgrade()) {
+            // It may be closed once it is flushed.
+            drop(runtime::blocking(move || durable::flush(&base, &dirty, true)));
+        }
+        node
+    }
+
+    /// Attributes from what statx(2) said.
+    pub(crate) fn shown(&self, node: &Node, stat: &Stat) -> Attributes {
+        let mut attributes = stat.attributes(self.locator.root.0);
+        self.changes.show(&node.id, &mut attributes);
+        attributes
+    }
+
+    /// A file's attributes.
+    pub(crate) fn attributes(&self, node: &Node) -> Result<Attributes, TreeError> {
+        match node.stat() {
+            Ok(stat) => Ok(self.shown(node, &stat)),
+            Err(error) => {
+                if error == TreeError::Stale {
+                    self.forget(node);
+                }
+                Err(self.durability.report(error, false))
+            }
+        }
+    }
+
+    /// A file after a change by this server, which found `before`. Somebody else may have changed
+    /// it in between, so what it was before is not said.
+    pub(crate) fn changed(&self, node: &Node, before: Time) -> Result<Changed, TreeError> {
+        let stat = node.stat()?;
+        self.changes.made(&node.id, before, stat.ctime());
+        Ok(Changed { before: None, after: self.shown(node, &stat) })
+    }
+
+    /// Closes a file that is gone.
+    #[cold]
+    fn forget(&self, node: &Node) {
+        self.cache.remove(&node.id);
+        if node.id == self.root.id {
+            self.durability.health().explain(backing::health::Kind::Gone, 0, "the folder was removed");
+        }
+    }
+
+    /// A directory's attributes, if the caller has this permission for it.
+    pub(crate) fn directory(
+        &self,
+        caller: &Caller,
+        node: &Node,
+        wanted: Permissions,
+    ) -> Result<Attributes, TreeError> {
+        let attributes = self.attributes(node)?;
+        if node.kind != Kind::Directory {
+            return Err(TreeError::NotDirectory);
+        }
+        self.permit.check(caller, node, &attributes, wanted)?;
+        Ok(attributes)
+    }
+
+    fn lookup(
+        &self,
+        caller: &Caller,
+        directory: &Node,
+        name: &[u8],
+        cached: bool,
+    ) -> Result<Found, TreeError> {
+        let above = self.directory(caller, directory, Permissions::EXECUTE)?;
+        let (node, attributes) = match name {
+            b"." => (directory.id, above),
+            b".." => {
+                let (node, stat) = locate::parent(self, directory)?;
+                (node.id, self.shown(&node, &stat))
+            }
+            _ => {
+                let (node, stat) = locate::child(self, directory, checked(name)?, cached)?;
+                (node.id, self.shown(&node, &stat))
+            }
+        };
+        Ok(Found { node, attributes, directory: above })
+    }
+
+    fn access(&self, caller: &Caller, node: &Node, wanted: Permissions) -> Result<Granted, TreeError> {
+        let attributes = self.attributes(node)?;
+        let permissions = self.permit.granted(caller, node, &attributes, wanted)?;
+        Ok(Granted { permissions, attributes })
+    }
+
+    fn read_link(&self, node: &Node) -> Result<Target, TreeError> {
+        if node.kind != Kind::Symlink {
+            return Err(TreeError::Invalid);
+        }
+        let path = rustix::fs::readlinkat(node.path(), "", Vec::new()).map_err(failed)?.into_bytes();
+        Ok(Target { path, attributes: self.attributes(node)? })
+    }
+
+    fn space(&self, caller: &Caller, node: &Node) -> Result<Space, TreeError> {
+        let space = rustix::fs::fstatvfs(node.path()).map_err(failed)?;
+        let available = if caller.uid == 0 && self.permit.as_caller { space.f_bfree } else { space.f_bavail };
+        let bytes = |blocks: u64| blocks.saturating_mul(space.f_frsize);
+        Ok(Space {
+            bytes: bytes(space.f_blocks),
+            free: bytes(space.f_bfree),
+            available: bytes(available),
+            files: space.f_files,
+            files_free: space.f_favail,
+        })
+    }
+}
+
+/// A folder of the host.
+#[derive(Clone)]
+pub struct Folder(Arc<Base>);
+
+impl Folder {
+    /// Opens the folder at `path`. Makes system calls that may block.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub fn open(path: &Path, options: &Options) -> Result<Self, OpenError> {
+        Ok(Self(open::open(path, options)?))
+    }
+
+    /// The user that all callers act as; `None` if each acts as itself.
+    pub fn acts_as(&self) -> Option<u32> {
+        (!self.0.permit.as_caller).then(|| rustix::process::geteuid().as_raw())
+    }
+
+    /// Whether files are known by the file system's own handles, which no move can make stale.
+    pub fn has_handles(&self) -> bool {
+        matches!(self.0.locator.by, locate::By::Handles)
+    }
+
+    /// The health of the folder's medium.
+    pub fn health(&self) -> &Arc<backing::Health> {
+        self.0.durability.health()
+    }
+
+    /// Does `f` on a thread that may block.
+    fn apart<T: Send + 'static>(
+        &self,
+        f: impl FnOnce(&Arc<Base>) -> Result<T, TreeError> + Send + 'static,
+    ) -> Answer<T> {
+        let base = Arc::clone(&self.0);
+        Answer::running(runtime::blocking(move || f(&base)))
+    }
+
+    /// Does `f` at once if the file is open, and on a thread if it is not, or if `f` would block.
+    fn at_once<T: Send + 'static>(
+        &self,
+        id: &NodeId,
+        f: impl Fn(&Base, &Node, bool) -> Result<T, TreeError> + Send + 'static,
+    ) -> Answer<T> {
+        if let Some(node) = self.0.cached(id) {
+            match f(&self.0, &node, true) {
+                Err(error) if locate::must_wait(error) => {}
+                done => return Answer::ready(done),
+            }
+        }
+        let id = *id;
+        self.apart(move |base| f(base, &*locate::find(base, &id)?, false))
+    }
+
+    /// Does `f` on a thread, and then waits until what it changed is durable.
+    fn change<T: Send + 'static>(&self, f: impl FnOnce(&Arc<Base>) -> Done<T> + Send + 'static) -> Answer<T> {
+        let base = Arc::clone(&self.0);
+        Answer::running(async move {
+            let theirs = Arc::clone(&base);
+            let done = runtime::blocking(move || f(&theirs)).await;
+            let (answer, changed) = done.map_err(|error| base.durability.report(error, true))?;
+            for node in &changed {
+                durable::flushed(&base, node, true).await?;
+            }
+            Ok(answer)
+        })
+    }
+}
+
+impl Tree for Folder {
+    fn root(&self) -> NodeId {
+        self.0.root.id
+    }
+
+    fn limits(&self) -> TreeLimits {
+        self.0.limits
+    }
+
+    fn attributes(&self, node: &NodeId) -> Answer<Attributes> {
+        self.at_once(node, |base, node, _| base.attributes(node))
+    }
+
+    fn set_attributes(
+        &self,
+        caller: &Caller,
+        node: &NodeId,
+        set: &SetAttributes,
+        guard: Option<Time>,
+    ) -> Answer<Changed> {
+        let (caller, node, set) = (caller.clone(), *node, *set);
+        self.change(move |base| change::set_attributes(base, &caller, &node, &set, guard))
+    }
+
+    fn access(&self, caller: &Caller, node: &NodeId, wanted: Permissions) -> Answer<Granted> {
+        let caller = caller.clone();
+        self.at_once(node, move |base, node, _| base.access(&caller, node, wanted))
+    }
+
+    fn lookup(&self, caller: &Caller, directory: &NodeId, name: &[u8]) -> Answer<Found> {
+        if let Some(node) = self.0.cached(directory) {
+            match self.0.lookup(caller, &node, name, true) {
+                Err(error) if locate::must_wait(error) => {}
+                done => return Answer::ready(done),
+            }
+        }
+        let (caller, directory, name) = (caller.clone(), *directory, name.to_vec());
+        self.apart(move |base| base.lookup(&caller, &*locate::find(base, &directory)?, &name, false))
+    }
+
+    fn read_link(&self, _caller: &Caller, node: &NodeId) -> Answer<Target> {
+        self.at_once(node, |base, node, _| base.read_link(node))
+    }
+
+    fn read(&self, caller: &Caller, node: &NodeId, at: u64, len: usize) -> Answer<Read> {
+        if let Some(open) = self.0.cached(node)
+            && let Some(done) = data::read_at_once(&self.0, caller, &open, at, len)
+        {
+            return Answer::ready(done);
+        }
+        Answer::running(data::read(Arc::clone(&self.0), caller.clone(), *node, at, len))
+    }
+
+    fn write(
+        &self,
+        caller: &Caller,
+        node: &NodeId,
+        at: u64,
+        data: Chain,
+        stability: Stability,
+    ) -> Answer<Written> {
+        if stability == Stability::Unstable || self.0.durability.is_asynchronous() {
+            if let Some(open) = self.0.cached(node)
+                && let Some(done) = data::write_at_once(&self.0, caller, &open, at, &data, stability)
+            {
+                return Answer::ready(done);
+            }
+        }
+        Answer::running(data::write(Arc::clone(&self.0), caller.clone(), *node, at, data, stability))
+    }
+
+    fn commit(&self, _caller: &Caller, node: &NodeId, _at: u64, _len: u64) -> Answer<Committed> {
+        Answer::running(data::commit(Arc::clone(&self.0), *node))
+    }
+
+    fn create(&self, caller: &Caller, directory: &NodeId, name: &[u8], new: New<'_>) -> Answer<Created> {
+        let (caller, directory, name) = (caller.clone(), *directory, name.to_vec());
+        let new = create::Wanted::from(new);
+        self.change(move |base| create::create(base, &caller, &directory, &name, &new))
+    }
+
+    fn remove(&self, caller: &Caller, directory: &NodeId, name: &[u8], kind: RemovedKind) -> Answer<Removed> {
+        let (caller, directory, name) = (caller.clone(), *directory, name.to_vec());
+        self.change(move |base| change::remove(base, &caller, &directory, &name, kind))
+    }
+
+    fn rename(&self, caller: &Caller, from: (&NodeId, &[u8]), to: (&NodeId, &[u8])) -> Answer<Renamed> {
+        let caller = caller.clone();
+        let (from, to) = ((*from.0, from.1.to_vec()), (*to.0, to.1.to_vec()));
+        self.change(move |base| change::rename(base, &caller, (&from.0, &from.1), (&to.0, &to.1)))
+    }
+
+    fn link(&self, caller: &Caller, node: &NodeId, directory: &NodeId, name: &[u8]) -> Answer<Linked> {
+        let (caller, node, directory, name) = (caller.clone(), *node, *directory, name.to_vec());
+        self.change(move |base| change::link(base, &caller, &node, &directory, &name))
+    }
+
+    fn read_dir(&self, caller: &Caller, directory: &NodeId, cookie: u64, room: DirRoom) -> Answer<Entries> {
+        let (caller, directory) = (caller.clone(), *directory);
+        self.apart(move |base| listing::read_dir(base, &caller, &directory, cookie, room))
+    }
+
+    fn space(&self, caller: &Caller, node: &NodeId) -> Answer<Space> {
+        let (caller, node) = (caller.clone(), *node);
+        self.apart(move |base| base.space(&caller, &*locate::find(base, &node)?))
+    }
+
+    fn allocate(&self, caller: &Caller, node: &NodeId, at: u64, len: u64) -> Answer<Changed> {
+        let (caller, node) = (caller.clone(), *node);
+        self.change(move |base| data::allocate(base, &caller, &node, at, len, true))
+    }
+
+    fn deallocate(&self, caller: &Caller, node: &NodeId, at: u64, len: u64) -> Answer<Changed> {
+        let (caller, node) = (caller.clone(), *node);
+        self.change(move |base| data::allocate(base, &caller, &node, at, len, false))
+    }
+
+    fn seek(&self, caller: &Caller, node: &NodeId, at: u64, contents: Contents) -> Answer<u64> {
+        let (caller, node) = (caller.clone(), *node);
+        self.apart(move |base| data::seek(base, &caller, &node, at, contents))
+    }
+
+    fn copy(
+        &self,
+        caller: &Caller,
+        from: (&NodeId, u64),
+        to: (&NodeId, u64),
+        len: u64,
+        share: bool,
+    ) -> Answer<u64> {
+        let caller = caller.clone();
+        let (from, to) = ((*from.0, from.1), (*to.0, to.1));
+        self.change(move |base| data::copy(base, &caller, from, to, len, share))
+    }
+
+    fn extended_attribute(&self, caller: &Caller, node: &NodeId, name: &[u8]) -> Answer<Vec<u8>> {
+        let (caller, node, name) = (caller.clone(), *node, name.to_vec());
+        self.apart(move |base| extended::get(base, &caller, &node, &name))
+    }
+
+    fn set_extended_attribute(
+        &self,
+        caller: &Caller,
+        node: &NodeId,
+        name: &[u8],
+        value: Option<&[u8]>,
+        create: Option<bool>,
+    ) -> Answer<Changed> {
+        let (caller, node, name) = (caller.clone(), *node, name.to_vec());
+        let value = value.map(<[u8]>::to_vec);
+        self.change(move |base| extended::set(base, &caller, &node, &name, value.as_deref(), create))
+    }
+
+    fn extended_attributes(&self, caller: &Caller, node: &NodeId) -> Answer<Vec<Vec<u8>>> {
+        let (caller, node) = (caller.clone(), *node);
+        self.apart(move |base| extended::list(base, &caller, &node))
+    }
+}

@@ -1,0 +1,58 @@
+//! Trees of files: a folder of the host.
+//!
+//! A [`Folder`] serves what lies below a directory as a [`tree::Tree`]. How it does so depends on
+//! what the process may do, which it finds out when it is opened:
+//!
+//! | | as root | as an ordinary user |
+//! |---|---|---|
+//! | a file is known by | the file system's handle | inode and birth; a table says where it lies |
+//! | calls are made as | the caller | the process's own user |
+//!
+//! No name of a client leads out of the folder: names are single components, resolved below the
+//! descriptor of a directory (openat2(2), RESOLVE_BENEATH), and no link is followed. Ids are sealed
+//! with a key of the folder, so that none can be guessed. An id stays good if somebody else moves
+//! its file out of the folder, as long as that is a file; a directory is refused then. Other file
+//! systems that are mounted inside are not entered.
+#![forbid(unsafe_code)]
+
+mod cache;
+mod change;
+mod create;
+mod data;
+mod durable;
+mod extended;
+mod folder;
+mod group;
+mod listing;
+mod locate;
+mod node;
+mod open;
+mod permit;
+mod seal;
+mod stat;
+mod table;
+
+pub use folder::Folder;
+pub use open::{OpenError, Options};
+
+use tree::TreeError;
+
+/// The error of a system call.
+fn failed(errno: rustix::io::Errno) -> TreeError {
+    TreeError::from_errno(errno.raw_os_error())
+}
+
+/// The error of opening a file for writing. A file that is being executed cannot be written now.
+fn open_failed(error: TreeError) -> TreeError {
+    if error == TreeError::Io(libc::ETXTBSY) { TreeError::Delay } else { error }
+}
+
+/// A name that a client may give to [`Folder`]'s operations, other than a lookup of `.` or `..`.
+fn checked(name: &[u8]) -> Result<&[u8], TreeError> {
+    match name {
+        b"" | b"." | b".." => Err(TreeError::Invalid),
+        _ if name.iter().any(|byte| matches!(byte, b'/' | 0)) => Err(TreeError::Invalid),
+        _ if name.len() > 255 => Err(TreeError::NameTooLong),
+        _ => Ok(name),
+    }
+}

@@ -1,0 +1,189 @@
+//! Opening a folder: what the process may do, and what the file system can.
+
+use std::fs::DirBuilder;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use backing::Health;
+use runtime::FileHandle;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::process::Resource;
+use rustix::thread::CapabilitySet;
+use tree::{Kind, Time, TreeError, TreeLimits};
+
+use crate::cache::Cache;
+use crate::durable::Durability;
+use crate::folder::Base;
+use crate::locate::{By, Locator};
+use crate::node::{Descriptors, Node};
+use crate::permit::Permit;
+use crate::seal::{self, Seal};
+use crate::stat::{Changes, Stat};
+use crate::table::Table;
+
+const EXT4: u64 = 0xef53;
+const XFS: u64 = 0x5846_5342;
+const BTRFS: u64 = 0x9123_683e;
+const TMPFS: u64 = 0x0102_1994;
+const F2FS: u64 = 0xf2f5_2010;
+const BCACHEFS: u64 = 0xca45_1a4e;
+const OVERLAY: u64 = 0x794c_7630;
+
+/// How a folder is served.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// A directory for what the folder must know after a restart, its own and outside of it. It is
+    /// made if it is not there. Without it, the ids of a folder mean nothing any more.
+    pub state: PathBuf,
+    /// Answer before changes are on the medium. A crash of the machine then loses changes that
+    /// clients think safe.
+    pub asynchronous: bool,
+    /// Serve all callers as the process's own user, even if the process could act as each of them.
+    pub as_itself: bool,
+    /// How many descriptors to use at most; without it, half of those that the process may have.
+    pub descriptors: Option<usize>,
+}
+
+impl Options {
+    /// The usual, with this state directory.
+    pub fn new(state: impl Into<PathBuf>) -> Self {
+        Self { state: state.into(), asynchronous: false, as_itself: false, descriptors: None }
+    }
+}
+
+/// Why a folder cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The folder itself.
+    #[error("{path}: the folder cannot be opened: {error}", path = path.display())]
+    Folder {
+        /// Its path.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+    /// Its state directory.
+    #[error("{path}: the state directory cannot be used: {error}", path = path.display())]
+    State {
+        /// Its path.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+    /// Clients could read the key.
+    #[error("{path}: the state directory lies in the folder: choose one outside", path = .0.display())]
+    StateInside(PathBuf),
+    /// There is no procfs.
+    #[error("/proc/self/fd cannot be opened: mount /proc: {0}")]
+    NoProc(io::Error),
+}
+
+/// Opens a folder.
+pub(crate) fn open(path: &Path, options: &Options) -> Result<Arc<Base>, OpenError> {
+    let of_folder = |error: io::Error| OpenError::Folder { path: path.to_owned(), error };
+    let of_state = |error: io::Error| OpenError::State { path: options.state.clone(), error };
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let root = rustix::fs::open(path, flags, Mode::empty()).map_err(|errno| of_folder(errno.into()))?;
+    let stat = Stat::of(root.as_fd()).map_err(|error| of_folder(as_io(error)))?;
+
+    DirBuilder::new().recursive(true).mode(0o700).create(&options.state).map_err(of_state)?;
+    let state = options.state.canonicalize().map_err(of_state)?;
+    if state.starts_with(path.canonicalize().map_err(of_folder)?) {
+        return Err(OpenError::StateInside(state));
+    }
+    let seal = Seal::load(&state.join("key")).map_err(of_state)?;
+
+    let as_caller = !options.as_itself && can_act_as_others();
+    let by = if as_caller && has_handles(root.as_fd()) {
+        By::Handles
+    } else {
+        By::Table(Mutex::new(Table::load(&state.join("places"), seal).map_err(of_state)?))
+    };
+    let by_handle = matches!(by, By::Handles);
+    let locator = Locator { seal, by, root: (stat.device(), stat.inode()) };
+    let id = locator.id(root.as_fd(), c"", &stat).map_err(|error| of_folder(as_io(error)))?;
+    let own =
+        rustix::fs::openat(&root, ".", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+            .map_err(|errno| of_folder(errno.into()))?;
+
+    let kind = rustix::fs::fstatfs(&root).map_or(0, |fs| fs.f_type as u64);
+    let local = [EXT4, XFS, BTRFS, TMPFS, F2FS, BCACHEFS, OVERLAY];
+    let permit = Permit {
+        as_caller,
+        by_mode: local.contains(&kind),
+        lists: supports(root.as_fd(), c"system.posix_acl_access"),
+    };
+    let limits = TreeLimits {
+        file_size: i64::MAX as u64,
+        name: 255,
+        links: match kind {
+            EXT4 => 65_000,
+            BTRFS => 65_535,
+            XFS => i32::MAX as u32,
+            _ => 32_000,
+        },
+        time: Time { seconds: 0, nanoseconds: 1 },
+        extended_attributes: supports(root.as_fd(), c"user.stag"),
+    };
+    let health = Health::new(path.display().to_string());
+    let durability = Durability::new(health, options.asynchronous).map_err(of_state)?;
+    let descriptors = Descriptors::open(root).map_err(OpenError::NoProc)?;
+    let allowed = rustix::process::getrlimit(Resource::Nofile).current.unwrap_or(1 << 20);
+    let most = options.descriptors.unwrap_or(usize::try_from(allowed / 2).unwrap_or(usize::MAX));
+
+    if !as_caller {
+        let uid = rustix::process::geteuid().as_raw();
+        tracing::warn!(path = %path.display(), uid, "every caller of this folder acts as this user");
+    }
+    tracing::info!(path = %path.display(), as_caller, by_handle, "a folder is open");
+    Ok(Arc::new_cyclic(|me| Base {
+        me: me.clone(),
+        root: Node::new(id, Kind::Directory, own),
+        descriptors,
+        locator,
+        // A file may need one for its name, one to be read, and one to be written.
+        cache: Cache::new(most / 3),
+        changes: Changes::default(),
+        permit,
+        durability,
+        limits,
+        in_memory: kind == TMPFS,
+        patience: Default::default(),
+    }))
+}
+
+fn as_io(error: TreeError) -> io::Error {
+    io::Error::other(error)
+}
+
+/// Whether this process can do what any user may, as that user.
+fn can_act_as_others() -> bool {
+    let needed = CapabilitySet::CHOWN
+        | CapabilitySet::DAC_OVERRIDE
+        | CapabilitySet::DAC_READ_SEARCH
+        | CapabilitySet::FOWNER
+        | CapabilitySet::FSETID
+        | CapabilitySet::SETGID
+        | CapabilitySet::SETUID;
+    rustix::process::geteuid().is_root()
+        && rustix::thread::capabilities(None).is_ok_and(|sets| sets.effective.contains(needed))
+}
+
+/// Whether files can be opened by handles that an id has room for. In a user namespace only those
+/// of directories can be opened, which O_DIRECTORY would hide.
+fn has_handles(root: BorrowedFd<'_>) -> bool {
+    FileHandle::of(root, c"").is_ok_and(|handle| {
+        handle.bytes().len() < seal::MOST
+            && (1..=0xff).contains(&handle.kind())
+            && handle.open(root, libc::O_PATH).is_ok()
+    })
+}
+
+/// Whether the file system has extended attributes like this one.
+fn supports(root: BorrowedFd<'_>, name: &std::ffi::CStr) -> bool {
+    !matches!(rustix::fs::fgetxattr(root, name, &mut [0u8; 0][..]), Err(Errno::OPNOTSUPP))
+}
