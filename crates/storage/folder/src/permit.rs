@@ -1,18 +1,15 @@
 //! [`Permit`]: who may do what. Owns the choice between three ways to check a permission.
 //!
-//! 1. Operations that change a directory or attributes are called *as the caller*: the kernel knows
-//!    all
-//!    rules (sticky directories, set-group-ID, quotas, immutable files), and they cost more anyway.
-//! 2. Lookups, reads and writes are checked against the mode, which is at hand: 0.2 µs, where a
-//!    change of
-//! the thread's identity costs 2 to 5 µs. The kernel has no say in the rule that owners always
-//! reach
-//!    their data.
+//! 1. Operations that change a directory or attributes are called *as the caller*. The kernel knows
+//!    all rules (sticky directories, set-group-ID, quotas, immutable files), and they cost more
+//!    anyway.
+//! 2. Lookups, reads and writes are checked against the mode, which is at hand. That takes 0.2 µs,
+//!    where a change of the thread's identity takes 2 to 5 µs. The kernel also does not know the rule
+//!    that owners always reach their data.
 //! 3. Where the mode is not all (an access control list, a file system with rules of its own), the
 //!    kernel is asked as the caller (faccessat2(2)).
 //!
-//! A process that cannot act as others serves everybody as itself, and asks the kernel in all
-//! cases.
+//! A process that cannot act as others serves everybody as itself, and always asks the kernel.
 
 use runtime::{ActingAs, act_as};
 use rustix::fs::{Access, AtFlags};
