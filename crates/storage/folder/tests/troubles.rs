@@ -137,6 +137,111 @@ fn a_full_medium_is_reported_and_recovers() {
     rustix::mount::unmount(ground.path(""), UnmountFlags::DETACH).unwrap();
 }
 
+/// An ext4 file system in a file, mounted until it is dropped.
+struct Ext4(std::path::PathBuf);
+
+impl Ext4 {
+    /// One of `size` bytes in a sparse file at `image`; `None` where none can be had.
+    fn mount(image: &Path, at: std::path::PathBuf, size: u64, more: &[&str]) -> Option<Self> {
+        fs::create_dir_all(&at).ok()?;
+        fs::File::create(image).ok()?.set_len(size).ok()?;
+        let run = |command: &mut Command| command.output().ok().filter(|output| output.status.success());
+        run(Command::new("mkfs.ext4").args(["-q", "-E", "root_owner=0:0"]).args(more).arg(image))?;
+        run(Command::new("mount").args(["-o", "loop"]).arg(image).arg(&at))?;
+        Some(Self(at))
+    }
+}
+
+impl Drop for Ext4 {
+    fn drop(&mut self) {
+        let _ = rustix::mount::unmount(&self.0, UnmountFlags::DETACH);
+    }
+}
+
+#[test]
+fn a_failed_flush_changes_the_verifier_even_of_a_file_that_was_closed() {
+    for is_closed in [false, true] {
+        let ground = Ground::new();
+        let thin = ground.directory.path().join("thin");
+        if !mount(&thin, c"size=12m") {
+            return;
+        }
+        // It promises more than its medium has.
+        let Some(mounted) = Ext4::mount(&thin.join("image"), ground.path(""), 64 << 20, &[]) else { return };
+        let options = Options { descriptors: Some(100), ..ground.options() };
+        let folder = Folder::open(&ground.path(""), &options).unwrap();
+        let me = Caller::root();
+        run(async {
+            let root = folder.root();
+            let node = make(&folder, &root, b"file").await.node;
+            let quiet = make(&folder, &root, b"quiet").await.node;
+            for n in 0..1000 {
+                fs::write(ground.path(&format!("other {n}")), b"").unwrap();
+            }
+            let mut verifier = 0;
+            for at in 0..16 {
+                let data = Buf::from(vec![7; 1 << 20]).into();
+                let written = folder.write(&me, &node, at << 20, data, Stability::Unstable).await.unwrap();
+                verifier = written.verifier;
+            }
+            // A file with nothing to flush tells the verifier.
+            let verifier_now = async || folder.commit(&me, &quiet, 0, 0).await.unwrap().verifier;
+            assert_eq!(verifier_now().await, verifier);
+            if is_closed {
+                // So many other files are opened that this one is flushed, to be closed.
+                for n in 0..1000 {
+                    find(&folder, &root, format!("other {n}").as_bytes()).await.unwrap();
+                }
+                for _ in 0..1000 {
+                    if verifier_now().await != verifier {
+                        break;
+                    }
+                    runtime::sleep(std::time::Duration::from_millis(5)).await;
+                }
+            } else {
+                let committed = folder.commit(&me, &node, 0, 0).await;
+                assert!(matches!(committed, Err(TreeError::Io(_) | TreeError::NoSpace)), "{committed:?}");
+            }
+            assert_ne!(verifier_now().await, verifier);
+            assert!(!folder.health().look().problems.is_empty());
+        });
+        drop((folder, mounted));
+        rustix::mount::unmount(&thin, UnmountFlags::DETACH).unwrap();
+    }
+}
+
+#[test]
+fn the_super_users_reserve_is_not_given_to_others() {
+    let ground = Ground::new();
+    let image = ground.directory.path().join("image");
+    let half = ["-m", "50"];
+    let Some(_mounted) = Ext4::mount(&image, ground.path(""), 32 << 20, &half) else { return };
+    let folder = ground.open();
+    let (user, me) = (user(1000), Caller::root());
+    run(async {
+        let file = New::File(NewFile::Guarded(with_mode(0o666)));
+        let node = folder.create(&me, &folder.root(), b"a", file).await.unwrap().node;
+        let mut at = 0;
+        let mut fill = async |caller: &Caller, len: usize| loop {
+            let data = Buf::from(vec![7; len]).into();
+            match folder.write(caller, &node, at, data, Stability::Data).await {
+                Ok(written) => at += written.len as u64,
+                Err(error) => break (error, at),
+            }
+        };
+        // At once, and by the ring.
+        let (error, half) = fill(&user, 32 << 10).await;
+        assert_eq!(error, TreeError::NoSpace);
+        let (error, again) = fill(&user, 1 << 20).await;
+        assert_eq!((error, again), (TreeError::NoSpace, half));
+        let space = folder.space(&user, &node).await.unwrap();
+        assert!(space.available < 1 << 20 && space.free > 8 << 20, "{space:?}");
+        let (error, all) = fill(&me, 256 << 10).await;
+        assert_eq!(error, TreeError::NoSpace);
+        assert!(all > half + (8 << 20), "{half} {all}");
+    });
+}
+
 #[test]
 fn a_folder_that_vanishes_makes_all_stale_and_says_so() {
     common::both_ways(|ground, as_itself| {
