@@ -18,7 +18,7 @@ def content(lab, size):
 
 def exports(lab):
     """What is exported in each case: memory, and a directory."""
-    return {"/scratch": "mem:64M"}
+    return {"/scratch": "mem:64M", "/srv/tree": folder(lab)}
 
 
 def copies(lab):

@@ -15,13 +15,12 @@ use std::time::{Duration, Instant};
 use runtime::{Gather, Keepalive, Lender, Lent, Notify, Pooled, TcpStream};
 use server_core::{ConnectionId, TcpAccount};
 
-use crate::caller::Identities;
+use crate::client::Client;
 use crate::dispatch;
 use crate::end::End;
-use crate::front_end::Shared;
-use crate::model::Model;
 use crate::records::{Record, Records};
 use crate::reply::Reply;
+use crate::shared::Shared;
 
 /// How long a peer that is gone is not noticed.
 const KEEPALIVE: Keepalive =
@@ -30,15 +29,9 @@ const KEEPALIVE: Keepalive =
 /// One connection.
 pub(crate) struct Connection {
     pub id: ConnectionId,
-    pub peer: SocketAddr,
-    /// Where the client connected to.
-    pub local: SocketAddr,
+    pub client: Rc<Client>,
     pub since: Instant,
-    pub shared: Arc<Shared>,
-    pub identities: Identities,
-    pub account: Rc<TcpAccount>,
-    /// What is served, as this connection saw it last.
-    model: RefCell<(u64, Arc<Model>)>,
+    account: Rc<TcpAccount>,
     stream: TcpStream,
     outbox: RefCell<Gather>,
     /// Bytes handed to the socket and not sent yet.
@@ -76,13 +69,9 @@ impl Connection {
         let local = stream.local_addr().unwrap_or(peer);
         Rc::new(Self {
             id: shared.hub.connection_id(),
-            peer,
-            local,
+            client: Rc::new(Client::new(shared, peer, local)),
             since: runtime::now(),
-            identities: Identities::default(),
             account,
-            model: RefCell::new((shared.generation(), shared.model())),
-            shared: shared.clone(),
             stream,
             outbox: RefCell::default(),
             sending: Cell::new(0),
@@ -92,16 +81,6 @@ impl Connection {
             phase: Cell::new(Phase::Open),
             made: Cell::new(0),
         })
-    }
-
-    /// What is served now.
-    pub(crate) fn model(&self) -> Arc<Model> {
-        let now = self.shared.generation();
-        let mut known = self.model.borrow_mut();
-        if known.0 != now {
-            *known = (now, self.shared.model());
-        }
-        known.1.clone()
     }
 
     /// Serves calls until the client leaves, breaks the protocol, or is asked to leave. `first` has
@@ -146,7 +125,7 @@ impl Connection {
     }
 
     fn has_room(&self) -> bool {
-        let limits = &self.model.borrow().1.limits;
+        let limits = self.client.model().limits;
         self.calls.get() < limits.calls
             && self.outbox.borrow().len() + self.sending.get() < limits.send_high_water
     }
@@ -155,7 +134,7 @@ impl Connection {
     fn execute(self: &Rc<Self>, record: Record) -> Result<(), End> {
         self.made.set(self.made.get() + 1);
         self.account.count(record.len(), 0);
-        let mut call = Pooled::new(dispatch::call(self.clone(), record));
+        let mut call = Pooled::new(dispatch::call(self.client.clone(), record));
         let at_once = Pin::new(&mut call).poll(&mut Context::from_waker(Waker::noop()));
         match at_once {
             Poll::Ready(outcome) => self.reply(outcome?),

@@ -8,27 +8,19 @@ use rpc::message::{AcceptStat, BadCall, Call, Message, Reply as Header, Versions
 use rpc::xdr::{Malformed, Reader};
 use runtime::Chain;
 
-use crate::connection::Connection;
+use crate::call::{Accepted, Refused};
+use crate::client::Client;
 use crate::end::End;
 use crate::records::Record;
 use crate::replies::Known;
 use crate::reply::Reply;
 use crate::{mount as mounting, portmap, v3 as version3};
 
-/// Where a call's arguments begin, and what its header says.
-pub(crate) struct Accepted {
-    pub xid: u32,
-    pub procedure: u32,
-    /// First byte of the arguments.
-    pub body: usize,
-    pub identity: Rc<crate::caller::Identity>,
-}
-
 /// Executes a call. `None` if it gets no reply.
 ///
 /// # Errors
 /// What came is no call: the connection ends.
-pub(crate) async fn call(connection: Rc<Connection>, record: Record) -> Result<Option<Reply>, End> {
+pub(crate) async fn call(client: Rc<Client>, record: Record) -> Result<Option<Reply>, End> {
     let first = record.first.as_slice().ok_or(End::NoCall)?;
     let mut from = Reader::new(first);
     let call = match Message::read(&mut from) {
@@ -48,15 +40,15 @@ pub(crate) async fn call(connection: Rc<Connection>, record: Record) -> Result<O
         let (low, high) = served.into_inner();
         return refused(AcceptStat::ProgMismatch(Versions { low, high }));
     }
-    let identity = match connection.identities.of(&credential) {
+    let identity = match client.identities.of(&credential) {
         Ok(identity) => identity,
         Err(stat) => return Ok(Some(Reply::bare(&Header::auth_error(xid, stat)))),
     };
     let accepted = Accepted { xid, procedure, body: from.position(), identity };
     let reply = match program {
-        v3::PROGRAM => nfs3(&connection, accepted, record).await,
-        mount::PROGRAM => mounting::call(&connection, &accepted, &record.flat()).await,
-        _ => portmap::call(&connection, version, &accepted, &record.flat()),
+        v3::PROGRAM => nfs3(&client, accepted, record).await,
+        mount::PROGRAM => mounting::call(&client, &accepted, &record.flat()).await,
+        _ => portmap::call(&client, version, &accepted, &record.flat()),
     };
     Ok(match reply {
         Ok(reply) => reply,
@@ -65,22 +57,8 @@ pub(crate) async fn call(connection: Rc<Connection>, record: Record) -> Result<O
     })
 }
 
-/// Why a call was not executed.
-pub(crate) enum Refused {
-    /// Its arguments cannot be decoded.
-    Garbage,
-    /// The program has no such procedure.
-    NoProcedure,
-}
-
-impl From<Malformed> for Refused {
-    fn from(_: Malformed) -> Self {
-        Self::Garbage
-    }
-}
-
 /// A call of NFSv3, once.
-async fn nfs3(connection: &Rc<Connection>, call: Accepted, record: Record) -> Result<Option<Reply>, Refused> {
+async fn nfs3(client: &Client, call: Accepted, record: Record) -> Result<Option<Reply>, Refused> {
     let procedure = v3::Procedure::from_code(call.procedure).ok_or(Refused::NoProcedure)?;
     let (first, data) = match procedure {
         // The data of a WRITE stays where it was received.
@@ -106,18 +84,18 @@ async fn nfs3(connection: &Rc<Connection>, call: Accepted, record: Record) -> Re
     }
     let once = version3::once(procedure);
     if once == version3::Once::Any {
-        return Ok(Some(version3::execute(connection, &call, arguments, data).await));
+        return Ok(Some(version3::execute(client, &call, arguments, data).await));
     }
-    let replies = &connection.shared.replies;
-    let key = replies.key(connection.peer.ip(), call.xid, call.procedure, bytes);
+    let replies = &client.shared.replies;
+    let key = replies.key(client.peer.ip(), call.xid, call.procedure, bytes);
     match replies.begin(key) {
         Known::Done(reply) => return Ok(Some(Reply::again(reply))),
         // Its reply goes to the connection that it came over first.
         Known::Running => return Ok(None),
         Known::New => {}
     }
-    let reply = version3::execute(connection, &call, arguments, data).await;
+    let reply = version3::execute(client, &call, arguments, data).await;
     let kept = (once == version3::Once::Ever).then(|| reply.bytes());
-    replies.end(key, kept, connection.model().limits.replies);
+    replies.end(key, kept, client.model().limits.replies);
     Ok(Some(reply))
 }

@@ -9,35 +9,22 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use runtime::TcpStream;
 use server_core::admission::Rules;
-use server_core::{Arrival, ConnectionId, FrontEnd, Hub, Link, Service, Sniff, portals};
+use server_core::{Arrival, ConnectionId, FrontEnd, Link, Service, Sniff, portals};
 
 use crate::config::NfsConfig;
 use crate::connection::Connection;
 use crate::end::End;
 use crate::model::{Model, PortalEntry, Traffic};
-use crate::mount::Mounts;
-use crate::replies::Replies;
+use crate::shared::Shared;
 
 /// Bytes that show an RPC call: a record's mark, XID, CALL, version 2.
 const SHOWN: usize = 16;
-
-/// What all cores share.
-pub(crate) struct Shared {
-    pub hub: Arc<Hub>,
-    model: Mutex<Arc<Model>>,
-    /// Counts models.
-    generation: AtomicU64,
-    pub replies: Replies,
-    pub mounts: Mounts,
-    /// Connections that there are.
-    clients: AtomicUsize,
-}
 
 /// The connections of one core.
 #[derive(Default)]
@@ -90,14 +77,7 @@ pub struct ClientStatus {
 /// When an address cannot be bound.
 pub fn begin(server: &server_core::Server, config: NfsConfig) -> io::Result<Handle> {
     let (bound, _) = portals::prepare(server.hub(), &[], &config.portals)?;
-    let shared = Arc::new(Shared {
-        hub: server.hub().clone(),
-        model: Mutex::new(Arc::new(Model::new(config, bound, None))),
-        generation: AtomicU64::new(0),
-        replies: Replies::default(),
-        mounts: Mounts::default(),
-        clients: AtomicUsize::new(0),
-    });
+    let shared = Shared::new(server.hub().clone(), Model::new(config, bound, None));
     for portal in &shared.model().portals {
         portal.start(&shared.hub, service(&shared))?;
     }
@@ -155,7 +135,7 @@ impl Handle {
         let all = self.shared.hub.on_each_core(patience, |core| {
             let own = core.own::<Own>();
             let all = own.0.borrow();
-            let of = |one: &Rc<Connection>| (one.peer, one.since.elapsed(), one.made.get());
+            let of = |one: &Rc<Connection>| (one.client.peer, one.since.elapsed(), one.made.get());
             all.values().map(of).collect::<Vec<_>>()
         });
         let all = all.into_iter().enumerate();
@@ -166,35 +146,6 @@ impl Handle {
 }
 
 impl Shared {
-    /// What is served now.
-    pub(crate) fn model(&self) -> Arc<Model> {
-        self.model.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// Changes with the model.
-    pub(crate) fn generation(&self) -> u64 {
-        self.generation.load(Ordering::Acquire)
-    }
-
-    fn set_model(&self, model: Arc<Model>) {
-        *self.model.lock().unwrap_or_else(PoisonError::into_inner) = model;
-        self.generation.fetch_add(1, Ordering::AcqRel);
-    }
-
-    /// Serves nothing any more, at `portals`.
-    fn serve_nothing(&self, portals: Vec<PortalEntry>) {
-        let before = self.model();
-        let config = NfsConfig {
-            portals: portals.iter().map(|portal| portal.asked).collect(),
-            exports: Vec::new(),
-            limits: before.limits,
-            key: [0; 16],
-        };
-        let mut nothing = Model::new(config, portals, None);
-        nothing.handles = before.handles;
-        self.set_model(Arc::new(nothing));
-    }
-
     /// Does something to every connection, on its core.
     fn on_connections(&self, act: impl Fn(&Connection) + Clone + Send + 'static) {
         for core in self.hub.posts() {
@@ -312,7 +263,7 @@ async fn serve(shared: &Arc<Shared>, arrival: Arrival) {
     let end = connection.serve(first, || place.logged_in()).await;
     own.0.borrow_mut().remove(&id);
     match end {
-        End::Closed | End::Asked => tracing::debug!(%peer, %end, "a connection has ended"),
+        End::Closed | End::Asked | End::Io(_) => tracing::debug!(%peer, %end, "a connection has ended"),
         end => tracing::info!(%peer, %end, "a connection has ended"),
     }
 }
@@ -330,20 +281,5 @@ impl Present {
 impl Drop for Present {
     fn drop(&mut self) {
         self.0.clients.fetch_sub(1, Ordering::AcqRel);
-    }
-}
-
-/// Port 111: a portal there tells the port of another one.
-const PORTMAPPER: u16 = rpc::bind::PORT;
-
-impl Connection {
-    /// The port of NFS that a client is told that has come to this portal.
-    pub(crate) fn nfs_port(&self) -> u16 {
-        if self.local.port() != PORTMAPPER {
-            return self.local.port();
-        }
-        let model = self.model();
-        let other = model.portals.iter().find(|portal| portal.address.port() != PORTMAPPER);
-        other.map_or(PORTMAPPER, |portal| portal.address.port())
     }
 }

@@ -5,7 +5,9 @@
 //! begun is never dropped: its client asks for the answer again, over another connection if need be.
 #![forbid(unsafe_code)]
 
+mod call;
 mod caller;
+mod client;
 pub mod config;
 mod connection;
 mod dispatch;
@@ -14,10 +16,12 @@ mod front_end;
 mod handle;
 mod model;
 mod mount;
+mod mounts;
 mod portmap;
 mod records;
 mod replies;
 mod reply;
+mod shared;
 mod v3;
 
 pub use front_end::{ClientStatus, Counts, ExportStatus, Handle, begin};

@@ -1,8 +1,6 @@
 //! MOUNT version 3 (RFC 1813 appendix I): from a path to the handle of its directory.
 
-use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::sync::{Mutex, PoisonError};
 
 use arrayvec::ArrayVec;
 use nfs::mount::{Arguments, Export, Group, Mount, Mounted, Name, Path, Procedure, Results, Status};
@@ -11,32 +9,16 @@ use rpc::auth::Flavor;
 use rpc::xdr::{Chained, Reader};
 use tree::{Kind, TreeError};
 
-use crate::connection::Connection;
-use crate::dispatch::{Accepted, Refused};
+use crate::call::{Accepted, Refused};
+use crate::client::Client;
 use crate::handle;
 use crate::model::Model;
+use crate::mounts::MOST_MOUNTS;
 use crate::reply::Reply;
-
-/// Mounts that are remembered for DUMP. They are for people only (`showmount -a`).
-const MOST_MOUNTS: usize = 1024;
-
-/// Who has mounted what, as far as it was said.
-#[derive(Default)]
-pub(crate) struct Mounts(Mutex<BTreeSet<(IpAddr, Vec<u8>)>>);
-
-impl Mounts {
-    fn change(&self, change: impl FnOnce(&mut BTreeSet<(IpAddr, Vec<u8>)>)) {
-        change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
-    }
-
-    fn all(&self) -> Vec<(IpAddr, Vec<u8>)> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
-    }
-}
 
 /// Executes a call.
 pub(crate) async fn call(
-    connection: &Connection,
+    of: &Client,
     call: &Accepted,
     record: &runtime::Buf,
 ) -> Result<Option<Reply>, Refused> {
@@ -45,8 +27,8 @@ pub(crate) async fn call(
     let mut from = Reader::new(bytes.get(call.body..).unwrap_or_default());
     let arguments = Arguments::read(procedure, &mut from)?;
     from.end()?;
-    let (model, client) = (connection.model(), connection.peer.ip().to_canonical());
-    let mounts = &connection.shared.mounts;
+    let (model, client) = (of.model(), of.peer.ip().to_canonical());
+    let mounts = &of.shared.mounts;
     let reply = |results: &Results<'_>| Ok(Some(Reply::with(call.xid, |to| results.write(to))));
     match arguments {
         Arguments::Null(()) => reply(&Results::Null(())),

@@ -5,8 +5,8 @@ use nfs::{mount, v3};
 use rpc::bind::{self, Binding, Mapping, TCP, Text};
 use rpc::xdr::{Chained, Reader};
 
-use crate::connection::Connection;
-use crate::dispatch::{Accepted, Refused};
+use crate::call::{Accepted, Refused};
+use crate::client::Client;
 use crate::reply::Reply;
 
 /// Programs and their versions.
@@ -21,7 +21,7 @@ const SERVED: [(u32, u32); 5] = [
 /// Executes a call. Nobody registers anything here, and no call is made for others: that is how
 /// portmappers are misused.
 pub(crate) fn call(
-    connection: &Connection,
+    client: &Client,
     version: u32,
     call: &Accepted,
     record: &runtime::Buf,
@@ -30,16 +30,16 @@ pub(crate) fn call(
     let body = bytes.get(call.body..).unwrap_or_default();
     let from = &mut Reader::new(body);
     // A portal of port 111 is the portmapper's alone: it tells the port of NFS.
-    let nfs = connection.nfs_port();
-    let own = connection.local.port();
+    let nfs = client.nfs_port();
+    let own = client.local.port();
     let port = |program: u32| if program == bind::PROGRAM { own } else { nfs };
     let address = |program: u32| {
-        let mut local = connection.local;
+        let mut local = client.local;
         local.set_ip(local.ip().to_canonical());
         local.set_port(port(program));
         bind::universal_address(local)
     };
-    let netid = if connection.local.ip().to_canonical().is_ipv4() { "tcp" } else { "tcp6" };
+    let netid = if client.local.ip().to_canonical().is_ipv4() { "tcp" } else { "tcp6" };
     let known = |program: u32, version: Option<u32>| {
         SERVED.iter().any(|one| one.0 == program && version.is_none_or(|version| one.1 == version))
     };

@@ -16,11 +16,13 @@ use crate::unit::UnitSpec;
 
 /// Serve disks and files
 #[derive(Clone, Debug, Args)]
-#[command(long_about = "Serve disks over iSCSI, and trees of files over NFS, until SIGTERM or SIGINT.\n\n\
+#[command(
+    long_about = "Serve disks and files until SIGTERM or SIGINT: disks over iSCSI, trees of files over NFS.\n\n\
     Each PATH becomes a logical unit, numbered from 0 in the order given. It is a file, a block device, mem:SIZE, \
     or osd:DIR: objects in a directory. When \
     all are open and every address is listened on, the URL of each unit is printed on stdout, alone on a line. \
-    Without PATH and --config it starts empty, and `stag apply FILE` says what it serves.")]
+    Without PATH and --config it starts empty, and `stag apply FILE` says what it serves."
+)]
 #[command(after_long_help = format!("{}\n{EXAMPLES}", reference::options()))]
 pub struct Serve {
     /// The units: a file, a block device, mem:SIZE or osd:DIR, and its options

@@ -61,6 +61,11 @@ fn the_shipped_example_is_in_order_and_means_what_it_says() {
     assert_eq!((to.address.to_string().as_str(), to.permanent), ("192.0.2.20:3260", false));
     assert_eq!(config.targets[2].units[0].spec.backing, Backing::Memory(1 << 30));
     assert_eq!(config.targets[2].acls, None);
+    assert_eq!((config.nfs.listen.len(), config.exports.len()), (1, 1));
+    assert_eq!(
+        config.exports[0].clients,
+        [Client { network: "192.0.2.0/24".parse().unwrap(), ..Client::default() }]
+    );
 }
 
 #[test]

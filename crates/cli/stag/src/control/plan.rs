@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use serde::{Deserialize, Serialize};
 
 use crate::config::settings::{Applies, Difference, Group};
-use crate::config::{Acl, Alua, Config, Target};
+use crate::config::{Acl, Alua, Client, Config, Target};
 use crate::convert;
 use crate::unit::UnitSpec;
 use crate::units::{Fate, Place, Units, place};
@@ -192,9 +192,7 @@ impl Plan {
             };
             let mut differences: Vec<String> =
                 before.differences(export).iter().map(ToString::to_string).collect();
-            if before.clients != export.clients {
-                differences.push("its clients".to_owned());
-            }
+            differences.extend(of_clients(&before.clients, &export.clients));
             if !differences.is_empty() {
                 let disturbs = stale().filter(|_| before.shown != export.shown);
                 self.add(Kind::Changed, format!("{what}: {}", differences.join(", ")), disturbs);
@@ -338,6 +336,20 @@ impl Plan {
             }
         }
     }
+}
+
+/// What changes of an export's clients.
+fn of_clients(old: &[Client], new: &[Client]) -> Vec<String> {
+    let among = |list: &[Client], one: &Client| list.iter().any(|other| other.network == one.network);
+    let gone =
+        old.iter().filter(|one| !among(new, one)).map(|one| format!("no client {} any more", one.network));
+    let came = new.iter().filter(|one| !among(old, one)).map(|one| format!("client {}", one.network));
+    let changed = new.iter().filter_map(|one| {
+        let before = old.iter().find(|other| other.network == one.network)?;
+        let differences = before.differences(one);
+        (!differences.is_empty()).then(|| format!("client {}: {}", one.network, joined(&differences)))
+    });
+    gone.chain(came).chain(changed).collect()
 }
 
 /// A target's name as names are compared.

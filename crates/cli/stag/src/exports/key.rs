@@ -1,9 +1,6 @@
 //! The key that proves file handles: made once, kept in the state directory, since handles outlive
 //! the daemon.
 
-use std::fs::{self, OpenOptions};
-use std::io::{ErrorKind, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use crate::state;
@@ -18,34 +15,20 @@ pub fn kept() -> Result<[u8; 16], String> {
 }
 
 fn at(file: &Path) -> Result<[u8; 16], String> {
-    let failed = |what: &str, error: std::io::Error| {
-        format!(
-            "the key of file handles {what} ({}: {error}): set STATE_DIRECTORY to a directory that can be written",
-            file.display()
-        )
+    let failed = |error: std::io::Error| {
+        let help = "set STATE_DIRECTORY to a directory that can be written";
+        format!("{}, the key of file handles: {error}; {help}", file.display())
     };
-    match fs::read(file) {
-        Ok(bytes) => bytes.try_into().map_err(|_| {
+    state::make_folder(file)?;
+    let mut key = [0; 16];
+    match backing::durable::read(file, key.len()).map_err(failed)? {
+        Some(bytes) => bytes.try_into().map_err(|_| {
             format!("{} is no key of 16 bytes: remove it, which makes every handle stale", file.display())
         }),
-        Err(error) if error.kind() == ErrorKind::NotFound => {
-            state::make_folder(file)?;
-            let mut key = [0; 16];
-            runtime::random(&mut key).map_err(|error| failed("cannot be made", error))?;
-            let beside = file.with_extension("new");
-            let written =
-                OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&beside);
-            written
-                .and_then(|mut open| {
-                    open.write_all(&key)?;
-                    open.sync_all()?;
-                    fs::rename(&beside, file)?;
-                    fs::File::open(file.parent().unwrap_or(Path::new("/")))?.sync_all()
-                })
-                .map_err(|error| failed("cannot be kept", error))?;
+        None => {
+            runtime::random(&mut key).and_then(|()| backing::durable::replace(file, &key)).map_err(failed)?;
             Ok(key)
         }
-        Err(error) => Err(failed("cannot be read", error)),
     }
 }
 
@@ -60,9 +43,9 @@ mod tests {
         let file = dir.path().join("nfs/handle-key");
         let key = at(&file).unwrap();
         assert_eq!(at(&file), Ok(key));
-        assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
         assert_ne!(at(&dir.path().join("other/handle-key")).unwrap(), key);
-        fs::write(&file, "short").unwrap();
+        std::fs::write(&file, "short").unwrap();
         assert!(at(&file).unwrap_err().contains("no key"));
     }
 }

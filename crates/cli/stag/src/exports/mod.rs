@@ -4,14 +4,17 @@
 mod key;
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::sync::Arc;
 
+use folder::{Folder, Options};
 use memory_tree::{Limits, MemoryTree, Root};
 use nfs_server::config::{ClientRule, NfsConfig, NfsLimits, NfsPortal};
 use tree::Tree;
 
 use crate::config::{Config, Export};
 use crate::export::Shown;
+use crate::state;
 
 /// Files of an export in memory, at most. Their memory counts against its size besides.
 const FILES: u64 = 1 << 32;
@@ -59,7 +62,7 @@ fn asked(export: &Export) -> (String, Shown, bool) {
 fn open(export: &Export) -> Result<Arc<dyn Tree>, String> {
     match &export.shown {
         Shown::Memory(bytes) => memory(*bytes),
-        Shown::Directory(path) => Err(format!("{}: directories cannot be exported yet", path.display())),
+        Shown::Directory(path) => directory(path, export),
     }
 }
 
@@ -68,6 +71,13 @@ fn memory(bytes: u64) -> Result<Arc<dyn Tree>, String> {
     let tree =
         MemoryTree::new(limits, Root { mode: 0o777, uid: 0, gid: 0 }).map_err(|error| error.to_string())?;
     Ok(Arc::new(tree))
+}
+
+fn directory(path: &Path, export: &Export) -> Result<Arc<dyn Tree>, String> {
+    // What is known of a directory belongs to it, whatever it is exported as.
+    let state = state::path("exports", &path.display().to_string())?;
+    let options = Options { asynchronous: export.asynchronous, ..Options::new(state) };
+    Ok(Arc::new(Folder::open(path, &options).map_err(|error| error.to_string())?))
 }
 
 /// What NFS is configured to, with the trees that are open.

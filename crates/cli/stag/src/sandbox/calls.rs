@@ -56,6 +56,9 @@ const ANY: &[c_long] = &[
     SYS_unlinkat, SYS_renameat, SYS_renameat2, SYS_linkat, SYS_symlinkat, SYS_fchmod, SYS_fchmodat,
     SYS_fchown, SYS_utimensat, SYS_getxattr, SYS_lgetxattr, SYS_fgetxattr, SYS_setxattr,
     SYS_fsetxattr, SYS_listxattr, SYS_flistxattr, SYS_removexattr, SYS_fremovexattr,
+    // Exported directories: files by their handles, each call as its caller.
+    SYS_openat2, SYS_name_to_handle_at, SYS_open_by_handle_at, SYS_mknodat, SYS_fchownat,
+    SYS_setfsuid, SYS_setfsgid, SYS_setgroups, SYS_capget, SYS_capset,
     // Sockets that are there.
     SYS_bind, SYS_listen, SYS_accept4, SYS_connect, SYS_getsockname, SYS_getpeername,
     SYS_setsockopt, SYS_getsockopt, SYS_sendto, SYS_sendmsg, SYS_sendmmsg, SYS_recvfrom,
@@ -74,7 +77,8 @@ const OLDER: &[c_long] = &[
 const OLDER: &[c_long] = &[];
 
 /// `ioctl` requests: sockets, terminals, block devices, names of interfaces, RDMA devices.
-const IOCTLS: [u64; 9] = [
+const IOCTLS: [u64; 10] = [
+    0x4020_940D, // FICLONERANGE
     0x5421,      // FIONBIO
     0x541B,      // FIONREAD
     0x5401,      // TCGETS

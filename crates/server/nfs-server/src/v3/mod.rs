@@ -4,17 +4,17 @@ mod convert;
 mod directories;
 mod files;
 
-use std::rc::Rc;
 use std::sync::Arc;
 
 use nfs::v3::{Arguments, Outcome, Procedure, Results, Status, Wcc};
 use runtime::Chain;
 use tree::{Caller, NodeId, Tree};
 
+use crate::call::Accepted;
 use crate::caller::Identity;
+use crate::client::Client;
 use crate::config::ClientRule;
-use crate::connection::Connection;
-use crate::dispatch::Accepted;
+
 use crate::model::{BadHandle, Exported, Model, Traffic};
 use crate::reply::Reply;
 
@@ -111,14 +111,14 @@ impl Call<'_> {
 
 /// Executes a call. `data` is that of a WRITE.
 pub(crate) async fn execute(
-    connection: &Rc<Connection>,
+    client: &Client,
     accepted: &Accepted,
     arguments: Arguments<'_>,
     data: Chain,
 ) -> Reply {
     let call = Call {
-        model: connection.model(),
-        client: connection.peer.ip(),
+        model: client.model(),
+        client: client.peer.ip(),
         identity: &accepted.identity,
         xid: accepted.xid,
     };

@@ -10,7 +10,7 @@ use crate::config::{self, Daemon, Place as Files, reference};
 /// A table: its header, and what stands in it in any case.
 type Table = (&'static str, &'static [(&'static str, &'static str)]);
 
-const TABLES: [Table; 9] = [
+const TABLES: [Table; 12] = [
     ("", &[]),
     ("[[portal]]", &[("listen", "\"192.0.2.1:3260\""), ("group", "1")]),
     ("[limits]", &[]),
@@ -20,6 +20,9 @@ const TABLES: [Table; 9] = [
     ("[[target]]", &[("iqn", "\"iqn.2026-01.org.example:t\"")]),
     ("[[target.unit]]", &[("lun", "0"), ("path", "\"/srv/x.img\"")]),
     ("[[target.acl]]", &[("initiator", "\"iqn.2026-01.org.example:i\"")]),
+    ("[nfs]", &[]),
+    ("[[export]]", &[("name", "\"/data\""), ("path", "\"mem:1M\"")]),
+    ("[[export.client]]", &[("network", "\"192.0.2.0/24\"")]),
 ];
 /// Users that an ACL can name.
 const USERS: &str = "{ users = [{ name = \"a\", secret = \"one-one-one-one\" }, { name = \"b\", secret = \"two-two-two-two\" }] }";
@@ -29,8 +32,22 @@ const ALUA: [Table; 2] =
     [("[target.alua]", &[]), ("[[target.alua.group]]", &[("id", "1"), ("portal-groups", "[1]")])];
 
 /// Keys that are tables of their own, and those of a unit that are no options.
-const TABLE_KEYS: [&str; 11] =
-    ["portal", "limits", "iser", "isns", "discovery", "target", "unit", "acl", "alua", "lun", "path"];
+const TABLE_KEYS: [&str; 14] = [
+    "portal",
+    "limits",
+    "iser",
+    "isns",
+    "discovery",
+    "target",
+    "unit",
+    "acl",
+    "alua",
+    "lun",
+    "path",
+    "nfs",
+    "export",
+    "client",
+];
 
 /// Two values of a setting, and other keys with theirs.
 type Values = (String, String, &'static [(&'static str, &'static str)]);
@@ -57,6 +74,9 @@ fn values(header: &str, setting: &Setting) -> Option<Values> {
         (_, Form::Words(words)) => (format!("\"{}\"", words[0].0), format!("\"{}\"", words[1].0)),
         (name, _) => {
             let (a, b) = match name {
+                "name" if header == "[[export]]" => ("\"/a\"", "\"/b\""),
+                "path" => ("\"mem:1M\"", "\"/srv/files\""),
+                "network" => ("\"192.0.2.0/24\"", "\"2001:db8::/32\""),
                 "sandbox-directories" => ("[\"/srv/a\"]", "[\"/srv/b\"]"),
                 "log" => ("\"info\"", "\"debug\""),
                 "listen" => ("\"192.0.2.1:3260\"", "\"192.0.2.2:3260\""),
@@ -166,7 +186,8 @@ fn every_setting_that_changes_is_told() {
             assert!(!told.is_empty(), "{header} {key}: {a} to {b} is not told");
             assert!(!told.contains("length"), "{header} {key}: a secret is told: {told}");
             // Names of tables' own places stand in the line itself.
-            let by_place = ["listen", "iqn", "lun", "initiator", "id", "ro"].contains(&key);
+            let by_place = ["listen", "iqn", "lun", "initiator", "id", "ro", "network"].contains(&key)
+                || (*header, key) == ("[[export]]", "name");
             if !by_place && *header != "[discovery]" {
                 assert!(told.contains(key), "{header} {key}: {told}");
             }

@@ -1,0 +1,56 @@
+//! [`Client`]: who is at the other end of a connection, and what it may be told.
+
+use std::cell::RefCell;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use crate::caller::Identities;
+use crate::model::Model;
+use crate::shared::Shared;
+
+/// Port 111: a portal there tells the port of another one.
+const PORTMAPPER: u16 = rpc::bind::PORT;
+
+/// The client of a connection.
+pub(crate) struct Client {
+    /// Its end.
+    pub peer: SocketAddr,
+    /// Where it connected to.
+    pub local: SocketAddr,
+    pub identities: Identities,
+    pub shared: Arc<Shared>,
+    /// What is served, as the connection saw it last, and its number.
+    model: RefCell<(u64, Arc<Model>)>,
+}
+
+impl Client {
+    pub(crate) fn new(shared: &Arc<Shared>, peer: SocketAddr, local: SocketAddr) -> Self {
+        Self {
+            peer,
+            local,
+            identities: Identities::default(),
+            model: RefCell::new((shared.generation(), shared.model())),
+            shared: shared.clone(),
+        }
+    }
+
+    /// What is served now.
+    pub(crate) fn model(&self) -> Arc<Model> {
+        let now = self.shared.generation();
+        let mut known = self.model.borrow_mut();
+        if known.0 != now {
+            *known = (now, self.shared.model());
+        }
+        known.1.clone()
+    }
+
+    /// The port of NFS that it is told.
+    pub(crate) fn nfs_port(&self) -> u16 {
+        if self.local.port() != PORTMAPPER {
+            return self.local.port();
+        }
+        let model = self.model();
+        let other = model.portals.iter().find(|portal| portal.address.port() != PORTMAPPER);
+        other.map_or(PORTMAPPER, |portal| portal.address.port())
+    }
+}
