@@ -50,6 +50,7 @@ struct Shard {
 }
 
 struct Waiting {
+    shard: usize,
     view: LastUse,
     runs: Runs,
 }
@@ -82,7 +83,8 @@ impl Arena {
 
     /// The pages as they are, for as long as the result lives; for the file of number `owner`.
     pub(crate) fn slice(&self, owner: u32, at: u64, len: usize) -> Option<Buf> {
-        let shard = self.shard(owner).read().unwrap_or_else(PoisonError::into_inner);
+        let shard = &self.shards[owner as usize % SHARDS];
+        let shard = shard.read().unwrap_or_else(PoisonError::into_inner);
         shard.view.slice(at as usize, len).ok()
     }
 
@@ -107,11 +109,12 @@ impl Arena {
         } else {
             let pages: u32 = runs.iter().map(|run| run.len).sum();
             self.retired.fetch_add(pages.into(), Ordering::Relaxed);
-            let mut shard = self.shard(owner).write().unwrap_or_else(PoisonError::into_inner);
+            let number = owner as usize % SHARDS;
+            let mut shard = self.shards[number].write().unwrap_or_else(PoisonError::into_inner);
             shard.pages += pages;
             shard.retired.extend_from_slice(&runs);
             if shard.pages >= self.batch {
-                let old = self.replace_view(&mut shard);
+                let old = self.replace_view(number, &mut shard);
                 drop(shard);
                 drop(old);
             }
@@ -119,13 +122,19 @@ impl Arena {
         self.collect(budget);
     }
 
-    /// Frees retired pages whose view has ended.
+    /// Frees retired pages whose view has ended, and each before it of the same shard: an old slice may
+    /// be of a file that had its pages for longer than the last view lasted.
     pub(crate) fn collect(&self, budget: &Budget) {
         if self.waits.load(Ordering::Relaxed) == 0 {
             return;
         }
         let Ok(mut waiting) = self.waiting.try_lock() else { return };
-        let ended: SmallVec<[Waiting; 4]> = waiting.extract_if(.., |waits| waits.view.is_over()).collect();
+        let mut lasts = [false; SHARDS];
+        let ended = waiting.extract_if(.., |waits| {
+            lasts[waits.shard] |= !waits.view.is_over();
+            !lasts[waits.shard]
+        });
+        let ended: SmallVec<[Waiting; 4]> = ended.collect();
         self.waits.store(waiting.len(), Ordering::Relaxed);
         drop(waiting);
         for Waiting { runs, .. } in ended {
@@ -137,9 +146,9 @@ impl Arena {
 
     /// Replaces all views with retired pages, and frees what can be freed.
     pub(crate) fn collect_all(&self, budget: &Budget) {
-        for shard in &self.shards {
-            let mut shard = shard.write().unwrap_or_else(PoisonError::into_inner);
-            let old = (shard.pages > 0).then(|| self.replace_view(&mut shard));
+        for number in 0..SHARDS {
+            let mut shard = self.shards[number].write().unwrap_or_else(PoisonError::into_inner);
+            let old = (shard.pages > 0).then(|| self.replace_view(number, &mut shard));
             drop(shard);
             drop(old);
         }
@@ -151,17 +160,13 @@ impl Arena {
         self.retired.load(Ordering::Relaxed) * PAGE
     }
 
-    fn shard(&self, owner: u32) -> &RwLock<Shard> {
-        &self.shards[owner as usize % SHARDS]
-    }
-
     /// The old view, which the caller drops once it has unlocked the shard.
-    fn replace_view(&self, shard: &mut Shard) -> Region {
+    fn replace_view(&self, number: usize, shard: &mut Shard) -> Region {
         let old = std::mem::replace(&mut shard.view, self.region.view());
         let runs = std::mem::take(&mut shard.retired);
         shard.pages = 0;
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        waiting.push(Waiting { view: old.last_use(), runs });
+        waiting.push(Waiting { shard: number, view: old.last_use(), runs });
         self.waits.store(waiting.len(), Ordering::Relaxed);
         old
     }

@@ -130,6 +130,28 @@ fn a_slow_reader_never_sees_another_files_bytes() {
     assert_eq!(read(&tree, &other, 3 << 20, 100).to_vec(), vec![9; 100]);
 }
 
+/// Whose pages were lent through a view before the one that was current when he removed his file.
+#[test]
+fn an_old_slice_keeps_its_pages_though_other_files_went_since() {
+    let tree = tree(8 << 20);
+    let nodes: Vec<NodeId> = (0..128u8).map(|name| create(&tree, &[name + 128])).collect();
+    // Two whose numbers differ by a multiple of the number of views.
+    let [old, other] = [0, 64];
+    for at in [old, other] {
+        write(&tree, &nodes[at], 0, vec![7; 2 << 20]).unwrap();
+    }
+    let slow = read(&tree, &nodes[old], 0, 2 << 20);
+    drop(read(&tree, &nodes[other], 0, 2 << 20));
+    remove(&tree, &[other as u8 + 128]);
+    remove(&tree, &[old as u8 + 128]);
+    let node = create(&tree, b"f");
+    let mut at = 0;
+    while write(&tree, &node, at, vec![9; 64 << 10]).is_ok() {
+        at += 64 << 10;
+    }
+    assert_eq!(slow.to_vec(), vec![7; 2 << 20]);
+}
+
 #[test]
 fn pages_that_are_used_again_are_zeros_first() {
     let tree = tree(2 << 20);
