@@ -5,6 +5,9 @@
 //! memory ([`Region::view`]), a file always through the same one of [`SHARDS`]. When enough pages
 //! of a shard are retired, its view is replaced. They are free once the old view has ended, and the
 //! kernel has taken their memory back: pages that it is still sending are detached then.
+//!
+//! Some pages that no read ever handed out are kept with their memory, and the bytes that they had:
+//! page faults cost more than all else that a small write does.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -22,6 +25,12 @@ pub(crate) const PAGE: u64 = 4096;
 /// Views of the memory. A peer that takes its data slowly holds up the retired pages of one.
 const SHARDS: usize = 64;
 
+/// Free pages that are kept with their memory, at most.
+const STOCK: u32 = 16 << 10;
+
+/// Shorter runs of them are not joined to make a longer one: a file would lie in many pieces.
+const SHORT: u32 = 16;
+
 /// Retired pages of a shard at which its view is replaced, at most.
 const BATCH: u32 = 256;
 
@@ -31,7 +40,7 @@ pub(crate) type Runs = SmallVec<[Run; 4]>;
 /// The memory of all files.
 pub(crate) struct Arena {
     region: Arc<Region>,
-    free: Mutex<FreePages>,
+    free: Mutex<Free>,
     shards: Box<[RwLock<Shard>]>,
     /// Pages whose view was replaced and has not ended yet.
     waiting: Mutex<Vec<Waiting>>,
@@ -40,6 +49,25 @@ pub(crate) struct Arena {
     /// Pages that are retired.
     retired: AtomicU64,
     batch: u32,
+}
+
+struct Free {
+    /// Without memory: their bytes are zeros.
+    zeros: FreePages,
+    /// With memory, and the bytes that they had.
+    stock: FreePages,
+    /// How many there are of them.
+    stocked: u32,
+    /// How many there may be.
+    most: u32,
+}
+
+/// Pages that a file has got.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Taken {
+    pub(crate) run: Run,
+    /// Whether their bytes are zeros. Otherwise they are another file's, and must not be shown.
+    pub(crate) zeros: bool,
 }
 
 #[repr(align(64))]
@@ -56,7 +84,10 @@ struct Waiting {
 }
 
 impl Arena {
-    /// Reserves addresses for `bytes`, up to 16 TiB.
+    /// Bytes of the largest arena.
+    pub(crate) const MOST: u64 = u32::MAX as u64 * PAGE;
+
+    /// Reserves addresses for `bytes`, at most [`Self::MOST`].
     ///
     /// # Errors
     /// The address space has no room for them.
@@ -65,7 +96,12 @@ impl Arena {
         let region = Region::new(pages as usize * PAGE as usize)?;
         let shard = |_| RwLock::new(Shard { view: region.view(), retired: Runs::new(), pages: 0 });
         Ok(Self {
-            free: Mutex::new(FreePages::new(pages)),
+            free: Mutex::new(Free {
+                zeros: FreePages::new(pages),
+                stock: FreePages::new(0),
+                stocked: 0,
+                most: (pages / 16).min(STOCK),
+            }),
             shards: (0..SHARDS).map(shard).collect(),
             waiting: Mutex::default(),
             waits: AtomicUsize::new(0),
@@ -75,10 +111,21 @@ impl Arena {
         })
     }
 
-    /// Up to `most` pages of zeros, from `goal` on if that is free. The caller has taken them from
-    /// the budget.
-    pub(crate) fn take(&self, most: u32, goal: Option<u32>) -> Option<Run> {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner).take(most, goal)
+    /// Up to `most` pages, from `goal` on if that is free. The caller has taken them from the budget,
+    /// which has no more than there are.
+    pub(crate) fn take(&self, most: u32, goal: Option<u32>) -> Taken {
+        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let stock_first = free.stocked > 0 && free.stock.longest() >= most.min(SHORT);
+        let zeros = if stock_first { None } else { free.zeros.take(most, goal) };
+        if let Some(run) = zeros {
+            return Taken { run, zeros: true };
+        }
+        if let Some(run) = free.stock.take(most, goal) {
+            free.stocked -= run.len;
+            return Taken { run, zeros: false };
+        }
+        let run = free.zeros.take(most, goal).expect("the budget has as many pages as there are");
+        Taken { run, zeros: true }
     }
 
     /// The pages as they are, for as long as the result lives; for the file of number `owner`.
@@ -105,7 +152,9 @@ impl Arena {
             return;
         }
         if !lent {
-            self.free(&runs, budget);
+            for run in runs {
+                self.keep(run, budget);
+            }
         } else {
             let pages: u32 = runs.iter().map(|run| run.len).sum();
             self.retired.fetch_add(pages.into(), Ordering::Relaxed);
@@ -171,6 +220,19 @@ impl Arena {
         old
     }
 
+    /// Keeps pages that nobody can name, and the kernel is not sending, for the next file.
+    fn keep(&self, run: Run, budget: &Budget) {
+        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        if free.stocked + run.len > free.most {
+            drop(free);
+            return self.free(&[run], budget);
+        }
+        free.stocked += run.len;
+        free.stock.give(run);
+        drop(free);
+        budget.give(u64::from(run.len) * PAGE);
+    }
+
     /// Gives the memory of pages that nobody can name back to the system.
     fn free(&self, runs: &[Run], budget: &Budget) {
         for run in runs {
@@ -178,7 +240,7 @@ impl Arena {
             if self.region.punch(at as usize, len as usize).is_err() {
                 self.zero(at, len);
             }
-            self.free.lock().unwrap_or_else(PoisonError::into_inner).give(*run);
+            self.free.lock().unwrap_or_else(PoisonError::into_inner).zeros.give(*run);
             budget.give(len);
         }
     }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use runtime::{Buf, Chain};
 use tree::Contents;
 
-use crate::arena::{Arena, PAGE, Runs};
+use crate::arena::{Arena, PAGE, Runs, Taken};
 use crate::budget::Budget;
 use crate::free::Run;
 
@@ -67,9 +67,9 @@ impl Data {
         missing * PAGE
     }
 
-    /// Has pages for the whole range. The caller has taken [`Self::missing`] from the budget. False
-    /// if there are no pages all the same.
-    pub(crate) fn map(&mut self, arena: &Arena, at: u64, len: u64) -> bool {
+    /// Has pages for the whole range. The caller has taken [`Self::missing`] from the budget, and
+    /// writes the first `written` bytes of it before anybody can read them.
+    pub(crate) fn map(&mut self, arena: &Arena, at: u64, len: u64, written: u64) {
         let (mut page, end) = pages(at, len);
         while page < end {
             let before = self.runs.range(..=page).next_back().map(|(at, run)| (*at, *run));
@@ -84,7 +84,16 @@ impl Data {
             }
             let next = self.runs.range(page..).next().map_or(end, |(at, _)| (*at).min(end));
             let most = u32::try_from(next - page).unwrap_or(u32::MAX);
-            let Some(taken) = arena.take(most, goal) else { return false };
+            let Taken { run: taken, zeros } = arena.take(most, goal);
+            if !zeros {
+                // All but what is written.
+                let (start, len) = (page * PAGE, u64::from(taken.len) * PAGE);
+                let head = at.saturating_sub(start).min(len);
+                let tail = (at + written).saturating_sub(start).clamp(head, len);
+                let place = u64::from(taken.at) * PAGE;
+                arena.zero(place, head);
+                arena.zero(place + tail, len - tail);
+            }
             self.pages += u64::from(taken.len);
             match before.filter(|_| goal == Some(taken.at)) {
                 Some((at, run)) => self.runs.insert(at, Run { at: run.at, len: run.len + taken.len }),
@@ -92,7 +101,6 @@ impl Data {
             };
             page += u64::from(taken.len);
         }
-        true
     }
 
     /// Writes to pages that are there ([`Self::map`]). The file becomes longer if it must.

@@ -75,7 +75,7 @@ pub(crate) fn write(
     let key = state.key(id)?;
     let len = chain.len();
     let mut done = 0;
-    let mut first: Option<Before> = None;
+    let mut first = None;
     // The number of changes after the last piece: the answer's `before` holds only without others.
     let mut last_change = None;
     loop {
@@ -96,27 +96,22 @@ pub(crate) fn write(
         }
         let data = data(&mut node)?;
         // All pages at once, so that it is done whole or not at all.
-        let missing = data.missing(at + done as u64, (len - done) as u64);
-        let cost = data.cost();
-        let reserved = state.reserve(missing).and_then(|()| {
-            if data.map(&state.arena, at + done as u64, (len - done) as u64) {
-                return Ok(());
-            }
-            state.bytes.give(data.missing(at + done as u64, (len - done) as u64));
-            Err(TreeError::NoSpace)
-        });
-        if reserved.is_ok() {
-            let rest = chain.len();
-            let piece = chain.split_to(rest.min(PIECE));
-            data.write(&state.arena, at + done as u64, &piece);
-            done += piece.len();
-        }
-        state.recount(cost, data.cost());
-        match reserved {
+        let (from, rest) = (at + done as u64, (len - done) as u64);
+        match state.reserve(data.missing(from, rest)) {
+            Ok(()) => {}
             // Another has cut the file since the first piece, and there is no space any more.
-            Err(_) if done > 0 => chain = Chain::new(),
-            reserved => reserved?,
+            Err(_) if done > 0 => {
+                let file = Changed { before: None, after: node.attributes() };
+                return Ok(Written { len: done, stability: Stability::File, verifier: state.verifier, file });
+            }
+            Err(error) => return Err(error),
         }
+        let cost = data.cost();
+        let piece = chain.split_to(chain.len().min(PIECE));
+        data.map(&state.arena, from, rest, piece.len() as u64);
+        data.write(&state.arena, from, &piece);
+        state.recount(cost, data.cost());
+        done += piece.len();
         if caller.uid != 0 {
             drop_privileges(&mut node);
         }
@@ -148,16 +143,11 @@ pub(crate) fn allocate(
     let end = end(at, len)?;
     state.reserve(data.missing(at, len))?;
     let cost = data.cost();
-    let mapped = data.map(&state.arena, at, len);
-    if mapped && end > data.size() && len > 0 {
+    data.map(&state.arena, at, len, 0);
+    if end > data.size() && len > 0 {
         data.set_size(&state.arena, &state.bytes, key.slot, end);
     }
-    let missing = data.missing(at, len);
     state.recount(cost, data.cost());
-    if !mapped {
-        state.bytes.give(missing);
-        return Err(TreeError::NoSpace);
-    }
     changed(caller, &mut node, before)
 }
 
@@ -263,10 +253,7 @@ fn copy_piece(
         data.set_size(&state.arena, &state.bytes, target.slot, size);
     } else {
         state.reserve(data.missing(to, len))?;
-        if !data.map(&state.arena, to, len) {
-            state.bytes.give(data.missing(to, len));
-            return Err(TreeError::NoSpace);
-        }
+        data.map(&state.arena, to, len, len);
         data.write(&state.arena, to, &chain);
     }
     state.recount(cost, data.cost());

@@ -18,7 +18,7 @@ impl Run {
     }
 }
 
-/// Free pages, as runs that do not touch each other. Their bytes are zeros.
+/// Free pages, as runs that do not touch each other.
 pub(crate) struct FreePages {
     by_place: BTreeMap<u32, u32>,
     by_len: BTreeSet<(u32, u32)>,
@@ -57,6 +57,11 @@ impl FreePages {
             self.add(Run { at: run.at + most, len: run.len - most });
         }
         Some(Run { at: run.at, len: run.len.min(most) })
+    }
+
+    /// Length of the longest run.
+    pub(crate) fn longest(&self) -> u32 {
+        self.by_len.last().map_or(0, |(len, _)| *len)
     }
 
     /// Gives pages back.

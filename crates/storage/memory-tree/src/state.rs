@@ -29,7 +29,7 @@ const DAY: u64 = 24 * 60 * 60;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Bytes of memory: data in whole pages of 4 KiB, and what files, names and extended attributes
-    /// take. Up to 16 TiB.
+    /// take. More than 16 TiB are 16 TiB.
     pub bytes: u64,
     /// Files of all kinds.
     pub files: u64,
@@ -52,12 +52,13 @@ pub(crate) struct State {
 impl State {
     /// A tree that has a root only.
     pub(crate) fn new(limits: Limits, mode: u32, uid: u32, gid: u32) -> io::Result<Self> {
+        let bytes = limits.bytes.min(Arena::MOST);
         let mut verifier = [0; 8];
         runtime::random(&mut verifier)?;
         let state = Self {
             table: Table::new(),
-            arena: Arena::new(limits.bytes)?,
-            bytes: Budget::new(limits.bytes),
+            arena: Arena::new(bytes)?,
+            bytes: Budget::new(bytes),
             files: Budget::new(limits.files.min(u32::MAX.into())),
             moves: Mutex::new(()),
             verifier: u64::from_ne_bytes(verifier),
