@@ -111,11 +111,9 @@ impl Worker<'_> {
 
     fn work(mut self, steps: usize) {
         for _ in 0..steps {
-            match self.step() {
-                Err(TreeError::Io(_) | TreeError::Unsupported | TreeError::Access) => {
-                    panic!("no step can end so")
-                }
-                Ok(()) | Err(_) => {}
+            if let Err(error @ (TreeError::Io(_) | TreeError::Unsupported | TreeError::Access)) = self.step()
+            {
+                panic!("no step can end so: {error}");
             }
         }
         while !self.queue.is_empty() {

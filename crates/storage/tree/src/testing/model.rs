@@ -302,7 +302,10 @@ async fn one<T: Tree>(
                 let Node { body, extended, .. } = &mut model.nodes[node];
                 match value {
                     _ if matches!(body, Body::Symlink) => Err(TreeError::NotOwner),
-                    Some(value) => Ok(drop(extended.insert(name, value))),
+                    Some(value) => {
+                        extended.insert(name, value);
+                        Ok(())
+                    }
                     None => extended.remove(&name).map(drop).ok_or(TreeError::NoAttribute),
                 }
             });
