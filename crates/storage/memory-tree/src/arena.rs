@@ -135,6 +135,11 @@ impl Arena {
         shard.view.slice(at as usize, len).ok()
     }
 
+    /// A copy in a buffer of this core; `None` if it has none.
+    pub(crate) fn copy(&self, at: u64, len: usize) -> Option<Buf> {
+        self.region.copy(at as usize, len)
+    }
+
     /// Copies `src` to `at`.
     pub(crate) fn write(&self, at: u64, src: &Buf) -> bool {
         self.region.write_buf(at as usize, src).is_ok()

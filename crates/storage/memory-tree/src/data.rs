@@ -14,6 +14,9 @@ use crate::free::Run;
 /// Bytes that are counted for each run of pages.
 const RUN_COST: u64 = 64;
 
+/// Files of up to so many bytes are copied, not lent: their pages are free at once when they go.
+const SMALL: u64 = 16 << 10;
+
 /// What holes are read from.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
@@ -128,7 +131,8 @@ impl Data {
         self.size = self.size.max(end);
     }
 
-    /// Reads up to `len` bytes at `at`, for the file of number `owner`: the pages themselves.
+    /// Reads up to `len` bytes at `at`, for the file of number `owner`: the pages themselves, unless
+    /// the file is small.
     pub(crate) fn read(&mut self, arena: &Arena, owner: u32, at: u64, len: usize) -> Chain {
         let mut chain = Chain::new();
         let len = self.size.saturating_sub(at).min(len as u64);
@@ -137,13 +141,17 @@ impl Data {
         }
         let (first, last) = pages(at, len);
         let mut position = at;
+        let is_small = self.size <= SMALL && !self.lent;
         let mut lent = false;
         for (page, run) in self.runs(first, last) {
             push_zeros(&mut chain, (page * PAGE).saturating_sub(position));
             position = position.max(page * PAGE);
             let behind = (at + len).min((page + u64::from(run.len)) * PAGE);
             let place = u64::from(run.at) * PAGE + (position - page * PAGE);
-            if let Some(buf) = arena.slice(owner, place, (behind - position) as usize) {
+            let len = (behind - position) as usize;
+            if let Some(copy) = is_small.then(|| arena.copy(place, len)).flatten() {
+                chain.push(copy);
+            } else if let Some(buf) = arena.slice(owner, place, len) {
                 chain.push_joined(buf);
                 lent = true;
             }
