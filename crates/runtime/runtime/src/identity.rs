@@ -6,6 +6,7 @@
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::marker::PhantomData;
+use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// `_LINUX_CAPABILITY_VERSION_3`.
 const CAPABILITY_VERSION: u32 = 0x2008_0522;
@@ -50,6 +51,24 @@ impl Drop for ActingAs {
     fn drop(&mut self) {
         fsuid(self.uid);
         fsgid(self.gid);
+    }
+}
+
+/// Whether the user whom the calling thread acts for may do this with an open file: bits of access(2).
+///
+/// # Errors
+/// Those of faccessat2(2), other than that it may not.
+pub fn may_access(file: BorrowedFd<'_>, wanted: u32) -> io::Result<bool> {
+    let flags = libc::AT_EMPTY_PATH | libc::AT_EACCESS;
+    // SAFETY: the name is an empty C string that lives for ever.
+    let rc = unsafe { libc::syscall(libc::SYS_faccessat2, file.as_raw_fd(), c"".as_ptr(), wanted, flags) };
+    if rc == 0 {
+        return Ok(true);
+    }
+    let error = io::Error::last_os_error();
+    match error.raw_os_error() {
+        Some(libc::EACCES | libc::EPERM | libc::EROFS) => Ok(false),
+        _ => Err(error),
     }
 }
 
@@ -108,6 +127,7 @@ fn obey_quotas() -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::os::fd::AsFd;
     use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
     use super::*;
@@ -125,7 +145,13 @@ mod tests {
             let about = fs::metadata(path).unwrap();
             (about.uid(), about.gid())
         };
+        let secret = directory.path().join("secret");
+        fs::write(&secret, b"").unwrap();
+        fs::set_permissions(&secret, fs::Permissions::from_mode(0o604)).unwrap();
+        let secret = fs::File::open(secret).unwrap();
+        assert!(may_access(secret.as_fd(), 6).unwrap());
         let acting = act_as(1234, 2345, &[7, 8]).unwrap();
+        assert!(may_access(secret.as_fd(), 4).unwrap() && !may_access(secret.as_fd(), 2).unwrap());
         assert_eq!(make("as the other"), (1234, 2345));
         let elsewhere = std::thread::scope(|threads| threads.spawn(|| fsuid(u32::MAX)).join().unwrap());
         assert_eq!(elsewhere, 1234, "a new thread inherits it");

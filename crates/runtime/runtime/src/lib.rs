@@ -50,7 +50,7 @@ pub use buf::{
 };
 pub use cores::{CoreGone, Cores, Handle, core_count, current_core};
 pub use fs::{File, FileHandle, OpenOptions, Patience};
-pub use identity::{ActingAs, act_as};
+pub use identity::{ActingAs, act_as, may_access};
 pub use net::{
     Destinations, Gather, Keepalive, Lender, Lent, ListenOptions, PathOptions, Scatter, SystemLimits,
     TcpInfo, TcpListener, TcpStream, handed_sockets, peer_groups,
