@@ -49,7 +49,8 @@ pub(crate) fn apply(
     file: &Attributes,
     set: &SetAttributes,
 ) -> Result<(), TreeError> {
-    let is_owner = !base.permit.as_caller || caller.uid == 0 || caller.uid == file.uid;
+    let who = base.permit.who(caller);
+    let is_owner = who.uid == 0 || who.uid == file.uid;
     let is_timed = |time| matches!(time, SetTime::To(_));
     if !is_owner {
         let for_owners = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
@@ -57,9 +58,9 @@ pub(crate) fn apply(
             return Err(TreeError::NotOwner);
         }
         base.permit.check_write(caller, node, file)?;
-    } else if base.permit.as_caller && caller.uid != 0 {
-        let gives_away = set.uid.is_some_and(|uid| uid != caller.uid);
-        let joins = set.gid.is_some_and(|gid| gid != file.gid && !caller.is_in(gid));
+    } else if who.uid != 0 {
+        let gives_away = set.uid.is_some_and(|uid| uid != who.uid);
+        let joins = set.gid.is_some_and(|gid| gid != file.gid && !who.is_in(gid));
         if gives_away || joins {
             return Err(TreeError::NotOwner);
         }
@@ -199,7 +200,10 @@ pub(crate) fn link(
 fn lost_name(base: &Base, node: &Node, before: Time) {
     match node.stat() {
         Ok(stat) => base.changes.made(&node.id, before, stat.ctime()),
-        Err(_) => base.cache.remove(&node.id),
+        Err(_) => {
+            base.cache.remove(&node.id);
+            base.locator.lost(&node.id);
+        }
     }
 }
 

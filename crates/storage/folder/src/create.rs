@@ -217,8 +217,9 @@ fn finish(
 /// What of `set` remains to be done for a new file. Its owner and group are the caller's; others
 /// are left out for those who cannot give files away.
 fn wishes_of(base: &Base, caller: &Caller, file: &Attributes, set: &SetAttributes) -> SetAttributes {
-    let may_give = base.permit.as_caller && caller.uid == 0;
-    let may_have = |gid: &u32| may_give || base.permit.as_caller && caller.is_in(*gid);
+    let caller = base.permit.who(caller);
+    let may_give = caller.uid == 0;
+    let may_have = |gid: &u32| may_give || caller.is_in(*gid);
     SetAttributes {
         mode: None,
         uid: set.uid.filter(|uid| may_give && *uid != file.uid),

@@ -262,8 +262,11 @@ async fn acting<T>(
 pub(crate) async fn commit(base: Arc<Base>, id: NodeId) -> Result<Committed, TreeError> {
     let node = find(&base, id).await?;
     regular(&node)?;
-    if node.is_dirty() && !base.durability.is_asynchronous() {
-        durable::flushed_truly(&base, &node, true).await?;
+    if base.durability.is_asynchronous() {
+        // The system writes it when it likes.
+        node.settle(node.written());
+    } else if node.is_dirty() {
+        durable::flushed(&base, &node, true).await?;
     }
     let verifier = base.durability.verifier();
     Ok(Committed { verifier, file: Changed { before: None, after: base.attributes(&node)? } })

@@ -88,11 +88,6 @@ pub(crate) async fn flushed(base: &Arc<Base>, node: &Arc<Node>, all: bool) -> Re
     if base.durability.is_asynchronous() {
         return Ok(());
     }
-    flushed_truly(base, node, all).await
-}
-
-/// Waits until the file is durable.
-pub(crate) async fn flushed_truly(base: &Arc<Base>, node: &Arc<Node>, all: bool) -> Result<(), TreeError> {
     let group = if all { &node.all } else { &node.data };
     let start = |number| {
         let (base, node) = (Arc::clone(base), Arc::clone(node));

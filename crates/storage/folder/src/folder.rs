@@ -35,13 +35,14 @@ pub(crate) struct Base {
     pub(crate) permit: Permit,
     pub(crate) durability: Durability,
     pub(crate) limits: TreeLimits,
-    /// Whether the file system keeps its files in memory: nothing there takes time.
+    /// Whether the file system lies on this machine, so that cached metadata is at hand.
+    pub(crate) is_local: bool,
+    /// Whether it keeps its files in memory: nothing there takes time.
     pub(crate) in_memory: bool,
     pub(crate) patience: data::Refused,
 }
 
-/// What an operation has done, and which files must be durable before it is answered: with all
-/// attributes.
+/// What an operation has done, and which files must be durable before it is answered.
 pub(crate) type Done<T> = Result<(T, SmallVec<[Arc<Node>; 2]>), TreeError>;
 
 impl Base {
@@ -61,6 +62,11 @@ impl Base {
             drop(runtime::blocking(move || durable::flush(&base, &dirty, true)));
         }
         node
+    }
+
+    /// The file, if it is open, for calls that a core may make.
+    fn at_hand(&self, id: &NodeId) -> Option<Arc<Node>> {
+        if self.is_local { self.cached(id) } else { None }
     }
 
     /// Attributes from what statx(2) said.
@@ -153,7 +159,7 @@ impl Base {
 
     fn space(&self, caller: &Caller, node: &Node) -> Result<Space, TreeError> {
         let space = rustix::fs::fstatvfs(node.path()).map_err(failed)?;
-        let available = if caller.uid == 0 && self.permit.as_caller { space.f_bfree } else { space.f_bavail };
+        let available = if self.permit.who(caller).uid == 0 { space.f_bfree } else { space.f_bavail };
         let bytes = |blocks: u64| blocks.saturating_mul(space.f_frsize);
         Ok(Space {
             bytes: bytes(space.f_blocks),
@@ -180,7 +186,7 @@ impl Folder {
 
     /// The user that all callers act as; `None` if each acts as itself.
     pub fn acts_as(&self) -> Option<u32> {
-        (!self.0.permit.as_caller).then(|| rustix::process::geteuid().as_raw())
+        self.0.permit.own.as_ref().map(|own| own.uid)
     }
 
     /// Whether files are known by the file system's own handles, which no move can make stale.
@@ -208,7 +214,7 @@ impl Folder {
         id: &NodeId,
         f: impl Fn(&Base, &Node, bool) -> Result<T, TreeError> + Send + 'static,
     ) -> Answer<T> {
-        if let Some(node) = self.0.cached(id) {
+        if let Some(node) = self.0.at_hand(id) {
             match f(&self.0, &node, true) {
                 Err(error) if locate::must_wait(error) => {}
                 done => return Answer::ready(done),
@@ -263,7 +269,7 @@ impl Tree for Folder {
     }
 
     fn lookup(&self, caller: &Caller, directory: &NodeId, name: &[u8]) -> Answer<Found> {
-        if let Some(node) = self.0.cached(directory) {
+        if let Some(node) = self.0.at_hand(directory) {
             match self.0.lookup(caller, &node, name, true) {
                 Err(error) if locate::must_wait(error) => {}
                 done => return Answer::ready(done),
@@ -278,7 +284,7 @@ impl Tree for Folder {
     }
 
     fn read(&self, caller: &Caller, node: &NodeId, at: u64, len: usize) -> Answer<Read> {
-        if let Some(open) = self.0.cached(node)
+        if let Some(open) = self.0.at_hand(node)
             && let Some(done) = data::read_at_once(&self.0, caller, &open, at, len)
         {
             return Answer::ready(done);
@@ -295,7 +301,7 @@ impl Tree for Folder {
         stability: Stability,
     ) -> Answer<Written> {
         if stability == Stability::Unstable || self.0.durability.is_asynchronous() {
-            if let Some(open) = self.0.cached(node)
+            if let Some(open) = self.0.at_hand(node)
                 && let Some(done) = data::write_at_once(&self.0, caller, &open, at, &data, stability)
             {
                 return Answer::ready(done);

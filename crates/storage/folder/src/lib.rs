@@ -10,9 +10,14 @@
 //!
 //! No name of a client leads out of the folder: names are single components, resolved below the
 //! descriptor of a directory (openat2(2), RESOLVE_BENEATH), and no link is followed. Ids are sealed
-//! with a key of the folder, so that none can be guessed. An id stays good if somebody else moves
-//! its file out of the folder, as long as that is a file; a directory is refused then. Other file
-//! systems that are mounted inside are not entered.
+//! with a key of the folder, so that none can be guessed. Other file systems that are mounted inside
+//! are not entered.
+//!
+//! What somebody else does to the files is seen, with these limits. A file that is moved out of the
+//! folder keeps its id; a directory is refused then, once it is not open any more. An ordinary user
+//! finds a file that was moved to another directory only when a client looks it up there: until then
+//! its id is stale. On file systems that keep no time of birth an ordinary user may take a new file
+//! for a removed one of the same number.
 #![forbid(unsafe_code)]
 
 mod cache;

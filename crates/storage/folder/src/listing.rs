@@ -1,6 +1,5 @@
 //! Listings of directories. Cookies are the file system's own (getdents64(2)'s d_off).
 
-use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
@@ -15,6 +14,8 @@ use crate::{failed, locate};
 /// Bytes of entries that are read at a time.
 const LEAST: usize = 4 << 10;
 const MOST: usize = 64 << 10;
+/// A short name, bytes.
+const SHORT: usize = 16;
 
 /// Lists a directory behind `cookie`.
 pub(crate) fn read_dir(
@@ -36,9 +37,9 @@ pub(crate) fn read_dir(
             _ => failed(error),
         })?;
     }
-    let mut bytes = vec![MaybeUninit::uninit(); room.bytes.clamp(LEAST, MOST)];
-    let mut raw = RawDir::new(&open, &mut bytes);
-    let mut entries = Vec::new();
+    let mut bytes = Vec::with_capacity(room.bytes.clamp(LEAST, MOST));
+    let mut raw = RawDir::new(&open, bytes.spare_capacity_mut());
+    let mut entries = Vec::with_capacity(room.bytes.min(MOST) / (room.each + SHORT));
     let mut eof = true;
     while let Some(entry) = raw.next() {
         let entry = entry.map_err(failed)?;

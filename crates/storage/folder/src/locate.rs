@@ -5,6 +5,10 @@
 //! |---|---|
 //! | kind of handle (1 byte, not 0), handle | open_by_handle_at(2) |
 //! | 0, inode number, time of birth | the table, and getdents(2) in the directory that it names |
+//!
+//! A file has one id, whatever its names are. So ids do not hold connectable handles
+//! (AT_HANDLE_CONNECTABLE, Linux 6.13), by which the kernel could refuse files outside: they name a
+//! directory too, and change with it. Seals keep strangers out instead.
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -76,6 +80,15 @@ impl Locator {
         let By::Table(table) = &self.by else { return };
         let Ok(Contents::Key(directory)) = self.contents(directory) else { return };
         if let Err(error) = lock(table).put(key_of(stat), directory, name) {
+            tracing::debug!(%error, "the table of a folder cannot be written");
+        }
+    }
+
+    /// Notes that a file is gone.
+    pub(crate) fn lost(&self, id: &NodeId) {
+        if let (By::Table(table), Ok(Contents::Key(key))) = (&self.by, self.contents(id))
+            && let Err(error) = lock(table).forget(key)
+        {
             tracing::debug!(%error, "the table of a folder cannot be written");
         }
     }

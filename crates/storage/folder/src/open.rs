@@ -13,7 +13,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::Resource;
 use rustix::thread::CapabilitySet;
-use tree::{Kind, Time, TreeError, TreeLimits};
+use tree::{Caller, Kind, Time, TreeError, TreeLimits};
 
 use crate::cache::Cache;
 use crate::durable::Durability;
@@ -106,15 +106,18 @@ pub(crate) fn open(path: &Path, options: &Options) -> Result<Arc<Base>, OpenErro
     let by_handle = matches!(by, By::Handles);
     let locator = Locator { seal, by, root: (stat.device(), stat.inode()) };
     let id = locator.id(root.as_fd(), c"", &stat).map_err(|error| of_folder(as_io(error)))?;
-    let own =
+    let root_path =
         rustix::fs::openat(&root, ".", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
             .map_err(|errno| of_folder(errno.into()))?;
 
     let kind = rustix::fs::fstatfs(&root).map_or(0, |fs| fs.f_type as u64);
     let local = [EXT4, XFS, BTRFS, TMPFS, F2FS, BCACHEFS, OVERLAY];
+    let own = (!as_caller).then(own_user).transpose().map_err(of_folder)?;
+    let is_local = local.contains(&kind);
     let permit = Permit {
-        as_caller,
-        by_mode: local.contains(&kind),
+        // Without its capabilities the super-user is not what the mode takes it for.
+        by_mode: is_local && own.as_ref().is_none_or(|own| own.uid != 0 || has_capabilities()),
+        own,
         lists: supports(root.as_fd(), c"system.posix_acl_access"),
     };
     let limits = TreeLimits {
@@ -135,14 +138,13 @@ pub(crate) fn open(path: &Path, options: &Options) -> Result<Arc<Base>, OpenErro
     let allowed = rustix::process::getrlimit(Resource::Nofile).current.unwrap_or(1 << 20);
     let most = options.descriptors.unwrap_or(usize::try_from(allowed / 2).unwrap_or(usize::MAX));
 
-    if !as_caller {
-        let uid = rustix::process::geteuid().as_raw();
-        tracing::warn!(path = %path.display(), uid, "every caller of this folder acts as this user");
+    if let Some(own) = &permit.own {
+        tracing::warn!(path = %path.display(), uid = own.uid, "every caller of this folder acts as this user");
     }
     tracing::info!(path = %path.display(), as_caller, by_handle, "a folder is open");
     Ok(Arc::new_cyclic(|me| Base {
         me: me.clone(),
-        root: Node::new(id, Kind::Directory, own),
+        root: Node::new(id, Kind::Directory, root_path),
         descriptors,
         locator,
         // A file may need one for its name, one to be read, and one to be written.
@@ -151,6 +153,7 @@ pub(crate) fn open(path: &Path, options: &Options) -> Result<Arc<Base>, OpenErro
         permit,
         durability,
         limits,
+        is_local,
         in_memory: kind == TMPFS,
         patience: Default::default(),
     }))
@@ -162,6 +165,11 @@ fn as_io(error: TreeError) -> io::Error {
 
 /// Whether this process can do what any user may, as that user.
 fn can_act_as_others() -> bool {
+    rustix::process::geteuid().is_root() && has_capabilities()
+}
+
+/// Whether this process has the capabilities of the super-user that files need.
+fn has_capabilities() -> bool {
     let needed = CapabilitySet::CHOWN
         | CapabilitySet::DAC_OVERRIDE
         | CapabilitySet::DAC_READ_SEARCH
@@ -169,8 +177,14 @@ fn can_act_as_others() -> bool {
         | CapabilitySet::FSETID
         | CapabilitySet::SETGID
         | CapabilitySet::SETUID;
-    rustix::process::geteuid().is_root()
-        && rustix::thread::capabilities(None).is_ok_and(|sets| sets.effective.contains(needed))
+    rustix::thread::capabilities(None).is_ok_and(|sets| sets.effective.contains(needed))
+}
+
+/// The process's own user and groups.
+fn own_user() -> io::Result<Caller> {
+    let groups: Vec<u32> = rustix::process::getgroups()?.into_iter().map(|group| group.as_raw()).collect();
+    let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    Ok(Caller { uid, gid, groups: groups.into() })
 }
 
 /// Whether files can be opened by handles that an id has room for. In a user namespace only those
@@ -185,5 +199,5 @@ fn has_handles(root: BorrowedFd<'_>) -> bool {
 
 /// Whether the file system has extended attributes like this one.
 fn supports(root: BorrowedFd<'_>, name: &std::ffi::CStr) -> bool {
-    !matches!(rustix::fs::fgetxattr(root, name, &mut [0u8; 0][..]), Err(Errno::OPNOTSUPP))
+    !matches!(rustix::fs::fgetxattr_query(root, name), Err(Errno::OPNOTSUPP))
 }

@@ -9,19 +9,17 @@
 //! 3. Where the mode is not all (an access control list, a file system with rules of its own), the
 //!    kernel is asked as the caller (faccessat2(2)).
 //!
-//! A process that cannot act as others serves everybody as itself, and always asks the kernel.
+//! A process that cannot act as others serves everybody as itself: whoever calls, it is the caller.
 
-use runtime::{ActingAs, act_as};
-use rustix::fs::{Access, AtFlags};
+use runtime::{ActingAs, act_as, may_access};
 use tree::{Attributes, Caller, Permissions, TreeError};
 
-use crate::failed;
 use crate::node::{Descriptors, Node};
 
 /// Who may do what.
 pub(crate) struct Permit {
-    /// Whether calls are made as the caller.
-    pub(crate) as_caller: bool,
+    /// The process's own user, if calls are not made as the caller.
+    pub(crate) own: Option<Caller>,
     /// Whether the mode says all, where there is no access control list.
     pub(crate) by_mode: bool,
     /// Whether there may be access control lists.
@@ -29,9 +27,14 @@ pub(crate) struct Permit {
 }
 
 impl Permit {
+    /// Whom a call is made for.
+    pub(crate) fn who<'a>(&'a self, caller: &'a Caller) -> &'a Caller {
+        self.own.as_ref().unwrap_or(caller)
+    }
+
     /// Acts as the caller until the guard is dropped. Nothing to do for the super-user.
     pub(crate) fn act(&self, caller: &Caller) -> Result<Option<ActingAs>, TreeError> {
-        if !self.as_caller || caller.uid == 0 && caller.gid == 0 {
+        if self.own.is_some() || caller.uid == 0 && caller.gid == 0 {
             return Ok(None);
         }
         // Numbers that no user has: nothing is permitted.
@@ -47,7 +50,7 @@ impl Permit {
         wanted: Permissions,
     ) -> Result<(), TreeError> {
         let granted = if self.is_by_mode(caller, node, file) {
-            caller.permissions(file).contains(wanted)
+            self.who(caller).permissions(file).contains(wanted)
         } else {
             self.kernel_grants(caller, node, wanted)?
         };
@@ -64,7 +67,7 @@ impl Permit {
     ) -> Result<Permissions, TreeError> {
         let mut granted = Permissions::default();
         if self.is_by_mode(caller, node, file) {
-            granted = caller.permissions(file).and(wanted);
+            granted = self.who(caller).permissions(file).and(wanted);
         } else {
             for one in [Permissions::READ, Permissions::WRITE, Permissions::EXECUTE] {
                 if wanted.contains(one) && self.kernel_grants(caller, node, one)? {
@@ -72,20 +75,21 @@ impl Permit {
                 }
             }
         }
-        if self.as_caller && caller.uid == file.uid && file.kind == tree::Kind::Regular {
+        if self.own.is_none() && caller.uid == file.uid && file.kind == tree::Kind::Regular {
             granted = granted.or(wanted.and(Permissions(6)));
         }
         Ok(granted)
     }
 
-    /// Checks that the caller may read the data. Otherwise opening the file tells.
+    /// Checks that the caller may read the data. An owner whom the mode does not let, and who is all
+    /// that this process can be, learns that when it opens the file.
     pub(crate) fn check_read(
         &self,
         caller: &Caller,
         node: &Node,
         file: &Attributes,
     ) -> Result<(), TreeError> {
-        if !self.as_caller || caller.uid == file.uid {
+        if self.who(caller).uid == file.uid {
             return Ok(());
         }
         match self.check(caller, node, file, Permissions::READ) {
@@ -94,14 +98,14 @@ impl Permit {
         }
     }
 
-    /// Checks that the caller may write the data. Otherwise opening the file tells.
+    /// Checks that the caller may write the data: see [`Self::check_read`].
     pub(crate) fn check_write(
         &self,
         caller: &Caller,
         node: &Node,
         file: &Attributes,
     ) -> Result<(), TreeError> {
-        if !self.as_caller || caller.uid == file.uid {
+        if self.who(caller).uid == file.uid {
             return Ok(());
         }
         self.check(caller, node, file, Permissions::WRITE)
@@ -109,25 +113,18 @@ impl Permit {
 
     /// Whether the mode decides.
     fn is_by_mode(&self, caller: &Caller, node: &Node, file: &Attributes) -> bool {
-        if !self.as_caller || !self.by_mode {
+        if !self.by_mode {
             return false;
         }
-        if caller.uid == 0 || !self.lists {
+        if self.who(caller).uid == 0 || !self.lists {
             return true;
         }
         !node.has_list(file.ctime, || has_list(node, c"system.posix_acl_access"))
     }
 
     fn kernel_grants(&self, caller: &Caller, node: &Node, wanted: Permissions) -> Result<bool, TreeError> {
-        let access = Access::from_bits_truncate(wanted.0);
-        let acting = self.act(caller)?;
-        let granted = rustix::fs::accessat(rustix::fs::CWD, node.in_proc(), access, AtFlags::EACCESS);
-        drop(acting);
-        match granted.map_err(failed) {
-            Ok(()) => Ok(true),
-            Err(TreeError::Access | TreeError::NotOwner | TreeError::ReadOnly) => Ok(false),
-            Err(error) => Err(error),
-        }
+        let _acting = self.act(caller)?;
+        Ok(may_access(node.path(), wanted.0)?)
     }
 
     /// Gives a new file the permissions that the process's mask took from it. A directory with a
@@ -149,5 +146,5 @@ impl Permit {
 
 /// Whether a file has an access control list of this name.
 fn has_list(node: &Node, name: &std::ffi::CStr) -> bool {
-    rustix::fs::getxattr(node.in_proc(), name, &mut [0u8; 0][..]).is_ok_and(|len| len > 0)
+    rustix::fs::getxattr_query(node.in_proc(), name).is_ok_and(|len| len > 0)
 }

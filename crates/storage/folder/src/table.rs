@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufReader, Read, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::seal::Seal;
 
@@ -48,13 +48,18 @@ pub(crate) struct Place {
 /// A record: the name's length, the file's key, the directory's, the name, and a check of all that.
 const HEAD: usize = 2 + 16 + 16;
 const CHECK: usize = 4;
-/// Records of which half must be in use, or the log is written anew.
+/// A log of more records, of which more than half are not in use, is written anew.
 const MANY: usize = 4096;
+/// Longest name, bytes. A record without one says that the file is gone.
+const LONGEST: usize = 255;
 
 /// The log, and where in it each file's last record is.
 pub(crate) struct Table {
     log: File,
+    path: PathBuf,
     end: u64,
+    /// Records in the log.
+    count: usize,
     seal: Seal,
     /// By the hash of a key: where the record begins, and its check.
     records: HashMap<u64, (u64, u32)>,
@@ -63,52 +68,53 @@ pub(crate) struct Table {
 impl Table {
     /// Reads the log at `path`, or begins one. A record that a crash cut off ends it. Blocks.
     pub(crate) fn load(path: &Path, seal: Seal) -> io::Result<Self> {
-        let open = |path: &Path| {
-            OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)
-        };
-        let mut table = Self { log: open(path)?, end: 0, seal, records: HashMap::new() };
-        let read = table.read()?;
+        let mut table =
+            Self { log: open(path)?, path: path.to_owned(), end: 0, count: 0, seal, records: HashMap::new() };
+        table.read()?;
         table.log.set_len(table.end)?;
-        if read > MANY && read > 2 * table.records.len() {
-            let aside = path.with_extension("new");
-            let mut fresh = Self { log: open(&aside)?, end: 0, seal, records: HashMap::new() };
-            fresh.log.set_len(0)?;
-            let mut bytes = Vec::new();
-            for (hash, (at, check)) in &table.records {
-                let record = table.record(*at)?;
-                fresh.records.insert(*hash, (fresh.end, *check));
-                fresh.end += record.len() as u64;
-                bytes.extend(record);
-            }
-            fresh.log.write_all(&bytes)?;
-            fresh.log.sync_all()?;
-            std::fs::rename(&aside, path)?;
-            table = fresh;
-        }
+        table.shorten()?;
         Ok(table)
     }
 
-    /// Reads all records. Returns how many there are.
-    fn read(&mut self) -> io::Result<usize> {
+    /// Writes the log anew, if most of it is not in use.
+    fn shorten(&mut self) -> io::Result<()> {
+        if self.count <= MANY || self.count <= 2 * self.records.len() {
+            return Ok(());
+        }
+        let aside = self.path.with_extension("new");
+        let mut log = open(&aside)?;
+        log.set_len(0)?;
+        let (mut bytes, mut records) = (Vec::new(), HashMap::with_capacity(self.records.len()));
+        for (hash, (at, check)) in &self.records {
+            records.insert(*hash, (bytes.len() as u64, *check));
+            bytes.extend(self.record(*at)?);
+        }
+        log.write_all(&bytes)?;
+        log.sync_all()?;
+        std::fs::rename(&aside, &self.path)?;
+        (self.log, self.end, self.count, self.records) = (log, bytes.len() as u64, records.len(), records);
+        Ok(())
+    }
+
+    /// Reads all records.
+    fn read(&mut self) -> io::Result<()> {
         let mut log = BufReader::with_capacity(1 << 20, self.log.try_clone()?);
-        let mut record = Vec::new();
-        for read in 0.. {
-            record.resize(HEAD, 0);
+        loop {
+            let mut record = vec![0; HEAD];
             if !fill(&mut log, &mut record)? {
-                return Ok(read);
+                return Ok(());
             }
             record.resize(HEAD + name_len(&record) + CHECK, 0);
             if !fill(&mut log, &mut record[HEAD..])? {
-                return Ok(read);
+                return Ok(());
             }
             let (body, check) = record.split_at(record.len() - CHECK);
             if check != self.check(body).to_le_bytes() {
-                return Ok(read);
+                return Ok(());
             }
-            self.records.insert(self.seal.hash(&body[2..18]), (self.end, self.check(body)));
-            self.end += record.len() as u64;
+            let (hash, check) = (self.seal.hash(&body[2..18]), self.check(body));
+            self.appended(hash, check, record.len());
         }
-        Ok(0)
     }
 
     /// Records that a file is in `directory` by this name.
@@ -116,6 +122,24 @@ impl Table {
     /// # Errors
     /// Those of writing the log. Then the record is as it was.
     pub(crate) fn put(&mut self, key: Key, directory: Key, name: &[u8]) -> io::Result<()> {
+        if name.is_empty() || name.len() > LONGEST {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        self.append(key, directory, name)
+    }
+
+    /// Records that a file is gone.
+    ///
+    /// # Errors
+    /// Those of writing the log. Then the record is as it was.
+    pub(crate) fn forget(&mut self, key: Key) -> io::Result<()> {
+        if self.records.contains_key(&self.seal.hash(&key.bytes())) {
+            self.append(key, key, b"")?;
+        }
+        Ok(())
+    }
+
+    fn append(&mut self, key: Key, directory: Key, name: &[u8]) -> io::Result<()> {
         let mut record = Vec::with_capacity(HEAD + name.len() + CHECK);
         record.extend((name.len() as u16).to_le_bytes());
         record.extend(key.bytes());
@@ -128,9 +152,19 @@ impl Table {
         }
         record.extend(check.to_le_bytes());
         self.log.write_all_at(&record, self.end)?;
-        self.records.insert(hash, (self.end, check));
-        self.end += record.len() as u64;
-        Ok(())
+        self.appended(hash, check, record.len());
+        self.shorten()
+    }
+
+    /// Takes note of a record of so many bytes at the end of the log.
+    fn appended(&mut self, hash: u64, check: u32, len: usize) {
+        if len > HEAD + CHECK {
+            self.records.insert(hash, (self.end, check));
+        } else {
+            self.records.remove(&hash);
+        }
+        self.end += len as u64;
+        self.count += 1;
     }
 
     /// Where a file was seen last.
@@ -155,6 +189,10 @@ impl Table {
     fn check(&self, body: &[u8]) -> u32 {
         self.seal.hash(body) as u32
     }
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)
 }
 
 fn name_len(head: &[u8]) -> usize {
@@ -211,11 +249,16 @@ mod tests {
         for n in 0..10_000u64 {
             table.put(key(n % 100), key(1), format!("name {n}").as_bytes()).unwrap();
         }
-        let before = std::fs::metadata(&path).unwrap().len();
+        assert!(std::fs::metadata(&path).unwrap().len() < 5000 * 60);
+        assert_eq!(table.get(key(99)).unwrap().name, b"name 9999");
+        drop(table);
+        let mut table = Table::load(&path, seal).unwrap();
+        assert_eq!(table.get(key(99)).unwrap().name, b"name 9999");
+        table.forget(key(99)).unwrap();
+        assert_eq!(table.get(key(99)), None);
         drop(table);
         let table = Table::load(&path, seal).unwrap();
-        assert!(std::fs::metadata(&path).unwrap().len() < before / 50);
-        assert_eq!(table.get(key(99)).unwrap().name, b"name 9999");
+        assert_eq!(table.get(key(99)), None);
         drop(table);
         assert_eq!(Table::load(&path, seal).unwrap().get(key(0)).unwrap().name, b"name 9900");
     }

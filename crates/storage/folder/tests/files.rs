@@ -364,3 +364,75 @@ fn each_caller_acts_as_itself_where_the_process_may_do_that() {
         assert_eq!(fs::metadata(ground.path("by the process")).unwrap().uid(), 0);
     });
 }
+
+/// An access control list as the kernel keeps it (`posix_acl_xattr.h`): tag, permissions, user or group.
+fn list_of(entries: &[(u16, u16, u32)]) -> Vec<u8> {
+    let mut list = 2u32.to_le_bytes().to_vec();
+    for (tag, permissions, id) in entries {
+        list.extend(tag.to_le_bytes());
+        list.extend(permissions.to_le_bytes());
+        list.extend(id.to_le_bytes());
+    }
+    list
+}
+
+#[test]
+fn access_control_lists_of_the_host_are_obeyed() {
+    const NONE: u32 = u32::MAX;
+    if !is_root() {
+        return;
+    }
+    let ground = Ground::new();
+    let folder = ground.open();
+    // Owner, user 1002, group, mask, others.
+    let list = |user, others| {
+        list_of(&[(1, 6, NONE), (2, user, 1002), (4, 0, NONE), (16, 7, NONE), (32, others, NONE)])
+    };
+    run(async {
+        let root = folder.root();
+        let file = make(&folder, &root, b"a").await.node;
+        write(&folder, &file, 0, b"12").await;
+        let flags = rustix::fs::XattrFlags::empty();
+        let name = "system.posix_acl_access";
+        if rustix::fs::setxattr(ground.path("a"), name, &list(6, 4), flags).is_err() {
+            return;
+        }
+        let read = async |uid| folder.read(&user(uid), &file, 0, 9).await.map(|read| read.data.len());
+        let wrote = async |uid| {
+            let data = Buf::from(b"x").into();
+            folder.write(&user(uid), &file, 0, data, Stability::Unstable).await.map(|written| written.len)
+        };
+        assert_eq!((read(1002).await, wrote(1002).await), (Ok(2), Ok(1)));
+        assert_eq!((read(1003).await, wrote(1003).await), (Ok(2), Err(TreeError::Access)));
+        rustix::fs::setxattr(ground.path("a"), name, &list(0, 4), flags).unwrap();
+        assert_eq!((read(1002).await, wrote(1002).await), (Err(TreeError::Access), Err(TreeError::Access)));
+        let granted = folder.access(&user(1003), &file, Permissions::ALL).await.unwrap();
+        assert_eq!(granted.permissions, Permissions::READ);
+
+        // A default list says what new files get, whatever the mask of the process is.
+        let inner = make_directory(&folder, &root, b"inner").await.node;
+        let defaults = list_of(&[(1, 7, NONE), (4, 5, NONE), (32, 0, NONE)]);
+        rustix::fs::setxattr(ground.path("inner"), "system.posix_acl_default", &defaults, flags).unwrap();
+        let new = New::File(NewFile::Guarded(with_mode(0o666)));
+        let made = folder.create(&Caller::root(), &inner, b"x", new).await.unwrap();
+        assert_eq!(made.attributes.mode, 0o640);
+        let new = New::File(NewFile::Guarded(with_mode(0o666)));
+        let made = folder.create(&Caller::root(), &root, b"x", new).await.unwrap();
+        assert_eq!(made.attributes.mode, 0o666, "the mask of the process takes nothing");
+    });
+}
+
+#[test]
+fn a_program_written_through_the_folder_can_be_executed() {
+    both_ways(|ground, as_itself| {
+        let folder = ground.open_as(as_itself);
+        run(async {
+            let new = New::File(NewFile::Guarded(with_mode(0o755)));
+            let node = folder.create(&Caller::root(), &folder.root(), b"true", new).await.unwrap().node;
+            write(&folder, &node, 0, &fs::read("/bin/true").unwrap()).await;
+            folder.commit(&Caller::root(), &node, 0, 0).await.unwrap();
+            assert!(read(&folder, &node, 0, 4).await.0.starts_with(b"\x7fELF"));
+        });
+        assert!(std::process::Command::new(ground.path("true")).status().unwrap().success());
+    });
+}
