@@ -11,6 +11,7 @@
 
 pub mod mount;
 pub mod v3;
+pub mod v4;
 
 /// The well-known port, TCP (RFC 1813 §2.1).
 pub const PORT: u16 = 2049;

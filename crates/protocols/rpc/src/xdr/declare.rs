@@ -18,6 +18,21 @@ macro_rules! xdr_struct {
     )* };
 }
 
+/// Declares types with the form of another: `struct Name(Inner)`.
+#[macro_export]
+macro_rules! xdr_newtype {
+    ($($(#[$meta:meta])* pub struct $name:ident($inner:ty);)*) => { $(
+        $(#[$meta])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub struct $name(pub $inner);
+
+        $crate::xdr_impl! { $name
+            |from| $crate::xdr::Xdr::read(from).map($name),
+            |this, to| $crate::xdr::Xdr::write(&this.0, to)
+        }
+    )* };
+}
+
 /// Declares enumerations (RFC 4506 §4.3). Numbers that are not listed are malformed.
 #[macro_export]
 macro_rules! xdr_enum {
