@@ -9,6 +9,7 @@
 //! - [`mount`]: the 6 procedures of MOUNT.
 #![forbid(unsafe_code)]
 
+mod listing;
 pub mod mount;
 pub mod v3;
 pub mod v4;

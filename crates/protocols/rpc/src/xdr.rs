@@ -7,10 +7,12 @@ use arrayvec::ArrayVec;
 
 mod chain;
 mod declare;
+mod list;
 #[cfg(test)]
 mod tests;
 
 pub use chain::{Chain, ChainIter, Chained};
+pub use list::{List, ListIter};
 
 /// Every item's size is a multiple of this many bytes (RFC 4506 §3).
 pub const UNIT: usize = 4;
@@ -193,7 +195,7 @@ impl<'b> Writer<'b> {
     }
 
     /// Replaces the integer at `position`, which was written before.
-    pub(crate) fn replace_u32(&mut self, position: usize, value: u32) {
+    pub fn replace_u32(&mut self, position: usize, value: u32) {
         if let Some(place) = self.out.get_mut(position..).and_then(|rest| rest.first_chunk_mut::<4>()) {
             *place = value.to_be_bytes();
         }
@@ -342,6 +344,17 @@ impl<'a> Xdr<'a> for u64 {
 
     fn write(&self, to: &mut Writer<'_>) {
         to.u64(*self);
+    }
+}
+
+/// A hyper integer (RFC 4506 §4.5).
+impl<'a> Xdr<'a> for i64 {
+    fn read(from: &mut Reader<'a>) -> Result<Self, Malformed> {
+        from.u64().map(u64::cast_signed)
+    }
+
+    fn write(&self, to: &mut Writer<'_>) {
+        to.u64(self.cast_unsigned());
     }
 }
 

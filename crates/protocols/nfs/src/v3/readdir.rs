@@ -6,6 +6,8 @@ use rpc::xdr_struct;
 
 use super::operations::{Handle, Name};
 use super::{Attributes, Outcome, Status, Verifier};
+use crate::listing::Entries;
+pub use crate::listing::Listed;
 
 xdr_struct! {
     /// `entry3`.
@@ -33,33 +35,14 @@ xdr_struct! {
     }
 }
 
-/// The list's last FALSE and `eof`, bytes.
-const END_LEN: usize = 8;
-
 /// A reply to READDIR or READDIRPLUS as it grows: `READDIR3res` from its status on.
 ///
 /// It counts exactly what it writes: the limit `count` or `maxcount` holds for everything behind
 /// the status, the list's end included.
 #[derive(Debug)]
 pub struct Listing<'w, 'b> {
-    to: &'w mut Writer<'b>,
-    start: usize,
-    /// The position that the reply must not exceed.
-    end: usize,
+    entries: Entries<'w, 'b>,
     attributes: Option<Attributes>,
-    /// Bytes left of `dircount`.
-    names_left: usize,
-    entries: usize,
-    full: bool,
-}
-
-/// What a finished [`Listing`] is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Listed {
-    /// OK, with so many entries.
-    Entries(usize),
-    /// TOOSMALL: the limits leave no room for one entry.
-    TooSmall,
 }
 
 impl<'w, 'b> Listing<'w, 'b> {
@@ -70,12 +53,7 @@ impl<'w, 'b> Listing<'w, 'b> {
         verifier: Verifier,
         count: u32,
     ) -> Self {
-        let start = to.position();
-        to.u32(0);
-        let end = to.position().saturating_add(count as usize);
-        attributes.write(to);
-        verifier.write(to);
-        Listing { to, start, end, attributes, names_left: usize::MAX, entries: 0, full: false }
+        Listing::plus(to, attributes, verifier, u32::MAX, count)
     }
 
     /// Begins a reply to READDIRPLUS: at most `max_count` bytes behind the status, and `dir_count`
@@ -87,54 +65,34 @@ impl<'w, 'b> Listing<'w, 'b> {
         dir_count: u32,
         max_count: u32,
     ) -> Self {
-        Listing { names_left: dir_count as usize, ..Listing::new(to, attributes, verifier, max_count) }
+        let entries = Entries::new(to, dir_count, max_count, |to| {
+            attributes.write(to);
+            verifier.write(to);
+        });
+        Listing { entries, attributes }
     }
 
     /// Appends an entry to a reply of READDIR. False if it does not fit: nothing is written, and no
     /// later entry fits either, so that none is left out.
     pub fn entry(&mut self, entry: &Entry<'_>) -> bool {
-        self.append(entry, entry.name)
+        self.entries.append(entry, counted(entry.name))
     }
 
     /// Appends an entry to a reply of READDIRPLUS, as [`Self::entry`] does.
     pub fn entry_plus(&mut self, entry: &EntryPlus<'_>) -> bool {
-        self.append(entry, entry.name)
-    }
-
-    fn append<'t>(&mut self, entry: &impl Xdr<'t>, name: Name<'_>) -> bool {
-        if self.full {
-            return false;
-        }
-        let before = self.to.position();
-        self.to.bool(true);
-        entry.write(self.to);
-        // File ID, length of the name, the name, and cookie.
-        let names = 8 + 4 + name.bytes().len().next_multiple_of(4) + 8;
-        let fits = self.to.position().saturating_add(END_LEN) <= self.end;
-        if !fits || (names > self.names_left && self.entries > 0) {
-            self.to.truncate(before);
-            self.full = true;
-            return false;
-        }
-        self.names_left = self.names_left.saturating_sub(names);
-        self.entries += 1;
-        true
+        self.entries.append(entry, counted(entry.name))
     }
 
     /// Ends the reply. `eof` says that the directory has no entry after those that were appended.
     /// Without an entry and without `eof`, the reply becomes TOOSMALL; so it does if the limit is
     /// too small for an empty list.
     pub fn finish(self, eof: bool) -> Listed {
-        let too_small = self.to.position().saturating_add(END_LEN) > self.end;
-        // An entry that did not fit comes after those that did.
-        let eof = eof && !self.full;
-        if too_small || (self.entries == 0 && !eof) {
-            self.to.truncate(self.start);
-            Outcome::<(), _>::Err(Status::TooSmall, self.attributes).write(self.to);
-            return Listed::TooSmall;
-        }
-        self.to.bool(false);
-        self.to.bool(eof);
-        Listed::Entries(self.entries)
+        let attributes = self.attributes;
+        self.entries.finish(eof, |to| Outcome::<(), _>::Err(Status::TooSmall, attributes).write(to))
     }
+}
+
+/// Bytes of an entry that count for `dircount`: file ID, length of the name, the name, and cookie.
+fn counted(name: Name<'_>) -> usize {
+    8 + 4 + name.bytes().len().next_multiple_of(4) + 8
 }

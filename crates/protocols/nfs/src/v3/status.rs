@@ -4,7 +4,7 @@ use rpc::xdr::{Malformed, Reader, Writer, Xdr};
 use rpc::xdr_enum;
 
 /// The result of a procedure, a union over its status.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome<T, F = (), S = Status> {
     /// OK.
     Ok(T),

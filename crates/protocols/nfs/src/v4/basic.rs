@@ -113,28 +113,6 @@ xdr_enum! {
         NoneExt = 3,
     }
 
-    /// `why_no_delegation4` (RFC 8881 §18.16).
-    pub enum WhyNoDelegation {
-        /// The client asked for none.
-        NotWanted = 0,
-        /// Other clients use the file.
-        Contention = 1,
-        /// The server lacks resources.
-        Resource = 2,
-        /// No delegation of this type of file.
-        NotSuppFtype = 3,
-        /// No write delegation of this type of file.
-        WriteDelegNotSuppFtype = 4,
-        /// A read delegation is not upgraded.
-        NotSuppUpgrade = 5,
-        /// A write delegation is not downgraded.
-        NotSuppDowngrade = 6,
-        /// The client cancelled its wish.
-        Cancelled = 7,
-        /// The file is a directory.
-        IsDir = 8,
-    }
-
     /// `nfs_lock_type4` (RFC 8881 §3.3.11).
     pub enum LockType {
         /// READ.

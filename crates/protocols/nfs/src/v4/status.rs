@@ -1,5 +1,6 @@
 //! Errors of operations and of COMPOUND, `nfsstat4` (RFC 8881 §15.1, RFC 7862 §11.1, RFC 8276 §8.4).
 
+use rpc::xdr::{Malformed, Reader, Writer, Xdr};
 use rpc::xdr_enum;
 
 use crate::v3;
@@ -234,5 +235,88 @@ xdr_enum! {
         NoXattr = 10095,
         /// The extended attribute is too large.
         Xattr2Big = 10096,
+    }
+}
+
+/// The result of an operation whose error `CODE` has a value of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OutcomeOr<T, D, const CODE: u32> {
+    /// OK.
+    Ok(T),
+    /// The error `CODE`.
+    Or(D),
+    /// Another error. `CODE` itself is written with the value's default.
+    Err(Status),
+}
+
+impl<'a, T: Xdr<'a>, D: Xdr<'a> + Default, const CODE: u32> Xdr<'a> for OutcomeOr<T, D, CODE> {
+    fn read(from: &mut Reader<'a>) -> Result<Self, Malformed> {
+        let mut ahead = *from;
+        match ahead.u32()? {
+            0 => {
+                *from = ahead;
+                T::read(from).map(OutcomeOr::Ok)
+            }
+            code if code == CODE => {
+                *from = ahead;
+                D::read(from).map(OutcomeOr::Or)
+            }
+            _ => Status::read(from).map(OutcomeOr::Err),
+        }
+    }
+
+    fn write(&self, to: &mut Writer<'_>) {
+        match self {
+            OutcomeOr::Ok(value) => {
+                to.u32(0);
+                value.write(to);
+            }
+            OutcomeOr::Or(value) => {
+                to.u32(CODE);
+                value.write(to);
+            }
+            OutcomeOr::Err(status) => {
+                status.write(to);
+                if status.code() == CODE {
+                    D::default().write(to);
+                }
+            }
+        }
+    }
+}
+
+/// A result of an operation.
+pub(super) trait Fallible {
+    /// The operation failed, and its results have no more to say than `status`.
+    fn failed(status: Status) -> Self;
+
+    /// The error, if it is one.
+    fn error(&self) -> Option<Status>;
+}
+
+impl<T, F: Default> Fallible for Outcome<T, F> {
+    fn failed(status: Status) -> Self {
+        Outcome::Err(status, F::default())
+    }
+
+    fn error(&self) -> Option<Status> {
+        match self {
+            Outcome::Ok(_) => None,
+            Outcome::Err(status, _) => Some(*status),
+        }
+    }
+}
+
+impl<T, D, const CODE: u32> Fallible for OutcomeOr<T, D, CODE> {
+    fn failed(status: Status) -> Self {
+        OutcomeOr::Err(status)
+    }
+
+    fn error(&self) -> Option<Status> {
+        match self {
+            OutcomeOr::Ok(_) => None,
+            OutcomeOr::Or(_) => Status::from_code(CODE),
+            OutcomeOr::Err(status) => Some(*status),
+        }
     }
 }

@@ -159,3 +159,33 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_list_is_the_same_received_and_to_be_sent() {
+    let slice = [opaque::<8>(b"a"), opaque(b"bcde")];
+    let wire = b"\0\0\0\x02\0\0\0\x01a\0\0\0\0\0\0\x04bcde";
+    let sent = List::of(&slice);
+    assert_eq!(encode(&sent), wire);
+    let received: List<'_, Opaque<'_, 8>> = decode(wire).unwrap();
+    assert_eq!((received, received.len()), (sent, 2));
+    assert_eq!(encode(&received), wire);
+    assert!(received.iter().eq(slice));
+    assert_eq!(decode(&[0; 4]), Ok(List::<u32>::EMPTY));
+}
+
+/// A count of 2³² − 1 in 12 bytes costs no more than reading these bytes.
+#[test]
+fn a_list_whose_count_lies_is_truncated() {
+    let wire = [0xff, 0xff, 0xff, 0xff, 0, 0, 0, 1, 0, 0, 0, 2];
+    assert_eq!(decode::<List<'_, u32>>(&wire), Err(Malformed::Truncated { at: 12 }));
+}
+
+#[test]
+fn a_newtype_has_the_form_of_its_inner_type() {
+    crate::xdr_newtype! {
+        /// A number.
+        pub struct Number(u64);
+    }
+    assert_eq!(encode(&Number(1)), encode(&1u64));
+    assert_eq!(decode(&encode(&-1i64)), Ok(Number(u64::MAX)));
+}

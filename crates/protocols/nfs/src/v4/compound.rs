@@ -1,0 +1,263 @@
+//! COMPOUND and CB_COMPOUND as streams (RFC 8881 §16.2, §20.2). A receiver reads operations or
+//! results one at a time; a sender writes them one at a time. No list of them is ever held.
+
+use std::marker::PhantomData;
+use std::ops::Range;
+
+use rpc::xdr::{Malformed, Reader, Writer, Xdr};
+
+use super::table::{Answer, FIRST, ILLEGAL, Item, Program, Refused};
+use super::{Fore, Located, Outcome, Status, Text};
+
+/// A call, with its operations still to be read.
+#[derive(Debug, Clone)]
+pub struct Call<'a, P: Program = Fore> {
+    /// The client's own; the reply repeats it.
+    pub tag: Text<'a>,
+    /// The minor version: 1 or 2, or else MINOR_VERS_MISMATCH.
+    pub minor: u32,
+    /// `callback_ident`, of no use since 4.1.
+    pub ident: P::Ident,
+    /// The operations.
+    pub operations: Operations<'a, P>,
+}
+
+impl<'a, P: Program> Call<'a, P> {
+    /// The call in `body`, the part of an RPC call behind its header.
+    ///
+    /// # Errors
+    /// [`Malformed`]: the reply is GARBAGE_ARGS.
+    pub fn read(body: &'a [u8]) -> Result<Self, Malformed> {
+        let mut from = Reader::new(body);
+        let (tag, minor, ident) = (Xdr::read(&mut from)?, from.u32()?, Xdr::read(&mut from)?);
+        let left = from.u32()?;
+        let operations = Operations { from, left, minor, program: PhantomData };
+        Ok(Call { tag, minor, ident, operations })
+    }
+}
+
+/// The operations of a [`Call`], read one at a time. The last item is the first operation that is
+/// refused, if any.
+#[derive(Debug, Clone)]
+pub struct Operations<'a, P: Program = Fore> {
+    from: Reader<'a>,
+    left: u32,
+    minor: u32,
+    program: PhantomData<P>,
+}
+
+impl<'a, P: Program> Operations<'a, P> {
+    /// How many operations are left, as the client says: compare it with the session's limit before
+    /// the first one.
+    pub fn left(&self) -> u32 {
+        self.left
+    }
+
+    /// Offset of what is read next, bytes.
+    pub fn position(&self) -> usize {
+        self.from.position()
+    }
+
+    /// Reads the next operation up to its payload, which need not have arrived.
+    pub fn head(&mut self) -> Option<Result<P::Arguments<'a>, Refused>> {
+        self.left = self.left.checked_sub(1)?;
+        let head = self.read();
+        if head.is_err() {
+            self.left = 0;
+        }
+        Some(head)
+    }
+
+    fn read(&mut self) -> Result<P::Arguments<'a>, Refused> {
+        let refuse = |operation, status| Refused { operation, status };
+        let number = self.from.u32().map_err(|_| refuse(ILLEGAL, Status::BadXdr))?;
+        let minor = self.minor.checked_sub(1).and_then(|index| P::LAST.get(index as usize));
+        if !minor.is_some_and(|last| (FIRST..=*last).contains(&number)) {
+            return Err(refuse(ILLEGAL, Status::OpIllegal));
+        }
+        let arguments = P::Arguments::read_of(number, &mut self.from);
+        let arguments = arguments.ok_or(refuse(number, Status::NotSupp))?;
+        arguments.map_err(|_| refuse(number, Status::BadXdr))
+    }
+
+    /// Passes over the payload of what [`Self::head`] has read: `length` bytes and their padding. A
+    /// transport that carries the payload apart (RFC 8267) does not call it.
+    ///
+    /// # Errors
+    /// [`Malformed::Truncated`]; no operation is left then.
+    pub fn payload(&mut self, length: u32) -> Result<Range<usize>, Malformed> {
+        self.from.payload(length as usize).inspect_err(|_| self.left = 0)
+    }
+}
+
+impl<'a, P: Program> Iterator for Operations<'a, P> {
+    type Item = Result<Located<P::Arguments<'a>>, Refused>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let number = self.from.remaining().first_chunk().map_or(ILLEGAL, |it| u32::from_be_bytes(*it));
+        Some(self.head()?.and_then(|value| {
+            let payload = self.payload(value.payload_length());
+            let payload = payload.map_err(|_| Refused { operation: number, status: Status::BadXdr })?;
+            Ok(Located { value, payload })
+        }))
+    }
+}
+
+/// Writes a call.
+#[derive(Debug)]
+pub struct CallWriter<'w, 'b, P: Program = Fore> {
+    to: &'w mut Writer<'b>,
+    count_at: usize,
+    count: u32,
+    program: PhantomData<P>,
+}
+
+impl<'w, 'b, P: Program> CallWriter<'w, 'b, P> {
+    /// Begins a call without operations.
+    pub fn new(to: &'w mut Writer<'b>, tag: Text<'_>, minor: u32, ident: P::Ident) -> Self {
+        tag.write(to);
+        to.u32(minor);
+        ident.write(to);
+        let count_at = to.position();
+        to.u32(0);
+        CallWriter { to, count_at, count: 0, program: PhantomData }
+    }
+
+    /// Appends an operation. The payload of a WRITE and its padding belong at [`Self::position`]
+    /// then, whether the caller puts them into the buffer or sends them in between.
+    pub fn push(&mut self, arguments: &P::Arguments<'_>) {
+        arguments.write_all(self.to);
+        self.count += 1;
+        self.to.replace_u32(self.count_at, self.count);
+    }
+
+    /// Length of the whole buffer, bytes.
+    pub fn position(&self) -> usize {
+        self.to.position()
+    }
+}
+
+/// A reply, with its results still to be read.
+#[derive(Debug, Clone)]
+pub struct Reply<'a, P: Program = Fore> {
+    /// The status of the last result.
+    pub outcome: Outcome<()>,
+    /// That of the call.
+    pub tag: Text<'a>,
+    /// The results.
+    pub results: Answers<'a, P>,
+}
+
+impl<'a, P: Program> Reply<'a, P> {
+    /// The reply in `body`, the part of a successful RPC reply behind its header.
+    ///
+    /// # Errors
+    /// [`Malformed`].
+    pub fn read(body: &'a [u8]) -> Result<Self, Malformed> {
+        let mut from = Reader::new(body);
+        let (outcome, tag, left) = (Xdr::read(&mut from)?, Xdr::read(&mut from)?, from.u32()?);
+        Ok(Reply { outcome, tag, results: Answers { from, left, program: PhantomData } })
+    }
+}
+
+/// The results of a [`Reply`], read one at a time. An error is the last item.
+#[derive(Debug, Clone)]
+pub struct Answers<'a, P: Program = Fore> {
+    from: Reader<'a>,
+    left: u32,
+    program: PhantomData<P>,
+}
+
+impl<'a, P: Program> Answers<'a, P> {
+    fn read(&mut self) -> Result<Located<P::Results<'a>>, Malformed> {
+        let value = self.from.u32()?;
+        let unknown = Malformed::Unknown { what: "COMPOUND", value };
+        let value = P::Results::read_of(value, &mut self.from).ok_or(unknown)??;
+        let payload = self.from.payload(value.payload_length() as usize)?;
+        Ok(Located { value, payload })
+    }
+}
+
+impl<'a, P: Program> Iterator for Answers<'a, P> {
+    type Item = Result<Located<P::Results<'a>>, Malformed>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.left = self.left.checked_sub(1)?;
+        let answer = self.read();
+        if answer.is_err() {
+            self.left = 0;
+        }
+        Some(answer)
+    }
+}
+
+/// Writes a reply. After each result, what is written is a whole reply.
+#[derive(Debug)]
+pub struct ReplyWriter<'w, 'b, P: Program = Fore> {
+    to: &'w mut Writer<'b>,
+    status_at: usize,
+    count_at: usize,
+    /// Where the last result begins.
+    last: usize,
+    count: u32,
+    program: PhantomData<P>,
+}
+
+impl<'w, 'b, P: Program> ReplyWriter<'w, 'b, P> {
+    /// Begins a reply without results.
+    pub fn new(to: &'w mut Writer<'b>, tag: Text<'_>) -> Self {
+        let status_at = to.position();
+        to.u32(0);
+        tag.write(to);
+        let count_at = to.position();
+        to.u32(0);
+        let last = to.position();
+        ReplyWriter { to, status_at, count_at, last, count: 0, program: PhantomData }
+    }
+
+    /// Appends a result. The payload of a READ and its padding belong at [`Self::position`] then,
+    /// whether the caller puts them into the buffer or sends them in between.
+    pub fn push(&mut self, results: &P::Results<'_>) {
+        self.last = self.to.position();
+        results.write_all(self.to);
+        self.counted(self.count + 1, results.status());
+    }
+
+    /// Appends the result of an operation that was refused.
+    pub fn refuse(&mut self, refused: Refused) {
+        self.push(&P::Results::of_refused(refused));
+    }
+
+    /// Appends the result that `write` writes from its status on, such as a
+    /// [`Listing`](super::readdir::Listing). `write` returns the status.
+    pub fn in_place(&mut self, operation: u32, write: impl FnOnce(&mut Writer<'b>) -> Result<(), Status>) {
+        self.last = self.to.position();
+        self.to.u32(operation);
+        let status = write(self.to).err();
+        self.counted(self.count + 1, status);
+    }
+
+    /// Removes the last result, so that another one can be written: it was too long.
+    pub fn pop(&mut self) {
+        if self.count > 0 && self.to.position() > self.last {
+            self.to.truncate(self.last);
+            self.counted(self.count - 1, None);
+        }
+    }
+
+    /// Gives the reply a status without a result of it: MINOR_VERS_MISMATCH.
+    pub fn fail(&mut self, status: Status) {
+        self.counted(self.count, Some(status));
+    }
+
+    fn counted(&mut self, count: u32, status: Option<Status>) {
+        self.count = count;
+        self.to.replace_u32(self.count_at, count);
+        self.to.replace_u32(self.status_at, status.map_or(0, Status::code));
+    }
+
+    /// Length of the whole buffer, bytes.
+    pub fn position(&self) -> usize {
+        self.to.position()
+    }
+}
