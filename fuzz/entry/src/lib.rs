@@ -19,6 +19,7 @@ pub mod login;
 pub mod mutate;
 pub mod negotiation;
 pub mod nfs;
+pub mod nfs4;
 pub mod osd;
 pub mod osd_unit;
 pub mod parameters;
@@ -87,6 +88,9 @@ pub const TARGETS: &[Target] = &[
     Target { name: "rpc_message", run: rpc::message, seeds: rpc::message_seeds },
     Target { name: "nfs3_arguments", run: nfs::arguments, seeds: nfs::arguments_seeds },
     Target { name: "nfs3_results", run: nfs::results, seeds: nfs::results_seeds },
+    Target { name: "nfs4_arguments", run: nfs4::arguments, seeds: nfs4::arguments_seeds },
+    Target { name: "nfs4_results", run: nfs4::results, seeds: nfs4::results_seeds },
+    Target { name: "nfs4_attributes", run: nfs4::attributes, seeds: nfs4::attributes_seeds },
     Target { name: "iwarp_startup", run: iwarp::startup, seeds: iwarp::startup_seeds },
     Target { name: "iwarp_stream", run: iwarp::stream, seeds: iwarp::stream_seeds },
     Target { name: "iwarp_segments", run: iwarp::segments, seeds: iwarp::segments_seeds },

@@ -1,11 +1,13 @@
-//! NFS without I/O: the calls and results of NFS version 3 and of MOUNT version 3 (RFC 1813), in
-//! both directions, so that a server and a client use the same types.
+//! NFS without I/O: the calls and results of NFS version 3, of MOUNT version 3 (RFC 1813) and of NFS
+//! version 4.1 and 4.2 (RFC 8881, RFC 7862), in both directions, so that a server and a client use
+//! the same types.
 //!
 //! Sans-IO: no I/O, no clock, no thread. Decoded values borrow from the record and allocate
 //! nothing. The payload of READ and WRITE is never part of a value: see [`v3::Located`].
 //!
-//! - [`v3`]: the 22 procedures of NFS.
+//! - [`v3`]: the 22 procedures of NFS version 3.
 //! - [`v3::readdir`]: writes directory entries into a bounded reply.
+//! - [`v4`]: COMPOUND, its operations and attributes, and callbacks.
 //! - [`mount`]: the 6 procedures of MOUNT.
 #![forbid(unsafe_code)]
 
