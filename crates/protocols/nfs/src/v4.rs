@@ -33,7 +33,7 @@ pub use basic::{
     OwnerId, SessionId, ShareAccess, ShareDeny, Stateid, Verifier,
 };
 pub use bitmap::Bitmap;
-pub use compound::{Answers, Call, CallWriter, Operations, Reply, ReplyWriter};
+pub use compound::{Answered, Answers, Asked, Call, CallWriter, Items, Operations, Reply, ReplyWriter, Role};
 pub use fattr::Fattr;
 pub use operations::*;
 pub use status::{Outcome, OutcomeOr, Status};

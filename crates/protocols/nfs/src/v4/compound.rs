@@ -31,24 +31,90 @@ impl<'a, P: Program> Call<'a, P> {
         let mut from = Reader::new(body);
         let (tag, minor, ident) = (Xdr::read(&mut from)?, from.u32()?, Xdr::read(&mut from)?);
         let left = from.u32()?;
-        let operations = Operations { from, left, minor, program: PhantomData };
+        let operations = Items { from, left, role: Asked { minor, program: PhantomData } };
         Ok(Call { tag, minor, ident, operations })
     }
 }
 
-/// The operations of a [`Call`], read one at a time. The last item is the first operation that is
-/// refused, if any.
+/// The operations of a [`Call`]. The last one that is read is the first that is refused, if any.
+pub type Operations<'a, P = Fore> = Items<'a, Asked<P>>;
+/// The results of a [`Reply`].
+pub type Answers<'a, P = Fore> = Items<'a, Answered<P>>;
+
+/// Operations or results, read one at a time. Nothing follows an error.
 #[derive(Debug, Clone)]
-pub struct Operations<'a, P: Program = Fore> {
+pub struct Items<'a, R: Role> {
     from: Reader<'a>,
     left: u32,
+    role: R,
+}
+
+/// What [`Items`] are.
+pub trait Role {
+    /// An operation or a result.
+    type Item<'a>: Item<'a>;
+    /// Why it cannot be read.
+    type Error;
+
+    /// Reads one up to its payload.
+    ///
+    /// # Errors
+    /// As the role says.
+    fn read<'a>(&self, from: &mut Reader<'a>) -> Result<Self::Item<'a>, Self::Error>;
+
+    /// The error of one whose payload is cut short.
+    fn cut(number: u32, error: Malformed) -> Self::Error;
+}
+
+/// Operations, of a minor version.
+#[derive(Debug, Clone)]
+pub struct Asked<P> {
     minor: u32,
     program: PhantomData<P>,
 }
 
-impl<'a, P: Program> Operations<'a, P> {
-    /// How many operations are left, as the client says: compare it with the session's limit before
-    /// the first one.
+/// Results.
+#[derive(Debug, Clone)]
+pub struct Answered<P>(PhantomData<P>);
+
+impl<P: Program> Role for Asked<P> {
+    type Item<'a> = P::Arguments<'a>;
+    type Error = Refused;
+
+    fn read<'a>(&self, from: &mut Reader<'a>) -> Result<P::Arguments<'a>, Refused> {
+        let refuse = |operation, status| Refused { operation, status };
+        let number = from.u32().map_err(|_| refuse(ILLEGAL, Status::BadXdr))?;
+        let minor = self.minor.checked_sub(1).and_then(|index| P::LAST.get(index as usize));
+        if !minor.is_some_and(|last| (FIRST..=*last).contains(&number)) {
+            return Err(refuse(ILLEGAL, Status::OpIllegal));
+        }
+        let arguments = P::Arguments::read_of(number, from).ok_or(refuse(number, Status::NotSupp))?;
+        arguments.map_err(|_| refuse(number, Status::BadXdr))
+    }
+
+    fn cut(operation: u32, _: Malformed) -> Refused {
+        Refused { operation, status: Status::BadXdr }
+    }
+}
+
+impl<P: Program> Role for Answered<P> {
+    type Item<'a> = P::Results<'a>;
+    type Error = Malformed;
+
+    fn read<'a>(&self, from: &mut Reader<'a>) -> Result<P::Results<'a>, Malformed> {
+        let value = from.u32()?;
+        let unknown = Malformed::Unknown { what: "COMPOUND", value };
+        P::Results::read_of(value, from).ok_or(unknown)?
+    }
+
+    fn cut(_: u32, error: Malformed) -> Malformed {
+        error
+    }
+}
+
+impl<'a, R: Role> Items<'a, R> {
+    /// How many are left, as the sender says. A server compares it with the session's limit before
+    /// the first operation.
     pub fn left(&self) -> u32 {
         self.left
     }
@@ -58,47 +124,39 @@ impl<'a, P: Program> Operations<'a, P> {
         self.from.position()
     }
 
-    /// Reads the next operation up to its payload, which need not have arrived.
-    pub fn head(&mut self) -> Option<Result<P::Arguments<'a>, Refused>> {
+    /// Reads the next one up to its payload, which need not have arrived. [`Self::payload`] or
+    /// [`Self::resume`] follows; neither does if a transport carries the payload apart (RFC 8267).
+    pub fn head(&mut self) -> Option<Result<R::Item<'a>, R::Error>> {
         self.left = self.left.checked_sub(1)?;
-        let head = self.read();
+        let head = self.role.read(&mut self.from);
         if head.is_err() {
             self.left = 0;
         }
         Some(head)
     }
 
-    fn read(&mut self) -> Result<P::Arguments<'a>, Refused> {
-        let refuse = |operation, status| Refused { operation, status };
-        let number = self.from.u32().map_err(|_| refuse(ILLEGAL, Status::BadXdr))?;
-        let minor = self.minor.checked_sub(1).and_then(|index| P::LAST.get(index as usize));
-        if !minor.is_some_and(|last| (FIRST..=*last).contains(&number)) {
-            return Err(refuse(ILLEGAL, Status::OpIllegal));
-        }
-        let arguments = P::Arguments::read_of(number, &mut self.from);
-        let arguments = arguments.ok_or(refuse(number, Status::NotSupp))?;
-        arguments.map_err(|_| refuse(number, Status::BadXdr))
-    }
-
-    /// Passes over the payload of what [`Self::head`] has read: `length` bytes and their padding. A
-    /// transport that carries the payload apart (RFC 8267) does not call it.
+    /// Passes over the payload of what [`Self::head`] has read: `length` bytes and their padding.
     ///
     /// # Errors
-    /// [`Malformed::Truncated`]; no operation is left then.
+    /// [`Malformed::Truncated`]; nothing is left then.
     pub fn payload(&mut self, length: u32) -> Result<Range<usize>, Malformed> {
         self.from.payload(length as usize).inspect_err(|_| self.left = 0)
     }
+
+    /// Reads on in `rest`: the bytes behind a payload and its padding, which lie elsewhere.
+    pub fn resume(&mut self, rest: &'a [u8]) {
+        self.from = Reader::new(rest);
+    }
 }
 
-impl<'a, P: Program> Iterator for Operations<'a, P> {
-    type Item = Result<Located<P::Arguments<'a>>, Refused>;
+impl<'a, R: Role> Iterator for Items<'a, R> {
+    type Item = Result<Located<R::Item<'a>>, R::Error>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let number = self.from.remaining().first_chunk().map_or(ILLEGAL, |it| u32::from_be_bytes(*it));
         Some(self.head()?.and_then(|value| {
             let payload = self.payload(value.payload_length());
-            let payload = payload.map_err(|_| Refused { operation: number, status: Status::BadXdr })?;
-            Ok(Located { value, payload })
+            payload.map(|payload| Located { value, payload }).map_err(|error| R::cut(number, error))
         }))
     }
 }
@@ -156,38 +214,7 @@ impl<'a, P: Program> Reply<'a, P> {
     pub fn read(body: &'a [u8]) -> Result<Self, Malformed> {
         let mut from = Reader::new(body);
         let (outcome, tag, left) = (Xdr::read(&mut from)?, Xdr::read(&mut from)?, from.u32()?);
-        Ok(Reply { outcome, tag, results: Answers { from, left, program: PhantomData } })
-    }
-}
-
-/// The results of a [`Reply`], read one at a time. An error is the last item.
-#[derive(Debug, Clone)]
-pub struct Answers<'a, P: Program = Fore> {
-    from: Reader<'a>,
-    left: u32,
-    program: PhantomData<P>,
-}
-
-impl<'a, P: Program> Answers<'a, P> {
-    fn read(&mut self) -> Result<Located<P::Results<'a>>, Malformed> {
-        let value = self.from.u32()?;
-        let unknown = Malformed::Unknown { what: "COMPOUND", value };
-        let value = P::Results::read_of(value, &mut self.from).ok_or(unknown)??;
-        let payload = self.from.payload(value.payload_length() as usize)?;
-        Ok(Located { value, payload })
-    }
-}
-
-impl<'a, P: Program> Iterator for Answers<'a, P> {
-    type Item = Result<Located<P::Results<'a>>, Malformed>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        self.left = self.left.checked_sub(1)?;
-        let answer = self.read();
-        if answer.is_err() {
-            self.left = 0;
-        }
-        Some(answer)
+        Ok(Reply { outcome, tag, results: Items { from, left, role: Answered(PhantomData) } })
     }
 }
 

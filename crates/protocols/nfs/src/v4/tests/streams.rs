@@ -261,6 +261,17 @@ fn a_malformed_operation_is_badxdr_and_the_last_one() {
 }
 
 #[test]
+fn operations_behind_a_payload_can_lie_elsewhere() {
+    let head = words(&[38, 0, 0, 0, 0, 0, 0, 0, 5]);
+    let (body, rest) = (call_of(2, &head), words(&[24]));
+    let mut operations = Call::<Fore>::read(&body).unwrap().operations;
+    assert_eq!(operations.head().unwrap().unwrap().payload(), 5);
+    operations.resume(&rest);
+    assert_eq!(operations.next().unwrap().unwrap().value, Arguments::PutRootFh(()));
+    assert!(operations.next().is_none());
+}
+
+#[test]
 fn a_result_that_was_too_long_is_replaced() {
     let mut out = Vec::new();
     let mut to = Writer::new(&mut out);
