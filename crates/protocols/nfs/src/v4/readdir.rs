@@ -41,9 +41,9 @@ impl<'w, 'b> Listing<'w, 'b> {
         self.0.append(entry, names)
     }
 
-    /// Ends the reply, and says how many entries it has. `eof` says that the directory has no entry after those that were appended.
-    /// Without an entry and without `eof`, the reply becomes TOOSMALL; so it does if the limit is
-    /// too small for an empty list.
+    /// Ends the reply, and returns how many entries it has. `eof` says that the directory has no
+    /// entry after those that were appended. Without an entry and without `eof`, the reply becomes
+    /// TOOSMALL; so it does if the limit is too small for an empty list.
     ///
     /// # Errors
     /// [`Status::TooSmall`], which is written.

@@ -20,7 +20,7 @@ pub struct Refused {
 }
 
 /// A direction: the operations of COMPOUND or of CB_COMPOUND.
-pub trait Program: Sized + 'static {
+pub trait Program: Copy + std::fmt::Debug + 'static {
     /// `callback_ident` of CB_COMPOUND.
     type Ident: for<'x> Xdr<'x>;
     /// Arguments.

@@ -3,6 +3,7 @@
 
 mod attributes;
 mod hostile;
+mod linux;
 mod listing;
 mod samples;
 mod streams;
