@@ -18,6 +18,7 @@ mod fattr;
 pub mod flags;
 mod operations;
 pub mod readdir;
+pub mod state;
 mod status;
 mod table;
 #[cfg(test)]

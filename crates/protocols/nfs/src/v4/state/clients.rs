@@ -1,0 +1,286 @@
+//! Owns the records of clients: EXCHANGE_ID, the sequence of CREATE_SESSION, and the time of the
+//! last renewal of each lease (RFC 8881 §18.35, §18.36, §8.3).
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::limits::Channel;
+use super::saved::saved;
+use crate::v4::flags::exchange_id as flags;
+use crate::v4::{ClientId, ClientOwner, SessionId, Status, Verifier};
+
+/// What stable storage keeps of a client: it may reclaim after a restart of the server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Record {
+    /// `co_ownerid`: names the record.
+    pub owner: Box<[u8]>,
+    /// Of the client's start. A client that restarted has nothing to reclaim.
+    pub verifier: Verifier,
+}
+
+/// The results of CREATE_SESSION.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Created {
+    /// The session.
+    pub session: SessionId,
+    /// The request's sequence ID.
+    pub sequence: u32,
+    /// Bits of [`flags::create_session`](crate::v4::flags::create_session).
+    pub flags: u32,
+    /// The fore channel.
+    pub fore: Channel,
+    /// The backchannel.
+    pub back: Channel,
+}
+
+/// The arguments of EXCHANGE_ID.
+#[derive(Debug, Clone, Copy)]
+pub struct ExchangeId<'a> {
+    /// Who the client says it is.
+    pub owner: ClientOwner<'a>,
+    /// Who the caller of the RPC is, as bytes that are compared.
+    pub principal: &'a [u8],
+    /// Bits of [`flags::exchange_id`](crate::v4::flags::exchange_id).
+    pub flags: u32,
+}
+
+/// The results of EXCHANGE_ID.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Exchanged {
+    /// The client ID.
+    pub client: ClientId,
+    /// The sequence ID of the client's next CREATE_SESSION.
+    pub sequence: u32,
+    /// Bits of [`flags::exchange_id`](crate::v4::flags::exchange_id).
+    pub flags: u32,
+}
+
+/// Whether a CREATE_SESSION is run (RFC 8881 §18.36.4).
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Create {
+    /// It is new.
+    Run,
+    /// It is a retry, with this result.
+    Replay(Result<Created, Status>),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Client {
+    owner: Box<[u8]>,
+    verifier: Verifier,
+    principal: Box<[u8]>,
+    confirmed: bool,
+    renewed: Duration,
+    /// Of the last CREATE_SESSION.
+    sequence: u32,
+    created: Result<Created, Status>,
+    recorded: bool,
+    may_reclaim: bool,
+    reclaim_complete: bool,
+}
+
+/// The clients of one owner.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Named {
+    confirmed: Option<ClientId>,
+    unconfirmed: Option<ClientId>,
+}
+
+/// All clients.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Clients {
+    start: u32,
+    last: u32,
+    clients: BTreeMap<ClientId, Client>,
+    owners: BTreeMap<Box<[u8]>, Named>,
+}
+
+saved! {
+    Record { owner, verifier }
+    Created { session, sequence, flags, fore, back }
+    Client {
+        owner, verifier, principal, confirmed, renewed, sequence, created, recorded, may_reclaim,
+        reclaim_complete,
+    }
+    Named { confirmed, unconfirmed }
+    Clients { start, last, clients, owners }
+}
+
+impl Clients {
+    /// `start` differs from that of earlier starts, so their client IDs are unknown now.
+    pub(super) fn new(start: u32) -> Self {
+        Clients { start, last: 0, clients: BTreeMap::new(), owners: BTreeMap::new() }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.clients.len()
+    }
+
+    /// EXCHANGE_ID, in the cases of RFC 8881 §18.35.4. Also returns the client whose record was
+    /// replaced. `in_use` says of a client and its last renewal that the lease is valid and that it
+    /// has state.
+    pub(super) fn exchange_id(
+        &mut self,
+        now: Duration,
+        request: ExchangeId<'_>,
+        in_use: impl Fn(ClientId, Duration) -> bool,
+    ) -> Result<(Exchanged, Option<ClientId>), Status> {
+        if request.flags & !flags::MASK_A != 0 {
+            return Err(Status::Inval);
+        }
+        let update = request.flags & flags::UPD_CONFIRMED_REC_A != 0;
+        let owner = request.owner.owner.bytes();
+        let verifier = request.owner.verifier;
+        let named = self.owners.get(owner).cloned().unwrap_or_default();
+        let confirmed = named.confirmed.and_then(|id| Some((id, self.clients.get(&id)?)));
+        let Some((id, client)) = confirmed else {
+            // Case 7, update without a confirmed record; else cases 1 and 4, new or replaced.
+            return if update {
+                Err(Status::NoEnt)
+            } else {
+                Ok((self.add(now, &request), named.unconfirmed))
+            };
+        };
+        let same_principal = *client.principal == *request.principal;
+        match (update, client.verifier == verifier, same_principal) {
+            // Case 9.
+            (true, _, false) => Err(Status::Perm),
+            // Case 8.
+            (true, false, true) => Err(Status::NotSame),
+            // Cases 6 and 2.
+            (_, true, true) => {
+                let sequence = client.sequence.wrapping_add(1);
+                Ok((
+                    Exchanged { client: id, sequence, flags: flags::USE_NON_PNFS | flags::CONFIRMED_R },
+                    None,
+                ))
+            }
+            // Case 3.
+            (false, _, false) if in_use(id, client.renewed) => Err(Status::ClidInUse),
+            (false, _, false) => Ok((self.add(now, &request), Some(id))),
+            // Case 5: the confirmed record stays until the new one is confirmed.
+            (false, false, true) => Ok((self.add(now, &request), named.unconfirmed)),
+        }
+    }
+
+    /// Adds an unconfirmed record.
+    fn add(&mut self, now: Duration, request: &ExchangeId<'_>) -> Exchanged {
+        self.last = self.last.wrapping_add(1);
+        let id = ClientId(u64::from(self.start) << 32 | u64::from(self.last));
+        let owner: Box<[u8]> = request.owner.owner.bytes().into();
+        self.owners.entry(owner.clone()).or_default().unconfirmed = Some(id);
+        self.clients.insert(
+            id,
+            Client {
+                owner,
+                verifier: request.owner.verifier,
+                principal: request.principal.into(),
+                confirmed: false,
+                renewed: now,
+                sequence: 0,
+                created: Err(Status::SeqMisordered),
+                recorded: false,
+                may_reclaim: false,
+                reclaim_complete: false,
+            },
+        );
+        Exchanged { client: id, sequence: 1, flags: flags::USE_NON_PNFS }
+    }
+
+    /// The sequence and the principal of a CREATE_SESSION.
+    pub(super) fn create(&self, id: ClientId, sequence: u32, principal: &[u8]) -> Result<Create, Status> {
+        let client = self.clients.get(&id).ok_or(Status::StaleClientId)?;
+        if sequence == client.sequence {
+            return Ok(Create::Replay(client.created.clone()));
+        }
+        if sequence != client.sequence.wrapping_add(1) {
+            return Err(Status::SeqMisordered);
+        }
+        if !client.confirmed && *client.principal != *principal {
+            return Err(Status::ClidInUse);
+        }
+        Ok(Create::Run)
+    }
+
+    /// Keeps the result of a CREATE_SESSION that was run.
+    pub(super) fn created(&mut self, id: ClientId, result: Result<Created, Status>) {
+        if let Some(client) = self.clients.get_mut(&id) {
+            client.sequence = client.sequence.wrapping_add(1);
+            client.created = result;
+        }
+    }
+
+    /// Confirms a record. Returns the confirmed client of the same owner that this one replaces.
+    pub(super) fn confirm(&mut self, id: ClientId, may_reclaim: bool) -> Option<ClientId> {
+        let client = self.clients.get_mut(&id).filter(|it| !it.confirmed)?;
+        client.confirmed = true;
+        client.may_reclaim = may_reclaim;
+        let named = self.owners.entry(client.owner.clone()).or_default();
+        named.unconfirmed = None;
+        named.confirmed.replace(id)
+    }
+
+    /// Removes a client. Returns its record if that is in stable storage.
+    pub(super) fn remove(&mut self, id: ClientId) -> Option<Record> {
+        let client = self.clients.remove(&id)?;
+        if let Some(named) = self.owners.get_mut(&client.owner) {
+            named.confirmed.take_if(|it| *it == id);
+            named.unconfirmed.take_if(|it| *it == id);
+            if *named == Named::default() {
+                self.owners.remove(&client.owner);
+            }
+        }
+        client.recorded.then_some(Record { owner: client.owner, verifier: client.verifier })
+    }
+
+    pub(super) fn renew(&mut self, now: Duration, id: ClientId) {
+        if let Some(client) = self.clients.get_mut(&id) {
+            client.renewed = client.renewed.max(now);
+        }
+    }
+
+    /// Since when the client was not heard.
+    pub(super) fn renewed(&self, id: ClientId) -> Option<Duration> {
+        self.clients.get(&id).map(|it| it.renewed)
+    }
+
+    pub(super) fn is_confirmed(&self, id: ClientId) -> bool {
+        self.clients.get(&id).is_some_and(|it| it.confirmed)
+    }
+
+    /// All clients, with the times of their last renewal.
+    pub(super) fn all(&self) -> impl Iterator<Item = (ClientId, Duration)> {
+        self.clients.iter().map(|(id, it)| (*id, it.renewed))
+    }
+
+    /// What stable storage would keep of the client.
+    pub(super) fn record(&self, id: ClientId) -> Option<Record> {
+        self.clients.get(&id).map(|it| Record { owner: it.owner.clone(), verifier: it.verifier })
+    }
+
+    /// Notes that the client's record is in stable storage. False if it was before.
+    pub(super) fn set_recorded(&mut self, id: ClientId) -> bool {
+        self.clients.get_mut(&id).is_some_and(|it| !std::mem::replace(&mut it.recorded, true))
+    }
+
+    /// All records that stable storage has to keep.
+    pub(super) fn recorded(&self) -> Vec<Record> {
+        let recorded = self.clients.values().filter(|it| it.recorded);
+        recorded.map(|it| Record { owner: it.owner.clone(), verifier: it.verifier }).collect()
+    }
+
+    /// The client held state before the server's restart.
+    pub(super) fn may_reclaim(&self, id: ClientId) -> bool {
+        self.clients.get(&id).is_some_and(|it| it.may_reclaim)
+    }
+
+    /// RECLAIM_COMPLETE was sent.
+    pub(super) fn reclaim_complete(&self, id: ClientId) -> bool {
+        self.clients.get(&id).is_some_and(|it| it.reclaim_complete)
+    }
+
+    /// Notes RECLAIM_COMPLETE. False if it was sent before.
+    pub(super) fn set_reclaim_complete(&mut self, id: ClientId) -> bool {
+        self.clients.get_mut(&id).is_some_and(|it| !std::mem::replace(&mut it.reclaim_complete, true))
+    }
+}

@@ -1,0 +1,258 @@
+//! Owns the clients together with their sessions: the operations that concern both.
+
+use std::time::Duration;
+
+use super::back::{Call, Connection};
+use super::clients::{Clients, Create, Created, ExchangeId, Exchanged, Record};
+use super::limits::{Channel, Limits};
+use super::saved::saved;
+use super::sessions::Sessions;
+use super::slots::{Begin, SequenceStatus};
+use crate::v4::flags::create_session;
+use crate::v4::{ChannelFromClient, ChannelFromServer, ClientId, SessionId, Status};
+
+/// The arguments of CREATE_SESSION.
+#[derive(Debug, Clone, Copy)]
+pub struct CreateSession<'a> {
+    /// `csa_clientid`.
+    pub client: ClientId,
+    /// `csa_sequence`.
+    pub sequence: u32,
+    /// Bits of [`flags::create_session`](crate::v4::flags::create_session).
+    pub flags: u32,
+    /// The fore channel that the client asks for.
+    pub fore: Channel,
+    /// The backchannel that the client asks for.
+    pub back: Channel,
+    /// `csa_cb_program`.
+    pub program: u32,
+    /// Who the caller of the RPC is, as in [`ExchangeId::principal`].
+    pub principal: &'a [u8],
+}
+
+/// The arguments of SEQUENCE.
+#[derive(Debug, Clone, Copy)]
+pub struct Sequence {
+    /// `sa_sessionid`.
+    pub session: SessionId,
+    /// `sa_sequenceid`.
+    pub sequence: u32,
+    /// `sa_slotid`.
+    pub slot: u32,
+    /// `sa_highest_slotid`.
+    pub highest_slot: u32,
+    /// Of the whole COMPOUND: tells a retry from another request.
+    pub checksum: u64,
+}
+
+/// A COMPOUND that runs: it holds its slot until [`ServerState::finish`](super::ServerState::finish).
+#[derive(Debug, PartialEq, Eq)]
+pub struct Running {
+    session: SessionId,
+    slot: u32,
+    client: ClientId,
+    fore: Channel,
+    status: SequenceStatus,
+}
+
+impl Running {
+    /// The client of the session.
+    pub fn client(&self) -> ClientId {
+        self.client
+    }
+
+    /// The session.
+    pub fn session(&self) -> SessionId {
+        self.session
+    }
+
+    /// What bounds this request and its reply: REQ_TOO_BIG, REP_TOO_BIG, REP_TOO_BIG_TO_CACHE and
+    /// TOO_MANY_OPS are the caller's to find.
+    pub fn limits(&self) -> Channel {
+        self.fore
+    }
+
+    /// The rest of the results of SEQUENCE.
+    pub fn status(&self) -> SequenceStatus {
+        self.status
+    }
+}
+
+/// What becomes of a COMPOUND after its SEQUENCE.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Sequenced<'a> {
+    /// It is new: run it.
+    Run(Running),
+    /// It is a retry: send this reply.
+    Replay(&'a [u8]),
+    /// It is a retry, and only the results of SEQUENCE were kept: the next operation, if there is
+    /// one, gets RETRY_UNCACHED_REP.
+    Uncached(SequenceStatus),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Members {
+    pub(super) clients: Clients,
+    pub(super) sessions: Sessions,
+}
+
+saved! { Members { clients, sessions } }
+
+impl Members {
+    pub(super) fn new(start: u32, seed: u64) -> Self {
+        Members { clients: Clients::new(start), sessions: Sessions::new(seed) }
+    }
+
+    /// The lease is over, and no request of the client is being run.
+    pub(super) fn is_expired(&self, now: Duration, id: ClientId, limits: &Limits) -> bool {
+        let renewed = self.clients.renewed(id).unwrap_or(now);
+        now.saturating_sub(renewed) > limits.lease && self.sessions.busy(id) == 0
+    }
+
+    /// EXCHANGE_ID. Also returns the client that it deleted.
+    pub(super) fn exchange_id(
+        &mut self,
+        now: Duration,
+        request: ExchangeId<'_>,
+        has_state: impl Fn(ClientId) -> bool,
+        limits: &Limits,
+    ) -> Result<(Exchanged, Option<ClientId>), Status> {
+        let Members { clients, sessions } = self;
+        clients.exchange_id(now, request, |id, renewed| {
+            let expired = now.saturating_sub(renewed) > limits.lease && sessions.busy(id) == 0;
+            !expired && (has_state(id) || !sessions.of(id).is_empty())
+        })
+    }
+
+    /// CREATE_SESSION (RFC 8881 §18.36.4). Also returns the client that the confirmed one replaces.
+    pub(super) fn create_session(
+        &mut self,
+        now: Duration,
+        connection: Connection,
+        request: CreateSession<'_>,
+        limits: &Limits,
+        may_reclaim: impl Fn(&Record) -> bool,
+    ) -> (Result<Created, Status>, Option<ClientId>) {
+        let id = request.client;
+        match self.clients.create(id, request.sequence, request.principal) {
+            Err(status) => return (Err(status), None),
+            Ok(Create::Replay(result)) => return (result, None),
+            Ok(Create::Run) => {}
+        }
+        let created = self.make_session(connection, &request, limits);
+        self.clients.created(id, created.clone());
+        let mut replaced = None;
+        if created.is_ok() {
+            self.clients.renew(now, id);
+            let may_reclaim = self.clients.record(id).is_some_and(|it| may_reclaim(&it));
+            replaced = self.clients.confirm(id, may_reclaim);
+        }
+        (created, replaced)
+    }
+
+    fn make_session(
+        &mut self,
+        connection: Connection,
+        request: &CreateSession<'_>,
+        limits: &Limits,
+    ) -> Result<Created, Status> {
+        use create_session::{CONN_BACK_CHAN, CONN_RDMA, PERSIST};
+        if request.flags & !(PERSIST | CONN_BACK_CHAN | CONN_RDMA) != 0 {
+            return Err(Status::Inval);
+        }
+        let carries_back = request.flags & CONN_BACK_CHAN != 0;
+        let asked = (request.fore, request.back);
+        let channels = self.sessions.negotiate(request.client, asked, carries_back, limits)?;
+        let session =
+            self.sessions.create(request.client, channels, request.program, connection, carries_back);
+        let (fore, back) = channels;
+        Ok(Created { session, sequence: request.sequence, flags: request.flags & CONN_BACK_CHAN, fore, back })
+    }
+
+    /// BIND_CONN_TO_SESSION. Also returns the session's client.
+    pub(super) fn bind(
+        &mut self,
+        id: SessionId,
+        connection: Connection,
+        direction: ChannelFromClient,
+        limits: &Limits,
+    ) -> Result<(ChannelFromServer, ClientId), Status> {
+        let (client, _) = self.sessions.get(id)?;
+        Ok((self.sessions.bind(id, connection, direction, limits.connections)?, client))
+    }
+
+    /// DESTROY_SESSION (RFC 8881 §18.37). `own` is the request in whose COMPOUND it is. Returns the
+    /// client and the calls that got no answer.
+    pub(super) fn destroy_session(
+        &mut self,
+        id: SessionId,
+        connection: Connection,
+        own: Option<&Running>,
+    ) -> Result<(ClientId, Vec<Call>), Status> {
+        let (client, _) = self.sessions.get(id)?;
+        if !self.sessions.is_bound(id, connection) {
+            return Err(Status::ConnNotBoundToSession);
+        }
+        let busy = self.sessions.slots(id).map_or(0, |it| it.busy());
+        if busy > usize::from(own.is_some_and(|it| it.session == id)) {
+            return Err(Status::Delay);
+        }
+        Ok((client, self.sessions.destroy(id)))
+    }
+
+    /// Whether DESTROY_CLIENTID may remove the client (RFC 8881 §18.50).
+    pub(super) fn may_destroy(&self, id: ClientId) -> Result<(), Status> {
+        self.clients.renewed(id).ok_or(Status::StaleClientId)?;
+        if self.sessions.of(id).is_empty() { Ok(()) } else { Err(Status::ClientIdBusy) }
+    }
+
+    /// Removes a client and its sessions. Returns its record if that is in stable storage.
+    pub(super) fn remove(&mut self, id: ClientId) -> Option<Record> {
+        for session in self.sessions.of(id) {
+            self.sessions.destroy(session);
+        }
+        self.clients.remove(id)
+    }
+
+    /// SEQUENCE (RFC 8881 §18.46). `flags` has more status flags of a client.
+    pub(super) fn sequence(
+        &mut self,
+        now: Duration,
+        connection: Connection,
+        request: Sequence,
+        limits: &Limits,
+        flags: impl Fn(ClientId) -> u32,
+    ) -> Result<Sequenced<'_>, Status> {
+        let Sequence { session, sequence, slot, highest_slot, checksum } = request;
+        let (client, fore) = self.sessions.get(session)?;
+        let set = self.sessions.back_flags(session) | flags(client);
+        let slots = self.sessions.slots(session).ok_or(Status::BadSession)?;
+        if slot > slots.highest() {
+            return Err(Status::BadSlot);
+        }
+        if highest_slot > slots.highest() {
+            return Err(Status::BadHighSlot);
+        }
+        let status = SequenceStatus {
+            highest_slot: slots.highest(),
+            target_highest_slot: slots.highest(),
+            flags: set,
+        };
+        self.clients.renew(now, client);
+        if let Begin::Retry(status) = slots.begin(slot, sequence, checksum)? {
+            let reply = self.sessions.slots(session).and_then(|it| it.reply(slot));
+            return Ok(reply.map_or(Sequenced::Uncached(status), Sequenced::Replay));
+        }
+        slots.run(slot, checksum, status);
+        self.sessions.bind_fore(session, connection, limits.connections);
+        Ok(Sequenced::Run(Running { session, slot, client, fore, status }))
+    }
+
+    /// A COMPOUND ended. Keeps its reply, unless it is longer than the session allows.
+    pub(super) fn finish(&mut self, now: Duration, running: &Running, reply: Option<&[u8]>) {
+        if let Some(slots) = self.sessions.slots(running.session) {
+            slots.finish(running.slot, reply.filter(|it| it.len() <= running.fore.cached as usize));
+            self.clients.renew(now, running.client);
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! A server's state with clients, as the tests of its rules use it.
+
+use super::*;
+use crate::v4::flags::{create_session, exchange_id};
+use crate::v4::{ClientOwner, OwnerId, ShareDeny, Verifier};
+
+mod clients;
+mod sessions;
+
+const LEASE: Duration = Duration::from_secs(90);
+const SECOND: Duration = Duration::from_secs(1);
+const CHANNEL: Channel =
+    Channel { request: 1 << 20, response: 1 << 20, cached: 4096, operations: 8, requests: 4 };
+const BACK: Channel = Channel { request: 4096, response: 4096, cached: 0, operations: 2, requests: 2 };
+
+fn limits() -> Limits {
+    Limits::default()
+}
+
+/// One client of a [`Server`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Client {
+    name: u8,
+    id: ClientId,
+    session: SessionId,
+    connection: Connection,
+}
+
+/// A server's state on files that are numbers, its clock, and what it asked for.
+struct Server {
+    state: ServerState<u64>,
+    now: Duration,
+    effects: Vec<Effect<u64>>,
+}
+
+fn exchange<'a>(name: &'a [u8], verifier: u8, principal: &'a [u8], flags: u32) -> ExchangeId<'a> {
+    let owner = OwnerId::new(name).unwrap();
+    ExchangeId { owner: ClientOwner { verifier: Verifier([verifier; 8]), owner }, principal, flags }
+}
+
+fn creation(client: ClientId, sequence: u32) -> CreateSession<'static> {
+    CreateSession {
+        client,
+        sequence,
+        flags: create_session::CONN_BACK_CHAN,
+        fore: CHANNEL,
+        back: BACK,
+        program: 0x4000_0000,
+        principal: b"root",
+    }
+}
+
+fn request(session: SessionId, slot: u32, sequence: u32) -> Sequence {
+    Sequence { session, sequence, slot, highest_slot: 0, checksum: u64::from(sequence) }
+}
+
+fn record(name: u8) -> Record {
+    Record { owner: [name].into(), verifier: Verifier([1; 8]) }
+}
+
+impl Server {
+    fn new() -> Self {
+        Self::with(limits(), Vec::new())
+    }
+
+    fn with(limits: Limits, records: Vec<Record>) -> Self {
+        let now = Duration::from_secs(1000);
+        Server { state: ServerState::new(now, 7, 11, limits, records), now, effects: Vec::new() }
+    }
+
+    /// A client with a session, on a connection with its name's number.
+    fn mount(&mut self, name: u8) -> Client {
+        self.mount_as(name, 1)
+    }
+
+    fn mount_as(&mut self, name: u8, verifier: u8) -> Client {
+        let exchanged = self.state.exchange_id(self.now, exchange(&[name], verifier, b"root", 0)).unwrap();
+        let connection = Connection::from(name);
+        let create = creation(exchanged.client, exchanged.sequence);
+        let created = self.state.create_session(self.now, connection, create).unwrap();
+        Client { name, id: exchanged.client, session: created.session, connection }
+    }
+
+    /// A client that may open files, and whose backchannel works.
+    fn client(&mut self, name: u8) -> Client {
+        let client = self.mount(name);
+        self.state.reclaim_complete(self.now, client.id, false).unwrap();
+        self.run(client);
+        let probe = self.calls().pop().expect("a probe");
+        self.answer(&probe, Outcome::Done(Ok(())));
+        client
+    }
+
+    /// A COMPOUND of SEQUENCE alone, in a slot that was not used before.
+    fn run(&mut self, client: Client) -> SequenceStatus {
+        for sequence in 1.. {
+            match self.state.sequence(self.now, client.connection, request(client.session, 0, sequence)) {
+                Ok(Sequenced::Run(running)) => {
+                    let status = running.status();
+                    self.state.finish(self.now, running, None);
+                    return status;
+                }
+                Ok(_) | Err(Status::SeqMisordered) => {}
+                Err(status) => panic!("{status:?}"),
+            }
+        }
+        unreachable!("sequence IDs ended")
+    }
+
+    /// Lets time pass, in steps of a second. Clients in `alive` renew their leases.
+    fn pass(&mut self, time: Duration, alive: &[Client]) {
+        let end = self.now + time;
+        while self.now < end {
+            self.now += SECOND;
+            for client in alive {
+                self.run(*client);
+            }
+            self.state.tick(self.now);
+        }
+    }
+
+    fn effects(&mut self) -> Vec<Effect<u64>> {
+        self.effects.extend(self.state.take_effects());
+        std::mem::take(&mut self.effects)
+    }
+
+    /// The calls since the last look. Other effects stay.
+    fn calls(&mut self) -> Vec<Callback<u64>> {
+        let effects = self.effects();
+        let (calls, others) = effects.into_iter().partition(|it| matches!(it, Effect::Call(_)));
+        self.effects = others;
+        let calls: Vec<Effect<u64>> = calls;
+        calls
+            .into_iter()
+            .filter_map(|it| if let Effect::Call(call) = it { Some(call) } else { None })
+            .collect()
+    }
+
+    fn answer(&mut self, call: &Callback<u64>, outcome: Outcome) {
+        self.state.called(call.session, call.slot, call.sequence, outcome);
+    }
+
+    fn open_as(
+        &mut self,
+        client: Client,
+        owner: &[u8],
+        file: u64,
+        (access, deny): (ShareAccess, ShareDeny),
+        claim: Claim,
+    ) -> Result<Opened, Status> {
+        let share = Share { access, deny };
+        self.state.open(self.now, client.id, OpenFile { file: &file, owner, share, claim, want: 0 })
+    }
+
+    fn open(&mut self, client: Client, file: u64, access: ShareAccess) -> Result<Opened, Status> {
+        self.open_as(client, b"opener", file, (access, ShareDeny::None), Claim::New)
+    }
+
+    fn io(&mut self, client: Client, file: u64, stateid: Stateid, access: ShareAccess) -> Result<(), Status> {
+        self.state.check_io(self.now, Some(client.id), &file, stateid, access)
+    }
+
+    fn lock(
+        &mut self,
+        client: Client,
+        file: u64,
+        locker: Locker<'_>,
+        kind: LockType,
+        (offset, length): (u64, u64),
+    ) -> Result<Stateid, NotLocked> {
+        let request = LockFile { file: &file, kind, offset, length };
+        self.state.lock(self.now, client.id, request, locker, false)
+    }
+
+    /// All state through its encoding.
+    fn hand_over(&mut self) {
+        let limits = self.state.limits.clone();
+        self.effects.extend(self.state.take_effects());
+        let saved = self.state.save(|it| it.to_be_bytes().to_vec());
+        let loaded = ServerState::load(&saved, limits, |it| Some(u64::from_be_bytes(it.try_into().ok()?)));
+        let loaded = loaded.expect("what was saved can be loaded");
+        assert!(loaded == self.state, "the loaded state differs from the saved one");
+        self.state = loaded;
+    }
+}

@@ -1,0 +1,163 @@
+//! EXCHANGE_ID, CREATE_SESSION, DESTROY_CLIENTID.
+
+use super::*;
+
+const CONFIRMED: u32 = exchange_id::USE_NON_PNFS | exchange_id::CONFIRMED_R;
+const UPDATE: u32 = exchange_id::UPD_CONFIRMED_REC_A;
+
+impl Server {
+    fn exchange(&mut self, verifier: u8, principal: &[u8], flags: u32) -> Result<Exchanged, Status> {
+        self.state.exchange_id(self.now, exchange(b"c", verifier, principal, flags))
+    }
+
+    fn create(&mut self, client: ClientId, sequence: u32) -> Result<Created, Status> {
+        self.state.create_session(self.now, 1, creation(client, sequence))
+    }
+}
+
+/// RFC 8881 §18.35.4, cases 1 and 4.
+#[test]
+fn an_unconfirmed_client_is_replaced() {
+    let mut server = Server::new();
+    let first = server.exchange(1, b"root", 0).unwrap();
+    assert_eq!(first.flags, exchange_id::USE_NON_PNFS);
+    let second = server.exchange(1, b"root", 0).unwrap();
+    assert_ne!(first.client, second.client);
+    assert_eq!(server.state.usage().clients, 1);
+    assert_eq!(server.create(first.client, 1), Err(Status::StaleClientId));
+    assert!(server.create(second.client, second.sequence).is_ok());
+}
+
+/// RFC 8881 §18.35.4, cases 2 and 6.
+#[test]
+fn a_confirmed_client_is_found_again() {
+    let mut server = Server::new();
+    let first = server.exchange(1, b"root", 0).unwrap();
+    server.create(first.client, 1).unwrap();
+    let again = Exchanged { sequence: 2, flags: CONFIRMED, ..first };
+    assert_eq!(server.exchange(1, b"root", 0), Ok(again));
+    assert_eq!(server.exchange(1, b"root", UPDATE), Ok(again));
+    assert!(server.create(first.client, 2).is_ok());
+}
+
+/// RFC 8881 §18.35.4, case 3.
+#[test]
+fn another_principal_gets_the_owner_only_without_state() {
+    let mut server = Server::new();
+    let first = server.exchange(1, b"root", 0).unwrap();
+    let session = server.create(first.client, 1).unwrap().session;
+    assert_eq!(server.exchange(1, b"other", 0), Err(Status::ClidInUse));
+    server.state.destroy_session(1, session, None).unwrap();
+    assert_eq!(server.exchange(1, b"other", 0).unwrap().flags, exchange_id::USE_NON_PNFS);
+    assert_eq!(server.create(first.client, 2), Err(Status::StaleClientId));
+}
+
+/// RFC 8881 §18.35.4, case 3: "or if there is state but the lease has expired".
+#[test]
+fn another_principal_gets_the_owner_of_an_expired_client() {
+    let mut server = Server::new();
+    let first = server.exchange(1, b"root", 0).unwrap();
+    server.create(first.client, 1).unwrap();
+    server.now += LEASE + SECOND;
+    assert!(server.exchange(1, b"other", 0).is_ok());
+    assert_eq!(server.state.usage().clients, 1);
+}
+
+/// RFC 8881 §18.35.4, case 5.
+#[test]
+fn a_restarted_client_loses_its_state_when_it_is_confirmed() {
+    let mut server = Server::new();
+    let old = server.client(b'c');
+    server.open(old, 1, ShareAccess::Read).unwrap();
+    let new = server.exchange(2, b"root", 0).unwrap();
+    assert_ne!(new.client, old.id);
+    server.run(old);
+    assert_eq!(server.state.usage().opens, 1);
+    server.create(new.client, new.sequence).unwrap();
+    let gone = server.state.sequence(server.now, 1, request(old.session, 1, 1));
+    assert_eq!(gone, Err(Status::BadSession));
+    assert_eq!(
+        server.state.usage(),
+        Usage { clients: 1, sessions: 1, reserved: 4 * 4096, ..Usage::default() }
+    );
+    assert_eq!(server.effects().last(), Some(&Effect::Forget(Box::from(*b"c"))));
+}
+
+/// RFC 8881 §18.35.4, cases 7, 8 and 9.
+#[test]
+fn an_update_needs_the_confirmed_record() {
+    let mut server = Server::new();
+    assert_eq!(server.exchange(1, b"root", UPDATE), Err(Status::NoEnt));
+    let first = server.exchange(1, b"root", 0).unwrap();
+    assert_eq!(server.exchange(1, b"root", UPDATE), Err(Status::NoEnt));
+    server.create(first.client, 1).unwrap();
+    assert_eq!(server.exchange(2, b"root", UPDATE), Err(Status::NotSame));
+    assert_eq!(server.exchange(1, b"other", UPDATE), Err(Status::Perm));
+}
+
+/// RFC 8881 §18.35.3.
+#[test]
+fn unknown_flags_of_exchange_id_are_invalid() {
+    let mut server = Server::new();
+    assert_eq!(server.exchange(1, b"root", exchange_id::CONFIRMED_R), Err(Status::Inval));
+    assert_eq!(server.exchange(1, b"root", 0x10), Err(Status::Inval));
+}
+
+/// RFC 8881 §18.36.4: one slot, whose result is replayed.
+#[test]
+fn create_session_is_replayed_by_its_sequence() {
+    let mut server = Server::new();
+    let client = server.exchange(1, b"root", 0).unwrap().client;
+    assert_eq!(server.create(client, 0), Err(Status::SeqMisordered));
+    assert_eq!(server.create(client, 2), Err(Status::SeqMisordered));
+    let created = server.create(client, 1);
+    assert_eq!(server.create(client, 1), created);
+    assert_eq!(server.state.usage().sessions, 1);
+    let small = CreateSession { fore: Channel { request: 10, ..CHANNEL }, ..creation(client, 2) };
+    assert_eq!(server.state.create_session(server.now, 1, small), Err(Status::TooSmall));
+    assert_eq!(server.create(client, 2), Err(Status::TooSmall));
+    assert_ne!(server.create(client, 3).unwrap().session, created.unwrap().session);
+}
+
+/// RFC 8881 §18.36.4: "If the principal … differs … NFS4ERR_CLID_INUSE".
+#[test]
+fn another_principal_does_not_confirm_a_client() {
+    let mut server = Server::new();
+    let client = server.exchange(1, b"root", 0).unwrap().client;
+    let other = CreateSession { principal: b"other", ..creation(client, 1) };
+    assert_eq!(server.state.create_session(server.now, 1, other), Err(Status::ClidInUse));
+    assert!(server.create(client, 1).is_ok());
+}
+
+/// RFC 8881 §18.50.
+#[test]
+fn a_client_is_destroyed_only_without_sessions_and_state() {
+    let mut server = Server::new();
+    let client = server.client(b'c');
+    assert_eq!(server.state.destroy_client(server.now, client.id), Err(Status::ClientIdBusy));
+    let opened = server.open(client, 1, ShareAccess::Write).unwrap();
+    server.state.destroy_session(client.connection, client.session, None).unwrap();
+    assert_eq!(server.state.destroy_client(server.now, client.id), Err(Status::ClientIdBusy));
+    server.state.close(client.id, opened.stateid).unwrap();
+    assert_eq!(server.state.destroy_client(server.now, client.id), Ok(()));
+    assert_eq!(server.state.destroy_client(server.now, client.id), Err(Status::StaleClientId));
+    assert_eq!(server.state.usage(), Usage::default());
+    let records =
+        [Effect::Remember(Record { owner: [b'c'].into(), ..record(0) }), Effect::Forget([b'c'].into())];
+    assert_eq!(server.effects(), records);
+}
+
+#[test]
+fn too_many_clients_push_out_the_oldest_unconfirmed() {
+    let mut server = Server::with(Limits { clients: 2, ..limits() }, Vec::new());
+    let stays = server.client(1);
+    for name in 2..9 {
+        server.now += SECOND;
+        server.state.exchange_id(server.now, exchange(&[name], 1, b"root", 0)).unwrap();
+        assert_eq!(server.state.usage().clients, 2);
+    }
+    server.run(stays);
+    server.mount(9);
+    let full = server.state.exchange_id(server.now, exchange(&[10], 1, b"root", 0));
+    assert_eq!(full, Err(Status::Delay));
+}
