@@ -512,7 +512,6 @@ impl<F: Clone + Eq + Hash> ServerState<F> {
         let locked = self.attempt(now, Some(client), |holdings, limits| {
             holdings.lock(now, client, file, locker, (range, writes, wait), limits)
         });
-        self.notify();
         locked.map_err(|refusal| if reclaim { reclaim_conflict(refusal) } else { not_locked(refusal) })
     }
 
@@ -605,34 +604,43 @@ impl<F: Clone + Eq + Hash> ServerState<F> {
         own: Option<ClientId>,
         act: impl Fn(&mut Holdings, &Limits) -> Result<T, Refusal>,
     ) -> Result<T, Refusal> {
-        loop {
-            let refusal = match act(&mut self.holdings, &self.limits) {
+        // Files of removed clients keep their numbers until the end: `act` may use one.
+        let mut files = BTreeSet::new();
+        let result = loop {
+            let conflict = match act(&mut self.holdings, &self.limits) {
                 Err(Refusal::Conflict(conflict)) => conflict,
-                other => return other,
+                other => break other,
             };
             let expired =
                 |id: &&ClientId| Some(**id) != own && self.members.is_expired(now, **id, &self.limits);
-            let expired: BTreeSet<ClientId> = refusal.clients.iter().filter(expired).copied().collect();
+            let expired: BTreeSet<ClientId> = conflict.clients.iter().filter(expired).copied().collect();
             // It is of no use to remove some clients if others stay; delegations are recalled.
-            let useful = expired == refusal.clients || !refusal.recall.is_empty();
+            let useful = expired == conflict.clients || !conflict.recall.is_empty();
             if expired.is_empty() || !useful {
-                for number in &refusal.recall {
+                for number in &conflict.recall {
                     self.holdings.delegations.recall(now, *number, self.limits.cooling, false);
                 }
-                refusal.clients.iter().for_each(|it| self.call(*it));
-                return Err(Refusal::Conflict(refusal));
+                conflict.clients.iter().for_each(|it| self.call(*it));
+                break Err(Refusal::Conflict(conflict));
             }
-            expired.into_iter().for_each(|it| self.remove_client(it));
-        }
+            expired.into_iter().for_each(|it| files.extend(self.take_client(it)));
+        };
+        files.into_iter().for_each(|it| self.tidy(it));
+        self.notify();
+        result
     }
 
-    /// Removes a client with all that it holds.
-    fn remove_client(&mut self, client: ClientId) {
+    /// Removes a client with all that it holds. Returns the files, which may have no state now.
+    fn take_client(&mut self, client: ClientId) -> BTreeSet<FileNo> {
         let files = self.holdings.remove_client(client);
         if let Some(record) = self.members.remove(client) {
             self.effects.push_back(Effect::Forget(record.owner));
         }
-        files.into_iter().for_each(|it| self.tidy(it));
+        files
+    }
+
+    fn remove_client(&mut self, client: ClientId) {
+        self.take_client(client).into_iter().for_each(|it| self.tidy(it));
         self.notify();
     }
 

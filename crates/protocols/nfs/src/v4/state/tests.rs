@@ -5,6 +5,12 @@ use crate::v4::flags::{create_session, exchange_id};
 use crate::v4::{ClientOwner, OwnerId, ShareDeny, Verifier};
 
 mod clients;
+mod delegations;
+mod grace;
+mod leases;
+mod locks;
+mod model;
+mod opens;
 mod sessions;
 
 const LEASE: Duration = Duration::from_secs(90);
