@@ -40,15 +40,14 @@ mod stateid;
 mod tests;
 
 pub use back::Connection;
-pub use clients::{Created, ExchangeId, Exchanged, Record};
+pub use clients::{Exchanged, Record};
 pub use effects::{Callback, CallbackOperation, Effect, Outcome};
 pub use holdings::Locker;
-pub use limits::{Channel, Limits};
+pub use limits::Limits;
 pub use locks::Denied;
-pub use members::{CreateSession, Running, Sequence, Sequenced};
+pub use members::{Running, Sequenced};
 pub use opens::Share;
 pub use requests::{Claim, Delegated, LockFile, NotLocked, OpenFile, Opened, Usage};
-pub use slots::SequenceStatus;
 pub use stateid::Current;
 
 use back::Call;
@@ -63,8 +62,8 @@ use sessions::Way;
 
 use super::flags::{sequence_status, want};
 use super::{
-    ChannelFromClient, ChannelFromServer, ClientId, LockType, SessionId, ShareAccess, Stateid, Status,
-    WhyNoDelegation,
+    ChannelFromClient, ChannelFromServer, ClientId, ClientOwner, CreateSession, CreateSessionOk, LockType,
+    Sequence, SessionId, ShareAccess, Stateid, Status, WhyNoDelegation,
 };
 
 /// The first word of a saved state: its format.
@@ -156,11 +155,19 @@ impl<F: Clone + Eq + Hash> ServerState<F> {
         self.grace.is_active()
     }
 
-    /// EXCHANGE_ID (RFC 8881 §18.35). State protection is none, whatever the client asks for.
+    /// EXCHANGE_ID (RFC 8881 §18.35). `principal` is who calls, as bytes to compare. `flags` are
+    /// [`flags::exchange_id`](super::flags::exchange_id). State protection is none, whatever the
+    /// client asks for.
     ///
     /// # Errors
     /// INVAL, CLID_INUSE, NOENT, NOT_SAME, PERM; DELAY with too many clients.
-    pub fn exchange_id(&mut self, now: Duration, request: ExchangeId<'_>) -> Result<Exchanged, Status> {
+    pub fn exchange_id(
+        &mut self,
+        now: Duration,
+        principal: &[u8],
+        owner: &ClientOwner<'_>,
+        flags: u32,
+    ) -> Result<Exchanged, Status> {
         if self.members.clients.len() >= self.limits.clients {
             self.evict(now);
         }
@@ -169,7 +176,8 @@ impl<F: Clone + Eq + Hash> ServerState<F> {
         }
         let holdings = &self.holdings;
         let has_state = |client| holdings.has_client(client);
-        let (exchanged, replaced) = self.members.exchange_id(now, request, has_state, &self.limits)?;
+        let (exchanged, replaced) =
+            self.members.exchange_id(now, principal, owner, flags, has_state, &self.limits)?;
         if let Some(client) = replaced {
             self.remove_client(client);
         }
@@ -187,7 +195,7 @@ impl<F: Clone + Eq + Hash> ServerState<F> {
         }
     }
 
-    /// CREATE_SESSION on a connection (RFC 8881 §18.36).
+    /// CREATE_SESSION on a connection (RFC 8881 §18.36). `principal` as for EXCHANGE_ID.
     ///
     /// # Errors
     /// STALE_CLIENTID, SEQ_MISORDERED, CLID_INUSE, INVAL, TOOSMALL, NOSPC; those of the first
@@ -196,13 +204,14 @@ impl<F: Clone + Eq + Hash> ServerState<F> {
         &mut self,
         now: Duration,
         connection: Connection,
-        request: CreateSession<'_>,
-    ) -> Result<Created, Status> {
+        principal: &[u8],
+        request: &CreateSession<'_>,
+    ) -> Result<CreateSessionOk, Status> {
         let was_confirmed = self.members.clients.is_confirmed(request.client);
         let grace = &self.grace;
         let may_reclaim = |record: &Record| grace.may_reclaim(record);
         let (created, replaced) =
-            self.members.create_session(now, connection, request, &self.limits, may_reclaim);
+            self.members.create_session(now, connection, principal, request, &self.limits, may_reclaim);
         if let Some(client) = replaced {
             self.remove_client(client);
         }
@@ -267,7 +276,8 @@ impl<F: Clone + Eq + Hash> ServerState<F> {
         }
     }
 
-    /// SEQUENCE on a connection (RFC 8881 §18.46). Renews the lease.
+    /// SEQUENCE on a connection (RFC 8881 §18.46). Renews the lease. `checksum` is that of the whole
+    /// COMPOUND: it tells a retry from another request.
     ///
     /// # Errors
     /// BADSESSION, BADSLOT, BAD_HIGH_SLOT, SEQ_MISORDERED, SEQ_FALSE_RETRY; DELAY for a retry of a
@@ -276,7 +286,8 @@ impl<F: Clone + Eq + Hash> ServerState<F> {
         &mut self,
         now: Duration,
         connection: Connection,
-        request: Sequence,
+        request: &Sequence,
+        checksum: u64,
     ) -> Result<Sequenced<'_>, Status> {
         // The client knows the session now: find out whether it can be called.
         self.members.sessions.set_known(request.session);
@@ -284,14 +295,14 @@ impl<F: Clone + Eq + Hash> ServerState<F> {
             self.push(way, call);
         }
         let delegations = &self.holdings.delegations;
-        self.members.sequence(now, connection, request, &self.limits, |client| {
+        self.members.sequence(now, connection, request, checksum, &self.limits, |client| {
             if delegations.has_revoked(client) { sequence_status::RECALLABLE_STATE_REVOKED } else { 0 }
         })
     }
 
-    /// A COMPOUND ended. `reply` is kept for retries: all bytes of it, or none if the client does
-    /// not ask for that.
-    pub fn finish(&mut self, now: Duration, running: Running, reply: Option<&[u8]>) {
+    /// A COMPOUND ended with these bytes as its reply. They are kept for retries if the client asked
+    /// for that in its SEQUENCE.
+    pub fn finish(&mut self, now: Duration, running: Running, reply: &[u8]) {
         self.members.finish(now, &running, reply);
     }
 
@@ -389,17 +400,17 @@ impl<F: Clone + Eq + Hash> ServerState<F> {
     ) -> Result<Delegated, WhyNoDelegation> {
         let can_call = self.members.sessions.can_call(client);
         match request.want & want::DELEG_MASK {
-            want::NO_DELEG => return Err(WhyNoDelegation::NotWanted),
-            want::CANCEL => return Err(WhyNoDelegation::Cancelled),
+            want::NO_DELEG => return Err(WhyNoDelegation::NotWanted(())),
+            want::CANCEL => return Err(WhyNoDelegation::Cancelled(())),
             _ => {}
         }
         let recall = match request.claim {
             Claim::New if can_call => false,
             Claim::Reclaim { delegation: true } => !can_call,
-            _ => return Err(WhyNoDelegation::Resource),
+            _ => return Err(WhyNoDelegation::Resource(false)),
         };
         if request.share.access.writes() {
-            return Err(WhyNoDelegation::Resource);
+            return Err(WhyNoDelegation::Resource(false));
         }
         let stateid = self.holdings.delegate(client, file, &self.limits)?;
         if recall {

@@ -4,10 +4,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::limits::Channel;
 use super::saved::saved;
 use crate::v4::flags::exchange_id as flags;
-use crate::v4::{ClientId, ClientOwner, SessionId, Status, Verifier};
+use crate::v4::{ClientId, ClientOwner, CreateSessionOk, Status, Verifier};
 
 /// What stable storage keeps of a client: it may reclaim after a restart of the server.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,32 +15,6 @@ pub struct Record {
     pub owner: Box<[u8]>,
     /// Of the client's start. A client that restarted has nothing to reclaim.
     pub verifier: Verifier,
-}
-
-/// The results of CREATE_SESSION.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Created {
-    /// The session.
-    pub session: SessionId,
-    /// The request's sequence ID.
-    pub sequence: u32,
-    /// Bits of [`flags::create_session`](crate::v4::flags::create_session).
-    pub flags: u32,
-    /// The fore channel.
-    pub fore: Channel,
-    /// The backchannel.
-    pub back: Channel,
-}
-
-/// The arguments of EXCHANGE_ID.
-#[derive(Debug, Clone, Copy)]
-pub struct ExchangeId<'a> {
-    /// Who the client says it is.
-    pub owner: ClientOwner<'a>,
-    /// Who the caller of the RPC is, as bytes that are compared.
-    pub principal: &'a [u8],
-    /// Bits of [`flags::exchange_id`](crate::v4::flags::exchange_id).
-    pub flags: u32,
 }
 
 /// The results of EXCHANGE_ID.
@@ -61,7 +34,7 @@ pub(super) enum Create {
     /// It is new.
     Run,
     /// It is a retry, with this result.
-    Replay(Result<Created, Status>),
+    Replay(Result<CreateSessionOk, Status>),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -73,7 +46,7 @@ struct Client {
     renewed: Duration,
     /// Of the last CREATE_SESSION.
     sequence: u32,
-    created: Result<Created, Status>,
+    created: Result<CreateSessionOk, Status>,
     recorded: bool,
     may_reclaim: bool,
     reclaim_complete: bool,
@@ -97,7 +70,6 @@ pub(super) struct Clients {
 
 saved! {
     Record { owner, verifier }
-    Created { session, sequence, flags, fore, back }
     Client {
         owner, verifier, principal, confirmed, renewed, sequence, created, recorded, may_reclaim,
         reclaim_complete,
@@ -122,15 +94,17 @@ impl Clients {
     pub(super) fn exchange_id(
         &mut self,
         now: Duration,
-        request: ExchangeId<'_>,
+        principal: &[u8],
+        request: &ClientOwner<'_>,
+        sent: u32,
         in_use: impl Fn(ClientId, Duration) -> bool,
     ) -> Result<(Exchanged, Option<ClientId>), Status> {
-        if request.flags & !flags::MASK_A != 0 {
+        if sent & !flags::MASK_A != 0 {
             return Err(Status::Inval);
         }
-        let update = request.flags & flags::UPD_CONFIRMED_REC_A != 0;
-        let owner = request.owner.owner.bytes();
-        let verifier = request.owner.verifier;
+        let update = sent & flags::UPD_CONFIRMED_REC_A != 0;
+        let owner = request.owner.bytes();
+        let verifier = request.verifier;
         let named = self.owners.get(owner).cloned().unwrap_or_default();
         let confirmed = named.confirmed.and_then(|id| Some((id, self.clients.get(&id)?)));
         let Some((id, client)) = confirmed else {
@@ -138,10 +112,10 @@ impl Clients {
             return if update {
                 Err(Status::NoEnt)
             } else {
-                Ok((self.add(now, &request), named.unconfirmed))
+                Ok((self.add(now, principal, request), named.unconfirmed))
             };
         };
-        let same_principal = *client.principal == *request.principal;
+        let same_principal = *client.principal == *principal;
         match (update, client.verifier == verifier, same_principal) {
             // Case 9.
             (true, _, false) => Err(Status::Perm),
@@ -157,24 +131,24 @@ impl Clients {
             }
             // Case 3.
             (false, _, false) if in_use(id, client.renewed) => Err(Status::ClidInUse),
-            (false, _, false) => Ok((self.add(now, &request), Some(id))),
+            (false, _, false) => Ok((self.add(now, principal, request), Some(id))),
             // Case 5: the confirmed record stays until the new one is confirmed.
-            (false, false, true) => Ok((self.add(now, &request), named.unconfirmed)),
+            (false, false, true) => Ok((self.add(now, principal, request), named.unconfirmed)),
         }
     }
 
     /// Adds an unconfirmed record.
-    fn add(&mut self, now: Duration, request: &ExchangeId<'_>) -> Exchanged {
+    fn add(&mut self, now: Duration, principal: &[u8], request: &ClientOwner<'_>) -> Exchanged {
         self.last = self.last.wrapping_add(1);
         let id = ClientId(u64::from(self.start) << 32 | u64::from(self.last));
-        let owner: Box<[u8]> = request.owner.owner.bytes().into();
+        let owner: Box<[u8]> = request.owner.bytes().into();
         self.owners.entry(owner.clone()).or_default().unconfirmed = Some(id);
         self.clients.insert(
             id,
             Client {
                 owner,
-                verifier: request.owner.verifier,
-                principal: request.principal.into(),
+                verifier: request.verifier,
+                principal: principal.into(),
                 confirmed: false,
                 renewed: now,
                 sequence: 0,
@@ -191,7 +165,7 @@ impl Clients {
     pub(super) fn create(&self, id: ClientId, sequence: u32, principal: &[u8]) -> Result<Create, Status> {
         let client = self.clients.get(&id).ok_or(Status::StaleClientId)?;
         if sequence == client.sequence {
-            return Ok(Create::Replay(client.created.clone()));
+            return Ok(Create::Replay(client.created));
         }
         if sequence != client.sequence.wrapping_add(1) {
             return Err(Status::SeqMisordered);
@@ -203,7 +177,7 @@ impl Clients {
     }
 
     /// Keeps the result of a CREATE_SESSION that was run.
-    pub(super) fn created(&mut self, id: ClientId, result: Result<Created, Status>) {
+    pub(super) fn created(&mut self, id: ClientId, result: Result<CreateSessionOk, Status>) {
         if let Some(client) = self.clients.get_mut(&id) {
             client.sequence = client.sequence.wrapping_add(1);
             client.created = result;

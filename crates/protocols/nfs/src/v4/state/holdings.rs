@@ -243,10 +243,10 @@ impl Holdings {
     ) -> Result<Stateid, WhyNoDelegation> {
         let held = &self.delegations;
         if self.opens.has_writer(file) || held.is_cooling(file) || held.is_held_by(file, client) {
-            return Err(WhyNoDelegation::Contention);
+            return Err(WhyNoDelegation::Contention(false));
         }
         if held.len() >= limits.delegations {
-            return Err(WhyNoDelegation::Resource);
+            return Err(WhyNoDelegation::Resource(false));
         }
         let number = self.names.next();
         self.delegations.give(number, client, file);

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::v4::Channel;
+
 /// Bounds of the state of one server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
@@ -41,13 +43,20 @@ impl Default for Limits {
             sessions: 16,
             connections: 64,
             fore: Channel {
-                request: (1 << 20) + 4096,
-                response: (1 << 20) + 4096,
-                cached: 8192,
-                operations: 64,
-                requests: 64,
+                max_request: (1 << 20) + 4096,
+                max_response: (1 << 20) + 4096,
+                max_response_cached: 8192,
+                max_operations: 64,
+                max_requests: 64,
+                ..Channel::default()
             },
-            back: Channel { request: 4096, response: 4096, cached: 0, operations: 2, requests: 16 },
+            back: Channel {
+                max_request: 4096,
+                max_response: 4096,
+                max_operations: 2,
+                max_requests: 16,
+                ..Channel::default()
+            },
             replies: 512 << 20,
             opens: 65_536,
             ranges: 65_536,
@@ -57,32 +66,15 @@ impl Default for Limits {
     }
 }
 
-/// `channel_attrs4` without what no channel here uses (RFC 8881 §18.36).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Channel {
-    /// The longest request, bytes.
-    pub request: u32,
-    /// The longest reply, bytes.
-    pub response: u32,
-    /// The longest reply that is cached, bytes.
-    pub cached: u32,
-    /// The most operations of a COMPOUND.
-    pub operations: u32,
-    /// Slots.
-    pub requests: u32,
-}
-
-super::saved::saved! { Channel { request, response, cached, operations, requests } }
-
-impl Channel {
-    /// What both sides can do.
-    pub(super) fn least(self, other: Channel) -> Channel {
-        Channel {
-            request: self.request.min(other.request),
-            response: self.response.min(other.response),
-            cached: self.cached.min(other.cached),
-            operations: self.operations.min(other.operations),
-            requests: self.requests.min(other.requests),
-        }
+/// What both sides of a channel can do. Nothing here pads headers or reads by RDMA.
+pub(super) fn least(one: &Channel, other: &Channel) -> Channel {
+    Channel {
+        header_padding: 0,
+        max_request: one.max_request.min(other.max_request),
+        max_response: one.max_response.min(other.max_response),
+        max_response_cached: one.max_response_cached.min(other.max_response_cached),
+        max_operations: one.max_operations.min(other.max_operations),
+        max_requests: one.max_requests.min(other.max_requests),
+        rdma_ird: None,
     }
 }

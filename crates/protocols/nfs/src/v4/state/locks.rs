@@ -39,6 +39,12 @@ pub(super) struct Held {
     pub(super) ranges: Ranges,
 }
 
+impl Held {
+    fn key(&self) -> Key {
+        Key { file: self.file, client: self.client, owner: self.owner.clone() }
+    }
+}
+
 /// A lock that was denied, and whose owner waits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Waiting {
@@ -59,22 +65,29 @@ pub(super) struct Wanted<'a> {
     pub(super) writes: bool,
 }
 
-type Key = (ClientId, FileNo, Box<[u8]>);
+/// A lock owner and a file.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Key {
+    file: FileNo,
+    client: ClientId,
+    owner: Box<[u8]>,
+}
 
 /// All locks. What follows the second field is derived from both.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Locks {
     held: BTreeMap<StateNo, Held>,
-    waiting: BTreeMap<(FileNo, (ClientId, Box<[u8]>)), Waiting>,
+    waiting: BTreeMap<Key, Waiting>,
     by_owner: BTreeMap<Key, StateNo>,
     by_file: BTreeMap<FileNo, BTreeSet<StateNo>>,
     by_open: BTreeSet<(StateNo, StateNo)>,
     /// Owners, ranges and waiting locks of each client.
     counts: BTreeMap<ClientId, usize>,
-    ready: BTreeSet<(FileNo, (ClientId, Box<[u8]>))>,
+    ready: BTreeSet<Key>,
 }
 
 saved! {
+    Key { file, client, owner }
     Held { client, file, owner, open, seqid, ranges }
     Waiting { range, writes, since, ready }
 }
@@ -90,11 +103,11 @@ impl Saved for Locks {
         for (number, held) in BTreeMap::<StateNo, Held>::load(from)? {
             all.insert(number, held);
         }
-        for (key, waiting) in BTreeMap::<(FileNo, (ClientId, Box<[u8]>)), Waiting>::load(from)? {
+        for (key, waiting) in BTreeMap::<Key, Waiting>::load(from)? {
             if waiting.ready {
                 all.ready.insert(key.clone());
             }
-            *all.counts.entry(key.1.0).or_default() += 1;
+            *all.counts.entry(key.client).or_default() += 1;
             all.waiting.insert(key, waiting);
         }
         Ok(all)
@@ -121,7 +134,7 @@ impl Locks {
     }
 
     pub(super) fn find(&self, client: ClientId, file: FileNo, owner: &[u8]) -> Option<StateNo> {
-        self.by_owner.get(&(client, file, owner.into())).copied()
+        self.by_owner.get(&Key { file, client, owner: owner.into() }).copied()
     }
 
     /// The locks made with an open.
@@ -149,7 +162,7 @@ impl Locks {
     /// its number and seqid.
     pub(super) fn lock(&mut self, number: StateNo, open: StateNo, wanted: &Wanted<'_>) -> (StateNo, u32) {
         let Wanted { client, file, owner, range, writes } = *wanted;
-        self.stop_waiting(&(file, (client, owner.into())));
+        self.stop_waiting(&Key { file, client, owner: owner.into() });
         let (number, mut held) =
             self.find(client, file, owner).and_then(|it| self.take(it)).unwrap_or_else(|| {
                 (
@@ -189,7 +202,7 @@ impl Locks {
     }
 
     fn insert(&mut self, number: StateNo, held: Held) {
-        self.by_owner.insert((held.client, held.file, held.owner.clone()), number);
+        self.by_owner.insert(held.key(), number);
         self.by_file.entry(held.file).or_default().insert(number);
         self.by_open.insert((held.open, number));
         *self.counts.entry(held.client).or_default() += 1 + held.ranges.len();
@@ -198,7 +211,7 @@ impl Locks {
 
     fn take(&mut self, number: StateNo) -> Option<(StateNo, Held)> {
         let held = self.held.remove(&number)?;
-        self.by_owner.remove(&(held.client, held.file, held.owner.clone()));
+        self.by_owner.remove(&held.key());
         if let Some(numbers) = self.by_file.get_mut(&held.file) {
             numbers.remove(&number);
             if numbers.is_empty() {
@@ -219,30 +232,31 @@ impl Locks {
         }
     }
 
-    fn waiters(&self, file: FileNo) -> impl Iterator<Item = (&(FileNo, (ClientId, Box<[u8]>)), &Waiting)> {
-        let from = (file, (ClientId(0), Box::default()));
-        self.waiting.range(from..).take_while(move |((it, _), _)| *it == file)
+    fn waiters(&self, file: FileNo) -> impl Iterator<Item = (&Key, &Waiting)> {
+        let from = Key { file, client: ClientId(0), owner: Box::default() };
+        self.waiting.range(from..).take_while(move |(key, _)| key.file == file)
     }
 
     /// Remembers that the owner waits; it waits for one lock of a file at most.
     pub(super) fn wait(&mut self, now: Duration, wanted: &Wanted<'_>) {
-        let key = (wanted.file, (wanted.client, wanted.owner.into()));
+        let key = Key { file: wanted.file, client: wanted.client, owner: wanted.owner.into() };
         self.stop_waiting(&key);
         let waiting = Waiting { range: wanted.range, writes: wanted.writes, since: now, ready: false };
         *self.counts.entry(wanted.client).or_default() += 1;
         self.waiting.insert(key, waiting);
     }
 
-    fn stop_waiting(&mut self, key: &(FileNo, (ClientId, Box<[u8]>))) {
+    fn stop_waiting(&mut self, key: &Key) {
         if self.waiting.remove(key).is_some() {
             self.ready.remove(key);
-            self.uncount(key.1.0, 1);
+            self.uncount(key.client, 1);
         }
     }
 
     /// Finds the owners that could lock now.
     fn wake(&mut self, file: FileNo) {
-        let free = self.waiters(file).filter(|((file, (client, owner)), it)| {
+        let free = self.waiters(file).filter(|(key, it)| {
+            let Key { file, client, owner } = key;
             let wanted = Wanted { client: *client, file: *file, owner, range: it.range, writes: it.writes };
             !it.ready && self.conflict(&wanted).is_none()
         });
@@ -257,20 +271,20 @@ impl Locks {
 
     /// The owners to call, for each the file, the client and its lock owner.
     pub(super) fn ready(&self) -> impl Iterator<Item = (FileNo, ClientId, &[u8])> {
-        self.ready.iter().map(|(file, (client, owner))| (*file, *client, &**owner))
+        self.ready.iter().map(|it| (it.file, it.client, &*it.owner))
     }
 
     /// The owner was called: it asks again, or it does not want the lock any more.
     pub(super) fn called(&mut self, file: FileNo, client: ClientId, owner: &[u8]) {
-        self.stop_waiting(&(file, (client, owner.into())));
+        self.stop_waiting(&Key { file, client, owner: owner.into() });
     }
 
     /// Forgets the owners for which `forget` holds, given the client and since when the owner waits.
     /// Returns the files.
     pub(super) fn forget_waiting(&mut self, forget: impl Fn(ClientId, Duration) -> bool) -> Vec<FileNo> {
-        let old = self.waiting.iter().filter(|((_, (client, _)), it)| forget(*client, it.since));
+        let old = self.waiting.iter().filter(|(key, it)| forget(key.client, it.since));
         let old: Vec<_> = old.map(|(key, _)| key.clone()).collect();
         old.iter().for_each(|it| self.stop_waiting(it));
-        old.into_iter().map(|(file, _)| file).collect()
+        old.into_iter().map(|it| it.file).collect()
     }
 }

@@ -3,56 +3,24 @@
 use std::time::Duration;
 
 use super::back::{Call, Connection};
-use super::clients::{Clients, Create, Created, ExchangeId, Exchanged, Record};
-use super::limits::{Channel, Limits};
+use super::clients::{Clients, Create, Exchanged, Record};
+use super::limits::Limits;
 use super::saved::saved;
 use super::sessions::Sessions;
-use super::slots::{Begin, SequenceStatus};
+use super::slots::Begin;
 use crate::v4::flags::create_session;
-use crate::v4::{ChannelFromClient, ChannelFromServer, ClientId, SessionId, Status};
-
-/// The arguments of CREATE_SESSION.
-#[derive(Debug, Clone, Copy)]
-pub struct CreateSession<'a> {
-    /// `csa_clientid`.
-    pub client: ClientId,
-    /// `csa_sequence`.
-    pub sequence: u32,
-    /// Bits of [`flags::create_session`](crate::v4::flags::create_session).
-    pub flags: u32,
-    /// The fore channel that the client asks for.
-    pub fore: Channel,
-    /// The backchannel that the client asks for.
-    pub back: Channel,
-    /// `csa_cb_program`.
-    pub program: u32,
-    /// Who the caller of the RPC is, as in [`ExchangeId::principal`].
-    pub principal: &'a [u8],
-}
-
-/// The arguments of SEQUENCE.
-#[derive(Debug, Clone, Copy)]
-pub struct Sequence {
-    /// `sa_sessionid`.
-    pub session: SessionId,
-    /// `sa_sequenceid`.
-    pub sequence: u32,
-    /// `sa_slotid`.
-    pub slot: u32,
-    /// `sa_highest_slotid`.
-    pub highest_slot: u32,
-    /// Of the whole COMPOUND: tells a retry from another request.
-    pub checksum: u64,
-}
+use crate::v4::{
+    Channel, ChannelFromClient, ChannelFromServer, ClientId, ClientOwner, CreateSession, CreateSessionOk,
+    Sequence, SequenceOk, SessionId, Status,
+};
 
 /// A COMPOUND that runs: it holds its slot until [`ServerState::finish`](super::ServerState::finish).
 #[derive(Debug, PartialEq, Eq)]
 pub struct Running {
-    session: SessionId,
-    slot: u32,
     client: ClientId,
     fore: Channel,
-    status: SequenceStatus,
+    cache: bool,
+    answer: SequenceOk,
 }
 
 impl Running {
@@ -61,20 +29,15 @@ impl Running {
         self.client
     }
 
-    /// The session.
-    pub fn session(&self) -> SessionId {
-        self.session
+    /// The results of its SEQUENCE.
+    pub fn answer(&self) -> SequenceOk {
+        self.answer
     }
 
     /// What bounds this request and its reply: REQ_TOO_BIG, REP_TOO_BIG, REP_TOO_BIG_TO_CACHE and
     /// TOO_MANY_OPS are the caller's to find.
     pub fn limits(&self) -> Channel {
         self.fore
-    }
-
-    /// The rest of the results of SEQUENCE.
-    pub fn status(&self) -> SequenceStatus {
-        self.status
     }
 }
 
@@ -87,7 +50,7 @@ pub enum Sequenced<'a> {
     Replay(&'a [u8]),
     /// It is a retry, and only the results of SEQUENCE were kept: the next operation, if there is
     /// one, gets RETRY_UNCACHED_REP.
-    Uncached(SequenceStatus),
+    Uncached(SequenceOk),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -113,12 +76,14 @@ impl Members {
     pub(super) fn exchange_id(
         &mut self,
         now: Duration,
-        request: ExchangeId<'_>,
+        principal: &[u8],
+        owner: &ClientOwner<'_>,
+        flags: u32,
         has_state: impl Fn(ClientId) -> bool,
         limits: &Limits,
     ) -> Result<(Exchanged, Option<ClientId>), Status> {
         let Members { clients, sessions } = self;
-        clients.exchange_id(now, request, |id, renewed| {
+        clients.exchange_id(now, principal, owner, flags, |id, renewed| {
             let expired = now.saturating_sub(renewed) > limits.lease && sessions.busy(id) == 0;
             !expired && (has_state(id) || !sessions.of(id).is_empty())
         })
@@ -129,18 +94,19 @@ impl Members {
         &mut self,
         now: Duration,
         connection: Connection,
-        request: CreateSession<'_>,
+        principal: &[u8],
+        request: &CreateSession<'_>,
         limits: &Limits,
         may_reclaim: impl Fn(&Record) -> bool,
-    ) -> (Result<Created, Status>, Option<ClientId>) {
+    ) -> (Result<CreateSessionOk, Status>, Option<ClientId>) {
         let id = request.client;
-        match self.clients.create(id, request.sequence, request.principal) {
+        match self.clients.create(id, request.sequence, principal) {
             Err(status) => return (Err(status), None),
             Ok(Create::Replay(result)) => return (result, None),
             Ok(Create::Run) => {}
         }
-        let created = self.make_session(connection, &request, limits);
-        self.clients.created(id, created.clone());
+        let created = self.make_session(connection, request, limits);
+        self.clients.created(id, created);
         let mut replaced = None;
         if created.is_ok() {
             self.clients.renew(now, id);
@@ -155,18 +121,24 @@ impl Members {
         connection: Connection,
         request: &CreateSession<'_>,
         limits: &Limits,
-    ) -> Result<Created, Status> {
+    ) -> Result<CreateSessionOk, Status> {
         use create_session::{CONN_BACK_CHAN, CONN_RDMA, PERSIST};
         if request.flags & !(PERSIST | CONN_BACK_CHAN | CONN_RDMA) != 0 {
             return Err(Status::Inval);
         }
         let carries_back = request.flags & CONN_BACK_CHAN != 0;
-        let asked = (request.fore, request.back);
+        let asked = (&request.fore, &request.back);
         let channels = self.sessions.negotiate(request.client, asked, carries_back, limits)?;
         let session =
             self.sessions.create(request.client, channels, request.program, connection, carries_back);
         let (fore, back) = channels;
-        Ok(Created { session, sequence: request.sequence, flags: request.flags & CONN_BACK_CHAN, fore, back })
+        Ok(CreateSessionOk {
+            session,
+            sequence: request.sequence,
+            flags: request.flags & CONN_BACK_CHAN,
+            fore,
+            back,
+        })
     }
 
     /// BIND_CONN_TO_SESSION. Also returns the session's client.
@@ -194,7 +166,7 @@ impl Members {
             return Err(Status::ConnNotBoundToSession);
         }
         let busy = self.sessions.slots(id).map_or(0, |it| it.busy());
-        if busy > usize::from(own.is_some_and(|it| it.session == id)) {
+        if busy > usize::from(own.is_some_and(|it| it.answer.session == id)) {
             return Err(Status::Delay);
         }
         Ok((client, self.sessions.destroy(id)))
@@ -219,11 +191,12 @@ impl Members {
         &mut self,
         now: Duration,
         connection: Connection,
-        request: Sequence,
+        request: &Sequence,
+        checksum: u64,
         limits: &Limits,
         flags: impl Fn(ClientId) -> u32,
     ) -> Result<Sequenced<'_>, Status> {
-        let Sequence { session, sequence, slot, highest_slot, checksum } = request;
+        let Sequence { session, sequence, slot, highest_slot, cache } = *request;
         let (client, fore) = self.sessions.get(session)?;
         let set = self.sessions.back_flags(session) | flags(client);
         let slots = self.sessions.slots(session).ok_or(Status::BadSession)?;
@@ -233,25 +206,30 @@ impl Members {
         if highest_slot > slots.highest() {
             return Err(Status::BadHighSlot);
         }
-        let status = SequenceStatus {
-            highest_slot: slots.highest(),
-            target_highest_slot: slots.highest(),
-            flags: set,
-        };
+        let highest = slots.highest();
         self.clients.renew(now, client);
-        if let Begin::Retry(status) = slots.begin(slot, sequence, checksum)? {
+        if let Begin::Retry(answer) = slots.begin(slot, sequence, checksum)? {
             let reply = self.sessions.slots(session).and_then(|it| it.reply(slot));
-            return Ok(reply.map_or(Sequenced::Uncached(status), Sequenced::Replay));
+            return Ok(reply.map_or(Sequenced::Uncached(answer), Sequenced::Replay));
         }
-        slots.run(slot, checksum, status);
+        let answer = SequenceOk {
+            session,
+            sequence,
+            slot,
+            highest_slot: highest,
+            target_highest_slot: highest,
+            status_flags: set,
+        };
+        slots.run(checksum, answer);
         self.sessions.bind_fore(session, connection, limits.connections);
-        Ok(Sequenced::Run(Running { session, slot, client, fore, status }))
+        Ok(Sequenced::Run(Running { client, fore, cache, answer }))
     }
 
-    /// A COMPOUND ended. Keeps its reply, unless it is longer than the session allows.
-    pub(super) fn finish(&mut self, now: Duration, running: &Running, reply: Option<&[u8]>) {
-        if let Some(slots) = self.sessions.slots(running.session) {
-            slots.finish(running.slot, reply.filter(|it| it.len() <= running.fore.cached as usize));
+    /// A COMPOUND ended. Keeps its reply if the client asked for that, and if the session allows.
+    pub(super) fn finish(&mut self, now: Duration, running: &Running, reply: &[u8]) {
+        let keep = running.cache && reply.len() <= running.fore.max_response_cached as usize;
+        if let Some(slots) = self.sessions.slots(running.answer.session) {
+            slots.finish(running.answer.slot, keep.then_some(reply));
             self.clients.renew(now, running.client);
         }
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rpc::xdr::{Malformed, Reader, Writer, Xdr};
 
-use crate::v4::{ClientId, SessionId, ShareAccess, ShareDeny, Stateid, Status, Verifier};
+use crate::v4::{Channel, ClientId, CreateSessionOk, SequenceOk, SessionId, Status, Verifier};
 
 /// A value with a form in the handed-over state.
 pub(super) trait Saved: Sized {
@@ -31,7 +31,7 @@ macro_rules! by_xdr {
     )* };
 }
 
-by_xdr! { u32 u64 bool ClientId SessionId ShareAccess ShareDeny Stateid Status Verifier }
+by_xdr! { u32 u64 bool Channel ClientId CreateSessionOk SequenceOk SessionId Status Verifier }
 
 /// Structs: names all fields, in the order of their encoding.
 macro_rules! saved {

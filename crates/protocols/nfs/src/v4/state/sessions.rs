@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use super::back::{Back, Call, Connection, Sent};
-use super::limits::{Channel, Limits};
+use super::limits::{Limits, least};
 use super::saved::saved;
 use super::slots::Slots;
 use crate::v4::flags::sequence_status as flags;
-use crate::v4::{ChannelFromClient, ChannelFromServer, ClientId, SessionId, Status};
+use crate::v4::{Channel, ChannelFromClient, ChannelFromServer, ClientId, SessionId, Status};
 
 /// The shortest request and reply of a fore channel, bytes: a SEQUENCE alone fits.
 const LEAST: u32 = 128;
@@ -71,7 +71,7 @@ saved! {
 }
 
 fn reservation(channel: &Channel) -> u64 {
-    u64::from(channel.cached) * u64::from(channel.requests)
+    u64::from(channel.max_response_cached) * u64::from(channel.max_requests)
 }
 
 const FIRST: SessionId = SessionId([0; 16]);
@@ -127,26 +127,27 @@ impl Sessions {
     pub(super) fn negotiate(
         &self,
         client: ClientId,
-        asked: (Channel, Channel),
+        asked: (&Channel, &Channel),
         wants_back: bool,
         limits: &Limits,
     ) -> Result<(Channel, Channel), Status> {
-        let mut fore = asked.0.least(limits.fore);
-        let back = asked.1.least(limits.back);
-        let usable = |it: &Channel| it.requests > 0 && it.response >= LEAST;
-        if !usable(&fore) || fore.request < LEAST || fore.operations == 0 {
+        let mut fore = least(asked.0, &limits.fore);
+        let back = least(asked.1, &limits.back);
+        let usable = |it: &Channel| it.max_requests > 0 && it.max_response >= LEAST;
+        if !usable(&fore) || fore.max_request < LEAST || fore.max_operations == 0 {
             return Err(Status::TooSmall);
         }
-        if wants_back && !(usable(&back) && back.request >= LEAST_CALL && back.operations >= 2) {
+        if wants_back && !(usable(&back) && back.max_request >= LEAST_CALL && back.max_operations >= 2) {
             return Err(Status::TooSmall);
         }
-        fore.cached = fore.cached.min(fore.response);
+        fore.max_response_cached = fore.max_response_cached.min(fore.max_response);
         let room = limits.replies.saturating_sub(self.reserved);
-        if fore.cached > 0 {
-            fore.requests =
-                fore.requests.min(u32::try_from(room / u64::from(fore.cached)).unwrap_or(u32::MAX));
+        if fore.max_response_cached > 0 {
+            fore.max_requests = fore
+                .max_requests
+                .min(u32::try_from(room / u64::from(fore.max_response_cached)).unwrap_or(u32::MAX));
         }
-        if fore.requests == 0 || self.of(client).len() >= limits.sessions {
+        if fore.max_requests == 0 || self.of(client).len() >= limits.sessions {
             return Err(Status::NoSpc);
         }
         Ok((fore, back))
@@ -162,12 +163,12 @@ impl Sessions {
         carries_back: bool,
     ) -> SessionId {
         let id = self.draw();
-        let usable = back.requests > 0 && back.operations >= 2 && back.request >= LEAST_CALL;
+        let usable = back.max_requests > 0 && back.max_operations >= 2 && back.max_request >= LEAST_CALL;
         let session = Session {
             client,
             fore,
-            slots: Slots::new(fore.requests),
-            back: usable.then(|| Back::new(program, back.requests)),
+            slots: Slots::new(fore.max_requests),
+            back: usable.then(|| Back::new(program, back.max_requests)),
             known: false,
             called: carries_back,
             connections: BTreeMap::from([(connection, Bound { fore: true, back: carries_back })]),

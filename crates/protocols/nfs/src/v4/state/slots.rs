@@ -2,18 +2,7 @@
 //! (RFC 8881 §2.10.6.1).
 
 use super::saved::saved;
-use crate::v4::Status;
-
-/// The results of SEQUENCE that are not those of the request (RFC 8881 §18.46).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SequenceStatus {
-    /// `sr_highest_slotid`.
-    pub highest_slot: u32,
-    /// `sr_target_highest_slotid`.
-    pub target_highest_slot: u32,
-    /// Bits of [`flags::sequence_status`](crate::v4::flags::sequence_status).
-    pub flags: u32,
-}
+use crate::v4::{SequenceOk, Status};
 
 /// What a slot makes of a request that has its sequence ID or the next one.
 #[derive(Debug, PartialEq, Eq)]
@@ -21,17 +10,17 @@ pub(super) enum Begin {
     /// It is new.
     Run,
     /// A retry of a request whose SEQUENCE had these results.
-    Retry(SequenceStatus),
+    Retry(SequenceOk),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Slot {
     /// Of the last request. 0 before the first.
     sequence: u32,
-    used: bool,
     busy: bool,
     checksum: u64,
-    status: SequenceStatus,
+    /// The results of its SEQUENCE.
+    answer: Option<SequenceOk>,
     reply: Option<Box<[u8]>>,
 }
 
@@ -42,15 +31,13 @@ pub(super) struct Slots {
 }
 
 saved! {
-    SequenceStatus { highest_slot, target_highest_slot, flags }
-    Slot { sequence, used, busy, checksum, status, reply }
+    Slot { sequence, busy, checksum, answer, reply }
     Slots { slots }
 }
 
 impl Slots {
     pub(super) fn new(count: u32) -> Self {
-        let status = SequenceStatus { highest_slot: 0, target_highest_slot: 0, flags: 0 };
-        let fresh = Slot { sequence: 0, used: false, busy: false, checksum: 0, status, reply: None };
+        let fresh = Slot { sequence: 0, busy: false, checksum: 0, answer: None, reply: None };
         Slots { slots: vec![fresh; count as usize] }
     }
 
@@ -76,13 +63,11 @@ impl Slots {
         if next {
             return Ok(Begin::Run);
         }
-        if sequence != slot.sequence || !slot.used {
-            return Err(Status::SeqMisordered);
-        }
+        let answer = slot.answer.filter(|_| sequence == slot.sequence).ok_or(Status::SeqMisordered)?;
         if checksum != slot.checksum {
             return Err(Status::SeqFalseRetry);
         }
-        Ok(Begin::Retry(slot.status))
+        Ok(Begin::Retry(answer))
     }
 
     /// The reply that is kept for a retry.
@@ -91,10 +76,10 @@ impl Slots {
     }
 
     /// Takes the slot for the next request.
-    pub(super) fn run(&mut self, slot: u32, checksum: u64, status: SequenceStatus) {
-        if let Some(slot) = self.slots.get_mut(slot as usize) {
-            let sequence = slot.sequence.wrapping_add(1);
-            *slot = Slot { sequence, used: true, busy: true, checksum, status, reply: None };
+    pub(super) fn run(&mut self, checksum: u64, answer: SequenceOk) {
+        if let Some(slot) = self.slots.get_mut(answer.slot as usize) {
+            let sequence = answer.sequence;
+            *slot = Slot { sequence, busy: true, checksum, answer: Some(answer), reply: None };
         }
     }
 
@@ -121,8 +106,18 @@ impl Slots {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::v4::SessionId;
 
-    const STATUS: SequenceStatus = SequenceStatus { highest_slot: 1, target_highest_slot: 1, flags: 0 };
+    fn answer(sequence: u32) -> SequenceOk {
+        SequenceOk {
+            session: SessionId([1; 16]),
+            sequence,
+            slot: 0,
+            highest_slot: 1,
+            target_highest_slot: 1,
+            status_flags: 0,
+        }
+    }
 
     /// RFC 8881 §2.10.6.1: the three comparisons of sequence IDs.
     #[test]
@@ -132,18 +127,18 @@ mod tests {
         assert_eq!(slots.begin(0, 0, 0), Err(Status::SeqMisordered));
         assert_eq!(slots.begin(0, 2, 0), Err(Status::SeqMisordered));
         assert_eq!(slots.begin(0, 1, 7), Ok(Begin::Run));
-        slots.run(0, 7, STATUS);
+        slots.run(7, answer(1));
         assert_eq!(slots.begin(0, 1, 7), Err(Status::Delay));
         assert_eq!(slots.begin(0, 2, 7), Err(Status::SeqMisordered));
         slots.finish(0, Some(b"reply"));
-        assert_eq!(slots.begin(0, 1, 7), Ok(Begin::Retry(STATUS)));
+        assert_eq!(slots.begin(0, 1, 7), Ok(Begin::Retry(answer(1))));
         assert_eq!(slots.reply(0), Some(&b"reply"[..]));
         assert_eq!(slots.begin(0, 1, 8), Err(Status::SeqFalseRetry));
         assert_eq!(slots.begin(0, 2, 8), Ok(Begin::Run));
-        slots.run(0, 8, STATUS);
+        slots.run(8, answer(2));
         assert_eq!(slots.kept(), 0);
         slots.finish(0, None);
-        assert_eq!(slots.begin(0, 2, 8), Ok(Begin::Retry(STATUS)));
+        assert_eq!(slots.begin(0, 2, 8), Ok(Begin::Retry(answer(2))));
         assert_eq!(slots.reply(0), None);
     }
 
@@ -152,8 +147,8 @@ mod tests {
         let mut slots = Slots::new(1);
         slots.slots[0].sequence = u32::MAX;
         assert_eq!(slots.begin(0, 0, 7), Ok(Begin::Run));
-        slots.run(0, 7, STATUS);
+        slots.run(7, answer(0));
         slots.finish(0, Some(b"reply"));
-        assert_eq!(slots.begin(0, 0, 7), Ok(Begin::Retry(STATUS)));
+        assert_eq!(slots.begin(0, 0, 7), Ok(Begin::Retry(answer(0))));
     }
 }

@@ -1,8 +1,10 @@
 //! A server's state with clients, as the tests of its rules use it.
 
+use rpc::xdr::List;
+
 use super::*;
 use crate::v4::flags::{create_session, exchange_id};
-use crate::v4::{ClientOwner, OwnerId, ShareDeny, Verifier};
+use crate::v4::{Channel, OwnerId, SequenceOk, ShareDeny, Verifier};
 
 mod clients;
 mod delegations;
@@ -15,9 +17,23 @@ mod sessions;
 
 const LEASE: Duration = Duration::from_secs(90);
 const SECOND: Duration = Duration::from_secs(1);
-const CHANNEL: Channel =
-    Channel { request: 1 << 20, response: 1 << 20, cached: 4096, operations: 8, requests: 4 };
-const BACK: Channel = Channel { request: 4096, response: 4096, cached: 0, operations: 2, requests: 2 };
+const BACK: Channel = Channel {
+    header_padding: 0,
+    max_request: 4096,
+    max_response: 4096,
+    max_response_cached: 0,
+    max_operations: 2,
+    max_requests: 2,
+    rdma_ird: None,
+};
+const CHANNEL: Channel = Channel {
+    max_request: 1 << 20,
+    max_response: 1 << 20,
+    max_response_cached: 4096,
+    max_operations: 8,
+    max_requests: 4,
+    ..BACK
+};
 
 fn limits() -> Limits {
     Limits::default()
@@ -39,9 +55,8 @@ struct Server {
     effects: Vec<Effect<u64>>,
 }
 
-fn exchange<'a>(name: &'a [u8], verifier: u8, principal: &'a [u8], flags: u32) -> ExchangeId<'a> {
-    let owner = OwnerId::new(name).unwrap();
-    ExchangeId { owner: ClientOwner { verifier: Verifier([verifier; 8]), owner }, principal, flags }
+fn owner(name: &[u8], verifier: u8) -> ClientOwner<'_> {
+    ClientOwner { verifier: Verifier([verifier; 8]), owner: OwnerId::new(name).unwrap() }
 }
 
 fn creation(client: ClientId, sequence: u32) -> CreateSession<'static> {
@@ -52,12 +67,12 @@ fn creation(client: ClientId, sequence: u32) -> CreateSession<'static> {
         fore: CHANNEL,
         back: BACK,
         program: 0x4000_0000,
-        principal: b"root",
+        security: List::EMPTY,
     }
 }
 
 fn request(session: SessionId, slot: u32, sequence: u32) -> Sequence {
-    Sequence { session, sequence, slot, highest_slot: 0, checksum: u64::from(sequence) }
+    Sequence { session, sequence, slot, highest_slot: 0, cache: true }
 }
 
 fn record(name: u8) -> Record {
@@ -80,10 +95,10 @@ impl Server {
     }
 
     fn mount_as(&mut self, name: u8, verifier: u8) -> Client {
-        let exchanged = self.state.exchange_id(self.now, exchange(&[name], verifier, b"root", 0)).unwrap();
+        let exchanged = self.state.exchange_id(self.now, b"root", &owner(&[name], verifier), 0).unwrap();
         let connection = Connection::from(name);
         let create = creation(exchanged.client, exchanged.sequence);
-        let created = self.state.create_session(self.now, connection, create).unwrap();
+        let created = self.state.create_session(self.now, connection, b"root", &create).unwrap();
         Client { name, id: exchanged.client, session: created.session, connection }
     }
 
@@ -97,14 +112,19 @@ impl Server {
         client
     }
 
+    /// SEQUENCE. The checksum is the sequence ID.
+    fn sequence(&mut self, connection: Connection, request: Sequence) -> Result<Sequenced<'_>, Status> {
+        self.state.sequence(self.now, connection, &request, u64::from(request.sequence))
+    }
+
     /// A COMPOUND of SEQUENCE alone, in a slot that was not used before.
-    fn run(&mut self, client: Client) -> SequenceStatus {
+    fn run(&mut self, client: Client) -> SequenceOk {
         for sequence in 1.. {
-            match self.state.sequence(self.now, client.connection, request(client.session, 0, sequence)) {
+            match self.sequence(client.connection, request(client.session, 0, sequence)) {
                 Ok(Sequenced::Run(running)) => {
-                    let status = running.status();
-                    self.state.finish(self.now, running, None);
-                    return status;
+                    let answer = running.answer();
+                    self.state.finish(self.now, running, &[]);
+                    return answer;
                 }
                 Ok(_) | Err(Status::SeqMisordered) => {}
                 Err(status) => panic!("{status:?}"),

@@ -7,11 +7,11 @@ const UPDATE: u32 = exchange_id::UPD_CONFIRMED_REC_A;
 
 impl Server {
     fn exchange(&mut self, verifier: u8, principal: &[u8], flags: u32) -> Result<Exchanged, Status> {
-        self.state.exchange_id(self.now, exchange(b"c", verifier, principal, flags))
+        self.state.exchange_id(self.now, principal, &owner(b"c", verifier), flags)
     }
 
-    fn create(&mut self, client: ClientId, sequence: u32) -> Result<Created, Status> {
-        self.state.create_session(self.now, 1, creation(client, sequence))
+    fn create(&mut self, client: ClientId, sequence: u32) -> Result<CreateSessionOk, Status> {
+        self.state.create_session(self.now, 1, b"root", &creation(client, sequence))
     }
 }
 
@@ -74,7 +74,7 @@ fn a_restarted_client_loses_its_state_when_it_is_confirmed() {
     server.run(old);
     assert_eq!(server.state.usage().opens, 1);
     server.create(new.client, new.sequence).unwrap();
-    let gone = server.state.sequence(server.now, 1, request(old.session, 1, 1));
+    let gone = server.sequence(1, request(old.session, 1, 1));
     assert_eq!(gone, Err(Status::BadSession));
     assert_eq!(
         server.state.usage(),
@@ -113,8 +113,8 @@ fn create_session_is_replayed_by_its_sequence() {
     let created = server.create(client, 1);
     assert_eq!(server.create(client, 1), created);
     assert_eq!(server.state.usage().sessions, 1);
-    let small = CreateSession { fore: Channel { request: 10, ..CHANNEL }, ..creation(client, 2) };
-    assert_eq!(server.state.create_session(server.now, 1, small), Err(Status::TooSmall));
+    let small = CreateSession { fore: Channel { max_request: 10, ..CHANNEL }, ..creation(client, 2) };
+    assert_eq!(server.state.create_session(server.now, 1, b"root", &small), Err(Status::TooSmall));
     assert_eq!(server.create(client, 2), Err(Status::TooSmall));
     assert_ne!(server.create(client, 3).unwrap().session, created.unwrap().session);
 }
@@ -124,8 +124,8 @@ fn create_session_is_replayed_by_its_sequence() {
 fn another_principal_does_not_confirm_a_client() {
     let mut server = Server::new();
     let client = server.exchange(1, b"root", 0).unwrap().client;
-    let other = CreateSession { principal: b"other", ..creation(client, 1) };
-    assert_eq!(server.state.create_session(server.now, 1, other), Err(Status::ClidInUse));
+    let other = server.state.create_session(server.now, 1, b"other", &creation(client, 1));
+    assert_eq!(other, Err(Status::ClidInUse));
     assert!(server.create(client, 1).is_ok());
 }
 
@@ -153,11 +153,11 @@ fn too_many_clients_push_out_the_oldest_unconfirmed() {
     let stays = server.client(1);
     for name in 2..9 {
         server.now += SECOND;
-        server.state.exchange_id(server.now, exchange(&[name], 1, b"root", 0)).unwrap();
+        server.state.exchange_id(server.now, b"root", &owner(&[name], 1), 0).unwrap();
         assert_eq!(server.state.usage().clients, 2);
     }
     server.run(stays);
     server.mount(9);
-    let full = server.state.exchange_id(server.now, exchange(&[10], 1, b"root", 0));
+    let full = server.state.exchange_id(server.now, b"root", &owner(&[10], 1), 0);
     assert_eq!(full, Err(Status::Delay));
 }

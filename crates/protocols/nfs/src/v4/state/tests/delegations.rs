@@ -18,11 +18,11 @@ fn a_delegation_is_given_after_a_call_was_answered() {
     let client = server.mount(1);
     server.state.reclaim_complete(server.now, client.id, false).unwrap();
     server.run(client);
-    assert_eq!(server.open(client, 1, Read).unwrap().delegation, Err(WhyNoDelegation::Resource));
+    assert_eq!(server.open(client, 1, Read).unwrap().delegation, Err(WhyNoDelegation::Resource(false)));
     let probe = server.calls().pop().unwrap();
     server.answer(&probe, Outcome::Done(Ok(())));
     let delegation = given(&mut server, client, 1);
-    assert_eq!(server.open(client, 1, Read).unwrap().delegation, Err(WhyNoDelegation::Contention));
+    assert_eq!(server.open(client, 1, Read).unwrap().delegation, Err(WhyNoDelegation::Contention(false)));
     assert_eq!(server.io(client, 1, delegation, Read), Ok(()));
     assert_eq!(server.io(client, 1, delegation, Write), Err(Status::OpenMode));
     assert_eq!(server.io(client, 2, delegation, Read), Err(Status::BadStateid));
@@ -35,11 +35,11 @@ fn no_delegation_is_given_beside_a_writer_or_unwanted() {
     let mut server = Server::new();
     let (one, two) = (server.client(1), server.client(2));
     let writer = server.open(two, 1, Write).unwrap().stateid;
-    assert_eq!(server.open(one, 1, Read).unwrap().delegation, Err(WhyNoDelegation::Contention));
+    assert_eq!(server.open(one, 1, Read).unwrap().delegation, Err(WhyNoDelegation::Contention(false)));
     server.state.close(two.id, writer).unwrap();
     let share = Share { access: Read, deny: ShareDeny::None };
     for (want, why) in
-        [(want::NO_DELEG, WhyNoDelegation::NotWanted), (want::CANCEL, WhyNoDelegation::Cancelled)]
+        [(want::NO_DELEG, WhyNoDelegation::NotWanted(())), (want::CANCEL, WhyNoDelegation::Cancelled(()))]
     {
         let open = OpenFile { file: &1, owner: b"o", share, claim: Claim::New, want };
         assert_eq!(server.state.open(server.now, one.id, open).unwrap().delegation, Err(why));
@@ -64,12 +64,12 @@ fn an_open_for_write_waits_for_the_return() {
     server.answer(&calls[0], Outcome::Done(Ok(())));
     assert_eq!(server.open(two, 1, Write), Err(Status::Delay));
     let under = server.open_as(one, b"o", 1, (Read, ShareDeny::None), Claim::Delegated(delegation)).unwrap();
-    assert_eq!(under.delegation, Err(WhyNoDelegation::Resource));
+    assert_eq!(under.delegation, Err(WhyNoDelegation::Resource(false)));
     server.state.return_delegation(one.id, delegation).unwrap();
     let writer = server.open(two, 1, Write).unwrap().stateid;
     server.state.close(two.id, writer).unwrap();
     // None for a while after a recall.
-    assert_eq!(server.open(one, 1, Read).unwrap().delegation, Err(WhyNoDelegation::Contention));
+    assert_eq!(server.open(one, 1, Read).unwrap().delegation, Err(WhyNoDelegation::Contention(false)));
     server.pass(limits().cooling, &[one, two]);
     given(&mut server, one, 1);
 }
@@ -107,15 +107,15 @@ fn a_delegation_that_is_not_returned_is_revoked() {
     assert_eq!(server.open(two, 1, Write), Err(Status::Delay));
     server.pass(SECOND, &[one, two]);
     assert!(server.open(two, 1, Write).is_ok());
-    assert_eq!(server.run(one).flags, RECALLABLE_STATE_REVOKED);
-    assert_eq!(server.run(two).flags, 0);
+    assert_eq!(server.run(one).status_flags, RECALLABLE_STATE_REVOKED);
+    assert_eq!(server.run(two).status_flags, 0);
     assert_eq!(server.state.test_stateid(one.id, delegation), Err(Status::DelegRevoked));
     assert_eq!(server.io(one, 1, delegation, Read), Err(Status::DelegRevoked));
     assert_eq!(server.state.return_delegation(one.id, delegation), Err(Status::DelegRevoked));
     server.hand_over();
     assert_eq!(server.state.free_stateid(two.id, delegation), Err(Status::BadStateid));
     assert_eq!(server.state.free_stateid(one.id, delegation), Ok(()));
-    assert_eq!(server.run(one).flags, 0);
+    assert_eq!(server.run(one).status_flags, 0);
 }
 
 #[test]
@@ -142,7 +142,7 @@ fn delegations_are_bounded() {
     let mut server = Server::with(Limits { delegations: 1, ..limits() }, Vec::new());
     let client = server.client(1);
     let delegation = given(&mut server, client, 1);
-    assert_eq!(server.open(client, 2, Read).unwrap().delegation, Err(WhyNoDelegation::Resource));
+    assert_eq!(server.open(client, 2, Read).unwrap().delegation, Err(WhyNoDelegation::Resource(false)));
     server.state.return_delegation(client.id, delegation).unwrap();
     given(&mut server, client, 2);
 }

@@ -28,7 +28,7 @@ fn an_expired_client_yields_to_a_share_reservation() {
     assert!(server.open(two, 1, Write).is_ok());
     // The record goes before the answer: the client must not reclaim after a restart.
     assert_eq!(server.effects()[0], Effect::Forget([1].into()));
-    let gone = server.state.sequence(server.now, 1, request(one.session, 1, 1));
+    let gone = server.sequence(1, request(one.session, 1, 1));
     assert_eq!(gone, Err(Status::BadSession));
 }
 
@@ -76,7 +76,7 @@ fn an_expired_client_without_state_is_removed() {
     let opened = server.open(one, 1, Read).unwrap();
     server.state.return_delegation(one.id, opened.delegation.unwrap().stateid).unwrap();
     server.state.close(one.id, opened.stateid).unwrap();
-    server.state.exchange_id(server.now, exchange(b"unconfirmed", 1, b"root", 0)).unwrap();
+    server.state.exchange_id(server.now, b"root", &owner(b"unconfirmed", 1), 0).unwrap();
     server.effects();
     server.pass(LEASE, &[two]);
     assert_eq!(server.state.usage().clients, 3);
@@ -102,12 +102,12 @@ fn a_client_does_not_expire_while_its_request_runs() {
     let mut server = Server::new();
     let (one, two) = (server.client(1), server.client(2));
     server.open_as(one, b"o", 1, (Read, ShareDeny::Write), Claim::New).unwrap();
-    let Ok(Sequenced::Run(running)) = server.state.sequence(server.now, 1, request(one.session, 1, 1)) else {
+    let Ok(Sequenced::Run(running)) = server.sequence(1, request(one.session, 1, 1)) else {
         panic!("it does not run")
     };
     server.pass(2 * LEASE, &[two]);
     assert_eq!(server.open(two, 1, Write), Err(Status::ShareDenied));
-    server.state.finish(server.now, running, None);
+    server.state.finish(server.now, running, &[]);
     assert_eq!(server.open(two, 1, Write), Err(Status::ShareDenied));
     server.pass(LEASE + SECOND, &[two]);
     assert!(server.open(two, 1, Write).is_ok());

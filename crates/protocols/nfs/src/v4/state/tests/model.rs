@@ -255,9 +255,9 @@ impl World {
         }
         self.connections += 1;
         let (name, verifier, now) = (client as u8, self.peers[client].verifier, self.server.now);
-        let exchanged = self.server.state.exchange_id(now, exchange(&[name], verifier, b"root", 0)).unwrap();
+        let exchanged = self.server.state.exchange_id(now, b"root", &owner(&[name], verifier), 0).unwrap();
         let create = creation(exchanged.client, exchanged.sequence);
-        let created = self.server.state.create_session(now, self.connections, create).unwrap();
+        let created = self.server.state.create_session(now, self.connections, b"root", &create).unwrap();
         let peer = &mut self.peers[client];
         peer.mounted = Some(Client {
             name,
@@ -285,14 +285,12 @@ impl World {
         peer.sequence += 1;
         peer.renewed = self.server.now;
         let sequence = request(mounted.session, 1, peer.sequence);
-        let Ok(Sequenced::Run(running)) =
-            self.server.state.sequence(self.server.now, mounted.connection, sequence)
-        else {
+        let Ok(Sequenced::Run(running)) = self.server.sequence(mounted.connection, sequence) else {
             panic!("a request does not run")
         };
         let result = act(&mut self.server, mounted);
         let reply = format!("{result:?} {}", peer.sequence).into_bytes();
-        self.server.state.finish(self.server.now, running, Some(&reply));
+        self.server.state.finish(self.server.now, running, &reply);
         peer.reply = Some(reply);
         result
     }
@@ -479,7 +477,7 @@ impl World {
         let (Some(mounted), Some(reply)) = (peer.mounted, &peer.reply) else { return };
         peer.renewed = self.server.now;
         let sequence = request(mounted.session, 1, peer.sequence);
-        let again = self.server.state.sequence(self.server.now, mounted.connection, sequence);
+        let again = self.server.sequence(mounted.connection, sequence);
         assert_eq!(again, Ok(Sequenced::Replay(reply)));
     }
 
@@ -610,9 +608,9 @@ impl World {
         }
         assert!(!self.server.state.in_grace());
         self.settle();
-        for client in 0..CLIENTS {
+        for (client, back) in back.into_iter().enumerate() {
             let kept = self.storage.contains_key(&(client as u8));
-            assert_eq!(kept, !self.peers[client].granted.opens.is_empty() || kept && back[client]);
+            assert_eq!(kept, !self.peers[client].granted.opens.is_empty() || kept && back);
         }
     }
 

@@ -16,16 +16,16 @@ fn a_retry_gets_the_same_bytes() {
     let mut server = Server::new();
     let client = server.mount(1);
     let first = request(client.session, 2, 1);
-    let run = running(server.state.sequence(server.now, 1, first));
-    assert_eq!((run.client(), run.session()), (client.id, client.session));
-    assert_eq!(run.status().highest_slot, 3);
-    assert_eq!(server.state.sequence(server.now, 1, first), Err(Status::Delay));
-    server.state.finish(server.now, run, Some(b"reply"));
-    assert_eq!(server.state.sequence(server.now, 2, first), Ok(Sequenced::Replay(b"reply")));
+    let run = running(server.sequence(1, first));
+    assert_eq!((run.client(), run.answer().session), (client.id, client.session));
+    assert_eq!((run.answer().highest_slot, run.limits()), (3, CHANNEL));
+    assert_eq!(server.sequence(1, first), Err(Status::Delay));
+    server.state.finish(server.now, run, b"reply");
+    assert_eq!(server.sequence(2, first), Ok(Sequenced::Replay(b"reply")));
     server.hand_over();
-    assert_eq!(server.state.sequence(server.now, 2, first), Ok(Sequenced::Replay(b"reply")));
-    let other = Sequence { checksum: 99, ..first };
-    assert_eq!(server.state.sequence(server.now, 1, other), Err(Status::SeqFalseRetry));
+    assert_eq!(server.sequence(2, first), Ok(Sequenced::Replay(b"reply")));
+    let other = server.state.sequence(server.now, 1, &first, 99);
+    assert_eq!(other, Err(Status::SeqFalseRetry));
 }
 
 /// RFC 8881 §2.10.6.1.3: the results of SEQUENCE are kept in any case.
@@ -33,17 +33,17 @@ fn a_retry_gets_the_same_bytes() {
 fn a_retry_of_what_was_not_kept_gets_the_results_of_sequence() {
     let mut server = Server::new();
     let client = server.mount(1);
-    let first = request(client.session, 0, 1);
-    let run = running(server.state.sequence(server.now, 1, first));
-    let status = run.status();
-    server.state.finish(server.now, run, None);
-    assert_eq!(server.state.sequence(server.now, 1, first), Ok(Sequenced::Uncached(status)));
+    let first = Sequence { cache: false, ..request(client.session, 0, 1) };
+    let run = running(server.sequence(1, first));
+    let answer = run.answer();
+    server.state.finish(server.now, run, &[1]);
+    assert_eq!(server.sequence(1, first), Ok(Sequenced::Uncached(answer)));
     // A reply beyond ca_maxresponsesize_cached is not kept either.
     let second = request(client.session, 0, 2);
-    let run = running(server.state.sequence(server.now, 1, second));
-    server.state.finish(server.now, run, Some(&[0; 4097]));
+    let run = running(server.sequence(1, second));
+    server.state.finish(server.now, run, &[0; 4097]);
     assert_eq!(server.state.usage().replies, 0);
-    assert!(matches!(server.state.sequence(server.now, 1, second), Ok(Sequenced::Uncached(_))));
+    assert!(matches!(server.sequence(1, second), Ok(Sequenced::Uncached(_))));
 }
 
 /// RFC 8881 §18.46.3.
@@ -52,35 +52,34 @@ fn sequence_names_a_session_and_one_of_its_slots() {
     let mut server = Server::new();
     let client = server.mount(1);
     let unknown = request(SessionId([9; 16]), 0, 1);
-    assert_eq!(server.state.sequence(server.now, 1, unknown), Err(Status::BadSession));
-    assert_eq!(server.state.sequence(server.now, 1, request(client.session, 4, 1)), Err(Status::BadSlot));
+    assert_eq!(server.sequence(1, unknown), Err(Status::BadSession));
+    assert_eq!(server.sequence(1, request(client.session, 4, 1)), Err(Status::BadSlot));
     let high = Sequence { highest_slot: 4, ..request(client.session, 0, 1) };
-    assert_eq!(server.state.sequence(server.now, 1, high), Err(Status::BadHighSlot));
-    assert_eq!(
-        server.state.sequence(server.now, 1, request(client.session, 0, 2)),
-        Err(Status::SeqMisordered)
-    );
+    assert_eq!(server.sequence(1, high), Err(Status::BadHighSlot));
+    assert_eq!(server.sequence(1, request(client.session, 0, 2)), Err(Status::SeqMisordered));
 }
 
 /// RFC 8881 §18.36.3: a channel is at most what each side can do.
 #[test]
 fn channels_are_negotiated_under_the_limits() {
     let mut server = Server::new();
-    let id = server.state.exchange_id(server.now, exchange(b"c", 1, b"root", 0)).unwrap().client;
+    let id = server.state.exchange_id(server.now, b"root", &owner(b"c", 1), 0).unwrap().client;
     let huge = Channel {
-        request: u32::MAX,
-        response: u32::MAX,
-        cached: u32::MAX,
-        operations: u32::MAX,
-        requests: u32::MAX,
+        header_padding: 8,
+        max_request: u32::MAX,
+        max_response: u32::MAX,
+        max_response_cached: u32::MAX,
+        max_operations: u32::MAX,
+        max_requests: u32::MAX,
+        rdma_ird: Some(1),
     };
     let create = CreateSession { fore: huge, back: huge, ..creation(id, 1) };
-    let created = server.state.create_session(server.now, 1, create).unwrap();
+    let created = server.state.create_session(server.now, 1, b"root", &create).unwrap();
     assert_eq!((created.fore, created.back), (limits().fore, limits().back));
-    for fore in [Channel { requests: 0, ..CHANNEL }, Channel { response: 100, ..CHANNEL }] {
-        let sequence = server.state.exchange_id(server.now, exchange(b"c", 1, b"root", 0)).unwrap().sequence;
+    for fore in [Channel { max_requests: 0, ..CHANNEL }, Channel { max_response: 100, ..CHANNEL }] {
+        let sequence = server.state.exchange_id(server.now, b"root", &owner(b"c", 1), 0).unwrap().sequence;
         let create = CreateSession { fore, ..creation(id, sequence) };
-        assert_eq!(server.state.create_session(server.now, 1, create), Err(Status::TooSmall));
+        assert_eq!(server.state.create_session(server.now, 1, b"root", &create), Err(Status::TooSmall));
     }
 }
 
@@ -89,12 +88,15 @@ fn sessions_share_a_bounded_memory_of_replies() {
     let limits = Limits { replies: 5 * 4096, ..limits() };
     let mut server = Server::with(limits, Vec::new());
     let client = server.mount(1);
-    let next = server.state.create_session(server.now, 1, creation(client.id, 2)).unwrap();
-    assert_eq!(next.fore.requests, 1);
-    assert_eq!(server.state.create_session(server.now, 1, creation(client.id, 3)), Err(Status::NoSpc));
+    let next = server.state.create_session(server.now, 1, b"root", &creation(client.id, 2)).unwrap();
+    assert_eq!(next.fore.max_requests, 1);
+    assert_eq!(
+        server.state.create_session(server.now, 1, b"root", &creation(client.id, 3)),
+        Err(Status::NoSpc)
+    );
     server.state.destroy_session(1, client.session, None).unwrap();
-    let next = server.state.create_session(server.now, 1, creation(client.id, 4)).unwrap();
-    assert_eq!(next.fore.requests, 4);
+    let next = server.state.create_session(server.now, 1, b"root", &creation(client.id, 4)).unwrap();
+    assert_eq!(next.fore.max_requests, 4);
 }
 
 /// RFC 8881 §18.37: "on a connection bound to the session".
@@ -106,12 +108,12 @@ fn a_session_is_destroyed_on_one_of_its_connections() {
         server.state.destroy_session(connection, client.session, own)
     };
     assert_eq!(destroy(&mut server, 2, None), Err(Status::ConnNotBoundToSession));
-    let run = running(server.state.sequence(server.now, 2, request(client.session, 0, 1)));
-    let other = running(server.state.sequence(server.now, 2, request(client.session, 1, 1)));
+    let run = running(server.sequence(2, request(client.session, 0, 1)));
+    let other = running(server.sequence(2, request(client.session, 1, 1)));
     assert_eq!(destroy(&mut server, 2, Some(&run)), Err(Status::Delay));
-    server.state.finish(server.now, other, None);
+    server.state.finish(server.now, other, &[]);
     assert_eq!(destroy(&mut server, 2, Some(&run)), Ok(()));
-    server.state.finish(server.now, run, Some(b"reply"));
+    server.state.finish(server.now, run, b"reply");
     assert_eq!(destroy(&mut server, 2, None), Err(Status::BadSession));
     assert_eq!(server.state.usage(), Usage { clients: 1, ..Usage::default() });
 }
@@ -121,14 +123,14 @@ fn a_session_is_destroyed_on_one_of_its_connections() {
 fn a_client_learns_that_its_backchannel_is_gone() {
     let mut server = Server::new();
     let client = server.mount(1);
-    assert_eq!(server.run(client).flags, 0);
+    assert_eq!(server.run(client).status_flags, 0);
     server.state.closed(client.connection);
     let client = Client { connection: 20, ..client };
     let down = sequence_status::CB_PATH_DOWN | sequence_status::CB_PATH_DOWN_SESSION;
-    assert_eq!(server.run(client).flags, down);
+    assert_eq!(server.run(client).status_flags, down);
     let bound = server.state.bind(20, client.session, ChannelFromClient::BackOrBoth);
     assert_eq!(bound, Ok(ChannelFromServer::Both));
-    assert_eq!(server.run(client).flags, 0);
+    assert_eq!(server.run(client).status_flags, 0);
     assert_eq!(server.state.bind(21, client.session, ChannelFromClient::Back), Ok(ChannelFromServer::Back));
     assert_eq!(server.state.bind(22, client.session, ChannelFromClient::Fore), Ok(ChannelFromServer::Fore));
     let unknown = SessionId([9; 16]);
@@ -153,7 +155,7 @@ fn a_lost_call_is_sent_again_on_another_connection() {
     server.state.tick(server.now);
     assert_eq!(server.calls(), [Callback { connection: 20, ..first.clone() }]);
     server.answer(&first, Outcome::Refused(Status::SeqMisordered));
-    assert_ne!(server.run(client).flags & sequence_status::BACKCHANNEL_FAULT, 0);
+    assert_ne!(server.run(client).status_flags & sequence_status::BACKCHANNEL_FAULT, 0);
 }
 
 #[test]
