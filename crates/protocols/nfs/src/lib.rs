@@ -8,6 +8,7 @@
 //! - [`v3`]: the 22 procedures of NFS version 3.
 //! - [`v3::readdir`]: writes directory entries into a bounded reply.
 //! - [`v4`]: COMPOUND, its operations and attributes, and callbacks.
+//! - [`v4::state`]: what a server of version 4.1 knows of its clients, from sessions to locks.
 //! - [`mount`]: the 6 procedures of MOUNT.
 #![forbid(unsafe_code)]
 

@@ -168,20 +168,27 @@ impl<F: Clone + Eq + Hash> ServerState<F> {
         owner: &ClientOwner<'_>,
         flags: u32,
     ) -> Result<Exchanged, Status> {
-        if self.members.clients.len() >= self.limits.clients {
-            self.evict(now);
-        }
-        if self.members.clients.len() >= self.limits.clients {
-            return Err(Status::Delay);
-        }
+        let (exchanged, replaced) = match self.try_exchange_id(now, principal, owner, flags) {
+            Err(Status::Delay) => {
+                self.evict(now);
+                self.try_exchange_id(now, principal, owner, flags)?
+            }
+            other => other?,
+        };
+        replaced.into_iter().for_each(|it| self.remove_client(it));
+        Ok(exchanged)
+    }
+
+    fn try_exchange_id(
+        &mut self,
+        now: Duration,
+        principal: &[u8],
+        owner: &ClientOwner<'_>,
+        flags: u32,
+    ) -> Result<(Exchanged, Vec<ClientId>), Status> {
         let holdings = &self.holdings;
         let has_state = |client| holdings.has_client(client);
-        let (exchanged, replaced) =
-            self.members.exchange_id(now, principal, owner, flags, has_state, &self.limits)?;
-        if let Some(client) = replaced {
-            self.remove_client(client);
-        }
-        Ok(exchanged)
+        self.members.exchange_id(now, principal, owner, flags, has_state, &self.limits)
     }
 
     /// Removes the client that was silent for longest, of those that are unconfirmed or expired.
@@ -216,7 +223,7 @@ impl<F: Clone + Eq + Hash> ServerState<F> {
             self.remove_client(client);
         }
         // A client that restarted has nothing to reclaim.
-        if !was_confirmed && created.is_ok() && !self.members.clients.may_reclaim(request.client) {
+        if !was_confirmed && created.is_ok() && !self.members.clients.may_reclaim(request.client).opens {
             self.done_reclaiming(now, request.client);
         }
         created
@@ -235,6 +242,14 @@ impl<F: Clone + Eq + Hash> ServerState<F> {
         let (direction, client) = self.members.bind(session, connection, direction, &self.limits)?;
         self.call(client);
         Ok(direction)
+    }
+
+    /// BACKCHANNEL_CTL: another program number of the client's callbacks (RFC 8881 §18.33).
+    ///
+    /// # Errors
+    /// NOENT if the session has no backchannel.
+    pub fn set_program(&mut self, session: SessionId, program: u32) -> Result<(), Status> {
+        self.members.sessions.set_program(session, program)
     }
 
     /// DESTROY_SESSION on a connection, within the COMPOUND of `own` or alone (RFC 8881 §18.37).
@@ -348,7 +363,7 @@ impl<F: Clone + Eq + Hash> ServerState<F> {
         let complete = clients.reclaim_complete(client);
         match claim {
             Claim::New | Claim::Delegated(_) => self.grace.admit_new(complete),
-            Claim::Reclaim { .. } => self.grace.admit_reclaim(clients.may_reclaim(client), complete),
+            Claim::Reclaim { .. } => self.grace.admit_reclaim(clients.may_reclaim(client).opens, complete),
         }
     }
 
@@ -385,10 +400,14 @@ impl<F: Clone + Eq + Hash> ServerState<F> {
         };
         // The record of a client that reclaims is in stable storage.
         if self.members.clients.set_recorded(client) && !reclaim {
-            self.effects.extend(self.members.clients.record(client).map(Effect::Remember));
+            self.remember(client);
         }
         let delegation = self.delegate(now, client, file, &request);
         Ok(Opened { stateid, delegation })
+    }
+
+    fn remember(&mut self, client: ClientId) {
+        self.effects.extend(self.members.clients.record(client).map(Effect::Remember));
     }
 
     fn delegate(
@@ -406,7 +425,9 @@ impl<F: Clone + Eq + Hash> ServerState<F> {
         }
         let recall = match request.claim {
             Claim::New if can_call => false,
-            Claim::Reclaim { delegation: true } => !can_call,
+            Claim::Reclaim { delegation: true } if self.members.clients.may_reclaim(client).delegations => {
+                !can_call
+            }
             _ => return Err(WhyNoDelegation::Resource(false)),
         };
         if request.share.access.writes() {
@@ -598,7 +619,11 @@ impl<F: Clone + Eq + Hash> ServerState<F> {
             self.remove_client(client);
         }
         let lease = self.limits.lease;
-        self.holdings.delegations.revoke_overdue(now, lease);
+        for client in self.holdings.delegations.revoke_overdue(now, lease) {
+            if self.members.clients.set_revoked(client) {
+                self.remember(client);
+            }
+        }
         let mut files = self.holdings.delegations.cooled(now);
         files.extend(self.holdings.locks.forget_waiting(|_, since| now.saturating_sub(since) > lease));
         files.into_iter().for_each(|it| self.tidy(it));

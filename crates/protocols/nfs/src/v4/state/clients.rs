@@ -15,6 +15,8 @@ pub struct Record {
     pub owner: Box<[u8]>,
     /// Of the client's start. A client that restarted has nothing to reclaim.
     pub verifier: Verifier,
+    /// A delegation of the client was revoked, so it reclaims none.
+    pub revoked: bool,
 }
 
 /// The results of EXCHANGE_ID.
@@ -48,8 +50,25 @@ struct Client {
     sequence: u32,
     created: Result<CreateSessionOk, Status>,
     recorded: bool,
-    may_reclaim: bool,
+    /// A delegation of the client was revoked.
+    revoked: bool,
+    /// Its record of before the server's restart allows this.
+    may_reclaim: Reclaim,
     reclaim_complete: bool,
+}
+
+impl Client {
+    fn record(&self) -> Record {
+        Record { owner: self.owner.clone(), verifier: self.verifier, revoked: self.revoked }
+    }
+}
+
+/// What a client may reclaim after a restart of the server.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Reclaim {
+    /// Opens and locks.
+    pub(super) opens: bool,
+    pub(super) delegations: bool,
 }
 
 /// The clients of one owner.
@@ -69,10 +88,11 @@ pub(super) struct Clients {
 }
 
 saved! {
-    Record { owner, verifier }
+    Reclaim { opens, delegations }
     Client {
-        owner, verifier, principal, confirmed, renewed, sequence, created, recorded, may_reclaim,
-        reclaim_complete,
+        owner, verifier, principal, confirmed, renewed, sequence, created, recorded, revoked,
+        may_reclaim,
+                reclaim_complete,
     }
     Named { confirmed, unconfirmed }
     Clients { start, last, clients, owners }
@@ -88,53 +108,52 @@ impl Clients {
         self.clients.len()
     }
 
-    /// EXCHANGE_ID, in the cases of RFC 8881 §18.35.4. Also returns the client whose record was
+    /// EXCHANGE_ID, in the cases of RFC 8881 §18.35.4. Also returns the clients whose records were
     /// replaced. `in_use` says of a client and its last renewal that the lease is valid and that it
-    /// has state.
+    /// has state. DELAY: there are `most` clients.
     pub(super) fn exchange_id(
         &mut self,
         now: Duration,
         principal: &[u8],
         request: &ClientOwner<'_>,
         sent: u32,
+        most: usize,
         in_use: impl Fn(ClientId, Duration) -> bool,
-    ) -> Result<(Exchanged, Option<ClientId>), Status> {
+    ) -> Result<(Exchanged, Vec<ClientId>), Status> {
         if sent & !flags::MASK_A != 0 {
             return Err(Status::Inval);
         }
         let update = sent & flags::UPD_CONFIRMED_REC_A != 0;
-        let owner = request.owner.bytes();
-        let verifier = request.verifier;
-        let named = self.owners.get(owner).cloned().unwrap_or_default();
-        let confirmed = named.confirmed.and_then(|id| Some((id, self.clients.get(&id)?)));
-        let Some((id, client)) = confirmed else {
-            // Case 7, update without a confirmed record; else cases 1 and 4, new or replaced.
-            return if update {
-                Err(Status::NoEnt)
-            } else {
-                Ok((self.add(now, principal, request), named.unconfirmed))
-            };
-        };
-        let same_principal = *client.principal == *principal;
-        match (update, client.verifier == verifier, same_principal) {
-            // Case 9.
-            (true, _, false) => Err(Status::Perm),
-            // Case 8.
-            (true, false, true) => Err(Status::NotSame),
-            // Cases 6 and 2.
-            (_, true, true) => {
-                let sequence = client.sequence.wrapping_add(1);
-                Ok((
-                    Exchanged { client: id, sequence, flags: flags::USE_NON_PNFS | flags::CONFIRMED_R },
-                    None,
-                ))
+        let named = self.owners.get(request.owner.bytes()).cloned().unwrap_or_default();
+        let mut replaced: Vec<ClientId> = named.unconfirmed.into_iter().collect();
+        if let Some((id, client)) = named.confirmed.and_then(|id| Some((id, self.clients.get(&id)?))) {
+            let same_principal = *client.principal == *principal;
+            match (update, client.verifier == request.verifier, same_principal) {
+                // Case 9.
+                (true, _, false) => return Err(Status::Perm),
+                // Case 8.
+                (true, false, true) => return Err(Status::NotSame),
+                // Cases 6 and 2.
+                (_, true, true) => {
+                    let sequence = client.sequence.wrapping_add(1);
+                    let flags = flags::USE_NON_PNFS | flags::CONFIRMED_R;
+                    return Ok((Exchanged { client: id, sequence, flags }, Vec::new()));
+                }
+                // Case 3.
+                (false, _, false) if in_use(id, client.renewed) => return Err(Status::ClidInUse),
+                (false, _, false) => replaced.push(id),
+                // Case 5: the confirmed record stays until the new one is confirmed.
+                (false, false, true) => {}
             }
-            // Case 3.
-            (false, _, false) if in_use(id, client.renewed) => Err(Status::ClidInUse),
-            (false, _, false) => Ok((self.add(now, principal, request), Some(id))),
-            // Case 5: the confirmed record stays until the new one is confirmed.
-            (false, false, true) => Ok((self.add(now, principal, request), named.unconfirmed)),
+        } else if update {
+            // Case 7.
+            return Err(Status::NoEnt);
         }
+        // Cases 1 and 4, and the rest of 3 and 5.
+        if self.clients.len().saturating_sub(replaced.len()) >= most {
+            return Err(Status::Delay);
+        }
+        Ok((self.add(now, principal, request), replaced))
     }
 
     /// Adds an unconfirmed record.
@@ -154,7 +173,8 @@ impl Clients {
                 sequence: 0,
                 created: Err(Status::SeqMisordered),
                 recorded: false,
-                may_reclaim: false,
+                revoked: false,
+                may_reclaim: Reclaim::default(),
                 reclaim_complete: false,
             },
         );
@@ -185,7 +205,7 @@ impl Clients {
     }
 
     /// Confirms a record. Returns the confirmed client of the same owner that this one replaces.
-    pub(super) fn confirm(&mut self, id: ClientId, may_reclaim: bool) -> Option<ClientId> {
+    pub(super) fn confirm(&mut self, id: ClientId, may_reclaim: Reclaim) -> Option<ClientId> {
         let client = self.clients.get_mut(&id).filter(|it| !it.confirmed)?;
         client.confirmed = true;
         client.may_reclaim = may_reclaim;
@@ -204,7 +224,7 @@ impl Clients {
                 self.owners.remove(&client.owner);
             }
         }
-        client.recorded.then_some(Record { owner: client.owner, verifier: client.verifier })
+        client.recorded.then(|| client.record())
     }
 
     pub(super) fn renew(&mut self, now: Duration, id: ClientId) {
@@ -229,7 +249,7 @@ impl Clients {
 
     /// What stable storage would keep of the client.
     pub(super) fn record(&self, id: ClientId) -> Option<Record> {
-        self.clients.get(&id).map(|it| Record { owner: it.owner.clone(), verifier: it.verifier })
+        self.clients.get(&id).map(Client::record)
     }
 
     /// Notes that the client's record is in stable storage. False if it was before.
@@ -239,13 +259,17 @@ impl Clients {
 
     /// All records that stable storage has to keep.
     pub(super) fn recorded(&self) -> Vec<Record> {
-        let recorded = self.clients.values().filter(|it| it.recorded);
-        recorded.map(|it| Record { owner: it.owner.clone(), verifier: it.verifier }).collect()
+        self.clients.values().filter(|it| it.recorded).map(Client::record).collect()
     }
 
-    /// The client held state before the server's restart.
-    pub(super) fn may_reclaim(&self, id: ClientId) -> bool {
-        self.clients.get(&id).is_some_and(|it| it.may_reclaim)
+    /// Notes that a delegation was revoked. False if one was before.
+    pub(super) fn set_revoked(&mut self, id: ClientId) -> bool {
+        self.clients.get_mut(&id).is_some_and(|it| !std::mem::replace(&mut it.revoked, true))
+    }
+
+    /// What the client may reclaim in the grace period.
+    pub(super) fn may_reclaim(&self, id: ClientId) -> Reclaim {
+        self.clients.get(&id).map(|it| it.may_reclaim).unwrap_or_default()
     }
 
     /// RECLAIM_COMPLETE was sent.

@@ -66,6 +66,11 @@ impl Delegations {
         self.all.len()
     }
 
+    /// Delegations, and files that get none for a while.
+    pub(super) fn burden(&self) -> usize {
+        self.all.len() + self.cooling.len()
+    }
+
     pub(super) fn get(&self, number: StateNo) -> Option<&Delegation> {
         self.all.get(&number)
     }
@@ -153,8 +158,9 @@ impl Delegations {
         }
     }
 
-    /// Revokes the delegations that were recalled `time` ago or earlier.
-    pub(super) fn revoke_overdue(&mut self, now: Duration, time: Duration) {
+    /// Revokes the delegations that were recalled `time` ago or earlier. Returns their clients.
+    pub(super) fn revoke_overdue(&mut self, now: Duration, time: Duration) -> BTreeSet<ClientId> {
+        let mut clients = BTreeSet::new();
         for number in self.recalled.clone() {
             let Some(delegation) = self.all.get_mut(&number) else { continue };
             let since = delegation.recall.as_ref().map_or(now, |it| it.since);
@@ -162,8 +168,10 @@ impl Delegations {
                 delegation.revoked = true;
                 self.revoked.insert((delegation.client, number));
                 self.recalled.remove(&number);
+                clients.insert(delegation.client);
             }
         }
+        clients
     }
 
     /// Ends the time without delegations of files. Returns these.

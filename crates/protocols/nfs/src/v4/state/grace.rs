@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::clients::Record;
+use super::clients::{Reclaim, Record};
 use super::saved::saved;
 use crate::v4::{Status, Verifier};
 
@@ -13,8 +13,9 @@ use crate::v4::{Status, Verifier};
 pub(super) struct Grace {
     /// When it ends at the latest. None: it is over.
     until: Option<Duration>,
-    /// The clients that may reclaim and have not said that they are done.
-    waiting: BTreeMap<Box<[u8]>, Verifier>,
+    /// The clients that may reclaim and have not said that they are done: the verifier, and whether
+    /// a delegation was revoked.
+    waiting: BTreeMap<Box<[u8]>, (Verifier, bool)>,
 }
 
 saved! { Grace { until, waiting } }
@@ -23,16 +24,24 @@ impl Grace {
     /// Begins with the records of stable storage. Without any, there is nothing to wait for.
     pub(super) fn new(until: Duration, records: Vec<Record>) -> Self {
         let until = (!records.is_empty()).then_some(until);
-        Grace { until, waiting: records.into_iter().map(|it| (it.owner, it.verifier)).collect() }
+        Grace {
+            until,
+            waiting: records.into_iter().map(|it| (it.owner, (it.verifier, it.revoked))).collect(),
+        }
     }
 
     pub(super) fn is_active(&self) -> bool {
         self.until.is_some()
     }
 
-    /// The client of this record may reclaim.
-    pub(super) fn may_reclaim(&self, record: &Record) -> bool {
-        self.waiting.get(&record.owner) == Some(&record.verifier)
+    /// What the client of this record may reclaim.
+    pub(super) fn may_reclaim(&self, record: &Record) -> Reclaim {
+        match self.waiting.get(&record.owner) {
+            Some((verifier, revoked)) if *verifier == record.verifier => {
+                Reclaim { opens: true, delegations: !revoked }
+            }
+            _ => Reclaim::default(),
+        }
     }
 
     /// The owner has nothing more to reclaim.

@@ -226,7 +226,8 @@ impl Holdings {
         if share.access.writes() || share.deny.denies(ShareAccess::Read) {
             self.check_delegations(file, Some(client))?;
         }
-        if self.opens.count(client) >= limits.opens && self.opens.find(client, file, owner).is_none() {
+        let full = self.opens.count(client) >= limits.opens || self.opens.len() >= limits.all_opens;
+        if full && self.opens.find(client, file, owner).is_none() {
             return Err(Status::Delay.into());
         }
         let number = self.names.next();
@@ -245,7 +246,7 @@ impl Holdings {
         if self.opens.has_writer(file) || held.is_cooling(file) || held.is_held_by(file, client) {
             return Err(WhyNoDelegation::Contention(false));
         }
-        if held.len() >= limits.delegations {
+        if held.burden() >= limits.delegations {
             return Err(WhyNoDelegation::Resource(false));
         }
         let number = self.names.next();
@@ -345,7 +346,8 @@ impl Holdings {
         }
         let wanted = Wanted { client, file, owner: &owner, range, writes };
         // A lock splits at most one range in three, beside a new owner.
-        let room = self.locks.count(client) + 3 <= limits.ranges;
+        let room =
+            self.locks.count(client) + 3 <= limits.ranges && self.locks.total() + 3 <= limits.all_ranges;
         if let Err(refusal) = self.check_lock(&wanted) {
             if wait && room {
                 self.locks.wait(now, &wanted);
@@ -383,7 +385,8 @@ impl Holdings {
             return Err(Status::BadStateid);
         };
         // An unlock in the middle of a range makes one more.
-        if self.locks.count(client) >= limits.ranges && self.locks.splits(number, range) {
+        let full = self.locks.count(client) >= limits.ranges || self.locks.total() >= limits.all_ranges;
+        if full && self.locks.splits(number, range) {
             return Err(Status::Delay);
         }
         let seqid = self.locks.unlock(number, range).ok_or(Status::BadStateid)?;

@@ -26,9 +26,13 @@ pub struct Limits {
     pub replies: u64,
     /// Opens of one client, over all files.
     pub opens: usize,
-    /// Ranges of locks of one client, and its waiting locks, over all files.
+    /// Opens of all clients.
+    pub all_opens: usize,
+    /// Lock owners, ranges and waiting locks of one client, over all files.
     pub ranges: usize,
-    /// Delegations of all clients. 0 gives none.
+    /// Lock owners, ranges and waiting locks of all clients.
+    pub all_ranges: usize,
+    /// Delegations of all clients, and files that get none because of a recall. 0 gives none.
     pub delegations: usize,
     /// After a recall, nobody gets a delegation of the same file for this long.
     pub cooling: Duration,
@@ -59,7 +63,9 @@ impl Default for Limits {
             },
             replies: 512 << 20,
             opens: 65_536,
+            all_opens: 1 << 20,
             ranges: 65_536,
+            all_ranges: 1 << 20,
             delegations: 65_536,
             cooling: Duration::from_secs(60),
         }

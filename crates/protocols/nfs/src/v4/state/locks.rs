@@ -83,6 +83,7 @@ pub(super) struct Locks {
     by_open: BTreeSet<(StateNo, StateNo)>,
     /// Owners, ranges and waiting locks of each client.
     counts: BTreeMap<ClientId, usize>,
+    total: usize,
     ready: BTreeSet<Key>,
 }
 
@@ -107,7 +108,7 @@ impl Saved for Locks {
             if waiting.ready {
                 all.ready.insert(key.clone());
             }
-            *all.counts.entry(key.client).or_default() += 1;
+            all.count_up(key.client, 1);
             all.waiting.insert(key, waiting);
         }
         Ok(all)
@@ -127,6 +128,11 @@ impl Locks {
     /// Owners, ranges and waiting locks of a client.
     pub(super) fn count(&self, client: ClientId) -> usize {
         self.counts.get(&client).copied().unwrap_or(0)
+    }
+
+    /// Owners, ranges and waiting locks of all clients.
+    pub(super) fn total(&self) -> usize {
+        self.total
     }
 
     pub(super) fn has_file(&self, file: FileNo) -> bool {
@@ -205,7 +211,7 @@ impl Locks {
         self.by_owner.insert(held.key(), number);
         self.by_file.entry(held.file).or_default().insert(number);
         self.by_open.insert((held.open, number));
-        *self.counts.entry(held.client).or_default() += 1 + held.ranges.len();
+        self.count_up(held.client, 1 + held.ranges.len());
         self.held.insert(number, held);
     }
 
@@ -223,7 +229,13 @@ impl Locks {
         Some((number, held))
     }
 
+    fn count_up(&mut self, client: ClientId, by: usize) {
+        self.total += by;
+        *self.counts.entry(client).or_default() += by;
+    }
+
     fn uncount(&mut self, client: ClientId, by: usize) {
+        self.total = self.total.saturating_sub(by);
         if let Some(count) = self.counts.get_mut(&client) {
             *count = count.saturating_sub(by);
             if *count == 0 {
@@ -242,7 +254,7 @@ impl Locks {
         let key = Key { file: wanted.file, client: wanted.client, owner: wanted.owner.into() };
         self.stop_waiting(&key);
         let waiting = Waiting { range: wanted.range, writes: wanted.writes, since: now, ready: false };
-        *self.counts.entry(wanted.client).or_default() += 1;
+        self.count_up(wanted.client, 1);
         self.waiting.insert(key, waiting);
     }
 

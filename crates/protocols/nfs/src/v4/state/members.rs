@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::back::{Call, Connection};
-use super::clients::{Clients, Create, Exchanged, Record};
+use super::clients::{Clients, Create, Exchanged, Reclaim, Record};
 use super::limits::Limits;
 use super::saved::saved;
 use super::sessions::Sessions;
@@ -72,7 +72,7 @@ impl Members {
         now.saturating_sub(renewed) > limits.lease && self.sessions.busy(id) == 0
     }
 
-    /// EXCHANGE_ID. Also returns the client that it deleted.
+    /// EXCHANGE_ID. Also returns the clients that it replaced.
     pub(super) fn exchange_id(
         &mut self,
         now: Duration,
@@ -81,9 +81,9 @@ impl Members {
         flags: u32,
         has_state: impl Fn(ClientId) -> bool,
         limits: &Limits,
-    ) -> Result<(Exchanged, Option<ClientId>), Status> {
+    ) -> Result<(Exchanged, Vec<ClientId>), Status> {
         let Members { clients, sessions } = self;
-        clients.exchange_id(now, principal, owner, flags, |id, renewed| {
+        clients.exchange_id(now, principal, owner, flags, limits.clients, |id, renewed| {
             let expired = now.saturating_sub(renewed) > limits.lease && sessions.busy(id) == 0;
             !expired && (has_state(id) || !sessions.of(id).is_empty())
         })
@@ -97,7 +97,7 @@ impl Members {
         principal: &[u8],
         request: &CreateSession<'_>,
         limits: &Limits,
-        may_reclaim: impl Fn(&Record) -> bool,
+        may_reclaim: impl Fn(&Record) -> Reclaim,
     ) -> (Result<CreateSessionOk, Status>, Option<ClientId>) {
         let id = request.client;
         match self.clients.create(id, request.sequence, principal) {
@@ -110,7 +110,7 @@ impl Members {
         let mut replaced = None;
         if created.is_ok() {
             self.clients.renew(now, id);
-            let may_reclaim = self.clients.record(id).is_some_and(|it| may_reclaim(&it));
+            let may_reclaim = self.clients.record(id).map(|it| may_reclaim(&it)).unwrap_or_default();
             replaced = self.clients.confirm(id, may_reclaim);
         }
         (created, replaced)

@@ -251,6 +251,12 @@ impl Sessions {
         })
     }
 
+    pub(super) fn set_program(&mut self, id: SessionId, program: u32) -> Result<(), Status> {
+        let back = self.sessions.get_mut(&id).and_then(|it| it.back.as_mut()).ok_or(Status::NoEnt)?;
+        back.program = program;
+        Ok(())
+    }
+
     /// Forgets a connection. Returns the clients whose sessions it carried.
     pub(super) fn closed(&mut self, connection: Connection) -> Vec<ClientId> {
         let ids: Vec<SessionId> =

@@ -76,7 +76,7 @@ fn request(session: SessionId, slot: u32, sequence: u32) -> Sequence {
 }
 
 fn record(name: u8) -> Record {
-    Record { owner: [name].into(), verifier: Verifier([1; 8]) }
+    Record { owner: [name].into(), verifier: Verifier([1; 8]), revoked: false }
 }
 
 impl Server {

@@ -142,8 +142,7 @@ fn a_client_is_destroyed_only_without_sessions_and_state() {
     assert_eq!(server.state.destroy_client(server.now, client.id), Ok(()));
     assert_eq!(server.state.destroy_client(server.now, client.id), Err(Status::StaleClientId));
     assert_eq!(server.state.usage(), Usage::default());
-    let records =
-        [Effect::Remember(Record { owner: [b'c'].into(), ..record(0) }), Effect::Forget([b'c'].into())];
+    let records = [Effect::Remember(record(b'c')), Effect::Forget([b'c'].into())];
     assert_eq!(server.effects(), records);
 }
 
@@ -157,7 +156,22 @@ fn too_many_clients_push_out_the_oldest_unconfirmed() {
         assert_eq!(server.state.usage().clients, 2);
     }
     server.run(stays);
-    server.mount(9);
+    let ninth = server.mount(9);
     let full = server.state.exchange_id(server.now, b"root", &owner(&[10], 1), 0);
     assert_eq!(full, Err(Status::Delay));
+    // A client that is known needs no room.
+    let known = server.state.exchange_id(server.now, b"root", &owner(&[9], 1), 0).unwrap();
+    assert_eq!(known.client, ninth.id);
+}
+
+/// RFC 8881 §18.35.4, case 3, while a restart of the client is not confirmed yet.
+#[test]
+fn another_principal_replaces_both_records_of_an_owner() {
+    let mut server = Server::new();
+    let first = server.exchange(1, b"root", 0).unwrap();
+    let session = server.create(first.client, 1).unwrap().session;
+    server.exchange(2, b"root", 0).unwrap();
+    server.state.destroy_session(1, session, None).unwrap();
+    server.exchange(1, b"other", 0).unwrap();
+    assert_eq!(server.state.usage().clients, 1);
 }

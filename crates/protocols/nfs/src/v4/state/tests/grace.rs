@@ -143,3 +143,45 @@ fn a_client_that_leaves_is_not_waited_for() {
     server.state.destroy_client(server.now, client.id).unwrap();
     assert!(!server.state.in_grace());
 }
+
+/// RFC 8881 §8.4.3: a client whose delegation was revoked must not reclaim it after a restart.
+#[test]
+fn a_revoked_delegation_is_not_reclaimed() {
+    let mut server = Server::new();
+    let (one, two) = (server.client(1), server.client(2));
+    server.open(one, 1, Read).unwrap().delegation.unwrap();
+    assert_eq!(server.open(two, 1, Write), Err(Status::Delay));
+    server.effects();
+    server.pass(LEASE, &[one, two]);
+    let revoked = Record { revoked: true, ..record(1) };
+    assert!(server.effects().contains(&Effect::Remember(revoked.clone())));
+    let mut server = Server::with(limits(), vec![revoked]);
+    let one = server.mount(1);
+    let opened = server.open_as(one, b"o", 1, (Read, NONE), Claim::Reclaim { delegation: true }).unwrap();
+    assert_eq!(opened.delegation, Err(WhyNoDelegation::Resource(false)));
+}
+
+#[test]
+fn state_that_is_cut_short_is_not_loaded() {
+    let mut server = restarted(&[1, 2]);
+    let one = server.mount(1);
+    let opened = server.open_as(one, b"o", 1, (Write, NONE), RECLAIM).unwrap().stateid;
+    let request = LockFile { file: &1, kind: LockType::Write, offset: 0, length: 10 };
+    let locker = Locker::New { open: opened, owner: b"a" };
+    server.state.lock(server.now, one.id, request, locker, true).unwrap();
+    let saved = server.state.save(|it| it.to_be_bytes().to_vec());
+    let load =
+        |saved: &[u8]| ServerState::load(saved, limits(), |it| Some(u64::from_be_bytes(it.try_into().ok()?)));
+    assert!(load(&saved).is_ok());
+    for end in 0..saved.len() {
+        assert!(load(&saved[..end]).is_err(), "cut at byte {end}");
+    }
+    // Any byte may be wrong: an error or another state, but no panic.
+    for at in 0..saved.len() {
+        let mut wrong = saved.clone();
+        wrong[at] ^= 0xff;
+        if let Ok(mut state) = load(&wrong) {
+            state.tick(server.now + 2 * LEASE);
+        }
+    }
+}

@@ -112,7 +112,7 @@ struct World {
     server: Server,
     start: u32,
     peers: [Peer; CLIENTS],
-    storage: BTreeMap<u8, Verifier>,
+    storage: BTreeMap<u8, Record>,
     outstanding: Vec<Callback<u64>>,
     connections: Connection,
 }
@@ -159,13 +159,13 @@ impl World {
         for effect in self.server.effects() {
             match effect {
                 Effect::Remember(record) => {
-                    self.storage.insert(record.owner[0], record.verifier);
+                    self.storage.insert(record.owner[0], record);
                 }
                 Effect::Forget(owner) => {
                     self.storage.remove(&owner[0]);
                 }
                 Effect::EndGrace(records) => {
-                    self.storage = records.into_iter().map(|it| (it.owner[0], it.verifier)).collect();
+                    self.storage = records.into_iter().map(|it| (it.owner[0], it)).collect();
                 }
                 Effect::Call(call) => {
                     self.outstanding.retain(|it| (it.session, it.slot) != (call.session, call.slot));
@@ -205,8 +205,8 @@ impl World {
         assert!(usage.opens <= 3 * CLIENTS && usage.replies <= usage.reserved);
         for (client, peer) in self.peers.iter().enumerate() {
             if !peer.granted.opens.is_empty() {
-                let kept = self.storage.get(&(client as u8));
-                assert_eq!(kept, Some(&Verifier([peer.verifier; 8])), "the record of client {client}");
+                let kept = self.storage.get(&(client as u8)).map(|it| it.verifier);
+                assert_eq!(kept, Some(Verifier([peer.verifier; 8])), "the record of client {client}");
             }
             if let Some(id) = self.id(client) {
                 assert!(self.server.state.holdings.locks.count(id) <= 12);
@@ -556,11 +556,7 @@ impl World {
     fn restart_server(&mut self, back: [bool; CLIENTS]) {
         self.settle();
         self.start += 1;
-        let records: Vec<Record> = self
-            .storage
-            .iter()
-            .map(|(name, verifier)| Record { owner: [*name].into(), verifier: *verifier })
-            .collect();
+        let records: Vec<Record> = self.storage.values().cloned().collect();
         let grace = !records.is_empty();
         self.server.state = ServerState::new(self.server.now, self.start, 5, small(), records);
         self.outstanding.clear();
