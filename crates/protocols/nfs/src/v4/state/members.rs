@@ -85,7 +85,7 @@ impl Members {
         let Members { clients, sessions } = self;
         clients.exchange_id(now, principal, owner, flags, limits.clients, |id, renewed| {
             let expired = now.saturating_sub(renewed) > limits.lease && sessions.busy(id) == 0;
-            !expired && (has_state(id) || !sessions.of(id).is_empty())
+            !expired && (has_state(id) || sessions.of(id).next().is_some())
         })
     }
 
@@ -175,12 +175,12 @@ impl Members {
     /// Whether DESTROY_CLIENTID may remove the client (RFC 8881 §18.50).
     pub(super) fn may_destroy(&self, id: ClientId) -> Result<(), Status> {
         self.clients.renewed(id).ok_or(Status::StaleClientId)?;
-        if self.sessions.of(id).is_empty() { Ok(()) } else { Err(Status::ClientIdBusy) }
+        if self.sessions.of(id).next().is_none() { Ok(()) } else { Err(Status::ClientIdBusy) }
     }
 
     /// Removes a client and its sessions. Returns its record if that is in stable storage.
     pub(super) fn remove(&mut self, id: ClientId) -> Option<Record> {
-        for session in self.sessions.of(id) {
+        for session in self.sessions.of(id).collect::<Vec<_>>() {
             self.sessions.destroy(session);
         }
         self.clients.remove(id)

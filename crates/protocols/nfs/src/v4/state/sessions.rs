@@ -99,14 +99,17 @@ impl Sessions {
         (self.sessions.values().map(|it| it.slots.kept() as u64).sum(), self.reserved)
     }
 
-    pub(super) fn of(&self, client: ClientId) -> Vec<SessionId> {
-        self.by_client.range((client, FIRST)..=(client, LAST)).map(|(_, session)| *session).collect()
+    pub(super) fn of(&self, client: ClientId) -> impl Iterator<Item = SessionId> {
+        self.by_client.range((client, FIRST)..=(client, LAST)).map(|(_, session)| *session)
+    }
+
+    fn all_of(&self, client: ClientId) -> impl Iterator<Item = &Session> {
+        self.of(client).filter_map(|it| self.sessions.get(&it))
     }
 
     /// Requests of the client that are being run.
     pub(super) fn busy(&self, client: ClientId) -> usize {
-        let sessions = self.of(client);
-        sessions.iter().filter_map(|it| self.sessions.get(it)).map(|it| it.slots.busy()).sum()
+        self.all_of(client).map(|it| it.slots.busy()).sum()
     }
 
     /// Unique, and not to be guessed without the seed.
@@ -147,7 +150,7 @@ impl Sessions {
                 .max_requests
                 .min(u32::try_from(room / u64::from(fore.max_response_cached)).unwrap_or(u32::MAX));
         }
-        if fore.max_requests == 0 || self.of(client).len() >= limits.sessions {
+        if fore.max_requests == 0 || self.of(client).count() >= limits.sessions {
             return Err(Status::NoSpc);
         }
         Ok((fore, back))
@@ -279,8 +282,7 @@ impl Sessions {
     /// one is told nothing.
     pub(super) fn back_flags(&self, id: SessionId) -> u32 {
         let Some(session) = self.sessions.get(&id) else { return 0 };
-        let all = self.of(session.client);
-        let all = || all.iter().filter_map(|it| self.sessions.get(it));
+        let all = || self.all_of(session.client);
         let mut set = 0;
         if session.back.as_ref().is_some_and(Back::fault) {
             set |= flags::BACKCHANNEL_FAULT;
@@ -297,12 +299,13 @@ impl Sessions {
     /// An answered call proves that the client can be called.
     pub(super) fn can_call(&self, client: ClientId) -> bool {
         let proven = |it: &Session| it.caller().is_some() && it.back.as_ref().is_some_and(Back::proven);
-        self.of(client).iter().filter_map(|it| self.sessions.get(it)).any(proven)
+        self.all_of(client).any(proven)
     }
 
     /// Sends a call on some session of the client. None if no backchannel is up and free.
     pub(super) fn send(&mut self, client: ClientId, call: &Call) -> Option<Way> {
-        self.of(client).into_iter().find_map(|id| self.send_on(id, call))
+        let sessions: Vec<SessionId> = self.of(client).collect();
+        sessions.into_iter().find_map(|id| self.send_on(id, call))
     }
 
     fn send_on(&mut self, id: SessionId, call: &Call) -> Option<Way> {
@@ -316,7 +319,7 @@ impl Sessions {
     /// Sends calls again that were lost, and a probe on each backchannel that is not proven.
     pub(super) fn send_again(&mut self, client: ClientId) -> Vec<(Way, Call)> {
         let mut calls = Vec::new();
-        for id in self.of(client) {
+        for id in self.of(client).collect::<Vec<_>>() {
             while let Some(call) = self.send_lost(id) {
                 calls.push(call);
             }

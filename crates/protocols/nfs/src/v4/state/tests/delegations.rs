@@ -146,3 +146,34 @@ fn delegations_are_bounded() {
     server.state.return_delegation(client.id, delegation).unwrap();
     given(&mut server, client, 2);
 }
+
+/// RFC 8881 §10.4: a denial of READ conflicts with the reads of the holder.
+#[test]
+fn a_denial_of_read_waits_for_the_return() {
+    let mut server = Server::new();
+    let (one, two) = (server.client(1), server.client(2));
+    let opened = server.open(one, 1, Read).unwrap();
+    server.state.close(one.id, opened.stateid).unwrap();
+    let deny = |server: &mut Server| server.open_as(two, b"o", 1, (Read, ShareDeny::Read), Claim::New);
+    assert_eq!(deny(&mut server), Err(Status::Delay));
+    assert_eq!(server.calls().len(), 1);
+    server.state.return_delegation(one.id, opened.delegation.unwrap().stateid).unwrap();
+    assert!(deny(&mut server).is_ok());
+}
+
+#[test]
+fn a_recall_outlives_its_session() {
+    let mut server = Server::new();
+    let (one, two) = (server.client(1), server.client(2));
+    given(&mut server, one, 1);
+    assert_eq!(server.open(two, 1, Write), Err(Status::Delay));
+    let lost = server.calls().pop().unwrap();
+    let other = server.state.create_session(server.now, 40, b"root", &creation(one.id, 2)).unwrap();
+    server.run(Client { session: other.session, connection: 40, ..one });
+    let probe = server.calls().pop().unwrap();
+    server.answer(&probe, Outcome::Done(Ok(())));
+    assert_eq!(server.calls(), []);
+    server.state.destroy_session(one.connection, one.session, None).unwrap();
+    let again = server.calls().pop().unwrap();
+    assert_eq!((again.session, again.operation), (other.session, lost.operation));
+}

@@ -166,3 +166,37 @@ fn ranges_of_a_client_are_bounded() {
     }
     assert!(server.state.unlock(client.id, latest, 0, u64::MAX).is_ok());
 }
+
+#[test]
+fn a_waiting_owner_is_called_when_the_holder_closes_or_is_gone() {
+    for gone in [false, true] {
+        let mut server = Server::new();
+        let (one, two) = (server.client(1), server.client(2));
+        let (first, second) = (open(&mut server, one), open(&mut server, two));
+        server.lock(one, 1, new(first, b"a"), Write, ALL).unwrap();
+        assert!(server.lock(two, 1, new(second, b"w"), WriteWait, ALL).is_err());
+        if gone {
+            let again = server.mount_as(1, 2);
+            assert_ne!(again.id, one.id);
+        } else {
+            server.state.close(one.id, first).unwrap();
+        }
+        assert_eq!(server.calls().len(), 1);
+        assert_eq!(server.state.usage().waiting, 0);
+        assert!(server.lock(two, 1, new(second, b"w"), Write, ALL).is_ok());
+    }
+}
+
+#[test]
+fn opens_and_ranges_of_all_clients_are_bounded() {
+    let mut server = Server::with(Limits { all_opens: 2, all_ranges: 6, ..limits() }, Vec::new());
+    let (one, two) = (server.client(1), server.client(2));
+    let (first, second) = (open(&mut server, one), open(&mut server, two));
+    assert_eq!(server.open(two, 2, ShareAccess::Read), Err(Status::Delay));
+    server.lock(one, 1, new(first, b"a"), Read, (0, 1)).unwrap();
+    server.lock(two, 1, new(second, b"a"), Read, (0, 1)).unwrap();
+    assert_eq!(server.lock(two, 1, new(second, b"a"), Read, (5, 1)), Err(Status::Delay.into()));
+    server.state.close(one.id, first).unwrap();
+    assert!(server.open(two, 2, ShareAccess::Read).is_ok());
+    assert!(server.lock(two, 1, new(second, b"a"), Read, (5, 1)).is_ok());
+}

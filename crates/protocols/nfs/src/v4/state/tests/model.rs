@@ -36,10 +36,11 @@ enum Step {
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let client = || 0..CLIENTS;
     let (owner, file) = (|| 0..2u8, || 0..2u64);
-    let deny = || prop_oneof![4 => Just(0usize), 1 => 1..4usize];
+    let deny = || prop_oneof![9 => Just(0usize), 1 => 1..4usize];
+    let access = || prop_oneof![2 => Just(0usize), 1 => Just(1), 2 => Just(2)];
     let range = || (0..BYTES, 1..=BYTES);
     let step = prop_oneof![
-        12 => (client(), owner(), file(), 0..3usize, deny()).prop_map(|(client, owner, file, access, deny)|
+        12 => (client(), owner(), file(), access(), deny()).prop_map(|(client, owner, file, access, deny)|
             Step::Open { client, owner, file, access, deny }),
         2 => (client(), owner(), file(), 0..3usize, deny()).prop_map(|(client, owner, file, access, deny)|
             Step::Downgrade { client, owner, file, access, deny }),
@@ -53,9 +54,9 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
             Step::Io { client, file, access, anonymous }),
         3 => (client(), file()).prop_map(|(client, file)| Step::Return { client, file }),
         4 => client().prop_map(|client| Step::Retry { client }),
-        6 => (any::<usize>(), 0..8u8).prop_map(|(which, outcome)| Step::Answer { which, outcome }),
+        14 => (any::<usize>(), 0..10u8).prop_map(|(which, outcome)| Step::Answer { which, outcome }),
         1 => client().prop_map(|client| Step::Cut { client }),
-        5 => prop_oneof![1..40u64, Just(91), Just(400)].prop_map(|seconds| Step::Pass { seconds }),
+        5 => prop_oneof![12 => 1..30u64, 2 => Just(91), 1 => Just(400)].prop_map(|seconds| Step::Pass { seconds }),
         1 => client().prop_map(|client| Step::Unmount { client }),
         1 => client().prop_map(|client| Step::RestartClient { client }),
         2 => any::<[bool; CLIENTS]>().prop_map(|back| Step::RestartServer { back }),

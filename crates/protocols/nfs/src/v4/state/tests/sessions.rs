@@ -169,3 +169,43 @@ fn connections_of_a_session_are_bounded() {
     server.state.closed(2);
     assert_eq!(server.state.bind(9, client.session, ChannelFromClient::Fore), Ok(ChannelFromServer::Fore));
 }
+
+#[test]
+fn a_call_without_an_answer_takes_the_connection_out_of_the_backchannel() {
+    let mut server = Server::new();
+    let client = server.mount(1);
+    server.run(client);
+    let probe = server.calls().pop().unwrap();
+    server.answer(&probe, Outcome::Lost);
+    assert_eq!(server.calls(), []);
+    let down = sequence_status::CB_PATH_DOWN | sequence_status::CB_PATH_DOWN_SESSION;
+    assert_eq!(server.run(client).status_flags, down);
+    server.state.bind(20, client.session, ChannelFromClient::Back).unwrap();
+    assert_eq!(server.calls(), [Callback { connection: 20, ..probe }]);
+}
+
+/// RFC 8881 §18.33.
+#[test]
+fn backchannel_ctl_changes_the_program_of_calls() {
+    let mut server = Server::new();
+    let client = server.mount(1);
+    server.state.set_program(client.session, 77).unwrap();
+    server.run(client);
+    assert_eq!(server.calls().pop().unwrap().program, 77);
+    assert_eq!(server.state.set_program(SessionId([9; 16]), 77), Err(Status::NoEnt));
+}
+
+/// The caller's numbers are the only chance in it.
+#[test]
+fn the_same_steps_from_one_seed_make_the_same_state() {
+    let run = || {
+        let mut server = Server::new();
+        let (one, two) = (server.client(1), server.client(2));
+        let open = server.open(one, 1, ShareAccess::Both).unwrap().stateid;
+        let locker = Locker::New { open, owner: b"a" };
+        server.lock(one, 1, locker, LockType::Write, (0, 10)).unwrap();
+        server.open(two, 2, ShareAccess::Read).unwrap();
+        (server.state.save(|it| it.to_be_bytes().to_vec()), server.effects())
+    };
+    assert_eq!(run(), run());
+}
