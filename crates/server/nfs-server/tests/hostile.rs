@@ -1,0 +1,142 @@
+//! Clients that lie, stop, and do not read: an error or a closed connection, and nobody else is
+//! disturbed.
+
+mod support;
+
+use std::time::Duration;
+
+use nfs::v3::{Arguments, DirOp, Outcome, Procedure, Read, Results, Status};
+use support::{PATIENCE, fragment, handle, nfs3, of, served};
+
+#[test]
+fn what_is_no_rpc_ends_the_connection_alone() {
+    let served = served();
+    let mut good = served.connect();
+    let root = good.mount();
+    let nonsense: [&[u8]; 5] = [
+        b"GET / HTTP/1.1\r\nHost: server\r\n\r\n",
+        // A record of 2 GiB.
+        &[0xff, 0xff, 0xff, 0xff, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 2],
+        // A reply that nobody asked for.
+        &[0x80, 0, 0, 12, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0],
+        // Too short for a call.
+        &[0x80, 0, 0, 4, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 2],
+        &[0; 4096],
+    ];
+    for bytes in nonsense {
+        let mut client = served.connect();
+        client.send(bytes);
+        assert!(client.is_closed(), "{bytes:02x?}");
+    }
+    // Fragments without end.
+    let mut client = served.connect();
+    client.send(&fragment(&nfs3(1, &Arguments::Null(()), &[])[..16], false));
+    client.send(&fragment(&[], false).repeat(1000));
+    assert!(client.is_closed());
+    let reply = good.call(&Arguments::GetAttr(handle(&root)), &[]);
+    assert!(matches!(of(Procedure::GetAttr, &reply), Results::GetAttr(Outcome::Ok(_))));
+    served.stop();
+}
+
+#[test]
+fn handles_that_were_not_given_out_name_nothing() {
+    let served = served();
+    let mut client = served.connect();
+    let root = client.mount();
+    let status = |client: &mut support::Client, bytes: &[u8]| {
+        let reply = client.call(&Arguments::GetAttr(handle(bytes)), &[]);
+        match of(Procedure::GetAttr, &reply) {
+            Results::GetAttr(Outcome::Err(status, ())) => status,
+            other => panic!("{other:?}"),
+        }
+    };
+    for at in 0..root.len() {
+        let mut forged = root.clone();
+        forged[at] ^= 1;
+        assert_eq!(status(&mut client, &forged), Status::BadHandle, "byte {at}");
+    }
+    assert_eq!(status(&mut client, &[]), Status::BadHandle);
+    // An export that is served no more.
+    let mut config = served.config.clone();
+    config.exports.clear();
+    served.nfs.apply(config).expect("it listens already");
+    assert_eq!(status(&mut client, &root), Status::Stale);
+    served.nfs.apply(served.config.clone()).expect("it listens already");
+    let reply = client.call(&Arguments::GetAttr(handle(&root)), &[]);
+    assert!(matches!(of(Procedure::GetAttr, &reply), Results::GetAttr(Outcome::Ok(_))), "it is good again");
+    served.stop();
+}
+
+#[test]
+fn names_lead_nowhere_but_down() {
+    let served = served();
+    let mut client = served.connect();
+    let root = client.mount();
+    for name in [&b""[..], b"a/b", b"/", b"a\0b", b"../x"] {
+        let name = nfs::v3::Name::new(name).unwrap();
+        let reply = client.call(&Arguments::Lookup(DirOp { directory: handle(&root), name }), &[]);
+        assert!(matches!(of(Procedure::Lookup, &reply), Results::Lookup(Outcome::Err(Status::Acces, _))));
+        let reply = client.call(&Arguments::Remove(DirOp { directory: handle(&root), name }), &[]);
+        assert!(matches!(of(Procedure::Remove, &reply), Results::Remove(Outcome::Err(Status::Acces, _))));
+    }
+    let up = DirOp { directory: handle(&root), name: nfs::v3::Name::new(b"..").unwrap() };
+    let reply = client.call(&Arguments::Lookup(up), &[]);
+    let Results::Lookup(Outcome::Ok(found)) = of(Procedure::Lookup, &reply) else { panic!() };
+    assert_eq!(found.object.bytes(), root, "the root's parent is itself");
+    served.stop();
+}
+
+#[test]
+fn clients_that_read_nothing_hold_no_more_than_their_share() {
+    let served = served();
+    let mut good = served.connect();
+    let root = good.mount();
+    let file = good.create(&root, "file");
+    let data = vec![5; 1 << 20];
+    let write = nfs::v3::Write {
+        file: handle(&file),
+        offset: 0,
+        count: 1 << 20,
+        stable: nfs::v3::Stable::Unstable,
+        length: 1 << 20,
+    };
+    good.call(&Arguments::Write(write), &data);
+    let read = Arguments::Read(Read { file: handle(&file), offset: 0, count: 1 << 20 });
+    let mut silent: Vec<_> = (0..8).map(|_| served.connect()).collect();
+    for client in &mut silent {
+        client.stream.set_write_timeout(Some(Duration::from_millis(200))).expect("an option");
+        for xid in 0..100_000 {
+            use std::io::Write;
+            // Until its calls are not read any more.
+            if client.stream.write_all(&fragment(&nfs3(xid, &read, &[]), true)).is_err() {
+                break;
+            }
+        }
+    }
+    // The others are served meanwhile.
+    for _ in 0..100 {
+        let reply = good.call(&read, &[]);
+        assert!(matches!(of(Procedure::Read, &reply), Results::Read(Outcome::Ok(ok)) if ok.count == 1 << 20));
+    }
+    let held: usize =
+        served.server.handle().cores(PATIENCE).iter().flatten().map(|core| core.pool.mapped).sum();
+    assert!(held <= 128 << 20, "{held} bytes");
+    drop(silent);
+    served.stop();
+}
+
+#[test]
+fn a_server_that_pauses_lets_its_clients_come_back() {
+    let served = served();
+    let mut client = served.connect();
+    let root = client.mount();
+    served.server.handle().pause(PATIENCE);
+    assert!(client.is_closed(), "it was idle");
+    let mut waiting = served.connect();
+    let call = fragment(&nfs3(1, &Arguments::GetAttr(handle(&root)), &[]), true);
+    waiting.send(&call);
+    served.nfs.apply(served.config.clone()).expect("it listens already");
+    let reply = waiting.reply();
+    assert!(matches!(of(Procedure::GetAttr, &reply), Results::GetAttr(Outcome::Ok(_))));
+    served.stop();
+}

@@ -1,0 +1,173 @@
+//! A server with an export of memory, and a client that can say anything.
+
+#![allow(dead_code, reason = "each test uses a part")]
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::time::Duration;
+
+use memory_tree::{Limits, MemoryTree, Root};
+use nfs::v3::{self, Arguments, Handle, Name, Outcome, Procedure, Results};
+use nfs_server::config::{ClientRule, Export, NfsConfig, NfsLimits, NfsPortal, Squash};
+use rpc::auth::{AuthSys, OpaqueAuth};
+use rpc::message::{Call, Reply};
+use rpc::xdr::{Opaque, Reader, Writer};
+use server_core::{CoresConfig, Server};
+
+/// Time for what must happen, on a machine that is busy.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+pub struct Served {
+    pub server: Server,
+    pub nfs: nfs_server::Handle,
+    pub config: NfsConfig,
+}
+
+/// A server on two cores that exports 64 MiB of memory as `/data`.
+pub fn served() -> Served {
+    let tree =
+        MemoryTree::new(Limits { bytes: 64 << 20, files: 1 << 20 }, Root { mode: 0o777, uid: 0, gid: 0 });
+    let export = Export {
+        name: "/data".into(),
+        tree: Arc::new(tree.expect("memory")),
+        clients: vec![ClientRule { squash: Squash::None, ..ClientRule::default() }],
+    };
+    let config = NfsConfig {
+        portals: vec![NfsPortal { listen: SocketAddr::from(([127, 0, 0, 1], 0)) }],
+        exports: vec![export],
+        limits: NfsLimits::default(),
+        key: [3; 16],
+    };
+    let cores = CoresConfig { count: 2, spin_us: 0, pool_bytes: 64 << 20 };
+    let server = Server::start(cores, Vec::new()).expect("two cores");
+    let nfs = nfs_server::begin(&server, config.clone()).expect("a free port");
+    Served { server, nfs, config }
+}
+
+impl Served {
+    pub fn address(&self) -> SocketAddr {
+        self.nfs.portals()[0]
+    }
+
+    pub fn connect(&self) -> Client {
+        let stream = TcpStream::connect(self.address()).expect("it listens");
+        stream.set_read_timeout(Some(PATIENCE)).expect("an option");
+        stream.set_nodelay(true).expect("an option");
+        Client { stream, xid: 1 }
+    }
+
+    pub fn stop(self) {
+        self.server.stop(Duration::from_millis(100)).expect("everything is durable");
+    }
+}
+
+pub struct Client {
+    pub stream: TcpStream,
+    pub xid: u32,
+}
+
+/// A fragment of a record.
+pub fn fragment(bytes: &[u8], last: bool) -> Vec<u8> {
+    let mark = bytes.len() as u32 | if last { rpc::record::LAST } else { 0 };
+    [&mark.to_be_bytes(), bytes].concat()
+}
+
+/// A call as root, without its record's mark.
+pub fn call(xid: u32, program: u32, version: u32, procedure: u32, arguments: &[u8]) -> Vec<u8> {
+    let mut auth = Vec::new();
+    let sys = AuthSys {
+        stamp: 0,
+        machine: Opaque::new(b"client").expect("short"),
+        uid: 0,
+        gid: 0,
+        gids: Default::default(),
+    };
+    let credential = sys.auth(&mut auth);
+    let mut bytes = Vec::new();
+    let call = Call { xid, program, version, procedure, credential, verifier: OpaqueAuth::NONE };
+    call.write(&mut Writer::new(&mut bytes));
+    bytes.extend_from_slice(arguments);
+    bytes
+}
+
+/// A call of NFSv3, with the data of a WRITE behind it.
+pub fn nfs3(xid: u32, arguments: &Arguments<'_>, data: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    arguments.write(&mut Writer::new(&mut bytes));
+    bytes.extend_from_slice(data);
+    bytes.resize(bytes.len().next_multiple_of(4), 0);
+    call(xid, v3::PROGRAM, v3::VERSION, arguments.procedure() as u32, &bytes)
+}
+
+impl Client {
+    pub fn send(&mut self, bytes: &[u8]) {
+        self.stream.write_all(bytes).expect("the server is there");
+    }
+
+    /// The next reply, without its record's mark.
+    pub fn reply(&mut self) -> Vec<u8> {
+        let mut mark = [0; 4];
+        self.stream.read_exact(&mut mark).expect("a reply");
+        let mark = u32::from_be_bytes(mark);
+        assert!(mark & rpc::record::LAST != 0, "one fragment");
+        let mut bytes = vec![0; (mark & !rpc::record::LAST) as usize];
+        self.stream.read_exact(&mut bytes).expect("a whole reply");
+        bytes
+    }
+
+    /// Calls, and returns the whole reply.
+    pub fn call(&mut self, arguments: &Arguments<'_>, data: &[u8]) -> Vec<u8> {
+        self.xid += 1;
+        let call = nfs3(self.xid, arguments, data);
+        self.send(&fragment(&call, true));
+        self.reply()
+    }
+
+    /// Whether the server has closed the connection.
+    pub fn is_closed(&mut self) -> bool {
+        matches!(self.stream.read(&mut [0; 16]), Ok(0) | Err(_))
+    }
+
+    /// The handle of the export's root.
+    pub fn mount(&mut self) -> Vec<u8> {
+        self.xid += 1;
+        let mut path = Vec::new();
+        nfs::mount::Arguments::Mnt(Opaque::new(b"/data").expect("short")).write(&mut Writer::new(&mut path));
+        let call = call(self.xid, nfs::mount::PROGRAM, 3, 1, &path);
+        self.send(&fragment(&call, true));
+        let reply = self.reply();
+        let body = results(&reply);
+        let read = nfs::mount::Results::read(nfs::mount::Procedure::Mnt, &mut Reader::new(body));
+        let Ok(nfs::mount::Results::Mnt(Outcome::Ok(mounted))) = read else { panic!("{read:?}") };
+        mounted.handle.bytes().to_vec()
+    }
+
+    /// A new file below the root.
+    pub fn create(&mut self, root: &[u8], name: &str) -> Vec<u8> {
+        let how = v3::CreateHow::Guarded(v3::SetAttributes::default());
+        let place = v3::DirOp { directory: handle(root), name: Name::new(name.as_bytes()).expect("short") };
+        let reply = self.call(&Arguments::Create(v3::Create { place, how }), &[]);
+        match of(Procedure::Create, &reply) {
+            Results::Create(Outcome::Ok(created)) => created.object.expect("a handle").bytes().to_vec(),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+pub fn handle(bytes: &[u8]) -> Handle<'_> {
+    Handle::new(bytes).expect("not too long")
+}
+
+/// What follows the header of a reply to a call that was accepted.
+pub fn results(reply: &[u8]) -> &[u8] {
+    let mut from = Reader::new(reply);
+    let header = Reply::read(&mut from).expect("a reply");
+    assert!(header.is_success(), "{header:?}");
+    &reply[from.position()..]
+}
+
+/// The results of a procedure.
+pub fn of(procedure: Procedure, reply: &[u8]) -> Results<'_> {
+    v3::results(procedure, results(reply)).expect("results").value
+}
