@@ -143,8 +143,8 @@ fn run(args: &Serve, mut config: Config, signals: &Signals) -> Exit {
         urls.extend(luns.iter().map(|lun| format!("{scheme}://{}/{iqn}/{lun}", reachable(portal.address))));
     }
     if let Some(at) = files.portals().first() {
-        let names = files.exports().into_iter().map(|export| export.name);
-        urls.extend(names.map(|name| format!("nfs://{}{name}", reachable(*at))));
+        let at = reachable(*at);
+        urls.extend(running.config.exports.iter().map(|export| format!("nfs://{at}{}", export.name)));
     }
     if let Some(taken) = taken {
         taken.done();

@@ -2,11 +2,13 @@
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::caller::Identities;
 use crate::model::Model;
 use crate::shared::Shared;
+use crate::tally::Tallies;
 
 /// Port 111: a portal there tells the port of another one.
 const PORTMAPPER: u16 = rpc::bind::PORT;
@@ -19,16 +21,24 @@ pub(crate) struct Client {
     pub local: SocketAddr,
     pub identities: Identities,
     pub shared: Arc<Shared>,
+    /// Its core's counts.
+    pub tallies: Rc<Tallies>,
     /// What is served, as the connection saw it last, and its number.
     model: RefCell<(u64, Arc<Model>)>,
 }
 
 impl Client {
-    pub(crate) fn new(shared: &Arc<Shared>, peer: SocketAddr, local: SocketAddr) -> Self {
+    pub(crate) fn new(
+        shared: &Arc<Shared>,
+        tallies: Rc<Tallies>,
+        peer: SocketAddr,
+        local: SocketAddr,
+    ) -> Self {
         Self {
             peer,
             local,
             identities: Identities::default(),
+            tallies,
             model: RefCell::new((shared.generation(), shared.model())),
             shared: shared.clone(),
         }

@@ -13,7 +13,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use runtime::{Gather, Keepalive, Lender, Lent, Notify, Pooled, TcpStream};
-use server_core::{ConnectionId, TcpAccount};
+use server_core::{ConnectionId, Core, TcpAccount};
 
 use crate::client::Client;
 use crate::dispatch;
@@ -58,20 +58,15 @@ enum Phase {
 }
 
 impl Connection {
-    pub(crate) fn new(
-        shared: &Arc<Shared>,
-        stream: TcpStream,
-        peer: SocketAddr,
-        account: Rc<TcpAccount>,
-    ) -> Rc<Self> {
+    pub(crate) fn new(shared: &Arc<Shared>, stream: TcpStream, peer: SocketAddr, core: &Core) -> Rc<Self> {
         // A peer that vanished is noticed by TCP; calls are not pinged for.
         let _ = stream.set_keepalive(Some(KEEPALIVE));
         let local = stream.local_addr().unwrap_or(peer);
         Rc::new(Self {
             id: shared.hub.connection_id(),
-            client: Rc::new(Client::new(shared, peer, local)),
+            client: Rc::new(Client::new(shared, core.own(), peer, local)),
             since: runtime::now(),
-            account,
+            account: core.tcp.clone(),
             stream,
             outbox: RefCell::default(),
             sending: Cell::new(0),

@@ -10,7 +10,7 @@ use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use runtime::TcpStream;
@@ -20,8 +20,9 @@ use server_core::{Arrival, ConnectionId, FrontEnd, Link, Service, Sniff, portals
 use crate::config::NfsConfig;
 use crate::connection::Connection;
 use crate::end::End;
-use crate::model::{Model, PortalEntry, Traffic};
+use crate::model::{Exported, Model, PortalEntry};
 use crate::shared::Shared;
+use crate::tally::{Counts, Tallies};
 
 /// Bytes that show an RPC call: a record's mark, XID, CALL, version 2.
 const SHOWN: usize = 16;
@@ -34,19 +35,6 @@ struct Own(RefCell<HashMap<ConnectionId, Rc<Connection>>>);
 #[derive(Clone)]
 pub struct Handle {
     shared: Arc<Shared>,
-}
-
-/// What has been done with an export, by all clients since it was first served.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Calls.
-    pub calls: u64,
-    /// Bytes read.
-    pub read_bytes: u64,
-    /// Bytes written.
-    pub written_bytes: u64,
-    /// Calls that failed because of the medium, or because it is full.
-    pub errors: u64,
 }
 
 /// An export as it is served now.
@@ -77,7 +65,7 @@ pub struct ClientStatus {
 /// When an address cannot be bound.
 pub fn begin(server: &server_core::Server, config: NfsConfig) -> io::Result<Handle> {
     let (bound, _) = portals::prepare(server.hub(), &[], &config.portals)?;
-    let shared = Shared::new(server.hub().clone(), Model::new(config, bound, None));
+    let shared = Shared::new(server.hub().clone(), Model::new(config, bound));
     for portal in &shared.model().portals {
         portal.start(&shared.hub, service(&shared))?;
     }
@@ -100,7 +88,7 @@ impl Handle {
         let _alone = shared.hub.change();
         let before = shared.model();
         let (bound, fresh) = portals::prepare(&shared.hub, &before.portals, &config.portals)?;
-        let model = Arc::new(Model::new(config, bound, Some(&before)));
+        let model = Arc::new(Model::new(config, bound));
         shared.set_model(model.clone());
         shared.hub.set_paused(false);
         portals::settle(&shared.hub, &before.portals, &model.portals, &fresh, |_| service(shared));
@@ -112,21 +100,17 @@ impl Handle {
         self.shared.model().portals.iter().map(|portal| portal.address).collect()
     }
 
-    /// The exports.
-    pub fn exports(&self) -> Vec<ExportStatus> {
-        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let counts = |of_export: &Traffic| Counts {
-            calls: of(&of_export.calls),
-            read_bytes: of(&of_export.read_bytes),
-            written_bytes: of(&of_export.written_bytes),
-            errors: of(&of_export.errors),
+    /// The exports. Counts of cores that do not answer within `patience` are left out. Blocks, and
+    /// must not be called on a core.
+    pub fn exports(&self, patience: Duration) -> Vec<ExportStatus> {
+        let per_core = self.shared.hub.on_each_core(patience, |core| core.own::<Tallies>().all());
+        let all: Vec<_> = per_core.into_iter().flatten().flatten().collect();
+        let status = |export: &Arc<Exported>| {
+            let mut counts = Counts::default();
+            all.iter().filter(|(id, _)| *id == export.id).for_each(|(_, own)| counts.add(own));
+            ExportStatus { name: export.config.name.clone(), counts }
         };
-        let model = self.shared.model();
-        let status = |export: &Arc<crate::model::Exported>| ExportStatus {
-            name: export.config.name.clone(),
-            counts: counts(&export.counts),
-        };
-        model.exports.iter().map(status).collect()
+        self.shared.model().exports.iter().map(status).collect()
     }
 
     /// The connections of clients. Cores that do not answer within `patience` are left out. Blocks,
@@ -255,7 +239,7 @@ impl Service for AtPortal {
 /// One connection, from its first bytes to its end.
 async fn serve(shared: &Arc<Shared>, arrival: Arrival) {
     let Arrival { link: Link::Stream(stream, first), peer, core, mut place, .. } = arrival else { return };
-    let connection = Connection::new(shared, stream, peer, core.tcp.clone());
+    let connection = Connection::new(shared, stream, peer, &core);
     let own = core.own::<Own>();
     own.0.borrow_mut().insert(connection.id, connection.clone());
     let _present = Present::new(shared.clone());

@@ -22,6 +22,8 @@ mod records;
 mod replies;
 mod reply;
 mod shared;
+mod tally;
 mod v3;
 
-pub use front_end::{ClientStatus, Counts, ExportStatus, Handle, begin};
+pub use front_end::{ClientStatus, ExportStatus, Handle, begin};
+pub use tally::Counts;

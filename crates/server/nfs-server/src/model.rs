@@ -2,7 +2,6 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use server_core::portals;
 use tree::NodeId;
@@ -22,38 +21,17 @@ pub(crate) struct Model {
     pub handles: Handles,
 }
 
-/// An export, and what has been done with it.
+/// An export.
 pub(crate) struct Exported {
     pub id: ExportId,
     pub config: Export,
-    pub counts: Arc<Traffic>,
-}
-
-/// What has been done with an export, by all clients.
-#[derive(Default)]
-pub(crate) struct Traffic {
-    pub calls: AtomicU64,
-    pub read_bytes: AtomicU64,
-    pub written_bytes: AtomicU64,
-    pub errors: AtomicU64,
-}
-
-impl Traffic {
-    pub(crate) fn add(counter: &AtomicU64, n: u64) {
-        counter.fetch_add(n, Ordering::Relaxed);
-    }
 }
 
 impl Model {
-    /// What `config` says, at `portals`. Exports go on counting if they have the name of one of
-    /// `before`.
-    pub(crate) fn new(config: NfsConfig, portals: Vec<PortalEntry>, before: Option<&Self>) -> Self {
+    /// What `config` says, at `portals`.
+    pub(crate) fn new(config: NfsConfig, portals: Vec<PortalEntry>) -> Self {
         let handles = Handles::new(config.key);
-        let exported = |config: Export| {
-            let id = handles.export(&config.name);
-            let old = before.and_then(|before| before.export(id));
-            Arc::new(Exported { id, config, counts: old.map(|old| old.counts.clone()).unwrap_or_default() })
-        };
+        let exported = |config: Export| Arc::new(Exported { id: handles.export(&config.name), config });
         Self {
             exports: config.exports.into_iter().map(exported).collect(),
             portals,

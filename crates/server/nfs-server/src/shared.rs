@@ -61,7 +61,7 @@ impl Shared {
             limits: before.limits,
             key: [0; 16],
         };
-        let mut nothing = Model::new(config, portals, None);
+        let mut nothing = Model::new(config, portals);
         nothing.handles = before.handles;
         self.set_model(Arc::new(nothing));
     }

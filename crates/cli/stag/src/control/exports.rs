@@ -73,7 +73,7 @@ impl NfsStatus {
         };
         Self {
             listen: daemon.files.portals().iter().map(ToString::to_string).collect(),
-            exports: daemon.files.exports().into_iter().map(export).collect(),
+            exports: daemon.files.exports(patience).into_iter().map(export).collect(),
             clients: daemon.files.clients(patience).into_iter().map(client).collect(),
         }
     }

@@ -8,7 +8,6 @@ use runtime::Chain;
 use tree::{Kind, Permissions};
 
 use super::{Call, MOST_DATA, convert, failed, note};
-use crate::model::Traffic;
 use crate::reply::Reply;
 
 pub(super) async fn get_attributes(call: &Call<'_>, handle: Handle<'_>) -> Reply {
@@ -105,7 +104,7 @@ pub(super) async fn read(call: &Call<'_>, what: Read<'_>) -> Reply {
     match file.tree().read(&file.caller, &file.node, what.offset, len).await {
         Ok(read) => {
             let count = read.data.len() as u32;
-            Traffic::add(&file.export.counts.read_bytes, count.into());
+            file.tally.count(|counts| counts.read_bytes += u64::from(count));
             let attributes = Some(convert::attributes(&file.export, &read.attributes));
             let ok = ReadOk { attributes, count, eof: read.eof, length: count };
             call.reply(&Results::Read(Outcome::Ok(ok))).and_data(read.data)
@@ -125,7 +124,7 @@ pub(super) async fn write(call: &Call<'_>, what: Write<'_>, data: Chain) -> Repl
             let stability = convert::stability(what.stable);
             match file.tree().write(&file.caller, &file.node, what.offset, data, stability).await {
                 Ok(written) => {
-                    Traffic::add(&file.export.counts.written_bytes, written.len as u64);
+                    file.tally.count(|counts| counts.written_bytes += written.len as u64);
                     Outcome::Ok(WriteOk {
                         file: convert::changed(&file.export, &written.file),
                         count: written.len as u32,

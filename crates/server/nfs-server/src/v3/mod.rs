@@ -4,6 +4,7 @@ mod convert;
 mod directories;
 mod files;
 
+use std::rc::Rc;
 use std::sync::Arc;
 
 use nfs::v3::{Arguments, Outcome, Procedure, Results, Status, Wcc};
@@ -15,8 +16,9 @@ use crate::caller::Identity;
 use crate::client::Client;
 use crate::config::ClientRule;
 
-use crate::model::{BadHandle, Exported, Model, Traffic};
+use crate::model::{BadHandle, Exported, Model};
 use crate::reply::Reply;
+use crate::tally::{Tallies, Tally};
 
 /// Bytes that one READ or WRITE moves at most.
 const MOST_DATA: u32 = 1 << 20;
@@ -54,12 +56,14 @@ struct Call<'c> {
     model: Arc<Model>,
     client: std::net::IpAddr,
     identity: &'c Identity,
+    tallies: &'c Tallies,
     xid: u32,
 }
 
 /// A file that a call is about, and for whom.
 struct File {
     export: Arc<Exported>,
+    tally: Rc<Tally>,
     node: NodeId,
     rule: ClientRule,
     caller: Caller,
@@ -99,8 +103,9 @@ impl Call<'_> {
             BadHandle::Gone => Status::Stale,
         })?;
         let rule = export.rule(self.client).ok_or(Status::Acces)?;
-        Traffic::add(&export.counts.calls, 1);
-        Ok(File { caller: self.identity.squashed(&rule), export: export.clone(), node, rule })
+        let tally = self.tallies.of(export.id);
+        tally.count(|counts| counts.calls += 1);
+        Ok(File { caller: self.identity.squashed(&rule), export: export.clone(), tally, node, rule })
     }
 
     /// A reply with these results.
@@ -120,6 +125,7 @@ pub(crate) async fn execute(
         model: client.model(),
         client: client.peer.ip(),
         identity: &accepted.identity,
+        tallies: &client.tallies,
         xid: accepted.xid,
     };
     match arguments {
@@ -163,6 +169,6 @@ async fn failed<T>(file: &File, error: tree::TreeError) -> Outcome<T, Option<nfs
 /// Counts errors of the medium.
 fn note(file: &File, error: tree::TreeError) {
     if matches!(error, tree::TreeError::Io(_) | tree::TreeError::NoSpace) {
-        Traffic::add(&file.export.counts.errors, 1);
+        file.tally.count(|counts| counts.errors += 1);
     }
 }
