@@ -5,9 +5,6 @@
 //! memory ([`Region::view`]), a file always through the same one of [`SHARDS`]. When enough pages
 //! of a shard are retired, its view is replaced. They are free once the old view has ended, and the
 //! kernel has taken their memory back: pages that it is still sending are detached then.
-//!
-//! Some pages that no read ever handed out are kept with their memory, and the bytes that they had:
-//! page faults cost more than all else that a small write does.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -17,30 +14,18 @@ use runtime::{Buf, LastUse, Region};
 use smallvec::SmallVec;
 
 use crate::budget::Budget;
-use crate::free::{FreePages, Run};
-
-/// Bytes of a page.
-pub(crate) const PAGE: u64 = 4096;
+use crate::pages::{PAGE, Pages, Runs, Taken};
 
 /// Views of the memory. A peer that takes its data slowly holds up the retired pages of one.
 const SHARDS: usize = 64;
 
-/// Free pages that are kept with their memory, at most.
-const STOCK: u32 = 16 << 10;
-
-/// Shorter runs of them are not joined to make a longer one: a file would lie in many pieces.
-const SHORT: u32 = 16;
-
 /// Retired pages of a shard at which its view is replaced, at most.
 const BATCH: u32 = 256;
-
-/// Pages that were given up together.
-pub(crate) type Runs = SmallVec<[Run; 4]>;
 
 /// The memory of all files.
 pub(crate) struct Arena {
     region: Arc<Region>,
-    free: Mutex<Free>,
+    pages: Arc<Pages>,
     shards: Box<[RwLock<Shard>]>,
     /// Pages whose view was replaced and has not ended yet.
     waiting: Mutex<Vec<Waiting>>,
@@ -49,25 +34,6 @@ pub(crate) struct Arena {
     /// Pages that are retired.
     retired: AtomicU64,
     batch: u32,
-}
-
-struct Free {
-    /// Without memory: their bytes are zeros.
-    zeros: FreePages,
-    /// With memory, and the bytes that they had.
-    stock: FreePages,
-    /// How many there are of them.
-    stocked: u32,
-    /// How many there may be.
-    most: u32,
-}
-
-/// Pages that a file has got.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Taken {
-    pub(crate) run: Run,
-    /// Whether their bytes are zeros. Otherwise they are another file's, and must not be shown.
-    pub(crate) zeros: bool,
 }
 
 #[repr(align(64))]
@@ -87,21 +53,16 @@ impl Arena {
     /// Bytes of the largest arena.
     pub(crate) const MOST: u64 = u32::MAX as u64 * PAGE;
 
-    /// Reserves addresses for `bytes`, at most [`Self::MOST`].
+    /// Reserves addresses for a budget of [`Self::MOST`] bytes at most.
     ///
     /// # Errors
     /// The address space has no room for them.
-    pub(crate) fn new(bytes: u64) -> io::Result<Self> {
-        let pages = u32::try_from(bytes.div_ceil(PAGE)).unwrap_or(u32::MAX);
+    pub(crate) fn new(bytes: Arc<Budget>) -> io::Result<Self> {
+        let pages = u32::try_from(bytes.limit().div_ceil(PAGE)).unwrap_or(u32::MAX);
         let region = Region::new(pages as usize * PAGE as usize)?;
         let shard = |_| RwLock::new(Shard { view: region.view(), retired: Runs::new(), pages: 0 });
         Ok(Self {
-            free: Mutex::new(Free {
-                zeros: FreePages::new(pages),
-                stock: FreePages::new(0),
-                stocked: 0,
-                most: (pages / 16).min(STOCK),
-            }),
+            pages: Arc::new(Pages::new(region.clone(), pages, bytes)),
             shards: (0..SHARDS).map(shard).collect(),
             waiting: Mutex::default(),
             waits: AtomicUsize::new(0),
@@ -111,21 +72,9 @@ impl Arena {
         })
     }
 
-    /// Up to `most` pages, from `goal` on if that is free. The caller has taken them from the budget,
-    /// which has no more than there are.
+    /// Up to `most` pages, from `goal` on if that is free: see [`Pages::take`].
     pub(crate) fn take(&self, most: u32, goal: Option<u32>) -> Taken {
-        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-        let stock_first = free.stocked > 0 && free.stock.longest() >= most.min(SHORT);
-        let zeros = if stock_first { None } else { free.zeros.take(most, goal) };
-        if let Some(run) = zeros {
-            return Taken { run, zeros: true };
-        }
-        if let Some(run) = free.stock.take(most, goal) {
-            free.stocked -= run.len;
-            return Taken { run, zeros: false };
-        }
-        let run = free.zeros.take(most, goal).expect("the budget has as many pages as there are");
-        Taken { run, zeros: true }
+        self.pages.take(most, goal)
     }
 
     /// The pages as they are, for as long as the result lives; for the file of number `owner`.
@@ -152,14 +101,12 @@ impl Arena {
     }
 
     /// Takes pages back from the file of number `owner`; `lent`: [`Self::slice`] was called for it.
-    pub(crate) fn give(&self, owner: u32, runs: Runs, lent: bool, budget: &Budget) {
+    pub(crate) fn give(&self, owner: u32, runs: Runs, lent: bool) {
         if runs.is_empty() {
             return;
         }
         if !lent {
-            for run in runs {
-                self.keep(run, budget);
-            }
+            self.pages.keep(runs);
         } else {
             let pages: u32 = runs.iter().map(|run| run.len).sum();
             self.retired.fetch_add(pages.into(), Ordering::Relaxed);
@@ -173,12 +120,12 @@ impl Arena {
                 drop(old);
             }
         }
-        self.collect(budget);
+        self.collect();
     }
 
     /// Frees retired pages whose view has ended, and each before it of the same shard: an old slice may
     /// be of a file that had its pages for longer than the last view lasted.
-    pub(crate) fn collect(&self, budget: &Budget) {
+    pub(crate) fn collect(&self) {
         if self.waits.load(Ordering::Relaxed) == 0 {
             return;
         }
@@ -193,25 +140,30 @@ impl Arena {
         drop(waiting);
         for Waiting { runs, .. } in ended {
             let pages: u64 = runs.iter().map(|run| u64::from(run.len)).sum();
-            self.free(&runs, budget);
+            self.pages.free_all(&runs);
             self.retired.fetch_sub(pages, Ordering::Relaxed);
         }
     }
 
     /// Replaces all views with retired pages, and frees what can be freed.
-    pub(crate) fn collect_all(&self, budget: &Budget) {
+    pub(crate) fn collect_all(&self) {
         for number in 0..SHARDS {
             let mut shard = self.shards[number].write().unwrap_or_else(PoisonError::into_inner);
             let old = (shard.pages > 0).then(|| self.replace_view(number, &mut shard));
             drop(shard);
             drop(old);
         }
-        self.collect(budget);
+        self.collect();
+    }
+
+    /// Frees some of the pages that only wait to be freed. False if there are none.
+    pub(crate) fn free_slice(&self) -> bool {
+        self.pages.free_slice()
     }
 
     /// Bytes that were given up and are not free yet.
     pub(crate) fn retired(&self) -> u64 {
-        self.retired.load(Ordering::Relaxed) * PAGE
+        self.retired.load(Ordering::Relaxed) * PAGE + self.pages.doomed_bytes()
     }
 
     /// The old view, which the caller drops once it has unlocked the shard.
@@ -223,30 +175,5 @@ impl Arena {
         waiting.push(Waiting { shard: number, view: old.last_use(), runs });
         self.waits.store(waiting.len(), Ordering::Relaxed);
         old
-    }
-
-    /// Keeps pages that nobody can name, and the kernel is not sending, for the next file.
-    fn keep(&self, run: Run, budget: &Budget) {
-        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-        if free.stocked + run.len > free.most {
-            drop(free);
-            return self.free(&[run], budget);
-        }
-        free.stocked += run.len;
-        free.stock.give(run);
-        drop(free);
-        budget.give(u64::from(run.len) * PAGE);
-    }
-
-    /// Gives the memory of pages that nobody can name back to the system.
-    fn free(&self, runs: &[Run], budget: &Budget) {
-        for run in runs {
-            let (at, len) = (u64::from(run.at) * PAGE, u64::from(run.len) * PAGE);
-            if self.region.punch(at as usize, len as usize).is_err() {
-                self.zero(at, len);
-            }
-            self.free.lock().unwrap_or_else(PoisonError::into_inner).zeros.give(*run);
-            budget.give(len);
-        }
     }
 }

@@ -75,7 +75,7 @@ pub(crate) fn apply(
         && data.size() != size
     {
         let cost = data.cost();
-        data.set_size(&state.arena, &state.bytes, key.slot, size);
+        data.set_size(&state.arena, key.slot, size);
         state.recount(cost, data.cost());
         node.mtime = now;
         if caller.uid != 0 && set.mode.is_none() {

@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 use runtime::{Buf, Chain};
 use tree::Contents;
 
-use crate::arena::{Arena, PAGE, Runs, Taken};
-use crate::budget::Budget;
+use crate::arena::Arena;
 use crate::free::Run;
+use crate::pages::{PAGE, Runs, Taken};
 
 /// Bytes that are counted for each run of pages.
 const RUN_COST: u64 = 64;
@@ -163,29 +163,29 @@ impl Data {
     }
 
     /// Cuts the file, or makes it longer.
-    pub(crate) fn set_size(&mut self, arena: &Arena, budget: &Budget, owner: u32, size: u64) {
+    pub(crate) fn set_size(&mut self, arena: &Arena, owner: u32, size: u64) {
         if size < self.size {
-            self.erase(arena, budget, owner, size, self.size.next_multiple_of(PAGE));
-            self.give_pages(arena, budget, owner, size.div_ceil(PAGE), u64::MAX);
+            self.erase(arena, owner, size, self.size.next_multiple_of(PAGE));
+            self.give_pages(arena, owner, size.div_ceil(PAGE), u64::MAX);
         }
         self.size = size;
     }
 
     /// Gives all memory back.
-    pub(crate) fn free(&mut self, arena: &Arena, budget: &Budget, owner: u32) {
-        self.give_pages(arena, budget, owner, 0, u64::MAX);
+    pub(crate) fn free(&mut self, arena: &Arena, owner: u32) {
+        self.give_pages(arena, owner, 0, u64::MAX);
         self.size = 0;
     }
 
     /// Makes the bytes `at..end` zeros, and gives the memory of whole pages back.
-    pub(crate) fn erase(&mut self, arena: &Arena, budget: &Budget, owner: u32, at: u64, end: u64) {
+    pub(crate) fn erase(&mut self, arena: &Arena, owner: u32, at: u64, end: u64) {
         let (first, last) = (at.div_ceil(PAGE), end / PAGE);
         if first > last {
             return self.zero(arena, at, end);
         }
         self.zero(arena, at, first * PAGE);
         self.zero(arena, last * PAGE, end);
-        self.give_pages(arena, budget, owner, first, last);
+        self.give_pages(arena, owner, first, last);
     }
 
     /// Makes the bytes `at..end` of one page zeros.
@@ -198,7 +198,7 @@ impl Data {
     }
 
     /// Gives the pages `first..end` back.
-    fn give_pages(&mut self, arena: &Arena, budget: &Budget, owner: u32, first: u64, end: u64) {
+    fn give_pages(&mut self, arena: &Arena, owner: u32, first: u64, end: u64) {
         let mut given = Runs::new();
         loop {
             let Some((page, run)) = self.runs(first, end).next() else { break };
@@ -216,7 +216,7 @@ impl Data {
             self.pages -= to - from;
             given.push(Run { at: run.at + head, len: kept - head });
         }
-        arena.give(owner, given, self.lent, budget);
+        arena.give(owner, given, self.lent);
     }
 
     /// The first byte of such contents at or behind `at`, in whole pages. `None` if there is none.

@@ -145,7 +145,7 @@ pub(crate) fn allocate(
     let cost = data.cost();
     data.map(&state.arena, at, len, 0);
     if end > data.size() && len > 0 {
-        data.set_size(&state.arena, &state.bytes, key.slot, end);
+        data.set_size(&state.arena, key.slot, end);
     }
     state.recount(cost, data.cost());
     changed(caller, &mut node, before)
@@ -165,8 +165,8 @@ pub(crate) fn deallocate(
     if at < end {
         let cost = data.cost();
         // What is behind the end of the file is zeros anyway.
-        let end = if end == data.size() { end.next_multiple_of(crate::arena::PAGE) } else { end };
-        data.erase(&state.arena, &state.bytes, key.slot, at, end);
+        let end = if end == data.size() { end.next_multiple_of(crate::pages::PAGE) } else { end };
+        data.erase(&state.arena, key.slot, at, end);
         state.recount(cost, data.cost());
     }
     changed(caller, &mut node, before)
@@ -248,9 +248,9 @@ fn copy_piece(
     let size = data.size().max(to + len);
     if is_hole {
         if to < data.size() {
-            data.erase(&state.arena, &state.bytes, target.slot, to, (to + len).min(data.size()));
+            data.erase(&state.arena, target.slot, to, (to + len).min(data.size()));
         }
-        data.set_size(&state.arena, &state.bytes, target.slot, size);
+        data.set_size(&state.arena, target.slot, size);
     } else {
         state.reserve(data.missing(to, len))?;
         data.map(&state.arena, to, len, len);

@@ -6,7 +6,8 @@
 //! - [`MemoryTree`] implements [`tree::Tree`]. `names`, `attributes`, `file` and `extended` have the
 //!   operations, `state` what they share.
 //! - `table` has the nodes, each behind its own lock, and the one rule against deadlocks.
-//! - `arena` has the pages of all files, and keeps those that are being sent from other files.
+//! - `arena` has the pages of all files, and keeps those that are being sent from other files. `pages`
+//!   has those that are free.
 //! - `budget` counts memory and files: data, names and attributes alike.
 #![forbid(unsafe_code)]
 
@@ -21,6 +22,7 @@ mod free;
 mod memory_tree;
 mod names;
 mod node;
+mod pages;
 mod state;
 mod table;
 

@@ -1,8 +1,8 @@
 //! [`State`]: what all operations of a tree share, and the checks that many of them make.
 
 use std::io;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use tree::{Caller, NodeId, Permissions, Space, Time, TreeError};
@@ -39,7 +39,7 @@ pub struct Limits {
 pub(crate) struct State {
     pub(crate) table: Table,
     pub(crate) arena: Arena,
-    pub(crate) bytes: Budget,
+    pub(crate) bytes: Arc<Budget>,
     pub(crate) files: Budget,
     /// Held by who moves a directory to another one: so nobody else changes which lies in which.
     pub(crate) moves: Mutex<()>,
@@ -52,13 +52,13 @@ pub(crate) struct State {
 impl State {
     /// A tree that has a root only.
     pub(crate) fn new(limits: Limits, mode: u32, uid: u32, gid: u32) -> io::Result<Self> {
-        let bytes = limits.bytes.min(Arena::MOST);
+        let bytes = Arc::new(Budget::new(limits.bytes.min(Arena::MOST)));
         let mut verifier = [0; 8];
         runtime::random(&mut verifier)?;
         let state = Self {
             table: Table::new(),
-            arena: Arena::new(bytes)?,
-            bytes: Budget::new(bytes),
+            arena: Arena::new(bytes.clone())?,
+            bytes,
             files: Budget::new(limits.files.min(u32::MAX.into())),
             moves: Mutex::new(()),
             verifier: u64::from_ne_bytes(verifier),
@@ -137,9 +137,14 @@ impl State {
         if self.bytes.take(bytes) {
             return Ok(());
         }
-        self.arena.collect_all(&self.bytes);
-        if self.bytes.take(bytes) {
-            return Ok(());
+        self.arena.collect_all();
+        loop {
+            if self.bytes.take(bytes) {
+                return Ok(());
+            }
+            if !self.arena.free_slice() {
+                break;
+            }
         }
         let soon = self.arena.retired();
         let later = self.bytes.used().saturating_sub(soon).saturating_add(bytes);
@@ -161,13 +166,13 @@ impl State {
         self.bytes.give(node.cost());
         self.files.give(1);
         if let Body::Regular(data) = &mut node.body {
-            data.free(&self.arena, &self.bytes, key.slot);
+            data.free(&self.arena, key.slot);
         }
     }
 
     /// What is used and free. Pages that are still being sent are free soon.
     pub(crate) fn space(&self) -> Space {
-        self.arena.collect(&self.bytes);
+        self.arena.collect();
         let free = |budget: &Budget| budget.limit().saturating_sub(budget.used());
         let bytes = self.bytes.limit();
         let free_bytes = (free(&self.bytes) + self.arena.retired()).min(bytes);

@@ -153,6 +153,30 @@ fn an_old_slice_keeps_its_pages_though_other_files_went_since() {
 }
 
 #[test]
+fn a_long_file_is_freed_in_turns_with_the_cores_other_work() {
+    runtime::Runtime::new(runtime::Config::default()).unwrap().block_on(async {
+        let tree = tree(128 << 20);
+        let empty = tree.used();
+        let node = create(&tree, b"f");
+        now(tree.allocate(&root(), &node, 0, 100 << 20)).unwrap();
+        remove(&tree, b"f");
+        assert!(tree.used() > 90 << 20, "not at once");
+        let space = now(tree.space(&root(), &tree.root())).unwrap();
+        assert_eq!(space.bytes - space.free, empty, "but it counts as free");
+        let node = create(&tree, b"g");
+        now(tree.allocate(&root(), &node, 0, 100 << 20)).unwrap();
+        remove(&tree, b"g");
+        let mut turns = 0;
+        while tree.used() > empty {
+            turns += 1;
+            assert!(turns < 1000, "{} bytes are left", tree.used());
+            runtime::yield_now().await;
+        }
+        assert!(turns > 10);
+    });
+}
+
+#[test]
 fn pages_that_are_used_again_are_zeros_first() {
     let tree = tree(2 << 20);
     for round in 0..4u8 {
