@@ -60,9 +60,9 @@ pub(super) async fn a_listing_keeps_to_its_room<T: Tree>(on: &Place<'_, T>) {
     let room = DirRoom { bytes: 100, each: 24, names: 1000, nodes: false };
     let part = on.tree.read_dir(&on.root, &on.here, 0, room).await.unwrap();
     assert_eq!((part.entries.len(), part.eof), (3, false), "32 bytes each");
-    let room = DirRoom { bytes: 1000, each: 24, names: 50, nodes: false };
+    let room = DirRoom { bytes: 1000, each: 24, names: 90, nodes: false };
     let part = on.tree.read_dir(&on.root, &on.here, 0, room).await.unwrap();
-    assert_eq!((part.entries.len(), part.eof), (3, false), "16 bytes of names each");
+    assert_eq!((part.entries.len(), part.eof), (3, false), "28 bytes of ids, names and cookies each");
     let room = DirRoom { bytes: 20, each: 24, names: 50, nodes: false };
     let part = on.tree.read_dir(&on.root, &on.here, 0, room).await.unwrap();
     assert_eq!((part.entries.len(), part.eof), (0, false));
