@@ -28,7 +28,8 @@ pub struct ActingAs {
 }
 
 /// Makes the calling thread act as this user towards file systems. It obeys quotas from then on,
-/// which CAP_SYS_RESOURCE would override. User 0 keeps its capabilities.
+/// which CAP_SYS_RESOURCE would override. User 0 keeps its capabilities. A thread that is started
+/// meanwhile acts as this user for ever.
 ///
 /// # Errors `PermissionDenied` without CAP_SETUID and CAP_SETGID, or for the numbers 2³²−1, which
 /// no user has.

@@ -47,6 +47,8 @@ pub(crate) fn read_at_once(
     at: u64,
     len: usize,
 ) -> Option<Result<Read, TreeError>> {
+    // Such offsets are an error of the call, which says nothing of the file system.
+    at.checked_add(len as u64).and_then(|end| i64::try_from(end).ok())?;
     let patience = match base.in_memory {
         true => Patience::Wait,
         false if base.patience.reads.load(Ordering::Relaxed) => return None,
@@ -69,7 +71,7 @@ pub(crate) fn read_at_once(
     while data.len() < len && !ended {
         let piece = (len - data.len()).min(pool::MAX_ALLOC);
         let mut buf = pool::alloc(piece)?;
-        match reader.read_now(&mut buf, at.checked_add(data.len() as u64)?, patience) {
+        match reader.read_now(&mut buf, at + data.len() as u64, patience) {
             Ok(read) => {
                 ended = read < piece;
                 buf.truncate(read);

@@ -53,26 +53,27 @@ impl Locator {
         name: &CStr,
         stat: &Stat,
     ) -> Result<NodeId, TreeError> {
+        if let By::Table(_) = self.by {
+            return self.id_of_key(key_of(stat));
+        }
+        let handle = FileHandle::of(directory, name)?;
+        // Another file may have the name since its attributes were read.
+        if !name.is_empty() && inode_of(&handle).is_some_and(|inode| inode != stat.inode()) {
+            return Err(TreeError::NoEntry);
+        }
         let mut contents = [0; seal::MOST];
-        let len = match &self.by {
-            By::Handles => {
-                let handle = FileHandle::of(directory, name)?;
-                // Another file may have the name since its attributes were read.
-                if !name.is_empty() && inode_of(&handle).is_some_and(|inode| inode != stat.inode()) {
-                    return Err(TreeError::NoEntry);
-                }
-                let (kind, bytes) = (handle.kind(), handle.bytes());
-                contents[0] =
-                    u8::try_from(kind).ok().filter(|kind| *kind != 0).ok_or(TreeError::Unsupported)?;
-                contents.get_mut(1..=bytes.len()).ok_or(TreeError::Unsupported)?.copy_from_slice(bytes);
-                1 + bytes.len()
-            }
-            By::Table(_) => {
-                contents[1..17].copy_from_slice(&key_of(stat).bytes());
-                17
-            }
-        };
-        self.seal.id(&contents[..len])
+        let bytes = handle.bytes();
+        let kind = u8::try_from(handle.kind()).ok().filter(|kind| *kind != 0);
+        contents[0] = kind.ok_or(TreeError::Unsupported)?;
+        contents.get_mut(1..=bytes.len()).ok_or(TreeError::Unsupported)?.copy_from_slice(bytes);
+        self.seal.id(&contents[..1 + bytes.len()])
+    }
+
+    /// The id of a file that is known by this key.
+    fn id_of_key(&self, key: Key) -> Result<NodeId, TreeError> {
+        let mut contents = [0; 17];
+        contents[1..].copy_from_slice(&key.bytes());
+        self.seal.id(&contents)
     }
 
     /// Notes where a file was seen.
@@ -172,28 +173,38 @@ pub(crate) fn find(base: &Base, id: &NodeId) -> Result<Arc<Node>, TreeError> {
             }
             Ok(base.keep(Node::new(*id, stat.kind(), file)))
         }
-        Contents::Key(key) => find_by_table(base, key, 0),
+        Contents::Key(key) => find_by_table(base, key),
     }
 }
 
-fn find_by_table(base: &Base, key: Key, depth: usize) -> Result<Arc<Node>, TreeError> {
-    let mut contents = [0; 17];
-    contents[1..].copy_from_slice(&key.bytes());
-    let id = base.locator.seal.id(&contents)?;
-    if let Some(node) = base.cached(&id) {
-        return Ok(node);
-    }
+/// The file with this key: from the first directory above it that is open, down.
+fn find_by_table(base: &Base, key: Key) -> Result<Arc<Node>, TreeError> {
     let By::Table(table) = &base.locator.by else { return Err(TreeError::Stale) };
-    if depth == DEEPEST {
-        return Err(TreeError::Stale);
+    let (mut way, mut here) = (Vec::new(), key);
+    let mut node = loop {
+        let id = base.locator.id_of_key(here)?;
+        if let Some(node) = base.cached(&id) {
+            break node;
+        }
+        // A log that somebody has damaged may lead in circles.
+        if way.len() == DEEPEST {
+            return Err(TreeError::Stale);
+        }
+        let place = lock(table).get(here).ok_or(TreeError::Stale)?;
+        let above = place.directory;
+        way.push((here, id, place));
+        here = above;
+    };
+    for (key, id, place) in way.into_iter().rev() {
+        node = match child(base, &node, &place.name, false) {
+            Ok((found, _)) if found.id == id => found,
+            Err(error @ (TreeError::Io(_) | TreeError::Delay)) => return Err(error),
+            _ => find_renamed(base, &node, key, &place)
+                .filter(|found| found.id == id)
+                .ok_or(TreeError::Stale)?,
+        };
     }
-    let place = lock(table).get(key).ok_or(TreeError::Stale)?;
-    let directory = find_by_table(base, place.directory, depth + 1)?;
-    match child(base, &directory, &place.name, false) {
-        Ok((node, _)) if node.id == id => Ok(node),
-        Err(error @ (TreeError::Io(_) | TreeError::Delay)) => Err(error),
-        _ => find_renamed(base, &directory, key, &place).filter(|node| node.id == id).ok_or(TreeError::Stale),
-    }
+    Ok(node)
 }
 
 /// Looks for a file that somebody else has renamed within its directory.

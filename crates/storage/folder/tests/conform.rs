@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{both_ways, is_root, run};
+use common::{Ground, both_ways, is_root, on_disk, run};
 use rustix::mount::{MountFlags, UnmountFlags};
 use tree::testing::{Without, conform};
 
@@ -28,4 +28,26 @@ fn a_folder_on_tmpfs_does_what_trees_do() {
         drop(folder);
         rustix::mount::unmount(ground.path(""), UnmountFlags::DETACH).unwrap();
     });
+}
+
+#[test]
+fn a_folder_without_handles_does_what_trees_do_for_each_caller() {
+    let ground = Ground::new();
+    let layers = on_disk();
+    for name in ["lower", "upper", "work"] {
+        std::fs::create_dir(layers.path().join(name)).unwrap();
+    }
+    let layer = |name: &str| layers.path().join(name).display().to_string();
+    let options =
+        format!("lowerdir={},upperdir={},workdir={}", layer("lower"), layer("upper"), layer("work"));
+    let options = std::ffi::CString::new(options).unwrap();
+    let flags = MountFlags::empty();
+    if rustix::mount::mount("none", ground.path(""), "overlay", flags, options.as_c_str()).is_err() {
+        return;
+    }
+    let folder = ground.open();
+    assert!(folder.acts_as().is_none() && !folder.has_handles());
+    run(conform(&folder, Without { users: false, devices: false }));
+    drop(folder);
+    rustix::mount::unmount(ground.path(""), UnmountFlags::DETACH).unwrap();
 }

@@ -365,6 +365,37 @@ fn each_caller_acts_as_itself_where_the_process_may_do_that() {
     });
 }
 
+#[test]
+fn a_file_below_very_many_directories_is_found_after_a_restart() {
+    both_ways(|ground, as_itself| {
+        let file = run(async {
+            let folder = ground.open_as(as_itself);
+            let mut directory = folder.root();
+            for _ in 0..300 {
+                directory = make_directory(&folder, &directory, b"d").await.node;
+            }
+            make(&folder, &directory, b"a").await.node
+        });
+        let folder = ground.open_as(as_itself);
+        run(async { assert_eq!(folder.attributes(&file).await.unwrap().size, 0) });
+    });
+}
+
+#[test]
+fn cached_data_is_read_at_once_whatever_was_asked_for_before() {
+    let ground = Ground::new();
+    let folder = ground.open();
+    run(async {
+        let node = make(&folder, &folder.root(), b"a").await.node;
+        write(&folder, &node, 0, b"12").await;
+        for at in [u64::MAX, 1 << 63, (1 << 63) - 1] {
+            assert_eq!(read(&folder, &node, at, 4096).await, (vec![], true));
+        }
+        let read = folder.read(&Caller::root(), &node, 0, 2);
+        assert!(matches!(read, tree::Answer::Ready(_)), "from the page cache");
+    });
+}
+
 /// An access control list as the kernel keeps it (`posix_acl_xattr.h`): tag, permissions, user or group.
 fn list_of(entries: &[(u16, u16, u32)]) -> Vec<u8> {
     let mut list = 2u32.to_le_bytes().to_vec();
