@@ -55,7 +55,8 @@ impl Drop for ActingAs {
     }
 }
 
-/// Whether the user whom the calling thread acts for may do this with an open file: bits of access(2).
+/// Whether the user whom the calling thread acts for may do this with an open file: bits of
+/// access(2).
 ///
 /// # Errors
 /// Those of faccessat2(2), other than that it may not.

@@ -3,16 +3,16 @@
 
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, Gid, Uid};
+use rustix::fs::{AtFlags, Gid, Timespec, Timestamps, Uid};
 use smallvec::{SmallVec, smallvec};
 use tree::{
     Attributes, Caller, Changed, Kind, Linked, NodeId, Permissions, Removed, RemovedKind, Renamed,
     SetAttributes, SetTime, Time, TreeError,
 };
 
-use crate::folder::{Base, Done};
+use crate::base::{Base, Done};
 use crate::node::Node;
-use crate::{checked, create, failed, locate};
+use crate::{checked, failed, locate};
 
 /// Attributes to set.
 pub(crate) struct Wishes {
@@ -95,7 +95,7 @@ pub(crate) fn apply_wishes(
     if let Some(mode) = set.mode {
         node.set_mode(&base.descriptors, mode)?;
     }
-    let times = create::timestamps(set);
+    let times = timestamps(set);
     if (set.atime, set.mtime) != (SetTime::Keep, SetTime::Keep) {
         if wishes.checked {
             drop(acting);
@@ -215,4 +215,14 @@ fn not_empty(errno: rustix::io::Errno) -> TreeError {
         rustix::io::Errno::BUSY => TreeError::Access,
         _ => failed(errno),
     }
+}
+
+/// Times as utimensat(2) takes them.
+fn timestamps(set: &SetAttributes) -> Timestamps {
+    let one = |time: SetTime| match time {
+        SetTime::Keep => Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT },
+        SetTime::Now => Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW },
+        SetTime::To(time) => Timespec { tv_sec: time.seconds, tv_nsec: i64::from(time.nanoseconds) },
+    };
+    Timestamps { last_access: one(set.atime), last_modification: one(set.mtime) }
 }

@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use runtime::File;
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Timespec, Timestamps};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use smallvec::smallvec;
 use tree::{
@@ -13,11 +13,11 @@ use tree::{
     Time, TreeError,
 };
 
+use crate::base::{Base, Done};
 use crate::change::{self, Wishes};
-use crate::folder::{Base, Done};
 use crate::node::Node;
 use crate::stat::Stat;
-use crate::{checked, durable, failed, locate};
+use crate::{checked, failed, locate};
 
 /// How often a name may appear and vanish under the feet of one create.
 const ATTEMPTS: usize = 8;
@@ -146,7 +146,7 @@ fn regular(
                     let size = SetAttributes { size: set.size, ..SetAttributes::default() };
                     change::apply(base, caller, &node, &there, &size)?;
                     if !base.durability.is_asynchronous() {
-                        durable::flush(base, &node, true)?;
+                        base.durability.flush(&base.descriptors, &node, true)?;
                     }
                 }
                 return Ok((Arc::clone(&node), node.stat()?, false));
@@ -204,7 +204,7 @@ fn finish(
         }
         change::apply_wishes(base, caller, node, &Wishes { set, checked: true })?;
         if !base.durability.is_asynchronous() && node.kind == Kind::Regular {
-            durable::flush(base, node, true)?;
+            base.durability.flush(&base.descriptors, node, true)?;
         }
         node.stat()
     };
@@ -241,14 +241,4 @@ fn times_of(verifier: &[u8; 8]) -> (Time, Time) {
 /// Whether the exclusive create with this verifier has made a file.
 fn is_of(file: &Attributes, verifier: &[u8; 8]) -> bool {
     file.kind == Kind::Regular && (file.atime, file.mtime) == times_of(verifier)
-}
-
-/// Times as utimensat(2) takes them.
-pub(crate) fn timestamps(set: &SetAttributes) -> Timestamps {
-    let one = |time: SetTime| match time {
-        SetTime::Keep => Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT },
-        SetTime::Now => Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW },
-        SetTime::To(time) => Timespec { tv_sec: time.seconds, tv_nsec: i64::from(time.nanoseconds) },
-    };
-    Timestamps { last_access: one(set.atime), last_modification: one(set.mtime) }
 }

@@ -5,7 +5,7 @@ use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use runtime::{Chain, Patience, pool};
@@ -16,9 +16,9 @@ use tree::{
     Attributes, Caller, Changed, Committed, Contents, Kind, NodeId, Read, Stability, TreeError, Written,
 };
 
-use crate::folder::{Base, Done};
+use crate::base::{Base, Done};
 use crate::node::Node;
-use crate::{durable, failed, locate};
+use crate::{failed, flush, locate};
 
 /// The longest write that a core makes itself, bytes.
 const PROMPT: usize = 64 << 10;
@@ -29,15 +29,6 @@ const NOT_PROMPT_AFTER: u32 = 256;
 const LONG: usize = 64 << 10;
 /// The most that one copy copies, bytes.
 const COPIED: u64 = 16 << 20;
-
-/// What was found out about calls that must not wait.
-#[derive(Default)]
-pub(crate) struct Refused {
-    /// The file system has no such reads.
-    reads: AtomicBool,
-    /// How many writes still use the ring.
-    not_prompt: AtomicU32,
-}
 
 /// Reads from the page cache. `None` if the medium has to be read.
 pub(crate) fn read_at_once(
@@ -231,7 +222,7 @@ pub(crate) async fn write(
         }
     };
     if stability > Stability::Unstable {
-        durable::flushed(&base, &node, stability == Stability::File).await?;
+        flush::flushed(&base, &node, stability == Stability::File).await?;
     }
     Ok(written)
 }
@@ -268,7 +259,7 @@ pub(crate) async fn commit(base: Arc<Base>, id: NodeId) -> Result<Committed, Tre
         // The system writes it when it likes.
         node.settle(node.written());
     } else if node.is_dirty() {
-        durable::flushed(&base, &node, true).await?;
+        flush::flushed(&base, &node, true).await?;
     }
     let verifier = base.durability.verifier();
     Ok(Committed { verifier, file: Changed { before: None, after: base.attributes(&node)? } })

@@ -8,8 +8,7 @@ use backing::Health;
 use backing::health::Kind;
 use tree::TreeError;
 
-use crate::folder::Base;
-use crate::node::Node;
+use crate::node::{Descriptors, Node};
 
 /// What has been promised.
 pub(crate) struct Durability {
@@ -46,6 +45,19 @@ impl Durability {
         self.health.explain(Kind::Write, errno(error), "a flush failed: clients write again what they have");
     }
 
+    /// Flushes a file, with its attributes if `all`, and keeps what came of it. Blocks.
+    pub(crate) fn flush(&self, descriptors: &Descriptors, node: &Node, all: bool) -> Result<(), TreeError> {
+        // What is written from here on may not be covered.
+        let written = node.written();
+        let flushed = node.flush(descriptors, all);
+        if let Err(error) = flushed {
+            self.lost(error);
+        }
+        // Only now: who finds nothing to flush must find the new verifier.
+        node.settle(written);
+        flushed
+    }
+
     /// Reports an operation that the medium failed. Gives the error back.
     pub(crate) fn report(&self, error: TreeError, write: bool) -> TreeError {
         if matches!(error, TreeError::Io(_) | TreeError::NoSpace) {
@@ -67,36 +79,4 @@ fn errno(error: TreeError) -> i32 {
         TreeError::Io(errno) => errno,
         _ => libc::EIO,
     }
-}
-
-/// Flushes a file, and keeps what came of it. Blocks.
-pub(crate) fn flush(base: &Base, node: &Node, all: bool) -> Result<(), TreeError> {
-    // What is written from here on may not be covered.
-    let written = node.written();
-    let flushed = node.flush(&base.descriptors, all);
-    if let Err(error) = flushed {
-        base.durability.lost(error);
-    }
-    // Only now: who finds nothing to flush must find the new verifier.
-    node.settle(written);
-    flushed
-}
-
-/// Waits until the file is durable, with its attributes if `all`, unless the folder is
-/// asynchronous.
-pub(crate) async fn flushed(base: &Arc<Base>, node: &Arc<Node>, all: bool) -> Result<(), TreeError> {
-    if base.durability.is_asynchronous() {
-        return Ok(());
-    }
-    let group = if all { &node.all } else { &node.data };
-    let start = |number| {
-        let (base, node) = (Arc::clone(base), Arc::clone(node));
-        // It runs to its end, whether or not those who wait for it still do.
-        drop(runtime::blocking(move || {
-            let result = flush(&base, &node, all);
-            let group = if all { &node.all } else { &node.data };
-            group.ended(number, result);
-        }));
-    };
-    group.flushed(start).await
 }

@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use smallvec::smallvec;
 use tree::{Caller, Changed, Kind, NodeId, TreeError};
 
-use crate::folder::{Base, Done};
+use crate::base::{Base, Done};
 use crate::node::Node;
 use crate::{failed, locate};
 

@@ -5,171 +5,20 @@
 //! to read, listings and all changes go to `runtime::blocking`.
 
 use std::path::Path;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use runtime::Chain;
-use smallvec::SmallVec;
 use tree::{
     Answer, Attributes, Caller, Changed, Committed, Contents, Created, DirRoom, Entries, Found, Granted,
-    Kind, Linked, New, NodeId, Permissions, Read, Removed, RemovedKind, Renamed, SetAttributes, Space,
-    Stability, Target, Time, Tree, TreeError, TreeLimits, Written,
+    Linked, New, NodeId, Permissions, Read, Removed, RemovedKind, Renamed, SetAttributes, Space, Stability,
+    Target, Time, Tree, TreeError, TreeLimits, Written,
 };
 
-use crate::cache::Cache;
-use crate::durable::{self, Durability};
-use crate::locate::{self, Locator};
-use crate::node::{Descriptors, Node};
+use crate::base::{Base, Done};
+use crate::locator::By;
+use crate::node::Node;
 use crate::open::{self, OpenError, Options};
-use crate::permit::Permit;
-use crate::stat::{Changes, Stat};
-use crate::{change, checked, create, data, extended, failed, listing};
-
-/// What all operations stand on.
-pub(crate) struct Base {
-    pub(crate) me: Weak<Base>,
-    pub(crate) root: Arc<Node>,
-    pub(crate) descriptors: Descriptors,
-    pub(crate) locator: Locator,
-    pub(crate) cache: Cache,
-    pub(crate) changes: Changes,
-    pub(crate) permit: Permit,
-    pub(crate) durability: Durability,
-    pub(crate) limits: TreeLimits,
-    /// Whether the file system lies on this machine, so that cached metadata is at hand.
-    pub(crate) is_local: bool,
-    /// Whether it keeps its files in memory: nothing there takes time.
-    pub(crate) in_memory: bool,
-    pub(crate) patience: data::Refused,
-}
-
-/// What an operation has done, and which files must be durable before it is answered.
-pub(crate) type Done<T> = Result<(T, SmallVec<[Arc<Node>; 2]>), TreeError>;
-
-impl Base {
-    /// The file, if it is open.
-    pub(crate) fn cached(&self, id: &NodeId) -> Option<Arc<Node>> {
-        if *id == self.root.id { Some(Arc::clone(&self.root)) } else { self.cache.get(id) }
-    }
-
-    /// Keeps a file open. Returns the one that is open already, if there is one.
-    pub(crate) fn keep(&self, node: Arc<Node>) -> Arc<Node> {
-        if node.id == self.root.id {
-            return Arc::clone(&self.root);
-        }
-        let (node, dirty) = self.cache.add(node);
-        if let (Some(dirty), Some(base)) = (dirty, self.me.upgrade()) {
-            // It may be closed once it is flushed.
-            drop(runtime::blocking(move || durable::flush(&base, &dirty, true)));
-        }
-        node
-    }
-
-    /// The file, if it is open, for calls that a core may make.
-    fn at_hand(&self, id: &NodeId) -> Option<Arc<Node>> {
-        if self.is_local { self.cached(id) } else { None }
-    }
-
-    /// Attributes from what statx(2) said.
-    pub(crate) fn shown(&self, node: &Node, stat: &Stat) -> Attributes {
-        let mut attributes = stat.attributes(self.locator.root.0);
-        self.changes.show(&node.id, &mut attributes);
-        attributes
-    }
-
-    /// A file's attributes.
-    pub(crate) fn attributes(&self, node: &Node) -> Result<Attributes, TreeError> {
-        match node.stat() {
-            Ok(stat) => Ok(self.shown(node, &stat)),
-            Err(error) => {
-                if error == TreeError::Stale {
-                    self.forget(node);
-                }
-                Err(self.durability.report(error, false))
-            }
-        }
-    }
-
-    /// A file after a change by this server, which found `before`. Somebody else may have changed
-    /// it in between, so what it was before is not said.
-    pub(crate) fn changed(&self, node: &Node, before: Time) -> Result<Changed, TreeError> {
-        let stat = node.stat()?;
-        self.changes.made(&node.id, before, stat.ctime());
-        Ok(Changed { before: None, after: self.shown(node, &stat) })
-    }
-
-    /// Closes a file that is gone.
-    #[cold]
-    fn forget(&self, node: &Node) {
-        self.cache.remove(&node.id);
-        if node.id == self.root.id {
-            self.durability.health().explain(backing::health::Kind::Gone, 0, "the folder was removed");
-        }
-    }
-
-    /// A directory's attributes, if the caller has this permission for it.
-    pub(crate) fn directory(
-        &self,
-        caller: &Caller,
-        node: &Node,
-        wanted: Permissions,
-    ) -> Result<Attributes, TreeError> {
-        let attributes = self.attributes(node)?;
-        if node.kind != Kind::Directory {
-            return Err(TreeError::NotDirectory);
-        }
-        self.permit.check(caller, node, &attributes, wanted)?;
-        Ok(attributes)
-    }
-
-    fn lookup(
-        &self,
-        caller: &Caller,
-        directory: &Node,
-        name: &[u8],
-        cached: bool,
-    ) -> Result<Found, TreeError> {
-        let above = self.directory(caller, directory, Permissions::EXECUTE)?;
-        let (node, attributes) = match name {
-            b"." => (directory.id, above),
-            b".." => {
-                let (node, stat) = locate::parent(self, directory)?;
-                (node.id, self.shown(&node, &stat))
-            }
-            _ => {
-                let (node, stat) = locate::child(self, directory, checked(name)?, cached)?;
-                (node.id, self.shown(&node, &stat))
-            }
-        };
-        Ok(Found { node, attributes, directory: above })
-    }
-
-    fn access(&self, caller: &Caller, node: &Node, wanted: Permissions) -> Result<Granted, TreeError> {
-        let attributes = self.attributes(node)?;
-        let permissions = self.permit.granted(caller, node, &attributes, wanted)?;
-        Ok(Granted { permissions, attributes })
-    }
-
-    fn read_link(&self, node: &Node) -> Result<Target, TreeError> {
-        if node.kind != Kind::Symlink {
-            return Err(TreeError::Invalid);
-        }
-        let path = rustix::fs::readlinkat(node.path(), "", Vec::new()).map_err(failed)?.into_bytes();
-        Ok(Target { path, attributes: self.attributes(node)? })
-    }
-
-    fn space(&self, caller: &Caller, node: &Node) -> Result<Space, TreeError> {
-        let space = rustix::fs::fstatvfs(node.path()).map_err(failed)?;
-        let available = if self.permit.who(caller).uid == 0 { space.f_bfree } else { space.f_bavail };
-        let bytes = |blocks: u64| blocks.saturating_mul(space.f_frsize);
-        Ok(Space {
-            bytes: bytes(space.f_blocks),
-            free: bytes(space.f_bfree),
-            available: bytes(available),
-            files: space.f_files,
-            files_free: space.f_favail,
-        })
-    }
-}
+use crate::{change, create, data, extended, flush, listing, locate, metadata};
 
 /// A folder of the host.
 #[derive(Clone)]
@@ -191,7 +40,7 @@ impl Folder {
 
     /// Whether files are known by the file system's own handles, which no move can make stale.
     pub fn has_handles(&self) -> bool {
-        matches!(self.0.locator.by, locate::By::Handles)
+        matches!(self.0.locator.by, By::Handles)
     }
 
     /// The health of the folder's medium.
@@ -232,7 +81,7 @@ impl Folder {
             let done = runtime::blocking(move || f(&theirs)).await;
             let (answer, changed) = done.map_err(|error| base.durability.report(error, true))?;
             for node in &changed {
-                durable::flushed(&base, node, true).await?;
+                flush::flushed(&base, node, true).await?;
             }
             Ok(answer)
         })
@@ -265,22 +114,24 @@ impl Tree for Folder {
 
     fn access(&self, caller: &Caller, node: &NodeId, wanted: Permissions) -> Answer<Granted> {
         let caller = caller.clone();
-        self.at_once(node, move |base, node, _| base.access(&caller, node, wanted))
+        self.at_once(node, move |base, node, _| metadata::access(base, &caller, node, wanted))
     }
 
     fn lookup(&self, caller: &Caller, directory: &NodeId, name: &[u8]) -> Answer<Found> {
         if let Some(node) = self.0.at_hand(directory) {
-            match self.0.lookup(caller, &node, name, true) {
+            match metadata::lookup(&self.0, caller, &node, name, true) {
                 Err(error) if locate::must_wait(error) => {}
                 done => return Answer::ready(done),
             }
         }
         let (caller, directory, name) = (caller.clone(), *directory, name.to_vec());
-        self.apart(move |base| base.lookup(&caller, &*locate::find(base, &directory)?, &name, false))
+        self.apart(move |base| {
+            metadata::lookup(base, &caller, &*locate::find(base, &directory)?, &name, false)
+        })
     }
 
     fn read_link(&self, _caller: &Caller, node: &NodeId) -> Answer<Target> {
-        self.at_once(node, |base, node, _| base.read_link(node))
+        self.at_once(node, |base, node, _| metadata::read_link(base, node))
     }
 
     fn read(&self, caller: &Caller, node: &NodeId, at: u64, len: usize) -> Answer<Read> {
@@ -343,7 +194,7 @@ impl Tree for Folder {
 
     fn space(&self, caller: &Caller, node: &NodeId) -> Answer<Space> {
         let (caller, node) = (caller.clone(), *node);
-        self.apart(move |base| base.space(&caller, &*locate::find(base, &node)?))
+        self.apart(move |base| metadata::space(base, &caller, &*locate::find(base, &node)?))
     }
 
     fn allocate(&self, caller: &Caller, node: &NodeId, at: u64, len: u64) -> Answer<Changed> {

@@ -10,26 +10,30 @@
 //!
 //! No name of a client leads out of the folder: names are single components, resolved below the
 //! descriptor of a directory (openat2(2), RESOLVE_BENEATH), and no link is followed. Ids are sealed
-//! with a key of the folder, so that none can be guessed. Other file systems that are mounted inside
-//! are not entered.
+//! with a key of the folder, so that none can be guessed. Other file systems that are mounted
+//! inside are not entered.
 //!
 //! What somebody else does to the files is seen, with these limits. A file that is moved out of the
 //! folder keeps its id; a directory is refused then, once it is not open any more. An ordinary user
-//! finds a file that was moved to another directory only when a client looks it up there: until then
-//! its id is stale. On file systems that keep no time of birth an ordinary user may take a new file
-//! for a removed one of the same number.
+//! finds a file that was moved to another directory only when a client looks it up there: until
+//! then its id is stale. On file systems that keep no time of birth an ordinary user may take a new
+//! file for a removed one of the same number.
 #![forbid(unsafe_code)]
 
+mod base;
 mod cache;
 mod change;
 mod create;
 mod data;
 mod durable;
 mod extended;
+mod flush;
 mod folder;
 mod group;
 mod listing;
 mod locate;
+mod locator;
+mod metadata;
 mod node;
 mod open;
 mod permit;

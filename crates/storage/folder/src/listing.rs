@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rustix::fs::{RawDir, SeekFrom};
 use tree::{Attributes, Caller, DirEntry, DirRoom, Entries, NodeId, Permissions, TreeError};
 
-use crate::folder::Base;
+use crate::base::Base;
 use crate::node::Node;
 use crate::stat::Stat;
 use crate::{failed, locate};

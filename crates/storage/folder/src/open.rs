@@ -15,10 +15,10 @@ use rustix::process::Resource;
 use rustix::thread::CapabilitySet;
 use tree::{Caller, Kind, Time, TreeError, TreeLimits};
 
+use crate::base::Base;
 use crate::cache::Cache;
 use crate::durable::Durability;
-use crate::folder::Base;
-use crate::locate::{By, Locator};
+use crate::locator::{By, Locator};
 use crate::node::{Descriptors, Node};
 use crate::permit::Permit;
 use crate::seal::{self, Seal};

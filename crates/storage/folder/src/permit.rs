@@ -4,7 +4,7 @@
 //!    all rules (sticky directories, set-group-ID, quotas, immutable files), and they cost more
 //!    anyway.
 //! 2. Lookups, reads and writes are checked against the mode, which is at hand. That takes 0.2 µs,
-//!    where a change of the thread's identity takes 2 to 5 µs. The kernel also does not know the rule
+//! where a change of the thread's identity takes 2 to 5 µs. The kernel also does not know the rule
 //!    that owners always reach their data.
 //! 3. Where the mode is not all (an access control list, a file system with rules of its own), the
 //!    kernel is asked as the caller (faccessat2(2)).
@@ -81,8 +81,8 @@ impl Permit {
         Ok(granted)
     }
 
-    /// Checks that the caller may read the data. An owner whom the mode does not let, and who is all
-    /// that this process can be, learns that when it opens the file.
+    /// Checks that the caller may read the data. An owner whom the mode does not let, and who is
+    /// all that this process can be, learns that when it opens the file.
     pub(crate) fn check_read(
         &self,
         caller: &Caller,

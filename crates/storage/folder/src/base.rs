@@ -1,0 +1,122 @@
+//! [`Base`]: what all operations on a folder stand on. Owns the open files, and how attributes are
+//! read from them.
+
+use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::sync::{Arc, Weak};
+
+use smallvec::SmallVec;
+use tree::{Attributes, Caller, Changed, Kind, NodeId, Permissions, Time, TreeError, TreeLimits};
+
+use crate::cache::Cache;
+use crate::durable::Durability;
+use crate::locator::Locator;
+use crate::node::{Descriptors, Node};
+use crate::permit::Permit;
+use crate::stat::{Changes, Stat};
+
+/// What was found out about calls that must not wait.
+#[derive(Default)]
+pub(crate) struct Refused {
+    /// The file system has no such reads.
+    pub(crate) reads: AtomicBool,
+    /// How many writes still use the ring.
+    pub(crate) not_prompt: AtomicU32,
+}
+
+/// What all operations stand on.
+pub(crate) struct Base {
+    pub(crate) me: Weak<Base>,
+    pub(crate) root: Arc<Node>,
+    pub(crate) descriptors: Descriptors,
+    pub(crate) locator: Locator,
+    pub(crate) cache: Cache,
+    pub(crate) changes: Changes,
+    pub(crate) permit: Permit,
+    pub(crate) durability: Durability,
+    pub(crate) limits: TreeLimits,
+    /// Whether the file system lies on this machine, so that cached metadata is at hand.
+    pub(crate) is_local: bool,
+    /// Whether it keeps its files in memory: nothing there takes time.
+    pub(crate) in_memory: bool,
+    pub(crate) patience: Refused,
+}
+
+/// What an operation has done, and which files must be durable before it is answered.
+pub(crate) type Done<T> = Result<(T, SmallVec<[Arc<Node>; 2]>), TreeError>;
+
+impl Base {
+    /// The file, if it is open.
+    pub(crate) fn cached(&self, id: &NodeId) -> Option<Arc<Node>> {
+        if *id == self.root.id { Some(Arc::clone(&self.root)) } else { self.cache.get(id) }
+    }
+
+    /// Keeps a file open. Returns the one that is open already, if there is one.
+    pub(crate) fn keep(&self, node: Arc<Node>) -> Arc<Node> {
+        if node.id == self.root.id {
+            return Arc::clone(&self.root);
+        }
+        let (node, dirty) = self.cache.add(node);
+        if let (Some(dirty), Some(base)) = (dirty, self.me.upgrade()) {
+            // It may be closed once it is flushed.
+            drop(runtime::blocking(move || base.durability.flush(&base.descriptors, &dirty, true)));
+        }
+        node
+    }
+
+    /// The file, if it is open, for calls that a core may make.
+    pub(crate) fn at_hand(&self, id: &NodeId) -> Option<Arc<Node>> {
+        if self.is_local { self.cached(id) } else { None }
+    }
+
+    /// Attributes from what statx(2) said.
+    pub(crate) fn shown(&self, node: &Node, stat: &Stat) -> Attributes {
+        let mut attributes = stat.attributes(self.locator.root.0);
+        self.changes.show(&node.id, &mut attributes);
+        attributes
+    }
+
+    /// A file's attributes.
+    pub(crate) fn attributes(&self, node: &Node) -> Result<Attributes, TreeError> {
+        match node.stat() {
+            Ok(stat) => Ok(self.shown(node, &stat)),
+            Err(error) => {
+                if error == TreeError::Stale {
+                    self.forget(node);
+                }
+                Err(self.durability.report(error, false))
+            }
+        }
+    }
+
+    /// A file after a change by this server, which found `before`. Somebody else may have changed
+    /// it in between, so what it was before is not said.
+    pub(crate) fn changed(&self, node: &Node, before: Time) -> Result<Changed, TreeError> {
+        let stat = node.stat()?;
+        self.changes.made(&node.id, before, stat.ctime());
+        Ok(Changed { before: None, after: self.shown(node, &stat) })
+    }
+
+    /// Closes a file that is gone.
+    #[cold]
+    fn forget(&self, node: &Node) {
+        self.cache.remove(&node.id);
+        if node.id == self.root.id {
+            self.durability.health().explain(backing::health::Kind::Gone, 0, "the folder was removed");
+        }
+    }
+
+    /// A directory's attributes, if the caller has this permission for it.
+    pub(crate) fn directory(
+        &self,
+        caller: &Caller,
+        node: &Node,
+        wanted: Permissions,
+    ) -> Result<Attributes, TreeError> {
+        let attributes = self.attributes(node)?;
+        if node.kind != Kind::Directory {
+            return Err(TreeError::NotDirectory);
+        }
+        self.permit.check(caller, node, &attributes, wanted)?;
+        Ok(attributes)
+    }
+}

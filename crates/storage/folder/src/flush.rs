@@ -1,0 +1,27 @@
+//! Waiting until files are durable: all who wait for one share its flushes.
+
+use std::sync::Arc;
+
+use tree::TreeError;
+
+use crate::base::Base;
+use crate::node::Node;
+
+/// Waits until the file is durable, with its attributes if `all`, unless the folder is
+/// asynchronous.
+pub(crate) async fn flushed(base: &Arc<Base>, node: &Arc<Node>, all: bool) -> Result<(), TreeError> {
+    if base.durability.is_asynchronous() {
+        return Ok(());
+    }
+    let group = if all { &node.all } else { &node.data };
+    let start = |number| {
+        let (base, node) = (Arc::clone(base), Arc::clone(node));
+        // It runs to its end, whether or not those who wait for it still do.
+        drop(runtime::blocking(move || {
+            let result = base.durability.flush(&base.descriptors, &node, all);
+            let group = if all { &node.all } else { &node.data };
+            group.ended(number, result);
+        }));
+    };
+    group.flushed(start).await
+}
