@@ -3,9 +3,9 @@
 //! 1. Operations that change a directory or attributes are called *as the caller*. The kernel knows
 //!    all rules (sticky directories, set-group-ID, quotas, immutable files), and they cost more
 //!    anyway.
-//! 2. Lookups, reads and writes are checked against the mode, which is at hand. That takes 0.2 µs,
-//! where a change of the thread's identity takes 2 to 5 µs. The kernel also does not know the rule
-//!    that owners always reach their data.
+//! 2. Lookups, reads and writes are checked against the mode, which is at hand. That takes 0.2 µs; a
+//!    change of the thread's identity takes 2 to 5 µs. The kernel also does not know the rule that
+//!    owners always reach their data.
 //! 3. Where the mode is not all (an access control list, a file system with rules of its own), the
 //!    kernel is asked as the caller (faccessat2(2)).
 //!

@@ -382,6 +382,54 @@ fn a_file_below_very_many_directories_is_found_after_a_restart() {
 }
 
 #[test]
+fn cores_share_a_folder_and_its_flushes() {
+    both_ways(|ground, as_itself| {
+        // So few descriptors that files are closed all the time.
+        let options = folder::Options { as_itself, descriptors: Some(100), ..ground.options() };
+        let folder = folder::Folder::open(&ground.path(""), &options).unwrap();
+        let core = |core: u32| {
+            let folder = folder.clone();
+            move || {
+                run(async {
+                    let tasks: Vec<_> = (0..8u32)
+                        .map(|task| {
+                            let folder = folder.clone();
+                            runtime::spawn(async move {
+                                let (root, me) = (folder.root(), Caller::root());
+                                for n in 0..20u32 {
+                                    let name = |what| format!("{what} {core} {task} {n}").into_bytes();
+                                    let node = make(&folder, &root, &name("new")).await.node;
+                                    let data = Buf::from(n.to_le_bytes().repeat(1000)).into();
+                                    let stability = [Stability::Unstable, Stability::Data, Stability::File];
+                                    let stability = stability[n as usize % 3];
+                                    folder.write(&me, &node, 0, data, stability).await.unwrap();
+                                    folder.commit(&me, &node, 0, 0).await.unwrap();
+                                    let (old, new) = (name("new"), name("moved"));
+                                    folder.rename(&me, (&root, &old), (&root, &new)).await.unwrap();
+                                    let whole = n.to_le_bytes().repeat(1000);
+                                    assert_eq!(read(&folder, &node, 0, 5000).await.0, whole);
+                                    if n % 2 == 0 {
+                                        folder.remove(&me, &root, &new, RemovedKind::File).await.unwrap();
+                                    }
+                                }
+                            })
+                        })
+                        .collect();
+                    for task in tasks {
+                        task.await.unwrap();
+                    }
+                });
+            }
+        };
+        std::thread::scope(|threads| {
+            let cores: Vec<_> = (0..3).map(|number| threads.spawn(core(number))).collect();
+            cores.into_iter().for_each(|core| core.join().unwrap());
+        });
+        assert_eq!(run(list(&folder, &folder.root(), ROOM)).len(), 3 * 8 * 10);
+    });
+}
+
+#[test]
 fn cached_data_is_read_at_once_whatever_was_asked_for_before() {
     let ground = Ground::new();
     let folder = ground.open();
