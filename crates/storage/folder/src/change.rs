@@ -139,18 +139,25 @@ pub(crate) fn rename(
     to: (&NodeId, &[u8]),
 ) -> Done<Renamed> {
     let (source, name) = (locate::find(base, from.0)?, checked(from.1)?);
-    let (target, new_name) = (locate::find(base, to.0)?, checked(to.1)?);
     let before = base.directory(caller, &source, Permissions::EXECUTE)?.ctime;
-    let target_before = base.directory(caller, &target, Permissions::EXECUTE)?.ctime;
     let (node, stat) = locate::child(base, &source, name, false)?;
+    let (target, new_name) = (locate::find(base, to.0)?, checked(to.1)?);
+    let target_before = base.directory(caller, &target, Permissions::EXECUTE)?.ctime;
     let replaced = match locate::child(base, &target, new_name, false) {
         Ok((replaced, stat)) => Some((replaced, stat)),
         Err(TreeError::NoEntry) => None,
         Err(error) => return Err(error),
     };
     let acting = base.permit.act(caller)?;
-    rustix::fs::renameat(source.path(), name, target.path(), new_name).map_err(not_empty)?;
+    let renamed = rustix::fs::renameat(source.path(), name, target.path(), new_name);
     drop(acting);
+    renamed.map_err(not_empty).map_err(|error| match &replaced {
+        // So Linux answers of a directory that the file lies in.
+        Some((replaced, _)) if error == TreeError::NotEmpty && replaced.kind == Kind::Directory => {
+            if node.kind == Kind::Directory { error } else { TreeError::IsDirectory }
+        }
+        _ => error,
+    })?;
     let replaced = replaced.filter(|(replaced, _)| replaced.id != node.id);
     if let Some((replaced, stat)) = &replaced {
         lost_name(base, replaced, stat.ctime());
@@ -180,13 +187,14 @@ pub(crate) fn link(
     let (node, directory, name) = (locate::find(base, node)?, locate::find(base, directory)?, checked(name)?);
     let before = base.directory(caller, &directory, Permissions::EXECUTE)?.ctime;
     let stat = node.stat()?;
-    if node.kind == Kind::Directory {
-        return Err(TreeError::IsDirectory);
-    }
     let acting = base.permit.act(caller)?;
     let numbers = base.descriptors.numbers();
-    rustix::fs::linkat(numbers, node.number(), directory.path(), name, AtFlags::SYMLINK_FOLLOW)
-        .map_err(failed)?;
+    rustix::fs::linkat(numbers, node.number(), directory.path(), name, AtFlags::SYMLINK_FOLLOW).map_err(
+        |error| match failed(error) {
+            TreeError::NotOwner if node.kind == Kind::Directory => TreeError::IsDirectory,
+            error => error,
+        },
+    )?;
     drop(acting);
     base.locator.saw(&stat, &directory.id, name);
     let linked = Linked {

@@ -339,10 +339,11 @@ pub(crate) fn copy(
     len: u64,
     share: bool,
 ) -> Done<u64> {
-    let (source, target) = (locate::find(base, &from.0)?, locate::find(base, &to.0)?);
+    let source = locate::find(base, &from.0)?;
     let reader = source.reader(&base.descriptors)?;
-    let writer = target.writer(&base.descriptors)?;
     let there = readable(base, caller, &source)?.size.saturating_sub(from.1);
+    let target = locate::find(base, &to.0)?;
+    let writer = target.writer(&base.descriptors)?;
     let len = if len == 0 { there } else { len };
     let before = writable(base, caller, &target, to.1, usize::try_from(len).unwrap_or(usize::MAX))?.ctime;
     let acting = base.permit.act(caller)?;

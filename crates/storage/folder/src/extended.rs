@@ -18,8 +18,12 @@ const MOST: usize = 64 << 10;
 /// The file, and the whole name of its attribute.
 fn find(base: &Base, id: &NodeId, name: &[u8]) -> Result<(Arc<Node>, Vec<u8>), TreeError> {
     let node = locate::find(base, id)?;
-    if !base.limits.extended_attributes || !matches!(node.kind, Kind::Regular | Kind::Directory) {
+    if !base.limits.extended_attributes {
         return Err(TreeError::Unsupported);
+    }
+    // As setxattr(2) has it.
+    if !matches!(node.kind, Kind::Regular | Kind::Directory) {
+        return Err(TreeError::NotOwner);
     }
     if name.len() + SPACE.len() > 255 {
         return Err(TreeError::NameTooLong);
