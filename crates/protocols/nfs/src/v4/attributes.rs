@@ -1,4 +1,4 @@
-//! Attributes of files (RFC 8881 §5, RFC 7862 §12, RFC 8275 §5, RFC 8276 §8.2): their types, and
+//! Attributes of files (RFC 8881 §5, RFC 7862 §12, RFC 8275 §5, RFC 8276 §8): their types, and
 //! [`Attributes`], a set of values.
 
 use rpc::xdr::{List, Opaque};
@@ -6,6 +6,7 @@ use rpc::{xdr_enum, xdr_struct, xdr_union};
 
 use super::fattr::attributes;
 use super::{Bitmap, Handle, Name, Outcome, Text};
+pub use crate::v3::Device;
 
 xdr_enum! {
     /// `nfs_ftype4`.
@@ -53,15 +54,6 @@ xdr_struct! {
         pub seconds: i64,
         /// Nanoseconds, below 10⁹.
         pub nanoseconds: u32,
-    }
-
-    /// `specdata4`: a device's numbers.
-    #[derive(Copy, Default)]
-    pub struct Device {
-        /// The major number.
-        pub major: u32,
-        /// The minor number.
-        pub minor: u32,
     }
 
     /// `fsid4`: a file system.

@@ -113,7 +113,7 @@ xdr_enum! {
         NoneExt = 3,
     }
 
-    /// `nfs_lock_type4` (RFC 8881 §3.3.11).
+    /// `nfs_lock_type4` (RFC 8881 §18.10).
     pub enum LockType {
         /// READ.
         Read = 1,

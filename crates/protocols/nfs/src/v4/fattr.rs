@@ -1,4 +1,4 @@
-//! `fattr4` (RFC 8881 §3.3.9): values of attributes, in the order of their numbers, behind the set
+//! `fattr4` (RFC 8881 §3.3): values of attributes, in the order of their numbers, behind the set
 //! of these numbers. [`Fattr`] is its form on the wire.
 
 use rpc::xdr::{Malformed, Reader, Writer, Xdr};

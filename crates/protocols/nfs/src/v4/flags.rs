@@ -1,19 +1,9 @@
 //! Bits of the words of flags.
 
-/// ACCESS (RFC 8881 §18.1, RFC 8276 §8.5).
+/// ACCESS (RFC 8881 §18.1, RFC 8276 §8).
 pub mod access {
-    /// Read data, or a directory's entries.
-    pub const READ: u32 = 0x01;
-    /// Look up a name in a directory.
-    pub const LOOKUP: u32 = 0x02;
-    /// Rewrite data, or change a directory's entries.
-    pub const MODIFY: u32 = 0x04;
-    /// Write beyond the end, or add entries.
-    pub const EXTEND: u32 = 0x08;
-    /// Delete an entry.
-    pub const DELETE: u32 = 0x10;
-    /// Execute a file.
-    pub const EXECUTE: u32 = 0x20;
+    pub use crate::v3::access::*;
+
     /// Read extended attributes.
     pub const XAREAD: u32 = 0x40;
     /// Write extended attributes.

@@ -1,4 +1,4 @@
-//! The operations of COMPOUND (RFC 8881 §18, RFC 7862 §15, RFC 8276 §8.4): one table.
+//! The operations of COMPOUND (RFC 8881 §18, RFC 7862 §15, RFC 8276 §8): one table.
 
 use rpc::xdr::List;
 
@@ -209,7 +209,8 @@ impl Operation {
         )
     }
 
-    /// The operation fails with NOFILEHANDLE unless there is a current file.
+    /// The operation fails with NOFILEHANDLE unless there is a current file. So does RECLAIM_COMPLETE
+    /// of one file system.
     pub fn needs_current(self) -> bool {
         self.is_supported()
             && !self.is_sessionless()

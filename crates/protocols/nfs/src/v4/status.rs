@@ -1,4 +1,4 @@
-//! Errors of operations and of COMPOUND, `nfsstat4` (RFC 8881 §15.1, RFC 7862 §11.1, RFC 8276 §8.4).
+//! Errors of operations and of COMPOUND, `nfsstat4` (RFC 8881 §15.1, RFC 7862 §11.1, RFC 8276 §8).
 
 use rpc::xdr::{Malformed, Reader, Writer, Xdr};
 use rpc::xdr_enum;

@@ -15,7 +15,7 @@ pub(super) const FIRST: u32 = 3;
 pub struct Refused {
     /// Number for the result: the operation's, or [`ILLEGAL`].
     pub operation: u32,
-    /// NOTSUPP, OP_ILLEGAL or BADXDR.
+    /// NOTSUPP, OP_ILLEGAL or BADXDR; in a received result any error.
     pub status: Status,
 }
 

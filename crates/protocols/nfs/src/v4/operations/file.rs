@@ -1,7 +1,8 @@
 //! Operations on the current file's handle, data and attributes (RFC 8881 §18).
 
-use rpc::{xdr_enum, xdr_struct};
+use rpc::xdr_struct;
 
+pub use crate::v3::Stable;
 use crate::v4::{Fattr, Stateid, Verifier};
 
 xdr_struct! {
@@ -74,18 +75,5 @@ xdr_struct! {
         pub committed: Stable,
         /// Changes when the server may have lost data that was not stable.
         pub verifier: Verifier,
-    }
-}
-
-xdr_enum! {
-    /// `stable_how4`.
-    #[derive(PartialOrd, Ord)]
-    pub enum Stable {
-        /// UNSTABLE: until a COMMIT the data may be lost.
-        Unstable = 0,
-        /// DATA_SYNC: data, and what is needed to read it, are stable.
-        DataSync = 1,
-        /// FILE_SYNC: data and all attributes are stable.
-        FileSync = 2,
     }
 }

@@ -1,4 +1,4 @@
-//! Extended attributes (RFC 8276 §8.4).
+//! Extended attributes (RFC 8276 §8).
 
 use rpc::xdr::List;
 use rpc::{xdr_enum, xdr_struct};
