@@ -704,22 +704,19 @@ impl<F: Clone + Eq + Hash> ServerState<F> {
             self.holdings.delegations.set_sent(number, true);
             self.push(way, call);
         }
-        self.notify();
+        while let Some((file, owner)) = self.holdings.locks.ready(client) {
+            let owner: Box<[u8]> = owner.into();
+            let call = Call::NotifyLock(file, owner.clone());
+            let Some(way) = self.members.sessions.send(client, &call) else { break };
+            self.push(way, call);
+            self.holdings.locks.called(file, client, &owner);
+            self.tidy(file);
+        }
     }
 
-    /// Calls the owners of waiting locks that may ask again, as far as their clients can be called.
+    /// Calls the owners of waiting locks that may ask again since the last operation.
     fn notify(&mut self) {
-        let ready = self.holdings.locks.ready();
-        let ready: Vec<(FileNo, ClientId, Box<[u8]>)> =
-            ready.map(|(file, client, owner)| (file, client, owner.into())).collect();
-        for (file, client, owner) in ready {
-            let call = Call::NotifyLock(file, owner.clone());
-            if let Some(way) = self.members.sessions.send(client, &call) {
-                self.push(way, call);
-                self.holdings.locks.called(file, client, &owner);
-                self.tidy(file);
-            }
-        }
+        self.holdings.locks.take_woken().into_iter().for_each(|it| self.call(it));
     }
 
     /// A call did not reach the client, or the client could not do it.

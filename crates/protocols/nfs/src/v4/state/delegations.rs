@@ -35,7 +35,7 @@ pub(super) struct Delegations {
     cooling: BTreeMap<FileNo, Duration>,
     by_file: BTreeSet<(FileNo, StateNo)>,
     by_client: BTreeSet<(ClientId, StateNo)>,
-    recalled: BTreeSet<StateNo>,
+    recalled: BTreeSet<(ClientId, StateNo)>,
     /// Revoked ones of each client.
     revoked: BTreeSet<(ClientId, StateNo)>,
 }
@@ -119,7 +119,7 @@ impl Delegations {
         if delegation.revoked {
             self.revoked.insert((delegation.client, number));
         } else if delegation.recall.is_some() {
-            self.recalled.insert(number);
+            self.recalled.insert((delegation.client, number));
         }
         self.all.insert(number, delegation);
     }
@@ -129,7 +129,7 @@ impl Delegations {
         let delegation = self.all.remove(&number)?;
         self.by_file.remove(&(delegation.file, number));
         self.by_client.remove(&(delegation.client, number));
-        self.recalled.remove(&number);
+        self.recalled.remove(&(delegation.client, number));
         self.revoked.remove(&(delegation.client, number));
         Some(delegation.file)
     }
@@ -139,16 +139,17 @@ impl Delegations {
         let Some(delegation) = self.all.get_mut(&number).filter(|it| it.recall.is_none()) else { return };
         delegation.recall = Some(Recall { since: now, sent });
         self.cooling.insert(delegation.file, now + cooling);
-        self.recalled.insert(number);
+        self.recalled.insert((delegation.client, number));
     }
 
     /// Recalls to send to a client.
     pub(super) fn unsent(&self, client: ClientId) -> Vec<StateNo> {
-        let unsent = self.recalled.iter().filter(|it| {
-            let recall = self.all.get(it).filter(|it| it.client == client).and_then(|it| it.recall.as_ref());
+        let recalled = self.recalled.range((client, 0)..=(client, StateNo::MAX)).map(|(_, number)| *number);
+        let unsent = recalled.filter(|it| {
+            let recall = self.all.get(it).and_then(|it| it.recall.as_ref());
             recall.is_some_and(|it| !it.sent)
         });
-        unsent.copied().collect()
+        unsent.collect()
     }
 
     /// Notes that CB_RECALL was sent, or that it has to be sent again.
@@ -161,14 +162,14 @@ impl Delegations {
     /// Revokes the delegations that were recalled `time` ago or earlier. Returns their clients.
     pub(super) fn revoke_overdue(&mut self, now: Duration, time: Duration) -> BTreeSet<ClientId> {
         let mut clients = BTreeSet::new();
-        for number in self.recalled.clone() {
+        for (client, number) in self.recalled.clone() {
             let Some(delegation) = self.all.get_mut(&number) else { continue };
             let since = delegation.recall.as_ref().map_or(now, |it| it.since);
             if now.saturating_sub(since) >= time {
                 delegation.revoked = true;
-                self.revoked.insert((delegation.client, number));
-                self.recalled.remove(&number);
-                clients.insert(delegation.client);
+                self.revoked.insert((client, number));
+                self.recalled.remove(&(client, number));
+                clients.insert(client);
             }
         }
         clients

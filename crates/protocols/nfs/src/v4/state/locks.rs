@@ -12,6 +12,9 @@ use super::saved::{Saved, saved};
 use super::stateid::{StateNo, bumped};
 use crate::v4::{ClientId, LockType};
 
+/// Owners that wait for locks of one file. An unlock looks at each.
+const MOST_WAITING: usize = 256;
+
 /// The lock in the way of another, as LOCK and LOCKT report it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Denied {
@@ -84,7 +87,10 @@ pub(super) struct Locks {
     /// Owners, ranges and waiting locks of each client.
     counts: BTreeMap<ClientId, usize>,
     total: usize,
-    ready: BTreeSet<Key>,
+    /// Owners to call, by client.
+    ready: BTreeMap<ClientId, BTreeSet<Key>>,
+    /// Clients with owners that became ready since the last look.
+    woken: BTreeSet<ClientId>,
 }
 
 saved! {
@@ -106,7 +112,7 @@ impl Saved for Locks {
         }
         for (key, waiting) in BTreeMap::<Key, Waiting>::load(from)? {
             if waiting.ready {
-                all.ready.insert(key.clone());
+                all.ready.entry(key.client).or_default().insert(key.clone());
             }
             all.count_up(key.client, 1);
             all.waiting.insert(key, waiting);
@@ -249,10 +255,14 @@ impl Locks {
         self.waiting.range(from..).take_while(move |(key, _)| key.file == file)
     }
 
-    /// Remembers that the owner waits; it waits for one lock of a file at most.
+    /// Remembers that the owner waits, for one lock of a file at most, and unless too many wait: its
+    /// client asks again in any case.
     pub(super) fn wait(&mut self, now: Duration, wanted: &Wanted<'_>) {
         let key = Key { file: wanted.file, client: wanted.client, owner: wanted.owner.into() };
         self.stop_waiting(&key);
+        if self.waiters(wanted.file).count() >= MOST_WAITING {
+            return;
+        }
         let waiting = Waiting { range: wanted.range, writes: wanted.writes, since: now, ready: false };
         self.count_up(wanted.client, 1);
         self.waiting.insert(key, waiting);
@@ -260,7 +270,12 @@ impl Locks {
 
     fn stop_waiting(&mut self, key: &Key) {
         if self.waiting.remove(key).is_some() {
-            self.ready.remove(key);
+            if let Some(keys) = self.ready.get_mut(&key.client) {
+                keys.remove(key);
+                if keys.is_empty() {
+                    self.ready.remove(&key.client);
+                }
+            }
             self.uncount(key.client, 1);
         }
     }
@@ -276,14 +291,20 @@ impl Locks {
         for key in free {
             if let Some(waiting) = self.waiting.get_mut(&key) {
                 waiting.ready = true;
-                self.ready.insert(key);
+                self.woken.insert(key.client);
+                self.ready.entry(key.client).or_default().insert(key);
             }
         }
     }
 
-    /// The owners to call, for each the file, the client and its lock owner.
-    pub(super) fn ready(&self) -> impl Iterator<Item = (FileNo, ClientId, &[u8])> {
-        self.ready.iter().map(|it| (it.file, it.client, &*it.owner))
+    /// The clients with owners that became ready since the last call of this.
+    pub(super) fn take_woken(&mut self) -> BTreeSet<ClientId> {
+        std::mem::take(&mut self.woken)
+    }
+
+    /// An owner of the client to call, and the file.
+    pub(super) fn ready(&self, client: ClientId) -> Option<(FileNo, &[u8])> {
+        self.ready.get(&client)?.first().map(|it| (it.file, &*it.owner))
     }
 
     /// The owner was called: it asks again, or it does not want the lock any more.

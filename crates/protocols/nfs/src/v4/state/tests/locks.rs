@@ -200,3 +200,26 @@ fn opens_and_ranges_of_all_clients_are_bounded() {
     assert!(server.open(two, 2, ShareAccess::Read).is_ok());
     assert!(server.lock(two, 1, new(second, b"a"), Read, (5, 1)).is_ok());
 }
+
+/// Calls beyond the slots of the backchannel wait for an answer.
+#[test]
+fn waiting_owners_are_called_as_slots_allow() {
+    let mut server = Server::new();
+    let (one, two) = (server.client(1), server.client(2));
+    let (first, second) = (open(&mut server, one), open(&mut server, two));
+    let held = server.lock(one, 1, new(first, b"a"), Write, ALL).unwrap();
+    for owner in 0..5u8 {
+        assert!(server.lock(two, 1, new(second, &[owner]), WriteWait, ALL).is_err());
+    }
+    server.state.unlock(one.id, held, 0, u64::MAX).unwrap();
+    let mut calls = server.calls();
+    assert_eq!((calls.len(), server.state.usage().waiting), (2, 3));
+    server.hand_over();
+    for left in [2, 1, 0, 0, 0] {
+        let call = calls.remove(0);
+        server.answer(&call, Outcome::Done(Ok(())));
+        calls.extend(server.calls());
+        assert_eq!(server.state.usage().waiting, left);
+    }
+    assert_eq!(calls, []);
+}
