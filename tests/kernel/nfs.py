@@ -20,25 +20,25 @@ tree() {
 }
 same() { (cd "$1" && find . -printf '%P %y %m %n %l %s %TY%Tm%Td%TH%TM%.9TS\n' | grep -v '^ d' | sed 's/ d \([0-7]*\) [0-9]* .*/ d \1/' | sort) ; }
 compare() { cp -a /run/tree /run/nfs/tree && fresh_ && diff <(same /run/tree) <(same /run/nfs/tree) && diff -r --no-dereference -x fifo /run/tree /run/nfs/tree; }
-names() {
+names() (
   cd /run/nfs || return
   mkdir names && cd names || return
   for n in $(seq 3000); do : >"name with space $n"; done
   [ "$(ls | wc -l)" = 3000 ] || return
   for n in $(seq 1 2 3000); do rm "name with space $n"; done
-  [ "$(ls | wc -l)" = 1500 ] && rm -r ../names && cd / && [ ! -e /run/nfs/names ]
-}
-rules() {
+  [ "$(ls | wc -l)" = 1500 ] && rm -r ../names && [ ! -e /run/nfs/names ]
+)
+rules() (
   cd /run/nfs && mkdir rules && cd rules || return
   : >a && ! mkdir a && ! rmdir a && ! ln a a && mkdir d && : >d/x && ! rmdir d && ! mv -T d a && ! mv -T a d || return
-  ln a b && [ "$(stat -c %h a)" = 2 ] && mv a b && rm a && [ "$(stat -c %h b)" = 1 ] || return
+  ln a b && [ "$(stat -c %h a)" = 2 ] && rm a && [ "$(stat -c %h b)" = 1 ] && mv b c && [ -e c ] && : >e && mv e c && [ ! -e e ] || return
   ! mv d d/inside && ! cat missing && ln -s nowhere s && [ "$(readlink s)" = nowhere ] && ! cat s || return
   (set -o noclobber; : >new && ! : >new) || return
   echo data >open; exec 7<open; rm open; [ "$(cat <&7)" = data ] || return; exec 7<&-
   truncate -s 1M hole && [ "$(stat -c %s hole)" = 1048576 ] && cmp -n 1048576 hole /dev/zero || return
   head -c 10000 /dev/urandom >w && cp w /tmp/w && truncate -s 5000 w && truncate -s 10000 w && cmp -n 5000 w /tmp/w && tail -c 5000 w | cmp -n 5000 - /dev/zero
-  cd / && rm -rf /run/nfs/rules
-}
+  rm -rf /run/nfs/rules
+)
 # What one mount has written, another sees after close (close-to-open).
 coherent() {
   mount_ "$EXPORT" /run/nfs2 nosharecache || return
@@ -46,13 +46,13 @@ coherent() {
   rm /run/nfs/shared && ! cat /run/nfs2/shared; umount /run/nfs2
 }
 fio_() { (cd /tmp && timeout 300 fio --name=verify --directory=/run/nfs --filename=verified --size=24m --bsrange=4k-256k --rw=randwrite --verify=crc32c --verify_fatal=1 --verify_state_save=0 --output-format=terse --minimal "$@"); }
-users() {
+users() (
   mkdir /run/nfs/users && chmod 1777 /run/nfs/users && cd /run/nfs/users || return
   as() { setpriv --reuid="$1" --regid="$1" --groups="$2" bash -c "$3"; }
-  as 2000 2000 'echo mine >mine; chmod 600 mine; echo ours >ours; chgrp 2001 ours; chmod 640 ours' || return
+  as 2000 2001 'echo mine >mine; chmod 600 mine; echo ours >ours; chgrp 2001 ours; chmod 640 ours' || return
   ! as 2002 2002 'cat mine' && ! as 2002 2002 'cat ours' && as 2002 2001 'cat ours' && ! as 2002 2002 'rm mine' && ! as 2002 2001 'echo x >>ours' || return
-  as 2000 2000 'rm mine ours' && cd / && rmdir /run/nfs/users
-}
+  as 2000 2000 'rm mine ours' && rmdir /run/nfs/users
+)
 """
 
 ALL = WORK + r"""
@@ -81,7 +81,7 @@ AWAY = WORK + r"""
 case_ "$WHAT: mounts" mount_ "$EXPORT" /run/nfs hard
 busy() { for n in $(seq 400); do head -c 20000 /dev/urandom >/tmp/part && cp /tmp/part /run/nfs/part$n && sync /run/nfs/part$n && sha256sum </tmp/part | sed "s/-/part$n/" >>/tmp/sums || return; mv /run/nfs/part$n /run/nfs/p$n && mv /run/nfs/p$n /run/nfs/part$n || return; done; }
 tails() { exec 8>>/run/nfs/held && for n in $(seq 60); do echo "line $n" >&8 && sync /run/nfs/held || return; sleep 0.1; done; }
-kept() { wait $worker && wait $tailer && cd /run/nfs && sha256sum --quiet -c /tmp/sums && [ "$(wc -l <held)" = 60 ]; }
+kept() { wait $worker && wait $tailer && (cd /run/nfs && sha256sum --quiet -c /tmp/sums && [ "$(wc -l <held)" = 60 ]); }
 busy & worker=$!
 tails & tailer=$!
 for what in restart kill takeover kill; do sleep 1; ask_and_wait $what; done
