@@ -8,6 +8,10 @@
 //! | a file is known by | the file system's handle | inode and birth; a table says where it lies |
 //! | calls are made as | the caller | the process's own user |
 //!
+//! The first row also depends on the file system, which may have no handles (overlayfs), and on
+//! Landlock, which cannot tell where a file lies that was opened by its handle: then the table is
+//! used, though each caller acts as itself. Ids of the one kind mean nothing to the other.
+//!
 //! No name of a client leads out of the folder: names are single components, resolved below the
 //! descriptor of a directory (openat2(2), RESOLVE_BENEATH), and no link is followed. Ids are sealed
 //! with a key of the folder, so that none can be guessed. Other file systems that are mounted

@@ -98,7 +98,7 @@ pub(crate) fn open(path: &Path, options: &Options) -> Result<Arc<Base>, OpenErro
     let seal = Seal::load(&state.join("key")).map_err(of_state)?;
 
     let as_caller = !options.as_itself && can_act_as_others();
-    let by = if as_caller && has_handles(root.as_fd()) {
+    let by = if as_caller && !is_confined() && has_handles(root.as_fd()) {
         By::Handles
     } else {
         By::Table(Mutex::new(Table::load(&state.join("places"), seal).map_err(of_state)?))
@@ -195,6 +195,14 @@ fn has_handles(root: BorrowedFd<'_>) -> bool {
             && (1..=0xff).contains(&handle.kind())
             && handle.open(root, libc::O_PATH).is_ok()
     })
+}
+
+/// Whether Landlock keeps this process from parts of the host. It goes by where a file lies, and a file
+/// that was opened by its handle lies nowhere that it knows while the names above it are not cached:
+/// such a file cannot be read.
+fn is_confined() -> bool {
+    let opened = rustix::fs::open("/", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
+    matches!(opened, Err(Errno::ACCESS))
 }
 
 /// Whether the file system has extended attributes like this one.

@@ -336,3 +336,48 @@ fn what_was_answered_is_there_after_a_kill_at_any_moment() {
         });
     }
 }
+
+/// Lets this thread, and those that it starts, reach this directory alone. False where that cannot be.
+fn confine(directory: &Path) -> bool {
+    use landlock::{
+        ABI, Access, AccessFs, PathBeneath, PathFd, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetStatus,
+    };
+    let all = AccessFs::from_all(ABI::V2);
+    let rule = PathBeneath::new(PathFd::new(directory).unwrap(), all);
+    let ruleset = Ruleset::default().handle_access(AccessFs::from_all(ABI::V2)).unwrap().create().unwrap();
+    let status = ruleset.add_rule(rule).unwrap().restrict_self().unwrap();
+    status.ruleset == RulesetStatus::FullyEnforced
+}
+
+#[test]
+fn a_confined_process_reads_files_after_a_restart() {
+    let test = "a_confined_process_reads_files_after_a_restart";
+    if let Some(directory) = given() {
+        if !confine(&directory) {
+            return;
+        }
+        let folder = Folder::open(&directory.join("tree"), &Options::new(directory.join("state"))).unwrap();
+        assert!(folder.acts_as().is_none() && !folder.has_handles());
+        return run(async {
+            let kept = directory.join("id");
+            if let Ok(id) = fs::read(&kept) {
+                let id = tree::NodeId::new(&id).unwrap();
+                return assert_eq!(read(&folder, &id, 0, 9).await.0, b"data");
+            }
+            let node = make(&folder, &folder.root(), b"a").await.node;
+            let data = Buf::from(b"data").into();
+            folder.write(&Caller::root(), &node, 0, data, Stability::File).await.unwrap();
+            fs::write(kept, node.bytes()).unwrap();
+        });
+    }
+    if !is_root() {
+        return;
+    }
+    let ground = Ground::new();
+    for _ in 0..2 {
+        let output = again(test, ground.directory.path()).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        // The names above the file are forgotten, where that can be asked for.
+        let _ = fs::write("/proc/sys/vm/drop_caches", "2");
+    }
+}
