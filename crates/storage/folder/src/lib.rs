@@ -20,8 +20,11 @@
 //! What somebody else does to the files is seen, with these limits. A file that is moved out of the
 //! folder keeps its id; a directory is refused then, once it is not open any more. An ordinary user
 //! finds a file that was moved to another directory only when a client looks it up there: until
-//! then its id is stale. On file systems that keep no time of birth an ordinary user may take a new
-//! file for a removed one of the same number.
+//! then its id is stale.
+//!
+//! The table knows one name of a file, the one seen last. If that is removed while the file has
+//! others and is not open, its id is stale until the next lookup. On file systems that keep no time
+//! of birth the table may take a new file for a removed one of the same number.
 #![forbid(unsafe_code)]
 
 mod base;

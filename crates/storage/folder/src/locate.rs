@@ -2,7 +2,9 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
+use runtime::FileHandle;
 use rustix::fs::{RawDir, ResolveFlags};
 use rustix::io::Errno;
 use tree::{Kind, NodeId, TreeError};
@@ -13,6 +15,10 @@ use crate::node::Node;
 use crate::stat::Stat;
 use crate::table::{Key, Place};
 
+/// How often, and after which time, an inode that is being given up is asked for again.
+const ATTEMPTS: usize = 10;
+const PAUSE: Duration = Duration::from_millis(1);
+
 /// The open file with this id. Blocks if it is not open yet.
 pub(crate) fn find(base: &Base, id: &NodeId) -> Result<Arc<Node>, TreeError> {
     if let Some(node) = base.cached(id) {
@@ -20,7 +26,7 @@ pub(crate) fn find(base: &Base, id: &NodeId) -> Result<Arc<Node>, TreeError> {
     }
     match base.locator.contents(id)? {
         Contents::Handle(handle) => {
-            let file = handle.open(base.descriptors.root(), libc::O_PATH | libc::O_NOFOLLOW)?;
+            let file = open_handle(base, &handle)?;
             let stat = Stat::of(file.as_fd())?;
             if stat.is_gone() || stat.kind() == Kind::Directory && !base.locator.is_beneath(file.as_fd())? {
                 return Err(TreeError::Stale);
@@ -29,6 +35,19 @@ pub(crate) fn find(base: &Base, id: &NodeId) -> Result<Arc<Node>, TreeError> {
         }
         Contents::Key(key) => find_by_table(base, key),
     }
+}
+
+/// Opens a file by its handle as O_PATH.
+fn open_handle(base: &Base, handle: &FileHandle) -> Result<OwnedFd, TreeError> {
+    let open = || handle.open(base.descriptors.root(), libc::O_PATH | libc::O_NOFOLLOW);
+    for _ in 0..ATTEMPTS {
+        match open() {
+            // Ext4 says so of an inode that is just being given up.
+            Err(error) if error.raw_os_error() == Some(libc::ENOMEM) => std::thread::sleep(PAUSE),
+            other => return Ok(other?),
+        }
+    }
+    Ok(open()?)
 }
 
 /// The file with this key: from the first directory above it that is open, down.
