@@ -139,3 +139,34 @@ fn a_directory_is_listed_whole_whatever_the_size_of_a_reply() {
     }
     served.stop();
 }
+
+#[test]
+fn the_portmapper_registers_nothing_and_calls_nobody() {
+    use rpc::bind::v2::{Arguments, Procedure, Results};
+    use rpc::bind::{CallArgs, Indirect, Mapping, PROGRAM, TCP};
+    let served = served();
+    let mut client = served.connect();
+    let bytes = |arguments: &Arguments<'_>| {
+        let mut bytes = Vec::new();
+        arguments.write(&mut rpc::xdr::Writer::new(&mut bytes));
+        bytes
+    };
+    let mut ask = |procedure: Procedure, arguments: &[u8]| {
+        client.send(&fragment(&call(1, PROGRAM, 2, procedure as u32, arguments), true));
+        let reply = client.reply();
+        let results = Results::read(procedure, &mut Reader::new(support::results(&reply)));
+        format!("{:?}", results.unwrap())
+    };
+    let mapping = |program, port| Mapping { program, version: 3, protocol: TCP, port };
+    let own = u32::from(served.address().port());
+    assert_eq!(ask(Procedure::Set, &bytes(&Arguments::Set(mapping(100_003, 1)))), "Set(false)");
+    assert_eq!(ask(Procedure::Unset, &bytes(&Arguments::Unset(mapping(100_003, 0)))), "Unset(false)");
+    assert_eq!(ask(Procedure::GetPort, &bytes(&Arguments::GetPort(mapping(100_003, 0)))), format!("GetPort({own})"));
+    assert_eq!(ask(Procedure::GetPort, &bytes(&Arguments::GetPort(mapping(7, 0)))), "GetPort(0)");
+    // A call for somebody else has no reply: the next one is that of NULL.
+    let indirect = CallArgs { program: 100_003, version: 3, procedure: 0, args: Indirect::EMPTY };
+    client.send(&fragment(&call(2, PROGRAM, 2, 5, &bytes(&Arguments::CallIt(indirect))), true));
+    client.send(&fragment(&call(3, PROGRAM, 2, 0, &[]), true));
+    assert_eq!(Reply::read(&mut Reader::new(&client.reply())).unwrap().xid, 3);
+    served.stop();
+}
