@@ -161,7 +161,10 @@ fn the_portmapper_registers_nothing_and_calls_nobody() {
     let own = u32::from(served.address().port());
     assert_eq!(ask(Procedure::Set, &bytes(&Arguments::Set(mapping(100_003, 1)))), "Set(false)");
     assert_eq!(ask(Procedure::Unset, &bytes(&Arguments::Unset(mapping(100_003, 0)))), "Unset(false)");
-    assert_eq!(ask(Procedure::GetPort, &bytes(&Arguments::GetPort(mapping(100_003, 0)))), format!("GetPort({own})"));
+    assert_eq!(
+        ask(Procedure::GetPort, &bytes(&Arguments::GetPort(mapping(100_003, 0)))),
+        format!("GetPort({own})")
+    );
     assert_eq!(ask(Procedure::GetPort, &bytes(&Arguments::GetPort(mapping(7, 0)))), "GetPort(0)");
     // A call for somebody else has no reply: the next one is that of NULL.
     let indirect = CallArgs { program: 100_003, version: 3, procedure: 0, args: Indirect::EMPTY };
