@@ -196,7 +196,10 @@ fn run(args: &Serve, mut config: Config, signals: &Signals) -> Exit {
     };
     // A server that ends may wait for its media: only one that serves has to answer.
     drop(watchdog);
-    supervisor.tell("STOPPING=1");
+    // The service goes on in another process that has taken over; the manager believes this one too.
+    if !daemon.is_replaced() {
+        supervisor.tell("STOPPING=1");
+    }
     drop(control);
     // Initiators learn of no target that is about to go.
     match daemon.is_replaced() {
