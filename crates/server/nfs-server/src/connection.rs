@@ -18,6 +18,7 @@ use server_core::{ConnectionId, Core, TcpAccount};
 use crate::client::Client;
 use crate::dispatch;
 use crate::end::End;
+use crate::long_calls::LongCalls;
 use crate::records::{Record, Records};
 use crate::reply::Reply;
 use crate::shared::Shared;
@@ -32,6 +33,7 @@ pub(crate) struct Connection {
     pub client: Rc<Client>,
     pub since: Instant,
     account: Rc<TcpAccount>,
+    long_calls: Rc<LongCalls>,
     stream: TcpStream,
     outbox: RefCell<Gather>,
     /// Bytes handed to the socket and not sent yet.
@@ -67,6 +69,7 @@ impl Connection {
             client: Rc::new(Client::new(shared, core.own(), peer, local)),
             since: runtime::now(),
             account: core.tcp.clone(),
+            long_calls: core.own(),
             stream,
             outbox: RefCell::default(),
             sending: Cell::new(0),
@@ -79,16 +82,32 @@ impl Connection {
     }
 
     /// Serves calls until the client leaves, breaks the protocol, or is asked to leave. `first` has
-    /// been received already; `begun` is called at the first call.
-    pub(crate) async fn serve(self: Rc<Self>, first: Vec<u8>, begun: impl FnOnce()) -> End {
+    /// been received already. `begun` is called at the first call, which has to be there by
+    /// `deadline`.
+    pub(crate) async fn serve(
+        self: Rc<Self>,
+        first: Vec<u8>,
+        deadline: Instant,
+        begun: impl FnOnce(),
+    ) -> End {
         let sender = runtime::spawn(self.clone().send_loop());
-        let mut records = Records::new(first);
+        let mut records = Records::new(first, self.long_calls.clone());
         let mut begun = Some(begun);
         let end = 'calls: loop {
             let stop = async {
                 self.room.until(|| (self.phase.get() != Phase::Open).then_some(())).await;
             };
-            let record = match either(records.next(&self.stream), stop).await {
+            let next = async {
+                match begun {
+                    None => records.next(&self.stream).await,
+                    Some(_) => {
+                        let left = deadline.saturating_duration_since(runtime::now());
+                        let next = Box::pin(records.next(&self.stream));
+                        runtime::timeout(left, next).await.unwrap_or(Err(End::Slow))
+                    }
+                }
+            };
+            let record = match either(next, stop).await {
                 Some(Ok(record)) => record,
                 Some(Err(end)) => break end,
                 None => break End::Asked,
@@ -102,7 +121,7 @@ impl Connection {
             while self.has_room()
                 && let Some(first) = records.take_whole()
             {
-                if let Err(end) = self.execute(Record { first, rest: Default::default() }) {
+                if let Err(end) = self.execute(Record::whole(first)) {
                     break 'calls end;
                 }
             }

@@ -20,7 +20,9 @@ use crate::{mount as mounting, portmap, v3 as version3};
 ///
 /// # Errors
 /// What came is no call: the connection ends.
-pub(crate) async fn call(client: Rc<Client>, record: Record) -> Result<Option<Reply>, End> {
+pub(crate) async fn call(client: Rc<Client>, mut record: Record) -> Result<Option<Reply>, End> {
+    // Given back when the call has ended.
+    let _held = record.held.take();
     let first = record.first.as_slice().ok_or(End::NoCall)?;
     let mut from = Reader::new(first);
     let call = match Message::read(&mut from) {

@@ -24,8 +24,10 @@ use crate::model::{Exported, Model, PortalEntry};
 use crate::shared::Shared;
 use crate::tally::{Counts, Tallies};
 
-/// Bytes that show an RPC call: a record's mark, XID, CALL, version 2.
-const SHOWN: usize = 16;
+/// Bytes that show an RPC call: a record's mark, XID, CALL.
+const SHOWN: usize = 12;
+/// `msg_type` of a call (RFC 5531 §9).
+const CALL: u32 = 0;
 
 /// The connections of one core.
 #[derive(Default)]
@@ -59,6 +61,12 @@ pub struct ClientStatus {
     pub calls: u64,
 }
 
+/// What is to be served, with its addresses bound.
+pub struct Prepared {
+    model: Arc<Model>,
+    fresh: portals::Fresh,
+}
+
 /// Begins to serve NFS as `config` says, as a front end of `server`.
 ///
 /// # Errors
@@ -84,15 +92,29 @@ impl Handle {
     /// # Errors
     /// When an address cannot be listened on; nothing has changed then.
     pub fn apply(&self, config: NfsConfig) -> io::Result<()> {
+        self.commit(self.prepare(config)?);
+        Ok(())
+    }
+
+    /// Does all of [`Self::apply`] that can fail, and changes nothing. Whoever calls this keeps others
+    /// from changing the server until [`Self::commit`].
+    ///
+    /// # Errors
+    /// When an address cannot be listened on.
+    pub fn prepare(&self, config: NfsConfig) -> io::Result<Prepared> {
+        let before = self.shared.model();
+        let (bound, fresh) = portals::prepare(&self.shared.hub, &before.portals, &config.portals)?;
+        Ok(Prepared { model: Arc::new(Model::new(config, bound)), fresh })
+    }
+
+    /// Serves what was prepared. Blocks, and must not be called on a core.
+    pub fn commit(&self, Prepared { model, fresh }: Prepared) {
         let shared = &self.shared;
         let _alone = shared.hub.change();
         let before = shared.model();
-        let (bound, fresh) = portals::prepare(&shared.hub, &before.portals, &config.portals)?;
-        let model = Arc::new(Model::new(config, bound));
         shared.set_model(model.clone());
         shared.hub.set_paused(false);
         portals::settle(&shared.hub, &before.portals, &model.portals, &fresh, |_| service(shared));
-        Ok(())
     }
 
     /// The addresses that it listens at, with the ports that were really taken.
@@ -223,10 +245,9 @@ impl Service for AtPortal {
     fn sniff(&self, first: &[u8]) -> Sniff {
         let Some(first) = first.first_chunk::<SHOWN>() else { return Sniff::More };
         let word = |at: usize| u32::from_be_bytes([first[at], first[at + 1], first[at + 2], first[at + 3]]);
-        match (word(8), word(12)) {
-            (0, rpc::message::RPC_VERSION) => Sniff::Mine,
+        match word(8) {
             // What is another version of RPC is told so.
-            (0, _) => Sniff::Mine,
+            CALL => Sniff::Mine,
             _ => Sniff::No("what came is no RPC call"),
         }
     }
@@ -238,13 +259,15 @@ impl Service for AtPortal {
 
 /// One connection, from its first bytes to its end.
 async fn serve(shared: &Arc<Shared>, arrival: Arrival) {
-    let Arrival { link: Link::Stream(stream, first), peer, core, mut place, .. } = arrival else { return };
+    let Arrival { link: Link::Stream(stream, first), peer, core, mut place, deadline } = arrival else {
+        return;
+    };
     let connection = Connection::new(shared, stream, peer, &core);
     let own = core.own::<Own>();
     own.0.borrow_mut().insert(connection.id, connection.clone());
     let _present = Present::new(shared.clone());
     let id = connection.id;
-    let end = connection.serve(first, || place.logged_in()).await;
+    let end = connection.serve(first, deadline, || place.logged_in()).await;
     own.0.borrow_mut().remove(&id);
     match end {
         End::Closed | End::Asked | End::Io(_) => tracing::debug!(%peer, %end, "a connection has ended"),

@@ -14,6 +14,7 @@ mod dispatch;
 mod end;
 mod front_end;
 mod handle;
+mod long_calls;
 mod model;
 mod mount;
 mod mounts;
@@ -25,5 +26,5 @@ mod shared;
 mod tally;
 mod v3;
 
-pub use front_end::{ClientStatus, ExportStatus, Handle, begin};
+pub use front_end::{ClientStatus, ExportStatus, Handle, Prepared, begin};
 pub use tally::Counts;

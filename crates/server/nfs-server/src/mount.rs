@@ -7,13 +7,13 @@ use nfs::mount::{Arguments, Export, Group, Mount, Mounted, Name, Path, Procedure
 use nfs::v3::{Handle, Outcome};
 use rpc::auth::Flavor;
 use rpc::xdr::{Chained, Reader};
+use server_core::audit::{self, Who};
 use tree::{Kind, TreeError};
 
 use crate::call::{Accepted, Refused};
 use crate::client::Client;
 use crate::handle;
 use crate::model::Model;
-use crate::mounts::MOST_MOUNTS;
 use crate::reply::Reply;
 
 /// Executes a call.
@@ -36,18 +36,19 @@ pub(crate) async fn call(
             let found = find(&model, client, path.bytes()).await;
             match &found {
                 Ok(handle) => {
-                    mounts.change(|all| {
-                        if all.len() < MOST_MOUNTS {
-                            all.insert((client, path.bytes().to_vec()));
-                        }
-                    });
-                    tracing::info!(%client, path = %path.bytes().escape_ascii(), "mounted");
+                    // A client that mounts again and again fills no log.
+                    if mounts.add(client, path.bytes()) {
+                        let path = path.bytes().escape_ascii().to_string();
+                        tracing::info!(target: audit::TARGET, what = "mount", %client, path, "mounted");
+                    }
                     let flavors = ArrayVec::from_iter([Flavor::Sys.code()]);
                     let handle = Handle::new(handle).unwrap_or(Handle::EMPTY);
                     reply(&Results::Mnt(Outcome::Ok(Mounted { handle, flavors })))
                 }
                 Err(status) => {
-                    tracing::info!(%client, path = %path.bytes().escape_ascii(), ?status, "not mounted");
+                    let target = Some(path.bytes().escape_ascii().to_string());
+                    let why = format!("MOUNT answers {status:?}");
+                    audit::refused(&of.shared.hub, of.peer, &Who { target, ..Who::default() }, &why);
                     reply(&Results::Mnt(Outcome::Err(*status, ())))
                 }
             }
@@ -64,13 +65,11 @@ pub(crate) async fn call(
             reply(&Results::Dump(chained.chain()))
         }
         Arguments::Umnt(path) => {
-            mounts.change(|all| {
-                all.remove(&(client, path.bytes().to_vec()));
-            });
+            mounts.remove(client, Some(path.bytes()));
             reply(&Results::Umnt(()))
         }
         Arguments::UmntAll(()) => {
-            mounts.change(|all| all.retain(|(other, _)| *other != client));
+            mounts.remove(client, None);
             reply(&Results::UmntAll(()))
         }
         Arguments::Export(()) => {

@@ -3,12 +3,14 @@
 //! A record that was received whole stays where it is. Of a long one the rest is received straight
 //! into buffers of its own, which become the data of a WRITE.
 
+use std::rc::Rc;
 use std::time::Duration;
 
 use rpc::record::{LAST, MARK_LEN};
 use runtime::{Buf, BufMut, Chain, Scatter, TcpStream, pool};
 
 use crate::end::End;
+use crate::long_calls::{Held, LongCalls};
 
 /// The longest record, bytes: 1 MiB of data, and what is around it.
 pub(crate) const MOST: usize = (1 << 20) + 4096;
@@ -29,11 +31,13 @@ pub(crate) struct Record {
     pub first: Buf,
     /// What follows the first piece.
     pub rest: Chain,
+    /// Its part of the core's pool, until the call has ended.
+    pub held: Option<Held>,
 }
 
 impl Record {
-    fn whole(first: Buf) -> Self {
-        Self { first, rest: Chain::new() }
+    pub(crate) fn whole(first: Buf) -> Self {
+        Self { first, rest: Chain::new(), held: None }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -64,12 +68,13 @@ pub(crate) struct Records {
     /// Received, and not cut yet.
     have: Buf,
     scatter: Scatter,
+    long_calls: Rc<LongCalls>,
 }
 
 impl Records {
     /// A stream of which `first` has been received already.
-    pub(crate) fn new(first: Vec<u8>) -> Self {
-        Self { have: first.into(), scatter: Scatter::new() }
+    pub(crate) fn new(first: Vec<u8>, long_calls: Rc<LongCalls>) -> Self {
+        Self { have: first.into(), scatter: Scatter::new(), long_calls }
     }
 
     /// The next record, if all of it has been received.
@@ -97,8 +102,10 @@ impl Records {
             return self.fragments(stream, len).await;
         }
         if len.saturating_sub(self.have.len()) >= DIRECT {
+            let held = self.long_calls.clone().take(len).await;
             let long = Box::pin(self.long(stream, len));
-            return runtime::timeout(PATIENCE, long).await.unwrap_or(Err(End::Slow));
+            let record = runtime::timeout(PATIENCE, long).await.unwrap_or(Err(End::Slow))?;
+            return Ok(Record { held: Some(held), ..record });
         }
         let mut whole = Vec::with_capacity(len);
         self.copy(stream, len, &mut whole).await?;
@@ -199,6 +206,6 @@ impl Records {
                 return Err(End::HungUp);
             }
         }
-        Ok(Record { first, rest })
+        Ok(Record { first, rest, held: None })
     }
 }

@@ -135,8 +135,47 @@ fn a_server_that_pauses_lets_its_clients_come_back() {
     let mut waiting = served.connect();
     let call = fragment(&nfs3(1, &Arguments::GetAttr(handle(&root)), &[]), true);
     waiting.send(&call);
+    // Another front end may have been first to go on.
+    served.server.hub().set_paused(false);
     served.nfs.apply(served.config.clone()).expect("it listens already");
     let reply = waiting.reply();
     assert!(matches!(of(Procedure::GetAttr, &reply), Results::GetAttr(Outcome::Ok(_))));
+    served.stop();
+}
+
+#[test]
+fn long_calls_that_stop_leave_buffers_to_others() {
+    let served = served();
+    let mut good = served.connect();
+    let root = good.mount();
+    let file = good.create(&root, "file");
+    let write = |offset| nfs::v3::Write {
+        file: handle(&file),
+        offset,
+        count: 1 << 20,
+        stable: nfs::v3::Stable::Unstable,
+        length: 1 << 20,
+    };
+    let data = vec![5; 1 << 20];
+    let call = fragment(&nfs3(1, &Arguments::Write(write(0)), &data), true);
+    // More than the pools of both cores have, if each held what it has begun.
+    let mut begun: Vec<_> = (0..200).map(|_| served.connect()).collect();
+    begun.iter_mut().for_each(|client| client.send(&call[..20_000]));
+    for _ in 0..20 {
+        // Others' short calls, reads of 1 MiB among them, are served.
+        let reply = good.call(&Arguments::GetAttr(handle(&root)), &[]);
+        assert!(matches!(of(Procedure::GetAttr, &reply), Results::GetAttr(Outcome::Ok(_))));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let pools = served.server.handle().cores(PATIENCE);
+    for pool in pools.iter().flatten().map(|core| core.pool) {
+        assert!(pool.in_use <= pool.limit * 3 / 4, "{} of {} bytes", pool.in_use, pool.limit);
+    }
+    // What waited goes on when there is room again.
+    let mut last = begun.pop().expect("there are many");
+    drop(begun);
+    last.send(&call[20_000..]);
+    let reply = last.reply();
+    assert!(matches!(of(Procedure::Write, &reply), Results::Write(Outcome::Ok(ok)) if ok.count == 1 << 20));
     served.stop();
 }

@@ -11,7 +11,7 @@ use std::os::fd::OwnedFd;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::Poll;
 
 use runtime::{ListenOptions, Notify, TcpListener};
@@ -39,6 +39,8 @@ pub struct Portal<A> {
     /// The task that accepts, and its core.
     listener: u64,
     core: Post,
+    /// Whether that task is meant to go on.
+    listens: Arc<AtomicBool>,
 }
 
 /// The listening tasks of one core, by their numbers.
@@ -78,8 +80,8 @@ pub fn prepare<A: Asked>(
         let old = (0..before.len()).find(|i| !taken[*i] && same(&before[*i]));
         if let Some(old) = old {
             taken[old] = true;
-            // What is paused has no task that listens.
-            if before[old].asked == *wanted && !hub.is_paused() {
+            // What was paused has no task that listens.
+            if before[old].asked == *wanted && before[old].listens.load(Ordering::Acquire) {
                 portals.push(before[old].clone());
                 continue;
             }
@@ -115,7 +117,8 @@ fn prepare_one<A: Asked>(
     };
     let cores: Vec<Post> = hub.posts().collect();
     let core = cores[at % cores.len()];
-    Ok(Portal { asked: wanted, address, socket, listener: NEXT.fetch_add(1, Ordering::Relaxed), core })
+    let listener = NEXT.fetch_add(1, Ordering::Relaxed);
+    Ok(Portal { asked: wanted, address, socket, listener, core, listens: Arc::new(AtomicBool::new(true)) })
 }
 
 fn bind<A: Asked>(address: SocketAddr, all: &[A]) -> io::Result<TcpListener> {
@@ -171,6 +174,7 @@ impl<A> Portal<A> {
 
     /// Stops the task that accepts. What is given hears of its end: its sender is gone.
     pub fn stop(&self) -> runtime::Receiver<()> {
+        self.listens.store(false, Ordering::Release);
         let number = self.listener;
         let (ended, end) = runtime::channel();
         // A core that has stopped listens nowhere.

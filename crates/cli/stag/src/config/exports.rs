@@ -45,6 +45,9 @@ pub fn read(given: &mut Table<'_>, config: &mut Config, place: &Place<'_>, probl
             problems.error(&span, format!("there are two exports {}", export.name), "give each its own name");
         }
         config.exports.push(export);
+        if let Some((_, what)) = config.contradicting_export() {
+            problems.error(&span, what, "say the same of `async` in both");
+        }
     }
 }
 

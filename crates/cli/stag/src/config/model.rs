@@ -95,10 +95,28 @@ impl Config {
         }
     }
 
+    /// An export that wants of a directory what another one does not, and what that is.
+    pub fn contradicting_export(&self) -> Option<(&Export, String)> {
+        self.exports.iter().enumerate().find_map(|(at, export)| {
+            let directory = export.shown.below()?;
+            let other = self.exports[..at]
+                .iter()
+                .find(|other| other.shown == export.shown && other.asynchronous != export.asynchronous)?;
+            let path = directory.display();
+            Some((export, format!("{path} is exported with `async` and without: see {}", other.name)))
+        })
+    }
+
     /// What is in force of it until the next start, where `old` was before.
     pub fn until_next_start(mut self, old: &Self) -> Self {
         self.daemon.until_next_start(&old.daemon);
         self.isns = old.isns.clone();
+        for export in &mut self.exports {
+            let same = |one: &&Export| one.name == export.name && one.shown == export.shown;
+            if let Some(before) = old.exports.iter().find(same) {
+                export.until_next_start(before);
+            }
+        }
         self
     }
 }
@@ -302,7 +320,7 @@ settings! {
             text("a directory or mem:SIZE").required("path = \"/srv/data\" or path = \"mem:1G\"");
         /// Answer before directories and attributes are on the medium. A crash then loses changes
         /// that clients were told are safe.
-        "async" asynchronous: bool = false, yes_no();
+        "async" asynchronous: bool = false, yes_no().applies(Applies::NextStart);
     }
     parts {
         /// Who may mount it; empty for everybody.

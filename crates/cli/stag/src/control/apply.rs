@@ -168,6 +168,10 @@ pub fn apply(
         take_back();
         refuse(error)
     })?;
+    let nfs = daemon.files.prepare(nfs).map_err(|error| {
+        take_back();
+        refuse(error.to_string())
+    })?;
     let grown = running.units.resize(&fates, force).map_err(|error| refuse(error.to_string()))?;
     progress(json!({ "step": "changing what is served" }));
     let applied = daemon.server.apply(convert::iscsi_config(&config, &units)).map_err(|error| {
@@ -175,10 +179,7 @@ pub fn apply(
         take_back();
         refuse(error.to_string())
     })?;
-    // Addresses can be taken by others between the two: iSCSI has changed then, and says so.
-    daemon.files.apply(nfs).map_err(|error| {
-        Fault::new(Kind::Refused, format!("{error}; what iSCSI serves has been changed, NFS has not"))
-    })?;
+    daemon.files.commit(nfs);
     // Files that have grown, by this or by others.
     disks(&units).for_each(|disk| disk.revalidate());
     // What waits for the next start stays as it is, so that the next change says so again.

@@ -190,8 +190,11 @@ impl Plan {
                 self.add(Kind::Added, what, None);
                 continue;
             };
-            let mut differences: Vec<String> =
-                before.differences(export).iter().map(ToString::to_string).collect();
+            let (later, now): (Vec<_>, Vec<_>) = before.differences(export).into_iter().partition(|found| {
+                found.setting.when() == Applies::NextStart && before.shown == export.shown
+            });
+            self.at_next_start.extend(later.iter().map(|found| format!("{what}: {found}")));
+            let mut differences: Vec<String> = now.iter().map(ToString::to_string).collect();
             differences.extend(of_clients(&before.clients, &export.clients));
             if !differences.is_empty() {
                 let disturbs = stale().filter(|_| before.shown != export.shown);

@@ -1,5 +1,5 @@
-//! The trees of files that are exported: opened for a configuration, and taken over into the next one
-//! where that asks for the same.
+//! The trees of files that are exported: opened for a configuration, and taken over into the next
+//! one where that asks for the same.
 
 mod key;
 
@@ -29,7 +29,7 @@ pub struct ExportError {
 
 /// The open trees, by what they show.
 #[derive(Clone, Default)]
-pub struct Trees(HashMap<(String, Shown, bool), Arc<dyn Tree>>);
+pub struct Trees(HashMap<(String, Shown), Arc<dyn Tree>>);
 
 impl Trees {
     /// The trees of `config`: those of `self` where the same is asked for, the others opened.
@@ -37,26 +37,40 @@ impl Trees {
     /// # Errors
     /// The first that cannot be opened.
     pub fn next(&self, config: &Config) -> Result<Self, ExportError> {
-        let one = |export: &Export| {
+        let failed = |export: &Export, reason| ExportError { name: export.name.clone(), reason };
+        if let Some((export, reason)) = config.contradicting_export() {
+            return Err(failed(export, reason));
+        }
+        let mut trees = HashMap::new();
+        for export in &config.exports {
             let asked = asked(export);
+            if trees.contains_key(&asked) {
+                continue;
+            }
             let tree = match self.0.get(&asked) {
                 Some(tree) => tree.clone(),
-                None => open(export).map_err(|reason| ExportError { name: export.name.clone(), reason })?,
+                None => open(export).map_err(|reason| failed(export, reason))?,
             };
-            Ok((asked, tree))
-        };
-        config.exports.iter().map(one).collect::<Result<_, _>>().map(Self)
+            trees.insert(asked, tree);
+        }
+        Ok(Self(trees))
     }
 
     /// Names of the exports in memory, whose files end with the daemon.
     pub fn in_memory(&self) -> impl Iterator<Item = &str> {
         let memory = |shown: &Shown| matches!(shown, Shown::Memory(_));
-        self.0.keys().filter(move |(_, shown, _)| memory(shown)).map(|(name, ..)| name.as_str())
+        self.0.keys().filter(move |(_, shown)| memory(shown)).map(|(name, _)| name.as_str())
     }
 }
 
-fn asked(export: &Export) -> (String, Shown, bool) {
-    (export.name.clone(), export.shown.clone(), export.asynchronous)
+/// Which tree an export shows. All exports of a directory share one, which keeps what is known of its
+/// files. Memory is an export's own.
+fn asked(export: &Export) -> (String, Shown) {
+    let own = match export.shown {
+        Shown::Memory(_) => export.name.clone(),
+        Shown::Directory(_) => String::new(),
+    };
+    (own, export.shown.clone())
 }
 
 fn open(export: &Export) -> Result<Arc<dyn Tree>, String> {
@@ -107,4 +121,51 @@ pub fn nfs_config(config: &Config, trees: &Trees) -> Result<NfsConfig, String> {
         },
         key: if config.exports.is_empty() { [0; 16] } else { key::kept()? },
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Client;
+
+    fn export(name: &str, path: &Path) -> Export {
+        Export { name: name.into(), shown: Shown::Directory(path.to_owned()), ..Export::default() }
+    }
+
+    #[test]
+    fn exports_of_one_directory_share_its_tree_and_memory_is_an_exports_own() {
+        let dir = tempfile::tempdir().unwrap();
+        let memory =
+            |name: &str| Export { name: name.into(), shown: Shown::Memory(1 << 20), ..Export::default() };
+        let read_only = Client { read_only: true, ..Client::default() };
+        let exports = vec![
+            export("/rw", dir.path()),
+            Export { clients: vec![read_only], ..export("/ro", dir.path()) },
+            memory("/a"),
+            memory("/b"),
+        ];
+        let config = Config { exports, ..Config::default() };
+        let trees = Trees::default().next(&config).unwrap();
+        let of = |at: usize| &trees.0[&asked(&config.exports[at])];
+        assert!(Arc::ptr_eq(of(0), of(1)) && !Arc::ptr_eq(of(2), of(3)));
+        let next = trees.next(&config).unwrap();
+        assert!(Arc::ptr_eq(of(0), &next.0[&asked(&config.exports[0])]), "it goes on");
+    }
+
+    #[test]
+    fn one_directory_is_not_exported_with_async_and_without() {
+        let path = Path::new("/srv/data");
+        let exports = vec![export("/a", path), Export { asynchronous: true, ..export("/b", path) }];
+        let config = Config { exports, ..Config::default() };
+        let error = Trees::default().next(&config).err().unwrap().to_string();
+        assert!(error.contains("/srv/data is exported with `async` and without: see /a"), "{error}");
+    }
+
+    #[test]
+    fn async_changes_with_the_next_start() {
+        let old = Config { exports: vec![export("/a", Path::new("/srv/data"))], ..Config::default() };
+        let mut new = old.clone();
+        new.exports[0].asynchronous = true;
+        assert_eq!(new.until_next_start(&old), old);
+    }
 }
