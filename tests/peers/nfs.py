@@ -5,6 +5,7 @@ import os
 from lab import proc
 from lab.report import expect
 from lab.share import folder, share
+from lab.target import Stag
 
 from . import capture
 
@@ -115,6 +116,18 @@ def portmapper(lab):
         expect("/a" in printed, f"showmount -a lists:\n{printed}")
 
 
+def failed_takeover(lab):
+    """A daemon that cannot serve after it has taken over gives everything back, NFS too."""
+    proc.need("nfs-cp", "nfs-ls")
+    with share(lab, {"/d": folder(lab)}) as server:
+        proc.run("nfs-cp", content(lab, 1000), server.url("/d", "/file"))
+        refused = proc.run(Stag.binary, "serve", "--control", server.control, "--nfs", f"{server.host}:{server.port}",
+                           "--export", "/d=/nowhere/at/all", "--takeover", ok=None)
+        expect(refused.code != 0, f"a directory that is not there is exported:\n{refused}")
+        listed = proc.run("nfs-ls", server.url("/d"), timeout=30)
+        expect("file" in listed, f"the daemon of before lists:\n{listed}")
+
+
 @capture.whole
 def decoded(lab):
     """tshark finds nothing malformed in what libnfs and Stag have said to each other."""
@@ -139,6 +152,7 @@ CASES = [
     ("libnfs: files are copied there and back", copies),
     ("libnfs: a directory is what the host sees, and no more", a_directory_is_what_the_host_sees),
     ("libnfs: rules for clients hold", rules_for_clients),
+    ("libnfs: a daemon that fails to take over leaves the old one exporting", failed_takeover),
     ("showmount and rpcinfo ask the portmapper", portmapper),
     ("tshark decodes NFSv3", decoded),
 ]

@@ -43,12 +43,12 @@ pub struct Serve {
     /// that its machine-id makes]
     #[arg(long, value_name = "IQN", value_parser = iqn)]
     pub iqn: Option<String>,
-    /// Export a directory, or memory (mem:SIZE), to NFS clients, who mount it as NAME; repeatable. Everybody may mount it; a
-    /// configuration says who may
+    /// Export a directory, or memory (mem:SIZE), to NFS clients, who mount it as NAME; repeatable.
+    /// Everybody may mount it; a configuration says who may
     #[arg(long, value_name = "NAME=PATH", value_parser = crate::export::parse)]
     pub export: Vec<Given>,
-    /// Where NFS listens: an IP address, with a port or for 2049; repeatable. Replaces the addresses of the configuration
-    /// [default: 127.0.0.1:2049]
+    /// Where NFS listens: an IP address, with a port or for 2049; repeatable. Replaces the addresses
+    /// of the configuration [default: 127.0.0.1:2049]
     #[arg(long, value_name = "ADDR:PORT", value_parser = nfs_address)]
     pub nfs: Vec<SocketAddr>,
     #[arg(long, value_name = "N", help = help::<Daemon>("cores"), value_parser = flag::<Daemon, u16>("cores"))]
