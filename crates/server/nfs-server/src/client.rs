@@ -1,9 +1,11 @@
 //! [`Client`]: who is at the other end of a connection, and what it may be told.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
+
+use server_core::ConnectionId;
 
 use crate::caller::Identities;
 use crate::model::Model;
@@ -15,6 +17,10 @@ const PORTMAPPER: u16 = rpc::bind::PORT;
 
 /// The client of a connection.
 pub(crate) struct Client {
+    /// Names the connection.
+    pub connection: u64,
+    /// Whether the state of NFSv4 knows the connection.
+    pub known: Cell<bool>,
     /// Its end.
     pub peer: SocketAddr,
     /// Where it connected to.
@@ -30,11 +36,14 @@ pub(crate) struct Client {
 impl Client {
     pub(crate) fn new(
         shared: &Arc<Shared>,
+        connection: ConnectionId,
         tallies: Rc<Tallies>,
         peer: SocketAddr,
         local: SocketAddr,
     ) -> Self {
         Self {
+            connection: connection.0,
+            known: Cell::new(false),
             peer,
             local,
             identities: Identities::default(),

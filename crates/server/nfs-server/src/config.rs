@@ -1,6 +1,7 @@
 //! What is exported, to whom, and the bounds on clients.
 
 use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,6 +23,9 @@ pub struct NfsConfig {
     pub limits: NfsLimits,
     /// Proves that this server made a file handle. Kept over restarts, since handles are.
     pub key: [u8; 16],
+    /// The file that keeps which clients of NFSv4 may reclaim their opens and locks after a restart.
+    /// `None`: none may. Looked at once, when serving begins.
+    pub clients: Option<PathBuf>,
 }
 
 /// A listening address.

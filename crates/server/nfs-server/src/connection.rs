@@ -64,9 +64,10 @@ impl Connection {
         // A peer that vanished is noticed by TCP; calls are not pinged for.
         let _ = stream.set_keepalive(Some(KEEPALIVE));
         let local = stream.local_addr().unwrap_or(peer);
+        let id = shared.hub.connection_id();
         Rc::new(Self {
-            id: shared.hub.connection_id(),
-            client: Rc::new(Client::new(shared, core.own(), peer, local)),
+            id,
+            client: Rc::new(Client::new(shared, id, core.own(), peer, local)),
             since: runtime::now(),
             account: core.tcp.clone(),
             long_calls: core.own(),

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use nfs::{mount, v3};
+use nfs::{mount, v3, v4};
 use rpc::bind;
 use rpc::message::{AcceptStat, BadCall, Call, Message, Reply as Header, Versions};
 use rpc::xdr::{Malformed, Reader};
@@ -14,7 +14,7 @@ use crate::end::End;
 use crate::records::Record;
 use crate::replies::Known;
 use crate::reply::Reply;
-use crate::{mount as mounting, portmap, v3 as version3};
+use crate::{mount as mounting, portmap, v3 as version3, v4 as version4};
 
 /// Executes a call. `None` if it gets no reply.
 ///
@@ -33,7 +33,7 @@ pub(crate) async fn call(client: Rc<Client>, mut record: Record) -> Result<Optio
     let Call { xid, program, version, procedure, credential, .. } = call;
     let refused = |stat| Ok(Some(Reply::refused(xid, stat)));
     let served = match program {
-        v3::PROGRAM => v3::VERSION..=v3::VERSION,
+        v3::PROGRAM => v3::VERSION..=v4::VERSION,
         mount::PROGRAM => mount::VERSION..=mount::VERSION,
         bind::PROGRAM => bind::v2::VERSION..=bind::v4::VERSION,
         _ => return refused(AcceptStat::ProgUnavail(())),
@@ -48,6 +48,7 @@ pub(crate) async fn call(client: Rc<Client>, mut record: Record) -> Result<Optio
     };
     let accepted = Accepted { xid, procedure, body: from.position(), identity };
     let reply = match program {
+        v3::PROGRAM if version == v4::VERSION => version4::call(&client, &accepted, record).await,
         v3::PROGRAM => nfs3(&client, accepted, record).await,
         mount::PROGRAM => mounting::call(&client, &accepted, &record.flat()).await,
         _ => portmap::call(&client, version, &accepted, &record.flat()),

@@ -9,8 +9,8 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use runtime::TcpStream;
@@ -22,6 +22,7 @@ use crate::connection::Connection;
 use crate::end::End;
 use crate::model::{Exported, Model, PortalEntry};
 use crate::shared::Shared;
+use crate::state::State;
 use crate::tally::{Counts, Tallies};
 
 /// Bytes that show an RPC call: a record's mark, XID, CALL.
@@ -73,12 +74,28 @@ pub struct Prepared {
 /// When an address cannot be bound.
 pub fn begin(server: &server_core::Server, config: NfsConfig) -> io::Result<Handle> {
     let (bound, _) = portals::prepare(server.hub(), &[], &config.portals)?;
-    let shared = Shared::new(server.hub().clone(), Model::new(config, bound));
+    let state = State::new(config.clients.clone());
+    let shared = Shared::new(server.hub().clone(), Model::new(config, bound), state);
+    // A core that has stopped serves nothing.
+    let _ = shared.hub.first().run({
+        let shared = Arc::downgrade(&shared);
+        move |_| keep_time(shared)
+    });
     for portal in &shared.model().portals {
         portal.start(&shared.hub, service(&shared))?;
     }
     server.add(shared.clone());
     Ok(Handle { shared })
+}
+
+/// Ends what the time ends of NFSv4's state.
+async fn keep_time(shared: Weak<Shared>) {
+    loop {
+        runtime::sleep(Duration::from_secs(1)).await;
+        let Some(shared) = shared.upgrade() else { return };
+        shared.state.with(|state, now| state.tick(now));
+        shared.state.ledger.settle().await;
+    }
 }
 
 fn service(shared: &Arc<Shared>) -> Arc<dyn Service> {
@@ -266,9 +283,12 @@ async fn serve(shared: &Arc<Shared>, arrival: Arrival) {
     let own = core.own::<Own>();
     own.0.borrow_mut().insert(connection.id, connection.clone());
     let _present = Present::new(shared.clone());
-    let id = connection.id;
+    let (id, client) = (connection.id, connection.client.clone());
     let end = connection.serve(first, deadline, || place.logged_in()).await;
     own.0.borrow_mut().remove(&id);
+    if client.known.get() {
+        shared.state.with(|state, _| state.closed(id.0));
+    }
     match end {
         End::Closed | End::Asked | End::Io(_) => tracing::debug!(%peer, %end, "a connection has ended"),
         end => tracing::info!(%peer, %end, "a connection has ended"),

@@ -1,5 +1,5 @@
 //! NFS over TCP as a front end of [`server_core`]: version 3 (RFC 1813) with its MOUNT protocol and a
-//! portmapper (RFC 1833), all at every portal.
+//! portmapper (RFC 1833), and versions 4.1 and 4.2 (RFC 8881, RFC 7862), all at every portal.
 //!
 //! What is served is a tree of files behind [`tree::Tree`], exported under a name. A call that has
 //! begun is never dropped: its client asks for the answer again, over another connection if need be.
@@ -12,19 +12,24 @@ pub mod config;
 mod connection;
 mod dispatch;
 mod end;
+mod file;
 mod front_end;
 mod handle;
+mod ledger;
 mod long_calls;
 mod model;
 mod mount;
 mod mounts;
 mod portmap;
+mod pseudo;
 mod records;
 mod replies;
 mod reply;
 mod shared;
+mod state;
 mod tally;
 mod v3;
+mod v4;
 
 pub use front_end::{ClientStatus, ExportStatus, Handle, Prepared, begin};
 pub use tally::Counts;

@@ -8,6 +8,7 @@ use tree::NodeId;
 
 use crate::config::{ClientRule, Export, NfsConfig, NfsLimits, NfsPortal};
 use crate::handle::{self, ExportId, Handles};
+use crate::pseudo::Pseudo;
 
 /// A portal of the server.
 pub(crate) type PortalEntry = portals::Portal<NfsPortal>;
@@ -19,6 +20,7 @@ pub(crate) struct Model {
     pub portals: Vec<PortalEntry>,
     pub limits: NfsLimits,
     pub handles: Handles,
+    pub pseudo: Pseudo,
 }
 
 /// An export.
@@ -32,11 +34,13 @@ impl Model {
     pub(crate) fn new(config: NfsConfig, portals: Vec<PortalEntry>) -> Self {
         let handles = Handles::new(config.key);
         let exported = |config: Export| Arc::new(Exported { id: handles.export(&config.name), config });
+        let pseudo = Pseudo::new(config.exports.iter().map(|export| export.name.as_str()), &handles);
         Self {
             exports: config.exports.into_iter().map(exported).collect(),
             portals,
             limits: config.limits,
             handles,
+            pseudo,
         }
     }
 

@@ -12,8 +12,10 @@ use runtime::{Buf, BufMut, Chain, Scatter, TcpStream, pool};
 use crate::end::End;
 use crate::long_calls::{Held, LongCalls};
 
-/// The longest record, bytes: 1 MiB of data, and what is around it.
-pub(crate) const MOST: usize = (1 << 20) + 4096;
+/// Bytes that one READ or WRITE moves at most.
+pub(crate) const MOST_DATA: u32 = 1 << 20;
+/// The longest record, bytes: the data, and what is around it.
+pub(crate) const MOST: usize = MOST_DATA as usize + 4096;
 /// The most fragments of a record.
 const MOST_FRAGMENTS: usize = 64;
 /// Bytes still to come for which buffers of their own are worth a system call.

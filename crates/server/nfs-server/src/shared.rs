@@ -10,6 +10,7 @@ use crate::config::NfsConfig;
 use crate::model::{Model, PortalEntry};
 use crate::mounts::Mounts;
 use crate::replies::Replies;
+use crate::state::State;
 
 /// What all cores share.
 pub(crate) struct Shared {
@@ -19,19 +20,22 @@ pub(crate) struct Shared {
     generation: AtomicU64,
     pub replies: Replies,
     pub mounts: Mounts,
+    /// What is known of NFSv4's clients.
+    pub state: State,
     /// Connections that there are.
     pub clients: AtomicUsize,
 }
 
 impl Shared {
     /// A server on the cores of `hub` that serves `model`.
-    pub(crate) fn new(hub: Arc<Hub>, model: Model) -> Arc<Self> {
+    pub(crate) fn new(hub: Arc<Hub>, model: Model, state: State) -> Arc<Self> {
         Arc::new(Self {
             hub,
             model: Mutex::new(Arc::new(model)),
             generation: AtomicU64::new(0),
             replies: Replies::default(),
             mounts: Mounts::default(),
+            state,
             clients: AtomicUsize::new(0),
         })
     }
@@ -60,6 +64,7 @@ impl Shared {
             exports: Vec::new(),
             limits: before.limits,
             key: [0; 16],
+            clients: None,
         };
         let mut nothing = Model::new(config, portals);
         nothing.handles = before.handles;

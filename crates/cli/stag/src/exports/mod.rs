@@ -120,6 +120,7 @@ pub fn nfs_config(config: &Config, trees: &Trees) -> Result<NfsConfig, String> {
             ..NfsLimits::default()
         },
         key: if config.exports.is_empty() { [0; 16] } else { key::kept()? },
+        clients: if config.exports.is_empty() { None } else { Some(state::path("nfs", "clients")?) },
     })
 }
 

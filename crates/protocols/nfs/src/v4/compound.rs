@@ -4,7 +4,7 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use rpc::xdr::{Malformed, Reader, Writer, Xdr};
+use rpc::xdr::{Malformed, Reader, Writer, Xdr, padding};
 
 use super::table::{Answer, FIRST, ILLEGAL, Item, Program, Refused};
 use super::{Fore, Located, Outcome, Status, Text};
@@ -248,6 +248,12 @@ impl<'w, 'b, P: Program> ReplyWriter<'w, 'b, P> {
         self.last = self.to.position();
         results.write_all(self.to);
         self.counted(self.count + 1, results.status());
+    }
+
+    /// Appends the payload of the last result, and its padding.
+    pub fn payload(&mut self, bytes: &[u8]) {
+        self.to.raw(bytes);
+        self.to.raw(padding(bytes.len()));
     }
 
     /// Appends the result of an operation that was refused.

@@ -62,8 +62,8 @@ use sessions::Way;
 
 use super::flags::{sequence_status, want};
 use super::{
-    ChannelFromClient, ChannelFromServer, ClientId, ClientOwner, CreateSession, CreateSessionOk, LockType,
-    Sequence, SessionId, ShareAccess, Stateid, Status, WhyNoDelegation,
+    Channel, ChannelFromClient, ChannelFromServer, ClientId, ClientOwner, CreateSession, CreateSessionOk,
+    LockType, Sequence, SessionId, ShareAccess, Stateid, Status, WhyNoDelegation,
 };
 
 /// The first word of a saved state: its format.
@@ -313,6 +313,15 @@ impl<F: Clone + Eq + Hash> ServerState<F> {
         self.members.sequence(now, connection, request, checksum, &self.limits, |client| {
             if delegations.has_revoked(client) { sequence_status::RECALLABLE_STATE_REVOKED } else { 0 }
         })
+    }
+
+    /// What bounds the requests of a session and their replies: what exceeds it is found before
+    /// [`Self::sequence`] takes the slot.
+    ///
+    /// # Errors
+    /// BADSESSION.
+    pub fn limits_of(&self, session: SessionId) -> Result<Channel, Status> {
+        self.members.sessions.get(session).map(|(_, fore)| fore)
     }
 
     /// A COMPOUND ended with these bytes as its reply. They are kept for retries if the client asked

@@ -7,7 +7,8 @@ use nfs::v3::{
 };
 use tree::{Attributes, DirRoom, Entries, Kind, New, NewFile, NodeId, RemovedKind, TreeError};
 
-use super::{Call, File, convert, failed, note};
+use super::{Call, convert, failed};
+use crate::file::File;
 use crate::handle::Bytes;
 use crate::reply::Reply;
 
@@ -97,7 +98,7 @@ async fn create(call: &Call<'_>, at: &DirOp<'_>, new: Option<New<'_>>) -> Reply 
             })))
         }
         Err(error) => {
-            note(&directory, error);
+            directory.note(error);
             let outcome = Outcome::Err(convert::status(error), directory.wcc().await);
             call.reply(&Results::Create(outcome))
         }
@@ -157,7 +158,7 @@ pub(super) async fn remove(call: &Call<'_>, at: DirOp<'_>, kind: RemovedKind) ->
     match directory.tree().remove(&directory.caller, &directory.node, name, kind).await {
         Ok(removed) => Outcome::Ok(convert::changed(&directory.export, &removed.directory)),
         Err(error) => {
-            note(&directory, error);
+            directory.note(error);
             Outcome::Err(convert::status(error), directory.wcc().await)
         }
     }
@@ -181,7 +182,7 @@ pub(super) async fn rename(call: &Call<'_>, what: Rename<'_>) -> Reply {
                 to: convert::changed(&to.export, &renamed.to),
             }),
             Err(error) => {
-                note(&from, error);
+                from.note(error);
                 Outcome::Err(convert::status(error), Renamed { from: from.wcc().await, to: to.wcc().await })
             }
         }
@@ -205,7 +206,7 @@ pub(super) async fn link(call: &Call<'_>, what: Link<'_>) -> Reply {
                 directory: convert::changed(&directory.export, &linked.directory),
             }),
             Err(error) => {
-                note(&file, error);
+                file.note(error);
                 let linked = Linked { file: file.attributes().await, directory: directory.wcc().await };
                 Outcome::Err(convert::status(error), linked)
             }

@@ -2,12 +2,13 @@
 
 use nfs::v3::{
     self, Access, AccessOk, Commit, CommitOk, FsInfoOk, FsStatOk, Handle, Outcome, Path, PathConfOk, Read,
-    ReadLinkOk, ReadOk, Results, SetAttr, Status, Wcc, Write, WriteOk, access, properties,
+    ReadLinkOk, ReadOk, Results, SetAttr, Status, Wcc, Write, WriteOk, properties,
 };
 use runtime::Chain;
-use tree::{Kind, Permissions};
 
-use super::{Call, MOST_DATA, convert, failed, note};
+use super::{Call, convert, failed};
+use crate::file::File;
+use crate::records::MOST_DATA;
 use crate::reply::Reply;
 
 pub(super) async fn get_attributes(call: &Call<'_>, handle: Handle<'_>) -> Reply {
@@ -22,52 +23,29 @@ pub(super) async fn get_attributes(call: &Call<'_>, handle: Handle<'_>) -> Reply
 }
 
 pub(super) async fn set_attributes(call: &Call<'_>, what: SetAttr<'_>) -> Reply {
-    let outcome =
-        match (call.file(what.object).and_then(super::File::writable), convert::set(&what.attributes)) {
-            (Err(status), _) => Outcome::Err(status, Wcc::default()),
-            (Ok(file), None) => Outcome::Err(Status::Inval, file.wcc().await),
-            (Ok(file), Some(set)) => {
-                let guard = what.guard.map(convert::tree_time);
-                match file.tree().set_attributes(&file.caller, &file.node, &set, guard).await {
-                    Ok(changed) => Outcome::Ok(convert::changed(&file.export, &changed)),
-                    Err(error) => {
-                        note(&file, error);
-                        Outcome::Err(convert::status(error), file.wcc().await)
-                    }
+    let outcome = match (call.file(what.object).and_then(File::writable), convert::set(&what.attributes)) {
+        (Err(status), _) => Outcome::Err(status, Wcc::default()),
+        (Ok(file), None) => Outcome::Err(Status::Inval, file.wcc().await),
+        (Ok(file), Some(set)) => {
+            let guard = what.guard.map(convert::tree_time);
+            match file.tree().set_attributes(&file.caller, &file.node, &set, guard).await {
+                Ok(changed) => Outcome::Ok(convert::changed(&file.export, &changed)),
+                Err(error) => {
+                    file.note(error);
+                    Outcome::Err(convert::status(error), file.wcc().await)
                 }
             }
-        };
+        }
+    };
     call.reply(&Results::SetAttr(outcome))
 }
 
 pub(super) async fn access(call: &Call<'_>, what: Access<'_>) -> Reply {
     let outcome = match call.file(what.object) {
         Err(status) => Outcome::Err(status, None),
-        Ok(file) => match file.tree().access(&file.caller, &file.node, Permissions::ALL).await {
-            Ok(granted) => {
-                let of = &granted.attributes;
-                let mut may = granted.permissions;
-                if of.kind == Kind::Regular {
-                    // As READ and WRITE have it.
-                    if file.caller.may_read_data(of) {
-                        may = may.or(Permissions::READ);
-                    }
-                    if file.caller.may_write_data(of) {
-                        may = may.or(Permissions::WRITE);
-                    }
-                }
-                let mut bits = 0;
-                if may.contains(Permissions::READ) {
-                    bits |= access::READ;
-                }
-                if may.contains(Permissions::WRITE) && !file.rule.read_only {
-                    bits |= access::MODIFY | access::EXTEND;
-                    bits |= if of.kind == Kind::Directory { access::DELETE } else { 0 };
-                }
-                if may.contains(Permissions::EXECUTE) {
-                    bits |= if of.kind == Kind::Directory { access::LOOKUP } else { access::EXECUTE };
-                }
-                let attributes = Some(convert::attributes(&file.export, of));
+        Ok(file) => match file.access().await {
+            Ok((bits, of)) => {
+                let attributes = Some(convert::attributes(&file.export, &of));
                 Outcome::Ok(AccessOk { attributes, access: bits & what.access })
             }
             Err(error) => failed(&file, error).await,
@@ -114,7 +92,7 @@ pub(super) async fn read(call: &Call<'_>, what: Read<'_>) -> Reply {
 }
 
 pub(super) async fn write(call: &Call<'_>, what: Write<'_>, data: Chain) -> Reply {
-    let outcome = match call.file(what.file).and_then(super::File::writable) {
+    let outcome = match call.file(what.file).and_then(File::writable) {
         Err(status) => Outcome::Err(status, Wcc::default()),
         // RFC 1813 §3.3.7: the count and the length of the data are one.
         Ok(file) if what.count != what.length || what.count > MOST_DATA => {
@@ -133,7 +111,7 @@ pub(super) async fn write(call: &Call<'_>, what: Write<'_>, data: Chain) -> Repl
                     })
                 }
                 Err(error) => {
-                    note(&file, error);
+                    file.note(error);
                     Outcome::Err(convert::status(error), file.wcc().await)
                 }
             }
@@ -143,7 +121,7 @@ pub(super) async fn write(call: &Call<'_>, what: Write<'_>, data: Chain) -> Repl
 }
 
 pub(super) async fn commit(call: &Call<'_>, what: Commit<'_>) -> Reply {
-    let outcome = match call.file(what.file).and_then(super::File::writable) {
+    let outcome = match call.file(what.file).and_then(File::writable) {
         Err(status) => Outcome::Err(status, Wcc::default()),
         Ok(file) => {
             let commit = file.tree().commit(&file.caller, &file.node, what.offset, what.count.into());
@@ -153,7 +131,7 @@ pub(super) async fn commit(call: &Call<'_>, what: Commit<'_>) -> Reply {
                     verifier: committed.verifier.to_be_bytes(),
                 }),
                 Err(error) => {
-                    note(&file, error);
+                    file.note(error);
                     Outcome::Err(convert::status(error), file.wcc().await)
                 }
             }

@@ -4,24 +4,18 @@ mod convert;
 mod directories;
 mod files;
 
-use std::rc::Rc;
 use std::sync::Arc;
 
 use nfs::v3::{Arguments, Outcome, Procedure, Results, Status, Wcc};
 use runtime::Chain;
-use tree::{Caller, NodeId, Tree};
 
 use crate::call::Accepted;
 use crate::caller::Identity;
 use crate::client::Client;
-use crate::config::ClientRule;
-
-use crate::model::{BadHandle, Exported, Model};
+use crate::file::File;
+use crate::model::{BadHandle, Model};
 use crate::reply::Reply;
-use crate::tally::{Tallies, Tally};
-
-/// Bytes that one READ or WRITE moves at most.
-const MOST_DATA: u32 = 1 << 20;
+use crate::tally::Tallies;
 
 /// How often a call may be executed that comes again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,20 +54,7 @@ struct Call<'c> {
     xid: u32,
 }
 
-/// A file that a call is about, and for whom.
-struct File {
-    export: Arc<Exported>,
-    tally: Rc<Tally>,
-    node: NodeId,
-    rule: ClientRule,
-    caller: Caller,
-}
-
 impl File {
-    fn tree(&self) -> &dyn Tree {
-        &*self.export.config.tree
-    }
-
     /// # Errors
     /// [`Status::RoFs`] if the client may only read.
     fn writable(self) -> Result<Self, Status> {
@@ -103,9 +84,9 @@ impl Call<'_> {
             BadHandle::Gone => Status::Stale,
         })?;
         let rule = export.rule(self.client).ok_or(Status::Acces)?;
-        let tally = self.tallies.of(export.id);
-        tally.count(|counts| counts.calls += 1);
-        Ok(File { caller: self.identity.squashed(&rule), export: export.clone(), tally, node, rule })
+        let file = File::new(export, node, rule, self.identity, self.tallies);
+        file.tally.count(|counts| counts.calls += 1);
+        Ok(file)
     }
 
     /// A reply with these results.
@@ -162,13 +143,6 @@ pub(crate) async fn execute(
 
 /// An error that has nothing with it but the file's attributes.
 async fn failed<T>(file: &File, error: tree::TreeError) -> Outcome<T, Option<nfs::v3::Attributes>> {
-    note(file, error);
+    file.note(error);
     Outcome::Err(convert::status(error), file.attributes().await)
-}
-
-/// Counts errors of the medium.
-fn note(file: &File, error: tree::TreeError) {
-    if matches!(error, tree::TreeError::Io(_) | tree::TreeError::NoSpace) {
-        file.tally.count(|counts| counts.errors += 1);
-    }
 }

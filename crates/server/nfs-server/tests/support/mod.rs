@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test uses a part")]
 
+pub mod v4;
+
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
@@ -26,6 +28,11 @@ pub struct Served {
 
 /// A server on two cores that exports 64 MiB of memory as `/data`.
 pub fn served() -> Served {
+    serving(config())
+}
+
+/// 64 MiB of memory as `/data`, at a free port.
+pub fn config() -> NfsConfig {
     let tree =
         MemoryTree::new(Limits { bytes: 64 << 20, files: 1 << 20 }, Root { mode: 0o777, uid: 0, gid: 0 });
     let export = Export {
@@ -33,12 +40,17 @@ pub fn served() -> Served {
         tree: Arc::new(tree.expect("memory")),
         clients: vec![ClientRule { squash: Squash::None, ..ClientRule::default() }],
     };
-    let config = NfsConfig {
+    NfsConfig {
         portals: vec![NfsPortal { listen: SocketAddr::from(([127, 0, 0, 1], 0)) }],
         exports: vec![export],
         limits: NfsLimits::default(),
         key: [3; 16],
-    };
+        clients: None,
+    }
+}
+
+/// A server on two cores.
+pub fn serving(config: NfsConfig) -> Served {
     let cores = CoresConfig { count: 2, spin_us: 0, pool_bytes: 64 << 20 };
     let server = Server::start(cores, Vec::new()).expect("two cores");
     let nfs = nfs_server::begin(&server, config.clone()).expect("a free port");

@@ -34,8 +34,8 @@ impl Running {
         self.answer
     }
 
-    /// What bounds this request and its reply: REQ_TOO_BIG, REP_TOO_BIG, REP_TOO_BIG_TO_CACHE and
-    /// TOO_MANY_OPS are the caller's to find.
+    /// What bounds this request and its reply: REP_TOO_BIG and REP_TOO_BIG_TO_CACHE are the caller's
+    /// to find.
     pub fn limits(&self) -> Channel {
         self.fore
     }

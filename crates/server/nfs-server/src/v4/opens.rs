@@ -1,0 +1,200 @@
+//! OPEN, CLOSE and OPEN_DOWNGRADE (RFC 8881 §18.16, §18.2, §18.18).
+
+use nfs::v4::flags::{open_result, want};
+use nfs::v4::state::{Claim as Right, OpenFile, Opened, Share};
+use nfs::v4::{
+    Bitmap, ChangeInfo, Claim, Close, CreateHow, Delegation, DelegationType, Fattr, Open, OpenDowngrade,
+    OpenOk, Outcome, Results, ShareAccess, ShareDeny, Stateid, Status, attribute,
+};
+use tree::{Attributes, Created, New, NewFile, Permissions, SetAttributes, TreeError};
+
+use super::attributes::{WITH_EXCLUSIVE, to_set};
+use super::compound::{Compound, Done, Place, Results as Reply, checked, in_export, writable};
+use super::{convert, names};
+use crate::file::File;
+
+/// A file that is to be opened.
+struct Target {
+    file: File,
+    /// What has to be checked of the caller's rights.
+    check: Check,
+    directory: ChangeInfo,
+    /// What was set of the attributes that came with it.
+    set: Bitmap,
+    /// To be cut, or extended, as soon as it is open.
+    size: Option<u64>,
+}
+
+/// What has to be checked of the caller's rights.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Check {
+    /// Nothing: the caller has made it just now.
+    Nothing,
+    /// What READ and WRITE check: it was open before, or was made by an attempt that is repeated.
+    Data,
+    /// What the mode permits.
+    Mode,
+}
+
+fn share(access: u32, deny: u32) -> Result<Share, Status> {
+    let access = ShareAccess::of(access).ok_or(Status::Inval)?;
+    Ok(Share { access, deny: ShareDeny::from_code(deny).ok_or(Status::Inval)? })
+}
+
+pub(super) async fn open(c: &mut Compound<'_>, what: &Open<'_>, to: &mut Reply<'_, '_>) -> Done {
+    let share = share(what.share_access, what.share_deny)?;
+    let right = match what.claim {
+        Claim::Null(_) | Claim::Fh(()) => Right::New,
+        Claim::Previous(of) => Right::Reclaim { delegation: of != DelegationType::None },
+        // Nobody has a delegation.
+        Claim::DelegateCur(_) | Claim::DelegCurFh(_) => return Err(Status::BadStateid.into()),
+        Claim::DelegatePrev(_) | Claim::DelegPrevFh(()) => return Err(Status::NotSupp.into()),
+    };
+    c.state(|state, _, client| state.admit(client, right))?;
+    let target = match (&what.claim, &what.create) {
+        (Claim::Null(name), None) => existing(c, checked(*name)?).await?,
+        (Claim::Null(name), Some(how)) => made(c, checked(*name)?, how).await?,
+        (_, Some(_)) => return Err(Status::Inval.into()),
+        (_, None) => {
+            let check = if right == Right::New { Check::Mode } else { Check::Data };
+            let file = c.file(Status::IsDir)?.clone();
+            Target { file, check, directory: ChangeInfo::default(), set: Bitmap::EMPTY, size: None }
+        }
+    };
+    let file = target.file;
+    let of = file.regular().await?;
+    permitted(&file, &of, share.access, target.check).await?;
+    let handle = c.model.handle(&file.export, &file.node);
+    let request = OpenFile {
+        file: &handle,
+        owner: what.owner.owner.bytes(),
+        share,
+        claim: right,
+        want: what.share_access,
+    };
+    let opened = c.state(|state, now, client| state.open(now, client, request))?;
+    if let Some(size) = target.size.filter(|size| *size != of.size || *size == 0) {
+        resize(c, &file, size, &opened).await?;
+    }
+    let delegation = match opened.delegation {
+        Err(why) if what.share_access & want::DELEG_MASK != want::NO_PREFERENCE => Delegation::NoneExt(why),
+        _ => Delegation::None(()),
+    };
+    c.go_to(Place::File(file));
+    c.stateids.set(opened.stateid);
+    to.push(&Results::Open(Outcome::Ok(OpenOk {
+        stateid: opened.stateid,
+        directory: target.directory,
+        flags: open_result::LOCKTYPE_POSIX,
+        attributes_set: target.set,
+        delegation,
+    })));
+    Ok(())
+}
+
+/// Cuts a file that has just been opened. If that fails, it is not open.
+async fn resize(c: &Compound<'_>, file: &File, size: u64, opened: &Opened) -> Result<(), Status> {
+    let set = SetAttributes { size: Some(size), ..SetAttributes::default() };
+    let done = file.done(file.tree().set_attributes(&file.caller, &file.node, &set, None).await);
+    // A later seqid is of an open that was there before.
+    if done.is_err() && opened.stateid.seqid == 1 {
+        c.state(|state, _, client| state.close(client, opened.stateid))?;
+    }
+    done.map(|_| ())
+}
+
+/// Checks that the caller may open the file so.
+async fn permitted(file: &File, of: &Attributes, access: ShareAccess, check: Check) -> Result<(), Status> {
+    if access.writes() && file.rule.read_only {
+        return Err(Status::RoFs);
+    }
+    let (reads, writes) = match check {
+        Check::Nothing => (true, true),
+        Check::Data => (file.caller.may_read_data(of), file.caller.may_write_data(of)),
+        Check::Mode => {
+            let granted = file.tree().access(&file.caller, &file.node, Permissions::ALL).await;
+            let may = file.done(granted)?.permissions;
+            // Who may execute a file has to read it.
+            (may.0 & 5 != 0, may.contains(Permissions::WRITE))
+        }
+    };
+    if (access.reads() && !reads) || (access.writes() && !writes) { Err(Status::Access) } else { Ok(()) }
+}
+
+/// The file of a name in the current directory.
+async fn existing(c: &Compound<'_>, name: &[u8]) -> Result<Target, Status> {
+    let found = names::find(c, c.current()?, name).await?;
+    let file = in_export(&found, Status::IsDir)?.clone();
+    let directory = match c.current()? {
+        Place::File(directory) => convert::unchanged(directory.now().await?.change),
+        Place::Above(_) => ChangeInfo::default(),
+    };
+    Ok(Target { file, check: Check::Mode, directory, set: Bitmap::EMPTY, size: None })
+}
+
+/// The file of a name in the current directory, which is made if need be.
+async fn made(c: &Compound<'_>, name: &[u8], how: &CreateHow<'_>) -> Result<Target, Status> {
+    let directory = writable(c.current()?)?;
+    let none = Fattr::EMPTY;
+    let (given, verifier) = match how {
+        CreateHow::Unchecked(given) | CreateHow::Guarded(given) => (given, None),
+        CreateHow::Exclusive(verifier) => (&none, Some(*verifier)),
+        CreateHow::Exclusive41(exclusive) => (&exclusive.attributes, Some(exclusive.verifier)),
+    };
+    if verifier.is_some() && !given.set().minus(WITH_EXCLUSIVE).is_empty() {
+        return Err(Status::Inval);
+    }
+    let attributes = to_set(given, c.minor)?;
+    let new = match (how, verifier) {
+        (_, Some(verifier)) => NewFile::Exclusive { verifier: verifier.0, attributes },
+        (CreateHow::Guarded(_), _) => NewFile::Guarded(attributes),
+        _ => {
+            // An existing file is cut only when nobody denies it.
+            match existing(c, name).await {
+                Err(Status::NoEnt) => NewFile::Unchecked(attributes),
+                found => {
+                    let size = attributes.size;
+                    let set = size.map_or(Bitmap::EMPTY, |_| Bitmap::of(&[attribute::SIZE]));
+                    return found.map(|target| Target { size, set, ..target });
+                }
+            }
+        }
+    };
+    let created = directory.tree().create(&directory.caller, &directory.node, name, New::File(new)).await;
+    let Created { node, directory: changed, new, .. } = match created {
+        // What exists and is no file says what it is.
+        Err(TreeError::Exists) if matches!(how, CreateHow::Unchecked(_)) => return existing(c, name).await,
+        created => directory.done(created)?,
+    };
+    let check = match (new, verifier) {
+        (true, _) => Check::Nothing,
+        (false, Some(_)) => Check::Data,
+        (false, None) => Check::Mode,
+    };
+    let directory_change =
+        if new { convert::changed(&changed) } else { convert::unchanged(changed.after.change) };
+    Ok(Target {
+        file: directory.beside(node),
+        check,
+        directory: directory_change,
+        set: given.set(),
+        size: None,
+    })
+}
+
+pub(super) fn close(c: &mut Compound<'_>, what: Close, to: &mut Reply<'_, '_>) -> Done {
+    let stateid = c.stateid(what.stateid)?;
+    c.state(|state, _, client| state.close(client, stateid))?;
+    c.stateids.set(Stateid::INVALID);
+    to.push(&Results::Close(Outcome::Ok(Stateid::INVALID)));
+    Ok(())
+}
+
+pub(super) fn downgrade(c: &mut Compound<'_>, what: OpenDowngrade, to: &mut Reply<'_, '_>) -> Done {
+    let stateid = c.stateid(what.stateid)?;
+    let share = share(what.share_access, what.share_deny)?;
+    let stateid = c.state(|state, _, client| state.downgrade(client, stateid, share))?;
+    c.stateids.set(stateid);
+    to.push(&Results::OpenDowngrade(Outcome::Ok(stateid)));
+    Ok(())
+}

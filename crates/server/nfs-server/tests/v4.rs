@@ -1,0 +1,464 @@
+//! NFSv4.1 and 4.2 over TCP: sessions, files, locks, restarts, and the directories above the exports.
+
+mod support;
+
+use memory_tree::{Limits, MemoryTree, Root};
+use nfs::v4::attribute::{FILEID, FSID, MOUNTED_ON_FILEID, SIZE, TYPE};
+use nfs::v4::{
+    Arguments, Attributes, Bitmap, Close, Commit, CopyRange, Create, CreateHow, CreateType, Exclusive, Fattr,
+    FileType, Lock, LockT, LockType, LockU, Locker, NewLockOwner, OldLockOwner, OpenDowngrade, Outcome,
+    OutcomeOr, Read, ReadDir, Rename, Results, SecInfoStyle, SetAttr, ShareAccess, Stable, Stateid, Status,
+    Verifier, Write,
+};
+use nfs_server::config::{ClientRule, Export};
+use rpc::xdr::List;
+use std::sync::Arc;
+use support::v4::*;
+use support::{Served, fragment, served};
+
+fn write(stateid: Stateid, offset: u64, data: &[u8]) -> Arguments<'static> {
+    Arguments::Write(Write { stateid, offset, stable: Stable::Unstable, length: data.len() as u32 })
+}
+
+fn read(stateid: Stateid, offset: u64, count: u32) -> Arguments<'static> {
+    Arguments::Read(Read { stateid, offset, count })
+}
+
+fn lock(
+    kind: LockType,
+    (offset, length): (u64, u64),
+    locker: Locker<'static>,
+    reclaim: bool,
+) -> Arguments<'static> {
+    Arguments::Lock(Lock { kind, reclaim, offset, length, locker })
+}
+
+fn first(open: Stateid, who: &'static [u8]) -> Locker<'static> {
+    Locker::New(NewLockOwner { open_seqid: 0, open, lock_seqid: 0, owner: owner(who) })
+}
+
+#[test]
+fn a_file_is_made_written_read_and_closed() {
+    let served = served();
+    let mut c = served.v4("client");
+    let root = c.find("/data").unwrap();
+    let (file, stateid) = c.make(&root, "file", b"owner");
+    let data: Vec<u8> = (0..200_001u32).map(|at| at as u8).collect();
+    let size = Arguments::GetAttr(Bitmap::of(&[SIZE]));
+    let reply = c.run(&[handle(&file), write(stateid, 7, &data), size.clone()], &data);
+    let all = answers(&reply);
+    let Results::Write(Outcome::Ok(written)) = &all[2] else { panic!("{all:?}") };
+    assert_eq!(written.count as usize, data.len());
+    let Results::GetAttr(Outcome::Ok(of)) = &all[3] else { panic!("{all:?}") };
+    assert_eq!(
+        of.attributes().unwrap().size,
+        Some(7 + data.len() as u64),
+        "what follows the data is executed"
+    );
+    let reply = c.run(&[handle(&file), Arguments::Commit(Commit { offset: 0, count: 0 })], &[]);
+    let Some(Results::Commit(Outcome::Ok(verifier))) = answers(&reply).pop() else { panic!() };
+    assert_eq!(verifier, written.verifier);
+    let reply = c.run(&[handle(&file), read(stateid, 7, 1 << 20), size], &[]);
+    assert_eq!(support::v4::data(&reply), data);
+    let all = answers(&reply);
+    assert!(matches!(&all[2], Results::Read(Outcome::Ok(read)) if read.eof), "{all:?}");
+    assert!(matches!(&all[3], Results::GetAttr(Outcome::Ok(_))), "what follows the data is sent");
+    let close = Arguments::Close(Close { seqid: 0, stateid });
+    assert_eq!(status(&c.run(&[handle(&file), close], &[])), None);
+    assert_eq!(status(&c.run(&[handle(&file), read(stateid, 0, 1)], &[])), Some(Status::BadStateid));
+    served.stop();
+}
+
+#[test]
+fn several_reads_of_a_compound_each_have_their_data() {
+    let served = served();
+    let mut c = served.v4("client");
+    let root = c.find("/data").unwrap();
+    let (file, stateid) = c.make(&root, "file", b"owner");
+    c.run(&[handle(&file), write(stateid, 0, b"abcdefg")], b"abcdefg");
+    let reply = c.run(&[handle(&file), read(stateid, 0, 3), read(stateid, 3, 9), Arguments::GetFh(())], &[]);
+    let body = support::results(&reply);
+    let results = nfs::v4::Reply::<nfs::v4::Fore>::read(body).unwrap().results;
+    let pieces: Vec<_> = results.map(|one| body[one.unwrap().payload].to_vec()).collect();
+    assert_eq!(pieces[2..4], [b"abc".to_vec(), b"defg".to_vec()]);
+    assert_eq!(status(&reply), None);
+    served.stop();
+}
+
+#[test]
+fn a_slots_reply_is_kept_and_its_order_is() {
+    let served = served();
+    let mut c = served.v4("client");
+    c.cache = true;
+    let root = c.find("/data").unwrap();
+    let make = |kind| Arguments::Create(Create { kind, name: name("dir"), attributes: Fattr::EMPTY });
+    let once = [c.slot(c.sequence + 1), handle(&root), make(CreateType::Directory(()))];
+    let once = body(2, &once, &[]);
+    let first = c.link.v4(&once);
+    assert_eq!(status(&first), None);
+    let again = c.link.v4(&once);
+    assert_eq!(support::results(&again), support::results(&first), "not EXIST");
+    // Over another connection too.
+    let mut other = served.connect();
+    assert_eq!(support::results(&other.v4(&once)), support::results(&first));
+    let false_retry = body(2, &[c.slot(c.sequence + 1), Arguments::PutRootFh(())], &[]);
+    assert_eq!(status(&c.link.v4(&false_retry)), Some(Status::SeqFalseRetry));
+    let far = body(2, &[c.slot(c.sequence + 3), Arguments::PutRootFh(())], &[]);
+    assert_eq!(status(&c.link.v4(&far)), Some(Status::SeqMisordered));
+    // Without the wish to keep it, a retry is told so.
+    c.sequence += 1;
+    c.cache = false;
+    c.run(&[Arguments::PutRootFh(()), Arguments::GetFh(())], &[]);
+    let retry = body(2, &[c.slot(c.sequence), Arguments::PutRootFh(()), Arguments::GetFh(())], &[]);
+    assert_eq!(status(&c.link.v4(&retry)), Some(Status::RetryUncachedRep));
+    served.stop();
+}
+
+#[test]
+fn locks_of_two_clients_exclude_each_other() {
+    let served = served();
+    let (mut a, mut b) = (served.v4("a"), served.v4("b"));
+    let root = a.find("/data").unwrap();
+    let (file, opened) = a.make(&root, "file", b"owner");
+    let (_, theirs) = b.make(&root, "file", b"owner");
+    let reply = a.run(&[handle(&file), lock(LockType::Write, (10, 10), first(opened, b"lock"), false)], &[]);
+    let Some(Results::Lock(OutcomeOr::Ok(held))) = answers(&reply).pop() else { panic!() };
+    let ask = lock(LockType::Read, (0, 11), first(theirs, b"other"), false);
+    let reply = b.run(&[handle(&file), ask.clone(), Arguments::GetFh(())], &[]);
+    let all = answers(&reply);
+    let Some(Results::Lock(OutcomeOr::Or(denied))) = all.last() else { panic!("{all:?}") };
+    assert_eq!(
+        (denied.offset, denied.length, denied.kind, denied.owner.client),
+        (10, 10, LockType::Write, a.client)
+    );
+    assert_eq!(denied.owner.owner.bytes(), b"lock");
+    let test =
+        Arguments::LockT(LockT { kind: LockType::Write, offset: 19, length: 1, owner: owner(b"other") });
+    assert_eq!(status(&b.run(&[handle(&file), test], &[])), Some(Status::Denied));
+    let locks = Locker::Old(OldLockOwner { locks: held, seqid: 0 });
+    assert_eq!(status(&a.run(&[handle(&file), lock(LockType::Write, (30, 1), locks, false)], &[])), None);
+    let held = Stateid { seqid: 0, ..held };
+    let unlock = LockU { kind: LockType::Write, seqid: 0, locks: held, offset: 0, length: 25 };
+    assert_eq!(status(&a.run(&[handle(&file), Arguments::LockU(unlock)], &[])), None);
+    assert_eq!(status(&b.run(&[handle(&file), ask], &[])), None);
+    served.stop();
+}
+
+/// The server's successor, with the same trees and records.
+fn restarted(served: Served) -> Served {
+    let config = served.config.clone();
+    served.stop();
+    support::serving(config)
+}
+
+#[test]
+fn what_a_client_had_open_is_reclaimed_after_a_restart() {
+    let folder = std::env::temp_dir().join(format!("nfs-clients-{}", std::process::id()));
+    let mut config = support::config();
+    config.clients = Some(folder.clone());
+    let served = support::serving(config);
+    let (mut a, mut b) = (served.v4("a"), served.v4("b"));
+    let root = a.find("/data").unwrap();
+    let (file, opened) = a.make(&root, "file", b"owner");
+    b.make(&root, "other", b"owner");
+    a.run(&[handle(&file), lock(LockType::Write, (0, 10), first(opened, b"lock"), false)], &[]);
+    let served = restarted(served);
+    let mut stale = served.connect();
+    assert_eq!(status(&stale.v4(&body(2, &[a.slot(a.sequence + 1)], &[]))), Some(Status::BadSession));
+    let mut a = served.v4_again("a");
+    assert_eq!(status(&a.run(&[handle(&file), read(opened, 0, 1)], &[])), Some(Status::BadStateid));
+    assert_eq!(status(&a.run(&[handle(&root), open("file", b"owner", None)], &[])), Some(Status::Grace));
+    let reply = a.run(&[handle(&file), reclaim(b"owner")], &[]);
+    let Some(Results::Open(Outcome::Ok(again))) = answers(&reply).pop() else {
+        panic!("{:?}", status(&reply))
+    };
+    let reply =
+        a.run(&[handle(&file), lock(LockType::Write, (0, 10), first(again.stateid, b"lock"), true)], &[]);
+    assert_eq!(status(&reply), None);
+    assert_eq!(status(&a.run(&[Arguments::ReclaimComplete(false)], &[])), None);
+    // Who was never there has nothing to reclaim, and does not have to wait for itself.
+    let mut c = served.v4_again("c");
+    assert_eq!(status(&c.run(&[handle(&file), reclaim(b"owner")], &[])), Some(Status::ReclaimBad));
+    let mut b = served.v4_again("b");
+    assert_eq!(status(&b.run(&[Arguments::ReclaimComplete(false)], &[])), None);
+    // All are done: the period of grace is over.
+    let (_, theirs) = b.make(&root, "file", b"owner");
+    let reply = b.run(&[handle(&file), lock(LockType::Write, (5, 1), first(theirs, b"lock"), false)], &[]);
+    assert_eq!(status(&reply), Some(Status::Denied), "it was reclaimed");
+    served.stop();
+    std::fs::remove_file(folder).expect("the records were kept");
+}
+
+#[test]
+fn without_records_nothing_is_reclaimed() {
+    let served = served();
+    let mut a = served.v4("a");
+    let root = a.find("/data").unwrap();
+    let (file, _) = a.make(&root, "file", b"owner");
+    let served = restarted(served);
+    let mut a = served.v4_again("a");
+    assert_eq!(status(&a.run(&[handle(&file), reclaim(b"owner")], &[])), Some(Status::NoGrace));
+    served.stop();
+}
+
+fn exports(names: &[&str]) -> Served {
+    let mut config = support::config();
+    let rules = config.exports[0].clients.clone();
+    let tree = || {
+        let root = Root { mode: 0o777, uid: 0, gid: 0 };
+        Arc::new(MemoryTree::new(Limits { bytes: 1 << 20, files: 100 }, root).expect("memory"))
+    };
+    config.exports = names
+        .iter()
+        .map(|name| Export { name: (*name).into(), tree: tree(), clients: rules.clone() })
+        .collect();
+    support::serving(config)
+}
+
+fn list(c: &mut V4, directory: &[u8]) -> Vec<(String, Attributes<'static>)> {
+    let requested = Bitmap::of(&[TYPE, FSID, FILEID, MOUNTED_ON_FILEID]);
+    let what = ReadDir { cookie: 0, verifier: Verifier::default(), dir_count: 0, max_count: 8192, requested };
+    let reply = c.run(&[handle(directory), Arguments::ReadDir(what)], &[]);
+    let all = answers(&reply);
+    let Some(Results::ReadDir(Outcome::Ok(listed))) = all.last() else { panic!("{all:?}") };
+    assert!(listed.eof);
+    let entry = |entry: nfs::v4::readdir::Entry<'_>| {
+        let of = entry.attributes.attributes().expect("attributes");
+        let kept = Attributes {
+            kind: of.kind,
+            fsid: of.fsid,
+            fileid: of.fileid,
+            mounted_on_fileid: of.mounted_on_fileid,
+            ..Attributes::default()
+        };
+        (String::from_utf8(entry.name.bytes().to_vec()).expect("text"), kept)
+    };
+    listed.entries.iter().map(entry).collect()
+}
+
+#[test]
+fn exports_are_found_below_directories_that_nobody_can_change() {
+    let served = exports(&["/srv/a", "/srv/b", "/data"]);
+    let mut c = served.v4("client");
+    let root = c.find("/").unwrap();
+    let shown = list(&mut c, &root);
+    assert_eq!(shown.iter().map(|(name, _)| &name[..]).collect::<Vec<_>>(), ["data", "srv"]);
+    let [data, srv] = [&shown[0].1, &shown[1].1];
+    assert_ne!(data.fsid, srv.fsid, "an export is crossed into");
+    assert_ne!(data.fileid, data.mounted_on_fileid);
+    assert_eq!((srv.kind, srv.fileid), (Some(FileType::Directory), srv.mounted_on_fileid));
+    let below = c.find("/srv").unwrap();
+    assert_eq!(list(&mut c, &below).len(), 2);
+    assert_eq!(c.find("/srv/c"), Err(Status::NoEnt));
+    let export = c.find("/srv/b").unwrap();
+    let up = c.run(&[handle(&export), Arguments::LookupP(()), Arguments::GetFh(())], &[]);
+    assert!(matches!(answers(&up).last(), Some(Results::GetFh(Outcome::Ok(it))) if it.bytes() == below));
+    let make = Create { kind: CreateType::Directory(()), name: name("x"), attributes: Fattr::EMPTY };
+    for directory in [&root, &below] {
+        let create = Arguments::Create(make);
+        assert_eq!(status(&c.run(&[handle(directory), create], &[])), Some(Status::RoFs));
+        assert_eq!(
+            status(&c.run(&[handle(directory), Arguments::Remove(name("a"))], &[])),
+            Some(Status::RoFs)
+        );
+        let how = Some(CreateHow::Unchecked(Fattr::EMPTY));
+        assert_eq!(status(&c.run(&[handle(directory), open("f", b"o", how)], &[])), Some(Status::RoFs));
+    }
+    assert_eq!(status(&c.run(&[handle(&root), Arguments::LookupP(())], &[])), Some(Status::NoEnt));
+    served.stop();
+}
+
+#[test]
+fn an_export_named_slash_is_the_root() {
+    let served = exports(&["/"]);
+    let mut c = served.v4("client");
+    let root = c.find("/").unwrap();
+    c.make(&root, "file", b"owner");
+    assert_eq!(list(&mut c, &root)[0].0, "file");
+    served.stop();
+}
+
+#[test]
+fn clients_have_the_rights_that_their_rule_says() {
+    let mut config = support::config();
+    config.exports[0].clients =
+        vec![ClientRule { network: "192.0.2.0/24".parse().unwrap(), ..Default::default() }];
+    let served = support::serving(config.clone());
+    let mut c = served.v4("client");
+    assert_eq!(c.find("/data"), Err(Status::Access));
+    let root = c.find("/").unwrap();
+    assert_eq!(list(&mut c, &root), []);
+    config.exports[0].clients = vec![ClientRule { read_only: true, ..ClientRule::default() }];
+    served.nfs.apply(config).expect("the same portal");
+    let root = c.find("/data").unwrap();
+    let how = Some(CreateHow::Unchecked(Fattr::EMPTY));
+    assert_eq!(status(&c.run(&[handle(&root), open("f", b"o", how)], &[])), Some(Status::RoFs));
+    served.stop();
+}
+
+#[test]
+fn opens_are_made_repeated_denied_and_cut() {
+    let served = served();
+    let mut c = served.v4("client");
+    let root = c.find("/data").unwrap();
+    let guarded = |c: &mut V4| {
+        status(&c.run(&[handle(&root), open("g", b"o", Some(CreateHow::Guarded(Fattr::EMPTY)))], &[]))
+    };
+    assert_eq!(guarded(&mut c), None);
+    assert_eq!(guarded(&mut c), Some(Status::Exist));
+    let mode = Attributes { mode: Some(0o400), ..Attributes::default() };
+    let mut exclusive = |verifier| {
+        let how = Exclusive { verifier: Verifier([verifier; 8]), attributes: Fattr::of(&mode) };
+        status(&c.run(&[handle(&root), open("e", b"o", Some(CreateHow::Exclusive41(how)))], &[]))
+    };
+    assert_eq!(exclusive(1), None);
+    assert_eq!(exclusive(1), None, "the same attempt again");
+    assert_eq!(exclusive(2), Some(Status::Exist));
+    let (file, stateid) = c.make(&root, "file", b"owner");
+    c.run(&[handle(&file), write(stateid, 0, b"text")], b"text");
+    let mut other = served.v4("other");
+    let deny = match open("file", b"o", None) {
+        Arguments::Open(what) => Arguments::Open(nfs::v4::Open { share_deny: 2, ..what }),
+        _ => unreachable!(),
+    };
+    assert_eq!(status(&other.run(&[handle(&root), deny], &[])), Some(Status::ShareDenied));
+    let cut = Attributes { size: Some(0), ..Attributes::default() };
+    let how = Some(CreateHow::Unchecked(Fattr::of(&cut)));
+    assert_eq!(status(&other.run(&[handle(&root), open("file", b"o", how)], &[])), None);
+    assert_eq!(c.size(&file), 0);
+    let down = OpenDowngrade { stateid, seqid: 0, share_access: ShareAccess::Read.code(), share_deny: 0 };
+    let reply =
+        c.run(&[handle(&file), Arguments::OpenDowngrade(down), write(Stateid::CURRENT, 0, b"x")], b"x");
+    assert!(matches!(status(&reply), Some(Status::OpenMode | Status::Inval)), "{:?}", status(&reply));
+    served.stop();
+}
+
+#[test]
+fn names_are_moved_linked_and_removed() {
+    let served = served();
+    let mut c = served.v4("client");
+    let root = c.find("/data").unwrap();
+    let (file, _) = c.make(&root, "one", b"owner");
+    let both = |last: Arguments<'static>, saved: &[u8], current: &[u8], c: &mut V4| {
+        status(&c.run(&[handle(saved), Arguments::SaveFh(()), handle(current), last], &[]))
+    };
+    assert_eq!(both(Arguments::Link(name("two")), &file, &root, &mut c), None);
+    let rename = Rename { from: name("one"), to: name("three") };
+    assert_eq!(both(Arguments::Rename(rename), &root, &root, &mut c), None);
+    assert_eq!(c.find("/data/one"), Err(Status::NoEnt));
+    assert_eq!(c.find("/data/three").unwrap(), file);
+    assert_eq!(status(&c.run(&[handle(&root), Arguments::Remove(name("three"))], &[])), None);
+    assert_eq!(c.find("/data/two").unwrap(), file);
+    for (bad, why) in
+        [("", Status::Inval), (".", Status::BadName), ("..", Status::BadName), ("a/b", Status::BadChar)]
+    {
+        assert_eq!(status(&c.run(&[handle(&root), Arguments::Lookup(name(bad))], &[])), Some(why), "{bad:?}");
+    }
+    assert_eq!(status(&c.run(&[handle(&root), Arguments::Link(name("x"))], &[])), Some(Status::NoFileHandle));
+    served.stop();
+}
+
+#[test]
+fn attributes_are_compared_and_set() {
+    let served = served();
+    let mut c = served.v4("client");
+    let root = c.find("/data").unwrap();
+    let (file, _) = c.make(&root, "file", b"owner");
+    let size = |size| Attributes { size: Some(size), ..Attributes::default() };
+    let set = |of| Arguments::SetAttr(SetAttr { stateid: Stateid::ANONYMOUS, attributes: Fattr::of(of) });
+    assert_eq!(status(&c.run(&[handle(&file), set(&size(5))], &[])), None);
+    assert_eq!(c.size(&file), 5);
+    let five = size(5);
+    let six = size(6);
+    let all = [
+        (Arguments::Verify(Fattr::of(&five)), None),
+        (Arguments::Verify(Fattr::of(&six)), Some(Status::NotSame)),
+        (Arguments::NVerify(Fattr::of(&five)), Some(Status::Same)),
+        (Arguments::NVerify(Fattr::of(&six)), None),
+    ];
+    for (one, expected) in all {
+        assert_eq!(status(&c.run(&[handle(&file), one], &[])), expected);
+    }
+    served.stop();
+}
+
+#[test]
+fn what_is_not_done_is_not_supported() {
+    let served = served();
+    let mut c = served.v4("client");
+    let root = c.find("/data").unwrap();
+    let (file, stateid) = c.make(&root, "file", b"owner");
+    let elsewhere = [nfs::v4::NetLoc::Name(name("elsewhere"))];
+    let copy = Arguments::Copy(CopyRange {
+        source: stateid,
+        destination: stateid,
+        source_offset: 0,
+        destination_offset: 0,
+        count: 0,
+        consecutive: true,
+        synchronous: true,
+        source_servers: List::of(&elsewhere),
+    });
+    let reply = c.run(&[handle(&file), Arguments::SaveFh(()), copy], &[]);
+    assert_eq!(status(&reply), Some(Status::NotSupp));
+    assert_eq!(status(&c.run(&[handle(&file), Arguments::OpenAttr(false)], &[])), Some(Status::NotSupp));
+    let style = Arguments::SecInfoNoName(SecInfoStyle::CurrentFh);
+    let reply = c.run(&[handle(&file), style, Arguments::GetFh(())], &[]);
+    assert_eq!(status(&reply), Some(Status::NoFileHandle), "SECINFO takes the current file away");
+    served.stop();
+}
+
+#[test]
+fn compounds_that_break_the_rules_are_told_so() {
+    let served = served();
+    let mut c = served.v4("client");
+    let mut alone = |minor, all: &[Arguments<'_>]| status(&c.link.v4(&body(minor, all, &[])));
+    assert_eq!(alone(0, &[Arguments::PutRootFh(())]), Some(Status::MinorVersMismatch));
+    assert_eq!(alone(3, &[]), Some(Status::MinorVersMismatch));
+    assert_eq!(alone(1, &[]), None);
+    assert_eq!(alone(1, &[Arguments::PutRootFh(())]), Some(Status::OpNotInSession));
+    let destroy = Arguments::DestroyClientId(nfs::v4::ClientId(1));
+    assert_eq!(alone(1, &[destroy.clone(), destroy.clone()]), Some(Status::NotOnlyOp));
+    assert_eq!(alone(1, &[destroy]), Some(Status::StaleClientId));
+    let many = vec![Arguments::PutRootFh(()); 10_000];
+    assert_eq!(alone(1, &many), Some(Status::OpNotInSession));
+    let all = [&[c.slot(c.sequence + 1)], &many[..]].concat();
+    assert_eq!(status(&c.link.v4(&body(1, &all, &[]))), Some(Status::TooManyOps));
+    // The slot is as it was.
+    let second = c.slot(c.sequence + 1);
+    assert_eq!(status(&c.run(&[second], &[])), Some(Status::SequencePos));
+    // Operations that are cut short end the compound, not the connection.
+    let mut cut = body(1, &[c.slot(c.sequence + 1), Arguments::PutRootFh(())], &[]);
+    c.sequence += 1;
+    let len = cut.len();
+    cut[len - 4..].copy_from_slice(&9999u32.to_be_bytes());
+    assert_eq!(status(&c.link.v4(&cut)), Some(Status::OpIllegal));
+    // What is no COMPOUND at all is no call.
+    let garbage = support::call(99, nfs::v4::PROGRAM, 4, 1, &[0xff; 3]);
+    c.link.send(&fragment(&garbage, true));
+    let reply = c.link.reply();
+    assert_eq!(reply[reply.len() - 4..], 4u32.to_be_bytes(), "GARBAGE_ARGS");
+    served.stop();
+}
+
+#[test]
+fn a_reply_that_would_be_too_long_changes_nothing() {
+    let served = served();
+    let mut c = served.v4("client");
+    c.cache = true;
+    let root = c.find("/data").unwrap();
+    let (file, stateid) = c.make(&root, "file", b"owner");
+    let data = vec![7; 8000];
+    c.run(&[handle(&file), write(stateid, 0, &data)], &data);
+    let reply = c.run(&[handle(&file), read(stateid, 0, 8000)], &[]);
+    assert_eq!(status(&reply), Some(Status::RepTooBigToCache));
+    let reply = c.run(&[handle(&file), read(stateid, 0, 3900)], &[]);
+    assert_eq!(support::v4::data(&reply), data[..3900]);
+    let again = body(2, &[c.slot(c.sequence), handle(&file), read(stateid, 0, 3900)], &[]);
+    assert_eq!(support::results(&c.link.v4(&again)), support::results(&reply));
+    let reads = [handle(&file), read(stateid, 0, 3900), Arguments::SaveFh(()), handle(&root)];
+    let last = [Arguments::Remove(name("file"))];
+    assert_eq!(status(&c.run(&[&reads[..], &last].concat(), &[])), Some(Status::RepTooBigToCache));
+    assert_eq!(c.find("/data/file").unwrap(), file);
+    served.stop();
+}
