@@ -7,10 +7,11 @@ from lab.share import folder, share
 
 PORT = 2049
 
-# What a mount must do, at /run/nfs. $WHAT names it in cases.
+# What a mount must do, at /run/nfs. $WHAT names it in cases, and $VERS is the version.
 WORK = r"""
 mkdir -p /run/nfs /run/nfs2 /run/tree
-mount_() { mount -t nfs -o "vers=3,nolock,proto=tcp,port=$PORT,mountport=$PORT,mountproto=tcp${3:+,$3}" "$HOST:$1" "$2"; }
+[ "$VERS" = 3 ] && options="nolock,mountport=$PORT,mountproto=tcp" || options=sec=sys
+mount_() { mount -t nfs -o "vers=$VERS,$options,proto=tcp,port=$PORT${3:+,$3}" "$HOST:$1" "$2"; }
 fresh_() { umount /run/nfs && mount_ "$EXPORT" /run/nfs; }
 tree() {
   mkdir -p /run/tree/deep/er && cp -r /etc/iscsi /usr/share/zoneinfo/Europe /run/tree/deep 2>/dev/null
@@ -76,6 +77,70 @@ case_ "$WHAT: everything is removed" eval 'rm -rf /run/nfs/* && [ -z "$(ls -A /r
 umount /run/nfs
 """
 
+# What only version 4 does.
+FOUR = WORK + r"""
+# Locks of the one mount keep the other out: they have owners of their own, and share nothing in the client.
+locks() (
+  cd /run/nfs && head -c 100 /dev/zero >locked || return
+  ask() { python3 -c '
+import fcntl, sys
+begin, length, file = int(sys.argv[2]), int(sys.argv[3]), open(sys.argv[1], "r+b")
+try: fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, length, begin)
+except BlockingIOError: sys.exit(9)
+' "$@"; }
+  python3 -c '
+import fcntl, sys
+file = open("/run/nfs/locked", "r+b")
+fcntl.lockf(file, fcntl.LOCK_EX, 10, 20)
+print(flush=True); sys.stdin.readline()
+fcntl.lockf(file, fcntl.LOCK_UN, 10, 20)
+print(flush=True); sys.stdin.readline()
+' <>/run/hold >/run/held & holder=$!
+  exec 5<>/run/held 6<>/run/hold
+  read -r _ <&5
+  ask /run/nfs2/locked 0 20 && ask /run/nfs2/locked 30 0; apart=$?
+  ask /run/nfs2/locked 25 1; within=$?
+  echo >&6; read -r _ <&5
+  ask /run/nfs2/locked 0 0; after=$?
+  echo >&6; wait $holder
+  echo "apart $apart, within $within, after $after"
+  [ "$apart $within $after" = "0 9 0" ]
+)
+above() (
+  mkdir -p /run/root && mount_ / /run/root || return
+  [ "$(ls -A /run/root)" = "$(echo "${EXPORT#/}" | cut -d/ -f1)" ] || return
+  ! touch /run/root/x && : >"/run/root$EXPORT/found" && [ -e /run/nfs/found ] && rm /run/nfs/found && umount -l /run/root
+)
+holes() (
+  cd /run/nfs && fallocate -l 1M holes && [ "$(stat -c %s holes)" = 1048576 ] && head -c 1M /dev/urandom >holes && cp holes /tmp/holes || return
+  fallocate -p -o 64K -l 128K holes && fallocate -p -o 64K -l 128K /tmp/holes && cmp holes /tmp/holes && rm holes
+)
+copies() (
+  cd /run/nfs && head -c 5M /dev/urandom >from && python3 -c '
+import os
+a, b = os.open("from", os.O_RDONLY), os.open("into", os.O_RDWR | os.O_CREAT)
+left = 5 << 20
+while left: left -= os.copy_file_range(a, b, left)
+os.close(b)
+' && cmp from into && rm from into
+)
+mkfifo /run/hold /run/held
+case_ "$WHAT: mounts" mount_ "$EXPORT" /run/nfs
+case_ "$WHAT: the mount is of that version" grep -q "vers=$VERS" /proc/mounts
+case_ "$WHAT: mounts again" mount_ "$EXPORT" /run/nfs2 nosharecache
+case_ "$WHAT: locks of ranges exclude each other" locks
+case_ "$WHAT: the names of exports are directories" above
+"""
+
+RANGES = r"""
+case_ "$WHAT: holes are made and filled" holes
+case_ "$WHAT: files are copied by the server" copies
+"""
+
+UNMOUNT = """
+umount /run/nfs2; umount /run/nfs
+"""
+
 # A server that goes away and comes back: the client waits, and goes on with the handles that it has.
 AWAY = WORK + r"""
 case_ "$WHAT: mounts" mount_ "$EXPORT" /run/nfs hard
@@ -90,8 +155,8 @@ cd /; umount /run/nfs
 """
 
 
-def boot(lab, script, server, name, what, requests=None):
-    uml.run_cases(lab, "nfs", script, timeout=900, requests=requests, EXPORT=name, WHAT=what, PORT=PORT)
+def boot(lab, script, server, name, what, requests=None, version="3"):
+    uml.run_cases(lab, "nfs", script, timeout=900, requests=requests, EXPORT=name, WHAT=what, PORT=PORT, VERS=version)
 
 
 def serve(lab, exports):
@@ -116,7 +181,19 @@ def directory(lab):
         boot(lab, ALL, server, "/srv/tree", "a directory")
 
 
-def away(lab):
+def four_one(lab):
+    with serve(lab, {"/memory": "mem:256M"}) as server:
+        boot(lab, ALL, server, "/memory", "4.1, memory", version="4.1")
+        boot(lab, FOUR + UNMOUNT, server, "/memory", "4.1, state", version="4.1")
+
+
+def four_two(lab):
+    with serve(lab, {"/srv/tree": folder(lab)}) as server:
+        boot(lab, ALL, server, "/srv/tree", "4.2, a directory", version="4.2")
+        boot(lab, FOUR + RANGES + UNMOUNT, server, "/srv/tree", "4.2, state", version="4.2")
+
+
+def away(lab, version="3", what="a server that goes away"):
     with serve(lab, {"/srv/tree": folder(lab)}) as server:
         def stop_and_start():
             server.stop()
@@ -129,11 +206,18 @@ def away(lab):
             server.start()
 
         requests = {"restart": stop_and_start, "kill": kill_and_start, "takeover": server.take_over}
-        boot(lab, AWAY, server, "/srv/tree", "a server that goes away", requests)
+        boot(lab, AWAY, server, "/srv/tree", what, requests, version)
+
+
+def away_four(lab):
+    away(lab, "4.2", "4.2, a server that goes away")
 
 
 CASES = [
     ("nfs: memory's script ran to its end", memory),
     ("nfs: a directory's script ran to its end", directory),
     ("nfs: the script of a server that goes away ran to its end", away),
+    ("nfs: 4.1's scripts ran to their end", four_one),
+    ("nfs: 4.2's scripts ran to their end", four_two),
+    ("nfs: 4.2's script of a server that goes away ran to its end", away_four),
 ]

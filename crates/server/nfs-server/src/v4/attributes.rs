@@ -9,12 +9,13 @@ use nfs::v4::{
     Time, WRITE_ONLY,
 };
 use rpc::xdr::Opaque;
-use tree::{SetAttributes, Space};
+use tree::{NodeId, SetAttributes, Space};
 
 use super::compound::{Compound, Place};
 use super::convert;
 use crate::file::File;
 use crate::handle::Bytes;
+use crate::pseudo::ROOT;
 use crate::records::MOST_DATA;
 
 /// What can be read.
@@ -116,24 +117,10 @@ enum Of {
 }
 
 impl Known {
-    /// Those of a place. Of a file, `attributes` are its own.
-    fn new(c: &Compound<'_>, place: &Place, attributes: Option<tree::Attributes>) -> Self {
-        let (of, owner, group) = match (place, attributes) {
-            (Place::File(file), Some(attributes)) => {
-                let mounted_on = match c.mounted(file) {
-                    Some(node) if node != crate::pseudo::ROOT => c.model.pseudo.nodes[node].id,
-                    _ => attributes.fileid,
-                };
-                let fsid = Fsid { major: file.export.id.0, minor: attributes.fsid };
-                let of = Of::File { attributes, limits: file.tree().limits(), fsid, mounted_on };
-                (of, attributes.uid, attributes.gid)
-            }
-            (Place::Above(node), _) => (Self::above(c, *node), 0, 0),
-            (Place::File(_), None) => (Self::above(c, crate::pseudo::ROOT), 0, 0),
-        };
+    fn new(c: &Compound<'_>, of: Of, handle: Bytes, (owner, group): (u32, u32)) -> Self {
         Self {
             of,
-            handle: c.handle(place),
+            handle,
             owner: digits(owner),
             group: digits(group),
             space: None,
@@ -142,22 +129,39 @@ impl Known {
         }
     }
 
-    fn above(c: &Compound<'_>, node: usize) -> Of {
+    /// Those of a file whose attributes are known already, in the export of `beside`.
+    fn of(c: &Compound<'_>, beside: &File, node: &NodeId, of: tree::Attributes, mounted_on: u64) -> Self {
+        let fsid = Fsid { major: beside.export.id.0, minor: of.fsid };
+        let owners = (of.uid, of.gid);
+        let of = Of::File { attributes: of, limits: beside.tree().limits(), fsid, mounted_on };
+        Self::new(c, of, c.model.handle(&beside.export, node), owners)
+    }
+
+    /// Those of a directory's entry.
+    pub(super) fn entry(c: &Compound<'_>, directory: &File, node: &NodeId, of: tree::Attributes) -> Self {
+        Self::of(c, directory, node, of, of.fileid)
+    }
+
+    fn above(c: &Compound<'_>, place: &Place, node: usize) -> Self {
         let pseudo = &c.model.pseudo;
         let fsid = Fsid { major: pseudo.export.0, minor: 0 };
         let node = &pseudo.nodes[node];
-        Of::Above { id: node.id, change: node.change, children: node.children.len(), fsid }
-    }
-
-    /// Those of a file whose attributes are known already.
-    pub(super) fn of_file(c: &Compound<'_>, file: &File, attributes: tree::Attributes) -> Self {
-        Self::new(c, &Place::File(file.clone()), Some(attributes))
+        let of = Of::Above { id: node.id, change: node.change, children: node.children.len(), fsid };
+        Self::new(c, of, c.handle(place), (0, 0))
     }
 
     /// Those of a place as they are now, as far as they are requested.
     pub(super) async fn now(c: &Compound<'_>, place: &Place, requested: Bitmap) -> Result<Self, Status> {
-        let Place::File(file) = place else { return Ok(Self::new(c, place, None)) };
-        let mut known = Self::new(c, place, Some(file.now().await?));
+        let file = match place {
+            Place::File(file) => file,
+            Place::Above(node) => return Ok(Self::above(c, place, *node)),
+        };
+        let of = file.now().await?;
+        let mounted_on = match c.mounted(file) {
+            Some(node) if node != ROOT => c.model.pseudo.nodes[node].id,
+            _ => of.fileid,
+        };
+        let mut known = Self::of(c, file, &file.node, of, mounted_on);
         if !requested.and(OF_SPACE).is_empty() {
             known.space = Some(file.done(file.tree().space(&file.caller, &file.node).await)?);
         }

@@ -58,6 +58,8 @@ pub(super) struct Compound<'c> {
     pub stateids: Current,
     /// The data of the first READ, and where in the reply they belong.
     pub data: Option<(usize, Chain)>,
+    /// The client wants the reply to be kept.
+    pub cache: bool,
     /// Bytes that the reply may have, with the mark of its record.
     pub limit: usize,
 }

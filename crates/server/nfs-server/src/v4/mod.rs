@@ -145,6 +145,7 @@ async fn compound(client: &Client, accepted: &Accepted, record: Record) -> Resul
         saved: None,
         stateids: Current::default(),
         data: None,
+        cache: false,
         limit: usize::MAX,
     };
     let mut out = Reply::begun(accepted.xid);
@@ -202,6 +203,7 @@ async fn compound(client: &Client, accepted: &Accepted, record: Record) -> Resul
                     } else {
                         limits.max_response
                     };
+                    c.cache = what.cache;
                     c.limit = most as usize + rpc::record::MARK_LEN;
                     c.running = Some(running);
                     reply.push(&Results::Sequence(Outcome::Ok(without_calls(answer))));
@@ -219,19 +221,17 @@ async fn compound(client: &Client, accepted: &Accepted, record: Record) -> Resul
                 Err(status) => Err(status.into()),
             },
         };
-        match done {
-            Ok(()) => {}
-            Err(Failed::Said) => break,
-            Err(Failed::With(status)) => {
-                reply.push(&Results::failed(operation, status));
-                break;
-            }
+        if let Err(Failed::With(status)) = done {
+            reply.push(&Results::failed(operation, status));
         }
-        // Those that change something have been checked before.
+        // What those that change something return was known to fit.
         if c.left(reply.position()).is_none() && operation != Operation::Sequence {
             c.data.take_if(|(at, _)| *at > begin_at);
             reply.pop();
             reply.push(&Results::failed(operation, too_big));
+            break;
+        }
+        if done.is_err() {
             break;
         }
     }
@@ -243,17 +243,18 @@ async fn finish(c: Compound<'_>, out: Vec<u8>) -> Reply {
     let state = &c.client.shared.state;
     let (at, data) = c.data.unwrap_or_else(|| (out.len(), Chain::new()));
     if let Some(running) = c.running {
-        let kept = match data.is_empty() {
-            true => out[RESULTS..].to_vec(),
-            // Of a reply that long only its length counts, if the client wants it kept at all.
-            false if data.len() > running.limits().max_response_cached as usize => data.to_vec(),
-            false => {
+        let whole;
+        let kept = match c.cache && !data.is_empty() {
+            // Short enough to be kept.
+            true => {
                 let mut data = data.to_vec();
                 data.resize(data.len().next_multiple_of(4), 0);
-                [&out[RESULTS..at], &data, &out[at..]].concat()
+                whole = [&out[RESULTS..at], &data, &out[at..]].concat();
+                &whole
             }
+            false => &out[RESULTS..],
         };
-        state.with(|state, now| state.finish(now, running, &kept));
+        state.with(|state, now| state.finish(now, running, kept));
     }
     state.ledger.settle().await;
     Reply::around(out, at, data)

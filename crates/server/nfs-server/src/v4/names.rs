@@ -219,7 +219,7 @@ async fn below(c: &Compound<'_>, directory: &File, what: &ReadDir, most: usize) 
     let found = directory.tree().read_dir(&directory.caller, &directory.node, what.cookie, room).await;
     let found = directory.done(found)?;
     let entry = |entry: tree::DirEntry| {
-        let known = entry.node.map(|(node, of)| Known::of_file(c, &directory.beside(node), of));
+        let known = entry.node.map(|(node, of)| Known::entry(c, directory, &node, of));
         Found { cookie: entry.cookie, name: entry.name, known }
     };
     Ok(Part(found.entries.into_iter().map(entry).collect(), found.eof))
