@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use server_core::ConnectionId;
 
+use crate::back_channel::BackChannel;
 use crate::caller::Identities;
 use crate::model::Model;
 use crate::shared::Shared;
@@ -21,6 +22,8 @@ pub(crate) struct Client {
     pub connection: u64,
     /// Whether the state of NFSv4 knows the connection.
     pub known: Cell<bool>,
+    /// The calls to it.
+    pub back: BackChannel,
     /// Its end.
     pub peer: SocketAddr,
     /// Where it connected to.
@@ -44,6 +47,7 @@ impl Client {
         Self {
             connection: connection.0,
             known: Cell::new(false),
+            back: BackChannel::default(),
             peer,
             local,
             identities: Identities::default(),

@@ -12,12 +12,15 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
+use nfs::v4::state::{self, Callback};
 use runtime::{Gather, Keepalive, Lender, Lent, Notify, Pooled, TcpStream};
 use server_core::{ConnectionId, Core, TcpAccount};
 
+use crate::back_channel::PATIENCE;
 use crate::client::Client;
 use crate::dispatch;
 use crate::end::End;
+use crate::handle::Bytes;
 use crate::long_calls::LongCalls;
 use crate::records::{Record, Records};
 use crate::reply::Reply;
@@ -169,6 +172,25 @@ impl Connection {
             }
         }
         Ok(())
+    }
+
+    /// Calls the client. If it does not answer in time, it cannot be called over this connection.
+    pub(crate) fn call_back(&self, call: &Callback<Bytes>) {
+        if self.phase.get() != Phase::Open {
+            return;
+        }
+        let (record, xid) = self.client.back.call(call);
+        self.outbox.borrow_mut().push_copy(&record);
+        self.to_send.notify();
+        let client = self.client.clone();
+        drop(runtime::spawn(async move {
+            runtime::sleep(PATIENCE).await;
+            if let Some(sent) = client.back.give_up(xid) {
+                let outcome = state::Outcome::Lost;
+                let state = &client.shared.state;
+                state.with(|state, _| state.called(sent.session, sent.slot, sent.sequence, outcome));
+            }
+        }));
     }
 
     fn reply(&self, reply: Option<Reply>) {

@@ -27,7 +27,11 @@ pub(crate) async fn call(client: Rc<Client>, mut record: Record) -> Result<Optio
     let mut from = Reader::new(first);
     let call = match Message::read(&mut from) {
         Ok(Message::Call(call)) => call,
-        Ok(Message::Reply(_)) | Err(BadCall::Malformed(_)) => return Err(End::NoCall),
+        Ok(Message::Reply(reply)) => {
+            answered(&client, &reply, from.remaining());
+            return Ok(None);
+        }
+        Err(BadCall::Malformed(_)) => return Err(End::NoCall),
         Err(denied) => return Ok(denied.reply().map(|reply| Reply::bare(&reply))),
     };
     let Call { xid, program, version, procedure, credential, .. } = call;
@@ -58,6 +62,14 @@ pub(crate) async fn call(client: Rc<Client>, mut record: Record) -> Result<Optio
         Err(Refused::Garbage) => Some(Reply::refused(xid, AcceptStat::GarbageArgs(()))),
         Err(Refused::NoProcedure) => Some(Reply::refused(xid, AcceptStat::ProcUnavail(()))),
     })
+}
+
+/// A client has answered a call. Of one that nobody waits for any more nothing is known.
+fn answered(client: &Client, reply: &Header<'_>, results: &[u8]) {
+    if let Some((sent, outcome)) = client.back.answered(reply, results) {
+        let state = &client.shared.state;
+        state.with(|state, _| state.called(sent.session, sent.slot, sent.sequence, outcome));
+    }
 }
 
 /// A call of NFSv3, once.

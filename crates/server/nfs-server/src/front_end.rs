@@ -13,13 +13,15 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use nfs::v4::state::Callback;
 use runtime::TcpStream;
 use server_core::admission::Rules;
-use server_core::{Arrival, ConnectionId, FrontEnd, Link, Service, Sniff, portals};
+use server_core::{Arrival, ConnectionId, FrontEnd, Hub, Link, Service, Sniff, portals};
 
 use crate::config::NfsConfig;
 use crate::connection::Connection;
 use crate::end::End;
+use crate::handle::Bytes;
 use crate::model::{Exported, Model, PortalEntry};
 use crate::shared::Shared;
 use crate::state::State;
@@ -74,7 +76,10 @@ pub struct Prepared {
 /// When an address cannot be bound.
 pub fn begin(server: &server_core::Server, config: NfsConfig) -> io::Result<Handle> {
     let (bound, _) = portals::prepare(server.hub(), &[], &config.portals)?;
-    let state = State::new(config.clients.clone());
+    let state = State::new(config.clients.clone(), {
+        let hub = server.hub().clone();
+        move |call| call_back(&hub, call)
+    });
     let shared = Shared::new(server.hub().clone(), Model::new(config, bound), state);
     // A core that has stopped serves nothing.
     let _ = shared.hub.first().run({
@@ -86,6 +91,19 @@ pub fn begin(server: &server_core::Server, config: NfsConfig) -> io::Result<Hand
     }
     server.add(shared.clone());
     Ok(Handle { shared })
+}
+
+/// Has a client called. Which core has the connection is not known.
+fn call_back(hub: &Hub, call: Callback<Bytes>) {
+    let call = Arc::new(call);
+    for core in hub.posts() {
+        let call = call.clone();
+        // A core that has stopped has no connections.
+        let _ = core.run(move |core| async move {
+            let connection = core.own::<Own>().0.borrow().get(&ConnectionId(call.connection)).cloned();
+            connection.iter().for_each(|it| it.call_back(&call));
+        });
+    }
 }
 
 /// Ends what the time ends of NFSv4's state.

@@ -54,7 +54,7 @@ impl Ledger {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes what the state asks for. To be called in the state's order.
+    /// Notes what the state asks for, but for calls. To be called in the state's order.
     pub(crate) fn note<F>(&self, effect: Effect<F>) {
         if self.path.is_none() {
             return;
@@ -66,7 +66,6 @@ impl Ledger {
             Effect::EndGrace(left) => {
                 *records = left.into_iter().map(|record| (record.owner.clone(), record)).collect();
             }
-            // No session has a backchannel.
             Effect::Call(_) => return,
         }
         self.changes.fetch_add(1, Ordering::AcqRel);

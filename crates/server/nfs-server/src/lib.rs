@@ -5,8 +5,10 @@
 //! begun is never dropped: its client asks for the answer again, over another connection if need be.
 #![forbid(unsafe_code)]
 
+mod back_channel;
 mod call;
 mod caller;
+mod changes;
 mod client;
 pub mod config;
 mod connection;

@@ -1,11 +1,12 @@
 //! [`State`]: what the cores know together of NFSv4's clients, behind one lock that is held briefly.
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use nfs::v4::Channel;
-use nfs::v4::state::{Limits, ServerState};
+use nfs::v4::state::{Callback, Effect, Limits, ServerState};
+use nfs::v4::{Channel, ClientId, ShareAccess, Stateid, Status};
 
 use crate::handle::Bytes;
 use crate::ledger::Ledger;
@@ -21,11 +22,19 @@ pub(crate) struct State {
     /// `lease_time`, seconds.
     pub lease_s: u32,
     pub ledger: Ledger,
+    /// Clients hold something of some file.
+    held: AtomicBool,
+    /// Has a client called.
+    call: Box<dyn Fn(Callback<Bytes>) + Send + Sync>,
 }
 
 impl State {
-    /// The state after a start. `records` is the file of the clients' records.
-    pub(crate) fn new(records: Option<PathBuf>) -> Self {
+    /// The state after a start. `records` is the file of the clients' records; `call` has a client
+    /// called over one of its connections.
+    pub(crate) fn new(
+        records: Option<PathBuf>,
+        call: impl Fn(Callback<Bytes>) + Send + Sync + 'static,
+    ) -> Self {
         let limits = limits();
         let (ledger, kept) = Ledger::open(records);
         let start = u32::from_be_bytes(drawn());
@@ -35,6 +44,8 @@ impl State {
             machine: Mutex::new(ServerState::new(Duration::ZERO, start, seed, limits, kept)),
             begin: runtime::clock(),
             ledger,
+            held: AtomicBool::new(false),
+            call: Box::new(call),
         }
     }
 
@@ -44,21 +55,62 @@ impl State {
         // Read under the lock, so that it does not go back.
         let now = runtime::clock().saturating_duration_since(self.begin);
         let result = act(&mut machine, now);
-        machine.take_effects().for_each(|effect| self.ledger.note(effect));
+        self.held.store(machine.holds_files(), Ordering::Release);
+        let mut calls = Vec::new();
+        for effect in machine.take_effects() {
+            match effect {
+                Effect::Call(call) => calls.push(call),
+                effect => self.ledger.note(effect),
+            }
+        }
+        drop(machine);
+        calls.into_iter().for_each(&self.call);
         result
+    }
+
+    /// Clients hold something of some file.
+    pub(crate) fn holds_files(&self) -> bool {
+        self.held.load(Ordering::Acquire)
+    }
+
+    /// Whether a file, or a name of it, may be changed for `client`, or without one for version 3.
+    /// Recalls the delegations that others hold. `file` is asked for only if somebody holds something.
+    ///
+    /// # Errors
+    /// DELAY while they hold them.
+    pub(crate) fn may_change(
+        &self,
+        client: Option<ClientId>,
+        file: impl FnOnce() -> Bytes,
+    ) -> Result<(), Status> {
+        if !self.holds_files() {
+            return Ok(());
+        }
+        let file = file();
+        self.with(|machine, now| machine.check_change(now, client, &file))
+    }
+
+    /// Whether version 3 may read or write the data of a file. `file` as for [`Self::may_change`].
+    ///
+    /// # Errors
+    /// LOCKED: an open denies it. DELAY while others hold delegations.
+    pub(crate) fn may_access(&self, access: ShareAccess, file: impl FnOnce() -> Bytes) -> Result<(), Status> {
+        if !self.holds_files() {
+            return Ok(());
+        }
+        let file = file();
+        self.with(|machine, now| match machine.check_io(now, None, &file, Stateid::ANONYMOUS, access) {
+            // Version 3 does not wait for those that may reclaim.
+            Err(Status::Grace) => Ok(()),
+            other => other,
+        })
     }
 }
 
-/// Without a backchannel there are no delegations.
 fn limits() -> Limits {
     let most = records::MOST as u32;
     let defaults = Limits::default();
-    Limits {
-        fore: Channel { max_request: most, max_response: most, ..defaults.fore },
-        back: Channel::default(),
-        delegations: 0,
-        ..defaults
-    }
+    Limits { fore: Channel { max_request: most, max_response: most, ..defaults.fore }, ..defaults }
 }
 
 /// Random bytes. Those of each start differ.

@@ -3,12 +3,13 @@
 mod support;
 
 use memory_tree::{Limits, MemoryTree, Root};
-use nfs::v4::attribute::{FILEID, FSID, MOUNTED_ON_FILEID, SIZE, TYPE};
+use nfs::v3;
+use nfs::v4::attribute::{FILEID, FSID, MODE, MOUNTED_ON_FILEID, SIZE, TYPE};
 use nfs::v4::{
-    Arguments, Attributes, Bitmap, Close, Commit, CopyRange, Create, CreateHow, CreateType, Exclusive, Fattr,
-    FileType, Lock, LockT, LockType, LockU, Locker, NewLockOwner, OldLockOwner, OpenDowngrade, Outcome,
-    OutcomeOr, Read, ReadDir, Rename, Results, SecInfoStyle, SetAttr, ShareAccess, Stable, Stateid, Status,
-    Verifier, Write,
+    Arguments, Attributes, Bitmap, Claim, Close, Commit, CopyRange, Create, CreateHow, CreateType,
+    Delegation, Exclusive, Fattr, FileType, Lock, LockT, LockType, LockU, Locker, NewLockOwner, OldLockOwner,
+    Open, OpenDowngrade, Outcome, OutcomeOr, Read, ReadDir, Rename, Results, SecInfoStyle, SetAttr,
+    ShareAccess, Stable, Stateid, Status, Verifier, Write,
 };
 use nfs_server::config::{ClientRule, Export};
 use rpc::xdr::List;
@@ -460,5 +461,158 @@ fn a_reply_that_would_be_too_long_changes_nothing() {
     let last = [Arguments::Remove(name("file"))];
     assert_eq!(status(&c.run(&[&reads[..], &last].concat(), &[])), Some(Status::RepTooBigToCache));
     assert_eq!(c.find("/data/file").unwrap(), file);
+    served.stop();
+}
+
+/// OPEN of a name for reading.
+fn reading(file: &str) -> Arguments<'_> {
+    let Arguments::Open(how) = open(file, b"reader", None) else { panic!() };
+    Arguments::Open(Open { share_access: 1, ..how })
+}
+
+/// A read delegation of a file below `root`: its stateid and that of the open. The server gives one
+/// as soon as it knows that the client can be called.
+fn delegated(c: &mut V4, root: &[u8], file: &str) -> (Stateid, Stateid) {
+    let begin = std::time::Instant::now();
+    while begin.elapsed() < support::PATIENCE {
+        let reply = c.run(&[handle(root), reading(file)], &[]);
+        let Some(Results::Open(Outcome::Ok(opened))) = answers(&reply).pop() else { panic!() };
+        if let Delegation::Read(of) = opened.delegation {
+            return (of.stateid, opened.stateid);
+        }
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    panic!("no delegation");
+}
+
+/// Repeats a request until it is not told to come again.
+fn until_done(c: &mut V4, all: &[Arguments<'_>], data: &[u8]) -> Option<Status> {
+    loop {
+        match status(&c.run(all, data)) {
+            Some(Status::Delay) => std::thread::sleep(std::time::Duration::from_millis(5)),
+            other => return other,
+        }
+    }
+}
+
+#[test]
+fn a_delegation_is_given_recalled_and_returned() {
+    let served = served();
+    let (mut reader, mut writer) = (served.v4("reader"), served.v4("writer"));
+    let root = reader.find("/data").unwrap();
+    let (file, made) = writer.make(&root, "file", b"owner");
+    let close = Arguments::Close(Close { seqid: 0, stateid: made });
+    assert_eq!(status(&writer.run(&[handle(&file), close], &[])), None);
+    let (delegation, _) = delegated(&mut reader, &root, "file");
+    assert_eq!(status(&reader.run(&[handle(&file), read(delegation, 0, 1)], &[])), None);
+    let for_writing = [handle(&root), open("file", b"owner", None)];
+    assert_eq!(status(&writer.run(&for_writing, &[])), Some(Status::Delay));
+    // The call comes over the reader's connection.
+    while !reader.link.calls.contains(&Called::Recall(delegation, file.clone())) {
+        let record = reader.link.record();
+        reader.link.called(&record);
+    }
+    assert_eq!(status(&writer.run(&for_writing, &[])), Some(Status::Delay), "it is not returned yet");
+    // What the client has opened by itself it opens at the server first.
+    let claim = Claim::DelegCurFh(delegation);
+    let own = Open { seqid: 0, share_access: 1, share_deny: 0, owner: owner(b"own"), create: None, claim };
+    assert_eq!(status(&reader.run(&[handle(&file), Arguments::Open(own)], &[])), None);
+    let back = [handle(&file), Arguments::DelegReturn(delegation)];
+    assert_eq!(status(&reader.run(&back, &[])), None);
+    assert_eq!(status(&reader.run(&back, &[])), Some(Status::BadStateid));
+    assert_eq!(until_done(&mut writer, &for_writing, &[]), None);
+    served.stop();
+}
+
+#[test]
+fn changes_without_an_open_wait_for_delegations() {
+    let served = served();
+    let (mut reader, mut other) = (served.v4("reader"), served.v4("other"));
+    let mut third = served.connect();
+    let root = other.find("/data").unwrap();
+    let (file, made) = other.make(&root, "file", b"owner");
+    other.run(&[handle(&file), Arguments::Close(Close { seqid: 0, stateid: made })], &[]);
+    let (delegation, _) = delegated(&mut reader, &root, "file");
+    let private = Attributes { mode: Some(0o600), ..Attributes::default() };
+    let mode = Fattr::new(Bitmap::of(&[MODE]), &private);
+    let set = Arguments::SetAttr(SetAttr { stateid: Stateid::ANONYMOUS, attributes: mode });
+    let renamed = Arguments::Rename(Rename { from: name("file"), to: name("new") });
+    let changes = [
+        vec![handle(&file), set],
+        vec![handle(&file), Arguments::SaveFh(()), handle(&root), Arguments::Link(name("second"))],
+        vec![handle(&root), Arguments::SaveFh(()), renamed],
+        vec![handle(&root), Arguments::Remove(name("file"))],
+        vec![handle(&file), write(Stateid::ANONYMOUS, 0, b"data")],
+    ];
+    for all in &changes {
+        assert_eq!(status(&other.run(all, b"data")), Some(Status::Delay), "{all:?}");
+    }
+    // Version 3 is told to come again, too.
+    let object = support::handle(&file);
+    let how = v3::Write { file: object, offset: 0, count: 4, stable: v3::Stable::Unstable, length: 4 };
+    let reply = third.call(&v3::Arguments::Write(how), b"data");
+    let written = support::of(v3::Procedure::Write, &reply);
+    assert!(matches!(written, v3::Results::Write(v3::Outcome::Err(v3::Status::Jukebox, _))), "{written:?}");
+    let place = v3::DirOp { directory: support::handle(&root), name: v3::Name::new(b"file").unwrap() };
+    let reply = third.call(&v3::Arguments::Remove(place), &[]);
+    let removed = support::of(v3::Procedure::Remove, &reply);
+    assert!(matches!(removed, v3::Results::Remove(v3::Outcome::Err(v3::Status::Jukebox, _))), "{removed:?}");
+    assert_eq!(status(&reader.run(&[handle(&file), Arguments::DelegReturn(delegation)], &[])), None);
+    for all in &changes[..3] {
+        assert_eq!(until_done(&mut other, all, &[]), None, "{all:?}");
+    }
+    served.stop();
+}
+
+#[test]
+fn version_3_keeps_out_of_what_is_denied() {
+    let served = served();
+    let (mut c, mut third) = (served.v4("client"), served.connect());
+    let root = c.find("/data").unwrap();
+    let (file, made) = c.make(&root, "file", b"owner");
+    c.run(&[handle(&file), Arguments::Close(Close { seqid: 0, stateid: made })], &[]);
+    let Arguments::Open(how) = open("file", b"owner", None) else { panic!() };
+    let denying = Arguments::Open(Open { share_deny: 3, ..how });
+    assert_eq!(status(&c.run(&[handle(&root), denying], &[])), None);
+    let how = v3::Read { file: support::handle(&file), offset: 0, count: 4 };
+    let reply = third.call(&v3::Arguments::Read(how), &[]);
+    let read = support::of(v3::Procedure::Read, &reply);
+    assert!(matches!(read, v3::Results::Read(v3::Outcome::Err(v3::Status::Acces, _))), "{read:?}");
+    served.stop();
+}
+
+#[test]
+fn who_waits_for_a_lock_is_called_when_it_is_free() {
+    let served = served();
+    let (mut holder, mut waiter) = (served.v4("holder"), served.v4("waiter"));
+    let root = holder.find("/data").unwrap();
+    let (file, mine) = holder.make(&root, "file", b"owner");
+    let reply = waiter.run(&[handle(&root), open("file", b"owner", None)], &[]);
+    let Some(Results::Open(Outcome::Ok(theirs))) = answers(&reply).pop() else { panic!() };
+    let reply = holder.run(&[handle(&file), lock(LockType::Write, (0, 10), first(mine, b"a"), false)], &[]);
+    let Some(Results::Lock(OutcomeOr::Ok(held))) = answers(&reply).pop() else { panic!() };
+    let wanted = [handle(&file), lock(LockType::WriteWait, (5, 10), first(theirs.stateid, b"b"), false)];
+    assert_eq!(status(&waiter.run(&wanted, &[])), Some(Status::Denied));
+    let unlock = LockU { kind: LockType::Write, seqid: 0, locks: held, offset: 0, length: 10 };
+    assert_eq!(status(&holder.run(&[handle(&file), Arguments::LockU(unlock)], &[])), None);
+    while !waiter.link.calls.contains(&Called::NotifyLock(b"b".to_vec())) {
+        let record = waiter.link.record();
+        waiter.link.called(&record);
+    }
+    assert_eq!(status(&waiter.run(&wanted, &[])), None);
+    served.stop();
+}
+
+#[test]
+fn answers_that_nobody_waits_for_are_ignored() {
+    let served = served();
+    let mut c = served.v4("client");
+    for xid in 0..1000 {
+        let mut bytes = Vec::new();
+        let mut to = rpc::xdr::Writer::new(&mut bytes);
+        rpc::message::Reply::accepted(xid, rpc::message::AcceptStat::Success(())).write(&mut to);
+        c.link.send(&fragment(&bytes, true));
+    }
+    assert!(c.find("/data").is_ok());
     served.stop();
 }

@@ -17,7 +17,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::hash::Hash;
 use std::time::Duration;
 
-use rpc::xdr::{Malformed, Reader, Writer};
+use rpc::xdr::{List, Malformed, Reader, Writer};
 
 mod back;
 mod clients;
@@ -50,7 +50,7 @@ pub use opens::Share;
 pub use requests::{Claim, Delegated, LockFile, NotLocked, OpenFile, Opened, Usage};
 pub use stateid::Current;
 
-use back::Call;
+use back::{Call, Service};
 use files::{FileNo, Files};
 use grace::Grace;
 use holdings::{Holdings, Refusal};
@@ -62,8 +62,8 @@ use sessions::Way;
 
 use super::flags::{sequence_status, want};
 use super::{
-    Channel, ChannelFromClient, ChannelFromServer, ClientId, ClientOwner, CreateSession, CreateSessionOk,
-    LockType, Sequence, SessionId, ShareAccess, Stateid, Status, WhyNoDelegation,
+    CallbackSecurity, Channel, ChannelFromClient, ChannelFromServer, ClientId, ClientOwner, CreateSession,
+    CreateSessionOk, LockType, Sequence, SessionId, ShareAccess, Stateid, Status, WhyNoDelegation,
 };
 
 /// The first word of a saved state: its format.
@@ -148,6 +148,11 @@ impl<F: Clone + Eq + Hash> ServerState<F> {
             waiting,
             delegations: self.holdings.delegations.len(),
         }
+    }
+
+    /// Some client holds something of some file.
+    pub fn holds_files(&self) -> bool {
+        self.files.len() > 0
     }
 
     /// The grace period is not over.
@@ -244,12 +249,17 @@ impl<F: Clone + Eq + Hash> ServerState<F> {
         Ok(direction)
     }
 
-    /// BACKCHANNEL_CTL: another program number of the client's callbacks (RFC 8881 §18.33).
+    /// BACKCHANNEL_CTL: another service of the client's callbacks (RFC 8881 §18.33).
     ///
     /// # Errors
     /// NOENT if the session has no backchannel.
-    pub fn set_program(&mut self, session: SessionId, program: u32) -> Result<(), Status> {
-        self.members.sessions.set_program(session, program)
+    pub fn set_backchannel(
+        &mut self,
+        session: SessionId,
+        program: u32,
+        security: List<'_, CallbackSecurity<'_>>,
+    ) -> Result<(), Status> {
+        self.members.sessions.set_service(session, Service::new(program, security))
     }
 
     /// DESTROY_SESSION on a connection, within the COMPOUND of `own` or alone (RFC 8881 §18.37).
@@ -751,7 +761,8 @@ impl<F: Clone + Eq + Hash> ServerState<F> {
         let operation = operation.unwrap_or(CallbackOperation::Probe);
         self.effects.push_back(Effect::Call(Callback {
             connection: way.connection,
-            program: way.program,
+            program: way.sent.program,
+            credential: way.sent.credential,
             session: way.session,
             slot: way.sent.slot,
             sequence: way.sent.sequence,

@@ -48,6 +48,11 @@ pub(super) fn attributes(export: &Exported, of: &Attributes) -> v3::Attributes {
     }
 }
 
+/// The status of what an NFSv4 client is in the way of (RFC 1813 §2.6).
+pub(super) fn denied(status: nfs::v4::Status) -> Status {
+    if status == nfs::v4::Status::Delay { Status::Jukebox } else { Status::Acces }
+}
+
 fn before(of: &Before) -> PreAttributes {
     PreAttributes { size: of.size, mtime: time(of.mtime), ctime: time(of.ctime) }
 }

@@ -155,6 +155,9 @@ pub(super) async fn remove(call: &Call<'_>, at: DirOp<'_>, kind: RemovedKind) ->
             Ok(place) => place,
             Err(status) => return Outcome::Err(status, Wcc::default()),
         };
+    if let Err(status) = call.may_change_name(&directory, name).await {
+        return Outcome::Err(status, directory.wcc().await);
+    }
     match directory.tree().remove(&directory.caller, &directory.node, name, kind).await {
         Ok(removed) => Outcome::Ok(convert::changed(&directory.export, &removed.directory)),
         Err(error) => {
@@ -162,6 +165,12 @@ pub(super) async fn remove(call: &Call<'_>, at: DirOp<'_>, kind: RemovedKind) ->
             Outcome::Err(convert::status(error), directory.wcc().await)
         }
     }
+}
+
+/// Whether NFSv4's clients let a file take another name, and perhaps the place of another file.
+async fn movable(call: &Call<'_>, from: (&File, &[u8]), to: (&File, &[u8])) -> Result<(), Status> {
+    call.may_change_name(from.0, from.1).await?;
+    call.may_change_name(to.0, to.1).await
 }
 
 pub(super) async fn rename(call: &Call<'_>, what: Rename<'_>) -> Reply {
@@ -175,6 +184,8 @@ pub(super) async fn rename(call: &Call<'_>, what: Rename<'_>) -> Reply {
     };
     let outcome = if from.export.id != to.export.id {
         Outcome::Err(Status::XDev, none())
+    } else if let Err(status) = movable(call, (&from, name), (&to, new)).await {
+        Outcome::Err(status, Renamed { from: from.wcc().await, to: to.wcc().await })
     } else {
         match from.tree().rename(&from.caller, (&from.node, name), (&to.node, new)).await {
             Ok(renamed) => Outcome::Ok(Renamed {
@@ -199,6 +210,9 @@ pub(super) async fn link(call: &Call<'_>, what: Link<'_>) -> Reply {
     };
     let outcome = if file.export.id != directory.export.id {
         Outcome::Err(Status::XDev, none())
+    } else if let Err(status) = call.may_change(&file) {
+        let linked = Linked { file: file.attributes().await, directory: directory.wcc().await };
+        Outcome::Err(status, linked)
     } else {
         match file.tree().link(&file.caller, &file.node, &directory.node, name).await {
             Ok(linked) => Outcome::Ok(Linked {

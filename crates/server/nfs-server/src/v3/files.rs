@@ -4,6 +4,7 @@ use nfs::v3::{
     self, Access, AccessOk, Commit, CommitOk, FsInfoOk, FsStatOk, Handle, Outcome, Path, PathConfOk, Read,
     ReadLinkOk, ReadOk, Results, SetAttr, Status, Wcc, Write, WriteOk, properties,
 };
+use nfs::v4::ShareAccess;
 use runtime::Chain;
 
 use super::{Call, convert, failed};
@@ -28,8 +29,19 @@ pub(super) async fn set_attributes(call: &Call<'_>, what: SetAttr<'_>) -> Reply 
         (Ok(file), None) => Outcome::Err(Status::Inval, file.wcc().await),
         (Ok(file), Some(set)) => {
             let guard = what.guard.map(convert::tree_time);
+            let may = match set.size {
+                Some(_) => call.may_access(&file, ShareAccess::Write),
+                None => call.may_change(&file),
+            };
+            if let Err(status) = may {
+                return call.reply(&Results::SetAttr(Outcome::Err(status, file.wcc().await)));
+            }
             match file.tree().set_attributes(&file.caller, &file.node, &set, guard).await {
-                Ok(changed) => Outcome::Ok(convert::changed(&file.export, &changed)),
+                Ok(changed) => {
+                    // One may have been given meanwhile.
+                    let _ = call.may_change(&file);
+                    Outcome::Ok(convert::changed(&file.export, &changed))
+                }
                 Err(error) => {
                     file.note(error);
                     Outcome::Err(convert::status(error), file.wcc().await)
@@ -78,6 +90,9 @@ pub(super) async fn read(call: &Call<'_>, what: Read<'_>) -> Reply {
         Ok(file) => file,
         Err(status) => return call.reply(&Results::Read(Outcome::Err(status, None))),
     };
+    if let Err(status) = call.may_access(&file, ShareAccess::Read) {
+        return call.reply(&Results::Read(Outcome::Err(status, file.attributes().await)));
+    }
     let len = what.count.min(MOST_DATA) as usize;
     match file.tree().read(&file.caller, &file.node, what.offset, len).await {
         Ok(read) => {
@@ -99,9 +114,13 @@ pub(super) async fn write(call: &Call<'_>, what: Write<'_>, data: Chain) -> Repl
             Outcome::Err(Status::Inval, file.wcc().await)
         }
         Ok(file) => {
+            if let Err(status) = call.may_access(&file, ShareAccess::Write) {
+                return call.reply(&Results::Write(Outcome::Err(status, file.wcc().await)));
+            }
             let stability = convert::stability(what.stable);
             match file.tree().write(&file.caller, &file.node, what.offset, data, stability).await {
                 Ok(written) => {
+                    let _ = call.may_change(&file);
                     file.tally.count(|counts| counts.written_bytes += written.len as u64);
                     Outcome::Ok(WriteOk {
                         file: convert::changed(&file.export, &written.file),

@@ -7,14 +7,17 @@ mod files;
 use std::sync::Arc;
 
 use nfs::v3::{Arguments, Outcome, Procedure, Results, Status, Wcc};
+use nfs::v4::ShareAccess;
 use runtime::Chain;
 
 use crate::call::Accepted;
 use crate::caller::Identity;
+use crate::changes::Changes;
 use crate::client::Client;
 use crate::file::File;
 use crate::model::{BadHandle, Model};
 use crate::reply::Reply;
+use crate::state::State;
 use crate::tally::Tallies;
 
 /// How often a call may be executed that comes again.
@@ -52,6 +55,7 @@ struct Call<'c> {
     identity: &'c Identity,
     tallies: &'c Tallies,
     xid: u32,
+    state: &'c State,
 }
 
 impl File {
@@ -89,6 +93,32 @@ impl Call<'_> {
         Ok(file)
     }
 
+    /// Whether NFSv4's clients let the file, or a name of it, be changed.
+    ///
+    /// # Errors
+    /// JUKEBOX: not yet.
+    fn may_change(&self, file: &File) -> Result<(), Status> {
+        self.changes().of(file).map_err(convert::denied)
+    }
+
+    /// The same for the file that a name names.
+    async fn may_change_name(&self, directory: &File, name: &[u8]) -> Result<(), Status> {
+        self.changes().of_name(directory, name).await.map_err(convert::denied)
+    }
+
+    fn changes(&self) -> Changes<'_> {
+        Changes { state: self.state, model: &self.model, client: None }
+    }
+
+    /// Whether NFSv4's clients let the file be read or written.
+    ///
+    /// # Errors
+    /// ACCES: one denies it. JUKEBOX: not yet.
+    fn may_access(&self, file: &File, access: ShareAccess) -> Result<(), Status> {
+        let handle = || self.model.handle(&file.export, &file.node);
+        self.state.may_access(access, handle).map_err(convert::denied)
+    }
+
     /// A reply with these results.
     fn reply(&self, results: &Results<'_>) -> Reply {
         Reply::with(self.xid, |to| results.write(to))
@@ -108,6 +138,7 @@ pub(crate) async fn execute(
         identity: &accepted.identity,
         tallies: &client.tallies,
         xid: accepted.xid,
+        state: &client.shared.state,
     };
     match arguments {
         Arguments::Null(()) => call.reply(&Results::Null(())),

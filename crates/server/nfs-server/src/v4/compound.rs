@@ -10,6 +10,7 @@ use tree::{Attributes, Kind, NodeId, TreeError};
 
 use super::convert;
 use crate::caller::Identity;
+use crate::changes::Changes;
 use crate::client::Client;
 use crate::file::File;
 use crate::handle::Bytes;
@@ -72,6 +73,12 @@ impl Compound<'_> {
     ) -> Result<T, Status> {
         let client = self.running.as_ref().ok_or(Status::OpNotInSession)?.client();
         self.client.shared.state.with(|state, now| act(state, now, client))
+    }
+
+    /// Changes for the session's client.
+    pub(super) fn changes(&self) -> Changes<'_> {
+        let client = self.running.as_ref().map(Running::client);
+        Changes { state: &self.client.shared.state, model: &self.model, client }
     }
 
     /// The stateid that an argument means.

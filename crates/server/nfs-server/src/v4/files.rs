@@ -42,6 +42,7 @@ pub(super) async fn set_attributes(c: &Compound<'_>, what: &SetAttr<'_>, to: &mu
         may(c, file, what.stateid, ShareAccess::Write)?;
     }
     if !set.is_empty() {
+        c.changes().of(file)?;
         file.done(file.tree().set_attributes(&file.caller, &file.node, &set, None).await)?;
     }
     to.push(&Results::SetAttr(Outcome::Ok(what.attributes.set())));

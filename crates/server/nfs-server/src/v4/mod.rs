@@ -14,7 +14,6 @@ mod xattrs;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::LazyLock;
 
-use nfs::v4::flags::sequence_status::{CB_PATH_DOWN, CB_PATH_DOWN_SESSION};
 use nfs::v4::state::{Current, Running, Sequenced};
 use nfs::v4::{
     self, Arguments, Asked, Fore, Handle, Item, Items, Operation, Outcome, Refused as Unread, Results,
@@ -99,11 +98,6 @@ enum Begun {
     Uncached(SequenceOk),
 }
 
-/// There are no calls to clients, so that nothing is missing if there is no path for them.
-fn without_calls(answer: SequenceOk) -> SequenceOk {
-    SequenceOk { status_flags: answer.status_flags & !(CB_PATH_DOWN | CB_PATH_DOWN_SESSION), ..answer }
-}
-
 /// SEQUENCE. What is too much is found before the slot is taken.
 fn begin(
     c: &Compound<'_>,
@@ -185,7 +179,7 @@ async fn compound(client: &Client, accepted: &Accepted, record: Record) -> Resul
                 Err(status) => Err(status.into()),
                 Ok(Begun::Again(kept)) => return Ok(Reply::with(accepted.xid, |to| to.raw(&kept))),
                 Ok(Begun::Uncached(answer)) => {
-                    reply.push(&Results::Sequence(Outcome::Ok(without_calls(answer))));
+                    reply.push(&Results::Sequence(Outcome::Ok(answer)));
                     match operations.head() {
                         Some(Ok(next)) => {
                             reply.push(&Results::failed(next.operation(), Status::RetryUncachedRep))
@@ -206,7 +200,7 @@ async fn compound(client: &Client, accepted: &Accepted, record: Record) -> Resul
                     c.cache = what.cache;
                     c.limit = most as usize + rpc::record::MARK_LEN;
                     c.running = Some(running);
-                    reply.push(&Results::Sequence(Outcome::Ok(without_calls(answer))));
+                    reply.push(&Results::Sequence(Outcome::Ok(answer)));
                     Ok(())
                 }
             },
@@ -314,6 +308,7 @@ async fn execute(
         Arguments::ExchangeId(what) => sessions::exchange_id(c, &what, to),
         Arguments::CreateSession(what) => sessions::create_session(c, what, to),
         Arguments::BindConnToSession(what) => sessions::bind(c, what, to),
+        Arguments::BackchannelCtl(what) => sessions::set_backchannel(c, what, to),
         Arguments::DestroySession(session) => sessions::destroy_session(c, session, to),
         Arguments::DestroyClientId(client) => sessions::destroy_client(c, client, to),
         Arguments::ReclaimComplete(one) => sessions::reclaim_complete(c, one, to),
@@ -386,6 +381,7 @@ async fn execute(
         Arguments::Commit(what) => files::commit(c, what, to).await,
         Arguments::Open(what) => opens::open(c, &what, to).await,
         Arguments::Close(what) => opens::close(c, what, to),
+        Arguments::DelegReturn(stateid) => opens::return_delegation(c, stateid, to),
         Arguments::OpenDowngrade(what) => opens::downgrade(c, what, to),
         Arguments::Lock(what) => locks::lock(c, what, to).await,
         Arguments::LockT(what) => locks::test(c, what, to).await,
@@ -401,10 +397,8 @@ async fn execute(
         Arguments::RemoveXattr(name) => xattrs::remove(c, name, to).await,
         // Handled where the COMPOUND begins.
         Arguments::Sequence(_) => Err(Status::SequencePos.into()),
-        Arguments::DelegReturn(_)
-        | Arguments::DelegPurge(_)
+        Arguments::DelegPurge(_)
         | Arguments::OpenAttr(_)
-        | Arguments::BackchannelCtl(_)
         | Arguments::CopyNotify(_)
         | Arguments::IoAdvise(_)
         | Arguments::OffloadCancel(_)

@@ -1,11 +1,12 @@
 //! OPEN, CLOSE and OPEN_DOWNGRADE (RFC 8881 §18.16, §18.2, §18.18).
 
 use nfs::v4::flags::{open_result, want};
-use nfs::v4::state::{Claim as Right, OpenFile, Opened, Share};
+use nfs::v4::state::{Claim as Right, Delegated, OpenFile, Opened, Share};
 use nfs::v4::{
-    Bitmap, ChangeInfo, Claim, Close, CreateHow, Delegation, DelegationType, Fattr, Open, OpenDowngrade,
-    OpenOk, Outcome, Results, ShareAccess, ShareDeny, Stateid, Status, attribute,
+    Ace, Bitmap, ChangeInfo, Claim, Close, CreateHow, Delegation, DelegationType, Fattr, Open, OpenDowngrade,
+    OpenOk, Outcome, ReadDelegation, Results, ShareAccess, ShareDeny, Stateid, Status, attribute,
 };
+use rpc::xdr::Opaque;
 use tree::{Attributes, Created, New, NewFile, Permissions, SetAttributes, TreeError};
 
 use super::attributes::{WITH_EXCLUSIVE, to_set};
@@ -46,17 +47,18 @@ pub(super) async fn open(c: &mut Compound<'_>, what: &Open<'_>, to: &mut Reply<'
     let right = match what.claim {
         Claim::Null(_) | Claim::Fh(()) => Right::New,
         Claim::Previous(of) => Right::Reclaim { delegation: of != DelegationType::None },
-        // Nobody has a delegation.
-        Claim::DelegateCur(_) | Claim::DelegCurFh(_) => return Err(Status::BadStateid.into()),
+        Claim::DelegateCur(of) => Right::Delegated(c.stateid(of.delegation)?),
+        Claim::DelegCurFh(stateid) => Right::Delegated(c.stateid(stateid)?),
         Claim::DelegatePrev(_) | Claim::DelegPrevFh(()) => return Err(Status::NotSupp.into()),
     };
     c.state(|state, _, client| state.admit(client, right))?;
     let target = match (&what.claim, &what.create) {
         (Claim::Null(name), None) => existing(c, checked(*name)?).await?,
+        (Claim::DelegateCur(of), None) => existing(c, checked(of.name)?).await?,
         (Claim::Null(name), Some(how)) => made(c, checked(*name)?, how).await?,
         (_, Some(_)) => return Err(Status::Inval.into()),
         (_, None) => {
-            let check = if right == Right::New { Check::Mode } else { Check::Data };
+            let check = if matches!(right, Right::Reclaim { .. }) { Check::Data } else { Check::Mode };
             let file = c.file(Status::IsDir)?.clone();
             Target { file, check, directory: ChangeInfo::default(), set: Bitmap::EMPTY, size: None }
         }
@@ -77,6 +79,11 @@ pub(super) async fn open(c: &mut Compound<'_>, what: &Open<'_>, to: &mut Reply<'
         resize(c, &file, size, &opened).await?;
     }
     let delegation = match opened.delegation {
+        // Nobody is told by it who may read: others ask with ACCESS.
+        Ok(Delegated { stateid, recall }) => {
+            let permissions = Ace { kind: 0, flag: 0, mask: 0, who: Opaque::EMPTY };
+            Delegation::Read(ReadDelegation { stateid, recall, permissions })
+        }
         Err(why) if what.share_access & want::DELEG_MASK != want::NO_PREFERENCE => Delegation::NoneExt(why),
         _ => Delegation::None(()),
     };
@@ -187,6 +194,13 @@ pub(super) fn close(c: &mut Compound<'_>, what: Close, to: &mut Reply<'_, '_>) -
     c.state(|state, _, client| state.close(client, stateid))?;
     c.stateids.set(Stateid::INVALID);
     to.push(&Results::Close(Outcome::Ok(Stateid::INVALID)));
+    Ok(())
+}
+
+pub(super) fn return_delegation(c: &Compound<'_>, stateid: Stateid, to: &mut Reply<'_, '_>) -> Done {
+    let stateid = c.stateid(stateid)?;
+    c.state(|state, _, client| state.return_delegation(client, stateid))?;
+    to.push(&Results::DelegReturn(Outcome::Ok(())));
     Ok(())
 }
 

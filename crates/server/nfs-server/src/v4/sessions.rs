@@ -1,9 +1,8 @@
 //! The operations on clients, sessions and their connections, and on stateids as such (RFC 8881
 //! §18.33 to §18.51).
 
-use nfs::v4::flags::create_session::CONN_BACK_CHAN;
 use nfs::v4::{
-    BindConnToSession, BindConnToSessionOk, ChannelFromClient, ClientId, CreateSession, ExchangeId,
+    BackchannelCtl, BindConnToSession, BindConnToSessionOk, ClientId, CreateSession, ExchangeId,
     ExchangeIdOk, Outcome, Results, ServerOwner, SessionId, StateProtect, StateProtected, Stateid, Status,
 };
 use rpc::xdr::{List, Opaque};
@@ -45,8 +44,6 @@ pub(super) fn exchange_id(c: &Compound<'_>, what: &ExchangeId<'_>, to: &mut Repl
 }
 
 pub(super) fn create_session(c: &Compound<'_>, what: CreateSession<'_>, to: &mut Reply<'_, '_>) -> Done {
-    // Nothing is called back, so no connection becomes a backchannel.
-    let what = CreateSession { flags: what.flags & !CONN_BACK_CHAN, ..what };
     c.client.known.set(true);
     let created =
         c.client.shared.state.with(|state, now| {
@@ -57,17 +54,22 @@ pub(super) fn create_session(c: &Compound<'_>, what: CreateSession<'_>, to: &mut
 }
 
 pub(super) fn bind(c: &Compound<'_>, what: BindConnToSession, to: &mut Reply<'_, '_>) -> Done {
-    if matches!(what.direction, ChannelFromClient::Back | ChannelFromClient::BackOrBoth) {
-        return Err(Status::Inval.into());
-    }
     c.client.known.set(true);
     let direction = c
         .client
         .shared
         .state
-        .with(|state, _| state.bind(c.client.connection, what.session, ChannelFromClient::Fore))?;
+        .with(|state, _| state.bind(c.client.connection, what.session, what.direction))?;
     let bound = BindConnToSessionOk { session: what.session, direction, rdma: false };
     to.push(&Results::BindConnToSession(Outcome::Ok(bound)));
+    Ok(())
+}
+
+pub(super) fn set_backchannel(c: &Compound<'_>, what: BackchannelCtl<'_>, to: &mut Reply<'_, '_>) -> Done {
+    let running = c.running.as_ref().ok_or(Status::OpNotInSession)?;
+    let session = running.answer().session;
+    c.state(|state, _, _| state.set_backchannel(session, what.program, what.security))?;
+    to.push(&Results::BackchannelCtl(Outcome::Ok(())));
     Ok(())
 }
 

@@ -66,7 +66,7 @@ impl Served {
         let stream = TcpStream::connect(self.address()).expect("it listens");
         stream.set_read_timeout(Some(PATIENCE)).expect("an option");
         stream.set_nodelay(true).expect("an option");
-        Client { stream, xid: 1 }
+        Client { stream, xid: 1, calls: Vec::new(), mute: false }
     }
 
     pub fn stop(self) {
@@ -77,6 +77,10 @@ impl Served {
 pub struct Client {
     pub stream: TcpStream,
     pub xid: u32,
+    /// What the server has called it for.
+    pub calls: Vec<v4::Called>,
+    /// It does not answer calls.
+    pub mute: bool,
 }
 
 /// A fragment of a record.
@@ -117,8 +121,19 @@ impl Client {
         self.stream.write_all(bytes).expect("the server is there");
     }
 
-    /// The next reply, without its record's mark.
+    /// The next reply, without its record's mark. Answers the server's calls before it.
     pub fn reply(&mut self) -> Vec<u8> {
+        loop {
+            let record = self.record();
+            if record[4..8] == [0, 0, 0, 1] {
+                return record;
+            }
+            self.called(&record);
+        }
+    }
+
+    /// The next record, without its mark.
+    pub fn record(&mut self) -> Vec<u8> {
         let mut mark = [0; 4];
         self.stream.read_exact(&mut mark).expect("a reply");
         let mark = u32::from_be_bytes(mark);

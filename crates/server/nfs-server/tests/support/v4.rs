@@ -1,11 +1,13 @@
 //! A client of NFSv4.1 and 4.2 that keeps nothing from going wrong.
 
+use nfs::v4::callback::{self, Back};
 use nfs::v4::{
     self, Arguments, Bitmap, CallWriter, Channel, Claim, ClientId, ClientOwner, CreateHow, CreateSession,
     DelegationType, ExchangeId, Fattr, Fore, Handle, Name, Open, Outcome, OwnerId, Results, Sequence,
     SessionId, StateOwner, StateProtect, Stateid, Status, Verifier, flags,
 };
-use rpc::xdr::{List, Opaque, Writer, padding};
+use rpc::message::{AcceptStat, Reply};
+use rpc::xdr::{List, Opaque, Reader, Writer, padding};
 
 use super::{Client, Served, call, fragment, results};
 
@@ -145,13 +147,62 @@ impl Served {
         });
         let reply = link.v4(&body(1, &[create], &[]));
         let Results::CreateSession(Outcome::Ok(created)) = &answers(&reply)[0] else { panic!() };
-        assert_eq!(created.flags, 0, "there are no calls back");
+        assert_eq!(created.flags, flags::create_session::CONN_BACK_CHAN);
         let (client, session) = (exchanged.client, created.session);
         V4 { link, minor: 2, client, session, sequence: 0, cache: false }
     }
 }
 
+/// What the server calls a client for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Called {
+    Probe,
+    Recall(Stateid, Vec<u8>),
+    NotifyLock(Vec<u8>),
+}
+
 impl Client {
+    /// Notes a call of the server's, and answers it.
+    pub fn called(&mut self, record: &[u8]) {
+        let mut from = Reader::new(record);
+        let call = rpc::message::Call::read(&mut from).expect("a call");
+        assert_eq!((call.program, call.version, call.procedure), (0x4000_0000, 1, 1));
+        let compound = v4::Call::<Back>::read(from.remaining()).expect("a CB_COMPOUND");
+        let mut bytes = Vec::new();
+        let mut to = Writer::new(&mut bytes);
+        Reply::accepted(call.xid, AcceptStat::Success(())).write(&mut to);
+        let mut reply = v4::ReplyWriter::<Back>::new(&mut to, Opaque::EMPTY);
+        let mut what = Called::Probe;
+        for operation in compound.operations {
+            match operation.expect("an operation").value {
+                callback::Arguments::Sequence(of) => {
+                    let (session, sequence, slot) = (of.session, of.sequence, of.slot);
+                    let highest = FORE.max_requests - 1;
+                    reply.push(&callback::Results::Sequence(Outcome::Ok(callback::SequenceOk {
+                        session,
+                        sequence,
+                        slot,
+                        highest_slot: highest,
+                        target_highest_slot: highest,
+                    })));
+                }
+                callback::Arguments::Recall(of) => {
+                    what = Called::Recall(of.stateid, of.file.bytes().to_vec());
+                    reply.push(&callback::Results::Recall(Outcome::Ok(())));
+                }
+                callback::Arguments::NotifyLock(of) => {
+                    what = Called::NotifyLock(of.owner.owner.bytes().to_vec());
+                    reply.push(&callback::Results::NotifyLock(Outcome::Ok(())));
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        self.calls.push(what);
+        if !self.mute {
+            self.send(&fragment(&bytes, true));
+        }
+    }
+
     /// A COMPOUND, and the whole reply.
     pub fn v4(&mut self, compound: &[u8]) -> Vec<u8> {
         self.xid += 1;

@@ -1,14 +1,40 @@
 //! Owns the slots of a backchannel: which call is outstanding in which, and whether the path works
 //! (RFC 8881 §2.10.3.1, §20.9).
 
-use rpc::xdr::{Malformed, Reader, Writer};
+use rpc::auth::OpaqueAuth;
+use rpc::xdr::{List, Malformed, Reader, Writer, Xdr};
 
 use super::files::FileNo;
 use super::saved::{Saved, saved};
 use super::stateid::StateNo;
+use crate::v4::CallbackSecurity;
 
 /// A connection, by the caller's number.
 pub type Connection = u64;
+
+/// The client's service that is called.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Service {
+    /// `csa_cb_program`.
+    program: u32,
+    /// The `opaque_auth` of each call: the first of `csa_sec_parms` that can be used, in XDR.
+    credential: Box<[u8]>,
+}
+
+impl Service {
+    /// The service that a client asks to be called. Without AUTH_SYS it is called with AUTH_NONE.
+    pub(super) fn new(program: u32, security: List<'_, CallbackSecurity<'_>>) -> Self {
+        let usable = security.iter().find(|one| !matches!(one, CallbackSecurity::Gss(_)));
+        let mut body = Vec::new();
+        let credential = match usable {
+            Some(CallbackSecurity::Sys(sys)) => sys.auth(&mut body),
+            _ => OpaqueAuth::NONE,
+        };
+        let mut bytes = Vec::new();
+        credential.write(&mut Writer::new(&mut bytes));
+        Service { program, credential: bytes.into() }
+    }
+}
 
 /// What the server calls the client for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -62,9 +88,11 @@ struct BackSlot {
     flight: Option<Flight>,
 }
 
-/// The fields of a CB_SEQUENCE that vary.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// How a call is sent, and the fields of its CB_SEQUENCE that vary.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Sent {
+    pub(super) program: u32,
+    pub(super) credential: Box<[u8]>,
     pub(super) slot: u32,
     pub(super) sequence: u32,
     pub(super) highest_slot: u32,
@@ -73,22 +101,27 @@ pub(super) struct Sent {
 /// The backchannel of one session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Back {
-    /// `csa_cb_program`.
-    pub(super) program: u32,
+    service: Service,
     slots: Vec<BackSlot>,
     proven: bool,
     fault: bool,
 }
 
 saved! {
+    Service { program, credential }
     Flight { call, connection }
     BackSlot { sequence, flight }
-    Back { program, slots, proven, fault }
+    Back { service, slots, proven, fault }
 }
 
 impl Back {
-    pub(super) fn new(program: u32, slots: u32) -> Self {
-        Back { program, slots: vec![BackSlot::default(); slots as usize], proven: false, fault: false }
+    pub(super) fn new(service: Service, slots: u32) -> Self {
+        Back { service, slots: vec![BackSlot::default(); slots as usize], proven: false, fault: false }
+    }
+
+    /// Calls another service from now on.
+    pub(super) fn set_service(&mut self, service: Service) {
+        self.service = service;
     }
 
     /// A call was answered, and none was lost since.
@@ -109,7 +142,13 @@ impl Back {
     fn sent(&self, slot: usize) -> Sent {
         let highest = self.slots.iter().rposition(|it| it.flight.is_some()).unwrap_or(slot);
         let sequence = self.slots.get(slot).map_or(0, |it| it.sequence);
-        Sent { slot: slot as u32, sequence, highest_slot: highest as u32 }
+        Sent {
+            program: self.service.program,
+            credential: self.service.credential.clone(),
+            slot: slot as u32,
+            sequence,
+            highest_slot: highest as u32,
+        }
     }
 
     /// Takes a slot for a new call. None if all are taken.
@@ -172,31 +211,61 @@ impl Back {
 
 #[cfg(test)]
 mod tests {
+    use rpc::auth::AuthSys;
+    use rpc::xdr::Opaque;
+
     use super::*;
+    use crate::v4::{GssHandles, GssService};
+
+    fn back(slots: u32) -> Back {
+        Back::new(Service::new(7, List::EMPTY), slots)
+    }
+
+    fn sent(slot: u32, sequence: u32, highest_slot: u32) -> Sent {
+        // AUTH_NONE, and no bytes.
+        Sent { program: 7, credential: [0; 8].into(), slot, sequence, highest_slot }
+    }
 
     /// RFC 8881 §2.10.6.1: a retry has the slot and the sequence ID of the first request.
     #[test]
     fn a_lost_call_is_sent_again_in_its_slot() {
-        let mut back = Back::new(7, 2);
+        let mut back = back(2);
         let first = back.send(Call::Probe, 1).unwrap();
-        assert_eq!(first, Sent { slot: 0, sequence: 1, highest_slot: 0 });
+        assert_eq!(first, sent(0, 1, 0));
         let second = back.send(Call::Recall(9), 2).unwrap();
-        assert_eq!(second, Sent { slot: 1, sequence: 1, highest_slot: 1 });
+        assert_eq!(second, sent(1, 1, 1));
         assert_eq!(back.send(Call::Recall(8), 2), None);
         back.lost(2);
-        assert_eq!(back.send_again(3), Some((Call::Recall(9), second)));
+        assert_eq!(back.send_again(3), Some((Call::Recall(9), second.clone())));
         assert_eq!(back.send_again(3), None);
         assert_eq!(back.answered(0, 1, true), Some(Call::Probe));
         assert!(back.proven());
         assert_eq!(back.answered(0, 1, true), None);
-        assert_eq!(back.send(Call::Recall(8), 3), Some(Sent { slot: 0, sequence: 2, highest_slot: 1 }));
+        assert_eq!(back.send(Call::Recall(8), 3), Some(sent(0, 2, 1)));
     }
 
     #[test]
     fn a_refused_cb_sequence_is_a_fault() {
-        let mut back = Back::new(7, 1);
+        let mut back = back(1);
         back.send(Call::Probe, 1).unwrap();
         assert_eq!(back.answered(0, 1, false), Some(Call::Probe));
         assert!(back.fault() && !back.proven());
+    }
+
+    #[test]
+    fn a_client_is_called_with_the_first_credential_that_can_be_used() {
+        let sys = AuthSys {
+            stamp: 1,
+            machine: Opaque::new(b"host").unwrap(),
+            uid: 3,
+            gid: 4,
+            gids: Default::default(),
+        };
+        let gss =
+            GssHandles { service: GssService::None, from_server: Opaque::EMPTY, from_client: Opaque::EMPTY };
+        let (sys, gss) = (CallbackSecurity::Sys(sys), CallbackSecurity::Gss(gss));
+        let both = Service::new(7, List::of(&[gss.clone(), sys]));
+        assert_eq!(both.credential[..8], [0, 0, 0, 1, 0, 0, 0, 24]);
+        assert_eq!(Service::new(7, List::of(&[gss])).credential[..], [0; 8]);
     }
 }

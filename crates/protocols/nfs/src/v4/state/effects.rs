@@ -25,6 +25,8 @@ pub struct Callback<F> {
     pub connection: Connection,
     /// RPC program number of the client's callback service.
     pub program: u32,
+    /// The `opaque_auth` of the call, in XDR.
+    pub credential: Box<[u8]>,
     /// `csa_sessionid`.
     pub session: SessionId,
     /// `csa_slotid`.

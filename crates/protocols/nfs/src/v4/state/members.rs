@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::back::{Call, Connection};
+use super::back::{Call, Connection, Service};
 use super::clients::{Clients, Create, Exchanged, Reclaim, Record};
 use super::limits::Limits;
 use super::saved::saved;
@@ -129,8 +129,8 @@ impl Members {
         let carries_back = request.flags & CONN_BACK_CHAN != 0;
         let asked = (&request.fore, &request.back);
         let channels = self.sessions.negotiate(request.client, asked, carries_back, limits)?;
-        let session =
-            self.sessions.create(request.client, channels, request.program, connection, carries_back);
+        let service = Service::new(request.program, request.security);
+        let session = self.sessions.create(request.client, channels, service, connection, carries_back);
         let (fore, back) = channels;
         Ok(CreateSessionOk {
             session,

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use super::back::{Back, Call, Connection, Sent};
+use super::back::{Back, Call, Connection, Sent, Service};
 use super::limits::{Limits, least};
 use super::saved::saved;
 use super::slots::Slots;
@@ -44,11 +44,10 @@ impl Session {
 }
 
 /// Where a call goes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Way {
     pub(super) session: SessionId,
     pub(super) connection: Connection,
-    pub(super) program: u32,
     pub(super) sent: Sent,
 }
 
@@ -161,7 +160,7 @@ impl Sessions {
         &mut self,
         client: ClientId,
         (fore, back): (Channel, Channel),
-        program: u32,
+        service: Service,
         connection: Connection,
         carries_back: bool,
     ) -> SessionId {
@@ -171,7 +170,7 @@ impl Sessions {
             client,
             fore,
             slots: Slots::new(fore.max_requests),
-            back: usable.then(|| Back::new(program, back.max_requests)),
+            back: usable.then(|| Back::new(service, back.max_requests)),
             known: false,
             called: carries_back,
             connections: BTreeMap::from([(connection, Bound { fore: true, back: carries_back })]),
@@ -254,9 +253,9 @@ impl Sessions {
         })
     }
 
-    pub(super) fn set_program(&mut self, id: SessionId, program: u32) -> Result<(), Status> {
+    pub(super) fn set_service(&mut self, id: SessionId, service: Service) -> Result<(), Status> {
         let back = self.sessions.get_mut(&id).and_then(|it| it.back.as_mut()).ok_or(Status::NoEnt)?;
-        back.program = program;
+        back.set_service(service);
         Ok(())
     }
 
@@ -313,7 +312,7 @@ impl Sessions {
         let connection = session.caller()?;
         let back = session.back.as_mut()?;
         let sent = back.send(call.clone(), connection)?;
-        Some(Way { session: id, connection, program: back.program, sent })
+        Some(Way { session: id, connection, sent })
     }
 
     /// Sends calls again that were lost, and a probe on each backchannel that is not proven.
@@ -349,7 +348,7 @@ impl Sessions {
         let connection = session.caller()?;
         let back = session.back.as_mut()?;
         let (call, sent) = back.send_again(connection)?;
-        Some((Way { session: id, connection, program: back.program, sent }, call))
+        Some((Way { session: id, connection, sent }, call))
     }
 
     /// A call got no answer: its connection no longer carries the backchannel.

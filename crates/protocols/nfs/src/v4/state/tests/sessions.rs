@@ -189,10 +189,10 @@ fn a_call_without_an_answer_takes_the_connection_out_of_the_backchannel() {
 fn backchannel_ctl_changes_the_program_of_calls() {
     let mut server = Server::new();
     let client = server.mount(1);
-    server.state.set_program(client.session, 77).unwrap();
+    server.state.set_backchannel(client.session, 77, List::EMPTY).unwrap();
     server.run(client);
     assert_eq!(server.calls().pop().unwrap().program, 77);
-    assert_eq!(server.state.set_program(SessionId([9; 16]), 77), Err(Status::NoEnt));
+    assert_eq!(server.state.set_backchannel(SessionId([9; 16]), 77, List::EMPTY), Err(Status::NoEnt));
 }
 
 /// The caller's numbers are the only chance in it.
