@@ -10,8 +10,11 @@ PORT = 2049
 # What a mount must do, at /run/nfs. $WHAT names it in cases, and $VERS is the version.
 WORK = r"""
 mkdir -p /run/nfs /run/nfs2 /run/tree
-[ "$VERS" = 3 ] && options="nolock,mountport=$PORT,mountproto=tcp" || options=sec=sys
-mount_() { mount -t nfs -o "vers=$VERS,$options,proto=tcp,port=$PORT${3:+,$3}" "$HOST:$1" "$2"; }
+mount_() {
+  local options=sec=sys
+  [ "$VERS" = 3 ] && options="nolock,mountport=$PORT,mountproto=tcp"
+  mount -t nfs -o "vers=$VERS,$options,proto=tcp,port=$PORT${3:+,$3}" "$HOST:$1" "$2"
+}
 fresh_() { umount /run/nfs && mount_ "$EXPORT" /run/nfs; }
 tree() {
   mkdir -p /run/tree/deep/er && cp -r /etc/iscsi /usr/share/zoneinfo/Europe /run/tree/deep 2>/dev/null
@@ -40,9 +43,9 @@ rules() (
   head -c 10000 /dev/urandom >w && cp w /tmp/w && truncate -s 5000 w && truncate -s 10000 w && cmp -n 5000 w /tmp/w && tail -c 5000 w | cmp -n 5000 - /dev/zero
   rm -rf /run/nfs/rules
 )
-# What one mount has written, another sees after close (close-to-open).
+# What one client has written, another sees after close (close-to-open). To the server it is another one: its version is.
 coherent() {
-  mount_ "$EXPORT" /run/nfs2 nosharecache || return
+  VERS=$OTHER mount_ "$EXPORT" /run/nfs2 || return
   for n in 1 2 3 4 5; do echo "round $n" >/run/nfs/shared && [ "$(cat /run/nfs2/shared)" = "round $n" ] || return; done
   rm /run/nfs/shared && ! cat /run/nfs2/shared; umount /run/nfs2
 }
@@ -63,7 +66,7 @@ tree
 case_ "$WHAT: a tree is copied, and the same after a new mount" compare
 case_ "$WHAT: 3,000 names are made, listed and removed" names
 case_ "$WHAT: names, links, renames, holes and truncation keep POSIX's rules" rules
-case_ "$WHAT: another mount sees what was closed" coherent
+case_ "$WHAT: another client sees what was closed" coherent
 case_ "$WHAT: users have their own rights" users
 case_ "$WHAT: fio verifies through the page cache" fio_
 case_ "$WHAT: fio verifies past the page cache" fio_ --direct=1 --ioengine=libaio --iodepth=16
@@ -124,12 +127,22 @@ while left: left -= os.copy_file_range(a, b, left)
 os.close(b)
 ' && cmp from into && rm from into
 )
+# Another client has a file to itself until this one changes it: then it is called, and gives it back.
+returned() { awk '/ mounted on /{on = / mounted on \/run\/nfs /} on && $1 == "DELEGRETURN:" {print $2}' /proc/self/mountstats; }
+recalled() (
+  mkdir -p /run/other && VERS=$OTHER mount_ "$EXPORT" /run/other && cd /run/nfs && echo one >seen && [ "$(cat seen)" = one ] || return
+  before=$(returned); exec 7<seen
+  echo two >/run/other/seen && [ "$(cat seen)" = two ] && after=$(returned) || return
+  echo "delegations returned: $before before, $after after"
+  [ "$after" -gt "$before" ] && rm seen && umount /run/other
+)
 mkfifo /run/hold /run/held
 case_ "$WHAT: mounts" mount_ "$EXPORT" /run/nfs
 case_ "$WHAT: the mount is of that version" grep -q "vers=$VERS" /proc/mounts
 case_ "$WHAT: mounts again" mount_ "$EXPORT" /run/nfs2 nosharecache
 case_ "$WHAT: locks of ranges exclude each other" locks
 case_ "$WHAT: the names of exports are directories" above
+case_ "$WHAT: a delegation is given, and recalled for another client" recalled
 """
 
 RANGES = r"""
@@ -156,7 +169,8 @@ cd /; umount /run/nfs
 
 
 def boot(lab, script, server, name, what, requests=None, version="3"):
-    uml.run_cases(lab, "nfs", script, timeout=900, requests=requests, EXPORT=name, WHAT=what, PORT=PORT, VERS=version)
+    uml.run_cases(lab, "nfs", script, timeout=900, requests=requests, EXPORT=name, WHAT=what, PORT=PORT, VERS=version,
+                  OTHER={"4.1": "4.2"}.get(version, "4.1"))
 
 
 def serve(lab, exports):

@@ -78,15 +78,15 @@ fn run(args: &Serve, mut config: Config, signals: &Signals) -> Exit {
     };
     let isns = config.isns.clone();
     let mut sockets = supervisor::handed();
-    let mut state = State::default();
+    let (mut state, mut nfs_clients) = (State::default(), Vec::new());
     if let Some(taken) = &mut taken {
         sockets.append(&mut taken.sockets);
-        state = match taken.commit() {
-            Ok(state) => state,
+        (state, nfs_clients) = match taken.commit() {
+            Ok(known) => known,
             // It was killed meanwhile. If it lives after all, its units are locked, and this one ends.
             Err(CallError::Lost(error)) => {
                 tracing::warn!(%error, "the running daemon is gone, and what it knew of reservations without APTPL");
-                State::default()
+                <(State, Vec<u8>)>::default()
             }
             Err(error) => return failed(error, None),
         };
@@ -124,11 +124,11 @@ fn run(args: &Serve, mut config: Config, signals: &Signals) -> Exit {
         })
         .collect();
     handover::restore_units(&state, &running.units);
-    let (core, server, files) = match start(cores, config, nfs, &sockets) {
+    let (core, server, files) = match start(cores, config, (nfs, &nfs_clients), &sockets) {
         Ok(started) => started,
         Err(error) => return failed(&error, help_for(&error)),
     };
-    drop(sockets);
+    drop((sockets, nfs_clients));
     handover::restore_access(&state, &server);
     let mut urls = Vec::new();
     let portals = server.portals();
@@ -306,7 +306,7 @@ fn control_socket(place: &Place) -> Result<Option<ControlSocket>, SocketError> {
 fn start(
     cores: CoresConfig,
     config: ServerConfig,
-    nfs: NfsConfig,
+    (nfs, nfs_clients): (NfsConfig, &[u8]),
     sockets: &[(SocketAddr, OwnedFd)],
 ) -> io::Result<(Server, iscsi_server::Handle, nfs_server::Handle)> {
     let deadline = Instant::now() + ADDRESS_PATIENCE;
@@ -315,7 +315,7 @@ fn start(
             sockets.iter().map(|(asked, socket)| Ok((*asked, socket.try_clone()?))).collect();
         let begun = Server::start(cores, sockets?).and_then(|core| {
             let iscsi = iscsi_server::begin(&core, config.clone())?;
-            let nfs = nfs_server::begin(&core, nfs.clone())?;
+            let nfs = nfs_server::begin(&core, nfs.clone(), nfs_clients)?;
             core.hub().drop_inherited();
             Ok((core, iscsi, nfs))
         });

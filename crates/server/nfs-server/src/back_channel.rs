@@ -17,8 +17,6 @@ use crate::handle::Bytes;
 
 /// How long an answer is waited for.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
-/// The minor version of calls. What they say is the same in both.
-const MINOR: u32 = 1;
 
 /// A call to a client, as the state knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,7 +70,7 @@ fn record_of(xid: u32, call: &Callback<Bytes>) -> Vec<u8> {
         verifier: OpaqueAuth::NONE,
     };
     header.write(to);
-    let mut compound = CallWriter::<Back>::new(to, Opaque::EMPTY, MINOR, 0);
+    let mut compound = CallWriter::<Back>::new(to, Opaque::EMPTY, call.minor, 0);
     compound.push(&Arguments::Sequence(Sequence {
         session: call.session,
         sequence: call.sequence,
@@ -131,6 +129,7 @@ mod tests {
     fn call(operation: CallbackOperation<Bytes>) -> Callback<Bytes> {
         Callback {
             connection: 1,
+            minor: 2,
             program: 0x4000_0000,
             credential: [0; 8].into(),
             session: SessionId([3; 16]),
@@ -171,6 +170,7 @@ mod tests {
             let Ok(Message::Call(header)) = Message::read(&mut from) else { panic!("no call") };
             assert_eq!((header.xid, header.program, header.procedure), (xid, 0x4000_0000, CB_COMPOUND));
             let body = v4::Call::<Back>::read(from.remaining()).unwrap();
+            assert_eq!(body.minor, 2, "that of the session");
             let operations: Vec<_> = body.operations.map(|one| one.unwrap().value).collect();
             assert_eq!(operations.len(), count);
             assert!(matches!(operations[0], Arguments::Sequence(Sequence { sequence: 5, slot: 2, .. })));

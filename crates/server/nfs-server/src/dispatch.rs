@@ -12,7 +12,7 @@ use crate::call::{Accepted, Refused};
 use crate::client::Client;
 use crate::end::End;
 use crate::records::Record;
-use crate::replies::Known;
+use crate::replies::{Key, Known};
 use crate::reply::Reply;
 use crate::{mount as mounting, portmap, v3 as version3, v4 as version4};
 
@@ -102,7 +102,7 @@ async fn nfs3(client: &Client, call: Accepted, record: Record) -> Result<Option<
         return Ok(Some(version3::execute(client, &call, arguments, data).await));
     }
     let replies = &client.shared.replies;
-    let key = replies.key(client.peer.ip(), call.xid, call.procedure, bytes);
+    let key = Key::of(client.peer.ip(), call.xid, call.procedure, bytes);
     match replies.begin(key) {
         Known::Done(reply) => return Ok(Some(Reply::again(reply))),
         // Its reply goes to the connection that it came over first.

@@ -18,11 +18,13 @@ use runtime::TcpStream;
 use server_core::admission::Rules;
 use server_core::{Arrival, ConnectionId, FrontEnd, Hub, Link, Service, Sniff, portals};
 
+use crate::carried::{self, Carried};
 use crate::config::NfsConfig;
 use crate::connection::Connection;
 use crate::end::End;
 use crate::handle::Bytes;
 use crate::model::{Exported, Model, PortalEntry};
+use crate::replies::Replies;
 use crate::shared::Shared;
 use crate::state::State;
 use crate::tally::{Counts, Tallies};
@@ -70,17 +72,28 @@ pub struct Prepared {
     fresh: portals::Fresh,
 }
 
-/// Begins to serve NFS as `config` says, as a front end of `server`.
+/// Begins to serve NFS as `config` says, as a front end of `server`. `carried` is what
+/// [`Handle::hand_over`] of a predecessor said, or nothing.
 ///
 /// # Errors
 /// When an address cannot be bound.
-pub fn begin(server: &server_core::Server, config: NfsConfig) -> io::Result<Handle> {
+pub fn begin(server: &server_core::Server, config: NfsConfig, carried: &[u8]) -> io::Result<Handle> {
     let (bound, _) = portals::prepare(server.hub(), &[], &config.portals)?;
-    let state = State::new(config.clients.clone(), {
+    let carried = (!carried.is_empty()).then(|| Carried::read(carried)).transpose();
+    let (state, kept) = match carried {
+        Ok(carried) => carried.map_or((None, Vec::new()), |it| (Some(it.state), it.replies)),
+        Err(error) => {
+            tracing::warn!(%error, "NFS clients reclaim what they have open: it could not be taken over");
+            (None, Vec::new())
+        }
+    };
+    let replies = Replies::default();
+    kept.iter().for_each(|(key, reply)| replies.end(*key, Some(reply), config.limits.replies));
+    let state = State::new(config.clients.clone(), state, {
         let hub = server.hub().clone();
         move |call| call_back(&hub, call)
     });
-    let shared = Shared::new(server.hub().clone(), Model::new(config, bound), state);
+    let shared = Shared::new(server.hub().clone(), Model::new(config, bound), state, replies);
     // A core that has stopped serves nothing.
     let _ = shared.hub.first().run({
         let shared = Arc::downgrade(&shared);
@@ -150,6 +163,13 @@ impl Handle {
         shared.set_model(model.clone());
         shared.hub.set_paused(false);
         portals::settle(&shared.hub, &before.portals, &model.portals, &fresh, |_| service(shared));
+    }
+
+    /// What a successor has to know for clients to notice nothing but a pause. For a server that is
+    /// paused, and has no calls in progress any more.
+    pub fn hand_over(&self) -> Vec<u8> {
+        let replies = self.shared.replies.all();
+        self.shared.state.with(|machine, now| carried::encoded(machine, now, &replies))
     }
 
     /// The addresses that it listens at, with the ports that were really taken.

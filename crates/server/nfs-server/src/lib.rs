@@ -8,7 +8,9 @@
 mod back_channel;
 mod call;
 mod caller;
+mod carried;
 mod changes;
+mod checksum;
 mod client;
 pub mod config;
 mod connection;

@@ -8,24 +8,23 @@
 //! It is bounded: the oldest replies go first.
 
 use std::collections::{HashMap, VecDeque};
-use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use crate::checksum;
+
 /// Parts of the cache, each with a lock of its own.
 const SHARDS: usize = 16;
-/// Bytes of a call that its hash is made of.
-const HASHED: usize = 256;
 /// Longer replies are not kept: those that are have attributes and a handle.
 const MOST_KEPT: usize = 1024;
 
 /// What a call is known by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Key {
-    client: IpAddr,
-    xid: u32,
-    procedure: u32,
-    hash: u64,
+    pub client: IpAddr,
+    pub xid: u32,
+    pub procedure: u32,
+    pub checksum: u64,
 }
 
 /// What is known of a call.
@@ -38,10 +37,17 @@ pub(crate) enum Known {
     Done(Vec<u8>),
 }
 
+impl Key {
+    /// What a call is known by. `call` is all of it, from the XID on.
+    pub(crate) fn of(client: IpAddr, xid: u32, procedure: u32, call: &[u8]) -> Self {
+        Self { client: client.to_canonical(), xid, procedure, checksum: checksum::of(call, call.len()) }
+    }
+}
+
 /// The cache.
+#[derive(Default)]
 pub(crate) struct Replies {
     shards: [Mutex<Shard>; SHARDS],
-    hasher: RandomState,
 }
 
 #[derive(Default)]
@@ -52,22 +58,21 @@ struct Shard {
     done: VecDeque<Key>,
 }
 
-impl Default for Replies {
-    fn default() -> Self {
-        Self { shards: Default::default(), hasher: RandomState::new() }
-    }
-}
-
 impl Replies {
-    /// What a call is known by. `call` is all of it, from the XID on.
-    pub(crate) fn key(&self, client: IpAddr, xid: u32, procedure: u32, call: &[u8]) -> Key {
-        let hash = self.hasher.hash_one(&call[..call.len().min(HASHED)]);
-        Key { client: client.to_canonical(), xid, procedure, hash }
+    fn shard(&self, key: &Key) -> MutexGuard<'_, Shard> {
+        let at = key.checksum as usize % SHARDS;
+        self.shards[at].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn shard(&self, key: &Key) -> MutexGuard<'_, Shard> {
-        let at = key.hash as usize % SHARDS;
-        self.shards[at].lock().unwrap_or_else(PoisonError::into_inner)
+    /// All replies; of each part the oldest first.
+    pub(crate) fn all(&self) -> Vec<(Key, Vec<u8>)> {
+        let mut all = Vec::new();
+        for shard in &self.shards {
+            let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            let of = |key: &Key| Some((*key, shard.calls.get(key)?.clone()?));
+            all.extend(shard.done.iter().filter_map(of));
+        }
+        all
     }
 
     /// Looks a call up, and notes that it is being executed if it is new.
@@ -111,26 +116,26 @@ mod tests {
     #[test]
     fn a_call_that_comes_again_gets_the_reply_that_it_had() {
         let replies = Replies::default();
-        let key = replies.key(CLIENT, 1, 12, b"remove a");
+        let key = Key::of(CLIENT, 1, 12, b"remove a");
         assert!(matches!(replies.begin(key), Known::New));
         assert!(matches!(replies.begin(key), Known::Running));
         replies.end(key, Some(b"done"), 1000);
         assert!(matches!(replies.begin(key), Known::Done(reply) if reply == b"done"));
-        let other = replies.key(CLIENT, 1, 12, b"remove b");
+        let other = Key::of(CLIENT, 1, 12, b"remove b");
         assert!(matches!(replies.begin(other), Known::New), "the same XID after a restart");
         let mapped = "::ffff:127.0.0.1".parse().unwrap();
-        assert!(matches!(replies.begin(replies.key(mapped, 1, 12, b"remove a")), Known::Done(_)));
+        assert!(matches!(replies.begin(Key::of(mapped, 1, 12, b"remove a")), Known::Done(_)));
     }
 
     #[test]
     fn what_may_be_executed_again_is_forgotten_and_the_rest_is_bounded() {
         let replies = Replies::default();
-        let key = replies.key(CLIENT, 1, 7, b"write");
+        let key = Key::of(CLIENT, 1, 7, b"write");
         replies.begin(key);
         replies.end(key, None, 1000);
         assert!(matches!(replies.begin(key), Known::New));
         for xid in 0..10_000u32 {
-            let key = replies.key(CLIENT, xid, 12, &xid.to_be_bytes());
+            let key = Key::of(CLIENT, xid, 12, &xid.to_be_bytes());
             replies.begin(key);
             replies.end(key, Some(b"reply"), 160);
         }

@@ -28,12 +28,12 @@ pub(crate) struct Shared {
 
 impl Shared {
     /// A server on the cores of `hub` that serves `model`.
-    pub(crate) fn new(hub: Arc<Hub>, model: Model, state: State) -> Arc<Self> {
+    pub(crate) fn new(hub: Arc<Hub>, model: Model, state: State, replies: Replies) -> Arc<Self> {
         Arc::new(Self {
             hub,
             model: Mutex::new(Arc::new(model)),
             generation: AtomicU64::new(0),
-            replies: Replies::default(),
+            replies,
             mounts: Mounts::default(),
             state,
             clients: AtomicUsize::new(0),

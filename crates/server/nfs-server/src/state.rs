@@ -18,7 +18,9 @@ pub(crate) type Machine = ServerState<Bytes>;
 /// The state of NFSv4.
 pub(crate) struct State {
     machine: Mutex<Machine>,
+    /// When its clock showed `shown`.
     begin: Instant,
+    shown: Duration,
     /// `lease_time`, seconds.
     pub lease_s: u32,
     pub ledger: Ledger,
@@ -29,22 +31,27 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// The state after a start. `records` is the file of the clients' records; `call` has a client
-    /// called over one of its connections.
+    /// The state after a start, or that of a predecessor, with the time of its clock. `records` is the
+    /// file of the clients' records; `call` has a client called over one of its connections.
     pub(crate) fn new(
         records: Option<PathBuf>,
+        carried: Option<(Machine, Duration)>,
         call: impl Fn(Callback<Bytes>) + Send + Sync + 'static,
     ) -> Self {
         let limits = limits();
         let (ledger, kept) = Ledger::open(records);
-        let start = u32::from_be_bytes(drawn());
-        let seed = u64::from_be_bytes(drawn());
+        let lease_s = limits.lease.as_secs() as u32;
+        let (machine, shown) = carried.unwrap_or_else(|| {
+            let (start, seed) = (u32::from_be_bytes(drawn()), u64::from_be_bytes(drawn()));
+            (ServerState::new(Duration::ZERO, start, seed, limits, kept), Duration::ZERO)
+        });
         Self {
-            lease_s: limits.lease.as_secs() as u32,
-            machine: Mutex::new(ServerState::new(Duration::ZERO, start, seed, limits, kept)),
+            lease_s,
+            held: AtomicBool::new(machine.holds_files()),
+            machine: Mutex::new(machine),
             begin: runtime::clock(),
+            shown,
             ledger,
-            held: AtomicBool::new(false),
             call: Box::new(call),
         }
     }
@@ -53,7 +60,7 @@ impl State {
     pub(crate) fn with<T>(&self, act: impl FnOnce(&mut Machine, Duration) -> T) -> T {
         let mut machine = self.machine.lock().unwrap_or_else(PoisonError::into_inner);
         // Read under the lock, so that it does not go back.
-        let now = runtime::clock().saturating_duration_since(self.begin);
+        let now = self.shown + runtime::clock().saturating_duration_since(self.begin);
         let result = act(&mut machine, now);
         self.held.store(machine.holds_files(), Ordering::Release);
         let mut calls = Vec::new();
@@ -107,7 +114,8 @@ impl State {
     }
 }
 
-fn limits() -> Limits {
+/// What bounds the state.
+pub(crate) fn limits() -> Limits {
     let most = records::MOST as u32;
     let defaults = Limits::default();
     Limits { fore: Channel { max_request: most, max_response: most, ..defaults.fore }, ..defaults }

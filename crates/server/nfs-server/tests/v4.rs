@@ -616,3 +616,47 @@ fn answers_that_nobody_waits_for_are_ignored() {
     assert!(c.find("/data").is_ok());
     served.stop();
 }
+
+/// The successor of a server whose clients are gone.
+fn taken_over(served: Served) -> Served {
+    let begin = std::time::Instant::now();
+    while !served.nfs.clients(support::PATIENCE).is_empty() {
+        assert!(begin.elapsed() < support::PATIENCE, "its clients are gone");
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    let (carried, config) = (served.nfs.hand_over(), served.config.clone());
+    served.stop();
+    support::succeeding(config, &carried)
+}
+
+#[test]
+fn a_successor_knows_clients_files_and_replies() {
+    let served = served();
+    let (mut c, mut third) = (served.v4("client"), served.connect());
+    let root = c.find("/data").unwrap();
+    let (file, mine) = c.make(&root, "file", b"owner");
+    let reply = c.run(&[handle(&file), lock(LockType::Write, (0, 10), first(mine, b"a"), false)], &[]);
+    assert_eq!(status(&reply), None);
+    c.cache = true;
+    let made = c.run(&[handle(&root), Arguments::Remove(name("missing"))], &[]);
+    let place = v3::DirOp { directory: support::handle(&root), name: v3::Name::new(b"third").unwrap() };
+    let how = v3::CreateHow::Guarded(v3::SetAttributes::default());
+    let create = v3::Arguments::Create(v3::Create { place, how });
+    let created = third.call(&create, &[]);
+    drop((c.link.stream.shutdown(std::net::Shutdown::Both), third.stream.shutdown(std::net::Shutdown::Both)));
+    let served = taken_over(served);
+    // The session goes on over another connection, and the lock is there.
+    c.link = served.connect();
+    let again = body(2, &[c.slot(c.sequence), handle(&root), Arguments::Remove(name("missing"))], &[]);
+    assert_eq!(support::results(&c.link.v4(&again)), support::results(&made), "a retry has its reply");
+    let data = [handle(&file), write(mine, 0, b"data")];
+    assert_eq!(status(&c.run(&data, b"data")), None, "there is no grace period");
+    let mut other = served.v4("other");
+    let (_, theirs) = other.make(&root, "file", b"owner");
+    let wanted = [handle(&file), lock(LockType::Write, (5, 10), first(theirs, b"b"), false)];
+    assert_eq!(status(&other.run(&wanted, &[])), Some(Status::Denied));
+    // A call of version 3 that comes again is not executed again: the file would exist.
+    let mut third = served.connect();
+    assert_eq!(third.call(&create, &[]), created);
+    served.stop();
+}

@@ -2,13 +2,13 @@
 //!
 //! Over one connection to the control socket: the new daemon asks; the running one sends its listening sockets and its control
 //! socket along (SCM_RIGHTS) and serves on; the new one says `commit`; the running one stops accepting, lets commands in flight end,
-//! closes its sessions and its units, and says what else it knows; the new one opens the units, serves, and says `done`; the old one
+//! closes its sessions, units and exports, and says what else it knows; the new one opens the units, serves, and says `done`; the old one
 //! ends. Connections made meanwhile wait in the sockets' backlog. If the new daemon is not heard of again, whatever became of it, the
 //! old one opens its units again and goes on. Data is safe at every point: units are open in one of both at most, and what was
 //! acknowledged has been written before.
 
 use std::collections::HashMap;
-use std::io::{self, BufRead, BufReader, IoSlice, IoSliceMut};
+use std::io::{self, BufRead, BufReader, IoSlice, IoSliceMut, Read};
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -84,6 +84,9 @@ pub struct State {
     /// Flushes that failed and were not acknowledged, by their media.
     #[serde(default)]
     flush_failed: HashMap<String, CarriedMark>,
+    /// Bytes behind this line: what NFS knows of its clients.
+    #[serde(default)]
+    nfs: u64,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -166,18 +169,24 @@ pub fn give(
     }
     tracing::info!(target: iscsi_server::audit::TARGET, what = "takeover", "another daemon takes over");
     daemon.core.pause(DRAIN);
-    let state = state(daemon, &running.units);
-    let weak: Vec<WeakUnit> = running.units.open.values().map(|unit| WeakUnit::of(&unit.kind)).collect();
+    let mut state = state(daemon, &running.units);
+    let units: Vec<WeakUnit> = running.units.open.values().map(|unit| WeakUnit::of(&unit.kind)).collect();
+    let trees = running.trees.watched();
     daemon.core.let_go();
     let config = running.config.clone();
     daemon.set_running(Running { config: config.clone(), units: Units::default(), trees: Trees::default() });
     drop(running);
     let deadline = Instant::now() + CLOSE;
-    while weak.iter().any(|unit| unit.is_open()) && Instant::now() < deadline {
+    let open = || units.iter().any(WeakUnit::is_open) || trees.iter().any(|tree| tree.strong_count() > 0);
+    while open() && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(1));
     }
+    // The calls that were being executed have ended with the trees.
+    let nfs = daemon.files.hand_over();
+    state.nfs = nfs.len() as u64;
     let told = serde_json::to_value(&state).map_err(io::Error::from);
     let told = told.and_then(|state| write_answer(&mut out, Answer::Ok(state)));
+    let told = told.and_then(|()| io::Write::write_all(&mut out, &nfs));
     if told.is_ok() && hears(lines, "done") {
         socket.give_away();
         daemon.set_replaced();
@@ -272,6 +281,7 @@ fn state(daemon: &Daemon, units: &Units) -> State {
         reservations: reservations.collect(),
         access: targets.filter_map(|name| Some((name.clone(), groups(&name)?))).collect(),
         flush_failed: health::marks(units),
+        nfs: 0,
     }
 }
 
@@ -371,13 +381,20 @@ impl Taken {
     }
 
     /// Has the running daemon let go of its sessions and units. It takes them back if this value is dropped without
-    /// [`Self::done`].
+    /// [`Self::done`]. Returns what it knew, with what NFS knew of its clients.
     ///
     /// # Errors
     /// When it went away.
-    pub fn commit(&mut self) -> Result<State, CallError> {
+    pub fn commit(&mut self) -> Result<(State, Vec<u8>), CallError> {
         write_line(&mut self.stream, &json!({ "v": VERSION, "do": "commit" }))?;
-        read_told(&mut self.lines)
+        let state: State = read_told(&mut self.lines)?;
+        let mut nfs = Vec::new();
+        io::Read::take(&mut self.lines, state.nfs).read_to_end(&mut nfs)?;
+        if nfs.len() as u64 == state.nfs {
+            Ok((state, nfs))
+        } else {
+            Err(io::Error::from(io::ErrorKind::UnexpectedEof).into())
+        }
     }
 
     /// This daemon serves now: the other one may end.

@@ -5,7 +5,7 @@ mod key;
 
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use folder::{Folder, Options};
 use memory_tree::{Limits, MemoryTree, Root};
@@ -54,6 +54,11 @@ impl Trees {
             trees.insert(asked, tree);
         }
         Ok(Self(trees))
+    }
+
+    /// Tells of each tree whether it is in use, now and later.
+    pub fn watched(&self) -> Vec<Weak<dyn Tree>> {
+        self.0.values().map(Arc::downgrade).collect()
     }
 
     /// Names of the exports in memory, whose files end with the daemon.

@@ -50,7 +50,7 @@ pub use opens::Share;
 pub use requests::{Claim, Delegated, LockFile, NotLocked, OpenFile, Opened, Usage};
 pub use stateid::Current;
 
-use back::{Call, Service};
+use back::Call;
 use files::{FileNo, Files};
 use grace::Grace;
 use holdings::{Holdings, Refusal};
@@ -126,6 +126,11 @@ impl<F: Clone + Eq + Hash> ServerState<F> {
         let files = Files::load(&mut from, file)?;
         from.end()?;
         Ok(ServerState { limits, members, holdings, grace, files, effects: VecDeque::new() })
+    }
+
+    /// All connections have ended: those of a predecessor, for example.
+    pub fn disconnected(&mut self) {
+        self.members.sessions.disconnected();
     }
 
     /// What the caller has to do since the last call.
@@ -207,7 +212,8 @@ impl<F: Clone + Eq + Hash> ServerState<F> {
         }
     }
 
-    /// CREATE_SESSION on a connection (RFC 8881 §18.36). `principal` as for EXCHANGE_ID.
+    /// CREATE_SESSION on a connection, of a minor version (RFC 8881 §18.36). `principal` as for
+    /// EXCHANGE_ID.
     ///
     /// # Errors
     /// STALE_CLIENTID, SEQ_MISORDERED, CLID_INUSE, INVAL, TOOSMALL, NOSPC; those of the first
@@ -217,13 +223,20 @@ impl<F: Clone + Eq + Hash> ServerState<F> {
         now: Duration,
         connection: Connection,
         principal: &[u8],
+        minor: u32,
         request: &CreateSession<'_>,
     ) -> Result<CreateSessionOk, Status> {
         let was_confirmed = self.members.clients.is_confirmed(request.client);
         let grace = &self.grace;
         let may_reclaim = |record: &Record| grace.may_reclaim(record);
-        let (created, replaced) =
-            self.members.create_session(now, connection, principal, request, &self.limits, may_reclaim);
+        let (created, replaced) = self.members.create_session(
+            now,
+            connection,
+            principal,
+            (minor, request),
+            &self.limits,
+            may_reclaim,
+        );
         if let Some(client) = replaced {
             self.remove_client(client);
         }
@@ -259,7 +272,7 @@ impl<F: Clone + Eq + Hash> ServerState<F> {
         program: u32,
         security: List<'_, CallbackSecurity<'_>>,
     ) -> Result<(), Status> {
-        self.members.sessions.set_service(session, Service::new(program, security))
+        self.members.sessions.set_service(session, program, security)
     }
 
     /// DESTROY_SESSION on a connection, within the COMPOUND of `own` or alone (RFC 8881 §18.37).
@@ -761,8 +774,9 @@ impl<F: Clone + Eq + Hash> ServerState<F> {
         let operation = operation.unwrap_or(CallbackOperation::Probe);
         self.effects.push_back(Effect::Call(Callback {
             connection: way.connection,
-            program: way.sent.program,
-            credential: way.sent.credential,
+            minor: way.sent.service.minor,
+            program: way.sent.service.program,
+            credential: way.sent.service.credential,
             session: way.session,
             slot: way.sent.slot,
             sequence: way.sent.sequence,

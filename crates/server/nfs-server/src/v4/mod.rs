@@ -11,9 +11,6 @@ mod ranges;
 mod sessions;
 mod xattrs;
 
-use std::hash::{BuildHasher, RandomState};
-use std::sync::LazyLock;
-
 use nfs::v4::state::{Current, Running, Sequenced};
 use nfs::v4::{
     self, Arguments, Asked, Fore, Handle, Item, Items, Operation, Outcome, Refused as Unread, Results,
@@ -23,6 +20,7 @@ use rpc::xdr::Writer;
 use runtime::{Buf, Chain};
 
 use crate::call::{Accepted, Refused};
+use crate::checksum;
 use crate::client::Client;
 use crate::pseudo::ROOT;
 use crate::records::Record;
@@ -31,11 +29,6 @@ use compound::{Compound, Done, Failed};
 
 /// Bytes that the result of an operation that changes something takes at most.
 const LONGEST_RESULT: usize = 128;
-/// Bytes of a COMPOUND that tell a retry from another request, with its length.
-const HASHED: usize = 4096;
-
-/// Hashes requests. Those of one slot are compared, so that all cores have the same.
-static HASHER: LazyLock<RandomState> = LazyLock::new(RandomState::new);
 
 /// Executes a call.
 pub(crate) async fn call(client: &Client, call: &Accepted, record: Record) -> Result<Option<Reply>, Refused> {
@@ -106,7 +99,7 @@ fn begin(
     operations: u32,
     body: &[u8],
 ) -> Result<Begun, Status> {
-    let checksum = HASHER.hash_one((len, &body[..body.len().min(HASHED)]));
+    let checksum = checksum::of(body, len);
     c.client.known.set(true);
     c.client.shared.state.with(|state, now| {
         let limits = state.limits_of(what.session)?;

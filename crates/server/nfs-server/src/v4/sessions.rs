@@ -45,10 +45,9 @@ pub(super) fn exchange_id(c: &Compound<'_>, what: &ExchangeId<'_>, to: &mut Repl
 
 pub(super) fn create_session(c: &Compound<'_>, what: CreateSession<'_>, to: &mut Reply<'_, '_>) -> Done {
     c.client.known.set(true);
-    let created =
-        c.client.shared.state.with(|state, now| {
-            state.create_session(now, c.client.connection, &principal(c.identity), &what)
-        })?;
+    let created = c.client.shared.state.with(|state, now| {
+        state.create_session(now, c.client.connection, &principal(c.identity), c.minor, &what)
+    })?;
     to.push(&Results::CreateSession(Outcome::Ok(created)));
     Ok(())
 }

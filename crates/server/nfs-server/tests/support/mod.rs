@@ -51,9 +51,14 @@ pub fn config() -> NfsConfig {
 
 /// A server on two cores.
 pub fn serving(config: NfsConfig) -> Served {
+    succeeding(config, &[])
+}
+
+/// The successor of a server that handed this over.
+pub fn succeeding(config: NfsConfig, carried: &[u8]) -> Served {
     let cores = CoresConfig { count: 2, spin_us: 0, pool_bytes: 64 << 20 };
     let server = Server::start(cores, Vec::new()).expect("two cores");
-    let nfs = nfs_server::begin(&server, config.clone()).expect("a free port");
+    let nfs = nfs_server::begin(&server, config.clone(), carried).expect("a free port");
     Served { server, nfs, config }
 }
 

@@ -15,15 +15,17 @@ pub type Connection = u64;
 /// The client's service that is called.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Service {
+    /// The minor version: that of the session.
+    pub(super) minor: u32,
     /// `csa_cb_program`.
-    program: u32,
+    pub(super) program: u32,
     /// The `opaque_auth` of each call: the first of `csa_sec_parms` that can be used, in XDR.
-    credential: Box<[u8]>,
+    pub(super) credential: Box<[u8]>,
 }
 
 impl Service {
     /// The service that a client asks to be called. Without AUTH_SYS it is called with AUTH_NONE.
-    pub(super) fn new(program: u32, security: List<'_, CallbackSecurity<'_>>) -> Self {
+    pub(super) fn new(minor: u32, program: u32, security: List<'_, CallbackSecurity<'_>>) -> Self {
         let usable = security.iter().find(|one| !matches!(one, CallbackSecurity::Gss(_)));
         let mut body = Vec::new();
         let credential = match usable {
@@ -32,7 +34,7 @@ impl Service {
         };
         let mut bytes = Vec::new();
         credential.write(&mut Writer::new(&mut bytes));
-        Service { program, credential: bytes.into() }
+        Service { minor, program, credential: bytes.into() }
     }
 }
 
@@ -91,8 +93,7 @@ struct BackSlot {
 /// How a call is sent, and the fields of its CB_SEQUENCE that vary.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Sent {
-    pub(super) program: u32,
-    pub(super) credential: Box<[u8]>,
+    pub(super) service: Service,
     pub(super) slot: u32,
     pub(super) sequence: u32,
     pub(super) highest_slot: u32,
@@ -108,7 +109,7 @@ pub(super) struct Back {
 }
 
 saved! {
-    Service { program, credential }
+    Service { minor, program, credential }
     Flight { call, connection }
     BackSlot { sequence, flight }
     Back { service, slots, proven, fault }
@@ -120,8 +121,8 @@ impl Back {
     }
 
     /// Calls another service from now on.
-    pub(super) fn set_service(&mut self, service: Service) {
-        self.service = service;
+    pub(super) fn set_service(&mut self, program: u32, security: List<'_, CallbackSecurity<'_>>) {
+        self.service = Service::new(self.service.minor, program, security);
     }
 
     /// A call was answered, and none was lost since.
@@ -142,13 +143,7 @@ impl Back {
     fn sent(&self, slot: usize) -> Sent {
         let highest = self.slots.iter().rposition(|it| it.flight.is_some()).unwrap_or(slot);
         let sequence = self.slots.get(slot).map_or(0, |it| it.sequence);
-        Sent {
-            program: self.service.program,
-            credential: self.service.credential.clone(),
-            slot: slot as u32,
-            sequence,
-            highest_slot: highest as u32,
-        }
+        Sent { service: self.service.clone(), slot: slot as u32, sequence, highest_slot: highest as u32 }
     }
 
     /// Takes a slot for a new call. None if all are taken.
@@ -218,12 +213,11 @@ mod tests {
     use crate::v4::{GssHandles, GssService};
 
     fn back(slots: u32) -> Back {
-        Back::new(Service::new(7, List::EMPTY), slots)
+        Back::new(Service::new(2, 7, List::EMPTY), slots)
     }
 
     fn sent(slot: u32, sequence: u32, highest_slot: u32) -> Sent {
-        // AUTH_NONE, and no bytes.
-        Sent { program: 7, credential: [0; 8].into(), slot, sequence, highest_slot }
+        Sent { service: Service::new(2, 7, List::EMPTY), slot, sequence, highest_slot }
     }
 
     /// RFC 8881 §2.10.6.1: a retry has the slot and the sequence ID of the first request.
@@ -264,8 +258,8 @@ mod tests {
         let gss =
             GssHandles { service: GssService::None, from_server: Opaque::EMPTY, from_client: Opaque::EMPTY };
         let (sys, gss) = (CallbackSecurity::Sys(sys), CallbackSecurity::Gss(gss));
-        let both = Service::new(7, List::of(&[gss.clone(), sys]));
+        let both = Service::new(2, 7, List::of(&[gss.clone(), sys]));
         assert_eq!(both.credential[..8], [0, 0, 0, 1, 0, 0, 0, 24]);
-        assert_eq!(Service::new(7, List::of(&[gss])).credential[..], [0; 8]);
+        assert_eq!(Service::new(2, 7, List::of(&[gss])).credential[..], [0; 8]);
     }
 }

@@ -23,6 +23,8 @@ pub enum Effect<F> {
 pub struct Callback<F> {
     /// The connection that carries it.
     pub connection: Connection,
+    /// The minor version.
+    pub minor: u32,
     /// RPC program number of the client's callback service.
     pub program: u32,
     /// The `opaque_auth` of the call, in XDR.

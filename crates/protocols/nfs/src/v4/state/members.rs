@@ -95,7 +95,7 @@ impl Members {
         now: Duration,
         connection: Connection,
         principal: &[u8],
-        request: &CreateSession<'_>,
+        (minor, request): (u32, &CreateSession<'_>),
         limits: &Limits,
         may_reclaim: impl Fn(&Record) -> Reclaim,
     ) -> (Result<CreateSessionOk, Status>, Option<ClientId>) {
@@ -105,7 +105,7 @@ impl Members {
             Ok(Create::Replay(result)) => return (result, None),
             Ok(Create::Run) => {}
         }
-        let created = self.make_session(connection, request, limits);
+        let created = self.make_session(connection, minor, request, limits);
         self.clients.created(id, created);
         let mut replaced = None;
         if created.is_ok() {
@@ -119,6 +119,7 @@ impl Members {
     fn make_session(
         &mut self,
         connection: Connection,
+        minor: u32,
         request: &CreateSession<'_>,
         limits: &Limits,
     ) -> Result<CreateSessionOk, Status> {
@@ -129,7 +130,7 @@ impl Members {
         let carries_back = request.flags & CONN_BACK_CHAN != 0;
         let asked = (&request.fore, &request.back);
         let channels = self.sessions.negotiate(request.client, asked, carries_back, limits)?;
-        let service = Service::new(request.program, request.security);
+        let service = Service::new(minor, request.program, request.security);
         let session = self.sessions.create(request.client, channels, service, connection, carries_back);
         let (fore, back) = channels;
         Ok(CreateSessionOk {

@@ -3,12 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
+use rpc::xdr::List;
+
 use super::back::{Back, Call, Connection, Sent, Service};
 use super::limits::{Limits, least};
 use super::saved::saved;
 use super::slots::Slots;
 use crate::v4::flags::sequence_status as flags;
-use crate::v4::{Channel, ChannelFromClient, ChannelFromServer, ClientId, SessionId, Status};
+use crate::v4::{
+    CallbackSecurity, Channel, ChannelFromClient, ChannelFromServer, ClientId, SessionId, Status,
+};
 
 /// The shortest request and reply of a fore channel, bytes: a SEQUENCE alone fits.
 const LEAST: u32 = 128;
@@ -253,9 +257,14 @@ impl Sessions {
         })
     }
 
-    pub(super) fn set_service(&mut self, id: SessionId, service: Service) -> Result<(), Status> {
+    pub(super) fn set_service(
+        &mut self,
+        id: SessionId,
+        program: u32,
+        security: List<'_, CallbackSecurity<'_>>,
+    ) -> Result<(), Status> {
         let back = self.sessions.get_mut(&id).and_then(|it| it.back.as_mut()).ok_or(Status::NoEnt)?;
-        back.set_service(service);
+        back.set_service(program, security);
         Ok(())
     }
 
@@ -382,6 +391,13 @@ impl Sessions {
         accepted: bool,
     ) -> Option<Call> {
         self.sessions.get_mut(&id)?.back.as_mut()?.answered(slot, sequence, accepted)
+    }
+
+    /// Forgets all connections.
+    pub(super) fn disconnected(&mut self) {
+        let all: BTreeSet<Connection> =
+            self.by_connection.iter().map(|(connection, _)| *connection).collect();
+        all.into_iter().for_each(|it| drop(self.closed(it)));
     }
 
     /// Ends all requests that are being run: the process that ran them is gone.

@@ -98,7 +98,7 @@ impl Server {
         let exchanged = self.state.exchange_id(self.now, b"root", &owner(&[name], verifier), 0).unwrap();
         let connection = Connection::from(name);
         let create = creation(exchanged.client, exchanged.sequence);
-        let created = self.state.create_session(self.now, connection, b"root", &create).unwrap();
+        let created = self.state.create_session(self.now, connection, b"root", 1, &create).unwrap();
         Client { name, id: exchanged.client, session: created.session, connection }
     }
 

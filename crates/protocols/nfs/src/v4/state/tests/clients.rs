@@ -11,7 +11,7 @@ impl Server {
     }
 
     fn create(&mut self, client: ClientId, sequence: u32) -> Result<CreateSessionOk, Status> {
-        self.state.create_session(self.now, 1, b"root", &creation(client, sequence))
+        self.state.create_session(self.now, 1, b"root", 1, &creation(client, sequence))
     }
 }
 
@@ -114,7 +114,7 @@ fn create_session_is_replayed_by_its_sequence() {
     assert_eq!(server.create(client, 1), created);
     assert_eq!(server.state.usage().sessions, 1);
     let small = CreateSession { fore: Channel { max_request: 10, ..CHANNEL }, ..creation(client, 2) };
-    assert_eq!(server.state.create_session(server.now, 1, b"root", &small), Err(Status::TooSmall));
+    assert_eq!(server.state.create_session(server.now, 1, b"root", 1, &small), Err(Status::TooSmall));
     assert_eq!(server.create(client, 2), Err(Status::TooSmall));
     assert_ne!(server.create(client, 3).unwrap().session, created.unwrap().session);
 }
@@ -124,7 +124,7 @@ fn create_session_is_replayed_by_its_sequence() {
 fn another_principal_does_not_confirm_a_client() {
     let mut server = Server::new();
     let client = server.exchange(1, b"root", 0).unwrap().client;
-    let other = server.state.create_session(server.now, 1, b"other", &creation(client, 1));
+    let other = server.state.create_session(server.now, 1, b"other", 1, &creation(client, 1));
     assert_eq!(other, Err(Status::ClidInUse));
     assert!(server.create(client, 1).is_ok());
 }
