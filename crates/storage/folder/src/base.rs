@@ -1,6 +1,7 @@
 //! [`Base`]: what all operations on a folder stand on. Owns the open files, and how attributes are
 //! read from them.
 
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, Weak};
 
@@ -26,6 +27,8 @@ pub(crate) struct Refused {
 /// What all operations stand on.
 pub(crate) struct Base {
     pub(crate) me: Weak<Base>,
+    /// Keeps the state directory for this process.
+    pub(crate) _held: OwnedFd,
     pub(crate) root: Arc<Node>,
     pub(crate) descriptors: Descriptors,
     pub(crate) locator: Locator,

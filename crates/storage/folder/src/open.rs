@@ -2,14 +2,15 @@
 
 use std::fs::DirBuilder;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use backing::Health;
 use runtime::FileHandle;
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::Resource;
 use rustix::thread::CapabilitySet;
@@ -32,6 +33,10 @@ const TMPFS: u64 = 0x0102_1994;
 const F2FS: u64 = 0xf2f5_2010;
 const BCACHEFS: u64 = 0xca45_1a4e;
 const OVERLAY: u64 = 0x794c_7630;
+
+/// How long another process may take to be gone.
+const PATIENCE: Duration = Duration::from_secs(3);
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// How a folder is served.
 #[derive(Clone, Debug)]
@@ -74,12 +79,32 @@ pub enum OpenError {
         /// Why.
         error: io::Error,
     },
+    /// Another process serves the folder.
+    #[error("{path}: another process exports this folder: end it, or export another one", path = .0.display())]
+    InUse(PathBuf),
     /// Clients could read the key.
     #[error("{path}: the state directory lies in the folder: choose one outside", path = .0.display())]
     StateInside(PathBuf),
     /// There is no procfs.
     #[error("/proc/self/fd cannot be opened: mount /proc: {0}")]
     NoProc(io::Error),
+}
+
+/// Keeps the state directory for this process alone, as long as the descriptor is open. `None`: it is
+/// another's. One that was killed may have it for a moment.
+fn hold(state: &Path) -> io::Result<Option<OwnedFd>> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let directory = rustix::fs::open(state, flags, Mode::empty())?;
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(Some(directory)),
+            Err(Errno::WOULDBLOCK) if Instant::now() < deadline => std::thread::sleep(PAUSE),
+            Err(Errno::WOULDBLOCK) => return Ok(None),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
 }
 
 /// Opens a folder.
@@ -95,6 +120,7 @@ pub(crate) fn open(path: &Path, options: &Options) -> Result<Arc<Base>, OpenErro
     if state.starts_with(path.canonicalize().map_err(of_folder)?) {
         return Err(OpenError::StateInside(state));
     }
+    let held = hold(&state).map_err(of_state)?.ok_or_else(|| OpenError::InUse(path.to_owned()))?;
     let seal = Seal::load(&state.join("key")).map_err(of_state)?;
 
     let as_caller = !options.as_itself && can_act_as_others();
@@ -144,6 +170,7 @@ pub(crate) fn open(path: &Path, options: &Options) -> Result<Arc<Base>, OpenErro
     tracing::info!(path = %path.display(), as_caller, by_handle, "a folder is open");
     Ok(Arc::new_cyclic(|me| Base {
         me: me.clone(),
+        _held: held,
         root: Node::new(id, Kind::Directory, root_path),
         descriptors,
         locator,

@@ -187,6 +187,19 @@ fn what_is_mounted_inside_is_not_entered() {
 }
 
 #[test]
+fn a_folder_is_served_by_one_process_at_a_time() {
+    let ground = Ground::new();
+    run(async {
+        let first = ground.open();
+        let options = Options::new(ground.path("../state"));
+        let second = Folder::open(&ground.path(""), &options);
+        assert!(matches!(second, Err(OpenError::InUse(_))), "{:?}", second.err());
+        drop(first);
+        Folder::open(&ground.path(""), &options).unwrap();
+    });
+}
+
+#[test]
 fn the_state_directory_may_not_lie_in_the_folder() {
     let ground = Ground::new();
     let options = Options::new(ground.path("state"));

@@ -215,6 +215,7 @@ fn ids_stay_good_over_a_restart_and_a_rename_by_somebody_else() {
             let me = Caller::root();
             folder.rename(&me, (&inner, b"deep"), (&folder.root(), b"moved")).await.unwrap();
         });
+        drop(folder);
         let folder = ground.open_as(as_itself);
         run(async {
             assert_eq!(read(&folder, &file, 0, 9).await.0, b"12");
