@@ -2,7 +2,8 @@
 
 import time
 
-from lab import uml
+from lab import tools, uml
+from lab.report import Skip
 from lab.share import folder, share
 
 PORT = 2049
@@ -50,6 +51,10 @@ coherent() {
   rm /run/nfs/shared && ! cat /run/nfs2/shared; umount /run/nfs2
 }
 fio_() { (cd /tmp && timeout 300 fio --name=verify --directory=/run/nfs --filename=verified --size=24m --bsrange=4k-256k --rw=randwrite --verify=crc32c --verify_fatal=1 --verify_state_save=0 --output-format=terse --minimal "$@"); }
+fsx_() { # what only some versions do, as weights
+  printf '[weights]\nclose_open = 1\ninvalidate = 1\n%b' "$1" >/tmp/fsx.toml
+  timeout 300 "$FSX" -q -N 1500 -S 7 -f /tmp/fsx.toml -P /tmp /run/nfs/fsx && rm /run/nfs/fsx
+}
 users() (
   mkdir /run/nfs/users && chmod 1777 /run/nfs/users && cd /run/nfs/users || return
   as() { setpriv --reuid="$1" --regid="$1" --groups="$2" bash -c "$3"; }
@@ -70,6 +75,7 @@ case_ "$WHAT: another client sees what was closed" coherent
 case_ "$WHAT: users have their own rights" users
 case_ "$WHAT: fio verifies through the page cache" fio_
 case_ "$WHAT: fio verifies past the page cache" fio_ --direct=1 --ioengine=libaio --iodepth=16
+case_ "$WHAT: fsx finds what it has written" fsx_
 case_ "$WHAT: unmounts" umount /run/nfs
 case_ "$WHAT: mounts with four connections" mount_ "$EXPORT" /run/nfs nconnect=4
 case_ "$WHAT: fio verifies over four connections" fio_ --direct=1 --ioengine=libaio --iodepth=32 --randseed=5
@@ -148,6 +154,7 @@ case_ "$WHAT: a delegation is given, and recalled for another client" recalled
 RANGES = r"""
 case_ "$WHAT: holes are made and filled" holes
 case_ "$WHAT: files are copied by the server" copies
+case_ "$WHAT: fsx finds what it has written, with holes and copies" fsx_ 'punch_hole = 5\ncopy_file_range = 5\nposix_fallocate = 5\n'
 """
 
 UNMOUNT = """
@@ -169,7 +176,10 @@ cd /; umount /run/nfs
 
 
 def boot(lab, script, server, name, what, requests=None, version="3"):
-    uml.run_cases(lab, "nfs", script, timeout=900, requests=requests, EXPORT=name, WHAT=what, PORT=PORT, VERS=version,
+    fsx = tools.find("fsx")
+    if not fsx:
+        raise Skip("no fsx: `cargo install fsx` makes it")
+    uml.run_cases(lab, "nfs", script, timeout=900, requests=requests, EXPORT=name, WHAT=what, PORT=PORT, VERS=version, FSX=fsx,
                   OTHER={"4.1": "4.2"}.get(version, "4.1"))
 
 

@@ -12,12 +12,12 @@ import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-from lab import fuzz  # noqa: E402
+from lab import fuzz, tools  # noqa: E402
 from lab.report import Report  # noqa: E402
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-TOOLS = os.environ.get("STAG_TOOLS") or os.path.expanduser("~/.cache/stag-tools")
 CARGO_DENY = "0.20.2"
+FSX = "0.3.2"
 CI = os.environ.get("CI") == "true"
 if CI:
     os.environ["STAG_LAB_MUST"] = "1"  # the tests of the lab's links, too, fail where there can be none
@@ -121,19 +121,24 @@ def quiet_cargo(line):
     return not re.match(r"\s+(Compiling|Checking|Downloading|Downloaded|Adding|Locking|Updating|Installing|Replacing) ", line)
 
 
+def tool(name, version):
+    """A program of a crate, built once if it is not there. None: it cannot be built."""
+    if program := tools.find(name):
+        return program
+    # Unoptimized: it runs for seconds, and compiles in a third of the time.
+    say(f"building {name} {version} (once, in {tools.FOLDER})")
+    with tempfile.TemporaryDirectory() as target:
+        code = stream(["cargo", "install", "--locked", "--debug", "--version", version, name, "--root", tools.FOLDER,
+                       "--target-dir", target], 900, quiet_cargo)
+    if code != 0:
+        report.add("failed" if CI else "skipped", name, f"{name} cannot be built here: exit code {code}")
+    return tools.find(name)
+
+
 def cargo_deny():
-    program = os.path.join(TOOLS, "bin", "cargo-deny")
-    if found := shutil.which("cargo-deny"):
-        program = found
-    elif not os.path.exists(program):
-        # Unoptimized: it runs for a second, and compiles in a third of the time.
-        say(f"building cargo-deny {CARGO_DENY} (once, in {TOOLS})")
-        with tempfile.TemporaryDirectory() as target:
-            code = stream(["cargo", "install", "--locked", "--debug", "--version", CARGO_DENY, "cargo-deny", "--root", TOOLS,
-                           "--target-dir", target], 900, quiet_cargo)
-        if code != 0:
-            report.add("failed" if CI else "skipped", "cargo deny", f"cargo-deny cannot be built here: exit code {code}")
-            return
+    program = tool("cargo-deny", CARGO_DENY)
+    if not program:
+        return
     # Not the advisories: their database is fetched from one place that is not reachable from everywhere.
     step("cargo deny: licenses, bans, sources", [program, "check", "bans", "licenses", "sources"], 120)
 
@@ -237,6 +242,8 @@ def main():
         cargo_deny()
         cargo_test()
     if names:
+        if kernel:
+            tool("fsx", FSX)
         if not os.environ.get("STAG_BIN"):
             # With --workspace what `cargo test` has built can be used again: features are the same.
             step("build of the programs", ["cargo", "build", "--workspace", "--bins", "--examples"], 900, each_line=quiet_cargo)

@@ -293,8 +293,8 @@ settings! {
 }
 
 settings! {
-    /// NFS, versions 3, 4.1 and 4.2. Every address serves MOUNT and a portmapper too, so one port is all that a
-    /// client needs.
+    /// NFS, versions 3, 4.1 and 4.2. Every address serves MOUNT and a portmapper too, so one port is
+    /// all that a client needs.
     pub struct Nfs in "[nfs]", AtOnce {
         /// Addresses to listen on, each an IP address with a port or for 2049. An address with port
         /// 111 is for clients that have to ask a portmapper.
