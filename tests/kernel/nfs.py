@@ -1,5 +1,6 @@
 """Linux's own NFS client, in the lab's guest, against Stag's exports of memory and of a directory."""
 
+import os
 import time
 
 from lab import tools, uml
@@ -179,7 +180,8 @@ def boot(lab, script, server, name, what, requests=None, version="3"):
     fsx = tools.find("fsx")
     if not fsx:
         raise Skip("no fsx: `cargo install fsx` makes it")
-    uml.run_cases(lab, "nfs", script, timeout=900, requests=requests, EXPORT=name, WHAT=what, PORT=PORT, VERS=version, FSX=fsx,
+    uml.run_cases(lab, "nfs", script, timeout=900, requests=requests, EXPORT=name, WHAT=what, PORT=PORT, VERS=version,
+                  programs=os.path.dirname(fsx), FSX=f"{uml.PROGRAMS}/fsx",
                   OTHER={"4.1": "4.2"}.get(version, "4.1"))
 
 

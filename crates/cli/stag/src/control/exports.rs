@@ -7,6 +7,7 @@ use backing::size::Size;
 use serde::{Deserialize, Serialize};
 
 use super::daemon::Daemon;
+use super::status::Io;
 
 /// NFS as it is now.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -34,6 +35,19 @@ pub struct ExportStatus {
     pub written_bytes: u64,
     /// Calls that failed because of the medium, or because it is full.
     pub errors: u64,
+}
+
+impl ExportStatus {
+    /// What was done, as of a unit. Calls are of no kind.
+    pub fn io(&self) -> Io {
+        Io {
+            others: self.calls,
+            read_bytes: self.read_bytes,
+            written_bytes: self.written_bytes,
+            failed: self.errors,
+            ..Io::default()
+        }
+    }
 }
 
 /// A connection of a client.

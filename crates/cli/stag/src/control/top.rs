@@ -1,4 +1,4 @@
-//! `stag top`: what a daemon's units, sessions and cores are doing right now: the difference of two statuses.
+//! `stag top`: what a daemon's units, sessions, exports, NFS clients and cores are doing right now: the difference of two statuses.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -8,7 +8,7 @@ use backing::size::Size;
 use serde::Serialize;
 
 use super::client::{CallError, Client};
-use super::status::{Io, Status};
+use super::status::{Io, Status, TargetStatus, UnitStatus};
 use crate::args;
 use crate::exit::Exit;
 use crate::out::{self, OutError};
@@ -59,6 +59,10 @@ pub struct Top {
     pub units: Vec<Row>,
     /// Sessions, the busiest first.
     pub sessions: Vec<Row>,
+    /// Exports, the busiest first. Their calls are `others`.
+    pub exports: Vec<Row>,
+    /// Connections of NFS clients, the busiest first. Their calls are `others`.
+    pub clients: Vec<Row>,
     /// How busy each core's thread was, 0 to 1.
     pub cores: Vec<f64>,
 }
@@ -109,30 +113,17 @@ impl Top {
     /// What happened between two statuses.
     pub fn between(before: &Status, now: &Status) -> Self {
         let seconds = (now.uptime_s - before.uptime_s).max(1e-3);
-        let none = Io::default();
-        let old_units: HashMap<(&str, u16), &Io> = before
-            .targets
-            .iter()
-            .flat_map(|target| target.units.iter().map(|unit| ((target.iqn.as_str(), unit.lun), &unit.io)))
-            .collect();
-        let mut units = Vec::new();
-        for target in &now.targets {
-            for unit in &target.units {
-                let old = old_units.get(&(target.iqn.as_str(), unit.lun)).copied().unwrap_or(&none);
-                let name = format!("{}/{}", target.iqn, unit.lun);
-                units.push(Row { name, rates: Rates::between(old, &unit.io, seconds) });
-            }
-        }
-        let old_sessions: HashMap<u16, &Io> = before.sessions.iter().map(|s| (s.tsih, &s.io)).collect();
-        let mut sessions: Vec<Row> = now
-            .sessions
-            .iter()
-            .map(|session| {
-                let old = old_sessions.get(&session.tsih).copied().unwrap_or(&none);
-                let name = format!("{} ({})", session.initiator, session.tsih);
-                Row { name, rates: Rates::between(old, &session.io, seconds) }
-            })
-            .collect();
+        let units = |status: &Status| -> Vec<(String, Io)> {
+            let of = |target: &TargetStatus| {
+                let named = |unit: &UnitStatus| (format!("{}/{}", target.iqn, unit.lun), unit.io.clone());
+                target.units.iter().map(named).collect::<Vec<_>>()
+            };
+            status.targets.iter().flat_map(of).collect()
+        };
+        let mut units = rows(&units(before), &units(now), seconds, Clone::clone);
+        let mut sessions = rows(&before.sessions, &now.sessions, seconds, |session| {
+            (format!("{} ({})", session.initiator, session.tsih), session.io.clone())
+        });
         let total = {
             let sum = |status: &Status| {
                 let mut all = Io::default();
@@ -141,15 +132,40 @@ impl Top {
             };
             Rates::between(&sum(before), &sum(now), seconds)
         };
-        for rows in [&mut units, &mut sessions] {
+        let mut exports =
+            rows(&before.nfs.exports, &now.nfs.exports, seconds, |export| (export.name.clone(), export.io()));
+        let mut clients = rows(&before.nfs.clients, &now.nfs.clients, seconds, |client| {
+            (client.peer.clone(), Io { others: client.calls, ..Io::default() })
+        });
+        for rows in [&mut units, &mut sessions, &mut exports, &mut clients] {
             rows.sort_by(|a, b| b.rates.all().total_cmp(&a.rates.all()));
         }
         let busy = |status: &Status, at: usize| status.cores.get(at).and_then(|core| core.as_ref()?.busy_s);
         let cores = (0..now.cores.len()).map(|at| {
             busy(now, at).zip(busy(before, at)).map_or(0.0, |(now, before)| (now - before) / seconds)
         });
-        Self { seconds, total, units, sessions, cores: cores.map(|busy| busy.clamp(0.0, 1.0)).collect() }
+        Self {
+            seconds,
+            total,
+            units,
+            sessions,
+            exports,
+            clients,
+            cores: cores.map(|busy| busy.clamp(0.0, 1.0)).collect(),
+        }
     }
+}
+
+/// What each of `now` has done since `before`, by its name. What is new has done all of it.
+fn rows<T>(before: &[T], now: &[T], seconds: f64, of: impl Fn(&T) -> (String, Io)) -> Vec<Row> {
+    let old: HashMap<String, Io> = before.iter().map(&of).collect();
+    let row = |one| {
+        let (name, io) = of(one);
+        let none = Io::default();
+        let rates = Rates::between(old.get(&name).unwrap_or(&none), &io, seconds);
+        Row { name, rates }
+    };
+    now.iter().map(row).collect()
 }
 
 /// `stag top`.
@@ -194,13 +210,22 @@ fn write_text(out: &mut String, status: &Status, top: &Top) -> std::fmt::Result 
     let connections: usize = status.sessions.iter().map(|session| session.connections.len()).sum();
     writeln!(
         out,
-        "stag {}, process {}: {} sessions, {connections} connections, cores {}",
+        "stag {}, process {}: {} sessions, {connections} connections, {} NFS clients, cores {}",
         status.version,
         status.pid,
         status.sessions.len(),
+        status.nfs.clients.len(),
         top.cores.iter().map(|busy| format!("{:.0}%", busy * 100.0)).collect::<Vec<_>>().join(" "),
     )?;
-    for (title, rows) in [("unit", &top.units), ("session", &top.sessions)] {
+    let files = !status.nfs.exports.is_empty();
+    let disks = !files || !status.targets.is_empty();
+    let tables = [
+        ("unit", &top.units, disks),
+        ("session", &top.sessions, disks),
+        ("export", &top.exports, files),
+        ("NFS client", &top.clients, files),
+    ];
+    for (title, rows, _) in tables.into_iter().filter(|(.., shown)| *shown) {
         writeln!(
             out,
             "\n{:<44} {:>9} {:>9} {:>8} {:>9} {:>9} {:>6} {:>8} {:>8}",
