@@ -1,0 +1,89 @@
+//! Errors between a client and a server.
+
+use rpc::message::{AcceptStat, AuthStat, RejectStat};
+use rpc::xdr::Malformed;
+
+/// Any error of this crate. Cheap to clone: one lost server may end many calls.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// The host name has no address.
+    #[error("cannot resolve {host}: {reason}")]
+    Resolve {
+        /// The host name.
+        host: String,
+        /// The resolver's error.
+        reason: String,
+    },
+    /// No connection.
+    #[error("cannot connect to {place}: {reason}")]
+    Connect {
+        /// Host and port.
+        place: String,
+        /// The system's error.
+        reason: String,
+    },
+    /// The server did not answer for as long as calls are repeated.
+    #[error("no answer from {place} for {seconds} s ({reason}): is the server running, and the network up?")]
+    Silent {
+        /// Host and port.
+        place: String,
+        /// How long, seconds.
+        seconds: u64,
+        /// How the last connection ended.
+        reason: String,
+    },
+    /// The server does not run this program, or not in this version.
+    #[error("the server does not serve program {program} in version {version}{}", range(.versions))]
+    Unserved {
+        /// Program number.
+        program: u32,
+        /// Version of the program.
+        version: u32,
+        /// The lowest and the highest version that it serves, if it serves any.
+        versions: Option<(u32, u32)>,
+    },
+    /// The server rejected the credential.
+    #[error("the server rejects the credential ({0:?}): it may want Kerberos, or a client port below 1024")]
+    Auth(AuthStat),
+    /// The server could not decode or execute the call.
+    #[error("the server could not execute the call: {0}")]
+    Refused(&'static str),
+    /// The server's reply makes no sense.
+    #[error("the server's reply makes no sense: {0}")]
+    Malformed(#[from] Malformed),
+    /// The server's reply is not one of the call's.
+    #[error("the server's reply makes no sense: {0}")]
+    Nonsense(&'static str),
+}
+
+fn range(versions: &Option<(u32, u32)>) -> String {
+    versions.map_or_else(String::new, |(low, high)| format!(", but in versions {low} to {high}"))
+}
+
+impl Error {
+    /// The error of a call that the server accepted and did not execute.
+    pub(crate) fn of_accepted(program: u32, version: u32, stat: &AcceptStat) -> Option<Self> {
+        let unserved = |versions| Error::Unserved { program, version, versions };
+        match stat {
+            AcceptStat::Success(()) => None,
+            AcceptStat::ProgUnavail(()) => Some(unserved(None)),
+            AcceptStat::ProgMismatch(versions) => Some(unserved(Some((versions.low, versions.high)))),
+            AcceptStat::ProcUnavail(()) => Some(Error::Refused("it has no such procedure")),
+            AcceptStat::GarbageArgs(()) => Some(Error::Refused("it cannot decode the arguments")),
+            AcceptStat::SystemErr(()) => Some(Error::Refused("a system error")),
+        }
+    }
+
+    /// The error of a call that the server denied.
+    pub(crate) fn of_denied(stat: RejectStat) -> Self {
+        match stat {
+            RejectStat::AuthError(stat) => Error::Auth(stat),
+            RejectStat::RpcMismatch(_) => Error::Refused("it does not speak version 2 of RPC"),
+        }
+    }
+
+    /// Whether the server was not reached: nothing was changed there by the last call.
+    pub fn is_unreachable(&self) -> bool {
+        matches!(self, Error::Resolve { .. } | Error::Connect { .. })
+    }
+}

@@ -1,0 +1,51 @@
+//! The settings of a client.
+
+use std::time::Duration;
+
+/// Settings of calls: who calls, and how long to wait.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Who calls.
+    pub auth: Auth,
+    /// Time limit of one attempt to connect.
+    pub connect_timeout: Duration,
+    /// Time for a reply. After it the connection counts as lost, and outstanding calls are sent
+    /// again over a new one.
+    pub call_timeout: Duration,
+    /// How long calls are repeated without any reply of the server, before they fail.
+    pub give_up: Duration,
+    /// The longest reply that is accepted, bytes, without record marks.
+    pub max_reply: usize,
+}
+
+/// The credential of each call (RFC 5531 §8.2).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Auth {
+    /// AUTH_NONE: no identity.
+    None,
+    /// AUTH_SYS.
+    Sys(Sys),
+}
+
+/// The identity that AUTH_SYS claims.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sys {
+    /// User ID.
+    pub uid: u32,
+    /// Group ID.
+    pub gid: u32,
+    /// Supplementary groups, at most 16; more are not sent.
+    pub gids: Vec<u32>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            auth: Auth::None,
+            connect_timeout: Duration::from_secs(10),
+            call_timeout: Duration::from_secs(30),
+            give_up: Duration::from_secs(120),
+            max_reply: (1 << 20) + (64 << 10),
+        }
+    }
+}
