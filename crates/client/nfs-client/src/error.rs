@@ -1,5 +1,7 @@
 //! Errors between a client and a server.
 
+use nfs::mount;
+use nfs::v4::Status;
 use rpc::message::{AcceptStat, AuthStat, RejectStat};
 use rpc::xdr::Malformed;
 
@@ -48,6 +50,25 @@ pub enum Error {
     /// The server could not decode or execute the call.
     #[error("the server could not execute the call: {0}")]
     Refused(&'static str),
+    /// An operation of NFS failed.
+    #[error("{}", words(*.0))]
+    Status(Status),
+    /// MOUNT failed.
+    #[error("the server does not let it be mounted: {}", mount_words(*.0))]
+    Mount(mount::Status),
+    /// No part of the path is exported to this client.
+    #[error("{reason}{}", list(.exports))]
+    NotExported {
+        /// What the server said of the whole path.
+        reason: String,
+        /// What the server exports.
+        exports: Vec<String>,
+    },
+    /// A path leads out of the export.
+    #[error(
+        "the path, or a symbolic link in it, leads out of what the server exports: write the path that it leads to"
+    )]
+    Outside,
     /// The server's reply makes no sense.
     #[error("the server's reply makes no sense: {0}")]
     Malformed(#[from] Malformed),
@@ -58,6 +79,60 @@ pub enum Error {
 
 fn range(versions: &Option<(u32, u32)>) -> String {
     versions.map_or_else(String::new, |(low, high)| format!(", but in versions {low} to {high}"))
+}
+
+fn list(exports: &[String]) -> String {
+    match exports {
+        [] => String::new(),
+        some => format!("; it exports {}", some.join(", ")),
+    }
+}
+
+fn mount_words(status: mount::Status) -> &'static str {
+    match status {
+        mount::Status::NoEnt => "no such file or directory",
+        mount::Status::NotDir => "not a directory",
+        mount::Status::Perm | mount::Status::Acces => {
+            "permission denied: look at the export's clients, and whether it wants ports below 1024 (`insecure`)"
+        }
+        mount::Status::NameTooLong => "the path is too long",
+        mount::Status::Inval => "invalid argument",
+        mount::Status::NotSupp => "not supported",
+        mount::Status::Io | mount::Status::ServerFault => "the server failed",
+    }
+}
+
+/// An error of NFS in words.
+fn words(status: Status) -> String {
+    let known = match status {
+        Status::Perm => {
+            "operation not permitted: only the owner or root may do this (choose the user with ?uid=N)"
+        }
+        Status::NoEnt => "no such file or directory",
+        Status::Io => "the server's medium failed",
+        Status::Access => {
+            "permission denied: choose another user with ?uid=N&gid=N, or look at the export's rules"
+        }
+        Status::Exist => "the file exists",
+        Status::NotDir => "not a directory",
+        Status::IsDir => "is a directory",
+        Status::Inval => "invalid argument",
+        Status::FBig => "the file would be too large",
+        Status::NoSpc => "no space is left on the server",
+        Status::RoFs => "the export is read-only",
+        Status::NameTooLong => "the name is too long",
+        Status::NotEmpty => "the directory is not empty",
+        Status::DQuot => "the quota is exceeded",
+        Status::Stale => "the file is not there any more (its handle is stale)",
+        Status::NotSupp => "the server does not support this operation",
+        Status::Delay => "the server asks to try again later, for too long",
+        Status::Grace => "the server has restarted, and clients may still reclaim: try again later",
+        Status::WrongSec => "the server wants another security flavor, such as Kerberos",
+        Status::MinorVersMismatch => "the server does not speak this version: leave ?vers= out",
+        Status::ShareDenied => "another client has the file open, and denies this access",
+        _ => return format!("the server answered {status:?} ({})", status.code()),
+    };
+    known.to_owned()
 }
 
 impl Error {
