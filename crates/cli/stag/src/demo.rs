@@ -13,7 +13,7 @@ use iscsi_client::Url;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::args::{Connect, Demo};
-use crate::client::connect::{self, Unit};
+use crate::client::connect::{self, Opened};
 use crate::client::copy::{self, Plan, Sink, Source, Stream};
 use crate::exit::Exit;
 use crate::out::{self, OutError};
@@ -78,7 +78,7 @@ fn tell(line: std::fmt::Arguments<'_>) -> Result<(), OutError> {
 async fn write_and_read(url: &Url, size: u64) -> Result<(), DemoError> {
     let seed = std::process::id();
     let unit = connect::open(url, &Connect::default()).await.map_err(|error| format!("{url}: {error}"))?;
-    let unit = Rc::new(unit);
+    let unit = Rc::new(Opened::Unit(unit));
     let plan = Plan {
         from_at: 0,
         to_at: 0,
@@ -93,13 +93,9 @@ async fn write_and_read(url: &Url, size: u64) -> Result<(), DemoError> {
     timed("wrote", size, copy::copy(pattern, Sink::Unit(unit.clone()), &plan, |_| {})).await?;
     let compared =
         Sink::Stream(Stream::writer("what was read back", Comparison(Pattern { at: 0, size, seed })));
-    timed(
-        "read back and compared",
-        size,
-        copy::copy(Source::<Unit>::Unit(unit.clone()), compared, &plan, |_| {}),
-    )
-    .await?;
-    unit.close().await;
+    timed("read back and compared", size, copy::copy(Source::Unit(unit.clone()), compared, &plan, |_| {}))
+        .await?;
+    unit.close().await.map_err(|error| format!("{url}: {error}"))?;
     Ok(())
 }
 

@@ -31,10 +31,12 @@ mod log;
 mod machine;
 mod naming;
 mod osd;
+mod progress;
 mod rdma_bench;
 mod sandbox;
 mod secret;
 mod serve;
+mod shown;
 mod state;
 mod suggest;
 mod supervisor;
@@ -42,6 +44,7 @@ mod terminal;
 mod tune;
 mod unit;
 mod units;
+mod work;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -85,6 +88,8 @@ pub fn run() -> ExitCode {
         Command::Read(args) => client::read(&args),
         Command::Write(args) => client::write(&args),
         Command::Cp(args) => client::cp(&args),
+        Command::Cat(args) => client::cat(&args),
+        Command::Rm(args) => client::rm(&args),
         Command::Bench(args) => bench::bench(&args),
         Command::RdmaBench(args) => rdma_bench::rdma_bench(&args),
         Command::Tune(args) => tune::tune(&args),

@@ -101,7 +101,7 @@ fn unescape(text: &str) -> Result<Vec<u8>, UrlError> {
         let digits = part.get(..2).filter(|digits| digits.bytes().all(|digit| digit.is_ascii_hexdigit()));
         let byte = digits.and_then(|digits| u8::from_str_radix(digits, 16).ok()).ok_or(UrlError::Escape)?;
         bytes.push(byte);
-        bytes.extend_from_slice(part[2..].as_bytes());
+        bytes.extend_from_slice(&part.as_bytes()[2..]);
     }
     if bytes.contains(&0) { Err(UrlError::Escape) } else { Ok(bytes) }
 }

@@ -61,23 +61,27 @@ impl V3 {
         calls.call(null, |_| {}, Chain::new()).await?;
         let mounts = mount_service(&calls, url).await?;
         let components: Vec<&[u8]> = url.components().collect();
-        let mut mounted = components.len();
-        let mut first = None;
-        let root = loop {
-            match mnt(&mounts, &components[..mounted]).await {
-                Ok(root) => break root,
-                // A file, or below an export that is not mounted by its subdirectories.
-                Err(Error::Mount(status)) if mounted > 0 => {
-                    first.get_or_insert(Error::Mount(status));
-                    mounted -= 1;
+        // The directory above the last name first, so that the name can be removed or made in it. The
+        // last name itself may be an export, or else one of its directories may be.
+        let whole = components.len();
+        let above = whole.saturating_sub(1);
+        let mut failed = None;
+        let mut mounted = None;
+        for length in [above, whole].into_iter().chain((0..above).rev()) {
+            match mnt(&mounts, &components[..length]).await {
+                Ok(root) => {
+                    mounted = Some((root, length));
+                    break;
                 }
-                Err(Error::Mount(status)) => {
-                    let exports = exports(&mounts).await.unwrap_or_default();
-                    let error = first.unwrap_or(Error::Mount(status));
-                    return Err(Error::NotExported { reason: error.to_string(), exports });
-                }
+                Err(Error::Mount(status)) if length == whole => failed = Some(status),
+                Err(Error::Mount(status)) => failed = failed.or(Some(status)),
                 Err(error) => return Err(error),
             }
+        }
+        let Some((root, mounted)) = mounted else {
+            let reason = Error::Mount(failed.unwrap_or(mount::Status::NoEnt)).to_string();
+            let exports = exports(&mounts).await.unwrap_or_default();
+            return Err(Error::NotExported { reason, exports });
         };
         let mut this = V3 { calls, root, mounted, sizes: (0, 0) };
         let info = this.call(Arguments::FsInfo(this.root.v3()), Chain::new()).await?;

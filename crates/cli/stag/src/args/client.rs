@@ -1,14 +1,14 @@
-//! The commands that work on units: `ls`, `info`, `read`, `write` and `cp`.
+//! The commands that work on units and on files of NFS: `ls`, `info`, `read`, `write`, `cp`, `cat` and
+//! `rm`.
 
 use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::{Args, ValueEnum};
 
-use iscsi_client::Url;
 use iscsi_client::tune::Settings;
 
-use super::url;
+use super::url::{self, Remote};
 
 /// How to reach a target, the same for every command.
 #[derive(Clone, Debug, Args)]
@@ -185,18 +185,22 @@ pub struct Transfer {
     pub quiet: bool,
 }
 
-/// List the targets behind a portal, and their units
+/// List the targets behind a portal and their units, or the files of an NFS server
 #[derive(Clone, Debug, Args)]
-#[command(long_about = "List the targets behind a portal, and their units.\n\n\
-    Asks with a discovery session (SendTargets). With --units, logs in to each target and lists its units, one URL a line \
-    with its type and size. The URL of a target lists that target's units.")]
 #[command(
-    after_long_help = "Examples:\n  stag ls 192.0.2.1\n  stag ls --isns 192.0.2.30\n  stag ls --units iscsi://192.0.2.1:3260\n  stag ls --json '[2001:db8::1]:3260'"
+    long_about = "List the targets behind a portal and their units, or the files of an NFS server.\n\n\
+    With nfs://HOST lists the server's exports; with a path, the files there: type and permissions, links, owner, group, \
+    bytes, time of the last change (UTC) and name.\n\n\
+    With iscsi:// asks with a discovery session (SendTargets). With --units, logs in to each target and lists its units, one URL a line \
+    with its type and size. The URL of a target lists that target's units."
+)]
+#[command(
+    after_long_help = "Examples:\n  stag ls 192.0.2.1\n  stag ls --isns 192.0.2.30\n  stag ls --units iscsi://192.0.2.1:3260\n  stag ls --json '[2001:db8::1]:3260'\n  stag ls nfs://192.0.2.1/srv/tree"
 )]
 pub struct Ls {
-    /// HOST[:PORT] or iscsi://HOST[:PORT][/IQN]; iser:// asks over RDMA
-    #[arg(value_name = "PORTAL", value_parser = url::portal, required_unless_present = "isns")]
-    pub url: Option<Url>,
+    /// HOST[:PORT] or iscsi://HOST[:PORT][/IQN]; iser:// asks over RDMA; nfs://HOST[:PORT][/PATH]
+    #[arg(value_name = "PORTAL", value_parser = url::listed, required_unless_present = "isns")]
+    pub url: Option<Remote>,
     /// Ask this iSNS server which targets there are, instead of a portal
     #[arg(long, value_name = "HOST[:PORT]", value_parser = isns_server, conflicts_with = "url")]
     pub isns: Option<String>,
@@ -211,19 +215,20 @@ pub struct Ls {
     pub connect: Connect,
 }
 
-/// Tell everything that a unit says about itself
+/// Tell everything that a unit, or a file of NFS, says about itself
 #[derive(Clone, Debug, Args)]
 #[command(
-    long_about = "Tell everything that a unit says about itself: INQUIRY data, vital product data pages, capacity, block \
-    sizes, provisioning, limits and mode pages."
+    long_about = "Tell everything that a unit, or a file of NFS, says about itself: INQUIRY data, vital product data pages, \
+    capacity, block sizes, provisioning, limits and mode pages; with nfs:// the version that the server speaks, its limits, \
+    the file's attributes, and the room of its file system."
 )]
 #[command(
-    after_long_help = "Examples:\n  stag info iscsi://192.0.2.1/iqn.2026-01.org.example:disks/0\n  stag info --json URL | jq .capacity_bytes"
+    after_long_help = "Examples:\n  stag info iscsi://192.0.2.1/iqn.2026-01.org.example:disks/0\n  stag info --json URL | jq .capacity_bytes\n  stag info nfs://192.0.2.1/srv/tree"
 )]
 pub struct Info {
-    /// The unit: iscsi://HOST[:PORT]/IQN/LUN, or iser:// for RDMA
-    #[arg(value_name = "URL", value_parser = url::unit)]
-    pub url: Url,
+    /// The unit: iscsi://HOST[:PORT]/IQN/LUN, or iser:// for RDMA. Or the file: nfs://HOST[:PORT]/PATH
+    #[arg(value_name = "URL", value_parser = url::remote)]
+    pub url: Remote,
     /// As JSON
     #[arg(long)]
     pub json: bool,
@@ -232,15 +237,15 @@ pub struct Info {
     pub connect: Connect,
 }
 
-/// Read a unit into a file or to stdout
+/// Read a unit, or a file of NFS, into a file or to stdout
 #[derive(Clone, Debug, Args)]
 #[command(
     after_long_help = "Examples:\n  stag read URL -o disk.img\n  stag read URL --length 512 | xxd\n  stag read URL --offset 1G --length 64M -o part.img"
 )]
 pub struct Read {
-    /// The unit: iscsi://HOST[:PORT]/IQN/LUN, or iser:// for RDMA
-    #[arg(value_name = "URL", value_parser = url::unit)]
-    pub url: Url,
+    /// The unit: iscsi://HOST[:PORT]/IQN/LUN, or iser:// for RDMA. Or the file: nfs://HOST[:PORT]/PATH
+    #[arg(value_name = "URL", value_parser = url::remote)]
+    pub url: Remote,
     /// Where to; zeros become holes in a new file; - is stdout
     #[arg(short, long, value_name = "FILE", default_value = "-")]
     pub output: Place,
@@ -258,18 +263,19 @@ pub struct Read {
     pub connect: Connect,
 }
 
-/// Write a file or stdin to a unit
+/// Write a file or stdin to a unit, or to a file of NFS
 #[derive(Clone, Debug, Args)]
-#[command(long_about = "Write a file or stdin to a unit.\n\n\
+#[command(long_about = "Write a file or stdin to a unit, or to a file of NFS.\n\n\
     Ends when all of the input is on the medium (SYNCHRONIZE CACHE), unless --no-sync. Input that ends within a block \
-    replaces the beginning of that block only.")]
+    replaces the beginning of that block only. A file of NFS is made if it is missing, and keeps what is not written; \
+    `stag cp` replaces it.")]
 #[command(
     after_long_help = "Examples:\n  stag write URL -i disk.img\n  zcat disk.img.gz | stag write URL\n  stag write URL --offset 1M -i boot.bin"
 )]
 pub struct Write {
-    /// The unit: iscsi://HOST[:PORT]/IQN/LUN, or iser:// for RDMA
-    #[arg(value_name = "URL", value_parser = url::unit)]
-    pub url: Url,
+    /// The unit: iscsi://HOST[:PORT]/IQN/LUN, or iser:// for RDMA. Or the file: nfs://HOST[:PORT]/PATH
+    #[arg(value_name = "URL", value_parser = url::remote)]
+    pub url: Remote,
     /// Where from; - is stdin
     #[arg(short, long, value_name = "FILE", default_value = "-")]
     pub input: Place,
@@ -287,13 +293,17 @@ pub struct Write {
     pub connect: Connect,
 }
 
-/// Copy between units, files and stdio
+/// Copy between units, files of NFS, local files and stdio
 #[derive(Clone, Debug, Args)]
-#[command(long_about = "Copy between units, files and stdio.\n\n\
+#[command(long_about = "Copy between units, files of NFS, local files and stdio.\n\n\
     Either side is a URL, a file, or - for stdin and stdout. Runs of zeros become holes in a file and unmapped blocks on a \
-    thin unit; a file's holes are not read. With --verify, what was written to a unit is read back and compared.")]
+    thin unit; a file's holes are not read. With --verify, what was written to a unit is read back and compared.\n\n\
+    nfs://HOST[:PORT]/EXPORT/PATH names a file or directory of any NFS server, without mounting it. ?vers=3, 4.1 or 4.2 chooses \
+    the version [default: the newest that the server has], ?uid=N&gid=N the user [default: who runs the command]. With -r \
+    directories are copied whole: files, directories and symbolic links, with their permissions. A copy goes on when the \
+    server is back after a restart.")]
 #[command(
-    after_long_help = "Examples:\n  stag cp disk.img iscsi://192.0.2.1/iqn.2026-01.org.example:disks/0\n  stag cp --connections 4 URL backup.img\n  stag cp --verify URL1 URL2\n  stag cp URL - | zstd > disk.img.zst"
+    after_long_help = "Examples:\n  stag cp disk.img iscsi://192.0.2.1/iqn.2026-01.org.example:disks/0\n  stag cp --connections 4 URL backup.img\n  stag cp --verify URL1 URL2\n  stag cp URL - | zstd > disk.img.zst\n  stag cp -r photos nfs://192.0.2.1/srv/tree\n  stag cp 'nfs://192.0.2.1/srv/tree/a.txt?vers=3&uid=1000' ."
 )]
 pub struct Cp {
     /// From where
@@ -302,6 +312,9 @@ pub struct Cp {
     /// To where
     #[arg(value_name = "TO")]
     pub to: Place,
+    /// Copy directories, with all that is in them
+    #[arg(short, long, conflicts_with_all = ["verify", "raw"])]
+    pub recursive: bool,
     /// Read what was written back and compare
     #[arg(long)]
     pub verify: bool,
@@ -319,11 +332,45 @@ pub struct Cp {
     pub connect: Connect,
 }
 
+/// Print files of NFS
+#[derive(Clone, Debug, Args)]
+#[command(
+    after_long_help = "Examples:\n  stag cat nfs://192.0.2.1/srv/tree/motd\n  stag cat URL1 URL2 | sort"
+)]
+pub struct Cat {
+    /// The files: nfs://HOST[:PORT]/PATH; the contents of a unit too
+    #[arg(value_name = "URL", value_parser = url::remote, required = true)]
+    pub urls: Vec<Remote>,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub connect: Connect,
+}
+
+/// Remove files of NFS
+#[derive(Clone, Debug, Args)]
+#[command(
+    after_long_help = "Examples:\n  stag rm nfs://192.0.2.1/srv/tree/old.log\n  stag rm -r nfs://192.0.2.1/srv/tree/photos"
+)]
+pub struct Rm {
+    /// The files: nfs://HOST[:PORT]/PATH
+    #[arg(value_name = "URL", value_parser = url::file, required = true)]
+    pub urls: Vec<nfs_client::Url>,
+    /// Remove directories, with all that is in them
+    #[arg(short, long)]
+    pub recursive: bool,
+    /// A file that is not there is no error
+    #[arg(short, long)]
+    pub force: bool,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub connect: Connect,
+}
+
 /// Where data comes from or goes to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// A unit.
-    Unit(Url),
+    /// A unit, or a file of NFS.
+    Remote(Remote),
     /// A file.
     File(PathBuf),
     /// stdin or stdout.
@@ -333,7 +380,7 @@ pub enum Place {
 impl std::fmt::Display for Place {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Unit(url) => url.fmt(f),
+            Self::Remote(url) => url.fmt(f),
             Self::File(path) => path.display().fmt(f),
             Self::Stdio => f.write_str("-"),
         }
@@ -346,8 +393,8 @@ impl FromStr for Place {
     fn from_str(text: &str) -> Result<Self, String> {
         match text {
             "-" => Ok(Self::Stdio),
-            _ if text.starts_with("iscsi://") || text.starts_with("iser://") => {
-                url::unit(text).map(Self::Unit)
+            _ if ["iscsi://", "iser://", "nfs://"].iter().any(|scheme| text.starts_with(scheme)) => {
+                url::remote(text).map(Self::Remote)
             }
             "" => Err("write a file, a URL or -".into()),
             _ => Ok(Self::File(text.into())),

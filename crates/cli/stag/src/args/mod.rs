@@ -24,7 +24,8 @@ use clap_complete::Shell;
 
 pub use bench::{Bench, Pattern};
 pub use client::{
-    ChapHash, Connect, Cp, Digest, Info, Ls, Place, Rdma, RdmaCrc, Read, Spread, Transfer, Tuning, Write,
+    Cat, ChapHash, Connect, Cp, Digest, Info, Ls, Place, Rdma, RdmaCrc, Read, Rm, Spread, Transfer, Tuning,
+    Write,
 };
 pub use conform::Conform;
 pub use control::{Acknowledge, Alua, Apply, Drain, Status, Top, Upgrade};
@@ -35,6 +36,7 @@ pub use osd::Osd;
 pub use rdma_bench::RdmaBench;
 pub use serve::{Demo, Serve};
 pub use tune::Tune;
+pub use url::Remote;
 
 use crate::config::Daemon;
 use crate::config::reference::help;
@@ -86,6 +88,8 @@ pub enum Command {
     Read(Read),
     Write(Write),
     Cp(Cp),
+    Cat(Cat),
+    Rm(Rm),
     Bench(Box<Bench>),
     RdmaBench(Box<RdmaBench>),
     Tune(Box<Tune>),

@@ -11,8 +11,9 @@ use iscsi_client::tune::Tune;
 use iscsi_client::{Crc, Error, Options, Provider, Session, Url};
 use runtime::Chain;
 
-use super::copy::Disk;
-use crate::args::{ChapHash, Connect, Digest, Rdma, RdmaCrc, Spread, Tuning};
+use super::copy::{Disk, RemoteError};
+use super::nfs::{Intent, OpenFile};
+use crate::args::{ChapHash, Connect, Digest, Rdma, RdmaCrc, Remote, Spread, Tuning};
 use crate::secret::{self, Whose};
 
 /// Why there is no session.
@@ -24,6 +25,9 @@ pub enum ConnectError {
     /// The target's or the network's.
     #[error("{0}")]
     Session(#[from] Error),
+    /// The server's of NFS.
+    #[error("{0}")]
+    Files(#[from] nfs_client::Error),
     /// The iSNS server's.
     #[error("{0}")]
     Naming(#[from] crate::naming::LinkError),
@@ -207,27 +211,125 @@ impl Unit {
     }
 }
 
-impl Disk for Unit {
+/// A unit or a file, on a connection of its own.
+pub enum Opened {
+    /// A unit.
+    Unit(Unit),
+    /// A file of NFS.
+    File(OpenFile),
+}
+
+/// Opens what `remote` names. Into a directory of NFS goes a file with this `name`.
+///
+/// # Errors
+/// Whatever keeps it from that.
+pub async fn open_remote(
+    remote: &Remote,
+    args: &Connect,
+    intent: Intent,
+    name: Option<&[u8]>,
+) -> Result<Opened, ConnectError> {
+    match remote {
+        Remote::Unit(url) => Ok(Opened::Unit(open(url, args).await?)),
+        Remote::File(url) => Ok(Opened::File(OpenFile::open(url, args, intent, name).await?)),
+    }
+}
+
+impl Opened {
+    /// Ends the session.
+    ///
+    /// # Errors
+    /// What a server of NFS says of a file's end.
+    pub async fn close(&self) -> Result<(), RemoteError> {
+        match self {
+            Self::Unit(unit) => {
+                unit.close().await;
+                Ok(())
+            }
+            Self::File(file) => Ok(file.close().await?),
+        }
+    }
+}
+
+impl Disk for Opened {
     fn place(&self) -> String {
-        self.url.to_string()
+        match self {
+            Self::Unit(unit) => unit.url.to_string(),
+            Self::File(file) => file.place().to_owned(),
+        }
     }
 
     fn block_bytes(&self) -> u32 {
-        self.disk.block_len()
+        match self {
+            Self::Unit(unit) => unit.disk.block_len(),
+            Self::File(_) => 1,
+        }
     }
 
     fn bytes(&self) -> u64 {
-        self.disk.len()
+        match self {
+            Self::Unit(unit) => unit.disk.len(),
+            Self::File(file) => file.bytes(),
+        }
     }
 
+    fn room(&self) -> Option<u64> {
+        match self {
+            Self::Unit(unit) => Some(unit.disk.len()),
+            Self::File(_) => None,
+        }
+    }
+
+    async fn read(&self, at: u64, len: usize) -> Result<Chain, RemoteError> {
+        match self {
+            Self::Unit(unit) => Ok(unit.read(at, len).await?),
+            Self::File(file) => Ok(file.read(at, len).await?),
+        }
+    }
+
+    async fn write(&self, at: u64, data: Chain) -> Result<(), RemoteError> {
+        match self {
+            Self::Unit(unit) => Ok(unit.disk.write(unit.blocks(at), data).await?),
+            Self::File(file) => Ok(file.write(at, data).await?),
+        }
+    }
+
+    async fn zero(&self, at: u64, len: u64) -> Result<bool, RemoteError> {
+        match self {
+            Self::Unit(unit) => Ok(unit.zero(at, len).await?),
+            Self::File(file) => Ok(file.is_hole()),
+        }
+    }
+
+    fn under_way(&self, write: bool) -> u64 {
+        match self {
+            Self::Unit(unit) => {
+                unit.disk.session().tuning().map_or(0, |tuning| tuning.bytes_under_way(write))
+            }
+            Self::File(_) => 0,
+        }
+    }
+
+    async fn sync(&self) -> Result<(), RemoteError> {
+        match self {
+            Self::Unit(unit) => Ok(unit.sync().await?),
+            Self::File(file) => Ok(file.sync().await?),
+        }
+    }
+
+    async fn end(&self, end: u64) -> Result<(), RemoteError> {
+        match self {
+            Self::Unit(_) => Ok(()),
+            Self::File(file) => Ok(file.end(end).await?),
+        }
+    }
+}
+
+impl Unit {
     async fn read(&self, at: u64, len: usize) -> Result<Chain, Error> {
         let blocks =
             u32::try_from(self.blocks(len as u64)).map_err(|_| Error::Argument("too long a read"))?;
         self.disk.read(self.blocks(at), blocks).await
-    }
-
-    async fn write(&self, at: u64, data: Chain) -> Result<(), Error> {
-        self.disk.write(self.blocks(at), data).await
     }
 
     async fn zero(&self, at: u64, len: u64) -> Result<bool, Error> {
@@ -243,10 +345,6 @@ impl Disk for Unit {
             }
             Err(error) => Err(error),
         }
-    }
-
-    fn under_way(&self, write: bool) -> u64 {
-        self.disk.session().tuning().map_or(0, |tuning| tuning.bytes_under_way(write))
     }
 
     async fn sync(&self) -> Result<(), Error> {

@@ -1,6 +1,6 @@
 //! `stag info`: asks a unit everything that it can say about itself. What one unit does not know is left out.
 
-use iscsi_client::{Error, Unit};
+use iscsi_client::{Error, Unit, Url};
 use scsi::cdb::build;
 use scsi::cdb::primary::PageControl;
 use scsi::data::capacity::ReadCapacity16;
@@ -17,14 +17,14 @@ const CACHING: u8 = 0x08;
 ///
 /// # Errors
 /// Whatever keeps it from asking at all.
-pub async fn info(args: &Info) -> Result<String, ConnectError> {
-    let session = connect::session(&args.url, &args.connect).await?;
-    let facts = match Unit::new(&session, args.url.lun.unwrap_or(0)) {
-        Ok(unit) => ask(&unit, args.url.to_string()).await,
+pub async fn info(url: &Url, args: &Info) -> Result<String, ConnectError> {
+    let session = connect::session(url, &args.connect).await?;
+    let facts = match Unit::new(&session, url.lun.unwrap_or(0)) {
+        Ok(unit) => ask(&unit, url.to_string()).await,
         Err(error) => Err(error),
     };
     if let Err(error) = session.close().await {
-        tracing::warn!(url = %args.url, %error, "no answer to the logout");
+        tracing::warn!(%url, %error, "no answer to the logout");
     }
     let facts = facts?;
     Ok(if args.json {

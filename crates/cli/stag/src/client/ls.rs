@@ -44,12 +44,12 @@ pub struct ListedUnit {
 ///
 /// # Errors
 /// Whatever keeps it from asking at all.
-pub async fn ls(args: &Ls) -> Result<(String, bool), ConnectError> {
+pub async fn ls(url: Option<&Url>, args: &Ls) -> Result<(String, bool), ConnectError> {
     // Each with a URL through which it is reached.
     let mut listed: Vec<(Listed, Url)> = Vec::new();
     let one = |target, addresses| Listed { target, addresses, units: None, error: None };
-    let named = args.url.as_ref().is_some_and(|url| url.target.is_some());
-    match (&args.url, &args.isns) {
+    let named = url.is_some_and(|url| url.target.is_some());
+    match (url, &args.isns) {
         (Some(url), _) => match &url.target {
             Some(target) => listed.push((one(target.clone(), vec![]), url.clone())),
             None => {

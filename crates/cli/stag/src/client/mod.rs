@@ -1,23 +1,33 @@
-//! The subcommands that work on units of any target: run on a ring of their own, print, and say how it went.
+//! The subcommands that work on units of any target and on files of any NFS server: run on a ring of their own, print, and say how it went.
 
 pub mod connect;
 pub mod copy;
 mod facts;
 mod info;
 mod ls;
+mod nfs;
+mod nfs_ls;
 mod transfer;
+mod tree;
 
 use connect::ConnectError;
 use transfer::TransferError;
 
-use crate::args::{Cp, Info, Ls, Read, Write};
+use crate::args::{Cat, Cp, Info, Ls, Read, Remote, Rm, Write};
 use crate::exit::Exit;
 use crate::naming::LinkError;
 use crate::out::print;
 
 /// `stag ls`.
 pub fn ls(args: &Ls) -> Exit {
-    match on_ring(ls::ls(args)) {
+    let listed = async {
+        match &args.url {
+            Some(Remote::File(url)) => Ok((nfs_ls::ls(url, args).await?, true)),
+            Some(Remote::Unit(url)) => ls::ls(Some(url), args).await,
+            None => ls::ls(None, args).await,
+        }
+    };
+    match on_ring(listed) {
         Some(Ok((text, whole))) => print(&text).or(if whole { Exit::Done } else { Exit::Failed }),
         Some(Err(error)) => {
             let url = args.url.as_ref().map(ToString::to_string);
@@ -29,7 +39,13 @@ pub fn ls(args: &Ls) -> Exit {
 
 /// `stag info`.
 pub fn info(args: &Info) -> Exit {
-    match on_ring(info::info(args)) {
+    let told = async {
+        match &args.url {
+            Remote::File(url) => Ok(nfs_ls::info(url, args).await?),
+            Remote::Unit(url) => info::info(url, args).await,
+        }
+    };
+    match on_ring(told) {
         Some(Ok(text)) => print(&text),
         Some(Err(error)) => not_connected(&args.url.to_string(), &error),
         None => Exit::Failed,
@@ -51,6 +67,16 @@ pub fn cp(args: &Cp) -> Exit {
     moved(on_ring(transfer::cp(args)))
 }
 
+/// `stag cat`.
+pub fn cat(args: &Cat) -> Exit {
+    moved(on_ring(transfer::cat(args)))
+}
+
+/// `stag rm`.
+pub fn rm(args: &Rm) -> Exit {
+    moved(on_ring(async { Ok(tree::remove(args).await?) }))
+}
+
 /// Runs `work` on a ring of this thread.
 pub fn on_ring<T>(work: impl Future<Output = T>) -> Option<T> {
     match runtime::Runtime::new(runtime::Config::default()) {
@@ -66,9 +92,10 @@ fn not_connected(place: &str, error: &ConnectError) -> Exit {
     say!("stag: {place}: {error}");
     match error {
         ConnectError::Session(error) if error.is_unreachable() => Exit::Unreachable,
+        ConnectError::Files(error) if error.is_unreachable() => Exit::Unreachable,
         ConnectError::Naming(LinkError::Io(_)) => Exit::Unreachable,
         ConnectError::Naming(_) => Exit::Failed,
-        ConnectError::Secret(_) | ConnectError::Session(_) => Exit::Failed,
+        ConnectError::Secret(_) | ConnectError::Session(_) | ConnectError::Files(_) => Exit::Failed,
     }
 }
 

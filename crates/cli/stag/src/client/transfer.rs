@@ -1,27 +1,29 @@
 //! `stag read`, `stag write` and `stag cp`: opens both sides, copies, and shows how far it is.
 
+use std::ffi::OsStr;
 use std::io::IsTerminal;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use iscsi_client::Url;
-
-use super::connect::{self, ConnectError, Unit};
-use super::copy::{Copied, CopyError, Plan, Sink, Source, Stream, copy, open_input, open_output};
-use crate::args::{Connect, Cp, Place, Read, Transfer, Tuning, Write};
+use super::connect::{self, ConnectError, Opened};
+use super::copy::{Copied, CopyError, Disk, Plan, Sink, Source, Stream, copy, open_input, open_output};
+use super::nfs::Intent;
+use super::tree;
+use crate::args::{Cat, Connect, Cp, Place, Read, Remote, Transfer, Tuning, Write};
 use crate::image;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 /// Why bytes were not moved.
 #[derive(Debug, thiserror::Error)]
 pub enum TransferError {
-    /// No session with a unit.
+    /// No session with a unit or a server.
     #[error("{place}: {error}")]
     Connect {
         /// Its URL.
-        place: Url,
+        place: Remote,
         /// Why.
         error: ConnectError,
     },
@@ -36,7 +38,22 @@ pub enum TransferError {
 /// [`TransferError`]
 pub async fn read(args: &Read) -> Result<(), TransferError> {
     let plan = Plan { from_at: args.offset, length: args.length, sync: false, ..plan(&args.transfer) };
-    run(&Place::Unit(args.url.clone()), &args.output, &plan, &args.transfer, &args.connect).await
+    run(&Place::Remote(args.url.clone()), &args.output, Intent::Write, &plan, &args.transfer, &args.connect)
+        .await
+}
+
+/// `stag cat`.
+///
+/// # Errors
+/// [`TransferError`]
+pub async fn cat(args: &Cat) -> Result<(), TransferError> {
+    let transfer = Transfer { depth: 16, block: 256 << 10, quiet: true };
+    let plan = Plan { sync: false, ..plan(&transfer) };
+    for url in &args.urls {
+        let from = Place::Remote(url.clone());
+        run(&from, &Place::Stdio, Intent::Write, &plan, &transfer, &args.connect).await?;
+    }
+    Ok(())
 }
 
 /// `stag write`.
@@ -45,7 +62,8 @@ pub async fn read(args: &Read) -> Result<(), TransferError> {
 /// [`TransferError`]
 pub async fn write(args: &Write) -> Result<(), TransferError> {
     let plan = Plan { to_at: args.offset, sync: !args.no_sync, ..plan(&args.transfer) };
-    run(&args.input, &Place::Unit(args.url.clone()), &plan, &args.transfer, &args.connect).await
+    let to = Place::Remote(args.url.clone());
+    run(&args.input, &to, Intent::Write, &plan, &args.transfer, &args.connect).await
 }
 
 /// `stag cp`.
@@ -53,13 +71,39 @@ pub async fn write(args: &Write) -> Result<(), TransferError> {
 /// # Errors
 /// [`TransferError`]
 pub async fn cp(args: &Cp) -> Result<(), TransferError> {
-    if let (Place::File(from), Place::Unit(_), false) = (&args.from, &args.to, args.raw)
+    let plan = Plan { verify: args.verify, sparse: !args.no_sparse, ..plan(&args.transfer) };
+    if args.recursive {
+        return Ok(tree::copy_tree(&args.from, &args.to, &plan, &args.transfer, &args.connect).await?);
+    }
+    if let (Place::File(from), Place::Remote(Remote::Unit(_)), false) = (&args.from, &args.to, args.raw)
         && let Some(why) = image::mistaken(from, "write --raw to copy it as it is")
     {
         return Err(CopyError::Misfit(why).into());
     }
-    let plan = Plan { verify: args.verify, sparse: !args.no_sparse, ..plan(&args.transfer) };
-    run(&args.from, &args.to, &plan, &args.transfer, &args.connect).await
+    let to = within(&args.from, &args.to);
+    run(&args.from, &to, Intent::Replace, &plan, &args.transfer, &args.connect).await
+}
+
+/// Where a file of NFS goes to: into a directory under its own name.
+fn within(from: &Place, to: &Place) -> Place {
+    match (from, to) {
+        (Place::Remote(Remote::File(url)), Place::File(directory)) if directory.is_dir() => {
+            match url.components().last() {
+                Some(name) => Place::File(directory.join(OsStr::from_bytes(name))),
+                None => to.clone(),
+            }
+        }
+        _ => to.clone(),
+    }
+}
+
+/// The name of what is copied.
+fn name(from: &Place) -> Option<Vec<u8>> {
+    match from {
+        Place::Remote(Remote::File(url)) => url.components().last().map(<[u8]>::to_vec),
+        Place::File(path) => path.file_name().map(|name| name.as_bytes().to_vec()),
+        Place::Remote(Remote::Unit(_)) | Place::Stdio => None,
+    }
 }
 
 fn plan(args: &Transfer) -> Plan {
@@ -78,6 +122,7 @@ fn plan(args: &Transfer) -> Plan {
 async fn run(
     from: &Place,
     to: &Place,
+    intent: Intent,
     plan: &Plan,
     transfer: &Transfer,
     connect: &Connect,
@@ -85,9 +130,13 @@ async fn run(
     same_file(from, to)?;
     let mut units = Vec::new();
     let connect = Connect { tune: connect.tune.or(Some(Tuning::Auto)), ..connect.clone() };
-    let result = both(from, to, plan, transfer, &connect, &mut units).await;
+    let mut result = both(from, to, intent, plan, transfer, &connect, &mut units).await;
     for unit in units {
-        unit.close().await;
+        if let Err(error) = unit.close().await
+            && result.is_ok()
+        {
+            result = Err(CopyError::Remote { place: unit.place(), error }.into());
+        }
     }
     result
 }
@@ -95,19 +144,20 @@ async fn run(
 async fn both(
     from: &Place,
     to: &Place,
+    intent: Intent,
     plan: &Plan,
     transfer: &Transfer,
     connect: &Connect,
-    units: &mut Vec<Rc<Unit>>,
+    units: &mut Vec<Rc<Opened>>,
 ) -> Result<(), TransferError> {
     let source = match from {
-        Place::Unit(url) => Source::Unit(open(url, connect, units).await?),
+        Place::Remote(url) => Source::Unit(open(url, connect, Intent::Read, None, units).await?),
         Place::File(path) => open_input(path)?,
         Place::Stdio => Source::Stream(Stream::reader("stdin", std::io::stdin())),
     };
     // The sink is opened last: nothing is emptied before it is known that there is something to write.
     let sink = match to {
-        Place::Unit(url) => Sink::Unit(open(url, connect, units).await?),
+        Place::Remote(url) => Sink::Unit(open(url, connect, intent, name(from).as_deref(), units).await?),
         Place::File(path) => open_output(path)?,
         Place::Stdio => Sink::Stream(Stream::writer("stdout", std::io::stdout())),
     };
@@ -125,11 +175,17 @@ async fn both(
     Ok(())
 }
 
-async fn open(url: &Url, connect: &Connect, units: &mut Vec<Rc<Unit>>) -> Result<Rc<Unit>, TransferError> {
-    let unit = connect::open(url, connect).await;
-    let unit = Rc::new(unit.map_err(|error| TransferError::Connect { place: url.clone(), error })?);
-    units.push(unit.clone());
-    Ok(unit)
+async fn open(
+    url: &Remote,
+    connect: &Connect,
+    intent: Intent,
+    name: Option<&[u8]>,
+    units: &mut Vec<Rc<Opened>>,
+) -> Result<Rc<Opened>, TransferError> {
+    let opened = connect::open_remote(url, connect, intent, name).await;
+    let opened = Rc::new(opened.map_err(|error| TransferError::Connect { place: url.clone(), error })?);
+    units.push(opened.clone());
+    Ok(opened)
 }
 
 /// A file that is copied onto itself would be emptied first.
@@ -174,7 +230,8 @@ fn summary(copied: &Copied, time: Duration) -> String {
 pub fn unreachable(error: &TransferError) -> bool {
     match error {
         TransferError::Connect { error: ConnectError::Session(error), .. } => error.is_unreachable(),
-        TransferError::Copy(CopyError::Unit { error, .. }) => error.is_unreachable(),
+        TransferError::Connect { error: ConnectError::Files(error), .. } => error.is_unreachable(),
+        TransferError::Copy(CopyError::Remote { error, .. }) => error.is_unreachable(),
         _ => false,
     }
 }

@@ -206,7 +206,7 @@ async fn found(args: &Find, opened: &Opened) -> Result<String, OsdError> {
             Err(error) if error.is_not_found() => continue,
             Err(error) => return Err(at()(error)),
         };
-        let name = names.iter().find(|one| !one.value.is_empty()).map(|one| names::text(&one.value));
+        let name = names.iter().find(|one| !one.value.is_empty()).map(|one| crate::shown::text(&one.value));
         lines.push((id.object, name));
     }
     if args.reach.json {

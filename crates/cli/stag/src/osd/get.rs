@@ -19,12 +19,12 @@ use serde_json::json;
 use super::error::OsdError;
 use super::layout::{self, Entry};
 use super::local::{self, Kind, Meta, Shortfall};
-use super::progress::Progress;
 use super::session::Opened;
 use super::tree::Tree;
-use super::work::{self, Jobs};
 use crate::args::osd::Get;
 use crate::args::place::Object;
+use crate::progress::Progress;
+use crate::work::{self, Jobs};
 
 /// Bytes of one command.
 const PIECE: u64 = 512 << 10;

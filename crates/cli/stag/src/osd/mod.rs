@@ -11,13 +11,11 @@ mod layout;
 mod local;
 mod names;
 mod offline;
-mod progress;
 mod put;
 mod rm;
 mod session;
 mod show;
 mod tree;
-mod work;
 
 use crate::args::osd::{Osd, OsdCommand};
 use crate::exit::Exit;

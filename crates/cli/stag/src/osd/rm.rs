@@ -10,12 +10,12 @@ use serde_json::json;
 use super::error::OsdError;
 use super::layout::{self, Entry};
 use super::local::Kind;
-use super::progress::Progress;
 use super::session::Opened;
 use super::tree::Tree;
-use super::work;
 use crate::args::osd::Rm;
 use crate::args::place::{Object, Where};
+use crate::progress::Progress;
+use crate::work;
 
 /// Runs it.
 ///

@@ -16,6 +16,7 @@ use super::session::Opened;
 use super::tree::Tree;
 use crate::args::osd::{Ls, Stat};
 use crate::args::place::Object;
+use crate::shown;
 
 /// `ls`.
 ///
@@ -78,7 +79,7 @@ async fn list(args: &Ls, opened: &Opened) -> Result<Lines, OsdError> {
         for child in &children {
             lines.push(entry_line(child, &prefix, args.long));
             if args.recursive && child.meta.kind == Kind::Directory {
-                below.push((child.clone(), format!("{prefix}{}/", names::text(&child.name))));
+                below.push((child.clone(), format!("{prefix}{}/", shown::text(&child.name))));
             }
         }
         left.extend(below.into_iter().rev());
@@ -90,7 +91,7 @@ async fn partitions(device: &Objects, long: bool) -> Result<Lines, iscsi_client:
     use partition_information as info;
     let found = device.partitions().with([info::NAME, info::USED_CAPACITY, info::OBJECTS]).all().await?;
     let line = |one: iscsi_client::objects::Listed| {
-        let name = names::text(one.value(info::NAME).unwrap_or_default());
+        let name = shown::text(one.value(info::NAME).unwrap_or_default());
         let (used, count) = (one.number(info::USED_CAPACITY), one.number(info::OBJECTS));
         let id = format!("{:#x}", one.id.partition);
         let mut line = id.clone();
@@ -133,7 +134,7 @@ async fn objects(
     let mut lines = Vec::new();
     while let Some(one) = list.next().await? {
         let id = format!("{:#x}", one.id.object);
-        let own = one.value(name).or_else(|| one.value(super::layout::NAME)).map(names::text);
+        let own = one.value(name).or_else(|| one.value(super::layout::NAME)).map(shown::text);
         let length = one.number(user_information::LOGICAL_LENGTH);
         let mut line = id.clone();
         if let (true, Some(length)) = (long, length) {
@@ -174,11 +175,11 @@ fn permissions(entry: &Entry) -> String {
 
 fn entry_line(entry: &Entry, prefix: &str, long: bool) -> (String, Value) {
     let meta = &entry.meta;
-    let name = format!("{prefix}{}", names::text(&entry.name));
-    let target = meta.target.as_deref().map(names::text);
+    let name = format!("{prefix}{}", shown::text(&entry.name));
+    let target = meta.target.as_deref().map(shown::text);
     let mut line = String::new();
     if long {
-        let time = names::show_time(meta.mtime.s);
+        let time = shown::time(meta.mtime.s);
         let _ =
             write!(line, "{} {:>6} {:>6} {:>12} {time} ", permissions(entry), meta.uid, meta.gid, meta.size);
     }
@@ -282,7 +283,7 @@ async fn about(args: &Stat, opened: &Opened) -> Result<Facts, OsdError> {
                     facts.insert(key.into(), value.clone());
                 }
             }
-            facts.insert("mtime".into(), names::show_time(entry.meta.mtime.s).into());
+            facts.insert("mtime".into(), shown::time(entry.meta.mtime.s).into());
         }
         let collections = device.collections_of(id).await.map_err(at())?;
         if !collections.is_empty() {

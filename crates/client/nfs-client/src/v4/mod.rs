@@ -180,13 +180,10 @@ impl V4 {
         Ok(open)
     }
 
-    /// Notes an open, so that it is reclaimed if need be.
+    /// Notes an open. Returns a delegation that nobody asked for.
     async fn opened(&self, open: &Rc<Open>, done: &Done) -> Result<(), Error> {
         let delegation = open.take(done)?;
-        let mut opens = self.session.opens.borrow_mut();
-        opens.retain(|open| open.strong_count() > 0);
-        opens.push(Rc::downgrade(open));
-        drop(opens);
+        self.session.note(open);
         if let Some(delegation) = delegation {
             let what = [Arguments::PutFh(open.file.v4()), Arguments::DelegReturn(delegation)];
             self.run(&what, true).await?;

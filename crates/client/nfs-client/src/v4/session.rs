@@ -85,7 +85,7 @@ pub(crate) struct Session {
     /// The last request that renewed the lease.
     renewed: Cell<Instant>,
     lease: Cell<Duration>,
-    pub opens: RefCell<Vec<Weak<Open>>>,
+    opens: RefCell<Vec<Weak<Open>>>,
 }
 
 /// A request's slot. If its request is given up, the session is too: nobody knows the slot's number
@@ -144,6 +144,13 @@ impl Session {
 
     pub fn calls(&self) -> &Caller {
         &self.calls
+    }
+
+    /// Remembers an open, so that it is reclaimed if need be.
+    pub fn note(&self, open: &Rc<Open>) {
+        let mut opens = self.opens.borrow_mut();
+        opens.retain(|known| known.strong_count() > 0 && !known.ptr_eq(&Rc::downgrade(open)));
+        opens.push(Rc::downgrade(open));
     }
 
     pub fn set_lease(&self, lease: Duration) {

@@ -17,13 +17,13 @@ pub use side::{Sink, Source};
 /// What went wrong, with the place that it went wrong at.
 #[derive(Debug, thiserror::Error)]
 pub enum CopyError {
-    /// A unit's.
+    /// A unit's, or a file's of NFS.
     #[error("{place}: {error}")]
-    Unit {
+    Remote {
         /// Its URL.
         place: String,
-        /// What it said.
-        error: iscsi_client::Error,
+        /// What its server said.
+        error: RemoteError,
     },
     /// A file's or a stream's.
     #[error("{place}: {error}")]
@@ -48,7 +48,28 @@ pub enum CopyError {
     },
 }
 
-/// A unit, as far as copying needs it. Offsets and lengths are bytes, and multiples of a block.
+/// What the server of a unit, or of a file, said.
+#[derive(Debug, thiserror::Error)]
+pub enum RemoteError {
+    /// A unit's.
+    #[error("{0}")]
+    Unit(#[from] iscsi_client::Error),
+    /// A file's.
+    #[error("{0}")]
+    File(#[from] nfs_client::Error),
+}
+
+impl RemoteError {
+    /// Whether the server was not reached, or let nobody in.
+    pub fn is_unreachable(&self) -> bool {
+        match self {
+            Self::Unit(error) => error.is_unreachable(),
+            Self::File(error) => error.is_unreachable(),
+        }
+    }
+}
+
+/// A unit, or a file of NFS, as far as copying needs it. Offsets and lengths are bytes, and multiples of a block.
 pub trait Disk: 'static {
     /// Its URL.
     fn place(&self) -> String;
@@ -56,19 +77,27 @@ pub trait Disk: 'static {
     fn block_bytes(&self) -> u32;
     /// Bytes of it all.
     fn bytes(&self) -> u64;
+    /// How many bytes fit, if that is bounded.
+    fn room(&self) -> Option<u64> {
+        Some(self.bytes())
+    }
     /// Reads.
-    fn read(&self, at: u64, len: usize) -> impl Future<Output = Result<Chain, iscsi_client::Error>>;
+    fn read(&self, at: u64, len: usize) -> impl Future<Output = Result<Chain, RemoteError>>;
     /// Writes.
-    fn write(&self, at: u64, data: Chain) -> impl Future<Output = Result<(), iscsi_client::Error>>;
+    fn write(&self, at: u64, data: Chain) -> impl Future<Output = Result<(), RemoteError>>;
     /// Makes a range zeros without being sent them, and without keeping blocks for them; false if it cannot.
-    fn zero(&self, at: u64, len: u64) -> impl Future<Output = Result<bool, iscsi_client::Error>>;
+    fn zero(&self, at: u64, len: u64) -> impl Future<Output = Result<bool, RemoteError>>;
     /// Bytes of reads or of writes to have under way, as far as is known by now: what the path holds, and as much again, for each round
     /// trip that they take. 0 if nothing is known.
     fn under_way(&self, _write: bool) -> u64 {
         0
     }
     /// Brings everything written to the medium.
-    fn sync(&self) -> impl Future<Output = Result<(), iscsi_client::Error>>;
+    fn sync(&self) -> impl Future<Output = Result<(), RemoteError>>;
+    /// What was written last ends at `end`, zeros included.
+    fn end(&self, _end: u64) -> impl Future<Output = Result<(), RemoteError>> {
+        async { Ok(()) }
+    }
 }
 
 /// What to copy, and how.

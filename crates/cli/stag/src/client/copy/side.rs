@@ -6,11 +6,11 @@ use std::rc::Rc;
 use runtime::{Chain, File, pool};
 
 use super::file::Stream;
-use super::{CopyError, Disk};
+use super::{CopyError, Disk, RemoteError};
 
 /// Where bytes come from.
 pub enum Source<D> {
-    /// A unit.
+    /// A unit, or a file of NFS.
     Unit(Rc<D>),
     /// A file or block device: its path, itself, its bytes, and whether it can have holes.
     File(String, File, u64, bool),
@@ -20,7 +20,7 @@ pub enum Source<D> {
 
 /// Where bytes go to.
 pub enum Sink<D> {
-    /// A unit.
+    /// A unit, or a file of NFS.
     Unit(Rc<D>),
     /// A file that was empty: its path and itself.
     NewFile(String, File),
@@ -30,9 +30,9 @@ pub enum Sink<D> {
     Stream(Stream),
 }
 
-fn unit<D: Disk>(disk: &D) -> impl FnOnce(iscsi_client::Error) -> CopyError {
+fn unit<D: Disk>(disk: &D) -> impl FnOnce(RemoteError) -> CopyError {
     let place = disk.place();
-    move |error| CopyError::Unit { place, error }
+    move |error| CopyError::Remote { place, error }
 }
 
 fn file(place: &str) -> impl FnOnce(io::Error) -> CopyError {
@@ -136,7 +136,7 @@ impl<D: Disk> Sink<D> {
     /// How many bytes fit, if that is bounded.
     pub fn room(&self) -> Option<u64> {
         match self {
-            Self::Unit(disk) => Some(disk.bytes()),
+            Self::Unit(disk) => disk.room(),
             Self::Device(_, _, bytes) => Some(*bytes),
             Self::NewFile(..) | Self::Stream(_) => None,
         }
@@ -219,14 +219,17 @@ impl<D: Disk> Sink<D> {
     /// Ends at `end`; with `sync`, everything is on the medium.
     pub(super) async fn finish(&self, end: u64, sync: bool) -> Result<(), CopyError> {
         match self {
-            Self::Unit(disk) if sync => disk.sync().await.map_err(unit(&**disk)),
+            Self::Unit(disk) => {
+                disk.end(end).await.map_err(unit(&**disk))?;
+                if sync { disk.sync().await.map_err(unit(&**disk)) } else { Ok(()) }
+            }
             Self::NewFile(place, to) => {
                 to.set_len(end).await.map_err(file(place))?;
                 if sync { to.sync_all().await.map_err(file(place)) } else { Ok(()) }
             }
             Self::Device(place, to, _) if sync => to.sync_data().await.map_err(file(place)),
             Self::Stream(stream) => stream.flush().await.map_err(file(stream.place())),
-            Self::Unit(_) | Self::Device(..) => Ok(()),
+            Self::Device(..) => Ok(()),
         }
     }
 }

@@ -50,14 +50,14 @@ impl Disk for Memory {
     fn bytes(&self) -> u64 {
         self.bytes.borrow().len() as u64
     }
-    async fn read(&self, at: u64, len: usize) -> Result<Chain, iscsi_client::Error> {
+    async fn read(&self, at: u64, len: usize) -> Result<Chain, RemoteError> {
         self.enter(at, len as u64).await;
         Ok(Chain::from(self.bytes.borrow()[at as usize..at as usize + len].to_vec()))
     }
-    async fn write(&self, at: u64, data: Chain) -> Result<(), iscsi_client::Error> {
+    async fn write(&self, at: u64, data: Chain) -> Result<(), RemoteError> {
         self.enter(at, data.len() as u64).await;
         if self.fails_at.is_some_and(|bad| (at..at + data.len() as u64).contains(&bad)) {
-            return Err(iscsi_client::Error::Closed);
+            return Err(iscsi_client::Error::Closed.into());
         }
         self.written.set(self.written.get() + data.len() as u64);
         let mut bytes = self.bytes.borrow_mut();
@@ -67,7 +67,7 @@ impl Disk for Memory {
         }
         Ok(())
     }
-    async fn zero(&self, at: u64, len: u64) -> Result<bool, iscsi_client::Error> {
+    async fn zero(&self, at: u64, len: u64) -> Result<bool, RemoteError> {
         if !self.thin {
             return Ok(false);
         }
@@ -76,7 +76,7 @@ impl Disk for Memory {
         self.bytes.borrow_mut()[at as usize..(at + len) as usize].fill(0);
         Ok(true)
     }
-    async fn sync(&self) -> Result<(), iscsi_client::Error> {
+    async fn sync(&self) -> Result<(), RemoteError> {
         self.synced.set(true);
         Ok(())
     }
