@@ -1,6 +1,7 @@
 """`stag serve` with NFS exports, for clients that we did not write."""
 
 import contextlib
+import json
 import os
 import subprocess
 import threading
@@ -97,6 +98,70 @@ def share(lab, exports, host="127.0.0.1", port=None, config=""):
             one.kill()
         raise
     one.stop()
+
+
+def tree(lab):
+    """A directory with files of many sizes, a hole, links, and directories in directories."""
+    top = lab.new_folder("source")
+    os.makedirs(os.path.join(top, "deep/er/empty"))
+    for number in range(60):
+        with open(os.path.join(top, "deep/er", f"file {number} %?"), "wb") as file:
+            file.write(os.urandom(number * 7919))
+    with open(os.path.join(top, "big"), "wb") as file:
+        file.write(os.urandom((12 << 20) + 4321))
+    with open(os.path.join(top, "hole"), "wb") as file:
+        file.truncate(3 << 20)
+    os.symlink("deep/er/file 1 %?", os.path.join(top, "link"))
+    os.chmod(os.path.join(top, "big"), 0o640)
+    return top
+
+
+def same(one, other):
+    """Both directories have the same files with the same contents, permissions and links."""
+    proc.run("diff", "-r", "--no-dereference", one, other)
+    for place, folders, files in os.walk(one):
+        for name in folders + files:
+            here = os.path.join(place, name)
+            there = os.path.join(other, os.path.relpath(here, one))
+            modes = [os.lstat(path).st_mode for path in (here, there)]
+            expect(modes[0] == modes[1], f"{there} has mode {modes[1]:o}, not {modes[0]:o}")
+
+
+def round_trip(lab, base, settings):
+    """`stag` copies a tree to the directory `base` and back, lists it, prints a file of it, and removes it."""
+    def stag(*words, **options):
+        if not Stag.binary:
+            raise Skip("no stag binary: set STAG_BIN")
+        return proc.run(Stag.binary, *words, **options)
+
+    def at(path=""):
+        return f"{base}{path}?{settings}"
+
+    source = tree(lab)
+    stag("cp", "-r", source, at("/copy"))
+    back = os.path.join(lab.new_folder("back"), "copy")
+    stag("cp", "-r", at("/copy"), back)
+    same(source, back)
+    stag("cp", os.path.join(source, "big"), at())
+    one = os.path.join(lab.new_folder("one"), "one")
+    stag("cp", "--verify", at("/big"), one)
+    proc.run("cmp", os.path.join(source, "big"), one)
+    listed = stag("ls", at("/copy"))
+    expect([line.split()[7] for line in listed.splitlines()] == ["big", "deep", "hole", "link"], f"stag ls lists:\n{listed}")
+    expect("rw-r-----" in listed and "-> deep/er/file" in listed and f" {(12 << 20) + 4321} " in listed,
+           f"stag ls shows:\n{listed}")
+    told = json.loads(stag("info", "--json", at("/copy/big")))
+    expect(told["bytes"] == (12 << 20) + 4321 and f"vers={told['version']}" in settings, f"stag info tells {told}")
+    stag("write", at("/note"), stdin=b"0123456789")
+    stag("write", "--offset", "3", at("/note"), stdin=b"abc")
+    expect(stag("cat", at("/note"), at("/note")) == "012abc6789" * 2, "stag cat prints another text")
+    expect(stag("read", "--offset", "2", "--length", "3", at("/note")) == "2ab", "stag read reads other bytes")
+    refused = stag("rm", at("/copy"), ok=None)
+    expect(refused.code == 1 and "is a directory" in refused, f"a directory without -r: {refused}")
+    stag("rm", "-r", at("/copy"))
+    stag("rm", at("/note"), at("/big"))
+    refused = stag("cat", at("/note"), ok=None)
+    expect(refused.code == 1 and "no such file" in refused, f"a file that is not there: {refused}")
 
 
 def folder(lab, name="tree"):

@@ -1,10 +1,14 @@
-"""libnfs's tools, showmount and rpcinfo against Stag's exports; tshark decodes what they say."""
+"""libnfs's tools, showmount and rpcinfo against Stag's exports; tshark decodes what they say. Stag's own client against Ganesha, and
+against Stag."""
 
 import os
+import subprocess
+import time
 
 from lab import proc
+from lab.ganesha import ganesha
 from lab.report import expect
-from lab.share import folder, share
+from lab.share import folder, round_trip, same, share
 from lab.target import Stag
 
 from . import capture
@@ -148,6 +152,53 @@ def decoded(lab):
     expect({"3", "6", "7", "8", "17", "19"} <= spoken, f"not all of these were spoken: {sorted(spoken)}")
 
 
+def client_of_ganesha(lab):
+    path = folder(lab)
+    with ganesha(lab, path):
+        round_trip(lab, f"nfs://127.0.0.1{path}", "vers=3")
+        round_trip(lab, "nfs://127.0.0.1/export", "vers=4.1")
+        listed = proc.run(Stag.binary, "ls", "nfs://127.0.0.1")
+        expect(listed == f"nfs://127.0.0.1{path}\n", f"stag ls lists the exports:\n{listed}")
+
+
+def client_of_stag(lab):
+    with share(lab, exports(lab)) as server:
+        for name in server.exports:
+            for version in ("3", "4.1", "4.2"):
+                round_trip(lab, f"nfs://{server.host}:{server.port}{name}", f"vers={version}&uid=1000&gid=1000")
+
+
+def restarts(lab):
+    """A server that dies in the middle of a copy, and comes back."""
+    path = folder(lab)
+    source = lab.new_folder("source")
+    for number in range(6):
+        with open(os.path.join(source, f"file{number}"), "wb") as file:
+            file.write(os.urandom(60 << 20))
+    with share(lab, {"/d": path}) as server:
+        for version in ("3", "4.2"):
+            there = f"nfs://{server.host}:{server.port}/d/copy{version}?vers={version}&uid=1000&gid=1000"
+            back = os.path.join(lab.new_folder("back"), "copy")
+            for one, other, written in ((source, there, os.path.join(path, f"copy{version}")), (there, back, back)):
+                copy = subprocess.Popen([Stag.binary, "cp", "-r", "--depth", "2", one, other], stdout=subprocess.PIPE,
+                                        stderr=subprocess.STDOUT, text=True)
+
+                def begun():
+                    sizes = [os.path.getsize(os.path.join(written, name)) for name in os.listdir(written)] \
+                        if os.path.isdir(written) else []
+                    return copy.poll() is not None or sum(sizes) > 20 << 20
+
+                proc.wait_until(begun, 60, "the copy has begun", step=0.005)
+                under_way = copy.poll() is None
+                server.kill()
+                time.sleep(1)
+                server.start()
+                printed, _ = copy.communicate(timeout=180)
+                expect(copy.returncode == 0, f"{version}: the copy failed:\n{printed}")
+                expect(under_way, f"{version}: the copy was done before the server died")
+            same(source, back)
+
+
 CASES = [
     ("libnfs: files are copied there and back", copies),
     ("libnfs: a directory is what the host sees, and no more", a_directory_is_what_the_host_sees),
@@ -155,4 +206,7 @@ CASES = [
     ("libnfs: a daemon that fails to take over leaves the old one exporting", failed_takeover),
     ("showmount and rpcinfo ask the portmapper", portmapper),
     ("tshark decodes NFSv3", decoded),
+    ("stag cp, ls, cat and rm with Ganesha, 3 and 4.1", client_of_ganesha),
+    ("stag cp, ls, cat and rm with Stag, 3, 4.1 and 4.2", client_of_stag),
+    ("stag cp goes on when the server dies and comes back", restarts),
 ]
