@@ -1,11 +1,13 @@
-"""Linux's own NFS client, in the lab's guest, against Stag's exports of memory and of a directory."""
+"""Linux's own NFS client, in the lab's guest, against Stag's exports of memory and of a directory; and Stag's client against Linux's
+own server there."""
 
 import os
 import time
 
-from lab import tools, uml
-from lab.report import Skip
-from lab.share import folder, share
+from lab import proc, tools, uml
+from lab.report import Skip, expect
+from lab.share import folder, round_trip, same, share
+from lab.target import Stag
 
 PORT = 2049
 
@@ -239,6 +241,63 @@ def away_four(lab):
     away(lab, "4.2", "4.2, a server that goes away")
 
 
+# Linux's own server (knfsd) on memory: /run/export, which is the root of version 4.
+KNFSD = r"""
+knfsd_up() {
+  mkdir -p /run/export /run/rpcbind && mount -t tmpfs tmpfs /run/export && chmod 777 /run/export || return
+  mount -t tmpfs tmpfs /var/lib/nfs && mkdir -p /var/lib/nfs/v4recovery && : >/var/lib/nfs/etab && : >/var/lib/nfs/rmtab || return
+  mount -t nfsd nfsd /proc/fs/nfsd && rpcbind -w && sleep 0.5 || return
+  exportfs -i -o rw,fsid=0,no_root_squash,insecure,sync '*:/run/export' || return
+  rpc.nfsd --grace-time 10 --lease-time 10 4 && rpc.mountd
+}
+size() { du -sm /run/export | cut -f1; }
+# The server stops in the middle of a copy, and comes back without what it knew of its clients' sessions.
+away_() {
+  ask "$1"
+  for _ in $(seq 600); do [ "$(size)" -gt 20 ] && break; sleep 0.05; done
+  [ "$(size)" -lt 160 ] || return
+  rpc.nfsd 0; sleep 2; rpc.nfsd --grace-time 10 --lease-time 10 4
+  answered $asked
+}
+case_ "knfsd is up" knfsd_up
+for version in 3 4.1 4.2; do ask_and_wait there$version; done
+for version in 3 4.2; do case_ "knfsd is restarted in the middle of a copy by $version" away_ away$version; rm -rf /run/export/*; done
+case_ "the guest's kernel had no fault" eval '! dmesg | grep -iE "bug:|oops|call trace"'
+"""
+
+
+def knfsd(lab):
+    proc.need("rpc.nfsd", "rpc.mountd", "exportfs", "rpcbind")
+    if not Stag.binary:
+        raise Skip("no stag binary: set STAG_BIN")
+    uml.network_up()
+    source = lab.new_folder("source")
+    for number in range(4):
+        with open(os.path.join(source, f"file{number}"), "wb") as file:
+            file.write(os.urandom(40 << 20))
+
+    def base(version):
+        return f"nfs://{uml.GUEST}" + ("/run/export" if version == "3" else "")
+
+    def there(version):
+        return lambda: lab.report.case(f"nfs: knfsd, {version}: stag cp, ls, cat and rm",
+                                       lambda: round_trip(lab, base(version), f"vers={version}"))
+
+    def away(version):
+        def copy():
+            url, back = f"{base(version)}/copy?vers={version}", os.path.join(lab.new_folder("back"), "copy")
+            proc.run(Stag.binary, "cp", "-r", "--depth", "2", source, url, timeout=300)
+            proc.run(Stag.binary, "cp", "-r", url, back, timeout=300)
+            same(source, back)
+            listed = proc.run(Stag.binary, "ls", url)
+            expect(len(listed.splitlines()) == 4, f"stag ls lists:\n{listed}")
+        return lambda: lab.report.case(f"nfs: knfsd, {version}: stag cp goes on after a restart", copy)
+
+    requests = {f"there{version}": there(version) for version in ("3", "4.1", "4.2")}
+    requests.update({f"away{version}": away(version) for version in ("3", "4.2")})
+    uml.run_cases(lab, "nfs", KNFSD, timeout=570, requests=requests, memory_mib=768)
+
+
 CASES = [
     ("nfs: memory's script ran to its end", memory),
     ("nfs: a directory's script ran to its end", directory),
@@ -246,4 +305,5 @@ CASES = [
     ("nfs: 4.1's scripts ran to their end", four_one),
     ("nfs: 4.2's scripts ran to their end", four_two),
     ("nfs: 4.2's script of a server that goes away ran to its end", away_four),
+    ("nfs: the script of Linux's own server ran to its end", knfsd),
 ]
