@@ -81,7 +81,8 @@ impl File {
         Ok(data)
     }
 
-    /// Writes `data` at `offset`. It is stable after [`Self::sync`].
+    /// Writes `data` at `offset`. It is stable after [`Self::sync`]. Writes between two syncs must not
+    /// overlap: those that the server lost are sent again, in any order with the others.
     ///
     /// # Errors
     /// Those of the connection, and what the server says.

@@ -84,7 +84,8 @@ impl Url {
 
     /// The same server with `name` below the path.
     pub fn join(&self, name: &[u8]) -> Self {
-        self.with_path([self.path.trim_ascii_end(), name].join(&b'/'))
+        let above = self.path.strip_suffix(b"/").unwrap_or(&self.path);
+        self.with_path([above, name].join(&b'/'))
     }
 
     /// The components of the path. Empty ones and `.` are left out.

@@ -186,8 +186,11 @@ impl Spot {
                 if path.is_symlink() {
                     std::fs::remove_file(path).map_err(on(path))?;
                 }
+                let new = !path.exists();
                 let sink = open_output(path)?;
-                std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).map_err(on(path))?;
+                if new {
+                    std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).map_err(on(path))?;
+                }
                 Ok(sink)
             }
             Self::Remote { client, url, directory, name } => {
@@ -294,10 +297,10 @@ pub async fn copy_tree(
     let progress = Rc::new(Progress::new(transfer.quiet));
     let first = Rc::new(First::default());
     let (shown, failed) = (progress.clone(), first.clone());
-    let plan = Rc::new(plan.clone());
+    let (plan, mask) = (Rc::new(plan.clone()), !umask() & 0o777);
     work::run(vec![(node, spot)], transfer.depth, move |(node, spot), jobs| {
         let (progress, first, plan) = (shown.clone(), failed.clone(), plan.clone());
-        async move { first.note(one(&node, spot, &plan, &progress, &jobs).await, &jobs) }
+        async move { first.note(one(&node, spot, mask, &plan, &progress, &jobs).await, &jobs) }
     })
     .await;
     for client in clients {
@@ -308,15 +311,25 @@ pub async fn copy_tree(
     outcome
 }
 
-/// Copies one file or link, or makes one directory and begins its entries.
+/// The bits of a mode that new files of this process do not get.
+fn umask() -> u32 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let digits = status.lines().find_map(|line| line.strip_prefix("Umask:"));
+    digits.and_then(|digits| u32::from_str_radix(digits.trim(), 8).ok()).unwrap_or(0o022)
+}
+
+/// Copies one file or link, or makes one directory and begins its entries. New files get the bits of `mask` of the mode: no
+/// server makes a local program run as its owner.
 async fn one(
     node: &Node,
     spot: Spot,
+    mask: u32,
     plan: &Plan,
     progress: &Progress,
     jobs: &Jobs<(Node, Spot)>,
 ) -> Result<(), CopyError> {
     let (kind, mode) = node.about()?;
+    let mode = mode & mask;
     match kind {
         Kind::Directory => {
             let inside = spot.directory(mode).await?;
