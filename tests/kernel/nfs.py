@@ -286,7 +286,8 @@ def knfsd(lab):
     def away(version):
         def copy():
             url, back = f"{base(version)}/copy?vers={version}", os.path.join(lab.new_folder("back"), "copy")
-            proc.run(Stag.binary, "cp", "-r", "--depth", "2", source, url, timeout=300)
+            # Slow enough that the guest sees it in the middle.
+            proc.run(Stag.binary, "cp", "-r", "--depth", "1", "--block", "8K", source, url, timeout=300)
             proc.run(Stag.binary, "cp", "-r", url, back, timeout=300)
             same(source, back)
             listed = proc.run(Stag.binary, "ls", url)
