@@ -28,6 +28,7 @@ pub mod rdma_stream;
 pub mod recovery;
 pub mod reservation;
 pub mod rpc;
+pub mod rpcrdma;
 pub mod scsi;
 pub mod served;
 pub mod session;
@@ -86,6 +87,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "isns_message", run: isns::message, seeds: isns::message_seeds },
     Target { name: "rpc_records", run: rpc::records, seeds: rpc::records_seeds },
     Target { name: "rpc_message", run: rpc::message, seeds: rpc::message_seeds },
+    Target { name: "rpcrdma_header", run: rpcrdma::header, seeds: rpcrdma::header_seeds },
     Target { name: "nfs3_arguments", run: nfs::arguments, seeds: nfs::arguments_seeds },
     Target { name: "nfs3_results", run: nfs::results, seeds: nfs::results_seeds },
     Target { name: "nfs4_arguments", run: nfs4::arguments, seeds: nfs4::arguments_seeds },

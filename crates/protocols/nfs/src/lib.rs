@@ -10,8 +10,10 @@
 //! - [`v4`]: COMPOUND, its operations and attributes, and callbacks.
 //! - [`v4::state`]: what a server of version 4.1 knows of its clients, from sessions to locks.
 //! - [`mount`]: the 6 procedures of MOUNT.
+//! - [`ddp`]: what may go apart over RDMA (RFC 8267).
 #![forbid(unsafe_code)]
 
+pub mod ddp;
 mod listing;
 pub mod mount;
 pub mod v3;

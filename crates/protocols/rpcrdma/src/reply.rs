@@ -1,0 +1,175 @@
+//! Where the parts of a reply go (RFC 8166 §3.4.6, §3.5): an item by RDMA Write to a chunk of the write
+//! list, the rest behind the header or to the reply chunk.
+
+use rpc::xdr::{Chained, List, Writer, padding};
+use smallvec::SmallVec;
+
+use crate::call::checked;
+use crate::{BadChunks, Body, Failure, Header, Limits, Lists, Segment, Segments, WriteChunk};
+
+/// The memory that a call names for its reply.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Sinks {
+    /// The write list.
+    pub writes: SmallVec<[Segments; 1]>,
+    /// The reply chunk.
+    pub reply: Option<Segments>,
+}
+
+/// A reply, as its upper layer has it: bytes, an item that may go apart, bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shape {
+    /// Bytes before the item.
+    pub head: usize,
+    /// Length of the item without its padding; 0: there is none.
+    pub item: usize,
+    /// Which of the results that may go apart it is, from 0: it belongs to this chunk of the write
+    /// list.
+    pub index: usize,
+    /// Bytes behind the item and its padding.
+    pub tail: usize,
+}
+
+/// Where the parts of a reply go. The RDMA Writes come before the Send.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Placement {
+    /// The transport header, which the Send begins with.
+    pub header: Vec<u8>,
+    /// Where the item goes, without its padding. Empty: it stays with the rest.
+    pub item: Segments,
+    /// Where the rest goes. Empty: behind the header.
+    pub rest: Segments,
+}
+
+/// A reply that the memory which its call names cannot take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the client has room for {room} bytes, and the reply takes {needed}")]
+pub struct TooShort {
+    /// Bytes that there is room for.
+    pub room: u64,
+    /// Bytes that are needed.
+    pub needed: usize,
+}
+
+impl TooShort {
+    /// The header that says so (RFC 8166 §4.5.2).
+    pub fn reply(xid: u32, credits: u32) -> Header<'static> {
+        Header::new(xid, credits, Body::Error(Failure::Chunk(())))
+    }
+}
+
+fn segments(chunk: &WriteChunk<'_>, limits: &Limits) -> Result<Segments, BadChunks> {
+    if chunk.segments.len() > limits.segments {
+        return Err(BadChunks::TooMany);
+    }
+    chunk.segments.iter().map(checked).collect()
+}
+
+/// Bytes that segments hold.
+pub fn room(segments: &[Segment]) -> u64 {
+    segments.iter().map(|segment| u64::from(segment.length)).sum()
+}
+
+/// The first `bytes` bytes of a chunk: each segment with as many of them as it holds.
+fn filled(segments: &[Segment], mut bytes: usize) -> Segments {
+    let take = |segment: &Segment| {
+        let length = segment.length.min(u32::try_from(bytes).unwrap_or(u32::MAX));
+        bytes -= length as usize;
+        Segment { length, ..*segment }
+    };
+    segments.iter().map(take).collect()
+}
+
+impl Sinks {
+    /// The memory that the chunks of a call name.
+    ///
+    /// # Errors
+    /// [`BadChunks`]
+    pub fn of(lists: &Lists<'_>, limits: &Limits) -> Result<Self, BadChunks> {
+        let mut sinks = Self::default();
+        for chunk in lists.writes.iter() {
+            if sinks.writes.len() == limits.write_chunks {
+                return Err(BadChunks::TooMany);
+            }
+            sinks.writes.push(segments(&chunk, limits)?);
+        }
+        sinks.reply = lists.reply.as_ref().map(|chunk| segments(chunk, limits)).transpose()?;
+        let mut all: SmallVec<[Segment; 4]> = sinks.segments().filter(|one| one.length > 0).collect();
+        all.sort_unstable_by_key(|one| (one.handle, one.offset));
+        let overlap = |two: &[Segment]| {
+            two[0].handle == two[1].handle && two[0].offset + u64::from(two[0].length) > two[1].offset
+        };
+        if all.windows(2).any(overlap) { Err(BadChunks::Overlap) } else { Ok(sinks) }
+    }
+
+    /// All segments.
+    pub fn segments(&self) -> impl Iterator<Item = Segment> {
+        self.writes.iter().chain(&self.reply).flatten().copied()
+    }
+
+    /// Where the parts of a reply go, of which `inline` bytes may be sent, with the header. An item
+    /// without a chunk stays with the rest.
+    ///
+    /// # Errors
+    /// [`TooShort`].
+    pub fn place(&self, xid: u32, credits: u32, shape: Shape, inline: usize) -> Result<Placement, TooShort> {
+        let chunk = self.writes.get(shape.index).filter(|_| shape.item > 0);
+        // A requester that gives an empty chunk wants the item with the rest.
+        let chunk = chunk.filter(|chunk| room(chunk) > 0);
+        let item = match chunk {
+            None => Segments::new(),
+            Some(chunk) if room(chunk) < shape.item as u64 => {
+                return Err(TooShort { room: room(chunk), needed: shape.item });
+            }
+            Some(chunk) => filled(chunk, shape.item),
+        };
+        let stays = if item.is_empty() { shape.item + padding(shape.item).len() } else { 0 };
+        let rest = shape.head + stays + shape.tail;
+        let writes = self.writes.iter().enumerate().map(|(index, chunk)| match index == shape.index {
+            true => filled(chunk, room(&item) as usize),
+            false => filled(chunk, 0),
+        });
+        let writes: SmallVec<[Segments; 1]> = writes.collect();
+        let header = |in_chunk: usize| {
+            let writes = Chained::of(writes.iter().map(|chunk| WriteChunk { segments: List::of(chunk) }));
+            let reply = self.reply.as_ref().map(|chunk| filled(chunk, in_chunk));
+            let reply = reply.as_ref().map(|chunk| WriteChunk { segments: List::of(chunk) });
+            let lists = Lists { writes: writes.chain(), reply, ..Lists::NONE };
+            let body = if in_chunk > 0 { Body::NoMessage(lists) } else { Body::Message(lists) };
+            let mut header = Vec::with_capacity(128);
+            Header::new(xid, credits, body).write(&mut Writer::new(&mut header));
+            header
+        };
+        let sent = header(0);
+        if sent.len() + rest <= inline {
+            return Ok(Placement { header: sent, item, rest: Segments::new() });
+        }
+        match &self.reply {
+            Some(chunk) if room(chunk) >= rest as u64 => {
+                let mut rest = filled(chunk, rest);
+                rest.retain(|segment| segment.length > 0);
+                Ok(Placement { header: header(room(&rest) as usize), item, rest })
+            }
+            Some(chunk) => Err(TooShort { room: room(chunk), needed: rest }),
+            None => Err(TooShort { room: inline.saturating_sub(sent.len()) as u64, needed: rest }),
+        }
+    }
+}
+
+/// Bytes that a responder says it has written to a chunk that a call `gave`. `None`: what it returned
+/// is not that chunk, or has gaps.
+pub fn written(gave: &[Segment], returned: &WriteChunk<'_>) -> Option<usize> {
+    if gave.len() != returned.segments.len() {
+        return None;
+    }
+    let (mut bytes, mut full) = (0, true);
+    for (gave, returned) in gave.iter().zip(returned.segments.iter()) {
+        let same = (gave.handle, gave.offset) == (returned.handle, returned.offset);
+        if !same || returned.length > gave.length || (!full && returned.length > 0) {
+            return None;
+        }
+        full = returned.length == gave.length;
+        bytes += returned.length as usize;
+    }
+    Some(bytes)
+}
