@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::rc::{Rc, Weak};
 use std::task::{Context, Poll};
 
-use runtime::{BufMut, Chain};
+use runtime::{BufMut, Chain, Keepalive};
 
 #[cfg(feature = "verbs")]
 use crate::hardware;
@@ -370,6 +370,16 @@ impl QueuePair {
     pub fn set_send_buffer(&self, bytes: usize) {
         match &self.provider {
             Provider::Software(pair) => pair.set_send_buffer(bytes),
+            #[cfg(feature = "verbs")]
+            Provider::Verbs(_) => {}
+        }
+    }
+
+    /// Sets TCP keepalive of the socket, if there is one: a device notices by itself that its peer is
+    /// gone.
+    pub fn set_keepalive(&self, keepalive: Keepalive) {
+        match &self.provider {
+            Provider::Software(pair) => pair.set_keepalive(keepalive),
             #[cfg(feature = "verbs")]
             Provider::Verbs(_) => {}
         }

@@ -13,6 +13,58 @@ pub(crate) struct Reply {
     head: Vec<u8>,
     data: Chain,
     tail: Vec<u8>,
+    item: Item,
+}
+
+/// The item of a reply that may go apart over RDMA ([`nfs::ddp`]).
+#[derive(Clone, Copy, Default)]
+struct Item {
+    /// Which of the results that may go apart it is.
+    index: usize,
+    /// Where it begins, and its length, if it is not the data.
+    within: Option<(usize, usize)>,
+}
+
+/// The parts of a reply, without its record's mark: bytes, the item that may go apart, what follows
+/// the item and its padding.
+pub(crate) struct Parts {
+    pub head: Vec<u8>,
+    pub item: Chain,
+    /// Which of the results that may go apart the item is.
+    pub index: usize,
+    pub tail: Vec<u8>,
+}
+
+/// An item of a reply that is being built, which may go apart.
+pub(crate) struct Apart {
+    /// Where in the reply's bytes it belongs.
+    pub at: usize,
+    /// Which of the results that may go apart it is.
+    pub index: usize,
+    pub item: Where,
+}
+
+/// Where an item is.
+pub(crate) enum Where {
+    /// Here, and not among the reply's bytes.
+    Outside(Chain),
+    /// Among them, with this length.
+    Within(usize),
+}
+
+impl Apart {
+    /// The bytes that are not among the reply's.
+    pub(crate) fn data(&self) -> &[runtime::Buf] {
+        match &self.item {
+            Where::Outside(data) => data.bufs(),
+            Where::Within(_) => &[],
+        }
+    }
+
+    /// How many those are, with their padding.
+    pub(crate) fn padded_len(&self) -> usize {
+        self.data().iter().map(runtime::Buf::len).sum::<usize>().next_multiple_of(4)
+    }
 }
 
 impl Reply {
@@ -22,7 +74,7 @@ impl Reply {
         let mut to = Writer::new(&mut head);
         record::begin(&mut to);
         reply.write(&mut to);
-        Self { head, data: Chain::new(), tail: Vec::new() }
+        Self::again(head)
     }
 
     /// A call that was accepted, but for `stat`.
@@ -37,7 +89,7 @@ impl Reply {
         record::begin(&mut to);
         message::Reply::accepted(xid, AcceptStat::Success(())).write(&mut to);
         results(&mut to);
-        Self { head, data: Chain::new(), tail: Vec::new() }
+        Self::again(head)
     }
 
     /// Puts data behind the results.
@@ -51,10 +103,20 @@ impl Reply {
         Self::with(xid, |_| {}).head
     }
 
-    /// The reply with these bytes, and data in between at `at`.
-    pub(crate) fn around(mut head: Vec<u8>, at: usize, data: Chain) -> Self {
-        let tail = if at < head.len() { head.split_off(at) } else { Vec::new() };
-        Self { head, data, tail }
+    /// The results end with an opaque item of `len` bytes that may go apart.
+    pub(crate) fn ending_with(mut self, len: usize) -> Self {
+        self.item.within = Some((self.head.len() - len.next_multiple_of(4), len));
+        self
+    }
+
+    /// The reply with these bytes, and an item that may go apart.
+    pub(crate) fn around(mut head: Vec<u8>, Apart { at, index, item }: Apart) -> Self {
+        let (data, within) = match item {
+            Where::Outside(data) => (data, None),
+            Where::Within(len) => (Chain::new(), Some((at, len))),
+        };
+        let tail = if within.is_none() && at < head.len() { head.split_off(at) } else { Vec::new() };
+        Self { head, data, tail, item: Item { index, within } }
     }
 
     /// Its bytes, for a reply without data.
@@ -64,7 +126,19 @@ impl Reply {
 
     /// The reply that had these [`Self::bytes`].
     pub(crate) fn again(head: Vec<u8>) -> Self {
-        Self { head, data: Chain::new(), tail: Vec::new() }
+        Self { head, data: Chain::new(), tail: Vec::new(), item: Item::default() }
+    }
+
+    /// Takes it apart, for a message without a record's mark.
+    pub(crate) fn into_parts(self) -> Parts {
+        let Self { mut head, data: mut item, mut tail, item: Item { index, within } } = self;
+        if let Some((at, len)) = within {
+            tail = head.split_off(at + len.next_multiple_of(4));
+            head.truncate(at + len);
+            item.push(head.split_off(at));
+        }
+        head.drain(..record::MARK_LEN);
+        Parts { head, item, index, tail }
     }
 
     /// Appends it as a record.

@@ -12,7 +12,7 @@ use std::task::{Context, Poll};
 use iwarp::mpa::Agreed;
 use iwarp::stag::{Registration, Rights as StagRights};
 use iwarp::stream::{Landing, PostError, SendFlags, Stream};
-use runtime::{Chain, JoinHandle, Notify, TcpStream};
+use runtime::{Chain, JoinHandle, Keepalive, Notify, TcpStream};
 
 use super::memory::{self, Exposed, Memory};
 use super::payload::{Data, Outbox};
@@ -316,6 +316,11 @@ impl Handle {
     pub(crate) fn set_send_buffer(&self, bytes: usize) {
         // If this fails, the socket still sends with its old size.
         let _ = self.pair.socket.set_send_buffer(bytes);
+    }
+
+    pub(crate) fn set_keepalive(&self, keepalive: Keepalive) {
+        // If this fails, a peer that vanished is noticed when something is sent to it.
+        let _ = self.pair.socket.set_keepalive(Some(keepalive));
     }
 
     pub(crate) fn counters(&self) -> Counters {

@@ -82,7 +82,15 @@ pub(super) async fn read_link(call: &Call<'_>, handle: Handle<'_>) -> Reply {
         }
         Err(error) => failed(&file, *error).await,
     };
-    call.reply(&Results::ReadLink(outcome))
+    let length = match &outcome {
+        Outcome::Ok(ok) => Some(ok.path.bytes().len()),
+        Outcome::Err(..) => None,
+    };
+    let reply = call.reply(&Results::ReadLink(outcome));
+    match length {
+        Some(length) => reply.ending_with(length),
+        None => reply,
+    }
 }
 
 pub(super) async fn read(call: &Call<'_>, what: Read<'_>) -> Reply {

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use nfs::v4::state::{Current, Running};
 use nfs::v4::{ClientId, Name, ReplyWriter, Stateid, Status};
-use runtime::Chain;
 use tree::{Attributes, Kind, NodeId, TreeError};
 
 use super::convert;
@@ -15,6 +14,7 @@ use crate::client::Client;
 use crate::file::File;
 use crate::handle::Bytes;
 use crate::model::Model;
+use crate::reply::Apart;
 use crate::state::Machine;
 
 /// A file, or a directory above the exports.
@@ -57,8 +57,11 @@ pub(super) struct Compound<'c> {
     pub current: Option<Place>,
     pub saved: Option<Place>,
     pub stateids: Current,
-    /// The data of the first READ, and where in the reply they belong.
-    pub data: Option<(usize, Chain)>,
+    /// The first result with an item that may go apart: the data of a READ, which are not among the
+    /// reply's bytes, or the path of a link, which is.
+    pub apart: Option<Apart>,
+    /// Results so far that may have such an item.
+    pub reducible: usize,
     /// The client wants the reply to be kept.
     pub cache: bool,
     /// Bytes that the reply may have, with the mark of its record.
@@ -154,7 +157,7 @@ impl Compound<'_> {
 
     /// Bytes that the reply may still have behind `position`; `None` if it is too long already.
     pub(super) fn left(&self, position: usize) -> Option<usize> {
-        let apart = self.data.as_ref().map_or(0, |(_, data)| data.len().next_multiple_of(4));
+        let apart = self.apart.as_ref().map_or(0, Apart::padded_len);
         self.limit.checked_sub(position + apart)
     }
 

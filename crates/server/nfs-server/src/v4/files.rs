@@ -13,6 +13,7 @@ use super::compound::{Compound, Done, Place, Results as Reply};
 use super::convert;
 use crate::file::File;
 use crate::records::MOST_DATA;
+use crate::reply::{Apart, Where};
 
 /// The rights that can be asked for of a file without extended attributes.
 const RIGHTS: u32 =
@@ -69,7 +70,7 @@ pub(super) async fn access(c: &Compound<'_>, asked: u32, to: &mut Reply<'_, '_>)
     Ok(())
 }
 
-pub(super) async fn read_link(c: &Compound<'_>, to: &mut Reply<'_, '_>) -> Done {
+pub(super) async fn read_link(c: &mut Compound<'_>, to: &mut Reply<'_, '_>) -> Done {
     let file = c.file(Status::WrongType)?;
     let target = file.tree().read_link(&file.caller, &file.node).await;
     let target = match target {
@@ -77,7 +78,12 @@ pub(super) async fn read_link(c: &Compound<'_>, to: &mut Reply<'_, '_>) -> Done 
         target => file.done(target)?,
     };
     let path = Opaque::new(&target.path).map_err(|_| Status::NameTooLong)?;
+    let len = path.bytes().len();
     to.push(&Results::ReadLink(Outcome::Ok(path)));
+    if c.apart.is_none() {
+        let at = to.position() - len.next_multiple_of(4);
+        c.apart = Some(Apart { at, index: c.reducible, item: Where::Within(len) });
+    }
     Ok(())
 }
 
@@ -101,8 +107,9 @@ pub(super) async fn read(c: &mut Compound<'_>, what: Read, to: &mut Reply<'_, '_
     let length = read.data.len() as u32;
     file.tally.count(|counts| counts.read_bytes += u64::from(length));
     to.push(&Results::Read(Outcome::Ok(ReadOk { eof: read.eof, length })));
-    if c.data.is_none() && length > 0 {
-        c.data = Some((to.position(), read.data));
+    if c.apart.is_none() && length > 0 {
+        let item = Where::Outside(read.data);
+        c.apart = Some(Apart { at: to.position(), index: c.reducible, item });
     } else {
         to.payload(&read.data.to_vec());
     }

@@ -131,7 +131,8 @@ async fn compound(client: &Client, accepted: &Accepted, record: Record) -> Resul
         current: None,
         saved: None,
         stateids: Current::default(),
-        data: None,
+        apart: None,
+        reducible: 0,
         cache: false,
         limit: usize::MAX,
     };
@@ -213,7 +214,7 @@ async fn compound(client: &Client, accepted: &Accepted, record: Record) -> Resul
         }
         // What those that change something return was known to fit.
         if c.left(reply.position()).is_none() && operation != Operation::Sequence {
-            c.data.take_if(|(at, _)| *at > begin_at);
+            c.apart.take_if(|apart| apart.at > begin_at);
             reply.pop();
             reply.push(&Results::failed(operation, too_big));
             break;
@@ -221,6 +222,7 @@ async fn compound(client: &Client, accepted: &Accepted, record: Record) -> Resul
         if done.is_err() {
             break;
         }
+        c.reducible += usize::from(nfs::ddp::v4_result(operation));
     }
     Ok(finish(c, out).await)
 }
@@ -228,23 +230,26 @@ async fn compound(client: &Client, accepted: &Accepted, record: Record) -> Resul
 /// Ends a COMPOUND: its slot is free, and what it promises is durable.
 async fn finish(c: Compound<'_>, out: Vec<u8>) -> Reply {
     let state = &c.client.shared.state;
-    let (at, data) = c.data.unwrap_or_else(|| (out.len(), Chain::new()));
     if let Some(running) = c.running {
         let whole;
-        let kept = match c.cache && !data.is_empty() {
+        let kept = match c.apart.as_ref().filter(|apart| c.cache && !apart.data().is_empty()) {
             // Short enough to be kept.
-            true => {
-                let mut data = data.to_vec();
-                data.resize(data.len().next_multiple_of(4), 0);
-                whole = [&out[RESULTS..at], &data, &out[at..]].concat();
+            Some(apart) => {
+                let mut data = Vec::with_capacity(apart.padded_len());
+                apart.data().iter().for_each(|piece| data.extend_from_slice(&piece.to_vec()));
+                data.resize(apart.padded_len(), 0);
+                whole = [&out[RESULTS..apart.at], &data, &out[apart.at..]].concat();
                 &whole
             }
-            false => &out[RESULTS..],
+            None => &out[RESULTS..],
         };
         state.with(|state, now| state.finish(now, running, kept));
     }
     state.ledger.settle().await;
-    Reply::around(out, at, data)
+    match c.apart {
+        Some(apart) => Reply::around(out, apart),
+        None => Reply::again(out),
+    }
 }
 
 /// Takes the data of the operations.
