@@ -9,16 +9,17 @@ from lab.report import Skip, expect
 from lab.share import folder, round_trip, same, share
 from lab.target import Stag
 
-PORT = 2049
+PORT, RDMA_PORT = 2049, 20049
 
-# What a mount must do, at /run/nfs. $WHAT names it in cases, and $VERS is the version.
+# What a mount must do, at /run/nfs. $WHAT names it in cases, $VERS is the version, and $PROTO the transport.
 WORK = r"""
 mkdir -p /run/nfs /run/nfs2 /run/tree
 mount_() {
   local options=sec=sys
-  [ "$VERS" = 3 ] && options="nolock,mountport=$PORT,mountproto=tcp"
-  mount -t nfs -o "vers=$VERS,$options,proto=tcp,port=$PORT${3:+,$3}" "$HOST:$1" "$2"
+  [ "$VERS" = 3 ] && options="nolock,mountport=$MOUNTPORT,mountproto=tcp"
+  mount -t nfs -o "vers=$VERS,$options,proto=$PROTO,port=$PORT${3:+,$3}" "$HOST:$1" "$2"
 }
+[ "$PROTO" != rdma ] || siw_up || exit 1
 fresh_() { umount /run/nfs && mount_ "$EXPORT" /run/nfs; }
 tree() {
   mkdir -p /run/tree/deep/er && cp -r /etc/iscsi /usr/share/zoneinfo/Europe /run/tree/deep 2>/dev/null
@@ -178,16 +179,56 @@ cd /; umount /run/nfs
 """
 
 
-def boot(lab, script, server, name, what, requests=None, version="3"):
+# Over RDMA: data by RDMA Write and RDMA Read, in chunks of all sizes; long replies and long calls.
+RDMA = WORK + r"""
+large() {
+  head -c 64M /dev/urandom >/tmp/large && cp /tmp/large /run/nfs/large && fresh_ && cmp /tmp/large /run/nfs/large || return
+  for size in 1 3 1000 4095 4096 65537 1048575 1048577; do
+    head -c $size /tmp/large >/run/nfs/part && fresh_ && [ "$(stat -c %s /run/nfs/part)" = $size ] && cmp -n $size /tmp/large /run/nfs/part || return
+  done
+  rm /run/nfs/large /run/nfs/part
+}
+# A path too long to be sent with its call, and for the reply that reads it.
+links() (
+  cd /run/nfs && for length in 1 100 900 1023; do
+    path=$(printf "%${length}s" | tr ' ' x) && ln -s "$path" link$length && [ "$(readlink link$length)" = "$path" ] || return
+  done
+  fresh_ && cd /run/nfs && for length in 1 100 900 1023; do
+    [ "$(readlink link$length)" = "$(printf "%${length}s" | tr ' ' x)" ] && rm link$length || return
+  done
+)
+no_complaints() { ! dmesg | grep -iE 'siw.*(error|terminate)|rpcrdma.*(error|fail|bad|invalid)|bad (chunk|header|seqid)|i/o error|call trace'; }
+case_ "$WHAT: mounts" mount_ "$EXPORT" /run/nfs
+case_ "$WHAT: the mount is over RDMA" grep -q "proto=rdma" /proc/mounts
+case_ "$WHAT: 64 MiB and odd lengths come back as they went" large
+case_ "$WHAT: links with long paths" links
+tree
+case_ "$WHAT: a tree is copied, and the same after a new mount" compare
+case_ "$WHAT: 3,000 names are made, listed and removed" names
+case_ "$WHAT: names, links, renames, holes and truncation keep POSIX's rules" rules
+case_ "$WHAT: another mount sees what was closed" coherent
+case_ "$WHAT: fio verifies through the page cache" fio_
+case_ "$WHAT: fio verifies past the page cache" fio_ --direct=1 --ioengine=libaio --iodepth=32
+case_ "$WHAT: fsx finds what it has written" fsx_
+network 3ms 1%
+case_ "$WHAT: a tree is copied over a network that loses packets" eval 'rm -rf /run/nfs/tree && compare'
+network fine
+case_ "$WHAT: Linux complains of nothing" no_complaints
+case_ "$WHAT: everything is removed" eval 'rm -rf /run/nfs/* && [ -z "$(ls -A /run/nfs)" ]'
+case_ "$WHAT: unmounts" umount /run/nfs
+"""
+
+
+def boot(lab, script, server, name, what, requests=None, version="3", proto="tcp", port=PORT):
     fsx = tools.find("fsx")
     if not fsx:
         raise Skip("no fsx: `cargo install fsx` makes it")
-    uml.run_cases(lab, "nfs", script, timeout=900, requests=requests, EXPORT=name, WHAT=what, PORT=PORT, VERS=version,
-                  programs=os.path.dirname(fsx), FSX=f"{uml.PROGRAMS}/fsx",
-                  OTHER={"4.1": "4.2"}.get(version, "4.1"))
+    uml.run_cases(lab, "nfs", script, timeout=900, requests=requests, EXPORT=name, WHAT=what, PORT=port, MOUNTPORT=PORT,
+                  VERS=version, OTHER={"4.1": "4.2"}.get(version, "4.1"), PROTO=proto, programs=os.path.dirname(fsx),
+                  FSX=f"{uml.PROGRAMS}/fsx")
 
 
-def serve(lab, exports):
+def serve(lab, exports, *ports):
     uml.network_up()
     config = "".join(f"""[[export]]
 name = "{name}"
@@ -196,7 +237,7 @@ path = "{path}"
 network = "*"
 squash = "none"
 """ for name, path in exports.items())
-    return share(lab, {}, host=uml.HOST, port=PORT, config=config)
+    return share(lab, {}, host=uml.HOST, port=PORT, ports=ports, config=config)
 
 
 def memory(lab):
@@ -221,7 +262,7 @@ def four_two(lab):
         boot(lab, FOUR + RANGES + UNMOUNT, server, "/srv/tree", "4.2, state", version="4.2")
 
 
-def away(lab, version="3", what="a server that goes away"):
+def away(lab, version="3", what="a server that goes away", proto="tcp"):
     with serve(lab, {"/srv/tree": folder(lab)}) as server:
         def stop_and_start():
             server.stop()
@@ -234,7 +275,7 @@ def away(lab, version="3", what="a server that goes away"):
             server.start()
 
         requests = {"restart": stop_and_start, "kill": kill_and_start, "takeover": server.take_over}
-        boot(lab, AWAY, server, "/srv/tree", what, requests, version)
+        boot(lab, AWAY, server, "/srv/tree", what, requests, version, proto)
 
 
 def away_four(lab):
@@ -299,12 +340,34 @@ def knfsd(lab):
     uml.run_cases(lab, "nfs", KNFSD, timeout=570, requests=requests, memory_mib=768)
 
 
+def rdma(lab):
+    """Over siw, at the port of RDMA and at that of TCP, which takes both."""
+    proc.need("rdma", "fio")
+    with serve(lab, {"/memory": "mem:256M", "/srv/tree": folder(lab)}, RDMA_PORT) as server:
+        boot(lab, RDMA, server, "/memory", "RDMA, v3, memory", proto="rdma", port=RDMA_PORT)
+        boot(lab, RDMA, server, "/srv/tree", "RDMA, v3, a directory", proto="rdma")
+
+
+def rdma_four(lab):
+    proc.need("rdma", "fio")
+    with serve(lab, {"/memory": "mem:256M", "/srv/tree": folder(lab)}, RDMA_PORT) as server:
+        boot(lab, RDMA, server, "/memory", "RDMA, 4.1, memory", version="4.1", proto="rdma", port=RDMA_PORT)
+        boot(lab, RDMA, server, "/srv/tree", "RDMA, 4.2, a directory", version="4.2", proto="rdma", port=RDMA_PORT)
+
+
+def rdma_away(lab):
+    away(lab, "3", "RDMA, a server that goes away", "rdma")
+
+
 CASES = [
     ("nfs: memory's script ran to its end", memory),
     ("nfs: a directory's script ran to its end", directory),
     ("nfs: the script of a server that goes away ran to its end", away),
     ("nfs: 4.1's scripts ran to their end", four_one),
     ("nfs: 4.2's scripts ran to their end", four_two),
+    ("nfs: RDMA's scripts ran to their end", rdma),
+    ("nfs: RDMA's scripts of 4.1 and 4.2 ran to their end", rdma_four),
+    ("nfs: RDMA's script of a server that goes away ran to its end", rdma_away),
     ("nfs: 4.2's script of a server that goes away ran to its end", away_four),
     ("nfs: the script of Linux's own server ran to its end", knfsd),
 ]

@@ -12,16 +12,18 @@ from .target import Stag
 
 
 class Share:
-    """A running server. `exports`: what each name shows (a directory, or mem:SIZE)."""
+    """A running server. `exports`: what each name shows (a directory, or mem:SIZE). `ports`: others that it listens at."""
 
-    def __init__(self, folder, exports, host, port, config=""):
-        self.folder, self.exports, self.host, self.port, self.config = folder, exports, host, port, config
+    def __init__(self, folder, exports, host, port, ports=(), config=""):
+        self.folder, self.exports, self.host, self.port, self.ports, self.config = folder, exports, host, port, ports, config
         self.process = None
         self.log_path = os.path.join(folder, "share.log")
         self.control = os.path.join(folder, "control.sock")
 
     def command(self):
-        words = [Stag.binary, "serve", "--control", self.control, "--nfs", f"{self.host}:{self.port}"]
+        words = [Stag.binary, "serve", "--control", self.control]
+        for port in (self.port, *self.ports):
+            words += ["--nfs", f"{self.host}:{port}"]
         for name, path in self.exports.items():
             words += ["--export", f"{name}={path}"]
         if self.config:
@@ -85,9 +87,9 @@ class Share:
 
 
 @contextlib.contextmanager
-def share(lab, exports, host="127.0.0.1", port=None, config=""):
+def share(lab, exports, host="127.0.0.1", port=None, ports=(), config=""):
     """A running server with these exports; ended, and looked at for its health, when the block ends."""
-    one = Share(lab.new_folder("share"), exports, host, port or proc.free_port(host), config)
+    one = Share(lab.new_folder("share"), exports, host, port or proc.free_port(host), ports, config)
     try:
         one.start()
         yield one

@@ -5,9 +5,10 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use nfs::v4::state::Outcome;
 use server_core::ConnectionId;
 
-use crate::back_channel::BackChannel;
+use crate::back_channel::{BackChannel, PATIENCE};
 use crate::caller::Identities;
 use crate::model::Model;
 use crate::shared::Shared;
@@ -65,6 +66,19 @@ impl Client {
             *known = (now, self.shared.model());
         }
         known.1.clone()
+    }
+
+    /// Gives a call to the client up that it does not answer in time.
+    pub(crate) fn wait_for_answer(self: &Rc<Self>, xid: u32) {
+        let client = self.clone();
+        drop(runtime::spawn(async move {
+            runtime::sleep(PATIENCE).await;
+            if let Some(sent) = client.back.give_up(xid) {
+                let state = &client.shared.state;
+                let outcome = Outcome::Lost;
+                state.with(|state, _| state.called(sent.session, sent.slot, sent.sequence, outcome));
+            }
+        }));
     }
 
     /// The port of NFS that it is told.

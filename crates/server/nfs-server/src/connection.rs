@@ -1,4 +1,4 @@
-//! A connection of a client: calls come in as records, are executed, and their replies go out in the
+//! A connection of a client over TCP: calls come in as records, are executed, and their replies go out in the
 //! order in which they are ready.
 //!
 //! What a tree answers at once is executed where it was received, and all such replies of one receive
@@ -12,11 +12,10 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use nfs::v4::state::{self, Callback};
+use nfs::v4::state::Callback;
 use runtime::{Gather, Keepalive, Lender, Lent, Notify, Pooled, TcpStream};
 use server_core::{ConnectionId, Core, TcpAccount};
 
-use crate::back_channel::PATIENCE;
 use crate::client::Client;
 use crate::dispatch;
 use crate::end::End;
@@ -27,14 +26,29 @@ use crate::reply::Reply;
 use crate::shared::Shared;
 
 /// How long a peer that is gone is not noticed.
-const KEEPALIVE: Keepalive =
+pub(crate) const KEEPALIVE: Keepalive =
     Keepalive { idle: Duration::from_secs(60), interval: Duration::from_secs(20), count: 4 };
 
-/// One connection.
+/// A connection of a client, whatever carries it.
+pub(crate) trait Connected {
+    fn id(&self) -> ConnectionId;
+    fn client(&self) -> &Rc<Client>;
+    fn since(&self) -> Instant;
+    /// Calls that the client has made.
+    fn made(&self) -> u64;
+    /// Calls the client. If it does not answer in time, it cannot be called over this connection.
+    fn call_back(&self, call: &Callback<Bytes>);
+    /// Takes no more calls, and ends when the replies of the others have been sent.
+    fn close(&self);
+    /// Ends at once. Calls in progress go on without it.
+    fn cut(&self);
+}
+
+/// One connection over TCP.
 pub(crate) struct Connection {
-    pub id: ConnectionId,
-    pub client: Rc<Client>,
-    pub since: Instant,
+    id: ConnectionId,
+    client: Rc<Client>,
+    since: Instant,
     account: Rc<TcpAccount>,
     long_calls: Rc<LongCalls>,
     stream: TcpStream,
@@ -47,8 +61,7 @@ pub(crate) struct Connection {
     room: Notify,
     calls: Cell<usize>,
     phase: Cell<Phase>,
-    /// Calls that it has made.
-    pub made: Cell<u64>,
+    made: Cell<u64>,
 }
 
 /// The life of a connection.
@@ -174,25 +187,6 @@ impl Connection {
         Ok(())
     }
 
-    /// Calls the client. If it does not answer in time, it cannot be called over this connection.
-    pub(crate) fn call_back(&self, call: &Callback<Bytes>) {
-        if self.phase.get() != Phase::Open {
-            return;
-        }
-        let (record, xid) = self.client.back.call(call);
-        self.outbox.borrow_mut().push_copy(&record);
-        self.to_send.notify();
-        let client = self.client.clone();
-        drop(runtime::spawn(async move {
-            runtime::sleep(PATIENCE).await;
-            if let Some(sent) = client.back.give_up(xid) {
-                let outcome = state::Outcome::Lost;
-                let state = &client.shared.state;
-                state.with(|state, _| state.called(sent.session, sent.slot, sent.sequence, outcome));
-            }
-        }));
-    }
-
     fn reply(&self, reply: Option<Reply>) {
         if let Some(reply) = reply.filter(|_| self.phase.get() != Phase::Cut) {
             reply.send(&mut self.outbox.borrow_mut());
@@ -241,9 +235,36 @@ impl Connection {
             }
         }
     }
+}
 
-    /// Takes no more calls, and ends when the replies of the others have been sent.
-    pub(crate) fn close(&self) {
+impl Connected for Connection {
+    fn id(&self) -> ConnectionId {
+        self.id
+    }
+
+    fn client(&self) -> &Rc<Client> {
+        &self.client
+    }
+
+    fn since(&self) -> Instant {
+        self.since
+    }
+
+    fn made(&self) -> u64 {
+        self.made.get()
+    }
+
+    fn call_back(&self, call: &Callback<Bytes>) {
+        if self.phase.get() != Phase::Open {
+            return;
+        }
+        let (record, xid) = self.client.back.call(call);
+        self.outbox.borrow_mut().push_copy(&record);
+        self.to_send.notify();
+        self.client.wait_for_answer(xid);
+    }
+
+    fn close(&self) {
         if self.phase.get() == Phase::Open {
             self.phase.set(Phase::Closing);
         }
@@ -251,8 +272,7 @@ impl Connection {
         self.to_send.notify();
     }
 
-    /// Ends at once. Calls in progress go on without it.
-    pub(crate) fn cut(&self) {
+    fn cut(&self) {
         self.phase.set(Phase::Cut);
         let _ = self.stream.shutdown(Shutdown::Both);
         self.room.notify();
@@ -261,7 +281,7 @@ impl Connection {
 }
 
 /// The output of `work`, or `None` if `stop` ends first.
-async fn either<T>(work: impl Future<Output = T>, stop: impl Future<Output = ()>) -> Option<T> {
+pub(crate) async fn either<T>(work: impl Future<Output = T>, stop: impl Future<Output = ()>) -> Option<T> {
     let (mut work, mut stop) = (std::pin::pin!(work), std::pin::pin!(stop));
     std::future::poll_fn(|cx| {
         if let Poll::Ready(output) = work.as_mut().poll(cx) {

@@ -14,6 +14,12 @@ pub(crate) enum End {
     /// It broke.
     #[error(transparent)]
     Io(#[from] io::Error),
+    /// The RDMA connection failed, or the client broke its protocol.
+    #[error(transparent)]
+    Rdma(#[from] rdma::Error),
+    /// A client has more calls outstanding than it was granted.
+    #[error("more calls than the client has credits")]
+    Credits,
     /// A call is longer than any may be.
     #[error("a call of {0} bytes")]
     TooLong(usize),

@@ -16,14 +16,15 @@ use std::time::Duration;
 use nfs::v4::state::Callback;
 use runtime::TcpStream;
 use server_core::admission::Rules;
-use server_core::{Arrival, ConnectionId, FrontEnd, Hub, Link, Service, Sniff, portals};
+use server_core::{Arrival, ConnectionId, Core, FrontEnd, Hub, Link, Service, Sniff, portals};
 
 use crate::carried::{self, Carried};
 use crate::config::NfsConfig;
-use crate::connection::Connection;
+use crate::connection::{Connected, Connection};
 use crate::end::End;
 use crate::handle::Bytes;
 use crate::model::{Exported, Model, PortalEntry};
+use crate::over_rdma::OverRdma;
 use crate::replies::Replies;
 use crate::shared::Shared;
 use crate::state::State;
@@ -36,7 +37,7 @@ const CALL: u32 = 0;
 
 /// The connections of one core.
 #[derive(Default)]
-struct Own(RefCell<HashMap<ConnectionId, Rc<Connection>>>);
+struct Own(RefCell<HashMap<ConnectionId, Rc<dyn Connected>>>);
 
 /// NFS of a running server, as its administrators reach it. Cheap to clone.
 #[derive(Clone)]
@@ -196,7 +197,7 @@ impl Handle {
         let all = self.shared.hub.on_each_core(patience, |core| {
             let own = core.own::<Own>();
             let all = own.0.borrow();
-            let of = |one: &Rc<Connection>| (one.client.peer, one.since.elapsed(), one.made.get());
+            let of = |one: &Rc<dyn Connected>| (one.client().peer, one.since().elapsed(), one.made());
             all.values().map(of).collect::<Vec<_>>()
         });
         let all = all.into_iter().enumerate();
@@ -208,13 +209,13 @@ impl Handle {
 
 impl Shared {
     /// Does something to every connection, on its core.
-    fn on_connections(&self, act: impl Fn(&Connection) + Clone + Send + 'static) {
+    fn on_connections(&self, act: impl Fn(&dyn Connected) + Clone + Send + 'static) {
         for core in self.hub.posts() {
             let act = act.clone();
             // A core that has stopped has none.
             let _ = core.run(move |core| async move {
                 let all: Vec<_> = core.own::<Own>().0.borrow().values().cloned().collect();
-                all.iter().for_each(|one| act(one));
+                all.iter().for_each(|one| act(&**one));
             });
         }
     }
@@ -230,7 +231,7 @@ impl FrontEnd for Shared {
     }
 
     fn quiesce(&self) {
-        self.on_connections(Connection::close);
+        self.on_connections(|one| one.close());
     }
 
     fn has_clients(&self) -> bool {
@@ -241,7 +242,7 @@ impl FrontEnd for Shared {
         if !self.has_clients() {
             return;
         }
-        self.on_connections(Connection::cut);
+        self.on_connections(|one| one.cut());
         let deadline = runtime::clock() + Duration::from_secs(6);
         while self.has_clients() && runtime::clock() < deadline {
             runtime::nap(Duration::from_millis(1));
@@ -259,7 +260,7 @@ impl FrontEnd for Shared {
             while self.has_clients() && runtime::now() < deadline {
                 runtime::sleep(Duration::from_millis(5)).await;
             }
-            self.on_connections(Connection::cut);
+            self.on_connections(|one| one.cut());
             Ok(())
         })
     }
@@ -294,7 +295,7 @@ impl Service for AtPortal {
     }
 
     fn takes_rdma(&self) -> Result<(), &'static str> {
-        Err("RDMA, which NFS is not served over")
+        Ok(())
     }
 
     fn sniff(&self, first: &[u8]) -> Sniff {
@@ -314,37 +315,55 @@ impl Service for AtPortal {
 
 /// One connection, from its first bytes to its end.
 async fn serve(shared: &Arc<Shared>, arrival: Arrival) {
-    let Arrival { link: Link::Stream(stream, first), peer, core, mut place, deadline } = arrival else {
-        return;
+    let Arrival { link, peer, core, mut place, deadline } = arrival;
+    let begun = || place.logged_in();
+    let end = match link {
+        Link::Stream(stream, first) => {
+            let connection = Connection::new(shared, stream, peer, &core);
+            let present = Present::new(shared, &core, connection.clone());
+            let end = connection.serve(first, deadline, begun).await;
+            drop(present);
+            end
+        }
+        Link::Rdma(incoming) => match OverRdma::accept(shared, incoming, &core, deadline).await {
+            Ok(connection) => {
+                let present = Present::new(shared, &core, connection.clone());
+                let end = connection.serve(deadline, begun).await;
+                drop(present);
+                end
+            }
+            Err(error) => error.into(),
+        },
     };
-    let connection = Connection::new(shared, stream, peer, &core);
-    let own = core.own::<Own>();
-    own.0.borrow_mut().insert(connection.id, connection.clone());
-    let _present = Present::new(shared.clone());
-    let (id, client) = (connection.id, connection.client.clone());
-    let end = connection.serve(first, deadline, || place.logged_in()).await;
-    own.0.borrow_mut().remove(&id);
-    if client.known.get() {
-        shared.state.with(|state, _| state.closed(id.0));
-    }
     match end {
         End::Closed | End::Asked | End::Io(_) => tracing::debug!(%peer, %end, "a connection has ended"),
         end => tracing::info!(%peer, %end, "a connection has ended"),
     }
 }
 
-/// Counts a connection for as long as it is there.
-struct Present(Arc<Shared>);
+/// A connection among those of its core, for as long as it is there.
+struct Present {
+    shared: Arc<Shared>,
+    own: Rc<Own>,
+    connection: Rc<dyn Connected>,
+}
 
 impl Present {
-    fn new(shared: Arc<Shared>) -> Self {
+    fn new(shared: &Arc<Shared>, core: &Core, connection: Rc<dyn Connected>) -> Self {
         shared.clients.fetch_add(1, Ordering::AcqRel);
-        Self(shared)
+        let own = core.own::<Own>();
+        own.0.borrow_mut().insert(connection.id(), connection.clone());
+        Self { shared: shared.clone(), own, connection }
     }
 }
 
 impl Drop for Present {
     fn drop(&mut self) {
-        self.0.clients.fetch_sub(1, Ordering::AcqRel);
+        let id = self.connection.id();
+        self.own.0.borrow_mut().remove(&id);
+        if self.connection.client().known.get() {
+            self.shared.state.with(|state, _| state.closed(id.0));
+        }
+        self.shared.clients.fetch_sub(1, Ordering::AcqRel);
     }
 }

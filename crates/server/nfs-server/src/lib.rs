@@ -1,4 +1,4 @@
-//! NFS over TCP as a front end of [`server_core`]: version 3 (RFC 1813) with its MOUNT protocol and a
+//! NFS over TCP and RDMA as a front end of [`server_core`]: version 3 (RFC 1813) with its MOUNT protocol and a
 //! portmapper (RFC 1833), and versions 4.1 and 4.2 (RFC 8881, RFC 7862), all at every portal.
 //!
 //! What is served is a tree of files behind [`tree::Tree`], exported under a name. A call that has
@@ -24,6 +24,7 @@ mod long_calls;
 mod model;
 mod mount;
 mod mounts;
+mod over_rdma;
 mod portmap;
 mod pseudo;
 mod records;

@@ -26,7 +26,7 @@ const HEAD: usize = 1024;
 /// The longest buffer of the pool, bytes.
 const LONGEST_BUFFER: usize = 1 << 20;
 /// Time for the rest of a long record, whose buffers others may wait for.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A record. Its first piece holds [`HEAD`] bytes, or all.
 pub(crate) struct Record {
@@ -40,6 +40,21 @@ pub(crate) struct Record {
 impl Record {
     pub(crate) fn whole(first: Buf) -> Self {
         Self { first, rest: Chain::new(), held: None }
+    }
+
+    /// A record of these bytes. `parted`: its header and arguments are the first piece, and what
+    /// follows was apart from them.
+    pub(crate) fn gathered(mut bytes: Chain, parted: bool) -> Self {
+        let first = match bytes.bufs().first() {
+            Some(first) if parted || first.len() >= HEAD => first.len(),
+            _ => HEAD.min(bytes.len()),
+        };
+        let first = bytes.split_to(first);
+        let first = match first.bufs() {
+            [one] if one.as_slice().is_some() => one.clone(),
+            _ => first.to_vec().into(),
+        };
+        Self { first, rest: bytes, held: None }
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -1,0 +1,125 @@
+//! [`Fetches`]: the RDMA Reads of one connection, and calls that are put together of what they bring.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use rpcrdma::Piece;
+use rpcrdma::call::Pieces;
+use runtime::{Buf, Chain, Notify};
+
+use super::{OverRdma, Phase, remote};
+use crate::records::{PATIENCE, Record};
+
+/// The longest RDMA Read, in bytes. Those of one call go side by side.
+const LONGEST_READ: u32 = 512 << 10;
+
+/// The RDMA Reads of one connection.
+#[derive(Default)]
+pub(super) struct Fetches {
+    /// By the number of each: the call that it is for, and which of its parts it brings.
+    reads: RefCell<HashMap<u64, (Rc<Fetch>, usize)>>,
+    last: Cell<u64>,
+}
+
+/// The parts of one call.
+struct Fetch {
+    /// `None`: it has not come yet.
+    parts: RefCell<Vec<Option<Chain>>>,
+    missing: Cell<usize>,
+    /// They will not come.
+    lost: Cell<bool>,
+    news: Notify,
+}
+
+impl Fetches {
+    /// Puts a call together. It holds its part of the core's pool before anything is read. `None`:
+    /// the connection is over.
+    pub(super) async fn fetch(&self, pieces: Pieces, sent: Buf, by: &OverRdma) -> Option<Record> {
+        let bytes = |piece: &Piece| match piece {
+            Piece::Read(segment) => segment.length as usize,
+            _ => 0,
+        };
+        let held = by.long_calls.clone().take(pieces.iter().map(bytes).sum()).await;
+        let fetch = Rc::new(Fetch {
+            parts: RefCell::default(),
+            missing: Cell::new(0),
+            lost: Cell::new(false),
+            news: Notify::default(),
+        });
+        let begins_sent = matches!(pieces.first(), Some(Piece::Sent(_)));
+        self.post(&fetch, pieces, &sent, by)?;
+        let come = fetch.news.until(|| match (fetch.lost.get(), fetch.missing.get()) {
+            (true, _) => Some(false),
+            (false, 0) => Some(true),
+            (false, _) => None,
+        });
+        match runtime::timeout(PATIENCE, come).await {
+            Ok(true) => {}
+            Ok(false) => return None,
+            Err(_) => {
+                by.phase.set(Phase::Slow);
+                by.changed.notify();
+                return None;
+            }
+        }
+        let mut all = Chain::new();
+        fetch.parts.take().into_iter().flatten().for_each(|part| all.append(part));
+        Some(Record { held: Some(held), ..Record::gathered(all, begins_sent) })
+    }
+
+    /// Posts the RDMA Reads of a call. `None`: the connection is over.
+    fn post(&self, fetch: &Rc<Fetch>, pieces: Pieces, sent: &Buf, by: &OverRdma) -> Option<()> {
+        let pair = by.pair()?;
+        let mut parts = fetch.parts.borrow_mut();
+        for piece in pieces {
+            let mut segment = match piece {
+                Piece::Sent(range) => {
+                    parts.push(Some(chain(sent.slice(range))));
+                    continue;
+                }
+                Piece::Padding(bytes) => {
+                    parts.push(Some(chain(vec![0; bytes])));
+                    continue;
+                }
+                Piece::Read(segment) => segment,
+            };
+            while segment.length > 0 {
+                let length = segment.length.min(LONGEST_READ);
+                let id = self.last.get() + 1;
+                self.last.set(id);
+                self.reads.borrow_mut().insert(id, (fetch.clone(), parts.len()));
+                parts.push(None);
+                fetch.missing.set(fetch.missing.get() + 1);
+                pair.post_read(remote(&segment), length as usize, id);
+                segment.length -= length;
+                segment.offset += u64::from(length);
+            }
+        }
+        Some(())
+    }
+
+    /// An RDMA Read is complete.
+    pub(super) fn fetched(&self, id: u64, data: Chain) {
+        let Some((fetch, part)) = self.reads.borrow_mut().remove(&id) else { return };
+        fetch.parts.borrow_mut()[part] = Some(data);
+        fetch.missing.set(fetch.missing.get() - 1);
+        if fetch.missing.get() == 0 {
+            fetch.news.notify();
+        }
+    }
+
+    /// Nothing more will come.
+    pub(super) fn lose_all(&self) {
+        for (_, (fetch, _)) in self.reads.take() {
+            fetch.lost.set(true);
+            fetch.news.notify();
+        }
+    }
+}
+
+fn chain(part: impl Into<Buf>) -> Chain {
+    let mut chain = Chain::new();
+    chain.push(part);
+    chain
+}
