@@ -13,6 +13,7 @@ import time
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 from lab import fuzz, tools  # noqa: E402
+from lab.main import SUITES  # noqa: E402
 from lab.report import Report  # noqa: E402
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -199,6 +200,14 @@ def of_the_kernel(word):
     return name == "kernel" or os.path.exists(os.path.join(ROOT, "tests/kernel", f"{name}.py"))
 
 
+def lanes(words):
+    """The suites that boot the lab's kernel, in two that run beside each other: NFS takes as long as all others."""
+    every = [suite for suite in SUITES if suite.startswith("kernel.")]
+    names = [name for word in words for name in (every if word == "kernel" else [word])]
+    files = [name for name in names if name.split(":")[0].removeprefix("kernel.") == "nfs"]
+    return [lane for lane in ([name for name in names if name not in files], files) if lane]
+
+
 def kernel_suites(build, names, out):
     """The suites that boot the lab's kernel, once `build` has made it."""
     if build and build.wait(1500) != 0:
@@ -249,23 +258,25 @@ def main():
             step("build of the programs", ["cargo", "build", "--workspace", "--bins", "--examples"], 900, each_line=quiet_cargo)
         in_kernel = [name for name in names if of_the_kernel(name)]
         others = [name for name in names if name not in in_kernel]
-        # Both at once: each mostly waits, in a network of its own.
-        later = Later()
-        beside = threading.Thread(target=kernel_suites, args=(build, in_kernel, later.print))
-        beside.start()
+        # All at once: each mostly waits, in a network of its own.
+        beside = [(lane, Later()) for lane in lanes(in_kernel)]
+        beside = [(lane, later, threading.Thread(target=kernel_suites, args=(build, lane, later.print))) for lane, later in beside]
+        for *_, thread in beside:
+            thread.start()
         try:
             if others:
                 say(f"{' '.join(others)}" + (f", and {' '.join(in_kernel)} beside" if in_kernel else ""))
                 suites(others)
-            if in_kernel:
-                say(" ".join(in_kernel))
-            later.turn()
-            beside.join()
+            for lane, later, thread in beside:
+                say(" ".join(lane))
+                later.turn()
+                thread.join()
         except BaseException:
             ending.set()
             interrupt(list(running))
-            later.turn()
-            beside.join()
+            for _, later, thread in beside:
+                later.turn()
+                thread.join()
             raise
     if fuzzed:
         guided_fuzzing(fuzzed)
