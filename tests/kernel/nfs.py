@@ -288,7 +288,7 @@ knfsd_up() {
   mkdir -p /run/export /run/rpcbind && mount -t tmpfs tmpfs /run/export && chmod 777 /run/export || return
   mount -t tmpfs tmpfs /var/lib/nfs && mkdir -p /var/lib/nfs/v4recovery && : >/var/lib/nfs/etab && : >/var/lib/nfs/rmtab || return
   mount -t nfsd nfsd /proc/fs/nfsd && rpcbind -w && sleep 0.5 || return
-  exportfs -i -o rw,fsid=0,no_root_squash,insecure,sync '*:/run/export' || return
+  exportfs -i -o rw,fsid=0,no_root_squash,sync '*:/run/export' || return
   rpc.nfsd --grace-time 10 --lease-time 10 4 && rpc.mountd
 }
 size() { du -sm /run/export | cut -f1; }

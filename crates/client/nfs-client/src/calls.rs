@@ -108,7 +108,7 @@ impl Caller {
     pub async fn connect(host: &str, port: u16, options: Options) -> Result<Self, Error> {
         let place = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
         let addresses = resolve(host, port).await?;
-        let link = Link::connect(&addresses, options.connect_timeout).await;
+        let link = Link::connect(&addresses, &options).await;
         let link =
             link.map_err(|error| Error::Connect { place: place.clone(), reason: error.to_string() })?;
         let mut xid = [0; 4];
@@ -297,7 +297,7 @@ impl Shared {
             // Before the first attempt too: a server may accept connections and close each of them.
             runtime::sleep(wait).await;
             wait = (wait * 2).min(WAITS.1);
-            match Link::connect(&self.addresses, self.options.connect_timeout).await {
+            match Link::connect(&self.addresses, &self.options).await {
                 Ok(link) => return Some(link),
                 Err(error) => reason = error.to_string(),
             }

@@ -93,7 +93,7 @@ fn mount_words(status: mount::Status) -> &'static str {
         mount::Status::NoEnt => "no such file or directory",
         mount::Status::NotDir => "not a directory",
         mount::Status::Perm | mount::Status::Acces => {
-            "permission denied: look at the export's clients, and whether it wants ports below 1024 (`insecure`)"
+            "permission denied: look at the export's clients; an export without `insecure` wants ports below 1024, which root has"
         }
         mount::Status::NameTooLong => "the path is too long",
         mount::Status::Inval => "invalid argument",
@@ -106,7 +106,7 @@ fn mount_words(status: mount::Status) -> &'static str {
 fn words(status: Status) -> String {
     let known = match status {
         Status::Perm => {
-            "operation not permitted: only the owner or root may do this (choose the user with ?uid=N)"
+            "operation not permitted: only the file's owner may do this (?uid=N), or the server wants root's ports below 1024"
         }
         Status::NoEnt => "no such file or directory",
         Status::Io => "the server's medium failed",

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use rpc::record::{Cutter, Limits, Piece};
 use rpc::xdr::padding;
-use runtime::{Chain, Gather, Keepalive, TcpStream};
+use runtime::{Chain, Gather, Keepalive, PathOptions, TcpStream};
+
+use crate::options::Options;
 
 /// Bytes per receive.
 const RECEIVE: usize = 64 << 10;
@@ -28,10 +30,11 @@ pub(crate) struct Link(TcpStream);
 
 impl Link {
     /// Connects, to the first of the addresses that accepts.
-    pub async fn connect(addresses: &[SocketAddr], limit: Duration) -> io::Result<Self> {
+    pub async fn connect(addresses: &[SocketAddr], options: &Options) -> io::Result<Self> {
+        let path = PathOptions { reserved_port: options.reserved_port, ..PathOptions::default() };
         let mut failed = io::Error::from(io::ErrorKind::AddrNotAvailable);
         for address in addresses {
-            match TcpStream::connect(*address, limit).await {
+            match TcpStream::connect_over(*address, options.connect_timeout, &path).await {
                 Ok(stream) => {
                     let keepalive = Keepalive {
                         idle: Duration::from_secs(10),

@@ -7,6 +7,8 @@ use std::time::Duration;
 pub struct Options {
     /// Who calls.
     pub auth: Auth,
+    /// Connect from a port below 1024 if this process may, as Linux's servers ask for by default.
+    pub reserved_port: bool,
     /// Time limit of one attempt to connect.
     pub connect_timeout: Duration,
     /// Time for a reply. After it the connection counts as lost, and outstanding calls are sent
@@ -42,6 +44,7 @@ impl Default for Options {
     fn default() -> Self {
         Options {
             auth: Auth::None,
+            reserved_port: true,
             connect_timeout: Duration::from_secs(10),
             call_timeout: Duration::from_secs(30),
             give_up: Duration::from_secs(120),

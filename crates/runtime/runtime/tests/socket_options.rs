@@ -43,3 +43,24 @@ fn within_a_machine_nothing_is_paced_unless_it_is_asked_for() {
         assert_eq!(d.congestion().unwrap(), "reno");
     });
 }
+
+#[test]
+fn a_reserved_port_is_taken_where_it_may_be() {
+    run(async {
+        let listener = TcpListener::bind("127.0.0.1:0".parse().unwrap(), ListenOptions::default());
+        let mut listener = listener.unwrap();
+        let to = listener.local_addr().unwrap();
+        let may = std::net::TcpListener::bind("127.0.0.1:700").is_ok();
+        let path = runtime::PathOptions { reserved_port: true, ..runtime::PathOptions::default() };
+        // A second one, too: the first has the port.
+        let mut open = Vec::new();
+        for _ in 0..2 {
+            let stream = TcpStream::connect_over(to, Duration::from_secs(5), &path).await.unwrap();
+            let accepted = listener.accept().await.unwrap();
+            let port = stream.local_addr().unwrap().port();
+            assert_eq!(accepted.peer_addr().unwrap().port(), port);
+            assert!(port < 1024 || !may, "{port}");
+            open.push((stream, accepted));
+        }
+    });
+}

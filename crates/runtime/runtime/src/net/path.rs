@@ -2,12 +2,17 @@
 //! ([`TcpInfo`], [`SystemLimits`]). It decides nothing.
 
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::ops::RangeInclusive;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Duration;
 
+use super::addr::RawAddr;
 use super::options::{check, set};
 use crate::sim::calls;
+
+/// Ports that only root may have, and that Linux's own NFS client takes.
+const RESERVED: RangeInclusive<u16> = 665..=1023;
 
 /// What a socket is set up with before it connects. What is `None` is the system's choice, which for buffers means that
 /// they grow as they are used, up to [`SystemLimits::send_auto`] and [`SystemLimits::recv_auto`].
@@ -21,6 +26,8 @@ pub struct PathOptions {
     /// Congestion control by its name in the kernel: `bbr`, `cubic`, `reno`… (TCP_CONGESTION). `None` within the machine
     /// is one that does not pace.
     pub congestion: Option<String>,
+    /// Connect from a port below 1024, where this process may: servers of NFS can ask for that. Else the system chooses one.
+    pub reserved_port: bool,
 }
 
 impl PathOptions {
@@ -38,6 +45,9 @@ impl PathOptions {
         if let Some(bytes) = self.recv_buffer {
             set(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, number(bytes))?;
         }
+        if self.reserved_port {
+            bind_reserved(fd, peer)?;
+        }
         match &self.congestion {
             Some(name) => set_congestion(fd, name).map_err(|error| {
                 io::Error::new(error.kind(), format!("congestion control `{name}`: {error}"))
@@ -50,6 +60,29 @@ impl PathOptions {
             }
         }
     }
+}
+
+/// Binds a socket that will connect to `peer` to a free port that only root may have. Where this process may not, or none is free,
+/// the socket stays as it is.
+fn bind_reserved(fd: BorrowedFd<'_>, peer: IpAddr) -> io::Result<()> {
+    if calls::is_simulated(fd.as_raw_fd()) {
+        return Ok(());
+    }
+    let any: IpAddr = match peer {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    for port in RESERVED.rev() {
+        let addr = RawAddr::new(SocketAddr::new(any, port));
+        // SAFETY: the address outlives the call, and its length is its own.
+        let bound = check(unsafe { libc::bind(fd.as_raw_fd(), addr.as_ptr(), addr.len()) });
+        match bound.map_err(|error| (error.raw_os_error(), error)) {
+            Ok(_) | Err((Some(libc::EACCES), _)) => return Ok(()),
+            Err((Some(libc::EADDRINUSE), _)) => {}
+            Err((_, error)) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 /// Has a socket send as it comes what it sends within this machine, where there is nothing to congest: a congestion control that
