@@ -193,7 +193,7 @@ links() (
   cd /run/nfs && for length in 1 100 900 1023; do
     path=$(printf "%${length}s" | tr ' ' x) && ln -s "$path" link$length && [ "$(readlink link$length)" = "$path" ] || return
   done
-  fresh_ && cd /run/nfs && for length in 1 100 900 1023; do
+  cd / && fresh_ && cd /run/nfs && for length in 1 100 900 1023; do
     [ "$(readlink link$length)" = "$(printf "%${length}s" | tr ' ' x)" ] && rm link$length || return
   done
 )
