@@ -4,10 +4,10 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use backing::size::Size;
+use iscsi_server::Counts;
 use serde::{Deserialize, Serialize};
 
 use super::daemon::Daemon;
-use super::status::Io;
 
 /// NFS as it is now.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -39,13 +39,13 @@ pub struct ExportStatus {
 
 impl ExportStatus {
     /// What was done, as of a unit. Calls are of no kind.
-    pub fn io(&self) -> Io {
-        Io {
+    pub fn io(&self) -> Counts {
+        Counts {
             others: self.calls,
             read_bytes: self.read_bytes,
             written_bytes: self.written_bytes,
             failed: self.errors,
-            ..Io::default()
+            ..Counts::default()
         }
     }
 }

@@ -115,14 +115,14 @@ impl Top {
         let seconds = (now.uptime_s - before.uptime_s).max(1e-3);
         let units = |status: &Status| -> Vec<(String, Io)> {
             let of = |target: &TargetStatus| {
-                let named = |unit: &UnitStatus| (format!("{}/{}", target.iqn, unit.lun), unit.io.clone());
+                let named = |unit: &UnitStatus| (format!("{}/{}", target.iqn, unit.lun), unit.io);
                 target.units.iter().map(named).collect::<Vec<_>>()
             };
             status.targets.iter().flat_map(of).collect()
         };
         let mut units = rows(&units(before), &units(now), seconds, Clone::clone);
         let mut sessions = rows(&before.sessions, &now.sessions, seconds, |session| {
-            (format!("{} ({})", session.initiator, session.tsih), session.io.clone())
+            (format!("{} ({})", session.initiator, session.tsih), session.io)
         });
         let total = {
             let sum = |status: &Status| {
