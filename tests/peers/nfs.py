@@ -1,4 +1,4 @@
-"""libnfs's tools, showmount and rpcinfo against Stag's exports; tshark decodes what they say. Stag's own client against Ganesha, and
+"""libnfs's tools, QEMU, showmount and rpcinfo against Stag's exports; tshark decodes what they say. Stag's own client against Ganesha, and
 against Stag."""
 
 import os
@@ -133,8 +133,24 @@ def failed_takeover(lab):
 
 
 @capture.whole
+def qemu(lab):
+    """QEMU's driver asks the portmapper for the ports."""
+    proc.need("qemu-img", "qemu-io")
+    raw = content(lab, 5_000_192)
+    with share(lab, exports(lab), port=2049, ports=[111]) as server:
+        for name in server.exports:
+            at = f"nfs://{server.host}{name}/disk.qcow2"
+            proc.run("qemu-img", "convert", "-f", "raw", "-O", "qcow2", raw, at)
+            proc.run("qemu-img", "check", at)
+            # An image ends at a sector.
+            proc.run("qemu-img", "compare", "-f", "raw", "-F", "qcow2", raw, at)
+            proc.run("qemu-io", "-c", "write -P 7 64k 128k", "-c", "flush", "-c", "read -P 7 64k 128k", at)
+            different = proc.run("qemu-img", "compare", "-f", "raw", "-F", "qcow2", raw, at, ok=None)
+            expect(different.code == 1, f"qemu-img compare sees no difference:\n{different}")
+
+
 def decoded(lab):
-    """tshark finds nothing malformed in what libnfs and Stag have said to each other."""
+    """tshark finds nothing malformed in what libnfs and Stag have said to each other, nor in what Stag's own client says."""
     proc.need("tshark", "nfs-cp", "nfs-ls")
     with share(lab, {"/scratch": "mem:64M"}, port=2049) as server:
         def traffic():
@@ -142,14 +158,19 @@ def decoded(lab):
             proc.run("nfs-ls", server.url("/scratch"))
             proc.run("nfs-cat", server.url("/scratch", "/file"), ok=None)
             proc.run("nfs-cat", server.url("/scratch", "/missing"), ok=None)
+            for version in ("4.1", "4.2"):
+                round_trip(lab, f"nfs://{server.host}:{server.port}/scratch", f"vers={version}")
 
         path = capture.captured(server, traffic)
-    printed = proc.run("tshark", "-r", path, "-Y", "rpc", "-T", "fields", "-e", "_ws.malformed", "-e", "nfs.procedure_v3",
+    printed = proc.run("tshark", "-r", path, "-Y", "rpc", "-T", "fields", "-e", "_ws.malformed", "-e", "nfs.procedure_v3", "-e", "nfs.opcode",
                        timeout=120)
     lines = [line.split("\t") for line in printed.splitlines() if "\t" in line]
     expect(not [line for line in lines if line[0]], f"tshark calls something malformed:\n{proc.tail(printed)}")
     spoken = {number for line in lines for number in line[1].split(",") if number}
     expect({"3", "6", "7", "8", "17", "19"} <= spoken, f"not all of these were spoken: {sorted(spoken)}")
+    spoken = {number for line in lines for number in line[2].split(",") if number}
+    # CLOSE, GETATTR, OPEN, READ, READDIR, WRITE, EXCHANGE_ID, CREATE_SESSION, SEQUENCE.
+    expect({"4", "9", "18", "25", "26", "38", "42", "43", "53"} <= spoken, f"not all of these were spoken: {sorted(spoken)}")
 
 
 def client_of_ganesha(lab):
@@ -205,7 +226,8 @@ CASES = [
     ("libnfs: rules for clients hold", rules_for_clients),
     ("libnfs: a daemon that fails to take over leaves the old one exporting", failed_takeover),
     ("showmount and rpcinfo ask the portmapper", portmapper),
-    ("tshark decodes NFSv3", decoded),
+    ("QEMU's nfs driver writes and checks an image", qemu),
+    ("tshark decodes NFS 3, 4.1 and 4.2", decoded),
     ("stag cp, ls, cat and rm with Ganesha, 3 and 4.1", client_of_ganesha),
     ("stag cp, ls, cat and rm with Stag, 3, 4.1 and 4.2", client_of_stag),
     ("stag cp goes on when the server dies and comes back", restarts),
