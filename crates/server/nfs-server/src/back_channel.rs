@@ -51,6 +51,11 @@ impl BackChannel {
         Some((sent, outcome.unwrap_or(Outcome::Lost)))
     }
 
+    /// The connection is over. The state sends its calls again over another one.
+    pub(crate) fn end(&self) {
+        self.waiting.borrow_mut().clear();
+    }
+
     /// Waits no longer for the answer to a call. `None`: it was answered.
     pub(crate) fn give_up(&self, xid: u32) -> Option<Sent> {
         self.waiting.borrow_mut().remove(&xid)
@@ -199,6 +204,15 @@ mod tests {
             assert_eq!(back.answered(&reply, &bytes), Some((sent, wanted)));
             assert_eq!(back.answered(&reply, &bytes), None, "it was answered");
         }
+    }
+
+    /// Else a call that was sent again elsewhere would be given up there.
+    #[test]
+    fn a_connection_that_is_over_gives_no_call_up() {
+        let back = BackChannel::default();
+        let (_, xid) = back.call(&call(CallbackOperation::Probe));
+        back.end();
+        assert_eq!(back.give_up(xid), None);
     }
 
     #[test]

@@ -361,6 +361,7 @@ impl Drop for Present {
     fn drop(&mut self) {
         let id = self.connection.id();
         self.own.0.borrow_mut().remove(&id);
+        self.connection.client().back.end();
         if self.connection.client().known.get() {
             self.shared.state.with(|state, _| state.closed(id.0));
         }
