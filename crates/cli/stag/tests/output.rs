@@ -65,10 +65,11 @@ fn subcommands(words: &[&str]) -> BTreeSet<String> {
 /// Every command that is not tested here has a reason.
 #[test]
 fn every_command_that_prints_is_tested_without_a_reader() {
-    let silent = ["serve", "write", "cp", "man", "lab", "osd", "help", "rdma-bench", "upgrade", "identity"];
+    let silent =
+        ["serve", "write", "cp", "man", "lab", "osd", "help", "rdma-bench", "upgrade", "identity", "rm"];
     let told = [&ALONE[..], &SERVED, &MANAGED].concat();
     let told: BTreeSet<&str> =
-        told.iter().map(|command| command[0]).chain(silent).chain(["apply", "read"]).collect();
+        told.iter().map(|command| command[0]).chain(silent).chain(["apply", "read", "cat"]).collect();
     let all = subcommands(&[]);
     let missing: Vec<_> = all.iter().filter(|name| !told.contains(name.as_str())).collect();
     assert!(missing.is_empty(), "{missing:?}");
@@ -125,6 +126,23 @@ fn commands_on_a_unit_never_panic_on_their_output() {
     }
     survives(&["read", &server.urls[0]]);
     survives(&["cp", &server.urls[0], "-"]);
+    assert_eq!(server.end(Signal::TERM), Some(0));
+}
+
+#[test]
+fn commands_on_files_never_panic_on_their_output() {
+    let dir = tempfile::tempdir().unwrap();
+    let here = path(dir.path(), "file");
+    fs::write(&here, vec![7; 1 << 20]).unwrap();
+    let server = Server::start(&["--nfs", "127.0.0.1:0", "--export", "/data=mem:16M"], 1);
+    let export = server.urls[0].as_str();
+    let file = format!("{export}/file");
+    assert!(stag(&["cp", &here, &file]).status.success());
+    for command in
+        [&["cat", &file][..], &["ls", export], &["info", &file], &["read", &file], &["cp", &file, "-"]]
+    {
+        survives(command);
+    }
     assert_eq!(server.end(Signal::TERM), Some(0));
 }
 
