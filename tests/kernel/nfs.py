@@ -341,16 +341,10 @@ def knfsd(lab):
 
 
 def rdma(lab):
-    """Over siw, at the port of RDMA and at that of TCP, which takes both."""
+    """Over siw, at the port of TCP, which takes both, and at that of RDMA."""
     proc.need("rdma", "fio")
     with serve(lab, {"/memory": "mem:256M", "/srv/tree": folder(lab)}, RDMA_PORT) as server:
-        boot(lab, RDMA, server, "/memory", "RDMA, v3, memory", proto="rdma", port=RDMA_PORT)
         boot(lab, RDMA, server, "/srv/tree", "RDMA, v3, a directory", proto="rdma")
-
-
-def rdma_four(lab):
-    proc.need("rdma", "fio")
-    with serve(lab, {"/memory": "mem:256M", "/srv/tree": folder(lab)}, RDMA_PORT) as server:
         boot(lab, RDMA, server, "/memory", "RDMA, 4.1, memory", version="4.1", proto="rdma", port=RDMA_PORT)
         boot(lab, RDMA, server, "/srv/tree", "RDMA, 4.2, a directory", version="4.2", proto="rdma", port=RDMA_PORT)
 
@@ -366,7 +360,6 @@ CASES = [
     ("nfs: 4.1's scripts ran to their end", four_one),
     ("nfs: 4.2's scripts ran to their end", four_two),
     ("nfs: RDMA's scripts ran to their end", rdma),
-    ("nfs: RDMA's scripts of 4.1 and 4.2 ran to their end", rdma_four),
     ("nfs: RDMA's script of a server that goes away ran to its end", rdma_away),
     ("nfs: 4.2's script of a server that goes away ran to its end", away_four),
     ("nfs: the script of Linux's own server ran to its end", knfsd),

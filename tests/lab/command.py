@@ -184,7 +184,7 @@ def suites(names, out=print):
             out("no network namespace here: the tests run on this machine's own loopback", flush=True)
         ended = "were interrupted"
         try:
-            code = stream(command, 1800, out=out)
+            code = stream(command, 2700, out=out)
             ended = "took too long" if code is None else f"ended with exit code {code}"
         finally:
             # What they had found until then counts.
