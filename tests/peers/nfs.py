@@ -149,6 +149,7 @@ def qemu(lab):
             expect(different.code == 1, f"qemu-img compare sees no difference:\n{different}")
 
 
+@capture.whole
 def decoded(lab):
     """tshark finds nothing malformed in what libnfs and Stag have said to each other, nor in what Stag's own client says."""
     proc.need("tshark", "nfs-cp", "nfs-ls")
