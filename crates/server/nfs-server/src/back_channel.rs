@@ -18,6 +18,10 @@ use crate::handle::Bytes;
 /// How long an answer is waited for.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
+/// Calls of one connection that wait for their answers at most. A client that makes and ends sessions
+/// without an end, and answers nothing, is not called beyond it.
+const MOST: usize = 4096;
+
 /// A call to a client, as the state knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sent {
@@ -26,7 +30,7 @@ pub(crate) struct Sent {
     pub sequence: u32,
 }
 
-/// The calls of one connection that wait for their answers. The slots of its sessions bound them.
+/// The calls of one connection that wait for their answers: [`MOST`] at most.
 #[derive(Default)]
 pub(crate) struct BackChannel {
     last: Cell<u32>,
@@ -34,13 +38,17 @@ pub(crate) struct BackChannel {
 }
 
 impl BackChannel {
-    /// The record of a call, and its XID.
-    pub(crate) fn call(&self, call: &Callback<Bytes>) -> (Vec<u8>, u32) {
+    /// The record of a call, and its XID. `None`: too many wait. The client cannot be called then,
+    /// and what it holds is revoked in time.
+    pub(crate) fn call(&self, call: &Callback<Bytes>) -> Option<(Vec<u8>, u32)> {
+        if self.waiting.borrow().len() >= MOST {
+            return None;
+        }
         let xid = self.last.get().wrapping_add(1);
         self.last.set(xid);
         let sent = Sent { session: call.session, slot: call.slot, sequence: call.sequence };
         self.waiting.borrow_mut().insert(xid, sent);
-        (record_of(xid, call), xid)
+        Some((record_of(xid, call), xid))
     }
 
     /// What a reply says of the call that it answers. `None`: nobody waits for it.
@@ -169,7 +177,7 @@ mod tests {
             owner: b"owner"[..].into(),
         };
         for (operation, count) in [(CallbackOperation::Probe, 1), (recall, 2), (notice, 2)] {
-            let (bytes, xid) = back.call(&call(operation));
+            let (bytes, xid) = back.call(&call(operation)).unwrap();
             assert_eq!(bytes[0], 0x80, "one last fragment");
             let mut from = Reader::new(&bytes[record::MARK_LEN..]);
             let Ok(Message::Call(header)) = Message::read(&mut from) else { panic!("no call") };
@@ -198,7 +206,7 @@ mod tests {
             (vec![1, 2, 3], Outcome::Lost),
         ];
         for (bytes, wanted) in cases {
-            let (_, xid) = back.call(&call(CallbackOperation::Probe));
+            let (_, xid) = back.call(&call(CallbackOperation::Probe)).unwrap();
             let reply = Reply::accepted(xid, AcceptStat::Success(()));
             let sent = Sent { session: SessionId([3; 16]), slot: 2, sequence: 5 };
             assert_eq!(back.answered(&reply, &bytes), Some((sent, wanted)));
@@ -210,18 +218,27 @@ mod tests {
     #[test]
     fn a_connection_that_is_over_gives_no_call_up() {
         let back = BackChannel::default();
-        let (_, xid) = back.call(&call(CallbackOperation::Probe));
+        let (_, xid) = back.call(&call(CallbackOperation::Probe)).unwrap();
         back.end();
         assert_eq!(back.give_up(xid), None);
     }
 
     #[test]
+    fn a_client_that_answers_nothing_is_called_no_more() {
+        let back = BackChannel::default();
+        for _ in 0..MOST {
+            assert!(back.call(&call(CallbackOperation::Probe)).is_some());
+        }
+        assert_eq!(back.call(&call(CallbackOperation::Probe)), None);
+    }
+
+    #[test]
     fn a_client_without_the_service_cannot_be_called() {
         let back = BackChannel::default();
-        let (_, xid) = back.call(&call(CallbackOperation::Probe));
+        let (_, xid) = back.call(&call(CallbackOperation::Probe)).unwrap();
         let reply = Reply::accepted(xid, AcceptStat::ProgUnavail(()));
         assert!(matches!(back.answered(&reply, &[]), Some((_, Outcome::Lost))));
-        let (_, xid) = back.call(&call(CallbackOperation::Probe));
+        let (_, xid) = back.call(&call(CallbackOperation::Probe)).unwrap();
         assert!(back.give_up(xid).is_some() && back.give_up(xid).is_none());
     }
 }

@@ -258,7 +258,7 @@ impl Connected for Connection {
         if self.phase.get() != Phase::Open {
             return;
         }
-        let (record, xid) = self.client.back.call(call);
+        let Some((record, xid)) = self.client.back.call(call) else { return };
         self.outbox.borrow_mut().push_copy(&record);
         self.to_send.notify();
         self.client.wait_for_answer(xid);

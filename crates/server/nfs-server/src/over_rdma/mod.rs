@@ -388,7 +388,7 @@ impl Connected for OverRdma {
 
     fn call_back(&self, call: &Callback<Bytes>) {
         let (Phase::Open, Some(pair)) = (self.phase.get(), self.pair()) else { return };
-        let (record, xid) = self.client.back.call(call);
+        let Some((record, xid)) = self.client.back.call(call) else { return };
         self.client.wait_for_answer(xid);
         let mut message = Vec::with_capacity(record.len() + 28);
         Header::new(xid, BACK_CREDITS, Body::Message(Lists::NONE)).write(&mut Writer::new(&mut message));
