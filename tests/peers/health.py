@@ -261,7 +261,10 @@ def shrunk(lab):
         os.truncate(target.units[0].path, 16 * MIB)
         session.run(bytes(6))
         session.run(bytes(6))
-        expect(check(target).code == 0, f"after it has its size again: {check(target)}")
+        told = check(target)
+        # The machine's own disk may be nearly full: that is said as well.
+        wrong = [line for line in told.splitlines() if not line.startswith(("OK: ", "WARNING: file system "))]
+        expect(told and not wrong, f"after it has its size again: {told}")
 
 
 def objects(lab):
