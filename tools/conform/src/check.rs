@@ -1,4 +1,4 @@
-//! A check: a requirement of a standard, and a test whether a target meets it.
+//! A check: a requirement of a standard, and a test whether a server meets it.
 
 use crate::finding::Verdict;
 use crate::lab::Lab;
@@ -186,7 +186,14 @@ pub struct Check {
     pub needs: Needs,
     /// The transports that the check applies to.
     pub over: Over,
-    pub(crate) run: fn(&Lab) -> Verdict,
+    pub(crate) test: Test,
+}
+
+/// What a check runs, by the kind of server.
+#[derive(Clone, Copy)]
+pub(crate) enum Test {
+    /// Against an iSCSI target.
+    Iscsi(fn(&Lab) -> Verdict),
 }
 
 impl Check {
@@ -200,7 +207,7 @@ impl Check {
         run: fn(&Lab) -> Verdict,
     ) -> Self {
         let (level, needs, over) = (Level::Must, Needs::Reading, Over::Both);
-        Self { area, name, level, clauses, requires, why, needs, over, run }
+        Self { area, name, level, clauses, requires, why, needs, over, test: Test::Iscsi(run) }
     }
 
     /// A recommendation of the standard.
@@ -213,7 +220,7 @@ impl Check {
         run: fn(&Lab) -> Verdict,
     ) -> Self {
         let (level, needs, over) = (Level::Should, Needs::Reading, Over::Both);
-        Self { area, name, level, clauses, requires, why, needs, over, run }
+        Self { area, name, level, clauses, requires, why, needs, over, test: Test::Iscsi(run) }
     }
 
     pub(crate) const fn tcp(mut self) -> Self {

@@ -13,7 +13,8 @@ use iser::{Control, Header};
 
 use crate::finding::{Finding, Verdict};
 use crate::iser::Iser;
-use crate::pdu::{Lost, Pdu, kind};
+use crate::lost::Lost;
+use crate::pdu::{Pdu, kind};
 use crate::tcp::Tcp;
 
 enum Wire {

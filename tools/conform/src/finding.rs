@@ -50,3 +50,23 @@ pub(crate) fn not_applicable<T>(why: impl Into<String>) -> Verdict<T> {
 pub(crate) fn untested<T>(why: impl Into<String>) -> Verdict<T> {
     Err(Finding::Untested(why.into()))
 }
+
+/// What a finding before the first check says.
+pub(crate) fn told(finding: Finding) -> String {
+    match finding {
+        Finding::Wrong { seen, .. } | Finding::Doubtful { seen, .. } => seen,
+        Finding::NotApplicable(why) | Finding::Untested(why) => why,
+    }
+}
+
+/// Turns a finding before the actual test into "untested": it is not a finding of that check.
+pub(crate) fn setup<T>(result: Verdict<T>, whereto: &str) -> Verdict<T> {
+    result.map_err(|finding| match finding {
+        Finding::Wrong { seen, expected } | Finding::Doubtful { seen, expected } => {
+            Finding::Untested(format!("the check did not get {whereto}: {seen} instead of {expected}"))
+        }
+        Finding::NotApplicable(why) | Finding::Untested(why) => {
+            Finding::Untested(format!("the check did not get {whereto}: {why}"))
+        }
+    })
+}

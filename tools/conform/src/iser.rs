@@ -10,7 +10,8 @@ use iser::{Control, HEADER_LEN, Header, Layout, Limits, PrivateData};
 use rdma::{Completion, Flags, QueuePair, Rights, Stag};
 use runtime::{Buf, BufMut, Runtime};
 
-use crate::pdu::{Lost, Pdu};
+use crate::lost::Lost;
+use crate::pdu::Pdu;
 
 /// The longest accepted message, bytes.
 const RECEIVE: usize = 64 << 10;

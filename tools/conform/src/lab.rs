@@ -12,11 +12,11 @@ use iscsi::pdu::{Bhs, Isid, Lun};
 use iscsi::text::{parse_binary, parse_number};
 
 use crate::conn::{Conn, Times};
-use crate::finding::{Finding, Verdict, untested};
+use crate::finding::{Finding, Verdict, setup, untested};
 use crate::iser::Iser;
 use crate::login::{Answer, FULL_FEATURE, OPERATIONAL, SECURITY};
+use crate::lost::Lost;
 use crate::options::{Options, Transport};
-use crate::pdu::Lost;
 use crate::tcp::Tcp;
 
 /// The parameters of a login.
@@ -308,18 +308,6 @@ pub(crate) fn enter(conn: &mut Conn, answer: &Answer) {
     let on = |key: &str| conn.agreed(key) == Some("CRC32C");
     let digests = Digests { header: on("HeaderDigest"), data: on("DataDigest") };
     conn.set_digests(digests);
-}
-
-/// Turns a finding before the actual test into "untested": it is not a finding of that check.
-pub(crate) fn setup<T>(result: Verdict<T>, whereto: &str) -> Verdict<T> {
-    result.map_err(|finding| match finding {
-        Finding::Wrong { seen, expected } | Finding::Doubtful { seen, expected } => {
-            Finding::Untested(format!("the check did not get {whereto}: {seen} instead of {expected}"))
-        }
-        Finding::NotApplicable(why) | Finding::Untested(why) => {
-            Finding::Untested(format!("the check did not get {whereto}: {why}"))
-        }
-    })
 }
 
 fn passed(answer: &Answer) -> Verdict {

@@ -73,4 +73,17 @@ impl Options {
             check_within: Duration::from_secs(30),
         }
     }
+
+    /// The unit's URL.
+    pub(crate) fn url(&self) -> String {
+        let scheme = match self.transport {
+            Transport::Tcp => "iscsi",
+            Transport::Iser => "iser",
+        };
+        let host = match self.host.contains(':') {
+            true => format!("[{}]", self.host),
+            false => self.host.clone(),
+        };
+        format!("{scheme}://{host}:{}/{}/{}", self.port, self.target, self.lun)
+    }
 }

@@ -1,4 +1,4 @@
-//! A received PDU, and why there is none.
+//! A received PDU.
 
 use iscsi::pdu::{Bhs, NopOut, Opcode, RESERVED_TAG, Reject};
 use iser::Header;
@@ -77,34 +77,6 @@ impl Pdu {
         match reject.reason_code() {
             Some(reason) => format!("{:#04x} ({})", reject.reason, reason.name()),
             None => format!("{:#04x}", reject.reason),
-        }
-    }
-}
-
-/// Why no PDU arrived.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Lost {
-    /// The connection failed.
-    NotConnected(String),
-    /// The target closed the connection.
-    Closed,
-    /// The target sends nothing.
-    Silent,
-    /// The target does not receive.
-    NotReading,
-    /// The received data is malformed.
-    Garbled(String),
-}
-
-impl Lost {
-    /// The target's behavior, as the second half of a sentence.
-    pub fn seen(&self) -> String {
-        match self {
-            Lost::NotConnected(why) => format!("no connection could be made: {why}"),
-            Lost::Closed => "the target closed the connection".to_owned(),
-            Lost::Silent => "no answer came in time".to_owned(),
-            Lost::NotReading => "the target did not read what was sent".to_owned(),
-            Lost::Garbled(what) => format!("the target sent {what}"),
         }
     }
 }

@@ -6,7 +6,6 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::check::{Area, Check};
-use crate::options::{Options, Transport};
 
 /// The result of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,7 +79,7 @@ pub struct Counts {
 /// The results of a run.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// URL of the tested unit.
+    /// URL of the tested unit or export.
     pub url: String,
     /// Each check, in the order of the run.
     pub records: Vec<Record>,
@@ -145,20 +144,11 @@ impl Outcome {
 
 impl Report {
     pub(crate) fn new(
-        options: &Options,
+        url: String,
         records: Vec<Record>,
         took: Duration,
         left_behind: Option<String>,
     ) -> Self {
-        let scheme = match options.transport {
-            Transport::Tcp => "iscsi",
-            Transport::Iser => "iser",
-        };
-        let host = match options.host.contains(':') {
-            true => format!("[{}]", options.host),
-            false => options.host.clone(),
-        };
-        let url = format!("{scheme}://{host}:{}/{}/{}", options.port, options.target, options.lun);
         Self { url, records, took, left_behind }
     }
 
@@ -333,6 +323,7 @@ fn xml(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::options::{Options, Transport};
 
     fn report() -> Report {
         let checks = crate::checks();
@@ -346,7 +337,7 @@ mod tests {
         let records =
             checks.iter().zip(outcomes).map(|(check, outcome)| Record::new(check, outcome, Duration::ZERO));
         let options = Options::new(Transport::Tcp, "::1", 3260, "iqn.2026-01.org.example:t", 3);
-        Report::new(&options, records.collect(), Duration::from_millis(1500), None)
+        Report::new(options.url(), records.collect(), Duration::from_millis(1500), None)
     }
 
     #[test]

@@ -6,8 +6,8 @@ use iser::{Control, Remote};
 use rdma::Stag;
 
 use crate::conn::Conn;
-use crate::finding::{Finding, Verdict, expect, untested, wrong};
-use crate::lab::{Lab, Unit, setup};
+use crate::finding::{Finding, Verdict, expect, setup, untested, wrong};
+use crate::lab::{Lab, Unit};
 use crate::options::Options;
 use crate::pdu::Pdu;
 

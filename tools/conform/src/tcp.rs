@@ -9,7 +9,8 @@ use iscsi::digest;
 use iscsi::frame::{Digests, emit_pdu, padding_len};
 use iscsi::pdu::{BHS_LEN, Bhs};
 
-use crate::pdu::{Lost, Pdu};
+use crate::lost::Lost;
+use crate::pdu::Pdu;
 
 /// Maximum bytes per receive.
 const RECEIVE: usize = 64 << 10;

@@ -5,8 +5,8 @@ use iscsi::pdu::{Lun, Opcode, RESERVED_TAG};
 use crate::check::Area::DataIn;
 use crate::check::Check;
 use crate::conn::Conn;
-use crate::finding::{Verdict, expect, not_applicable, should};
-use crate::lab::{Lab, Unit, setup};
+use crate::finding::{Verdict, expect, not_applicable, setup, should};
+use crate::lab::{Lab, Unit};
 use crate::scsi::{CHECK_CONDITION, Command, Done, inquiry, read10};
 
 const RESIDUAL: &str =

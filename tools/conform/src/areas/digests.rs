@@ -197,7 +197,7 @@ pub(super) fn digested(lab: &Lab, keys: &[(&str, &str)], header: bool, data: boo
         }
     }
     let mut conn = conn;
-    crate::lab::setup(conn.settle(), "with a unit that is ready")?;
+    crate::finding::setup(conn.settle(), "with a unit that is ready")?;
     Ok(conn)
 }
 

@@ -363,7 +363,7 @@ pub(super) fn level(lab: &Lab, level: u32, keys: &[(&str, &str)]) -> Verdict<Con
     if got < level {
         return not_applicable(format!("not offered: the target answers ErrorRecoveryLevel={got}"));
     }
-    crate::lab::setup(conn.settle(), "with a unit that is ready")?;
+    crate::finding::setup(conn.settle(), "with a unit that is ready")?;
     Ok(conn)
 }
 

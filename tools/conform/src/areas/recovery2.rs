@@ -10,8 +10,8 @@ use super::task::manage;
 use crate::check::Area::Recovery2;
 use crate::check::Check;
 use crate::conn::Conn;
-use crate::finding::{Verdict, expect, not_applicable, should, wrong};
-use crate::lab::{Lab, setup};
+use crate::finding::{Verdict, expect, not_applicable, setup, should, wrong};
+use crate::lab::Lab;
 use crate::pdu::Pdu;
 use crate::scsi::{Command, Outgoing, Task};
 
