@@ -2,6 +2,7 @@
 
 use crate::finding::Verdict;
 use crate::lab::Lab;
+use crate::share;
 
 /// The subject of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -46,11 +47,37 @@ pub enum Area {
     Scsi,
     /// The requirements of RFC 7145.
     Iser,
+    /// Record marks, versions, credentials and retransmissions of RPC.
+    Rpc,
+    /// MOUNT and the portmapper.
+    Mount,
+    /// Version 3: names and directories.
+    V3Names,
+    /// Version 3: attributes, access and limits.
+    V3Attributes,
+    /// Version 3: reads, writes and COMMIT.
+    V3Data,
+    /// Version 3: READDIR and READDIRPLUS.
+    V3Listing,
+    /// Version 4: clients, sessions and slots.
+    V4Sessions,
+    /// Version 4: COMPOUND, filehandles and the current stateid.
+    V4Compound,
+    /// Version 4: names and attributes.
+    V4Names,
+    /// Version 4: OPEN, shares and stateids.
+    V4Opens,
+    /// Version 4: byte-range locks.
+    V4Locks,
+    /// Version 4: reads and writes.
+    V4Data,
+    /// Version 4.2 and extended attributes.
+    V42,
 }
 
 impl Area {
     /// All areas, in the order in which they run.
-    pub const ALL: [Area; 20] = [
+    pub const ALL: [Area; 33] = [
         Area::Login,
         Area::Keys,
         Area::Security,
@@ -71,6 +98,19 @@ impl Area {
         Area::Protocol,
         Area::Scsi,
         Area::Iser,
+        Area::Rpc,
+        Area::Mount,
+        Area::V3Names,
+        Area::V3Attributes,
+        Area::V3Data,
+        Area::V3Listing,
+        Area::V4Sessions,
+        Area::V4Compound,
+        Area::V4Names,
+        Area::V4Opens,
+        Area::V4Locks,
+        Area::V4Data,
+        Area::V42,
     ];
 
     /// The first part of its checks' names.
@@ -96,6 +136,19 @@ impl Area {
             Area::Protocol => "protocol",
             Area::Scsi => "scsi",
             Area::Iser => "iser",
+            Area::Rpc => "rpc",
+            Area::Mount => "mount",
+            Area::V3Names => "v3-names",
+            Area::V3Attributes => "v3-attributes",
+            Area::V3Data => "v3-data",
+            Area::V3Listing => "v3-listing",
+            Area::V4Sessions => "v4-sessions",
+            Area::V4Compound => "v4-compound",
+            Area::V4Names => "v4-names",
+            Area::V4Opens => "v4-opens",
+            Area::V4Locks => "v4-locks",
+            Area::V4Data => "v4-data",
+            Area::V42 => "v42",
         }
     }
 
@@ -122,6 +175,19 @@ impl Area {
             Area::Protocol => "What breaks the protocol",
             Area::Scsi => "SCSI over iSCSI",
             Area::Iser => "iSER",
+            Area::Rpc => "RPC",
+            Area::Mount => "MOUNT and the portmapper",
+            Area::V3Names => "NFSv3: names",
+            Area::V3Attributes => "NFSv3: attributes, access and limits",
+            Area::V3Data => "NFSv3: data",
+            Area::V3Listing => "NFSv3: listings",
+            Area::V4Sessions => "NFSv4.1: clients and sessions",
+            Area::V4Compound => "NFSv4.1: COMPOUND",
+            Area::V4Names => "NFSv4.1: names and attributes",
+            Area::V4Opens => "NFSv4.1: OPEN and stateids",
+            Area::V4Locks => "NFSv4.1: byte-range locks",
+            Area::V4Data => "NFSv4.1: data",
+            Area::V42 => "NFSv4.2 and extended attributes",
         }
     }
 }
@@ -165,6 +231,8 @@ pub enum Over {
     Tcp,
     /// Only iSER.
     Iser,
+    /// None of them: the check is one of NFS.
+    Nfs,
 }
 
 /// A requirement, and a test whether a target meets it.
@@ -194,6 +262,8 @@ pub struct Check {
 pub(crate) enum Test {
     /// Against an iSCSI target.
     Iscsi(fn(&Lab) -> Verdict),
+    /// Against an NFS server.
+    Nfs(fn(&share::Lab) -> Verdict),
 }
 
 impl Check {
@@ -221,6 +291,25 @@ impl Check {
     ) -> Self {
         let (level, needs, over) = (Level::Should, Needs::Reading, Over::Both);
         Self { area, name, level, clauses, requires, why, needs, over, test: Test::Iscsi(run) }
+    }
+
+    /// A requirement on an NFS server.
+    pub(crate) const fn nfs(
+        area: Area,
+        name: &'static str,
+        clauses: &'static str,
+        requires: &'static str,
+        why: &'static str,
+        run: fn(&share::Lab) -> Verdict,
+    ) -> Self {
+        // It only changes files of its own.
+        let (level, needs, over) = (Level::Must, Needs::Reading, Over::Nfs);
+        Self { area, name, level, clauses, requires, why, needs, over, test: Test::Nfs(run) }
+    }
+
+    pub(crate) const fn recommended(mut self) -> Self {
+        self.level = Level::Should;
+        self
     }
 
     pub(crate) const fn tcp(mut self) -> Self {

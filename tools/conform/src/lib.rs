@@ -27,6 +27,7 @@ mod pdu;
 mod report;
 mod runner;
 mod scsi;
+mod share;
 mod target;
 mod tcp;
 
@@ -35,4 +36,5 @@ pub use check::{Area, Check, Level, Needs, Over};
 pub use options::{Account, Options, Transport};
 pub use report::{Outcome, Record, Report};
 pub use runner::{Progress, RunError};
+pub use share::{ShareOptions, run_share};
 pub use target::run;

@@ -49,6 +49,7 @@ pub fn run(
             Over::Both => true,
             Over::Tcp => !lab.is_iser(),
             Over::Iser => lab.is_iser(),
+            Over::Nfs => false,
         })
         .collect();
     let saved = if lab.options.write { save(&lab) } else { Ok(None) };
@@ -86,6 +87,7 @@ impl Subject for Target {
     fn judge(&self, check: &Check) -> Verdict {
         match check.test {
             Test::Iscsi(run) => run(&self.lab),
+            Test::Nfs(_) => untested("it is a check of NFS"),
         }
     }
 

@@ -3,9 +3,12 @@
 use std::io::IsTerminal as _;
 use std::time::Duration;
 
-use conform::{Account, Area, Check, Options, Outcome, Progress, Record, Report, RunError, Transport};
+use conform::{
+    Account, Area, Check, Options, Outcome, Over, Progress, Record, Report, RunError, ShareOptions, Transport,
+};
+use nfs_client::Version;
 
-use crate::args::Conform;
+use crate::args::{Conform, Remote};
 use crate::client::connect::{Names, credentials};
 use crate::exit::Exit;
 use crate::out::{self, print};
@@ -21,15 +24,22 @@ pub fn conform(args: &Conform) -> Exit {
     if let Some(name) = &args.explain {
         return print(&conform::matching(name).iter().map(explain).collect::<Vec<_>>().join("\n"));
     }
-    let options = match options(args) {
-        Ok(options) => options,
-        Err(why) => {
-            say!("stag: {why}");
+    let live = std::io::stderr().is_terminal();
+    let mut tell = |progress: Progress<'_>| show(live, progress);
+    let outcome = match &args.url {
+        Some(Remote::File(url)) => conform::run_share(share_options(args, url), &chosen(args), &mut tell),
+        Some(Remote::Unit(url)) => match options(args, url) {
+            Ok(options) => conform::run(options, &chosen(args), &mut tell),
+            Err(why) => {
+                say!("stag: {why}");
+                return Exit::Failed;
+            }
+        },
+        None => {
+            say!("stag: no URL");
             return Exit::Failed;
         }
     };
-    let live = std::io::stderr().is_terminal();
-    let outcome = conform::run(options, &chosen(args), &mut |progress| show(live, progress));
     clear(live);
     let mut report = match outcome {
         Ok(report) => report,
@@ -70,8 +80,7 @@ fn text(report: &mut Report, quiet: bool) -> String {
     report.text()
 }
 
-fn options(args: &Conform) -> Result<Options, String> {
-    let Some(url) = &args.url else { return Err("no URL".to_owned()) };
+fn options(args: &Conform, url: &iscsi_client::Url) -> Result<Options, String> {
     let transport = match url.transport {
         iscsi_client::Transport::Tcp => Transport::Tcp,
         iscsi_client::Transport::Iser => Transport::Iser,
@@ -95,6 +104,24 @@ fn options(args: &Conform) -> Result<Options, String> {
         check_within: answer_within * ANSWERS,
         ..Options::new(transport, &url.host, url.port, &target_name, url.lun.unwrap_or(0))
     })
+}
+
+/// The options of a run against an NFS server. Without a version in the URL every one is checked.
+fn share_options(args: &Conform, url: &nfs_client::Url) -> ShareOptions {
+    let answer_within = Duration::from_secs(args.timeout.into());
+    ShareOptions {
+        v3: matches!(url.version, None | Some(Version::V3)),
+        minor: match url.version {
+            None | Some(Version::V42) => Some(2),
+            Some(Version::V41) => Some(1),
+            Some(Version::V3) => None,
+        },
+        uid: url.uid.unwrap_or_else(|| rustix::process::geteuid().as_raw()),
+        gid: url.gid.unwrap_or_else(|| rustix::process::getegid().as_raw()),
+        answer_within,
+        check_within: answer_within * ANSWERS,
+        ..ShareOptions::new(&url.host, url.port, &url.path)
+    }
 }
 
 /// The checks that are wanted, in their order, each once.
@@ -130,14 +157,16 @@ fn list(checks: &[Check]) -> String {
 
 fn explain(check: &Check) -> String {
     let needs = match check.needs {
+        conform::Needs::Reading if check.over == Over::Nfs => "it works in a directory of its own",
         conform::Needs::Reading => "nothing is changed by it",
         conform::Needs::Writing => "it writes to the unit (--write)",
         conform::Needs::Destruction => "it disturbs other sessions (--destructive)",
     };
     let over = match check.over {
-        conform::Over::Both => "TCP and iSER",
-        conform::Over::Tcp => "TCP",
-        conform::Over::Iser => "iSER",
+        Over::Both => "TCP and iSER",
+        Over::Tcp => "TCP",
+        Over::Iser => "iSER",
+        Over::Nfs => "TCP",
     };
     format!(
         "{}\n\n  {}\n\n  Clause:  {} ({})\n  Why:     {}\n  Over:    {over}; {needs}\n",

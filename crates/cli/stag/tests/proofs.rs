@@ -315,7 +315,9 @@ fn the_numbers_of_checks_that_are_told_are_those_of_the_checks() {
     let all = checks();
     let over = |iser: bool| {
         all.iter()
-            .filter(|check| if iser { check.over != Over::Tcp } else { check.over != Over::Iser })
+            .filter(|check| {
+                check.over == Over::Both || check.over == if iser { Over::Iser } else { Over::Tcp }
+            })
             .count()
     };
     for (page, said) in

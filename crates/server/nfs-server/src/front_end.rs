@@ -302,6 +302,8 @@ impl Service for AtPortal {
         let Some(first) = first.first_chunk::<SHOWN>() else { return Sniff::More };
         let word = |at: usize| u32::from_be_bytes([first[at], first[at + 1], first[at + 2], first[at + 3]]);
         match word(8) {
+            // The word is not that of a call's header if a short fragment ends before it.
+            _ if word(0) < 8 => Sniff::Mine,
             // What is another version of RPC is told so.
             CALL => Sniff::Mine,
             _ => Sniff::No("what came is no RPC call"),

@@ -9,6 +9,7 @@ mod iser;
 mod keys;
 mod login;
 mod logout;
+mod mount;
 mod nop;
 mod numbers;
 mod protocol;
@@ -16,10 +17,22 @@ mod recovery1;
 mod recovery2;
 mod redirect;
 mod reinstatement;
+mod rpc;
 mod scsi;
 mod security;
 mod task;
 mod text;
+mod v3_attributes;
+mod v3_data;
+mod v3_listing;
+mod v3_names;
+mod v42;
+mod v4_compound;
+mod v4_data;
+mod v4_locks;
+mod v4_names;
+mod v4_opens;
+mod v4_sessions;
 
 use crate::check::Check;
 
@@ -46,6 +59,19 @@ pub fn all() -> Vec<Check> {
         protocol::CHECKS,
         scsi::CHECKS,
         iser::CHECKS,
+        rpc::CHECKS,
+        mount::CHECKS,
+        v3_names::CHECKS,
+        v3_attributes::CHECKS,
+        v3_data::CHECKS,
+        v3_listing::CHECKS,
+        v4_sessions::CHECKS,
+        v4_compound::CHECKS,
+        v4_names::CHECKS,
+        v4_opens::CHECKS,
+        v4_locks::CHECKS,
+        v4_data::CHECKS,
+        v42::CHECKS,
     ]
     .concat()
 }

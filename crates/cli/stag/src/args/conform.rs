@@ -4,27 +4,29 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use iscsi_client::Url;
+use super::url::{self, Remote};
 
-use super::url;
-
-/// Check what a target does against the standards
+/// Check what a target or an NFS server does against the standards
 #[derive(Clone, Debug, Args)]
-#[command(long_about = "Check what a target does against the standards.\n\n\
+#[command(long_about = "Check what a target or an NFS server does against the standards.\n\n\
     Logs in again and again, says right and wrong things to the target, and tells in sentences, with the clauses of RFC 7143, \
     RFC 7145, SPC and SAM, what it does otherwise than they ask. Any target will do; by iser:// its iSER is checked.\n\n\
+    By nfs:// an NFS server is checked against RFC 5531, RFC 1813 with MOUNT and the portmapper, RFC 8881, RFC 7862 and RFC 8276: \
+    each version that it has, or the one of ?vers=3, 4.1 or 4.2. The export must be writable: the run works in a directory of its \
+    own, .stag-conform-NUMBER, which it makes there and removes at the end. It calls as this process's user, or as ?uid= and ?gid=; \
+    some checks need a second user (54321), whom the server must not map to the first.\n\n\
     Nothing is written, reset or aborted that is not the suite's own: data that has to go out is compared by VERIFY with \
     what the medium holds. With --write, 1 MiB of the unit is written to, and what was there is written back at the end; \
     --destructive resets the unit and the target, which other initiators notice.\n\n\
     Each check has sessions of its own, and an end in time. A check passes, fails (MUST), is warned of (SHOULD), does not apply \
     (the target does not offer what it is about), or could not be tested.")]
 #[command(
-    after_long_help = "Examples:\n  stag conform iscsi://192.0.2.1/iqn.2026-01.org.example:disks/0\n  stag conform --write --destructive --json URL >result.json\n  stag conform --only data-out --only keys/digest-order URL\n  stag conform --user me --secret-file secret --mutual-user storage --mutual-secret-file theirs URL\n  stag conform --junit conform.xml URL\n  stag conform --list\n  stag conform --explain numbers/wraps-around"
+    after_long_help = "Examples:\n  stag conform iscsi://192.0.2.1/iqn.2026-01.org.example:disks/0\n  stag conform --write --destructive --json URL >result.json\n  stag conform --only data-out --only keys/digest-order URL\n  stag conform --user me --secret-file secret --mutual-user storage --mutual-secret-file theirs URL\n  stag conform --junit conform.xml URL\n  stag conform 'nfs://192.0.2.1/export?uid=0&gid=0'\n  stag conform --list\n  stag conform --explain numbers/wraps-around"
 )]
 pub struct Conform {
-    /// The unit: iscsi://HOST[:PORT]/IQN/LUN, or iser:// for RDMA
-    #[arg(value_name = "URL", value_parser = url::unit, required_unless_present_any = ["list", "explain"])]
-    pub url: Option<Url>,
+    /// The unit: iscsi://HOST[:PORT]/IQN/LUN, or iser:// for RDMA; or an export: nfs://HOST[:PORT]/EXPORT
+    #[arg(value_name = "URL", value_parser = url::remote, required_unless_present_any = ["list", "explain"])]
+    pub url: Option<Remote>,
     /// Write to the unit too, and put back what was there
     #[arg(long)]
     pub write: bool,

@@ -5,12 +5,13 @@ use rpc::{xdr_enum, xdr_struct, xdr_union};
 
 use super::attributes::{Attributes, Device, SetAttributes, Time, Wcc};
 use super::readdir::{Entry, EntryPlus};
-use super::{MAX_HANDLE, MAX_NAME, MAX_PATH, Verifier};
+use super::{MAX_HANDLE, MAX_PATH, Verifier};
 
 /// `nfs_fh3`.
 pub type Handle<'a> = Opaque<'a, MAX_HANDLE>;
-/// `filename3`: any bytes. [`Malformed::TooLong`](rpc::xdr::Malformed::TooLong) is a longer one.
-pub type Name<'a> = Opaque<'a, MAX_NAME>;
+/// `filename3`: any bytes. The server answers NAMETOOLONG to more than
+/// [`MAX_NAME`](super::MAX_NAME).
+pub type Name<'a> = Opaque<'a, { u32::MAX as usize }>;
 /// `nfspath3`: any bytes.
 pub type Path<'a> = Opaque<'a, MAX_PATH>;
 

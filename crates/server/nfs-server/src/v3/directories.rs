@@ -2,8 +2,8 @@
 
 use nfs::v3::readdir::{Entry, EntryPlus, Listed, Listing};
 use nfs::v3::{
-    Create, CreateHow, Created, DirOp, Handle, Link, Linked, LookupOk, MkDir, MkNod, Name, NodeData, Outcome,
-    ReadDir, ReadDirPlus, Rename, Renamed, Results, Status, Symlink, Wcc,
+    Create, CreateHow, Created, DirOp, Handle, Link, Linked, LookupOk, MAX_NAME, MkDir, MkNod, Name,
+    NodeData, Outcome, ReadDir, ReadDirPlus, Rename, Renamed, Results, Status, Symlink, Wcc,
 };
 use tree::{Attributes, DirRoom, Entries, Kind, New, NewFile, NodeId, RemovedKind, TreeError};
 
@@ -30,6 +30,7 @@ const DOTS: [(u64, &[u8]); 2] = [(1, b"."), (2, b"..")];
 fn checked(name: Name<'_>) -> Result<&[u8], Status> {
     match name.bytes() {
         [] => Err(Status::Acces),
+        name if name.len() > MAX_NAME => Err(Status::NameTooLong),
         name if name.contains(&b'/') || name.contains(&0) => Err(Status::Acces),
         name => Ok(name),
     }

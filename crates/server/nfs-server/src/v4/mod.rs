@@ -291,7 +291,7 @@ fn ready(c: &Compound<'_>, operation: Operation) -> Result<(), Status> {
         return Err(Status::NoFileHandle);
     }
     if operation.needs_saved() && c.saved.is_none() {
-        return Err(if operation == Operation::RestoreFh { Status::RestoreFh } else { Status::NoFileHandle });
+        return Err(Status::NoFileHandle);
     }
     Ok(())
 }

@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test uses a part")]
 
+pub mod liar;
 pub mod rdma;
 pub mod v4;
 
