@@ -1,5 +1,5 @@
 """libnfs's tools, QEMU, showmount and rpcinfo against Stag's exports; tshark decodes what they say. Stag's own client against Ganesha, and
-against Stag."""
+against Stag; `stag conform` judges both servers."""
 
 import os
 import subprocess
@@ -12,6 +12,7 @@ from lab.share import folder, round_trip, same, share
 from lab.target import Stag
 
 from . import capture
+from .conform import conform, failed
 
 
 def content(lab, size):
@@ -221,6 +222,45 @@ def restarts(lab):
             same(source, back)
 
 
+def passes(url, *not_applicable):
+    """Fails unless every check passed, but for these, which do not apply."""
+    code, told = conform(url)
+    wrong = {name: check for name, check in failed(told, ("fail", "warning", "untested", "not-applicable")).items()
+             if check["outcome"] != "not-applicable" or name not in not_applicable}
+    expect(not wrong and code == 0, f"exit code {code}: {wrong}")
+    expect("left_behind" not in told and told["summary"]["passed"] >= 255, f"{told['summary']}, {told.get('left_behind')}")
+
+
+def conformance_of_stag(lab):
+    with share(lab, exports(lab)) as server:
+        for name, path in server.exports.items():
+            # CLONE depends on the file system; memory has none.
+            passes(f"nfs://{server.host}:{server.port}{name}?uid=0&gid=0", "v42/clone", "v4-opens/removed-while-open")
+            expect(path.startswith("mem:") or not os.listdir(path), "the run has left files in the export")
+
+
+# What NFS-Ganesha 4.3 does otherwise than the RFCs ask.
+GANESHA = {
+    "vers=3": {"rpc/version-of-rpc", "v3-names/longest-name", "v3-listing/too-small"},
+    "vers=4.2": {"rpc/version-of-rpc", "v4-sessions/bad-highest-slot", "v4-compound/nothing-saved", "v4-opens/downgrade",
+                 "v4-opens/bad-stateid", "v4-opens/stateid-of-another-client", "v4-opens/test-stateid",
+                 "v4-opens/free-stateid-unknown"},
+}
+
+
+def conformance_of_ganesha(lab):
+    path = folder(lab)
+    with ganesha(lab, path):
+        for version, known in GANESHA.items():
+            export = path if version == "vers=3" else "/export"
+            code, told = conform(f"nfs://127.0.0.1{export}?{version}&uid=0&gid=0")
+            found = failed(told)
+            expect(set(found) == known and code == 1, f"{version}, exit code {code}: more than known: "
+                   f"{ {name: found[name] for name in set(found) - known} }; not found: {sorted(known - set(found))}")
+            untested = failed(told, ("untested",))
+            expect(not untested and not os.listdir(path), f"not tested: {untested}; left: {os.listdir(path)}")
+
+
 CASES = [
     ("libnfs: files are copied there and back", copies),
     ("libnfs: a directory is what the host sees, and no more", a_directory_is_what_the_host_sees),
@@ -231,5 +271,7 @@ CASES = [
     ("tshark decodes NFS 3, 4.1 and 4.2", decoded),
     ("stag cp, ls, cat and rm with Ganesha, 3 and 4.1", client_of_ganesha),
     ("stag cp, ls, cat and rm with Stag, 3, 4.1 and 4.2", client_of_stag),
+    ("stag conform passes Stag whole, over memory and a directory", conformance_of_stag),
+    ("stag conform finds in Ganesha what is known, and no more", conformance_of_ganesha),
     ("stag cp goes on when the server dies and comes back", restarts),
 ]

@@ -432,7 +432,7 @@ fn new_slot_begins_at_1(lab: &Lab) -> Verdict {
 fn sequence_first(lab: &Lab) -> Verdict {
     let (mut conn, minor) = bare(lab)?;
     let operations = [Arguments::PutRootFh(()), Arguments::GetFh(())];
-    alone(&mut conn, minor, &operations)?.fails_at(0, &[Status::OpNotInSession])
+    alone(&mut conn, minor, &operations)?.fails(&[Status::OpNotInSession])
 }
 
 fn sequence_once(lab: &Lab) -> Verdict {
