@@ -1,17 +1,19 @@
-//! A conformance suite for targets of iSCSI (RFC 7143) and iSER (RFC 7145): it reports each
-//! deviation as a sentence with the violated clause.
+//! A conformance suite for targets of iSCSI (RFC 7143) and iSER (RFC 7145), and for servers of NFS
+//! (RFC 1813, RFC 8881, RFC 7862): it reports each deviation as a sentence with the violated clause.
 //!
 //! - [`check`] and [`finding`]: checks and their possible results.
 //! - [`areas`](checks): the checks, by subject.
-//! - [`run`]: runs them against a target, each on its own connections and with a time limit.
+//! - [`run`] and [`run_share`]: run them against a target or an NFS server, each check on its own
+//!   connections and with a time limit.
 //! - [`Report`]: the results, as text, JSON and JUnit.
 //!
 //! Its connection is raw: it sends whatever a check requests, valid or not, and keeps no session
-//! state except the numbers of RFC 7143 §4.2.2. It must never use the `iscsi-client` crate or
-//! `iscsi::initiator`: shared code would not give a second opinion on a target of this workspace.
+//! state except the numbers of RFC 7143 §4.2.2. It must never use the crates `iscsi-client` and
+//! `nfs-client`, or `iscsi::initiator`: shared code would not give a second opinion on a target of
+//! this workspace.
 //!
 //! Without permission to write it changes nothing on a medium: VERIFY compares data instead of
-//! writing it.
+//! writing it. In an export of NFS it works in a directory of its own.
 #![forbid(unsafe_code)]
 
 mod areas;
