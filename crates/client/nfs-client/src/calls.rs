@@ -19,7 +19,8 @@ use rpc::xdr::{Opaque, Reader, Writer};
 use runtime::{Chain, Notify};
 
 use crate::error::Error;
-use crate::link::{Link, Message};
+use crate::link::Link;
+use crate::message::{Message, Received, Room};
 use crate::options::{Auth, Options};
 
 /// Messages per send.
@@ -109,8 +110,7 @@ impl Caller {
         let place = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
         let addresses = resolve(host, port).await?;
         let link = Link::connect(&addresses, &options).await;
-        let link =
-            link.map_err(|error| Error::Connect { place: place.clone(), reason: error.to_string() })?;
+        let link = link.map_err(|reason| Error::Connect { place: place.clone(), reason })?;
         let mut xid = [0; 4];
         // Without randomness any first XID will do: the server tells clients apart by address too.
         let _ = runtime::random(&mut xid);
@@ -140,17 +140,32 @@ impl Caller {
         &self.0.0.options
     }
 
-    /// Calls a procedure: `arguments` writes its arguments, and `payload` follows them. The call is
-    /// sent again for as long as [`Options::give_up`] says. A future that is dropped forgets its
-    /// call, which the server may still execute.
+    /// Calls a procedure with small results, as [`Self::call_for`] does.
     ///
     /// # Errors
     /// Those of [`Error`] that a connection and RPC have.
     pub async fn call(
         &self,
+        number: (u32, u32, u32),
+        arguments: impl FnOnce(&mut Writer<'_>),
+        payload: Chain,
+    ) -> Result<Answer, Error> {
+        self.call_for(number, arguments, payload, Room::SMALL).await
+    }
+
+    /// Calls a procedure: `arguments` writes its arguments, and `payload` follows them. Over RDMA
+    /// results that are longer than `room` says are an error. The call is sent again for as long as
+    /// [`Options::give_up`] says. A future that is dropped forgets its call, which the server may
+    /// still execute.
+    ///
+    /// # Errors
+    /// Those of [`Error`] that a connection and RPC have.
+    pub async fn call_for(
+        &self,
         (program, version, procedure): (u32, u32, u32),
         arguments: impl FnOnce(&mut Writer<'_>),
         payload: Chain,
+        room: Room,
     ) -> Result<Answer, Error> {
         let shared = &self.0.0;
         let xid = shared.xid.get();
@@ -164,7 +179,7 @@ impl Caller {
         arguments(&mut to);
         record::end(&mut to, begun, payload.len()).map_err(|_| Error::Refused("the request is too long"))?;
 
-        let record = shared.answer(xid, Message { head, payload }).await?;
+        let record = shared.answer(xid, Message { head, payload, room }).await?;
         let mut from = Reader::new(&record);
         let Ok(Header::Reply(reply)) = Header::read(&mut from) else {
             return Err(Error::Nonsense("it is no reply"));
@@ -208,7 +223,14 @@ impl Shared {
 
     /// Takes a message of the server. A call of its own, or a reply to a call that has ended, is
     /// ignored.
-    fn take(&self, record: Vec<u8>) -> Result<(), String> {
+    fn take(&self, received: Received) -> Result<(), String> {
+        let record = match received {
+            Received::Record(record) => record,
+            Received::Failed(xid, error) => {
+                self.end(xid, Err(error));
+                return Ok(());
+            }
+        };
         let Some(xid) = record.first_chunk().map(|xid| u32::from_be_bytes(*xid)) else {
             return Err("the server sent a record without an XID".to_owned());
         };
@@ -218,14 +240,19 @@ impl Shared {
             Ok(Header::Call(_)) => return Ok(()),
             Err(error) => return Err(format!("the server broke RPC: {error}")),
         }
+        self.end(xid, Ok(record));
+        Ok(())
+    }
+
+    /// Ends a call, if it still waits for its reply.
+    fn end(&self, xid: u32, answer: Result<Vec<u8>, Error>) {
         if let Some(pending) = self.calls.borrow_mut().get_mut(&xid)
             && pending.answer.is_none()
         {
             self.heard.set(runtime::now());
-            pending.answer = Some(Ok(record));
+            pending.answer = Some(answer);
             pending.waker.wake_by_ref();
         }
-        Ok(())
     }
 
     /// Calls that wait for a reply.
@@ -245,8 +272,8 @@ impl Shared {
                     batch.push(pending.message.clone());
                 }
             }
-            if let Err(error) = link.send(batch.into_iter()).await {
-                return error.to_string();
+            if let Err(why) = link.send(batch.into_iter()).await {
+                return why;
             }
         }
     }
@@ -299,7 +326,7 @@ impl Shared {
             wait = (wait * 2).min(WAITS.1);
             match Link::connect(&self.addresses, &self.options).await {
                 Ok(link) => return Some(link),
-                Err(error) => reason = error.to_string(),
+                Err(error) => reason = error,
             }
         }
     }
@@ -337,8 +364,8 @@ impl Drop for Forget<'_> {
 async fn drive(shared: Rc<Shared>, mut link: Link) {
     loop {
         let end = {
-            let mut receiver = link.receiver(shared.options.max_reply);
-            let receive = async { End::Lost(receiver.receive(|record| shared.take(record)).await) };
+            let take = |received| shared.take(received);
+            let receive = async { End::Lost(link.receive(shared.options.max_reply, take).await) };
             let send = async { End::Lost(shared.send(&link).await) };
             first(receive, send, shared.watch()).await
         };

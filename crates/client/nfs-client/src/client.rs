@@ -54,7 +54,7 @@ impl Client {
     /// # Errors
     /// Those of the connection, and what the server says.
     pub async fn connect(url: &Url, options: Options) -> Result<Self, Error> {
-        let mut options = options;
+        let mut options = Options { transport: url.transport, ..options };
         if url.uid.is_some() || url.gid.is_some() {
             let own = match options.auth {
                 Auth::Sys(sys) => sys,
@@ -103,6 +103,7 @@ impl Client {
     /// # Errors
     /// Those of the connection, and what the server says.
     pub async fn exports(url: &Url, options: Options) -> Result<Vec<String>, Error> {
+        let options = Options { transport: url.transport, ..options };
         let calls = Caller::connect(&url.host, url.port, options).await?;
         v3::list_exports(&calls, url).await
     }

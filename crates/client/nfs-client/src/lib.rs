@@ -4,7 +4,7 @@
 //! hides the difference. A [`File`] takes many reads and writes at a time, and sends again what a
 //! server that restarted has lost. Below, a [`Caller`] has many calls outstanding on one connection,
 //! matches replies by XID, and sends outstanding calls again over a new connection when the old one
-//! is lost.
+//! is lost. The connection is TCP, or RDMA by software iWARP.
 //!
 //! ```no_run
 //! use nfs_client::{Client, Options, Url};
@@ -28,6 +28,7 @@ mod client;
 mod error;
 mod file;
 mod link;
+mod message;
 mod options;
 mod patience;
 mod types;
@@ -39,7 +40,8 @@ pub use calls::{Answer, Caller};
 pub use client::Client;
 pub use error::Error;
 pub use file::File;
+pub use message::Room;
 pub use nfs::v4::Status;
-pub use options::{Auth, Options, Sys};
+pub use options::{Auth, Options, Sys, Transport};
 pub use types::{Attributes, Cursor, Entry, FileType, Handle, SetAttributes, Space, Time};
 pub use url::{Url, UrlError, Version};

@@ -5,6 +5,8 @@ use std::time::Duration;
 /// Settings of calls: who calls, and how long to wait.
 #[derive(Debug, Clone)]
 pub struct Options {
+    /// What carries the calls. [`crate::Client`] takes the URL's.
+    pub transport: Transport,
     /// Who calls.
     pub auth: Auth,
     /// Connect from a port below 1024 if this process may, as Linux's servers ask for by default.
@@ -18,6 +20,26 @@ pub struct Options {
     pub give_up: Duration,
     /// The longest reply that is accepted, bytes, without record marks.
     pub max_reply: usize,
+}
+
+/// What carries calls.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Transport {
+    /// TCP, with record marks (RFC 5531 §11).
+    #[default]
+    Tcp,
+    /// RDMA (RFC 8166), by software iWARP.
+    Rdma,
+}
+
+impl Transport {
+    /// The port of NFS, if a URL names none (RFC 8267 §6.1).
+    pub fn port(self) -> u16 {
+        match self {
+            Transport::Tcp => nfs::PORT,
+            Transport::Rdma => rpcrdma::NFS_PORT,
+        }
+    }
 }
 
 /// The credential of each call (RFC 5531 §8.2).
@@ -43,6 +65,7 @@ pub struct Sys {
 impl Default for Options {
     fn default() -> Self {
         Options {
+            transport: Transport::Tcp,
             auth: Auth::None,
             reserved_port: true,
             connect_timeout: Duration::from_secs(10),

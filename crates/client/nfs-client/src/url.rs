@@ -1,8 +1,13 @@
-//! `nfs://host[:port]/path[?vers=3|4.1|4.2&uid=N&gid=N]`, as in RFC 2224; IPv6 hosts are in
-//! brackets, and `%XX` stands for any byte of the path.
+//! `nfs://host[:port]/path[?vers=3|4.1|4.2&uid=N&gid=N]`, as in RFC 2224, or `nfs+rdma://`; IPv6
+//! hosts are in brackets, and `%XX` stands for any byte of the path.
 
 use std::fmt;
 use std::str::FromStr;
+
+use crate::options::Transport;
+
+/// The schemes.
+const SCHEMES: [(&str, Transport); 2] = [("nfs://", Transport::Tcp), ("nfs+rdma://", Transport::Rdma)];
 
 /// A version of NFS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,9 +47,11 @@ impl fmt::Display for Version {
 /// The address of a file or directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Url {
+    /// What carries the calls.
+    pub transport: Transport,
     /// Host name or address, without brackets.
     pub host: String,
-    /// TCP port.
+    /// Port.
     pub port: u16,
     /// Path from the server's root: begins with `/`, and without a `/` at its end.
     pub path: Vec<u8>,
@@ -59,8 +66,8 @@ pub struct Url {
 /// Why a text is not a URL.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UrlError {
-    /// The URL does not begin with `nfs://`.
-    #[error("a URL begins with nfs://, as in nfs://host/export/path")]
+    /// The URL does not begin with `nfs://` or `nfs+rdma://`.
+    #[error("a URL begins with nfs:// or nfs+rdma://, as in nfs://host/export/path")]
     Scheme,
     /// The host is missing or malformed.
     #[error("the host is missing or malformed (an IPv6 address stands in brackets)")]
@@ -76,7 +83,17 @@ pub enum UrlError {
     Setting(String),
 }
 
+/// The transport that a URL's scheme names, and what follows the scheme.
+fn scheme(text: &str) -> Option<(Transport, &str)> {
+    SCHEMES.iter().find_map(|(scheme, transport)| Some((*transport, text.strip_prefix(scheme)?)))
+}
+
 impl Url {
+    /// Whether a text begins with the scheme of a URL of NFS.
+    pub fn is_one(text: &str) -> bool {
+        scheme(text).is_some()
+    }
+
     /// The same server with another path.
     pub fn with_path(&self, path: Vec<u8>) -> Self {
         Url { path, ..self.clone() }
@@ -111,7 +128,7 @@ impl FromStr for Url {
     type Err = UrlError;
 
     fn from_str(text: &str) -> Result<Self, UrlError> {
-        let rest = text.strip_prefix("nfs://").ok_or(UrlError::Scheme)?;
+        let (transport, rest) = scheme(text).ok_or(UrlError::Scheme)?;
         let (rest, settings) = rest.split_once('?').unwrap_or((rest, ""));
         let (place, path) = rest.split_once('/').unwrap_or((rest, ""));
         let (host, port) = match place.strip_prefix('[') {
@@ -131,11 +148,12 @@ impl FromStr for Url {
             return Err(UrlError::Host);
         }
         let port = match port {
-            None => nfs::PORT,
+            None => transport.port(),
             Some(digits) => digits.parse().ok().filter(|port| *port != 0).ok_or(UrlError::Port)?,
         };
         let path = [b"/", unescape(path.trim_end_matches('/'))?.as_slice()].concat();
-        let mut url = Url { host: host.to_owned(), port, path, version: None, uid: None, gid: None };
+        let host = host.to_owned();
+        let mut url = Url { transport, host, port, path, version: None, uid: None, gid: None };
         for setting in settings.split('&').filter(|setting| !setting.is_empty()) {
             let wrong = || UrlError::Setting(setting.to_owned());
             let (key, value) = setting.split_once('=').ok_or_else(wrong)?;
@@ -155,12 +173,15 @@ impl FromStr for Url {
 
 impl fmt::Display for Url {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("nfs://")?;
+        f.write_str(match self.transport {
+            Transport::Tcp => "nfs://",
+            Transport::Rdma => "nfs+rdma://",
+        })?;
         match self.host.contains(':') {
             true => write!(f, "[{}]", self.host)?,
             false => f.write_str(&self.host)?,
         }
-        if self.port != nfs::PORT {
+        if self.port != self.transport.port() {
             write!(f, ":{}", self.port)?;
         }
         for chunk in self.path.utf8_chunks() {
@@ -209,6 +230,9 @@ mod tests {
         assert_eq!((url.host.as_str(), url.port, url.path.as_slice()), ("2001:db8::1", 2049, &b"/"[..]));
         assert_eq!(url.to_string(), "nfs://[2001:db8::1]/");
         assert_eq!(url.join(b"a").path, b"/a");
+        let url: Url = "nfs+rdma://host/a".parse().unwrap();
+        assert_eq!((url.transport, url.port), (Transport::Rdma, 20049));
+        assert_eq!(url.to_string(), "nfs+rdma://host/a");
         let url: Url = "nfs://host//data//x/./y//".parse().unwrap();
         assert_eq!(url.components().collect::<Vec<_>>(), [&b"data"[..], b"x", b"y"]);
     }

@@ -10,12 +10,18 @@ use runtime::Chain;
 
 use crate::calls::{Answer, Caller};
 use crate::error::Error;
+use crate::message::Room;
+use crate::options::{Options, Transport};
 use crate::patience::Patience;
 use crate::types::{Attributes, Cursor, Handle, Listed, SetAttributes, Space, Written, entry_name};
 use crate::url::Url;
 
 /// The most bytes of names of a READDIRPLUS, and the most of its reply.
 const LIST: (u32, u32) = (32 << 10, 256 << 10);
+/// The most bytes of the reply with a symbolic link's path.
+const LINK: usize = 8 << 10;
+/// The most bytes of MOUNT's list of exports.
+const EXPORTS: usize = 64 << 10;
 
 /// A mounted export.
 pub(crate) struct V3 {
@@ -52,6 +58,16 @@ fn name(name: &[u8]) -> Result<v3::Name<'_>, Error> {
 
 fn place<'a>(directory: &'a Handle, of: &'a [u8]) -> Result<v3::DirOp<'a>, Error> {
     Ok(v3::DirOp { directory: directory.v3(), name: name(of)? })
+}
+
+/// How long the reply of a procedure may be.
+fn room(arguments: &Arguments<'_>) -> Room {
+    match arguments {
+        Arguments::Read(read) => Room::read(read.count),
+        Arguments::ReadDirPlus(list) => Room::results(list.max_count as usize + Room::SMALL.rest),
+        Arguments::ReadLink(_) => Room::results(LINK),
+        _ => Room::SMALL,
+    }
 }
 
 impl V3 {
@@ -97,7 +113,8 @@ impl V3 {
         let mut patience = Patience::new(self.calls.options().give_up);
         loop {
             let number = (v3::PROGRAM, v3::VERSION, procedure.code());
-            let answer = self.calls.call(number, |to| arguments.write(to), payload.clone()).await?;
+            let write = |to: &mut rpc::xdr::Writer<'_>| arguments.write(to);
+            let answer = self.calls.call_for(number, write, payload.clone(), room(&arguments)).await?;
             match Reader::new(answer.body()).u32()? {
                 0 => return Ok(Done(procedure, answer)),
                 code => {
@@ -283,7 +300,7 @@ async fn mount_service(calls: &Caller, url: &Url) -> Result<Caller, Error> {
         Err(Error::Unserved { .. } | Error::Refused(_)) => {}
         answer => return answer.map(|_| calls.clone()),
     }
-    let options = calls.options().clone();
+    let options = Options { transport: Transport::Tcp, ..calls.options().clone() };
     let mapper = Caller::connect(&url.host, bind::PORT, options.clone()).await?;
     let get = (bind::PROGRAM, bind::v2::VERSION, bind::v2::Procedure::GetPort.code());
     let wanted =
@@ -314,7 +331,7 @@ async fn mnt(mounts: &Caller, components: &[&[u8]]) -> Result<Handle, Error> {
 async fn exports(mounts: &Caller) -> Result<Vec<String>, Error> {
     let procedure = mount::Procedure::Export;
     let number = (mount::PROGRAM, mount::VERSION, procedure.code());
-    let answer = mounts.call(number, |_| {}, Chain::new()).await?;
+    let answer = mounts.call_for(number, |_| {}, Chain::new(), Room::results(EXPORTS)).await?;
     match mount::Results::read(procedure, &mut Reader::new(answer.body()))? {
         mount::Results::Export(exports) => Ok(exports
             .iter()

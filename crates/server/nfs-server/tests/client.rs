@@ -11,10 +11,13 @@ use nfs_client::{
 use runtime::{Chain, Config, Runtime};
 use support::Served;
 
-const ALL: [Version; 3] = Version::ALL;
+/// Every scheme with every version.
+fn all() -> impl Iterator<Item = (&'static str, Version)> {
+    ["nfs", "nfs+rdma"].into_iter().flat_map(|scheme| Version::ALL.map(|version| (scheme, version)))
+}
 
-fn url(served: &Served, path: &str, version: Version) -> Url {
-    format!("nfs://{}{path}?vers={version}", served.address()).parse().expect("a URL")
+fn url(scheme: &str, served: &Served, path: &str, version: Version) -> Url {
+    format!("{scheme}://{}{path}?vers={version}", served.address()).parse().expect("a URL")
 }
 
 async fn client(url: &Url) -> Client {
@@ -36,9 +39,9 @@ fn content(length: usize) -> Vec<u8> {
 #[test]
 fn files_are_made_written_read_and_removed_in_every_version() {
     let served = support::served();
-    for version in ALL {
+    for (scheme, version) in all() {
         run(async {
-            let url = url(&served, "/data", version);
+            let url = url(scheme, &served, "/data", version);
             let c = client(&url).await;
             assert_eq!(c.version(), version);
             let (root, of) = c.find(&url, true).await.expect("the export");
@@ -100,12 +103,79 @@ fn files_are_made_written_read_and_removed_in_every_version() {
 const NEW_DIRECTORY: SetAttributes = SetAttributes { mode: Some(0o750), size: None, mtime: None };
 
 #[test]
+fn files_of_every_length_come_back_over_rdma() {
+    let served = support::served();
+    for version in Version::ALL {
+        run(async {
+            let url = url("nfs+rdma", &served, "/data", version);
+            let c = client(&url).await;
+            let (root, _) = c.find(&url, true).await.expect("the export");
+            // Around what one message holds, and around what one call carries.
+            for length in [0, 1, 3, 3000, 4095, 4096, 65_536, (1 << 20) - 1, 1 << 20, (3 << 20) + 5] {
+                let data = content(length);
+                let file = c.create(&root, b"file", &NEW).await.expect("made");
+                file.write(0, Chain::from(data.clone())).await.expect("written");
+                file.sync().await.expect("stable");
+                assert!(file.read(0, length + 10).await.expect("read").to_vec() == data, "{length}");
+                assert!(file.read(length as u64, 10).await.expect("read").is_empty());
+                file.close().await.expect("closed");
+            }
+            // A path that fits no message goes both ways in chunks.
+            let path = [b'x'; 4090];
+            c.symlink(&root, b"long", &path).await.expect("a link");
+            let (link, _) = c.lookup(&root, b"long").await.expect("found");
+            assert_eq!(c.read_link(&link).await.expect("a path"), path);
+            for name in [&b"file"[..], b"long"] {
+                c.remove(&root, name, false).await.expect("removed");
+            }
+            c.close().await;
+        });
+    }
+    served.stop();
+}
+
+/// A server that is stopped while many calls are outstanding, and comes back.
+#[test]
+fn calls_in_progress_survive_a_lost_connection_over_rdma() {
+    for version in Version::ALL {
+        let mut served = Some(support::served());
+        let url = url("nfs+rdma", served.as_ref().expect("it serves"), "/data", version);
+        run(async {
+            let c = client(&url).await;
+            let (root, _) = c.find(&url, true).await.expect("the export");
+            let file = std::rc::Rc::new(c.create(&root, b"file", &NEW).await.expect("made"));
+            let data = content(12 << 20);
+            for _ in 0..2 {
+                let parts: Vec<_> = data
+                    .chunks(200_000)
+                    .enumerate()
+                    .map(|(at, part)| {
+                        let (file, part) = (file.clone(), Chain::from(part.to_vec()));
+                        runtime::spawn(async move { file.write(at as u64 * 200_000, part).await })
+                    })
+                    .collect();
+                runtime::sleep(std::time::Duration::from_millis(3)).await;
+                served = served.take().map(restarted);
+                for part in parts {
+                    part.await.expect("no panic").expect("written");
+                }
+                file.sync().await.expect("stable");
+                assert!(file.read(0, data.len()).await.expect("read").to_vec() == data);
+            }
+            file.close().await.expect("closed");
+            c.close().await;
+        });
+        served.take().expect("it serves").stop();
+    }
+}
+
+#[test]
 fn long_directories_are_listed_whole_in_every_version() {
     let served = support::served();
     let mut made = Vec::new();
-    for version in ALL {
+    for (scheme, version) in all() {
         run(async {
-            let url = url(&served, "/data", version);
+            let url = url(scheme, &served, "/data", version);
             let c = client(&url).await;
             let (root, _) = c.find(&url, true).await.expect("the export");
             while made.len() < 3000 {
@@ -142,6 +212,9 @@ fn the_newest_version_is_chosen_and_what_is_not_exported_is_said() {
         let refused = Client::connect(&three, Options::default()).await.err();
         let Some(Error::NotExported { exports, .. }) = refused else { panic!("{refused:?}") };
         assert_eq!(exports, ["/data"]);
+        let over_rdma: Url = format!("nfs+rdma://{}/data", served.address()).parse().expect("a URL");
+        assert_eq!(client(&over_rdma).await.version(), Version::V42);
+        assert_eq!(Client::exports(&over_rdma, Options::default()).await, Ok(vec!["/data".to_owned()]));
         let nobody = "nfs://127.0.0.1:1/data".parse().expect("a URL");
         let refused = Client::connect(&nobody, Options::default()).await.err();
         assert!(refused.is_some_and(|error| error.is_unreachable()));
@@ -159,12 +232,12 @@ fn restarted(served: Served) -> Served {
 
 #[test]
 fn a_server_that_restarts_loses_nothing_that_a_client_has_written() {
-    for version in ALL {
-        let folder = std::env::temp_dir().join(format!("nfs-client-{version}-{}", std::process::id()));
+    for (scheme, version) in all() {
+        let folder = std::env::temp_dir().join(format!("{scheme}-client-{version}-{}", std::process::id()));
         let mut config = support::config();
         config.clients = Some(folder.clone());
         let served = support::serving(config);
-        let url = url(&served, "/data", version);
+        let url = url(scheme, &served, "/data", version);
         run(async {
             let c = client(&url).await;
             let (root, _) = c.find(&url, true).await.expect("the export");

@@ -198,7 +198,7 @@ pub struct Transfer {
     after_long_help = "Examples:\n  stag ls 192.0.2.1\n  stag ls --isns 192.0.2.30\n  stag ls --units iscsi://192.0.2.1:3260\n  stag ls --json '[2001:db8::1]:3260'\n  stag ls nfs://192.0.2.1/srv/tree"
 )]
 pub struct Ls {
-    /// HOST[:PORT] or iscsi://HOST[:PORT][/IQN]; iser:// asks over RDMA; nfs://HOST[:PORT][/PATH]
+    /// HOST[:PORT] or iscsi://HOST[:PORT][/IQN]; iser:// asks over RDMA; nfs://HOST[:PORT][/PATH], or nfs+rdma://
     #[arg(value_name = "PORTAL", value_parser = url::listed, required_unless_present = "isns")]
     pub url: Option<Remote>,
     /// Ask this iSNS server which targets there are, instead of a portal
@@ -226,7 +226,7 @@ pub struct Ls {
     after_long_help = "Examples:\n  stag info iscsi://192.0.2.1/iqn.2026-01.org.example:disks/0\n  stag info --json URL | jq .capacity_bytes\n  stag info nfs://192.0.2.1/srv/tree"
 )]
 pub struct Info {
-    /// The unit: iscsi://HOST[:PORT]/IQN/LUN, or iser:// for RDMA. Or the file: nfs://HOST[:PORT]/PATH
+    /// The unit: iscsi://HOST[:PORT]/IQN/LUN, or iser:// for RDMA. Or the file: nfs://HOST[:PORT]/PATH, or nfs+rdma://
     #[arg(value_name = "URL", value_parser = url::remote)]
     pub url: Remote,
     /// As JSON
@@ -243,7 +243,7 @@ pub struct Info {
     after_long_help = "Examples:\n  stag read URL -o disk.img\n  stag read URL --length 512 | xxd\n  stag read URL --offset 1G --length 64M -o part.img"
 )]
 pub struct Read {
-    /// The unit: iscsi://HOST[:PORT]/IQN/LUN, or iser:// for RDMA. Or the file: nfs://HOST[:PORT]/PATH
+    /// The unit: iscsi://HOST[:PORT]/IQN/LUN, or iser:// for RDMA. Or the file: nfs://HOST[:PORT]/PATH, or nfs+rdma://
     #[arg(value_name = "URL", value_parser = url::remote)]
     pub url: Remote,
     /// Where to; zeros become holes in a new file; - is stdout
@@ -273,7 +273,7 @@ pub struct Read {
     after_long_help = "Examples:\n  stag write URL -i disk.img\n  zcat disk.img.gz | stag write URL\n  stag write URL --offset 1M -i boot.bin"
 )]
 pub struct Write {
-    /// The unit: iscsi://HOST[:PORT]/IQN/LUN, or iser:// for RDMA. Or the file: nfs://HOST[:PORT]/PATH
+    /// The unit: iscsi://HOST[:PORT]/IQN/LUN, or iser:// for RDMA. Or the file: nfs://HOST[:PORT]/PATH, or nfs+rdma://
     #[arg(value_name = "URL", value_parser = url::remote)]
     pub url: Remote,
     /// Where from; - is stdin
@@ -299,7 +299,8 @@ pub struct Write {
     Either side is a URL, a file, or - for stdin and stdout. Runs of zeros become holes in a file and unmapped blocks on a \
     thin unit; a file's holes are not read. With --verify, what was written to a unit is read back and compared.\n\n\
     nfs://HOST[:PORT]/EXPORT/PATH names a file or directory of any NFS server, without mounting it. ?vers=3, 4.1 or 4.2 chooses \
-    the version [default: the newest that the server has], ?uid=N&gid=N the user [default: who runs the command]. With -r \
+    the version [default: the newest that the server has], ?uid=N&gid=N the user [default: who runs the command]. \
+    nfs+rdma:// reaches the server over RDMA, by software iWARP and port 20049. With -r \
     directories are copied whole: files, directories and symbolic links, with their permissions. A copy goes on when the \
     server is back after a restart.")]
 #[command(
@@ -338,7 +339,7 @@ pub struct Cp {
     after_long_help = "Examples:\n  stag cat nfs://192.0.2.1/srv/tree/motd\n  stag cat URL1 URL2 | sort"
 )]
 pub struct Cat {
-    /// The files: nfs://HOST[:PORT]/PATH; the contents of a unit too
+    /// The files: nfs://HOST[:PORT]/PATH, or nfs+rdma://; the contents of a unit too
     #[arg(value_name = "URL", value_parser = url::remote, required = true)]
     pub urls: Vec<Remote>,
     #[command(flatten)]
@@ -352,7 +353,7 @@ pub struct Cat {
     after_long_help = "Examples:\n  stag rm nfs://192.0.2.1/srv/tree/old.log\n  stag rm -r nfs://192.0.2.1/srv/tree/photos"
 )]
 pub struct Rm {
-    /// The files: nfs://HOST[:PORT]/PATH
+    /// The files: nfs://HOST[:PORT]/PATH, or nfs+rdma://
     #[arg(value_name = "URL", value_parser = url::file, required = true)]
     pub urls: Vec<nfs_client::Url>,
     /// Remove directories, with all that is in them
@@ -393,7 +394,9 @@ impl FromStr for Place {
     fn from_str(text: &str) -> Result<Self, String> {
         match text {
             "-" => Ok(Self::Stdio),
-            _ if ["iscsi://", "iser://", "nfs://"].iter().any(|scheme| text.starts_with(scheme)) => {
+            _ if nfs_client::Url::is_one(text)
+                || ["iscsi://", "iser://"].iter().any(|scheme| text.starts_with(scheme)) =>
+            {
                 url::remote(text).map(Self::Remote)
             }
             "" => Err("write a file, a URL or -".into()),

@@ -22,7 +22,7 @@ impl std::fmt::Display for Remote {
 
 /// The URL of a unit, or of a file.
 pub fn remote(text: &str) -> Result<Remote, String> {
-    match text.starts_with("nfs://") {
+    match nfs_client::Url::is_one(text) {
         true => file(text).map(Remote::File),
         false => unit(text).map(Remote::Unit),
     }
@@ -35,7 +35,7 @@ pub fn file(text: &str) -> Result<nfs_client::Url, String> {
 
 /// The URL of a portal or a target, or of a file or directory.
 pub fn listed(text: &str) -> Result<Remote, String> {
-    match text.starts_with("nfs://") {
+    match nfs_client::Url::is_one(text) {
         true => file(text).map(Remote::File),
         false => portal(text).map(Remote::Unit),
     }
@@ -73,6 +73,7 @@ mod tests {
     #[test]
     fn the_scheme_says_what_a_url_names() {
         assert!(matches!(remote("nfs://host/export/file"), Ok(Remote::File(_))));
+        assert!(matches!(remote("nfs+rdma://host/export/file"), Ok(Remote::File(_))));
         assert!(matches!(remote("iscsi://host/iqn.2026-01.org.example:y/0"), Ok(Remote::Unit(_))));
         assert!(matches!(listed("nfs://host"), Ok(Remote::File(_))));
         assert!(matches!(listed("host"), Ok(Remote::Unit(_))));

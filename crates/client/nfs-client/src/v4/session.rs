@@ -16,6 +16,7 @@ use runtime::{Chain, Notify};
 use super::opens::Open;
 use crate::calls::{Answer, Caller};
 use crate::error::Error;
+use crate::message::Room;
 use crate::patience::Patience;
 
 /// What the fore channel asks for beside the data of one READ or WRITE, bytes.
@@ -282,7 +283,7 @@ impl Session {
             let mut call = CallWriter::<Fore>::new(to, Opaque::EMPTY, self.minor, ());
             first.into_iter().chain(operations).for_each(|one| call.push(one));
         };
-        self.calls.call(number, write, payload).await
+        self.calls.call_for(number, write, payload, room(operations)).await
     }
 
     /// Runs the only operation of a COMPOUND without a session.
@@ -445,6 +446,16 @@ impl Drop for Mending<'_> {
     fn drop(&mut self) {
         self.0.mending.set(false);
         self.0.news.notify();
+    }
+}
+
+/// How long the reply of operations may be. The last one alone may have long results.
+fn room(operations: &[Arguments<'_>]) -> Room {
+    match operations.last() {
+        Some(Arguments::Read(read)) => Room::read(read.count),
+        Some(Arguments::ReadDir(list)) => Room::results(list.max_count as usize + Room::SMALL.rest),
+        Some(Arguments::ReadLink(()) | Arguments::ExchangeId(_)) => Room::results(HEADERS as usize),
+        _ => Room::SMALL,
     }
 }
 

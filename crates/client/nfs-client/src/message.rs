@@ -1,0 +1,49 @@
+//! What crosses a transport: calls to send, with how long their replies may be, and what came back.
+
+use runtime::Chain;
+
+use crate::error::Error;
+
+/// How long a reply may be, in bytes. Over RDMA the client exposes memory for what exceeds a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Room {
+    /// The most bytes of the item that a server may place by RDMA Write: a READ's data. It has to be
+    /// the last of the results.
+    pub item: usize,
+    /// The most bytes of the other results.
+    pub rest: usize,
+}
+
+impl Room {
+    /// Of results without lists, data or paths.
+    pub const SMALL: Self = Room::results(1 << 10);
+
+    /// Of results of this length, without data.
+    pub const fn results(rest: usize) -> Self {
+        Room { item: 0, rest }
+    }
+
+    /// Of a READ.
+    pub const fn read(count: u32) -> Self {
+        Room { item: count as usize, ..Room::SMALL }
+    }
+}
+
+/// A call to send: its record mark, header and arguments, then the payload of a WRITE.
+#[derive(Debug, Clone)]
+pub(crate) struct Message {
+    /// Everything before the payload, with a mark that counts the payload and its padding.
+    pub head: Vec<u8>,
+    /// The payload, without padding.
+    pub payload: Chain,
+    /// For the reply.
+    pub room: Room,
+}
+
+/// What a server sent.
+pub(crate) enum Received {
+    /// An RPC message.
+    Record(Vec<u8>),
+    /// The call of this XID has no reply that can be used.
+    Failed(u32, Error),
+}
