@@ -252,7 +252,7 @@ pub async fn copy_tree(
     connect: &Connect,
 ) -> Result<(), CopyError> {
     let no_tree = |place: &Place| {
-        CopyError::Misfit(format!("{place} has no directories: -r copies local ones and those of nfs://"))
+        CopyError::Misfit(format!("{place} has no directories: -r copies local ones and those of NFS"))
     };
     let mut clients = Vec::new();
     let node = match from {
