@@ -301,14 +301,15 @@ away_() {
   answered $asked
 }
 case_ "knfsd is up" knfsd_up
-for version in 3 4.1 4.2; do ask_and_wait there$version; done
+case_ "knfsd takes RDMA" eval "siw_up && echo 'rdma 20049' >/proc/fs/nfsd/portlist"
+for version in 3 4.1 4.2; do ask_and_wait there$version; ask_and_wait rdma$version; done
 for version in 3 4.2; do case_ "knfsd is restarted in the middle of a copy by $version" away_ away$version; rm -rf /run/export/*; done
 case_ "the guest's kernel had no fault" eval '! dmesg | grep -iE "bug:|oops|call trace"'
 """
 
 
 def knfsd(lab):
-    proc.need("rpc.nfsd", "rpc.mountd", "exportfs", "rpcbind")
+    proc.need("rdma", "rpc.nfsd", "rpc.mountd", "exportfs", "rpcbind")
     if not Stag.binary:
         raise Skip("no stag binary: set STAG_BIN")
     uml.network_up()
@@ -317,12 +318,12 @@ def knfsd(lab):
         with open(os.path.join(source, f"file{number}"), "wb") as file:
             file.write(os.urandom(40 << 20))
 
-    def base(version):
-        return f"nfs://{uml.GUEST}" + ("/run/export" if version == "3" else "")
+    def base(version, scheme="nfs"):
+        return f"{scheme}://{uml.GUEST}" + ("/run/export" if version == "3" else "")
 
-    def there(version):
-        return lambda: lab.report.case(f"nfs: knfsd, {version}: stag cp, ls, cat and rm",
-                                       lambda: round_trip(lab, base(version), f"vers={version}"))
+    def there(version, scheme="nfs"):
+        return lambda: lab.report.case(f"nfs: knfsd, {scheme}://, {version}: stag cp, ls, cat and rm",
+                                       lambda: round_trip(lab, base(version, scheme), f"vers={version}"))
 
     def away(version):
         def copy():
@@ -336,6 +337,7 @@ def knfsd(lab):
         return lambda: lab.report.case(f"nfs: knfsd, {version}: stag cp goes on after a restart", copy)
 
     requests = {f"there{version}": there(version) for version in ("3", "4.1", "4.2")}
+    requests.update({f"rdma{version}": there(version, "nfs+rdma") for version in ("3", "4.1", "4.2")})
     requests.update({f"away{version}": away(version) for version in ("3", "4.2")})
     uml.run_cases(lab, "nfs", KNFSD, timeout=570, requests=requests, memory_mib=768)
 
