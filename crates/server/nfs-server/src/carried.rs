@@ -14,7 +14,7 @@ use crate::replies::Key;
 use crate::state::{Machine, limits};
 
 /// The first word: the format.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 /// A reply that is kept is shorter, bytes.
 const LONGEST_REPLY: usize = 64 << 10;
 
@@ -98,7 +98,7 @@ mod tests {
         for len in 0..bytes.len() {
             assert!(Carried::read(&bytes[..len]).is_err(), "{len} bytes");
         }
-        let other = [&2u32.to_be_bytes(), &bytes[4..]].concat();
+        let other = [&(FORMAT + 1).to_be_bytes(), &bytes[4..]].concat();
         assert!(Carried::read(&other).is_err(), "another format");
     }
 }

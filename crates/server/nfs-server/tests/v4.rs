@@ -13,6 +13,7 @@ use nfs::v4::{
 };
 use nfs_server::config::{ClientRule, Export};
 use rpc::xdr::List;
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 use support::v4::*;
 use support::{Served, fragment, served};
@@ -146,6 +147,21 @@ fn locks_of_two_clients_exclude_each_other() {
 }
 
 /// The server's successor, with the same trees and records.
+/// RFC 8881 §18.35.4, case 3: the name is in use. It would take the client's opens and locks.
+#[test]
+fn a_name_that_another_host_claims_is_in_use() {
+    let served = served();
+    let mut held = served.v4("a");
+    let mut other = served.connect_from(Ipv4Addr::new(127, 0, 0, 2));
+    let reply = other.v4(&body(1, &[exchange("a", 2)], &[]));
+    assert_eq!(status(&reply), Some(Status::ClidInUse));
+    assert_eq!(status(&held.run(&[Arguments::PutRootFh(())], &[])), None);
+    let mut again = served.connect();
+    let reply = again.v4(&body(1, &[exchange("a", 2)], &[]));
+    assert_eq!(status(&reply), None, "its own host may have restarted");
+    served.stop();
+}
+
 fn restarted(served: Served) -> Served {
     let config = served.config.clone();
     served.stop();

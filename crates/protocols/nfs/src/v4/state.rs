@@ -40,7 +40,7 @@ mod stateid;
 mod tests;
 
 pub use back::Connection;
-pub use clients::{Exchanged, Record};
+pub use clients::{Exchanged, Principal, Record};
 pub use effects::{Callback, CallbackOperation, Effect, Outcome};
 pub use holdings::Locker;
 pub use limits::Limits;
@@ -165,8 +165,7 @@ impl<F: Clone + Eq + Hash> ServerState<F> {
         self.grace.is_active()
     }
 
-    /// EXCHANGE_ID (RFC 8881 §18.35). `principal` is who calls, as bytes to compare. `flags` are
-    /// [`flags::exchange_id`](super::flags::exchange_id). State protection is none, whatever the
+    /// EXCHANGE_ID (RFC 8881 §18.35). `flags` are [`flags::exchange_id`](super::flags::exchange_id). State protection is none, whatever the
     /// client asks for.
     ///
     /// # Errors
@@ -174,7 +173,7 @@ impl<F: Clone + Eq + Hash> ServerState<F> {
     pub fn exchange_id(
         &mut self,
         now: Duration,
-        principal: &[u8],
+        principal: Principal<'_>,
         owner: &ClientOwner<'_>,
         flags: u32,
     ) -> Result<Exchanged, Status> {
@@ -192,7 +191,7 @@ impl<F: Clone + Eq + Hash> ServerState<F> {
     fn try_exchange_id(
         &mut self,
         now: Duration,
-        principal: &[u8],
+        principal: Principal<'_>,
         owner: &ClientOwner<'_>,
         flags: u32,
     ) -> Result<(Exchanged, Vec<ClientId>), Status> {
@@ -222,7 +221,7 @@ impl<F: Clone + Eq + Hash> ServerState<F> {
         &mut self,
         now: Duration,
         connection: Connection,
-        principal: &[u8],
+        principal: Principal<'_>,
         minor: u32,
         request: &CreateSession<'_>,
     ) -> Result<CreateSessionOk, Status> {

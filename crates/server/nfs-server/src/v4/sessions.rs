@@ -1,32 +1,42 @@
 //! The operations on clients, sessions and their connections, and on stateids as such (RFC 8881
 //! §18.33 to §18.51).
 
+use nfs::v4::state::Principal;
 use nfs::v4::{
     BackchannelCtl, BindConnToSession, BindConnToSessionOk, ClientId, CreateSession, ExchangeId,
     ExchangeIdOk, Outcome, Results, ServerOwner, SessionId, StateProtect, StateProtected, Stateid, Status,
 };
 use rpc::xdr::{List, Opaque};
+use server_core::audit::{self, Who};
 
 use super::compound::{Compound, Done, Results as Reply};
 use crate::caller::Identity;
 
-/// Who calls, as bytes to compare.
-fn principal(identity: &Identity) -> Vec<u8> {
-    match identity {
-        Identity::Anonymous => Vec::new(),
-        Identity::Unix { uid, .. } => uid.to_be_bytes().to_vec(),
-    }
+/// Runs `then` with who calls.
+fn with_principal<T>(c: &Compound<'_>, then: impl FnOnce(Principal<'_>) -> T) -> T {
+    let uid = match c.identity {
+        Identity::Anonymous => None,
+        Identity::Unix { uid, .. } => Some(uid.to_be_bytes()),
+    };
+    let user = uid.as_ref().map_or(&[][..], |it| &it[..]);
+    then(Principal { user, host: c.client.peer.ip().to_canonical() })
 }
 
 pub(super) fn exchange_id(c: &Compound<'_>, what: &ExchangeId<'_>, to: &mut Reply<'_, '_>) -> Done {
     if let StateProtect::Ssv(_) = what.protect {
         return Err(Status::EncrAlgUnsupp.into());
     }
-    let exchanged = c
-        .client
-        .shared
-        .state
-        .with(|state, now| state.exchange_id(now, &principal(c.identity), &what.client, what.flags))?;
+    let shared = &c.client.shared;
+    let exchanged = with_principal(c, |principal| {
+        shared.state.with(|state, now| state.exchange_id(now, principal, &what.client, what.flags))
+    })
+    .inspect_err(|status| {
+        if *status == Status::ClidInUse {
+            let initiator = Some(what.client.owner.bytes().escape_ascii().to_string());
+            let why = "a client of this name is in use on another host, or by another user";
+            audit::refused(&shared.hub, c.client.peer, &Who { initiator, ..Who::default() }, &why);
+        }
+    })?;
     // Of all addresses of this server, and of no other server's.
     let name = c.model.handles.export("server").0.to_be_bytes();
     // Eight bytes fit.
@@ -45,8 +55,11 @@ pub(super) fn exchange_id(c: &Compound<'_>, what: &ExchangeId<'_>, to: &mut Repl
 
 pub(super) fn create_session(c: &Compound<'_>, what: CreateSession<'_>, to: &mut Reply<'_, '_>) -> Done {
     c.client.known.set(true);
-    let created = c.client.shared.state.with(|state, now| {
-        state.create_session(now, c.client.connection, &principal(c.identity), c.minor, &what)
+    let created = with_principal(c, |principal| {
+        c.client
+            .shared
+            .state
+            .with(|state, now| state.create_session(now, c.client.connection, principal, c.minor, &what))
     })?;
     to.push(&Results::CreateSession(Outcome::Ok(created)));
     Ok(())

@@ -7,7 +7,7 @@ pub mod rdma;
 pub mod v4;
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +17,7 @@ use nfs_server::config::{ClientRule, Export, NfsConfig, NfsLimits, NfsPortal, Sq
 use rpc::auth::{AuthSys, OpaqueAuth};
 use rpc::message::{Call, Reply};
 use rpc::xdr::{Opaque, Reader, Writer};
+use rustix::net::{self, AddressFamily, SocketType};
 use server_core::{CoresConfig, Server};
 
 /// Time for what must happen, on a machine that is busy.
@@ -70,7 +71,14 @@ impl Served {
     }
 
     pub fn connect(&self) -> Client {
-        let stream = TcpStream::connect(self.address()).expect("it listens");
+        self.connect_from(Ipv4Addr::LOCALHOST)
+    }
+
+    pub fn connect_from(&self, host: Ipv4Addr) -> Client {
+        let socket = net::socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
+        net::bind(&socket, &SocketAddr::from((host, 0))).expect("an address of this machine");
+        net::connect(&socket, &self.address()).expect("it listens");
+        let stream = TcpStream::from(socket);
         stream.set_read_timeout(Some(PATIENCE)).expect("an option");
         stream.set_nodelay(true).expect("an option");
         Client { stream, xid: 1, calls: Vec::new(), mute: false }

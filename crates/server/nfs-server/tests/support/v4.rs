@@ -113,6 +113,19 @@ pub fn reclaim(who: &'static [u8]) -> Arguments<'static> {
     })
 }
 
+/// EXCHANGE_ID of a client's start.
+pub fn exchange(name: &'static str, start: u8) -> Arguments<'static> {
+    Arguments::ExchangeId(ExchangeId {
+        client: ClientOwner {
+            verifier: Verifier([start; 8]),
+            owner: Opaque::new(name.as_bytes()).expect("short"),
+        },
+        flags: 0,
+        protect: StateProtect::None(()),
+        implementation: None,
+    })
+}
+
 impl Served {
     /// A client with a session that has nothing to reclaim.
     pub fn v4(&self, name: &'static str) -> V4 {
@@ -125,16 +138,7 @@ impl Served {
     /// A client with a session that may have something to reclaim.
     pub fn v4_again(&self, name: &'static str) -> V4 {
         let mut link = self.connect();
-        let exchange = Arguments::ExchangeId(ExchangeId {
-            client: ClientOwner {
-                verifier: Verifier([1; 8]),
-                owner: Opaque::new(name.as_bytes()).expect("short"),
-            },
-            flags: 0,
-            protect: StateProtect::None(()),
-            implementation: None,
-        });
-        let reply = link.v4(&body(1, &[exchange], &[]));
+        let reply = link.v4(&body(1, &[exchange(name, 1)], &[]));
         let Results::ExchangeId(Outcome::Ok(exchanged)) = &answers(&reply)[0] else { panic!() };
         let create = Arguments::CreateSession(CreateSession {
             client: exchanged.client,

@@ -2,11 +2,25 @@
 //! last renewal of each lease (RFC 8881 §18.35, §18.36, §8.3).
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use super::saved::saved;
 use crate::v4::flags::exchange_id as flags;
 use crate::v4::{ClientId, ClientOwner, CreateSessionOk, Status, Verifier};
+
+/// Addresses that a client is remembered by. A new one takes the place of the oldest.
+const HOSTS: usize = 16;
+
+/// Who calls. With AUTH_SYS both are all that a client can be told by: every root of every machine
+/// has the same user.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Principal<'a> {
+    /// The user, as bytes to compare.
+    pub user: &'a [u8],
+    /// The address that the call comes from.
+    pub host: IpAddr,
+}
 
 /// What stable storage keeps of a client: it may reclaim after a restart of the server.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,7 +57,9 @@ pub(super) enum Create {
 struct Client {
     owner: Box<[u8]>,
     verifier: Verifier,
-    principal: Box<[u8]>,
+    user: Box<[u8]>,
+    /// The addresses from which its name came with its verifier, the oldest first.
+    hosts: Vec<IpAddr>,
     confirmed: bool,
     renewed: Duration,
     /// Of the last CREATE_SESSION.
@@ -60,6 +76,16 @@ struct Client {
 impl Client {
     fn record(&self) -> Record {
         Record { owner: self.owner.clone(), verifier: self.verifier, revoked: self.revoked }
+    }
+
+    /// Remembers an address of the client.
+    fn seen_at(&mut self, host: IpAddr) {
+        if !self.hosts.contains(&host) {
+            if self.hosts.len() == HOSTS {
+                self.hosts.remove(0);
+            }
+            self.hosts.push(host);
+        }
     }
 }
 
@@ -90,9 +116,8 @@ pub(super) struct Clients {
 saved! {
     Reclaim { opens, delegations }
     Client {
-        owner, verifier, principal, confirmed, renewed, sequence, created, recorded, revoked,
-        may_reclaim,
-                reclaim_complete,
+        owner, verifier, user, hosts, confirmed, renewed, sequence, created, recorded, revoked,
+        may_reclaim, reclaim_complete,
     }
     Named { confirmed, unconfirmed }
     Clients { start, last, clients, owners }
@@ -108,13 +133,16 @@ impl Clients {
         self.clients.len()
     }
 
-    /// EXCHANGE_ID, in the cases of RFC 8881 §18.35.4. Also returns the clients whose records were
+    /// EXCHANGE_ID, in the cases of RFC 8881 §18.35.4. The user is the RFC's principal. A client's
+    /// name alone is no proof, so another host does not replace a client in use by one that has
+    /// restarted: that is answered as another principal is. With the client's verifier it is a
+    /// further address of the client (§2.10.5). Also returns the clients whose records were
     /// replaced. `in_use` says of a client and its last renewal that the lease is valid and that it
     /// has state. DELAY: there are `most` clients.
     pub(super) fn exchange_id(
         &mut self,
         now: Duration,
-        principal: &[u8],
+        principal: Principal<'_>,
         request: &ClientOwner<'_>,
         sent: u32,
         most: usize,
@@ -126,15 +154,16 @@ impl Clients {
         let update = sent & flags::UPD_CONFIRMED_REC_A != 0;
         let named = self.owners.get(request.owner.bytes()).cloned().unwrap_or_default();
         let mut replaced: Vec<ClientId> = named.unconfirmed.into_iter().collect();
-        if let Some((id, client)) = named.confirmed.and_then(|id| Some((id, self.clients.get(&id)?))) {
-            let same_principal = *client.principal == *principal;
-            match (update, client.verifier == request.verifier, same_principal) {
+        if let Some((id, client)) = named.confirmed.and_then(|id| Some((id, self.clients.get_mut(&id)?))) {
+            let same_user = *client.user == *principal.user;
+            match (update, client.verifier == request.verifier, same_user) {
                 // Case 9.
                 (true, _, false) => return Err(Status::Perm),
                 // Case 8.
                 (true, false, true) => return Err(Status::NotSame),
                 // Cases 6 and 2.
                 (_, true, true) => {
+                    client.seen_at(principal.host);
                     let sequence = client.sequence.wrapping_add(1);
                     let flags = flags::USE_NON_PNFS | flags::CONFIRMED_R;
                     return Ok((Exchanged { client: id, sequence, flags }, Vec::new()));
@@ -142,6 +171,11 @@ impl Clients {
                 // Case 3.
                 (false, _, false) if in_use(id, client.renewed) => return Err(Status::ClidInUse),
                 (false, _, false) => replaced.push(id),
+                (false, false, true)
+                    if !client.hosts.contains(&principal.host) && in_use(id, client.renewed) =>
+                {
+                    return Err(Status::ClidInUse);
+                }
                 // Case 5: the confirmed record stays until the new one is confirmed.
                 (false, false, true) => {}
             }
@@ -157,7 +191,7 @@ impl Clients {
     }
 
     /// Adds an unconfirmed record.
-    fn add(&mut self, now: Duration, principal: &[u8], request: &ClientOwner<'_>) -> Exchanged {
+    fn add(&mut self, now: Duration, principal: Principal<'_>, request: &ClientOwner<'_>) -> Exchanged {
         self.last = self.last.wrapping_add(1);
         let id = ClientId(u64::from(self.start) << 32 | u64::from(self.last));
         let owner: Box<[u8]> = request.owner.bytes().into();
@@ -167,7 +201,8 @@ impl Clients {
             Client {
                 owner,
                 verifier: request.verifier,
-                principal: principal.into(),
+                user: principal.user.into(),
+                hosts: vec![principal.host],
                 confirmed: false,
                 renewed: now,
                 sequence: 0,
@@ -181,16 +216,23 @@ impl Clients {
         Exchanged { client: id, sequence: 1, flags: flags::USE_NON_PNFS }
     }
 
-    /// The sequence and the principal of a CREATE_SESSION.
-    pub(super) fn create(&self, id: ClientId, sequence: u32, principal: &[u8]) -> Result<Create, Status> {
-        let client = self.clients.get(&id).ok_or(Status::StaleClientId)?;
+    /// The sequence and the principal of a CREATE_SESSION. A host that did not send the client's
+    /// name and verifier does not know of the client: client IDs can be guessed.
+    pub(super) fn create(
+        &self,
+        id: ClientId,
+        sequence: u32,
+        principal: Principal<'_>,
+    ) -> Result<Create, Status> {
+        let known = |client: &&Client| client.hosts.contains(&principal.host);
+        let client = self.clients.get(&id).filter(known).ok_or(Status::StaleClientId)?;
         if sequence == client.sequence {
             return Ok(Create::Replay(client.created));
         }
         if sequence != client.sequence.wrapping_add(1) {
             return Err(Status::SeqMisordered);
         }
-        if !client.confirmed && *client.principal != *principal {
+        if *client.user != *principal.user {
             return Err(Status::ClidInUse);
         }
         Ok(Create::Run)

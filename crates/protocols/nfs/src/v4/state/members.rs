@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::back::{Call, Connection, Service};
-use super::clients::{Clients, Create, Exchanged, Reclaim, Record};
+use super::clients::{Clients, Create, Exchanged, Principal, Reclaim, Record};
 use super::limits::Limits;
 use super::saved::saved;
 use super::sessions::Sessions;
@@ -76,7 +76,7 @@ impl Members {
     pub(super) fn exchange_id(
         &mut self,
         now: Duration,
-        principal: &[u8],
+        principal: Principal<'_>,
         owner: &ClientOwner<'_>,
         flags: u32,
         has_state: impl Fn(ClientId) -> bool,
@@ -94,7 +94,7 @@ impl Members {
         &mut self,
         now: Duration,
         connection: Connection,
-        principal: &[u8],
+        principal: Principal<'_>,
         (minor, request): (u32, &CreateSession<'_>),
         limits: &Limits,
         may_reclaim: impl Fn(&Record) -> Reclaim,

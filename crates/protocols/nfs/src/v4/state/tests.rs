@@ -1,5 +1,7 @@
 //! A server's state with clients, as the tests of its rules use it.
 
+use std::net::{IpAddr, Ipv4Addr};
+
 use rpc::xdr::List;
 
 use super::*;
@@ -34,6 +36,10 @@ const CHANNEL: Channel = Channel {
     max_requests: 4,
     ..BACK
 };
+
+const HOST: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
+const ROOT: Principal<'_> = Principal { user: b"root", host: HOST };
+const OTHER: Principal<'_> = Principal { user: b"other", host: HOST };
 
 fn limits() -> Limits {
     Limits::default()
@@ -95,10 +101,10 @@ impl Server {
     }
 
     fn mount_as(&mut self, name: u8, verifier: u8) -> Client {
-        let exchanged = self.state.exchange_id(self.now, b"root", &owner(&[name], verifier), 0).unwrap();
+        let exchanged = self.state.exchange_id(self.now, ROOT, &owner(&[name], verifier), 0).unwrap();
         let connection = Connection::from(name);
         let create = creation(exchanged.client, exchanged.sequence);
-        let created = self.state.create_session(self.now, connection, b"root", 1, &create).unwrap();
+        let created = self.state.create_session(self.now, connection, ROOT, 1, &create).unwrap();
         Client { name, id: exchanged.client, session: created.session, connection }
     }
 

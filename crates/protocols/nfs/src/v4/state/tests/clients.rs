@@ -6,12 +6,12 @@ const CONFIRMED: u32 = exchange_id::USE_NON_PNFS | exchange_id::CONFIRMED_R;
 const UPDATE: u32 = exchange_id::UPD_CONFIRMED_REC_A;
 
 impl Server {
-    fn exchange(&mut self, verifier: u8, principal: &[u8], flags: u32) -> Result<Exchanged, Status> {
+    fn exchange(&mut self, verifier: u8, principal: Principal<'_>, flags: u32) -> Result<Exchanged, Status> {
         self.state.exchange_id(self.now, principal, &owner(b"c", verifier), flags)
     }
 
     fn create(&mut self, client: ClientId, sequence: u32) -> Result<CreateSessionOk, Status> {
-        self.state.create_session(self.now, 1, b"root", 1, &creation(client, sequence))
+        self.state.create_session(self.now, 1, ROOT, 1, &creation(client, sequence))
     }
 }
 
@@ -19,9 +19,9 @@ impl Server {
 #[test]
 fn an_unconfirmed_client_is_replaced() {
     let mut server = Server::new();
-    let first = server.exchange(1, b"root", 0).unwrap();
+    let first = server.exchange(1, ROOT, 0).unwrap();
     assert_eq!(first.flags, exchange_id::USE_NON_PNFS);
-    let second = server.exchange(1, b"root", 0).unwrap();
+    let second = server.exchange(1, ROOT, 0).unwrap();
     assert_ne!(first.client, second.client);
     assert_eq!(server.state.usage().clients, 1);
     assert_eq!(server.create(first.client, 1), Err(Status::StaleClientId));
@@ -32,11 +32,11 @@ fn an_unconfirmed_client_is_replaced() {
 #[test]
 fn a_confirmed_client_is_found_again() {
     let mut server = Server::new();
-    let first = server.exchange(1, b"root", 0).unwrap();
+    let first = server.exchange(1, ROOT, 0).unwrap();
     server.create(first.client, 1).unwrap();
     let again = Exchanged { sequence: 2, flags: CONFIRMED, ..first };
-    assert_eq!(server.exchange(1, b"root", 0), Ok(again));
-    assert_eq!(server.exchange(1, b"root", UPDATE), Ok(again));
+    assert_eq!(server.exchange(1, ROOT, 0), Ok(again));
+    assert_eq!(server.exchange(1, ROOT, UPDATE), Ok(again));
     assert!(server.create(first.client, 2).is_ok());
 }
 
@@ -44,11 +44,11 @@ fn a_confirmed_client_is_found_again() {
 #[test]
 fn another_principal_gets_the_owner_only_without_state() {
     let mut server = Server::new();
-    let first = server.exchange(1, b"root", 0).unwrap();
+    let first = server.exchange(1, ROOT, 0).unwrap();
     let session = server.create(first.client, 1).unwrap().session;
-    assert_eq!(server.exchange(1, b"other", 0), Err(Status::ClidInUse));
+    assert_eq!(server.exchange(1, OTHER, 0), Err(Status::ClidInUse));
     server.state.destroy_session(1, session, None).unwrap();
-    assert_eq!(server.exchange(1, b"other", 0).unwrap().flags, exchange_id::USE_NON_PNFS);
+    assert_eq!(server.exchange(1, OTHER, 0).unwrap().flags, exchange_id::USE_NON_PNFS);
     assert_eq!(server.create(first.client, 2), Err(Status::StaleClientId));
 }
 
@@ -56,10 +56,10 @@ fn another_principal_gets_the_owner_only_without_state() {
 #[test]
 fn another_principal_gets_the_owner_of_an_expired_client() {
     let mut server = Server::new();
-    let first = server.exchange(1, b"root", 0).unwrap();
+    let first = server.exchange(1, ROOT, 0).unwrap();
     server.create(first.client, 1).unwrap();
     server.now += LEASE + SECOND;
-    assert!(server.exchange(1, b"other", 0).is_ok());
+    assert!(server.exchange(1, OTHER, 0).is_ok());
     assert_eq!(server.state.usage().clients, 1);
 }
 
@@ -69,7 +69,7 @@ fn a_restarted_client_loses_its_state_when_it_is_confirmed() {
     let mut server = Server::new();
     let old = server.client(b'c');
     server.open(old, 1, ShareAccess::Read).unwrap();
-    let new = server.exchange(2, b"root", 0).unwrap();
+    let new = server.exchange(2, ROOT, 0).unwrap();
     assert_ne!(new.client, old.id);
     server.run(old);
     assert_eq!(server.state.usage().opens, 1);
@@ -87,44 +87,78 @@ fn a_restarted_client_loses_its_state_when_it_is_confirmed() {
 #[test]
 fn an_update_needs_the_confirmed_record() {
     let mut server = Server::new();
-    assert_eq!(server.exchange(1, b"root", UPDATE), Err(Status::NoEnt));
-    let first = server.exchange(1, b"root", 0).unwrap();
-    assert_eq!(server.exchange(1, b"root", UPDATE), Err(Status::NoEnt));
+    assert_eq!(server.exchange(1, ROOT, UPDATE), Err(Status::NoEnt));
+    let first = server.exchange(1, ROOT, 0).unwrap();
+    assert_eq!(server.exchange(1, ROOT, UPDATE), Err(Status::NoEnt));
     server.create(first.client, 1).unwrap();
-    assert_eq!(server.exchange(2, b"root", UPDATE), Err(Status::NotSame));
-    assert_eq!(server.exchange(1, b"other", UPDATE), Err(Status::Perm));
+    assert_eq!(server.exchange(2, ROOT, UPDATE), Err(Status::NotSame));
+    assert_eq!(server.exchange(1, OTHER, UPDATE), Err(Status::Perm));
 }
 
 /// RFC 8881 §18.35.3.
 #[test]
 fn unknown_flags_of_exchange_id_are_invalid() {
     let mut server = Server::new();
-    assert_eq!(server.exchange(1, b"root", exchange_id::CONFIRMED_R), Err(Status::Inval));
-    assert_eq!(server.exchange(1, b"root", 0x10), Err(Status::Inval));
+    assert_eq!(server.exchange(1, ROOT, exchange_id::CONFIRMED_R), Err(Status::Inval));
+    assert_eq!(server.exchange(1, ROOT, 0x10), Err(Status::Inval));
 }
 
 /// RFC 8881 §18.36.4: one slot, whose result is replayed.
 #[test]
 fn create_session_is_replayed_by_its_sequence() {
     let mut server = Server::new();
-    let client = server.exchange(1, b"root", 0).unwrap().client;
+    let client = server.exchange(1, ROOT, 0).unwrap().client;
     assert_eq!(server.create(client, 0), Err(Status::SeqMisordered));
     assert_eq!(server.create(client, 2), Err(Status::SeqMisordered));
     let created = server.create(client, 1);
     assert_eq!(server.create(client, 1), created);
     assert_eq!(server.state.usage().sessions, 1);
     let small = CreateSession { fore: Channel { max_request: 10, ..CHANNEL }, ..creation(client, 2) };
-    assert_eq!(server.state.create_session(server.now, 1, b"root", 1, &small), Err(Status::TooSmall));
+    assert_eq!(server.state.create_session(server.now, 1, ROOT, 1, &small), Err(Status::TooSmall));
     assert_eq!(server.create(client, 2), Err(Status::TooSmall));
     assert_ne!(server.create(client, 3).unwrap().session, created.unwrap().session);
+}
+
+/// A name can be claimed: it takes nothing from a client in use on another host.
+#[test]
+fn a_name_that_another_host_claims_replaces_no_client_in_use() {
+    let elsewhere = Principal { host: IpAddr::V4(Ipv4Addr::new(192, 0, 2, 2)), ..ROOT };
+    let mut server = Server::new();
+    let first = server.exchange(1, ROOT, 0).unwrap();
+    let session = server.create(first.client, 1).unwrap().session;
+    assert_eq!(server.exchange(2, elsewhere, 0), Err(Status::ClidInUse));
+    // Nor is a guessed client ID one.
+    let guessed = server.state.create_session(server.now, 9, elsewhere, 1, &creation(first.client, 2));
+    assert_eq!(guessed, Err(Status::StaleClientId));
+    assert_eq!(server.exchange(1, ROOT, UPDATE).unwrap().sequence, 2, "the guess counts");
+    // It is not in use any more.
+    server.state.destroy_session(1, session, None).unwrap();
+    let next = server.exchange(2, elsewhere, 0).unwrap();
+    assert!(server.state.create_session(server.now, 9, elsewhere, 1, &creation(next.client, 1)).is_ok());
+    assert_eq!(server.exchange(1, ROOT, UPDATE), Err(Status::NotSame));
+}
+
+/// RFC 8881 §2.10.5: client ID trunking.
+#[test]
+fn a_client_has_several_addresses_and_restarts_at_any() {
+    let second = Principal { host: IpAddr::V6(Ipv4Addr::LOCALHOST.to_ipv6_compatible()), ..ROOT };
+    let mut server = Server::new();
+    let first = server.exchange(1, ROOT, 0).unwrap();
+    server.create(first.client, 1).unwrap();
+    assert_eq!(server.exchange(1, second, 0).unwrap().client, first.client);
+    assert!(server.state.create_session(server.now, 9, second, 1, &creation(first.client, 2)).is_ok());
+    let saved = server.state.save(|file| file.to_be_bytes().to_vec());
+    server.state =
+        ServerState::load(&saved, limits(), |it| Some(u64::from_be_bytes(it.try_into().ok()?))).unwrap();
+    assert_ne!(server.exchange(2, second, 0).unwrap().client, first.client);
 }
 
 /// RFC 8881 §18.36.4: "If the principal … differs … NFS4ERR_CLID_INUSE".
 #[test]
 fn another_principal_does_not_confirm_a_client() {
     let mut server = Server::new();
-    let client = server.exchange(1, b"root", 0).unwrap().client;
-    let other = server.state.create_session(server.now, 1, b"other", 1, &creation(client, 1));
+    let client = server.exchange(1, ROOT, 0).unwrap().client;
+    let other = server.state.create_session(server.now, 1, OTHER, 1, &creation(client, 1));
     assert_eq!(other, Err(Status::ClidInUse));
     assert!(server.create(client, 1).is_ok());
 }
@@ -152,15 +186,15 @@ fn too_many_clients_push_out_the_oldest_unconfirmed() {
     let stays = server.client(1);
     for name in 2..9 {
         server.now += SECOND;
-        server.state.exchange_id(server.now, b"root", &owner(&[name], 1), 0).unwrap();
+        server.state.exchange_id(server.now, ROOT, &owner(&[name], 1), 0).unwrap();
         assert_eq!(server.state.usage().clients, 2);
     }
     server.run(stays);
     let ninth = server.mount(9);
-    let full = server.state.exchange_id(server.now, b"root", &owner(&[10], 1), 0);
+    let full = server.state.exchange_id(server.now, ROOT, &owner(&[10], 1), 0);
     assert_eq!(full, Err(Status::Delay));
     // A client that is known needs no room.
-    let known = server.state.exchange_id(server.now, b"root", &owner(&[9], 1), 0).unwrap();
+    let known = server.state.exchange_id(server.now, ROOT, &owner(&[9], 1), 0).unwrap();
     assert_eq!(known.client, ninth.id);
 }
 
@@ -168,10 +202,10 @@ fn too_many_clients_push_out_the_oldest_unconfirmed() {
 #[test]
 fn another_principal_replaces_both_records_of_an_owner() {
     let mut server = Server::new();
-    let first = server.exchange(1, b"root", 0).unwrap();
+    let first = server.exchange(1, ROOT, 0).unwrap();
     let session = server.create(first.client, 1).unwrap().session;
-    server.exchange(2, b"root", 0).unwrap();
+    server.exchange(2, ROOT, 0).unwrap();
     server.state.destroy_session(1, session, None).unwrap();
-    server.exchange(1, b"other", 0).unwrap();
+    server.exchange(1, OTHER, 0).unwrap();
     assert_eq!(server.state.usage().clients, 1);
 }

@@ -168,7 +168,7 @@ fn a_recall_outlives_its_session() {
     given(&mut server, one, 1);
     assert_eq!(server.open(two, 1, Write), Err(Status::Delay));
     let lost = server.calls().pop().unwrap();
-    let other = server.state.create_session(server.now, 40, b"root", 1, &creation(one.id, 2)).unwrap();
+    let other = server.state.create_session(server.now, 40, ROOT, 1, &creation(one.id, 2)).unwrap();
     server.run(Client { session: other.session, connection: 40, ..one });
     let probe = server.calls().pop().unwrap();
     server.answer(&probe, Outcome::Done(Ok(())));

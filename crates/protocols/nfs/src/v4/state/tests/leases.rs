@@ -77,7 +77,7 @@ fn an_expired_client_without_state_is_removed() {
     let opened = server.open(one, 1, Read).unwrap();
     server.state.return_delegation(one.id, opened.delegation.unwrap().stateid).unwrap();
     server.state.close(one.id, opened.stateid).unwrap();
-    server.state.exchange_id(server.now, b"root", &owner(b"unconfirmed", 1), 0).unwrap();
+    server.state.exchange_id(server.now, ROOT, &owner(b"unconfirmed", 1), 0).unwrap();
     server.effects();
     server.pass(LEASE, &[two]);
     assert_eq!(server.state.usage().clients, 3);

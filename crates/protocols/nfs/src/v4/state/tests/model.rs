@@ -256,9 +256,9 @@ impl World {
         }
         self.connections += 1;
         let (name, verifier, now) = (client as u8, self.peers[client].verifier, self.server.now);
-        let exchanged = self.server.state.exchange_id(now, b"root", &owner(&[name], verifier), 0).unwrap();
+        let exchanged = self.server.state.exchange_id(now, ROOT, &owner(&[name], verifier), 0).unwrap();
         let create = creation(exchanged.client, exchanged.sequence);
-        let created = self.server.state.create_session(now, self.connections, b"root", 1, &create).unwrap();
+        let created = self.server.state.create_session(now, self.connections, ROOT, 1, &create).unwrap();
         let peer = &mut self.peers[client];
         peer.mounted = Some(Client {
             name,

@@ -63,7 +63,7 @@ fn sequence_names_a_session_and_one_of_its_slots() {
 #[test]
 fn channels_are_negotiated_under_the_limits() {
     let mut server = Server::new();
-    let id = server.state.exchange_id(server.now, b"root", &owner(b"c", 1), 0).unwrap().client;
+    let id = server.state.exchange_id(server.now, ROOT, &owner(b"c", 1), 0).unwrap().client;
     let huge = Channel {
         header_padding: 8,
         max_request: u32::MAX,
@@ -74,12 +74,12 @@ fn channels_are_negotiated_under_the_limits() {
         rdma_ird: Some(1),
     };
     let create = CreateSession { fore: huge, back: huge, ..creation(id, 1) };
-    let created = server.state.create_session(server.now, 1, b"root", 1, &create).unwrap();
+    let created = server.state.create_session(server.now, 1, ROOT, 1, &create).unwrap();
     assert_eq!((created.fore, created.back), (limits().fore, limits().back));
     for fore in [Channel { max_requests: 0, ..CHANNEL }, Channel { max_response: 100, ..CHANNEL }] {
-        let sequence = server.state.exchange_id(server.now, b"root", &owner(b"c", 1), 0).unwrap().sequence;
+        let sequence = server.state.exchange_id(server.now, ROOT, &owner(b"c", 1), 0).unwrap().sequence;
         let create = CreateSession { fore, ..creation(id, sequence) };
-        assert_eq!(server.state.create_session(server.now, 1, b"root", 1, &create), Err(Status::TooSmall));
+        assert_eq!(server.state.create_session(server.now, 1, ROOT, 1, &create), Err(Status::TooSmall));
     }
 }
 
@@ -88,14 +88,14 @@ fn sessions_share_a_bounded_memory_of_replies() {
     let limits = Limits { replies: 5 * 4096, ..limits() };
     let mut server = Server::with(limits, Vec::new());
     let client = server.mount(1);
-    let next = server.state.create_session(server.now, 1, b"root", 1, &creation(client.id, 2)).unwrap();
+    let next = server.state.create_session(server.now, 1, ROOT, 1, &creation(client.id, 2)).unwrap();
     assert_eq!(next.fore.max_requests, 1);
     assert_eq!(
-        server.state.create_session(server.now, 1, b"root", 1, &creation(client.id, 3)),
+        server.state.create_session(server.now, 1, ROOT, 1, &creation(client.id, 3)),
         Err(Status::NoSpc)
     );
     server.state.destroy_session(1, client.session, None).unwrap();
-    let next = server.state.create_session(server.now, 1, b"root", 1, &creation(client.id, 4)).unwrap();
+    let next = server.state.create_session(server.now, 1, ROOT, 1, &creation(client.id, 4)).unwrap();
     assert_eq!(next.fore.max_requests, 4);
 }
 
