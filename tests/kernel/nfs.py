@@ -146,6 +146,21 @@ recalled() (
   echo "delegations returned: $before before, $after after"
   [ "$after" -gt "$before" ] && rm seen && umount /run/other
 )
+# A network namespace is another host to the server, and a client of its own to Linux, by the same name: it has the hostname.
+claimed() (
+  mkdir -p /run/claimed && exec 7<>/run/nfs/mine && python3 -c 'import fcntl; fcntl.lockf(7, fcntl.LOCK_EX)' || return
+  unshare -n sleep 300 & other=$!
+  until [ "$(readlink /proc/$other/ns/net)" != "$(readlink /proc/self/ns/net)" ]; do sleep 0.05; done
+  ip link set vec0 netns $other
+  within() { nsenter -t $other -n "$@"; }
+  within ip address add "${GUEST%.*}.3/24" dev vec0; within ip link set lo up; within ip link set vec0 up
+  export -f mount_; export VERS PROTO PORT HOST
+  said=$(within bash -c "mount_ $EXPORT /run/claimed" 2>&1); refused=$?
+  within ip link set vec0 netns 1; kill $other
+  ip address add "$GUEST/24" dev vec0; ip link set vec0 up
+  echo "mount ends with $refused: $said"
+  [ "$refused" != 0 ] && [[ $said == *"Operation not permitted"* ]] && echo mine >&7 && sync /run/nfs/mine && [ "$(cat /run/nfs2/mine)" = mine ] && rm /run/nfs/mine
+)
 mkfifo /run/hold /run/held
 case_ "$WHAT: mounts" mount_ "$EXPORT" /run/nfs
 case_ "$WHAT: the mount is of that version" grep -q "vers=$VERS" /proc/mounts
@@ -153,6 +168,7 @@ case_ "$WHAT: mounts again" mount_ "$EXPORT" /run/nfs2 nosharecache
 case_ "$WHAT: locks of ranges exclude each other" locks
 case_ "$WHAT: the names of exports are directories" above
 case_ "$WHAT: a delegation is given, and recalled for another client" recalled
+case_ "$WHAT: another host of the same name is refused, and nothing is lost" claimed
 """
 
 RANGES = r"""
