@@ -1,14 +1,15 @@
-//! What crosses a transport: calls to send, with how long their replies may be, and what came back.
+//! The messages of a transport: calls to send, each with the length of its reply, and replies.
 
 use runtime::Chain;
 
 use crate::error::Error;
 
-/// How long a reply may be, in bytes. Over RDMA the client exposes memory for what exceeds a message.
+/// How long a reply may be, in bytes. Over RDMA the client exposes memory for what exceeds a
+/// message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Room {
-    /// The most bytes of the item that a server may place by RDMA Write: a READ's data. It has to be
-    /// the last of the results.
+    /// The most bytes of the item that a server may place by RDMA Write: a READ's data. It has to
+    /// be the last of the results.
     pub item: usize,
     /// The most bytes of the other results.
     pub rest: usize,

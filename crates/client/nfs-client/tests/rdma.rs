@@ -1,5 +1,5 @@
-//! Calls over RDMA against servers that each test plays: they lie about chunks, grant few credits, reach
-//! for memory that is not theirs, and vanish.
+//! Calls over RDMA against servers that each test plays: they lie about chunks, grant few credits,
+//! reach for memory that is not theirs, and vanish.
 
 use std::net::SocketAddr;
 use std::time::Duration;

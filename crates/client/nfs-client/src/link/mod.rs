@@ -1,5 +1,5 @@
-//! The transport of one connection: messages of RPC in both directions, over TCP or RDMA. It knows no
-//! calls.
+//! The transport of one connection: messages of RPC in both directions, over TCP or RDMA. It knows
+//! no calls.
 
 mod rdma;
 mod tcp;
@@ -40,8 +40,8 @@ impl Link {
         }
     }
 
-    /// Gives each message that comes to `take`. Over TCP a record has at most `limit` bytes; over RDMA
-    /// the memory that a call exposes bounds its reply. Returns how the connection ended.
+    /// Gives each message that comes to `take`. Over TCP a record has at most `limit` bytes; over
+    /// RDMA the memory that a call exposes bounds its reply. Returns how the connection ended.
     pub async fn receive(&self, limit: usize, take: impl FnMut(Received) -> Result<(), String>) -> String {
         match self {
             Link::Tcp(link) => link.receive(limit, take).await,

@@ -1,10 +1,9 @@
-//! RPC over RDMA (RFC 8166) by software iWARP: each call exposes the memory of its chunks, and its reply
-//! ends the server's access to it.
+//! RPC over RDMA (RFC 8166) by software iWARP: each call exposes the memory of its chunks, and its
+//! reply ends the server's access to it.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use rdma::{Completion, Flags, QueuePair, Rights, Stag};
 use rpc::record::MARK_LEN;
@@ -32,9 +31,6 @@ const STAGS: u32 = 3;
 const HEADERS: usize = 128;
 /// Posted bytes from which on later calls wait.
 const HIGH_WATER: usize = 1 << 20;
-/// Delay of the first message. Linux's siw looks at the socket only some time after its MPA reply, and
-/// may never notice an earlier message.
-const SETTLING: Duration = Duration::from_millis(20);
 
 /// A reply whose chunks are not those of its call.
 const LIES: Error = Error::Nonsense("its chunks are not those of the call, or were not filled");
@@ -51,18 +47,18 @@ pub(crate) struct Link {
     exposed: RefCell<HashMap<u32, Memory>>,
 }
 
-/// What a call exposes.
+/// The memory that a call exposes.
 #[derive(Default)]
 struct Memory {
-    /// What the server reads: data, or a long call.
+    /// For the server to read: data, or a long call.
     source: Option<Segment>,
-    /// Where a READ's data go: the write chunk.
+    /// For a READ's data: the write chunk.
     item: Option<Segment>,
-    /// Where a long reply goes: the reply chunk.
+    /// For a long reply: the reply chunk.
     reply: Option<Segment>,
 }
 
-/// What a server wrote to a chunk.
+/// The part of a chunk that the server wrote.
 #[derive(Default)]
 struct Placed {
     buffers: rdma::Buffers,
@@ -97,7 +93,6 @@ impl Link {
         let connected = rdma::connect(address, &own.encode(), &wanted).await;
         let (pair, says) = connected.map_err(|error| error.to_string())?;
         pair.set_keepalive(KEEPALIVE);
-        runtime::sleep(SETTLING).await;
         let other = PrivateData::decode(&says);
         Ok(Link {
             pair,
@@ -233,7 +228,7 @@ impl Link {
         Ok(Some(received.map_or_else(|error| Received::Failed(header.xid, error), Received::Record)))
     }
 
-    /// Puts a reply together: what was sent or is in the reply chunk, then the data in the write chunk.
+    /// Puts a reply together: the message or the reply chunk, then the data in the write chunk.
     fn reply(&self, header: &Header<'_>, sent: &[u8], memory: Memory) -> Result<Vec<u8>, Error> {
         memory.source.and_then(|segment| self.pair.withdraw(Stag(segment.handle)));
         let lists = header.lists().copied().unwrap_or(Lists::NONE);
@@ -267,8 +262,8 @@ impl Link {
         }
     }
 
-    /// Ends the server's access to a chunk, and returns what it wrote there. `None`: the chunk that it
-    /// returned is another one, or holds less than it says.
+    /// Ends the server's access to a chunk, and returns what it wrote there. `None`: the chunk that
+    /// it returned is another one, or holds less than it says.
     fn placed(&self, gave: Option<Segment>, returned: Option<WriteChunk<'_>>) -> Option<Placed> {
         let withdrawn = gave.map(|segment| self.pair.withdraw(Stag(segment.handle)));
         let (gave, withdrawn, returned) = match (gave, withdrawn, returned) {
