@@ -1,5 +1,6 @@
 //! A conformance suite for targets of iSCSI (RFC 7143) and iSER (RFC 7145), and for servers of NFS
-//! (RFC 1813, RFC 8881, RFC 7862): it reports each deviation as a sentence with the violated clause.
+//! (RFC 1813, RFC 8881, RFC 7862): it reports each deviation as a sentence with the violated
+//! clause.
 //!
 //! - [`check`] and [`finding`]: checks and their possible results.
 //! - [`areas`](checks): the checks, by subject.
@@ -30,6 +31,7 @@ mod report;
 mod runner;
 mod scsi;
 mod share;
+mod stream;
 mod target;
 mod tcp;
 

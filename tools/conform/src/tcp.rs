@@ -1,8 +1,7 @@
 //! PDUs over TCP, one at a time, with the configured digests and any change that a check makes to
 //! the bytes.
 
-use std::io::{self, Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use iscsi::digest;
@@ -11,30 +10,22 @@ use iscsi::pdu::{BHS_LEN, Bhs};
 
 use crate::lost::Lost;
 use crate::pdu::Pdu;
+use crate::stream::Stream;
 
-/// Maximum bytes per receive.
-const RECEIVE: usize = 64 << 10;
 /// Timeout of a send to a target that does not receive.
 const SEND: Duration = Duration::from_secs(10);
 
 /// A connection.
 pub(crate) struct Tcp {
-    stream: TcpStream,
-    received: Vec<u8>,
+    stream: Stream,
     /// The digests, in both directions.
     pub digests: Digests,
 }
 
 impl Tcp {
     pub fn connect(address: SocketAddr, limit: Duration) -> Result<Self, Lost> {
-        let connecting = || -> io::Result<TcpStream> {
-            let stream = TcpStream::connect_timeout(&address, limit)?;
-            stream.set_nodelay(true)?;
-            stream.set_write_timeout(Some(SEND))?;
-            Ok(stream)
-        };
-        let stream = connecting().map_err(|error| Lost::NotConnected(error.to_string()))?;
-        Ok(Self { stream, received: Vec::new(), digests: Digests::default() })
+        let stream = Stream::connect(address, limit, SEND)?;
+        Ok(Self { stream, digests: Digests::default() })
     }
 
     /// The bytes of a PDU, with correct lengths and digests.
@@ -45,39 +36,17 @@ impl Tcp {
     }
 
     pub fn send(&mut self, bytes: &[u8]) -> Result<(), Lost> {
-        self.stream.write_all(bytes).map_err(|error| match error.kind() {
-            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Lost::NotReading,
-            _ => Lost::Closed,
-        })
+        self.stream.send(bytes)
     }
 
     /// The next PDU, at the latest at `until`. The bytes of an incomplete PDU are kept.
     pub fn receive(&mut self, until: Instant) -> Result<Pdu, Lost> {
         loop {
-            if let Some((pdu, used)) = cut(&self.received, self.digests)? {
-                self.received.drain(..used);
+            if let Some((pdu, used)) = cut(&self.stream.received, self.digests)? {
+                self.stream.received.drain(..used);
                 return Ok(pdu);
             }
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Err(Lost::Silent);
-            }
-            let at = self.received.len();
-            self.received.resize(at + RECEIVE, 0);
-            let got = self
-                .stream
-                .set_read_timeout(Some(left.max(Duration::from_millis(1))))
-                .and_then(|()| self.stream.read(self.received.get_mut(at..).unwrap_or_default()));
-            self.received.truncate(at + got.as_ref().map_or(0, |got| *got));
-            match got {
-                Ok(0) => return Err(Lost::Closed),
-                Ok(_) => {}
-                Err(error) => match error.kind() {
-                    io::ErrorKind::Interrupted => {}
-                    io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => return Err(Lost::Silent),
-                    _ => return Err(Lost::Closed),
-                },
-            }
+            self.stream.more(until)?;
         }
     }
 }

@@ -1,8 +1,7 @@
 //! One raw connection to an RPC server: it sends whatever bytes a check requests, and keeps
 //! whatever record arrives. It neither reconnects nor retransmits.
 
-use std::io::{self, Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use rpc::auth::{AuthSys, OpaqueAuth};
@@ -11,9 +10,8 @@ use rpc::xdr::{Opaque, Reader, Writer};
 
 use crate::finding::{Finding, Verdict, wrong};
 use crate::lost::Lost;
+use crate::stream::Stream;
 
-/// Maximum bytes per receive.
-const RECEIVE: usize = 64 << 10;
 /// The bit of a record mark that ends the record (RFC 5531 §11).
 const LAST: u32 = 1 << 31;
 /// The longest record that is accepted, bytes.
@@ -24,8 +22,7 @@ pub(crate) type Number = (u32, u32, u32);
 
 /// A connection.
 pub(crate) struct Conn {
-    stream: TcpStream,
-    received: Vec<u8>,
+    stream: Stream,
     xid: u32,
     answer_within: Duration,
     /// User and group of the calls.
@@ -59,27 +56,21 @@ pub(crate) fn call(xid: u32, number: Number, flavor: u32, credential: &[u8], arg
 impl Conn {
     /// Connects, to the first of the addresses that accepts.
     pub fn connect(addresses: &[SocketAddr], limit: Duration, ids: (u32, u32)) -> Result<Self, Lost> {
-        let mut failed = "the host has no address".to_owned();
+        let mut failed = Lost::NotConnected("the host has no address".to_owned());
         for address in addresses {
-            let connecting = || -> io::Result<TcpStream> {
-                let stream = TcpStream::connect_timeout(address, limit.max(Duration::from_millis(1)))?;
-                stream.set_nodelay(true)?;
-                stream.set_write_timeout(Some(limit))?;
-                Ok(stream)
-            };
-            match connecting() {
+            match Stream::connect(*address, limit, limit) {
                 Ok(stream) => {
                     // The XIDs of different connections differ, or a server's cache of replies
                     // would answer one with the reply to the other.
                     let mut xid = [0; 4];
                     let _ = iscsi::chap::os_random(&mut xid);
                     let xid = u32::from_be_bytes(xid);
-                    return Ok(Self { stream, received: Vec::new(), xid, answer_within: limit, ids });
+                    return Ok(Self { stream, xid, answer_within: limit, ids });
                 }
-                Err(error) => failed = error.to_string(),
+                Err(lost) => failed = lost,
             }
         }
-        Err(Lost::NotConnected(failed))
+        Err(failed)
     }
 
     /// An XID that this connection has not used.
@@ -96,12 +87,9 @@ impl Conn {
 
     /// Sends bytes as they are.
     pub fn send(&mut self, bytes: &[u8]) -> Verdict {
-        self.stream.write_all(bytes).map_err(|error| {
-            let lost = match error.kind() {
-                io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Lost::NotReading,
-                _ => Lost::Closed,
-            };
-            Finding::Wrong { seen: lost.seen(), expected: "a connection that takes a call".to_owned() }
+        self.stream.send(bytes).map_err(|lost| Finding::Wrong {
+            seen: lost.seen(),
+            expected: "a connection that takes a call".to_owned(),
         })
     }
 
@@ -146,46 +134,23 @@ impl Conn {
         let mut record = Vec::new();
         loop {
             let mark = loop {
-                match self.received.first_chunk() {
+                match self.stream.received.first_chunk() {
                     Some(mark) => break u32::from_be_bytes(*mark),
-                    None => self.more(until)?,
+                    None => self.stream.more(until)?,
                 }
             };
             let length = (mark & !LAST) as usize;
             if record.len() + length > MAX_RECORD {
                 return Err(Lost::Garbled(format!("a record of more than {MAX_RECORD} bytes")));
             }
-            while self.received.len() < 4 + length {
-                self.more(until)?;
+            while self.stream.received.len() < 4 + length {
+                self.stream.more(until)?;
             }
-            record.extend_from_slice(self.received.get(4..4 + length).unwrap_or_default());
-            self.received.drain(..4 + length);
+            record.extend_from_slice(self.stream.received.get(4..4 + length).unwrap_or_default());
+            self.stream.received.drain(..4 + length);
             if mark & LAST != 0 {
                 return Ok(record);
             }
-        }
-    }
-
-    fn more(&mut self, until: Instant) -> Result<(), Lost> {
-        let left = until.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(Lost::Silent);
-        }
-        let at = self.received.len();
-        self.received.resize(at + RECEIVE, 0);
-        let got = self
-            .stream
-            .set_read_timeout(Some(left.max(Duration::from_millis(1))))
-            .and_then(|()| self.stream.read(self.received.get_mut(at..).unwrap_or_default()));
-        self.received.truncate(at + got.as_ref().map_or(0, |got| *got));
-        match got {
-            Ok(0) => Err(Lost::Closed),
-            Ok(_) => Ok(()),
-            Err(error) => match error.kind() {
-                io::ErrorKind::Interrupted => Ok(()),
-                io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Err(Lost::Silent),
-                _ => Err(Lost::Closed),
-            },
         }
     }
 }

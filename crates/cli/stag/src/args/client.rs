@@ -198,7 +198,8 @@ pub struct Transfer {
     after_long_help = "Examples:\n  stag ls 192.0.2.1\n  stag ls --isns 192.0.2.30\n  stag ls --units iscsi://192.0.2.1:3260\n  stag ls --json '[2001:db8::1]:3260'\n  stag ls nfs://192.0.2.1/srv/tree"
 )]
 pub struct Ls {
-    /// HOST[:PORT] or iscsi://HOST[:PORT][/IQN]; iser:// asks over RDMA; nfs://HOST[:PORT][/PATH], or nfs+rdma://
+    /// HOST[:PORT] or iscsi://HOST[:PORT][/IQN]; iser:// asks over RDMA; nfs://HOST[:PORT][/PATH],
+    /// or nfs+rdma://
     #[arg(value_name = "PORTAL", value_parser = url::listed, required_unless_present = "isns")]
     pub url: Option<Remote>,
     /// Ask this iSNS server which targets there are, instead of a portal
@@ -226,7 +227,8 @@ pub struct Ls {
     after_long_help = "Examples:\n  stag info iscsi://192.0.2.1/iqn.2026-01.org.example:disks/0\n  stag info --json URL | jq .capacity_bytes\n  stag info nfs://192.0.2.1/srv/tree"
 )]
 pub struct Info {
-    /// The unit: iscsi://HOST[:PORT]/IQN/LUN, or iser:// for RDMA. Or the file: nfs://HOST[:PORT]/PATH, or nfs+rdma://
+    /// The unit: iscsi://HOST[:PORT]/IQN/LUN, or iser:// for RDMA. Or the file:
+    /// nfs://HOST[:PORT]/PATH, or nfs+rdma://
     #[arg(value_name = "URL", value_parser = url::remote)]
     pub url: Remote,
     /// As JSON
@@ -243,7 +245,8 @@ pub struct Info {
     after_long_help = "Examples:\n  stag read URL -o disk.img\n  stag read URL --length 512 | xxd\n  stag read URL --offset 1G --length 64M -o part.img"
 )]
 pub struct Read {
-    /// The unit: iscsi://HOST[:PORT]/IQN/LUN, or iser:// for RDMA. Or the file: nfs://HOST[:PORT]/PATH, or nfs+rdma://
+    /// The unit: iscsi://HOST[:PORT]/IQN/LUN, or iser:// for RDMA. Or the file:
+    /// nfs://HOST[:PORT]/PATH, or nfs+rdma://
     #[arg(value_name = "URL", value_parser = url::remote)]
     pub url: Remote,
     /// Where to; zeros become holes in a new file; - is stdout
@@ -273,7 +276,8 @@ pub struct Read {
     after_long_help = "Examples:\n  stag write URL -i disk.img\n  zcat disk.img.gz | stag write URL\n  stag write URL --offset 1M -i boot.bin"
 )]
 pub struct Write {
-    /// The unit: iscsi://HOST[:PORT]/IQN/LUN, or iser:// for RDMA. Or the file: nfs://HOST[:PORT]/PATH, or nfs+rdma://
+    /// The unit: iscsi://HOST[:PORT]/IQN/LUN, or iser:// for RDMA. Or the file:
+    /// nfs://HOST[:PORT]/PATH, or nfs+rdma://
     #[arg(value_name = "URL", value_parser = url::remote)]
     pub url: Remote,
     /// Where from; - is stdin

@@ -24,7 +24,8 @@ use super::url::{self, Remote};
     after_long_help = "Examples:\n  stag conform iscsi://192.0.2.1/iqn.2026-01.org.example:disks/0\n  stag conform --write --destructive --json URL >result.json\n  stag conform --only data-out --only keys/digest-order URL\n  stag conform --user me --secret-file secret --mutual-user storage --mutual-secret-file theirs URL\n  stag conform --junit conform.xml URL\n  stag conform 'nfs://192.0.2.1/export?uid=0&gid=0'\n  stag conform --list\n  stag conform --explain numbers/wraps-around"
 )]
 pub struct Conform {
-    /// The unit: iscsi://HOST[:PORT]/IQN/LUN, or iser:// for RDMA; or an export: nfs://HOST[:PORT]/EXPORT
+    /// The unit: iscsi://HOST[:PORT]/IQN/LUN, or iser:// for RDMA; or an export:
+    /// nfs://HOST[:PORT]/EXPORT
     #[arg(value_name = "URL", value_parser = url::remote, required_unless_present_any = ["list", "explain"])]
     pub url: Option<Remote>,
     /// Write to the unit too, and put back what was there
