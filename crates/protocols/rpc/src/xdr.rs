@@ -1,6 +1,7 @@
 //! XDR (RFC 4506): a bounded reader of received bytes, a writer, and [`Xdr`], which ties a type to
 //! its form on the wire in both directions. Reading never allocates; it borrows from the record.
 
+use std::net::IpAddr;
 use std::ops::Range;
 
 use arrayvec::ArrayVec;
@@ -324,6 +325,23 @@ impl<'a, const N: usize> Xdr<'a> for [u8; N] {
 
     fn write(&self, to: &mut Writer<'_>) {
         to.fixed(self);
+    }
+}
+
+/// Of no RFC: the sixteen bytes in which Stag keeps addresses. One of IPv4 is mapped (RFC 4291
+/// §2.5.5.2).
+impl<'a> Xdr<'a> for IpAddr {
+    fn read(from: &mut Reader<'a>) -> Result<Self, Malformed> {
+        let octets = <[u8; 16]>::read(from)?;
+        Ok(IpAddr::from(octets).to_canonical())
+    }
+
+    fn write(&self, to: &mut Writer<'_>) {
+        let mapped = match self {
+            IpAddr::V4(address) => address.to_ipv6_mapped(),
+            IpAddr::V6(address) => *address,
+        };
+        mapped.octets().write(to);
     }
 }
 

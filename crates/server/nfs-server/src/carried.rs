@@ -14,7 +14,7 @@ use crate::replies::Key;
 use crate::state::{Machine, limits};
 
 /// The first word: the format.
-const FORMAT: u32 = 2;
+const FORMAT: u32 = 1;
 /// A reply that is kept is shorter, bytes.
 const LONGEST_REPLY: usize = 64 << 10;
 
@@ -37,11 +37,7 @@ pub(crate) fn encoded(machine: &Machine, now: Duration, replies: &[(Key, Vec<u8>
     to.fixed(&state);
     to.u32(replies.len() as u32);
     for (key, reply) in replies {
-        let client = match key.client {
-            IpAddr::V4(address) => address.to_ipv6_mapped(),
-            IpAddr::V6(address) => address,
-        };
-        client.octets().write(to);
+        key.client.write(to);
         to.u32(key.xid);
         to.u32(key.procedure);
         to.u64(key.checksum);
@@ -68,9 +64,8 @@ impl Carried {
         state.disconnected();
         let mut replies = Vec::new();
         for _ in 0..from.u32()? {
-            let client = <[u8; 16]>::read(&mut from)?;
             let key = Key {
-                client: IpAddr::from(client).to_canonical(),
+                client: IpAddr::read(&mut from)?,
                 xid: from.u32()?,
                 procedure: from.u32()?,
                 checksum: from.u64()?,

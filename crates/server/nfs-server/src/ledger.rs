@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use backing::durable;
 use nfs::v4::Verifier;
-use nfs::v4::state::{Effect, Record};
+use nfs::v4::state::{Effect, Hosts, Record};
 use rpc::xdr::{Malformed, Reader, Writer, Xdr};
 
 /// The first word of the file: its format.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 /// The longest file, bytes: more records than there may be clients.
 const LONGEST: usize = 64 << 20;
 /// How often it is looked whether another core has written what one waits for.
@@ -107,11 +107,12 @@ fn encoded<'r>(records: impl ExactSizeIterator<Item = &'r Record>) -> Vec<u8> {
     let to = &mut Writer::new(&mut bytes);
     to.u32(FORMAT);
     to.u32(records.len() as u32);
-    for Record { owner, verifier, revoked } in records {
+    for Record { owner, verifier, hosts, revoked } in records {
         to.u32(owner.len() as u32);
         to.raw(owner);
         to.raw(rpc::xdr::padding(owner.len()));
         verifier.write(to);
+        hosts.write(to);
         to.bool(*revoked);
     }
     bytes
@@ -127,7 +128,8 @@ fn decoded(bytes: &[u8]) -> Result<Vec<Record>, Malformed> {
     let mut records = Vec::new();
     for _ in 0..count {
         let owner = from.opaque(nfs::v4::MAX_OPAQUE)?.into();
-        records.push(Record { owner, verifier: Verifier::read(&mut from)?, revoked: from.bool()? });
+        let (verifier, hosts) = (Verifier::read(&mut from)?, Hosts::read(&mut from)?);
+        records.push(Record { owner, verifier, hosts, revoked: from.bool()? });
     }
     from.end().map(|()| records)
 }
@@ -143,20 +145,29 @@ mod tests {
 
     #[test]
     fn records_are_read_as_they_were_written() {
-        let record =
-            |owner: &[u8], revoked| Record { owner: owner.into(), verifier: Verifier([7; 8]), revoked };
-        let records = [record(b"one", false), record(&[9; 1024], true)];
+        let record = |owner: &[u8], hosts: &[&str], revoked| Record {
+            owner: owner.into(),
+            verifier: Verifier([7; 8]),
+            hosts: hosts.iter().map(|it| it.parse().unwrap()).collect(),
+            revoked,
+        };
+        let records = [record(b"one", &["192.0.2.1", "2001:db8::1"], false), record(&[9; 1024], &[], true)];
         assert_eq!(decoded(&encoded(records.iter())).unwrap(), records);
         assert_eq!(decoded(&encoded([].iter())).unwrap(), []);
     }
 
     #[test]
     fn a_file_that_is_no_ledger_is_refused() {
-        let whole =
-            encoded([Record { owner: b"x"[..].into(), verifier: Verifier([0; 8]), revoked: false }].iter());
+        let record = Record {
+            owner: b"x"[..].into(),
+            verifier: Verifier([0; 8]),
+            hosts: Hosts::from_iter([[192, 0, 2, 1].into()]),
+            revoked: false,
+        };
+        let whole = encoded([record].iter());
         for len in 0..whole.len() {
             assert!(decoded(&whole[..len]).is_err(), "{len} bytes");
         }
-        assert!(decoded(&[0, 0, 0, 2, 0, 0, 0, 0]).is_err(), "another format");
+        assert!(decoded(&[0, 0, 0, 3, 0, 0, 0, 0]).is_err(), "another format");
     }
 }

@@ -40,7 +40,7 @@ mod stateid;
 mod tests;
 
 pub use back::Connection;
-pub use clients::{Exchanged, Principal, Record};
+pub use clients::{Exchanged, Hosts, Principal, Record};
 pub use effects::{Callback, CallbackOperation, Effect, Outcome};
 pub use holdings::Locker;
 pub use limits::Limits;
@@ -67,7 +67,7 @@ use super::{
 };
 
 /// The first word of a saved state: its format.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 
 /// The state of a server. `F` names a file; the same file has the same name while it has state.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -165,8 +165,8 @@ impl<F: Clone + Eq + Hash> ServerState<F> {
         self.grace.is_active()
     }
 
-    /// EXCHANGE_ID (RFC 8881 §18.35). `flags` are [`flags::exchange_id`](super::flags::exchange_id). State protection is none, whatever the
-    /// client asks for.
+    /// EXCHANGE_ID (RFC 8881 §18.35). `flags` are [`flags::exchange_id`](super::flags::exchange_id).
+    /// State protection is none, whatever the client asks for.
     ///
     /// # Errors
     /// INVAL, CLID_INUSE, NOENT, NOT_SAME, PERM; DELAY with too many clients.
@@ -177,6 +177,9 @@ impl<F: Clone + Eq + Hash> ServerState<F> {
         owner: &ClientOwner<'_>,
         flags: u32,
     ) -> Result<Exchanged, Status> {
+        if self.grace.is_anothers(owner, principal.host) {
+            return Err(Status::ClidInUse);
+        }
         let (exchanged, replaced) = match self.try_exchange_id(now, principal, owner, flags) {
             Err(Status::Delay) => {
                 self.evict(now);
@@ -226,7 +229,11 @@ impl<F: Clone + Eq + Hash> ServerState<F> {
         request: &CreateSession<'_>,
     ) -> Result<CreateSessionOk, Status> {
         let was_confirmed = self.members.clients.is_confirmed(request.client);
-        let grace = &self.grace;
+        let (grace, holdings) = (&self.grace, &self.holdings);
+        let has_state = |client| holdings.has_client(client);
+        if self.members.is_kept_out(now, principal.host, request.client, has_state, &self.limits) {
+            return Err(Status::ClidInUse);
+        }
         let may_reclaim = |record: &Record| grace.may_reclaim(record);
         let (created, replaced) = self.members.create_session(
             now,

@@ -5,12 +5,15 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use arrayvec::ArrayVec;
+
 use super::saved::saved;
 use crate::v4::flags::exchange_id as flags;
 use crate::v4::{ClientId, ClientOwner, CreateSessionOk, Status, Verifier};
 
-/// Addresses that a client is remembered by. A new one takes the place of the oldest.
-const HOSTS: usize = 16;
+/// The addresses that a client is known by, the oldest first. A further one takes the place of the
+/// oldest.
+pub type Hosts = ArrayVec<IpAddr, 8>;
 
 /// Who calls. With AUTH_SYS both are all that a client can be told by: every root of every machine
 /// has the same user.
@@ -29,6 +32,8 @@ pub struct Record {
     pub owner: Box<[u8]>,
     /// Of the client's start. A client that restarted has nothing to reclaim.
     pub verifier: Verifier,
+    /// Other hosts do not take the client's place while it may reclaim.
+    pub hosts: Hosts,
     /// A delegation of the client was revoked, so it reclaims none.
     pub revoked: bool,
 }
@@ -58,8 +63,8 @@ struct Client {
     owner: Box<[u8]>,
     verifier: Verifier,
     user: Box<[u8]>,
-    /// The addresses from which its name came with its verifier, the oldest first.
-    hosts: Vec<IpAddr>,
+    /// The addresses from which its name came with its verifier.
+    hosts: Hosts,
     confirmed: bool,
     renewed: Duration,
     /// Of the last CREATE_SESSION.
@@ -75,13 +80,14 @@ struct Client {
 
 impl Client {
     fn record(&self) -> Record {
-        Record { owner: self.owner.clone(), verifier: self.verifier, revoked: self.revoked }
+        let Client { owner, verifier, hosts, revoked, .. } = self;
+        Record { owner: owner.clone(), verifier: *verifier, hosts: hosts.clone(), revoked: *revoked }
     }
 
     /// Remembers an address of the client.
     fn seen_at(&mut self, host: IpAddr) {
         if !self.hosts.contains(&host) {
-            if self.hosts.len() == HOSTS {
+            if self.hosts.is_full() {
                 self.hosts.remove(0);
             }
             self.hosts.push(host);
@@ -114,6 +120,7 @@ pub(super) struct Clients {
 }
 
 saved! {
+    Record { owner, verifier, hosts, revoked }
     Reclaim { opens, delegations }
     Client {
         owner, verifier, user, hosts, confirmed, renewed, sequence, created, recorded, revoked,
@@ -202,7 +209,7 @@ impl Clients {
                 owner,
                 verifier: request.verifier,
                 user: principal.user.into(),
-                hosts: vec![principal.host],
+                hosts: Hosts::from_iter([principal.host]),
                 confirmed: false,
                 renewed: now,
                 sequence: 0,
@@ -236,6 +243,21 @@ impl Clients {
             return Err(Status::ClidInUse);
         }
         Ok(Create::Run)
+    }
+
+    /// Whether another client of the same name is in use on other hosts: since this client's
+    /// EXCHANGE_ID, which would have been refused. `in_use` as for [`Self::exchange_id`].
+    pub(super) fn is_kept_out(
+        &self,
+        id: ClientId,
+        host: IpAddr,
+        in_use: impl Fn(ClientId, Duration) -> bool,
+    ) -> bool {
+        let named = self.clients.get(&id).and_then(|it| self.owners.get(&it.owner));
+        let other = named.and_then(|it| it.confirmed).filter(|it| *it != id);
+        other
+            .and_then(|other| Some((other, self.clients.get(&other)?)))
+            .is_some_and(|(other, held)| !held.hosts.contains(&host) && in_use(other, held.renewed))
     }
 
     /// Keeps the result of a CREATE_SESSION that was run.

@@ -2,20 +2,20 @@
 //! (RFC 8881 §8.4.2, §18.51).
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use super::clients::{Reclaim, Record};
 use super::saved::saved;
-use crate::v4::{Status, Verifier};
+use crate::v4::{ClientOwner, Status};
 
 /// The grace period, which may be over.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Grace {
     /// When it ends at the latest. None: it is over.
     until: Option<Duration>,
-    /// The clients that may reclaim and have not said that they are done: the verifier, and whether
-    /// a delegation was revoked.
-    waiting: BTreeMap<Box<[u8]>, (Verifier, bool)>,
+    /// The records of the clients that may reclaim and have not said that they are done.
+    waiting: BTreeMap<Box<[u8]>, Record>,
 }
 
 saved! { Grace { until, waiting } }
@@ -24,10 +24,7 @@ impl Grace {
     /// Begins with the records of stable storage. Without any, there is nothing to wait for.
     pub(super) fn new(until: Duration, records: Vec<Record>) -> Self {
         let until = (!records.is_empty()).then_some(until);
-        Grace {
-            until,
-            waiting: records.into_iter().map(|it| (it.owner, (it.verifier, it.revoked))).collect(),
-        }
+        Grace { until, waiting: records.into_iter().map(|it| (it.owner.clone(), it)).collect() }
     }
 
     pub(super) fn is_active(&self) -> bool {
@@ -37,11 +34,18 @@ impl Grace {
     /// What the client of this record may reclaim.
     pub(super) fn may_reclaim(&self, record: &Record) -> Reclaim {
         match self.waiting.get(&record.owner) {
-            Some((verifier, revoked)) if *verifier == record.verifier => {
-                Reclaim { opens: true, delegations: !revoked }
+            Some(kept) if kept.verifier == record.verifier => {
+                Reclaim { opens: true, delegations: !kept.revoked }
             }
             _ => Reclaim::default(),
         }
+    }
+
+    /// Whether the name belongs to a client that may reclaim, on other hosts than this one, and the
+    /// verifier is not the client's.
+    pub(super) fn is_anothers(&self, name: &ClientOwner<'_>, host: IpAddr) -> bool {
+        let kept = self.waiting.get(name.owner.bytes());
+        kept.is_some_and(|kept| kept.verifier != name.verifier && !kept.hosts.contains(&host))
     }
 
     /// The owner has nothing more to reclaim.

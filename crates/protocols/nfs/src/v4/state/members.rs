@@ -1,5 +1,6 @@
 //! Owns the clients together with their sessions: the operations that concern both.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use super::back::{Call, Connection, Service};
@@ -61,6 +62,19 @@ pub(super) struct Members {
 
 saved! { Members { clients, sessions } }
 
+/// Whether the lease of a client that was last renewed at a time is valid, and the client has state.
+fn in_use(
+    sessions: &Sessions,
+    now: Duration,
+    limits: &Limits,
+    has_state: impl Fn(ClientId) -> bool,
+) -> impl Fn(ClientId, Duration) -> bool {
+    move |id, renewed| {
+        let expired = now.saturating_sub(renewed) > limits.lease && sessions.busy(id) == 0;
+        !expired && (has_state(id) || sessions.of(id).next().is_some())
+    }
+}
+
 impl Members {
     pub(super) fn new(start: u32, seed: u64) -> Self {
         Members { clients: Clients::new(start), sessions: Sessions::new(seed) }
@@ -83,10 +97,20 @@ impl Members {
         limits: &Limits,
     ) -> Result<(Exchanged, Vec<ClientId>), Status> {
         let Members { clients, sessions } = self;
-        clients.exchange_id(now, principal, owner, flags, limits.clients, |id, renewed| {
-            let expired = now.saturating_sub(renewed) > limits.lease && sessions.busy(id) == 0;
-            !expired && (has_state(id) || sessions.of(id).next().is_some())
-        })
+        let in_use = in_use(sessions, now, limits, has_state);
+        clients.exchange_id(now, principal, owner, flags, limits.clients, in_use)
+    }
+
+    /// Whether another client of the same name, in use on other hosts, keeps this one out.
+    pub(super) fn is_kept_out(
+        &self,
+        now: Duration,
+        host: IpAddr,
+        client: ClientId,
+        has_state: impl Fn(ClientId) -> bool,
+        limits: &Limits,
+    ) -> bool {
+        self.clients.is_kept_out(client, host, in_use(&self.sessions, now, limits, has_state))
     }
 
     /// CREATE_SESSION (RFC 8881 §18.36.4). Also returns the client that the confirmed one replaces.

@@ -1,11 +1,11 @@
 //! The encoding in which a daemon hands its state to its successor: fields in order, in XDR.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
 use std::time::Duration;
 
 use rpc::xdr::{Malformed, Reader, Writer, Xdr};
 
+use super::clients::Hosts;
 use crate::v4::{Channel, ClientId, CreateSessionOk, SequenceOk, SessionId, Status, Verifier};
 
 /// A value with a form in the handed-over state.
@@ -32,7 +32,7 @@ macro_rules! by_xdr {
     )* };
 }
 
-by_xdr! { u32 u64 bool Channel ClientId CreateSessionOk SequenceOk SessionId Status Verifier }
+by_xdr! { u32 u64 bool Channel ClientId CreateSessionOk Hosts SequenceOk SessionId Status Verifier }
 
 /// Structs: names all fields, in the order of their encoding.
 macro_rules! saved {
@@ -64,22 +64,6 @@ impl Saved for Duration {
             return Err(Malformed::Unknown { what: "nanoseconds", value: nanos });
         }
         Ok(Duration::new(seconds, nanos))
-    }
-}
-
-/// Sixteen bytes: an address of IPv4 is mapped (RFC 4291 §2.5.5.2).
-impl Saved for IpAddr {
-    fn save(&self, to: &mut Writer<'_>) {
-        let mapped = match self {
-            IpAddr::V4(v4) => v4.to_ipv6_mapped(),
-            IpAddr::V6(v6) => *v6,
-        };
-        to.fixed(&mapped.octets());
-    }
-
-    fn load(from: &mut Reader<'_>) -> Result<Self, Malformed> {
-        let octets = <[u8; 16]>::read(from)?;
-        Ok(IpAddr::from(octets).to_canonical())
     }
 }
 

@@ -39,6 +39,7 @@ const CHANNEL: Channel = Channel {
 
 const HOST: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
 const ROOT: Principal<'_> = Principal { user: b"root", host: HOST };
+const ELSEWHERE: Principal<'_> = Principal { user: b"root", host: IpAddr::V4(Ipv4Addr::new(192, 0, 2, 2)) };
 const OTHER: Principal<'_> = Principal { user: b"other", host: HOST };
 
 fn limits() -> Limits {
@@ -82,7 +83,12 @@ fn request(session: SessionId, slot: u32, sequence: u32) -> Sequence {
 }
 
 fn record(name: u8) -> Record {
-    Record { owner: [name].into(), verifier: Verifier([1; 8]), revoked: false }
+    Record {
+        owner: [name].into(),
+        verifier: Verifier([1; 8]),
+        hosts: Hosts::from_iter([HOST]),
+        revoked: false,
+    }
 }
 
 impl Server {

@@ -122,20 +122,35 @@ fn create_session_is_replayed_by_its_sequence() {
 /// A name can be claimed: it takes nothing from a client in use on another host.
 #[test]
 fn a_name_that_another_host_claims_replaces_no_client_in_use() {
-    let elsewhere = Principal { host: IpAddr::V4(Ipv4Addr::new(192, 0, 2, 2)), ..ROOT };
     let mut server = Server::new();
     let first = server.exchange(1, ROOT, 0).unwrap();
     let session = server.create(first.client, 1).unwrap().session;
-    assert_eq!(server.exchange(2, elsewhere, 0), Err(Status::ClidInUse));
+    assert_eq!(server.exchange(2, ELSEWHERE, 0), Err(Status::ClidInUse));
     // Nor is a guessed client ID one.
-    let guessed = server.state.create_session(server.now, 9, elsewhere, 1, &creation(first.client, 2));
+    let guessed = server.state.create_session(server.now, 9, ELSEWHERE, 1, &creation(first.client, 2));
     assert_eq!(guessed, Err(Status::StaleClientId));
     assert_eq!(server.exchange(1, ROOT, UPDATE).unwrap().sequence, 2, "the guess counts");
     // It is not in use any more.
     server.state.destroy_session(1, session, None).unwrap();
-    let next = server.exchange(2, elsewhere, 0).unwrap();
-    assert!(server.state.create_session(server.now, 9, elsewhere, 1, &creation(next.client, 1)).is_ok());
+    let next = server.exchange(2, ELSEWHERE, 0).unwrap();
+    assert!(server.state.create_session(server.now, 9, ELSEWHERE, 1, &creation(next.client, 1)).is_ok());
     assert_eq!(server.exchange(1, ROOT, UPDATE), Err(Status::NotSame));
+}
+
+/// The client was not in use when the other host began, and is again when it goes on.
+#[test]
+fn a_name_that_another_host_claimed_in_time_replaces_nothing_later() {
+    let mut server = Server::new();
+    let first = server.exchange(1, ROOT, 0).unwrap();
+    let session = server.create(first.client, 1).unwrap().session;
+    server.state.destroy_session(1, session, None).unwrap();
+    let claimed = server.exchange(2, ELSEWHERE, 0).unwrap().client;
+    let session = server.create(first.client, 2).unwrap().session;
+    let create =
+        |server: &mut Server| server.state.create_session(server.now, 9, ELSEWHERE, 1, &creation(claimed, 1));
+    assert_eq!(create(&mut server), Err(Status::ClidInUse));
+    server.state.destroy_session(1, session, None).unwrap();
+    assert!(create(&mut server).is_ok());
 }
 
 /// RFC 8881 §2.10.5: client ID trunking.

@@ -86,6 +86,21 @@ fn a_client_that_restarted_too_reclaims_nothing() {
     assert_eq!(server.open_as(client, b"o", 1, (Read, NONE), RECLAIM), Err(Status::NoGrace));
 }
 
+/// What a client may reclaim is not for another host that claims its name.
+#[test]
+fn a_name_that_another_host_claims_ends_no_clients_reclaim() {
+    let mut server = restarted(&[1]);
+    let claim = |server: &mut Server| server.state.exchange_id(server.now, ELSEWHERE, &owner(&[1], 2), 0);
+    assert_eq!(claim(&mut server), Err(Status::ClidInUse));
+    server.hand_over();
+    assert_eq!(claim(&mut server), Err(Status::ClidInUse));
+    let one = server.mount(1);
+    server.open_as(one, b"o", 1, (Write, NONE), RECLAIM).unwrap();
+    let mut server = restarted(&[1]);
+    server.pass(LEASE, &[]);
+    assert!(claim(&mut server).is_ok());
+}
+
 /// RFC 8881 §9.1, §18.10.
 #[test]
 fn locks_are_reclaimed_with_the_opens() {
