@@ -21,6 +21,8 @@ use crate::patience::Patience;
 
 /// What the fore channel asks for beside the data of one READ or WRITE, bytes.
 const HEADERS: u32 = 8 << 10;
+/// The most bytes of a READ's or a WRITE's message besides the data.
+const AROUND_DATA: u32 = 2 << 10;
 /// Slots that are asked for.
 const SLOTS: u32 = 64;
 /// The longest wait before a request is repeated that the server puts off.
@@ -162,8 +164,8 @@ impl Session {
     pub fn sizes(&self) -> (u32, u32) {
         let fore = self.established.borrow().as_ref().map(|it| it.fore).unwrap_or_default();
         (
-            fore.max_response.saturating_sub(HEADERS).max(512),
-            fore.max_request.saturating_sub(HEADERS).max(512),
+            fore.max_response.saturating_sub(AROUND_DATA).max(512),
+            fore.max_request.saturating_sub(AROUND_DATA).max(512),
         )
     }
 
