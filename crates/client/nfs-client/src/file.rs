@@ -86,13 +86,29 @@ impl File {
     ///
     /// # Errors
     /// Those of the connection, and what the server says.
-    pub async fn write(&self, offset: u64, mut data: Chain) -> Result<(), Error> {
+    pub async fn write(&self, offset: u64, data: Chain) -> Result<(), Error> {
+        self.write_pieces(offset, data, false).await?;
+        if self.client.0.kept.get() > MOST_KEPT {
+            self.sync().await?;
+        }
+        Ok(())
+    }
+
+    /// Writes `data` at `offset`, and returns when it is stable (FILE_SYNC).
+    ///
+    /// # Errors
+    /// Those of the connection, and what the server says.
+    pub async fn write_stable(&self, offset: u64, data: Chain) -> Result<(), Error> {
+        self.write_pieces(offset, data, true).await
+    }
+
+    async fn write_pieces(&self, offset: u64, mut data: Chain, stable: bool) -> Result<(), Error> {
         let most = self.client.sizes().1 as usize;
         let mut at = offset;
         while !data.is_empty() {
             let mut part = data.clone();
             part.truncate(most);
-            let written = self.write_once(at, part.clone()).await?;
+            let written = self.write_once(at, part.clone(), stable).await?;
             let count = written.count as usize;
             if count == 0 || count > part.len() {
                 return Err(Error::Nonsense("a write of no bytes, or of more than were sent"));
@@ -100,12 +116,12 @@ impl File {
             part.truncate(count);
             data.advance(count);
             if !written.stable {
+                if stable {
+                    return Err(Error::Nonsense("a write that had to be stable is not"));
+                }
                 self.keep(Kept { offset: at, data: part, verifier: written.verifier });
             }
             at += count as u64;
-        }
-        if self.client.0.kept.get() > MOST_KEPT {
-            self.sync().await?;
         }
         Ok(())
     }
@@ -116,10 +132,10 @@ impl File {
         self.kept.borrow_mut().push(kept);
     }
 
-    async fn write_once(&self, at: u64, data: Chain) -> Result<Written, Error> {
+    async fn write_once(&self, at: u64, data: Chain, stable: bool) -> Result<Written, Error> {
         match (&self.client.0.wire, &self.open) {
-            (Wire::V4(v4), Some(open)) => v4.write(open, at, data).await,
-            (Wire::V3(v3), _) => v3.write(&self.handle, at, data).await,
+            (Wire::V4(v4), Some(open)) => v4.write(open, at, data, stable).await,
+            (Wire::V3(v3), _) => v3.write(&self.handle, at, data, stable).await,
             (Wire::V4(_), None) => Err(Error::Nonsense("the file is not open")),
         }
     }
@@ -167,7 +183,7 @@ impl File {
     /// Sends lost data again, all of it.
     async fn write_kept(&self, mut offset: u64, mut data: Chain) -> Result<(), Error> {
         while !data.is_empty() {
-            let written = self.write_once(offset, data.clone()).await?;
+            let written = self.write_once(offset, data.clone(), false).await?;
             let count = written.count as usize;
             if count == 0 || count > data.len() {
                 return Err(Error::Nonsense("a write of no bytes, or of more than were sent"));

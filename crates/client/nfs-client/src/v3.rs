@@ -271,9 +271,15 @@ impl V3 {
         Ok((done.1.into_payload(payload), eof))
     }
 
-    pub async fn write(&self, file: &Handle, offset: u64, data: Chain) -> Result<Written, Error> {
+    pub async fn write(
+        &self,
+        file: &Handle,
+        offset: u64,
+        data: Chain,
+        stable: bool,
+    ) -> Result<Written, Error> {
         let length = u32::try_from(data.len()).unwrap_or(u32::MAX);
-        let stable = v3::Stable::Unstable;
+        let stable = if stable { v3::Stable::FileSync } else { v3::Stable::Unstable };
         let what = v3::Write { file: file.v3(), offset, count: length, stable, length };
         let done = self.call(Arguments::Write(what), data).await?;
         let written = ok!(done, Write)?;

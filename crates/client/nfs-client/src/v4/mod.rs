@@ -290,9 +290,16 @@ impl V4 {
         Ok((done.into_payload(payload), eof))
     }
 
-    pub async fn write(&self, open: &Rc<Open>, offset: u64, data: Chain) -> Result<Written, Error> {
+    pub async fn write(
+        &self,
+        open: &Rc<Open>,
+        offset: u64,
+        data: Chain,
+        stable: bool,
+    ) -> Result<Written, Error> {
         let length = u32::try_from(data.len()).unwrap_or(u32::MAX);
-        let write = |stateid| Arguments::Write(Write { stateid, offset, stable: Stable::Unstable, length });
+        let stable = if stable { Stable::FileSync } else { Stable::Unstable };
+        let write = |stateid| Arguments::Write(Write { stateid, offset, stable, length });
         let done = self.on_open(open, write, data).await?;
         match done.results()?.last() {
             Some(Located { value: Results::Write(Outcome::Ok(written)), .. }) => Ok(Written {
