@@ -6,7 +6,7 @@ import time
 
 from lab import proc, tools, uml
 from lab.report import Skip, expect
-from lab.share import folder, round_trip, same, share
+from lab.share import folder, loaded, round_trip, same, share
 from lab.target import Stag
 
 PORT, RDMA_PORT = 2049, 20049
@@ -338,8 +338,10 @@ def knfsd(lab):
         return f"{scheme}://{uml.GUEST}" + ("/run/export" if version == "3" else "")
 
     def there(version, scheme="nfs"):
-        return lambda: lab.report.case(f"nfs: knfsd, {scheme}://, {version}: stag cp, ls, cat and rm",
-                                       lambda: round_trip(lab, base(version, scheme), f"vers={version}"))
+        def trip():
+            round_trip(lab, base(version, scheme), f"vers={version}")
+            loaded(base(version, scheme), f"vers={version}")
+        return lambda: lab.report.case(f"nfs: knfsd, {scheme}://, {version}: stag cp, ls, cat, rm and bench", trip)
 
     def away(version):
         def copy():

@@ -49,7 +49,9 @@ class Share:
         if not Stag.binary:
             raise Skip("no stag binary: set STAG_BIN")
         log, ready, listens = open(self.log_path, "ab"), threading.Event(), []
-        self.process = subprocess.Popen(self.command() + list(words), stdout=subprocess.PIPE, stderr=log, text=True)
+        # One of its own: no grace period for clients of other cases.
+        state = {**os.environ, "STATE_DIRECTORY": os.path.join(self.folder, "state")}
+        self.process = subprocess.Popen(self.command() + list(words), env=state, stdout=subprocess.PIPE, stderr=log, text=True)
 
         def read(stream):
             for line in stream:
@@ -164,6 +166,15 @@ def round_trip(lab, base, settings):
     stag("rm", at("/note"), at("/big"))
     refused = stag("cat", at("/note"), ok=None)
     expect(refused.code == 1 and "no such file" in refused, f"a file that is not there: {refused}")
+
+
+def loaded(base, settings):
+    """`stag bench` loads a file in the directory `base`, finds in it what it wrote, and `stag rm` removes it."""
+    file = f"{base}/load?{settings}"
+    load = ("--span", "1M", "--count", "300", "--depth", "8", "--pattern", "randrw", "--fill", "--verify", "--destroy")
+    run = json.loads(proc.run(Stag.binary, "bench", *load, "--json", file))["runs"][0]
+    expect((run["ios"], run["errors"]) == (300, 0) and run["verified_blocks"] >= 2048, f"stag bench found {run}")
+    proc.run(Stag.binary, "rm", file)
 
 
 def folder(lab, name="tree"):

@@ -8,7 +8,7 @@ import time
 from lab import proc
 from lab.ganesha import ganesha
 from lab.report import expect
-from lab.share import folder, round_trip, same, share
+from lab.share import folder, loaded, round_trip, same, share
 from lab.target import Stag
 
 from . import capture
@@ -178,8 +178,9 @@ def decoded(lab):
 def client_of_ganesha(lab):
     path = folder(lab)
     with ganesha(lab, path):
-        round_trip(lab, f"nfs://127.0.0.1{path}", "vers=3")
-        round_trip(lab, "nfs://127.0.0.1/export", "vers=4.1")
+        for base, settings in ((f"nfs://127.0.0.1{path}", "vers=3"), ("nfs://127.0.0.1/export", "vers=4.1")):
+            round_trip(lab, base, settings)
+            loaded(base, settings)
         listed = proc.run(Stag.binary, "ls", "nfs://127.0.0.1")
         expect(listed == f"nfs://127.0.0.1{path}\n", f"stag ls lists the exports:\n{listed}")
 
@@ -188,7 +189,9 @@ def client_of_stag(lab):
     with share(lab, exports(lab)) as server:
         for name in server.exports:
             for version in ("3", "4.1", "4.2"):
-                round_trip(lab, f"nfs://{server.host}:{server.port}{name}", f"vers={version}&uid=1000&gid=1000")
+                base, settings = f"nfs://{server.host}:{server.port}{name}", f"vers={version}&uid=1000&gid=1000"
+                round_trip(lab, base, settings)
+                loaded(base, settings)
 
 
 def client_of_stag_over_rdma(lab):
@@ -196,7 +199,9 @@ def client_of_stag_over_rdma(lab):
     with share(lab, exports(lab)) as server:
         for name in server.exports:
             for version in ("3", "4.1", "4.2"):
-                round_trip(lab, f"nfs+rdma://{server.host}:{server.port}{name}", f"vers={version}&uid=1000&gid=1000")
+                base, settings = f"nfs+rdma://{server.host}:{server.port}{name}", f"vers={version}&uid=1000&gid=1000"
+                round_trip(lab, base, settings)
+                loaded(base, settings)
         listed = proc.run(Stag.binary, "ls", f"nfs+rdma://{server.host}:{server.port}")
         expect(sorted(listed.split()) == sorted(f"nfs+rdma://{server.host}:{server.port}{name}" for name in server.exports),
                f"stag ls lists the exports:\n{listed}")
@@ -280,10 +285,10 @@ CASES = [
     ("showmount and rpcinfo ask the portmapper", portmapper),
     ("QEMU's nfs driver writes and checks an image", qemu),
     ("tshark decodes NFS 3, 4.1 and 4.2", decoded),
-    ("stag cp, ls, cat and rm with Ganesha, 3 and 4.1", client_of_ganesha),
-    ("stag cp, ls, cat and rm with Stag, 3, 4.1 and 4.2", client_of_stag),
+    ("stag cp, ls, cat, rm and bench with Ganesha, 3 and 4.1", client_of_ganesha),
+    ("stag cp, ls, cat, rm and bench with Stag, 3, 4.1 and 4.2", client_of_stag),
     ("stag conform passes Stag whole, over memory and a directory", conformance_of_stag),
     ("stag conform finds in Ganesha what is known, and no more", conformance_of_ganesha),
-    ("stag cp, ls, cat and rm with Stag over RDMA, 3, 4.1 and 4.2", client_of_stag_over_rdma),
+    ("stag cp, ls, cat, rm and bench with Stag over RDMA, 3, 4.1 and 4.2", client_of_stag_over_rdma),
     ("stag cp goes on when the server dies and comes back", restarts),
 ]

@@ -1,5 +1,5 @@
-//! The commands that measure beside `stag bench`: `stag rdma-bench`, both sides as processes, and `stag osd bench` against
-//! `stag serve osd:…`.
+//! The commands that measure: `stag bench` against files, `stag rdma-bench`, both sides as processes, and `stag osd bench`
+//! against `stag serve osd:…`.
 
 mod support;
 
@@ -8,8 +8,9 @@ use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
 use serde_json::Value;
-use support::command::{STAG, Server, fails, said};
+use support::command::{STAG, Server, fails, said, stag_with};
 
 /// The side of `stag rdma-bench` that answers, which ends with the test.
 struct Answering {
@@ -180,4 +181,88 @@ fn objects_are_loaded_in_a_partition_that_is_gone_afterwards() {
     fails(&["osd", "bench", server.iscsi(1), "create", "--time", "0.01"], 1);
     let table = said(&["osd", "bench", server.iscsi(0), "create", "--time", "0.03"]);
     assert!(table.starts_with("create ") && table.contains("\nremove "), "{table}");
+}
+
+/// Loads a file of an export in memory with `more`, by every version over TCP and over RDMA.
+fn loaded_files(export: &str, more: &[&str]) -> Vec<Value> {
+    let mut found = Vec::new();
+    for scheme in ["nfs", "nfs+rdma"] {
+        for version in ["3", "4.1", "4.2"] {
+            let place = export.replace("nfs://", &format!("{scheme}://"));
+            let url = format!("{place}/{scheme}-{version}?vers={version}");
+            found.extend(runs(&[&["bench", &url, "--json", "--destroy"], more].concat()));
+        }
+    }
+    found
+}
+
+#[test]
+fn files_are_loaded_and_verified_in_every_version_over_tcp_and_rdma() {
+    let server = Server::start(&["--nfs", "127.0.0.1:0", "--export", "/data=mem:64M"], 1);
+    let export = server.urls[0].as_str();
+    // One that nothing would be written to has to be there.
+    let missing = fails(&["bench", &format!("{export}/none"), "--count", "1"], 1);
+    assert!(missing.contains("no such file"), "{missing}");
+
+    let span = ["--span", "1M", "--count", "300", "--depth", "8"];
+    let verified = [&span[..], &["--fill", "--verify", "--pattern", "randrw", "--sessions", "2"]].concat();
+    for run in loaded_files(export, &verified) {
+        assert_eq!((&run["ios"], &run["errors"]), (&300.into(), &0.into()), "{run}");
+        // At the end each of the 2,048 blocks is looked at.
+        assert!(run["verified_blocks"].as_u64() >= Some(2048), "{run}");
+    }
+    // Of what is longer than one call too, and stable or not.
+    for more in
+        [&["--bs", "4k,1M", "--pattern", "write,read"][..], &["--file-sync", "--pattern", "randwrite"]]
+    {
+        for run in loaded_files(export, &[&span[..], more].concat()) {
+            assert_eq!((&run["ios"], &run["errors"]), (&300.into(), &0.into()), "{run}");
+            assert!(run["reads"] == 300 || run["writes"] == 300, "{run}");
+        }
+    }
+    assert_eq!(server.end(Signal::TERM), Some(0));
+}
+
+#[test]
+fn a_file_that_somebody_else_writes_to_is_found_wrong() {
+    let server = Server::start(&["--nfs", "127.0.0.1:0", "--export", "/data=mem:64M"], 1);
+    let file = format!("{}/file", server.urls[0]);
+    let load = ["--span", "1M", "--pattern", "randread", "--fill", "--verify", "--destroy", "--time", "300"];
+    let mut bench = Command::new(STAG)
+        .args(["bench", &file])
+        .args(load)
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // It may still fill when they come for the first time, and writes over them.
+    let deadline = Instant::now() + Duration::from_secs(90);
+    let status = loop {
+        stag_with(&["write", &file], &[0; 1 << 20]);
+        match bench.try_wait().unwrap() {
+            Some(status) => break status,
+            None => assert!(Instant::now() < deadline, "nothing was found"),
+        }
+    };
+    assert_eq!(status.code(), Some(1));
+    let mut words = String::new();
+    bench.stderr.take().unwrap().read_to_string(&mut words).unwrap();
+    assert!(words.contains("expected generation 1"), "{words}");
+    assert_eq!(server.end(Signal::TERM), Some(0));
+}
+
+#[test]
+fn what_is_of_units_alone_or_of_files_alone_is_refused() {
+    let (file, unit) = ("nfs://127.0.0.1:1/data/file", "iscsi://127.0.0.1:1/iqn.2026-01.org.example:a/0");
+    for (words, says) in [
+        (&["bench", file, unit][..], "not of one kind"),
+        (&["bench", file, "--connections", "2"], "--sessions"),
+        (&["bench", file, "--initiators", "2"], "--sessions"),
+        (&["bench", file, "--pattern", "write"], "writes over the file"),
+        (&["bench", unit, "--file-sync"], "of files"),
+    ] {
+        let said = fails(words, 2);
+        assert!(said.contains(says), "{said}");
+    }
+    assert!(fails(&["bench", file], 5).contains("cannot connect"));
 }

@@ -138,9 +138,14 @@ fn commands_on_files_never_panic_on_their_output() {
     let export = server.urls[0].as_str();
     let file = format!("{export}/file");
     assert!(stag(&["cp", &here, &file]).status.success());
-    for command in
-        [&["cat", &file][..], &["ls", export], &["info", &file], &["read", &file], &["cp", &file, "-"]]
-    {
+    for command in [
+        &["cat", &file][..],
+        &["ls", export],
+        &["info", &file],
+        &["read", &file],
+        &["cp", &file, "-"],
+        &["bench", &file, "--time", "0.05"],
+    ] {
         survives(command);
     }
     assert_eq!(server.end(Signal::TERM), Some(0));

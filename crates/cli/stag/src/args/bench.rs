@@ -3,26 +3,29 @@
 use std::str::FromStr;
 
 use clap::{Args, ValueEnum};
-use iscsi_client::Url;
 
+use super::url::Remote;
 use super::{Connect, url};
 
-/// Measure units: rates, latencies, processor time, and whether they keep what they are given
+/// Measure units or files: rates, latencies, processor time, and whether they keep what they are given
 #[derive(Clone, Debug, Args)]
 #[command(
-    long_about = "Measure units: rates, latencies, processor time, and whether they keep what they are given.\n\n\
+    long_about = "Measure units or files: rates, latencies, processor time, and whether they keep what they are given.\n\n\
     Every combination of the block sizes, depths and patterns is a run of its own. Patterns that write destroy what is on \
     the units, so they need --destroy. With --rate, latency counts from when an I/O should have begun, however late it \
     could be sent.\n\n\
     With --verify, every block that is written carries its address and a generation, and every block that is read is held \
     against what was acknowledged, also after the target was lost and came back; at the end of a run everything written in \
-    it is read once more."
+    it is read once more.\n\n\
+    A file of NFS that is missing is made, and one that is shorter than --span is made longer, if the load writes. Writes \
+    are UNSTABLE, with a COMMIT after every 64 MiB and at the end; with --file-sync or --verify each is FILE_SYNC. \
+    Errors count a file's blocks as 512 bytes."
 )]
 #[command(after_long_help = EXAMPLES)]
 pub struct Bench {
-    /// The units: iscsi://HOST[:PORT]/IQN/LUN, or iser:// for RDMA
-    #[arg(value_name = "URL", value_parser = url::unit, required = true)]
-    pub urls: Vec<Url>,
+    /// The units: iscsi://HOST[:PORT]/IQN/LUN, or iser:// for RDMA; or files: nfs://HOST[:PORT]/PATH, or nfs+rdma://
+    #[arg(value_name = "URL", value_parser = url::remote, required = true)]
+    pub urls: Vec<Remote>,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub load: Load,
@@ -74,6 +77,9 @@ pub struct Load {
     /// Memory for the generations of --verify, 8 bytes an I/O's place; what it does not hold of the units is not used
     #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = super::size)]
     pub verify_memory: u64,
+    /// Files: each write is stable before its answer (FILE_SYNC)
+    #[arg(long)]
+    pub file_sync: bool,
     /// Write everything once before each run
     #[arg(long)]
     pub fill: bool,
@@ -140,6 +146,7 @@ const EXAMPLES: &str = "\
 Examples:
   stag bench iscsi://192.0.2.1/iqn.2026-01.org.example:disks/0
   stag bench URL --bs 512..1M --time 2 --csv > sweep.csv
+  stag bench nfs://192.0.2.1/data/file --span 1G --fill --destroy --pattern randread,randwrite
   stag bench URL --pattern randrw --read-percent 70 --zipf 0.99 --depth 1,8,32 --destroy
   stag bench URL --pattern randwrite --verify --destroy --time 60     (kill the target and start it again meanwhile)
   stag bench URL --rate 20000 --time 30 --target-comm tgtd --json | jq '.runs[0].lat_us.p99'

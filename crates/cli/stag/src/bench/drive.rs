@@ -6,13 +6,11 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use iscsi_client::{Completed, Disk, Error, Lun, Queue, Residual, Transfer};
 use load::cpu::{Sample, Spent};
 use load::{Engine, Pace, Window};
-use runtime::{Chain, pool};
-use scsi::SenseKey;
-use scsi::cdb::build::{self, Flags};
+use runtime::{BufMut, Chain, pool};
 
+use super::medium::{self, End, Lost, Medium};
 use super::plan::{Part, Run, Source};
 use super::tally::Tally;
 use super::verify::Verifier;
@@ -62,13 +60,11 @@ pub struct Shared {
 }
 
 /// One session at work.
-pub struct Driver {
-    pub queue: Queue,
+pub struct Driver<M: Medium> {
+    pub medium: M,
     pub shared: Rc<Shared>,
     pub url: String,
-    lun: Lun,
     bs: u32,
-    blocks: u32,
     part: Part,
     source: Source,
     verifier: Option<Verifier>,
@@ -77,7 +73,7 @@ pub struct Driver {
     engine: Engine,
     ios: Vec<Io>,
     again: Vec<u16>,
-    ended: Vec<Completed>,
+    ended: Vec<M::Ended>,
     cursor: u64,
     /// A unit said that it is busy.
     pause: bool,
@@ -92,24 +88,19 @@ pub struct Outcome {
     pub cpu: Option<Spent>,
 }
 
-impl Driver {
-    /// For a session of `run` on `disk`.
+impl<M: Medium> Driver<M> {
+    /// For a session of `run` on `medium`.
     pub fn new(
-        queue: Queue,
-        disk: &Disk,
+        medium: M,
         url: String,
         run: &Run,
         (part, source): (Part, Source),
         verifier: Option<Verifier>,
         shared: Rc<Shared>,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self, Lost> {
         let idle = Io { place: 0, write: false, generation: 0, tries: 0 };
-        let reconnects = queue.session().reconnects();
-        debug_assert_eq!(reconnects, 0);
         Ok(Self {
-            lun: disk.lun(),
             bs: run.bs,
-            blocks: run.bs / disk.block_len(),
             data: random_data(run.bs)?,
             ios: vec![idle; run.depth.into()],
             engine: Engine::warming(run.depth),
@@ -117,7 +108,7 @@ impl Driver {
             ended: Vec::with_capacity(run.depth.into()),
             cursor: 0,
             pause: false,
-            queue,
+            medium,
             shared,
             url,
             part,
@@ -130,7 +121,7 @@ impl Driver {
     ///
     /// # Errors
     /// Whatever ended the session.
-    pub async fn pass(&mut self, phase: Phase) -> Result<(), Error> {
+    pub async fn pass(&mut self, phase: Phase) -> Result<(), Lost> {
         self.cursor = 0;
         // None of it counts.
         self.engine = Engine::warming(self.depth());
@@ -138,9 +129,9 @@ impl Driver {
             let now = Instant::now();
             self.submit_again()?;
             while !self.stopped() && self.submit_next(phase, now)? {}
-            self.queue.flush();
+            self.medium.flush();
             if self.engine.is_idle() {
-                return Ok(());
+                return self.medium.sync().await;
             }
             self.collect(None).await?;
         }
@@ -157,7 +148,7 @@ impl Driver {
         pace: Option<Pace>,
         share: Option<u64>,
         target: Option<Option<u32>>,
-    ) -> Result<Outcome, Error> {
+    ) -> Result<Outcome, Lost> {
         self.engine = Engine::new(self.depth(), window, pace, share);
         let (mut before, mut after) = (None, None);
         loop {
@@ -174,7 +165,7 @@ impl Driver {
             }
             self.submit_again()?;
             while !over && self.submit_next(Phase::Load, now)? {}
-            self.queue.flush();
+            self.medium.flush();
             if over && self.engine.is_idle() {
                 break;
             }
@@ -182,9 +173,12 @@ impl Driver {
             let wake = if over { None } else { self.engine.wake(now) };
             self.collect(wake.map(|wake| wake.min(now + LOOK))).await?;
         }
+        // Before it is made stable: that does not count.
+        let after = after.or_else(|| target.map(Sample::take));
+        self.medium.sync().await?;
         let mut tally = self.shared.tally.borrow_mut();
         self.engine.unsent(|ns| tally.unsent(ns));
-        let cpu = before.zip(after.or_else(|| target.map(Sample::take))).map(|(b, a)| a.since(&b));
+        let cpu = before.zip(after).map(|(b, a)| a.since(&b));
         Ok(Outcome { seconds: self.engine.seconds(), cpu })
     }
 
@@ -198,7 +192,7 @@ impl Driver {
     }
 
     /// Submits the next I/O; false if there is none at the moment.
-    fn submit_next(&mut self, phase: Phase, now: Instant) -> Result<bool, Error> {
+    fn submit_next(&mut self, phase: Phase, now: Instant) -> Result<bool, Lost> {
         if !self.engine.may_begin(now) {
             return Ok(false);
         }
@@ -258,37 +252,31 @@ impl Driver {
         }
     }
 
+    /// The byte at which a place begins.
+    fn offset(&self, place: u64) -> u64 {
+        (self.part.first + place) * u64::from(self.bs)
+    }
+
+    /// Its first block.
     fn lba(&self, place: u64) -> u64 {
-        (self.part.first + place) * u64::from(self.blocks)
+        self.offset(place) / u64::from(self.medium.block_len())
     }
 
-    fn submit(&mut self, index: u16) -> Result<(), Error> {
+    fn submit(&mut self, index: u16) -> Result<(), Lost> {
         let io = self.ios[usize::from(index)];
-        let lba = self.lba(io.place);
-        let transfer = match (&self.verifier, io.write) {
-            (None, false) => Transfer::Discard(self.bs),
-            (None, true) => Transfer::Write(self.data.clone()),
-            (Some(_), false) => {
-                let mut buffer = pool::alloc(self.bs as usize).ok_or(NO_MEMORY)?;
-                buffer.set_len(self.bs as usize);
-                Transfer::Read(buffer)
-            }
+        let what = match (&self.verifier, io.write) {
+            (verifier, false) => medium::Io::Read { keep: verifier.is_some() },
+            (None, true) => medium::Io::Write(self.data.clone()),
             (Some(verifier), true) => {
-                let mut buffer = pool::alloc(self.bs as usize).ok_or(NO_MEMORY)?;
-                buffer.set_len(self.bs as usize);
-                verifier.stamp(&mut buffer, lba, io.generation);
-                Transfer::Write(buffer.freeze().into())
+                let mut buffer = buffer(self.bs)?;
+                verifier.stamp(&mut buffer, self.lba(io.place), io.generation);
+                medium::Io::Write(buffer.freeze().into())
             }
         };
-        let cdb = if io.write {
-            build::write(lba, self.blocks, Flags::default())
-        } else {
-            build::read(lba, self.blocks, Flags::default())
-        };
-        self.queue.submit(index.into(), self.lun, &cdb, transfer)
+        self.medium.submit(index, self.offset(io.place), self.bs, what)
     }
 
-    fn submit_again(&mut self) -> Result<(), Error> {
+    fn submit_again(&mut self) -> Result<(), Lost> {
         while let Some(index) = self.again.pop() {
             self.submit(index)?;
         }
@@ -296,12 +284,12 @@ impl Driver {
     }
 
     /// Waits for ends, or until `wake`, and records them.
-    async fn collect(&mut self, wake: Option<Instant>) -> Result<(), Error> {
+    async fn collect(&mut self, wake: Option<Instant>) -> Result<(), Lost> {
         if std::mem::take(&mut self.pause) {
             runtime::sleep(BUSY_PAUSE).await;
         }
         match wake {
-            None => self.queue.completions(&mut self.ended).await?,
+            None => self.medium.completions(&mut self.ended).await?,
             Some(wake) => self.wait_until(wake).await?,
         }
         let mut ended = std::mem::take(&mut self.ended);
@@ -316,42 +304,41 @@ impl Driver {
     }
 
     /// Takes ends until `wake`: asleep as long as a timer is exact enough, then awake.
-    async fn wait_until(&mut self, wake: Instant) -> Result<(), Error> {
+    async fn wait_until(&mut self, wake: Instant) -> Result<(), Lost> {
         let sleep_until = wake.checked_sub(TIMER_SLACK).unwrap_or(wake);
         if Instant::now() < sleep_until {
-            if self.queue.in_flight() == 0 {
+            if self.medium.in_flight() == 0 {
                 runtime::sleep_until(sleep_until).await;
             } else {
                 let left = sleep_until.saturating_duration_since(runtime::now());
-                match runtime::timeout(left, self.queue.completions(&mut self.ended)).await {
+                match runtime::timeout(left, self.medium.completions(&mut self.ended)).await {
                     Ok(collected) => return collected,
                     Err(_elapsed) => {}
                 }
             }
         }
-        while self.queue.take(&mut self.ended) == 0 && Instant::now() < wake {
+        while self.medium.take(&mut self.ended) == 0 && Instant::now() < wake {
             runtime::yield_now().await;
         }
         Ok(())
     }
 
     /// Judges an end, and counts it if it went well.
-    fn finish(&mut self, completed: Completed, tally: &mut Tally) {
-        let index = completed.token as u16;
+    fn finish(&mut self, ended: M::Ended, tally: &mut Tally) {
+        let write = |index: u16| self.ios.get(usize::from(index)).is_some_and(|io| io.write);
+        let End { index, at, outcome } = M::judge(ended, write, self.bs);
         let Some(io) = self.ios.get(usize::from(index)).copied() else { return };
-        match completed.outcome {
-            Ok(())
-                if completed.residual == Residual::Exact && (io.write || completed.received == self.bs) =>
-            {
-                if let Some(ns) = self.engine.end(index, completed.at) {
+        match outcome {
+            medium::Outcome::Done(data) => {
+                if let Some(ns) = self.engine.end(index, at) {
                     tally.done(io.write, ns);
                 }
+                let lba = self.lba(io.place);
                 let Some(verifier) = &mut self.verifier else { return };
                 if io.write {
                     verifier.end_write(io.place, true);
-                } else if let Some(buffer) = &completed.buffer {
-                    let lba = (self.part.first + io.place) * u64::from(self.blocks);
-                    let checked = verifier.check(buffer, io.place, lba, io.generation);
+                } else if let Some(data) = data {
+                    let checked = verifier.check(&data, io.place, lba, io.generation);
                     tally.verified += checked.blocks;
                     for wrong in checked.wrong {
                         tally.error(|| format!("{}: {wrong}", self.url));
@@ -359,51 +346,38 @@ impl Driver {
                     }
                 }
             }
-            Err(error) if io.tries < MAX_TRIES && is_passing(&error) => {
-                // What comes back from a lost session begins with a unit attention; a busy unit wants a pause.
-                self.pause |= error.sense_key() != Some(SenseKey::UnitAttention);
+            medium::Outcome::Again { pause, .. } if io.tries < MAX_TRIES => {
+                self.pause |= pause;
                 self.ios[usize::from(index)].tries += 1;
                 self.again.push(index);
             }
-            outcome => {
+            medium::Outcome::Again { reason, .. } | medium::Outcome::Failed(reason) => {
                 self.engine.fail(index);
-                let reason = match outcome {
-                    Ok(()) if io.write => "the target did not take all of the data".to_owned(),
-                    Ok(()) => format!("{} of {} bytes came", completed.received, self.bs),
-                    Err(error) => error.to_string(),
-                };
                 if let (Some(verifier), true) = (&mut self.verifier, io.write) {
                     verifier.end_write(io.place, false);
                 }
                 self.shared.errors.fetch_add(1, Ordering::Relaxed);
                 tally.error(|| {
                     let what = if io.write { "write" } else { "read" };
-                    let lba = (self.part.first + io.place) * u64::from(self.blocks);
-                    format!("{}: {what} of {} blocks at LBA {lba}: {reason}", self.url, self.blocks)
+                    let blocks = self.bs / self.medium.block_len();
+                    format!("{}: {what} of {blocks} blocks at LBA {}: {reason}", self.url, self.lba(io.place))
                 });
             }
         }
     }
 }
 
-const NO_MEMORY: Error = Error::Argument("the buffer pool is exhausted");
-
-/// Whether the same command may well succeed when it is sent again.
-fn is_passing(error: &Error) -> bool {
-    match error {
-        Error::Scsi(scsi) => {
-            let attention = error.sense_key() == Some(SenseKey::UnitAttention);
-            // BUSY and TASK SET FULL (SAM-5 §5.3.1).
-            attention || matches!(scsi.status, 0x08 | 0x28)
-        }
-        _ => false,
-    }
+/// A buffer of `len` bytes.
+fn buffer(len: u32) -> Result<BufMut, Lost> {
+    let no_memory = || Lost { reason: "the buffer pool is exhausted".to_owned(), unreachable: false };
+    let mut buffer = pool::alloc(len as usize).ok_or_else(no_memory)?;
+    buffer.set_len(len as usize);
+    Ok(buffer)
 }
 
 /// Bytes that neither compress nor repeat within an I/O.
-fn random_data(len: u32) -> Result<Chain, Error> {
-    let mut buffer = pool::alloc(len as usize).ok_or(NO_MEMORY)?;
-    buffer.set_len(len as usize);
+fn random_data(len: u32) -> Result<Chain, Lost> {
+    let mut buffer = buffer(len)?;
     let mut random = load::Random::new(u64::from(len), 0);
     for bytes in buffer.chunks_mut(8) {
         bytes.copy_from_slice(&random.any().to_le_bytes()[..bytes.len()]);

@@ -1,13 +1,16 @@
-//! `stag bench`: loads units, measures, and checks what they keep. This file runs the runs and prints; a run's threads are
+//! `stag bench`: loads units or files, measures, and checks what they keep. This file runs the runs and prints; a run's threads are
 //! in [`run`].
 
 mod drive;
+mod file;
 mod generations;
+mod medium;
 mod plan;
 mod report;
 mod run;
 mod stamp;
 mod tally;
+mod unit;
 mod verify;
 
 use std::io::IsTerminal;
@@ -15,7 +18,7 @@ use std::io::IsTerminal;
 use load::cpu;
 use report::Report;
 
-use crate::args::Bench;
+use crate::args::{Bench, Remote};
 use crate::exit::Exit;
 use crate::interrupt;
 use crate::out::{self, OutError};
@@ -27,13 +30,13 @@ pub enum BenchError {
     #[error("{0}")]
     Usage(String),
     /// A session could not be made, or ended.
-    #[error("{url}: {error}")]
+    #[error("{url}: {reason}")]
     Session {
-        /// Of which unit.
+        /// With which unit or file.
         url: String,
         /// Why.
-        error: iscsi_client::Error,
-        /// Whether the target let nobody in.
+        reason: String,
+        /// Whether the server let nobody in.
         unreachable: bool,
     },
     /// The machine's.
@@ -115,8 +118,26 @@ fn bench_all(args: &Bench) -> Result<Exit, BenchError> {
 
 /// What can be refused before anything is sent.
 fn check(args: &Bench) -> Result<(), BenchError> {
+    let files = args.urls.iter().filter(|url| matches!(url, Remote::File(_))).count();
+    if files > 0 && files < args.urls.len() {
+        return Err(BenchError::Usage(
+            "units and files are not of one kind: load them one after the other".into(),
+        ));
+    }
+    if files > 0 && (args.connect.connections > 1 || args.load.initiators > 1) {
+        let what = "--connections and --initiators are of units: load files over several --sessions";
+        return Err(BenchError::Usage(what.into()));
+    }
+    if files == 0 && args.load.file_sync {
+        return Err(BenchError::Usage("--file-sync is of files".into()));
+    }
     if plan::destroys(args) && !args.load.destroy {
-        let units = if args.urls.len() == 1 { "the unit" } else { "the units" };
+        let units = match (files, args.urls.len()) {
+            (0, 1) => "the unit",
+            (0, _) => "the units",
+            (_, 1) => "the file",
+            _ => "the files",
+        };
         let what =
             format!("this writes over {units} and destroys what is there: add --destroy if that may be");
         return Err(BenchError::Usage(what));

@@ -13,20 +13,21 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use iscsi_client::{Disk, Options, Session};
 use load::Window;
 use load::random::mix;
 use runtime::JoinHandle;
 
 use super::BenchError;
 use super::drive::{Driver, Outcome, Phase, Shared};
+use super::file::File;
 use super::generations::BYTES_OF_PLACE;
+use super::medium::{Lost, Medium};
 use super::plan::{self, Part, Run, Seat, Source};
 use super::report::Report;
 use super::tally::Tally;
+use super::unit::Unit;
 use super::verify::Verifier;
-use crate::args::Bench;
-use crate::client::connect;
+use crate::args::{Bench, Remote};
 
 /// Polling before sleep while hardly anything is in flight: longer than a local target takes to answer.
 const LONE_SPIN_US: u32 = 50;
@@ -34,8 +35,6 @@ const LONE_SPIN_US: u32 = 50;
 const START_POLL: Duration = Duration::from_micros(500);
 /// Redraws of the progress line.
 const REDRAW: Duration = Duration::from_millis(200);
-/// How often a command is sent again because its session was lost: the time to come back is the limit that matters.
-const MAX_REPLAYS: u8 = 100;
 
 /// What all threads of a run see.
 struct Common {
@@ -43,7 +42,6 @@ struct Common {
     run: Run,
     target: Option<u32>,
     seats: Vec<Seat>,
-    options: Options,
     /// Names this run in stamps.
     stamp: u64,
     window: OnceLock<Window>,
@@ -66,19 +64,12 @@ pub fn run(
 ) -> Result<(Report, Vec<String>), BenchError> {
     let seats = plan::seats(args);
     let threads = usize::from(args.limits.threads).min(seats.len());
-    let mut options = connect::options_without_chap(&args.connect);
-    options.queue_depth = run.depth.into();
-    options.reconnect_timeout = Duration::from_secs(args.limits.reconnect.into());
-    options.max_replays = MAX_REPLAYS;
-    // A target that is to be able to send again keeps what it sends: whoever measures asks for that.
-    options.error_recovery_level = args.connect.erl.unwrap_or(0);
     let sessions = seats.len();
     let common = Arc::new(Common {
         args: args.clone(),
         run: run.clone(),
         target,
         seats,
-        options,
         stamp: stamp(args),
         window: OnceLock::new(),
         errors: Arc::default(),
@@ -208,7 +199,10 @@ fn work(common: &Arc<Common>, index: usize, threads: usize, sender: &Sender<Mess
     let result = runtime(common, index, mine.len()).and_then(|runtime| {
         // Late timers would be late I/Os at a fixed rate. A kernel that refuses leaves them a little later.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
-        runtime.block_on(sessions(common, index, &mine, sender))
+        match common.args.urls.first() {
+            Some(Remote::File(_)) => runtime.block_on(sessions::<File>(common, index, &mine, sender)),
+            _ => runtime.block_on(sessions::<Unit>(common, index, &mine, sender)),
+        }
     });
     // Nobody listens any more if another thread's error has ended the run.
     let _ = sender.send(Message::Ended(result.map(Box::new)));
@@ -240,7 +234,7 @@ fn config_cpu(cpus: &[u16], index: usize) -> Option<u16> {
 }
 
 /// What a thread's sessions do.
-async fn sessions(
+async fn sessions<M: Medium>(
     common: &Arc<Common>,
     index: usize,
     seats: &[Seat],
@@ -254,7 +248,7 @@ async fn sessions(
     });
     let mut drivers = Vec::new();
     for seat in seats {
-        drivers.push((*seat, open(common, seat, &shared).await?));
+        drivers.push((*seat, open::<M>(common, seat, &shared).await?));
     }
     if common.args.load.fill {
         drivers = each(drivers, |mut driver, _| async move {
@@ -299,23 +293,21 @@ async fn sessions(
         outcome.cpu = outcome.cpu.or(its.cpu);
     }
     for (_, driver) in drivers {
-        let session = driver.queue.session();
-        shared.tally.borrow_mut().recovered(session);
-        if let Err(error) = driver.queue.session().close().await {
-            tracing::warn!(url = driver.url, %error, "no answer to the logout");
-        }
+        let mut tally = shared.tally.take();
+        driver.medium.close(&mut tally, &driver.url).await;
+        shared.tally.replace(tally);
     }
     let tally = shared.tally.take();
     Ok((tally, outcome))
 }
 
 /// Runs something on all drivers side by side. The first error counts.
-async fn each<T: 'static, F>(
-    drivers: Vec<(Seat, Driver)>,
-    mut work: impl FnMut(Driver, Seat) -> F,
-) -> Result<(Vec<(Seat, Driver)>, Vec<T>), BenchError>
+async fn each<M: Medium, T: 'static, F>(
+    drivers: Vec<(Seat, Driver<M>)>,
+    mut work: impl FnMut(Driver<M>, Seat) -> F,
+) -> Result<(Vec<(Seat, Driver<M>)>, Vec<T>), BenchError>
 where
-    F: Future<Output = (Driver, Result<T, iscsi_client::Error>)> + 'static,
+    F: Future<Output = (Driver<M>, Result<T, Lost>)> + 'static,
 {
     let running: Vec<(Seat, JoinHandle<_>)> =
         drivers.into_iter().map(|(seat, driver)| (seat, runtime::spawn(work(driver, seat)))).collect();
@@ -328,7 +320,7 @@ where
             Ok(result) => results.push(result),
             Err(error) => {
                 driver.shared.errors.fetch_add(driver.shared.max_errors, Ordering::Relaxed);
-                failed = failed.or(Some(session_error(&driver.url, error)));
+                failed = failed.or(Some(error.of(&driver.url)));
             }
         }
         drivers.push((seat, driver));
@@ -339,35 +331,22 @@ where
     }
 }
 
-fn session_error(url: &str, error: iscsi_client::Error) -> BenchError {
-    let unreachable = error.is_unreachable();
-    BenchError::Session { url: url.to_owned(), error, unreachable }
-}
-
-/// Logs in a session and finds out what its unit is.
-async fn open(common: &Common, seat: &Seat, shared: &Rc<Shared>) -> Result<Driver, BenchError> {
+/// Opens what a seat works on, and plans its work.
+async fn open<M: Medium>(common: &Common, seat: &Seat, shared: &Rc<Shared>) -> Result<Driver<M>, BenchError> {
     let (args, run) = (&common.args, &common.run);
     let url = &args.urls[seat.unit];
     let name = url.to_string();
-    let failed = |error| session_error(&name, error);
-    let mut options = common.options.clone();
-    let chap = connect::chap(url, &args.connect);
-    options.chap = chap.map_err(|error| BenchError::System(error.to_string()))?;
-    if args.load.initiators > 1 {
-        options.initiator = format!("{}.{}", options.initiator, seat.initiator + 1);
-    }
-    let session = Session::connect(&connect::place(url), options).await.map_err(failed)?;
-    let disk = Disk::open(&session, url.lun.unwrap_or(0)).await.map_err(failed)?;
+    let medium = M::open(url, args, run, seat).await?;
     let misfit = |what: String| BenchError::Usage(format!("{name}: {what}"));
-    let (block, bs) = (disk.block_len(), run.bs);
+    let (block, bs) = (medium.block_len(), run.bs);
     if bs % block != 0 {
         return Err(misfit(format!("{bs} bytes are no whole number of its blocks of {block} bytes")));
     }
-    if bs / block > disk.max_transfer() {
-        let most = u64::from(disk.max_transfer()) * u64::from(block);
+    if u64::from(bs) > medium.most() {
+        let most = medium.most();
         return Err(misfit(format!("it takes {most} bytes in one command and not {bs}")));
     }
-    let bytes = args.load.span.unwrap_or(u64::MAX).min(disk.len());
+    let bytes = args.load.span.unwrap_or(u64::MAX).min(medium.len());
     let mut places = bytes / u64::from(bs);
     if args.load.verify {
         let known = args.load.verify_memory / BYTES_OF_PLACE / args.urls.len() as u64;
@@ -390,6 +369,6 @@ async fn open(common: &Common, seat: &Seat, shared: &Rc<Shared>) -> Result<Drive
     };
     // Those that fill share the work; without --verify every session has all places.
     let source = Source::new(run, part, args.load.zipf, args.load.seed, seat);
-    let queue = session.queue().map_err(failed)?;
-    Driver::new(queue, &disk, name.clone(), run, (part, source), verifier, shared.clone()).map_err(failed)
+    let driver = Driver::new(medium, name.clone(), run, (part, source), verifier, shared.clone());
+    driver.map_err(|lost| lost.of(&name))
 }

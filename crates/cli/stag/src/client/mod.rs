@@ -5,7 +5,7 @@ pub mod copy;
 mod facts;
 mod info;
 mod ls;
-mod nfs;
+pub mod nfs;
 mod nfs_ls;
 mod transfer;
 mod tree;
