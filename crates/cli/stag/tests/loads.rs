@@ -1,5 +1,5 @@
-//! The commands that measure: `stag bench` against files, `stag rdma-bench`, both sides as processes, and `stag osd bench`
-//! against `stag serve osd:…`.
+//! The commands that measure: `stag bench` against files, `stag rdma-bench`, both sides as
+//! processes, and `stag osd bench` against `stag serve osd:…`.
 
 mod support;
 

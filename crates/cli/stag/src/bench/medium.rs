@@ -1,5 +1,5 @@
-//! What a load needs of what it reads and writes: a unit or a file. [`super::drive`] is the same for both, and is compiled
-//! for each of them.
+//! What a load needs of what it reads and writes: a unit or a file. [`super::drive`] is the same for
+//! both, and is compiled for each of them.
 
 use std::ops::Deref;
 use std::time::Instant;

@@ -1,5 +1,5 @@
-//! `stag bench`: loads units or files, measures, and checks what they keep. This file runs the runs and prints; a run's threads are
-//! in [`run`].
+//! `stag bench`: loads units or files, measures, and checks what they keep. This file runs the runs
+//! and prints; a run's threads are in [`run`].
 
 mod drive;
 mod file;

@@ -14,7 +14,8 @@ use super::tally::Tally;
 use crate::args::{Bench, Remote};
 use crate::client::connect;
 
-/// How often a command is sent again because its session was lost: the time to come back is the limit that matters.
+/// How often a command is sent again because its session was lost: the time to come back is the
+/// limit that matters.
 const MAX_REPLAYS: u8 = 100;
 const NO_MEMORY: Error = Error::Argument("the buffer pool is exhausted");
 
