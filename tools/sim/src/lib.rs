@@ -1,11 +1,12 @@
 //! A seeded simulator of whole storage networks.
 //!
-//! `iscsi-server` and `iscsi-client` run in a world of `runtime::sim` as they ship: several cores, MC/S, error recovery,
+//! The servers and the clients run in a world of `runtime::sim` as they ship: several cores, MC/S, error recovery,
 //! iSER, kills, power cuts, live changes and takeovers. A seed decides everything. Each kind of world is a module:
 //!
 //! - [`world`]: reads and writes, whatever breaks. [`plan`] makes a plan of a seed, [`workload`] makes commands and
 //!   judges their answers, the [`oracle`] knows what each sector may hold, `wire` loses PDUs and checks their numbers.
 //! - [`aborts`], [`replacement`], [`reservations`], [`copies`]: one rule each, on a small world of its own.
+//! - [`nfs_state`]: what clients of NFSv4 hold, over restarts and takeovers of the server of files.
 //! - [`wan`]: the throughput that a session reaches by tuning itself, on a path with a rate.
 //!
 //! What is checked and what is left out is in `docs/src/design/simulator.md`.
@@ -17,6 +18,7 @@ mod client;
 pub mod copies;
 mod daemon;
 mod host;
+pub mod nfs_state;
 pub mod oracle;
 pub mod plan;
 pub mod random;

@@ -4,7 +4,7 @@
 use std::process::ExitCode;
 use std::time::Instant;
 
-use sim::{Failure, Report, aborts, copies, replacement, reservations, world};
+use sim::{Failure, Report, aborts, copies, nfs_state, replacement, reservations, world};
 
 const USAGE: &str = "usage: sim [WORLD] [--seeds A..B | --seed N]
 
@@ -13,6 +13,7 @@ const USAGE: &str = "usage: sim [WORLD] [--seeds A..B | --seed N]
   --replacement   the same while a LUN's disk is replaced
   --reservations  persistent reservations of several initiators
   --copies        copies by the server between units, and by token
+  --nfs-state     opens, locks and delegations of several clients of NFSv4
 
   --seeds A..B    run the seeds from A to B, B not included (default: 0..1000)
   --seed N        run one seed and print its record as it grows; with RUST_LOG=debug
@@ -21,11 +22,12 @@ const USAGE: &str = "usage: sim [WORLD] [--seeds A..B | --seed N]
 /// Runs a seed; `true` prints its record.
 type Run = fn(u64, bool) -> Result<Report, Box<Failure>>;
 
-const WORLDS: [(&str, Run); 4] = [
+const WORLDS: [(&str, Run); 5] = [
     ("--aborts", aborts::run),
     ("--replacement", replacement::run),
     ("--reservations", reservations::run),
     ("--copies", copies::run),
+    ("--nfs-state", nfs_state::run),
 ];
 
 fn main() -> ExitCode {
@@ -64,6 +66,7 @@ fn seeds_of(run: Run, first: u64, end: u64, loud: bool) -> ExitCode {
                 sum.aborted += report.aborted;
                 sum.refused += report.refused;
                 sum.touched += report.touched;
+                sum.reclaimed += report.reclaimed;
                 sum.turns += report.turns;
                 if loud {
                     println!("{report:?}");
@@ -77,11 +80,20 @@ fn seeds_of(run: Run, first: u64, end: u64, loud: bool) -> ExitCode {
         let done = seed + 1 - first;
         if done % 100 == 0 || seed + 1 == end {
             let Report {
-                commands, reconnects, recovered, restarts, aborted, refused, touched, turns, ..
+                commands,
+                reconnects,
+                recovered,
+                restarts,
+                aborted,
+                refused,
+                touched,
+                reclaimed,
+                turns,
+                ..
             } = sum;
             println!(
                 "{done} of {} seeds in {} s: {commands} commands, {aborted} aborted, {refused} refused, {reconnects} sessions made anew, \
-                 {recovered} connections mended, {restarts} restarts, {touched} PDUs lost or repeated, {turns} turns, {failed} failures",
+                 {recovered} connections mended, {restarts} restarts, {reclaimed} things reclaimed, {touched} PDUs lost or repeated, {turns} turns, {failed} failures",
                 end - first,
                 began.elapsed().as_secs(),
             );

@@ -25,6 +25,8 @@ pub struct Report {
     pub refused: u64,
     /// PDUs that were lost, damaged or repeated on their way.
     pub touched: u64,
+    /// Opens, locks and delegations that were reclaimed after a restart.
+    pub reclaimed: u64,
     /// A digest of everything that happened.
     pub trace: u64,
     /// How long it took, in simulated time, µs.

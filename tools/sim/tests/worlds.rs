@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use sim::plan::{Plan, Sabotage};
-use sim::{Failure, Report, aborts, copies, replacement, reservations, world};
+use sim::{Failure, Report, aborts, copies, nfs_state, replacement, reservations, world};
 
 /// Seeds of a normal run, if time allows.
 const SEEDS: u64 = 200;
@@ -108,6 +108,33 @@ fn reservations_conflict_exactly_when_spc_says_so() {
 #[test]
 fn copies_reach_what_their_session_reaches_and_nothing_else() {
     refusals(150, copies::run);
+}
+
+#[test]
+fn what_an_nfs_client_holds_nobody_else_gets_and_a_restart_gives_back() {
+    let (mut refused, mut restarts, mut reclaimed) = (0, 0, 0);
+    for seed in 0..200 {
+        let report = nfs_state::run(seed, false).unwrap_or_else(|failure| panic!("{failure}"));
+        refused += report.refused;
+        restarts += report.restarts;
+        reclaimed += report.reclaimed;
+        if seed < 5 {
+            assert_eq!(nfs_state::run(seed, false).ok(), Some(report), "seed {seed}");
+        }
+    }
+    assert!(refused > 1000 && restarts > 50 && reclaimed > 100, "{refused} {restarts} {reclaimed}");
+}
+
+#[test]
+fn an_nfs_server_that_forgets_its_clients_is_found() {
+    for (sabotage, seen) in [
+        (nfs_state::Sabotage::NoRecords, "cannot reclaim"),
+        (nfs_state::Sabotage::NothingCarried, "a session is lost"),
+    ] {
+        let failures = (0..60).filter_map(|seed| nfs_state::run_sabotaged(seed, sabotage).err());
+        let found = failures.filter(|failure| failure.what.contains(seen)).count();
+        assert!(found > 10, "{sabotage:?} was found {found} times");
+    }
 }
 
 /// What the first of some seeds finds of a fault that was planted.

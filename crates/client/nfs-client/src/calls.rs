@@ -21,7 +21,7 @@ use runtime::{Chain, Notify};
 use crate::error::Error;
 use crate::link::Link;
 use crate::message::{Message, Received, Room};
-use crate::options::{Auth, Options};
+use crate::options::{Auth, Options, Transport};
 
 /// Messages per send.
 const BATCH: usize = 32;
@@ -57,10 +57,18 @@ struct Shared {
     queue: RefCell<VecDeque<u32>>,
     /// The last reply, or the first call after a time without calls.
     heard: Cell<Instant>,
-    /// A call to send, or the end.
+    /// Answers the server's calls.
+    service: RefCell<Option<Service>>,
+    /// Answers to send, over the connection that is there.
+    answers: RefCell<VecDeque<Vec<u8>>>,
+    /// A call or an answer to send, or the end.
     news: Notify,
     closed: Cell<bool>,
 }
+
+/// What answers a server's call, which it gets as a record without marks: the reply's record, or
+/// `None` for no answer.
+pub type Service = Rc<dyn Fn(&[u8]) -> Option<Vec<u8>>>;
 
 /// A call that waits for its reply.
 struct Pending {
@@ -122,6 +130,8 @@ impl Caller {
             calls: RefCell::default(),
             queue: RefCell::default(),
             heard: Cell::new(runtime::now()),
+            service: RefCell::default(),
+            answers: RefCell::default(),
             news: Notify::default(),
             closed: Cell::new(false),
         });
@@ -138,6 +148,14 @@ impl Caller {
     /// The settings.
     pub fn options(&self) -> &Options {
         &self.0.0.options
+    }
+
+    /// Has the server's calls over TCP answered. Without this, and over RDMA, they are ignored. `service`
+    /// must not use this connection before it returns.
+    pub fn serve(&self, service: Service) {
+        if self.options().transport == Transport::Tcp {
+            *self.0.0.service.borrow_mut() = Some(service);
+        }
     }
 
     /// Calls a procedure with small results, as [`Self::call_for`] does.
@@ -221,8 +239,7 @@ impl Shared {
         .await
     }
 
-    /// Takes a message of the server. A call of its own, or a reply to a call that has ended, is
-    /// ignored.
+    /// Takes a message of the server. A reply to a call that has ended is ignored.
     fn take(&self, received: Received) -> Result<(), String> {
         let record = match received {
             Received::Record(record) => record,
@@ -237,7 +254,14 @@ impl Shared {
         let mut from = Reader::new(&record);
         match Header::read(&mut from) {
             Ok(Header::Reply(_)) => {}
-            Ok(Header::Call(_)) => return Ok(()),
+            Ok(Header::Call(_)) => {
+                let service = self.service.borrow().clone();
+                if let Some(answer) = service.and_then(|service| service(&record)) {
+                    self.answers.borrow_mut().push_back(answer);
+                    self.news.notify();
+                }
+                return Ok(());
+            }
             Err(error) => return Err(format!("the server broke RPC: {error}")),
         }
         self.end(xid, Ok(record));
@@ -263,8 +287,9 @@ impl Shared {
     /// Sends what is queued, until the connection is lost.
     async fn send(&self, link: &Link) -> String {
         loop {
-            self.news.until(|| (!self.queue.borrow().is_empty()).then_some(())).await;
-            let mut batch = Vec::new();
+            let due = || (!self.queue.borrow().is_empty() || !self.answers.borrow().is_empty()).then_some(());
+            self.news.until(due).await;
+            let mut batch: Vec<_> = self.answers.borrow_mut().drain(..).map(Message::answer).collect();
             while batch.len() < BATCH {
                 let Some(xid) = self.queue.borrow_mut().pop_front() else { break };
                 if let Some(pending) = self.calls.borrow_mut().get_mut(&xid) {
@@ -333,6 +358,8 @@ impl Shared {
 
     /// Queues all outstanding calls again, in the order of their XIDs.
     fn requeue(&self) {
+        // The server asks again, if it wants to.
+        self.answers.borrow_mut().clear();
         let mut calls = self.calls.borrow_mut();
         let next = self.xid.get();
         let outstanding = calls.iter_mut().filter(|(_, pending)| pending.answer.is_none());

@@ -36,7 +36,7 @@ mod url;
 mod v3;
 mod v4;
 
-pub use calls::{Answer, Caller};
+pub use calls::{Answer, Caller, Service};
 pub use client::Client;
 pub use error::Error;
 pub use file::File;

@@ -30,7 +30,8 @@ impl Room {
     }
 }
 
-/// A call to send: its record mark, header and arguments, then the payload of a WRITE.
+/// A call to send, or the answer to a call of the server's: its record mark, header and arguments,
+/// then the payload of a WRITE.
 #[derive(Debug, Clone)]
 pub(crate) struct Message {
     /// Everything before the payload, with a mark that counts the payload and its padding.
@@ -39,6 +40,15 @@ pub(crate) struct Message {
     pub payload: Chain,
     /// For the reply.
     pub room: Room,
+}
+
+impl Message {
+    /// The answer to a call of the server's.
+    pub fn answer(record: Vec<u8>) -> Self {
+        let mark = rpc::record::LAST | record.len() as u32;
+        let head = [&mark.to_be_bytes(), &record[..]].concat();
+        Message { head, payload: Chain::new(), room: Room::SMALL }
+    }
 }
 
 /// What a server sent.

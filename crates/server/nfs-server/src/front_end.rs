@@ -2,7 +2,7 @@
 //! is changed and asked for.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
@@ -37,7 +37,7 @@ const CALL: u32 = 0;
 
 /// The connections of one core.
 #[derive(Default)]
-struct Own(RefCell<HashMap<ConnectionId, Rc<dyn Connected>>>);
+struct Own(RefCell<BTreeMap<ConnectionId, Rc<dyn Connected>>>);
 
 /// NFS of a running server, as its administrators reach it. Cheap to clone.
 #[derive(Clone)]
