@@ -20,7 +20,7 @@ use runtime::{Chain, Notify};
 
 use crate::error::Error;
 use crate::link::Link;
-use crate::message::{Message, Received, Room};
+use crate::message::{Message, Received, Record, Room};
 use crate::options::{Auth, Options, Transport};
 
 /// Messages per send.
@@ -75,27 +75,45 @@ struct Pending {
     message: Message,
     /// When it was sent last; `None` while it waits to be sent.
     sent: Option<Instant>,
-    answer: Option<Result<Vec<u8>, Error>>,
+    answer: Option<Result<Record, Error>>,
     waker: Waker,
 }
 
 /// The reply to a call that the server executed.
 #[derive(Debug)]
 pub struct Answer {
-    record: Vec<u8>,
+    record: Record,
     /// Where the results begin.
     body: usize,
 }
 
 impl Answer {
-    /// The results.
+    /// The results, but for [`Self::apart`].
     pub fn body(&self) -> &[u8] {
-        self.record.get(self.body..).unwrap_or_default()
+        self.record.bytes.get(self.body..).unwrap_or_default()
     }
 
-    /// A part of [`Self::body`], such as the payload of a READ, without a copy.
+    /// Bytes of data that came apart: over RDMA, those of a READ. They and their padding belong
+    /// behind [`Self::body`].
+    pub fn apart(&self) -> usize {
+        self.record.apart.len()
+    }
+
+    /// Where the payload of the last result is, of this length: what came apart lies behind the
+    /// body. `None`: it is in the body.
+    pub(crate) fn payload_apart(&self, length: usize) -> Result<Option<Range<usize>>, Error> {
+        let (end, apart) = (self.body().len(), self.apart());
+        match apart {
+            0 => Ok(None),
+            _ if apart == length => Ok(Some(end..end + apart)),
+            _ => Err(Error::Nonsense("the data that came apart are not those of the results")),
+        }
+    }
+
+    /// A part of the results, such as the payload of a READ, without a copy.
     pub fn into_payload(self, part: Range<usize>) -> Chain {
-        let mut chain = Chain::from(self.record);
+        let mut chain = Chain::from(self.record.bytes);
+        chain.append(self.record.apart);
         let start = (self.body + part.start).min(chain.len());
         chain.advance(start);
         chain.truncate(part.len());
@@ -198,7 +216,7 @@ impl Caller {
         record::end(&mut to, begun, payload.len()).map_err(|_| Error::Refused("the request is too long"))?;
 
         let record = shared.answer(xid, Message { head, payload, room }).await?;
-        let mut from = Reader::new(&record);
+        let mut from = Reader::new(&record.bytes);
         let Ok(Header::Reply(reply)) = Header::read(&mut from) else {
             return Err(Error::Nonsense("it is no reply"));
         };
@@ -214,7 +232,7 @@ impl Caller {
 
 impl Shared {
     /// Has a call sent, and waits for its reply.
-    async fn answer(&self, xid: u32, message: Message) -> Result<Vec<u8>, Error> {
+    async fn answer(&self, xid: u32, message: Message) -> Result<Record, Error> {
         let pending = Pending { message, sent: None, answer: None, waker: Waker::noop().clone() };
         if self.calls.borrow().is_empty() {
             self.heard.set(runtime::now());
@@ -248,15 +266,15 @@ impl Shared {
                 return Ok(());
             }
         };
-        let Some(xid) = record.first_chunk().map(|xid| u32::from_be_bytes(*xid)) else {
+        let Some(xid) = record.bytes.first_chunk().map(|xid| u32::from_be_bytes(*xid)) else {
             return Err("the server sent a record without an XID".to_owned());
         };
-        let mut from = Reader::new(&record);
+        let mut from = Reader::new(&record.bytes);
         match Header::read(&mut from) {
             Ok(Header::Reply(_)) => {}
             Ok(Header::Call(_)) => {
                 let service = self.service.borrow().clone();
-                if let Some(answer) = service.and_then(|service| service(&record)) {
+                if let Some(answer) = service.and_then(|service| service(&record.bytes)) {
                     self.answers.borrow_mut().push_back(answer);
                     self.news.notify();
                 }
@@ -269,7 +287,7 @@ impl Shared {
     }
 
     /// Ends a call, if it still waits for its reply.
-    fn end(&self, xid: u32, answer: Result<Vec<u8>, Error>) {
+    fn end(&self, xid: u32, answer: Result<Record, Error>) {
         if let Some(pending) = self.calls.borrow_mut().get_mut(&xid)
             && pending.answer.is_none()
         {
@@ -444,4 +462,22 @@ async fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>, Error> {
         (name.as_str(), port).to_socket_addrs().map(Iterator::collect::<Vec<_>>).map_err(|e| e.to_string())
     });
     found.await.map_err(|reason| Error::Resolve { host: host.to_owned(), reason })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn data_that_came_apart_are_those_of_the_results() {
+        let record = Record { bytes: b"headresults".to_vec(), apart: Chain::from(vec![7; 5]) };
+        let answer = Answer { record, body: 4 };
+        assert_eq!((answer.body(), answer.apart()), (&b"results"[..], 5));
+        assert_eq!(answer.payload_apart(5), Ok(Some(7..12)));
+        assert!([0, 4, 6].iter().all(|length| answer.payload_apart(*length).is_err()));
+        assert_eq!(answer.into_payload(7..12).to_vec(), [7; 5]);
+        let whole = Answer { record: b"headresults".to_vec().into(), body: 4 };
+        assert_eq!(whole.payload_apart(3), Ok(None));
+        assert_eq!(whole.into_payload(4..7).to_vec(), b"lts");
+    }
 }

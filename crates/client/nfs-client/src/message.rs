@@ -51,10 +51,24 @@ impl Message {
     }
 }
 
+/// An RPC message of a server's. Over RDMA the data of a READ comes apart from the rest.
+#[derive(Debug, Default)]
+pub(crate) struct Record {
+    pub bytes: Vec<u8>,
+    /// What belongs behind the bytes, without padding.
+    pub apart: Chain,
+}
+
+impl From<Vec<u8>> for Record {
+    fn from(bytes: Vec<u8>) -> Self {
+        Record { bytes, apart: Chain::new() }
+    }
+}
+
 /// What a server sent.
 pub(crate) enum Received {
     /// An RPC message.
-    Record(Vec<u8>),
+    Record(Record),
     /// The call of this XID has no reply that can be used.
     Failed(u32, Error),
 }

@@ -38,7 +38,15 @@ struct Done(v3::Procedure, Answer);
 
 impl Done {
     fn results(&self) -> Result<Located<Results<'_>>, Error> {
-        Ok(v3::results(self.0, self.1.body())?)
+        let Done(procedure, answer) = self;
+        if answer.apart() == 0 {
+            return Ok(v3::results(*procedure, answer.body())?);
+        }
+        let mut from = Reader::new(answer.body());
+        let value = Results::read(*procedure, &mut from)?;
+        from.end()?;
+        let payload = answer.payload_apart(value.payload() as usize)?.unwrap_or_default();
+        Ok(Located { value, payload })
     }
 }
 

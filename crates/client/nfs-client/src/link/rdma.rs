@@ -16,7 +16,7 @@ use runtime::{Chain, Notify, pool};
 
 use super::tcp::{KEEPALIVE, path};
 use crate::error::Error;
-use crate::message::{Message, Received, Room};
+use crate::message::{Message, Received, Record, Room};
 use crate::options::Options;
 
 /// The longest message either way, in bytes, as Linux has it too.
@@ -73,6 +73,13 @@ impl Placed {
             record.extend_from_slice(part);
             left -= part.len();
         }
+    }
+
+    fn into_chain(self) -> Chain {
+        let mut chain = Chain::new();
+        self.buffers.into_iter().for_each(|buffer| chain.push(buffer));
+        chain.truncate(self.len);
+        chain
     }
 }
 
@@ -212,7 +219,7 @@ impl Link {
         let Some(memory) = memory else {
             return match invalidated {
                 Some(stag) => foreign(stag),
-                None if is_call => Ok(Some(Received::Record(sent.to_vec()))),
+                None if is_call => Ok(Some(Received::Record(sent.to_vec().into()))),
                 None => Ok(None),
             };
         };
@@ -228,8 +235,8 @@ impl Link {
         Ok(Some(received.map_or_else(|error| Received::Failed(header.xid, error), Received::Record)))
     }
 
-    /// Puts a reply together: the message or the reply chunk, then the data in the write chunk.
-    fn reply(&self, header: &Header<'_>, sent: &[u8], memory: Memory) -> Result<Vec<u8>, Error> {
+    /// A reply: the message or the reply chunk, and the data in the write chunk.
+    fn reply(&self, header: &Header<'_>, sent: &[u8], memory: Memory) -> Result<Record, Error> {
         memory.source.and_then(|segment| self.pair.withdraw(Stag(segment.handle)));
         let lists = header.lists().copied().unwrap_or(Lists::NONE);
         let mut writes = lists.writes.iter();
@@ -250,14 +257,13 @@ impl Link {
         if writes.next().is_some() || is_sent != (rest.len == 0) || is_sent == sent.is_empty() {
             return Err(LIES);
         }
-        let pad = padding(item.len);
-        let mut record = Vec::with_capacity(sent.len() + rest.len + item.len + pad.len());
-        record.extend_from_slice(sent);
-        rest.append_to(&mut record);
-        item.append_to(&mut record);
-        record.extend_from_slice(pad);
-        match record.first_chunk() {
-            Some(xid) if u32::from_be_bytes(*xid) == header.xid => Ok(record),
+        let mut bytes = Vec::with_capacity(sent.len() + rest.len);
+        bytes.extend_from_slice(sent);
+        rest.append_to(&mut bytes);
+        match bytes.first_chunk() {
+            Some(xid) if u32::from_be_bytes(*xid) == header.xid => {
+                Ok(Record { bytes, apart: item.into_chain() })
+            }
             _ => Err(Error::Nonsense("it is of another call")),
         }
     }

@@ -71,7 +71,7 @@ impl Link {
                         message.extend_from_slice(piece);
                     }
                     Ok(Some(Piece::End)) => {
-                        if let Err(why) = take(Received::Record(std::mem::take(&mut message))) {
+                        if let Err(why) = take(Received::Record(std::mem::take(&mut message).into())) {
                             return why;
                         }
                     }

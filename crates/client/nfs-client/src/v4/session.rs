@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use nfs::v4::flags::exchange_id::{CONFIRMED_R, USE_NON_PNFS};
 use nfs::v4::{
     self, Arguments, CallWriter, CallbackSecurity, Channel, ClientId, ClientOwner, CreateSession, ExchangeId,
-    Fore, Located, Outcome, Results, Sequence, SessionId, StateProtect, Status, Verifier,
+    Fore, Item as _, Located, Outcome, Results, Sequence, SessionId, StateProtect, Status, Verifier,
 };
 use rpc::xdr::{List, Opaque};
 use runtime::{Chain, Notify};
@@ -42,9 +42,20 @@ pub(crate) struct Done {
 impl Done {
     /// The results, in order.
     pub fn results(&self) -> Result<Vec<Located<Results<'_>>>, Error> {
-        let reply = v4::Reply::<Fore>::read(self.answer.body())?;
-        let all: Result<Vec<_>, _> = reply.results.skip(self.skip).collect();
-        Ok(all?)
+        let mut results = v4::Reply::<Fore>::read(self.answer.body())?.results;
+        let mut all = Vec::new();
+        while let Some(value) = results.head() {
+            let value = value?;
+            let length = value.payload_length();
+            let apart = match results.left() {
+                0 => self.answer.payload_apart(length as usize)?,
+                _ => None,
+            };
+            let payload = apart.map_or_else(|| results.payload(length), Ok)?;
+            all.push(Located { value, payload });
+        }
+        all.drain(..self.skip.min(all.len()));
+        Ok(all)
     }
 
     /// The payload of the results.
