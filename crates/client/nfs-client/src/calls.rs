@@ -15,7 +15,7 @@ use arrayvec::ArrayVec;
 use rpc::auth::{AuthSys, MAX_GROUPS, OpaqueAuth};
 use rpc::message::{Accepted, Call, Message as Header, ReplyBody};
 use rpc::record;
-use rpc::xdr::{Opaque, Reader, Writer};
+use rpc::xdr::{Opaque, Reader, Writer, padding};
 use runtime::{Chain, Notify};
 
 use crate::error::Error;
@@ -93,19 +93,19 @@ impl Answer {
         self.record.bytes.get(self.body..).unwrap_or_default()
     }
 
-    /// Bytes of data that came apart: over RDMA, those of a READ. They and their padding belong
-    /// behind [`Self::body`].
+    /// Bytes of the results that follow [`Self::body`]: of a READ, the data or a part of them, and
+    /// their padding. Results of other calls have none.
     pub fn apart(&self) -> usize {
         self.record.apart.len()
     }
 
-    /// Where the payload of the last result is, of this length: what came apart lies behind the
-    /// body. `None`: it is in the body.
-    pub(crate) fn payload_apart(&self, length: usize) -> Result<Option<Range<usize>>, Error> {
-        let (end, apart) = (self.body().len(), self.apart());
-        match apart {
-            0 => Ok(None),
-            _ if apart == length => Ok(Some(end..end + apart)),
+    /// Where the payload of the last result is, of this length, if it begins at `position` of the
+    /// results. `None`: it is in the body.
+    pub(crate) fn payload_apart(&self, position: usize, length: u32) -> Result<Option<Range<usize>>, Error> {
+        let (length, all) = (length as usize, self.body().len() + self.apart());
+        match position + length + padding(length).len() {
+            _ if self.apart() == 0 => Ok(None),
+            end if end == all => Ok(Some(position..position + length)),
             _ => Err(Error::Nonsense("the data that came apart are not those of the results")),
         }
     }
@@ -287,11 +287,15 @@ impl Shared {
     }
 
     /// Ends a call, if it still waits for its reply.
-    fn end(&self, xid: u32, answer: Result<Record, Error>) {
+    fn end(&self, xid: u32, mut answer: Result<Record, Error>) {
         if let Some(pending) = self.calls.borrow_mut().get_mut(&xid)
             && pending.answer.is_none()
         {
             self.heard.set(runtime::now());
+            // Only the data of a READ are of use in pieces.
+            if let (0, Ok(record)) = (pending.message.room.item, &mut answer) {
+                record.join();
+            }
             pending.answer = Some(answer);
             pending.waker.wake_by_ref();
         }
@@ -470,14 +474,17 @@ mod tests {
 
     #[test]
     fn data_that_came_apart_are_those_of_the_results() {
-        let record = Record { bytes: b"headresults".to_vec(), apart: Chain::from(vec![7; 5]) };
+        let record = Record { bytes: b"headresu".to_vec(), apart: Chain::from(b"lts\0".to_vec()) };
         let answer = Answer { record, body: 4 };
-        assert_eq!((answer.body(), answer.apart()), (&b"results"[..], 5));
-        assert_eq!(answer.payload_apart(5), Ok(Some(7..12)));
-        assert!([0, 4, 6].iter().all(|length| answer.payload_apart(*length).is_err()));
-        assert_eq!(answer.into_payload(7..12).to_vec(), [7; 5]);
+        assert_eq!((answer.body(), answer.apart()), (&b"resu"[..], 4));
+        assert_eq!(answer.payload_apart(0, 7), Ok(Some(0..7)));
+        assert_eq!(answer.payload_apart(4, 4), Ok(Some(4..8)));
+        assert!(
+            [(0, 4), (0, 9), (4, 0), (4, 5)].iter().all(|(at, len)| answer.payload_apart(*at, *len).is_err())
+        );
+        assert_eq!(answer.into_payload(2..7).to_vec(), b"sults");
         let whole = Answer { record: b"headresults".to_vec().into(), body: 4 };
-        assert_eq!(whole.payload_apart(3), Ok(None));
+        assert_eq!(whole.payload_apart(0, 3), Ok(None));
         assert_eq!(whole.into_payload(4..7).to_vec(), b"lts");
     }
 }

@@ -51,12 +51,22 @@ impl Message {
     }
 }
 
-/// An RPC message of a server's. Over RDMA the data of a READ comes apart from the rest.
+/// An RPC message of a server's. Of a long one, and over RDMA, only the beginning is in one piece.
 #[derive(Debug, Default)]
 pub(crate) struct Record {
     pub bytes: Vec<u8>,
-    /// What belongs behind the bytes, without padding.
+    /// What follows the bytes: of a READ, data and padding.
     pub apart: Chain,
+}
+
+impl Record {
+    /// Copies all to one piece.
+    pub fn join(&mut self) {
+        let apart = std::mem::take(&mut self.apart);
+        let at = self.bytes.len();
+        self.bytes.resize(at + apart.len(), 0);
+        apart.copy_to_slice(&mut self.bytes[at..]);
+    }
 }
 
 impl From<Vec<u8>> for Record {

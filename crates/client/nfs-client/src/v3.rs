@@ -44,8 +44,7 @@ impl Done {
         }
         let mut from = Reader::new(answer.body());
         let value = Results::read(*procedure, &mut from)?;
-        from.end()?;
-        let payload = answer.payload_apart(value.payload() as usize)?.unwrap_or_default();
+        let payload = answer.payload_apart(from.position(), value.payload())?.unwrap_or_default();
         Ok(Located { value, payload })
     }
 }

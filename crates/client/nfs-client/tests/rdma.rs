@@ -161,7 +161,7 @@ fn data_and_long_replies_are_taken_from_their_chunks() {
         assert!(peer.call().await.is_none());
     };
     with(server, async |caller| {
-        assert_eq!(ask(&caller, READ).await, Ok(vec![0, 0, 0, 6, 5, 5, 5, 5, 5, 5]));
+        assert_eq!(ask(&caller, READ).await, Ok(vec![0, 0, 0, 6, 5, 5, 5, 5, 5, 5, 0, 0]));
         assert!(ask(&caller, LIST).await.is_ok_and(|body| body == vec![9; LONG]));
         assert_eq!(ask(&caller, Room::SMALL).await, Ok(b"ok".to_vec()));
     });

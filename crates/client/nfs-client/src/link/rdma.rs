@@ -262,7 +262,9 @@ impl Link {
         rest.append_to(&mut bytes);
         match bytes.first_chunk() {
             Some(xid) if u32::from_be_bytes(*xid) == header.xid => {
-                Ok(Record { bytes, apart: item.into_chain() })
+                let mut apart = item.into_chain();
+                apart.push(padding(apart.len()).to_vec());
+                Ok(Record { bytes, apart })
             }
             _ => Err(Error::Nonsense("it is of another call")),
         }

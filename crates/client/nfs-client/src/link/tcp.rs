@@ -5,18 +5,25 @@ use std::time::Duration;
 
 use rpc::record::{Cutter, Limits, Piece};
 use rpc::xdr::padding;
-use runtime::{Gather, Keepalive, PathOptions, TcpStream};
+use runtime::{Bytes, Chain, Destination, Gather, Keepalive, PathOptions, Scatter, TcpStream, pool};
 
-use crate::message::{Message, Received};
+use crate::message::{Message, Received, Record};
 use crate::options::Options;
 
 /// Bytes per receive.
 const RECEIVE: usize = 64 << 10;
 /// The most fragments of a reply. libtirpc sends several, of 8 KiB or more.
 const MAX_FRAGMENTS: u32 = 1 << 12;
+/// So many bytes of a reply are received in one piece: more than comes before the data of a READ.
+const HEAD: usize = 1 << 10;
+/// From so many bytes on, the rest of a reply is received straight to the buffers that keep it.
+const DIRECT: usize = 32 << 10;
 /// When a server that vanished is noticed.
 pub(super) const KEEPALIVE: Keepalive =
     Keepalive { idle: Duration::from_secs(10), interval: Duration::from_secs(5), count: 3 };
+
+/// Why a connection has ended.
+const CLOSED: &str = "the server closed the connection";
 
 /// A connection.
 pub(crate) struct Link(TcpStream);
@@ -55,23 +62,34 @@ impl Link {
         mut take: impl FnMut(Received) -> Result<(), String>,
     ) -> String {
         let mut cutter = Cutter::new(Limits { record: limit, fragments: MAX_FRAGMENTS });
-        let mut message = Vec::new();
+        let mut record = Record::default();
         loop {
-            let bytes = match self.0.recv_some(RECEIVE).await {
-                Ok(bytes) if bytes.is_empty() => return "the server closed the connection".to_owned(),
+            let rest = cutter.fragment_left();
+            let direct = (record.bytes.len() >= HEAD && rest >= DIRECT).then(|| buffers(rest)).flatten();
+            let received = match direct {
+                Some(buffers) => {
+                    self.fill(buffers, &mut cutter, &mut record.apart).await.map(|()| Bytes::new())
+                }
+                None => match self.0.recv_some(RECEIVE).await {
+                    Ok(bytes) if bytes.is_empty() => Err(CLOSED.to_owned()),
+                    other => other.map_err(|error| error.to_string()),
+                },
+            };
+            let bytes = match received {
                 Ok(bytes) => bytes,
-                Err(error) => return error.to_string(),
+                Err(why) => return why,
             };
             let mut input = &bytes[..];
             loop {
                 match cutter.next_piece(&mut input) {
                     Ok(None) => break,
-                    Ok(Some(Piece::Data(piece))) => {
-                        message.reserve_exact(piece.len() + cutter.fragment_left());
-                        message.extend_from_slice(piece);
+                    Ok(Some(Piece::Data(piece))) if record.apart.is_empty() => {
+                        record.bytes.reserve_exact(piece.len() + cutter.fragment_left().min(DIRECT));
+                        record.bytes.extend_from_slice(piece);
                     }
+                    Ok(Some(Piece::Data(piece))) => record.apart.push(piece.to_vec()),
                     Ok(Some(Piece::End)) => {
-                        if let Err(why) = take(Received::Record(std::mem::take(&mut message).into())) {
+                        if let Err(why) = take(Received::Record(std::mem::take(&mut record))) {
                             return why;
                         }
                     }
@@ -80,4 +98,31 @@ impl Link {
             }
         }
     }
+
+    /// Receives as much of a fragment as `buffers` hold, and appends them to `to`.
+    async fn fill(&self, buffers: Scatter, cutter: &mut Cutter, to: &mut Chain) -> Result<(), String> {
+        let len = buffers.len();
+        let (received, mut buffers) = self.0.recv_into(buffers, len).await;
+        if received.map_err(|error| error.to_string())? < len {
+            return Err(CLOSED.to_owned());
+        }
+        for filled in buffers.take() {
+            let Destination::Pool { buf, .. } = filled else { continue };
+            let bytes = buf.freeze_bytes();
+            // It has come past the cutter.
+            let mut input = &bytes[..];
+            cutter.next_piece(&mut input).map_err(|error| error.to_string())?;
+            to.push(bytes);
+        }
+        Ok(())
+    }
+}
+
+/// Room for so many bytes, if the pool has it.
+fn buffers(len: usize) -> Option<Scatter> {
+    let mut buffers = Scatter::new();
+    for at in (0..len).step_by(pool::MAX_ALLOC) {
+        buffers.push(pool::alloc((len - at).min(pool::MAX_ALLOC))?);
+    }
+    Some(buffers)
 }

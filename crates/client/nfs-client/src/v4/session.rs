@@ -48,7 +48,7 @@ impl Done {
             let value = value?;
             let length = value.payload_length();
             let apart = match results.left() {
-                0 => self.answer.payload_apart(length as usize)?,
+                0 => self.answer.payload_apart(results.position(), length)?,
                 _ => None,
             };
             let payload = apart.map_or_else(|| results.payload(length), Ok)?;
