@@ -7,10 +7,13 @@ use std::sync::Arc;
 
 use nfs::v4::state::Outcome;
 use server_core::ConnectionId;
+use server_core::qos::Cost;
 
 use crate::back_channel::{BackChannel, PATIENCE};
 use crate::caller::Identities;
+use crate::file::File;
 use crate::model::Model;
+use crate::pace::Pace;
 use crate::shared::Shared;
 use crate::tally::Tallies;
 
@@ -30,6 +33,7 @@ pub(crate) struct Client {
     /// Where it connected to.
     pub local: SocketAddr,
     pub identities: Identities,
+    pace: Pace,
     pub shared: Arc<Shared>,
     /// Its core's counts.
     pub tallies: Rc<Tallies>,
@@ -52,6 +56,7 @@ impl Client {
             peer,
             local,
             identities: Identities::default(),
+            pace: Pace::default(),
             tallies,
             model: RefCell::new((shared.generation(), shared.model())),
             shared: shared.clone(),
@@ -66,6 +71,14 @@ impl Client {
             *known = (now, self.shared.model());
         }
         known.1.clone()
+    }
+
+    /// Waits until the client may have so many bytes of a file read or written.
+    pub(crate) async fn admit(&self, file: &File, writes: bool, bytes: u64) {
+        if let Some(limits) = file.rule.limits {
+            let whose = (file.export.id, self.peer.ip());
+            self.pace.admit(&self.shared, whose, limits, Cost { writes, bytes }).await;
+        }
     }
 
     /// Gives a call to the client up that it does not answer in time.

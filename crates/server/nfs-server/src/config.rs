@@ -8,6 +8,7 @@ use std::time::Duration;
 use tree::Tree;
 
 pub use nfs::PORT;
+pub use server_core::qos::QosLimits;
 
 /// The longest name of an export, bytes (RFC 1813 §5.1.2).
 pub const LONGEST_NAME: usize = nfs::mount::MAX_PATH;
@@ -68,6 +69,9 @@ pub struct ClientRule {
     pub squash: Squash,
     /// The user and group in its place.
     pub anonymous: (u32, u32),
+    /// What each address of the network is served at most of the export, over all its connections:
+    /// READs, WRITEs and COPYs, and their bytes. More of them wait. `None`: no limit.
+    pub limits: Option<QosLimits>,
 }
 
 /// nobody and nogroup of most systems.
@@ -75,7 +79,13 @@ pub const NOBODY: u32 = 65534;
 
 impl Default for ClientRule {
     fn default() -> Self {
-        Self { network: Network::ALL, read_only: false, squash: Squash::Root, anonymous: (NOBODY, NOBODY) }
+        Self {
+            network: Network::ALL,
+            read_only: false,
+            squash: Squash::Root,
+            anonymous: (NOBODY, NOBODY),
+            limits: None,
+        }
     }
 }
 

@@ -25,6 +25,7 @@ mod model;
 mod mount;
 mod mounts;
 mod over_rdma;
+mod pace;
 mod portmap;
 mod pseudo;
 mod records;

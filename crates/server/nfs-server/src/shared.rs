@@ -9,6 +9,7 @@ use server_core::Hub;
 use crate::config::NfsConfig;
 use crate::model::{Model, PortalEntry};
 use crate::mounts::Mounts;
+use crate::pace::Paces;
 use crate::replies::Replies;
 use crate::state::State;
 
@@ -20,6 +21,8 @@ pub(crate) struct Shared {
     generation: AtomicU64,
     pub replies: Replies,
     pub mounts: Mounts,
+    /// Accounts of clients with limits of service.
+    pub paces: Paces,
     /// What is known of NFSv4's clients.
     pub state: State,
     /// Connections that there are.
@@ -35,6 +38,7 @@ impl Shared {
             generation: AtomicU64::new(0),
             replies,
             mounts: Mounts::default(),
+            paces: Paces::default(),
             state,
             clients: AtomicUsize::new(0),
         })

@@ -170,7 +170,7 @@ impl Limiter {
     }
 
     /// Charges a command; says when it may go: `now`, or later.
-    pub(crate) fn charge(&self, cost: Cost, now: Instant) -> Instant {
+    pub fn charge(&self, cost: Cost, now: Instant) -> Instant {
         let start = now.saturating_duration_since(self.epoch).as_nanos() as u64;
         let burst = self.burst_ns.load(Ordering::Relaxed);
         let mut at = start;

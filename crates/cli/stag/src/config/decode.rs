@@ -347,14 +347,14 @@ fn acl(
         let as_it_is = |unit: &Lun| AclLun { unit: unit.lun, seen_as: unit.lun, read_only: true };
         luns = Some(units.iter().map(as_it_is).collect());
     }
-    let limits = acl_limits(&mut given, problems);
+    let limits = limits_of_service(&mut given, problems);
     given.end(problems);
     let user = user.map(|user| user.value);
     Some(Acl { initiator: initiator?.value, user, luns, limits, ..acl })
 }
 
 /// Limits are read by the grammar that units have for theirs.
-fn acl_limits(given: &mut Table<'_>, problems: &mut Problems) -> Limits {
+pub(super) fn limits_of_service(given: &mut Table<'_>, problems: &mut Problems) -> Limits {
     let mut limits = Limits::default();
     for setting in Limits::SETTINGS {
         let Some(value) = given.take(setting.name) else { continue };

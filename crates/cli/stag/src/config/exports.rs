@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use super::decode::address_or;
+use super::decode::{address_or, limits_of_service};
 use super::model::{Client, Config, Export, Nfs};
 use super::place::Place;
 use super::problem::Problems;
@@ -63,6 +63,7 @@ fn export(mut given: Table<'_>, place: &Place<'_>, problems: &mut Problems) -> O
     for mut table in given.tables("client", problems).unwrap_or_default() {
         let mut client = Client::default();
         table.fill(&mut client, place, problems);
+        client.limits = limits_of_service(&mut table, problems);
         if export.clients.iter().any(|other| other.network == client.network) {
             let what = format!("there are two clients {}", client.network);
             problems.error(&table.span, what, "put what they may do into one of them");

@@ -343,6 +343,10 @@ settings! {
         /// The anonymous group.
         "anongid" anongid: u32 = NOBODY, number(0, u32::MAX as u64);
     }
+    parts {
+        /// What each address of the network is served at most.
+        limits: crate::unit::limits::Limits,
+    }
 }
 
 sections! {

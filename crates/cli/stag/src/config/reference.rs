@@ -176,11 +176,12 @@ pub fn schema() -> Value {
         });
         defs.insert(name_of(section.header).to_owned(), table);
     }
-    // An option of a unit is a key of the unit, and a limit of service one of the ACL too.
+    // An option of a unit is a key of the unit, and a limit of service one of ACLs and of clients too.
     for (of, into) in [
         (Options::SECTION, "target.unit"),
         (Service::SECTION, "target.unit"),
         (Service::SECTION, "target.acl"),
+        (Service::SECTION, "export.client"),
     ] {
         let keys = defs[of]["properties"].as_object().cloned().unwrap_or_default();
         keys.into_iter().for_each(|(name, value)| defs[into]["properties"][name] = value);
@@ -298,7 +299,7 @@ pub fn keys(header: Option<&str>) -> Vec<Setting> {
     // What an ACL or a unit takes besides its own keys.
     let more: &[&str] = match header {
         Some("[[target.unit]]") => &[Options::SECTION, Service::SECTION],
-        Some("[[target.acl]]") => &[Service::SECTION],
+        Some("[[target.acl]]" | "[[export.client]]") => &[Service::SECTION],
         _ => &[],
     };
     let of = |section: &Described| {

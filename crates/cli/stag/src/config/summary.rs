@@ -63,7 +63,8 @@ fn write_exports(out: &mut String, config: &Config) -> std::fmt::Result {
         }
         for client in &export.clients {
             let more = with(&client.said(&["network"]));
-            writeln!(out, "  {}{more}", client.network)?;
+            let limits: String = client.limits.describe().iter().map(|limit| format!(", {limit}")).collect();
+            writeln!(out, "  {}{more}{limits}", client.network)?;
         }
     }
     Ok(())

@@ -64,7 +64,11 @@ fn the_shipped_example_is_in_order_and_means_what_it_says() {
     assert_eq!((config.nfs.listen.len(), config.exports.len()), (1, 1));
     assert_eq!(
         config.exports[0].clients,
-        [Client { network: "192.0.2.0/24".parse().unwrap(), ..Client::default() }]
+        [Client {
+            network: "192.0.2.0/24".parse().unwrap(),
+            limits: crate::unit::limits::Limits { bandwidth: Some(100 << 20), ..Default::default() },
+            ..Client::default()
+        }]
     );
 }
 

@@ -349,7 +349,8 @@ fn of_clients(old: &[Client], new: &[Client]) -> Vec<String> {
     let came = new.iter().filter(|one| !among(old, one)).map(|one| format!("client {}", one.network));
     let changed = new.iter().filter_map(|one| {
         let before = old.iter().find(|other| other.network == one.network)?;
-        let differences = before.differences(one);
+        let mut differences = before.differences(one);
+        differences.extend(before.limits.differences(&one.limits));
         (!differences.is_empty()).then(|| format!("client {}: {}", one.network, joined(&differences)))
     });
     gone.chain(came).chain(changed).collect()

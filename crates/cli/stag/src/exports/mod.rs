@@ -9,7 +9,7 @@ use std::sync::{Arc, Weak};
 
 use folder::{Folder, Options};
 use memory_tree::{Limits, MemoryTree, Root};
-use nfs_server::config::{ClientRule, NfsConfig, NfsLimits, NfsPortal};
+use nfs_server::config::{ClientRule, NfsConfig, NfsLimits, NfsPortal, QosLimits};
 use tree::Tree;
 
 use crate::config::{Config, Export};
@@ -111,6 +111,7 @@ pub fn nfs_config(config: &Config, trees: &Trees) -> Result<NfsConfig, String> {
             read_only: client.read_only,
             squash: client.squash,
             anonymous: (client.anonuid, client.anongid),
+            limits: Some(client.limits.qos()).filter(QosLimits::any),
         };
         let clients = export.clients.iter().map(rule).collect();
         Some(nfs_server::config::Export { name: export.name.clone(), tree, clients })

@@ -1,4 +1,4 @@
-//! Limits of service of a unit or of an initiator: their names and grammar, the same for both.
+//! Limits of service of a unit, of an initiator, or of a client of an export: their names and grammar, the same for all.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ const BYTES: Setting =
 
 settings! {
     /// Limits of service: of a unit for all initiators together, of an ACL for each initiator that
-    /// it lets in.
+    /// it lets in, of clients of an export for each of their addresses.
     pub struct Limits in "limits of service", AtOnce {
         /// The most reads and writes a second.
         "iops" iops: Option<u64> = None, COUNT;

@@ -98,6 +98,7 @@ pub(super) async fn read(call: &Call<'_>, what: Read<'_>) -> Reply {
         Ok(file) => file,
         Err(status) => return call.reply(&Results::Read(Outcome::Err(status, None))),
     };
+    call.client.admit(&file, false, what.count.min(MOST_DATA).into()).await;
     if let Err(status) = call.may_access(&file, ShareAccess::Read) {
         return call.reply(&Results::Read(Outcome::Err(status, file.attributes().await)));
     }
@@ -122,6 +123,7 @@ pub(super) async fn write(call: &Call<'_>, what: Write<'_>, data: Chain) -> Repl
             Outcome::Err(Status::Inval, file.wcc().await)
         }
         Ok(file) => {
+            call.client.admit(&file, true, what.length.into()).await;
             if let Err(status) = call.may_access(&file, ShareAccess::Write) {
                 return call.reply(&Results::Write(Outcome::Err(status, file.wcc().await)));
             }

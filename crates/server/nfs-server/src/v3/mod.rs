@@ -17,8 +17,6 @@ use crate::client::Client;
 use crate::file::File;
 use crate::model::{BadHandle, Model};
 use crate::reply::Reply;
-use crate::state::State;
-use crate::tally::Tallies;
 
 /// How often a call may be executed that comes again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,11 +49,9 @@ pub(crate) fn once(procedure: Procedure) -> Once {
 /// A call that is being executed.
 struct Call<'c> {
     model: Arc<Model>,
-    client: std::net::IpAddr,
+    client: &'c Client,
     identity: &'c Identity,
-    tallies: &'c Tallies,
     xid: u32,
-    state: &'c State,
 }
 
 impl File {
@@ -87,8 +83,8 @@ impl Call<'_> {
             BadHandle::Forged => Status::BadHandle,
             BadHandle::Gone => Status::Stale,
         })?;
-        let rule = export.rule(self.client).ok_or(Status::Acces)?;
-        let file = File::new(export, node, rule, self.identity, self.tallies);
+        let rule = export.rule(self.client.peer.ip()).ok_or(Status::Acces)?;
+        let file = File::new(export, node, rule, self.identity, &self.client.tallies);
         file.tally.count(|counts| counts.calls += 1);
         Ok(file)
     }
@@ -107,7 +103,7 @@ impl Call<'_> {
     }
 
     fn changes(&self) -> Changes<'_> {
-        Changes { state: self.state, model: &self.model, client: None }
+        Changes { state: &self.client.shared.state, model: &self.model, client: None }
     }
 
     /// Whether NFSv4's clients let the file be read or written.
@@ -116,7 +112,7 @@ impl Call<'_> {
     /// ACCES: one denies it. JUKEBOX: not yet.
     fn may_access(&self, file: &File, access: ShareAccess) -> Result<(), Status> {
         let handle = || self.model.handle(&file.export, &file.node);
-        self.state.may_access(access, handle).map_err(convert::denied)
+        self.client.shared.state.may_access(access, handle).map_err(convert::denied)
     }
 
     /// A reply with these results.
@@ -132,14 +128,7 @@ pub(crate) async fn execute(
     arguments: Arguments<'_>,
     data: Chain,
 ) -> Reply {
-    let call = Call {
-        model: client.model(),
-        client: client.peer.ip(),
-        identity: &accepted.identity,
-        tallies: &client.tallies,
-        xid: accepted.xid,
-        state: &client.shared.state,
-    };
+    let call = Call { model: client.model(), client, identity: &accepted.identity, xid: accepted.xid };
     match arguments {
         Arguments::Null(()) => call.reply(&Results::Null(())),
         Arguments::GetAttr(handle) => files::get_attributes(&call, handle).await,

@@ -101,6 +101,7 @@ pub(super) fn may(
 
 pub(super) async fn read(c: &mut Compound<'_>, what: Read, to: &mut Reply<'_, '_>) -> Done {
     let file = c.file(Status::IsDir)?.clone();
+    c.client.admit(&file, false, what.count.min(MOST_DATA).into()).await;
     may(c, &file, what.stateid, ShareAccess::Read)?;
     let len = what.count.min(MOST_DATA) as usize;
     let read = file.done(file.tree().read(&file.caller, &file.node, what.offset, len).await)?;
@@ -118,10 +119,11 @@ pub(super) async fn read(c: &mut Compound<'_>, what: Read, to: &mut Reply<'_, '_
 
 pub(super) async fn write(c: &Compound<'_>, what: Write, data: Chain, to: &mut Reply<'_, '_>) -> Done {
     let file = c.writable()?;
-    may(c, file, what.stateid, ShareAccess::Write)?;
     if what.length > MOST_DATA {
         return Err(Status::Inval.into());
     }
+    c.client.admit(file, true, what.length.into()).await;
+    may(c, file, what.stateid, ShareAccess::Write)?;
     let stability = convert::stability(what.stable);
     let written = file.tree().write(&file.caller, &file.node, what.offset, data, stability).await;
     let written = file.done(written)?;

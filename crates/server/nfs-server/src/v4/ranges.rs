@@ -65,6 +65,8 @@ pub(super) async fn copy(c: &Compound<'_>, what: &CopyRange<'_>, to: &mut Reply<
     let count = target.done(target.tree().copy(&target.caller, from, into, len, false).await)?;
     let commit = target.tree().commit(&target.caller, &target.node, what.destination_offset, count);
     let committed = target.done(commit.await)?;
+    // How much it copies is known only now.
+    c.client.admit(target, true, count).await;
     let verifier = convert::verifier(committed.verifier);
     to.push(&Results::Copy(OutcomeOr::Ok(CopyOk {
         response: WriteResponse { callback: None, count, committed: Stable::FileSync, verifier },
