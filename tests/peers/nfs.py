@@ -89,6 +89,13 @@ network = "*"
 squash = "all"
 anonuid = 4321
 anongid = 8765
+[[export]]
+name = "/slow"
+path = "mem:64M"
+[[export.client]]
+network = "*"
+bandwidth = "4M"
+burst = 0
 """
     with share(lab, {}, config=config) as server:
         there = content(lab, 1000)
@@ -99,6 +106,11 @@ anongid = 8765
         proc.run("nfs-cp", there, server.url("/squashed", "/file"))
         listed = proc.run("nfs-ls", server.url("/squashed"))
         expect(listed.split()[2:4] == ["4321", "8765"], f"a squashed client's file belongs to others:\n{listed}")
+        begun = time.monotonic()
+        proc.run("nfs-cp", content(lab, 8 << 20), server.url("/slow", "/file"))
+        took = time.monotonic() - begun
+        # All but the first WRITE, of 1 MiB at most, wait for their time.
+        expect(took > 1.7, f"8 MiB at 4 MiB/s were written in {took:.1f} s")
 
 
 def portmapper(lab):
