@@ -1,7 +1,7 @@
 """The verbs provider, wholly inside the lab's guest: rdma-core above the kernel's RoCE (rxe) and iWARP (siw).
 
-The bare queue pairs against rdmacm-utils' rping; `stag serve --verbs` against Linux's own iSER initiator and our own; and our own
-against Linux's own target.
+The bare queue pairs against rdmacm-utils' rping; `stag serve --verbs` against Linux's own iSER initiator and our own; our own
+against Linux's own target; and `stag serve --nfs-verbs` against Linux's own NFS client.
 """
 
 import os
@@ -166,12 +166,38 @@ def lio(lab, device):
     guest(lab, device, LIO)
 
 
+NFS = r"""
+mkdir -p /tmp/state; STATE_DIRECTORY=/tmp/state $STAG serve --nfs $GUEST --nfs-verbs $GUEST --export /d=mem:96M >/tmp/serve 2>&1 & server=$!
+for _ in $(seq 400); do grep -q nfs:// /tmp/serve && break; sleep 0.1; done
+grep nfs:// /tmp/serve || { cat /tmp/serve; exit 1; }
+mkdir -p /mnt
+head -c 20000k /dev/urandom >/tmp/m
+mounted() { mount -t nfs -o "$1,proto=rdma,port=20049,nolock,soft,timeo=600" $GUEST:/d /mnt && grep -q proto=rdma /proc/mounts; }
+there_and_back() { cp /tmp/m /mnt/$1 && umount /mnt && mounted "$2" && cmp /tmp/m /mnt/$1; }
+tree() { mkdir /mnt/$1 && for n in $(seq 300); do echo $n >/mnt/$1/file-with-a-long-name-$n || return 1; done && [ "$(ls /mnt/$1 | wc -l)" = 300 ] && [ "$(cat /mnt/$1/* | wc -l)" = 300 ]; }
+for version in 3 4.1 4.2; do
+  how=vers=$version
+  [ $version != 3 ] || how=$how,mountproto=tcp,mountport=2049
+  case_ "NFS $version: Linux's client mounts" mounted $how
+  case_ "NFS $version: a file comes back as it went" there_and_back file-$version $how
+  case_ "NFS $version: many small files" tree dir-$version
+  umount /mnt
+done
+case_ "the server ends when it is told to" eval 'kill $server; wait $server; [ $? = 0 ]'
+"""
+
+
+def nfs(lab, device):
+    proc.need("mount.nfs")
+    guest(lab, device, NFS)
+
+
 def without_a_device(lab):
     """No device here: what is missing is said, and the daemon does not start."""
     del lab
     if not Stag.binary:
         raise Skip("no stag binary: set STAG_BIN")
-    for words in (("serve", "--verbs", "127.0.0.1:3260", "mem:1M"),
+    for words in (("serve", "--verbs", "127.0.0.1:3260", "mem:1M"), ("serve", "--nfs-verbs", "127.0.0.1", "--export", "/d=mem:1M"),
                   ("info", "--rdma", "verbs", "iser://127.0.0.1:3260/iqn.2026-01.example:none/0")):
         result = proc.run(Stag.binary, *words, ok=None, timeout=120)
         expect(result.code != 0, f"stag {' '.join(words)} ended well without a device")
@@ -182,5 +208,6 @@ def without_a_device(lab):
 CASES = [("verbs: without a device that is said", without_a_device)]
 for _device in DEVICES:
     for _what, _case in (("bare queue pairs and rping", rping), ("Linux's initiator reaches Stag", linux),
-                         ("our initiator reaches Stag", ours), ("our initiator reaches Linux's target", lio)):
+                         ("our initiator reaches Stag", ours), ("our initiator reaches Linux's target", lio),
+                         ("Linux's NFS client reaches Stag", nfs)):
         CASES.append((f"verbs: {_what} over {_device}", lambda lab, case=_case, device=_device: case(lab, device)))

@@ -12,6 +12,8 @@ use crate::config::value::{Misfit, Value};
 
 /// NFS's port (RFC 1813 §2.1, IANA).
 pub const NFS_PORT: u16 = nfs_server::config::PORT;
+/// The port of NFS over RDMA, if an address has none.
+pub const NFS_RDMA_PORT: u16 = nfs_server::config::RDMA_PORT;
 
 /// An export of the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -143,8 +143,8 @@ fn run(args: &Serve, mut config: Config, signals: &Signals) -> Exit {
         urls.extend(luns.iter().map(|lun| format!("{scheme}://{}/{iqn}/{lun}", reachable(portal.address))));
     }
     if let Some(at) = files.portals().first() {
-        let at = reachable(*at);
-        urls.extend(running.config.exports.iter().map(|export| format!("nfs://{at}{}", export.name)));
+        let (scheme, at) = (if at.verbs { "nfs+rdma" } else { "nfs" }, reachable(at.listen));
+        urls.extend(running.config.exports.iter().map(|export| format!("{scheme}://{at}{}", export.name)));
     }
     if let Some(taken) = taken {
         taken.done();
@@ -160,8 +160,8 @@ fn run(args: &Serve, mut config: Config, signals: &Signals) -> Exit {
         let transports = config::lets_in(portal.transports);
         tracing::info!(address = %portal.address, group = portal.group, transports, "listening");
     }
-    for address in files.portals() {
-        tracing::info!(%address, "listening for NFS");
+    for portal in files.portals() {
+        tracing::info!(%portal, "listening for NFS");
     }
     sandbox.close(&running.config);
     tracing::info!(walls = sandbox.walls().join(", "), "sandbox");
@@ -374,6 +374,9 @@ fn joined(args: Serve) -> Result<Config, Exit> {
     }
     if !args.nfs.is_empty() {
         config.nfs.listen = args.nfs;
+    }
+    if !args.nfs_verbs.is_empty() {
+        config.nfs.verbs = args.nfs_verbs;
     }
     // Who serves files alone needs no portal for disks.
     let disks = !config.targets.is_empty() || config.exports.is_empty();

@@ -100,7 +100,8 @@ impl Client {
             return self.local.port();
         }
         let model = self.model();
-        let other = model.portals.iter().find(|portal| portal.address.port() != PORTMAPPER);
+        let mut tcp = model.portals.iter().filter(|portal| !portal.asked.verbs);
+        let other = tcp.find(|portal| portal.address.port() != PORTMAPPER);
         other.map_or(PORTMAPPER, |portal| portal.address.port())
     }
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use tree::Tree;
 
 pub use nfs::PORT;
+pub use rpcrdma::NFS_PORT as RDMA_PORT;
 pub use server_core::qos::QosLimits;
 
 /// The longest name of an export, bytes (RFC 1813 §5.1.2).
@@ -16,7 +17,7 @@ pub const LONGEST_NAME: usize = nfs::mount::MAX_PATH;
 /// What is exported, how, and to whom.
 #[derive(Clone)]
 pub struct NfsConfig {
-    /// Where to listen. Every address serves NFS, MOUNT and the portmapper.
+    /// Where to listen. Every address serves NFS, MOUNT and the portmapper, but those of RDMA devices NFS alone.
     pub portals: Vec<NfsPortal>,
     /// What to serve.
     pub exports: Vec<Export>,
@@ -34,6 +35,16 @@ pub struct NfsConfig {
 pub struct NfsPortal {
     /// Address and port; port 0 takes a free one.
     pub listen: SocketAddr,
+    /// The RDMA devices that have the address take connections there, by rdma-core. Otherwise the
+    /// host's network does, for TCP and for software iWARP.
+    pub verbs: bool,
+}
+
+impl std::fmt::Display for NfsPortal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let how = if self.verbs { " by its RDMA devices" } else { "" };
+        write!(f, "{}{how}", self.listen)
+    }
 }
 
 impl server_core::portals::Asked for NfsPortal {
@@ -42,7 +53,7 @@ impl server_core::portals::Asked for NfsPortal {
     }
 
     fn by_device(&self) -> bool {
-        false
+        self.verbs
     }
 }
 

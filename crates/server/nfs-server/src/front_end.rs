@@ -19,7 +19,7 @@ use server_core::admission::Rules;
 use server_core::{Arrival, ConnectionId, Core, FrontEnd, Hub, Link, Service, Sniff, portals};
 
 use crate::carried::{self, Carried};
-use crate::config::NfsConfig;
+use crate::config::{NfsConfig, NfsPortal};
 use crate::connection::{Connected, Connection};
 use crate::end::End;
 use crate::handle::Bytes;
@@ -173,9 +173,10 @@ impl Handle {
         self.shared.state.with(|machine, now| carried::encoded(machine, now, &replies))
     }
 
-    /// The addresses that it listens at, with the ports that were really taken.
-    pub fn portals(&self) -> Vec<SocketAddr> {
-        self.shared.model().portals.iter().map(|portal| portal.address).collect()
+    /// Where it listens, with the ports that were really taken.
+    pub fn portals(&self) -> Vec<NfsPortal> {
+        let model = self.shared.model();
+        model.portals.iter().map(|portal| NfsPortal { listen: portal.address, ..portal.asked }).collect()
     }
 
     /// The exports. Counts of cores that do not answer within `patience` are left out. Blocks, and

@@ -35,7 +35,7 @@ impl Host {
         };
         let path = records.path().join("clients");
         let config = NfsConfig {
-            portals: vec![NfsPortal { listen: SocketAddr::from(([10, 0, 0, 200], nfs::PORT)) }],
+            portals: vec![NfsPortal { listen: SocketAddr::from(([10, 0, 0, 200], nfs::PORT)), verbs: false }],
             exports: vec![export],
             limits: NfsLimits::default(),
             key: [3; 16],

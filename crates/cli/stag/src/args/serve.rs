@@ -51,6 +51,10 @@ pub struct Serve {
     /// of the configuration [default: 127.0.0.1:2049]
     #[arg(long, value_name = "ADDR:PORT", value_parser = nfs_address)]
     pub nfs: Vec<SocketAddr>,
+    /// Listen for NFS through the RDMA devices that have this address too: an IP address, with a port
+    /// or for 20049; repeatable. Replaces those of the configuration. Without --nfs and addresses of the configuration, it is the only place
+    #[arg(long, value_name = "ADDR:PORT", value_parser = nfs_rdma_address)]
+    pub nfs_verbs: Vec<SocketAddr>,
     #[arg(long, value_name = "N", help = help::<Daemon>("cores"), value_parser = flag::<Daemon, u16>("cores"))]
     pub cores: Option<u16>,
     #[arg(long, value_name = "µs", help = help::<Daemon>("spin"), value_parser = flag::<Daemon, u32>("spin"))]
@@ -116,6 +120,11 @@ pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
 fn nfs_address(text: &str) -> Result<SocketAddr, String> {
     crate::config::address_or(text, crate::export::NFS_PORT)
         .ok_or_else(|| "write an IP address, with or without a port: 192.0.2.1 or 192.0.2.1:2049".into())
+}
+
+fn nfs_rdma_address(text: &str) -> Result<SocketAddr, String> {
+    crate::config::address_or(text, crate::export::NFS_RDMA_PORT)
+        .ok_or_else(|| "write an IP address, with or without a port: 192.0.2.1 or 192.0.2.1:20049".into())
 }
 
 fn control(text: &str) -> Result<Place, std::convert::Infallible> {

@@ -1,40 +1,22 @@
 //! NFS and its exports, from the document.
 
 use std::collections::HashSet;
+use std::net::SocketAddr;
 
 use super::decode::{address_or, limits_of_service};
 use super::model::{Client, Config, Export, Nfs};
 use super::place::Place;
 use super::problem::Problems;
 use super::reader::Table;
-use super::settings::setting;
-use crate::export::{NFS_PORT, check_name};
+use super::settings::{Setting, setting};
+use crate::export::{NFS_PORT, NFS_RDMA_PORT, check_name};
 
 /// Reads `[nfs]` and all `[[export]]`.
 pub fn read(given: &mut Table<'_>, config: &mut Config, place: &Place<'_>, problems: &mut Problems) {
     if let Some(mut table) = given.table("nfs", problems) {
         table.fill(&mut config.nfs, place, problems);
-        let addresses = table.elements::<String>(&setting::<Nfs>("listen"), place, problems);
-        for at in addresses.unwrap_or_default() {
-            match address_or(&at.value, NFS_PORT) {
-                Some(address) if config.nfs.listen.contains(&address) && address.port() != 0 => {
-                    problems.error(
-                        &at.span,
-                        format!("{address} is listened on twice"),
-                        "leave one of them out",
-                    );
-                }
-                Some(address) => config.nfs.listen.push(address),
-                None => {
-                    let what = format!("`{}` is no address", at.value);
-                    problems.error(
-                        &at.span,
-                        what,
-                        "write an IP address, with or without a port: 192.0.2.1:2049",
-                    );
-                }
-            }
-        }
+        config.nfs.listen = addresses(&mut table, &setting::<Nfs>("listen"), NFS_PORT, place, problems);
+        config.nfs.verbs = addresses(&mut table, &setting::<Nfs>("verbs"), NFS_RDMA_PORT, place, problems);
         table.end(problems);
     }
     let mut names = HashSet::new();
@@ -49,6 +31,34 @@ pub fn read(given: &mut Table<'_>, config: &mut Config, place: &Place<'_>, probl
             problems.error(&span, what, "say the same of `async` in both");
         }
     }
+}
+
+/// The addresses of a list, each once. `port` is that of an address without one.
+fn addresses(
+    given: &mut Table<'_>,
+    setting: &Setting,
+    port: u16,
+    place: &Place<'_>,
+    problems: &mut Problems,
+) -> Vec<SocketAddr> {
+    let mut all = Vec::new();
+    for at in given.elements::<String>(setting, place, problems).unwrap_or_default() {
+        let (what, instead) = match address_or(&at.value, port) {
+            Some(address) if all.contains(&address) && address.port() != 0 => {
+                (format!("{address} is listened on twice"), "leave one of them out".to_owned())
+            }
+            Some(address) => {
+                all.push(address);
+                continue;
+            }
+            None => {
+                let instead = format!("write an IP address, with or without a port: 192.0.2.1:{port}");
+                (format!("`{}` is no address", at.value), instead)
+            }
+        };
+        problems.error(&at.span, what, instead);
+    }
+    all
 }
 
 fn export(mut given: Table<'_>, place: &Place<'_>, problems: &mut Problems) -> Option<Export> {

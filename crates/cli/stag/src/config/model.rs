@@ -7,7 +7,7 @@ use std::path::PathBuf;
 pub use iscsi::chap::Credential;
 pub use iscsi_server::config::{AclLun, Auth, Chap, Crc, Redirect, Transports};
 use iscsi_server::config::{IserConfig, Limits};
-use nfs_server::config::{NOBODY, Network, Squash};
+use nfs_server::config::{NOBODY, Network, NfsPortal, Squash};
 use scsi::data::target_port_groups::AccessState;
 
 use super::settings::{
@@ -88,11 +88,16 @@ pub struct Config {
 
 impl Config {
     /// Where NFS listens: on the loopback, if something is exported and nothing said.
-    pub fn nfs_listen(&self) -> Vec<SocketAddr> {
-        match self.nfs.listen.is_empty() && !self.exports.is_empty() {
-            true => vec![SocketAddr::new(Ipv4Addr::LOCALHOST.into(), crate::export::NFS_PORT)],
-            false => self.nfs.listen.clone(),
+    pub fn nfs_portals(&self) -> Vec<NfsPortal> {
+        let Nfs { listen, verbs, .. } = &self.nfs;
+        if listen.is_empty() && verbs.is_empty() && !self.exports.is_empty() {
+            let listen = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), crate::export::NFS_PORT);
+            return vec![NfsPortal { listen, verbs: false }];
         }
+        let portals = |all: &[SocketAddr], verbs| {
+            all.iter().map(move |listen| NfsPortal { listen: *listen, verbs }).collect::<Vec<_>>()
+        };
+        [portals(listen, false), portals(verbs, true)].concat()
     }
 
     /// An export that wants of a directory what another one does not, and what that is.
@@ -300,6 +305,10 @@ settings! {
         /// 111 is for clients that have to ask a portmapper.
         "listen" listen: Vec<SocketAddr> = Vec::new(),
             list(&Form::Text(1, 255, "an address")).otherwise("127.0.0.1:2049, once something is exported").flag("--nfs").by_hand();
+        /// Addresses to listen on through the RDMA devices that have them, by rdma-core: InfiniBand,
+        /// RoCE, iWARP cards, the kernel's siw. Each is an IP address with a port or for 20049.
+        "verbs" verbs: Vec<SocketAddr> = Vec::new(),
+            list(&Form::Text(1, 255, "an address")).otherwise("none").flag("--nfs-verbs").by_hand();
         /// Connections at once. One more is closed at once.
         "connections" connections: u32 = 65536, number(1, (1 << 20) - 1);
         /// Calls of one connection that are executed at once. More wait in its socket.

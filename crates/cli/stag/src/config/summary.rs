@@ -50,9 +50,9 @@ fn write_summary(out: &mut String, config: &Config) -> std::fmt::Result {
 }
 
 fn write_exports(out: &mut String, config: &Config) -> std::fmt::Result {
-    if !config.exports.is_empty() || !config.nfs.listen.is_empty() {
-        let listen: Vec<String> = config.nfs_listen().iter().map(ToString::to_string).collect();
-        let more = with(&config.nfs.said(&["listen"]));
+    if !config.nfs_portals().is_empty() {
+        let listen: Vec<String> = config.nfs_portals().iter().map(ToString::to_string).collect();
+        let more = with(&config.nfs.said(&["listen", "verbs"]));
         writeln!(out, "\nNFS listens on {}{more}", listen.join(" and "))?;
     }
     for export in &config.exports {

@@ -168,7 +168,7 @@ impl Plan {
     }
 
     fn exports(&mut self, old: &Config, new: &Config) {
-        let (before, now) = (old.nfs_listen(), new.nfs_listen());
+        let (before, now) = (old.nfs_portals(), new.nfs_portals());
         let stay = "its connections stay until they end";
         for address in before.iter().filter(|address| !now.contains(address)) {
             self.add(Kind::Removed, format!("portal {address} for NFS"), Some(stay.to_owned()));
@@ -178,7 +178,7 @@ impl Plan {
         }
         self.settings("nfs ", {
             let differences = old.nfs.differences(&new.nfs).into_iter();
-            differences.filter(|found| found.setting.name != "listen").collect()
+            differences.filter(|found| !["listen", "verbs"].contains(&found.setting.name)).collect()
         });
         let stale = || Some("the handles that its clients have become stale".to_owned());
         for export in old.exports.iter().filter(|one| !new.exports.iter().any(|n| n.name == one.name)) {

@@ -9,7 +9,7 @@ use std::sync::{Arc, Weak};
 
 use folder::{Folder, Options};
 use memory_tree::{Limits, MemoryTree, Root};
-use nfs_server::config::{ClientRule, NfsConfig, NfsLimits, NfsPortal, QosLimits};
+use nfs_server::config::{ClientRule, NfsConfig, NfsLimits, QosLimits};
 use tree::Tree;
 
 use crate::config::{Config, Export};
@@ -117,7 +117,7 @@ pub fn nfs_config(config: &Config, trees: &Trees) -> Result<NfsConfig, String> {
         Some(nfs_server::config::Export { name: export.name.clone(), tree, clients })
     };
     Ok(NfsConfig {
-        portals: config.nfs_listen().into_iter().map(|listen| NfsPortal { listen }).collect(),
+        portals: config.nfs_portals(),
         exports: config.exports.iter().filter_map(export).collect(),
         limits: NfsLimits {
             connections: config.nfs.connections as usize,

@@ -44,7 +44,7 @@ pub fn config() -> NfsConfig {
         clients: vec![ClientRule { squash: Squash::None, ..ClientRule::default() }],
     };
     NfsConfig {
-        portals: vec![NfsPortal { listen: SocketAddr::from(([127, 0, 0, 1], 0)) }],
+        portals: vec![NfsPortal { listen: SocketAddr::from(([127, 0, 0, 1], 0)), verbs: false }],
         exports: vec![export],
         limits: NfsLimits::default(),
         key: [3; 16],
@@ -67,7 +67,7 @@ pub fn succeeding(config: NfsConfig, carried: &[u8]) -> Served {
 
 impl Served {
     pub fn address(&self) -> SocketAddr {
-        self.nfs.portals()[0]
+        self.nfs.portals()[0].listen
     }
 
     pub fn connect(&self) -> Client {

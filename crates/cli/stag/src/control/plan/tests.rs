@@ -79,7 +79,7 @@ fn values(header: &str, setting: &Setting) -> Option<Values> {
                 "network" => ("\"192.0.2.0/24\"", "\"2001:db8::/32\""),
                 "sandbox-directories" => ("[\"/srv/a\"]", "[\"/srv/b\"]"),
                 "log" => ("\"info\"", "\"debug\""),
-                "listen" => ("\"192.0.2.1:3260\"", "\"192.0.2.2:3260\""),
+                "listen" | "verbs" => ("\"192.0.2.1:3260\"", "\"192.0.2.2:3260\""),
                 "congestion-control" => ("\"cubic\"", "\"bbr\""),
                 "server" => ("\"192.0.2.30\"", "\"192.0.2.31\""),
                 "iqn" => ("\"iqn.2026-01.org.example:t\"", "\"iqn.2026-01.org.example:u\""),
@@ -186,7 +186,8 @@ fn every_setting_that_changes_is_told() {
             assert!(!told.is_empty(), "{header} {key}: {a} to {b} is not told");
             assert!(!told.contains("length"), "{header} {key}: a secret is told: {told}");
             // Names of tables' own places stand in the line itself.
-            let by_place = ["listen", "iqn", "lun", "initiator", "id", "ro", "network"].contains(&key)
+            let by_place = ["listen", "verbs", "iqn", "lun", "initiator", "id", "ro", "network"]
+                .contains(&key)
                 || (*header, key) == ("[[export]]", "name");
             if !by_place && *header != "[discovery]" {
                 assert!(told.contains(key), "{header} {key}: {told}");
