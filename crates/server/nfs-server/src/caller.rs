@@ -95,7 +95,7 @@ mod tests {
         assert_eq!((caller.uid, caller.gid, &caller.groups[..]), (7, 8, &[8, 5][..]));
         let caller = identity(3, 0, &[5]).squashed(&rule);
         assert_eq!((caller.uid, caller.gid, &caller.groups[..]), (3, 8, &[5][..]));
-        let none = ClientRule { squash: Squash::None, ..rule };
+        let none = ClientRule { squash: Squash::None, ..rule.clone() };
         assert_eq!(identity(0, 0, &[0]).squashed(&none).uid, 0);
         let all = ClientRule { squash: Squash::All, ..rule };
         let caller = identity(3, 4, &[5]).squashed(&all);

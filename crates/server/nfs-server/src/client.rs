@@ -75,9 +75,9 @@ impl Client {
 
     /// Waits until the client may have so many bytes of a file read or written.
     pub(crate) async fn admit(&self, file: &File, writes: bool, bytes: u64) {
-        if let Some(limits) = file.rule.limits {
+        if let Some(limits) = &file.rule.limits {
             let whose = (file.export.id, self.peer.ip());
-            self.pace.admit(&self.shared, whose, limits, Cost { writes, bytes }).await;
+            self.pace.admit(&self.shared, whose, **limits, Cost { writes, bytes }).await;
         }
     }
 

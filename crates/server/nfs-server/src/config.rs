@@ -70,7 +70,7 @@ pub struct Export {
 }
 
 /// What the clients of one network may do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientRule {
     /// The network.
     pub network: Network,
@@ -82,7 +82,7 @@ pub struct ClientRule {
     pub anonymous: (u32, u32),
     /// What each address of the network is served at most of the export, over all its connections:
     /// READs, WRITEs and COPYs, and their bytes. More of them wait. `None`: no limit.
-    pub limits: Option<QosLimits>,
+    pub limits: Option<Arc<QosLimits>>,
 }
 
 /// nobody and nogroup of most systems.

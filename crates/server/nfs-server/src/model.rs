@@ -94,7 +94,7 @@ impl Exported {
             return Some(ClientRule::default());
         }
         let matching = rules.iter().filter(|rule| rule.network.contains(client));
-        matching.max_by_key(|rule| rule.network.prefix()).copied()
+        matching.max_by_key(|rule| rule.network.prefix()).cloned()
     }
 }
 

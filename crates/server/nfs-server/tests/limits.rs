@@ -3,6 +3,7 @@
 mod support;
 
 use std::net::Ipv4Addr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nfs::v3::{Arguments, Outcome, Procedure, Results, Stable, Write};
@@ -16,7 +17,7 @@ fn limited(writes: u64) -> NfsConfig {
     let mut config = config();
     let iops = Rates { write: Some(writes), ..Rates::default() };
     config.exports[0].clients[0].limits =
-        Some(QosLimits { iops, burst: Duration::ZERO, ..QosLimits::default() });
+        Some(Arc::new(QosLimits { iops, burst: Duration::ZERO, ..QosLimits::default() }));
     config
 }
 

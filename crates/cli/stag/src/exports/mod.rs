@@ -111,7 +111,7 @@ pub fn nfs_config(config: &Config, trees: &Trees) -> Result<NfsConfig, String> {
             read_only: client.read_only,
             squash: client.squash,
             anonymous: (client.anonuid, client.anongid),
-            limits: Some(client.limits.qos()).filter(QosLimits::any),
+            limits: Some(client.limits.qos()).filter(QosLimits::any).map(Arc::new),
         };
         let clients = export.clients.iter().map(rule).collect();
         Some(nfs_server::config::Export { name: export.name.clone(), tree, clients })
