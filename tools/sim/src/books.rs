@@ -1,8 +1,6 @@
 //! The state that all parts of a run of reads and writes share: the oracle, and what may go wrong.
 
 use std::cell::{Cell, RefCell};
-use std::fmt;
-use std::io::Write;
 use std::time::Duration;
 
 use iscsi::initiator::ProtocolError;
@@ -11,6 +9,7 @@ use runtime::Notify;
 
 use crate::oracle::{OpId, Oracle, SECTOR};
 use crate::plan::{Change, Plan};
+use crate::verdict::Verdict;
 use crate::workload::Excuses;
 
 /// The state that all parts of a run share.
@@ -27,8 +26,7 @@ pub(crate) struct Books {
     /// Wakes the loop of faults.
     news: Notify,
     last_op: Cell<OpId>,
-    wrong: RefCell<Option<String>>,
-    loud: bool,
+    pub(crate) verdict: Verdict,
 }
 
 impl Books {
@@ -43,26 +41,14 @@ impl Books {
             disturbed: Cell::new(plan.changes.iter().any(disturbs)),
             news: Notify::default(),
             last_op: Cell::new(0),
-            wrong: RefCell::default(),
-            loud,
+            verdict: Verdict::new(loud),
             plan,
         }
-    }
-
-    /// The first defect that was recorded.
-    pub(crate) fn wrong(&self) -> Option<String> {
-        self.wrong.borrow().clone()
     }
 
     pub(crate) fn next_op(&self) -> OpId {
         self.last_op.set(self.last_op.get() + 1);
         self.last_op.get()
-    }
-
-    /// Records a defect. The first one is reported.
-    pub(crate) fn fail(&self, what: String) {
-        self.note(format_args!("WRONG: {what}"));
-        self.wrong.borrow_mut().get_or_insert(what);
     }
 
     /// Counts submitted commands and wakes the loop of faults.
@@ -95,18 +81,6 @@ impl Books {
     /// Whether nothing disturbs sessions and commands.
     pub(crate) fn is_calm(&self) -> bool {
         self.plan.troubles.is_empty() && !self.disturbed.get()
-    }
-
-    pub(crate) fn has_failed(&self) -> bool {
-        self.wrong.borrow().is_some()
-    }
-
-    /// A line of the record.
-    pub(crate) fn note(&self, line: fmt::Arguments<'_>) {
-        if self.loud {
-            // A closed stderr is not an error.
-            let _ = writeln!(std::io::stderr(), "{:?} {line}", runtime::clock());
-        }
     }
 
     pub(crate) fn excuse(&self, change: impl FnOnce(&mut Excuses)) {

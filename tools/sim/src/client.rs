@@ -115,7 +115,7 @@ impl Client {
     pub(crate) async fn run(self) -> Ended {
         let (books, number) = (self.books.clone(), self.number);
         self.work().await.unwrap_or_else(|what| {
-            books.fail(format!("initiator {number}: {what}"));
+            books.verdict.fail(format!("initiator {number}: {what}"));
             Ended::default()
         })
     }
@@ -131,7 +131,7 @@ impl Client {
                 Ok(session) => return Ok(session),
                 Err(error) if runtime::clock() > deadline => return Err(format!("no login: {error}")),
                 Err(error) => {
-                    self.books.note(format_args!("initiator {}: no login yet: {error}", self.number));
+                    self.books.verdict.note(format_args!("initiator {}: no login yet: {error}", self.number));
                     runtime::sleep(Duration::from_millis(300)).await;
                 }
             }
@@ -147,7 +147,7 @@ impl Client {
         match Session::connect(&self.url, options).await {
             Ok(_) => Err("a login with a wrong secret".into()),
             Err(error) => {
-                self.books.note(format_args!("initiator {}: a wrong secret: {error}", self.number));
+                self.books.verdict.note(format_args!("initiator {}: a wrong secret: {error}", self.number));
                 Ok(())
             }
         }
@@ -172,7 +172,7 @@ impl Client {
         let mut ended = Ended::default();
         for _ in 0..plan.commands {
             work.wait_for_room(plan.depth).await;
-            if self.books.has_failed() {
+            if self.books.verdict.has_failed() {
                 break;
             }
             if plan.pause > 0 {
@@ -213,7 +213,7 @@ impl Client {
         }
         work.wait_for_room(1).await;
         (ended.commands, ended.aborted) = (work.ended.get(), work.aborted.get());
-        if !self.books.has_failed() {
+        if !self.books.verdict.has_failed() {
             self.look_at_all(&work).await?;
             work.close(&mut ended).await;
         }
@@ -223,7 +223,7 @@ impl Client {
     /// Ends the session when no command is in flight, and begins another.
     async fn log_out_and_in(&self, work: &Rc<Work>, ended: &mut Ended) -> Result<(), String> {
         work.wait_for_room(1).await;
-        if self.books.has_failed() {
+        if self.books.verdict.has_failed() {
             return Ok(());
         }
         // An answer shows that nothing of an earlier session runs any more.
@@ -231,7 +231,7 @@ impl Client {
         let look = work.command(op, &work.workload.read_of(0, 1, false), None).await;
         look.map_err(|what| format!("before a logout: {what}"))?;
         work.close(ended).await;
-        self.books.note(format_args!("initiator {}: has logged out", self.number));
+        self.books.verdict.note(format_args!("initiator {}: has logged out", self.number));
         *work.session.borrow_mut() = self.log_in().await?;
         Ok(())
     }
@@ -312,7 +312,7 @@ impl Work {
 
     /// Waits until fewer than `depth` commands are in flight, or something is wrong.
     async fn wait_for_room(&self, depth: usize) {
-        let ready = || (self.in_flight.get() < depth || self.books.has_failed()).then_some(());
+        let ready = || (self.in_flight.get() < depth || self.books.verdict.has_failed()).then_some(());
         self.room.until(ready).await;
     }
 
@@ -322,7 +322,7 @@ impl Work {
         let work = self.clone();
         drop(runtime::spawn(async move {
             if let Err(what) = what.await {
-                work.books.fail(format!("initiator {}, {what}", work.number));
+                work.books.verdict.fail(format!("initiator {}, {what}", work.number));
             }
             work.in_flight.set(work.in_flight.get() - 1);
             work.ended.set(work.ended.get() + 1);
@@ -333,9 +333,9 @@ impl Work {
     /// Ends many tasks. Those of this session end with an error of their own.
     async fn manage(&self, function: TaskManagementFunction) -> Result<(), String> {
         self.functions.set(self.functions.get() + 1);
-        self.books.note(format_args!("initiator {}: {function}", self.number));
+        self.books.verdict.note(format_args!("initiator {}: {function}", self.number));
         let result = self.session().task_management(function, Lun::ZERO).await;
-        self.books.note(format_args!("initiator {}: {function}: {result:?}", self.number));
+        self.books.verdict.note(format_args!("initiator {}: {function}: {result:?}", self.number));
         match result {
             Ok(Some(TaskManagementResult::FunctionComplete)) => Ok(()),
             // Commands sent before it do not come.
@@ -375,7 +375,9 @@ impl Work {
             }
         }
         let cuts = books.cuts.get();
-        books.note(format_args!("initiator {}: op {op}: {} {:?}", self.number, scsi.name, scsi.writes));
+        books
+            .verdict
+            .note(format_args!("initiator {}: op {op}: {} {:?}", self.number, scsi.name, scsi.writes));
         let mut tries = 0;
         let answer = loop {
             tries += 1;
@@ -395,12 +397,12 @@ impl Work {
                 }
                 Err(Error::Aborted) if abort_after.is_some() || self.functions.get() > functions => {
                     self.aborted.set(self.aborted.get() + 1);
-                    books.note(format_args!("initiator {}: op {op} is aborted", self.number));
+                    books.verdict.note(format_args!("initiator {}: op {op} is aborted", self.number));
                     books.oracle.borrow_mut().abort(op);
                     return Ok(());
                 }
                 Err(error) if !scsi.may_repeat && books.may_lose(&error) => {
-                    books.note(format_args!("op {op} is lost: {error}"));
+                    books.verdict.note(format_args!("op {op} is lost: {error}"));
                     break None;
                 }
                 Err(error) => return Err(format!("it ended with an error: {error}")),
@@ -408,7 +410,7 @@ impl Work {
         };
         // The session has answered, so commands lost with an earlier one can no longer run.
         self.settle(self.session().reconnects());
-        books.note(format_args!(
+        books.verdict.note(format_args!(
             "initiator {}: op {op}: {:?}",
             self.number,
             answer.as_ref().map(|(answer, _)| *answer)

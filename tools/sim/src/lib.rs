@@ -25,6 +25,7 @@ pub mod random;
 pub mod replacement;
 pub mod reservations;
 mod run;
+mod verdict;
 pub mod wan;
 mod wire;
 pub mod workload;

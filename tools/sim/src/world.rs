@@ -97,7 +97,7 @@ async fn whole(seed: u64, plan: Plan, sabotage: Option<Sabotage>, loud: bool) ->
         report.recovered += ended.recovered;
         report.aborted += ended.aborted;
     }
-    if let Some(what) = books.wrong().or(wire.as_ref().and_then(Wire::wrong)) {
+    if let Some(what) = books.verdict.wrong().or(wire.as_ref().and_then(Wire::wrong)) {
         return Err(what);
     }
     report.touched = wire.as_ref().map_or(0, Wire::touched);
@@ -138,7 +138,7 @@ async fn troubles<T>(
     changes.sort_by_key(|(at, _)| std::cmp::Reverse(*at));
     while !running.iter().all(runtime::JoinHandle::is_finished) {
         books.wait_for_news(next).await;
-        if let Some(what) = books.wrong().or(wire.and_then(Wire::wrong)) {
+        if let Some(what) = books.verdict.wrong().or(wire.and_then(Wire::wrong)) {
             return Err(what);
         }
         let mut kill = None;
@@ -147,7 +147,7 @@ async fn troubles<T>(
                 break;
             }
             next += 1;
-            books.note(format_args!("{trouble:?}"));
+            books.verdict.note(format_args!("{trouble:?}"));
             let links = sim::links();
             let link = (!links.is_empty()).then(|| links[rng.index(links.len())]);
             match trouble {
@@ -198,9 +198,9 @@ async fn troubles<T>(
             }
         }
         if let Some((_, change)) = changes.pop_if(|(at, _)| *at <= books.submitted.get()) {
-            books.note(format_args!("{change:?}"));
+            books.verdict.note(format_args!("{change:?}"));
             daemon.change(change, rng).await?;
-            books.note(format_args!("{change:?}: done"));
+            books.verdict.note(format_args!("{change:?}: done"));
         }
         if !daemon.is_powered() && kill.is_none() {
             // The machine runs a moment longer without its medium.
@@ -215,11 +215,11 @@ async fn troubles<T>(
                 books.oracle.borrow_mut().reopened_after_failed_sync();
             }
             sync_failed = false;
-            books.note(format_args!("the server is down"));
+            books.verdict.note(format_args!("the server is down"));
             runtime::sleep(Duration::from_micros(down.max(1))).await;
             daemon.start().await?;
             restarts += 1;
-            books.note(format_args!("the server is up again"));
+            books.verdict.note(format_args!("the server is up again"));
         }
     }
     Ok(restarts)

@@ -28,6 +28,7 @@ use crate::host::{Disturbance, Host, Medium};
 use crate::plan::Plan;
 use crate::random::Rng;
 use crate::run::{Failure, Report, in_world};
+use crate::verdict::Verdict;
 use cdb::Segment;
 
 /// Blocks of each unit, of 512 bytes.
@@ -181,8 +182,7 @@ struct Books {
     era: Cell<u64>,
     last_op: Cell<u64>,
     refused: Cell<u64>,
-    wrong: RefCell<Option<String>>,
-    loud: bool,
+    verdict: Verdict,
 }
 
 /// Blocks that a command in flight reads and writes.
@@ -209,21 +209,6 @@ fn overlap(one: &Blocks, other: &Blocks) -> bool {
 }
 
 impl Books {
-    fn note(&self, line: std::fmt::Arguments<'_>) {
-        if self.loud {
-            eprintln!("{:?} {line}", runtime::clock());
-        }
-    }
-
-    fn fail(&self, what: String) {
-        self.note(format_args!("WRONG: {what}"));
-        self.wrong.borrow_mut().get_or_insert(what);
-    }
-
-    fn has_failed(&self) -> bool {
-        self.wrong.borrow().is_some()
-    }
-
     fn next_op(&self) -> u64 {
         self.last_op.set(self.last_op.get() + 1);
         self.last_op.get()
@@ -490,14 +475,14 @@ impl Client {
 
     /// Runs a command to its end. After a loss nothing more of it happens.
     async fn run(&self, op: u64, what: &str, command: Command) -> Result<End, String> {
-        self.books.note(format_args!("session {}: op {op}: {what}", self.number));
+        self.books.verdict.note(format_args!("session {}: op {op}: {what}", self.number));
         let end = self.ending(command).await?;
         let told: &dyn std::fmt::Debug = match &end {
             End::Good(_) => &"good",
             End::Refused(key, asc, ascq) => &(*key, *asc, *ascq),
             End::Lost => &"lost",
         };
-        self.books.note(format_args!("session {}: op {op}: {told:?}", self.number));
+        self.books.verdict.note(format_args!("session {}: op {op}: {told:?}", self.number));
         if matches!(end, End::Lost) {
             // The session's next answer shows that its former self is gone, and its tasks with it.
             let ready = command_of_no_data();
@@ -585,12 +570,11 @@ async fn whole(seed: u64, loud: bool) -> Result<Report, String> {
         era: Cell::new(0),
         last_op: Cell::new(0),
         refused: Cell::new(0),
-        wrong: RefCell::default(),
-        loud,
+        verdict: Verdict::new(loud),
     });
     let mut clients = Vec::new();
     for (number, party) in books.parties.iter().enumerate() {
-        books.note(format_args!("session {number}: {party:?}"));
+        books.verdict.note(format_args!("session {number}: {party:?}"));
         let url = Url::portal("10.0.0.200", 3260).with_unit(TARGETS[party.target], 0);
         let chap = |user: &str| Chap { credential: credential(user), target: None, hashes: Vec::new() };
         let options = Options {
@@ -615,7 +599,7 @@ async fn whole(seed: u64, loud: bool) -> Result<Report, String> {
         lane.await.map_err(|error| format!("a session: {error:?}"))?;
     }
     let reconnects = clients.iter().map(|client| client.session.reconnects()).sum();
-    if let Some(what) = books.wrong.borrow_mut().take() {
+    if let Some(what) = books.verdict.wrong() {
         return Err(what);
     }
     for client in clients {
@@ -634,11 +618,11 @@ async fn lane(client: Rc<Client>, mut rng: Rng) {
     let pause = rng.pick(&[0, 2000, 50_000]);
     for _ in 0..24 {
         runtime::sleep(Duration::from_micros(rng.below(pause))).await;
-        if client.books.has_failed() {
+        if client.books.verdict.has_failed() {
             return;
         }
         if let Err(what) = client.work(&mut rng).await {
-            client.books.fail(what);
+            client.books.verdict.fail(what);
         }
     }
 }
@@ -655,15 +639,15 @@ async fn troubles<T>(
     let mut left = rng.pick(&[0, 0, 1, 4]);
     while !running.iter().all(runtime::JoinHandle::is_finished) {
         runtime::sleep(Duration::from_micros(rng.below(60_000))).await;
-        if left == 0 || books.has_failed() {
+        if left == 0 || books.verdict.has_failed() {
             continue;
         }
         left -= 1;
-        books.note(format_args!("a disturbance"));
+        books.verdict.note(format_args!("a disturbance"));
         books.era.set(books.era.get() + 1);
         let what = host.disturb(rng).await?;
         books.era.set(books.era.get() + 1);
-        books.note(format_args!("{what:?}: done"));
+        books.verdict.note(format_args!("{what:?}: done"));
         restarts += u64::from(what == Disturbance::Kill);
     }
     Ok(restarts)

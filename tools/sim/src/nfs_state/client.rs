@@ -191,7 +191,7 @@ impl Client {
     }
 
     fn note(&self, line: std::fmt::Arguments<'_>) {
-        self.books.note(format_args!("client {}: {line}", self.number));
+        self.books.verdict.note(format_args!("client {}: {line}", self.number));
     }
 
     /// Sends a COMPOUND over one of the connections; the payload is that of the last operation.
@@ -228,7 +228,7 @@ impl Client {
                 }
                 _ => return Ok(reply),
             }
-            if self.books.has_failed() {
+            if self.books.verdict.has_failed() {
                 return Err(NoReply::Lost);
             }
         }
@@ -350,7 +350,7 @@ impl Client {
             if self.session.borrow().is_some() {
                 return Ok(());
             }
-            if self.books.has_failed() {
+            if self.books.verdict.has_failed() {
                 return Err(NoReply::Lost);
             }
             self.mending.set(true);
@@ -439,7 +439,7 @@ impl Client {
     /// Renews the lease, and returns delegations, until the client's processes have ended.
     pub(super) async fn keep(self: Rc<Self>, lease: Duration) {
         let mut renewed = runtime::clock();
-        while Rc::strong_count(&self) > 1 && !self.books.has_failed() {
+        while Rc::strong_count(&self) > 1 && !self.books.verdict.has_failed() {
             runtime::sleep(Duration::from_millis(500)).await;
             self.wake().await;
             let recalled = self.recalled.borrow_mut().pop();
@@ -452,7 +452,7 @@ impl Client {
                 None => Ok(()),
             };
             if let Err(NoReply::Wrong(what)) = kept {
-                self.books.fail(format!("client {}: {what}", self.number));
+                self.books.verdict.fail(format!("client {}: {what}", self.number));
             }
         }
     }

@@ -24,6 +24,7 @@ use runtime::sim::{self, Network};
 
 use crate::random::Rng;
 use crate::run::{Failure, Report, in_world};
+use crate::verdict::Verdict;
 use client::{Client, NoReply};
 use host::Host;
 use oracle::{Oracle, Owner};
@@ -91,26 +92,10 @@ struct Books {
     /// Requests that were executed, and those that were sent twice at once.
     commands: Cell<u64>,
     twice: Cell<u64>,
-    wrong: RefCell<Option<String>>,
-    loud: bool,
+    verdict: Verdict,
 }
 
 impl Books {
-    fn note(&self, line: std::fmt::Arguments<'_>) {
-        if self.loud {
-            eprintln!("{:?} {line}", runtime::clock());
-        }
-    }
-
-    fn fail(&self, what: String) {
-        self.note(format_args!("WRONG: {what}"));
-        self.wrong.borrow_mut().get_or_insert(what);
-    }
-
-    fn has_failed(&self) -> bool {
-        self.wrong.borrow().is_some()
-    }
-
     /// A number that nobody has written.
     fn next_number(&self) -> u64 {
         self.numbers.set(self.numbers.get() + 1);
@@ -153,8 +138,7 @@ async fn whole(seed: u64, sabotage: Option<Sabotage>, loud: bool) -> Result<Repo
         numbers: Cell::new(0),
         commands: Cell::new(0),
         twice: Cell::new(0),
-        wrong: RefCell::default(),
-        loud,
+        verdict: Verdict::new(loud),
     });
     let (mut processes, mut keepers) = (Vec::new(), Vec::new());
     let pause = rng.pick(&[20_000, 2_000_000, 20_000_000]);
@@ -176,7 +160,7 @@ async fn whole(seed: u64, sabotage: Option<Sabotage>, loud: bool) -> Result<Repo
         task.await.map_err(|error| format!("a client: {error:?}"))?;
     }
     host.kill().await;
-    if let Some(what) = books.wrong.borrow_mut().take() {
+    if let Some(what) = books.verdict.wrong() {
         return Err(what);
     }
     let oracle = books.oracle.borrow();
@@ -224,7 +208,7 @@ async fn troubles(
     let pause = rng.pick(&[50, 3000, 40_000]);
     while !running.iter().all(runtime::JoinHandle::is_finished) {
         runtime::sleep(Duration::from_millis(rng.below(pause))).await;
-        if left == 0 || books.has_failed() {
+        if left == 0 || books.verdict.has_failed() {
             runtime::sleep(Duration::from_secs(1)).await;
             continue;
         }
@@ -233,31 +217,31 @@ async fn troubles(
             0 | 1 => {
                 let links = sim::links();
                 if !links.is_empty() {
-                    books.note(format_args!("a connection is reset"));
+                    books.verdict.note(format_args!("a connection is reset"));
                     sim::reset(links[rng.index(links.len())]);
                 }
             }
             2 => {
                 let links = sim::links();
                 if !links.is_empty() {
-                    books.note(format_args!("a connection stalls"));
+                    books.verdict.note(format_args!("a connection stalls"));
                     sim::stall(links[rng.index(links.len())], Duration::from_secs(rng.between(1, 20)));
                 }
             }
             3 => host.apply().await?,
             4 | 5 => {
-                books.note(format_args!("another server takes over"));
+                books.verdict.note(format_args!("another server takes over"));
                 host.take_over().await?;
-                books.note(format_args!("it has taken over"));
+                books.verdict.note(format_args!("it has taken over"));
             }
             _ => {
-                books.note(format_args!("the server is killed"));
+                books.verdict.note(format_args!("the server is killed"));
                 host.kill().await;
                 books.oracle.borrow_mut().killed();
                 runtime::sleep(Duration::from_millis(rng.pick(&[1, 500, 20_000]))).await;
                 host.start()?;
                 books.oracle.borrow_mut().started();
-                books.note(format_args!("it is started again"));
+                books.verdict.note(format_args!("it is started again"));
                 restarts += 1;
             }
         }

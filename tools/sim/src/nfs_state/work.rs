@@ -41,16 +41,16 @@ impl Process {
         for _ in 0..steps {
             let pause = self.rng.borrow_mut().below(pause);
             runtime::sleep(Duration::from_micros(pause)).await;
-            if self.client.books.has_failed() {
+            if self.client.books.verdict.has_failed() {
                 return;
             }
             if let Err(NoReply::Wrong(what)) = self.step().await {
-                self.client.books.fail(format!("{:?}: {what}", self.owner));
+                self.client.books.verdict.fail(format!("{:?}: {what}", self.owner));
             }
         }
         for opened in self.own() {
             if let Err(NoReply::Wrong(what)) = self.close(&opened).await {
-                self.client.books.fail(format!("{:?}: {what}", self.owner));
+                self.client.books.verdict.fail(format!("{:?}: {what}", self.owner));
             }
         }
     }
@@ -64,7 +64,7 @@ impl Process {
     }
 
     fn note(&self, line: std::fmt::Arguments<'_>) {
-        self.client.books.note(format_args!("{:?}: {line}", self.owner));
+        self.client.books.verdict.note(format_args!("{:?}: {line}", self.owner));
     }
 
     /// The files that it has open.

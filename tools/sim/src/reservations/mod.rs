@@ -26,6 +26,7 @@ use crate::oracle::OpId;
 use crate::plan::Plan;
 use crate::random::Rng;
 use crate::run::{Failure, Report, in_world};
+use crate::verdict::Verdict;
 use history::History;
 use model::{Key, Outcome, Request, TYPES};
 
@@ -71,26 +72,10 @@ struct Books {
     writes: RefCell<BTreeMap<OpId, Option<bool>>>,
     last_op: Cell<OpId>,
     conflicts: Cell<u64>,
-    wrong: RefCell<Option<String>>,
-    loud: bool,
+    verdict: Verdict,
 }
 
-impl Books {
-    fn note(&self, line: std::fmt::Arguments<'_>) {
-        if self.loud {
-            eprintln!("{:?} {line}", runtime::clock());
-        }
-    }
-
-    fn fail(&self, what: String) {
-        self.note(format_args!("WRONG: {what}"));
-        self.wrong.borrow_mut().get_or_insert(what);
-    }
-
-    fn has_failed(&self) -> bool {
-        self.wrong.borrow().is_some()
-    }
-}
+impl Books {}
 
 /// One initiator.
 struct Client {
@@ -140,11 +125,11 @@ impl Client {
         if request == Request::Write {
             books.writes.borrow_mut().insert(op, None);
         }
-        books.note(format_args!("initiator {}: op {op}: {request:?}", self.number));
+        books.verdict.note(format_args!("initiator {}: op {op}: {request:?}", self.number));
         let told = |what| format!("initiator {}, op {op} ({request:?}): {what}", self.number);
         let outcome = self.outcome(op, request).await.map_err(told)?;
         let reconnects = self.session.reconnects();
-        books.note(format_args!("initiator {}: op {op}: {outcome:?}", self.number));
+        books.verdict.note(format_args!("initiator {}: op {op}: {outcome:?}", self.number));
         let Some(outcome) = outcome else {
             self.limbo.borrow_mut().push((op, reconnects));
             return Ok(());
@@ -277,8 +262,7 @@ async fn whole(seed: u64, loud: bool) -> Result<Report, String> {
         writes: RefCell::default(),
         last_op: Cell::new(0),
         conflicts: Cell::new(0),
-        wrong: RefCell::default(),
-        loud,
+        verdict: Verdict::new(loud),
     });
     let url = Url::portal("10.0.0.200", 3260).with_unit(NAME, 0);
     let mut running = Vec::new();
@@ -304,7 +288,7 @@ async fn whole(seed: u64, loud: bool) -> Result<Report, String> {
     }
     report.commands = books.last_op.get();
     report.refused = books.conflicts.get();
-    if let Some(what) = books.wrong.borrow_mut().take() {
+    if let Some(what) = books.verdict.wrong() {
         return Err(what);
     }
     host.kill().await;
@@ -329,23 +313,23 @@ async fn work(client: Rc<Client>, mut rng: Rng) -> u64 {
         lanes.push(runtime::spawn(async move {
             for _ in 0..36 / depth {
                 runtime::sleep(Duration::from_micros(rng.below(pause))).await;
-                if client.books.has_failed() {
+                if client.books.verdict.has_failed() {
                     return;
                 }
                 let request = client.next(&mut rng);
                 if let Err(what) = client.run(request).await {
-                    client.books.fail(what);
+                    client.books.verdict.fail(what);
                 }
             }
         }));
     }
     for lane in lanes {
         if let Err(error) = lane.await {
-            client.books.fail(format!("{error:?}"));
+            client.books.verdict.fail(format!("{error:?}"));
         }
     }
     let reconnects = client.session.reconnects();
-    if !client.books.has_failed() {
+    if !client.books.verdict.has_failed() {
         drop(client.session.close().await);
     }
     reconnects
@@ -363,13 +347,13 @@ async fn troubles<T>(
     let mut left = rng.pick(&[0, 1, 3, 6]);
     while !running.iter().all(runtime::JoinHandle::is_finished) {
         runtime::sleep(Duration::from_micros(rng.below(60_000))).await;
-        if left == 0 || books.has_failed() {
+        if left == 0 || books.verdict.has_failed() {
             continue;
         }
         left -= 1;
-        books.note(format_args!("a disturbance"));
+        books.verdict.note(format_args!("a disturbance"));
         let what = host.disturb(rng).await?;
-        books.note(format_args!("{what:?}: done"));
+        books.verdict.note(format_args!("{what:?}: done"));
         if what == Disturbance::Kill {
             books.history.borrow_mut().restart();
             restarts += 1;
