@@ -17,7 +17,7 @@ pub const LONGEST_NAME: usize = nfs::mount::MAX_PATH;
 /// What is exported, how, and to whom.
 #[derive(Clone)]
 pub struct NfsConfig {
-    /// Where to listen. Every address serves NFS, MOUNT and the portmapper, but those of RDMA devices NFS alone.
+    /// Where to listen. Every address serves NFS, MOUNT and the portmapper.
     pub portals: Vec<NfsPortal>,
     /// What to serve.
     pub exports: Vec<Export>,

@@ -52,7 +52,8 @@ pub struct Serve {
     #[arg(long, value_name = "ADDR:PORT", value_parser = nfs_address)]
     pub nfs: Vec<SocketAddr>,
     /// Listen for NFS through the RDMA devices that have this address too: an IP address, with a port
-    /// or for 20049; repeatable. Replaces those of the configuration. Without --nfs and addresses of the configuration, it is the only place
+    /// or for 20049; repeatable. Replaces those of the configuration. Without --nfs and addresses of
+    /// the configuration, it is the only place
     #[arg(long, value_name = "ADDR:PORT", value_parser = nfs_rdma_address)]
     pub nfs_verbs: Vec<SocketAddr>,
     #[arg(long, value_name = "N", help = help::<Daemon>("cores"), value_parser = flag::<Daemon, u16>("cores"))]
