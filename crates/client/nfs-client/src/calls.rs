@@ -168,8 +168,8 @@ impl Caller {
         &self.0.0.options
     }
 
-    /// Has the server's calls over TCP answered. Without this, and over RDMA, they are ignored. `service`
-    /// must not use this connection before it returns.
+    /// Answers the server's calls over TCP with `service`, which must not use this connection before
+    /// it returns. Without it, and over RDMA, they are ignored.
     pub fn serve(&self, service: Service) {
         if self.options().transport == Transport::Tcp {
             *self.0.0.service.borrow_mut() = Some(service);
@@ -274,7 +274,9 @@ impl Shared {
             Ok(Header::Reply(_)) => {}
             Ok(Header::Call(_)) => {
                 let service = self.service.borrow().clone();
-                if let Some(answer) = service.and_then(|service| service(&record.bytes)) {
+                // A server that calls and does not read gets no more answers.
+                let has_room = self.answers.borrow().len() < BATCH;
+                if let Some(answer) = service.filter(|_| has_room).and_then(|serve| serve(&record.bytes)) {
                     self.answers.borrow_mut().push_back(answer);
                     self.news.notify();
                 }

@@ -62,6 +62,9 @@ pub(crate) struct Record {
 impl Record {
     /// Copies all to one piece.
     pub fn join(&mut self) {
+        if self.apart.is_empty() {
+            return;
+        }
         let apart = std::mem::take(&mut self.apart);
         let at = self.bytes.len();
         self.bytes.resize(at + apart.len(), 0);

@@ -176,7 +176,7 @@ pub fn schema() -> Value {
         });
         defs.insert(name_of(section.header).to_owned(), table);
     }
-    // An option of a unit is a key of the unit, and a limit of service one of ACLs and of clients too.
+    // An option of a unit is a key of the unit. A limit of service is one of ACLs and clients too.
     for (of, into) in [
         (Options::SECTION, "target.unit"),
         (Service::SECTION, "target.unit"),

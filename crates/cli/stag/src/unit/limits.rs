@@ -1,4 +1,5 @@
-//! Limits of service of a unit, of an initiator, or of a client of an export: their names and grammar, the same for all.
+//! Limits of service of a unit, of an initiator, or of a client of an export: their names and
+//! grammar, the same for all.
 
 use std::time::Duration;
 

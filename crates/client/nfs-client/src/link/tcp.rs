@@ -83,11 +83,12 @@ impl Link {
             loop {
                 match cutter.next_piece(&mut input) {
                     Ok(None) => break,
-                    Ok(Some(Piece::Data(piece))) if record.apart.is_empty() => {
+                    Ok(Some(Piece::Data(piece))) => {
+                        // Small pieces do not become buffers of their own, however many there are.
+                        record.join();
                         record.bytes.reserve_exact(piece.len() + cutter.fragment_left().min(DIRECT));
                         record.bytes.extend_from_slice(piece);
                     }
-                    Ok(Some(Piece::Data(piece))) => record.apart.push(piece.to_vec()),
                     Ok(Some(Piece::End)) => {
                         if let Err(why) = take(Received::Record(std::mem::take(&mut record))) {
                             return why;
