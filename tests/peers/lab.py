@@ -149,8 +149,9 @@ def runs_and_goes_on(lab):
     text = done.stdout
     for key, record in before.items():
         expect(after[key]["began"] == record["began"], f"{key} was measured again")
-    expect("holds           tiny: Something is read" in text, text)
-    expect("does not hold   tiny: Nothing is read" in text, text)
+    # Rounds that other programs disturbed decide nothing, and this machine may be busy.
+    for claim, verdict in (("Something is read", "holds"), ("Nothing is read", "does not hold")):
+        expect(re.search(rf"^({verdict}|cannot be told) +tiny: {claim}$", text, re.M), text)
     start = time.monotonic()
     text, _ = stag_lab("run", path, "--out", out)
     expect("0 measured, 8 recorded before" in text, text)
