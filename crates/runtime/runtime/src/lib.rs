@@ -11,7 +11,7 @@
 //! - [`Answer`]: an operation that may have ended at once.
 //! - [`sleep`], [`timeout`], [`now`]: time. [`blocking`]: system calls that the ring does not have. [`Signals`].
 //!   [`Readable`]: descriptors that belong to another library. [`Notify`]: what other code of the core will do.
-//! - [`be_urgent`]: threads of their own that must run on time.
+//! - [`be_urgent`]: threads of their own that must run on time; [`be_patient`]: those that need not.
 //!
 //! Dropping the future of any operation cancels it. The buffers it was given stay alive until the kernel has let go of
 //! them, and then return to their pool; nobody has to wait for that.
@@ -67,5 +67,5 @@ pub use runtime::{
 pub use shared::{Local, Shared};
 pub use signal::{Signal, Signals, survive_file_size_limit};
 pub use time::{Elapsed, Sleep, clock, now, sleep, sleep_until, timeout};
-pub use urgency::{Urgency, be_urgent};
+pub use urgency::{Urgency, be_patient, be_urgent};
 pub use uses::Use;

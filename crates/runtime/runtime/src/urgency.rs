@@ -1,4 +1,4 @@
-//! [`be_urgent`]: a thread that has to run on time.
+//! [`be_urgent`]: a thread that has to run on time. [`be_patient`]: one that has not.
 
 use std::io;
 
@@ -26,6 +26,20 @@ pub fn be_urgent() -> Urgency {
         return Urgency::RealTime;
     }
     if ask_for_short_turns(100_000).is_ok() { Urgency::ShortTurns } else { Urgency::Ordinary }
+}
+
+/// Makes the calling thread, and those that it starts, run when others leave a processor free rather than in their place
+/// (SCHED_BATCH): work beside cores.
+///
+/// # Errors
+/// The system's.
+pub fn be_patient() -> io::Result<()> {
+    // SAFETY: a plain structure of numbers, for which zeros are valid, and which outlives the call.
+    let set = unsafe {
+        let parameters: libc::sched_param = std::mem::zeroed();
+        libc::sched_setscheduler(0, libc::SCHED_BATCH, &raw const parameters)
+    };
+    if set == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Asks for turns of `ns` for the calling thread. Older kernels say yes and do nothing, so that the answer is looked at.
@@ -64,5 +78,19 @@ mod tests {
         })
         .join()
         .expect("asking harms nothing");
+    }
+
+    #[test]
+    fn a_patient_thread_is_a_batch_job_for_the_kernel() {
+        // SAFETY: the call reads nothing of this process.
+        let policy = || unsafe { libc::sched_getscheduler(0) };
+        let (before, after) = std::thread::spawn(move || {
+            let before = policy();
+            be_patient().expect("anybody may be patient");
+            (before, policy())
+        })
+        .join()
+        .expect("it ends");
+        assert_eq!((before, after), (libc::SCHED_OTHER, libc::SCHED_BATCH));
     }
 }

@@ -99,6 +99,8 @@ pub struct Activity {
     pub session_recoveries: HashMap<u16, Recovered>,
     /// The same, in all sessions that there were.
     pub recoveries: Recovered,
+    /// Whether all cores have answered. Else what they have counted is missing.
+    pub complete: bool,
 }
 
 /// What has been done with one unit.
@@ -158,6 +160,7 @@ impl Handle {
             self.shared.registry.all().iter().map(|session| (session.tsih, session.recovered())).collect();
         let ask = |core: &Rc<Core>| (remote::counted(core), core.ended.counts(), remote::recovered(core));
         let per_core = self.shared.hub.on_each_core(patience, ask);
+        let complete = per_core.iter().all(Option::is_some);
         let (mut units, mut sessions) = (HashMap::<usize, Counts>::new(), HashMap::<u16, Counts>::new());
         for (connections, ended, recovered) in per_core.into_iter().flatten() {
             for (tsih, recovered) in recovered {
@@ -170,7 +173,7 @@ impl Handle {
             }
             ended.into_iter().for_each(|(unit, counts)| units.entry(unit).or_default().add(&counts));
         }
-        let mut activity = Activity { sessions, units: Vec::new(), session_recoveries, recoveries };
+        let mut activity = Activity { sessions, units: Vec::new(), session_recoveries, recoveries, complete };
         for target in &self.shared.model().targets {
             for lun in &target.config.units {
                 let counts = units.get(&lun.unit.address()).copied().unwrap_or_default();

@@ -1,7 +1,7 @@
 //! `status`: what a daemon serves and to whom, as JSON; `status_text` has the same as text.
 
 use std::collections::HashMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -49,6 +49,9 @@ pub struct Status {
     pub nfs: NfsStatus,
     /// Its threads. `None` of one that did not answer.
     pub cores: Vec<Option<CoreStatus>>,
+    /// Whether all threads have answered. Else what they have counted is missing from every sum.
+    #[serde(default)]
+    pub complete: bool,
 }
 
 /// A listening address.
@@ -286,18 +289,24 @@ pub struct RdmaStatus {
 /// # Errors
 /// Never.
 pub fn answer(daemon: &Daemon) -> Result<Value, Fault> {
-    json(&status(daemon))
+    json(&status(daemon, PATIENCE))
 }
 
-fn status(daemon: &Daemon) -> Status {
+/// What `daemon` is doing now. Each question to the cores waits for `patience` at most.
+pub fn status(daemon: &Daemon, patience: Duration) -> Status {
     let server = &daemon.server;
     let running = daemon.running();
-    let mut activity = server.activity(PATIENCE);
+    let mut activity = server.activity(patience);
     let mut flows: Flows =
         activity.units.into_iter().map(|flow| ((flow.target, flow.lun), flow.counts)).collect();
-    let spaces = daemon.monitor.spaces();
+    let spaces = daemon.monitor.spaces(patience);
     let health = health::all(&running, &spaces);
     let busy = busy_cores();
+    let asked = Instant::now();
+    let nfs = NfsStatus::now(daemon, patience);
+    let nfs_complete = asked.elapsed() < patience;
+    let cores = daemon.core.cores(patience);
+    let complete = activity.complete && nfs_complete && cores.iter().all(Option::is_some);
     let configured: HashMap<&str, &config::Target> =
         running.config.targets.iter().map(|target| (target.iqn.as_str(), target)).collect();
     Status {
@@ -321,14 +330,13 @@ fn status(daemon: &Daemon) -> Status {
             .collect(),
         recoveries: activity.recoveries.into(),
         health,
-        nfs: NfsStatus::now(daemon, PATIENCE),
-        cores: daemon
-            .core
-            .cores(PATIENCE)
+        nfs,
+        cores: cores
             .into_iter()
             .enumerate()
             .map(|(at, core)| core.map(|core| self::core(core, busy.get(&at).copied())))
             .collect(),
+        complete,
     }
 }
 

@@ -16,8 +16,6 @@ use crate::supervisor::Supervisor;
 const TICK: Duration = Duration::from_secs(5);
 /// Of how many times file systems are measured once.
 const MEASURED_EACH: u32 = 6;
-/// How long who asks waits.
-const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Asks the thread.
 pub struct Monitor {
@@ -32,11 +30,11 @@ impl Monitor {
         (Self { ask: Mutex::new(ask), last: Mutex::default() }, Listener(asked))
     }
 
-    /// What room there is now; what it was last, if a file system does not answer.
-    pub fn spaces(&self) -> Arc<Spaces> {
+    /// What room there is now; what it was last, if a file system does not answer within `patience`.
+    pub fn spaces(&self, patience: Duration) -> Arc<Spaces> {
         let (answer, hear) = sync_channel(1);
         let asked = self.ask.lock().unwrap_or_else(PoisonError::into_inner).send(answer);
-        let now = asked.ok().and_then(|()| hear.recv_timeout(PATIENCE).ok());
+        let now = asked.ok().and_then(|()| hear.recv_timeout(patience).ok());
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(now) = now {
             *last = now;
