@@ -314,8 +314,10 @@ fn start(
         let sockets: io::Result<Vec<_>> =
             sockets.iter().map(|(asked, socket)| Ok((*asked, socket.try_clone()?))).collect();
         let begun = Server::start(cores, sockets?).and_then(|core| {
-            let iscsi = iscsi_server::begin(&core, config.clone())?;
-            let nfs = nfs_server::begin(&core, nfs.clone(), nfs_clients)?;
+            let mut change = core.change();
+            let iscsi = iscsi_server::prepare(&core, &mut change, config.clone())?;
+            let nfs = nfs_server::prepare(&core, &mut change, nfs.clone(), nfs_clients)?;
+            change.commit();
             core.hub().drop_inherited();
             Ok((core, iscsi, nfs))
         });

@@ -13,21 +13,22 @@ use iscsi::keys::Digest;
 use iscsi::target::recovery::Recovered;
 use scsi::data::target_port_groups::AccessState;
 
-use server_core::Core;
 use server_core::drain::{self, Scope};
 use server_core::tally::Counts;
+use server_core::{Applied, Change, Core};
 
-use crate::apply;
+use crate::Unit;
 use crate::config::{Redirect, ServerConfig};
+use crate::model::Model;
+use crate::qos;
 use crate::remote;
 use crate::session::Standing;
 use crate::shared::{BoundPortal, Shared};
-use crate::{Applied, Unit};
 
 /// A running server as its administrators reach it. Cheap to clone.
 #[derive(Clone)]
 pub struct Handle {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
 }
 
 /// One session as it is now.
@@ -146,9 +147,20 @@ impl Handle {
     /// # Errors
     /// When an address cannot be listened on; nothing has changed then.
     pub fn apply(&self, config: ServerConfig) -> io::Result<Applied> {
-        let applied = apply::apply(&self.shared, config)?;
-        self.limits_changed();
-        Ok(applied)
+        let mut change = Change::begin(&self.shared.hub);
+        self.prepare(&mut change, config)?;
+        Ok(change.commit())
+    }
+
+    /// The part of [`Self::apply`] that can fail. Nothing has changed before `change` is committed.
+    ///
+    /// # Errors
+    /// When an address cannot be listened on.
+    pub fn prepare(&self, change: &mut Change<'_>, mut config: ServerConfig) -> io::Result<()> {
+        let before = self.shared.model();
+        qos::carry(&before.targets, &mut config);
+        let portals = config.portals.clone();
+        change.prepare(&self.shared, Model::new(config, Some(&before)), &portals)
     }
 
     /// What sessions and units have done. Cores that do not answer within `patience` are left out.
@@ -183,9 +195,9 @@ impl Handle {
         activity
     }
 
-    /// Whether the session with this TSIH is there.
-    pub fn has_session(&self, tsih: u16) -> bool {
-        self.shared.registry.find(tsih).is_some()
+    /// Whether the session of [`Applied::leaving`] is there.
+    pub fn has_session(&self, tsih: u64) -> bool {
+        u16::try_from(tsih).is_ok_and(|tsih| self.shared.registry.find(tsih).is_some())
     }
 
     /// The portals, with the ports that were really taken.
@@ -281,9 +293,15 @@ impl Handle {
     /// Limits have changed, of units by [`server_core::qos::Limiter::set`] or of ACL entries:
     /// commands that wait are counted anew. Cheap, and never on the data path.
     pub fn limits_changed(&self) {
-        let shared = &self.shared;
-        let model = shared.model();
-        for session in shared.registry.all() {
+        self.shared.limits_changed();
+    }
+}
+
+impl Shared {
+    /// Limits of service have changed.
+    pub(crate) fn limits_changed(&self) {
+        let model = self.model();
+        for session in self.registry.all() {
             if let Some(target) = session.target_name().and_then(|name| model.target(name)) {
                 let acl = target.acl(&session.port.initiator).flatten();
                 let limits = acl.map(|acl| acl.limits).unwrap_or_default();

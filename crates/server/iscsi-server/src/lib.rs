@@ -46,13 +46,12 @@ mod wire;
 
 pub use iscsi::target::recovery::Recovered;
 
-pub use apply::Applied;
 pub use handle::{Activity, ConnectionStatus, Flow, Handle, SessionStatus, SetAccessError, TargetStatus};
-pub use server::{Server, begin};
+pub use server::{Server, begin, prepare};
 pub use server_core::drain::{Error as DrainError, Scope as DrainScope, State as DrainState};
 pub use server_core::pings::PER_SECOND as PINGS_PER_SECOND;
 pub use server_core::tally::{BUCKETS, Counts};
-pub use server_core::{CoreStatus, CoresConfig, TcpCounters};
+pub use server_core::{Applied, CoreStatus, CoresConfig, TcpCounters};
 pub use shared::BoundPortal;
 pub use unit::Unit;
 

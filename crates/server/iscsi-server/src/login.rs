@@ -390,7 +390,7 @@ async fn place(
             ports: outcome.target.as_deref().and_then(|name| Some(model.target(name)?.ports.clone())),
         });
         let view = model
-            .first_view(outcome.target.as_deref(), &outcome.initiator, &nexus)
+            .first_view(model.generation, outcome.target.as_deref(), &outcome.initiator, &nexus)
             .ok_or(LoginStatus::AuthorizationFailure)?;
         for entry in view.luns.iter() {
             model.check_owner(&nexus, entry.unit.nexuses().owner(&nexus).as_ref())?;

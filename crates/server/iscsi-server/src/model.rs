@@ -13,7 +13,7 @@ use device::Nexus;
 use iscsi::name;
 use server_core::portals;
 
-use crate::config::{Acl, Auth, IserConfig, Limits, Portal, ServerConfig};
+use crate::config::{Acl, Auth, IserConfig, Limits, Portal, ServerConfig, TargetConfig};
 use crate::lun_map::{LunMap, View};
 use crate::node::Target;
 use crate::session::Session;
@@ -21,15 +21,17 @@ use crate::session::Session;
 /// A portal of the server.
 pub(crate) type PortalEntry = portals::Portal<Portal>;
 
+/// What is served from one change to the next, with its portals.
+pub(crate) type Edition = server_core::Edition<Model, Portal>;
+
 /// What is served from one change to the next.
 pub(crate) struct Model {
-    /// Counts changes.
-    pub generation: u64,
     /// In the order of the configuration.
     pub targets: Vec<Arc<Target>>,
     /// The same by normalized name.
     by_name: HashMap<String, Arc<Target>>,
-    pub portals: Vec<PortalEntry>,
+    /// The portal groups.
+    groups: Vec<u16>,
     pub limits: Limits,
     pub discovery_auth: Auth,
     pub zero_copy: bool,
@@ -37,27 +39,37 @@ pub(crate) struct Model {
 }
 
 impl Model {
-    /// What `config` says, at `portals`. Targets go on as they are if they have the name of one of
-    /// `before`.
-    pub(crate) fn new(config: ServerConfig, portals: Vec<PortalEntry>, before: Option<&Self>) -> Self {
-        let mut groups: Vec<u16> = portals.iter().map(|portal| portal.asked.group).collect();
+    /// What `config` says. Targets go on as they are if they have the name of one of `before`.
+    pub(crate) fn new(config: ServerConfig, before: Option<&Self>) -> Self {
+        let mut groups: Vec<u16> = config.portals.iter().map(|portal| portal.group).collect();
         groups.sort_unstable();
         groups.dedup();
-        let carried = |config: crate::config::TargetConfig| match before.and_then(|b| b.target(&config.name))
-        {
+        let carried = |config: TargetConfig| match before.and_then(|b| b.target(&config.name)) {
             Some(old) => old.changed(config, &groups),
             None => Target::new(config, &groups),
         };
         let targets: Vec<_> = config.targets.into_iter().map(carried).collect();
         Self {
-            generation: before.map_or(0, |before| before.generation + 1),
             by_name: targets.iter().map(|one| (name::normalize(&one.config.name), one.clone())).collect(),
             targets,
-            portals,
+            groups,
             limits: config.limits,
             discovery_auth: config.discovery_auth,
             zero_copy: config.zero_copy,
             iser: config.iser,
+        }
+    }
+
+    /// No target, under the bounds of this one.
+    pub(crate) fn nothing(&self) -> Self {
+        Self {
+            targets: Vec::new(),
+            by_name: HashMap::new(),
+            groups: Vec::new(),
+            discovery_auth: Auth::None,
+            limits: self.limits,
+            zero_copy: self.zero_copy,
+            iser: self.iser,
         }
     }
 
@@ -68,35 +80,31 @@ impl Model {
 
     /// Relative identifiers of the ports through which `target` is reached.
     pub(crate) fn ports(&self, target: &Target) -> Vec<u16> {
-        let mut groups: Vec<u16> = self.portals.iter().map(|portal| portal.asked.group).collect();
-        groups.sort_unstable();
-        groups.dedup();
-        groups.retain(|group| target.serves(*group));
-        groups
+        self.groups.iter().copied().filter(|group| target.serves(*group)).collect()
     }
 
-    /// What a session through portal group `group` sees. `None` if it may not be there.
-    pub(crate) fn view(&self, session: &Session) -> Option<View> {
+    /// What a session sees of the edition of this number. `None` if it may not be there.
+    pub(crate) fn view(&self, generation: u64, session: &Session) -> Option<View> {
         let Some(wanted) = session.target_name() else {
-            return Some(View { generation: self.generation, target: None, luns: LunMap::default() });
+            return Some(View { generation, target: None, luns: LunMap::default() });
         };
         let target = self.target(wanted)?;
         let acl = target.acl(&session.port.initiator).filter(|_| target.serves(session.port.group))?;
         let acl = acl_of(acl, &session.nexus)?;
         let before = session.view();
         let luns = LunMap::new(&target.config, acl, &session.nexus, Some(&before.luns));
-        Some(View { generation: self.generation, target: Some(target.clone()), luns })
+        Some(View { generation, target: Some(target.clone()), luns })
     }
 
     /// What a new session of `nexus` with `target` sees; `None` if its initiator has no business
     /// there.
     pub(crate) fn first_view(
         &self,
+        generation: u64,
         target: Option<&str>,
         initiator: &str,
         nexus: &Arc<Nexus>,
     ) -> Option<View> {
-        let generation = self.generation;
         let Some(wanted) = target else {
             return Some(View { generation, target: None, luns: LunMap::default() });
         };

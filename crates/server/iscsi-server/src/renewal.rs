@@ -8,7 +8,7 @@ use device::ItlNexus;
 use scsi::UnitAttention;
 
 use crate::lun_map::View;
-use crate::model::Model;
+use crate::model::Edition;
 use crate::session::Session;
 use crate::shared::Shared;
 
@@ -26,9 +26,9 @@ pub(crate) enum Renewal {
     Leaving,
 }
 
-/// Gives a session its view of `model`, or asks it to leave.
-pub(crate) fn renew(shared: &Arc<Shared>, session: &Arc<Session>, model: &Model) -> Renewal {
-    let Some(view) = model.view(session) else {
+/// Gives a session its view of what is served `now`, or asks it to leave.
+pub(crate) fn renew(shared: &Arc<Shared>, session: &Arc<Session>, now: &Edition) -> Renewal {
+    let Some(view) = now.view(now.generation, session) else {
         expel(shared, session);
         return Renewal::Leaving;
     };

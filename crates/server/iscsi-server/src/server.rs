@@ -8,10 +8,10 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use server_core::{CoresConfig, FrontEnd, audit};
+use server_core::{Applied, Change, Changing, CoresConfig, FrontEnd, Portals, Served, Services, audit};
 
-use crate::config::ServerConfig;
-use crate::model::{Model, PortalEntry};
+use crate::config::{Portal, ServerConfig};
+use crate::model::{Edition, Model, PortalEntry};
 use crate::session::Standing;
 use crate::shared::{BoundPortal, Shared};
 use crate::{apply, notices, service};
@@ -27,21 +27,27 @@ pub struct Server {
 /// # Errors
 /// When an address cannot be bound.
 pub fn begin(server: &server_core::Server, config: ServerConfig) -> io::Result<crate::Handle> {
-    begin_shared(server, config).map(crate::Handle::new)
+    let mut change = server.change();
+    let handle = prepare(server, &mut change, config)?;
+    change.commit();
+    Ok(handle)
 }
 
-fn begin_shared(server: &server_core::Server, config: ServerConfig) -> io::Result<Arc<Shared>> {
+/// Prepares a front end of `server` that serves iSCSI and iSER as `config` says once `change` is
+/// committed.
+///
+/// # Errors
+/// When an address cannot be bound.
+pub fn prepare(
+    server: &server_core::Server,
+    change: &mut Change<'_>,
+    config: ServerConfig,
+) -> io::Result<crate::Handle> {
     let nothing = ServerConfig { portals: Vec::new(), targets: Vec::new(), ..config.clone() };
-    let shared = Shared::new(server.hub().clone(), Model::new(nothing, Vec::new(), None));
-    let (portals, _) = server_core::portals::prepare(&shared.hub, &[], &config.portals)?;
-    let model = Arc::new(Model::new(config, portals, None));
-    apply::connect_units(&shared, &model, None);
-    shared.set_model(model.clone());
-    for portal in &model.portals {
-        portal.start(&shared.hub, service::at(&shared, portal))?;
-    }
-    server.add(shared.clone());
-    Ok(shared)
+    let handle = crate::Handle::new(Shared::new(server.hub().clone(), Model::new(nothing, None)));
+    handle.prepare(change, config)?;
+    server.add(handle.shared.clone());
+    Ok(handle)
 }
 
 impl Server {
@@ -64,7 +70,7 @@ impl Server {
         inherited: Vec<(SocketAddr, OwnedFd)>,
     ) -> io::Result<Self> {
         let core = server_core::Server::start(cores, inherited)?;
-        let shared = begin_shared(&core, config)?;
+        let shared = begin(&core, config)?.shared;
         shared.hub.drop_inherited();
         Ok(Self { core, shared })
     }
@@ -106,12 +112,8 @@ impl Server {
 }
 
 impl FrontEnd for Shared {
-    fn listening_sockets(&self) -> Vec<(SocketAddr, Arc<OwnedFd>)> {
-        self.model().portals.iter().filter_map(|p| Some((p.asked.listen, p.socket.clone()?))).collect()
-    }
-
-    fn stop_listening(&self) -> Vec<runtime::Receiver<()>> {
-        self.model().portals.iter().map(PortalEntry::stop).collect()
+    fn portals(&self) -> &dyn Portals {
+        &self.served
     }
 
     fn quiesce(&self) {
@@ -145,15 +147,37 @@ impl FrontEnd for Shared {
     }
 
     fn let_go(&self) {
-        apply::let_go_of_units(self);
+        self.served.replace(self.model().nothing());
     }
 
     fn wind_down(self: Arc<Self>, grace: Duration) -> Pin<Box<dyn Future<Output = io::Result<()>>>> {
         Box::pin(async move { wind_down(&self, grace).await })
     }
+}
 
-    fn ended(&self) {
-        apply::serve_nothing(self);
+impl Changing for Shared {
+    type Content = Model;
+    type Asked = Portal;
+
+    fn contents(&self) -> &Served<Model, Portal> {
+        &self.served
+    }
+
+    fn services(self: &Arc<Self>, portal: &PortalEntry) -> Services {
+        Arc::new([service::at(self, portal)])
+    }
+
+    fn announce(self: &Arc<Self>, before: &Model, next: &Model) {
+        apply::connect_units(self, before, next);
+    }
+
+    /// From here on logins see the new model; those that had seen the old one look again when they
+    /// have their place.
+    fn follow(self: &Arc<Self>, before: &Model, now: &Edition) -> Applied {
+        let applied = apply::renew_sessions(self, now);
+        apply::retire_units(self, before, now);
+        self.limits_changed();
+        applied
     }
 }
 

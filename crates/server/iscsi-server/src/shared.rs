@@ -3,18 +3,18 @@
 
 use std::hash::RandomState;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use iscsi::discovery::{Record, SendTargets, TargetAddress};
 use iscsi::name;
 use iscsi::target::recovery::Recovered;
 use iscsi::text::TextBuf;
-use server_core::Hub;
 use server_core::admission::Rules;
 use server_core::drain::Drains;
+use server_core::{Hub, Served};
 
-use crate::config::{Auth, Limits, Redirect, Transports};
-use crate::model::{Model, PortalEntry};
+use crate::config::{Auth, Limits, Portal, Redirect, Transports};
+use crate::model::{Edition, Model, PortalEntry};
 use crate::node::Target;
 use crate::qos::Initiators;
 use crate::session::Registry;
@@ -23,8 +23,8 @@ use crate::session::Registry;
 pub(crate) struct Shared {
     /// The cores, and who may come to them.
     pub hub: Arc<Hub>,
-    /// What is served; replaced by [`Shared::set_model`] only.
-    model: Mutex<Arc<Model>>,
+    /// What is served.
+    pub served: Served<Model, Portal>,
     pub registry: Arc<Registry>,
     pub drains: Drains<Redirect>,
     pub initiators: Initiators,
@@ -57,7 +57,7 @@ impl Shared {
     pub(crate) fn new(hub: Arc<Hub>, model: Model) -> Arc<Self> {
         Arc::new(Self {
             hub,
-            model: Mutex::new(Arc::new(model)),
+            served: Served::new(model),
             registry: Arc::default(),
             drains: Drains::default(),
             initiators: Initiators::default(),
@@ -66,23 +66,14 @@ impl Shared {
         })
     }
 
-    fn model_lock(&self) -> MutexGuard<'_, Arc<Model>> {
-        self.model.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// What is served now.
-    pub(crate) fn model(&self) -> Arc<Model> {
-        self.model_lock().clone()
-    }
-
-    /// Serves another model from now on.
-    pub(crate) fn set_model(&self, model: Arc<Model>) {
-        *self.model_lock() = model;
+    pub(crate) fn model(&self) -> Arc<Edition> {
+        self.served.now()
     }
 
     /// The bounds of now.
     pub(crate) fn limits(&self) -> Limits {
-        self.model_lock().limits
+        self.model().limits
     }
 
     /// What recovery had to do on connections that have ended.

@@ -12,7 +12,7 @@ use server_core::qos::Cost;
 use crate::back_channel::{BackChannel, PATIENCE};
 use crate::caller::Identities;
 use crate::file::File;
-use crate::model::Model;
+use crate::model::Edition;
 use crate::pace::Pace;
 use crate::shared::Shared;
 use crate::tally::Tallies;
@@ -37,8 +37,8 @@ pub(crate) struct Client {
     pub shared: Arc<Shared>,
     /// Its core's counts.
     pub tallies: Rc<Tallies>,
-    /// What is served, as the connection saw it last, and its number.
-    model: RefCell<(u64, Arc<Model>)>,
+    /// What is served, as the connection saw it last.
+    model: RefCell<Arc<Edition>>,
 }
 
 impl Client {
@@ -58,19 +58,18 @@ impl Client {
             identities: Identities::default(),
             pace: Pace::default(),
             tallies,
-            model: RefCell::new((shared.generation(), shared.model())),
+            model: RefCell::new(shared.model()),
             shared: shared.clone(),
         }
     }
 
     /// What is served now.
-    pub(crate) fn model(&self) -> Arc<Model> {
-        let now = self.shared.generation();
+    pub(crate) fn model(&self) -> Arc<Edition> {
         let mut known = self.model.borrow_mut();
-        if known.0 != now {
-            *known = (now, self.shared.model());
+        if known.generation != self.shared.served.generation() {
+            *known = self.shared.model();
         }
-        known.1.clone()
+        known.clone()
     }
 
     /// Waits until the client may have so many bytes of a file read or written.

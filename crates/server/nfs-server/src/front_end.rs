@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
@@ -16,7 +15,10 @@ use std::time::Duration;
 use nfs::v4::state::Callback;
 use runtime::TcpStream;
 use server_core::admission::Rules;
-use server_core::{Arrival, ConnectionId, Core, FrontEnd, Hub, Link, Service, Sniff, portals};
+use server_core::{
+    Arrival, Change, Changing, ConnectionId, Core, FrontEnd, Hub, Link, Portals, Served, Service, Services,
+    Sniff,
+};
 
 use crate::carried::{self, Carried};
 use crate::config::{NfsConfig, NfsPortal};
@@ -67,19 +69,29 @@ pub struct ClientStatus {
     pub calls: u64,
 }
 
-/// What is to be served, with its addresses bound.
-pub struct Prepared {
-    model: Arc<Model>,
-    fresh: portals::Fresh,
-}
-
 /// Begins to serve NFS as `config` says, as a front end of `server`. `carried` is what
 /// [`Handle::hand_over`] of a predecessor said, or nothing.
 ///
 /// # Errors
 /// When an address cannot be bound.
 pub fn begin(server: &server_core::Server, config: NfsConfig, carried: &[u8]) -> io::Result<Handle> {
-    let (bound, _) = portals::prepare(server.hub(), &[], &config.portals)?;
+    let mut change = server.change();
+    let handle = prepare(server, &mut change, config, carried)?;
+    change.commit();
+    Ok(handle)
+}
+
+/// Prepares a front end of `server` that serves NFS once `change` is committed. The rest is as of
+/// [`begin`].
+///
+/// # Errors
+/// When an address cannot be bound.
+pub fn prepare(
+    server: &server_core::Server,
+    change: &mut Change<'_>,
+    config: NfsConfig,
+    carried: &[u8],
+) -> io::Result<Handle> {
     let carried = (!carried.is_empty()).then(|| Carried::read(carried)).transpose();
     let (state, kept) = match carried {
         Ok(carried) => carried.map_or((None, Vec::new()), |it| (Some(it.state), it.replies)),
@@ -94,17 +106,18 @@ pub fn begin(server: &server_core::Server, config: NfsConfig, carried: &[u8]) ->
         let hub = server.hub().clone();
         move |call| call_back(&hub, call)
     });
-    let shared = Shared::new(server.hub().clone(), Model::new(config, bound), state, replies);
+    let nothing = NfsConfig { portals: Vec::new(), exports: Vec::new(), ..config.clone() };
+    let shared = Shared::new(server.hub().clone(), Model::new(nothing), state, replies);
+    let handle = Handle { shared };
+    handle.prepare(change, config)?;
+    let shared = &handle.shared;
     // A core that has stopped serves nothing.
     let _ = shared.hub.first().run({
-        let shared = Arc::downgrade(&shared);
+        let shared = Arc::downgrade(shared);
         move |_| keep_time(shared)
     });
-    for portal in &shared.model().portals {
-        portal.start(&shared.hub, service(&shared))?;
-    }
     server.add(shared.clone());
-    Ok(Handle { shared })
+    Ok(handle)
 }
 
 /// Has a client called. Which core has the connection is not known.
@@ -130,10 +143,6 @@ async fn keep_time(shared: Weak<Shared>) {
     }
 }
 
-fn service(shared: &Arc<Shared>) -> Arc<dyn Service> {
-    Arc::new(AtPortal(shared.clone()))
-}
-
 impl Handle {
     /// Serves what `config` says from now on, whole or not at all. Clients notice nothing, but those
     /// whose export is gone: their handles are stale. Blocks, and must not be called on a core.
@@ -141,29 +150,19 @@ impl Handle {
     /// # Errors
     /// When an address cannot be listened on; nothing has changed then.
     pub fn apply(&self, config: NfsConfig) -> io::Result<()> {
-        self.commit(self.prepare(config)?);
+        let mut change = Change::begin(&self.shared.hub);
+        self.prepare(&mut change, config)?;
+        change.commit();
         Ok(())
     }
 
-    /// Does all of [`Self::apply`] that can fail, and changes nothing. Whoever calls this keeps others
-    /// from changing the server until [`Self::commit`].
+    /// The part of [`Self::apply`] that can fail. Nothing has changed before `change` is committed.
     ///
     /// # Errors
     /// When an address cannot be listened on.
-    pub fn prepare(&self, config: NfsConfig) -> io::Result<Prepared> {
-        let before = self.shared.model();
-        let (bound, fresh) = portals::prepare(&self.shared.hub, &before.portals, &config.portals)?;
-        Ok(Prepared { model: Arc::new(Model::new(config, bound)), fresh })
-    }
-
-    /// Serves what was prepared. Blocks, and must not be called on a core.
-    pub fn commit(&self, Prepared { model, fresh }: Prepared) {
-        let shared = &self.shared;
-        let _alone = shared.hub.change();
-        let before = shared.model();
-        shared.set_model(model.clone());
-        shared.hub.set_paused(false);
-        portals::settle(&shared.hub, &before.portals, &model.portals, &fresh, |_| service(shared));
+    pub fn prepare(&self, change: &mut Change<'_>, config: NfsConfig) -> io::Result<()> {
+        let portals = config.portals.clone();
+        change.prepare(&self.shared, Model::new(config), &portals)
     }
 
     /// What a successor has to know for clients to notice nothing but a pause. For a server that is
@@ -223,12 +222,8 @@ impl Shared {
 }
 
 impl FrontEnd for Shared {
-    fn listening_sockets(&self) -> Vec<(SocketAddr, Arc<OwnedFd>)> {
-        self.model().portals.iter().filter_map(|p| Some((p.asked.listen, p.socket.clone()?))).collect()
-    }
-
-    fn stop_listening(&self) -> Vec<runtime::Receiver<()>> {
-        self.model().portals.iter().map(PortalEntry::stop).collect()
+    fn portals(&self) -> &dyn Portals {
+        &self.served
     }
 
     fn quiesce(&self) {
@@ -251,7 +246,7 @@ impl FrontEnd for Shared {
     }
 
     fn let_go(&self) {
-        self.serve_nothing(self.model().portals.clone());
+        self.served.replace(self.model().nothing());
     }
 
     fn wind_down(self: Arc<Self>, grace: Duration) -> Pin<Box<dyn Future<Output = io::Result<()>>>> {
@@ -265,9 +260,18 @@ impl FrontEnd for Shared {
             Ok(())
         })
     }
+}
 
-    fn ended(&self) {
-        self.serve_nothing(Vec::new());
+impl Changing for Shared {
+    type Content = Model;
+    type Asked = NfsPortal;
+
+    fn contents(&self) -> &Served<Model, NfsPortal> {
+        &self.served
+    }
+
+    fn services(self: &Arc<Self>, _: &PortalEntry) -> Services {
+        Arc::new([Arc::new(AtPortal(self.clone()))])
     }
 }
 

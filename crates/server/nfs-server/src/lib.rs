@@ -37,5 +37,5 @@ mod tally;
 mod v3;
 mod v4;
 
-pub use front_end::{ClientStatus, ExportStatus, Handle, Prepared, begin};
+pub use front_end::{ClientStatus, ExportStatus, Handle, begin, prepare};
 pub use tally::Counts;

@@ -13,11 +13,13 @@ use crate::pseudo::Pseudo;
 /// A portal of the server.
 pub(crate) type PortalEntry = portals::Portal<NfsPortal>;
 
+/// What is served, with its portals.
+pub(crate) type Edition = server_core::Edition<Model, NfsPortal>;
+
 /// What is served.
 pub(crate) struct Model {
     /// In the order of the configuration.
     pub exports: Vec<Arc<Exported>>,
-    pub portals: Vec<PortalEntry>,
     pub limits: NfsLimits,
     pub handles: Handles,
     pub pseudo: Pseudo,
@@ -30,18 +32,23 @@ pub(crate) struct Exported {
 }
 
 impl Model {
-    /// What `config` says, at `portals`.
-    pub(crate) fn new(config: NfsConfig, portals: Vec<PortalEntry>) -> Self {
+    /// What `config` says.
+    pub(crate) fn new(config: NfsConfig) -> Self {
         let handles = Handles::new(config.key);
         let exported = |config: Export| Arc::new(Exported { id: handles.export(&config.name), config });
         let pseudo = Pseudo::new(config.exports.iter().map(|export| export.name.as_str()), &handles);
         Self {
             exports: config.exports.into_iter().map(exported).collect(),
-            portals,
             limits: config.limits,
             handles,
             pseudo,
         }
+    }
+
+    /// No export, under the bounds and with the handles of this one.
+    pub(crate) fn nothing(&self) -> Self {
+        let pseudo = Pseudo::new(std::iter::empty(), &self.handles);
+        Self { exports: Vec::new(), limits: self.limits, handles: self.handles, pseudo }
     }
 
     /// The export with this id.

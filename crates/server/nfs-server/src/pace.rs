@@ -32,11 +32,11 @@ impl Pace {
         cost: Cost,
     ) {
         let limiter = self.limiter(shared, (export, host), limits);
-        let generation = shared.generation();
+        let generation = shared.served.generation();
         let due = limiter.charge(cost, runtime::now());
         loop {
             let left = due.saturating_duration_since(runtime::now());
-            if left.is_zero() || shared.generation() != generation || shared.hub.is_closed() {
+            if left.is_zero() || shared.served.generation() != generation || shared.hub.is_closed() {
                 return;
             }
             runtime::sleep(left.min(LOOK)).await;

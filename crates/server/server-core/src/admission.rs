@@ -91,6 +91,17 @@ impl Rules {
         self.logins.min(self.login_memory / 4 * 3 / LOGIN_BYTES).max(1)
     }
 
+    /// The wider bound of both, each.
+    pub(crate) fn widest(self, other: Self) -> Self {
+        Self {
+            connections: self.connections.max(other.connections),
+            connections_per_address: self.connections_per_address.max(other.connections_per_address),
+            logins: self.logins.max(other.logins),
+            logins_per_address: self.logins_per_address.max(other.logins_per_address),
+            login_memory: self.login_memory.max(other.login_memory),
+        }
+    }
+
     fn places_per_address(&self) -> usize {
         self.logins_per_address.min(self.places())
     }
@@ -232,6 +243,13 @@ impl Admission {
         entered(&mut state.all);
         entered(state.of.entry(source).or_default());
         Ok(())
+    }
+
+    /// Whether the connections that have entered keep to `rules`: of `source`, and of all.
+    pub(crate) fn holds(&self, source: Source, rules: &Rules) -> bool {
+        let state = self.state();
+        let own = state.of.get(&source).copied().unwrap_or_default();
+        state.all.connections <= rules.connections && own.connections <= rules.connections_per_address
     }
 
     /// A login from `source` is over, well or not. Its connection may go on.

@@ -128,17 +128,17 @@ impl Hub {
     }
 
     /// Whether the server accepts no connections until [`Self::set_paused`].
-    pub(crate) fn is_paused(&self) -> bool {
+    fn is_paused(&self) -> bool {
         self.paused.load(Ordering::Acquire)
     }
 
     /// Stops accepting connections for a while, or accepts them again.
-    pub fn set_paused(&self, paused: bool) {
+    pub(crate) fn set_paused(&self, paused: bool) {
         self.paused.store(paused, Ordering::Release);
     }
 
     /// Keeps others from changing what the server does, for as long as the guard lives.
-    pub fn change(&self) -> MutexGuard<'_, ()> {
+    pub(crate) fn alone(&self) -> MutexGuard<'_, ()> {
         self.changing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -26,12 +26,14 @@ pub mod pings;
 pub mod portals;
 pub mod qos;
 pub mod retention;
+mod served;
 mod server;
 pub mod tally;
 
 pub use core::{Core, Post, TcpAccount, TcpCounters};
 pub use hub::{CoreStatus, Hub};
-pub use listen::{Arrival, Link, Place, Service, Sniff};
+pub use listen::{Arrival, Link, Place, Service, Services, Sniff};
+pub use served::{Applied, Change, Changing, Edition, Portals, Served};
 pub use server::{CoresConfig, FrontEnd, Handle, Server};
 
 /// Names a connection for as long as the daemon runs.

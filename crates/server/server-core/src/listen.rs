@@ -17,6 +17,7 @@ use runtime::{TcpListener, TcpStream};
 
 use crate::admission::{Rules, Source};
 use crate::audit::{self, Who};
+use crate::portals::Listener;
 use crate::{Core, Hub, Post};
 
 /// A front end at one portal.
@@ -43,6 +44,10 @@ pub trait Service: Send + Sync + 'static {
     fn serve(self: Arc<Self>, arrival: Arrival) -> Pin<Box<dyn Future<Output = ()>>>;
 }
 
+/// The services behind a portal. One alone serves all that comes. Of several, the first that does not
+/// refuse a connection's first bytes decides; RDMA goes to the first that takes it.
+pub type Services = Arc<[Arc<dyn Service>]>;
+
 /// A front end's answer to a connection's first bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sniff {
@@ -53,6 +58,9 @@ pub enum Sniff {
     /// It does not serve it, for this reason.
     No(&'static str),
 }
+
+/// No service is behind the portal.
+const NOBODY: &str = "nobody serves here";
 
 /// First bytes that a front end sees at most.
 pub const MOST: usize = 4096;
@@ -100,47 +108,32 @@ enum Unserved {
     TimedOut,
 }
 
-/// Accepts through RDMA devices. Says first whether the address could be bound.
-pub(crate) async fn devices(
-    address: SocketAddr,
-    hub: Arc<Hub>,
-    service: Arc<dyn Service>,
-    bound: runtime::Sender<io::Result<()>>,
-) {
-    let name = |error: rdma::Error| io::Error::other(format!("{address} over RDMA: {error}"));
-    let mut listener = match VerbsListener::bind(address).map_err(name) {
-        Ok(listener) => {
-            // Only a caller that has vanished does not listen.
-            let _ = bound.send(Ok(()));
-            listener
-        }
-        Err(error) => {
-            let _ = bound.send(Err(error));
-            return;
-        }
-    };
+/// Accepts through RDMA devices.
+pub(crate) async fn devices(mut device: VerbsListener, listener: Arc<Listener>, hub: Arc<Hub>) {
+    let address = listener.address;
     while !hub.is_closed() {
-        let request = match listener.accept().await {
+        let request = match device.accept().await {
             Ok(request) => request,
             Err(error) => {
                 return tracing::error!(%error, portal = %address, "cannot listen any more");
             }
         };
         let peer = request.peer_addr().unwrap_or(address);
-        if !hand_over(Accepted::Verbs(request), peer, &hub, &service) {
+        if !hand_over(Accepted::Verbs(request), peer, &hub, &listener) {
             return;
         }
     }
 }
 
-/// Accepts on a socket that listens at `address`.
-pub(crate) async fn sockets(socket: OwnedFd, address: SocketAddr, hub: Arc<Hub>, service: Arc<dyn Service>) {
-    let mut listener = match TcpListener::from_fd(socket) {
-        Ok(listener) => listener,
+/// Accepts on a socket that listens.
+pub(crate) async fn sockets(socket: OwnedFd, listener: Arc<Listener>, hub: Arc<Hub>) {
+    let address = listener.address;
+    let mut socket = match TcpListener::from_fd(socket) {
+        Ok(socket) => socket,
         Err(error) => return tracing::error!(%error, portal = %address, "cannot listen"),
     };
     while !hub.is_closed() {
-        let (peer, socket) = match listener.accept().await {
+        let (peer, stream) = match socket.accept().await {
             Ok(stream) => match stream.peer_addr() {
                 Ok(peer) => (peer, stream.into_fd()),
                 // The peer has reset the connection already. Others must not wait for that.
@@ -153,7 +146,7 @@ pub(crate) async fn sockets(socket: OwnedFd, address: SocketAddr, hub: Arc<Hub>,
                 continue;
             }
         };
-        if !hand_over(Accepted::Tcp(socket), peer, &hub, &service) {
+        if !hand_over(Accepted::Tcp(stream), peer, &hub, &listener) {
             return;
         }
     }
@@ -161,10 +154,12 @@ pub(crate) async fn sockets(socket: OwnedFd, address: SocketAddr, hub: Arc<Hub>,
 
 /// Gives a connection its place, and hands it to the core that has the fewest. False if that has
 /// stopped.
-fn hand_over(accepted: Accepted, peer: SocketAddr, hub: &Arc<Hub>, service: &Arc<dyn Service>) -> bool {
-    let Some(place) = Place::take(hub, peer, &service.rules()) else { return true };
-    let (service, core) = (service.clone(), place.core);
-    core.run(move |core| serve(accepted, peer, service, core, place)).is_ok()
+fn hand_over(accepted: Accepted, peer: SocketAddr, hub: &Arc<Hub>, listener: &Listener) -> bool {
+    let services = listener.services();
+    let widest = services.iter().map(|service| service.rules()).reduce(Rules::widest);
+    let Some(place) = widest.and_then(|rules| Place::take(hub, peer, &rules)) else { return true };
+    let core = place.core;
+    core.run(move |core| serve(accepted, peer, services, core, place)).is_ok()
 }
 
 /// A connection's place among those that the server may have. Given back when it is dropped,
@@ -191,6 +186,14 @@ impl Place {
         Some(Self { hub: hub.clone(), source, core: hub.place(), login: true })
     }
 
+    /// Whether the connection keeps to the bounds of its service too, where there are several.
+    fn fits(&self, services: &Services, service: &dyn Service) -> Result<(), Unserved> {
+        match services.len() > 1 && !self.hub.admission.holds(self.source, &service.rules()) {
+            true => Err(Unserved::Refused("too many connections for its protocol")),
+            false => Ok(()),
+        }
+    }
+
     /// The connection is set up, or will never be.
     pub fn logged_in(&mut self) {
         if std::mem::take(&mut self.login) {
@@ -208,54 +211,61 @@ impl Drop for Place {
 }
 
 /// One connection, from accept to its end.
-async fn serve(
-    accepted: Accepted,
-    peer: SocketAddr,
-    service: Arc<dyn Service>,
-    core: Rc<Core>,
-    place: Place,
-) {
-    let time = service.setup_time();
-    let deadline = runtime::now() + time;
+async fn serve(accepted: Accepted, peer: SocketAddr, services: Services, core: Rc<Core>, place: Place) {
+    let began = runtime::now();
+    let time = services.iter().map(|service| service.setup_time()).max().unwrap_or_default();
     // Boxed: what it takes is given back when it is over.
-    let link = runtime::timeout(time, Box::pin(link(accepted, peer, &*service, time)))
+    let found = runtime::timeout(time, Box::pin(link(accepted, peer, &services, &place, time)))
         .await
         .unwrap_or(Err(Unserved::TimedOut));
-    match link {
-        Ok(link) => service.serve(Arrival { link, peer, core, place, deadline }).await,
+    match found {
+        Ok((link, service)) => {
+            let deadline = began + service.setup_time();
+            service.serve(Arrival { link, peer, core, place, deadline }).await;
+        }
         Err(error) => audit::refused(&place.hub.clone(), peer, &Who::default(), &error),
     }
 }
 
-/// Reads a new connection's first bytes, and asks the front end whether it serves them.
+/// Reads a new connection's first bytes, and finds the service that they are for.
 async fn link(
     accepted: Accepted,
     peer: SocketAddr,
-    service: &dyn Service,
+    services: &Services,
+    place: &Place,
     patience: Duration,
-) -> Result<Link, Unserved> {
+) -> Result<(Link, Arc<dyn Service>), Unserved> {
     let stream = match accepted {
         Accepted::Tcp(socket) => TcpStream::from_fd(socket)?,
-        Accepted::Verbs(request) => return Ok(Link::Rdma(Incoming::from(request))),
+        Accepted::Verbs(request) => return Ok((Link::Rdma(Incoming::from(request)), over_rdma(services)?)),
     };
     stream.set_nodelay(true)?;
-    service.prepare(&stream, peer);
     let (protocol, mut first) = rdma::sniff(&stream, patience).await?;
     if protocol == Protocol::Mpa {
-        service.takes_rdma().map_err(Unserved::Refused)?;
-        return Ok(Link::Rdma(rdma::accept(stream, first, patience).await?));
+        let service = over_rdma(services)?;
+        place.fits(services, &*service)?;
+        service.prepare(&stream, peer);
+        return Ok((Link::Rdma(rdma::accept(stream, first, patience).await?), service));
     }
     if first.is_empty() {
         return Err(Unserved::Closed);
     }
     loop {
-        match service.sniff(&first) {
-            Sniff::Mine => return Ok(Link::Stream(stream, first)),
-            Sniff::No(why) => return Err(Unserved::Refused(why)),
-            Sniff::More if first.len() >= MOST => {
+        // Where all refuse, the last has the word.
+        let answers = services.iter().map(|service| (service, service.sniff(&first)));
+        let decided = answers.reduce(|before, next| if let Sniff::No(_) = before.1 { next } else { before });
+        match decided {
+            Some((service, Sniff::Mine)) => {
+                place.fits(services, &**service)?;
+                service.prepare(&stream, peer);
+                return Ok((Link::Stream(stream, first), service.clone()));
+            }
+            Some((_, Sniff::No(why))) => return Err(Unserved::Refused(why)),
+            None => return Err(Unserved::Refused(NOBODY)),
+            Some((_, Sniff::More)) if first.len() >= MOST => {
                 return Err(Unserved::Refused("its first bytes tell nothing"));
             }
-            Sniff::More => {}
+            Some((_, Sniff::More)) => {}
         }
         let more = stream.recv_some(MOST - first.len()).await?;
         if more.is_empty() {
@@ -263,4 +273,16 @@ async fn link(
         }
         first.extend_from_slice(&more);
     }
+}
+
+/// The service that RDMA is for.
+fn over_rdma(services: &Services) -> Result<Arc<dyn Service>, Unserved> {
+    let mut refused = NOBODY;
+    for service in services.iter() {
+        match service.takes_rdma() {
+            Ok(()) => return Ok(service.clone()),
+            Err(why) => refused = why,
+        }
+    }
+    Err(Unserved::Refused(refused))
 }

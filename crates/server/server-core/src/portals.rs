@@ -1,6 +1,6 @@
 //! Portals as they listen: bound before anything is changed, listened on by one task each, and
 //! taken down again while the server runs. A portal that stays keeps its socket, and with it the
-//! connections that wait to be accepted.
+//! connections that wait to be accepted, and its task, which is told who serves from now on.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -10,16 +10,17 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::pin::pin;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 
+use rdma::VerbsListener;
 use runtime::{ListenOptions, Notify, TcpListener};
 
-use crate::listen::{self, Service};
+use crate::listen::{self, Services};
 use crate::{Core, Hub, Post};
 
-/// What a front end asks for at a portal. Another value than before gets another listening task.
+/// What a front end asks for at a portal.
 pub trait Asked: Copy + PartialEq {
     /// The address; port 0 takes a free one.
     fn address(&self) -> SocketAddr;
@@ -28,7 +29,7 @@ pub trait Asked: Copy + PartialEq {
 }
 
 /// A portal of the server.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Portal<A> {
     /// What was asked for.
     pub asked: A,
@@ -36,16 +37,34 @@ pub struct Portal<A> {
     pub address: SocketAddr,
     /// The listening socket; `None` of one that listens through RDMA devices.
     pub socket: Option<Arc<OwnedFd>>,
-    /// The task that accepts, and its core.
-    listener: u64,
+    listener: Arc<Listener>,
+}
+
+/// A task that accepts, and its core.
+pub(crate) struct Listener {
+    number: u64,
     core: Post,
-    /// Whether that task is meant to go on.
-    listens: Arc<AtomicBool>,
+    pub(crate) address: SocketAddr,
+    /// Whether it is meant to go on.
+    listens: AtomicBool,
+    /// Who serves what it accepts from now on.
+    services: Mutex<Services>,
+}
+
+impl Listener {
+    /// Who serves what is accepted now.
+    pub(crate) fn services(&self) -> Services {
+        self.services.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
 }
 
 /// The listening tasks of one core, by their numbers.
 #[derive(Default)]
-pub(crate) struct Listeners(RefCell<HashMap<u64, Rc<Stop>>>);
+pub(crate) struct Listeners {
+    tasks: RefCell<HashMap<u64, Rc<Stop>>>,
+    /// Devices that are bound for tasks that have not begun.
+    bound: RefCell<HashMap<u64, VerbsListener>>,
+}
 
 /// Tells a listening task to stop.
 #[derive(Default)]
@@ -59,18 +78,23 @@ struct Stop {
 /// Gives every listening task its number.
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
-/// Portals that have no task that listens yet, by the numbers of their tasks.
-pub struct Fresh(Vec<u64>);
+/// An address that is bound, and has no task that listens yet.
+pub(crate) struct Fresh {
+    listener: Arc<Listener>,
+    /// `None`: its core has bound it through RDMA devices.
+    socket: Option<OwnedFd>,
+}
 
 /// Portals that are `asked` for: those of `before` with their sockets, the others bound.
 ///
 /// # Errors
 /// When one cannot be bound; nothing has changed then.
-pub fn prepare<A: Asked>(
+pub(crate) fn prepare<A: Asked>(
     hub: &Hub,
     before: &[Portal<A>],
     asked: &[A],
-) -> io::Result<(Vec<Portal<A>>, Fresh)> {
+) -> io::Result<(Vec<Portal<A>>, Vec<Fresh>)> {
+    let cores: Vec<Post> = hub.posts().collect();
     let mut taken = vec![false; before.len()];
     let (mut portals, mut fresh) = (Vec::new(), Vec::new());
     for (at, wanted) in asked.iter().enumerate() {
@@ -78,47 +102,86 @@ pub fn prepare<A: Asked>(
             old.asked.address() == wanted.address() && old.asked.by_device() == wanted.by_device()
         };
         let old = (0..before.len()).find(|i| !taken[*i] && same(&before[*i]));
-        if let Some(old) = old {
-            taken[old] = true;
-            // What was paused has no task that listens.
-            if before[old].asked == *wanted && before[old].listens.load(Ordering::Acquire) {
-                portals.push(before[old].clone());
-                continue;
-            }
+        old.iter().for_each(|old| taken[*old] = true);
+        let old = old.map(|old| &before[old]);
+        // What was paused has no task that listens.
+        if let Some(old) = old.filter(|old| old.listener.listens.load(Ordering::Acquire)) {
+            portals.push(Portal { asked: *wanted, ..old.clone() });
+            continue;
         }
-        let portal = prepare_one(hub, *wanted, old.map(|old| &before[old]), asked, at)?;
-        fresh.push(portal.listener);
-        portals.push(portal);
+        let name = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", wanted.address()));
+        let (address, socket) = match old {
+            Some(old) => (old.address, old.socket.clone()),
+            None if wanted.by_device() => (wanted.address(), None),
+            None => {
+                let listener = match hub.take_inherited(wanted.address()) {
+                    Some(socket) => TcpListener::from_fd(socket),
+                    None => bind(wanted.address(), asked),
+                };
+                let listener = listener.map_err(name)?;
+                (listener.local_addr()?, Some(Arc::new(listener.into_fd())))
+            }
+        };
+        let listener = Arc::new(Listener {
+            number: NEXT.fetch_add(1, Ordering::Relaxed),
+            core: cores[at % cores.len()],
+            address,
+            listens: AtomicBool::new(true),
+            services: Mutex::new(Arc::new([])),
+        });
+        fresh.push(Fresh::new(&listener, socket.as_deref())?);
+        portals.push(Portal { asked: *wanted, address, socket, listener });
     }
-    Ok((portals, Fresh(fresh)))
+    Ok((portals, fresh))
 }
 
-fn prepare_one<A: Asked>(
-    hub: &Hub,
-    wanted: A,
-    old: Option<&Portal<A>>,
-    all: &[A],
-    at: usize,
-) -> io::Result<Portal<A>> {
-    let asked = wanted.address();
-    let (address, socket) = match old {
-        Some(old) => (old.address, old.socket.clone()),
-        // Its core binds it.
-        None if wanted.by_device() => (asked, None),
-        None => {
-            let listener = match hub.take_inherited(asked) {
-                Some(socket) => TcpListener::from_fd(socket),
-                None => bind(asked, all),
-            };
-            let listener =
-                listener.map_err(|error| io::Error::new(error.kind(), format!("{asked}: {error}")))?;
-            (listener.local_addr()?, Some(Arc::new(listener.into_fd())))
+impl Fresh {
+    fn new(listener: &Arc<Listener>, socket: Option<&OwnedFd>) -> io::Result<Self> {
+        let fresh = Self { listener: listener.clone(), socket: socket.map(OwnedFd::try_clone).transpose()? };
+        if fresh.socket.is_none() {
+            let (number, address) = (listener.number, listener.address);
+            let (say, hear) = runtime::channel();
+            let asked = listener.core.run(move |core| async move {
+                let bound = VerbsListener::bind(address)
+                    .map(|device| drop(core.listeners.bound.borrow_mut().insert(number, device)))
+                    .map_err(|error| io::Error::other(format!("{address} over RDMA: {error}")));
+                // Only a caller that has vanished does not listen.
+                let _ = say.send(bound);
+            });
+            asked.map_err(io::Error::other)?;
+            hear.recv().unwrap_or_else(|_| Err(io::Error::other("a core has ended before its time")))?;
         }
-    };
-    let cores: Vec<Post> = hub.posts().collect();
-    let core = cores[at % cores.len()];
-    let listener = NEXT.fetch_add(1, Ordering::Relaxed);
-    Ok(Portal { asked: wanted, address, socket, listener, core, listens: Arc::new(AtomicBool::new(true)) })
+        Ok(fresh)
+    }
+
+    /// Starts the task that accepts.
+    pub(crate) fn start(mut self, hub: &Arc<Hub>) {
+        let (hub, listener, number) = (hub.clone(), self.listener.clone(), self.listener.number);
+        // A core that has stopped listens nowhere.
+        let _ = match self.socket.take() {
+            Some(socket) => self.listener.core.run(move |core| async move {
+                until_stopped(&core, number, listen::sockets(socket, listener, hub)).await;
+            }),
+            None => self.listener.core.run(move |core| async move {
+                let device = core.listeners.bound.borrow_mut().remove(&number);
+                if let Some(device) = device {
+                    until_stopped(&core, number, listen::devices(device, listener, hub)).await;
+                }
+            }),
+        };
+    }
+}
+
+impl Drop for Fresh {
+    /// What no task has begun to listen on is closed.
+    fn drop(&mut self) {
+        let number = self.listener.number;
+        if self.socket.is_none() {
+            let _ = self.listener.core.run(move |core| async move {
+                core.listeners.bound.borrow_mut().remove(&number);
+            });
+        }
+    }
 }
 
 fn bind<A: Asked>(address: SocketAddr, all: &[A]) -> io::Result<TcpListener> {
@@ -127,59 +190,26 @@ fn bind<A: Asked>(address: SocketAddr, all: &[A]) -> io::Result<TcpListener> {
     TcpListener::bind(address, ListenOptions { backlog: 4096, v6only: own_v4, ..ListenOptions::default() })
 }
 
-/// Stops listening where `now` does not, and begins where portals are `fresh`, for the services
-/// that `service` gives.
-pub fn settle<A: Asked>(
-    hub: &Arc<Hub>,
-    before: &[Portal<A>],
-    now: &[Portal<A>],
-    fresh: &Fresh,
-    service: impl Fn(&Portal<A>) -> Arc<dyn Service>,
-) {
-    for old in before.iter().filter(|old| now.iter().all(|one| one.listener != old.listener)) {
-        drop(old.stop());
-    }
-    for portal in now.iter().filter(|portal| fresh.0.contains(&portal.listener)) {
-        if let Err(error) = portal.start(hub, service(portal)) {
-            tracing::error!(%error, portal = %portal.address, "cannot listen");
-        }
-    }
-}
-
 impl<A> Portal<A> {
-    /// Starts the task that accepts for `service`.
-    ///
-    /// # Errors
-    /// When it cannot listen.
-    pub fn start(&self, hub: &Arc<Hub>, service: Arc<dyn Service>) -> io::Result<()> {
-        let (hub, address, number) = (hub.clone(), self.address, self.listener);
-        let run = match &self.socket {
-            Some(socket) => {
-                let socket = socket.try_clone()?;
-                self.core.run(move |core| async move {
-                    until_stopped(&core, number, listen::sockets(socket, address, hub, service)).await;
-                })
-            }
-            None => {
-                let (say, hear) = runtime::channel();
-                let run = self.core.run(move |core| async move {
-                    until_stopped(&core, number, listen::devices(address, hub, service, say)).await;
-                });
-                hear.recv().unwrap_or_else(|_| Err(io::Error::other("a core has ended before its time")))?;
-                run
-            }
-        };
-        run.map_err(io::Error::other)
+    /// Whether both are accepted on by the same task.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.listener, &other.listener)
+    }
+
+    /// Has `services` serve what is accepted from now on.
+    pub(crate) fn serve(&self, services: Services) {
+        *self.listener.services.lock().unwrap_or_else(PoisonError::into_inner) = services;
     }
 
     /// Stops the task that accepts. What is given hears of its end: its sender is gone.
-    pub fn stop(&self) -> runtime::Receiver<()> {
-        self.listens.store(false, Ordering::Release);
-        let number = self.listener;
+    pub(crate) fn stop(&self) -> runtime::Receiver<()> {
+        let Listener { number, core, listens, .. } = &*self.listener;
+        listens.store(false, Ordering::Release);
+        let number = *number;
         let (ended, end) = runtime::channel();
         // A core that has stopped listens nowhere.
-        let _ = self.core.run(move |core| async move {
-            let stop = core.listeners.0.borrow_mut().remove(&number);
+        let _ = core.run(move |core| async move {
+            let stop = core.listeners.tasks.borrow_mut().remove(&number);
             if let Some(stop) = stop {
                 stop.ended.borrow_mut().push(ended);
                 stop.asked.set(true);
@@ -193,7 +223,7 @@ impl<A> Portal<A> {
 /// Runs a listening task of this core until it ends or is stopped.
 async fn until_stopped(core: &Core, number: u64, task: impl Future<Output = ()>) {
     let stop = Rc::new(Stop::default());
-    core.listeners.0.borrow_mut().insert(number, stop.clone());
+    core.listeners.tasks.borrow_mut().insert(number, stop.clone());
     {
         let mut task = pin!(task);
         let mut stopped = pin!(stop.news.until(|| stop.asked.get().then_some(())));
@@ -203,6 +233,6 @@ async fn until_stopped(core: &Core, number: u64, task: impl Future<Output = ()>)
         })
         .await;
     }
-    core.listeners.0.borrow_mut().remove(&number);
+    core.listeners.tasks.borrow_mut().remove(&number);
     stop.ended.borrow_mut().clear();
 }

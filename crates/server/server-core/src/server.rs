@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use runtime::Cores;
 
+use crate::served::{Change, Portals};
 use crate::{CoreStatus, Hub};
 
 /// How long connections that set themselves up may take to do so before a server is paused.
@@ -30,12 +31,8 @@ pub struct CoresConfig {
 
 /// A protocol as the whole server speaks it. None of this is on the data path.
 pub trait FrontEnd: Send + Sync + 'static {
-    /// Its listening sockets, and what each was asked to listen on.
-    fn listening_sockets(&self) -> Vec<(SocketAddr, Arc<OwnedFd>)>;
-
-    /// Stops the tasks that accept; the sockets stay open. Each of what it returns hears of the end
-    /// of one.
-    fn stop_listening(&self) -> Vec<runtime::Receiver<()>>;
+    /// Its portals.
+    fn portals(&self) -> &dyn Portals;
 
     /// Has the clients' connections end, each as soon as what it is doing is done.
     fn quiesce(&self);
@@ -46,15 +43,12 @@ pub trait FrontEnd: Send + Sync + 'static {
     /// Closes the connections that are left. Blocks until they have ended, or for some seconds.
     fn disconnect(&self);
 
-    /// Forgets all that it serves, and keeps its sockets. For a server that is paused.
+    /// Forgets all that it serves, and keeps its portals. For a server that is paused, or has ended.
     fn let_go(&self);
 
     /// Ends: has clients leave within `grace`, closes the rest, and makes everything durable. Runs on
     /// a core.
     fn wind_down(self: Arc<Self>, grace: Duration) -> Pin<Box<dyn Future<Output = io::Result<()>>>>;
-
-    /// The cores have ended: forgets all that it serves, its sockets too.
-    fn ended(&self);
 }
 
 /// A server that runs until it is told to stop.
@@ -92,7 +86,12 @@ impl Server {
         &self.handle.hub
     }
 
-    /// Adds a front end that has begun to serve.
+    /// A change of what is served: front ends begin by one.
+    pub fn change(&self) -> Change<'_> {
+        Change::begin(&self.handle.hub)
+    }
+
+    /// Adds a front end, which begins to serve or does so already.
     pub fn add(&self, front_end: Arc<dyn FrontEnd>) {
         self.handle.front_ends.write().unwrap_or_else(PoisonError::into_inner).push(front_end);
     }
@@ -129,12 +128,20 @@ impl Server {
         let result = wound_down.and_then(|result| result);
         cores.stop();
         let result = result.and(cores.join());
-        front_ends.iter().for_each(|one| one.ended());
+        for one in front_ends {
+            one.let_go();
+            one.portals().close();
+        }
         result
     }
 }
 
 impl Handle {
+    /// A change of what is served. Blocks while others change it, and must not be called on a core.
+    pub fn change(&self) -> Change<'_> {
+        Change::begin(&self.hub)
+    }
+
     fn front_ends(&self) -> Vec<Arc<dyn FrontEnd>> {
         self.front_ends.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -142,7 +149,7 @@ impl Handle {
     /// The listening sockets of all portals but those that listen through RDMA devices, and what
     /// each was asked to listen on.
     pub fn listening_sockets(&self) -> Vec<(SocketAddr, Arc<OwnedFd>)> {
-        self.front_ends().iter().flat_map(|one| one.listening_sockets()).collect()
+        self.front_ends().iter().flat_map(|one| one.portals().listening_sockets()).collect()
     }
 
     /// Closes all connections, each as soon as what it is doing has ended but after `patience` in
@@ -151,11 +158,11 @@ impl Handle {
     ///
     /// Blocks, and must not be called on a core.
     pub fn pause(&self, patience: Duration) {
-        let _alone = self.hub.change();
+        let _alone = self.hub.alone();
         let front_ends = self.front_ends();
         // Who has been accepted is let in, and then asked to come again: a login that is refused is
         // not tried again by everybody.
-        let stopping: Vec<_> = front_ends.iter().flat_map(|one| one.stop_listening()).collect();
+        let stopping: Vec<_> = front_ends.iter().flat_map(|one| one.portals().stop_listening()).collect();
         let deadline = runtime::clock() + LOGINS;
         for listener in stopping {
             let _ = listener.recv_timeout(deadline.saturating_duration_since(runtime::clock()));

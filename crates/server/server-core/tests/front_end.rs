@@ -1,7 +1,7 @@
-//! A front end that is no iSCSI: a line of text comes back as it was sent.
+//! Front ends that are no iSCSI: a line of text comes back as it was sent.
 
 use std::future::Future;
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream as Client};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -11,17 +11,21 @@ use std::time::Duration;
 use runtime::{Gather, TcpStream};
 use server_core::admission::Rules;
 use server_core::drain::{Audience, Drains, Options, Scope, State};
-use server_core::portals::{self, Asked};
-use server_core::{Arrival, ConnectionId, Hub, Link, Service, Sniff};
+use server_core::portals::{Asked, Portal};
+use server_core::{
+    Applied, Arrival, Changing, ConnectionId, CoresConfig, Edition, FrontEnd, Hub, Link, Portals, Served,
+    Server, Service, Services, Sniff,
+};
 
-const HELLO: &[u8] = b"ECHO ";
-
+/// A portal, and what the services behind it take: lines that begin with one of these words.
 #[derive(Clone, Copy, PartialEq)]
-struct Anywhere;
+struct At(SocketAddr, &'static [&'static str]);
 
-impl Asked for Anywhere {
+const ANYWHERE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
+
+impl Asked for At {
     fn address(&self) -> SocketAddr {
-        SocketAddr::from(([127, 0, 0, 1], 0))
+        self.0
     }
 
     fn by_device(&self) -> bool {
@@ -29,16 +33,25 @@ impl Asked for Anywhere {
     }
 }
 
-#[derive(Default)]
+/// Serves lines that begin with its word.
 struct Echo {
+    hello: &'static str,
+    /// Connections at once.
+    most: usize,
     served: AtomicUsize,
+}
+
+impl Echo {
+    fn new(hello: &'static str, most: usize) -> Arc<Self> {
+        Arc::new(Self { hello, most, served: AtomicUsize::new(0) })
+    }
 }
 
 impl Service for Echo {
     fn rules(&self) -> Rules {
         Rules {
-            connections: 4,
-            connections_per_address: 4,
+            connections: self.most,
+            connections_per_address: self.most,
             logins: 4,
             logins_per_address: 4,
             login_memory: 1 << 20,
@@ -56,9 +69,10 @@ impl Service for Echo {
     }
 
     fn sniff(&self, first: &[u8]) -> Sniff {
-        match first.len().min(HELLO.len()) {
-            len if first[..len] != HELLO[..len] => Sniff::No("not this protocol"),
-            len if len < HELLO.len() => Sniff::More,
+        let hello = self.hello.as_bytes();
+        match first.len().min(hello.len()) {
+            len if first[..len] != hello[..len] => Sniff::No("not this protocol"),
+            len if len < hello.len() => Sniff::More,
             _ => Sniff::Mine,
         }
     }
@@ -102,82 +116,245 @@ impl Audience for Echo {
     }
 }
 
-struct Served {
+/// What a front end of echoes serves: the word of each edition, and its services by their words.
+struct Words {
     hub: Arc<Hub>,
-    echo: Arc<Echo>,
-    address: SocketAddr,
-    cores: runtime::Cores,
+    served: Served<&'static str, At>,
+    echoes: Vec<Arc<Echo>>,
+    followed: AtomicUsize,
 }
 
-fn start() -> Served {
-    let (hub, cores) = Hub::start(2, runtime::Config::default(), Vec::new()).expect("two cores");
-    let (hub, echo) = (Arc::new(hub), Arc::new(Echo::default()));
-    let (portals, _) = portals::prepare(&hub, &[], &[Anywhere]).expect("a free port");
-    portals[0].start(&hub, echo.clone()).expect("it listens");
-    Served { hub, echo, address: portals[0].address, cores }
+impl FrontEnd for Words {
+    fn portals(&self) -> &dyn Portals {
+        &self.served
+    }
+
+    fn quiesce(&self) {}
+
+    fn has_clients(&self) -> bool {
+        self.hub.connections().sum::<usize>() > 0
+    }
+
+    fn disconnect(&self) {}
+
+    fn let_go(&self) {
+        self.served.replace("nothing");
+    }
+
+    fn wind_down(self: Arc<Self>, _: Duration) -> Pin<Box<dyn Future<Output = io::Result<()>>>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
 }
 
-impl Served {
+impl Changing for Words {
+    type Content = &'static str;
+    type Asked = At;
+
+    fn contents(&self) -> &Served<&'static str, At> {
+        &self.served
+    }
+
+    fn services(self: &Arc<Self>, portal: &Portal<At>) -> Services {
+        let of = |word: &&str| self.echoes.iter().find(|echo| echo.hello == *word).expect("an echo").clone();
+        portal.asked.1.iter().map(|word| of(word) as Arc<dyn Service>).collect()
+    }
+
+    fn follow(self: &Arc<Self>, before: &&'static str, now: &Edition<&'static str, At>) -> Applied {
+        let old = self.followed.fetch_add(1, Ordering::SeqCst);
+        Applied { changed: usize::from(*before != **now), leaving: vec![old as u64] }
+    }
+}
+
+struct Running {
+    server: Server,
+    words: Arc<Words>,
+}
+
+fn start(asked: &[At]) -> Running {
+    let cores = CoresConfig { count: 2, spin_us: 0, pool_bytes: 64 << 20 };
+    let server = Server::start(cores, Vec::new()).expect("two cores");
+    let words = words(&server);
+    let mut change = server.change();
+    change.prepare(&words, "first", asked).expect("a free port");
+    change.commit();
+    server.add(words.clone());
+    Running { server, words }
+}
+
+fn words(server: &Server) -> Arc<Words> {
+    Arc::new(Words {
+        hub: server.hub().clone(),
+        served: Served::new("nothing"),
+        echoes: vec![Echo::new("ECHO ", 4), Echo::new("ECSTATIC ", 1)],
+        followed: AtomicUsize::new(0),
+    })
+}
+
+impl Running {
+    fn address(&self, at: usize) -> SocketAddr {
+        self.words.served.now().portals[at].address
+    }
+
     fn connect(&self) -> Client {
-        let client = Client::connect(self.address).expect("it listens");
-        client.set_nodelay(true).expect("an option");
-        client.set_read_timeout(Some(Duration::from_secs(60))).expect("an option");
-        client
+        connect(self.address(0))
+    }
+
+    fn apply(&self, content: &'static str, asked: &[At]) -> Applied {
+        let handle = self.server.handle();
+        let mut change = handle.change();
+        change.prepare(&self.words, content, asked).expect("it can be listened on");
+        change.commit()
     }
 
     fn stop(self) {
-        self.hub.close();
-        self.cores.stop();
-        self.cores.join().expect("no core panicked");
+        self.server.stop(Duration::ZERO).expect("no core panicked");
+        assert!(self.words.served.now().portals.is_empty(), "its sockets are closed");
     }
+}
+
+fn connect(address: SocketAddr) -> Client {
+    let client = Client::connect(address).expect("it listens");
+    client.set_nodelay(true).expect("an option");
+    client.set_read_timeout(Some(Duration::from_secs(60))).expect("an option");
+    client
+}
+
+/// Says a line, byte by byte, and expects it back.
+fn echoes(client: &mut Client, line: &str) {
+    for byte in line.as_bytes() {
+        client.write_all(&[*byte]).expect("it reads");
+    }
+    let mut answer = vec![0; line.len()];
+    client.read_exact(&mut answer).expect("it answers");
+    assert_eq!(answer, line.as_bytes());
+}
+
+/// What a client that says `line` gets before the end.
+fn refused(client: &mut Client, line: &str) {
+    client.write_all(line.as_bytes()).expect("it reads");
+    let mut left = Vec::new();
+    // A reset is an end too.
+    let _ = client.read_to_end(&mut left);
+    assert_eq!(left, b"");
+}
+
+#[test]
+fn the_first_bytes_choose_among_the_services_of_a_portal() {
+    let running = start(&[At(ANYWHERE, &["ECHO ", "ECSTATIC "])]);
+    let (mut one, mut other) = (running.connect(), running.connect());
+    echoes(&mut one, "ECHO hello");
+    refused(&mut running.connect(), "GET /");
+    // The second service takes one connection at once, of all that there are.
+    refused(&mut other, "ECSTATIC hello");
+    drop(one);
+    while running.words.has_clients() {
+        std::thread::yield_now();
+    }
+    echoes(&mut running.connect(), "ECSTATIC hello");
+    let served: Vec<_> = running.words.echoes.iter().map(|echo| echo.served.load(Ordering::SeqCst)).collect();
+    assert_eq!(served, [1, 1]);
+    running.stop();
+}
+
+#[test]
+fn a_change_keeps_portals_and_tells_them_who_serves() {
+    let running = start(&[At(ANYWHERE, &["ECHO "])]);
+    let address = running.address(0);
+    let mut before = running.connect();
+    echoes(&mut before, "ECHO hello");
+    let applied = running.apply("second", &[At(ANYWHERE, &["ECSTATIC "]), At(ANYWHERE, &["ECHO "])]);
+    assert_eq!(applied, Applied { changed: 1, leaving: vec![1] });
+    let now = running.words.served.now();
+    assert_eq!((**now, now.generation, running.words.served.generation()), ("second", 2, 2));
+    assert_eq!((running.address(0), now.portals.len()), (address, 2));
+    // It keeps its sockets.
+    drop(now);
+    refused(&mut running.connect(), "ECHO hello");
+    echoes(&mut connect(running.address(1)), "ECHO hello");
+    echoes(&mut before, "ECHO it goes on");
+    let gone = running.address(1);
+    running.apply("third", &[At(ANYWHERE, &["ECHO "])]);
+    echoes(&mut running.connect(), "ECHO hello");
+    while Client::connect(gone).is_ok() {
+        std::thread::yield_now();
+    }
+    running.stop();
+}
+
+#[test]
+fn a_change_that_cannot_be_prepared_whole_changes_nothing() {
+    let running = start(&[At(ANYWHERE, &["ECHO "])]);
+    let other = words(&running.server);
+    let taken = std::net::TcpListener::bind(ANYWHERE).expect("a free port");
+    let taken = At(taken.local_addr().expect("an address"), &["ECHO "]);
+    let handle = running.server.handle();
+    let free;
+    {
+        let mut change = handle.change();
+        change
+            .prepare(&running.words, "second", &[At(ANYWHERE, &[]), At(ANYWHERE, &[])])
+            .expect("free ports");
+        free = handle.listening_sockets().len();
+        assert!(change.prepare(&other, "second", &[taken]).is_err());
+    }
+    assert_eq!(free, 1, "what is prepared does not listen");
+    let now = running.words.served.now();
+    assert_eq!((**now, now.portals.len(), now.generation), ("first", 1, 1));
+    assert_eq!((**other.served.now(), running.words.followed.load(Ordering::SeqCst)), ("nothing", 1));
+    echoes(&mut running.connect(), "ECHO hello");
+    running.stop();
+}
+
+#[test]
+fn a_paused_server_listens_again_at_the_same_sockets() {
+    let running = start(&[At(ANYWHERE, &["ECHO "])]);
+    let address = running.address(0);
+    let handle = running.server.handle();
+    handle.pause(Duration::from_secs(60));
+    handle.let_go();
+    assert_eq!((**running.words.served.now(), handle.listening_sockets().len()), ("nothing", 1));
+    // It waits until somebody accepts.
+    let mut waiting = running.connect();
+    running.apply("again", &[At(ANYWHERE, &["ECHO "])]);
+    assert_eq!(running.address(0), address);
+    echoes(&mut waiting, "ECHO hello");
+    running.stop();
 }
 
 #[test]
 fn a_connection_is_served_once_its_first_bytes_tell_its_protocol() {
-    let served = start();
-    let mut clients: Vec<Client> = (0..2).map(|_| served.connect()).collect();
-    for client in &mut clients {
-        for byte in HELLO {
-            client.write_all(&[*byte]).expect("it reads");
-        }
-        client.write_all(b"hello").expect("it reads");
-        let mut answer = [0; 10];
-        client.read_exact(&mut answer).expect("it answers");
-        assert_eq!(&answer, b"ECHO hello");
-    }
-    let status = served.hub.status(Duration::from_secs(60));
+    let running = start(&[At(ANYWHERE, &["ECHO "])]);
+    let mut clients: Vec<Client> = (0..2).map(|_| running.connect()).collect();
+    clients.iter_mut().for_each(|client| echoes(client, "ECHO hello"));
+    let status = running.words.hub.status(Duration::from_secs(60));
     let status: Vec<_> = status.into_iter().map(|core| core.expect("it answers")).collect();
     assert!(status.iter().all(|core| core.connections == 1), "one connection a core");
     assert!(status.iter().all(|core| core.tcp.received == 10));
-    assert_eq!(served.hub.admission.logins(), 0);
+    assert_eq!(running.words.hub.admission.logins(), 0);
     drop(clients);
-    served.stop();
+    running.stop();
 }
 
 #[test]
 fn what_speaks_something_else_is_closed_and_gives_its_place_back() {
-    let served = start();
+    let running = start(&[At(ANYWHERE, &["ECHO "])]);
     for _ in 0..8 {
-        let mut client = served.connect();
-        client.write_all(b"GET /").expect("it reads");
-        let mut left = Vec::new();
-        // A reset is an end too.
-        let _ = client.read_to_end(&mut left);
-        assert_eq!(left, b"");
-        while served.hub.connections().sum::<usize>() > 0 {
+        refused(&mut running.connect(), "GET /");
+        while running.words.has_clients() {
             std::thread::yield_now();
         }
     }
-    assert_eq!(served.echo.served.load(Ordering::SeqCst), 0);
-    served.stop();
+    assert_eq!(running.words.echoes[0].served.load(Ordering::SeqCst), 0);
+    running.stop();
 }
 
 #[test]
 fn a_drain_without_clients_ends_and_can_be_undone() {
-    let served = start();
+    let running = start(&[]);
+    let (hub, echo) = (running.words.hub.clone(), running.words.echoes[0].clone());
     let drains = Drains::<SocketAddr>::default();
     let options = || Options { timeout: Duration::from_secs(60), redirect: None };
-    let begin = || drains.begin(Scope::All, options(), &served.hub, served.echo.clone());
+    let begin = || drains.begin(Scope::All, options(), &hub, echo.clone());
     begin().expect("it begins");
     assert!(begin().is_err(), "it is drained already");
     while drains.all()[0].state != State::Drained {
@@ -185,5 +362,5 @@ fn a_drain_without_clients_ends_and_can_be_undone() {
     }
     assert!(drains.undo(&Scope::All) && drains.all().is_empty());
     assert_eq!(drains.covering(|_| true), None);
-    served.stop();
+    running.stop();
 }

@@ -16,7 +16,7 @@ use crate::config::{self, Config, Text};
 use crate::exit::Exit;
 use crate::exports;
 use crate::out;
-use crate::units::{Grown, Units};
+use crate::units::Units;
 use crate::{args, convert};
 
 /// The verb's name.
@@ -54,7 +54,7 @@ pub struct Outcome {
     /// Sessions that see other units than before.
     pub sessions_changed: usize,
     /// TSIHs of sessions that were asked to leave.
-    pub sessions_leaving: Vec<u16>,
+    pub sessions_leaving: Vec<u64>,
     /// Whether those were gone in the time that was to be waited.
     pub settled: bool,
     /// How long it took, milliseconds.
@@ -153,33 +153,22 @@ pub fn apply(
         return Err(refuse(plan.refused.join("; ")));
     }
     progress(json!({ "step": "opening units" }));
-    // Everything that can fail comes first.
+    // Everything that can fail comes first, for all protocols.
     // Copies find the units that go on, and not those that were made in vain.
-    let take_back = || disks(&running.units).for_each(|disk| running.units.registry.add(disk));
-    let units = running.units.next(&config, &fates).map_err(|error| {
-        take_back();
-        refuse(error.to_string())
-    })?;
-    let trees = running.trees.next(&config).map_err(|error| {
-        take_back();
-        refuse(error.to_string())
-    })?;
-    let nfs = exports::nfs_config(&config, &trees).map_err(|error| {
-        take_back();
+    let take_back = |error: String| {
+        disks(&running.units).for_each(|disk| running.units.registry.add(disk));
         refuse(error)
-    })?;
-    let nfs = daemon.files.prepare(nfs).map_err(|error| {
-        take_back();
-        refuse(error.to_string())
-    })?;
-    let grown = running.units.resize(&fates, force).map_err(|error| refuse(error.to_string()))?;
+    };
+    let units = running.units.next(&config, &fates).map_err(|error| take_back(error.to_string()))?;
+    let trees = running.trees.next(&config).map_err(|error| take_back(error.to_string()))?;
+    let nfs = exports::nfs_config(&config, &trees).map_err(take_back)?;
+    let mut change = daemon.core.change();
+    let prepared = daemon.server.prepare(&mut change, convert::iscsi_config(&config, &units));
+    let prepared = prepared.and_then(|()| daemon.files.prepare(&mut change, nfs));
+    prepared.map_err(|error| take_back(error.to_string()))?;
+    running.units.resize(&fates, force).map_err(|error| take_back(error.to_string()))?;
     progress(json!({ "step": "changing what is served" }));
-    let applied = daemon.server.apply(convert::iscsi_config(&config, &units)).map_err(|error| {
-        grown.into_iter().for_each(Grown::undo);
-        take_back();
-        refuse(error.to_string())
-    })?;
-    daemon.files.commit(nfs);
+    let applied = change.commit();
     // Files that have grown, by this or by others.
     disks(&units).for_each(|disk| disk.revalidate());
     // What waits for the next start stays as it is, so that the next change says so again.
@@ -206,7 +195,7 @@ fn disks(units: &Units) -> impl Iterator<Item = &Arc<DiskUnit>> {
 }
 
 /// Waits until sessions are gone.
-fn settle(daemon: &Daemon, leaving: &[u16], patience: Duration) -> bool {
+fn settle(daemon: &Daemon, leaving: &[u64], patience: Duration) -> bool {
     let deadline = Instant::now() + patience;
     loop {
         if !leaving.iter().any(|tsih| daemon.server.has_session(*tsih)) {

@@ -232,18 +232,21 @@ fn resume(daemon: &Daemon, config: Config, state: &State) {
         }
     };
     restore_units(state, &units);
-    if let Err(error) = daemon.server.apply(convert::iscsi_config(&config, &units)) {
-        tracing::error!(%error, "cannot go on");
-    }
-    restore_access(state, &daemon.server);
     let trees = Trees::default().next(&config).unwrap_or_else(|error| {
         tracing::error!(%error, "cannot be exported again");
         Trees::default()
     });
+    // What cannot go on keeps none of the others from it.
+    let mut change = daemon.core.change();
+    if let Err(error) = daemon.server.prepare(&mut change, convert::iscsi_config(&config, &units)) {
+        tracing::error!(%error, "cannot go on");
+    }
     let nfs = exports::nfs_config(&config, &trees).map_err(io::Error::other);
-    if let Err(error) = nfs.and_then(|nfs| daemon.files.apply(nfs)) {
+    if let Err(error) = nfs.and_then(|nfs| daemon.files.prepare(&mut change, nfs)) {
         tracing::error!(%error, "NFS cannot go on");
     }
+    change.commit();
+    restore_access(state, &daemon.server);
     daemon.set_running(Running { config, units, trees });
 }
 

@@ -15,7 +15,7 @@ use crate::caller::Identity;
 use crate::changes::Changes;
 use crate::client::Client;
 use crate::file::File;
-use crate::model::{BadHandle, Model};
+use crate::model::{BadHandle, Edition};
 use crate::reply::Reply;
 
 /// How often a call may be executed that comes again.
@@ -48,7 +48,7 @@ pub(crate) fn once(procedure: Procedure) -> Once {
 
 /// A call that is being executed.
 struct Call<'c> {
-    model: Arc<Model>,
+    model: Arc<Edition>,
     client: &'c Client,
     identity: &'c Identity,
     xid: u32,

@@ -13,7 +13,7 @@ use crate::changes::Changes;
 use crate::client::Client;
 use crate::file::File;
 use crate::handle::Bytes;
-use crate::model::Model;
+use crate::model::Edition;
 use crate::reply::Apart;
 use crate::state::Machine;
 
@@ -48,7 +48,7 @@ pub(super) type Results<'w, 'b> = ReplyWriter<'w, 'b>;
 /// A COMPOUND that is being executed.
 pub(super) struct Compound<'c> {
     pub client: &'c Client,
-    pub model: Arc<Model>,
+    pub model: Arc<Edition>,
     pub identity: &'c Identity,
     /// 1 or 2.
     pub minor: u32,
