@@ -7,36 +7,31 @@ use clap::{Args, ValueEnum};
 use super::url::Remote;
 use super::{Connect, url};
 
-/// Measure units or files: rates, latencies, processor time, and whether they keep what they are given
+/// Measure units or files: rates, latencies and processor time; verify their data
 #[derive(Clone, Debug, Args)]
-#[command(
-    long_about = "Measure units or files: rates, latencies, processor time, and whether they keep what they are given.\n\n\
-    Every combination of the block sizes, depths and patterns is a run of its own. Patterns that write destroy what is on \
-    the units, so they need --destroy. With --rate, latency counts from when an I/O should have begun, however late it \
+#[command(long_about = "Measure units or files: rates, latencies and processor time; verify their data.\n\n\
+    Every combination of the block sizes, depths and patterns is a run of its own. Patterns that write destroy the data on \
+    the units, so they need --destroy. With --rate, latency counts from the time an I/O was due, however late it \
     could be sent.\n\n\
-    With --verify, every block that is written carries its address and a generation, and every block that is read is held \
-    against what was acknowledged, also after the target was lost and came back; at the end of a run everything written in \
-    it is read once more.\n\n\
-    A file of NFS that is missing is made, and one that is shorter than --span is made longer, if the load writes. Writes \
+    With --verify, every written block carries its address and a generation, and every block read is compared \
+    with the acknowledged writes, also after a reconnect. At the end of a run all blocks written in \
+    it are read once more.\n\n\
+    A load that writes creates a missing NFS file, and extends one shorter than --span. Writes \
     are UNSTABLE, with a COMMIT after every 64 MiB and at the end; with --file-sync or --verify each is FILE_SYNC. \
-    Errors count a file's blocks as 512 bytes."
-)]
+    Errors count a file in blocks of 512 bytes.")]
 #[command(after_long_help = EXAMPLES)]
 pub struct Bench {
-    /// The units: iscsi://HOST[:PORT]/IQN/LUN, or iser:// for RDMA; or files: nfs://HOST[:PORT]/PATH, or nfs+rdma://
+    /// The units: iscsi://HOST[:PORT]/IQN/LUN, or iser:// for RDMA; or files:
+    /// nfs://HOST[:PORT]/PATH, or nfs+rdma://
     #[arg(value_name = "URL", value_parser = url::remote, required = true)]
     pub urls: Vec<Remote>,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub load: Load,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub limits: Measure,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub output: Output,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub connect: Connect,
 }
 
@@ -44,7 +39,7 @@ pub struct Bench {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Load")]
 pub struct Load {
-    /// What to do, one or more
+    /// Kinds of I/O, one or more
     #[arg(short, long, visible_alias = "rw", value_enum, value_delimiter = ',', default_value = "randread")]
     pub pattern: Vec<Pattern>,
     /// Bytes of an I/O: 4k, a list 4k,64k or a sweep 512..1M that doubles
@@ -53,40 +48,41 @@ pub struct Load {
     /// Commands in flight on each session: 32, a list 1,8,32 or a sweep 1..128 that doubles
     #[arg(short, long, value_name = "NUMBERS", default_value = "32")]
     pub depth: Depths,
-    /// Of 100 I/Os of rw and randrw, how many read
+    /// Reads in 100 I/Os of rw and randrw
     #[arg(long, value_name = "PERCENT", default_value_t = 50, value_parser = clap::value_parser!(u8).range(0..=100))]
     pub read_percent: u8,
-    /// Random addresses are not equally likely, but by Zipf's law with this exponent, such as 0.99
+    /// Choose random addresses by Zipf's law with this exponent, such as 0.99 [default: uniform]
     #[arg(long, value_name = "THETA", value_parser = theta)]
     pub zipf: Option<f64>,
-    /// Sessions of each initiator with each unit
+    /// Sessions per initiator and unit
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub sessions: u16,
-    /// Initiators, each with a name of its own: that of --initiator with .1, .2, … after it
+    /// Initiators; .1, .2, … is appended to the name of --initiator
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub initiators: u16,
     /// Only the first SIZE bytes of each unit
     #[arg(long, value_name = "SIZE", value_parser = super::size)]
     pub span: Option<u64>,
-    /// I/Os a second, over all sessions: none is sent earlier, and latency counts from when it was due
+    /// I/Os a second over all sessions, sent on schedule; latency counts from the time one was due
     #[arg(long, value_name = "IOPS", value_parser = positive)]
     pub rate: Option<f64>,
-    /// Check every block that is read against what was written in this run
+    /// Compare every block read with the writes of this run
     #[arg(long)]
     pub verify: bool,
-    /// Memory for the generations of --verify, 8 bytes an I/O's place; what it does not hold of the units is not used
+    /// Memory for the generations of --verify, 8 bytes per I/O address; bounds the part of the
+    /// units in use
     #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = super::size)]
     pub verify_memory: u64,
-    /// Files: each write is stable before its answer (FILE_SYNC)
+    /// For files: each write is stable before its reply (FILE_SYNC)
     #[arg(long)]
     pub file_sync: bool,
     /// Write everything once before each run
     #[arg(long)]
     pub fill: bool,
-    /// What is on the units may be destroyed: needed by all that writes
+    /// Permit the destruction of the data on the units: required to write
     #[arg(long)]
     pub destroy: bool,
-    /// Where the random numbers begin: the same seed, the same addresses
+    /// Seed of the random numbers: the same seed gives the same addresses
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
 }
@@ -101,28 +97,29 @@ pub struct Measure {
     /// I/Os of each run, instead of a time
     #[arg(short = 'n', long, value_name = "N", conflicts_with = "time", value_parser = clap::value_parser!(u64).range(1..))]
     pub count: Option<u64>,
-    /// Seconds of load before each run that do not count
+    /// Seconds of load before each run, not measured
     #[arg(long, value_name = "SECONDS", default_value_t = 0.0, value_parser = not_negative)]
     pub warmup: f64,
-    /// Threads, over which the sessions are spread
+    /// Threads; sessions are spread over them
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: u16,
-    /// The processors to run on, one for each thread in turn: 1 or 0,2
+    /// Processors to run on, one per thread in turn: 1 or 0,2
     #[arg(long, value_name = "CPUS", value_delimiter = ',')]
     pub cpus: Vec<u16>,
-    /// How long to look for answers before sleeping, µs [default: 50 while at most two I/Os are in flight, else 0]
+    /// How long to poll for responses before sleeping, µs [default: 50 with at most two I/Os in
+    /// flight, else 0]
     #[arg(long, value_name = "µs", value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
     pub spin: Option<u32>,
     /// End a run after this many errors
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     pub max_errors: u64,
-    /// Seconds to try to come back to a target that was lost; 0 ends the run
+    /// Seconds to try to reconnect to a lost target; 0 ends the run
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     pub reconnect: u32,
-    /// Count the processor time of this process too: the target's
+    /// Also measure the processor time of this process: the target's
     #[arg(long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
     pub target_pid: Option<u32>,
-    /// The same for the process of this name, of which there has to be one
+    /// The same for the only process with this name
     #[arg(long, value_name = "NAME", conflicts_with = "target_pid")]
     pub target_comm: Option<String>,
 }
@@ -131,13 +128,13 @@ pub struct Measure {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Output")]
 pub struct Output {
-    /// As one JSON document, at the end
+    /// Print one JSON document at the end
     #[arg(long)]
     pub json: bool,
-    /// As CSV, a line for each run
+    /// Print CSV, a line per run
     #[arg(long, conflicts_with = "json")]
     pub csv: bool,
-    /// No progress line (there is none either if stderr is no terminal)
+    /// Hide the progress line, which is shown only on a terminal
     #[arg(short, long)]
     pub quiet: bool,
 }
@@ -148,12 +145,12 @@ Examples:
   stag bench URL --bs 512..1M --time 2 --csv > sweep.csv
   stag bench nfs://192.0.2.1/data/file --span 1G --fill --destroy --pattern randread,randwrite
   stag bench URL --pattern randrw --read-percent 70 --zipf 0.99 --depth 1,8,32 --destroy
-  stag bench URL --pattern randwrite --verify --destroy --time 60     (kill the target and start it again meanwhile)
+  stag bench URL --pattern randwrite --verify --destroy --time 60     (restart the target meanwhile)
   stag bench URL --rate 20000 --time 30 --target-comm tgtd --json | jq '.runs[0].lat_us.p99'
   stag bench iser://192.0.2.1/iqn.2026-01.org.example:disks/0 --bs 512..1M --pattern read,write --destroy --csv
   stag bench URL1 URL2 --initiators 4 --sessions 2 --connections 2 --threads 2 --cpus 2,3
 
-Why --destroy: a disk of the network shows no file system that is mounted elsewhere, and one URL looks like another.";
+Why --destroy: a network disk does not reveal a file system that another host has mounted, and URLs look alike.";
 
 /// Which I/Os, and where. The names are fio's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -217,7 +214,7 @@ impl FromStr for Sizes {
             u32::try_from(size)
                 .ok()
                 .filter(|size| (512..=1 << 20).contains(size) && size % 512 == 0)
-                .ok_or_else(|| format!("{word} is no multiple of 512 from 512 to 1M"))
+                .ok_or_else(|| format!("{word} is not a multiple of 512 from 512 to 1M"))
         };
         series(text, one).map(Self)
     }
@@ -229,7 +226,7 @@ impl FromStr for Depths {
     fn from_str(text: &str) -> Result<Self, String> {
         let one = |word: &str| {
             let depth = word.trim().parse::<u32>().ok().filter(|depth| (1..=4096).contains(depth));
-            depth.ok_or_else(|| format!("{word} is no number from 1 to 4096"))
+            depth.ok_or_else(|| format!("{word} is not a number from 1 to 4096"))
         };
         let depths = series(text, one)?;
         Ok(Self(depths.into_iter().filter_map(|depth| u16::try_from(depth).ok()).collect()))
@@ -246,7 +243,7 @@ pub(super) fn series(text: &str, one: impl Fn(&str) -> Result<u32, String>) -> R
         };
         let (mut at, last) = (one(first)?, one(last)?);
         if at > last {
-            return Err(format!("{word} sweeps upwards: write the smaller one first"));
+            return Err(format!("{word} runs downwards: write the smaller number first"));
         }
         while at < last {
             numbers.push(at);
@@ -258,7 +255,7 @@ pub(super) fn series(text: &str, one: impl Fn(&str) -> Result<u32, String>) -> R
 }
 
 fn number(text: &str) -> Result<f64, String> {
-    text.parse::<f64>().ok().filter(|n| n.is_finite()).ok_or_else(|| format!("{text} is no number"))
+    text.parse::<f64>().ok().filter(|n| n.is_finite()).ok_or_else(|| format!("{text} is not a number"))
 }
 
 pub(super) fn positive(text: &str) -> Result<f64, String> {

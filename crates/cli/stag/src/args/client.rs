@@ -1,5 +1,5 @@
-//! The commands that work on units and on files of NFS: `ls`, `info`, `read`, `write`, `cp`, `cat` and
-//! `rm`.
+//! The commands that work on units and on files of NFS: `ls`, `info`, `read`, `write`, `cp`, `cat`
+//! and `rm`.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -14,7 +14,8 @@ use super::url::{self, Remote};
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Connection")]
 pub struct Connect {
-    /// This initiator's name [default: that of /etc/iscsi/initiatorname.iscsi where it can be read, else one with this host's name]
+    /// This initiator's name [default: from /etc/iscsi/initiatorname.iscsi if readable, else made
+    /// of this host's name]
     #[arg(
         long,
         value_name = "IQN",
@@ -23,19 +24,21 @@ pub struct Connect {
         hide_default_value = true
     )]
     pub initiator: String,
-    /// CHAP name; one in the URL goes before. The secret comes from --secret-file or STAG_SECRET, or is asked for at the terminal
+    /// CHAP name; a name in the URL has priority. The secret comes from --secret-file, STAG_SECRET
+    /// or a prompt
     #[arg(long, value_name = "NAME")]
     pub user: Option<String>,
-    /// File that holds the CHAP secret alone
+    /// File with the CHAP secret and nothing else
     #[arg(long, value_name = "FILE")]
     pub secret_file: Option<PathBuf>,
-    /// CHAP name that the target has to prove (mutual CHAP); its secret from --mutual-secret-file or STAG_MUTUAL_SECRET, or asked for
+    /// CHAP name that the target must prove (mutual CHAP). Its secret comes from
+    /// --mutual-secret-file, STAG_MUTUAL_SECRET or a prompt
     #[arg(long, value_name = "NAME")]
     pub mutual_user: Option<String>,
-    /// File that holds the target's CHAP secret alone
+    /// File with the target's CHAP secret and nothing else
     #[arg(long, value_name = "FILE", requires = "mutual_user")]
     pub mutual_secret_file: Option<PathBuf>,
-    /// The only CHAP algorithm to offer; else all are
+    /// Offer only this CHAP algorithm [default: offer all]
     #[arg(long, value_enum, value_name = "HASH")]
     pub chap_hash: Option<ChapHash>,
     /// CRC32C of PDU headers
@@ -44,37 +47,39 @@ pub struct Connect {
     /// CRC32C of PDU data
     #[arg(long, value_enum, default_value_t = Digest::Allow)]
     pub data_digest: Digest,
-    /// With iser://, CRC32C of what software iWARP sends; digests are of iscsi:// only
+    /// With iser://, CRC32C of data that software iWARP sends; digests apply to iscsi:// only
     #[arg(long, value_enum, default_value_t = RdmaCrc::Prefer)]
     pub rdma_crc: RdmaCrc,
-    /// With iser://, demand markers in what software iWARP receives (RFC 5044 §4.3)
+    /// With iser://, require markers in data that software iWARP receives (RFC 5044 §4.3)
     #[arg(long)]
     pub rdma_markers: bool,
-    /// With iser://, the longest write whose data goes with its command, as far as the target takes it; it fetches longer ones
+    /// With iser://, the longest write whose data goes with its command, if the target permits; it
+    /// fetches longer ones
     #[arg(long, value_name = "SIZE", default_value = "8K", value_parser = super::size)]
     pub iser_unsolicited: u64,
-    /// With iser://, who moves the bytes
+    /// With iser://, the RDMA implementation
     #[arg(long, value_enum, default_value_t = Rdma::Software)]
     pub rdma: Rdma,
     /// Connections of the session (MC/S)
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     pub connections: u16,
-    /// Which of several connections a command goes to
+    /// How commands are spread over several connections
     #[arg(long, value_enum, default_value_t = Spread::LeastOutstanding)]
     pub spread: Spread,
-    /// How to use the path, in the words that `stag tune` prints: connections=4&first-burst=1M…; what stands behind the ? of a URL
-    /// goes before
+    /// Session parameters as `stag tune` prints them: connections=4&first-burst=1M…; parameters
+    /// after the ? of a URL have priority
     #[arg(long, value_name = "KEY=VALUE&…", default_value = "", hide_default_value = true)]
     pub settings: Settings,
-    /// Whether sessions tune themselves while they run: commands and connections under way, what goes unasked [default: auto with
-    /// read, write and cp, else off]
+    /// Whether sessions adapt while they run: commands in flight, connections, unsolicited data
+    /// [default: auto for read, write and cp, else off]
     #[arg(long, value_enum, value_name = "HOW")]
     pub tune: Option<Tuning>,
-    /// Error recovery level to agree to at most: 0 makes a session anew after any fault, 1 has lost and damaged PDUs sent again,
-    /// 2 also moves the commands of a lost connection to another one [default: 2, with bench 0]
+    /// Highest error recovery level to negotiate: 0 starts a new session after any fault, 1 has
+    /// lost and damaged PDUs sent again, 2 also moves commands of a lost connection to another one
+    /// [default: 2, for bench 0]
     #[arg(long, value_name = "LEVEL", value_parser = clap::value_parser!(u8).range(0..=2))]
     pub erl: Option<u8>,
-    /// Seconds for the connection and for each command
+    /// Timeout of the connection and of each command, seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=3600))]
     pub timeout: u32,
 }
@@ -108,20 +113,20 @@ impl Default for Connect {
 /// Whether a digest is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Digest {
-    /// Not
+    /// No digest
     Never,
-    /// If the target insists
+    /// If the target requires it
     Allow,
-    /// If the target can
+    /// If the target supports it
     Prefer,
-    /// Yes, or no login
+    /// Always; without it, the login fails
     Require,
 }
 
 /// An algorithm of CHAP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ChapHash {
-    /// What every target has
+    /// Supported by every target
     Md5,
     /// RFC 7143
     Sha1,
@@ -135,18 +140,18 @@ pub enum ChapHash {
 /// How commands are spread over the connections of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Spread {
-    /// To the one with the fewest under way
+    /// To the connection with the fewest outstanding commands
     LeastOutstanding,
-    /// To one after the other
+    /// To each in turn
     RoundRobin,
 }
 
 /// Whether sessions tune themselves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Tuning {
-    /// Within the bounds that are given, by what they see of the path
+    /// Adapt to the path, within the given bounds
     Auto,
-    /// Not
+    /// Keep the given values
     Off,
 }
 
@@ -164,9 +169,9 @@ pub enum Rdma {
 pub enum RdmaCrc {
     /// Only if the target asks for it
     Never,
-    /// Yes
+    /// Always
     Prefer,
-    /// Yes, or no connection
+    /// Always; without it, the connection fails
     Require,
 }
 
@@ -180,7 +185,7 @@ pub struct Transfer {
     /// Bytes of one command
     #[arg(long, value_name = "SIZE", default_value = "256K", value_parser = block)]
     pub block: u64,
-    /// No progress bar (there is none either if stderr is no terminal)
+    /// Hide the progress bar, which is shown only on a terminal
     #[arg(short, long)]
     pub quiet: bool,
 }
@@ -189,169 +194,160 @@ pub struct Transfer {
 #[derive(Clone, Debug, Args)]
 #[command(
     long_about = "List the targets behind a portal and their units, or the files of an NFS server.\n\n\
-    With nfs://HOST lists the server's exports; with a path, the files there: type and permissions, links, owner, group, \
+    nfs://HOST lists the server's exports. With a path, lists the files there: type and permissions, links, owner, group, \
     bytes, time of the last change (UTC) and name.\n\n\
-    With iscsi:// asks with a discovery session (SendTargets). With --units, logs in to each target and lists its units, one URL a line \
-    with its type and size. The URL of a target lists that target's units."
+    iscsi:// opens a discovery session (SendTargets). --units logs in to each target and lists its units, one URL a line \
+    with type and size. The URL of a target lists the units of that target."
 )]
 #[command(
     after_long_help = "Examples:\n  stag ls 192.0.2.1\n  stag ls --isns 192.0.2.30\n  stag ls --units iscsi://192.0.2.1:3260\n  stag ls --json '[2001:db8::1]:3260'\n  stag ls nfs://192.0.2.1/srv/tree"
 )]
 pub struct Ls {
-    /// HOST[:PORT] or iscsi://HOST[:PORT][/IQN]; iser:// asks over RDMA; nfs://HOST[:PORT][/PATH],
+    /// HOST[:PORT] or iscsi://HOST[:PORT][/IQN]; iser:// uses RDMA; nfs://HOST[:PORT][/PATH],
     /// or nfs+rdma://
     #[arg(value_name = "PORTAL", value_parser = url::listed, required_unless_present = "isns")]
     pub url: Option<Remote>,
-    /// Ask this iSNS server which targets there are, instead of a portal
+    /// Ask this iSNS server for targets instead of a portal
     #[arg(long, value_name = "HOST[:PORT]", value_parser = isns_server, conflicts_with = "url")]
     pub isns: Option<String>,
     /// List the units of each target too
     #[arg(short, long)]
     pub units: bool,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub connect: Connect,
 }
 
-/// Tell everything that a unit, or a file of NFS, says about itself
+/// Show everything that a unit or an NFS file reports about itself
 #[derive(Clone, Debug, Args)]
 #[command(
-    long_about = "Tell everything that a unit, or a file of NFS, says about itself: INQUIRY data, vital product data pages, \
-    capacity, block sizes, provisioning, limits and mode pages; with nfs:// the version that the server speaks, its limits, \
-    the file's attributes, and the room of its file system."
+    long_about = "Show everything that a unit or an NFS file reports about itself: INQUIRY data, vital product data pages, \
+    capacity, block sizes, provisioning, limits and mode pages. For nfs://: protocol version, limits of the server, \
+    the file's attributes, and free space of its file system."
 )]
 #[command(
     after_long_help = "Examples:\n  stag info iscsi://192.0.2.1/iqn.2026-01.org.example:disks/0\n  stag info --json URL | jq .capacity_bytes\n  stag info nfs://192.0.2.1/srv/tree"
 )]
 pub struct Info {
-    /// The unit: iscsi://HOST[:PORT]/IQN/LUN, or iser:// for RDMA. Or the file:
+    /// The unit: iscsi://HOST[:PORT]/IQN/LUN, or iser:// for RDMA. Or an NFS file:
     /// nfs://HOST[:PORT]/PATH, or nfs+rdma://
     #[arg(value_name = "URL", value_parser = url::remote)]
     pub url: Remote,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub connect: Connect,
 }
 
-/// Read a unit, or a file of NFS, into a file or to stdout
+/// Read a unit or an NFS file into a file or to stdout
 #[derive(Clone, Debug, Args)]
 #[command(
     after_long_help = "Examples:\n  stag read URL -o disk.img\n  stag read URL --length 512 | xxd\n  stag read URL --offset 1G --length 64M -o part.img"
 )]
 pub struct Read {
-    /// The unit: iscsi://HOST[:PORT]/IQN/LUN, or iser:// for RDMA. Or the file:
+    /// The unit: iscsi://HOST[:PORT]/IQN/LUN, or iser:// for RDMA. Or an NFS file:
     /// nfs://HOST[:PORT]/PATH, or nfs+rdma://
     #[arg(value_name = "URL", value_parser = url::remote)]
     pub url: Remote,
-    /// Where to; zeros become holes in a new file; - is stdout
+    /// The output file, - for stdout; zeros become holes in a new file
     #[arg(short, long, value_name = "FILE", default_value = "-")]
     pub output: Place,
-    /// First byte; need not be a block's
+    /// First byte; any number, not only that of a block
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = super::size)]
     pub offset: u64,
-    /// How many bytes [default: to the end]
+    /// Number of bytes [default: to the end]
     #[arg(long, value_name = "SIZE", value_parser = super::size)]
     pub length: Option<u64>,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub transfer: Transfer,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub connect: Connect,
 }
 
-/// Write a file or stdin to a unit, or to a file of NFS
+/// Write a file or stdin to a unit or an NFS file
 #[derive(Clone, Debug, Args)]
-#[command(long_about = "Write a file or stdin to a unit, or to a file of NFS.\n\n\
+#[command(long_about = "Write a file or stdin to a unit or an NFS file.\n\n\
     Ends when all of the input is on the medium (SYNCHRONIZE CACHE), unless --no-sync. Input that ends within a block \
-    replaces the beginning of that block only. A file of NFS is made if it is missing, and keeps what is not written; \
+    replaces only the beginning of that block. Creates a missing NFS file, and keeps the rest of an existing one; \
     `stag cp` replaces it.")]
 #[command(
     after_long_help = "Examples:\n  stag write URL -i disk.img\n  zcat disk.img.gz | stag write URL\n  stag write URL --offset 1M -i boot.bin"
 )]
 pub struct Write {
-    /// The unit: iscsi://HOST[:PORT]/IQN/LUN, or iser:// for RDMA. Or the file:
+    /// The unit: iscsi://HOST[:PORT]/IQN/LUN, or iser:// for RDMA. Or an NFS file:
     /// nfs://HOST[:PORT]/PATH, or nfs+rdma://
     #[arg(value_name = "URL", value_parser = url::remote)]
     pub url: Remote,
-    /// Where from; - is stdin
+    /// The input file, - for stdin
     #[arg(short, long, value_name = "FILE", default_value = "-")]
     pub input: Place,
-    /// First byte; need not be a block's
+    /// First byte; any number, not only that of a block
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = super::size)]
     pub offset: u64,
-    /// Do not wait until the data is on the medium
+    /// Do not wait for the data to reach the medium
     #[arg(long)]
     pub no_sync: bool,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub transfer: Transfer,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub connect: Connect,
 }
 
-/// Copy between units, files of NFS, local files and stdio
+/// Copy between units, NFS files, local files and stdio
 #[derive(Clone, Debug, Args)]
-#[command(long_about = "Copy between units, files of NFS, local files and stdio.\n\n\
+#[command(long_about = "Copy between units, NFS files, local files and stdio.\n\n\
     Either side is a URL, a file, or - for stdin and stdout. Runs of zeros become holes in a file and unmapped blocks on a \
-    thin unit; a file's holes are not read. With --verify, what was written to a unit is read back and compared.\n\n\
+    thin unit; holes of a file are skipped. --verify reads the data back from the unit and compares it.\n\n\
     nfs://HOST[:PORT]/EXPORT/PATH names a file or directory of any NFS server, without mounting it. ?vers=3, 4.1 or 4.2 chooses \
-    the version [default: the newest that the server has], ?uid=N&gid=N the user [default: who runs the command]. \
-    nfs+rdma:// reaches the server over RDMA, by software iWARP and port 20049. With -r \
-    directories are copied whole: files, directories and symbolic links, with their permissions. A copy goes on when the \
-    server is back after a restart.")]
+    the version [default: the newest that the server has], ?uid=N&gid=N the user [default: the user of this process]. \
+    nfs+rdma:// uses RDMA, by software iWARP and port 20049. -r \
+    copies whole directories: files, directories and symbolic links, with their permissions. A copy continues after a \
+    restart of the server.")]
 #[command(
     after_long_help = "Examples:\n  stag cp disk.img iscsi://192.0.2.1/iqn.2026-01.org.example:disks/0\n  stag cp --connections 4 URL backup.img\n  stag cp --verify URL1 URL2\n  stag cp URL - | zstd > disk.img.zst\n  stag cp -r photos nfs://192.0.2.1/srv/tree\n  stag cp 'nfs://192.0.2.1/srv/tree/a.txt?vers=3&uid=1000' ."
 )]
 pub struct Cp {
-    /// From where
+    /// The source
     #[arg(value_name = "FROM")]
     pub from: Place,
-    /// To where
+    /// The destination
     #[arg(value_name = "TO")]
     pub to: Place,
-    /// Copy directories, with all that is in them
+    /// Copy directories with their contents
     #[arg(short, long, conflicts_with_all = ["verify", "raw"])]
     pub recursive: bool,
-    /// Read what was written back and compare
+    /// Read the data back and compare it
     #[arg(long)]
     pub verify: bool,
-    /// Write zeros as they are: no holes, no unmapping
+    /// Write zeros as data: no holes, no unmapping
     #[arg(long)]
     pub no_sparse: bool,
-    /// Copy a file to a unit as it is, even if it looks like an image of another format (qcow2, VMDK, VHDX, VDI)
+    /// Copy a file byte by byte, even if it looks like an image (qcow2, VMDK, VHDX, VDI)
     #[arg(long)]
     pub raw: bool,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub transfer: Transfer,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub connect: Connect,
 }
 
-/// Print files of NFS
+/// Print NFS files
 #[derive(Clone, Debug, Args)]
 #[command(
     after_long_help = "Examples:\n  stag cat nfs://192.0.2.1/srv/tree/motd\n  stag cat URL1 URL2 | sort"
 )]
 pub struct Cat {
-    /// The files: nfs://HOST[:PORT]/PATH, or nfs+rdma://; the contents of a unit too
+    /// The files: nfs://HOST[:PORT]/PATH, or nfs+rdma://; or units
     #[arg(value_name = "URL", value_parser = url::remote, required = true)]
     pub urls: Vec<Remote>,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub connect: Connect,
 }
 
-/// Remove files of NFS
+/// Remove NFS files
 #[derive(Clone, Debug, Args)]
 #[command(
     after_long_help = "Examples:\n  stag rm nfs://192.0.2.1/srv/tree/old.log\n  stag rm -r nfs://192.0.2.1/srv/tree/photos"
@@ -360,14 +356,13 @@ pub struct Rm {
     /// The files: nfs://HOST[:PORT]/PATH, or nfs+rdma://
     #[arg(value_name = "URL", value_parser = url::file, required = true)]
     pub urls: Vec<nfs_client::Url>,
-    /// Remove directories, with all that is in them
+    /// Remove directories with their contents
     #[arg(short, long)]
     pub recursive: bool,
-    /// A file that is not there is no error
+    /// Ignore missing files
     #[arg(short, long)]
     pub force: bool,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub connect: Connect,
 }
 

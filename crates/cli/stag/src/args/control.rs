@@ -7,14 +7,15 @@ use clap::Args;
 /// Which daemon.
 #[derive(Clone, Debug, Default, Args)]
 pub struct At {
-    /// The daemon's control socket [default: /run/stag/control.sock, or stag/control.sock in $XDG_RUNTIME_DIR if not root]
+    /// The daemon's control socket [default: /run/stag/control.sock, or stag/control.sock in
+    /// $XDG_RUNTIME_DIR if not root]
     #[arg(long, value_name = "PATH", env = "STAG_CONTROL", hide_env_values = true)]
     pub control: Option<PathBuf>,
 }
 
-/// Show what a running daemon serves, and to whom
+/// Show what a running daemon serves, and its clients
 #[derive(Clone, Debug, Args)]
-#[command(long_about = "Show what a running daemon serves, and to whom.\n\n\
+#[command(long_about = "Show what a running daemon serves, and its clients.\n\n\
     Portals, targets and their units, their health and the room on their file systems, sessions and their connections, and how the \
     cores' buffers are used.")]
 #[command(
@@ -23,31 +24,31 @@ pub struct At {
 pub struct Status {
     #[command(flatten)]
     pub at: At,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     pub json: bool,
-    /// For monitoring: print one line a problem, and end with a status of its own (see below)
+    /// For monitoring: print one line per problem, and use the exit statuses below
     #[arg(long, conflicts_with = "json")]
     pub check: bool,
 }
 
-/// Acknowledge the problems of a unit, so that its flushes may succeed again
+/// Acknowledge a unit's problems, so that its flushes can succeed again
 #[derive(Clone, Debug, Args)]
-#[command(long_about = "Acknowledge the problems of a unit, so that its flushes may succeed again.\n\n\
+#[command(long_about = "Acknowledge a unit's problems, so that its flushes can succeed again.\n\n\
     After a flush (fsync) has failed, Linux drops the data that it could not write and calls the next flush a success. Stag therefore \
-    refuses every later SYNCHRONIZE CACHE of the unit, after a restart too, until somebody acknowledges it: that the medium is \
-    repaired, and that what was acknowledged before the failure may be lost. Check the data from the initiators (fsck, a database's \
-    own check) before or after. Failures of reads and writes are forgotten as well. A unit that is still not usable stays so.")]
+    refuses every later SYNCHRONIZE CACHE of the unit, after a restart too, until an operator acknowledges two things: the medium is \
+    repaired, and writes that completed before the failure may be lost. Check the data from the initiators (fsck, a database's \
+    own check) before or after. Failures of reads and writes are cleared as well. A unit that is still unusable stays so.")]
 #[command(
     after_long_help = "Examples:\n  stag acknowledge iqn.2026-01.org.example:disks/0\n  stag acknowledge --json iqn.2026-01.org.example:disks/0"
 )]
 pub struct Acknowledge {
     #[command(flatten)]
     pub at: At,
-    /// The unit: its target's name and its number there
+    /// The unit: target name and LUN
     #[arg(value_name = "TARGET/LUN", value_parser = target_and_lun)]
     pub unit: (String, u16),
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     pub json: bool,
 }
@@ -56,15 +57,15 @@ fn target_and_lun(text: &str) -> Result<(String, u16), String> {
     let parts = text.rsplit_once('/').and_then(|(target, lun)| Some((target.to_owned(), lun.parse().ok()?)));
     parts
         .filter(|(target, _)| !target.is_empty())
-        .ok_or_else(|| "write it as stag status names it: iqn.2026-01.org.example:disks/0".into())
+        .ok_or_else(|| "write the name that stag status shows: iqn.2026-01.org.example:disks/0".into())
 }
 
-/// Watch what a running daemon does
+/// Watch the load of a running daemon
 #[derive(Clone, Debug, Args)]
 #[command(
-    long_about = "Watch what a running daemon does: commands, bytes and times of its units and sessions, and how busy its cores are.\n\n\
-    Shows the busiest first, anew every --interval seconds, until interrupted. Times are those that commands spend in the daemon, of \
-    one command of eight."
+    long_about = "Watch the load of a running daemon: commands, bytes and times of its units and sessions, and how busy its cores are.\n\n\
+    Shows the busiest first, every --interval seconds, until interrupted. A time is that of a command inside the daemon; \
+    one command in eight is timed."
 )]
 #[command(
     after_long_help = "Examples:\n  stag top\n  stag top --interval 5\n  stag top --once --json | jq '.units[0]'"
@@ -72,28 +73,28 @@ fn target_and_lun(text: &str) -> Result<(String, u16), String> {
 pub struct Top {
     #[command(flatten)]
     pub at: At,
-    /// Seconds between two looks
+    /// Seconds between two reports
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = interval)]
     pub interval: f64,
-    /// Look once, for one interval, and end
+    /// Report once, after one interval, and exit
     #[arg(long)]
     pub once: bool,
-    /// As JSON, a line each time
+    /// Print one line of JSON per report
     #[arg(long)]
     pub json: bool,
 }
 
 fn interval(text: &str) -> Result<f64, String> {
     let seconds = text.parse().ok().filter(|seconds| (0.05..=3600.0).contains(seconds));
-    seconds.ok_or_else(|| "write seconds, 0.05 to 3600".into())
+    seconds.ok_or_else(|| "write a number of seconds from 0.05 to 3600".into())
 }
 
 /// Show the target port groups of a running daemon, or change one's access state
 #[derive(Clone, Debug, Args)]
 #[command(
     long_about = "Show the target port groups of a running daemon, or change one's access state (ALUA).\n\n\
-    A change is told to every initiator; the command ends when it is done. Initiators that use several paths then leave those \
-    of a group that is not active any more, and prefer those that are active/optimized."
+    The daemon notifies every initiator of a change; the command returns once it is complete. Multipath initiators then leave \
+    paths of groups that are no longer active, and prefer active/optimized ones."
 )]
 #[command(
     after_long_help = "Examples:\n  stag alua\n  stag alua iqn.2026-01.org.example:disks 1 standby\n  stag alua --json | jq '.[].groups[].state'"
@@ -101,16 +102,16 @@ fn interval(text: &str) -> Result<f64, String> {
 pub struct Alua {
     #[command(flatten)]
     pub at: At,
-    /// The target whose group is meant
+    /// The group's target
     #[arg(value_name = "IQN", requires_all = ["group", "state"])]
     pub target: Option<String>,
     /// The group's id
     #[arg(value_name = "GROUP", value_parser = clap::value_parser!(u16).range(1..))]
     pub group: Option<u16>,
-    /// What it becomes: active/optimized, active/non-optimized, standby, unavailable or offline
+    /// The new state: active/optimized, active/non-optimized, standby, unavailable or offline
     #[arg(value_name = "STATE", value_parser = access_state)]
     pub state: Option<String>,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     pub json: bool,
 }
@@ -118,9 +119,9 @@ pub struct Alua {
 /// Take initiators off a target, a portal or the whole daemon
 #[derive(Clone, Debug, Args)]
 #[command(long_about = "Take initiators off a target, a portal or the whole daemon, before maintenance.\n\n\
-    New logins are refused, or sent elsewhere with --redirect. Every session is asked to log out (RFC 7143 §11.9, event 1); what is \
-    left after --timeout is dropped with notice (events 2 and 3). Shows how it goes, and ends when nobody is left; logins stay \
-    refused until --undo. Without TARGET, --portal and --all, shows what is being drained.")]
+    The daemon refuses new logins, or redirects them with --redirect. It asks every session to log out (RFC 7143 §11.9, event 1), and \
+    drops the rest after --timeout with notice (events 2 and 3). Shows progress and ends when no session is left; the daemon refuses \
+    logins until --undo. Without TARGET, --portal and --all, shows the drains in progress.")]
 #[command(
     after_long_help = "Examples:\n  stag drain iqn.2026-01.org.example:disks\n  stag drain --portal 192.0.2.10:3260 --timeout 60\n  stag drain --all --redirect 192.0.2.20:3260\n  stag drain --all --undo\n  stag drain"
 )]
@@ -130,43 +131,43 @@ pub struct Drain {
     /// The target's name
     #[arg(value_name = "TARGET")]
     pub target: Option<String>,
-    /// What came through this portal, as `stag status` names it
+    /// Sessions of this portal, as `stag status` shows it
     #[arg(long, value_name = "ADDR:PORT", value_parser = super::serve::address, conflicts_with = "target")]
     pub portal: Option<std::net::SocketAddr>,
-    /// Everything
+    /// The whole daemon
     #[arg(long, conflicts_with_all = ["target", "portal"])]
     pub all: bool,
-    /// Seconds that initiators have to log out
+    /// Seconds that initiators get to log out
     #[arg(long, value_name = "S", default_value_t = 30, value_parser = clap::value_parser!(u16).range(0..=3600))]
     pub timeout: u16,
-    /// Where new logins are sent; refused if left out
+    /// Redirect new logins to this portal [default: refuse them]
     #[arg(long, value_name = "HOST[:PORT]", value_parser = redirect)]
     pub redirect: Option<String>,
-    /// Let new logins in again
+    /// Accept new logins again
     #[arg(long, conflicts_with_all = ["redirect", "no_wait"])]
     pub undo: bool,
-    /// Do not wait until nobody is left
+    /// Do not wait for sessions to end
     #[arg(long)]
     pub no_wait: bool,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     pub json: bool,
 }
 
-/// Replace a running daemon by this program, without refusing a client
+/// Replace a running daemon with this program, without refusing a client
 #[derive(Clone, Debug, Args)]
-#[command(long_about = "Replace a running daemon by this program, without refusing a client.\n\n\
-    Starts this program as the running daemon was started, with --takeover, and waits until it serves. Sockets, reservations and \
-    access states go over; initiators reconnect by themselves. If the new daemon cannot serve, the old one goes on. Under systemd, \
-    as a reload command of dist/stag.service, it upgrades the service in place after a new package was installed.")]
+#[command(long_about = "Replace a running daemon with this program, without refusing a client.\n\n\
+    Starts this program with the running daemon's arguments and --takeover, and waits until it serves. The new daemon inherits sockets, \
+    reservations and access states; initiators reconnect by themselves. If it cannot serve, the old one continues. As the reload \
+    command of dist/stag.service it upgrades the service in place after a new package was installed.")]
 #[command(after_long_help = "Examples:\n  stag upgrade\n  stag upgrade --if-replaced")]
 pub struct Upgrade {
     #[command(flatten)]
     pub at: At,
-    /// Only if another file is where the running daemon's program was
+    /// Only if the program file of the running daemon was replaced
     #[arg(long)]
     pub if_replaced: bool,
-    /// Even if units in memory lose their data by it
+    /// Upgrade even though units in memory lose their data
     #[arg(long)]
     pub lose_memory_units: bool,
 }
@@ -179,17 +180,17 @@ fn access_state(text: &str) -> Result<String, String> {
 fn redirect(text: &str) -> Result<String, String> {
     match iscsi::discovery::TargetAddress::parse(text) {
         Some(address) if address.portal_group_tag.is_none() => Ok(address.to_string()),
-        _ => Err("write where they are sent: 192.0.2.20:3260".into()),
+        _ => Err("write the portal that gets them: 192.0.2.20:3260".into()),
     }
 }
 
-/// Make a configuration file what a running daemon serves
+/// Apply a configuration file to a running daemon
 #[derive(Clone, Debug, Args)]
-#[command(long_about = "Make a configuration file what a running daemon serves.\n\n\
-    The file is the whole of it: what it does not name is taken out. The difference to what runs is computed, printed, and put in \
-    force whole or not at all. Sessions whose target, access and units stay as they are notice nothing; others are told by unit \
-    attentions; those that may not stay are asked to log out and disconnected two seconds later. Portals of the command line stay \
-    if the file has none. What needs a restart is named and left for the next start.")]
+#[command(long_about = "Apply a configuration file to a running daemon.\n\n\
+    The file is complete: the daemon stops serving whatever it does not name. The daemon prints the difference and applies all of \
+    it or nothing. Sessions whose target, access and units stay the same notice nothing; others get unit \
+    attentions; sessions that lose access are asked to log out and disconnected two seconds later. Portals of the command line stay \
+    if the file has none. Changes that need a restart are listed and wait for the next start.")]
 #[command(
     after_long_help = "Examples:\n  stag apply --dry-run /etc/stag.toml\n  stag apply /etc/stag.toml\n  stag apply --wait --timeout 30 /etc/stag.toml"
 )]
@@ -199,19 +200,19 @@ pub struct Apply {
     /// The configuration
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
-    /// Only say what would change, and whom it would disturb
+    /// Only print the changes and the sessions they would disturb
     #[arg(short = 'n', long)]
     pub dry_run: bool,
-    /// Also make units smaller, whatever is lost
+    /// Also shrink units, losing the data beyond the new end
     #[arg(long)]
     pub force: bool,
-    /// Wait until everybody who has to leave has left
+    /// Wait until all sessions that must leave have left
     #[arg(long)]
     pub wait: bool,
-    /// How long to wait for that, seconds
+    /// Longest time to wait, seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 10.0, requires = "wait")]
     pub timeout: f64,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     pub json: bool,
 }

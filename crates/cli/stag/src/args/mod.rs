@@ -47,9 +47,9 @@ use crate::log::Format;
 #[derive(Clone, Debug, Parser)]
 #[command(name = "stag", version, max_term_width = 110, after_long_help = format!("{EXAMPLES}\n\n{}", crate::exit::HELP))]
 #[command(long_about = "Serves disks and objects over iSCSI, and reads and writes them.\n\n\
-    `stag serve` makes files, block devices and memory into disks of the network, and directories into stores of objects; the other \
-    commands work on the disks of any iSCSI target, and `stag osd` on objects, named by a URL: iscsi://HOST[:PORT]/IQN/LUN, or iser:// \
-    to reach it by RDMA (iSER), which needs no RDMA hardware: software iWARP is built in.")]
+    `stag serve` serves files, block devices and memory as disks, and directories as stores of objects. The other \
+    commands work on the disks of any iSCSI target, and `stag osd` on objects. A URL names them: iscsi://HOST[:PORT]/IQN/LUN, or iser:// \
+    to use RDMA (iSER). RDMA needs no special hardware: software iWARP is built in.")]
 pub struct Cli {
     /// Which messages go to stderr: off, error, warn, info, debug, trace, or target=level,…
     #[arg(long, global = true, env = "STAG_LOG", value_name = "FILTER", value_parser = log_filter, hide_env_values = true)]
@@ -101,16 +101,16 @@ pub enum Command {
     Man(Man),
 }
 
-/// Check a configuration file and say what it means
+/// Check a configuration file and print its meaning
 #[derive(Clone, Debug, Args)]
-#[command(long_about = "Check a configuration file and say what it means.\n\n\
-    Reports every mistake with its line, the offending text and what to write instead, and ends with status 3 if there is \
-    one. Opens no unit and no socket; reads the secret files that the configuration names.")]
+#[command(long_about = "Check a configuration file and print its meaning.\n\n\
+    Reports every mistake with its line, the wrong text and a correct one, and exits with status 3 if there is any. \
+    Opens no unit and no socket, but reads the secret files that the configuration names.")]
 #[command(
     after_long_help = "Examples:\n  stag check-config /etc/stag.toml\n  stag check-config --quiet /etc/stag.toml && systemctl restart stag\n  stag check-config --schema > stag.schema.json"
 )]
 pub struct CheckConfig {
-    /// The file
+    /// The configuration file
     #[arg(value_name = "FILE", required_unless_present_any = ["keys", "schema"])]
     pub file: Option<PathBuf>,
     /// Print the reference page of all keys instead, as Markdown
@@ -119,7 +119,7 @@ pub struct CheckConfig {
     /// Print a JSON Schema of the file instead, for editors
     #[arg(long, conflicts_with = "file")]
     pub schema: bool,
-    /// Say nothing if it is in order
+    /// Print nothing if the file is correct
     #[arg(short, long)]
     pub quiet: bool,
 }
@@ -130,7 +130,7 @@ pub struct CheckConfig {
     after_long_help = "Examples:\n  stag completions bash > /usr/share/bash-completion/completions/stag\n  stag completions zsh > /usr/share/zsh/site-functions/_stag"
 )]
 pub struct Completions {
-    /// Which shell
+    /// The shell
     #[arg(value_enum)]
     pub shell: Shell,
 }
@@ -139,7 +139,7 @@ pub struct Completions {
 #[derive(Clone, Debug, Args)]
 #[command(after_long_help = "Examples:\n  stag man /usr/share/man/man1")]
 pub struct Man {
-    /// Where to; made if missing
+    /// The directory; created if missing
     #[arg(value_name = "DIR")]
     pub dir: PathBuf,
 }

@@ -10,10 +10,10 @@ use super::place::{Object, Offline, Where};
 /// Work with objects: an object-based storage device (T10 OSD-2)
 #[derive(Clone, Debug, Args)]
 #[command(long_about = "Work with objects: an object-based storage device (T10 OSD-2).\n\n\
-    A device has partitions, and a partition objects. An object has an id, bytes, and attributes; it may be in collections. The URL of \
-    what is meant goes on where a unit's ends: iscsi://HOST[:PORT]/IQN/LUN/PARTITION/OBJECT, or iser:// for RDMA. PARTITION is an id, \
-    decimal or 0x… hexadecimal. OBJECT is an id too, or a path in the tree of files that the partition holds: DIR/FILE. A path that \
-    looks like an id is written ./4711.")]
+    A device has partitions, and a partition has objects. An object has an id, bytes and attributes; collections can list it. A URL \
+    extends that of a unit: iscsi://HOST[:PORT]/IQN/LUN/PARTITION/OBJECT, or iser:// for RDMA. PARTITION is an id, \
+    decimal or 0x… hexadecimal. OBJECT is an id too, or a path in the partition's tree of files: DIR/FILE. Write a path that \
+    looks like an id as ./4711.")]
 #[command(after_long_help = EXAMPLES)]
 pub struct Osd {
     /// What to do.
@@ -54,14 +54,13 @@ pub enum OsdCommand {
 /// How to reach the device.
 #[derive(Clone, Debug, Args)]
 pub struct Reach {
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     pub json: bool,
-    /// A credential, as `stag osd grant` makes it, for a device with security
+    /// Credential from `stag osd grant`, for a device with security
     #[arg(long, value_name = "FILE", env = "STAG_OSD_CREDENTIAL")]
     pub credential: Option<PathBuf>,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub connect: Connect,
 }
 
@@ -72,7 +71,7 @@ pub struct Flow {
     /// Commands in flight
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub depth: u16,
-    /// No progress (there is none either if stderr is no terminal, or in the first second)
+    /// Hide the progress line, which is shown only on a terminal and after a second
     #[arg(short, long)]
     pub quiet: bool,
 }
@@ -86,37 +85,35 @@ pub struct Format {
     /// The device: iscsi://HOST[:PORT]/IQN/LUN
     #[arg(value_name = "URL")]
     pub url: Where,
-    /// Bytes that objects may take; all there are if left out
+    /// Bytes that objects may use [default: all]
     #[arg(long, value_name = "SIZE", value_parser = super::size)]
     pub capacity: Option<u64>,
-    /// Everything that is there may be destroyed
+    /// Permit the destruction of all data
     #[arg(long, required = true)]
     pub destroy: bool,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub reach: Reach,
 }
 
-/// Make a partition, and print its id
+/// Create a partition, and print its id
 #[derive(Clone, Debug, Args)]
 #[command(
     after_long_help = "Examples:\n  stag osd mkpart iscsi://192.0.2.1/iqn.2026-01.org.example:osd/0\n  stag osd mkpart --name attic --capacity 10G --objects 1000000 URL/0x20000"
 )]
 pub struct Mkpart {
-    /// The device, and the partition's id; the device chooses one if it is left out
+    /// The device, with the partition's id [default: the device chooses one]
     #[arg(value_name = "URL")]
     pub url: Where,
     /// Its name
     #[arg(long, value_name = "TEXT")]
     pub name: Option<String>,
-    /// The most bytes that it may take
+    /// Quota of bytes
     #[arg(long, value_name = "SIZE", value_parser = super::size)]
     pub capacity: Option<u64>,
-    /// The most objects that it may have
+    /// Quota of objects
     #[arg(long, value_name = "N")]
     pub objects: Option<u64>,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub reach: Reach,
 }
 
@@ -129,30 +126,29 @@ pub struct Rmpart {
     /// The partition
     #[arg(value_name = "URL")]
     pub url: Where,
-    /// With all that it holds
+    /// Also remove its contents
     #[arg(short, long)]
     pub recursive: bool,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub reach: Reach,
 }
 
 /// List partitions, directories, collections or objects
 #[derive(Clone, Debug, Args)]
 #[command(long_about = "List partitions, directories, collections or objects.\n\n\
-    Of a device its partitions; of a partition the top of its tree, or with --objects and --collections all that it holds, by id; of a \
-    directory what is in it; of a collection its members.")]
+    Lists the partitions of a device, the top of a partition's tree (--objects and --collections list all its contents by id), \
+    the contents of a directory, or the members of a collection.")]
 #[command(
     after_long_help = "Examples:\n  stag osd ls URL\n  stag osd ls -l URL/0x10000/photos\n  stag osd ls -r URL/0x10000\n  stag osd ls --objects --json URL/0x10000 | jq '.[].id'"
 )]
 pub struct Ls {
-    /// What is listed
+    /// A device, partition, directory or collection
     #[arg(value_name = "URL")]
     pub url: Where,
-    /// With kind, mode, owner, size and time
+    /// Show kind, mode, owner, size and time
     #[arg(short, long)]
     pub long: bool,
-    /// With all directories below
+    /// List all directories below too
     #[arg(short, long, conflicts_with_all = ["objects", "collections"])]
     pub recursive: bool,
     /// All objects of the partition, by id
@@ -162,17 +158,16 @@ pub struct Ls {
     #[arg(long, conflicts_with = "objects")]
     pub collections: bool,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub reach: Reach,
 }
 
 /// Put a file, a tree or stdin into a partition
 #[derive(Clone, Debug, Args)]
 #[command(long_about = "Put a file, a tree or stdin into a partition.\n\n\
-    With -r, what is in the directory FROM comes to be in the directory that the URL names, which is made if it is missing: names, modes, \
-    owners, times, symlinks, hard links, holes and extended attributes. Without, a file comes to be what the path in the URL names, or \
-    goes into that directory under its own name; where the URL names an object by id, its bytes are replaced and nothing else. Each file \
-    appears whole or not at all, and one of the same name gives way to it. Ends when all is on the medium, unless --no-sync.")]
+    With -r, copies the contents of the directory FROM into the directory of the URL, and creates it if missing: names, modes, \
+    owners, times, symlinks, hard links, holes and extended attributes. Without -r, a file gets the path in the URL, or its own name \
+    in that directory; if the URL names an object by id, only its bytes are replaced. Each file \
+    appears whole or not at all, and replaces one of the same name. Ends when all data is on the medium, unless --no-sync.")]
 #[command(
     after_long_help = "Examples:\n  stag osd put report.pdf URL/0x10000\n  stag osd put -r /home/me URL/0x10000/home\n  tar c . | stag osd put - URL/0x10000/backup.tar\n  stag osd put - URL/0x10000 < data     (prints the new object's id)"
 )]
@@ -180,99 +175,93 @@ pub struct Put {
     /// A file, a directory, or - for stdin
     #[arg(value_name = "FROM")]
     pub from: PathBuf,
-    /// Where to
+    /// The destination
     #[arg(value_name = "URL")]
     pub url: Where,
-    /// All that is in the directory
+    /// The whole contents of a directory
     #[arg(short, long)]
     pub recursive: bool,
-    /// Do not wait until all is on the medium
+    /// Do not wait for the data to reach the medium
     #[arg(long)]
     pub no_sync: bool,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub flow: Flow,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub reach: Reach,
 }
 
 /// Get an object or a tree
 #[derive(Clone, Debug, Args)]
 #[command(long_about = "Get an object or a tree.\n\n\
-    With -r, what is in the directory of the URL comes to be in the directory TO, which is made if it is missing, as it was put there. \
-    Owners are given as far as this user may; a file that is there already gives way. Without, an object's bytes go to a file, or to \
+    With -r, copies the contents of the directory of the URL into the directory TO, and creates it if missing. \
+    Sets owners as far as this user may; replaces existing files. Without -r, copies an object's bytes to a file, or to \
     stdout.")]
 #[command(
     after_long_help = "Examples:\n  stag osd get URL/0x10000/report.pdf\n  stag osd get URL/0x10000/0x10004 -\n  stag osd get -r URL/0x10000/home /tmp/home"
 )]
 pub struct Get {
-    /// What
+    /// The object or directory
     #[arg(value_name = "URL")]
     pub url: Where,
-    /// Where to; - is stdout [default: its own name here]
+    /// The destination, - for stdout [default: its own name in this directory]
     #[arg(value_name = "TO")]
     pub to: Option<PathBuf>,
-    /// All that is in the directory
+    /// The whole contents of a directory
     #[arg(short, long)]
     pub recursive: bool,
     /// First byte
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = super::size, conflicts_with = "recursive")]
     pub offset: u64,
-    /// How many bytes [default: to the end]
+    /// Number of bytes [default: to the end]
     #[arg(long, value_name = "SIZE", value_parser = super::size, conflicts_with = "recursive")]
     pub length: Option<u64>,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub flow: Flow,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub reach: Reach,
 }
 
 /// Remove objects
 #[derive(Clone, Debug, Args)]
 #[command(
-    after_long_help = "Examples:\n  stag osd rm URL/0x10000/report.pdf URL/0x10000/0x10004\n  stag osd rm -r URL/0x10000/home\n  stag osd rm --unfinished URL/0x10000     (what a put that was killed has left)"
+    after_long_help = "Examples:\n  stag osd rm URL/0x10000/report.pdf URL/0x10000/0x10004\n  stag osd rm -r URL/0x10000/home\n  stag osd rm --unfinished URL/0x10000     (left by a killed put)"
 )]
 pub struct Rm {
-    /// What
+    /// Objects or directories
     #[arg(value_name = "URL", required = true)]
     pub urls: Vec<Where>,
-    /// Directories too, with all that is in them
+    /// Directories too, with their contents
     #[arg(short, long)]
     pub recursive: bool,
-    /// What is not there is no error
+    /// Ignore missing objects
     #[arg(short, long)]
     pub force: bool,
-    /// Of a partition: the objects that a put has begun and not finished, because it was killed or lost its session
+    /// In a partition: unfinished objects of a put that was killed or lost its session
     #[arg(long, conflicts_with_all = ["recursive", "force"])]
     pub unfinished: bool,
-    /// With --unfinished: only those that were begun at least so many hours ago: longer than any put that is still at work takes
+    /// With --unfinished: only objects begun at least this long ago, hours; choose more than your
+    /// longest put
     #[arg(long, default_value_t = 24, value_name = "HOURS", requires = "unfinished")]
     pub hours: u32,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub flow: Flow,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub reach: Reach,
 }
 
-/// Tell all about a device, a partition, a collection or an object
+/// Show all facts about a device, a partition, a collection or an object
 #[derive(Clone, Debug, Args)]
 #[command(
     after_long_help = "Examples:\n  stag osd stat URL\n  stag osd stat URL/0x10000\n  stag osd stat --json URL/0x10000/report.pdf | jq .length"
 )]
 pub struct Stat {
-    /// What
+    /// A device, partition, collection or object
     #[arg(value_name = "URL")]
     pub url: Where,
-    /// Where its data and its holes are too (READ MAP)
+    /// Also show the ranges of data and holes (READ MAP)
     #[arg(long)]
     pub map: bool,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub reach: Reach,
 }
 
@@ -294,13 +283,13 @@ pub struct Attr {
 /// What `stag osd attr` does.
 #[derive(Clone, Debug, Subcommand)]
 pub enum AttrCommand {
-    /// Show some
+    /// Show the named attributes
     Get(AttrSome),
-    /// Show all that an object has
+    /// Show all attributes of an object
     List(AttrAll),
-    /// Set some, all or none of them
+    /// Set attributes, all or none of them
     Set(AttrSome),
-    /// Remove some
+    /// Remove the named attributes
     Rm(AttrSome),
     /// Show the names of attributes
     Names,
@@ -309,46 +298,44 @@ pub enum AttrCommand {
 /// Attributes of an object, by name.
 #[derive(Clone, Debug, Args)]
 pub struct AttrSome {
-    /// Whose
+    /// The object, partition or collection
     #[arg(value_name = "URL")]
     pub url: Where,
-    /// Which: PAGE:NUMBER or a name; with set, =VALUE behind it
+    /// PAGE:NUMBER or a name; for set, followed by =VALUE
     #[arg(value_name = "ATTRIBUTE", required = true)]
     pub attributes: Vec<String>,
-    /// The value alone, as it is
+    /// Print only the value, unformatted
     #[arg(long, conflicts_with = "json")]
     pub raw: bool,
-    /// Of all members of the collection
+    /// Apply to all members of the collection
     #[arg(long)]
     pub members: bool,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub reach: Reach,
 }
 
 /// All attributes of an object.
 #[derive(Clone, Debug, Args)]
 pub struct AttrAll {
-    /// Whose
+    /// The object, partition or collection
     #[arg(value_name = "URL")]
     pub url: Where,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub reach: Reach,
 }
 
 /// Find objects by their attributes
 #[derive(Clone, Debug, Args)]
 #[command(long_about = "Find objects by their attributes (QUERY).\n\n\
-    The device looks, in the whole partition, or in one directory or collection, and names those whose attributes are in the ranges given: \
-    all of them, or with --any at least one. A range is ATTRIBUTE=VALUE or ATTRIBUTE=MIN..MAX; either end may be left out; values are \
-    compared as bytes, the shorter one first. ATTRIBUTE and VALUE are as with `stag osd attr`.")]
+    The device searches the whole partition, or one directory or collection, for objects whose attributes lie in the given ranges: \
+    in all of them, or with --any in at least one. A range is ATTRIBUTE=VALUE or ATTRIBUTE=MIN..MAX; either end is optional. Values \
+    compare as bytes, the shorter one first. `stag osd attr --help` explains ATTRIBUTE and VALUE.")]
 #[command(
     after_long_help = "Examples:\n  stag osd find URL/0x10000 --name report.pdf\n  stag osd find URL/0x10000 length=u64:1048576..\n  stag osd find URL/0x10000/photos --any 10000:1=red 10000:1=blue\n  stag osd find --into 0 URL/0x10000 length=u64:0     (into a new collection)"
 )]
 #[command(group = ArgGroup::new("what").required(true).multiple(true).args(["ranges", "name"]))]
 pub struct Find {
-    /// Where: a partition, a directory, or a collection
+    /// A partition, a directory or a collection
     #[arg(value_name = "URL")]
     pub url: Where,
     /// Ranges of attributes
@@ -360,11 +347,10 @@ pub struct Find {
     /// One range is enough
     #[arg(long)]
     pub any: bool,
-    /// Put what is found into this collection; 0 makes one and prints its id
+    /// Add the objects found to this collection; 0 creates one and prints its id
     #[arg(long, value_name = "ID", value_parser = super::place::id_or_none)]
     pub into: Option<u64>,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub reach: Reach,
 }
 
@@ -382,9 +368,9 @@ pub struct Coll {
 /// What `stag osd coll` does.
 #[derive(Clone, Debug, Subcommand)]
 pub enum CollCommand {
-    /// Make one, and print its id
+    /// Create a collection, and print its id
     Make {
-        /// The partition, and the id; the device chooses one if it is left out
+        /// The partition, with the id [default: the device chooses one]
         #[arg(value_name = "URL")]
         url: Where,
         /// Its name
@@ -393,11 +379,11 @@ pub enum CollCommand {
         #[command(flatten)]
         reach: Reach,
     },
-    /// Put objects into one
+    /// Add objects to a collection
     Add(Members),
-    /// Take objects out of one; they stay on the device
+    /// Take objects out of a collection; they stay on the device
     Take(Members),
-    /// Remove all members of one from the device
+    /// Remove all members of a collection from the device
     Empty {
         /// The collection
         #[arg(value_name = "URL")]
@@ -405,12 +391,12 @@ pub enum CollCommand {
         #[command(flatten)]
         reach: Reach,
     },
-    /// Remove one
+    /// Remove a collection
     Rm {
         /// The collection
         #[arg(value_name = "URL")]
         url: Where,
-        /// Even with members, which stay on the device
+        /// Even if it has members, which stay on the device
         #[arg(short, long)]
         force: bool,
         #[command(flatten)]
@@ -428,15 +414,14 @@ pub struct Members {
     #[arg(value_name = "URL", required = true)]
     pub objects: Vec<Where>,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub reach: Reach,
 }
 
 /// Make and use snapshots and clones of partitions
 #[derive(Clone, Debug, Args)]
 #[command(long_about = "Make and use snapshots and clones of partitions.\n\n\
-    A snapshot is a partition that stays as another one is now; a clone is one that can be changed. Neither copies data: what is the same \
-    is kept once.")]
+    A snapshot is a partition that keeps the present state of another one; a clone is a writable one. Neither copies data: identical \
+    data is stored once.")]
 #[command(
     after_long_help = "Examples:\n  stag osd snapshot create URL/0x10000\n  stag osd snapshot clone URL/0x10000 0x30000\n  stag osd snapshot diff URL/0x10000/report.pdf 0x20000\n  stag osd snapshot restore URL/0x10000 0x20000\n  stag osd snapshot refresh URL/0x20000\n  stag osd snapshot detach URL/0x30000"
 )]
@@ -453,9 +438,9 @@ pub enum SnapshotCommand {
     Create(Duplicate),
     /// Make a clone, and print its id
     Clone(Duplicate),
-    /// Make a snapshot or clone what its partition is now
+    /// Bring a snapshot or clone to the present state of its partition
     Refresh(OnePartition),
-    /// Make a partition what its snapshot is
+    /// Return a partition to the state of its snapshot
     Restore {
         /// The partition
         #[arg(value_name = "URL")]
@@ -466,9 +451,9 @@ pub enum SnapshotCommand {
         #[command(flatten)]
         reach: Reach,
     },
-    /// Make a clone a partition like any other
+    /// Turn a clone into an independent partition
     Detach(OnePartition),
-    /// Where an object's bytes differ from those of its namesake in another partition
+    /// Show where an object's bytes differ from the same object in another partition
     Diff {
         /// The object
         #[arg(value_name = "URL")]
@@ -487,11 +472,10 @@ pub struct Duplicate {
     /// The partition
     #[arg(value_name = "URL")]
     pub url: Where,
-    /// The new one's id; the device chooses one if it is left out
+    /// Id of the new partition [default: the device chooses one]
     #[arg(value_name = "ID", value_parser = super::place::id)]
     pub id: Option<u64>,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub reach: Reach,
 }
 
@@ -502,16 +486,15 @@ pub struct OnePartition {
     #[arg(value_name = "URL")]
     pub url: Where,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub reach: Reach,
 }
 
-/// Check that objects are in order, and repair what is not
+/// Check the structures of objects, and repair damage
 #[derive(Clone, Debug, Args)]
-#[command(long_about = "Check that objects are in order, and repair what is not.\n\n\
-    Of a directory that is not being served, every structure of the store is read and held against the others; --repair mends what it can, \
-    and says what was lost. Of a URL, the device is asked to check itself (OBJECT STRUCTURE CHECK) while it serves. Ends with status 1 if \
-    something is wrong, also when it was repaired.")]
+#[command(long_about = "Check the structures of objects, and repair damage.\n\n\
+    For a directory that is not being served, reads every structure of the store and compares them; --repair repairs what it can, \
+    and reports losses. For a URL, the device checks itself (OBJECT STRUCTURE CHECK) while it serves. Exits with status 1 if \
+    something is wrong, even if repaired.")]
 #[command(
     after_long_help = "Examples:\n  stag osd check /var/lib/stag/objects\n  stag osd check --repair /var/lib/stag/objects\n  stag osd check URL/0x10000"
 )]
@@ -519,11 +502,10 @@ pub struct Check {
     /// The directory, or the URL of a device or a partition
     #[arg(value_name = "DIR|URL")]
     pub place: Offline,
-    /// Repair what is not in order
+    /// Repair damage
     #[arg(long)]
     pub repair: bool,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub reach: Reach,
 }
 
@@ -540,13 +522,13 @@ impl Where {
 /// A security method
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum MethodArg {
-    /// Nothing is proved
+    /// No proof
     Nosec,
-    /// The client holds the capability's key; the network must be trusted
+    /// Proves that the client has the capability's key; needs a trusted network
     Capkey,
-    /// The command is the client's, and new
+    /// Proves that the command is the client's, and new
     Cmdrsp,
-    /// The data is the client's too
+    /// Proves that the data is the client's too
     Alldata,
 }
 
@@ -561,28 +543,27 @@ impl From<MethodArg> for osd::security::Method {
     }
 }
 
-/// Agree on keys with a device or for one of its partitions, and say which security method it demands
+/// Set the keys of a device or partition, and its minimum security method
 #[derive(Clone, Debug, Args)]
 #[command(
-    after_long_help = "The first use for a device makes its master key and is not authenticated: do it before others reach the device. \
-    Whoever has the file may do everything. See docs/src/objects/security.md.\n\n\
+    after_long_help = "The first use for a device creates its master key and is not authenticated: do it before others can reach the device. \
+    The file grants all rights. See docs/src/objects/security.md.\n\n\
     Examples:\n  stag osd keys URL --keys osd.keys\n  stag osd keys URL/0x10000 --keys osd.keys --demand cmdrsp\n  stag osd keys URL/0x10000 --keys osd.keys --renew     (ends all credentials of the partition)"
 )]
 pub struct Keys {
     /// The device, or a partition
     #[arg(value_name = "URL")]
     pub url: Where,
-    /// Where the keys are kept; made if it is not there
+    /// File of the keys; created if missing
     #[arg(long, value_name = "FILE")]
     pub keys: PathBuf,
-    /// The security method that commands there have to use at least
+    /// The weakest security method that commands may use
     #[arg(long, value_name = "METHOD")]
     pub demand: Option<MethodArg>,
-    /// Make a new working key
+    /// Set a new working key
     #[arg(long)]
     pub renew: bool,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub reach: Reach,
 }
 
@@ -595,23 +576,23 @@ pub struct Grant {
     /// The partition's id; 0 for the root
     #[arg(value_name = "PARTITION", value_parser = number)]
     pub partition: u64,
-    /// The object's id, 0 for all of the partition's; the partition itself if it is left out
+    /// The object's id, 0 for all objects of the partition [default: the partition itself]
     #[arg(value_name = "OBJECT", value_parser = object_id)]
     pub object: Option<Object>,
-    /// The keys, as `stag osd keys` keeps them
+    /// File of the keys, from `stag osd keys`
     #[arg(long, value_name = "FILE")]
     pub keys: PathBuf,
-    /// What it permits: read, write, get_attr, set_attr, create, remove, obj_mgmt, append, dev_mgmt, global, pol_sec, m_object,
-    /// query, gbl_rem, or all
+    /// Permissions: read, write, get_attr, set_attr, create, remove, obj_mgmt, append, dev_mgmt,
+    /// global, pol_sec, m_object, query, gbl_rem, or all
     #[arg(long, value_name = "PERMISSIONS", value_delimiter = ',', required = true)]
     pub permit: Vec<String>,
-    /// What has to be proved with it
+    /// The weakest security method it allows
     #[arg(long, value_name = "METHOD", value_enum, default_value = "cmdrsp")]
     pub method: MethodArg,
-    /// Seconds until it ends; never if it is left out
+    /// Seconds until it expires [default: never]
     #[arg(long, value_name = "SECONDS")]
     pub expires: Option<u64>,
-    /// The policy access tag that the object has to have; 0 for any
+    /// The policy access tag that the object must have; 0 for any
     #[arg(long, value_name = "TAG", default_value_t = 0)]
     pub tag: u32,
     /// The object is a collection

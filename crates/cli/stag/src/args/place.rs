@@ -71,7 +71,7 @@ impl FromStr for Where {
                 false => Err("the partition's id is missing before the object".into()),
             };
         }
-        let partition = id(partition).map_err(|what| format!("`{partition}` is no partition: {what}"))?;
+        let partition = id(partition).map_err(|what| format!("`{partition}` is not a partition: {what}"))?;
         Ok(Self { url, partition: Some(partition), object: Object::parse(object)? })
     }
 }
@@ -86,7 +86,7 @@ impl Object {
         for part in text.split('/') {
             match part {
                 "" | "." => {}
-                ".." => return Err("a path leads downwards: write it without ..".into()),
+                ".." => return Err("write the path without ..".into()),
                 name if name.len() > 255 => return Err("a name has at most 255 bytes".into()),
                 name => path.push(name.as_bytes().to_vec()),
             }

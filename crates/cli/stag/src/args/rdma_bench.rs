@@ -11,44 +11,40 @@ use super::{Rdma, RdmaCrc};
 /// Measure RDMA itself: reads, writes and sends between two sides
 #[derive(Clone, Debug, Args)]
 #[command(
-    long_about = "Measure RDMA itself: reads, writes and sends between two sides, without any storage above.\n\n\
-    One side answers and lends memory; the other one, which names it, loads and tells. Both run over software iWARP, which needs no RDMA \
-    hardware, or both over an RDMA device (--rdma verbs). Every combination of operations, sizes and depths is a run over a connection of \
-    its own.\n\n\
-    An RDMA Write or a Send counts as under way until the other side has said that it has it, as InfiniBand's acknowledgements do, so \
-    that --depth means the same for all of them."
+    long_about = "Measure RDMA itself: reads, writes and sends between two sides, without storage.\n\n\
+    One side listens and exposes memory; the other one connects to it, generates the load and reports. Both use software iWARP, which \
+    needs no RDMA hardware, or both an RDMA device (--rdma verbs). Every combination of operations, sizes and depths is a run over a \
+    connection of its own.\n\n\
+    An RDMA Write or a Send is in flight until the other side acknowledges it, as with InfiniBand, so \
+    that --depth means the same for all operations."
 )]
 #[command(after_long_help = EXAMPLES)]
 pub struct RdmaBench {
-    /// The side that answers; without it, this is that side
+    /// The listening side; without it, listen
     #[arg(value_name = "HOST[:PORT]", value_parser = place)]
     pub server: Option<SocketAddr>,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub answer: Answer,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub load: RdmaLoad,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub wire: Wire,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub output: RdmaOutput,
 }
 
 /// The side that answers.
 #[derive(Clone, Debug, Args)]
-#[command(next_help_heading = "Answering")]
+#[command(next_help_heading = "Listening side")]
 pub struct Answer {
-    /// Where to answer: an IP address, with a port or for 18515. Port 0 takes a free one. The address is printed once it is
-    /// listened on [default: 127.0.0.1:18515]
+    /// Listen on this IP address, port 18515 unless given, and print it. Port 0 takes a free port
+    /// [default: 127.0.0.1:18515]
     #[arg(short, long, value_name = "ADDR:PORT", value_parser = listen, conflicts_with = "server")]
     pub listen: Option<SocketAddr>,
-    /// End when the first client has gone
+    /// Exit after the first client
     #[arg(long, conflicts_with = "server")]
     pub once: bool,
-    /// Memory for each client, at most; the clients are eight at most
+    /// Most memory per client; at most eight clients connect
     #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = super::size, conflicts_with = "server")]
     pub memory: u64,
 }
@@ -57,22 +53,22 @@ pub struct Answer {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Load")]
 pub struct RdmaLoad {
-    /// What to do, one or more
+    /// Operations, one or more
     #[arg(short, long, value_enum, value_delimiter = ',', default_value = "read")]
     pub operation: Vec<Operation>,
-    /// Bytes of a message: 4k, a list 4k,64k or a sweep 1k..4M that doubles; to 16M
+    /// Bytes of a message: 4k, a list 4k,64k or a sweep 1k..4M that doubles; at most 16M
     #[arg(short, long, visible_alias = "bs", value_name = "SIZES", default_value = "64k")]
     pub size: Lengths,
-    /// Messages under way: 16, a list 1,4,16 or a sweep 1..64 that doubles
+    /// Messages in flight: 16, a list 1,4,16 or a sweep 1..64 that doubles
     #[arg(short, long, value_name = "NUMBERS", default_value = "16")]
     pub depth: Depths,
-    /// RDMA Reads on the wire at once (ORD), at most; those beyond wait here [default: as many as --depth]
+    /// Most RDMA Reads on the wire at once (ORD); further ones wait [default: --depth]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=4096))]
     pub outstanding: Option<u16>,
     /// Seconds of each run
     #[arg(short, long, value_name = "SECONDS", default_value_t = 5.0, value_parser = positive)]
     pub time: f64,
-    /// Seconds of load before each run that do not count
+    /// Seconds of load before each run, not measured
     #[arg(long, value_name = "SECONDS", default_value_t = 0.2, value_parser = not_negative)]
     pub warmup: f64,
 }
@@ -81,22 +77,22 @@ pub struct RdmaLoad {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Connection")]
 pub struct Wire {
-    /// Who moves the bytes; the same on both sides
+    /// The RDMA implementation, the same on both sides
     #[arg(long, value_enum, default_value_t = Rdma::Software)]
     pub rdma: Rdma,
-    /// CRC32C of what software iWARP sends; one side that wants it is enough
+    /// CRC32C of data that software iWARP sends; on if either side asks for it
     #[arg(long, value_enum, default_value_t = RdmaCrc::Never)]
     pub rdma_crc: RdmaCrc,
-    /// Longest FPDU that this side of software iWARP sends, bytes
+    /// Longest FPDU that software iWARP sends from this side, bytes
     #[arg(long, value_name = "SIZE", default_value = "64K", value_parser = fpdu)]
     pub fpdu: u64,
-    /// How long to look for work before sleeping, µs
+    /// How long to poll for work before sleeping, µs
     #[arg(long, value_name = "µs", default_value_t = 50, value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
     pub spin: u32,
     /// The processor to run on
     #[arg(long, value_name = "CPU")]
     pub cpu: Option<u16>,
-    /// Seconds for the connection and for the end of a run
+    /// Timeout of the connection and of the end of a run, seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=3600))]
     pub timeout: u32,
 }
@@ -105,7 +101,7 @@ pub struct Wire {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Output")]
 pub struct RdmaOutput {
-    /// As one JSON document, at the end
+    /// Print one JSON document at the end
     #[arg(long)]
     pub json: bool,
 }

@@ -19,67 +19,67 @@ use crate::unit::UnitSpec;
 #[command(
     long_about = "Serve disks and files until SIGTERM or SIGINT: disks over iSCSI, trees of files over NFS.\n\n\
     Each PATH becomes a logical unit, numbered from 0 in the order given. It is a file, a block device, mem:SIZE, \
-    or osd:DIR: objects in a directory. When \
-    all are open and every address is listened on, the URL of each unit is printed on stdout, alone on a line. \
-    Without PATH and --config it starts empty, and `stag apply FILE` says what it serves."
+    or osd:DIR (objects in a directory). Once the daemon serves, it prints the URL of each unit on a line of its own. \
+    Without PATH and --config it starts empty; `stag apply FILE` configures it."
 )]
 #[command(after_long_help = format!("{}\n{EXAMPLES}", reference::options()))]
 pub struct Serve {
     /// The units: a file, a block device, mem:SIZE or osd:DIR, and its options
     #[arg(value_name = "PATH[,option...]", value_parser = crate::unit::parse)]
     pub units: Vec<UnitSpec>,
-    /// A configuration file; PATHs given too are served by a target of their own
+    /// A configuration file; a target of its own serves PATHs given beside it
     #[arg(short, long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Where to listen: an IP address, with a port or for 3260; repeatable. Replaces the portals of the configuration.
-    /// Port 0 takes a free one [default: 127.0.0.1:3260]
+    /// Listen on this IP address, port 3260 unless given; repeatable. Replaces the portals of the
+    /// configuration. Port 0 takes a free port [default: 127.0.0.1:3260]
     #[arg(short, long, value_name = "ADDR:PORT", value_parser = address)]
     pub listen: Vec<SocketAddr>,
-    /// Listen for iSER through the RDMA devices that have this address too, by rdma-core: InfiniBand, RoCE, iWARP cards, the
-    /// kernel's siw; repeatable. Without --listen and portals of the configuration, it is the only place
+    /// Listen for iSER on the RDMA devices with this address (rdma-core: InfiniBand, RoCE, iWARP,
+    /// the kernel's siw); repeatable. Without --listen and configured portals, listen nowhere else
     #[arg(long, value_name = "ADDR:PORT", value_parser = address, conflicts_with = "no_iser")]
     pub verbs: Vec<SocketAddr>,
-    /// The name of the target that serves the PATHs [default: iqn.2026-01.org.stag:HOST-ID:disk, of this host's name and six digits
-    /// that its machine-id makes]
+    /// Name of the target that serves the PATHs [default: iqn.2026-01.org.stag:HOST-ID:disk, with
+    /// this host's name and six digits from its machine-id]
     #[arg(long, value_name = "IQN", value_parser = iqn)]
     pub iqn: Option<String>,
-    /// Export a directory, or memory (mem:SIZE), to NFS clients, who mount it as NAME; repeatable.
-    /// Everybody may mount it; a configuration says who may
+    /// Export a directory, or memory (mem:SIZE), to NFS clients as NAME; repeatable. Every client
+    /// may mount it; only a configuration file can restrict that
     #[arg(long, value_name = "NAME=PATH", value_parser = crate::export::parse)]
     pub export: Vec<Given>,
-    /// Where NFS listens: an IP address, with a port or for 2049; repeatable. Replaces the addresses
-    /// of the configuration [default: 127.0.0.1:2049]
+    /// Listen for NFS on this IP address, port 2049 unless given; repeatable. Replaces the
+    /// addresses of the configuration [default: 127.0.0.1:2049]
     #[arg(long, value_name = "ADDR:PORT", value_parser = nfs_address)]
     pub nfs: Vec<SocketAddr>,
-    /// Listen for NFS through the RDMA devices that have this address too: an IP address, with a port
-    /// or for 20049; repeatable. Replaces those of the configuration. Without --nfs and addresses of
-    /// the configuration, it is the only place
+    /// Listen for NFS on the RDMA devices with this IP address, port 20049 unless given;
+    /// repeatable. Replaces those of the configuration. Without --nfs and configured addresses,
+    /// listen nowhere else
     #[arg(long, value_name = "ADDR:PORT", value_parser = nfs_rdma_address)]
     pub nfs_verbs: Vec<SocketAddr>,
     #[arg(long, value_name = "N", help = help::<Daemon>("cores"), value_parser = flag::<Daemon, u16>("cores"))]
     pub cores: Option<u16>,
     #[arg(long, value_name = "µs", help = help::<Daemon>("spin"), value_parser = flag::<Daemon, u32>("spin"))]
     pub spin: Option<u32>,
-    /// Copy read data into the socket, instead of lending a memory unit's pages to the network
+    /// Copy read data into the socket instead of sending a memory unit's pages without a copy
     #[arg(long)]
     pub no_zero_copy: bool,
-    /// Keep every right of the process. Otherwise it reaches only its units' directories, and makes only the system calls that
-    /// serving needs
+    /// Keep all rights of the process. By default it confines itself to its units' directories and
+    /// the system calls that serving needs
     #[arg(long)]
     pub no_sandbox: bool,
-    /// Let in iSCSI over TCP only. Otherwise each address takes iSER over iWARP too, as the first bytes of a connection say
+    /// Accept iSCSI over TCP only. By default each address also accepts iSER over iWARP
     #[arg(long)]
     pub no_iser: bool,
-    /// Where to be managed (`stag status` and others): a path, or none. The usual place goes to the first daemon that takes it
-    /// [default: control.sock in $RUNTIME_DIRECTORY (systemd), in /run/stag for root, in $XDG_RUNTIME_DIR/stag, or in /tmp/stag-UID]
+    /// Control socket for `stag status` and other commands: a path, or none. The first daemon on a
+    /// host gets the default path [default: control.sock in $RUNTIME_DIRECTORY (systemd), in
+    /// /run/stag for root, in $XDG_RUNTIME_DIR/stag, or in /tmp/stag-UID]
     #[arg(long, value_name = "PATH", value_parser = control, env = "STAG_CONTROL", hide_env_values = true)]
     pub control: Option<Place>,
-    /// Take the place of the daemon that runs: it gets no new connections, ends what its initiators are at, and hands over its
-    /// listening sockets and reservations, so that nobody is refused; initiators come back by themselves. If this one cannot serve,
-    /// the other one goes on
+    /// Replace the running daemon. It finishes the commands it has, then hands over its listening
+    /// sockets and reservations. No client is refused; initiators reconnect by themselves. If the
+    /// new daemon cannot serve, the old one continues
     #[arg(long)]
     pub takeover: bool,
-    /// Take over even if units in memory lose their data by it
+    /// Take over even though units in memory lose their data
     #[arg(long, requires = "takeover")]
     pub lose_memory_units: bool,
     #[arg(long, value_name = "WHEN", help = help::<IserConfig>("crc"), value_parser = flag::<IserConfig, Crc>("crc"))]
@@ -96,18 +96,18 @@ Examples:
   stag serve --nfs 0.0.0.0:2049 --export /scratch=mem:4G
   stag serve --config /etc/stag.toml";
 
-/// Serve a new disk, write to it and read it back: shows that all works here
+/// Serve a new disk, write to it and read it back: a check that Stag works here
 #[derive(Clone, Debug, Args)]
-#[command(long_about = "Serve a new disk, write to it and read it back: shows that all works here.\n\n\
-    Makes a sparse file in a new directory, starts a server for it on a free port of the loopback, logs in with Stag's own \
-    initiator, writes a pattern that no stale or misplaced block could pass for, reads it back and compares. Leaves nothing \
-    behind, unless --keep says to go on serving.")]
+#[command(long_about = "Serve a new disk, write to it and read it back: a check that Stag works here.\n\n\
+    Creates a sparse file in a new directory, serves it on a free loopback port, logs in with Stag's own \
+    initiator, writes a pattern that reveals stale and misplaced blocks, reads it back and compares. Leaves nothing \
+    behind, unless --keep continues to serve.")]
 #[command(after_long_help = "Examples:\n  stag demo\n  stag demo --size 1G --keep")]
 pub struct Demo {
-    /// How large the disk is
+    /// Size of the disk
     #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = super::size)]
     pub size: u64,
-    /// Go on serving the disk until interrupted
+    /// Continue to serve the disk until interrupted
     #[arg(long)]
     pub keep: bool,
 }

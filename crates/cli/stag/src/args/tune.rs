@@ -7,47 +7,46 @@ use iscsi_client::Url;
 
 use super::{Connect, url};
 
-/// Measure the path to a unit and choose how a session should use it
+/// Measure the path to a unit and choose session parameters for it
 #[derive(Clone, Debug, Args)]
-#[command(long_about = "Measure the path to a unit and choose how a session should use it.\n\n\
-    Pings the target, loads the unit for a few seconds, learns what the target allows, and chooses connections, bursts, R2Ts or RDMA Reads, \
-    block size, depth and socket buffers by the arithmetic of bandwidth and delay, which it shows; and it says how many commands of other \
-    lengths it takes, of reads and of writes, since a write that is longer than what goes unasked takes a round trip more. Then it measures again, with what it has \
-    chosen, and prints the words to paste: a URL, options of `stag bench` and `stag cp`, open-iscsi's iscsid.conf, and [limits] of the \
-    target if a stag serves it.\n\n\
-    It only reads, unless --destroy says that what is on the unit may be lost. Each load is bounded by --time and --most.")]
+#[command(long_about = "Measure the path to a unit and choose session parameters for it.\n\n\
+    Pings the target, loads the unit for a few seconds, learns the target's limits, and chooses connections, bursts, R2Ts or RDMA Reads, \
+    block size, depth and socket buffers from bandwidth and delay, and shows the calculation. It also prints the depth needed for other \
+    lengths, for reads and writes apart: a write longer than its unsolicited data takes another round trip. Then it measures again with \
+    the chosen values, and prints settings to paste: a URL, options of `stag bench` and `stag cp`, open-iscsi's iscsid.conf, and [limits] \
+    if Stag is the target.\n\n\
+    It only reads, unless --destroy permits it to overwrite the unit. --time and --most bound each load.")]
 #[command(after_long_help = EXAMPLES)]
 pub struct Tune {
     /// The unit: iscsi://HOST[:PORT]/IQN/LUN, or iser:// for RDMA
     #[arg(value_name = "URL", value_parser = url::unit)]
     pub url: Url,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     pub json: bool,
-    /// Write what was chosen into a file: open-iscsi's iscsid.conf or a node's record, or (a name that ends in .toml) the [limits]
-    /// of the stag that serves. What else is in it stays
+    /// Write the chosen values into a file: open-iscsi's iscsid.conf or a node record, or (a name
+    /// that ends in .toml) the [limits] of a Stag configuration. All else in the file stays
     #[arg(long, value_name = "FILE")]
     pub apply_to: Option<PathBuf>,
-    /// Measure writes too: what is on the unit is lost
+    /// Measure writes too: destroys the data on the unit
     #[arg(long)]
     pub destroy: bool,
-    /// Seconds of each load that count
+    /// Seconds measured of each load
     #[arg(short, long, value_name = "SECONDS", default_value_t = 1.5, value_parser = seconds)]
     pub time: f64,
-    /// Bytes that each load moves at most
+    /// Most bytes that one load moves
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = super::size)]
     pub most: u64,
     /// Only the first SIZE bytes of the unit
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = super::size)]
     pub span: u64,
-    /// Pings
+    /// Number of pings
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub pings: u16,
-    /// Do not say on stderr what is being measured
+    /// Show no progress on stderr
     #[arg(short, long)]
     pub quiet: bool,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub connect: Connect,
 }
 
