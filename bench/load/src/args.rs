@@ -13,7 +13,7 @@ pub struct Args {
     /// The unit: iscsi://HOST:PORT/IQN/LUN, or tcp://HOST:PORT of a --floor-target
     #[arg(required_unless_present_any = ["null_target", "floor_target", "between"])]
     pub url: Option<String>,
-    /// What to do
+    /// Kind and order of I/Os
     #[arg(default_value = "rr")]
     pub pattern: Pattern,
     /// Bytes of one I/O, 512 to 1M; a multiple of the unit's block size
@@ -28,43 +28,44 @@ pub struct Args {
     /// Connections, each with a session of its own
     #[arg(default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub connections: u16,
-    /// Ask the sockets over and over instead of sleeping until one is readable
+    /// Poll the sockets instead of sleeping until one is readable
     #[arg(long)]
     pub spin: bool,
-    /// Bytes taken off a socket at once; else those of eight I/Os, from 64K to 512K. A window of answers is taken in several steps,
-    /// each followed at once by the commands that replace what it completed; a client that takes a whole window at once works in
-    /// lock-step with the target, which waits meanwhile
+    /// Bytes of one receive [default: eight I/Os, from 64K to 512K]. A client that receives a whole
+    /// window at once works in lock-step with the target; several receives keep both busy
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     pub receive: Option<usize>,
-    /// Of a mixed pattern, how many of 100 commands read
+    /// Reads in 100 commands of a mixed pattern
     #[arg(long, default_value_t = 70, value_parser = clap::value_parser!(u8).range(0..=100))]
     pub read_percent: u8,
-    /// Load this long before measuring, in seconds
+    /// Seconds of load before the measurement
     #[arg(long, default_value_t = 0.2)]
     pub warmup: f64,
-    /// Write every block of the unit once, in order, instead of measuring for a time
+    /// Write every block of the unit once, in order, instead of measuring
     #[arg(long, conflicts_with_all = ["connections", "warmup"])]
     pub fill: bool,
-    /// Report the processor time of this process (the target's) per I/O too
+    /// Also report the processor time of this process (the target's) per I/O
     #[arg(long, value_name = "PID")]
     pub target_pid: Option<u32>,
-    /// The initiator's name: one host, however many connections. With --hold a session's number is appended
+    /// The initiator's name: one host, however many connections. With --hold a session's number is
+    /// appended
     #[arg(long, default_value = "iqn.2026-01.org.stag:load")]
     pub initiator: String,
-    /// Instead of loading: log in N sessions, say so, and keep them idle until the end of standard input. For each line of it, say
-    /// how many pings of the target were answered until then
+    /// Instead of loading: log in N sessions and keep them idle until the end of standard input.
+    /// For each line of it, print the number of pings answered
     #[arg(long, value_name = "N", conflicts_with_all = ["fill", "target_pid"], value_parser = clap::value_parser!(u32).range(1..=60_000))]
     pub hold: Option<u32>,
-    /// Instead of loading: be the other side of raw TCP with the bytes of iSCSI and nothing of it, on ADDR:PORT
+    /// Instead of loading: serve raw TCP with the byte counts of iSCSI, on ADDR:PORT
     #[arg(long, value_name = "ADDR:PORT", conflicts_with_all = ["url", "null_target"])]
     pub floor_target: Option<SocketAddr>,
-    /// MiB of memory that the payload of a --floor-target lies in
+    /// MiB of memory for the payload of a --floor-target
     #[arg(long, value_name = "MIB", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub floor_mib: u32,
-    /// Instead of loading: be a target that stores nothing, on ADDR:PORT; what iSCSI itself costs, and a check of this tool
+    /// Instead of loading: serve a target that stores nothing, on ADDR:PORT: the cost of iSCSI
+    /// itself, and a check of this tool
     #[arg(long, value_name = "ADDR:PORT", conflicts_with = "url")]
     pub null_target: Option<SocketAddr>,
-    /// Instead of loading: how long a cache line takes from one core to the other, ns
+    /// Instead of loading: print the time of a cache line between two cores, ns
     #[arg(long, value_name = "CORE", num_args = 2, conflicts_with_all = ["url", "null_target", "floor_target"])]
     pub between: Vec<usize>,
 }
@@ -83,7 +84,7 @@ Examples:
   stag-load --floor-target 127.0.0.1:3261 & stag-load --target-pid $! tcp://127.0.0.1:3261 rr 4K 32 5
   stag-load --hold 10000 iscsi://127.0.0.1:3260/iqn.2026-01.org.stag:disk/0";
 
-/// What to do with which addresses.
+/// Kinds and order of I/Os.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Pattern {
     /// Random reads

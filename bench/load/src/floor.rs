@@ -1,11 +1,12 @@
 //! The floor: the bytes of iSCSI over TCP, and nothing of iSCSI.
 //!
-//! A request is 48 bytes, an answer 48 bytes and the payload; for writes the payload goes with the request. The server's payload
-//! lies anywhere in 1 GiB of memory (`--floor-mib`), as a disk's does, so that it comes from memory and not from a cache. Both sides do what is
-//! best for TCP and nothing else: no header is read, payload is scattered to its place by the receive itself, answers go out
-//! in chunks, so that both sides work at the same time.
+//! A request is 48 bytes, an answer 48 bytes and the payload; for writes the payload goes with the
+//! request. The server's payload lies anywhere in 1 GiB of memory (`--floor-mib`), as a disk's
+//! does, so that it comes from memory and not from a cache. Both sides do what is best for TCP and
+//! nothing else: no header is read, payload is scattered to its place by the receive itself,
+//! answers go out in chunks, so that both sides work at the same time.
 //!
-//! What a target costs beyond this is its own. With many connections it is in [`many`].
+//! Any cost of a target beyond this is its own. [`many`] serves many connections.
 
 use std::io::{ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -25,15 +26,17 @@ use crate::run::{PATIENCE, payload};
 use crate::wire::{self, BHS};
 use crate::{LoadError, many, socket};
 
-/// Answers of one send, and their bytes: enough to make the call cheap, few enough that the client begins meanwhile.
+/// Answers of one send, and their bytes: enough to make the call cheap, few enough that the client
+/// begins meanwhile.
 const CHUNK: usize = 32;
 const CHUNK_BYTES: usize = 64 * 1024;
 /// The first bytes of a connection.
 const MAGIC: &[u8; 8] = b"floor 1\n";
-/// The longest that the server asks its socket over and over before it sleeps, so that it is no wake-up that is measured.
+/// The longest that the server asks its socket over and over before it sleeps, so that it is no
+/// wake-up that is measured.
 pub(crate) const AWAKE: Duration = Duration::from_micros(100);
 
-/// What a client asks of the server, in its first 48 bytes.
+/// The request of a client, in its first 48 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Hello {
     pub(crate) block: usize,
@@ -72,7 +75,7 @@ impl Hello {
     }
 }
 
-/// What the server did for one connection; printed as JSON.
+/// The server's account of one connection; printed as JSON.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Served {
     /// I/Os answered, the client's warm-up included.
@@ -81,11 +84,8 @@ pub struct Served {
     pub working_us: f64,
 }
 
-/// Listens on `address`, tells `ready` where that is, and serves one connection after the other for ever; tells `done` of each.
-/// Payload lies in `memory` bytes.
-///
-/// # Errors
-/// The socket's.
+/// Listens on `address`, tells `ready` where that is, and serves one connection after the other for
+/// ever; tells `done` of each. Payload lies in `memory` bytes.
 pub fn listen(
     address: SocketAddr,
     memory: usize,
@@ -97,7 +97,8 @@ pub fn listen(
         socket::unpaced(&listener);
     }
     let mut memory = MmapMut::map_anon(memory).map_err(|e| LoadError::Io("getting memory", e))?;
-    // Large pages, as a target that cares has them: it is no miss of a TLB that is measured. A kernel without them refuses.
+    // Large pages, as a target that cares has them: it is no miss of a TLB that is measured. A
+    // kernel without them refuses.
     let _ = memory.advise(Advice::HugePage);
     // Every page is there and none is the shared page of zeros.
     memory.fill(0xa5);
@@ -125,7 +126,7 @@ pub fn serve(stream: TcpStream, memory: &mut [u8]) -> Result<Served, LoadError> 
     serve_one(stream, hello, memory)
 }
 
-/// What a client that has just connected asks for.
+/// The request of a new client.
 pub(crate) fn greeted(mut stream: &TcpStream, memory: usize) -> Result<Hello, LoadError> {
     let io = |e| LoadError::Io("serving", e);
     stream.set_nodelay(true).map_err(io)?;
@@ -142,7 +143,7 @@ fn serve_one(stream: TcpStream, hello: Hello, memory: &mut [u8]) -> Result<Serve
     let mut server = Server::new(stream, hello, memory.len(), 1);
     let served = if hello.read { server.reads(memory) } else { server.writes(memory) };
     match served {
-        // A client that has what it wants just closes, whatever is under way.
+        // A client that has what it wants just closes, with I/Os in flight.
         Err(LoadError::Io(_, e))
             if matches!(e.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe) => {}
         Err(other) => return Err(other),
@@ -235,7 +236,8 @@ impl Server {
         let answers = [0; BHS * CHUNK];
         let most = chunk(block);
         loop {
-            // In ascending order, so that they can be lent out all at once; a place drawn twice is received into once.
+            // In ascending order, so that they can be lent out all at once; a place drawn twice is
+            // received into once.
             let mut drawn = [usize::MAX; CHUNK];
             drawn[..most].fill_with(|| self.places.draw());
             drawn.sort_unstable();
@@ -266,7 +268,7 @@ impl Server {
         }
     }
 
-    /// What is there, after waiting for it awake, then asleep. 0 at the end.
+    /// Receives the next bytes; polls first, then sleeps. 0 at the end.
     fn receive(&mut self, into: &mut [IoSliceMut<'_>]) -> Result<usize, LoadError> {
         let (mut flags, mut from, mut waited) = (RecvFlags::DONTWAIT, None, Duration::ZERO);
         loop {

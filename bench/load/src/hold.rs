@@ -12,7 +12,7 @@ use crate::ready::Ready;
 use crate::wire::{self, BHS, FINAL, IMMEDIATE, NO_TAG, op};
 use crate::{LoadError, run, socket};
 
-/// What is said when all are logged in.
+/// The message once all are logged in.
 #[derive(Debug, Serialize)]
 pub struct Held {
     /// Sessions that are logged in.
@@ -21,15 +21,15 @@ pub struct Held {
     pub seconds: f64,
 }
 
-/// What is said when somebody asks.
+/// The answer to a line of input.
 #[derive(Debug, Serialize)]
 pub struct Answered {
     /// Pings of the target that were answered until now.
     pub pings: u64,
 }
 
-/// Logs in `count` sessions, tells `ready`, and answers the target's NOP-Ins until `asked` has nothing more to say. For each line of
-/// it `answered` learns how many there were.
+/// Logs in `count` sessions, tells `ready`, and answers the target's NOP-Ins until `asked` has
+/// nothing more to say. For each line of it `answered` learns how many there were.
 ///
 /// # Errors
 /// A login that fails, and a connection that the target closes.

@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use crate::LoadError;
 use crate::wire::{self, BHS, Bhs, FINAL, IMMEDIATE, op};
 
-/// What a login settled, as far as a load needs it.
+/// The negotiated values that a load needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Negotiated {
     /// The session's handle at the target.
@@ -58,9 +58,10 @@ pub fn login(
          MaxBurstLength=1048576\0FirstBurstLength=262144\0MaxConnections=1\0ErrorRecoveryLevel=0\0DefaultTime2Wait=2\0\
          DefaultTime2Retain=0\0MaxOutstandingR2T=1\0DataPDUInOrder=Yes\0DataSequenceInOrder=Yes\0"
     );
-    // Stages (RFC 7143 §11.12.3): 0 security, 1 operational, 3 full feature. Bounded: a target that never moves on is left.
+    // Stages (RFC 7143 §11.12.3): 0 security, 1 operational, 3 full feature. Bounded: a target that
+    // never moves on is left.
     let mut stage = 0u8;
-    // What was said is not said twice: a key is negotiated once (§6.2).
+    // A key is negotiated once (§6.2).
     let (mut security, mut operational) = (Some(security), Some(operational));
     for _ in 0..8 {
         let (next, text) = if stage == 0 { (1, security.take()) } else { (3, operational.take()) };

@@ -1,5 +1,5 @@
-//! The floor with many connections, reads only: one thread on each side, which takes from epoll what is ready and serves it with the
-//! same calls as the floor of one connection.
+//! The floor with many connections, reads only: one thread on each side, which takes from epoll
+//! what is ready and serves it with the same calls as the floor of one connection.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -17,7 +17,8 @@ use crate::report::Report;
 use crate::run::PATIENCE;
 use crate::wire::BHS;
 
-/// Accepts the others of a client that has connected once and asked for `hello`, and serves all until one ends.
+/// Accepts the others of a client that has connected once and asked for `hello`, and serves all
+/// until one ends.
 pub(crate) fn serve(
     first: TcpStream,
     hello: Hello,
@@ -39,7 +40,7 @@ pub(crate) fn serve(
     let before = cpu::own();
     let mut waited = Duration::ZERO;
     match answer(&mut servers, hello, memory, &mut waited) {
-        // A client that has what it wants just closes, whatever is under way.
+        // A client that has what it wants just closes, with I/Os in flight.
         Err(LoadError::Io(_, e))
             if matches!(e.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe) => {}
         other => other?,
@@ -50,7 +51,8 @@ pub(crate) fn serve(
     Ok(Served { ios, working_us })
 }
 
-/// Answers until a connection ends; adds up the time in which there was nothing to do and it was awake.
+/// Answers until a connection ends; adds up the time in which there was nothing to do and it was
+/// awake.
 fn answer(
     servers: &mut [Server],
     hello: Hello,

@@ -1,7 +1,9 @@
-//! A target that stores nothing: it answers READ with bytes that it never fetched and throws away what WRITE sends.
+//! A target that stores nothing: it answers READ with bytes that it never fetched and throws away
+//! what WRITE sends.
 //!
-//! It is the floor (what iSCSI over TCP costs here when the target does nothing) and the check of this tool's own cost.
-//! It is no target for anything else: one unit of 1 GiB, no authentication, no digests, no error recovery.
+//! It is the floor (what iSCSI over TCP costs here when the target does nothing) and the check of
+//! this tool's own cost. It is no target for anything else: one unit of 1 GiB, no authentication,
+//! no digests, no error recovery.
 
 use std::io::{IoSlice, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -11,7 +13,6 @@ use crate::outbox::{Outbox, SLICES};
 use crate::wire::{self, BHS, Bhs, FINAL, NO_TAG, op};
 use crate::{LoadError, socket};
 
-/// Its name.
 pub const IQN: &str = "iqn.2026-01.org.stag:null";
 const LBA_BYTES: usize = 512;
 const LBAS: u64 = (1 << 30) / LBA_BYTES as u64;
@@ -20,9 +21,6 @@ const MAX_DATA: usize = 256 * 1024;
 const MAX_IO: usize = 1 << 20;
 
 /// Listens on `address`, tells `ready` where that is, and serves for ever, one thread a connection.
-///
-/// # Errors
-/// The socket's.
 pub fn listen(address: SocketAddr, ready: impl FnOnce(SocketAddr)) -> Result<(), LoadError> {
     let listener = TcpListener::bind(address).map_err(|e| LoadError::Io("listening", e))?;
     if address.ip().is_loopback() {
@@ -40,10 +38,9 @@ pub fn listen(address: SocketAddr, ready: impl FnOnce(SocketAddr)) -> Result<(),
     Ok(())
 }
 
-/// What one connection took in and gave out, for tests that check a client against it.
+/// The counts of one connection, for tests that check a client against it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Served {
-    /// Read commands.
     pub reads: u64,
     /// Write commands that got all their data.
     pub writes: u64,
@@ -60,7 +57,7 @@ pub struct Served {
 /// Serves one connection until it ends.
 ///
 /// # Errors
-/// What the socket says and what this little target does not understand.
+/// Errors of the socket, and PDUs that this small target does not support.
 pub fn serve(mut stream: TcpStream) -> Result<Served, LoadError> {
     stream.set_nodelay(true).map_err(|e| LoadError::Io("setting a socket option", e))?;
     stream
@@ -153,7 +150,8 @@ impl NullUnit {
         self.outbox.push(&bhs, payload);
     }
 
-    /// Agrees to everything: what was offered stands, since every answer would be the offer or the default.
+    /// Agrees to everything: what was offered stands, since every answer would be the offer or the
+    /// default.
     fn login(&mut self, bhs: &Bhs) {
         self.exp_cmd_sn = wire::get32(bhs, 24);
         let (stages, isid) = (bhs[1] & 0x0f, [bhs[8], bhs[9], bhs[10], bhs[11], bhs[12], bhs[13]]);

@@ -1,4 +1,5 @@
-//! What waits to be sent on one connection: headers of its own, payload borrowed from the one block that all writes send.
+//! The send queue of one connection: headers of its own, payload borrowed from the one block that
+//! all writes send.
 
 use std::io::IoSlice;
 use std::ops::Range;
@@ -21,8 +22,8 @@ impl Segment {
     }
 }
 
-/// An ordered queue of bytes to send, kept as slices so that payload is never copied here. It keeps its memory: once
-/// warm, it does not allocate.
+/// An ordered queue of bytes to send, kept as slices so that payload is never copied here. It keeps
+/// its memory: once warm, it does not allocate.
 #[derive(Debug, Default)]
 pub struct Outbox {
     headers: Vec<u8>,
@@ -50,7 +51,8 @@ impl Outbox {
         }
     }
 
-    /// Appends `bytes` and padding to a multiple of four: a small data segment that is not of the common block.
+    /// Appends `bytes` and padding to a multiple of four: a small data segment that is not of the
+    /// common block.
     pub fn push_bytes(&mut self, bytes: &[u8]) {
         if let (Some(Segment::Headers(range)), false) = (self.segments.last_mut(), bytes.is_empty()) {
             self.headers.extend_from_slice(bytes);

@@ -64,7 +64,6 @@ impl Ready {
     }
 }
 
-/// An error of waiting.
 pub(crate) fn waiting(errno: Errno) -> LoadError {
     LoadError::Io("waiting", errno.into())
 }

@@ -1,4 +1,4 @@
-//! What a run found, as it is printed.
+//! The printed result of a run.
 
 use load::Latency;
 use load::cpu::Sample;
@@ -7,22 +7,20 @@ use serde::Serialize;
 use crate::LoadError;
 use crate::args::Args;
 
-/// What a run found; printed as JSON.
+/// The result of a run; printed as JSON.
 #[derive(Debug, Serialize)]
 pub struct Report {
-    /// What was done, e.g. `rr`.
+    /// The pattern, e.g. `rr`.
     pub pattern: String,
     /// Bytes of one I/O.
     pub block: usize,
     /// Commands in flight on each connection.
     pub depth: u16,
-    /// Connections.
     pub connections: u16,
     /// Seconds measured.
     pub seconds: f64,
     /// I/Os completed in them.
     pub ios: u64,
-    /// I/Os a second.
     pub iops: f64,
     /// Megabytes (10^6) a second.
     pub mb_s: f64,
@@ -30,7 +28,6 @@ pub struct Report {
     pub p50_us: f64,
     /// 99 of 100 took no longer.
     pub p99_us: f64,
-    /// The longest.
     pub max_us: f64,
     /// This client's processor microseconds per I/O.
     pub client_us: f64,
@@ -38,7 +35,8 @@ pub struct Report {
     pub client_busy: f64,
     /// This client's system calls per I/O.
     pub calls: f64,
-    /// The target's processor microseconds per I/O, if it was named: waiting awake counts as well as working.
+    /// The target's processor microseconds per I/O, if it was named: waiting awake counts as well
+    /// as working.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target_us: Option<f64>,
     /// Of the time measured, how many percent of a core the target used, if it was named.
@@ -46,12 +44,11 @@ pub struct Report {
     pub target_busy: Option<f64>,
     /// I/Os that ended in anything but GOOD and all their bytes.
     pub errors: u64,
-    /// The first of them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub first_error: Option<String>,
 }
 
-/// What was counted, over all connections.
+/// The counts over all connections.
 #[derive(Debug)]
 pub struct Tally {
     /// Commands that ended, well or not.
@@ -62,7 +59,6 @@ pub struct Tally {
     pub first_error: Option<String>,
     /// From a command's queueing to its status.
     pub latency: Latency,
-    /// System calls.
     pub calls: u64,
 }
 

@@ -94,7 +94,8 @@ fn open(args: &Args, unit: &Unit, number: u16) -> Result<Link, LoadError> {
     Ok(Link { stream, session: Session::new(plan, negotiated, number), blocked: false })
 }
 
-/// READ CAPACITY(16) (SBC-3 §5.16), again for each unit attention that a fresh nexus has pending: blocks and their bytes.
+/// READ CAPACITY(16) (SBC-3 §5.16), again for each unit attention that a fresh nexus has pending:
+/// blocks and their bytes.
 fn capacity(
     stream: &mut TcpStream,
     negotiated: &mut Negotiated,
@@ -190,7 +191,8 @@ impl Runner {
         Ok(report)
     }
 
-    /// Lets what is in flight end and logs out; a target that has gone away meanwhile is no error of the run.
+    /// Lets what is in flight end and logs out; a target that has gone away meanwhile is no error
+    /// of the run.
     fn finish(&mut self) {
         for link in &mut self.links {
             link.session.stop();
@@ -215,7 +217,8 @@ impl Runner {
         done: impl Fn(&[Link], &Tally) -> bool,
     ) -> Result<(), LoadError> {
         while self.started.elapsed() < limit && !done(&self.links, &self.tally) {
-            // One connection with nothing left to send sleeps in its receive: no call is spent on asking first.
+            // One connection with nothing left to send sleeps in its receive: no call is spent on
+            // asking first.
             if self.links.len() == 1 && !self.spin && self.links[0].session.outbox.is_empty() {
                 self.receive(0, RecvFlags::empty())?;
                 continue;
@@ -255,7 +258,8 @@ impl Runner {
         Ok(())
     }
 
-    /// Sleeps until the only connection can be read, or written if something waits to be sent on it.
+    /// Sleeps until the only connection can be read, or written if something waits to be sent on
+    /// it.
     fn sleep(&mut self) -> Result<(), LoadError> {
         let link = &self.links[0];
         let wanted =

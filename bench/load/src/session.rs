@@ -1,4 +1,5 @@
-//! One connection's load: takes received bytes, counts what completed, and queues what follows. No I/O.
+//! One connection's load: takes received bytes, counts what completed, and queues what follows. No
+//! I/O.
 
 use std::time::Instant;
 
@@ -10,18 +11,15 @@ use crate::outbox::Outbox;
 use crate::report::Tally;
 use crate::wire::{self, BHS, Bhs, FINAL, IMMEDIATE, NO_TAG, op};
 
-/// What every connection does.
+/// The load of each connection.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Bytes of one I/O.
     pub block: usize,
-    /// Commands in flight.
     pub depth: u16,
-    /// Random addresses.
     pub random: bool,
     /// Of 100 commands, how many read.
     pub read_percent: u8,
-    /// The LUN.
     pub lun: u16,
     /// The unit's logical block size in bytes.
     pub lba_bytes: usize,
@@ -53,12 +51,12 @@ pub struct Session {
     random: Random,
     next_slot: u64,
     logged_out: bool,
-    /// What to send.
     pub outbox: Outbox,
 }
 
 impl Session {
-    /// A session after its login and the commands before the load. `number` tells connections apart.
+    /// A session after its login and the commands before the load. `number` tells connections
+    /// apart.
     pub fn new(plan: Plan, negotiated: Negotiated, number: u16) -> Self {
         let depth = plan.depth;
         Self {
@@ -92,7 +90,6 @@ impl Session {
         self.plan.slots
     }
 
-    /// No further commands.
     pub fn stop(&mut self) {
         self.engine.stop();
     }
@@ -153,7 +150,7 @@ impl Session {
     /// Takes `bytes` off the wire; queues new commands for completed ones, and data for R2Ts.
     ///
     /// # Errors
-    /// What the RFC does not allow a target to say, and what ends the session.
+    /// PDUs that the RFC does not permit, and those that end the session.
     pub fn absorb(&mut self, mut bytes: &[u8], now: Instant, tally: &mut Tally) -> Result<(), LoadError> {
         while !bytes.is_empty() {
             if self.skip > 0 {

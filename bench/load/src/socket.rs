@@ -1,5 +1,5 @@
-//! Sockets as the targets have theirs within a machine: unpaced. A congestion control that paces, as the system's may, arms a timer
-//! for every 64 KiB, and would be measured in the target's place.
+//! Sockets as the targets have theirs within a machine: unpaced. A congestion control that paces,
+//! as the system's may, arms a timer for every 64 KiB, and would be measured in the target's place.
 
 use std::net::{TcpStream, ToSocketAddrs};
 use std::os::fd::AsFd;
@@ -33,8 +33,10 @@ pub fn connect(portal: &str) -> Result<TcpStream, LoadError> {
     Err(io(failed))
 }
 
-/// Has what `socket` sends leave as it comes. Before it connects or accepts: pacing that has begun does not end.
+/// Has what `socket` sends leave as it comes. Before it connects or accepts: pacing that has begun
+/// does not end.
 pub fn unpaced(socket: impl AsFd) {
-    // `reno` is in every kernel, and allowed to everybody; without it the system's pace is measured too.
+    // `reno` is in every kernel, and allowed to everybody; without it the system's pace is measured
+    // too.
     let _ = sockopt::set_tcp_congestion(socket, "reno");
 }

@@ -1,4 +1,5 @@
-//! The few fields of the few PDUs that a load needs, read from and written into 48-byte headers (RFC 7143 §11).
+//! The few fields of the few PDUs that a load needs, read from and written into 48-byte headers
+//! (RFC 7143 §11).
 
 /// A basic header segment.
 pub type Bhs = [u8; BHS];
@@ -8,7 +9,6 @@ pub const BHS: usize = 48;
 pub const NO_TAG: u32 = 0xffff_ffff;
 
 /// Opcodes (RFC 7143 §11.2.1.2), the immediate bit not included.
-#[allow(missing_docs)] // each is its name
 pub mod op {
     pub const NOP_OUT: u8 = 0x00;
     pub const SCSI_COMMAND: u8 = 0x01;
@@ -56,12 +56,14 @@ pub fn set_data_len(bhs: &mut Bhs, len: usize) {
     bhs[5..8].copy_from_slice(&(len as u32).to_be_bytes()[1..]);
 }
 
-/// The bytes that follow a header: additional header segments, the data segment and its padding (no digests).
+/// The bytes that follow a header: additional header segments, the data segment and its padding (no
+/// digests).
 pub fn body_len(bhs: &Bhs) -> usize {
     usize::from(bhs[4]) * 4 + data_len(bhs).next_multiple_of(4)
 }
 
-/// Writes a LUN below 16,384 into bytes 8 to 15 (SAM-5 §4.7: peripheral below 256, flat space above).
+/// Writes a LUN below 16,384 into bytes 8 to 15 (SAM-5 §4.7: peripheral below 256, flat space
+/// above).
 pub fn set_lun(bhs: &mut Bhs, lun: u16) {
     let method = if lun < 256 { 0 } else { 0x4000 };
     bhs[8..10].copy_from_slice(&(method | (lun & 0x3fff)).to_be_bytes());

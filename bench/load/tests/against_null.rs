@@ -51,7 +51,8 @@ fn a_write_larger_than_the_first_burst_goes_on_with_r2ts() {
 fn filling_writes_every_block() {
     let (report, served) = load(&["--fill", "rr", "1M", "8"]);
     assert_eq!(report.errors, 0, "{:?}", report.first_error);
-    // 1024 cover the unit; the last receive may bring some more, and a window of them was under way then.
+    // 1024 cover the unit; the last receive may bring some more, and a window of them was under way
+    // then.
     assert!((1024..1024 + 8).contains(&report.ios), "{}", report.ios);
     assert!((1024..=1024 + 16).contains(&served[0].writes), "{served:?}");
 }
@@ -76,7 +77,7 @@ fn a_target_that_hangs_up_is_an_error_and_no_hang() {
 }
 
 #[test]
-fn held_sessions_say_how_many_pings_they_have_answered_whenever_they_are_asked() {
+fn held_sessions_report_their_answered_pings_on_request() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("iscsi://{}/{}/0", listener.local_addr().unwrap(), null::IQN);
     let args = Args::parse_from(["stag-load", "--hold", "1", &url]);

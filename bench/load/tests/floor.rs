@@ -46,7 +46,8 @@ fn writes_reach_their_places_whole() {
             "64K" => 65536,
             _ => 1 << 20,
         };
-        // All writes carry the same bytes: a place has them from its first byte on, or none of them.
+        // All writes carry the same bytes: a place has them from its first byte on, or none of
+        // them.
         let written: Vec<_> =
             memory.chunks(block).filter(|place| place.iter().any(|byte| *byte != 0)).collect();
         assert!(written.len() >= 3, "{words:?}");

@@ -27,7 +27,7 @@ pub fn left_out(count: usize, error: f64) -> Option<usize> {
 
 /// The value that Student's t with `freedom` degrees (1 or more) exceeds with probability `error`,
 /// which is above 0 and at most one half.
-pub fn student(error: f64, freedom: usize) -> f64 {
+pub(crate) fn student(error: f64, freedom: usize) -> f64 {
     let freedom = freedom.max(1);
     let (mut low, mut high) = (0.0, 1.0);
     while beyond(high, freedom) > error && high < 1e12 {

@@ -29,11 +29,8 @@ pub enum Change {
 /// One quantity at one point, in both runs.
 #[derive(Clone, Debug, Serialize)]
 pub struct Line {
-    /// The point's key.
     pub key: String,
-    /// The quantity's name.
     pub quantity: String,
-    /// The quantity's unit.
     pub unit: String,
     /// The median of the first run.
     pub first: f64,
@@ -48,7 +45,6 @@ pub struct Line {
 /// One experiment that is in both runs.
 #[derive(Clone, Debug, Serialize)]
 pub struct Pair {
-    /// The experiment's name.
     pub experiment: String,
     /// Other reasons why the figures may differ: another machine, other settings.
     pub beware: Vec<String>,
@@ -71,7 +67,6 @@ pub struct Comparison {
     pub only_second: Vec<String>,
 }
 
-/// Compares two results.
 pub fn compare(first: &[Results], second: &[Results]) -> Comparison {
     let name = |results: &Results| results.experiment.name.clone();
     let lacks = |all: &[Results], one: &Results| !all.iter().any(|other| name(other) == name(one));
@@ -220,7 +215,7 @@ fn uncapital(text: &str) -> String {
 }
 
 /// The median of the cache-line transfer time over all runs, nanoseconds.
-pub fn line_ns(results: &Results) -> Option<u32> {
+pub(crate) fn line_ns(results: &Results) -> Option<u32> {
     let mut all: Vec<u32> = results.records.iter().filter_map(|record| record.load.cache_line_ns).collect();
     all.sort_unstable();
     all.get(all.len() / 2).copied()

@@ -3,7 +3,7 @@
 //! lab. It knows nothing of the quantities measured.
 
 use std::collections::BTreeSet;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::net::{IpAddr, Ipv4Addr, TcpListener};
 use std::os::unix::process::CommandExt as _;
@@ -32,7 +32,6 @@ const MOST_OUTPUT: u64 = 64 << 20;
 pub struct Stop(Arc<AtomicBool>);
 
 impl Stop {
-    /// Requests the end.
     pub fn ask(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -46,9 +45,7 @@ impl Stop {
 /// The two ends of the path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Runs the server.
     Target,
-    /// Runs the load.
     Client,
 }
 
@@ -77,16 +74,13 @@ impl Between for Loopback {
 /// The processors of the two ends; empty means any.
 #[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize, PartialEq, Eq)]
 pub struct Pinning {
-    /// The target's processors.
     pub target: Vec<usize>,
-    /// The client's processors.
     pub client: Vec<usize>,
 }
 
 /// The facts of an emulated link that a measure needs.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct LinkFacts {
-    /// The preset's name.
     pub name: String,
     /// The rate from target to client, bits per second on the wire; `None` without a limit.
     pub rate_bits: Option<f64>,
@@ -109,6 +103,8 @@ pub struct Context {
     pub round: u32,
     /// The processors of both ends.
     pub pinning: Pinning,
+    /// Whether both ends run before all other programs (SCHED_FIFO).
+    pub realtime: bool,
     /// The path between target and client. The frame brings up the emulated link that the point's
     /// `link` names.
     pub between: Rc<dyn Between>,
@@ -131,6 +127,7 @@ impl Context {
             seed: 1,
             round: 1,
             pinning: Pinning::default(),
+            realtime: false,
             between: Rc::new(Loopback),
             link: None,
             path: 0,
@@ -164,9 +161,6 @@ impl Context {
     }
 
     /// Sleeps for `time`, or until the point should end.
-    ///
-    /// # Errors
-    /// As [`check`](Self::check).
     pub fn sleep(&self, time: Duration) -> Result<(), Error> {
         let until = Instant::now() + time;
         loop {
@@ -189,7 +183,7 @@ impl Context {
     ///
     /// # Errors
     /// If no port is free.
-    pub fn free_port(&self) -> Result<u16, Error> {
+    pub(crate) fn free_port(&self) -> Result<u16, Error> {
         let found = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|socket| socket.local_addr());
         found.map(|address| address.port()).map_err(Error::io("a free port"))
     }
@@ -200,12 +194,18 @@ impl Context {
             Role::Target => &self.pinning.target,
             Role::Client => &self.pinning.client,
         };
-        if cores.is_empty() {
-            return self.between.command(role, program.as_ref());
+        let mut words: Vec<OsString> = Vec::new();
+        if self.realtime {
+            words.extend(["chrt", "--fifo", "50"].map(OsString::from));
         }
-        let list = cores.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
-        let mut command = self.between.command(role, OsStr::new("taskset"));
-        command.arg("-c").arg(list).arg(program);
+        if !cores.is_empty() {
+            let list = cores.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+            words.extend(["taskset".into(), "-c".into(), list.into()]);
+        }
+        words.push(program.as_ref().to_owned());
+        let mut words = words.into_iter();
+        let mut command = self.between.command(role, &words.next().unwrap_or_default());
+        command.args(words);
         command
     }
 
@@ -216,10 +216,17 @@ impl Context {
 
     /// Starts a process that runs until it is dropped. Its output goes into `NAME.out` and
     /// `NAME.err` of the folder.
-    ///
-    /// # Errors
-    /// If it cannot be started.
-    pub fn start(&self, mut command: Command, name: &str) -> Result<Running, Error> {
+    pub fn start(&self, command: Command, name: &str) -> Result<Running, Error> {
+        self.launch(command, name, Stdio::null())
+    }
+
+    /// Starts a process as [`start`](Self::start) does, and gives it lines of input by
+    /// [`Running::tell`].
+    pub(crate) fn start_with_input(&self, command: Command, name: &str) -> Result<Running, Error> {
+        self.launch(command, name, Stdio::piped())
+    }
+
+    fn launch(&self, mut command: Command, name: &str, input: Stdio) -> Result<Running, Error> {
         self.check()?;
         let file = |end: &str| {
             let path = self.folder.join(format!("{name}.{end}"));
@@ -231,7 +238,7 @@ impl Context {
         let (err, err_file) = file("err")?;
         // In a process group of its own: the lab alone handles Ctrl-C, and the process's children
         // end with it.
-        command.stdin(Stdio::null()).stdout(out_file).stderr(err_file).process_group(0);
+        command.stdin(input).stdout(out_file).stderr(err_file).process_group(0);
         let child = spawn(&mut command).map_err(|error| {
             let program = command.get_program().to_string_lossy().into_owned();
             match error.kind() {
@@ -304,9 +311,6 @@ impl Running {
     }
 
     /// Its exit status, once it has ended.
-    ///
-    /// # Errors
-    /// If the system cannot report the status.
     pub fn status(&mut self) -> Result<Option<ExitStatus>, Error> {
         if self.ended.is_none() {
             self.ended = self.child.try_wait().map_err(Error::io(self.name.clone()))?;
@@ -314,10 +318,17 @@ impl Running {
         Ok(self.ended)
     }
 
-    /// Its stdout until now.
+    /// Writes to its stdin.
     ///
     /// # Errors
-    /// If the file cannot be read.
+    /// If it has none, or has closed it.
+    pub fn tell(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        use std::io::Write as _;
+        let told = self.child.stdin.as_mut().map_or(Ok(()), |input| input.write_all(bytes));
+        told.map_err(Error::io(self.name.clone()))
+    }
+
+    /// Its stdout until now.
     pub fn printed(&self) -> Result<String, Error> {
         read(&self.out)
     }

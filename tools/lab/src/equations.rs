@@ -37,11 +37,11 @@ pub struct Machine {
 
 /// The thesis' example: 400 MHz memory, 80 MHz I/O bus. The thesis gives no bandwidth; PC2100
 /// memory has 2.1 GB/s.
-pub const THESIS: Machine = Machine { memory_bandwidth: 2.1e9, memory_clock: 400e6, io_clock: 80e6 };
+pub(crate) const THESIS: Machine = Machine { memory_bandwidth: 2.1e9, memory_clock: 400e6, io_clock: 80e6 };
 
 impl Machine {
     /// A machine with known bandwidths, bytes a second.
-    pub fn of_bandwidths(memory: f64, io: f64) -> Self {
+    pub(crate) fn of_bandwidths(memory: f64, io: f64) -> Self {
         Self { memory_bandwidth: memory, memory_clock: memory / WORD, io_clock: io / WORD }
     }
 
@@ -50,28 +50,28 @@ impl Machine {
     }
 
     /// Equation 5.1: the I/O throughput with a copy, bytes a second.
-    pub fn with_copies(&self) -> f64 {
+    pub(crate) fn with_copies(&self) -> f64 {
         self.memory_bandwidth / (self.cycles() + 2.0)
     }
 
     /// Equation 5.2: the I/O throughput without a copy, bytes a second.
-    pub fn without_copies(&self) -> f64 {
+    pub(crate) fn without_copies(&self) -> f64 {
         self.memory_bandwidth / self.cycles()
     }
 
     /// Equation 5.3 for both throughputs, percent.
-    pub fn gain_percent(&self) -> f64 {
+    pub(crate) fn gain_percent(&self) -> f64 {
         gain_percent(self.without_copies(), self.with_copies())
     }
 
     /// Whether all inputs are finite and above zero.
-    pub fn is_sound(&self) -> bool {
+    pub(crate) fn is_sound(&self) -> bool {
         [self.memory_bandwidth, self.memory_clock, self.io_clock].iter().all(|x| x.is_finite() && *x > 0.0)
     }
 }
 
 /// Equation 5.3: the gain as a part of the new throughput, percent.
-pub fn gain_percent(new: f64, old: f64) -> f64 {
+pub(crate) fn gain_percent(new: f64, old: f64) -> f64 {
     (new - old) / new * 100.0
 }
 
@@ -95,10 +95,7 @@ pub fn memory_bandwidth(time: Duration) -> f64 {
 
 /// Bytes that a plain TCP connection over loopback moves a second, measured for `time`. Stands for
 /// the I/O bus here.
-///
-/// # Errors
-/// Errors of the sockets.
-pub fn loopback_bandwidth(time: Duration) -> Result<f64, Error> {
+pub(crate) fn loopback_bandwidth(time: Duration) -> Result<f64, Error> {
     let failed = || Error::io("TCP over loopback");
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(failed())?;
     let address = listener.local_addr().map_err(failed())?;
@@ -129,7 +126,7 @@ pub fn loopback_bandwidth(time: Duration) -> Result<f64, Error> {
 
 /// The memory's transfers a second from the firmware: those of the slowest module. `None` if the
 /// firmware reports none, or only to root.
-pub fn memory_clock_of_firmware() -> Option<f64> {
+pub(crate) fn memory_clock_of_firmware() -> Option<f64> {
     memory_clock(&std::fs::read(Path::new("/sys/firmware/dmi/tables/DMI")).ok()?)
 }
 
@@ -157,16 +154,12 @@ fn memory_clock(mut table: &[u8]) -> Option<f64> {
 /// The measured values of this machine, and the source of each.
 #[derive(Clone, Debug)]
 pub struct Known {
-    /// The values.
     pub machine: Machine,
     /// The source of each value, one line each.
     pub sources: Vec<String>,
 }
 
 /// Measures this machine, for about a second.
-///
-/// # Errors
-/// Errors of the sockets.
 pub fn measure() -> Result<Known, Error> {
     let memory = memory_bandwidth(Duration::from_millis(400));
     let io = loopback_bandwidth(Duration::from_millis(400))?;
@@ -180,7 +173,7 @@ pub fn measure() -> Result<Known, Error> {
         "clocks: these bandwidths in words of 8 bytes".to_owned(),
     ];
     sources.push(match memory_clock_of_firmware() {
-        Some(clock) => format!("the firmware says of the memory: {:.0} MT/s", clock / 1e6),
+        Some(clock) => format!("the firmware reports memory at {:.0} MT/s", clock / 1e6),
         None => "the firmware says nothing of the memory's clock".to_owned(),
     });
     Ok(Known { machine, sources })

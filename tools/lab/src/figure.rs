@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::sample::{Better, Quantity};
 
 /// The relative spread assumed after a single round.
-pub const ASSUMED: f64 = 0.05;
+pub(crate) const ASSUMED: f64 = 0.05;
 /// The number of standard errors in every bound.
 const ERRORS: f64 = 2.0;
 
@@ -21,7 +21,6 @@ pub struct Figure {
     pub least: f64,
     /// The maximum of the rounds.
     pub most: f64,
-    /// The unit.
     pub unit: String,
     /// The direction that is better.
     pub better: Better,
@@ -58,7 +57,7 @@ impl Figure {
     }
 
     /// The value of each round, by round number.
-    pub fn by_round(&self) -> BTreeMap<u32, f64> {
+    pub(crate) fn by_round(&self) -> BTreeMap<u32, f64> {
         self.numbers.iter().copied().zip(self.rounds.iter().copied()).collect()
     }
 }
@@ -109,9 +108,7 @@ impl Noise {
 pub struct Bounded {
     /// The value derived from the medians.
     pub value: f64,
-    /// The lower bound.
     pub least: f64,
-    /// The upper bound.
     pub most: f64,
     /// Whether a spread was assumed, because a figure has one round only.
     pub assumed: bool,

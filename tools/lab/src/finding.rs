@@ -27,7 +27,6 @@ pub const NEAR: f64 = 0.05;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
-    /// It holds here.
     Holds,
     /// It does not hold here.
     DoesNotHold,
@@ -40,7 +39,6 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// The verdict in words.
     pub fn words(self) -> &'static str {
         match self {
             Self::Holds => "holds",
@@ -55,7 +53,6 @@ impl Verdict {
 /// A claim's result at one point.
 #[derive(Clone, Debug, Serialize)]
 pub struct AtPoint {
-    /// The point's key.
     pub key: String,
     /// The point in words: only the coordinates that differ between points.
     pub place: String,
@@ -64,18 +61,15 @@ pub struct AtPoint {
     pub figure: Bounded,
     /// The judged figure in each round.
     pub rounds: Vec<f64>,
-    /// The verdict at this point.
     pub verdict: Verdict,
 }
 
 /// A claim with its verdict.
 #[derive(Clone, Debug, Serialize)]
 pub struct Judged {
-    /// Its source.
     pub source: String,
     /// The claim, a sentence.
     pub claim: String,
-    /// The verdict.
     pub verdict: Verdict,
     /// The reason, with the numbers.
     pub sentence: String,

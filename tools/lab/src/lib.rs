@@ -7,6 +7,7 @@
 //! results folder, and ends every process that it started.
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
+#![allow(missing_docs, reason = "only this workspace uses it: a name that says all needs no comment")]
 
 mod awake;
 mod chance;

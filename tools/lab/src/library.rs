@@ -15,7 +15,6 @@ const MOST_TEXT: u64 = 1 << 20;
 /// An experiment and the text that it was read from.
 #[derive(Clone, Debug)]
 pub struct Source {
-    /// The parsed experiment.
     pub experiment: Experiment,
     /// The text of the file.
     pub text: String,
@@ -32,7 +31,6 @@ pub enum Error {
     Unreadable {
         /// The path of the file.
         path: String,
-        /// The system's error.
         #[source]
         error: std::io::Error,
     },
@@ -41,7 +39,6 @@ pub enum Error {
     Wrong {
         /// The path of the file.
         path: String,
-        /// The error in it.
         #[source]
         error: Wrong,
     },

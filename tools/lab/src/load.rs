@@ -104,7 +104,6 @@ struct Process {
     children: f64,
 }
 
-/// All visible processes.
 fn processes() -> BTreeMap<u32, Process> {
     let Ok(entries) = fs::read_dir("/proc") else { return BTreeMap::new() };
     let mut all = BTreeMap::new();
@@ -189,11 +188,19 @@ fn is_kernels(all: &BTreeMap<u32, Process>, pid: u32) -> bool {
     all.get(&KTHREADD).is_some_and(|root| root.parent == 0) && descends(all, pid, KTHREADD)
 }
 
+/// A cache line takes at least this long between two cores that do not share a cache, nanoseconds.
+const APART_NS: u32 = 100;
+
+/// Whether the two cores do not share a cache, where that is known.
+pub(crate) fn are_apart(cache_line_ns: Option<u32>) -> bool {
+    cache_line_ns.is_some_and(|ns| ns >= APART_NS)
+}
+
 /// The time that a cache line takes from the target's processor to the client's, nanoseconds, if
 /// both are pinned: the minimum of several batches. Two cores that share a cache need 15 to 80. A
 /// virtual machine whose cores were moved apart needs several times as much, and its figures are
 /// not comparable.
-pub fn cache_line_ns(pinning: &Pinning) -> Option<u32> {
+pub(crate) fn cache_line_ns(pinning: &Pinning) -> Option<u32> {
     let (first, second) = (*pinning.target.first()?, *pinning.client.first()?);
     if first == second {
         return None;

@@ -51,7 +51,6 @@ pub struct Machine {
     pub memory: u64,
     /// The kernel's release and version.
     pub kernel: String,
-    /// The distribution.
     pub system: String,
     /// The processor's vulnerability mitigations whose state is not "Not affected".
     pub mitigations: BTreeMap<String, String>,
@@ -69,7 +68,6 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Reads all facts.
     pub fn look(stag: &Path) -> Self {
         let cpuinfo = line_of("/proc/cpuinfo");
         let field = |name: &str| -> String {

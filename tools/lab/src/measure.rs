@@ -39,12 +39,9 @@ pub enum Error {
     /// The user requested the end.
     #[error("interrupted")]
     Stopped,
-    /// A system error.
     #[error("{what}: {error}")]
     Io {
-        /// The operation.
         what: String,
-        /// The system's error.
         #[source]
         error: std::io::Error,
     },

@@ -82,9 +82,6 @@ impl Paths {
     }
 
     /// Brings up the path of `point`, unless it is up, and measures it.
-    ///
-    /// # Errors
-    /// If it cannot be brought up or measured.
     pub fn lead(&mut self, point: &Point) -> Result<(), Error> {
         if self.changes(point)? {
             self.up = None;

@@ -8,10 +8,8 @@ use crate::experiment::{Kind, Scale, bytes_label};
 use crate::figure::{number, short};
 use crate::point::Value;
 
-/// One chart.
 #[derive(Clone, Debug)]
 pub struct Chart {
-    /// The title.
     pub title: String,
     /// The conditions of the measurement.
     pub subtitle: String,
@@ -25,7 +23,6 @@ pub struct Chart {
     pub y_title: String,
     /// The scale of the y axis: Linear or Log10.
     pub y_scale: Scale,
-    /// Lines or bars.
     pub kind: Kind,
     /// The places along the x axis, in order, with names.
     pub places: Vec<(Value, String)>,
@@ -38,7 +35,6 @@ pub struct Chart {
 pub struct Series {
     /// The name in the legend; can be empty for a single series.
     pub name: String,
-    /// Its points.
     pub marks: Vec<Mark>,
 }
 
@@ -87,7 +83,7 @@ const INKS: [(&str, &str, &str); 4] = [
 ];
 
 /// The CSS definitions of all variables, on light ground or on dark.
-pub fn variables(dark: bool) -> String {
+pub(crate) fn variables(dark: bool) -> String {
     let inks =
         INKS.iter().map(|(name, light, night)| format!("--{name}:{};", if dark { night } else { light }));
     let colours = COLOURS
@@ -110,7 +106,7 @@ pub fn alone(svg: &str) -> String {
 }
 
 /// Escapes text for XML and HTML, including attributes.
-pub fn escape(text: &str) -> String {
+pub(crate) fn escape(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for c in text.chars() {
         match c {

@@ -13,13 +13,11 @@ use crate::measure::Error;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Value {
-    /// True or false.
     Truth(bool),
     /// A whole number, in the axis's unit.
     Whole(i64),
     /// Any number, in the axis's unit.
     Real(f64),
-    /// A word.
     Text(String),
 }
 
@@ -95,7 +93,6 @@ impl fmt::Display for Value {
 /// One point: coordinates, and the settings derived from them.
 #[derive(Clone, Debug)]
 pub struct Point {
-    /// The experiment's name.
     pub experiment: String,
     /// Axis name and value, in the order of the axes.
     pub coordinates: Vec<(String, Value)>,

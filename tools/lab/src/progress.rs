@@ -46,7 +46,6 @@ impl Bar {
         Self { bar, quiet, terminal, experiment: String::new(), last_line: None }
     }
 
-    /// Removes the bar.
     pub fn finish(&self) {
         self.bar.finish_and_clear();
     }

@@ -15,7 +15,6 @@ pub const FORMAT: u32 = 1;
 pub struct Record {
     /// [`FORMAT`].
     pub format: u32,
-    /// The experiment's name.
     pub experiment: String,
     /// [`crate::Point::key`].
     pub key: String,
@@ -31,7 +30,6 @@ pub struct Record {
     pub began: f64,
     /// The time it took, including setup, seconds.
     pub seconds: f64,
-    /// Its outcome.
     pub outcome: Outcome,
     /// The machine's other activity during it.
     pub load: Load,
@@ -99,17 +97,17 @@ pub struct Load {
 
 impl Load {
     /// Whether other programs disturbed it.
-    pub fn by_others(&self) -> bool {
+    pub(crate) fn by_others(&self) -> bool {
         self.disturbed && self.others_percent > DISTURBED_PERCENT
     }
 
     /// Whether the hypervisor disturbed it.
-    pub fn by_hypervisor(&self) -> bool {
+    pub(crate) fn by_hypervisor(&self) -> bool {
         self.disturbed && self.stolen_percent > DISTURBED_PERCENT
     }
 
     /// The processor time lost to both, percent of one processor.
-    pub fn lost_percent(&self) -> f64 {
+    pub(crate) fn lost_percent(&self) -> f64 {
         self.others_percent + self.stolen_percent
     }
 }
@@ -117,7 +115,6 @@ impl Load {
 /// The disturbed runs, by cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Disturbed {
-    /// All runs.
     pub runs: usize,
     /// Runs during which other programs used more than [`DISTURBED_PERCENT`] of a processor.
     pub by_others: usize,

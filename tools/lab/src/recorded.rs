@@ -14,7 +14,7 @@ use crate::record::{FORMAT, Load, Outcome, Record};
 use crate::results::{Error, Folder, Info, now};
 use crate::sample::{Quantity, Sample};
 
-/// What another program measured.
+/// The measurements of another program.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Given {
@@ -24,7 +24,6 @@ pub struct Given {
     /// The processors of both ends.
     #[serde(default)]
     pub pinning: Pinning,
-    /// Its runs.
     pub runs: Vec<Run>,
 }
 
@@ -36,7 +35,6 @@ pub struct Run {
     pub coordinates: BTreeMap<String, Value>,
     /// The number of the round, from 1.
     pub round: u32,
-    /// Its figures.
     #[serde(default)]
     pub values: BTreeMap<String, Quantity>,
     /// Why it has none.

@@ -15,6 +15,7 @@ use crate::context::Pinning;
 use crate::experiment::{Experiment, Wrong};
 use crate::figure::Figure;
 use crate::library::Source;
+use crate::load::are_apart;
 use crate::machine::{Machine, hex};
 use crate::point::Value;
 use crate::record::{self, Outcome, Record};
@@ -30,7 +31,6 @@ const MOST_FILE: u64 = 128 << 20;
 pub struct Info {
     /// [`FORMAT`].
     pub format: u32,
-    /// The experiment's name.
     pub experiment: String,
     /// SHA-256 of its file.
     pub text: String,
@@ -88,7 +88,6 @@ pub enum Error {
     Io {
         /// The path of the file.
         path: String,
-        /// The system's error.
         #[source]
         error: io::Error,
     },
@@ -97,7 +96,6 @@ pub enum Error {
         "{path} has results of another run: {what} is not the same; name another folder with --out, or measure anew with --again"
     )]
     Another {
-        /// The folder's path.
         path: String,
         /// The condition that differs.
         what: &'static str,
@@ -113,7 +111,6 @@ pub enum Error {
     Broken {
         /// The path of the file.
         path: String,
-        /// The reason.
         why: String,
     },
 }
@@ -177,24 +174,17 @@ impl Folder {
         Ok((folder, Vec::new()))
     }
 
-    /// The folder's path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
     /// Saves a record, replacing an earlier one of the same point and round.
-    ///
-    /// # Errors
-    /// If it cannot be written.
     pub fn save(&self, record: &Record) -> Result<(), Error> {
         self.write_json(&format!("records/{}.json", file_name(&record.key, record.round)), record)
     }
 
     /// Writes `samples.csv` from all records.
-    ///
-    /// # Errors
-    /// If it cannot be written.
-    pub fn save_csv(&self, experiment: &Experiment, records: &[Record]) -> Result<(), Error> {
+    pub(crate) fn save_csv(&self, experiment: &Experiment, records: &[Record]) -> Result<(), Error> {
         self.write("samples.csv", csv(experiment, records).as_bytes())
     }
 
@@ -215,7 +205,7 @@ impl Folder {
 ///
 /// # Errors
 /// Errors of the system.
-pub fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
+pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut name = path.file_name().map(std::ffi::OsStr::to_os_string).unwrap_or_default();
     name.push(".new");
     let beside = path.with_file_name(name);
@@ -273,7 +263,6 @@ fn read_records(path: &Path) -> Result<(Vec<Record>, Vec<String>), Error> {
 /// The results of one experiment, for a report.
 #[derive(Clone, Debug)]
 pub struct Results {
-    /// The folder's path.
     pub path: PathBuf,
     /// The experiment as it was run.
     pub experiment: Experiment,
@@ -299,7 +288,6 @@ pub struct Found {
 }
 
 impl Found {
-    /// Its value on an axis.
     pub fn at(&self, axis: &str) -> Option<&Value> {
         self.coordinates.iter().find(|(name, _)| name == axis).map(|(_, value)| value)
     }
@@ -322,11 +310,20 @@ impl Results {
         Ok(Self { path: path.to_owned(), experiment, text, info, records, broken })
     }
 
-    /// All points that were measured, in the order of the axes' values.
+    /// All points that were measured, in the order of the axes' values. A hypervisor may move the
+    /// cores: a point counts only its runs on cores as far apart as in most runs, if it has any.
     pub fn found(&self) -> Vec<Found> {
+        let apart = |record: &Record| are_apart(record.load.cache_line_ns);
         let mut by_key: BTreeMap<&str, Vec<&Record>> = BTreeMap::new();
         for record in self.records.iter().filter(|record| record.sample().is_some()) {
             by_key.entry(&record.key).or_default().push(record);
+        }
+        let runs = by_key.values().flatten();
+        let most_apart = 2 * runs.clone().filter(|record| apart(record)).count() > runs.count();
+        for records in by_key.values_mut() {
+            if records.iter().any(|record| apart(record) == most_apart) {
+                records.retain(|record| apart(record) == most_apart);
+            }
         }
         self.sorted(by_key)
     }

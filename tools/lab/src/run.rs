@@ -12,7 +12,7 @@ use crate::awake::Awake;
 use crate::context::{Context, Pinning, Stop};
 use crate::experiment::Experiment;
 use crate::library::Source;
-use crate::load::{Look, cache_line_ns};
+use crate::load::{Look, are_apart, cache_line_ns};
 use crate::machine::Machine;
 use crate::measure::{self, Measure};
 use crate::path::Paths;
@@ -43,9 +43,14 @@ pub struct Options {
     pub stag: PathBuf,
     /// The processors of both ends.
     pub pinning: Pinning,
+    /// Runs both ends before all other programs (SCHED_FIFO).
+    pub realtime: bool,
+    /// No run begins later than this after the first, except in the first round.
+    pub within: Option<Duration>,
+    /// The longest time, over all runs, to wait until the two cores share a cache.
+    pub wait: Duration,
 }
 
-/// Makes the measure of an experiment.
 pub type Maker<'a> = &'a dyn Fn(&Experiment) -> Result<Box<dyn Measure>, measure::Error>;
 
 /// The outcome of a run.
@@ -60,7 +65,6 @@ pub struct Summary {
 /// The outcome of one experiment.
 #[derive(Clone, Debug, Default)]
 pub struct One {
-    /// Its name.
     pub name: String,
     /// The number of runs recorded before.
     pub before: usize,
@@ -243,6 +247,8 @@ fn experiment(
     let mut failures: BTreeMap<usize, u32> = BTreeMap::new();
     let points = points.clone();
     let steps: Vec<(usize, u32)> = steps.iter().map(|step| (step.at, step.round)).collect();
+    let began = Instant::now();
+    let mut wait = options.wait;
     for (index, round) in steps {
         let (Some(point), Some(plan)) = (points.get(index), plans.get(at)) else { continue };
         if plan.done.contains(&(index, round)) {
@@ -265,6 +271,15 @@ fn experiment(
         }
         if stop.asked() {
             break;
+        }
+        if round > 1 && options.within.is_some_and(|within| began.elapsed() > within) {
+            progress.say(&format!("{}: the time is over in round {round}", one.name));
+            break;
+        }
+        while !wait.is_zero() && !stop.asked() && are_apart(cache_line_ns(&options.pinning)) {
+            let second = wait.min(Duration::from_secs(1));
+            std::thread::sleep(second);
+            wait -= second;
         }
         let total = plans.iter().map(|plan| plan.steps.len()).sum();
         let done = plans.iter().map(|plan| plan.done.len()).sum();
@@ -378,6 +393,9 @@ fn take(
     let found = measured(source, point, round, seed, options, make, stop, paths, measure, &logs);
     let mut load = look.since();
     load.cache_line_ns = line_ns;
+    // The hypervisor moved the cores meanwhile.
+    let after = if line_ns.is_some() { cache_line_ns(&options.pinning) } else { None };
+    load.disturbed |= after.is_some() && are_apart(line_ns) != are_apart(after);
     let mut link = serde_json::Value::Null;
     let outcome = match found {
         Ok(sample) => {
@@ -449,6 +467,7 @@ fn measured(
     context.seed = seed;
     context.round = round;
     context.pinning = options.pinning.clone();
+    context.realtime = options.realtime;
     paths.enter(&mut context);
     measure.run(point, &mut context)
 }

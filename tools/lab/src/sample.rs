@@ -45,7 +45,6 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// An empty sample.
     pub fn new() -> Self {
         Self::default()
     }
@@ -62,7 +61,7 @@ impl Sample {
     }
 
     /// Adds a quantity that is neither good nor bad.
-    pub fn fact(&mut self, name: &str, value: f64, unit: &str) {
+    pub(crate) fn fact(&mut self, name: &str, value: f64, unit: &str) {
         self.put(name, value, unit, Better::Neither);
     }
 

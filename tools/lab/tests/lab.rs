@@ -177,6 +177,9 @@ impl Bench {
             seed: 1,
             stag: std::env::current_exe().unwrap(),
             pinning: Pinning::default(),
+            realtime: false,
+            within: None,
+            wait: Duration::ZERO,
         }
     }
 

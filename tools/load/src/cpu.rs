@@ -18,7 +18,6 @@ pub struct Sample {
 pub struct Spent {
     /// The time between them.
     pub time: Duration,
-    /// Of this process.
     pub own: Duration,
     /// Of the other one, if it was named and is still there.
     pub target: Option<Duration>,

@@ -3,6 +3,7 @@
 //! ([`Engine`]: a closed loop, or an open one at a rate), which commands count, and what they took
 //! ([`Latency`], [`cpu`]). It does no I/O but for reading /proc.
 #![forbid(unsafe_code)]
+#![allow(missing_docs, reason = "only this workspace uses it: a name that says all needs no comment")]
 
 pub mod between;
 pub mod cpu;

@@ -10,7 +10,6 @@ impl Random {
         Self(mix(seed ^ mix(stream.wrapping_add(1))) | 1)
     }
 
-    /// Any number.
     #[inline]
     pub fn any(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;

@@ -1,6 +1,6 @@
 //! The file of an experiment: the measured points, their presentation, and the claims judged
-//! against them. docs/src/lab/lab.md describes the format for authors. This module reads it, `check`
-//! validates it; neither runs anything.
+//! against them. docs/src/lab/lab.md describes the format for authors. This module reads it,
+//! `check` validates it; neither runs anything.
 
 mod check;
 
@@ -13,11 +13,10 @@ use crate::point::{Point, Value, size};
 /// The version of the file format that this program reads.
 pub const FORMAT: u32 = 1;
 /// The maximum number of points of one experiment.
-pub const MOST_POINTS: usize = 4096;
+pub(crate) const MOST_POINTS: usize = 4096;
 /// The setting that limits the rounds of a point.
 const ROUNDS: &str = "rounds";
 
-/// A whole experiment.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Experiment {
@@ -25,7 +24,6 @@ pub struct Experiment {
     pub format: u32,
     /// Its name on the command line and in results: lower-case letters, digits and hyphens.
     pub name: String,
-    /// One line.
     pub title: String,
     /// The work that it reproduces: a paper's figures and tables.
     #[serde(default)]
@@ -125,7 +123,6 @@ pub struct Axis {
     pub unit: String,
     /// Its values, in the order of measurement and presentation.
     pub values: Vec<Value>,
-    /// Its values with `--quick`.
     pub quick: Option<Vec<Value>>,
     /// Names of values for readers, by value.
     #[serde(default)]
@@ -154,9 +151,7 @@ pub type Selection = BTreeMap<String, Choice>;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(untagged)]
 pub enum Choice {
-    /// This one.
     One(Value),
-    /// One of these.
     Any(Vec<Value>),
     /// Numbers from `from` to `to`, both included.
     Range(Range),
@@ -166,9 +161,7 @@ pub enum Choice {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Range {
-    /// The minimum.
     pub from: Option<Value>,
-    /// The maximum.
     pub to: Option<Value>,
 }
 
@@ -190,9 +183,7 @@ impl Choice {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(untagged)]
 pub enum Many {
-    /// One.
     One(String),
-    /// Several.
     Several(Vec<String>),
 }
 
@@ -224,7 +215,6 @@ pub enum Scale {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
-    /// Lines with marks.
     #[default]
     Lines,
     /// Bars from zero.
@@ -237,7 +227,6 @@ pub enum Kind {
 pub struct Plot {
     /// The name of its files: lower-case letters, digits and hyphens.
     pub name: String,
-    /// Its title.
     pub title: String,
     /// The quantity on the y axis; several of one unit are drawn as separate lines.
     pub quantity: Many,
@@ -251,7 +240,6 @@ pub struct Plot {
     /// The selection of points.
     #[serde(default, rename = "where")]
     pub at: Selection,
-    /// Lines or bars.
     #[serde(default)]
     pub kind: Kind,
     /// The x scale. By default log2 for bytes, category for words and bars, else linear.
@@ -268,7 +256,6 @@ pub struct Plot {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Table {
-    /// Its title.
     pub title: String,
     /// Axes of the rows.
     pub rows: Vec<String>,
@@ -298,7 +285,6 @@ pub struct Finding {
     pub source: String,
     /// The claim, a sentence.
     pub claim: String,
-    /// The quantity judged.
     pub quantity: String,
     /// The selection of points.
     #[serde(default)]
@@ -314,7 +300,6 @@ pub struct Finding {
     pub at: Selection,
     /// The claim holds at a point whose figure is at least this …
     pub at_least: Option<f64>,
-    /// … and at most this.
     pub at_most: Option<f64>,
     /// The points at which it must hold.
     #[serde(default)]
@@ -325,10 +310,8 @@ pub struct Finding {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Over {
-    /// All.
     #[default]
     Every,
-    /// One or more.
     Some,
     /// The geometric mean of all.
     Mean,
@@ -338,12 +321,9 @@ pub enum Over {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Reference {
-    /// The table's title.
     pub title: String,
-    /// Their source.
     #[serde(default)]
     pub source: String,
-    /// Column headings.
     pub columns: Vec<String>,
     /// Cells, shown unchanged.
     pub rows: Vec<Vec<Value>>,
@@ -388,7 +368,6 @@ impl Experiment {
         Ok(experiment)
     }
 
-    /// The axis of that name.
     pub fn axis(&self, name: &str) -> Option<&Axis> {
         self.axis.iter().find(|axis| axis.name == name)
     }
@@ -400,7 +379,7 @@ impl Experiment {
 
     /// The maximum number of rounds of `point`, from its setting `rounds`; overrides the
     /// experiment's.
-    pub fn most_rounds(&self, point: &Point) -> Option<u32> {
+    pub(crate) fn most_rounds(&self, point: &Point) -> Option<u32> {
         point
             .settings
             .get(ROUNDS)
@@ -477,7 +456,7 @@ impl Experiment {
     }
 
     /// The axis's name for readers.
-    pub fn axis_title(&self, axis: &str) -> String {
+    pub(crate) fn axis_title(&self, axis: &str) -> String {
         match self.axis(axis) {
             Some(Axis { title, .. }) if !title.is_empty() => title.clone(),
             _ => axis.to_owned(),
@@ -485,7 +464,7 @@ impl Experiment {
     }
 
     /// A quantity's name for readers.
-    pub fn quantity_name(&self, quantity: &str) -> String {
+    pub(crate) fn quantity_name(&self, quantity: &str) -> String {
         let usual = || NAMES.iter().find(|(name, _)| *name == quantity).map(|(_, words)| (*words).to_owned());
         self.names.get(quantity).cloned().or_else(usual).unwrap_or_else(|| quantity.replace('_', " "))
     }
@@ -523,7 +502,7 @@ impl Experiment {
 
 impl Axis {
     /// All values of the axis, with and without `--quick`, each once.
-    pub fn every_value(&self) -> impl Iterator<Item = &Value> {
+    pub(crate) fn every_value(&self) -> impl Iterator<Item = &Value> {
         let more = self.quick.iter().flatten();
         self.values.iter().chain(more.filter(|value| !self.values.iter().any(|known| known.same(value))))
     }
@@ -550,7 +529,7 @@ fn read_size(value: &mut Value) {
 }
 
 /// 65536 as `64 KiB`.
-pub fn bytes_label(bytes: i64) -> String {
+pub(crate) fn bytes_label(bytes: i64) -> String {
     for (shift, unit) in [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")] {
         if bytes != 0 && bytes % (1 << shift) == 0 {
             return format!("{} {unit}", bytes >> shift);
@@ -560,7 +539,7 @@ pub fn bytes_label(bytes: i64) -> String {
 }
 
 /// `text` with a capital first letter, unless it is a name like iSCSI.
-pub fn capital(text: &str) -> String {
+pub(crate) fn capital(text: &str) -> String {
     let mut letters = text.chars();
     let Some(first) = letters.next() else { return String::new() };
     if letters.clone().next().is_some_and(char::is_uppercase) {

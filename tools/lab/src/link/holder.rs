@@ -68,13 +68,11 @@ pub struct Setup {
 pub(crate) enum Request {
     /// Reads the counters since the last reset.
     Counters,
-    /// Resets the counters.
     Reset,
     /// Measures the path, then resets the counters.
     Measure,
 }
 
-/// The answer to a request.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Answer {
     Up { setup: Box<Setup>, doors: [Door; 2] },

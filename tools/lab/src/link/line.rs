@@ -53,7 +53,6 @@ struct Piece {
     count: u32,
 }
 
-/// One direction.
 pub(crate) struct Line<D> {
     from: D,
     to: D,

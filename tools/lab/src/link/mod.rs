@@ -49,7 +49,6 @@ pub(crate) use child::command as child;
 /// The hidden first argument.
 const HELPER: &str = "--lab-link-helper";
 
-/// Errors of a link.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
     /// The values are not a valid link.
@@ -147,7 +146,6 @@ impl Link {
         }
     }
 
-    /// The configured values.
     #[must_use]
     pub fn spec(&self) -> &LinkSpec {
         &self.spec
@@ -191,9 +189,6 @@ impl Link {
     }
 
     /// The counters since the link came up, was measured, or was reset.
-    ///
-    /// # Errors
-    /// If the link has broken.
     pub fn counters(&self) -> Result<Counters, LinkError> {
         match self.ask(&Request::Counters)? {
             Answer::Counters(counters) => Ok(*counters),
@@ -201,11 +196,7 @@ impl Link {
         }
     }
 
-    /// Resets the counters.
-    ///
-    /// # Errors
-    /// If the link has broken.
-    pub fn reset_counters(&self) -> Result<(), LinkError> {
+    pub(crate) fn reset_counters(&self) -> Result<(), LinkError> {
         match self.ask(&Request::Reset)? {
             Answer::Done => Ok(()),
             other => Err(unexpected(other)),
@@ -214,9 +205,6 @@ impl Link {
 
     /// Measures the path: round trip, one way, loss, rate. Takes half a second and a few round
     /// trips, during which nothing else should use the link. Then resets the counters.
-    ///
-    /// # Errors
-    /// If the link has broken.
     pub fn measure(&self) -> Result<Measured, LinkError> {
         match self.ask(&Request::Measure)? {
             Answer::Measured(measured) => Ok(*measured),

@@ -106,7 +106,6 @@ impl Namespaces {
         Ok(Self { a, b, of_own_user })
     }
 
-    /// The namespace of one side.
     pub(crate) fn of(&self, side: Side) -> &File {
         match side {
             Side::A => &self.a,

@@ -31,7 +31,6 @@ const ROW: Duration = Duration::from_millis(25);
 /// A distribution of values, µs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Spread {
-    /// The minimum.
     pub min: f64,
     /// The 50th percentile.
     pub median: f64,
@@ -39,7 +38,6 @@ pub struct Spread {
     pub p90: f64,
     /// The 99th percentile.
     pub p99: f64,
-    /// The maximum.
     pub max: f64,
 }
 
@@ -54,12 +52,10 @@ impl Spread {
     }
 }
 
-/// The measurement of one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct MeasuredDirection {
     /// The one-way delay of small packets, µs.
     pub one_way_us: Spread,
-    /// Small packets sent.
     pub sent: u64,
     /// Small packets that did not arrive.
     pub lost: u64,
@@ -96,7 +92,6 @@ fn inside<T: Send + 'static>(
     })
 }
 
-/// A socket in one side's namespace.
 fn socket(namespaces: &Namespaces, side: Side, address: IpAddr) -> io::Result<UdpSocket> {
     let made = inside(namespaces, side, move || UdpSocket::bind((address, 0)))?;
     let socket = ended(made)?;

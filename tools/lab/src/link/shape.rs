@@ -73,7 +73,6 @@ pub(crate) enum Verdict {
     DeliverLate(u64),
     /// The line lost it.
     Lost,
-    /// The queue was full.
     QueueFull,
 }
 

@@ -30,7 +30,6 @@ pub enum Side {
 }
 
 impl Side {
-    /// The other end.
     #[must_use]
     pub fn other(self) -> Self {
         match self {
@@ -114,7 +113,6 @@ pub struct Direction {
     pub reorder_by: Duration,
 }
 
-/// A whole link.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LinkSpec {
     /// The preset that it was made from.
@@ -144,9 +142,7 @@ pub enum SpecError {
     Value {
         /// The name of the value.
         what: &'static str,
-        /// The text given.
         text: String,
-        /// The valid syntax.
         wanted: &'static str,
     },
     /// Values that contradict each other.
@@ -194,7 +190,7 @@ impl LinkSpec {
     /// The bandwidth-delay product from `side`, bytes on the wire: the bytes in flight that fill
     /// the line for a round trip. `None` without a rate.
     #[must_use]
-    pub fn bandwidth_delay(&self, side: Side) -> Option<u64> {
+    pub(crate) fn bandwidth_delay(&self, side: Side) -> Option<u64> {
         self.from(side).rate.map(|rate| bytes_in(rate, self.round_trip()))
     }
 
@@ -276,7 +272,6 @@ fn bytes_in(rate: u64, time: Duration) -> u64 {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LinkOptions {
-    /// The preset's name.
     pub preset: String,
     /// The one-way delay: `11.5ms`, `250us`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -312,7 +307,6 @@ pub struct LinkOptions {
     /// The seed of all random numbers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seed: Option<u64>,
-    /// The backend.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backend: Option<Backend>,
 }

@@ -3,16 +3,20 @@
 //!
 //! It reads the settings `server`, `unit`, `transport`, `pattern`, `block`, `depth` or
 //! `total-depth`, `connections`, `sessions`, `spread`, `digests`, `seconds`, `warmup`, `spin`,
-//! `bench-options`, `client`, `count-payload`, and `tune`. With `tune`, the recommendations of `stag tune` for the path are
-//! applied. One run of `stag tune` per round covers points that differ in their request size alone:
-//! its output has values for each length.
+//! `bench-options`, `client`, `peak-part`, `count-payload`, and `tune`. With `peak-part`,
+//! `stag-load` first measures the peak, and `stag bench` then loads at that part of its rate. With
+//! `tune`, the recommendations of `stag tune` for the path are applied. One run of `stag tune` per
+//! round covers points that differ in their request size alone: its output has values for each
+//! length.
 
 use std::collections::BTreeMap;
 
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::{TimeVal, TimeValLike as _};
 use serde_json::Value;
 
 use super::fio;
-use super::servers::Served;
+use super::servers::{Served, stag_load};
 use super::words::{self, Transport};
 use crate::context::{Context, Role};
 use crate::measure::{Error, Measure};
@@ -21,6 +25,10 @@ use crate::sample::Sample;
 
 /// The maximum number of commands of one `stag bench` session in flight.
 const MOST_DEPTH: u64 = 4096;
+
+/// The least processor time that can be divided into a program's own and the kernel's, seconds: the
+/// system tells the two apart by ticks of up to 10 ms.
+const LEAST_CPU_S: f64 = 0.2;
 
 /// The measure `bench`; see the module.
 #[derive(Default)]
@@ -38,8 +46,8 @@ impl Measure for Bench {
         }
         let mut served = Served::start(point, context)?;
         let measured = match point.text("client")?.as_deref() {
-            None | Some("stag-bench") => load(point, context, &served, &mut self.asked),
-            Some("stag-load") => by_stag_load(point, context, &served),
+            None | Some("stag-bench") => load(point, context, &mut served, &mut self.asked),
+            Some("stag-load") => by_stag_load(point, context, &mut served),
             Some(other) => {
                 Err(Error::Experiment(format!("`client` is {other}, and should be stag-bench or stag-load")))
             }
@@ -60,7 +68,7 @@ impl Measure for Bench {
 }
 
 /// Runs `stag-load` once against the served unit.
-fn by_stag_load(point: &Point, context: &Context, served: &Served) -> Result<Sample, Error> {
+pub(crate) fn by_stag_load(point: &Point, context: &Context, served: &mut Served) -> Result<Sample, Error> {
     let url = served.url(Transport::Iscsi)?;
     let pattern = point.text("pattern")?.unwrap_or_else(|| "randread".to_owned());
     let short = match pattern.as_str() {
@@ -72,11 +80,7 @@ fn by_stag_load(point: &Point, context: &Context, served: &Served) -> Result<Sam
     };
     let whole = |name: &str, usual| point.whole(name).map(|n| n.unwrap_or(usual).to_string());
     let (seconds, warmup) = words::times(point)?;
-    let program = context.stag.with_file_name("stag-load");
-    if !program.is_file() {
-        return Err(Error::Missing("stag-load is not beside stag: cargo build -p stag-load".to_owned()));
-    }
-    let mut command = context.command(Role::Client, program);
+    let mut command = context.command(Role::Client, stag_load(context)?);
     command.args(["--target-pid", &served.pid().to_string(), "--warmup", &warmup.to_string()]);
     if point.whole("spin")?.unwrap_or(0) > 0 {
         command.arg("--spin");
@@ -90,17 +94,23 @@ fn by_stag_load(point: &Point, context: &Context, served: &Served) -> Result<Sam
     for name in ["p50_us", "p99_us"] {
         sample.cost(name, words::number(&run, name)?, "µs");
     }
+    sample.cost("max_us", words::number(&run, "max_us")?, "µs");
     words::processor(&mut sample, &run, "target", "target_us", "target_busy");
+    if let Some(working) = served.working_us(context)? {
+        sample.cost("target_us", working, "µs");
+    }
     words::processor(&mut sample, &run, "client", "client_us", "client_busy");
     sample.raw = run;
     Ok(sample)
 }
 
 /// Runs `stag bench` once against the served unit.
-///
-/// # Errors
-/// The reason why there is no figure.
-pub fn load(point: &Point, context: &Context, served: &Served, asked: &mut Asked) -> Result<Sample, Error> {
+pub fn load(
+    point: &Point,
+    context: &Context,
+    served: &mut Served,
+    asked: &mut Asked,
+) -> Result<Sample, Error> {
     let transport = Transport::of(point)?;
     let url = served.url(transport)?;
     let pattern = point.text("pattern")?.unwrap_or_else(|| "randread".to_owned());
@@ -142,17 +152,41 @@ pub fn load(point: &Point, context: &Context, served: &Served, asked: &mut Asked
             command.args(["--connections", &connections.to_string()]);
         }
     }
+    if let Some(part) = point.real("peak-part")? {
+        let peak = by_stag_load(point, context, served)?.values.get("iops").map_or(0.0, |peak| peak.value);
+        command.args(["--rate", &format!("{:.0}", (peak * part).max(1.0))]);
+    }
     command.args(point.words("bench-options")?);
+    let before = children();
     let printed = context.output(command, "stag-bench")?;
+    let after = children();
     let mut found = words::json("stag bench", &printed)?;
     let run = found["runs"][0].take();
     read(&mut sample, &run)?;
+    let (seconds, warmup) = words::times(point)?;
+    let ios = words::number(&run, "ios")? * (1.0 + warmup / seconds);
+    if let Some(own) = own_us(after.0 - before.0, after.1 - before.1, ios) {
+        sample.cost("own_us", own, "µs");
+    }
     words::of_the_link(&mut sample, context, words::number(&run, "mb_s")?);
     sample.raw = match tuned {
         Some(tuned) => serde_json::json!({ "bench": run, "tune": tuned.raw }),
         None => run,
     };
     Ok(sample)
+}
+
+/// Processor time of the ended children of this process outside the kernel and inside, seconds.
+fn children() -> (f64, f64) {
+    let Ok(usage) = getrusage(UsageWho::RUSAGE_CHILDREN) else { return (0.0, 0.0) };
+    let seconds = |time: TimeVal| time.num_microseconds() as f64 / 1e6;
+    (seconds(usage.user_time()), seconds(usage.system_time()))
+}
+
+/// Processor time of the client outside the kernel for one I/O, µs. `None` below
+/// [`LEAST_CPU_S`].
+fn own_us(user_s: f64, system_s: f64, ios: f64) -> Option<f64> {
+    (user_s + system_s >= LEAST_CPU_S).then(|| 1e6 * user_s / ios)
 }
 
 /// Reads the rates of one run, unless I/Os failed or none ended.
@@ -172,7 +206,7 @@ fn counted(sample: &mut Sample, run: &Value) -> Result<(), Error> {
 /// Reads the figures of one run of `stag bench`.
 fn read(sample: &mut Sample, run: &Value) -> Result<(), Error> {
     counted(sample, run)?;
-    for (name, place) in [("mean_us", "mean"), ("p50_us", "p50"), ("p99_us", "p99")] {
+    for (name, place) in [("mean_us", "mean"), ("p50_us", "p50"), ("p99_us", "p99"), ("max_us", "max")] {
         sample.cost(name, words::number(&run["lat_us"], place)?, "µs");
     }
     words::processor(sample, run, "target", "target_us", "target_cpu_percent");
@@ -256,7 +290,7 @@ mod tests {
 
     fn run(ios: u64, errors: u64) -> Value {
         json!({ "ios": ios, "iops": 1000.0, "mb_s": 4.096, "errors": errors, "first_error": if errors > 0 { json!("no medium") } else { Value::Null },
-                "seconds": 1.0, "lat_us": { "mean": 3.0, "p50": 2.0, "p99": 9.0 }, "client_us": 1.5, "client_cpu_percent": 15.0,
+                "seconds": 1.0, "lat_us": { "mean": 3.0, "p50": 2.0, "p99": 9.0, "max": 12.0 }, "client_us": 1.5, "client_cpu_percent": 15.0,
                 "target_us": null, "target_cpu_percent": null })
     }
 
@@ -265,7 +299,10 @@ mod tests {
         let mut sample = Sample::new();
         read(&mut sample, &run(1000, 0)).unwrap();
         let names: Vec<&str> = sample.values.keys().map(String::as_str).collect();
-        assert_eq!(names, ["client_percent", "client_us", "iops", "mb_s", "mean_us", "p50_us", "p99_us"]);
+        assert_eq!(
+            names,
+            ["client_percent", "client_us", "iops", "max_us", "mb_s", "mean_us", "p50_us", "p99_us"]
+        );
         assert_eq!((sample.values["p50_us"].value, sample.values["p50_us"].unit.as_str()), (2.0, "µs"));
     }
 
@@ -293,6 +330,12 @@ mod tests {
         {
             assert!(chosen(&nothing, 512, true).is_err());
         }
+    }
+
+    #[test]
+    fn too_few_ticks_give_no_processor_time_of_the_client() {
+        assert_eq!(own_us(0.3, 0.7, 1e6), Some(0.3));
+        assert_eq!(own_us(0.0, 0.1, 1e5), None);
     }
 
     #[test]

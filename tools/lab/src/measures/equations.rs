@@ -27,8 +27,8 @@ impl Measure for Equations {
         let rate = |transport: &str| -> Result<f64, Error> {
             let mut over = point.clone();
             over.settings.insert("transport".to_owned(), toml::Value::String(transport.to_owned()));
-            let served = Served::start(&over, context)?;
-            let sample = bench::load(&over, context, &served, &mut bench::Asked::new());
+            let mut served = Served::start(&over, context)?;
+            let sample = bench::load(&over, context, &mut served, &mut bench::Asked::new());
             served.end(context);
             let sample = sample?;
             let rate = sample.values.get("mb_s").map(|quantity| quantity.value);

@@ -8,6 +8,7 @@ mod osd;
 mod rdma;
 mod scratch;
 mod servers;
+mod sessions;
 mod words;
 
 use crate::experiment::Experiment;
@@ -16,7 +17,7 @@ use crate::measure::{Error, Measure};
 /// The kind of experiments that another program measures.
 const RECORDED: &str = "recorded";
 /// The names that experiments may use.
-pub const KINDS: &[&str] = &["bench", "osd", "rdma", "equations", RECORDED];
+pub const KINDS: &[&str] = &["bench", "osd", "rdma", "sessions", "equations", RECORDED];
 
 /// The settings of any point for the link between target and client.
 const LINK: &[&str] = &[
@@ -43,6 +44,7 @@ const BENCH: &[&str] = &[
     "unit-options",
     "fill",
     "serve-options",
+    "serve-config",
     "target-cores",
     "pattern",
     "depth",
@@ -53,10 +55,12 @@ const BENCH: &[&str] = &[
     "spin",
     "bench-options",
     "client",
+    "peak-part",
     "count-payload",
     "tune",
     "tune-options",
 ];
+const SESSIONS: &[&str] = &["held", "pings-s"];
 const OSD: &[&str] = &[
     "transport",
     "store",
@@ -77,6 +81,7 @@ pub fn settings(kind: &str) -> Vec<&'static str> {
     let own: &[&[&str]] = match kind {
         "bench" => &[BENCH, &["transport"]],
         "equations" => &[BENCH],
+        "sessions" => &[BENCH, SESSIONS],
         "osd" => &[OSD],
         "rdma" => &[RDMA],
         RECORDED => &[],
@@ -94,6 +99,7 @@ pub fn of(experiment: &Experiment) -> Result<Box<dyn Measure>, Error> {
         "bench" => Box::new(bench::Bench::default()),
         "osd" => Box::new(osd::Osd),
         "rdma" => Box::new(rdma::Rdma),
+        "sessions" => Box::new(sessions::Sessions),
         "equations" => Box::new(equations::Equations::default()),
         RECORDED => {
             let why = "another program measures it: the lab only reports what that has recorded";

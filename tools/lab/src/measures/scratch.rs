@@ -6,14 +6,34 @@ use std::io::Write as _;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{Advice, Mode, OFlags, fadvise};
+
 use crate::context::{Context, SCRATCH_NAME, SHM, drop_scratch, make_scratch};
 use crate::measure::Error;
 
 /// The maximum length of a socket folder's path, bytes: the limit of a socket path (`sockaddr_un`,
 /// 107) less the socket's own name.
 const LONGEST: usize = 70;
+/// The alignment of direct I/O, bytes.
+const ALIGNED: usize = 4096;
 /// Bytes per write.
 const PIECE: usize = 1 << 20;
+
+/// The types of file systems in memory (statfs(2)).
+const TMPFS: i64 = 0x0102_1994;
+const RAMFS: i64 = 0x8584_58f6;
+
+/// Why a file cannot be read past the page cache.
+fn direct_problem(path: &Path) -> Option<String> {
+    let read = || {
+        let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::DIRECT, Mode::empty())?;
+        // O_DIRECT wants memory at a multiple of the block size.
+        let mut buffer = vec![0_u8; 2 * ALIGNED];
+        let at = buffer.as_ptr().align_offset(ALIGNED).min(ALIGNED);
+        rustix::io::pread(&file, buffer.get_mut(at..at + ALIGNED).unwrap_or_default(), 0)
+    };
+    read().err().map(|error| format!("the file system of the results does not support O_DIRECT ({error})"))
+}
 
 /// A file that is removed on drop.
 #[derive(Debug)]
@@ -24,9 +44,6 @@ pub struct Scratch {
 impl Scratch {
     /// A file of `len` nonzero bytes, in the point's folder, or in the system's in-memory file
     /// system.
-    ///
-    /// # Errors
-    /// If it cannot be made.
     pub fn file(context: &Context, in_memory: bool, len: u64) -> Result<Self, Error> {
         let folder = if in_memory { Path::new(SHM) } else { context.folder.as_path() };
         if in_memory && !folder.is_dir() {
@@ -53,18 +70,24 @@ impl Scratch {
     /// Brings it to its medium and out of the page cache, for units that go past that.
     ///
     /// # Errors
-    /// If it cannot be written.
+    /// If it cannot be written; [`Error::Missing`] if its file system has no medium, or no
+    /// O_DIRECT.
     pub fn settle(&self) -> Result<(), Error> {
         let settle = || {
             let file = File::open(&self.path)?;
+            if [TMPFS, RAMFS].contains(&rustix::fs::fstatfs(&file)?.f_type) {
+                return Ok(Some("the file system of the results keeps its files in memory".to_owned()));
+            }
             file.sync_all()?;
-            rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?;
-            Ok(())
+            fadvise(&file, 0, None, Advice::DontNeed)?;
+            Ok(direct_problem(&self.path))
         };
-        settle().map_err(Error::io(self.path.display().to_string()))
+        match settle().map_err(Error::io(self.path.display().to_string()))? {
+            None => Ok(()),
+            Some(why) => Err(Error::Missing(format!("{why}: name a disk's folder with --out"))),
+        }
     }
 
-    /// The file's path.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -85,9 +108,6 @@ pub struct Sockets {
 
 impl Sockets {
     /// Makes the folder of this name, which must not exist.
-    ///
-    /// # Errors
-    /// If it cannot be made.
     pub fn new(name: &str) -> Result<Self, Error> {
         let name = format!("{SCRATCH_NAME}{}-{name}", std::process::id());
         let mut path = std::env::temp_dir().join(&name);
@@ -99,7 +119,6 @@ impl Sockets {
         Ok(Self { path })
     }
 
-    /// The folder's path.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -137,6 +156,18 @@ mod tests {
         assert!(scratch.path().exists() && sockets.path().as_os_str().len() <= LONGEST);
         remove_scratch();
         assert!(!scratch.path().exists() && !sockets.path().exists());
+    }
+
+    #[test]
+    fn a_file_in_memory_cannot_stand_for_a_disk() {
+        let folder = tempfile::tempdir().unwrap();
+        let context =
+            Context::new("stag".into(), folder.path().into(), Duration::from_secs(5), Default::default());
+        let file = Scratch::file(&context, true, 8192).unwrap();
+        let error = file.settle().unwrap_err();
+        assert!(matches!(&error, Error::Missing(why) if why.contains("memory")), "{error}");
+        // A pipe has no blocks to read past a cache.
+        assert!(direct_problem(Path::new("/proc/self/status")).is_some());
     }
 
     #[test]

@@ -16,7 +16,6 @@ const PATIENCE: Duration = Duration::from_secs(8);
 /// The administrator's program folders, searched after $PATH.
 const SBIN: [&str; 3] = ["/usr/sbin", "/sbin", "/usr/local/sbin"];
 
-/// A served unit.
 pub struct Served {
     running: Running,
     /// The unit's URL without its scheme: HOST:PORT/IQN/LUN.
@@ -53,8 +52,9 @@ enum Medium {
 }
 
 impl Served {
-    /// Starts the server that the point names: `server` ("stag", "tgt", "istgt"), `unit` ("memory",
-    /// "file", "tmpfs"), `unit-size`, `unit-options`, `serve-options`.
+    /// Starts the server that the point names: `server` ("stag", "tgt", "istgt", "floor", "null"),
+    /// `unit` ("memory", "file", "tmpfs"), `unit-size`, `unit-options`, `serve-options`,
+    /// `serve-config`.
     ///
     /// # Errors
     /// [`Error::Missing`] if a peer is not installed; the server's message if it does not start.
@@ -74,9 +74,13 @@ impl Served {
             None | Some("stag") => Self::stag(point, context, &medium, size),
             Some("tgt") => Self::tgt(point, context, &medium, size),
             Some("istgt") => Self::istgt(context, &medium, size),
-            Some(other) => {
-                Err(Error::Experiment(format!("`server` is {other}, and should be stag, tgt or istgt")))
+            Some("floor") => {
+                Self::stag_load(context, "floor", &["--floor-mib", &(size >> 20).max(1).to_string()])
             }
+            Some("null") => Self::stag_load(context, "null", &[]),
+            Some(other) => Err(Error::Experiment(format!(
+                "`server` is {other}, and should be stag, tgt, istgt, floor or null"
+            ))),
         }
     }
 
@@ -108,7 +112,7 @@ impl Served {
     ///
     /// # Errors
     /// The server's message if it does not start.
-    pub fn stag_unit(
+    pub(crate) fn stag_unit(
         point: &Point,
         context: &Context,
         unit: &str,
@@ -123,6 +127,11 @@ impl Served {
         };
         command.args(["--log", log, "serve", "--control", "none", "--iqn", &format!("{IQN}:lab")]);
         command.args(["--listen", &address.to_string(), "--cores", &cores.to_string()]);
+        if let Some(config) = point.text("serve-config")? {
+            let path = context.folder.join("serve.toml");
+            std::fs::write(&path, config).map_err(Error::io(path.display().to_string()))?;
+            command.arg("--config").arg(path);
+        }
         command.args(point.words("serve-options")?).arg(unit);
         let mut running = context.start(command, "stag-serve")?;
         let line = context.wait_for(&mut running, "://")?;
@@ -133,9 +142,6 @@ impl Served {
 
     /// Writes every block once, from the target's own end, so that measured requests never touch
     /// memory for the first time.
-    ///
-    /// # Errors
-    /// If it cannot be written.
     pub fn fill(&self, context: &Context) -> Result<(), Error> {
         let mut command = context.stag(Role::Target);
         command.args([
@@ -150,6 +156,31 @@ impl Served {
         ]);
         command.args(["--count", "1", "--fill", "--destroy", "--json", "--quiet"]);
         context.output(command, "fill").map(drop)
+    }
+
+    /// Starts one of `stag-load`'s servers: the bytes of iSCSI over plain TCP ("floor"), or a
+    /// target that stores nothing ("null").
+    fn stag_load(context: &Context, name: &'static str, options: &[&str]) -> Result<Self, Error> {
+        let address = std::net::SocketAddr::new(context.address(Role::Target), 0);
+        let mut command = context.command(Role::Target, stag_load(context)?);
+        command.args([&format!("--{name}-target"), &address.to_string()]).args(options);
+        let mut running = context.start(command, name)?;
+        let line = context.wait_for(&mut running, "://")?;
+        let place = line.split_once("://").map_or("", |(_, place)| place.trim()).to_owned();
+        Ok(Self { running, place, iser: false, name, tgt: None, _file: None, notes: Vec::new() })
+    }
+
+    /// The processor time of the floor for one I/O of the run that has just ended, µs, without the
+    /// time it waited awake. `None` for other servers.
+    ///
+    /// # Errors
+    /// If the floor does not print it.
+    pub fn working_us(&mut self, context: &Context) -> Result<Option<f64>, Error> {
+        if self.name != "floor" {
+            return Ok(None);
+        }
+        let line = context.wait_for(&mut self.running, "working_us")?;
+        words::number(&words::json("stag-load", &line)?, "working_us").map(Some)
     }
 
     /// Starts tgtd with one unit in a file.
@@ -238,7 +269,7 @@ impl Served {
             &format!(
                 "[Global]\n  NodeBase \"{IQN}\"\n  PidFile {folder}/istgt.pid\n  AuthFile {folder}/istgt-auth.conf\n  \
                  MediaDirectory {folder}\n  LogFacility \"local7\"\n  Timeout 30\n  NopInInterval 20\n  \
-                 DiscoveryAuthMethod None\n  MaxSessions 64\n  MaxConnections 8\n  MaxR2T 32\n  MaxOutstandingR2T 16\n  \
+                 DiscoveryAuthMethod None\n  MaxSessions 1024\n  MaxConnections 8\n  MaxR2T 32\n  MaxOutstandingR2T 16\n  \
                  DefaultTime2Wait 2\n  DefaultTime2Retain 0\n  FirstBurstLength 262144\n  MaxBurstLength 1048576\n  \
                  MaxRecvDataSegmentLength 262144\n  InitialR2T Yes\n  ImmediateData Yes\n  DataPDUInOrder Yes\n  \
                  DataSequenceInOrder Yes\n  ErrorRecoveryLevel 0\n[UnitControl]\n  AuthMethod None\n  \
@@ -279,7 +310,8 @@ impl Served {
         if transport == Transport::Iser && !self.iser {
             return Err(Error::Missing(format!("{} is not measured over iSER", self.name)));
         }
-        Ok(format!("{}://{}", transport.scheme(), self.place))
+        let scheme = if self.name == "floor" { "tcp" } else { transport.scheme() };
+        Ok(format!("{scheme}://{}", self.place))
     }
 
     /// The server's own account of the payload that it moved over iSER, bytes by kind. It is told
@@ -329,6 +361,18 @@ fn on(medium: &Medium) -> &'static str {
     match medium {
         Medium::Memory | Medium::Tmpfs => "on tmpfs",
         Medium::File => "that the page cache holds",
+    }
+}
+
+/// The path of `stag-load`, which lies beside `stag`.
+///
+/// # Errors
+/// [`Error::Missing`], with how to build it.
+pub fn stag_load(context: &Context) -> Result<PathBuf, Error> {
+    let program = context.stag.with_file_name("stag-load");
+    match program.is_file() {
+        true => Ok(program),
+        false => Err(Error::Missing("stag-load is not beside stag: cargo build -p stag-load".to_owned())),
     }
 }
 

@@ -54,7 +54,7 @@ pub fn times(point: &Point) -> Result<(f64, f64), Error> {
 ///
 /// # Errors
 /// If the options are no words.
-pub fn is_direct(point: &Point) -> Result<bool, Error> {
+pub(crate) fn is_direct(point: &Point) -> Result<bool, Error> {
     Ok(point.words("unit-options")?.iter().any(|option| option == "cache=direct"))
 }
 
@@ -92,7 +92,7 @@ pub fn number(found: &Value, name: &str) -> Result<f64, Error> {
 }
 
 /// Adds the payload's part of the link's rate on the wire, where the link has a rate.
-pub fn of_the_link(sample: &mut Sample, context: &Context, mb_s: f64) {
+pub(crate) fn of_the_link(sample: &mut Sample, context: &Context, mb_s: f64) {
     if let Some(rate) = context.link.as_ref().and_then(|link| link.rate_bits).filter(|rate| *rate > 0.0) {
         sample.rate("link_percent", mb_s * 8e6 / rate * 100.0, "%");
     }

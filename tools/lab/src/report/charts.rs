@@ -10,7 +10,6 @@ use crate::results::{Found, Results};
 pub struct Named {
     /// The file name without extension.
     pub file: String,
-    /// The chart.
     pub chart: Chart,
     /// The note under it.
     pub note: String,
@@ -66,7 +65,11 @@ pub fn values(experiment: &Experiment, axis: &str, found: &[&Found]) -> Vec<Valu
 }
 
 /// All combinations of values of several axes that occur, in order.
-pub fn combinations(experiment: &Experiment, axes: &[String], found: &[&Found]) -> Vec<Vec<(String, Value)>> {
+pub(crate) fn combinations(
+    experiment: &Experiment,
+    axes: &[String],
+    found: &[&Found],
+) -> Vec<Vec<(String, Value)>> {
     let mut all: Vec<Vec<(String, Value)>> = Vec::new();
     let of = |found: &Found| -> Vec<(String, Value)> {
         axes.iter().filter_map(|axis| found.at(axis).map(|value| (axis.clone(), value.clone()))).collect()

@@ -25,10 +25,8 @@ use png::Painter;
 /// The version of the format of `report.json`.
 const FORMAT: u32 = 1;
 
-/// The files written.
 #[derive(Clone, Debug)]
 pub struct Written {
-    /// The page's path.
     pub page: PathBuf,
     /// The number of SVG charts.
     pub charts: usize,
@@ -44,7 +42,6 @@ pub struct Written {
 pub struct Error {
     /// The path of the file.
     path: String,
-    /// The system's error.
     #[source]
     error: io::Error,
 }
@@ -58,9 +55,6 @@ struct Section<'a> {
 }
 
 /// Writes the report on `results` into the folder `out`.
-///
-/// # Errors
-/// If a file cannot be written.
 pub fn write(results: &[Results], out: &Path) -> Result<Written, Error> {
     let sections: Vec<Section<'_>> = results
         .iter()

@@ -347,7 +347,7 @@ fn conditions(results: &Results) -> String {
 }
 
 /// The machines of the sections, each with its experiments.
-pub fn machines_of<'a>(sections: &'a [Section<'_>]) -> Vec<(&'a Machine, Vec<&'a Experiment>)> {
+pub(crate) fn machines_of<'a>(sections: &'a [Section<'_>]) -> Vec<(&'a Machine, Vec<&'a Experiment>)> {
     let mut seen: Vec<(&Machine, Vec<&Experiment>)> = Vec::new();
     for section in sections {
         let machine = &section.results.info.machine;

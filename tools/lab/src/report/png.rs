@@ -33,7 +33,7 @@ impl Painter {
     ///
     /// # Errors
     /// The reason in words, if it cannot be rendered.
-    pub fn paint(&self, svg: &str) -> Result<Vec<u8>, String> {
+    pub(crate) fn paint(&self, svg: &str) -> Result<Vec<u8>, String> {
         let options = Options {
             fontdb: Arc::clone(&self.fonts),
             font_family: "sans-serif".to_owned(),

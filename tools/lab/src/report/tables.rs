@@ -8,7 +8,7 @@ use crate::point::Value;
 use crate::results::Found;
 
 /// A table as specified in the file; `None` if none of its points was measured.
-pub fn asked_for(experiment: &Experiment, found: &[Found], table: &Table) -> Option<String> {
+pub(crate) fn asked_for(experiment: &Experiment, found: &[Found], table: &Table) -> Option<String> {
     let shown: Vec<&Found> = found.iter().filter(|found| fits(&table.at, &found.coordinates)).collect();
     let quantities: Vec<&String> = table
         .quantity

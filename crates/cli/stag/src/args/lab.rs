@@ -4,14 +4,15 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
+use super::bench::{not_negative, positive};
 pub use super::lab_link::LabLink;
 
-/// Run experiments on links that are emulated, and report what they find
+/// Run experiments on emulated links, and report the results
 #[derive(Clone, Debug, Args)]
-#[command(long_about = "Run experiments on links that are emulated, and report what they find.\n\n\
-    An experiment is a file that says which points are measured, how they are shown and which claims are held against the figures. \
-    Those of the papers that Stag follows come with the program; copy one, change it, and run the file. The lab starts commands that \
-    users run too: stag serve, stag bench, and other targets and initiators where they are installed. It needs no root.")]
+#[command(long_about = "Run experiments on emulated links, and report the results.\n\n\
+    An experiment is a file that states the points to measure, their tables and charts, and claims to check against the figures. \
+    The experiments of the papers that Stag follows come with the program; copy one, change it, and run the file. The lab starts \
+    ordinary commands: stag serve, stag bench, and other targets and initiators if installed. It needs no root.")]
 #[command(after_long_help = EXAMPLES)]
 pub struct Lab {
     /// What to do.
@@ -47,10 +48,10 @@ pub enum LabCommand {
     after_long_help = "Examples:\n  stag lab list\n  stag lab list --json\n  stag lab list --show thesis > mine.toml"
 )]
 pub struct LabList {
-    /// Print this experiment's file, to be copied and changed
+    /// Print this experiment's file, as a start for your own
     #[arg(long, value_name = "NAME", conflicts_with = "json")]
     pub show: Option<String>,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     pub json: bool,
 }
@@ -58,64 +59,78 @@ pub struct LabList {
 /// Run experiments
 #[derive(Clone, Debug, Args)]
 #[command(long_about = "Run experiments.\n\n\
-    Every point is taken in several rounds and recorded at once. Ctrl-C ends a run, and the same command goes on with it: what is \
-    recorded in the folder is not measured again. A point that fails is recorded as that, with its words, and the run goes on; its logs are \
-    kept in the folder's logs/. One that failed in two rounds is left out in the others. At the end the report is written.")]
+    Each point is measured in several rounds and recorded at once. Ctrl-C ends a run, and the same command continues it: points \
+    recorded in the folder are not measured again. A failed point is recorded with its error, and the run continues; its logs are \
+    in the folder's logs/. After two failures the other rounds skip the point. The run ends with the report.")]
 #[command(
     after_long_help = "Examples:\n  stag lab run all --quick\n  stag lab run thesis --out ~/results\n  stag lab run mine.toml --only block=4k,64k --rounds 5\n  stag lab run all --retry"
 )]
 pub struct LabRun {
-    /// Experiments by name, files, or all that repeat a paper
+    /// Names or files of experiments, or `all` for those that repeat a paper
     #[arg(value_name = "NAME|FILE|all", required = true)]
     pub experiments: Vec<String>,
-    /// Fewer points, fewer and shorter rounds: to see what there is to see, not to publish it
+    /// Fewer points, fewer and shorter rounds: for a look, not for publication
     #[arg(long)]
     pub quick: bool,
     /// The folder of results
     #[arg(short, long, value_name = "DIR", default_value = "lab-results")]
     pub out: PathBuf,
-    /// Only points with these values on an axis; experiments that have no such axis are run whole
+    /// Only points with these values on an axis; experiments without this axis run whole
     #[arg(long, value_name = "AXIS=VALUE,…", value_parser = only)]
     pub only: Vec<(String, Vec<lab::Value>)>,
-    /// Rounds, instead of each experiment's own
+    /// Number of rounds [default: each experiment's own]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub rounds: Option<u32>,
-    /// Where the random numbers of the first round begin; each round after it has the next
+    /// Seed of the first round's random numbers; each later round uses the next number
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
-    /// Throw away what is recorded of these experiments, and measure anew
+    /// Discard recorded results of these experiments, and measure again
     #[arg(long)]
     pub again: bool,
-    /// Try again what is recorded as failed or left out
+    /// Retry points recorded as failed or skipped
     #[arg(long, conflicts_with = "again")]
     pub retry: bool,
-    /// The processors of targets [default: one core's]
+    /// Processors for targets [default: those of one core]
     #[arg(long, value_name = "CPUS", value_delimiter = ',', requires = "client_cpus")]
     pub target_cpus: Vec<usize>,
-    /// The processors of clients [default: another core's, which shares a cache with it if there is one]
+    /// Processors for clients [default: those of another core, which shares a cache with the first
+    /// if possible]
     #[arg(long, value_name = "CPUS", value_delimiter = ',', requires = "target_cpus")]
     pub client_cpus: Vec<usize>,
     /// Let the kernel choose processors
     #[arg(long, conflicts_with_all = ["target_cpus", "client_cpus"])]
     pub unpinned: bool,
-    /// Write no report at the end
+    /// Run targets and clients before all other programs (SCHED_FIFO): for a machine that is not
+    /// idle; needs root
+    #[arg(long)]
+    pub realtime: bool,
+    /// Begin no run after this many minutes, except in the first round
+    #[arg(long, value_name = "MINUTES", value_parser = positive)]
+    pub minutes: Option<f64>,
+    /// On a virtual machine that moves its cores: wait so long, in all, until the two share a cache
+    #[arg(long, value_name = "MINUTES", default_value_t = 0.0, value_parser = not_negative)]
+    pub wait: f64,
+    /// Exit with status 1 if a claim does not hold
+    #[arg(long, conflicts_with = "no_report")]
+    pub check: bool,
+    /// Skip the report
     #[arg(long)]
     pub no_report: bool,
-    /// Tell only what fails
+    /// Print only failures
     #[arg(short, long)]
     pub quiet: bool,
 }
 
-/// Take in what another program measured, as an experiment's results
+/// Import another program's measurements as results of an experiment
 #[derive(Clone, Debug, Args)]
 #[command(
-    long_about = "Take in what another program measured, as an experiment's results, so that they can be reported and compared.\n\n\
-    The experiment's kind is recorded: its file names the axes, tables, charts and claims. The runs are JSON: \
+    long_about = "Import another program's measurements as results of an experiment, to report and compare them.\n\n\
+    The experiment's kind is `recorded`: its file names the axes, tables, charts and claims. The runs are JSON: \
     {\"runs\": [{\"coordinates\": {AXIS: VALUE}, \"round\": 1, \"values\": {\"iops\": {\"value\": 1, \"unit\": \"IOPS\", \"better\": \"higher\"}}}]}; a run \
-    without figures says why in \"missing\"."
+    without figures gives the reason in \"missing\"."
 )]
 #[command(
-    after_long_help = "Examples:\n  stag lab record bench/peers.toml runs.json --out results && stag lab report results"
+    after_long_help = "Examples:\n  stag lab record mine.toml runs.json --out results && stag lab report results"
 )]
 pub struct LabRecord {
     /// The experiment's file
@@ -124,16 +139,16 @@ pub struct LabRecord {
     /// The runs
     #[arg(value_name = "RUNS")]
     pub runs: PathBuf,
-    /// The folder of results, in which the experiment has one of its name; what is there is replaced
+    /// The folder of results; replaces the experiment's folder in it
     #[arg(short, long, value_name = "DIR", default_value = "lab-results")]
     pub out: PathBuf,
 }
 
-/// Write the report on what was measured
+/// Write the report of the results
 #[derive(Clone, Debug, Args)]
-#[command(long_about = "Write the report on what was measured.\n\n\
-    index.html is one page that opens without a network: claims and whether they hold here, charts, tables, the machine. Beside it \
-    are the same as report.json, claims and main tables as results.md, every run as CSV, and each chart as SVG and PNG. A run that is still under way can be reported on.")]
+#[command(long_about = "Write the report of the results.\n\n\
+    index.html is one page that opens without a network: claims and their verdicts, charts, tables, the machine. Beside it \
+    are report.json with the same, results.md with claims and main tables, every run as CSV, and each chart as SVG and PNG. Works during a run too.")]
 #[command(
     after_long_help = "Examples:\n  stag lab report\n  stag lab report ~/results --out ~/public\n  stag lab report --json | jq '.experiments[].findings[] | [.verdict, .claim]'\n  stag lab report --markdown > results.md"
 )]
@@ -141,22 +156,22 @@ pub struct LabReport {
     /// The folder of results, of all experiments or of one
     #[arg(value_name = "DIR", default_value = "lab-results")]
     pub dir: PathBuf,
-    /// Where to [default: DIR/report]
+    /// The report's folder [default: DIR/report]
     #[arg(short, long, value_name = "DIR")]
     pub out: Option<PathBuf>,
-    /// Print report.json too
+    /// Also print report.json
     #[arg(long)]
     pub json: bool,
-    /// Print results.md too: claims and the main tables, for a document
+    /// Also print results.md: claims and main tables, for a document
     #[arg(long, conflicts_with = "json")]
     pub markdown: bool,
 }
 
-/// Say what differs between two results by more than noise
+/// Show differences between two results that exceed noise
 #[derive(Clone, Debug, Args)]
-#[command(long_about = "Say what differs between two results by more than noise.\n\n\
-    For each figure that both have, the second divided by the first, with bounds: the least of one by the most of the other, and two standard \
-    errors at least, as all rounds of the experiment show them. A difference is told if 1 is outside of the bounds.")]
+#[command(long_about = "Show differences between two results that exceed noise.\n\n\
+    Prints, for each figure in both, the second divided by the first, with bounds: the least of one by the most of the other, and at least two \
+    standard errors over all rounds of the experiment. A figure differs if 1 is outside its bounds.")]
 #[command(
     after_long_help = "Examples:\n  stag lab compare before after\n  stag lab compare before after --all\n  stag lab compare before after --json | jq '.pairs[].lines[] | select(.change == \"worse\")'"
 )]
@@ -167,33 +182,31 @@ pub struct LabCompare {
     /// The second
     #[arg(value_name = "B")]
     pub second: PathBuf,
-    /// Show all figures, also those that do not differ
+    /// Show all figures, including those that do not differ
     #[arg(long)]
     pub all: bool,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     pub json: bool,
 }
 
-/// Work out what RDMA should gain by leaving copies out, for this machine and others
+/// Calculate the gain of RDMA from avoided copies, for this machine and others
 #[derive(Clone, Debug, Args)]
-#[command(
-    long_about = "Work out what RDMA should gain by leaving copies out, for this machine and others.\n\n\
-    By the equations 5.1 to 5.3 of a thesis on iSCSI over RDMA: throughput with copies = memory bandwidth / (memory clock / I/O clock + 2), \
-    without them the + 2 is gone. This machine's bandwidths are measured, which takes about a second, and stand for its clocks, in words of \
-    8 bytes. With --results, the gains that an experiment measured stand beside."
-)]
+#[command(long_about = "Calculate the gain of RDMA from avoided copies, for this machine and others.\n\n\
+    Uses equations 5.1 to 5.3 of a thesis on iSCSI over RDMA: throughput with copies = memory bandwidth / (memory clock / I/O clock + 2); \
+    without copies, no + 2. Measures this machine's bandwidths (about a second), which stand for its clocks in words of \
+    8 bytes. --results shows the measured gains of an experiment beside them.")]
 #[command(
     after_long_help = "Examples:\n  stag lab equations\n  stag lab equations --results lab-results/thesis\n  stag lab equations --memory-clock 400 --io-clock 80"
 )]
 pub struct LabEquations {
-    /// Another memory's bandwidth, GB/s
+    /// Memory bandwidth to assume, GB/s
     #[arg(long, value_name = "GB/s")]
     pub memory_bandwidth: Option<f64>,
-    /// Its clock [default: that of its bandwidth]
+    /// Memory clock to assume [default: from the bandwidth]
     #[arg(long, value_name = "MHz")]
     pub memory_clock: Option<f64>,
-    /// Another I/O bus's clock
+    /// I/O bus clock to assume
     #[arg(long, value_name = "MHz")]
     pub io_clock: Option<f64>,
     /// Results of `stag lab run thesis` or `thesis-equations`
@@ -202,7 +215,7 @@ pub struct LabEquations {
 }
 
 fn only(text: &str) -> Result<(String, Vec<lab::Value>), String> {
-    let wrong = || format!("{text} should be AXIS=VALUE or AXIS=VALUE,VALUE");
+    let wrong = || format!("write {text} as AXIS=VALUE or AXIS=VALUE,VALUE");
     let (axis, values) = text.split_once('=').ok_or_else(wrong)?;
     if axis.is_empty() || values.split(',').any(str::is_empty) {
         return Err(wrong());

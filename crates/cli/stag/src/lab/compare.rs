@@ -6,7 +6,6 @@ use super::{failed, print};
 use crate::args::lab::LabCompare;
 use crate::exit::Exit;
 
-/// Runs it.
 pub fn compare(args: &LabCompare) -> Exit {
     let both = results::read_all(&args.first).and_then(|first| Ok((first, results::read_all(&args.second)?)));
     let (first, second) = match both {

@@ -1,5 +1,5 @@
-//! `stag lab link`: a command on an emulated link, and what the link has done. It starts and ends the commands; the link itself is
-//! `lab::link`'s.
+//! `stag lab link`: a command on an emulated link, and what the link has done. It starts and ends
+//! the commands; the link itself is `lab::link`'s.
 
 use std::fs;
 use std::io::{self, IsTerminal, Write};
@@ -27,7 +27,7 @@ const UNTIL_IT_ENDS: Duration = Duration::from_secs(3);
 /// Whether a signal asked for the end.
 static ASKED_TO_END: AtomicBool = AtomicBool::new(false);
 
-/// What `--record` writes.
+/// The document of `--record`.
 #[derive(Serialize)]
 struct Record<'a> {
     spec: &'a LinkSpec,
@@ -36,7 +36,6 @@ struct Record<'a> {
     counters: &'a Counters,
 }
 
-/// The whole command.
 pub fn link(args: &LabLink) -> ExitCode {
     let spec = match args.options().resolve() {
         Ok(spec) => spec,
@@ -57,7 +56,7 @@ fn told(error: &dyn std::fmt::Display, exit: Exit) -> ExitCode {
 
 fn run(args: &LabLink, link: &Link) -> Result<ExitCode, String> {
     let mut out = io::stderr().lock();
-    // What cannot be told is not worth the end of the command.
+    // A failed message does not end the command.
     let _ = introduce(&mut out, link);
     let measured = args.measure.then(|| link.measure()).transpose().map_err(|error| error.to_string())?;
     if let Some(measured) = &measured {
@@ -111,7 +110,8 @@ fn write_record(file: &Path, record: &Record<'_>) -> io::Result<()> {
     fs::write(file, text)
 }
 
-/// Ctrl-C reaches the command by itself where there is a terminal; what else asks this process to end is passed on to it.
+/// Ctrl-C reaches the command by itself where there is a terminal; what else asks this process to
+/// end is passed on to it.
 fn pass_signals_on(child: &Child) {
     let Some(pid) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) else { return };
     // Where signals cannot be waited for, they end this process as ever, and the link with it.
@@ -132,7 +132,7 @@ fn pass_signals_on(child: &Child) {
     });
 }
 
-/// What `--serve` names. Dropped, it is asked to end; what remains of it ends with the link.
+/// The command of `--serve`. On drop it is asked to end; processes it leaves end with the link.
 struct Server(Child);
 
 impl Server {

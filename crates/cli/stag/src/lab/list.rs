@@ -12,7 +12,6 @@ use crate::args::lab::LabList;
 use crate::exit::Exit;
 use crate::suggest;
 
-/// Runs it.
 pub fn list(args: &LabList) -> Exit {
     let all = match library::built_in() {
         Ok(all) => all,
@@ -59,7 +58,7 @@ pub fn list(args: &LabList) -> Exit {
     print(&text)
 }
 
-/// What to say of a name that there is not.
+/// The error for an unknown name.
 pub fn unknown(name: &str, all: &[Source]) -> String {
     let names: Vec<&str> = all.iter().map(|source| source.experiment.name.as_str()).collect();
     match suggest::nearest(name, names.iter().copied()) {

@@ -1,5 +1,5 @@
-//! `stag lab`: the command line of crate `lab` (docs/src/lab/lab.md). It reads arguments and prints; what is measured and how is the
-//! crate's.
+//! `stag lab`: the command line of crate `lab` (docs/src/lab/lab.md). It reads arguments and
+//! prints; what is measured and how is the crate's.
 
 mod compare;
 mod equations;
@@ -16,7 +16,8 @@ use crate::args::lab::{Lab, LabCommand};
 use crate::exit::Exit;
 use crate::out::print;
 
-/// Becomes `stag-lab`, which lies beside this program, with the same arguments. Returns only where that fails.
+/// Becomes `stag-lab`, which lies beside this program, with the same arguments. Returns only where
+/// that fails.
 pub fn hand_over() -> Exit {
     let beside = std::env::current_exe().map(|stag| stag.with_file_name("stag-lab"));
     let error = match &beside {

@@ -7,7 +7,6 @@ use super::{failed, run};
 use crate::args::lab::LabRecord;
 use crate::exit::Exit;
 
-/// Runs it.
 pub fn record(args: &LabRecord) -> Exit {
     let sources = match run::sources(std::slice::from_ref(&args.experiment)) {
         Ok(sources) => sources,

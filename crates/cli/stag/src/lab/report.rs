@@ -7,7 +7,6 @@ use super::{failed, print};
 use crate::args::lab::LabReport;
 use crate::exit::Exit;
 
-/// Runs it.
 pub fn report(args: &LabReport) -> Exit {
     let results = match results::read_all(&args.dir) {
         Ok(results) => results,
@@ -29,7 +28,7 @@ pub fn report(args: &LabReport) -> Exit {
     print(&told(&written))
 }
 
-/// What was written, in words.
+/// The written files, in words.
 pub fn told(written: &Written) -> String {
     let mut text = format!(
         "{}: {} charts, {} of them as PNG too\n",

@@ -1,6 +1,7 @@
 //! `stag lab run`: runs experiments, ends them well on Ctrl-C, and says what came of them.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use lab::context::{Pinning, kill_all, remove_what_others_left};
 use lab::finding::Verdict;
@@ -15,7 +16,6 @@ use crate::args::lab::LabRun;
 use crate::exit::Exit;
 use crate::interrupt;
 
-/// Runs it.
 pub fn run(args: &LabRun) -> Exit {
     let stop = Stop::default();
     // Before anything starts a thread.
@@ -44,6 +44,9 @@ pub fn run(args: &LabRun) -> Exit {
         rounds: args.rounds,
         seed: args.seed,
         pinning: pinning(args, &machine),
+        realtime: args.realtime,
+        within: args.minutes.map(|minutes| Duration::from_secs_f64(60.0 * minutes)),
+        wait: Duration::from_secs_f64(60.0 * args.wait),
         stag,
     };
     let unknown = |cpu: &&usize| !machine.processors.contains(cpu);
@@ -59,16 +62,20 @@ pub fn run(args: &LabRun) -> Exit {
         Err(error) => return failed(&error, Exit::Failed),
     };
     let mut text = told(&summary);
+    let mut missed = false;
     if !args.no_report && !summary.interrupted {
         match written(args, &sources) {
-            Ok(more) => text += &more,
+            Ok((more, misses)) => {
+                text += &more;
+                missed = misses;
+            }
             Err(why) => return failed(&why, Exit::Failed),
         }
     }
     if summary.interrupted {
         say!("stag: interrupted; the same command goes on with it");
     }
-    let failed = summary.experiments.iter().any(|one| one.failed > 0);
+    let failed = summary.experiments.iter().any(|one| one.failed > 0) || args.check && missed;
     print(&text).or(match (summary.interrupted, failed) {
         (true, _) => Exit::Interrupted,
         (false, true) => Exit::Failed,
@@ -134,19 +141,21 @@ fn told(summary: &Summary) -> String {
     text
 }
 
-/// Writes the report, and tells the verdicts of what was run now.
-fn written(args: &LabRun, sources: &[Source]) -> Result<String, String> {
+/// Writes the report. Returns the verdicts of the experiments of this run, and whether any claim
+/// does not hold.
+fn written(args: &LabRun, sources: &[Source]) -> Result<(String, bool), String> {
     let results = results::read_all(&args.out).map_err(|error| error.to_string())?;
     let written =
         lab::report::write(&results, &args.out.join("report")).map_err(|error| error.to_string())?;
-    let mut text = String::new();
+    let (mut text, mut missed) = (String::new(), false);
     for one in results.iter().filter(|one| sources.iter().any(|s| s.experiment.name == one.experiment.name)) {
         for judged in lab::finding::judge(one) {
+            missed |= judged.verdict == Verdict::DoesNotHold;
             if judged.verdict != Verdict::NotMeasured || !args.quick {
                 text +=
                     &format!("{:14}  {}: {}\n", judged.verdict.words(), one.experiment.name, judged.claim);
             }
         }
     }
-    Ok(text + &report::told(&written))
+    Ok((text + &report::told(&written), missed))
 }
