@@ -2,15 +2,7 @@
 
 use std::fmt;
 
-/// Which standard a command follows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Version {
-    /// INCITS 400-2004.
-    Osd1,
-    /// INCITS 458-2011 and its drafts.
-    Osd2,
-}
-
+use crate::Version;
 pub use crate::cdb::table::Action;
 
 impl Action {

@@ -1,9 +1,11 @@
-//! T10 object-based storage on the wire: OSD-1 (INCITS 400-2004) and OSD-2 (INCITS 458-2011), both directions.
+//! T10 object-based storage on the wire: OSD-1 (INCITS 400-2004) and OSD-2 (INCITS 458-2011), both
+//! directions.
 //!
-//! This crate owns what the standards say about bytes: commands, capabilities, attribute parameters and lists, CDB
-//! continuations, parameter data and sense descriptors become typed values here and values become bytes. An initiator, a
-//! target and their tests share it. It never does I/O, reads a clock or draws random numbers (all are handed in), it
-//! knows no object store, and nothing that a peer sends can make it panic.
+//! This crate owns what the standards say about bytes: commands, capabilities, attribute parameters
+//! and lists, CDB continuations, parameter data and sense descriptors become typed values here and
+//! values become bytes. An initiator, a target and their tests share it. It never does I/O, reads a
+//! clock or draws random numbers (all are handed in), it knows no object store, and nothing that a
+//! peer sends can make it panic.
 #![forbid(unsafe_code)]
 
 pub mod action;
@@ -16,14 +18,16 @@ pub mod ids;
 pub mod offset;
 pub mod security;
 pub mod sense;
+mod version;
 
 mod bytes;
 
-pub use action::{Action, Version};
+pub use action::Action;
 pub use attributes::{AttributeId, Page};
 pub use capability::{Capability, Permissions};
 pub use cdb::{Cdb, CdbError, Command, Form};
 pub use ids::{Id, ObjectType};
+pub use version::Version;
 
 /// The example of the README, compiled and run by the tests.
 #[cfg(doctest)]

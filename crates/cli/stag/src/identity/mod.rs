@@ -4,6 +4,7 @@
 //!
 //! docs/src/design/security.md has the rules; `record` says where they are written down.
 
+mod choice;
 pub mod command;
 mod record;
 
@@ -23,16 +24,8 @@ use crate::image;
 use crate::state::{self, hex};
 use crate::unit::{Backing, Options, UnitSpec};
 use crate::units::Place;
+pub use choice::Choice;
 use record::{Home, Kept, Origin, Record};
-
-/// Whose names a unit goes by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Choice {
-    /// Its own, random ones.
-    Own,
-    /// Those that its path makes, or its target and number if it is in memory: the same on every machine.
-    Derived,
-}
 
 /// Serial numbers of units that the daemon which this one replaces has served.
 pub type Carried = HashSet<String>;

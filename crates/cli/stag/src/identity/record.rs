@@ -16,7 +16,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::state::{self, hex};
 
-/// The extended attribute.
 const ATTRIBUTE: &str = "user.stag.identity";
 /// The version of what this daemon writes, and the latest that it reads.
 const VERSION: u32 = 1;
@@ -37,7 +36,6 @@ pub struct Record {
 }
 
 impl Record {
-    /// A new one.
     pub fn new(names: &Names, of: Option<Origin>) -> Self {
         Self { v: VERSION, naa: hex(&names.naa), serial: names.serial.clone(), of }
     }
@@ -90,9 +88,6 @@ pub struct Origin {
 
 impl Origin {
     /// Of the file at `path`, which need not be readable.
-    ///
-    /// # Errors
-    /// The system's.
     pub fn of(path: &Path) -> io::Result<Self> {
         // Inodes of these are made anew whenever the file system is mounted, or belong to a server that may do so:
         // FUSE, FAT, exFAT, CIFS, SMB 2, 9P.
@@ -147,7 +142,6 @@ impl std::fmt::Display for Kept {
 pub struct Home {
     /// The medium, where it is a file.
     pub file: Option<File>,
-    /// Its places.
     pub places: Vec<Kept>,
 }
 

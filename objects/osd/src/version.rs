@@ -1,0 +1,10 @@
+//! The versions of the standard.
+
+/// Which standard a command follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Version {
+    /// INCITS 400-2004.
+    Osd1,
+    /// INCITS 458-2011 and its drafts.
+    Osd2,
+}
