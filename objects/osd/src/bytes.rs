@@ -1,7 +1,7 @@
 //! Big-endian fields at offsets of a slice, read and written without a panic.
 
-/// Fields of bytes that a peer sent; what lies behind their end reads as zero, so a caller checks lengths first where it
-/// matters.
+/// Fields of bytes that a peer sent; what lies behind their end reads as zero, so a caller checks
+/// lengths first where it matters.
 #[derive(Clone, Copy)]
 pub(crate) struct Fields<'a>(pub &'a [u8]);
 

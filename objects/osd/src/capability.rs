@@ -1,7 +1,7 @@
 //! Capabilities: what a command may do, as the CDB carries them (80 bytes in OSD-1, 104 in OSD-2).
 //!
-//! Owns the bytes only. Whether a capability permits a command is checked by the unit; whether it is genuine, with
-//! [`crate::security`].
+//! Owns the bytes only. Whether a capability permits a command is checked by the unit; whether it
+//! is genuine, with [`crate::security`].
 
 use std::fmt;
 use std::ops::{BitOr, BitOrAssign};
@@ -116,8 +116,8 @@ pub mod descriptor {
     }
 }
 
-/// A capability's fields, as sent: nothing is judged when it is read, so that a unit without security can take what
-/// initiators without security send.
+/// A capability's fields, as sent: nothing is judged when it is read, so that a unit without
+/// security can take what initiators without security send.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Capability {
     /// CAPABILITY FORMAT, 4 bits: see [`format`].
@@ -183,8 +183,8 @@ impl Capability {
     pub fn decode(bytes: &[u8], version: Version) -> Self {
         let f = Fields(bytes);
         let wide = version == Version::Osd2;
-        // Where the descriptor's fields are; the lengths differ, and an OSD-1 capability marked as such in an OSD-2 CDB
-        // (open-osd sends that) has OSD-2's layout all the same.
+        // Where the descriptor's fields are; the lengths differ, and an OSD-1 capability marked as
+        // such in an OSD-2 CDB (open-osd sends that) has OSD-2's layout all the same.
         let at = if wide { 56 } else { 52 };
         let ids = if wide { 72 } else { 60 };
         Self {
@@ -209,7 +209,8 @@ impl Capability {
         }
     }
 
-    /// Writes the capability into `out`, of [`len`] bytes; fields that `version` does not have are left out.
+    /// Writes the capability into `out`, of [`len`] bytes; fields that `version` does not have are
+    /// left out.
     pub fn encode(&self, out: &mut [u8], version: Version) {
         out.fill(0);
         put(out, 0, &[self.format & 0x0F, self.key_version << 4 | self.integrity_algorithm & 0x0F]);

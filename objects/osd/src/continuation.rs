@@ -1,7 +1,9 @@
-//! CDB continuations (OSD-2): what does not fit a CDB, at the start of Data-Out: a header of 40 bytes, then descriptors.
+//! CDB continuations (OSD-2): what does not fit a CDB, at the start of Data-Out: a header of 40
+//! bytes, then descriptors.
 //!
-//! Owns the bytes of segment and descriptors. Which command takes which descriptor is the unit's to check. Offsets of
-//! attributes, and of the command's own data, count from the start of the whole Data-Out buffer.
+//! Owns the bytes of segment and descriptors. Which command takes which descriptor is the unit's to
+//! check. Offsets of attributes, and of the command's own data, count from the start of the whole
+//! Data-Out buffer.
 
 use crate::bytes::Fields;
 use crate::{Action, AttributeId, Id, Page, Version};
@@ -26,7 +28,8 @@ mod kind {
     pub const EXTENSION_CAPABILITIES: u16 = 0xFFEE;
 }
 
-/// Methods of duplicating objects, as COPY USER OBJECTS, CREATE CLONE and CREATE SNAPSHOT name them.
+/// Methods of duplicating objects, as COPY USER OBJECTS, CREATE CLONE and CREATE SNAPSHOT name
+/// them.
 pub mod duplication {
     crate::bytes::constants! { u8:
         DEFAULT = 0x00 => "The unit's default.",
@@ -42,7 +45,8 @@ pub mod duplication {
 /// What is wrong with a continuation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ContinuationError {
-    /// The CDB's CONTINUATION LENGTH is under 48 or no multiple of 8: INVALID FIELD IN CDB at byte 48.
+    /// The CDB's CONTINUATION LENGTH is under 48 or no multiple of 8: INVALID FIELD IN CDB at byte
+    /// 48.
     #[error("a CDB continuation of {0} bytes")]
     Length(usize),
     /// INVALID FIELD IN PARAMETER LIST: the field that begins at this byte of Data-Out.
@@ -90,8 +94,8 @@ pub struct Query {
     pub criteria: Vec<Criterion>,
 }
 
-/// An attribute whose value is to lie in a range. Values are compared as bytes, both ends included; an end without a
-/// value is open.
+/// An attribute whose value is to lie in a range. Values are compared as bytes, both ends included;
+/// an end without a value is open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Criterion {
     /// Which attribute.
@@ -158,8 +162,9 @@ impl Continuation {
         Ok(Self { icv: f.array(ICV_AT), descriptors })
     }
 
-    /// The continuation for a CDB with `action`; its length goes into the CDB. A list's end is written behind the last
-    /// descriptor. `None` for values that no field holds (an attribute value of more than 65,535 bytes or such).
+    /// The continuation for a CDB with `action`; its length goes into the CDB. A list's end is
+    /// written behind the last descriptor. `None` for values that no field holds (an attribute
+    /// value of more than 65,535 bytes or such).
     pub fn encode(&self, action: Action) -> Option<Vec<u8>> {
         let mut out = vec![FORMAT, 0];
         out.extend(action.code(Version::Osd2)?.to_be_bytes());
@@ -268,8 +273,8 @@ fn body(descriptor: &Descriptor) -> Option<(u16, Vec<u8>)> {
 impl Query {
     /// Reads a query list.
     ///
-    /// ENTRY LENGTH counts what follows it; that it counts the whole entry is accepted too, as the lengths of both values
-    /// tell which is meant.
+    /// ENTRY LENGTH counts what follows it; that it counts the whole entry is accepted too, as the
+    /// lengths of both values tell which is meant.
     ///
     /// # Errors
     /// The byte of the query list at which the wrong field begins.
@@ -290,7 +295,8 @@ impl Query {
             let min_len = usize::from(f.u16(at + 12));
             let min = f.slice(at + 14, min_len).ok_or(at + 12)?;
             let max_at = at + 14 + min_len;
-            // Two bytes of length have to be there themselves: beyond the end they would read as zero.
+            // Two bytes of length have to be there themselves: beyond the end they would read as
+            // zero.
             f.slice(max_at, 2).ok_or(at)?;
             let max_len = usize::from(f.u16(max_at));
             let max = f.slice(max_at + 2, max_len).ok_or(max_at)?;
@@ -323,8 +329,9 @@ impl Query {
 }
 
 impl Criterion {
-    /// Whether an attribute's value matches. One that does not exist (`None` or empty) matches nothing. Values are
-    /// compared as unsigned big-endian numbers where they are of one length, which is the same as bytes in order.
+    /// Whether an attribute's value matches. One that does not exist (`None` or empty) matches
+    /// nothing. Values are compared as unsigned big-endian numbers where they are of one length,
+    /// which is the same as bytes in order.
     pub fn matches(&self, value: Option<&[u8]>) -> bool {
         let Some(value) = value.filter(|value| !value.is_empty()) else { return false };
         (self.min.is_empty() || value >= self.min.as_slice())

@@ -1,5 +1,5 @@
-//! Parameter data of commands: LIST, LIST COLLECTION, QUERY, READ MAP, PERFORM TASK MANAGEMENT FUNCTION, and the vital
-//! product data pages of an object-based device.
+//! Parameter data of commands: LIST, LIST COLLECTION, QUERY, READ MAP, PERFORM TASK MANAGEMENT
+//! FUNCTION, and the vital product data pages of an object-based device.
 
 use crate::attributes::list::{self, ListError, ObjectValues};
 use crate::bytes::{Fields, codes, put};
@@ -20,7 +20,8 @@ pub mod version {
 }
 
 codes! {
-    /// What a list is of: OBJECT DESCRIPTOR FORMAT, one less than where each id comes with attributes.
+    /// What a list is of: OBJECT DESCRIPTOR FORMAT, one less than where each id comes with
+    /// attributes.
     Listed: u8 {
         Partitions = 0x01 "Partitions.",
         Collections = 0x11 "Collections.",
@@ -85,8 +86,8 @@ impl ListHeader {
         out
     }
 
-    /// Reads the header; `None` when it is cut short or its format is none. With OSD-1, ids of a partition are given as
-    /// [`Listed::UserObjects`], whatever they are.
+    /// Reads the header; `None` when it is cut short or its format is none. With OSD-1, ids of a
+    /// partition are given as [`Listed::UserObjects`], whatever they are.
     pub fn parse(bytes: &[u8], version: Version) -> Option<Self> {
         let f = Fields(bytes.get(..LIST_HEADER_LEN)?);
         let (listed, attributes) = match version {
@@ -105,7 +106,8 @@ impl ListHeader {
     }
 }
 
-/// What is behind a [`ListHeader`]: no more than it says, since zeros, attributes and a seal may follow.
+/// What is behind a [`ListHeader`]: no more than it says, since zeros, attributes and a seal may
+/// follow.
 fn listed(bytes: &[u8]) -> &[u8] {
     let Some(rest) = bytes.get(LIST_HEADER_LEN..) else { return &[] };
     let len = Fields(bytes).u64(0).saturating_sub(LIST_HEADER_LEN as u64 - 8);
@@ -146,8 +148,9 @@ pub fn query_header(matches: u64) -> [u8; QUERY_HEADER_LEN] {
     out
 }
 
-/// The ids of QUERY data: how many there are in all, and those that had room. Both places where the ids may begin are
-/// understood, as ADDITIONAL LENGTH tells them apart. `None` when the header is cut short.
+/// The ids of QUERY data: how many there are in all, and those that had room. Both places where the
+/// ids may begin are understood, as ADDITIONAL LENGTH tells them apart. `None` when the header is
+/// cut short.
 pub fn query_ids(bytes: &[u8]) -> Option<(u64, impl Iterator<Item = u64> + '_)> {
     let f = Fields(bytes);
     f.slice(0, QUERY_HEADER_LEN)?;
@@ -158,7 +161,8 @@ pub fn query_ids(bytes: &[u8]) -> Option<(u64, impl Iterator<Item = u64> + '_)> 
 }
 
 codes! {
-    /// What a part of an object's map is: DATA MAP DESCRIPTOR TYPE. 0, which asks for all types, is none.
+    /// What a part of an object's map is: DATA MAP DESCRIPTOR TYPE. 0, which asks for all types, is
+    /// none.
     MapType: u16 {
         Written = 0x0001 "Written data.",
         Hole = 0x0002 "A hole: it reads as zeros.",
@@ -199,8 +203,8 @@ pub fn map_header(descriptors: u64) -> [u8; MAP_HEADER_LEN] {
     descriptors.saturating_mul(MAP_DESCRIPTOR_LEN as u64).to_be_bytes()
 }
 
-/// READ MAP data: how many descriptors there are in all, and those that had room; one of no known type is left out.
-/// `None` when the header is cut short.
+/// READ MAP data: how many descriptors there are in all, and those that had room; one of no known
+/// type is left out. `None` when the header is cut short.
 pub fn map(bytes: &[u8]) -> Option<(u64, impl Iterator<Item = MapDescriptor> + '_)> {
     let total = Fields(bytes.get(..MAP_HEADER_LEN)?).u64(0) / MAP_DESCRIPTOR_LEN as u64;
     let rest = bytes.get(MAP_HEADER_LEN..).unwrap_or_default();
@@ -218,8 +222,8 @@ pub const VPD_SECURITY_TOKEN: u8 = 0xB1;
 /// The shortest security token, in bytes.
 pub(crate) const MIN_TOKEN_LEN: usize = 16;
 
-/// VPD page B0h. No open source shows its contents: it says in byte 4 which versions of CDBs are taken (bit 0 OSD-1,
-/// bit 1 OSD-2), and three reserved bytes follow.
+/// VPD page B0h. No open source shows its contents: it says in byte 4 which versions of CDBs are
+/// taken (bit 0 OSD-1, bit 1 OSD-2), and three reserved bytes follow.
 pub fn vpd_information() -> Vec<u8> {
     vpd(VPD_OSD_INFORMATION, &[0x03, 0, 0, 0])
 }
@@ -263,7 +267,8 @@ pub enum TmfResponse {
     IncorrectLun = 0x09,
 }
 
-/// The oldest unit attention that is pending, in the response of QUERY ASYNCHRONOUS EVENT (SAM-5 §7.9).
+/// The oldest unit attention that is pending, in the response of QUERY ASYNCHRONOUS EVENT (SAM-5
+/// §7.9).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PendingAttention {
     /// It is not the only one.
@@ -274,9 +279,9 @@ pub struct PendingAttention {
     pub code: [u8; 2],
 }
 
-/// PERFORM TASK MANAGEMENT FUNCTION data: the bytes that follow the first two, two reserved ones, and the response. The last three tell
-/// of a pending unit attention: UADE DEPTH (1 for one, 2 for several) and the sense key, and the additional sense code; else they are
-/// zeros.
+/// PERFORM TASK MANAGEMENT FUNCTION data: the bytes that follow the first two, two reserved ones,
+/// and the response. The last three tell of a pending unit attention: UADE DEPTH (1 for one, 2 for
+/// several) and the sense key, and the additional sense code; else they are zeros.
 pub const fn tmf_response(
     response: TmfResponse,
     pending: Option<PendingAttention>,

@@ -1,4 +1,5 @@
-//! What is addressed: the root, partitions, collections and user objects, by partition id and object id.
+//! What is addressed: the root, partitions, collections and user objects, by partition id and
+//! object id.
 
 use std::fmt;
 
@@ -9,7 +10,8 @@ pub const FIRST_ID: u64 = 0x1_0000;
 
 /// The address of an object: PARTITION_ID and USER_OBJECT_ID or COLLECTION_OBJECT_ID.
 ///
-/// (0, 0) is the root, (p, 0) a partition; collections and user objects share one namespace in each partition.
+/// (0, 0) is the root, (p, 0) a partition; collections and user objects share one namespace in each
+/// partition.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Id {
     /// PARTITION_ID; 0 only for the root.

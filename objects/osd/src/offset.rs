@@ -1,7 +1,8 @@
-//! Offsets into Data-In and Data-Out buffers: 32 bits on the wire, a mantissa of 28 bits and an exponent of 4.
+//! Offsets into Data-In and Data-Out buffers: 32 bits on the wire, a mantissa of 28 bits and an
+//! exponent of 4.
 //!
-//! The offset is mantissa × 2^(exponent + 8) bytes. OSD-1's exponent is unsigned, so its steps are of 256 bytes and more;
-//! OSD-2's is signed, −5 the least, so its finest steps are of 8 bytes.
+//! The offset is mantissa × 2^(exponent + 8) bytes. OSD-1's exponent is unsigned, so its steps are
+//! of 256 bytes and more; OSD-2's is signed, −5 the least, so its finest steps are of 8 bytes.
 
 use crate::Version;
 
@@ -46,7 +47,8 @@ pub const fn decode(field: u32, version: Version) -> Result<Option<u64>, Invalid
     Ok(Some(mantissa << shift))
 }
 
-/// The field for an offset of `bytes`; `None` when `version` cannot express exactly that many: see [`round_up`].
+/// The field for an offset of `bytes`; `None` when `version` cannot express exactly that many: see
+/// [`round_up`].
 pub const fn encode(bytes: u64, version: Version) -> Option<u32> {
     let (least, greatest) = shifts(version);
     let mut shift = least;

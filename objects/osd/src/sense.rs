@@ -1,6 +1,8 @@
-//! Sense data descriptors of an OSD's own: which object, which functions ended, which attributes, the response's integrity.
+//! Sense data descriptors of an OSD's own: which object, which functions ended, which attributes,
+//! the response's integrity.
 //!
-//! Owns those descriptors only; sense key, codes, field pointers and the rest are `scsi`'s, behind which these are sent.
+//! Owns those descriptors only; sense key, codes, field pointers and the rest are `scsi`'s, behind
+//! which these are sent.
 
 use crate::bytes::Fields;
 use crate::{AttributeId, Id, Page};
@@ -57,7 +59,8 @@ pub enum Descriptor {
     },
     /// OSD response integrity check value (07h), 20 or 32 bytes.
     ResponseIcv(Vec<u8>),
-    /// OSD attribute identification (08h): the attributes that the error is about; [`MAX_ATTRIBUTES`] of them are sent.
+    /// OSD attribute identification (08h): the attributes that the error is about;
+    /// [`MAX_ATTRIBUTES`] of them are sent.
     Attributes(Vec<AttributeId>),
 }
 
@@ -88,8 +91,8 @@ impl Descriptor {
         out
     }
 
-    /// Reads the OSD's descriptors among `bytes`, a run of sense data descriptors; others are skipped, and so is an end
-    /// that is cut short.
+    /// Reads the OSD's descriptors among `bytes`, a run of sense data descriptors; others are
+    /// skipped, and so is an end that is cut short.
     pub fn parse_all(bytes: &[u8]) -> Vec<Self> {
         let mut out = Vec::new();
         let mut rest = bytes;

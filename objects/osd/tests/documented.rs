@@ -1,5 +1,5 @@
-//! `docs/src/objects/commands.md` and `docs/src/evidence/tested.md` list every service action and every attribute page that this
-//! crate knows, and the tests that they name exist.
+//! `docs/src/objects/commands.md` and `docs/src/evidence/tested.md` list every service action and
+//! every attribute page that this crate knows, and the tests that they name exist.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -13,11 +13,9 @@ pub enum Area {
     Keys,
     /// AuthMethod and CHAP.
     Security,
-    /// SendTargets.
     Discovery,
     /// CmdSN, StatSN and their windows.
     Numbers,
-    /// Pings.
     Nop,
     /// Text requests in the full feature phase.
     Text,
@@ -25,9 +23,7 @@ pub enum Area {
     DataIn,
     /// Data from the initiator: immediate, unsolicited, by R2T.
     DataOut,
-    /// Task management.
     Task,
-    /// Logout.
     Logout,
     /// Sessions and connections that replace others.
     Reinstatement,
@@ -39,9 +35,7 @@ pub enum Area {
     Recovery1,
     /// ErrorRecoveryLevel 2: lost and replaced connections.
     Recovery2,
-    /// Redirection at login.
     Redirect,
-    /// Protocol violations.
     Protocol,
     /// SCSI's requirements on an iSCSI transport.
     Scsi,
@@ -211,7 +205,7 @@ impl Level {
     }
 }
 
-/// What a check may do to a target beyond logging in and reading.
+/// The effects of a check on a target beyond logging in and reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Needs {
     /// Only logs in and reads.
@@ -238,11 +232,9 @@ pub enum Over {
 /// A requirement, and a test whether a target meets it.
 #[derive(Clone, Copy)]
 pub struct Check {
-    /// The subject.
     pub area: Area,
     /// Its name within the area: words joined by hyphens.
     pub name: &'static str,
-    /// The requirement level.
     pub level: Level,
     /// The clauses of the standard.
     pub clauses: &'static str,
@@ -257,7 +249,7 @@ pub struct Check {
     pub(crate) test: Test,
 }
 
-/// What a check runs, by the kind of server.
+/// The function of a check, by the kind of server.
 #[derive(Clone, Copy)]
 pub(crate) enum Test {
     /// Against an iSCSI target.

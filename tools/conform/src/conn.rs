@@ -33,7 +33,6 @@ pub(crate) enum Ending {
     Silent,
 }
 
-/// A connection.
 pub(crate) struct Conn {
     wire: Wire,
     /// CmdSN of the next command.
@@ -110,7 +109,7 @@ impl Conn {
         }
     }
 
-    pub fn set_digests(&mut self, digests: Digests) {
+    pub(crate) fn set_digests(&mut self, digests: Digests) {
         if let Wire::Tcp(tcp) = &mut self.wire {
             tcp.digests = digests;
         }
@@ -123,7 +122,7 @@ impl Conn {
     }
 
     /// The CmdSN for a non-immediate command; each is used once.
-    pub fn take_cmd_sn(&mut self) -> u32 {
+    pub(crate) fn take_cmd_sn(&mut self) -> u32 {
         let number = self.cmd_sn;
         self.cmd_sn = number.wrapping_add(1);
         number
@@ -160,7 +159,13 @@ impl Conn {
     }
 
     /// The same, with AHSs and, over iSER, with advertised memory.
-    pub fn post_with(&mut self, control: Control, bhs: impl Into<Bhs>, ahs: &[u8], data: &[u8]) -> Verdict {
+    pub(crate) fn post_with(
+        &mut self,
+        control: Control,
+        bhs: impl Into<Bhs>,
+        ahs: &[u8],
+        data: &[u8],
+    ) -> Verdict {
         let bhs = bhs.into();
         let sent = match &mut self.wire {
             Wire::Tcp(tcp) => {
@@ -181,7 +186,7 @@ impl Conn {
     }
 
     /// Sends bytes unchanged: part of a stream, or over iSER a whole message.
-    pub fn post_bytes(&mut self, bytes: &[u8]) -> Verdict {
+    pub(crate) fn post_bytes(&mut self, bytes: &[u8]) -> Verdict {
         let sent = match &mut self.wire {
             Wire::Tcp(tcp) => tcp.send(bytes),
             Wire::Iser(iser) => iser.send_message(bytes.to_vec()),

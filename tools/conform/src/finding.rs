@@ -1,22 +1,12 @@
-//! What a check finds: that the target meets the requirement, or how not.
+//! The result of a check: the target meets the requirement, or deviates from it.
 
 /// A result other than a pass.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Finding {
     /// The target does not meet the requirement: a failure, or a warning for a recommendation.
-    Wrong {
-        /// The observed behavior.
-        seen: String,
-        /// The required behavior.
-        expected: String,
-    },
+    Wrong { seen: String, expected: String },
     /// The observed behavior is allowed but not recommended: a warning, whatever the check's level.
-    Doubtful {
-        /// The observed behavior.
-        seen: String,
-        /// The recommended behavior.
-        expected: String,
-    },
+    Doubtful { seen: String, expected: String },
     /// The requirement does not apply to this target.
     NotApplicable(String),
     /// The check cannot observe whether the target meets the requirement.
@@ -36,7 +26,6 @@ pub(crate) fn should(holds: bool, expected: impl Into<String>, seen: impl FnOnce
     if holds { Ok(()) } else { Err(Finding::Doubtful { seen: seen(), expected: expected.into() }) }
 }
 
-/// Returns a failure.
 pub(crate) fn wrong<T>(seen: impl Into<String>, expected: impl Into<String>) -> Verdict<T> {
     Err(Finding::Wrong { seen: seen.into(), expected: expected.into() })
 }
@@ -51,7 +40,7 @@ pub(crate) fn untested<T>(why: impl Into<String>) -> Verdict<T> {
     Err(Finding::Untested(why.into()))
 }
 
-/// What a finding before the first check says.
+/// The text of a finding before the first check.
 pub(crate) fn told(finding: Finding) -> String {
     match finding {
         Finding::Wrong { seen, .. } | Finding::Doubtful { seen, .. } => seen,

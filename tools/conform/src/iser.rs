@@ -64,7 +64,7 @@ impl Iser {
     }
 
     /// Sends a message unchanged.
-    pub fn send_message(&self, message: Vec<u8>) -> Result<(), Lost> {
+    pub(crate) fn send_message(&self, message: Vec<u8>) -> Result<(), Lost> {
         self.with(|pair| {
             pair.post_send(&[], Buf::from(message).into(), Flags::default(), None);
             pair.flush();

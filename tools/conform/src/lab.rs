@@ -94,7 +94,6 @@ impl Lab {
         Instant::now() >= self.deadline.get()
     }
 
-    /// The remaining time.
     pub fn left(&self) -> Duration {
         self.deadline.get().saturating_duration_since(Instant::now())
     }
@@ -211,7 +210,7 @@ impl Lab {
     }
 
     /// The offers in the operational stage, unless a check changes them.
-    pub fn usual_keys(&self, login: &Login) -> Vec<(String, String)> {
+    pub(crate) fn usual_keys(&self, login: &Login) -> Vec<(String, String)> {
         let mut keys: Vec<(&str, &str)> = vec![("HeaderDigest", "None"), ("DataDigest", "None")];
         if !self.is_iser() {
             keys.push(("MaxRecvDataSegmentLength", "65536"));
@@ -317,7 +316,6 @@ fn passed(answer: &Answer) -> Verdict {
     }
 }
 
-/// The target's challenge.
 #[derive(Clone, Debug)]
 pub(crate) struct Challenge {
     pub hash: Hash,
@@ -340,7 +338,6 @@ impl Challenge {
         }
     }
 
-    /// CHAP_R, the response.
     pub fn response(&self, secret: &iscsi::chap::Secret) -> String {
         iscsi::text::to_hex(&self.hash.response(self.id, secret, &self.bytes))
     }

@@ -16,6 +16,7 @@
 //! Without permission to write it changes nothing on a medium: VERIFY compares data instead of
 //! writing it. In an export of NFS it works in a directory of its own.
 #![forbid(unsafe_code)]
+#![allow(missing_docs, reason = "only this workspace uses it: a name that says all needs no comment")]
 
 mod areas;
 mod check;

@@ -28,7 +28,6 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    /// The last PDU.
     pub fn last(&self) -> Pdu {
         self.pdus.last().cloned().unwrap_or_default()
     }
@@ -51,7 +50,7 @@ impl Answer {
         self.last().bhs.flags
     }
 
-    pub fn transits(&self) -> bool {
+    pub(crate) fn transits(&self) -> bool {
         self.flags() & 0x80 != 0
     }
 
@@ -97,7 +96,7 @@ pub(crate) fn text(pairs: &[(&str, &str)]) -> Vec<u8> {
 
 impl Conn {
     /// A Login Request of this connection; with `nsg` it sets the T bit.
-    pub fn login_request(&mut self, csg: u8, nsg: Option<u8>) -> LoginRequest {
+    pub(crate) fn login_request(&mut self, csg: u8, nsg: Option<u8>) -> LoginRequest {
         let mut request = LoginRequest::new(0x10, self.isid, self.tsih, self.cid);
         request.flags = csg << 2 | nsg.map_or(0, |nsg| 0x80 | nsg);
         request.cmd_sn = U32::new(self.cmd_sn);
@@ -106,7 +105,7 @@ impl Conn {
     }
 
     /// Sends a request with a text and returns the answer.
-    pub fn login_step(&mut self, csg: u8, nsg: Option<u8>, pairs: &[(&str, &str)]) -> Verdict<Answer> {
+    pub(crate) fn login_step(&mut self, csg: u8, nsg: Option<u8>, pairs: &[(&str, &str)]) -> Verdict<Answer> {
         let request = self.login_request(csg, nsg);
         for (key, value) in pairs {
             self.offered.insert((*key).to_owned(), (*value).to_owned());
@@ -116,7 +115,7 @@ impl Conn {
     }
 
     /// Receives an answer of one or more PDUs.
-    pub fn login_answer(&mut self, csg: u8) -> Verdict<Answer> {
+    pub(crate) fn login_answer(&mut self, csg: u8) -> Verdict<Answer> {
         let (mut answer, mut collected) = (Answer::default(), Vec::new());
         for _ in 0..PARTS {
             let pdu = self.wait("a Login Response", |_| true)?;
@@ -140,7 +139,7 @@ impl Conn {
     }
 
     /// A whole text exchange in the full feature phase.
-    pub fn text_step(&mut self, pairs: &[(&str, &str)]) -> Verdict<Answer> {
+    pub(crate) fn text_step(&mut self, pairs: &[(&str, &str)]) -> Verdict<Answer> {
         let itt = self.tag();
         let mut request = TextRequest::new(itt, iscsi::pdu::RESERVED_TAG);
         request.flags = 0x80;

@@ -1,9 +1,7 @@
 //! Why nothing arrived over a connection.
 
-/// Why nothing arrived.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Lost {
-    /// The connection failed.
     NotConnected(String),
     /// The server closed the connection.
     Closed,

@@ -31,11 +31,9 @@ pub struct Options {
     pub host: String,
     /// TCP port.
     pub port: u16,
-    /// TargetName.
     pub target: String,
     /// Logical unit number, 0 to 16383.
     pub lun: u16,
-    /// InitiatorName.
     pub initiator: String,
     /// CHAP credentials; without them the suite offers AuthMethod=None.
     pub account: Option<Account>,

@@ -61,7 +61,7 @@ impl Pdu {
     }
 
     /// Whether the PDU consumes a StatSN (RFC 7143 §4.2.2.2).
-    pub fn takes_stat_sn(&self) -> bool {
+    pub(crate) fn takes_stat_sn(&self) -> bool {
         match self.bhs.opcode() {
             Some(Opcode::DataIn) => self.bhs.flags & 1 != 0,
             Some(Opcode::ReadyToTransfer) | None => false,
@@ -72,7 +72,7 @@ impl Pdu {
     }
 
     /// A Reject's reason as text.
-    pub fn reject_reason(&self) -> String {
+    pub(crate) fn reject_reason(&self) -> String {
         let reject: &Reject = self.bhs.as_reject();
         match reject.reason_code() {
             Some(reason) => format!("{:#04x} ({})", reject.reason, reason.name()),

@@ -13,19 +13,9 @@ pub enum Outcome {
     /// The target meets the requirement.
     Pass,
     /// The target violates a requirement.
-    Fail {
-        /// The observed behavior.
-        seen: String,
-        /// The required behavior.
-        expected: String,
-    },
+    Fail { seen: String, expected: String },
     /// The target violates a recommendation.
-    Warning {
-        /// The observed behavior.
-        seen: String,
-        /// The recommended behavior.
-        expected: String,
-    },
+    Warning { seen: String, expected: String },
     /// The requirement does not apply to this target.
     NotApplicable(String),
     /// The check could not observe whether the target meets the requirement.
@@ -35,7 +25,6 @@ pub enum Outcome {
 /// A check and its result.
 #[derive(Clone, Debug)]
 pub struct Record {
-    /// The check.
     pub check: Check,
     /// The result of the check.
     pub outcome: Outcome,
@@ -62,11 +51,8 @@ impl Record {
 /// The number of checks by result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
-    /// All checks.
     pub checks: usize,
-    /// Checks passed.
     pub passed: usize,
-    /// Checks failed.
     pub failed: usize,
     /// Checks with a warning.
     pub warnings: usize,

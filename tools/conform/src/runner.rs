@@ -10,16 +10,13 @@ use crate::report::{Outcome, Record, Report};
 /// An event of a run.
 #[derive(Clone, Copy, Debug)]
 pub enum Progress<'a> {
-    /// A check starts.
     Begins {
-        /// The check.
         check: &'a Check,
         /// Number of checks done before.
         done: usize,
         /// Total number of checks.
         of: usize,
     },
-    /// A check ended.
     Ended(&'a Record),
 }
 
@@ -28,12 +25,7 @@ pub enum Progress<'a> {
 pub enum RunError {
     /// The host name cannot be resolved.
     #[error("{host} cannot be resolved: {reason}")]
-    Resolve {
-        /// The host name.
-        host: String,
-        /// The resolver's error.
-        reason: String,
-    },
+    Resolve { host: String, reason: String },
     /// iSER needs an io_uring.
     #[error("no io_uring: {0}")]
     NoRing(std::io::Error),
@@ -62,7 +54,6 @@ pub(crate) trait Subject {
     /// Why the check must not run, or cannot.
     fn forbids(&self, check: &Check) -> Option<String>;
 
-    /// Runs the check.
     fn judge(&self, check: &Check) -> Verdict;
 
     /// Removes what checks left, or says why that failed.

@@ -21,7 +21,6 @@ pub(crate) struct Command {
     pub lun: Option<Lun>,
     /// Expected Data Transfer Length of a read, bytes.
     pub read: u32,
-    /// Data to send.
     pub out: Vec<u8>,
     /// The Expected Data Transfer Length, if it must differ from the data's length.
     pub edtl: Option<u32>,
@@ -63,7 +62,6 @@ impl Command {
     }
 }
 
-/// An outstanding command.
 #[derive(Clone, Debug)]
 pub(crate) struct Task {
     pub itt: u32,
@@ -101,7 +99,7 @@ impl Done {
     }
 
     /// Sense key, additional sense code and qualifier.
-    pub fn sense_code(&self) -> Option<(u8, u8, u8)> {
+    pub(crate) fn sense_code(&self) -> Option<(u8, u8, u8)> {
         let at = |n: usize| self.sense.get(n).copied();
         match at(0)? & 0x7f {
             0x72 | 0x73 => Some((at(1)? & 0x0f, at(2)?, at(3)?)),
@@ -136,7 +134,7 @@ impl Done {
     }
 
     /// O or U and the count, as text.
-    pub fn residual_told(&self) -> String {
+    pub(crate) fn residual_told(&self) -> String {
         match (self.overflow, self.underflow) {
             (false, false) => "no residual".to_owned(),
             (true, false) => format!("an overflow of {} bytes", self.residual),
@@ -148,7 +146,7 @@ impl Done {
 
 impl Conn {
     /// The header of a command, without the lengths of its data.
-    pub fn command_header(&mut self, command: &Command) -> ScsiCommand {
+    pub(crate) fn command_header(&mut self, command: &Command) -> ScsiCommand {
         let itt = self.tag();
         let mut header =
             ScsiCommand::new(itt, command.lun.unwrap_or(self.lun), TaskAttribute::Simple, &command.cdb);
@@ -167,7 +165,7 @@ impl Conn {
     }
 
     /// The same with a header that the check provides.
-    pub fn start_as(&mut self, mut header: ScsiCommand, command: &Command) -> Verdict<Task> {
+    pub(crate) fn start_as(&mut self, mut header: ScsiCommand, command: &Command) -> Verdict<Task> {
         let mut task = Task {
             itt: header.itt.get(),
             cmd_sn: header.cmd_sn.get(),
@@ -238,7 +236,7 @@ impl Conn {
         Ok(())
     }
 
-    pub fn data_out_header(&mut self, task: &Task, ttt: u32, number: u32, offset: usize) -> DataOut {
+    pub(crate) fn data_out_header(&mut self, task: &Task, ttt: u32, number: u32, offset: usize) -> DataOut {
         let lun = task.command.lun.unwrap_or(self.lun);
         let mut pdu = DataOut::new(task.itt, ttt, lun, number, offset as u32);
         pdu.exp_stat_sn = U32::new(self.exp_stat_sn);
@@ -246,7 +244,7 @@ impl Conn {
     }
 
     /// Waits for a task's end, answering its R2Ts.
-    pub fn finish_task(&mut self, task: &Task) -> Verdict<Done> {
+    pub(crate) fn finish_task(&mut self, task: &Task) -> Verdict<Done> {
         self.finish_with(task, |conn, task, r2t| {
             let (ttt, offset, len) = (r2t.word(20), r2t.word(40) as usize, r2t.word(44) as usize);
             conn.data_out(task, ttt, offset, len, 0)
@@ -254,7 +252,7 @@ impl Conn {
     }
 
     /// The same, with R2Ts answered by `respond`.
-    pub fn finish_with(
+    pub(crate) fn finish_with(
         &mut self,
         task: &Task,
         mut respond: impl FnMut(&mut Conn, &Task, &Pdu) -> Verdict,

@@ -9,7 +9,6 @@ use crate::lost::Lost;
 /// Maximum bytes per receive.
 const RECEIVE: usize = 64 << 10;
 
-/// A connection.
 pub(crate) struct Stream {
     socket: TcpStream,
     /// The bytes that nobody has taken yet.

@@ -15,7 +15,6 @@ use crate::stream::Stream;
 /// Timeout of a send to a target that does not receive.
 const SEND: Duration = Duration::from_secs(10);
 
-/// A connection.
 pub(crate) struct Tcp {
     stream: Stream,
     /// The digests, in both directions.

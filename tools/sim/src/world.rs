@@ -31,17 +31,11 @@ pub fn run(seed: u64, loud: bool) -> Result<Report, Box<Failure>> {
 }
 
 /// Runs a plan of a seed, quietly.
-///
-/// # Errors
-/// As [`run`].
 pub fn run_as(seed: u64, plan: Plan) -> Result<Report, Box<Failure>> {
     run_plan(seed, plan, None, false)
 }
 
 /// Runs a seed with a planted fault of the store.
-///
-/// # Errors
-/// As [`run`].
 pub fn run_sabotaged(seed: u64, sabotage: Sabotage) -> Result<Report, Box<Failure>> {
     run_plan(seed, Plan::new(seed), Some(sabotage), false)
 }

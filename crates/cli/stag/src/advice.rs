@@ -73,7 +73,7 @@ mod tests {
     const UNIT: &str = "[[target.unit]]\nlun = 0\npath = \"mem:1G\"\n";
 
     #[test]
-    fn a_target_that_anybody_may_use_is_told_unless_it_is_only_for_this_machine() {
+    fn an_open_target_is_reported_unless_it_is_for_loopback_only() {
         assert_eq!(
             said(UNIT),
             [

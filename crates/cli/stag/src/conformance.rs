@@ -16,7 +16,6 @@ use crate::out::{self, print};
 /// How much longer than an answer a check may take.
 const ANSWERS: u32 = 6;
 
-/// `stag conform`.
 pub fn conform(args: &Conform) -> Exit {
     if args.list {
         return print(&list(&chosen(args)));

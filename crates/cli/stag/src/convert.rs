@@ -8,7 +8,6 @@ use server_core::CoresConfig;
 use crate::config::{Acl, Config, Target};
 use crate::units::{Units, place};
 
-/// The server's threads.
 pub fn cores(config: &Config) -> CoresConfig {
     let daemon = &config.daemon;
     CoresConfig {

@@ -1,5 +1,6 @@
-//! `stag demo`: a new disk, served by a `stag serve` of its own, written and read back through the initiator. A pattern tells
-//! each block from every other, so that a block that was lost, moved or left as it was cannot pass.
+//! `stag demo`: a new disk, served by a `stag serve` of its own, written and read back through the
+//! initiator. A pattern tells each block from every other, so that a block that was lost, moved or
+//! left as it was cannot pass.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::fs::DirBuilderExt;

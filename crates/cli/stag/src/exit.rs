@@ -5,7 +5,6 @@ use std::process::ExitCode;
 /// Exit statuses, the same for every subcommand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
-    /// All went well.
     Done = 0,
     /// The work was begun and failed: an I/O error, a SCSI error, data that does not compare.
     Failed = 1,

@@ -18,9 +18,7 @@ pub const NFS_RDMA_PORT: u16 = nfs_server::config::RDMA_PORT;
 /// An export of the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Given {
-    /// Its name.
     pub name: String,
-    /// What it shows.
     pub shown: Shown,
 }
 

@@ -2,6 +2,7 @@
 //! so that what reads configurations can be tested from outside; it is no interface for others.
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
+#![allow(missing_docs, reason = "only this workspace uses it: a name that says all needs no comment")]
 
 #[macro_use]
 mod out;

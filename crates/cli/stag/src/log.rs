@@ -27,13 +27,11 @@ pub enum Format {
 }
 
 impl Format {
-    /// What suits stderr.
     fn usual() -> Self {
         if is_journal() { Self::Journald } else { Self::Text }
     }
 }
 
-/// The levels that there are.
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 /// Words that other programs have for them.
 const OTHERS_WORDS: [(&str, &str); 9] = [

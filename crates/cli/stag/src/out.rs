@@ -32,9 +32,6 @@ impl OutError {
 }
 
 /// Writes `bytes` to stdout, all and at once.
-///
-/// # Errors
-/// The system's.
 pub fn write(bytes: &[u8]) -> Result<(), OutError> {
     let mut out = io::stdout().lock();
     out.write_all(bytes).and_then(|()| out.flush()).map_err(OutError)

@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_secret_file_is_read_without_its_newline_and_nothing_but_a_small_file_is_read() {
+    fn a_secret_file_is_small_and_loses_its_newline() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("secret");
         std::fs::write(&path, "correct horse battery\r\n").unwrap();

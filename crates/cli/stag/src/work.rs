@@ -1,15 +1,15 @@
-//! Many jobs at once, which make further jobs: a bounded number of them is under way, the newest begin first, so that what waits stays
-//! small however large a tree is.
+//! Many jobs at once, which make further jobs: a bounded number of them runs, the newest begin
+//! first, so that what waits stays small however large a tree is.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use runtime::Notify;
 
-/// Jobs that wait, and how many are under way.
+/// Jobs that wait, and the number that run.
 pub struct Jobs<J> {
     waiting: RefCell<Vec<J>>,
-    /// Waiting or under way.
+    /// Waiting or running.
     open: Cell<usize>,
     /// No more are begun.
     stopped: Cell<bool>,
@@ -17,7 +17,6 @@ pub struct Jobs<J> {
 }
 
 impl<J: 'static> Jobs<J> {
-    /// Adds a job.
     pub fn add(&self, job: J) {
         self.open.set(self.open.get() + 1);
         self.waiting.borrow_mut().push(job);
@@ -49,7 +48,8 @@ impl<J: 'static> Jobs<J> {
     }
 }
 
-/// Runs `first` and what comes of it, `depth` at once. Returns when all have ended, or those that were under way when it was stopped.
+/// Runs `first` and what comes of it, `depth` at once. Returns when all have ended, or those that
+/// ran when it was stopped.
 pub async fn run<J, F>(first: Vec<J>, depth: u16, work: impl Fn(J, Rc<Jobs<J>>) -> F + 'static)
 where
     J: 'static,

@@ -1,4 +1,5 @@
-//! Who may use the control socket, and whom a command believes: with processes of several users, so that these tests want root.
+//! Who may use the control socket, and whom a command believes: with processes of several users, so
+//! that these tests want root.
 
 mod support;
 

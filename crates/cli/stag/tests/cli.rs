@@ -1,4 +1,5 @@
-//! The `stag` command as people run it: its own server and its own client, in processes of their own.
+//! The `stag` command as people run it: its own server and its own client, in processes of their
+//! own.
 
 mod support;
 
@@ -178,7 +179,8 @@ fn a_copy_goes_on_where_its_target_was_killed_and_started_again() {
     assert!(fs::read(&disk).unwrap() == fs::read(&from).unwrap());
 }
 
-/// Starts `stag bench` on `url`, and ends it by SIGINT when its daemon has heard of it; what came of it.
+/// Starts `stag bench` on `url`, and ends it by SIGINT when its daemon has heard of it; what came
+/// of it.
 fn interrupted_bench(socket: &str, url: &str, more: &[&str]) -> Output {
     let before = reads_and_writes(socket).0;
     let child = Command::new(STAG)

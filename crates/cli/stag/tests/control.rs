@@ -1,4 +1,5 @@
-//! The management of a running daemon, as its administrators see it: the control socket and the commands that use it.
+//! The management of a running daemon, as its administrators see it: the control socket and the
+//! commands that use it.
 
 mod support;
 
@@ -336,7 +337,8 @@ fn new_daemons_take_over_one_after_the_other_under_verified_load() {
     let mut args = vec!["--listen", &portal, "--control", &socket, &unit];
     let mut server = Server::start(&args, 1);
     let url = server.iscsi(0).to_owned();
-    // It ends by itself and reads everything once more then, sooner than the daemons have come and gone where that takes long.
+    // It ends by itself and reads everything once more then, sooner than the daemons have come and
+    // gone where that takes long.
     let bench = std::cell::RefCell::new(verifier(&url, "7"));
     let is_over = || bench.borrow_mut().try_wait().unwrap().is_some();
     let reads = || {
@@ -373,7 +375,8 @@ fn new_daemons_take_over_one_after_the_other_under_verified_load() {
         std::thread::sleep(std::time::Duration::from_millis(delay));
         victim.kill().unwrap();
         victim.wait().unwrap();
-        // The load goes on with the one that was there, unless it was too late to die: then nobody serves now.
+        // The load goes on with the one that was there, unless it was too late to die: then nobody
+        // serves now.
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(90);
         while !goes_on() {
             if server.has_ended() {

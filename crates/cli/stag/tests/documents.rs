@@ -1,5 +1,6 @@
-//! Holds the documents together: every page of the book is in its table of contents, every link and every path that a
-//! document or a comment names leads somewhere, and the README stays short. It never judges what the pages say.
+//! Holds the documents together: every page of the book is in its table of contents, every link and
+//! every path that a document or a comment names leads somewhere, and the README stays short. It
+//! never judges what the pages say.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,8 +1,9 @@
-//! kill -9 of the daemon at random moments under a verifying writer on the network: every write that was acknowledged is
-//! there after the restart, and so is every persistent reservation that was to outlive a power loss (APTPL).
+//! kill -9 of the daemon at random moments under a verifying writer on the network: every write
+//! that was acknowledged is there after the restart, and so is every persistent reservation that
+//! was to outlive a power loss (APTPL).
 //!
-//! A kill leaves the kernel's page cache, so that even what was not synced must be there. What a power cut leaves is tested
-//! on a model of the medium: `crates/storage/disk/tests/power_cut.rs`.
+//! A kill leaves the kernel's page cache, so that even what was not synced must be there. What a
+//! power cut leaves is tested on a model of the medium: `crates/storage/disk/tests/power_cut.rs`.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -98,8 +99,8 @@ impl Writer {
         }
     }
 
-    /// Writes until it is time and enough was done, which takes a slow machine longer, kills the daemon in the middle, and hears what it
-    /// still said.
+    /// Writes until it is time and enough was done, which takes a slow machine longer, kills the
+    /// daemon in the middle, and hears what it still said.
     fn live(&mut self, daemon: &mut Daemon, life: Duration) {
         let (started, before) = (Instant::now(), self.acknowledged);
         while started.elapsed() < life || self.acknowledged < before + 50 || self.key == FIRST_KEY {

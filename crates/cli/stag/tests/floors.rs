@@ -1,5 +1,6 @@
-//! Holds the house's rules of construction against the sources: which crate may use which, where `unsafe` may stand,
-//! and that the protocol crates do no I/O. ARCHITECTURE.md states the rules; its table of floors is read from there.
+//! Holds the house's rules of construction against the sources: which crate may use which, where
+//! `unsafe` may stand, and that the protocol crates do no I/O. ARCHITECTURE.md states the rules;
+//! its table of floors is read from there.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,8 +13,8 @@ use workspace::{crates, workspace};
 /// The crates that may contain `unsafe`.
 const UNSAFE_CRATES: &[&str] = &["runtime", "verbs"];
 
-/// Names of std that do I/O, read a clock or start a thread: floors 0 and 1 use none of them outside
-/// of their tests. An address or an instant that is passed in is a value like any other.
+/// Names of std that do I/O, read a clock or start a thread: floors 0 and 1 use none of them
+/// outside of their tests. An address or an instant that is passed in is a value like any other.
 const NOT_IN_PROTOCOLS: &[&str] = &[
     "std::fs",
     "std::os",
@@ -33,8 +34,9 @@ fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
-/// Each crate's floor, from ARCHITECTURE.md: lines `floor N  crate  what it is    crate  what it is` and indented ones after
-/// them, in columns that two spaces or more part. A column that begins with a crate's name stands for the crate.
+/// Each crate's floor, from ARCHITECTURE.md: lines `floor N crate what it is crate what it is` and
+/// indented ones after them, in columns that two spaces or more part. A column that begins with a
+/// crate's name stands for the crate.
 fn floors() -> BTreeMap<String, u32> {
     let crates = crates();
     let mut floors = BTreeMap::new();
@@ -80,7 +82,8 @@ fn dependency_tables(manifest: &toml::Table) -> Vec<&toml::Table> {
         .collect()
 }
 
-/// The folder name of the crate that a dependency's `path` leads to, or that of the workspace dependency it inherits.
+/// The folder name of the crate that a dependency's `path` leads to, or that of the workspace
+/// dependency it inherits.
 fn path_dependency(name: &str, spec: &toml::Value, shared: &toml::Table) -> Option<String> {
     let spec = spec.as_table()?;
     let inherited = spec.get("workspace").and_then(toml::Value::as_bool) == Some(true);

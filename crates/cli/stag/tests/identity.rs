@@ -1,5 +1,6 @@
-//! Who units are: the serial number and the worldwide name by which initiators know them again. Two machines are two state
-//! directories; that both have a file of the same path is played by one file after the other.
+//! Who units are: the serial number and the worldwide name by which initiators know them again. Two
+//! machines are two state directories; that both have a file of the same path is played by one file
+//! after the other.
 
 mod support;
 
@@ -28,7 +29,8 @@ fn names_of(state: &Path, more: &[&str], unit: &str) -> Names {
     names
 }
 
-/// What the versions before made of a path, or of a target's name and a LUN (FNV-1a with two offsets).
+/// What the versions before made of a path, or of a target's name and a LUN (FNV-1a with two
+/// offsets).
 fn derived(seed: &str) -> Names {
     let hash =
         |offset: u64| seed.bytes().fold(offset, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));

@@ -1,5 +1,5 @@
-//! `stag`'s client commands over iSER, in processes of their own, against `stag serve`: the same disk by `iscsi://` and by
-//! `iser://`.
+//! `stag`'s client commands over iSER, in processes of their own, against `stag serve`: the same
+//! disk by `iscsi://` and by `iser://`.
 
 mod support;
 
@@ -93,7 +93,8 @@ fn a_verified_load_outlives_a_target_that_is_killed_and_started_again() {
     assert_eq!((&run["errors"], &run["reconnects"]), (&0.into(), &1.into()), "{run}");
 }
 
-/// What a load of so many seconds tells during which its target is killed and started again; none if it was over before it could go on.
+/// What a load of so many seconds tells during which its target is killed and started again; none
+/// if it was over before it could go on.
 fn load_over_a_death(seconds: u64) -> Option<serde_json::Value> {
     let dir = tempfile::tempdir().unwrap();
     let (portal, disk, socket) = (free_portal(), path(dir.path(), "disk"), path(dir.path(), "control.sock"));

@@ -1,6 +1,6 @@
-//! Emulated links as people use them: programs on both sides, data through loss and disorder, and nothing left afterwards. No
-//! check depends on how fast the machine is. Where the system allows no link they say so and check nothing, unless
-//! `STAG_LAB_MUST` is set.
+//! Emulated links as people use them: programs on both sides, data through loss and disorder, and
+//! nothing left afterwards. No check depends on how fast the machine is. Where the system allows no
+//! link they say so and check nothing, unless `STAG_LAB_MUST` is set.
 
 mod support;
 
@@ -234,7 +234,8 @@ fn a_signal_to_the_command_ends_what_it_runs() {
         .unwrap();
     let mut line = String::new();
     BufReader::new(maker.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    // The command may be there before its maker listens to signals: then the signal ends both, and the link with them.
+    // The command may be there before its maker listens to signals: then the signal ends both, and
+    // the link with them.
     std::thread::sleep(Duration::from_millis(200));
     kill_process(Pid::from_raw(maker.id() as i32).unwrap(), Signal::TERM).unwrap();
     let mut shown = String::new();

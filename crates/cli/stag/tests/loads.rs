@@ -108,7 +108,7 @@ fn every_operation_moves_messages_of_every_size_with_and_without_crc() {
 }
 
 #[test]
-fn who_asks_for_too_much_or_for_something_else_is_refused_and_others_are_served() {
+fn excessive_and_foreign_requests_are_refused_and_others_served() {
     let answering = Answering::start(&["--memory", "1M"]);
     let refused = fails(&["rdma-bench", &answering.address, "--size", "2M", "--time", "0.01"], 5);
     assert!(refused.contains("--memory"), "{refused}");

@@ -1,5 +1,6 @@
-//! Media that fail under a running daemon: full, shrunk, grown, limited, or broken. The initiator is told by the sense data
-//! that SPC and SBC have for it, what was there can still be read, and the daemon lives.
+//! Media that fail under a running daemon: full, shrunk, grown, limited, or broken. The initiator
+//! is told by the sense data that SPC and SBC have for it, what was there can still be read, and
+//! the daemon lives.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -102,7 +103,7 @@ fn a_full_medium_is_said_to_be_full_and_space_given_back_can_be_written() {
 }
 
 #[test]
-fn a_write_beyond_the_process_limit_of_file_size_fails_and_the_daemon_lives() {
+fn a_write_beyond_rlimit_fsize_fails_and_the_daemon_lives() {
     let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
     for cache in ["writeback", "direct"] {
         let unit = format!("{},size=4M,cache={cache}", directory.path().join(cache).display());
@@ -123,7 +124,7 @@ fn a_write_beyond_the_process_limit_of_file_size_fails_and_the_daemon_lives() {
 }
 
 #[test]
-fn a_file_that_shrinks_or_grows_changes_the_capacity_and_harms_nothing_else() {
+fn a_file_that_shrinks_or_grows_changes_only_the_capacity() {
     let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
     for cache in ["writeback", "direct"] {
         let path = directory.path().join(cache);
@@ -184,7 +185,8 @@ fn after_a_flush_failed_every_synchronize_cache_fails() {
         assert_eq!(write(&mut client, piece, Flags::default()).status, GOOD, "the page cache takes it");
     }
     for _ in 0..3 {
-        // The second would succeed if the system were asked again, and say that what is lost is there.
+        // The second would succeed if the system were asked again, and say that what is lost is
+        // there.
         let failed = sync(&mut client);
         assert_eq!(sense(&failed).0, MEDIUM_ERROR, "{failed:?}");
     }

@@ -1,5 +1,5 @@
-//! `stag osd` against `stag serve osd:…`, in processes of their own: trees that are put and got, over TCP and over iSER, and what every
-//! other subcommand says.
+//! `stag osd` against `stag serve osd:…`, in processes of their own: trees that are put and got,
+//! over TCP and over iSER, and what every other subcommand says.
 
 mod support;
 
@@ -136,7 +136,8 @@ fn a_tree_that_is_put_and_got_back_over_tcp_and_over_iser_is_identical() {
         let count = |what: &str| {
             json(&["osd", "ls", "--json", what, &format!("{put}/{partition}")]).as_array().unwrap().len()
         };
-        // Three directories more than there were: the top, some and where; files, links and directories, and the object of the links.
+        // Three directories more than there were: the top, some and where; files, links and
+        // directories, and the object of the links.
         assert_eq!(count("--objects"), 3 + 77 + 1, "objects were left behind");
         assert_eq!(count("--collections"), 3 + 4);
         done(&["osd", "rm", "-r", &format!("{put}/{partition}/some")]);
@@ -146,7 +147,7 @@ fn a_tree_that_is_put_and_got_back_over_tcp_and_over_iser_is_identical() {
 }
 
 #[test]
-fn single_objects_attributes_collections_queries_and_snapshots_do_what_they_say() {
+fn every_osd_command_does_what_its_help_says() {
     let dir = tempfile::tempdir().unwrap();
     let file = path(dir.path(), "report.pdf");
     let data = noise(1_234_567);
@@ -277,7 +278,7 @@ fn what_was_put_is_there_after_the_server_was_killed() {
 }
 
 #[test]
-fn what_a_put_that_was_killed_has_left_is_marked_and_goes_when_that_is_asked_for() {
+fn unfinished_objects_of_a_killed_put_are_marked_and_removable() {
     let dir = tempfile::tempdir().unwrap();
     let server = serve(&format!("osd:{},capacity=1G", path(dir.path(), "store")));
     let partition = said(&["osd", "mkpart", server.iscsi(0)]).trim().to_owned();
@@ -401,7 +402,8 @@ fn a_device_that_demands_proof_serves_those_with_credentials_alone() {
         done(&["osd", "keys", &url, "--keys", &keys, "--demand", method]);
         assert!(fails(&["osd", "ls", &url], 1).contains("stag osd grant"));
         let all = grant(method, "all");
-        // A capability's key is of the session whose token was signed: it goes over both, as the others do.
+        // A capability's key is of the session whose token was signed: it goes over both, as the
+        // others do.
         for (put, get) in
             [(server.iscsi(0).to_owned(), server.iser(0)), (server.iser(0), server.iscsi(0).to_owned())]
         {
@@ -512,7 +514,8 @@ async fn library(url: &str) -> Result<(), Box<dyn std::error::Error>> {
     assert_eq!((reply.data.len(), reply.number(user_information::LOGICAL_LENGTH)), (5, Some(995)));
     assert_eq!((reply.attributes.len(), reply.value(own(77))), (2, None));
 
-    // Both residuals of one bidirectional command: too much was sent, and there was more room than answers.
+    // Both residuals of one bidirectional command: too much was sent, and there was more room than
+    // answers.
     let mut cdb = osd::Cdb::new(Command::GetAttributes(id));
     let mut list = Vec::new();
     osd::attributes::list::write_get(&mut list, osd::Version::Osd2, [user_information::LOGICAL_LENGTH]);

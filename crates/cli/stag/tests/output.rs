@@ -1,4 +1,5 @@
-//! What commands do when nobody can take what they print: the reader of a pipe has gone, or the disk is full.
+//! What commands do when nobody can take what they print: the reader of a pipe has gone, or the
+//! disk is full.
 
 mod support;
 

@@ -1,5 +1,6 @@
-//! Holds the pages that name proofs (README.md, evidence/tested.md, evidence/proofs.md and design/security.md) against the
-//! sources: every check, suite, case and test that they name exists, and they state the right numbers of checks.
+//! Holds the pages that name proofs (README.md, evidence/tested.md, evidence/proofs.md and
+//! design/security.md) against the sources: every check, suite, case and test that they name
+//! exists, and they state the right numbers of checks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -49,7 +50,8 @@ fn all_tests() -> BTreeSet<String> {
     crates().values().flat_map(|folder| tests_in(folder)).collect()
 }
 
-/// The suites of `tests/run` by their short names, each with its source; continued string literals are one.
+/// The suites of `tests/run` by their short names, each with its source; continued string literals
+/// are one.
 fn suites() -> BTreeMap<String, String> {
     let list = read("tests/lab/main.py");
     let (_, list) = list.split_once("SUITES = [").expect("tests/lab/main.py has the list of suites");
@@ -72,7 +74,8 @@ fn rows(text: &str) -> impl Iterator<Item = Vec<&str>> {
     })
 }
 
-/// Whether there is a module with tests of its own: `control::socket` of any crate, `backing::durable` of that one.
+/// Whether there is a module with tests of its own: `control::socket` of any crate,
+/// `backing::durable` of that one.
 fn module_exists(first: &str, rest: &str) -> bool {
     let of_the_crate = |folder: &PathBuf, path: &str| {
         let path = folder.join("src").join(path.replace("::", "/"));

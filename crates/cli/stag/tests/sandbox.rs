@@ -1,4 +1,5 @@
-//! The daemon's sandbox, its watchdog, and a takeover whose other side dies: what holds when something goes wrong.
+//! The daemon's sandbox, its watchdog, and a takeover whose other side dies: what holds when
+//! something goes wrong.
 
 mod support;
 

@@ -1,4 +1,5 @@
-//! Where secrets come from, and where they do not show: arguments, messages, core dumps, copies in memory.
+//! Where secrets come from, and where they do not show: arguments, messages, core dumps, copies in
+//! memory.
 
 mod support;
 

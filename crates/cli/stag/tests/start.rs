@@ -1,4 +1,5 @@
-//! How a daemon starts, and what it says meanwhile: the words and formats of its log, a forbidden io_uring, nothing to serve.
+//! How a daemon starts, and what it says meanwhile: the words and formats of its log, a forbidden
+//! io_uring, nothing to serve.
 
 mod support;
 
@@ -170,7 +171,7 @@ fn portals_that_exclude_each_other_are_refused_on_the_command_line_too() {
 }
 
 #[test]
-fn info_of_objects_shows_no_security_token_and_a_read_beyond_the_end_fails() {
+fn info_hides_security_tokens_and_a_read_beyond_the_end_fails() {
     let server = Server::start(&["--listen", "127.0.0.1:0", "osd:mem:64M", "mem:1M"], 2);
     let info = said(&["info", "--json", &server.urls[0]]);
     let info: serde_json::Value = serde_json::from_str(&info).unwrap();

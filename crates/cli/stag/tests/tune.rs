@@ -1,5 +1,5 @@
-//! `stag tune` against `stag serve`, in processes of their own: what it tells, what it writes, and what it leaves alone. What it
-//! chooses for which path is in `iscsi_client::tune::plan`.
+//! `stag tune` against `stag serve`, in processes of their own: what it tells, what it writes, and
+//! what it leaves alone. What it chooses for which path is in `iscsi_client::tune::plan`.
 
 mod support;
 
@@ -28,7 +28,8 @@ fn what_it_measures_and_chooses_is_told_and_can_be_used_as_it_is() {
         assert!(report["after"]["read_mb_s"].as_f64().unwrap() > 0.0);
         assert_eq!(report["allowed"]["window"], 128);
         assert!(report["reasons"].as_array().unwrap().len() >= 6);
-        // Longer writes than go unasked have no less under way than shorter ones, and there is a load for each length.
+        // Longer writes than go unasked have no less under way than shorter ones, and there is a
+        // load for each length.
         let bytes = |name: &str| report["chosen"][name].as_u64().unwrap();
         assert!(bytes("unasked_bytes") >= 8192, "{report}");
         assert!(bytes("under_way_long_writes_bytes") >= bytes("under_way_bytes"), "{report}");
@@ -104,7 +105,7 @@ fn what_was_chosen_goes_into_files_of_both_ends() {
 }
 
 #[test]
-fn a_target_that_is_not_there_or_words_that_are_none_are_told_as_elsewhere() {
+fn tune_reports_missing_targets_and_bad_arguments_as_other_commands_do() {
     let complaint = fails(&["tune", "iscsi://127.0.0.1:1/iqn.2026-01.org.example:x/0"], 5);
     assert!(complaint.contains("127.0.0.1:1"), "{complaint}");
     fails(&["tune", "iscsi://127.0.0.1"], 2);
@@ -114,7 +115,7 @@ fn a_target_that_is_not_there_or_words_that_are_none_are_told_as_elsewhere() {
 }
 
 #[test]
-fn writes_over_iser_that_go_with_their_command_are_whole_up_to_the_segment_that_the_target_takes() {
+fn unsolicited_iser_writes_are_whole_up_to_the_targets_segment_length() {
     let server = Server::start(&["--listen", "127.0.0.1:0", "mem:16M"], 1);
     let iser = server.iser(0);
     for unsolicited in ["unsolicited=0", "unsolicited=20K", "unsolicited=64K", "unsolicited=1M"] {

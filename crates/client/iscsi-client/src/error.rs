@@ -10,6 +10,7 @@ use scsi::{Sense, SenseKey, Status};
 
 /// Any error of this crate. Cheap to clone: one lost session may end many commands.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// The host name has no address.
     #[error("cannot resolve {host}: {reason}")]

@@ -55,6 +55,7 @@ pub struct Url {
 
 /// Why a text is not a URL.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum UrlError {
     /// The URL begins neither with `iscsi://` nor with `iser://`.
     #[error("a URL begins with iscsi:// or iser://, as in iscsi://host:3260/iqn.2026-01.org.example:disk/0")]

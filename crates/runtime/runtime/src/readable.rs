@@ -75,7 +75,7 @@ mod tests {
     use crate::{Config, Runtime, sleep, spawn, timeout};
 
     #[test]
-    fn a_pipe_is_readable_once_something_was_written_and_as_long_as_it_was_not_read() {
+    fn a_pipe_is_readable_from_its_first_write_until_it_is_read() {
         Runtime::new(Config::default()).unwrap().block_on(async {
             let (mut reader, mut writer) = std::io::pipe().unwrap();
             let mut watch = Readable::new(reader.as_fd()).unwrap();

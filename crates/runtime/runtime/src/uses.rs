@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn an_idle_core_lets_go_of_what_nobody_uses_and_never_of_what_somebody_does() {
+    fn an_idle_core_releases_only_what_is_unused() {
         let runtime = Runtime::new(Config::default()).unwrap();
         let (unused, in_use) = (Arc::new(1), Arc::new(2));
         runtime.block_on(async {

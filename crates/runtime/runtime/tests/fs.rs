@@ -243,7 +243,7 @@ fn calls_on_threads_move_the_same_bytes_as_the_ring() {
 }
 
 #[test]
-fn calls_that_nobody_waits_for_any_more_keep_their_buffers_and_their_file_until_they_end() {
+fn abandoned_calls_keep_their_buffers_and_file_until_they_end() {
     let before = pool::stats().in_use;
     for _ in 0..50 {
         run(async {
@@ -266,7 +266,7 @@ fn calls_that_nobody_waits_for_any_more_keep_their_buffers_and_their_file_until_
 }
 
 #[test]
-fn what_the_page_cache_has_is_there_at_once_and_the_end_of_a_file_is_short() {
+fn cached_pages_are_read_at_once_and_the_end_of_a_file_is_short() {
     run(async {
         let (_dir, file) = create(1 << 20);
         let chain: Chain = [Buf::from(vec![1; 1000]), Buf::from(vec![2; 3096])].into_iter().collect();
@@ -284,7 +284,7 @@ fn what_the_page_cache_has_is_there_at_once_and_the_end_of_a_file_is_short() {
 }
 
 #[test]
-fn a_mapped_file_shows_what_is_written_either_way_and_survives_being_cut_short() {
+fn a_mapped_file_shows_writes_both_ways_and_survives_truncation() {
     run(async {
         let (dir, file) = create(1 << 20);
         let region = match Region::of_file(&file, 1 << 20, true, true) {

@@ -52,7 +52,7 @@ fn what_is_discarded_is_gone_and_what_follows_is_not() {
 }
 
 #[test]
-fn a_receive_comes_first_while_its_socket_holds_something_and_nothing_waits_when_it_does_not() {
+fn a_receive_is_immediate_with_data_and_blocks_nothing_without() {
     run(async {
         let (a, b) = pair().await;
         let b = Rc::new(b);
@@ -266,7 +266,7 @@ fn a_dropped_receive_returns_its_buffer_only_after_the_kernel_has_let_go() {
 }
 
 #[test]
-fn an_operation_that_is_dropped_while_still_queued_holds_its_buffer_until_it_ends() {
+fn a_dropped_queued_operation_holds_its_buffer_until_it_ends() {
     run(async {
         let (_a, b) = pair().await;
         let before = pool::stats().in_use;
@@ -642,7 +642,7 @@ fn what_is_lent_outlives_its_region_and_its_lender() {
 }
 
 #[test]
-fn a_stream_that_has_lent_waits_in_sends_and_receives_as_before_and_is_given_up_blocking() {
+fn a_stream_with_zero_copy_sends_waits_as_before_and_closes() {
     run(async {
         let (a, b) = pair().await;
         a.set_send_buffer(64 << 10).unwrap();
@@ -827,7 +827,7 @@ fn lending_to_a_peer_that_is_gone_is_an_error() {
 }
 
 #[test]
-fn more_sockets_than_buffers_receive_at_once_and_none_waits_for_the_others() {
+fn more_sockets_than_buffers_receive_without_waiting() {
     run_with(Config { recv_buffers: 2, ..Config::default() }, async {
         let mut pairs = Vec::new();
         for _ in 0..100 {
@@ -857,7 +857,7 @@ fn more_sockets_than_buffers_receive_at_once_and_none_waits_for_the_others() {
 }
 
 #[test]
-fn what_has_come_is_received_at_once_into_a_region_and_nothing_is_waited_for() {
+fn available_data_is_received_into_a_region_without_waiting() {
     run(async {
         let (a, b) = pair().await;
         let region = Region::new(1 << 20).unwrap();

@@ -75,7 +75,7 @@ fn three_places_are_filled_one_after_the_other_as_far_as_there_are_bytes() {
 }
 
 #[test]
-fn a_receive_that_finds_nothing_says_so_and_one_that_finds_the_end_gives_no_bytes() {
+fn a_receive_tells_no_data_from_the_end_of_the_stream() {
     run(async {
         let (a, b) = pair().await;
         let region = region(4096);
@@ -184,7 +184,7 @@ fn what_is_there_is_thrown_away_at_once_and_what_follows_is_not() {
 }
 
 #[test]
-fn a_round_of_the_ring_lets_others_run_and_gives_the_kernel_what_they_asked_for() {
+fn a_round_of_the_ring_runs_others_and_submits_their_operations() {
     run(async {
         let (a, b) = pair().await;
         let came = Rc::new(Cell::new(0));

@@ -25,7 +25,7 @@ impl Drop for OnDrop {
 }
 
 #[test]
-fn tasks_run_in_the_order_in_which_they_were_spawned_and_give_their_output() {
+fn tasks_run_in_spawn_order_and_give_their_output() {
     run(async {
         let order = Rc::new(RefCell::new(Vec::new()));
         let handles: Vec<_> = (0..1000)
@@ -145,7 +145,7 @@ fn tasks_outlive_their_handle_but_not_their_runtime() {
 }
 
 #[test]
-fn a_task_slot_that_is_used_again_is_not_woken_by_wakers_of_its_last_task_in_any_harmful_way() {
+fn stale_wakers_do_not_harm_a_reused_task_slot() {
     run(async {
         let stale: Rc<RefCell<Option<Waker>>> = Rc::default();
         let theirs = stale.clone();

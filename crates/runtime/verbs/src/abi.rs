@@ -158,7 +158,6 @@ pub(crate) struct SendWr {
     pub(crate) mw: *mut Mw,
     /// `bind_mw.rkey`.
     pub(crate) mw_rkey: u32,
-    /// `bind_mw.bind_info`.
     pub(crate) bind_info: MwBindInfo,
 }
 

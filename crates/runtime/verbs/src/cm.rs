@@ -106,7 +106,6 @@ fn has_parameters(kind: i32) -> bool {
     matches!(kind, abi::event::CONNECT_REQUEST | abi::event::ESTABLISHED | abi::event::REJECTED)
 }
 
-/// One event.
 pub(crate) struct Event {
     /// One of the constants in [`abi::event`].
     pub(crate) kind: i32,

@@ -51,9 +51,6 @@ pub async fn connect(
 
 /// Like [`connect`], with private data that depends on the device: whether the peer may invalidate
 /// exposed memory ([`QueuePair::takes_invalidation`]).
-///
-/// # Errors
-/// As [`connect`].
 pub async fn connect_with(
     address: SocketAddr,
     private_data: impl FnOnce(bool) -> Vec<u8>,
@@ -122,7 +119,6 @@ impl Listener {
         Ok(Self { events, id })
     }
 
-    /// The listening address.
     pub fn local(&self) -> Option<SocketAddr> {
         self.id.local()
     }
@@ -171,7 +167,6 @@ impl Incoming {
         &self.private_data
     }
 
-    /// The peer's address.
     pub fn peer(&self) -> Option<SocketAddr> {
         self.id.peer()
     }

@@ -57,7 +57,6 @@ enum Closing {
 
 /// The whole state of one connection.
 pub(crate) struct State {
-    /// The exposed memory.
     pub(crate) exposures: Exposures,
     waiting: VecDeque<Work>,
     /// Requests posted to the device, in order.
@@ -85,7 +84,6 @@ pub(crate) struct State {
     completions: Readable,
     events: Readable,
     memory: Option<pool::AllocWait>,
-    /// The driving task.
     driver: Option<Waker>,
     /// The task that waits for a completion. Below: the tasks that wait until fewer than this
     /// number of bytes are queued.
@@ -167,7 +165,6 @@ impl State {
         }
     }
 
-    /// Queues an operation.
     pub(crate) fn post(&mut self, work: Work) {
         if self.end.is_some() {
             // The connection has ended: flush the post; the error follows.
@@ -199,7 +196,6 @@ impl State {
         self.wake_driver();
     }
 
-    /// Starts to disconnect.
     pub(crate) fn close(&mut self) {
         if self.closing == Closing::No {
             self.closing = Closing::Wanted;

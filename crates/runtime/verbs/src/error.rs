@@ -36,12 +36,7 @@ pub enum Error {
     NoDevice(#[source] io::Error),
     /// A call of the library failed.
     #[error("{call}: {source}")]
-    Call {
-        /// The function.
-        call: &'static str,
-        /// Its errno.
-        source: io::Error,
-    },
+    Call { call: &'static str, source: io::Error },
     /// No route to the peer through an RDMA device.
     #[error("the peer's address cannot be reached over RDMA (status {status})")]
     NoRoute {
@@ -66,7 +61,6 @@ pub enum Error {
     /// The connection ended, by the peer or by [`crate::QueuePair::disconnect`].
     #[error("the connection has ended")]
     Disconnected,
-    /// The device was removed.
     #[error("the RDMA device was removed")]
     DeviceRemoved,
     /// One of our operations failed, and the queue pair with it.
@@ -82,9 +76,7 @@ pub enum Error {
     TooMuch {
         /// Name of the value.
         what: &'static str,
-        /// The requested value.
         asked: usize,
-        /// The maximum value.
         limit: usize,
     },
     /// The core's pool, or the memory that may be registered, is exhausted.

@@ -22,7 +22,6 @@ pub enum Rights {
     Write,
     /// RDMA Read from it.
     Read,
-    /// Both.
     ReadWrite,
 }
 

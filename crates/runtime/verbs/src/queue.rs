@@ -95,7 +95,6 @@ impl QueuePair {
         std::future::poll_fn(|cx| self.state.borrow_mut().poll_event(cx)).await
     }
 
-    /// The peer's address.
     pub fn peer(&self) -> Option<SocketAddr> {
         self.peer
     }
@@ -191,9 +190,6 @@ impl QueuePair {
     }
 
     /// Exposes data for the peer to read.
-    ///
-    /// # Errors
-    /// As [`Self::expose`].
     pub fn expose_source(&self, data: Chain) -> Result<Remote, Error> {
         self.state.borrow_mut().with_exposures(|exposures, waiting, _| {
             exposures.expose_source(data, |op| waiting.push_back(Work::plain(op)))
@@ -201,9 +197,6 @@ impl QueuePair {
     }
 
     /// Lets the peer write `len` bytes that are never read.
-    ///
-    /// # Errors
-    /// As [`Self::expose`].
     pub fn expose_sink(&self, len: usize) -> Result<Remote, Error> {
         self.state.borrow_mut().with_exposures(|exposures, waiting, _| {
             exposures.expose_sink(len, |op| waiting.push_back(Work::plain(op)))
@@ -242,9 +235,6 @@ impl QueuePair {
     }
 
     /// [`Self::next`] as a poll function; one waiter at a time.
-    ///
-    /// # Errors
-    /// As [`Self::next`].
     pub fn poll_next(&self, cx: &mut Context<'_>) -> Poll<Result<Completion, Error>> {
         let state = &mut *self.state.borrow_mut();
         if let Some(completion) = state.ready.pop_front() {

@@ -16,7 +16,6 @@ pub const MAX_HEAD: usize = 256;
 /// Maximum bytes per RDMA Write of a split one: below every device's limit of 2 GiB.
 const MOST_WRITTEN: usize = 256 << 20;
 
-/// A copied header.
 pub(crate) type Head = SmallVec<[u8; 112]>;
 
 /// A request to the device.

@@ -33,9 +33,6 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
 }
 
 /// Removes the file at `path`, durably. A missing file is no error.
-///
-/// # Errors
-/// Those of the system.
 pub fn remove(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),

@@ -38,7 +38,7 @@ impl Engine {
         (Self::Fixed, "io_uring with registered buffers"),
         (Self::Inline, "at once what the page cache has, the rest by io_uring"),
         (Self::Mmap, "what the page cache has from a mapping, the rest by io_uring"),
-        (Self::Sendpage, "the same, and nothing is copied on the way to the socket"),
+        (Self::Sendpage, "the same, and sends without a copy"),
         (Self::Threads, "blocking calls on threads"),
         (Self::Sync, "blocking calls on the connection's core, each write durable"),
     ];

@@ -33,8 +33,7 @@ impl Operations {
     /// [`BlockStore::write_zeros`].
     pub const ZEROS: Self = Self(16);
     /// [`BlockStore::extent`].
-    pub const EXTENT: Self = Self(32);
-    /// All of them.
+    pub(crate) const EXTENT: Self = Self(32);
     pub const ALL: Self = Self(63);
 
     /// The union of both sets.
@@ -101,7 +100,6 @@ impl Rule {
     }
 }
 
-/// Identifies a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RuleId(u64);
 
@@ -142,7 +140,6 @@ enum Verdict {
 }
 
 impl Faults {
-    /// No faults.
     pub fn new() -> Self {
         Self::default()
     }
@@ -199,7 +196,8 @@ impl Faults {
     }
 
     /// Steps until the next delay ends; `None` if no delay ends by itself.
-    pub fn next_step(&self) -> Option<u64> {
+    #[cfg(test)]
+    fn next_step(&self) -> Option<u64> {
         let state = self.lock();
         state.waiting.keys().next().filter(|(due, _)| *due < u64::MAX).map(|(due, _)| due - state.now)
     }

@@ -325,7 +325,6 @@ mod tests {
         assert_eq!(poll(&mut second), Poll::Ready(Ok(())));
     }
 
-    /// Wakes a thread.
     struct Unpark(std::thread::Thread);
 
     impl std::task::Wake for Unpark {

@@ -93,7 +93,6 @@ pub enum Violation {
     /// The block does not hold the data of any write.
     #[error("block {lba}: {damage}")]
     Damaged {
-        /// Its address.
         lba: u64,
         /// The kind of damage.
         damage: Damage,
@@ -101,19 +100,15 @@ pub enum Violation {
     /// A write that was acknowledged as durable is gone.
     #[error("block {lba}: generation {durable} was acknowledged as durable, but {found} is there")]
     Lost {
-        /// Its address.
         lba: u64,
         /// The oldest generation allowed.
         durable: Generation,
-        /// The generation found.
         found: Generation,
     },
     /// A generation that was never written to the block, or that cannot return.
     #[error("block {lba}: generation {found} is there, which it cannot hold any more (newest {newest})")]
     Unexpected {
-        /// Its address.
         lba: u64,
-        /// The generation found.
         found: Generation,
         /// The newest generation issued.
         newest: Generation,
@@ -124,7 +119,6 @@ pub enum Violation {
 pub struct Ledger {
     blocks: Vec<Block>,
     next_generation: Generation,
-    /// Number of acknowledgements.
     acknowledged: u64,
 }
 
@@ -155,7 +149,6 @@ impl Ledger {
         Self { blocks: vec![Block::default(); blocks], next_generation: 0, acknowledged: 0 }
     }
 
-    /// Number of blocks.
     pub fn blocks(&self) -> usize {
         self.blocks.len()
     }

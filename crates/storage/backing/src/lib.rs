@@ -5,6 +5,7 @@
 //! has checked them against [`BlockStore::size`] before. The crate knows bytes and durability, and
 //! nothing of SCSI.
 #![forbid(unsafe_code)]
+#![allow(missing_docs, reason = "only this workspace uses it: a name that says all needs no comment")]
 
 pub mod durable;
 pub mod engine;
@@ -70,7 +71,7 @@ impl StoreError {
     }
 
     /// [`Self::from_errno`] of an [`io::Error`].
-    pub fn from_io(error: &io::Error) -> Self {
+    pub(crate) fn from_io(error: &io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::UnexpectedEof => Self::OutOfRange,
             io::ErrorKind::OutOfMemory => Self::NoMemory,
@@ -85,7 +86,6 @@ pub type Io<T> = runtime::Answer<Result<T, StoreError>>;
 /// A range of one state, for GET LBA STATUS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
-    /// First byte.
     pub at: u64,
     /// Bytes.
     pub len: u64,

@@ -136,7 +136,7 @@ impl Image {
 impl ModelStore {
     /// Maximum number of unsynced writes kept. Older ones become durable, as a full cache writes
     /// back.
-    pub const MAX_UNSYNCED: usize = 4096;
+    pub(crate) const MAX_UNSYNCED: usize = 4096;
 
     /// A medium of `size` bytes of zeros with sectors of `sector` bytes; `size` is rounded down to
     /// whole sectors.

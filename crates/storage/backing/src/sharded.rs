@@ -10,7 +10,6 @@ const LINES: usize = 64;
 #[derive(Debug, Default)]
 struct Line(AtomicU64);
 
-/// This thread's line.
 fn line() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local! {

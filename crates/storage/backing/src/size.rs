@@ -15,16 +15,11 @@ pub enum SizeError {
     #[error(
         "`{unit}` is not a unit of size: write k, M, G, T or P (binary: 1k is 1024 bytes), or KiB, MiB, GiB, TiB, PiB"
     )]
-    Unit {
-        /// The rejected unit.
-        unit: String,
-    },
+    Unit { unit: String },
     /// The unit is decimal or ambiguous.
     #[error("`{unit}` can be read in two ways: write {instead} for {meaning}")]
     Ambiguous {
-        /// The rejected unit.
         unit: String,
-        /// The unambiguous unit.
         instead: &'static str,
         /// The meaning of that unit.
         meaning: &'static str,

@@ -91,7 +91,6 @@ pub enum SpecError {
     Switch {
         /// The name of the option.
         key: &'static str,
-        /// The rejected value.
         value: String,
     },
     /// An option needs a value.
@@ -99,7 +98,6 @@ pub enum SpecError {
     NoValue {
         /// The name of the option.
         key: &'static str,
-        /// An example value.
         example: &'static str,
     },
     /// A memory store has an option that only files support.
@@ -247,10 +245,10 @@ impl StoreSpec {
 }
 
 /// The default logical block size, bytes.
-pub const DEFAULT_BLOCK_SIZE: u32 = 512;
+pub(crate) const DEFAULT_BLOCK_SIZE: u32 = 512;
 
 /// The names of all engines, as a list within a sentence.
-pub fn engine_names() -> String {
+pub(crate) fn engine_names() -> String {
     let names = Engine::ALL.map(|(engine, _)| engine.name());
     let (last, others) = names.split_last().unwrap_or((&"", &[]));
     format!("{} or {last}", others.join(", "))

@@ -108,7 +108,6 @@ pub enum TaskAttribute {
 /// One SCSI command that a server passes to a unit.
 #[derive(Clone, Debug)]
 pub struct Command {
-    /// The CDB.
     pub cdb: Cdb,
     /// Its task attribute. The server orders tasks; a unit may read it.
     pub attribute: TaskAttribute,
@@ -123,7 +122,6 @@ pub struct Command {
     pub data_in_len: u64,
 }
 
-/// The outcome of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
     /// SAM status.

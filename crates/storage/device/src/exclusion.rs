@@ -25,7 +25,6 @@ const SLOTS: usize = 64;
 #[derive(Default)]
 struct Slot(AtomicU32);
 
-/// This thread's counter.
 fn slot() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local! {
@@ -158,7 +157,7 @@ impl Exclusion {
 
     /// Counts a plain write out of `slot`.
     #[inline]
-    pub fn leave_slot(&self, slot: usize) {
+    fn leave_slot(&self, slot: usize) {
         self.slots[slot].0.fetch_sub(1, Ordering::SeqCst);
         if self.atomics.load(Ordering::SeqCst) != 0 {
             self.wake();
@@ -199,14 +198,6 @@ pub struct Counted<'a> {
     slot: usize,
 }
 
-impl Counted<'_> {
-    /// Releases the right from the borrow: the caller must call [`Exclusion::leave_slot`] once with
-    /// the slot.
-    pub fn into_slot(self) -> usize {
-        std::mem::ManuallyDrop::new(self).slot
-    }
-}
-
 impl Drop for Counted<'_> {
     #[inline]
     fn drop(&mut self) {
@@ -228,7 +219,6 @@ impl Drop for Queued<'_> {
 
 /// The right to write; ends on drop.
 pub enum WriteGuard<'a> {
-    /// Held by the counter.
     Counted(#[allow(dead_code, reason = "held for its drop")] Counted<'a>),
     /// Granted by the table.
     Queued(#[allow(dead_code, reason = "held for its drop")] Queued<'a>),

@@ -22,7 +22,6 @@ pub struct NexusId(pub u64);
 /// principals.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Principal {
-    /// The user's name.
     pub user: String,
     /// Represents the credential during the daemon's lifetime, without revealing it.
     pub credential: [u8; 32],
@@ -37,7 +36,6 @@ impl std::fmt::Debug for Principal {
 /// An I_T nexus: one initiator port and one target port; for iSCSI, one session (RFC 7143 §4.4).
 #[derive(Clone, Debug)]
 pub struct Nexus {
-    /// Its number.
     pub id: NexusId,
     /// The initiator's device name, e.g. `iqn.1993-08.org.debian:01:abc`. It is only a claim: see
     /// [`Self::principal`].
@@ -69,7 +67,7 @@ impl Verdict {
     /// command.
     pub const RESERVED: u8 = 2;
     /// The target port's asymmetric access state does not allow every command.
-    pub const INACTIVE: u8 = 4;
+    pub(crate) const INACTIVE: u8 = 4;
 
     /// No check required: the fast path.
     pub const fn clear(self) -> bool {
@@ -95,7 +93,6 @@ impl Verdict {
 #[derive(Debug)]
 #[repr(align(128))]
 pub struct ItlNexus {
-    /// The I_T nexus.
     pub nexus: Arc<Nexus>,
     verdict: AtomicU8,
     /// Code of the target port's asymmetric access state.
@@ -127,7 +124,7 @@ impl ItlNexus {
     }
 
     /// Sets whether another nexus's reservation is in force.
-    pub fn set_reserved(&self, reserved: bool) {
+    pub(crate) fn set_reserved(&self, reserved: bool) {
         if reserved {
             self.verdict.fetch_or(Verdict::RESERVED, Ordering::AcqRel);
         } else {

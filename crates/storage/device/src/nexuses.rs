@@ -60,7 +60,6 @@ pub trait AbortTasks: Send + Sync + 'static {
 /// node write.
 #[derive(Debug, thiserror::Error)]
 pub enum KeptError {
-    /// Reading them failed.
     #[error("the stored reservations cannot be read")]
     Read(#[from] io::Error),
     /// They are torn or not in our format.
@@ -71,7 +70,6 @@ pub enum KeptError {
 /// The only target port group of a target whose ports are all equal.
 const TARGET_PORT_GROUP: u16 = 1;
 
-/// An attached nexus.
 struct Known {
     nexus: Arc<ItlNexus>,
     /// Its identity in persistent reservations.
@@ -215,7 +213,6 @@ impl Nexuses {
         nexus.establish(UnitAttention::NexusLossOccurred);
     }
 
-    /// All attached nexuses.
     pub fn attached(&self) -> Vec<Arc<ItlNexus>> {
         self.state().known.iter().map(|known| known.nexus.clone()).collect()
     }
@@ -326,7 +323,7 @@ impl Nexuses {
     }
 
     /// The identity of a nexus in persistent reservations.
-    pub fn port_of(&self, nexus: &ItlNexus) -> ItPort {
+    pub(crate) fn port_of(&self, nexus: &ItlNexus) -> ItPort {
         let known = self.state().find(nexus.nexus.id).map(|known| known.port.clone());
         known.unwrap_or_else(|| port_of(&nexus.nexus))
     }

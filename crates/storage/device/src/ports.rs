@@ -20,7 +20,6 @@ pub struct PortGroups {
 
 struct State {
     groups: Groups,
-    /// Duration of a state transition.
     transition: Duration,
     /// Storage for explicit states across restarts.
     keep: Option<Arc<dyn Persist>>,
@@ -106,7 +105,6 @@ impl PortGroups {
         state.nexuses.push(Arc::downgrade(nexus));
     }
 
-    /// Detaches a nexus.
     pub fn detach(&self, nexus: &Arc<ItlNexus>) {
         self.state().nexuses.retain(|known| !std::ptr::eq(known.as_ptr(), Arc::as_ptr(nexus)));
     }

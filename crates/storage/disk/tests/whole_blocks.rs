@@ -66,7 +66,6 @@ impl Initiator {
         Self::session(unit, id, id)
     }
 
-    /// The session `id` of a host.
     fn session(unit: &Arc<DiskUnit>, host: u64, id: u64) -> Self {
         let initiator = format!("iqn.2000-01.com.example:host{host}");
         let nexus = Nexus {

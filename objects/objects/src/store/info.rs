@@ -37,7 +37,7 @@ impl CollectionType {
     /// Follows a command on many objects.
     pub const TRACKING: Self = Self(1);
     /// Has no members of its own.
-    pub const SPONTANEOUS: Self = Self(0xef);
+    pub(crate) const SPONTANEOUS: Self = Self(0xef);
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

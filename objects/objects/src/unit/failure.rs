@@ -95,7 +95,7 @@ impl Failure {
     }
 
     /// INVALID FIELD IN CDB at the bit `bit` of `byte`, the leftmost of the field.
-    pub fn cdb_bit(byte: u16, bit: u8) -> Self {
+    pub(crate) fn cdb_bit(byte: u16, bit: u8) -> Self {
         Sense::invalid_field_in_cdb(byte, Some(bit)).into()
     }
 
@@ -106,7 +106,7 @@ impl Failure {
     }
 
     /// PARAMETER LIST LENGTH ERROR.
-    pub fn parameter_length() -> Self {
+    pub(crate) fn parameter_length() -> Self {
         Sense::parameter_list_length_error().into()
     }
 

@@ -240,7 +240,10 @@ impl<'a> Task<'a> {
 
     /// Isolates all of `touches`, in ascending order of ids, so that no two commands wait for each
     /// other.
-    pub async fn isolate_all(&mut self, touches: &mut SmallVec<[(Id, Touch); 2]>) -> Result<(), Failure> {
+    pub(crate) async fn isolate_all(
+        &mut self,
+        touches: &mut SmallVec<[(Id, Touch); 2]>,
+    ) -> Result<(), Failure> {
         touches.sort_unstable_by_key(|(id, _)| *id);
         touches.dedup_by_key(|(id, _)| *id);
         for (id, touch) in touches {
@@ -257,7 +260,7 @@ impl<'a> Task<'a> {
 
     /// Sets what the command sets of the object at `id`, which is there already; then gets its
     /// attributes.
-    pub async fn set_and_get(&mut self, id: Id) -> Result<(), Failure> {
+    pub(crate) async fn set_and_get(&mut self, id: Id) -> Result<(), Failure> {
         if !self.parameters.set.is_empty() {
             self.resume().await?;
             self.isolate_setting(id).await?;

@@ -48,7 +48,7 @@ impl Mode {
     /// All of it, for reading.
     pub const SHARED: Self = Self { start: 0, end: u64::MAX, exclusive: false };
     /// All of it, for changing it.
-    pub const EXCLUSIVE: Self = Self { exclusive: true, ..Self::SHARED };
+    pub(crate) const EXCLUSIVE: Self = Self { exclusive: true, ..Self::SHARED };
 
     fn conflicts(self, other: Self) -> bool {
         (self.exclusive || other.exclusive) && self.start < other.end && other.start < self.end

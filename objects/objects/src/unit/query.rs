@@ -69,7 +69,6 @@ struct Search {
     tracking: Tracking,
     /// Matches that there is room for: of each how far it is behind the one before.
     found: Packed,
-    /// The last of them.
     last: u64,
     /// How many of them at most.
     room: u64,

@@ -53,8 +53,8 @@ pub(super) enum Touch {
 }
 
 impl Touch {
-    pub const READ_ALL: Self = Self::Read { start: 0, end: u64::MAX };
-    pub const WRITE_ALL: Self = Self::Write { start: 0, end: u64::MAX };
+    pub(crate) const READ_ALL: Self = Self::Read { start: 0, end: u64::MAX };
+    pub(crate) const WRITE_ALL: Self = Self::Write { start: 0, end: u64::MAX };
 }
 
 pub(super) struct Task<'a> {
@@ -134,7 +134,7 @@ impl<'a> Task<'a> {
         self.cdb.form.version()
     }
 
-    pub fn length_field(&self) -> u16 {
+    pub(crate) fn length_field(&self) -> u16 {
         match self.version() {
             Version::Osd1 => 36,
             Version::Osd2 => 32,
@@ -142,7 +142,7 @@ impl<'a> Task<'a> {
     }
 
     /// Where STARTING BYTE ADDRESS is in the CDB.
-    pub fn start_field(&self) -> u16 {
+    pub(crate) fn start_field(&self) -> u16 {
         match self.version() {
             Version::Osd1 => 44,
             Version::Osd2 => 40,
@@ -227,7 +227,7 @@ impl<'a> Task<'a> {
     }
 
     /// The scatter/gather list of the CDB continuation.
-    pub fn scatter_gather(&self) -> Result<Option<&[ObjectRange]>, Failure> {
+    pub(crate) fn scatter_gather(&self) -> Result<Option<&[ObjectRange]>, Failure> {
         let mut lists = self.descriptors.iter().filter_map(|descriptor| match descriptor {
             Descriptor::ScatterGather(ranges) => Some(ranges.as_slice()),
             _ => None,
@@ -272,7 +272,7 @@ impl<'a> Task<'a> {
     }
 
     /// Waits for the command's partitions, for the first time or after [`Self::yield_turn`].
-    pub async fn take_turn(&mut self) -> Result<(), Failure> {
+    pub(crate) async fn take_turn(&mut self) -> Result<(), Failure> {
         let (unit, cdb) = (self.unit, self.cdb);
         let needs = Needs { strict: self.isolation()? == Isolation::Strict, quotas: self.sets_quotas() };
         self.turn = Some(self.transfer.unless_lost(unit.turn(&cdb.command, needs)).await??);
@@ -330,7 +330,7 @@ impl<'a> Task<'a> {
 
     /// Like [`Self::isolate`], for what takes turns at the end of the object at `id` whatever its
     /// isolation.
-    pub async fn isolate_at_end(&mut self, id: Id, touch: Touch) -> Result<(), Failure> {
+    pub(crate) async fn isolate_at_end(&mut self, id: Id, touch: Touch) -> Result<(), Failure> {
         self.lock(id, touch).await?;
         self.tail = Some(self.guard(Key { id, part: Part::Tail }, Mode::EXCLUSIVE).await?);
         self.take_turn().await
@@ -388,19 +388,19 @@ impl<'a> Task<'a> {
     }
 
     /// Keeps others from creating partitions meanwhile; held as [`Self::quota_turn`]'s.
-    pub async fn partition_turn(&mut self) -> Result<(), Failure> {
+    pub(crate) async fn partition_turn(&mut self) -> Result<(), Failure> {
         self.quota = Some(self.guard(Key { id: Id::ROOT, part: Part::Quota }, Mode::EXCLUSIVE).await?);
         Ok(())
     }
 
     /// What the command sets of the object at `id`, isolated from others, where each function of
     /// the command is isolated for itself and the one before it is done.
-    pub async fn isolate_setting(&mut self, id: Id) -> Result<(), Failure> {
+    pub(crate) async fn isolate_setting(&mut self, id: Id) -> Result<(), Failure> {
         if self.guards.is_empty() { self.isolate_next(id, Touch::None).await } else { Ok(()) }
     }
 
     /// The command's next function on the object at `id`, where each is isolated for itself.
-    pub async fn isolate_next(&mut self, id: Id, touch: Touch) -> Result<(), Failure> {
+    pub(crate) async fn isolate_next(&mut self, id: Id, touch: Touch) -> Result<(), Failure> {
         if self.isolation()? == Isolation::Functional {
             self.guards.clear();
             self.tail = None;
@@ -411,7 +411,7 @@ impl<'a> Task<'a> {
 
     /// The attributes of the object at `id`, isolated from those who set them, where each function
     /// of the command is isolated for itself.
-    pub async fn isolate_getting(&mut self, id: Id) -> Result<(), Failure> {
+    pub(crate) async fn isolate_getting(&mut self, id: Id) -> Result<(), Failure> {
         if self.isolation()? == Isolation::Functional {
             self.yield_turn();
             self.guards.clear();
@@ -472,7 +472,7 @@ impl<'a> Task<'a> {
     }
 
     /// [`Self::apply`], as durably as `commit` says.
-    pub async fn apply_as(&mut self, change: Change, commit: Commit) -> Result<Applied, Failure> {
+    pub(crate) async fn apply_as(&mut self, change: Change, commit: Commit) -> Result<Applied, Failure> {
         let applied = self.unit.apply(change, commit).await?;
         self.current.used_change = self.current.used_change.saturating_add(applied.used_change);
         Ok(applied)
@@ -484,7 +484,7 @@ impl<'a> Task<'a> {
     }
 
     /// Puts the integrity information of Data-In, if there is to be one, with zeros before it.
-    pub async fn finish_seal(&mut self) -> Result<(), Failure> {
+    pub(crate) async fn finish_seal(&mut self) -> Result<(), Failure> {
         let put = self.transfer.in_at();
         if let Some(at) = self.transfer.sealed_at() {
             self.pad_to(at).await?;
@@ -493,7 +493,7 @@ impl<'a> Task<'a> {
         Ok(())
     }
 
-    pub async fn pad_to(&mut self, at: u64) -> Result<(), Failure> {
+    pub(crate) async fn pad_to(&mut self, at: u64) -> Result<(), Failure> {
         while self.transfer.pad_to(at) {
             self.keep_pace().await?;
         }

@@ -65,7 +65,7 @@ impl Tracking {
     }
 
     /// Adds to `change` that the command has ended as `result` says; one that nobody is there to be told of was aborted.
-    pub fn end_with(&self, change: &mut Change, result: &Result<(), Failure>) {
+    pub(crate) fn end_with(&self, change: &mut Change, result: &Result<(), Failure>) {
         match result {
             Ok(()) => self.end(change, None),
             Err(Failure::Sense(sense)) => self.end(change, Some(sense)),

@@ -44,7 +44,7 @@ impl<'a> Transfer<'a> {
         Self { mover, out_at: 0, out_len, in_at: 0, in_room, wanted_out: 0, verified: None, seal: None }
     }
 
-    pub fn out_len(&self) -> u64 {
+    pub(crate) fn out_len(&self) -> u64 {
         self.out_len
     }
 
@@ -54,7 +54,7 @@ impl<'a> Transfer<'a> {
     }
 
     /// Bytes of Data-In put so far, and so where the next one goes.
-    pub fn in_at(&self) -> u64 {
+    pub(crate) fn in_at(&self) -> u64 {
         self.in_at
     }
 
@@ -107,7 +107,7 @@ impl<'a> Transfer<'a> {
     }
 
     /// Puts zeros until offset `at`, [`CHUNK_BYTES`] of them at most. Whether more are to follow.
-    pub fn pad_to(&mut self, at: u64) -> bool {
+    pub(crate) fn pad_to(&mut self, at: u64) -> bool {
         let gap = at.saturating_sub(self.in_at).min(self.room());
         let mut left = gap.min(CHUNK_BYTES);
         while left > 0 {
@@ -135,13 +135,13 @@ impl<'a> Transfer<'a> {
     }
 
     /// Whether Data-In is sealed: it must be sent as it was when it was put.
-    pub fn is_sealed(&self) -> bool {
+    pub(crate) fn is_sealed(&self) -> bool {
         self.seal.is_some()
     }
 
     /// Puts the integrity information, if there is to be one. Zeros have been put until its offset; before them there were
     /// `put` bytes of Data-In.
-    pub fn finish_seal(&mut self, put: u64) {
+    pub(crate) fn finish_seal(&mut self, put: u64) {
         let Some(seal) = self.seal.take() else { return };
         let own = put.min(seal.retrieved.unwrap_or(u64::MAX));
         let information = seal.sealer.finish([own, put - own, 0]);

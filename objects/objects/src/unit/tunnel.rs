@@ -32,12 +32,12 @@ mod tmf {
     pub const ABORT_TASK: u8 = 0x01;
     pub const ABORT_TASK_SET: u8 = 0x02;
     pub const CLEAR_TASK_SET: u8 = 0x04;
-    pub const LOGICAL_UNIT_RESET: u8 = 0x08;
+    pub(crate) const LOGICAL_UNIT_RESET: u8 = 0x08;
     pub const I_T_NEXUS_RESET: u8 = 0x10;
-    pub const CLEAR_ACA: u8 = 0x40;
+    pub(crate) const CLEAR_ACA: u8 = 0x40;
     pub const QUERY_TASK: u8 = 0x80;
     pub const QUERY_TASK_SET: u8 = 0x81;
-    pub const QUERY_ASYNCHRONOUS_EVENT: u8 = 0x82;
+    pub(crate) const QUERY_ASYNCHRONOUS_EVENT: u8 = 0x82;
 }
 
 /// Bytes of a CDB with operation code `opcode`; `None` where the code does not say.

@@ -1,8 +1,10 @@
-//! Attribute lists: what to get, what to set, what was retrieved, and what was retrieved of many objects.
+//! Attribute lists: what to get, what to set, what was retrieved, and what was retrieved of many
+//! objects.
 //!
-//! Both versions have the same lists with other headers and entries: OSD-1's header has 4 bytes and its entries stand
-//! side by side, OSD-2's has 8 and its entries are padded to multiples of 8. A list that a unit acts on is checked whole
-//! before its first entry is given out; a list that an initiator reads may be cut short by its allocation length.
+//! Both versions have the same lists with other headers and entries: OSD-1's header has 4 bytes and
+//! its entries stand side by side, OSD-2's has 8 and its entries are padded to multiples of 8. A
+//! list that a unit acts on is checked whole before its first entry is given out; a list that an
+//! initiator reads may be cut short by its allocation length.
 
 use super::{AttributeId, Page};
 use crate::bytes::{Fields, put};
@@ -17,7 +19,8 @@ pub const TYPE_MANY: u8 = 0xE;
 /// LIST TYPE: attributes with values of many objects, OSD-1.
 pub(crate) const TYPE_MANY_OSD1: u8 = 0xF;
 
-/// OSD-1's length of an attribute that does not exist. No value of either version is longer than this less one.
+/// OSD-1's length of an attribute that does not exist. No value of either version is longer than
+/// this less one.
 const UNDEFINED: u16 = 0xFFFF;
 /// The longest value, in bytes.
 pub const MAX_VALUE: usize = 0xFFFE;
@@ -60,7 +63,8 @@ pub enum ListError {
 }
 
 impl ListError {
-    /// The first byte of the field at fault, from the start of the list; `None` where the list's length is at fault.
+    /// The first byte of the field at fault, from the start of the list; `None` where the list's
+    /// length is at fault.
     pub const fn byte(self) -> Option<u32> {
         match self {
             Self::Short(_) | Self::TooLong(_) => None,
@@ -71,8 +75,8 @@ impl ListError {
     }
 }
 
-/// The entries of a list: what its header and the bytes that are there leave of it. `strict` refuses a header that
-/// speaks of more than is there.
+/// The entries of a list: what its header and the bytes that are there leave of it. `strict`
+/// refuses a header that speaks of more than is there.
 fn entries(bytes: &[u8], version: Version, kind: u8, strict: bool) -> Result<&[u8], ListError> {
     let header = header_len(version);
     let Some(rest) = bytes.get(header..) else { return Err(ListError::Short(bytes.len() as u32)) };
@@ -135,8 +139,8 @@ pub fn write_get(out: &mut Vec<u8>, version: Version, attributes: impl IntoItera
 pub struct Value<'a> {
     /// Which attribute.
     pub attribute: AttributeId,
-    /// Its value, or as much of it as the allocation length had room for. Empty deletes an attribute that is set, and
-    /// stands for one that does not exist where attributes are got.
+    /// Its value, or as much of it as the allocation length had room for. Empty deletes an
+    /// attribute that is set, and stands for one that does not exist where attributes are got.
     pub bytes: &'a [u8],
     /// The value's true length in bytes.
     pub len: usize,
@@ -149,8 +153,8 @@ impl Value<'_> {
     }
 }
 
-/// One entry of `bytes`, and what follows it; `None` where not even its header is whole. A value that is cut short is
-/// given as far as it is there.
+/// One entry of `bytes`, and what follows it; `None` where not even its header is whole. A value
+/// that is cut short is given as far as it is there.
 fn entry(bytes: &[u8], version: Version) -> Option<(Value<'_>, &[u8])> {
     let header = entry_len(version, 0);
     let (head, rest) = bytes.split_at_checked(header)?;
@@ -167,7 +171,8 @@ fn entry(bytes: &[u8], version: Version) -> Option<(Value<'_>, &[u8])> {
     Some((value, bytes.get(entry_len(version, len)..).unwrap_or_default()))
 }
 
-/// A list of attributes with values: a set list as a unit reads it, or a retrieved list as an initiator does.
+/// A list of attributes with values: a set list as a unit reads it, or a retrieved list as an
+/// initiator does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ValueList<'a> {
     entries: &'a [u8],
@@ -175,7 +180,8 @@ pub struct ValueList<'a> {
 }
 
 impl<'a> ValueList<'a> {
-    /// Reads the set list that fills `bytes`: those that the CDB says. The last entry's padding may be missing.
+    /// Reads the set list that fills `bytes`: those that the CDB says. The last entry's padding may
+    /// be missing.
     ///
     /// # Errors
     /// It is no list of values, or an entry is cut short.
@@ -201,7 +207,8 @@ impl<'a> ValueList<'a> {
         Ok(Self { entries: entries(bytes, version, TYPE_VALUES, false)?, version })
     }
 
-    /// The entries of an object's own list within another structure (LIST with attributes, lists of many objects).
+    /// The entries of an object's own list within another structure (LIST with attributes, lists of
+    /// many objects).
     pub(crate) const fn of_entries(entries: &'a [u8], version: Version) -> Self {
         Self { entries, version }
     }
@@ -288,7 +295,8 @@ const fn type_of(many: bool, version: Version) -> u8 {
     }
 }
 
-/// The header of a list with values of one object's attributes, or of `many`, whose entries take `len` bytes.
+/// The header of a list with values of one object's attributes, or of `many`, whose entries take
+/// `len` bytes.
 pub fn values_header(version: Version, many: bool, len: usize) -> Vec<u8> {
     let mut out = Vec::with_capacity(header_len(version));
     begin(&mut out, version, type_of(many, version));
@@ -319,7 +327,8 @@ pub fn write_values<'a>(
 /// Bytes of an object's header in OSD-2's lists of many objects and in LIST with attributes.
 pub const OBJECT_HEADER_LEN: usize = 16;
 
-/// Appends an object with its entries, as OSD-2's lists of many objects and LIST with attributes have them.
+/// Appends an object with its entries, as OSD-2's lists of many objects and LIST with attributes
+/// have them.
 ///
 /// # Errors
 /// [`ListError::TooLong`]; nothing is appended then.
@@ -332,7 +341,8 @@ pub fn write_object(out: &mut Vec<u8>, id: u64, kind: ObjectType, entries: &[u8]
     Ok(())
 }
 
-/// Appends an object with its entries, which [`write_entry`] made, as lists of many objects have them.
+/// Appends an object with its entries, which [`write_entry`] made, as lists of many objects have
+/// them.
 ///
 /// # Errors
 /// [`ListError::TooLong`]; nothing is appended then.
@@ -368,7 +378,8 @@ pub struct ObjectValues<'a> {
     pub values: ValueList<'a>,
 }
 
-/// The object at the start of `bytes`, which OSD-2's lists of many objects and LIST with attributes have, and what follows.
+/// The object at the start of `bytes`, which OSD-2's lists of many objects and LIST with attributes
+/// have, and what follows.
 ///
 /// # Errors
 /// The header is cut short, or the object's type is none.

@@ -1,5 +1,5 @@
-//! Attributes: how they are named (page and number), which of them the standard defines, and the lists and pages that
-//! carry them.
+//! Attributes: how they are named (page and number), which of them the standard defines, and the
+//! lists and pages that carry them.
 
 pub mod list;
 pub mod numbers;
@@ -9,7 +9,8 @@ use std::fmt;
 
 use crate::ObjectType;
 
-/// An attributes page number. Where it lies in the number space says what kind of object it belongs to.
+/// An attributes page number. Where it lies in the number space says what kind of object it belongs
+/// to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Page(pub u32);
 
@@ -86,8 +87,8 @@ impl Page {
         }
     }
 
-    /// Whether a client may define the page's attributes as it likes: the public, application and vendor parts of a
-    /// type's range and of the range of any object.
+    /// Whether a client may define the page's attributes as it likes: the public, application and
+    /// vendor parts of a type's range and of the range of any object.
     pub const fn is_free(self) -> bool {
         match self.kind() {
             PageKind::Of { number, .. } => number >= 0xF000,

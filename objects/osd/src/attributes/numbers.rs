@@ -3,7 +3,8 @@
 use super::{AttributeId, Page};
 use crate::ObjectType::{self, Collection, Partition, Root, User};
 
-/// Length of attribute 0 of every page, and of every value in a directory page: 8 bytes vendor, 32 bytes name.
+/// Length of attribute 0 of every page, and of every value in a directory page: 8 bytes vendor, 32
+/// bytes name.
 pub const PAGE_ID_LEN: usize = 40;
 /// The vendor of the standard's own pages.
 pub const INCITS: &[u8; 8] = b"INCITS  ";
@@ -26,7 +27,8 @@ pub fn time(ms: u64) -> [u8; 6] {
     crate::bytes::six(ms)
 }
 
-/// The name of a standard page ("Information", …) as its attribute 0 says it; `None` for pages of others.
+/// The name of a standard page ("Information", …) as its attribute 0 says it; `None` for pages of
+/// others.
 pub fn page_name(page: Page) -> Option<&'static str> {
     let super::PageKind::Of { object, number } = page.kind() else {
         return (page == Page::CURRENT_COMMAND).then_some("Current Command");
@@ -234,7 +236,8 @@ pub mod timestamps {
     }
 }
 
-/// The Collections page of user objects (U+4): each attribute is the id of a collection that the object is in.
+/// The Collections page of user objects (U+4): each attribute is the id of a collection that the
+/// object is in.
 pub mod collections {
     use super::{ObjectType, Page};
     /// The page.

@@ -1,8 +1,9 @@
 //! Pages as page format gets them: a header of 8 bytes and the page's attributes at fixed places.
 //!
-//! Quotas, timestamps, the Policy/Security pages of partitions, collections and user objects, and Current Command have such a
-//! format; so has the Collections page: its pointers, 8 bytes each. An attribute that does not exist reads as zeros. The places of the
-//! root's Policy/Security page are not known for sure, and the other pages have attributes of no fixed length.
+//! Quotas, timestamps, the Policy/Security pages of partitions, collections and user objects, and
+//! Current Command have such a format; so has the Collections page: its pointers, 8 bytes each. An
+//! attribute that does not exist reads as zeros. The places of the root's Policy/Security page are
+//! not known for sure, and the other pages have attributes of no fixed length.
 
 use super::{Page, PageKind, numbers};
 use crate::{Id, ObjectType, Version};
@@ -19,7 +20,8 @@ pub enum Field {
     Attributes(u32, u32, usize),
     /// Zeros.
     Reserved(usize),
-    /// One byte: whether the attributes from the first number on exist, the first one's bit the lowest; so many of them.
+    /// One byte: whether the attributes from the first number on exist, the first one's bit the
+    /// lowest; so many of them.
     Exist(u32, u32),
 }
 
@@ -42,8 +44,8 @@ impl Field {
     }
 }
 
-/// The places of `page` in page format, behind the header. `None` when the page has no such format, or is Current Command or
-/// Collections: see [`CurrentCommand`] and [`pointers`].
+/// The places of `page` in page format, behind the header. `None` when the page has no such format,
+/// or is Current Command or Collections: see [`CurrentCommand`] and [`pointers`].
 pub fn layout(page: Page) -> Option<&'static [Field]> {
     use Field::Attribute as A;
     use ObjectType::{Collection, Partition, Root, User};
@@ -95,8 +97,9 @@ pub fn layout(page: Page) -> Option<&'static [Field]> {
     })
 }
 
-/// A page in page format: `value` gives each attribute's value, empty or none of one that does not exist. One of another length is cut
-/// or filled up with zeros. `None` when the page has no such format.
+/// A page in page format: `value` gives each attribute's value, empty or none of one that does not
+/// exist. One of another length is cut or filled up with zeros. `None` when the page has no such
+/// format.
 pub fn encode<'a>(page: Page, mut value: impl FnMut(u32) -> Option<&'a [u8]>) -> Option<Vec<u8>> {
     let layout = layout(page)?;
     let len: usize = layout.iter().map(|field| field.len()).sum();
@@ -131,8 +134,8 @@ fn header(page: Page, len: usize) -> Vec<u8> {
     out
 }
 
-/// The Collections page in page format: the ids of the collections that a user object names, in the order of the numbers by which it
-/// does; numbers that it does not use are left out.
+/// The Collections page in page format: the ids of the collections that a user object names, in the
+/// order of the numbers by which it does; numbers that it does not use are left out.
 pub fn pointers(collections: &[u64]) -> Vec<u8> {
     let mut out = header(numbers::collections::PAGE, 8 * collections.len());
     out.extend(collections.iter().flat_map(|id| id.to_be_bytes()));
@@ -155,8 +158,8 @@ pub struct CurrentCommand {
 }
 
 impl CurrentCommand {
-    /// The page: header, integrity check value of `icv_len` bytes (20 or 32), type, 3 reserved bytes, ids, append address
-    /// and in OSD-2 the change in used capacity.
+    /// The page: header, integrity check value of `icv_len` bytes (20 or 32), type, 3 reserved
+    /// bytes, ids, append address and in OSD-2 the change in used capacity.
     pub fn encode(&self, version: Version, icv_len: usize) -> Vec<u8> {
         let icv = &self.response_icv[..icv_len.min(32)];
         let mut out = Vec::with_capacity(HEADER_LEN + 68);

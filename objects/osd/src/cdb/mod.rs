@@ -1,8 +1,9 @@
 //! Command descriptor blocks of OSD commands: 7Fh, a service action, and 200, 224 or 236 bytes.
 //!
-//! Owns the bytes of the whole CDB; which commands there are is in [`table`], where their own fields stand in [`command`],
-//! the attribute parameters are in [`parameters`]. It knows no unit: whether ids exist and lengths are bearable is checked by the unit. Errors say which
-//! byte of the CDB is at fault, which is what sense data has to say.
+//! Owns the bytes of the whole CDB; which commands there are is in [`table`], where their own
+//! fields stand in [`command`], the attribute parameters are in [`parameters`]. It knows no unit:
+//! whether ids exist and lengths are bearable is checked by the unit. Errors say which byte of the
+//! CDB is at fault, which is what sense data has to say.
 
 pub mod command;
 pub mod parameters;
@@ -193,7 +194,8 @@ pub enum EncodeError {
     /// OSD-1 has no such command.
     #[error("OSD-1 has no {0}")]
     NoSuchCommand(Action),
-    /// The offset is no multiple of the step that the form has at its size: see [`offset::round_up`].
+    /// The offset is no multiple of the step that the form has at its size: see
+    /// [`offset::round_up`].
     #[error("an offset of {0} bytes cannot be expressed")]
     Offset(u64),
     /// The form has no field for it.
@@ -208,7 +210,8 @@ pub(crate) struct Body<'a> {
 }
 
 impl Cdb {
-    /// A CDB of OSD-2's final form for `command`, which gets and sets no attributes and carries no capability.
+    /// A CDB of OSD-2's final form for `command`, which gets and sets no attributes and carries no
+    /// capability.
     pub fn new(command: Command) -> Self {
         Self {
             form: Form::Osd2,
@@ -223,7 +226,8 @@ impl Cdb {
         }
     }
 
-    /// Whether `bytes` are a CDB for [`Self::decode`]: a variable-length one with a service action of an OSD's.
+    /// Whether `bytes` are a CDB for [`Self::decode`]: a variable-length one with a service action
+    /// of an OSD's.
     pub fn is_osd(bytes: &[u8]) -> bool {
         let f = Fields(bytes);
         f.u8(0) == OPCODE && bytes.len() >= 10 && Action::from_code(f.u16(8)).is_some()
@@ -231,8 +235,8 @@ impl Cdb {
 
     /// Reads a CDB.
     ///
-    /// Bytes behind what the form calls for are ignored. Reserved fields are not looked at: initiators exist that put
-    /// things there, and no version gives them a meaning.
+    /// Bytes behind what the form calls for are ignored. Reserved fields are not looked at:
+    /// initiators exist that put things there, and no version gives them a meaning.
     ///
     /// # Errors
     /// What sense data has to say: which field is wrong.
@@ -274,7 +278,8 @@ impl Cdb {
         })
     }
 
-    /// Where retrieved attributes go in Data-In; `None` where none go to a place of their own: with LIST_ATTR they are in the list.
+    /// Where retrieved attributes go in Data-In; `None` where none go to a place of their own: with
+    /// LIST_ATTR they are in the list.
     pub fn retrieved(&self) -> Option<Region> {
         if self.command.lists_attributes() { None } else { self.attributes.retrieved() }
     }
@@ -324,7 +329,8 @@ impl Cdb {
     }
 }
 
-/// The form of a CDB of `version` with ADDITIONAL CDB LENGTH `said`, of which `len` bytes are there.
+/// The form of a CDB of `version` with ADDITIONAL CDB LENGTH `said`, of which `len` bytes are
+/// there.
 fn form(version: Version, said: u8, len: usize) -> Result<Form, CdbError> {
     let form = match (version, said) {
         // Initiators exist that leave OSD-2's length in OSD-1's CDBs.

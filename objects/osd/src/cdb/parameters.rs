@@ -1,4 +1,5 @@
-//! Attribute parameters: bytes 52 to 79 of every CDB, which attributes to get and set, in one of three formats.
+//! Attribute parameters: bytes 52 to 79 of every CDB, which attributes to get and set, in one of
+//! three formats.
 
 use arrayvec::ArrayVec;
 
@@ -128,7 +129,8 @@ mod format {
     pub const LIST: u8 = 3;
 }
 
-/// Reads the parameters. `lists_attributes`: what is got goes into the command's own list, and to no place of its own.
+/// Reads the parameters. `lists_attributes`: what is got goes into the command's own list, and to
+/// no place of its own.
 pub(super) fn decode(body: &Body<'_>, lists_attributes: bool) -> Result<AttributeParameters, CdbError> {
     let f = body.f;
     let version = body.form.version();

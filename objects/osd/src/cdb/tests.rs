@@ -6,7 +6,8 @@ use proptest::prelude::*;
 
 const OBJECT: Id = Id::new(0x1_0000, 0x2_0003);
 
-/// What the standard's tables give for a READ of OSD-2: length 0x1000 at 0x2000, one attribute page got at 0x1000 of Data-In.
+/// What the standard's tables give for a READ of OSD-2: length 0x1000 at 0x2000, one attribute page
+/// got at 0x1000 of Data-In.
 #[test]
 fn a_read_of_osd_2_is_what_the_tables_say() {
     let mut cdb = Cdb::new(Command::Read(OBJECT, ObjectRange { start: 0x2000, len: 0x1000 }));

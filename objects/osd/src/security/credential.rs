@@ -19,8 +19,8 @@ pub struct Credential {
     pub key: Key,
 }
 
-/// The capability key: the keyed hash of the capability and the unit's id, under the authentication key that the
-/// capability's KEY VERSION names. `capability` is as in the CDB.
+/// The capability key: the keyed hash of the capability and the unit's id, under the authentication
+/// key that the capability's KEY VERSION names. `capability` is as in the CDB.
 pub fn capability_key(
     algorithm: Algorithm,
     authentication: &Key,

@@ -1,7 +1,9 @@
-//! SET MASTER KEY's Diffie-Hellman exchange, over the 2048-bit MODP group of RFC 3526 §3 (group 14).
+//! SET MASTER KEY's Diffie-Hellman exchange, over the 2048-bit MODP group of RFC 3526 §3 (group
+//! 14).
 //!
-//! Owns the arithmetic (by `crypto-bigint`, in constant time) and the exchange's parameter data. Step 0 exchanges public
-//! values; step 1 proves that both sides have the same new key, and changes it.
+//! Owns the arithmetic (by `crypto-bigint`, in constant time) and the exchange's parameter data.
+//! Step 0 exchanges public values; step 1 proves that both sides have the same new key, and changes
+//! it.
 
 use crypto_bigint::modular::{MontyForm, MontyParams};
 use crypto_bigint::{Odd, U2048};

@@ -1,12 +1,14 @@
-//! Security of object-based storage as computations: integrity check values, credentials, keys, nonces.
+//! Security of object-based storage as computations: integrity check values, credentials, keys,
+//! nonces.
 //!
-//! A security manager shares keys with a unit. It signs a capability: the signature is the *capability key*, which only
-//! the manager, the unit and the client that it is given to know. The client proves with integrity check values that it
-//! holds it. This module computes all of these values and compares them in constant time; time, randomness and keys are
-//! handed in. What a unit demands and refuses is the unit's.
+//! A security manager shares keys with a unit. It signs a capability: the signature is the
+//! *capability key*, which only the manager, the unit and the client that it is given to know. The
+//! client proves with integrity check values that it holds it. This module computes all of these
+//! values and compares them in constant time; time, randomness and keys are handed in. What a unit
+//! demands and refuses is the unit's.
 //!
-//! The standard's text is not public and no open source implements this: where a computation is a decision of this
-//! project, `docs/src/objects/security.md` says so, with test vectors.
+//! The standard's text is not public and no open source implements this: where a computation is a
+//! decision of this project, `docs/src/objects/security.md` says so, with test vectors.
 
 pub mod credential;
 pub mod dh;
@@ -86,11 +88,13 @@ impl Icv {
         &self.0
     }
 
-    /// Whether `field` begins with this value and is zero behind it. Takes the same time whichever bytes differ.
+    /// Whether `field` begins with this value and is zero behind it. Takes the same time whichever
+    /// bytes differ.
     pub fn is(&self, field: &[u8]) -> bool {
         let mut whole = [0u8; 32];
         whole[..self.0.len()].copy_from_slice(&self.0);
-        // A field of 20 bytes cannot hold a value of 32: what has no room must be zero, which it is not.
+        // A field of 20 bytes cannot hold a value of 32: what has no room must be zero, which it is
+        // not.
         let mut said = [0u8; 32];
         if field.len() > said.len() || field.len() < self.0.len() {
             return false;
@@ -173,13 +177,14 @@ pub fn mac(algorithm: Algorithm, key: &Key, parts: &[&[u8]]) -> Icv {
     mac.finish()
 }
 
-/// REQUEST INTEGRITY CHECK VALUE under CAPKEY: over the security token of VPD page B1h, which the unit ties to the nexus.
+/// REQUEST INTEGRITY CHECK VALUE under CAPKEY: over the security token of VPD page B1h, which the
+/// unit ties to the nexus.
 pub fn capkey_request(algorithm: Algorithm, capability_key: &Key, token: &[u8]) -> Icv {
     mac(algorithm, capability_key, &[token])
 }
 
-/// REQUEST INTEGRITY CHECK VALUE under CMDRSP and ALLDATA: over the CDB with this field zero. `cdb` is as many bytes as
-/// `form` has; what is missing counts as nothing.
+/// REQUEST INTEGRITY CHECK VALUE under CMDRSP and ALLDATA: over the CDB with this field zero. `cdb`
+/// is as many bytes as `form` has; what is missing counts as nothing.
 pub fn command_request(algorithm: Algorithm, capability_key: &Key, cdb: &[u8], form: Form) -> Icv {
     let at = form.icv_at().min(cdb.len());
     let end = form.nonce_at().min(cdb.len());
@@ -188,7 +193,8 @@ pub fn command_request(algorithm: Algorithm, capability_key: &Key, cdb: &[u8], f
     mac(algorithm, capability_key, &[&cdb[..at], &zeros[..end - at], &cdb[end..whole]])
 }
 
-/// INTEGRITY CHECK VALUE of a CDB continuation: over the request's nonce and the continuation with this field zero.
+/// INTEGRITY CHECK VALUE of a CDB continuation: over the request's nonce and the continuation with
+/// this field zero.
 pub fn continuation(algorithm: Algorithm, capability_key: &Key, nonce: &[u8; 12], bytes: &[u8]) -> Icv {
     let at = crate::continuation::ICV_AT.min(bytes.len());
     let end = crate::continuation::HEADER_LEN.min(bytes.len());
@@ -196,8 +202,8 @@ pub fn continuation(algorithm: Algorithm, capability_key: &Key, nonce: &[u8; 12]
     mac(algorithm, capability_key, &[nonce, &bytes[..at], &zeros[..end - at], &bytes[end..]])
 }
 
-/// RESPONSE INTEGRITY CHECK VALUE: over the request's nonce, the status byte, and the sense data as sent with this field
-/// zero (none with GOOD).
+/// RESPONSE INTEGRITY CHECK VALUE: over the request's nonce, the status byte, and the sense data as
+/// sent with this field zero (none with GOOD).
 pub fn response(
     algorithm: Algorithm,
     capability_key: &Key,
@@ -208,8 +214,8 @@ pub fn response(
     mac(algorithm, capability_key, &[nonce, &[status], sense])
 }
 
-/// Finds the response integrity check value descriptor in descriptor-format sense data: where its value begins, and its
-/// length.
+/// Finds the response integrity check value descriptor in descriptor-format sense data: where its
+/// value begins, and its length.
 pub fn response_icv_in(sense: &[u8]) -> Option<(usize, usize)> {
     let mut at = 8;
     while let (Some(&kind), Some(&len)) = (sense.get(at), sense.get(at + 1)) {
@@ -250,9 +256,9 @@ pub enum Direction {
 
 /// ALLDATA's integrity information: counts of bytes, then the value.
 ///
-/// Data-Out: command data (CDB continuation included), set and get attributes; Data-In: command data and retrieved
-/// attributes. The value covers nonce, direction, every byte of the buffer before the information (gaps included), and
-/// the counts.
+/// Data-Out: command data (CDB continuation included), set and get attributes; Data-In: command
+/// data and retrieved attributes. The value covers nonce, direction, every byte of the buffer
+/// before the information (gaps included), and the counts.
 #[derive(Debug)]
 pub struct Sealer {
     mac: Keyed,

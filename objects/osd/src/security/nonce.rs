@@ -1,8 +1,10 @@
-//! Request nonces: which are new. A nonce is a time of 6 bytes (milliseconds since 1970) and 6 random bytes.
+//! Request nonces: which are new. A nonce is a time of 6 bytes (milliseconds since 1970) and 6
+//! random bytes.
 //!
-//! Owns the rule, with memory that is bounded whatever arrives: when it is full the oldest nonces are forgotten, and from
-//! then on everything as old as they were is refused. So a nonce is never taken twice, however many there are. Each
-//! partition has a memory of its own: the nonces of one have no others refused.
+//! Owns the rule, with memory that is bounded whatever arrives: when it is full the oldest nonces
+//! are forgotten, and from then on everything as old as they were is refused. So a nonce is never
+//! taken twice, however many there are. Each partition has a memory of its own: the nonces of one
+//! have no others refused.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -71,14 +73,15 @@ impl Set {
 }
 
 impl Nonces {
-    /// Knows nothing of what was before `start` (milliseconds since 1970), and remembers up to `depth` nonces (at least 1) of
-    /// each partition, and sixteen times as many of all.
+    /// Knows nothing of what was before `start` (milliseconds since 1970), and remembers up to
+    /// `depth` nonces (at least 1) of each partition, and sixteen times as many of all.
     pub fn new(start: u64, depth: usize) -> Self {
         Self { sets: BTreeMap::new(), remembered: 0, depth: depth.max(1), floor: start }
     }
 
-    /// Takes a nonce of `partition` at time `now`, or refuses it. Limits of `window` above [`MAX_LIMIT`] count as that. To be called once the request's integrity is proved: strangers must not
-    /// fill the memory.
+    /// Takes a nonce of `partition` at time `now`, or refuses it. Limits of `window` above
+    /// [`MAX_LIMIT`] count as that. To be called once the request's integrity is proved: strangers
+    /// must not fill the memory.
     ///
     /// # Errors
     /// [`NonceError`].
@@ -117,7 +120,8 @@ impl Nonces {
         Ok(())
     }
 
-    /// Forgets what no window reaches any more, and half of the largest memory if that is not enough.
+    /// Forgets what no window reaches any more, and half of the largest memory if that is not
+    /// enough.
     fn make_room(&mut self, now: u64) {
         let beyond = now.saturating_sub(MAX_LIMIT).saturating_sub(1);
         self.floor = self.floor.max(beyond);

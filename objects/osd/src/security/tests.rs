@@ -1,5 +1,5 @@
-//! Integrity check values against vectors that Python's `hmac` made (they stand in docs/src/objects/security.md too), and the
-//! rules of nonces, keys and credentials.
+//! Integrity check values against vectors that Python's `hmac` made (they stand in
+//! docs/src/objects/security.md too), and the rules of nonces, keys and credentials.
 
 use super::*;
 use crate::cdb::{Cdb, Command, ObjectRange};
@@ -209,7 +209,8 @@ fn a_nonce_is_taken_once_within_its_window() {
     // What one partition has seen is new to another, but not what was before the start.
     assert_eq!(nonces.take(8, at(10_500, 1), 10_600, window), Ok(()));
     assert_eq!(nonces.take(8, at(10_000, 1), 10_600, window), Err(NonceError::OutOfRange));
-    // Not taken again although the window is wider now; forgotten when there are many, and refused from then on.
+    // Not taken again although the window is wider now; forgotten when there are many, and refused
+    // from then on.
     assert_eq!(nonces.take(7, at(12_000, 3), 12_000, window), Ok(()));
     let wide = nonce::Window { oldest: 100_000, newest: 100 };
     assert_eq!(nonces.take(7, at(10_500, 1), 12_000, wide), Err(NonceError::NotUnique));

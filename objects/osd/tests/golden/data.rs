@@ -41,7 +41,8 @@ pub fn list(bytes: &[u8], generation: &Value) -> Value {
     json!({ "type": kind, "entries": entries })
 }
 
-/// A continuation's descriptors as their bytes, which is how the vectors have them: they are written again one by one.
+/// A continuation's descriptors as their bytes, which is how the vectors have them: they are
+/// written again one by one.
 pub fn continuation(bytes: &[u8]) -> (Value, Vec<u8>) {
     let code = u16::from_be_bytes([bytes[2], bytes[3]]);
     let (action, _) = Action::from_code(code).expect("an action");

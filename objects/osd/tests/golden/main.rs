@@ -1,8 +1,9 @@
 //! Vectors of commands and parameter data, held against a second reading of the protocol.
 //!
-//! `vectors/python.json` is made by `tests/lab/osd_vectors.py`, which is written from the standard's facts and from nothing of
-//! this crate: what it has written this crate must read to the same fields, and write to the same bytes. `vectors/rust.json` is
-//! the other way round: made here (`STAG_WRITE_VECTORS=1`), read there (suite `peers.osd_vectors`).
+//! `vectors/python.json` is made by `tests/lab/osd_vectors.py`, which is written from the
+//! standard's facts and from nothing of this crate: what it has written this crate must read to the
+//! same fields, and write to the same bytes. `vectors/rust.json` is the other way round: made here
+//! (`STAG_WRITE_VECTORS=1`), read there (suite `peers.osd_vectors`).
 
 mod data;
 mod made;

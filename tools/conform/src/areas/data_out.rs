@@ -32,7 +32,7 @@ pub(super) const CHECKS: &[Check] = &[
         COMBINE,
         |lab| combination(lab, "Yes", "Yes")),
     Check::must(DataOut, "unsolicited-then-solicited", "RFC 7143 §13.10, §13.11, §11.8",
-        "With InitialR2T=No and ImmediateData=No data follows the command unasked, up to FirstBurstLength, and the rest by R2T.",
+        "With InitialR2T=No and ImmediateData=No unsolicited data follows the command, up to FirstBurstLength, and the rest by R2T.",
         COMBINE,
         |lab| combination(lab, "No", "No")).tcp(),
     Check::must(DataOut, "immediate-and-unsolicited", "RFC 7143 §13.10, §13.11, §11.8",
@@ -56,7 +56,7 @@ pub(super) const CHECKS: &[Check] = &[
             lab.confirm(&mut conn, &out)
         }),
     Check::must(DataOut, "less-than-allowed-unasked", "RFC 7143 §4.2.5.2, §11.3.1",
-        "An initiator may send less unasked than it might: F=1 in the command, no immediate data, and the target asks for all by R2T.",
+        "An initiator may send less unsolicited data than it might: F=1 in the command, no immediate data, and the target asks for all by R2T.",
         COMBINE,
         |lab| {
             let mut conn = lab.ready(&[("InitialR2T", "No"), ("ImmediateData", "Yes")])?;
@@ -67,7 +67,7 @@ pub(super) const CHECKS: &[Check] = &[
             lab.confirm(&mut conn, &out)
         }).tcp(),
     Check::must(DataOut, "r2ts-cover-the-data", "RFC 7143 §11.8, §13.19",
-        "The R2Ts of a command ask, in order, for all of its data that was not sent unasked, each byte once.",
+        "The R2Ts of a command ask, in order, for all of its data that was not sent unsolicited, each byte once.",
         R2T,
         |lab| {
             let (mut conn, out) = solicited(lab, &[], LONG)?;

@@ -117,7 +117,7 @@ pub(super) const CHECKS: &[Check] = &[
         all_at_once),
     Check::should(Keys, "first-burst-within-max-burst", "RFC 7143 §13.14",
         "FirstBurstLength comes out no greater than MaxBurstLength.",
-        "An initiator would send more unasked than a burst may be long.",
+        "An initiator would send more unsolicited data than a burst may be long.",
         first_within_max),
     Check::must(Keys, "declared-segment-in-range", "RFC 7143 §13.12",
         "The MaxRecvDataSegmentLength that the target declares is from 512 to 16777215.",
@@ -175,14 +175,11 @@ pub(super) const CHECKS: &[Check] = &[
         }),
 ];
 
-/// The valid answers.
 #[derive(Clone, Copy)]
 enum Rule {
-    /// This value.
     Exactly(&'static str),
     /// This value, or no answer: the offer has decided it (RFC 7143 §6.2.2).
     ExactlyIfAtAll(&'static str),
-    /// Yes or No.
     Bool,
     /// A number in this range.
     Range(u64, u64),
@@ -194,7 +191,6 @@ enum Rule {
     Listed(&'static [&'static str]),
     /// One of these. NotUnderstood is a warning: the key is newer than RFC 3720.
     Known(&'static [&'static str]),
-    /// Any other value.
     Not(&'static str),
 }
 

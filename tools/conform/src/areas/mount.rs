@@ -109,7 +109,6 @@ pub(super) const CHECKS: &[Check] = &[
     ),
 ];
 
-/// The results of a procedure of MOUNT.
 fn results(lab: &Lab, procedure: mount::Procedure, arguments: &[u8]) -> Verdict<Vec<u8>> {
     lab.three.clone()?;
     let answer = lab.mount()?.call((mount::PROGRAM, mount::VERSION, procedure.code()), arguments)?;

@@ -85,12 +85,7 @@ pub(super) const CHECKS: &[Check] = &[
                 conn.ping(b"newer")?;
             }
             snack(&mut conn, SnackType::Status, u32::MAX, u32::MAX, old, 1)?;
-            match conn.outcome(|_| true) {
-                Ending::Pdu(pdu) if pdu.is(Opcode::Reject) => Ok(()),
-                Ending::Pdu(pdu) => wrong(pdu.bhs.to_string(), "a Reject"),
-                Ending::Closed => Ok(()),
-                Ending::Silent => should(false, "a Reject", || "no answer".to_owned()),
-            }
+            rejected(&mut conn)
         }).tcp(),
     Check::must(Recovery1, "data-again", "RFC 7143 §11.16, §7.1.4.1",
         "A Data SNACK brings the Data-In PDUs of its run again: the same bytes, with their DataSN and Buffer Offset.",
@@ -132,12 +127,7 @@ pub(super) const CHECKS: &[Check] = &[
         |lab| {
             let (mut conn, done, _) = read(lab, &[])?;
             snack(&mut conn, SnackType::DataR2t, done.itt, u32::MAX, 4000, 1)?;
-            match conn.outcome(|_| true) {
-                Ending::Pdu(pdu) if pdu.is(Opcode::Reject) => Ok(()),
-                Ending::Pdu(pdu) => wrong(pdu.bhs.to_string(), "a Reject"),
-                Ending::Closed => Ok(()),
-                Ending::Silent => should(false, "a Reject", || "no answer".to_owned()),
-            }
+            rejected(&mut conn)
         }).tcp(),
     Check::must(Recovery1, "data-of-no-task", "RFC 7143 §11.16",
         "A Data SNACK for a task that does not exist is rejected.",
@@ -145,12 +135,7 @@ pub(super) const CHECKS: &[Check] = &[
         |lab| {
             let mut conn = level(lab, 1, &[])?;
             snack(&mut conn, SnackType::DataR2t, 0x7171, u32::MAX, 0, 1)?;
-            match conn.outcome(|_| true) {
-                Ending::Pdu(pdu) if pdu.is(Opcode::Reject) => Ok(()),
-                Ending::Pdu(pdu) => wrong(pdu.bhs.to_string(), "a Reject"),
-                Ending::Closed => Ok(()),
-                Ending::Silent => should(false, "a Reject", || "no answer".to_owned()),
-            }
+            rejected(&mut conn)
         }).tcp(),
     Check::must(Recovery1, "r2t-again", "RFC 7143 §11.16, §7.1.4.1",
         "A SNACK for an R2T brings it again: the same R2TSN, offset and length.",
@@ -318,6 +303,16 @@ pub(super) const CHECKS: &[Check] = &[
             })
         }).tcp(),
 ];
+
+/// A SNACK for what the target cannot send again is rejected, or costs the connection.
+fn rejected(conn: &mut Conn) -> Verdict {
+    match conn.outcome(|_| true) {
+        Ending::Pdu(pdu) if pdu.is(Opcode::Reject) => Ok(()),
+        Ending::Pdu(pdu) => wrong(pdu.bhs.to_string(), "a Reject"),
+        Ending::Closed => Ok(()),
+        Ending::Silent => should(false, "a Reject", || "no answer".to_owned()),
+    }
+}
 
 /// Sends a SNACK.
 fn snack(conn: &mut Conn, kind: SnackType, itt: u32, tag: u32, begin: u32, length: u32) -> Verdict {

@@ -20,7 +20,6 @@ const MAX_RECORD: usize = 4 << 20;
 /// Program, version and procedure.
 pub(crate) type Number = (u32, u32, u32);
 
-/// A connection.
 pub(crate) struct Conn {
     stream: Stream,
     xid: u32,
@@ -74,7 +73,7 @@ impl Conn {
     }
 
     /// An XID that this connection has not used.
-    pub fn next_xid(&mut self) -> u32 {
+    pub(crate) fn next_xid(&mut self) -> u32 {
         self.xid = self.xid.wrapping_add(1);
         self.xid
     }
@@ -155,7 +154,6 @@ impl Conn {
     }
 }
 
-/// A received reply.
 #[derive(Clone, Debug)]
 pub(crate) struct Answer(Vec<u8>);
 
@@ -164,12 +162,12 @@ impl Answer {
         self.0.first_chunk().map_or(0, |xid| u32::from_be_bytes(*xid))
     }
 
-    /// What became of the call. `None`: the header cannot be decoded.
+    /// The status of the call. `None`: the header cannot be decoded.
     pub fn outcome(&self) -> Option<ReplyBody<'_>> {
         Reply::read(&mut Reader::new(&self.0)).ok().map(|reply| reply.body)
     }
 
-    /// What became of the call, as text.
+    /// The status of the call, as text.
     pub fn told(&self) -> String {
         match self.outcome() {
             None => "a reply that cannot be decoded".to_owned(),

@@ -25,9 +25,7 @@ pub(crate) const CHANNEL: Channel = Channel {
 
 /// Access to a file for reading and writing, without a delegation.
 pub(crate) const BOTH: u32 = 3 | flags::want::NO_DELEG;
-/// For reading.
 pub(crate) const READ: u32 = 1 | flags::want::NO_DELEG;
-/// For writing.
 pub(crate) const WRITE: u32 = 2 | flags::want::NO_DELEG;
 
 /// Pause before an operation is repeated that is delayed or in the grace period.
@@ -97,7 +95,6 @@ pub(crate) fn write(stateid: Stateid, offset: u64, length: usize) -> Arguments<'
     Arguments::Write(v4::Write { stateid, offset, stable, length: length as u32 })
 }
 
-/// READ.
 pub(crate) fn read(stateid: Stateid, offset: u64, count: u32) -> Arguments<'static> {
     Arguments::Read(v4::Read { stateid, offset, count })
 }
@@ -333,7 +330,7 @@ impl<'l> Four<'l> {
     }
 
     /// The next request in slot 0, with operations as they are on the wire behind SEQUENCE.
-    pub fn run_raw(&mut self, count: u32, operations: &[u8]) -> Verdict<Reply4> {
+    pub(crate) fn run_raw(&mut self, count: u32, operations: &[u8]) -> Verdict<Reply4> {
         self.sequence = self.sequence.wrapping_add(1);
         let mut bytes = Vec::new();
         self.slot(self.sequence).write_all(&mut Writer::new(&mut bytes));
@@ -358,7 +355,7 @@ impl<'l> Four<'l> {
     }
 
     /// The handle of a name.
-    pub fn handle_of(&mut self, directory: &[u8], file: &str) -> Verdict<Vec<u8>> {
+    pub(crate) fn handle_of(&mut self, directory: &[u8], file: &str) -> Verdict<Vec<u8>> {
         let found = (|| {
             let reply = self.run(&[put(directory), Arguments::Lookup(name(file)), Arguments::GetFh(())])?;
             Ok(ok4!(reply, GetFh).bytes().to_vec())
@@ -366,7 +363,6 @@ impl<'l> Four<'l> {
         setup(found, "to a file")
     }
 
-    /// A new directory.
     pub fn folder(&mut self, directory: &[u8], file: &str) -> Verdict<Vec<u8>> {
         let attributes = Attributes { mode: Some(0o755), ..Attributes::default() };
         let create = v4::Create {
@@ -419,7 +415,7 @@ impl<'l> Four<'l> {
     }
 
     /// Passes if a READ with the anonymous stateid returns this content.
-    pub fn expect_content(&mut self, file: &[u8], content: &[u8]) -> Verdict {
+    pub(crate) fn expect_content(&mut self, file: &[u8], content: &[u8]) -> Verdict {
         let reply = self.run(&[put(file), read(Stateid::ANONYMOUS, 0, content.len() as u32 + 1)])?;
         let _ = ok4!(reply, Read);
         let data = reply.data()?;

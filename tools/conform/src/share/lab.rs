@@ -73,7 +73,7 @@ impl Lab {
     }
 
     /// A user without a relation to the usual one, and without rights.
-    pub fn other_ids(&self) -> (u32, u32) {
+    pub(crate) fn other_ids(&self) -> (u32, u32) {
         match self.ids() {
             (54321, _) | (_, 54321) => (54322, 54322),
             _ => (54321, 54321),
@@ -81,7 +81,7 @@ impl Lab {
     }
 
     /// A new connection to a port of the server.
-    pub fn connect_to(&self, port: u16) -> Verdict<Conn> {
+    pub(crate) fn connect_to(&self, port: u16) -> Verdict<Conn> {
         let left = self.deadline.get().saturating_duration_since(Instant::now());
         let limit = self.options.answer_within.min(left).max(Duration::from_millis(1));
         let addresses: Vec<_> = self.addresses.iter().map(|to| SocketAddr::new(to.ip(), port)).collect();

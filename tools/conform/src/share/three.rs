@@ -31,7 +31,6 @@ pub(crate) fn fh(bytes: &[u8]) -> Handle<'_> {
     Handle::new(bytes).unwrap_or(Handle::EMPTY)
 }
 
-/// A directory and a name in it.
 pub(crate) fn at<'a>(directory: &'a [u8], name: &'a str) -> DirOp<'a> {
     DirOp { directory: fh(directory), name: Name::new(name.as_bytes()).unwrap_or(Name::EMPTY) }
 }
@@ -58,7 +57,6 @@ macro_rules! ok3 {
 pub(crate) use ok3;
 
 impl Reply3 {
-    /// The results.
     pub fn located(&self) -> Verdict<Located<Results<'_>>> {
         v3::results(self.procedure, &self.body).or_else(|error| {
             wrong(format!("results of {:?} that cannot be decoded: {error}", self.procedure), "results")
@@ -81,7 +79,6 @@ impl Reply3 {
         self.body.first_chunk().map_or(u32::MAX, |code| u32::from_be_bytes(*code))
     }
 
-    /// The error.
     pub fn error(&self) -> Option<Status> {
         Status::from_code(self.code())
     }
@@ -144,27 +141,29 @@ impl Three {
         wrong("JUKEBOX again and again", "a result")
     }
 
-    /// A call.
     pub fn call(&mut self, arguments: &Arguments<'_>) -> Verdict<Reply3> {
         self.raw(arguments.procedure(), &encoded(arguments, &[]))
     }
 
-    /// A WRITE.
-    pub fn call_write(&mut self, file: &[u8], offset: u64, data: &[u8], stable: Stable) -> Verdict<Reply3> {
+    pub(crate) fn call_write(
+        &mut self,
+        file: &[u8],
+        offset: u64,
+        data: &[u8],
+        stable: Stable,
+    ) -> Verdict<Reply3> {
         let length = data.len() as u32;
         let write = Arguments::Write(Write { file: fh(file), offset, count: length, stable, length });
         self.raw(Procedure::Write, &encoded(&write, data))
     }
 
-    /// A READ.
-    pub fn call_read(&mut self, file: &[u8], offset: u64, count: u32) -> Verdict<Reply3> {
+    pub(crate) fn call_read(&mut self, file: &[u8], offset: u64, count: u32) -> Verdict<Reply3> {
         self.call(&Arguments::Read(Read { file: fh(file), offset, count }))
     }
 
     // What checks set up with: a failure is not that of the check.
 
-    /// The handle of a name.
-    pub fn handle_of(&mut self, directory: &[u8], name: &str) -> Verdict<Vec<u8>> {
+    pub(crate) fn handle_of(&mut self, directory: &[u8], name: &str) -> Verdict<Vec<u8>> {
         let found = (|| {
             let reply = self.call(&Arguments::Lookup(at(directory, name)))?;
             let found = ok3!(reply, Lookup);
@@ -196,7 +195,6 @@ impl Three {
         self.handle_of(directory, name)
     }
 
-    /// Writes data, stable.
     pub fn write(&mut self, file: &[u8], offset: u64, data: &[u8]) -> Verdict<WriteOk> {
         let written = (|| {
             let reply = self.call_write(file, offset, data, Stable::FileSync)?;
@@ -207,7 +205,6 @@ impl Three {
         setup(written, "to written data")
     }
 
-    /// The attributes of a file.
     pub fn attributes(&mut self, file: &[u8]) -> Verdict<Attributes> {
         let found = (|| {
             let reply = self.call(&Arguments::GetAttr(fh(file)))?;
@@ -217,13 +214,13 @@ impl Three {
     }
 
     /// Passes if the name is there; `whether` says if it should be.
-    pub fn expect_name(&mut self, directory: &[u8], name: &str, whether: bool) -> Verdict {
+    pub(crate) fn expect_name(&mut self, directory: &[u8], name: &str, whether: bool) -> Verdict {
         let reply = self.call(&Arguments::Lookup(at(directory, name)))?;
         if whether { reply.good() } else { reply.fails(&[Status::NoEnt]) }
     }
 
     /// Passes if the file has this content.
-    pub fn expect_content(&mut self, file: &[u8], content: &[u8]) -> Verdict {
+    pub(crate) fn expect_content(&mut self, file: &[u8], content: &[u8]) -> Verdict {
         let reply = self.call_read(file, 0, content.len() as u32 + 1)?;
         let read = ok3!(reply, Read);
         let data = reply.payload()?;

@@ -54,9 +54,6 @@ pub fn run(seed: u64, loud: bool) -> Result<Report, Box<Failure>> {
 }
 
 /// Runs a seed with a planted fault.
-///
-/// # Errors
-/// As [`run`].
 pub fn run_sabotaged(seed: u64, sabotage: Sabotage) -> Result<Report, Box<Failure>> {
     run_with(seed, Some(sabotage), false)
 }

@@ -30,7 +30,6 @@ const TIMER_SLACK: Duration = Duration::from_micros(20);
 pub enum Phase {
     /// Writes every place once.
     Fill,
-    /// The load.
     Load,
     /// Reads every place whose content is known.
     Check,
@@ -49,7 +48,6 @@ struct Io {
 /// Ends that the sessions of a thread share.
 #[derive(Debug)]
 pub struct Shared {
-    /// What was counted.
     pub tally: RefCell<Tally>,
     /// Errors of the run over all threads, at which it ends.
     pub max_errors: u64,
@@ -118,9 +116,6 @@ impl<M: Medium> Driver<M> {
     }
 
     /// Writes, or reads and checks, every place once.
-    ///
-    /// # Errors
-    /// Whatever ended the session.
     pub async fn pass(&mut self, phase: Phase) -> Result<(), Lost> {
         self.cursor = 0;
         // None of it counts.
@@ -139,9 +134,6 @@ impl<M: Medium> Driver<M> {
 
     /// Runs the load in `window`. With a `share`, ends after so many I/Os. With `target`, measures processor time, its
     /// inner value being the target's process.
-    ///
-    /// # Errors
-    /// Whatever ended the session.
     pub async fn load(
         &mut self,
         window: Window,
@@ -257,7 +249,6 @@ impl<M: Medium> Driver<M> {
         (self.part.first + place) * u64::from(self.bs)
     }
 
-    /// Its first block.
     fn lba(&self, place: u64) -> u64 {
         self.offset(place) / u64::from(self.medium.block_len())
     }

@@ -24,7 +24,6 @@ pub struct File {
     client: Client,
     file: Rc<nfs_client::File>,
     bytes: u64,
-    /// Writes are FILE_SYNC.
     stable: bool,
     ends: Rc<Ends>,
 }

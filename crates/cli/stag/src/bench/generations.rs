@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_whose_end_is_unknown_may_be_found_or_not_until_the_next_is_acknowledged() {
+    fn a_write_of_unknown_outcome_may_show_until_the_next_acknowledged_one() {
         let mut map = Generations::new(1);
         for acknowledged in [true, false, false] {
             map.begin_write(0);

@@ -24,8 +24,10 @@ pub enum Outcome<D> {
     /// Well, with the data that were to be kept.
     Done(Option<D>),
     /// Not yet: the same may well succeed when it is sent again, after a while if `pause` says so.
-    Again { pause: bool, reason: String },
-    /// Badly.
+    Again {
+        pause: bool,
+        reason: String,
+    },
     Failed(String),
 }
 
@@ -35,14 +37,12 @@ pub struct End<D> {
     pub index: u16,
     /// When its last byte was received, or its end was known.
     pub at: Instant,
-    /// How it ended.
     pub outcome: Outcome<D>,
 }
 
 /// Why nothing goes on.
 #[derive(Debug)]
 pub struct Lost {
-    /// In words.
     pub reason: String,
     /// Nobody let this client in.
     pub unreachable: bool,
@@ -63,9 +63,6 @@ pub trait Medium: Sized + 'static {
     type Data: Deref<Target = [u8]>;
 
     /// Opens what `seat` works on.
-    ///
-    /// # Errors
-    /// Whatever keeps it from that.
     async fn open(url: &Remote, args: &Bench, run: &Run, seat: &Seat) -> Result<Self, BenchError>;
 
     /// Bytes of a block: the smallest I/O.
@@ -78,9 +75,6 @@ pub trait Medium: Sized + 'static {
     fn most(&self) -> u64;
 
     /// Begins an I/O of `bs` bytes at byte `offset`, which [`End::index`] names.
-    ///
-    /// # Errors
-    /// Whatever ended the session.
     fn submit(&mut self, index: u16, offset: u64, bs: u32, io: Io) -> Result<(), Lost>;
 
     /// Sends what was submitted, if it waits for more.
@@ -93,18 +87,12 @@ pub trait Medium: Sized + 'static {
     fn take(&mut self, into: &mut Vec<Self::Ended>) -> usize;
 
     /// Takes ends, and waits for the first.
-    ///
-    /// # Errors
-    /// Whatever ended the session.
     async fn completions(&mut self, into: &mut Vec<Self::Ended>) -> Result<(), Lost>;
 
     /// How an I/O of `bs` bytes ended, a write if `is_write` says so of its number.
     fn judge(ended: Self::Ended, is_write: impl FnOnce(u16) -> bool, bs: u32) -> End<Self::Data>;
 
     /// Has everything written made stable.
-    ///
-    /// # Errors
-    /// Whatever ended the session.
     async fn sync(&mut self) -> Result<(), Lost>;
 
     /// Counts what the session recovered from, and ends it.

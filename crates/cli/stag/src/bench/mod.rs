@@ -34,12 +34,10 @@ pub enum BenchError {
     Session {
         /// With which unit or file.
         url: String,
-        /// Why.
         reason: String,
         /// Whether the server let nobody in.
         unreachable: bool,
     },
-    /// The machine's.
     #[error("{0}")]
     System(String),
     /// stdout takes no more.

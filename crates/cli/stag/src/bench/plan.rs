@@ -73,9 +73,7 @@ pub fn seats(args: &Bench) -> Vec<Seat> {
 /// The places that a session works on: numbers of I/Os' lengths from the unit's beginning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// The first.
     pub first: u64,
-    /// How many.
     pub places: u64,
     /// Where sequential I/Os begin, from the first.
     pub start: u64,

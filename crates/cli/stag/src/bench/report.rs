@@ -53,7 +53,6 @@ impl Latency {
     }
 }
 
-/// One run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     urls: Vec<String>,
@@ -73,7 +72,6 @@ pub struct Report {
     /// I/Os a second that were asked for.
     rate: Option<f64>,
     verify: bool,
-    /// Measured.
     seconds: f64,
     ios: u64,
     reads: u64,
@@ -239,7 +237,6 @@ fn quoted(text: &str) -> String {
     }
 }
 
-/// The head of the table.
 pub fn table_head(target: bool) -> String {
     let mut line = format!(
         "{:<9} {:>6} {:>5} {:>9} {:>9} {:>8} {:>8} {:>8} {:>8} {:>8} {:>9} {:>9} {:>9}",

@@ -193,7 +193,6 @@ fn show(common: &Common, before: &mut (Instant, u64), ios: u64) -> String {
     format!("{what}: {state}{errors}")
 }
 
-/// A thread.
 fn work(common: &Arc<Common>, index: usize, threads: usize, sender: &Sender<Message>) {
     let mine: Vec<Seat> = common.seats.iter().skip(index).step_by(threads).copied().collect();
     let result = runtime(common, index, mine.len()).and_then(|runtime| {

@@ -16,12 +16,7 @@ pub enum Found {
     /// What another run wrote.
     OtherRun,
     /// What belongs to another LBA.
-    OtherAddress {
-        /// That LBA.
-        lba: u64,
-        /// Its generation.
-        generation: u32,
-    },
+    OtherAddress { lba: u64, generation: u32 },
     /// A stamp, and then a wrong byte.
     Corrupt {
         /// The generation that the stamp tells.
@@ -46,7 +41,6 @@ fn filler(word: u64, index: usize) -> [u8; 8] {
     (x ^ x >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9).to_le_bytes()
 }
 
-/// Fills a block.
 pub fn write(block: &mut [u8], run: u64, lba: u64, generation: u32) {
     let Some((header, rest)) = block.split_at_mut_checked(HEADER) else { return };
     header[..8].copy_from_slice(&MAGIC.to_le_bytes());

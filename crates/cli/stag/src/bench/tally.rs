@@ -35,7 +35,6 @@ pub struct Tally {
 /// What error recovery did within sessions.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Recovered {
-    /// Commands sent again.
     pub retries: u64,
     /// Data, R2Ts and statuses asked for again.
     pub snacks: u64,
@@ -59,7 +58,6 @@ impl Tally {
         self.unsent += 1;
     }
 
-    /// Counts an error.
     pub fn error(&mut self, message: impl FnOnce() -> String) {
         self.errors += 1;
         if self.messages.len() < KEPT {

@@ -10,11 +10,9 @@ use super::stamp::{self, Found};
 /// A block that is not what it must be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wrong {
-    /// Where.
     pub lba: u64,
     /// The oldest and the newest generation that it may have.
     pub expected: (u32, u32),
-    /// What it holds.
     pub found: Found,
 }
 

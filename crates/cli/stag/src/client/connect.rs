@@ -28,7 +28,6 @@ pub enum ConnectError {
     /// The server's of NFS.
     #[error("{0}")]
     Files(#[from] nfs_client::Error),
-    /// The iSNS server's.
     #[error("{0}")]
     Naming(#[from] crate::naming::LinkError),
 }
@@ -36,13 +35,9 @@ pub enum ConnectError {
 /// Names and places of secrets, as every command that logs in is given them.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Names<'a> {
-    /// `--user`.
     pub user: Option<&'a str>,
-    /// `--secret-file`.
     pub secret_file: Option<&'a Path>,
-    /// `--mutual-user`.
     pub mutual_user: Option<&'a str>,
-    /// `--mutual-secret-file`.
     pub mutual_secret_file: Option<&'a Path>,
 }
 
@@ -166,9 +161,6 @@ fn digest(digest: Digest) -> DigestChoice {
 }
 
 /// Logs in to the target of `url`.
-///
-/// # Errors
-/// Whatever keeps it from that.
 pub async fn session(url: &Url, args: &Connect) -> Result<Session, ConnectError> {
     Ok(Session::connect(&place(url), options(url, args)?).await?)
 }
@@ -182,9 +174,6 @@ pub struct Unit {
 }
 
 /// Logs in and opens the disk of `url`.
-///
-/// # Errors
-/// Whatever keeps it from that.
 pub async fn open(url: &Url, args: &Connect) -> Result<Unit, ConnectError> {
     let session = session(url, args).await?;
     let disk = match iscsi_client::Disk::open(&session, url.lun.unwrap_or(0)).await {
@@ -199,7 +188,6 @@ pub async fn open(url: &Url, args: &Connect) -> Result<Unit, ConnectError> {
 }
 
 impl Unit {
-    /// Logs out.
     pub async fn close(&self) {
         if let Err(error) = self.disk.session().close().await {
             tracing::warn!(url = %self.url, %error, "no answer to the logout");
@@ -213,16 +201,12 @@ impl Unit {
 
 /// A unit or a file, on a connection of its own.
 pub enum Opened {
-    /// A unit.
     Unit(Unit),
     /// A file of NFS.
     File(OpenFile),
 }
 
 /// Opens what `remote` names. Into a directory of NFS goes a file with this `name`.
-///
-/// # Errors
-/// Whatever keeps it from that.
 pub async fn open_remote(
     remote: &Remote,
     args: &Connect,

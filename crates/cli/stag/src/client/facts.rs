@@ -46,7 +46,6 @@ pub struct Designator {
 /// READ CAPACITY(16) data (SBC-3 §5.16.2).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Capacity {
-    /// Blocks.
     pub blocks: u64,
     /// Bytes of a logical block.
     pub block_bytes: u32,
@@ -112,7 +111,6 @@ pub struct Characteristics {
 pub struct Facts {
     /// Where it is.
     pub url: String,
-    /// INQUIRY.
     #[serde(flatten)]
     pub inquiry: Inquiry,
     /// PRODUCT SERIAL NUMBER (VPD page 80h).
@@ -134,7 +132,6 @@ pub struct Facts {
     pub characteristics: Option<Characteristics>,
     /// VPD page B2h.
     pub provisioning: Option<Provisioning>,
-    /// Which VPD pages there are.
     pub vpd_pages: Vec<u8>,
 }
 

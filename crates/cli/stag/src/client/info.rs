@@ -14,9 +14,6 @@ use crate::args::Info;
 const CACHING: u8 = 0x08;
 
 /// What there is to say.
-///
-/// # Errors
-/// Whatever keeps it from asking at all.
 pub async fn info(url: &Url, args: &Info) -> Result<String, ConnectError> {
     let session = connect::session(url, &args.connect).await?;
     let facts = match Unit::new(&session, url.lun.unwrap_or(0)) {

@@ -15,7 +15,6 @@ use crate::naming;
 /// A target as `ls` shows it.
 #[derive(Debug, Serialize)]
 pub struct Listed {
-    /// Its name.
     target: String,
     /// Where it is reached, as `HOST:PORT,GROUP`.
     addresses: Vec<String>,
@@ -41,9 +40,6 @@ pub struct ListedUnit {
 }
 
 /// Lists; false if the units of some target could not be.
-///
-/// # Errors
-/// Whatever keeps it from asking at all.
 pub async fn ls(url: Option<&Url>, args: &Ls) -> Result<(String, bool), ConnectError> {
     // Each with a URL through which it is reached.
     let mut listed: Vec<(Listed, Url)> = Vec::new();

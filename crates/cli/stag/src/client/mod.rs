@@ -18,7 +18,6 @@ use crate::exit::Exit;
 use crate::naming::LinkError;
 use crate::out::print;
 
-/// `stag ls`.
 pub fn ls(args: &Ls) -> Exit {
     let listed = async {
         match &args.url {
@@ -37,7 +36,6 @@ pub fn ls(args: &Ls) -> Exit {
     }
 }
 
-/// `stag info`.
 pub fn info(args: &Info) -> Exit {
     let told = async {
         match &args.url {
@@ -52,27 +50,22 @@ pub fn info(args: &Info) -> Exit {
     }
 }
 
-/// `stag read`.
 pub fn read(args: &Read) -> Exit {
     moved(on_ring(transfer::read(args)))
 }
 
-/// `stag write`.
 pub fn write(args: &Write) -> Exit {
     moved(on_ring(transfer::write(args)))
 }
 
-/// `stag cp`.
 pub fn cp(args: &Cp) -> Exit {
     moved(on_ring(transfer::cp(args)))
 }
 
-/// `stag cat`.
 pub fn cat(args: &Cat) -> Exit {
     moved(on_ring(transfer::cat(args)))
 }
 
-/// `stag rm`.
 pub fn rm(args: &Rm) -> Exit {
     moved(on_ring(async { Ok(tree::remove(args).await?) }))
 }

@@ -26,9 +26,6 @@ pub fn options(args: &Connect) -> Options {
 }
 
 /// Connects to the server of `url`.
-///
-/// # Errors
-/// Whatever keeps it from that.
 pub async fn connect(url: &Url, args: &Connect) -> Result<Client, Error> {
     Client::connect(url, options(args)).await
 }
@@ -47,7 +44,6 @@ pub async fn parent(client: &Client, url: &Url) -> Result<(Handle, Vec<u8>), Err
 /// How a file is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Intent {
-    /// To be read.
     Read,
     /// To be written in part; it is made if it is missing.
     Write,
@@ -72,9 +68,6 @@ pub struct OpenFile {
 impl OpenFile {
     /// Connects, and opens the file of `url`. A file replaces none in a directory: with
     /// [`Intent::Replace`] `name` is made in it.
-    ///
-    /// # Errors
-    /// Whatever keeps it from that.
     pub async fn open(url: &Url, args: &Connect, intent: Intent, name: Option<&[u8]>) -> Result<Self, Error> {
         let client = connect(url, args).await?;
         let opened = Self::with(&client, url, intent, name).await;
@@ -119,9 +112,6 @@ impl OpenFile {
     }
 
     /// Opens a file that is known, to be read.
-    ///
-    /// # Errors
-    /// The server's.
     pub async fn known(
         client: &Client,
         handle: &Handle,
@@ -133,9 +123,6 @@ impl OpenFile {
     }
 
     /// Makes a file, or empties the one that is there.
-    ///
-    /// # Errors
-    /// The server's.
     pub async fn create(
         client: &Client,
         directory: &Handle,
@@ -149,9 +136,6 @@ impl OpenFile {
     }
 
     /// Closes the file, and its session if it has one of its own.
-    ///
-    /// # Errors
-    /// The server's.
     pub async fn close(&self) -> Result<(), Error> {
         let closed = self.file.close().await;
         if self.own {
@@ -179,7 +163,6 @@ impl OpenFile {
         Ok(data)
     }
 
-    /// Writes.
     pub async fn write(&self, at: u64, data: Chain) -> Result<(), Error> {
         let end = at + data.len() as u64;
         self.file.write(at, data).await?;

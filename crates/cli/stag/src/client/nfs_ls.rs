@@ -98,10 +98,6 @@ async fn entries(client: &Client, directory: &Handle) -> Result<Vec<Entry>, Erro
     Ok(all)
 }
 
-/// Lists.
-///
-/// # Errors
-/// The server's.
 pub async fn ls(url: &Url, args: &Ls) -> Result<String, Error> {
     if url.components().next().is_none() {
         match Client::exports(url, nfs::options(&args.connect)).await {
@@ -156,9 +152,6 @@ async fn list(client: &Client, url: &Url) -> Result<Vec<Shown>, Error> {
 }
 
 /// Tells all about the file of `url`.
-///
-/// # Errors
-/// The server's.
 pub async fn info(url: &Url, args: &Info) -> Result<String, Error> {
     let client = nfs::connect(url, &args.connect).await?;
     let facts = facts(&client, url).await;

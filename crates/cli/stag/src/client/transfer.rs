@@ -24,28 +24,18 @@ pub enum TransferError {
     Connect {
         /// Its URL.
         place: Remote,
-        /// Why.
         error: ConnectError,
     },
-    /// The copy itself.
     #[error("{0}")]
     Copy(#[from] CopyError),
 }
 
-/// `stag read`.
-///
-/// # Errors
-/// [`TransferError`]
 pub async fn read(args: &Read) -> Result<(), TransferError> {
     let plan = Plan { from_at: args.offset, length: args.length, sync: false, ..plan(&args.transfer) };
     run(&Place::Remote(args.url.clone()), &args.output, Intent::Write, &plan, &args.transfer, &args.connect)
         .await
 }
 
-/// `stag cat`.
-///
-/// # Errors
-/// [`TransferError`]
 pub async fn cat(args: &Cat) -> Result<(), TransferError> {
     let transfer = Transfer { depth: 16, block: 256 << 10, quiet: true };
     let plan = Plan { sync: false, ..plan(&transfer) };
@@ -56,20 +46,12 @@ pub async fn cat(args: &Cat) -> Result<(), TransferError> {
     Ok(())
 }
 
-/// `stag write`.
-///
-/// # Errors
-/// [`TransferError`]
 pub async fn write(args: &Write) -> Result<(), TransferError> {
     let plan = Plan { to_at: args.offset, sync: !args.no_sync, ..plan(&args.transfer) };
     let to = Place::Remote(args.url.clone());
     run(&args.input, &to, Intent::Write, &plan, &args.transfer, &args.connect).await
 }
 
-/// `stag cp`.
-///
-/// # Errors
-/// [`TransferError`]
 pub async fn cp(args: &Cp) -> Result<(), TransferError> {
     let plan = Plan { verify: args.verify, sparse: !args.no_sparse, ..plan(&args.transfer) };
     if args.recursive {

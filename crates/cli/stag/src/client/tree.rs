@@ -241,9 +241,6 @@ impl First {
 }
 
 /// Copies a directory or file with all below it.
-///
-/// # Errors
-/// The first.
 pub async fn copy_tree(
     from: &Place,
     to: &Place,
@@ -366,10 +363,6 @@ async fn one(
     Ok(())
 }
 
-/// `stag rm`.
-///
-/// # Errors
-/// The first.
 pub async fn remove(args: &Rm) -> Result<(), CopyError> {
     for url in &args.urls {
         let client = nfs::connect(url, &args.connect).await.map_err(at(url))?;
@@ -414,7 +407,6 @@ async fn remove_one(client: &Client, url: &Url, recursive: bool) -> Result<(), E
     Ok(())
 }
 
-/// Removals at once.
 const REMOVALS: u16 = 16;
 
 async fn remove_files(client: &Client, directory: &Handle, files: Vec<Vec<u8>>) -> Result<(), Error> {

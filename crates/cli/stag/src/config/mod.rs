@@ -52,12 +52,7 @@ pub enum LoadError {
     /// The file could not be read.
     #[error("{path} cannot be read: {error}")]
     #[diagnostic(help("write the path of a configuration file; dist/stag.toml.example is one"))]
-    Unreadable {
-        /// The file.
-        path: String,
-        /// Why.
-        error: std::io::Error,
-    },
+    Unreadable { path: String, error: std::io::Error },
     /// The file has mistakes.
     #[error(transparent)]
     #[diagnostic(transparent)]

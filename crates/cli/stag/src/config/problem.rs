@@ -11,7 +11,6 @@ use toml::de::DeValue;
 pub struct Problem {
     /// Where, as bytes of the file.
     pub span: Range<usize>,
-    /// What is wrong.
     pub what: String,
     /// What to write instead.
     pub instead: String,
@@ -24,7 +23,6 @@ pub struct Problem {
 pub struct Problems(Vec<Problem>);
 
 impl Problems {
-    /// Adds an error.
     pub fn error(&mut self, span: &Range<usize>, what: impl Into<String>, instead: impl Into<String>) {
         self.0.push(Problem {
             span: span.clone(),
@@ -34,7 +32,6 @@ impl Problems {
         });
     }
 
-    /// Adds a warning.
     pub fn warn(&mut self, span: &Range<usize>, what: impl Into<String>, instead: impl Into<String>) {
         self.0.push(Problem {
             span: span.clone(),
@@ -65,7 +62,6 @@ pub struct Shown {
 }
 
 impl Shown {
-    /// `problem` of `source`.
     pub fn new(problem: Problem, source: &Arc<NamedSource<String>>) -> Self {
         Self { problem, source_code: source.clone() }
     }
@@ -97,7 +93,6 @@ impl Diagnostic for Shown {
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{path}: {}", count(.errors.iter().filter(|shown| !shown.problem.warning).count()))]
 pub struct ConfigErrors {
-    /// The file.
     pub path: String,
     /// What is wrong with it; at least one.
     pub errors: Vec<Shown>,

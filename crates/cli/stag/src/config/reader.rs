@@ -15,7 +15,6 @@ use crate::suggest;
 /// A value and where it stood.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct At<T> {
-    /// The value.
     pub value: T,
     /// Bytes of the file.
     pub span: Range<usize>,
@@ -104,7 +103,6 @@ impl<'t> Table<'t> {
             .collect()
     }
 
-    /// Takes a string.
     pub fn text(&mut self, key: &'static str, problems: &mut Problems) -> Option<At<String>> {
         let found = self.take(key)?;
         match found.get_ref() {

@@ -27,7 +27,6 @@ pub enum Applies {
 }
 
 impl Applies {
-    /// In words.
     pub fn words(self) -> &'static str {
         match self {
             Self::AtOnce => "at once",
@@ -54,7 +53,6 @@ pub enum Form {
     Seconds,
     /// True or false; on the command line also the name alone.
     YesNo,
-    /// One of these.
     Words(&'static [Word]),
     /// Text of so many bytes, described.
     Text(usize, usize, &'static str),
@@ -64,7 +62,6 @@ pub enum Form {
     List(&'static Form),
     /// A table with the keys of this section.
     Table(&'static str),
-    /// Any of these.
     Either(&'static [Form]),
 }
 
@@ -75,16 +72,13 @@ pub enum Media {
     Disks,
     /// Objects only.
     Objects,
-    /// Both.
     All,
 }
 
-/// A setting.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
     /// Its name, as people write it.
     pub name: &'static str,
-    /// What it does.
     pub doc: &'static str,
     /// How its value is written.
     pub form: Form,
@@ -181,7 +175,6 @@ impl Setting {
 
     with! { required, otherwise, flag, hint }
 
-    /// What it does.
     pub fn doc(&self) -> &'static str {
         self.doc.trim()
     }
@@ -311,7 +304,6 @@ pub fn flag<G: Group, T: Value + Send + Sync>(
 /// A setting whose value differs between two configurations.
 #[derive(Clone, Debug)]
 pub struct Difference {
-    /// Which.
     pub setting: Setting,
     /// What it was and what it is, in words; never a secret.
     before: String,
@@ -396,7 +388,6 @@ pub struct Section {
     pub header: &'static str,
     /// What it is for.
     pub about: &'static str,
-    /// Its keys.
     pub keys: &'static [Setting],
 }
 

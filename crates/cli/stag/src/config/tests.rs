@@ -138,7 +138,7 @@ fn the_summary_says_every_setting_that_the_file_says() {
 }
 
 #[test]
-fn a_target_that_is_elsewhere_needs_no_units_and_an_address_without_a_group() {
+fn a_redirected_target_needs_an_address_without_a_group_and_no_units() {
     let text = |to: &str| format!("[[target]]\niqn = \"iqn.2026-01.org.example:t\"\nredirect = {to}\n");
     let (config, problems) = with_directory(&text("\"[2001:db8::7]\""), Path::new("/nowhere"));
     assert_eq!(problems, []);
@@ -156,7 +156,7 @@ fn a_target_that_is_elsewhere_needs_no_units_and_an_address_without_a_group() {
 }
 
 #[test]
-fn target_port_groups_have_each_portal_group_once_and_states_that_they_support() {
+fn port_groups_name_a_portal_group_once_and_supported_states() {
     let target_errors = |rest: &str| format!("{:?}", target_errors(rest));
     let found = target_errors("[target.alua]\n[[target.alua.group]]\nid = 1\nportal-groups = [2]");
     assert!(found.contains("portal group 2 does not serve the target"), "{found}");
@@ -273,7 +273,7 @@ fn an_acl_s_user_is_one_whom_its_authentication_knows() {
 }
 
 #[test]
-fn names_with_rights_of_their_own_that_several_users_may_claim_are_warned_of() {
+fn a_privileged_name_that_several_users_may_claim_is_warned_of() {
     let warned = |users: &[&str], acls: &str| {
         let (config, problems) = with_directory(&with_users(users, acls), Path::new("/nowhere"));
         assert!(config.is_some(), "{problems:?}");

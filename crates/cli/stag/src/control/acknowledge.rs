@@ -13,10 +13,8 @@ use crate::health;
 use crate::out;
 use crate::units::place;
 
-/// The verb.
 pub const VERB: &str = "acknowledge";
 
-/// Which unit.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Wanted {
@@ -84,7 +82,6 @@ pub fn answer(daemon: &Daemon, request: &Request) -> Result<Value, Fault> {
     })
 }
 
-/// `stag acknowledge`.
 pub fn command(args: &args::Acknowledge) -> Exit {
     match run(args) {
         Ok(text) => out::print(&text),

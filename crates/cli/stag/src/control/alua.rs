@@ -22,16 +22,13 @@ pub struct Wanted {
     state: Option<String>,
 }
 
-/// The groups of one target.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct TargetGroups {
-    /// The target's name.
     pub iqn: String,
     /// Whether initiators may change states.
     pub explicit: bool,
     /// Whether the target may.
     pub implicit: bool,
-    /// The groups.
     pub groups: Vec<Group>,
 }
 
@@ -42,7 +39,6 @@ pub struct Group {
     pub id: u16,
     /// The portal groups that are its ports.
     pub portal_groups: Vec<u16>,
-    /// Its state.
     pub state: String,
     /// PREF.
     pub preferred: bool,
@@ -87,7 +83,6 @@ pub fn answer(daemon: &Daemon, wanted: Wanted) -> Result<Value, Fault> {
     json(&groups.collect::<Vec<_>>())
 }
 
-/// `stag alua`.
 pub fn command(args: &args::Alua) -> Exit {
     match run(args) {
         Ok(text) => out::print(&text),

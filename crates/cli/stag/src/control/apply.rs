@@ -19,7 +19,6 @@ use crate::out;
 use crate::units::Units;
 use crate::{args, convert};
 
-/// The verb's name.
 pub const VERB: &str = "apply";
 
 /// What a client sends.
@@ -47,7 +46,6 @@ struct Arguments {
 /// What has come of it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Outcome {
-    /// What changes.
     pub plan: Plan,
     /// Whether it has been done.
     pub applied: bool,
@@ -208,7 +206,6 @@ fn settle(daemon: &Daemon, leaving: &[u64], patience: Duration) -> bool {
     }
 }
 
-/// `stag apply`.
 pub fn command(args: &args::Apply) -> Exit {
     // Mistakes are shown here, with colours and all; the daemon reads the text once more.
     if let Err(exit) = config::load_or_show(&args.file, false) {

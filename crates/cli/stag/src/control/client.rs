@@ -14,24 +14,15 @@ use crate::exit::Exit;
 /// Why a daemon did not do what it was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
-    /// Nobody is there.
     #[error("no daemon answers on {path}: {source}")]
-    Unreachable {
-        /// The socket.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    Unreachable { path: PathBuf, source: io::Error },
     /// The usual directory is not to be trusted.
     #[error(transparent)]
     Place(#[from] PlaceError),
-    /// Somebody else answers.
     #[error("nothing was asked: {0}")]
     Stranger(String),
-    /// It went away.
     #[error("the daemon went away: {0}")]
     Lost(#[from] io::Error),
-    /// It says no.
     #[error(transparent)]
     Fault(#[from] Fault),
 }

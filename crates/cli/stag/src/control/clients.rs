@@ -12,7 +12,6 @@ pub const PER_USER: usize = 16;
 /// Clients of all users but root and the daemon's own at once.
 pub const OF_OTHERS: usize = 32;
 
-/// All clients.
 #[derive(Default)]
 pub struct Clients {
     entries: Mutex<Entries>,

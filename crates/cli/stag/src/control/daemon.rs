@@ -14,13 +14,10 @@ use crate::units::Units;
 
 /// A running daemon as its verbs see it.
 pub struct Daemon {
-    /// When it started.
     pub started: Instant,
     /// The server of all protocols.
     pub core: server_core::Handle,
-    /// Its iSCSI.
     pub server: iscsi_server::Handle,
-    /// Its NFS.
     pub files: nfs_server::Handle,
     /// What this process runs.
     pub program: Program,
@@ -36,11 +33,8 @@ pub struct Daemon {
     replaced: AtomicBool,
 }
 
-/// What is served.
 pub struct Running {
-    /// As it is configured.
     pub config: Config,
-    /// Its units.
     pub units: Units,
     /// The trees that it exports.
     pub trees: Trees,

@@ -21,17 +21,13 @@ const STEP: Duration = Duration::from_millis(200);
 /// How much longer than its time a drain may take: connections that are dropped end first.
 const LAST: Duration = Duration::from_secs(30);
 
-/// What to drain.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Wanted {
-    /// The target's name.
     #[serde(default)]
     target: Option<String>,
-    /// The portal's address.
     #[serde(default)]
     portal: Option<SocketAddr>,
-    /// Everything.
     #[serde(default)]
     all: bool,
     /// Seconds that initiators have to log out.
@@ -186,7 +182,6 @@ pub fn drains(daemon: &Daemon) -> Result<Value, Fault> {
     json(&daemon.server.drains().iter().map(DrainStatus::of).collect::<Vec<_>>())
 }
 
-/// `stag drain`.
 pub fn command(args: &args::Drain) -> Exit {
     match run(args) {
         Ok(text) => out::print(&text),

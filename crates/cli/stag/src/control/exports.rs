@@ -14,18 +14,14 @@ use super::daemon::Daemon;
 pub struct NfsStatus {
     /// Addresses and ports that it listens at.
     pub listen: Vec<String>,
-    /// What it exports.
     pub exports: Vec<ExportStatus>,
-    /// Connections of clients.
     pub clients: Vec<ClientStatus>,
 }
 
-/// An export.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ExportStatus {
     /// The path by which clients mount it.
     pub name: String,
-    /// What it shows.
     pub path: String,
     /// Calls, since it was first exported.
     pub calls: u64,
@@ -53,7 +49,6 @@ impl ExportStatus {
 /// A connection of a client.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ClientStatus {
-    /// The client's end.
     pub peer: String,
     /// The core that it lives on.
     pub core: usize,

@@ -45,7 +45,6 @@ use crate::supervisor::Supervisor;
 use crate::unit::Backing;
 use crate::units::{OpenKind, Units};
 
-/// The verb.
 pub const VERB: &str = "hand-over";
 /// Descriptors that go along at most: the kernel takes 253 in one message.
 const MOST: usize = 250;
@@ -328,16 +327,13 @@ pub struct Taken {
     lines: BufReader<UnixStream>,
     /// Listening sockets, by what they were asked to listen on.
     pub sockets: Vec<(SocketAddr, OwnedFd)>,
-    /// The control socket.
     pub control: Option<ControlSocket>,
-    /// What it serves.
     pub served: Served,
 }
 
 /// What a running daemon says that it serves. One that derives names tells so by them, whatever its version.
 #[derive(Debug, Default)]
 pub struct Served {
-    /// Its targets' names.
     pub targets: Vec<String>,
     /// Its units' serial numbers.
     pub serials: Carried,

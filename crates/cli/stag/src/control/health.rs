@@ -31,9 +31,7 @@ pub struct Health {
 pub struct UnitProblem {
     /// `warning` or `critical`.
     pub level: Level,
-    /// The unit's target.
     pub target: String,
-    /// Its number there.
     pub lun: u16,
     /// Its path, or `mem:SIZE`.
     pub path: String,
@@ -51,7 +49,6 @@ pub struct UnitProblem {
     pub error: Option<String>,
     /// The first block of the latest.
     pub lba: Option<u64>,
-    /// What it means.
     pub text: String,
 }
 
@@ -64,7 +61,6 @@ pub struct UnitHealth {
     pub since_unix_s: Option<u64>,
     /// How many operations failed since then.
     pub refused: u64,
-    /// The latest failure.
     pub last_error: Option<String>,
     /// Whether SYNCHRONIZE CACHE and its like are refused.
     pub refuses_flushes: bool,
@@ -95,7 +91,6 @@ pub fn unit(open: &OpenUnit) -> UnitHealth {
     }
 }
 
-/// How everything fares.
 pub fn all(running: &Running, spaces: &Spaces) -> Health {
     let mut problems = Vec::new();
     for target in &running.config.targets {
@@ -134,7 +129,6 @@ fn problem(found: &Problem, target: &str, lun: u16, path: &str) -> UnitProblem {
     }
 }
 
-/// A problem in words.
 fn words(problem: &Problem) -> String {
     let mut text = match &problem.fault.reason {
         Some(reason) if problem.kind == Kind::Unusable => reason.clone(),

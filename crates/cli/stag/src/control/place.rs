@@ -21,7 +21,6 @@ pub enum Place {
     Usual,
     /// Nowhere: the daemon cannot be managed.
     Nowhere,
-    /// Here.
     At(PathBuf),
 }
 
@@ -38,19 +37,12 @@ pub enum PlaceError {
     /// Others could put a socket of theirs there.
     #[error("the control socket is not looked for in {}: {why}", .directory.display())]
     Untrusted {
-        /// The directory.
         directory: PathBuf,
         /// What is wrong with it.
         why: String,
     },
-    /// The system refuses.
     #[error("{}: {source}", .directory.display())]
-    Io {
-        /// The directory.
-        directory: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    Io { directory: PathBuf, source: io::Error },
 }
 
 /// What to do about a directory that is not trusted.

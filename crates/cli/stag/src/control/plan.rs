@@ -10,7 +10,6 @@ use crate::convert;
 use crate::unit::UnitSpec;
 use crate::units::{Fate, Place, Units, place};
 
-/// Everything that changes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
     /// What changes at once.
@@ -21,39 +20,28 @@ pub struct Plan {
     pub refused: Vec<String>,
 }
 
-/// One change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Change {
-    /// What kind it is.
     pub kind: Kind,
-    /// What changes.
     pub what: String,
-    /// Who is disturbed, and how.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disturbs: Option<String>,
 }
 
-/// Kinds of changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
-    /// It is new.
     Added,
-    /// It goes.
     Removed,
-    /// It becomes another.
     Changed,
 }
 
-/// Who is logged in, session by session.
 pub type Sessions = Vec<LoggedIn>;
 
 /// A session with a target.
 #[derive(Clone, Debug)]
 pub struct LoggedIn {
-    /// The target's name.
     pub target: String,
-    /// The initiator's name.
     pub initiator: String,
     /// The user that the initiator has proved to be.
     pub user: Option<String>,
@@ -94,7 +82,6 @@ impl Plan {
         plan
     }
 
-    /// Whether nothing changes.
     pub fn is_empty(&self) -> bool {
         self.changes.is_empty() && self.refused.is_empty()
     }
@@ -365,7 +352,6 @@ fn by_name(config: &Config) -> HashMap<String, &Target> {
     config.targets.iter().map(|target| (key(target), target)).collect()
 }
 
-/// The initiators with sessions to `target`.
 fn initiators(sessions: &Sessions, target: &str, which: impl Fn(&LoggedIn) -> bool) -> Vec<String> {
     let of = |one: &&LoggedIn| one.target.eq_ignore_ascii_case(target) && which(one);
     let mut all: Vec<String> = sessions.iter().filter(of).map(|one| one.initiator.clone()).collect();

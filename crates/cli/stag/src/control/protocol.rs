@@ -26,7 +26,6 @@ pub struct Request {
     /// [`VERSION`] of the client.
     #[serde(default = "version")]
     pub v: u32,
-    /// What to do.
     #[serde(rename = "do")]
     pub verb: String,
     /// Bytes that follow the line: for `apply`, the configuration as it is.
@@ -99,7 +98,6 @@ impl Fault {
 pub enum Answer {
     /// It is at work.
     Progress(Value),
-    /// It is done.
     Ok(Value),
     /// It came to nothing.
     Error(Fault),
@@ -112,10 +110,6 @@ struct Versioned {
     answer: Answer,
 }
 
-/// Writes one line.
-///
-/// # Errors
-/// The socket's.
 pub fn write_line<T: Serialize>(to: &mut impl Write, value: &T) -> io::Result<()> {
     let mut line = serde_json::to_vec(value)?;
     line.push(b'\n');
@@ -123,9 +117,6 @@ pub fn write_line<T: Serialize>(to: &mut impl Write, value: &T) -> io::Result<()
 }
 
 /// Writes one line of an answer.
-///
-/// # Errors
-/// The socket's.
 pub fn write_answer(to: &mut impl Write, answer: Answer) -> io::Result<()> {
     write_line(to, &Versioned { v: VERSION, answer })
 }
@@ -208,7 +199,6 @@ pub struct Reader<R> {
 }
 
 impl<R: io::Read> Reader<R> {
-    /// Reads from `from`.
     pub fn new(from: R) -> Self {
         Self { from, buffer: Zeroizing::new(vec![0; 8192]), read: 0..0 }
     }

@@ -29,20 +29,13 @@ pub enum SocketError {
     /// The usual directory is not to be used.
     #[error(transparent)]
     Place(#[from] PlaceError),
-    /// The system refuses.
     #[error("the control socket {path} cannot be made: {source}")]
-    Io {
-        /// Which.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    Io { path: PathBuf, source: io::Error },
 }
 
 /// A control socket that listens. Removed when it is dropped.
 #[derive(Debug)]
 pub struct ControlSocket {
-    /// Listens.
     pub listener: UnixListener,
     path: PathBuf,
     /// Locked for as long as this lives, or what it is handed to.
@@ -211,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_symbolic_link_in_place_of_the_socket_is_replaced_and_its_target_left_alone() {
+    fn a_symbolic_link_at_the_sockets_path_is_replaced_not_followed() {
         let dir = tempfile::tempdir().unwrap();
         let (path, elsewhere) = (dir.path().join("control.sock"), dir.path().join("elsewhere"));
         std::fs::write(&elsewhere, "mine").unwrap();

@@ -26,15 +26,12 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// A daemon as it is now.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Status {
-    /// The program's version.
     pub version: String,
-    /// Its process.
     pub pid: u32,
     /// How long it has been serving, seconds.
     pub uptime_s: f64,
     /// Where it listens.
     pub portals: Vec<PortalStatus>,
-    /// What it serves.
     pub targets: Vec<TargetStatus>,
     /// Who is logged in.
     pub sessions: Vec<SessionStatus>,
@@ -44,7 +41,6 @@ pub struct Status {
     /// How units and their file systems fare.
     #[serde(default)]
     pub health: Health,
-    /// NFS.
     #[serde(default)]
     pub nfs: NfsStatus,
     /// Its threads. `None` of one that did not answer.
@@ -54,10 +50,8 @@ pub struct Status {
     pub complete: bool,
 }
 
-/// A listening address.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PortalStatus {
-    /// Address and port.
     pub listen: String,
     /// Target portal group tag.
     pub group: u16,
@@ -65,20 +59,16 @@ pub struct PortalStatus {
     pub transports: String,
 }
 
-/// A target.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct TargetStatus {
-    /// Its name.
     pub iqn: String,
     /// Its alias; empty for none.
     pub alias: String,
     /// Portal groups that serve it; empty for all.
     pub groups: Vec<u16>,
-    /// Its units.
     pub units: Vec<UnitStatus>,
 }
 
-/// A unit.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct UnitStatus {
     /// Its number in its target.
@@ -100,15 +90,12 @@ pub struct UnitStatus {
     pub write_cache: bool,
     /// By which calls it is read and written, if that was asked for.
     pub engine: Option<String>,
-    /// Its serial number.
     pub serial: String,
     /// Its worldwide name: the NAA designator, in hexadecimal.
     #[serde(default)]
     pub naa: String,
-    /// Of objects, what there is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub objects: Option<ObjectsStatus>,
-    /// How it fares.
     #[serde(default)]
     pub health: UnitHealth,
     /// Bytes that it takes of its file system, where that can be said.
@@ -127,9 +114,7 @@ fn disk() -> String {
 pub struct ObjectsStatus {
     /// Bytes that are taken.
     pub used: u64,
-    /// Partitions.
     pub partitions: u64,
-    /// User objects.
     pub objects: u64,
 }
 
@@ -167,12 +152,10 @@ impl From<iscsi_server::Recovered> for Recoveries {
     }
 }
 
-/// A session.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SessionStatus {
     /// Target Session Identifying Handle.
     pub tsih: u16,
-    /// The initiator's name.
     pub initiator: String,
     /// The CHAP user that it has proved to be.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -181,15 +164,11 @@ pub struct SessionStatus {
     pub isid: String,
     /// The target's name; none in a discovery session.
     pub target: Option<String>,
-    /// Portal group.
     pub group: u16,
-    /// ErrorRecoveryLevel.
     pub error_recovery_level: u8,
-    /// MaxConnections.
     pub max_connections: u16,
     /// How long it has been there, seconds.
     pub age_s: f64,
-    /// Its connections.
     pub connections: Vec<ConnectionStatus>,
     /// What the connections that it has now have done.
     pub io: Io,
@@ -198,12 +177,9 @@ pub struct SessionStatus {
     pub recoveries: Recoveries,
 }
 
-/// A connection.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ConnectionStatus {
-    /// Its CID.
     pub cid: u16,
-    /// The initiator's address.
     pub peer: String,
     /// `iscsi` or `iser`.
     pub transport: String,
@@ -217,7 +193,6 @@ pub struct ConnectionStatus {
     pub age_s: f64,
 }
 
-/// A thread.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct CoreStatus {
     /// Connections that live on it.
@@ -278,7 +253,6 @@ pub struct RdmaStatus {
     /// when it was found right.
     #[serde(default)]
     pub placed: u64,
-    /// Sent.
     pub sent: u64,
     /// Of that, copied first.
     pub copied_out: u64,
@@ -503,7 +477,6 @@ fn core(core: iscsi_server::CoreStatus, busy_s: Option<f64>) -> CoreStatus {
     }
 }
 
-/// `stag status`.
 pub fn command(args: &args::Status) -> Exit {
     if args.check {
         return check(args);
@@ -514,7 +487,6 @@ pub fn command(args: &args::Status) -> Exit {
     }
 }
 
-/// `stag status --check`.
 fn check(args: &args::Status) -> Exit {
     let asked =
         Client::connect(args.at.control.as_deref()).and_then(|mut client| client.ask::<Status>("status"));

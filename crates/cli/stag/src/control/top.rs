@@ -21,9 +21,7 @@ const CLEAR: &str = "\x1b[H\x1b[2J";
 /// What has happened a second.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Rates {
-    /// Reads a second.
     pub reads: f64,
-    /// Writes a second.
     pub writes: f64,
     /// Other commands a second.
     pub others: f64,
@@ -42,9 +40,7 @@ pub struct Rates {
 /// One row: its name and what it does.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
-    /// What it is.
     pub name: String,
-    /// What it does.
     pub rates: Rates,
 }
 
@@ -53,7 +49,6 @@ pub struct Row {
 pub struct Top {
     /// How long was looked, seconds.
     pub seconds: f64,
-    /// All together.
     pub total: Rates,
     /// Units, the busiest first.
     pub units: Vec<Row>,
@@ -168,7 +163,6 @@ fn rows<T>(before: &[T], now: &[T], seconds: f64, of: impl Fn(&T) -> (String, Io
     now.iter().map(row).collect()
 }
 
-/// `stag top`.
 pub fn command(args: &args::Top) -> Exit {
     match run(args) {
         Ok(None) => Exit::Done,
@@ -229,7 +223,7 @@ fn write_text(out: &mut String, status: &Status, top: &Top) -> std::fmt::Result 
         writeln!(
             out,
             "\n{:<44} {:>9} {:>9} {:>8} {:>9} {:>9} {:>6} {:>8} {:>8}",
-            title, "reads/s", "writes/s", "others", "read B/s", "writ B/s", "bad/s", "mean µs", "p99 < µs"
+            title, "reads/s", "writes/s", "others", "read B/s", "write B/s", "bad/s", "mean µs", "p99 < µs"
         )?;
         let total = Row { name: "all".into(), rates: top.total.clone() };
         let total = (title == "unit").then_some(&total);

@@ -34,7 +34,6 @@ pub struct Program {
 /// A running daemon's program, as it describes it.
 #[derive(Debug, Serialize, Deserialize)]
 struct Described {
-    /// The process.
     pid: u32,
     /// Whether another file is where the program was.
     replaced: bool,
@@ -65,7 +64,6 @@ impl Program {
         now.is_some() && now != self.file
     }
 
-    /// The verb's answer.
     pub fn describe(&self) -> impl Serialize {
         Described {
             pid: std::process::id(),
@@ -77,7 +75,6 @@ impl Program {
     }
 }
 
-/// `stag upgrade`.
 pub fn command(args: &args::Upgrade) -> Exit {
     match upgrade(args) {
         Ok(exit) => exit,

@@ -17,7 +17,6 @@ const TICK: Duration = Duration::from_secs(5);
 /// Of how many times file systems are measured once.
 const MEASURED_EACH: u32 = 6;
 
-/// Asks the thread.
 pub struct Monitor {
     ask: Mutex<Sender<SyncSender<Arc<Spaces>>>>,
     last: Mutex<Arc<Spaces>>,

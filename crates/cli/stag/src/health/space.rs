@@ -48,16 +48,12 @@ pub enum Level {
     /// Nothing is to be done.
     #[default]
     Ok,
-    /// Somebody should look.
     Warning,
-    /// Somebody must act.
     Critical,
 }
 
-/// What was measured.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Spaces {
-    /// Each once.
     pub file_systems: Vec<FileSystem>,
     /// Bytes that units take, where that can be said.
     pub used: HashMap<Place, u64>,

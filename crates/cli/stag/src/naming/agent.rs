@@ -1,5 +1,6 @@
-//! Keeps a server's iSNS registration true: registers at the start, again before it expires, what changes when it changes, and
-//! deregisters at the end. A server that is down is tried again and again, ever more rarely.
+//! Keeps a server's iSNS registration true: registers at the start, again before it expires, what
+//! changes when it changes, and deregisters at the end. A server that is down is tried again and
+//! again, ever more rarely.
 
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
@@ -22,7 +23,8 @@ const RETRIES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_se
 /// How often it is looked whether what is served has changed.
 const LOOK: Duration = Duration::from_secs(5);
 
-/// The agent's thread. Ends it when dropped: what is registered is deregistered first, if the server answers.
+/// The agent's thread. Ends it when dropped: what is registered is deregistered first, if the
+/// server answers.
 pub struct Agent {
     wake: UnixStream,
     ending: Arc<AtomicBool>,
@@ -45,7 +47,7 @@ impl Agent {
         Ok(Self { wake, ending, thread })
     }
 
-    /// What is served has changed: look at once.
+    /// The set of targets has changed: look at once.
     pub fn changed(&self) {
         // A full pipe is a wake-up that has not been seen yet.
         let _ = (&self.wake).write(&[0]);
@@ -69,11 +71,10 @@ struct Work {
     woken: UnixStream,
     ending: Arc<AtomicBool>,
     inquiries: Option<Inquiries>,
-    /// What the iSNS server has.
+    /// The registrations at the iSNS server.
     registered: Option<Entity>,
     /// The server's own portals when that was registered.
     portals: Vec<iscsi_server::BoundPortal>,
-    /// When it is to be refreshed.
     refresh_at: Instant,
     /// When it may be tried again, and how long to wait after the next failure.
     retry: (Instant, Duration),
@@ -151,7 +152,8 @@ impl Work {
             Some(known) => {
                 let wanted = self.entity(known.inquiries, |portal| known_as(&known, portal));
                 if self.server.portals() != self.portals || wanted.source().is_none() {
-                    // Portals have come or gone, or there is nothing left that could stand for the entity: begin anew.
+                    // Portals have come or gone, or there is nothing left that could stand for the
+                    // entity: begin anew.
                     self.leave(&known);
                     self.register()
                 } else if wanted != known {
@@ -166,7 +168,7 @@ impl Work {
         }
     }
 
-    /// What is served, with portals under the addresses that `seen` gives them.
+    /// The targets served, with portals under the addresses that `seen` gives them.
     fn entity(
         &self,
         inquiries: Option<registration::Inquiries>,
@@ -190,7 +192,6 @@ impl Work {
         }
     }
 
-    /// Registers everything.
     fn register(&mut self) -> Result<(), LinkError> {
         if self.server.targets().is_empty() {
             return Ok(());
@@ -226,7 +227,6 @@ impl Work {
         Ok(())
     }
 
-    /// Deregisters everything.
     fn leave(&mut self, entity: &Entity) {
         self.registered = None;
         let bye = Link::connect(&self.config.server)

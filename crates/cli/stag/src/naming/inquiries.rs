@@ -1,5 +1,6 @@
-//! The server's side of the conversation: Entity Status Inquiries and State Change Notifications that it sends to a port of ours
-//! (RFC 4171 §5.7.5.13, §5.7.5.8). All is answered; notices mean nothing to a target, so that they are only logged.
+//! The server's side of the conversation: Entity Status Inquiries and State Change Notifications
+//! that it sends to a port of ours (RFC 4171 §5.7.5.13, §5.7.5.8). All is answered; notices mean
+//! nothing to a target, so that they are only logged.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -24,12 +25,10 @@ impl Inquiries {
         Ok(Self { listener, streams: Vec::new() })
     }
 
-    /// Where.
     pub fn address(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
     }
 
-    /// What to wait for.
     pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
         std::iter::once(self.listener.as_fd())
             .chain(self.streams.iter().map(|(stream, _)| stream.as_fd()))
@@ -77,7 +76,8 @@ fn answer(stream: &mut TcpStream, joiner: &mut Joiner) -> io::Result<bool> {
                 _ => Status::NotSupported,
             };
             tracing::debug!(function = message.function, %status, "answered the iSNS server");
-            // Some hundred bytes into an empty send buffer: it takes them at once, or the peer is none.
+            // Some hundred bytes into an empty send buffer: it takes them at once, or the peer is
+            // none.
             stream.write_all(&Message::answer(&message, status).encode())?;
         }
     }

@@ -1,4 +1,5 @@
-//! One conversation with an iSNS server over TCP: requests and their answers, with a time limit for each.
+//! One conversation with an iSNS server over TCP: requests and their answers, with a time limit for
+//! each.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
@@ -16,10 +17,9 @@ pub enum LinkError {
     /// Not reached, or lost.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// It says no.
     #[error("the iSNS server says: {}", show(.0))]
     Refused(u32),
-    /// What it sends makes no sense.
+    /// The server sent an invalid message.
     #[error("the iSNS server sends nonsense: {0}")]
     Malformed(#[from] Malformed),
 }
@@ -57,7 +57,8 @@ impl Link {
         Ok(self.stream.local_addr()?.ip().to_canonical())
     }
 
-    /// Sends a request, made with a number for it, and waits for its answer; its status must be success.
+    /// Sends a request, made with a number for it, and waits for its answer; its status must be
+    /// success.
     pub fn ask(&mut self, make: impl FnOnce(u16) -> Option<Message>) -> Result<Message, LinkError> {
         let number = self.numbers.next_id();
         let Some(request) = make(number) else { return Err(Malformed::Missing("the source").into()) };
@@ -93,9 +94,6 @@ impl Link {
 }
 
 /// Asks a server for all targets, as initiator `source`. Blocks.
-///
-/// # Errors
-/// Whatever keeps it from an answer.
 pub fn discover(server: &str, source: &str) -> Result<Vec<Found>, LinkError> {
     let mut link = Link::connect(server)?;
     match link.ask(|number| Some(query::targets(source, number))) {
@@ -118,8 +116,8 @@ pub fn discover(server: &str, source: &str) -> Result<Vec<Found>, LinkError> {
     }
 }
 
-/// The portal's address as others reach it, which reach this machine at `local`: not the wildcard, and nothing that is good on this
-/// machine or on one link only.
+/// The portal's address as others reach it, which reach this machine at `local`: not the wildcard,
+/// and nothing that is good on this machine or on one link only.
 pub fn reachable(portal: SocketAddr, local: IpAddr) -> Option<SocketAddr> {
     let ip = match portal.ip() {
         ip if ip.is_unspecified() => local,

@@ -1,7 +1,9 @@
-//! iSNS (RFC 4171): `stag serve` registers its targets with a server, and `stag ls --isns` asks one.
+//! iSNS (RFC 4171): `stag serve` registers its targets with a server, and `stag ls --isns` asks
+//! one.
 //!
-//! [`agent`] keeps the registration true on a thread of its own, [`inquiries`] answers the server there, [`link`] talks to it. None
-//! of it is on the way of I/O: a server that is down, slow or hostile costs retries and log lines, and nothing else.
+//! [`agent`] keeps the registration true on a thread of its own, [`inquiries`] answers the server
+//! there, [`link`] talks to it. None of it is in the path of I/O: a server that is down, slow or
+//! hostile costs retries and log lines, and nothing else.
 
 pub mod agent;
 mod inquiries;
@@ -10,7 +12,8 @@ mod link;
 pub use agent::Agent;
 pub use link::{LinkError, discover};
 
-/// `HOST[:PORT]` as a server is connected to, with iSNS's port if none is named; an IPv6 address stands in brackets.
+/// `HOST[:PORT]` as a server is connected to, with iSNS's port if none is named; an IPv6 address
+/// stands in brackets.
 pub fn server(text: &str) -> Option<String> {
     let address = iscsi::discovery::TargetAddress::parse(text)?;
     if address.portal_group_tag.is_some() {

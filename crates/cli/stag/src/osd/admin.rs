@@ -1,4 +1,5 @@
-//! Partitions, collections, snapshots and checks: `stag osd format`, `mkpart`, `rmpart`, `coll`, `snapshot` and `check`.
+//! Partitions, collections, snapshots and checks: `stag osd format`, `mkpart`, `rmpart`, `coll`,
+//! `snapshot` and `check`.
 
 use iscsi_client::objects::{Attribute, New};
 use osd::attributes::numbers::{collection_information, partition_information, partition_quotas};
@@ -10,10 +11,6 @@ use super::show::map_json;
 use crate::args::osd::{Check, Coll, CollCommand, Format, Mkpart, Rmpart, Snapshot, SnapshotCommand};
 use crate::args::place::{Offline, Where};
 
-/// `format`.
-///
-/// # Errors
-/// The device's.
 pub async fn format(args: &Format) -> Result<String, OsdError> {
     if args.url.partition.is_some() {
         return Err(OsdError::wrong(
@@ -35,10 +32,6 @@ fn made(id: u64, as_json: bool) -> String {
     }
 }
 
-/// `mkpart`.
-///
-/// # Errors
-/// The device's.
 pub async fn mkpart(args: &Mkpart) -> Result<String, OsdError> {
     if args.url.object.is_some() {
         return Err(OsdError::wrong(
@@ -56,10 +49,6 @@ pub async fn mkpart(args: &Mkpart) -> Result<String, OsdError> {
     Ok(made(id, args.reach.json))
 }
 
-/// `rmpart`.
-///
-/// # Errors
-/// The device's.
 pub async fn rmpart(args: &Rmpart) -> Result<String, OsdError> {
     let opened = Opened::new(&args.url, &args.reach).await?;
     let remove = async {
@@ -77,10 +66,6 @@ pub async fn rmpart(args: &Rmpart) -> Result<String, OsdError> {
     Ok(String::new())
 }
 
-/// `coll`.
-///
-/// # Errors
-/// The device's.
 pub async fn coll(args: &Coll) -> Result<String, OsdError> {
     let (url, reach) = match &args.command {
         CollCommand::Make { url, reach, .. }
@@ -141,10 +126,6 @@ async fn collection(args: &Coll, url: &Where, opened: &Opened) -> Result<Option<
     Ok(None)
 }
 
-/// `snapshot`.
-///
-/// # Errors
-/// The device's.
 pub async fn snapshot(args: &Snapshot) -> Result<String, OsdError> {
     let (url, reach) = match &args.command {
         SnapshotCommand::Create(one) | SnapshotCommand::Clone(one) => (&one.url, &one.reach),
@@ -202,7 +183,7 @@ pub async fn snapshot(args: &Snapshot) -> Result<String, OsdError> {
 /// `check`.
 ///
 /// # Errors
-/// What was found, for one.
+/// One problem found.
 pub async fn check(args: &Check) -> Result<String, OsdError> {
     match &args.place {
         Offline::Directory(path) => super::offline::check(path, args.repair, args.reach.json).await,

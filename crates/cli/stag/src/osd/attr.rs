@@ -12,10 +12,6 @@ use super::session::Opened;
 use crate::args::osd::{AttrAll, AttrCommand, AttrSome, Find};
 use crate::args::place::Object;
 
-/// `attr`.
-///
-/// # Errors
-/// What cannot be understood, and the device's.
 pub async fn attr(command: &AttrCommand) -> Result<String, OsdError> {
     match command {
         AttrCommand::Names => Ok(names::list()),
@@ -146,10 +142,6 @@ async fn some(command: &AttrCommand, args: &AttrSome, opened: &Opened) -> Result
     }
 }
 
-/// `find`.
-///
-/// # Errors
-/// What cannot be understood, and the device's.
 pub async fn find(args: &Find) -> Result<String, OsdError> {
     let opened = Opened::new(&args.url, &args.reach).await?;
     let result = found(args, &opened).await;

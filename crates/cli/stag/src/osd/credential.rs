@@ -1,4 +1,5 @@
-//! Credentials for devices with security: a file with one a line, in hexadecimal, as `stag osd grant` prints them.
+//! Credentials for devices with security: a file with one a line, in hexadecimal, as `stag osd
+//! grant` prints them.
 
 use std::rc::Rc;
 
@@ -25,7 +26,8 @@ pub async fn attach(device: Objects, reach: &Reach) -> Result<Objects, OsdError>
     device.with_authority(Rc::new(Credentials(credentials))).await.map_err(OsdError::at(place))
 }
 
-/// Reads credentials; the number of the first line that is none otherwise. Empty lines and those that begin with `#` are skipped.
+/// Reads credentials; the number of the first line that is none otherwise. Empty lines and those
+/// that begin with `#` are skipped.
 fn parse(text: &str) -> Result<Vec<Credential>, usize> {
     let lines = text.lines().map(str::trim).zip(1..);
     let lines = lines.filter(|(line, _)| !line.is_empty() && !line.starts_with('#'));

@@ -1,4 +1,4 @@
-//! What went wrong with objects, where, and what to do about it.
+//! Errors with objects: what happened, where, and what to do.
 
 use iscsi_client::objects::{ObjectError, Why};
 
@@ -14,32 +14,25 @@ pub enum OsdError {
     Connect {
         /// Its URL.
         place: String,
-        /// Why.
         error: ConnectError,
     },
-    /// The device's.
     #[error("{place}: {error}{}", hint(.error, .place).map_or_else(String::new, |hint| format!("\n      {hint}")))]
     Object {
-        /// What it was about.
+        /// The URL or path concerned.
         place: String,
-        /// What it said.
         error: ObjectError,
     },
-    /// A file's here.
     #[error("{place}: {error}")]
     Io {
-        /// Its path.
         place: String,
-        /// What the system said.
         error: std::io::Error,
     },
     /// stdout takes no more.
     #[error(transparent)]
     Output(#[from] OutError),
-    /// What was asked for cannot be.
+    /// The request is impossible.
     #[error("{what}\n      {instead}")]
     Wrong {
-        /// What is wrong.
         what: String,
         /// What to do instead.
         instead: String,
@@ -108,7 +101,7 @@ fn hint(error: &ObjectError, place: &str) -> Option<String> {
     })
 }
 
-/// What a URL lies in.
+/// The device or partition of a URL.
 fn parent(place: &str) -> &str {
     let place = place.split_whitespace().next().unwrap_or(place);
     // Not above the unit: SCHEME://HOST/IQN/LUN.

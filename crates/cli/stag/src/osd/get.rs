@@ -28,9 +28,10 @@ use crate::work::{self, Jobs};
 
 /// Bytes of one command.
 const PIECE: u64 = 512 << 10;
-/// Commands of one object that are under way.
+/// Commands of one object in flight.
 const WINDOW: usize = 4;
-/// Where its holes are is asked of objects of this size and more: smaller ones are read as they are.
+/// Where its holes are is asked of objects of this size and more: smaller ones are read as they
+/// are.
 const SPARSE: u64 = 64 << 10;
 
 /// Runs it.
@@ -133,13 +134,13 @@ async fn get_from(args: &Get, opened: &Opened) -> Result<String, OsdError> {
     }
 }
 
-/// A get under way.
 struct Getting {
     tree: Tree,
     progress: Progress,
     failed: Cell<u64>,
     fatal: RefCell<Option<OsdError>>,
-    /// Directories, in an order in which none is before the one that it is in: their modes and times come last.
+    /// Directories, in an order in which none is before the one that it is in: their modes and
+    /// times come last.
     directories: RefCell<Vec<(PathBuf, Meta)>>,
     /// Names of files that have several, by their objects.
     links: RefCell<HashMap<u64, Vec<PathBuf>>>,
@@ -164,7 +165,7 @@ impl Getting {
         self.work(vec![Job::File(entry, to.to_owned())]).await?;
         let links = std::mem::take(&mut *self.links.borrow_mut());
         self.work(links.into_iter().map(|(object, paths)| Job::Shared(object, paths)).collect()).await?;
-        // What was made in a directory has changed its times.
+        // Entries created in a directory have changed its times.
         let directories = std::mem::take(&mut *self.directories.borrow_mut());
         for (path, meta) in directories.into_iter().rev() {
             if let Err(error) = self.finish(&path, &meta).await {
@@ -274,7 +275,7 @@ impl Getting {
         let (at, size) = (path.to_owned(), entry.meta.size);
         let make = move || -> std::io::Result<File> {
             remove_existing(&at)?;
-            // Nobody else's until it has its own mode.
+            // Private until it has its own mode.
             let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&at)?;
             file.set_len(size)?;
             Ok(file)
@@ -369,7 +370,8 @@ impl Getting {
             return Ok(());
         }
         let path = if to.is_dir() { to.join(own) } else { to.to_owned() };
-        // A part, or an object that is no file of a tree, is a new file like any other; a whole file is made as it was.
+        // A part, or an object that is no file of a tree, is a new file like any other; a whole
+        // file is made as it was.
         let whole = entry.filter(|_| args.offset == 0 && args.length.is_none());
         if let Some(mut entry) = whole {
             entry.meta.xattrs = self.tree.xattrs(&entry).await.map_err(OsdError::at(&place))?;

@@ -1,5 +1,6 @@
-//! A security manager's side: `stag osd keys` agrees on keys with a device and keeps them in a file, `stag osd grant` signs
-//! capabilities with them (docs/src/objects/security.md). The file is a secret, readable by its owner only.
+//! A security manager's side: `stag osd keys` agrees on keys with a device and keeps them in a
+//! file, `stag osd grant` signs capabilities with them (docs/src/objects/security.md). The file is
+//! a secret, readable by its owner only.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -19,7 +20,7 @@ use super::session::Opened;
 use crate::args::osd::{Grant, Keys};
 use crate::args::place::Object;
 
-/// What the file is called in errors of its contents.
+/// The file's name in errors about its contents.
 const WHAT_IT_IS: &str = "the file is made by stag osd keys, one for each device";
 /// The algorithm of all that is made here.
 const ALGORITHM: Algorithm = Algorithm::HmacSha256;
@@ -53,7 +54,8 @@ impl Ring {
         Ok(ring)
     }
 
-    /// Writes the file anew beside the old one, and puts it in its place: a key that was agreed on must not be lost.
+    /// Writes the file anew beside the old one, and puts it in its place: a key that was agreed on
+    /// must not be lost.
     fn write(&self, path: &Path) -> Result<(), OsdError> {
         let mut text =
             format!("# Keys of an object-based storage device: a secret.\nsystem {}\n", hex(&self.system));
@@ -109,7 +111,8 @@ impl Authority for Only {
     }
 }
 
-/// Everything on the root or a partition, proved by the method that is enough whatever is demanded there.
+/// Everything on the root or a partition, proved by the method that is enough whatever is demanded
+/// there.
 fn everything(partition: u64) -> Capability {
     let kind = if partition == 0 { ObjectType::Root } else { ObjectType::Partition };
     Capability {
@@ -242,10 +245,6 @@ async fn set_key(
     Ok(())
 }
 
-/// `grant`.
-///
-/// # Errors
-/// The file's.
 pub fn grant(args: &Grant) -> Result<String, OsdError> {
     let ring = Ring::read(&args.keys)?;
     let partition = args.partition;

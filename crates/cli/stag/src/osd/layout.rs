@@ -1,9 +1,10 @@
-//! How a tree of files lies in a partition: which attributes say what a file is, and what of the standard they stand on. docs/src/objects/tree.md has it
-//! in words; both change together.
+//! How a tree of files lies in a partition: which attributes say what a file is, and what of the
+//! standard they stand on. docs/src/objects/tree.md has it in words; both change together.
 //!
-//! Every file is a user object. A directory is a user object and a collection, whose members are the files in it; the object names the
-//! collection. A file that has several names is an object that is in no directory, and each of its names a user object of kind
-//! [`Kind::Link`] that points to it.
+//! Every file is a user object. A directory is a user object and a collection, whose members are
+//! the files in it; the object names the collection. A file that has several names is an object
+//! that is in no directory, and each of its names a user object of kind [`Kind::Link`] that points
+//! to it.
 
 use iscsi_client::objects::{Attribute, Listed, number};
 use osd::attributes::numbers::user_information;
@@ -11,7 +12,6 @@ use osd::{AttributeId, ObjectType, Page};
 
 use super::local::{Kind, Meta, Time};
 
-/// The page of a file.
 pub const FILE: Page = Page::of(ObjectType::User, 0x53_5446);
 /// The page of a file's extended attributes.
 pub const XATTRS: Page = Page::of(ObjectType::User, 0x53_5458);
@@ -38,8 +38,8 @@ pub const DEVICE: AttributeId = AttributeId::new(FILE, 8);
 pub const COLLECTION: AttributeId = AttributeId::new(FILE, 9);
 /// The object that a link is a name of: 8 bytes.
 pub const LINK: AttributeId = AttributeId::new(FILE, 10);
-/// Of an object that is not whole yet, or has no name yet: when it was begun, 8 bytes of milliseconds since 1970. It goes with what
-/// ends that.
+/// Of an object that is not whole yet, or has no name yet: when it was begun, 8 bytes of
+/// milliseconds since 1970. It goes with what ends that.
 pub const UNFINISHED: AttributeId = AttributeId::new(FILE, 11);
 /// How many extended attributes there are: 2 bytes; none if it is missing.
 pub const XATTR_COUNT: AttributeId = AttributeId::new(XATTRS, 1);
@@ -48,12 +48,13 @@ pub const TOP: AttributeId = AttributeId::new(TREE, 1);
 
 /// Numbers of an extended attribute: its name, and the pieces of its value.
 const XATTR_STEP: u32 = 16;
-/// Bytes of a value's piece: the longest extended attribute of Linux has 65536, more than an attribute holds.
+/// Bytes of a value's piece: the longest extended attribute of Linux has 65536, more than an
+/// attribute holds.
 const XATTR_PIECE: usize = 32 << 10;
 /// Extended attributes of a file at most.
 const XATTRS_MOST: usize = 4096;
 
-/// What is asked of files that are listed.
+/// The attributes requested for a listing.
 pub const LISTED: [AttributeId; 12] = [
     NAME,
     KIND,
@@ -72,21 +73,18 @@ pub const LISTED: [AttributeId; 12] = [
 /// A file of the tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Its object's id.
     pub id: u64,
-    /// Its name.
     pub name: Vec<u8>,
-    /// What it is, without its extended attributes.
+    /// Its properties, without extended attributes.
     pub meta: Meta,
     /// Whether it has extended attributes.
     pub has_xattrs: bool,
-    /// A directory's collection.
     pub collection: Option<u64>,
     /// The object that a link is a name of.
     pub link: Option<u64>,
 }
 
-/// What makes `meta` a file of the tree, but for its name and its place.
+/// The attributes that make `meta` a file of the tree, except for its name and place.
 pub fn attributes(meta: &Meta) -> Vec<Attribute> {
     let pair = |(a, b): (u32, u32)| [a.to_be_bytes(), b.to_be_bytes()].concat();
     let time = |time: Time| [&time.s.to_be_bytes()[..], &time.ns.to_be_bytes()].concat();
@@ -115,12 +113,11 @@ pub fn attributes(meta: &Meta) -> Vec<Attribute> {
     set
 }
 
-/// What says that an object is not whole yet, and was begun now.
+/// The attribute of an unfinished object begun now.
 pub fn unfinished() -> Attribute {
     Attribute::number(UNFINISHED, now_ms())
 }
 
-/// What ends that.
 pub fn finished() -> Attribute {
     Attribute::new(UNFINISHED, [])
 }
@@ -199,7 +196,8 @@ pub fn xattrs(attributes: &[Attribute]) -> Vec<(Vec<u8>, Vec<u8>)> {
     xattrs
 }
 
-/// Whether a name may be made in a directory here: one that came from elsewhere could lead out of it.
+/// Whether a name may be made in a directory here: one that came from elsewhere could lead out of
+/// it.
 pub fn is_name(name: &[u8]) -> bool {
     !name.is_empty()
         && name.len() <= 255

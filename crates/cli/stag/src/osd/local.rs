@@ -1,5 +1,5 @@
-//! One file of the local file system, whatever kind it is: all that has to be kept to make it again, where its data is, and how it is
-//! made. Knows nothing of objects. Every call blocks.
+//! One file of the local file system, whatever kind it is: all that has to be kept to make it
+//! again, where its data is, and how it is made. Knows nothing of objects. Every call blocks.
 
 use std::ffi::{CStr, CString, OsStr};
 use std::fs::File;
@@ -22,17 +22,13 @@ pub enum Kind {
     Regular = 1,
     /// Names of other files.
     Directory = 2,
-    /// Another path.
     Symlink = 3,
-    /// A named pipe.
     Fifo = 4,
-    /// A character device.
     Character = 5,
-    /// A block device.
     Block = 6,
-    /// A socket.
     Socket = 7,
-    /// Another name of a file that has several. No kind of the file system: there, every name of it is alike.
+    /// Another name of a file that has several. No kind of the file system: there, every name of it
+    /// is alike.
     Link = 8,
 }
 
@@ -48,12 +44,10 @@ impl Kind {
         Self::Link,
     ];
 
-    /// From its number.
     pub fn from_code(code: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| *kind as u8 == code)
     }
 
-    /// In a word.
     pub fn name(self) -> &'static str {
         match self {
             Self::Regular => "file",
@@ -90,16 +84,13 @@ pub struct Time {
     pub ns: u32,
 }
 
-/// What a file is, apart from its data.
+/// The properties of a file, apart from its data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Meta {
-    /// Its kind.
     pub kind: Kind,
     /// Permissions, with the set-user-ID, set-group-ID and sticky bits.
     pub mode: u32,
-    /// Owner.
     pub uid: u32,
-    /// Group.
     pub gid: u32,
     /// When its data changed.
     pub mtime: Time,
@@ -113,14 +104,11 @@ pub struct Meta {
     pub target: Option<Vec<u8>>,
     /// Extended attributes, by name. ACLs are among them.
     pub xattrs: Vec<(Vec<u8>, Vec<u8>)>,
-    /// What tells it from all files of the machine, if it has several names.
+    /// Identifies it among all files of the machine, if it has several names.
     pub shared: Option<(u64, u64)>,
 }
 
 /// Reads all about the file at `path`, which is not followed if it is a symlink.
-///
-/// # Errors
-/// The system's.
 pub fn meta(path: &Path) -> io::Result<Meta> {
     let about = std::fs::symlink_metadata(path)?;
     let kind = match about.file_type() {
@@ -193,9 +181,6 @@ fn xattrs(path: &Path) -> io::Result<Vec<(Vec<u8>, Vec<u8>)>> {
 }
 
 /// The names in a directory, in order.
-///
-/// # Errors
-/// The system's.
 pub fn names(path: &Path) -> io::Result<Vec<Vec<u8>>> {
     let names = std::fs::read_dir(path)?.map(|entry| Ok(entry?.file_name().into_vec()));
     let mut names = names.collect::<io::Result<Vec<_>>>()?;
@@ -203,11 +188,8 @@ pub fn names(path: &Path) -> io::Result<Vec<Vec<u8>>> {
     Ok(names)
 }
 
-/// Where a file of `len` bytes has data: ranges of first byte and length. What is between them are holes. A file system that knows of no
-/// holes has data everywhere.
-///
-/// # Errors
-/// The system's.
+/// Where a file of `len` bytes has data: ranges of first byte and length. What is between them are
+/// holes. A file system that knows of no holes has data everywhere.
 pub fn data_ranges(file: &File, len: u64) -> io::Result<Vec<(u64, u64)>> {
     let mut ranges = Vec::new();
     let mut at = 0;
@@ -233,9 +215,6 @@ pub fn data_ranges(file: &File, len: u64) -> io::Result<Vec<(u64, u64)>> {
 }
 
 /// Makes a file that is no regular one and no directory, unfinished.
-///
-/// # Errors
-/// The system's.
 pub fn make(path: &Path, meta: &Meta) -> io::Result<()> {
     let node = |kind| {
         let device = makedev(meta.device.0, meta.device.1);
@@ -255,7 +234,7 @@ pub fn make(path: &Path, meta: &Meta) -> io::Result<()> {
     }
 }
 
-/// What of a file could not be made as it was.
+/// The properties of a file that could not be restored.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Shortfall {
     /// Names of extended attributes.
@@ -264,7 +243,8 @@ pub struct Shortfall {
     pub owner: bool,
 }
 
-/// Gives a file that is there with its data everything else that `meta` says. `owners`: its owner and group too.
+/// Gives a file that is there with its data everything else that `meta` says. `owners`: its owner
+/// and group too.
 ///
 /// # Errors
 /// The system's. What only another user or file system could be given is no error.

@@ -1,4 +1,5 @@
-//! `stag osd`: objects of an object-based storage device, as single objects and as trees of files (docs/src/objects/objects.md).
+//! `stag osd`: objects of an object-based storage device, as single objects and as trees of files
+//! (docs/src/objects/objects.md).
 
 mod admin;
 mod attr;
@@ -22,7 +23,6 @@ use crate::exit::Exit;
 use crate::out;
 use error::OsdError;
 
-/// Runs it.
 pub fn osd(args: &Osd) -> Exit {
     let result = match &args.command {
         // It wants a ring of its own kind.

@@ -23,8 +23,8 @@ enum Form {
 
 use Form::{Bytes, Number, Text, Time};
 
-/// Names of the standard's attributes and of the tree's, by kinds of objects. A name that several kinds have means that of the object
-/// that it is asked of.
+/// Names of the standard's attributes and of the tree's, by kinds of objects. A name that several
+/// kinds have means that of the object that it is asked of.
 const NAMES: &[(&str, ObjectType, AttributeId, Form)] = &[
     ("system-id", ObjectType::Root, root::SYSTEM_ID, Bytes),
     ("vendor", ObjectType::Root, root::VENDOR, Text),

@@ -11,7 +11,7 @@ use super::error::OsdError;
 /// Checks `path`, and repairs it if that is wanted. Opening it blocks.
 ///
 /// # Errors
-/// What is wrong with it, also where it was repaired.
+/// Its damage, including damage that was repaired.
 pub async fn check(path: &Path, repair: bool, as_json: bool) -> Result<String, OsdError> {
     let wrong = |error: &dyn std::fmt::Display| {
         OsdError::wrong(
@@ -52,7 +52,7 @@ pub async fn check(path: &Path, repair: bool, as_json: bool) -> Result<String, O
     if report.wrong == 0 {
         return Ok(text);
     }
-    // What was found is the answer, and the status says that it is bad.
+    // The damage is the answer; the exit status reports it.
     crate::out::write(text.as_bytes())?;
     Err(match report.wrong - report.repaired.min(report.wrong) {
         0 => OsdError::wrong(format!("{} was not in order", path.display()), "it is now; check it once more"),

@@ -32,7 +32,7 @@ use crate::work::{self, Jobs};
 const PIECE: u64 = 512 << 10;
 /// Files of up to so many bytes are made by one command.
 const WHOLE: u64 = 512 << 10;
-/// Commands of one large file that are under way.
+/// Commands of one large file in flight.
 const WINDOW: usize = 4;
 
 /// Runs it.
@@ -96,13 +96,12 @@ async fn put_into(args: &Put, opened: &Opened) -> Result<String, OsdError> {
     })
 }
 
-/// A put under way.
 struct Putting {
     tree: Tree,
     progress: Progress,
     /// Files that could not be put.
     failed: Cell<u64>,
-    /// What ended it all.
+    /// The error that ended the put.
     fatal: RefCell<Option<OsdError>>,
     /// Files that have several names, by what tells them apart here: where those names are.
     shared: RefCell<HashMap<(u64, u64), Vec<NameOf>>>,
@@ -117,7 +116,6 @@ struct NameOf {
     there: Option<Entry>,
 }
 
-/// Something to put.
 enum Job {
     /// A file of a directory here, whatever it is.
     File { path: PathBuf, collection: u64, name: Vec<u8>, there: Option<Entry> },
@@ -182,8 +180,8 @@ impl Putting {
         }
     }
 
-    /// The directory of a path, made with those above it where they are missing; and whether it is new. One that is there becomes like
-    /// `meta`.
+    /// The directory of a path, made with those above it where they are missing; and whether it is
+    /// new. One that is there becomes like `meta`.
     async fn directory(&self, path: &[Vec<u8>], meta: &Meta) -> Result<(Entry, bool), OsdError> {
         let tree = &self.tree;
         let mut here = tree.make_top().await?;
@@ -268,8 +266,8 @@ impl Putting {
         self.give_way(there, &path).await
     }
 
-    /// Makes a file that has several names: an object without a place, and a link for each name. With one name only in the tree, it is a
-    /// file like any other.
+    /// Makes a file that has several names: an object without a place, and a link for each name.
+    /// With one name only in the tree, it is a file like any other.
     async fn shared_file(&self, names: Vec<NameOf>) -> Result<(), OsdError> {
         let Some(first) = names.first() else { return Ok(()) };
         let path = first.path.clone();
@@ -293,7 +291,7 @@ impl Putting {
         Ok(())
     }
 
-    /// What was there under the same name goes, now that the new one is there.
+    /// Removes the old object of the same name, now that the new one exists.
     async fn give_way(&self, there: Option<Entry>, path: &Path) -> Result<(), OsdError> {
         let Some(there) = there else { return Ok(()) };
         let removed = match there.meta.kind {
@@ -306,8 +304,8 @@ impl Putting {
         }
     }
 
-    /// Makes the object of a file here that is no directory. `place`: what puts it into its directory, which it is when it is whole;
-    /// without any it is not finished when it is.
+    /// Makes the object of a file here that is no directory. `place`: what puts it into its
+    /// directory, which it is when it is whole; without any it is not finished when it is.
     async fn make(&self, path: &Path, meta: &Meta, place: Vec<Attribute>) -> Result<Id, OsdError> {
         let at = || OsdError::at(path.display().to_string());
         let tree = &self.tree;
@@ -385,7 +383,8 @@ impl Putting {
         for (begin, len) in ranges {
             let (mut at, end) = (*begin, begin + len);
             while at < end {
-                // Pieces begin where a piece of the whole would, so that the device sees aligned ones.
+                // Pieces begin where a piece of the whole would, so that the device sees aligned
+                // ones.
                 let len = (PIECE - at % PIECE).min(end - at);
                 let file = file.clone();
                 let read = blocking(move || {
@@ -570,7 +569,7 @@ impl Putting {
     }
 }
 
-/// Writes under way, a few at once.
+/// Writes in flight, a few at once.
 struct Window<'a> {
     under_way: VecDeque<(Pending, u64)>,
     progress: &'a Progress,

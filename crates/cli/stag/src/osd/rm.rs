@@ -17,10 +17,6 @@ use crate::args::place::{Object, Where};
 use crate::progress::Progress;
 use crate::work;
 
-/// Runs it.
-///
-/// # Errors
-/// The first.
 pub async fn rm(args: &Rm) -> Result<String, OsdError> {
     let progress = Rc::new(Progress::new(args.flow.quiet));
     let Some(first) = args.urls.first() else { return Ok(String::new()) };
@@ -88,7 +84,8 @@ async fn one(args: &Rm, url: &Where, opened: &Opened, progress: &Rc<Progress>) -
     }
 }
 
-/// Removes what a `put` that was cut off has left: objects that were begun at least so many hours ago and are not finished.
+/// Removes what a `put` that was cut off has left: objects that were begun at least so many hours
+/// ago and are not finished.
 async fn remove_unfinished(tree: &Tree, hours: u32, progress: &Rc<Progress>) -> Result<(), OsdError> {
     let until = layout::now_ms().saturating_sub(u64::from(hours) * 3_600_000);
     let begun = Range {
@@ -107,7 +104,8 @@ async fn remove_unfinished(tree: &Tree, hours: u32, progress: &Rc<Progress>) -> 
             Err(error) if error.is_not_found() => continue,
             Err(error) => return Err(OsdError::at(id)(error)),
         }
-        // Names that link to it are made when it is whole: it is a file, though its put did not come to say so.
+        // Names that link to it are made when it is whole: it is a file, though its put did not
+        // come to say so.
         if tree.names_of(id.object).await.map_err(OsdError::at(id))? > 0 {
             tree.device.set_attributes(id, [layout::finished()]).await.map_err(OsdError::at(id))?;
             continue;
@@ -127,7 +125,8 @@ async fn remove_tree(tree: Tree, top: Entry, depth: u16, progress: &Rc<Progress>
     struct State {
         tree: Tree,
         progress: Rc<Progress>,
-        /// Those with directories in them, in an order in which none is before the one that it is in.
+        /// Those with directories in them, in an order in which none is before the one that it is
+        /// in.
         directories: RefCell<Vec<Entry>>,
         failed: RefCell<Option<OsdError>>,
     }

@@ -12,9 +12,7 @@ use crate::client::connect;
 /// A device that is logged in to.
 pub struct Opened {
     session: Session,
-    /// The device.
     pub device: Objects,
-    /// What was named.
     place: Where,
 }
 

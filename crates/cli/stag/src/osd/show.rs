@@ -18,10 +18,6 @@ use crate::args::osd::{Ls, Stat};
 use crate::args::place::Object;
 use crate::shown;
 
-/// `ls`.
-///
-/// # Errors
-/// The device's.
 pub async fn ls(args: &Ls) -> Result<String, OsdError> {
     let opened = Opened::new(&args.url, &args.reach).await?;
     let result = list(args, &opened).await;
@@ -206,10 +202,6 @@ fn entry_line(entry: &Entry, prefix: &str, long: bool) -> (String, Value) {
     (line, json)
 }
 
-/// `stat`.
-///
-/// # Errors
-/// The device's.
 pub async fn stat(args: &Stat) -> Result<String, OsdError> {
     let opened = Opened::new(&args.url, &args.reach).await?;
     let result = about(args, &opened).await;

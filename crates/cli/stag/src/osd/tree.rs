@@ -1,4 +1,5 @@
-//! The tree of files in a partition: its top, what a path means, what is in a directory, and how one is made.
+//! The tree of files in a partition: its top, what a path means, what is in a directory, and how
+//! one is made.
 
 use iscsi_client::objects::{Attribute, Listed, New, ObjectError, Objects, Operation, Query, Range, member};
 use osd::{Command, Id};
@@ -10,9 +11,7 @@ use super::local::{Kind, Meta};
 /// A partition as a tree.
 #[derive(Clone, Debug)]
 pub struct Tree {
-    /// The device.
     pub device: Objects,
-    /// The partition.
     pub partition: u64,
     /// The partition's URL, for messages.
     pub place: String,
@@ -63,7 +62,7 @@ impl Tree {
         Ok(layout::entry(&Listed { id, attributes }))
     }
 
-    /// What a path names; `None` if nothing.
+    /// The object at a path, if any.
     pub async fn find(&self, path: &[Vec<u8>]) -> Result<Option<Entry>, OsdError> {
         let Some(mut here) = self.top().await? else { return Ok(None) };
         for (depth, name) in path.iter().enumerate() {
@@ -76,7 +75,7 @@ impl Tree {
         Ok(Some(here))
     }
 
-    /// What a path names.
+    /// The object at a path.
     pub async fn get(&self, path: &[Vec<u8>]) -> Result<Entry, OsdError> {
         match self.find(path).await? {
             Some(entry) => Ok(entry),
@@ -91,7 +90,8 @@ impl Tree {
         }
     }
 
-    /// The file of a name in a directory; `None` if there is none, or that is no directory. If there should be two, the newer one.
+    /// The file of a name in a directory; `None` if there is none, or that is no directory. If
+    /// there should be two, the newer one.
     pub async fn child(&self, directory: &Entry, name: &[u8]) -> Result<Option<Entry>, ObjectError> {
         let Some(collection) = directory.collection else { return Ok(None) };
         let query = Query::default().with(Range::exactly(NAME, name));
@@ -120,7 +120,8 @@ impl Tree {
         Ok(children)
     }
 
-    /// What makes an object the file `name` in a directory; nothing for the top, and for files that only links name.
+    /// The attributes that make an object the file `name` of a directory; none for the top, and for
+    /// files that only links name.
     pub fn place_in(&self, collection: Option<u64>, name: &[u8]) -> Vec<Attribute> {
         let mut set: Vec<Attribute> =
             collection.map(|collection| member(1, collection)).into_iter().collect();

@@ -1,4 +1,4 @@
-//! The side that loads: keeps messages under way, counts those that end, and takes the time.
+//! The side that loads: keeps messages in flight, counts completions, and measures the time.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -49,21 +49,22 @@ pub async fn run(
     Ok(report)
 }
 
-/// What a refusal said, as far as it can be shown.
+/// The text of a refusal, as far as it is printable.
 fn said(why: &[u8]) -> String {
     let text: String =
         why.iter().take_while(|byte| (b' '..=b'~').contains(*byte)).map(|byte| char::from(*byte)).collect();
     if text.is_empty() { "no reason given".into() } else { text }
 }
 
-/// Whether the other side is told of write `number` out of a batch that ends with `last`. It answers what it is told only, and only an
-/// answer makes room for more: were it the last alone, all of the depth would go and come at once, and the way be empty in between.
+/// Whether the other side is told of write `number` out of a batch that ends with `last`. It
+/// answers what it is told only, and only an answer makes room for more: were it the last alone,
+/// all of the depth would go and come at once, and the way be empty in between.
 fn is_told(number: u64, last: u64, depth: u32) -> bool {
     let every = u64::from(depth / TOLD).max(1);
     number == last || number % every == every - 1
 }
 
-/// What one run found.
+/// The result of one run.
 pub struct Found {
     pub latency: Latency,
     pub rtt: Duration,
@@ -77,7 +78,7 @@ struct Load<'a> {
     /// The other side's memory, and its length in messages.
     remote: Remote,
     places: u64,
-    /// What is written or sent each time.
+    /// The payload of each write or send.
     data: Chain,
     engine: Engine,
     /// The next message's number, and that of the first which has not ended.
@@ -86,7 +87,7 @@ struct Load<'a> {
     rtt: Duration,
 }
 
-/// What there was to take at once.
+/// The completions of one poll.
 #[derive(Default)]
 struct Came {
     /// Messages up to this number, exclusively, have ended.
@@ -203,8 +204,9 @@ impl<'a> Load<'a> {
         Ok(came)
     }
 
-    /// Loads, first without counting. What ends together with the moment at which counting begins is not counted; the run ends
-    /// with what ends first after its time, so that the bursts of a long way are counted whole.
+    /// Loads, first without counting. What ends together with the moment at which counting begins
+    /// is not counted; the run ends with what ends first after its time, so that the bursts of a
+    /// long way are counted whole.
     async fn measure(&mut self, args: &RdmaBench) -> Result<Found, RdmaBenchError> {
         let start = Instant::now();
         let from = start + seconds(args.load.warmup);
@@ -256,13 +258,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_other_side_is_told_of_writes_so_often_that_others_are_under_way_meanwhile() {
+    fn writes_are_announced_often_enough_to_keep_others_in_flight() {
         let told = |from: u64, last: u64, depth| -> Vec<u64> {
             (from..=last).filter(|number| is_told(*number, last, depth)).collect()
         };
         let first = told(0, 127, 128);
         assert_eq!((first.len(), first.first(), first.last()), (16, Some(&7), Some(&127)));
-        // What an answer made room for is told of in turn, also where batches do not begin with a group.
+        // Marks follow the order of writes, even if a batch does not begin with a group.
         assert_eq!(told(128, 135, 128), [135]);
         assert_eq!(told(130, 145, 128), [135, 143, 145]);
         assert_eq!(told(0, 4, 5), [0, 1, 2, 3, 4]);

@@ -1,5 +1,6 @@
-//! `stag rdma-bench`: RDMA Reads, Writes and Sends between two sides, measured without any storage above them. This file runs the
-//! runs and prints; the two sides are in [`server`] and [`client`], and what they say to each other in [`wire`].
+//! `stag rdma-bench`: RDMA Reads, Writes and Sends between two sides, measured without any storage
+//! above them. This file runs the runs and prints; the two sides are in [`server`] and [`client`],
+//! and what they say to each other in [`wire`].
 
 mod client;
 mod report;
@@ -42,10 +43,8 @@ pub enum RdmaBenchError {
     /// It took too long.
     #[error("timed out: {0}")]
     TimedOut(&'static str),
-    /// No buffers.
     #[error("out of memory for buffers")]
     Memory,
-    /// The machine's.
     #[error("{0}")]
     System(String),
     /// stdout takes no more.
@@ -104,7 +103,7 @@ async fn load(args: &RdmaBench, server: SocketAddr) -> Result<(), RdmaBenchError
             for depth in &args.load.depth.0 {
                 let ended = client::run(args, server, *operation, *size, u32::from(*depth)).await;
                 if ended.is_err() && args.output.json && !reports.is_empty() {
-                    // What was measured before is told whatever comes after.
+                    // Report earlier results even if a later run fails.
                     out::write(report::json(&reports).as_bytes())?;
                 }
                 let report = ended?;
@@ -121,7 +120,7 @@ async fn load(args: &RdmaBench, server: SocketAddr) -> Result<(), RdmaBenchError
     Ok(())
 }
 
-/// What both sides set a queue pair up with.
+/// The queue pair's configuration on both sides.
 fn options(wire: &Wire, receives: u32, receive_size: u32, outstanding: u16) -> Options {
     Options {
         provider: match wire.rdma {

@@ -1,4 +1,5 @@
-//! What a run found, as JSON and as a line of a table. The names of the fields are a promise: scripts read them.
+//! The result of a run, as JSON and as a line of a table. Field names are stable: scripts read
+//! them.
 
 use load::round;
 use rdma::QueuePair;
@@ -29,18 +30,15 @@ struct Latency {
     max: f64,
 }
 
-/// One run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     operation: &'static str,
     /// Bytes of a message.
     size: u32,
-    /// Messages under way.
     depth: u32,
     /// RDMA Reads on the wire at once, as negotiated.
     outstanding: u16,
     crc: bool,
-    /// Measured.
     seconds: f64,
     ops: u64,
     ops_s: f64,

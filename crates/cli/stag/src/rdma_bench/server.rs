@@ -1,5 +1,5 @@
-//! The side that answers: lends memory, says what has arrived and what time it is. It never loads by itself, and a client that
-//! breaks the rules costs its own connection only.
+//! The side that answers: lends memory, says what has arrived and what time it is. It never loads
+//! by itself, and a client that breaks the rules costs its own connection only.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -16,7 +16,7 @@ use crate::args::rdma_bench::{Operation, RdmaBench};
 
 /// Clients at once, at most.
 pub const CLIENTS: usize = 8;
-/// Messages beside the load that may be under way.
+/// Messages beside the load that may be in flight.
 pub const SPARE: u32 = 16;
 
 /// Either kind of listener.
@@ -131,7 +131,7 @@ async fn client(incoming: Incoming, args: &RdmaBench) -> Result<(), RdmaBenchErr
     answer(&pair, hello.operation, memory).await
 }
 
-/// Bytes that the client goes through: a place for each message under way, as far as there is room.
+/// Bytes that the client goes through: a place for each message in flight, as far as there is room.
 fn area(hello: &Hello, limit: u64) -> u64 {
     let size = u64::from(hello.size);
     let places = u64::from(hello.depth).min(limit / size).max(1);

@@ -1,32 +1,31 @@
-//! What the two sides of `stag rdma-bench` say to each other beside the load: who asks for what in the private data of the
-//! connection's request, and messages of 32 bytes. Parses hostile bytes; does no I/O.
+//! The protocol between the two sides of `stag rdma-bench`, beside the load: the request in the
+//! private data of the connection's request, and messages of 32 bytes. Parses hostile bytes; does
+//! no I/O.
 
 use crate::args::rdma_bench::{MAX_LEN, Operation};
 
-/// What private data begins with: the name and the version of this.
+/// The first bytes of private data: name and version of this protocol.
 const MAGIC: [u8; 8] = *b"stagrb\0\x01";
 /// Length of a [`Hello`], bytes; verbs carry 56, and InfiniBand pads with zeros.
 pub const HELLO: usize = 24;
 /// Length of a [`Message`], bytes.
 pub const MESSAGE: usize = 32;
-/// Most messages under way.
+/// The most messages in flight.
 pub const MAX_DEPTH: u32 = 4096;
 
-/// What the side that loads wants to do.
+/// The request of the side that loads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {
-    /// What it does.
     pub operation: Operation,
     /// Bytes of a message, 1 to [`MAX_LEN`].
     pub size: u32,
-    /// Messages under way, 1 to [`MAX_DEPTH`].
+    /// Messages in flight, 1 to [`MAX_DEPTH`].
     pub depth: u32,
     /// RDMA Reads on the wire at once, 1 to [`MAX_DEPTH`].
     pub outstanding: u16,
 }
 
 impl Hello {
-    /// As private data.
     pub fn encode(&self) -> [u8; HELLO] {
         let mut bytes = [0; HELLO];
         bytes[..8].copy_from_slice(&MAGIC);
@@ -67,15 +66,14 @@ impl Hello {
     }
 }
 
-/// What a Send says. One of the load ([`Self::Data`]) has its payload behind it.
+/// The meaning of a Send. A Send of the load ([`Self::Data`]) is followed by its payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// To the other side, first: where is the memory? (The side that accepts a connection of iWARP may send nothing before it has
-    /// received something, RFC 5044 §7.1.)
+    /// To the other side, first: where is the memory? (The side that accepts a connection of iWARP
+    /// may send nothing before it has received something, RFC 5044 §7.1.)
     Where,
     /// The answer: the memory that the side that loads may reach.
     Memory {
-        /// Its name.
         stag: u32,
         /// The tagged offset that it begins at.
         origin: u64,
@@ -84,9 +82,7 @@ pub enum Message {
     },
     /// To the other side: what time is it there?
     Mark(u64),
-    /// The answer.
     Marked {
-        /// Which mark.
         mark: u64,
         /// Processor time of that side, ns.
         cpu_ns: u64,

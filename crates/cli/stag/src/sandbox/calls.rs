@@ -115,7 +115,6 @@ fn only(
     SeccompRule::new(vec![SeccompCondition::new(argument, len, op, value)?])
 }
 
-/// All that may be called.
 fn rules() -> Result<Rules, seccompiler::BackendError> {
     let mut rules: Rules = ANY.iter().chain(OLDER).map(|call| (*call, Vec::new())).collect();
     let of = |values: &mut dyn Iterator<Item = u64>, argument| {

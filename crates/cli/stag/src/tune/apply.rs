@@ -12,12 +12,7 @@ use super::words;
 pub enum ApplyError {
     /// It cannot be read or written.
     #[error("{path}: {error}")]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        error: io::Error,
-    },
+    Io { path: PathBuf, error: io::Error },
     /// It would be no configuration any more, or is none.
     #[error("{0}")]
     Config(String),

@@ -41,7 +41,6 @@ enum TuneError {
     /// The file to apply to.
     #[error(transparent)]
     Apply(#[from] apply::ApplyError),
-    /// The ring.
     #[error("{0}")]
     System(String),
     /// stdout takes no more.
@@ -65,7 +64,6 @@ impl TuneError {
     }
 }
 
-/// `stag tune`.
 pub fn tune(args: &Tune) -> Exit {
     match run(args) {
         Ok(()) => Exit::Done,
@@ -228,7 +226,7 @@ async fn most(
     let rates = both(args, session, disk, PLENTY, rtt).await?;
     // The window may have grown since the login.
     let allowed = Allowed { window: allowed.window.max(session.window()), ..allowed };
-    say(args, "what is lost on the way");
+    say(args, "packet loss");
     let loss = loss(args, session, disk, rtt, &rates).await?;
     Ok((allowed, rates, loss))
 }

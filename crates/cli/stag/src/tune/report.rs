@@ -13,7 +13,6 @@ use super::{Rates, USUAL, words};
 /// Counts up when a field changes its meaning or goes.
 const FORMAT: u32 = 1;
 
-/// Everything.
 pub struct Report {
     pub url: Url,
     /// Bytes of the unit, and of a block.
@@ -143,7 +142,7 @@ impl Report {
         for reason in &plan.reasons {
             writeln!(out, "  {:<29} {:<14} {}", reason.what, reason.value, reason.why)?;
         }
-        writeln!(out, "\nCommands under way, by their length")?;
+        writeln!(out, "\nCommands in flight, by their length")?;
         writeln!(out, "  {:>9} {:>14} {:>14}", "", "reads", "writes")?;
         for block in LENGTHS {
             let of = |write| match plan.shape(write, u64::from(block)) {
@@ -211,7 +210,6 @@ fn mb(rate: f64) -> f64 {
     round(rate / 1e6)
 }
 
-/// To three digits.
 fn round(x: f64) -> f64 {
     (x * 1e3).round() / 1e3
 }

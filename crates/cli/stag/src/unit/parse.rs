@@ -5,14 +5,12 @@ use super::{Contradiction, OptionError, Options, UnitSpec};
 /// Why a unit on the command line was not understood.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParseError {
-    /// One of its options.
     #[error("{error}: {}", error.instead())]
     Option {
         /// What is wrong with it.
         #[from]
         error: OptionError,
     },
-    /// Its options together.
     #[error("{}", .0.iter().map(|found| format!("{found}: {}", found.instead)).collect::<Vec<_>>().join("; "))]
     Contradictions(Vec<Contradiction>),
 }

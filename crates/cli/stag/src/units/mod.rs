@@ -30,7 +30,6 @@ pub use open::{OpenDisk, OpenKind, OpenUnit, Place, place};
 #[derive(Debug, thiserror::Error)]
 #[error("{target}{}: {reason}", .lun.map_or_else(String::new, |lun| format!(" LUN {lun}")))]
 pub struct UnitError {
-    /// The target.
     pub target: String,
     /// Its number there; `None` where it is about the whole target.
     pub lun: Option<u16>,
@@ -38,12 +37,9 @@ pub struct UnitError {
     pub reason: String,
 }
 
-/// All open units.
 #[derive(Clone, Default)]
 pub struct Units {
-    /// By their places.
     pub open: HashMap<Place, OpenUnit>,
-    /// By their designators.
     pub registry: Registry,
     /// Targets' port groups, by the targets' names in lower case, and what was asked for.
     pub ports: HashMap<String, (Alua, Arc<PortGroups>)>,
@@ -62,7 +58,6 @@ pub enum Fate {
     Limited,
     /// Its store goes on, under a unit that behaves otherwise.
     Changed,
-    /// It is opened.
     Opened,
     /// What was asked for cannot be done while it is served.
     Refused(String),
@@ -393,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_that_are_renamed_are_the_same_unit_and_with_another_identity_another_over_the_same_store() {
+    fn renamed_objects_stay_one_unit_and_a_new_identity_makes_another() {
         let dir = tempfile::tempdir().unwrap();
         let osd = format!("osd:{},capacity=64M", dir.path().join("a").display());
         let units = open(&config(&[(0, &format!("{osd},name=attic"))]));
@@ -440,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn the_name_of_a_file_that_is_there_already_is_made_durable_before_it_is_served() {
+    fn an_existing_files_name_is_durable_before_it_is_served() {
         let dir = tempfile::tempdir().unwrap();
         // As a daemon leaves it that is killed as soon as it has made it.
         std::fs::File::create(dir.path().join("a")).unwrap().set_len(1 << 20).unwrap();
@@ -455,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn the_files_of_many_units_are_made_together_and_none_stays_if_one_unit_cannot_be_served() {
+    fn no_new_file_stays_if_one_of_many_units_cannot_be_served() {
         let dir = tempfile::tempdir().unwrap();
         let files = || std::fs::read_dir(dir.path()).unwrap().count();
         let name = |at: u16| format!("{},size=64K", dir.path().join(at.to_string()).display());

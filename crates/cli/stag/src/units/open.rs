@@ -12,37 +12,28 @@ use crate::unit::UnitSpec;
 /// Where a unit is served: its target's name, in lower case, and its number.
 pub type Place = (String, u16);
 
-/// A unit's place.
 pub fn place(iqn: &str, lun: u16) -> Place {
     (iqn.to_ascii_lowercase(), lun)
 }
 
-/// An open unit.
 #[derive(Clone)]
 pub struct OpenUnit {
     /// As it was asked for.
     pub spec: UnitSpec,
-    /// What it is.
     pub kind: OpenKind,
-    /// Who it is.
     pub settled: Settled,
 }
 
-/// What an open unit is.
 #[derive(Clone)]
 pub enum OpenKind {
-    /// A disk.
     Disk(OpenDisk),
-    /// Objects.
     Objects(Arc<OsdUnit>),
 }
 
-/// An open disk.
 #[derive(Clone)]
 pub struct OpenDisk {
     /// Its store, and what was found out about it.
     pub opened: Opened,
-    /// The unit.
     pub unit: Arc<DiskUnit>,
 }
 

@@ -1,5 +1,6 @@
-//! A blocking iSCSI client of one connection with many commands on their way: the protocol crate's state machine over a
-//! socket. It never logs in again by itself: the tests want to see connections end.
+//! A blocking iSCSI client of one connection with many commands on their way: the protocol crate's
+//! state machine over a socket. It never logs in again by itself: the tests want to see connections
+//! end.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
@@ -16,11 +17,8 @@ use iscsi::pdu::{Bhs, Isid, Lun, PduRef, ResponseCode, TaskAttribute};
 const PATIENCE: Duration = Duration::from_secs(60);
 const READ_SEGMENT: u32 = 262_144;
 
-/// GOOD.
 pub const GOOD: u8 = 0x00;
-/// CHECK CONDITION.
 pub const CHECK_CONDITION: u8 = 0x02;
-/// RESERVATION CONFLICT.
 pub const RESERVATION_CONFLICT: u8 = 0x18;
 const UNIT_ATTENTION: u8 = 6;
 
@@ -43,9 +41,7 @@ pub struct Answer {
     pub id: u64,
     /// SAM status.
     pub status: u8,
-    /// Sense data.
     pub sense: Vec<u8>,
-    /// What was read.
     pub data: Vec<u8>,
 }
 
@@ -69,7 +65,6 @@ impl Answer {
     }
 }
 
-/// The client.
 pub struct Client {
     stream: TcpStream,
     session: Session<Vec<u8>, Task>,
@@ -180,7 +175,8 @@ impl Client {
         }
     }
 
-    /// Reads the answers that had been sent when the connection ended, without sending anything more.
+    /// Reads the answers that had been sent when the connection ended, without sending anything
+    /// more.
     pub fn last_words(&mut self) -> Vec<Answer> {
         while self.hear().is_ok() {}
         self.answers.drain(..).collect()

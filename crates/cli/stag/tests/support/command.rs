@@ -1,4 +1,5 @@
-//! The `stag` command as a process: a server that ends with its test, and commands whose end is looked at.
+//! The `stag` command as a process: a server that ends with its test, and commands whose end is
+//! looked at.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -66,17 +67,14 @@ impl Server {
         self.urls[unit].replace("iscsi://", "iser://")
     }
 
-    /// Its process.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Address and port.
     pub fn portal(&self) -> &str {
         self.urls[0].split('/').nth(2).unwrap()
     }
 
-    /// Its process.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
@@ -137,8 +135,9 @@ pub fn wait_until(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-/// A portal for a server that is to come back to it: nobody listens there, no other test of this process gets it, and no connection is
-/// given its port for its own end while the server is away, as it may those above 32767.
+/// A portal for a server that is to come back to it: nobody listens there, no other test of this
+/// process gets it, and no connection is given its port for its own end while the server is away,
+/// as it may those above 32767.
 pub fn free_portal() -> String {
     format!("127.0.0.1:{}", ports::free())
 }

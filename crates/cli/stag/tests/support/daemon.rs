@@ -7,8 +7,8 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{OnceLock, mpsc};
 use std::time::{Duration, Instant};
 
-/// Where the daemons of this test process keep their state: what an earlier run kept of a device that
-/// failed must not fail this one.
+/// Where the daemons of this test process keep their state: what an earlier run kept of a device
+/// that failed must not fail this one.
 fn state() -> &'static Path {
     static STATE: OnceLock<PathBuf> = OnceLock::new();
     STATE.get_or_init(|| {
@@ -26,18 +26,18 @@ pub struct Daemon {
     child: Child,
     /// Where it listens.
     pub portal: SocketAddr,
-    /// The target's name.
     pub target: String,
 }
 
 impl Daemon {
-    /// Serves `units` (each `PATH[,option...]`) on a free port of the loopback, and waits until every one has its URL.
+    /// Serves `units` (each `PATH[,option...]`) on a free port of the loopback, and waits until
+    /// every one has its URL.
     pub fn serve(units: &[&str]) -> Self {
         Self::serve_under(&[], units).unwrap_or_else(|| panic!("stag serve {units:?} ended at once"))
     }
 
-    /// The same, started by `wrapper`: a command that runs the rest of its arguments in its own place. `None` if it ended
-    /// before anything was served.
+    /// The same, started by `wrapper`: a command that runs the rest of its arguments in its own
+    /// place. `None` if it ended before anything was served.
     pub fn serve_under(wrapper: &[&str], units: &[&str]) -> Option<Self> {
         let words = [wrapper, &[env!("CARGO_BIN_EXE_stag")]].concat();
         let mut child = Command::new(words[0])

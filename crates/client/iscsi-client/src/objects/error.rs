@@ -10,6 +10,7 @@ use crate::error::{Error, ScsiError};
 
 /// Any error of [`crate::objects`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ObjectError {
     /// An error of the session, or of the unit without object information.
     #[error("{0}")]

@@ -82,7 +82,7 @@ fn does_not_fit(error: &Error) -> bool {
                 | LoginStatus::InvalidDuringLogin
         ),
         InitiatorLoginError::UnknownStatus(class, _) => *class == StatusClass::InitiatorError.code(),
-        InitiatorLoginError::Chap(_) => false,
+        _ => false,
     }
 }
 

@@ -45,6 +45,7 @@ pub struct Settings {
 
 /// Why a text is not a list of settings.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum SettingError {
     /// The setting is unknown.
     #[error(

@@ -101,6 +101,7 @@ pub struct Established {
 
 /// Why a login failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum InitiatorLoginError {
     /// The target refused, with a status defined in RFC 7143.
     #[error("the target refused the login: {0}")]

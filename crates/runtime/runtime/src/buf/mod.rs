@@ -232,20 +232,6 @@ impl Buf {
     pub fn into_bytes(self) -> Result<Bytes, Self> {
         if self.is_region() { Err(self) } else { Ok(Bytes::from_stable(self)) }
     }
-
-    /// Makes it unique again if it is the only name of a whole pool buffer's start.
-    pub fn try_into_mut(self) -> Result<BufMut, Self> {
-        match self.header {
-            // SAFETY: this `Buf` holds a reference, so the header lives.
-            Some(h) if unsafe { h.as_ref() }.is_unique_block(self.ptr) => {
-                let len = self.len;
-                std::mem::forget(self);
-                // SAFETY: the one reference of a block, taken over from the forgotten `Buf`.
-                Ok(unsafe { BufMut::from_header(h, len) })
-            }
-            _ => Err(self),
-        }
-    }
 }
 
 /// Turns any range into `start..end` within `len`, or panics.

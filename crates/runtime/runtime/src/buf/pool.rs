@@ -20,11 +20,11 @@ use super::BufMut;
 use super::region::{self, Held};
 
 /// Alignment of every block, in bytes.
-pub const ALIGN: usize = 4096;
+pub(crate) const ALIGN: usize = 4096;
 /// The longest block, in bytes. More is several blocks: [`alloc_many`].
 pub const MAX_ALLOC: usize = 1 << 20;
 /// How many bytes a core's pool maps at most unless [`set_limit`] says otherwise: 256 MiB.
-pub const DEFAULT_LIMIT: usize = 256 << 20;
+pub(crate) const DEFAULT_LIMIT: usize = 256 << 20;
 
 const CHUNK: usize = 2 << 20;
 const CLASSES: usize = 9;
@@ -112,10 +112,6 @@ impl Header {
         let chunks = unsafe { self.pool.as_ref() }.chunks.borrow();
         let index = self.chunk.get();
         chunks.get(index as usize).map(|chunk| ChunkName { index, base: chunk.base, len: CHUNK })
-    }
-
-    pub(super) fn is_unique_block(&self, ptr: NonNull<u8>) -> bool {
-        self.kind.get() == Kind::Block && self.refs.get() == 1 && self.base.get() == ptr
     }
 
     pub(super) fn mapping(&self) -> Option<&Held> {

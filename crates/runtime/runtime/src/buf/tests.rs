@@ -139,16 +139,6 @@ fn a_slice_beyond_the_end_panics() {
 }
 
 #[test]
-fn a_buffer_becomes_unique_again_only_when_nobody_else_names_it() {
-    let buf = pool::alloc(100).unwrap().freeze();
-    let other = buf.clone();
-    let buf = buf.try_into_mut().unwrap_err();
-    drop(other);
-    assert_eq!(buf.try_into_mut().unwrap().len(), 100);
-    assert!(Buf::from(vec![1, 2, 3]).try_into_mut().is_err());
-}
-
-#[test]
 fn a_buffer_outlives_the_thread_local_pool() {
     struct Late(std::cell::RefCell<Option<Buf>>);
     impl Drop for Late {
@@ -234,7 +224,7 @@ fn overlapping_copies_within_a_region_behave_as_if_made_aside() {
 }
 
 #[test]
-fn a_copy_into_a_region_larger_than_caches_is_the_same_copy_wherever_it_begins_and_ends() {
+fn a_copy_into_a_large_region_is_exact_at_every_alignment() {
     let region = Region::new(64 << 20).unwrap();
     let pattern: Vec<u8> = (0..70_000u32).map(|i| (i % 251) as u8).collect();
     let source = Buf::from(pattern.clone());

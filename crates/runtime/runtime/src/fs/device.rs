@@ -8,7 +8,6 @@ use crate::net::check;
 
 const BLKGETSIZE64: libc::Ioctl = 0x8008_1272_u64 as libc::Ioctl;
 const BLKSSZGET: libc::Ioctl = 0x1268;
-const BLKPBSZGET: libc::Ioctl = 0x127b;
 const BLKDISCARD: libc::Ioctl = 0x1277;
 const BLKZEROOUT: libc::Ioctl = 0x127f;
 
@@ -29,13 +28,6 @@ pub(super) fn logical_sector(fd: BorrowedFd<'_>) -> io::Result<u32> {
     // SAFETY: BLKSSZGET writes an int.
     check(unsafe { libc::ioctl(fd.as_raw_fd(), BLKSSZGET, &raw mut bytes) })?;
     u32::try_from(bytes).map_err(|_| io::ErrorKind::InvalidData.into())
-}
-
-pub(super) fn physical_sector(fd: BorrowedFd<'_>) -> io::Result<u32> {
-    let mut bytes: libc::c_uint = 0;
-    // SAFETY: BLKPBSZGET writes an unsigned int.
-    check(unsafe { libc::ioctl(fd.as_raw_fd(), BLKPBSZGET, &raw mut bytes) })?;
-    Ok(bytes)
 }
 
 pub(super) fn discard(fd: BorrowedFd<'_>, at: u64, len: u64) -> io::Result<()> {

@@ -125,11 +125,6 @@ impl File {
         Ok(u32::try_from(block).ok().filter(|b| b.is_power_of_two()).map_or(4096, |b| b.clamp(512, 4096)))
     }
 
-    /// The unit in which the medium writes, in bytes.
-    pub fn physical_sector(&self) -> io::Result<u32> {
-        if self.is_block_device { device::physical_sector(self.fd().as_fd()) } else { self.logical_sector() }
-    }
-
     /// Reads into all of `buf` from `at` on. Returns how many bytes there were: fewer than asked for only at the end of
     /// the file.
     pub async fn read_at(&self, buf: BufMut, at: u64) -> (io::Result<usize>, BufMut) {

@@ -31,11 +31,6 @@ pub struct PathOptions {
 }
 
 impl PathOptions {
-    /// Whether all is left to the system.
-    pub fn is_default(&self) -> bool {
-        *self == Self::default()
-    }
-
     /// Sets all that is given, to reach `peer`. Before connect(2): how far a window can be scaled is said in the first segment.
     pub(super) fn apply(&self, fd: BorrowedFd<'_>, peer: IpAddr) -> io::Result<()> {
         let number = |bytes: usize| i32::try_from(bytes).unwrap_or(i32::MAX);
@@ -256,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_takes_a_congestion_control_that_is_there_and_names_one_that_is_not() {
+    fn an_unknown_congestion_control_is_named_and_a_known_one_set() {
         let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let peer = [192, 0, 2, 1].into();
         let own = congestion(socket.as_fd()).unwrap();

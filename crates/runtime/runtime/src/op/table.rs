@@ -321,7 +321,7 @@ mod tests {
     const MORE: Completion = Completion { result: 6, flags: 2 };
 
     #[test]
-    fn a_completion_reaches_its_own_operation_and_never_the_next_user_of_the_slot() {
+    fn a_completion_never_reaches_the_next_user_of_its_slot() {
         let mut table = Table::new();
         let old = table.insert(false);
         table.complete(old.user_data(), DONE);
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn a_multi_shot_operation_gives_its_completions_in_order_and_stops_when_nobody_takes_them() {
+    fn multishot_completions_come_in_order_and_stop_with_their_receiver() {
         let mut table = Table::new();
         let key = table.insert(true);
         for i in 1..=MOST_WAITING {

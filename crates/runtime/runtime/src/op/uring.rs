@@ -356,7 +356,7 @@ mod tests {
     thread_local!(pub(super) static FORCED: Cell<Option<Flavour>> = const { Cell::new(None) });
 
     #[test]
-    fn every_flavour_of_ring_runs_sockets_timers_cancellation_and_wakes_from_other_threads() {
+    fn every_ring_flavour_runs_sockets_timers_cancels_and_foreign_wakes() {
         for flavour in FLAVOURS {
             FORCED.set(Some(flavour));
             let runtime = match Runtime::new(Config { entries: 8, ..Config::default() }) {

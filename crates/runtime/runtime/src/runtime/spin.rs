@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn when_most_work_comes_at_once_and_the_rest_far_too_late_it_polls_only_for_the_first() {
+    fn it_polls_only_for_work_that_comes_at_once() {
         let mut core = Simulation::new(50);
         core.waits(1_000, |i| if i % 4 == 0 { (200 * US, 200 * US) } else { (3 * US, 50 * US) });
         core.forget();
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn other_work_that_comes_sooner_is_polled_for_though_the_last_was_long_given_up() {
+    fn sooner_work_is_polled_for_after_later_work_was_given_up() {
         let mut core = Simulation::new(50);
         core.waits(10_000, |_| (150 * US, 150 * US));
         core.forget();

@@ -49,46 +49,28 @@ pub struct FileOptions {
 pub enum OpenError {
     /// The file does not exist, and no size is given to create it.
     #[error("{path} does not exist: to create it, give it a size, as in {path},size=1G")]
-    Missing {
-        /// The path.
-        path: PathBuf,
-    },
+    Missing { path: PathBuf },
     /// The device does not exist.
     #[error(
         "{path} does not exist, and no file is made among devices: check the name (`lsblk` lists what there is)"
     )]
-    NoDevice {
-        /// The path.
-        path: PathBuf,
-    },
+    NoDevice { path: PathBuf },
     /// Another process serves the medium.
     #[error(
         "{path} is in use by another process: two servers of one disk would destroy it. End the other one (`lslocks` or `fuser -v {path}` names it)"
     )]
-    Locked {
-        /// The path.
-        path: PathBuf,
-    },
+    Locked { path: PathBuf },
     /// The block device is mounted or part of another device.
     #[error(
         "{path} is in use by this system (mounted, swap, or part of LVM, RAID or multipath): release it first (`lsblk {path}` shows who has it), or serve it with ro"
     )]
-    Claimed {
-        /// The path.
-        path: PathBuf,
-    },
+    Claimed { path: PathBuf },
     /// Write permission is missing.
     #[error("{path} cannot be written ({source}): serve it with ro, or change its permissions")]
-    NotWritable {
-        /// The path.
-        path: PathBuf,
-        /// The system's error.
-        source: io::Error,
-    },
+    NotWritable { path: PathBuf, source: io::Error },
     /// The path names a directory, a socket, a tape…
     #[error("{path} is {what}: name a regular file or a block device")]
     NotAMedium {
-        /// The path.
         path: PathBuf,
         /// The kind of file.
         what: &'static str,
@@ -98,7 +80,6 @@ pub enum OpenError {
         "{path} has {size} bytes, less than one block of {block_size}: give it a size, as in {path},size=1G"
     )]
     Empty {
-        /// The path.
         path: PathBuf,
         /// Its size in bytes.
         size: u64,
@@ -108,7 +89,6 @@ pub enum OpenError {
     /// The existing file has another size.
     #[error("{path} has {have} bytes ({shown}), not {want}: leave the size out, or change the file's with `truncate -s`", shown = Size(*have))]
     WrongSize {
-        /// The path.
         path: PathBuf,
         /// Its size in bytes.
         have: u64,
@@ -117,16 +97,12 @@ pub enum OpenError {
     },
     /// The file system does not support O_DIRECT.
     #[error("{path} lies on a file system without direct I/O: write cache=writeback or cache=writethrough")]
-    NoDirect {
-        /// The path.
-        path: PathBuf,
-    },
+    NoDirect { path: PathBuf },
     /// The unit's blocks are smaller than the medium's.
     #[error(
         "{path} can only be written in pieces of {sector} bytes past the page cache, but the unit's blocks have {block_size}: write bs={sector} if it holds no data yet, or cache=writeback"
     )]
     SmallBlocks {
-        /// The path.
         path: PathBuf,
         /// The alignment that O_DIRECT requires, in bytes.
         sector: u32,
@@ -138,7 +114,6 @@ pub enum OpenError {
         "{path} can only be written in pieces of {sector} bytes past the page cache, more than a block can have: write cache=writeback"
     )]
     LargeSectors {
-        /// The path.
         path: PathBuf,
         /// The alignment that O_DIRECT requires, in bytes.
         sector: u32,
@@ -146,9 +121,7 @@ pub enum OpenError {
     /// The engine does not support the cache mode.
     #[error("{path} cannot be served with engine={engine} and cache={cache}: {instead}")]
     Engine {
-        /// The path.
         path: PathBuf,
-        /// The configured engine.
         engine: Engine,
         /// The configured cache mode.
         cache: CacheMode,
@@ -157,32 +130,18 @@ pub enum OpenError {
     },
     /// The file cannot be mapped.
     #[error("{path} cannot be mapped ({source}): write engine=inline, or leave engine out")]
-    NoMapping {
-        /// The path.
-        path: PathBuf,
-        /// The system's error.
-        source: io::Error,
-    },
+    NoMapping { path: PathBuf, source: io::Error },
     /// The medium does not support thin provisioning.
     #[error("{path} lies on a medium that cannot give space back: write thin=off")]
-    NotThin {
-        /// The path.
-        path: PathBuf,
-    },
+    NotThin { path: PathBuf },
     /// The file was replaced while it was being opened.
     #[error("{path} was replaced by another file while it was opened: try again")]
-    Replaced {
-        /// The path.
-        path: PathBuf,
-    },
-    /// Any other failure.
+    Replaced { path: PathBuf },
     #[error("{path} cannot be {doing}: {source}")]
     System {
-        /// The path.
         path: PathBuf,
         /// The failed action, a participle.
         doing: &'static str,
-        /// The system's error.
         source: io::Error,
     },
     /// No memory for a memory store.
@@ -190,7 +149,6 @@ pub enum OpenError {
     Memory {
         /// Requested size, bytes.
         size: u64,
-        /// The system's error.
         source: io::Error,
     },
 }

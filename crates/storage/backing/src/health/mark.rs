@@ -16,7 +16,6 @@ const HEAD: &str = "stag flush-failed 1";
 /// A flush that failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mark {
-    /// The system's error.
     pub errno: i32,
     /// Time of the failure, seconds since 1970.
     pub unix_s: u64,
@@ -25,7 +24,6 @@ pub struct Mark {
 /// A file that stores a mark.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// The path of the file.
     pub file: PathBuf,
     /// Whether to create its folder, with access for this user only, when there is a mark to store.
     pub make_folder: bool,

@@ -54,7 +54,6 @@ struct Inner {
 pub struct Report {
     /// The worst of its problems.
     pub state: State,
-    /// Its problems.
     pub problems: Vec<Problem>,
     /// Whether flushes are refused.
     pub refuses_flushes: bool,
@@ -225,7 +224,7 @@ impl Health {
 
     /// Records a new size of the medium, bytes. Call it when the size has changed.
     #[cold]
-    pub fn saw_size(&self, bytes: u64) {
+    pub(crate) fn saw_size(&self, bytes: u64) {
         let least = self.lock().least_size;
         if bytes >= least {
             self.lock().problems.clear(Kind::Shrunk);
@@ -241,7 +240,6 @@ impl Health {
         lines.iter().for_each(|line| self.log(line));
     }
 
-    /// The current health.
     pub fn look(&self) -> Report {
         let refuses_flushes = self.flush_refusal().is_some();
         let inner = self.lock();

@@ -9,16 +9,14 @@ use std::time::Duration;
 /// Interval between two log lines of one kind.
 pub const LINE_EVERY: Duration = Duration::from_secs(60);
 /// How long a full medium counts as full after the last failure.
-pub const FULL_FOR: Duration = Duration::from_secs(600);
+pub(crate) const FULL_FOR: Duration = Duration::from_secs(600);
 
 /// The kind of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// The medium is full (ENOSPC), or over quota (EDQUOT).
     Full,
-    /// A read failed.
     Read,
-    /// A write failed.
     Write,
     /// The device or the file system under the unit disappeared (ENODEV, ENXIO, ESTALE).
     Gone,
@@ -34,7 +32,6 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// All of them.
     pub const ALL: [Self; 8] = [
         Self::Full,
         Self::Read,
@@ -102,7 +99,6 @@ impl Kind {
 /// The state of a unit's medium.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum State {
-    /// No problem.
     #[default]
     Ok,
     /// Some commands have failed.
@@ -131,21 +127,18 @@ pub struct Now {
     pub unix_s: u64,
 }
 
-/// One failed operation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Fault {
     /// The system's errno; 0 for none.
     pub errno: i32,
     /// The first logical block of the operation, if it has one.
     pub lba: Option<u64>,
-    /// Further explanation.
     pub reason: Option<String>,
 }
 
 /// The failures of one kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// Its kind.
     pub kind: Kind,
     /// When it was first seen, seconds since 1970.
     pub since_unix_s: u64,
@@ -153,7 +146,6 @@ pub struct Problem {
     pub last_unix_s: u64,
     /// Number of failed operations.
     pub count: u64,
-    /// The latest failure.
     pub fault: Fault,
     seen: Duration,
     logged: Duration,
@@ -165,7 +157,6 @@ pub struct Problem {
 pub struct Line {
     /// The kind of failure.
     pub kind: Kind,
-    /// The latest failure.
     pub fault: Fault,
     /// Number of failures since the previous line, which were not logged.
     pub suppressed: u64,
@@ -224,7 +215,6 @@ impl Problems {
         }
     }
 
-    /// All problems.
     pub fn iter(&self) -> impl Iterator<Item = &Problem> {
         self.0.iter().flatten()
     }

@@ -9,7 +9,6 @@ use scsi::data::target_port_groups;
 use super::DiskUnit;
 
 impl DiskUnit {
-    /// REPORT TARGET PORT GROUPS.
     pub(super) fn report_target_port_groups(
         &self,
         command: &Command,

@@ -286,7 +286,6 @@ impl DiskUnit {
         Range { lba: start >> self.block_shift, at: start, bytes: (at + len).next_multiple_of(block) - start }
     }
 
-    /// RECEIVE COPY RESULTS.
     pub(super) fn receive_copy_results(
         &self,
         command: &Command,

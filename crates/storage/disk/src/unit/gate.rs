@@ -11,30 +11,29 @@ use super::DiskUnit;
 /// Bits of a unit's `flags`.
 pub(super) mod flag {
     /// The medium was ejected.
-    pub const NO_MEDIUM: u32 = 1;
+    pub(crate) const NO_MEDIUM: u32 = 1;
     /// A SANITIZE runs.
-    pub const SANITIZING: u32 = 1 << 1;
+    pub(crate) const SANITIZING: u32 = 1 << 1;
     /// A SANITIZE failed, and neither another one nor EXIT FAILURE MODE has cleared the failure.
-    pub const SANITIZE_FAILED: u32 = 1 << 2;
+    pub(crate) const SANITIZE_FAILED: u32 = 1 << 2;
     /// The unit is read-only.
-    pub const READ_ONLY: u32 = 1 << 3;
+    pub(crate) const READ_ONLY: u32 = 1 << 3;
     /// SWP of the Control mode page.
-    pub const SOFTWARE_PROTECTED: u32 = 1 << 4;
+    pub(crate) const SOFTWARE_PROTECTED: u32 = 1 << 4;
     /// WCE is zero.
-    pub const WRITE_THROUGH: u32 = 1 << 5;
-    /// D_SENSE.
-    pub const DESCRIPTOR_SENSE: u32 = 1 << 6;
+    pub(crate) const WRITE_THROUGH: u32 = 1 << 5;
+    pub(crate) const DESCRIPTOR_SENSE: u32 = 1 << 6;
     /// There are tokens that a write may revoke.
     pub const TOKENS: u32 = 1 << 7;
     /// Soft thresholds are enabled.
-    pub const WATCHED: u32 = 1 << 8;
+    pub(crate) const WATCHED: u32 = 1 << 8;
     /// Different initiators have access to the unit, and at least one of them may write.
     pub const SHARED: u32 = 1 << 9;
 
     /// Any of these takes a READ off the fast path.
-    pub const STOPS_READ: u32 = NO_MEDIUM | SANITIZING | SANITIZE_FAILED;
+    pub(crate) const STOPS_READ: u32 = NO_MEDIUM | SANITIZING | SANITIZE_FAILED;
     /// Any of these takes a WRITE off the fast path.
-    pub const STOPS_WRITE: u32 = STOPS_READ | READ_ONLY | SOFTWARE_PROTECTED;
+    pub(crate) const STOPS_WRITE: u32 = STOPS_READ | READ_ONLY | SOFTWARE_PROTECTED;
 }
 
 impl DiskUnit {

@@ -33,7 +33,6 @@ const PAGES: [u8; 9] = [
 const NON_ROTATING: u16 = 1;
 
 impl DiskUnit {
-    /// INQUIRY.
     pub(super) fn inquiry(
         &self,
         command: &Command,

@@ -69,7 +69,6 @@ impl DiskUnit {
         Ok(self.answer(mover, sense.emit(descriptor).to_vec(), u64::from(allocation)))
     }
 
-    /// LOG SENSE.
     pub(super) fn log_sense(&self, mover: &mut dyn DataMover, cdb: LogSense) -> Result<Outcome, Outcome> {
         let data = log::sense(&cdb, self.resources_in_sets())?;
         Ok(self.answer(mover, data, u64::from(cdb.allocation)))

@@ -9,7 +9,6 @@ use scsi::mode::{Config, Medium, Pages};
 use super::gate::flag;
 use super::{DiskOptions, DiskUnit};
 
-/// The pages of a disk with `options`.
 pub(super) fn pages(options: &DiskOptions) -> Pages {
     Pages::new(&Config {
         write_cache: options.write_cache,

@@ -20,7 +20,6 @@ impl FilePersist {
         Self { path: path.into() }
     }
 
-    /// The path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -3,7 +3,6 @@
 /// Blocks within the medium.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Range {
-    /// The first block.
     pub lba: u64,
     /// Its first byte in the store.
     pub at: u64,

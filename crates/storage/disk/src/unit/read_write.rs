@@ -33,7 +33,6 @@ impl Drop for Claimed {
 }
 
 impl DiskUnit {
-    /// READ.
     #[inline]
     pub(super) fn read<M: DataMover + 'static>(
         self: &Arc<Self>,
@@ -86,8 +85,8 @@ impl DiskUnit {
         }
     }
 
-    /// Prepares for a command with this CDB that will be executed soon: has the blocks of a READ(10)
-    /// or READ(16) of up to 4 KiB brought into the processor's cache. The unit copies them
+    /// Prepares for a command with this CDB that will be executed soon: has the blocks of a
+    /// READ(10) or READ(16) of up to 4 KiB brought into the processor's cache. The unit copies them
     /// ([`Self::read_short`]), and waiting for memory would take most of the time.
     #[inline]
     pub fn prefetch(&self, cdb: &[u8; 16]) {
@@ -111,8 +110,8 @@ impl DiskUnit {
     }
 
     /// A READ of up to 4 KiB: copied while no command changes its blocks, so the initiator sees it
-    /// whole. The socket makes that copy if it can, unless several initiators read at the same time:
-    /// such readers write nothing that they share.
+    /// whole. The socket makes that copy if it can, unless several initiators read at the same
+    /// time: such readers write nothing that they share.
     #[inline]
     fn read_short<M: DataMover + 'static>(
         self: &Arc<Self>,
@@ -261,7 +260,6 @@ impl DiskUnit {
         self.store.read(at, bytes as usize).await
     }
 
-    /// WRITE.
     #[inline]
     pub(super) fn write<M: DataMover + 'static>(
         self: &Arc<Self>,

@@ -13,7 +13,6 @@ pub struct Registry(Arc<Mutex<HashMap<Vec<u8>, Weak<DiskUnit>>>>);
 const FEW: usize = 64;
 
 impl Registry {
-    /// An empty registry.
     pub fn new() -> Self {
         Self::default()
     }

@@ -33,8 +33,11 @@ pub(super) struct Sanitizing {
 /// The operation on the medium.
 enum Work {
     /// Each pass writes the pattern, inverted on every other pass if `invert`.
-    Overwrite { pattern: Vec<u8>, passes: u8, invert: bool },
-    /// Deallocates everything.
+    Overwrite {
+        pattern: Vec<u8>,
+        passes: u8,
+        invert: bool,
+    },
     Erase,
 }
 
@@ -44,7 +47,6 @@ impl DiskUnit {
         u16::try_from(self.sanitize_done.load(Ordering::Relaxed)).unwrap_or(u16::MAX)
     }
 
-    /// SANITIZE.
     pub(super) async fn sanitize(
         self: &Arc<Self>,
         command: &Command,

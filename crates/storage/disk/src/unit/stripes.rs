@@ -11,9 +11,9 @@
 //!   these are.
 //! - A reader whose transport can hold memory while the socket copies it ([`Guard`]) claims its
 //!   sectors for that time. It makes no copy of its own.
-//! - Any other reader writes nothing here. It records the words ([`Stripes::look`]), reads, and compares
-//!   ([`Stripes::is_whole`]). If no bit of its sectors is set and no version differs, they did not
-//!   change. Otherwise it claims them, as a writer does, and reads again.
+//! - Any other reader writes nothing here. It records the words ([`Stripes::look`]), reads, and
+//!   compares ([`Stripes::is_whole`]). If no bit of its sectors is set and no version differs, they
+//!   did not change. Otherwise it claims them, as a writer does, and reads again.
 //!
 //! No thread spins: a command that does not get its sectors at once queues in a table behind a
 //! mutex, in order of arrival, and is woken. A claim may last as long as an I/O. Its holder must

@@ -31,7 +31,6 @@ struct TokenWrite {
     here: Side,
     /// The source of the data; `None` for zeros.
     source: Option<Source>,
-    /// The destination ranges.
     to: Vec<Range>,
     /// Total bytes to write: whole blocks, limited to the available data.
     bytes: u64,
@@ -73,7 +72,6 @@ impl DiskUnit {
         self.set_flag(flag::TOKENS, any);
     }
 
-    /// POPULATE TOKEN.
     pub(super) async fn populate_token(
         &self,
         command: &Command,
@@ -159,7 +157,6 @@ impl DiskUnit {
         of.iter().map(|range| self.range(range.lba, u64::from(range.blocks))).collect()
     }
 
-    /// WRITE USING TOKEN.
     pub(super) async fn write_using_token(
         self: &Arc<Self>,
         command: &Command,

@@ -54,7 +54,7 @@ impl Txn {
     }
 
     /// Deletes the keys of attributes that a record which goes does not hold.
-    pub fn drop_attributes(&mut self, owner: (u64, u64)) -> Result<(), Error> {
+    pub(crate) fn drop_attributes(&mut self, owner: (u64, u64)) -> Result<(), Error> {
         let (from, to) = attribute_keys(owner, 0, u32::MAX);
         for key in self.keys(from, to)? {
             self.put(key, None);
@@ -63,7 +63,7 @@ impl Txn {
     }
 
     /// Copies the keys of attributes that a record does not hold.
-    pub fn copy_attributes(&mut self, owner: (u64, u64), to_owner: (u64, u64)) -> Result<(), Error> {
+    pub(crate) fn copy_attributes(&mut self, owner: (u64, u64), to_owner: (u64, u64)) -> Result<(), Error> {
         let (from, to) = attribute_keys(owner, 0, u32::MAX);
         for key in self.keys(from, to)? {
             let [_, _, number] = record::numbers(&key);

@@ -396,14 +396,14 @@ impl Txn {
         Ok(())
     }
 
-    pub fn drop_data(&mut self, work: &mut Work, id: Id) -> Result<(), Error> {
+    pub(crate) fn drop_data(&mut self, work: &mut Work, id: Id) -> Result<(), Error> {
         let removed = self.unmap(work, id, 0, MAX_LENGTH / BLOCK)?;
         self.give_up(&removed);
         Ok(())
     }
 
     /// Lets `to` have the blocks of `from` too.
-    pub fn share_data(
+    pub(crate) fn share_data(
         &mut self,
         from: &mut Work,
         from_id: Id,

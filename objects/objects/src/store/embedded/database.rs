@@ -16,9 +16,6 @@ use crate::store::{Error, Id};
 /// Opens what redb keeps its pages in; again after a failure.
 pub trait DatabaseStorage: Send + Sync + 'static {
     /// A new handle on the same bytes.
-    ///
-    /// # Errors
-    /// Those of the medium.
     fn open(&self) -> io::Result<Box<dyn StorageBackend>>;
 }
 
@@ -166,7 +163,7 @@ impl Database {
     }
 
     /// Like [`Self::write`], on records of layout 1, which it lays out anew.
-    pub fn write_anew(&self, layer: &Layer, meta: &Meta) -> Result<Base, Error> {
+    pub(crate) fn write_anew(&self, layer: &Layer, meta: &Meta) -> Result<Base, Error> {
         self.transaction(&Meta { layout: LAYOUT, ..*meta }, |table| {
             put(table, layer)?;
             let mut last: Option<Key> = None;

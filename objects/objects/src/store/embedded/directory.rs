@@ -46,7 +46,7 @@ pub(super) struct Delta {
 
 impl Delta {
     /// Whether it leaves the sums as they are.
-    pub fn is_nothing(&self) -> bool {
+    pub(crate) fn is_nothing(&self) -> bool {
         *self == Self::default()
     }
 }

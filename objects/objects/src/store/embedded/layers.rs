@@ -61,12 +61,12 @@ impl Layer {
         self.live.is_empty() && self.gone.is_empty()
     }
 
-    pub fn deleted(&self) -> impl Iterator<Item = &Key> {
+    pub(crate) fn deleted(&self) -> impl Iterator<Item = &Key> {
         self.gone.iter()
     }
 
     /// The others, in order, with their values.
-    pub fn living(&self) -> impl Iterator<Item = (&Key, &[u8])> {
+    pub(crate) fn living(&self) -> impl Iterator<Item = (&Key, &[u8])> {
         self.live.iter().map(|(key, value)| (key, &**value))
     }
 }
@@ -167,16 +167,16 @@ impl Layers {
     }
 
     /// Bytes of keys and values that the next checkpoint takes.
-    pub fn active_bytes(&self) -> usize {
+    pub(crate) fn active_bytes(&self) -> usize {
         self.active_bytes.load(Ordering::Relaxed)
     }
 
     /// Whether scans have met so many deleted keys since they last had, that a checkpoint is less work than to meet them again.
-    pub fn is_untidy(&self) -> bool {
+    pub(crate) fn is_untidy(&self) -> bool {
         self.passed.load(Ordering::Relaxed) >= MANY_PASSED && self.passed.swap(0, Ordering::Relaxed) > 0
     }
 
-    pub fn publish(&self, puts: BTreeMap<Key, Val>) {
+    pub(crate) fn publish(&self, puts: BTreeMap<Key, Val>) {
         let mut view = self.write();
         let mut bytes = 0;
         for (key, value) in puts {

@@ -67,7 +67,7 @@ impl Logged {
     }
 
     /// A checkpoint is about to flush the arena. One at a time.
-    pub fn flush_begins(&self) {
+    pub(crate) fn flush_begins(&self) {
         let [new, old] = &mut *self.lock();
         for (at, end) in std::mem::take(&mut new.0) {
             old.add(at, end);

@@ -154,9 +154,6 @@ impl Inner {
 
 impl EmbeddedStore {
     /// Writes a checkpoint now, and gives back what has been given up. Done by itself from time to time.
-    ///
-    /// # Errors
-    /// Those of the medium.
     pub async fn checkpoint(&self) -> Result<(), Error> {
         self.inner.checkpoint().await
     }

@@ -49,9 +49,6 @@ impl Overflow {
     }
 
     /// Brings what waits into the file, durably. Whether there was room for all of it. Nobody writes meanwhile.
-    ///
-    /// # Errors
-    /// Those of the medium but that it is full.
     pub fn settle(&self) -> io::Result<bool> {
         if self.count.load(Ordering::Acquire) == 0 {
             return Ok(true);

@@ -26,7 +26,7 @@ pub(super) const LATER: std::time::Duration = std::time::Duration::from_millis(5
 const IDLE: u32 = 400;
 
 impl Txn {
-    pub fn new_home(&self) -> u64 {
+    pub(crate) fn new_home(&self) -> u64 {
         let mut directory = self.inner.directory_mut();
         directory.next_home += 1;
         directory.next_home - 1
@@ -49,7 +49,12 @@ impl Txn {
         }
     }
 
-    pub fn begin_partition(&mut self, id: u64, partition: Partition, record: Record) -> Result<(), Error> {
+    pub(crate) fn begin_partition(
+        &mut self,
+        id: u64,
+        partition: Partition,
+        record: Record,
+    ) -> Result<(), Error> {
         self.retire(Id::partition(id));
         self.created.insert(id, partition);
         let work = self.work(Id::partition(id))?;

@@ -12,7 +12,6 @@ pub(super) type Key = [u8; 25];
 
 /// The store itself: version, name, what has been checkpointed.
 pub(super) const META: u8 = 1;
-/// The root's record.
 pub(super) const ROOT: u8 = 2;
 /// A partition's record: its id.
 pub(super) const PARTITION: u8 = 3;
@@ -114,7 +113,7 @@ impl Record {
         self.runs.first().map_or(0, |lineage| lineage.block)
     }
 
-    pub fn set_generation(&mut self, generation: u64) {
+    pub(crate) fn set_generation(&mut self, generation: u64) {
         let arena = self.runs.first().map_or(0, |lineage| lineage.arena);
         self.runs = SmallVec::from_slice(&[Run { block: generation, arena, len: 0 }]);
     }
@@ -129,7 +128,7 @@ impl Record {
         Some(Origin { source: self.b, generation, kind, made_ms: self.d })
     }
 
-    pub fn set_origin(&mut self, origin: Option<Origin>) {
+    pub(crate) fn set_origin(&mut self, origin: Option<Origin>) {
         let block = self.generation();
         let arena = origin.map_or(0, |origin| origin.generation);
         self.runs = SmallVec::from_slice(&[Run { block, arena, len: 0 }]);
@@ -260,7 +259,7 @@ impl<'a> View<'a> {
     pub fn spilled(self) -> u32 {
         u32_at(self.0, 12)
     }
-    pub fn chunked(self) -> bool {
+    pub(crate) fn chunked(self) -> bool {
         self.0[5] & CHUNKED != 0
     }
     pub fn times(self) -> Times {
@@ -302,7 +301,7 @@ impl<'a> View<'a> {
         })
     }
 
-    pub fn to_record(self) -> Record {
+    pub(crate) fn to_record(self) -> Record {
         let held = self
             .held()
             .map(|(page, number, value)| Held { page, number, value: Value::from_slice(value) })

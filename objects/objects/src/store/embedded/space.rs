@@ -67,11 +67,11 @@ impl Space {
     }
 
     #[cfg(test)]
-    pub fn free_blocks(&self) -> u64 {
+    pub(crate) fn free_blocks(&self) -> u64 {
         self.free_blocks
     }
 
-    pub fn used_blocks(&self) -> u64 {
+    pub(crate) fn used_blocks(&self) -> u64 {
         self.total - self.free_blocks
     }
 
@@ -140,7 +140,7 @@ impl Space {
     }
 
     /// Whether any of these blocks is used more than once.
-    pub fn is_shared(&self, blocks: Blocks) -> bool {
+    pub(crate) fn is_shared(&self, blocks: Blocks) -> bool {
         let before = self.shared.range(..=blocks.at).next_back();
         before.is_some_and(|(at, (len, _))| at + len > blocks.at)
             || self.shared.range(blocks.at..blocks.at + blocks.len).next().is_some()
@@ -154,7 +154,7 @@ impl Space {
     }
 
     /// One use less of each of these blocks. Gives those that nobody uses any more: not free yet.
-    pub fn drop_use(&mut self, blocks: Blocks, unused: &mut Vec<Blocks>) {
+    pub(crate) fn drop_use(&mut self, blocks: Blocks, unused: &mut Vec<Blocks>) {
         if self.shared.is_empty() {
             return unused.push(blocks);
         }
@@ -209,7 +209,7 @@ impl Space {
     }
 
     /// One use more of each of these blocks, free ones among them.
-    pub fn occupy(&mut self, blocks: Blocks) {
+    pub(crate) fn occupy(&mut self, blocks: Blocks) {
         let (mut at, end) = (blocks.at, blocks.at + blocks.len);
         while at < end {
             let before = self.free.range(..=at).next_back().map(|(start, len)| (*start, *len));

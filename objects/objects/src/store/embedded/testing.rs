@@ -72,7 +72,7 @@ impl Disk {
     pub fn reads(&self) -> u64 {
         self.lock().reads
     }
-    pub fn len_now(&self) -> u64 {
+    pub(crate) fn len_now(&self) -> u64 {
         self.lock().seen.len() as u64
     }
     pub fn damage(&self, mut change: impl FnMut(&mut Vec<u8>)) {

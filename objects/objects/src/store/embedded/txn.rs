@@ -48,7 +48,7 @@ pub(super) struct Work {
 }
 
 impl Work {
-    pub fn is_user(&self) -> bool {
+    pub(crate) fn is_user(&self) -> bool {
         self.exists && self.of == Of::User
     }
 }
@@ -234,14 +234,14 @@ impl Txn {
     }
 
     /// Takes a user object's record out, to be put back.
-    pub fn take_user(&mut self, id: Id) -> Result<Work, Error> {
+    pub(crate) fn take_user(&mut self, id: Id) -> Result<Work, Error> {
         if !self.existing(id)?.is_user() {
             return Err(Error::NotFound(id));
         }
         self.works.remove(&id).ok_or(Error::NotFound(id))
     }
 
-    pub fn load_chunks(&self, work: &mut Work, id: Id, from: u64, to: u64) -> Result<(), Error> {
+    pub(crate) fn load_chunks(&self, work: &mut Work, id: Id, from: u64, to: u64) -> Result<(), Error> {
         if !work.record.chunked || from >= to {
             return Ok(());
         }
@@ -273,7 +273,7 @@ impl Txn {
     }
 
     /// Lets a record that this change has removed go, so that its id can be used again.
-    pub fn retire(&mut self, id: Id) {
+    pub(crate) fn retire(&mut self, id: Id) {
         if self.works.get(&id).is_some_and(|work| !work.exists) {
             if let Some(work) = self.works.remove(&id) {
                 self.settle(id, work);

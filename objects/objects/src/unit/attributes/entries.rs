@@ -33,7 +33,7 @@ pub(in super::super) trait Entries: Clone {
 
 impl Task<'_> {
     /// Puts a list at the retrieved attributes offset, with zeros before it, as much of it as there is room for.
-    pub async fn put_list<E: Entries>(&mut self, mut entries: E) -> Result<(), Failure> {
+    pub(crate) async fn put_list<E: Entries>(&mut self, mut entries: E) -> Result<(), Failure> {
         let Some(region) = self.parameters.retrieved else { return Ok(()) };
         let before = region.offset.saturating_sub(self.transfer.in_at());
         let room = self.transfer.room().saturating_sub(before).min(region.len.into());
@@ -116,7 +116,7 @@ impl Entries for OfOne<'_> {
 impl Task<'_> {
     /// The entries of `subject` in a list of many objects, or of LIST with attributes: whole ones only, of as many bytes as the
     /// list's field for their length can say. `looked` is that of [`Values::look`].
-    pub async fn entries_of(
+    pub(crate) async fn entries_of(
         &mut self,
         subject: &Subject,
         wanted: &[AttributeId],

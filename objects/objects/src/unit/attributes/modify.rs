@@ -31,7 +31,7 @@ pub(in super::super) struct Effects {
 impl Task<'_> {
     /// Adds what the command sets of the object at `id` to `change`, applies it, and sees to what follows from it: the step
     /// that most commands end their function with.
-    pub async fn apply_with_attributes(
+    pub(crate) async fn apply_with_attributes(
         &mut self,
         id: Id,
         of_type: ObjectType,
@@ -45,7 +45,7 @@ impl Task<'_> {
     }
 
     /// Adds the steps of what the command sets of the object at `id` to `change`.
-    pub fn add_settings(
+    pub(crate) fn add_settings(
         &mut self,
         id: Id,
         of_type: ObjectType,
@@ -62,7 +62,7 @@ impl Task<'_> {
     }
 
     /// Notes that what was to be set has been set.
-    pub fn settings_applied(&mut self, effects: Effects) {
+    pub(crate) fn settings_applied(&mut self, effects: Effects) {
         if !self.parameters.set.is_empty() {
             self.progress.done(function::SET_ATTRIBUTES);
         }

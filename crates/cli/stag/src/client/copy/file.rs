@@ -21,7 +21,6 @@ enum Ends {
 }
 
 impl Stream {
-    /// What is read from.
     pub fn reader(place: &str, from: impl Read + Send + 'static) -> Self {
         Self { place: place.to_owned(), ends: Arc::new(Mutex::new(Ends::Read(Box::new(from)))) }
     }
@@ -69,9 +68,6 @@ impl Stream {
 }
 
 /// Opens what `path` names as a source.
-///
-/// # Errors
-/// The system's.
 pub fn open_input<D: Disk>(path: &Path) -> Result<Source<D>, CopyError> {
     let place = path.display().to_string();
     let open = || -> io::Result<Source<D>> {
@@ -90,9 +86,6 @@ pub fn open_input<D: Disk>(path: &Path) -> Result<Source<D>, CopyError> {
 }
 
 /// Opens what `path` names as a sink. A file is made, or emptied if it is there.
-///
-/// # Errors
-/// The system's.
 pub fn open_output<D: Disk>(path: &Path) -> Result<Sink<D>, CopyError> {
     let place = path.display().to_string();
     let open = || -> io::Result<Sink<D>> {

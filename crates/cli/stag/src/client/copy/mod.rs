@@ -28,7 +28,6 @@ pub enum CopyError {
     /// A file's or a stream's.
     #[error("{place}: {error}")]
     Io {
-        /// Its path.
         place: String,
         /// What the system said.
         error: std::io::Error,
@@ -51,10 +50,8 @@ pub enum CopyError {
 /// What the server of a unit, or of a file, said.
 #[derive(Debug, thiserror::Error)]
 pub enum RemoteError {
-    /// A unit's.
     #[error("{0}")]
     Unit(#[from] iscsi_client::Error),
-    /// A file's.
     #[error("{0}")]
     File(#[from] nfs_client::Error),
 }
@@ -81,9 +78,7 @@ pub trait Disk: 'static {
     fn room(&self) -> Option<u64> {
         Some(self.bytes())
     }
-    /// Reads.
     fn read(&self, at: u64, len: usize) -> impl Future<Output = Result<Chain, RemoteError>>;
-    /// Writes.
     fn write(&self, at: u64, data: Chain) -> impl Future<Output = Result<(), RemoteError>>;
     /// Makes a range zeros without being sent them, and without keeping blocks for them; false if it cannot.
     fn zero(&self, at: u64, len: u64) -> impl Future<Output = Result<bool, RemoteError>>;
@@ -124,7 +119,6 @@ pub struct Plan {
 /// What was copied, bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Copied {
-    /// All.
     pub bytes: u64,
     /// Of them, zeros that were not written as such.
     pub holes: u64,

@@ -177,7 +177,6 @@ impl<D: Disk> Sink<D> {
         }
     }
 
-    /// Writes at `at`.
     pub(super) async fn write(&self, at: u64, data: Chain) -> Result<(), CopyError> {
         match self {
             Self::Unit(disk) => {

@@ -190,7 +190,7 @@ fn zeros_become_unmapped_blocks_and_holes() {
 }
 
 #[test]
-fn zeros_are_written_to_a_unit_that_is_not_thin_and_where_sparseness_is_not_wanted() {
+fn zeros_are_written_to_thick_units_and_without_sparseness() {
     for (thin, sparse) in [(false, true), (true, false)] {
         let to = Rc::new(Memory { thin, ..Memory::new(vec![0xff; 65_536], 512) });
         let from = Rc::new(Memory::new(vec![0; 65_536], 512));

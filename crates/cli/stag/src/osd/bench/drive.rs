@@ -86,7 +86,6 @@ struct Client {
 }
 
 impl Client {
-    /// The next command.
     fn command(&mut self) -> Command {
         let lun = self.lun;
         match self.what {
@@ -205,8 +204,8 @@ impl Clock {
         !window.is_over(now)
     }
 
-    /// Whether the command that ended at `end` counts. What takes longer than the whole time counts where nothing else does, so that
-    /// every run has a figure.
+    /// Whether the command that ended at `end` counts. What takes longer than the whole time counts
+    /// where nothing else does, so that every run has a figure.
     fn counts(&self, end: Instant) -> bool {
         let window = self.window(end);
         let within = window.counts(end);
@@ -218,12 +217,14 @@ impl Clock {
         counts
     }
 
-    /// The seconds in which what counts has ended: the whole time, or until the end of what took longer.
+    /// The seconds in which what counts has ended: the whole time, or until the end of what took
+    /// longer.
     fn seconds(&self) -> f64 {
         if self.any.get() { self.time } else { self.seconds_of_work() }
     }
 
-    /// The same up to the end of the last that counts, for clients that may have nothing more to do before the time is over.
+    /// The same up to the end of the last that counts, for clients that may have nothing more to do
+    /// before the time is over.
     fn seconds_of_work(&self) -> f64 {
         let took = self.window.get().zip(self.ended.get()).map(|(window, end)| end - window.start);
         took.unwrap_or_default().as_secs_f64()

@@ -1,4 +1,4 @@
-//! What the file system takes for one small durable write: the floor of every durable command.
+//! The time of one small durable write to the file system: the floor of every durable command.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

@@ -1,8 +1,9 @@
-//! `stag osd bench`: loads a device of objects with one kind of command at a time and tells what it measured.
+//! `stag osd bench`: loads a device of objects with one kind of command at a time and tells what it
+//! measured.
 //!
-//! Each client is a session of its own with one command under way, as the clients of the paper were that the lab
-//! repeats. It builds CDBs by crate `osd` and sends them by crate `initiator`, over TCP and iSER alike, and looks at no
-//! payload. It judges nothing.
+//! Each client is a session of its own with one command in flight, as the clients of the paper were
+//! that the lab repeats. It builds CDBs by crate `osd` and sends them by crate `initiator`, over
+//! TCP and iSER alike, and looks at no payload. It judges nothing.
 
 mod drive;
 mod floor;
@@ -51,9 +52,6 @@ impl LoadError {
 }
 
 /// Runs it on a ring of its own.
-///
-/// # Errors
-/// Why nothing was measured.
 pub fn bench(args: &OsdBench) -> Result<String, OsdError> {
     let found = match &args.floor {
         Some(path) => floor::run(args, path)?,

@@ -1,4 +1,4 @@
-//! What is made before anything is measured: partitions, objects, their contents, and the ids there are.
+//! Preparations for a measurement: partitions, objects, their contents, and the list of ids.
 
 use iscsi_client::{Error, Lun, Session};
 use osd::Id;
@@ -48,7 +48,6 @@ pub async fn contents(session: &Session, lun: Lun, id: Id, span: u64) -> Result<
     Ok(())
 }
 
-/// All ids of a partition.
 pub async fn ids(session: &Session, lun: Lun, partition: u64) -> Result<Vec<u64>, LoadError> {
     let (mut found, mut initial) = (Vec::new(), 0);
     loop {

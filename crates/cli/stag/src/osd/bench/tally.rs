@@ -1,4 +1,4 @@
-//! What was measured, as JSON.
+//! The results, as JSON.
 
 use load::cpu::Spent;
 use load::{Latency, round};

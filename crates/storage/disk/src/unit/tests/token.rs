@@ -39,7 +39,6 @@ fn information(of: &Initiator, list_id: u32) -> Vec<u8> {
     of.run(&cdb(0x84, 0x07, 2, list_id, 2048)).good()
 }
 
-/// A token of `ranges`.
 fn token(of: &Initiator, ranges: &[(u64, u32)]) -> Vec<u8> {
     populate(of, 7, ranges).good();
     let data = information(of, 7);

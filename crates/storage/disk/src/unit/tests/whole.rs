@@ -90,7 +90,6 @@ fn a_unit_that_cannot_be_written_sends_to_all_by_reference() {
 /// A store whose writes stop half-way, and continue at the next poll.
 struct Halves {
     memory: Arc<MemoryStore>,
-    /// Whether writes stop.
     stop: AtomicBool,
     /// Started writes, by their first byte.
     begun: Mutex<Vec<u64>>,
